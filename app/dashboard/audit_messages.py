@@ -5,13 +5,15 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from app.charts.model import count, format_exact
-from app.dashboard.formatting import END_REASONS
+from app.dashboard.formatting import END_REASONS, RULES, seconds
+from app.ledger.allocation import SchedulingRule
 from app.ledger.audit import AuditAction, AuditEntry
 from app.ledger.metadata import ARCHIVALS, METADATA_CHANGES, UNARCHIVALS
 from app.ledger.runs import EndReason
 from app.service.actors import ActorLabel, label_of
 
 SENTENCES: Final[Mapping[str, str]] = {
+    AuditAction.ALLOCATION_REPLACED: "changed the allocation of {name}{allocation}",
     AuditAction.ALERT_SETTINGS_REPLACED: "changed the alert settings of {name}",
     AuditAction.BLOCK_SCHEDULE_REMOVED: "removed the block schedule of {name}",
     AuditAction.BLOCK_SCHEDULE_REPLACED: "set the block schedule of {name} with {limit} for each block",
@@ -32,6 +34,11 @@ SENTENCES: Final[Mapping[str, str]] = {
     **dict.fromkeys(ARCHIVALS.values(), "archived {name}"),
     **dict.fromkeys(UNARCHIVALS.values(), "unarchived {name}"),
     AuditAction.ORGANISATION_CREATED: "created the organisation {name}",
+    AuditAction.RESERVATION_CANCELLED: "cancelled the waiting plan of {run}",
+    AuditAction.RESERVATION_EXPIRED: "ended the plan of {run}, which waited in vain",
+    AuditAction.RESERVATION_GRANTED: "granted the waiting plan of {run}{grant}",
+    AuditAction.RESERVATION_PRIORITIZED: "moved the plan of {run} from priority {priority_before} to {priority}",
+    AuditAction.RESERVATION_QUEUED: "let a plan of {run} wait{place}",
     AuditAction.RESERVATION_REFUSED: "requested a plan of {name} that did not fit",
     AuditAction.POLICY_APPROVED: "approved the proposed policy {name}",
     AuditAction.POLICY_REPLACED: "changed the policy of {name}",
@@ -102,6 +109,12 @@ def describe_event(entry: AuditEntry, paths: Mapping[str, str], actors: Callable
         signing_key_before=str(before.get("key_id")),
         runs=len(after.get("runs") or ()),
         ending=_ending(after),
+        allocation=_allocation(after),
+        run=paths.get(str(after.get("run")), str(after.get("run"))),
+        grant=_grant(after),
+        place=_place(after, paths),
+        priority=after.get("priority"),
+        priority_before=before.get("priority"),
         times=", ".join(f"{number} times ({why})" for why, number in (after.get("times") or {}).items()),
     )
     return sentence + _revoked(after)
@@ -109,8 +122,10 @@ def describe_event(entry: AuditEntry, paths: Mapping[str, str], actors: Callable
 
 def ids_in(found: Iterable[AuditEntry]) -> set[str]:
     """Collect the ids that entries mention, some of which are accounts."""
-    accounts = {str(_read(kept.after).get("account")) for kept in found}
-    return accounts | {kept.subject for kept in found}
+    facts = [_read(kept.after) for kept in found]
+    accounts = {str(each.get(name)) for each in facts for name in ("account", "run")}
+    lacking = {each["account"] for fact in facts for each in fact.get("waits_for") or ()}
+    return accounts | lacking | {kept.subject for kept in found}
 
 
 def actors_in(found: Iterable[AuditEntry]) -> set[str]:
@@ -147,6 +162,47 @@ def _ending(facts: Mapping[str, Any]) -> str:
     """Describe how a run ended, unless its status says so."""
     reason = facts.get("end_reason")
     return "" if reason is None or reason == facts["status"] else f": {END_REASONS[EndReason(reason)]}"
+
+
+def _allocation(facts: Mapping[str, Any]) -> str:
+    """Describe a new allocation."""
+    if "allocation" not in facts:
+        return ""
+    found = facts["allocation"]
+    if found is None:
+        return ": it has none any more"
+    unlock = "is unlocked in parts" if found["unlock"] else "is usable at once"
+    rule = f", {_rule(found['rule'])} first" if found["rule"] else ""
+    return f": it admits plans only{rule}, and its limit {unlock}"
+
+
+def _rule(name: str) -> str:
+    return RULES[SchedulingRule(name)]
+
+
+def _place(facts: Mapping[str, Any], paths: Mapping[str, str]) -> str:
+    """Describe the place of a plan that waits, and for what."""
+    if "position" not in facts:
+        return ""
+    lacking = [f"{paths.get(each['account'], each['account'])} ({each['reason']})" for each in facts["waits_for"]]
+    return f" at place {facts['position']}, for {', '.join(lacking) or 'its turn'}"
+
+
+def _grant(facts: Mapping[str, Any]) -> str:
+    """Describe why a plan was granted, and not those before it."""
+    if "waited_seconds" not in facts:
+        return ""
+    reasons = [f"first is {_rule(facts['rule'])}"]
+    if facts["score"]:
+        first = facts["score"][0]
+        reasons.append(f"its score is {first if isinstance(first, str) else f'{first:.3g}'}")
+    if facts["priority"]:
+        reasons.append(f"its priority is {facts['priority']}")
+    if facts["aged"]:
+        reasons.append("it was aged")
+    over = facts["overtaken_count"]
+    reasons.append(f"{over} before it could not be granted" if over else "none was before it")
+    return f" after {seconds(facts['waited_seconds'])}: {', '.join(reasons)}"
 
 
 def _revoked(facts: Mapping[str, Any]) -> str:

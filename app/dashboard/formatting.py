@@ -15,12 +15,21 @@ from app.api.schemas.refusals import refusal_facts, refusal_text
 from app.charts.model import PERCENT, count, format_exact, without_zeros
 from app.dashboard.tables import labelled
 from app.ledger.account_records import Block
+from app.ledger.allocation import SchedulingRule
 from app.ledger.decisions import Decision, DecisionOutcome
 from app.ledger.runs import EndReason
+from app.ledger.waiting_reasons import Shortage
 from app.service.queries.account_status import AccountStatus, Severity
 
 _MILLE: Final = 1000
 _EXPONENT: Final = re.compile(r"(\b[\d.]+e-\d+)")
+
+RULES: Final = {
+    SchedulingRule.FIRST_COME: "who has waited longest",
+    SchedulingRule.DOMINANT_SHARE: "who asks for the smallest share",
+    SchedulingRule.MOST_PACKED: "who takes least of what is left",
+}
+"""Which plan a scheduling rule serves first."""
 
 RELATIONS: Final = {
     NeighboringRelation.ADD_OR_REMOVE_ONE: "Add or remove one",
@@ -34,6 +43,7 @@ END_REASONS: Final = {
     EndReason.BUDGET_EXHAUSTED: "budget used up",
     EndReason.ABORTED: "aborted",
     EndReason.LOST: "lost",
+    EndReason.NOT_GRANTED: "plan not granted",
 }
 """How a run ended."""
 
@@ -134,6 +144,26 @@ def lasting(duration: timedelta) -> str:
     return f"{seconds:.0f} seconds"
 
 
+def seconds(number: float) -> str:
+    """Format a number of seconds in its largest fitting unit."""
+    return lasting(timedelta(seconds=number))
+
+
+def available_share(short: Shortage) -> str:
+    """Format the part of what a plan requests that an account has."""
+    return percent(short.available / short.requested if short.requested else 1.0)
+
+
+def percent_value(part: float) -> str:
+    """Format a part as the number of a field in percent."""
+    return format_exact(float(f"{100 * part:.10g}"))
+
+
+def nats(loss: float) -> str:
+    """Format a Rényi divergence with three digits."""
+    return "∞" if math.isinf(loss) else f"{float(f'{loss:.3g}'):g}"
+
+
 def account_page(account_id: str) -> str:
     """Get the path of the page of an account."""
     return f"/runs/{account_id}" if account_id.startswith("run_") else f"/accounts/{account_id}"
@@ -159,7 +189,9 @@ def severity_label(status: AccountStatus) -> str:
         return "unreadable"
     if status.quarantine is not None:
         return "quarantined"
-    return "blocked" if status.is_blocked else SEVERITIES[status.severity]
+    if status.is_blocked:
+        return "blocked"
+    return "locked" if status.is_locked else SEVERITIES[status.severity]
 
 
 def why(decision: Decision, binding: str) -> str:
@@ -199,6 +231,10 @@ _FORMATS: Final = (
     data_period,
     lasting,
     marked,
+    nats,
+    seconds,
+    available_share,
+    percent_value,
     indented,
     severity_label,
     why,

@@ -11,15 +11,32 @@ from datetime import datetime, timedelta
 from http import HTTPStatus
 from typing import Any, Final
 
-from app.demo.hospital_data import BLOCKS, BUDGETS, FRAMEWORKS, OWNERS, PEOPLE, POPULATIONS, SERIES, Series
+from app.demo.hospital_data import (
+    BLOCKS,
+    BUDGETS,
+    FRAMEWORKS,
+    OWNERS,
+    PEOPLE,
+    PLANS,
+    POPULATIONS,
+    SERIES,
+    SHARED,
+    SHARES,
+    UNLOCK,
+    Plan,
+    Series,
+)
 from app.demo.in_process import InProcessApi
 from app.ledger.permissions import Role
 from app.service.alerts.forecasts import record_usage_snapshots
 from app.service.auth.authentication import create_organisation
 from app.service.governance.api_keys import KeyTerms, create_key
+from app.service.scheduling.grants import grant_waiting
 
 ORGANISATION: Final = "northfield-hospitals"
 WEEKS: Final = 6
+SHARED_DAYS: Final = 14
+"""Since when a population shares out its budget among plans."""
 
 LIVE_BUDGET: Final = "imaging-archive/segmentation"
 """Where the background trainer's runs are registered."""
@@ -103,6 +120,11 @@ class _Builder:
             for number, name in enumerate(series.names):
                 training = self._training(series, number, name)
                 times += [(at, training) for at in self._times(begin, number, len(series.names))]
+        for plan in PLANS:
+            waiting = self._planned(plan)
+            at = self.until - timedelta(days=plan.days)
+            times += [(at, waiting), (min(at + timedelta(days=1), self.until - timedelta(minutes=20)), waiting)]
+        times.append((self.until - timedelta(days=SHARED_DAYS), self._shared()))
         day = begin
         for at, training in sorted(times, key=lambda each: each[0]):
             while day < at:
@@ -119,6 +141,36 @@ class _Builder:
         end = min(start + length * (1.0 if last else 0.9), self.until - timedelta(minutes=20))
         parts = sorted(self.chance.uniform(0.03, 1.0) for _ in range(6))
         return [start + (end - start) * part for part in (0.0, *parts[:-1], 1.0)]
+
+    def _shared(self) -> Iterator[None]:
+        """Let a population unlock its limit day by day, and promise parts to its budgets."""
+        names = ("account", "minimum", "maximum", "weight")
+        shares = [dict(zip(names, (f"{SHARED}/{name}", *share), strict=True)) for name, *share in SHARES]
+        allocation = {"rule": "dominant_share", "unlock": UNLOCK, "shares": shares}
+        body = {"allocation": allocation, "reason": "Two teams share the archive until the year ends."}
+        officer = self.keys[Role.PRIVACY_OFFICER]
+        self.api.call("PUT", f"/v1/accounts/{self._account(SHARED)}/allocation", officer, body, If_Match="*")
+        yield
+
+    def _planned(self, plan: Plan) -> Iterator[None]:
+        """Play a run whose plan waits until it fits; a part of it is executed, or it stays reserved."""
+        trainer, event = self.keys[Role.TRAINER], dp_sgd(plan.noise, 0.004)
+        until = (self.until + timedelta(days=21)).isoformat()
+        body = {"name": plan.name, "budget": f"{SHARED}/{plan.budget}", "event": event, "owner": OWNERS[SHARED]}
+        planned = {"plan": [{"event": event, "count": plan.steps}], "lease_seconds": 7 * 86_400, "wait_until": until}
+        run = self.api.made("/v1/runs", trainer, body | planned)
+        self.runs[f"{SHARED}/{plan.budget}/{plan.name}"] = str(run["id"])
+        if plan.priority:
+            moved = {"priority": plan.priority, "reason": "The newborn screening cannot wait for the others."}
+            waiting = f"/v1/reservations/{run['waiting_reservation']}/prioritize"
+            self.api.made(waiting, self.keys[Role.PRIVACY_OFFICER], moved)
+        grant_waiting(self.api.database)
+        yield
+        grant_waiting(self.api.database)
+        if plan.executed is not None:
+            done = {"steps_executed": int(plan.executed * plan.steps)}
+            self.api.made(f"/v1/runs/{run['id']}/complete", trainer, done)
+        yield
 
     def _training(self, series: Series, number: int, name: str) -> Iterator[None]:
         """Play one run, an action at each of its times: it begins, takes its share in parts, and ends."""

@@ -43,6 +43,7 @@ POPULATIONS: Final = (
     Population("imaging-archive", 10.0, 1e-6, "patient", 120_000),
     Population("emergency-visits", 6.0, 1e-6, "patient", 210_000),
     Population("insurance-claims", 3.0, 1e-7, "insured person", 480_000),
+    Population("genome-archive", 4.0, 1e-6, "donor", 31_400),
     Population("staff-survey", 1.0, 1e-5, "employee", 2_300),
     Population(
         "wearables",
@@ -60,6 +61,7 @@ OWNERS: Final = {
     "imaging-archive": "Mei-Ling Tan",
     "emergency-visits": "Sofia Marchetti",
     "insurance-claims": "Priya Raman",
+    "genome-archive": "Dr. Noor Haddad",
     "staff-survey": "Lena Fischer",
     "wearables": "Jonas Brandt",
 }
@@ -86,6 +88,8 @@ BUDGETS: Final = (
     ("emergency-visits", "vendor-evaluation", 1.0),
     ("insurance-claims", "cost-model", 2.0),
     ("insurance-claims", "fraud", 1.0),
+    ("genome-archive", "rare-diseases", 4.0),
+    ("genome-archive", "risk-scores", 4.0),
     ("staff-survey", "burnout", 0.8),
     ("staff-survey", "annual-report", 0.4),
 )
@@ -176,6 +180,44 @@ SERIES: Final = (
     ),
     Series("staff-survey/burnout", ("logistic-regression",), 1.4, 0.01, (0.9,), ("overdrawn",)),
     Series("staff-survey/annual-report", ("tables-2026",), 6.0, 0.2, (0.5,), ("completed",)),
+)
+
+SHARED: Final = "genome-archive"
+"""The population that shares out its budget among plans, which wait for it."""
+
+UNLOCK: Final = {"type": "over_time", "over_seconds": 40 * 86_400, "parts": 40}
+"""A fortieth of it each day."""
+
+SHARES: Final = (("rare-diseases", 0.3, 1.0, 2.0), ("risk-scores", 0.2, 0.7, 1.0))
+"""Budget, minimum, maximum and weight."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A plan of a new run under the shared population.
+
+    Args:
+        days: before the end of the demo's history at which it arrives.
+        executed: part of the plan that is committed a day later; None: it stays reserved, or waits.
+        priority: that the privacy office gives it.
+    """
+
+    budget: str
+    name: str
+    days: float
+    noise: float
+    steps: int
+    executed: float | None = None
+    priority: int = 0
+
+
+PLANS: Final = (
+    Plan("risk-scores", "polygenic-score", 13.0, 1.6, 1500, 0.9),
+    Plan("rare-diseases", "variant-effects", 9.0, 1.4, 4000, 0.8),
+    Plan("risk-scores", "polygenic-score-v2", 6.0, 1.3, 7000),
+    Plan("rare-diseases", "exome-encoder", 2.3, 1.1, 9000),
+    Plan("risk-scores", "ancestry-adjustment", 1.4, 1.4, 8000),
+    Plan("rare-diseases", "carrier-screening", 0.4, 1.1, 4500, priority=5),
 )
 
 BLOCKS: Final = (("2026-08", "2026-08-01", "2026-09-01"), ("2026-09", "2026-09-01", "2026-10-01"))

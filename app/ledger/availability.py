@@ -1,24 +1,31 @@
 """The epsilon that an account can still take: the least that its own limit and the limits above it leave.
 
-Each limit counts in epsilon, by its account's filter and at its delta. Under a parallel account, a charge to one part
+Each limit counts in epsilon, by its account's filter and at its delta. Of a limit that is unlocked in parts, what is
+locked can not be taken now, and is not used either. Under a parallel account, a charge to one part
 counts only where it exceeds the other parts, so what its limit leaves differs from part to part.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 
 from app.ledger.accounts import Account, AccountKind
 from app.ledger.composition import exposed
+from app.ledger.withholding import Withholding
 
 
 @dataclass(frozen=True, slots=True)
 class Available:
-    """Epsilon that can still be taken, and the account whose limit leaves no more."""
+    """Epsilon that can be taken now, and the account whose limit leaves no more.
+
+    Args:
+        when_unlocked: the same, were nothing locked; None: nothing that is locked makes a difference.
+    """
 
     epsilon: float
     account_id: str
     account_path: str
+    when_unlocked: "Available | None" = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,15 +64,25 @@ def room_of(account: Account) -> float:
     return max(0.0, left)
 
 
-def least_above_part(path: Sequence[Account], parts: Iterable[Account]) -> Available:
+def unlocked_room_of(account: Account, withholding: Withholding) -> float:
+    """Compute the epsilon that the unlocked part of an account's limit leaves: what is locked counts as reserved."""
+    if account.weights is None:  # nothing was charged, and its orders are not chosen
+        return room_of(account) * float(withholding.unlocked)
+    return room_of(withholding.unlocked_view(account))
+
+
+def least_above_part(
+    path: Sequence[Account], parts: Iterable[Account], room: Callable[[Account], float] = room_of
+) -> Available:
     """Find the least room above the last account of a path, a part of a parallel account, for its own charges.
 
-    `path` has all accounts above it, ancestors first; `parts` the children of every parallel account of the path.
+    `path` has all accounts above it, ancestors first; `parts` the children of every parallel account of the path;
+    `room` computes what one of them leaves.
     """
     part = path[-1]
     run = replace(part, id="", kind=AccountKind.RUN, parent_id=part.id, limit=None, partitions_per_unit=None)
     above = exposed([*path, run], parts)[:-2]
-    return min((Available(room_of(each), each.id, each.path) for each in reversed(above)), key=lambda one: one.epsilon)
+    return min((Available(room(each), each.id, each.path) for each in reversed(above)), key=lambda one: one.epsilon)
 
 
 def available_of(

@@ -9,9 +9,10 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from app.accounting.curves import RdpCurve
-from app.ledger.accounts import Account
+from app.ledger.accounts import Account, AccountKind, zero_curve
 from app.ledger.errors import InvalidInputError
 from app.ledger.parallel_exposure import ParallelExposure, compose_partitions, largest, without
+from app.ledger.windows import ALWAYS
 
 REMOVAL_IS_BOUNDED: Final = "removal_is_bounded"
 """Attests that replaced units may leave their partitions, and that the events there bound removal."""
@@ -94,6 +95,30 @@ def counting_plans(account: Account, ancestors: Sequence[Account]) -> Account:
     plans = [(each.id, each.plan) for each in above if composed or each.id in direct]
     used = {owner: (0,) * len(plan.capacity) for owner, plan in plans if plan is not None}
     return replace(account, spent=account.spent.using(used), held=account.held.using(used))
+
+
+def trial_account(path: Sequence[Account], account_id: str, kind: AccountKind = AccountKind.RUN) -> Account:
+    """Create an account without a limit under the last one of a path, to try what it could take."""
+    parent = path[-1]
+    nothing = zero_curve(parent.grid_version)
+    new = replace(
+        parent,
+        id=account_id,
+        kind=kind,
+        parent_id=parent.id,
+        depth=parent.depth + 1,
+        limit=None,
+        planned=(),
+        weights=None,
+        spent=nothing,
+        held=nothing,
+        partitions_per_unit=None,
+        window=ALWAYS,
+        policy=None,
+        organisation_policy=None,
+        allocation=None,
+    )
+    return counting_plans(new, path)
 
 
 def recompose(account: Account, children: Iterable[Account]) -> Account:

@@ -1,10 +1,9 @@
 """What a waiting plan lacks, and when that is known to change."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
-from fractions import Fraction
 from functools import partial
 
 import numpy as np
@@ -19,6 +18,9 @@ from app.ledger.withholding import Withholding
 
 MAX_TIMES = 100
 """Maximum number of future times at which a line is tried."""
+
+MAX_TRIES = 1000
+"""Maximum number of plans that are tried at all those times together; each takes up to some milliseconds."""
 
 
 class WaitingReason(StrEnum):
@@ -91,33 +93,57 @@ def _shortage(view: Account, plan: WaitingPlan, reason: WaitingReason, opens_at:
     return Shortage(view.id, view.path, reason, np.inf if order == PURE else order, requested, available, opens_at)
 
 
-def estimate(plan: WaitingPlan, line: Line, books: Books, now: datetime, until: datetime) -> datetime | None:
-    """Estimate when a plan will be granted: if nothing changes but what time unlocks and opens; None: unknown.
+def estimates(
+    plans: Iterable[WaitingPlan], line: Line, books: Books, now: datetime, until: datetime
+) -> dict[str, datetime]:
+    """Estimate when plans of a line will be granted: if nothing changes but what time unlocks and opens.
 
-    `books` have the runs of all plans of the line.
+    `books` have the runs of all plans of the line. The result has times by plan; those without one are unknown.
     """
+    wanted = {plan.id: plan for plan in plans}
+    found: dict[str, datetime] = {}
+    if not wanted:
+        return found
     waiting = Line(line.rule, line.aging)
     for each in line.plans.values():
         waiting.add(each)
-    books = Books(books.accounts, books.withholdings)
-    for at in _times(plan, books, now, until):
+    books = Books(_tuned(waiting, books, now), books.withholdings)
+    tries = 0
+    for at in _times(wanted.values(), books, now, until):
         books = Books(books.accounts, _withholdings(books, at), partial(_is_open_at, at))
         candidates = waiting.candidates(books, list(books.accounts))
+        tries += len(candidates)
+        if tries > MAX_TRIES:
+            break
         for granted in list(schedule(waiting.order(candidates, books, at), waiting.aged(at), books)):
-            if granted.standing.plan.id == plan.id:
-                return at
             waiting.remove(granted.standing.plan.id)
-    return None
+            if granted.standing.plan.id in wanted:
+                found[granted.standing.plan.id] = at
+        if len(found) == len(wanted):
+            break
+    return found
+
+
+def _tuned(line: Line, books: Books, now: datetime) -> dict[str, Account]:
+    """Get the accounts, whose filters are chosen for the first plan of a line where nothing was charged yet.
+
+    So they are chosen once, and not again each time that a plan is tried.
+    """
+    accounts = dict(books.accounts)
+    first = line.order(list(line.plans.values()), books, now)[0].plan
+    for account_id in first.path[:-1]:
+        accounts[account_id] = accounts[account_id].prepared_for(first.steps, held=True)
+    return accounts
 
 
 def _is_open_at(at: datetime, account: Account) -> bool:
     return account.window.holds(at)
 
 
-def _times(plan: WaitingPlan, books: Books, now: datetime, until: datetime) -> Sequence[datetime]:
-    """List the times at which more of the accounts of a plan becomes usable."""
+def _times(plans: Iterable[WaitingPlan], books: Books, now: datetime, until: datetime) -> Sequence[datetime]:
+    """List the times at which more of the accounts of plans becomes usable."""
     found: set[datetime] = set()
-    for account_id in plan.path:
+    for account_id in {each for plan in plans for each in plan.path}:
         account = books.accounts[account_id]
         if account.window.opens_at is not None:
             found.add(account.window.opens_at)
@@ -128,7 +154,7 @@ def _times(plan: WaitingPlan, books: Books, now: datetime, until: datetime) -> S
 
 def _begins(unlock: UnlockOverTime, now: datetime) -> Iterator[datetime]:
     first = unlock.window(now) + 1
-    for window in range(first, min(first + MAX_TIMES, unlock.parts)):
+    for window in range(first, min(first + MAX_TIMES, unlock.parts + 1)):  # nothing is kept after the last one
         yield unlock.begin(window)
 
 
@@ -137,9 +163,9 @@ def _withholdings(books: Books, at: datetime) -> dict[str, Withholding]:
     found = {}
     for account_id, withholding in books.withholdings.items():
         unlock = withholding.allocation.unlock
-        if isinstance(unlock, UnlockOverTime) and unlock.fraction(at) != withholding.unlocked:
-            fraction = unlock.fraction(at)
-            found[account_id] = replace(withholding, unlocked=fraction, window=Fraction(1, unlock.parts), taken={})
+        part = (unlock.fraction(at), unlock.window_part(at)) if isinstance(unlock, UnlockOverTime) else None
+        if part is not None and part != (withholding.unlocked, withholding.window):
+            found[account_id] = replace(withholding, unlocked=part[0], window=part[1], taken={})
         else:
             found[account_id] = withholding
     return found

@@ -46,6 +46,7 @@ TABLE: dict[str, tuple[list[str], str]] = {
     "resumeRun": (RUNS, HIDDEN),
     "abortRun": (RUNS, HIDDEN),
     "createAttempt": (TRAINING, HIDDEN),
+    "previewWait": (EVERYONE, HIDDEN),
     "createReservation": (TRAINING, HIDDEN),
     "commitReservation": (TRAINING, HIDDEN),
     "voidReservation": (TRAINING, HIDDEN),

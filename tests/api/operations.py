@@ -158,6 +158,7 @@ def valid_body(operation: Operation, name: str = "n") -> dict[str, Any] | None:
         "replaceAccountPolicy": {"policy": {"max_delta": 0.2}, "reason": "The board has met."},
         "createApiKey": {"name": name, "role": "viewer"},
         "createReservation": {"plan": [{"event": SAMPLED}]},
+        "previewWait": {"plan": [{"event": SAMPLED}]},
         "commitReservation": {"steps_executed": 0},
         "createReceiver": {"url": "https://alerts.example/privacy"},
         "replaceAlertSettings": {"thresholds": [0.5, 0.9], "forecast_days": 14},

@@ -210,6 +210,7 @@ TOO_MANY: dict[str, dict[str, object]] = {
     "createExperiment": {"name": "many", "budget": "mimic/icu-team", "charging_mode": "each_run", "planned": PLANNED},
     "authorizeSteps": {"events": MANY},
     "createReservation": {"plan": MANY},
+    "previewWait": {"plan": MANY},
     "computeEpsilon": {"delta": 1e-5, "events": MANY},
     "computeDelta": {"epsilon": 1.0, "events": MANY},
     "computeEpsilonTrajectory": {"delta": 1e-5, "events": MANY},

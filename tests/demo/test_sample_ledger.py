@@ -26,7 +26,15 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SampleServer]:
 def test_every_kind_of_thing_is_there(served: SampleServer) -> None:
     runs = served.items("/v1/runs?limit=100")
     assert len(runs) >= 60
-    assert {run["status"] for run in runs} == {"active", "paused", "pending", "completed", "aborted", "overdrawn"}
+    assert {run["status"] for run in runs} == {
+        "active",
+        "paused",
+        "pending",
+        "waiting",
+        "completed",
+        "aborted",
+        "overdrawn",
+    }
     assert len(served.items("/v1/populations")) >= 7
     assert len(served.items("/v1/budgets?limit=100")) >= 20
     assert {"refused", "reported", "admitted"} == {

@@ -2,12 +2,12 @@
 
 from fastapi import Request, Response
 
-from app.api.problems import READ_ERRORS, WRITE_ERRORS, responses
+from app.api.problems import COSTING_ERRORS, READ_ERRORS, WRITE_ERRORS, responses
 from app.api.route import ContextDep, IfMatch, etag_response, router
 from app.api.schemas.allocations import AccountAllocation, ReplaceAllocation
-from app.api.schemas.queues import AccountQueue
+from app.api.schemas.queues import AccountQueue, PreviewWait, WaitPreview
 from app.service.governance import allocations
-from app.service.scheduling import requests
+from app.service.scheduling import requests, what_if
 
 routes = router("allocations")
 
@@ -42,3 +42,16 @@ def replace_allocation(
 def get_queue(account_id: str, request: Request, context: ContextDep) -> Response:
     """List the plans that wait for an account or for one under it, the next one first, with what each of them lacks."""
     return etag_response(request, AccountQueue.of(requests.list_queue(context, account_id)))
+
+
+@routes.change(
+    "/accounts/{account_id}/queue/what-if",
+    "Preview the wait of a plan",
+    *(*WRITE_ERRORS, *COSTING_ERRORS, "not_found", "budget_closed", "policy_violation"),
+)
+def preview_wait(account_id: str, body: PreviewWait, context: ContextDep) -> WaitPreview:
+    """Preview a plan of a new run under an account: whether it would be reserved at once, or its place and its wait.
+
+    It is judged as a plan with `wait_until` that arrives now. Nothing is recorded or reserved.
+    """
+    return WaitPreview.of(what_if.preview_wait(context, account_id, body.steps()))

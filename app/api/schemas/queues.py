@@ -4,9 +4,12 @@ from typing import Any, Self
 
 from pydantic import Field
 
-from app.api.schemas.common import EXAMPLE_POPULATION_ID, EXAMPLE_RUN_ID, Output, example
-from app.api.schemas.reservations import RESERVATION_EXAMPLE, WAITING_EXAMPLE, Reservation
+from app.api.schemas.common import EXAMPLE_EVENT, EXAMPLE_POPULATION_ID, EXAMPLE_RUN_ID, Body, Output, example
+from app.api.schemas.events import EventCounts, step_events_of
+from app.api.schemas.reservations import RESERVATION_EXAMPLE, WAITING_EXAMPLE, Reservation, Waiting
+from app.ledger.step_events import StepEvent
 from app.service.scheduling.requests import Queue
+from app.service.scheduling.what_if import WaitPreview as DomainWaitPreview
 
 _ENTRY: dict[str, Any] = {
     "run": EXAMPLE_RUN_ID,
@@ -57,3 +60,36 @@ class AccountQueue(Output):
                 for each in queue.entries
             ],
         )
+
+
+class PreviewWait(Body):
+    """A plan that a new run would request."""
+
+    model_config = example({"plan": [{"event": EXAMPLE_EVENT, "count": 1000}]})
+
+    plan: EventCounts = Field(min_length=1, description="At most 1,000.")
+
+    def steps(self) -> tuple[StepEvent, ...]:
+        """Convert to the domain.
+
+        Raises:
+            PlanTooExpensiveError: pricing it exceeds the work limit of a request.
+        """
+        return step_events_of(self.plan)
+
+
+class WaitPreview(Output):
+    """What would become of a plan that arrived now."""
+
+    model_config = example({"fits": False, "waiting": WAITING_EXAMPLE})
+
+    fits: bool = Field(description="Whether it would be reserved at once.")
+    waiting: Waiting | None = Field(
+        description="Its place, and what it would wait for. Null: it fits; or, if it does not, it could never fit and "
+        "would be refused."
+    )
+
+    @classmethod
+    def of(cls, preview: DomainWaitPreview) -> Self:
+        """Convert from the domain."""
+        return cls(fits=preview.fits, waiting=None if preview.detail is None else Waiting.of(preview.detail))

@@ -63,6 +63,8 @@ function valueOf(field) {
   if (type === "links") return linesOf(field.value).map((line) => linkOf(field, line));
   if (field.value === "") return field.hasAttribute("data-null") ? null : field.hasAttribute("data-keep") ? "" : undefined;
   if (type === "number") return numberOf(field, field.value);
+  if (type === "days") return Math.round(86400 * numberOf(field, field.value));
+  if (type === "percent") return Number((numberOf(field, field.value) / 100).toPrecision(12));
   if (type === "boolean") return field.value === "true";
   if (type === "day") return `${field.value}T00:00:00Z`;
   if (type === "moment") return new Date(`${field.value}Z`).toISOString();
@@ -70,10 +72,17 @@ function valueOf(field) {
   try { return JSON.parse(field.value); } catch { throw new WrongField(field.name, "this is not JSON"); }
 }
 
+// `<div data-unless-empty>` is left out while none of its visible fields has a value.
+const isLeftOut = (field) => {
+  const part = field.closest("[data-unless-empty]");
+  return part !== null && [...part.querySelectorAll("input:not([type=hidden])")].every((each) => each.value === "");
+};
+
 function collect(form) {
   const found = new Map();
   for (const field of form.elements) {
     if (!field.name || field.matches(":disabled") || field.localName === "button" || (field.type === "radio" && !field.checked)) continue;
+    if (isLeftOut(field)) continue;
     if (field.dataset.type === "list") {
       const items = [...(found.get(field.name) || []), ...itemsOf(field)];
       if (items.length || field.hasAttribute("data-keep")) found.set(field.name, items);
@@ -114,7 +123,8 @@ function nestedDefault(found, place) {
 }
 
 async function send({ method, path, found }, how) {
-  const body = found.size ? JSON.stringify(nested(found)) : undefined;
+  const dense = (_, value) => (Array.isArray(value) ? value.filter(() => true) : value); // of lists whose parts are left out
+  const body = found.size ? JSON.stringify(nested(found), dense) : undefined;
   const same = `${method} ${path} ${body}`, headers = { "X-CSRF-Token": csrf };
   if (body) headers["Content-Type"] = "application/json";
   if (how.ifMatch) headers["If-Match"] = how.ifMatch;

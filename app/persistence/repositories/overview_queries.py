@@ -30,7 +30,7 @@ from app.persistence.tables import (
 class AccountSummary:
     """An account's position in the tree, version, and quarantine reason, if any.
 
-    `max_partitions_per_unit` is set if its children are disjoint parts.
+    `max_partitions_per_unit` is set if its children are disjoint parts, `allocation` if it shares out its budget.
     """
 
     organisation_id: str
@@ -42,6 +42,7 @@ class AccountSummary:
     updated_at: datetime
     quarantine: str | None
     max_partitions_per_unit: int | None
+    allocation: str | None
 
     @property
     def key(self) -> tuple[str, str]:

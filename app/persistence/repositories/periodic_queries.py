@@ -37,6 +37,14 @@ class Backlog:
 
 
 @dataclass(frozen=True, slots=True)
+class Waiting:
+    """Plans that wait for budget; `oldest` is when the first of them arrived."""
+
+    plans: int
+    oldest: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
 class Signing:
     """When a checkpoint was last signed, and since when entries are unsigned."""
 
@@ -76,6 +84,12 @@ def backlog(tx: Connection) -> Backlog:
     off = receivers.c.disabled_at.is_not(None)
     failing = _count(tx, receivers, ~off, receivers.c.consecutive_failures > 0)
     return Backlog(waiting.number, waiting.oldest, _count(tx, receivers, off), failing)
+
+
+def waiting(tx: Connection) -> Waiting:
+    """Count the plans that wait for budget."""
+    found = tx.execute(select(func.count(), func.min(reservations.c.created_at)).where(WAITING)).one()
+    return Waiting(int(found[0]), found[1])
 
 
 def signing(tx: Connection) -> Signing:

@@ -52,6 +52,20 @@ def any_through(tx: Connection, organisation_id: str, account_ids: Collection[st
     return tx.execute(_THROUGH, asked).first() is not None
 
 
+_COUNTS = (
+    select(account_ancestors.c.ancestor_id, func.count())
+    .select_from(reservations)
+    .join(account_ancestors, join_on(account_ancestors, reservations, account_id="run_id"))
+    .where(reservations.c.organisation_id == bindparam("of_organisation"), WAITING)
+    .group_by(account_ancestors.c.ancestor_id)
+)
+
+
+def counts(tx: Connection, organisation_id: str) -> dict[str, int]:
+    """Count the plans that wait for each account, by id; accounts without any are left out."""
+    return {row[0]: int(row[1]) for row in tx.execute(_COUNTS, {"of_organisation": organisation_id})}
+
+
 def organisations(tx: Connection) -> list[str]:
     """List the organisations in which plans wait."""
     return list(tx.execute(select(reservations.c.organisation_id).where(WAITING).distinct()).scalars())

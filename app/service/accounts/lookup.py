@@ -125,7 +125,7 @@ def account_views(tx: Connection, context: RequestContext, records: Sequence[Acc
     lower = [each.account.id for each in records if each.account.kind is AccountKind.BUDGET]
     blocks = partitions.blocks_of(tx, context.organisation_id, lower) if lower else {}
     about = account_metadata.find_many(tx, context.organisation_id, [each.account.id for each in records])
-    available = read_available(tx, context.organisation_id, records)
+    available = read_available(tx, context.organisation_id, records, context.lapsed_by)
     return [
         AccountView(
             each,

@@ -58,7 +58,8 @@ class PathForecast:
     """The forecast of an account, and what the limits above mean for it.
 
     Args:
-        available: epsilon that can still be taken, and the account that limits it.
+        available: epsilon that can be taken now, and the account that limits it. Forecasts are of limits: what is
+            locked counts there as unused.
         first: the account along the path whose limit is reached first, and when; None: none is expected to be.
     """
 
@@ -84,7 +85,7 @@ def forecast_path(tx: Connection, organisation_id: str, path: Sequence[AccountRe
     return PathForecast(
         path[-1].account.id,
         found[-1][1],
-        read_available_along(tx, organisation_id, path),
+        read_available_along(tx, organisation_id, path, now),
         min(ends, key=itemgetter(1), default=None),
     )
 

@@ -22,7 +22,7 @@ from app.persistence.database import ALL_TENANTS, error_summary
 from app.persistence.rehearsal import READABLE, Fault
 from app.persistence.repositories import overview_queries, periodic_queries
 from app.persistence.repositories.overview_queries import AccountSummary
-from app.persistence.repositories.periodic_queries import Backlog, Heads, Signing
+from app.persistence.repositories.periodic_queries import Backlog, Heads, Signing, Waiting
 from app.service.accounts.availability import AvailabilityReader, room_of_record
 from app.service.accounts.damaged_rows import read_tolerating_damage
 from app.service.background import attempt
@@ -50,7 +50,9 @@ class Utilisation:
     Args:
         limit: the epsilon of the limit.
         room: what the limit leaves.
-        available: epsilon that can really be taken, by this limit and those above.
+        available: epsilon that can really be taken now, by this limit and those above.
+        when_unlocked: the same, were nothing locked.
+        unlocked: part of the limit that is unlocked; None: it is not unlocked in parts.
     """
 
     organisation_id: str
@@ -61,11 +63,13 @@ class Utilisation:
     limit: float
     room: AccountRoom
     available: float
+    when_unlocked: float
+    unlocked: float | None = None
 
     @property
     def unavailable_share(self) -> float:
-        """Share of the limit that cannot be taken any more."""
-        return 1 - self.available / self.limit
+        """Share of the limit that cannot be taken any more; what is locked can be, later."""
+        return 1 - self.when_unlocked / self.limit
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +81,7 @@ class LedgerStats:
     organisations: int
     runs: dict[str, int]
     backlog: Backlog
+    waiting: Waiting
     signing: Signing | None
 
 
@@ -155,6 +160,7 @@ class _PlacementCollector:
                 organisations=periodic_queries.organisations_of(tx),
                 runs=periodic_queries.runs_by_status(tx),
                 backlog=periodic_queries.backlog(tx),
+                waiting=periodic_queries.waiting(tx),
                 signing=periodic_queries.signing(tx) if self._signs else None,
             )
 
@@ -177,11 +183,17 @@ class _PlacementCollector:
             use = self._uses.get(each.key, (None, None))[1]
             if use is not None:
                 of_organisation.setdefault(each.organisation_id, []).append((each, use))
-        found = []
+        found: list[Utilisation] = []
+        now = self.placement.database.clock.moment().earliest
         for organisation_id, theirs in of_organisation.items():
             summaries, rooms = [each for each, _ in theirs], [use.room for _, use in theirs]
-            available = self._available.read(tx, organisation_id, summaries, rooms)
-            found += [replace(use, available=available[use.room.id].epsilon) for _, use in theirs]
+            limits = self._available.read_locked(tx, organisation_id, summaries, now)
+            available = self._available.read(tx, organisation_id, summaries, rooms, limits)
+            for _, use in theirs:
+                at, limit = available[use.room.id], limits.get(use.room.id)
+                whole = at.when_unlocked or at
+                part = None if limit is None else limit.part
+                found.append(replace(use, available=at.epsilon, when_unlocked=whole.epsilon, unlocked=part))
         return found
 
     def _read_page(self, tx: Connection, organisation_id: str, page: Sequence[AccountSummary]) -> None:
@@ -232,4 +244,5 @@ def _utilisation_of(organisation_id: str, record: AccountRecord) -> Utilisation:
         limit=account.limit.epsilon,
         room=room,
         available=room.epsilon,
+        when_unlocked=room.epsilon,
     )

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
+from operator import itemgetter
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -170,6 +171,12 @@ _LEDGER_METRICS: Final[Described[LedgerStats]] = (
         "Age of the oldest pending delivery.",
         lambda each, now: _age(each.backlog.oldest, now),
     ),
+    ("waiting_plans", "Plans that wait for budget.", lambda each, _: each.waiting.plans),
+    (
+        "oldest_waiting_plan_age_seconds",
+        "Time that the oldest of them has waited.",
+        lambda each, now: _age(each.waiting.oldest, now),
+    ),
     ("receivers_disabled", "Disabled receivers.", lambda each, _: each.backlog.disabled),
     ("receivers_failing", "Receivers whose last delivery failed.", lambda each, _: each.backlog.failing),
     ("last_checkpoint_timestamp_seconds", "Time of the last checkpoint.", _signed_at),
@@ -187,7 +194,7 @@ def _labelled(found: Mapping[str, LedgerStats]) -> Iterator[Metric]:
     )
     exhausted = _by_placement(
         "epsilon_ledger_accounts_nearly_exhausted",
-        "Populations and budgets of whose limit at most 2 % can still be taken, by it and by the limits above.",
+        "Populations and budgets of whose limit at most 2 % can still be taken, now or when more is unlocked.",
         "kind",
     )
     for placement, each in found.items():
@@ -219,7 +226,12 @@ def _named(uses: list[Utilisation], most: int) -> Iterator[Metric]:
     )
     available = GaugeMetricFamily(
         "epsilon_ledger_account_available_epsilon",
-        "Epsilon that can still be taken, by the limit and those above, of the fullest accounts.",
+        "Epsilon that can be taken now, by the limit and those above, of the fullest accounts.",
+        labels=labels,
+    )
+    unlocked = GaugeMetricFamily(
+        "epsilon_ledger_account_unlocked_ratio",
+        "Unlocked part of the limit, of the accounts that unlock theirs in parts, the least first.",
         labels=labels,
     )
     uses.sort(key=lambda use: (use.unavailable_share, use.epsilon, use.share), reverse=True)
@@ -229,7 +241,10 @@ def _named(uses: list[Utilisation], most: int) -> Iterator[Metric]:
             epsilon.add_metric(named, use.epsilon)
             share.add_metric(named, use.share)
             available.add_metric(named, use.available)
-    yield from (epsilon, share, available)
+        parts = [(use.unlocked, use) for use in uses if use.kind is kind and use.unlocked is not None]
+        for part, use in sorted(parts, key=itemgetter(0))[:most]:
+            unlocked.add_metric([use.organisation_id, str(kind), use.path], part)
+    yield from (epsilon, share, available, unlocked)
 
 
 def _by_placement(name: str, help_text: str, *labels: str) -> GaugeMetricFamily:

@@ -10,9 +10,9 @@ from sqlalchemy import Connection
 from app.accounting.errors import UnsupportedEventError
 from app.accounting.events import Gaussian, PoissonSampled
 from app.ledger.account_records import AccountRecord
-from app.ledger.accounts import Account, AccountKind, with_usage, zero_curve
+from app.ledger.accounts import Account, AccountKind, with_usage
 from app.ledger.admission import Refusal, admit
-from app.ledger.composition import counting_plans, exposed
+from app.ledger.composition import exposed, trial_account
 from app.ledger.decisions import DecisionFilter, DecisionOutcome, DecisionWithPath
 from app.ledger.errors import LedgerUnavailableError, NotFoundError
 from app.ledger.fitting_noise import noise_that_fits
@@ -26,11 +26,19 @@ from app.service.auth.request_context import RequestContext
 from app.service.costing import cost_steps
 from app.service.governance.block_schedules import AccountSchedule, find_schedule
 from app.service.queries.account_history import AccountHistory, AccountHistoryCache, ChildShare
-from app.service.queries.account_status import AccountStatus, ancestors, with_burn_rate, with_metadata
+from app.service.queries.account_status import (
+    AccountStatus,
+    ancestors,
+    with_burn_rate,
+    with_metadata,
+    with_waiting_plans,
+)
 from app.service.queries.account_status_cache import AccountStatusCache
+from app.service.queries.budget_sharing import BudgetSharing, preview_or_reason, read_sharing
 from app.service.queries.governance import CurrentLimit, current_limit
 from app.service.queries.overview import AccountTree, trees_of
 from app.service.queries.runs import partitions_of
+from app.service.scheduling.what_if import WaitPreview
 
 POINTS: Final = 200
 BENEATH: Final = 60
@@ -111,7 +119,11 @@ class AccountDetail:
         limit: its limit, for the form that changes it.
         archived: path of the topmost archived account among it and those above it; None: nothing is archived.
         schedule: of its data blocks; None: its children are no disjoint parts.
+        sharing: how it shares out its budget, and who waits for it.
+        children: budgets directly under it, by path.
         answer: whether a hypothetical run fits; None: no such run was given, or its cost is unknown.
+        preview: what would become of the run's plan, or why it would be refused; None likewise, or runs do not charge
+            the account itself.
     """
 
     view: AccountView
@@ -124,7 +136,10 @@ class AccountDetail:
     limit: CurrentLimit
     archived: str | None
     schedule: AccountSchedule | None
+    sharing: BudgetSharing
+    children: tuple[AccountStatus, ...]
     answer: WhatIfResult | None
+    preview: WaitPreview | str | None
 
 
 def get_account_detail(
@@ -152,13 +167,17 @@ def get_account_detail(
         everything = [each for each in statuses.read(tx, context, within=record.account.id) if each.id not in hidden]
         above = statuses.read_above(tx, context, record.account.id)
         shown = with_burn_rate(tx, context, _chosen(everything, record.account.id), above)
-        shown = with_metadata(tx, context, shown)
+        shown = with_waiting_plans(tx, context, with_metadata(tx, context, shown))
         [tree] = trees_of(shown, everything)
         if tree.status.limit is None:
             raise LedgerUnavailableError(
                 f"The row of {record.account.path} is damaged: its numbers mean nothing; run `epsilon-ledger verify`."
             )
         history = histories.read_in(tx, context, record, POINTS)
+        answer, preview = (None, None) if plan is None else what_if(tx, context, path, plan)
+        children = sorted(
+            (each for each in everything if each.parent_id == record.account.id), key=lambda each: each.path
+        )
         refused = DecisionFilter(outcome=DecisionOutcome.REFUSED, within=record.account.id)
         return AccountDetail(
             view=view,
@@ -171,7 +190,10 @@ def get_account_detail(
             limit=current_limit(tx, context, path),
             archived=next(iter(account_metadata.archived_above(tx, context.organisation_id, record.account.id)), None),
             schedule=None if record.account.partitions_per_unit is None else find_schedule(tx, context, record),
-            answer=None if plan is None else what_if(tx, context, tuple(each.account for each in path), plan),
+            sharing=read_sharing(tx, context, record.account),
+            children=tuple(children),
+            answer=answer,
+            preview=preview,
         )
 
 
@@ -195,13 +217,15 @@ def _spenders(
 
 
 def what_if(
-    tx: Connection, context: RequestContext, path: Sequence[Account], plan: HypotheticalRun
-) -> WhatIfResult | None:
-    """Evaluate a run under the last account of a path; None: its cost is not proven."""
+    tx: Connection, context: RequestContext, path: list[AccountRecord], plan: HypotheticalRun
+) -> tuple[WhatIfResult | None, WaitPreview | str | None]:
+    """Evaluate a run under the last account of a path, and its plan; None: its cost is not proven."""
+    accounts = tuple(each.account for each in path)
     try:
-        return context.run_with_costs(lambda: _answer(tx, context, path, plan))
+        answer = context.run_with_costs(lambda: _answer(tx, context, accounts, plan))
+        return answer, context.run_with_costs(lambda: preview_or_reason(tx, context, path, plan.step))
     except UnsupportedEventError:
-        return None
+        return None, None
 
 
 def _answer(tx: Connection, context: RequestContext, path: Sequence[Account], plan: HypotheticalRun) -> WhatIfResult:
@@ -234,23 +258,9 @@ def _min_noise(plan: HypotheticalRun, *, refused: bool) -> StepEvent:
 
 def _touched(tx: Connection, context: RequestContext, path: Sequence[Account]) -> tuple[Account, ...]:
     """Get the accounts that a new run would charge; in a parallel account, a new partition."""
-    nothing = zero_curve(path[-1].grid_version)
-    run = replace(
-        path[-1],
-        id="run",
-        kind=AccountKind.RUN,
-        parent_id=path[-1].id,
-        limit=None,
-        planned=(),
-        weights=None,
-        spent=nothing,
-        held=nothing,
-        partitions_per_unit=None,
-    )
     if path[-1].partitions_per_unit is not None:
-        part = counting_plans(replace(run, id="part", kind=AccountKind.BUDGET), path)
-        path, run = [*path, part], replace(run, parent_id="part")
-    return exposed([*path, counting_plans(run, path)], partitions_of(tx, context, path))
+        path = [*path, trial_account(path, "part", AccountKind.BUDGET)]
+    return exposed([*path, trial_account(path, "run")], partitions_of(tx, context, path))
 
 
 def _afterwards(account: Account, steps: list[PricedStep]) -> ProjectedAccount:

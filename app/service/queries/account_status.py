@@ -12,8 +12,9 @@ from sqlalchemy import Connection
 from app.ledger.accounts import AccountKind
 from app.ledger.availability import Available
 from app.ledger.filters import Limit
-from app.persistence.repositories import account_metadata
+from app.persistence.repositories import account_metadata, waiting
 from app.persistence.repositories.usage_history import Reading
+from app.service.accounts.locked_limits import LockedLimit
 from app.service.alerts.forecasts import base_readings, extrapolate
 from app.service.auth.request_context import RequestContext
 
@@ -39,7 +40,8 @@ class Severity(StrEnum):
 class AccountStatus:
     """The state of a population or a budget.
 
-    What is `free` can really be taken: the least that its limit and those above it leave. Severity and order use it.
+    What is `free` can really be taken now: the least that its limit and those above it leave. Severity and order use
+    it, but for what is locked: that cannot be taken now, and is not used up either.
 
     Args:
         limit: None if the account's row is damaged, so that its spending is unknown.
@@ -52,7 +54,10 @@ class AccountStatus:
         now: time of reading; None until the burn rate is known.
         parallel: whether its children are disjoint parts.
         room: epsilon that its own limit leaves, at its delta.
-        available: epsilon that can be taken, and the account that limits it; None: only its own limit is known.
+        available: epsilon that can be taken now, and the account that limits it; None: only its own limit is known.
+        locked: what of its own limit is unlocked, if that is unlocked in parts.
+        plans_only: whether it admits steps of plans only.
+        waiting: number of plans that wait for it; 0 until `with_waiting_plans`.
         path_empty_at: when the first limit along its path is reached, and `path_empty_by` the path of that account.
         display_name: what people see instead of its name; None until `with_metadata`, or if nobody gave one.
         owner: likewise.
@@ -78,6 +83,9 @@ class AccountStatus:
     parallel: bool = False
     room: float | None = None
     available: Available | None = None
+    locked: LockedLimit | None = None
+    plans_only: bool = False
+    waiting: int = 0
     path_empty_at: datetime | None = None
     path_empty_by: str | None = None
     display_name: str | None = None
@@ -99,15 +107,31 @@ class AccountStatus:
 
     @property
     def free(self) -> float:
-        """Epsilon that can really be taken: the least along the path."""
+        """Epsilon that can really be taken now: the least along the path."""
         if self.quarantine is not None:
             return 0.0
         return self.remaining if self.available is None else self.available.epsilon
 
     @property
+    def locked_by(self) -> Available | None:
+        """What limits it by what is locked, if unlocking leaves more."""
+        found = self.available
+        return None if found is None or found.when_unlocked is None or self.quarantine is not None else found
+
+    @property
     def blocked_by(self) -> Available | None:
-        """What limits it more than its own limit, if another account does."""
-        return None if self.available is None or self.available.account_id == self.id else self.available
+        """What limits it more than its own limit, if another account does; nothing is locked then."""
+        found = self.available
+        if found is not None and found.when_unlocked is not None:
+            found = found.when_unlocked
+        return None if found is None or found.account_id == self.id else found
+
+    @property
+    def is_locked(self) -> bool:
+        """Whether next to nothing can be taken until more is unlocked."""
+        if self.limit is None or self.locked_by is None or self.utilisation >= NEARLY_EXHAUSTED:
+            return False
+        return self.free <= (1 - NEARLY_EXHAUSTED) * self.limit.epsilon
 
     @property
     def reserved(self) -> float:
@@ -127,11 +151,17 @@ class AccountStatus:
 
     @property
     def utilisation(self) -> float:
-        """Share of the limit that is spent, reserved, or cannot be taken because of an account above."""
+        """Share of the limit that is spent, reserved, or cannot be taken because of an account above.
+
+        What is locked is not.
+        """
         if self.limit is None:
             return math.inf
-        own = self.own_utilisation
-        return own if self.blocked_by is None else max(own, 1 - self.free / self.limit.epsilon)
+        own, blocked_by = self.own_utilisation, self.blocked_by
+        if blocked_by is None:
+            return own
+        left = 0.0 if self.quarantine is not None else blocked_by.epsilon
+        return max(own, 1 - left / self.limit.epsilon)
 
     @property
     def time_to_exhaustion(self) -> timedelta | None:
@@ -186,6 +216,14 @@ def with_metadata(tx: Connection, context: RequestContext, statuses: Sequence[Ac
         return replace(status, display_name=about.metadata.display_name, owner=about.metadata.owner)
 
     return list(map(described, statuses))
+
+
+def with_waiting_plans(
+    tx: Connection, context: RequestContext, statuses: Sequence[AccountStatus]
+) -> list[AccountStatus]:
+    """Add how many plans wait for each of the accounts that are shown."""
+    found = waiting.counts(tx, context.organisation_id)
+    return [replace(each, waiting=found[each.id]) if each.id in found else each for each in statuses]
 
 
 def _with_path_forecast(status: AccountStatus, rated: Mapping[str, AccountStatus]) -> AccountStatus:

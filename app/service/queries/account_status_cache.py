@@ -14,6 +14,7 @@ from app.persistence.repositories import overview_queries
 from app.persistence.repositories.overview_queries import AccountSummary
 from app.service.accounts.availability import AvailabilityReader
 from app.service.accounts.damaged_rows import read_tolerating_damage
+from app.service.accounts.locked_limits import LockedLimit
 from app.service.auth.request_context import RequestContext
 from app.service.queries.account_status import AccountStatus
 
@@ -62,15 +63,24 @@ class AccountStatusCache:
                 known |= _damaged(tx, context.organisation_id, [page[each] for each in damaged])
         there = [(each, kept) for each in found if (kept := known[each.id]) is not None]
         rooms = [_room(each, kept) for each, kept in there]
-        available = self._available.read(tx, context.organisation_id, [each for each, _ in there], rooms)
-        return [self._with_available(context, each, kept, available[kept.id]) for each, kept in there]
+        summaries = [each for each, _ in there]
+        limits = self._available.read_locked(tx, context.organisation_id, summaries, context.lapsed_by)
+        available = self._available.read(tx, context.organisation_id, summaries, rooms, limits)
+        return [
+            self._with_available(context, each, kept, available[kept.id], limits.get(kept.id)) for each, kept in there
+        ]
 
     def _with_available(
-        self, context: RequestContext, summary: AccountSummary, status: AccountStatus, available: Available
+        self,
+        context: RequestContext,
+        summary: AccountSummary,
+        status: AccountStatus,
+        available: Available,
+        locked: LockedLimit | None,
     ) -> AccountStatus:
-        if status.available == available:
+        if (status.available, status.locked) == (available, locked):
             return status
-        found = replace(status, available=available)
+        found = replace(status, available=available, locked=locked)
         if status.limit is not None:
             self._known.put((context.organisation_id, status.id), (summary.mark, found))
         return found
@@ -108,6 +118,7 @@ def status_of(record: AccountRecord) -> AccountStatus:
         quarantine=record.quarantine,
         parallel=account.partitions_per_unit is not None,
         room=room_of(account),
+        plans_only=account.allocation is not None,
     )
 
 

@@ -12,7 +12,14 @@ from app.ledger.pages import PageRequest
 from app.persistence.repositories import account_metadata, decisions, overview_queries
 from app.persistence.repositories.overview_queries import RunOutline
 from app.service.auth.request_context import RequestContext
-from app.service.queries.account_status import AccountStatus, Severity, ancestors, with_burn_rate, with_metadata
+from app.service.queries.account_status import (
+    AccountStatus,
+    Severity,
+    ancestors,
+    with_burn_rate,
+    with_metadata,
+    with_waiting_plans,
+)
 from app.service.queries.account_status_cache import AccountStatusCache
 
 POPULATIONS: Final = 100
@@ -52,6 +59,11 @@ class Overview:
     unfinished: dict[str, int]
     refusals: Sequence[DecisionWithPath]
 
+    @property
+    def locks(self) -> bool:
+        """Whether a part of the limit of a population that is shown is locked."""
+        return any(each.status.locked is not None for each in self.trees)
+
 
 def read_change_token(context: RequestContext) -> tuple[object, ...]:
     """Get a token that changes with the contents of an organisation's pages, time aside."""
@@ -68,7 +80,8 @@ def read_overview(context: RequestContext, statuses: AccountStatusCache, *, want
         found = _matching(_shown(tx, context, statuses), wanted)
         scope = context.principal.scope
         above = [] if scope is None else statuses.read_above(tx, context, scope)
-        chosen = with_metadata(tx, context, with_burn_rate(tx, context, _chosen(found), above))
+        rated = with_burn_rate(tx, context, _chosen(found), above)
+        chosen = with_waiting_plans(tx, context, with_metadata(tx, context, rated))
         unfinished, numbers = overview_queries.unfinished_runs(tx, context.organisation_id, scope, RUNS)
         refused = DecisionFilter(outcome=DecisionOutcome.REFUSED, within=scope)
         refusals = decisions.page(tx, context.organisation_id, refused, PageRequest(REFUSALS)).items

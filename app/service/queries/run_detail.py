@@ -21,11 +21,14 @@ from app.persistence.repositories import (
     overview_queries,
     proposals,
     reservations,
+    waiting,
 )
 from app.persistence.repositories.overview_queries import Attempt
 from app.service.auth.request_context import RequestContext
 from app.service.costing import cost_steps
 from app.service.queries.runs import RunRecord, read_run
+from app.service.scheduling.explanations import WaitingDetail
+from app.service.scheduling.requests import explain_waiting
 
 POINTS: Final = 200
 """Number of decisions in a chart; more are evenly thinned out."""
@@ -47,6 +50,7 @@ class RunDetail:
     Args:
         points: its decisions, evenly thinned out.
         limit_requests: newest proposals of limits of its path: the open ones, and others since its registration.
+        waiting: the place of its waiting plan, and what that waits for; None: none waits.
         governing: the account whose limit governs it: its own, or the nearest above.
         projected: further steps of its default event, and the epsilon after them; empty: no such event, or no steps
             left.
@@ -59,6 +63,7 @@ class RunDetail:
     reservations: tuple[Reservation, ...]
     limit_requests: tuple[Proposal, ...]
     registered_by: str | None
+    waiting: tuple[Reservation, WaitingDetail] | None
     governing: Account
     projected: tuple[tuple[int, float], ...]
 
@@ -67,7 +72,11 @@ def run_change_token(context: RequestContext, run_id: str) -> tuple[object, ...]
     """Get a token that changes with the contents of a run's page, time aside."""
     with context.read() as tx:
         about = account_metadata.find_many(tx, context.organisation_id, [run_id])
+        waits = waiting.of_runs(tx, context.organisation_id, [run_id])
         return (
+            waits,
+            # Others' plans change its place.
+            *(overview_queries.change_token(tx, context.organisation_id) if waits else ()),
             *overview_queries.path_change_token(tx, context.organisation_id, run_id),
             *proposals.path_change_token(tx, context.organisation_id, run_id),
             about.get(run_id),
@@ -96,9 +105,16 @@ def _seen(tx: Connection, context: RequestContext, run_id: str) -> RunDetail:
         reservations=tuple(reservations.newest_of(tx, organisation_id, run_id, LATEST)),
         limit_requests=_limit_requests(tx, context, record),
         registered_by=registered[0].actor if registered else None,
+        waiting=_waiting(tx, context, record),
         governing=governing_of([each.account for each in record.path]),
         projected=_projected(tx, context, record),
     )
+
+
+def _waiting(tx: Connection, context: RequestContext, record: RunRecord) -> tuple[Reservation, WaitingDetail] | None:
+    found = None if record.waiting is None else reservations.find(tx, context.organisation_id, record.waiting)
+    detail = None if found is None else explain_waiting(tx, context, found)
+    return None if found is None or detail is None else (found, detail)
 
 
 def _limit_requests(tx: Connection, context: RequestContext, record: RunRecord) -> tuple[Proposal, ...]:

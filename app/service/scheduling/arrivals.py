@@ -1,9 +1,9 @@
 """The arrival of a plan: it is held at once, or takes its place among those that wait."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime
-from typing import Any
 
 from sqlalchemy import Connection
 
@@ -15,12 +15,14 @@ from app.ledger.errors import PlansWaitingError
 from app.ledger.policy_checks import require_open
 from app.ledger.reservations import Reservation
 from app.ledger.scheduling import Books, WaitingPlan, never_fits
+from app.ledger.step_events import PricedStep
+from app.ledger.withholding import Withholding
 from app.persistence.repositories import waiting
 from app.service.auth.request_context import RequestContext
 from app.service.charging.unit_of_work import UnitOfWork
 from app.service.scheduling.explanations import WaitingDetail, explain, queue_payload
 from app.service.scheduling.holding import PricedPlan, hold_priced
-from app.service.scheduling.lines import DEFAULT, grants_in, new_line, waiting_plans
+from app.service.scheduling.lines import DEFAULT, Look, grants_in, new_line, waiting_plans
 from app.service.scheduling.withholdings import read_withholdings
 
 NEWCOMER = "newcomer"
@@ -78,28 +80,57 @@ def opens_later(path: Sequence[Account], now: datetime) -> bool:
 
 
 def _is_next(
-    tx: Connection, work: UnitOfWork, context: RequestContext, plan: PricedPlan, withholdings: dict[str, Any]
+    tx: Connection,
+    work: UnitOfWork,
+    context: RequestContext,
+    plan: PricedPlan,
+    withholdings: Mapping[str, Withholding],
 ) -> bool:
     """Check whether a plan that fits is granted if all plans that wait are tried in their order."""
-    owner = context.organisation_id
-    plans = waiting_plans(context.db, owner)
+    plans = waiting_plans(context.db, context.organisation_id)
     with plans.lock:
         look = plans.look(tx, context.now, context.lapsed_by)
-        known = look.books.accounts | {each.id: each for each in _locked_accounts(work, plan)}
-        books = Books(known, look.books.withholdings | withholdings, look.books.is_open)
-        population = plan.path[-1].population_id
-        rule = known[population].allocation or DEFAULT
-        line = look.lines.get(population) or new_line(rule)
-        team = next((each.id for each in plan.path[:-1] if each.parent_id == population), None)
-        weight = 1.0 if team is None else rule.share_of(team).weight
-        ids = tuple(account.id for account in plan.path)
-        line.add(WaitingPlan(NEWCOMER, ids, tuple(plan.steps), context.now, weight=weight))
-        try:
-            lines = {**look.lines, population: line}
-            seen = replace(look, lines=lines, books=books)
-            grants = grants_in(tx, owner, seen, set(ids), {NEWCOMER}, newcomer=NEWCOMER)
-        finally:
-            line.remove(NEWCOMER)
+        with newcomer_in(look, plan.path, plan.steps, _locked_accounts(work, plan), withholdings) as seen:
+            return is_granted(tx, context.organisation_id, seen)
+
+
+@contextmanager
+def newcomer_in(
+    look: Look,
+    path: Sequence[Account],
+    steps: Sequence[PricedStep],
+    accounts: Iterable[Account],
+    withholdings: Mapping[str, Withholding],
+) -> Iterator[Look]:
+    """Let a new plan stand among those that wait, for a while, as `NEWCOMER`; the caller holds their lock.
+
+    Args:
+        look: at the plans that wait.
+        path: of the plan's run.
+        steps: of the plan.
+        accounts: those of the path, and the parts of its parallel ones, without exposures.
+        withholdings: of the path.
+    """
+    known = look.books.accounts | {each.id: each for each in accounts}
+    books = Books(known, look.books.withholdings | dict(withholdings), look.books.is_open)
+    population = path[-1].population_id
+    rule = known[population].allocation or DEFAULT
+    line = look.lines.get(population) or new_line(rule)
+    team = next((each.id for each in path[:-1] if each.parent_id == population), None)
+    weight = 1.0 if team is None else rule.share_of(team).weight
+    ids = tuple(account.id for account in path)
+    line.add(WaitingPlan(NEWCOMER, ids, tuple(steps), look.now, weight=weight))
+    try:
+        lines, homes = {**look.lines, population: line}, {**look.homes, NEWCOMER: (population, team)}
+        yield replace(look, lines=lines, homes=homes, books=books)
+    finally:
+        line.remove(NEWCOMER)
+
+
+def is_granted(tx: Connection, organisation_id: str, look: Look) -> bool:
+    """Check whether the newcomer in a look is granted if all plans are tried in their order; books are changed."""
+    path = set(look.line_of(NEWCOMER).plans[NEWCOMER].path)
+    grants = grants_in(tx, organisation_id, look, path, {NEWCOMER}, newcomer=NEWCOMER)
     return any(each.standing.plan.id == NEWCOMER for each in grants)
 
 

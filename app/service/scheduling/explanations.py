@@ -1,7 +1,7 @@
 """Why a plan waits, what is before it, and why it was granted."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from math import isfinite
 from typing import Any, Final
@@ -10,7 +10,7 @@ from sqlalchemy import Connection
 
 from app.ledger.allocation import SchedulingRule
 from app.ledger.scheduling import Grant, Standing, WaitingPlan
-from app.ledger.waiting_reasons import Shortage, WaitingReason, estimate, shortages
+from app.ledger.waiting_reasons import Shortage, WaitingReason, estimates, shortages
 from app.service.json_values import json_finite
 from app.service.scheduling.lines import Look, with_runs
 
@@ -49,28 +49,25 @@ def explain(
     tx: Connection, organisation_id: str, look: Look, plans: Sequence[WaitingPlan], until: datetime
 ) -> list[WaitingDetail]:
     """Explain why plans wait; an estimate looks up to a time."""
-    details = []
+    details: list[WaitingDetail] = []
+    timely: dict[str, list[WaitingPlan]] = {}
     for plan in plans:
-        line = look.line_of(plan.id)
+        home, line = look.homes[plan.id][0], look.line_of(plan.id)
         few = len(line.plans) <= MOST_ESTIMATED
         with_runs(tx, organisation_id, look.books, line.plans.values() if few else [plan])
         rivals = line.order(line.through(each for each in plan.path[:-1]), look.books, look.now)
         place = next(place for place, each in enumerate(rivals) if each.plan.id == plan.id)
         lacking = tuple(shortages(plan, look.books, look.now))
+        if few and _may_change(lacking):
+            timely.setdefault(home, []).append(plan)
+        score = next(iter(rivals[place].score), None)
         details.append(
-            WaitingDetail(
-                rule=line.rule,
-                position=place + 1,
-                waiting=len(rivals),
-                aged=rivals[place].aged,
-                score=next(iter(rivals[place].score), None),
-                shortages=lacking,
-                estimated_at=estimate(plan, line, look.books, look.now, until)
-                if few and _may_change(lacking)
-                else None,
-            )
+            WaitingDetail(line.rule, place + 1, len(rivals), rivals[place].aged, score, lacking, estimated_at=None)
         )
-    return details
+    expected: dict[str, datetime] = {}
+    for home, theirs in timely.items():
+        expected |= estimates(theirs, look.lines[home], look.books, look.now, until)
+    return [replace(detail, estimated_at=expected.get(plan.id)) for plan, detail in zip(plans, details, strict=True)]
 
 
 def _may_change(lacking: Sequence[Shortage]) -> bool:

@@ -76,7 +76,7 @@ def prioritize_waiting(context: RequestContext, reservation_id: str, priority: i
         moved = prioritize(found, priority)
         if moved != found:
             reservations.save_waiting(tx, context.organisation_id, moved, context.now)
-            before, after = ({"priority": each.priority} for each in (found, moved))
+            before, after = {"priority": found.priority}, {"priority": moved.priority, "run": moved.run_id}
             context.record(tx, AuditAction.RESERVATION_PRIORITIZED, found.id, before, after, reason)
         return moved
 
@@ -100,24 +100,28 @@ def explain_waiting(tx: Connection, context: RequestContext, reservation: Reserv
 def list_queue(context: RequestContext, account: str) -> Queue:
     """List the plans that wait for an account or for one under it, the next one first."""
     with context.read() as tx:
-        own = find_parent(tx, context, account).account
-        plans = waiting_plans(context.db, context.organisation_id)
-        with plans.lock:
-            look = plans.look(tx, context.now, context.lapsed_by)
-            found: list[WaitingPlan] = []
-            for population in sorted(look.lines):
-                line = look.lines[population]
-                found += [each.plan for each in line.order(line.through([own.id]), look.books, look.now)]
-            shown = found[:MAX_LISTED]
-            details = explain(tx, context.organisation_id, look, shown, context.now + LONGEST_WAIT)
-        wanted = dict.fromkeys(plan.id for plan in shown)
-        kept = {each.id: each for each in reservations.get_many(tx, context.organisation_id, wanted)}
-        runs = accounts.read_many(tx, context.organisation_id, [plan.path[-1] for plan in shown])
-        by_id = {record.account.id: record.account for record in runs}
-        entries = [
-            QueueEntry(kept[plan.id], by_id[plan.path[-1]], detail) for plan, detail in zip(shown, details, strict=True)
-        ]
-        return Queue(own, tuple(entries), len(found))
+        return read_queue(tx, context, find_parent(tx, context, account).account, MAX_LISTED)
+
+
+def read_queue(tx: Connection, context: RequestContext, account: Account, limit: int) -> Queue:
+    """Read the queue of an account, of which `limit` plans are explained."""
+    plans = waiting_plans(context.db, context.organisation_id)
+    with plans.lock:
+        look = plans.look(tx, context.now, context.lapsed_by)
+        found: list[WaitingPlan] = []
+        for population in sorted(look.lines):
+            line = look.lines[population]
+            found += [each.plan for each in line.order(line.through([account.id]), look.books, look.now)]
+        shown = found[:limit]
+        details = explain(tx, context.organisation_id, look, shown, context.now + LONGEST_WAIT)
+    wanted = dict.fromkeys(plan.id for plan in shown)
+    kept = {each.id: each for each in reservations.get_many(tx, context.organisation_id, wanted)}
+    runs = accounts.read_many(tx, context.organisation_id, [plan.path[-1] for plan in shown])
+    by_id = {record.account.id: record.account for record in runs}
+    entries = [
+        QueueEntry(kept[plan.id], by_id[plan.path[-1]], detail) for plan, detail in zip(shown, details, strict=True)
+    ]
+    return Queue(account, tuple(entries), len(found))
 
 
 def _found(tx: Connection, context: RequestContext, reservation_id: str) -> Reservation:

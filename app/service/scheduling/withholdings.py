@@ -2,17 +2,17 @@
 
 from collections.abc import Iterable
 from datetime import datetime
-from fractions import Fraction
 
 from sqlalchemy import Connection
 
 from app.accounting.curves import RdpCurve
 from app.ledger.accounts import Account, usage_of, zero_curve
-from app.ledger.allocation import ALL, Allocation, UnlockByPlans, UnlockOverTime
+from app.ledger.allocation import Allocation
 from app.ledger.errors import LedgerUnavailableError
 from app.ledger.withholding import Withholding
 from app.persistence.repositories import waiting
 from app.persistence.repositories.dp_events import CostCache, CostTable
+from app.service.accounts.locked_limits import read_unlocked
 
 
 def read_withholdings(
@@ -31,27 +31,10 @@ def read_withholdings(
     for account in accounts:
         allocation = account.allocation
         if allocation is not None:
-            unlocked, window, since = _unlocked(tx, organisation_id, account.id, allocation, now, asking)
-            taken = _taken(tx, organisation_id, account, allocation, since)
-            found[account.id] = Withholding(allocation, unlocked, window, taken)
+            unlocked = read_unlocked(tx, organisation_id, account.id, allocation, now, asking)
+            taken = _taken(tx, organisation_id, account, allocation, unlocked.since)
+            found[account.id] = Withholding(allocation, unlocked.part, unlocked.window, taken)
     return found
-
-
-def _unlocked(
-    tx: Connection, organisation_id: str, account_id: str, allocation: Allocation, now: datetime, asking: str | None
-) -> tuple[Fraction, Fraction, datetime | None]:
-    """Compute the unlocked part, the part that the current window has unlocked, and when it began; None: always."""
-    unlock = allocation.unlock
-    if isinstance(unlock, UnlockOverTime):
-        window = unlock.window(now)
-        if window < 0:
-            return Fraction(0), Fraction(0), unlock.since
-        return unlock.fraction(now), unlock.window_part(now), unlock.begin(window)
-    if isinstance(unlock, UnlockByPlans):
-        arrivals = waiting.count_asking(tx, organisation_id, account_id, unlock.since, but=asking)
-        fraction = unlock.fraction(arrivals + (asking is not None))
-        return fraction, fraction, unlock.since
-    return ALL, ALL, None
 
 
 def _taken(

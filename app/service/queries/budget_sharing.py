@@ -1,0 +1,103 @@
+"""Read model of how an account shares out its budget: its allocation, and the plans that wait for it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+from sqlalchemy import Connection
+
+from app.ledger.account_records import AccountRecord
+from app.ledger.accounts import Account
+from app.ledger.alerts import share_used
+from app.ledger.errors import BudgetClosedError, PolicyViolationError
+from app.ledger.metadata import AccountMetadata, title_of
+from app.ledger.step_events import StepEvent
+from app.persistence.repositories import account_metadata
+from app.service.auth.request_context import RequestContext
+from app.service.governance.allocations import AllocationRecord, find_allocation
+from app.service.scheduling.requests import QueueEntry, read_queue
+from app.service.scheduling.what_if import WaitPreview, preview_in
+from app.service.scheduling.withholdings import read_withholdings
+
+SHOWN: Final = 25
+"""Number of waiting plans that a page explains."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueuedPlan:
+    """A plan that waits, with what people wrote about its run.
+
+    Args:
+        owner: of the run, or else of its budget or population.
+    """
+
+    entry: QueueEntry
+    about: AccountMetadata
+    owner: str | None
+
+    @property
+    def title(self) -> str:
+        """What people see of the run: the display name or the name, with the number of one that is not the first."""
+        return title_of(self.entry.run.name, self.about.number, self.about.metadata.display_name)
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetSharing:
+    """How an account shares out its budget.
+
+    Args:
+        record: its allocation.
+        used: part of its limit that is spent or reserved, at the order with most room; more is locked beyond the
+            unlocked part.
+        taken: epsilon of the plans that budgets with a minimum have got in this window, by id.
+        queue: the next plan first.
+        waiting: number of plans that wait, shown or not.
+    """
+
+    record: AllocationRecord
+    used: float
+    taken: Mapping[str, float]
+    queue: tuple[QueuedPlan, ...]
+    waiting: int
+
+
+def read_sharing(tx: Connection, context: RequestContext, account: Account) -> BudgetSharing:
+    """Read how a population or budget shares out its budget."""
+    queue = read_queue(tx, context, account, SHOWN)
+    homes = {each.run.id: (each.run.id, each.run.parent_id, each.run.population_id) for each in queue.entries}
+    named = {account_id for home in homes.values() for account_id in home if account_id is not None}
+    about = account_metadata.find_many(tx, context.organisation_id, sorted(named))
+    owners = {
+        run_id: next(
+            (about[each].metadata.owner for each in home if each in about and about[each].metadata.owner), None
+        )
+        for run_id, home in homes.items()
+    }
+    taken: dict[str, float] = {}
+    if account.allocation is not None and account.allocation.shares:
+        held = read_withholdings(tx, context.organisation_id, [account], context.lapsed_by)[account.id].taken
+        taken = {budget: 0.0 if curve.is_zero else account.epsilon(curve) for budget, curve in held.items()}
+    return BudgetSharing(
+        record=find_allocation(tx, context, account),
+        used=max(share_used(account), share_used(replace(account, spent=account.spent + account.held))),
+        taken=taken,
+        queue=tuple(QueuedPlan(each, about[each.run.id], owners[each.run.id]) for each in queue.entries),
+        waiting=queue.waiting,
+    )
+
+
+def preview_or_reason(
+    tx: Connection, context: RequestContext, path: list[AccountRecord], step: StepEvent
+) -> WaitPreview | str | None:
+    """Preview a plan of one event, or say why it would be refused; None: runs do not charge the account itself.
+
+    Raises:
+        CostNotReadyError: handled by `RequestContext.run_with_costs`.
+        UnsupportedEventError: the event has no sound bound under the population's relation.
+    """
+    if path[-1].account.partitions_per_unit is not None:
+        return None
+    try:
+        return preview_in(tx, context, path, [step])
+    except (BudgetClosedError, PolicyViolationError) as refused:
+        return refused.detail

@@ -1,0 +1,47 @@
+"""Accounts that share out their budget, and plans that wait for it."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import httpx2
+
+from tests.ledgers import SAMPLED, Ledger
+
+OVER_TEN_DAYS: dict[str, Any] = {"type": "over_time", "over_seconds": 864_000, "parts": 10}
+"""A tenth each day, the first at once."""
+
+
+def allocate(ledger: Ledger, account: str, **terms: object) -> dict[str, Any]:
+    """Let an account share out its budget among plans."""
+    body = {"allocation": terms, "reason": "Several teams share it."}
+    headers = ledger.headers("admin") | {"If-Match": "*"}
+    reply = ledger.http.put(f"/v1/accounts/{account}/allocation", json=body, headers=headers)
+    assert reply.status_code == 200, reply.text
+    found: dict[str, Any] = reply.json()
+    return found
+
+
+def later(hours: float = 7200) -> str:
+    """Until when a plan waits."""
+    return (datetime.now(UTC) + timedelta(hours=hours)).isoformat()
+
+
+def ask(ledger: Ledger, name: str, steps: int, *, waits: bool = True, **terms: object) -> httpx2.Response:
+    """Register a run with a plan, which waits if it does not fit."""
+    body = {"name": name, "budget": "mimic/icu-team", "event": SAMPLED, "plan": [{"event": SAMPLED, "count": steps}]}
+    until = {"wait_until": later()} if waits else {}
+    return ledger.post("/v1/runs", body | until | terms, "trainer")
+
+
+def preview(ledger: Ledger, account: str, steps: int, role: str = "viewer") -> httpx2.Response:
+    """Preview such a plan; the account is named by its id or its path."""
+    if "/" in account:
+        account = ledger.get(f"/v1/budgets?path={account}").json()["items"][0]["id"]
+    body = {"plan": [{"event": SAMPLED, "count": steps}]}
+    return ledger.post(f"/v1/accounts/{account}/queue/what-if", body, role)
+
+
+def waiting_of(ledger: Ledger, run: dict[str, Any]) -> dict[str, Any]:
+    """Get what the plan of a registered run waits for."""
+    found: dict[str, Any] = ledger.get(f"/v1/reservations/{run['waiting_reservation']}").json()["waiting"]
+    return found
