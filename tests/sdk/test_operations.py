@@ -222,6 +222,8 @@ def share(trainer: LedgerClient, admin: LedgerClient, office: httpx2.Client, nam
     again = admin.replace_allocation(path, shared.allocation, reason="The same.", if_match=shared.etag)
     assert (again, again.etag) == (shared, shared.etag)
     wait_in_turn(trainer, office, path)
+    preview = trainer.preview_wait(path, [EventCount(event=gaussian(40.0), count=15)])
+    assert (preview.fits, preview.waiting is not None and preview.waiting.position) == (False, 2)
     [entry] = admin.get_queue(path).items
     assert (entry.run_path, entry.reservation.waiting is not None) == (f"{path}/last", True)
     moved = admin.prioritize_reservation(entry.reservation.id, 5, reason="It is urgent.")

@@ -27,6 +27,7 @@ from epsilon_ledger._wire.allocation_models import (
     Share,
     UnlockByPlans,
     UnlockOverTime,
+    WaitPreview,
 )
 from epsilon_ledger._wire.audit_models import AuditEvent, Decision, Discrepancy, Quarantine, Verification
 from epsilon_ledger._wire.errors import (
@@ -341,6 +342,7 @@ __all__ = [
     "UnlockOverTime",
     "UnsupportedEventError",
     "Verification",
+    "WaitPreview",
     "Waiting",
     "ZcdpEvent",
     "adaptive_clipping",

@@ -146,6 +146,7 @@ class AsyncLedgerClient:
     get_allocation = async_client_method(allocations.get_allocation)
     replace_allocation = async_client_method(allocations.replace_allocation)
     get_queue = async_client_method(allocations.get_queue)
+    preview_wait = async_client_method(allocations.preview_wait)
     get_policy = async_client_method(governance.get_policy)
     replace_policy = async_client_method(governance.replace_policy)
     list_proposals = async_list_method(governance.list_proposals)

@@ -153,6 +153,7 @@ class LedgerClient:
     get_allocation = client_method(allocations.get_allocation)
     replace_allocation = client_method(allocations.replace_allocation)
     get_queue = client_method(allocations.get_queue)
+    preview_wait = client_method(allocations.preview_wait)
     get_policy = client_method(governance.get_policy)
     replace_policy = client_method(governance.replace_policy)
     list_proposals = list_method(governance.list_proposals)

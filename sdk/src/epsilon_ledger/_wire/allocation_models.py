@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal, NotRequired, TypeAlias, TypedDict, cast
 
-from epsilon_ledger._wire.reservation_models import Reservation
+from epsilon_ledger._wire.reservation_models import Reservation, Waiting
 
 SchedulingRule: TypeAlias = Literal["first_come", "dominant_share", "most_packed"]
 
@@ -137,3 +137,16 @@ class AccountQueue:
     path: str
     plans: int
     items: tuple[QueueEntry, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class WaitPreview:
+    """What would become of a plan that arrived now.
+
+    Attributes:
+        fits: whether it would be reserved at once.
+        waiting: its place and what it would wait for; None: it fits, or could never fit and would be refused.
+    """
+
+    fits: bool
+    waiting: Waiting | None

@@ -1,9 +1,12 @@
 """Allocations of accounts, and the plans that wait for them."""
 
-from epsilon_ledger._wire.allocation_models import AccountAllocation, AccountQueue, Allocation
+from collections.abc import Sequence
+
+from epsilon_ledger._wire.allocation_models import AccountAllocation, AccountQueue, Allocation, WaitPreview
 from epsilon_ledger._wire.endpoints.etags import tag_of
+from epsilon_ledger._wire.events import EventCount
 from epsilon_ledger._wire.references import find_account_id
-from epsilon_ledger._wire.requests import RequestFlow, get, path, put
+from epsilon_ledger._wire.requests import RequestFlow, get, path, post, put
 
 
 def get_allocation(account: str) -> RequestFlow[AccountAllocation]:
@@ -63,3 +66,21 @@ def get_queue(account: str) -> RequestFlow[AccountQueue]:
     """
     account_id = yield from find_account_id(account)
     return (yield get(f"{path('accounts', account_id)}/queue")).read(AccountQueue)
+
+
+def preview_wait(account: str, plan: Sequence[EventCount]) -> RequestFlow[WaitPreview]:
+    """Preview a plan that a new run under an account would request; nothing is recorded or reserved.
+
+    Args:
+        account: id or path of a population or a budget.
+        plan: events with their counts, in order.
+
+    Returns:
+        Whether it would be reserved at once, or what it would wait for.
+
+    Raises:
+        LedgerError: the account does not exist, a policy forbids the plan, or no response arrived.
+    """
+    account_id = yield from find_account_id(account)
+    answer = yield post(f"{path('accounts', account_id)}/queue/what-if", {"plan": list(plan)})
+    return answer.read(WaitPreview)
