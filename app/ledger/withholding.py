@@ -58,14 +58,6 @@ class Withholding:
         """Get what will still be withheld when the whole limit is unlocked: promises, if there is no later window."""
         return replace(self, unlocked=ALL, window=self.window if self.unlocked == ALL else Fraction(0))
 
-    def unlocked_epsilon(self, account: Account) -> float:
-        """Compute the epsilon that is reached when the usable part of the limit is used up."""
-        assert account.limit is not None, "what has no limit unlocks nothing"
-        if account.weights is None:
-            return account.limit.epsilon * float(self.unlocked)
-        bounds = account.bounds()
-        return bounds.epsilon(_part(account, bounds, self.unlocked, up=False))
-
     def after(self, path: Sequence[Account], cost: RdpCurve) -> "Withholding":
         """Copy what is withheld after a plan of a path was granted."""
         taken = dict(self.taken)

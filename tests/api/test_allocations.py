@@ -42,7 +42,7 @@ def test_an_allocation_is_read_replaced_and_removed(office: Waiting) -> None:
         *(False, None, None, []),
         0,
     )
-    assert (none["unlocked"], none["epsilon_unlocked"], none["epsilon_limit"]) == (1.0, 3.0, 3.0)
+    assert (none["unlocked"], none["epsilon_limit"]) == (1.0, 3.0)
     body = {
         "rule": "dominant_share",
         "aging_seconds": 60,

@@ -9,17 +9,16 @@ from app.api.problems import COSTING_ERRORS, READ_ERRORS, WRITE_ERRORS, response
 from app.api.route import ContextDep, etag_response, router
 from app.api.schemas.proposals import Proposal, RequestLimit
 from app.api.schemas.reservations import (
-    CancelReservation,
     CommitReservation,
     CreateAttempt,
     CreatedReservation,
     CreateReservation,
     EndRun,
-    PrioritizeReservation,
     Reservation,
     plan_refused,
 )
 from app.api.schemas.runs import Run
+from app.api.schemas.waiting import CancelReservation, PrioritizeReservation
 from app.ledger.admission import Refusal
 from app.ledger.errors import AttemptSupersededError
 from app.ledger.runs import RunAction

@@ -162,7 +162,6 @@ class AccountAllocation(Output):
             ],
             "revision": 1,
             "unlocked": 0.7,
-            "epsilon_unlocked": 2.31,
             "epsilon_limit": 3.0,
             "next_unlock_at": "2026-11-22T00:00:00Z",
             "arrivals": None,
@@ -178,7 +177,6 @@ class AccountAllocation(Output):
     shares: list[Share]
     revision: int = Field(description="Number of changes.")
     unlocked: float = Field(description="Usable part of the limit.")
-    epsilon_unlocked: float = Field(description="Epsilon that is reached when the usable part is used up.")
     epsilon_limit: float
     next_unlock_at: datetime | None = Field(default=None, description="When the next part becomes usable.")
     arrivals: int | None = Field(default=None, description="Runs that have asked for a plan, if they unlock the limit.")
@@ -208,7 +206,6 @@ class AccountAllocation(Output):
             ],
             revision=account.allocation_revision,
             unlocked=float(record.unlocked),
-            epsilon_unlocked=record.unlocked_epsilon,
             epsilon_limit=account.limit.epsilon,
             next_unlock_at=record.next_unlock_at,
             arrivals=record.arrivals,

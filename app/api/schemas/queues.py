@@ -6,7 +6,8 @@ from pydantic import Field
 
 from app.api.schemas.common import EXAMPLE_EVENT, EXAMPLE_POPULATION_ID, EXAMPLE_RUN_ID, Body, Output, example
 from app.api.schemas.events import EventCounts, step_events_of
-from app.api.schemas.reservations import RESERVATION_EXAMPLE, WAITING_EXAMPLE, Reservation, Waiting
+from app.api.schemas.reservations import RESERVATION_EXAMPLE, Reservation
+from app.api.schemas.waiting import WAITING_EXAMPLE, Waiting
 from app.ledger.step_events import StepEvent
 from app.service.scheduling.requests import Queue
 from app.service.scheduling.what_if import WaitPreview as DomainWaitPreview

@@ -8,16 +8,25 @@ from fractions import Fraction
 from sqlalchemy import Connection
 
 from app.ledger.accounts import Account, AccountKind
-from app.ledger.allocation import Allocation, SchedulingRule, Share, Unlock, UnlockByPlans, UnlockOverTime, facts_of
+from app.ledger.allocation import (
+    ALL,
+    Allocation,
+    SchedulingRule,
+    Share,
+    Unlock,
+    UnlockByPlans,
+    UnlockOverTime,
+    facts_of,
+)
 from app.ledger.audit import AuditAction
 from app.ledger.errors import InvalidInputError
 from app.ledger.permissions import Permission
 from app.persistence.repositories import account_writes, accounts, waiting
+from app.service.accounts.locked_limits import read_unlocked
 from app.service.accounts.lookup import find_parent
 from app.service.auth.request_context import RequestContext
 from app.service.change_control import require_if_match
 from app.service.idempotency import run_effect
-from app.service.scheduling.withholdings import read_withholdings
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +49,6 @@ class AllocationRecord:
 
     Args:
         unlocked: usable part of its limit.
-        unlocked_epsilon: epsilon that is reached when the usable part is used up; its limit's without an unlock.
         next_unlock_at: when the next part becomes usable; None: never, or it depends on arrivals.
         arrivals: runs that have asked for a plan, if they unlock the limit.
         paths: of the accounts with a share, by id.
@@ -48,7 +56,6 @@ class AllocationRecord:
 
     account: Account
     unlocked: Fraction
-    unlocked_epsilon: float
     next_unlock_at: datetime | None
     arrivals: int | None
     paths: Mapping[str, str]
@@ -81,13 +88,10 @@ def read_allocation(context: RequestContext, account: str) -> AllocationRecord:
 
 def find_allocation(tx: Connection, context: RequestContext, account: Account) -> AllocationRecord:
     """Describe the allocation of an account and what it has unlocked."""
-    assert account.limit is not None, "a population or budget has a limit"
     allocation, owner = account.allocation, context.organisation_id
-    withholding = read_withholdings(tx, owner, [account], context.lapsed_by).get(account.id)
-    unlocked = Fraction(1) if withholding is None else withholding.unlocked
-    reached = account.limit.epsilon
-    if withholding is not None and unlocked < 1:
-        reached = withholding.unlocked_epsilon(account)
+    unlocked = ALL
+    if allocation is not None:
+        unlocked = read_unlocked(tx, owner, account.id, allocation, context.lapsed_by).part
     unlock = None if allocation is None else allocation.unlock
     next_at, arrivals = None, None
     if isinstance(unlock, UnlockOverTime):
@@ -97,7 +101,7 @@ def find_allocation(tx: Connection, context: RequestContext, account: Account) -
         arrivals = waiting.count_asking(tx, owner, account.id, unlock.since)
     shared = sorted(allocation.shares) if allocation is not None else []
     paths = {each.account.id: each.account.path for each in accounts.read_many(tx, owner, shared)} if shared else {}
-    return AllocationRecord(account, unlocked, reached, next_at, arrivals, paths)
+    return AllocationRecord(account, unlocked, next_at, arrivals, paths)
 
 
 def replace_allocation(

@@ -81,7 +81,6 @@ class AccountAllocation:
         shares: of the budgets directly under it.
         revision: number of changes.
         unlocked: usable part of the limit, in [0, 1].
-        epsilon_unlocked: epsilon that is reached when the usable part is used up.
         epsilon_limit: of the limit.
         next_unlock_at: when the next part becomes usable; None: never, or by arrivals.
         arrivals: runs that have asked for a plan, if they unlock the limit.
@@ -97,7 +96,6 @@ class AccountAllocation:
     shares: tuple[AccountShare, ...]
     revision: int
     unlocked: float
-    epsilon_unlocked: float
     epsilon_limit: float
     next_unlock_at: datetime | None
     arrivals: int | None

@@ -1,0 +1,84 @@
+"""Schemas of plans that wait."""
+
+from datetime import datetime
+from typing import Any
+
+from pydantic import Field
+
+from app.api.schemas.common import EXAMPLE_BUDGET_ID, Body, ExtendedNumber, Output, Reason, example
+from app.ledger.allocation import SchedulingRule
+from app.ledger.waiting import MAX_PRIORITY
+from app.ledger.waiting_reasons import WaitingReason
+
+WAITING_EXAMPLE: dict[str, Any] = {
+    "rule": "dominant_share",
+    "position": 2,
+    "plans": 5,
+    "aged": False,
+    "score": 0.25,
+    "lacks": [
+        {
+            "account": EXAMPLE_BUDGET_ID,
+            "account_path": "mimic/icu-team",
+            "reason": "reserved",
+            "order": 8.0,
+            "requested": 0.31,
+            "available": 0.12,
+            "opens_at": None,
+        }
+    ],
+    "estimated_at": None,
+}
+
+
+class Shortage(Output):
+    """An account that does not hold a waiting plan now."""
+
+    account: str = Field(validation_alias="account_id")
+    account_path: str
+    reason: WaitingReason = Field(
+        description="`closed`: it is not open now. `limit`: its limit leaves too little. `reserved`: active plans have "
+        "reserved it. `locked`: it is unlocked later. `promised`: it is kept for other budgets."
+    )
+    order: ExtendedNumber = Field(
+        description='The Rényi order at which the plan comes closest to fitting; "Infinity": of pure epsilons.'
+    )
+    requested: ExtendedNumber = Field(description="By the plan, in nats at this order.")
+    available: float = Field(description="In nats at this order.")
+    opens_at: datetime | None = Field(default=None, description="When a closed account opens.")
+
+
+class Waiting(Output):
+    """What a plan waits for, and its place among the plans that want the same accounts."""
+
+    model_config = example(WAITING_EXAMPLE)
+
+    rule: SchedulingRule
+    position: int = Field(description="From 1.")
+    plans: int = Field(validation_alias="waiting", description="Number of plans that wait for one of its accounts.")
+    aged: bool = Field(description="Whether it has waited so long that no younger plan may delay it.")
+    score: ExtendedNumber | None = Field(default=None, description="By the rule; the least is first. Null: by arrival.")
+    lacks: list[Shortage] = Field(
+        validation_alias="shortages", description="Empty: the plan fits, and others are served before it."
+    )
+    estimated_at: datetime | None = Field(
+        default=None,
+        description="When it will be reserved if nothing changes but what time unlocks and opens; null: unknown.",
+    )
+
+
+class CancelReservation(Body):
+    """The reason to cancel a waiting plan."""
+
+    model_config = example({"reason": "The training is not needed any more."})
+
+    reason: Reason
+
+
+class PrioritizeReservation(Body):
+    """The new priority of a waiting plan."""
+
+    model_config = example({"priority": 10, "reason": "The study ends this week."})
+
+    priority: int = Field(ge=-MAX_PRIORITY, le=MAX_PRIORITY, description="Plans with a higher one are served first.")
+    reason: Reason
