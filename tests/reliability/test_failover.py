@@ -1,5 +1,6 @@
 """PostgreSQL itself dies, under load: nothing that was acknowledged is lost, and the service returns by itself."""
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +14,7 @@ from tests import postgres
 from tests.conftest import need_postgresql
 from tests.postgres import Cluster
 from tests.reliability.conftest import ROUNDS, Service, at_work, serving
+from tests.reliability.waiters import Waiters, training
 
 pytestmark = pytest.mark.postgresql
 CLIENTS = 32
@@ -55,18 +57,43 @@ def test_the_database_stops_at_once_and_comes_back(tmp_path: Path, primary: Clus
         service.check()
 
 
-@pytest.mark.parametrize("round_", range(ROUNDS))
-def test_the_primary_dies_and_its_standby_takes_over(tmp_path: Path, primary: Cluster, round_: int) -> None:
+@contextmanager
+def with_standby(folder: Path, primary: Cluster) -> Iterator[tuple[Service, Cluster]]:
+    """A service that finds whichever of a server and its standby takes writes."""
     with standby_of(primary) as standby:
         hosts = "&".join(f"host=127.0.0.1:{cluster.port}" for cluster in (primary, standby))
         url = f"postgresql://{postgres.SERVICE}:{primary.password}@/ledger?{hosts}&target_session_attrs=read-write"
-        with serving(tmp_path, url) as service:
-            with at_work(service, CLIENTS):
-                service.await_answers(100 + 17 * round_)
-                primary.kill()
-                standby.promote()
-                service.await_answers(50)
-            service.check()
+        with serving(folder, url) as service:
+            yield service, standby
+
+
+@pytest.mark.parametrize("round_", range(ROUNDS))
+def test_the_primary_dies_and_its_standby_takes_over(tmp_path: Path, primary: Cluster, round_: int) -> None:
+    with with_standby(tmp_path, primary) as (service, standby):
+        with at_work(service, CLIENTS):
+            service.await_answers(100 + 17 * round_)
+            primary.kill()
+            standby.promote()
+            service.await_answers(50)
+        service.check()
+
+
+@pytest.mark.parametrize("round_", range(ROUNDS))
+def test_the_primary_dies_while_plans_wait_and_are_granted(tmp_path: Path, primary: Cluster, round_: int) -> None:
+    with with_standby(tmp_path, primary) as (service, standby):
+        waiters = Waiters([service.server], service.open_budget(epsilon=2.0))
+        with service.server.client("admin") as http:
+            full = waiters.fill(http, 3)
+            waiters.queue(6)
+            assert http.post(f"/v1/reservations/{full}/commit", json={"steps_executed": 0}).status_code == 200
+
+        def fail_over() -> None:
+            time.sleep(0.4 + 0.3 * (round_ % 4))
+            primary.kill()
+            standby.promote()
+
+        training(waiters, fail_over)
+        waiters.check(service.server.database_url)
 
 
 def is_not_ready(service: Service) -> None:
