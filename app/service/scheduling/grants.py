@@ -72,9 +72,9 @@ def grant_in_organisation(db: Database, organisation_id: str) -> int:
                 plans.settle(look)
                 return total
         granted, barred = context.run_with_costs(lambda: context.transact(lambda tx: _grant(tx, context)))
-        if not granted and not barred:
-            return total
         total += granted
+        if granted < PAGE and not barred:  # what was granted makes no room for others
+            return total
 
 
 def _grant(tx: Connection, context: RequestContext) -> tuple[int, bool]:
