@@ -5,6 +5,7 @@ import signal
 import threading
 import time
 import uuid
+from collections.abc import Iterator
 from datetime import timedelta
 
 import pytest
@@ -51,6 +52,17 @@ def test_a_wait_outlives_the_server(live_server: LiveServer, budget: str) -> Non
         assert holder.refresh().status == "completed"
 
 
+@pytest.fixture
+def heeded_interrupts() -> Iterator[None]:
+    """A shell starts jobs in the background with interrupts ignored: nothing would end the wait."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("heeded_interrupts")
 def test_ctrl_c_cancels_the_plan(trainer: LedgerClient, admin: LedgerClient, budget: str) -> None:
     def press(_: Waiting) -> None:
         threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
