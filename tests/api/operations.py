@@ -120,7 +120,7 @@ NOWHERE = {
 
 CONDITIONAL = {
     *("changeAccountLimit", "replaceOrganisationPolicy", "replaceAccountPolicy"),
-    *("replaceBlockSchedule", "removeBlockSchedule"),
+    *("replaceBlockSchedule", "removeBlockSchedule", "replaceAllocation"),
 }
 """Operations that need If-Match."""
 
@@ -159,6 +159,9 @@ def valid_body(operation: Operation, name: str = "n") -> dict[str, Any] | None:
         "createApiKey": {"name": name, "role": "viewer"},
         "createReservation": {"plan": [{"event": SAMPLED}]},
         "previewWait": {"plan": [{"event": SAMPLED}]},
+        "replaceAllocation": {"allocation": {"aging_seconds": 60}, "reason": "Teams share it."},
+        "cancelReservation": {"reason": "It is not needed."},
+        "prioritizeReservation": {"priority": 1, "reason": "It is urgent."},
         "commitReservation": {"steps_executed": 0},
         "createReceiver": {"url": "https://alerts.example/privacy"},
         "replaceAlertSettings": {"thresholds": [0.5, 0.9], "forecast_days": 14},

@@ -224,7 +224,7 @@ WITHOUT_EVENTS = {
     *("replaceOrganisationPolicy", "replaceAccountPolicy", "liftQuarantine", "requestLimit"),
     *("updatePopulation", "updateBudget", "updateRun", "archiveAccount", "unarchiveAccount"),
     *("createReceiver", "rotateReceiverSecret", "replaceAlertSettings", "createBlocks"),
-    "replaceBlockSchedule",
+    *("replaceBlockSchedule", "replaceAllocation", "cancelReservation", "prioritizeReservation"),
 }
 each_with_events = pytest.mark.parametrize(
     "operation", [one for one in WITH_BODY if one.id not in WITHOUT_EVENTS], ids=lambda operation: operation.id

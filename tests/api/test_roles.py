@@ -2,7 +2,7 @@
 
 import itertools
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import httpx2
 import pytest
@@ -19,6 +19,15 @@ from tests.conftest import SAMPLED
 from tests.ledgers import schedule_blocks
 
 NUMBERS: Iterator[int] = itertools.count()
+
+
+def _waiting_reservation(shared: SeededLedger) -> str:
+    """A plan that waits until its budget opens."""
+    later = (datetime.now(UTC) + timedelta(days=1)).isoformat()
+    budget = shared.ledger.budget(f"later-{next(NUMBERS)}", opens_at=later)["path"]
+    until = (datetime.now(UTC) + timedelta(days=2)).isoformat()
+    body = {"name": "waits", "budget": budget, "plan": [{"event": SAMPLED}], "wait_until": until}
+    return str(shared.ledger.post("/v1/runs", body).json()["waiting_reservation"])
 
 
 def _reservation(shared: SeededLedger, run: str) -> str:
@@ -106,7 +115,8 @@ def _fresh(shared: SeededLedger, operation: Operation) -> dict[str, str]:
     if "key_id" in operation.path:
         ids["key_id"] = str(shared.ledger.post("/v1/api-keys", {"role": "viewer"}).json()["id"])
     if "reservation_id" in operation.path:
-        ids["reservation_id"] = _reservation(shared, shared.ledger.run())
+        waits = operation.id in {"cancelReservation", "prioritizeReservation"}
+        ids["reservation_id"] = _waiting_reservation(shared) if waits else _reservation(shared, shared.ledger.run())
     if "receiver_id" in operation.path or "delivery_id" in operation.path:
         ids |= _receiver(shared)
     return ids

@@ -3,7 +3,7 @@
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from app.api.schemas.common import (
     EXAMPLE_BUDGET_ID,
@@ -42,36 +42,43 @@ _ALLOCATION: dict[str, Any] = {
 Rule = Annotated[SchedulingRule, Field(strict=False)]
 
 
-class UnlockOverTimeInput(Input):
-    """A limit of which another equal part becomes usable at regular times, the first one at once."""
+class UnlockInput(Input):
+    """A limit of which equal parts become usable at regular times, or by each run that asks for a plan."""
 
     model_config = example(_UNLOCK)
 
-    type: Literal["over_time"]
-    over_seconds: int = Field(ge=1, le=MAX_SECONDS, description="Length of all parts together.")
+    type: Literal["over_time", "by_plans"]
+    over_seconds: int | None = Field(
+        default=None, ge=1, le=MAX_SECONDS, description="Of `over_time`: length of all parts together."
+    )
     parts: int | None = Field(
-        default=None, ge=1, le=MAX_PARTS, description="By default one for each day, at least one."
+        default=None,
+        ge=1,
+        le=MAX_PARTS,
+        description="Of `over_time`; by default one for each day.",
+    )
+    plans: int | None = Field(
+        default=None, ge=1, le=1_000_000, description="Of `by_plans`: number of runs that unlock all of it."
     )
     since: Timestamp | None = Field(default=None, description="When it begins; by default now, or as before.")
 
+    @model_validator(mode="after")
+    def _is_of_one_type(self) -> Self:
+        over_time = self.type == "over_time"
+        if (self.over_seconds is None) == over_time or (self.plans is None) != over_time:
+            raise ValueError("send `over_seconds` with `over_time`, and `plans` with `by_plans`")
+        if self.parts is not None and not over_time:
+            raise ValueError("`parts` belongs to `over_time`")
+        return self
+
     def domain(self, now: datetime) -> Unlock:
         """Convert to the domain."""
+        since = self.since or now
+        if self.plans is not None:
+            return UnlockByPlans(since, self.plans)
+        assert self.over_seconds is not None, "it was validated"
         parts = self.parts or max(1, min(MAX_PARTS, self.over_seconds // DAY_SECONDS))
-        return UnlockOverTime(self.since or now, timedelta(seconds=self.over_seconds), parts)
-
-
-class UnlockByPlansInput(Input):
-    """A limit of which every run that asks for a plan unlocks an equal part."""
-
-    model_config = example({"type": "by_plans", "plans": 20})
-
-    type: Literal["by_plans"]
-    plans: int = Field(ge=1, le=1_000_000, description="Number of runs that unlock all of it.")
-    since: Timestamp | None = Field(default=None, description="Since when runs count; by default now, or as before.")
-
-    def domain(self, now: datetime) -> Unlock:
-        """Convert to the domain."""
-        return UnlockByPlans(self.since or now, self.plans)
+        return UnlockOverTime(since, timedelta(seconds=self.over_seconds), parts)
 
 
 class ShareInput(Input):
@@ -102,9 +109,7 @@ class AllocationInput(Input):
         description="A plan that has waited for so long is delayed by no younger one. 0: none is ever overtaken; "
         "null: it may be overtaken for ever.",
     )
-    unlock: Annotated[UnlockOverTimeInput | UnlockByPlansInput, Field(discriminator="type")] | None = Field(
-        default=None, description="How the limit becomes usable; null: all of it is."
-    )
+    unlock: UnlockInput | None = Field(default=None, description="How the limit becomes usable; null: all of it is.")
     shares: list[ShareInput] = Field(default=[], max_length=64)
 
     def domain(self, now: datetime) -> AllocationTerms:
