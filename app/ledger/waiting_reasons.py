@@ -31,7 +31,6 @@ class WaitingReason(StrEnum):
     RESERVED = "reserved"
     LOCKED = "locked"
     PROMISED = "promised"
-    ORDER = "order"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +39,7 @@ class Shortage:
 
     Args:
         reason: a closed account opens later or never; a limit must be raised; what is reserved, locked or promised to
-            other budgets may become free; of another order, an older plan or one of higher priority is to be served
-            first.
+            other budgets may become free.
         order: of the filter; infinite: of pure epsilons.
         requested: by the plan, in nats at this order; infinite if no order can hold it.
         available: in nats, at least 0.

@@ -38,9 +38,8 @@ from app.service.idempotency import use_case
 from app.service.ids import new_id
 from app.service.scheduling.arrivals import hold_in_turn, record_queued
 from app.service.scheduling.endings import waiting_of
-from app.service.scheduling.explanations import WaitingDetail
+from app.service.scheduling.explanations import WaitingDetail, explain_waiting
 from app.service.scheduling.holding import price_plan
-from app.service.scheduling.requests import explain_waiting
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,11 +28,13 @@ class Unlocked:
         part: of the limit.
         window: part of the limit that the current window has unlocked.
         since: when that window began; None: always.
+        arrivals: runs that have asked for a plan, if they unlock the limit.
     """
 
     part: Fraction = ALL
     window: Fraction = ALL
     since: datetime | None = None
+    arrivals: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +82,7 @@ def read_unlocked(
     if isinstance(unlock, UnlockByPlans):
         arrivals = waiting.count_asking(tx, organisation_id, account_id, unlock.since, but=asking)
         fraction = unlock.fraction(arrivals + (asking is not None))
-        return Unlocked(fraction, fraction, unlock.since)
+        return Unlocked(fraction, fraction, unlock.since, arrivals)
     return Unlocked()
 
 

@@ -9,20 +9,18 @@ from sqlalchemy import Connection
 
 from app.ledger.accounts import Account, AccountKind
 from app.ledger.allocation import (
-    ALL,
     Allocation,
     SchedulingRule,
     Share,
     Unlock,
-    UnlockByPlans,
     UnlockOverTime,
     facts_of,
 )
 from app.ledger.audit import AuditAction
 from app.ledger.errors import InvalidInputError
 from app.ledger.permissions import Permission
-from app.persistence.repositories import account_writes, accounts, waiting
-from app.service.accounts.locked_limits import read_unlocked
+from app.persistence.repositories import account_writes, accounts
+from app.service.accounts.locked_limits import Unlocked, read_unlocked
 from app.service.accounts.lookup import find_parent
 from app.service.auth.request_context import RequestContext
 from app.service.change_control import require_if_match
@@ -89,19 +87,17 @@ def read_allocation(context: RequestContext, account: str) -> AllocationRecord:
 def find_allocation(tx: Connection, context: RequestContext, account: Account) -> AllocationRecord:
     """Describe the allocation of an account and what it has unlocked."""
     allocation, owner = account.allocation, context.organisation_id
-    unlocked = ALL
+    unlocked = Unlocked()
     if allocation is not None:
-        unlocked = read_unlocked(tx, owner, account.id, allocation, context.lapsed_by).part
+        unlocked = read_unlocked(tx, owner, account.id, allocation, context.lapsed_by)
     unlock = None if allocation is None else allocation.unlock
-    next_at, arrivals = None, None
+    next_at = None
     if isinstance(unlock, UnlockOverTime):
         window = unlock.window(context.now) + 1
         next_at = unlock.begin(window) if window < unlock.parts else None
-    elif isinstance(unlock, UnlockByPlans):
-        arrivals = waiting.count_asking(tx, owner, account.id, unlock.since)
     shared = sorted(allocation.shares) if allocation is not None else []
     paths = {each.account.id: each.account.path for each in accounts.read_many(tx, owner, shared)} if shared else {}
-    return AllocationRecord(account, unlocked, next_at, arrivals, paths)
+    return AllocationRecord(account, unlocked.part, next_at, unlocked.arrivals, paths)
 
 
 def replace_allocation(

@@ -27,8 +27,7 @@ from app.persistence.repositories.overview_queries import Attempt
 from app.service.auth.request_context import RequestContext
 from app.service.costing import cost_steps
 from app.service.queries.runs import RunRecord, read_run
-from app.service.scheduling.explanations import WaitingDetail
-from app.service.scheduling.requests import explain_waiting
+from app.service.scheduling.explanations import WaitingDetail, explain_waiting
 
 POINTS: Final = 200
 """Number of decisions in a chart; more are evenly thinned out."""

@@ -20,13 +20,13 @@ from app.ledger.withholding import Withholding
 from app.persistence.repositories import waiting
 from app.service.auth.request_context import RequestContext
 from app.service.charging.unit_of_work import UnitOfWork
-from app.service.scheduling.explanations import WaitingDetail, explain, queue_payload
+from app.service.scheduling.explanations import WaitingDetail, explain_waiting, queue_payload
 from app.service.scheduling.holding import PricedPlan, hold_priced
-from app.service.scheduling.lines import DEFAULT, Look, grants_in, new_line, waiting_plans
+from app.service.scheduling.lines import DEFAULT, Look, grants_in, new_line, waiting_plans, weight_of
 from app.service.scheduling.withholdings import read_withholdings
 
 NEWCOMER = "newcomer"
-"""Stands for the reservation that a plan would get."""
+"""The id of the reservation that a plan would get."""
 
 
 def hold_in_turn(
@@ -117,7 +117,7 @@ def newcomer_in(
     rule = known[population].allocation or DEFAULT
     line = look.lines.get(population) or new_line(rule)
     team = next((each.id for each in path[:-1] if each.parent_id == population), None)
-    weight = 1.0 if team is None else rule.share_of(team).weight
+    weight = weight_of(rule, team)
     ids = tuple(account.id for account in path)
     line.add(WaitingPlan(NEWCOMER, ids, tuple(steps), look.now, weight=weight))
     try:
@@ -142,13 +142,9 @@ def _locked_accounts(work: UnitOfWork, plan: PricedPlan) -> list[Account]:
 
 def record_queued(tx: Connection, context: RequestContext, reservation: Reservation) -> WaitingDetail:
     """Record that a plan waits, and for what; return that."""
-    plans = waiting_plans(context.db, context.organisation_id)
+    detail = explain_waiting(tx, context, reservation)
+    assert detail is not None, "it waits"
     assert reservation.wait_until is not None, "it waits"
-    with plans.lock:
-        look = plans.look(tx, context.now, context.lapsed_by)
-        line = look.line_of(reservation.id)
-        plan = line.plans[reservation.id]
-        [detail] = explain(tx, context.organisation_id, look, [plan], reservation.wait_until)
     after = {
         "status": str(reservation.status),
         "run": reservation.run_id,

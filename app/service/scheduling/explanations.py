@@ -9,10 +9,12 @@ from typing import Any, Final
 from sqlalchemy import Connection
 
 from app.ledger.allocation import SchedulingRule
+from app.ledger.reservations import Reservation, ReservationStatus
 from app.ledger.scheduling import Grant, Standing, WaitingPlan
 from app.ledger.waiting_reasons import Shortage, WaitingReason, estimates, shortages
+from app.service.auth.request_context import RequestContext
 from app.service.json_values import json_finite
-from app.service.scheduling.lines import Look, with_runs
+from app.service.scheduling.lines import Look, waiting_plans, with_runs
 
 SHOWN: Final = 10
 """Maximum number of overtaken plans that the audit log names."""
@@ -68,6 +70,20 @@ def explain(
     for home, theirs in timely.items():
         expected |= estimates(theirs, look.lines[home], look.books, look.now, until)
     return [replace(detail, estimated_at=expected.get(plan.id)) for plan, detail in zip(plans, details, strict=True)]
+
+
+def explain_waiting(tx: Connection, context: RequestContext, reservation: Reservation) -> WaitingDetail | None:
+    """Explain what a reservation waits for; None: it does not wait."""
+    if reservation.status is not ReservationStatus.WAITING:
+        return None
+    plans = waiting_plans(context.db, context.organisation_id)
+    with plans.lock:
+        look = plans.look(tx, context.now, context.lapsed_by)
+        if reservation.id not in look.rows:
+            return None
+        plan = look.line_of(reservation.id).plans[reservation.id]
+        [detail] = explain(tx, context.organisation_id, look, [plan], reservation.expires_at)
+    return detail
 
 
 def _may_change(lacking: Sequence[Shortage]) -> bool:

@@ -281,7 +281,7 @@ def _refresh_lines(known: _Known, rows: dict[str, WaitingRow]) -> None:
     for each in changed:
         population, team = known.homes[each]
         line, plan = known.lines[population], known.plans[each]
-        weight = known.rules[population].share_of(team).weight if team is not None else 1.0
+        weight = weight_of(known.rules[population], team)
         if (plan.priority, plan.weight) != (rows[each].priority, weight):
             plan = WaitingPlan(plan.id, plan.path, plan.steps, plan.arrived_at, rows[each].priority, weight)
             known.plans[each] = plan
@@ -289,6 +289,11 @@ def _refresh_lines(known: _Known, rows: dict[str, WaitingRow]) -> None:
             if each in line.plans:
                 line.remove(each)
             line.add(plan)
+
+
+def weight_of(rule: Allocation, team: str | None) -> float:
+    """Get the weight of a plan by the budget under its population; None: its run is directly under that."""
+    return 1.0 if team is None else rule.share_of(team).weight
 
 
 def new_line(rule: Allocation) -> Line:

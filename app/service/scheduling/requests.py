@@ -9,7 +9,7 @@ from app.ledger.accounts import Account
 from app.ledger.audit import AuditAction
 from app.ledger.errors import require_found
 from app.ledger.permissions import Permission
-from app.ledger.reservations import Reservation, ReservationStatus
+from app.ledger.reservations import Reservation
 from app.ledger.scheduling import WaitingPlan
 from app.ledger.waiting import LONGEST_WAIT, cancel, prioritize
 from app.persistence.repositories import accounts, reservations
@@ -81,20 +81,6 @@ def prioritize_waiting(context: RequestContext, reservation_id: str, priority: i
         return moved
 
     return run_effect(context, write)
-
-
-def explain_waiting(tx: Connection, context: RequestContext, reservation: Reservation) -> WaitingDetail | None:
-    """Explain what a reservation waits for; None: it does not wait."""
-    if reservation.status is not ReservationStatus.WAITING:
-        return None
-    plans = waiting_plans(context.db, context.organisation_id)
-    with plans.lock:
-        look = plans.look(tx, context.now, context.lapsed_by)
-        if reservation.id not in look.rows:
-            return None
-        plan = look.line_of(reservation.id).plans[reservation.id]
-        [detail] = explain(tx, context.organisation_id, look, [plan], reservation.expires_at)
-    return detail
 
 
 def list_queue(context: RequestContext, account: str) -> Queue:
