@@ -102,6 +102,13 @@ def test_each_rule_of_a_policy_is_known() -> None:
     assert set(typing.get_type_hints(PolicyRules)) == set(SCHEMAS["PolicyRules"]["properties"])
 
 
-@pytest.mark.parametrize("terms", [Allocation, Share, UnlockOverTime, UnlockByPlans], ids=lambda terms: terms.__name__)
+@pytest.mark.parametrize("terms", [Allocation, Share], ids=lambda terms: terms.__name__)
 def test_each_term_of_an_allocation_is_known(terms: type) -> None:
     assert set(typing.get_type_hints(terms)) == set(SCHEMAS[f"{terms.__name__}Input"]["properties"])
+
+
+def test_each_term_of_an_unlock_belongs_to_one_of_its_types() -> None:
+    over_time, by_plans = (typing.get_type_hints(terms) for terms in (UnlockOverTime, UnlockByPlans))
+    unlock = SCHEMAS["UnlockInput"]["properties"]
+    assert set(over_time) | set(by_plans) == set(unlock)
+    assert [*typing.get_args(over_time["type"]), *typing.get_args(by_plans["type"])] == unlock["type"]["enum"]
