@@ -3,6 +3,7 @@
 from tests.mutation_cases.case import Mutation
 
 ALLOCATIONS = "tests/api/test_allocations.py"
+KNOWN = "tests/service/test_known_plans.py"
 WAITING = "tests/api/test_waiting_plans.py"
 VERIFICATION = "tests/service/test_scheduling_verification.py"
 
@@ -25,11 +26,27 @@ CASES = (
     ),
     Mutation(
         "a plan in another place lets nobody in",
-        "app/service/scheduling/lines.py",
-        "        accounts.update(*(known.plans[each].path[:-1] for each in plans & known.settled_rows.keys()))\n",
-        "",
+        "app/service/scheduling/known_plans.py",
+        "    for each in changed & known.rows.keys():",
+        "    for each in ():",
         (WAITING,),
         "ends_the_turn and sqlite",
+    ),
+    Mutation(
+        "a plan of a transaction that was rolled back is known for ever",
+        "app/service/scheduling/known_plans.py",
+        "        known.unsure = touched\n",
+        "        known.unsure = set()\n",
+        (KNOWN,),
+        "rolled_back and sqlite",
+    ),
+    Mutation(
+        "the log of a restored database is read on from where the lost one ended",
+        "app/persistence/repositories/audit.py",
+        "rows[0][:2] == (position, entry_hash)",
+        "rows[0][0] == position",
+        (KNOWN,),
+        "restored and sqlite",
     ),
     Mutation(
         "who does not wait comes before those who do",

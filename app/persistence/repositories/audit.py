@@ -81,6 +81,24 @@ def head(tx: Connection, organisation_id: str) -> tuple[int, bytes]:
     return (0, audit_genesis(organisation_id)) if row is None else (row.position + 1, row.entry_hash)
 
 
+def events_since(
+    tx: Connection, organisation_id: str, position: int, entry_hash: bytes, limit: int
+) -> list[tuple[int, bytes, str]] | None:
+    """List position, hash and subject of the events after one, oldest first.
+
+    None: the chain has another event there, or none, or more than `limit` have followed.
+    """
+    found = (
+        select(audit_entries.c.position, audit_entries.c.entry_hash, audit_entries.c.subject)
+        .where(audit_entries.c.organisation_id == organisation_id, audit_entries.c.position >= position)
+        .order_by(audit_entries.c.position)
+        .limit(limit + 2)
+    )
+    rows = [(row.position, row.entry_hash, row.subject) for row in tx.execute(found)]
+    known = bool(rows) and rows[0][:2] == (position, entry_hash)
+    return rows[1:] if known and len(rows) <= limit + 1 else None
+
+
 def record_event(tx: Connection, organisation_id: str, actor: Actor, event: AuditEvent, now: datetime) -> None:
     """Append an event to an organisation's chain, in the transaction of the change.
 

@@ -17,16 +17,21 @@ class WaitingRow(NamedTuple):
     """A waiting reservation, and the columns by which a change of its run shows; many are read often."""
 
     id: str
+    run_id: str
     priority: int
     run_status: str
     run_version: int
 
 
 _WAITING = (
-    select(reservations.c.id, reservations.c.priority, runs.c.status, accounts.c.version)
+    select(reservations.c.id, reservations.c.run_id, reservations.c.priority, runs.c.status, accounts.c.version)
     .join(runs, join_on(runs, reservations, account_id="run_id"))
     .join(accounts, join_on(accounts, reservations, id="run_id"))
     .where(reservations.c.organisation_id == bindparam("of_organisation"), WAITING)
+)
+_AMONG = _WAITING.where(
+    reservations.c.id.in_(bindparam("of_reservations", expanding=True))
+    | reservations.c.run_id.in_(bindparam("of_runs", expanding=True))
 )
 _THROUGH = (
     select(reservations.c.id)
@@ -44,6 +49,14 @@ def list_waiting(tx: Connection, organisation_id: str) -> list[WaitingRow]:
     """List the plans that wait in an organisation, in any order."""
     rows = tx.execute(_WAITING, {"of_organisation": organisation_id}).all()  # far faster than one after the other
     return list(map(WaitingRow._make, rows))
+
+
+def list_among(
+    tx: Connection, organisation_id: str, reservation_ids: Collection[str], run_ids: Collection[str]
+) -> list[WaitingRow]:
+    """List the plans that wait among reservations and those of runs."""
+    asked = {"of_organisation": organisation_id, "of_reservations": list(reservation_ids), "of_runs": list(run_ids)}
+    return [WaitingRow(*row) for row in tx.execute(_AMONG, asked)]
 
 
 def any_through(tx: Connection, organisation_id: str, account_ids: Collection[str]) -> bool:

@@ -22,7 +22,8 @@ from app.service.auth.request_context import RequestContext
 from app.service.charging.unit_of_work import UnitOfWork
 from app.service.scheduling.explanations import WaitingDetail, explain_waiting, queue_payload
 from app.service.scheduling.holding import PricedPlan, hold_priced
-from app.service.scheduling.lines import DEFAULT, Look, grants_in, new_line, waiting_plans, weight_of
+from app.service.scheduling.known_plans import DEFAULT, new_line, weight_of
+from app.service.scheduling.lines import Look, grants_in, waiting_plans
 from app.service.scheduling.withholdings import read_withholdings
 
 NEWCOMER = "newcomer"

@@ -78,7 +78,7 @@ def explain_waiting(tx: Connection, context: RequestContext, reservation: Reserv
         return None
     plans = waiting_plans(context.db, context.organisation_id)
     with plans.lock:
-        look = plans.look(tx, context.now, context.lapsed_by)
+        look = plans.look(tx, context.now, context.lapsed_by, asked=[reservation.id])
         if reservation.id not in look.rows:
             return None
         plan = look.line_of(reservation.id).plans[reservation.id]

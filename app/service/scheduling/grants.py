@@ -142,6 +142,9 @@ def _grant_one(work: UnitOfWork, context: RequestContext, books: Books, one: Gra
     """
     run = work.run(waited.run_id)
     if run.status not in BEGINS or run.reservation_id is not None:
+        plans = waiting_plans(context.db, context.organisation_id)
+        with plans.lock:
+            plans.doubt(waited.id)
         return False
     if has_expired(waited, context.now):
         raise ReservationStateConflictError("It has waited in vain, and is ended soon.")

@@ -1,0 +1,159 @@
+"""A process knows as many waiting plans as one that has just started, whatever it has seen before."""
+
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import Connection, func, insert, select, update
+
+from app.persistence.database import ALL_TENANTS
+from app.persistence.repositories import waiting
+from app.persistence.tables import audit_entries, reservation_items
+from app.persistence.tables import reservations as reservation_rows
+from app.service.scheduling import known_plans
+from app.service.scheduling.grants import grant_in_organisation, service_context
+from app.service.scheduling.lines import Look, WaitingPlans
+from tests.api.trainer import LOUD, counted
+from tests.api.waiting import FITTING
+from tests.conftest import Ledger
+from tests.service.step_commands import organisation
+
+TURNS = {
+    "prioritize": ("reservations/{plan}/prioritize", {"priority": 3, "reason": "sooner"}, "admin"),
+    "cancel": ("reservations/{plan}/cancel", {"reason": "no need"}, "trainer"),
+    "pause": ("runs/{run}/pause", None, "trainer"),
+    "abort": ("runs/{run}/abort", None, "trainer"),
+}
+
+
+@dataclass
+class Process:
+    """A process beside the ledger's own, and what it knows."""
+
+    ledger: Ledger
+    owner: str
+    plans: WaitingPlans
+
+    def look(self, tx: Connection | None = None, asked: tuple[str, ...] = ()) -> Look:
+        context = service_context(self.ledger.database, self.owner)
+        if tx is not None:
+            return self.plans.look(tx, context.now, context.lapsed_by, asked)
+        with self.ledger.database.read(self.owner) as own:
+            return self.plans.look(own, context.now, context.lapsed_by, asked)
+
+    def is_up_to_date(self) -> bool:
+        """Whether it sees what a new process sees, in the same order."""
+        seen, fresh = self.look(), Process(self.ledger, self.owner, WaitingPlans(self.owner)).look()
+        return (seen.rows, seen.homes, _ordered(seen)) == (fresh.rows, fresh.homes, _ordered(fresh))
+
+
+def _ordered(look: Look) -> dict[str, list[str]]:
+    return {
+        population: [each.plan.id for each in line.order([*line.plans.values()], look.books, look.now)]
+        for population, line in look.lines.items()
+        if line.plans
+    }
+
+
+@pytest.fixture
+def process(ledger: Ledger) -> Process:
+    ledger.population()
+    ledger.budget()
+    _register(ledger, "held")
+    owner = organisation(ledger)
+    process = Process(ledger, owner, WaitingPlans(owner))
+    _register(ledger, "first", waits=True)
+    assert len(process.look().rows) == 1
+    return process
+
+
+def _register(ledger: Ledger, name: str, *, waits: bool = False) -> dict[str, Any]:
+    until = {"wait_until": (datetime.now(UTC) + timedelta(days=1)).isoformat()} if waits else {}
+    plan = {"event": LOUD, "plan": counted((LOUD, FITTING)), "lease_seconds": 3600}
+    reply = ledger.post("/v1/runs", {"name": name, "budget": "mimic/icu-team"} | plan | until)
+    assert reply.status_code == 201, reply.text
+    registered: dict[str, Any] = reply.json()
+    assert (registered["status"] == "waiting") is waits
+    return registered
+
+
+def _held(ledger: Ledger) -> dict[str, Any]:
+    [held] = ledger.get("/v1/runs?q=held").json()["items"]
+    return dict(held)
+
+
+def _copy(tx: Connection, plan: str, name: str, run: str) -> None:
+    [row] = tx.execute(select(reservation_rows).where(reservation_rows.c.id == plan)).mappings()
+    [item] = tx.execute(select(reservation_items).where(reservation_items.c.reservation_id == plan)).mappings()
+    tx.execute(insert(reservation_rows).values({**row, "id": name, "run_id": run}))
+    tx.execute(insert(reservation_items).values({**item, "reservation_id": name}))
+
+
+@pytest.mark.parametrize("turn", TURNS)
+def test_it_sees_each_change_of_a_plan(process: Process, turn: str) -> None:
+    _register(process.ledger, "second", waits=True)
+    assert process.is_up_to_date()
+    asked = _register(process.ledger, "third", waits=True)
+    path, body, role = TURNS[turn]
+    assert process.is_up_to_date()
+    path = path.format(plan=asked["waiting_reservation"], run=asked["id"])
+    reply = process.ledger.post(f"/v1/{path}", body, role=role)
+    assert reply.status_code == (409 if turn == "pause" else 200), reply.text
+    assert process.is_up_to_date()
+
+
+def test_it_sees_that_a_plan_was_granted(process: Process) -> None:
+    assert process.ledger.post(f"/v1/reservations/{_held(process.ledger)['reservation']}/void", None).status_code == 200
+    assert grant_in_organisation(process.ledger.database, process.owner) == 1
+    assert process.look().rows == {}
+    assert process.is_up_to_date()
+
+
+def test_it_reads_no_plan_twice_that_has_not_changed(process: Process, monkeypatch: pytest.MonkeyPatch) -> None:
+    _register(process.ledger, "second", waits=True)
+    read: list[str] = []
+    among = waiting.list_among
+
+    def noted(tx: Connection, owner: str, plans: set[str], runs: set[str]) -> list[waiting.WaitingRow]:
+        found = among(tx, owner, plans, runs)
+        read.extend(row.id for row in found)
+        return found
+
+    monkeypatch.setattr(waiting, "list_among", noted)
+    monkeypatch.setattr(waiting, "list_waiting", lambda *_: pytest.fail("all plans were read"))
+    assert len(process.look().rows) == 2
+    assert len(process.look().rows) == 2
+    assert len(read) == 1
+
+
+def test_after_many_events_it_reads_all_plans(process: Process, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(known_plans, "MAX_EVENTS", 1)
+    _register(process.ledger, "second", waits=True)
+    monkeypatch.setattr(waiting, "list_among", lambda *_: pytest.fail("the plans were read one by one"))
+    assert len(process.look().rows) == 2
+
+
+def test_a_plan_that_was_rolled_back_is_forgotten(process: Process) -> None:
+    [first] = process.look().rows
+    run = _held(process.ledger)["id"]
+    with suppress(InterruptedError), process.ledger.database.write(process.owner) as tx:
+        _copy(tx, first, "res_of_nobody", run)
+        assert len(process.look(tx, asked=("res_of_nobody",)).rows) == 2
+        raise InterruptedError
+    assert list(process.look().rows) == [first]
+    assert process.is_up_to_date()
+
+
+def test_after_a_restored_database_it_reads_all_plans(process: Process) -> None:
+    """The log has as many events as before, and others."""
+    second = _register(process.ledger, "second", waits=True)["waiting_reservation"]
+    assert len(process.look().rows) == 2
+    with process.ledger.database.write(ALL_TENANTS) as tx:
+        last = select(func.max(audit_entries.c.position)).where(audit_entries.c.organisation_id == process.owner)
+        here = (audit_entries.c.organisation_id == process.owner, audit_entries.c.position == last.scalar_subquery())
+        tx.execute(update(audit_entries).where(*here).values(entry_hash=bytes(32)))
+        tx.execute(update(reservation_rows).where(reservation_rows.c.id == second).values(priority=7))
+    assert process.look().rows[second].priority == 7
+    assert process.is_up_to_date()
