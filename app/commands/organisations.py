@@ -18,6 +18,7 @@ from app.service.auth.request_context import RequestContext, cli_context
 from app.service.governance import api_keys, proposals, quarantines
 from app.service.governance.api_keys import KeyTerms
 from app.service.idempotency import run_effect
+from app.service.moves import move
 from app.service.placements import Placements
 
 PAGE: Final = 500
@@ -41,6 +42,36 @@ def create_organisation(
             home, name, home.clock.now(), placements.databases.values()
         )
     print_result(as_json=as_json, text=organisation_id, facts={"id": organisation_id, "name": name})
+
+
+def move_organisation(
+    organisation: Annotated[str, typer.Argument(metavar="ORGANISATION", help="Id or name.")],
+    to: Annotated[str | None, typer.Option(metavar="PLACEMENT", help="The placement to move it to.")] = None,
+    *,
+    cancel: Annotated[
+        bool, typer.Option("--cancel", metavar="", help="Cancel a move that was interrupted, and delete the copy.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Move an organisation to another placement, or go on with a move that was interrupted.
+
+    Its trainers wait meanwhile, and nothing is lost; other organisations go on. Its chains are verified on both sides.
+    """
+    if cancel == (to is not None):
+        raise typer.BadParameter("give --to PLACEMENT to move it, or --cancel")
+    with open_ledger(migrated=False) as placements:
+        if to is None:
+            owner = move.cancel_move(placements, organisation, _tell)
+            print_result(as_json=as_json, text="The move is cancelled.", facts={"id": owner, "cancelled": True})
+            return
+        moved = move.move_organisation(placements, organisation, to, _tell)
+    text = f"{moved.organisation_id} is on {moved.target}. It was stopped for {moved.stopped_seconds:.1f} s."
+    facts = {"id": moved.organisation_id, "from": moved.source, "to": moved.target, "rows": dict(moved.rows)}
+    print_result(as_json=as_json, text=text, facts={**facts, "stopped_seconds": round(moved.stopped_seconds, 3)})
+
+
+def _tell(progress: str) -> None:
+    typer.echo(progress, err=True)
 
 
 def list_quarantined(organisation: Organisation, *, as_json: Json = False) -> None:

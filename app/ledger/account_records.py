@@ -101,6 +101,7 @@ class AccountVersion:
     version: int
     updated_at: datetime
     quarantine: str | None
+    moving: bool
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,20 +1,16 @@
 """Copy a ledger to another database, such as from SQLite to PostgreSQL."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
 
-from sqlalchemy import Connection, Row, Select, Table, bindparam, func, insert, null, select, update
+from sqlalchemy import Connection, func, select
 
 from app.ledger.errors import InvalidInputError, LedgerUnavailableError, NotFoundError
 from app.persistence.database import ALL_TENANTS, Database
-from app.persistence.repositories import organisations
+from app.persistence.repositories import organisations, row_copies
 from app.persistence.schema import has_ledger
-from app.persistence.tables import accounts, metadata, runs
+from app.persistence.tables import accounts, metadata
 from app.service.verification import VerificationReport, verify
-
-BATCH: Final = 500
-"""Rows in memory at once; an account has some 20 KB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +59,12 @@ def copy_database(source: Database, target: Database) -> CopyResult:
         organisations.lock_names(new)
         _require_empty(new)
         before = _state(old)
-        rows = {table.name: _copy_table(old, new, table) for table in metadata.sorted_tables}
-        _tie_reservations(old, new)
+        rows = {table.name: 0 for table in metadata.sorted_tables}
+        for table, batch in row_copies.batches(old):
+            row_copies.add(new, table, batch)
+            rows[table.name] += len(batch)
+        for ties in row_copies.reservation_ties(old):
+            row_copies.tie_reservations(new, ties)
         if _counts(new) != rows:
             raise LedgerUnavailableError("The copy does not have as many rows as were read; nothing was copied.")
         with source.read(ALL_TENANTS, patient=True) as later:
@@ -73,43 +73,6 @@ def copy_database(source: Database, target: Database) -> CopyResult:
                     "The source was written to while it was copied; nothing was copied. Stop the service first."
                 )
     return CopyResult(rows, verify(target))
-
-
-def _copy_table(old: Connection, new: Connection, table: Table) -> int:
-    """Copy one table in batches, rows before those that refer to them."""
-    copied = 0
-    for batch in _batches(old, _in_order(table)):
-        new.execute(insert(table), [dict(row._mapping) for row in batch])  # noqa: SLF001 - a public name of SQLAlchemy's
-        copied += len(batch)
-    return copied
-
-
-def _in_order(table: Table) -> Select[Any]:
-    """Select a table's rows, referenced rows first."""
-    if table is accounts:  # parents before children
-        return select(table).order_by(accounts.c.depth, accounts.c.organisation_id, accounts.c.id)
-    if table is runs:  # runs and reservations refer to each other: `_tie_reservations` sets the link later
-        others = [column for column in runs.c if column is not runs.c.reservation_id]
-        return select(*others, null().label("reservation_id")).order_by(*runs.primary_key)
-    return select(table).order_by(*table.primary_key)  # decisions in chain order
-
-
-def _tie_reservations(old: Connection, new: Connection) -> None:
-    active = select(
-        runs.c.organisation_id.label("of_organisation"), runs.c.account_id.label("of_run"), runs.c.reservation_id
-    ).where(runs.c.reservation_id.is_not(None))
-    tied = (
-        update(runs)
-        .where(runs.c.organisation_id == bindparam("of_organisation"), runs.c.account_id == bindparam("of_run"))
-        .values(reservation_id=bindparam("reservation_id"))
-    )
-    for batch in _batches(old, active):
-        new.execute(tied, [dict(row._mapping) for row in batch])  # noqa: SLF001 - a public name of SQLAlchemy's
-
-
-def _batches(old: Connection, rows: Select[Any]) -> Iterator[list[Row[Any]]]:
-    # Without streaming, PostgreSQL's driver fetches the whole table first.
-    yield from map(list, old.execute(rows.execution_options(yield_per=BATCH)).partitions())
 
 
 def _require_empty(new: Connection) -> None:

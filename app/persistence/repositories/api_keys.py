@@ -10,6 +10,7 @@ from app.ledger.pages import Page, PageRequest
 from app.ledger.permissions import KeyRecord
 from app.persistence.repositories.expressions import RecordTable, owned_by
 from app.persistence.repositories.locks import within
+from app.persistence.repositories.organisations import owner_is_here
 from app.persistence.tables import api_keys, sessions, sign_in_links
 
 
@@ -52,8 +53,10 @@ _SESSIONS = RecordTable(sessions, SessionRecord, {"scope": "scope_id"})
 _LINKS = RecordTable(sign_in_links, SignInLinkRecord)
 
 # Built once: every request executes one of them.
-_MANY = select(*_KEYS.columns).where(api_keys.c.id.in_(bindparam("of_keys", expanding=True)))
-_MANY_SESSIONS = select(*_SESSIONS.columns).where(sessions.c.id.in_(bindparam("of_sessions", expanding=True)))
+_MANY = select(*_KEYS.columns).where(api_keys.c.id.in_(bindparam("of_keys", expanding=True)), owner_is_here(api_keys))
+_MANY_SESSIONS = select(*_SESSIONS.columns).where(
+    sessions.c.id.in_(bindparam("of_sessions", expanding=True)), owner_is_here(sessions)
+)
 
 
 def add(tx: Connection, key: KeyRecord) -> None:
@@ -62,13 +65,22 @@ def add(tx: Connection, key: KeyRecord) -> None:
 
 
 def find(tx: Connection, key_id: str) -> KeyRecord | None:
-    """Find a key of any organisation by id."""
-    return _KEYS.find(tx, None, key_id)
+    """Find a key of any organisation on this database by id."""
+    return find_many(tx, [key_id]).get(key_id)
 
 
 def find_many(tx: Connection, key_ids: Iterable[str]) -> dict[str, KeyRecord]:
-    """Find keys of any organisation by id."""
+    """Find keys of any organisation on this database by id."""
     return {row.id: KeyRecord(*row) for row in tx.execute(_MANY, {"of_keys": list(key_ids)})}
+
+
+def is_moving(tx: Connection, credential_id: str) -> bool:
+    """Check whether a key or session is of an organisation that arrives, or has left."""
+    for table in (api_keys, sessions):
+        found = select(table.c.id).where(table.c.id == credential_id, ~owner_is_here(table))
+        if tx.execute(found).first() is not None:
+            return True
+    return False
 
 
 def page(tx: Connection, organisation_id: str, scope: str | None, request: PageRequest) -> Page[KeyRecord]:
@@ -105,7 +117,7 @@ def add_session(tx: Connection, session: SessionRecord) -> None:
 
 
 def find_sessions(tx: Connection, session_ids: Iterable[str]) -> dict[str, SessionRecord]:
-    """Find sessions of any organisation by id."""
+    """Find sessions of any organisation on this database by id."""
     return {row.id: SessionRecord(*row) for row in tx.execute(_MANY_SESSIONS, {"of_sessions": list(session_ids)})}
 
 
@@ -128,8 +140,9 @@ def replace_sign_in_link(tx: Connection, link: SignInLinkRecord) -> None:
 
 
 def find_sign_in_link(tx: Connection, link_id: str) -> SignInLinkRecord | None:
-    """Find a link of any organisation by id."""
-    return _LINKS.find(tx, None, link_id)
+    """Find a link of any organisation on this database by id."""
+    row = tx.execute(_LINKS.select(None, id=link_id).where(owner_is_here(sign_in_links))).one_or_none()
+    return None if row is None else _LINKS.read(row)
 
 
 def sign_in_link_of(tx: Connection, organisation_id: str) -> SignInLinkRecord | None:

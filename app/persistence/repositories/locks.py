@@ -28,7 +28,13 @@ _PATHS = (
 
 _OWN = accounts.c.organisation_id == bindparam("of_organisation")
 _NAMED = accounts.c.id.in_(bindparam("of_accounts", expanding=True))
-_VERSIONS = select(accounts.c.id, accounts.c.version, accounts.c.updated_at, accounts.c.quarantine_reason)
+_VERSIONS = select(
+    accounts.c.id,
+    accounts.c.version,
+    accounts.c.updated_at,
+    accounts.c.quarantine_reason,
+    accounts.c.moving_since.is_not(None),
+)
 
 # Ordered by depth and id: the global lock order (ADR 0003).
 _READ = _VERSIONS.where(_OWN, _NAMED).order_by(accounts.c.depth, accounts.c.id)

@@ -1,9 +1,11 @@
-"""Organisations and their policies."""
+"""Organisations, their policies, and which of them are on this database."""
 
 from datetime import datetime
+from typing import Final
 
-from sqlalchemy import Connection, insert, select, text, update
+from sqlalchemy import ColumnElement, Connection, Select, Table, exists, insert, select, text, update
 
+from app.ledger.moves import MoveState, moving_error
 from app.ledger.policies import Policy
 from app.persistence.repositories.account_values import policy_text, read_policy
 from app.persistence.tables import organisations
@@ -14,10 +16,27 @@ def add_organisation(tx: Connection, organisation_id: str, name: str, now: datet
     tx.execute(insert(organisations).values(id=organisation_id, name=name, created_at=now))
 
 
+HERE: Final = organisations.c.move_state.is_(None) | (organisations.c.move_state == str(MoveState.LEAVING))
+"""Organisations that are on this database: not those that arrive, or have left."""
+
+
+def owner_is_here(table: Table) -> ColumnElement[bool]:
+    """Build the condition that the organisation of a row is on this database."""
+    return exists().where(organisations.c.id == table.c.organisation_id, HERE)
+
+
 def find_organisation(tx: Connection, id_or_name: str) -> str | None:
-    """Find an organisation's id by id or name."""
-    found = select(organisations.c.id).where((organisations.c.id == id_or_name) | (organisations.c.name == id_or_name))
-    return tx.execute(found).scalar()
+    """Find the id of an organisation on this database by id or name."""
+    return tx.execute(_named(id_or_name).where(HERE)).scalar()
+
+
+def is_known(tx: Connection, id_or_name: str) -> bool:
+    """Check whether an organisation has this id or name, also one that arrives or has left."""
+    return tx.execute(_named(id_or_name)).scalar() is not None
+
+
+def _named(id_or_name: str) -> Select[str]:
+    return select(organisations.c.id).where((organisations.c.id == id_or_name) | (organisations.c.name == id_or_name))
 
 
 def organisation_name(tx: Connection, organisation_id: str) -> str:
@@ -27,8 +46,13 @@ def organisation_name(tx: Connection, organisation_id: str) -> str:
 
 
 def organisation_ids(tx: Connection) -> set[str]:
-    """List the ids of all organisations."""
-    return set(tx.execute(select(organisations.c.id)).scalars())
+    """List the ids of all organisations on this database."""
+    return set(tx.execute(select(organisations.c.id).where(HERE)).scalars())
+
+
+def ids_elsewhere(tx: Connection) -> set[str]:
+    """List the ids of organisations that arrive or have left: their rows are not complete."""
+    return set(tx.execute(select(organisations.c.id).where(~HERE)).scalars())
 
 
 def lock_names(tx: Connection) -> None:
@@ -44,9 +68,13 @@ def lock(tx: Connection, organisation_id: str) -> None:
     """Block the creation of the organisation's accounts until the transaction ends, not charges.
 
     Ids must be committed in order, or a cursor would skip one.
+
+    Raises:
+        LedgerUnavailableError: the organisation is being moved to another database.
     """
-    locked = select(organisations.c.id).where(organisations.c.id == organisation_id)
-    tx.execute(locked.with_for_update(key_share=True))
+    locked = select(organisations.c.move_state).where(organisations.c.id == organisation_id)
+    if tx.execute(locked.with_for_update(key_share=True)).scalar() is not None:
+        raise moving_error()
 
 
 def policy(tx: Connection, organisation_id: str) -> tuple[Policy | None, int]:

@@ -12,6 +12,7 @@ from typing import Final
 from sqlalchemy import Connection
 
 from app.ledger.audit import SERVICE, Actor, AuditAction, AuditEvent, Checkpoint, canonical, utc_text
+from app.ledger.errors import LedgerUnavailableError
 from app.ledger.pages import Page, PageRequest
 from app.ledger.permissions import Permission
 from app.persistence.database import ALL_TENANTS, Database
@@ -98,7 +99,11 @@ def sign_due(db: Database, signer: Signer, seconds: float, now: datetime) -> int
             last = audit.latest_checkpoint(tx, owner)
         if last is not None and now - last.created_at < timedelta(seconds=seconds):
             continue
-        made = db.transact(owner, lambda tx, owner=owner: sign(tx, owner, signer, SERVICE, now))  # type: ignore[misc]
+        try:
+            made = db.transact(owner, lambda tx, owner=owner: sign(tx, owner, signer, SERVICE, now))  # type: ignore[misc]
+        except LedgerUnavailableError as error:  # one that is being moved must not keep the others
+            _logger.warning("No checkpoint of %s was signed: %s", owner, error.detail)
+            continue
         if last is None or made.audit_length != last.audit_length:
             signed += 1
             _logger.info("Checkpoint: %s", json.dumps(json.loads(made.document)))

@@ -57,7 +57,7 @@ def create_organisation(db: Database, name: str, now: datetime, everywhere: Coll
     gate, *others = everywhere or (db,)
 
     def require_free(tx: Connection) -> None:
-        if organisations.find_organisation(tx, name) is not None:
+        if organisations.is_known(tx, name):
             raise NameTakenError(f"There is an organisation named {name!r} already.")
 
     def create(tx: Connection) -> str:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 from sqlalchemy.exc import SQLAlchemyError
 
 from app.ledger.errors import AuthenticationError, LedgerUnavailableError
+from app.ledger.moves import moving_error
 from app.persistence.database import ALL_TENANTS, Database
 from app.persistence.lru_cache import LruCache
 from app.persistence.repositories import api_keys
@@ -131,6 +132,8 @@ class Authenticator:
                 self._remember(header, known)
                 return known.caller
         assert failure is not None, "there is a default placement"
+        if isinstance(failure, AuthenticationError) and len(self._breakers) > 1:
+            self._require_still(authorization)
         raise failure
 
     async def run_refresh(self, placement: str) -> None:
@@ -229,6 +232,15 @@ class Authenticator:
         if not self._is_key_published(thumbprint):
             raise AuthenticationError(sessions.ENDED)
         return _Known(found.caller, asked, asked, found.session, thumbprint)
+
+    def _require_still(self, credential: str | None) -> None:
+        """Require that an unknown key or session is not of an organisation that moves: soon it is known again."""
+        _, _, text = (credential or "").rpartition(" ")
+        for breaker in self._breakers.values():
+            with breaker.guard() as db, db.read(ALL_TENANTS) as tx:
+                moving = api_keys.is_moving(tx, text.partition(".")[0])
+            if moving:
+                raise moving_error()
 
     def _is_key_published(self, thumbprint: str | None) -> bool:
         """Whether the cached key set still has the key that signed a person's token."""

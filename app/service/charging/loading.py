@@ -163,7 +163,9 @@ class _Loader:
         for (_, account_id), counted in self.memory.accounts.get_many(self._current_of(locked)).items():
             self.work.accounts[account_id] = counted.copy()
         others = locked - self.work.accounts.keys()
-        for counted in self._current(locks.lock(self.tx, owner, others)) if others else ():
+        found = locks.lock(self.tx, owner, others) if others else []
+        self.work.moving = any(each.moving for each in found)  # no cached row is: the move has given each a new version
+        for counted in self._current(found):
             self.work.accounts[counted.record.account.id] = counted
         if states:
             self._load_ancestors(states)

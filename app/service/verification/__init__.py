@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from app.ledger.accounts import AccountKind
 from app.ledger.audit import Discrepancy
 from app.persistence.database import ALL_TENANTS, Database
-from app.persistence.repositories import accounts, partitions, raw_rows
+from app.persistence.repositories import accounts, organisations, partitions, raw_rows
 from app.persistence.repositories.accounts import StoredAccount
 from app.persistence.repositories.audit import all_checkpoints, all_entries, list_records
 from app.persistence.repositories.raw_rows import StoredRun
@@ -34,7 +34,7 @@ def verify(
 ) -> VerificationReport:
     """Recompute accounts from their charges, and check all chains; change nothing.
 
-    Without an id, of every organisation; `witnesses` are checkpoints that were kept outside the ledger.
+    Without an id, of every organisation on the database; `witnesses` are checkpoints that were kept outside the ledger.
     """
     with db.read(organisation_id or ALL_TENANTS, patient=True) as tx:
         # By default PostgreSQL's driver fetches the whole result first.
@@ -50,9 +50,11 @@ def verify(
             audit.plans.setdefault((owner, reservation.run_id), []).append(reservation)
         _check_accounts(audit, organisation_id)
         quarantined = raw_rows.quarantined(tx, organisation_id, audit.report)
+        elsewhere = set() if organisation_id else organisations.ids_elsewhere(tx)
+    found = tuple(each for each in audit.discrepancies if each.organisation_id not in elsewhere)
     audit.checked["reservations"] = len(audit.reservations)
     audit.checked["audit_events"] = sum(state.length for state in audit.states.values())
-    return VerificationReport(audit.checked, tuple(audit.discrepancies), quarantined, organisation_id)
+    return VerificationReport(audit.checked, found, quarantined, organisation_id)
 
 
 def _replay_audit_log(

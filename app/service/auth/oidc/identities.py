@@ -10,6 +10,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from app.ledger.audit import AuditAction
 from app.ledger.errors import LedgerError, LedgerUnavailableError
+from app.ledger.moves import moving_error
 from app.persistence.database import ALL_TENANTS, error_summary
 from app.persistence.repositories import accounts, organisations
 from app.service.auth.authentication import FailedAttempt, FailedAttemptLog, Principal
@@ -94,17 +95,19 @@ class OidcAuthenticator:
         if not isinstance(named, str) or not named or not named.isprintable():
             return None
         failure: Exception | None = None
+        moving = False
         for placement in self._breakers.in_order():
             try:
                 with self._breakers[placement].guard() as db, db.read(ALL_TENANTS) as tx:
                     organisation_id = organisations.find_organisation(tx, named)
+                    moving = moving or (organisation_id is None and organisations.is_known(tx, named))
             except (SQLAlchemyError, LedgerUnavailableError) as error:
                 failure = error  # that database may have the organisation
                 continue
             if organisation_id is not None:
                 return _Home(placement, organisation_id)
-        if failure is not None:
-            raise failure
+        if failure is not None or moving:
+            raise failure or moving_error()
         return None
 
     def _scope(self, home: _Home, grant: RoleMapping) -> str | None:

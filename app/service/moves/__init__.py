@@ -1,0 +1,1 @@
+"""The move of an organisation to another placement."""
