@@ -18,6 +18,7 @@ from tests.deploy.manifests import KUBERNETES, documents
 from tests.deploy.test_compose import SERVICES
 from tests.docs.markdown import ROOT, Block, blocks
 from tests.docs.operator_shell import DATABASE, OperatorShell, made, operator_shell
+from tests.docs.reader_scenes import READER_SCENES
 
 PAGES = (
     "operations/databases",
@@ -27,6 +28,7 @@ PAGES = (
     "operations/deployment",
     "how-to/manage-keys",
     "how-to/change-limits",
+    *sorted({page for page, _ in READER_SCENES}),
 )
 BLOCKS = [block for page in PAGES for block in blocks(page)]
 
@@ -200,13 +202,16 @@ def openid(shell: OperatorShell, *providers: Block) -> None:
     shell.ran.extend(providers)
 
 
-def placements(shell: OperatorShell, place: Block) -> None:
+def placements(shell: OperatorShell, place: Block, move: Block, cancel: Block) -> None:
     here, there = (postgres.database(postgres.EMPTY) for _ in range(2))
     with here as first, there as second:
         text = place.text.replace("postgresql://ledger@db1/ledger", first).replace(
             "postgresql://ledger@db2/ledger", second
         )
         assert "org_" in shell.type(Block(place.page, place.section, place.line, text))
+        _typed(shell, "epsilon-ledger org create hospital")
+        assert "is on eu-2" in shell.type(move)
+        shell.type(cancel, whatever_happens=True)  # there is nothing to cancel
     shell.ran.append(place)
 
 
@@ -236,7 +241,7 @@ def limits_page(shell: OperatorShell, change: Block, approve: Block) -> None:
         assert made(http.get(f"/v1/accounts/{budget}/limit"))["limit"]["epsilon"] == 4.0
 
 
-SCENES: dict[tuple[str, str], Callable[..., None]] = {
+SCENES: dict[tuple[str, str], Callable[..., None]] = READER_SCENES | {
     ("operations/openid-connect", "Accept access tokens"): openid,
     ("operations/databases", "Several databases"): placements,
     ("operations/maintenance", "Backups: SQLite"): backups_of_sqlite,

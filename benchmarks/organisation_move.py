@@ -1,0 +1,78 @@
+"""Cost of moving an organisation: `python -m benchmarks.organisation_move [--decisions 1000000] [--postgresql]`.
+
+Fills an organisation with decisions of one step each over HTTP, and moves it to another placement by the command, while
+an organisation beside it takes steps on the database that it leaves: how long do those wait? A million decisions take
+some minutes.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from statistics import median
+
+from benchmarks.databases import databases
+from benchmarks.load import loaded, request
+from benchmarks.servers import EVENT, Server, budget, ledger_of_two, steps_path
+
+CONNECTIONS = 64
+BEFORE = 1000
+"""Steps of the other organisation before the move, to compare with."""
+
+
+def fill(server: Server, decisions: int) -> None:
+    """Take single steps until there are so many decisions, by as many runs as connections."""
+    headers = {"Authorization": server.client.headers["authorization"]}
+    paths = [steps_path(server) for _ in range(CONNECTIONS)]
+    requests = [[request(path, {"event": EVENT}, headers)] for path in paths]
+    done, start = 0, time.monotonic()
+    while done < decisions:
+        load = loaded(server.port, requests, 10)
+        assert not load.failed
+        done += load.replies
+        rate = done / (time.monotonic() - start)
+        print(f"\r{done:,} of {decisions:,} decisions, {rate:,.0f} a second ", end="", file=sys.stderr, flush=True)
+    print(file=sys.stderr)
+
+
+def main(decisions: int, *, on_postgresql: bool) -> None:
+    """Print the figures."""
+    with databases("from", "to", on_postgresql=on_postgresql) as (old, new):
+        os.environ["EPSILON_LEDGER_PLACEMENTS"] = json.dumps({"second": new})
+        with ledger_of_two(old, "admin") as (server, others):
+            fill(server, decisions)
+            budget(others, "q")
+            steps = steps_path(others, "q/b")
+            before = [others.timed("POST", steps, {"count": 1}) for _ in range(BEFORE)]
+            start = time.monotonic()
+            command = [sys.executable, "-m", "app", "org", "move", "bench", "--to", "second", "--json"]
+            environment = os.environ | {"EPSILON_LEDGER_DATABASE_URL": old}
+            move = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
+            meanwhile = []
+            while move.poll() is None:
+                meanwhile.append(others.timed("POST", steps, {"count": 1}))
+            taken = time.monotonic() - start
+            assert move.returncode == 0
+            assert move.stdout is not None
+            moved = json.load(move.stdout)
+    rows = moved["rows"]
+    print(f"{rows['decisions']:,} decisions, {sum(rows.values()):,} rows, {old.partition(':')[0]}")
+    print(f"stopped {moved['stopped_seconds']:.1f} s; until the old rows were deleted {taken:.1f} s")
+    for name, found in (("before", before), ("meanwhile", meanwhile)):
+        ordered = sorted(found)
+        print(
+            f"{len(ordered):,} steps of another organisation {name}: median {median(ordered):.2f} ms, "
+            f"p99 {ordered[-len(ordered) // 100]:.2f}, slowest {ordered[-1]:.1f}"
+        )
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--decisions", type=int, default=1_000_000)
+    parser.add_argument("--postgresql", action="store_true")
+    given = parser.parse_args()
+    with suppress(KeyboardInterrupt):
+        main(given.decisions, on_postgresql=given.postgresql)

@@ -1,0 +1,63 @@
+"""Every command on every page is run by a test, or stands here with the reason why not."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.docs.markdown import ROOT, Block, blocks
+from tests.docs.test_runbook import BLOCKS as OPERATED
+
+RUN_BY = {
+    "how-to/arrange-budgets": "tests/docs/test_readme.py",
+    "how-to/authorize-steps": "tests/docs/test_readme.py",
+    "how-to/manage-as-code": "tests/docs/test_manage_as_code.py",
+    "how-to/plan-a-training": "tests/docs/test_accounting_page.py",
+    "how-to/send-alerts": "tests/docs/test_readme.py",
+    "how-to/share-budgets": "tests/docs/test_readme.py",
+    "tutorial/first-budget": "tests/docs/test_readme.py",
+    "tutorial/train-a-model": "tests/docs/test_guide.py",
+}
+"""Pages whose blocks a test of their own runs, all of them."""
+
+CI = "CI and developers call these targets"
+FORMULA = "it is a formula or a list, and no command"
+PACKAGES = "the tests run with these packages, from lock files"
+
+NOT_RUN = {
+    "B_j = epsilon - ln(1 - 1/a_j) + ln(delta_j a_j) / (a_j - 1)": FORMULA,
+    "R'(a) = ln(1 - q + q e^(b R(a))) / b": FORMULA,
+    "| Case | Register with | In |": FORMULA,
+    "A neighboring relation without a proof raises `UnsupportedEventError`."
+    " `count` does not concern the formula.": FORMULA,
+    "export EPSILON_LEDGER_DATABASE_URL=sqlite:////tmp/migration.db": "it would add a migration to the repository",
+    "make format    format and mend what can be mended": CI,
+    ".venv/bin/python -m pytest tests/ledger/test_admission.py": "the tests run it, without this line",
+    "pip install './sdk[flower]'": PACKAGES,
+    'pip install "epsilon-ledger-client[dp-accounting]" jax-privacy': PACKAGES,
+    "pip install './sdk[nvflare]'": PACKAGES,
+    "pip install './sdk[opacus]'      # or './sdk[lightning]'": PACKAGES,
+    'pip install "epsilon-ledger-client[mlflow]"': PACKAGES,
+    'pip install "epsilon-ledger-client[transformers]" peft': PACKAGES,
+    'pip install ".[telemetry]"   # in a clone of the repository': PACKAGES,
+    "export EPSILON_LEDGER_METRICS_TOKEN_FILE=/run/secrets/metrics-token": "they are settings, which tests/api sets",
+}
+"""By a block's first line: why no test runs it."""
+
+OPERATED_PAGES = {block.page for block in OPERATED}
+PAGES = sorted(path.relative_to(ROOT / "docs").with_suffix("").as_posix() for path in (ROOT / "docs").rglob("*.md"))
+OTHERS = [block for page in PAGES if page not in OPERATED_PAGES | RUN_BY.keys() for block in blocks(page)]
+
+
+@pytest.mark.parametrize("block", OTHERS, ids=lambda block: f"{block.page}:{block.line}")
+def test_a_block_that_no_test_runs_has_its_reason(block: Block) -> None:
+    assert block.first_line in NOT_RUN
+
+
+def test_every_reason_has_its_block() -> None:
+    assert {block.first_line for block in OTHERS} == NOT_RUN.keys()
+
+
+@pytest.mark.parametrize("page", RUN_BY)
+def test_the_test_of_a_page_reads_it(page: str) -> None:
+    assert blocks(page)
+    assert f"{Path(page).name}.md" in (ROOT / RUN_BY[page]).read_text()
