@@ -75,7 +75,7 @@ def lift(shell: OperatorShell, commands: Block) -> None:
         [budget] = [each["id"] for each in http.get("/v1/budgets").json()["items"] if each["name"] == "icu-team"]
     said = _typed(shell, commands, ("bud_…", budget), whatever_happens=True)
     assert "No account is quarantined." in said
-    assert said.count("is not in quarantine") >= 1, said
+    assert "Neither mimic/icu-team nor an account under it is quarantined." in said
 
 
 def verify(shell: OperatorShell, commands: Block) -> None:
@@ -107,6 +107,7 @@ def picture(shell: OperatorShell, fetch: Block) -> None:
 def trace(shell: OperatorShell, command: Block) -> None:
     said = _typed(shell, command, (".venv/bin/python", f"cd {ROOT} && {sys.executable}"))
     assert "switches between files" in said
+    assert "decide_command" in said
 
 
 READER_SCENES: dict[tuple[str, str], Callable[..., None]] = {
