@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from importlib.metadata import Distribution, distribution
 from pathlib import Path
 
-import httpx
+import httpx2
 import pytest
 from packaging.requirements import Requirement
 
@@ -98,12 +98,12 @@ def test_it_serves_from_an_empty_folder(served: int, installed: Installed, empty
     key = json.loads(
         installed.run("epsilon-ledger", "keys", "create", "--org", "hospital", "--role", "viewer", cwd=empty).stdout
     )["key"]
-    listed = httpx.get(f"http://127.0.0.1:{served}/v1/runs", headers={"Authorization": f"Bearer {key}"})
+    listed = httpx2.get(f"http://127.0.0.1:{served}/v1/runs", headers={"Authorization": f"Bearer {key}"})
     assert (listed.status_code, listed.json()) == (200, {"items": [], "next": None})
 
 
 def test_its_pages_have_their_styles_and_scripts(served: int) -> None:
-    with httpx.Client(base_url=f"http://127.0.0.1:{served}", follow_redirects=True, trust_env=False) as browser:
+    with httpx2.Client(base_url=f"http://127.0.0.1:{served}", follow_redirects=True, trust_env=False) as browser:
         page = browser.get("/")
         assert page.headers["content-type"].startswith("text/html"), page.text
         parts = set(re.findall(r'(?:href|src)="(/[^"#?]*\.\w+)', page.text))
@@ -189,12 +189,12 @@ def _locked() -> Iterator[Distribution]:
 
 def _wait_until_ready(port: int, process: subprocess.Popen[bytes]) -> None:
     until = time.monotonic() + 60
-    with httpx.Client(trust_env=False, timeout=5) as http:
+    with httpx2.Client(trust_env=False, timeout=5) as http:
         while True:
             try:
                 if http.get(f"http://127.0.0.1:{port}/readyz").status_code == 200:
                     return
-            except httpx.TransportError:
+            except httpx2.TransportError:
                 pass
             assert process.poll() is None
             assert time.monotonic() < until
