@@ -123,8 +123,12 @@ bench: $(STAMP) ## print the figures that docs/operations/performance.md keeps
 	@$(BIN)/python -m benchmarks
 
 lock: $(STAMP) ## pin the newest versions that pyproject.toml admits
-	@$(COMPILE) pyproject.toml -o requirements.lock
-	@$(COMPILE) pyproject.toml --group dev -c requirements.lock -o requirements-dev.lock
+	@$(COMPILE) pyproject.toml --extra postgresql --extra telemetry -o requirements.lock
+	@$(COMPILE) pyproject.toml --extra charts -c requirements.lock \
+		$$(awk -F '==' '/^[a-z]/ { print "--no-emit-package", $$1 }' requirements.lock) -o requirements-charts.lock
+	@sed -i '/^#/d' requirements-charts.lock
+	@$(COMPILE) pyproject.toml --extra charts --extra postgresql --extra telemetry --group dev \
+		-c requirements.lock -c requirements-charts.lock -o requirements-dev.lock
 	@$(COMPILE) --group docs -c requirements-dev.lock -o requirements-docs.lock
 	@$(COMPILE) --group generator -o requirements-generator.lock
 	@$(COMPILE) --group torch -c requirements-dev.lock -o requirements-torch.lock

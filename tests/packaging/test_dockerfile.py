@@ -68,7 +68,7 @@ def test_every_package_is_installed_by_its_hash_or_without_an_index() -> None:
         for command in instruction.arguments.split("&&")
         if "pip install" in command
     ]
-    assert len(installs) == 3
+    assert len(installs) == 4
     assert all("--require-hashes" in command or "--no-deps --no-index" in command for command in installs)
 
 

@@ -15,6 +15,7 @@ from epsilon_ledger import (
     AuthenticationError,
     BudgetClosedError,
     BudgetExceededError,
+    ChartsNotInstalledError,
     IdempotencyKeyReusedError,
     InvalidRequestError,
     LedgerClient,
@@ -76,6 +77,7 @@ CASES = [
     (409, "a_code_of_tomorrow", {}, ProblemError),
     (418, "", {}, ProblemError),
     (500, "internal_error", {}, ProblemError),
+    (501, "charts_not_installed", {}, ChartsNotInstalledError),
 ]
 
 
