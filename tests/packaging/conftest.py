@@ -21,7 +21,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
     for path in (Path(item) for instruction in build if instruction.name == "COPY" for item in instruction.sources):
         (source / path).parent.mkdir(parents=True, exist_ok=True)
         if (ROOT / path).is_dir():
-            shutil.copytree(ROOT / path, source / path, ignore=shutil.ignore_patterns("__pycache__"))
+            shutil.copytree(ROOT / path, source / path, ignore=shutil.ignore_patterns("__pycache__", "node_modules"))
         else:
             shutil.copy(ROOT / path, source / path)
     target = new_environment(folder, locked("requirements.lock"))
