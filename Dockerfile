@@ -15,16 +15,22 @@ ENV PIP_DISABLE_PIP_VERSION_CHECK=1 \
     PIP_NO_CACHE_DIR=1 \
     PIP_ROOT_USER_ACTION=ignore
 WORKDIR /src
+# npm fetches Chart.js, for the build alone.
+RUN apt-get update && apt-get install --yes --no-install-recommends npm
 RUN python -m venv /opt/build /opt/epsilon-ledger
 
 # First what seldom changes: the dependencies, each by its hash.
-COPY requirements.lock requirements-dev.lock ./
+COPY requirements.lock requirements-charts.lock requirements-dev.lock ./
 RUN /opt/epsilon-ledger/bin/python -m pip install --require-hashes --requirement requirements.lock
+# Pictures of charts for the API need 93 MB more: docker build --build-arg CHARTS=yes
+ARG CHARTS=
+RUN test -z "$CHARTS" || /opt/epsilon-ledger/bin/python -m pip install --no-deps --require-hashes --requirement requirements-charts.lock
 # The build backend stands in the development lock. Should it come to need another package, pip stops here and names it.
-RUN awk '/^[a-z]/ { kept = /^(hatchling|packaging|pathspec|pluggy|tomlkit|trove-classifiers)==/ } kept' requirements-dev.lock > build.lock \
+RUN awk '/^[a-z]/ { kept = /^(hatch-fancy-pypi-readme|hatchling|packaging|pathspec|pluggy|tomlkit|trove-classifiers)==/ } kept' requirements-dev.lock > build.lock \
     && /opt/build/bin/python -m pip install --require-hashes --requirement build.lock
 
-COPY pyproject.toml README.md LICENSE ./
+COPY pyproject.toml hatch_build.py README.md LICENSE ./
+COPY web web
 COPY app app
 COPY migrations migrations
 RUN /opt/build/bin/python -m hatchling build --target wheel --directory wheels \

@@ -18,9 +18,10 @@ COMPILE := $(BIN)/uv pip compile --universal --python-version 3.11 --generate-ha
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
 
-$(STAMP): requirements-dev.lock pyproject.toml sdk/pyproject.toml
+$(STAMP): requirements-dev.lock pyproject.toml sdk/pyproject.toml hatch_build.py web/package.json web/package-lock.json
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "Python 3.11 or newer is needed: make PYTHON=python3.12 ..."; exit 1; }
+	@npm --version > /dev/null || { echo "npm is needed, which fetches Chart.js: apt-get install npm"; exit 1; }
 	@echo "Setting up $(VENV) (once; about a minute) ..."
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(PIP) --require-hashes -r requirements-dev.lock
@@ -123,8 +124,12 @@ bench: $(STAMP) ## print the figures that docs/operations/performance.md keeps
 	@$(BIN)/python -m benchmarks
 
 lock: $(STAMP) ## pin the newest versions that pyproject.toml admits
-	@$(COMPILE) pyproject.toml -o requirements.lock
-	@$(COMPILE) pyproject.toml --group dev -c requirements.lock -o requirements-dev.lock
+	@$(COMPILE) pyproject.toml --extra postgresql --extra telemetry -o requirements.lock
+	@$(COMPILE) pyproject.toml --extra charts -c requirements.lock \
+		$$(awk -F '==' '/^[a-z]/ { print "--no-emit-package", $$1 }' requirements.lock) -o requirements-charts.lock
+	@sed -i '/^#/d' requirements-charts.lock
+	@$(COMPILE) pyproject.toml --extra charts --extra postgresql --extra telemetry --group dev \
+		-c requirements.lock -c requirements-charts.lock -o requirements-dev.lock
 	@$(COMPILE) --group docs -c requirements-dev.lock -o requirements-docs.lock
 	@$(COMPILE) --group generator -o requirements-generator.lock
 	@$(COMPILE) --group torch -c requirements-dev.lock -o requirements-torch.lock

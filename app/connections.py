@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import resource
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Final
@@ -212,6 +211,8 @@ async def sweep(state: ServerState) -> None:
 
 def connections_within(wanted: int) -> int:
     """Raise the open-file limit for `wanted` connections; return the number that fits."""
+    import resource  # noqa: PLC0415 - Windows has none, and no service, but imports this
+
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = wanted + OTHER_FILES
     if soft != resource.RLIM_INFINITY and soft < needed:

@@ -31,7 +31,7 @@ def configure_tracing() -> TelemetryConfig:
     if not any(os.environ.get(name) for name in ENDPOINTS):
         return OFF
     if find_spec("opentelemetry.exporter") is None or find_spec("opentelemetry.sdk") is None:
-        _logger.warning("%s is set, but no traces are sent: install epsilon-ledger[telemetry].", ENDPOINTS[0])
+        _logger.warning("%s is set, but no traces are sent: pip install 'epsilon-ledger[telemetry]'.", ENDPOINTS[0])
         return OFF
     provider = _provider()
     TRACES.begin(provider.get_tracer("epsilon-ledger"))

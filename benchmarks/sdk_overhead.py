@@ -14,7 +14,7 @@ from pathlib import Path
 from statistics import mean, median
 from typing import NamedTuple
 
-import httpx
+import httpx2
 import numpy as np
 
 from benchmarks.servers import EVENT, bare, ledger
@@ -66,7 +66,7 @@ def main() -> None:
         tempfile.TemporaryDirectory() as folder,
         ledger(f"sqlite:///{Path(folder) / 'ledger.db'}") as service,
         bare() as floor,
-        httpx.Client(base_url=f"http://127.0.0.1:{floor.port}", trust_env=False) as plain,
+        httpx2.Client(base_url=f"http://127.0.0.1:{floor.port}", trust_env=False) as plain,
         LedgerClient(
             f"http://127.0.0.1:{service.port}", service.client.headers["Authorization"].removeprefix("Bearer ")
         ) as client,

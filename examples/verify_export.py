@@ -245,7 +245,7 @@ class Export:
     def _audit_event(self, line: Line) -> None:
         """Check an entry of the organisation's chain, which has all limits."""
         entry = line["entry"]
-        head = hashlib.sha256(self.audit_head + _canonical(entry)).digest()
+        head = hashlib.sha256(self.audit_head + _canonical(entry, ascii_only=False)).digest()
         if (
             entry["position"] != self.audit_events
             or entry["organisation_id"] != self.organisation
@@ -413,8 +413,9 @@ def _is_parallel(account: Line) -> bool:
     return bool(account["composition"] == "parallel")
 
 
-def _canonical(content: Line) -> bytes:
-    return json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=True).encode()
+def _canonical(content: Line, *, ascii_only: bool = True) -> bytes:
+    """Return the text that was hashed: of decisions in ASCII, of audit events, which have no fractions, by RFC 8785."""
+    return json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=ascii_only).encode()
 
 
 def _values(text: str) -> list[int]:

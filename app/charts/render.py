@@ -5,17 +5,24 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
+from functools import cache
 from html import escape
+from importlib.util import find_spec
 from io import BytesIO
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Final
 
 from app.charts.model import AxisKind, Chart, Series, SeriesKind, SeriesRole, format_position
+from app.ledger.errors import LedgerError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 DPI: Final = 100
+
+
+class ChartsNotInstalledError(LedgerError, code="charts_not_installed"):
+    """Images need matplotlib, which is an optional extra."""
 
 
 class PictureKind(StrEnum):
@@ -111,8 +118,20 @@ PIXELS_OF_TITLE: Final = 8
 _drawing: Final = Lock()
 
 
+@cache
+def can_draw() -> bool:
+    """Return whether matplotlib is installed, without importing it."""
+    return find_spec("matplotlib") is not None
+
+
+def require_drawing() -> None:
+    """Raise ChartsNotInstalledError unless images can be rendered."""
+    if not can_draw():
+        raise ChartsNotInstalledError("This service renders no images: pip install 'epsilon-ledger[charts]'.")
+
+
 def draw(chart: Chart, frame: Frame) -> bytes:
-    """Render a chart as an image, deterministically."""
+    """Render a chart as an image, deterministically; it needs matplotlib (`require_drawing`)."""
     # Imported for the first image: the import takes half a second of the service's start.
     from matplotlib import rc_context  # noqa: PLC0415
     from matplotlib.figure import Figure  # noqa: PLC0415

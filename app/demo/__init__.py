@@ -28,7 +28,7 @@ def run_demo(*, keep: bool = True, as_json: bool = False, seed: int | None = Non
     if missing:
         console.print(
             f"The demo needs {' and '.join(missing)}. In a checkout, `make demo` installs all that it needs; "
-            f"elsewhere: pip install {' '.join(missing)}",
+            "elsewhere: pip install 'epsilon-ledger[demo]'",
             soft_wrap=True,
             markup=False,
         )

@@ -4,7 +4,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-import httpx
+import httpx2
 import numpy as np
 
 from app.demo import DemoError
@@ -87,7 +87,7 @@ def _make_keys(demo: DemoFolder) -> Keys:
 
 def _client(url: str, key: str) -> LedgerClient:
     # An explicit transport ignores proxies of the environment.
-    return LedgerClient(url, key, transport=httpx.HTTPTransport())
+    return LedgerClient(url, key, transport=httpx2.HTTPTransport())
 
 
 def _open_accounts(screen: Screen, url: str, key: str, patients: Patients) -> int:

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
-import httpx
+import httpx2
 
 from app.demo import DemoError
 from app.server import check_port
@@ -108,7 +108,7 @@ def _wait_until_ready(process: subprocess.Popen[bytes], url: str, demo: DemoFold
     deadline = time.monotonic() + _READY_WITHIN
     why = f"is not ready after {_READY_WITHIN:.0f} s"
     # Ignore proxies of the environment.
-    with httpx.Client(trust_env=False) as http:
+    with httpx2.Client(trust_env=False) as http:
         while time.monotonic() < deadline:
             if process.poll() is not None:
                 why = f"exited with {process.returncode}"
@@ -116,7 +116,7 @@ def _wait_until_ready(process: subprocess.Popen[bytes], url: str, demo: DemoFold
             try:
                 if http.get(f"{url}/readyz").status_code == HTTPStatus.OK:
                     return
-            except httpx.RequestError:
+            except httpx2.RequestError:
                 pass  # It is not listening yet.
             time.sleep(0.05)
     raise DemoError(f"The service {why}. {demo.log_tail}")

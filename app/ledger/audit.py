@@ -13,6 +13,8 @@ from enum import StrEnum
 from functools import lru_cache
 from typing import Final, NamedTuple
 
+import rfc8785
+
 
 class AuditOrder(StrEnum):
     """The order of a list of the audit log."""
@@ -239,8 +241,25 @@ def audit_genesis(organisation_id: str) -> bytes:
 
 
 def canonical(value: object) -> str:
-    """Serialize JSON to its unique text: sorted keys, no spaces, ASCII."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    """Serialize JSON to its unique text by RFC 8785, which every language can reproduce.
+
+    A number is a double, as in JavaScript: 3.0 is written 3, and an integer must be exact as one.
+
+    Raises:
+        ValueError: a number is not finite, or an integer of more than 53 bits; or a text is no Unicode.
+    """
+    try:
+        return rfc8785.dumps(value).decode()  # type: ignore[arg-type] # checked there
+    except rfc8785.IntegerDomainError:
+        # 1e16 is written as 10000000000000000, and read back as an integer.
+        return rfc8785.dumps(json.loads(json.dumps(value), parse_int=_double)).decode()
+
+
+def _double(integer: str) -> float:
+    """Read an integer as the double that is written so. ValueError: there is none."""
+    if rfc8785.dumps(number := float(integer)).decode() != integer:
+        raise ValueError(f"{integer} is no double: JSON would lose its last digits.")
+    return number
 
 
 @lru_cache(maxsize=1024)
@@ -250,9 +269,11 @@ def utc_text(moment: datetime) -> str:
 
 
 def canonical_audit_entry(entry: AuditEntry) -> str:
-    """Serialize an audit entry to its unique JSON; `before` and `after` stay strings."""
+    """Serialize an audit entry as `canonical` does; `before` and `after` stay strings."""
     facts = {name: getattr(entry, name) for name in _AUDIT_FIELDS}
-    return canonical(facts | {"created_at": utc_text(entry.created_at)})
+    # Without floats, the json encoder writes the same, in a seventh of the time: verification needs each entry once.
+    texts = facts | {"created_at": utc_text(entry.created_at)}
+    return json.dumps(texts, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
 
 def digest(secret: bytes | str) -> str:

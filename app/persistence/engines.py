@@ -1,5 +1,7 @@
 """Engines for the URLs of databases."""
 
+import sys
+
 from sqlalchemy import Connection, Engine, event, make_url
 from sqlalchemy.exc import ArgumentError
 
@@ -19,8 +21,13 @@ def open_engine(url: str, pool_size: int, patience: float, called: str, *, read_
         read_only: whether the file may be on a read-only disk.
 
     Raises:
-        InvalidInputError: the URL names neither.
+        InvalidInputError: the URL names neither; or this is Windows, where nothing of it was tried.
     """
+    if sys.platform == "win32":
+        raise InvalidInputError(
+            "A ledger is kept on Linux or macOS: on Windows, use WSL or the container image. Commands that ask a "
+            "service, such as `epsilon-ledger apply`, and the client run here."
+        )
     right = "write sqlite:///FILE or postgresql://USER@HOST/DATABASE."
     try:
         parsed = make_url(url)

@@ -75,11 +75,16 @@ def open_engine(url: URL, pool_size: int, patience: float, called: str) -> Engin
     a connection.
 
     Raises:
-        InvalidInputError: the URL names no database, or an unknown libpq option.
+        InvalidInputError: the URL names no database, or an unknown libpq option; or psycopg is not installed.
     """
     # Imported here: it takes 0.06 s, and a service on SQLite does not need the driver.
-    from psycopg import Error  # noqa: PLC0415 - as said
-    from psycopg.conninfo import make_conninfo  # noqa: PLC0415 - as said
+    try:
+        from psycopg import Error  # noqa: PLC0415 - as said
+        from psycopg.conninfo import make_conninfo  # noqa: PLC0415 - as said
+    except ImportError:
+        raise InvalidInputError(
+            f"{called} names PostgreSQL, whose driver is not installed: pip install 'epsilon-ledger[postgresql]'."
+        ) from None
 
     if not (url.database or {"dbname", "service"} & url.query.keys()):
         raise InvalidInputError(

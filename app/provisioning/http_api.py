@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from http import HTTPStatus
 from typing import Any, Final
 
-import httpx
+import httpx2
 
 from app.api.pagination import MAX_PAGE
 from app.provisioning.errors import ProvisioningError
@@ -46,11 +46,11 @@ class HttpApi:
         transport: for tests.
     """
 
-    def __init__(self, url: str, api_key: str, transport: httpx.BaseTransport | None = None) -> None:
+    def __init__(self, url: str, api_key: str, transport: httpx2.BaseTransport | None = None) -> None:
         self.url = url.rstrip("/")
         self.caller = api_key.partition(".")[0]
         headers = {"Authorization": f"Bearer {api_key}", "User-Agent": f"epsilon-ledger/{VERSION}"}
-        self._http = httpx.Client(base_url=self.url, headers=headers, timeout=TIMEOUT, transport=transport)
+        self._http = httpx2.Client(base_url=self.url, headers=headers, timeout=TIMEOUT, transport=transport)
 
     @classmethod
     def from_environment(cls) -> "HttpApi":
@@ -65,8 +65,8 @@ class HttpApi:
         if not key:
             raise ProvisioningError(f"Set {KEY_VARIABLE} to an API key of an admin or a privacy officer.")
         try:
-            parts = httpx.URL(url)
-        except httpx.InvalidURL:
+            parts = httpx2.URL(url)
+        except httpx2.InvalidURL:
             raise ProvisioningError(f"{URL_VARIABLE} is not a URL.") from None
         if parts.scheme not in {"http", "https"} or not parts.host or parts.userinfo or parts.query or parts.fragment:
             raise ProvisioningError(f"{URL_VARIABLE} must look like https://ledger.example.org, without credentials.")
@@ -117,7 +117,7 @@ class HttpApi:
         json: object = None,
         headers: Mapping[str, str] | None = None,
         repeatable: bool = True,
-    ) -> httpx.Response:
+    ) -> httpx2.Response:
         """Send a request until it is answered.
 
         Raises:
@@ -128,8 +128,8 @@ class HttpApi:
             is_last = attempt == MAX_ATTEMPTS
             try:
                 reply = self._http.request(method, f"/v1/{path}", params=params, json=json, headers=headers)
-            except httpx.TransportError as error:
-                if is_last or not (repeatable or isinstance(error, httpx.ConnectError | httpx.ConnectTimeout)):
+            except httpx2.TransportError as error:
+                if is_last or not (repeatable or isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout)):
                     raise ServerError(f"{self.url} does not answer {method} /v1/{path}: {error}.") from None
                 time.sleep(0.1 * 2**attempt)
                 continue
@@ -140,16 +140,16 @@ class HttpApi:
             time.sleep(min(_retry_after(reply), MAX_WAIT))
         return self._require_success(reply)
 
-    def _json(self, reply: httpx.Response) -> Any:  # noqa: ANN401 - JSON is anything
+    def _json(self, reply: httpx2.Response) -> Any:  # noqa: ANN401 - JSON is anything
         try:
             return reply.json()
         except ValueError:
             raise self._not_a_ledger(reply) from None
 
-    def _not_a_ledger(self, reply: httpx.Response) -> ServerError:
+    def _not_a_ledger(self, reply: httpx2.Response) -> ServerError:
         return ServerError(f"{self.url} answered {reply.status_code}: is this the address of a ledger?")
 
-    def _require_success(self, reply: httpx.Response) -> httpx.Response:
+    def _require_success(self, reply: httpx2.Response) -> httpx2.Response:
         if reply.is_success:
             return reply
         try:
@@ -162,7 +162,7 @@ class HttpApi:
         raise RefusalError(reply.status_code, code, detail)
 
 
-def _retry_after(reply: httpx.Response) -> float:
+def _retry_after(reply: httpx2.Response) -> float:
     try:
         return max(0.1, float(reply.headers.get("Retry-After", "1")))
     except ValueError:

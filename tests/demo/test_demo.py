@@ -121,7 +121,9 @@ def test_what_is_missing_is_said_with_how_to_install_it(
 ) -> None:
     monkeypatch.setattr(demo, "find_spec", lambda name: None if name == "sklearn" else name)
     assert demo.run_demo() == 1
-    assert "pip install scikit-learn" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "needs scikit-learn." in said
+    assert "pip install 'epsilon-ledger[demo]'" in said
 
 
 def test_a_demo_that_fails_says_why_and_cleans_up_if_asked(

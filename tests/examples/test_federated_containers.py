@@ -55,7 +55,7 @@ def test_the_compose_file_is_valid_and_locked_up() -> None:
 
 def test_the_image_has_what_the_example_imports() -> None:
     [kept] = re.findall(r"kept = /\^\(([^)]*)\)==/", DOCKERFILE)
-    installed, wanted = set(kept.split("|")), ["scikit-learn", "matplotlib", "httpx", "cryptography", "hatchling"]
+    installed, wanted = set(kept.split("|")), ["scikit-learn", "matplotlib", "httpx2", "cryptography", "hatchling"]
     needed: set[str] = set()
     while wanted:
         name = canonicalize_name(wanted.pop())

@@ -18,7 +18,7 @@ from packaging.utils import canonicalize_name
 ROOT: Final = Path(__file__).parents[2]
 LOCKS: Final = tuple(
     f"requirements{name}.lock"
-    for name in ("", "-dev", "-docs", "-generator", "-torch", "-cuda", "-frameworks", "-flower")
+    for name in ("", "-charts", "-dev", "-docs", "-generator", "-torch", "-cuda", "-frameworks", "-flower")
 )
 """Not the lock of torch's CPU build: no database knows that build, and its version stands in the lock before it."""
 

@@ -1,4 +1,4 @@
-"""The client's wheel: httpx is enough for it, and what else it can do says what it needs."""
+"""The client's wheel: httpx2 is enough for it, and what else it can do says what it needs."""
 
 import json
 import subprocess
@@ -33,9 +33,9 @@ FIRST = {"flower": "flwr", "lightning": "opacus", "nvflare": "numpy"}
 """What is missed first, if it has another name than the adapter."""
 
 
-def test_the_base_install_needs_httpx_only() -> None:
+def test_the_base_install_needs_httpx2_only() -> None:
     client = tomllib.loads((ROOT / "sdk" / "pyproject.toml").read_text())
-    assert client["project"]["dependencies"] == ["httpx>=0.28"]
+    assert client["project"]["dependencies"] == ["httpx2>=2.10"]
 
 
 def test_importing_the_client_imports_no_framework() -> None:

@@ -11,9 +11,9 @@ from packaging.version import Version
 
 from tests.packaging.dockerfile import ROOT
 
-DEV, DOCS, GENERATOR, TORCH, CUDA, CPU, FRAMEWORKS, FLOWER = (
+CHARTS, DEV, DOCS, GENERATOR, TORCH, CUDA, CPU, FRAMEWORKS, FLOWER = (
     f"requirements-{name}.lock"
-    for name in ("dev", "docs", "generator", "torch", "cuda", "torch-cpu", "frameworks", "flower")
+    for name in ("charts", "dev", "docs", "generator", "torch", "cuda", "torch-cpu", "frameworks", "flower")
 )
 
 
@@ -40,6 +40,7 @@ def project(folder: str) -> dict[str, Any]:
     ("lock", "at_least"),
     [
         ("requirements.lock", 21),
+        (CHARTS, 9),
         (DEV, 21),
         (DOCS, 10),
         (GENERATOR, 20),
@@ -59,7 +60,7 @@ def test_the_locks_name_no_registry_and_hash_everything(lock: str, at_least: int
     assert len(hashed) == len(re.findall(r"(?m)^\S", text)) >= at_least
 
 
-@pytest.mark.parametrize("lock", ["requirements.lock", DOCS, TORCH, CUDA, FRAMEWORKS])
+@pytest.mark.parametrize("lock", ["requirements.lock", CHARTS, DOCS, TORCH, CUDA, FRAMEWORKS])
 def test_no_lock_changes_what_the_development_lock_installs(lock: str) -> None:
     development = pinned(DEV)
     shared = {name: versions for name, versions in pinned(lock).items() if name in development}
@@ -96,6 +97,15 @@ def test_cuda_is_apart_from_what_everybody_needs() -> None:
 )
 def test_each_dependency_group_is_locked_whole(group: str, lock: str) -> None:
     _are_met(project(".")["dependency-groups"][group], pinned(lock))
+
+
+def test_the_image_has_what_production_needs_and_pictures_only_if_they_are_asked_for() -> None:
+    production, pictures = pinned("requirements.lock"), pinned(CHARTS)
+    extras = project(".")["project"]["optional-dependencies"]
+    _are_met([*project(".")["project"]["dependencies"], *extras["postgresql"], *extras["telemetry"]], production)
+    _are_met(extras["charts"], pictures)
+    assert not {"matplotlib", "scikit-learn"} & set(production)
+    assert not set(production) & set(pictures)
 
 
 def test_what_every_extra_of_the_client_needs_is_locked_for_its_tests() -> None:

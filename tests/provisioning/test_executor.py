@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from app.provisioning import session
@@ -27,15 +27,15 @@ KEY: dict[str, Any] = {
 }
 
 
-def _apply(folder: Path, reply: httpx.Response | Exception, written: Path | None = None) -> list[Outcome]:
-    def answer(request: httpx.Request) -> httpx.Response:
+def _apply(folder: Path, reply: httpx2.Response | Exception, written: Path | None = None) -> list[Outcome]:
+    def answer(request: httpx2.Request) -> httpx2.Response:
         if isinstance(reply, Exception) and json.loads(request.content)["name"] == "b":
             raise reply
-        return reply if isinstance(reply, httpx.Response) else httpx.Response(201, json=KEY)
+        return reply if isinstance(reply, httpx2.Response) else httpx2.Response(201, json=KEY)
 
     described = document(api_keys=[{"name": "a", "role": "viewer"}, {"name": "b", "role": "viewer"}])
     outcomes: list[Outcome] = []
-    api = HttpApi("http://ledger.example", "key_0.s", httpx.MockTransport(answer))
+    api = HttpApi("http://ledger.example", "key_0.s", httpx2.MockTransport(answer))
     keys_file = KeysFile(written or folder / "keys")
     try:
         executor = Executor(api, described, EMPTY, reason="Why.", keys_file=keys_file, report=outcomes.append)
@@ -47,7 +47,7 @@ def _apply(folder: Path, reply: httpx.Response | Exception, written: Path | None
 
 def test_a_lost_secret_is_told_and_the_others_are_kept(tmp_path: Path) -> None:
     with pytest.raises(ProvisioningError, match="The API key b may exist now without anybody knowing its secret"):
-        _apply(tmp_path, httpx.ReadError("lost"))
+        _apply(tmp_path, httpx2.ReadError("lost"))
     assert json.loads((tmp_path / "keys").read_text()) == KEY
 
 
@@ -57,7 +57,7 @@ def test_a_secret_that_cannot_be_written_is_told(tmp_path: Path, monkeypatch: py
 
     monkeypatch.setattr("app.provisioning.keys_file.os.fsync", full)
     with pytest.raises(ProvisioningError, match="key_1 was created, but its secret could not be written: No space"):
-        _apply(tmp_path, httpx.Response(201, json=KEY))
+        _apply(tmp_path, httpx2.Response(201, json=KEY))
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_a_secret_that_cannot_be_written_is_told(tmp_path: Path, monkeypatch: py
     ],
 )
 def test_a_server_of_another_version_is_named(answer: object, monkeypatch: pytest.MonkeyPatch) -> None:
-    api = HttpApi("http://ledger.example", "k", httpx.MockTransport(lambda _: httpx.Response(200, json=answer)))
+    api = HttpApi("http://ledger.example", "k", httpx2.MockTransport(lambda _: httpx2.Response(200, json=answer)))
     monkeypatch.setattr(HttpApi, "from_environment", lambda: api)
     content = b"version: 1\npolicy: {max_epsilon: 1}\n"
     with (

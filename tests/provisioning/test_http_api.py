@@ -1,12 +1,12 @@
 """Requests: repeated where that is safe, once where it is not, and errors in one sentence."""
 
-import httpx
+import httpx2
 import pytest
 
 from app.provisioning.errors import ProvisioningError
 from app.provisioning.http_api import MAX_ATTEMPTS, HttpApi, RefusalError, ServerError
 
-Reply = httpx.Response | Exception
+Reply = httpx2.Response | Exception
 
 
 @pytest.fixture
@@ -16,26 +16,26 @@ def naps(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return found
 
 
-def _api(*replies: Reply) -> tuple[HttpApi, list[httpx.Request]]:
-    seen: list[httpx.Request] = []
+def _api(*replies: Reply) -> tuple[HttpApi, list[httpx2.Request]]:
+    seen: list[httpx2.Request] = []
 
-    def answer(request: httpx.Request) -> httpx.Response:
+    def answer(request: httpx2.Request) -> httpx2.Response:
         reply = replies[min(len(seen), len(replies) - 1)]
         seen.append(request)
         if isinstance(reply, Exception):
             raise reply
         return reply
 
-    return HttpApi("http://ledger.example/", "key_1.secret", httpx.MockTransport(answer)), seen
+    return HttpApi("http://ledger.example/", "key_1.secret", httpx2.MockTransport(answer)), seen
 
 
-def _problem(status: int, code: str = "ledger_unavailable", **headers: str) -> httpx.Response:
-    return httpx.Response(status, json={"code": code, "detail": "No."}, headers=headers)
+def _problem(status: int, code: str = "ledger_unavailable", **headers: str) -> httpx2.Response:
+    return httpx2.Response(status, json={"code": code, "detail": "No."}, headers=headers)
 
 
 def test_a_lost_answer_is_asked_for_again_with_the_same_idempotency_key(naps: list[float]) -> None:
     api, seen = _api(
-        httpx.ReadError("lost"), _problem(503), _problem(429, **{"Retry-After": "7"}), httpx.Response(201, json={})
+        httpx2.ReadError("lost"), _problem(503), _problem(429, **{"Retry-After": "7"}), httpx2.Response(201, json={})
     )
     assert api.post("budgets", {"name": "a"}) == (201, {})
     assert len(seen) == 4
@@ -46,14 +46,14 @@ def test_a_lost_answer_is_asked_for_again_with_the_same_idempotency_key(naps: li
 
 
 def test_two_requests_have_two_idempotency_keys(naps: list[float]) -> None:
-    api, seen = _api(httpx.Response(201, json={}))
+    api, seen = _api(httpx2.Response(201, json={}))
     api.post("budgets", {})
     api.post("budgets", {})
     assert seen[0].headers["Idempotency-Key"] != seen[1].headers["Idempotency-Key"]
     assert not naps
 
 
-@pytest.mark.parametrize("reply", [httpx.ReadError("lost"), httpx.ReadTimeout("slow"), _problem(503)])
+@pytest.mark.parametrize("reply", [httpx2.ReadError("lost"), httpx2.ReadTimeout("slow"), _problem(503)])
 def test_a_secret_is_never_created_twice(reply: Reply, naps: list[float]) -> None:
     api, seen = _api(reply)
     with pytest.raises(ServerError):
@@ -63,9 +63,9 @@ def test_a_secret_is_never_created_twice(reply: Reply, naps: list[float]) -> Non
     assert not naps
 
 
-@pytest.mark.parametrize("reply", [httpx.ConnectError("refused"), _problem(429)])
+@pytest.mark.parametrize("reply", [httpx2.ConnectError("refused"), _problem(429)])
 def test_what_never_arrived_is_sent_again(reply: Reply, naps: list[float]) -> None:
-    api, seen = _api(reply, httpx.Response(201, json={"key": "k"}))
+    api, seen = _api(reply, httpx2.Response(201, json={"key": "k"}))
     assert api.post_for_secret("api-keys", {}) == {"key": "k"}
     assert (len(seen), len(naps)) == (2, 1)
 
@@ -73,14 +73,18 @@ def test_what_never_arrived_is_sent_again(reply: Reply, naps: list[float]) -> No
 @pytest.mark.parametrize(
     ("reply", "said", "attempts"),
     [
-        (httpx.ConnectError("refused"), "http://ledger.example does not answer GET /v1/policy: refused.", MAX_ATTEMPTS),
+        (
+            httpx2.ConnectError("refused"),
+            "http://ledger.example does not answer GET /v1/policy: refused.",
+            MAX_ATTEMPTS,
+        ),
         (_problem(503), "http://ledger.example answered 503: No. (ledger_unavailable)", MAX_ATTEMPTS),
         (_problem(500, "internal_error"), "answered 500: No. (internal_error)", 1),
         (_problem(401, "unauthenticated"), "answered 401: No. (unauthenticated)", 1),
-        (httpx.Response(404, text="<html>"), "answered 404: is this the address of a ledger?", 1),
-        (httpx.Response(200, text="<html>"), "answered 200: is this the address of a ledger?", 1),
-        (httpx.Response(302), "answered 302: is this the address of a ledger?", 1),
-        (httpx.Response(404, json=[1]), "is this the address of a ledger?", 1),
+        (httpx2.Response(404, text="<html>"), "answered 404: is this the address of a ledger?", 1),
+        (httpx2.Response(200, text="<html>"), "answered 200: is this the address of a ledger?", 1),
+        (httpx2.Response(302), "answered 302: is this the address of a ledger?", 1),
+        (httpx2.Response(404, json=[1]), "is this the address of a ledger?", 1),
     ],
 )
 def test_a_server_that_cannot_be_used_is_one_sentence(
@@ -104,8 +108,8 @@ def test_a_refusal_keeps_its_status() -> None:
 
 def test_a_list_is_read_to_its_end() -> None:
     pages = [
-        httpx.Response(200, json={"items": [1, 2], "next": "c"}),
-        httpx.Response(200, json={"items": [3], "next": None}),
+        httpx2.Response(200, json={"items": [1, 2], "next": "c"}),
+        httpx2.Response(200, json={"items": [3], "next": None}),
     ]
     api, seen = _api(*pages)
     assert list(api.items("proposals", status="open")) == [1, 2, 3]

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
-import httpx
+import httpx2
 
 from epsilon_ledger import AsyncLedgerClient, AsyncRun, LedgerClient, Run
 from tests.servers import LiveServer
@@ -38,7 +38,7 @@ class Calls:
     method: str = ""
     known: dict[str, tuple[str, re.Pattern[str]]] = field(default_factory=operations)
 
-    def note(self, request: httpx.Request) -> None:
+    def note(self, request: httpx2.Request) -> None:
         path = request.url.raw_path.decode().partition("?")[0]
         [operation] = [
             name for name, (method, at) in self.known.items() if method == request.method and at.fullmatch(path)
@@ -46,22 +46,22 @@ class Calls:
         self.seen[self.method].add(operation)
 
 
-class NotingTransport(httpx.HTTPTransport):
+class NotingTransport(httpx2.HTTPTransport):
     def __init__(self, calls: Calls) -> None:
         super().__init__()
         self.calls = calls
 
-    def handle_request(self, request: httpx.Request) -> httpx.Response:
+    def handle_request(self, request: httpx2.Request) -> httpx2.Response:
         self.calls.note(request)
         return super().handle_request(request)
 
 
-class AsyncNotingTransport(httpx.AsyncHTTPTransport):
+class AsyncNotingTransport(httpx2.AsyncHTTPTransport):
     def __init__(self, calls: Calls) -> None:
         super().__init__()
         self.calls = calls
 
-    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         self.calls.note(request)
         return await super().handle_async_request(request)
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-import httpx
+import httpx2
 import pytest
 
 from epsilon_ledger import LedgerClient, Run
@@ -39,7 +39,7 @@ def clock() -> Clock:
 
 @pytest.fixture
 def client(ledger: FakeLedger, clock: Clock) -> Iterator[LedgerClient]:
-    with LedgerClient(URL, KEY, transport=httpx.MockTransport(ledger)) as made:
+    with LedgerClient(URL, KEY, transport=httpx2.MockTransport(ledger)) as made:
         transport = made._transport
         transport._retry_policy = replace(
             transport._retry_policy, clock=clock, sleep=clock.sleep, jitter=lambda _low, high: high

@@ -4,7 +4,7 @@ import json
 from collections import deque
 from dataclasses import dataclass, field
 
-import httpx
+import httpx2
 
 KEY = "key_test.s3cr3t-part"
 URL = "http://ledger.test"
@@ -71,7 +71,7 @@ REFUSAL = {
 }
 
 
-def problem(status: int, code: str, headers: dict[str, str] | None = None, /, **members: object) -> httpx.Response:
+def problem(status: int, code: str, headers: dict[str, str] | None = None, /, **members: object) -> httpx2.Response:
     content = {
         "type": f"urn:problem-type:epsilon-ledger:{code}",
         "title": "A title",
@@ -80,7 +80,7 @@ def problem(status: int, code: str, headers: dict[str, str] | None = None, /, **
         "code": code,
         "request_id": "req_1",
     }
-    return httpx.Response(
+    return httpx2.Response(
         status,
         content=json.dumps(content | members).encode(),
         headers={"Content-Type": PROBLEM_JSON} | (headers or {}),
@@ -91,8 +91,8 @@ def problem(status: int, code: str, headers: dict[str, str] | None = None, /, **
 class Fault:
     """What befalls one try: an answer or an error instead of the ledger's, or after it."""
 
-    instead: httpx.Response | BaseException | None = None
-    after: httpx.Response | BaseException | None = None
+    instead: httpx2.Response | BaseException | None = None
+    after: httpx2.Response | BaseException | None = None
 
 
 @dataclass
@@ -103,12 +103,12 @@ class FakeLedger:
     tells_key: bool = False
     status: str = "active"
     faults: deque[Fault] = field(default_factory=deque)
-    requests: list[httpx.Request] = field(default_factory=list)
+    requests: list[httpx2.Request] = field(default_factory=list)
     next_step: int = 0
-    _by_key: dict[str, tuple[bytes, httpx.Response]] = field(default_factory=dict)
+    _by_key: dict[str, tuple[bytes, httpx2.Response]] = field(default_factory=dict)
     _by_step: dict[int, tuple[bytes, str]] = field(default_factory=dict)
 
-    def __call__(self, request: httpx.Request) -> httpx.Response:
+    def __call__(self, request: httpx2.Request) -> httpx2.Response:
         self.requests.append(request)
         fault = self.faults.popleft() if self.faults else Fault()
         if fault.instead is not None:
@@ -127,7 +127,7 @@ class FakeLedger:
     def run(self) -> dict[str, object]:
         return RUN | {"status": self.status, "next_step": self.next_step}
 
-    def _answer(self, request: httpx.Request) -> httpx.Response:
+    def _answer(self, request: httpx2.Request) -> httpx2.Response:
         last = request.url.path.rsplit("/", 1)[-1]
         if last == "steps":
             return self._decide(request)
@@ -136,9 +136,9 @@ class FakeLedger:
             if self.status in {"completed", "aborted"} and self.status != reached[last]:
                 return problem(409, "run_state_conflict", run_status=self.status)
             self.status = reached[last]
-        return httpx.Response(201 if last == "runs" else 200, json=self.run())
+        return httpx2.Response(201 if last == "runs" else 200, json=self.run())
 
-    def _decide(self, request: httpx.Request) -> httpx.Response:
+    def _decide(self, request: httpx2.Request) -> httpx2.Response:
         key = request.headers["Idempotency-Key"]
         if key in self._by_key:
             known, first = self._by_key[key]
@@ -159,7 +159,7 @@ class FakeLedger:
             refusal = REFUSAL | {"first_step": first_step, "count": count, "dry_run": dry_run}
             response = problem(403, "budget_exceeded", **refusal)
         else:
-            response = httpx.Response(200, json=authorization(first_step, count, self.capacity, dry_run=dry_run))
+            response = httpx2.Response(200, json=authorization(first_step, count, self.capacity, dry_run=dry_run))
             if not dry_run:
                 self.next_step = first_step + count
                 self._by_step[first_step] = (request.content, key)
@@ -186,14 +186,14 @@ def authorization(first_step: int, count: int, capacity: int = 10, *, dry_run: b
     }
 
 
-def _happen(what: httpx.Response | BaseException) -> httpx.Response:
+def _happen(what: httpx2.Response | BaseException) -> httpx2.Response:
     if isinstance(what, BaseException):
         raise what
     return what
 
 
-def _replay(first: httpx.Response, key: str | None) -> httpx.Response:
+def _replay(first: httpx2.Response, key: str | None) -> httpx2.Response:
     headers = {"Idempotent-Replayed": "true"} | ({} if key is None else {"Idempotent-Replay-Of": key})
-    return httpx.Response(
+    return httpx2.Response(
         first.status_code, content=first.content, headers={"Content-Type": first.headers["Content-Type"]} | headers
     )

@@ -17,7 +17,7 @@ from enum import StrEnum
 from types import SimpleNamespace
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from app.accounting.events import canonical, event_from_dict
@@ -65,7 +65,7 @@ IN_DOUBT = [Fault.LOST, Fault.UNHEARD, Fault.LATE, Fault.BUSY]
 """After these a request is tried again."""
 
 
-class Wire(httpx.BaseTransport, httpx.AsyncBaseTransport):
+class Wire(httpx2.BaseTransport, httpx2.AsyncBaseTransport):
     """Carries requests to the application of this process.
 
     Args:
@@ -74,12 +74,12 @@ class Wire(httpx.BaseTransport, httpx.AsyncBaseTransport):
 
     def __init__(self, ledger: Ledger) -> None:
         self.ledger = ledger
-        self._application = httpx.ASGITransport(ledger.http.app, raise_app_exceptions=False)
+        self._application = httpx2.ASGITransport(ledger.http.app, raise_app_exceptions=False)
         self.faults: deque[Fault] = deque()
-        self.requests: list[httpx.Request] = []
-        self.late: list[httpx.Request] = []
-        self.before: Callable[[httpx.Request], None] = lambda _: None
-        self.after: Callable[[httpx.Request], None] = lambda _: None
+        self.requests: list[httpx2.Request] = []
+        self.late: list[httpx2.Request] = []
+        self.before: Callable[[httpx2.Request], None] = lambda _: None
+        self.after: Callable[[httpx2.Request], None] = lambda _: None
         self.awaited: Callable[[], None] = lambda: None
 
     @property
@@ -91,19 +91,19 @@ class Wire(httpx.BaseTransport, httpx.AsyncBaseTransport):
         """Let the next tries fail so."""
         self.faults.extend(faults)
 
-    def deliver(self) -> list[httpx.Response]:
+    def deliver(self) -> list[httpx2.Response]:
         """Let everything arrive that was late; nobody hears the replies."""
         late, self.late = self.late, []
         return [self._arrive(request) for request in late]
 
-    def handle_request(self, request: httpx.Request) -> httpx.Response:
+    def handle_request(self, request: httpx2.Request) -> httpx2.Response:
         self.requests.append(request)
         self.before(request)
         response = self._befall(request, self.faults.popleft() if self.faults else Fault.NONE)
         self.after(request)
         return response
 
-    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         self.awaited()
         await asyncio.sleep(0)
         response = self.handle_request(request)
@@ -111,34 +111,34 @@ class Wire(httpx.BaseTransport, httpx.AsyncBaseTransport):
         await asyncio.sleep(0)
         return response
 
-    def _befall(self, request: httpx.Request, fault: Fault) -> httpx.Response:
+    def _befall(self, request: httpx2.Request, fault: Fault) -> httpx2.Response:
         if fault is Fault.NEVER_SENT:
-            raise httpx.ConnectError("refused", request=request)
+            raise httpx2.ConnectError("refused", request=request)
         if fault is Fault.BUSY:
-            return httpx.Response(503)
+            return httpx2.Response(503)
         if fault is Fault.LATE:
             self.late.append(request)
         if fault in {Fault.LOST, Fault.LATE}:
-            raise httpx.ReadTimeout("no answer", request=request)
+            raise httpx2.ReadTimeout("no answer", request=request)
         response = self._arrive(request)
         if fault is Fault.UNHEARD:
-            raise httpx.ReadTimeout("no answer", request=request)
+            raise httpx2.ReadTimeout("no answer", request=request)
         if fault is Fault.TWICE:
             return self._arrive(request)
         if fault is Fault.CRASHED:
-            return httpx.Response(500)
+            return httpx2.Response(500)
         if fault is Fault.STRANGE:
-            return httpx.Response(200, text="<html>Welcome</html>")
+            return httpx2.Response(200, text="<html>Welcome</html>")
         return response
 
-    def _arrive(self, request: httpx.Request) -> httpx.Response:
+    def _arrive(self, request: httpx2.Request) -> httpx2.Response:
         portal = self.ledger.http.portal
         assert portal is not None, "the application runs"
         response = portal.call(self._answered, request)
-        assert response.status_code != httpx.codes.INTERNAL_SERVER_ERROR, response.text
-        return httpx.Response(response.status_code, content=response.content, headers=response.headers)
+        assert response.status_code != httpx2.codes.INTERNAL_SERVER_ERROR, response.text
+        return httpx2.Response(response.status_code, content=response.content, headers=response.headers)
 
-    async def _answered(self, request: httpx.Request) -> httpx.Response:
+    async def _answered(self, request: httpx2.Request) -> httpx2.Response:
         # As the test client does, which asks its loop eight times for each request.
         response = await self._application.handle_async_request(request)
         await response.aread()

@@ -5,7 +5,7 @@ import traceback
 from datetime import UTC, datetime
 from typing import Any
 
-import httpx
+import httpx2
 import numpy as np
 import pytest
 
@@ -76,7 +76,7 @@ BUDGET = ACCOUNT | {
 def test_address_and_key_come_from_the_environment(monkeypatch: pytest.MonkeyPatch, ledger: FakeLedger) -> None:
     monkeypatch.setenv("EPSILON_LEDGER_URL", "https://ledger.test/prefix/")
     monkeypatch.setenv("EPSILON_LEDGER_API_KEY", "key_from_env")
-    with LedgerClient(transport=httpx.MockTransport(ledger)) as client:
+    with LedgerClient(transport=httpx2.MockTransport(ledger)) as client:
         client.get_run(RUN_ID)
     sent = ledger.requests[0]
     assert sent.url == f"https://ledger.test/prefix/v1/runs/{RUN_ID}"
@@ -87,7 +87,7 @@ def test_address_and_key_come_from_the_environment(monkeypatch: pytest.MonkeyPat
 def test_arguments_go_before_the_environment(monkeypatch: pytest.MonkeyPatch, ledger: FakeLedger) -> None:
     monkeypatch.setenv("EPSILON_LEDGER_URL", "https://other.test")
     monkeypatch.setenv("EPSILON_LEDGER_API_KEY", "other")
-    with LedgerClient(URL, KEY, transport=httpx.MockTransport(ledger)) as client:
+    with LedgerClient(URL, KEY, transport=httpx2.MockTransport(ledger)) as client:
         client.get_run(RUN_ID)
     assert ledger.requests[0].url.host == "ledger.test"
     assert ledger.requests[0].headers["Authorization"] == f"Bearer {KEY}"
@@ -128,8 +128,8 @@ def test_the_key_is_never_shown(client: LedgerClient, run: Run, ledger: FakeLedg
     shown = [repr(client), str(client), repr(run), repr(run.state), repr(run.authorize())]
     shown.extend(repr(value) for value in vars(client).values())
     for fault in (
-        httpx.ConnectError("refused"),
-        httpx.Response(403, text="no"),
+        httpx2.ConnectError("refused"),
+        httpx2.Response(403, text="no"),
         problem(401, "unauthenticated"),
         problem(422, "invalid_request", errors=[{"field": "x"}]),
     ):
@@ -149,7 +149,7 @@ def test_what_could_not_be_made_can_be_shown(made: type[object]) -> None:
 
 
 def test_populations(client: LedgerClient, ledger: FakeLedger) -> None:
-    ledger.faults.extend([Fault(instead=httpx.Response(201, json=POPULATION))] * 2)
+    ledger.faults.extend([Fault(instead=httpx2.Response(201, json=POPULATION))] * 2)
     made = client.create_population(
         "mimic", privacy_unit="record", neighboring_relation="replace_one", limit=Limit(3.0, 1e-5)
     )
@@ -171,7 +171,7 @@ def test_populations(client: LedgerClient, ledger: FakeLedger) -> None:
 
 def test_a_population_that_another_person_opens_is_told_as_proposed(client: LedgerClient, ledger: FakeLedger) -> None:
     waiting = {"id": "prp_1", "reason": "The population mimic: another person has to approve it.", "status": "open"}
-    ledger.faults.append(Fault(instead=httpx.Response(202, json=waiting)))
+    ledger.faults.append(Fault(instead=httpx2.Response(202, json=waiting)))
     with pytest.raises(ApprovalRequiredError, match=r"The population mimic: another person.* prp_1") as caught:
         client.create_population(
             "mimic", privacy_unit="record", neighboring_relation="replace_one", limit=Limit(3.0, 1e-5)
@@ -207,7 +207,7 @@ def test_the_start_of_blocks_is_a_day(client: LedgerClient, ledger: FakeLedger, 
 
 
 def test_budgets(client: LedgerClient, ledger: FakeLedger) -> None:
-    ledger.faults.extend([Fault(instead=httpx.Response(201, json=BUDGET))] * 2)
+    ledger.faults.extend([Fault(instead=httpx2.Response(201, json=BUDGET))] * 2)
     planned = [EventCount(event=gaussian(2.0), count=5)]
     made = client.create_budget("icu", parent="mimic", limit=Limit(3.0, 1e-5), planned=planned)
     assert ledger.bodies[0] == {
@@ -243,7 +243,7 @@ PLANS: dict[str, tuple[Any, Any]] = {
 def test_a_plan_is_events_with_counts_of_which_the_last_may_be_bare(
     client: LedgerClient, ledger: FakeLedger, name: str
 ) -> None:
-    ledger.faults.append(Fault(instead=httpx.Response(201, json=BUDGET)))
+    ledger.faults.append(Fault(instead=httpx2.Response(201, json=BUDGET)))
     given, sent = PLANS[name]
     client.create_budget("icu", parent="mimic", limit=Limit(3.0, 1e-5), planned=given)
     client.create_run("icu", budget="mimic/icu", limit=Limit(3.0, 1e-5), planned=given)
@@ -314,7 +314,7 @@ def test_history(client: LedgerClient, ledger: FakeLedger) -> None:
     }
     points = [point, point | {"events_truncated": False}, point | {"events_truncated": True}]
     page = {"run": RUN_ID, "points": points, "decisions": 9, "next": "abc="}
-    ledger.faults.extend([Fault(instead=httpx.Response(200, json=page))] * 2)
+    ledger.faults.extend([Fault(instead=httpx2.Response(200, json=page))] * 2)
     found = client.get_run_history(RUN_ID, max_points=10)
     assert (found.decisions, found.next_cursor, found.points[0].accounts[1]) == (9, "abc=", "bud_1")
     assert [point.events_truncated for point in found.points] == [None, False, True]
@@ -343,7 +343,7 @@ def test_epsilon(client: LedgerClient, ledger: FakeLedger) -> None:
         "accountants": [],
         "warnings": [],
     }
-    ledger.faults.extend(Fault(instead=httpx.Response(200, json=answer)) for answer in (finite, infinite))
+    ledger.faults.extend(Fault(instead=httpx2.Response(200, json=answer)) for answer in (finite, infinite))
     events = [EventCount(event=gaussian(2.0), count=5)]
     found = client.compute_epsilon(events, delta=1e-5)
     assert (found.epsilon, found.required_epsilon, found.optimal_order, found.warnings) == (1.5, 1.25, 8.0, ("w",))
@@ -389,14 +389,14 @@ def test_a_path_cannot_leave_its_place_in_the_query(client: LedgerClient, ledger
 def test_a_member_of_the_wrong_type_is_named(
     client: LedgerClient, ledger: FakeLedger, changed: dict[str, object]
 ) -> None:
-    ledger.faults.append(Fault(instead=httpx.Response(200, json=RUN | changed)))
+    ledger.faults.append(Fault(instead=httpx2.Response(200, json=RUN | changed)))
     with pytest.raises(UnexpectedResponseError, match=next(iter(changed))):
         client.get_run(RUN_ID)
 
 
 @pytest.mark.parametrize("answer", [b"[]", b'"text"', b"null", b'{"run": "run_1", "points": {}, "decisions": 1}'])
 def test_an_answer_of_another_shape_is_refused(client: LedgerClient, ledger: FakeLedger, answer: bytes) -> None:
-    ledger.faults.append(Fault(instead=httpx.Response(200, content=answer)))
+    ledger.faults.append(Fault(instead=httpx2.Response(200, content=answer)))
     with pytest.raises(UnexpectedResponseError, match="cannot be read"):
         client.get_run_history(RUN_ID)
 
@@ -405,19 +405,19 @@ def test_an_answer_of_another_shape_is_refused(client: LedgerClient, ledger: Fak
 def test_an_answer_that_is_nested_too_deeply_is_refused(client: LedgerClient, ledger: FakeLedger, status: int) -> None:
     deep = b'{"a":' * 100_000 + b"1" + b"}" * 100_000
     headers = {"Content-Type": "application/json" if status == 200 else PROBLEM_JSON}
-    ledger.faults.append(Fault(instead=httpx.Response(status, content=deep, headers=headers)))
+    ledger.faults.append(Fault(instead=httpx2.Response(status, content=deep, headers=headers)))
     with pytest.raises(UnexpectedResponseError):
         client.get_run(RUN_ID)
 
 
 def test_a_number_that_no_float_can_hold_is_refused(client: LedgerClient, ledger: FakeLedger) -> None:
-    ledger.faults.append(Fault(instead=httpx.Response(200, json=RUN | {"epsilon": 10**400})))
+    ledger.faults.append(Fault(instead=httpx2.Response(200, json=RUN | {"epsilon": 10**400})))
     with pytest.raises(UnexpectedResponseError, match="epsilon: expected a number that a float can hold"):
         client.get_run(RUN_ID)
 
 
 def test_a_closed_client_says_so(ledger: FakeLedger) -> None:
-    client = LedgerClient(URL, KEY, transport=httpx.MockTransport(ledger))
+    client = LedgerClient(URL, KEY, transport=httpx2.MockTransport(ledger))
     client.close()
     with pytest.raises(RuntimeError, match="closed"):
         client.get_run(RUN_ID)

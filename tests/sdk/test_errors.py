@@ -4,7 +4,7 @@ import math
 import pickle
 import re
 
-import httpx
+import httpx2
 import pytest
 
 import epsilon_ledger
@@ -15,6 +15,7 @@ from epsilon_ledger import (
     AuthenticationError,
     BudgetClosedError,
     BudgetExceededError,
+    ChartsNotInstalledError,
     IdempotencyKeyReusedError,
     InvalidRequestError,
     LedgerClient,
@@ -76,6 +77,7 @@ CASES = [
     (409, "a_code_of_tomorrow", {}, ProblemError),
     (418, "", {}, ProblemError),
     (500, "internal_error", {}, ProblemError),
+    (501, "charts_not_installed", {}, ChartsNotInstalledError),
 ]
 
 
@@ -190,18 +192,18 @@ def test_further_facts_are_attributes(run: Run, ledger: FakeLedger) -> None:
 @pytest.mark.parametrize(
     "answer",
     [
-        httpx.Response(403, text="<html>A proxy's login page</html>"),
-        httpx.Response(302, headers={"Location": "https://login.example.org"}),
-        httpx.Response(404, json={"detail": "Not Found"}),
-        httpx.Response(422, content=b"not JSON", headers={"Content-Type": "application/problem+json"}),
-        httpx.Response(422, content=b"[]", headers={"Content-Type": "application/problem+json"}),
+        httpx2.Response(403, text="<html>A proxy's login page</html>"),
+        httpx2.Response(302, headers={"Location": "https://login.example.org"}),
+        httpx2.Response(404, json={"detail": "Not Found"}),
+        httpx2.Response(422, content=b"not JSON", headers={"Content-Type": "application/problem+json"}),
+        httpx2.Response(422, content=b"[]", headers={"Content-Type": "application/problem+json"}),
         problem(403, "budget_exceeded"),
         problem(409, "sequence_gap", expected_step="7"),
         problem(409, "run_state_conflict"),
     ],
 )
 def test_an_answer_that_is_not_the_ledgers_is_named_as_such(
-    run: Run, ledger: FakeLedger, answer: httpx.Response
+    run: Run, ledger: FakeLedger, answer: httpx2.Response
 ) -> None:
     ledger.faults.append(Fault(instead=answer))
     with pytest.raises(UnexpectedResponseError) as caught:

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from epsilon_ledger import Event, _net, _run
@@ -103,7 +103,7 @@ def test_ctrl_c_while_a_request_is_on_its_way(simulation: Simulation, way: str, 
         run = simulation.run(**ahead)
         hit: list[str] = []
 
-        def interrupt(request: httpx.Request, last: str = last, hit: list[str] = hit) -> None:
+        def interrupt(request: httpx2.Request, last: str = last, hit: list[str] = hit) -> None:
             if request.url.path.endswith(last) and not hit and threading.current_thread() is main:
                 hit.append(last)
                 raise KeyboardInterrupt
@@ -149,7 +149,7 @@ def test_a_thread_that_breaks_off_is_told_of_once(simulation: Simulation) -> Non
     run = simulation.run(authorize_every=4, background=True)
     broken: list[str] = []
 
-    def break_off(request: httpx.Request) -> None:
+    def break_off(request: httpx2.Request) -> None:
         if threading.current_thread() is not threading.main_thread() and not broken:
             broken.append(request.url.path)
             raise MemoryError

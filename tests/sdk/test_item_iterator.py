@@ -3,7 +3,7 @@
 import asyncio
 import json
 
-import httpx
+import httpx2
 import pytest
 
 from epsilon_ledger import (
@@ -25,19 +25,19 @@ class Pages:
         self.requests: list[dict[str, str]] = []
         self.fail_at = fail_at
 
-    def __call__(self, request: httpx.Request) -> httpx.Response:
+    def __call__(self, request: httpx2.Request) -> httpx2.Response:
         query = dict(request.url.params)
         self.requests.append(query)
         if len(self.requests) - 1 == self.fail_at:
-            raise httpx.ReadTimeout("lost", request=request)
+            raise httpx2.ReadTimeout("lost", request=request)
         begin, size = int(query.get("after", "0")), int(query["limit"])
         items = [RUN | {"name": str(number)} for number in range(begin, min(7, begin + size))]
         following = str(begin + size) if begin + size < 7 else None
-        return httpx.Response(200, content=json.dumps({"items": items, "next": following}))
+        return httpx2.Response(200, content=json.dumps({"items": items, "next": following}))
 
 
 def client_of(pages: Pages) -> LedgerClient:
-    return LedgerClient(URL, KEY, max_attempts=1, transport=httpx.MockTransport(pages))
+    return LedgerClient(URL, KEY, max_attempts=1, transport=httpx2.MockTransport(pages))
 
 
 def test_pages_are_requested_when_they_are_needed() -> None:
@@ -67,7 +67,7 @@ def test_a_page_that_did_not_arrive_is_requested_again() -> None:
 def test_the_awaited_list_does_alike() -> None:
     async def main() -> None:
         pages = Pages(fail_at=1)
-        async with AsyncLedgerClient(URL, KEY, max_attempts=1, transport=httpx.MockTransport(pages)) as client:
+        async with AsyncLedgerClient(URL, KEY, max_attempts=1, transport=httpx2.MockTransport(pages)) as client:
             runs = client.list_runs(page_size=3)
             assert isinstance(runs, AsyncItemIterator)
             assert repr(runs) == "<AsyncItemIterator v1/runs {'sort': '-created_at'}>"
@@ -95,6 +95,6 @@ def test_a_size_that_no_page_has_is_refused_unsent(size: int) -> None:
     [[], {"items": None}, {"items": [5], "next": None}, {"items": [{}], "next": None}, {"items": [], "next": 3}],
 )
 def test_an_answer_that_is_no_page_is_refused(answer: object) -> None:
-    transport = httpx.MockTransport(lambda _request: httpx.Response(200, content=json.dumps(answer)))
+    transport = httpx2.MockTransport(lambda _request: httpx2.Response(200, content=json.dumps(answer)))
     with LedgerClient(URL, KEY, transport=transport) as client, pytest.raises(UnexpectedResponseError):
         next(client.list_runs())

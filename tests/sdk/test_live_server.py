@@ -6,7 +6,7 @@ import uuid
 from datetime import UTC, datetime
 from pathlib import Path
 
-import httpx
+import httpx2
 import pytest
 
 from epsilon_ledger import (
@@ -36,19 +36,19 @@ from tests.conftest import LiveServer
 STEP = poisson_sampled(0.01, gaussian(1.1))
 
 
-class LosingTransport(httpx.HTTPTransport):
+class LosingTransport(httpx2.HTTPTransport):
     """Delivers every request, and loses the first `losses` replies to steps."""
 
     def __init__(self, losses: int) -> None:
         super().__init__()
         self.losses = losses
 
-    def handle_request(self, request: httpx.Request) -> httpx.Response:
+    def handle_request(self, request: httpx2.Request) -> httpx2.Response:
         response = super().handle_request(request)
         if self.losses and request.url.path.endswith("/steps"):
             self.losses -= 1
             response.read()
-            raise httpx.ReadTimeout("lost on the way back", request=request)
+            raise httpx2.ReadTimeout("lost on the way back", request=request)
         return response
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from epsilon_ledger import (
@@ -51,24 +51,24 @@ class WaitingLedger:
     A look may be a response instead. `claimed` are the members of the answer to the claim.
     """
 
-    looks: list[dict[str, Any] | httpx.Response] = field(default_factory=list)
+    looks: list[dict[str, Any] | httpx2.Response] = field(default_factory=list)
     claimed: dict[str, Any] = field(default_factory=lambda: {"status": "active"})
     run: dict[str, Any] = field(default_factory=dict)
-    requests: list[httpx.Request] = field(default_factory=list)
+    requests: list[httpx2.Request] = field(default_factory=list)
 
-    def __call__(self, request: httpx.Request) -> httpx.Response:
+    def __call__(self, request: httpx2.Request) -> httpx2.Response:
         self.requests.append(request)
         match request.method, request.url.path.split("/")[2:]:
             case "POST", ["runs"]:
-                return httpx.Response(201, json=RUN | {"status": "waiting", "waiting_reservation": "res_1"} | self.run)
+                return httpx2.Response(201, json=RUN | {"status": "waiting", "waiting_reservation": "res_1"} | self.run)
             case "GET", ["runs", _]:
-                return httpx.Response(200, json=RUN | {"reservation": "res_1"})
+                return httpx2.Response(200, json=RUN | {"reservation": "res_1"})
             case "GET", _:
                 look = self.looks.pop(0) if len(self.looks) > 1 else self.looks[0]
-                return look if isinstance(look, httpx.Response) else httpx.Response(200, json=reservation(look))
+                return look if isinstance(look, httpx2.Response) else httpx2.Response(200, json=reservation(look))
             case _, [*_, "renew"]:
-                return httpx.Response(200, json=reservation(self.claimed))
-        return httpx.Response(200, json=reservation({"status": "cancelled"}))
+                return httpx2.Response(200, json=reservation(self.claimed))
+        return httpx2.Response(200, json=reservation({"status": "cancelled"}))
 
     @property
     def asked(self) -> list[str]:
@@ -97,7 +97,7 @@ def open_run() -> Iterator[Callable[..., Run]]:
     clients = []
 
     def opened(ledger: WaitingLedger, **terms: Any) -> Run:  # noqa: ANN401 - passed on
-        client = LedgerClient(URL, KEY, transport=httpx.MockTransport(ledger), max_attempts=2)
+        client = LedgerClient(URL, KEY, transport=httpx2.MockTransport(ledger), max_attempts=2)
         client._transport._retry_policy = replace(client._transport._retry_policy, sleep=lambda _: None)
         clients.append(client)
         return client.create_run("icu", budget="mimic", plan=PLAN, wait=timedelta(hours=1), **terms)
@@ -144,7 +144,7 @@ def test_any_other_status_is_no_grant(open_run: Callable[..., Run], status: str)
     [
         ([{"steps_planned": "five"}], {}, UnexpectedResponseError),
         ([{"waiting": {"position": 1}}], {}, UnexpectedResponseError),
-        ([httpx.Response(200, text="<html>")], {}, UnexpectedResponseError),
+        ([httpx2.Response(200, text="<html>")], {}, UnexpectedResponseError),
         ([problem(404, "not_found")], {}, NotFoundError),
         ([{"status": "active"}], {"status": "forfeited"}, UnexpectedResponseError),
         ([{"status": "active"}], {"status": "active", "id": "res_2"}, UnexpectedResponseError),

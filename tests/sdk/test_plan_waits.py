@@ -7,7 +7,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from app.service.maintenance import expire_reservations
@@ -241,7 +241,7 @@ def test_an_interrupt_after_the_grant_returns_the_plan(waits: Waits) -> None:
 
 @pytest.mark.parametrize("last", ["renew", "runs"])
 def test_an_interrupt_while_the_plan_is_claimed_returns_it(waits: Waits, last: str) -> None:
-    def stop(request: httpx.Request) -> None:
+    def stop(request: httpx2.Request) -> None:
         granted = request.method == "GET" and request.url.path.split("/")[2] == "runs"
         if request.url.path.endswith("/renew") if last == "renew" else granted:
             waits.simulation.wire.after = lambda _: None
@@ -328,7 +328,7 @@ def test_a_ledger_that_stays_away_until_the_end_is_given_up(waits: Waits, monkey
 
 
 def test_a_claim_whose_answer_is_lost_is_repeated(waits: Waits) -> None:
-    def lose(request: httpx.Request) -> None:
+    def lose(request: httpx2.Request) -> None:
         if request.url.path.endswith("/renew") and not lost:
             lost.extend([Fault.UNHEARD] * TRIES)
             waits.simulation.wire.fails(*lost)

@@ -1,6 +1,6 @@
 """Steps that another process was admitted for are never released a second time."""
 
-import httpx
+import httpx2
 import pytest
 
 from epsilon_ledger import LedgerClient, SequenceConflictError, StepsAlreadyTakenError, gaussian
@@ -29,10 +29,10 @@ def test_with_other_events_the_ledger_itself_says_no(client: LedgerClient) -> No
 
 
 @pytest.mark.parametrize(
-    "fault", [httpx.ConnectError("refused"), httpx.ConnectTimeout("nobody"), problem(429, "slow")], ids=str
+    "fault", [httpx2.ConnectError("refused"), httpx2.ConnectTimeout("nobody"), problem(429, "slow")], ids=str
 )
 def test_a_try_that_never_arrived_does_not_make_them_ours(
-    client: LedgerClient, ledger: FakeLedger, fault: httpx.Response | Exception
+    client: LedgerClient, ledger: FakeLedger, fault: httpx2.Response | Exception
 ) -> None:
     restarted, zombie = client.get_run(RUN_ID), client.get_run(RUN_ID)
     restarted.authorize()
@@ -49,5 +49,5 @@ def test_the_key_in_the_replay_tells_whose_they_are(client: LedgerClient, ledger
     ledger.faults.append(Fault(instead=problem(503, "ledger_unavailable")))
     with pytest.raises(StepsAlreadyTakenError):
         zombie.authorize()
-    ledger.faults.append(Fault(after=httpx.ReadTimeout("no answer")))
+    ledger.faults.append(Fault(after=httpx2.ReadTimeout("no answer")))
     assert restarted.authorize().first_step == 1

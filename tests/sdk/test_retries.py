@@ -4,7 +4,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 
-import httpx
+import httpx2
 import pytest
 
 from epsilon_ledger import (
@@ -18,23 +18,23 @@ from tests.sdk.conftest import Clock
 from tests.sdk.fake_ledger import RUN_ID, TRIES, FakeLedger, Fault, problem
 
 LOST_ON_THE_WAY_BACK = [
-    httpx.ReadTimeout("no answer"),
-    httpx.ReadError("reset"),
-    httpx.RemoteProtocolError("Server disconnected without sending a response."),
+    httpx2.ReadTimeout("no answer"),
+    httpx2.ReadError("reset"),
+    httpx2.RemoteProtocolError("Server disconnected without sending a response."),
     problem(502, "bad_gateway"),
     problem(503, "ledger_unavailable"),
-    httpx.Response(504, text="<html>proxy</html>"),
+    httpx2.Response(504, text="<html>proxy</html>"),
 ]
 NEVER_ARRIVED = [
-    httpx.ConnectError("refused"),
-    httpx.ConnectTimeout("nobody there"),
-    httpx.PoolTimeout("all in use"),
+    httpx2.ConnectError("refused"),
+    httpx2.ConnectTimeout("nobody there"),
+    httpx2.PoolTimeout("all in use"),
     problem(429, "too_many_requests"),
 ]
 
 
 def test_a_reply_that_is_lost_after_the_admission_charges_once(run: Run, ledger: FakeLedger) -> None:
-    ledger.faults.append(Fault(after=httpx.ReadTimeout("no answer")))
+    ledger.faults.append(Fault(after=httpx2.ReadTimeout("no answer")))
     answer = run.authorize(3)
     assert (answer.first_step, answer.next_step) == (0, 3)
     assert (run.next_step, ledger.next_step) == (3, 3)
@@ -46,7 +46,7 @@ def test_a_reply_that_is_lost_after_the_admission_charges_once(run: Run, ledger:
 
 @pytest.mark.parametrize("fault", LOST_ON_THE_WAY_BACK, ids=str)
 def test_whatever_may_have_arrived_is_sent_again_under_the_same_key(
-    run: Run, ledger: FakeLedger, fault: httpx.Response | Exception
+    run: Run, ledger: FakeLedger, fault: httpx2.Response | Exception
 ) -> None:
     ledger.faults.extend([Fault(after=fault), Fault(after=fault)])
     assert run.authorize().next_step == 1
@@ -56,7 +56,7 @@ def test_whatever_may_have_arrived_is_sent_again_under_the_same_key(
 
 
 @pytest.mark.parametrize("fault", NEVER_ARRIVED, ids=str)
-def test_whatever_never_arrived_is_sent_again(run: Run, ledger: FakeLedger, fault: httpx.Response | Exception) -> None:
+def test_whatever_never_arrived_is_sent_again(run: Run, ledger: FakeLedger, fault: httpx2.Response | Exception) -> None:
     ledger.faults.append(Fault(instead=fault))
     assert run.authorize().next_step == 1
     assert len(set(ledger.keys)) == 1
@@ -83,7 +83,7 @@ def test_every_post_has_a_key_of_its_own_and_reads_have_none(client: LedgerClien
 
 
 def test_pauses_double_up_to_a_ceiling_and_tries_are_bounded(run: Run, ledger: FakeLedger, clock: Clock) -> None:
-    ledger.faults.extend([Fault(instead=httpx.ConnectError("refused"))] * 20)
+    ledger.faults.extend([Fault(instead=httpx2.ConnectError("refused"))] * 20)
     with pytest.raises(LedgerUnavailableError) as caught:
         run.authorize()
     assert clock.naps == pytest.approx([0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 10, 10, 10, 10])
@@ -107,11 +107,11 @@ def test_jitter_spreads_pauses_from_zero_to_the_ceiling() -> None:
 
 
 def test_the_whole_time_is_bounded(run: Run, ledger: FakeLedger, clock: Clock) -> None:
-    def slow(_: httpx.Request) -> httpx.Response:
+    def slow(_: httpx2.Request) -> httpx2.Response:
         clock.now += 10.0
-        raise httpx.ReadTimeout("no answer")
+        raise httpx2.ReadTimeout("no answer")
 
-    run._transport._http = httpx.MockTransport(slow)
+    run._transport._http = httpx2.MockTransport(slow)
     with pytest.raises(LedgerUnavailableError) as caught:
         run.authorize()
     assert caught.value.attempts < TRIES
@@ -154,10 +154,10 @@ def test_an_unreadable_retry_after_is_ignored(run: Run, ledger: FakeLedger, cloc
 
 
 def test_reads_and_creations_are_retried_too(client: LedgerClient, ledger: FakeLedger) -> None:
-    ledger.faults.extend([Fault(instead=httpx.ReadTimeout("no answer"))] * 3)
+    ledger.faults.extend([Fault(instead=httpx2.ReadTimeout("no answer"))] * 3)
     assert client.get_run(RUN_ID).id == RUN_ID
     ledger.requests.clear()
-    ledger.faults.append(Fault(after=httpx.ReadTimeout("no answer")))
+    ledger.faults.append(Fault(after=httpx2.ReadTimeout("no answer")))
     assert client.create_run("icu", budget="mimic/icu-team").id == RUN_ID
     assert len(set(ledger.keys)) == 1
 
@@ -168,7 +168,7 @@ def test_at_least_one_try_is_demanded() -> None:
 
 
 def test_every_failure_is_a_ledger_error(run: Run, ledger: FakeLedger) -> None:
-    ledger.faults.extend([Fault(instead=httpx.ConnectError("refused"))] * TRIES)
+    ledger.faults.extend([Fault(instead=httpx2.ConnectError("refused"))] * TRIES)
     with pytest.raises(LedgerError):
         run.authorize()
 
@@ -184,7 +184,7 @@ def test_a_ledger_that_asks_for_patience_gets_it_and_the_step_counts_once(
 
 
 def test_being_held_up_is_no_failed_try_and_ends_by_time(run: Run, ledger: FakeLedger, clock: Clock) -> None:
-    held_up = Fault(instead=httpx.Response(429, headers={"Retry-After": "1"}, json={}))
+    held_up = Fault(instead=httpx2.Response(429, headers={"Retry-After": "1"}, json={}))
     ledger.faults.extend([held_up] * (2 * TRIES))
     began = clock.now
     assert run.authorize().next_step == 1

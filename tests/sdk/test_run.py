@@ -1,6 +1,6 @@
 """A run: its numbers, its states, and the end of its `with` block."""
 
-import httpx
+import httpx2
 import numpy as np
 import pytest
 
@@ -142,13 +142,13 @@ def test_a_run_that_has_ended_is_not_ended_again(client: LedgerClient, ledger: F
 
 
 def test_the_first_exception_is_the_one_that_is_seen(client: LedgerClient, ledger: FakeLedger) -> None:
-    ledger.faults.extend([Fault(), *[Fault(instead=httpx.ConnectError("refused"))] * TRIES])
+    ledger.faults.extend([Fault(), *[Fault(instead=httpx2.ConnectError("refused"))] * TRIES])
     with pytest.raises(ValueError, match="mine") as caught, client.create_run("icu", budget="mimic/icu-team"):
         raise ValueError("mine")
     assert any("did not confirm the request to abort the run run_1" in note for note in caught.value.__notes__)
 
 
 def test_a_completion_that_fails_is_said(client: LedgerClient, ledger: FakeLedger) -> None:
-    ledger.faults.extend([Fault(), *[Fault(instead=httpx.ConnectError("refused"))] * TRIES])
+    ledger.faults.extend([Fault(), *[Fault(instead=httpx2.ConnectError("refused"))] * TRIES])
     with pytest.raises(LedgerUnavailableError), client.create_run("icu", budget="mimic/icu-team"):
         pass

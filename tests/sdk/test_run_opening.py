@@ -6,7 +6,7 @@ import inspect
 import logging
 import warnings
 
-import httpx
+import httpx2
 import pytest
 
 from epsilon_ledger import (
@@ -22,7 +22,7 @@ from tests.sdk.fake_ledger import KEY, RUN_ID, URL, FakeLedger, Fault
 
 
 def client_of(ledger: FakeLedger) -> AsyncLedgerClient:
-    return AsyncLedgerClient(URL, KEY, max_attempts=1, transport=httpx.MockTransport(ledger))
+    return AsyncLedgerClient(URL, KEY, max_attempts=1, transport=httpx2.MockTransport(ledger))
 
 
 def test_a_run_is_opened_entered_and_completed_without_an_await(ledger: FakeLedger) -> None:
@@ -74,7 +74,7 @@ def test_a_run_that_cannot_be_opened_is_not_ended(ledger: FakeLedger) -> None:
                 async with client.create_run("model", budget="mimic"):
                     pytest.fail("it was not opened")
 
-    ledger.faults.append(Fault(instead=httpx.ConnectError("down")))
+    ledger.faults.append(Fault(instead=httpx2.ConnectError("down")))
     asyncio.run(main())
     assert len(ledger.requests) == 1
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-import httpx
+import httpx2
 import pytest
 
 from epsilon_ledger import ApiKey, LedgerClient, LedgerUnavailableError, Receiver
@@ -26,8 +26,8 @@ MEMBERS = {
 }
 
 
-def answer() -> httpx.Response:
-    return httpx.Response(201, json=MEMBERS)
+def answer() -> httpx2.Response:
+    return httpx2.Response(201, json=MEMBERS)
 
 
 @pytest.mark.parametrize("path", CALLS)
@@ -41,10 +41,10 @@ def test_they_carry_no_key_and_repr_hides_the_secret(client: LedgerClient, ledge
 
 @pytest.mark.parametrize("path", CALLS)
 @pytest.mark.parametrize(
-    "fault", [httpx.ReadTimeout("lost"), problem(503, "ledger_unavailable"), httpx.Response(504)], ids=str
+    "fault", [httpx2.ReadTimeout("lost"), problem(503, "ledger_unavailable"), httpx2.Response(504)], ids=str
 )
 def test_an_attempt_in_doubt_is_the_last_one(
-    client: LedgerClient, ledger: FakeLedger, path: str, fault: httpx.Response | BaseException
+    client: LedgerClient, ledger: FakeLedger, path: str, fault: httpx2.Response | BaseException
 ) -> None:
     ledger.faults += [Fault(instead=fault), Fault(instead=answer())]
     with pytest.raises(LedgerUnavailableError, match="after 1 try") as caught:
@@ -56,7 +56,7 @@ def test_an_attempt_in_doubt_is_the_last_one(
 @pytest.mark.parametrize("path", CALLS)
 def test_what_has_no_effect_is_repeated(client: LedgerClient, ledger: FakeLedger, clock: Clock, path: str) -> None:
     refused = problem(429, "rate_limited", {"Retry-After": "2"})
-    ledger.faults += [Fault(instead=httpx.ConnectError("refused")), Fault(instead=refused), Fault(instead=answer())]
+    ledger.faults += [Fault(instead=httpx2.ConnectError("refused")), Fault(instead=refused), Fault(instead=answer())]
     CALLS[path](client)
     assert len(ledger.requests) == 3
     assert clock.now >= 2

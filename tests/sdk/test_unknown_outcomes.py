@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-import httpx
+import httpx2
 import pytest
 
 from epsilon_ledger import (
@@ -19,7 +19,7 @@ from tests.sdk.fake_ledger import TRIES, FakeLedger, Fault, authorization, probl
 
 
 def test_after_giving_up_the_same_call_asks_for_the_same_steps_under_the_same_key(run: Run, ledger: FakeLedger) -> None:
-    ledger.faults.extend([Fault(after=httpx.ReadTimeout("no answer"))] * TRIES)
+    ledger.faults.extend([Fault(after=httpx2.ReadTimeout("no answer"))] * TRIES)
     with pytest.raises(LedgerUnavailableError) as caught:
         run.authorize(2)
     assert caught.value.in_doubt
@@ -33,7 +33,7 @@ def test_after_giving_up_the_same_call_asks_for_the_same_steps_under_the_same_ke
 
 
 def test_while_a_step_is_in_doubt_nothing_else_can_be_asked_for(run: Run, ledger: FakeLedger) -> None:
-    ledger.faults.extend([Fault(after=httpx.ReadTimeout("no answer"))] * TRIES)
+    ledger.faults.extend([Fault(after=httpx2.ReadTimeout("no answer"))] * TRIES)
     with pytest.raises(LedgerUnavailableError):
         run.authorize()
     asked = len(ledger.requests)
@@ -53,7 +53,7 @@ def test_while_a_step_is_in_doubt_nothing_else_can_be_asked_for(run: Run, ledger
 
 
 def test_settle_finds_out_about_the_step_in_doubt_and_others_can_be_asked_for(run: Run, ledger: FakeLedger) -> None:
-    ledger.faults.extend([Fault(after=httpx.ReadTimeout("no answer"))] * TRIES)
+    ledger.faults.extend([Fault(after=httpx2.ReadTimeout("no answer"))] * TRIES)
     with pytest.raises(LedgerUnavailableError):
         run.authorize()
     settled = run.settle()
@@ -67,7 +67,7 @@ def test_settle_finds_out_about_the_step_in_doubt_and_others_can_be_asked_for(ru
 
 
 def test_settle_that_gets_no_answer_either_may_be_called_again(run: Run, ledger: FakeLedger) -> None:
-    ledger.faults.extend([Fault(after=httpx.ReadTimeout("no answer"))] * 2 * TRIES)
+    ledger.faults.extend([Fault(after=httpx2.ReadTimeout("no answer"))] * 2 * TRIES)
     for ask in (run.authorize, run.settle):
         with pytest.raises(LedgerUnavailableError):
             ask()
@@ -79,7 +79,7 @@ def test_settle_that_gets_no_answer_either_may_be_called_again(run: Run, ledger:
 
 def test_settle_of_a_step_that_is_refused_charges_nothing(run: Run, ledger: FakeLedger) -> None:
     ledger.capacity = 2
-    ledger.faults.extend([Fault(instead=httpx.ReadTimeout("no answer"))] * TRIES)
+    ledger.faults.extend([Fault(instead=httpx2.ReadTimeout("no answer"))] * TRIES)
     with pytest.raises(LedgerUnavailableError):
         run.authorize(3)
     assert run.settle() is None
@@ -87,10 +87,10 @@ def test_settle_of_a_step_that_is_refused_charges_nothing(run: Run, ledger: Fake
 
 
 def test_settle_believes_no_answer_that_is_none(run: Run, ledger: FakeLedger) -> None:
-    ledger.faults.extend([Fault(after=httpx.ReadTimeout("no answer"))] * TRIES)
+    ledger.faults.extend([Fault(after=httpx2.ReadTimeout("no answer"))] * TRIES)
     with pytest.raises(LedgerUnavailableError):
         run.authorize()
-    ledger.faults.append(Fault(instead=httpx.Response(200, json=authorization(5, 1))))
+    ledger.faults.append(Fault(instead=httpx2.Response(200, json=authorization(5, 1))))
     with pytest.raises(UnexpectedResponseError, match="release nothing"):
         run.settle()
     assert run.next_step == 0
@@ -98,7 +98,7 @@ def test_settle_believes_no_answer_that_is_none(run: Run, ledger: FakeLedger) ->
 
 
 def test_a_state_change_in_between_does_not_renumber_what_is_in_doubt(run: Run, ledger: FakeLedger) -> None:
-    ledger.faults.extend([Fault(after=httpx.ReadTimeout("no answer"))] * TRIES)
+    ledger.faults.extend([Fault(after=httpx2.ReadTimeout("no answer"))] * TRIES)
     with pytest.raises(LedgerUnavailableError):
         run.authorize()
     run.pause()
@@ -109,7 +109,7 @@ def test_a_state_change_in_between_does_not_renumber_what_is_in_doubt(run: Run, 
 
 
 def test_what_never_reached_the_ledger_is_not_in_doubt(run: Run, ledger: FakeLedger) -> None:
-    ledger.faults.extend([Fault(instead=httpx.ConnectError("refused"))] * TRIES)
+    ledger.faults.extend([Fault(instead=httpx2.ConnectError("refused"))] * TRIES)
     with pytest.raises(LedgerUnavailableError):
         run.authorize()
     assert run.authorize(2).next_step == 2
@@ -127,11 +127,11 @@ def test_an_interrupt_in_the_middle_leaves_the_step_in_doubt(run: Run, ledger: F
 
 @pytest.mark.parametrize(
     "fault",
-    [problem(500, "internal_error"), httpx.Response(200, text="<html>"), httpx.Response(200, json={"a": 1})],
+    [problem(500, "internal_error"), httpx2.Response(200, text="<html>"), httpx2.Response(200, json={"a": 1})],
     ids=["500", "no JSON", "no authorization"],
 )
 def test_an_answer_that_cannot_be_understood_leaves_the_step_in_doubt(
-    run: Run, ledger: FakeLedger, fault: httpx.Response
+    run: Run, ledger: FakeLedger, fault: httpx2.Response
 ) -> None:
     ledger.faults.append(Fault(after=fault))
     with pytest.raises((UnexpectedResponseError, ProblemError)):
@@ -146,8 +146,8 @@ def test_an_answer_that_cannot_be_understood_leaves_the_step_in_doubt(
     [problem(401, "unauthenticated"), problem(409, "run_state_conflict", run_status="paused")],
     ids=str,
 )
-def test_a_no_to_the_second_try_leaves_the_first_in_doubt(run: Run, ledger: FakeLedger, fault: httpx.Response) -> None:
-    ledger.faults.extend([Fault(after=httpx.ReadTimeout("no answer")), Fault(instead=fault)])
+def test_a_no_to_the_second_try_leaves_the_first_in_doubt(run: Run, ledger: FakeLedger, fault: httpx2.Response) -> None:
+    ledger.faults.extend([Fault(after=httpx2.ReadTimeout("no answer")), Fault(instead=fault)])
     with pytest.raises(ProblemError):
         run.authorize()
     with pytest.raises(RequestInDoubtError):
@@ -167,7 +167,7 @@ def test_a_refusal_whose_reply_was_lost_stays_a_refusal_and_the_next_call_is_a_n
     run: Run, ledger: FakeLedger
 ) -> None:
     ledger.capacity = 2
-    ledger.faults.append(Fault(after=httpx.ReadTimeout("no answer")))
+    ledger.faults.append(Fault(after=httpx2.ReadTimeout("no answer")))
     with pytest.raises(BudgetExceededError):
         run.authorize(3)
     assert len(set(ledger.keys)) == 1
@@ -189,7 +189,7 @@ def test_a_refusal_whose_reply_was_lost_stays_a_refusal_and_the_next_call_is_a_n
     ids=str,
 )
 def test_only_an_admission_of_what_was_asked_counts(run: Run, ledger: FakeLedger, changed: dict[str, object]) -> None:
-    ledger.faults.append(Fault(instead=httpx.Response(200, json=authorization(0, 1) | changed)))
+    ledger.faults.append(Fault(instead=httpx2.Response(200, json=authorization(0, 1) | changed)))
     with pytest.raises(UnexpectedResponseError, match="release nothing"):
         run.authorize()
     assert run.next_step == 0

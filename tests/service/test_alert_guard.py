@@ -2,7 +2,7 @@
 
 import asyncio
 
-import httpcore
+import httpcore2
 import pytest
 
 from app.ledger.errors import InvalidInputError
@@ -51,7 +51,7 @@ def _connect(resolver_answers: list[list[str]], port: int, *, allowed: bool = Fa
         for _ in resolver_answers:
             try:
                 stream = await backend.connect_tcp("rebind.example", port, timeout=5)
-            except httpcore.ConnectError as error:
+            except httpcore2.ConnectError as error:
                 answer.append(type(error).__name__)
             else:
                 answer.append(stream.get_extra_info("server_addr")[0])
@@ -74,13 +74,13 @@ def test_what_is_connected_to_is_what_was_checked() -> None:
 
 def test_a_name_without_an_address_is_no_connection() -> None:
     assert _connect([[]], 80) == ["ConnectError"]
-    with pytest.raises(httpcore.ConnectError, match=r"nowhere\.invalid has no address"):
+    with pytest.raises(httpcore2.ConnectError, match=r"nowhere\.invalid has no address"):
         asyncio.run(GuardedBackend(allow_private=True).connect_tcp("nowhere.invalid", 80, timeout=5))
 
 
 @pytest.mark.parametrize("host", ["localhost", "127.1", "0x7f000001", "2130706433", "0177.0.0.1", "::1"])
 def test_no_spelling_of_this_host_passes(host: str) -> None:
-    with pytest.raises(httpcore.ConnectError):
+    with pytest.raises(httpcore2.ConnectError):
         asyncio.run(GuardedBackend(allow_private=False).connect_tcp(host, 80, timeout=5))
 
 

@@ -15,7 +15,7 @@ from app.api.route import ContextDep, Endpoint, not_modified, router
 from app.api.routers.accounts import HISTORIANS
 from app.charts.builders import account_chart, run_chart
 from app.charts.model import Chart
-from app.charts.render import ChartTheme, Frame, PictureKind, draw
+from app.charts.render import ChartTheme, Frame, PictureKind, draw, require_drawing
 from app.service.auth.request_context import RequestContext
 from app.service.queries.account_history import AccountHistoryCache
 from app.service.queries.run_detail import get_run_detail
@@ -39,7 +39,8 @@ async def _frame(
     width: Annotated[int, Query(ge=200, le=2000, description="In pixels.")] = 760,
     height: Annotated[int, Query(ge=120, le=1200, description="In pixels.")] = 340,
 ) -> Frame:
-    """Read an image's frame from the query, and its format from the path."""
+    """Read an image's frame from the query, and its format from the path; ChartsNotInstalledError: there are none."""
+    require_drawing()
     return Frame(PictureKind(request.url.path.rpartition(".")[2]), theme, width, height)
 
 
@@ -49,7 +50,9 @@ FrameDep = Annotated[Frame, Depends(_frame)]
 def _chart(path: str, summary: str, kind: PictureKind) -> Callable[[Endpoint], Endpoint]:
     """Add a route that answers with an image."""
     content = {kind.media_type: {"schema": {"type": "string"}}}
-    described = {200: {"content": content, "description": "OK"}} | cacheable_responses(*READ_ERRORS)
+    described = {200: {"content": content, "description": "OK"}} | cacheable_responses(
+        *READ_ERRORS, "charts_not_installed"
+    )
     return routes.get(path, summary=summary, response_class=Response, responses=described)
 
 

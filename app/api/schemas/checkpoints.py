@@ -22,7 +22,7 @@ CHECKPOINT_EXAMPLE: dict[str, Any] = {
 
 
 class Signature(Output):
-    """A signature over the canonical JSON of the payload: sorted keys, no spaces, ASCII."""
+    """A signature over the payload's canonical JSON by RFC 8785."""
 
     algorithm: Literal["Ed25519"]
     key_id: str = Field(description="The first 16 hex digits of sha256 of the public key's 32 bytes.")

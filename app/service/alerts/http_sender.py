@@ -14,7 +14,7 @@ from app.service.alerts.ssrf_guard import Resolver, resolve
 from app.version import VERSION
 
 if TYPE_CHECKING:
-    import httpcore
+    import httpcore2
 
 TIMEOUT_SECONDS: Final = 10.0
 """Timeout of a whole attempt, from the DNS lookup to the response headers."""
@@ -59,21 +59,21 @@ class HttpSender:
     def __init__(self, *, allow_private: bool, resolver: Resolver = resolve) -> None:
         self._allow_private = allow_private
         self._resolver = resolver
-        self._pool: httpcore.AsyncConnectionPool | None = None
+        self._pool: httpcore2.AsyncConnectionPool | None = None
         self._opening = asyncio.Lock()
         self._agent = f"epsilon-ledger/{VERSION}"
 
     async def post(self, url: str, headers: Mapping[str, str], body: bytes) -> DeliveryResult:
         """Post JSON once; only a 2xx response, whose body is not read, acknowledges it."""
-        import httpcore  # noqa: PLC0415 - see `guarded_backend`
+        import httpcore2  # noqa: PLC0415 - see `guarded_backend`
 
         sent = {"content-type": "application/json", "user-agent": self._agent, **headers}
         try:
             async with asyncio.timeout(TIMEOUT_SECONDS), await self._posted(url, sent, body) as response:
                 status = response.status
-        except (TimeoutError, httpcore.TimeoutException):
+        except (TimeoutError, httpcore2.TimeoutException):
             return DeliveryResult(None, f"There was no answer within {TIMEOUT_SECONDS:g} seconds.")
-        except (httpcore.NetworkError, httpcore.ProtocolError, OSError) as error:
+        except (httpcore2.NetworkError, httpcore2.ProtocolError, OSError) as error:
             return DeliveryResult(None, (str(error) or type(error).__name__)[:MOST_ERROR_CHARACTERS])
         if HTTPStatus.OK <= status < HTTPStatus.MULTIPLE_CHOICES:
             return DeliveryResult(status, None)
@@ -86,19 +86,19 @@ class HttpSender:
 
     async def _posted(
         self, url: str, headers: Mapping[str, str], body: bytes
-    ) -> "AbstractAsyncContextManager[httpcore.Response]":
+    ) -> "AbstractAsyncContextManager[httpcore2.Response]":
         async with self._opening:
             if self._pool is None:
                 # Only now: certificates take 0.04 s to read, and many services have no receiver.
                 self._pool = await asyncio.to_thread(self._open_pool)
         return self._pool.stream("POST", url, headers=list(headers.items()), content=body)
 
-    def _open_pool(self) -> "httpcore.AsyncConnectionPool":
-        import httpcore  # noqa: PLC0415 - see `guarded_backend`
+    def _open_pool(self) -> "httpcore2.AsyncConnectionPool":
+        import httpcore2  # noqa: PLC0415 - see `guarded_backend`
 
-        from app.service.alerts.guarded_backend import GuardedBackend  # noqa: PLC0415 - imports httpcore
+        from app.service.alerts.guarded_backend import GuardedBackend  # noqa: PLC0415 - imports httpcore2
 
-        return httpcore.AsyncConnectionPool(
+        return httpcore2.AsyncConnectionPool(
             ssl_context=trusted_certificates(),
             max_connections=MOST_CONNECTIONS,
             max_keepalive_connections=0,

@@ -1,12 +1,13 @@
 """Messages to webhooks, signed by the Standard Webhooks specification."""
 
 import base64
-import hashlib
-import hmac
 import json
 import secrets
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import Final
+
+from standardwebhooks.webhooks import Webhook
 
 from app.ledger.alerts import Alert
 
@@ -33,9 +34,7 @@ def signature(secret: str, message_id: str, timestamp: int, body: bytes) -> str:
     Returns:
         "v1," and base64 of HMAC-SHA256 over the alert's id, timestamp and body, joined by dots.
     """
-    key = base64.b64decode(secret.removeprefix(PREFIX))
-    signed = b".".join((message_id.encode(), str(timestamp).encode(), body))
-    return "v1," + base64.b64encode(hmac.new(key, signed, hashlib.sha256).digest()).decode()
+    return Webhook(secret).sign(message_id, datetime.fromtimestamp(timestamp, UTC), body.decode())
 
 
 def signed_headers(known: Sequence[str], message_id: str, timestamp: int, body: bytes) -> dict[str, str]:

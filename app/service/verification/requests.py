@@ -1,6 +1,5 @@
 """Verify on request, one verification at a time: quarantine unproven accounts, and store the result."""
 
-import fcntl
 import logging
 import os
 import time
@@ -120,6 +119,8 @@ def verification_lock(db: Database) -> Iterator[None]:
                 time.sleep(POLL_SECONDS)
             yield
         return
+    import fcntl  # noqa: PLC0415 - Windows has none, and no ledgers (`open_engine`), but imports this
+
     # Lock the folder: closing a handle of the database file would release SQLite's own locks.
     folder = os.open(Path(str(db.engine.url.database)).parent, os.O_RDONLY)
     try:

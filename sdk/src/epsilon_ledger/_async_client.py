@@ -5,7 +5,7 @@ from functools import wraps
 from types import TracebackType
 from typing import Concatenate, ParamSpec, Self, TypeVar
 
-import httpx
+import httpx2
 
 from epsilon_ledger._net.config import connection
 from epsilon_ledger._net.http import open_async_transport
@@ -75,7 +75,7 @@ class AsyncLedgerClient:
         timeout: float = 10.0,
         max_attempts: int = 12,
         give_up_after: float = 60.0,
-        transport: httpx.AsyncBaseTransport | None = None,
+        transport: httpx2.AsyncBaseTransport | None = None,
     ) -> None:
         to = connection(url, api_key, timeout, max_attempts, give_up_after)
         self._url = to.requests.address

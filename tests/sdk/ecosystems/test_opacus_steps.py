@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import cast
 
-import httpx
+import httpx2
 import pytest
 import torch
 from opacus import PrivacyEngine
@@ -100,7 +100,7 @@ def test_after_a_lost_answer_a_noise_scheduler_does_not_stop_the_training(
     batches = iter(training.loader)
     training.step(next(batches))
     scheduler.step()
-    ledger.faults.extend([Fault(after=httpx.ReadTimeout("no answer"))] * TRIES)
+    ledger.faults.extend([Fault(after=httpx2.ReadTimeout("no answer"))] * TRIES)
     before = training.parameters()
     with pytest.raises(LedgerUnavailableError):
         training.step(next(batches))

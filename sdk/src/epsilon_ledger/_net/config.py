@@ -4,7 +4,7 @@ import os
 from dataclasses import dataclass
 from importlib.metadata import version
 
-import httpx
+import httpx2
 
 from epsilon_ledger._net.http import RequestBuilder
 from epsilon_ledger._net.transport import RetryPolicy
@@ -23,8 +23,8 @@ def validate_url(url: str) -> str:
             "to http://127.0.0.1:8000 for instance."
         )
     try:
-        parts = httpx.URL(url)
-    except httpx.InvalidURL:
+        parts = httpx2.URL(url)
+    except httpx2.InvalidURL:
         raise ConfigurationError(f"The ledger's address {url!r} is not a URL.") from None
     if parts.userinfo:
         # Credentials in the URL would replace the key and appear in messages.
@@ -68,7 +68,7 @@ def connection(
     if max_attempts < 1:
         raise ValueError(f"max_attempts must be at least 1, not {max_attempts}.")
     key = validate_key(api_key or os.environ.get("EPSILON_LEDGER_API_KEY", ""))
-    address = httpx.URL(validate_url(url or os.environ.get("EPSILON_LEDGER_URL", "")).rstrip("/"))
+    address = httpx2.URL(validate_url(url or os.environ.get("EPSILON_LEDGER_URL", "")).rstrip("/"))
     headers = {
         "Authorization": f"Bearer {key}",
         "Accept": "application/json, application/problem+json",

@@ -1,6 +1,6 @@
-"""HTTP requests and httpx's transports.
+"""HTTP requests and httpx2's transports.
 
-A request goes to a transport directly: `httpx.Client` would merge URLs and headers and look for cookies, redirects and
+A request goes to a transport directly: `httpx2.Client` would merge URLs and headers and look for cookies, redirects and
 authentication in every step, none of which the ledger has.
 """
 
@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from urllib.request import getproxies
 
-import httpx
+import httpx2
 
 from epsilon_ledger._wire.requests import Request
 
@@ -22,15 +22,15 @@ class RequestBuilder:
         timeout: seconds to connect, and to receive a response.
     """
 
-    def __init__(self, address: httpx.URL, headers: Mapping[str, str], timeout: float) -> None:
+    def __init__(self, address: httpx2.URL, headers: Mapping[str, str], timeout: float) -> None:
         self.address = address
-        self._headers = httpx.Headers(headers)
-        self._extensions = {"timeout": httpx.Timeout(timeout).as_dict()}
+        self._headers = httpx2.Headers(headers)
+        self._extensions = {"timeout": httpx2.Timeout(timeout).as_dict()}
 
-    def build(self, request: Request) -> httpx.Request:
+    def build(self, request: Request) -> httpx2.Request:
         """Build the HTTP request of a logical request, for all attempts."""
         url = _join(self.address, request.path)
-        built = httpx.Request(
+        built = httpx2.Request(
             request.method, url, headers=self._headers, content=request.body, extensions=self._extensions
         )
         if request.body is not None:
@@ -45,42 +45,42 @@ class RequestBuilder:
 
 
 @lru_cache(maxsize=64)
-def _join(address: httpx.URL, path: str) -> httpx.URL:
+def _join(address: httpx2.URL, path: str) -> httpx2.URL:
     """Join the ledger's address and a path; the steps of a run have the same one."""
-    return httpx.URL(f"{address}/{path}")
+    return httpx2.URL(f"{address}/{path}")
 
 
-class _ProxyTransport(httpx.BaseTransport):
-    """Transport through the environment's proxies, which `httpx.Client` chooses."""
+class _ProxyTransport(httpx2.BaseTransport):
+    """Transport through the environment's proxies, which `httpx2.Client` chooses."""
 
     def __init__(self) -> None:
-        self._client = httpx.Client()
+        self._client = httpx2.Client()
 
-    def handle_request(self, request: httpx.Request) -> httpx.Response:
+    def handle_request(self, request: httpx2.Request) -> httpx2.Response:
         return self._client.send(request, stream=True)
 
     def close(self) -> None:
         self._client.close()
 
 
-class _AsyncProxyTransport(httpx.AsyncBaseTransport):
+class _AsyncProxyTransport(httpx2.AsyncBaseTransport):
     """`_ProxyTransport` with awaitable methods."""
 
     def __init__(self) -> None:
-        self._client = httpx.AsyncClient()
+        self._client = httpx2.AsyncClient()
 
-    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         return await self._client.send(request, stream=True)
 
     async def aclose(self) -> None:
         await self._client.aclose()
 
 
-def open_transport() -> httpx.BaseTransport:
+def open_transport() -> httpx2.BaseTransport:
     """Open a transport to the network, through the environment's proxies if it has any."""
-    return _ProxyTransport() if getproxies() else httpx.HTTPTransport()
+    return _ProxyTransport() if getproxies() else httpx2.HTTPTransport()
 
 
-def open_async_transport() -> httpx.AsyncBaseTransport:
+def open_async_transport() -> httpx2.AsyncBaseTransport:
     """As `open_transport`, asynchronous."""
-    return _AsyncProxyTransport() if getproxies() else httpx.AsyncHTTPTransport()
+    return _AsyncProxyTransport() if getproxies() else httpx2.AsyncHTTPTransport()

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, TypeAlias, TypeVar
 
-import httpx
+import httpx2
 
 from epsilon_ledger._net.http import RequestBuilder
 from epsilon_ledger._wire.errors import LedgerUnavailableError
@@ -30,13 +30,13 @@ _RETRYABLE_STATUSES = frozenset(
         HTTPStatus.GATEWAY_TIMEOUT,
     }
 )
-_Outcome: TypeAlias = httpx.Response | httpx.RequestError
+_Outcome: TypeAlias = httpx2.Response | httpx2.RequestError
 
 _LONGEST_SPREAD_SECONDS = 1.0
 """Random time on top of what a rate limit asks for, which spreads trainers; the ledger has named the rest."""
 
 # These fail before any byte of the request is sent.
-_NEVER_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
+_NEVER_SENT = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ class RetryPolicy:
 class Transport:
     """Sender of requests over a connection pool; threads may share it."""
 
-    def __init__(self, http: httpx.BaseTransport, requests: RequestBuilder, retry_policy: RetryPolicy) -> None:
+    def __init__(self, http: httpx2.BaseTransport, requests: RequestBuilder, retry_policy: RetryPolicy) -> None:
         self._http = http
         self._requests = requests
         self._retry_policy = retry_policy
@@ -108,14 +108,14 @@ class Transport:
         except StopIteration as end:
             return _result(end)
 
-    def _exchange(self, request: httpx.Request) -> _Outcome:
+    def _exchange(self, request: httpx2.Request) -> _Outcome:
         """Send a request once; return its response, read to the end, or the failure."""
         _require_open(closed=self._closed)
         try:
             response = self._http.handle_request(request)
             with closing(response):
                 response.read()
-        except httpx.RequestError as error:
+        except httpx2.RequestError as error:
             return error
         response.request = request
         return response
@@ -149,7 +149,7 @@ class Transport:
 class AsyncTransport:
     """`Transport` with awaitable methods; tasks of one event loop may share it."""
 
-    def __init__(self, http: httpx.AsyncBaseTransport, requests: RequestBuilder, retry_policy: RetryPolicy) -> None:
+    def __init__(self, http: httpx2.AsyncBaseTransport, requests: RequestBuilder, retry_policy: RetryPolicy) -> None:
         self._http = http
         self._requests = requests
         self._retry_policy = retry_policy
@@ -173,14 +173,14 @@ class AsyncTransport:
         except StopIteration as end:
             return _result(end)
 
-    async def _exchange(self, request: httpx.Request) -> _Outcome:
+    async def _exchange(self, request: httpx2.Request) -> _Outcome:
         """As `Transport._exchange`."""
         _require_open(closed=self._closed)
         try:
             response = await self._http.handle_async_request(request)
             async with aclosing(response):
                 await response.aread()
-        except httpx.RequestError as error:
+        except httpx2.RequestError as error:
             return error
         response.request = request
         return response
@@ -214,7 +214,7 @@ class _Failure:
     held_up: bool = False
 
 
-def _attempts(request: Request, retry_policy: RetryPolicy, address: httpx.URL) -> Generator[float, _Outcome, Response]:
+def _attempts(request: Request, retry_policy: RetryPolicy, address: httpx2.URL) -> Generator[float, _Outcome, Response]:
     """Yield the pause before each attempt, receive its result, and return the final response."""
     began = retry_policy.clock()
     most = min(retry_policy.max_attempts, request.max_attempts or retry_policy.max_attempts)
@@ -250,7 +250,7 @@ def _require_open(*, closed: bool) -> None:
 
 def _classify(request: Request, answer: _Outcome, *, sent_before: bool) -> Response | _Failure:
     """Return the response, or the failure; update whether the request may have had an effect."""
-    if isinstance(answer, httpx.RequestError):
+    if isinstance(answer, httpx2.RequestError):
         if isinstance(answer, _NEVER_SENT):
             request.in_doubt = sent_before
         return _Failure(f"{type(answer).__name__}: {answer}" if str(answer) else type(answer).__name__)

@@ -7,7 +7,7 @@ from email.utils import parsedate_to_datetime
 from http import HTTPStatus
 from typing import Generic, TypeVar, cast
 
-import httpx
+import httpx2
 
 from epsilon_ledger._wire.decoding import MalformedError, decode
 from epsilon_ledger._wire.errors import ApprovalRequiredError, UnexpectedResponseError
@@ -105,7 +105,7 @@ class Response:
         return UnexpectedResponseError(f"The ledger's answer cannot be read: {error}.", status=self.status)
 
 
-def read_json(response: httpx.Response) -> object:
+def read_json(response: httpx2.Response) -> object:
     """Decode the JSON of a successful response.
 
     Raises:
@@ -120,7 +120,7 @@ def read_json(response: httpx.Response) -> object:
         ) from None
 
 
-def refusal(response: httpx.Response) -> ProblemError | UnexpectedResponseError:
+def refusal(response: httpx2.Response) -> ProblemError | UnexpectedResponseError:
     """Create the exception for an unsuccessful response."""
     problem = _problem(response)
     if problem is None:
@@ -139,14 +139,14 @@ def refusal(response: httpx.Response) -> ProblemError | UnexpectedResponseError:
         )
 
 
-def reason(response: httpx.Response) -> str:
+def reason(response: httpx2.Response) -> str:
     """Describe a failure that is retried: status, code and detail."""
     problem = _problem(response)
     problem_text = f" {problem.code}: {problem.detail}".rstrip(": .") if problem else ""
     return f"status {response.status_code}{problem_text}"
 
 
-def retry_after(response: httpx.Response) -> float | None:
+def retry_after(response: httpx2.Response) -> float | None:
     """Parse Retry-After in either form to seconds from now, at least 0, or None."""
     text = response.headers.get("Retry-After", "").strip()
     if text.isdecimal():
@@ -159,7 +159,7 @@ def retry_after(response: httpx.Response) -> float | None:
     return max(0.0, (aware - datetime.now(UTC)).total_seconds())
 
 
-def _problem(response: httpx.Response) -> Problem | None:
+def _problem(response: httpx2.Response) -> Problem | None:
     if not response.headers.get("Content-Type", "").startswith("application/problem+json"):
         return None
     try:

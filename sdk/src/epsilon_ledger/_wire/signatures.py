@@ -41,21 +41,31 @@ class SignedDocument:
 
         Raises:
             InvalidSignatureError: another key signed it, or it was changed.
-            ImportError: cryptography is not installed.
+            ImportError: cryptography or rfc8785 is not installed.
             ValueError: `public_key` is not an Ed25519 public key.
         """
         try:
+            import rfc8785  # noqa: PLC0415 - optional
             from cryptography.exceptions import InvalidSignature  # noqa: PLC0415 - optional
             from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey  # noqa: PLC0415
             from cryptography.hazmat.primitives.serialization import load_pem_public_key  # noqa: PLC0415
         except ImportError:
-            raise ImportError('A signature needs cryptography: pip install "epsilon-ledger-client[verify]".') from None
+            raise ImportError(
+                'A signature needs cryptography and rfc8785: pip install "epsilon-ledger-client[verify]".'
+            ) from None
         key = load_pem_public_key(public_key.encode() if isinstance(public_key, str) else public_key)
         if not isinstance(key, Ed25519PublicKey):
             raise ValueError("public_key must be an Ed25519 public key, as PEM.")  # noqa: TRY004 - a wrong value
-        text = json.dumps(self.payload, sort_keys=True, separators=(",", ":"))
+
+        def double(integer: str) -> float:
+            # RFC 8785 writes 1e16 as an integer; what no double is written as was not signed.
+            if rfc8785.dumps(number := float(integer)).decode() != integer:
+                raise ValueError(f"{integer} is no double.")
+            return number
+
         try:
-            key.verify(base64.b64decode(self.signature.value, validate=True), text.encode())
+            text = rfc8785.dumps(json.loads(json.dumps(dict(self.payload)), parse_int=double))
+            key.verify(base64.b64decode(self.signature.value, validate=True), text)
         except (InvalidSignature, ValueError):
             raise InvalidSignatureError(
                 f"The document is not signed by this key: its signature names the key {self.signature.key_id}. "

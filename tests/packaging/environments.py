@@ -1,0 +1,128 @@
+"""Virtual environments that have the built wheel, and chosen packages of this one."""
+
+import os
+import socket
+import subprocess
+import sys
+import time
+import tomllib
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.metadata import Distribution, distribution
+from pathlib import Path
+
+import httpx2
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from tests.packaging.dockerfile import ROOT
+
+
+@dataclass(frozen=True)
+class Installed:
+    """The wheel, and a virtual environment that has it."""
+
+    wheel: Path
+    bin: Path
+
+    def run(self, *words: str, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [self.bin / words[0], *words[1:]],
+            cwd=cwd,
+            env=self.environment() | environment,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+
+    def environment(self) -> dict[str, str]:
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(("EPSILON_LEDGER_", "PYTHON"))}
+        return kept | {"PATH": f"{self.bin}{os.pathsep}{kept['PATH']}"}
+
+    @contextmanager
+    def served(self, folder: Path) -> Iterator[int]:
+        """The port of a service that was started in a folder."""
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port: int = probe.getsockname()[1]
+        process = subprocess.Popen(
+            [self.bin / "epsilon-ledger", "serve", "--port", str(port)], cwd=folder, env=self.environment()
+        )
+        try:
+            _wait_until_ready(port, process)
+            yield port
+        finally:
+            process.terminate()
+            process.wait(timeout=30)
+
+
+def new_environment(folder: Path, packages: Iterable[Distribution]) -> Path:
+    """Make a virtual environment without pip that sees these packages, and no others of this one; return it."""
+    target, shown = folder / "epsilon-ledger", folder / "shown"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", target], check=True)
+    shown.mkdir()
+    for package in packages:
+        for file in package.files or ():
+            if file.parts[0] in {"..", "__pycache__"}:
+                continue
+            own = Path(str(package.locate_file(file.parts[0])))
+            shared = own.is_dir() and own.suffix != ".dist-info" and not (own / "__init__.py").exists()
+            place = file if shared else file.parts[0]  # a namespace belongs to several packages
+            if not (shown / place).exists():
+                (shown / place).parent.mkdir(parents=True, exist_ok=True)
+                (shown / place).symlink_to(str(package.locate_file(place)))
+    (site_packages,) = target.glob("lib/python*/site-packages")
+    (site_packages / "shown.pth").write_text(f"{shown}\n")
+    return target
+
+
+def locked(lock: str) -> Iterator[Distribution]:
+    """What a lock installs on this platform."""
+    for line in (ROOT / lock).read_text().splitlines():
+        if line[:1].isalnum():
+            requirement = Requirement(line.removesuffix("\\"))
+            if requirement.marker is None or requirement.marker.evaluate():
+                yield distribution(requirement.name)
+
+
+def needed(folder: str = ".", *extras: str) -> Iterator[Distribution]:
+    """What a project of this repository needs with these extras, and what that needs."""
+    project = tomllib.loads((ROOT / folder / "pyproject.toml").read_text())["project"]
+    wanted = list(map(Requirement, project["dependencies"]))
+    for extra in extras:
+        wanted += map(Requirement, project["optional-dependencies"][extra])
+    found: set[tuple[str, str]] = set()
+    while wanted:
+        requirement = wanted.pop()
+        for extra in {"", *requirement.extras}:
+            key = (canonicalize_name(requirement.name), extra)
+            if key in found or (requirement.marker is not None and not requirement.marker.evaluate({"extra": ""})):
+                continue
+            found.add(key)
+            package = distribution(requirement.name)
+            parts = [Requirement(text) for text in package.requires or ()]
+            wanted += [each for each in parts if each.marker is None or each.marker.evaluate({"extra": extra})]
+            if not extra:
+                yield package
+
+
+def install(wheel: Path, target: Path) -> None:
+    """Install a wheel into a virtual environment, from no index."""
+    pip = [sys.executable, "-m", "pip", "--python", target / "bin" / "python", "install", "--no-deps", "--no-index"]
+    subprocess.run([*pip, "--quiet", "--disable-pip-version-check", wheel], check=True)
+
+
+def _wait_until_ready(port: int, process: subprocess.Popen[bytes]) -> None:
+    until = time.monotonic() + 60
+    with httpx2.Client(trust_env=False, timeout=5) as http:
+        while True:
+            try:
+                if http.get(f"http://127.0.0.1:{port}/readyz").status_code == 200:
+                    return
+            except httpx2.TransportError:
+                pass
+            assert process.poll() is None
+            assert time.monotonic() < until
+            time.sleep(0.05)
