@@ -27,6 +27,7 @@ class AuditAction(StrEnum):
     ALERT_SETTINGS_REPLACED = "alert_settings.replaced"
     ALLOCATION_REPLACED = "allocation.replaced"
     API_KEY_AUTHENTICATION_FAILED = "api_key.authentication_failed"
+    API_KEY_BOUND = "api_key.bound"
     API_KEY_CREATED = "api_key.created"
     API_KEY_REVOKED = "api_key.revoked"
     API_KEY_ROTATED = "api_key.rotated"
@@ -97,6 +98,7 @@ class AuditAction(StrEnum):
     SESSION_ENDED = "session.ended"
     SIGN_IN_LINK_CREATED = "sign_in_link.created"
     SIGNING_KEY_CHANGED = "signing_key.changed"
+    WORKLOAD_TOKEN_AUTHENTICATION_FAILED = "workload_token.authentication_failed"  # noqa: S105 - an action
     RECEIVER_CREATED = "receiver.created"
     RECEIVER_DELETED = "receiver.deleted"
     RECEIVER_DISABLED = "receiver.disabled"

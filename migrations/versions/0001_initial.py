@@ -466,10 +466,17 @@ def _create_api_keys() -> None:
         _timestamp("expires_at"),
         _timestamp("revoked_at"),
         _timestamp("last_used_at"),
+        sa.Column("single_use", sa.Boolean, nullable=False),
+        _digest("token_hash", nullable=True),
         sa.PrimaryKeyConstraint("organisation_id", "id"),
         sa.UniqueConstraint("id"),
+        sa.UniqueConstraint("organisation_id", "token_hash"),
         _organisation_foreign_key(),
         _foreign_key("accounts", scope_id="id"),
+        sa.CheckConstraint(
+            "NOT single_use OR (scope_id IS NOT NULL AND expires_at IS NOT NULL)", name="single_use_complete"
+        ),
+        sa.CheckConstraint("length(token_hash) = 32", name="token_hash_is_sha256"),
         sa.CheckConstraint(
             "role IN ('viewer', 'trainer', 'planner', 'budget_admin', 'privacy_officer', 'auditor', 'admin')",
             name="role_known",
