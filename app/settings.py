@@ -37,7 +37,7 @@ def _placements(given: object) -> object:
 
 
 PREFIX: Final = "EPSILON_LEDGER_"
-FOREIGN_VARIABLES: Final = frozenset(f"{PREFIX}{name}" for name in ("URL", "API_KEY", "FAULTS"))
+FOREIGN_VARIABLES: Final = frozenset(f"{PREFIX}{name}" for name in ("URL", "API_KEY", "TOKEN_FILE", "FAULTS"))
 """Variables of the client and of this project's tests, which are not settings of the service."""
 
 MIN_TOKEN_LENGTH: Final = 16
