@@ -13,6 +13,11 @@ from app.ledger.runs import EndReason
 from app.service.actors import ActorLabel, label_of
 
 SENTENCES: Final[Mapping[str, str]] = {
+    AuditAction.ALLOCATION_APPROVED: "approved the proposed allocation {name}",
+    AuditAction.ALLOCATION_PROPOSED: "proposed to unlock the limit of {account} earlier",
+    AuditAction.ALLOCATION_REJECTED: "rejected the proposed allocation {name}",
+    AuditAction.ALLOCATION_SUPERSEDED: "superseded the proposed allocation {name}",
+    AuditAction.ALLOCATION_WITHDRAWN: "withdrew the proposed allocation {name}",
     AuditAction.ALLOCATION_REPLACED: "changed the allocation of {name}{allocation}",
     AuditAction.ALERT_SETTINGS_REPLACED: "changed the alert settings of {name}",
     AuditAction.BLOCK_SCHEDULE_REMOVED: "removed the block schedule of {name}",
@@ -81,6 +86,11 @@ SENTENCES: Final[Mapping[str, str]] = {
     AuditAction.SIGN_IN_LINK_CREATED: "created a link that signs in once",
     AuditAction.SIGNING_KEY_CHANGED: "changed the signing key from {signing_key_before} to {signing_key}",
     AuditAction.OIDC_TOKEN_AUTHENTICATION_FAILED: "failed to authenticate with a token of {name}, {times}",
+    AuditAction.UNARCHIVAL_APPROVED: "approved the proposal {name} to unarchive an account",
+    AuditAction.UNARCHIVAL_PROPOSED: "proposed to unarchive {account}",
+    AuditAction.UNARCHIVAL_REJECTED: "rejected the proposal {name} to unarchive an account",
+    AuditAction.UNARCHIVAL_SUPERSEDED: "superseded the proposal {name} to unarchive an account",
+    AuditAction.UNARCHIVAL_WITHDRAWN: "withdrew the proposal {name} to unarchive an account",
     AuditAction.WORKLOAD_TOKEN_AUTHENTICATION_FAILED: "failed to exchange a token of {name}, {times}",
     AuditAction.RECEIVER_CREATED: "created a receiver at {host}",
     AuditAction.RECEIVER_DELETED: "deleted the receiver {name} at {host_before}",

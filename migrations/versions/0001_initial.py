@@ -949,7 +949,10 @@ def _create_proposals() -> None:
         sa.Column("decision_reason", sa.Text),
         sa.PrimaryKeyConstraint("organisation_id", "id"),
         _foreign_key("accounts", account_id="id"),
-        sa.CheckConstraint("kind IN ('limit', 'run', 'policy', 'population', 'quarantine')", name="kind_known"),
+        sa.CheckConstraint(
+            "kind IN ('limit', 'run', 'policy', 'population', 'quarantine', 'allocation', 'unarchival')",
+            name="kind_known",
+        ),
         sa.CheckConstraint("kind IN ('policy', 'population') OR account_id IS NOT NULL", name="account_required"),
         sa.CheckConstraint(
             "status IN ('open', 'approved', 'rejected', 'withdrawn', 'superseded')", name="status_known"

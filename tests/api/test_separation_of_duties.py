@@ -46,12 +46,29 @@ def _quarantine(shared: SeededLedger) -> None:
         shift_curve(tx, TEAM, 1)
 
 
+def _allocation(shared: SeededLedger) -> None:
+    unlock = {"type": "by_plans", "plans": 10}
+    headers = shared.ledger.headers() | {"If-Match": "*"}
+    for allocation, status in (({"rule": "first_come", "unlock": unlock}, 200), (None, 201)):
+        body = {"allocation": allocation, "reason": "For everybody."}
+        path = f"/v1/accounts/{shared.population}/allocation"
+        assert shared.ledger.http.put(path, json=body, headers=headers).status_code == status
+
+
+def _unarchival(shared: SeededLedger) -> None:
+    shared.ledger.post(f"/v1/runs/{shared.run}/complete", None, "admin")
+    shared.ledger.post(f"/v1/accounts/{shared.budget}/archive", None, "admin")
+    assert shared.ledger.post(f"/v1/accounts/{shared.budget}/unarchive", None, "admin").status_code == 201
+
+
 PROPOSED: Final[Mapping[ProposalKind, Callable[[SeededLedger], None]]] = {
     ProposalKind.LIMIT: _limit,
     ProposalKind.RUN: _run,
     ProposalKind.POLICY: _policy,
     ProposalKind.POPULATION: _population,
     ProposalKind.QUARANTINE: _quarantine,
+    ProposalKind.ALLOCATION: _allocation,
+    ProposalKind.UNARCHIVAL: _unarchival,
 }
 
 

@@ -14,6 +14,7 @@ from epsilon_ledger import (
     Limit,
     NotFoundError,
     Population,
+    Proposal,
     RunState,
     RunStateConflictError,
     gaussian,
@@ -113,7 +114,7 @@ def test_several_runs_at_one_path_are_listed_with_their_times(trainer: LedgerCli
 
 
 def test_an_archived_account_is_found_where_no_other_is(
-    admin: LedgerClient, population: Population, budget: str
+    live_server: LiveServer, admin: LedgerClient, population: Population, budget: str
 ) -> None:
     run = admin.create_run("model", budget=budget, event=STEP)
     with pytest.raises(Exception, match="account_state_conflict"):
@@ -123,7 +124,10 @@ def test_an_archived_account_is_found_where_no_other_is(
     assert not list(admin.list_populations(path=population.path))
     assert admin.get_population(population.path).archived_at is not None
     assert admin.get_run(f"{budget}/model").status == "completed"
-    admin.unarchive_account(population.path)
+    proposal = admin.unarchive_account(population.path)
+    assert isinstance(proposal, Proposal)
+    with LedgerClient(live_server.url, live_server.key("privacy_officer")) as officer:
+        officer.approve_proposal(proposal.id)
     admin.archive_account(run.id)
     again = admin.create_run("model", budget=budget, event=STEP)
     assert admin.get_run(f"{budget}/model").id == again.id

@@ -1,7 +1,9 @@
 """What populations, budgets and runs have in common: the archive, histories and their charts."""
 
+from http import HTTPStatus
 from typing import Literal, TypeAlias
 
+from epsilon_ledger._wire.governance_models import Proposal
 from epsilon_ledger._wire.histories import AccountHistory
 from epsilon_ledger._wire.metadata import ArchivedAccount
 from epsilon_ledger._wire.references import find_account_id
@@ -28,21 +30,22 @@ def archive_account(account: str, *, reason: str | None = None) -> RequestFlow[A
     return (yield post(f"{path('accounts', account_id)}/archive", {"reason": reason})).read(ArchivedAccount)
 
 
-def unarchive_account(account: str, *, reason: str | None = None) -> RequestFlow[ArchivedAccount]:
-    """Show an archived account in lists again, and allow what archiving it prevented.
+def unarchive_account(account: str, *, reason: str | None = None) -> RequestFlow[ArchivedAccount | Proposal]:
+    """Show an archived account in lists again, and allow what archiving it prevented; or propose it.
 
     Args:
         account: as in `archive_account`.
         reason: for the audit log.
 
     Returns:
-        The account.
+        The account; or, of a population or a budget, the proposal, which another person approves.
 
     Raises:
         LedgerError: it does not exist, or no response arrived.
     """
     account_id = yield from find_account_id(account)
-    return (yield post(f"{path('accounts', account_id)}/unarchive", {"reason": reason})).read(ArchivedAccount)
+    response = yield post(f"{path('accounts', account_id)}/unarchive", {"reason": reason})
+    return response.read(Proposal if response.status == HTTPStatus.CREATED else ArchivedAccount)
 
 
 def get_account_history(account: str, *, max_points: int = 200) -> RequestFlow[AccountHistory]:
