@@ -42,9 +42,11 @@ def issuers_file(folder: Path, *issuers: dict[str, object]) -> str:
     return str(path)
 
 
-def workload_token(provider: IdentityProvider, *signing: Any, header: object = None, **changed: object) -> str:  # noqa: ANN401 - algorithm and number
+def workload_token(
+    provider: IdentityProvider, algorithm: str = "RS256", header: object = None, **changed: object
+) -> str:
     """A token as a cluster signs one for a pod: without `typ`, for an hour."""
     head = {"typ": None} | (header if isinstance(header, dict) else {})
     claims: dict[str, object] = {"aud": [AUDIENCE], "sub": POD, "groups": None, "email": None}
     claims |= {"exp": int(time.time()) + 3600}
-    return provider.token(*signing, header=head, **(claims | changed))
+    return provider.token(algorithm, 0, head, **(claims | changed))

@@ -12,7 +12,7 @@ def _ended(seeded: SeededLedger) -> None:
 def _unarchive(seeded: SeededLedger, account: str) -> None:
     """Unarchive an account, by two persons."""
     proposed = seeded.ledger.post(f"/v1/accounts/{account}/unarchive", {"reason": "It is needed."})
-    assert (proposed.status_code, proposed.json()["kind"]) == (201, "unarchival"), proposed.text
+    assert (proposed.status_code, proposed.json()["kind"]) == (202, "unarchival"), proposed.text
     approval = f"/v1/proposals/{proposed.json()['id']}/approve"
     assert seeded.ledger.post(approval, {"reason": "Agreed."}).status_code == 403, "the proposer"
     assert seeded.ledger.post(approval, {"reason": "Agreed."}, "privacy_officer").status_code == 200
@@ -112,7 +112,7 @@ def test_an_account_is_unarchived_by_two_persons(seeded: SeededLedger) -> None:
     assert seeded.ledger.post(f"/v1/accounts/{seeded.budget}/archive", None).status_code == 200
     unarchive = f"/v1/accounts/{seeded.budget}/unarchive"
     first = seeded.ledger.post(unarchive, {"reason": "It is needed."}, "budget_admin")
-    assert first.status_code == 201
+    assert first.status_code == 202
     assert seeded.ledger.post(unarchive, {"reason": "It is needed."}, "budget_admin").json() == first.json()
     other = seeded.ledger.post(unarchive, {"reason": "By me."}, "admin")
     assert (other.status_code, other.json()["code"]) == (422, "invalid_request")
@@ -131,7 +131,7 @@ def test_one_person_unarchives_where_one_raises_limits(seeded: SeededLedger) -> 
     headers = seeded.ledger.headers() | {"If-Match": "*"}
     proposal = seeded.ledger.http.put("/v1/policy", json=policy, headers=headers).json()["id"]
     assert seeded.ledger.post(f"/v1/proposals/{proposal}/approve", None, "privacy_officer").is_success
-    for role, status in (("admin", 200), ("privacy_officer", 200), ("budget_admin", 201)):
+    for role, status in (("admin", 200), ("privacy_officer", 200), ("budget_admin", 202)):
         seeded.ledger.post(f"/v1/accounts/{seeded.budget}/archive", None)
         reply = seeded.ledger.post(f"/v1/accounts/{seeded.budget}/unarchive", None, role)
         assert reply.status_code == status, reply.text

@@ -58,7 +58,7 @@ def _allocation(shared: SeededLedger) -> None:
 def _unarchival(shared: SeededLedger) -> None:
     shared.ledger.post(f"/v1/runs/{shared.run}/complete", None, "admin")
     shared.ledger.post(f"/v1/accounts/{shared.budget}/archive", None, "admin")
-    assert shared.ledger.post(f"/v1/accounts/{shared.budget}/unarchive", None, "admin").status_code == 201
+    assert shared.ledger.post(f"/v1/accounts/{shared.budget}/unarchive", None, "admin").status_code == 202
 
 
 PROPOSED: Final[Mapping[ProposalKind, Callable[[SeededLedger], None]]] = {
@@ -107,10 +107,9 @@ def test_who_rotated_the_key_of_another_person_is_no_second_one(seeded: SeededLe
     rotation = f"/v1/api-keys/{officer.partition('.')[0]}/rotate"
     successor = ledger.post(rotation, {"overlap_seconds": 3600}, "admin").json()["key"]
     keys = {"rotator": admin, "successor": successor, "rotated": officer}
-    body = {"policy": {"max_epsilon": 5.0}, "reason": "At first."}
-    assert put(seeded, body["policy"]).status_code == 200
+    assert put(seeded, {"max_epsilon": 5.0}).status_code == 200
     headers = {"Authorization": f"Bearer {keys[proposer]}", "If-Match": "*"}
-    proposed = ledger.http.put("/v1/policy", json=body | {"policy": {}}, headers=headers)
+    proposed = ledger.http.put("/v1/policy", json={"policy": {}, "reason": "Free."}, headers=headers)
     assert proposed.status_code == 201, proposed.text
     for name, key in keys.items():
         if {name, proposer} == {"rotator", "rotated"}:  # the admin does not know the secret of the officer's old key

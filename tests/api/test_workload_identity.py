@@ -12,6 +12,7 @@ from typing import Any
 
 import httpx2
 import pytest
+from joserfc.jwk import RSAKey
 
 from app.service.auth.oidc.tokens import LEEWAY_SECONDS, MOST_CHARACTERS
 from tests.api.conftest import SeededLedger, furnish
@@ -287,7 +288,9 @@ def _none(cluster: IdentityProvider) -> str:
 
 def _by_the_public_key(cluster: IdentityProvider) -> str:
     content = f"{_part({'alg': 'HS256', 'kid': 'RS256-0'})}.{_part(cluster.claims(aud=AUDIENCE, sub=POD))}"
-    secret = key_of("RS256").as_pem(private=False)
+    key = key_of("RS256")
+    assert isinstance(key, RSAKey)
+    secret = key.as_pem(private=False)
     mac = hmac.new(secret, content.encode(), hashlib.sha256).digest()
     return f"{content}.{base64.urlsafe_b64encode(mac).decode().rstrip('=')}"
 
@@ -409,7 +412,7 @@ def test_a_service_without_issuers_exchanges_nothing(ledger: Ledger, cluster: Id
 
 def test_a_workload_and_strangers_are_held_up(cluster: IdentityProvider, tmp_path: Path) -> None:
     file = issuers_file(tmp_path, issuer_of(cluster))
-    limits = {"rate_limit_exchanges_per_minute": 0.2, "rate_limit_anonymous_per_second": 0.2}
+    limits: dict[str, Any] = {"rate_limit_exchanges_per_minute": 0.2, "rate_limit_anonymous_per_second": 0.2}
     with open_ledger(tmp_path, workload_issuers_file=file, **limits) as ledger:
         shared = furnish(ledger)
         assert [_exchange(shared, workload_token(cluster)).status_code for _ in range(3)] == [200, 200, 429]

@@ -8,13 +8,13 @@ import pytest
 
 from epsilon_ledger import (
     AmbiguousPathError,
+    ApprovalRequiredError,
     AsyncLedgerClient,
     InvalidRequestError,
     LedgerClient,
     Limit,
     NotFoundError,
     Population,
-    Proposal,
     RunState,
     RunStateConflictError,
     gaussian,
@@ -124,10 +124,10 @@ def test_an_archived_account_is_found_where_no_other_is(
     assert not list(admin.list_populations(path=population.path))
     assert admin.get_population(population.path).archived_at is not None
     assert admin.get_run(f"{budget}/model").status == "completed"
-    proposal = admin.unarchive_account(population.path)
-    assert isinstance(proposal, Proposal)
+    with pytest.raises(ApprovalRequiredError) as proposed:
+        admin.unarchive_account(population.path)
     with LedgerClient(live_server.url, live_server.key("privacy_officer")) as officer:
-        officer.approve_proposal(proposal.id)
+        officer.approve_proposal(proposed.value.proposal)
     admin.archive_account(run.id)
     again = admin.create_run("model", budget=budget, event=STEP)
     assert admin.get_run(f"{budget}/model").id == again.id

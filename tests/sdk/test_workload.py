@@ -72,8 +72,7 @@ def later(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
     def move(seconds: float) -> None:
         passed[0] += seconds
 
-    real = time.monotonic
-    monkeypatch.setattr(workload.time, "monotonic", lambda: real() + passed[0])
+    monkeypatch.setattr(workload, "monotonic", lambda: time.monotonic() + passed[0])
     return move
 
 

@@ -175,18 +175,18 @@ def archive_account(account_id: str, context: ContextDep, body: ChangeArchive | 
     tags=["accounts"],
     response_model=ArchivedAccount,
     responses={
-        201: {"model": Proposal, "description": "Proposed: another person approves it."},
+        202: {"model": Proposal, "description": "Proposed: it is unarchived when another person approves it"},
         **responses(*WRITE_ERRORS, "not_found"),
     },
 )
 def unarchive_account(account_id: str, context: ContextDep, body: ChangeArchive | None = None) -> Response:
     """Show an archived account in lists again, and allow what archiving it prevented.
 
-    Where two persons raise a limit, two unarchive a population or budget: the answer is a proposal (201).
+    Where two persons raise a limit, two unarchive a population or budget: it is proposed (202).
     """
     result = metadata.unarchive_account(context, account_id, body.reason if body else None)
     if isinstance(result, DomainProposal):
-        return Response(Proposal.of(result).model_dump_json(), HTTPStatus.CREATED, media_type="application/json")
+        return Response(Proposal.of(result).model_dump_json(), HTTPStatus.ACCEPTED, media_type="application/json")
     return Response(ArchivedAccount.of(result).model_dump_json(), media_type="application/json")
 
 

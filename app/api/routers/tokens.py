@@ -52,7 +52,7 @@ def _as_json(request: Request, form: bytes) -> StrictJsonRequest:
     async def receive() -> Message:
         return {"type": "http.request", "body": body, "more_body": False}
 
-    return StrictJsonRequest(request.scope | {"headers": [*headers, (b"content-type", b"application/json")]}, receive)
+    return StrictJsonRequest({**request.scope, "headers": [*headers, (b"content-type", b"application/json")]}, receive)
 
 
 routes = LedgerRouter(prefix="/v1", tags=["api-keys"], route_class=TokenRoute, generate_unique_id_function=operation_id)

@@ -1,6 +1,6 @@
 """Schemas of the exchange of a workload's token for a key (RFC 8693)."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
@@ -9,7 +9,7 @@ from app.api.schemas.common import EXAMPLE_KEY_ID, EXAMPLE_RUN_ID, Body, Output,
 
 GRANT_TYPE = "urn:ietf:params:oauth:grant-type:token-exchange"
 JWT_TYPE = "urn:ietf:params:oauth:token-type:jwt"
-ACCESS_TOKEN_TYPE = "urn:ietf:params:oauth:token-type:access_token"  # noqa: S105 - a type
+ACCESS_TOKEN_TYPE: Final = "urn:ietf:params:oauth:token-type:access_token"  # noqa: S105 - a type
 
 MAX_TOKEN = 20_000
 
@@ -38,7 +38,7 @@ class ExchangedToken(Output):
             "issued_token_type": ACCESS_TOKEN_TYPE,
             "token_type": "Bearer",
             "expires_in": 3600,
-            "key": KEY_EXAMPLE | {"single_use": True, "revoked_at": None},
+            "key": KEY_EXAMPLE | {"single_use": True},
         }
     )
 

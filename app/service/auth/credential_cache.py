@@ -171,7 +171,7 @@ class Authenticator:
         now = db.clock.now()
         with db.read(ALL_TENANTS) as tx:
             keys = api_keys.find_many(tx, {known.caller.actor for known in here.values() if known.session is None})
-            ended = api_keys.ended_runs(tx, keys.values())
+            run_ends = api_keys.ended_runs(tx, keys.values())
             ids = [known.session.id for known in here.values() if known.session]
             signed_in = sessions.look_up(tx, ids, placement, now)
         for header, known in here.items():
@@ -179,7 +179,7 @@ class Authenticator:
                 caller = self._caller_of_session(known, signed_in.get(known.session.id))
             else:
                 record = keys.get(known.caller.actor)
-                why = "unknown" if record is None else record.invalid_reason(now, ended.get(record.scope or ""))
+                why = "unknown" if record is None else record.invalid_reason(now, run_ends.get(record.scope or ""))
                 caller = None if record is None or why is not None else principal_of(record, placement)
             self._renew(header, known, caller, asked)
         self._write_use(db, [known for known in here.values() if known.thumbprint is None], asked, now)

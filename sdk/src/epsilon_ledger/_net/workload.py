@@ -3,13 +3,13 @@
 import json
 import os
 import re
-import time
 from asyncio import to_thread
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
 from threading import Lock
+from time import monotonic
 from typing import Final, TypeAlias, TypeVar
 
 import httpx
@@ -71,21 +71,17 @@ class WorkloadKeys:
         A key that is refused is exchanged anew, once. Returns the response, or that of a failed exchange.
         """
         slot, run = self._slot(request)
-        key = self._current(slot)
-        exchanged = key is None
-        if key is None:
-            key = yield from self._exchange(slot, run)
+        known = self._current(slot)
+        key = known or (yield from self._exchange(slot, run))
         if isinstance(key, httpx.Response):
             return key
-        request.headers["Authorization"] = f"Bearer {key.key}"
-        response = yield request
+        response = yield _with_key(request, key)
         assert isinstance(response, httpx.Response)
-        if response.status_code == HTTPStatus.UNAUTHORIZED and not exchanged:
+        if response.status_code == HTTPStatus.UNAUTHORIZED and known is not None:
             key = yield from self._exchange(slot, run)
             if isinstance(key, httpx.Response):
                 return key
-            request.headers["Authorization"] = f"Bearer {key.key}"
-            response = yield request
+            response = yield _with_key(request, key)
             assert isinstance(response, httpx.Response)
         self._learn(slot, run, key, response)
         return response
@@ -106,13 +102,13 @@ class WorkloadKeys:
 
     def _current(self, slot: str) -> _Key | None:
         key = self._keys.get(slot)
-        return key if key is not None and time.monotonic() < key.until else None
+        return key if key is not None and monotonic() < key.until else None
 
     def _exchange(
         self, slot: str, run: str | None
     ) -> Generator[httpx.Request | _TokenWanted, "httpx.Response | str", _Key | httpx.Response]:
         """Exchange a token for a key; return the response if it was refused."""
-        asked = time.monotonic()
+        asked = monotonic()
         token = yield _TokenWanted()
         assert isinstance(token, str)
         body: dict[str, object] = {"grant_type": _GRANT, "subject_token": token, "subject_token_type": _JWT}
@@ -154,6 +150,11 @@ class WorkloadKeys:
             if len(names) >= _MOST_NAMES:
                 names.clear()
             names[name] = value
+
+
+def _with_key(request: httpx.Request, key: _Key) -> httpx.Request:
+    request.headers["Authorization"] = f"Bearer {key.key}"
+    return request
 
 
 class WorkloadTransport(httpx.BaseTransport):

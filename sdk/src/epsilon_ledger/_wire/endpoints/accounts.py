@@ -1,9 +1,7 @@
 """What populations, budgets and runs have in common: the archive, histories and their charts."""
 
-from http import HTTPStatus
 from typing import Literal, TypeAlias
 
-from epsilon_ledger._wire.governance_models import Proposal
 from epsilon_ledger._wire.histories import AccountHistory
 from epsilon_ledger._wire.metadata import ArchivedAccount
 from epsilon_ledger._wire.references import find_account_id
@@ -30,22 +28,22 @@ def archive_account(account: str, *, reason: str | None = None) -> RequestFlow[A
     return (yield post(f"{path('accounts', account_id)}/archive", {"reason": reason})).read(ArchivedAccount)
 
 
-def unarchive_account(account: str, *, reason: str | None = None) -> RequestFlow[ArchivedAccount | Proposal]:
-    """Show an archived account in lists again, and allow what archiving it prevented; or propose it.
+def unarchive_account(account: str, *, reason: str | None = None) -> RequestFlow[ArchivedAccount]:
+    """Show an archived account in lists again, and allow what archiving it prevented.
 
     Args:
         account: as in `archive_account`.
         reason: for the audit log.
 
     Returns:
-        The account; or, of a population or a budget, the proposal, which another person approves.
+        The account.
 
     Raises:
+        ApprovalRequiredError: it is a population or a budget, which is unarchived when another person approves that.
         LedgerError: it does not exist, or no response arrived.
     """
     account_id = yield from find_account_id(account)
-    response = yield post(f"{path('accounts', account_id)}/unarchive", {"reason": reason})
-    return response.read(Proposal if response.status == HTTPStatus.CREATED else ArchivedAccount)
+    return (yield post(f"{path('accounts', account_id)}/unarchive", {"reason": reason})).read(ArchivedAccount)
 
 
 def get_account_history(account: str, *, max_points: int = 200) -> RequestFlow[AccountHistory]:

@@ -52,7 +52,9 @@ def replace_allocation(
     body = {"allocation": allocation, "reason": reason}
     request = put(f"{path('accounts', account_id)}/allocation", body, if_match=tag_of(if_match))
     response = yield request
-    return response.read(Proposal if response.status == HTTPStatus.CREATED else AccountAllocation)
+    if response.status == HTTPStatus.CREATED:
+        return response.read(Proposal)
+    return response.read(AccountAllocation)
 
 
 def get_queue(account: str) -> RequestFlow[AccountQueue]:

@@ -34,7 +34,8 @@ def create_api_key(
             request is not repeated, because the ledger keeps no secret to answer it again.
         LedgerError: any other failure.
     """
-    body = {"role": role, "name": name, "scope": scope, "expires_at": wire_timestamp("expires_at", expires_at)}
+    body: dict[str, object] = {"role": role, "name": name, "scope": scope}
+    body |= {"expires_at": wire_timestamp("expires_at", expires_at)}
     body |= {"single_use": True} if single_use else {}
     return Call(post_for_secret("v1/api-keys", body), CreatedApiKey)
 
