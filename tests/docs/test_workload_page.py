@@ -21,7 +21,7 @@ from tests.workloads import issuer_of, issuers_file, workload_token
 
 PAGE = (ROOT / "docs" / "how-to" / "use-workload-identity.md").read_text()
 BLOCKS = fences(PAGE)
-RULES, JOB, ACTION = [block.text for block in BLOCKS if block.language == "yaml"]
+RULES, JOB, _, ACTION = [block.text for block in BLOCKS if block.language == "yaml"]
 [REQUEST] = [block.text for block in BLOCKS if block.language == "bash"]
 [SHOWN] = [block.text for block in BLOCKS if block.language == "text"]
 
