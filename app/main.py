@@ -30,6 +30,7 @@ from app.api.routers import (
     runs,
     statements,
     steps,
+    tokens,
     verifications,
 )
 from app.dashboard import accounts as accounts_pages
@@ -66,6 +67,7 @@ ROUTERS = (
     run_lifecycle,
     planning,
     api_keys,
+    tokens,
     proposals,
     policies,
     allocations,
@@ -118,13 +120,14 @@ def create_app(settings: Settings) -> FastAPI:
         telemetry=configure_tracing(),
     )
     app.state.placements = placements
-    app.state.keys = Authenticator(placements.databases, settings.openid)
+    app.state.keys = Authenticator(placements.databases, settings.openid, settings.workload_issuers)
     app.state.signer = signer_of(settings.signing_key_file)
     app.state.rates = RequestLimits(
         settings.rate_limit_per_second,
         settings.rate_limit_burst,
         settings.rate_limit_anonymous_per_second,
         settings.rate_limit_sign_ins_per_minute,
+        settings.rate_limit_exchanges_per_minute,
     )
     app.state.background = TaskRegistry()
     app.state.sampler = Sampler(placements)
@@ -160,8 +163,8 @@ def _start_background_tasks(background: TaskRegistry, state: State, settings: Se
         if state.signer is not None and settings.checkpoint_seconds:
             signing = run_checkpoints(placement.database, state.signer, settings.checkpoint_seconds)
             background.start(f"checkpoints:{placement.name}", signing)
-    if settings.openid is not None:
-        background.start("openid", state.keys.run_jwks_refresh())
+    for name, key_set in state.keys.key_sets().items():
+        background.start(name, key_set.run_renewal())
     background.start("samples", state.sampler.run())
 
 

@@ -1,6 +1,7 @@
 """Settings from environment variables, frozen."""
 
 from collections.abc import Iterable
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Final, Literal, Self
 
@@ -21,6 +22,8 @@ from app.service.auth.oidc.config import (
     read_roles,
     read_setting,
 )
+from app.service.auth.workload.config import WorkloadIssuer
+from app.workload_settings import read_workload_issuers
 
 
 def _placements(given: object) -> object:
@@ -34,7 +37,7 @@ def _placements(given: object) -> object:
 
 
 PREFIX: Final = "EPSILON_LEDGER_"
-FOREIGN_VARIABLES: Final = frozenset(f"{PREFIX}{name}" for name in ("URL", "API_KEY", "FAULTS"))
+FOREIGN_VARIABLES: Final = frozenset(f"{PREFIX}{name}" for name in ("URL", "API_KEY", "TOKEN_FILE", "FAULTS"))
 """Variables of the client and of this project's tests, which are not settings of the service."""
 
 MIN_TOKEN_LENGTH: Final = 16
@@ -61,6 +64,7 @@ class Settings(BaseSettings):
         rate_limit_burst: requests at once for each key.
         rate_limit_anonymous_per_second: requests without a valid key for each address, ten times as many at once;
             0: unlimited.
+        rate_limit_exchanges_per_minute: exchanged tokens for each workload, ten times as many at once; 0: unlimited.
         rate_limit_sign_ins_per_minute: browser sign-ins for each key or person; ten times as many at once, and ten
             times as many for an address; 0: unlimited.
         max_connections: concurrent connections of a worker process.
@@ -97,6 +101,7 @@ class Settings(BaseSettings):
         oidc_client_secret_file: file with the client secret; empty: a public client.
         oidc_scopes: requested scopes, such that tokens include the groups.
         oidc_session_minutes: time until a browser session is checked with the provider again.
+        workload_issuers_file: YAML file with the issuers whose tokens are exchanged for keys; empty: none.
         public_url: public origin of the service, as https://HOST; None: from the request.
         run_lost_after_days: silence after which an active run ends as lost; 0: never.
     """
@@ -110,6 +115,7 @@ class Settings(BaseSettings):
     rate_limit_per_second: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 2000
     rate_limit_burst: Annotated[int, Field(ge=1)] = 4000
     rate_limit_anonymous_per_second: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 20
+    rate_limit_exchanges_per_minute: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 60
     rate_limit_sign_ins_per_minute: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 2
     max_connections: Annotated[int, Field(ge=1, le=1_000_000)] = 1000
     request_head_seconds: Annotated[float, Field(gt=0, le=600, allow_inf_nan=False)] = 10
@@ -150,6 +156,7 @@ class Settings(BaseSettings):
         "openid"
     )
     oidc_session_minutes: Annotated[float, Field(ge=1, le=1440, allow_inf_nan=False)] = 60
+    workload_issuers_file: str = ""
     public_url: Annotated[str, AfterValidator(check_origin)] | None = None
     run_lost_after_days: Annotated[float, Field(ge=0, le=3650, allow_inf_nan=False)] = 30
 
@@ -172,6 +179,22 @@ class Settings(BaseSettings):
                 check_url(self.oidc_jwks_url, self.oidc_issuer)
             except ValueError as error:
                 raise ValueError(f"{_variable('oidc_jwks_url')} is invalid: {error}") from None
+        return self
+
+    @model_validator(mode="after")
+    def _workload_issuers_are_readable(self) -> Self:
+        """Refuse an invalid file of issuers, and one that names the issuer of people's tokens for the same audience."""
+        file = _variable("workload_issuers_file")
+        try:
+            found = self.workload_issuers
+        except ValueError as error:
+            raise ValueError(f"{file} names {self.workload_issuers_file}: {error}") from None
+        for each in found:
+            if (each.issuer, each.audience) == (self.oidc_issuer, self.oidc_audience):
+                raise ValueError(
+                    f"{file} has the issuer and audience of {_variable('oidc_issuer')}: give workloads an audience of "
+                    "their own"
+                )
         return self
 
     @model_validator(mode="after")
@@ -243,6 +266,11 @@ class Settings(BaseSettings):
             groups_claim=self.oidc_groups_claim,
             subject_claim=self.oidc_subject_claim,
         )
+
+    @cached_property
+    def workload_issuers(self) -> tuple[WorkloadIssuer, ...]:
+        """Issuers whose tokens are exchanged for keys."""
+        return read_workload_issuers(Path(self.workload_issuers_file)) if self.workload_issuers_file else ()
 
     def oidc_client(self) -> OidcClient | None:
         """Build the client for browser login, or None if it is not configured.

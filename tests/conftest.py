@@ -110,8 +110,8 @@ ON_BOTH = {
         *("decisions", "deviations", "experiments", "fairness", "history", "idempotent_creates"),
         *("lists", "lowered_limits", "own_delta", "policies", "preceding_reservations", "problems"),
         *("refusals", "removal", "reports", "reservation_ends", "reservations", "run_states"),
-        *("sequence", "steps", "stored_rows", "tenancy", "truncation", "unapproved_epsilon"),
-        *("verifications", "waiting_plans", "windows"),
+        *("sequence", "single_use_keys", "steps", "stored_rows", "tenancy", "truncation", "unapproved_epsilon"),
+        *("verifications", "waiting_plans", "windows", "workload_identity"),
     },
 }
 """By folder of tests: its modules that run on both databases; None: all of them. The others run on SQLite."""

@@ -49,21 +49,29 @@ class AuthenticatedRoute(APIRoute):
         }
 
         async def ask(request: Request) -> Response:
-            _check_once(request, "authorization")
-            request.state.principal = await authenticate_request(request, credential_of(request))
+            await self.admit(request)
             _check_once(request, "content-type", "idempotency-key")
             reject_nul(request)
             _check_query(request, known)
             remember_origin(request, request.app.state.public_url)
-            strict = StrictJsonRequest(request.scope, request.receive)
+            strict = await self.strict_request(request)
             if await strict.body():
-                if not _is_json(request.headers.get("content-type")):
+                if not _is_json(strict.headers.get("content-type")):
                     return _not_taken("Send the body as JSON, with Content-Type: application/json.")
                 if not _is_plain(request):
                     return _not_taken("Compressed bodies are not taken; send the JSON as it is.")
             return await self.answer(strict, handle)
 
         return ask
+
+    async def admit(self, request: Request) -> None:
+        """Authenticate the caller of a request."""
+        _check_once(request, "authorization")
+        request.state.principal = await authenticate_request(request, credential_of(request))
+
+    async def strict_request(self, request: Request) -> StrictJsonRequest:
+        """Read a request's body as strict JSON."""
+        return StrictJsonRequest(request.scope, request.receive)
 
     async def answer(self, request: StrictJsonRequest, handle: Handler) -> Response:
         """Answer an authenticated request with FastAPI's handler."""

@@ -137,11 +137,15 @@ def create_key(
         typer.Option(parser=_timestamp, metavar="TIMESTAMP", help="Expiry time, such as 2027-01-01T00:00:00Z."),
     ] = None,
     *,
+    single_use: Annotated[
+        bool,
+        typer.Option("--single-use", metavar="", help="For one run of a trainer, in the scope and until the expiry."),
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Create an API key and print it once."""
     del as_json  # a key is printed as JSON either way, so that it can be piped
-    terms = KeyTerms(role, name, scope, expires)
+    terms = KeyTerms(role, name, scope, expires, single_use)
     with open_ledger() as placements:
         home = placements.find_organisation(organisation).database
         issued = api_keys.create_key(home, organisation, terms, home.clock.now(), placements.databases.values())
@@ -217,7 +221,7 @@ def _describe_state(key: KeyRecord, now: datetime) -> str:
 
 def _key_fields(key: KeyRecord) -> dict[str, object]:
     """Format a key as the API does."""
-    described = {name: getattr(key, name) for name in ("id", "name", "role", "scope", "created_by")}
+    described = {name: getattr(key, name) for name in ("id", "name", "role", "scope", "created_by", "single_use")}
     return described | {name: _format_time(getattr(key, name)) for name in _KEY_TIMES}
 
 

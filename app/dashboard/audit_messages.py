@@ -13,6 +13,11 @@ from app.ledger.runs import EndReason
 from app.service.actors import ActorLabel, label_of
 
 SENTENCES: Final[Mapping[str, str]] = {
+    AuditAction.ALLOCATION_APPROVED: "approved the proposed allocation {name}",
+    AuditAction.ALLOCATION_PROPOSED: "proposed to unlock the limit of {account} earlier",
+    AuditAction.ALLOCATION_REJECTED: "rejected the proposed allocation {name}",
+    AuditAction.ALLOCATION_SUPERSEDED: "superseded the proposed allocation {name}",
+    AuditAction.ALLOCATION_WITHDRAWN: "withdrew the proposed allocation {name}",
     AuditAction.ALLOCATION_REPLACED: "changed the allocation of {name}{allocation}",
     AuditAction.ALERT_SETTINGS_REPLACED: "changed the alert settings of {name}",
     AuditAction.BLOCK_SCHEDULE_REMOVED: "removed the block schedule of {name}",
@@ -21,6 +26,7 @@ SENTENCES: Final[Mapping[str, str]] = {
     AuditAction.BUDGET_LIMIT_CHANGED: "changed the limit of {name} from {limit_before} to {limit}",
     AuditAction.EXPERIMENT_CREATED: "created the experiment {name}",
     AuditAction.EXPERIMENT_REFUSED: "requested an experiment under {name} that did not fit",
+    AuditAction.API_KEY_BOUND: "bound the key {name} to the run that it registered",
     AuditAction.API_KEY_CREATED: "issued the key {name} with the role {role}",
     AuditAction.API_KEY_AUTHENTICATION_FAILED: "failed to authenticate with the key {name}, {times}",
     AuditAction.API_KEY_REVOKED: "revoked the key {name}",
@@ -80,6 +86,12 @@ SENTENCES: Final[Mapping[str, str]] = {
     AuditAction.SIGN_IN_LINK_CREATED: "created a link that signs in once",
     AuditAction.SIGNING_KEY_CHANGED: "changed the signing key from {signing_key_before} to {signing_key}",
     AuditAction.OIDC_TOKEN_AUTHENTICATION_FAILED: "failed to authenticate with a token of {name}, {times}",
+    AuditAction.UNARCHIVAL_APPROVED: "approved the proposal {name} to unarchive an account",
+    AuditAction.UNARCHIVAL_PROPOSED: "proposed to unarchive {account}",
+    AuditAction.UNARCHIVAL_REJECTED: "rejected the proposal {name} to unarchive an account",
+    AuditAction.UNARCHIVAL_SUPERSEDED: "superseded the proposal {name} to unarchive an account",
+    AuditAction.UNARCHIVAL_WITHDRAWN: "withdrew the proposal {name} to unarchive an account",
+    AuditAction.WORKLOAD_TOKEN_AUTHENTICATION_FAILED: "failed to exchange a token of {name}, {times}",
     AuditAction.RECEIVER_CREATED: "created a receiver at {host}",
     AuditAction.RECEIVER_DELETED: "deleted the receiver {name} at {host_before}",
     AuditAction.RECEIVER_DISABLED: "disabled the receiver {name}",

@@ -78,6 +78,8 @@ async def sign_in(request: Request) -> Response:
         caller = await authenticate_request(request, key)
     except AuthenticationError as error:
         return login_page(request, target, error.detail if "." in key else NO_KEY)
+    if caller.single_use:
+        return login_page(request, target, "This key is for one run of a trainer. Sign in with another key.")
     return await _open_session(request, caller, target, timedelta(hours=request.app.state.session_hours))
 
 

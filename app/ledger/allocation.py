@@ -213,3 +213,31 @@ def _unlock_of(facts: Mapping[str, Any]) -> Unlock:
     if "plans" in facts:
         return UnlockByPlans(since, facts["plans"])
     return UnlockOverTime(since, timedelta(seconds=facts["over_seconds"]), facts["parts"])
+
+
+def unlocks_earlier(before: Allocation | None, after: Allocation | None) -> bool:
+    """Check whether an allocation may make a part of the limit usable earlier than the one before it.
+
+    False only where it is plain that no moment, or number of plans, has a larger usable part. Changes that cannot be
+    compared count as earlier.
+    """
+    was = None if before is None else before.unlock
+    will = None if after is None else after.unlock
+    if was is None:
+        return False
+    if isinstance(was, UnlockOverTime) and isinstance(will, UnlockOverTime):
+        return will.since < was.since or not _is_slower(was, will)
+    if isinstance(was, UnlockByPlans) and isinstance(will, UnlockByPlans):
+        return will.since < was.since or will.plans < was.plans
+    return True
+
+
+def _is_slower(was: UnlockOverTime, will: UnlockOverTime) -> bool:
+    """Check that an unlock over time is nowhere faster than another one that begins with it.
+
+    With windows of length w and p parts, (floor(t / w) + 1) / p is usable at time t. That falls with w and with p. It
+    also falls when each of the p windows is cut into k: floor(k x) + 1 <= k (floor(x) + 1).
+    """
+    longer = will.over * was.parts >= was.over * will.parts
+    cut = will.over >= was.over and will.parts % was.parts == 0
+    return cut or (longer and will.parts >= was.parts)

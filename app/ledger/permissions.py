@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Final
 
@@ -78,11 +78,27 @@ def holders(needed: Permission) -> list[Role]:
     return [role for role in Role if needed in PERMISSIONS[role]]
 
 
+SINGLE_USE_ROLE: Final = Role.TRAINER
+"""The role of single-use keys: no other one registers a run and authorizes its steps."""
+
+RUN_PREFIX: Final = "run_"
+
+LAST_ANSWERS: Final = timedelta(minutes=1)
+"""Time for which a single-use key outlives its run, so that a lost answer to the end of the run can be repeated."""
+
+
+def is_for_new_run(scope: str | None, *, single_use: bool) -> bool:
+    """Check whether a key is single-use and has not registered its run yet."""
+    return single_use and not (scope or "").startswith(RUN_PREFIX)
+
+
 @dataclass(frozen=True, slots=True)
 class KeyRecord:
     """A stored key with the sha256 of its secret; the id is unique across organisations.
 
-    It is limited to `scope` and its descendants, if set. `last_used_at` is exact to the minute.
+    It is limited to `scope` and its descendants, if set. A single-use key is for one run: it registers one under its
+    scope, which then becomes the run, or its scope is a run from the beginning. `last_used_at` is exact to the minute.
+    `token_hash` is the sha256 of the workload's token for which it was exchanged, if that is exchanged once only.
     """
 
     id: str
@@ -96,9 +112,16 @@ class KeyRecord:
     expires_at: datetime | None = None
     revoked_at: datetime | None = None
     last_used_at: datetime | None = None
+    single_use: bool = False
+    token_hash: bytes | None = None
 
-    def invalid_reason(self, now: datetime) -> str | None:
-        """Get the reason why a key is invalid, "revoked" or "expired", if it is."""
+    def invalid_reason(self, now: datetime, run_ended_at: datetime | None = None) -> str | None:
+        """Get the reason why a key is invalid, "revoked", "expired" or "used", if it is.
+
+        `run_ended_at` is the end of the run of a single-use key.
+        """
         if self.revoked_at is not None:
             return "revoked"
-        return "expired" if self.expires_at is not None and now >= self.expires_at else None
+        if self.expires_at is not None and now >= self.expires_at:
+            return "expired"
+        return "used" if run_ended_at is not None and now >= run_ended_at + LAST_ANSWERS else None

@@ -10,13 +10,15 @@ from app.ledger.runs import RunStatus
 
 
 class ProposalKind(StrEnum):
-    """The subject of a proposal: a limit, policy, run, population or quarantine."""
+    """The subject of a proposal: a limit, policy, run, population, quarantine, allocation, or an archived account."""
 
     LIMIT = "limit"
     RUN = "run"
     POLICY = "policy"
     POPULATION = "population"
     QUARANTINE = "quarantine"
+    ALLOCATION = "allocation"
+    UNARCHIVAL = "unarchival"
 
 
 class ProposalStatus(StrEnum):

@@ -9,6 +9,7 @@ from math import isnan
 from typing import Any, Final, NoReturn, TypeVar
 
 from sqlalchemy import (
+    Boolean,
     Column,
     Connection,
     Float,
@@ -224,6 +225,11 @@ def _whole(value: object) -> int:
     return value if type(value) is int else _wrong(value, "a whole number")
 
 
+def _truth(value: object) -> bool:
+    """Read a truth value, which SQLite stores as 0 or 1."""
+    return bool(value) if type(value) in {bool, int} and value in {0, 1} else _wrong(value, "a truth value")
+
+
 def _bytes(value: object) -> bytes:
     return value if type(value) is bytes else _wrong(value, "bytes")
 
@@ -254,6 +260,7 @@ _KINDS: Final = {
     NumberedId: _public_id,
     Sha256Hex: _sha256,
     String: _text,
+    Boolean: _truth,
     Integer: _whole,
     Float: _number,
     LargeBinary: _bytes,

@@ -7,7 +7,7 @@ from typing import Final
 from sqlalchemy import Connection
 
 from app.persistence.repositories import api_keys, audit
-from app.service.auth.authentication import ANONYMOUS, CLI_ACTOR
+from app.service.auth.authentication import ANONYMOUS, CLI_ACTOR, WORKLOAD_PREFIX
 from app.service.auth.oidc.tokens import ACTOR_PREFIX
 from app.service.auth.request_context import RequestContext
 
@@ -35,7 +35,7 @@ def label_of(actor_id: str) -> ActorLabel:
         return ActorLabel(actor_id, "not signed in")
     if actor_id.startswith("key_"):
         return ActorLabel(actor_id, f"key …{actor_id[-6:]}")
-    return ActorLabel(actor_id, actor_id.removeprefix(ACTOR_PREFIX))
+    return ActorLabel(actor_id, actor_id.removeprefix(ACTOR_PREFIX).removeprefix(WORKLOAD_PREFIX))
 
 
 def read_actors(context: RequestContext, actor_ids: Collection[str]) -> Mapping[str, ActorLabel]:

@@ -1,15 +1,18 @@
 """Preconditions and proposals of changes, in the transaction that would apply them."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from sqlalchemy import Connection
 
+from app.ledger.accounts import Account
 from app.ledger.audit import AuditAction, canonical
 from app.ledger.errors import InvalidInputError, PreconditionFailedError, PreconditionRequiredError
 from app.ledger.pages import PageRequest
-from app.ledger.policies import ORGANISATION
+from app.ledger.permissions import PERMISSIONS, Permission
+from app.ledger.policies import ORGANISATION, effective
+from app.ledger.policy_checks import sources_of
 from app.ledger.proposals import Proposal, ProposalFilter, ProposalKind, ProposalStatus
 from app.persistence.repositories import alerts, proposals
 from app.service.auth.request_context import RequestContext
@@ -35,6 +38,37 @@ def require_if_match(what: str, now: str, sent: str | None, **members: object) -
             "right.",
             **members,
         )
+
+
+def one_person_suffices(context: RequestContext, path: Sequence[Account]) -> bool:
+    """Check whether the caller may loosen the last account of a path alone.
+
+    The policy must accept a single person where limits are raised, and the caller must be allowed to approve.
+    """
+    alone = effective(sources_of(path)).approvers_to_raise_limit == 1
+    return alone and Permission.PROPOSAL_APPROVE in PERMISSIONS[context.principal.role]
+
+
+def propose_once(
+    tx: Connection,
+    context: RequestContext,
+    kind: ProposalKind,
+    account_id: str | None,
+    facts: Mapping[str, Any],
+    reason: str,
+    *,
+    before: Mapping[str, Any] | None = None,
+) -> Proposal:
+    """Insert a proposal, or return the caller's open one with the same facts; the organisation must be locked.
+
+    Raises:
+        InvalidInputError: another proposal of this kind is open.
+    """
+    for waiting in open_proposals(tx, context, account_id, {kind}, limit=1):
+        if (waiting.payload, waiting.proposed_by) == (canonical(facts), context.principal.actor):
+            return waiting
+    require_none_open(tx, context, account_id, {kind})
+    return propose(tx, context, kind, account_id, facts, reason, before=before)
 
 
 def propose(

@@ -13,7 +13,7 @@ from app.ledger.account_records import AccountRecord
 from app.ledger.admission import Reading, reading_of
 from app.ledger.audit import AuditAction
 from app.ledger.decisions import Decision, DecisionOutcome
-from app.ledger.errors import InvalidInputError, RunStateConflictError, require_found
+from app.ledger.errors import InsufficientScopeError, InvalidInputError, RunStateConflictError, require_found
 from app.ledger.experiments import ChargingMode, Experiment
 from app.ledger.pages import Page, PageRequest
 from app.ledger.permissions import Permission
@@ -68,6 +68,8 @@ def create_experiment(tx: Connection, context: RequestContext, parent: str, term
     The default limit is the parent's, which must not be composed in parallel. Errors are those of
     `create_budget`.
     """
+    if context.principal.single_use:
+        raise InsufficientScopeError("This key is for one run, and creates no experiment with several.")
     above = find_parent(tx, context, parent)
     if above.account.partitions_per_unit is not None:
         raise InvalidInputError(

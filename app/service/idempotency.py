@@ -89,7 +89,10 @@ def run_idempotent(
     """
     if key is None:
         return run_effect(context, effect)
-    for bound in (context.principal.actor if private else None, context.principal.scope):
+    caller = context.principal
+    # The scope of a single-use key changes with its first answer, which it may ask for again.
+    own = private or caller.single_use
+    for bound in (caller.actor if own else None, None if caller.single_use else caller.scope):
         if bound is not None:
             fingerprint = hashlib.sha256(f"{fingerprint} {bound}".encode()).hexdigest()
 

@@ -68,6 +68,12 @@ _VERIFICATIONS = counter(
     "epsilon_ledger_verifications", "Verifications by POST /v1/verifications, by result.", "result"
 )
 
+_TOKEN_EXCHANGES = counter(
+    "epsilon_ledger_token_exchanges",
+    "Exchanges of workloads' tokens for keys, by issuer and result.",
+    *("issuer", "result"),
+)
+
 _decided = {
     outcome: _DECISIONS.labels(outcome) for outcome in (*map(str, DecisionOutcome), REPLAYED) if outcome != "forfeited"
 }
@@ -124,6 +130,11 @@ def count_delivery(*, acknowledged: bool) -> None:
 def count_verification(*, sound: bool) -> None:
     """Count a verification of an organisation."""
     _verified["sound" if sound else "unsound"].inc()
+
+
+def count_token_exchange(issuer: str, *, issued: bool) -> None:
+    """Count the exchange of a workload's token; `issuer` is a configured name, or "unknown"."""
+    _TOKEN_EXCHANGES.labels(issuer, "issued" if issued else "refused").inc()
 
 
 def record_task_success(task: str) -> None:

@@ -475,10 +475,17 @@ def _create_api_keys() -> None:
         _timestamp("expires_at"),
         _timestamp("revoked_at"),
         _timestamp("last_used_at"),
+        sa.Column("single_use", sa.Boolean, nullable=False),
+        _digest("token_hash", nullable=True),
         sa.PrimaryKeyConstraint("organisation_id", "id"),
         sa.UniqueConstraint("id"),
+        sa.UniqueConstraint("organisation_id", "token_hash"),
         _organisation_foreign_key(),
         _foreign_key("accounts", scope_id="id"),
+        sa.CheckConstraint(
+            "NOT single_use OR (scope_id IS NOT NULL AND expires_at IS NOT NULL)", name="single_use_complete"
+        ),
+        sa.CheckConstraint("length(token_hash) = 32", name="token_hash_is_sha256"),
         sa.CheckConstraint(
             "role IN ('viewer', 'trainer', 'planner', 'budget_admin', 'privacy_officer', 'auditor', 'admin')",
             name="role_known",
@@ -951,7 +958,10 @@ def _create_proposals() -> None:
         sa.Column("decision_reason", sa.Text),
         sa.PrimaryKeyConstraint("organisation_id", "id"),
         _foreign_key("accounts", account_id="id"),
-        sa.CheckConstraint("kind IN ('limit', 'run', 'policy', 'population', 'quarantine')", name="kind_known"),
+        sa.CheckConstraint(
+            "kind IN ('limit', 'run', 'policy', 'population', 'quarantine', 'allocation', 'unarchival')",
+            name="kind_known",
+        ),
         sa.CheckConstraint("kind IN ('policy', 'population') OR account_id IS NOT NULL", name="account_required"),
         sa.CheckConstraint(
             "status IN ('open', 'approved', 'rejected', 'withdrawn', 'superseded')", name="status_known"

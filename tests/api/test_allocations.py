@@ -7,7 +7,7 @@ import pytest
 
 from app.persistence.clock import Clock, Moment
 from tests.api.trainer import LOUD, Trainer, counted, is_refused, within_limits
-from tests.api.waiting import FITTING, Queued, Waiting
+from tests.api.waiting import FITTING, START, Queued, Waiting
 from tests.conftest import Ledger
 
 pytestmark = pytest.mark.sqlite
@@ -67,8 +67,36 @@ def test_an_allocation_is_read_replaced_and_removed(office: Waiting) -> None:
     assert changed["unlock"]["since"] == "2100-01-01T00:00:00Z"  # it goes on
     changed = office.put("mimic", body | {"unlock": over_time(5)}).json()
     assert changed["unlock"]["since"] == "2100-01-02T00:00:00Z"
-    assert office.put("mimic", None).json()["plans_only"] is False
+    proposed = office.put("mimic", None)
+    assert (proposed.status_code, proposed.json()["kind"]) == (201, "allocation"), "it would unlock the limit at once"
+    assert office.put("mimic", None).json() == proposed.json()
+    assert read(office)["plans_only"] is True
+    approval = f"/v1/proposals/{proposed.json()['id']}/approve"
+    assert office.ledger.post(approval, None, "budget_admin").status_code == 403
+    assert office.ledger.post(approval, None, "privacy_officer").status_code == 200
+    assert read(office)["plans_only"] is False
     assert [each["after"]["revision"] for each in office.events("allocation.replaced")] == [1, 2, 3, 4]
+    assert office.sound()
+
+
+def test_a_proposed_unlock_is_approved_as_it_was_proposed(office: Waiting) -> None:
+    first = {"rule": "first_come", "unlock": over_time(4, 40)}
+    assert office.put("mimic", first).status_code == 200
+    office.later(days=1)
+    sooner = first | {"unlock": over_time(4, 20) | {"since": START.isoformat()}}
+    proposed = office.put("mimic", sooner)
+    assert proposed.status_code == 201, proposed.text
+    assert proposed.json()["proposed"]["revision"] == 1
+    assert office.put("mimic", first | {"aging_seconds": 61}).status_code == 200, "sharing takes one person"
+    approval = f"/v1/proposals/{proposed.json()['id']}/approve"
+    is_refused(office.ledger.post(approval, None, "privacy_officer"), 412, "precondition_failed")
+    assert office.ledger.post(f"/v1/proposals/{proposed.json()['id']}/reject", None).status_code == 200
+    again = office.put("mimic", sooner)
+    assert again.status_code == 201, again.text
+    approval = f"/v1/proposals/{again.json()['id']}/approve"
+    assert office.ledger.post(approval, None, "privacy_officer").status_code == 200
+    assert read(office)["unlock"] == over_time(4, 20) | {"since": "2100-01-01T00:00:00Z"}
+    assert office.put("mimic", first | {"unlock": None}).status_code == 201
     assert office.sound()
 
 

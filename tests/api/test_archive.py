@@ -9,6 +9,15 @@ def _ended(seeded: SeededLedger) -> None:
     assert seeded.ledger.post(f"/v1/runs/{seeded.run}/complete", None).status_code == 200
 
 
+def _unarchive(seeded: SeededLedger, account: str) -> None:
+    """Unarchive an account, by two persons."""
+    proposed = seeded.ledger.post(f"/v1/accounts/{account}/unarchive", {"reason": "It is needed."})
+    assert (proposed.status_code, proposed.json()["kind"]) == (202, "unarchival"), proposed.text
+    approval = f"/v1/proposals/{proposed.json()['id']}/approve"
+    assert seeded.ledger.post(approval, {"reason": "Agreed."}).status_code == 403, "the proposer"
+    assert seeded.ledger.post(approval, {"reason": "Agreed."}, "privacy_officer").status_code == 200
+
+
 def _listed(seeded: SeededLedger, kind: str, query: str = "") -> set[str]:
     return {item["id"] for item in seeded.ledger.get(f"/v1/{kind}?limit=200{query}").json()["items"]}
 
@@ -36,8 +45,10 @@ def test_what_is_under_an_archived_account_is_hidden_until_it_is_unarchived(seed
     assert (again.status_code, again.json()) == (200, archived.json())
     changed = {name for name, value in seeded.rows().items() if value != rows[name]}
     assert not changed & {"account_metadata", "audit_entries"}
+    if kind != "run":
+        _unarchive(seeded, account)
     back = seeded.ledger.post(f"/v1/accounts/{account}/unarchive", None)
-    assert back.json() == archived.json() | {"archived_at": None}
+    assert (back.status_code, back.json()) == (200, archived.json() | {"archived_at": None})
     assert seeded.run in _listed(seeded, "runs")
     assert seeded.ledger.post("/v1/verifications", None).json()["discrepancies"] == []
 
@@ -67,7 +78,7 @@ def test_nothing_is_created_under_an_archived_account(seeded: SeededLedger) -> N
         refused = seeded.ledger.post(path, body)
         assert (refused.status_code, refused.json()["code"]) == (409, "account_archived"), refused.text
         assert refused.json()["archived"] == "mimic"
-    assert seeded.ledger.post(f"/v1/accounts/{seeded.population}/unarchive", None).status_code == 200
+    _unarchive(seeded, seeded.population)
     assert seeded.ledger.run(name="late")
 
 
@@ -94,3 +105,33 @@ def test_an_archived_run_takes_no_steps(seeded: SeededLedger) -> None:
     assert seeded.ledger.post(f"/v1/accounts/{seeded.run}/archive", None).status_code == 200
     for what, body in (("steps", {"first_step": 1}), ("attempts", {}), ("resume", None)):
         assert seeded.ledger.post(f"/v1/runs/{seeded.run}/{what}", body).status_code == 409, what
+
+
+def test_an_account_is_unarchived_by_two_persons(seeded: SeededLedger) -> None:
+    _ended(seeded)
+    assert seeded.ledger.post(f"/v1/accounts/{seeded.budget}/archive", None).status_code == 200
+    unarchive = f"/v1/accounts/{seeded.budget}/unarchive"
+    first = seeded.ledger.post(unarchive, {"reason": "It is needed."}, "budget_admin")
+    assert first.status_code == 202
+    assert seeded.ledger.post(unarchive, {"reason": "It is needed."}, "budget_admin").json() == first.json()
+    other = seeded.ledger.post(unarchive, {"reason": "By me."}, "admin")
+    assert (other.status_code, other.json()["code"]) == (422, "invalid_request")
+    late = {"name": "late", "budget": "mimic/icu-team"}
+    assert seeded.ledger.post("/v1/runs", late).json()["code"] == "account_archived"
+    assert seeded.ledger.post(f"/v1/proposals/{first.json()['id']}/approve", None, "admin").status_code == 200
+    assert seeded.ledger.post("/v1/runs", late).status_code == 201
+    events = seeded.ledger.get(f"/v1/audit-events?order=oldest&subject={seeded.budget}", "auditor").json()["items"]
+    assert (events[-1]["action"], events[-1]["reason"]) == ("budget.unarchived", "It is needed.")
+    assert seeded.ledger.post("/v1/verifications", None).json()["sound"]
+
+
+def test_one_person_unarchives_where_one_raises_limits(seeded: SeededLedger) -> None:
+    _ended(seeded)
+    policy = {"policy": {"approvers_to_raise_limit": 1}, "reason": "We are few."}
+    headers = seeded.ledger.headers() | {"If-Match": "*"}
+    proposal = seeded.ledger.http.put("/v1/policy", json=policy, headers=headers).json()["id"]
+    assert seeded.ledger.post(f"/v1/proposals/{proposal}/approve", None, "privacy_officer").is_success
+    for role, status in (("admin", 200), ("privacy_officer", 200), ("budget_admin", 202)):
+        seeded.ledger.post(f"/v1/accounts/{seeded.budget}/archive", None)
+        reply = seeded.ledger.post(f"/v1/accounts/{seeded.budget}/unarchive", None, role)
+        assert reply.status_code == status, reply.text

@@ -46,12 +46,29 @@ def _quarantine(shared: SeededLedger) -> None:
         shift_curve(tx, TEAM, 1)
 
 
+def _allocation(shared: SeededLedger) -> None:
+    unlock = {"type": "by_plans", "plans": 10}
+    headers = shared.ledger.headers() | {"If-Match": "*"}
+    for allocation, status in (({"rule": "first_come", "unlock": unlock}, 200), (None, 201)):
+        body = {"allocation": allocation, "reason": "For everybody."}
+        path = f"/v1/accounts/{shared.population}/allocation"
+        assert shared.ledger.http.put(path, json=body, headers=headers).status_code == status
+
+
+def _unarchival(shared: SeededLedger) -> None:
+    shared.ledger.post(f"/v1/runs/{shared.run}/complete", None, "admin")
+    shared.ledger.post(f"/v1/accounts/{shared.budget}/archive", None, "admin")
+    assert shared.ledger.post(f"/v1/accounts/{shared.budget}/unarchive", None, "admin").status_code == 202
+
+
 PROPOSED: Final[Mapping[ProposalKind, Callable[[SeededLedger], None]]] = {
     ProposalKind.LIMIT: _limit,
     ProposalKind.RUN: _run,
     ProposalKind.POLICY: _policy,
     ProposalKind.POPULATION: _population,
     ProposalKind.QUARANTINE: _quarantine,
+    ProposalKind.ALLOCATION: _allocation,
+    ProposalKind.UNARCHIVAL: _unarchival,
 }
 
 
@@ -80,3 +97,23 @@ def test_a_refused_approval_writes_nothing(seeded: SeededLedger, kind: ProposalK
     assert written == []
     assert seeded.rows() == before
     assert ledger.post(approval, {"reason": "Another person."}, "privacy_officer").is_success
+
+
+@pytest.mark.parametrize("proposer", ["rotator", "successor", "rotated"])
+def test_who_rotated_the_key_of_another_person_is_no_second_one(seeded: SeededLedger, proposer: str) -> None:
+    """An admin who rotates an officer's key has the new secret: the new key is as good as both persons."""
+    ledger, admin = seeded.ledger, seeded.ledger.keys["hospital", "admin"]
+    officer = ledger.keys["hospital", "privacy_officer"]
+    rotation = f"/v1/api-keys/{officer.partition('.')[0]}/rotate"
+    successor = ledger.post(rotation, {"overlap_seconds": 3600}, "admin").json()["key"]
+    keys = {"rotator": admin, "successor": successor, "rotated": officer}
+    assert put(seeded, {"max_epsilon": 5.0}).status_code == 200
+    headers = {"Authorization": f"Bearer {keys[proposer]}", "If-Match": "*"}
+    proposed = ledger.http.put("/v1/policy", json={"policy": {}, "reason": "Free."}, headers=headers)
+    assert proposed.status_code == 201, proposed.text
+    for name, key in keys.items():
+        if {name, proposer} == {"rotator", "rotated"}:  # the admin does not know the secret of the officer's old key
+            continue
+        headers = {"Authorization": f"Bearer {key}"}
+        reply = ledger.http.post(f"/v1/proposals/{proposed.json()['id']}/approve", json={}, headers=headers)
+        assert (reply.status_code, reply.json()["code"]) == (403, "insufficient_scope"), (name, reply.text)

@@ -15,6 +15,7 @@ from app.api.routers import health
 from app.persistence.database import POOL_SIZE, Database
 from app.persistence.postgresql import STATEMENT_TIMEOUT_SECONDS
 from app.settings import PREFIX, Settings
+from app.workload_settings import read_workload_issuers
 from tests.deploy.container_commands import commands_in, require_command, unknown_settings
 from tests.deploy.manifests import KUBERNETES, Document, Pod, documents, of_kind, pods, rendered, selected
 from tests.docs.markdown import fences
@@ -304,3 +305,45 @@ def test_prometheus_reads_each_replica_with_the_token_that_the_secret_has(tmp_pa
     [mount] = [mount["mountPath"] for mount in container["volumeMounts"] if mount["name"] == "secrets"]
     assert {f"{mount}/{item['path']}": item["key"] for item in secret["items"]}[file] == key["key"]
     assert len(secret["items"]) == 3
+
+
+@pytest.mark.parametrize(
+    "components", ["[../workload-identity, ../prometheus]", "[../prometheus, ../workload-identity]"]
+)
+def test_workloads_are_known_by_the_rules_of_an_overlay(tmp_path: Path, components: str) -> None:
+    shutil.copytree(KUBERNETES, tmp_path / "kubernetes")
+    own = tmp_path / "kubernetes" / "own"
+    own.mkdir()
+    rules = (KUBERNETES / "workload-identity" / "issuers.yaml").read_text().replace("icu:trainer", "own:trainer")
+    (own / "issuers.yaml").write_text(rules)
+    (own / "kustomization.yaml").write_text(
+        f"resources: [../base]\ncomponents: {components}\nconfigMapGenerator:\n"
+        "  - {name: epsilon-ledger-workload-issuers, files: [issuers.yaml]}\n"
+    )
+    made = rendered(tmp_path, "own")
+    [deployment] = of_kind(made, "Deployment")
+    [container] = deployment["spec"]["template"]["spec"]["containers"]
+    for document in (deployment, *of_kind(made, "NetworkPolicy")):
+        kubernetes_validate.validate(document, NEWEST, strict=True)
+    variables = _variables([], container | {"envFrom": []})
+    assert set(variables) == {"EPSILON_LEDGER_METRICS_TOKEN_FILE", "EPSILON_LEDGER_WORKLOAD_ISSUERS_FILE"}
+    mounts = {mount["mountPath"]: mount["name"] for mount in container["volumeMounts"]}
+    volumes = {volume["name"]: volume for volume in deployment["spec"]["template"]["spec"]["volumes"]}
+    folder, _, name = variables["EPSILON_LEDGER_WORKLOAD_ISSUERS_FILE"].rpartition("/")
+    [kept] = [
+        each
+        for each in of_kind(made, "ConfigMap")
+        if each["metadata"]["name"] == volumes[mounts[folder]]["configMap"]["name"]
+    ]
+    assert kept["data"] == {name: rules}
+    file = tmp_path / "issuers.yaml"
+    file.write_text(kept["data"][name])
+    [issuer] = read_workload_issuers(file)
+    [projected] = [volume["projected"] for volume in volumes.values() if "projected" in volume]
+    folder = next(path for path, volume in mounts.items() if volume == "cluster")
+    paths = {f"{folder}/{each['path']}" for source in projected["sources"] for each in _files(source)}
+    assert paths == {issuer.access.ca_file, issuer.access.token_file}
+
+
+def _files(source: Document) -> list[Document]:
+    return [source["serviceAccountToken"]] if "serviceAccountToken" in source else source["configMap"]["items"]

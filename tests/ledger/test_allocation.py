@@ -22,6 +22,7 @@ from app.ledger.allocation import (
     allocation_of,
     decimal,
     facts_of,
+    unlocks_earlier,
 )
 from app.ledger.errors import InvalidInputError
 
@@ -172,3 +173,68 @@ def test_a_budget_without_a_share_has_the_default() -> None:
     allocation = Allocation(shares={"bud_a": Share(0.2, 0.4, 3.0)})
     assert allocation.share_of("bud_a") == Share(0.2, 0.4, 3.0)
     assert allocation.share_of("bud_b") == Share(0.0, 1.0, 1.0)
+
+
+def _usable(unlock: Unlock | None, now: datetime, arrivals: int) -> Fraction:
+    if unlock is None:
+        return Fraction(1)
+    return unlock.fraction(now) if isinstance(unlock, UnlockOverTime) else unlock.fraction(arrivals)
+
+
+@st.composite
+def changes(draw: st.DrawFn) -> tuple[Unlock | None, Unlock | None]:
+    """An unlock and another one, which often differs a little."""
+    was = draw(st.none() | unlocks)
+    if not isinstance(was, UnlockOverTime) or draw(st.booleans()):
+        return was, draw(st.none() | unlocks)
+    parts = min(MAX_PARTS, was.parts * draw(st.integers(1, 4)) + draw(st.integers(0, 2)))
+    over = was.over * draw(st.sampled_from([1, 2])) + draw(st.integers(-1, 1)) * timedelta(seconds=parts)
+    over = min(max(over, timedelta(seconds=parts)), timedelta(seconds=MAX_SECONDS))
+    return was, UnlockOverTime(was.since + draw(st.integers(-1, 1)) * TICK, over, parts)
+
+
+@given(changes(), st.lists(st.floats(-0.1, 1.2), min_size=1), st.integers(0, 1_000_000))
+def test_what_is_not_said_to_unlock_earlier_never_does(
+    change: tuple[Unlock | None, Unlock | None], moments: list[float], arrivals: int
+) -> None:
+    was, will = (None if each is None else Allocation(SchedulingRule.FIRST_COME, unlock=each) for each in change)
+    if unlocks_earlier(was, will):
+        return
+    begins = SINCE if change[0] is None else change[0].since
+    length = change[0].over if isinstance(change[0], UnlockOverTime) else timedelta(days=1)
+    for place in moments:
+        now = begins + place * length
+        # An unlock that begins later has counted fewer plans.
+        later = change[0] is not None and change[1] is not None and change[1].since > change[0].since
+        assert _usable(change[1], now, arrivals // 2 if later else arrivals) <= _usable(change[0], now, arrivals)
+
+
+@pytest.mark.parametrize(
+    ("was", "will", "earlier"),
+    [
+        (None, None, False),
+        (None, UnlockByPlans(SINCE, 1), False),
+        (UnlockByPlans(SINCE, 10), None, True),
+        (UnlockByPlans(SINCE, 10), UnlockByPlans(SINCE, 10), False),
+        (UnlockByPlans(SINCE, 10), UnlockByPlans(SINCE, 9), True),
+        (UnlockByPlans(SINCE, 10), UnlockByPlans(SINCE - TICK, 10), True),
+        (UnlockByPlans(SINCE, 10), UnlockByPlans(SINCE + TICK, 11), False),
+        (UnlockByPlans(SINCE, 10), UnlockOverTime(SINCE, timedelta(days=9), 9), True),
+        (UnlockOverTime(SINCE, timedelta(days=9), 9), UnlockOverTime(SINCE, timedelta(days=9), 9), False),
+        (UnlockOverTime(SINCE, timedelta(days=9), 9), UnlockOverTime(SINCE, timedelta(days=9), 18), False),
+        (UnlockOverTime(SINCE, timedelta(days=9), 9), UnlockOverTime(SINCE, timedelta(days=10), 10), False),
+        (UnlockOverTime(SINCE, timedelta(days=9), 9), UnlockOverTime(SINCE, timedelta(days=9), 10), True),
+        (UnlockOverTime(SINCE, timedelta(days=9), 9), UnlockOverTime(SINCE, timedelta(days=9), 8), True),
+        (UnlockOverTime(SINCE, timedelta(days=9), 9), UnlockOverTime(SINCE, timedelta(days=8), 9), True),
+        (UnlockOverTime(SINCE, timedelta(days=9), 9), UnlockOverTime(SINCE - TICK, timedelta(days=9), 9), True),
+        (UnlockOverTime(SINCE, timedelta(days=9), 9), UnlockOverTime(SINCE + TICK, timedelta(days=9), 9), False),
+    ],
+)
+def test_an_unlock_is_earlier_unless_it_is_plainly_not(was: Unlock | None, will: Unlock | None, earlier: bool) -> None:  # noqa: FBT001 - a parameter of the test
+    before, after = (
+        None if each is None else Allocation(SchedulingRule.FIRST_COME, unlock=each) for each in (was, will)
+    )
+    assert unlocks_earlier(before, after) is earlier
+    # An allocation without an unlock makes the whole limit usable.
+    plain = Allocation(SchedulingRule.FIRST_COME)
+    assert unlocks_earlier(before, plain) is (was is not None)

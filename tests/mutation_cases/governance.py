@@ -298,9 +298,30 @@ CASES = (
     Mutation(
         "what still takes steps is archived",
         "app/service/accounts/metadata.py",
-        "        if unfinished:\n",
-        "        if False:\n",
+        "    if unfinished:\n",
+        "    if False:\n",
         ("tests/api/test_archive.py",),
+    ),
+    Mutation(
+        "one person unarchives",
+        "app/service/accounts/metadata.py",
+        "if own.kind is AccountKind.RUN or one_person_suffices(context, path):",
+        "if True:",
+        ("tests/api/test_archive.py",),
+    ),
+    Mutation(
+        "one person unlocks a limit at once",
+        "app/ledger/allocation.py",
+        "        return False\n    if isinstance(was, UnlockOverTime)",
+        "        return False\n    if will is None:\n        return False\n    if isinstance(was, UnlockOverTime)",
+        ("tests/ledger/test_allocation.py",),
+    ),
+    Mutation(
+        "a workload approves",
+        "app/service/governance/proposals.py",
+        "    if any(each.startswith(WORKLOAD_PREFIX) for each in ours):\n",
+        "    if False:\n",
+        ("tests/api/test_workload_identity.py",),
     ),
     Mutation(
         "a run is registered under an archived account",

@@ -213,6 +213,8 @@ COPIES: list[tuple[str, tuple[str, object], dict[str, object], str]] = [
     ("api_keys", ("role", "admin"), {"id": "k", "role": "owner"}, "ck_api_keys_role_known"),
     ("api_keys", ("role", "admin"), {"id": "k", "role": "Admin"}, "ck_api_keys_role_known"),
     ("api_keys", ("role", "admin"), {"id": "k", "secret_hash": b"x" * 31}, "ck_api_keys_secret_hash_is_sha256"),
+    ("api_keys", ("role", "admin"), {"id": "k", "token_hash": b"x"}, "ck_api_keys_token_hash_is_sha256"),
+    ("api_keys", ("role", "admin"), {"id": "k", "single_use": True}, "ck_api_keys_single_use_complete"),
     ("api_keys", ("role", "admin"), {"organisation_id": "clinic"}, "api_keys.id"),
     ("api_keys", ("role", "admin"), {"id": "k", "organisation_id": "org_nowhere"}, "FOREIGN KEY"),
     ("api_keys", ("role", "admin"), {"id": "k", "scope_id": "bud_nowhere"}, "FOREIGN KEY"),

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from epsilon_ledger import LedgerUnavailableError, PlanRequiredError, PlansWaitingError, Run
+from epsilon_ledger import AccountAllocation, LedgerUnavailableError, PlanRequiredError, PlansWaitingError, Run
 from tests.api import trainer
 from tests.sdk.simulation import LOUD, TRIES, Fault, Simulation
 from tests.sdk.test_grants import in_grants
@@ -25,6 +25,7 @@ def in_order(waits: Waits) -> None:
     """Let no plan be overtaken; the population is then for plans only."""
     office = waits.simulation.client("admin")
     allocation = office.replace_allocation("mimic", {"aging_seconds": 0}, reason="In order of arrival.")
+    assert isinstance(allocation, AccountAllocation)
     assert allocation.plans_only
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from epsilon_ledger import (
     AmbiguousPathError,
+    ApprovalRequiredError,
     AsyncLedgerClient,
     InvalidRequestError,
     LedgerClient,
@@ -113,7 +114,7 @@ def test_several_runs_at_one_path_are_listed_with_their_times(trainer: LedgerCli
 
 
 def test_an_archived_account_is_found_where_no_other_is(
-    admin: LedgerClient, population: Population, budget: str
+    live_server: LiveServer, admin: LedgerClient, population: Population, budget: str
 ) -> None:
     run = admin.create_run("model", budget=budget, event=STEP)
     with pytest.raises(Exception, match="account_state_conflict"):
@@ -123,7 +124,10 @@ def test_an_archived_account_is_found_where_no_other_is(
     assert not list(admin.list_populations(path=population.path))
     assert admin.get_population(population.path).archived_at is not None
     assert admin.get_run(f"{budget}/model").status == "completed"
-    admin.unarchive_account(population.path)
+    with pytest.raises(ApprovalRequiredError) as proposed:
+        admin.unarchive_account(population.path)
+    with LedgerClient(live_server.url, live_server.key("privacy_officer")) as officer:
+        officer.approve_proposal(proposed.value.proposal)
     admin.archive_account(run.id)
     again = admin.create_run("model", budget=budget, event=STEP)
     assert admin.get_run(f"{budget}/model").id == again.id

@@ -13,8 +13,10 @@ import pytest
 
 from app.persistence.database import Database
 from epsilon_ledger import (
+    AccountAllocation,
     AccountLimit,
     AccountPolicy,
+    ApprovalRequiredError,
     AsyncLedgerClient,
     BlockSchedule,
     EventCount,
@@ -65,7 +67,7 @@ def test_each_operation_is_covered_or_left_out_for_a_reason() -> None:
     covered = set[str]().union(*table().values())
     assert covered | left_out() == operations().keys()
     assert not covered & left_out()
-    assert left_out() == {"getLiveness", "getReadiness", "getMetrics"}
+    assert left_out() == {"getLiveness", "getReadiness", "getMetrics", "exchangeToken"}
 
 
 def test_each_method_is_documented() -> None:
@@ -142,7 +144,8 @@ def open_accounts(admin: LedgerClient) -> str:
     assert admin.archive_account(other.path, reason="Unused.").archived_at is not None
     assert [budget.path for budget in admin.list_budgets(parent=name)] == [team.path]
     assert admin.get_budget(other.path).archived_at is not None
-    assert admin.unarchive_account(other.path).archived_at is None
+    with pytest.raises(ApprovalRequiredError):
+        admin.unarchive_account(other.path)
     open_blocks(admin, name)
     return name
 
@@ -216,10 +219,12 @@ def share(trainer: LedgerClient, admin: LedgerClient, office: httpx2.Client, nam
     assert (seen.plans_only, seen.allocation) == (False, None)
     unlock: UnlockOverTime = {"type": "over_time", "over_seconds": 86_400, "parts": 1}
     shared = admin.replace_allocation(path, {"unlock": unlock}, reason="Two trainers.", if_match=seen)
+    assert isinstance(shared, AccountAllocation)
     assert (shared.plans_only, shared.unlocked, shared.revision) == (True, 1.0, 1)
     with pytest.raises(PreconditionFailedError):
         admin.replace_allocation(path, None, reason="Too late.", if_match=seen)
     again = admin.replace_allocation(path, shared.allocation, reason="The same.", if_match=shared.etag)
+    assert isinstance(again, AccountAllocation)
     assert (again, again.etag) == (shared, shared.etag)
     wait_in_turn(trainer, office, path)
     preview = trainer.preview_wait(path, [EventCount(event=gaussian(40.0), count=15)])
@@ -229,7 +234,9 @@ def share(trainer: LedgerClient, admin: LedgerClient, office: httpx2.Client, nam
     moved = admin.prioritize_reservation(entry.reservation.id, 5, reason="It is urgent.")
     assert (moved.status, moved.priority) == ("waiting", 5)
     assert admin.cancel_reservation(moved.id, reason="It is not.").status == "cancelled"
-    assert not admin.replace_allocation(path, None, reason="Back to steps.").plans_only
+    removed = admin.replace_allocation(path, None, reason="Back to steps.")
+    assert isinstance(removed, Proposal), "it would unlock the limit"
+    assert (removed.kind, admin.reject_proposal(removed.id).status) == ("allocation", "withdrawn")
 
 
 def wait_in_turn(trainer: LedgerClient, office: httpx2.Client, path: str) -> None:

@@ -193,11 +193,17 @@ def test_a_block_that_cannot_be_opened_is_told_once_and_tried_again(
     assert verify(ledger.database).sound
 
 
+def unarchive(ledger: Ledger, account: str) -> None:
+    """Unarchive an account, by two persons."""
+    proposal = ledger.post(f"/v1/accounts/{account}/unarchive", {}).json()["id"]
+    assert ledger.post(f"/v1/proposals/{proposal}/approve", {}, "privacy_officer").status_code == 200
+
+
 def test_once_the_cause_is_gone_the_block_is_opened(ledger: Ledger, at: Clock) -> None:
     top = scheduled(ledger)
     archive(ledger)
     assert at(month(2)) == 0
-    assert ledger.post(f"/v1/accounts/{top}/unarchive", {}).status_code == 200
+    unarchive(ledger, top)
     assert at(month(2) + RETRY - timedelta(seconds=1)) == 0
     assert at(month(2) + RETRY) == 1
     assert (failure(ledger), names(ledger)) == (None, ["2031-01", "2031-02"])
@@ -207,7 +213,7 @@ def test_setting_the_schedule_again_tries_at_once(ledger: Ledger, at: Clock) -> 
     top = scheduled(ledger)
     archive(ledger)
     at(month(2))
-    assert ledger.post(f"/v1/accounts/{top}/unarchive", {}).status_code == 200
+    unarchive(ledger, top)
     put(ledger, top)
     assert (failure(ledger), names(ledger)) == (None, ["2031-01", "2031-02"])
 

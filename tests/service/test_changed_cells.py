@@ -97,6 +97,7 @@ UNREADABLE = {
     "a relation": ("event_costs", "neighboring_relation", "replace_none"),
     "a population's relation": ("populations", "neighboring_relation", "replace_none"),
     "a key's end": ("api_keys", "expires_at", 1),
+    "that a key is for one run": ("api_keys", "single_use", 2),
     "text that is none": ("organisations", "name", b"\xff\xfe"),
     "a curve": ("balances", "held_curve", "x"),
     "a nest of brackets": ("accounts", "planned_events", "[" * 100_000),

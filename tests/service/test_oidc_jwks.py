@@ -3,6 +3,7 @@
 import base64
 import json
 from collections.abc import Callable, Iterator
+from functools import partial
 from threading import Event, Thread, get_ident
 from time import monotonic
 from typing import Any
@@ -15,7 +16,7 @@ from app.service.auth import credential_cache
 from app.service.auth.credential_cache import Authenticator
 from app.service.auth.oidc import jwks as provider_module
 from app.service.auth.oidc.http_json import MOST_BYTES, RETRIED_SECONDS
-from app.service.auth.oidc.jwks import KEPT_SECONDS, PROVOKED_SECONDS, RENEWED_SECONDS
+from app.service.auth.oidc.jwks import KEPT_SECONDS, PROVOKED_SECONDS, RENEWED_SECONDS, fetch_key_set
 from app.service.auth.oidc.jwks import JwksCache as Keys
 from app.settings import Settings
 from tests.conftest import Ledger, open_ledger
@@ -45,7 +46,7 @@ def later(monkeypatch: pytest.MonkeyPatch) -> Later:
 def _keys(provider: IdentityProvider, **changed: Any) -> Keys:  # noqa: ANN401 - settings
     terms = Settings(**provider.settings(**changed)).openid
     assert terms is not None
-    return Keys(terms)
+    return Keys(partial(fetch_key_set, terms))
 
 
 def test_keys_are_fetched_once_for_many_tokens(provider: IdentityProvider, later: Later) -> None:

@@ -169,10 +169,25 @@ def archive_account(account_id: str, context: ContextDep, body: ChangeArchive | 
     return ArchivedAccount.of(metadata.archive_account(context, account_id, body.reason if body else None))
 
 
-@routes.change("/accounts/{account_id}/unarchive", "Unarchive an account", *WRITE_ERRORS, "not_found", tag="accounts")
-def unarchive_account(account_id: str, context: ContextDep, body: ChangeArchive | None = None) -> ArchivedAccount:
-    """Show an archived account in lists again, and allow what archiving it prevented."""
-    return ArchivedAccount.of(metadata.unarchive_account(context, account_id, body.reason if body else None))
+@routes.post(
+    "/accounts/{account_id}/unarchive",
+    summary="Unarchive an account",
+    tags=["accounts"],
+    response_model=ArchivedAccount,
+    responses={
+        202: {"model": Proposal, "description": "Proposed: it is unarchived when another person approves it"},
+        **responses(*WRITE_ERRORS, "not_found"),
+    },
+)
+def unarchive_account(account_id: str, context: ContextDep, body: ChangeArchive | None = None) -> Response:
+    """Show an archived account in lists again, and allow what archiving it prevented.
+
+    Where two persons raise a limit, two unarchive a population or budget: it is proposed (202).
+    """
+    result = metadata.unarchive_account(context, account_id, body.reason if body else None)
+    if isinstance(result, DomainProposal):
+        return Response(Proposal.of(result).model_dump_json(), HTTPStatus.ACCEPTED, media_type="application/json")
+    return Response(ArchivedAccount.of(result).model_dump_json(), media_type="application/json")
 
 
 @routes.read(

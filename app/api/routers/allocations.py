@@ -1,11 +1,15 @@
 """Allocations of accounts, and the plans that wait for them."""
 
+from http import HTTPStatus
+
 from fastapi import Request, Response
 
 from app.api.problems import COSTING_ERRORS, READ_ERRORS, WRITE_ERRORS, responses
 from app.api.route import ContextDep, IfMatch, etag_response, router
 from app.api.schemas.allocations import AccountAllocation, ReplaceAllocation
+from app.api.schemas.proposals import Proposal
 from app.api.schemas.queues import AccountQueue, PreviewWait, WaitPreview
+from app.ledger.proposals import Proposal as DomainProposal
 from app.service.governance import allocations
 from app.service.scheduling import requests, what_if
 
@@ -23,17 +27,23 @@ def get_allocation(account_id: str, request: Request, context: ContextDep) -> Re
     "/accounts/{account_id}/allocation",
     summary="Replace the allocation of an account",
     response_model=AccountAllocation,
-    responses=responses(*WRITE_ERRORS, "not_found", "precondition_required", "precondition_failed"),
+    responses={
+        201: {"model": Proposal, "description": "Proposed: another person approves it."},
+        **responses(*WRITE_ERRORS, "not_found", "precondition_required", "precondition_failed"),
+    },
 )
 def replace_allocation(
     account_id: str, body: ReplaceAllocation, context: ContextDep, if_match: IfMatch = None
 ) -> Response:
     """Replace how an account shares out its limit. What is reserved stays reserved; the limit stays as it is.
 
-    An account with an allocation admits steps of plans only.
+    An account with an allocation admits steps of plans only. An allocation that may unlock the limit earlier is
+    proposed instead (201).
     """
     terms = None if body.allocation is None else body.allocation.domain(context.lapsed_by)
     record = allocations.replace_allocation(context, account_id, terms, body.reason, if_match)
+    if isinstance(record, DomainProposal):
+        return Response(Proposal.of(record).model_dump_json(), HTTPStatus.CREATED, media_type="application/json")
     content = AccountAllocation.of(record).model_dump_json()
     return Response(content, headers={"ETag": record.tag}, media_type="application/json")
 

@@ -30,6 +30,7 @@ KEY_EXAMPLE: dict[str, Any] = {
     "expires_at": "2027-11-21T09:00:00Z",
     "revoked_at": "2026-12-01T08:00:00Z",
     "last_used_at": "2026-11-21T09:30:00Z",
+    "single_use": False,
 }
 
 
@@ -47,9 +48,15 @@ class CreateApiKey(Body):
     )
     expires_at: Timestamp | None = Field(default=None, description="Null: it never expires.")
 
+    single_use: bool = Field(
+        default=False,
+        description="For one run of a trainer: the run that is the scope, or the first that the key registers under "
+        "it. When the run has ended, the key is no longer valid. Needs `scope` and `expires_at`.",
+    )
+
     def terms(self) -> KeyTerms:
         """Convert to the domain."""
-        return KeyTerms(self.role, self.name, self.scope, self.expires_at)
+        return KeyTerms(self.role, self.name, self.scope, self.expires_at, self.single_use)
 
 
 class RotateApiKey(Body):
@@ -87,6 +94,7 @@ class ApiKey(Output):
     expires_at: datetime | None
     revoked_at: datetime | None
     last_used_at: datetime | None = Field(description="Accurate to about a minute.")
+    single_use: bool = Field(description="Whether the key is for one run; its scope, when it is registered.")
 
 
 class CreatedApiKey(ApiKey):

@@ -103,7 +103,8 @@ class Proposal(Output):
     account: str | None = Field(validation_alias="account_id", description="Null: the organisation itself.")
     proposed: dict[str, Any] = Field(
         description="By kind: a new limit or policy and the revision that it replaces; the limit of a run; a new "
-        "population; or the quarantined accounts and reasons."
+        "population; the quarantined accounts and reasons; a new allocation and its revision; or the path of an "
+        "archived account."
     )
     status: ProposalStatus
     reason: str

@@ -11,7 +11,7 @@ from app.ledger.permissions import KeyRecord
 from app.persistence.repositories.expressions import RecordTable, owned_by
 from app.persistence.repositories.locks import within
 from app.persistence.repositories.organisations import owner_is_here
-from app.persistence.tables import api_keys, sessions, sign_in_links
+from app.persistence.tables import api_keys, runs, sessions, sign_in_links
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +54,9 @@ _LINKS = RecordTable(sign_in_links, SignInLinkRecord)
 
 # Built once: every request executes one of them.
 _MANY = select(*_KEYS.columns).where(api_keys.c.id.in_(bindparam("of_keys", expanding=True)), owner_is_here(api_keys))
+_ENDED_RUNS = select(runs.c.account_id, runs.c.ended_at).where(
+    runs.c.account_id.in_(bindparam("of_runs", expanding=True)), runs.c.ended_at.is_not(None)
+)
 _MANY_SESSIONS = select(*_SESSIONS.columns).where(
     sessions.c.id.in_(bindparam("of_sessions", expanding=True)), owner_is_here(sessions)
 )
@@ -67,6 +70,11 @@ def add(tx: Connection, key: KeyRecord) -> None:
 def find(tx: Connection, key_id: str) -> KeyRecord | None:
     """Find a key of any organisation on this database by id."""
     return find_many(tx, [key_id]).get(key_id)
+
+
+def is_token_used(tx: Connection, organisation_id: str, token_hash: bytes) -> bool:
+    """Check whether a token that is exchanged once only was exchanged for a key."""
+    return tx.execute(_KEYS.select(organisation_id, token_hash=token_hash)).one_or_none() is not None
 
 
 def find_many(tx: Connection, key_ids: Iterable[str]) -> dict[str, KeyRecord]:
@@ -97,6 +105,19 @@ def keys_named(tx: Connection, organisation_id: str, name: str) -> list[KeyRecor
 def change(tx: Connection, key: KeyRecord, **values: datetime) -> None:
     """Write when a key expires or was revoked."""
     tx.execute(_KEYS.update(key.organisation_id, key.id).values(**values))
+
+
+def set_scope(tx: Connection, key: KeyRecord, scope: str) -> None:
+    """Write the account to which a key is limited."""
+    tx.execute(_KEYS.update(key.organisation_id, key.id).values(scope_id=scope))
+
+
+def ended_runs(tx: Connection, keys: Iterable[KeyRecord]) -> dict[str, datetime]:
+    """Get when the runs of single-use keys ended, by the id of the run; nothing of other runs."""
+    bound = [key.scope for key in keys if key.single_use and key.scope is not None]
+    if not bound:
+        return {}
+    return {row.account_id: row.ended_at for row in tx.execute(_ENDED_RUNS, {"of_runs": bound})}
 
 
 def save_last_used(tx: Connection, when: Mapping[tuple[str, str], datetime]) -> None:

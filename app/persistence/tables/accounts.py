@@ -2,6 +2,7 @@
 
 from sqlalchemy import (
     BigInteger,
+    Boolean,
     CheckConstraint,
     Column,
     Float,
@@ -68,8 +69,12 @@ api_keys = owned_table(
     Column("expires_at", UtcDateTime),
     Column("revoked_at", UtcDateTime),
     Column("last_used_at", UtcDateTime),
+    Column("single_use", Boolean, nullable=False),
+    *digest_column("token_hash", nullable=True),
     UniqueConstraint("id"),
+    UniqueConstraint("organisation_id", "token_hash"),
     organisation_foreign_key(),
+    single_use_complete="NOT single_use OR (scope_id IS NOT NULL AND expires_at IS NOT NULL)",
 )
 
 accounts = owned_table(

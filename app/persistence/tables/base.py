@@ -176,9 +176,9 @@ def enum_column(name: str, length: int, values: type[StrEnum], *, nullable: bool
     return _checked(name, String(length), f"{name} IN ({known})", "known", nullable=nullable)
 
 
-def digest_column(name: str, kind: Sha256Hex | LargeBinary = _SHA256) -> Checked:
+def digest_column(name: str, kind: Sha256Hex | LargeBinary = _SHA256, *, nullable: bool = False) -> Checked:
     """Build a column of sha256 hashes, which Python has as bytes or as hexadecimal digits."""
-    return _checked(name, kind, f"length({name}) = 32", "is_sha256")
+    return _checked(name, kind, f"length({name}) = 32", "is_sha256", nullable=nullable)
 
 
 def _checked(name: str, kind: Any, condition: str, suffix: str, *, nullable: bool = False, **options: Any) -> Checked:  # noqa: ANN401 - Column's

@@ -4,7 +4,7 @@ An archived account is read-only: a run must have ended before, and no run, budg
 no step has to ask whether it is charged to an archived account.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Final
 
@@ -12,13 +12,14 @@ from sqlalchemy import Connection
 
 from app.ledger.account_records import AccountRecord
 from app.ledger.accounts import Account, AccountKind
-from app.ledger.audit import AuditAction
-from app.ledger.errors import AccountArchivedError, AccountStateConflictError
+from app.ledger.errors import AccountArchivedError, AccountStateConflictError, PreconditionFailedError
 from app.ledger.metadata import ARCHIVALS, METADATA_CHANGES, UNARCHIVALS
 from app.ledger.permissions import Permission
-from app.persistence.repositories import account_metadata, overview_queries
+from app.ledger.proposals import Proposal, ProposalKind
+from app.persistence.repositories import account_metadata, accounts, overview_queries
 from app.service.accounts.lookup import find_account, find_of_kind, require_every_budget
 from app.service.auth.request_context import RequestContext
+from app.service.change_control import one_person_suffices, propose_once
 from app.service.idempotency import run_effect
 
 _NEEDED: Final = {
@@ -60,30 +61,72 @@ def archive_account(
         AccountStateConflictError: a run that has not ended is charged to it.
     """
 
-    def archive(tx: Connection, found: AccountRecord) -> None:
-        unfinished, counts = overview_queries.unfinished_runs(tx, context.organisation_id, found.account.id, 1)
-        if unfinished:
-            number, first = sum(counts.values()), unfinished[0]
-            others = f", one of {number}," if number > 1 else ""
-            raise AccountStateConflictError(
-                f"The run {first.path} ({first.id}){others} has not ended, and what is archived takes no steps. "
-                "Complete or abort it first.",
-                runs=number,
-            )
-        account_metadata.set_archived(tx, context.organisation_id, found.account.id, context.now)
+    def effect(tx: Connection) -> tuple[Account, datetime | None]:
+        found, archived_at = _changeable(tx, context, account)
+        own = found.account
+        if archived_at is not None:
+            return own, archived_at
+        _require_ended_runs(tx, context, own)
+        account_metadata.set_archived(tx, context.organisation_id, own.id, context.now)
+        before, after = {"archived": False}, {"path": own.path, "archived": True}
+        context.record(tx, ARCHIVALS[own.kind], own.id, before, after, reason)
+        return own, context.now
 
-    return _change_archive(context, account, archive, ARCHIVALS, reason, archived=True)
+    return run_effect(context, effect)
+
+
+def _require_ended_runs(tx: Connection, context: RequestContext, account: Account) -> None:
+    unfinished, counts = overview_queries.unfinished_runs(tx, context.organisation_id, account.id, 1)
+    if unfinished:
+        number, first = sum(counts.values()), unfinished[0]
+        others = f", one of {number}," if number > 1 else ""
+        raise AccountStateConflictError(
+            f"The run {first.path} ({first.id}){others} has not ended, and what is archived takes no steps. "
+            "Complete or abort it first.",
+            runs=number,
+        )
 
 
 def unarchive_account(
     context: RequestContext, account: str, reason: str | None = None
-) -> tuple[Account, datetime | None]:
-    """Make an archived account usable again; repeated, it changes nothing."""
+) -> tuple[Account, datetime | None] | Proposal:
+    """Make an archived account usable again, or propose it; repeated, it changes nothing.
 
-    def unarchive(tx: Connection, found: AccountRecord) -> None:
-        account_metadata.set_archived(tx, context.organisation_id, found.account.id, None)
+    What a population or budget has left may be spent again, so this takes two persons where raising its limit does. A
+    run that is archived has ended.
+    """
 
-    return _change_archive(context, account, unarchive, UNARCHIVALS, reason, archived=False)
+    def effect(tx: Connection) -> tuple[Account, datetime | None] | Proposal:
+        found, archived_at = _changeable(tx, context, account)
+        own = found.account
+        if archived_at is None:
+            return own, None
+        path = [record.account for record in accounts.path_of(tx, context.organisation_id, own.id)]
+        if own.kind is AccountKind.RUN or one_person_suffices(context, path):
+            _unarchive(tx, context, own, reason)
+            return own, None
+        why = reason or f"{own.path} is needed again."
+        return propose_once(tx, context, ProposalKind.UNARCHIVAL, own.id, {"path": own.path}, why)
+
+    return run_effect(context, effect)
+
+
+def approve_unarchival(tx: Connection, context: RequestContext, proposal: Proposal) -> None:
+    """Unarchive the account of a proposal; the transaction has locked the organisation.
+
+    Raises:
+        PreconditionFailedError: it is not archived any more.
+    """
+    found, archived_at = _changeable(tx, context, proposal.subject)
+    if archived_at is None:
+        raise PreconditionFailedError(f"{found.account.path} is not archived any more. Reject this proposal.")
+    _unarchive(tx, context, found.account, proposal.reason)
+
+
+def _unarchive(tx: Connection, context: RequestContext, account: Account, reason: str | None) -> None:
+    account_metadata.set_archived(tx, context.organisation_id, account.id, None)
+    before, after = {"archived": True}, {"path": account.path, "archived": False}
+    context.record(tx, UNARCHIVALS[account.kind], account.id, before, after, reason)
 
 
 def require_unarchived(tx: Connection, context: RequestContext, account_id: str) -> None:
@@ -97,26 +140,10 @@ def require_unarchived(tx: Connection, context: RequestContext, account_id: str)
         )
 
 
-def _change_archive(
-    context: RequestContext,
-    account: str,
-    change: Callable[[Connection, AccountRecord], None],
-    actions: Mapping[AccountKind, AuditAction],
-    reason: str | None,
-    *,
-    archived: bool,
-) -> tuple[Account, datetime | None]:
-    def effect(tx: Connection) -> tuple[Account, datetime | None]:
-        found = find_account(tx, context, account)
-        require_every_budget(tx, context, found.account.id)
-        kind, account_id = found.account.kind, found.account.id
-        context.require_permission(_NEEDED[kind])
-        stored = account_metadata.find_many(tx, context.organisation_id, [account_id])[account_id]
-        if (stored.archived_at is not None) != archived:
-            change(tx, found)
-            before, after = {"archived": not archived}, {"path": found.account.path, "archived": archived}
-            context.record(tx, actions[kind], account_id, before, after, reason)
-            return found.account, context.now if archived else None
-        return found.account, stored.archived_at
-
-    return run_effect(context, effect)
+def _changeable(tx: Connection, context: RequestContext, account: str) -> tuple[AccountRecord, datetime | None]:
+    """Find an account that the caller may archive and unarchive, and since when it is archived."""
+    found = find_account(tx, context, account)
+    require_every_budget(tx, context, found.account.id)
+    context.require_permission(_NEEDED[found.account.kind])
+    stored = account_metadata.find_many(tx, context.organisation_id, [found.account.id])[found.account.id]
+    return found, stored.archived_at

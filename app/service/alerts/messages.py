@@ -244,17 +244,19 @@ _DECISIONS: Final = {
 def _subject(payload: Mapping[str, Any]) -> str:
     """Name what a proposal is about."""
     proposed, path = payload["proposed"], payload.get("account_path") or "the organisation"
-    match ProposalKind(payload["kind"]):
-        case ProposalKind.LIMIT:
-            return f"{_limit(proposed['limit'])} for {path}"
-        case ProposalKind.RUN:
-            return f"the run {path}"
-        case ProposalKind.POLICY:
-            return f"a looser policy for {path}"
-        case ProposalKind.POPULATION:
-            return f"the population {proposed['name']} with {_limit(proposed['limit'])}"
-        case ProposalKind.QUARANTINE:
-            return f"to lift the quarantine of {path}"
+    kind = ProposalKind(payload["kind"])
+    if kind is ProposalKind.POPULATION:
+        return f"the population {proposed['name']} with {_limit(proposed['limit'])}"
+    return f"{_limit(proposed['limit'])} for {path}" if kind is ProposalKind.LIMIT else _SUBJECTS[kind].format(path)
+
+
+_SUBJECTS: Final = {
+    ProposalKind.RUN: "the run {}",
+    ProposalKind.POLICY: "a looser policy for {}",
+    ProposalKind.QUARANTINE: "to lift the quarantine of {}",
+    ProposalKind.ALLOCATION: "to unlock the limit of {} earlier",
+    ProposalKind.UNARCHIVAL: "to unarchive {}",
+}
 
 
 def _limit(limit: Mapping[str, Any]) -> str:

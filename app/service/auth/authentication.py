@@ -16,7 +16,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from app.ledger.audit import Actor, AuditAction, AuditEvent
 from app.ledger.errors import AuthenticationError, LedgerError, NameTakenError
 from app.ledger.names import check_name
-from app.ledger.permissions import KeyRecord, Role
+from app.ledger.permissions import KeyRecord, Role, is_for_new_run
 from app.persistence.database import ALL_TENANTS, Database, error_summary
 from app.persistence.repositories import api_keys, organisations
 from app.persistence.repositories.audit import record_event
@@ -29,6 +29,10 @@ CLI_ACTOR = Actor("cli")
 """The actor of commands; the operating system knows which person ran them."""
 
 
+WORKLOAD_PREFIX = "workload:"
+"""Of the actors of workloads, which create their own keys; the name of the issuer and the token's subject follow."""
+
+
 @dataclass(frozen=True, slots=True)
 class Principal:
     """An authenticated caller.
@@ -38,6 +42,7 @@ class Principal:
         placement: the database that has the organisation.
         scope: the account to which the role is bound, with its descendants; None: the whole organisation.
         expires_at: end of the key or token; None: never.
+        single_use: whether the key is for one run.
     """
 
     organisation_id: str
@@ -46,6 +51,12 @@ class Principal:
     placement: str = DEFAULT_PLACEMENT
     scope: str | None = None
     expires_at: datetime | None = None
+    single_use: bool = False
+
+    @property
+    def registers_run(self) -> bool:
+        """Whether this is a single-use key that has not registered its run yet."""
+        return is_for_new_run(self.scope, single_use=self.single_use)
 
 
 def create_organisation(db: Database, name: str, now: datetime, everywhere: Collection[Database] = ()) -> str:
@@ -83,10 +94,14 @@ def add_organisation(tx: Connection, organisation_id: str, name: str, now: datet
 
 
 class KeyRefusedError(AuthenticationError):
-    """Refusal of a stored key: "revoked", "expired" or "wrong_secret"."""
+    """Refusal of a stored key: "revoked", "expired", "used" or "wrong_secret"."""
 
     def __init__(self, key: KeyRecord, why: str) -> None:
-        words = {"revoked": "This API key was revoked.", "expired": "This API key has expired."}
+        words = {
+            "revoked": "This API key was revoked.",
+            "expired": "This API key has expired.",
+            "used": "This API key was for one run, which has ended.",
+        }
         super().__init__(words.get(why, "This API key is not known here."))
         self.tried = FailedAttempt(AuditAction.API_KEY_AUTHENTICATION_FAILED, key.organisation_id, key.id)
         self.why = why
@@ -119,11 +134,12 @@ def authenticate(
         raise AuthenticationError("Send an API key: `Authorization: Bearer key_….…`.")
     with db.read(ALL_TENANTS) as tx:
         record = api_keys.find(tx, key_id)
+        ended = {} if record is None else api_keys.ended_runs(tx, [record])
     stored = record.secret_hash if record else bytes(32)
     matches = hmac.compare_digest(stored, secret_hash(secret))
     if record is None:
         raise AuthenticationError("This API key is not known here.")
-    why = record.invalid_reason(now) if matches else "wrong_secret"
+    why = record.invalid_reason(now, ended.get(record.scope or "")) if matches else "wrong_secret"
     if why is not None:
         raise KeyRefusedError(record, why)
     return principal_of(record, placement)
@@ -131,7 +147,10 @@ def authenticate(
 
 def principal_of(record: KeyRecord, placement: str) -> Principal:
     """Build the principal of an API key."""
-    return Principal(record.organisation_id, record.id, Role(record.role), placement, record.scope, record.expires_at)
+    return Principal(
+        *(record.organisation_id, record.id, Role(record.role), placement),
+        *(record.scope, record.expires_at, record.single_use),
+    )
 
 
 def secret_hash(secret: str) -> bytes:

@@ -1,9 +1,7 @@
 """Cache authenticated callers, so that most requests need no query."""
 
-import asyncio
 import hashlib
-import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from time import monotonic
@@ -28,11 +26,13 @@ from app.service.auth.authentication import (
 )
 from app.service.auth.circuit_breaker import CircuitBreakers
 from app.service.auth.oidc.config import OidcConfig
-from app.service.auth.oidc.http_json import RETRIED_SECONDS
-from app.service.background import repeat, run_detached
+from app.service.auth.workload.config import WorkloadIssuer
+from app.service.background import repeat
 
 if TYPE_CHECKING:
     from app.service.auth.oidc.identities import OidcAuthenticator
+    from app.service.auth.oidc.jwks import JwksCache
+    from app.service.auth.workload.authenticator import WorkloadAuthenticator
 
 CACHE_SECONDS = 1.0
 """Lifetime of a cached caller: a revoked key can work for this long."""
@@ -48,8 +48,6 @@ USE_WRITTEN_SECONDS = 60.0
 
 MOST_CALLERS = 10_000
 """Size of the cache."""
-
-_logger = logging.getLogger(__name__)
 
 
 @dataclass
@@ -75,18 +73,32 @@ class _Known:
 class Authenticator:
     """Authenticate callers and cache them; the default placement comes first."""
 
-    def __init__(self, databases: Mapping[str, Database], openid: OidcConfig | None = None) -> None:
+    def __init__(
+        self,
+        databases: Mapping[str, Database],
+        openid: OidcConfig | None = None,
+        workload_issuers: Sequence[WorkloadIssuer] = (),
+    ) -> None:
         self._breakers = CircuitBreakers(databases)
         self._known: dict[bytes, _Known] = {}
         self._ever: LruCache[bytes, bool] = LruCache(MOST_CALLERS)
         self._failures = FailedAttemptLog()
         self.oidc: Final = None if openid is None else _oidc_authenticator(openid, self._breakers, self._failures)
+        self.workloads: Final = _workload_authenticator(workload_issuers, self._breakers, self._failures)
+
+    def key_sets(self) -> "Mapping[str, JwksCache]":
+        """Get the cached signing keys of all issuers of tokens, by the name of a background task."""
+        found = {} if self.oidc is None else {"openid": self.oidc.jwks}
+        issuers = {} if self.workloads is None else self.workloads.key_sets
+        return found | {f"workload-issuer:{name}": keys for name, keys in issuers.items()}
 
     def find(self, authorization: str | None) -> Principal | None:
         """Get the cached caller of a header; None: not in the cache."""
         known = self._known.get(_fingerprint(authorization))
         now = monotonic()
         if known is None or now - known.seen_at >= CACHE_SECONDS:
+            return None
+        if known.caller.registers_run:  # any replica may have registered its run since
             return None
         ends = known.caller.expires_at
         if ends is not None and self._breakers[known.caller.placement].db.clock.now() >= ends:
@@ -141,17 +153,6 @@ class Authenticator:
         failure = f"The keys of the placement {placement} could not be looked up"
         await repeat("keys", failure, LOOK_SECONDS, lambda: self.refresh(placement))
 
-    async def run_jwks_refresh(self) -> None:
-        """Refresh the provider's signing keys until cancelled."""
-        while self.oidc is not None:
-            try:
-                await run_detached(self.oidc.jwks.renew)
-            except LedgerUnavailableError:  # a request fetches them already
-                pass
-            except Exception:
-                _logger.exception("The keys of the identity provider could not be fetched")
-            await asyncio.sleep(RETRIED_SECONDS)
-
     def refresh(self, placement: str) -> None:
         """Look up a placement's cached callers again, and write the use of keys."""
         asked = monotonic()
@@ -173,6 +174,7 @@ class Authenticator:
         now = db.clock.now()
         with db.read(ALL_TENANTS) as tx:
             keys = api_keys.find_many(tx, {known.caller.actor for known in here.values() if known.session is None})
+            run_ends = api_keys.ended_runs(tx, keys.values())
             ids = [known.session.id for known in here.values() if known.session]
             signed_in = sessions.look_up(tx, ids, placement, now)
         for header, known in here.items():
@@ -180,8 +182,8 @@ class Authenticator:
                 caller = self._caller_of_session(known, signed_in.get(known.session.id))
             else:
                 record = keys.get(known.caller.actor)
-                valid = record if record is not None and record.invalid_reason(now) is None else None
-                caller = None if valid is None else principal_of(valid, placement)
+                why = "unknown" if record is None else record.invalid_reason(now, run_ends.get(record.scope or ""))
+                caller = None if record is None or why is not None else principal_of(record, placement)
             self._renew(header, known, caller, asked)
         self._write_use(db, [known for known in here.values() if known.thumbprint is None], asked, now)
 
@@ -273,6 +275,16 @@ def _oidc_authenticator(
     from app.service.auth.oidc.identities import OidcAuthenticator  # noqa: PLC0415 - as said
 
     return OidcAuthenticator(terms, breakers, failures)
+
+
+def _workload_authenticator(
+    issuers: Sequence[WorkloadIssuer], breakers: CircuitBreakers, failures: FailedAttemptLog
+) -> "WorkloadAuthenticator | None":
+    if not issuers:
+        return None
+    from app.service.auth.workload.authenticator import WorkloadAuthenticator  # noqa: PLC0415 - as above
+
+    return WorkloadAuthenticator(issuers, breakers, failures)
 
 
 def _fingerprint(authorization: str | None) -> bytes:

@@ -85,12 +85,18 @@ class RequestLimits:
     Attributes:
         keys: requests, by the id of the key.
         anonymous: requests without a known key, by address.
+        exchanges: exchanged tokens, by workload; each makes a key, which stays in the audit log for ever.
         sign_ins: new sessions, by key or person; each stays in the audit log for ever.
         sign_ins_tried: login attempts, by address.
     """
 
     def __init__(
-        self, keys_per_second: float, keys_burst: int, failures_per_second: float, sign_ins_per_minute: float
+        self,
+        keys_per_second: float,
+        keys_burst: int,
+        failures_per_second: float,
+        sign_ins_per_minute: float,
+        exchanges_per_minute: float = 0,
     ) -> None:
         at_once = math.ceil(sign_ins_per_minute * SIGN_INS_MINUTES) or 1
         self.keys = TokenBuckets(
@@ -104,6 +110,11 @@ class RequestLimits:
             failures_per_second,
             math.ceil(failures_per_second * STRANGERS_SECONDS) or 1,
             "Too many requests without a valid key from this address. Retry the request shortly.",
+        )
+        self.exchanges = TokenBuckets(
+            exchanges_per_minute / 60,
+            math.ceil(exchanges_per_minute * SIGN_INS_MINUTES) or 1,
+            "This workload has exchanged too many tokens. Keep the key until it expires, or wait.",
         )
         self.sign_ins = TokenBuckets(
             sign_ins_per_minute / 60,

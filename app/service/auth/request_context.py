@@ -2,15 +2,15 @@
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from sqlalchemy import Connection
 
 from app.ledger.audit import SERVICE, Actor, AuditAction, AuditEvent
 from app.ledger.errors import InsufficientScopeError
-from app.ledger.permissions import PERMISSIONS, Permission, Role, holders
+from app.ledger.permissions import PERMISSIONS, RUN_PREFIX, Permission, Role, holders
 from app.persistence.clock import Moment
 from app.persistence.database import Database
 from app.persistence.repositories.audit import record_event
@@ -18,6 +18,9 @@ from app.service.auth.authentication import CLI_ACTOR, Principal
 from app.service.costing import CostNotReadyError, PrecomputedCosts
 
 T = TypeVar("T")
+
+_OF_NEW_RUN: Final = frozenset({Permission.LEDGER_READ, Permission.RUN_MANAGE})
+"""Permissions of a single-use key before its run is registered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +109,12 @@ class RequestContext:
                 required_permission=str(needed),
                 required_roles=allowed,
             )
+        if self.principal.registers_run and needed not in _OF_NEW_RUN:
+            raise InsufficientScopeError(
+                "This key is for one run, and has registered none yet. Register the run first.",
+                required_permission=str(needed),
+                scope=self.principal.scope,
+            )
         if whole_organisation and self.principal.scope is not None:
             raise InsufficientScopeError(
                 f"This concerns the whole organisation; your role is limited to {self.principal.scope} only.",
@@ -113,8 +122,21 @@ class RequestContext:
                 scope=self.principal.scope,
             )
 
+    def bound_to(self, run_id: str) -> "RequestContext":
+        """Get the context of a single-use key after it has registered a run, or this one of another caller."""
+        if not self.principal.single_use:
+            return self
+        return replace(self, principal=replace(self.principal, scope=run_id))
+
     def require_scope(self, path: Collection[str]) -> None:
-        """Raise InsufficientScopeError if the role's account is not in the path of an object."""
+        """Raise InsufficientScopeError if the role's account is not in the path of an object.
+
+        A key that is to register a run reaches no other run.
+        """
+        if self.principal.registers_run and any(each.startswith(RUN_PREFIX) for each in path):
+            raise InsufficientScopeError(
+                "This key is for the run that it registers, and for no other one.", scope=self.principal.scope
+            )
         if self.principal.scope is not None and self.principal.scope not in path:
             raise InsufficientScopeError(
                 f"Your role is limited to {self.principal.scope} only, and this lies elsewhere.",

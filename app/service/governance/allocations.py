@@ -14,16 +14,19 @@ from app.ledger.allocation import (
     Share,
     Unlock,
     UnlockOverTime,
+    allocation_of,
     facts_of,
+    unlocks_earlier,
 )
 from app.ledger.audit import AuditAction
-from app.ledger.errors import InvalidInputError
+from app.ledger.errors import InvalidInputError, PreconditionFailedError
 from app.ledger.permissions import Permission
+from app.ledger.proposals import Proposal, ProposalKind
 from app.persistence.repositories import account_writes, accounts
 from app.service.accounts.locked_limits import Unlocked, read_unlocked
 from app.service.accounts.lookup import find_parent
 from app.service.auth.request_context import RequestContext
-from app.service.change_control import require_if_match
+from app.service.change_control import one_person_suffices, propose_once, require_if_match
 from app.service.idempotency import run_effect
 
 
@@ -102,35 +105,64 @@ def find_allocation(tx: Connection, context: RequestContext, account: Account) -
 
 def replace_allocation(
     context: RequestContext, account: str, terms: AllocationTerms | None, reason: str, tag: str | None
-) -> AllocationRecord:
+) -> AllocationRecord | Proposal:
     """Replace the allocation of a population or budget; `terms` None removes it, `tag` is the value of If-Match.
 
-    An equal one is neither written nor recorded. Nothing that is reserved already is taken back.
+    An equal one is neither written nor recorded. Nothing that is reserved already is taken back. One that unlocks the
+    limit earlier is proposed, unless one person may raise limits.
 
     Raises:
         PreconditionRequiredError: If-Match is missing.
         PreconditionFailedError: the allocation has changed.
-        InvalidInputError: a value is out of range, a rule is not a population's, or a share is not of a budget
-            directly under a sequential account.
+        InvalidInputError: another proposal is open, a value is out of range, a rule is not a population's, or a share
+            is not of a budget directly under a sequential account.
     """
     context.require_permission(Permission.ACCOUNT_MANAGE)
 
-    def write(tx: Connection) -> AllocationRecord:
-        own = accounts.path_of(tx, context.organisation_id, find_parent(tx, context, account).account.id)[-1].account
+    def write(tx: Connection) -> AllocationRecord | Proposal:
+        found = find_parent(tx, context, account).account.id
+        path = [record.account for record in accounts.path_of(tx, context.organisation_id, found)]
+        own = path[-1]
         before = find_allocation(tx, context, own)
         require_if_match("allocation", before.tag, tag, allocation_revision=own.allocation_revision)
         wanted = None if terms is None else _allocation(tx, context, own, terms)
         if wanted == own.allocation:
             return before
-        after = replace(
-            own, allocation=wanted, allocation_revision=own.allocation_revision + 1, version=own.version + 1
-        )
-        account_writes.set_allocation(tx, context.organisation_id, after, context.now)
-        record = find_allocation(tx, context, after)
-        context.record(tx, AuditAction.ALLOCATION_REPLACED, own.id, before.facts(), record.facts(), reason)
-        return record
+        if unlocks_earlier(own.allocation, wanted) and not one_person_suffices(context, path):
+            facts = {"allocation": wanted and facts_of(wanted), "revision": own.allocation_revision}
+            return propose_once(tx, context, ProposalKind.ALLOCATION, own.id, facts, reason)
+        return _write(tx, context, before, wanted, reason)
 
     return run_effect(context, write)
+
+
+def approve_allocation(tx: Connection, context: RequestContext, proposal: Proposal) -> None:
+    """Apply a proposed allocation; the transaction has locked the organisation.
+
+    Raises:
+        PreconditionFailedError: the allocation has changed since the proposal.
+    """
+    own = accounts.path_of(tx, context.organisation_id, proposal.subject)[-1].account
+    facts = proposal.proposed
+    if own.allocation_revision != facts["revision"]:
+        raise PreconditionFailedError(
+            "The allocation was changed since this was proposed; reject the proposal, and let it be proposed anew.",
+            allocation_revision=own.allocation_revision,
+        )
+    wanted = None if facts["allocation"] is None else allocation_of(facts["allocation"])
+    _write(tx, context, find_allocation(tx, context, own), wanted, proposal.reason)
+
+
+def _write(
+    tx: Connection, context: RequestContext, before: AllocationRecord, wanted: Allocation | None, reason: str
+) -> AllocationRecord:
+    """Write an allocation and its audit event; the organisation is locked."""
+    own = before.account
+    after = replace(own, allocation=wanted, allocation_revision=own.allocation_revision + 1, version=own.version + 1)
+    account_writes.set_allocation(tx, context.organisation_id, after, context.now)
+    record = find_allocation(tx, context, after)
+    context.record(tx, AuditAction.ALLOCATION_REPLACED, own.id, before.facts(), record.facts(), reason)
+    return record
 
 
 def _allocation(tx: Connection, context: RequestContext, account: Account, terms: AllocationTerms) -> Allocation:

@@ -2,7 +2,7 @@
 
 import json
 import secrets
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Final
@@ -13,7 +13,7 @@ from app.ledger.audit import AuditAction, AuditFilter, digest
 from app.ledger.errors import InsufficientScopeError, InvalidInputError, NotFoundError, require_found
 from app.ledger.names import check_name
 from app.ledger.pages import Page, PageRequest
-from app.ledger.permissions import ISSUES, KeyRecord, Permission, Role
+from app.ledger.permissions import ISSUES, SINGLE_USE_ROLE, KeyRecord, Permission, Role, is_for_new_run
 from app.persistence.database import ALL_TENANTS, Database
 from app.persistence.repositories import api_keys, audit, organisations
 from app.service.accounts.lookup import find_account, require_every_budget, require_reach
@@ -26,6 +26,8 @@ SECRET_BYTES: Final = 32
 
 MOST_OVERLAP_SECONDS = 30 * 86_400
 """Maximum time for which a rotated key stays valid."""
+
+NO_FACTS: Final[Mapping[str, object]] = {}
 
 MOST_ROTATIONS: Final = 1_000_000
 """Bound of the query for one key's rotations."""
@@ -53,13 +55,15 @@ class IssuedKey:
 class KeyTerms:
     """The terms of a new key.
 
-    It applies at or under the account `scope`, an id or path; None: in the whole organisation.
+    It applies at or under the account `scope`, an id or path; None: in the whole organisation. A `single_use` key is
+    for one run: of its scope, or the one that it registers under it.
     """
 
     role: Role
     name: str | None = None
     scope: str | None = None
     expires_at: datetime | None = None
+    single_use: bool = False
 
 
 def key_audit_payload(key: KeyRecord) -> dict[str, object]:
@@ -69,7 +73,9 @@ def key_audit_payload(key: KeyRecord) -> dict[str, object]:
         "name": key.name,
         "role": key.role,
         "scope": key.scope,
+        "single_use": key.single_use,
         "secret_sha256": digest(key.secret_hash),
+        "token_sha256": key.token_hash and digest(key.token_hash),
         **{name: moment and moment.isoformat() for name, moment in ends.items()},
     }
 
@@ -82,7 +88,7 @@ def create_key(
     `organisation` is an id or a name. The key's id must be unique in all placements, `everywhere`.
     """
     terms = asked if isinstance(asked, KeyTerms) else KeyTerms(asked)
-    _require_future(terms, now)
+    _check_terms(terms, now)
     if terms.name is not None:
         check_name(terms.name)
     others = [other for other in everywhere if other is not db]
@@ -110,7 +116,7 @@ def issue_key(tx: Connection, context: RequestContext, terms: KeyTerms) -> Issue
 
     The caller's role must be allowed to issue the key's, and a key issues none that outlives it.
     """
-    _require_future(terms, context.now)
+    _check_terms(terms, context.now)
     terms = _with_scope_id(tx, context, terms)
     _require_lendable(tx, context, terms.role, terms.scope)
     _require_no_longer(tx, context, terms.expires_at)
@@ -124,9 +130,11 @@ def rotate_key(tx: Connection, context: RequestContext, key_id: str, overlap_sec
     Needs KEY_MANAGE and a role that may issue the key's, or is the key itself.
 
     Raises:
-        InvalidInputError: the key is revoked or expired.
+        InvalidInputError: the key is revoked or expired, or single-use.
     """
     old = _manageable(tx, context, key_id)
+    if old.single_use:  # two keys could register two runs
+        raise InvalidInputError(f"The key {key_id} is for one run, and has no successor; issue a new one.")
     trouble = old.invalid_reason(context.now)
     if trouble is not None:
         raise InvalidInputError(f"The key {key_id} is {trouble}; issue a new one.")
@@ -159,9 +167,17 @@ def revoke_key(
 
 
 def add_key(
-    tx: Connection, context: RequestContext, terms: KeyTerms, is_taken: Callable[[str], bool] = lambda _: False
+    tx: Connection,
+    context: RequestContext,
+    terms: KeyTerms,
+    is_taken: Callable[[str], bool] = lambda _: False,
+    token_hash: bytes | None = None,
+    facts: Mapping[str, object] = NO_FACTS,
 ) -> IssuedKey:
-    """Store a new key with a random secret, and record it in the audit log."""
+    """Store a new key with a random secret, and record it in the audit log with further facts.
+
+    `token_hash` is that of a token that is exchanged for it once only.
+    """
     secret, key_id = secrets.token_urlsafe(SECRET_BYTES), new_id("key", context.now)
     while is_taken(key_id):
         key_id = new_id("key", context.now)
@@ -175,10 +191,28 @@ def add_key(
         created_by=context.principal.actor,
         created_at=context.now,
         expires_at=terms.expires_at,
+        single_use=terms.single_use,
+        token_hash=token_hash,
     )
     api_keys.add(tx, record)
-    context.record(tx, AuditAction.API_KEY_CREATED, key_id, after=key_audit_payload(record))
+    context.record(tx, AuditAction.API_KEY_CREATED, key_id, after={**key_audit_payload(record), **facts})
     return IssuedKey(record, f"{key_id}.{secret}")
+
+
+def bind_to_run(tx: Connection, context: RequestContext, run_id: str) -> None:
+    """Limit the caller, if it is a single-use key, to the run that it registers; the organisation is locked.
+
+    Raises:
+        InsufficientScopeError: the key is for another run.
+    """
+    if not context.principal.single_use:
+        return
+    key = _found(tx, context, context.principal.actor)
+    if not is_for_new_run(key.scope, single_use=key.single_use):
+        raise InsufficientScopeError(f"This key is for the run {key.scope}, and registers no other one.")
+    api_keys.set_scope(tx, key, run_id)
+    after = key_audit_payload(replace(key, scope=run_id))
+    context.record(tx, AuditAction.API_KEY_BOUND, key.id, key_audit_payload(key), after)
 
 
 def _with_scope_id(tx: Connection, context: RequestContext, terms: KeyTerms) -> KeyTerms:
@@ -243,9 +277,20 @@ def _found(tx: Connection, context: RequestContext, key_id: str) -> KeyRecord:
     return require_found(found if ours else None, "key", key_id)
 
 
-def _require_future(terms: KeyTerms, now: datetime) -> None:
+def _check_terms(terms: KeyTerms, now: datetime) -> None:
+    """Refuse an expiry in the past, and incomplete terms of a single-use key."""
     if terms.expires_at is not None and terms.expires_at <= now:
         raise InvalidInputError("`expires_at` is in the past.")
+    if not terms.single_use:
+        return
+    if terms.role is not SINGLE_USE_ROLE:
+        raise InvalidInputError(
+            f"`single_use` is for the role {SINGLE_USE_ROLE}, which registers a run and authorizes its steps.",
+            field="single_use",
+        )
+    for name in ("scope", "expires_at"):
+        if getattr(terms, name) is None:
+            raise InvalidInputError(f"A key with `single_use` needs `{name}`.", field=name)
 
 
 def _require_no_longer(tx: Connection, context: RequestContext, expires_at: datetime | None) -> None:

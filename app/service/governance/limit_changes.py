@@ -19,8 +19,7 @@ from app.ledger.errors import (
 )
 from app.ledger.filters import Limit
 from app.ledger.limit_changes import is_lowered, is_raised, with_limit
-from app.ledger.permissions import PERMISSIONS, Permission
-from app.ledger.policies import effective
+from app.ledger.permissions import Permission
 from app.ledger.policy_checks import Size, require_limit_allowed, require_run, sources_of
 from app.ledger.proposals import Proposal, ProposalKind
 from app.ledger.tuning import Tuning, weights_under
@@ -31,7 +30,7 @@ from app.service.accounts.metadata import require_unarchived
 from app.service.accounts.spec import check_account_limit
 from app.service.alerts.alert_factory import threshold_alerts
 from app.service.auth.request_context import RequestContext
-from app.service.change_control import propose, require_if_match, require_none_open
+from app.service.change_control import one_person_suffices, propose, require_if_match, require_none_open
 from app.service.costing import PrecomputedCosts
 from app.service.governance.plan_revocation import revoke_plans
 from app.service.governance.run_approvals import find_excess, needs_approval
@@ -205,10 +204,7 @@ def single_approver_allowed(tx: Connection, context: RequestContext, path: Seque
     approval at registration with the new limit.
     """
     *above, own = path
-    if (
-        effective(sources_of(path)).approvers_to_raise_limit != 1
-        or Permission.PROPOSAL_APPROVE not in PERMISSIONS[context.principal.role]
-    ):
+    if not one_person_suffices(context, path):
         return False
     if own.kind is not AccountKind.RUN:
         return True

@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 
 from sqlalchemy import Connection
 
-from app.ledger.audit import AuditAction, canonical
+from app.ledger.audit import AuditAction
 from app.ledger.errors import InvalidInputError, PreconditionFailedError
 from app.ledger.permissions import Permission
 from app.ledger.policies import (
@@ -24,7 +24,7 @@ from app.ledger.proposals import Proposal, ProposalKind
 from app.persistence.repositories import account_writes, accounts, organisations
 from app.service.accounts.lookup import find_parent
 from app.service.auth.request_context import RequestContext
-from app.service.change_control import open_proposals, propose, require_if_match, require_none_open
+from app.service.change_control import propose_once, require_if_match
 from app.service.idempotency import run_effect
 
 
@@ -121,11 +121,7 @@ def approve_policy(tx: Connection, context: RequestContext, proposal: Proposal) 
 
 def _propose(tx: Connection, context: RequestContext, before: PolicyRecord, policy: Policy, reason: str) -> Proposal:
     facts = {"policy": facts_of(policy), "revision": before.revision}
-    for waiting in open_proposals(tx, context, before.account_id, {ProposalKind.POLICY}, limit=1):
-        if (waiting.payload, waiting.proposed_by) == (canonical(facts), context.principal.actor):
-            return waiting
-    require_none_open(tx, context, before.account_id, {ProposalKind.POLICY})
-    return propose(tx, context, ProposalKind.POLICY, before.account_id, facts, reason, before=before.facts())
+    return propose_once(tx, context, ProposalKind.POLICY, before.account_id, facts, reason, before=before.facts())
 
 
 def _apply(tx: Connection, context: RequestContext, before: PolicyRecord, policy: Policy, reason: str) -> PolicyRecord:

@@ -13,9 +13,11 @@ from app.ledger.proposals import Proposal, ProposalFilter, ProposalKind, Proposa
 from app.persistence.repositories import api_keys, proposals
 from app.service.accounts.create import approve_population
 from app.service.accounts.lookup import find_account, require_every_budget, require_reach
-from app.service.auth.authentication import CLI_ACTOR
+from app.service.accounts.metadata import approve_unarchival
+from app.service.auth.authentication import CLI_ACTOR, WORKLOAD_PREFIX
 from app.service.auth.request_context import RequestContext
 from app.service.change_control import close_proposal
+from app.service.governance.allocations import approve_allocation
 from app.service.governance.api_keys import rotation_lineage
 from app.service.governance.limit_changes import approve_limit
 from app.service.governance.policies import approve_policy
@@ -32,6 +34,8 @@ _APPLY: Final[Mapping[ProposalKind, Callable[[Connection, RequestContext, Propos
     ProposalKind.POLICY: approve_policy,
     ProposalKind.POPULATION: approve_population,
     ProposalKind.QUARANTINE: approve_lift,
+    ProposalKind.ALLOCATION: approve_allocation,
+    ProposalKind.UNARCHIVAL: approve_unarchival,
 }
 
 
@@ -177,9 +181,14 @@ def _require_decidable(tx: Connection, context: RequestContext, proposal: Propos
 
 
 def _require_other_person(tx: Connection, context: RequestContext, proposer: str) -> None:
-    """Refuse an approver that may be the proposer."""
+    """Refuse an approver that may be the proposer, or that is a machine."""
     approver = context.principal.actor
     ours, theirs = _issuers(tx, approver), _issuers(tx, proposer)
+    if any(each.startswith(WORKLOAD_PREFIX) for each in ours):
+        raise InsufficientScopeError(
+            "This key belongs to a workload, or was issued by one; it proposes, and persons approve.",
+            required_permission=str(Permission.PROPOSAL_APPROVE),
+        )
     # The command line has no issuer, but cannot approve its own proposal either.
     alike = approver == proposer or rotation_lineage(tx, context.organisation_id, ours) & theirs
     if alike or rotation_lineage(tx, context.organisation_id, theirs) & ours:

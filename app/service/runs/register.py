@@ -34,6 +34,7 @@ from app.service.accounts.spec import (
 )
 from app.service.auth.request_context import RequestContext
 from app.service.charging.requests import refusal_payload
+from app.service.governance.api_keys import bind_to_run
 from app.service.governance.run_approvals import (
     find_excess,
     largest,
@@ -100,7 +101,7 @@ def register_run(tx: Connection, context: RequestContext, registration: RunRegis
         context.record(tx, AuditAction.RUN_REFUSED, budget, after=refusal_payload(opened, registration.plan))
         return opened
     before.commit()
-    return read_run(tx, context, opened)
+    return read_run(tx, context.bound_to(opened), opened)
 
 
 def insert_run(tx: Connection, context: RequestContext, registration: RunRegistration) -> str | Refusal:
@@ -149,6 +150,8 @@ def insert_run(tx: Connection, context: RequestContext, registration: RunRegistr
         declared_steps_per_hour=registration.steps_per_hour,
     )
     runs.add(tx, context.organisation_id, run, context.now)
+    bind_to_run(tx, context, account.id)
+    context = context.bound_to(account.id)
     held = None if status is RunStatus.PENDING else _reserve_plan(tx, context, account.id, registration)
     if isinstance(held, Refusal):
         return held

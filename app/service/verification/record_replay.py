@@ -20,6 +20,7 @@ ENDING: Final = frozenset({"sessions", "sign_in_links"})
 
 _READ: Final[Mapping[tuple[str, str], Callable[[Any], Any]]] = {
     ("api_keys", "secret_hash"): digest,
+    ("api_keys", "token_hash"): digest,
     ("sessions", "secret_hash"): digest,
     ("sign_in_links", "secret_hash"): digest,
     ("receivers", "url"): digest,
@@ -86,6 +87,7 @@ def _policy(records: Records, entry: AuditEntry, after: Mapping[str, Any]) -> No
 
 def _key(records: Records, entry: AuditEntry, after: Mapping[str, Any]) -> None:
     given = {"name": after["name"], "role": after["role"], "scope_id": after["scope"]}
+    given |= {"single_use": after["single_use"], "token_hash": after["token_sha256"]}
     times = {name: _moment(after[name]) for name in ("expires_at", "revoked_at")}
     made = _creation(entry) if entry.action == AuditAction.API_KEY_CREATED else {}
     _row(records, "api_keys", entry.subject, **given, secret_hash=after["secret_sha256"], **times, **made)
@@ -205,6 +207,7 @@ def _attempt(records: Records, entry: AuditEntry, after: Mapping[str, Any]) -> N
 _HANDLERS: Final[Mapping[str, Callable[[Records, AuditEntry, Mapping[str, Any]], None]]] = {
     AuditAction.ORGANISATION_CREATED: _organisation,
     AuditAction.POLICY_REPLACED: _policy,
+    AuditAction.API_KEY_BOUND: _key,
     AuditAction.API_KEY_CREATED: _key,
     AuditAction.API_KEY_ROTATED: _key,
     AuditAction.API_KEY_REVOKED: _key,

@@ -2,6 +2,7 @@
 
 from epsilon_ledger._async_client import AsyncLedgerClient
 from epsilon_ledger._client import LedgerClient
+from epsilon_ledger._net.workload import TokenProvider, github_actions_token
 from epsilon_ledger._run.async_run import AsyncRun
 from epsilon_ledger._run.item_iterator import AsyncItemIterator, ItemIterator
 from epsilon_ledger._run.run import Run
@@ -332,6 +333,7 @@ __all__ = [
     "Statement",
     "StepAuthorization",
     "StepsAlreadyTakenError",
+    "TokenProvider",
     "TrainingCharge",
     "TrainingStateDict",
     "TreeAggregationEvent",
@@ -355,6 +357,7 @@ __all__ = [
     "epsilon_delta",
     "exponential",
     "gaussian",
+    "github_actions_token",
     "group_privacy",
     "laplace",
     "mixture_of_gaussians",

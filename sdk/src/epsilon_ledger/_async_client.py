@@ -1,5 +1,6 @@
 """The client for asyncio programs."""
 
+import os
 from collections.abc import Callable
 from functools import wraps
 from types import TracebackType
@@ -7,9 +8,10 @@ from typing import Concatenate, ParamSpec, Self, TypeVar
 
 import httpx2
 
-from epsilon_ledger._net.config import connection
+from epsilon_ledger._net.config import Credentials, connection
 from epsilon_ledger._net.http import open_async_transport
 from epsilon_ledger._net.transport import AsyncTransport
+from epsilon_ledger._net.workload import TokenProvider
 from epsilon_ledger._run import run_factory
 from epsilon_ledger._run.async_run import AsyncRun
 from epsilon_ledger._run.method_binding import async_client_method, async_list_method, set_signature
@@ -57,29 +59,34 @@ class AsyncLedgerClient:
     Args:
         url: as `LedgerClient`.
         api_key: as `LedgerClient`.
+        token_file: as `LedgerClient`.
+        token_provider: as `LedgerClient`; it is called in another thread.
         timeout: as `LedgerClient`.
         max_attempts: as `LedgerClient`.
         give_up_after: as `LedgerClient`.
         transport: as `LedgerClient`.
 
     Raises:
-        ConfigurationError: the address or the key is missing or invalid.
+        ConfigurationError: the address or the key is missing or invalid, or there are several credentials.
         ValueError: `max_attempts` is below 1.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - all but the address and the key by name
         self,
         url: str | None = None,
         api_key: str | None = None,
         *,
+        token_file: str | os.PathLike[str] | None = None,
+        token_provider: TokenProvider | None = None,
         timeout: float = 10.0,
         max_attempts: int = 12,
         give_up_after: float = 60.0,
         transport: httpx2.AsyncBaseTransport | None = None,
     ) -> None:
-        to = connection(url, api_key, timeout, max_attempts, give_up_after)
+        to = connection(url, Credentials(api_key, token_file, token_provider), timeout, max_attempts, give_up_after)
         self._url = to.requests.address
-        self._transport = AsyncTransport(transport or open_async_transport(), to.requests, to.retry_policy)
+        http = to.async_transport(transport or open_async_transport())
+        self._transport = AsyncTransport(http, to.requests, to.retry_policy)
 
     def __repr__(self) -> str:
         """Show the ledger's address, never the key."""

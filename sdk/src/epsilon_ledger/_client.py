@@ -1,5 +1,6 @@
 """The blocking client."""
 
+import os
 from collections.abc import Callable
 from functools import wraps
 from types import TracebackType
@@ -7,9 +8,10 @@ from typing import Concatenate, ParamSpec, Self, TypeVar
 
 import httpx2
 
-from epsilon_ledger._net.config import connection
+from epsilon_ledger._net.config import Credentials, connection
 from epsilon_ledger._net.http import open_transport
 from epsilon_ledger._net.transport import Transport
+from epsilon_ledger._net.workload import TokenProvider
 from epsilon_ledger._run import run_factory
 from epsilon_ledger._run.method_binding import client_method, list_method, set_signature
 from epsilon_ledger._run.run import Run
@@ -64,29 +66,34 @@ class LedgerClient:
     Args:
         url: the ledger's address; by default EPSILON_LEDGER_URL.
         api_key: the organisation's key; by default EPSILON_LEDGER_API_KEY.
+        token_file: file with the token of a workload, such as a Kubernetes service account, which the client exchanges
+            for keys and renews; without a key, by default EPSILON_LEDGER_TOKEN_FILE.
+        token_provider: function that gets such a token, as `github_actions_token("AUDIENCE")` makes one.
         timeout: seconds to connect, and to receive a response, in each attempt.
         max_attempts: attempts of one request, at least 1.
         give_up_after: seconds after which no further attempt starts.
         transport: replaces the network in tests.
 
     Raises:
-        ConfigurationError: the address or the key is missing or invalid.
+        ConfigurationError: the address or the key is missing or invalid, or there are several credentials.
         ValueError: `max_attempts` is below 1.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - all but the address and the key by name
         self,
         url: str | None = None,
         api_key: str | None = None,
         *,
+        token_file: str | os.PathLike[str] | None = None,
+        token_provider: TokenProvider | None = None,
         timeout: float = 10.0,
         max_attempts: int = 12,
         give_up_after: float = 60.0,
         transport: httpx2.BaseTransport | None = None,
     ) -> None:
-        to = connection(url, api_key, timeout, max_attempts, give_up_after)
+        to = connection(url, Credentials(api_key, token_file, token_provider), timeout, max_attempts, give_up_after)
         self._url = to.requests.address
-        self._transport = Transport(transport or open_transport(), to.requests, to.retry_policy)
+        self._transport = Transport(to.transport(transport or open_transport()), to.requests, to.retry_policy)
 
     def __repr__(self) -> str:
         """Show the ledger's address, never the key, even if the constructor failed."""

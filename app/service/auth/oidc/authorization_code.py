@@ -220,7 +220,7 @@ class OidcClient:
 
 
 def _endpoints(terms: OidcConfig) -> _Endpoints:
-    configuration = configuration_of(terms)
+    configuration = configuration_of(terms.issuer)
     methods = configuration.get("token_endpoint_auth_methods_supported")
     basic = not isinstance(methods, list) or "client_secret_basic" in methods
     return _Endpoints(

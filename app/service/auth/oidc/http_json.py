@@ -5,14 +5,15 @@ import ssl
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import cache, partial
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
+from pathlib import Path
 from threading import Lock, Thread
 from typing import Final
 from urllib.error import HTTPError
 from urllib.request import HTTPRedirectHandler, HTTPSHandler, Request, build_opener
 
-from app.service.auth.oidc.config import OidcConfig
 from app.service.json_values import read_object
 
 FETCH_SECONDS: Final = 10.0
@@ -45,8 +46,9 @@ class _Fetch(HTTPSHandler):
 
     handler_order = 400  # before the default handler of http
 
-    def __init__(self) -> None:
-        super().__init__(context=_trusting())
+    def __init__(self, trust: ssl.SSLContext) -> None:
+        super().__init__(context=trust)
+        self._trust = trust
         self._content: Future[bytes] = Future()
         self._lock = Lock()
         self._socket: socket.socket | None = None
@@ -69,7 +71,7 @@ class _Fetch(HTTPSHandler):
         return self.do_open(partial(self._connection, HTTPConnection), req)
 
     def https_open(self, req: Request) -> HTTPResponse:
-        return self.do_open(partial(self._connection, partial(HTTPSConnection, context=_trusting())), req)
+        return self.do_open(partial(self._connection, partial(HTTPSConnection, context=self._trust)), req)
 
     def _run(self, request: Request) -> None:
         try:
@@ -107,30 +109,51 @@ def _trusting() -> ssl.SSLContext:
     return ssl.create_default_context()
 
 
-def fetch_json(request: Request) -> dict[str, object]:
+@dataclass(frozen=True, slots=True)
+class FetchAccess:
+    """How an address is fetched.
+
+    Args:
+        ca_file: PEM file of the only authorities to trust; None: the system's.
+        token_file: file with a bearer token to send; None: none is sent.
+    """
+
+    ca_file: str | None = None
+    token_file: str | None = None
+
+
+SYSTEM_TRUST: Final = FetchAccess()
+"""The system's authorities, and no token."""
+
+
+def fetch_json(request: Request, trust: ssl.SSLContext | None = None) -> dict[str, object]:
     """Fetch the JSON object that answers a request to a checked address.
 
     Raises:
         HTTPError: the status is not 2xx.
         OSError, HTTPException, ValueError: no valid response in time.
     """
-    return read_object(_Fetch().content_of(request))
+    return read_object(_Fetch(trust or _trusting()).content_of(request))
 
 
-def fetched_from(url: str) -> dict[str, object]:
+def fetched_from(url: str, access: FetchAccess = SYSTEM_TRUST) -> dict[str, object]:
     """Fetch the JSON object at a checked address; raises as `fetch_json` does."""
-    return fetch_json(Request(url, headers={"Accept": "application/json"}))  # noqa: S310 - it was checked
+    headers = {"Accept": "application/json"}
+    if access.token_file is not None:  # read each time: it is replaced before it expires
+        headers["Authorization"] = f"Bearer {Path(access.token_file).read_text(encoding='ascii').strip()}"
+    trust = None if access.ca_file is None else ssl.create_default_context(cafile=access.ca_file)
+    return fetch_json(Request(url, headers=headers), trust)  # noqa: S310 - it was checked
 
 
-def configuration_of(terms: OidcConfig) -> dict[str, object]:
-    """Fetch a provider's configuration (OpenID Connect Discovery, 4).
+def configuration_of(issuer: str, access: FetchAccess = SYSTEM_TRUST) -> dict[str, object]:
+    """Fetch an issuer's configuration (OpenID Connect Discovery, 4).
 
     Raises:
         HTTPError, OSError, HTTPException, ValueError: there is none, or it names another issuer.
     """
-    configuration = fetched_from(f"{terms.issuer.rstrip('/')}/.well-known/openid-configuration")
-    if configuration.get("issuer") != terms.issuer:
-        raise ValueError("its configuration names another issuer than EPSILON_LEDGER_OIDC_ISSUER")
+    configuration = fetched_from(f"{issuer.rstrip('/')}/.well-known/openid-configuration", access)
+    if configuration.get("issuer") != issuer:
+        raise ValueError(f"its configuration names another issuer than {issuer}")
     return configuration
 
 

@@ -4,20 +4,20 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import partial
 from typing import Final
 
 from sqlalchemy.exc import SQLAlchemyError
 
 from app.ledger.audit import AuditAction
-from app.ledger.errors import LedgerError, LedgerUnavailableError
-from app.ledger.moves import moving_error
-from app.persistence.database import ALL_TENANTS, error_summary
-from app.persistence.repositories import accounts, organisations
+from app.ledger.errors import LedgerError
+from app.persistence.database import error_summary
 from app.service.auth.authentication import FailedAttempt, FailedAttemptLog, Principal
 from app.service.auth.circuit_breaker import CircuitBreakers
+from app.service.auth.homes import Home, find_home, find_scope
 from app.service.auth.oidc import tokens
 from app.service.auth.oidc.config import OidcConfig, RoleMapping, granted
-from app.service.auth.oidc.jwks import JwksCache
+from app.service.auth.oidc.jwks import JwksCache, fetch_key_set
 from app.service.auth.oidc.tokens import TokenRefusedError
 
 _logger = logging.getLogger(__name__)
@@ -32,17 +32,11 @@ class OidcIdentity:
     name: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class _Home:
-    placement: str
-    organisation_id: str
-
-
 class OidcAuthenticator:
     """Authenticate people by tokens, and record refused ones."""
 
     def __init__(self, terms: OidcConfig, breakers: CircuitBreakers, failures: FailedAttemptLog) -> None:
-        self.jwks: Final = JwksCache(terms)
+        self.jwks: Final = JwksCache(partial(fetch_key_set, terms))
         self._terms = terms
         self._breakers = breakers
         self._failures = failures
@@ -87,42 +81,22 @@ class OidcAuthenticator:
         scope = self._scope(home, grant)
         return Principal(home.organisation_id, actor, grant.role, home.placement, scope, ends)
 
-    def _home(self, claims: Mapping[str, object]) -> _Home | None:
+    def _home(self, claims: Mapping[str, object]) -> Home | None:
         """Find the organisation of a token and its placement; None: unknown."""
         terms = self._terms
         named = terms.organisation if terms.organisation_claim is None else claims.get(terms.organisation_claim)
-        # Ids and names are printable, and PostgreSQL refuses NUL.
-        if not isinstance(named, str) or not named or not named.isprintable():
-            return None
-        failure: Exception | None = None
-        moving = False
-        for placement in self._breakers.in_order():
-            try:
-                with self._breakers[placement].guard() as db, db.read(ALL_TENANTS) as tx:
-                    organisation_id = organisations.find_organisation(tx, named)
-                    moving = moving or (organisation_id is None and organisations.is_known(tx, named))
-            except (SQLAlchemyError, LedgerUnavailableError) as error:
-                failure = error  # that database may have the organisation
-                continue
-            if organisation_id is not None:
-                return _Home(placement, organisation_id)
-        if failure is not None or moving:
-            raise failure or moving_error()
-        return None
+        return find_home(self._breakers, named)
 
-    def _scope(self, home: _Home, grant: RoleMapping) -> str | None:
+    def _scope(self, home: Home, grant: RoleMapping) -> str | None:
         """Get the id of the account that bounds a role; None: unbounded."""
         if grant.scope is None:
             return None
-        with self._breakers[home.placement].guard() as db, db.read(home.organisation_id) as tx:
-            found = accounts.find(tx, home.organisation_id, grant.scope) or accounts.find_by_path(
-                tx, home.organisation_id, grant.scope
-            )
+        found = find_scope(self._breakers, home, grant.scope)
         if found is None:
             raise TokenRefusedError(
                 "no_scope", f"Your role is bound to the account {grant.scope!r}, which is not there."
             )
-        return found.account.id
+        return found
 
     def _note(self, why: str, claims: Mapping[str, object], request_id: str | None) -> None:
         """Record a refused token; only tokens that the provider signed reach the audit log."""

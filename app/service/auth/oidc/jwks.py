@@ -1,7 +1,8 @@
 """Cache the signing keys of an OpenID Connect provider, also while it is down."""
 
+import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from threading import Lock
 from time import monotonic
@@ -13,6 +14,7 @@ from joserfc.jwk import ECKey, Key, OKPKey, RSAKey, import_key
 from app.ledger.errors import LedgerUnavailableError
 from app.service.auth.oidc.config import OidcConfig, check_url
 from app.service.auth.oidc.http_json import FAILURES, RETRIED_SECONDS, configuration_of, fetched_from, said
+from app.service.background import run_detached
 
 RENEWED_SECONDS: Final = 300.0
 """Interval of the background refresh: a revoked key can be accepted for this long."""
@@ -40,10 +42,16 @@ class SigningKey:
 
 
 class JwksCache:
-    """Cached keys of a provider, for threads that may wait for a network."""
+    """Cached keys of a provider, for threads that may wait for a network.
 
-    def __init__(self, terms: OidcConfig) -> None:
-        self._terms = terms
+    Args:
+        fetch: reads the key set; it raises one of FAILURES if there is none.
+        whose: names the provider in messages.
+    """
+
+    def __init__(self, fetch: Callable[[], dict[str, object]], whose: str = "identity provider") -> None:
+        self._fetch_key_set = fetch
+        self._whose = whose
         self._keys: Mapping[str, tuple[SigningKey, ...]] = {}
         self._fetched_at = float("-inf")
         self._tried_at = float("-inf")
@@ -68,9 +76,7 @@ class JwksCache:
         current = self._current()
         found = current.get(key_id, ())
         if not found and (not current or self._failed or asking):
-            raise LedgerUnavailableError(
-                "The keys of the identity provider are unavailable. Retry the request shortly."
-            )
+            raise LedgerUnavailableError(f"The keys of the {self._whose} are unavailable. Retry the request shortly.")
         return found
 
     def publishes(self, thumbprint: str) -> bool:
@@ -83,6 +89,17 @@ class JwksCache:
         if monotonic() - self._tried_at >= pause:
             self._fetch()
 
+    async def run_renewal(self) -> None:
+        """Fetch the keys whenever they are due, until cancelled."""
+        while True:
+            try:
+                await run_detached(self.renew)
+            except LedgerUnavailableError:  # a request fetches them already
+                pass
+            except Exception:
+                _logger.exception("The keys of the %s could not be fetched", self._whose)
+            await asyncio.sleep(RETRIED_SECONDS)
+
     def _current(self) -> Mapping[str, tuple[SigningKey, ...]]:
         """Get the keys by `kid`; empty if there are none that may still be used."""
         return self._keys if monotonic() - self._fetched_at < KEPT_SECONDS else {}
@@ -94,25 +111,28 @@ class JwksCache:
             LedgerUnavailableError: another thread fetches them. Waiting would let a silent provider take every thread.
         """
         if not self._fetching.acquire(blocking=False):
-            raise LedgerUnavailableError(
-                "The keys of the identity provider are being fetched. Retry the request shortly."
-            )
+            raise LedgerUnavailableError(f"The keys of the {self._whose} are being fetched. Retry the request shortly.")
         try:
             self._tried_at = asked = monotonic()
             if provoked:
                 self._provoked_at = asked
-            self._keys = _signing_keys(fetched_from(self._jwks_url()))
+            self._keys = _signing_keys(self._fetch_key_set())
             self._fetched_at = asked  # last: keys that are too old are never taken for new ones
             self._failed = False
         except FAILURES as error:
             self._failed = True
-            _logger.warning("The keys of the identity provider could not be fetched: %s", said(error))
+            _logger.warning("The keys of the %s could not be fetched: %s", self._whose, said(error))
         finally:
             self._fetching.release()
 
-    def _jwks_url(self) -> str:
-        terms = self._terms
-        return terms.jwks_url or check_url(str(configuration_of(terms).get("jwks_uri")), terms.issuer)
+
+def fetch_key_set(terms: OidcConfig) -> dict[str, object]:
+    """Fetch the key set of an OpenID Connect provider.
+
+    Raises:
+        HTTPError, OSError, HTTPException, ValueError: there is none.
+    """
+    return fetched_from(terms.jwks_url or check_url(str(configuration_of(terms.issuer).get("jwks_uri")), terms.issuer))
 
 
 def _signing_keys(key_set: dict[str, object]) -> dict[str, tuple[SigningKey, ...]]:

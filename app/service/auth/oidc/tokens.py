@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from hmac import compare_digest
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from joserfc import jws
 from joserfc.errors import JoseError, UnsupportedAlgorithmError
@@ -54,6 +54,18 @@ class _Registry(JWSRegistry):
 _REGISTRY: Final = _Registry(algorithms=list(KINDS), strict_check_header=False)
 
 
+class TokenTerms(Protocol):
+    """What a token must name: its issuer, exactly, and this service as the audience."""
+
+    @property
+    def issuer(self) -> str:
+        """The URL of the issuer."""
+
+    @property
+    def audience(self) -> str:
+        """The audience of this service."""
+
+
 class TokenRefusedError(AuthenticationError):
     """Refusal of a token that the provider signed; the audit log has the reason."""
 
@@ -72,8 +84,6 @@ def verify_token(token: str, provider: JwksCache, types: frozenset[str]) -> tupl
         AuthenticationError: the token is malformed, or not signed by the provider.
         LedgerUnavailableError: the provider's keys are not available.
     """
-    if len(token) > MOST_CHARACTERS:
-        raise AuthenticationError(f"The token is longer than {MOST_CHARACTERS} characters; let it list fewer groups.")
     content, algorithm, key_id = _opened(token, types)
     for each in provider.find(key_id):
         if _suits(each, algorithm) and _is_right(content, each):
@@ -81,7 +91,16 @@ def verify_token(token: str, provider: JwksCache, types: frozenset[str]) -> tupl
     raise AuthenticationError("The token is not signed by a key of the identity provider.")
 
 
-def validate_claims(terms: OidcConfig, claims: Mapping[str, object], now: datetime) -> datetime:
+def unverified_claims(token: str, types: frozenset[str]) -> Mapping[str, object]:
+    """Read the claims of a token whose signature is not checked yet, to learn whose keys check it.
+
+    Raises:
+        AuthenticationError: the token is malformed.
+    """
+    return _claims(_opened(token, types)[0])
+
+
+def validate_claims(terms: TokenTerms, claims: Mapping[str, object], now: datetime) -> datetime:
     """Check that a signed token is for this service and valid now; return its expiry.
 
     Raises:
@@ -98,7 +117,7 @@ def validate_claims(terms: OidcConfig, claims: Mapping[str, object], now: dateti
     if ends is None:
         raise TokenRefusedError("malformed", "The token does not say when it expires; it needs `exp`.")
     if now >= ends:
-        raise TokenRefusedError("expired", "The token has expired; sign in again.")
+        raise TokenRefusedError("expired", "The token has expired; get a new one.")
     for name in ("nbf", "iat"):
         begins = _moment(claims, name)
         if begins is not None and begins.timestamp() > now.timestamp() + LEEWAY_SECONDS:
@@ -139,13 +158,15 @@ def display_name(claims: Mapping[str, object]) -> str | None:
 
 def _opened(token: str, types: frozenset[str]) -> tuple[CompactSignature, str, str]:
     """Parse a token; return it with its algorithm and key id."""
+    if len(token) > MOST_CHARACTERS:
+        raise AuthenticationError(f"The token is longer than {MOST_CHARACTERS} characters; let it list fewer groups.")
     try:
         content = jws.extract_compact(token.encode("ascii"), registry=_REGISTRY)
         header = content.headers()
     except (JoseError, ValueError, TypeError, AttributeError, RecursionError):
-        raise AuthenticationError("The Authorization header holds no token that can be read.") from None
+        raise AuthenticationError("This is no token that can be read.") from None
     if not isinstance(header, dict):
-        raise AuthenticationError("The Authorization header holds no token that can be read.")
+        raise AuthenticationError("This is no token that can be read.")
     algorithm, key_id, kind = header.get("alg"), header.get("kid"), header.get("typ", "")
     if not isinstance(algorithm, str) or algorithm not in KINDS:
         raise AuthenticationError(f"The token must be signed by one of {', '.join(KINDS)}.")

@@ -8,6 +8,13 @@ import httpx2
 
 from epsilon_ledger._net.http import RequestBuilder
 from epsilon_ledger._net.transport import RetryPolicy
+from epsilon_ledger._net.workload import (
+    AsyncWorkloadTransport,
+    TokenProvider,
+    WorkloadKeys,
+    WorkloadTransport,
+    token_file,
+)
 from epsilon_ledger._wire.errors import ConfigurationError
 
 
@@ -49,32 +56,82 @@ def validate_key(key: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
+class Credentials:
+    """What a client was given: a key, the file of a workload's token, or what provides one; the rest is None."""
+
+    api_key: str | None = None
+    token_file: str | os.PathLike[str] | None = None
+    provider: TokenProvider | None = None
+
+    def token_provider(self) -> TokenProvider | None:
+        """Get what provides tokens; None: a key is used.
+
+        Raises:
+            ConfigurationError: several credentials were given.
+        """
+        if sum(each is not None for each in (self.api_key, self.token_file, self.provider)) > 1:
+            raise ConfigurationError("Give LedgerClient one of api_key, token_file and token_provider.")
+        if self.provider is not None:
+            return self.provider
+        file = self.token_file
+        if file is None and self.api_key is None and not os.environ.get("EPSILON_LEDGER_API_KEY"):
+            file = os.environ.get("EPSILON_LEDGER_TOKEN_FILE") or None
+        return None if file is None else token_file(file)
+
+    def key(self) -> str:
+        """Get the key, from the environment if none was given."""
+        return validate_key(self.api_key or os.environ.get("EPSILON_LEDGER_API_KEY", ""))
+
+
+@dataclass(frozen=True, slots=True)
 class Connection:
-    """Address, headers with the key and time-outs of requests, and the retry policy."""
+    """Address, headers and time-outs of requests, and the retry policy.
+
+    `token_provider` gets the tokens of a workload, which are exchanged for keys; None: the headers have the key.
+    """
 
     requests: RequestBuilder
     retry_policy: RetryPolicy
+    token_provider: TokenProvider | None
+
+    def transport(self, inner: httpx2.BaseTransport) -> httpx2.BaseTransport:
+        """Add the keys of a workload to a transport, if there are any."""
+        if self.token_provider is None:
+            return inner
+        return WorkloadTransport(inner, self._keys(), self.token_provider)
+
+    def async_transport(self, inner: httpx2.AsyncBaseTransport) -> httpx2.AsyncBaseTransport:
+        """As `transport`, asynchronous."""
+        if self.token_provider is None:
+            return inner
+        return AsyncWorkloadTransport(inner, self._keys(), self.token_provider)
+
+    def _keys(self) -> WorkloadKeys:
+        return WorkloadKeys(self.requests.address, self.requests.timeout)
 
 
 def connection(
-    url: str | None, api_key: str | None, timeout: float, max_attempts: int, give_up_after: float
+    url: str | None,
+    credentials: Credentials,
+    timeout: float,
+    max_attempts: int,
+    give_up_after: float,
 ) -> Connection:
     """Build a client's configuration from arguments and environment, as `LedgerClient` documents.
 
     Raises:
-        ConfigurationError: the address or the key is missing or invalid.
+        ConfigurationError: the address is missing or invalid, or the credentials are missing, invalid or several.
         ValueError: `max_attempts` is below 1.
     """
     if max_attempts < 1:
         raise ValueError(f"max_attempts must be at least 1, not {max_attempts}.")
-    key = validate_key(api_key or os.environ.get("EPSILON_LEDGER_API_KEY", ""))
+    provider = credentials.token_provider()
+    headers = {} if provider is not None else {"Authorization": f"Bearer {credentials.key()}"}
     address = httpx2.URL(validate_url(url or os.environ.get("EPSILON_LEDGER_URL", "")).rstrip("/"))
-    headers = {
-        "Authorization": f"Bearer {key}",
+    headers |= {
         "Accept": "application/json, application/problem+json",
         "Accept-Encoding": "gzip, deflate",
         "User-Agent": f"epsilon-ledger-client/{version('epsilon-ledger-client')}",
     }
-    return Connection(
-        RequestBuilder(address, headers, timeout), RetryPolicy(max_attempts=max_attempts, give_up_after=give_up_after)
-    )
+    policy = RetryPolicy(max_attempts=max_attempts, give_up_after=give_up_after)
+    return Connection(RequestBuilder(address, headers, timeout), policy, provider)

@@ -25,7 +25,8 @@ class RequestBuilder:
     def __init__(self, address: httpx2.URL, headers: Mapping[str, str], timeout: float) -> None:
         self.address = address
         self._headers = httpx2.Headers(headers)
-        self._extensions = {"timeout": httpx2.Timeout(timeout).as_dict()}
+        self.timeout = httpx2.Timeout(timeout).as_dict()
+        self._extensions = {"timeout": self.timeout}
 
     def build(self, request: Request) -> httpx2.Request:
         """Build the HTTP request of a logical request, for all attempts."""

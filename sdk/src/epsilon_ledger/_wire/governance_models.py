@@ -89,7 +89,10 @@ class Proposal:
 
 @dataclass(frozen=True, slots=True)
 class ApiKey:
-    """An API key without its secret; `scope` None: the whole organisation, `expires_at` None: never."""
+    """An API key without its secret; `scope` None: the whole organisation, `expires_at` None: never.
+
+    A `single_use` key is for one run, which is its scope when it is registered.
+    """
 
     id: str
     name: str | None
@@ -100,6 +103,7 @@ class ApiKey:
     expires_at: datetime | None
     revoked_at: datetime | None
     last_used_at: datetime | None
+    single_use: bool
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,6 +39,7 @@ def unarchive_account(account: str, *, reason: str | None = None) -> RequestFlow
         The account.
 
     Raises:
+        ApprovalRequiredError: it is a population or a budget, which is unarchived when another person approves that.
         LedgerError: it does not exist, or no response arrived.
     """
     account_id = yield from find_account_id(account)

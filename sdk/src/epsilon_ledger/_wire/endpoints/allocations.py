@@ -1,10 +1,12 @@
 """Allocations of accounts, and the plans that wait for them."""
 
 from collections.abc import Sequence
+from http import HTTPStatus
 
 from epsilon_ledger._wire.allocation_models import AccountAllocation, AccountQueue, Allocation, WaitPreview
 from epsilon_ledger._wire.endpoints.etags import tag_of
 from epsilon_ledger._wire.events import EventCount
+from epsilon_ledger._wire.governance_models import Proposal
 from epsilon_ledger._wire.references import find_account_id
 from epsilon_ledger._wire.requests import RequestFlow, get, path, post, put
 
@@ -27,10 +29,10 @@ def get_allocation(account: str) -> RequestFlow[AccountAllocation]:
 
 def replace_allocation(
     account: str, allocation: Allocation | None, *, reason: str, if_match: AccountAllocation | str | None = None
-) -> RequestFlow[AccountAllocation]:
+) -> RequestFlow[AccountAllocation | Proposal]:
     """Replace how an account shares out its limit among plans; what is reserved stays reserved.
 
-    An account with an allocation admits steps of plans only.
+    An account with an allocation admits steps of plans only. One that may unlock the limit earlier is proposed.
 
     Args:
         account: id or path of a population or a budget.
@@ -40,7 +42,7 @@ def replace_allocation(
             whatever the allocation is now.
 
     Returns:
-        The new allocation.
+        The new allocation; or the proposal, which another person approves.
 
     Raises:
         PreconditionFailedError: the allocation has changed since it was read.
@@ -49,7 +51,10 @@ def replace_allocation(
     account_id = yield from find_account_id(account)
     body = {"allocation": allocation, "reason": reason}
     request = put(f"{path('accounts', account_id)}/allocation", body, if_match=tag_of(if_match))
-    return (yield request).read(AccountAllocation)
+    response = yield request
+    if response.status == HTTPStatus.CREATED:
+        return response.read(Proposal)
+    return response.read(AccountAllocation)
 
 
 def get_queue(account: str) -> RequestFlow[AccountQueue]:

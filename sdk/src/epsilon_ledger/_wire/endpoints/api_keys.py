@@ -8,7 +8,12 @@ from epsilon_ledger._wire.requests import Call, Listing, get, path, post, post_f
 
 
 def create_api_key(
-    role: Role, *, name: str | None = None, scope: str | None = None, expires_at: datetime | None = None
+    role: Role,
+    *,
+    name: str | None = None,
+    scope: str | None = None,
+    expires_at: datetime | None = None,
+    single_use: bool = False,
 ) -> Call[CreatedApiKey]:
     """Create an API key.
 
@@ -17,6 +22,8 @@ def create_api_key(
         name: for display.
         scope: id or path of the account that limits it; None: the whole organisation.
         expires_at: timezone-aware; None: never.
+        single_use: whether the key is for one run of a trainer: of its scope, or the one that it registers under it. It
+            needs a scope and an expiry.
 
     Returns:
         The key, which is not shown again.
@@ -27,7 +34,9 @@ def create_api_key(
             request is not repeated, because the ledger keeps no secret to answer it again.
         LedgerError: any other failure.
     """
-    body = {"role": role, "name": name, "scope": scope, "expires_at": wire_timestamp("expires_at", expires_at)}
+    body: dict[str, object] = {"role": role, "name": name, "scope": scope}
+    body |= {"expires_at": wire_timestamp("expires_at", expires_at)}
+    body |= {"single_use": True} if single_use else {}
     return Call(post_for_secret("v1/api-keys", body), CreatedApiKey)
 
 

@@ -1,0 +1,1 @@
+"""Identities of workloads: jobs that show a token of their cluster or CI instead of a key."""
