@@ -25,6 +25,7 @@ PAGES = (
     "operations/maintenance",
     "operations/runbook",
     "operations/deployment",
+    "operations/high-availability",
     "how-to/manage-keys",
     "how-to/change-limits",
 )
@@ -32,9 +33,13 @@ BLOCKS = [block for page in PAGES for block in blocks(page)]
 
 CLUSTER = "needs a Kubernetes cluster"
 ENGINE = "needs a container engine"
+NODES = "needs three machines of Debian; `make failover` starts the same programs with the same files"
 NOT_RUN = {
     "CREATE ROLE ledger LOGIN PASSWORD '…';": "tests/deploy/test_first_start.py runs a script that has both",
     "export EPSILON_LEDGER_DATABASE_URL=postgresql://ledger@db.internal/ledger": "tests/reliability serves PostgreSQL",
+    "apt-get install -y patroni etcd-server etcd-client pgbouncer postgresql-15 gettext-base": NODES,
+    "patronictl -c /etc/patroni/config.yml list": NODES,
+    "EPSILON_LEDGER_DATABASE_URL=postgresql://ledger@10.0.0.11/ledger epsilon-ledger migrate": NODES,
     "docker compose --file deploy/compose/compose.yaml build": ENGINE,
     "docker compose --file deploy/compose/compose.yaml logs service": ENGINE,
     "make compose": ENGINE,
