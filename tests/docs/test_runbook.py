@@ -82,6 +82,20 @@ def backups_of_postgresql(shell: OperatorShell, dump: Block, check: Block) -> No
     assert "every curve agrees byte for byte" in shell.type(check)
 
 
+def verified_backups(shell: OperatorShell, file: Block, dump: Block) -> None:
+    shell.run("backed up", 3)
+    answer = shell.type(dump)
+    assert "every curve and every chain agrees. The ledger has 0 more decisions." in answer
+    assert "epsilon_ledger_backup_discrepancies 0.0" in (shell.folder / "backup.prom").read_text()
+    if shutil.which("sqlite3") is None:
+        pytest.skip("needs the sqlite3 shell; tests/service/test_backup_verification.py verifies a file without it")
+    (shell.folder / "verified").mkdir()
+    export = "cd verified; export EPSILON_LEDGER_DATABASE_URL=sqlite:///epsilon-ledger.db"
+    alone = Block(file.page, file.section, file.line, f"{export}; epsilon-ledger org create hospital\n{file.text}")
+    assert "agrees" in shell.type(alone)
+    shell.ran.append(file)
+
+
 def after_a_restore(shell: OperatorShell, report: Block) -> None:
     run = shell.run("restored", 3)
     assert '"next_step":3' in shell.type(report, run=run)
@@ -246,6 +260,7 @@ SCENES: dict[tuple[str, str], Callable[..., None]] = {
     ("operations/databases", "Several databases"): placements,
     ("operations/maintenance", "Backups: SQLite"): backups_of_sqlite,
     ("operations/maintenance", "Backups: PostgreSQL"): backups_of_postgresql,
+    ("operations/maintenance", "Verify backups"): verified_backups,
     ("operations/maintenance", "After a restore"): after_a_restore,
     ("operations/maintenance", "Upgrades"): upgrades,
     ("operations/maintenance", "Rotation"): rotation,
