@@ -13,7 +13,7 @@ from sqlalchemy.exc import DBAPIError, OperationalError
 
 from app.ledger.errors import LedgerUnavailableError
 from app.ledger.ids import number_of
-from app.persistence import postgresql
+from app.persistence import pipeline, postgresql
 from app.persistence.database import ALL_TENANTS, Database
 from app.persistence.rehearsal import Fault, rehearse
 from app.persistence.schema import is_current, upgrade
@@ -97,6 +97,23 @@ def test_a_stronger_durability_stays(database: Database, cluster: Cluster) -> No
     cluster.execute(f"ALTER DATABASE {_name(database)} SET synchronous_commit = 'remote_apply'")
     with database.write(ALL_TENANTS) as tx:
         assert _setting(tx, "synchronous_commit") == "remote_apply"
+
+
+def test_a_pipeline_is_what_the_ledger_needs(database: Database) -> None:
+    """It fails by a division by zero, which is what a client in a pipeline can see."""
+    organisation = create_organisation(database, "hospital", datetime.now(UTC))
+    required = "SELECT 1 / (current_setting(%(name)s::text) = %(value)s::text)::integer"
+
+    def require(name: str, value: str) -> None:
+        with database.pipeline(organisation) as tx:
+            assert tx is not None
+            pipeline.execute(tx, required, {"name": name, "value": value})
+
+    require("synchronous_commit", "on")
+    require("lock_timeout", f"{postgresql.LOCK_TIMEOUT_SECONDS}s")
+    require("timezone", "UTC")
+    with pytest.raises(DBAPIError, match="zero"):
+        require("synchronous_commit", "off")
 
 
 def test_a_transaction_of_a_pooled_session_leaves_nothing_behind(cluster: Cluster) -> None:
