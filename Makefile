@@ -13,7 +13,7 @@ COMPILE := $(BIN)/uv pip compile --universal --python-version 3.11 --generate-ha
 	--upgrade --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo sample run compose test soak fuzz mutations audit check format openapi docs bench lock clean torch screenshots
+.PHONY: help setup demo sample run compose test soak fuzz mutations audit check format openapi docs bench failover lock clean torch screenshots
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
@@ -122,6 +122,9 @@ docs: $(SITE) ## build the documentation into site/; a link or an anchor that le
 
 bench: $(STAMP) ## print the figures that docs/operations/performance.md keeps
 	@$(BIN)/python -m benchmarks
+
+failover: $(STAMP) ## lose a database leader under load, ROUNDS times (default 20); needs root and Debian's patroni, etcd, haproxy, pgbouncer
+	@$(BIN)/python -m benchmarks.failover --rounds $(or $(ROUNDS),20)
 
 lock: $(STAMP) ## pin the newest versions that pyproject.toml admits
 	@$(COMPILE) pyproject.toml --extra postgresql --extra telemetry -o requirements.lock

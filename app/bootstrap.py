@@ -34,7 +34,11 @@ def open_databases(*, read_only: bool = False) -> Iterator[Placements]:
         typer.echo(f"{name} is no setting and has no effect; {hint}", err=True)
     settings = Settings()
     placements = Placements(
-        settings.database_urls, settings.database_pool_size, settings.database_password_file, read_only=read_only
+        settings.database_urls,
+        settings.database_pool_size,
+        settings.database_password_file,
+        read_only=read_only,
+        pooled=settings.pooled,
     )
     try:
         yield placements

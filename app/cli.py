@@ -7,7 +7,7 @@ import typer
 from pydantic import ValidationError
 from sqlalchemy.exc import SQLAlchemyError
 
-from app.commands import apply, demo, first_admin, organisations, server, verification
+from app.commands import apply, backup, demo, first_admin, organisations, server, verification
 from app.ledger.errors import LedgerError
 from app.version import VERSION
 
@@ -19,10 +19,12 @@ cli = typer.Typer(
 )
 org = typer.Typer(help="Organisations.", no_args_is_help=True)
 keys = typer.Typer(help="API keys.", no_args_is_help=True)
+backups = typer.Typer(help="Backups.", no_args_is_help=True)
 quarantine = typer.Typer(help="Quarantined accounts.", no_args_is_help=True)
 cli.add_typer(org, name="org")
 cli.add_typer(keys, name="keys")
 cli.add_typer(quarantine, name="quarantine")
+cli.add_typer(backups, name="backup")
 
 
 def _print_version(asked: bool) -> None:  # noqa: FBT001 - typer calls it so
@@ -61,6 +63,7 @@ keys.command("list")(organisations.list_keys)
 keys.command("revoke")(organisations.revoke_key)
 quarantine.command("list")(organisations.list_quarantined)
 quarantine.command("lift")(organisations.lift_quarantine)
+backups.command("verify")(backup.verify_backup)
 
 
 def main() -> None:

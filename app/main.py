@@ -98,7 +98,9 @@ def create_app(settings: Settings) -> FastAPI:
     sender = AlertSender(
         allow_private=settings.webhooks_allow_private, smtp=settings.smtp_server, public_url=settings.public_url
     )
-    placements = Placements(settings.database_urls, settings.database_pool_size, settings.database_password_file)
+    placements = Placements(
+        settings.database_urls, settings.database_pool_size, settings.database_password_file, pooled=settings.pooled
+    )
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:

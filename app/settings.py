@@ -58,6 +58,8 @@ class Settings(BaseSettings):
         init_when_empty: whether `serve` on an empty database creates the organisation `default` and prints a one-time
             sign-in link; not where an OpenID Connect provider knows the organisation.
         database_pool_size: maximum connections of a worker process to each PostgreSQL database.
+        database_pool_mode: whether a connection keeps its session of the server, or a pooler such as PgBouncer gives
+            each transaction another one.
         database_password_file: password for URLs without one, read at every connection; empty: libpq finds one
             (PGPASSWORD, PGPASSFILE).
         rate_limit_per_second: requests for each key in a worker process; 0: unlimited.
@@ -111,6 +113,7 @@ class Settings(BaseSettings):
     database_url: Annotated[str, Field(repr=False)] = "sqlite:///epsilon-ledger.db"
     init_when_empty: bool = True
     database_pool_size: Annotated[int, Field(ge=1, le=1000)] = POOL_SIZE
+    database_pool_mode: Literal["session", "transaction"] = "session"
     database_password_file: str = ""
     rate_limit_per_second: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 2000
     rate_limit_burst: Annotated[int, Field(ge=1)] = 4000
@@ -282,6 +285,11 @@ class Settings(BaseSettings):
             return None
         secret = secret_in(self.oidc_client_secret_file) if self.oidc_client_secret_file else None
         return OidcClient(self.openid, self.oidc_client_id, secret, self.oidc_scopes)
+
+    @property
+    def pooled(self) -> bool:
+        """Whether a pooler gives each transaction another session of PostgreSQL."""
+        return self.database_pool_mode == "transaction"
 
     @property
     def database_urls(self) -> dict[str, str]:

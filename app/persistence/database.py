@@ -52,16 +52,22 @@ class Database:
     """A SQLite file or a PostgreSQL database with durable commits.
 
     `called` names the setting of the URL in error messages. A SQLite file that is `read_only` may be on a read-only
-    disk.
+    disk. Sessions of PostgreSQL that are `pooled` belong to a transaction each, as PgBouncer's transaction mode has it.
 
     Raises:
         InvalidInputError: the URL names neither.
     """
 
     def __init__(
-        self, url: str, pool_size: int = POOL_SIZE, called: str = URL_SETTING, *, read_only: bool = False
+        self,
+        url: str,
+        pool_size: int = POOL_SIZE,
+        called: str = URL_SETTING,
+        *,
+        read_only: bool = False,
+        pooled: bool = False,
     ) -> None:
-        self.engine = open_engine(url, pool_size, LOCK_TIMEOUT_SECONDS, called, read_only=read_only)
+        self.engine = open_engine(url, pool_size, LOCK_TIMEOUT_SECONDS, called, read_only=read_only, pooled=pooled)
         is_file = self.engine.dialect.name == "sqlite"
         self.dialect: Literal["sqlite", "postgresql"] = "sqlite" if is_file else "postgresql"
         self._trials = self.engine

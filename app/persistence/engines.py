@@ -8,9 +8,12 @@ from sqlalchemy.exc import ArgumentError
 from app.ledger.errors import InvalidInputError
 from app.persistence import postgresql, sqlite
 from app.persistence.pipeline import PIPELINE
+from app.persistence.postgresql import SETTINGS
 
 
-def open_engine(url: str, pool_size: int, patience: float, called: str, *, read_only: bool) -> Engine:
+def open_engine(
+    url: str, pool_size: int, patience: float, called: str, *, read_only: bool, pooled: bool = False
+) -> Engine:
     """Create the engine of a `Database`, whose transactions begin explicitly.
 
     Args:
@@ -19,6 +22,7 @@ def open_engine(url: str, pool_size: int, patience: float, called: str, *, read_
         patience: seconds to wait for a connection, or for a writer of the file.
         called: the setting of the URL in error messages.
         read_only: whether the file may be on a read-only disk.
+        pooled: whether a pooler gives each transaction another session of the server.
 
     Raises:
         InvalidInputError: the URL names neither; or this is Windows, where nothing of it was tried.
@@ -36,7 +40,7 @@ def open_engine(url: str, pool_size: int, patience: float, called: str, *, read_
     if parsed.drivername in {"sqlite", "sqlite+pysqlite"}:
         engine = sqlite.open_engine(parsed, patience, called, read_only=read_only)
     elif parsed.drivername in {"postgresql", "postgresql+psycopg"}:
-        engine = postgresql.open_engine(parsed, pool_size, patience, called)
+        engine = postgresql.open_engine(parsed, pool_size, patience, called, pooled=pooled)
     else:
         raise InvalidInputError(f"{called} names {parsed.drivername}, which this version does not support; {right}")
     event.listen(engine, "begin", begin)
@@ -48,5 +52,8 @@ def begin(connection: Connection) -> None:
     options = connection.get_execution_options()
     assert PIPELINE not in options, "a usual statement in a pipeline would wait for a result for ever"
     statement = options.get("begin", "BEGIN")
+    if statement and (settings := options.get(SETTINGS)):
+        kind, end, further = statement.partition(";")
+        statement = f"{kind}; {settings}{end}{further}"
     if statement:
         connection.exec_driver_sql(statement)

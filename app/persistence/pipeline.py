@@ -17,7 +17,7 @@ from sqlalchemy.exc import DBAPIError
 
 from app.ledger.errors import LedgerUnavailableError
 from app.ledger.ids import number_of
-from app.persistence.postgresql import GONE, SET_ORGANISATION, WRITE
+from app.persistence.postgresql import SET_ORGANISATION, SETTINGS, WRITE, is_gone
 
 if TYPE_CHECKING:
     import psycopg
@@ -102,7 +102,7 @@ def pipelined(engine: Engine, organisation_id: str) -> Iterator[Connection | Non
             yield None
             return
         try:
-            pipeline.send(WRITE.encode())
+            pipeline.begin()
             pipeline.send(SET_ORGANISATION, [b"%d" % number_of(organisation_id)])
             yield connection.execution_options(writes=True, **{PIPELINE: pipeline})
             pipeline.commit()
@@ -121,6 +121,7 @@ class Pipeline:
         raw: psycopg.Connection[Any] = connection.connection.driver_connection  # type: ignore[assignment]
         self._dialect = connection.dialect
         self._libpq = raw.pgconn
+        self._settings: str | None = connection.get_execution_options().get(SETTINGS)
         self._prepared: dict[bytes, bytes] = connection.info.setdefault(_PREPARED, {})
         self._sent: list[tuple[bytes, bytes] | None] = []
         """For each result that is due: the statement that is prepared by then, and its name."""
@@ -135,8 +136,20 @@ class Pipeline:
         """Whether statements were sent whose results were not read."""
         return bool(self._libpq.pipeline_status)
 
+    def begin(self) -> None:
+        """Queue the begin of a write transaction.
+
+        Raises:
+            DBAPIError: the connection is broken.
+        """
+        self.send(WRITE.encode())
+        if self._settings is not None:
+            self.send(self._settings.encode())
+
     def send(self, statement: bytes, values: Sequence[bytes] = ()) -> None:
-        """Queue a statement with numbered parameters, given as text; it is prepared once for a connection.
+        """Queue a statement with numbered parameters, given as text.
+
+        It is prepared once for a connection, unless the next transaction may have another session of the server.
 
         Raises:
             DBAPIError: the connection is broken.
@@ -144,15 +157,22 @@ class Pipeline:
         try:
             if not self.is_open:
                 self._libpq.enter_pipeline_mode()
-            name = self._prepared.get(statement)
-            if name is None:
-                name = b"epsilon_ledger_%d" % next(_numbers)
-                self._libpq.send_prepare(name, statement)
-                self._sent.append((statement, name))
-            self._libpq.send_query_prepared(name, values)
+            if self._settings is None:
+                self._libpq.send_query_prepared(self._named(statement), values)
+            else:
+                self._libpq.send_query_params(statement, values)
             self._sent.append(None)
         except _driver().Error as error:
             raise self._translated(error) from error
+
+    def _named(self, statement: bytes) -> bytes:
+        """Return the name of a prepared statement; queue its preparation if it is new."""
+        name = self._prepared.get(statement)
+        if name is None:
+            name = b"epsilon_ledger_%d" % next(_numbers)
+            self._libpq.send_prepare(name, statement)
+            self._sent.append((statement, name))
+        return name
 
     def commit(self) -> None:
         """Send all statements and COMMIT, and wait for their results.
@@ -173,7 +193,7 @@ class Pipeline:
             error = failure
         if error is None:
             return
-        if not isinstance(error, _driver().Error) or error.sqlstate is None or error.sqlstate in GONE:
+        if not isinstance(error, _driver().Error) or error.sqlstate is None or is_gone(error.sqlstate):
             raise LedgerUnavailableError(IN_DOUBT) from error
         if error.sqlstate == NOT_PREPARED:
             self._prepared.clear()

@@ -31,8 +31,14 @@ RACES_LOST: Final = frozenset({UNIQUE_VIOLATION, "40001", "40P01", "55P03", "220
 """Unique violation, serialization failure, deadlock, lock timeout, division by zero (see `pipeline.required`): another
 transaction was faster."""
 
-GONE: Final = frozenset({"25006", "25P03", "57P01", "57P02", "57P03", "57P05"})
-"""The server is read-only, shuts down, or ended the session: its connections are useless."""
+GONE: Final = frozenset({"0A000", "25006", "25P03", "57P01", "57P02", "57P03", "57P05"})
+"""The server is a standby, is read-only, shuts down, or ended the session: its connections are useless."""
+
+CONNECTION_CLASS: Final = "08"
+"""Class of SQLSTATE of a broken connection; PgBouncer reports by it that it lost the server."""
+
+SETTINGS: Final = "settings"
+"""Execution option of an engine with the statement that sets a transaction's settings, if its sessions are pooled."""
 
 _PARAMETERS: Final = {
     "application_name": "epsilon-ledger",
@@ -68,11 +74,12 @@ _USE_LOCK: Final = 7305524921735473255
 before it are of migrations and verifications."""
 
 
-def open_engine(url: URL, pool_size: int, patience: float, called: str) -> Engine:
+def open_engine(url: URL, pool_size: int, patience: float, called: str, *, pooled: bool) -> Engine:
     """Create an engine for a server's database, with explicit transactions.
 
     The URL's options are libpq's, such as sslmode or several hosts. `patience` is the seconds that a request waits for
-    a connection.
+    a connection. If `pooled`, each transaction may have another session of the server, so that nothing is prepared,
+    set or locked beyond it.
 
     Raises:
         InvalidInputError: the URL names no database, or an unknown libpq option; or psycopg is not installed.
@@ -98,7 +105,9 @@ def open_engine(url: URL, pool_size: int, patience: float, called: str) -> Engin
         max_overflow=0,
         pool_timeout=patience,
         pool_use_lifo=True,  # the most recently used connection has its statements prepared
-        connect_args={name: value for name, value in _PARAMETERS.items() if name not in url.query},
+        connect_args={name: value for name, value in _PARAMETERS.items() if name not in url.query}
+        | ({"prepare_threshold": None} if pooled else {}),
+        execution_options={SETTINGS: _settings(local=True)} if pooled else {},
     )
     _, parameters = engine.dialect.create_connect_args(url)
     parameters.pop("context", None)  # the driver's, not libpq's
@@ -107,7 +116,9 @@ def open_engine(url: URL, pool_size: int, patience: float, called: str) -> Engin
     except Error as error:
         raise InvalidInputError(f"{called} has options that libpq does not take: {str(error).strip()}.") from None
     engine.dialect.type_compiler_instance = _BytewiseText(engine.dialect)
-    event.listen(engine, "connect", _configure)
+    event.listen(engine, "connect", _check)
+    if not pooled:
+        event.listen(engine, "connect", _configure)
     event.listen(engine, "handle_error", _notice_what_is_gone)
     return engine
 
@@ -218,7 +229,8 @@ class _BytewiseText(PGTypeCompiler):
         return text
 
 
-def _configure(connection: "psycopg.Connection[Any]", record: ConnectionPoolEntry) -> None:
+def _check(connection: "psycopg.Connection[Any]", record: ConnectionPoolEntry) -> None:
+    """Refuse an unsupported server, and leave transactions to SQLAlchemy."""
     del record
     connection.autocommit = True  # psycopg must not begin transactions by itself
     version = connection.info.server_version
@@ -231,28 +243,43 @@ def _configure(connection: "psycopg.Connection[Any]", record: ConnectionPoolEntr
         raise LedgerUnavailableError(
             f"The database keeps text as {encoding}; make one WITH ENCODING 'UTF8' TEMPLATE template0."
         )
-    # Settings of the server or role could lose acknowledged commits or digits of floats, or refuse every step under
-    # row-level security; stronger settings stay. Compiling a statement takes a second, which no page is worth.
-    connection.execute(
-        f"""
-        SELECT set_config('synchronous_commit',
-                          CASE current_setting('synchronous_commit')
-                               WHEN 'remote_apply' THEN 'remote_apply' ELSE 'on' END, false),
-               set_config('statement_timeout', '{STATEMENT_TIMEOUT_SECONDS}s', false),
-               set_config('idle_in_transaction_session_timeout', '{STATEMENT_TIMEOUT_SECONDS}s', false),
-               set_config('lock_timeout', '{LOCK_TIMEOUT_SECONDS}s', false),
-               set_config('jit', 'off', false),
-               set_config('timezone', 'UTC', false),
-               set_config('datestyle', 'ISO', false),
-               set_config('extra_float_digits', '1', false),
-               set_config('standard_conforming_strings', 'on', false),
-               set_config('row_security', 'on', false),
-               pg_advisory_lock_shared({_USE_LOCK})
-        """
-    )
+
+
+def _configure(connection: "psycopg.Connection[Any]", record: ConnectionPoolEntry) -> None:
+    """Set a session's settings, and mark the database as used."""
+    del record
+    connection.execute(_settings(local=False).encode())
+    connection.execute(f"SELECT pg_advisory_lock_shared({_USE_LOCK})".encode())
+
+
+def _settings(*, local: bool) -> str:
+    """Build the statement that sets a session, or its transaction.
+
+    Settings of the server or role could lose acknowledged commits or digits of floats, or refuse every step under
+    row-level security; stronger settings stay. Compiling a statement takes a second, which no page is worth.
+    """
+    stronger = "CASE current_setting('synchronous_commit') WHEN 'remote_apply' THEN 'remote_apply' ELSE 'on' END"
+    values = {
+        "synchronous_commit": stronger,
+        "statement_timeout": f"'{STATEMENT_TIMEOUT_SECONDS}s'",
+        "idle_in_transaction_session_timeout": f"'{STATEMENT_TIMEOUT_SECONDS}s'",
+        "lock_timeout": f"'{LOCK_TIMEOUT_SECONDS}s'",
+        "jit": "'off'",
+        "timezone": "'UTC'",
+        "datestyle": "'ISO'",
+        "extra_float_digits": "'1'",
+        "standard_conforming_strings": "'on'",
+        "row_security": "'on'",
+    }
+    return "SELECT " + ", ".join(f"set_config('{name}', {value}, {local})" for name, value in values.items())
+
+
+def is_gone(sqlstate: str | None) -> bool:
+    """Return whether an error says that its connection is useless."""
+    return sqlstate is not None and (sqlstate in GONE or sqlstate.startswith(CONNECTION_CLASS))
 
 
 def _notice_what_is_gone(context: ExceptionContext) -> None:
     """Let the pool drop connections to a stopped or demoted server."""
-    if getattr(context.original_exception, "sqlstate", None) in GONE:
+    if is_gone(getattr(context.original_exception, "sqlstate", None)):
         context.is_disconnect = True

@@ -137,20 +137,27 @@ class Placements:
         pool_size: maximum connections of this process to each database.
         password_file: for URLs without a password; empty: libpq finds one.
         read_only: whether writes are refused.
+        pooled: whether a pooler gives each transaction another session of the server.
 
     Raises:
         InvalidInputError: a URL is not supported, or two placements have the same database.
     """
 
     def __init__(
-        self, urls: Mapping[str, str], pool_size: int, password_file: str = "", *, read_only: bool = False
+        self,
+        urls: Mapping[str, str],
+        pool_size: int,
+        password_file: str = "",
+        *,
+        read_only: bool = False,
+        pooled: bool = False,
     ) -> None:
         self._all: dict[str, Placement] = {}
         for name, url in urls.items():
             called = (
                 URL_SETTING if name == DEFAULT_PLACEMENT else f"The placement {name!r} of EPSILON_LEDGER_PLACEMENTS"
             )
-            database = Database(url, pool_size, called, read_only=read_only)
+            database = Database(url, pool_size, called, read_only=read_only, pooled=pooled)
             if password_file:
                 database.take_password_from(Path(password_file))
             for other in self:

@@ -158,7 +158,7 @@ def operator_shell(folder: Path) -> Iterator[OperatorShell]:
         finally:
             server.stop()
             for (name,) in cluster.execute("SELECT datname FROM pg_database WHERE datname LIKE 'ledger%'"):
-                if name == DATABASE or name in {"ledger_restored", "ledger_before", "ledger_moved"}:
+                if name == DATABASE or name in {"ledger_restored", "ledger_before", "ledger_moved", "ledger_scratch"}:
                     cluster.drop_database(name)
 
 

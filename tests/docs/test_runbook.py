@@ -26,6 +26,7 @@ PAGES = (
     "operations/maintenance",
     "operations/runbook",
     "operations/deployment",
+    "operations/high-availability",
     "how-to/manage-keys",
     "how-to/change-limits",
     *sorted({page for page, _ in READER_SCENES}),
@@ -34,9 +35,13 @@ BLOCKS = [block for page in PAGES for block in blocks(page)]
 
 CLUSTER = "needs a Kubernetes cluster"
 ENGINE = "needs a container engine"
+NODES = "needs three machines of Debian; `make failover` starts the same programs with the same files"
 NOT_RUN = {
     "CREATE ROLE ledger LOGIN PASSWORD '…';": "tests/deploy/test_first_start.py runs a script that has both",
     "export EPSILON_LEDGER_DATABASE_URL=postgresql://ledger@db.internal/ledger": "tests/reliability serves PostgreSQL",
+    "apt-get install -y patroni etcd-server etcd-client pgbouncer postgresql-15 gettext-base": NODES,
+    "patronictl -c /etc/patroni/config.yml list": NODES,
+    "EPSILON_LEDGER_DATABASE_URL=postgresql://ledger@10.0.0.11/ledger epsilon-ledger migrate": NODES,
     "docker compose --file deploy/compose/compose.yaml build": ENGINE,
     "docker compose --file deploy/compose/compose.yaml logs service": ENGINE,
     "make compose": ENGINE,
@@ -77,6 +82,20 @@ def backups_of_postgresql(shell: OperatorShell, dump: Block, check: Block) -> No
     shell.run("dumped", 3)
     shell.type(dump)
     assert "every curve agrees byte for byte" in shell.type(check)
+
+
+def verified_backups(shell: OperatorShell, file: Block, dump: Block) -> None:
+    shell.run("backed up", 3)
+    answer = shell.type(dump)
+    assert "every curve and every chain agrees. The ledger has 0 more decisions." in answer
+    assert "epsilon_ledger_backup_discrepancies 0.0" in (shell.folder / "backup.prom").read_text()
+    if shutil.which("sqlite3") is None:
+        pytest.skip("needs the sqlite3 shell; tests/service/test_backup_verification.py verifies a file without it")
+    (shell.folder / "verified").mkdir()
+    export = "cd verified; export EPSILON_LEDGER_DATABASE_URL=sqlite:///epsilon-ledger.db"
+    alone = Block(file.page, file.section, file.line, f"{export}; epsilon-ledger org create hospital\n{file.text}")
+    assert "agrees" in shell.type(alone)
+    shell.ran.append(file)
 
 
 def after_a_restore(shell: OperatorShell, report: Block) -> None:
@@ -246,6 +265,7 @@ SCENES: dict[tuple[str, str], Callable[..., None]] = READER_SCENES | {
     ("operations/databases", "Several databases"): placements,
     ("operations/maintenance", "Backups: SQLite"): backups_of_sqlite,
     ("operations/maintenance", "Backups: PostgreSQL"): backups_of_postgresql,
+    ("operations/maintenance", "Verify backups"): verified_backups,
     ("operations/maintenance", "After a restore"): after_a_restore,
     ("operations/maintenance", "Upgrades"): upgrades,
     ("operations/maintenance", "Rotation"): rotation,

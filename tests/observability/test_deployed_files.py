@@ -50,12 +50,16 @@ def _metrics(expression: str) -> set[str]:
 
 @pytest.fixture(scope="module")
 def verified(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """What a verification of an empty ledger writes for Prometheus."""
+    """What verifications of a new ledger and of its backup write for Prometheus."""
     folder = tmp_path_factory.mktemp("verified")
-    database, file = folder / "ledger.db", folder / "ledger.prom"
-    assert command_line("migrate", database=database).returncode == 0
-    assert command_line("verify", "--metrics-file", str(file), database=database).returncode == 0
-    return file.read_text()
+    database, backup = folder / "ledger.db", folder / "backup.db"
+    of_ledger, of_backup = folder / "ledger.prom", folder / "backup.prom"
+    assert command_line("org", "create", "hospital", database=database).returncode == 0
+    backup.write_bytes(database.read_bytes())
+    assert command_line("verify", "--metrics-file", str(of_ledger), database=database).returncode == 0
+    verify_backup = ("backup", "verify", str(backup), "--metrics-file", str(of_backup))
+    assert command_line(*verify_backup, database=database).returncode == 0
+    return of_ledger.read_text() + of_backup.read_text()
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from sqlalchemy.exc import DBAPIError, OperationalError
 
 from app.ledger.errors import LedgerUnavailableError
 from app.ledger.ids import number_of
-from app.persistence import postgresql
+from app.persistence import pipeline, postgresql
 from app.persistence.database import ALL_TENANTS, Database
 from app.persistence.rehearsal import Fault, rehearse
 from app.persistence.schema import is_current, upgrade
@@ -47,14 +47,16 @@ def cluster() -> Cluster:
     return postgres.shared()
 
 
-@pytest.fixture
-def database(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
-    """A ledger on a database whose own settings are as bad as they can be."""
+@pytest.fixture(params=[False, True], ids=["session", "transaction"])
+def database(
+    cluster: Cluster, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> Iterator[Database]:
+    """A ledger on a database whose own settings are as bad as they can be, in both modes of pooling."""
     with new_database("postgresql", tmp_path_factory.mktemp("unused")) as url:
         name = url.rpartition("/")[2]
         for setting, value in HOSTILE.items():
             cluster.execute(f"ALTER DATABASE {name} SET {setting} = '{value}'")
-        opened = Database(url)
+        opened = Database(url, pooled=request.param)
         yield opened
         opened.dispose()
 
@@ -95,6 +97,50 @@ def test_a_stronger_durability_stays(database: Database, cluster: Cluster) -> No
     cluster.execute(f"ALTER DATABASE {_name(database)} SET synchronous_commit = 'remote_apply'")
     with database.write(ALL_TENANTS) as tx:
         assert _setting(tx, "synchronous_commit") == "remote_apply"
+
+
+def test_a_pipeline_is_what_the_ledger_needs(database: Database) -> None:
+    """It fails by a division by zero, which is what a client in a pipeline can see."""
+    organisation = create_organisation(database, "hospital", datetime.now(UTC))
+    required = "SELECT 1 / (current_setting(%(name)s::text) = %(value)s::text)::integer"
+
+    def require(name: str, value: str) -> None:
+        with database.pipeline(organisation) as tx:
+            assert tx is not None
+            pipeline.execute(tx, required, {"name": name, "value": value})
+
+    require("synchronous_commit", "on")
+    require("lock_timeout", f"{postgresql.LOCK_TIMEOUT_SECONDS}s")
+    require("timezone", "UTC")
+    with pytest.raises(DBAPIError, match="zero"):
+        require("synchronous_commit", "off")
+
+
+def test_a_transaction_of_a_pooled_session_leaves_nothing_behind(cluster: Cluster) -> None:
+    """The next one may be another client's, and its own next one in another session."""
+    database = Database(cluster.create_database("pooled", postgres.TEMPLATE), pool_size=1, pooled=True)
+    left = (
+        "SELECT (SELECT count(*) FROM pg_prepared_statements),"
+        " (SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'),"
+        " current_setting('statement_timeout'), current_setting('epsilon_ledger.organisation', true)"
+    )
+    organisation = create_organisation(database, "hospital", datetime.now(UTC))
+    for _ in range(10):  # the driver prepares what it has seen five times
+        with database.read(organisation) as tx:
+            assert is_current(tx)
+        with database.pipeline(organisation) as sent:
+            assert sent is not None
+        with database.write(organisation) as tx:
+            assert tx.execute(text("SELECT count(*) FROM organisations")).scalar_one() == 1
+    with database.engine.connect().execution_options(begin="") as raw:
+        assert raw.exec_driver_sql(left).one() == (0, 0, "0", "")
+    database.dispose()
+    cluster.drop_database("pooled")
+
+
+def test_an_error_of_the_connection_is_known() -> None:
+    assert all(map(postgresql.is_gone, ["08006", "08P01", "0A000", "25006", "57P01"]))
+    assert not any(map(postgresql.is_gone, [None, "40001", "23505", "57014"]))
 
 
 def test_moments_numbers_and_bytes_survive_hostile_settings(database: Database) -> None:
@@ -308,8 +354,9 @@ def test_a_standby_takes_no_writes_and_a_promoted_one_does() -> None:
         assert rehearse(database) is None
         behind = Database(standby.url("ledger"))
         assert rehearse(behind) is Fault.READ_ONLY
-        with pytest.raises(DBAPIError, match="recovery"), behind.write(ALL_TENANTS):
+        with pytest.raises(DBAPIError, match="recovery") as refused, behind.write(ALL_TENANTS):
             raise AssertionError("a standby was written")
+        assert refused.value.connection_invalidated  # it is not tried again for ever: the primary is elsewhere
         behind.dispose()
         primary.kill()
         standby.promote()

@@ -17,11 +17,15 @@ PAUSE_SECONDS = 0.02
 NOISE = {"type": "gaussian", "noise_multiplier": 2.0}
 SAMPLED = {"type": "poisson_sampled", "sampling_probability": 0.05, "event": NOISE}
 COUNTED = {"type": "poisson_sampled", "sampling_probability": 0.05, "event": NOISE | {"noise_multiplier": 3.0}}
-UNAVAILABLE = httpx2.codes.SERVICE_UNAVAILABLE
+UNAVAILABLE = {
+    httpx2.codes.SERVICE_UNAVAILABLE,
+    httpx2.codes.BAD_GATEWAY,  # a proxy lost the service, as the next one
+    httpx2.codes.GATEWAY_TIMEOUT,
+}
 
 
 def patiently(send: Callable[[], httpx2.Response]) -> httpx2.Response:
-    """Repeat a request until it is answered with something other than 503."""
+    """Repeat a request until it is answered with something other than 503, or a proxy's 502 and 504."""
     until = time.monotonic() + PATIENCE_SECONDS
     while time.monotonic() < until:
         try:
@@ -29,7 +33,7 @@ def patiently(send: Callable[[], httpx2.Response]) -> httpx2.Response:
         except httpx2.TransportError:
             time.sleep(PAUSE_SECONDS)
             continue
-        if reply.status_code != UNAVAILABLE:
+        if reply.status_code not in UNAVAILABLE:
             return reply
         time.sleep(PAUSE_SECONDS)
     raise AssertionError("the service did not come back")

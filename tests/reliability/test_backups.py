@@ -13,6 +13,7 @@ from app.ledger.errors import LedgerUnavailableError
 from app.persistence.database import ALL_TENANTS, Database
 from app.persistence.repositories.accounts import list_all
 from app.persistence.schema import upgrade
+from app.service.backups import compare_backup
 from app.service.verification import verify
 from tests import postgres
 from tests.api.trainer import QUIET
@@ -141,11 +142,14 @@ def test_a_server_is_brought_back_to_a_moment_by_a_base_backup_and_the_log(
             before = dump(opened.database)
             archiving.execute("SELECT pg_create_restore_point('accident')")
             assert trainer.steps(attempt=2).status_code == 200
-        archiving.stop()  # the last of the log is archived
+        archiving.restart()  # the last of the log is archived
         taken.recover(archiving.folder, "accident")
-        database = Database(taken.url("ledger"))
+        database, live = Database(taken.url("ledger")), Database(archiving.url("ledger"))
         assert dump(database) == before
+        report = compare_backup(database, live)
+        assert (report.problems, report.decisions_since) == ((), 1)
         database.dispose()
+        live.dispose()
         _goes_on(taken.url("ledger"), opened.keys)
     finally:
         taken.remove()

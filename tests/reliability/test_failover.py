@@ -1,7 +1,8 @@
 """PostgreSQL itself dies, under load: nothing that was acknowledged is lost, and the service returns by itself."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -13,12 +14,16 @@ from app.persistence.schema import upgrade
 from tests import postgres
 from tests.conftest import need_postgresql
 from tests.postgres import Cluster
+from tests.reliability.clients import PATIENCE_SECONDS, Trainer
 from tests.reliability.conftest import ROUNDS, Service, at_work, serving
 from tests.reliability.waiters import Waiters, training
 
 pytestmark = pytest.mark.postgresql
 CLIENTS = 32
 STOPS = 2 if ROUNDS > 1 else 1
+UNANSWERED_SECONDS = 2.0
+WAITING = "SELECT count(*) > 0 FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND datname = 'ledger'"
+"""Whether a commit waits for the standby."""
 
 
 @pytest.fixture
@@ -94,6 +99,43 @@ def test_the_primary_dies_while_plans_wait_and_are_granted(tmp_path: Path, prima
 
         training(waiters, fail_over)
         waiters.check(service.server.database_url)
+
+
+@pytest.mark.parametrize("known_by", ["key", "number"])
+def test_what_only_the_primary_has_is_acknowledged_to_nobody(tmp_path: Path, primary: Cluster, known_by: str) -> None:
+    """A primary that is killed while it waits for its standby has the step when it is back; its standby has not."""
+    with with_standby(tmp_path, primary) as (service, standby):
+        budget = service.open_budget(epsilon=50.0)
+        with service.server.client("trainer") as http, ThreadPoolExecutor(1) as pool:
+            trainer = Trainer(http, service.journal, 0)
+            trainer.register(budget)
+            assert trainer.step()
+            standby.stop()
+            body, key = {"count": 1}, None
+            if known_by == "key":
+                key = "repeated"
+            else:
+                body["first_step"] = trainer.next_step
+            asked = pool.submit(trainer.ask, body, key)
+            _await(lambda: primary.execute(WAITING)[0][0])
+            primary.kill()
+            primary.start()
+            _await(lambda: primary.execute(WAITING)[0][0])  # the repeated request, which found its step
+            time.sleep(UNANSWERED_SECONDS)
+            assert http.get(f"/v1/runs/{trainer.run}").status_code == 200  # what is only read waits for nothing
+            assert not asked.done()
+            standby.start()
+            answer = asked.result().answers[0]
+        assert answer.status_code == 200, answer.text
+        assert answer.headers["idempotent-replayed"] == "true"
+        service.check()
+
+
+def _await(condition: Callable[[], bool]) -> None:
+    until = time.monotonic() + PATIENCE_SECONDS
+    while not condition():
+        assert time.monotonic() < until
+        time.sleep(0.05)
 
 
 def is_not_ready(service: Service) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from tests.conftest import Ledger, open_ledger
 from tests.reliability.clients import Trainer
-from tests.reliability.history import Journal, check
+from tests.reliability.history import Journal, Tally, check, tally
 
 
 @pytest.fixture
@@ -73,6 +73,20 @@ def was_told_of_an_error(journal: Journal) -> None:
 def test_an_honest_journal_agrees(ledger: Ledger, journal: Journal) -> None:
     check(journal, ledger.database)
     assert journal.admitted == 6
+    assert tally(journal, ledger.database) == Tally(6, 0, 0, ())
+
+
+@pytest.mark.parametrize(
+    ("forge", "acknowledged", "lost", "doubled"),
+    [(was_acknowledged_but_is_lost, 8, 2, 0), (asked_for_something_else, 7, 4, 3), (was_never_sent, 4, 0, 2)],
+)
+def test_what_is_lost_and_what_is_doubled_is_counted(
+    ledger: Ledger, journal: Journal, forge: Callable[[Journal], None], acknowledged: int, lost: int, doubled: int
+) -> None:
+    forge(journal)
+    found = tally(journal, ledger.database)
+    assert (found.acknowledged, found.lost, found.doubled) == (acknowledged, lost, doubled)
+    assert found.problems != ()
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import Collector
 
 from app.ledger.accounts import AccountKind
+from app.service.backups import BackupReport
 from app.service.metrics import REGISTRY
 from app.service.monitoring.database_collector import IntegrityWarnings, LedgerStats, PlacementSnapshot, Utilisation
 from app.service.queries.account_status import NEARLY_EXHAUSTED
@@ -72,6 +73,28 @@ def write_verification(file: Path, found: VerificationReport, seconds: float, no
     }
     for name, (help_text, value) in gauges.items():
         Gauge(f"epsilon_ledger_verification_{name}", help_text, registry=registry).set(value)
+    write_to_textfile(str(file), registry)
+
+
+def write_backup_verification(file: Path, report: BackupReport, seconds: float, now: datetime) -> None:
+    """Write the metrics of a verified backup, as `write_verification`.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    registry = CollectorRegistry()
+    gauges = {
+        "verification_timestamp_seconds": ("Time of the last verification of a backup.", now.timestamp()),
+        "verification_duration_seconds": ("Duration of the last verification of a backup.", seconds),
+        "discrepancies": ("Discrepancies of the last verified backup.", len(report.problems)),
+        "newest_entry_timestamp_seconds": (
+            "Time of the newest entry of the last verified backup.",
+            0.0 if report.newest_at is None else report.newest_at.timestamp(),
+        ),
+        "missing_decisions": ("Decisions of the ledger that the backup lacks.", report.decisions_since),
+    }
+    for name, (help_text, value) in gauges.items():
+        Gauge(f"epsilon_ledger_backup_{name}", help_text, registry=registry).set(value)
     write_to_textfile(str(file), registry)
 
 

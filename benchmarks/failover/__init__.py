@@ -1,0 +1,1 @@
+"""Failover of the files under deploy/high-availability, under load: `python -m benchmarks.failover`."""
