@@ -110,8 +110,17 @@ def needed(folder: str = ".", *extras: str) -> Iterator[Distribution]:
 
 def install(wheel: Path, target: Path) -> None:
     """Install a wheel into a virtual environment, from no index."""
-    pip = [sys.executable, "-m", "pip", "--python", target / "bin" / "python", "install", "--no-deps", "--no-index"]
-    subprocess.run([*pip, "--quiet", "--disable-pip-version-check", wheel], check=True)
+    pip = [
+        sys.executable,
+        "-m",
+        "pip",
+        "--python",
+        str(target / "bin" / "python"),
+        "install",
+        "--no-deps",
+        "--no-index",
+    ]
+    subprocess.run([*pip, "--quiet", "--disable-pip-version-check", str(wheel)], check=True)
 
 
 def _wait_until_ready(port: int, process: subprocess.Popen[bytes]) -> None:

@@ -65,7 +65,7 @@ def built(source: Path, folder: Path) -> Built:
         (source / package / "__pycache__").mkdir()
         (source / package / "__pycache__" / "x.cpython-311.pyc").write_text("a stray")
     for place in (source, source / "sdk"):
-        command = [sys.executable, "-m", "hatchling", "build", "--directory", folder]
+        command = [sys.executable, "-m", "hatchling", "build", "--directory", str(folder)]
         subprocess.run(command, cwd=place, env=os.environ | {"PATH": "/nowhere"}, capture_output=True, check=True)
     return Built(folder)
 
@@ -171,7 +171,7 @@ def test_a_wheel_of_the_sdist_is_the_wheel(first: Built, tmp_path: Path) -> None
         with tarfile.open(first.sdist(name)) as sdist:
             sdist.extractall(tmp_path / name, filter="data")
         (unpacked,) = (tmp_path / name).iterdir()
-        command = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", tmp_path]
+        command = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(tmp_path)]
         # It has Chart.js, and needs no npm.
         subprocess.run(command, cwd=unpacked, env=os.environ | {"PATH": "/nowhere"}, capture_output=True, check=True)
         assert (tmp_path / first.wheel(name).name).read_bytes() == first.wheel(name).read_bytes()

@@ -1,7 +1,7 @@
 """Connections of receivers to public addresses only, unless others are allowed.
 
 The address is checked when it is connected to, so that DNS rebinding does not help an attacker. Apart from `ssrf_guard`
-because httpcore2 takes 0.02 s to import, and many services have no receiver.
+because httpcore2 takes 0.04 s to import, and many services have no receiver.
 """
 
 import asyncio
