@@ -43,7 +43,7 @@ def issuers_file(folder: Path, *issuers: dict[str, object]) -> str:
 
 
 def workload_token(
-    provider: IdentityProvider, algorithm: str = "RS256", header: object = None, **changed: object
+    provider: IdentityProvider, algorithm: str = "RS256", /, *, header: object = None, **changed: object
 ) -> str:
     """A token as a cluster signs one for a pod: without `typ`, for an hour."""
     head = {"typ": None} | (header if isinstance(header, dict) else {})

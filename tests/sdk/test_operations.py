@@ -105,7 +105,7 @@ def test_every_method_calls_its_operations(
         caller(server, "trainer", calls, awaited=awaited) as trainer,
         caller(server, "privacy_officer", calls, awaited=awaited) as officer,
     ):
-        name = open_accounts(admin)
+        name = open_accounts(admin, officer)
         train(trainer, f"{name}/icu-team")
         with server.client("admin", "awaited" if awaited else "blocking") as office:
             share(trainer, admin, office, name)
@@ -125,7 +125,7 @@ def test_every_method_calls_its_operations(
     assert not any(extra.values()), extra
 
 
-def open_accounts(admin: LedgerClient) -> str:
+def open_accounts(admin: LedgerClient, officer: LedgerClient) -> str:
     name = f"mimic-{uuid.uuid4().hex[:8]}"
     population = admin.create_population(
         name, privacy_unit="patient", neighboring_relation="add_or_remove_one", limit=Limit(3.0, 1e-5)
@@ -144,8 +144,10 @@ def open_accounts(admin: LedgerClient) -> str:
     assert admin.archive_account(other.path, reason="Unused.").archived_at is not None
     assert [budget.path for budget in admin.list_budgets(parent=name)] == [team.path]
     assert admin.get_budget(other.path).archived_at is not None
-    with pytest.raises(ApprovalRequiredError):
+    with pytest.raises(ApprovalRequiredError) as proposed:
         admin.unarchive_account(other.path)
+    assert officer.approve_proposal(proposed.value.proposal).kind == "unarchival"
+    assert admin.get_budget(other.path).archived_at is None
     open_blocks(admin, name)
     return name
 

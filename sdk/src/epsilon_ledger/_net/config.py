@@ -1,7 +1,7 @@
 """Configuration of a client, checked before anything is sent."""
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.metadata import version
 
 import httpx2
@@ -59,7 +59,7 @@ def validate_key(key: str) -> str:
 class Credentials:
     """What a client was given: a key, the file of a workload's token, or what provides one; the rest is None."""
 
-    api_key: str | None = None
+    api_key: str | None = field(default=None, repr=False)
     token_file: str | os.PathLike[str] | None = None
     provider: TokenProvider | None = None
 

@@ -5,7 +5,7 @@ import os
 import re
 from asyncio import to_thread
 from collections.abc import Callable, Generator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from http import HTTPStatus
 from pathlib import Path
 from threading import Lock
@@ -38,7 +38,7 @@ _MOST_NAMES: Final = 10_000
 class _Key:
     """A key, and until when it is used, by the monotonic clock."""
 
-    key: str
+    key: str = field(repr=False)
     until: float
 
 
