@@ -35,6 +35,7 @@ ENGINE = "needs a container engine"
 NOT_RUN = {
     "CREATE ROLE ledger LOGIN PASSWORD '…';": "tests/deploy/test_first_start.py runs a script that has both",
     "export EPSILON_LEDGER_DATABASE_URL=postgresql://ledger@db.internal/ledger": "tests/reliability serves PostgreSQL",
+    "docker build --tag epsilon-ledger .": f"{ENGINE}; tests/packaging/test_wheel.py calls what the image calls",
     "docker compose --file deploy/compose/compose.yaml build": ENGINE,
     "docker compose --file deploy/compose/compose.yaml logs service": ENGINE,
     "make compose": ENGINE,

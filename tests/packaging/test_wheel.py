@@ -47,7 +47,7 @@ class Installed:
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
     folder = tmp_path_factory.mktemp("image")
-    build, _ = stages()
+    _, build, _ = stages()
     source = folder / "src"
     for path in (Path(item) for instruction in build if instruction.name == "COPY" for item in instruction.sources):
         (source / path).parent.mkdir(parents=True, exist_ok=True)
@@ -59,10 +59,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", target], check=True)
     _show_locked_packages(folder / "locked", target)
     steps = run_with(build, "hatchling build")
-    # The environment's own pip would take longer to install than the wheel: this one installs into it.
-    pip = f"{sys.executable} -m pip --python /opt/epsilon-ledger/bin/python"
-    here = steps.replace("/opt/epsilon-ledger/bin/python -m pip", pip)
-    here = here.replace("/opt/build/bin/python", sys.executable).replace("/opt/epsilon-ledger", str(target))
+    here = steps.replace("/opt/build/bin/python", sys.executable).replace("/opt/epsilon-ledger", str(target))
     assert "/opt" not in here.replace(str(folder), "").replace(sys.executable, "")
     subprocess.run(["sh", "-c", here], cwd=source, env=os.environ | {"PIP_NO_INDEX": "1"}, check=True)
     (wheel,) = (source / "wheels").iterdir()
@@ -77,9 +74,7 @@ def empty(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def served(installed: Installed, empty: Path) -> Iterator[int]:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
+    port = _free_port()
     process = subprocess.Popen(
         [installed.bin / "epsilon-ledger", "serve", "--port", str(port)], cwd=empty, env=installed.environment()
     )
@@ -102,6 +97,37 @@ def test_it_serves_from_an_empty_folder(served: int, installed: Installed, empty
     assert (listed.status_code, listed.json()) == (200, {"items": [], "next": None})
 
 
+def test_the_command_of_the_image_leads_to_the_first_sign_in(installed: Installed, tmp_path: Path) -> None:
+    """As `docker run` does it: an empty volume, no settings but the image's, and not even a home."""
+    *_, final = stages()
+    exposed, port = only(final, "EXPOSE").arguments, _free_port()
+    given = dict(word.split("=", 1) for word in only(final, "ENV").arguments.split())
+    volume = only(final, "VOLUME").arguments
+    given |= {name: value.replace(f"{volume}/", f"{tmp_path}/") for name, value in given.items()}
+    given["PATH"] = given["PATH"].replace("/opt/epsilon-ledger/bin", str(installed.bin))
+    command = [word.replace(exposed, str(port)) for word in only(final, "CMD").command]
+    with (tmp_path / "output").open("w+") as output:
+        process = subprocess.Popen(
+            [installed.bin / command[0], *command[1:]], cwd=tmp_path, env=given, stdout=output, stderr=output
+        )
+        try:
+            _wait_until_ready(port, process)
+            output.seek(0)
+            (link,) = re.findall(rf"http://localhost:{port}/sign-in/link#(\S+)", output.read())
+            with httpx.Client(base_url=f"http://localhost:{port}", trust_env=False) as browser:
+                assert browser.get("/sign-in/link").status_code == 200
+                page = {"Origin": f"http://localhost:{port}"}
+                signed_in = browser.post("/sign-in/link", data={"token": link}, headers=page)
+                assert signed_in.status_code == 303, signed_in.text
+                assert browser.get("/").status_code == 200
+                again = browser.post("/sign-in/link", data={"token": link}, headers=page)
+                assert again.status_code == 401
+        finally:
+            process.terminate()
+            process.wait(timeout=30)
+    assert (tmp_path / "epsilon-ledger.db").exists()
+
+
 def test_its_pages_have_their_styles_and_scripts(served: int) -> None:
     with httpx.Client(base_url=f"http://127.0.0.1:{served}", follow_redirects=True, trust_env=False) as browser:
         page = browser.get("/")
@@ -112,7 +138,7 @@ def test_its_pages_have_their_styles_and_scripts(served: int) -> None:
 
 
 def test_pictures_need_no_folder_but_the_temporary_one(installed: Installed, tmp_path: Path) -> None:
-    _, final = stages()
+    *_, final = stages()
     set_by_image = dict(word.split("=", 1) for word in only(final, "ENV").arguments.split())
     folder = Path(set_by_image["MPLCONFIGDIR"])
     assert folder.parent == Path("/tmp")  # noqa: S108 - in the image, where all else may be read-only
@@ -128,7 +154,7 @@ def test_pictures_need_no_folder_but_the_temporary_one(installed: Installed, tmp
 
 
 def test_the_healthcheck_follows_the_service(served: int, installed: Installed, tmp_path: Path) -> None:
-    _, final = stages()
+    *_, final = stages()
     check = [word.replace("8000", str(served)) for word in only(final, "HEALTHCHECK").command]
     assert installed.run(*check, cwd=tmp_path).returncode == 0
     with socket.socket() as nobody:
@@ -185,6 +211,13 @@ def _locked() -> Iterator[Distribution]:
             requirement = Requirement(line.removesuffix("\\"))
             if requirement.marker is None or requirement.marker.evaluate():
                 yield distribution(requirement.name)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
 
 
 def _wait_until_ready(port: int, process: subprocess.Popen[bytes]) -> None:
