@@ -134,14 +134,14 @@ def _licenses(package: LockedPackage) -> Iterable[License]:
         found = metadata(package.name)
     except PackageNotFoundError:
         return []
-    classified = [each for each in found.get_all("Classifier", []) if each.startswith("License :: ")]
-    declared = (
-        found.get("License-Expression") or next(iter(classified), "").rpartition(" :: ")[2] or found.get("License")
-    )
-    # Without these two, some packages have the whole text of their licence here, whose name no program could read.
-    if found["Version"] != package.version or not declared or "\n" in declared:
+    classified = [
+        each.rpartition(" :: ")[2] for each in found.get_all("Classifier", []) if each.startswith("License :: ")
+    ]
+    declared = [*found.get_all("License-Expression", []), *classified, *found.get_all("License", [])]
+    # Without the first two, some packages have the whole text of their licence, whose name no program could read.
+    if found["Version"] != package.version or not declared or "\n" in declared[0]:
         return []
-    return [LicenseFactory().make_from_string(declared, license_acknowledgement=LicenseAcknowledgement.DECLARED)]
+    return [LicenseFactory().make_from_string(declared[0], license_acknowledgement=LicenseAcknowledgement.DECLARED)]
 
 
 def this_bill_of_materials() -> str:

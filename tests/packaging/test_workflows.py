@@ -54,7 +54,7 @@ def test_there_are_workflows_for_checks_audit_release_image_and_documents() -> N
 
 def test_zizmor_finds_nothing_to_attack(tmp_path: Path) -> None:
     zizmor = Path(sys.executable).with_name("zizmor")
-    command = [zizmor, "--offline", "--no-progress", "--quiet", "--persona", "auditor"]
+    command: list[str | Path] = [zizmor, "--offline", "--no-progress", "--quiet", "--persona", "auditor"]
     done = subprocess.run([*command, GITHUB], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     # It does find what is wrong: an action by its tag.
