@@ -78,7 +78,7 @@ def test_without_a_token_this_machine_reads_and_nobody_is_named(shared: SeededLe
 
 @pytest.mark.parametrize("peer", ["192.0.2.7", "10.0.0.1", "2001:db8::1", "::ffff:192.0.2.7", "", "localhost.example"])
 def test_without_a_token_no_other_machine_reads(shared: SeededLedger, peer: str) -> None:
-    elsewhere = TestClient(shared.ledger.http.app, client=(peer, 50000))  # type: ignore[attr-defined]
+    elsewhere = TestClient(shared.ledger.http.app, client=(peer, 50000))
     reply = elsewhere.get("/metrics")
     assert (reply.status_code, reply.json()["code"]) == (401, "unauthenticated")
     assert "EPSILON_LEDGER_METRICS_TOKEN_FILE" in reply.json()["detail"]
@@ -87,7 +87,7 @@ def test_without_a_token_no_other_machine_reads(shared: SeededLedger, peer: str)
 
 @pytest.mark.parametrize("peer", ["127.0.0.1", "127.8.9.1", "::1", "::ffff:127.0.0.1"])
 def test_without_a_token_every_address_of_this_machine_reads(shared: SeededLedger, peer: str) -> None:
-    here = TestClient(shared.ledger.http.app, client=(peer, 50000))  # type: ignore[attr-defined]
+    here = TestClient(shared.ledger.http.app, client=(peer, 50000))
     assert here.get("/metrics").status_code == 200
 
 
@@ -97,7 +97,7 @@ def test_a_proxy_on_this_machine_opens_metrics_to_nobody(shared: SeededLedger, h
 
 
 def test_the_token_opens_metrics_to_other_machines_and_through_proxies(watched: SeededLedger) -> None:
-    elsewhere = TestClient(watched.ledger.http.app, client=("192.0.2.7", 50000))  # type: ignore[attr-defined]
+    elsewhere = TestClient(watched.ledger.http.app, client=("192.0.2.7", 50000))
     headers = {"Authorization": f"Bearer {TOKEN}", "X-Forwarded-For": "198.51.100.3"}
     assert elsewhere.get("/metrics", headers=headers).status_code == 200
 
