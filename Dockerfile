@@ -1,30 +1,41 @@
-# The service as an image. Built so far with buildah, over a stand-in for the base image: Debian 12 with its own Python 3.11.
-# tests/packaging runs the steps without an engine.
+# The service as an image. One line leads to the first sign-in link, which it prints:
 #
 #   docker build --tag epsilon-ledger .
 #   docker run --name ledger --publish 8000:8000 --volume epsilon-ledger:/data epsilon-ledger
-#   docker exec ledger epsilon-ledger org create hospital
-#   docker exec ledger epsilon-ledger keys create --org hospital --role admin
 #
 # deploy/ has a compose file and Kubernetes manifests. By hand, on PostgreSQL, give each call
 # --env EPSILON_LEDGER_DATABASE_URL=postgresql://USER@HOST/DATABASE instead of the volume,
 # and call `epsilon-ledger migrate` first.
+#
+# Built so far with buildah, over a stand-in for the base image: Debian 12 with its own Python 3.11.
+# The digest is of the index of all architectures; docs/contributing/releases.md says where it is from.
 
-FROM python:3.11-slim-bookworm AS build
+# What the base image has and the service uses: the standard library, compiled, since the file system is read-only later.
+FROM python:3.11-slim-bookworm@sha256:a36c24f9cbdf4fd0f52d67f0823eeac19c2028c637cecc392d97f980d4fec56b AS system
+# The ids are fixed, so that a volume keeps its owner over new images.
+RUN groupadd --gid 10001 ledger \
+    && useradd --uid 10001 --gid ledger --no-create-home --home-dir /data --shell /usr/sbin/nologin ledger \
+    && cd "$(python -c 'import sysconfig; print(sysconfig.get_path("stdlib"))')" \
+    && rm -rf ensurepip idlelib lib2to3 tkinter turtledemo site-packages/* /usr/local/bin/pip* /usr/local/include \
+    && python -m compileall -q --invalidation-mode unchecked-hash .
+
+FROM python:3.11-slim-bookworm@sha256:a36c24f9cbdf4fd0f52d67f0823eeac19c2028c637cecc392d97f980d4fec56b AS build
 ENV PIP_DISABLE_PIP_VERSION_CHECK=1 \
     PIP_NO_CACHE_DIR=1 \
     PIP_ROOT_USER_ACTION=ignore
 WORKDIR /src
-# npm fetches Chart.js, for the build alone.
-RUN apt-get update && apt-get install --yes --no-install-recommends npm
-RUN python -m venv /opt/build /opt/epsilon-ledger
+# npm fetches Chart.js, for the build alone; binutils strips libraries.
+RUN apt-get update && apt-get install --yes --no-install-recommends binutils npm
+RUN python -m venv /opt/build && python -m venv --without-pip /opt/epsilon-ledger
 
-# First what seldom changes: the dependencies, each by its hash.
+# First what seldom changes: the dependencies, each by its hash. Most of it is never imported: it is compiled later.
 COPY requirements.lock requirements-charts.lock requirements-dev.lock ./
-RUN /opt/epsilon-ledger/bin/python -m pip install --require-hashes --requirement requirements.lock
+RUN /opt/build/bin/python -m pip --python /opt/epsilon-ledger/bin/python install --no-compile \
+    --require-hashes --requirement requirements.lock
 # Pictures of charts for the API need 93 MB more: docker build --build-arg CHARTS=yes
 ARG CHARTS=
-RUN test -z "$CHARTS" || /opt/epsilon-ledger/bin/python -m pip install --no-deps --require-hashes --requirement requirements-charts.lock
+RUN test -z "$CHARTS" || /opt/build/bin/python -m pip --python /opt/epsilon-ledger/bin/python install --no-compile \
+    --no-deps --require-hashes --requirement requirements-charts.lock
 # The build backend stands in the development lock. Should it come to need another package, pip stops here and names it.
 RUN awk '/^[a-z]/ { kept = /^(hatch-fancy-pypi-readme|hatchling|packaging|pathspec|pluggy|tomlkit|trove-classifiers)==/ } kept' requirements-dev.lock > build.lock \
     && /opt/build/bin/python -m pip install --require-hashes --requirement build.lock
@@ -34,15 +45,23 @@ COPY web web
 COPY app app
 COPY migrations migrations
 RUN /opt/build/bin/python -m hatchling build --target wheel --directory wheels \
-    && /opt/epsilon-ledger/bin/python -m pip install --no-deps --no-index wheels/*.whl
+    && /opt/build/bin/python -m pip --python /opt/epsilon-ledger/bin/python install --no-compile --no-deps --no-index wheels/*.whl
 
-FROM python:3.11-slim-bookworm
-# The ids are fixed, so that a volume keeps its owner over new images.
-RUN groupadd --gid 10001 ledger \
-    && useradd --uid 10001 --gid ledger --no-create-home --home-dir /data --shell /usr/sbin/nologin ledger \
-    && install --directory --owner ledger --group ledger --mode 0700 /data
+COPY deploy/image/trim.sh ./
+RUN ./trim.sh /opt/epsilon-ledger
+# Compile what the service imports. A first start of the trimmed environment, too: what it misses stops the build.
+RUN export EPSILON_LEDGER_DATABASE_URL=sqlite:///compiled.db PATH=/opt/epsilon-ledger/bin:$PATH \
+    && epsilon-ledger init > /dev/null && epsilon-ledger verify > /dev/null && epsilon-ledger openapi > /dev/null \
+    && python -c 'import app.server, httptools, psycopg, scipy.fft, scipy.optimize, scipy.special, uvloop' \
+    && install --directory --owner 10001 --group 10001 --mode 0700 /empty/data
+
+# Two layers of its own, and none of the base image's: those would keep what is removed above.
+FROM scratch
+COPY --from=system / /
 COPY --from=build /opt/epsilon-ledger /opt/epsilon-ledger
-ENV PATH=/opt/epsilon-ledger/bin:$PATH \
+COPY --from=build --chown=10001:10001 /empty /
+ENV PATH=/opt/epsilon-ledger/bin:/usr/local/bin:/usr/bin:/bin \
+    LANG=C.UTF-8 \
     PYTHONUNBUFFERED=1 \
     MPLCONFIGDIR=/tmp/matplotlib \
     EPSILON_LEDGER_DATABASE_URL=sqlite:////data/epsilon-ledger.db

@@ -13,7 +13,7 @@ COMPILE := $(BIN)/uv pip compile --universal --python-version 3.11 --generate-ha
 	--upgrade --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo sample run compose test soak fuzz mutations audit check format openapi docs bench failover lock clean torch screenshots
+.PHONY: help setup demo sample run compose test soak fuzz mutations audit check format openapi docs bench failover lock clean torch screenshots dist sbom
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
@@ -98,7 +98,16 @@ fuzz: $(STAMP) ## send random requests to a live service (SEED, REQUESTS, defaul
 mutations: $(STAMP) ## break a copy of the repository, rule by rule: do the tests notice?
 	@$(BIN)/python -m tests.mutations
 
-audit: $(STAMP) ## look all that is locked up for known weaknesses (needs a network)
+dist: $(STAMP) ## build the wheels and sdists of service and client into dist/
+	@rm -rf dist
+	@$(BIN)/python -m hatchling build --directory dist
+	@cd sdk && ../$(BIN)/python -m hatchling build --directory ../dist
+
+sbom: $(STAMP) ## list what the service is made of, as CycloneDX, in dist/epsilon-ledger.cdx.json
+	@mkdir -p dist
+	@$(BIN)/python -m tests.packaging.sbom > dist/epsilon-ledger.cdx.json.new && mv dist/epsilon-ledger.cdx.json.new dist/epsilon-ledger.cdx.json
+
+audit: $(STAMP) ## look all that is locked, and the SBOM, up for known weaknesses (needs a network)
 	@$(BIN)/python -m tests.packaging.audit
 
 check: $(STAMP) ## format, lint, types, layers: what CI asks for

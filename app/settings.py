@@ -88,7 +88,7 @@ class Settings(BaseSettings):
         log_requests: log one line for each request.
         shutdown_seconds: time to finish requests after a stop signal.
         shutdown_delay_seconds: time to accept connections before that, while /readyz returns 503.
-        metrics_token: bearer token for /metrics; None: public, without the names of accounts.
+        metrics_token: bearer token for /metrics; None: for this machine only, without the names of accounts.
         metrics_token_file: file with that token.
         metrics_top_accounts: number of populations, and of budgets, that metrics list by utilisation.
         oidc_issuer: OpenID Connect issuer of accepted tokens; None: tokens are not accepted.

@@ -142,7 +142,7 @@ def open_ledger(folder: Path, database_url: str | None = None, **more: object) -
         shutil.copy(source, str(database.engine.url.database))
         copied[url] = source
     keys = _keys_in[copied[url]] if url in copied else _keys_of(database)
-    with TestClient(app, raise_server_exceptions=False) as http:
+    with TestClient(app, raise_server_exceptions=False, client=("127.0.0.1", 50000)) as http:
         yield Ledger(http, database, dict(keys))  # a test may add keys of its own: they are in no other copy
 
 

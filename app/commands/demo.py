@@ -9,6 +9,7 @@ from app.bootstrap import Json, print_result
 from app.commands.first_admin import browser_origin, http_url, link_facts, link_url
 from app.ledger.permissions import Role
 from app.server import serve as serve_http
+from app.service.auth.loopback import is_loopback
 from app.settings import Settings
 
 _SHOWN: Final = (Role.PRIVACY_OFFICER, Role.TRAINER, Role.VIEWER)
@@ -59,14 +60,6 @@ def serve_demo(host: str, port: int, workers: int, *, as_json: bool) -> None:
             serve_http(host, port, workers)
         finally:
             trainer.stop()
-
-
-def is_loopback(host: str) -> bool:
-    """Check whether an address is reached from this machine only."""
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def reachable(host: str) -> str:

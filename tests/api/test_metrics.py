@@ -10,6 +10,7 @@ import pytest
 from prometheus_client.mmap_dict import MmapedDict, mmap_key
 from prometheus_client.parser import text_string_to_metric_families
 from pydantic import ValidationError
+from starlette.testclient import TestClient
 
 from app.persistence.rehearsal import Fault
 from app.service import placements
@@ -65,7 +66,7 @@ def watched(tmp_path: Path, fresh: None) -> Iterator[SeededLedger]:
         yield furnish(ledger)
 
 
-def test_without_a_token_anybody_reads_and_nobody_is_named(shared: SeededLedger) -> None:
+def test_without_a_token_this_machine_reads_and_nobody_is_named(shared: SeededLedger) -> None:
     reply = _scrape(shared.ledger)
     assert reply.status_code == 200
     assert reply.headers["content-type"].startswith("text/plain; version=")
@@ -73,6 +74,32 @@ def test_without_a_token_anybody_reads_and_nobody_is_named(shared: SeededLedger)
     for name in ("mimic", "icu-team", "hospital", "clinic", "org_", "pop_", "bud_", "run_0", "key_0"):
         assert name not in reply.text
     assert 'kind="population",placement="default"' in reply.text
+
+
+@pytest.mark.parametrize("peer", ["192.0.2.7", "10.0.0.1", "2001:db8::1", "::ffff:192.0.2.7", "", "localhost.example"])
+def test_without_a_token_no_other_machine_reads(shared: SeededLedger, peer: str) -> None:
+    elsewhere = TestClient(shared.ledger.http.app, client=(peer, 50000))
+    reply = elsewhere.get("/metrics")
+    assert (reply.status_code, reply.json()["code"]) == (401, "unauthenticated")
+    assert "EPSILON_LEDGER_METRICS_TOKEN_FILE" in reply.json()["detail"]
+    assert "epsilon_ledger_" not in reply.text.replace(reply.json()["detail"], "")
+
+
+@pytest.mark.parametrize("peer", ["127.0.0.1", "127.8.9.1", "::1", "::ffff:127.0.0.1"])
+def test_without_a_token_every_address_of_this_machine_reads(shared: SeededLedger, peer: str) -> None:
+    here = TestClient(shared.ledger.http.app, client=(peer, 50000))
+    assert here.get("/metrics").status_code == 200
+
+
+@pytest.mark.parametrize("header", ["Forwarded", "Via", "X-Forwarded-For", "X-Real-IP"])
+def test_a_proxy_on_this_machine_opens_metrics_to_nobody(shared: SeededLedger, header: str) -> None:
+    assert _scrape(shared.ledger, **{header: "127.0.0.1"}).status_code == 401
+
+
+def test_the_token_opens_metrics_to_other_machines_and_through_proxies(watched: SeededLedger) -> None:
+    elsewhere = TestClient(watched.ledger.http.app, client=("192.0.2.7", 50000))
+    headers = {"Authorization": f"Bearer {TOKEN}", "X-Forwarded-For": "198.51.100.3"}
+    assert elsewhere.get("/metrics", headers=headers).status_code == 200
 
 
 @pytest.mark.parametrize("sent", [None, "Bearer other-for-prometheus", f"Basic {TOKEN}", TOKEN])

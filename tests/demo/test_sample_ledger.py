@@ -9,10 +9,11 @@ from http import HTTPStatus
 import httpx2
 import pytest
 
-from app.commands.demo import is_loopback, reachable
+from app.commands.demo import reachable
 from app.commands.first_admin import LINK_PATH
 from app.demo.hospital import LIVE_BUDGET, WEEKS
 from app.persistence.database import Database
+from app.service.auth.loopback import is_loopback
 from app.service.verification import verify
 from tests.demo.sample_server import SampleServer, sample_server
 

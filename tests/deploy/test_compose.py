@@ -61,7 +61,7 @@ def test_two_replicas_are_reached_through_the_one_port_of_the_proxy() -> None:
     [port] = SERVICES["proxy"]["ports"]
     assert port.startswith("${LEDGER_ADDRESS:-127.0.0.1}:")
     proxy = (FOLDER / "haproxy.cfg").read_text()
-    _, final = stages()
+    *_, final = stages()
     inside = only(final, "EXPOSE").arguments
     assert SERVICES["service"]["command"] == only(final, "CMD").command
     assert re.search(rf"(?m)^ +server-template replica 1-\d+ service:{inside}$", proxy)
@@ -86,7 +86,7 @@ def test_who_asked_is_said_by_the_proxy_alone() -> None:
 
 
 def test_the_health_check_is_that_of_the_image() -> None:
-    _, final = stages()
+    *_, final = stages()
     assert SERVICES["service"]["healthcheck"]["test"] == ["CMD", *only(final, "HEALTHCHECK").command]
 
 
@@ -127,8 +127,8 @@ def test_images_name_a_version() -> None:
     version = re.search(r'(?m)^version = "(.*)"$', (ROOT / "pyproject.toml").read_text())
     assert version
     assert {images[name] for name in OURS} == {f"epsilon-ledger:{version[1]}"}
-    assert re.fullmatch(r"postgres:\d+-\w+", images["database"])
-    assert re.fullmatch(r"haproxy:\d+\.\d+-\w+", images["proxy"])
+    assert re.fullmatch(r"postgres:\d+-\w+@sha256:\w+", images["database"])
+    assert re.fullmatch(r"haproxy:\d+\.\d+-\w+@sha256:\w+", images["proxy"])
     assert images["database"] in (KUBERNETES / "trial" / "postgres.yaml").read_text()
     assert (FOLDER / SERVICES["service"]["build"]["context"]).resolve() == ROOT
 

@@ -188,7 +188,7 @@ def test_the_database_of_the_trial_is_the_one_that_is_asked(made: list[Document]
         assert selected(service["spec"]["selector"], databases) == [pod]
         assert service["spec"]["ports"][0]["port"] == asked.port
         [container] = pod.containers
-        assert re.fullmatch(r"postgres:\d+-[a-z]+", container["image"])
+        assert re.fullmatch(r"postgres:\d+-[a-z]+@sha256:[0-9a-f]{64}", container["image"])
         folders = [mount["mountPath"] for mount in container["volumeMounts"]]
         for name, value in _variables(made, container).items():
             assert name == "PGDATA" or str(Path(value).parent) in folders
@@ -221,7 +221,7 @@ def test_probes_ask_what_the_service_answers(made: list[Document]) -> None:
 
 
 def test_the_image_is_the_one_that_the_dockerfile_makes(made: list[Document], ours: list[Pod]) -> None:
-    _, final = stages()
+    *_, final = stages()
     version = re.search(r'(?m)^version = "(.*)"$', (ROOT / "pyproject.toml").read_text())
     assert version
     user, group = (int(number) for number in only(final, "USER").arguments.split(":"))

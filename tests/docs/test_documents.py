@@ -14,7 +14,12 @@ from tests.docs.markdown import ROOT, anchors, fences, links, sentences
 DOCUMENTS = sorted((*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("sdk/*.md")))
 RECORDS = sorted(ROOT.glob("docs/adr/0*.md"))
 # What a document may point to outside of the repository.
-ELSEWHERE = ("https://keepachangelog.com/", "https://semver.org/", "https://www.rfc-editor.org/")
+ELSEWHERE = (
+    "https://keepachangelog.com/",
+    "https://semver.org/",
+    "https://www.contributor-covenant.org/",
+    "https://www.rfc-editor.org/",
+)
 
 
 def _name(path: Path) -> str:

@@ -42,6 +42,7 @@ NOT_RUN = {
     "apt-get install -y patroni etcd-server etcd-client pgbouncer postgresql-15 gettext-base": NODES,
     "patronictl -c /etc/patroni/config.yml list": NODES,
     "EPSILON_LEDGER_DATABASE_URL=postgresql://ledger@10.0.0.11/ledger epsilon-ledger migrate": NODES,
+    "docker build --tag epsilon-ledger .": f"{ENGINE}; tests/packaging/test_wheel.py calls what the image calls",
     "docker compose --file deploy/compose/compose.yaml build": ENGINE,
     "docker compose --file deploy/compose/compose.yaml logs service": ENGINE,
     "make compose": ENGINE,

@@ -16,7 +16,7 @@ from tests.packaging.environments import Installed, locked, new_environment
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
     """The wheel beside the locked packages, as in the image."""
     folder = tmp_path_factory.mktemp("image")
-    build, _ = stages()
+    _, build, _ = stages()
     source = folder / "src"
     for path in (Path(item) for instruction in build if instruction.name == "COPY" for item in instruction.sources):
         (source / path).parent.mkdir(parents=True, exist_ok=True)
@@ -26,10 +26,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
             shutil.copy(ROOT / path, source / path)
     target = new_environment(folder, locked("requirements.lock"))
     steps = run_with(build, "hatchling build")
-    # The environment's own pip would take longer to install than the wheel: this one installs into it.
-    pip = f"{sys.executable} -m pip --python /opt/epsilon-ledger/bin/python"
-    here = steps.replace("/opt/epsilon-ledger/bin/python -m pip", pip)
-    here = here.replace("/opt/build/bin/python", sys.executable).replace("/opt/epsilon-ledger", str(target))
+    here = steps.replace("/opt/build/bin/python", sys.executable).replace("/opt/epsilon-ledger", str(target))
     assert "/opt" not in here.replace(str(folder), "").replace(sys.executable, "")
     subprocess.run(["sh", "-c", here], cwd=source, env=os.environ | {"PIP_NO_INDEX": "1"}, check=True)
     (wheel,) = (source / "wheels").iterdir()

@@ -44,14 +44,12 @@ class Installed:
     @contextmanager
     def served(self, folder: Path) -> Iterator[int]:
         """The port of a service that was started in a folder."""
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port: int = probe.getsockname()[1]
+        port = free_port()
         process = subprocess.Popen(
             [self.bin / "epsilon-ledger", "serve", "--port", str(port)], cwd=folder, env=self.environment()
         )
         try:
-            _wait_until_ready(port, process)
+            wait_until_ready(port, process)
             yield port
         finally:
             process.terminate()
@@ -123,7 +121,16 @@ def install(wheel: Path, target: Path) -> None:
     subprocess.run([*pip, "--quiet", "--disable-pip-version-check", str(wheel)], check=True)
 
 
-def _wait_until_ready(port: int, process: subprocess.Popen[bytes]) -> None:
+def free_port() -> int:
+    """A port of this machine that nobody uses."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def wait_until_ready(port: int, process: subprocess.Popen[bytes]) -> None:
+    """Wait until a service takes steps."""
     until = time.monotonic() + 60
     with httpx2.Client(trust_env=False, timeout=5) as http:
         while True:

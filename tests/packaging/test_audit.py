@@ -6,6 +6,7 @@ import pytest
 
 from tests.packaging import audit
 from tests.packaging.audit import LOCKS, ROOT, Audit, answer, judged, pinned
+from tests.packaging.sbom import LOCK, locked_packages, this_bill_of_materials
 
 PINS = {"jinja2 2.4.1", "flask-cors 3.0.0"}
 SOUND = {
@@ -104,13 +105,44 @@ def test_every_lock_is_audited() -> None:
     assert all(len(pinned((ROOT / lock).read_text())) >= 9 for lock in LOCKS)
 
 
+BILL = json.dumps(
+    {
+        "components": [
+            {
+                "name": "jinja2",
+                "version": "2.4.1",
+                "externalReferences": [{"hashes": [{"content": "0a"}, {"content": "0b"}]}],
+            },
+            {"name": "jinja2", "version": "3.0", "externalReferences": [{"hashes": [{"content": "0c"}]}]},
+            {"name": "flask-cors", "version": "3.0.0", "externalReferences": [{"hashes": [{"content": "0d"}]}]},
+        ]
+    }
+)
+
+
+def test_a_bill_of_materials_is_looked_up_whole_and_each_file_names_a_package_once() -> None:
+    assert audit.requirements_of(BILL) == [
+        "jinja2==2.4.1 --hash=sha256:0a --hash=sha256:0b\nflask-cors==3.0.0 --hash=sha256:0d\n",
+        "jinja2==3.0 --hash=sha256:0c\n",
+    ]
+
+
+def test_every_package_of_the_bill_of_materials_is_looked_up() -> None:
+    names = [line.split()[0] for text in audit.requirements_of(this_bill_of_materials()) for line in text.splitlines()]
+    assert sorted(names) == sorted({f"{each.name}=={each.version}" for each in locked_packages(LOCK.read_text())})
+
+
 @pytest.mark.parametrize(("wrote", "status"), [(SOUND, 0), (OFFLINE, 1), (WEAK, 1)])
 def test_it_says_what_it_audited_and_ends_accordingly(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], wrote: object, status: int
 ) -> None:
     monkeypatch.setattr(audit, "pinned", lambda _: PINS)
     monkeypatch.setattr(audit, "report", lambda _: json.dumps(wrote))
+    monkeypatch.setattr(audit, "requirements_of", lambda _: ["jinja2==2.4.1 --hash=sha256:0a\n"])
     with pytest.raises(SystemExit) as end:
         audit.main(LOCKS[:2])
     assert bool(end.value.code) is bool(status)
-    assert [line.split(":")[0] for line in capsys.readouterr().out.splitlines() if line[0] != " "] == [*LOCKS[:2]]
+    said = capsys.readouterr().out
+    audited = [line.split(":")[0] for line in said.splitlines() if "looked up," in line]
+    assert audited == [*LOCKS[:2], "bill of materials, part 1"]
+    assert ("NOT AUDITED: 5 packages" in said) is (wrote is OFFLINE)

@@ -88,7 +88,7 @@ def test_without_charts_an_image_is_a_problem_and_pages_have_none(bare: Installe
 def test_with_charts_there_are_images_and_their_folder_is_the_temporary_one(
     pictured: Installed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _, final = stages()
+    *_, final = stages()
     set_by_image = dict(word.split("=", 1) for word in only(final, "ENV").arguments.split())
     folder = Path(set_by_image["MPLCONFIGDIR"])
     assert folder.parent == Path("/tmp")  # noqa: S108 - in the image, where all else may be read-only

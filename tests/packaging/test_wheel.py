@@ -3,6 +3,7 @@
 import json
 import re
 import socket
+import subprocess
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +12,7 @@ import httpx2
 import pytest
 
 from tests.packaging.dockerfile import ROOT, only, stages
-from tests.packaging.environments import Installed
+from tests.packaging.environments import Installed, free_port, wait_until_ready
 
 
 @pytest.fixture(scope="module")
@@ -37,6 +38,37 @@ def test_it_serves_from_an_empty_folder(served: int, installed: Installed, empty
     assert (listed.status_code, listed.json()) == (200, {"items": [], "next": None})
 
 
+def test_the_command_of_the_image_leads_to_the_first_sign_in(installed: Installed, tmp_path: Path) -> None:
+    """As `docker run` does it: an empty volume, no settings but the image's, and not even a home."""
+    *_, final = stages()
+    exposed, port = only(final, "EXPOSE").arguments, free_port()
+    given = dict(word.split("=", 1) for word in only(final, "ENV").arguments.split())
+    volume = only(final, "VOLUME").arguments
+    given |= {name: value.replace(f"{volume}/", f"{tmp_path}/") for name, value in given.items()}
+    given["PATH"] = given["PATH"].replace("/opt/epsilon-ledger/bin", str(installed.bin))
+    command = [word.replace(exposed, str(port)) for word in only(final, "CMD").command]
+    with (tmp_path / "output").open("w+") as output:
+        process = subprocess.Popen(
+            [installed.bin / command[0], *command[1:]], cwd=tmp_path, env=given, stdout=output, stderr=output
+        )
+        try:
+            wait_until_ready(port, process)
+            output.seek(0)
+            (link,) = re.findall(rf"http://localhost:{port}/sign-in/link#(\S+)", output.read())
+            with httpx2.Client(base_url=f"http://localhost:{port}", trust_env=False) as browser:
+                assert browser.get("/sign-in/link").status_code == 200
+                page = {"Origin": f"http://localhost:{port}"}
+                signed_in = browser.post("/sign-in/link", data={"token": link}, headers=page)
+                assert signed_in.status_code == 303, signed_in.text
+                assert browser.get("/").status_code == 200
+                again = browser.post("/sign-in/link", data={"token": link}, headers=page)
+                assert again.status_code == 401
+        finally:
+            process.terminate()
+            process.wait(timeout=30)
+    assert (tmp_path / "epsilon-ledger.db").exists()
+
+
 def test_its_pages_have_their_styles_and_scripts(served: int) -> None:
     with httpx2.Client(base_url=f"http://127.0.0.1:{served}", follow_redirects=True, trust_env=False) as browser:
         page = browser.get("/")
@@ -47,7 +79,7 @@ def test_its_pages_have_their_styles_and_scripts(served: int) -> None:
 
 
 def test_the_healthcheck_follows_the_service(served: int, installed: Installed, tmp_path: Path) -> None:
-    _, final = stages()
+    *_, final = stages()
     check = [word.replace("8000", str(served)) for word in only(final, "HEALTHCHECK").command]
     assert installed.run(*check, cwd=tmp_path).returncode == 0
     with socket.socket() as nobody:

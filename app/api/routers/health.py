@@ -12,6 +12,7 @@ from app.api.problems import responses
 from app.api.route import PlacementsDep, anonymous_limiter, operation_id
 from app.api.schemas.common import Output, example
 from app.ledger.errors import AuthenticationError, LedgerUnavailableError
+from app.service.auth.loopback import is_loopback
 from app.service.background import STOPPING, TaskRegistry
 from app.service.monitoring.database_collector import DatabaseCollector, IntegrityMonitor
 from app.service.monitoring.exposition import exposition
@@ -22,6 +23,9 @@ _EXAMPLE: Final = """# HELP epsilon_ledger_decisions_total Answers to requests f
 # TYPE epsilon_ledger_decisions_total counter
 epsilon_ledger_decisions_total{outcome="admitted"} 1204.0
 """
+
+_FORWARDED: Final = frozenset({"forwarded", "via", "x-forwarded-for", "x-real-ip"})
+"""Headers by which a proxy on this machine shows that the caller may be elsewhere."""
 
 routes = APIRouter(tags=["health"], generate_unique_id_function=operation_id)
 
@@ -112,12 +116,14 @@ async def get_metrics(request: Request, placements: PlacementsDep) -> Response:
     """Get the metrics of all workers on this port and of the ledgers, at most a few seconds old.
 
     If the service has a metrics token, it is required (`Authorization: Bearer …`), and the accounts with the highest
-    utilisation are listed by organisation. Otherwise metrics are public, without names.
+    utilisation are listed by organisation. Otherwise metrics are answered to the service's own machine, without names.
     """
     token: str | None = request.app.state.metrics_token
-    if token is not None:
-        address = request.client.host if request.client else ""
-        with anonymous_limiter(request).refund_unless(AuthenticationError, address):
+    address = request.client.host if request.client else ""
+    with anonymous_limiter(request).refund_unless(AuthenticationError, address):
+        if token is None:
+            _require_this_machine(request, address)
+        else:
             _require(request.headers.getlist("authorization"), token)
     ledgers: DatabaseCollector = request.app.state.ledgers
     sampler: Sampler = request.app.state.sampler
@@ -131,6 +137,19 @@ async def get_metrics(request: Request, placements: PlacementsDep) -> Response:
         exposition, snapshots, integrity.warnings, named=named, accept=accept, now=now
     )
     return Response(text, media_type=media_type)
+
+
+def _require_this_machine(request: Request, address: str) -> None:
+    """Require that a scrape comes from this machine, and not through a proxy on it.
+
+    Raises:
+        AuthenticationError: it comes from elsewhere, or may.
+    """
+    if not is_loopback(address) or not _FORWARDED.isdisjoint(request.headers):
+        raise AuthenticationError(
+            "Without a metrics token, metrics are answered to this machine only: give the service one by "
+            "EPSILON_LEDGER_METRICS_TOKEN_FILE, and send it as Authorization: Bearer …"
+        )
 
 
 def _require(sent: list[str], token: str) -> None:

@@ -1,0 +1,154 @@
+"""Write the software bill of materials of the service: `make sbom` lists all that requirements.lock installs.
+
+The format is CycloneDX 1.6, as JSON. The same lock gives the same bytes in the same environment: that one knows the
+licences of what it has installed.
+"""
+
+import json
+import re
+import sys
+import tomllib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, metadata
+from pathlib import Path
+from typing import Final
+from uuid import NAMESPACE_URL, uuid5
+
+from cyclonedx.contrib.license.factories import LicenseFactory
+from cyclonedx.model import ExternalReference, ExternalReferenceType, HashAlgorithm, HashType, Property, XsUri
+from cyclonedx.model.bom import Bom
+from cyclonedx.model.component import Component, ComponentType
+from cyclonedx.model.license import License, LicenseAcknowledgement
+from cyclonedx.output.json import JsonV1Dot6
+from packageurl import PackageURL
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT: Final = Path(__file__).parents[2]
+LOCK: Final = ROOT / "requirements.lock"
+PROJECT: Final = "epsilon-ledger"
+
+
+@dataclass(frozen=True, slots=True)
+class LockedPackage:
+    """Package of a lock.
+
+    Args:
+        name: normalised name.
+        version: pinned version.
+        marker: condition on the platform under which it is installed; empty: always.
+        hashes: SHA-256 digests of the files that may be installed.
+        needed_by: normalised names of the packages that require it.
+    """
+
+    name: str
+    version: str
+    marker: str
+    hashes: tuple[str, ...]
+    needed_by: tuple[str, ...]
+
+
+def locked_packages(lock: str) -> Iterator[LockedPackage]:
+    """Read the packages of a lock that `uv pip compile` wrote.
+
+    Args:
+        lock: text of the lock.
+
+    Raises:
+        ValueError: an entry has no pinned version or no hash.
+    """
+    for entry in re.split(r"(?m)^(?=[a-zA-Z0-9])", lock):
+        if not entry[:1].isalnum():
+            continue
+        requirement = Requirement(entry.splitlines()[0].removesuffix("\\"))
+        (version,) = (each.version for each in requirement.specifier if each.operator == "==")
+        hashes = re.findall(r"--hash=sha256:([0-9a-f]{64})", entry)
+        if not hashes:
+            raise ValueError(f"{requirement} has no hash.")
+        needed_by = re.findall(r"(?m)^    #(?: via|  ) +([A-Za-z0-9][\w.-]*)", entry)
+        yield LockedPackage(
+            canonicalize_name(requirement.name),
+            version,
+            str(requirement.marker or ""),
+            tuple(hashes),
+            tuple(canonicalize_name(name) for name in needed_by),
+        )
+
+
+def bill_of_materials(lock: str, version: str) -> str:
+    """Describe a lock as CycloneDX 1.6.
+
+    Args:
+        lock: text of the lock.
+        version: version of the service.
+
+    Returns:
+        JSON, without the time, so that the same lock gives the same bytes.
+    """
+    bom = Bom(serial_number=uuid5(NAMESPACE_URL, f"{PROJECT} {version}\n{lock}"))
+    service = Component(
+        name=PROJECT,
+        version=version,
+        type=ComponentType.APPLICATION,
+        bom_ref=PROJECT,
+        purl=PackageURL("pypi", name=PROJECT, version=version),
+        licenses=[LicenseFactory().make_from_string("Apache-2.0")],
+    )
+    bom.metadata.component = service
+    packages = list(locked_packages(lock))
+    # A lock may pin a package twice: once for each range of Pythons.
+    components = {f"{package.name}@{package.version}": _component(package) for package in packages}
+    bom.components.update(components.values())
+    for needing in (service, *components.values()):
+        needed = [each for each in packages if needing.name in each.needed_by]
+        bom.register_dependency(needing, [components[f"{each.name}@{each.version}"] for each in needed])
+    written = json.loads(JsonV1Dot6(bom).output_as_string())
+    del written["metadata"]["timestamp"]
+    return json.dumps(written, indent=2, sort_keys=True)
+
+
+def _component(package: LockedPackage) -> Component:
+    purl = PackageURL("pypi", name=package.name, version=package.version)
+    files = ExternalReference(
+        type=ExternalReferenceType.DISTRIBUTION,
+        url=XsUri(purl.to_string()),
+        comment="the files that may be installed",
+        hashes=[HashType(alg=HashAlgorithm.SHA_256, content=digest) for digest in package.hashes],
+    )
+    return Component(
+        name=package.name,
+        version=package.version,
+        type=ComponentType.LIBRARY,
+        bom_ref=purl.to_string(),
+        purl=purl,
+        licenses=_licenses(package),
+        external_references=[files],
+        properties=[Property(name="environment-marker", value=package.marker)] if package.marker else [],
+    )
+
+
+def _licenses(package: LockedPackage) -> Iterable[License]:
+    """Read the licence that the installed package declares; none: another version or none is installed."""
+    try:
+        found = metadata(package.name)
+    except PackageNotFoundError:
+        return []
+    classified = [
+        each.rpartition(" :: ")[2] for each in found.get_all("Classifier", []) if each.startswith("License :: ")
+    ]
+    declared = [*found.get_all("License-Expression", []), *classified, *found.get_all("License", [])]
+    # Without the first two, some packages have the whole text of their licence, whose name no program could read.
+    if found["Version"] != package.version or not declared or "\n" in declared[0]:
+        return []
+    return [LicenseFactory().make_from_string(declared[0], license_acknowledgement=LicenseAcknowledgement.DECLARED)]
+
+
+def this_bill_of_materials() -> str:
+    """Describe the lock of this checkout, as CycloneDX 1.6 in JSON."""
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    return bill_of_materials(LOCK.read_text(), version)
+
+
+if __name__ == "__main__":
+    sys.stdout.write(this_bill_of_materials() + "\n")
