@@ -21,6 +21,7 @@ MEMBERS = {
     "types": [],
     "kind": "webhook",
     "addresses": [],
+    "single_use": False,
     "key": "key_2.s3cr3t",
     "secret": "whsec_s3cr3t",
 }
