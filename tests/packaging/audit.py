@@ -74,11 +74,13 @@ def requirements_of(bill: str) -> list[str]:
         bill: JSON; each component has a name, a version and the hashes of its distribution.
 
     Returns:
-        Texts that together name every component. Each names a package once at most, as pip-audit demands; a bill may
-        have a package in several versions, for several Pythons.
+        Texts that together name every Python package. Each names a package once at most, as pip-audit demands; a bill
+        may have a package in several versions, for several Pythons.
     """
     files: list[dict[str, str]] = []
     for component in json.loads(bill)["components"]:
+        if not component["purl"].startswith("pkg:pypi/"):
+            continue  # the database knows Python's packages only
         name = component["name"]
         hashes = [each["content"] for link in component["externalReferences"] for each in link["hashes"]]
         line = " ".join([f"{name}=={component['version']}", *(f"--hash=sha256:{each}" for each in hashes)])

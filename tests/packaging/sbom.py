@@ -1,9 +1,10 @@
-"""Write the software bill of materials of the service: `make sbom` lists all that requirements.lock installs.
+"""Write the software bill of materials of the service: `make sbom` lists what requirements.lock installs, and Chart.js.
 
 The format is CycloneDX 1.6, as JSON. The same lock gives the same bytes in the same environment: that one knows the
 licences of what it has installed.
 """
 
+import base64
 import json
 import re
 import sys
@@ -27,6 +28,9 @@ from packaging.utils import canonicalize_name
 
 ROOT: Final = Path(__file__).parents[2]
 LOCK: Final = ROOT / "requirements.lock"
+SCRIPTS: Final = ROOT / "web" / "package-lock.json"
+"""What npm fetches at the build; the wheel carries it."""
+
 PROJECT: Final = "epsilon-ledger"
 
 
@@ -76,17 +80,18 @@ def locked_packages(lock: str) -> Iterator[LockedPackage]:
         )
 
 
-def bill_of_materials(lock: str, version: str) -> str:
-    """Describe a lock as CycloneDX 1.6.
+def bill_of_materials(lock: str, scripts: str, version: str) -> str:
+    """Describe what the locks of the service name as CycloneDX 1.6.
 
     Args:
-        lock: text of the lock.
+        lock: text of the lock of Python's packages.
+        scripts: text of npm's lock.
         version: version of the service.
 
     Returns:
         JSON, without the time, so that the same lock gives the same bytes.
     """
-    bom = Bom(serial_number=uuid5(NAMESPACE_URL, f"{PROJECT} {version}\n{lock}"))
+    bom = Bom(serial_number=uuid5(NAMESPACE_URL, f"{PROJECT} {version}\n{lock}\n{scripts}"))
     service = Component(
         name=PROJECT,
         version=version,
@@ -99,32 +104,59 @@ def bill_of_materials(lock: str, version: str) -> str:
     packages = list(locked_packages(lock))
     # A lock may pin a package twice: once for each range of Pythons.
     components = {f"{package.name}@{package.version}": _component(package) for package in packages}
-    bom.components.update(components.values())
+    carried = list(_scripts(scripts))
+    bom.components.update([*components.values(), *carried])
     for needing in (service, *components.values()):
-        needed = [each for each in packages if needing.name in each.needed_by]
-        bom.register_dependency(needing, [components[f"{each.name}@{each.version}"] for each in needed])
+        needed = [components[f"{each.name}@{each.version}"] for each in packages if needing.name in each.needed_by]
+        bom.register_dependency(needing, [*needed, *carried] if needing is service else needed)
     written = json.loads(JsonV1Dot6(bom).output_as_string())
     del written["metadata"]["timestamp"]
     return json.dumps(written, indent=2, sort_keys=True)
 
 
+def _scripts(lock: str) -> Iterator[Component]:
+    for place, package in json.loads(lock)["packages"].items():
+        if place:  # the first one is the project itself
+            name, version = place.removeprefix("node_modules/"), package["version"]
+            algorithm, _, digest = package["integrity"].partition("-")
+            if algorithm != "sha512":
+                raise ValueError(f"{name} {version} has no SHA-512 in npm's lock.")
+            hashed = HashType(alg=HashAlgorithm.SHA_512, content=base64.b64decode(digest).hex())
+            namespace, _, plain = name.rpartition("/")
+            purl = PackageURL("npm", namespace=namespace, name=plain, version=version)
+            yield _distributed(
+                purl, name, hashes=[hashed], licenses=[LicenseFactory().make_from_string(package["license"])]
+            )
+
+
 def _component(package: LockedPackage) -> Component:
-    purl = PackageURL("pypi", name=package.name, version=package.version)
+    return _distributed(
+        PackageURL("pypi", name=package.name, version=package.version),
+        package.name,
+        hashes=[HashType(alg=HashAlgorithm.SHA_256, content=digest) for digest in package.hashes],
+        licenses=_licenses(package),
+        marker=package.marker,
+    )
+
+
+def _distributed(
+    purl: PackageURL, name: str, *, hashes: Iterable[HashType], licenses: Iterable[License], marker: str = ""
+) -> Component:
     files = ExternalReference(
         type=ExternalReferenceType.DISTRIBUTION,
         url=XsUri(purl.to_string()),
         comment="the files that may be installed",
-        hashes=[HashType(alg=HashAlgorithm.SHA_256, content=digest) for digest in package.hashes],
+        hashes=hashes,
     )
     return Component(
-        name=package.name,
-        version=package.version,
+        name=name,
+        version=purl.version,
         type=ComponentType.LIBRARY,
         bom_ref=purl.to_string(),
         purl=purl,
-        licenses=_licenses(package),
+        licenses=licenses,
         external_references=[files],
-        properties=[Property(name="environment-marker", value=package.marker)] if package.marker else [],
+        properties=[Property(name="environment-marker", value=marker)] if marker else [],
     )
 
 
@@ -147,7 +179,7 @@ def _licenses(package: LockedPackage) -> Iterable[License]:
 def this_bill_of_materials() -> str:
     """Describe the lock of this checkout, as CycloneDX 1.6 in JSON."""
     version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
-    return bill_of_materials(LOCK.read_text(), version)
+    return bill_of_materials(LOCK.read_text(), SCRIPTS.read_text(), version)
 
 
 if __name__ == "__main__":

@@ -111,10 +111,22 @@ BILL = json.dumps(
             {
                 "name": "jinja2",
                 "version": "2.4.1",
+                "purl": "pkg:pypi/jinja2@2.4.1",
                 "externalReferences": [{"hashes": [{"content": "0a"}, {"content": "0b"}]}],
             },
-            {"name": "jinja2", "version": "3.0", "externalReferences": [{"hashes": [{"content": "0c"}]}]},
-            {"name": "flask-cors", "version": "3.0.0", "externalReferences": [{"hashes": [{"content": "0d"}]}]},
+            {
+                "name": "jinja2",
+                "version": "3.0",
+                "purl": "pkg:pypi/jinja2@3.0",
+                "externalReferences": [{"hashes": [{"content": "0c"}]}],
+            },
+            {
+                "name": "flask-cors",
+                "version": "3.0.0",
+                "purl": "pkg:pypi/flask-cors@3.0.0",
+                "externalReferences": [{"hashes": [{"content": "0d"}]}],
+            },
+            {"name": "chart.js", "version": "4.6.1", "purl": "pkg:npm/chart.js@4.6.1"},
         ]
     }
 )

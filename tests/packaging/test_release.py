@@ -21,6 +21,7 @@ NOT_RUN = {
 
 NEEDED = (
     "app",
+    "hatch_build.py",
     "migrations",
     "sdk",
     "pyproject.toml",
@@ -29,6 +30,7 @@ NEEDED = (
     "LICENSE",
     "Makefile",
     "requirements.lock",
+    "web",
 )
 
 

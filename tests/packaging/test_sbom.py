@@ -1,5 +1,6 @@
 """The bill of materials lists all that the service's lock installs, and a program that knows CycloneDX can read it."""
 
+import base64
 import json
 from typing import Any
 
@@ -9,7 +10,7 @@ from cyclonedx.validation.json import JsonStrictValidator
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from tests.packaging.sbom import LOCK, bill_of_materials, locked_packages, this_bill_of_materials
+from tests.packaging.sbom import LOCK, SCRIPTS, bill_of_materials, locked_packages, this_bill_of_materials
 
 SMALL = (
     "anyio==4.0 ; sys_platform != 'plan9' \\\n    --hash=sha256:"
@@ -20,6 +21,9 @@ SMALL = (
     "    # via\n    #   epsilon-ledger (pyproject.toml)\n    #   Trio_X\n"
     "trio-x==1.0 \\\n    --hash=sha256:" + "0c" * 32 + "\n    # via epsilon-ledger (pyproject.toml)\n"
 )
+
+
+NO_SCRIPTS = '{"packages": {"": {}}}'
 
 
 @pytest.fixture(scope="module")
@@ -46,10 +50,22 @@ def test_it_lists_every_locked_package_with_its_version_and_hashes(bill: dict[st
             digest["content"] for link in each["externalReferences"] for digest in link["hashes"]
         }
         for each in bill["components"]
+        if each["purl"].startswith("pkg:pypi/")
     }
     assert listed == locked
     assert len(listed) > 40
     assert all(listed.values())
+
+
+def test_it_lists_the_scripts_that_the_wheel_carries_with_their_hashes(bill: dict[str, Any]) -> None:
+    locked = json.loads(SCRIPTS.read_text())["packages"]
+    listed = {each["name"]: each for each in bill["components"] if each["purl"].startswith("pkg:npm/")}
+    assert set(listed) == {place.removeprefix("node_modules/") for place in locked if place}
+    chart = listed["chart.js"]
+    (digest,) = chart["externalReferences"][0]["hashes"]
+    integrity = base64.b64encode(bytes.fromhex(digest["content"])).decode()
+    assert f"sha512-{integrity}" == locked["node_modules/chart.js"]["integrity"]
+    assert chart["version"] == locked["node_modules/chart.js"]["version"]
 
 
 def test_each_package_is_reached_from_the_service(bill: dict[str, Any]) -> None:
@@ -84,9 +100,9 @@ def test_a_lock_is_read_with_markers_hashes_and_reasons() -> None:
 
 def test_a_package_without_a_hash_is_refused() -> None:
     with pytest.raises(ValueError, match=r"anyio==4\.0 has no hash"):
-        bill_of_materials("anyio==4.0\n    # via epsilon-ledger (pyproject.toml)\n", "1.0")
+        bill_of_materials("anyio==4.0\n    # via epsilon-ledger (pyproject.toml)\n", NO_SCRIPTS, "1.0")
 
 
 def test_the_same_lock_gives_the_same_bytes() -> None:
-    assert bill_of_materials(SMALL, "1.0") == bill_of_materials(SMALL, "1.0")
-    assert bill_of_materials(SMALL, "1.0") != bill_of_materials(SMALL, "1.1")
+    assert bill_of_materials(SMALL, NO_SCRIPTS, "1.0") == bill_of_materials(SMALL, NO_SCRIPTS, "1.0")
+    assert bill_of_materials(SMALL, NO_SCRIPTS, "1.0") != bill_of_materials(SMALL, NO_SCRIPTS, "1.1")
