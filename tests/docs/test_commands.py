@@ -14,6 +14,7 @@ RUN_BY = {
     "how-to/plan-a-training": "tests/docs/test_accounting_page.py",
     "how-to/send-alerts": "tests/docs/test_readme.py",
     "how-to/share-budgets": "tests/docs/test_readme.py",
+    "how-to/use-workload-identity": "tests/docs/test_workload_page.py",
     "tutorial/first-budget": "tests/docs/test_readme.py",
     "tutorial/train-a-model": "tests/docs/test_guide.py",
 }
@@ -21,6 +22,7 @@ RUN_BY = {
 
 CI = "CI and developers call these targets"
 FORMULA = "it is a formula or a list, and no command"
+RELEASE = "it makes, or needs, a published release"
 PACKAGES = "the tests run with these packages, from lock files"
 
 NOT_RUN = {
@@ -38,7 +40,11 @@ NOT_RUN = {
     "pip install './sdk[opacus]'      # or './sdk[lightning]'": PACKAGES,
     'pip install "epsilon-ledger-client[mlflow]"': PACKAGES,
     'pip install "epsilon-ledger-client[transformers]" peft': PACKAGES,
-    'pip install ".[telemetry]"   # in a clone of the repository': PACKAGES,
+    'pip install "epsilon-ledger[telemetry]"': PACKAGES,
+    "make dist": "tests/packaging/test_release.py builds a release by it",
+    "git tag --sign v1.2.3 --message v1.2.3": RELEASE,
+    "gh attestation verify epsilon_ledger-1.2.3-py3-none-any.whl --repo OWNER/epsilon-ledger": RELEASE,
+    "docker buildx imagetools inspect python:3.11-slim-bookworm": "needs a container engine and the image's registry",
     "export EPSILON_LEDGER_METRICS_TOKEN_FILE=/run/secrets/metrics-token": "they are settings, which tests/api sets",
 }
 """By a block's first line: why no test runs it."""

@@ -67,8 +67,8 @@ CASES = (
     Mutation(
         "metrics are told without their token",
         "app/api/routers/health.py",
-        "    if token is not None:\n",
-        "    if token is None:\n",
+        '            _require(request.headers.getlist("authorization"), token)\n',
+        "            pass\n",
         ("tests/api/test_metrics.py",),
     ),
     Mutation(
