@@ -38,7 +38,7 @@ POOLED_ALONE, POOLED_GROUPS = 0.64, 0.88
 
 # "A decision", two days later, when the machine was faster; and "Two replicas".
 LATER_BARE, LATER_OWN_RUNS, LATER_ONE_RUN, LATER_LONE = 7_273, 4_624, 6_014, 589
-SHARED_RATIO: Final = 0.69
+SHARED_RATIO, SHARED_RESERVED_RATIO = 0.69, 1.10
 REPLICA_CONNECTIONS: Final = 32
 
 

@@ -18,7 +18,9 @@ from benchmarks.sizing.costs import (
     REPLICA_CONNECTIONS,
     SECOND,
     SHARED_RATIO,
+    SHARED_RESERVED_RATIO,
     Way,
+    reserved_ratio,
     single_steps,
 )
 from benchmarks.sizing.simulation import Load, Result, simulate
@@ -147,13 +149,17 @@ def predictions() -> Iterator[Prediction]:
             ("one connection", lone, Load(connections=1, requests=2_000)),
         ):
             yield Prediction(f"{name}, {day}", cost is slow, measured, simulate(cost, load).rate)
-    apart, shared = (
-        simulate(slow, Load(connections=REPLICA_CONNECTIONS, workers=2, shared_row=shared)).rate
-        for shared in (False, True)
-    )
-    yield Prediction(
-        "two replicas, one population / own ones", fitted=False, measured=SHARED_RATIO, predicted=shared / apart
-    )
+    reserved = slow.times(reserved_ratio())
+    for name, measured, cost, locks in (
+        ("charged to the path", SHARED_RATIO, slow, True),
+        ("reserved", SHARED_RESERVED_RATIO, reserved, False),
+    ):
+        apart, shared = (
+            simulate(cost, Load(connections=REPLICA_CONNECTIONS, workers=2, shared_row=row)).rate
+            for row in (False, locks)
+        )
+        title = f"two replicas, {name}, one population / own ones"
+        yield Prediction(title, fitted=False, measured=measured, predicted=shared / apart)
 
 
 LOADS: Final = (0.1, 0.3, 0.5, 0.7, 0.9)

@@ -129,13 +129,17 @@ def validation_table() -> str:
             [
                 each.name,
                 "yes" if each.fitted else "no",
-                f"{each.measured:,.4g}" if each.measured < 1 else f"{each.measured:,.0f}",
-                f"{each.predicted:,.2f}" if each.measured < 1 else f"{each.predicted:,.0f}",
+                _predicted(each.measured),
+                _predicted(each.predicted),
                 f"{100 * each.error:+.1f} %",
             ]
             for each in predictions()
         ],
     )
+
+
+def _predicted(value: float) -> str:
+    return f"{value:,.0f}" if round(value) > 1 else f"{value:.2f}"  # a rate, or a ratio
 
 
 def waiting_table() -> str:
