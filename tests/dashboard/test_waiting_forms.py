@@ -135,6 +135,11 @@ def test_a_budget_is_shared_out_and_no_more_from_the_page(
     dialog = page.get_by_role("dialog")
     dialog.get_by_label("Reason, recorded in the audit log").fill("All at once.")
     dialog.get_by_role("button", name="Remove it").click()
+    expect(page.get_by_text("Proposed. Another person approves it.")).to_be_visible()
+    with server.client("admin") as api:
+        [proposal] = api.get("/v1/proposals?status=open").json()["items"]
+        assert api.post(f"/v1/proposals/{proposal['id']}/approve", json={}).status_code == 200
+    page.goto(f"{server.url}/accounts/{budget}")
     expect(page.locator("#sharing")).to_contain_text("It has no allocation")
 
 

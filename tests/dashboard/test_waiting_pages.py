@@ -190,7 +190,9 @@ def test_the_page_of_a_run_has_the_place_of_its_plan(ledger: Ledger, shared: str
     assert shared
 
 
-def test_a_poll_of_a_run_sees_that_others_moved(ledger: Ledger, shared: str) -> None:
+def test_a_poll_of_a_run_sees_that_others_moved(ledger: Ledger, shared: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = ledger.database.clock.now()
+    stand_at(monkeypatch, lambda: now)  # the page says for how long
     run = ask(ledger, "first", 900).json()["id"]
     cookie = signed_in(ledger)
     first = visit(ledger, f"/runs/{run}", cookie, X_Part="page")
@@ -245,9 +247,7 @@ def test_the_audit_log_tells_what_became_of_waiting_plans(ledger: Ledger, shared
     assert "moved the plan of mimic/icu-team/second from priority 0 to -3" in said
     assert "cancelled the waiting plan of mimic/icu-team/first" in said
     assert "changed the allocation of mimic: it admits plans only, who asks for the smallest share first" in said
-    allocate_none = {"allocation": None, "reason": "All of it."}
-    headers = ledger.headers("admin") | {"If-Match": "*"}
-    ledger.http.put(f"/v1/accounts/{shared}/allocation", json=allocate_none, headers=headers)
+    allocate(ledger, shared)
     assert "changed the allocation of mimic: it has none any more" in words(
         visit(ledger, "/audit", signed_in(ledger, "auditor"))
     )

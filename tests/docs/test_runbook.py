@@ -37,6 +37,9 @@ CLUSTER = "needs a Kubernetes cluster"
 ENGINE = "needs a container engine"
 NODES = "needs three machines of Debian; `make failover` starts the same programs with the same files"
 NOT_RUN = {
+    "node examples/verify.mjs export mimic.jsonl                     # the hash chains of an export": (
+        "tests/examples/test_verify_in_javascript.py runs each of them"
+    ),
     "CREATE ROLE ledger LOGIN PASSWORD '…';": "tests/deploy/test_first_start.py runs a script that has both",
     "export EPSILON_LEDGER_DATABASE_URL=postgresql://ledger@db.internal/ledger": "tests/reliability serves PostgreSQL",
     "apt-get install -y patroni etcd-server etcd-client pgbouncer postgresql-15 gettext-base": NODES,
@@ -242,6 +245,10 @@ def trial_secrets(shell: OperatorShell, secrets: Block) -> None:
     assert (shell.folder / "deploy" / "kubernetes" / "trial" / "secrets" / "signing.pem").exists()
 
 
+def single_use_key(shell: OperatorShell, issue: Block) -> None:
+    assert json.loads(shell.type(issue))["role"] == "trainer"
+
+
 def keys_page(shell: OperatorShell, line: Block, issue: Block, rotate: Block, revoke: Block) -> None:
     with shell.admin as http:
         key = made(http.post("/v1/api-keys", json={"role": "trainer"}))["id"]
@@ -278,6 +285,7 @@ SCENES: dict[tuple[str, str], Callable[..., None]] = READER_SCENES | {
     ("operations/deployment", "From SQLite to PostgreSQL"): from_sqlite,
     ("operations/deployment", "On Kubernetes"): trial_secrets,
     ("how-to/manage-keys", "Issue, rotate, revoke"): keys_page,
+    ("how-to/manage-keys", "Keys for one run"): single_use_key,
     ("how-to/change-limits", "Change a limit"): limits_page,
 }
 """By page and section: who types its blocks, all but those that are not run."""

@@ -167,7 +167,7 @@ OFFICE: dict[str, Callable[[Connection], object]] = {
     "a proposer": lambda tx: tx.execute(update(proposals).values(proposed_by="key_other")),
     "a decision": lambda tx: tx.execute(update(proposals).values(status="approved")),
     "what was proposed": lambda tx: tx.execute(
-        update(proposals).values(payload=func.replace(proposals.c.payload, "2.0", "9.0"))
+        update(proposals).values(payload=func.replace(proposals.c.payload, '"epsilon":2', '"epsilon":9'))
     ),
     "a proposal that was left out": lambda tx: tx.execute(delete(proposals)),
 }

@@ -43,6 +43,7 @@ class Principal:
         scope: the account to which the role is bound, with its descendants; None: the whole organisation.
         expires_at: end of the key or token; None: never.
         single_use: whether the key is for one run.
+        registers_run: whether this is a single-use key that has not registered its run yet.
     """
 
     organisation_id: str
@@ -52,11 +53,7 @@ class Principal:
     scope: str | None = None
     expires_at: datetime | None = None
     single_use: bool = False
-
-    @property
-    def registers_run(self) -> bool:
-        """Whether this is a single-use key that has not registered its run yet."""
-        return is_for_new_run(self.scope, single_use=self.single_use)
+    registers_run: bool = False
 
 
 def create_organisation(db: Database, name: str, now: datetime, everywhere: Collection[Database] = ()) -> str:
@@ -147,9 +144,10 @@ def authenticate(
 
 def principal_of(record: KeyRecord, placement: str) -> Principal:
     """Build the principal of an API key."""
+    registers_run = is_for_new_run(record.scope, single_use=record.single_use)
     return Principal(
         *(record.organisation_id, record.id, Role(record.role), placement),
-        *(record.scope, record.expires_at, record.single_use),
+        *(record.scope, record.expires_at, record.single_use, registers_run),
     )
 
 

@@ -126,7 +126,7 @@ class RequestContext:
         """Get the context of a single-use key after it has registered a run, or this one of another caller."""
         if not self.principal.single_use:
             return self
-        return replace(self, principal=replace(self.principal, scope=run_id))
+        return replace(self, principal=replace(self.principal, scope=run_id, registers_run=False))
 
     def require_scope(self, path: Collection[str]) -> None:
         """Raise InsufficientScopeError if the role's account is not in the path of an object.
