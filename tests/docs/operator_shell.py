@@ -1,6 +1,7 @@
 """A service on a real PostgreSQL, as an operator has it before them, and a shell that types what a page says."""
 
 import os
+import shlex
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,7 +23,7 @@ from tests.servers import LiveServer
 DATABASE = "ledger"
 SHELL = """
 set {how} -o pipefail
-trap 'export -p > .exported; env --null > .environment' EXIT
+trap 'cd {folder}; export -p > .exported; env --null > .environment' EXIT
 test ! -e .exported || source .exported
 export PGPASSWORD="$(cat database-password)"
 curl() {{ command curl --silent {curl} "$@"; }}
@@ -68,7 +69,7 @@ class OperatorShell:
             text = text.replace(old, new)
         how, curl = ("-u", "") if whatever_happens else ("-eu", "--fail-with-body")
         done = subprocess.run(
-            ["bash", "-c", SHELL.format(how=how, curl=curl) + text],
+            ["bash", "-c", SHELL.format(how=how, curl=curl, folder=shlex.quote(str(self.folder))) + text],
             cwd=self.folder,
             env=self._environment(),
             capture_output=True,

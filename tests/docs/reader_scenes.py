@@ -108,6 +108,7 @@ def trace(shell: OperatorShell, command: Block) -> None:
     said = _typed(shell, command, (".venv/bin/python", f"cd {ROOT} && {sys.executable}"))
     assert "switches between files" in said
     assert "decide_command" in said
+    assert not (ROOT / ".exported").exists()  # what the shell remembers stays in its folder
 
 
 READER_SCENES: dict[tuple[str, str], Callable[..., None]] = {
