@@ -22,6 +22,10 @@ from app.settings import Settings, known_variables, unknown_variables
 
 Json = Annotated[bool, typer.Option("--json", metavar="", help="Print JSON.")]
 Organisation = Annotated[str, typer.Option("--org", help="The organisation's id or name.")]
+MetricsFile = Annotated[
+    Path | None,
+    typer.Option("--metrics-file", help="Write the result as metrics for the node exporter's textfile collector."),
+]
 Reason = Annotated[str, typer.Option(help="Reason, recorded in the audit log.")]
 
 

@@ -14,7 +14,7 @@ from typing import Annotated, Final
 import typer
 from sqlalchemy import inspect, make_url
 
-from app.bootstrap import Json, open_ledger, print_result
+from app.bootstrap import Json, MetricsFile, open_ledger, print_result
 from app.ledger.errors import InvalidInputError
 from app.persistence.database import Database
 from app.service.auth.authentication import DEFAULT_PLACEMENT
@@ -37,10 +37,7 @@ def verify_backup(
         typer.Option(metavar="URL", help="URL of an empty database: a dump is restored into it, and deleted again."),
     ] = None,
     placement: Annotated[str, typer.Option(help="The placement that the backup is of.")] = DEFAULT_PLACEMENT,
-    metrics_file: Annotated[
-        Path | None,
-        typer.Option("--metrics-file", help="Write the result as metrics for the node exporter's textfile collector."),
-    ] = None,
+    metrics_file: MetricsFile = None,
     as_json: Json = False,
 ) -> None:
     """Restore a backup, verify it, and compare it with the ledger; exit 1 on a mismatch.
@@ -51,10 +48,7 @@ def verify_backup(
     with open_ledger(migrated=False) as placements, _restored(backup, scratch) as restored:
         report = compare_backup(restored, placements.named(placement).database)
     if metrics_file is not None:
-        try:
-            write_backup_verification(metrics_file, report, monotonic() - began_at, datetime.now(UTC))
-        except OSError as error:
-            raise InvalidInputError(f"The metrics cannot be written: {error}") from error
+        write_backup_verification(metrics_file, report, monotonic() - began_at, datetime.now(UTC))
     print_result(as_json=as_json, text="\n".join([_summary(report), *report.problems]), facts=_facts(report))
     raise typer.Exit(1 if report.problems else 0)
 
@@ -128,7 +122,7 @@ def _filled(database: Database, url: str, dump: Path) -> Iterator[None]:
         raise InvalidInputError("--scratch must name a PostgreSQL database: the backup is a dump of one.")
     with database.migration() as tx:
         if inspect(tx).get_table_names():
-            raise InvalidInputError("--scratch names a database with tables; what it has would be deleted.")
+            raise InvalidInputError("--scratch names a database with tables, which would be deleted.")
     try:
         _restore(url, dump)
         yield

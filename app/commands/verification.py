@@ -9,7 +9,15 @@ from typing import Annotated, Final
 
 import typer
 
-from app.bootstrap import Json, Organisation, open_ledger, open_organisation, print_result, require_database
+from app.bootstrap import (
+    Json,
+    MetricsFile,
+    Organisation,
+    open_ledger,
+    open_organisation,
+    print_result,
+    require_database,
+)
 from app.ledger.errors import InvalidInputError
 from app.persistence.database import ALL_TENANTS, Database
 from app.persistence.repositories import organisations
@@ -74,10 +82,7 @@ def verify(
     public_key: Annotated[
         Path | None, typer.Option("--public-key", help="PEM file of the key that signed the checkpoints.")
     ] = None,
-    metrics_file: Annotated[
-        Path | None,
-        typer.Option("--metrics-file", help="Write the result as metrics for the node exporter's textfile collector."),
-    ] = None,
+    metrics_file: MetricsFile = None,
     as_json: Json = False,
 ) -> None:
     """Recompute every account from its charges and check every hash chain; exit 1 on a mismatch.
@@ -97,7 +102,7 @@ def verify(
                 every.append(first if read_only else apply_quarantines(db, first, CLI_ACTOR, db.clock.now()))
     found = merge_reports(every)
     if metrics_file is not None:
-        _write_metrics(metrics_file, found, monotonic() - began_at)
+        write_verification(metrics_file, found, monotonic() - began_at, datetime.now(UTC))
     facts = {
         "sound": found.sound,
         **found.checked,
@@ -153,13 +158,6 @@ def _lift_commands(found: VerificationReport) -> Iterator[str]:
     if liftable[MAX_LIFT_COMMANDS:]:
         yield f"  and {len(liftable[MAX_LIFT_COMMANDS:])} more, which `epsilon-ledger quarantine list` names"
     yield "The other one approves it, or has proposed it, on the pages. It covers everything under an account."
-
-
-def _write_metrics(file: Path, found: VerificationReport, seconds: float) -> None:
-    try:
-        write_verification(file, found, seconds, datetime.now(UTC))
-    except OSError as error:
-        raise InvalidInputError(f"The metrics cannot be written: {error}") from error
 
 
 def _trusted_checkpoints(files: list[Path], public_key: Path | None) -> list[TrustedCheckpoint]:

@@ -14,6 +14,7 @@ from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import Collector
 
 from app.ledger.accounts import AccountKind
+from app.ledger.errors import InvalidInputError
 from app.service.backups import BackupReport
 from app.service.metrics import REGISTRY
 from app.service.monitoring.database_collector import IntegrityWarnings, LedgerStats, PlacementSnapshot, Utilisation
@@ -60,9 +61,8 @@ def write_verification(file: Path, found: VerificationReport, seconds: float, no
     The file is in the folder of the node exporter's textfile collector; its name ends with .prom.
 
     Raises:
-        OSError: the file cannot be written.
+        InvalidInputError: the file cannot be written.
     """
-    registry = CollectorRegistry()
     gauges = {
         "timestamp_seconds": ("Time of the last verification of the ledger.", now.timestamp()),
         "duration_seconds": ("Duration of the last verification.", seconds),
@@ -71,18 +71,15 @@ def write_verification(file: Path, found: VerificationReport, seconds: float, no
         "accounts": ("Recomputed accounts.", found.checked["accounts"]),
         "decisions": ("Verified decisions.", found.checked["decisions"]),
     }
-    for name, (help_text, value) in gauges.items():
-        Gauge(f"epsilon_ledger_verification_{name}", help_text, registry=registry).set(value)
-    write_to_textfile(str(file), registry)
+    _write_gauges(file, "verification", gauges)
 
 
 def write_backup_verification(file: Path, report: BackupReport, seconds: float, now: datetime) -> None:
     """Write the metrics of a verified backup, as `write_verification`.
 
     Raises:
-        OSError: the file cannot be written.
+        InvalidInputError: the file cannot be written.
     """
-    registry = CollectorRegistry()
     gauges = {
         "verification_timestamp_seconds": ("Time of the last verification of a backup.", now.timestamp()),
         "verification_duration_seconds": ("Duration of the last verification of a backup.", seconds),
@@ -93,9 +90,17 @@ def write_backup_verification(file: Path, report: BackupReport, seconds: float, 
         ),
         "missing_decisions": ("Decisions of the ledger that the backup lacks.", report.decisions_since),
     }
+    _write_gauges(file, "backup", gauges)
+
+
+def _write_gauges(file: Path, kind: str, gauges: Mapping[str, tuple[str, float]]) -> None:
+    registry = CollectorRegistry()
     for name, (help_text, value) in gauges.items():
-        Gauge(f"epsilon_ledger_backup_{name}", help_text, registry=registry).set(value)
-    write_to_textfile(str(file), registry)
+        Gauge(f"epsilon_ledger_{kind}_{name}", help_text, registry=registry).set(value)
+    try:
+        write_to_textfile(str(file), registry)
+    except OSError as error:
+        raise InvalidInputError(f"The metrics cannot be written: {error}") from error
 
 
 class _WorkersCollector(Collector):
