@@ -1,8 +1,9 @@
 """The state of organisations' moves on this database, and the stop of their accounts."""
 
 from datetime import datetime
+from typing import Any, Final
 
-from sqlalchemy import Connection, select, update
+from sqlalchemy import Connection, Row, Select, select, update
 
 from app.ledger.errors import LedgerUnavailableError
 from app.ledger.moves import Move, MoveState
@@ -10,17 +11,23 @@ from app.persistence.repositories.expressions import owned_by
 from app.persistence.repositories.row_copies import BATCH
 from app.persistence.tables import accounts, organisations
 
+_MOVES: Final[Select[Any]] = select(
+    organisations.c.id, organisations.c.move_state, organisations.c.move_placement, organisations.c.move_token
+)
+
+
+def _move(row: Row[Any]) -> Move | None:
+    if row.move_state is None:
+        return None
+    return Move(MoveState(row.move_state), row.move_placement, row.move_token)
+
 
 def find(tx: Connection, id_or_name: str) -> tuple[str, Move | None] | None:
     """Find an organisation's id and its move, which it may not have, by id or name; None: it has no row here."""
-    found = select(
-        organisations.c.id, organisations.c.move_state, organisations.c.move_placement, organisations.c.move_token
-    ).where((organisations.c.id == id_or_name) | (organisations.c.name == id_or_name))
-    row = tx.execute(found).one_or_none()
-    if row is None:
-        return None
-    moves = row.move_state is not None
-    return row.id, Move(MoveState(row.move_state), row.move_placement, row.move_token) if moves else None
+    row = tx.execute(
+        _MOVES.where((organisations.c.id == id_or_name) | (organisations.c.name == id_or_name))
+    ).one_or_none()
+    return None if row is None else (row.id, _move(row))
 
 
 def require(tx: Connection, organisation_id: str, move: Move | None) -> None:
@@ -29,10 +36,9 @@ def require(tx: Connection, organisation_id: str, move: Move | None) -> None:
     Raises:
         LedgerUnavailableError: it has another one, such as one that another command has taken over.
     """
-    locked = select(organisations.c.id).where(organisations.c.id == organisation_id)
-    tx.execute(locked.with_for_update(key_share=True))
-    found = find(tx, organisation_id)
-    if found is None or found[1] != move:
+    locked = _MOVES.where(organisations.c.id == organisation_id).with_for_update(key_share=True)
+    row = tx.execute(locked).one_or_none()
+    if row is None or _move(row) != move:
         raise LedgerUnavailableError("Another command has taken this move over, or has finished it; this one stops.")
 
 

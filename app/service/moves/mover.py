@@ -2,7 +2,7 @@
 
 import hashlib
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, TypeVar
@@ -27,7 +27,7 @@ MAX_TRIES: Final = 5
 TableRows = tuple[Table, list[Mapping[str, Any]]]
 
 Progress = Callable[[str], None]
-"""Is told what was done."""
+"""Reports what was done."""
 
 
 @dataclass
@@ -206,13 +206,13 @@ class _Digests:
         self.rows: dict[str, int] = {}
         self._hashes: dict[str, Any] = {}
 
-    def add(self, table: Table, batch: Iterable[Mapping[str, Any]]) -> None:
+    def add(self, table: Table, batch: Sequence[Mapping[str, Any]]) -> None:
         """Add rows in their order."""
         digest = self._hashes.setdefault(table.name, hashlib.sha256())
+        names = [column.name for column in table.c if not column.name.startswith("move_")]
         for row in batch:
-            values = [value for name, value in row.items() if not name.startswith("move_")]
-            digest.update(repr(values).encode())
-            self.rows[table.name] = self.rows.get(table.name, 0) + 1
+            digest.update(repr([row[name] for name in names]).encode())
+        self.rows[table.name] = self.rows.get(table.name, 0) + len(batch)
 
     def sums(self) -> dict[str, str]:
         """Get the hash of each table that has rows."""
