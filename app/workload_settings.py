@@ -33,7 +33,7 @@ class _Model(BaseModel):
 
 def _check_value(value: str) -> str:
     if ANY_REST in value[:-1]:
-        raise ValueError(f"`{ANY_REST}` stands at the end only")
+        raise ValueError(f"`{ANY_REST}` is allowed at the end only")
     if value.endswith(ANY_REST) and value[-2:-1] not in tuple(DELIMITERS):
         raise ValueError(
             f"a prefix ends with one of {' '.join(DELIMITERS)} before the `{ANY_REST}`, so that no longer name matches"

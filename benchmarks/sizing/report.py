@@ -3,12 +3,13 @@
 from io import StringIO
 from math import isinf
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from benchmarks import tightness
 from benchmarks.sizing.costs import Way, ways
 from benchmarks.sizing.model import (
     CACHED_ORGANISATIONS,
@@ -26,18 +27,7 @@ DOCUMENT: Final = Path(__file__).parents[2] / "docs" / "operations" / "sizing.md
 PLOT: Final = DOCUMENT.parents[1] / "images" / "sizing.svg"
 ORGANISATIONS: Final = (10, 100, 1_000, 10_000)
 
-STYLE: Final[dict[Any, Any]] = {
-    "svg.hashsalt": "sizing",  # the same picture gives the same bytes
-    "svg.fonttype": "none",
-    "font.family": "sans-serif",
-    "font.sans-serif": ["DejaVu Sans", "Verdana", "Arial"],  # the reader's browser takes the first that it has
-    "font.size": 11,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "grid.color": "#dddddd",
-}
+STYLE: Final = tightness.STYLE | {"svg.hashsalt": "sizing", "axes.axisbelow": True}
 MARKS: Final = (("o", "#1b4f9c"), ("D", "#b3261e"), ("s", "#999999"), ("^", "#2a7d4f"), ("v", "#e6842a"))
 """Shape and colour of each component, so that none is told by its colour alone."""
 
