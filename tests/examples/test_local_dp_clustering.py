@@ -47,14 +47,16 @@ def test_the_score_follows_where_nothing_is_protected_and_the_ledger_refuses_the
     losses, floor = facts["losses"], facts["floor"]
     assert losses["1"] > 1.5 > losses["10"]
     assert 0.02 < floor["least"] < floor["mean"] < floor["most"] < 0.12
+    # Of 300 draws: 0.069 with a standard deviation of 0.007, then 0.503 with 0.006. One round is hardly above the floor.
     for first, last in series["output", 64]["scores"]:
-        assert floor["least"] < first < last - 0.2
+        assert first == pytest.approx(0.069, abs=0.04)
+        assert last == pytest.approx(0.503, abs=0.04)
     ((first, last),) = series["output", None]["scores"]
     assert floor["most"] < first < last
     for scores in series["output", 2]["scores"]:
         assert scores == pytest.approx([floor["mean"]] * 2, abs=0.04)
-    for first, last in series["confidence", 2]["scores"]:
-        assert last - first == pytest.approx(0.39, abs=0.15)
+    rises = [last - first for first, last in series["confidence", 2]["scores"]]
+    assert np.mean(rises) == pytest.approx(0.41, abs=0.15)  # a standard deviation of one is 0.046
     assert re.search(r"follows +the training: .*epsilon 64", said)
     assert "epsilon 64 protects nobody" in said
     # The seed documents' bound of 1e-5 costs an epsilon that is none.
