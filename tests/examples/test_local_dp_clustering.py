@@ -47,7 +47,7 @@ def test_the_score_follows_where_nothing_is_protected_and_the_ledger_refuses_the
     losses, floor = facts["losses"], facts["floor"]
     assert losses["1"] > 1.5 > losses["10"]
     assert 0.02 < floor["least"] < floor["mean"] < floor["most"] < 0.12
-    # Of 300 draws: 0.069 with a standard deviation of 0.007, then 0.503 with 0.006. One round is hardly above the floor.
+    # In 300 draws: 0.069 (standard deviation 0.007), then 0.503 (0.006). One round is hardly above the floor.
     for first, last in series["output", 64]["scores"]:
         assert first == pytest.approx(0.069, abs=0.04)
         assert last == pytest.approx(0.503, abs=0.04)
