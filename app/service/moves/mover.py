@@ -24,6 +24,10 @@ T = TypeVar("T")
 
 MAX_TRIES: Final = 5
 
+SQLITE_PAUSE_SECONDS: Final = 0.025
+"""Between two transactions on a file. SQLite's waiting writers do not queue: they try again after 1, 2, 5, 10, 15, 20
+and 25 ms, and so on (`sqliteDefaultBusyCallback`), and would miss shorter pauses again and again."""
+
 TableRows = tuple[Table, list[Mapping[str, Any]]]
 
 Progress = Callable[[str], None]
@@ -62,13 +66,16 @@ class Mover:
         return Move(MoveState.ARRIVING, self.source.name, self.token)
 
     def step(self, db: Database, move: Move | None, work: Callable[[Connection], T]) -> T:
-        """Do something in a small transaction, if this is still the database's part."""
+        """Do something in a small transaction, if this is still the database's part, and let others write."""
 
         def write(tx: Connection) -> T:
             moves.require(tx, self.owner, move)
             return work(tx)
 
-        return db.transact(self.owner, write)
+        done = db.transact(self.owner, write)
+        if db.dialect == "sqlite":
+            time.sleep(SQLITE_PAUSE_SECONDS)
+        return done
 
     def put(self, db: Database, before: Move | None, after: Move | None) -> None:
         """Change a database's part."""
