@@ -62,14 +62,14 @@ SELECTION_GRID: Final = 1
 def event_curve(event: DpEvent, relation: NeighboringRelation, grid_version: int = GRID_VERSION) -> RdpCurve:
     """Compute the cost of one repetition of an event, rounded up.
 
-    The last 4096 curves are cached. A cache hit still counts as work, so that it cannot decide whether a request is
+    The last 256 curves are cached. A cache hit still counts as work, so that it cannot decide whether a request is
     too expensive.
     """
     spend_curve(event, orders_of_grid(grid_version).size)
     return cached_event_curve(event, relation, grid_version)
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=256)
 def cached_event_curve(event: DpEvent, relation: NeighboringRelation, grid_version: int) -> RdpCurve:
     """Compute or get from the cache the curve of `event_curve`, without counting work."""
     return curve_over(event, orders_of_grid(grid_version), relation)

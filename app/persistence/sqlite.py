@@ -33,9 +33,11 @@ _PAGE_SIZE: Final = "page_size = 2048"
 _CHECKPOINT: Final = "wal_autocheckpoint = 16000"
 """Pages of the log, 32 MB, between checkpoints: hot rows are rewritten many times in that time."""
 
-_CACHE: Final = "cache_size = -8000"
-"""KiB of pages cached by a connection. The pool lends the most recently used one: writes by another connection
-would invalidate these pages, and a larger ledger would be read again for every group."""
+_CACHE: Final = "cache_size = -2000"
+"""KiB of pages cached by a connection that reads: each commit of another one invalidates them."""
+
+_WRITER_CACHE: Final = "cache_size = -8000"
+"""KiB of pages cached by a process's writer, which would read a larger ledger again for every group."""
 
 _WRITING: Final = (_PAGE_SIZE, "journal_mode = WAL", "synchronous = FULL", "foreign_keys = ON", _CHECKPOINT)
 
@@ -154,6 +156,11 @@ def execute_many(connection: Connection, statement: str, rows: Iterable[Sequence
         return driver(connection).executemany(statement, rows).rowcount
     except sqlite3.Error as error:
         raise translated(statement, error, connection.dialect) from error
+
+
+def cache_more(connection: Connection) -> None:
+    """Let a connection cache what a writer needs again."""
+    driver(connection).execute(f"PRAGMA {_WRITER_CACHE}")
 
 
 def data_version(connection: Connection) -> int:

@@ -41,6 +41,7 @@ class SqliteWriter:
         connection, self._kept = self._kept, None
         if connection is None:
             connection = self._engine.connect().execution_options(begin="", writes=True)
+            sqlite.cache_more(connection)
             self._transactions += 1  # it has data versions of its own
         try:
             sqlite.begin(connection, wait=wait)
