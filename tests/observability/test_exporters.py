@@ -26,7 +26,7 @@ def _running(package: str, *options: str) -> Iterator[str]:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    command = [program(package, package), f"--web.listen-address=127.0.0.1:{port}", *options]
+    command = [str(program(package, package)), f"--web.listen-address=127.0.0.1:{port}", *options]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         until = time.monotonic() + 30
