@@ -178,13 +178,13 @@ def test_background_tasks_leave_it_alone_without_a_word(
         "checkpoint": (later, lambda: sign_due(db, signer, 3600, later)),
     }
 
+    def run_at(at: datetime, job: Callable[[], int]) -> int:
+        with monkeypatch.context() as patch:
+            stand_at(patch, lambda: at)
+            return job()
+
     def done() -> dict[str, int]:
-        found = {}
-        for name, (at, job) in jobs.items():
-            with monkeypatch.context() as patch:
-                stand_at(patch, lambda at=at: at)
-                found[name] = job()
-        return found
+        return {name: run_at(at, job) for name, (at, job) in jobs.items()}
 
     def told(_: str) -> None:
         if not meanwhile:
