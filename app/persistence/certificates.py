@@ -5,9 +5,9 @@ import ssl
 from collections.abc import Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
+from types import ModuleType
 from typing import Final
 
-from cryptography import x509
 from sqlalchemy import Engine
 
 from app.ledger.errors import LedgerUnavailableError
@@ -44,8 +44,8 @@ def certificate_expiries(engine: Engine) -> dict[str, datetime]:
     if servers:
         found[SERVER] = min(servers)
     for certificate, option, default in ((CLIENT, "sslcert", "postgresql.crt"), (ROOT, "sslrootcert", "root.crt")):
-        file = Path(options.get(option) or (_FOLDER / default).expanduser())
-        if servers and options.get(option) != "system" and file.exists():
+        file = _file(options.get(option), default)
+        if servers and file is not None:
             chain = _read_file(file)
             found[certificate] = chain[0] if certificate == CLIENT else max(chain)
     return found
@@ -71,7 +71,7 @@ def _server_expiries(options: Mapping[str, str]) -> list[datetime]:
             continue
         answered = True
         if certificate is not None:
-            found.append(x509.load_der_x509_certificate(certificate).not_valid_after_utc)
+            found.append(_x509().load_der_x509_certificate(certificate).not_valid_after_utc)
     if failure and not answered:
         raise LedgerUnavailableError(f"The certificate of {failure}.")
     return found
@@ -106,6 +106,17 @@ def _server_certificate(host: str, port: int) -> bytes | None:
             return encrypted.getpeercert(binary_form=True)
 
 
+def _file(named: str | None, default: str) -> Path | None:
+    """Find the file of a certificate, as libpq does; None: there is none, or those of the system are used."""
+    if named:
+        return None if named == "system" else Path(named)
+    try:
+        file = (_FOLDER / default).expanduser()
+        return file if file.exists() else None
+    except (OSError, RuntimeError):  # this user has no folder of its own, or none that it may read
+        return None
+
+
 def _read_file(file: Path) -> list[datetime]:
     """Read the expiries of the certificates in a PEM file.
 
@@ -113,6 +124,13 @@ def _read_file(file: Path) -> list[datetime]:
         LedgerUnavailableError: it has none, or cannot be read.
     """
     try:
-        return [each.not_valid_after_utc for each in x509.load_pem_x509_certificates(file.read_bytes())]
+        return [each.not_valid_after_utc for each in _x509().load_pem_x509_certificates(file.read_bytes())]
     except (OSError, ValueError) as error:
         raise LedgerUnavailableError(f"The certificates of {file} cannot be read: {error}") from error
+
+
+def _x509() -> ModuleType:
+    """Import the parser of certificates: it takes 0.1 s, and a service on SQLite does not need it."""
+    from cryptography import x509  # noqa: PLC0415 - as said
+
+    return x509
