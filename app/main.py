@@ -46,6 +46,7 @@ from app.service.audit.checkpoints import run_checkpoints
 from app.service.auth.credential_cache import Authenticator
 from app.service.auth.rate_limit import RequestLimits
 from app.service.background import TaskRegistry
+from app.service.monitoring.certificates import CertificateMonitor
 from app.service.monitoring.database_collector import DatabaseCollector, IntegrityMonitor
 from app.service.monitoring.process_sampler import Sampler
 from app.service.placements import Placements
@@ -135,6 +136,7 @@ def create_app(settings: Settings) -> FastAPI:
     app.state.sampler = Sampler(placements)
     app.state.ledgers = DatabaseCollector(placements, signs=app.state.signer is not None)
     app.state.integrity = IntegrityMonitor()
+    app.state.certificates = CertificateMonitor()
     app.state.metrics_token = settings.resolved_metrics_token
     app.state.metrics_top_accounts = settings.metrics_top_accounts
     app.state.receiver_rules = ReceiverRules(settings.webhooks_allow_private, settings.smtp_server is not None)
@@ -159,6 +161,8 @@ def _start_background_tasks(background: TaskRegistry, state: State, settings: Se
     for placement in state.placements:
         background.start(f"keys:{placement.name}", state.keys.run_refresh(placement.name))
         background.start(f"integrity:{placement.name}", state.integrity.run(placement))
+        if placement.database.dialect == "postgresql":
+            background.start(f"certificates:{placement.name}", state.certificates.run(placement))
         if settings.run_lost_after_days:
             ending = run_lost_check(placement.database, timedelta(days=settings.run_lost_after_days))
             background.start(f"lost-runs:{placement.name}", ending)

@@ -16,7 +16,7 @@ import subprocess
 import tempfile
 import time
 from base64 import b64encode
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -71,9 +71,11 @@ class Cluster:
         password: of the users `ledger`, who may do everything, and `service`.
         configuration: further lines of postgresql.conf.
         under: where its folder is made; None: in the temporary folder.
+        environment: further variables of the server's process, from its next start on.
     """
 
     def __init__(self, password: str | None = None, configuration: str = "", under: Path | None = None) -> None:
+        self.environment: dict[str, str] = {}
         self.password = password or secrets.token_hex(8)
         self.port = _free_port()
         self.process: subprocess.Popen[bytes] | None = None
@@ -264,7 +266,7 @@ class Cluster:
     def _launch(self) -> None:
         with (self.folder / "server.log").open("ab") as log:
             self.process = subprocess.Popen(
-                [binaries() / "postgres", "-D", self.data], stdout=log, stderr=log, **self._as_user()
+                [binaries() / "postgres", "-D", self.data], stdout=log, stderr=log, **self._as_user(self.environment)
             )
 
     def _end(self, how: signal.Signals) -> None:
@@ -282,8 +284,9 @@ class Cluster:
             **self._as_user(),
         )
 
-    def _as_user(self) -> dict[str, Any]:
+    def _as_user(self, further: Mapping[str, str] | None = None) -> dict[str, Any]:
         environment = {name: value for name, value in os.environ.items() if not name.startswith("PG")}
+        environment |= further or {}
         options: dict[str, Any] = {
             "cwd": self.folder,
             "env": environment | {"LC_ALL": "C.UTF-8", "HOME": str(self.folder), "PGPASSWORD": self.password},

@@ -6,12 +6,14 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
 import httpx2
+from prometheus_client.parser import text_string_to_metric_families
 
 from app.ledger.permissions import Role
 from app.persistence.database import Database
@@ -27,6 +29,10 @@ SIGN_INS = "EPSILON_LEDGER_RATE_LIMIT_SIGN_INS_PER_MINUTE"
 
 INIT = "EPSILON_LEDGER_INIT_WHEN_EMPTY"
 """Tests found their organisations themselves."""
+
+
+METRIC_SECONDS = 30
+"""After which a metric must have changed: longer than a scrape's results are used again."""
 
 
 def command_line(*arguments: str, database: Path | str, timeout: float = 120) -> subprocess.CompletedProcess[str]:
@@ -83,6 +89,25 @@ class LiveServer:
         """What a load balancer is told, once what it was told before is too old."""
         time.sleep(CACHE_SECONDS)
         return httpx2.get(f"{self.url}/readyz", timeout=60, trust_env=False)
+
+    def metric(self, name: str, **labels: str) -> float | None:
+        """A metric of the service, without its prefix; None: it is not told."""
+        text = httpx2.get(f"{self.url}/metrics", timeout=10, trust_env=False).raise_for_status().text
+        for family in text_string_to_metric_families(text):
+            for sample in family.samples:
+                if (sample.name, sample.labels) == (f"epsilon_ledger_{name}", labels):
+                    return sample.value
+        return None
+
+    def await_metric(self, name: str, holds: Callable[[float], bool], **labels: str) -> float:
+        """Wait until a metric is as it is to be; what it is then."""
+        until = time.monotonic() + METRIC_SECONDS
+        while True:
+            found = self.metric(name, **labels)
+            if found is not None and holds(found):
+                return found
+            assert time.monotonic() < until, f"{name} is {found}\n{self.log()}"
+            time.sleep(0.2)
 
     def start(self) -> None:
         """Start the process and wait until it is ready."""

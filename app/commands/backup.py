@@ -19,7 +19,7 @@ from app.ledger.errors import InvalidInputError
 from app.persistence.database import Database
 from app.service.auth.authentication import DEFAULT_PLACEMENT
 from app.service.backups import BackupReport, compare_backup
-from app.service.monitoring.exposition import write_backup_verification
+from app.service.monitoring.textfile import write_backup_verification
 
 SQLITE_MAGIC: Final = b"SQLite format 3\0"
 DUMP_MAGIC: Final = b"PGDMP"

@@ -25,7 +25,7 @@ from app.service.audit.checkpoints import sign
 from app.service.audit.export import export_from
 from app.service.auth.authentication import CLI_ACTOR
 from app.service.database_copy import copy_database, require_unused
-from app.service.monitoring.exposition import write_verification
+from app.service.monitoring.textfile import write_verification
 from app.service.signatures import require_signer, signer_of
 from app.service.verification import VerificationReport, merge_reports
 from app.service.verification import verify as verify_ledger

@@ -14,7 +14,7 @@ from app.ledger.permissions import ISSUES, Permission, Role
 from app.ledger.policies import LEAVES
 from app.service.alerts.receivers import list_receiver_statuses
 from app.service.alerts.settings import get_alert_settings, list_alerts
-from app.service.governance.api_keys import list_keys
+from app.service.governance.api_keys import SHOWN_AFTER_EXPIRY, list_keys
 from app.service.queries.governance import (
     CurrentLimit,
     read_current_limit,
@@ -135,14 +135,16 @@ def show_policies(page: PageDep, account: Account = "") -> Response:
 
 
 @routes.get("/keys")
-def show_keys(page: PageDep, after: Cursor = "") -> Response:
-    """Show keys, newest first, and the form that creates one."""
+def show_keys(page: PageDep, after: Cursor = "", *, past: bool = False) -> Response:
+    """Show keys, newest first, and the form that creates one; `past` also shows workloads' keys of past jobs."""
     page.check_etag(page.minute, read_change_token(page.context))
-    found = list_keys(page.context, PageRequest(KEYS, decode_cursor(after)))
+    found = list_keys(page.context, PageRequest(KEYS, decode_cursor(after)), with_past_jobs=past)
     lendable = ISSUES[page.context.principal.role]
     return page.render(
         "keys.html",
         found=found,
+        past=past,
+        days_shown=SHOWN_AFTER_EXPIRY.days,
         actors=[key.created_by for key in found.items],
         scopes=account_titles_of(page.context, [page.context.principal.scope, *(key.scope for key in found.items)]),
         roles=[(role, PURPOSES[role]) for role in Role if role in lendable],

@@ -38,9 +38,13 @@ class Move:
     token: str
 
 
-def moving_error() -> LedgerUnavailableError:
+class OrganisationMovingError(LedgerUnavailableError):
+    """The organisation is being moved; background tasks leave it alone until it goes on in its place."""
+
+
+def moving_error() -> OrganisationMovingError:
     """Create the error of a request that would change an organisation while it is moved."""
-    return LedgerUnavailableError(
+    return OrganisationMovingError(
         "The organisation is being moved to another database. Nothing is charged or changed meanwhile; repeat the "
         "request."
     )

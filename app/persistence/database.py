@@ -4,20 +4,21 @@ import secrets
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
+from datetime import datetime
 from enum import Enum, auto
 from pathlib import Path
 from typing import Final, Literal, TypeVar
 
 from sqlalchemy import Connection, event
 from sqlalchemy.exc import DBAPIError
-from sqlalchemy.pool import QueuePool
 
 from app.ledger.errors import LedgerUnavailableError
-from app.persistence import postgresql, sqlite
+from app.persistence import certificates, postgresql, sqlite
 from app.persistence.clock import Clock, Reading
 from app.persistence.engines import begin, open_engine
 from app.persistence.pipeline import IN_DOUBT, pipelined
-from app.persistence.sqlite import WriteLockBusyError
+from app.persistence.pool import PoolUsage, pool_usage
+from app.persistence.sqlite import DiskSpace, WriteLockBusyError
 from app.persistence.sqlite_writer import Revision, SqliteWriter
 
 T = TypeVar("T")
@@ -231,10 +232,25 @@ class Database:
         with self.read(NO_TENANT) as tx:
             return postgresql.read_clock(tx)
 
-    def connections(self) -> tuple[int, int]:
-        """Count the connections in use, and the idle ones."""
-        pool, kept = self.engine.pool, self._writer is not None and self._writer.keeps_connection
-        return (pool.checkedout() - kept, pool.checkedin() + kept) if isinstance(pool, QueuePool) else (0, 0)
+    def connections(self) -> PoolUsage:
+        """Count the connections of this process, and the threads that wait for one."""
+        return pool_usage(self.engine.pool, kept=self._writer is not None and self._writer.keeps_connection)
+
+    def disk_space(self) -> DiskSpace | None:
+        """Measure the file system of a SQLite file; None on PostgreSQL, whose disk belongs to another machine.
+
+        Raises:
+            OSError: the folder is not there.
+        """
+        return sqlite.disk_space(Path(str(self.engine.url.database))) if self.dialect == "sqlite" else None
+
+    def certificate_expiries(self) -> dict[str, datetime]:
+        """Read when the certificates of connections to PostgreSQL expire; SQLite has none.
+
+        Raises:
+            LedgerUnavailableError: as for `certificates.certificate_expiries`.
+        """
+        return certificates.certificate_expiries(self.engine) if self.dialect == "postgresql" else {}
 
     def exists(self) -> bool:
         """Check whether the database exists; opening a missing file would create it."""

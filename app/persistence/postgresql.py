@@ -14,6 +14,7 @@ from sqlalchemy.types import TypeEngine
 from app.ledger.errors import InvalidInputError, LedgerUnavailableError
 from app.ledger.ids import number_of
 from app.persistence.clock import Reading, counted
+from app.persistence.pool import WatchedPool
 
 if TYPE_CHECKING:
     import psycopg
@@ -101,6 +102,7 @@ def open_engine(url: URL, pool_size: int, patience: float, called: str, *, poole
         raise InvalidInputError(f"{called} has more than one @; write one that belongs to a name or password as %40.")
     engine = create_engine(
         url.set(drivername="postgresql+psycopg"),
+        poolclass=WatchedPool,
         pool_size=pool_size,
         max_overflow=0,
         pool_timeout=patience,

@@ -4,6 +4,7 @@ import os
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -13,6 +14,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from app.ledger.errors import InvalidInputError, LedgerUnavailableError
+from app.persistence.pool import WatchedPool
 
 POOL_SIZE: Final = 48
 """More than the threads that serve requests, so that a writer never waits for readers."""
@@ -50,6 +52,14 @@ REHEARSED_BYTES: Final = 1 << 18
 """More than a step writes to the log."""
 
 
+@dataclass(frozen=True, slots=True)
+class DiskSpace:
+    """Bytes of a file system: those that an ordinary user may still write, and all."""
+
+    free: int
+    size: int
+
+
 class WriteLockBusyError(Exception):
     """Another thread or process is writing, and the caller does not wait."""
 
@@ -83,7 +93,9 @@ def open_engine(url: URL, patience: float, called: str, *, keeping: bool = True,
             connection.cursor().execute(f"PRAGMA {pragma}")
 
     if keeping:
-        engine = create_engine(url, pool_size=POOL_SIZE, max_overflow=0, pool_timeout=patience, pool_use_lifo=True)
+        engine = create_engine(
+            url, poolclass=WatchedPool, pool_size=POOL_SIZE, max_overflow=0, pool_timeout=patience, pool_use_lifo=True
+        )
     else:
         engine = create_engine(url, poolclass=NullPool)
     event.listen(engine, "connect", configure)
@@ -180,6 +192,16 @@ def check_foreign_keys(connection: Connection) -> None:
         raise LedgerUnavailableError(
             f"{len(broken)} rows refer to others that are not there, the first in {broken[0][0]}; nothing was changed."
         )
+
+
+def disk_space(file: Path) -> DiskSpace:
+    """Measure the file system that a file is on.
+
+    Raises:
+        OSError: its folder is not there.
+    """
+    found = os.statvfs(file.absolute().parent)
+    return DiskSpace(found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize)
 
 
 def is_used_by_others(file: Path) -> bool:

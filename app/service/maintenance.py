@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Final
@@ -11,6 +12,7 @@ from sqlalchemy import Connection
 
 from app.ledger.audit import SERVICE
 from app.ledger.errors import LedgerError
+from app.ledger.moves import OrganisationMovingError
 from app.ledger.reservations import forfeit, has_lapsed
 from app.persistence.database import ALL_TENANTS, Database
 from app.persistence.repositories import periodic_queries
@@ -78,6 +80,8 @@ def expire_reservations(db: Database, now: datetime) -> int:
     for found in _lapsed(db, now):
         try:
             ended += db.transact(found.organisation_id, partial(lapse, found))
+        except OrganisationMovingError:
+            continue
         except LedgerError as reason:  # a quarantined account must not block the others
             _logger.warning("Reservation %s has lapsed and is still held: %s", found.id, reason.detail)
         except Exception:
@@ -113,5 +117,6 @@ def alert_stale_reservations(db: Database, now: datetime) -> int:
     with db.read(ALL_TENANTS) as tx:
         found = find_stale(tx, now, SILENT_SHARE, PAGE)
     for organisation_id, run_id in found:
-        db.transact(organisation_id, partial(alert_if_stale, organisation_id, run_id))
+        with suppress(OrganisationMovingError):
+            db.transact(organisation_id, partial(alert_if_stale, organisation_id, run_id))
     return len(found)

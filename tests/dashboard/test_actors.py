@@ -1,14 +1,17 @@
 """Who did something: pages name keys and people with their role, and have the id at hand."""
 
 import re
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pytest
-from sqlalchemy import event
+from sqlalchemy import event, update
 
+from app.persistence.database import ALL_TENANTS
+from app.persistence.tables import api_keys
 from app.service.actors import ActorLabel, label_of, read_actors
 from app.service.auth.authentication import authenticate
 from app.service.auth.request_context import RequestContext
+from app.service.governance.api_keys import SHOWN_AFTER_EXPIRY
 from tests.conftest import Ledger
 from tests.dashboard.html_reader import visit, words
 from tests.dashboard.oidc_flow import OidcFlow
@@ -117,3 +120,25 @@ def test_keys_of_other_organisations_have_no_name(ledger: Ledger) -> None:
     )
     assert read_actors(call_of(ledger), [key])[key].name == "secret project"
     assert read_actors(stranger, [key])[key] == label_of(key)
+
+
+def test_keys_of_past_jobs_are_listed_when_asked_for_and_name_who_did_something(
+    busy: tuple[Ledger, dict[str, str]],
+) -> None:
+    ledger, ids = busy
+    now = datetime.now(UTC)
+    for name, age in (("icu jobs", SHOWN_AFTER_EXPIRY + timedelta(hours=1)), ("Dana", SHOWN_AFTER_EXPIRY / 2)):
+        with ledger.database.write(ALL_TENANTS) as tx:
+            tx.execute(
+                update(api_keys)
+                .where(api_keys.c.id == ids[name])
+                .values(created_by="workload:ci:main", expires_at=now - age)
+            )
+    cookie = signed_in(ledger, "admin")
+    shown, every = visit(ledger, "/keys", cookie).text, visit(ledger, "/keys?past=true", cookie).text
+    assert ids["icu jobs"] not in shown
+    assert ids["icu jobs"] in every
+    assert ids["Dana"] in shown
+    assert "icu jobs (trainer)" in words(visit(ledger, "/decisions", cookie))
+    listed = [key["id"] for key in ledger.get("/v1/api-keys", "admin").json()["items"]]
+    assert {ids["icu jobs"], ids["Dana"]} <= set(listed)

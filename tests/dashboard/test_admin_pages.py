@@ -178,6 +178,32 @@ def test_a_double_click_makes_one_key_which_is_shown_once_and_can_be_withdrawn(
     expect(row).to_contain_text("revoked")
 
 
+def test_a_key_for_one_run_needs_a_scope_and_an_end(enter: Enter) -> None:
+    page = enter("admin", "/keys")
+    page.get_by_label("Name").fill("job 17")
+    page.get_by_label("Role").select_option("trainer")
+    page.get_by_label("For one run").check()
+    for field, value in (("Scope", "imaging/denoising"), ("Expires (UTC)", "2099-01-01T00:00")):
+        page.get_by_role("button", name="Create a key").click()
+        _confirm(page, "Create the key")
+        expect(page.get_by_label(field)).to_be_focused()
+        expect(page.get_by_label(field)).to_have_accessible_description(re.compile("A key with `single_use` needs"))
+        page.get_by_label(field).fill(value)
+    page.get_by_role("button", name="Create a key").click()
+    _confirm(page, "Create the key")
+    page.get_by_role("dialog", name="The new key").get_by_role("button", name="I have saved it").click()
+    expect(page.get_by_role("row", name=re.compile("job 17"))).to_contain_text("one run")
+
+
+def test_a_key_for_one_run_is_a_trainer_s(enter: Enter) -> None:
+    page = enter("admin", "/keys")
+    page.get_by_label("Role").select_option("viewer")
+    page.get_by_label("For one run").check()
+    page.get_by_role("button", name="Create a key").click()
+    _confirm(page, "Create the key")
+    expect(page.get_by_label("For one run")).to_have_accessible_description(re.compile("is for the role trainer"))
+
+
 def test_a_key_is_changed_for_a_new_one(enter: Enter, own_server: LiveServer) -> None:
     with own_server.client("admin") as api:
         assert api.post("/v1/api-keys", json={"role": "viewer", "name": "screen"}).status_code == 201

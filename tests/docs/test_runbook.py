@@ -4,7 +4,12 @@ import json
 import re
 import shlex
 import shutil
+import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import replace
+from datetime import datetime, timedelta
 
 import httpx2
 import pytest
@@ -12,6 +17,7 @@ import pytest
 from app.ledger.ids import number_of
 from app.settings import PREFIX, Settings, known_variables
 from tests import postgres
+from tests.certificates import DAY
 from tests.databases import need_postgresql
 from tests.deploy.container_commands import require_command
 from tests.deploy.manifests import KUBERNETES, documents
@@ -19,12 +25,14 @@ from tests.deploy.test_compose import SERVICES
 from tests.docs.markdown import ROOT, Block, blocks
 from tests.docs.operator_shell import DATABASE, OperatorShell, made, operator_shell
 from tests.docs.reader_scenes import READER_SCENES
+from tests.encrypted_server import encrypted_server
 
 PAGES = (
     "operations/databases",
     "operations/openid-connect",
     "operations/maintenance",
     "operations/runbook",
+    "operations/certificates",
     "operations/deployment",
     "operations/high-availability",
     "how-to/manage-keys",
@@ -35,6 +43,7 @@ BLOCKS = [block for page in PAGES for block in blocks(page)]
 
 CLUSTER = "needs a Kubernetes cluster"
 ENGINE = "needs a container engine"
+SYSTEMD = "needs a machine that systemd runs"
 NODES = "needs three machines of Debian; `make failover` starts the same programs with the same files"
 NOT_RUN = {
     "node examples/verify.mjs export mimic.jsonl                     # the hash chains of an export": (
@@ -45,6 +54,15 @@ NOT_RUN = {
     "apt-get install -y patroni etcd-server etcd-client pgbouncer postgresql-15 gettext-base": NODES,
     "patronictl -c /etc/patroni/config.yml list": NODES,
     "EPSILON_LEDGER_DATABASE_URL=postgresql://ledger@10.0.0.11/ledger epsilon-ledger migrate": NODES,
+    "timedatectl show --property=NTPSynchronized": SYSTEMD,
+    "systemctl reload haproxy": f"{SYSTEMD}; tests/reliability/test_proxy_certificate.py sends its signal",
+    'psql --host=db --port=6432 --dbname=pgbouncer --command "SHOW POOLS"': (
+        "tests/reliability/test_pooling.py asks a PgBouncer with the file that is delivered"
+    ),
+    "openssl s_client -connect ledger.example:443 -servername ledger.example"
+    " < /dev/null 2> /dev/null | openssl x509 -noout -subject -enddate": (
+        "needs a proxy; the scene types it for the database, and tests/observability/test_exporters.py asks a proxy"
+    ),
     "docker build --tag epsilon-ledger .": f"{ENGINE}; tests/packaging/test_wheel.py calls what the image calls",
     "docker compose --file deploy/compose/compose.yaml build": ENGINE,
     "docker compose --file deploy/compose/compose.yaml logs service": ENGINE,
@@ -204,6 +222,34 @@ def disk_full(shell: OperatorShell, space: Block, log: Block, tables: Block, aga
     assert "every curve agrees" in shell.type(again)
 
 
+def wrong_clock(shell: OperatorShell, compare: Block) -> None:
+    database, machine = (datetime.fromisoformat(line) for line in shell.type(compare).split("\n")[:2])
+    assert abs(database - machine) < timedelta(seconds=5)
+
+
+def connections_run_out(shell: OperatorShell, see: Block, end: Block, limits: Block) -> None:
+    with closing(shell.cluster.connect(DATABASE)) as person, ThreadPoolExecutor(1) as pool:
+        person.execute("BEGIN; LOCK TABLE runs IN ACCESS EXCLUSIVE MODE")
+        with shell.admin as http:
+            waits = pool.submit(http.get, "/v1/runs")
+            time.sleep(1)
+            pid = person.info.backend_pid
+            assert f"{{{pid}}}" in shell.type(see)
+            assert shell.type(replace(end, text=f"PID={pid}\n{end.text}")).count("t") > 0
+            assert waits.result().status_code == 200
+    assert "max_connections" in shell.type(limits)
+
+
+def certificate_expires(shell: OperatorShell, see: Block, reload: Block) -> None:
+    with encrypted_server(shell.folder) as server:
+        there = f"export PGPORT={server.cluster.port}\n"
+        expires_at = server.renew(3 * DAY).expires_at
+        asked = see.text.replace(":5432", f":{server.cluster.port}")
+        assert f"{expires_at:%b} {expires_at.day:2} {expires_at:%H:%M:%S %Y}" in shell.type(replace(see, text=asked))
+        assert "ssl_cert_file" in shell.type(replace(reload, text=there + reload.text))
+    shell.ran += [see, reload]
+
+
 def too_slow(shell: OperatorShell, waiting: Block, connections: Block) -> None:
     assert "wait_event_type" in shell.type(waiting)
     assert "max_connections" in shell.type(connections)
@@ -281,6 +327,9 @@ SCENES: dict[tuple[str, str], Callable[..., None]] = READER_SCENES | {
     ("operations/runbook", "When a budget was overdrawn"): overdrawn,
     ("operations/runbook", "When the database is down"): database_down,
     ("operations/runbook", "When the disk is full"): disk_full,
+    ("operations/runbook", "When a clock is wrong"): wrong_clock,
+    ("operations/runbook", "When connections run out"): connections_run_out,
+    ("operations/certificates", "When a certificate expires"): certificate_expires,
     ("operations/runbook", "When it is too slow"): too_slow,
     ("operations/deployment", "From SQLite to PostgreSQL"): from_sqlite,
     ("operations/deployment", "On Kubernetes"): trial_secrets,

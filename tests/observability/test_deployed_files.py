@@ -2,6 +2,7 @@
 
 import json
 import re
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,12 +13,22 @@ import pytest
 import yaml
 
 from tests.ledgers import signing_key
-from tests.observability.promtool import promtool
+from tests.observability.programs import promtool
 from tests.reliability.clients import open_budget
 from tests.servers import LiveServer, command_line
 
 FILES = Path(__file__).parents[2] / "deploy" / "observability"
 TOKEN = "only-for-prometheus"
+ENCRYPTED = {"epsilon_ledger_certificate_expiry_timestamp_seconds"}
+"""Told where the database is PostgreSQL with TLS: tests/reliability/test_database_certificates.py reads it."""
+
+EXPORTERS = {
+    "node_filesystem_avail_bytes": "node exporter",
+    "node_filesystem_size_bytes": "node exporter",
+    "probe_ssl_earliest_cert_expiry": "blackbox exporter",
+}
+"""Metrics of others, and who tells them; test_exporters.py reads both of them."""
+
 GAUSSIAN = {"type": "gaussian", "noise_multiplier": 5.0}
 
 RULES: list[dict[str, Any]] = [
@@ -94,7 +105,15 @@ def test_every_metric_that_is_asked_for_is_told_by_a_server_or_by_verify(scraped
     answer = {line.split("{")[0].split(" ")[0] for line in lines if line and not line.startswith("#")}
     wanted = {metric for expression in EXPRESSIONS.values() for metric in _metrics(expression)}
     assert len(wanted) > 25
-    assert sorted(wanted - answer) == []
+    assert sorted(wanted - answer) == sorted(ENCRYPTED)
+
+
+def test_every_metric_of_others_is_one_that_is_tried_and_stands_on_the_page() -> None:
+    text = re.sub(r'"[^"]*"', '""', "\n".join(EXPRESSIONS.values()))
+    assert set(re.findall(r"\b(?:node|probe|pg|pgbouncer)_\w+", text)) == EXPORTERS.keys()
+    page = (FILES.parents[1] / "docs" / "operations" / "observability.md").read_text()
+    for exporter in EXPORTERS.values():
+        assert exporter in page
 
 
 def test_every_label_that_is_asked_for_is_told_by_a_server(scraped: str) -> None:
@@ -104,7 +123,7 @@ def test_every_label_that_is_asked_for_is_told_by_a_server(scraped: str) -> None
         for expression in EXPRESSIONS.values()
         for labels in re.findall(r"\bby \(([^)]*)\)", expression)
         for label in labels.split(",")
-    } - {"pid"}  # of several workers
+    } - {"pid", "certificate", "mountpoint"}  # of several workers, of PostgreSQL with TLS, of the node exporter
     assert wanted <= answer
 
 
@@ -135,6 +154,26 @@ def test_every_alert_has_a_severity_and_a_sentence_and_stands_on_the_page() -> N
         assert rule["labels"]["severity"] in {"info", "warning", "critical"}
         assert rule["annotations"]["summary"]
         assert f"`{rule['alert']}`" in page
+
+
+def _sections(page: str) -> dict[str, str]:
+    """The texts of a page's sections by their anchors."""
+    parts = re.split(r"(?m)^#{1,3} (.+)$", (FILES.parents[1] / "docs" / f"{page}.md").read_text())
+    return {title.lower().replace(" ", "-"): text for title, text in zip(parts[1::2], parts[2::2], strict=True)}
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule["alert"])
+def test_every_alert_leads_to_a_section_that_names_it(rule: dict[str, Any]) -> None:
+    project = tomllib.loads((FILES.parents[1] / "pyproject.toml").read_text())["project"]
+    url = rule["annotations"]["runbook_url"].removeprefix(f"{project['urls']['Documentation']}/")
+    page, _, anchor = url.partition("/#")
+    assert f"`{rule['alert']}`" in _sections(page)[anchor]
+
+
+@pytest.mark.parametrize("case", ["clock", "disk", "connections", "certificate"])
+def test_a_case_of_the_runbook_has_a_warning_before_and_an_alarm_when_it_is_there(case: str) -> None:
+    theirs = [rule for rule in RULES if re.search(rf"#when-(\w+-)*{case}(-\w+)*$", rule["annotations"]["runbook_url"])]
+    assert {rule["labels"]["severity"] for rule in theirs} == {"warning", "critical"}
 
 
 def test_every_metric_stands_on_the_page(scraped: str, verified: str) -> None:

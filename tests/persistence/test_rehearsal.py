@@ -55,7 +55,7 @@ def test_a_rehearsal_leaves_nothing(database: Database) -> None:
 
 def test_a_rehearsal_keeps_no_connection(database: Database) -> None:
     rehearse(database)
-    assert database.connections()[0] == 0
+    assert database.connections().used == 0
 
 
 def test_rehearsals_do_not_wait_for_each_other(server: Database, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,6 +33,7 @@ def pgbouncer(cluster: Cluster, folder: Path, sessions: int = 40) -> Iterator[st
     for old, new in {
         "port=5432": f"port={cluster.port}",
         "listen_port = 6432": f"listen_port = {port}",
+        "stats_users = ledger": f"stats_users = {postgres.SERVICE}",
         "default_pool_size = 40": f"default_pool_size = {sessions}",
     }.items():
         assert old in text

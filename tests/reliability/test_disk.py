@@ -64,6 +64,7 @@ def disk(tmp_path: Path) -> Iterator[Path]:
     ],
 )
 def test_a_full_disk(disk: Path, full: Callable[[Service], AbstractContextManager[None]]) -> None:
+    at = {"placement": "default"}
     with serving(disk, f"sqlite:///{disk / 'ledger.db'}") as service, service.server.client("trainer") as http:
         trainer = Trainer(http, service.journal, 0)
         trainer.register(service.open_budget(epsilon=1.5))
@@ -71,6 +72,9 @@ def test_a_full_disk(disk: Path, full: Callable[[Service], AbstractContextManage
         with full(service):
             nothing_is_admitted(trainer)
             assert service.server.readiness().json()["detail"] in {Fault.FULL, Fault.BROKEN}
+            if full is ballast:
+                service.server.await_metric("database_disk_free_bytes", lambda free: free == 0, **at)
+                assert service.server.metric("database_disk_size_bytes", **at) == DISK_BYTES
         assert service.server.readiness().json() == {"status": "ok"}
         assert http.get(f"/v1/runs/{trainer.run}").json()["next_step"] == 3
         the_service_goes_on(service, trainer)

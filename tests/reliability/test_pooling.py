@@ -1,16 +1,19 @@
 """Sessions of PostgreSQL that are shared by transactions, through PgBouncer with the file that is delivered."""
 
+import subprocess
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from sqlalchemy import make_url
 
 from app.persistence.database import ALL_TENANTS, Database
 from app.persistence.schema import is_current, upgrade
 from tests.conftest import LiveServer, need_postgresql
 from tests.postgres import Cluster
+from tests.postgres_binaries import binaries
 from tests.reliability.conftest import ROUNDS, Service, at_work, issue_keys
 from tests.reliability.pgbouncer import PROGRAM, pgbouncer
 
@@ -75,6 +78,19 @@ def test_the_server_dies_behind_the_pool(tmp_path: Path, cluster: Cluster, poole
             cluster.start()
             service.await_answers(100)
         service.check()
+
+
+def test_the_pool_tells_who_waits_and_takes_no_command(pooled_url: str) -> None:
+    """As the runbook asks it; another role of the service's could stop the pool."""
+    console = str(make_url(pooled_url).set(database="pgbouncer").render_as_string(hide_password=False))
+    psql = binaries() / "psql"
+    pools = subprocess.run(
+        [psql, console, "--no-align", "--command", "SHOW POOLS"], capture_output=True, text=True, check=True
+    )
+    assert {"cl_waiting", "maxwait"} <= set(pools.stdout.splitlines()[0].split("|"))
+    refused = subprocess.run([psql, console, "--command", "PAUSE"], capture_output=True, text=True, check=False)
+    assert refused.returncode != 0
+    assert "admin access needed" in refused.stderr
 
 
 def test_two_services_share_a_session(pooled_url: str) -> None:

@@ -3,25 +3,36 @@
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
 
+import httpx2
 import pytest
 from sqlalchemy import Connection, Table, select, update
 
+from app.api.schemas.reservations import DEFAULT_LEASE_SECONDS
 from app.ledger.errors import InvalidInputError, LedgerUnavailableError, NotFoundError
 from app.ledger.moves import Move, MoveState
 from app.persistence.database import ALL_TENANTS, Database
 from app.persistence.repositories import moves, row_copies
 from app.persistence.tables import accounts, decisions, metadata, organisations
+from app.service.audit.checkpoints import sign_due
 from app.service.auth import credential_cache
 from app.service.auth.authentication import create_organisation
+from app.service.governance.block_schedules import open_due_blocks
+from app.service.maintenance import alert_stale_reservations, expire_reservations
 from app.service.moves import move, mover
 from app.service.moves.move import MoveResult, cancel_move, move_organisation
 from app.service.moves.mover import Progress
+from app.service.runs.lost import end_lost_runs
+from app.service.scheduling.grants import expire_waiting
+from app.service.signatures import signer_of
 from app.service.verification import verify
-from tests.api.trainer import Trainer
-from tests.conftest import Ledger
+from tests.api.trainer import QUIET, Trainer
+from tests.clocks import stand_at
+from tests.conftest import Ledger, signing_key
+from tests.ledgers import schedule_blocks
 from tests.persistence.dump import Dump, dump
 from tests.service.full_ledger import fill
 from tests.service.placed_service import NOW, PlacedService, take_a_step
@@ -29,6 +40,9 @@ from tests.service.placed_service import NOW, PlacedService, take_a_step
 SILENT = {"type": "gaussian", "noise_multiplier": 1000.0}
 CHANGED = {"accounts": ("version", "updated_at", "moving_since"), "api_keys": ("last_used_at",)}
 """Columns that a move may change."""
+
+
+DAY = timedelta(days=1)
 
 
 class KilledError(BaseException):
@@ -138,6 +152,51 @@ def test_nothing_changes_while_it_is_moved_and_others_go_on(placed: PlacedServic
     _moved(placed, look)
     assert [each[1] for each in seen[:-1]] == [[503, 422, 200, 200]] * 3
     assert seen[-1][1] == [200, 422, 200, 200]
+
+
+@pytest.mark.usefixtures("trainer")
+def test_background_tasks_leave_it_alone_without_a_word(
+    placed: PlacedService, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each of them has work to do there, as it shows once the move is cancelled."""
+    db, signer = placed.hospital.database, signer_of(str(signing_key()[0]))
+    assert signer is not None
+    placed.hospital.run(name="silent")
+    due = {"prefix": "due-", "start": (db.clock.now() + 60 * DAY).date().isoformat()}
+    assert schedule_blocks(placed.hospital, "blocks", **due).status_code == httpx2.codes.OK
+    waiting = placed.hospital.run(name="waiting")  # for the end of a reservation that holds a part
+    plan = {"plan": [{"event": QUIET, "count": 400}], "wait_until": (db.clock.now() + DAY).isoformat()}
+    asked = placed.hospital.post(f"/v1/runs/{waiting}/reservations", plan, "trainer")
+    assert (asked.status_code, asked.json()["status"]) == (202, "waiting"), asked.text
+    soon, later = db.clock.now() + timedelta(seconds=0.75 * DEFAULT_LEASE_SECONDS), db.clock.now() + 400 * DAY
+    jobs: dict[str, tuple[datetime, Callable[[], int]]] = {
+        "stale": (soon, lambda: alert_stale_reservations(db, soon)),
+        "blocks": (later, lambda: open_due_blocks(db, db.clock.moment())),
+        "lapsed": (later, lambda: expire_reservations(db, later)),
+        "waited in vain": (later, lambda: expire_waiting(db)),
+        "lost": (later, lambda: end_lost_runs(db, later, 30 * DAY)),
+        "checkpoint": (later, lambda: sign_due(db, signer, 3600, later)),
+    }
+
+    def run_at(at: datetime, job: Callable[[], int]) -> int:
+        with monkeypatch.context() as patch:
+            stand_at(patch, lambda: at)
+            return job()
+
+    def done() -> dict[str, int]:
+        return {name: run_at(at, job) for name, (at, job) in jobs.items()}
+
+    def told(_: str) -> None:
+        if not meanwhile:
+            meanwhile.update(done())
+            raise KilledError
+
+    meanwhile: dict[str, int] = {}
+    with pytest.raises(KilledError):
+        _moved(placed, told)
+    assert [record.message for record in caplog.records if record.levelname != "INFO"] == []
+    assert {name for name, number in meanwhile.items() if number} == {"stale"}  # it counts what it looks at
+    assert [name for name, number in done().items() if not number] == ["stale"]  # it has just been heard of
 
 
 def test_a_request_that_is_refused_meanwhile_says_when_to_come_again(placed: PlacedService, trainer: Trainer) -> None:

@@ -14,6 +14,7 @@ from app.api.schemas.common import Output, example
 from app.ledger.errors import AuthenticationError, LedgerUnavailableError
 from app.service.auth.loopback import is_loopback
 from app.service.background import STOPPING, TaskRegistry
+from app.service.monitoring.certificates import CertificateMonitor
 from app.service.monitoring.database_collector import DatabaseCollector, IntegrityMonitor
 from app.service.monitoring.exposition import exposition
 from app.service.monitoring.process_sampler import Sampler
@@ -132,9 +133,10 @@ async def get_metrics(request: Request, placements: PlacementsDep) -> Response:
     named = 0 if token is None else request.app.state.metrics_top_accounts
     accept = request.headers.get("accept", "")
     integrity: IntegrityMonitor = request.app.state.integrity
+    certificates: CertificateMonitor = request.app.state.certificates
     now = {each.name: each.database.clock.now() for each in placements if each.database.clock.known}
     text, media_type = await asyncio.to_thread(
-        exposition, snapshots, integrity.warnings, named=named, accept=accept, now=now
+        exposition, snapshots, integrity.warnings, certificates.expiries, named=named, accept=accept, now=now
     )
     return Response(text, media_type=media_type)
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import Connection, bindparam, delete, select, update
+from sqlalchemy import Connection, bindparam, delete, not_, select, update
 
 from app.ledger.pages import Page, PageRequest
 from app.ledger.permissions import KeyRecord
@@ -91,9 +91,24 @@ def is_moving(tx: Connection, credential_id: str) -> bool:
     return False
 
 
-def page(tx: Connection, organisation_id: str, scope: str | None, request: PageRequest) -> Page[KeyRecord]:
-    """List keys, newest first; those within a scope, unless it is None."""
-    return _KEYS.page(tx, organisation_id, request, within(api_keys.c.scope_id, organisation_id, scope))
+def page(
+    tx: Connection,
+    organisation_id: str,
+    scope: str | None,
+    request: PageRequest,
+    without: tuple[str, datetime] | None = None,
+) -> Page[KeyRecord]:
+    """List keys, newest first; those within a scope, unless it is None.
+
+    `without` leaves out keys by creators whose names begin so, if they expired before a time.
+    """
+    conditions = [within(api_keys.c.scope_id, organisation_id, scope)]
+    if without is not None:
+        creators, before = without
+        conditions.append(
+            not_(api_keys.c.created_by.startswith(creators, autoescape=True) & (api_keys.c.expires_at < before))
+        )
+    return _KEYS.page(tx, organisation_id, request, *conditions)
 
 
 def keys_named(tx: Connection, organisation_id: str, name: str) -> list[KeyRecord]:

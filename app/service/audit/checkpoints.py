@@ -13,6 +13,7 @@ from sqlalchemy import Connection
 
 from app.ledger.audit import SERVICE, Actor, AuditAction, AuditEvent, Checkpoint, canonical, utc_text
 from app.ledger.errors import LedgerUnavailableError
+from app.ledger.moves import OrganisationMovingError
 from app.ledger.pages import Page, PageRequest
 from app.ledger.permissions import Permission
 from app.persistence.database import ALL_TENANTS, Database
@@ -101,7 +102,9 @@ def sign_due(db: Database, signer: Signer, seconds: float, now: datetime) -> int
             continue
         try:
             made = db.transact(owner, lambda tx, owner=owner: sign(tx, owner, signer, SERVICE, now))  # type: ignore[misc]
-        except LedgerUnavailableError as error:  # one that is being moved must not keep the others
+        except OrganisationMovingError:
+            continue
+        except LedgerUnavailableError as error:  # one organisation must not keep the others
             _logger.warning("No checkpoint of %s was signed: %s", owner, error.detail)
             continue
         if last is None or made.audit_length != last.audit_length:

@@ -17,12 +17,15 @@ from app.ledger.permissions import ISSUES, SINGLE_USE_ROLE, KeyRecord, Permissio
 from app.persistence.database import ALL_TENANTS, Database
 from app.persistence.repositories import api_keys, audit, organisations
 from app.service.accounts.lookup import find_account, require_every_budget, require_reach
-from app.service.auth.authentication import secret_hash
+from app.service.auth.authentication import WORKLOAD_PREFIX, secret_hash
 from app.service.auth.request_context import RequestContext, cli_context
 from app.service.idempotency import run_effect, use_case
 from app.service.ids import new_id
 
 SECRET_BYTES: Final = 32
+
+SHOWN_AFTER_EXPIRY: Final = timedelta(days=7)
+"""For so long the keys page shows an expired key of a workload; there may be thousands a day."""
 
 MOST_OVERLAP_SECONDS = 30 * 86_400
 """Maximum time for which a rotated key stays valid."""
@@ -255,10 +258,11 @@ def get_key(context: RequestContext, key_id: str) -> KeyRecord:
         return found
 
 
-def list_keys(context: RequestContext, page: PageRequest) -> Page[KeyRecord]:
-    """List the keys in the caller's scope."""
+def list_keys(context: RequestContext, page: PageRequest, *, with_past_jobs: bool = True) -> Page[KeyRecord]:
+    """List the keys in the caller's scope; those of workloads for `SHOWN_AFTER_EXPIRY` only, or `with_past_jobs`."""
+    without = None if with_past_jobs else (WORKLOAD_PREFIX, context.now - SHOWN_AFTER_EXPIRY)
     with context.read(Permission.KEY_MANAGE) as tx:
-        return api_keys.page(tx, context.organisation_id, context.principal.scope, page)
+        return api_keys.page(tx, context.organisation_id, context.principal.scope, page, without)
 
 
 def _manageable(tx: Connection, context: RequestContext, key_id: str) -> KeyRecord:

@@ -14,6 +14,7 @@ from app.ledger.audit import AuditAction, canonical, utc_text
 from app.ledger.calendar import BlockSchedule, ScheduleStatus, due_blocks
 from app.ledger.composition import MAX_PARTITIONS
 from app.ledger.errors import InvalidInputError, LedgerError, NotFoundError
+from app.ledger.moves import OrganisationMovingError
 from app.ledger.permissions import Permission
 from app.persistence.clock import Moment
 from app.persistence.database import ALL_TENANTS, Database
@@ -147,6 +148,8 @@ def open_due_blocks(db: Database, moment: Moment) -> int:
         context = service_context(db, organisation_id, moment)
         try:
             opened += context.transact(partial(_open_due, context=context, account_id=account_id))
+        except OrganisationMovingError:
+            continue
         except LedgerError as reason:
             _logger.warning("The block schedule of %s is not processed: %s", account_id, reason.detail)
         except Exception:  # one organisation's failure must not block the others

@@ -23,6 +23,7 @@ from app.persistence.rehearsal import READABLE, Fault
 from app.persistence.repositories import overview_queries, periodic_queries
 from app.persistence.repositories.overview_queries import AccountSummary
 from app.persistence.repositories.periodic_queries import Backlog, Heads, Signing, Waiting
+from app.persistence.sqlite import DiskSpace
 from app.service.accounts.availability import AvailabilityReader, room_of_record
 from app.service.accounts.damaged_rows import read_tolerating_damage
 from app.service.background import attempt
@@ -87,10 +88,11 @@ class LedgerStats:
 
 @dataclass(frozen=True, slots=True)
 class PlacementSnapshot:
-    """Why a placement can decide no step, and its metrics if its database can be read."""
+    """Why a placement can decide no step, its metrics if its database can be read, and the disk of a SQLite file."""
 
     unavailable_reason: str | None
     stats: LedgerStats | None = None
+    disk: DiskSpace | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,13 +143,21 @@ class _PlacementCollector:
     async def collect(self) -> PlacementSnapshot:
         """Collect the metrics; a database error is logged and makes the snapshot empty."""
         trouble = await self.placement.readiness.trouble()
+        disk = self._measure_disk()
         if trouble is not None and trouble not in READABLE:
-            return PlacementSnapshot(trouble)
+            return PlacementSnapshot(trouble, disk=disk)
         try:
-            return PlacementSnapshot(trouble, await asyncio.to_thread(self.read_stats))
+            return PlacementSnapshot(trouble, await asyncio.to_thread(self.read_stats), disk)
         except (SQLAlchemyError, LedgerError) as error:
             _logger.warning("The placement %s cannot be measured: %s", self.placement.name, error_summary(error))
-            return PlacementSnapshot(trouble or Fault.SILENT)
+            return PlacementSnapshot(trouble or Fault.SILENT, disk=disk)
+
+    def _measure_disk(self) -> DiskSpace | None:
+        try:
+            return self.placement.database.disk_space()
+        except OSError as error:
+            _logger.warning("The disk of the placement %s cannot be measured: %s", self.placement.name, error)
+            return None
 
     def read_stats(self) -> LedgerStats:
         """Collect the metrics in one transaction."""

@@ -1,4 +1,4 @@
-"""Metrics in the Prometheus exposition formats, over HTTP and as a file for the node exporter."""
+"""Metrics in the Prometheus exposition formats, over HTTP."""
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -7,19 +7,16 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Final, TypeVar
 
-from prometheus_client import CollectorRegistry, Gauge, write_to_textfile
+from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import Collector
 
 from app.ledger.accounts import AccountKind
-from app.ledger.errors import InvalidInputError
-from app.service.backups import BackupReport
 from app.service.metrics import REGISTRY
 from app.service.monitoring.database_collector import IntegrityWarnings, LedgerStats, PlacementSnapshot, Utilisation
 from app.service.queries.account_status import NEARLY_EXHAUSTED
-from app.service.verification import VerificationReport
 
 T = TypeVar("T")
 Described = Sequence[tuple[str, str, Callable[[T, datetime], float | None]]]
@@ -34,6 +31,7 @@ THRESHOLDS: Final = (0.5, 0.8, 0.95, 1.0)
 def exposition(
     snapshots: Mapping[str, PlacementSnapshot],
     warnings: Mapping[str, IntegrityWarnings],
+    expiries: Mapping[str, Mapping[str, datetime]],
     *,
     named: int,
     accept: str,
@@ -41,8 +39,8 @@ def exposition(
 ) -> tuple[bytes, str]:
     """Render the metrics of all workers and ledgers; return text and media type.
 
-    Snapshots, integrity warnings and times are by placement. `named` populations, and as many budgets, are listed by
-    utilisation.
+    Snapshots, integrity warnings, expiries of certificates and times are by placement. `named` populations, and as many
+    budgets, are listed by utilisation.
     """
     registry = CollectorRegistry()
     if SHARED_FOLDER in os.environ:
@@ -51,56 +49,9 @@ def exposition(
         registry.register(_StaticCollector(REGISTRY.collect()))
     registry.register(_StaticCollector(_numbers(warnings, _INTEGRITY_METRICS, now)))
     registry.register(_StaticCollector(_of_ledgers(snapshots, named, now)))
+    registry.register(_StaticCollector(_of_servers(expiries, now)))
     encode, media_type = choose_encoder(accept)
     return encode(registry), media_type
-
-
-def write_verification(file: Path, found: VerificationReport, seconds: float, now: datetime) -> None:
-    """Write the metrics of a verification that took `seconds`, atomically.
-
-    The file is in the folder of the node exporter's textfile collector; its name ends with .prom.
-
-    Raises:
-        InvalidInputError: the file cannot be written.
-    """
-    gauges = {
-        "timestamp_seconds": ("Time of the last verification of the ledger.", now.timestamp()),
-        "duration_seconds": ("Duration of the last verification.", seconds),
-        "discrepancies": ("Discrepancies of balances and chains.", len(found.problems)),
-        "unproven_accounts": ("Accounts without a proven balance.", len(found.unproven)),
-        "accounts": ("Recomputed accounts.", found.checked["accounts"]),
-        "decisions": ("Verified decisions.", found.checked["decisions"]),
-    }
-    _write_gauges(file, "verification", gauges)
-
-
-def write_backup_verification(file: Path, report: BackupReport, seconds: float, now: datetime) -> None:
-    """Write the metrics of a verified backup, as `write_verification`.
-
-    Raises:
-        InvalidInputError: the file cannot be written.
-    """
-    gauges = {
-        "verification_timestamp_seconds": ("Time of the last verification of a backup.", now.timestamp()),
-        "verification_duration_seconds": ("Duration of the last verification of a backup.", seconds),
-        "discrepancies": ("Discrepancies of the last verified backup.", len(report.problems)),
-        "newest_entry_timestamp_seconds": (
-            "Time of the newest entry of the last verified backup.",
-            0.0 if report.newest_at is None else report.newest_at.timestamp(),
-        ),
-        "missing_decisions": ("Decisions of the ledger that the backup lacks.", report.decisions_since),
-    }
-    _write_gauges(file, "backup", gauges)
-
-
-def _write_gauges(file: Path, kind: str, gauges: Mapping[str, tuple[str, float]]) -> None:
-    registry = CollectorRegistry()
-    for name, (help_text, value) in gauges.items():
-        Gauge(f"epsilon_ledger_{kind}_{name}", help_text, registry=registry).set(value)
-    try:
-        write_to_textfile(str(file), registry)
-    except OSError as error:
-        raise InvalidInputError(f"The metrics cannot be written: {error}") from error
 
 
 class _WorkersCollector(Collector):
@@ -143,6 +94,7 @@ def _of_ledgers(
     yield ready
     there = {placement: each.stats for placement, each in snapshots.items() if each.stats is not None}
     yield from _numbers(there, _LEDGER_METRICS, now)
+    yield from _of_disks(snapshots)
     yield from _labelled(there)
     if named:
         yield from _named([use for each in there.values() for use in each.uses], named)
@@ -157,6 +109,32 @@ def _numbers(found: Mapping[str, T], described: Described[T], now: Mapping[str, 
             if number is not None:
                 metric.add_metric([placement], number)
         yield metric
+
+
+def _of_servers(expiries: Mapping[str, Mapping[str, datetime]], now: Mapping[str, datetime]) -> Iterator[Metric]:
+    """Yield the clocks of the databases, and when the certificates of connections to them expire."""
+    time = _by_placement("epsilon_ledger_database_time_seconds", "Clock of the database since the epoch.")
+    for placement, moment in now.items():
+        time.add_metric([placement], moment.timestamp())
+    expiry = _by_placement(
+        "epsilon_ledger_certificate_expiry_timestamp_seconds",
+        "Expiry of the certificates of connections to PostgreSQL.",
+        "certificate",
+    )
+    for placement, each in expiries.items():
+        for certificate, moment in each.items():
+            expiry.add_metric([placement, certificate], moment.timestamp())
+    yield from (time, expiry)
+
+
+def _of_disks(snapshots: Mapping[str, PlacementSnapshot]) -> Iterator[Metric]:
+    free = _by_placement("epsilon_ledger_database_disk_free_bytes", "Free bytes of a SQLite file's file system.")
+    size = _by_placement("epsilon_ledger_database_disk_size_bytes", "Bytes of a SQLite file's file system.")
+    for placement, each in snapshots.items():
+        if each.disk is not None:
+            free.add_metric([placement], each.disk.free)
+            size.add_metric([placement], each.disk.size)
+    yield from (free, size)
 
 
 def _age(moment: datetime | None, now: datetime) -> float:

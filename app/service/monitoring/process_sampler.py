@@ -7,6 +7,7 @@ from typing import Final
 
 from prometheus_client.process_collector import ProcessCollector
 
+from app.persistence.pool import PoolUsage
 from app.service.metrics import counter, gauge
 from app.service.placements import Placement
 
@@ -15,6 +16,19 @@ LOOK_SECONDS: Final = 1.0
 _WAITING = gauge("epsilon_ledger_commit_queue_length", "Step requests in the commit queue.", "livesum", "placement")
 _CONNECTIONS = gauge(
     "epsilon_ledger_database_connections", "Database connections, by state.", "livesum", "placement", "state"
+)
+_CONNECTIONS_MAX = gauge(
+    "epsilon_ledger_database_connections_max", "Maximum of database connections.", "livesum", "placement"
+)
+_PENDING = gauge(
+    "epsilon_ledger_database_connection_pending_requests",
+    "Threads that wait for a database connection because all are in use.",
+    *("livesum", "placement"),
+)
+_TIMEOUTS = counter(
+    "epsilon_ledger_database_connection_timeouts",
+    "Requests that got no database connection in time.",
+    "placement",
 )
 _CLOCK = gauge(
     "epsilon_ledger_clock_offset_seconds",
@@ -43,15 +57,14 @@ class Sampler:
     def __init__(self, placements: Iterable[Placement]) -> None:
         self._placements = placements
         self._cpu = 0.0
+        self._timeouts: dict[str, int] = {}
 
     def sample(self) -> None:
         """Set all gauges once."""
         _WORKERS.set(1)
         for placement in self._placements:
             _WAITING.labels(placement.name).set(placement.charges.waiting)
-            used, kept = placement.database.connections()
-            _CONNECTIONS.labels(placement.name, "used").set(used)
-            _CONNECTIONS.labels(placement.name, "idle").set(kept)
+            self._sample_connections(placement.name, placement.database.connections())
             ahead = placement.database.clock.own_is_ahead()
             if ahead is not None:
                 _CLOCK.labels(placement.name).set(ahead)
@@ -62,6 +75,14 @@ class Sampler:
                 elif sample.name == "process_cpu_seconds_total":
                     _CPU.inc(max(0.0, sample.value - self._cpu))
                     self._cpu = sample.value
+
+    def _sample_connections(self, placement: str, usage: PoolUsage) -> None:
+        _CONNECTIONS.labels(placement, "used").set(usage.used)
+        _CONNECTIONS.labels(placement, "idle").set(usage.idle)
+        _CONNECTIONS_MAX.labels(placement).set(usage.limit)
+        _PENDING.labels(placement).set(usage.pending)
+        _TIMEOUTS.labels(placement).inc(max(0, usage.timeouts - self._timeouts.get(placement, 0)))
+        self._timeouts[placement] = usage.timeouts
 
     async def run(self) -> None:
         """Sample periodically, until cancelled."""

@@ -9,6 +9,7 @@ from sqlalchemy import Connection
 
 from app.ledger.audit import SERVICE, AuditAction, AuditEvent
 from app.ledger.errors import LedgerError
+from app.ledger.moves import OrganisationMovingError
 from app.ledger.runs import EndReason, RunStatus, status_payload
 from app.persistence.database import ALL_TENANTS, Database
 from app.persistence.repositories import organisations, periodic_queries
@@ -59,6 +60,8 @@ def end_lost_runs(db: Database, now: datetime, silence: timedelta) -> int:
     for organisation_id, run_id in found:
         try:
             ended += db.transact(organisation_id, partial(end, organisation_id, run_id))
+        except OrganisationMovingError:
+            continue
         except LedgerError as error:  # one that cannot be ended must not keep the others
             _logger.warning("Run %s is lost and could not be ended: %s", run_id, error.detail)
     return ended

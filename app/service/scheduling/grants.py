@@ -10,6 +10,7 @@ from sqlalchemy import Connection
 from app.ledger.admission import Refusal
 from app.ledger.audit import SERVICE, AuditAction
 from app.ledger.errors import LedgerError, ReservationStateConflictError
+from app.ledger.moves import OrganisationMovingError
 from app.ledger.permissions import Role
 from app.ledger.policy_checks import require_open
 from app.ledger.reservations import Reservation
@@ -53,6 +54,8 @@ def grant_waiting(db: Database) -> int:
     for organisation_id in found:
         try:
             granted += grant_in_organisation(db, organisation_id)
+        except OrganisationMovingError:
+            continue
         except LedgerError as reason:  # one organisation must not keep the others waiting
             _logger.warning("Plans of %s wait, and could not be looked at: %s", organisation_id, reason.detail)
         except Exception:
@@ -170,6 +173,8 @@ def expire_waiting(db: Database) -> int:
         context = service_context(db, organisation_id)
         try:
             ended += context.transact(partial(_expire, context, reservation_id))
+        except OrganisationMovingError:
+            continue
         except LedgerError as reason:  # a quarantined account must not block the others
             _logger.warning("Plan %s has waited in vain, and cannot be ended: %s", reservation_id, reason.detail)
     return ended

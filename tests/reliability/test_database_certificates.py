@@ -1,0 +1,152 @@
+"""The certificate of a PostgreSQL server expires, and is renewed: the service goes on without a restart."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx2
+import pytest
+from sqlalchemy.exc import OperationalError
+
+from app.ledger.errors import LedgerUnavailableError
+from app.persistence.database import NO_TENANT, Database
+from app.service.verification import verify
+from tests.certificates import DAY, Authority
+from tests.conftest import need_postgresql
+from tests.encrypted_server import EncryptedServer, encrypted_server
+from tests.reliability.clients import Trainer, patiently
+from tests.reliability.conftest import Service, issue_keys
+from tests.servers import LiveServer
+
+pytestmark = pytest.mark.postgresql
+
+AT = {"placement": "default", "certificate": "server"}
+
+
+@pytest.fixture
+def encrypted(tmp_path: Path) -> Iterator[EncryptedServer]:
+    need_postgresql()
+    with encrypted_server(tmp_path) as server:
+        yield server
+
+
+def test_an_expired_certificate_ends_no_session_and_stops_the_next_ones(
+    tmp_path: Path, encrypted: EncryptedServer
+) -> None:
+    server = LiveServer(tmp_path, encrypted.url)
+    issue_keys(server)
+    server.start()
+    try:
+        service = Service(server, tmp_path / "faults.json")
+        with server.client("trainer") as http:
+            trainer = Trainer(http, service.journal, 0)
+            trainer.register(service.open_budget(epsilon=5.0))
+            assert trainer.step()
+            encrypted.renew(-DAY)
+            assert trainer.step(), "by the sessions that there are"
+            encrypted.cluster.terminate_backends("ledger")
+            refused = trainer.once({}, "expired")
+            assert (refused.status_code, refused.json()["code"]) == (503, "ledger_unavailable")
+            assert server.readiness().json()["detail"] == "The database does not answer."
+            assert "SSL error: certificate verify failed" in server.log()
+            encrypted.renew(90 * DAY)
+            again = patiently(lambda: trainer.once({}, "expired"))
+            assert again.status_code == httpx2.codes.OK
+            assert server.readiness().json() == {"status": "ok"}
+    finally:
+        server.stop()
+    database = Database(encrypted.url)
+    assert verify(database).sound
+    database.dispose()
+
+
+def test_the_service_tells_when_the_certificates_expire(tmp_path: Path, encrypted: EncryptedServer) -> None:
+    expires_at = encrypted.renew(3 * DAY).expires_at.timestamp()
+    server = LiveServer(tmp_path, encrypted.url)
+    server.key("admin")
+    server.start()
+    try:
+        server.await_metric("certificate_expiry_timestamp_seconds", lambda told: told == expires_at, **AT)
+        root = encrypted.authority.certificate.not_valid_after_utc.timestamp()
+        told = server.metric("certificate_expiry_timestamp_seconds", placement="default", certificate="root")
+        assert told == root
+    finally:
+        server.stop()
+
+
+def test_an_expired_certificate_is_read_as_any_other(encrypted: EncryptedServer) -> None:
+    database = Database(encrypted.url)
+    for lifetime in (-DAY, 90 * DAY):
+        renewed = encrypted.renew(lifetime)
+        assert database.certificate_expiries()["server"] == renewed.expires_at
+
+
+def test_of_several_hosts_the_first_to_expire_counts_and_a_silent_one_hides_no_other(
+    encrypted: EncryptedServer,
+) -> None:
+    renewed, here = encrypted.renew(3 * DAY), f"127.0.0.1:{encrypted.cluster.port}"
+    several = encrypted.url.replace(f"@{here}/", "@/") + "&host=127.0.0.1:1&host=" + here
+    assert Database(several).certificate_expiries()["server"] == renewed.expires_at
+    silent = Database(encrypted.url.replace(here, "127.0.0.1:1"))
+    with pytest.raises(LedgerUnavailableError, match=r"certificate of 127\.0\.0\.1:1 cannot be read: .*refused"):
+        silent.certificate_expiries()
+
+
+def test_the_service_s_own_certificate_counts_too(tmp_path: Path, encrypted: EncryptedServer) -> None:
+    own = encrypted.authority.issue(tmp_path, 9 * DAY)
+    database = Database(f"{encrypted.url}&sslcert={own.certificate}&sslkey={own.key}")
+    assert database.certificate_expiries()["client"] == own.expires_at
+    own.certificate.write_text("nonsense")
+    with pytest.raises(LedgerUnavailableError, match=r"server\.crt cannot be read"):
+        database.certificate_expiries()
+
+
+def test_a_server_without_tls_has_no_certificate(encrypted: EncryptedServer) -> None:
+    assert Database(encrypted.url.replace("verify-full", "disable")).certificate_expiries() == {}
+    encrypted.cluster.execute("ALTER SYSTEM SET ssl = off")
+    encrypted.reload()
+    assert Database(encrypted.cluster.url("ledger")).certificate_expiries() == {}
+
+
+def _takes_sessions(url: str) -> bool:
+    database = Database(url)
+    try:
+        with database.read(NO_TENANT):
+            return True
+    except OperationalError:
+        return False
+    finally:
+        database.dispose()
+
+
+def test_an_expired_certificate_of_the_service_is_refused_until_its_file_is_replaced(
+    tmp_path: Path, encrypted: EncryptedServer
+) -> None:
+    """Each new session reads the file."""
+    trusted = encrypted.cluster.data / "clients.pem"
+    trusted.write_bytes(encrypted.authority.root.read_bytes())
+    encrypted.cluster.execute("ALTER SYSTEM SET ssl_ca_file = 'clients.pem'")
+    encrypted.reload()
+    own = encrypted.authority.issue(tmp_path, -DAY)
+    url = f"{encrypted.url}&sslcert={own.certificate}&sslkey={own.key}"
+    assert not _takes_sessions(url)
+    encrypted.authority.issue(tmp_path, DAY)
+    assert _takes_sessions(url)
+
+
+def test_a_new_root_beside_the_old_one_bridges_the_change(tmp_path: Path, encrypted: EncryptedServer) -> None:
+    (tmp_path / "next").mkdir()
+    old, following = encrypted.authority, Authority.create(tmp_path / "next", 20 * 365 * DAY)
+    old.root.write_bytes(old.root.read_bytes() + following.root.read_bytes())
+    assert _takes_sessions(encrypted.url)
+    encrypted.authority = following
+    encrypted.renew(90 * DAY)
+    assert _takes_sessions(encrypted.url)
+    root = Database(encrypted.url).certificate_expiries()["root"]
+    assert root == following.certificate.not_valid_after_utc
+
+
+def test_an_expired_root_is_trusted_no_more(tmp_path: Path, encrypted: EncryptedServer) -> None:
+    (tmp_path / "old").mkdir()
+    encrypted.authority = Authority.create(tmp_path / "old", -DAY)
+    encrypted.renew(90 * DAY)
+    assert not _takes_sessions(encrypted.url.replace(str(tmp_path / "root.pem"), str(encrypted.authority.root)))

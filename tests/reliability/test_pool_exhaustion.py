@@ -1,0 +1,88 @@
+"""All connections of the pool are in use: the service says so, answers 503 after a while, and then goes on."""
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from app.persistence.database import Database
+from app.service.verification import verify
+from tests import postgres
+from tests.conftest import need_postgresql, new_database
+from tests.reliability.clients import Trainer
+from tests.reliability.conftest import Service, issue_keys
+from tests.servers import LiveServer
+
+pytestmark = pytest.mark.postgresql
+
+POOL = 3
+CALLERS = 24
+HELD_SECONDS = 15
+"""Longer than a request waits for a connection."""
+
+AT = {"placement": "default"}
+
+
+@contextmanager
+def rows_locked(database: str) -> Iterator[None]:
+    """A session, as of a person, locks a table that every request reads: each keeps its connection meanwhile."""
+    with postgres.shared().connect(database) as connection:
+        connection.execute("BEGIN; LOCK TABLE runs IN ACCESS EXCLUSIVE MODE")
+        yield
+        connection.execute("ROLLBACK")
+
+
+def test_every_connection_is_in_use(tmp_path: Path) -> None:
+    need_postgresql()
+    with new_database("postgresql", tmp_path) as url:
+        server = LiveServer(tmp_path, url, environment={"EPSILON_LEDGER_DATABASE_POOL_SIZE": str(POOL)})
+        issue_keys(server)
+        server.start()
+        try:
+            service = Service(server, tmp_path / "faults.json")
+            with server.client("trainer") as http:
+                trainer = Trainer(http, service.journal, 0)
+                trainer.register(service.open_budget(epsilon=5.0))
+                assert trainer.step()
+                assert server.metric("database_connections_max", **AT) == POOL
+                assert server.metric("database_connection_pending_requests", **AT) == 0
+                statuses = _ask_meanwhile(server, trainer, url.rpartition("/")[2])
+                assert set(statuses) == {503}
+                server.await_metric("database_connection_timeouts_total", lambda vain: vain > 0, **AT)
+                server.await_metric("database_connection_pending_requests", lambda waiting: waiting == 0, **AT)
+                assert server.readiness().json() == {"status": "ok"}
+                assert trainer.http.get(f"/v1/runs/{trainer.run}").json()["next_step"] == trainer.next_step
+                assert trainer.step()
+        finally:
+            server.stop()
+        database = Database(url)
+        assert verify(database).sound
+        database.dispose()
+
+
+def _ask_meanwhile(server: LiveServer, trainer: Trainer, database: str) -> Counter[int]:
+    """Read and step while nothing can be read; the statuses of the answers."""
+    end = time.monotonic() + HELD_SECONDS
+    statuses: Counter[int] = Counter()
+    lock = threading.Lock()
+
+    def ask(method: str, path: str) -> None:
+        while time.monotonic() < end:
+            status = trainer.http.request(method, path, json={} if method == "POST" else None).status_code
+            with lock:
+                statuses[status] += 1
+
+    with ThreadPoolExecutor(CALLERS) as pool, rows_locked(database):
+        asked = [pool.submit(ask, "POST", f"/v1/runs/{trainer.run}/steps")]
+        asked += [pool.submit(ask, "GET", f"/v1/runs/{trainer.run}") for _ in range(CALLERS - 1)]
+        waiting = server.await_metric("database_connection_pending_requests", lambda waiting: waiting > 0, **AT)
+        assert waiting <= CALLERS + 10  # of the service's own tasks
+        assert server.metric("database_connections", state="used", **AT) == POOL
+        for call in asked:
+            call.result()
+    return statuses
