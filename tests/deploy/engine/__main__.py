@@ -11,6 +11,8 @@ import tempfile
 from datetime import UTC, datetime
 from pathlib import Path
 
+import httpx2
+
 from tests.deploy.engine.compose import try_compose
 from tests.deploy.engine.container import try_container
 from tests.deploy.engine.daemon import EngineMissingError, engine, require_programs, run_in_namespaces
@@ -45,7 +47,7 @@ def play(asked: argparse.Namespace, images: Images) -> int:
         for name in asked.scene or SCENES:
             try:
                 SCENES[name](running, asked.folder / name, images, report)
-            except (RuntimeError, TimeoutError) as error:
+            except (AssertionError, RuntimeError, TimeoutError, httpx2.HTTPError) as error:
                 report.check(f"{name} comes to its end", holds=False, found=error)
             running.remove_containers()
     print(f"\n{report.count} checks, {len(report.failed)} failed", *report.failed, sep="\n  ")

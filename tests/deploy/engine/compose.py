@@ -204,9 +204,25 @@ def _keys(trial: Composition) -> dict[str, str]:
     }
 
 
+def _restart(trial: Composition, report: Report) -> None:
+    """Stop everything, remove the containers, and start anew, without load: it may take longer than trainers wait."""
+    trial.run("stop")
+    codes = {
+        name: [trial.engine.inspect(each)["State"]["ExitCode"] for each in trial.containers(name)]
+        for name in trial.services
+    }
+    report.check(
+        "everything ends with 0 when it is stopped", holds=not any(any(c) for c in codes.values()), found=codes
+    )
+    trial.run("down")
+    took = trial.start()
+    report.note("`down` and `up` bring it back", f"{took:.1f} s")
+
+
 def _check_load(trial: Composition, report: Report) -> None:
-    """Step runs through the proxy while replicas are killed and restarted, and everything stopped and started."""
-    load = Load(URL, _keys(trial), "trial")
+    """Step runs through the proxy while replicas are killed and restarted, and after everything was started anew."""
+    keys = _keys(trial)
+    load = Load(URL, keys, "trial")
     with load.at_work():
         load.await_answers(STEPS_BETWEEN)
         first, second = trial.containers("service")
@@ -220,18 +236,10 @@ def _check_load(trial: Composition, report: Report) -> None:
         stopped = time.monotonic() - began
         report.check("a replica stops in time", holds=stopped < 60, found=f"stopped and started in {stopped:.1f} s")
         wait_for(lambda: trial.health("service") == ["healthy"] * 2, "a restarted replica does not come back")
-        trial.run("stop")
-        codes = {
-            name: [trial.engine.inspect(each)["State"]["ExitCode"] for each in trial.containers(name)]
-            for name in trial.services
-        }
-        report.check(
-            "everything ends with 0 when it is stopped", holds=not any(any(c) for c in codes.values()), found=codes
-        )
-        trial.run("down")
-        took = trial.start()
-        report.note("`down` and `up` bring it back", f"{took:.1f} s")
-        load.await_answers(STEPS_BETWEEN)
+    _restart(trial, report)
+    later = Load(URL, keys, "later")
+    with later.at_work():
+        later.await_answers(STEPS_BETWEEN)
     tally = load.tally(trial.database_url())
     report.check(
         "acknowledged steps are in the ledger, once",

@@ -27,6 +27,7 @@ PACKAGES: Final = (
 PROGRAMS: Final = ("buildah", "debootstrap", "dnsmasq", "docker", "docker-compose", "dockerd", "ip", "kubectl", "nft")
 PATIENCE_SECONDS: Final = 60.0
 _CGROUPS: Final = Path("/sys/fs/cgroup")
+_CGROUP: Final = "epsilon-ledger-trial"
 
 
 class EngineMissingError(Exception):
@@ -141,6 +142,7 @@ def engine(folder: Path) -> Iterator[Engine]:
         "--exec-root": folder / "exec",
         "--pidfile": folder / "pid",
         "--host": f"unix://{folder / 'docker.sock'}",
+        "--cgroup-parent": _CGROUP,
         # The engine's own default is more than some machines let root have.
         "--default-ulimit": f"nofile={files}:{files}",
     }
@@ -156,6 +158,8 @@ def engine(folder: Path) -> Iterator[Engine]:
     finally:
         daemon.terminate()
         daemon.wait(30)
+        for left in _CGROUPS.glob(f"*/{_CGROUP}"):
+            left.rmdir()
 
 
 def _await_answer(started: Engine, daemon: "subprocess.Popen[bytes]") -> None:
