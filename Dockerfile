@@ -7,7 +7,7 @@
 # --env EPSILON_LEDGER_DATABASE_URL=postgresql://USER@HOST/DATABASE instead of the volume,
 # and call `epsilon-ledger migrate` first.
 #
-# Built so far with buildah, over a stand-in for the base image: Debian 12 with its own Python 3.11.
+# `make deployments` builds it with buildah, over a stand-in for the base image: Debian 12 with its own Python 3.11.
 # The digest is of the index of all architectures; docs/contributing/releases.md says where it is from.
 
 # What the base image has and the service uses: the standard library, compiled, since the file system is read-only later.
@@ -32,7 +32,7 @@ RUN python -m venv /opt/build && python -m venv --without-pip /opt/epsilon-ledge
 COPY requirements.lock requirements-charts.lock requirements-dev.lock ./
 RUN /opt/build/bin/python -m pip --python /opt/epsilon-ledger/bin/python install --no-compile \
     --require-hashes --requirement requirements.lock
-# Pictures of charts for the API need 93 MB more: docker build --build-arg CHARTS=yes
+# Pictures of charts for the API need 50 MB more: docker build --build-arg CHARTS=yes
 ARG CHARTS=
 RUN test -z "$CHARTS" || /opt/build/bin/python -m pip --python /opt/epsilon-ledger/bin/python install --no-compile \
     --no-deps --require-hashes --requirement requirements-charts.lock
@@ -70,6 +70,7 @@ WORKDIR /data
 # A local file system: SQLite's write-ahead log does not work over a network.
 VOLUME /data
 EXPOSE 8000
+# buildah and podman keep it with --format docker only.
 HEALTHCHECK --interval=10s --timeout=5s --start-period=20s --retries=3 \
     CMD ["python", "-c", "from urllib.request import urlopen; urlopen('http://127.0.0.1:8000/readyz', timeout=4)"]
 CMD ["epsilon-ledger", "serve", "--host", "0.0.0.0", "--port", "8000"]

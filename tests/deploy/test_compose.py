@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import subprocess
 from importlib.resources import files
 from pathlib import Path
@@ -14,7 +15,7 @@ from sqlalchemy import make_url
 
 from app.service.signatures import signer_of
 from app.settings import PREFIX, Settings
-from tests.deploy.container_commands import require_command, unknown_settings
+from tests.deploy.container_commands import commands_in, require_command, unknown_settings
 from tests.deploy.manifests import KUBERNETES
 from tests.packaging.dockerfile import ROOT, only, stages
 
@@ -160,3 +161,30 @@ def test_files_that_are_mounted_exist_and_secrets_are_made_once(tmp_path: Path) 
 def test_no_secret_is_kept_in_the_repository() -> None:
     assert "deploy/**/secrets/" in (ROOT / ".gitignore").read_text().splitlines()
     assert "password:" not in TEXT.lower().replace("-password:", "")
+
+
+def test_backups_are_made_of_the_services_that_there_are() -> None:
+    script = (FOLDER / "backup.sh").read_text()
+    assert set(re.findall(r"exec -T (\w+)", script)) == {"database", "service"}
+    url = make_url(COMPOSE["services"]["service"]["environment"]["EPSILON_LEDGER_DATABASE_URL"])
+    assert f"--format=custom {url.database} >" in script
+    assert f"postgresql://{url.username}@{url.host}:{url.port}/{url.database}_scratch" in script
+    for file in re.findall(r"/run/secrets/([\w.-]+)", script):
+        assert file in SERVICES["service"]["secrets"]
+    [command] = commands_in(script)
+    require_command(command)
+
+
+def test_a_timer_makes_backups_each_week() -> None:
+    service, timer = ((FOLDER / f"epsilon-ledger-backup.{kind}").read_text() for kind in ("service", "timer"))
+    [called] = re.findall(r"(?m)^ExecStart=/opt/epsilon-ledger/(\S+) (\S+)$", service)
+    assert (ROOT / called[0]).stat().st_mode & 0o111
+    assert re.search(r"(?m)^OnCalendar=Sun \d\d:\d\d$", timer)
+    page = (ROOT / "docs" / "operations" / "deployment.md").read_text()
+    assert " ".join(called) in page
+    if shutil.which("systemd-analyze") is None:
+        pytest.skip("needs systemd-analyze, which reads units")
+    verify = ["systemd-analyze", "verify", "--man=no", str(FOLDER / "epsilon-ledger-backup.timer")]
+    done = subprocess.run(verify, capture_output=True, text=True, check=False)
+    problems = [line for line in done.stderr.splitlines() if "is not executable" not in line]
+    assert not [line for line in problems if "epsilon-ledger" in line]

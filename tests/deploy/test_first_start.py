@@ -29,6 +29,7 @@ def url(tmp_path: Path) -> Iterator[str]:
     for old, new in (
         ("ROLE ledger", f"ROLE {NAME}"),
         ("DATABASE ledger OWNER ledger", f"DATABASE {NAME} OWNER {NAME}"),
+        ("DATABASE ledger_scratch OWNER ledger", f"DATABASE {NAME}_scratch OWNER {NAME}"),
     ):
         assert old in script
         script = script.replace(old, new)
@@ -41,7 +42,8 @@ def url(tmp_path: Path) -> Iterator[str]:
         timeout=60,
     )
     yield URL.create("postgresql", NAME, host="127.0.0.1", port=cluster.port, database=NAME).render_as_string()
-    cluster.drop_database(NAME)
+    for name in (NAME, f"{NAME}_scratch"):
+        cluster.drop_database(name)
     cluster.execute(f"DROP ROLE {NAME}")
 
 

@@ -347,3 +347,45 @@ def test_workloads_are_known_by_the_rules_of_an_overlay(tmp_path: Path, componen
 
 def _files(source: Document) -> list[Document]:
     return [source["serviceAccountToken"]] if "serviceAccountToken" in source else source["configMap"]["items"]
+
+
+def test_a_backup_is_dumped_restored_and_compared(tmp_path: Path) -> None:
+    shutil.copytree(KUBERNETES, tmp_path / "kubernetes")
+    own = tmp_path / "kubernetes" / "own"
+    own.mkdir()
+    (own / "kustomization.yaml").write_text("resources: [../base]\ncomponents: [../backup]\n")
+    made = rendered(tmp_path, "own")
+    for document in documents((KUBERNETES / "backup" / "backup.yaml").read_text()):
+        kubernetes_validate.validate(document, OLDEST, strict=True)
+    for document in made:
+        kubernetes_validate.validate(document, NEWEST, strict=True)
+    [pod] = selected({**OURS, "app.kubernetes.io/component": "backup"}, pods(made))
+    dump, verification = pod.containers
+    assert dump["image"] in (KUBERNETES / "trial" / "postgres.yaml").read_text()
+    [deployment] = of_kind(made, "Deployment")
+    assert verification["image"] == deployment["spec"]["template"]["spec"]["containers"][0]["image"]
+    volumes = {volume["name"]: volume for volume in pod.spec["volumes"]}
+    [script] = [
+        document["data"]
+        for document in of_kind(made, "ConfigMap")
+        if document["metadata"]["name"] == volumes["script"]["configMap"]["name"]
+    ]
+    folder, _, name = dump["command"][1].rpartition("/")
+    assert folder in [mount["mountPath"] for mount in dump["volumeMounts"]]
+    assert script == {name: (KUBERNETES / "backup" / name).read_text()}
+    [claim] = of_kind(made, "PersistentVolumeClaim")
+    assert volumes["backups"]["persistentVolumeClaim"]["claimName"] == claim["metadata"]["name"]
+    variables = _variables(made, verification)
+    assert variables == _variables(made, dump)
+    assert unknown_settings(list(variables)) == []
+    used = set(re.findall(r"\$\{?(?!BACKUP)([A-Z_]{4,})", script[name] + verification["command"][2]))
+    assert used - {"PGPASSWORD"} <= variables.keys()
+    live, scratch = (make_url(variables[key]) for key in ("EPSILON_LEDGER_DATABASE_URL", "SCRATCH_DATABASE_URL"))
+    assert (live.host, live.username) == (scratch.host, scratch.username)
+    assert (
+        f"CREATE DATABASE {scratch.database} OWNER {scratch.username}"
+        in (KUBERNETES / "trial" / "create-ledger.sh").read_text()
+    )
+    [command] = commands_in(verification["command"][2])
+    require_command(command)
+    assert pod.owner["spec"]["jobTemplate"]["spec"]["backoffLimit"] == 0

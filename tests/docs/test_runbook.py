@@ -41,9 +41,9 @@ PAGES = (
 )
 BLOCKS = [block for page in PAGES for block in blocks(page)]
 
-CLUSTER = "needs a Kubernetes cluster"
-ENGINE = "needs a container engine"
-SYSTEMD = "needs a machine that systemd runs"
+CLUSTER = "needs a Kubernetes cluster; `make deployments` starts the same manifests without one"
+ENGINE = "needs a container engine; `make deployments` starts one, and does the same by docker-compose"
+SYSTEMD = "needs systemd; tests/deploy/test_compose.py reads both units"
 NODES = "needs three machines of Debian; `make failover` starts the same programs with the same files"
 NOT_RUN = {
     "node examples/verify.mjs export mimic.jsonl                     # the hash chains of an export": (
@@ -67,6 +67,10 @@ NOT_RUN = {
     "docker compose --file deploy/compose/compose.yaml build": ENGINE,
     "docker compose --file deploy/compose/compose.yaml logs service": ENGINE,
     "make compose": ENGINE,
+    "deploy/compose/backup.sh /var/backups/epsilon-ledger": ENGINE,
+    "cp deploy/compose/epsilon-ledger-backup.service deploy/compose/epsilon-ledger-backup.timer /etc/systemd/system/": (
+        SYSTEMD
+    ),
     "kubectl --namespace ledger scale deployment/epsilon-ledger --replicas=0": CLUSTER,
     "kubectl --namespace ledger scale deployment/epsilon-ledger --replicas=3": f"{CLUSTER}, and a container engine",
     "kubectl create namespace ledger": CLUSTER,
