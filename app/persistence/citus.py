@@ -12,6 +12,7 @@ from sqlalchemy import Connection, select
 
 from app.ledger.errors import InvalidInputError, LedgerUnavailableError
 from app.ledger.ids import BITS, id_of
+from app.persistence import postgresql
 from app.persistence.database import NO_TENANT, Database
 from app.persistence.postgresql import has_citus
 from app.persistence.tables import api_keys, metadata
@@ -22,6 +23,13 @@ REFERENCE_TABLES: Final = frozenset({"api_keys", "sessions", "sign_in_links"})
 
 LOST_CONSTRAINTS: Final = ("uq_organisations_name",)
 """Citus enforces none that leaves the organisation out. Creations lock the table, and look for the name instead."""
+
+SESSION_SETTINGS: Final = {
+    "citus.propagate_set_commands": "local",
+    "citus.multi_shard_modify_mode": "sequential",
+}
+"""The tenant of a transaction must reach the workers, or row-level security hides its rows. And a transaction that has
+read the rows of all organisations must be able to write keys: it has one connection to each worker."""
 
 TRIED_IDS: Final = 256
 """Random ids among which each worker has one: of 20 workers, one is left out once in 20,000 times."""
@@ -142,7 +150,7 @@ def distribute(db: Database) -> Distribution:
     Tables that are distributed already stay as they are.
 
     Raises:
-        InvalidInputError: the database is no coordinator, has no worker, or the role may not do it.
+        InvalidInputError: the database is no coordinator, has no worker, is in use, or the role may not do it.
         LedgerUnavailableError: a worker does not answer.
     """
     if db.dialect != "postgresql":
@@ -150,10 +158,13 @@ def distribute(db: Database) -> Distribution:
     with db.read(NO_TENANT) as tx:
         workers = _require_cluster(tx)
         _require_owner(tx)
-        # A worker's session does not know the settings of the ledger unless they are sent with each transaction.
-        propagated = tx.exec_driver_sql("SHOW citus.propagate_set_commands").scalar()
-    if propagated != "local":
-        _propagate_settings(db)
+        missing = set(metadata.tables) - set(tx.exec_driver_sql(_DISTRIBUTED).scalars())
+        used = bool(missing) and postgresql.is_used_by_others(tx)
+    if used:
+        raise InvalidInputError(
+            "The database is in use. Stop every service and command that is connected to it, and try again."
+        )
+    _set_up_sessions(db)
     done = db.migrate(_distribute)
     return Distribution(*done, workers)
 
@@ -191,11 +202,12 @@ def _require_owner(tx: Connection) -> None:
         raise InvalidInputError(f"The service's role must own the database and all tables, and {of} is another role's.")
 
 
-def _propagate_settings(db: Database) -> None:
-    """Let settings of a transaction reach the workers, for every later session of the database."""
+def _set_up_sessions(db: Database) -> None:
+    """Set what every later session of the database needs on the coordinator."""
     with db.write(NO_TENANT) as tx:
         name = tx.exec_driver_sql("SELECT quote_ident(current_database())").scalar()
-        tx.exec_driver_sql(f"ALTER DATABASE {name} SET citus.propagate_set_commands = 'local'")
+        for setting, value in SESSION_SETTINGS.items():
+            tx.exec_driver_sql(f"ALTER DATABASE {name} SET {setting} = '{value}'")
 
 
 def _distribute(tx: Connection) -> tuple[list[str], list[str], list[str]]:
