@@ -13,7 +13,7 @@ COMPILE := $(BIN)/uv pip compile --universal --python-version 3.11 --generate-ha
 	--upgrade --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo sample run compose test soak fuzz mutations audit check format openapi docs bench failover lock clean torch screenshots dist sbom
+.PHONY: help setup demo sample run compose test soak fuzz mutations audit check format openapi docs bench failover citus lock clean torch screenshots dist sbom
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
@@ -134,6 +134,9 @@ bench: $(STAMP) ## print the figures that docs/operations/performance.md keeps
 
 failover: $(STAMP) ## lose a database leader under load, ROUNDS times (default 20); needs root and Debian's patroni, etcd, haproxy, pgbouncer
 	@$(BIN)/python -m benchmarks.failover --rounds $(or $(ROUNDS),20)
+
+citus: $(STAMP) ## try the service on a Citus cluster that is built from CITUS_SOURCE, a folder or git repository
+	@$(BIN)/python -m benchmarks.citus --source '$(CITUS_SOURCE)' --rounds $(or $(ROUNDS),8)
 
 lock: $(STAMP) ## pin the newest versions that pyproject.toml admits
 	@$(COMPILE) pyproject.toml --extra postgresql --extra telemetry -o requirements.lock

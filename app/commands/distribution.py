@@ -9,8 +9,8 @@ from app.persistence.citus import Distribution, distribute
 from app.service.auth.authentication import DEFAULT_PLACEMENT
 
 _DONE: Final = (
-    "{distributed} tables are distributed over {workers} workers by organisation, and {replicated} tables are copied to "
-    "every node. Citus enforces no constraints such as these, so they were dropped: {lost}."
+    "{distributed} tables are distributed over {workers} workers by organisation, and {replicated} tables are copied "
+    "to every node. Citus enforces no constraints such as these, so they were dropped: {lost}."
 )
 
 

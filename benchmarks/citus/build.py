@@ -88,7 +88,9 @@ def _copy_source(source: Path, version: str, tree: Path) -> None:
     tree.mkdir()
     archive = tree.with_suffix(".tar")
     made = subprocess.run(
-        ["git", f"--git-dir={git}", "archive", f"--output={archive}", version], capture_output=True, check=False
+        [shutil.which("git") or "git", f"--git-dir={git}", "archive", f"--output={archive}", version],
+        capture_output=True,
+        check=False,
     )
     if made.returncode != 0:
         raise NoSourceError(f"{source} has no {version}: {made.stderr.decode().strip()}")

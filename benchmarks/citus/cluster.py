@@ -20,6 +20,12 @@ citus.shard_count = {SHARDS}
 """
 
 
+_PORT: Final = (
+    "SELECT node.nodeport FROM pg_dist_placement AS part JOIN pg_dist_node AS node USING (groupid)"
+    " WHERE shardid = get_shard_id_for_distribution_column('organisations', %s::bigint) AND noderole = 'primary'"
+)
+
+
 @dataclass(frozen=True)
 class CitusCluster:
     """A running cluster.
@@ -43,18 +49,28 @@ class CitusCluster:
         workers = {f"worker {place}": worker for place, worker in enumerate(self.workers, 1)}
         return {"coordinator": self.coordinator, **workers}
 
+    def create_database(self, name: str = DATABASE) -> str:
+        """Make an empty database with the extension on every node; return the coordinator's URL."""
+        for server in self.servers.values():
+            server.create_database(name)
+            server.execute("CREATE EXTENSION citus", name)
+        host = f"'127.0.0.1', {self.coordinator.port}"
+        self.coordinator.execute(f"SELECT citus_set_coordinator_host({host})", name)
+        for worker in self.workers:
+            self.coordinator.execute(f"SELECT citus_add_node('127.0.0.1', {worker.port})", name)
+        return self.coordinator.url(name)
+
     def execute(self, statement: str) -> list[tuple[object, ...]]:
         """Execute a statement on the coordinator as a superuser."""
         return self.coordinator.execute(statement, DATABASE)
 
     def worker_of(self, organisation: str) -> str:
         """Find the worker that has the rows of an organisation, given by its name."""
-        [(number,)] = self.execute(f"SELECT id FROM organisations WHERE name = '{organisation}'")  # noqa: S608 - our own
-        [(port,)] = self.execute(
-            "SELECT node.nodeport FROM pg_dist_placement AS part JOIN pg_dist_node AS node USING (groupid)"
-            f" WHERE shardid = get_shard_id_for_distribution_column('organisations', {number}::bigint)"
-            " AND noderole = 'primary'"
-        )
+        with self.coordinator.connect(DATABASE) as connection:
+            [number] = (
+                connection.execute("SELECT id FROM organisations WHERE name = %s", [organisation]).fetchone() or ()
+            )
+            [port] = connection.execute(_PORT, [number]).fetchone() or ()
         return next(name for name, server in self.servers.items() if server.port == port)
 
 
@@ -67,11 +83,7 @@ def citus_cluster(programs: Path) -> Iterator[CitusCluster]:
         for _ in range(1 + WORKERS):
             server = Cluster.create(CONFIGURATION, password=password, programs=programs)
             stack.callback(server.remove)
-            server.create_database(DATABASE)
-            server.execute("CREATE EXTENSION citus", DATABASE)
             servers.append(server)
-        coordinator, *workers = servers
-        coordinator.execute(f"SELECT citus_set_coordinator_host('127.0.0.1', {coordinator.port})", DATABASE)
-        for worker in workers:
-            coordinator.execute(f"SELECT citus_add_node('127.0.0.1', {worker.port})", DATABASE)
-        yield CitusCluster(coordinator, workers)
+        cluster = CitusCluster(servers[0], servers[1:])
+        cluster.create_database()
+        yield cluster

@@ -6,8 +6,12 @@ from datetime import UTC, datetime, timedelta
 import httpx2
 import pytest
 
+from app.ledger.errors import LedgerUnavailableError
+from app.ledger.ids import id_of
 from app.persistence.database import Database
 from app.persistence.pipeline import IN_DOUBT
+from app.persistence.repositories import idempotent_responses
+from app.persistence.repositories.idempotent_responses import Reply
 from app.service.maintenance import expire_reservations
 from benchmarks.citus.cluster import CitusCluster
 from tests.citus.conftest import UNLIMITED
@@ -83,10 +87,9 @@ def test_the_readiness_is_ok_again(service: LiveServer, runs: Runs) -> None:
 
 
 def test_a_service_starts_while_a_worker_is_down(
-    distributed: CitusCluster, service: LiveServer, homes: dict[str, str], runs: Runs, down: str, tmp_path: object
+    distributed: CitusCluster, service: LiveServer, homes: dict[str, str], runs: Runs, down: str
 ) -> None:
     """Its callers are known by their keys, which every node has."""
-    del tmp_path
     second = LiveServer(service.folder, distributed.url, environment=UNLIMITED, interpreted=True, keys=service.keys)
     second.start()
     try:
@@ -121,14 +124,15 @@ def test_a_commit_that_a_worker_does_not_answer_is_in_doubt(
 ) -> None:
     """The worker is stopped after the statements and before the COMMIT."""
     database = Database(distributed.url)
-    organisation_id = _id_of(distributed, next(name for name, home in homes.items() if home == "worker 1"))
-    from app.ledger.errors import LedgerUnavailableError
-    from app.persistence.repositories import idempotent_responses
-    from app.persistence.repositories.idempotent_responses import Reply
+    owner = _id_of(distributed, next(name for name, home in homes.items() if home == "worker 1"))
 
-    with pytest.raises(LedgerUnavailableError) as failed, database.write(organisation_id) as tx:
-        idempotent_responses.add(tx, organisation_id, "a-key", Reply("0" * 64, "{}", 201), datetime.now(UTC))
-        distributed.workers[0].kill()
+    def write_and_kill() -> None:
+        with database.write(owner) as tx:
+            idempotent_responses.add(tx, owner, "a-key", Reply("0" * 64, "{}", 201), datetime.now(UTC))
+            distributed.workers[0].kill()
+
+    with pytest.raises(LedgerUnavailableError) as failed:
+        write_and_kill()
     assert failed.value.detail == IN_DOUBT
     distributed.workers[0].start()
     database.dispose()
@@ -138,6 +142,4 @@ def test_a_commit_that_a_worker_does_not_answer_is_in_doubt(
 
 def _id_of(cluster: CitusCluster, name: str) -> str:
     [(number,)] = cluster.execute(f"SELECT id FROM organisations WHERE name = '{name}'")  # noqa: S608 - a test's own
-    from app.ledger.ids import id_of
-
     return id_of(int(str(number)))
