@@ -62,7 +62,8 @@ def kill_rounds(cluster: CitusCluster, service: LiveServer, homes: dict[str, str
         others = "" if found.others_pause is None else f", of the others {found.others_pause:.1f} s"
         print(
             f"{number:3} {name:12}{found.acknowledged:7,} steps, lost {found.lost}, doubled {found.doubled}, over "
-            f"budget {found.over_budget}, longest pause {found.pause:.1f} s{others}, answered meanwhile {found.answered}",
+            f"budget {found.over_budget}, longest pause {found.pause:.1f} s{others}, answered meanwhile "
+            f"{found.answered}",
             *found.problems[:20],
             sep="\n    ",
             flush=True,

@@ -25,7 +25,8 @@ def upgrade() -> None:
         sa.ForeignKeyConstraint(["organisation_id", "run_id"], ["runs.organisation_id", "runs.account_id"]),
     )
     op.execute(
-        "INSERT INTO run_labels SELECT organisation_id, id, CAST(upper(name) AS VARCHAR(100)) FROM accounts WHERE kind = 'run'"
+        "INSERT INTO run_labels SELECT organisation_id, id, CAST(upper(name) AS VARCHAR(100)) FROM accounts"
+        " WHERE kind = 'run'"
     )
 
 
