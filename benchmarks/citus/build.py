@@ -56,11 +56,11 @@ def programs(source: str, version: str = VERSION) -> Path:
         _copy_source(Path(source), version, tree)
         _drop_what_is_exported(tree / HEADER, Path(_ask(config, "--includedir-server")))
         _run([tree / "configure", f"PG_CONFIG={config}"], tree)
-        _run(["make", "-s", f"-j{os.cpu_count() or 1}"], tree)
+        _run(["make", "-s", f"-j{os.cpu_count() or 1}", "with_llvm=no"], tree)
         # A server looks for its libraries and files beside its programs, wherever they are.
         for part in (binaries.parent, shared):
             shutil.copytree(part, prefix / part.relative_to("/"), ignore=shutil.ignore_patterns("pgxs"))
-        _run(["make", "-s", "install", f"DESTDIR={prefix}"], tree)
+        _run(["make", "-s", "install", "with_llvm=no", f"DESTDIR={prefix}"], tree)
     (prefix / "complete").touch()
     return built
 
