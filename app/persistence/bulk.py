@@ -7,6 +7,7 @@ from typing import Any, Final
 from sqlalchemy import (
     ARRAY,
     BigInteger,
+    ColumnClause,
     Connection,
     Dialect,
     Float,
@@ -70,9 +71,13 @@ class BulkStatement:
         name = CITUS if tx.dialect.name == "postgresql" and has_citus(tx) else tx.dialect.name
         form = self._forms.get(name)
         if form is None:
-            make = {"sqlite": self._row_by_row, CITUS: self._from_arrays_of_one_owner}.get(name, self._from_arrays)
-            form = self._forms[name] = make(tx.dialect)
+            form = self._forms[name] = self._form(name, tx.dialect)
         form.execute(tx, rows)
+
+    def _form(self, name: str, dialect: Dialect) -> "_RowByRow | _FromArrays":
+        if name == "sqlite":
+            return self._row_by_row(dialect)
+        return self._from_arrays_of_one_owner(dialect) if name == CITUS else self._from_arrays(dialect)
 
     def _row_by_row(self, dialect: Dialect) -> "_RowByRow":
         table, names = self._table, list(self._parameters)
@@ -114,7 +119,7 @@ class BulkStatement:
     def _given(self) -> TableValuedAlias:
         """The rows, from an array per column."""
         arrays = [bindparam(name, type_=ARRAY(_unbounded(each.type))) for name, each in self._parameters.items()]
-        columns = [column(name) for name in self._parameters]
+        columns: list[ColumnClause[Any]] = [column(name) for name in self._parameters]
         return func.unnest(*arrays).table_valued(*columns, name="given").render_derived()
 
     @property
