@@ -29,15 +29,15 @@ def compare(services: dict[str, tuple[LiveServer, Sequence[str]]]) -> None:
     """
     for number, (title, (connections, organisations)) in enumerate(LOADS.items()):
         named = [
-            (name, _server(service), _requests(service, names[:organisations], connections, number))
+            (name, _server(service, names[0]), _requests(service, names[:organisations], connections, number))
             for name, (service, names) in services.items()
         ]
         table(title, rounds(named, SECONDS, ROUNDS))
 
 
-def _server(service: LiveServer) -> Server:
+def _server(service: LiveServer, organisation: str) -> Server:
     assert service.process is not None, "it runs"
-    return Server(service.process.pid, service.port, service.client("admin", next(iter(service.keys)).split("/")[0]))
+    return Server(service.process.pid, service.port, service.client("admin", organisation))
 
 
 def _requests(service: LiveServer, names: Sequence[str], connections: int, number: int) -> Requests:

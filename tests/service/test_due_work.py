@@ -61,8 +61,11 @@ def test_the_workers_that_answer_are_asked_one_by_one(
     ],
 )
 def test_a_failure_is_logged(caplog: pytest.LogCaptureFixture, error: Exception, logged: str, *, traced: bool) -> None:
-    with caplog.at_level(logging.WARNING), isolated("%s waits", "run_1"):
+    def fail() -> None:
         raise error
+
+    with caplog.at_level(logging.WARNING), isolated("%s waits", "run_1"):
+        fail()
     [record] = caplog.records
     assert record.message == logged
     assert bool(record.exc_info) is traced
