@@ -13,7 +13,7 @@ COMPILE := $(BIN)/uv pip compile --universal --python-version 3.11 --generate-ha
 	--upgrade --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo sample run compose test soak fuzz mutations audit check format openapi docs bench failover deployments lock clean torch screenshots dist sbom
+.PHONY: help setup demo sample run compose test soak fuzz mutations audit check format openapi docs bench failover deployments citus lock clean torch screenshots dist sbom
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
@@ -137,6 +137,9 @@ failover: $(STAMP) ## lose a database leader under load, ROUNDS times (default 2
 
 deployments: $(STAMP) ## start the compose file and the Kubernetes manifests as a whole; needs root and Debian's docker.io, buildah and more
 	@$(BIN)/python -m tests.deploy.engine $(addprefix --scene ,$(SCENE))
+
+citus: $(STAMP) ## try the service on a Citus cluster that is built from CITUS_SOURCE, a folder or git repository
+	@$(BIN)/python -m benchmarks.citus --source '$(CITUS_SOURCE)' --rounds $(or $(ROUNDS),8)
 
 lock: $(STAMP) ## pin the newest versions that pyproject.toml admits
 	@$(COMPILE) pyproject.toml --extra postgresql --extra telemetry -o requirements.lock

@@ -7,7 +7,7 @@ import typer
 from pydantic import ValidationError
 from sqlalchemy.exc import SQLAlchemyError
 
-from app.commands import apply, backup, demo, first_admin, organisations, server, verification
+from app.commands import apply, backup, demo, distribution, first_admin, organisations, server, verification
 from app.ledger.errors import LedgerError
 from app.version import VERSION
 
@@ -49,6 +49,7 @@ cli.command()(first_admin.init)
 cli.command("sign-in-link")(first_admin.sign_in_link)
 cli.command()(server.migrate)
 cli.command("demo")(demo.watch_training)
+cli.command("distribute")(distribution.distribute_ledger)
 cli.command()(server.openapi)
 cli.command("copy")(verification.copy_ledger)
 cli.command()(verification.verify)

@@ -71,12 +71,20 @@ class Cluster:
         password: of the users `ledger`, who may do everything, and `service`.
         configuration: further lines of postgresql.conf.
         under: where its folder is made; None: in the temporary folder.
+        programs: the folder with the server's binaries; None: those of `binaries`.
         environment: further variables of the server's process, from its next start on.
     """
 
-    def __init__(self, password: str | None = None, configuration: str = "", under: Path | None = None) -> None:
+    def __init__(
+        self,
+        password: str | None = None,
+        configuration: str = "",
+        under: Path | None = None,
+        programs: Path | None = None,
+    ) -> None:
         self.environment: dict[str, str] = {}
         self.password = password or secrets.token_hex(8)
+        self._programs = programs
         self.port = _free_port()
         self.process: subprocess.Popen[bytes] | None = None
         self._user = ordinary_user()
@@ -91,10 +99,16 @@ class Cluster:
         self._configuration = configuration
 
     @classmethod
-    def create(cls, configuration: str = "", under: Path | None = None) -> Self:
+    def create(
+        cls,
+        configuration: str = "",
+        under: Path | None = None,
+        password: str | None = None,
+        programs: Path | None = None,
+    ) -> Self:
         """A new cluster, started; with the password of the shared one, if it begins as a copy of that one's data."""
-        first = _Shared.cluster
-        cluster = cls(first.password if first else None, configuration, under)
+        first = _Shared.cluster if programs is None else None
+        cluster = cls(first.password if first else password, configuration, under, programs)
         with cluster._removed_if_it_fails():
             if first:
                 cluster._copy_data(first.folder / INITIAL)
@@ -266,7 +280,10 @@ class Cluster:
     def _launch(self) -> None:
         with (self.folder / "server.log").open("ab") as log:
             self.process = subprocess.Popen(
-                [binaries() / "postgres", "-D", self.data], stdout=log, stderr=log, **self._as_user(self.environment)
+                [self._binaries / "postgres", "-D", self.data],
+                stdout=log,
+                stderr=log,
+                **self._as_user(self.environment),
             )
 
     def _end(self, how: signal.Signals) -> None:
@@ -274,10 +291,14 @@ class Cluster:
         self.process.send_signal(how)
         self.process.wait(timeout=PATIENCE_SECONDS)
 
+    @property
+    def _binaries(self) -> Path:
+        return self._programs or binaries()
+
     def _tool(self, name: str, *arguments: str) -> subprocess.CompletedProcess[bytes]:
         target = [f"--pgdata={self.data}"] if name == "initdb" else []
         return subprocess.run(
-            [binaries() / name, *target, *arguments],
+            [self._binaries / name, *target, *arguments],
             capture_output=True,
             check=False,
             timeout=PATIENCE_SECONDS,

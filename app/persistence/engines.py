@@ -56,4 +56,7 @@ def begin(connection: Connection) -> None:
         kind, end, further = statement.partition(";")
         statement = f"{kind}; {settings}{end}{further}"
     if statement:
-        connection.exec_driver_sql(statement)
+        # Citus sends the text of a SET to the workers, which must not begin the transaction again.
+        parts = statement.split("; ") if "; " in statement and postgresql.has_citus(connection) else [statement]
+        for part in parts:
+            connection.exec_driver_sql(part)

@@ -5,6 +5,7 @@ that everything is done or nothing.
 """
 
 import re
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from functools import lru_cache
@@ -16,8 +17,7 @@ from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError
 
 from app.ledger.errors import LedgerUnavailableError
-from app.ledger.ids import number_of
-from app.persistence.postgresql import SET_ORGANISATION, SETTINGS, WRITE, is_gone
+from app.persistence.postgresql import SETTINGS, WRITE, has_citus, is_in_doubt, set_organisation
 
 if TYPE_CHECKING:
     import psycopg
@@ -102,8 +102,7 @@ def pipelined(engine: Engine, organisation_id: str) -> Iterator[Connection | Non
             yield None
             return
         try:
-            pipeline.begin()
-            pipeline.send(SET_ORGANISATION, [b"%d" % number_of(organisation_id)])
+            pipeline.begin(organisation_id)
             yield connection.execution_options(writes=True, **{PIPELINE: pipeline})
             pipeline.commit()
         finally:
@@ -122,6 +121,7 @@ class Pipeline:
         self._dialect = connection.dialect
         self._libpq = raw.pgconn
         self._settings: str | None = connection.get_execution_options().get(SETTINGS)
+        self._is_citus = has_citus(connection)
         self._prepared: dict[bytes, bytes] = connection.info.setdefault(_PREPARED, {})
         self._sent: list[tuple[bytes, bytes] | None] = []
         """For each result that is due: the statement that is prepared by then, and its name."""
@@ -136,8 +136,8 @@ class Pipeline:
         """Whether statements were sent whose results were not read."""
         return bool(self._libpq.pipeline_status)
 
-    def begin(self) -> None:
-        """Queue the begin of a write transaction.
+    def begin(self, organisation_id: str) -> None:
+        """Queue the begin of a write transaction on an organisation's rows.
 
         Raises:
             DBAPIError: the connection is broken.
@@ -145,6 +145,7 @@ class Pipeline:
         self.send(WRITE.encode())
         if self._settings is not None:
             self.send(self._settings.encode())
+        self.send_once(set_organisation(organisation_id).encode())
 
     def send(self, statement: bytes, values: Sequence[bytes] = ()) -> None:
         """Queue a statement with numbered parameters, given as text.
@@ -161,6 +162,18 @@ class Pipeline:
                 self._libpq.send_query_prepared(self._named(statement), values)
             else:
                 self._libpq.send_query_params(statement, values)
+            self._sent.append(None)
+        except _driver().Error as error:
+            raise self._translated(error) from error
+
+    def send_once(self, statement: bytes) -> None:
+        """Queue a statement that is not prepared, since it differs from transaction to transaction.
+
+        Raises:
+            DBAPIError: the connection is broken.
+        """
+        try:
+            self._libpq.send_query_params(statement, [])
             self._sent.append(None)
         except _driver().Error as error:
             raise self._translated(error) from error
@@ -182,8 +195,9 @@ class Pipeline:
         """
         self.send(b"COMMIT")
         error: Exception | None
+        committing = True
         try:  # from here on the outcome is unknown without the server's response
-            error = self._first_error()
+            error, committing = self._first_error()
             if error is not None and not self._is_broken:
                 self.send(b"ROLLBACK")  # here: the driver would deallocate all prepared statements
                 self._first_error()
@@ -193,7 +207,7 @@ class Pipeline:
             error = failure
         if error is None:
             return
-        if not isinstance(error, _driver().Error) or error.sqlstate is None or is_gone(error.sqlstate):
+        if not isinstance(error, _driver().Error) or self._is_in_doubt(error.sqlstate, committing=committing):
             raise LedgerUnavailableError(IN_DOUBT) from error
         if error.sqlstate == NOT_PREPARED:
             self._prepared.clear()
@@ -203,12 +217,24 @@ class Pipeline:
     def _is_broken(self) -> bool:
         return bool(self._libpq.status == _driver().pq.ConnStatus.BAD)
 
-    def _first_error(self) -> "psycopg.Error | None":
-        """Send what is queued and read all results; the first failure is the reason of the others."""
-        statuses, error = _driver().pq.ExecStatus, None
+    def _is_in_doubt(self, sqlstate: str | None, *, committing: bool) -> bool:
+        """Whether a transaction may have been committed in spite of an error of its COMMIT, or of another statement.
+
+        A coordinator of Citus goes on after the broken connection of a worker.
+        """
+        if committing or not self._is_citus:
+            return is_in_doubt(sqlstate, citus=self._is_citus)
+        return sqlstate is None or self._is_broken
+
+    def _first_error(self) -> "tuple[psycopg.Error | None, bool]":
+        """Send what is queued and read all results; the first failure is the reason of the others.
+
+        Return it, and whether the last statement failed, or no statement's result says so.
+        """
+        statuses, error, is_last = _driver().pq.ExecStatus, None, True
         self._libpq.pipeline_sync()
         self._flush()
-        due, self._sent = iter(self._sent), []
+        due, self._sent = deque(self._sent), []
         while not self._is_broken or error is None:
             while self._libpq.is_busy():
                 select([self._libpq.socket], [], [])
@@ -218,12 +244,12 @@ class Pipeline:
                 continue
             if result.status == statuses.PIPELINE_SYNC:
                 break
-            prepared = next(due, None)
-            if result.status == statuses.FATAL_ERROR:
-                error = error or _driver().errors.error_from_result(result)
+            prepared = due.popleft() if due else None
+            if result.status == statuses.FATAL_ERROR and error is None:
+                error, is_last = _driver().errors.error_from_result(result), not due
             elif prepared is not None and error is None:
                 self._prepared.update([prepared])
-        return error
+        return error, is_last
 
     def _flush(self) -> None:
         """Send what is queued, and read meanwhile: the server may wait for that."""

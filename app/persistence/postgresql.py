@@ -41,6 +41,9 @@ CONNECTION_CLASS: Final = "08"
 SETTINGS: Final = "settings"
 """Execution option of an engine with the statement that sets a transaction's settings, if its sessions are pooled."""
 
+CITUS: Final = "citus"
+"""Key in the information about a connection: whether its database has the extension Citus."""
+
 _PARAMETERS: Final = {
     "application_name": "epsilon-ledger",
     "client_encoding": "utf8",
@@ -119,6 +122,7 @@ def open_engine(url: URL, pool_size: int, patience: float, called: str, *, poole
         raise InvalidInputError(f"{called} has options that libpq does not take: {str(error).strip()}.") from None
     engine.dialect.type_compiler_instance = _BytewiseText(engine.dialect)
     event.listen(engine, "connect", _check)
+    event.listen(engine, "connect", _notice_citus)
     if not pooled:
         event.listen(engine, "connect", _configure)
     event.listen(engine, "handle_error", _notice_what_is_gone)
@@ -149,16 +153,25 @@ def for_organisation(begin: str, organisation_id: str) -> str:
 
     Combining both statements saves a round trip: psycopg sends text without parameters unchanged.
     """
-    return f"{begin}; SET LOCAL epsilon_ledger.organisation = '{number_of(organisation_id)}'"
+    return f"{begin}; {set_organisation(organisation_id)}"
 
 
-SET_ORGANISATION: Final = b"SELECT set_config('epsilon_ledger.organisation', $1, true)"
-"""The same as a statement with a parameter."""
+def set_organisation(organisation_id: str) -> str:
+    """Build the statement that limits a transaction to one organisation's rows.
+
+    Citus sends it to the workers, as it does with no call of `set_config`.
+    """
+    return f"SET LOCAL epsilon_ledger.organisation = '{number_of(organisation_id)}'"
 
 
 def for_everyone(begin: str) -> str:
     """Build a statement that begins a transaction on all rows."""
     return f"{begin}; SET LOCAL epsilon_ledger.all_tenants = 'on'"
+
+
+def has_citus(connection: Connection) -> bool:
+    """Check whether a connection's database has Citus."""
+    return bool(connection.info.get(CITUS))
 
 
 def bypasses_rls(connection: Connection) -> bool:
@@ -247,6 +260,12 @@ def _check(connection: "psycopg.Connection[Any]", record: ConnectionPoolEntry) -
         )
 
 
+def _notice_citus(connection: "psycopg.Connection[Any]", record: ConnectionPoolEntry) -> None:
+    """Note whether the database has Citus, which takes some statements in another form."""
+    found = connection.execute(b"SELECT FROM pg_extension WHERE extname = 'citus'")
+    record.info[CITUS] = found.rowcount > 0
+
+
 def _configure(connection: "psycopg.Connection[Any]", record: ConnectionPoolEntry) -> None:
     """Set a session's settings, and mark the database as used."""
     del record
@@ -281,7 +300,23 @@ def is_gone(sqlstate: str | None) -> bool:
     return sqlstate is not None and (sqlstate in GONE or sqlstate.startswith(CONNECTION_CLASS))
 
 
+def is_in_doubt(sqlstate: str | None, *, citus: bool) -> bool:
+    """Return whether a failed COMMIT may have been carried out.
+
+    A coordinator of Citus may fail, or give up, after the worker has committed: it reports an internal error (XX000), a
+    broken connection or a cancelled statement. Only a lost race is certain then.
+    """
+    if sqlstate is None or is_gone(sqlstate):
+        return True
+    return citus and sqlstate not in RACES_LOST
+
+
 def _notice_what_is_gone(context: ExceptionContext) -> None:
-    """Let the pool drop connections to a stopped or demoted server."""
+    """Let the pool drop connections to a stopped or demoted server.
+
+    A coordinator of Citus reports a worker's failures as they are, and serves the other organisations.
+    """
+    if context.connection is not None and has_citus(context.connection):
+        return
     if is_gone(getattr(context.original_exception, "sqlstate", None)):
         context.is_disconnect = True

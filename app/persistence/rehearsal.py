@@ -3,6 +3,8 @@
 import logging
 import secrets
 import sqlite3
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Final
@@ -12,7 +14,7 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from app.ledger.errors import LedgerUnavailableError
 from app.ledger.ids import BITS, id_of
-from app.persistence import postgresql, sqlite
+from app.persistence import citus, postgresql, sqlite
 from app.persistence.database import NO_TENANT, TRIAL_SECONDS, Database, error_summary
 from app.persistence.schema import is_current
 from app.persistence.sqlite import WriteLockBusyError
@@ -59,8 +61,40 @@ _TABLES: Final = [(table.name, next(iter(table.primary_key)).name) for table in 
 _logger = logging.getLogger(__name__)
 
 
-def rehearse(db: Database) -> Fault | None:
+@dataclass(frozen=True, slots=True)
+class Rehearsal:
+    """The result of rehearsed steps.
+
+    Args:
+        fault: why the database takes no step; None: it takes those of some organisations at least.
+        workers: by the worker of a Citus cluster, as HOST:PORT, why it takes none.
+    """
+
+    fault: Fault | None
+    workers: Mapping[str, Fault] = field(default_factory=dict)
+
+
+def rehearse_everywhere(db: Database) -> Rehearsal:
+    """Rehearse a step; on Citus, on each worker."""
+    workers: Mapping[str, str] = {}
+    if db.dialect == "postgresql":
+        try:
+            with db.read(NO_TENANT) as tx:
+                workers = citus.unused_ids(tx) if citus.is_distributed(tx) else {}
+        except (SQLAlchemyError, LedgerUnavailableError):
+            pass  # the rehearsal tells why
+    if not workers:
+        return Rehearsal(rehearse(db))
+    faults = {worker: fault for worker, unused in workers.items() if (fault := rehearse(db, unused)) is not None}
+    if len(faults) < len(workers):
+        return Rehearsal(None, faults)
+    return Rehearsal(next(iter(faults.values())), faults)
+
+
+def rehearse(db: Database, unused: str | None = None) -> Fault | None:
     """Try a step for a nonexistent organisation, undo it, and return any fault.
+
+    `unused` is the id of no organisation, None: a random one.
 
     A row is written under row-level security. On SQLite it has the size of a step's pages and reaches the log, which a
     rolled-back row otherwise does not. PostgreSQL writes a temporary file of that size, and reads and updates no row of
@@ -70,7 +104,8 @@ def rehearse(db: Database) -> Fault | None:
         with db.read(NO_TENANT) as tx:
             if not is_current(tx):
                 return Fault.UNMIGRATED
-        _try_writing(db)
+        # unique: rehearsals do not wait for each other
+        _try_writing(db, unused or id_of(secrets.randbits(BITS)))
     except (SQLAlchemyError, LedgerUnavailableError, WriteLockBusyError) as error:
         fault = _fault_of(error)
         _logger.warning("A step was rehearsed in vain. %s %s", fault, error_summary(error))
@@ -78,15 +113,17 @@ def rehearse(db: Database) -> Fault | None:
     return None
 
 
-def _try_writing(db: Database) -> None:
-    unused = id_of(secrets.randbits(BITS))  # unique: rehearsals do not wait for each other
+def _try_writing(db: Database, unused: str) -> None:
     row = {"id": unused, "name": unused, "created_at": datetime.fromtimestamp(0, UTC)}
     if db.dialect == "sqlite":
         row["policy"] = "x" * sqlite.REHEARSED_BYTES
     with db.trial(unused) as tx:
         tx.execute(insert(organisations), row)
         if db.dialect == "postgresql":
-            postgresql.rehearse(tx, _TABLES, TRIAL_SECONDS)
+            if postgresql.has_citus(tx):
+                citus.rehearse(tx, unused, TRIAL_SECONDS)
+            else:
+                postgresql.rehearse(tx, _TABLES, TRIAL_SECONDS)
 
 
 def _fault_of(error: Exception) -> Fault:

@@ -1,9 +1,7 @@
 """Periodic maintenance of a ledger."""
 
 import asyncio
-import logging
 from collections.abc import Iterator
-from contextlib import suppress
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Final
@@ -11,10 +9,8 @@ from typing import Final
 from sqlalchemy import Connection
 
 from app.ledger.audit import SERVICE
-from app.ledger.errors import LedgerError
-from app.ledger.moves import OrganisationMovingError
 from app.ledger.reservations import forfeit, has_lapsed
-from app.persistence.database import ALL_TENANTS, Database
+from app.persistence.database import Database
 from app.persistence.repositories import periodic_queries
 from app.persistence.repositories.periodic_queries import Lapsed, find_stale
 from app.service.alerts.alert_factory import stale_reservation_alert
@@ -23,6 +19,7 @@ from app.service.background import repeat
 from app.service.charging.close import close_reservation
 from app.service.charging.loading import load_run
 from app.service.charging.saving import save
+from app.service.due_work import find_due, isolated
 from app.service.governance.block_schedules import open_due_blocks
 from app.service.scheduling.grants import expire_waiting, grant_waiting
 
@@ -38,8 +35,6 @@ READING_SECONDS = 300.0
 
 SILENT_SHARE: Final = 0.5
 """Share of the lease after which a trainer counts as silent."""
-
-_logger = logging.getLogger(__name__)
 
 
 async def run_maintenance(db: Database) -> None:
@@ -78,26 +73,21 @@ def expire_reservations(db: Database, now: datetime) -> int:
 
     ended = 0
     for found in _lapsed(db, now):
-        try:
+        with isolated("Reservation %s has lapsed and is still held", found.id):  # a quarantined account blocks no other
             ended += db.transact(found.organisation_id, partial(lapse, found))
-        except OrganisationMovingError:
-            continue
-        except LedgerError as reason:  # a quarantined account must not block the others
-            _logger.warning("Reservation %s has lapsed and is still held: %s", found.id, reason.detail)
-        except Exception:
-            _logger.exception("Reservation %s has lapsed and is still held", found.id)
     return ended
 
 
 def _lapsed(db: Database, now: datetime) -> Iterator[Lapsed]:
     """Iterate over lapsed reservations by cursor, so that failing ones block no others."""
-    page: list[Lapsed] = []
-    while not page or len(page) == PAGE:
-        with db.read(ALL_TENANTS) as tx:
-            page = periodic_queries.lapsed(tx, now, PAGE, after=page[-1] if page else None)
+    last: Lapsed | None = None
+    while True:
+        found = find_due(db, lambda tx, among: periodic_queries.lapsed(tx, now, PAGE, last, among))  # noqa: B023 - at once
+        page = sorted(found, key=lambda each: (each.expires_at, each.id))[:PAGE]  # of each worker there may be one
         yield from page
-        if not page:
+        if len(page) < PAGE:
             return
+        last = page[-1]
 
 
 def alert_stale_reservations(db: Database, now: datetime) -> int:
@@ -114,9 +104,8 @@ def alert_stale_reservations(db: Database, now: datetime) -> int:
             work.alerts.append(stale_reservation_alert(own.account, reservation, heard, now))
             save(tx, work)
 
-    with db.read(ALL_TENANTS) as tx:
-        found = find_stale(tx, now, SILENT_SHARE, PAGE)
+    found = find_due(db, lambda tx, among: find_stale(tx, now, SILENT_SHARE, PAGE, among))
     for organisation_id, run_id in found:
-        with suppress(OrganisationMovingError):
+        with isolated("The trainer of %s is silent, and nobody is told", run_id):
             db.transact(organisation_id, partial(alert_if_stale, organisation_id, run_id))
     return len(found)

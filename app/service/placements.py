@@ -16,7 +16,7 @@ from app.ledger.errors import InvalidInputError, LedgerUnavailableError, NotFoun
 from app.persistence import database
 from app.persistence.clock import Clock
 from app.persistence.database import ALL_TENANTS, URL_SETTING, Database, error_summary
-from app.persistence.rehearsal import Fault, rehearse
+from app.persistence.rehearsal import Fault, Rehearsal, rehearse_everywhere
 from app.persistence.repositories import organisations
 from app.service.alerts.alert_sender import AlertSender
 from app.service.alerts.delivery_worker import deliver
@@ -47,23 +47,39 @@ class Readiness:
     name: str
     database: Database
     _began_at: float = 0.0
-    _rehearsal: "asyncio.Future[Fault | None] | None" = None
+    _rehearsal: "asyncio.Future[Rehearsal] | None" = None
     _logged: str | None = None
     _locked_since: float | None = None
+    _workers: Mapping[str, str] = field(default_factory=dict)
     _thread: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "readiness"))
 
     async def trouble(self) -> str | None:
         """Get the reason why steps cannot be decided, if any."""
         if self._rehearsal is None or (self._rehearsal.done() and monotonic() - self._began_at >= CACHE_SECONDS):
             self._began_at = monotonic()
-            self._rehearsal = asyncio.get_running_loop().run_in_executor(self._thread, rehearse, self.database)
+            loop = asyncio.get_running_loop()
+            self._rehearsal = loop.run_in_executor(self._thread, rehearse_everywhere, self.database)
         left = self._began_at + ANSWERED_SECONDS - monotonic()
         await asyncio.wait([self._rehearsal], timeout=max(0.0, left))
-        trouble = self._judged(self._rehearsal.result()) if self._rehearsal.done() else LATE.format(ANSWERED_SECONDS)
+        trouble: str | None = LATE.format(ANSWERED_SECONDS)
+        if self._rehearsal.done():
+            trouble = self._judged(self._rehearsal.result().fault)
+            self._note_workers(self._rehearsal.result().workers)
         if trouble != self._logged:
             _logger.warning("The placement %s: %s", self.name, trouble or "steps can be decided again.")
             self._logged = trouble
         return trouble
+
+    @property
+    def workers(self) -> Mapping[str, str]:
+        """By the worker of a Citus cluster, as HOST:PORT, why its organisations get 503; by the last rehearsal."""
+        return self._workers
+
+    def _note_workers(self, found: Mapping[str, str]) -> None:
+        for worker in sorted(found.keys() ^ self._workers.keys()):
+            why = found.get(worker, "its organisations are served again.")
+            _logger.warning("The placement %s, worker %s: %s", self.name, worker, why)
+        self._workers = found
 
     def _judged(self, fault: Fault | None) -> Fault | None:
         """Ignore a lock for as long as a step would wait for it."""

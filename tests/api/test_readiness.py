@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from app.persistence.rehearsal import Fault
+from app.persistence.rehearsal import Fault, Rehearsal
+from app.service import placements
 from app.service.background import TaskRegistry
 from tests import postgres
 from tests.api.conftest import SeededLedger, furnish
@@ -45,6 +46,15 @@ def test_accounts_that_are_stopped_are_told_and_the_rest_is_served(alone: Seeded
     assert _ready(alone) == {"status": "degraded", "integrity_warnings": {"default": why}}
     lift(alone.ledger, TEAM)
     assert _ready(alone) == {"status": "ok"}
+
+
+def test_a_worker_that_takes_no_step_is_told_and_the_rest_is_served(
+    alone: SeededLedger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workers = {"db1:5432": Fault.SILENT}
+    monkeypatch.setattr(placements, "rehearse_everywhere", lambda _: Rehearsal(None, workers))
+    why = {"default, worker db1:5432": "The database does not answer."}
+    assert _ready(alone) == {"status": "degraded", "unavailable": why}
 
 
 @pytest.mark.parametrize(

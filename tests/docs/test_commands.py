@@ -22,6 +22,7 @@ RUN_BY = {
 
 CI = "CI and developers call these targets"
 FORMULA = "it is a formula or a list, and no command"
+CITUS = "it needs a cluster; tests/citus runs the same on one that `make citus` builds"
 RELEASE = "it makes, or needs, a published release"
 PACKAGES = "the tests run with these packages, from lock files"
 
@@ -41,6 +42,8 @@ NOT_RUN = {
     'pip install "epsilon-ledger-client[mlflow]"': PACKAGES,
     'pip install "epsilon-ledger-client[transformers]" peft': PACKAGES,
     'pip install "epsilon-ledger[telemetry]"': PACKAGES,
+    "CREATE EXTENSION citus;  -- on each node, in the database": CITUS,
+    "EPSILON_LEDGER_DATABASE_URL=postgresql://ledger@db0.internal/ledger epsilon-ledger migrate": CITUS,
     "make dist": "tests/packaging/test_release.py builds a release by it",
     "git tag --sign v1.2.3 --message v1.2.3": RELEASE,
     "gh attestation verify epsilon_ledger-1.2.3-py3-none-any.whl --repo OWNER/epsilon-ledger": RELEASE,

@@ -87,6 +87,27 @@ CASES = (
         "postgresql",
     ),
     Mutation(
+        "a commit that a worker of Citus does not answer counts as undone",
+        "app/persistence/postgresql.py",
+        "return citus and sqlstate not in RACES_LOST",
+        "return False",
+        ("tests/persistence/test_citus.py",),
+    ),
+    Mutation(
+        "rows that Citus does not write are not noticed",
+        "app/persistence/bulk.py",
+        "return _FromArrays(_required(str(statement.compile(dialect=dialect)), names[place]), self._writers, place)",
+        "return _FromArrays(str(statement.compile(dialect=dialect)), self._writers, place)",
+        ("tests/persistence/test_citus.py",),
+    ),
+    Mutation(
+        "a dead worker of Citus stops the upkeep of all",
+        "app/service/due_work.py",
+        "        if not distributed:\n            raise\n",
+        "        raise\n",
+        ("tests/service/test_due_work.py",),
+    ),
+    Mutation(
         "a migration that a service deadlocks with is not run again",
         "app/persistence/database.py",
         "self.migration() as tx:\n                return work(tx)\n\n        return self.retried(attempt)\n",
@@ -199,8 +220,8 @@ CASES = (
     Mutation(
         "a rehearsal waits for another one",
         "app/persistence/rehearsal.py",
-        "unused = id_of(secrets.randbits(BITS))",
-        "unused = id_of(BITS)",
+        "unused or id_of(secrets.randbits(BITS))",
+        "unused or id_of(BITS)",
         ("tests/persistence/test_rehearsal.py",),
         "wait_for_each_other",
     ),

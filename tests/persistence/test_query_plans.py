@@ -68,7 +68,7 @@ def _plan(ledger: Ledger, ask: Ask) -> str:
 
 
 SOME_ROWS: dict[str, tuple[Ask, str]] = {
-    "ix_deliveries_pending": (lambda tx, _: alerts.has_due(tx, PLACE.created_at, []), "deliveries"),
+    "ix_deliveries_pending": (lambda tx, _: alerts.organisations_due(tx, PLACE.created_at, [], 10), "deliveries"),
     "uq_accounts_path": (
         lambda tx, organisation: accounts.find_by_path(tx, organisation, "mimic/icu-team"),
         "accounts",

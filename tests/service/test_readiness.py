@@ -8,7 +8,7 @@ from typing import cast
 import pytest
 
 from app.persistence.database import LOCK_TIMEOUT_SECONDS, Database
-from app.persistence.rehearsal import Fault
+from app.persistence.rehearsal import Fault, Rehearsal
 from app.service import placements
 from app.service.placements import Readiness
 
@@ -20,20 +20,21 @@ class _Database:
 
     def __init__(self) -> None:
         self.fault: Fault | None = None
+        self.workers: dict[str, Fault] = {}
         self.rehearsals = 0
         self.goes_on = threading.Event()
         self.goes_on.set()
 
-    def rehearse(self, _: object) -> Fault | None:
+    def rehearse(self, _: object) -> Rehearsal:
         self.rehearsals += 1
         assert self.goes_on.wait(60)
-        return self.fault
+        return Rehearsal(self.fault, self.workers)
 
 
 @pytest.fixture
 def database(monkeypatch: pytest.MonkeyPatch) -> _Database:
     made = _Database()
-    monkeypatch.setattr(placements, "rehearse", made.rehearse)
+    monkeypatch.setattr(placements, "rehearse_everywhere", made.rehearse)
     monkeypatch.setattr(placements, "CACHE_SECONDS", 1.0)
     return made
 
@@ -131,4 +132,22 @@ def test_what_changes_is_logged_once(
     assert [record.message for record in caplog.records] == [
         "The placement eu-2: The disk of the database is full.",
         "The placement eu-2: steps can be decided again.",
+    ]
+
+
+def test_a_worker_that_takes_no_step_is_named_and_is_no_trouble_of_the_others(
+    database: _Database, passes: Callable[[float], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    async def ask() -> None:
+        asked = Readiness("default", NONE)
+        for workers in ({}, {"db1:5432": Fault.SILENT}, {"db1:5432": Fault.SILENT}, {}):
+            database.workers = workers
+            passes(2)
+            assert await asked.trouble() is None
+            assert asked.workers == workers
+
+    asyncio.run(ask())
+    assert [record.message for record in caplog.records] == [
+        "The placement default, worker db1:5432: The database does not answer.",
+        "The placement default, worker db1:5432: its organisations are served again.",
     ]

@@ -55,7 +55,9 @@ class Readiness(Output):
     status: Literal["ok", "degraded"] = Field(
         default="ok", description="`degraded`: it serves requests, and the other members need attention."
     )
-    unavailable: dict[str, str] | None = Field(default=None, description="By placement, why its organisations get 503.")
+    unavailable: dict[str, str] | None = Field(
+        default=None, description="By placement, or by worker of a Citus cluster, why its organisations get 503."
+    )
     integrity_warnings: dict[str, str] | None = Field(
         default=None, description="By placement, warnings about its ledger, at most a minute old: run `verify`."
     )
@@ -91,6 +93,10 @@ async def get_readiness(request: Request, placements: PlacementsDep) -> Readines
         one = len(troubles) == 1
         whys = [why if one else f"{placement}: {why}" for placement, why in unavailable.items()]
         raise LedgerUnavailableError(" ".join(whys))
+    for placement in placements:
+        if placement.name not in unavailable:
+            parts = placement.readiness.workers.items()
+            unavailable |= {f"{placement.name}, worker {worker}": why for worker, why in parts}
     integrity: IntegrityMonitor = request.app.state.integrity
     background: TaskRegistry = request.app.state.background
     doubtful = {placement: " ".join(warnings.messages()) for placement, warnings in integrity.warnings.items()}

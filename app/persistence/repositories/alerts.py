@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, Row, Select, Update, delete, exists, func, insert, select, update
+from sqlalchemy import Connection, Row, Select, Update, delete, func, insert, select, update
 
 from app.ledger.accounts import AccountKind
 from app.ledger.alerts import Alert, AlertFilter, AlertType, Delivery, DeliveryStatus, Receiver, ReceiverKind
@@ -20,6 +20,7 @@ from app.persistence.repositories.expressions import (
     join_on,
     matches,
     owned_by,
+    owned_by_any,
     read_page,
     upsert,
     values_of,
@@ -42,6 +43,8 @@ _DELIVERIES = select(
         for name in Delivery.__dataclass_fields__
     )
 ).join_from(deliveries, alerts, _WITH_ALERT)
+
+_BY_AGE = (deliveries.c.next_attempt_at, deliveries.c.id)
 
 find_receiver = _RECEIVERS.find
 newest_receiver_id = _RECEIVERS.newest_id
@@ -180,22 +183,31 @@ class ClaimedDelivery:
     alert: Alert
 
 
-def has_due(tx: Connection, now: datetime, busy: Collection[str]) -> bool:
-    """Check whether a delivery is due for a receiver that is not busy."""
-    return bool(tx.execute(select(exists(_due(now, busy)))).scalar())
+def organisations_due(
+    tx: Connection, now: datetime, busy: Collection[str], most: int, among: Collection[str] | None = None
+) -> list[str]:
+    """List the organisations with a delivery that is due for a receiver that is not busy, the longest due first.
+
+    At most `most` deliveries of some organisations, None: of all, are looked at.
+    """
+    due = _due(now, busy).where(owned_by_any(deliveries, among)).order_by(*_BY_AGE).limit(most).subquery()
+    owner, since = due.c.organisation_id, func.min(due.c.next_attempt_at)
+    return list(tx.execute(select(owner).group_by(owner).order_by(since, owner)).scalars())
 
 
-def claim(tx: Connection, now: datetime, until: datetime, busy: Collection[str], most: int) -> list[ClaimedDelivery]:
-    """Claim due deliveries until `until`, at most one per idle receiver.
+def claim(
+    tx: Connection, organisation_id: str, now: datetime, until: datetime, busy: Collection[str], most: int
+) -> list[ClaimedDelivery]:
+    """Claim an organisation's due deliveries until `until`, at most one per idle receiver.
 
     PostgreSQL skips rows locked by another claim. They become due again unless their outcome is written.
     """
-    found = _due(now, busy).order_by(deliveries.c.next_attempt_at, deliveries.c.id).limit(most)
-    taken: dict[tuple[str, str], str] = {}
+    found = _due(now, busy).where(owned_by(deliveries, organisation_id)).order_by(*_BY_AGE).limit(most)
+    taken: dict[str, str] = {}
     for row in tx.execute(found.with_for_update(of=deliveries, skip_locked=True)):
-        taken.setdefault((row.organisation_id, row.receiver_id), row.id)
+        taken.setdefault(row.receiver_id, row.id)
     due = []
-    for (organisation_id, _), delivery_id in taken.items():
+    for delivery_id in taken.values():
         this = owned_by(deliveries, organisation_id, id=delivery_id)
         started = (
             update(deliveries)
@@ -270,7 +282,7 @@ def list_deliveries(
 
 def _due(now: datetime, busy: Collection[str]) -> Select[Any]:
     return (
-        select(deliveries.c.organisation_id, deliveries.c.id, deliveries.c.receiver_id)
+        select(*(deliveries.c.organisation_id, deliveries.c.id, deliveries.c.receiver_id, deliveries.c.next_attempt_at))
         .join(receivers, _WITH_RECEIVER)
         .where(
             PENDING,

@@ -4,10 +4,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import Connection, bindparam, delete, not_, select, update
+from sqlalchemy import Connection, bindparam, delete, not_, select, true, update
 
 from app.ledger.pages import Page, PageRequest
 from app.ledger.permissions import KeyRecord
+from app.persistence.postgresql import has_citus
 from app.persistence.repositories.expressions import RecordTable, owned_by
 from app.persistence.repositories.locks import within
 from app.persistence.repositories.organisations import owner_is_here
@@ -52,14 +53,17 @@ _KEYS = RecordTable(api_keys, KeyRecord, {"scope": "scope_id"})
 _SESSIONS = RecordTable(sessions, SessionRecord, {"scope": "scope_id"})
 _LINKS = RecordTable(sign_in_links, SignInLinkRecord)
 
-# Built once: every request executes one of them.
-_MANY = select(*_KEYS.columns).where(api_keys.c.id.in_(bindparam("of_keys", expanding=True)), owner_is_here(api_keys))
+# Built once: every request executes one of them. On Citus those "anywhere" are: every node has the keys and sessions,
+# and the worker of their organisation, which does not move there, need not answer.
+_KEYS_ANYWHERE = select(*_KEYS.columns).where(api_keys.c.id.in_(bindparam("of_keys", expanding=True)))
+_MANY = _KEYS_ANYWHERE.where(owner_is_here(api_keys))
 _ENDED_RUNS = select(runs.c.account_id, runs.c.ended_at).where(
-    runs.c.account_id.in_(bindparam("of_runs", expanding=True)), runs.c.ended_at.is_not(None)
+    runs.c.organisation_id.in_(bindparam("of_organisations", expanding=True)),
+    runs.c.account_id.in_(bindparam("of_runs", expanding=True)),
+    runs.c.ended_at.is_not(None),
 )
-_MANY_SESSIONS = select(*_SESSIONS.columns).where(
-    sessions.c.id.in_(bindparam("of_sessions", expanding=True)), owner_is_here(sessions)
-)
+_SESSIONS_ANYWHERE = select(*_SESSIONS.columns).where(sessions.c.id.in_(bindparam("of_sessions", expanding=True)))
+_MANY_SESSIONS = _SESSIONS_ANYWHERE.where(owner_is_here(sessions))
 
 
 def add(tx: Connection, key: KeyRecord) -> None:
@@ -79,11 +83,14 @@ def is_token_used(tx: Connection, organisation_id: str, token_hash: bytes) -> bo
 
 def find_many(tx: Connection, key_ids: Iterable[str]) -> dict[str, KeyRecord]:
     """Find keys of any organisation on this database by id."""
-    return {row.id: KeyRecord(*row) for row in tx.execute(_MANY, {"of_keys": list(key_ids)})}
+    found = _KEYS_ANYWHERE if has_citus(tx) else _MANY
+    return {row.id: KeyRecord(*row) for row in tx.execute(found, {"of_keys": list(key_ids)})}
 
 
 def is_moving(tx: Connection, credential_id: str) -> bool:
-    """Check whether a key or session is of an organisation that arrives, or has left."""
+    """Check whether a key or session is of an organisation that arrives, or has left; none does on Citus."""
+    if has_citus(tx):
+        return False
     for table in (api_keys, sessions):
         found = select(table.c.id).where(table.c.id == credential_id, ~owner_is_here(table))
         if tx.execute(found).first() is not None:
@@ -129,10 +136,11 @@ def set_scope(tx: Connection, key: KeyRecord, scope: str) -> None:
 
 def ended_runs(tx: Connection, keys: Iterable[KeyRecord]) -> dict[str, datetime]:
     """Get when the runs of single-use keys ended, by the id of the run; nothing of other runs."""
-    bound = [key.scope for key in keys if key.single_use and key.scope is not None]
+    bound = [(key.organisation_id, key.scope) for key in keys if key.single_use and key.scope is not None]
     if not bound:
         return {}
-    return {row.account_id: row.ended_at for row in tx.execute(_ENDED_RUNS, {"of_runs": bound})}
+    asked = {"of_organisations": sorted({owner for owner, _ in bound}), "of_runs": [run_id for _, run_id in bound]}
+    return {row.account_id: row.ended_at for row in tx.execute(_ENDED_RUNS, asked)}
 
 
 def save_last_used(tx: Connection, when: Mapping[tuple[str, str], datetime]) -> None:
@@ -154,7 +162,8 @@ def add_session(tx: Connection, session: SessionRecord) -> None:
 
 def find_sessions(tx: Connection, session_ids: Iterable[str]) -> dict[str, SessionRecord]:
     """Find sessions of any organisation on this database by id."""
-    return {row.id: SessionRecord(*row) for row in tx.execute(_MANY_SESSIONS, {"of_sessions": list(session_ids)})}
+    found = _SESSIONS_ANYWHERE if has_citus(tx) else _MANY_SESSIONS
+    return {row.id: SessionRecord(*row) for row in tx.execute(found, {"of_sessions": list(session_ids)})}
 
 
 def remove_session(tx: Connection, organisation_id: str, session_id: str) -> bool:
@@ -177,7 +186,8 @@ def replace_sign_in_link(tx: Connection, link: SignInLinkRecord) -> None:
 
 def find_sign_in_link(tx: Connection, link_id: str) -> SignInLinkRecord | None:
     """Find a link of any organisation on this database by id."""
-    row = tx.execute(_LINKS.select(None, id=link_id).where(owner_is_here(sign_in_links))).one_or_none()
+    here = true() if has_citus(tx) else owner_is_here(sign_in_links)
+    row = tx.execute(_LINKS.select(None, id=link_id).where(here)).one_or_none()
     return None if row is None else _LINKS.read(row)
 
 

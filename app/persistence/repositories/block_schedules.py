@@ -1,12 +1,13 @@
 """Block schedules of populations and budgets."""
 
+from collections.abc import Collection
 from datetime import date, datetime
 
 from sqlalchemy import Connection, Row, delete, select, update
 
 from app.ledger.calendar import BlockSchedule, CalendarPeriod, ScheduleStatus
 from app.ledger.filters import Limit
-from app.persistence.repositories.expressions import owned_by, upsert
+from app.persistence.repositories.expressions import owned_by, owned_by_any, upsert
 from app.persistence.tables import block_schedules
 
 
@@ -45,10 +46,10 @@ def find(tx: Connection, organisation_id: str, account_id: str) -> ScheduleStatu
     return None if row is None else _read(row)
 
 
-def list_due(tx: Connection, now: datetime) -> list[tuple[str, str]]:
-    """List the organisations and accounts whose schedules are due by `now`."""
+def list_due(tx: Connection, now: datetime, among: Collection[str] | None = None) -> list[tuple[str, str]]:
+    """List the organisations, among some, None: all, and accounts whose schedules are due by `now`."""
     found = select(block_schedules.c.organisation_id, block_schedules.c.account_id).where(
-        block_schedules.c.due_at <= now
+        block_schedules.c.due_at <= now, owned_by_any(block_schedules, among)
     )
     return [(row.organisation_id, row.account_id) for row in tx.execute(found.order_by(*block_schedules.primary_key))]
 

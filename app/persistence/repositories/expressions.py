@@ -1,7 +1,7 @@
 """Expressions, and the reading and writing of records, that several repositories share."""
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import MISSING, fields
 from datetime import datetime
 from enum import StrEnum
@@ -62,6 +62,11 @@ def owned_by(table: FromClause, organisation_id: str | None, **values: object) -
     """Build the condition that rows belong to an organisation, None: any, and have these values."""
     owner = true() if organisation_id is None else table.c.organisation_id == organisation_id
     return and_(owner, *(table.c[name] == value for name, value in values.items()))
+
+
+def owned_by_any(table: FromClause, among: Collection[str] | None) -> ColumnElement[bool]:
+    """Build the condition that rows belong to one of some organisations, None: any."""
+    return true() if among is None else table.c.organisation_id.in_(among)
 
 
 def matches(table: FromClause, **values: object) -> list[ColumnElement[bool]]:

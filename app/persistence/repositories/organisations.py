@@ -1,9 +1,10 @@
 """Organisations, their policies, and which of them are on this database."""
 
+from collections.abc import Collection
 from datetime import datetime
 from typing import Final
 
-from sqlalchemy import ColumnElement, Connection, Select, Table, exists, insert, select, text, update
+from sqlalchemy import ColumnElement, Connection, Select, Table, exists, insert, select, text, true, update
 
 from app.ledger.moves import MoveState, moving_error
 from app.ledger.policies import Policy
@@ -45,9 +46,10 @@ def organisation_name(tx: Connection, organisation_id: str) -> str:
     return str(tx.execute(found).scalar_one())
 
 
-def organisation_ids(tx: Connection) -> set[str]:
-    """List the ids of all organisations on this database."""
-    return set(tx.execute(select(organisations.c.id).where(HERE)).scalars())
+def organisation_ids(tx: Connection, among: Collection[str] | None = None) -> set[str]:
+    """List the ids of the organisations on this database, among some, None: all."""
+    asked = true() if among is None else organisations.c.id.in_(among)
+    return set(tx.execute(select(organisations.c.id).where(HERE, asked)).scalars())
 
 
 def ids_elsewhere(tx: Connection) -> set[str]:

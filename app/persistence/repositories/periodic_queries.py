@@ -1,5 +1,6 @@
 """Bounded queries over all organisations: for monitoring, and for reservations whose trainer is silent."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -7,7 +8,15 @@ from sqlalchemy import ColumnElement, Connection, Subquery, Table, exists, func,
 
 from app.ledger.alerts import AlertType
 from app.ledger.runs import TERMINAL, RunStatus
-from app.persistence.repositories.expressions import ACTIVE, PENDING, WAITING, columns_of, join_on, seconds
+from app.persistence.repositories.expressions import (
+    ACTIVE,
+    PENDING,
+    WAITING,
+    columns_of,
+    join_on,
+    owned_by_any,
+    seconds,
+)
 from app.persistence.tables import (
     accounts,
     alerts,
@@ -160,21 +169,27 @@ class Lapsed:
     expires_at: datetime
 
 
-def lapsed(tx: Connection, now: datetime, limit: int, after: Lapsed | None = None) -> list[Lapsed]:
-    """List expired active reservations of every organisation after a cursor, oldest first."""
+def lapsed(
+    tx: Connection, now: datetime, limit: int, after: Lapsed | None = None, among: Collection[str] | None = None
+) -> list[Lapsed]:
+    """List expired active reservations of organisations, None: of all, after a cursor, oldest first."""
     expires_at, reservation_id = reservations.c.expires_at, reservations.c.id
-    found = select(*columns_of(reservations, Lapsed)).where(ACTIVE, expires_at <= now)
+    found = select(*columns_of(reservations, Lapsed)).where(
+        ACTIVE, expires_at <= now, owned_by_any(reservations, among)
+    )
     if after is not None:
         same_time = (expires_at == after.expires_at) & (reservation_id > after.id)
         found = found.where((expires_at > after.expires_at) | same_time)
     return [Lapsed(*row) for row in tx.execute(found.order_by(expires_at, reservation_id).limit(limit))]
 
 
-def silent_runs(tx: Connection, before: datetime, limit: int) -> list[tuple[str, str]]:
+def silent_runs(
+    tx: Connection, before: datetime, limit: int, among: Collection[str] | None = None
+) -> list[tuple[str, str]]:
     """Find active runs without a change of their account or a decision since a time.
 
-    A renewal keeps a reservation active, and a run with one is left to its lease. The trainer of a run whose plan waits
-    has nothing to say. The result has organisation and run ids.
+    Only those of some organisations, None: of all. A renewal keeps a reservation active, and a run with one is left to
+    its lease. The trainer of a run whose plan waits has nothing to say. The result has organisation and run ids.
     """
     last = join_on(decisions, runs, run_id="account_id") & (decisions.c.position == runs.c.decision_count - 1)
     waits = exists().where(join_on(reservations, runs, run_id="account_id"), WAITING)
@@ -183,6 +198,7 @@ def silent_runs(tx: Connection, before: datetime, limit: int) -> list[tuple[str,
         .join(accounts, join_on(accounts, runs, id="account_id"))
         .outerjoin(decisions, last)
         .where(
+            owned_by_any(runs, among),
             runs.c.status == str(RunStatus.ACTIVE),
             runs.c.reservation_id.is_(None),
             ~waits,
@@ -195,11 +211,13 @@ def silent_runs(tx: Connection, before: datetime, limit: int) -> list[tuple[str,
     return [(row.organisation_id, row.account_id) for row in tx.execute(found)]
 
 
-def find_stale(tx: Connection, now: datetime, share: float, limit: int) -> list[tuple[str, str]]:
+def find_stale(
+    tx: Connection, now: datetime, share: float, limit: int, among: Collection[str] | None = None
+) -> list[tuple[str, str]]:
     """Find runs with a reservation inactive for a share of its lease.
 
-    Those with an alert are excluded. A step, and any other change of the run, counts as activity, as a renewal does.
-    The result has organisation and run ids.
+    Only those of some organisations, None: of all. Those with an alert are excluded. A step, and any other change of
+    the run, counts as activity, as a renewal does. The result has organisation and run ids.
     """
     notified = select(alerts.c.id).where(
         join_on(alerts, reservations, account_id="run_id", dedup_key="id"),
@@ -211,6 +229,7 @@ def find_stale(tx: Connection, now: datetime, share: float, limit: int) -> list[
         .join(accounts, join_on(accounts, reservations, id="run_id"))
         .where(
             ACTIVE,
+            owned_by_any(reservations, among),
             reservations.c.expires_at > now,
             seconds(tx, now, reservations.c.expires_at) < lease * (1 - share),
             seconds(tx, accounts.c.updated_at, now) > lease * share,

@@ -1,6 +1,6 @@
 """Usage over time: charges of runs, samples of them for charts, and daily snapshots of accounts for forecasts."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
@@ -8,7 +8,16 @@ from typing import Any, Final
 from sqlalchemy import CTE, Connection, Select, Table, case, func, literal, select, union_all
 
 from app.ledger.decisions import DecisionOutcome
-from app.persistence.repositories.expressions import NO_RUN, columns_of, join_on, owned_by, seconds, upsert, values_of
+from app.persistence.repositories.expressions import (
+    NO_RUN,
+    columns_of,
+    join_on,
+    owned_by,
+    owned_by_any,
+    seconds,
+    upsert,
+    values_of,
+)
 from app.persistence.repositories.locks import descendant_ids
 from app.persistence.tables import (
     account_ancestors,
@@ -208,8 +217,10 @@ class Reading:
     recorded_at: datetime
 
 
-def due_accounts(tx: Connection, now: datetime, rest: timedelta) -> list[tuple[str, str]]:
-    """List changed populations and budgets whose last reading is at least `rest` ago."""
+def due_accounts(
+    tx: Connection, now: datetime, rest: timedelta, among: Collection[str] | None = None
+) -> list[tuple[str, str]]:
+    """List changed populations and budgets of some organisations, None: of all, last read at least `rest` ago."""
     last = (
         select(func.max(account_usage_snapshots.c.recorded_at))
         .where(join_on(account_usage_snapshots, accounts, account_id="id"))
@@ -217,7 +228,7 @@ def due_accounts(tx: Connection, now: datetime, rest: timedelta) -> list[tuple[s
     )
     changed = (
         select(accounts.c.organisation_id, accounts.c.id, accounts.c.updated_at, last.label("read_at"))
-        .where(NO_RUN, accounts.c.version > 0)
+        .where(NO_RUN, accounts.c.version > 0, owned_by_any(accounts, among))
         .subquery()
     )
     due = (changed.c.read_at <= now - rest) & (seconds(tx, changed.c.read_at, changed.c.updated_at) > -COMMIT_SECONDS)

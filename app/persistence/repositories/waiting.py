@@ -9,7 +9,7 @@ from sqlalchemy import Connection, bindparam, case, distinct, func, select, true
 from app.accounting.events import DpEvent
 from app.ledger.reservations import NEVER_HELD, ReservationStatus
 from app.persistence.repositories.dp_events import read_event
-from app.persistence.repositories.expressions import ACTIVE, WAITING, join_on
+from app.persistence.repositories.expressions import ACTIVE, WAITING, join_on, owned_by_any
 from app.persistence.tables import account_ancestors, accounts, dp_events, reservation_items, reservations, runs
 
 
@@ -79,9 +79,10 @@ def counts(tx: Connection, organisation_id: str) -> dict[str, int]:
     return {row[0]: int(row[1]) for row in tx.execute(_COUNTS, {"of_organisation": organisation_id})}
 
 
-def organisations(tx: Connection) -> list[str]:
-    """List the organisations in which plans wait."""
-    return list(tx.execute(select(reservations.c.organisation_id).where(WAITING).distinct()).scalars())
+def organisations(tx: Connection, among: Collection[str] | None = None) -> list[str]:
+    """List the organisations in which plans wait, among some, None: all."""
+    found = select(reservations.c.organisation_id).where(WAITING, owned_by_any(reservations, among))
+    return list(tx.execute(found.distinct()).scalars())
 
 
 def of_runs(tx: Connection, organisation_id: str, run_ids: Collection[str]) -> dict[str, str]:
@@ -92,11 +93,11 @@ def of_runs(tx: Connection, organisation_id: str, run_ids: Collection[str]) -> d
     return {row.run_id: row.id for row in tx.execute(found)}
 
 
-def expired(tx: Connection, now: datetime, limit: int) -> list[tuple[str, str]]:
-    """List organisation and id of plans that have waited in vain, of all organisations."""
+def expired(tx: Connection, now: datetime, limit: int, among: Collection[str] | None = None) -> list[tuple[str, str]]:
+    """List organisation and id of plans that have waited in vain, of some organisations, None: of all."""
     found = (
         select(reservations.c.organisation_id, reservations.c.id)
-        .where(WAITING, reservations.c.expires_at <= now)
+        .where(WAITING, reservations.c.expires_at <= now, owned_by_any(reservations, among))
         .order_by(reservations.c.expires_at, reservations.c.organisation_id, reservations.c.id)
         .limit(limit)
     )

@@ -7,6 +7,7 @@ import asyncio
 import logging
 import secrets
 from datetime import datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from sqlalchemy import Connection
@@ -14,7 +15,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from app.ledger.audit import SERVICE
 from app.ledger.errors import LedgerError
-from app.persistence.database import ALL_TENANTS, Database, error_summary
+from app.persistence.database import Database, error_summary
 from app.persistence.repositories import alerts, organisations
 from app.persistence.repositories.alerts import ClaimedDelivery
 from app.service import metrics
@@ -22,6 +23,7 @@ from app.service.alerts.alert_sender import AlertSender
 from app.service.alerts.http_sender import DeliveryResult
 from app.service.alerts.receivers import disable
 from app.service.background import attempt
+from app.service.due_work import find_due, isolated
 
 if TYPE_CHECKING:
     pass
@@ -104,11 +106,22 @@ def claim_due(
     db: Database, now: datetime, busy: frozenset[str] = frozenset(), most: int = MOST_AT_ONCE
 ) -> list[ClaimedDelivery]:
     """Claim at most `most` due deliveries for `CLAIM_SECONDS`, one for each receiver that is not `busy`."""
-    with db.read(ALL_TENANTS) as tx:
-        if not alerts.has_due(tx, now, busy):
-            return []
+    owners = find_due(db, lambda tx, among: alerts.organisations_due(tx, now, busy, most, among))
     until = now + timedelta(seconds=CLAIM_SECONDS)
-    return db.transact(ALL_TENANTS, lambda tx: alerts.claim(tx, now, until, busy, most))
+    claimed: list[ClaimedDelivery] = []
+    for owner in owners:
+        left = most - len(claimed)
+        if left <= 0:
+            break
+        with isolated("The deliveries of %s cannot be claimed, and are claimed later", owner):
+            claimed += db.transact(owner, partial(_claim, owner, now, until, busy, left))
+    return claimed
+
+
+def _claim(
+    owner: str, now: datetime, until: datetime, busy: frozenset[str], most: int, tx: Connection
+) -> list[ClaimedDelivery]:
+    return alerts.claim(tx, owner, now, until, busy, most)
 
 
 def retry_delay(attempts: int) -> timedelta:

@@ -16,11 +16,12 @@ from app.ledger.accounts import Account
 from app.ledger.alerts import Forecast, forecast, share_used
 from app.ledger.availability import Available
 from app.ledger.errors import LedgerError
-from app.persistence.database import ALL_TENANTS, Database
+from app.persistence.database import Database
 from app.persistence.repositories import accounts, alerts, usage_history
 from app.persistence.repositories.usage_history import Reading
 from app.service.accounts.availability import read_available_along
 from app.service.alerts.alert_factory import forecast_alert
+from app.service.due_work import find_due, isolated
 
 WINDOW: Final = timedelta(days=7)
 """Window of the pace: a whole week, because weekends are slower."""
@@ -115,13 +116,13 @@ def extrapolate(share: float, base: Reading | None, now: datetime) -> LimitForec
 
 def record_usage_snapshots(db: Database, now: datetime) -> int:
     """Record snapshots of changed accounts, create forecast alerts; return the number of snapshots."""
-    with db.read(ALL_TENANTS) as tx:
-        due = usage_history.due_accounts(tx, now, REST)
+    due = find_due(db, lambda tx, among: usage_history.due_accounts(tx, now, REST, among))
     for organisation_id, found in groupby(sorted(due), itemgetter(0)):
         ids = [account_id for _, account_id in found]
         for start in range(0, len(ids), PAGE):
             page = ids[start : start + PAGE]
-            db.transact(organisation_id, partial(_record_page, organisation_id=organisation_id, due=page, now=now))
+            with isolated("The use of %d accounts of %s is not recorded", len(page), organisation_id):
+                db.transact(organisation_id, partial(_record_page, organisation_id=organisation_id, due=page, now=now))
     return len(due)
 
 

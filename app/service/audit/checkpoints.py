@@ -12,15 +12,14 @@ from typing import Final
 from sqlalchemy import Connection
 
 from app.ledger.audit import SERVICE, Actor, AuditAction, AuditEvent, Checkpoint, canonical, utc_text
-from app.ledger.errors import LedgerUnavailableError
-from app.ledger.moves import OrganisationMovingError
 from app.ledger.pages import Page, PageRequest
 from app.ledger.permissions import Permission
-from app.persistence.database import ALL_TENANTS, Database
+from app.persistence.database import Database
 from app.persistence.repositories import audit, organisations
 from app.persistence.repositories.audit import record_event
 from app.service.auth.request_context import RequestContext
 from app.service.background import repeat
+from app.service.due_work import find_due, isolated
 from app.service.idempotency import use_case
 from app.service.signatures import Signer
 
@@ -92,22 +91,21 @@ async def run_checkpoints(db: Database, signer: Signer, seconds: float) -> None:
 
 def sign_due(db: Database, signer: Signer, seconds: float, now: datetime) -> int:
     """Sign the checkpoints that are due; return the number of new ones."""
-    with db.read(ALL_TENANTS) as tx:
-        owners = sorted(organisations.organisation_ids(tx))
     signed = 0
-    for owner in owners:
-        with db.read(owner) as tx:
-            last = audit.latest_checkpoint(tx, owner)
-        if last is not None and now - last.created_at < timedelta(seconds=seconds):
-            continue
-        try:
-            made = db.transact(owner, lambda tx, owner=owner: sign(tx, owner, signer, SERVICE, now))  # type: ignore[misc]
-        except OrganisationMovingError:
-            continue
-        except LedgerUnavailableError as error:  # one organisation must not keep the others
-            _logger.warning("No checkpoint of %s was signed: %s", owner, error.detail)
-            continue
-        if last is None or made.audit_length != last.audit_length:
-            signed += 1
-            _logger.info("Checkpoint: %s", json.dumps(json.loads(made.document)))
+    for owner in sorted(find_due(db, lambda tx, among: list(organisations.organisation_ids(tx, among)))):
+        with isolated("No checkpoint of %s was signed", owner):  # such as of one that is being moved
+            signed += _sign_if_due(db, owner, signer, seconds, now)
     return signed
+
+
+def _sign_if_due(db: Database, owner: str, signer: Signer, seconds: float, now: datetime) -> bool:
+    """Sign an organisation's checkpoint if it is due; return whether there is a new one."""
+    with db.read(owner) as tx:
+        last = audit.latest_checkpoint(tx, owner)
+    if last is not None and now - last.created_at < timedelta(seconds=seconds):
+        return False
+    made = db.transact(owner, lambda tx: sign(tx, owner, signer, SERVICE, now))
+    if last is not None and made.audit_length == last.audit_length:
+        return False
+    _logger.info("Checkpoint: %s", json.dumps(json.loads(made.document)))
+    return True

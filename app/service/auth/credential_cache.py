@@ -1,16 +1,18 @@
 """Cache authenticated callers, so that most requests need no query."""
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from time import monotonic
 from typing import TYPE_CHECKING, Final
 
+from sqlalchemy import Connection
 from sqlalchemy.exc import SQLAlchemyError
 
 from app.ledger.errors import AuthenticationError, LedgerUnavailableError
 from app.ledger.moves import moving_error
+from app.ledger.permissions import KeyRecord
 from app.persistence.database import ALL_TENANTS, Database
 from app.persistence.lru_cache import LruCache
 from app.persistence.repositories import api_keys
@@ -28,6 +30,7 @@ from app.service.auth.circuit_breaker import CircuitBreakers
 from app.service.auth.oidc.config import OidcConfig
 from app.service.auth.workload.config import WorkloadIssuer
 from app.service.background import repeat
+from app.service.due_work import find_due
 
 if TYPE_CHECKING:
     from app.service.auth.oidc.identities import OidcAuthenticator
@@ -174,9 +177,9 @@ class Authenticator:
         now = db.clock.now()
         with db.read(ALL_TENANTS) as tx:
             keys = api_keys.find_many(tx, {known.caller.actor for known in here.values() if known.session is None})
-            run_ends = api_keys.ended_runs(tx, keys.values())
             ids = [known.session.id for known in here.values() if known.session]
             signed_in = sessions.look_up(tx, ids, placement, now)
+        run_ends = _run_ends(db, [key for key in keys.values() if key.single_use])
         for header, known in here.items():
             if known.session is not None:
                 caller = self._caller_of_session(known, signed_in.get(known.session.id))
@@ -266,6 +269,16 @@ class Authenticator:
                 api_keys.save_last_used(tx, {key: now - timedelta(seconds=age) for key, age in ages.items()})
             for each in due:
                 each.written_at = asked
+
+
+def _run_ends(db: Database, keys: Sequence[KeyRecord]) -> dict[str, datetime]:
+    """Get when the runs of single-use keys ended; nothing of a worker that does not answer, whose runs get 503."""
+
+    def query(tx: Connection, among: Collection[str] | None) -> list[tuple[str, datetime]]:
+        asked = [key for key in keys if among is None or key.organisation_id in among]
+        return list(api_keys.ended_runs(tx, asked).items())
+
+    return dict(find_due(db, query)) if keys else {}
 
 
 def _oidc_authenticator(

@@ -14,16 +14,16 @@ from app.ledger.audit import AuditAction, canonical, utc_text
 from app.ledger.calendar import BlockSchedule, ScheduleStatus, due_blocks
 from app.ledger.composition import MAX_PARTITIONS
 from app.ledger.errors import InvalidInputError, LedgerError, NotFoundError
-from app.ledger.moves import OrganisationMovingError
 from app.ledger.permissions import Permission
 from app.persistence.clock import Moment
-from app.persistence.database import ALL_TENANTS, Database
+from app.persistence.database import Database
 from app.persistence.repositories import accounts, alerts, block_schedules, organisations, partitions
 from app.service.accounts.create import block_terms, check_budget, open_budget
 from app.service.accounts.lookup import find_parent
 from app.service.alerts.alert_factory import schedule_failed_alert
 from app.service.auth.request_context import RequestContext, service_context
 from app.service.change_control import require_if_match
+from app.service.due_work import find_due, isolated
 from app.service.idempotency import run_effect
 
 RETRY: Final = timedelta(minutes=5)
@@ -141,19 +141,13 @@ def remove_schedule(context: RequestContext, account: str, reason: str, tag: str
 
 def open_due_blocks(db: Database, moment: Moment) -> int:
     """Open the blocks of every organisation whose period has begun by the earliest time; return their number."""
-    with db.read(ALL_TENANTS) as tx:
-        due = block_schedules.list_due(tx, moment.earliest)
     opened = 0
-    for organisation_id, account_id in due:
+    for organisation_id, account_id in find_due(
+        db, lambda tx, among: block_schedules.list_due(tx, moment.earliest, among)
+    ):
         context = service_context(db, organisation_id, moment)
-        try:
+        with isolated("The block schedule of %s is not processed", account_id):
             opened += context.transact(partial(_open_due, context=context, account_id=account_id))
-        except OrganisationMovingError:
-            continue
-        except LedgerError as reason:
-            _logger.warning("The block schedule of %s is not processed: %s", account_id, reason.detail)
-        except Exception:  # one organisation's failure must not block the others
-            _logger.exception("The block schedule of %s is not processed", account_id)
     return opened
 
 

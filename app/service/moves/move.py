@@ -21,7 +21,8 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from app.ledger.errors import InvalidInputError, LedgerError, NotFoundError
 from app.ledger.moves import Move, MoveState
-from app.persistence.database import ALL_TENANTS
+from app.persistence import citus
+from app.persistence.database import ALL_TENANTS, NO_TENANT
 from app.persistence.repositories import moves
 from app.persistence.repositories.organisations import organisation_name
 from app.service.ids import new_id
@@ -66,6 +67,7 @@ def move_organisation(placements: Placements, organisation: str, to: str, progre
     target = placements.named(to)
     owner, found = _find(placements, organisation)
     source = _source(placements, found, target)
+    _require_movable(source, target)
     mover = Mover(owner, source, target, new_id("mov", source.database.clock.now()), progress)
     departure, arrival = found[source.name], found.get(to)
     rows: Mapping[str, int] = {}
@@ -119,6 +121,18 @@ def cancel_move(placements: Placements, organisation: str, progress: Progress) -
             steps.go_back(mover)
             return owner
     raise InvalidInputError(f"The organisation {organisation!r} is not being moved.")
+
+
+def _require_movable(*placements: Placement) -> None:
+    """Require that no placement is distributed by Citus, which has the keys of organisations apart from their state."""
+    for placement in placements:
+        with placement.database.read(NO_TENANT) as tx:
+            distributed = placement.database.dialect == "postgresql" and citus.is_distributed(tx)
+        if distributed:
+            raise InvalidInputError(
+                f"The placement {placement.name!r} is distributed by Citus, and organisations move neither to nor from "
+                "one. Copy a whole ledger to it by `epsilon-ledger copy`."
+            )
 
 
 def _find(placements: Placements, organisation: str) -> tuple[str, dict[str, Move | None]]:

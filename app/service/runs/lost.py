@@ -8,15 +8,14 @@ from typing import Final
 from sqlalchemy import Connection
 
 from app.ledger.audit import SERVICE, AuditAction, AuditEvent
-from app.ledger.errors import LedgerError
-from app.ledger.moves import OrganisationMovingError
 from app.ledger.runs import EndReason, RunStatus, status_payload
-from app.persistence.database import ALL_TENANTS, Database
+from app.persistence.database import Database
 from app.persistence.repositories import organisations, periodic_queries
 from app.persistence.repositories.audit import record_event
 from app.service.background import repeat
 from app.service.charging.loading import load_run
 from app.service.charging.saving import save_transition
+from app.service.due_work import find_due, isolated
 from app.service.scheduling.endings import waiting_of
 
 LOOK_SECONDS: Final = 600.0
@@ -54,14 +53,10 @@ def end_lost_runs(db: Database, now: datetime, silence: timedelta) -> int:
         record_event(tx, organisation_id, SERVICE, event, now)
         return True
 
-    with db.read(ALL_TENANTS) as tx:
-        found = periodic_queries.silent_runs(tx, before, PAGE)
     ended = 0
-    for organisation_id, run_id in found:
-        try:
+    for organisation_id, run_id in find_due(
+        db, lambda tx, among: periodic_queries.silent_runs(tx, before, PAGE, among)
+    ):
+        with isolated("Run %s is lost and could not be ended", run_id):
             ended += db.transact(organisation_id, partial(end, organisation_id, run_id))
-        except OrganisationMovingError:
-            continue
-        except LedgerError as error:  # one that cannot be ended must not keep the others
-            _logger.warning("Run %s is lost and could not be ended: %s", run_id, error.detail)
     return ended

@@ -10,14 +10,13 @@ from sqlalchemy import Connection
 from app.ledger.admission import Refusal
 from app.ledger.audit import SERVICE, AuditAction
 from app.ledger.errors import LedgerError, ReservationStateConflictError
-from app.ledger.moves import OrganisationMovingError
 from app.ledger.permissions import Role
 from app.ledger.policy_checks import require_open
 from app.ledger.reservations import Reservation
 from app.ledger.runs import RunStatus, status_payload
 from app.ledger.scheduling import Books, Grant
 from app.ledger.waiting import expire, grant, has_expired
-from app.persistence.database import ALL_TENANTS, Database
+from app.persistence.database import Database
 from app.persistence.repositories import alerts, organisations, reservations, waiting
 from app.service.alerts.alert_factory import granted_alert
 from app.service.auth.authentication import Principal
@@ -25,6 +24,7 @@ from app.service.auth.request_context import RequestContext
 from app.service.charging.loading import LoadRequest, load
 from app.service.charging.saving import LedgerCache, save
 from app.service.charging.unit_of_work import UnitOfWork
+from app.service.due_work import find_due, isolated
 from app.service.scheduling.endings import end_waiting
 from app.service.scheduling.explanations import grant_payload
 from app.service.scheduling.holding import hold_priced, price_plan
@@ -48,18 +48,10 @@ def service_context(db: Database, organisation_id: str) -> RequestContext:
 
 def grant_waiting(db: Database) -> int:
     """Grant the plans that fit now, in all organisations; return their number."""
-    with db.read(ALL_TENANTS) as tx:
-        found = waiting.organisations(tx)
     granted = 0
-    for organisation_id in found:
-        try:
+    for organisation_id in find_due(db, waiting.organisations):
+        with isolated("Plans of %s wait, and could not be looked at", organisation_id):
             granted += grant_in_organisation(db, organisation_id)
-        except OrganisationMovingError:
-            continue
-        except LedgerError as reason:  # one organisation must not keep the others waiting
-            _logger.warning("Plans of %s wait, and could not be looked at: %s", organisation_id, reason.detail)
-        except Exception:
-            _logger.exception("Plans of %s wait, and could not be looked at", organisation_id)
     return granted
 
 
@@ -166,17 +158,12 @@ def _grant_one(work: UnitOfWork, context: RequestContext, books: Books, one: Gra
 
 def expire_waiting(db: Database) -> int:
     """End the plans that have waited in vain, in all organisations; return their number."""
-    with db.read(ALL_TENANTS) as tx:
-        found = waiting.expired(tx, db.clock.moment().earliest, PAGE)
+    earliest = db.clock.moment().earliest
     ended = 0
-    for organisation_id, reservation_id in found:
+    for organisation_id, reservation_id in find_due(db, lambda tx, among: waiting.expired(tx, earliest, PAGE, among)):
         context = service_context(db, organisation_id)
-        try:
+        with isolated("Plan %s has waited in vain, and cannot be ended", reservation_id):  # such as a quarantined one
             ended += context.transact(partial(_expire, context, reservation_id))
-        except OrganisationMovingError:
-            continue
-        except LedgerError as reason:  # a quarantined account must not block the others
-            _logger.warning("Plan %s has waited in vain, and cannot be ended: %s", reservation_id, reason.detail)
     return ended
 
 

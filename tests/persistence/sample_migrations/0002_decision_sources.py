@@ -24,7 +24,10 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("organisation_id", "run_id"),
         sa.ForeignKeyConstraint(["organisation_id", "run_id"], ["runs.organisation_id", "runs.account_id"]),
     )
-    op.execute("INSERT INTO run_labels SELECT organisation_id, id, upper(name) FROM accounts WHERE kind = 'run'")
+    op.execute(
+        "INSERT INTO run_labels SELECT organisation_id, id, CAST(upper(name) AS VARCHAR(100)) FROM accounts"
+        " WHERE kind = 'run'"
+    )
 
 
 def downgrade() -> None:

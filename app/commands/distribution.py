@@ -1,0 +1,42 @@
+"""Distribute a ledger over the workers of a Citus cluster."""
+
+from typing import Annotated, Final
+
+import typer
+
+from app.bootstrap import Json, open_ledger, print_result
+from app.persistence.citus import Distribution, distribute
+from app.service.auth.authentication import DEFAULT_PLACEMENT
+
+_DONE: Final = (
+    "{distributed} tables are distributed over {workers} workers by organisation, and {replicated} tables are copied "
+    "to every node. Citus enforces no constraints such as these, so they were dropped: {lost}."
+)
+
+
+def distribute_ledger(
+    placement: Annotated[
+        str, typer.Option(help="Placement whose database is a Citus coordinator.")
+    ] = DEFAULT_PLACEMENT,
+    *,
+    as_json: Json = False,
+) -> None:
+    """Distribute a ledger's tables over the workers of a Citus cluster; a second time, it changes nothing.
+
+    Stop every service on it first.
+    """
+    with open_ledger(migrated=False) as placements:
+        done = distribute(placements.named(placement).database)
+    facts = {name: getattr(done, name) for name in ("workers", "distributed", "replicated", "lost")}
+    print_result(as_json=as_json, text=_described(done), facts=facts)
+
+
+def _described(done: Distribution) -> str:
+    if not done.distributed and not done.replicated:
+        return f"Every table is distributed over {done.workers} workers already."
+    return _DONE.format(
+        distributed=len(done.distributed),
+        replicated=len(done.replicated),
+        workers=done.workers,
+        lost=", ".join(done.lost) or "none",
+    )

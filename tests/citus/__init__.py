@@ -1,0 +1,1 @@
+"""The service on a Citus cluster: `make citus` runs these, with the programs that it has built."""
