@@ -3,14 +3,18 @@
 import asyncio
 import threading
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import cast
 
 import pytest
+from sqlalchemy.exc import OperationalError
 
 from app.persistence.database import LOCK_TIMEOUT_SECONDS, Database
 from app.persistence.rehearsal import Fault, Rehearsal
 from app.service import placements
-from app.service.placements import Readiness
+from app.service.monitoring.database_collector import DatabaseCollector
+from app.service.monitoring.exposition import exposition
+from app.service.placements import Placement, Readiness
 
 NONE = cast("Database", None)
 
@@ -151,3 +155,19 @@ def test_a_worker_that_takes_no_step_is_named_and_is_no_trouble_of_the_others(
         "The placement default, worker db1:5432: The database does not answer.",
         "The placement default, worker db1:5432: its organisations are served again.",
     ]
+
+
+def test_metrics_count_the_workers_whose_organisations_are_not_served() -> None:
+    def read(_: object) -> None:
+        raise OperationalError("SELECT", None, Exception("the worker does not answer"))
+
+    async def trouble() -> None:
+        return None
+
+    readiness = SimpleNamespace(trouble=trouble, workers={"db1:5432": Fault.SILENT})
+    database = SimpleNamespace(read=read, disk_space=lambda: None)
+    placement = cast(Placement, SimpleNamespace(name="eu-2", readiness=readiness, database=database))
+    snapshots = asyncio.run(DatabaseCollector([placement], signs=False).collect())
+    text, _ = exposition(snapshots, {}, {}, named=0, accept="", now={})
+    assert 'epsilon_ledger_citus_workers_unavailable{placement="eu-2"} 1.0' in text.decode()
+    assert 'epsilon_ledger_ready{placement="eu-2"} 1.0' in text.decode()

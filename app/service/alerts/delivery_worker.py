@@ -8,7 +8,7 @@ import logging
 import secrets
 from datetime import datetime, timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from sqlalchemy import Connection
 from sqlalchemy.exc import SQLAlchemyError
@@ -24,9 +24,6 @@ from app.service.alerts.http_sender import DeliveryResult
 from app.service.alerts.receivers import disable
 from app.service.background import attempt
 from app.service.due_work import find_due, isolated
-
-if TYPE_CHECKING:
-    pass
 
 MOST_AT_ONCE: Final = 64
 

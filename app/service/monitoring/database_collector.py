@@ -88,11 +88,19 @@ class LedgerStats:
 
 @dataclass(frozen=True, slots=True)
 class PlacementSnapshot:
-    """Why a placement can decide no step, its metrics if its database can be read, and the disk of a SQLite file."""
+    """State of one placement.
+
+    Args:
+        unavailable_reason: why it can decide no step.
+        stats: metrics, if its database can be read.
+        disk: of a SQLite file.
+        unavailable_workers: workers of a Citus cluster whose organisations get 503.
+    """
 
     unavailable_reason: str | None
     stats: LedgerStats | None = None
     disk: DiskSpace | None = None
+    unavailable_workers: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,14 +151,15 @@ class _PlacementCollector:
     async def collect(self) -> PlacementSnapshot:
         """Collect the metrics; a database error is logged and makes the snapshot empty."""
         trouble = await self.placement.readiness.trouble()
-        disk = self._measure_disk()
+        workers = self.placement.readiness.workers
+        found = PlacementSnapshot(trouble, disk=self._measure_disk(), unavailable_workers=len(workers))
         if trouble is not None and trouble not in READABLE:
-            return PlacementSnapshot(trouble, disk=disk)
+            return found
         try:
-            return PlacementSnapshot(trouble, await asyncio.to_thread(self.read_stats), disk)
+            return replace(found, stats=await asyncio.to_thread(self.read_stats))
         except (SQLAlchemyError, LedgerError) as error:
             _logger.warning("The placement %s cannot be measured: %s", self.placement.name, error_summary(error))
-            return PlacementSnapshot(trouble or Fault.SILENT, disk=disk)
+            return found if workers else replace(found, unavailable_reason=trouble or Fault.SILENT)
 
     def _measure_disk(self) -> DiskSpace | None:
         try:

@@ -89,9 +89,13 @@ def _of_ledgers(
     snapshots: Mapping[str, PlacementSnapshot], named: int, now: Mapping[str, datetime]
 ) -> Iterator[Metric]:
     ready = _by_placement("epsilon_ledger_ready", "1 if steps can be decided, 0 otherwise.")
+    workers = _by_placement(
+        "epsilon_ledger_citus_workers_unavailable", "Workers of a Citus cluster whose organisations get 503."
+    )
     for placement, each in snapshots.items():
         ready.add_metric([placement], each.unavailable_reason is None)
-    yield ready
+        workers.add_metric([placement], each.unavailable_workers)
+    yield from (ready, workers)
     there = {placement: each.stats for placement, each in snapshots.items() if each.stats is not None}
     yield from _numbers(there, _LEDGER_METRICS, now)
     yield from _of_disks(snapshots)
