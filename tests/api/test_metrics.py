@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from pydantic import ValidationError
 from starlette.testclient import TestClient
 
-from app.persistence.rehearsal import Fault
+from app.persistence.rehearsal import Fault, Rehearsal
 from app.service import placements
 from app.service.monitoring import database_collector
 from app.service.monitoring.exposition import SHARED_FOLDER
@@ -240,7 +240,7 @@ def test_what_was_looked_at_is_told_again_for_a_while(shared: SeededLedger, monk
 def test_a_database_that_is_gone_is_told_and_the_rest_as_well(
     watched: SeededLedger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(placements, "rehearse", lambda _: Fault.SILENT)
+    monkeypatch.setattr(placements, "rehearse_everywhere", lambda _: Rehearsal(Fault.SILENT))
     found = _read(watched.ledger)
     assert found["epsilon_ledger_ready", frozenset({("placement", "default")})] == 0
     assert "mimic" not in str(found)
