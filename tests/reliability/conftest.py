@@ -15,6 +15,7 @@ import pytest
 
 from app.ledger.permissions import Role
 from app.persistence.database import Database
+from app.service.verification import verify
 from tests.conftest import LiveServer
 from tests.reliability.clients import PATIENCE_SECONDS, Trainer, open_budget
 from tests.reliability.failing_server import FAULTS
@@ -68,6 +69,25 @@ def issue_keys(server: LiveServer) -> None:
     """Give a server's clients their keys, while nothing is broken yet."""
     for role in Role:
         server.key(role)
+
+
+@contextmanager
+def trainer_of(server: LiveServer) -> Iterator[Trainer]:
+    """Start a server with a trainer that has taken a step; after the test the ledger verifies."""
+    issue_keys(server)
+    server.start()
+    try:
+        service = Service(server, server.folder / "faults.json")
+        with server.client("trainer") as http:
+            trainer = Trainer(http, service.journal, 0)
+            trainer.register(service.open_budget(epsilon=5.0))
+            assert trainer.step()
+            yield trainer
+    finally:
+        server.stop()
+    database = Database(server.database_url)
+    assert verify(database).sound
+    database.dispose()
 
 
 @contextmanager

@@ -9,12 +9,11 @@ from sqlalchemy.exc import OperationalError
 
 from app.ledger.errors import LedgerUnavailableError
 from app.persistence.database import NO_TENANT, Database
-from app.service.verification import verify
 from tests.certificates import DAY, Authority
 from tests.conftest import need_postgresql
 from tests.encrypted_server import EncryptedServer, encrypted_server
-from tests.reliability.clients import Trainer, patiently
-from tests.reliability.conftest import Service, issue_keys
+from tests.reliability.clients import patiently
+from tests.reliability.conftest import trainer_of
 from tests.servers import LiveServer
 
 pytestmark = pytest.mark.postgresql
@@ -33,30 +32,18 @@ def test_an_expired_certificate_ends_no_session_and_stops_the_next_ones(
     tmp_path: Path, encrypted: EncryptedServer
 ) -> None:
     server = LiveServer(tmp_path, encrypted.url)
-    issue_keys(server)
-    server.start()
-    try:
-        service = Service(server, tmp_path / "faults.json")
-        with server.client("trainer") as http:
-            trainer = Trainer(http, service.journal, 0)
-            trainer.register(service.open_budget(epsilon=5.0))
-            assert trainer.step()
-            encrypted.renew(-DAY)
-            assert trainer.step(), "by the sessions that there are"
-            encrypted.cluster.terminate_backends("ledger")
-            refused = trainer.once({}, "expired")
-            assert (refused.status_code, refused.json()["code"]) == (503, "ledger_unavailable")
-            assert server.readiness().json()["detail"] == "The database does not answer."
-            assert "SSL error: certificate verify failed" in server.log()
-            encrypted.renew(90 * DAY)
-            again = patiently(lambda: trainer.once({}, "expired"))
-            assert again.status_code == httpx2.codes.OK
-            assert server.readiness().json() == {"status": "ok"}
-    finally:
-        server.stop()
-    database = Database(encrypted.url)
-    assert verify(database).sound
-    database.dispose()
+    with trainer_of(server) as trainer:
+        encrypted.renew(-DAY)
+        assert trainer.step(), "by the sessions that there are"
+        encrypted.cluster.terminate_backends("ledger")
+        refused = trainer.once({}, "expired")
+        assert (refused.status_code, refused.json()["code"]) == (503, "ledger_unavailable")
+        assert server.readiness().json()["detail"] == "The database does not answer."
+        assert "SSL error: certificate verify failed" in server.log()
+        encrypted.renew(90 * DAY)
+        again = patiently(lambda: trainer.once({}, "expired"))
+        assert again.status_code == httpx2.codes.OK
+        assert server.readiness().json() == {"status": "ok"}
 
 
 def test_the_service_tells_when_the_certificates_expire(tmp_path: Path, encrypted: EncryptedServer) -> None:

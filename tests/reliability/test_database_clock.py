@@ -9,12 +9,11 @@ import pytest
 
 from app.persistence.database import Database
 from app.persistence.schema import upgrade
-from app.service.verification import verify
 from tests import faketime
 from tests.conftest import need_postgresql
 from tests.postgres import Cluster
-from tests.reliability.clients import SAMPLED, Trainer
-from tests.reliability.conftest import Service, issue_keys
+from tests.reliability.clients import SAMPLED
+from tests.reliability.conftest import trainer_of
 from tests.servers import LiveServer
 
 pytestmark = pytest.mark.postgresql
@@ -66,30 +65,17 @@ def _is_about(wanted: float, found: float) -> bool:
 
 
 def test_the_database_s_clock_is_set_ahead_and_back(tmp_path: Path, shifted: ShiftedServer) -> None:
-    url = shifted.cluster.url("ledger")
-    server = LiveServer(tmp_path, url)
-    issue_keys(server)
-    server.start()
-    try:
-        service = Service(server, tmp_path / "faults.json")
-        with server.client("trainer") as http:
-            trainer = Trainer(http, service.journal, 0)
-            trainer.register(service.open_budget(epsilon=5.0))
-            assert trainer.step()
-            plan = {"plan": [{"event": SAMPLED, "count": 40}], "lease_seconds": 600}
-            held = http.post(f"/v1/runs/{trainer.run}/reservations", json=plan).raise_for_status().json()["id"]
-            for ahead, how in ((HOUR, f"{HOUR} s behind"), (0, None)):
-                shifted.set(ahead)
-                server.await_metric("clock_offset_seconds", partial(_is_about, -ahead), **AT)
-                told = server.metric("database_time_seconds", **AT)
-                assert told is not None
-                assert _is_about(ahead, told - time())
-                ready = server.readiness().json()
-                assert how is None or how in ready["clock_skew"]["default"]
-                assert (ready == {"status": "ok"}) == (how is None)
-                assert http.post(f"/v1/runs/{trainer.run}/steps", json={}).json()["reservation"] == held
-    finally:
-        server.stop()
-    database = Database(url)
-    assert verify(database).sound
-    database.dispose()
+    server = LiveServer(tmp_path, shifted.cluster.url("ledger"))
+    with trainer_of(server) as trainer:
+        plan = {"plan": [{"event": SAMPLED, "count": 40}], "lease_seconds": 600}
+        held = trainer.http.post(f"/v1/runs/{trainer.run}/reservations", json=plan).raise_for_status().json()["id"]
+        for ahead, how in ((HOUR, f"{HOUR} s behind"), (0, None)):
+            shifted.set(ahead)
+            server.await_metric("clock_offset_seconds", partial(_is_about, -ahead), **AT)
+            told = server.metric("database_time_seconds", **AT)
+            assert told is not None
+            assert _is_about(ahead, told - time())
+            ready = server.readiness().json()
+            assert how is None or how in ready["clock_skew"]["default"]
+            assert (ready == {"status": "ok"}) == (how is None)
+            assert trainer.http.post(f"/v1/runs/{trainer.run}/steps", json={}).json()["reservation"] == held

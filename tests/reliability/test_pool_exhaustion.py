@@ -10,12 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from app.persistence.database import Database
-from app.service.verification import verify
 from tests import postgres
 from tests.conftest import need_postgresql, new_database
 from tests.reliability.clients import Trainer
-from tests.reliability.conftest import Service, issue_keys
+from tests.reliability.conftest import trainer_of
 from tests.servers import LiveServer
 
 pytestmark = pytest.mark.postgresql
@@ -41,28 +39,16 @@ def test_every_connection_is_in_use(tmp_path: Path) -> None:
     need_postgresql()
     with new_database("postgresql", tmp_path) as url:
         server = LiveServer(tmp_path, url, environment={"EPSILON_LEDGER_DATABASE_POOL_SIZE": str(POOL)})
-        issue_keys(server)
-        server.start()
-        try:
-            service = Service(server, tmp_path / "faults.json")
-            with server.client("trainer") as http:
-                trainer = Trainer(http, service.journal, 0)
-                trainer.register(service.open_budget(epsilon=5.0))
-                assert trainer.step()
-                assert server.metric("database_connections_max", **AT) == POOL
-                assert server.metric("database_connection_pending_requests", **AT) == 0
-                statuses = _ask_meanwhile(server, trainer, url.rpartition("/")[2])
-                assert set(statuses) == {503}
-                server.await_metric("database_connection_timeouts_total", lambda vain: vain > 0, **AT)
-                server.await_metric("database_connection_pending_requests", lambda waiting: waiting == 0, **AT)
-                assert server.readiness().json() == {"status": "ok"}
-                assert trainer.http.get(f"/v1/runs/{trainer.run}").json()["next_step"] == trainer.next_step
-                assert trainer.step()
-        finally:
-            server.stop()
-        database = Database(url)
-        assert verify(database).sound
-        database.dispose()
+        with trainer_of(server) as trainer:
+            assert server.metric("database_connections_max", **AT) == POOL
+            assert server.metric("database_connection_pending_requests", **AT) == 0
+            statuses = _ask_meanwhile(server, trainer, url.rpartition("/")[2])
+            assert set(statuses) == {503}
+            server.await_metric("database_connection_timeouts_total", lambda vain: vain > 0, **AT)
+            server.await_metric("database_connection_pending_requests", lambda waiting: waiting == 0, **AT)
+            assert server.readiness().json() == {"status": "ok"}
+            assert trainer.http.get(f"/v1/runs/{trainer.run}").json()["next_step"] == trainer.next_step
+            assert trainer.step()
 
 
 def _ask_meanwhile(server: LiveServer, trainer: Trainer, database: str) -> Counter[int]:
