@@ -322,17 +322,14 @@ def _narrowed(begin: str, tenant: Tenant) -> str:
     return postgresql.for_everyone(begin) if tenant is ALL_TENANTS else postgresql.for_organisation(begin, str(tenant))
 
 
-def _may_have_committed(error: DBAPIError, *, citus: bool) -> bool:
-    return citus and postgresql.is_in_doubt(getattr(error.orig, "sqlstate", None), citus=True)
-
-
 def _commit(connection: Connection) -> None:
     citus = postgresql.has_citus(connection)
     try:
         connection.commit()
     except BaseException as error:
         in_doubt = isinstance(error, DBAPIError) and (
-            error.connection_invalidated or _may_have_committed(error, citus=citus)
+            error.connection_invalidated
+            or (citus and postgresql.is_in_doubt(getattr(error.orig, "sqlstate", None), citus=True))
         )
         connection.invalidate()  # closed, not returned: its transaction may still be open
         if in_doubt:

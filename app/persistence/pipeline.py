@@ -229,7 +229,7 @@ class Pipeline:
     def _first_error(self) -> "tuple[psycopg.Error | None, bool]":
         """Send what is queued and read all results; the first failure is the reason of the others.
 
-        Return it, and whether the last statement failed, or no statement's result says so.
+        Return it, and whether the last statement failed, which is assumed if no result is a failure.
         """
         statuses, error, is_last = _driver().pq.ExecStatus, None, True
         self._libpq.pipeline_sync()

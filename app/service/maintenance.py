@@ -106,6 +106,6 @@ def alert_stale_reservations(db: Database, now: datetime) -> int:
 
     found = find_due(db, lambda tx, among: find_stale(tx, now, SILENT_SHARE, PAGE, among))
     for organisation_id, run_id in found:
-        with isolated("The trainer of %s is silent, and nobody is told", run_id):
+        with isolated("The trainer of %s is silent, and no alert could be raised", run_id):
             db.transact(organisation_id, partial(alert_if_stale, organisation_id, run_id))
     return len(found)

@@ -1,6 +1,5 @@
 """Runs whose trainer has not been heard of for too long end as lost."""
 
-import logging
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Final
@@ -23,8 +22,6 @@ LOOK_SECONDS: Final = 600.0
 
 PAGE: Final = 100
 """Maximum number of runs that one look ends."""
-
-_logger = logging.getLogger(__name__)
 
 
 async def run_lost_check(db: Database, silence: timedelta) -> None:
