@@ -13,7 +13,7 @@ from sqlalchemy import Connection, event
 from sqlalchemy.exc import DBAPIError
 
 from app.ledger.errors import LedgerUnavailableError
-from app.persistence import certificates, postgresql, sqlite
+from app.persistence import certificates, postgresql, sqlite, wal
 from app.persistence.clock import Clock, Reading
 from app.persistence.engines import begin, open_engine
 from app.persistence.pipeline import IN_DOUBT, pipelined
@@ -231,6 +231,19 @@ class Database:
     def _read_clock(self) -> Reading:
         with self.read(NO_TENANT) as tx:
             return postgresql.read_clock(tx)
+
+    def checkpoint_wal(self) -> wal.WalState | None:
+        """Checkpoint the log of a SQLite file apart from commits (`wal.checkpoint`); None on PostgreSQL.
+
+        From the first call on, commits of this object checkpoint nothing: it must be called again every few seconds.
+
+        Raises:
+            DBAPIError: the disk is full, or fails.
+        """
+        if self._writer is None:
+            return None
+        self._writer.leave_checkpoints()
+        return wal.checkpoint(self._trials, self._writer.lock)
 
     def connections(self) -> PoolUsage:
         """Count the connections of this process, and the threads that wait for one."""

@@ -33,7 +33,10 @@ _PAGE_SIZE: Final = "page_size = 2048"
 4,096 bytes it is almost twice as long, and no time is saved by that."""
 
 _CHECKPOINT: Final = "wal_autocheckpoint = 16000"
-"""Pages of the log, 32 MB, between checkpoints: hot rows are rewritten many times in that time."""
+"""Pages of the log, 32 MB, between the checkpoints of commits: hot rows are rewritten many times in that time. In a
+service `wal.checkpoint` takes their place."""
+
+_NO_CHECKPOINT: Final = "wal_autocheckpoint = 0"
 
 _CACHE: Final = "cache_size = -2000"
 """KiB of pages cached by a connection that reads: each commit of another one invalidates them."""
@@ -170,9 +173,10 @@ def execute_many(connection: Connection, statement: str, rows: Iterable[Sequence
         raise translated(statement, error, connection.dialect) from error
 
 
-def cache_more(connection: Connection) -> None:
-    """Let a connection cache what a writer needs again."""
-    driver(connection).execute(f"PRAGMA {_WRITER_CACHE}")
+def prepare_writer(connection: Connection, *, checkpoints: bool) -> None:
+    """Let a connection cache what a writer needs again, and its commits checkpoint a long log or not."""
+    for pragma in (_WRITER_CACHE, _CHECKPOINT if checkpoints else _NO_CHECKPOINT):
+        driver(connection).execute(f"PRAGMA {pragma}")
 
 
 def data_version(connection: Connection) -> int:

@@ -3,10 +3,14 @@
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Final
 
 from sqlalchemy import Connection, Engine
 
 from app.persistence import sqlite
+
+_CHECKPOINT_SECONDS: Final = 0.1
+"""More than a checkpoint has the lock."""
 
 Revision = tuple[int, int]
 """The state of a SQLite file, comparable within a process: write transactions of its own, and SQLite's data version."""
@@ -24,6 +28,7 @@ class SqliteWriter:
         self.lock = threading.Lock()
         self._kept: Connection | None = None
         self._transactions = 0
+        self._checkpoints = True
         self._disposed = False
 
     @property
@@ -41,7 +46,7 @@ class SqliteWriter:
         connection, self._kept = self._kept, None
         if connection is None:
             connection = self._engine.connect().execution_options(begin="", writes=True)
-            sqlite.cache_more(connection)
+            sqlite.prepare_writer(connection, checkpoints=self._checkpoints)
             self._transactions += 1  # it has data versions of its own
         try:
             sqlite.begin(connection, wait=wait)
@@ -60,14 +65,24 @@ class SqliteWriter:
         """Identify the state that a transaction began with."""
         return self._transactions - 1, sqlite.data_version(tx)
 
+    def leave_checkpoints(self) -> None:
+        """Leave the checkpoints of the log to another connection from now on."""
+        if self._checkpoints:
+            with self.lock:
+                self._checkpoints = False
+                self._close_kept()
+
     def dispose(self) -> None:
         """Close the connection; if it is in use, the writing thread closes it."""
         self._disposed = True
-        if self.lock.acquire(blocking=False):
-            if self._kept is not None:
-                self._kept.close()
-                self._kept = None
+        if self.lock.acquire(timeout=_CHECKPOINT_SECONDS):
+            self._close_kept()
             self.lock.release()
+
+    def _close_kept(self) -> None:
+        if self._kept is not None:
+            self._kept.close()
+            self._kept = None
 
     @staticmethod
     def _commit(connection: Connection) -> None:

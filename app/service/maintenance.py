@@ -30,6 +30,9 @@ PAGE = 100
 GRANT_SECONDS = 1.0
 """Interval between looks whether plans that wait fit."""
 
+WAL_SECONDS = 2.0
+"""Interval between checkpoints of a SQLite file's log, which grows by up to 5 MB per second."""
+
 READING_SECONDS = 300.0
 """Interval between usage snapshots."""
 
@@ -54,6 +57,11 @@ async def run_maintenance(db: Database) -> None:
         repeat("scheduling", failure, GRANT_SECONDS, lambda: grant_waiting(db)),
         repeat("maintenance", failure, READING_SECONDS, lambda: record_usage_snapshots(db, db.clock.now())),
     )
+
+
+async def run_wal_checkpoints(db: Database) -> None:
+    """Checkpoint the log of a SQLite file until cancelled, so that no commit does."""
+    await repeat("wal", "The log of a SQLite file could not be copied into it", WAL_SECONDS, db.checkpoint_wal)
 
 
 def expire_reservations(db: Database, now: datetime) -> int:

@@ -24,7 +24,7 @@ from app.service.auth.authentication import DEFAULT_PLACEMENT, Principal
 from app.service.auth.request_context import RequestContext
 from app.service.background import TaskRegistry, attempt
 from app.service.charging.commit_queue import CommitQueue
-from app.service.maintenance import run_maintenance
+from app.service.maintenance import run_maintenance, run_wal_checkpoints
 
 CACHE_SECONDS = 1.0
 """Lifetime of a result, so that frequent probes cost no more than one."""
@@ -274,6 +274,8 @@ class Placements:
             background.start(f"clock:{placement.name}", keep_time(placement.name, placement.database.clock))
             background.start(f"maintenance:{placement.name}", run_maintenance(placement.database))
             background.start(f"deliveries:{placement.name}", deliver(placement.database, sender))
+            if placement.database.dialect == "sqlite":
+                background.start(f"wal:{placement.name}", run_wal_checkpoints(placement.database))
         try:
             yield
         finally:

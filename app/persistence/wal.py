@@ -1,0 +1,72 @@
+"""Checkpoints of a SQLite file's write-ahead log, beside the commits of the process (https://www.sqlite.org/wal.html).
+
+SQLite itself copies a long log into the file during a commit. Whoever waits for that commit would wait for the copy,
+too, and after a long read transaction, which holds it up, that is as long as the log has become.
+"""
+
+import sqlite3
+import threading
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Final
+
+from sqlalchemy import Connection, Engine
+
+from app.persistence import sqlite
+
+LONG_PAGES: Final = 16_000
+"""Pages, 32 MB, of a log that is started anew: its file is written over, and hot pages are copied once for many
+commits."""
+
+_FEW_PAGES: Final = 1_000
+"""Pages that are copied within some milliseconds, while writers wait."""
+
+_TRIES: Final = 5
+
+_PATIENCE_SECONDS: Final = 0.025
+"""For readers that began before, and for writers of other processes."""
+
+
+@dataclass(frozen=True, slots=True)
+class WalState:
+    """The log after a checkpoint: its pages, and how many of them were copied; -1 if another process was at it."""
+
+    pages: int
+    copied: int
+
+
+def checkpoint(engine: Engine, turn: threading.Lock) -> WalState:
+    """Copy into the file what no reader needs from the log, and let the next commit start a long log anew.
+
+    Writers go on while pages are copied, and wait only while the last few are. The log's file keeps its length: to cut
+    270 MB takes 200 ms.
+
+    Args:
+        engine: of the file; opens a connection for this.
+        turn: lock of the writers of this process.
+
+    Raises:
+        DBAPIError: the disk is full, or fails.
+    """
+    with closing(engine.connect().execution_options(begin="")) as connection:
+        sqlite.driver(connection).execute(f"PRAGMA busy_timeout = {int(_PATIENCE_SECONDS * 1000)}")
+        for _ in range(_TRIES):  # what was written during a long copy is copied next
+            state = _run(connection, "PASSIVE")
+            if state.pages - state.copied <= _FEW_PAGES:
+                break
+        else:
+            return state  # a long read transaction needs the rest
+        if state.pages < LONG_PAGES:
+            return state
+        with turn:
+            return _run(connection, "RESTART")
+
+
+def _run(connection: Connection, mode: str) -> WalState:
+    """Run a checkpoint (https://www.sqlite.org/pragma.html#pragma_wal_checkpoint)."""
+    statement = f"PRAGMA wal_checkpoint({mode})"
+    try:
+        [_, pages, copied] = sqlite.driver(connection).execute(statement).fetchone()
+    except sqlite3.Error as error:
+        raise sqlite.translated(statement, error, connection.dialect) from error
+    return WalState(pages, copied)

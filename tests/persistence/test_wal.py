@@ -1,0 +1,200 @@
+"""Checkpoints of a SQLite file's log apart from commits."""
+
+import sqlite3
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from sqlalchemy import Column, Integer, LargeBinary, MetaData, Table, func, insert, select
+from sqlalchemy.exc import DBAPIError
+
+from app.persistence import sqlite, wal
+from app.persistence.database import ALL_TENANTS, Database
+from app.persistence.wal import WalState
+
+PAGE = 2048
+PAGES = Table("pages", MetaData(), Column("id", Integer, primary_key=True), Column("content", LargeBinary))
+
+
+@pytest.fixture(autouse=True)
+def short_logs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Call a log of 200 pages long, here and in commits."""
+    monkeypatch.setattr(wal, "LONG_PAGES", 200)
+    monkeypatch.setattr(wal, "_FEW_PAGES", 50)
+    monkeypatch.setattr(sqlite, "_CHECKPOINT", "wal_autocheckpoint = 200")
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """The file."""
+    return tmp_path / "file.db"
+
+
+@pytest.fixture
+def database(path: Path) -> Iterator[Database]:
+    """A database with a table whose rows take more than a page each."""
+    found = Database(f"sqlite:///{path}")
+    with found.write(ALL_TENANTS) as tx:
+        PAGES.create(tx)
+    yield found
+    found.dispose()
+
+
+def write_pages(database: Database, count: int) -> None:
+    """Write a row of more than a page in each of several transactions."""
+    for _ in range(count):
+        with database.write(ALL_TENANTS) as tx:
+            tx.execute(insert(PAGES).values(content=bytes(PAGE)))
+
+
+def count_rows(database: Database) -> int:
+    with database.read(ALL_TENANTS) as tx:
+        return int(tx.execute(select(func.count()).select_from(PAGES)).scalar_one())
+
+
+def log_length(path: Path) -> int:
+    """Get the length of the log's file, in bytes."""
+    return path.with_name(path.name + "-wal").stat().st_size
+
+
+def checkpoint_of_another_process(path: Path) -> None:
+    """Checkpoint the whole log as soon as no reader needs it."""
+    with closing(sqlite3.connect(path, timeout=30)) as other:
+        other.execute("PRAGMA wal_checkpoint(FULL)")
+
+
+def test_commits_copy_a_long_log_into_the_file_as_long_as_nobody_else_does(database: Database, path: Path) -> None:
+    before = path.stat().st_size
+    write_pages(database, 200)
+    assert path.stat().st_size > before + 100 * PAGE
+
+
+def test_commits_leave_it_to_the_checkpoints_from_the_first_of_them_on(database: Database, path: Path) -> None:
+    write_pages(database, 10)
+    assert database.checkpoint_wal() is not None
+    before = path.stat().st_size
+    write_pages(database, 500)
+    assert path.stat().st_size == before
+    state = database.checkpoint_wal()
+    assert state is not None
+    assert state.pages == state.copied > 500
+    assert path.stat().st_size > before + 500 * PAGE
+    assert count_rows(database) == 510
+
+
+def test_the_commit_after_a_checkpoint_of_a_long_log_starts_it_anew(database: Database, path: Path) -> None:
+    database.checkpoint_wal()
+    for _ in range(20):
+        write_pages(database, 100)
+        database.checkpoint_wal()
+    assert log_length(path) < 1500 * PAGE
+    assert path.stat().st_size > 2000 * PAGE
+
+
+def test_a_short_log_is_copied_and_goes_on(database: Database) -> None:
+    database.checkpoint_wal()
+    write_pages(database, 5)
+    first = database.checkpoint_wal()
+    write_pages(database, 5)
+    second = database.checkpoint_wal()
+    assert first is not None
+    assert second is not None
+    assert 0 < first.copied == first.pages < second.pages == second.copied < 200
+
+
+def test_a_reader_keeps_what_it_sees_and_the_log_ends_after_it(database: Database, path: Path) -> None:
+    write_pages(database, 10)
+    database.checkpoint_wal()
+    with database.read(ALL_TENANTS) as tx:
+        seen = select(func.count()).select_from(PAGES)
+        assert tx.execute(seen).scalar_one() == 10
+        write_pages(database, 500)
+        held = database.checkpoint_wal()
+        assert held is not None
+        assert held.copied < held.pages
+        assert tx.execute(seen).scalar_one() == 10
+    freed = database.checkpoint_wal()
+    assert freed is not None
+    assert freed.copied == freed.pages == held.pages
+    length = log_length(path)
+    write_pages(database, 100)
+    assert log_length(path) == length
+    assert count_rows(database) == 610
+
+
+def test_writers_go_on_while_the_log_is_copied(database: Database, path: Path) -> None:
+    database.checkpoint_wal()
+    writer = threading.Thread(target=write_pages, args=(database, 1000))
+    writer.start()
+    checkpoints = 0
+    while writer.is_alive():
+        database.checkpoint_wal()
+        checkpoints += 1
+    assert checkpoints > 10
+    assert count_rows(database) == 1000
+    with closing(sqlite3.connect(path)) as other:
+        assert other.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+
+
+def test_a_writer_of_another_process_defers_it_to_the_next_time(database: Database, path: Path) -> None:
+    database.checkpoint_wal()
+    write_pages(database, 300)
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        state = database.checkpoint_wal()  # gives up after its patience
+        other.execute("ROLLBACK")
+    assert state is not None
+    assert state.pages == state.copied
+    length = log_length(path)
+    write_pages(database, 10)
+    database.checkpoint_wal()
+    write_pages(database, 10)
+    assert log_length(path) <= length + 40 * PAGE
+
+
+def test_a_checkpoint_of_another_process_is_passed_over(database: Database, path: Path) -> None:
+    database.checkpoint_wal()
+    with database.read(ALL_TENANTS) as tx:
+        tx.execute(select(PAGES)).all()
+        write_pages(database, 300)
+        waiting = threading.Thread(target=checkpoint_of_another_process, args=(path,))
+        waiting.start()  # for the reader, as long as that reads
+        for _ in range(1000):
+            if (found := database.checkpoint_wal()) == WalState(-1, -1):
+                break
+            time.sleep(0.01)
+        assert found == WalState(-1, -1)
+    waiting.join(30)
+    assert not waiting.is_alive()
+    write_pages(database, 10)
+    assert count_rows(database) == 310
+
+
+def test_a_disk_that_fails_is_reported_as_the_databases_error(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_pages(database, 10)
+    real = sqlite.driver
+
+    class Failing:
+        def __init__(self, raw: sqlite3.Connection) -> None:
+            self.raw = raw
+
+        def execute(self, statement: str) -> sqlite3.Cursor:
+            if "wal_checkpoint" in statement:
+                raise sqlite3.OperationalError("database or disk is full")
+            return self.raw.execute(statement)
+
+    monkeypatch.setattr(sqlite, "driver", lambda connection: Failing(real(connection)))
+    with pytest.raises(DBAPIError, match="disk is full"):
+        database.checkpoint_wal()
+
+
+def test_the_end_closes_the_writer_also_after_a_checkpoint(database: Database, path: Path) -> None:
+    write_pages(database, 300)
+    database.checkpoint_wal()
+    database.dispose()
+    assert not path.with_name(path.name + "-wal").exists()
