@@ -17,6 +17,8 @@ from app.ledger.moves import Move, MoveState
 from app.persistence.database import ALL_TENANTS, Database
 from app.persistence.repositories import moves, row_copies
 from app.persistence.tables import accounts, decisions, metadata, organisations
+from app.service.alerts.delivery_worker import claim_due
+from app.service.alerts.forecasts import record_usage_snapshots
 from app.service.audit.checkpoints import sign_due
 from app.service.auth import credential_cache
 from app.service.auth.authentication import create_organisation
@@ -176,6 +178,8 @@ def test_background_tasks_leave_it_alone_without_a_word(
         "waited in vain": (later, lambda: expire_waiting(db)),
         "lost": (later, lambda: end_lost_runs(db, later, 30 * DAY)),
         "checkpoint": (later, lambda: sign_due(db, signer, 3600, later)),
+        "snapshots": (later, lambda: record_usage_snapshots(db, later)),
+        "deliveries": (later, lambda: len(claim_due(db, later))),
     }
 
     def run_at(at: datetime, job: Callable[[], int]) -> int:
@@ -197,6 +201,23 @@ def test_background_tasks_leave_it_alone_without_a_word(
     assert [record.message for record in caplog.records if record.levelname != "INFO"] == []
     assert {name for name, number in meanwhile.items() if number} == {"stale"}  # it counts what it looks at
     assert [name for name, number in done().items() if not number] == ["stale"]  # it has just been heard of
+
+
+@pytest.mark.usefixtures("trainer")
+def test_background_tasks_of_both_places_leave_the_copied_rows_alone(placed: PlacedService) -> None:
+    """They would find work on either side: deliveries that are due, and accounts that have changed."""
+    later = placed.hospital.database.clock.now() + 400 * DAY
+    seen: list[list[tuple[int, int]]] = []
+
+    def told(_: str) -> None:
+        databases = [placement.database for placement in placed.placements]
+        seen.append([(record_usage_snapshots(db, later), len(claim_due(db, later))) for db in databases])
+
+    _moved(placed, told)
+    *meanwhile, [left, moved] = seen
+    assert meanwhile == [[(0, 0), (0, 0)]] * 3
+    assert left == (0, 0)
+    assert min(moved) > 0
 
 
 def test_a_request_that_is_refused_meanwhile_says_when_to_come_again(placed: PlacedService, trainer: Trainer) -> None:

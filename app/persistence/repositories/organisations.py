@@ -26,6 +26,11 @@ def owner_is_here(table: Table) -> ColumnElement[bool]:
     return exists().where(organisations.c.id == table.c.organisation_id, HERE)
 
 
+def owner_stays(table: Table) -> ColumnElement[bool]:
+    """Build the condition that the organisation of a row is not being moved: its rows may be changed."""
+    return exists().where(organisations.c.id == table.c.organisation_id, organisations.c.move_state.is_(None))
+
+
 def find_organisation(tx: Connection, id_or_name: str) -> str | None:
     """Find the id of an organisation on this database by id or name."""
     return tx.execute(_named(id_or_name).where(HERE)).scalar()
