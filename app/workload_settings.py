@@ -8,7 +8,6 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from app.ledger.permissions import SINGLE_USE_ROLE, Role
 from app.provisioning.errors import ProvisioningError
-from app.provisioning.yaml_text import read_yaml
 from app.service.auth.oidc.config import check_issuer, check_url
 from app.service.auth.oidc.http_json import FetchAccess
 from app.service.auth.workload.config import ANY_REST, WorkloadIssuer, WorkloadRule
@@ -129,6 +128,9 @@ def read_workload_issuers(path: Path) -> tuple[WorkloadIssuer, ...]:
     Raises:
         ValueError: it cannot be read, or is invalid; the message names the first place.
     """
+    # Imported here: most services have no such file.
+    from app.provisioning.yaml_text import read_yaml  # noqa: PLC0415 - as said
+
     try:
         document = read_yaml(path.read_bytes(), str(path))
         found = WorkloadIssuersFile.model_validate(document.value)

@@ -4,7 +4,7 @@ from contextlib import suppress
 from datetime import timedelta
 from functools import partial
 from http import HTTPStatus
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 from urllib.parse import parse_qs
 
 from fastapi import APIRouter, Query, Request, Response
@@ -29,8 +29,10 @@ from app.logging_config import request_id
 from app.service.auth import sessions, sign_in_links
 from app.service.auth.authentication import Principal, token_in
 from app.service.auth.oidc.authorization_code import MOST_CHARACTERS, LoginState, OidcClient
-from app.service.auth.oidc.identities import OidcIdentity
 from app.service.auth.request_context import RequestContext
+
+if TYPE_CHECKING:
+    from app.service.auth.oidc.identities import OidcIdentity
 
 NO_KEY: Final = "An API key has the form key_….…."
 
@@ -168,7 +170,7 @@ async def _redeem(request: Request, flow: LoginState | None) -> Response:
 
 
 async def _open_session(
-    request: Request, caller: Principal, target: str, lasting: timedelta, person: OidcIdentity | None = None
+    request: Request, caller: Principal, target: str, lasting: timedelta, person: "OidcIdentity | None" = None
 ) -> Response:
     """Open the session of an authenticated caller, a key or a `person`, and redirect to a page."""
     request.state.principal = caller

@@ -8,7 +8,7 @@ from sqlalchemy import Connection
 
 from app.persistence.repositories import api_keys, audit
 from app.service.auth.authentication import ANONYMOUS, CLI_ACTOR, WORKLOAD_PREFIX
-from app.service.auth.oidc.tokens import ACTOR_PREFIX
+from app.service.auth.oidc.config import ACTOR_PREFIX
 from app.service.auth.request_context import RequestContext
 
 COMMAND_LINE: Final = "command line"

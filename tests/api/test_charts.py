@@ -1,8 +1,6 @@
 """Histories as pictures: well-formed, the same for the same numbers, drawn only for who has them not yet."""
 
 import struct
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor, wait
 from threading import Event
 from xml.etree import ElementTree as ET
@@ -105,11 +103,6 @@ def test_who_has_it_is_told_so_before_anything_is_drawn(
 def test_no_picture_is_larger_than_is_good(ledger: Ledger, paths: dict[str, str], query: str) -> None:
     for of in BOTH:
         assert ledger.get(f"{paths[of]}.png?{query}").status_code == 422
-
-
-def test_the_service_starts_without_what_draws() -> None:
-    asked = "import sys, app.main; sys.exit('matplotlib' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", asked], check=False).returncode == 0
 
 
 def test_who_waits_for_a_picture_takes_no_thread_from_anybody_else(

@@ -1,5 +1,7 @@
 """Keys of workloads, for which tokens of their cluster or CI are exchanged (RFC 8693)."""
 
+from typing import TYPE_CHECKING
+
 from sqlalchemy import Connection
 
 from app.ledger.accounts import AccountKind
@@ -11,17 +13,19 @@ from app.persistence.repositories import accounts, api_keys
 from app.service import metrics
 from app.service.accounts.lookup import missing_account_error
 from app.service.auth.authentication import Principal
-from app.service.auth.oidc.tokens import TokenRefusedError
+from app.service.auth.oidc.errors import TokenRefusedError
 from app.service.auth.request_context import RequestContext
-from app.service.auth.workload.authenticator import WorkloadAuthenticator, WorkloadIdentity
 from app.service.governance.api_keys import IssuedKey, KeyTerms, add_key
 from app.service.idempotency import run_effect
 
+if TYPE_CHECKING:  # it loads joserfc, which most services never need
+    from app.service.auth.workload.authenticator import WorkloadAuthenticator, WorkloadIdentity
+
 
 def exchange_token(
-    authenticator: WorkloadAuthenticator,
+    authenticator: "WorkloadAuthenticator",
     db: Database,
-    identity: WorkloadIdentity,
+    identity: "WorkloadIdentity",
     run_id: str | None = None,
     request_id: str | None = None,
 ) -> IssuedKey:
@@ -78,7 +82,7 @@ def _require_run(tx: Connection, context: RequestContext, run_id: str) -> None:
     context.require_scope([record.account.id for record in path])
 
 
-def _name(identity: WorkloadIdentity) -> str | None:
+def _name(identity: "WorkloadIdentity") -> str | None:
     """Name a key after its workload, if that fits."""
     name = identity.actor.partition(":")[2]
     return name if len(name) <= MAX_NAME_LENGTH else None

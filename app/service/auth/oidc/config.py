@@ -11,6 +11,9 @@ from app.ledger.permissions import PERMISSIONS, Role
 
 RIGHT: Final = 'write {"GROUP": {"role": "privacy_officer"}, "ANOTHER": {"role": "trainer", "scope": "mimic/icu-team"}}'
 
+ACTOR_PREFIX: Final = "oidc:"
+"""Before the subject in the name of an actor."""
+
 _LOCAL: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 
 

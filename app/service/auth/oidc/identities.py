@@ -17,8 +17,8 @@ from app.service.auth.circuit_breaker import CircuitBreakers
 from app.service.auth.homes import Home, find_home, find_scope
 from app.service.auth.oidc import tokens
 from app.service.auth.oidc.config import OidcConfig, RoleMapping, granted
+from app.service.auth.oidc.errors import TokenRefusedError
 from app.service.auth.oidc.jwks import JwksCache, fetch_key_set
-from app.service.auth.oidc.tokens import TokenRefusedError
 
 _logger = logging.getLogger(__name__)
 

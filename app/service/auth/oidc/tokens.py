@@ -12,11 +12,10 @@ from joserfc.jws import CompactSignature, JWSRegistry
 
 from app.ledger.errors import AuthenticationError
 from app.ledger.names import ACTOR_LENGTH
-from app.service.auth.oidc.config import OidcConfig
+from app.service.auth.oidc.config import ACTOR_PREFIX, OidcConfig
+from app.service.auth.oidc.errors import TokenRefusedError
 from app.service.auth.oidc.jwks import JwksCache, SigningKey
 from app.service.json_values import read_object
-
-ACTOR_PREFIX: Final = "oidc:"
 
 LEEWAY_SECONDS: Final = 60
 """Tolerated clock difference for tokens that are not valid yet."""
@@ -64,14 +63,6 @@ class TokenTerms(Protocol):
     @property
     def audience(self) -> str:
         """The audience of this service."""
-
-
-class TokenRefusedError(AuthenticationError):
-    """Refusal of a token that the provider signed; the audit log has the reason."""
-
-    def __init__(self, why: str, detail: str) -> None:
-        super().__init__(detail)
-        self.why = why
 
 
 def verify_token(token: str, provider: JwksCache, types: frozenset[str]) -> tuple[Mapping[str, object], str]:

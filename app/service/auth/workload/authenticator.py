@@ -18,8 +18,8 @@ from app.service.auth.authentication import WORKLOAD_PREFIX, FailedAttempt, Fail
 from app.service.auth.circuit_breaker import CircuitBreakers
 from app.service.auth.homes import Home, find_home, find_scope
 from app.service.auth.oidc import tokens
+from app.service.auth.oidc.errors import TokenRefusedError
 from app.service.auth.oidc.jwks import JwksCache
-from app.service.auth.oidc.tokens import TokenRefusedError
 from app.service.auth.workload.config import WorkloadIssuer, WorkloadRule
 
 UNKNOWN_ISSUER: Final = "unknown"
