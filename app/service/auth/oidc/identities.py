@@ -16,7 +16,7 @@ from app.service.auth.authentication import FailedAttempt, FailedAttemptLog, Pri
 from app.service.auth.circuit_breaker import CircuitBreakers
 from app.service.auth.homes import Home, find_home, find_scope
 from app.service.auth.oidc import tokens
-from app.service.auth.oidc.config import OidcConfig, RoleMapping, granted
+from app.service.auth.oidc.config import ACTOR_PREFIX, OidcConfig, RoleMapping, granted
 from app.service.auth.oidc.errors import TokenRefusedError
 from app.service.auth.oidc.jwks import JwksCache, fetch_key_set
 
@@ -107,7 +107,7 @@ class OidcAuthenticator:
             _logger.warning("A %s could not be noted (%s): %s", action, why, error_summary(failure))
             return
         if home is not None:
-            subject = tokens.actor(self._terms, claims) or tokens.ACTOR_PREFIX
+            subject = tokens.actor(self._terms, claims) or ACTOR_PREFIX
             tried = FailedAttempt(action, home.organisation_id, subject, {"issuer": self._terms.issuer})
             self._failures.note(self._breakers[home.placement].db, tried, why, request_id)
 
