@@ -16,7 +16,7 @@ from http import HTTPStatus
 from pathlib import Path
 
 from benchmarks.databases import postgresql
-from benchmarks.servers import Server, budget, different_events, ledger, steps_path
+from benchmarks.servers import Server, budget, compile_sources, different_events, ledger, steps_path
 from benchmarks.throughput import STEP
 
 CALLERS = 8
@@ -59,6 +59,8 @@ def use(server: Server, case: str, runs: int, steps: int) -> None:
 
 def main(runs: int = 1000, steps: int = 5) -> None:
     """Print the table."""
+    compile_sources()
+    os.environ["MALLOC_ARENA_MAX"] = "1"  # as in the image
     print(f"one worker, {runs:,} active runs of different events, {steps} steps each")
     print(f"{'':22} {'start':>12} {'empty':>8} {'with runs':>10} {'peak':>8}")
     with databases(("charged", "reserved")) as urls:

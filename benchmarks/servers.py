@@ -10,6 +10,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
+from compileall import compile_dir
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,6 +20,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import httpx2
+
+import app
 
 MLFLOW = "MLFLOW"
 """Environment variable with MLflow's executable, which is no dependency of this project."""
@@ -146,13 +149,18 @@ def serving(command: list[str], environment: dict[str, str], ready: str) -> Iter
             process.wait()
 
 
+def compile_sources() -> None:
+    """Compile the service as its installation does: else each start would, where Python may not write bytecode."""
+    compile_dir(Path(app.__file__).parent, quiet=1)
+
+
 def _await(client: httpx2.Client, ready: str, process: "subprocess.Popen[bytes]") -> None:
     until = time.monotonic() + 60
     while time.monotonic() < until:
         try:
             client.get(ready)
         except httpx2.TransportError:
-            time.sleep(0.05)
+            time.sleep(0.01)
         else:
             return
         assert process.poll() is None, "the server did not start"
