@@ -92,6 +92,7 @@ CASES = (
         "return citus and sqlstate not in RACES_LOST",
         "return False",
         ("tests/persistence/test_citus.py",),
+        "citus",
     ),
     Mutation(
         "rows that Citus does not write are not noticed",
@@ -99,6 +100,7 @@ CASES = (
         "return _FromArrays(_required(str(statement.compile(dialect=dialect)), names[place]), self._writers, place)",
         "return _FromArrays(str(statement.compile(dialect=dialect)), self._writers, place)",
         ("tests/persistence/test_citus.py",),
+        "citus",
     ),
     Mutation(
         "a dead worker of Citus stops the upkeep of all",
@@ -106,6 +108,28 @@ CASES = (
         "        if not distributed:\n            raise\n",
         "        raise\n",
         ("tests/service/test_due_work.py",),
+    ),
+    Mutation(
+        "commits of a service checkpoint the log themselves",
+        "app/persistence/sqlite_writer.py",
+        "                self._checkpoints = False\n",
+        "",
+        ("tests/persistence/test_wal.py",),
+    ),
+    Mutation(
+        "a long log is never started anew",
+        "app/persistence/wal.py",
+        '            return _run(connection, "RESTART")\n',
+        '            return _run(connection, "PASSIVE")\n',
+        ("tests/persistence/test_wal.py",),
+    ),
+    Mutation(
+        "deliveries of an organisation are claimed while it moves",
+        "app/persistence/repositories/alerts.py",
+        "            owner_stays(deliveries),\n",
+        "",
+        ("tests/service/test_organisation_moves.py",),
+        "background and sqlite",
     ),
     Mutation(
         "a migration that a service deadlocks with is not run again",

@@ -125,6 +125,30 @@ def test_a_reader_keeps_what_it_sees_and_the_log_ends_after_it(database: Databas
     assert count_rows(database) == 610
 
 
+def test_a_long_log_waits_for_readers_that_are_about_to_end(
+    database: Database, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wal, "_PATIENCE_SECONDS", 30)
+    database.checkpoint_wal()
+    write_pages(database, 300)
+    reading = threading.Event()
+
+    def read() -> None:
+        with database.read(ALL_TENANTS) as tx:
+            tx.execute(select(PAGES)).all()
+            reading.set()
+            time.sleep(0.3)
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    assert reading.wait(30)
+    database.checkpoint_wal()
+    length = log_length(path)
+    write_pages(database, 10)
+    reader.join()
+    assert log_length(path) == length
+
+
 def test_writers_go_on_while_the_log_is_copied(database: Database, path: Path) -> None:
     database.checkpoint_wal()
     writer = threading.Thread(target=write_pages, args=(database, 1000))
