@@ -1,7 +1,7 @@
 """Checkpoints of a SQLite file's write-ahead log, beside the commits of the process (https://www.sqlite.org/wal.html).
 
-SQLite itself copies a long log into the file during a commit. Whoever waits for that commit would wait for the copy,
-too, and after a long read transaction, which holds it up, that is as long as the log has become.
+SQLite itself copies a long log into the file during a commit, and the request of that commit waits for the copy. A long
+read transaction holds checkpoints up: after it the log is as long as it has become meanwhile.
 """
 
 import sqlite3
