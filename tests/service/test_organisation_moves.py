@@ -109,6 +109,7 @@ def test_all_of_it_is_moved_and_nothing_else(
     placed: PlacedService, monkeypatch: pytest.MonkeyPatch, batch: int
 ) -> None:
     monkeypatch.setattr(row_copies, "BATCH", batch)
+    monkeypatch.setattr(row_copies, "DELETED", batch)
     monkeypatch.setattr(moves, "BATCH", batch)
     take_a_step(placed.clinic)
     owner, clinic = _owner(placed), _owner(placed, "clinic")
