@@ -32,9 +32,12 @@ _PAGE_SIZE: Final = "page_size = 2048"
 """Bytes, of a new file. A step changes one row in each of several pages, and the log gets whole pages: with the usual
 4,096 bytes it is almost twice as long, and no time is saved by that."""
 
-_CHECKPOINT: Final = "wal_autocheckpoint = 16000"
-"""Pages of the log, 32 MB, between the checkpoints of commits: hot rows are rewritten many times in that time. In a
-service `wal.checkpoint` takes their place."""
+LONG_PAGES: Final = 16_000
+"""Pages, 32 MB, of a long log. It is copied into the file and started anew: hot pages are copied once for many commits,
+and the log's file is written over."""
+
+_CHECKPOINT: Final = f"wal_autocheckpoint = {LONG_PAGES}"
+"""Commits checkpoint a long log. In a service `wal.checkpoint` takes their place."""
 
 _NO_CHECKPOINT: Final = "wal_autocheckpoint = 0"
 

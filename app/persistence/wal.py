@@ -14,10 +14,6 @@ from sqlalchemy import Connection, Engine
 
 from app.persistence import sqlite
 
-LONG_PAGES: Final = 16_000
-"""Pages, 32 MB, of a log that is started anew: its file is written over, and hot pages are copied once for many
-commits."""
-
 _FEW_PAGES: Final = 1_000
 """Pages that are copied within some milliseconds, while writers wait."""
 
@@ -56,7 +52,7 @@ def checkpoint(engine: Engine, turn: threading.Lock) -> WalState:
                 break
         else:
             return state  # a long read transaction needs the rest
-        if state.pages < LONG_PAGES:
+        if state.pages < sqlite.LONG_PAGES:
             return state
         with turn:
             return _run(connection, "RESTART")

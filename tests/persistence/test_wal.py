@@ -22,7 +22,7 @@ PAGES = Table("pages", MetaData(), Column("id", Integer, primary_key=True), Colu
 @pytest.fixture(autouse=True)
 def short_logs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Call a log of 200 pages long, here and in commits."""
-    monkeypatch.setattr(wal, "LONG_PAGES", 200)
+    monkeypatch.setattr(sqlite, "LONG_PAGES", 200)
     monkeypatch.setattr(wal, "_FEW_PAGES", 50)
     monkeypatch.setattr(sqlite, "_CHECKPOINT", "wal_autocheckpoint = 200")
 
