@@ -24,9 +24,8 @@ from app.demo.training import TrainingResult, load_patients
 from epsilon_ledger import BudgetExceededError, RunHistory, RunHistoryPoint, RunState, StepAuthorization
 from tests import fork_server
 from tests.demo.forked import PROGRAM
+from tests.docs.markdown import ROOT, fences
 from tests.fork_server import ForkedProcess, service_server
-
-ROOT = Path(__file__).parents[2]
 
 DEMO = ("tests.demo.forked", "demo", "--json")
 """`epsilon-ledger demo --json`, but for the time that its seven processes take to start."""
@@ -67,8 +66,8 @@ def test_a_person_sees_a_training_stopped_at_its_budget(folder: Path, environmen
     assert re.search(r"\d+ steps released, epsilon 0\.\d+ of 2", answer)
     assert "The refusal in full: step" in answer
     shown = " ".join(re.sub(r"\brun_\w+", "run_…", answer).split())
-    [promised] = re.findall(r"```text\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
-    lines = [" ".join(line.split()) for line in promised.splitlines() if line.strip()]
+    [promised] = [each for each in fences((ROOT / "README.md").read_text()) if each.language == "text"]
+    lines = [" ".join(line.split()) for line in promised.text.splitlines() if line.strip()]
     assert [line for line in lines if line not in shown] == []
     # What it left behind can be proven again.
     (left,) = folder.iterdir()

@@ -17,18 +17,24 @@ def add_organisation(tx: Connection, organisation_id: str, name: str, now: datet
     tx.execute(insert(organisations).values(id=organisation_id, name=name, created_at=now))
 
 
-HERE: Final = organisations.c.move_state.is_(None) | (organisations.c.move_state == str(MoveState.LEAVING))
+_STAYING: Final = organisations.c.move_state.is_(None)
+
+HERE: Final = _STAYING | (organisations.c.move_state == str(MoveState.LEAVING))
 """Organisations that are on this database: not those that arrive, or have left."""
 
 
 def owner_is_here(table: Table) -> ColumnElement[bool]:
     """Build the condition that the organisation of a row is on this database."""
-    return exists().where(organisations.c.id == table.c.organisation_id, HERE)
+    return _owner_is(table, HERE)
 
 
 def owner_stays(table: Table) -> ColumnElement[bool]:
     """Build the condition that the organisation of a row is not being moved: its rows may be changed."""
-    return exists().where(organisations.c.id == table.c.organisation_id, organisations.c.move_state.is_(None))
+    return _owner_is(table, _STAYING)
+
+
+def _owner_is(table: Table, condition: ColumnElement[bool]) -> ColumnElement[bool]:
+    return exists().where(organisations.c.id == table.c.organisation_id, condition)
 
 
 def find_organisation(tx: Connection, id_or_name: str) -> str | None:
