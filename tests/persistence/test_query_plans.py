@@ -1,12 +1,11 @@
 """How the databases find what is asked for often: by a range of an index, and without sorting what is not on a page."""
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime
-from typing import Any
 
 import pytest
-from sqlalchemy import Connection, event, select, text
+from sqlalchemy import Connection, event, text
 
 from app.ledger.audit import AuditFilter
 from app.ledger.decisions import DecisionCursor, DecisionFilter, DecisionOutcome
@@ -21,11 +20,10 @@ from app.persistence.repositories import (
     idempotent_responses,
     periodic_queries,
 )
-from app.persistence.tables import runs
 from tests.conftest import Ledger, open_ledger
+from tests.persistence.query_plans import Ask, plans
 
 BY_TIME, NOT_ADMITTED = "ix_decisions_organisation_id_created_at", "ix_decisions_not_admitted"
-Ask = Callable[[Connection, str], object]
 RUNS = "run_000000000000001", "run_000000000000002"
 POPULATION = "pop_000000000000001"
 PLACE = DecisionCursor(datetime(2026, 11, 22, tzinfo=UTC), RUNS[0], 5)
@@ -46,25 +44,8 @@ def opened(tmp_path_factory: pytest.TempPathFactory, module_database_url: str) -
 
 
 def _plan(ledger: Ledger, ask: Ask) -> str:
-    """How something is found; what PostgreSQL may do with tables of three rows only is forbidden it."""
-    asked: list[tuple[str, Any]] = []
-
-    def note(*given: Any) -> None:  # noqa: ANN401 - as SQLAlchemy hands it on
-        asked.append((given[2], given[3]))
-
-    with ledger.database.read(ALL_TENANTS) as tx:
-        organisation = tx.execute(select(runs.c.organisation_id)).scalar_one()
-    with ledger.database.read(organisation) as tx:
-        event.listen(tx, "before_cursor_execute", note)
-        ask(tx, organisation)
-        event.remove(tx, "before_cursor_execute", note)
-        statement, parameters = asked[0]
-        if tx.dialect.name == "postgresql":
-            for way in ("seqscan", "bitmapscan", "hashjoin", "mergejoin", "sort"):
-                tx.execute(text(f"SET LOCAL enable_{way} = off"))
-        explain = "EXPLAIN QUERY PLAN" if tx.dialect.name == "sqlite" else "EXPLAIN (COSTS OFF)"
-        rows = tx.exec_driver_sql(f"{explain} {statement}", parameters).all()
-    return "\n".join(str(row[-1]) for row in rows)
+    """How something is found, by its first statement."""
+    return plans(ledger, ask)[0]
 
 
 SOME_ROWS: dict[str, tuple[Ask, str]] = {

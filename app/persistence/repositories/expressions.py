@@ -14,6 +14,7 @@ from sqlalchemy import (
     FromClause,
     Integer,
     Row,
+    ScalarSelect,
     Select,
     String,
     Table,
@@ -35,7 +36,7 @@ from sqlalchemy.sql.functions import FunctionElement
 
 from app.ledger import ids
 from app.ledger.pages import Page, PageRequest
-from app.persistence.tables import accounts, decisions, deliveries, proposals, reservations
+from app.persistence.tables import accounts, decisions, deliveries, proposals, reservations, runs
 from app.persistence.tables.base import NumberedId, UtcDateTime
 
 T = TypeVar("T")
@@ -56,6 +57,21 @@ def join_on(table: FromClause, other: FromClause, **columns: str) -> ColumnEleme
     """Build a join within an organisation; `columns` maps columns of `table` to equal ones of `other`."""
     equal = [table.c[name] == other.c[same] for name, same in columns.items()]
     return and_(table.c.organisation_id == other.c.organisation_id, *equal)
+
+
+def of_last_decision(column: Column[Any]) -> ScalarSelect[Any]:
+    """Select a column of the last decision of a row of `runs`; None: it has none.
+
+    PostgreSQL's row-level security allows no arithmetic in a search of an index. To ask for the position
+    `decision_count - 1` would read all decisions of the run.
+    """
+    before = join_on(decisions, runs, run_id="account_id") & (decisions.c.position < runs.c.decision_count)
+    return newest_of(select(column).where(before).correlate(runs), decisions)
+
+
+def newest_of(entries: Select[Any], chain: Table) -> ScalarSelect[Any]:
+    """Select a value of the entry with the highest position; None: there is none."""
+    return entries.order_by(chain.c.position.desc()).limit(literal_column("1")).scalar_subquery()
 
 
 def owned_by(table: FromClause, organisation_id: str | None, **values: object) -> ColumnElement[bool]:

@@ -4,7 +4,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import ColumnElement, Connection, Subquery, Table, exists, func, or_, select
+from sqlalchemy import ColumnElement, Connection, Subquery, Table, case, exists, func, select
 
 from app.ledger.alerts import AlertType
 from app.ledger.runs import TERMINAL, RunStatus
@@ -14,6 +14,8 @@ from app.persistence.repositories.expressions import (
     WAITING,
     columns_of,
     join_on,
+    newest_of,
+    of_last_decision,
     owned_by_any,
     seconds,
 )
@@ -106,48 +108,47 @@ def signing(tx: Connection) -> Signing:
     signed = _newest_checkpoints()
     owner = audit_entries.c.organisation_id
     act = (
-        select(func.min(audit_entries.c.created_at))
+        select(func.min(_created_at(audit_entries, signed.c.audit_length, owner == organisations.c.id)))
         .select_from(organisations)
         .outerjoin(signed, signed.c.organisation_id == organisations.c.id)
-        .join(
-            audit_entries,
-            (owner == organisations.c.id) & (audit_entries.c.position == func.coalesce(signed.c.audit_length, 0)),
-        )
     )
-    anchored = func.coalesce(run_anchors.c.decision_count, 0)
+    anchored, of_run = run_anchors.c.decision_count, join_on(decisions, runs, run_id="account_id")
     decision = (
-        select(func.min(decisions.c.created_at))
+        select(func.min(_created_at(decisions, anchored, of_run)))
         .select_from(runs)
         .outerjoin(run_anchors, join_on(run_anchors, runs, run_id="account_id"))
-        .join(decisions, join_on(decisions, runs, run_id="account_id") & (decisions.c.position == anchored))
-        .where(runs.c.decision_count > anchored)
+        .where(runs.c.decision_count > func.coalesce(anchored, 0))
     )
     moments = [tx.execute(each).scalar() for each in (act, decision)]
     latest = tx.execute(select(func.max(checkpoints.c.created_at))).scalar()
     return Signing(latest, min((moment for moment in moments if moment is not None), default=None))
 
 
+def _created_at(chain: Table, length: ColumnElement[int], here: ColumnElement[bool]) -> ColumnElement[datetime]:
+    """Select when the entry after the first `length` of a chain was created; None: after none.
+
+    Columns are compared as they are, as in `of_last_decision`.
+    """
+    at = select(chain.c.created_at).where(here)
+    first, later = at.where(chain.c.position == 0), at.where(chain.c.position == length)
+    return case((length.is_(None), first.scalar_subquery()), else_=later.scalar_subquery())
+
+
 def heads(tx: Connection) -> Heads:
     """Compare the heads of live chains with runs and checkpoints."""
-    last = join_on(decisions, runs, run_id="account_id") & (decisions.c.position == runs.c.decision_count - 1)
     begun = (runs.c.decision_count > 0) & runs.c.status.not_in(sorted(map(str, TERMINAL)))
-    wrong = (
-        select(func.count())
-        .select_from(runs)
-        .outerjoin(decisions, last)
-        .where(begun, or_(decisions.c.entry_hash.is_(None), decisions.c.entry_hash != runs.c.chain_head))
-    )
+    wrong_run = begun & of_last_decision(decisions.c.entry_hash).is_distinct_from(runs.c.chain_head)
     newest = _newest_checkpoints()
+    before = join_on(audit_entries, newest) & (audit_entries.c.position < newest.c.audit_length)
+    signed = newest_of(select(audit_entries.c.entry_hash).where(before), audit_entries)
+    wrong_head = signed.is_distinct_from(checkpoints.c.audit_head)
     forked = (
         select(func.count())
         .select_from(newest)
         .join(checkpoints, join_on(checkpoints, newest, audit_length="audit_length"))
-        .outerjoin(
-            audit_entries, join_on(audit_entries, newest) & (audit_entries.c.position == newest.c.audit_length - 1)
-        )
-        .where(or_(audit_entries.c.entry_hash.is_(None), audit_entries.c.entry_hash != checkpoints.c.audit_head))
+        .where(wrong_head)
     )
-    return Heads(_count(tx, runs, begun), tx.execute(wrong).scalar_one(), tx.execute(forked).scalar_one())
+    return Heads(_count(tx, runs, begun), _count(tx, runs, wrong_run), tx.execute(forked).scalar_one())
 
 
 def _newest_checkpoints() -> Subquery:
@@ -191,12 +192,11 @@ def silent_runs(
     Only those of some organisations, None: of all. A renewal keeps a reservation active, and a run with one is left to
     its lease. The trainer of a run whose plan waits has nothing to say. The result has organisation and run ids.
     """
-    last = join_on(decisions, runs, run_id="account_id") & (decisions.c.position == runs.c.decision_count - 1)
+    last_sign = func.coalesce(of_last_decision(decisions.c.created_at), accounts.c.updated_at)
     waits = exists().where(join_on(reservations, runs, run_id="account_id"), WAITING)
     found = (
         select(runs.c.organisation_id, runs.c.account_id)
         .join(accounts, join_on(accounts, runs, id="account_id"))
-        .outerjoin(decisions, last)
         .where(
             owned_by_any(runs, among),
             runs.c.status == str(RunStatus.ACTIVE),
@@ -204,7 +204,7 @@ def silent_runs(
             ~waits,
             accounts.c.updated_at < before,
             accounts.c.quarantine_reason.is_(None),
-            or_(decisions.c.created_at.is_(None), decisions.c.created_at < before),
+            last_sign < before,
         )
         .limit(limit)
     )

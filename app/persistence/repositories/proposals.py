@@ -9,7 +9,15 @@ from app.ledger.pages import Page, PageRequest
 from app.ledger.policies import ORGANISATION
 from app.ledger.proposals import Proposal, ProposalFilter, ProposalKind, ProposalStatus, Unapproved
 from app.ledger.runs import RunStatus
-from app.persistence.repositories.expressions import OPEN, RecordTable, join_on, matches, owned_by, values_of
+from app.persistence.repositories.expressions import (
+    OPEN,
+    RecordTable,
+    join_on,
+    matches,
+    of_last_decision,
+    owned_by,
+    values_of,
+)
 from app.persistence.repositories.locks import descendant_ids, within
 from app.persistence.tables import account_ancestors, accounts, decisions, proposals, run_budgets, runs
 
@@ -97,7 +105,7 @@ def open_subjects(
 
 
 _BUDGET: Final = accounts.alias("budget")
-_LAST_READ: Final = case((runs.c.decision_count == 0, 0.0), else_=decisions.c.epsilon)
+_LAST_READ: Final = case((runs.c.decision_count == 0, 0.0), else_=of_last_decision(decisions.c.epsilon))
 
 
 def find_unapproved(tx: Connection, organisation_id: str, account_id: str) -> list[Unapproved]:
@@ -123,10 +131,6 @@ def find_unapproved(tx: Connection, organisation_id: str, account_id: str) -> li
             case((accounts.c.epsilon_limit.is_not(None) & (accounts.c.limit_revision == 0), _LAST_READ)),
         )
         .join(runs, join_on(runs, accounts, account_id="id"))
-        .outerjoin(
-            decisions,
-            join_on(decisions, runs, run_id="account_id") & (decisions.c.position == runs.c.decision_count - 1),
-        )
         .where(
             accounts.c.organisation_id == organisation_id,
             accounts.c.id.in_(descendant_ids(organisation_id, account_id)),

@@ -23,6 +23,7 @@ from app.persistence.repositories.expressions import (
     in_period,
     join_on,
     matches,
+    of_last_decision,
     owned_by,
     read_page,
     read_sorted_page,
@@ -34,18 +35,16 @@ from app.persistence.tables import account_metadata, accounts, attempts, decisio
 RunChange = tuple[str, Run, Run]
 """The organisation's id, and a run before and after a change."""
 
-_LAST: Final = join_on(decisions, runs, run_id="account_id") & (decisions.c.position == runs.c.decision_count - 1)
 _RUNS = (
     select(
         runs,
         attempts.c.first_step.label("attempt_first_step"),
         dp_events.c.canonical_json,
-        decisions.c.created_at.label("last_decided_at"),
-        decisions.c.actor.label("last_actor"),
+        of_last_decision(decisions.c.created_at).label("last_decided_at"),
+        of_last_decision(decisions.c.actor).label("last_actor"),
     )
     .join(attempts, join_on(attempts, runs, run_id="account_id", attempt="attempt"))
     .outerjoin(dp_events, join_on(dp_events, runs, fingerprint="event_fingerprint"))
-    .outerjoin(decisions, _LAST)
 )
 
 # Hot-path statements are built once: building one costs as much as executing it.
