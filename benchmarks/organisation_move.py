@@ -1,12 +1,14 @@
 """Cost of moving an organisation: `python -m benchmarks.organisation_move [--decisions 1000000] [--postgresql]`.
 
 Fills an organisation with decisions of one step each over HTTP, and moves it to another placement by the command, while
-an organisation beside it takes steps on the database that it leaves: how long do those wait? A million decisions take
-some minutes.
+an organisation beside it takes steps on the database that it leaves: how long do those wait? The machine itself makes
+a step wait now and then. So the same steps are taken before, alone and beside a process that only keeps a processor
+busy (`--before`: seconds of each). A million decisions take some minutes.
 """
 
 import argparse
 import json
+import math
 import os
 import subprocess
 import sys
@@ -19,8 +21,10 @@ from benchmarks.load import loaded, request
 from benchmarks.servers import EVENT, Server, budget, ledger_of_two, steps_path
 
 CONNECTIONS = 64
-BEFORE = 1000
-"""Steps of the other organisation before the move, to compare with."""
+CONTROLS = {"alone": "import time; time.sleep(86400)", "beside a busy process": "while True: pass"}
+"""What runs beside the steps before the move."""
+LONG = 100.0
+"""Milliseconds that no step may wait for a move."""
 
 
 def fill(server: Server, decisions: int) -> None:
@@ -38,7 +42,21 @@ def fill(server: Server, decisions: int) -> None:
     print(file=sys.stderr)
 
 
-def main(decisions: int, *, on_postgresql: bool) -> None:
+def beside(process: subprocess.Popen[str], others: Server, steps: str, seconds: float = math.inf) -> list[float]:
+    """Take steps of the other organisation until a process ends, or for some seconds; return their milliseconds."""
+    taken, end = [], time.monotonic() + seconds
+    while process.poll() is None and time.monotonic() < end:
+        taken.append(others.timed("POST", steps, {"count": 1}))
+    return taken
+
+
+def running(*command: str, database: str) -> subprocess.Popen[str]:
+    """Start a command of Python on a database."""
+    environment = os.environ | {"EPSILON_LEDGER_DATABASE_URL": database}
+    return subprocess.Popen([sys.executable, *command], env=environment, stdout=subprocess.PIPE, text=True)
+
+
+def main(decisions: int, before: float, *, on_postgresql: bool) -> None:
     """Print the figures."""
     with databases("from", "to", on_postgresql=on_postgresql) as (old, new):
         os.environ["EPSILON_LEDGER_PLACEMENTS"] = json.dumps({"second": new})
@@ -46,14 +64,14 @@ def main(decisions: int, *, on_postgresql: bool) -> None:
             fill(server, decisions)
             budget(others, "q")
             steps = steps_path(others, "q/b")
-            before = [others.timed("POST", steps, {"count": 1}) for _ in range(BEFORE)]
+            found = {}
+            for name, program in CONTROLS.items():
+                with running("-c", program, database=old) as process:
+                    found[name] = beside(process, others, steps, before)
+                    process.kill()
             start = time.monotonic()
-            command = [sys.executable, "-m", "app", "org", "move", "bench", "--to", "second", "--json"]
-            environment = os.environ | {"EPSILON_LEDGER_DATABASE_URL": old}
-            move = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
-            meanwhile = []
-            while move.poll() is None:
-                meanwhile.append(others.timed("POST", steps, {"count": 1}))
+            move = running("-m", "app", "org", "move", "bench", "--to", "second", "--json", database=old)
+            found["beside the move"] = beside(move, others, steps)
             taken = time.monotonic() - start
             assert move.returncode == 0
             assert move.stdout is not None
@@ -61,18 +79,20 @@ def main(decisions: int, *, on_postgresql: bool) -> None:
     rows = moved["rows"]
     print(f"{rows['decisions']:,} decisions, {sum(rows.values()):,} rows, {old.partition(':')[0]}")
     print(f"stopped {moved['stopped_seconds']:.1f} s; until the old rows were deleted {taken:.1f} s")
-    for name, found in (("before", before), ("meanwhile", meanwhile)):
-        ordered = sorted(found)
+    for name, waits in found.items():
+        ordered = sorted(waits)
         print(
             f"{len(ordered):,} steps of another organisation {name}: median {median(ordered):.2f} ms, "
-            f"p99 {ordered[-len(ordered) // 100]:.2f}, slowest {ordered[-1]:.1f}"
+            f"p99 {ordered[-len(ordered) // 100]:.2f}, slowest {', '.join(f'{each:.0f}' for each in ordered[-5:])}; "
+            f"{sum(each > LONG for each in ordered)} longer than {LONG:.0f} ms"
         )
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--decisions", type=int, default=1_000_000)
+    parser.add_argument("--before", type=float, default=60)
     parser.add_argument("--postgresql", action="store_true")
     given = parser.parse_args()
     with suppress(KeyboardInterrupt):
-        main(given.decisions, on_postgresql=given.postgresql)
+        main(given.decisions, given.before, on_postgresql=given.postgresql)
