@@ -59,14 +59,18 @@ def join_on(table: FromClause, other: FromClause, **columns: str) -> ColumnEleme
     return and_(table.c.organisation_id == other.c.organisation_id, *equal)
 
 
-def of_last_decision(column: Column[Any]) -> ScalarSelect[Any]:
+def of_last_decision(column: Column[Any], *owned: ColumnElement[bool]) -> ScalarSelect[Any]:
     """Select a column of the last decision of a row of `runs`; None: it has none.
 
     PostgreSQL's row-level security allows no arithmetic in a search of an index. To ask for the position
     `decision_count - 1` would read all decisions of the run.
+
+    Args:
+        column: of `decisions`.
+        owned: conditions on the organisation of decisions; without those of the statement, Citus asks all workers.
     """
     before = join_on(decisions, runs, run_id="account_id") & (decisions.c.position < runs.c.decision_count)
-    return newest_of(select(column).where(before).correlate(runs), decisions)
+    return newest_of(select(column).where(before, *owned).correlate(runs), decisions)
 
 
 def newest_of(entries: Select[Any], chain: Table) -> ScalarSelect[Any]:

@@ -192,7 +192,7 @@ def silent_runs(
     Only those of some organisations, None: of all. A renewal keeps a reservation active, and a run with one is left to
     its lease. The trainer of a run whose plan waits has nothing to say. The result has organisation and run ids.
     """
-    last_sign = func.coalesce(of_last_decision(decisions.c.created_at), accounts.c.updated_at)
+    decided_at = of_last_decision(decisions.c.created_at, owned_by_any(decisions, among))
     waits = exists().where(join_on(reservations, runs, run_id="account_id"), WAITING)
     found = (
         select(runs.c.organisation_id, runs.c.account_id)
@@ -204,7 +204,7 @@ def silent_runs(
             ~waits,
             accounts.c.updated_at < before,
             accounts.c.quarantine_reason.is_(None),
-            last_sign < before,
+            func.coalesce(decided_at, accounts.c.updated_at) < before,
         )
         .limit(limit)
     )

@@ -105,7 +105,6 @@ def open_subjects(
 
 
 _BUDGET: Final = accounts.alias("budget")
-_LAST_READ: Final = case((runs.c.decision_count == 0, 0.0), else_=of_last_decision(decisions.c.epsilon))
 
 
 def find_unapproved(tx: Connection, organisation_id: str, account_id: str) -> list[Unapproved]:
@@ -122,13 +121,15 @@ def find_unapproved(tx: Connection, organisation_id: str, account_id: str) -> li
         )
         .exists()
     )
+    last_read = of_last_decision(decisions.c.epsilon, owned_by(decisions, organisation_id))
+    spent = case((runs.c.decision_count == 0, 0.0), else_=last_read)
     found = (
         select(
             accounts.c.id,
             runs.c.status,
             func.coalesce(accounts.c.epsilon_limit, _of_budgets(organisation_id, func.max(_BUDGET.c.epsilon_limit))),
             func.coalesce(accounts.c.delta_limit, _of_budgets(organisation_id, func.min(_BUDGET.c.delta_limit))),
-            case((accounts.c.epsilon_limit.is_not(None) & (accounts.c.limit_revision == 0), _LAST_READ)),
+            case((accounts.c.epsilon_limit.is_not(None) & (accounts.c.limit_revision == 0), spent)),
         )
         .join(runs, join_on(runs, accounts, account_id="id"))
         .where(

@@ -35,13 +35,14 @@ from app.persistence.tables import account_metadata, accounts, attempts, decisio
 RunChange = tuple[str, Run, Run]
 """The organisation's id, and a run before and after a change."""
 
+_OWNED: Final = decisions.c.organisation_id == bindparam("of_organisation")
 _RUNS = (
     select(
         runs,
         attempts.c.first_step.label("attempt_first_step"),
         dp_events.c.canonical_json,
-        of_last_decision(decisions.c.created_at).label("last_decided_at"),
-        of_last_decision(decisions.c.actor).label("last_actor"),
+        of_last_decision(decisions.c.created_at, _OWNED).label("last_decided_at"),
+        of_last_decision(decisions.c.actor, _OWNED).label("last_actor"),
     )
     .join(attempts, join_on(attempts, runs, run_id="account_id", attempt="attempt"))
     .outerjoin(dp_events, join_on(dp_events, runs, fingerprint="event_fingerprint"))
