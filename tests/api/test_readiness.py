@@ -74,11 +74,20 @@ def test_a_chain_that_does_not_end_with_its_last_decision_is_told(alone: SeededL
     }
 
 
-def test_a_history_that_is_not_the_one_that_was_signed_is_told(alone: SeededLedger) -> None:
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "UPDATE audit_entries SET entry_hash = zeroblob(32)",
+        "UPDATE checkpoints SET audit_head = zeroblob(32)",
+        "UPDATE checkpoints SET audit_length = audit_length + 1",
+        "DELETE FROM audit_entries",
+    ],
+)
+def test_a_history_that_is_not_the_one_that_was_signed_is_told(alone: SeededLedger, damage: str) -> None:
     assert alone.ledger.post("/v1/checkpoints", None, "auditor").status_code == 201
     assert _ready(alone) == {"status": "ok"}
     with tampering(alone.ledger.database) as tx:
-        tx.exec_driver_sql("UPDATE audit_entries SET entry_hash = zeroblob(32)")
+        tx.exec_driver_sql(damage)
     why = "Organisations whose history is not the one that was signed last: 1."
     assert _ready(alone)["integrity_warnings"] == {"default": why}
 

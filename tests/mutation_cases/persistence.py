@@ -199,9 +199,25 @@ CASES = (
     Mutation(
         "a chain that ends with another decision is not noticed",
         "app/persistence/repositories/periodic_queries.py",
-        "decisions.c.entry_hash != runs.c.chain_head",
-        "decisions.c.entry_hash == None",
+        ".is_distinct_from(runs.c.chain_head)",
+        ".is_(None)",
         ("tests/api/test_readiness.py",),
+    ),
+    Mutation(
+        "to read a run, PostgreSQL reads all its decisions",
+        "app/persistence/repositories/expressions.py",
+        "(decisions.c.position < runs.c.decision_count)",
+        "(decisions.c.position == runs.c.decision_count - 1)",
+        ("tests/persistence/test_chain_positions.py",),
+        "postgresql",
+    ),
+    Mutation(
+        "to sample decisions, PostgreSQL reads all of them",
+        "app/persistence/repositories/usage_history.py",
+        '.cte("places")\n        .prefix_with("MATERIALIZED")',
+        '.subquery("places")',
+        ("tests/persistence/test_chain_positions.py",),
+        "postgresql",
     ),
     Mutation(
         "a role's row_security = off refuses every step",

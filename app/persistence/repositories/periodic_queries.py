@@ -3,8 +3,21 @@
 from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Subquery, Table, case, exists, func, select
+from sqlalchemy import (
+    Column,
+    ColumnElement,
+    Connection,
+    ScalarSelect,
+    Subquery,
+    Table,
+    case,
+    exists,
+    func,
+    or_,
+    select,
+)
 
 from app.ledger.alerts import AlertType
 from app.ledger.runs import TERMINAL, RunStatus
@@ -137,11 +150,16 @@ def _created_at(chain: Table, length: ColumnElement[int], here: ColumnElement[bo
 def heads(tx: Connection) -> Heads:
     """Compare the heads of live chains with runs and checkpoints."""
     begun = (runs.c.decision_count > 0) & runs.c.status.not_in(sorted(map(str, TERMINAL)))
-    wrong_run = begun & of_last_decision(decisions.c.entry_hash).is_distinct_from(runs.c.chain_head)
+    wrong_run = begun & or_(
+        (of_last_decision(decisions.c.position) + 1).is_distinct_from(runs.c.decision_count),
+        of_last_decision(decisions.c.entry_hash).is_distinct_from(runs.c.chain_head),
+    )
     newest = _newest_checkpoints()
     before = join_on(audit_entries, newest) & (audit_entries.c.position < newest.c.audit_length)
-    signed = newest_of(select(audit_entries.c.entry_hash).where(before), audit_entries)
-    wrong_head = signed.is_distinct_from(checkpoints.c.audit_head)
+    wrong_head = or_(
+        (_newest_entry(audit_entries.c.position, before) + 1).is_distinct_from(newest.c.audit_length),
+        _newest_entry(audit_entries.c.entry_hash, before).is_distinct_from(checkpoints.c.audit_head),
+    )
     forked = (
         select(func.count())
         .select_from(newest)
@@ -149,6 +167,11 @@ def heads(tx: Connection) -> Heads:
         .where(wrong_head)
     )
     return Heads(_count(tx, runs, begun), _count(tx, runs, wrong_run), tx.execute(forked).scalar_one())
+
+
+def _newest_entry(column: Column[Any], here: ColumnElement[bool]) -> ScalarSelect[Any]:
+    """Select a column of the newest of some entries of the audit log."""
+    return newest_of(select(column).where(here), audit_entries)
 
 
 def _newest_checkpoints() -> Subquery:
