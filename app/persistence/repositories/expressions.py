@@ -70,12 +70,13 @@ def of_last_decision(column: Column[Any], *owned: ColumnElement[bool]) -> Scalar
         owned: conditions on the organisation of decisions; without those of the statement, Citus asks all workers.
     """
     before = join_on(decisions, runs, run_id="account_id") & (decisions.c.position < runs.c.decision_count)
-    return newest_of(select(column).where(before, *owned).correlate(runs), decisions)
+    return newest_of(column, before, *owned).correlate(runs)
 
 
-def newest_of(entries: Select[Any], chain: Table) -> ScalarSelect[Any]:
-    """Select a value of the entry with the highest position; None: there is none."""
-    return entries.order_by(chain.c.position.desc()).limit(literal_column("1")).scalar_subquery()
+def newest_of(column: Column[Any], *conditions: ColumnElement[bool]) -> ScalarSelect[Any]:
+    """Select a column of the entry of a chain with the highest position; None: there is none."""
+    newest = select(column).where(*conditions).order_by(column.table.c.position.desc())
+    return newest.limit(literal_column("1")).scalar_subquery()
 
 
 def owned_by(table: FromClause, organisation_id: str | None, **values: object) -> ColumnElement[bool]:

@@ -3,13 +3,10 @@
 from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 
 from sqlalchemy import (
-    Column,
     ColumnElement,
     Connection,
-    ScalarSelect,
     Subquery,
     Table,
     case,
@@ -138,7 +135,7 @@ def signing(tx: Connection) -> Signing:
 
 
 def _created_at(chain: Table, length: ColumnElement[int], here: ColumnElement[bool]) -> ColumnElement[datetime]:
-    """Select when the entry after the first `length` of a chain was created; None: after none.
+    """Select when the entry after the first `length` of a chain was created; None: there is none.
 
     Columns are compared as they are, as in `of_last_decision`.
     """
@@ -157,8 +154,8 @@ def heads(tx: Connection) -> Heads:
     newest = _newest_checkpoints()
     before = join_on(audit_entries, newest) & (audit_entries.c.position < newest.c.audit_length)
     wrong_head = or_(
-        (_newest_entry(audit_entries.c.position, before) + 1).is_distinct_from(newest.c.audit_length),
-        _newest_entry(audit_entries.c.entry_hash, before).is_distinct_from(checkpoints.c.audit_head),
+        (newest_of(audit_entries.c.position, before) + 1).is_distinct_from(newest.c.audit_length),
+        newest_of(audit_entries.c.entry_hash, before).is_distinct_from(checkpoints.c.audit_head),
     )
     forked = (
         select(func.count())
@@ -167,11 +164,6 @@ def heads(tx: Connection) -> Heads:
         .where(wrong_head)
     )
     return Heads(_count(tx, runs, begun), _count(tx, runs, wrong_run), tx.execute(forked).scalar_one())
-
-
-def _newest_entry(column: Column[Any], here: ColumnElement[bool]) -> ScalarSelect[Any]:
-    """Select a column of the newest of some entries of the audit log."""
-    return newest_of(select(column).where(here), audit_entries)
 
 
 def _newest_checkpoints() -> Subquery:
