@@ -67,8 +67,10 @@ def main(decisions: int, before: float, *, on_postgresql: bool) -> None:
             found = {}
             for name, program in CONTROLS.items():
                 with running("-c", program, database=old) as process:
-                    found[name] = beside(process, others, steps, before)
-                    process.kill()
+                    try:
+                        found[name] = beside(process, others, steps, before)
+                    finally:
+                        process.kill()
             start = time.monotonic()
             move = running("-m", "app", "org", "move", "bench", "--to", "second", "--json", database=old)
             found["beside the move"] = beside(move, others, steps)
