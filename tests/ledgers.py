@@ -23,8 +23,8 @@ from app.persistence.database import ALL_TENANTS, Database
 from app.persistence.repositories import organisations
 from app.persistence.schema import is_current, upgrade
 from app.service.auth import authentication
+from app.service.ed25519 import public_pem
 from app.service.governance.api_keys import create_key
-from app.service.signatures import public_pem
 from app.settings import Settings
 from tests import postgres
 
@@ -108,6 +108,11 @@ def signing_key() -> tuple[Path, Path]:
     """Files with a private key, and with its public key."""
     folder = Path(tempfile.mkdtemp(prefix="signing-"))
     atexit.register(shutil.rmtree, folder)
+    return new_signing_key(folder)
+
+
+def new_signing_key(folder: Path) -> tuple[Path, Path]:
+    """Write another private key and its public key."""
     key = Ed25519PrivateKey.generate()
     private, public = folder / "signing.pem", folder / "public.pem"
     private.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))

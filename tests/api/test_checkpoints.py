@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from sqlalchemy import delete, select, update
 
 from app.ledger.audit import audit_entry_hash, audit_genesis
@@ -14,11 +13,13 @@ from app.ledger.errors import InvalidInputError
 from app.persistence.repositories.audit import all_entries
 from app.persistence.tables import api_keys, audit_entries, checkpoints, decisions, run_anchors, runs
 from app.service.audit.checkpoints import sign_due
-from app.service.signatures import Signer, is_signed_by, signer_of
+from app.service.ed25519 import is_signed_by
+from app.service.signatures import require_signer, signer_of
 from app.service.verification import verify
 from app.service.verification.trusted_checkpoints import TrustedCheckpoint, trusted_checkpoint_of
 from tests.api.conftest import SeededLedger
 from tests.conftest import open_ledger, signing_key
+from tests.ledgers import new_signing_key
 from tests.service.tampering import reseal, tampering
 
 
@@ -58,9 +59,9 @@ def test_where_nothing_has_happened_there_is_no_other_checkpoint(seeded: SeededL
     assert verify(seeded.ledger.database, witnesses=[_witness(first), _witness(second)]).sound
 
 
-def test_another_key_signs_anew_and_the_chain_names_both(seeded: SeededLedger) -> None:
+def test_another_key_signs_anew_and_the_chain_names_both(seeded: SeededLedger, tmp_path: Path) -> None:
     first = _made(seeded)
-    signer = Signer(Ed25519PrivateKey.generate())
+    signer = require_signer(signer_of(str(new_signing_key(tmp_path)[0])))
     database, later = seeded.ledger.database, datetime.now(UTC) + timedelta(hours=2)
     assert sign_due(database, signer, 3600, later) == 2  # the clinic had none
     assert sign_due(database, signer, 3600, later + timedelta(hours=2)) == 0

@@ -9,7 +9,7 @@ from sqlalchemy import event as hooks
 
 from app.ledger.account_records import MOST_EVENTS
 from app.service.auth.authentication import CLI_ACTOR
-from app.service.signatures import is_signed_by
+from app.service.ed25519 import is_signed_by
 from app.service.verification import verify
 from app.service.verification.requests import apply_quarantines
 from tests.api.conftest import SeededLedger

@@ -10,7 +10,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from app.service.signatures import is_signed_by
+from app.service.ed25519 import is_signed_by
 from tests.conftest import SAMPLED, LiveServer, command_line, signing_key
 from tests.docs.markdown import ROOT
 

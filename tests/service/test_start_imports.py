@@ -26,7 +26,7 @@ def loaded() -> set[str]:
     "module",
     [
         "alembic",
-        "cryptography.x509",
+        "cryptography",
         "httpcore2",
         "jinja2",
         "joserfc",

@@ -1,0 +1,60 @@
+"""Keys and signatures of Ed25519. To import `cryptography` takes 25 ms, so this is imported where it is needed."""
+
+import base64
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    PublicFormat,
+    load_pem_private_key,
+    load_pem_public_key,
+)
+
+from app.ledger.audit import canonical
+from app.ledger.errors import InvalidInputError
+
+
+def load_private_key(file: Path, called: str) -> Ed25519PrivateKey:
+    """Load a private key in PEM.
+
+    Raises:
+        InvalidInputError: the file, which the setting `called` names, has no Ed25519 private key.
+    """
+    right = "make one by `openssl genpkey -algorithm ed25519 -out signing.pem`."
+    try:
+        key = load_pem_private_key(file.read_bytes(), password=None)
+    except (OSError, ValueError, TypeError, UnsupportedAlgorithm) as error:
+        raise InvalidInputError(f"{called} names no private key that can be read; {right}") from error
+    if not isinstance(key, Ed25519PrivateKey):
+        raise InvalidInputError(f"{called} names a key that is not Ed25519; {right}")
+    return key
+
+
+def public_pem(key: Ed25519PublicKey) -> str:
+    """Serialize a public key as PEM."""
+    return key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo).decode()
+
+
+def is_signed_by(document: Mapping[str, Any], public_key: bytes) -> bool:
+    """Return whether a document is signed by a PEM public key.
+
+    Raises:
+        InvalidInputError: the key or the document is malformed.
+    """
+    try:
+        key = load_pem_public_key(public_key)
+        value = base64.b64decode(document["signature"]["value"], validate=True)
+        text = canonical(document["payload"]).encode()
+    except (KeyError, TypeError, ValueError, UnsupportedAlgorithm) as error:
+        raise InvalidInputError("This is no signed document, or no public key in PEM.") from error
+    if not isinstance(key, Ed25519PublicKey):
+        raise InvalidInputError("The public key is not Ed25519.")
+    try:
+        key.verify(value, text)
+    except InvalidSignature:
+        return False
+    return True
