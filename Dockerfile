@@ -7,19 +7,19 @@
 # --env EPSILON_LEDGER_DATABASE_URL=postgresql://USER@HOST/DATABASE instead of the volume,
 # and call `epsilon-ledger migrate` first.
 #
-# `make deployments` builds it with buildah, over a stand-in for the base image: Debian 12 with its own Python 3.11.
+# `make deployments` builds it with buildah, over a stand-in for the base image: Debian 13 with its own Python 3.13.
 # The digest is of the index of all architectures; docs/contributing/releases.md says where it is from.
 
 # What the base image has and the service uses: the standard library, compiled, since the file system is read-only later.
-FROM python:3.11-slim-bookworm@sha256:a36c24f9cbdf4fd0f52d67f0823eeac19c2028c637cecc392d97f980d4fec56b AS system
+FROM python:3.13-slim-trixie@sha256:7c61056e61ac89e852de05f3dc6fa51a6dd2181797bceed46aa725dd7cb2cd3b AS system
 # The ids are fixed, so that a volume keeps its owner over new images.
 RUN groupadd --gid 10001 ledger \
     && useradd --uid 10001 --gid ledger --no-create-home --home-dir /data --shell /usr/sbin/nologin ledger \
     && cd "$(python -c 'import sysconfig; print(sysconfig.get_path("stdlib"))')" \
-    && rm -rf ensurepip idlelib lib2to3 tkinter turtledemo site-packages/* /usr/local/bin/pip* /usr/local/include \
+    && rm -rf ensurepip idlelib tkinter turtledemo site-packages/* /usr/local/bin/pip* /usr/local/include \
     && python -m compileall -q --invalidation-mode unchecked-hash .
 
-FROM python:3.11-slim-bookworm@sha256:a36c24f9cbdf4fd0f52d67f0823eeac19c2028c637cecc392d97f980d4fec56b AS build
+FROM python:3.13-slim-trixie@sha256:7c61056e61ac89e852de05f3dc6fa51a6dd2181797bceed46aa725dd7cb2cd3b AS build
 ENV PIP_DISABLE_PIP_VERSION_CHECK=1 \
     PIP_NO_CACHE_DIR=1 \
     PIP_ROOT_USER_ACTION=ignore
@@ -52,7 +52,7 @@ RUN ./trim.sh /opt/epsilon-ledger
 # Compile what the service imports. A first start of the trimmed environment, too: what it misses stops the build.
 RUN export EPSILON_LEDGER_DATABASE_URL=sqlite:///compiled.db PATH=/opt/epsilon-ledger/bin:$PATH \
     && epsilon-ledger init > /dev/null && epsilon-ledger verify > /dev/null && epsilon-ledger openapi > /dev/null \
-    && python -c 'import app.server, httptools, psycopg, scipy.fft, scipy.optimize, scipy.special, uvloop' \
+    && python -c 'import app.server, app.service.ed25519, httptools, psycopg, scipy.fft, scipy.optimize, scipy.special, uvloop' \
     && install --directory --owner 10001 --group 10001 --mode 0700 /empty/data
 
 # Two layers of its own, and none of the base image's: those would keep what is removed above.

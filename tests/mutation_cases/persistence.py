@@ -117,6 +117,13 @@ CASES = (
         ("tests/persistence/test_wal.py",),
     ),
     Mutation(
+        "what is written while the log is copied waits for the writers' turn",
+        "app/persistence/wal.py",
+        "            if state.pages - before.copied <= _FEW_PAGES:\n",
+        "            if state.pages - state.copied <= _FEW_PAGES:\n",
+        ("tests/persistence/test_wal.py",),
+    ),
+    Mutation(
         "a long log is never started anew",
         "app/persistence/wal.py",
         '            return _run(connection, "RESTART")\n',

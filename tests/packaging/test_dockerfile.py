@@ -16,7 +16,7 @@ def test_both_stages_begin_with_one_base_and_the_image_keeps_no_layer_of_it() ->
     system, build, final = stages()
     base = only(system, "FROM").arguments.removesuffix(" AS system")
     assert only(build, "FROM").arguments == f"{base} AS build"
-    assert re.fullmatch(r"python:3\.\d+-slim-bookworm@sha256:[0-9a-f]{64}", base)
+    assert re.fullmatch(r"python:3\.\d+-slim-trixie@sha256:[0-9a-f]{64}", base)
     assert only(final, "FROM").arguments == "scratch"
     copied = [instruction.arguments for instruction in final if instruction.name == "COPY"]
     assert copied[0] == "--from=system / /"

@@ -4,11 +4,11 @@ import sqlite3
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
-from sqlalchemy import Column, Integer, LargeBinary, MetaData, Table, func, insert, select
+from sqlalchemy import Column, Connection, Integer, LargeBinary, MetaData, Table, func, insert, select
 from sqlalchemy.exc import DBAPIError
 
 from app.persistence import sqlite, wal
@@ -162,6 +162,31 @@ def test_writers_go_on_while_the_log_is_copied(database: Database, path: Path) -
     assert count_rows(database) == 1000
     with closing(sqlite3.connect(path)) as other:
         assert other.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+
+
+def test_what_is_written_during_a_long_copy_is_copied_before_writers_wait(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database.checkpoint_wal()
+    write_pages(database, 300)
+    passes: list[tuple[str, int]] = []
+    run = wal._run
+    with ExitStack() as reading:  # so that the log is not started anew
+        reading.enter_context(database.read(ALL_TENANTS)).execute(select(PAGES)).all()
+
+        def run_while_another_writes(connection: Connection, mode: str) -> WalState:
+            state = run(connection, mode)
+            if not passes:
+                write_pages(database, 300)
+                reading.close()
+            passes.append((mode, state.copied))
+            return state
+
+        monkeypatch.setattr(wal, "_run", run_while_another_writes)
+        database.checkpoint_wal()
+    assert [mode for mode, _ in passes] == ["PASSIVE", "PASSIVE", "PASSIVE", "RESTART"]
+    first, second, third, last = (copied for _, copied in passes)
+    assert first + 300 <= second == third == last
 
 
 def test_a_writer_of_another_process_defers_it_to_the_next_time(database: Database, path: Path) -> None:

@@ -13,9 +13,9 @@ from typing import Final
 from tests.deploy.engine.daemon import run
 from tests.packaging.dockerfile import ROOT
 
-BASE: Final = "localhost/epsilon-ledger-trial-base"
+RELEASE: Final = "trixie"
+BASE: Final = f"localhost/epsilon-ledger-trial-base:{RELEASE}"
 LEDGER: Final = "localhost/epsilon-ledger-trial"
-RELEASE: Final = "bookworm"
 _HERE: Final = Path(__file__).parent
 _CERTIFICATES: Final = "/etc/ssl/certs/ca-certificates.crt"
 _CLIENT_FILES: Final = (
