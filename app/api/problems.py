@@ -123,6 +123,9 @@ HEADERS: Final = {
 }
 """Response headers for the OpenAPI document."""
 
+_PHRASES: Final = {413: "Content Too Large", 422: "Unprocessable Content"}
+"""Names of statuses in RFC 9110, by which Python calls these since 3.13."""
+
 _HEADER_OF: Final = {401: "WWW-Authenticate", 429: "Retry-After", 503: "Retry-After"}
 
 metrics.init_problem_counters(STATUSES)
@@ -196,7 +199,7 @@ def responses(*codes: str) -> dict[int | str, dict[str, Any]]:
         response = described.setdefault(
             status,
             {
-                "description": HTTPStatus(status).phrase,
+                "description": _PHRASES.get(status, HTTPStatus(status).phrase),
                 "content": {PROBLEM_JSON: {"schema": {"$ref": "#/components/schemas/Problem"}, "examples": {}}},
             },
         )

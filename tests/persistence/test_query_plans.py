@@ -69,6 +69,9 @@ def test_an_index_on_some_of_the_rows_is_taken_for_these(opened: Ledger, index: 
     assert re.search(rf"{table} USING (COVERING )?INDEX {index}\b|using {index} on {table}\b", plan), plan
 
 
+PARTLY_SORTED = r"USE TEMP B-TREE FOR (RIGHT PART|LAST TERM|LAST \d TERMS) OF ORDER BY"
+"""As versions of SQLite call it."""
+
 WANTED = {
     "everything": (DecisionFilter(), BY_TIME),
     "under": (DecisionFilter(within=POPULATION), BY_TIME),
@@ -94,7 +97,8 @@ def test_a_page_is_a_range_of_an_index(opened: Ledger, what: str, before: str | 
         [search, *recent] = [line for line in page if line.split()[1] == "decisions"]
         assert search.startswith(f"SEARCH decisions USING INDEX {index} (organisation_id=?"), plan
         assert all(line.startswith(f"SEARCH decisions USING COVERING INDEX {BY_TIME} (") for line in recent), plan
-        assert {line for line in page if "TEMP B-TREE" in line} <= {"USE TEMP B-TREE FOR RIGHT PART OF ORDER BY"}, plan
+        sorts = [line for line in page if "TEMP B-TREE" in line]
+        assert all(re.fullmatch(PARTLY_SORTED, line) for line in sorts), plan
     else:
         assert f"Index Scan Backward using {index} on decisions" in plan, plan
         sorts = {line.strip() for line in plan[plan.index("Limit") :].splitlines() if line.endswith("Sort")}
