@@ -78,7 +78,7 @@ def test_the_pragmas_hold_on_every_connection(file: Database) -> None:
             assert _pragmas(writer) == PRAGMAS | {"foreign_keys": 0}
         with file.write(ALL_TENANTS) as writer:
             assert _pragmas(writer) == PRAGMAS
-        file.engine.dispose()
+        file.dispose()  # the next ones are new
 
 
 def test_a_write_is_there_after_it_and_only_after_it(database: Database) -> None:
@@ -185,6 +185,7 @@ def test_who_does_not_wait_is_told_of_a_real_fault(file: Database, monkeypatch: 
     another = Database(str(file.engine.url))
     with pytest.raises(OperationalError, match="syntax"), another.write(ALL_TENANTS, wait=False):
         raise AssertionError("nonsense was begun")
+    another.dispose()
 
 
 def test_a_race_that_was_lost_is_run_again_and_sees_the_winner(database: Database) -> None:
