@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
+from fastapi import FastAPI
 from starlette.types import ASGIApp, Message, Scope
 from uvicorn.server import ServerState
 
@@ -201,10 +202,13 @@ def trace_step() -> StepTrace:
     credential_cache.CACHE_SECONDS = 3600.0  # on a slow machine, too, the traced step finds its caller in the cache
     with tempfile.TemporaryDirectory() as folder:
         _, served, key = new_ledger(Path(folder))
-        return asyncio.run(_trace(served, key))
+        try:
+            return asyncio.run(_trace(served, key))
+        finally:
+            served.state.placements.dispose()
 
 
-def new_ledger(folder: Path, url: str | None = None) -> tuple[str, ASGIApp, str]:
+def new_ledger(folder: Path, url: str | None = None) -> tuple[str, FastAPI, str]:
     """Create a ledger, on SQLite unless a URL is given; return its URL, its application and the key of an admin."""
     url = url or f"sqlite:///{folder}/ledger.db"
     database = Database(url)
