@@ -97,8 +97,8 @@ def test_a_page_is_a_range_of_an_index(opened: Ledger, what: str, before: str | 
         [search, *recent] = [line for line in page if line.split()[1] == "decisions"]
         assert search.startswith(f"SEARCH decisions USING INDEX {index} (organisation_id=?"), plan
         assert all(line.startswith(f"SEARCH decisions USING COVERING INDEX {BY_TIME} (") for line in recent), plan
-        sorts = [line for line in page if "TEMP B-TREE" in line]
-        assert all(re.fullmatch(PARTLY_SORTED, line) for line in sorts), plan
+        partly = [line for line in page if "TEMP B-TREE" in line]
+        assert all(re.fullmatch(PARTLY_SORTED, line) for line in partly), plan
     else:
         assert f"Index Scan Backward using {index} on decisions" in plan, plan
         sorts = {line.strip() for line in plan[plan.index("Limit") :].splitlines() if line.endswith("Sort")}
