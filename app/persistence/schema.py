@@ -3,10 +3,12 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from sqlalchemy import Connection, column, inspect, select, table
+from sqlalchemy import Column, Connection, MetaData, PrimaryKeyConstraint, String, Table, insert, inspect, select
+from sqlalchemy.schema import CreateIndex, CreateTable
 
 from app.ledger.errors import LedgerUnavailableError
 from app.persistence.database import NO_TENANT, Database
+from app.persistence.tables import metadata
 
 if TYPE_CHECKING:
     from alembic.config import Config
@@ -14,7 +16,13 @@ if TYPE_CHECKING:
 NEWEST: Final = "0001"
 """The last revision in `migrations/versions`, as a test checks. To ask alembic takes 0.1 s at each start."""
 
-_VERSIONS: Final = table("alembic_version", column("version_num"))
+_VERSIONS: Final = Table(
+    "alembic_version",
+    MetaData(),
+    Column("version_num", String(32), nullable=False),
+    PrimaryKeyConstraint("version_num", name="alembic_version_pkc"),
+)
+"""Alembic's table."""
 
 
 def alembic_config() -> "Config":
@@ -33,9 +41,9 @@ def upgrade(db: Database) -> None:
 
     Raise LedgerUnavailableError if a newer version of the service has changed it.
     """
-    if has_ledger(db):
+    if has_ledger(db) or (db.dialect == "sqlite" and db.migrate(_create)):
         return
-    # Imported here: it takes 0.1 s, and most starts find the newest schema.
+    # Imported here: it takes 0.1 s, and most starts find the newest schema or an empty file.
     from alembic import command  # noqa: PLC0415 - as said
     from alembic.script import ScriptDirectory  # noqa: PLC0415 - as said
 
@@ -52,6 +60,22 @@ def upgrade(db: Database) -> None:
         command.upgrade(config, "head")
 
     db.migrate(migrate)
+
+
+def _create(tx: Connection) -> bool:
+    """Create the newest schema in a SQLite file without a table, and return True; return False if it has some.
+
+    The migrations would create the same (https://alembic.sqlalchemy.org/en/latest/cookbook.html, "Building an Up to
+    Date Database from Scratch"), and on PostgreSQL its row-level security, too, which the tables do not declare.
+    """
+    if inspect(tx).get_table_names():
+        return False
+    for each in (*metadata.sorted_tables, _VERSIONS):
+        tx.execute(CreateTable(each))
+        for index in sorted(each.indexes, key=lambda index: str(index.name)):  # SQLite may prefer the first of two
+            tx.execute(CreateIndex(index))
+    tx.execute(insert(_VERSIONS).values(version_num=NEWEST))
+    return True
 
 
 def has_ledger(db: Database) -> bool:

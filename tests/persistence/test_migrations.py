@@ -1,7 +1,7 @@
 """Migrations: from nothing to the newest schema and back, always in step with the tables."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -37,31 +37,50 @@ def _config(tx: Connection) -> Config:
     return config
 
 
+def migrate(database: Database) -> None:
+    """Run all migrations, as `upgrade` does on PostgreSQL and for a file with an older schema."""
+    with database.migration() as tx:
+        command.upgrade(_config(tx), "head")
+
+
 def _tables(database: Database) -> set[str]:
     with database.read(ALL_TENANTS) as tx:
         return set(inspect(tx).get_table_names())
 
 
 def test_the_migrations_make_what_the_tables_say(database: Database) -> None:
-    upgrade(database)
+    migrate(database)
     with database.write(ALL_TENANTS) as tx:
         command.check(_config(tx))
 
 
-def test_the_migrations_make_every_constraint_of_the_tables(database: Database, tmp_path: Path) -> None:
-    upgrade(database)
+def _statements(tx: Connection) -> dict[str, str]:
+    """The statements that made tables and indexes, by their names."""
+    rows = tx.exec_driver_sql("SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL")
+    return {name: " ".join(sql.split()) for name, sql in rows}
+
+
+def test_an_empty_file_gets_what_the_migrations_make(database: Database, tmp_path: Path) -> None:
+    migrate(database)
     direct = Database(f"sqlite:///{tmp_path / 'direct.db'}")
-    with direct.write(ALL_TENANTS) as tx:
-        metadata.create_all(tx)
-        wanted = shape_of(tx)
-    with database.read(ALL_TENANTS) as tx:
-        assert shape_of(tx) == wanted
+    upgrade(direct)
+    with database.read(ALL_TENANTS) as migrated, direct.read(ALL_TENANTS) as created:
+        wanted = shape_of(migrated)
+        assert shape_of(created) == wanted
+        assert _statements(created).keys() == _statements(migrated).keys()
+        assert _statements(created)["alembic_version"] == _statements(migrated)["alembic_version"]
+        assert is_current(created)
+        indexes = created.exec_driver_sql(
+            "SELECT tbl_name, name FROM sqlite_master WHERE sql LIKE 'CREATE %INDEX%'"
+        ).all()
+    assert indexes == [each for table in metadata.sorted_tables for each in sorted(indexes) if each[0] == table.name]
     direct.dispose()
     assert {table: bool(shape) for table, shape in wanted.items()} == dict.fromkeys(metadata.tables, True)
 
 
-def test_partial_indexes_stay_partial(database: Database) -> None:
-    upgrade(database)
+@pytest.mark.parametrize("make", [migrate, upgrade])
+def test_partial_indexes_stay_partial(database: Database, make: Callable[[Database], None]) -> None:
+    make(database)
     with database.read(ALL_TENANTS) as tx:
         indexes = set(tx.exec_driver_sql("SELECT name FROM sqlite_master WHERE sql LIKE '%WHERE%'").scalars())
     assert indexes == {
@@ -82,8 +101,9 @@ def test_partial_indexes_stay_partial(database: Database) -> None:
     }
 
 
-def test_every_constraint_has_a_name(database: Database) -> None:
-    upgrade(database)
+@pytest.mark.parametrize("make", [migrate, upgrade])
+def test_every_constraint_has_a_name(database: Database, make: Callable[[Database], None]) -> None:
+    make(database)
     with database.read(ALL_TENANTS) as tx:
         for table, sql in tx.exec_driver_sql("SELECT name, sql FROM sqlite_master WHERE type = 'table'"):
             for kind in ("CHECK", "FOREIGN KEY", "UNIQUE ("):
@@ -92,7 +112,7 @@ def test_every_constraint_has_a_name(database: Database) -> None:
 
 def test_a_database_goes_up_down_and_up_again(database: Database) -> None:
     assert _tables(database) == set()
-    upgrade(database)
+    migrate(database)
     assert _tables(database) == {*metadata.tables, "alembic_version"}
     with database.migration() as tx:
         command.downgrade(_config(tx), "base")
@@ -122,15 +142,16 @@ def test_a_database_is_current_after_the_upgrade_only(database: Database) -> Non
         assert is_current(tx)
 
 
+@pytest.mark.parametrize("make", [migrate, upgrade])
 @pytest.mark.parametrize("table", ["api_keys", "decisions", "decision_events", "alembic_version"])
-def test_an_upgrade_that_fails_leaves_nothing(database: Database, table: str) -> None:
+def test_an_upgrade_that_fails_leaves_nothing(database: Database, table: str, make: Callable[[Database], None]) -> None:
     def fail(_: Connection, __: object, statement: str, *___: object) -> None:
         if re.search(rf"(CREATE TABLE|INSERT INTO) {table}\b", statement):
             raise OperationalError(statement, {}, Exception("disk full"))
 
     event.listen(database.engine, "before_cursor_execute", fail)
     with pytest.raises(OperationalError):
-        upgrade(database)
+        make(database)
     event.remove(database.engine, "before_cursor_execute", fail)
     assert _tables(database) == set()
     upgrade(database)

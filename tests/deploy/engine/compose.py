@@ -41,8 +41,9 @@ class Composition:
         run([str(self.folder / "secrets.sh"), str(self.folder / "compose" / "secrets")])
         self.file = self.folder / "compose" / "compose.yaml"
         self.services: dict[str, Any] = yaml.safe_load(self.file.read_text())["services"]
-        # Debian's docker-compose 1.29 takes the project's name as an option only.
-        self.file.write_text(re.sub(r"(?m)^name: .*\n", "", self.file.read_text()))
+        if run(["docker-compose", "version", "--short"]).stdout.startswith("1."):
+            # It takes the project's name as an option only.
+            self.file.write_text(re.sub(r"(?m)^name: .*\n", "", self.file.read_text()))
         other = {"services": {"database": {"image": images.database}, "proxy": {"image": images.proxy}}}
         self.other_images = self.file.with_name("images.yaml")
         self.other_images.write_text(json.dumps(other))
