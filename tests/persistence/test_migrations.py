@@ -70,9 +70,8 @@ def test_an_empty_file_gets_what_the_migrations_make(database: Database, tmp_pat
         assert _statements(created).keys() == _statements(migrated).keys()
         assert _statements(created)["alembic_version"] == _statements(migrated)["alembic_version"]
         assert is_current(created)
-        indexes = created.exec_driver_sql(
-            "SELECT tbl_name, name FROM sqlite_master WHERE sql LIKE 'CREATE %INDEX%'"
-        ).all()
+        named = "SELECT tbl_name, name FROM sqlite_master WHERE sql LIKE 'CREATE %INDEX%'"
+        indexes = created.exec_driver_sql(named).all()
     assert indexes == [each for table in metadata.sorted_tables for each in sorted(indexes) if each[0] == table.name]
     direct.dispose()
     assert {table: bool(shape) for table, shape in wanted.items()} == dict.fromkeys(metadata.tables, True)
