@@ -47,7 +47,7 @@ NOT_RUN = {
     "make dist": "tests/packaging/test_release.py builds a release by it",
     "git tag --sign v1.2.3 --message v1.2.3": RELEASE,
     "gh attestation verify epsilon_ledger-1.2.3-py3-none-any.whl --repo OWNER/epsilon-ledger": RELEASE,
-    "docker buildx imagetools inspect python:3.11-slim-bookworm": "needs a container engine and the image's registry",
+    "docker buildx imagetools inspect python:3.13-slim-trixie": "needs a container engine and the image's registry",
     "export EPSILON_LEDGER_METRICS_TOKEN_FILE=/run/secrets/metrics-token": "they are settings, which tests/api sets",
 }
 """By a block's first line: why no test runs it."""
