@@ -43,7 +43,7 @@ def signer_of(file: str) -> Signer | None:
     """
     if not file:
         return None
-    from app.service import ed25519  # noqa: PLC0415 - as said there
+    from app.service import ed25519  # noqa: PLC0415 - as its docstring says
 
     key = ed25519.load_private_key(Path(file), SETTING)
     public = key.public_key()

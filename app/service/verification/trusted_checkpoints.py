@@ -26,7 +26,7 @@ def trusted_checkpoint_of(document: Mapping[str, Any], public_key: bytes, name: 
     Raises:
         InvalidInputError: it is no checkpoint, or the signature is wrong.
     """
-    from app.service.ed25519 import is_signed_by  # noqa: PLC0415 - as said there
+    from app.service.ed25519 import is_signed_by  # noqa: PLC0415 - as its docstring says
 
     if not is_signed_by(document, public_key):
         raise InvalidInputError(f"{name} was not signed with this key, or was changed since.")
