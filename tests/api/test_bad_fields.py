@@ -1,5 +1,7 @@
 """Bad input, field by field: each is refused by name, and the ledger is the same afterwards."""
 
+import sys
+
 import pytest
 
 from tests.api.conftest import SeededLedger
@@ -172,8 +174,10 @@ def test_an_event_without_a_sound_bound_is_unsupported_wherever_it_stands(
 
 
 DEPTHS = [16, 17, 200, *range(250, 280, 6), 2000]
-"""Of wrappers: the parser reads 2000 of them since Python 3.12, and before it did not. From 250 to 280 the schema would
-have found them too deep."""
+"""Of wrappers; from 250 to 280 the schema would have found them too deep."""
+
+CODES_OF_2000 = {"invalid_request"} | ({"invalid_event"} if sys.version_info >= (3, 12) else set())
+"""Python 3.11's parser does not read so many; later ones may."""
 
 
 @pytest.mark.parametrize(("path", "wrapper"), in_turns(PLACES, ["poisson_sampled", "self_composed"]))
@@ -185,8 +189,7 @@ def test_an_event_that_is_nested_too_deep_is_refused(shared: SeededLedger, path:
     before = shared.rows()
     for depth in DEPTHS:
         event = opening * depth + GAUSSIAN + "}" * depth
-        codes = {"invalid_event", "invalid_request"} if depth == 2000 else {"invalid_event"}
-        _refused(shared, path, PLACES[path].replace("@", event), codes)
+        _refused(shared, path, PLACES[path].replace("@", event), CODES_OF_2000 if depth == 2000 else {"invalid_event"})
     assert shared.rows() == before
 
 
