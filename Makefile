@@ -85,10 +85,10 @@ test: $(FRAMEWORKS) $(FLOWER) $(GENERATOR) ## run every test
 	@OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
 soak: $(FRAMEWORKS) $(FLOWER) ## run the long searches and all their cases (RELIABILITY_ROUNDS rounds, default 50)
-	@RELIABILITY_ROUNDS=$${RELIABILITY_ROUNDS:-50} $(BIN)/python -m pytest -x \
+	@TEST_BOTH_DATABASES=1 RELIABILITY_ROUNDS=$${RELIABILITY_ROUNDS:-50} $(BIN)/python -m pytest -x \
 		tests/reliability tests/sdk/ecosystems/test_opacus_machine.py \
 		tests/service/test_reservation_machine.py tests/service/test_changed_cells.py
-	@$(BIN)/python -m pytest -x -m soak
+	@TEST_BOTH_DATABASES=1 $(BIN)/python -m pytest -x -m soak
 	@$(BIN)/python -m pytest -x --hypothesis-profile=soak tests/accounting tests/ledger tests/service/test_planning.py
 
 fuzz: $(STAMP) ## send random requests to a live service (SEED, REQUESTS, default 20,000 on each database)

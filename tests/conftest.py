@@ -2,7 +2,6 @@
 
 import gc
 import os
-from collections import Counter
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -93,66 +92,21 @@ def ledger(tmp_path: Path, database_url: str) -> Iterator[Ledger]:
         yield opened
 
 
-ON_BOTH = {
-    "persistence": None,
-    "service": None,
-    "reliability": None,
-    "api": {
-        *(
-            "account_creation",
-            "account_history",
-            "account_trees",
-            "allocations",
-            "approvals",
-            "attempts",
-            "audit_scopes",
-        ),
-        *("decisions", "deviations", "experiments", "fairness", "history", "idempotent_creates"),
-        *("lists", "lowered_limits", "own_delta", "policies", "preceding_reservations", "problems"),
-        *("refusals", "removal", "reports", "reservation_ends", "reservations", "run_states"),
-        *("sequence", "single_use_keys", "steps", "stored_rows", "tenancy", "truncation", "unapproved_epsilon"),
-        *("verifications", "waiting_plans", "windows", "workload_identity"),
-    },
-}
-"""By folder of tests: its modules that run on both databases; None: all of them. The others run on SQLite."""
+ALWAYS_BOTH = {"persistence", "reliability"}
+"""Folders whose tests all run on both databases; elsewhere those that are marked `both_databases`."""
 
 
 def _kinds(test: pytest.Function) -> list[object]:
-    module, on_postgresql = test.path, pytest.param("postgresql", marks=pytest.mark.postgresql)
+    on_postgresql = pytest.param("postgresql", marks=pytest.mark.postgresql)
     if test.get_closest_marker("postgresql"):
         return [on_postgresql]
-    modules = ON_BOTH.get(module.parent.name, set())
-    return ["sqlite", on_postgresql] if modules is None or module.stem.removeprefix("test_") in modules else ["sqlite"]
-
-
-SELDOM = 5
-"""Of the cases of one test PostgreSQL gets each fifth, SQLite and `make soak` all: what differs is seldom the SQL."""
-
-SPARED = {"api", "service"} | (set() if "RELIABILITY_ROUNDS" in os.environ else {"reliability"})
-"""Folders of which that holds."""
-
-
-def _soaked_on_postgresql(items: list[pytest.Item]) -> Iterator[pytest.Item]:
-    """Of tests on both databases, those that only `make soak` takes to PostgreSQL."""
-    seen: Counter[str] = Counter()
-    for item in items:
-        if not isinstance(item, pytest.Function):
-            continue
-        on = item.callspec.params.get("database_kind") if hasattr(item, "callspec") else None
-        if on != "postgresql" or item.get_closest_marker("every_case"):
-            continue
-        test = item.nodeid.partition("[")[0]
-        thinned = item.path.parent.name in SPARED and seen[test] % SELDOM
-        if thinned or item.get_closest_marker("sqlite"):
-            yield item
-        seen[test] += 1
+    both = test.get_closest_marker("both_databases") or test.path.parent.name in ALWAYS_BOTH
+    return ["sqlite", on_postgresql] if both or "TEST_BOTH_DATABASES" in os.environ else ["sqlite"]
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Files of many short tests come last: whichever worker ends first does not wait long for the other."""
-    for item in _soaked_on_postgresql(items):
-        item.add_marker("soak")
     items.sort(key=lambda item: item.path.parent.name == "api")
 
 

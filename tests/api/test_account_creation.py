@@ -10,9 +10,6 @@ from app.ledger.filters import smallest_useful_epsilon
 from tests.api.conftest import LIMIT, POPULATION, SeededLedger
 from tests.conftest import SAMPLED, Ledger
 
-pytestmark = pytest.mark.sqlite
-"""Rules that no database knows of; what is marked `every_case` tries the SQL beneath them."""
-
 GAUSSIAN = {"type": "gaussian", "noise_multiplier": 100.0}
 
 
@@ -122,7 +119,7 @@ def test_an_unreadable_name_is_refused(shared: SeededLedger, path: str) -> None:
     assert shared.rows() == before
 
 
-@pytest.mark.every_case
+@pytest.mark.both_databases
 def test_a_name_is_taken_once_among_siblings(seeded: SeededLedger) -> None:
     seeded.ledger.population("other")
     before = seeded.rows()
@@ -152,7 +149,7 @@ def test_a_reference_is_an_id_or_an_exact_path(shared: SeededLedger, reference: 
     assert shared.rows() == before
 
 
-@pytest.mark.every_case
+@pytest.mark.both_databases
 def test_a_tree_is_only_so_deep_and_a_charge_touches_all_of_it(ledger: Ledger) -> None:
     ids = [ledger.population("p")["id"]]
     path = "p"

@@ -10,9 +10,6 @@ from app.api.routers import charts
 from app.service.queries import account_history
 from tests.conftest import SAMPLED, Ledger
 
-pytestmark = pytest.mark.sqlite
-"""Rules that no database knows of; what is marked `every_case` tries the SQL beneath them."""
-
 NOISIER = SAMPLED | {"event": {"type": "gaussian", "noise_multiplier": 2.5}}
 
 
@@ -36,7 +33,7 @@ def history(ledger: Ledger, account: str, query: str = "") -> dict[str, Any]:
     return answer
 
 
-@pytest.mark.every_case
+@pytest.mark.both_databases
 def test_each_point_is_what_the_account_showed_then(ledger: Ledger) -> None:
     population = str(ledger.population(limit={"epsilon": 8.0, "delta": 1e-5})["id"])
     ledger.budget(limit={"epsilon": 6.0, "delta": 1e-5})
@@ -66,7 +63,7 @@ def test_a_refusal_and_a_reservation_move_nothing(ledger: Ledger) -> None:
     assert history(ledger, population)["points"] == before
 
 
-@pytest.mark.every_case
+@pytest.mark.both_databases
 def test_a_history_of_many_decisions_ends_with_what_is_spent_and_says_that_it_is_thinned_out(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -157,7 +154,7 @@ def test_what_is_forfeited_is_charged_at_its_time(ledger: Ledger) -> None:
     assert answer["points"][-1]["epsilon"] == ledger.get(f"/v1/populations/{population}").json()["epsilon"]
 
 
-@pytest.mark.every_case
+@pytest.mark.both_databases
 def test_a_run_of_two_budgets_is_counted_once_for_their_population(ledger: Ledger) -> None:
     population = str(ledger.population(limit={"epsilon": 8.0, "delta": 1e-5})["id"])
     for name in ("icu-team", "ward-team"):

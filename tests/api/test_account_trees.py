@@ -11,9 +11,6 @@ from app.service.verification import verify
 from tests.api.test_refusals import more_noise
 from tests.conftest import SAMPLED, Ledger
 
-pytestmark = pytest.mark.sqlite
-"""Rules that no database knows of; what is marked `every_case` tries the SQL beneath them."""
-
 ATTESTED: dict[str, Any] = {"composition": "parallel", "attestation": "each patient is treated at one site"}
 LIMIT = {"epsilon": 1.0, "delta": 1e-5}
 WIDE = {"epsilon": 4.0, "delta": 1e-5}
@@ -45,7 +42,7 @@ def most(ledger: Ledger, run: str) -> int:
     return int(ledger.get(f"/v1/runs/{run}").json()["steps_remaining"])
 
 
-@pytest.mark.every_case
+@pytest.mark.both_databases
 def test_parts_share_no_loss(ledger: Ledger) -> None:
     sites(ledger)
     north, south = (ledger.run(f"mimic/{name}", event=NOISE) for name in ("north", "south"))
@@ -192,7 +189,7 @@ def test_what_is_held_for_a_part_is_held_of_the_whole(ledger: Ledger) -> None:
     assert verify(ledger.database).sound
 
 
-@pytest.mark.every_case
+@pytest.mark.both_databases
 def test_a_run_on_two_hospitals_charges_both_or_none(ledger: Ledger) -> None:
     for name, limit in (("mimic", LIMIT), ("eicu", WIDE)):
         ledger.population(name, limit=WIDE)
@@ -323,7 +320,7 @@ def test_a_report_over_the_limit_of_the_whole_is_recorded(ledger: Ledger) -> Non
     assert verify(ledger.database).sound
 
 
-@pytest.mark.every_case
+@pytest.mark.both_databases
 def test_a_whole_that_a_part_does_not_move_is_not_written_anew(ledger: Ledger) -> None:
     sites(ledger)
     north, south = (ledger.run(f"mimic/{name}", event=NOISE) for name in ("north", "south"))

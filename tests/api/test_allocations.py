@@ -10,9 +10,6 @@ from tests.api.trainer import LOUD, Trainer, counted, is_refused, within_limits
 from tests.api.waiting import FITTING, START, Queued, Waiting
 from tests.conftest import Ledger
 
-pytestmark = pytest.mark.sqlite
-"""Rules that no database knows of; what is marked `every_case` tries the SQL beneath them."""
-
 DAY = 24 * 3600
 
 
@@ -34,7 +31,7 @@ def read(office: Waiting, account: str = "mimic", role: str = "viewer") -> dict[
     return found
 
 
-@pytest.mark.every_case
+@pytest.mark.both_databases
 def test_an_allocation_is_read_replaced_and_removed(office: Waiting) -> None:
     reply = office.ledger.get(f"/v1/accounts/{office.ids['mimic']}/allocation")
     none = reply.json()
@@ -162,7 +159,7 @@ def test_who_may_not_manage_accounts_replaces_no_allocation(office: Waiting) -> 
     is_refused(office.put(run, {}), 404, "not_found")
 
 
-@pytest.mark.every_case
+@pytest.mark.both_databases
 def test_an_account_with_an_allocation_admits_steps_of_plans_only(office: Waiting) -> None:
     before = Trainer(office.ledger, office.ledger.run(name="before", event=LOUD))
     assert before.steps(count=3).status_code == 200
@@ -211,7 +208,7 @@ def test_a_sweep_that_is_charged_at_once_is_no_plan(office: Waiting) -> None:
     assert office.sound()
 
 
-@pytest.mark.every_case
+@pytest.mark.both_databases
 def test_a_limit_is_unlocked_over_time(office: Waiting) -> None:
     """In four parts, of which each lets in a quarter of the steps at most."""
     office.allocate("icu-team", unlock=over_time(4))
@@ -253,7 +250,7 @@ def test_nothing_more_is_unlocked_by_a_clock_that_is_not_sure(office: Waiting, m
     assert office.granted() == 1
 
 
-@pytest.mark.every_case
+@pytest.mark.both_databases
 def test_a_limit_is_unlocked_by_the_runs_that_ask(office: Waiting) -> None:
     """By ten of them; a run that asks again, or that is refused, counts no more than once."""
     office.allocate("icu-team", unlock={"type": "by_plans", "plans": 10})

@@ -10,9 +10,6 @@ from tests.api.conftest import SeededLedger
 from tests.api.test_policies import GAUSSIAN, LIMIT, loosen, put, violation
 from tests.conftest import SAMPLED
 
-pytestmark = pytest.mark.sqlite
-"""Rules that no database knows of; what is marked `every_case` tries the SQL beneath them."""
-
 
 @pytest.fixture
 def watched(seeded: SeededLedger) -> SeededLedger:
@@ -44,7 +41,7 @@ def _status(seeded: SeededLedger, run: str) -> str:
     return str(seeded.ledger.get(f"/v1/runs/{run}").json()["status"])
 
 
-@pytest.mark.every_case
+@pytest.mark.both_databases
 def test_it_waits_and_another_person_lets_it_begin(watched: SeededLedger) -> None:
     made = _register(watched)
     run, steps = made["id"], f"/v1/runs/{made['id']}/steps"

@@ -9,9 +9,6 @@ from tests.api.trainer import LOUD, QUIET, Trainer, hired, is_refused
 from tests.conftest import Ledger
 from tests.persistence.dump import changed
 
-pytestmark = pytest.mark.sqlite
-"""Rules that no database knows of; what is marked `every_case` tries the SQL beneath them."""
-
 
 def _hired(ledger: Ledger) -> Trainer:
     """A trainer that took ten steps, in requests of 4 and 6."""
@@ -124,7 +121,7 @@ def test_gaps_and_conflicts_are_counted_within_an_attempt(trainer: Trainer) -> N
     assert trainer.sound()
 
 
-@pytest.mark.every_case
+@pytest.mark.both_databases
 def test_many_attempts_at_one_checkpoint(trainer: Trainer) -> None:
     for attempt in range(2, 6):
         assert _open(trainer, first_step=4) == attempt
@@ -149,7 +146,7 @@ def test_no_attempt_begins_where_nobody_was(trainer: Trainer) -> None:
     assert trainer.read()["attempt"] == 2
 
 
-@pytest.mark.every_case
+@pytest.mark.both_databases
 def test_opening_is_safe_to_repeat_with_a_key(trainer: Trainer) -> None:
     assert _open(trainer, "k-1", first_step=4) == 2
     before = trainer.rows()

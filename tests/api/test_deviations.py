@@ -9,9 +9,6 @@ from tests.api.conftest import SeededLedger
 from tests.api.test_policies import GAUSSIAN, put, violation
 from tests.conftest import SAMPLED
 
-pytestmark = pytest.mark.sqlite
-"""Rules that no database knows of; what is marked `every_case` tries the SQL beneath them."""
-
 QUIET = SAMPLED | {"event": {"type": "gaussian", "noise_multiplier": 5.0}}
 NOISE = {"kind": "noise_multiplier", "declared": 1.1, "observed": 5.0}
 
@@ -25,7 +22,7 @@ def _steps(seeded: SeededLedger, body: dict[str, Any], run: str | None = None) -
     return seeded.ledger.post(f"/v1/runs/{run or seeded.run}/steps", body, "trainer").status_code
 
 
-@pytest.mark.every_case
+@pytest.mark.both_databases
 def test_steps_that_differ_are_admitted_and_flagged_once(seeded: SeededLedger) -> None:
     assert _flags(seeded, seeded.run) == []
     assert _steps(seeded, {"event": QUIET}) == 200

@@ -14,9 +14,6 @@ from tests.api.trainer import LOUD, gaussian
 from tests.conftest import Ledger, furnished
 from tests.service.tampering import tampering
 
-pytestmark = pytest.mark.sqlite
-"""Rules that no database knows of; what is marked `every_case` tries the SQL beneath them."""
-
 LIMIT = {"epsilon": 1.0, "delta": 1e-5}
 TRIALS = {"events": [{"event": LOUD, "count": 5}], "mean": 4.0}
 EVENT = {"type": "repeat_and_select", "event": {"type": "self_composed", "event": LOUD, "count": 5}, "mean": 4.0}
@@ -53,7 +50,7 @@ def read(ledger: Ledger, experiment: str) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.every_case
+@pytest.mark.both_databases
 def test_runs_of_an_experiment_are_charged_one_by_one_and_read_as_one(seeded: SeededLedger) -> None:
     ledger = seeded.ledger
     made = declared(ledger, ONE_BY_ONE)
@@ -98,7 +95,7 @@ def test_an_experiment_is_no_disjoint_part(seeded: SeededLedger) -> None:
     assert made["path"] == "donors/sites/north/widths"
 
 
-@pytest.mark.every_case
+@pytest.mark.both_databases
 def test_a_whole_sweep_is_charged_before_its_first_trial(seeded: SeededLedger) -> None:
     ledger = seeded.ledger
     before = ledger.get(f"/v1/budgets/{seeded.budget}").json()
@@ -298,7 +295,7 @@ def test_what_makes_no_sense_is_refused(shared: SeededLedger, change: dict[str, 
     assert shared.rows() == before
 
 
-@pytest.mark.every_case
+@pytest.mark.both_databases
 def test_experiments_are_listed_within_reach_and_under_a_budget(seeded: SeededLedger) -> None:
     ledger = seeded.ledger
     ledger.budget("other", "mimic", limit=LIMIT)

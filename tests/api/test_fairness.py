@@ -12,9 +12,6 @@ from app.accounting.formulas.sampled_gaussian import sampled_gaussian_rdp
 from tests.api.conftest import SeededLedger
 from tests.api.test_refusals import more_noise
 
-pytestmark = pytest.mark.sqlite
-"""Rules that no database knows of."""
-
 LIMIT = {"epsilon": 1.0, "delta": 1e-5}
 
 

@@ -11,9 +11,6 @@ import pytest
 from tests.api.conftest import SeededLedger
 from tests.conftest import SAMPLED
 
-pytestmark = pytest.mark.sqlite
-"""Rules that no database knows of; what is marked `every_case` tries the SQL beneath them."""
-
 GAUSSIAN = {"type": "gaussian", "noise_multiplier": 300.0}
 
 
@@ -41,7 +38,7 @@ def _take(seeded: SeededLedger, body: dict[str, Any]) -> dict[str, Any]:
     return answer
 
 
-@pytest.mark.every_case
+@pytest.mark.both_databases
 def test_a_history_holds_every_decision_as_it_was_given(seeded: SeededLedger) -> None:
     bodies: list[dict[str, Any]] = [
         {"count": 3},
@@ -123,7 +120,7 @@ def test_a_cursor_shows_only_what_came_later(long: SeededLedger, most: int) -> N
     assert (after["points"], after["next"], after["decisions"]) == ([], first["next"], 60)
 
 
-@pytest.mark.every_case
+@pytest.mark.both_databases
 def test_polling_shows_each_decision_once(seeded: SeededLedger) -> None:
     seen: list[int] = []
     cursor = ""

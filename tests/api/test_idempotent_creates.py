@@ -136,7 +136,7 @@ def test_a_caller_that_does_not_reach_it_does_not_get_the_first_answer_either(se
 
 
 @each_create
-@pytest.mark.every_case
+@pytest.mark.both_databases
 def test_sixteen_at_once_with_one_key_make_one_thing(seeded: SeededLedger, path: str) -> None:
     before = seeded.rows()
 

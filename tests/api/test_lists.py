@@ -43,7 +43,7 @@ def full(shared: SeededLedger) -> dict[str, list[str]]:
     return ids
 
 
-@pytest.mark.every_case
+@pytest.mark.both_databases
 @pytest.mark.parametrize("kind", ["populations", "budgets", "runs"])
 def test_cursors_walk_through_everything_exactly_once(
     shared: SeededLedger, full: dict[str, list[str]], kind: str
@@ -89,7 +89,7 @@ def test_a_budget_is_found_by_its_path(shared: SeededLedger, full: dict[str, lis
     assert {item["path"] for item in items} <= {path}
 
 
-@pytest.mark.every_case
+@pytest.mark.both_databases
 @pytest.mark.parametrize("budget", [None, "mimic/icu-team", "p0/b0"])
 def test_runs_are_listed_by_budget_and_status(
     shared: SeededLedger, full: dict[str, list[str]], budget: str | None
@@ -119,7 +119,6 @@ def test_what_is_made_during_a_walk_moves_no_page(seeded: SeededLedger) -> None:
     assert seeded.ledger.get("/v1/runs?limit=1").json()["items"][0]["id"] == later
 
 
-@pytest.mark.sqlite
 def test_a_list_is_of_fifty_unless_it_is_said(ledger: Ledger) -> None:
     ledger.population()
     ledger.budget()

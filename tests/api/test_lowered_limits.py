@@ -9,9 +9,6 @@ from app.service.maintenance import expire_reservations
 from tests.api.trainer import LOUD, QUIET, Trainer, counted, hired, is_refused, moved, within_limits
 from tests.conftest import Ledger
 
-pytestmark = pytest.mark.sqlite
-"""Rules that no database knows of; what is marked `every_case` tries the SQL beneath them."""
-
 MANY = 160
 """Steps of a plan for which most of the budget is set aside: 199 would fit."""
 
@@ -104,7 +101,7 @@ def test_as_many_steps_are_kept_as_a_plan_without_the_change_would_have_fitted(t
     is_refused(fresh.steps(), 403, "budget_exceeded")
 
 
-@pytest.mark.every_case
+@pytest.mark.both_databases
 def test_the_newest_plans_give_way_first(trainer: Trainer) -> None:
     second, third = another(trainer, name="second"), another(trainer, name="third")
     for each in (trainer, second, third):
@@ -281,7 +278,7 @@ def test_parts_give_way_only_where_they_are_the_largest(ledger: Ledger) -> None:
     assert north.sound()
 
 
-@pytest.mark.every_case
+@pytest.mark.both_databases
 def test_a_run_of_several_budgets_gives_way_for_the_one_that_was_limited(trainer: Trainer) -> None:
     ledger = trainer.ledger
     ledger.population("eicu")

@@ -8,9 +8,6 @@ from app.service.verification import verify
 from tests.api.conftest import SeededLedger
 from tests.conftest import Ledger
 
-pytestmark = pytest.mark.sqlite
-"""Rules that no database knows of; what is marked `every_case` tries the SQL beneath them."""
-
 
 def _stated(delta: float, epsilon: float = 0.01) -> dict[str, Any]:
     return {"type": "epsilon_delta", "epsilon": epsilon, "delta": delta}
@@ -48,7 +45,7 @@ def test_own_deltas_are_counted_to_the_last(ledger: Ledger, planned: list[dict[s
     assert verify(ledger.database).sound
 
 
-@pytest.mark.every_case
+@pytest.mark.both_databases
 def test_a_pure_release_costs_its_epsilon(ledger: Ledger) -> None:
     ledger.population(limit={"epsilon": 1.0, "delta": 1e-12})
     ledger.budget(limit={"epsilon": 0.50001, "delta": 1e-12})

@@ -15,9 +15,6 @@ from tests.api.conftest import SeededLedger
 from tests.conftest import SAMPLED
 from tests.service.tampering import tampering
 
-pytestmark = pytest.mark.sqlite
-"""Rules that no database knows of; what is marked `every_case` tries the SQL beneath them."""
-
 WHY = "The board has met."
 GAUSSIAN = {"type": "gaussian", "noise_multiplier": 60.0}
 LAPLACE = {"type": "laplace", "noise_multiplier": 60.0}
@@ -68,7 +65,7 @@ def _run(seeded: SeededLedger, **terms: object) -> httpx2.Response:
     return seeded.ledger.post("/v1/runs", {"name": "model", "budget": "mimic/icu-team", "event": SAMPLED} | terms)
 
 
-@pytest.mark.every_case
+@pytest.mark.both_databases
 def test_a_policy_is_set_read_inherited_and_recorded(seeded: SeededLedger) -> None:
     empty = seeded.ledger.get("/v1/policy").json()
     assert (empty["policy"], empty["revision"], empty["account"], empty["path"]) == ({}, 0, None, "organisation")
@@ -279,7 +276,7 @@ def test_a_policy_lets_one_person_raise_a_limit_who_could_approve_it(seeded: See
     assert verify(seeded.ledger.database).problems == ()
 
 
-@pytest.mark.every_case
+@pytest.mark.both_databases
 def test_an_organisations_policy_that_was_changed_in_the_database_is_found(seeded: SeededLedger) -> None:
     _set(seeded, {"mechanisms": ["gaussian"]})
     assert verify(seeded.ledger.database).problems == ()
@@ -312,7 +309,7 @@ def _statements(seeded: SeededLedger) -> list[str]:
     return seen
 
 
-@pytest.mark.every_case
+@pytest.mark.both_databases
 def test_a_policy_costs_a_step_no_query(seeded: SeededLedger, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(credential_cache, "CACHE_SECONDS", 3600.0)  # a slow machine looks no key up in between
     for _ in range(2):

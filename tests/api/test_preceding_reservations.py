@@ -7,9 +7,6 @@ import pytest
 from tests.api.trainer import LOUD, QUIET, Trainer, hired, is_refused, moved, within_limits
 from tests.persistence.dump import changed
 
-pytestmark = pytest.mark.sqlite
-"""Rules that no database knows of; what is marked `every_case` tries the SQL beneath them."""
-
 FURNISHED = {"trainer": hired}
 
 
@@ -29,7 +26,7 @@ REGISTERED = {
 """What another run has changed."""
 
 
-@pytest.mark.every_case
+@pytest.mark.both_databases
 def test_one_request_ends_a_plan_and_sets_the_next_one_aside(trainer: Trainer) -> None:
     first = trainer.reserved((LOUD, 10))
     made = trainer.reserve((LOUD, 3), (QUIET, 7), preceding=after(first, 8)).json()

@@ -13,9 +13,6 @@ from tests.conftest import SAMPLED, Ledger
 from tests.persistence.dump import changed
 from tests.soak import in_turns, thinned
 
-pytestmark = pytest.mark.sqlite
-"""Rules that no database knows of; what is marked `every_case` tries the SQL beneath them."""
-
 LEVELS = ["run", "budget", "division", "population"]
 PLANNED: dict[str, list[dict[str, Any]]] = {"run": [], "all": [{"event": SAMPLED}]}
 """A plan of the run alone, which its default event is, or of every account."""
@@ -63,7 +60,7 @@ def _ask(ledger: Ledger, run: str, body: dict[str, Any], *, dry: bool = True) ->
     return answer
 
 
-@pytest.mark.every_case
+@pytest.mark.both_databases
 def test_a_refusal_has_every_number_and_they_fit_together(seeded: SeededLedger) -> None:
     before, read = seeded.rows(), seeded.ledger.get(f"/v1/runs/{seeded.run}").content
     reply = seeded.ledger.post(f"/v1/runs/{seeded.run}/steps", {"count": 10_000, "first_step": 1}, "trainer")

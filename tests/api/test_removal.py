@@ -8,9 +8,6 @@ import pytest
 from app.service.verification import verify
 from tests.conftest import Ledger
 
-pytestmark = pytest.mark.sqlite
-"""Rules that no database knows of."""
-
 ATTESTED: dict[str, Any] = {
     "composition": "parallel",
     "attestation": "each patient is treated at one site",

@@ -8,9 +8,6 @@ from tests.api.test_refusals import more_noise
 from tests.api.trainer import HUGE, LOUD, QUIET, Trainer, counted, hired, is_refused
 from tests.conftest import Ledger
 
-pytestmark = pytest.mark.sqlite
-"""Rules that no database knows of; what is marked `every_case` tries the SQL beneath them."""
-
 
 def _hired(ledger: Ledger) -> Trainer:
     """A trainer that took two steps."""
@@ -33,7 +30,7 @@ def test_what_fits_is_charged_as_if_it_had_been_asked_for(trainer: Trainer) -> N
     assert trainer.sound()
 
 
-@pytest.mark.every_case
+@pytest.mark.both_databases
 def test_what_is_too_much_is_charged_and_freezes_the_run(trainer: Trainer) -> None:
     response = trainer.steps(mode="report", count=1000).json()
     assert (response["decision"], response["overdrawn"], response["steps_remaining"]) == ("reported", True, 0)

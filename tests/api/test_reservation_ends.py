@@ -10,9 +10,6 @@ from tests.conftest import Ledger
 from tests.persistence.dump import changed
 from tests.service.tampering import set_account, tampering
 
-pytestmark = pytest.mark.sqlite
-"""Rules that no database knows of; what is marked `every_case` tries the SQL beneath them."""
-
 OWN_DELTA = {"type": "epsilon_delta", "epsilon": 0.001, "delta": 1e-8}
 
 
@@ -146,7 +143,7 @@ def test_deltas_of_mechanisms_are_held_and_spent(
     assert trainer.sound()
 
 
-@pytest.mark.every_case
+@pytest.mark.both_databases
 def test_what_is_held_beyond_int64_is_given_back(ledger: Ledger) -> None:
     """Orders that are exhausted by what is held cannot be subtracted from: the rest is added up anew."""
     vast: dict[str, Any] = {"limit": {"epsilon": 9000.0, "delta": 1e-5}}
@@ -167,7 +164,7 @@ def test_what_is_held_beyond_int64_is_given_back(ledger: Ledger) -> None:
     assert one.sound()
 
 
-@pytest.mark.every_case
+@pytest.mark.both_databases
 def test_one_account_in_doubt_does_not_keep_others_from_being_forfeited(
     trainer: Trainer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

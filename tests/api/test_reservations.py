@@ -11,9 +11,6 @@ from tests.api.trainer import HUGE, LOUD, QUIET, Trainer, counted, hired, is_ref
 from tests.conftest import Ledger
 from tests.persistence.dump import changed
 
-pytestmark = pytest.mark.sqlite
-"""Rules that no database knows of; what is marked `every_case` tries the SQL beneath them."""
-
 Items = tuple[tuple[dict[str, Any], int], ...]
 
 PLAN: Items = ((LOUD, 5), (QUIET, 3), (LOUD, 2))
@@ -42,7 +39,7 @@ def _after(trainer: Trainer, spent: Items, held: Items) -> None:
     assert trainer.sound()
 
 
-@pytest.mark.every_case
+@pytest.mark.both_databases
 def test_what_is_held_is_the_plan_to_the_byte_on_every_account(trainer: Trainer) -> None:
     before = trainer.rows()
     made = trainer.reserve(*PLAN, lease_seconds=60).json()
@@ -60,7 +57,7 @@ def test_what_is_held_is_the_plan_to_the_byte_on_every_account(trainer: Trainer)
     _after(trainer, ((LOUD, 2),), PLAN)
 
 
-@pytest.mark.every_case
+@pytest.mark.both_databases
 def test_steps_of_the_plan_touch_the_runs_own_rows_only(trainer: Trainer) -> None:
     held = trainer.reserved(*PLAN)
     before, above = trainer.rows(), trainer.balance()[:-1]
@@ -142,7 +139,7 @@ def test_the_noise_that_a_refused_plan_is_told_fits(trainer: Trainer) -> None:
     assert within_limits(trainer.path())
 
 
-@pytest.mark.every_case
+@pytest.mark.both_databases
 def test_a_reservation_is_made_once_for_its_key(trainer: Trainer) -> None:
     first = trainer.reserve(*PLAN, key="k-1")
     before = trainer.rows()
@@ -231,7 +228,7 @@ def test_a_renewal_begins_the_lease_anew(trainer: Trainer, monkeypatch: pytest.M
     assert expire_reservations(trainer.ledger.database, now) == 0
 
 
-@pytest.mark.every_case
+@pytest.mark.both_databases
 def test_silence_forfeits_and_the_budget_stays_gone(trainer: Trainer, monkeypatch: pytest.MonkeyPatch) -> None:
     held = trainer.reserved(*PLAN, lease_seconds=600)
     trainer.steps(count=3)

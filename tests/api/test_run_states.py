@@ -6,9 +6,6 @@ import pytest
 from tests.api.conftest import SeededLedger
 from tests.persistence.dump import changed
 
-pytestmark = pytest.mark.sqlite
-"""Rules that no database knows of; what is marked `every_case` tries the SQL beneath them."""
-
 WAYS = {"active": [], "paused": ["pause"], "completed": ["complete"], "aborted": ["abort"]}
 ACTIONS = ["pause", "resume", "complete", "abort"]
 REACHED = {
@@ -81,7 +78,7 @@ def test_what_was_answered_is_answered_again_in_any_state(seeded: SeededLedger, 
     assert seeded.rows() == before
 
 
-@pytest.mark.every_case
+@pytest.mark.both_databases
 def test_a_resumed_run_goes_on_where_it_stopped(seeded: SeededLedger) -> None:
     _bring(seeded, "paused")
     _audit_event(seeded, "resume")

@@ -184,7 +184,7 @@ def test_fewer_steps_are_admitted_in_the_place_of_refused_ones(seeded: SeededLed
     assert (admitted.status_code, admitted.json()["next_step"]) == (200, fitting + 1)
 
 
-@pytest.mark.every_case
+@pytest.mark.both_databases
 @pytest.mark.parametrize(
     ("body", "key", "status"),
     [

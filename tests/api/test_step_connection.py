@@ -191,7 +191,7 @@ def test_a_stop_lets_a_step_be_answered_and_closes(ports: Ports, *, in_queue: bo
     assert asked == [ports.seeded.run]
 
 
-@pytest.mark.every_case
+@pytest.mark.both_databases
 def test_racing_trainers_are_each_charged_once(ports: Ports) -> None:
     """Without `first_step` or a key, a step that was asked twice inside would be charged twice."""
     run, before, each, trainers = ports.seeded.ledger.run(), _decisions(ports), 15, 8

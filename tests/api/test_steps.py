@@ -10,9 +10,6 @@ from tests.api.conftest import SeededLedger
 from tests.conftest import SAMPLED, Ledger
 from tests.persistence.dump import changed
 
-pytestmark = pytest.mark.sqlite
-"""Rules that no database knows of; what is marked `every_case` tries the SQL beneath them."""
-
 GAUSSIAN = {"type": "gaussian", "noise_multiplier": 60.0}
 ADMITTED = {
     *("decision", "run", "first_step", "count", "next_step", "epsilon", "delta", "epsilon_limit"),
@@ -81,7 +78,7 @@ def test_the_last_step_that_remains_is_admitted_and_none_after_it(fresh: SeededL
         assert 0 < account["epsilon"] <= account["limit"]["epsilon"]
 
 
-@pytest.mark.every_case
+@pytest.mark.both_databases
 def test_a_charge_is_carried_by_the_whole_path_and_by_nobody_else(seeded: SeededLedger) -> None:
     sibling = seeded.ledger.budget("sibling")
     cousin = seeded.ledger.run(name="cousin")
@@ -153,7 +150,7 @@ SPELLINGS: dict[str, list[dict[str, Any]]] = {
 }
 
 
-@pytest.mark.every_case
+@pytest.mark.both_databases
 def test_the_same_steps_cost_the_same_bytes_however_they_are_asked(ledger: Ledger) -> None:
     answers = set()
     for number, requests in enumerate(SPELLINGS.values()):

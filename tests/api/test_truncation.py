@@ -8,9 +8,6 @@ from tests.api.test_refusals import more_noise
 from tests.api.trainer import HUGE, LOUD, QUIET, Trainer, counted, hired, is_refused
 from tests.conftest import SAMPLED, Ledger
 
-pytestmark = pytest.mark.sqlite
-"""Rules that no database knows of; what is marked `every_case` tries the SQL beneath them."""
-
 LISTS: dict[str, list[tuple[dict[str, Any], int]]] = {
     "one event": [(LOUD, 10**9)],
     "the first event is cut": [(LOUD, 10**6), (QUIET, 4)],
@@ -66,7 +63,7 @@ def test_what_fits_is_not_cut(trainer: Trainer) -> None:
     assert trainer.path()[0].spent == trainer.price((QUIET, 3), (LOUD, 4))
 
 
-@pytest.mark.every_case
+@pytest.mark.both_databases
 def test_to_the_last_step_and_no_further(trainer: Trainer) -> None:
     left = trainer.steps().json()["steps_remaining"]
     answer = trainer.steps(count=left + 1, on_exceed="truncate").json()

@@ -14,9 +14,6 @@ from tests.api.conftest import SeededLedger
 from tests.api.test_policies import GAUSSIAN, WHY, loosen, put
 from tests.conftest import SAMPLED
 
-pytestmark = pytest.mark.sqlite
-"""Rules that no database knows of; what is marked `every_case` tries the SQL beneath them."""
-
 RULE = "max_unapproved_epsilon_per_budget"
 LOUD = {"type": "gaussian", "noise_multiplier": 30.0}
 REPORT = {"event": LOUD, "count": 3000, "mode": "report"}
@@ -61,7 +58,7 @@ def _limit(seeded: SeededLedger, run: str, epsilon: float, role: str = "privacy_
     return seeded.ledger.post(f"/v1/accounts/{run}/limit", body, role, If_Match="*")
 
 
-@pytest.mark.every_case
+@pytest.mark.both_databases
 def test_many_small_runs_do_not_pass_under_the_threshold(lab: SeededLedger) -> None:
     made = [_registered(lab) for _ in range(5)]
     assert [run["status"] for run in made] == ["active"] * 3 + ["pending"] * 2
@@ -80,14 +77,14 @@ def test_many_small_runs_do_not_pass_under_the_threshold(lab: SeededLedger) -> N
     assert verify(lab.ledger.database).problems == ()
 
 
-@pytest.mark.every_case
+@pytest.mark.both_databases
 def test_registered_at_once_they_have_no_more_together(lab: SeededLedger) -> None:
     with ThreadPoolExecutor(8) as pool:
         made = list(pool.map(lambda _: _registered(lab)["status"], range(8)))
     assert sorted(made) == ["active"] * 3 + ["pending"] * 5
 
 
-@pytest.mark.every_case
+@pytest.mark.both_databases
 def test_an_ended_run_counts_for_what_it_has_spent(lab: SeededLedger) -> None:
     first, second, third = (_registered(lab)["id"] for _ in range(3))
     assert lab.ledger.post(f"/v1/runs/{second}/steps", {"event": GAUSSIAN}, "trainer").status_code == 200
@@ -215,7 +212,7 @@ def _counted(seeded: SeededLedger, audit_event: Callable[[], object]) -> list[st
     return seen
 
 
-@pytest.mark.every_case
+@pytest.mark.both_databases
 def test_it_costs_a_step_no_query_and_a_registration_one(lab: SeededLedger, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(credential_cache, "CACHE_SECONDS", 3600.0)  # a busy machine takes long
 

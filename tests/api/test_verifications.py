@@ -11,9 +11,6 @@ from tests.api.trainer import HUGE, LOUD, QUIET, Trainer
 from tests.conftest import Ledger
 from tests.service.tampering import MODEL, account, set_run, shift_curve, tampering
 
-pytestmark = pytest.mark.sqlite
-"""Rules that no database knows of; what is marked `every_case` tries the SQL beneath them."""
-
 
 @pytest.fixture
 def charged(ledger: Ledger) -> Ledger:
@@ -24,7 +21,7 @@ def charged(ledger: Ledger) -> Ledger:
     return ledger
 
 
-@pytest.mark.every_case
+@pytest.mark.both_databases
 def test_a_sound_ledger_is_called_sound(charged: Ledger) -> None:
     reply = charged.post("/v1/verifications", None, role="admin")
     assert reply.status_code == 201
@@ -50,7 +47,7 @@ def test_a_sound_ledger_is_called_sound(charged: Ledger) -> None:
     }
 
 
-@pytest.mark.every_case
+@pytest.mark.both_databases
 def test_what_does_not_agree_is_named_and_writes_to_it_stop(charged: Ledger) -> None:
     with tampering(charged.database) as tx:
         set_run(tx, chain_head=b"x" * 32)
@@ -117,7 +114,7 @@ def test_a_verification_lists_its_first_discrepancies_and_counts_all(
     assert (found["quarantined_count"], len(found["quarantined"])) == (2, 1)
 
 
-@pytest.mark.every_case
+@pytest.mark.both_databases
 def test_the_oldest_verifications_are_deleted(charged: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(verification_results, "KEPT", 2)
     charged.http.post("/v1/verifications", headers=charged.headers("admin", "clinic"))

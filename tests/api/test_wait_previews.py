@@ -5,8 +5,6 @@ import pytest
 from tests.conftest import Ledger
 from tests.waiting_plans import OVER_TEN_DAYS, allocate, ask, later, preview, waiting_of
 
-pytestmark = pytest.mark.sqlite
-
 
 @pytest.fixture
 def locked(ledger: Ledger) -> str:

@@ -13,16 +13,13 @@ from tests.api.waiting import FITTING, LIMIT, Queued, Waiting
 from tests.conftest import Ledger
 from tests.persistence.dump import changed
 
-pytestmark = pytest.mark.sqlite
-"""Rules that no database knows of; what is marked `every_case` tries the SQL beneath them."""
-
 
 @pytest.fixture
 def office(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> Waiting:
     return Waiting(ledger, monkeypatch)
 
 
-@pytest.mark.every_case
+@pytest.mark.both_databases
 def test_a_plan_that_waits_is_granted_once_another_is_returned(office: Waiting) -> None:
     held = office.held(150)
     waits = office.queued(100)
@@ -73,7 +70,7 @@ def test_what_is_forfeited_lets_no_plan_in(office: Waiting) -> None:
     assert waits.lacks() == [("mimic/icu-team", "limit")]
 
 
-@pytest.mark.every_case
+@pytest.mark.both_databases
 def test_a_plan_that_is_never_claimed_is_returned_and_a_claimed_one_forfeited(office: Waiting) -> None:
     held = office.held(FITTING)
     plans = [office.queued(60, name, lease_seconds=60) for name in ("idle", "renewed", "stepped")]
@@ -176,7 +173,7 @@ def test_a_refusal_of_a_plan_that_never_fits_keeps_the_preceding_one(office: Wai
     assert changed(before, held.trainer.rows()) <= {"audit_entries", "audit_heads", "dp_events", "organisations"}
 
 
-@pytest.mark.every_case
+@pytest.mark.both_databases
 def test_the_plan_of_an_active_run_waits(office: Waiting) -> None:
     held = office.held(180)
     other = office.held(10, "other")
@@ -268,7 +265,7 @@ def test_a_paused_run_gets_its_plan_once_it_is_resumed(office: Waiting) -> None:
     assert office.sound()
 
 
-@pytest.mark.every_case
+@pytest.mark.both_databases
 def test_a_plan_that_has_waited_in_vain_expires(office: Waiting) -> None:
     held = office.held(FITTING)
     waits = office.queued(50)
@@ -299,7 +296,7 @@ def test_a_plan_whose_time_is_over_is_not_granted_any_more(office: Waiting) -> N
     assert office.sound()
 
 
-@pytest.mark.every_case
+@pytest.mark.both_databases
 def test_a_plan_is_cancelled_once(office: Waiting) -> None:
     office.held(FITTING)
     waits = office.queued(50)
@@ -499,7 +496,7 @@ def test_a_run_that_needs_approval_reserves_nothing_and_does_not_wait(office: Wa
     assert office.sound()
 
 
-@pytest.mark.every_case
+@pytest.mark.both_databases
 def test_a_run_waits_for_all_its_budgets(office: Waiting) -> None:
     """Of two populations: it is granted once both have room."""
     office.ids["eicu"] = str(office.ledger.population("eicu")["id"])

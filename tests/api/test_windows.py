@@ -11,9 +11,6 @@ from app.service.verification import verify
 from tests.clocks import stand_at
 from tests.conftest import Ledger
 
-pytestmark = pytest.mark.sqlite
-"""Rules that no database knows of; what is marked `every_case` tries the SQL beneath them."""
-
 LIMIT = {"epsilon": 1.0, "delta": 1e-5}
 NOISE = {"type": "gaussian", "noise_multiplier": 60.0}
 START = datetime.now(UTC)
@@ -57,7 +54,7 @@ def shut(reply: httpx2.Response, days: float | None, word: str) -> None:
     assert closes == (None if days is None else START + timedelta(days=days))
 
 
-@pytest.mark.every_case
+@pytest.mark.both_databases
 def test_after_it_has_closed_nothing_is_taken_from_a_budget(ledger: Ledger, at: Callable[[float], None]) -> None:
     run = quarter(ledger, opens_at=after(-1), closes_at=after(1))
     first = steps(ledger, run, first_step=0)
@@ -115,7 +112,7 @@ def test_of_several_budgets_each_has_to_be_open(ledger: Ledger, at: Callable[[fl
     shut(steps(ledger, both), 1, "closed")
 
 
-@pytest.mark.every_case
+@pytest.mark.both_databases
 def test_a_window_is_shown_in_utc(ledger: Ledger) -> None:
     ledger.population()
     made = ledger.budget("b", opens_at="2026-12-01T01:00:00+01:00", closes_at="2027-01-01T00:00:00Z")

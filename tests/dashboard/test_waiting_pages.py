@@ -17,8 +17,6 @@ from tests.dashboard.html_reader import visit, words
 from tests.login_helpers import signed_in
 from tests.waiting_plans import OVER_TEN_DAYS, allocate, ask, later
 
-pytestmark = pytest.mark.sqlite
-
 OFFICER = "privacy_officer"
 
 

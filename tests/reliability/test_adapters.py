@@ -18,8 +18,6 @@ from tests.reliability.clients import PATIENCE_SECONDS
 from tests.reliability.conftest import ROUNDS, Service
 from tests.reliability.jobs import Job, Site
 
-pytestmark = pytest.mark.sqlite
-
 # Read when Keras is imported, by the process that forks its trainers.
 os.environ["KERAS_BACKEND"] = "jax"
 

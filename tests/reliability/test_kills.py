@@ -13,7 +13,7 @@ KILLS = 2 if ROUNDS > 1 else 1
 LONGEST_LIFE_SECONDS = 0.4
 
 
-@pytest.mark.every_case
+@pytest.mark.both_databases
 @pytest.mark.parametrize("round_", range(ROUNDS))
 @pytest.mark.parametrize("where", ["before insert", "before commit", "after commit"])
 def test_kill_9_at_a_failpoint(service: Service, where: str, round_: int) -> None:

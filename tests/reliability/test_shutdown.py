@@ -76,7 +76,6 @@ async def _stop_amid(server: LiveServer, runs: list[str], key: str) -> Seen:
     return seen
 
 
-@pytest.mark.sqlite
 @pytest.mark.parametrize("workers", [1, 2])
 def test_who_has_asked_is_answered_when_the_service_stops(tmp_path: Path, database_url: str, workers: int) -> None:
     server = LiveServer(tmp_path, database_url, workers=workers)
@@ -169,7 +168,6 @@ def test_who_never_finishes_asking_is_not_waited_for_longer_than_is_set(
             server.kill()
 
 
-@pytest.mark.sqlite
 def test_steps_in_the_queue_are_answered_when_the_service_stops(tmp_path: Path) -> None:
     """Another process writes, so steps wait; meanwhile the service is told to stop, and one client leaves."""
     server = LiveServer(tmp_path)

@@ -12,7 +12,7 @@ PLANS = 7 if ROUNDS == 1 else 24
 KILLS = 2 if ROUNDS == 1 else 4
 
 
-@pytest.mark.every_case
+@pytest.mark.both_databases
 @pytest.mark.parametrize("round_", range(ROUNDS))
 def test_kill_9_while_plans_wait_and_are_granted(service: Service, round_: int) -> None:
     chance = Random(round_)  # noqa: S311 - repeatable, not secret

@@ -19,7 +19,7 @@ def replicas(tmp_path_factory: pytest.TempPathFactory, module_database_url: str)
         yield servers
 
 
-@pytest.mark.every_case
+@pytest.mark.both_databases
 @pytest.mark.parametrize("round_", range(ROUNDS))
 def test_replicas_grant_each_plan_once_and_in_its_turn(replicas: list[LiveServer], round_: int) -> None:
     """Another organisation goes on with its steps meanwhile."""

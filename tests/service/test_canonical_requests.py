@@ -2,8 +2,6 @@
 
 from itertools import permutations
 
-import pytest
-
 from app.service.verification import verify
 from tests.conftest import Ledger
 from tests.ledgers import SAMPLED
@@ -12,7 +10,6 @@ LIMIT = {"epsilon": 2, "delta": 1e-5}
 LOUD = {"type": "gaussian", "noise_multiplier": 60}
 
 
-@pytest.mark.sqlite
 def test_a_run_may_name_its_budgets_in_any_order(ledger: Ledger) -> None:
     """The first is the one that it lies under; the rows keep the others by depth and id."""
     paths = []

@@ -127,7 +127,7 @@ def test_help_names_every_command(run: Run, command: str) -> None:
     assert command in run("--help").out
 
 
-@pytest.mark.every_case
+@pytest.mark.both_databases
 @pytest.mark.parametrize("arguments", [("migrate",), ("verify",), ("org", "create", "x"), ("serve", "--port", "0")])
 @pytest.mark.parametrize(
     "bad",

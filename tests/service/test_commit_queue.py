@@ -173,7 +173,7 @@ def _failing(monkeypatch: pytest.MonkeyPatch, error: BaseException, place: str =
 DOWN = OperationalError("COMMIT", {}, Exception("the disk is full"))
 
 
-@pytest.mark.every_case
+@pytest.mark.both_databases
 @pytest.mark.parametrize("error", [DOWN, LedgerUnavailableError("In doubt."), TimeoutError("the pool is empty")])
 @pytest.mark.parametrize("place", ["before", "after"])
 def test_a_database_that_fails_is_not_asked_once_for_each(

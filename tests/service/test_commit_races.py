@@ -48,7 +48,7 @@ def _writing(database: Database) -> Iterator[Callable[[], None]]:
             busy.result()
 
 
-@pytest.mark.every_case
+@pytest.mark.both_databases
 @pytest.mark.parametrize("elsewhere", [False, True])
 def test_another_writer_is_waited_for_in_a_thread(ledger: Ledger, *, elsewhere: bool) -> None:
     """The loop goes on meanwhile: it is what lets the other writer end here."""

@@ -194,7 +194,7 @@ def test_the_command_says_what_it_did(files: tuple[Database, Database], tmp_path
     assert not (tmp_path / "neither.db").exists()
 
 
-@pytest.mark.every_case
+@pytest.mark.both_databases
 @pytest.mark.parametrize("workers", thinned([1, 2], 2))
 def test_a_source_that_is_served_is_not_copied(database_url: str, tmp_path: Path, workers: int) -> None:
     target = f"sqlite:///{tmp_path / 'copy.db'}"
@@ -217,7 +217,7 @@ def test_a_source_that_is_served_is_not_copied(database_url: str, tmp_path: Path
     assert "every curve agrees byte for byte" in copied.stdout
 
 
-@pytest.mark.every_case
+@pytest.mark.both_databases
 def test_a_connection_that_is_idle_is_noticed_and_one_that_was_closed_is_not(
     empty_database_url: str, tmp_path: Path
 ) -> None:

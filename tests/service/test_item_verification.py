@@ -103,7 +103,7 @@ DAMAGES: dict[str, Callable[[Connection], object]] = {
 }
 
 
-@pytest.mark.every_case
+@pytest.mark.both_databases
 def test_items_are_sound_before(charged: Ledger) -> None:
     assert verify(charged.database).sound
 

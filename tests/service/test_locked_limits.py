@@ -10,8 +10,6 @@ from tests.api.test_metrics import TOKEN, samples_of
 from tests.conftest import Ledger, open_ledger
 from tests.waiting_plans import OVER_TEN_DAYS, allocate, ask, preview
 
-pytestmark = pytest.mark.sqlite
-
 LIMIT = {"epsilon": 3.0, "delta": 1e-5}
 ALL_UNLOCKED: dict[str, Any] = {"type": "over_time", "over_seconds": 10, "parts": 1}
 

@@ -8,7 +8,6 @@ from tests.service.random_trainings import random_training
 from tests.soak import thinned
 
 
-@pytest.mark.sqlite
 @pytest.mark.parametrize("seed", thinned(range(200), 36))
 def test_a_program_that_obeys_a_refusal_finishes_or_was_told_that_it_cannot(ledger: Ledger, seed: int) -> None:
     training = random_training(ledger, seed)

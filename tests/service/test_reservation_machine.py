@@ -455,7 +455,7 @@ class Lowering(Reserving):
     }
 
 
-@pytest.mark.every_case
+@pytest.mark.both_databases
 @pytest.mark.parametrize(("machine", "examples"), [(Reserving, 3), (Lowering, 2)])
 def test_no_sequence_breaks_a_balance_or_a_limit(ledger: Ledger, machine: type[Reserving], examples: int) -> None:
     Reserving.ledger = ledger

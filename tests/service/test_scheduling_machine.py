@@ -314,7 +314,7 @@ def _act(action: str) -> str:
     return "ended" if action in ends else action.removeprefix("reservation.")
 
 
-@pytest.mark.every_case
+@pytest.mark.both_databases
 def test_no_sequence_passes_a_limit_or_leaves_a_plan_that_fits(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     Scheduling.ledger, Scheduling.patch = ledger, monkeypatch
     url = ledger.database.engine.url.render_as_string(hide_password=False)

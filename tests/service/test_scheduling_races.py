@@ -25,7 +25,7 @@ from tests.conftest import Ledger
 from tests.reliability.conftest import ROUNDS
 from tests.service.step_commands import PATIENCE_SECONDS, organisation
 
-pytestmark = pytest.mark.every_case
+pytestmark = pytest.mark.both_databases
 
 DEADLOCK_DETECTED = "40P01"
 

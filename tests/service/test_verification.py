@@ -225,7 +225,6 @@ def test_prices_are_read_piece_by_piece(charged: Ledger, monkeypatch: pytest.Mon
     assert (found.problems, found.checked["accounts"], found.checked["charges"]) == ((), 6, 6)
 
 
-@pytest.mark.sqlite
 def test_a_run_takes_little_memory(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of its three curves, 11 KB each, none is kept."""
     monkeypatch.setattr(verification, "ROWS_AT_ONCE", 2)
