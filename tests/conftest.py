@@ -18,6 +18,7 @@ from app.service.auth import credential_cache
 from tests import asgi, background, postgres, pure_decisions
 from tests.databases import NO_SERVER, need_postgresql, new_database, sharing_statements
 from tests.ledgers import SAMPLED, Furnish, Keys, Ledger, furnished, nothing, open_ledger, signing_key
+from tests.processor_budget import ProcessorTimes
 from tests.servers import LiveServer, command_line
 
 __all__ = [
@@ -147,6 +148,10 @@ def module_database_url(database_kind: str, tmp_path_factory: pytest.TempPathFac
     """A new database for the tests of a module."""
     with new_database(database_kind, tmp_path_factory.mktemp("database")) as url:
         yield url
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(ProcessorTimes())
 
 
 def pytest_collection() -> None:

@@ -11,9 +11,12 @@ from packaging.version import Version
 
 from tests.packaging.dockerfile import ROOT
 
-CHARTS, DEV, DOCS, GENERATOR, TORCH, CUDA, CPU, FRAMEWORKS, FLOWER = (
+CHARTS, DEV, DOCS, GENERATOR, MUTATIONS, TORCH, CUDA, CPU, FRAMEWORKS, FLOWER = (
     f"requirements-{name}.lock"
-    for name in ("charts", "dev", "docs", "generator", "torch", "cuda", "torch-cpu", "frameworks", "flower")
+    for name in (
+        *("charts", "dev", "docs", "generator", "mutations"),
+        *("torch", "cuda", "torch-cpu", "frameworks", "flower"),
+    )
 )
 
 
@@ -44,6 +47,7 @@ def project(folder: str) -> dict[str, Any]:
         (DEV, 21),
         (DOCS, 10),
         (GENERATOR, 20),
+        (MUTATIONS, 10),
         (TORCH, 21),
         (CUDA, 10),
         (CPU, 1),
@@ -60,7 +64,7 @@ def test_the_locks_name_no_registry_and_hash_everything(lock: str, at_least: int
     assert len(hashed) == len(re.findall(r"(?m)^\S", text)) >= at_least
 
 
-@pytest.mark.parametrize("lock", ["requirements.lock", CHARTS, DOCS, TORCH, CUDA, FRAMEWORKS])
+@pytest.mark.parametrize("lock", ["requirements.lock", CHARTS, DOCS, MUTATIONS, TORCH, CUDA, FRAMEWORKS])
 def test_no_lock_changes_what_the_development_lock_installs(lock: str) -> None:
     development = pinned(DEV)
     shared = {name: versions for name, versions in pinned(lock).items() if name in development}
@@ -90,6 +94,7 @@ def test_cuda_is_apart_from_what_everybody_needs() -> None:
         ("dev", DEV),
         ("docs", DOCS),
         ("generator", GENERATOR),
+        ("mutations", MUTATIONS),
         ("torch", TORCH),
         ("frameworks", FRAMEWORKS),
         ("flower", FLOWER),
