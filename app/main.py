@@ -40,16 +40,17 @@ from app.dashboard import experiments as experiment_pages
 from app.dashboard import runs as run_pages
 from app.dashboard.page_context import install_error_pages
 from app.logging_config import install_redaction
+from app.persistence.database import Database
 from app.service.alerts.alert_sender import AlertSender
 from app.service.alerts.receivers import ReceiverRules
 from app.service.audit.checkpoints import run_checkpoints
 from app.service.auth.credential_cache import Authenticator
 from app.service.auth.rate_limit import RequestLimits
 from app.service.background import TaskRegistry
+from app.service.ledger_store import LedgerStore
 from app.service.monitoring.certificates import CertificateMonitor
 from app.service.monitoring.database_collector import DatabaseCollector, IntegrityMonitor
 from app.service.monitoring.process_sampler import Sampler
-from app.service.placements import Placements
 from app.service.queries.account_history import AccountHistoryCache
 from app.service.queries.account_status_cache import AccountStatusCache
 from app.service.runs.lost import run_lost_check
@@ -90,24 +91,28 @@ DASHBOARD_ROUTERS = (
 
 
 def create_app(settings: Settings) -> FastAPI:
-    """Build the ASGI application; it closes its databases on shutdown.
+    """Build the ASGI application; it closes its database on shutdown.
 
     Raises:
-        InvalidInputError: a database URL is not supported.
+        InvalidInputError: the database URL is not supported.
     """
     install_redaction()
     sender = AlertSender(
         allow_private=settings.webhooks_allow_private, smtp=settings.smtp_server, public_url=settings.public_url
     )
-    placements = Placements(
-        settings.database_urls, settings.database_pool_size, settings.database_password_file, pooled=settings.pooled
+    database = Database(
+        settings.database_url,
+        settings.database_pool_size,
+        password_file=settings.database_password_file,
+        pooled=settings.pooled,
     )
+    store = LedgerStore(database)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         background: TaskRegistry = app.state.background
         _start_background_tasks(background, app.state, settings)
-        async with placements.lifespan(background, sender):
+        async with store.lifespan(background, sender):
             yield
             await background.stop()
             await asyncio.to_thread(app.state.keys.close)
@@ -122,8 +127,8 @@ def create_app(settings: Settings) -> FastAPI:
         redirect_slashes=False,
         telemetry=configure_tracing(),
     )
-    app.state.placements = placements
-    app.state.keys = Authenticator(placements.databases, settings.openid, settings.workload_issuers)
+    app.state.store = store
+    app.state.keys = Authenticator(database, settings.openid, settings.workload_issuers)
     app.state.signer = signer_of(settings.signing_key_file)
     app.state.rates = RequestLimits(
         settings.rate_limit_per_second,
@@ -133,10 +138,10 @@ def create_app(settings: Settings) -> FastAPI:
         settings.rate_limit_exchanges_per_minute,
     )
     app.state.background = TaskRegistry()
-    app.state.sampler = Sampler(placements)
-    app.state.ledgers = DatabaseCollector(placements, signs=app.state.signer is not None)
-    app.state.integrity = IntegrityMonitor()
-    app.state.certificates = CertificateMonitor()
+    app.state.sampler = Sampler(store)
+    app.state.ledger_stats = DatabaseCollector(store, signs=app.state.signer is not None)
+    app.state.integrity = IntegrityMonitor(database)
+    app.state.certificates = CertificateMonitor(database)
     app.state.metrics_token = settings.resolved_metrics_token
     app.state.metrics_top_accounts = settings.metrics_top_accounts
     app.state.receiver_rules = ReceiverRules(settings.webhooks_allow_private, settings.smtp_server is not None)
@@ -157,18 +162,16 @@ def create_app(settings: Settings) -> FastAPI:
 
 
 def _start_background_tasks(background: TaskRegistry, state: State, settings: Settings) -> None:
-    """Start the background tasks that `Placements.lifespan` does not start."""
-    for placement in state.placements:
-        background.start(f"keys:{placement.name}", state.keys.run_refresh(placement.name))
-        background.start(f"integrity:{placement.name}", state.integrity.run(placement))
-        if placement.database.dialect == "postgresql":
-            background.start(f"certificates:{placement.name}", state.certificates.run(placement))
-        if settings.run_lost_after_days:
-            ending = run_lost_check(placement.database, timedelta(days=settings.run_lost_after_days))
-            background.start(f"lost-runs:{placement.name}", ending)
-        if state.signer is not None and settings.checkpoint_seconds:
-            signing = run_checkpoints(placement.database, state.signer, settings.checkpoint_seconds)
-            background.start(f"checkpoints:{placement.name}", signing)
+    """Start the background tasks that `LedgerStore.lifespan` does not start."""
+    database: Database = state.store.database
+    background.start("keys", state.keys.run_refresh())
+    background.start("integrity", state.integrity.run())
+    if database.dialect == "postgresql":
+        background.start("certificates", state.certificates.run())
+    if settings.run_lost_after_days:
+        background.start("lost-runs", run_lost_check(database, timedelta(days=settings.run_lost_after_days)))
+    if state.signer is not None and settings.checkpoint_seconds:
+        background.start("checkpoints", run_checkpoints(database, state.signer, settings.checkpoint_seconds))
     for name, key_set in state.keys.key_sets().items():
         background.start(name, key_set.run_renewal())
     background.start("samples", state.sampler.run())
