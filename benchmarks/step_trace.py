@@ -205,7 +205,7 @@ def trace_step() -> StepTrace:
         try:
             return asyncio.run(_trace(served, key))
         finally:
-            served.state.placements.dispose()
+            served.state.store.database.dispose()
 
 
 def new_ledger(folder: Path, url: str | None = None) -> tuple[str, FastAPI, str]:

@@ -7,10 +7,10 @@ it, and real servers do it.
 
 import asyncio
 
-from app.service import placements
+from app.service import ledger_store
 from app.service.monitoring import database_collector
 
-WORK = ((placements, "deliver"), (placements, "run_maintenance"), (database_collector, "attempt"))
+WORK = ((ledger_store, "deliver"), (ledger_store, "run_maintenance"), (database_collector, "attempt"))
 
 
 def leave_out() -> None:

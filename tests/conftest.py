@@ -13,7 +13,7 @@ from httpx2._transports import default as transports
 from hypothesis import HealthCheck, settings
 
 from app.persistence import database, engines
-from app.service import placements
+from app.service import readiness
 from app.service.alerts import delivery_worker, http_sender
 from app.service.auth import credential_cache
 from tests import asgi, background, postgres, pure_decisions
@@ -45,7 +45,7 @@ background.leave_out()
 asgi.install()
 
 # Who asks an application in this process whether it is ready means now; `tests/servers.py` waits for real servers.
-placements.CACHE_SECONDS = 0.0
+readiness.CACHE_SECONDS = 0.0
 
 # Read once: it takes longer than all the rest of an application's start.
 http_sender.trusted_certificates = cache(http_sender.trusted_certificates)

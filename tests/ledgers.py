@@ -141,7 +141,7 @@ def open_ledger(folder: Path, database_url: str | None = None, **more: object) -
     app = create_app(
         Settings(database_url=url, **_quietly() | more) if more else _quiet().model_copy(update={"database_url": url})
     )
-    database: Database = app.state.placements.named("default").database
+    database: Database = app.state.store.database
     if not database.exists():
         _, source = furnished("sqlite")
         shutil.copy(source, str(database.engine.url.database))

@@ -20,7 +20,7 @@ from app.persistence.database import Database
 from app.persistence.schema import upgrade
 from app.service.auth import authentication
 from app.service.governance.api_keys import create_key
-from app.service.placements import CACHE_SECONDS
+from app.service.readiness import CACHE_SECONDS
 from tests import fork_server
 from tests.fork_server import ForkedProcess, service_server
 

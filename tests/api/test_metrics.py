@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from starlette.testclient import TestClient
 
 from app.persistence.rehearsal import Fault, Rehearsal
-from app.service import placements
+from app.service import readiness
 from app.service.monitoring import database_collector
 from app.service.monitoring.exposition import SHARED_FOLDER
 from app.settings import Settings
@@ -47,7 +47,7 @@ def _scrape(ledger: Ledger, **headers: str) -> httpx2.Response:
 
 def _read(ledger: Ledger) -> Samples:
     state: Any = ledger.http.app.state  # type: ignore[attr-defined]
-    state.integrity.check(state.placements.named("default"))
+    state.integrity.check()
     reply = _scrape(ledger, Authorization=f"Bearer {TOKEN}")
     assert reply.status_code == 200, reply.text
     return samples_of(reply.text)
@@ -73,7 +73,7 @@ def test_without_a_token_this_machine_reads_and_nobody_is_named(shared: SeededLe
     assert "epsilon_ledger_decisions_total" in reply.text
     for name in ("mimic", "icu-team", "hospital", "clinic", "org_", "pop_", "bud_", "run_0", "key_0"):
         assert name not in reply.text
-    assert 'kind="population",placement="default"' in reply.text
+    assert 'kind="population"' in reply.text
 
 
 @pytest.mark.parametrize("peer", ["192.0.2.7", "10.0.0.1", "2001:db8::1", "::ffff:192.0.2.7", "", "localhost.example"])
@@ -136,7 +136,7 @@ def test_only_so_many_accounts_are_named_and_the_fullest_are(tmp_path: Path, fre
         found = _read(ledger)
         named = [dict(labels)["account"] for name, labels in found if name.endswith("account_utilisation_ratio")]
         assert sorted(named) == ["mimic", "mimic/icu-team"]
-        assert _value(found, "accounts", placement="default", kind="budget") == 3
+        assert _value(found, "accounts", kind="budget") == 3
         assert shared.run not in str(found)
 
 
@@ -181,36 +181,36 @@ def test_no_request_makes_a_new_label_up(watched: SeededLedger) -> None:
 
 def test_what_waits_for_receivers_is_told(watched: SeededLedger) -> None:
     found = _read(watched.ledger)
-    assert _value(found, "alert_deliveries_pending", placement="default") >= 1
-    assert _value(found, "alert_oldest_pending_delivery_age_seconds", placement="default") > 0
-    assert _value(found, "receivers_disabled", placement="default") == 0
+    assert _value(found, "alert_deliveries_pending") >= 1
+    assert _value(found, "alert_oldest_pending_delivery_age_seconds") > 0
+    assert _value(found, "receivers_disabled") == 0
 
 
 def test_a_last_decision_that_was_exchanged_is_noticed_without_verify(watched: SeededLedger) -> None:
-    assert _value(_read(watched.ledger), "run_chain_mismatches", placement="default") == 0
+    assert _value(_read(watched.ledger), "run_chain_mismatches") == 0
     with tampering(watched.ledger.database) as tx:
         tx.exec_driver_sql("UPDATE decisions SET entry_hash = zeroblob(32)")
-    assert _value(_read(watched.ledger), "run_chain_mismatches", placement="default") == 1
+    assert _value(_read(watched.ledger), "run_chain_mismatches") == 1
 
 
 def test_a_checkpoint_of_another_history_is_noticed_without_verify(watched: SeededLedger) -> None:
     first = _read(watched.ledger)
-    assert _value(first, "oldest_unsigned_entry_age_seconds", placement="default") > 0
+    assert _value(first, "oldest_unsigned_entry_age_seconds") > 0
     assert watched.ledger.post("/v1/checkpoints", None, "auditor").status_code == 201
     signed = _read(watched.ledger)
-    assert _value(signed, "last_checkpoint_timestamp_seconds", placement="default") > 0
-    assert _value(signed, "checkpoint_mismatches", placement="default") == 0
-    assert math.isclose(_value(signed, "organisations", placement="default"), 2)
+    assert _value(signed, "last_checkpoint_timestamp_seconds") > 0
+    assert _value(signed, "checkpoint_mismatches") == 0
+    assert math.isclose(_value(signed, "organisations"), 2)
     with tampering(watched.ledger.database) as tx:
         tx.exec_driver_sql("UPDATE audit_entries SET entry_hash = zeroblob(32)")
-    assert _value(_read(watched.ledger), "checkpoint_mismatches", placement="default") == 1
+    assert _value(_read(watched.ledger), "checkpoint_mismatches") == 1
 
 
 def test_an_account_that_is_stopped_is_counted(watched: SeededLedger) -> None:
     with tampering(watched.ledger.database) as tx:
         shift_curve(tx, TEAM, -1)
     assert watched.ledger.post("/v1/verifications", None, "auditor").status_code == 201
-    assert _value(_read(watched.ledger), "accounts_quarantined", placement="default") == 1
+    assert _value(_read(watched.ledger), "accounts_quarantined") == 1
 
 
 @pytest.mark.parametrize(
@@ -233,16 +233,16 @@ def test_what_was_looked_at_is_told_again_for_a_while(shared: SeededLedger, monk
     def read(*_: object) -> None:
         raise AssertionError("looked again")
 
-    monkeypatch.setattr(database_collector._PlacementCollector, "read_stats", read)
+    monkeypatch.setattr(database_collector.DatabaseCollector, "read_stats", read)
     assert _scrape(shared.ledger).status_code == 200
 
 
 def test_a_database_that_is_gone_is_told_and_the_rest_as_well(
     watched: SeededLedger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(placements, "rehearse_everywhere", lambda _: Rehearsal(Fault.SILENT))
+    monkeypatch.setattr(readiness, "rehearse_everywhere", lambda _: Rehearsal(Fault.SILENT))
     found = _read(watched.ledger)
-    assert found["epsilon_ledger_ready", frozenset({("placement", "default")})] == 0
+    assert found["epsilon_ledger_ready", frozenset()] == 0
     assert "mimic" not in str(found)
     assert ("epsilon_ledger_decisions_total", frozenset({("outcome", "admitted")})) in found
 

@@ -183,7 +183,7 @@ def test_a_database_without_its_tables_is_alive_but_not_ready(tmp_path: Path) ->
         _is_unavailable(http.get("/readyz"))
         _is_unavailable(http.get("/v1/runs", headers={"Authorization": "Bearer key_x.secret"}))
         assert http.get("/v1/runs").status_code == 401
-        upgrade(app.state.placements.named("default").database)
+        upgrade(app.state.store.database)
         assert http.get("/readyz").status_code == 200
 
 

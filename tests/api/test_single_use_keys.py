@@ -125,10 +125,10 @@ def test_a_known_key_is_forgotten_when_its_run_has_ended(
     assert _ask(seeded, made["key"], "POST", f"/v1/runs/{run}/abort")[0] == 200
     ring, header = seeded.ledger.http.app.state.keys, f"Bearer {made['key']}"  # type: ignore[attr-defined]
     ring.authenticate(header)
-    ring.refresh("default")
+    ring.refresh()
     assert ring.find(header) is not None
     after_the_last_answers()
-    ring.refresh("default")
+    ring.refresh()
     assert ring.find(header) is None
 
 

@@ -66,7 +66,7 @@ def replicas(tmp_path: Path, database_url: str) -> Iterator[Replicas]:
     with open_ledger(tmp_path, database_url) as one:
         app = create_app(Settings(database_url=database_url))
         with TestClient(app, raise_server_exceptions=False) as http:
-            two = replace(one, http=http, database=app.state.placements.named("default").database)
+            two = replace(one, http=http, database=app.state.store.database)
             for ledger in (one, two):
                 # FastAPI builds its routes at the first request, which no two applications of a process may do at once.
                 assert ledger.get("/v1/nowhere").status_code == 404

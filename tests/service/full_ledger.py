@@ -101,4 +101,4 @@ def taken_up(url: str, keys: dict[tuple[str, str], str]) -> Iterator[Ledger]:
     """An application on a database that has a ledger already, with the keys that were issued there."""
     app = create_app(Settings(database_url=url))
     with TestClient(app, raise_server_exceptions=False) as http:
-        yield Ledger(http, app.state.placements.named("default").database, keys)
+        yield Ledger(http, app.state.store.database, keys)
