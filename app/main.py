@@ -41,13 +41,18 @@ from app.dashboard import runs as run_pages
 from app.dashboard.page_context import install_error_pages
 from app.logging_config import install_redaction
 from app.persistence.database import Database
+from app.service import readiness
 from app.service.alerts.alert_sender import AlertSender
+from app.service.alerts.delivery_worker import deliver
 from app.service.alerts.receivers import ReceiverRules
 from app.service.audit.checkpoints import run_checkpoints
+from app.service.auth import credential_cache
 from app.service.auth.credential_cache import Authenticator
 from app.service.auth.rate_limit import RequestLimits
 from app.service.background import TaskRegistry
 from app.service.ledger_store import LedgerStore
+from app.service.maintenance import run_maintenance, run_wal_checkpoints
+from app.service.monitoring import database_collector
 from app.service.monitoring.certificates import CertificateMonitor
 from app.service.monitoring.database_collector import DatabaseCollector, IntegrityMonitor
 from app.service.monitoring.process_sampler import Sampler
@@ -55,6 +60,7 @@ from app.service.queries.account_history import AccountHistoryCache
 from app.service.queries.account_status_cache import AccountStatusCache
 from app.service.runs.lost import run_lost_check
 from app.service.signatures import signer_of
+from app.service.timekeeping import keep_time
 from app.settings import Settings
 from app.tracing_setup import configure_tracing
 from app.version import VERSION
@@ -90,8 +96,22 @@ DASHBOARD_ROUTERS = (
 """Pages for browsers."""
 
 
-def create_app(settings: Settings) -> FastAPI:
+def create_app(
+    settings: Settings,
+    *,
+    background_work: bool = True,
+    caller_seconds: float = credential_cache.CACHE_SECONDS,
+    readiness_seconds: float = readiness.CACHE_SECONDS,
+    metrics_seconds: float = database_collector.CACHE_SECONDS,
+) -> FastAPI:
     """Build the ASGI application; it closes its database on shutdown.
+
+    Args:
+        settings: of the service.
+        background_work: whether background tasks use the database, apart from its clock.
+        caller_seconds: lifetime of a cached caller.
+        readiness_seconds: lifetime of a result of `/readyz`.
+        metrics_seconds: lifetime of the metrics that are read from the database.
 
     Raises:
         InvalidInputError: the database URL is not supported.
@@ -106,16 +126,21 @@ def create_app(settings: Settings) -> FastAPI:
         password_file=settings.database_password_file,
         pooled=settings.pooled,
     )
-    store = LedgerStore(database)
+    store = LedgerStore(database, readiness_seconds)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         background: TaskRegistry = app.state.background
-        _start_background_tasks(background, app.state, settings)
-        async with store.lifespan(background, sender):
+        _start_tasks(background, app.state)
+        if background_work:
+            _start_background_work(background, app.state, settings, sender)
+        try:
             yield
+        finally:
             await background.stop()
+            await sender.close()
             await asyncio.to_thread(app.state.keys.close)
+            await store.close()
 
     app = FastAPI(
         title="Epsilon Ledger",
@@ -128,7 +153,7 @@ def create_app(settings: Settings) -> FastAPI:
         telemetry=configure_tracing(),
     )
     app.state.store = store
-    app.state.keys = Authenticator(database, settings.openid, settings.workload_issuers)
+    app.state.keys = Authenticator(database, settings.openid, settings.workload_issuers, caller_seconds)
     app.state.signer = signer_of(settings.signing_key_file)
     app.state.rates = RequestLimits(
         settings.rate_limit_per_second,
@@ -139,7 +164,7 @@ def create_app(settings: Settings) -> FastAPI:
     )
     app.state.background = TaskRegistry()
     app.state.sampler = Sampler(store)
-    app.state.ledger_stats = DatabaseCollector(store, signs=app.state.signer is not None)
+    app.state.ledger_stats = DatabaseCollector(store, signs=app.state.signer is not None, cache_seconds=metrics_seconds)
     app.state.integrity = IntegrityMonitor(database)
     app.state.certificates = CertificateMonitor(database)
     app.state.metrics_token = settings.resolved_metrics_token
@@ -161,20 +186,29 @@ def create_app(settings: Settings) -> FastAPI:
     return app
 
 
-def _start_background_tasks(background: TaskRegistry, state: State, settings: Settings) -> None:
-    """Start the background tasks that `LedgerStore.lifespan` does not start."""
+def _start_tasks(background: TaskRegistry, state: State) -> None:
+    """Start the tasks that leave the rows of the database alone."""
+    background.start("clock", keep_time(state.store.database.clock))
+    for name, key_set in state.keys.key_sets().items():
+        background.start(name, key_set.run_renewal())
+    background.start("samples", state.sampler.run())
+
+
+def _start_background_work(background: TaskRegistry, state: State, settings: Settings, sender: AlertSender) -> None:
+    """Start the tasks that read or change the database."""
     database: Database = state.store.database
+    background.start("maintenance", run_maintenance(database))
+    background.start("deliveries", deliver(database, sender))
     background.start("keys", state.keys.run_refresh())
     background.start("integrity", state.integrity.run())
-    if database.dialect == "postgresql":
+    if database.dialect == "sqlite":
+        background.start("wal", run_wal_checkpoints(database))
+    else:
         background.start("certificates", state.certificates.run())
     if settings.run_lost_after_days:
         background.start("lost-runs", run_lost_check(database, timedelta(days=settings.run_lost_after_days)))
     if state.signer is not None and settings.checkpoint_seconds:
         background.start("checkpoints", run_checkpoints(database, state.signer, settings.checkpoint_seconds))
-    for name, key_set in state.keys.key_sets().items():
-        background.start(name, key_set.run_renewal())
-    background.start("samples", state.sampler.run())
 
 
 def application() -> FastAPI:

@@ -111,8 +111,6 @@ def in_process(settings: Settings, at: datetime) -> Iterator[InProcessApi]:
     try:
         yield InProcessApi(app, loop, store.database, clock)
     finally:
-        loop.run_until_complete(store.charges.close())
+        loop.run_until_complete(store.close())
         loop.run_until_complete(loop.shutdown_default_executor())
         loop.close()
-        store.readiness.close()
-        store.database.dispose()

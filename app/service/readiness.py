@@ -12,7 +12,7 @@ from app.persistence import database
 from app.persistence.database import Database
 from app.persistence.rehearsal import Fault, Rehearsal, rehearse_everywhere
 
-CACHE_SECONDS = 1.0
+CACHE_SECONDS: Final = 1.0
 """Lifetime of a result, so that frequent probes cost no more than one."""
 
 ANSWERED_SECONDS: Final = 1.5
@@ -28,9 +28,14 @@ class Readiness:
     """Readiness of a database, from rehearsed steps in a separate thread.
 
     Rehearsals run one at a time; used from one event loop.
+
+    Args:
+        database: rehearses the steps.
+        cache_seconds: lifetime of a result.
     """
 
     database: Database
+    cache_seconds: float = CACHE_SECONDS
     _began_at: float = 0.0
     _rehearsal: "asyncio.Future[Rehearsal] | None" = None
     _logged: str | None = None
@@ -40,7 +45,7 @@ class Readiness:
 
     async def trouble(self) -> str | None:
         """Get the reason why steps cannot be decided, if any."""
-        if self._rehearsal is None or (self._rehearsal.done() and monotonic() - self._began_at >= CACHE_SECONDS):
+        if self._rehearsal is None or (self._rehearsal.done() and monotonic() - self._began_at >= self.cache_seconds):
             self._began_at = monotonic()
             loop = asyncio.get_running_loop()
             self._rehearsal = loop.run_in_executor(self._thread, rehearse_everywhere, self.database)

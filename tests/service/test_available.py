@@ -92,7 +92,7 @@ def test_pages_name_the_account_that_blocks(insured: Ledger) -> None:
 
 
 def test_metrics_count_and_name_what_can_be_taken(insured: Ledger) -> None:
-    state: Any = insured.http.app.state  # type: ignore[attr-defined]
+    state: Any = insured.http.app.state
     stats = DatabaseCollector(state.store, signs=False).read_stats()
     available = {each.path: each.available for each in stats.uses}
     assert available["claims/idle/deep"] == available["claims"] == statuses_of(insured)["claims"].remaining

@@ -199,7 +199,7 @@ def opened(provider: IdentityProvider, tmp_path_factory: pytest.TempPathFactory,
 
 
 def _ring(ledger: Ledger) -> Authenticator:
-    ring: Authenticator = ledger.http.app.state.keys  # type: ignore[attr-defined]
+    ring: Authenticator = ledger.http.app.state.keys
     return ring
 
 
@@ -266,7 +266,6 @@ def test_the_provider_is_never_asked_on_the_event_loop(
 
     monkeypatch.setattr(Keys, "_fetch", watched_fetch)
     monkeypatch.setattr(Authenticator, "find", watched_find)
-    monkeypatch.setattr(credential_cache, "CACHE_SECONDS", 3600.0)
     later(KEPT_SECONDS)
     headers = {"Authorization": f"Bearer {provider.token()}"}
     before = len(provider.asked)

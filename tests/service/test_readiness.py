@@ -40,7 +40,6 @@ class _Database:
 def database(monkeypatch: pytest.MonkeyPatch) -> _Database:
     made = _Database()
     monkeypatch.setattr(readiness, "rehearse_everywhere", made.rehearse)
-    monkeypatch.setattr(readiness, "CACHE_SECONDS", 1.0)
     return made
 
 

@@ -35,13 +35,13 @@ if TYPE_CHECKING:
     from app.service.auth.oidc.jwks import JwksCache
     from app.service.auth.workload.authenticator import WorkloadAuthenticator
 
-CACHE_SECONDS = 1.0
+CACHE_SECONDS: Final = 1.0
 """Lifetime of a cached caller: a revoked key can work for this long."""
 
-LOOK_SECONDS = 0.4
+LOOK_SECONDS: Final = 0.4
 """Interval of the background refresh, which keeps active callers from waiting for a query."""
 
-IDLE_SECONDS = 5.0
+IDLE_SECONDS: Final = 5.0
 """Callers that sent no request for this long leave the cache."""
 
 USE_WRITTEN_SECONDS = 60.0
@@ -72,14 +72,23 @@ class _Known:
 
 
 class Authenticator:
-    """Authenticate callers and cache them."""
+    """Authenticate callers and cache them.
+
+    Args:
+        database: has the keys.
+        openid: whose tokens of people are accepted; None: none are.
+        workload_issuers: whose tokens are exchanged for keys.
+        cache_seconds: lifetime of a cached caller.
+    """
 
     def __init__(
         self,
         database: Database,
         openid: OidcConfig | None = None,
         workload_issuers: Sequence[WorkloadIssuer] = (),
+        cache_seconds: float = CACHE_SECONDS,
     ) -> None:
+        self.cache_seconds = cache_seconds
         self._db = database
         self._breaker = CircuitBreaker(database)
         self._known: dict[bytes, _Known] = {}
@@ -98,7 +107,7 @@ class Authenticator:
         """Get the cached caller of a header; None: not in the cache."""
         known = self._known.get(_fingerprint(authorization))
         now = monotonic()
-        if known is None or now - known.seen_at >= CACHE_SECONDS:
+        if known is None or now - known.seen_at >= self.cache_seconds:
             return None
         if known.caller.registers_run:  # any replica may have registered its run since
             return None

@@ -121,9 +121,16 @@ class IntegrityWarnings:
 
 
 class DatabaseCollector:
-    """Cached metrics of the ledger, which reads changed accounts only; with `signs`, those of checkpoints too."""
+    """Cached metrics of the ledger, for which only changed accounts are read.
 
-    def __init__(self, store: LedgerStore, *, signs: bool) -> None:
+    Args:
+        store: the ledger.
+        signs: whether to collect those of checkpoints, too.
+        cache_seconds: lifetime of the cache.
+    """
+
+    def __init__(self, store: LedgerStore, *, signs: bool, cache_seconds: float = CACHE_SECONDS) -> None:
+        self.cache_seconds = cache_seconds
         self._store = store
         self._signs = signs
         self._uses: dict[tuple[str, str], tuple[object, Utilisation | None]] = {}
@@ -133,9 +140,9 @@ class DatabaseCollector:
         self._turn = asyncio.Lock()
 
     async def collect(self) -> LedgerSnapshot:
-        """Collect the metrics, at most `CACHE_SECONDS` old."""
+        """Collect the metrics, at most `cache_seconds` old."""
         async with self._turn:
-            if self._looked is None or monotonic() - self._looked_at >= CACHE_SECONDS:
+            if self._looked is None or monotonic() - self._looked_at >= self.cache_seconds:
                 self._looked = await self._look()
                 self._looked_at = monotonic()
             return self._looked
