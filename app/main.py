@@ -152,38 +152,49 @@ def create_app(
         redirect_slashes=False,
         telemetry=configure_tracing(),
     )
+    app.state.background = TaskRegistry()
     app.state.store = store
     app.state.keys = Authenticator(database, settings.openid, settings.workload_issuers, caller_seconds)
     app.state.signer = signer_of(settings.signing_key_file)
-    app.state.rates = RequestLimits(
-        settings.rate_limit_per_second,
-        settings.rate_limit_burst,
-        settings.rate_limit_anonymous_per_second,
-        settings.rate_limit_sign_ins_per_minute,
-        settings.rate_limit_exchanges_per_minute,
-    )
-    app.state.background = TaskRegistry()
-    app.state.sampler = Sampler(store)
     app.state.ledger_stats = DatabaseCollector(store, signs=app.state.signer is not None, cache_seconds=metrics_seconds)
-    app.state.integrity = IntegrityMonitor(database)
-    app.state.certificates = CertificateMonitor(database)
-    app.state.metrics_token = settings.resolved_metrics_token
-    app.state.metrics_top_accounts = settings.metrics_top_accounts
-    app.state.receiver_rules = ReceiverRules(settings.webhooks_allow_private, settings.smtp_server is not None)
+    _set_monitors(app.state)
+    _set_terms(app.state, settings)
     problems.install(app)
     install_error_pages(app)
-    app.state.session_hours = settings.session_hours
-    app.state.oidc_session_minutes = settings.oidc_session_minutes
-    app.state.public_url = settings.public_url
-    app.state.oidc_client = settings.oidc_client()
-    app.state.account_statuses = AccountStatusCache()
-    app.state.account_histories = AccountHistoryCache()
     for module in (*ROUTERS, *DASHBOARD_ROUTERS):
         # `include_router` would copy each route for this application.
         app.router.routes.extend(module.routes.routes)
     describe(app)
     middleware.install(app)
     return app
+
+
+def _set_monitors(state: State) -> None:
+    """Create what watches the service, and what pages keep of the ledger."""
+    store: LedgerStore = state.store
+    state.sampler = Sampler(store)
+    state.integrity = IntegrityMonitor(store.database)
+    state.certificates = CertificateMonitor(store.database)
+    state.account_statuses = AccountStatusCache()
+    state.account_histories = AccountHistoryCache()
+
+
+def _set_terms(state: State, settings: Settings) -> None:
+    """Keep the settings that requests need."""
+    state.rates = RequestLimits(
+        settings.rate_limit_per_second,
+        settings.rate_limit_burst,
+        settings.rate_limit_anonymous_per_second,
+        settings.rate_limit_sign_ins_per_minute,
+        settings.rate_limit_exchanges_per_minute,
+    )
+    state.metrics_token = settings.resolved_metrics_token
+    state.metrics_top_accounts = settings.metrics_top_accounts
+    state.receiver_rules = ReceiverRules(settings.webhooks_allow_private, settings.smtp_server is not None)
+    state.session_hours = settings.session_hours
+    state.oidc_session_minutes = settings.oidc_session_minutes
+    state.public_url = settings.public_url
+    state.oidc_client = settings.oidc_client()
 
 
 def _start_tasks(background: TaskRegistry, state: State) -> None:
