@@ -108,7 +108,7 @@ def create_app(
 
     Args:
         settings: of the service.
-        background_work: whether background tasks use the database, apart from its clock.
+        background_work: whether background tasks use the database; otherwise the caller samples its clock.
         caller_seconds: lifetime of a cached caller.
         readiness_seconds: lifetime of a result of `/readyz`.
         metrics_seconds: lifetime of the metrics that are read from the database.
@@ -198,8 +198,7 @@ def _set_terms(state: State, settings: Settings) -> None:
 
 
 def _start_tasks(background: TaskRegistry, state: State) -> None:
-    """Start the tasks that leave the rows of the database alone."""
-    background.start("clock", keep_time(state.store.database.clock))
+    """Start the tasks that leave the database alone."""
     for name, key_set in state.keys.key_sets().items():
         background.start(name, key_set.run_renewal())
     background.start("samples", state.sampler.run())
@@ -208,6 +207,7 @@ def _start_tasks(background: TaskRegistry, state: State) -> None:
 def _start_background_work(background: TaskRegistry, state: State, settings: Settings, sender: AlertSender) -> None:
     """Start the tasks that read or change the database."""
     database: Database = state.store.database
+    background.start("clock", keep_time(database.clock))
     background.start("maintenance", run_maintenance(database))
     background.start("deliveries", deliver(database, sender))
     background.start("keys", state.keys.run_refresh())

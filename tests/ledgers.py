@@ -142,13 +142,15 @@ def quiet_app(settings: Settings, *, background_work: bool = False) -> FastAPI:
     Background work would open connections of its own, which on PostgreSQL takes longer than most tests' requests. It
     would also change rows, or end caches, between two looks at them. Tests of it call it, and real servers do it.
     """
-    return create_app(
+    app = create_app(
         settings,
         background_work=background_work,
         caller_seconds=KNOWN_SECONDS,
         readiness_seconds=0.0,
         metrics_seconds=0.0,
     )
+    app.state.store.database.clock.moment()  # read now, and not beside the test
+    return app
 
 
 @contextmanager
