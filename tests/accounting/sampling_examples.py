@@ -1,24 +1,7 @@
 """Examples of events on a sample, for test_every_event.py."""
 
 import epsilon_ledger as sdk
-from app.accounting.events import (
-    AdaptiveClipping,
-    Composed,
-    DiscreteGaussian,
-    DiscreteLaplace,
-    EpsilonDelta,
-    Exponential,
-    Gaussian,
-    GroupPrivacy,
-    Laplace,
-    MixtureOfGaussians,
-    PermuteAndFlip,
-    PoissonSampled,
-    SampledWithoutReplacement,
-    SampledWithReplacement,
-    SelfComposed,
-    TruncatedPoissonSampled,
-)
+from app.accounting import events as dp
 
 from .leaf_examples import (
     ALL,
@@ -36,28 +19,28 @@ from .leaf_examples import (
 POISSON_SAMPLED = Examples(
     cases=(
         Case(
-            PoissonSampled(0.01, Gaussian(1.1)),
+            dp.PoissonSampled(0.01, dp.Gaussian(1.1)),
             SAMPLED_WIRE,
             "4f27ac7c5bf1246295cbc381eb96f5fd657fa4338d6ba8469c87b65560c6e45c",
             sdk.poisson_sampled(0.01, sdk.gaussian(1.1)),
             NOT_REPLACED,
             (
-                PoissonSampled(0.011, Gaussian(1.1)),
-                PoissonSampled(0.01, Gaussian(1.0)),
-                PoissonSampled(0.01, Gaussian(1.1, "microbatch")),
-                PoissonSampled(0.01, DiscreteGaussian(1.1)),
-                Gaussian(1.1),
+                dp.PoissonSampled(0.011, dp.Gaussian(1.1)),
+                dp.PoissonSampled(0.01, dp.Gaussian(1.0)),
+                dp.PoissonSampled(0.01, dp.Gaussian(1.1, "microbatch")),
+                dp.PoissonSampled(0.01, dp.DiscreteGaussian(1.1)),
+                dp.Gaussian(1.1),
             ),
         ),
         Case(
-            PoissonSampled(1, Gaussian(1.1)),
+            dp.PoissonSampled(1, dp.Gaussian(1.1)),
             {**SAMPLED_WIRE, "sampling_probability": 1.0},
             "11d84e1067ecf39d5ed4fd468426db2d105ab9333f20ebb372060ed35c12da51",
             sdk.poisson_sampled(1, sdk.gaussian(1.1)),
-            dearer=(Gaussian(1.1),),
+            dearer=(dp.Gaussian(1.1),),
         ),
         Case(
-            PoissonSampled(0.05, Composed((Gaussian(1.5), SelfComposed(AdaptiveClipping(8), 3)))),
+            dp.PoissonSampled(0.05, dp.Composed((dp.Gaussian(1.5), dp.SelfComposed(dp.AdaptiveClipping(8), 3)))),
             {
                 "type": "poisson_sampled",
                 "sampling_probability": 0.05,
@@ -78,10 +61,10 @@ POISSON_SAMPLED = Examples(
                 0.05, sdk.composed([sdk.gaussian(1.5), sdk.self_composed(sdk.adaptive_clipping(8), 3)])
             ),
             NOT_REPLACED,
-            (PoissonSampled(0.05, Composed((Gaussian(1.5), SelfComposed(AdaptiveClipping(8), 4)))),),
+            (dp.PoissonSampled(0.05, dp.Composed((dp.Gaussian(1.5), dp.SelfComposed(dp.AdaptiveClipping(8), 4)))),),
         ),
         Case(
-            PoissonSampled(0.02, Laplace(0.8)),
+            dp.PoissonSampled(0.02, dp.Laplace(0.8)),
             {
                 "type": "poisson_sampled",
                 "sampling_probability": 0.02,
@@ -90,10 +73,10 @@ POISSON_SAMPLED = Examples(
             "609260c3b9854ac43d8e4abdc3b6c09de09bd85b74f294cf1fb55dd8162e1581",
             sdk.poisson_sampled(0.02, sdk.laplace(0.8)),
             NOT_REPLACED,
-            (PoissonSampled(0.021, Laplace(0.8)), PoissonSampled(0.02, Laplace(0.79)), Laplace(0.8)),
+            (dp.PoissonSampled(0.021, dp.Laplace(0.8)), dp.PoissonSampled(0.02, dp.Laplace(0.79)), dp.Laplace(0.8)),
         ),
         Case(
-            PoissonSampled(0.02, DiscreteGaussian(2)),
+            dp.PoissonSampled(0.02, dp.DiscreteGaussian(2)),
             {
                 "type": "poisson_sampled",
                 "sampling_probability": 0.02,
@@ -102,10 +85,10 @@ POISSON_SAMPLED = Examples(
             "840579d787b28831704cb7262d5cd4ee003b0471aff14b7a63c495550223e9e8",
             sdk.poisson_sampled(0.02, sdk.discrete_gaussian(2)),
             NOT_REPLACED,
-            (PoissonSampled(0.021, DiscreteGaussian(2)), PoissonSampled(0.02, DiscreteGaussian(1.9))),
+            (dp.PoissonSampled(0.021, dp.DiscreteGaussian(2)), dp.PoissonSampled(0.02, dp.DiscreteGaussian(1.9))),
         ),
         Case(
-            PoissonSampled(0.02, DiscreteLaplace(0.5, 3)),
+            dp.PoissonSampled(0.02, dp.DiscreteLaplace(0.5, 3)),
             {
                 "type": "poisson_sampled",
                 "sampling_probability": 0.02,
@@ -115,14 +98,14 @@ POISSON_SAMPLED = Examples(
             sdk.poisson_sampled(0.02, sdk.discrete_laplace(0.5, 3)),
             NOT_REPLACED,
             (
-                PoissonSampled(0.021, DiscreteLaplace(0.5, 3)),
-                PoissonSampled(0.02, DiscreteLaplace(0.51, 3)),
-                PoissonSampled(0.02, DiscreteLaplace(0.5, 4)),
-                DiscreteLaplace(0.5, 3),
+                dp.PoissonSampled(0.021, dp.DiscreteLaplace(0.5, 3)),
+                dp.PoissonSampled(0.02, dp.DiscreteLaplace(0.51, 3)),
+                dp.PoissonSampled(0.02, dp.DiscreteLaplace(0.5, 4)),
+                dp.DiscreteLaplace(0.5, 3),
             ),
         ),
         Case(
-            PoissonSampled(0.1, MixtureOfGaussians(*MIXTURE[0])),
+            dp.PoissonSampled(0.1, dp.MixtureOfGaussians(*MIXTURE[0])),
             {
                 "type": "poisson_sampled",
                 "sampling_probability": 0.1,
@@ -136,10 +119,10 @@ POISSON_SAMPLED = Examples(
             "100054c246bfec600bfc8e7a2724f225e4ec589acd506e85424cbfa449a0962f",
             sdk.poisson_sampled(0.1, sdk.mixture_of_gaussians(*MIXTURE[0])),
             NOT_REPLACED,
-            (PoissonSampled(0.11, MixtureOfGaussians(*MIXTURE[0])), MixtureOfGaussians(*MIXTURE[0])),
+            (dp.PoissonSampled(0.11, dp.MixtureOfGaussians(*MIXTURE[0])), dp.MixtureOfGaussians(*MIXTURE[0])),
         ),
         Case(
-            PoissonSampled(0.9, PermuteAndFlip(2)),
+            dp.PoissonSampled(0.9, dp.PermuteAndFlip(2)),
             {
                 "type": "poisson_sampled",
                 "sampling_probability": 0.9,
@@ -148,10 +131,14 @@ POISSON_SAMPLED = Examples(
             "28e346f7c745060d68ccab9ac9eca72744b7b5c182e81cc78877a6a5794ea6b6",
             sdk.poisson_sampled(0.9, sdk.permute_and_flip(2)),
             ALL,
-            (PoissonSampled(0.91, PermuteAndFlip(2)), PoissonSampled(0.9, PermuteAndFlip(2.1)), PermuteAndFlip(2)),
+            (
+                dp.PoissonSampled(0.91, dp.PermuteAndFlip(2)),
+                dp.PoissonSampled(0.9, dp.PermuteAndFlip(2.1)),
+                dp.PermuteAndFlip(2),
+            ),
         ),
         Case(
-            PoissonSampled(0.9, Exponential(2)),
+            dp.PoissonSampled(0.9, dp.Exponential(2)),
             {
                 "type": "poisson_sampled",
                 "sampling_probability": 0.9,
@@ -160,10 +147,14 @@ POISSON_SAMPLED = Examples(
             "659e9c7c4933192852012eee15cd180a24896f0f7a035ee91d3e8cdf99b2563c",
             sdk.poisson_sampled(0.9, sdk.exponential(2)),
             ALL,
-            (PoissonSampled(0.91, Exponential(2)), PoissonSampled(0.9, Exponential(2.1)), Exponential(2)),
+            (
+                dp.PoissonSampled(0.91, dp.Exponential(2)),
+                dp.PoissonSampled(0.9, dp.Exponential(2.1)),
+                dp.Exponential(2),
+            ),
         ),
         Case(
-            PoissonSampled(0.1, GroupPrivacy(2, EpsilonDelta(0.5, 1e-7))),
+            dp.PoissonSampled(0.1, dp.GroupPrivacy(2, dp.EpsilonDelta(0.5, 1e-7))),
             {
                 "type": "poisson_sampled",
                 "sampling_probability": 0.1,
@@ -177,10 +168,10 @@ POISSON_SAMPLED = Examples(
             sdk.poisson_sampled(0.1, sdk.group_privacy(2, sdk.epsilon_delta(0.5, 1e-7))),
             ALL,
             (
-                PoissonSampled(0.11, GroupPrivacy(2, EpsilonDelta(0.5, 1e-7))),
-                PoissonSampled(0.1, GroupPrivacy(3, EpsilonDelta(0.5, 1e-7))),
-                PoissonSampled(0.1, EpsilonDelta(1.0, 3e-7)),
-                GroupPrivacy(2, EpsilonDelta(0.5, 1e-7)),
+                dp.PoissonSampled(0.11, dp.GroupPrivacy(2, dp.EpsilonDelta(0.5, 1e-7))),
+                dp.PoissonSampled(0.1, dp.GroupPrivacy(3, dp.EpsilonDelta(0.5, 1e-7))),
+                dp.PoissonSampled(0.1, dp.EpsilonDelta(1.0, 3e-7)),
+                dp.GroupPrivacy(2, dp.EpsilonDelta(0.5, 1e-7)),
             ),
         ),
     ),
@@ -190,7 +181,7 @@ POISSON_SAMPLED = Examples(
 SAMPLED_WITHOUT_REPLACEMENT = Examples(
     cases=(
         Case(
-            SampledWithoutReplacement(60000, 256, Gaussian(2.2)),
+            dp.SampledWithoutReplacement(60000, 256, dp.Gaussian(2.2)),
             {
                 "type": "sampled_without_replacement",
                 "source_dataset_size": 60000,
@@ -201,10 +192,10 @@ SAMPLED_WITHOUT_REPLACEMENT = Examples(
             sdk.sampled_without_replacement(60000, 256, sdk.gaussian(2.2)),
             REPLACED,
             (
-                SampledWithoutReplacement(60000, 257, Gaussian(2.2)),
-                SampledWithoutReplacement(60000, 256, Gaussian(2.1)),
-                SampledWithoutReplacement(60000, 60000, Gaussian(2.2)),
-                SampledWithoutReplacement(60000, 256, GroupPrivacy(2, Gaussian(2.2))),
+                dp.SampledWithoutReplacement(60000, 257, dp.Gaussian(2.2)),
+                dp.SampledWithoutReplacement(60000, 256, dp.Gaussian(2.1)),
+                dp.SampledWithoutReplacement(60000, 60000, dp.Gaussian(2.2)),
+                dp.SampledWithoutReplacement(60000, 256, dp.GroupPrivacy(2, dp.Gaussian(2.2))),
             ),
         ),
     ),
@@ -218,7 +209,7 @@ SAMPLED_WITHOUT_REPLACEMENT = Examples(
 TRUNCATED_POISSON_SAMPLED = Examples(
     cases=(
         Case(
-            TruncatedPoissonSampled(60000, 0.004, 320, Gaussian(1.1)),
+            dp.TruncatedPoissonSampled(60000, 0.004, 320, dp.Gaussian(1.1)),
             {
                 "type": "truncated_poisson_sampled",
                 "source_dataset_size": 60000,
@@ -229,12 +220,12 @@ TRUNCATED_POISSON_SAMPLED = Examples(
             "5c6a939f55d9f931324a25c7150a496bf4ef613c7bcc4a5ec587eec943dc50d3",
             sdk.truncated_poisson_sampled(60000, 0.004, 320, sdk.gaussian(1.1)),
             dearer=(
-                TruncatedPoissonSampled(60000, 0.0041, 320, Gaussian(1.1)),
-                TruncatedPoissonSampled(60000, 0.004, 320, Gaussian(1.0)),
+                dp.TruncatedPoissonSampled(60000, 0.0041, 320, dp.Gaussian(1.1)),
+                dp.TruncatedPoissonSampled(60000, 0.004, 320, dp.Gaussian(1.0)),
             ),
         ),
         Case(
-            TruncatedPoissonSampled(1000, 0.05, 50, AdaptiveClipping(4)),
+            dp.TruncatedPoissonSampled(1000, 0.05, 50, dp.AdaptiveClipping(4)),
             {
                 "type": "truncated_poisson_sampled",
                 "source_dataset_size": 1000,
@@ -244,7 +235,7 @@ TRUNCATED_POISSON_SAMPLED = Examples(
             },
             "ad5244d5292a66f84e495bb94d07bca89bb3dc613c9b8b6fada37633ff8b7d1d",
             sdk.truncated_poisson_sampled(1000, 0.05, 50, sdk.adaptive_clipping(4)),
-            dearer=(TruncatedPoissonSampled(1000, 0.05, 50, GroupPrivacy(2, AdaptiveClipping(4))),),
+            dearer=(dp.TruncatedPoissonSampled(1000, 0.05, 50, dp.GroupPrivacy(2, dp.AdaptiveClipping(4))),),
         ),
     ),
     refused={
@@ -258,7 +249,7 @@ TRUNCATED_POISSON_SAMPLED = Examples(
 SAMPLED_WITH_REPLACEMENT = Examples(
     cases=(
         Case(
-            SampledWithReplacement(60000, 256, Gaussian(20)),
+            dp.SampledWithReplacement(60000, 256, dp.Gaussian(20)),
             {
                 "type": "sampled_with_replacement",
                 "source_dataset_size": 60000,
@@ -269,9 +260,9 @@ SAMPLED_WITH_REPLACEMENT = Examples(
             sdk.sampled_with_replacement(60000, 256, sdk.gaussian(20)),
             REPLACED,
             (
-                SampledWithReplacement(60000, 257, Gaussian(20)),
-                SampledWithReplacement(60000, 256, Gaussian(19)),
-                SampledWithReplacement(60000, 256, GroupPrivacy(2, Gaussian(20))),
+                dp.SampledWithReplacement(60000, 257, dp.Gaussian(20)),
+                dp.SampledWithReplacement(60000, 256, dp.Gaussian(19)),
+                dp.SampledWithReplacement(60000, 256, dp.GroupPrivacy(2, dp.Gaussian(20))),
             ),
         ),
     ),

@@ -14,23 +14,10 @@ from pydantic import TypeAdapter, ValidationError
 
 import epsilon_ledger as sdk
 from app.accounting import events
+from app.accounting import events as dp
 from app.accounting.curves import EXHAUSTED, GRID_VERSION, HIGHEST, UNIT, orders
 from app.accounting.errors import AccountingError, InvalidEventError, UnsupportedEventError
-from app.accounting.events import (
-    Composed,
-    DpEvent,
-    GroupPrivacy,
-    NeighboringRelation,
-    SelfComposed,
-    Zcdp,
-    batch_in,
-    canonical,
-    event_from_canonical,
-    event_from_dict,
-    event_to_dict,
-    fingerprint,
-    type_name,
-)
+from app.accounting.events import DpEvent, NeighboringRelation
 from app.accounting.events.base import NAME_BY_TYPE, TYPE_BY_NAME
 from app.accounting.rdp import curve_over, event_curve
 from app.api.schemas.events import Event
@@ -58,7 +45,7 @@ def _validator(reference: str) -> Draft202012Validator:
 
 
 def _wire(case: Case) -> str:
-    return canonical(case.event).decode()
+    return dp.canonical(case.event).decode()
 
 
 each_case = for_each(CASES, _wire)
@@ -74,39 +61,39 @@ GRID = orders(GRID_VERSION)
 
 @each_case
 def test_the_wire_form_is_this_one(case: Case) -> None:
-    assert event_to_dict(case.event) == case.wire
-    assert event_from_dict(case.wire) == case.event
+    assert dp.event_to_dict(case.event) == case.wire
+    assert dp.event_from_dict(case.wire) == case.event
 
 
 @each_case
 def test_it_survives_json(case: Case) -> None:
-    assert event_from_dict(json.loads(json.dumps(event_to_dict(case.event)))) == case.event
-    assert event_from_canonical(canonical(case.event)) == case.event
-    assert hash(event_from_canonical(canonical(case.event))) == hash(case.event)
+    assert dp.event_from_dict(json.loads(json.dumps(dp.event_to_dict(case.event)))) == case.event
+    assert dp.event_from_canonical(dp.canonical(case.event)) == case.event
+    assert hash(dp.event_from_canonical(dp.canonical(case.event))) == hash(case.event)
 
 
 @each_case
 def test_the_canonical_form_and_the_fingerprint_never_change(case: Case) -> None:
-    assert canonical(case.event) == json.dumps(case.wire, sort_keys=True, separators=(",", ":")).encode()
-    assert fingerprint(case.event) == case.hash
+    assert dp.canonical(case.event) == json.dumps(case.wire, sort_keys=True, separators=(",", ":")).encode()
+    assert dp.fingerprint(case.event) == case.hash
 
 
 @each_case
 def test_a_field_at_its_default_may_be_sent_and_is_left_out(case: Case) -> None:
     defaults = {field.name: field.default for field in fields(case.event) if field.default is not MISSING}
-    assert event_from_dict(defaults | dict(case.wire)) == case.event
+    assert dp.event_from_dict(defaults | dict(case.wire)) == case.event
     assert SCHEMA.validate_json(json.dumps(defaults | dict(case.wire))).domain == case.event
     assert all(case.wire.get(name, "left out") != default for name, default in defaults.items())
 
 
 @each_case
 def test_the_client_writes_exactly_it(case: Case) -> None:
-    assert json.dumps(case.written, sort_keys=True, separators=(",", ":")).encode() == canonical(case.event)
+    assert json.dumps(case.written, sort_keys=True, separators=(",", ":")).encode() == dp.canonical(case.event)
 
 
 @each_case
 def test_the_api_accepts_exactly_it(case: Case) -> None:
-    assert SCHEMA.validate_json(canonical(case.event)).domain == case.event
+    assert SCHEMA.validate_json(dp.canonical(case.event)).domain == case.event
     for wire in (dict(case.wire) | {"sigma": 1.0}, dict(case.wire) | {"type": "x"}):
         with pytest.raises(ValidationError):
             SCHEMA.validate_json(json.dumps(wire))
@@ -125,7 +112,7 @@ def test_openapi_knows_it(case: Case) -> None:
 @each_case
 def test_an_unknown_field_is_refused(case: Case) -> None:
     with pytest.raises(InvalidEventError, match="unknown: 'sigma'"):
-        event_from_dict(dict(case.wire) | {"sigma": 1.0})
+        dp.event_from_dict(dict(case.wire) | {"sigma": 1.0})
 
 
 @each_case
@@ -134,7 +121,7 @@ def test_a_missing_field_is_refused(case: Case) -> None:
         if field.default is MISSING:
             wire = {name: value for name, value in case.wire.items() if name != field.name}
             with pytest.raises(InvalidEventError, match=f"missing: {field.name}"):
-                event_from_dict(wire)
+                dp.event_from_dict(wire)
             with pytest.raises(ValidationError):
                 SCHEMA.validate_json(json.dumps(wire))
 
@@ -144,7 +131,7 @@ def test_a_value_out_of_bounds_is_refused(refused: tuple[Case, str, object]) -> 
     case, field, value = refused
     wire = dict(case.wire) | {field: value}
     with pytest.raises(AccountingError) as refusal:
-        event_from_dict(wire)
+        dp.event_from_dict(wire)
     assert len(str(refusal.value)) < 500
     with pytest.raises((ValidationError, AccountingError)):
         assert SCHEMA.validate_python(wire).domain is None
@@ -155,7 +142,7 @@ def test_nan_and_infinity_are_refused_in_every_field(case: Case) -> None:
     for field in fields(case.event):
         for value in (inf, -inf, float("nan")):
             with pytest.raises(AccountingError):
-                event_from_dict(dict(case.wire) | {field.name: value})
+                dp.event_from_dict(dict(case.wire) | {field.name: value})
             with pytest.raises((ValidationError, AccountingError)):
                 assert SCHEMA.validate_python(dict(case.wire) | {field.name: value}).domain is None
 
@@ -187,19 +174,19 @@ def test_composed_n_times_it_costs_n_times(priced: Priced) -> None:
     case, relation = priced
     curve = event_curve(case.event, relation)
     for count in (1, 3, 1000, 10**9):
-        assert event_curve(SelfComposed(case.event, count), relation) == curve.times(count)
-    assert event_curve(Composed((case.event,) * 3), relation) == curve.times(3)
-    assert event_curve(Composed((SelfComposed(case.event, 7), case.event)), relation) == curve.times(8)
-    assert event_curve(SelfComposed(Composed((case.event,) * 2), 5), relation) == curve.times(10)
+        assert event_curve(dp.SelfComposed(case.event, count), relation) == curve.times(count)
+    assert event_curve(dp.Composed((case.event,) * 3), relation) == curve.times(3)
+    assert event_curve(dp.Composed((dp.SelfComposed(case.event, 7), case.event)), relation) == curve.times(8)
+    assert event_curve(dp.SelfComposed(dp.Composed((case.event,) * 2), 5), relation) == curve.times(10)
 
 
 @each_price
 def test_composed_with_another_it_costs_the_sum(priced: Priced) -> None:
     case, relation = priced
-    other = Zcdp(0.01, 0.1)
+    other = dp.Zcdp(0.01, 0.1)
     expected = event_curve(case.event, relation) + event_curve(other, relation)
-    assert event_curve(Composed((case.event, other)), relation) == expected
-    assert event_curve(Composed((other, case.event)), relation) == expected
+    assert event_curve(dp.Composed((case.event, other)), relation) == expected
+    assert event_curve(dp.Composed((other, case.event)), relation) == expected
 
 
 @each_price
@@ -225,12 +212,12 @@ def test_less_noise_more_sampling_and_more_steps_never_cost_less(priced: Priced)
 def test_a_group_of_more_records_never_costs_less(priced: Priced) -> None:
     case, relation = priced
     curve = event_curve(case.event, relation)
-    assert event_curve(GroupPrivacy(1, case.event), relation) == curve
+    assert event_curve(dp.GroupPrivacy(1, case.event), relation) == curve
     for size in (2, 3):
         try:
-            dearer = event_curve(GroupPrivacy(size, case.event), relation)
+            dearer = event_curve(dp.GroupPrivacy(size, case.event), relation)
         except UnsupportedEventError:
-            assert batch_in(case.event) is not None
+            assert dp.batch_in(case.event) is not None
             return
         assert np.all(dearer.values >= curve.values)
         assert dearer.delta >= curve.delta
@@ -243,7 +230,7 @@ def test_it_takes_a_bounded_number_of_curves(case: Case) -> None:
 
 
 def test_every_registered_type_has_examples() -> None:
-    tested = [type_name(examples.cases[0].event) for examples in ALL_EXAMPLES]
+    tested = [dp.type_name(examples.cases[0].event) for examples in ALL_EXAMPLES]
     assert sorted(tested) == sorted(TYPE_BY_NAME)
     assert {name: cls for cls, name in NAME_BY_TYPE.items()} == TYPE_BY_NAME
     public = {value for value in vars(events).values() if isinstance(value, type) and issubclass(value, DpEvent)}

@@ -9,28 +9,10 @@ import pytest
 from dp_accounting import NeighboringRelation as Theirs
 from dp_accounting.pld import privacy_loss_distribution as pld
 
+from app.accounting import events as dp
 from app.accounting.conversion import epsilon_from_rdp
 from app.accounting.curves import GRID_VERSION, orders
-from app.accounting.events import (
-    Composed,
-    DiscreteGaussian,
-    DiscreteLaplace,
-    DpEvent,
-    EpsilonDelta,
-    Exponential,
-    Gaussian,
-    GroupPrivacy,
-    Laplace,
-    MixtureOfGaussians,
-    NeighboringRelation,
-    PermuteAndFlip,
-    PoissonSampled,
-    RandomizedResponse,
-    SampledWithReplacement,
-    SelfComposed,
-    TreeAggregation,
-    TruncatedPoissonSampled,
-)
+from app.accounting.events import DpEvent, NeighboringRelation
 from app.accounting.formulas.random_batches import Truncation
 from app.accounting.rdp import event_curve
 from tests.soak import thinned
@@ -165,62 +147,67 @@ SAMPLED_PURE = ((0.1, 0.5, 50), (0.01, 2, 100), (0.001, 8, 200), (0.7, 1, 10))
 ANSWERS = ((0.5, 2, 5), (0.2, 10, 1), (0.9, 100, 10), (0.6, 5, 30))
 
 FLOORS = [
-    *(Floor(Gaussian(z), count, partial(gaussian_loss, z)) for z, count in GAUSSIANS),
-    *(Floor(Laplace(z), count, partial(laplace_loss, z)) for z, count in LAPLACES),
-    *(Floor(DiscreteGaussian(z), count, partial(discrete_loss, z)) for z, count in DISCRETE_GAUSSIANS),
-    *(Floor(PoissonSampled(q, Gaussian(z)), n, partial(gaussian_loss, z, q)) for q, z, n in SAMPLED_GAUSSIANS),
-    *(Floor(PoissonSampled(q, Laplace(z)), n, partial(laplace_loss, z, q)) for q, z, n in SAMPLED_LAPLACES),
-    *(Floor(PoissonSampled(q, DiscreteGaussian(z)), n, partial(discrete_loss, z, q)) for q, z, n in SAMPLED_DISCRETE),
+    *(Floor(dp.Gaussian(z), count, partial(gaussian_loss, z)) for z, count in GAUSSIANS),
+    *(Floor(dp.Laplace(z), count, partial(laplace_loss, z)) for z, count in LAPLACES),
+    *(Floor(dp.DiscreteGaussian(z), count, partial(discrete_loss, z)) for z, count in DISCRETE_GAUSSIANS),
+    *(Floor(dp.PoissonSampled(q, dp.Gaussian(z)), n, partial(gaussian_loss, z, q)) for q, z, n in SAMPLED_GAUSSIANS),
+    *(Floor(dp.PoissonSampled(q, dp.Laplace(z)), n, partial(laplace_loss, z, q)) for q, z, n in SAMPLED_LAPLACES),
+    *(
+        Floor(dp.PoissonSampled(q, dp.DiscreteGaussian(z)), n, partial(discrete_loss, z, q))
+        for q, z, n in SAMPLED_DISCRETE
+    ),
     *(
         Floor(
-            DiscreteLaplace(c, s) if q == 1 else PoissonSampled(q, DiscreteLaplace(c, s)),
+            dp.DiscreteLaplace(c, s) if q == 1 else dp.PoissonSampled(q, dp.DiscreteLaplace(c, s)),
             n,
             partial(whole_loss, c, s, q),
         )
         for c, s, n, q in WHOLE
     ),
-    Floor(DiscreteLaplace(0.1, 2), 20, partial(whole_loss, 0.1, 4), relation=REPLACE_ONE),
-    Floor(PermuteAndFlip(0.5), 5, partial(laplace_loss, 2)),  # two candidates, whose scores move apart and back
-    Floor(PoissonSampled(0.1, PermuteAndFlip(1.0)), 30, partial(laplace_loss, 1, 0.1)),
+    Floor(dp.DiscreteLaplace(0.1, 2), 20, partial(whole_loss, 0.1, 4), relation=REPLACE_ONE),
+    Floor(dp.PermuteAndFlip(0.5), 5, partial(laplace_loss, 2)),  # two candidates, whose scores move apart and back
+    Floor(dp.PoissonSampled(0.1, dp.PermuteAndFlip(1.0)), 30, partial(laplace_loss, 1, 0.1)),
     *(
-        Floor(MixtureOfGaussians(*mixed), n, partial(mixture_loss, *mixed), relation=each)
+        Floor(dp.MixtureOfGaussians(*mixed), n, partial(mixture_loss, *mixed), relation=each)
         for mixed, n, each in MIXTURES
     ),
     Floor(
-        PoissonSampled(0.3, MixtureOfGaussians(2, (0, 1, 2), (0.9, 0.09, 0.01))),
+        dp.PoissonSampled(0.3, dp.MixtureOfGaussians(2, (0, 1, 2), (0.9, 0.09, 0.01))),
         50,
         partial(mixture_loss, 2, (0, 1, 2), (0.97, 0.027, 0.003)),
     ),
     Floor(
-        GroupPrivacy(2, MixtureOfGaussians(4, (0, 1), (0.9, 0.1))),
+        dp.GroupPrivacy(2, dp.MixtureOfGaussians(4, (0, 1), (0.9, 0.1))),
         50,
         partial(mixture_loss, 4, (0, 1, 2), (0.81, 0.18, 0.01)),
     ),
-    *(Floor(TruncatedPoissonSampled(*cut, Gaussian(z)), n, partial(cut_loss, *cut, z)) for cut, z, n in CUT),
+    *(Floor(dp.TruncatedPoissonSampled(*cut, dp.Gaussian(z)), n, partial(cut_loss, *cut, z)) for cut, z, n in CUT),
     *(
         Floor(
-            SampledWithReplacement(size, places, Gaussian(z)),
+            dp.SampledWithReplacement(size, places, dp.Gaussian(z)),
             n,
             partial(occurrences_loss, size, places, z),
             relation=REPLACE_ONE,
         )
         for size, places, z, n in ((3, 2, 20, 10), (2, 3, 30, 20))
     ),
-    *(Floor(PoissonSampled(q, EpsilonDelta(e)), n, partial(two_points, e, q)) for q, e, n in SAMPLED_PURE),
-    *(Floor(EpsilonDelta(e), n, partial(two_points, e, 1)) for e, n in ((0.1, 100), (1, 5), (4, 2))),
+    *(Floor(dp.PoissonSampled(q, dp.EpsilonDelta(e)), n, partial(two_points, e, q)) for q, e, n in SAMPLED_PURE),
+    *(Floor(dp.EpsilonDelta(e), n, partial(two_points, e, 1)) for e, n in ((0.1, 100), (1, 5), (4, 2))),
     *(
-        Floor(RandomizedResponse(p, k), n, partial(answers_loss, p, k, relation), relation=relation)
+        Floor(dp.RandomizedResponse(p, k), n, partial(answers_loss, p, k, relation), relation=relation)
         for p, k, n in ANSWERS
         for relation in (REPLACE_ONE, REPLACE_SPECIAL)
     ),
-    Floor(PoissonSampled(0.3, GroupPrivacy(4, EpsilonDelta(0.25))), 10, partial(two_points, 1, 0.3)),
+    Floor(dp.PoissonSampled(0.3, dp.GroupPrivacy(4, dp.EpsilonDelta(0.25))), 10, partial(two_points, 1, 0.3)),
     Floor(
-        Composed((SelfComposed(PoissonSampled(0.1, Gaussian(2)), 20), SelfComposed(Laplace(5), 10))), 1, two_together
+        dp.Composed((dp.SelfComposed(dp.PoissonSampled(0.1, dp.Gaussian(2)), 20), dp.SelfComposed(dp.Laplace(5), 10))),
+        1,
+        two_together,
     ),
-    Floor(SelfComposed(GroupPrivacy(2, Gaussian(8)), 5), 2, partial(gaussian_loss, 4), parts=5),
-    Floor(PoissonSampled(0.1, Composed((Gaussian(3), Gaussian(4)))), 20, partial(gaussian_loss, 2.4, 0.1)),
-    Floor(TreeAggregation(6, (100,)), 2, partial(gaussian_loss, 6), parts=7, relation=REPLACE_SPECIAL),
-    Floor(Exponential(0.5), 2, partial(choice_loss, 0.5)),
+    Floor(dp.SelfComposed(dp.GroupPrivacy(2, dp.Gaussian(8)), 5), 2, partial(gaussian_loss, 4), parts=5),
+    Floor(dp.PoissonSampled(0.1, dp.Composed((dp.Gaussian(3), dp.Gaussian(4)))), 20, partial(gaussian_loss, 2.4, 0.1)),
+    Floor(dp.TreeAggregation(6, (100,)), 2, partial(gaussian_loss, 6), parts=7, relation=REPLACE_SPECIAL),
+    Floor(dp.Exponential(0.5), 2, partial(choice_loss, 0.5)),
 ]
 
 

@@ -10,28 +10,9 @@ from dp_accounting import NeighboringRelation as Theirs
 from dp_accounting import dp_event
 from dp_accounting.rdp import RdpAccountant
 
+from app.accounting import events as dp
 from app.accounting.curves import GRID_VERSION, UNIT, orders
-from app.accounting.events import (
-    AdaptiveClipping,
-    Composed,
-    Decay,
-    DpEvent,
-    Gaussian,
-    GroupPrivacy,
-    Laplace,
-    MixtureOfGaussians,
-    NeighboringRelation,
-    PermuteAndFlip,
-    PoissonSampled,
-    RandomizedResponse,
-    RepeatAndSelect,
-    SampledWithoutReplacement,
-    SampledWithReplacement,
-    SelfComposed,
-    TreeAggregation,
-    TruncatedPoissonSampled,
-    Zcdp,
-)
+from app.accounting.events import DpEvent, NeighboringRelation
 from app.accounting.formulas.noise_schedules import DecayMode
 from app.accounting.rdp import curve_over, event_curve
 
@@ -82,32 +63,32 @@ def times(event: dp_event.DpEvent, count: int) -> dp_event.DpEvent:
 
 def unsampled_rows() -> list[Row]:
     rows = [
-        Row(SelfComposed(Gaussian(z), count), times(gaussian(z), count), relation, "all")
+        Row(dp.SelfComposed(dp.Gaussian(z), count), times(gaussian(z), count), relation, "all")
         for z, count in product((0.1, 0.5, 1, 1.1, 2, 10, 100), (1, 100))
         for relation in (ADD_OR_REMOVE, REPLACE_SPECIAL)
     ]
     rows += [  # replacing a record is twice the sensitivity; dp_accounting leaves the doubling to its caller
-        Row(Gaussian(z), gaussian(z / 2), REPLACE_ONE, "all") for z in (0.5, 1, 3, 20)
+        Row(dp.Gaussian(z), gaussian(z / 2), REPLACE_ONE, "all") for z in (0.5, 1, 3, 20)
     ]
     rows += [
-        Row(SelfComposed(Laplace(z), count), times(dp_event.LaplaceDpEvent(z), count), ADD_OR_REMOVE, "all")
+        Row(dp.SelfComposed(dp.Laplace(z), count), times(dp_event.LaplaceDpEvent(z), count), ADD_OR_REMOVE, "all")
         for z, count in product((0.1, 0.3, 0.5, 1.0, 2.0, 5.0, 20.0, 100.0), (1, 50))
     ]
-    rows += [Row(Laplace(z), dp_event.LaplaceDpEvent(z / 2), REPLACE_ONE, "all") for z in (0.5, 1.0, 3.0, 20.0)]
+    rows += [Row(dp.Laplace(z), dp_event.LaplaceDpEvent(z / 2), REPLACE_ONE, "all") for z in (0.5, 1.0, 3.0, 20.0)]
     rows += [
-        Row(Zcdp(rho, xi), dp_event.ZCDpEvent(rho, xi), relation, "all")
+        Row(dp.Zcdp(rho, xi), dp_event.ZCDpEvent(rho, xi), relation, "all")
         for (rho, xi), relation in product(
             ((0.5, 0.0), (1e-4, 0.0), (0.01, 0.3), (7.0, 2.0)), (ADD_OR_REMOVE, REPLACE_ONE)
         )
     ]
     rows += [
-        Row(RandomizedResponse(p, k), dp_event.RandomizedResponseDpEvent(p, k), relation, "all")
+        Row(dp.RandomizedResponse(p, k), dp_event.RandomizedResponseDpEvent(p, k), relation, "all")
         for p, k in product((0.05, 0.2, 0.5, 0.8, 0.99), (2, 3, 10, 1000))
         for relation in (REPLACE_ONE, REPLACE_SPECIAL)
     ]
     rows += [
         Row(
-            SelfComposed(TreeAggregation(z, steps), 3),
+            dp.SelfComposed(dp.TreeAggregation(z, steps), 3),
             times(dp_event.SingleEpochTreeAggregationDpEvent(z, list(steps)), 3),
             REPLACE_SPECIAL,
             "all",
@@ -120,12 +101,12 @@ def unsampled_rows() -> list[Row]:
 def limit_rows() -> list[Row]:
     """Events that dp_accounting prices by loss distributions only, where they are events with a divergence there."""
     rows = [
-        Row(MixtureOfGaussians(2 * z, (0, 2), (1 - q, q)), sampled(q, gaussian(z)), relation, "whole")
+        Row(dp.MixtureOfGaussians(2 * z, (0, 2), (1 - q, q)), sampled(q, gaussian(z)), relation, "whole")
         for (q, z), relation in product(((1e-3, 0.7), (MNIST, 1.1), (0.2, 4)), (ADD_OR_REMOVE, REPLACE_SPECIAL))
     ]
     rows += [
         Row(
-            PoissonSampled(0.1, MixtureOfGaussians(2.2, (0, 2), (0.9, 0.1))),
+            dp.PoissonSampled(0.1, dp.MixtureOfGaussians(2.2, (0, 2), (0.9, 0.1))),
             sampled(0.01, gaussian(1.1)),
             each,
             "whole",
@@ -133,27 +114,27 @@ def limit_rows() -> list[Row]:
         for each in (ADD_OR_REMOVE, REPLACE_SPECIAL)
     ]
     rows += [
-        Row(MixtureOfGaussians(3, (2,), (1,)), gaussian(1.5 / moved), relation, "all") for relation, moved in MOVED
+        Row(dp.MixtureOfGaussians(3, (2,), (1,)), gaussian(1.5 / moved), relation, "all") for relation, moved in MOVED
     ]
     rows += [
-        Row(PermuteAndFlip(1 / z), dp_event.LaplaceDpEvent(z), relation, "all")
+        Row(dp.PermuteAndFlip(1 / z), dp_event.LaplaceDpEvent(z), relation, "all")
         for z, (relation, _) in product((0.1, 1.0, 20.0), MOVED)
     ]
     rows += [
-        Row(TruncatedPoissonSampled(1000, q, 1001, Gaussian(z)), sampled(q, gaussian(z)), relation, "whole")
+        Row(dp.TruncatedPoissonSampled(1000, q, 1001, dp.Gaussian(z)), sampled(q, gaussian(z)), relation, "whole")
         for (q, z), relation in product(((1e-3, 0.7), (0.02, 1.1), (0.2, 4)), (ADD_OR_REMOVE, REPLACE_SPECIAL))
     ]
     rows += [
-        Row(TruncatedPoissonSampled(1000, 1, 1001, Gaussian(2)), gaussian(2 / moved), relation, "all")
+        Row(dp.TruncatedPoissonSampled(1000, 1, 1001, dp.Gaussian(2)), gaussian(2 / moved), relation, "all")
         for relation, moved in MOVED
     ]
     rows += [  # all places hold the only record
-        Row(SampledWithReplacement(1, places, Gaussian(20)), gaussian(10 / places), REPLACE_ONE, "all")
+        Row(dp.SampledWithReplacement(1, places, dp.Gaussian(20)), gaussian(10 / places), REPLACE_ONE, "all")
         for places in (1, 3)
     ]
     rows += [
         Row(
-            SampledWithReplacement(size, 1, Gaussian(2 * z)),
+            dp.SampledWithReplacement(size, 1, dp.Gaussian(2 * z)),
             dp_event.SampledWithoutReplacementDpEvent(size, 1, gaussian(z)),
             REPLACE_ONE,
             "none",
@@ -165,12 +146,12 @@ def limit_rows() -> list[Row]:
 
 def sampled_rows() -> list[Row]:
     rows = [
-        Row(PoissonSampled(q, Gaussian(z)), sampled(q, gaussian(z)), ADD_OR_REMOVE, "whole")
+        Row(dp.PoissonSampled(q, dp.Gaussian(z)), sampled(q, gaussian(z)), ADD_OR_REMOVE, "whole")
         for q, z in product((1e-3, MNIST, 0.01, 0.05, 0.2, 0.5, 0.9), (0.5, 0.8, 1.1, 2, 4, 10))
     ]
     rows += [
         Row(
-            SelfComposed(PoissonSampled(q, Gaussian(z)), count),
+            dp.SelfComposed(dp.PoissonSampled(q, dp.Gaussian(z)), count),
             times(sampled(q, gaussian(z)), count),
             REPLACE_SPECIAL,
             "whole",
@@ -179,7 +160,7 @@ def sampled_rows() -> list[Row]:
     ]
     rows += [
         Row(
-            PoissonSampled(q, Composed((Gaussian(1.3), SelfComposed(Gaussian(9), 4)))),
+            dp.PoissonSampled(q, dp.Composed((dp.Gaussian(1.3), dp.SelfComposed(dp.Gaussian(9), 4)))),
             sampled(q, gaussian(1.3), times(gaussian(9), 4)),
             ADD_OR_REMOVE,
             "whole",
@@ -191,16 +172,16 @@ def sampled_rows() -> list[Row]:
     rows += [
         Row(event, sampled(0.02, gaussian(1)), ADD_OR_REMOVE, "whole")
         for event in (
-            PoissonSampled(0.02, AdaptiveClipping(gradient_noise_multiplier=gradients, count_noise_stddev=12.8)),
-            PoissonSampled(0.02, AdaptiveClipping(1)),
-            PoissonSampled(0.02, Gaussian(2, "microbatch")),
-            PoissonSampled(0.02, GroupPrivacy(3, Gaussian(3))),
-            GroupPrivacy(2, PoissonSampled(1 - 0.98**0.5, Gaussian(2))),
+            dp.PoissonSampled(0.02, dp.AdaptiveClipping(gradient_noise_multiplier=gradients, count_noise_stddev=12.8)),
+            dp.PoissonSampled(0.02, dp.AdaptiveClipping(1)),
+            dp.PoissonSampled(0.02, dp.Gaussian(2, "microbatch")),
+            dp.PoissonSampled(0.02, dp.GroupPrivacy(3, dp.Gaussian(3))),
+            dp.GroupPrivacy(2, dp.PoissonSampled(1 - 0.98**0.5, dp.Gaussian(2))),
         )
     ]
     rows += [
         Row(
-            SampledWithoutReplacement(n, batch, Gaussian(2 * z)),
+            dp.SampledWithoutReplacement(n, batch, dp.Gaussian(2 * z)),
             dp_event.SampledWithoutReplacementDpEvent(n, batch, gaussian(z)),
             REPLACE_ONE,
             "none",
@@ -212,13 +193,13 @@ def sampled_rows() -> list[Row]:
 
 def selection_rows() -> list[Row]:
     runs = [
-        (Gaussian(5), gaussian(5)),
-        (SelfComposed(PoissonSampled(0.01, Gaussian(2)), 200), times(sampled(0.01, gaussian(2)), 200)),
-        (Laplace(4), dp_event.LaplaceDpEvent(4.0)),
+        (dp.Gaussian(5), gaussian(5)),
+        (dp.SelfComposed(dp.PoissonSampled(0.01, dp.Gaussian(2)), 200), times(sampled(0.01, gaussian(2)), 200)),
+        (dp.Laplace(4), dp_event.LaplaceDpEvent(4.0)),
     ]
     return [
         Row(
-            RepeatAndSelect(ours, mean, None if shape == inf else shape),
+            dp.RepeatAndSelect(ours, mean, None if shape == inf else shape),
             dp_event.RepeatAndSelectDpEvent(theirs, mean, shape),
             ADD_OR_REMOVE,
             "none",  # both search for an order, dp_accounting among fewer
@@ -229,15 +210,15 @@ def selection_rows() -> list[Row]:
 
 def composed_rows() -> list[Row]:
     parts = [
-        (Gaussian(3), gaussian(3)),
-        (PoissonSampled(0.02, Gaussian(1.2)), sampled(0.02, gaussian(1.2))),
-        (Laplace(7), dp_event.LaplaceDpEvent(7.0)),
-        (Zcdp(0.01, 0.02), dp_event.ZCDpEvent(0.01, 0.02)),
-        (SelfComposed(Laplace(30), 20), times(dp_event.LaplaceDpEvent(30.0), 20)),
+        (dp.Gaussian(3), gaussian(3)),
+        (dp.PoissonSampled(0.02, dp.Gaussian(1.2)), sampled(0.02, gaussian(1.2))),
+        (dp.Laplace(7), dp_event.LaplaceDpEvent(7.0)),
+        (dp.Zcdp(0.01, 0.02), dp_event.ZCDpEvent(0.01, 0.02)),
+        (dp.SelfComposed(dp.Laplace(30), 20), times(dp_event.LaplaceDpEvent(30.0), 20)),
     ]
     rows = [
         Row(
-            SelfComposed(Composed((first[0], second[0])), 5),
+            dp.SelfComposed(dp.Composed((first[0], second[0])), 5),
             times(dp_event.ComposedDpEvent([first[1], second[1]]), 5),
             ADD_OR_REMOVE,
             "whole",
@@ -250,7 +231,7 @@ def composed_rows() -> list[Row]:
     )
     return rows + [
         Row(
-            Decay(mode, 0.01, 20, PoissonSampled(0.05, Gaussian(2)), first_step=3),
+            dp.Decay(mode, 0.01, 20, dp.PoissonSampled(0.05, dp.Gaussian(2)), first_step=3),
             dp_event.ComposedDpEvent([sampled(0.05, gaussian(z)) for z in noises]),
             ADD_OR_REMOVE,
             "whole",
@@ -282,5 +263,5 @@ def test_a_curve_is_never_above_dp_accountings_and_equals_it_where_that_is_exact
 def test_selection_is_dp_accountings_where_both_search_the_same_orders(shape: float) -> None:
     accountant = RdpAccountant(list(GRID[:-1]))
     accountant.compose(dp_event.RepeatAndSelectDpEvent(gaussian(5), 10.0, shape))
-    ours = event_curve(RepeatAndSelect(Gaussian(5), 10.0, shape), ADD_OR_REMOVE).nats()
+    ours = event_curve(dp.RepeatAndSelect(dp.Gaussian(5), 10.0, shape), ADD_OR_REMOVE).nats()
     assert ours[:-1] == pytest.approx(accountant.rdp, rel=1e-8)

@@ -8,18 +8,11 @@ import numpy as np
 import pytest
 from dp_accounting.pld import privacy_loss_distribution as pld
 
+from app.accounting import events as dp
 from app.accounting.conversion import epsilon_from_rdp
 from app.accounting.curves import GRID_VERSION, finite_orders, orders
 from app.accounting.errors import UnsupportedEventError
-from app.accounting.events import (
-    Gaussian,
-    Laplace,
-    NeighboringRelation,
-    PoissonSampled,
-    SampledWithoutReplacement,
-    SampledWithReplacement,
-    TruncatedPoissonSampled,
-)
+from app.accounting.events import NeighboringRelation
 from app.accounting.formulas.random_batches import (
     FAILURE,
     Shares,
@@ -71,17 +64,17 @@ def test_more_records_are_cut_more_often_and_kept_more_seldom() -> None:
 
 
 def test_what_is_never_cut_is_a_poisson_sample() -> None:
-    for relation, event in product((ADD, SPECIAL), (Gaussian(2.0), Gaussian(2.0, "microbatch"))):
-        found = event_curve(TruncatedPoissonSampled(100, 0.1, 101, event), relation)
-        expected = event_curve(PoissonSampled(0.1, event), relation)
+    for relation, event in product((ADD, SPECIAL), (dp.Gaussian(2.0), dp.Gaussian(2.0, "microbatch"))):
+        found = event_curve(dp.TruncatedPoissonSampled(100, 0.1, 101, event), relation)
+        expected = event_curve(dp.PoissonSampled(0.1, event), relation)
         assert found.nats()[:-1] == pytest.approx(expected.nats()[:-1], rel=1e-12)
-    found = event_curve(TruncatedPoissonSampled(100, 0.1, 100, Gaussian(2.0)), REPLACE)
+    found = event_curve(dp.TruncatedPoissonSampled(100, 0.1, 100, dp.Gaussian(2.0)), REPLACE)
     assert found.nats()[:-1] == pytest.approx(without_replacement_gaussian_rdp(0.1, 1.0, GRID), rel=1e-8)
 
 
 def test_a_cut_sample_of_everything_is_a_batch_of_fixed_size() -> None:
-    found = event_curve(TruncatedPoissonSampled(100, 1.0, 10, Gaussian(4.0)), REPLACE)
-    expected = event_curve(SampledWithoutReplacement(100, 10, Gaussian(4.0)), REPLACE)
+    found = event_curve(dp.TruncatedPoissonSampled(100, 1.0, 10, dp.Gaussian(4.0)), REPLACE)
+    expected = event_curve(dp.SampledWithoutReplacement(100, 10, dp.Gaussian(4.0)), REPLACE)
     assert found.nats()[:-1] == pytest.approx(expected.nats()[:-1], rel=1e-8)
 
 
@@ -92,7 +85,7 @@ TRUNCATED = ((1000, 0.05, 60, 2.0, 100), (60000, 0.004, 300, 1.1, 500), (100, 0.
 def test_epsilon_lies_between_the_cases_of_one_neighbour_and_dp_accounting(
     size: int, q: float, most: int, z: float, count: int
 ) -> None:
-    event = TruncatedPoissonSampled(size, q, most, Gaussian(z))
+    event = dp.TruncatedPoissonSampled(size, q, most, dp.Gaussian(z))
     cases = Truncation.of(size - 1, q, most)
     least, halved = (
         pld.from_gaussian_mechanism(
@@ -134,11 +127,11 @@ def test_occurrences_are_accounted_for_up_to_a_tiny_probability(size: int, place
 
 
 def test_its_probability_of_failure_is_the_delta_of_a_batch_with_replacement() -> None:
-    event = SampledWithReplacement(60_000, 256, Gaussian(20.0))
+    event = dp.SampledWithReplacement(60_000, 256, dp.Gaussian(20.0))
     curve = event_curve(event, REPLACE)
     assert curve.delta_value() == pytest.approx(failure_with_replacement(60_000, 256), abs=2**-61)
     assert curve.times(1000).delta == 1000 * curve.delta
-    assert event_curve(SampledWithReplacement(3, 2, Gaussian(20.0)), REPLACE).delta == 0
+    assert event_curve(dp.SampledWithReplacement(3, 2, dp.Gaussian(20.0)), REPLACE).delta == 0
 
 
 @pytest.mark.parametrize(("size", "places", "z"), list(product((3, 20), (1, 2, 6), (2.0, 8.0))))
@@ -171,19 +164,31 @@ def test_one_place_is_a_batch_of_one_record() -> None:
 @pytest.mark.parametrize(
     ("event", "relation", "words"),
     [
-        (SampledWithReplacement(100, 10, Gaussian(2.0)), ADD, "Declare replace_one"),
-        (SampledWithReplacement(100, 10, Gaussian(2.0)), SPECIAL, "Declare replace_one"),
-        (SampledWithReplacement(10, 1000, Gaussian(2.0)), REPLACE, "64 places and more"),
-        (SampledWithReplacement(100, 10, Laplace(2.0)), REPLACE, "no bound for laplace"),
-        (TruncatedPoissonSampled(100, 0.1, 20, Laplace(2.0)), ADD, "no bound for laplace"),
-        (PoissonSampled(0.1, TruncatedPoissonSampled(100, 0.1, 20, Gaussian(2.0))), ADD, "known number of records"),
-        (PoissonSampled(0.1, TruncatedPoissonSampled(100, 0.1, 20, Gaussian(2.0))), SPECIAL, "known number of records"),
-        (PoissonSampled(0.1, SampledWithReplacement(100, 10, Gaussian(2.0))), REPLACE, "known number of records"),
+        (dp.SampledWithReplacement(100, 10, dp.Gaussian(2.0)), ADD, "Declare replace_one"),
+        (dp.SampledWithReplacement(100, 10, dp.Gaussian(2.0)), SPECIAL, "Declare replace_one"),
+        (dp.SampledWithReplacement(10, 1000, dp.Gaussian(2.0)), REPLACE, "64 places and more"),
+        (dp.SampledWithReplacement(100, 10, dp.Laplace(2.0)), REPLACE, "no bound for laplace"),
+        (dp.TruncatedPoissonSampled(100, 0.1, 20, dp.Laplace(2.0)), ADD, "no bound for laplace"),
+        (
+            dp.PoissonSampled(0.1, dp.TruncatedPoissonSampled(100, 0.1, 20, dp.Gaussian(2.0))),
+            ADD,
+            "known number of records",
+        ),
+        (
+            dp.PoissonSampled(0.1, dp.TruncatedPoissonSampled(100, 0.1, 20, dp.Gaussian(2.0))),
+            SPECIAL,
+            "known number of records",
+        ),
+        (
+            dp.PoissonSampled(0.1, dp.SampledWithReplacement(100, 10, dp.Gaussian(2.0))),
+            REPLACE,
+            "known number of records",
+        ),
     ],
     ids=str,
 )
 def test_what_is_not_proven_is_refused_with_the_reason(
-    event: TruncatedPoissonSampled, relation: NeighboringRelation, words: str
+    event: dp.TruncatedPoissonSampled, relation: NeighboringRelation, words: str
 ) -> None:
     with pytest.raises(UnsupportedEventError, match=words):
         event_curve(event, relation)

@@ -13,36 +13,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from app.accounting import events as dp
 from app.accounting.curves import PURE, RdpCurve
 from app.accounting.errors import UnsupportedEventError
-from app.accounting.events import (
-    AdaptiveClipping,
-    Composed,
-    Decay,
-    DiscreteGaussian,
-    DiscreteLaplace,
-    DpEvent,
-    EpsilonDelta,
-    Exponential,
-    Gaussian,
-    GroupPrivacy,
-    Laplace,
-    MixtureOfGaussians,
-    NeighboringRelation,
-    PermuteAndFlip,
-    PoissonSampled,
-    RandomizedResponse,
-    RepeatAndSelect,
-    SampledWithoutReplacement,
-    SampledWithReplacement,
-    SelfComposed,
-    TreeAggregation,
-    TruncatedPoissonSampled,
-    Zcdp,
-    noise_multiplier,
-    unbounded_on_removal,
-    with_noise_multiplier,
-)
+from app.accounting.events import DpEvent, NeighboringRelation
 from app.accounting.events.base import TYPE_BY_NAME
 from app.accounting.rdp import curve_over
 
@@ -90,14 +64,14 @@ Reading = Callable[[DpEvent, NeighboringRelation], Mechanism | None]
 
 def noisy_sum(event: DpEvent, relation: NeighboringRelation) -> Mechanism:
     del relation
-    noise = {Gaussian: gaussian, Laplace: laplace, DiscreteGaussian: integers}[type(event)]
-    return lambda data: {(): noise(sum(map(number, data)), noise_multiplier(event))}
+    noise = {dp.Gaussian: gaussian, dp.Laplace: laplace, dp.DiscreteGaussian: integers}[type(event)]
+    return lambda data: {(): noise(sum(map(number, data)), dp.noise_multiplier(event))}
 
 
 def noisy_integers(event: DpEvent, relation: NeighboringRelation) -> Mechanism:
     """Release a sum of integers: a half stands for another unit that contributes nothing."""
     del relation
-    assert isinstance(event, DiscreteLaplace)
+    assert isinstance(event, dp.DiscreteLaplace)
     moved, parameter = event.sensitivity, event.noise_parameter
     return lambda data: {(): geometric_integers(moved * sum(int(number(each)) for each in data), parameter)}
 
@@ -105,7 +79,7 @@ def noisy_integers(event: DpEvent, relation: NeighboringRelation) -> Mechanism:
 def drawn_sum(event: DpEvent, relation: NeighboringRelation) -> Mechanism:
     """Release a noisy sum to which each record contributes a multiple of its number, drawn by its own coins."""
     del relation
-    assert isinstance(event, MixtureOfGaussians)
+    assert isinstance(event, dp.MixtureOfGaussians)
     draws = list(zip(event.sensitivities, event.sampling_probs, strict=True))
 
     def run(data: Data) -> Output:
@@ -125,14 +99,14 @@ def microbatch(event: DpEvent, relation: NeighboringRelation) -> Mechanism:
     def run(data: Data) -> Output:
         batch = [entry for entry in data if not isinstance(entry, str)]
         mean = float(np.clip(5 * np.mean(batch), -1, 1)) if batch else 0.0
-        return {(): gaussian(mean, noise_multiplier(event))}
+        return {(): gaussian(mean, dp.noise_multiplier(event))}
 
     return run
 
 
 def sum_and_count(event: DpEvent, relation: NeighboringRelation) -> Mechanism:
     del relation
-    assert isinstance(event, AdaptiveClipping)
+    assert isinstance(event, dp.AdaptiveClipping)
     together = event.noise_multiplier
     gradients = event.gradient_noise_multiplier or together * 2**0.5  # type: ignore[operator]
     count = event.count_noise_stddev or together * 2**0.5 / 2  # type: ignore[operator]
@@ -147,7 +121,7 @@ def sum_and_count(event: DpEvent, relation: NeighboringRelation) -> Mechanism:
 def answers(event: DpEvent, relation: NeighboringRelation, *, absent_shows: bool) -> Mechanism | None:
     if relation is ADDED:
         return None
-    assert isinstance(event, RandomizedResponse)
+    assert isinstance(event, dp.RandomizedResponse)
     even = np.full(event.num_buckets, 1 / event.num_buckets)
 
     def answer(entry: Entry) -> Output:
@@ -165,7 +139,7 @@ def by_itself(one: Callable[[Entry], Output]) -> Mechanism:
 
 
 def choice(event: DpEvent, relation: NeighboringRelation, *, local: bool) -> Mechanism | None:
-    assert isinstance(event, Exponential)
+    assert isinstance(event, dp.Exponential)
 
     def chosen(data: Data) -> Output:
         votes = np.array([sum(sign * number(entry) > 0 for entry in data) for sign in (1, -1)])
@@ -179,7 +153,7 @@ def choice(event: DpEvent, relation: NeighboringRelation, *, local: bool) -> Mec
 
 def first_choice(event: DpEvent, relation: NeighboringRelation, *, local: bool) -> Mechanism | None:
     """Choose between two candidates by permute and flip; a record is for one and against the other."""
-    assert isinstance(event, PermuteAndFlip)
+    assert isinstance(event, dp.PermuteAndFlip)
     moves = 2 if relation is REPLACED else 1
 
     def chosen(data: Data) -> Output:
@@ -194,7 +168,7 @@ def first_choice(event: DpEvent, relation: NeighboringRelation, *, local: bool) 
 
 
 def concentrated(event: DpEvent, relation: NeighboringRelation, *, local: bool) -> Mechanism | None:
-    assert isinstance(event, Zcdp)
+    assert isinstance(event, dp.Zcdp)
     scale = (2.0 if relation is REPLACED else 1.0) / (2 * event.rho) ** 0.5
     if local:
         return None if relation is ADDED else by_itself(lambda entry: {"sent": gaussian(number(entry), scale, FEW)})
@@ -202,7 +176,7 @@ def concentrated(event: DpEvent, relation: NeighboringRelation, *, local: bool) 
 
 
 def stated(event: DpEvent, relation: NeighboringRelation, *, local: bool) -> Mechanism | None:
-    assert isinstance(event, EpsilonDelta)
+    assert isinstance(event, dp.EpsilonDelta)
 
     def body(data: Data) -> Output:
         count = sum(number(entry) > 0 for entry in data)
@@ -222,7 +196,7 @@ def tree(event: DpEvent, relation: NeighboringRelation, *, absent_shows: bool) -
     """
     if relation is ADDED:
         return None
-    assert isinstance(event, TreeAggregation)
+    assert isinstance(event, dp.TreeAggregation)
     assert event.step_counts == (4,)
 
     def run(data: Data) -> Output:
@@ -253,36 +227,40 @@ class Leaf:
 
 
 LEAVES = (
-    Leaf("gaussian", Gaussian(2.0), (noisy_sum,)),
+    Leaf("gaussian", dp.Gaussian(2.0), (noisy_sum,)),
     # In a sample, a micro-batch of two is seldom whole.
-    Leaf("gaussian, microbatch", Gaussian(4.0, "microbatch"), (microbatch,), sharpness=0.2),
-    Leaf("laplace", Laplace(2.0), (noisy_sum,)),
-    Leaf("discrete_gaussian", DiscreteGaussian(2.0), (noisy_sum,)),
-    Leaf("discrete_laplace", DiscreteLaplace(0.5, 1), (noisy_integers,)),
-    Leaf("discrete_laplace, by two", DiscreteLaplace(0.3, 2), (noisy_integers,)),
-    Leaf("mixture_of_gaussians", MixtureOfGaussians(2.0, (0, 1), (0.4, 0.6)), (drawn_sum,), sharpness=0.8),
-    Leaf("mixture_of_gaussians, two sizes", MixtureOfGaussians(2.0, (0.5, 1), (0.4, 0.6)), (drawn_sum,), sharpness=0.8),
-    Leaf("adaptive_clipping", AdaptiveClipping(gradient_noise_multiplier=3, count_noise_stddev=2), (sum_and_count,)),
-    Leaf("adaptive_clipping, one noise", AdaptiveClipping(3), (sum_and_count,)),
+    Leaf("gaussian, microbatch", dp.Gaussian(4.0, "microbatch"), (microbatch,), sharpness=0.2),
+    Leaf("laplace", dp.Laplace(2.0), (noisy_sum,)),
+    Leaf("discrete_gaussian", dp.DiscreteGaussian(2.0), (noisy_sum,)),
+    Leaf("discrete_laplace", dp.DiscreteLaplace(0.5, 1), (noisy_integers,)),
+    Leaf("discrete_laplace, by two", dp.DiscreteLaplace(0.3, 2), (noisy_integers,)),
+    Leaf("mixture_of_gaussians", dp.MixtureOfGaussians(2.0, (0, 1), (0.4, 0.6)), (drawn_sum,), sharpness=0.8),
+    Leaf(
+        "mixture_of_gaussians, two sizes", dp.MixtureOfGaussians(2.0, (0.5, 1), (0.4, 0.6)), (drawn_sum,), sharpness=0.8
+    ),
+    Leaf("adaptive_clipping", dp.AdaptiveClipping(gradient_noise_multiplier=3, count_noise_stddev=2), (sum_and_count,)),
+    Leaf("adaptive_clipping, one noise", dp.AdaptiveClipping(3), (sum_and_count,)),
     Leaf(
         "randomized_response",
-        RandomizedResponse(0.6, 3),
+        dp.RandomizedResponse(0.6, 3),
         (partial(answers, absent_shows=True), partial(answers, absent_shows=False)),
     ),
-    Leaf("exponential", Exponential(1.0), (partial(choice, local=True), partial(choice, local=False))),
+    Leaf("exponential", dp.Exponential(1.0), (partial(choice, local=True), partial(choice, local=False))),
     Leaf(
-        "permute_and_flip", PermuteAndFlip(1.0), (partial(first_choice, local=True), partial(first_choice, local=False))
+        "permute_and_flip",
+        dp.PermuteAndFlip(1.0),
+        (partial(first_choice, local=True), partial(first_choice, local=False)),
     ),
-    Leaf("zcdp", Zcdp(0.1), (partial(concentrated, local=True), partial(concentrated, local=False))),
-    Leaf("epsilon_delta", EpsilonDelta(1.0), (partial(stated, local=True), partial(stated, local=False))),
+    Leaf("zcdp", dp.Zcdp(0.1), (partial(concentrated, local=True), partial(concentrated, local=False))),
+    Leaf("epsilon_delta", dp.EpsilonDelta(1.0), (partial(stated, local=True), partial(stated, local=False))),
     Leaf(
         "epsilon_delta, delta",
-        EpsilonDelta(1.0, 0.01),
+        dp.EpsilonDelta(1.0, 0.01),
         (partial(stated, local=True), partial(stated, local=False)),
     ),
     Leaf(
         "tree_aggregation",
-        TreeAggregation(3.0, (4,)),
+        dp.TreeAggregation(3.0, (4,)),
         (partial(tree, absent_shows=True), partial(tree, absent_shows=False)),
         sharpness=0.6,  # its bins are coarse
     ),
@@ -306,7 +284,7 @@ class Wrapper:
     others: Sequence[Data] = ((), (0.5,), (-0.5,))
 
 
-SECOND = Gaussian(3.0)
+SECOND = dp.Gaussian(3.0)
 SUM = noisy_sum(SECOND, ADDED)
 
 
@@ -323,151 +301,157 @@ def poissons(reached: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def scheduled(reading: Callable[[DpEvent], Mechanism], event: DpEvent) -> Mechanism:
-    return together([reading(with_noise_multiplier(event, noise_multiplier(event) / (1 + t / 2))) for t in range(2)])
+    return together(
+        [reading(dp.with_noise_multiplier(event, dp.noise_multiplier(event) / (1 + t / 2))) for t in range(2)]
+    )
 
 
 def scheduled_samples(reading: Callable[[DpEvent], Mechanism], event: DpEvent) -> Mechanism:
-    steps = [with_noise_multiplier(event, noise_multiplier(event) / (1 + t / 2)) for t in range(2)]
+    steps = [dp.with_noise_multiplier(event, dp.noise_multiplier(event) / (1 + t / 2)) for t in range(2)]
     return together([poisson(Q, reading(step)) for step in steps])
 
 
 WRAPPERS = (
     Wrapper("nothing", lambda e: e, of_each(lambda m: m)),
-    Wrapper("poisson_sampled", lambda e: PoissonSampled(Q, e), of_each(lambda m: poisson(Q, m))),
-    Wrapper("poisson_sampled, rarely", lambda e: PoissonSampled(0.01, e), of_each(lambda m: poisson(0.01, m))),
-    Wrapper("poisson_sampled, always", lambda e: PoissonSampled(1, e), of_each(lambda m: m)),
+    Wrapper("poisson_sampled", lambda e: dp.PoissonSampled(Q, e), of_each(lambda m: poisson(Q, m))),
+    Wrapper("poisson_sampled, rarely", lambda e: dp.PoissonSampled(0.01, e), of_each(lambda m: poisson(0.01, m))),
+    Wrapper("poisson_sampled, always", lambda e: dp.PoissonSampled(1, e), of_each(lambda m: m)),
     Wrapper(
         "sampled_without_replacement",
-        lambda e: SampledWithoutReplacement(3, 2, e),
+        lambda e: dp.SampledWithoutReplacement(3, 2, e),
         of_each(lambda m: fixed_batch(2, m)),
         others=((1.0, 1.0), (1.0, -1.0), (-1.0, -1.0)),
     ),
     Wrapper(
         "sampled_without_replacement, all",
-        lambda e: SampledWithoutReplacement(2, 2, e),
+        lambda e: dp.SampledWithoutReplacement(2, 2, e),
         of_each(lambda m: m),
         others=((1.0,), (-1.0,)),
     ),
     Wrapper(
         "truncated_poisson_sampled",
-        lambda e: TruncatedPoissonSampled(3, Q, 1, e),
+        lambda e: dp.TruncatedPoissonSampled(3, Q, 1, e),
         of_each(lambda m: truncated_poisson(Q, 1, m)),
         # Of three records one may be removed, and one may be added to them.
         others=((1.0, 1.0), (1.0, -1.0), (-1.0, -1.0), (1.0, 1.0, 1.0), (-1.0, -1.0, -1.0)),
     ),
     Wrapper(
         "truncated_poisson_sampled, seldom cut",
-        lambda e: TruncatedPoissonSampled(3, Q, 2, e),
+        lambda e: dp.TruncatedPoissonSampled(3, Q, 2, e),
         of_each(lambda m: truncated_poisson(Q, 2, m)),
         others=((1.0, 1.0), (1.0, -1.0), (-1.0, -1.0), (-1.0, -1.0, -1.0)),
     ),
     Wrapper(
         "truncated_poisson_sampled, cut with one record more",
-        lambda e: TruncatedPoissonSampled(3, Q, 3, e),
+        lambda e: dp.TruncatedPoissonSampled(3, Q, 3, e),
         of_each(lambda m: truncated_poisson(Q, 3, m)),
         others=((1.0, -1.0), (-1.0, -1.0), (-1.0, -1.0, -1.0)),
     ),
     Wrapper(
         "sampled_with_replacement",
-        lambda e: SampledWithReplacement(3, 2, e),
+        lambda e: dp.SampledWithReplacement(3, 2, e),
         of_each(lambda m: with_replacement(2, m)),
         others=((1.0, 1.0), (1.0, -1.0), (-1.0, -1.0)),
     ),
     Wrapper(
         "poisson_sampled of truncated_poisson_sampled",
-        lambda e: PoissonSampled(Q, TruncatedPoissonSampled(3, Q, 1, e)),
+        lambda e: dp.PoissonSampled(Q, dp.TruncatedPoissonSampled(3, Q, 1, e)),
         of_each(lambda m: poisson(Q, truncated_poisson(Q, 1, m))),
     ),
-    Wrapper("composed", lambda e: Composed((e, SECOND)), of_each(lambda m: together([m, SUM]))),
-    Wrapper("self_composed", lambda e: SelfComposed(e, 2), of_each(lambda m: together([m, m]))),
-    Wrapper("group_privacy", lambda e: GroupPrivacy(2, e), of_each(lambda m: grouped(2, m))),
+    Wrapper("composed", lambda e: dp.Composed((e, SECOND)), of_each(lambda m: together([m, SUM]))),
+    Wrapper("self_composed", lambda e: dp.SelfComposed(e, 2), of_each(lambda m: together([m, m]))),
+    Wrapper("group_privacy", lambda e: dp.GroupPrivacy(2, e), of_each(lambda m: grouped(2, m))),
     Wrapper(
-        "repeat_and_select, geometric", lambda e: RepeatAndSelect(e, RUNS, 1), of_each(lambda m: best_of(m, geometric))
+        "repeat_and_select, geometric",
+        lambda e: dp.RepeatAndSelect(e, RUNS, 1),
+        of_each(lambda m: best_of(m, geometric)),
     ),
     Wrapper(
-        "repeat_and_select, Poisson", lambda e: RepeatAndSelect(e, RUNS, None), of_each(lambda m: best_of(m, poissons))
+        "repeat_and_select, Poisson",
+        lambda e: dp.RepeatAndSelect(e, RUNS, None),
+        of_each(lambda m: best_of(m, poissons)),
     ),
-    Wrapper("decay", lambda e: Decay("time", 0.5, 2, e), scheduled),
-    Wrapper("decay of poisson_sampled", lambda e: Decay("time", 0.5, 2, PoissonSampled(Q, e)), scheduled_samples),
+    Wrapper("decay", lambda e: dp.Decay("time", 0.5, 2, e), scheduled),
+    Wrapper("decay of poisson_sampled", lambda e: dp.Decay("time", 0.5, 2, dp.PoissonSampled(Q, e)), scheduled_samples),
     Wrapper(
         "poisson_sampled of composed",
-        lambda e: PoissonSampled(Q, Composed((e, SECOND))),
+        lambda e: dp.PoissonSampled(Q, dp.Composed((e, SECOND))),
         of_each(lambda m: poisson(Q, together([m, SUM]))),
     ),
     Wrapper(
         "poisson_sampled of self_composed",
-        lambda e: PoissonSampled(Q, SelfComposed(e, 2)),
+        lambda e: dp.PoissonSampled(Q, dp.SelfComposed(e, 2)),
         of_each(lambda m: poisson(Q, together([m, m]))),
     ),
     Wrapper(
         "poisson_sampled of group_privacy",
-        lambda e: PoissonSampled(Q, GroupPrivacy(2, e)),
+        lambda e: dp.PoissonSampled(Q, dp.GroupPrivacy(2, e)),
         of_each(lambda m: poisson(Q, grouped(2, m))),
     ),
     Wrapper(
         "poisson_sampled of repeat_and_select",
-        lambda e: PoissonSampled(Q, RepeatAndSelect(e, RUNS, 1)),
+        lambda e: dp.PoissonSampled(Q, dp.RepeatAndSelect(e, RUNS, 1)),
         of_each(lambda m: poisson(Q, best_of(m, geometric))),
     ),
     Wrapper(
         "poisson_sampled of decay",
-        lambda e: PoissonSampled(Q, Decay("time", 0.5, 2, e)),
+        lambda e: dp.PoissonSampled(Q, dp.Decay("time", 0.5, 2, e)),
         lambda reading, event: poisson(Q, scheduled(reading, event)),
     ),
     Wrapper(
         "poisson_sampled of poisson_sampled",
-        lambda e: PoissonSampled(Q, PoissonSampled(0.5, e)),
+        lambda e: dp.PoissonSampled(Q, dp.PoissonSampled(0.5, e)),
         of_each(lambda m: poisson(Q, poisson(0.5, m))),
     ),
     Wrapper(
         "group_privacy of poisson_sampled",
-        lambda e: GroupPrivacy(2, PoissonSampled(Q, e)),
+        lambda e: dp.GroupPrivacy(2, dp.PoissonSampled(Q, e)),
         of_each(lambda m: grouped(2, poisson(Q, m))),
     ),
     Wrapper(
         "group_privacy of composed samples",
-        lambda e: GroupPrivacy(2, Composed((PoissonSampled(Q, e), SECOND))),
+        lambda e: dp.GroupPrivacy(2, dp.Composed((dp.PoissonSampled(Q, e), SECOND))),
         of_each(lambda m: grouped(2, together([poisson(Q, m), SUM]))),
         others=((),),
     ),
     Wrapper(
         "self_composed of poisson_sampled",
-        lambda e: SelfComposed(PoissonSampled(Q, e), 2),
+        lambda e: dp.SelfComposed(dp.PoissonSampled(Q, e), 2),
         of_each(lambda m: together([poisson(Q, m), poisson(Q, m)])),
         others=((0.5,),),
     ),
     Wrapper(
         "repeat_and_select of poisson_sampled",
-        lambda e: RepeatAndSelect(PoissonSampled(Q, e), RUNS, 1),
+        lambda e: dp.RepeatAndSelect(dp.PoissonSampled(Q, e), RUNS, 1),
         of_each(lambda m: best_of(poisson(Q, m), geometric)),
     ),
     Wrapper(
         "sampled_without_replacement of group_privacy",
-        lambda e: SampledWithoutReplacement(3, 2, GroupPrivacy(2, e)),
+        lambda e: dp.SampledWithoutReplacement(3, 2, dp.GroupPrivacy(2, e)),
         of_each(lambda m: fixed_batch(2, grouped(2, m))),
         others=((1.0, 1.0), (1.0, -1.0), (-1.0, -1.0)),
     ),
     Wrapper(
         "truncated_poisson_sampled of group_privacy",
-        lambda e: TruncatedPoissonSampled(3, Q, 1, GroupPrivacy(2, e)),
+        lambda e: dp.TruncatedPoissonSampled(3, Q, 1, dp.GroupPrivacy(2, e)),
         of_each(lambda m: truncated_poisson(Q, 1, grouped(2, m))),
         others=((1.0, 1.0), (1.0, -1.0), (-1.0, -1.0), (-1.0, -1.0, -1.0)),
     ),
     Wrapper(
         "sampled_with_replacement of group_privacy",
-        lambda e: SampledWithReplacement(3, 2, GroupPrivacy(2, e)),
+        lambda e: dp.SampledWithReplacement(3, 2, dp.GroupPrivacy(2, e)),
         of_each(lambda m: with_replacement(2, grouped(2, m))),
         others=((1.0, 1.0), (1.0, -1.0), (-1.0, -1.0)),
     ),
     Wrapper(
         "repeat_and_select of truncated_poisson_sampled",
-        lambda e: RepeatAndSelect(TruncatedPoissonSampled(3, Q, 1, e), RUNS, 1),
+        lambda e: dp.RepeatAndSelect(dp.TruncatedPoissonSampled(3, Q, 1, e), RUNS, 1),
         of_each(lambda m: best_of(truncated_poisson(Q, 1, m), geometric)),
         others=((1.0, 1.0), (-1.0, -1.0), (-1.0, -1.0, -1.0)),
     ),
     Wrapper(
         "composed of sampled_without_replacement",
-        lambda e: Composed((SampledWithoutReplacement(3, 1, e), e)),
+        lambda e: dp.Composed((dp.SampledWithoutReplacement(3, 1, e), e)),
         of_each(lambda m: together([fixed_batch(1, m), m])),
         others=((1.0, -1.0),),
     ),
@@ -545,7 +529,7 @@ def test_the_table_has_every_type_of_event_and_so_many_cells_with_a_price() -> N
 def test_what_is_bounded_on_removal_costs_at_least_a_removal(leaf: Leaf) -> None:
     for wrapper in WRAPPERS:
         curve = price(wrapper, leaf, REPLACED)
-        if curve is None or unbounded_on_removal(wrapper.event(leaf.event)) is not None:
+        if curve is None or dp.unbounded_on_removal(wrapper.event(leaf.event)) is not None:
             continue
         instances = [aligned(*pair) for pair in pairs(wrapper, leaf, REPLACED, ADDED)]
         assert instances, wrapper.name
@@ -553,7 +537,7 @@ def test_what_is_bounded_on_removal_costs_at_least_a_removal(leaf: Leaf) -> None
 
 
 def test_a_missing_record_shows_of_these() -> None:
-    showing = {leaf.name for leaf in LEAVES if unbounded_on_removal(leaf.event) is not None}
+    showing = {leaf.name for leaf in LEAVES if dp.unbounded_on_removal(leaf.event) is not None}
     assert showing == {"randomized_response", "tree_aggregation"}
     for leaf in LEAVES:
         if leaf.name in showing:

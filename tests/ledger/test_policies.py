@@ -10,23 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.accounting.events import (
-    AdaptiveClipping,
-    Composed,
-    Decay,
-    DpEvent,
-    EpsilonDelta,
-    Gaussian,
-    GroupPrivacy,
-    Laplace,
-    NeighboringRelation,
-    PoissonSampled,
-    RepeatAndSelect,
-    SelfComposed,
-    Zcdp,
-    mechanisms_in,
-    smallest_noise,
-)
+from app.accounting import events as dp
+from app.accounting.events import DpEvent, NeighboringRelation
 from app.ledger.errors import InvalidInputError, PolicyViolationError
 from app.ledger.filters import Limit
 from app.ledger.permissions import Role
@@ -80,12 +65,12 @@ POLICIES = st.builds(
 )
 EVENTS: st.SearchStrategy[DpEvent] = st.sampled_from(
     [
-        Gaussian(1.0),
-        PoissonSampled(0.1, Gaussian(3.0)),
-        Laplace(2.0),
-        Composed((Gaussian(5.0), Laplace(0.7))),
-        Zcdp(0.1),
-        RepeatAndSelect(PoissonSampled(0.1, Gaussian(8.0)), 3.0, 1.0),
+        dp.Gaussian(1.0),
+        dp.PoissonSampled(0.1, dp.Gaussian(3.0)),
+        dp.Laplace(2.0),
+        dp.Composed((dp.Gaussian(5.0), dp.Laplace(0.7))),
+        dp.Zcdp(0.1),
+        dp.RepeatAndSelect(dp.PoissonSampled(0.1, dp.Gaussian(8.0)), 3.0, 1.0),
     ]
 )
 
@@ -219,27 +204,27 @@ def test_no_policy_allows_what_there_is_not() -> None:
 @pytest.mark.parametrize(
     ("event", "noise"),
     [
-        (Gaussian(1.5), 1.5),
-        (PoissonSampled(0.1, Gaussian(1.5)), 1.5),
-        (Composed((Gaussian(3.0), PoissonSampled(0.1, Laplace(0.5)), Zcdp(0.1))), 0.5),
-        (SelfComposed(Composed((Gaussian(3.0), Gaussian(2.0))), 5), 2.0),
-        (GroupPrivacy(3, Gaussian(4.0)), 4.0),
-        (RepeatAndSelect(Gaussian(4.0), 3.0, None), 4.0),
-        (AdaptiveClipping(noise_multiplier=1.2), 1.2),
-        (AdaptiveClipping(gradient_noise_multiplier=1.0, count_noise_stddev=0.5), 1 / sqrt(2)),
-        (Decay("time", 1.0, 3, Gaussian(6.0)), 2.0),
-        (Decay("step", 0.5, 2, PoissonSampled(0.1, Gaussian(8.0)), 1), 2.0),
-        (Zcdp(0.1), None),
-        (EpsilonDelta(1.0, 1e-9), None),
+        (dp.Gaussian(1.5), 1.5),
+        (dp.PoissonSampled(0.1, dp.Gaussian(1.5)), 1.5),
+        (dp.Composed((dp.Gaussian(3.0), dp.PoissonSampled(0.1, dp.Laplace(0.5)), dp.Zcdp(0.1))), 0.5),
+        (dp.SelfComposed(dp.Composed((dp.Gaussian(3.0), dp.Gaussian(2.0))), 5), 2.0),
+        (dp.GroupPrivacy(3, dp.Gaussian(4.0)), 4.0),
+        (dp.RepeatAndSelect(dp.Gaussian(4.0), 3.0, None), 4.0),
+        (dp.AdaptiveClipping(noise_multiplier=1.2), 1.2),
+        (dp.AdaptiveClipping(gradient_noise_multiplier=1.0, count_noise_stddev=0.5), 1 / sqrt(2)),
+        (dp.Decay("time", 1.0, 3, dp.Gaussian(6.0)), 2.0),
+        (dp.Decay("step", 0.5, 2, dp.PoissonSampled(0.1, dp.Gaussian(8.0)), 1), 2.0),
+        (dp.Zcdp(0.1), None),
+        (dp.EpsilonDelta(1.0, 1e-9), None),
     ],
 )
 def test_the_smallest_noise_is_found_however_deep_it_lies(event: DpEvent, noise: float | None) -> None:
-    assert smallest_noise(event) == (None if noise is None else pytest.approx(noise))
+    assert dp.smallest_noise(event) == (None if noise is None else pytest.approx(noise))
 
 
 def test_mechanisms_are_found_however_deep_they_lie() -> None:
-    event = PoissonSampled(0.5, Composed((SelfComposed(Gaussian(1.0), 3), Laplace(2.0))))
-    assert mechanisms_in(event) == [Gaussian(1.0), Laplace(2.0)]
+    event = dp.PoissonSampled(0.5, dp.Composed((dp.SelfComposed(dp.Gaussian(1.0), 3), dp.Laplace(2.0))))
+    assert dp.mechanisms_in(event) == [dp.Gaussian(1.0), dp.Laplace(2.0)]
     sources = (PolicySource("a", Policy(mechanisms=frozenset({"gaussian"}))),)
     with pytest.raises(PolicyViolationError) as caught:
         require_steps(sources, ADD, [event])
@@ -254,5 +239,5 @@ def test_of_two_policies_that_forbid_it_the_one_higher_up_is_named() -> None:
     )
     for noise, policy, allowed in ((0.5, ORGANISATION, 1.0), (1.5, "mimic", 2.0)):
         with pytest.raises(PolicyViolationError) as caught:
-            require_steps(sources, ADD, [Gaussian(noise)])
+            require_steps(sources, ADD, [dp.Gaussian(noise)])
         assert (caught.value.members["policy"], caught.value.members["allowed"]) == (policy, allowed)

@@ -12,20 +12,10 @@ from dp_accounting.pld import privacy_loss_distribution as reference
 from hypothesis import given
 from hypothesis import strategies as st
 
+from app.accounting import events as dp
 from app.accounting.curves import GRID_VERSION, Floats, orders
 from app.accounting.errors import UnsupportedEventError
-from app.accounting.events import (
-    Composed,
-    DiscreteGaussian,
-    DpEvent,
-    GroupPrivacy,
-    NeighboringRelation,
-    PoissonSampled,
-    SelfComposed,
-    event_from_dict,
-    event_to_dict,
-    fingerprint,
-)
+from app.accounting.events import DpEvent, NeighboringRelation
 from app.accounting.pld.accountant import pld_delta, pld_epsilon
 from app.accounting.pld.discrete_gaussian import LEAST, SUMMED, DiscreteGaussianPair
 from app.accounting.pld.domination import mechanisms
@@ -230,15 +220,15 @@ def discrete(sigma: float, shift: int, q: float, count: int) -> list[reference.P
 
 
 COMPARED: list[tuple[DpEvent, NeighboringRelation, tuple[float, int, float, int]]] = [
-    (DiscreteGaussian(20.0, 1), ADD, (20.0, 1, 1.0, 30)),
-    (DiscreteGaussian(3.0, 1), ADD, (3.0, 1, 1.0, 5)),
-    (DiscreteGaussian(10.0, 7), ADD, (70.0, 7, 1.0, 20)),
-    (DiscreteGaussian(10.0, 7), SPECIAL, (70.0, 7, 1.0, 20)),
-    (DiscreteGaussian(10.0, 7), REPLACE, (70.0, 14, 1.0, 20)),
-    (PoissonSampled(0.02, DiscreteGaussian(2.0, 1)), ADD, (2.0, 1, 0.02, 200)),
-    (PoissonSampled(0.02, DiscreteGaussian(2.0, 5)), SPECIAL, (10.0, 5, 0.02, 200)),
-    (PoissonSampled(0.3, DiscreteGaussian(0.8, 1)), ADD, (0.8, 1, 0.3, 3)),
-    (PoissonSampled(0.02, GroupPrivacy(2, DiscreteGaussian(4.0, 5))), ADD, (20.0, 10, 0.02, 200)),
+    (dp.DiscreteGaussian(20.0, 1), ADD, (20.0, 1, 1.0, 30)),
+    (dp.DiscreteGaussian(3.0, 1), ADD, (3.0, 1, 1.0, 5)),
+    (dp.DiscreteGaussian(10.0, 7), ADD, (70.0, 7, 1.0, 20)),
+    (dp.DiscreteGaussian(10.0, 7), SPECIAL, (70.0, 7, 1.0, 20)),
+    (dp.DiscreteGaussian(10.0, 7), REPLACE, (70.0, 14, 1.0, 20)),
+    (dp.PoissonSampled(0.02, dp.DiscreteGaussian(2.0, 1)), ADD, (2.0, 1, 0.02, 200)),
+    (dp.PoissonSampled(0.02, dp.DiscreteGaussian(2.0, 5)), SPECIAL, (10.0, 5, 0.02, 200)),
+    (dp.PoissonSampled(0.3, dp.DiscreteGaussian(0.8, 1)), ADD, (0.8, 1, 0.3, 3)),
+    (dp.PoissonSampled(0.02, dp.GroupPrivacy(2, dp.DiscreteGaussian(4.0, 5))), ADD, (20.0, 10, 0.02, 200)),
 ]
 
 
@@ -257,14 +247,14 @@ def test_epsilon_is_within_the_bracket_of_dp_accounting(
 @pytest.mark.parametrize(
     ("event", "relation", "sigma", "shift"),
     [
-        (DiscreteGaussian(4.0, 3), ADD, 12.0, 3),
-        (DiscreteGaussian(4.0, 3), SPECIAL, 12.0, 3),
-        (DiscreteGaussian(4.0, 3), REPLACE, 12.0, 6),
-        (GroupPrivacy(5, DiscreteGaussian(10.0, 2)), ADD, 20.0, 10),
-        (GroupPrivacy(5, DiscreteGaussian(10.0, 2)), REPLACE, 20.0, 20),
-        (SelfComposed(GroupPrivacy(2, GroupPrivacy(3, DiscreteGaussian(12.0, 1))), 1), ADD, 12.0, 6),
-        (PoissonSampled(1.0, DiscreteGaussian(4.0, 3)), ADD, 12.0, 3),
-        (DiscreteGaussian(1e6, 10**6), REPLACE, 1e12, 2 * 10**6),
+        (dp.DiscreteGaussian(4.0, 3), ADD, 12.0, 3),
+        (dp.DiscreteGaussian(4.0, 3), SPECIAL, 12.0, 3),
+        (dp.DiscreteGaussian(4.0, 3), REPLACE, 12.0, 6),
+        (dp.GroupPrivacy(5, dp.DiscreteGaussian(10.0, 2)), ADD, 20.0, 10),
+        (dp.GroupPrivacy(5, dp.DiscreteGaussian(10.0, 2)), REPLACE, 20.0, 20),
+        (dp.SelfComposed(dp.GroupPrivacy(2, dp.GroupPrivacy(3, dp.DiscreteGaussian(12.0, 1))), 1), ADD, 12.0, 6),
+        (dp.PoissonSampled(1.0, dp.DiscreteGaussian(4.0, 3)), ADD, 12.0, 3),
+        (dp.DiscreteGaussian(1e6, 10**6), REPLACE, 1e12, 2 * 10**6),
     ],
 )
 def test_the_relation_and_the_group_move_the_sum_and_keep_the_noise(
@@ -278,27 +268,27 @@ def test_the_relation_and_the_group_move_the_sum_and_keep_the_noise(
 
 
 def test_a_sample_is_of_the_pair_of_the_whole_event() -> None:
-    found = dominating_pairs(PoissonSampled(0.1, GroupPrivacy(2, DiscreteGaussian(8.0, 3))), ADD)
+    found = dominating_pairs(dp.PoissonSampled(0.1, dp.GroupPrivacy(2, dp.DiscreteGaussian(8.0, 3))), ADD)
     pair = DiscreteGaussianPair(24.0, 6)
     assert found.removal == {SampledPair(0.1, pair, removes=True): 1}
     assert found.addition == {SampledPair(0.1, pair, removes=False): 1}
 
 
 @pytest.mark.parametrize("relation", NeighboringRelation)
-@pytest.mark.parametrize("wrap", [lambda event: event, lambda event: Composed((event, DiscreteGaussian(4.0, 3)))])
+@pytest.mark.parametrize("wrap", [lambda event: event, lambda event: dp.Composed((event, dp.DiscreteGaussian(4.0, 3)))])
 def test_an_event_without_its_sensitivity_is_refused_by_name(relation: NeighboringRelation, wrap: type) -> None:
     with pytest.raises(UnsupportedEventError, match=f"discrete_gaussian under {relation} without `sensitivity`. Add"):
-        pld_epsilon({wrap(DiscreteGaussian(4.0)): 1}, relation, 1e-5)
+        pld_epsilon({wrap(dp.DiscreteGaussian(4.0)): 1}, relation, 1e-5)
 
 
 def test_the_sensitivity_changes_no_divergence_and_no_older_hash() -> None:
-    plain, stated = DiscreteGaussian(4.0), DiscreteGaussian(4.0, 3)
+    plain, stated = dp.DiscreteGaussian(4.0), dp.DiscreteGaussian(4.0, 3)
     grid = orders(GRID_VERSION)
     for relation in NeighboringRelation:
         assert event_curve(plain, relation).values.tolist() == event_curve(stated, relation).values.tolist()
     assert grid.size == event_curve(plain, ADD).values.size
-    assert event_to_dict(plain) == {"type": "discrete_gaussian", "noise_multiplier": 4.0}
-    assert event_to_dict(stated) == event_to_dict(plain) | {"sensitivity": 3}
-    assert event_from_dict(event_to_dict(stated)) == stated
-    assert fingerprint(plain) == "c0946acb6c8e4887048d810128806e2a5918792fc6d933d74e4abf1eb8f11053"
-    assert fingerprint(stated) != fingerprint(plain)
+    assert dp.event_to_dict(plain) == {"type": "discrete_gaussian", "noise_multiplier": 4.0}
+    assert dp.event_to_dict(stated) == dp.event_to_dict(plain) | {"sensitivity": 3}
+    assert dp.event_from_dict(dp.event_to_dict(stated)) == stated
+    assert dp.fingerprint(plain) == "c0946acb6c8e4887048d810128806e2a5918792fc6d933d74e4abf1eb8f11053"
+    assert dp.fingerprint(stated) != dp.fingerprint(plain)
