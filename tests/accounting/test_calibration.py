@@ -188,15 +188,6 @@ def test_the_most_steps_with_a_delta_of_their_own_are_found_too(own: float, rule
     assert count * curve.delta_value() < rule.delta
 
 
-def test_the_first_epoch_that_breaks_the_budget_is_not_counted() -> None:
-    # MindArmour's max_epoch_suggest returns that one.
-    step = event_curve(dp.PoissonSampled(256 / 60000, dp.Gaussian(1.1)), RELATION)
-    rule = Rule(2.0, 1e-5)
-    count = max_count(step, NOTHING, rule)
-    assert epsilon_from_rdp(orders(GRID_VERSION), step.times(count).nats(), 1e-5).epsilon <= 2.0
-    assert epsilon_from_rdp(orders(GRID_VERSION), step.times(count + 1).nats(), 1e-5).epsilon > 2.0
-
-
 def test_a_training_is_calibrated_with_few_curves_and_two_over_the_whole_grid(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

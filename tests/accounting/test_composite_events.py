@@ -81,12 +81,6 @@ def test_selection_works_on_the_rounded_curve_of_a_run(shape: float | None) -> N
     assert np.all((ours.values > event_curve(run, ADD_OR_REMOVE).values)[:-1])
 
 
-def test_selecting_among_one_run_is_free() -> None:
-    assert event_curve(dp.RepeatAndSelect(dp.Zcdp(0.1), 1, 1), ADD_OR_REMOVE).nats() == pytest.approx(
-        event_curve(dp.Zcdp(0.1), ADD_OR_REMOVE).nats(), rel=3e-9
-    )
-
-
 @pytest.mark.parametrize(
     "event",
     [
@@ -120,13 +114,6 @@ def test_a_short_schedule_costs_exactly_the_sum_of_its_steps(schedule: dp.Decay)
     for z in noises:
         expected = expected + event_curve(dp.with_noise_multiplier(schedule.event, float(z)), ADD_OR_REMOVE)
     assert event_curve(schedule, ADD_OR_REMOVE) == expected
-
-
-@pytest.mark.parametrize("mode", ["time", "step", "exp"])
-def test_a_schedule_may_be_cut_in_two(mode: str) -> None:
-    whole = dp.Decay(mode, 0.01, 60, STEP)  # type: ignore[arg-type]
-    parts = dp.Composed((dp.Decay(mode, 0.01, 25, STEP), dp.Decay(mode, 0.01, 35, STEP, first_step=25)))  # type: ignore[arg-type]
-    assert event_curve(parts, ADD_OR_REMOVE) == event_curve(whole, ADD_OR_REMOVE)
 
 
 @pytest.mark.parametrize(("rate", "steps"), thinned([(2e-3, 1500), (6e-4, 5000)], 2))

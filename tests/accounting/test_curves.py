@@ -49,19 +49,6 @@ def test_any_splitting_of_counts_gives_the_same_bytes(charges: Charges, data: st
     assert total(split).to_bytes() == total(charges).to_bytes()
 
 
-@given(charges=CHARGES, cut=st.integers(0, 8))
-def test_any_batching_of_charges_gives_the_same_bytes(charges: Charges, cut: int) -> None:
-    assert (total(charges[:cut]) + total(charges[cut:])).to_bytes() == total(charges).to_bytes()
-
-
-def test_a_thousand_steps_one_by_one_are_a_thousand_steps_at_once() -> None:
-    step = event_curve(EVENTS[1], RELATION)
-    one_by_one = RdpCurve.zero(step.values.size)
-    for _ in range(1000):
-        one_by_one += step
-    assert one_by_one == step.times(1000)
-
-
 @given(a=UNITS, b=UNITS)
 def test_addition_is_exact_or_exhausted(a: int, b: int) -> None:
     with np.errstate(all="raise"):

@@ -13,9 +13,7 @@ from app.accounting.formulas.discrete_laplace import discrete_laplace_rdp
 from app.accounting.formulas.gaussian_mixture import Mixture, gaussian_mixture_rdp, replaced_mixture_rdp
 from app.accounting.formulas.mechanisms import bounded_range_rdp, gaussian_rdp, laplace_rdp, randomized_response_rdp
 
-ADD_OR_REMOVE = NeighboringRelation.ADD_OR_REMOVE_ONE
-REPLACE_ONE = NeighboringRelation.REPLACE_ONE
-REPLACE_SPECIAL = NeighboringRelation.REPLACE_SPECIAL
+ADD_OR_REMOVE, REPLACE_ONE, REPLACE_SPECIAL = NeighboringRelation
 
 ORDERS = np.array([1.0625, 1.5, 2.0, 7.25, 64.0])
 MIXTURE = (1.7, (0.0, 1.0, 2.0), (0.9, 0.09, 0.01))

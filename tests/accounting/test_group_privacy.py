@@ -68,25 +68,6 @@ def test_zcdp_of_a_group_grows_with_the_square() -> None:
     assert found.xi == pytest.approx(0.3 * 4 * (1 + 1 / 2 + 1 / 3 + 1 / 4), rel=1e-14)
 
 
-@given(
-    rho=st.floats(1e-3, 2),
-    xi=st.floats(0, 2),
-    size=st.integers(2, 12),
-    order=st.floats(1.001, 100),
-)
-def test_zcdp_of_a_group_bounds_the_chain_of_its_records(rho: float, xi: float, size: int, order: float) -> None:
-    # The weak triangle inequality over the records one by one, Q next to R:
-    # D_a(P, R) <= k a / (k a - 1) D_{(k a - 1)/(k - 1)}(P, Q) + D_{k a}(Q, R).
-    def chain(k: int, a: float) -> float:
-        if k == 1:
-            return xi + rho * a
-        return k * a / (k * a - 1) * chain(k - 1, (k * a - 1) / (k - 1)) + xi + rho * k * a
-
-    bound = for_group(dp.Zcdp(rho, xi), size)
-    assert isinstance(bound, dp.Zcdp)
-    assert chain(size, order) <= (bound.xi + bound.rho * order) * (1 + 1e-12)
-
-
 @given(epsilon=st.floats(1e-6, 3), delta=st.floats(1e-30, 1e-9), size=st.integers(2, 6))
 def test_delta_of_a_group_is_the_sum_over_its_records(epsilon: float, delta: float, size: int) -> None:
     found = for_group(dp.EpsilonDelta(epsilon, delta), size)

@@ -83,21 +83,10 @@ def test_laplace_loses_no_digits_at_any_noise(z: float) -> None:
     assert_close(laplace_rdp(z, ORDERS), closed_form)
 
 
-@pytest.mark.parametrize(("z", "share"), [(0.01, 0.5), (0.3, 0.1), (1.0, 0.5), (20.0, 0.01)])
-def test_moving_two_coordinates_costs_less_than_moving_one_by_both_distances(z: float, share: float) -> None:
-    apart = laplace_rdp(z / share, GRID) + laplace_rdp(z / (1 - share), GRID)
-    assert np.all(apart <= laplace_rdp(z, GRID) * (1 + TOLERANCE))
-
-
 @pytest.mark.parametrize("epsilon", EPSILONS)
 def test_pure_dp_is_binary_randomized_response(epsilon: float) -> None:
     p = binary(epsilon)
     assert_close(pure_dp_rdp(epsilon, ORDERS), lambda order: divergence(p, p[::-1], order))
-
-
-@pytest.mark.parametrize("z", NOISES)
-def test_no_pure_dp_mechanism_costs_more_than_pure_dp(z: float) -> None:
-    assert np.all(laplace_rdp(z, GRID) <= pure_dp_rdp(1 / z, GRID) * (1 + TOLERANCE))
 
 
 @pytest.mark.parametrize("epsilon", EPSILONS)
@@ -111,13 +100,6 @@ def test_bounded_range_is_the_worst_two_point_pair(epsilon: float) -> None:
         return nearby[1]
 
     assert_close(bounded_range_rdp(epsilon, ORDERS), largest)
-
-
-@pytest.mark.parametrize("epsilon", EPSILONS)
-def test_bounded_range_is_within_its_known_bounds(epsilon: float) -> None:
-    rdp = bounded_range_rdp(epsilon, GRID)
-    assert np.all(rdp <= GRID * epsilon**2 / 8 * (1 + TOLERANCE))
-    assert np.all(rdp <= pure_dp_rdp(epsilon, GRID) * (1 + TOLERANCE))
 
 
 @settings(deadline=None, max_examples=100)

@@ -6,11 +6,9 @@ from math import comb
 import mpmath
 import numpy as np
 import pytest
-from dp_accounting.pld import privacy_loss_distribution as pld
 
 from app.accounting import events as dp
-from app.accounting.conversion import epsilon_from_rdp
-from app.accounting.curves import GRID_VERSION, finite_orders, orders
+from app.accounting.curves import finite_orders
 from app.accounting.errors import UnsupportedEventError
 from app.accounting.events import NeighboringRelation
 from app.accounting.formulas.random_batches import (
@@ -22,14 +20,9 @@ from app.accounting.formulas.random_batches import (
     with_replacement_rdp,
 )
 from app.accounting.formulas.without_replacement import without_replacement_gaussian_rdp
-from app.accounting.pld.accountant import pld_epsilon
 from app.accounting.rdp import event_curve
 
-ADD, REPLACE, SPECIAL = (
-    NeighboringRelation.ADD_OR_REMOVE_ONE,
-    NeighboringRelation.REPLACE_ONE,
-    NeighboringRelation.REPLACE_SPECIAL,
-)
+ADD, REPLACE, SPECIAL = NeighboringRelation
 GRID = finite_orders(1)
 ORDERS = np.array([1.0625, 1.5, 2.0, 5.5, 17.0])
 
@@ -76,38 +69,6 @@ def test_a_cut_sample_of_everything_is_a_batch_of_fixed_size() -> None:
     found = event_curve(dp.TruncatedPoissonSampled(100, 1.0, 10, dp.Gaussian(4.0)), REPLACE)
     expected = event_curve(dp.SampledWithoutReplacement(100, 10, dp.Gaussian(4.0)), REPLACE)
     assert found.nats()[:-1] == pytest.approx(expected.nats()[:-1], rel=1e-8)
-
-
-TRUNCATED = ((1000, 0.05, 60, 2.0, 100), (60000, 0.004, 300, 1.1, 500), (100, 0.3, 30, 5.0, 20))
-
-
-@pytest.mark.parametrize(("size", "q", "most", "z", "count"), TRUNCATED)
-def test_epsilon_lies_between_the_cases_of_one_neighbour_and_dp_accounting(
-    size: int, q: float, most: int, z: float, count: int
-) -> None:
-    event = dp.TruncatedPoissonSampled(size, q, most, dp.Gaussian(z))
-    cases = Truncation.of(size - 1, q, most)
-    least, halved = (
-        pld.from_gaussian_mechanism(
-            noise,
-            sampling_prob=taken,
-            pessimistic_estimate=False,
-            value_discretization_interval=1e-3,
-            use_connect_dots=False,
-        )
-        for noise, taken in ((z, q), (z / 2, cases.kept))
-    )
-    exact = halved.compute_mixture(least, cases.cut).self_compose(count)
-    theirs = pld.from_truncated_subsampled_gaussian_mechanism(
-        size, q, most, z, value_discretization_interval=1e-3
-    ).self_compose(count)
-    curve = event_curve(event, ADD).times(count)
-    for delta in (1e-5, 1e-8):
-        tight = pld_epsilon({event: count}, ADD, delta)
-        assert exact.get_epsilon_for_delta(delta) - 1e-9 <= tight
-        # Theirs has one neighbour of the two, and replaces a record of a cut batch instead of adding it.
-        assert tight <= theirs.get_epsilon_for_delta(delta) * 1.03
-        assert tight <= epsilon_from_rdp(orders(GRID_VERSION), curve.nats(), delta).epsilon
 
 
 @pytest.mark.parametrize(("size", "places"), [(60_000, 256), (3, 2), (100, 100), (10**9, 1), (1, 5), (50, 400)])

@@ -22,6 +22,7 @@ from app.accounting.rdp import curve_over
 
 from .small_mechanisms import (
     ABSENT,
+    BINS,
     FEW,
     SPECIAL,
     Data,
@@ -133,60 +134,61 @@ def answers(event: DpEvent, relation: NeighboringRelation, *, absent_shows: bool
     return lambda data: joint(map(answer, data))
 
 
-def by_itself(one: Callable[[Entry], Output]) -> Mechanism:
-    """Let every record answer by itself, so that the output shows who was taken."""
-    return lambda data: joint({"silent": np.ones(1)} if entry == ABSENT else one(entry) for entry in data)
+def locally(reading: Reading) -> Reading:
+    """Let every record answer by itself, so that the output shows which were taken."""
+
+    def alone(event: DpEvent, relation: NeighboringRelation) -> Mechanism | None:
+        one = reading(event, relation)
+        if relation is ADDED or one is None:
+            return None
+        return lambda data: joint({"silent": np.ones(1)} if entry == ABSENT else one((entry,)) for entry in data)
+
+    return alone
 
 
-def choice(event: DpEvent, relation: NeighboringRelation, *, local: bool) -> Mechanism | None:
+def choice(event: DpEvent, relation: NeighboringRelation) -> Mechanism:
+    del relation
     assert isinstance(event, dp.Exponential)
 
-    def chosen(data: Data) -> Output:
+    def run(data: Data) -> Output:
         votes = np.array([sum(sign * number(entry) > 0 for entry in data) for sign in (1, -1)])
         weights = np.exp(event.epsilon * votes / 2)
         return {"choice": weights / weights.sum()}
 
-    if local:
-        return None if relation is ADDED else by_itself(lambda entry: chosen((entry,)))
-    return chosen
+    return run
 
 
-def first_choice(event: DpEvent, relation: NeighboringRelation, *, local: bool) -> Mechanism | None:
+def first_choice(event: DpEvent, relation: NeighboringRelation) -> Mechanism:
     """Choose between two candidates by permute and flip; a record is for one and against the other."""
     assert isinstance(event, dp.PermuteAndFlip)
     moves = 2 if relation is REPLACED else 1
 
-    def chosen(data: Data) -> Output:
+    def run(data: Data) -> Output:
         votes = np.array([1, -1]) * sum(map(number, data)) / moves
         accepted = np.exp(event.epsilon * (votes - votes.max()) / 2)
         # A candidate comes first in one half of the cases. The best one is always accepted.
         return {"choice": accepted / 2 + (1 - accepted[::-1]) * accepted / 2}
 
-    if local:
-        return None if relation is ADDED else by_itself(lambda entry: chosen((entry,)))
-    return chosen
+    return run
 
 
-def concentrated(event: DpEvent, relation: NeighboringRelation, *, local: bool) -> Mechanism | None:
+def concentrated(event: DpEvent, relation: NeighboringRelation, bins: int = BINS) -> Mechanism:
     assert isinstance(event, dp.Zcdp)
     scale = (2.0 if relation is REPLACED else 1.0) / (2 * event.rho) ** 0.5
-    if local:
-        return None if relation is ADDED else by_itself(lambda entry: {"sent": gaussian(number(entry), scale, FEW)})
-    return lambda data: {(): gaussian(sum(map(number, data)), scale)}
+    return lambda data: {(): gaussian(sum(map(number, data)), scale, bins)}
 
 
-def stated(event: DpEvent, relation: NeighboringRelation, *, local: bool) -> Mechanism | None:
+def stated(event: DpEvent, relation: NeighboringRelation) -> Mechanism:
+    del relation
     assert isinstance(event, dp.EpsilonDelta)
 
-    def body(data: Data) -> Output:
+    def run(data: Data) -> Output:
         count = sum(number(entry) > 0 for entry in data)
         noisy: Output = {"noisy": truncated_geometric(count, len(data), event.epsilon)}
         clear: Output = {"clear": np.eye(len(data) + 1)[count]}
         return mixture([(1 - event.delta, noisy), (event.delta, clear)])
 
-    if local:
-        return None if relation is ADDED else by_itself(lambda entry: body((entry,)))
-    return body
+    return run
 
 
 def tree(event: DpEvent, relation: NeighboringRelation, *, absent_shows: bool) -> Mechanism | None:
@@ -245,19 +247,11 @@ LEAVES = (
         dp.RandomizedResponse(0.6, 3),
         (partial(answers, absent_shows=True), partial(answers, absent_shows=False)),
     ),
-    Leaf("exponential", dp.Exponential(1.0), (partial(choice, local=True), partial(choice, local=False))),
-    Leaf(
-        "permute_and_flip",
-        dp.PermuteAndFlip(1.0),
-        (partial(first_choice, local=True), partial(first_choice, local=False)),
-    ),
-    Leaf("zcdp", dp.Zcdp(0.1), (partial(concentrated, local=True), partial(concentrated, local=False))),
-    Leaf("epsilon_delta", dp.EpsilonDelta(1.0), (partial(stated, local=True), partial(stated, local=False))),
-    Leaf(
-        "epsilon_delta, delta",
-        dp.EpsilonDelta(1.0, 0.01),
-        (partial(stated, local=True), partial(stated, local=False)),
-    ),
+    Leaf("exponential", dp.Exponential(1.0), (locally(choice), choice)),
+    Leaf("permute_and_flip", dp.PermuteAndFlip(1.0), (locally(first_choice), first_choice)),
+    Leaf("zcdp", dp.Zcdp(0.1), (locally(partial(concentrated, bins=FEW)), concentrated)),
+    Leaf("epsilon_delta", dp.EpsilonDelta(1.0), (locally(stated), stated)),
+    Leaf("epsilon_delta, delta", dp.EpsilonDelta(1.0, 0.01), (locally(stated), stated)),
     Leaf(
         "tree_aggregation",
         dp.TreeAggregation(3.0, (4,)),
@@ -269,7 +263,7 @@ LEAVES = (
 
 @dataclass(frozen=True)
 class Wrapper:
-    """What is made of a mechanism.
+    """An event made of a mechanism.
 
     Args:
         name: outermost first.
@@ -286,10 +280,18 @@ class Wrapper:
 
 SECOND = dp.Gaussian(3.0)
 SUM = noisy_sum(SECOND, ADDED)
+TWO = ((1.0, 1.0), (1.0, -1.0), (-1.0, -1.0))
+# Of three records one may be removed, and one may be added to them.
+TWO_OR_THREE = (*TWO, (1.0, 1.0, 1.0), (-1.0, -1.0, -1.0))
+FEWER = (*TWO, (-1.0, -1.0, -1.0))
+fixed, cut, repeated = dp.SampledWithoutReplacement, dp.TruncatedPoissonSampled, dp.SampledWithReplacement
 
 
-def of_each(change: Callable[[Mechanism], Mechanism]) -> Callable[[Callable[[DpEvent], Mechanism], DpEvent], Mechanism]:
-    return lambda reading, event: change(reading(event))
+def of_each(
+    name: str, event: Callable[[DpEvent], DpEvent], change: Callable[[Mechanism], Mechanism], *others: Data
+) -> Wrapper:
+    run = lambda reading, inner: change(reading(inner))  # noqa: E731 - as the other rows of the table
+    return Wrapper(name, event, run, others or ((), (0.5,), (-0.5,)))
 
 
 def geometric(reached: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -307,153 +309,112 @@ def scheduled(reading: Callable[[DpEvent], Mechanism], event: DpEvent) -> Mechan
 
 
 def scheduled_samples(reading: Callable[[DpEvent], Mechanism], event: DpEvent) -> Mechanism:
-    steps = [dp.with_noise_multiplier(event, dp.noise_multiplier(event) / (1 + t / 2)) for t in range(2)]
-    return together([poisson(Q, reading(step)) for step in steps])
+    return scheduled(lambda step: poisson(Q, reading(step)), event)
+
+
+def sampled(event: DpEvent) -> DpEvent:
+    return dp.PoissonSampled(Q, event)
+
+
+def grouped_event(event: DpEvent) -> DpEvent:
+    return dp.GroupPrivacy(2, event)
+
+
+def search(event: DpEvent) -> DpEvent:
+    return dp.RepeatAndSelect(event, RUNS, 1)
 
 
 WRAPPERS = (
-    Wrapper("nothing", lambda e: e, of_each(lambda m: m)),
-    Wrapper("poisson_sampled", lambda e: dp.PoissonSampled(Q, e), of_each(lambda m: poisson(Q, m))),
-    Wrapper("poisson_sampled, rarely", lambda e: dp.PoissonSampled(0.01, e), of_each(lambda m: poisson(0.01, m))),
-    Wrapper("poisson_sampled, always", lambda e: dp.PoissonSampled(1, e), of_each(lambda m: m)),
-    Wrapper(
-        "sampled_without_replacement",
-        lambda e: dp.SampledWithoutReplacement(3, 2, e),
-        of_each(lambda m: fixed_batch(2, m)),
-        others=((1.0, 1.0), (1.0, -1.0), (-1.0, -1.0)),
+    of_each("nothing", lambda e: e, lambda m: m),
+    of_each("poisson_sampled", sampled, lambda m: poisson(Q, m)),
+    of_each("poisson_sampled, rarely", lambda e: dp.PoissonSampled(0.01, e), lambda m: poisson(0.01, m)),
+    of_each("poisson_sampled, always", lambda e: dp.PoissonSampled(1, e), lambda m: m),
+    of_each("sampled_without_replacement", lambda e: fixed(3, 2, e), lambda m: fixed_batch(2, m), *TWO),
+    of_each("sampled_without_replacement, all", lambda e: fixed(2, 2, e), lambda m: m, (1.0,), (-1.0,)),
+    of_each("truncated", lambda e: cut(3, Q, 1, e), lambda m: truncated_poisson(Q, 1, m), *TWO_OR_THREE),
+    of_each("truncated, seldom cut", lambda e: cut(3, Q, 2, e), lambda m: truncated_poisson(Q, 2, m), *FEWER),
+    of_each(
+        *("truncated, cut with one record more", lambda e: cut(3, Q, 3, e), lambda m: truncated_poisson(Q, 3, m)),
+        *FEWER[1:],
     ),
-    Wrapper(
-        "sampled_without_replacement, all",
-        lambda e: dp.SampledWithoutReplacement(2, 2, e),
-        of_each(lambda m: m),
-        others=((1.0,), (-1.0,)),
+    of_each("sampled_with_replacement", lambda e: repeated(3, 2, e), lambda m: with_replacement(2, m), *TWO),
+    of_each(
+        *("poisson_sampled of truncated", lambda e: sampled(cut(3, Q, 1, e))),
+        lambda m: poisson(Q, truncated_poisson(Q, 1, m)),
     ),
-    Wrapper(
-        "truncated_poisson_sampled",
-        lambda e: dp.TruncatedPoissonSampled(3, Q, 1, e),
-        of_each(lambda m: truncated_poisson(Q, 1, m)),
-        # Of three records one may be removed, and one may be added to them.
-        others=((1.0, 1.0), (1.0, -1.0), (-1.0, -1.0), (1.0, 1.0, 1.0), (-1.0, -1.0, -1.0)),
-    ),
-    Wrapper(
-        "truncated_poisson_sampled, seldom cut",
-        lambda e: dp.TruncatedPoissonSampled(3, Q, 2, e),
-        of_each(lambda m: truncated_poisson(Q, 2, m)),
-        others=((1.0, 1.0), (1.0, -1.0), (-1.0, -1.0), (-1.0, -1.0, -1.0)),
-    ),
-    Wrapper(
-        "truncated_poisson_sampled, cut with one record more",
-        lambda e: dp.TruncatedPoissonSampled(3, Q, 3, e),
-        of_each(lambda m: truncated_poisson(Q, 3, m)),
-        others=((1.0, -1.0), (-1.0, -1.0), (-1.0, -1.0, -1.0)),
-    ),
-    Wrapper(
-        "sampled_with_replacement",
-        lambda e: dp.SampledWithReplacement(3, 2, e),
-        of_each(lambda m: with_replacement(2, m)),
-        others=((1.0, 1.0), (1.0, -1.0), (-1.0, -1.0)),
-    ),
-    Wrapper(
-        "poisson_sampled of truncated_poisson_sampled",
-        lambda e: dp.PoissonSampled(Q, dp.TruncatedPoissonSampled(3, Q, 1, e)),
-        of_each(lambda m: poisson(Q, truncated_poisson(Q, 1, m))),
-    ),
-    Wrapper("composed", lambda e: dp.Composed((e, SECOND)), of_each(lambda m: together([m, SUM]))),
-    Wrapper("self_composed", lambda e: dp.SelfComposed(e, 2), of_each(lambda m: together([m, m]))),
-    Wrapper("group_privacy", lambda e: dp.GroupPrivacy(2, e), of_each(lambda m: grouped(2, m))),
-    Wrapper(
-        "repeat_and_select, geometric",
-        lambda e: dp.RepeatAndSelect(e, RUNS, 1),
-        of_each(lambda m: best_of(m, geometric)),
-    ),
-    Wrapper(
-        "repeat_and_select, Poisson",
-        lambda e: dp.RepeatAndSelect(e, RUNS, None),
-        of_each(lambda m: best_of(m, poissons)),
-    ),
+    of_each("composed", lambda e: dp.Composed((e, SECOND)), lambda m: together([m, SUM])),
+    of_each("self_composed", lambda e: dp.SelfComposed(e, 2), lambda m: together([m, m])),
+    of_each("group_privacy", grouped_event, lambda m: grouped(2, m)),
+    of_each("repeat_and_select, geometric", search, lambda m: best_of(m, geometric)),
+    of_each("repeat_and_select, Poisson", lambda e: dp.RepeatAndSelect(e, RUNS, None), lambda m: best_of(m, poissons)),
     Wrapper("decay", lambda e: dp.Decay("time", 0.5, 2, e), scheduled),
-    Wrapper("decay of poisson_sampled", lambda e: dp.Decay("time", 0.5, 2, dp.PoissonSampled(Q, e)), scheduled_samples),
-    Wrapper(
-        "poisson_sampled of composed",
-        lambda e: dp.PoissonSampled(Q, dp.Composed((e, SECOND))),
-        of_each(lambda m: poisson(Q, together([m, SUM]))),
+    Wrapper("decay of poisson_sampled", lambda e: dp.Decay("time", 0.5, 2, sampled(e)), scheduled_samples),
+    of_each(
+        *("poisson_sampled of composed", lambda e: sampled(dp.Composed((e, SECOND)))),
+        lambda m: poisson(Q, together([m, SUM])),
+    ),
+    of_each(
+        *("poisson_sampled of self_composed", lambda e: sampled(dp.SelfComposed(e, 2))),
+        lambda m: poisson(Q, together([m, m])),
+    ),
+    of_each(
+        "poisson_sampled of group_privacy", lambda e: sampled(grouped_event(e)), lambda m: poisson(Q, grouped(2, m))
+    ),
+    of_each(
+        *("poisson_sampled of repeat_and_select", lambda e: sampled(search(e))),
+        lambda m: poisson(Q, best_of(m, geometric)),
     ),
     Wrapper(
-        "poisson_sampled of self_composed",
-        lambda e: dp.PoissonSampled(Q, dp.SelfComposed(e, 2)),
-        of_each(lambda m: poisson(Q, together([m, m]))),
-    ),
-    Wrapper(
-        "poisson_sampled of group_privacy",
-        lambda e: dp.PoissonSampled(Q, dp.GroupPrivacy(2, e)),
-        of_each(lambda m: poisson(Q, grouped(2, m))),
-    ),
-    Wrapper(
-        "poisson_sampled of repeat_and_select",
-        lambda e: dp.PoissonSampled(Q, dp.RepeatAndSelect(e, RUNS, 1)),
-        of_each(lambda m: poisson(Q, best_of(m, geometric))),
-    ),
-    Wrapper(
-        "poisson_sampled of decay",
-        lambda e: dp.PoissonSampled(Q, dp.Decay("time", 0.5, 2, e)),
+        *("poisson_sampled of decay", lambda e: sampled(dp.Decay("time", 0.5, 2, e))),
         lambda reading, event: poisson(Q, scheduled(reading, event)),
     ),
-    Wrapper(
-        "poisson_sampled of poisson_sampled",
-        lambda e: dp.PoissonSampled(Q, dp.PoissonSampled(0.5, e)),
-        of_each(lambda m: poisson(Q, poisson(0.5, m))),
+    of_each(
+        *("poisson_sampled of poisson_sampled", lambda e: sampled(dp.PoissonSampled(0.5, e))),
+        lambda m: poisson(Q, poisson(0.5, m)),
     ),
-    Wrapper(
-        "group_privacy of poisson_sampled",
-        lambda e: dp.GroupPrivacy(2, dp.PoissonSampled(Q, e)),
-        of_each(lambda m: grouped(2, poisson(Q, m))),
+    of_each(
+        "group_privacy of poisson_sampled", lambda e: grouped_event(sampled(e)), lambda m: grouped(2, poisson(Q, m))
     ),
-    Wrapper(
-        "group_privacy of composed samples",
-        lambda e: dp.GroupPrivacy(2, dp.Composed((dp.PoissonSampled(Q, e), SECOND))),
-        of_each(lambda m: grouped(2, together([poisson(Q, m), SUM]))),
-        others=((),),
+    of_each(
+        *("group_privacy of composed samples", lambda e: grouped_event(dp.Composed((sampled(e), SECOND)))),
+        lambda m: grouped(2, together([poisson(Q, m), SUM])),
+        (),
     ),
-    Wrapper(
-        "self_composed of poisson_sampled",
-        lambda e: dp.SelfComposed(dp.PoissonSampled(Q, e), 2),
-        of_each(lambda m: together([poisson(Q, m), poisson(Q, m)])),
-        others=((0.5,),),
+    of_each(
+        *("self_composed of poisson_sampled", lambda e: dp.SelfComposed(sampled(e), 2)),
+        lambda m: together([poisson(Q, m), poisson(Q, m)]),
+        (0.5,),
     ),
-    Wrapper(
+    of_each(
         "repeat_and_select of poisson_sampled",
-        lambda e: dp.RepeatAndSelect(dp.PoissonSampled(Q, e), RUNS, 1),
-        of_each(lambda m: best_of(poisson(Q, m), geometric)),
+        lambda e: search(sampled(e)),
+        lambda m: best_of(poisson(Q, m), geometric),
     ),
-    Wrapper(
-        "sampled_without_replacement of group_privacy",
-        lambda e: dp.SampledWithoutReplacement(3, 2, dp.GroupPrivacy(2, e)),
-        of_each(lambda m: fixed_batch(2, grouped(2, m))),
-        others=((1.0, 1.0), (1.0, -1.0), (-1.0, -1.0)),
+    of_each(
+        *("sampled_without_replacement of group_privacy", lambda e: fixed(3, 2, grouped_event(e))),
+        lambda m: fixed_batch(2, grouped(2, m)),
+        *TWO,
     ),
-    Wrapper(
-        "truncated_poisson_sampled of group_privacy",
-        lambda e: dp.TruncatedPoissonSampled(3, Q, 1, dp.GroupPrivacy(2, e)),
-        of_each(lambda m: truncated_poisson(Q, 1, grouped(2, m))),
-        others=((1.0, 1.0), (1.0, -1.0), (-1.0, -1.0), (-1.0, -1.0, -1.0)),
+    of_each(
+        *("truncated of group_privacy", lambda e: cut(3, Q, 1, grouped_event(e))),
+        lambda m: truncated_poisson(Q, 1, grouped(2, m)),
+        *FEWER,
     ),
-    Wrapper(
-        "sampled_with_replacement of group_privacy",
-        lambda e: dp.SampledWithReplacement(3, 2, dp.GroupPrivacy(2, e)),
-        of_each(lambda m: with_replacement(2, grouped(2, m))),
-        others=((1.0, 1.0), (1.0, -1.0), (-1.0, -1.0)),
+    of_each(
+        *("sampled_with_replacement of group_privacy", lambda e: repeated(3, 2, grouped_event(e))),
+        lambda m: with_replacement(2, grouped(2, m)),
+        *TWO,
     ),
-    Wrapper(
-        "repeat_and_select of truncated_poisson_sampled",
-        lambda e: dp.RepeatAndSelect(dp.TruncatedPoissonSampled(3, Q, 1, e), RUNS, 1),
-        of_each(lambda m: best_of(truncated_poisson(Q, 1, m), geometric)),
-        others=((1.0, 1.0), (-1.0, -1.0), (-1.0, -1.0, -1.0)),
+    of_each(
+        *("repeat_and_select of truncated", lambda e: search(cut(3, Q, 1, e))),
+        lambda m: best_of(truncated_poisson(Q, 1, m), geometric),
+        *FEWER[::2],
+        FEWER[3],
     ),
-    Wrapper(
-        "composed of sampled_without_replacement",
-        lambda e: dp.Composed((dp.SampledWithoutReplacement(3, 1, e), e)),
-        of_each(lambda m: together([fixed_batch(1, m), m])),
-        others=((1.0, -1.0),),
+    of_each(
+        *("composed of sampled_without_replacement", lambda e: dp.Composed((fixed(3, 1, e), e))),
+        lambda m: together([fixed_batch(1, m), m]),
+        (1.0, -1.0),
     ),
 )
 

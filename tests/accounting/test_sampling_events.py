@@ -11,9 +11,7 @@ from app.accounting.formulas.amplification import sampled_epsilon_delta, sampled
 from app.accounting.formulas.mechanisms import bounded_range_rdp, pure_dp_rdp
 from app.accounting.rdp import event_curve
 
-ADD_OR_REMOVE = NeighboringRelation.ADD_OR_REMOVE_ONE
-REPLACE_ONE = NeighboringRelation.REPLACE_ONE
-REPLACE_SPECIAL = NeighboringRelation.REPLACE_SPECIAL
+ADD_OR_REMOVE, REPLACE_ONE, REPLACE_SPECIAL = NeighboringRelation
 GRID = orders(GRID_VERSION)
 
 SUMS = [

@@ -15,9 +15,7 @@ from app.accounting.formulas.analytic_gaussian import gaussian_epsilon
 from app.accounting.rdp import event_curve
 from app.accounting.zcdp import ZcdpBound, total_zcdp_bound, zcdp_bound
 
-ADD = NeighboringRelation.ADD_OR_REMOVE_ONE
-REPLACE = NeighboringRelation.REPLACE_ONE
-SPECIAL = NeighboringRelation.REPLACE_SPECIAL
+ADD, REPLACE, SPECIAL = NeighboringRelation
 GRID = orders(GRID_VERSION)
 DECAY = dp.Decay(mode="time", decay_rate=6e-4, steps=300, event=dp.Gaussian(4.0))
 
