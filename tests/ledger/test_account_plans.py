@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from app.accounting.curves import GRID_VERSION, RdpCurve
 from app.accounting.events import DpEvent, EpsilonDelta, Gaussian, Laplace, NeighboringRelation, PoissonSampled
 from app.accounting.rdp import event_curve
-from app.ledger.accounts import Account, zero_curve
+from app.ledger.accounts import Account
 from app.ledger.admission import Admission, admit, record
 from app.ledger.alerts import LARGEST_SHARE, share_used
 from app.ledger.filters import Limit, filter_bounds, filter_weights
@@ -173,24 +173,6 @@ def test_the_first_charge_keeps_the_plan_or_tunes_the_orders_for_it(
     charged = record([account], steps).accounts[0]
     assert charged.spent.used == other
     assert charged.weights == charged.prepared_for([priced(account, Laplace(3.0))]).weights == ready.weights
-
-
-def test_own_deltas_of_planned_charges_are_taken_from_the_reserve() -> None:
-    account = planning(make_account(), StepEvent(EpsilonDelta(0.1, 1e-9), MAX_COUNT))
-    loose = priced(account, EpsilonDelta(0.07, 1e-6))
-    assert not isinstance(admit([account], [loose]), Admission)
-    after = record([account], [loose]).accounts[0]
-    assert after.is_planned()
-    assert not after.fits()
-    assert after.epsilon() == inf
-    assert share_used(after) > 1.0
-
-
-def test_what_costs_nothing_decides_nothing_and_uses_nothing() -> None:
-    account = planning(make_account(), StepEvent(Gaussian(40.0), MAX_COUNT))
-    free = priced(account, UNCOVERED)._replace(curve=zero_curve())
-    assert account.prepared_for([free]).weights == account.weights
-    assert account.prepared_for([free, priced(account, Gaussian(40.0))]).plan is None
 
 
 @given(limits, plans, shares)

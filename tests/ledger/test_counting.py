@@ -17,7 +17,6 @@ from app.ledger.accounts import Account, zero_curve
 from app.ledger.admission import Admission
 from app.ledger.alerts import AlertSettings
 from app.ledger.counting import CountedAccount, admit_by_counting
-from app.ledger.filters import Limit
 from app.ledger.policies import Policy
 from app.ledger.step_events import PricedStep, StepEvent
 
@@ -170,32 +169,6 @@ def admitted(counted: CountedAccount, event: DpEvent, number: int = 1) -> Admiss
     return admit_by_counting([counted], counted.record.account.price(StepEvent(event, number)))
 
 
-def test_what_is_plain_is_counted(counted: CountedAccount) -> None:
-    first = admitted(counted, Gaussian(40.0))
-    assert first is not None
-    for number in range(130):
-        outcome = admitted(counted, Gaussian(40.0))
-        assert outcome is not None
-        assert outcome.steps_remaining == first.steps_remaining - number
-        counted.charge(1, NOW)
-    assert counted.settled().account.version == 1 + 130
-    assert counted.charges == counted.count == 0
-
-
-def test_events_that_alternate_are_counted_one_after_the_other(counted: CountedAccount) -> None:
-    events = [counted.record.account.price(StepEvent(Gaussian(noise), 3)) for noise in (40.0, 60.0, 90.0)]
-    account = counted.record.account
-    for number in range(30):
-        priced = events[number % len(events)]
-        ruled, by_count = admission.admit([account], [priced]), admit_by_counting([counted], priced)
-        assert isinstance(ruled, Admission)
-        assert by_count is not None
-        assert (by_count.reading, by_count.steps_remaining) == (ruled.reading, ruled.steps_remaining)
-        [account] = ruled.accounts
-        counted.charge(3, NOW)
-    assert counted.settled().account == account
-
-
 def test_no_charge_goes_past_a_threshold_uncounted(counted: CountedAccount) -> None:
     event = Gaussian(40.0)
     while admitted(counted, event) is not None:
@@ -211,20 +184,6 @@ def _exhausted_somewhere(record: AccountRecord) -> AccountRecord:
     values = record.account.spent.values.copy()
     values[:] = 2**53
     return replace(record, account=replace(record.account, spent=RdpCurve(values)))
-
-
-def test_a_changed_limit_changes_the_reading_of_the_runs_below(account: AccountMaker) -> None:
-    path = path_of(account, [(8.0, 1e-5)])
-    priced = path[0].price(StepEvent(Gaussian(40.0), 1))
-    records = charged_once(path, priced, ())
-    assert records is not None
-    above, run = [CountedAccount(record) for record in records]
-    assert admit_by_counting([above, run], priced) is not None
-    limited = replace(records[0].account, limit=Limit(8.0, 1e-7), weights=None).prepared_for([priced])
-    changed = CountedAccount(recorded(limited))
-    counted, ruled = admit_by_counting([changed, run], priced), admission.admit([limited, records[1].account], [priced])
-    assert counted is not None
-    assert counted.reading == ruled.reading
 
 
 @pytest.mark.parametrize(
@@ -274,14 +233,3 @@ def test_what_costs_nothing_is_counted_once_something_was_spent(counted: Counted
     assert (by_count.reading, by_count.steps_remaining) == (ruled.reading, ruled.steps_remaining)
     unspent = replace(counted.record, account=replace(counted.record.account, spent=zero_curve()))
     assert admit_by_counting([CountedAccount(unspent)], free) is None
-
-
-def test_an_order_without_a_cost_never_runs_out(counted: CountedAccount) -> None:
-    account = counted.record.account
-    gate = account.bounds()
-    values = np.full(zero_curve().values.shape, 2**60, dtype=np.int64)
-    values[np.asarray(gate.places)[int(np.argmax(gate.bounds))]] = 0
-    curve = RdpCurve(values)
-    assert counted.make_current("an event", curve, {})
-    for number in (1, 2, 10**9):
-        assert counted.fits(number) == account.repetitions([curve.times(number)], curve) > 0

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.accounting.curves import DELTA_UNIT, GRID_VERSION, RdpCurve, orders
+from app.accounting.curves import DELTA_UNIT, GRID_VERSION, RdpCurve
 from app.accounting.events import Gaussian, NeighboringRelation
 from app.accounting.rdp import event_curve
 from app.ledger.accounts import Account
@@ -74,42 +74,6 @@ def test_what_is_planned_is_set_aside_for(account: AccountMaker) -> None:
     by_curve = int((gate.left(planned.spent) // np.maximum(NOISY.values[gate.places], 1)).max())
     assert by_delta == pytest.approx(by_curve, rel=0.05)
     assert repetitions_left([planned], priced(1e-8))[0] == min(by_delta, by_curve)
-
-
-def test_the_count_that_is_said_to_be_left_is_exact(account: AccountMaker) -> None:
-    first = charge(account(epsilon=2.0, delta=1e-5), priced(1e-9))
-    left, _ = repetitions_left([first], priced(1e-9))
-    assert left > 10
-    assert isinstance(admit([first], [priced(1e-9, left)]), Admission)
-    refused = admit([first], [priced(1e-9, left + 1)])
-    assert isinstance(refused, Refusal)
-    assert refused.max_count_that_fits == left
-
-
-@given(st.lists(st.tuples(st.sampled_from([0.0, 1e-9, 1e-8, 3e-7]), st.integers(1, 30)), min_size=1, max_size=12))
-def test_no_order_of_charges_takes_more_of_delta_than_there_is(
-    account: AccountMaker, charges: list[tuple[float, int]]
-) -> None:
-    here = account(epsilon=2.0, delta=1e-6)
-    for delta, count in charges:
-        outcome = admit([here], [priced(delta, count)])
-        if isinstance(outcome, Admission):
-            here = outcome.accounts[0]
-    if here.spent.is_zero:
-        return
-    assert here.limit is not None
-    own = Fraction(DELTA_UNIT) * here.spent.delta
-    grid, nats = orders(GRID_VERSION), here.spent.nats()
-    assert here.weights is not None
-    parts = {place: Fraction(part) for place, part in zip(here.weights.indices, here.weights.deltas, strict=True)}
-    assert sum(parts.values()) + own <= Fraction(here.limit.delta)
-    bounds = {
-        place: here.limit.epsilon
-        - np.log1p(-1 / grid[place])
-        + (np.log(float(part)) + np.log(grid[place])) / (grid[place] - 1)
-        for place, part in parts.items()
-    }
-    assert any(nats[place] <= bound + 1e-9 for place, bound in bounds.items())
 
 
 def test_the_odometer_counts_own_deltas(account: AccountMaker) -> None:

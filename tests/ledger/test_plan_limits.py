@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.accounting.curves import GRID_VERSION
 from app.accounting.events import DpEvent, Gaussian, Laplace, NeighboringRelation
 from app.ledger.accounts import Account, with_usage
 from app.ledger.admission import Admission, admit, record
@@ -18,12 +17,11 @@ from app.ledger.limit_changes import ActivePlan, revoked_plans
 from app.ledger.plans import is_allowed
 from app.ledger.reservations import Reservation, ReservationStatus, plan_of
 from app.ledger.step_events import MAX_COUNT, StepEvent, total_cost
-from app.ledger.tuning import DECLARED_SHARE, DEFAULT_SHARE, planned_weights
+from app.ledger.tuning import DECLARED_SHARE, DEFAULT_SHARE
 from tests.soak import few
 
 from .conftest import chained, make_account, planning
 from .plan_models import (
-    COVERED_SOMEWHERE,
     EVENTS,
     LIMITS,
     charges,
@@ -175,19 +173,3 @@ def test_a_plan_that_was_used_up_lives_again_under_a_larger_limit_and_one_that_w
         assert lowered.plan is not None
         assert lowered.plan.bound.steps == most
         assert not lowered.is_planned()
-
-
-@few(5)  # each searches for a number of steps
-@given(planned_accounts, st.floats(0.4, 4.0))
-def test_an_untouched_account_is_planned_anew_under_another_limit(account: Account, epsilon: float) -> None:
-    assert account.limit is not None
-    assert account.weights is not None
-    assert account.weights.plan is not None
-    limit, share = Limit(epsilon, account.limit.delta / 2), account.weights.plan.share
-    assert limited_to(account, limit).weights == planned_weights(
-        limit, account.planned, NeighboringRelation.ADD_OR_REMOVE_ONE, GRID_VERSION, share
-    )
-    held = account.with_hold(cost_of(account, [(COVERED_SOMEWHERE[0], 1)]))
-    changed = limited_to(held, limit).weights
-    assert changed is not None
-    assert changed.indices == account.weights.indices

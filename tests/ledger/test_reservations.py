@@ -11,12 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.accounting.curves import EXHAUSTED, RdpCurve
-from app.accounting.events import DpEvent, Gaussian, NeighboringRelation
-from app.accounting.rdp import event_curve
+from app.accounting.events import DpEvent, Gaussian
 from app.ledger.errors import InvalidInputError, ReservationClosedError, ReservationStateConflictError
 from app.ledger.parallel_exposure import is_exact, without
 from app.ledger.reservations import (
-    PlannedItem,
     Reservation,
     ReservationClose,
     ReservationStatus,
@@ -257,23 +255,9 @@ def test_where_it_is_called_exact_it_is(left: list[tuple[RdpCurve, int]], taken:
         assert without(rest + taken, taken) == rest
 
 
-def test_a_gaussians_infinite_order_is_no_obstacle() -> None:
-    one = event_curve(Gaussian(1.0), NeighboringRelation.ADD_OR_REMOVE_ONE, 1)
-    assert is_exact(one.times(9), (one,))
-    assert without(one.times(9), one.times(4)) == one.times(5)
-    assert not is_exact(one.times(9), ())
-
-
 def test_what_was_cut_off_is_not_subtracted() -> None:
     whole = RdpCurve(np.array([EXHAUSTED, 1], dtype=np.int64))
     assert not is_exact(whole, [RdpCurve(np.array([5, 1], dtype=np.int64))])
     assert not is_exact(RdpCurve(np.array([5, 1], dtype=np.int64), EXHAUSTED), ())
     with pytest.raises(ValueError, match="none of them negative"):
         without(RdpCurve(np.array([5, 1], dtype=np.int64)), RdpCurve(np.array([6, 1], dtype=np.int64)))
-
-
-def test_no_item_is_used_more_than_planned() -> None:
-    with pytest.raises(AssertionError):
-        PlannedItem(EVENTS[0], 1, 2)
-    with pytest.raises(AssertionError):
-        PlannedItem(EVENTS[0], 0)

@@ -17,7 +17,6 @@ from app.ledger.withholding import Withholding
 from tests.soak import few
 
 from .blocks import (
-    NOTHING,
     NOW,
     ORDERS,
     Units,
@@ -28,7 +27,6 @@ from .blocks import (
     line_of,
     names,
     open_books,
-    plus,
     room,
     run_pass,
     total_of,
@@ -95,20 +93,6 @@ agings = st.sampled_from([None, AGING, timedelta(0)])
 
 @few(25)
 @given(worlds(agings))
-def test_no_grant_passes_a_limit_and_each_charges_all_of_its_path(world: World) -> None:
-    line, books, replayed = world.line(), world.books(), world.books()
-    for grant in run_pass(line, books, NOW):
-        plan = grant.standing.plan
-        assert world.fits(replayed, plan)
-        assert [each.id for each in grant.held] == list(plan.path)
-        for name in plan.path:
-            before = replayed.accounts[name]
-            replayed.accounts[name] = replace(before, held=before.held + plan.cost, version=before.version + 1)
-    assert replayed.accounts == books.accounts
-
-
-@few(25)
-@given(worlds(agings))
 def test_after_a_pass_nothing_fits_that_no_older_plan_waits_for(world: World) -> None:
     line, books = world.line(), world.books()
     run_pass(line, books, NOW)
@@ -159,31 +143,6 @@ def test_grants_do_not_depend_on_the_order_of_insertion(world: World, random: Ra
     ]
 
 
-@few(25)
-@given(worlds(agings), st.sampled_from(BLOCKS), losses, losses, parts)
-def test_a_pass_over_changed_accounts_grants_what_a_pass_over_all_does(
-    world: World, name: str, spent: Units, held: Units, part: Fraction
-) -> None:
-    line, books = world.line(), world.books()
-    run_pass(line, books, NOW)
-    changed = dict(books.accounts)
-    changed[name] = with_loss(changed[name], spent, held)
-    withheld = books.withholdings | {name: unlocked(part)}
-    rest = tuple(line.plans.values())
-    over_all = run_pass(line_of(world.rule, rest, world.aging), Books(changed, withheld), NOW)
-    over_some = run_pass(line_of(world.rule, rest, world.aging), Books(changed, withheld), NOW, [name])
-    assert names(over_some) == names(over_all)
-
-
-def test_a_plan_is_granted_on_all_of_its_accounts_or_none() -> None:
-    accounts = [block("b0", flat(100, 9)), block("b1", flat(10, 9))]
-    plans = [waiting("x", ["b0", "b1"], flat(11)), waiting("y", ["b0"], flat(95))]
-    books = open_books(accounts, plans)
-    assert names(run_pass(line_of(SchedulingRule.FIRST_COME, plans), books)) == ["y"]
-    assert total_of(books.accounts, "b0") == flat(95)
-    assert total_of(books.accounts, "b1") == NOTHING
-
-
 @pytest.mark.parametrize("place", range(3))
 def test_different_accounts_may_admit_at_different_orders(place: int) -> None:
     limit = [0, 0, 0, 0]
@@ -226,10 +185,3 @@ def test_candidates_leave_out_what_surely_does_not_fit() -> None:
     assert line.candidates(books, ["b0"]) == []
     books.accounts["b1"] = replace(books.accounts["b1"], spent=curve_of(flat(9)))
     assert line.candidates(books, ["b1"]) == []
-
-
-def test_totals_are_those_of_what_was_granted() -> None:
-    plans = [waiting(f"x{place}", ["b0"], (place, 1, 2, 0)) for place in range(5)]
-    books = open_books([block("b0", flat(100))], plans)
-    run_pass(line_of(SchedulingRule.DOMINANT_SHARE, plans), books)
-    assert total_of(books.accounts, "b0") == plus(*(units_of(plan.cost) for plan in plans))

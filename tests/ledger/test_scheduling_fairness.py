@@ -23,7 +23,6 @@ from .blocks import (
     block,
     curve_of,
     fits,
-    flat,
     line_of,
     names,
     open_books,
@@ -127,13 +126,6 @@ def test_a_plan_that_is_small_at_one_order_overtakes_a_fair_one() -> None:
     assert world.granted() == {"first": 0, "small": 2}
 
 
-def test_many_fair_plans_use_up_all_of_a_limit() -> None:
-    plans = [waiting(f"x{at}", ["b0"], (20, 7, 33, 1), at) for at in range(8)]
-    plans.append(waiting("late", ["b0"], flat(40), 9))
-    world = Arrivals({"b0": (61, 60, 100, 3)}, 3, plans)
-    assert world.granted() == {"x0": 0, "x1": 1, "x2": 2}
-
-
 @few(25)
 @given(arrivals(), st.data())
 def test_asking_for_more_does_not_get_a_plan_granted_earlier(world: Arrivals, data: st.DataObject) -> None:
@@ -146,19 +138,6 @@ def test_asking_for_more_does_not_get_a_plan_granted_earlier(world: Arrivals, da
     never = len(world.plans)
     with_more = Arrivals(world.limits, world.number, asked).granted().get(plan.id, never)
     assert world.granted().get(plan.id, never) <= with_more
-
-
-def test_asking_in_two_parts_may_get_a_plan_granted_earlier() -> None:
-    """That is not claimed: each part has half the share. But one run unlocks a fair share once."""
-    limit = {"b0": flat(100, 100)}
-    large = waiting("large", ["b0"], flat(60), 0)
-    small = waiting("small", ["b0"], flat(40), 1)
-    assert Arrivals(limit, 4, [large, small]).granted() == {"small": 1}
-    parts = [waiting(f"part{at}", ["b0"], flat(25), 0) for at in range(2)]
-    assert Arrivals(limit, 4, [parts[0], small]).granted() == {"part0": 0}
-    line = line_of(SchedulingRule.DOMINANT_SHARE, [*parts, small])
-    books = open_books([block("b0", limit["b0"])], [*parts, small], {"b0": unlocked(Fraction(1, 2))})
-    assert names(run_pass(line, books)) == ["part0", "part1"]
 
 
 @few(25)

@@ -99,29 +99,3 @@ def test_a_plan_that_is_not_tried_would_have_been_refused(seed: int) -> None:
             books.store(plan, held)
             everything.store(plan, held)
     assert refused
-
-
-@pytest.mark.parametrize("rule", SchedulingRule)
-def test_a_plan_of_one_part_is_tried_although_another_part_has_used_up_what_is_above(rule: SchedulingRule) -> None:
-    [population] = populations(1)
-    whole = replace(make_account(name="whole", limited=False), parent_id=population.id, partitions_per_unit=1)
-    limit = population.limit
-    parts = [
-        replace(make_account(name=name), parent_id=whole.id, limit=limit, weights=population.weights, depth=2)
-        for name in ("first", "second")
-    ]
-    steps = (price(20.0, 1),)
-    count = 0
-    while population.held.is_zero or population.fits(steps[0].curve):
-        count += 1
-        population = population.with_hold(steps[0].curve)
-    taken = steps[0].curve.times(count)
-    whole, parts[0] = replace(whole, held=taken), replace(parts[0], held=taken)
-    run = replace(make_account(name="run", limited=False), parent_id=parts[1].id)
-    plan = WaitingPlan("res_1", (population.id, whole.id, parts[1].id, run.id), steps, NOW)
-    books = Books({each.id: each for each in (population, whole, *parts, run)})
-    line = Line(rule)
-    line.add(plan)
-    tried = line.candidates(books, [population.id, parts[1].id])
-    assert [grant.standing.plan.id for grant in schedule(line.order(tried, books, NOW), (), books)] == ["res_1"]
-    assert books.accounts[population.id].held == taken

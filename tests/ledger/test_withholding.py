@@ -134,24 +134,6 @@ def test_every_team_gets_its_minimum_whatever_the_others_ask_for(
     assert fits(room(limit, total_of(books.accounts, "root"), part), NOTHING)
 
 
-@given(st.lists(st.tuples(st.sampled_from(TEAMS), some), max_size=30), st.sampled_from([0.1, 0.34, 0.5]), fractions)
-def test_no_team_gets_more_than_its_maximum(asked: list[tuple[str, Units]], most: float, part: Fraction) -> None:
-    limit = (60, 50, 70, 60)
-    shares = {team: Share(maximum=most) for team in TEAMS[:2]}
-    plans = [waiting(f"x{place}", ["root", team], cost) for place, (team, cost) in enumerate(asked)]
-    books = open_books(
-        team_books(limit, {}, flat(0)), plans, {"root": Withholding(Allocation(shares=shares), part, part)}
-    )
-    for plan in plans:
-        held = books.hold(plan)
-        if held is not None:
-            books.store(plan, held)
-    for team in shares:
-        bound = part_down(Fraction(repr(most)) * part, limit)
-        left = [each - got for each, got in zip(bound, total_of(books.accounts, team), strict=True)]
-        assert fits(tuple(left), NOTHING)
-
-
 def parallel(counting: int, losses: Mapping[str, Units]) -> list[Account]:
     """A parallel account with three disjoint teams."""
     composed = tuple(
@@ -159,21 +141,6 @@ def parallel(counting: int, losses: Mapping[str, Units]) -> list[Account]:
     )
     root = with_loss(block("root", flat(100, 100), None, counting), flat(0), composed)
     return [root, *(with_loss(block(team, None, "root"), flat(0), losses.get(team, flat(0))) for team in TEAMS)]
-
-
-@given(st.integers(1, 3), st.dictionaries(st.sampled_from(TEAMS), units), withholdings(), units)
-def test_a_parallel_account_admits_no_more_than_without_withholding(
-    counting: int, losses: dict[str, Units], kept: Withholding, cost: Units
-) -> None:
-    plan = waiting("x", ["root", "a"], cost)
-    accounts = parallel(counting, losses)
-    held = open_books(accounts, [plan], {"root": kept}).hold(plan)
-    if held is None:
-        return
-    assert open_books(accounts, [plan]).hold(plan) is not None
-    most = part_down(Fraction(repr(kept.allocation.share_of("a").maximum)) * kept.unlocked, flat(100, 100))
-    left = tuple(max(0, each - got) for each, got in zip(most, losses.get("a", flat(0)), strict=True))
-    assert fits(left, cost)
 
 
 @pytest.mark.parametrize(("asked", "granted"), [(50, True), (51, False)])
@@ -190,14 +157,6 @@ def test_a_partition_without_loss_has_all_that_is_unlocked(asked: int, *, grante
     kept = Withholding(Allocation(shares={"c": Share(0.3)}), HALF, HALF)
     books = open_books(parallel(1, {"a": flat(50)}), [plan], {"root": kept})
     assert (books.hold(plan) is not None) == granted, "a has used all that is unlocked, and c is promised a part"
-
-
-def test_own_deltas_and_orders_are_promised_apart() -> None:
-    kept = Withholding(Allocation(shares={"a": Share(0.5)}))
-    spent = with_loss(block("root", flat(100, 10)), flat(0, 9))
-    plans = [waiting("x", ["root", "b"], flat(50, 0)), waiting("y", ["root", "b"], flat(50, 1))]
-    books = open_books([spent, block("b", None, "root")], plans, {"root": kept})
-    assert [books.hold(plan) is not None for plan in plans] == [True, False], "only y needs what is kept for a"
 
 
 def test_a_promise_that_is_taken_is_kept_no_longer() -> None:
