@@ -1,6 +1,5 @@
 """An account's plan is one more coordinate of its filter: admission, epsilon, partitions, limits and weights."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
 from itertools import pairwise
@@ -18,7 +17,7 @@ from app.ledger.admission import Admission, admit, record
 from app.ledger.alerts import LARGEST_SHARE, share_used
 from app.ledger.filters import Limit, filter_bounds, filter_weights
 from app.ledger.plans import PlanState, is_allowed
-from app.ledger.step_events import MAX_COUNT, StepEvent
+from app.ledger.step_events import StepEvent
 from app.ledger.tuning import planned_weights
 
 from .conftest import make_account, planning
@@ -26,71 +25,16 @@ from .plan_models import (
     EVENTS,
     charges,
     cost_of,
-    fits,
-    is_covered,
     limits,
     planned_accounts,
     plans,
     priced,
     shares,
-    steps_needed,
 )
 
 ADD = NeighboringRelation.ADD_OR_REMOVE_ONE
 UNCOVERED = PoissonSampled(0.01, Gaussian(2.0))
 Taken = list[tuple[DpEvent, int]]
-actions = st.lists(
-    st.tuples(st.sampled_from(["charge", "hold", "settle"]), st.sampled_from(EVENTS), st.integers(1, 60)), max_size=8
-)
-
-
-def most_that(fit: Callable[[int], bool]) -> int:
-    """Bisect for the largest number that fits; -1 if 0 does not."""
-    low, high = -1, 1
-    while fit(high):
-        low, high = high, 2 * high
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if fit(middle) else (low, middle)
-    return low
-
-
-@given(planned_accounts, actions, st.sampled_from(EVENTS), charges)
-def test_the_rule_counts_tokens_or_units(
-    account: Account, done: list[tuple[str, DpEvent, int]], event: DpEvent, pending: Taken
-) -> None:
-    spent, held = list[tuple[DpEvent, int]](), list[tuple[DpEvent, int]]()
-    for action, each, count in done:
-        if action == "charge":
-            account, spent = account.charged(cost_of(account, [(each, count)])), [*spent, (each, count)]
-        elif action == "hold":
-            account, held = account.with_hold(cost_of(account, [(each, count)])), [*held, (each, count)]
-        elif held:
-            settled, *held = held
-            account = account.settle_hold(cost_of(account, [settled]), cost_of(account, held))
-            spent = [*spent, settled]
-    assert account.spent == account.spent.times(0) + cost_of(account, spent)
-    assert account.held == account.held.times(0) + cost_of(account, held)
-    taken = [*spent, *held]
-    assert account.weights is not None
-    assert account.weights.plan is not None
-    steps = account.weights.plan.steps
-
-    def is_planned(events: Taken) -> bool:
-        return is_covered(account.planned, steps, [*taken, *events])
-
-    new, [one] = cost_of(account, pending), [cost_of(account, [(event, 1)])]
-    assert account.is_planned() == is_planned([])
-    assert account.fits() == fits(account, taken)
-    assert account.fits(new) == fits(account, [*taken, *pending])
-    for before, curves in (([], ()), (pending[:1], (cost_of(account, pending[:1]),))):
-        repeated = account.repetitions(curves, one)
-        assert max(repeated, -1) == most_that(lambda n: fits(account, [*taken, *before, (event, n)]))  # noqa: B023
-        covered = account.planned_repetitions(curves, one)
-        assert covered == most_that(lambda n: is_planned([*before, (event, n)] if n else before))  # noqa: B023
-        for count in (repeated, repeated + 1, covered, covered + 1):  # where one coordinate alone admits
-            if count > 0:
-                assert account.fits(*curves, one.times(count)) == fits(account, [*taken, *before, (event, count)])
 
 
 def delta_of_gaussian(mu: float, epsilon: float) -> float:
@@ -115,12 +59,11 @@ def test_epsilon_is_within_the_limit_for_what_was_admitted_and_only_grows(accoun
         plan = account.plan
         if plan is None:  # the first charge was of another kind
             continue
-        needed = steps_needed(account.planned, plan.bound.steps, taken)
         by_plan = plan.epsilon(account.spent.used[account.id])
-        by_orders = account.bounds().epsilon(account.spent)
-        assert account.epsilon() == min(by_orders, by_plan)
-        assert account.is_planned() == (needed <= plan.bound.steps) == (by_plan < inf)
+        assert account.epsilon() == min(account.bounds().epsilon(account.spent), by_plan)
+        assert account.is_planned() == (by_plan < inf)
         if by_plan < inf:
+            needed = plan.workload.steps_for(account.spent.used[account.id])
             known = next(steps for steps in plan.known_steps if steps >= needed)
             read = plan.workload.epsilon(known, plan.bound.delta)
             assert by_plan == pytest.approx(min(read, limit.epsilon), rel=1e-5)
@@ -163,7 +106,8 @@ def test_the_first_charge_keeps_the_plan_or_tunes_the_orders_for_it(
     steps = [priced(account, event) for event in events]
     ready = account.prepared_for(steps)
     assert account.limit is not None
-    if all(is_covered(account.planned, MAX_COUNT, [(event, 1)]) for event in events):
+    assert account.plan is not None
+    if all(account.plan.workload.covers(event) for event in events):
         assert ready is account
         return
     assert ready.plan is None

@@ -32,7 +32,6 @@ EVENTS: list[DpEvent] = [
     PoissonSampled(0.2, Gaussian(3.0)),
     EpsilonDelta(0.01, 1e-9),
 ]
-terms = st.tuples(st.sampled_from([0.3, 1.0, 8.0, 10_000.0]), st.sampled_from([1e-5, 1e-8]))
 numbers = st.one_of(st.integers(1, 3), st.integers(1, 3), st.integers(1, 10**9))
 few_units = st.lists(st.integers(0, 2**40), min_size=1, max_size=7)
 units = st.sampled_from([0, 1, 2**41, 2**53, EXHAUSTED // 3, EXHAUSTED - 1, EXHAUSTED])
@@ -70,27 +69,6 @@ def settled_by_the_rule(record: AccountRecord) -> AccountRecord:
 def path_of(account: AccountMaker, limits: list[tuple[float, float]]) -> tuple[Account, ...]:
     nodes = [account(*limit, name=f"n{depth}") for depth, limit in enumerate(limits)]
     return chained(*nodes, account(name="run", limited=False))
-
-
-@given(
-    st.lists(terms, min_size=1, max_size=3),
-    thresholds,
-    st.sampled_from(EVENTS),
-    st.lists(st.tuples(st.sampled_from(EVENTS), numbers), min_size=1, max_size=30),
-    st.data(),
-)
-def test_counting_decides_as_the_rule(
-    account: AccountMaker,
-    limits: list[tuple[float, float]],
-    reached: tuple[float, ...],
-    first: DpEvent,
-    asked: list[tuple[DpEvent, int]],
-    data: st.DataObject,
-) -> None:
-    path = path_of(account, limits)
-    records = charged_once(path, path[0].price(StepEvent(first, 1)), reached)
-    if records is not None:
-        compare_with_the_rule(records, [path[0].price(StepEvent(event, number)) for event, number in asked], data)
 
 
 @settings(phases=[Phase.explicit, Phase.reuse, Phase.generate])  # shrinking so many decisions takes minutes

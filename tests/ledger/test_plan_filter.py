@@ -13,18 +13,12 @@ from scipy.sparse.csgraph import maximum_bipartite_matching
 from app.accounting import events as dp
 from app.accounting.errors import UnsupportedEventError
 from app.accounting.events import NeighboringRelation
-from app.accounting.pld.domination import Mechanism, dominates
-from app.accounting.pld.pairs import FinitePair
+from app.accounting.pld.domination import Mechanism, dominates, mechanisms
 from app.ledger import plan_filter
 from app.ledger.plan_filter import Chains, Workload, repetitions
 from app.ledger.step_events import StepEvent
 
 ADD = NeighboringRelation.ADD_OR_REMOVE_ONE
-
-
-def exchanged(epsilon: float) -> Mechanism:
-    pair = FinitePair.exchanged(epsilon)
-    return Mechanism(pair, pair)
 
 
 def test_a_plan_is_pickled_without_what_it_remembers() -> None:
@@ -49,14 +43,24 @@ def test_a_plan_remembers_so_many_costs(monkeypatch: pytest.MonkeyPatch) -> None
     assert [workload.cost(dp.Gaussian(float(noise))) for noise in range(1, 50)] == costs
 
 
-@given(
-    plan=st.lists(st.integers(1, 4), min_size=1, max_size=8),
-    charges=st.lists(st.integers(1, 5), min_size=1, max_size=8),
-)
-def test_coordinates_fit_iff_every_charge_finds_a_mechanism_of_its_own(plan: list[int], charges: list[int]) -> None:
-    chains = Chains.of(map(exchanged, plan))
-    capacity, used = (chains.cost(Counter(map(exchanged, each))) for each in (plan, charges))
-    edges = csr_array([[dominates(exchanged(held), exchanged(asked)) for held in plan] for asked in charges])
+FAMILIES = [
+    *(dp.EpsilonDelta(epsilon / 2) for epsilon in (1, 2, 3, 4)),
+    *(dp.Laplace(noise) for noise in (2.0, 3.0, 5.0)),
+    *(dp.PermuteAndFlip(epsilon) for epsilon in (0.1, 1 / 3, 0.5)),
+    *(dp.DiscreteGaussian(12.0 / moves, moves) for moves in (1, 2, 3)),
+    *(dp.DiscreteLaplace(0.1, moves) for moves in (1, 2, 3)),
+    *(dp.PoissonSampled(0.01, dp.Gaussian(z)) for z in (1.0, 2.0, 3.0)),
+]
+of_families = st.lists(st.sampled_from(FAMILIES).map(lambda event: next(iter(mechanisms(event, ADD)))), min_size=1)
+
+
+@given(plan=of_families, charges=of_families)
+def test_coordinates_fit_iff_every_charge_finds_a_mechanism_of_its_own(
+    plan: list[Mechanism], charges: list[Mechanism]
+) -> None:
+    chains = Chains.of(plan)
+    capacity, used = (chains.cost(Counter(each)) for each in (plan, charges))
+    edges = csr_array([[dominates(held, asked) for held in plan] for asked in charges])
     matched = maximum_bipartite_matching(edges, perm_type="column")
     assert (repetitions(capacity, used, used) >= 0) == bool((matched >= 0).all())
 

@@ -21,19 +21,18 @@ from app.ledger.tuning import DECLARED_SHARE, DEFAULT_SHARE
 from tests.soak import few
 
 from .conftest import chained, make_account, planning
+from .ledger_model import LedgerModel, most_that
 from .plan_models import (
     EVENTS,
     LIMITS,
     charges,
     cost_of,
-    fits,
     limited_to,
     planned_accounts,
     plans,
     priced,
     shares,
 )
-from .test_account_plans import most_that
 
 HIGH = Limit(3.0, 1e-6)
 Items = list[tuple[DpEvent, int]]
@@ -61,6 +60,15 @@ def revoked(path: tuple[Account, ...], limit: Limit, reservations: Sequence[Rese
     return revoked_plans(limited_to(budget, limit), [run], active, curves)
 
 
+def one_run(path: tuple[Account, ...]) -> LedgerModel:
+    """Model a budget that one run charges."""
+    curves = {event: priced(path[0], event).curve for event in {*EVENTS, path[0].planned[0].event}}
+    model = LedgerModel(path[0].relation, {event: curve.using({}) for event, curve in curves.items()})
+    model.accounts = {path[0].id: path[0]}
+    assert model.register("run", path[0].id)
+    return model
+
+
 items = st.lists(
     st.tuples(st.sampled_from(EVENTS), st.integers(1, 80)), min_size=1, max_size=3, unique_by=lambda i: i[0]
 )
@@ -81,17 +89,18 @@ def test_as_many_planned_steps_are_kept_as_the_rule_admits(
     path = held(path, reservations)
     limit = Limit(epsilon, HIGH.delta)
     after = {each.id: each for each in revoked(path, limit, reservations)}
-    model = limited_to(path[0], limit)
+    model, ledger = limited_to(path[0], limit), one_run(path)
     assert (model.plan is not None) == (path[0].plan is not None)
-    taken = [*spent, *((each.items[0].event, each.items[0].used) for each in reservations)]
+    taken = [("run", *each) for each in spent]
+    taken += [("run", each.items[0].event, each.items[0].used) for each in reservations]
     for each in reservations:
         full = False
         for item, kept in zip(each.items, after.get(each.id, each).items, strict=True):
-            most = 0 if full else most_that(lambda n: fits(model, [*taken, (item.event, n)]))  # noqa: B023
+            most = 0 if full else most_that(lambda n: ledger.admits(model, [*taken, ("run", item.event, n)]))  # noqa: B023
             expected = min(item.left, max(0, most))
             assert kept.left == expected
             assert kept.revoked == item.unused - expected
-            taken, full = [*taken, (item.event, expected)], expected < item.left
+            taken, full = [*taken, ("run", item.event, expected)], expected < item.left
 
 
 @pytest.mark.parametrize("other", [False, True], ids=["as planned", "of another kind first"])

@@ -1,12 +1,12 @@
 """What an account withholds, against the definitions in Python's own integers and fractions."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from fractions import Fraction
 from math import floor, inf
 
 import pytest
-from hypothesis import example, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 from app.accounting.events import DpEvent, EpsilonDelta, Gaussian, PoissonSampled
@@ -21,12 +21,10 @@ from .blocks import (
     ORDERS,
     Units,
     block,
-    curve_of,
     fits,
     flat,
     open_books,
     part_down,
-    part_up,
     plus,
     room,
     total_of,
@@ -34,72 +32,17 @@ from .blocks import (
     unlocked,
     waiting,
     with_loss,
-    withheld,
 )
 from .conftest import chained, make_account, planning
 
 TEAMS = ("a", "b", "c")
 HALF, THIRD = Fraction(1, 2), Fraction(1, 3)
-
-fractions = st.sampled_from([Fraction(0), Fraction(1, 3), Fraction(1, 2), Fraction(6, 7), ALL])
-units = st.tuples(*[st.integers(0, 40)] * (ORDERS + 1))
 some = st.tuples(*[st.integers(0, 12)] * (ORDERS + 1))
-limits = st.tuples(*[st.sampled_from([-1, 0, 7, 30, 31, 60])] * ORDERS, st.sampled_from([0, 7, 30]))
-
-
-@st.composite
-def withholdings(draw: st.DrawFn) -> Withholding:
-    """Shares of some teams, of which the window is no more than what is unlocked."""
-    minimums = draw(st.sampled_from([(0.0, 0.0, 0.0), (0.3, 0.3, 0.4), (0.5, 0.0, 0.1), (1.0, 0.0, 0.0)]))
-    most = st.sampled_from([1.0, 1.0, 0.5, 0.9])
-    shares = {team: Share(least, max(least, draw(most))) for team, least in zip(TEAMS, minimums, strict=True)}
-    part = draw(fractions)
-    taken = draw(st.dictionaries(st.sampled_from(TEAMS), some.map(curve_of)))
-    return Withholding(Allocation(shares=shares), part, part * draw(fractions), taken)
-
-
-def admits(account: Account, under: Sequence[Account], limit: Units, held: Withholding, cost: Units) -> bool:
-    """The definition for an account whose losses add up."""
-    kept = tuple(most - part for most, part in zip(part_up(ALL, limit), part_down(held.unlocked, limit), strict=True))
-    for team, share in held.allocation.shares.items():
-        if team not in {each.id for each in under}:
-            least = part_up(Fraction(repr(share.minimum)) * held.window, limit)
-            taken = units_of(held.taken.get(team, zero_curve()))
-            kept = tuple(each + max(0, most - got) for each, most, got in zip(kept, least, taken, strict=True))
-    free = withheld(limit, total_of([account], account.id), kept)
-    for each in under:
-        maximum = Fraction(repr(held.allocation.share_of(each.id).maximum))
-        if maximum < 1:
-            most = part_down(maximum * held.unlocked, limit)
-            left = [mine - got for mine, got in zip(most, total_of([each], each.id), strict=True)]
-            left[ORDERS] = max(0, left[ORDERS]) if free[ORDERS] >= 0 else free[ORDERS]
-            free = tuple(map(min, free, left))
-    return fits(free, cost)
 
 
 def team_books(limit: Units, losses: Mapping[str, Units], spent: Units) -> list[Account]:
     root = with_loss(block("root", limit), spent)
     return [root, *(with_loss(block(team, None, "root"), flat(0), losses.get(team, flat(0))) for team in TEAMS)]
-
-
-@given(
-    limits, units, st.dictionaries(st.sampled_from(TEAMS), some), withholdings(), some, st.sets(st.sampled_from(TEAMS))
-)
-@example((30, 30, 30, 30), flat(0), {}, unlocked(HALF), flat(15, 15), {"a"})
-@example((31, 31, 31, 30), flat(0), {}, unlocked(HALF), flat(16), {"a"})
-@example((31, 31, 31, 31), flat(0), {}, unlocked(HALF), (1, 1, 1, 16), {"a"})
-def test_an_account_admits_what_is_unlocked_not_promised_and_within_the_maximum(
-    limit: Units, spent: Units, losses: dict[str, Units], kept: Withholding, cost: Units, teams: set[str]
-) -> None:
-    accounts = team_books(limit, losses, spent)
-    under = [each for each in accounts if each.id in teams]
-    plan = waiting("x", ["root", *sorted(teams)], cost)
-    books = open_books(accounts, [plan], {"root": kept})
-    books.accounts["run_x"] = replace(books.accounts["run_x"], parent_id="root" if not teams else min(teams))
-    found = books.hold(plan)
-    assert (found is not None) == admits(accounts[0], under, limit, kept, cost)
-    if found is not None:
-        assert hold_if_fitting(books.path(plan), plan.steps) == found, "withheld budget is never stored"
 
 
 @given(
