@@ -126,12 +126,3 @@ def test_a_schedule_that_runs_out_of_noise_is_refused_with_the_step(
         segments(mode, 1.0, rate, first, steps)
     if below > first:
         assert segments(mode, 1.0, rate, first, below - first)[-1][0] >= 1e-3
-
-
-@pytest.mark.parametrize("q", [1e-6, 0.01, 0.3, 0.9])
-def test_the_log_moment_is_convex_in_the_inverse_variance(q: float) -> None:
-    inverse_variance = np.linspace(0.05, 20, 400)
-    log_moments = np.array([(ORDERS - 1) * sampled_gaussian_rdp(q, float(t) ** -0.5, ORDERS) for t in inverse_variance])
-    bend = np.diff(log_moments, n=2, axis=0)
-    assert np.all(bend >= -1e-12 * log_moments[1:-1])
-    assert np.all(np.diff(log_moments, axis=0) > 0)

@@ -65,12 +65,6 @@ def test_what_is_never_cut_is_a_poisson_sample() -> None:
     assert found.nats()[:-1] == pytest.approx(without_replacement_gaussian_rdp(0.1, 1.0, GRID), rel=1e-8)
 
 
-def test_a_cut_sample_of_everything_is_a_batch_of_fixed_size() -> None:
-    found = event_curve(dp.TruncatedPoissonSampled(100, 1.0, 10, dp.Gaussian(4.0)), REPLACE)
-    expected = event_curve(dp.SampledWithoutReplacement(100, 10, dp.Gaussian(4.0)), REPLACE)
-    assert found.nats()[:-1] == pytest.approx(expected.nats()[:-1], rel=1e-8)
-
-
 @pytest.mark.parametrize(("size", "places"), [(60_000, 256), (3, 2), (100, 100), (10**9, 1), (1, 5), (50, 400)])
 def test_occurrences_are_accounted_for_up_to_a_tiny_probability(size: int, places: int) -> None:
     most = most_occurrences(size, places)
@@ -115,11 +109,6 @@ def test_a_batch_with_replacement_costs_at_least_opposite_records(size: int, pla
             top = exponent.max()
             moment = top + np.log(np.trapezoid(np.exp(exponent - top), x) / np.trapezoid(np.exp(log_q), x))
             assert moment / (order - 1) <= bound * (1 + 1e-9)
-
-
-def test_one_place_is_a_batch_of_one_record() -> None:
-    found = with_replacement_rdp(50, 1, 2.0, GRID)
-    assert found == pytest.approx(without_replacement_gaussian_rdp(1 / 50, 2.0, GRID), rel=1e-12)
 
 
 @pytest.mark.parametrize(

@@ -42,13 +42,6 @@ def test_each_number_is_drawn_as_often_as_it_should_be(mean: float, shape: float
             assert number_of_runs(mean, shape, float(beyond * (1 - mpmath.mpf("1e-7")))) > k
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-def test_its_mean_is_the_declared_one(shape: float | None) -> None:
-    with mpmath.workdps(40):
-        weighed = mpmath.fsum(k * p for k, p in enumerate(probabilities(8.0, shape, 6000)))
-    assert float(weighed) == pytest.approx(8.0, rel=1e-9)
-
-
 @given(
     st.floats(1, 1e6),
     st.one_of(st.none(), st.floats(-0.5, 1e6)),

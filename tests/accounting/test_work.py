@@ -24,6 +24,7 @@ from app.accounting.work import (
     spend,
 )
 from tests.accounting.event_strategies import EVENTS
+from tests.each import for_each
 
 ADD = NeighboringRelation.ADD_OR_REMOVE_ONE
 SAMPLED = dp.PoissonSampled(0.01, dp.Gaussian(1.0))
@@ -107,37 +108,41 @@ def test_a_wrapper_is_more_work_than_what_it_holds_and_few_orders_are_less(event
     assert curve_work(dp.Composed((event, dp.Gaussian(1e6), dp.Laplace(1e6))), few=False) > work
 
 
-@pytest.mark.parametrize(
-    ("cheap", "dear"),
-    [
-        (dp.Gaussian(1.0), dp.PoissonSampled(0.1, dp.Gaussian(1.0))),
-        (
-            dp.RepeatAndSelect(dp.Gaussian(1.0), 2, 1),
-            dp.PoissonSampled(0.1, dp.RepeatAndSelect(dp.Gaussian(1.0), 2, 1)),
-        ),
-        (dp.PoissonSampled(1.0, dp.Gaussian(1.0)), dp.PoissonSampled(0.1, dp.Gaussian(1.0))),
-        (dp.PoissonSampled(0.1, dp.Gaussian(1.0)), dp.SampledWithoutReplacement(100, 10, dp.Gaussian(1.0))),
-        (
-            dp.SampledWithoutReplacement(100, 100, dp.Gaussian(1.0)),
-            dp.SampledWithoutReplacement(100, 10, dp.Gaussian(1.0)),
-        ),
-        (dp.PoissonSampled(0.1, dp.Laplace(1.0)), dp.PoissonSampled(0.1, dp.Laplace(0.1))),
-        (dp.PoissonSampled(0.1, dp.Laplace(1.0)), dp.PoissonSampled(0.1, dp.GroupPrivacy(2, dp.Laplace(1.0)))),
-        (dp.PoissonSampled(0.1, dp.PermuteAndFlip(1.0)), dp.PoissonSampled(0.1, dp.PermuteAndFlip(10.0))),
-        (
-            dp.PoissonSampled(0.1, dp.PermuteAndFlip(1.0)),
-            dp.PoissonSampled(0.1, dp.GroupPrivacy(2, dp.PermuteAndFlip(1.0))),
-        ),
-        (dp.TreeAggregation(1.0, (1,)), dp.TreeAggregation(1.0, (1,) * 1000)),
-        (dp.RepeatAndSelect(dp.Gaussian(1.0), 2.0, 1.0), dp.RepeatAndSelect(dp.Gaussian(1.0), 2.0, None)),
-        (
-            dp.PoissonSampled(0.1, dp.Composed((dp.Gaussian(1.0),))),
-            dp.PoissonSampled(0.1, dp.Composed((dp.SelfComposed(dp.Gaussian(1.0), 2),) * 1000)),
-        ),
-    ],
-)
-def test_what_takes_longer_counts_more(cheap: DpEvent, dear: DpEvent) -> None:
+def q(event: DpEvent, probability: float = 0.1) -> DpEvent:
+    return dp.PoissonSampled(probability, event)
+
+
+NOISE, LAPLACE, FLIP = dp.Gaussian(1.0), dp.Laplace(1.0), dp.PermuteAndFlip(1.0)
+DEARER: list[tuple[DpEvent, DpEvent]] = [
+    *((NOISE, q(NOISE)), (q(NOISE, 1.0), q(NOISE)), (q(NOISE), dp.SampledWithoutReplacement(100, 10, NOISE))),
+    (dp.RepeatAndSelect(NOISE, 2, 1), q(dp.RepeatAndSelect(NOISE, 2, 1))),
+    (dp.SampledWithoutReplacement(100, 100, NOISE), dp.SampledWithoutReplacement(100, 10, NOISE)),
+    *((q(LAPLACE), q(dp.GroupPrivacy(2, LAPLACE))), (q(FLIP), q(dp.GroupPrivacy(2, FLIP)))),
+    (dp.TreeAggregation(1.0, (1,)), dp.TreeAggregation(1.0, (1,) * 1000)),
+    (dp.RepeatAndSelect(NOISE, 2.0, 1.0), dp.RepeatAndSelect(NOISE, 2.0, None)),
+    (q(dp.Composed((NOISE,))), q(dp.Composed((dp.SelfComposed(NOISE, 2),) * 1000))),
+]
+DEARER_OVER_FEW_ORDERS: list[tuple[DpEvent, DpEvent]] = [
+    (
+        dp.MixtureOfGaussians(3.0, (0, 1, 2), (0.8, 0.1, 0.1)),
+        dp.MixtureOfGaussians(3.0, tuple(map(float, range(9))), (0.2, *[0.1] * 8)),
+    ),
+    *((q(LAPLACE), q(dp.Laplace(0.1))), (q(FLIP), q(dp.PermuteAndFlip(10.0)))),
+    (dp.DiscreteLaplace(0.1, 3), q(dp.DiscreteLaplace(0.1, 3))),
+    (
+        dp.SampledWithReplacement(1000, 1, dp.Gaussian(9.0)),
+        dp.SampledWithReplacement(1000, 500, dp.Gaussian(9.0)),
+    ),
+    (q(NOISE), dp.TruncatedPoissonSampled(1000, 0.1, 120, NOISE)),
+]
+
+
+@for_each([*DEARER, *DEARER_OVER_FEW_ORDERS])
+def test_event_that_takes_longer_counts_more(pair: tuple[DpEvent, DpEvent]) -> None:
+    cheap, dear = pair
     assert curve_work(cheap, few=False) < curve_work(dear, few=False)
+    if pair in DEARER_OVER_FEW_ORDERS:
+        assert curve_work(cheap, few=True) < curve_work(dear, few=True)
 
 
 @pytest.mark.parametrize("few", [False, True])
@@ -152,26 +157,6 @@ def test_a_group_counts_as_the_event_that_protects_it(few: bool) -> None:  # noq
         work = curve_work(dp.GroupPrivacy(4, event), few=few)
         assert work > curve_work(for_group(event, 4), few=few) > 1.5 * curve_work(event, few=few)
     assert curve_work(dp.PoissonSampled(0.1, dp.GroupPrivacy(4, drawn)), few=few) > 1.5 * curve_work(drawn, few=few)
-
-
-@pytest.mark.parametrize(
-    ("cheap", "dear"),
-    [
-        (
-            dp.MixtureOfGaussians(3.0, (0, 1, 2), (0.8, 0.1, 0.1)),
-            dp.MixtureOfGaussians(3.0, tuple(map(float, range(9))), (0.2, *[0.1] * 8)),
-        ),
-        (dp.PoissonSampled(0.1, dp.Laplace(1.0)), dp.PoissonSampled(0.1, dp.Laplace(0.1))),
-        (dp.PoissonSampled(0.1, dp.PermuteAndFlip(1.0)), dp.PoissonSampled(0.1, dp.PermuteAndFlip(10.0))),
-        (dp.DiscreteLaplace(0.1, 3), dp.PoissonSampled(0.1, dp.DiscreteLaplace(0.1, 3))),
-        (dp.SampledWithReplacement(1000, 1, dp.Gaussian(9.0)), dp.SampledWithReplacement(1000, 500, dp.Gaussian(9.0))),
-        (dp.PoissonSampled(0.1, dp.Gaussian(1.0)), dp.TruncatedPoissonSampled(1000, 0.1, 120, dp.Gaussian(1.0))),
-    ],
-    ids=str,
-)
-def test_what_takes_longer_over_few_orders_counts_more_there(cheap: DpEvent, dear: DpEvent) -> None:
-    for few in (False, True):
-        assert curve_work(cheap, few=few) < curve_work(dear, few=few)
 
 
 def test_a_bound_does_not_change_what_is_found() -> None:
