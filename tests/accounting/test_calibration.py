@@ -58,7 +58,7 @@ def test_the_answer_is_the_least_number_with_these_digits(own: float, least: flo
 
 
 @pytest.mark.parametrize("own", [1e-3, 1.1, 999_999.0, 1e6])
-def test_there_is_none_if_even_the_largest_does_not_fit(own: float) -> None:
+def test_noise_search_is_empty_if_the_largest_does_not_fit(own: float) -> None:
     rule = AtLeast(float("inf"))
     assert smallest_noise_multiplier(dp.Gaussian(own), rule) is None
     assert rule.asked[-1] == 1e6
@@ -185,7 +185,7 @@ def test_a_training_is_calibrated_with_few_curves_and_two_over_the_whole_grid(
 
 
 @pytest.mark.parametrize("start", [1e-3, 0.5, 30.0, 1e6])
-def test_where_the_search_begins_does_not_matter(start: float) -> None:
+def test_search_finds_the_same_from_every_start(start: float) -> None:
     target = Target(Rule(2.0, 1e-5), 10_000, NOTHING, RELATION)
     assert min_noise_multiplier(dp.PoissonSampled(0.01, dp.Gaussian(start)), target) == 2.27807
     sampled = dp.PoissonSampled(min(1.0, start), dp.Gaussian(1.1))
@@ -199,7 +199,7 @@ def test_the_bounds_of_a_parameter_are_answers() -> None:
     assert min_noise_multiplier(dp.Laplace(1.0), loud) == 1e-3
 
 
-def test_there_is_none_if_the_rest_of_the_plan_breaks_the_target() -> None:
+def test_searches_are_empty_if_the_rest_of_the_plan_breaks_the_target() -> None:
     target = Target(Rule(0.1, 1e-5), 1, event_curve(dp.Gaussian(1.0), RELATION), RELATION)
     assert min_noise_multiplier(dp.Gaussian(1.0), target) is None
     assert max_sampling_probability(dp.PoissonSampled(0.1, dp.Gaussian(1.0)), target) is None
@@ -214,7 +214,7 @@ def test_an_event_without_the_parameter_is_refused() -> None:
         max_sampling_probability(dp.Gaussian(1.0), target)
 
 
-def test_an_event_without_a_bound_is_refused_whatever_its_parameter() -> None:
+def test_search_of_an_event_without_a_bound_is_refused() -> None:
     target = Target(Rule(1.0, 1e-5), 1, NOTHING, NeighboringRelation.REPLACE_ONE)
     sampled = dp.PoissonSampled(0.1, dp.Gaussian(1.0))
     with pytest.raises(UnsupportedEventError, match="replace_one"):

@@ -97,7 +97,7 @@ def test_a_replaced_record_counts_twice_and_batches_have_a_fixed_size() -> None:
     ],
     ids=str,
 )
-def test_other_steps_have_none(event: DpEvent) -> None:
+def test_composition_theorems_of_other_events_are_none(event: DpEvent) -> None:
     for relation in NeighboringRelation:
         assert compose_releases(event, 10, 1e-5, relation) is None
 
@@ -105,7 +105,7 @@ def test_other_steps_have_none(event: DpEvent) -> None:
 @pytest.mark.parametrize(
     ("event", "count"), [(dp.Gaussian(1e-3), 10**9), (dp.PoissonSampled(1e-9, dp.Gaussian(1e6)), 10**9)]
 )
-def test_extremes_are_numbers(event: dp.Gaussian | dp.PoissonSampled, count: int) -> None:
+def test_composition_theorems_at_extremes_are_numbers(event: dp.Gaussian | dp.PoissonSampled, count: int) -> None:
     found = compose_releases(event, count, 1e-30, ADD)
     assert found is not None
     assert 0 <= found.optimal <= found.basic < inf

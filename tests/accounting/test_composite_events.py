@@ -43,7 +43,7 @@ def test_composition_is_the_same_sum_however_it_is_written(
         assert event_curve(event, ADD_OR_REMOVE) == expected
 
 
-def test_what_does_not_fit_is_exhausted() -> None:
+def test_sum_that_does_not_fit_is_exhausted() -> None:
     curve = event_curve(
         dp.SelfComposed(dp.SelfComposed(dp.Composed((dp.Gaussian(0.1), dp.Gaussian(0.2))), 10**9), 10**9), ADD_OR_REMOVE
     )

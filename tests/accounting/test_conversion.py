@@ -84,7 +84,7 @@ def test_a_threshold_is_never_above_the_exact_one_and_just_below_it(epsilon: flo
 
 
 @given(epsilon=LIMITS, delta=DELTAS, index=st.integers(0, len(GRID) - 1))
-def test_what_fills_a_threshold_proves_the_limit_and_more_does_not(epsilon: float, delta: float, index: int) -> None:
+def test_filled_threshold_proves_the_limit_and_more_does_not(epsilon: float, delta: float, index: int) -> None:
     order = float(GRID[index])
     units = int(threshold_units(GRID, epsilon, delta)[index])
     with mpmath.workdps(50):
@@ -225,7 +225,7 @@ def test_delta_is_one_if_every_order_is_exhausted() -> None:
 
 
 @given(delta=DELTAS)
-def test_what_delta_alone_covers_costs_no_epsilon_and_more_does(delta: float) -> None:
+def test_divergence_that_delta_covers_costs_no_epsilon(delta: float) -> None:
     covered = rdp_covered_by_delta(delta)
     with mpmath.workdps(80):
         exact = -mpmath.log(1 - mpmath.mpf(delta) ** 2)
@@ -238,7 +238,7 @@ def test_what_delta_alone_covers_costs_no_epsilon_and_more_does(delta: float) ->
 
 
 @given(delta=st.floats(1e-30, 0.5), own=st.integers(0, 2**62))
-def test_what_is_left_of_delta_is_rounded_down(delta: float, own: int) -> None:
+def test_remaining_delta_is_rounded_down(delta: float, own: int) -> None:
     left = remaining_delta(delta, own)
     exact = Fraction(delta) - own * Fraction(DELTA_UNIT)
     assert 0 <= Fraction(left) <= max(exact, Fraction(0))

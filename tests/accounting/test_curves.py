@@ -90,13 +90,13 @@ def test_nothing_costs_nothing() -> None:
 
 
 @pytest.mark.parametrize("nats", [np.inf, 1e300, EXHAUSTED * UNIT])
-def test_what_does_not_fit_is_exhausted(nats: float) -> None:
+def test_sum_that_does_not_fit_is_exhausted(nats: float) -> None:
     with np.errstate(all="raise"):
         assert RdpCurve.from_nats(np.array([nats])) == curve(EXHAUSTED)
 
 
 @pytest.mark.parametrize("nats", [-1e-300, np.nan, -np.inf])
-def test_what_is_no_divergence_is_refused(nats: float) -> None:
+def test_negative_or_nan_divergence_is_refused(nats: float) -> None:
     with pytest.raises(ValueError, match="at least 0"):
         RdpCurve.from_nats(np.array([1.0, nats]))
 
@@ -115,7 +115,9 @@ def test_a_negative_count_is_refused() -> None:
     "values",
     [np.array([-1], dtype=np.int64), np.array([1.0]), np.array([[1]], dtype=np.int64), np.array([1], dtype="i4")],
 )
-def test_what_is_no_vector_of_amounts_is_refused(values: np.ndarray[tuple[int, ...], np.dtype[np.int64]]) -> None:
+def test_curve_of_other_values_than_int64_amounts_is_refused(
+    values: np.ndarray[tuple[int, ...], np.dtype[np.int64]],
+) -> None:
     with pytest.raises(ValueError, match="int64"):
         RdpCurve(values)
 
@@ -127,7 +129,7 @@ def test_bytes_round_trip_and_are_little_endian(units: list[int]) -> None:
     assert RdpCurve.from_bytes(stored) == curve(*units)
 
 
-def test_a_curve_is_a_value_that_nobody_can_change() -> None:
+def test_curve_is_an_immutable_value() -> None:
     source = np.array([1, 2], dtype=np.int64)
     kept = RdpCurve(source)
     source[0] = 99

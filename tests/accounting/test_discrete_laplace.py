@@ -53,7 +53,7 @@ def assert_close(computed: NDArray[np.float64], parameter: float, shift: int, q:
 
 
 @pytest.mark.parametrize(("parameter", "shift"), list(product(PARAMETERS, (1, 2, 3, 17, 200))))
-def test_it_is_the_sum_over_its_outputs(parameter: float, shift: int) -> None:
+def test_discrete_laplace_is_the_sum_over_its_outputs(parameter: float, shift: int) -> None:
     assert_close(discrete_laplace_rdp(parameter, shift, ORDERS), parameter, shift)
 
 
@@ -76,7 +76,7 @@ def test_a_sample_with_many_losses_costs_little_more_than_the_sum(q: float, para
 
 @settings(deadline=None, max_examples=100)
 @given(exponent=st.floats(-9, 3), shift=st.integers(1, 10**6))
-def test_it_lies_between_continuous_noise_and_any_pure_mechanism(exponent: float, shift: int) -> None:
+def test_discrete_laplace_costs_between_continuous_and_pure_mechanisms(exponent: float, shift: int) -> None:
     parameter = 10**exponent
     found = discrete_laplace_rdp(parameter, shift, GRID)
     assert np.all(found >= laplace_rdp(1 / (parameter * shift), GRID) * (1 - TOLERANCE))

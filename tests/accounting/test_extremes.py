@@ -62,7 +62,7 @@ def test_an_event_at_its_bounds_has_a_price_or_is_refused(event: DpEvent) -> Non
 
 
 @for_each(product(LEAVES, PROBABILITIES))
-def test_a_sample_at_the_bounds_never_costs_more_than_everybody(case: tuple[DpEvent, float]) -> None:
+def test_sample_at_the_bounds_costs_at_most_all_records(case: tuple[DpEvent, float]) -> None:
     event, q = case
     relation = NeighboringRelation.ADD_OR_REMOVE_ONE
     if _check(dp.PoissonSampled(q, event), relation):

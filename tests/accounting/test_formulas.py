@@ -67,7 +67,7 @@ def test_a_single_noise_multiplier_is_not_rounded(z: float) -> None:
     ],
     ids=str,
 )
-def test_what_is_no_gaussian_release_is_refused(event: DpEvent) -> None:
+def test_noise_of_other_events_than_gaussian_releases_is_refused(event: DpEvent) -> None:
     with pytest.raises(UnsupportedEventError, match="is no Gaussian release"):
         gaussian_noise(event, ADD_OR_REMOVE)
 
@@ -121,6 +121,6 @@ def test_an_answer_is_compared_with_another_one_or_with_an_even_one() -> None:
     ],
     ids=str,
 )
-def test_what_has_no_formula_is_refused_with_what_would_be_right(event: DpEvent, words: str) -> None:
+def test_event_without_a_formula_is_refused_with_the_alternative(event: DpEvent, words: str) -> None:
     with pytest.raises(UnsupportedEventError, match=words):
         rdp(event, ORDERS, ADD_OR_REMOVE)

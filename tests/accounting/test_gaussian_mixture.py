@@ -59,7 +59,7 @@ def integral(mixture: Mixture, order: float, *, removes: bool) -> mpmath.mpf:
 
 
 @pytest.mark.parametrize("mixture", thinned(MIXTURES, 5), ids=str)
-def test_it_is_the_integral_of_the_larger_direction(mixture: Mixture) -> None:
+def test_mixture_costs_the_integral_of_the_larger_direction(mixture: Mixture) -> None:
     assert is_summed(mixture)
     for order, nats in zip(ORDERS[:3], gaussian_mixture_rdp(mixture, ORDERS[:3]), strict=True):
         exact = integral(mixture, float(order), removes=True)
@@ -87,7 +87,7 @@ def test_more_distance_or_less_noise_never_costs_less(mixture: Mixture) -> None:
     assert np.all(found <= replaced_mixture_rdp(mixture, GRID))
 
 
-def test_with_little_noise_it_is_the_mean_of_the_parts() -> None:
+def test_mixture_with_little_noise_is_the_mean_of_its_parts() -> None:
     mixture = Mixture.of(MIN_SUMMED_NOISE / 2, (0, 0.5, 1), (0.9, 0.09, 0.01))
     assert not is_summed(mixture)
     z = mixture.noise_multiplier

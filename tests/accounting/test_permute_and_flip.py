@@ -63,7 +63,7 @@ def test_two_candidates_attain_every_point_of_the_divergence_of_laplace_noise(ep
     assert found == pytest.approx(bound, rel=1e-5)
 
 
-def test_it_costs_more_than_the_exponential_mechanism_and_less_than_any_pure_one() -> None:
+def test_permute_and_flip_costs_between_exponential_and_pure_mechanisms() -> None:
     for epsilon in (1e-6, 0.1, 1.0, 10.0, 1e3):
         found = permute_and_flip_rdp(epsilon, GRID)
         assert found == pytest.approx(laplace_rdp(1 / epsilon, GRID), rel=1e-13)

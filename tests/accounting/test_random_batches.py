@@ -56,7 +56,7 @@ def test_more_records_are_cut_more_often_and_kept_more_seldom() -> None:
     assert Shares.of(3, 0.5, 3) == (0.875, 0.125, 0.0, 0.0)  # only four records may be cut to three
 
 
-def test_what_is_never_cut_is_a_poisson_sample() -> None:
+def test_sample_that_is_never_truncated_is_a_poisson_sample() -> None:
     for relation, event in product((ADD, SPECIAL), (dp.Gaussian(2.0), dp.Gaussian(2.0, "microbatch"))):
         found = event_curve(dp.TruncatedPoissonSampled(100, 0.1, 101, event), relation)
         expected = event_curve(dp.PoissonSampled(0.1, event), relation)
@@ -81,7 +81,7 @@ def test_occurrences_are_accounted_for_up_to_a_tiny_probability(size: int, place
         assert beyond[1] > FAILURE
 
 
-def test_its_probability_of_failure_is_the_delta_of_a_batch_with_replacement() -> None:
+def test_delta_of_a_batch_with_replacement_is_its_failure_probability() -> None:
     event = dp.SampledWithReplacement(60_000, 256, dp.Gaussian(20.0))
     curve = event_curve(event, REPLACE)
     assert curve.delta_value() == pytest.approx(failure_with_replacement(60_000, 256), abs=2**-61)
@@ -137,7 +137,7 @@ def test_a_batch_with_replacement_costs_at_least_opposite_records(size: int, pla
     ],
     ids=str,
 )
-def test_what_is_not_proven_is_refused_with_the_reason(
+def test_event_without_a_proof_is_refused_with_the_reason(
     event: dp.TruncatedPoissonSampled, relation: NeighboringRelation, words: str
 ) -> None:
     with pytest.raises(UnsupportedEventError, match=words):

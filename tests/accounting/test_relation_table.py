@@ -487,7 +487,7 @@ def test_the_table_has_every_type_of_event_and_so_many_cells_with_a_price() -> N
 
 
 @pytest.mark.parametrize("leaf", LEAVES, ids=lambda leaf: leaf.name)
-def test_what_is_bounded_on_removal_costs_at_least_a_removal(leaf: Leaf) -> None:
+def test_price_of_an_event_bounded_on_removal_covers_a_removal(leaf: Leaf) -> None:
     for wrapper in WRAPPERS:
         curve = price(wrapper, leaf, REPLACED)
         if curve is None or dp.unbounded_on_removal(wrapper.event(leaf.event)) is not None:
@@ -497,7 +497,7 @@ def test_what_is_bounded_on_removal_costs_at_least_a_removal(leaf: Leaf) -> None
         assert max(share_of_price(curve, p, q) for p, q in instances) <= 1, wrapper.name
 
 
-def test_a_missing_record_shows_of_these() -> None:
+def test_missing_record_is_seen_of_two_mechanisms() -> None:
     showing = {leaf.name for leaf in LEAVES if dp.unbounded_on_removal(leaf.event) is not None}
     assert showing == {"randomized_response", "tree_aggregation"}
     for leaf in LEAVES:

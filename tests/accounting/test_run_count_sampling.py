@@ -59,6 +59,6 @@ def test_a_mean_of_one_is_one_run_unless_it_may_be_none() -> None:
 
 
 @pytest.mark.parametrize(("mean", "shape"), [(0.5, 1.0), (2e6, 1.0), (8.0, -0.6), (8.0, 2e6), (float("nan"), 1.0)])
-def test_what_nobody_could_draw_is_refused(mean: float, shape: float) -> None:
+def test_distribution_that_cannot_be_drawn_is_refused(mean: float, shape: float) -> None:
     with pytest.raises(InvalidEventError, match="is drawn for a mean in"):
         number_of_runs(mean, shape, 0.5)

@@ -152,7 +152,7 @@ def test_sixth_differences_see_no_seam(q: float, s: float) -> None:
 
 
 @pytest.mark.parametrize(("q", "s"), [(1e-9, 0.3), (256 / 60000, 1.1), (0.3, 30.0), (0.01, 1000.0), (0.2, 0.04)])
-def test_an_order_costs_the_same_to_the_last_bit_whatever_else_is_asked(q: float, s: float) -> None:
+def test_order_costs_the_same_bits_beside_any_other_orders(q: float, s: float) -> None:
     whole = sampled_gaussian_rdp(q, s, GRID)
     random = np.random.default_rng(1)
     for count in (1, 2, 3, 7, 40, 500):
@@ -183,7 +183,7 @@ def test_a_curve_is_never_below_the_truth_and_at_most_a_billionth_above(q: float
 
 
 @pytest.mark.parametrize("q", [5e-324, 1e-300, 1e-160])
-def test_what_floats_cannot_hold_is_rounded_up(q: float) -> None:
+def test_divergence_below_floats_is_rounded_up(q: float) -> None:
     assert integral(q, 1.1, 2.5) < LEAST
     assert computed(q, 1.1, 2.5) == LEAST
 

@@ -48,7 +48,7 @@ SHOWING = [
 
 
 @pytest.mark.parametrize("event", SAMPLABLE, ids=str)
-def test_a_sample_costs_less_than_everybody_and_a_rarer_one_less_still(event: DpEvent) -> None:
+def test_sample_costs_less_than_all_records_and_a_rarer_one_less(event: DpEvent) -> None:
     everybody = event_curve(event, ADD_OR_REMOVE)
     dearer = everybody
     for q in (0.999, 0.5, 0.01, 1e-6):
@@ -60,7 +60,7 @@ def test_a_sample_costs_less_than_everybody_and_a_rarer_one_less_still(event: Dp
 
 
 @pytest.mark.parametrize("event", SUMS, ids=str)
-def test_to_a_sum_a_special_record_is_a_missing_one(event: DpEvent) -> None:
+def test_special_record_of_a_sum_costs_a_missing_one(event: DpEvent) -> None:
     sampled = dp.PoissonSampled(0.03, event)
     assert event_curve(sampled, REPLACE_SPECIAL) == event_curve(sampled, ADD_OR_REMOVE)
 
@@ -73,9 +73,7 @@ def test_sampling_a_sum_is_refused_where_records_are_replaced(event: DpEvent) ->
 
 @pytest.mark.parametrize("relation", [REPLACE_ONE, REPLACE_SPECIAL])
 @pytest.mark.parametrize("event", SHOWING, ids=str)
-def test_where_absence_may_show_a_sample_costs_what_convexity_allows(
-    event: DpEvent, relation: NeighboringRelation
-) -> None:
+def test_sample_whose_absence_may_show_costs_the_convex_bound(event: DpEvent, relation: NeighboringRelation) -> None:
     taken, q, b = event_curve(event, relation), 0.03, GRID - 1
     with np.errstate(over="ignore"):
         convex = np.log1p(q * np.expm1(b * taken.nats())) / b
@@ -108,7 +106,7 @@ def test_taking_every_record_is_no_sampling(event: DpEvent, relation: Neighborin
 
 
 @pytest.mark.parametrize("event", NOT_SAMPLABLE, ids=str)
-def test_what_sampling_does_not_amplify_is_refused_where_a_record_is_added(event: DpEvent) -> None:
+def test_sampled_event_without_amplification_is_refused_where_a_record_is_added(event: DpEvent) -> None:
     with pytest.raises(
         UnsupportedEventError, match=r"may hold (a )?gaussian|zcdp does not amplify|out of a known number of records"
     ):

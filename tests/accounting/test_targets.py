@@ -35,9 +35,7 @@ def test_a_plan_fits_exactly_where_its_epsilon_is_within_the_target(
 
 
 @given(steps=st.integers(1, 10_000), delta=st.floats(1e-8, 0.4), epsilon=st.floats(1e-3, 10))
-def test_what_fits_is_read_as_an_epsilon_within_the_target_to_the_last_digit(
-    steps: int, delta: float, epsilon: float
-) -> None:
+def test_fitting_plan_reads_as_an_epsilon_within_the_target(steps: int, delta: float, epsilon: float) -> None:
     total = STEP.times(steps)
     if Rule(epsilon, delta).fits(total):
         assert epsilon_of_curve(GRID, total, delta).epsilon <= epsilon

@@ -38,7 +38,7 @@ def test_a_completed_tree_costs_those_that_its_virtual_steps_release_as_well(ste
     assert nodes_charged(event) == pytest.approx([most_nodes(steps, released)] * 3, rel=3e-9)
 
 
-def test_seven_steps_are_three_nodes_and_completed_four() -> None:
+def test_tree_of_seven_steps_has_three_nodes_and_completed_four() -> None:
     assert most_nodes(7, 7) == 3
     assert most_nodes(7, 8) == 4
     assert sdk.tree_aggregation(6.0, [7, 8, 1])["step_counts"] == [7, 8, 1]

@@ -31,7 +31,7 @@ SAMPLED = dp.PoissonSampled(0.01, dp.Gaussian(1.0))
 SCHEDULE = dp.Decay("time", 1e-4, 1000, dp.PoissonSampled(0.5, dp.Gaussian(5.0)))
 
 
-def test_what_is_done_without_a_bound_is_not_counted() -> None:
+def test_work_without_a_bound_is_not_counted() -> None:
     spend(10**12)
     with bounded(10):
         spend(10)
@@ -95,7 +95,7 @@ def test_the_longest_exact_schedule_may_be_charged_and_two_may_not() -> None:
 
 
 @given(EVENTS)
-def test_a_wrapper_is_more_work_than_what_it_holds_and_few_orders_are_less(event: DpEvent) -> None:
+def test_wrapper_is_more_work_than_its_event_and_few_orders_are_less(event: DpEvent) -> None:
     work = curve_work(event, few=False)
     assert 0 < curve_work(event, few=True) <= work
     for wrapped in (

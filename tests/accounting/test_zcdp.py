@@ -65,9 +65,7 @@ UNKNOWN: list[tuple[DpEvent, NeighboringRelation]] = [
 
 
 @pytest.mark.parametrize(("event", "relation", "rho"), GAUSSIAN, ids=lambda value: str(value)[:60])
-def test_what_amounts_to_gaussian_noise_is_known_exactly(
-    event: DpEvent, relation: NeighboringRelation, rho: float
-) -> None:
+def test_zcdp_of_gaussian_noise_is_exact(event: DpEvent, relation: NeighboringRelation, rho: float) -> None:
     found = zcdp_bound(event, relation)
     assert found is not None
     assert found.is_gaussian

@@ -180,7 +180,7 @@ def test_all_parts_are_within_delta_exactly(
     ],
     ids=["Gaussian", "DP-SGD", "own delta"],
 )
-def test_without_a_plan_nothing_has_changed(
+def test_filter_without_a_plan_never_changes(
     limit: Limit,
     event: DpEvent,
     indices: tuple[int, ...],

@@ -52,7 +52,7 @@ def test_the_noise_that_fits_fits_and_a_little_less_does_not(
 
 
 @pytest.mark.parametrize("event", EVENTS)
-def test_a_search_for_the_noise_that_fits_computes_few_curves(
+def test_search_for_fitting_noise_computes_few_curves(
     account: AccountMaker, monkeypatch: pytest.MonkeyPatch, event: DpEvent
 ) -> None:
     """Each takes as long as all else in a refused step."""

@@ -181,7 +181,7 @@ def changes(draw: st.DrawFn) -> tuple[Unlock | None, Unlock | None]:
 
 
 @given(changes(), st.lists(st.floats(-0.1, 1.2), min_size=1), st.integers(0, 1_000_000))
-def test_what_is_not_said_to_unlock_earlier_never_does(
+def test_unlock_that_is_not_called_earlier_never_unlocks_more(
     change: tuple[Unlock | None, Unlock | None], moments: list[float], arrivals: int
 ) -> None:
     was, will = (None if each is None else Allocation(SchedulingRule.FIRST_COME, unlock=each) for each in change)

@@ -64,7 +64,7 @@ ENTRY = DecisionEntry(
 )
 
 
-def test_the_formula_is_for_ever() -> None:
+def test_hash_formula_never_changes() -> None:
     assert genesis("org_1", "run_1").hex() == "b7a94a342d850cc139ba0f25a0aeb4d2cbd34e4f79e5587985b5753ebae0a61c"
     assert canonical_entry(ENTRY) == (
         '{"actor":"key_1","attempt":1,"binding_account_id":"bud_1","created_at":"2026-12-01T09:30:00.000000+00:00",'
@@ -84,7 +84,7 @@ def test_the_formula_is_for_ever() -> None:
 
 
 @given(ENTRIES)
-def test_an_entry_is_written_as_anybody_would_write_canonical_json(entry: DecisionEntry) -> None:
+def test_entry_is_written_as_canonical_json(entry: DecisionEntry) -> None:
     facts: dict[str, Any] = entry._asdict()
     facts["created_at"] = entry.created_at.strftime("%Y-%m-%dT%H:%M:%S.%f+00:00")
     facts["epsilon"] = None if entry.epsilon == inf else entry.epsilon

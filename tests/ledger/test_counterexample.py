@@ -99,12 +99,12 @@ def test_the_rule_for_plans_fixed_in_advance_is_not_sound_under_adaptive_choice(
 
 
 @pytest.mark.parametrize("share", [0.04, 0.25, 0.5, 0.75, 0.96])
-def test_a_filter_is(share: float) -> None:
+def test_filter_is_sound_under_adaptive_choice(share: float) -> None:
     weights = FilterWeights((TEN, SIXTY_FOUR), (share * LIMIT.delta, (1 - share) * LIMIT.delta * (1 - 1e-12)))
     assert COUNTEREXAMPLE.delta(LIMIT.epsilon, admits(weights)) <= LIMIT.delta
 
 
-def test_a_filter_with_its_own_weights_is() -> None:
+def test_filter_with_its_own_weights_is_sound_under_adaptive_choice() -> None:
     weights = filter_weights(LIMIT, curve(ROUND_1), GRID_VERSION)
     assert COUNTEREXAMPLE.delta(LIMIT.epsilon, admits(weights)) <= LIMIT.delta
 
@@ -174,6 +174,6 @@ def test_clients_that_are_seen_to_answer_stay_within_their_limit(epsilon: float)
     assert count > 0 or epsilon == 1.0  # one answer alone has that epsilon, and the price is rounded up
 
 
-def test_as_a_hidden_sample_they_would_pass_it() -> None:
+def test_clients_charged_as_a_hidden_sample_pass_their_limit() -> None:
     # Absence did not count as a sign of its own, and at (1, 1e-6) 419 rounds were admitted.
     assert true_delta(419, 0.01, 1.0, 1.0) == pytest.approx(0.47, abs=0.005)

@@ -193,7 +193,7 @@ def _exhausted_somewhere(record: AccountRecord) -> AccountRecord:
         "more than floats hold",
     ],
 )
-def test_what_is_unusual_is_for_the_rule(counted: CountedAccount, changed: object) -> None:
+def test_unusual_account_is_left_to_the_rule(counted: CountedAccount, changed: object) -> None:
     assert admitted(counted.copy(), Gaussian(40.0)) is not None
     assert callable(changed)
     assert admitted(CountedAccount(changed(counted.record)), Gaussian(40.0)) is None
@@ -203,7 +203,7 @@ def test_events_with_a_delta_are_for_the_rule(counted: CountedAccount) -> None:
     assert admitted(counted, EpsilonDelta(0.001, 1e-12)) is None
 
 
-def test_what_costs_nothing_is_counted_once_something_was_spent(counted: CountedAccount) -> None:
+def test_free_step_is_counted_once_something_was_spent(counted: CountedAccount) -> None:
     free = PricedStep(StepEvent(Gaussian(40.0), 5), zero_curve())
     ruled, by_count = admission.admit([counted.record.account], [free]), admit_by_counting([counted], free)
     assert isinstance(ruled, Admission)

@@ -56,13 +56,15 @@ RUN = Run("run_1", RunStatus.ACTIVE, DECLARED, attempt=1, next_step=0, decisions
     ],
     ids=str,
 )
-def test_in_what_an_event_differs(event: DpEvent, expected: dict[K, tuple[object, object]]) -> None:
+def test_event_that_differs_from_the_declared_one_has_its_deviations(
+    event: DpEvent, expected: dict[K, tuple[object, object]]
+) -> None:
     found = find_deviations(RUN._replace(next_step=7), (), [StepEvent(DECLARED, 3), StepEvent(event, 1)], 0.0)
     assert {each.kind: (each.declared, each.observed) for each in found} == expected
     assert {each.first_step for each in found} <= {10}
 
 
-def test_what_was_planned_besides_is_declared_and_nothing_declared_is_nothing_to_differ_from() -> None:
+def test_planned_event_is_declared_and_an_undeclared_run_has_no_deviations() -> None:
     loud = StepEvent(dp.PoissonSampled(0.5, dp.Gaussian(0.5)), 1)
     assert find_deviations(RUN, [loud], [loud], 0.0) == ()
     assert find_deviations(RUN._replace(event=None), (), [loud], 0.0) == ()
@@ -72,7 +74,7 @@ def test_what_was_planned_besides_is_declared_and_nothing_declared_is_nothing_to
     assert found == (Deviation(K.NOISE_MULTIPLIER, 50.0, 0.5, 1),)
 
 
-def test_more_steps_than_planned() -> None:
+def test_run_with_more_steps_than_planned_has_a_deviation() -> None:
     run = RUN._replace(expected_steps=10)
     assert find_deviations(run._replace(next_step=8), (), [StepEvent(DECLARED, 2)], 0.0) == ()
     assert find_deviations(run._replace(next_step=8), (), [StepEvent(DECLARED, 5)], 0.0) == (
@@ -83,7 +85,7 @@ def test_more_steps_than_planned() -> None:
     )
 
 
-def test_faster_than_declared() -> None:
+def test_run_faster_than_declared_has_a_deviation() -> None:
     run = RUN._replace(declared_steps_per_hour=10.0)
     assert find_deviations(run, (), [StepEvent(DECLARED, 10)], 0.01) == ()
     assert find_deviations(run._replace(next_step=10), (), [StepEvent(DECLARED, 1)], 0.01) == (
@@ -95,7 +97,7 @@ def test_faster_than_declared() -> None:
     )
 
 
-def test_of_each_kind_the_first_is_kept() -> None:
+def test_first_deviation_of_each_kind_is_kept() -> None:
     first, second = Deviation(K.STEPS, 1, 2, 1), Deviation(K.STEPS, 1, 3, 2)
     other = Deviation(K.SAMPLER, "none", "poisson_sampled", 2)
     assert merge_deviations((), (first,)) == (first,)

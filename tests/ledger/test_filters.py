@@ -75,7 +75,7 @@ def test_thresholds_lie_below_the_exact_ones_by_less_than_a_billionth(limit: Lim
 
 
 @given(limits, workloads, st.booleans())
-def test_what_fits_reads_as_at_most_the_limit(limit: Limit, workload: RdpCurve, in_advance: bool) -> None:  # noqa: FBT001
+def test_fitting_curve_reads_as_at_most_the_limit(limit: Limit, workload: RdpCurve, in_advance: bool) -> None:  # noqa: FBT001
     weights = filter_weights(limit, workload, GRID_VERSION)
     bound = declared_bounds(limit.epsilon, limit.delta, GRID_VERSION) if in_advance else thresholds(limit, weights)
     count = int(np.max(np.maximum(bound, 0) // np.maximum(workload.values, 1)))
@@ -114,7 +114,7 @@ def test_a_limit_that_admits_nothing_is_refused() -> None:
     check_limit(Limit(0.001, 1e-5), None)  # mechanisms with a bounded loss fit
 
 
-def test_a_delta_that_protects_nobody_is_refused() -> None:
+def test_delta_of_a_half_or_more_is_refused() -> None:
     check_limit(Limit(1.0, 1e-5), 99_999)
     with pytest.raises(DeltaTooLargeError, match="not below 1/100000"):
         check_limit(Limit(1.0, 1e-5), 100_000)

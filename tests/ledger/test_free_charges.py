@@ -33,7 +33,7 @@ def test_weights_are_frozen_with_the_first_charge_that_costs_anything(
     assert charged.accounts[0].weights == filter_weights(limit, priced(0.0).curve, GRID_VERSION)
 
 
-def test_what_is_free_does_not_change_how_much_fits(account: AccountMaker) -> None:
+def test_free_charge_does_not_change_how_much_fits(account: AccountMaker) -> None:
     alone = [isinstance(admit([account()], [priced(0.0, n)]), Admission) for n in range(1, 60)]
     after = [isinstance(admit([account()], [FREE, priced(0.0, n)]), Admission) for n in range(1, 60)]
     assert alone == after

@@ -55,13 +55,13 @@ LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 
 @pytest.mark.parametrize(("name", "other"), ALIKE)
-def test_what_differs_by_case_separators_or_look_alike_characters_is_alike(name: str, other: str) -> None:
+def test_names_that_differ_by_case_separators_or_look_alikes_are_alike(name: str, other: str) -> None:
     assert look_alike(name, other)
     assert look_alike(other, name)
 
 
 @pytest.mark.parametrize(("name", "other"), APART)
-def test_what_differs_by_more_is_not(name: str, other: str) -> None:
+def test_names_that_differ_by_more_are_apart(name: str, other: str) -> None:
     assert not look_alike(name, other)
     assert not look_alike(other, name)
 

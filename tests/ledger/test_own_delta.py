@@ -65,7 +65,7 @@ def test_of_equally_refusing_accounts_the_one_without_own_delta_is_named(account
     assert refused.binding.name == "child"
 
 
-def test_what_is_planned_is_set_aside_for(account: AccountMaker) -> None:
+def test_planned_own_deltas_are_set_aside(account: AccountMaker) -> None:
     frugal = account(epsilon=3.0, delta=1e-5)
     weights = filter_weights(Limit(3.0, 1e-5), priced(1e-8).curve, GRID_VERSION)
     planned = replace(frugal, weights=weights)

@@ -124,7 +124,7 @@ def test_a_charge_that_leaves_a_plan_is_for_the_rule(path: tuple[Account, ...]) 
     assert (by_count.reading, by_count.steps_remaining) == (ruled.reading, ruled.steps_remaining)
 
 
-def test_what_uses_nothing_is_counted_without_end() -> None:
+def test_step_that_uses_nothing_is_counted_without_end() -> None:
     free, answer = Answer(1.0, 2), Answer(0.9, 2)
     relation = NeighboringRelation.REPLACE_ONE
     account = planning(replace(make_account(), relation=relation), StepEvent(answer, MAX_COUNT))
@@ -172,7 +172,7 @@ def test_a_plan_watches_its_thresholds_and_no_charge_goes_past_one_uncounted(pat
     assert account.epsilon() < 0.5 * account.limit.epsilon <= after.epsilon()
 
 
-def test_what_is_held_of_a_plan_is_not_counted_again(path: tuple[Account, ...]) -> None:
+def test_held_steps_of_a_plan_are_not_counted_again(path: tuple[Account, ...]) -> None:
     step = priced(path[0], Gaussian(40.0))
     held = admission.hold([each.record.account for each in begun(path, step)], [priced(path[0], Gaussian(40.0), 30)])
     assert isinstance(held, tuple)

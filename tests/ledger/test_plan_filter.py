@@ -78,7 +78,7 @@ def test_a_charge_is_covered_by_less_noise_and_more_data() -> None:
         assert repetitions(workload.capacity(5), (0, 0, 0), workload.cost(other)) == 0
 
 
-def test_what_composes_an_event_is_counted() -> None:
+def test_composed_event_counts_its_mechanisms() -> None:
     quiet, loud = sampled(0.02, 2.0), sampled(0.02, 1.0)
     workload = Workload.of([StepEvent(quiet, 5), StepEvent(loud, 3)], ADD)
     assert workload.capacity(8) == (0, 0, 8, 3)

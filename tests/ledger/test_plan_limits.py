@@ -128,7 +128,7 @@ def test_more_is_kept_by_the_plan_than_by_the_orders(other: bool) -> None:  # no
 @given(
     planned_accounts, charges, st.lists(st.tuples(st.floats(0.4, 4.0), st.floats(1e-7, 1e-4)), min_size=1, max_size=4)
 )
-def test_no_limit_takes_back_what_a_lower_one_admitted(
+def test_higher_limit_admits_all_that_a_lower_one_admitted(
     account: Account, asked: Items, changes: list[tuple[float, float]]
 ) -> None:
     first, limited = account.weights, account.limit

@@ -170,7 +170,7 @@ def test_one_person_is_enough_only_where_the_organisation_says_so() -> None:
     assert effective((PolicySource(ORGANISATION, one), PolicySource("p", one))).approvers_to_raise_limit == 1
 
 
-def test_no_policy_allows_what_there_is_not() -> None:
+def test_policy_with_an_unknown_mechanism_is_refused() -> None:
     with pytest.raises(InvalidInputError, match="poisson_sampled"):
         Policy(mechanisms=frozenset({"poisson_sampled"}))
 

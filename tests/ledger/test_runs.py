@@ -21,7 +21,7 @@ TABLE = {(status, each): after for status, row in AFTER.items() for each, after 
 HEAD = genesis("org_x", "run_x")
 
 
-def test_the_table_is_whole() -> None:
+def test_table_has_every_status_and_action() -> None:
     assert set(TABLE) == {(status, action) for status in S for action in A}
 
 

@@ -68,7 +68,7 @@ def test_a_large_plan_is_granted_while_small_ones_keep_arriving(rule: Scheduling
 
 
 @pytest.mark.parametrize("rule", SchedulingRule)
-def test_without_aging_it_starves(rule: SchedulingRule) -> None:
+def test_large_plan_starves_without_aging(rule: SchedulingRule) -> None:
     granted = busy(rule, None, 100)
     assert "large" not in granted
     assert len(granted) > 100
@@ -79,7 +79,7 @@ def test_a_higher_priority_overtakes_an_aged_plan() -> None:
 
 
 @pytest.mark.parametrize("rule", SchedulingRule)
-def test_a_plan_that_can_never_fit_holds_nobody_up(rule: SchedulingRule) -> None:
+def test_plan_that_can_never_fit_delays_no_other(rule: SchedulingRule) -> None:
     granted = busy(rule, AGING, 101)
     assert granted == busy(rule, None, 101)
 
@@ -142,7 +142,7 @@ DELAYING: dict[str, Given] = {
 
 @pytest.mark.parametrize("given", PASSING.values(), ids=PASSING)
 @pytest.mark.parametrize("rule", SchedulingRule)
-def test_a_younger_plan_passes_that_takes_nothing_from_an_aged_one(given: Given, rule: SchedulingRule) -> None:
+def test_younger_plan_that_takes_nothing_from_an_aged_one_passes(given: Given, rule: SchedulingRule) -> None:
     accounts, kept, older, younger = given
     books = open_books(accounts, [older, younger], dict(kept))
     grants = run_pass(line_of(rule, [older, younger], AGING), books)
@@ -152,7 +152,7 @@ def test_a_younger_plan_passes_that_takes_nothing_from_an_aged_one(given: Given,
 
 @pytest.mark.parametrize("given", DELAYING.values(), ids=DELAYING)
 @pytest.mark.parametrize("rule", SchedulingRule)
-def test_a_younger_plan_waits_that_takes_what_an_aged_one_lacks(given: Given, rule: SchedulingRule) -> None:
+def test_younger_plan_that_takes_budget_an_aged_one_lacks_waits(given: Given, rule: SchedulingRule) -> None:
     accounts, kept, older, younger = given
     assert names(run_pass(line_of(rule, [younger], AGING), open_books(accounts, [older, younger], dict(kept)))) == [
         "new"
@@ -163,20 +163,20 @@ def test_a_younger_plan_waits_that_takes_what_an_aged_one_lacks(given: Given, ru
     )
 
 
-def test_an_aged_plan_on_a_closed_account_holds_nobody_up() -> None:
+def test_aged_plan_on_a_closed_account_delays_no_other() -> None:
     plans = [old("b0 b1", flat(50)), new("b0", flat(1))]
     found = open_books([HELD_60, block("b1", flat(99))], plans)
     books = Books(found.accounts, {}, lambda account: account.id != "b1")
     assert names(run_pass(line_of(FIRST, plans, AGING), books)) == ["new"]
 
 
-def test_an_aged_plan_that_was_granted_holds_nobody_up() -> None:
+def test_aged_plan_that_was_granted_delays_no_other() -> None:
     plans = [waiting("old", ["b0"], flat(60), LONG), waiting("new", ["b0"], flat(40))]
     books = open_books([block("b0", flat(100, 9))], plans)
     assert names(run_pass(line_of(SHARE, plans, AGING), books)) == ["old", "new"]
 
 
-def test_what_an_aged_plan_held_up_is_a_candidate_when_that_becomes_hopeless() -> None:
+def test_delayed_plan_is_a_candidate_once_the_aged_one_is_hopeless() -> None:
     accounts = [with_loss(block("b0", flat(100, 9)), flat(0), flat(60)), block("b1", flat(100, 9))]
     plans = [waiting("old", ["b0", "b1"], flat(50), LONG), waiting("new", ["b0"], flat(1))]
     books, line = open_books(accounts, plans), line_of(SHARE, plans, AGING)
@@ -186,7 +186,7 @@ def test_what_an_aged_plan_held_up_is_a_candidate_when_that_becomes_hopeless() -
 
 
 @pytest.mark.parametrize(("part", "is_hopeless"), [(Fraction(1, 2), False), (ALL, True)])
-def test_what_lasts_of_a_promise_is_that_of_the_last_window(part: Fraction, *, is_hopeless: bool) -> None:
+def test_lasting_promise_is_that_of_the_last_window(part: Fraction, *, is_hopeless: bool) -> None:
     plan = waiting("x", ["b0"], flat(91))
     kept = Withholding(Allocation(shares={"c": Share(0.2)}), part, Fraction(1, 2))
     assert open_books([block("b0", flat(100))], [plan], {"b0": kept}).is_hopeless(plan) == is_hopeless

@@ -142,7 +142,7 @@ def test_asking_for_more_does_not_get_a_plan_granted_earlier(world: Arrivals, da
 
 @few(25)
 @given(arrivals())
-def test_what_waits_fits_into_nothing_that_is_unlocked(world: Arrivals) -> None:
+def test_waiting_plan_does_not_fit_into_the_unlocked_part(world: Arrivals) -> None:
     """Theorem 4, Pareto efficiency: only another plan's budget would get one granted."""
     for plan in world.plans:
         world.arrive(plan)
@@ -154,7 +154,7 @@ def test_what_waits_fits_into_nothing_that_is_unlocked(world: Arrivals) -> None:
             assert not all(fits(left[name], units_of(each.cost)) for name in each.path[:-1])
 
 
-def test_the_example_of_the_paper() -> None:
+def test_example_of_the_paper_is_granted_in_its_order() -> None:
     """Figure 4: two blocks, of which each plan unlocks 10, and a tie that the second share decides."""
     demands = {"p1": (5, 15), "p2": (10, 10), "p3": (15, 10)}
     # A plan has one cost for all of its blocks: each of these counts an order of its own.

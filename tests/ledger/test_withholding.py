@@ -50,7 +50,7 @@ def team_books(limit: Units, losses: Mapping[str, Units], spent: Units) -> list[
     st.sampled_from([(0.3, 0.3, 0.4), (0.5, 0.5, 0.0), (0.2, 0.0, 0.1)]),
     st.sampled_from([ALL, HALF, THIRD]),
 )
-def test_every_team_gets_its_minimum_whatever_the_others_ask_for(
+def test_team_gets_its_minimum_beside_any_requests_of_others(
     asked: list[tuple[str, Units]], minimums: tuple[float, ...], part: Fraction
 ) -> None:
     limit = (1000, 1000, 1000, 1000)
@@ -158,7 +158,7 @@ def test_a_locked_filter_that_is_not_tuned_is_left_alone_and_admits_what_costs_n
     assert holds(account, step, 1, unlocked(Fraction(0)))
 
 
-def test_what_is_promised_of_a_plan_is_kept_of_each_of_its_mechanisms_apart() -> None:
+def test_promised_part_of_a_plan_is_kept_of_each_mechanism() -> None:
     once, many = StepEvent(EpsilonDelta(0.05, 0.0), 4), StepEvent(Gaussian(40.0), MAX_COUNT)
     account = planning(make_account(1.0, 1e-5), once, many)
     query, step = account.price(once), account.price(replace(many, count=1))

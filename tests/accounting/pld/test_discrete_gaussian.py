@@ -134,7 +134,7 @@ def test_the_dots_are_never_below_the_profile(pair: Pair) -> None:
 
 
 @pytest.mark.parametrize("removes", [True, False])
-def test_what_is_rounded_up_on_a_sample_is_no_mass_of_a_cell(removes: bool) -> None:  # noqa: FBT001
+def test_rounding_on_a_sample_adds_no_mass_to_a_cell(removes: bool) -> None:  # noqa: FBT001
     q = 0.3
     end = log1p(-q) if removes else -log1p(-q)  # of the losses of a mixture
     losses = np.sort(end + np.array([-3.0, -2.0, -1e-3, 1e-3, 2.0, 3.0]))

@@ -67,7 +67,7 @@ def divergences(pair: Pair) -> Floats:
 
 
 @given(drawn=two_of_a_family())
-def test_what_dominates_has_no_smaller_divergence(drawn: tuple[Mechanism, Mechanism]) -> None:
+def test_dominating_mechanism_has_no_smaller_divergence(drawn: tuple[Mechanism, Mechanism]) -> None:
     stronger, weaker = drawn if dominates(*drawn) else drawn[::-1]
     assume(dominates(stronger, weaker))
     for one, other in zip(stronger, weaker, strict=True):
