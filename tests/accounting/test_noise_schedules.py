@@ -97,7 +97,7 @@ SCHEDULES: list[tuple[DecayMode, float, float, int, float]] = [
 def test_many_steps_are_never_charged_too_little_and_hardly_too_much(
     mode: DecayMode, z0: float, rate: float, first: int, q: float
 ) -> None:
-    steps = 2500
+    steps = 1200
     plan = segments(mode, z0, rate, first, steps)
     at_knots = np.array([rdp_of(q, z) for z, _ in plan])
     halves = np.array([count for _, count in plan])

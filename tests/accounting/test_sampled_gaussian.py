@@ -172,7 +172,7 @@ def test_the_two_sides_of_the_flat_approximation_agree(q: float) -> None:
 CURVES = [(1e-9, 0.3), (0.01, 1000.0), (256 / 60000, 1.1), (0.3, 30.0), (0.01, 0.1)]
 
 
-@pytest.mark.parametrize(("q", "s"), thinned(CURVES, 2))
+@pytest.mark.parametrize(("q", "s"), thinned(CURVES, 3))
 def test_a_curve_is_never_below_the_truth_and_at_most_a_billionth_above(q: float, s: float) -> None:
     curve = event_curve(PoissonSampled(q, Gaussian(s)), ADD_OR_REMOVE)
     for index in (0, 53, 700, GRID.size - 1):

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.ledger.decisions import DecisionEntry, canonical_entry, entry_hash, genesis
+from tests.soak import few
 
 TEXT = st.text(max_size=20)
 COUNT = st.integers(0, 2**62)
@@ -83,6 +84,7 @@ def test_hash_formula_never_changes() -> None:
     )
 
 
+@few(15)
 @given(ENTRIES)
 def test_entry_is_written_as_canonical_json(entry: DecisionEntry) -> None:
     facts: dict[str, Any] = entry._asdict()
@@ -94,6 +96,7 @@ def test_entry_is_written_as_canonical_json(entry: DecisionEntry) -> None:
     assert text.isascii()
 
 
+@few(15)
 @given(ENTRIES, ENTRIES)
 def test_entries_that_differ_in_one_field_have_different_hashes(entry: DecisionEntry, other: DecisionEntry) -> None:
     previous = genesis("o", "r")
@@ -102,6 +105,7 @@ def test_entries_that_differ_in_one_field_have_different_hashes(entry: DecisionE
         assert (entry_hash(previous, changed) == entry_hash(previous, entry)) == (changed == entry), name
 
 
+@few(15)
 @given(ENTRIES, st.integers(-14, 14))
 def test_a_moment_has_one_text_in_every_time_zone(entry: DecisionEntry, hours: int) -> None:
     elsewhere = entry._replace(created_at=entry.created_at.astimezone(timezone(timedelta(hours=hours))))

@@ -5,7 +5,7 @@ from dataclasses import replace
 from math import isclose
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from app.accounting.events import Gaussian, NeighboringRelation
@@ -14,6 +14,7 @@ from app.ledger.admission import Admission
 from app.ledger.availability import AccountRoom, Available, available_of, least_above_part, room_of
 from app.ledger.composition import exposed
 from app.ledger.step_events import StepEvent
+from tests.soak import few
 
 from .conftest import admit, make_account
 
@@ -60,7 +61,7 @@ charges = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@few(10)
 @given(charges, st.sampled_from([(1, ADD), (2, ADD), (1, ONE)]), st.sampled_from([(2.0, 2.0), (2.0, 1.0), (1.0, 3.0)]))
 def test_available_budget_is_what_the_rule_admits(
     history: list[tuple[str, float, int]], kind: tuple[int, NeighboringRelation], limits: tuple[float, float]

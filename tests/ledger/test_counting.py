@@ -19,6 +19,7 @@ from app.ledger.alerts import AlertSettings
 from app.ledger.counting import CountedAccount, admit_by_counting
 from app.ledger.policies import Policy
 from app.ledger.step_events import PricedStep, StepEvent
+from tests.soak import few
 
 from .conftest import AccountMaker, chained
 
@@ -71,7 +72,7 @@ def path_of(account: AccountMaker, limits: list[tuple[float, float]]) -> tuple[A
     return chained(*nodes, account(name="run", limited=False))
 
 
-@settings(phases=[Phase.explicit, Phase.reuse, Phase.generate])  # shrinking so many decisions takes minutes
+@settings(few(20), phases=[Phase.explicit, Phase.reuse, Phase.generate])  # shrinking so many decisions takes minutes
 @given(
     st.lists(st.tuples(st.sampled_from([8.0, 10_000.0]), st.just(1e-5)), min_size=1),
     st.tuples(st.sampled_from(EVENTS[:-1]), thresholds),

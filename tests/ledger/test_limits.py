@@ -3,7 +3,7 @@
 from fractions import Fraction
 from itertools import pairwise
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from app.accounting.curves import DELTA_UNIT, GRID_VERSION
@@ -11,6 +11,7 @@ from app.accounting.events import Gaussian, NeighboringRelation
 from app.accounting.rdp import event_curve
 from app.ledger.filters import Limit, filter_weights
 from app.ledger.tuning import rescale_weights
+from tests.soak import few
 
 WORKLOAD = event_curve(Gaussian(20.0), NeighboringRelation.ADD_OR_REMOVE_ONE)
 DELTAS = st.floats(1e-20, 1e-3)
@@ -32,7 +33,7 @@ def test_no_part_of_delta_ever_gets_a_larger_share(deltas: list[float]) -> None:
             assert shared * (1 - Fraction(1, 10**10)) <= share <= shared
 
 
-@settings(max_examples=15)
+@few(5)
 @given(DELTAS, st.floats(0.01, 0.99))
 def test_a_thousand_changes_move_nothing_into_the_reserve(delta: float, factor: float) -> None:
     high, low = Limit(2.0, delta), Limit(2.0, delta * factor)

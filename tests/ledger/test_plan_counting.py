@@ -15,6 +15,7 @@ from app.ledger.counting import CountedAccount, admit_by_counting
 from app.ledger.filters import Limit
 from app.ledger.step_events import MAX_COUNT, PricedStep, StepEvent
 from app.ledger.tuning import DEFAULT_SHARE
+from tests.soak import few
 
 from .conftest import chained, make_account, planning
 from .plan_models import (
@@ -47,6 +48,7 @@ def paths(draw: st.DrawFn) -> tuple[Account, ...]:
     return chained(*nodes, planning(run, *draw(plans), share=DEFAULT_SHARE) if kind == "planned" else run)
 
 
+@few(20)
 @given(paths(), some_thresholds, st.sampled_from(COVERED_SOMEWHERE), several, st.data())
 def test_counting_decides_as_the_rule(
     path: tuple[Account, ...],

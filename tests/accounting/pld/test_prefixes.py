@@ -138,6 +138,7 @@ def test_a_loud_event_may_come_after_many_quiet_ones() -> None:
     assert longest_prefix([quiet, loud], 2.0, 1e-5) == 1600
 
 
+@pytest.mark.soak
 def test_hopeless_plans_take_little_memory_and_show_everything() -> None:
     q, z, count = 0.0023, 0.00676, 23_262_836
     assert longest_prefix([noisy(q, z, count)], 2.32, 1e-14) == 0
