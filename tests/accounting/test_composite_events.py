@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from app.accounting import events as dp
@@ -28,7 +28,6 @@ PARTS = st.sampled_from(
 )
 
 
-@settings(deadline=None, max_examples=40)
 @given(parts=st.lists(st.tuples(PARTS, st.integers(1, 5)), min_size=1, max_size=6), data=st.data())
 def test_composition_is_the_same_sum_however_it_is_written(
     parts: list[tuple[DpEvent, int]], data: st.DataObject

@@ -1,6 +1,6 @@
 """Groups of records: each rewriting against the definition that it rests on."""
 
-from math import comb, exp, expm1
+from math import exp, expm1
 
 import numpy as np
 import pytest
@@ -8,15 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.accounting import events as dp
-from app.accounting.curves import GRID_VERSION, orders
 from app.accounting.errors import UnsupportedEventError
 from app.accounting.events import DpEvent, NeighboringRelation
 from app.accounting.group_privacy import for_group
 from app.accounting.rdp import event_curve
 
-ADD_OR_REMOVE = NeighboringRelation.ADD_OR_REMOVE_ONE
 REPLACE_SPECIAL = NeighboringRelation.REPLACE_SPECIAL
-GRID = orders(GRID_VERSION)
 
 
 @pytest.mark.parametrize(
@@ -84,22 +81,6 @@ def test_a_group_is_sampled_if_one_of_its_records_is(q: float, size: int) -> Non
     assert q <= found.sampling_probability < 1
     none = np.exp(size * np.log1p(-q))
     assert found.sampling_probability == pytest.approx(1 - none, abs=1e-15)
-
-
-@pytest.mark.parametrize(("q", "z", "size"), [(0.01, 6, 2), (0.05, 8, 3), (0.3, 20, 5), (0.9, 10, 4)])
-def test_a_sampled_group_costs_at_least_the_mixture_over_how_many_are_taken(q: float, z: float, size: int) -> None:
-    # Worst case of a sum: all records push the same way. Then the output is a binomial mixture of Gaussians.
-    curve = event_curve(dp.GroupPrivacy(size, dp.PoissonSampled(q, dp.Gaussian(z))), ADD_OR_REMOVE).nats()
-    x = np.linspace(-30 * z, size + 30 * z, 400_001)
-    without = np.exp(-(x**2) / (2 * z * z)) / (z * np.sqrt(2 * np.pi))
-    ratio = sum(
-        comb(size, taken) * q**taken * (1 - q) ** (size - taken) * np.exp((2 * taken * x - taken**2) / (2 * z * z))
-        for taken in range(size + 1)
-    )
-    for order in (2, 5, 16):
-        bound = curve[np.searchsorted(GRID, order)]
-        for density in (without * ratio**order, without * ratio ** (1 - order)):
-            assert np.log(np.trapezoid(density, x)) / (order - 1) <= bound
 
 
 def test_probabilities_that_were_rounded_are_divided_by_their_sum_before_they_are_multiplied() -> None:

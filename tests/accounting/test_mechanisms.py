@@ -1,13 +1,12 @@
-"""The basic mechanisms against sums and integrals of their distributions at 60 digits, and against dp_accounting."""
+"""The basic mechanisms against sums and integrals of their distributions at 60 digits."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from itertools import product
 
 import mpmath
 import numpy as np
 import pytest
-from dp_accounting.rdp import rdp_privacy_accountant as dp_accounting
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -22,17 +21,12 @@ from app.accounting.formulas.mechanisms import (
 )
 from tests.soak import thinned
 
+DIGITS = 60
 GRID = finite_orders(1)
 ORDERS = np.array([1.0625, 1.5, 2.0, 11.75, 60.5, 1024.0])
 TOLERANCE = 1e-13
 NOISES = (1e-3, 0.05, 0.9, 7.0, 1e3, 1e6)
 EPSILONS = (1e-9, 1e-6, 1e-3, 0.1, 1.0, 10.0, 1e3, 1e5)
-
-
-@pytest.fixture(autouse=True)
-def _sixty_digits() -> Iterator[None]:
-    with mpmath.workdps(60), np.errstate(all="raise", under="ignore"):
-        yield
 
 
 def divergence(p: Sequence[mpmath.mpf], q: Sequence[mpmath.mpf], order: float) -> mpmath.mpf:
@@ -144,26 +138,9 @@ def test_a_step_is_in_as_many_nodes_of_the_tree_as_its_number_has_digits(steps: 
     assert tree_aggregation_rdp(1.0, [1, steps], ORDERS) == pytest.approx(deepest * gaussian_rdp(1.0, ORDERS))
 
 
-def test_nothing_is_above_dp_accounting() -> None:
-    some = GRID[::40]
-    for z in (0.01, 0.5, 1.0, 20.0):
-        theirs = np.array([dp_accounting._laplace_rdp(1 / z, order) for order in some])
-        assert np.all(laplace_rdp(z, some) <= theirs * (1 + 1e-12))
-    relations = dp_accounting.NeighborRel
-    for p, k in product((0.01, 0.5, 0.99), (2, 7, 1000)):
-        for special, relation in ((False, relations.REPLACE_ONE), (True, relations.REPLACE_SPECIAL)):
-            theirs = dp_accounting._compute_randomized_response_rdp(p, k, list(some), relation)
-            rounding = 2e-15 / (some - 1)  # theirs is the logarithm of a sum near 1
-            assert np.all(randomized_response_rdp(p, k, some, special=special) <= theirs * (1 + 1e-12) + rounding)
-    for counts in ([1], [7, 8], [1000, 3]):
-        theirs = np.asarray(dp_accounting._compute_rdp_single_epoch_tree_aggregation(1.3, counts, list(GRID)))
-        assert tree_aggregation_rdp(1.3, counts, GRID) == pytest.approx(theirs, rel=1e-14)
-
-
 LOGARITHM = st.floats(-9, 5)
 
 
-@settings(deadline=None, max_examples=200)
 @given(exponent=LOGARITHM, step=st.floats(1e-6, 1))
 def test_more_epsilon_never_costs_less(exponent: float, step: float) -> None:
     less, more = 10**exponent, 10**exponent * (1 + step)
@@ -172,7 +149,6 @@ def test_more_epsilon_never_costs_less(exponent: float, step: float) -> None:
     assert np.all(laplace_rdp(1 / less, GRID) <= laplace_rdp(1 / more, GRID) * (1 + TOLERANCE))
 
 
-@settings(deadline=None, max_examples=200)
 @given(exponent=LOGARITHM)
 def test_the_divergence_grows_with_the_order(exponent: float) -> None:
     size = 10**exponent

