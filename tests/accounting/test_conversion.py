@@ -83,17 +83,6 @@ def test_a_threshold_is_never_above_the_exact_one_and_just_below_it(epsilon: flo
             assert units <= exact <= units + lost
 
 
-@given(epsilon=LIMITS, delta=DELTAS, index=st.integers(0, len(GRID) - 1))
-def test_filled_threshold_proves_the_limit_and_more_does_not(epsilon: float, delta: float, index: int) -> None:
-    order = float(GRID[index])
-    units = int(threshold_units(GRID, epsilon, delta)[index])
-    with mpmath.workdps(50):
-        price = epsilon - exact_threshold(order, epsilon, delta)
-        if units >= 0:
-            assert units * mpmath.mpf(UNIT) + price <= epsilon
-        assert (units + allowance(order, epsilon, delta) + 1) * mpmath.mpf(UNIT) + price > epsilon
-
-
 def test_thresholds_take_a_delta_for_every_order() -> None:
     some = np.array([2.0, 8.0, 32.0])
     deltas = np.array([1e-6, 0.0, 1e-5])

@@ -6,47 +6,12 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from app.accounting.curves import EXHAUSTED, UNIT, RdpCurve
-from app.accounting.events import DpEvent, Gaussian, NeighboringRelation, PoissonSampled
-from app.accounting.rdp import event_curve
-
-RELATION = NeighboringRelation.ADD_OR_REMOVE_ONE
-EVENTS: list[DpEvent] = [
-    Gaussian(1.1),
-    PoissonSampled(256 / 60000, Gaussian(1.1)),
-    PoissonSampled(0.3, Gaussian(0.7)),
-    Gaussian(1e-3),
-]
-
-Charges = list[tuple[DpEvent, int]]
 
 UNITS = st.one_of(st.integers(0, EXHAUSTED), st.integers(0, 1000), st.integers(EXHAUSTED - 3, EXHAUSTED))
-CHARGES = st.lists(st.tuples(st.sampled_from(EVENTS), st.integers(1, 10**9)), min_size=1, max_size=8)
 
 
 def curve(*units: int) -> RdpCurve:
     return RdpCurve(np.array(units, dtype=np.int64))
-
-
-def total(charges: Charges) -> RdpCurve:
-    spent = RdpCurve.zero(event_curve(EVENTS[0], RELATION).values.size)
-    for event, count in charges:
-        spent += event_curve(event, RELATION).times(count)
-    return spent
-
-
-@given(charges=CHARGES, data=st.data())
-def test_any_order_of_charges_gives_the_same_bytes(charges: Charges, data: st.DataObject) -> None:
-    shuffled = data.draw(st.permutations(charges))
-    assert total(shuffled).to_bytes() == total(charges).to_bytes()
-
-
-@given(charges=CHARGES, data=st.data())
-def test_any_splitting_of_counts_gives_the_same_bytes(charges: Charges, data: st.DataObject) -> None:
-    split = []
-    for event, count in charges:
-        first = data.draw(st.integers(0, count))
-        split += [(event, first), (event, count - first)]
-    assert total(split).to_bytes() == total(charges).to_bytes()
 
 
 @given(a=UNITS, b=UNITS)

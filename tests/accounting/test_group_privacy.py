@@ -83,13 +83,6 @@ def test_a_group_is_sampled_if_one_of_its_records_is(q: float, size: int) -> Non
     assert found.sampling_probability == pytest.approx(1 - none, abs=1e-15)
 
 
-def test_probabilities_that_were_rounded_are_divided_by_their_sum_before_they_are_multiplied() -> None:
-    found = for_group(dp.MixtureOfGaussians(2, (0, 1), (0.5, 0.5 + 9e-10)), 3)
-    assert isinstance(found, dp.MixtureOfGaussians)
-    assert found.sampling_probs == pytest.approx((1 / 8, 3 / 8, 3 / 8, 1 / 8), rel=1e-8)
-    assert sum(found.sampling_probs) == pytest.approx(1, rel=1e-15)
-
-
 @pytest.mark.parametrize(
     ("event", "size", "words"),
     [

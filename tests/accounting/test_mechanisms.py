@@ -13,11 +13,9 @@ from numpy.typing import NDArray
 from app.accounting.curves import finite_orders
 from app.accounting.formulas.mechanisms import (
     bounded_range_rdp,
-    gaussian_rdp,
     laplace_rdp,
     pure_dp_rdp,
     randomized_response_rdp,
-    tree_aggregation_rdp,
 )
 from tests.soak import thinned
 
@@ -127,17 +125,6 @@ def test_randomized_response_costs_nothing_without_data_and_everything_without_n
     assert np.isinf(randomized_response_rdp(0.0, 5, GRID, special=special)).all()
 
 
-@pytest.mark.parametrize("steps", range(1, 70))
-def test_a_step_is_in_as_many_nodes_of_the_tree_as_its_number_has_digits(steps: int) -> None:
-    nodes = [
-        range(start, start + size)
-        for size in (2**level for level in range(8))
-        for start in range(0, steps - size + 1, size)
-    ]
-    deepest = max(sum(step in node for node in nodes) for step in range(steps))
-    assert tree_aggregation_rdp(1.0, [1, steps], ORDERS) == pytest.approx(deepest * gaussian_rdp(1.0, ORDERS))
-
-
 LOGARITHM = st.floats(-9, 5)
 
 
@@ -147,20 +134,6 @@ def test_more_epsilon_never_costs_less(exponent: float, step: float) -> None:
     for rdp in (pure_dp_rdp, bounded_range_rdp):
         assert np.all(rdp(less, GRID) <= rdp(more, GRID) * (1 + TOLERANCE))
     assert np.all(laplace_rdp(1 / less, GRID) <= laplace_rdp(1 / more, GRID) * (1 + TOLERANCE))
-
-
-@given(exponent=LOGARITHM)
-def test_the_divergence_grows_with_the_order(exponent: float) -> None:
-    size = 10**exponent
-    for rdp in (
-        pure_dp_rdp(size, GRID),
-        bounded_range_rdp(size, GRID),
-        laplace_rdp(1 / size, GRID),
-        randomized_response_rdp(1 / (1 + size), 4, GRID, special=False),
-        randomized_response_rdp(1 / (1 + size), 4, GRID, special=True),
-    ):
-        assert np.all(np.isfinite(rdp) & (rdp > 0))
-        assert np.all(np.diff(rdp) >= -TOLERANCE * rdp[1:])
 
 
 def test_an_epsilon_of_zero_costs_nothing() -> None:

@@ -1,5 +1,6 @@
 """Random sequences of charges, holds, ends, reports and limits on trees of accounts, against the one model."""
 
+from collections.abc import Callable, Sequence
 from functools import cache
 
 import numpy as np
@@ -14,7 +15,7 @@ from app.ledger.accounts import UNLIMITED, Account, zero_curve
 from app.ledger.admission import Admission, Refusal, admit, governing_of, hold, record, repetitions_left
 from app.ledger.filters import FilterWeights, Limit
 from app.ledger.limit_changes import with_limit
-from app.ledger.step_events import MAX_COUNT, StepEvent
+from app.ledger.step_events import MAX_COUNT, PricedStep, StepEvent
 from app.ledger.tuning import Tuning, weights_under
 
 from .ledger_model import Entry, LedgerModel, most_that
@@ -35,6 +36,9 @@ units = st.sampled_from([0, 1, 7, 2**41, 2**44, EXHAUSTED // 3, EXHAUSTED])
 counts = st.integers(1, 4) | st.integers(1, 120)
 some_events = st.lists(st.sampled_from(EVENTS), min_size=1, max_size=2, unique=True)
 _weights = cache(weights_under)
+Outcome = Admission | Refusal | tuple[Account, ...]
+ASK: dict[str, Callable[[Sequence[Account], Sequence[PricedStep]], Outcome]]
+ASK = {"charge": admit, "hold": hold, "report": record}
 
 
 def limited_to(account: Account, limit: Limit) -> Account:
@@ -117,7 +121,7 @@ def _ask(model: LedgerModel, kind: str, entries: list[Entry]) -> None:
         cut = [(*each[:2], min(each[2], number - passed)) for each, passed in zip(entries, before, strict=True)]
         return [each for each in cut if each[2] > 0]
 
-    outcome = {"charge": admit, "hold": hold, "report": record}[kind](path, steps)
+    outcome = ASK[kind](path, steps)
     if isinstance(outcome, Refusal):
         assert not fits(*entries)
         fitting = outcome.max_count_that_fits

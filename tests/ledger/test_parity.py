@@ -83,7 +83,7 @@ def counted(setting: Setting, account: Account) -> int:
     return count
 
 
-def declared(setting: Setting, places: NDArray[np.int64] | slice = slice(None)) -> int:
+def declared(setting: Setting, places: NDArray[np.intp] | slice = slice(None)) -> int:
     """How many repetitions fit at some orders if they are fixed in advance, proven in the same way."""
     rule, curve = Rule(setting.epsilon, setting.delta), setting.curve
     bounds = declared_bounds(setting.epsilon, setting.delta, GRID_VERSION)[places]

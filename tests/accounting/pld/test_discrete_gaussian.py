@@ -89,12 +89,6 @@ def test_tails_are_sums_between_the_jumps(sigma: float, shift: int) -> None:
             assert tail[place] >= LEAST
 
 
-def test_a_loss_of_nothing_is_exactly_between_the_centres() -> None:
-    tails = DiscreteGaussianPair(3.0, 2).tails(np.array([0.0]))  # the integer 1 has this loss
-    assert tails.p_below[0] == pytest.approx(float(at_least(3.0, 1)), rel=TAIL_ERROR)
-    assert tails.q_above[0] == pytest.approx(float(at_least(3.0, 2)), rel=TAIL_ERROR)
-
-
 def exact_profile(pair: Pair, epsilon: float) -> mpmath.mpf:
     """The hockey-stick divergence, summed over the integers."""
     q, inner = (pair.sampling_probability, pair.pair) if isinstance(pair, SampledPair) else (1.0, pair)
