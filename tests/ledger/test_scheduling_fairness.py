@@ -22,15 +22,12 @@ from .blocks import (
     Units,
     block,
     curve_of,
-    fits,
     line_of,
     names,
     open_books,
     part_down,
     plus,
-    room,
     run_pass,
-    total_of,
     units_of,
     unlocked,
     waiting,
@@ -138,20 +135,6 @@ def test_asking_for_more_does_not_get_a_plan_granted_earlier(world: Arrivals, da
     never = len(world.plans)
     with_more = Arrivals(world.limits, world.number, asked).granted().get(plan.id, never)
     assert world.granted().get(plan.id, never) <= with_more
-
-
-@few(25)
-@given(arrivals())
-def test_waiting_plan_does_not_fit_into_the_unlocked_part(world: Arrivals) -> None:
-    """Theorem 4, Pareto efficiency: only another plan's budget would get one granted."""
-    for plan in world.plans:
-        world.arrive(plan)
-        left = {
-            name: room(limit, total_of(world.books.accounts, name), world.books.withholdings[name].unlocked)
-            for name, limit in world.limits.items()
-        }
-        for each in world.waiting:
-            assert not all(fits(left[name], units_of(each.cost)) for name in each.path[:-1])
 
 
 def test_example_of_the_paper_is_granted_in_its_order() -> None:
