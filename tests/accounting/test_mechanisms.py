@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from itertools import product
+from math import expm1, log
 
 import mpmath
 import numpy as np
@@ -10,13 +11,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+import epsilon_ledger as sdk
 from app.accounting.curves import finite_orders
+from app.accounting.events import NeighboringRelation, TreeAggregation, event_from_dict
 from app.accounting.formulas.mechanisms import (
+    bound_of_tail,
     bounded_range_rdp,
+    epsilon_of_laplace,
+    gaussian_rdp,
     laplace_rdp,
     pure_dp_rdp,
     randomized_response_rdp,
+    scale_of_tail,
 )
+from app.accounting.rdp import curve_over
 from tests.soak import thinned
 
 DIGITS = 60
@@ -139,3 +147,59 @@ def test_more_epsilon_never_costs_less(exponent: float, step: float) -> None:
 def test_an_epsilon_of_zero_costs_nothing() -> None:
     assert not pure_dp_rdp(0.0, GRID).any()
     assert not bounded_range_rdp(0.0, GRID).any()
+
+
+SIZES = st.floats(-12, 12).map(lambda exponent: 10**exponent)
+
+
+def test_a_softmax_release_costs_twice_what_its_guide_says() -> None:
+    # Two vectors of probabilities differ by up to 2 in L1, not by 1: 460,517 and not 230,259.
+    scale = scale_of_tail(1e-5, 0.9)
+    assert scale == pytest.approx(1e-5 / log(10), rel=1e-15)
+    assert epsilon_of_laplace(scale, 2.0) == pytest.approx(460_517.0186, rel=1e-9)
+    assert epsilon_of_laplace(scale, 1.0) == pytest.approx(230_258.5093, rel=1e-9)
+
+
+@given(bound=SIZES, probability=st.floats(1e-9, 1 - 1e-9))
+def test_scale_and_bound_are_each_others_inverse(bound: float, probability: float) -> None:
+    scale = scale_of_tail(bound, probability)
+    assert bound_of_tail(scale, probability) == pytest.approx(bound, rel=1e-14)
+    assert -expm1(-bound / scale) == pytest.approx(probability, rel=1e-13)
+
+
+SPECIALLY = NeighboringRelation.REPLACE_SPECIAL
+COUNTS = [*range(1, 70), 127, 128, 129, 255, 256, 1000, 1024]
+
+
+def most_nodes(steps: int, released: int) -> int:
+    """Get in how many nodes a record of one of the steps is, of a tree whose nodes end at the latest at `released`."""
+    sizes = [1 << level for level in range(released.bit_length())]
+    return max(sum((step // size + 1) * size <= released for size in sizes) for step in range(steps))
+
+
+def nodes_charged(event: TreeAggregation) -> list[float]:
+    return list(curve_over(event, ORDERS, SPECIALLY).nats() / gaussian_rdp(event.noise_multiplier, ORDERS))
+
+
+@pytest.mark.parametrize("steps", COUNTS)
+def test_a_tree_costs_the_nodes_that_hold_a_record(steps: int) -> None:
+    assert nodes_charged(TreeAggregation(6.0, (steps,))) == pytest.approx(
+        [most_nodes(steps, steps)] * ORDERS.size, rel=3e-9
+    )
+
+
+@pytest.mark.parametrize("steps", COUNTS)
+def test_a_completed_tree_costs_those_that_its_virtual_steps_release_as_well(steps: int) -> None:
+    event = event_from_dict(sdk.tree_aggregation(6.0, [steps], completed=True))
+    assert isinstance(event, TreeAggregation)
+    released = event.step_counts[0]
+    assert released >= steps > released // 2
+    assert released & (released - 1) == 0
+    assert nodes_charged(event) == pytest.approx([most_nodes(steps, released)] * ORDERS.size, rel=3e-9)
+
+
+def test_tree_of_seven_steps_has_three_nodes_and_completed_four() -> None:
+    assert most_nodes(7, 7) == 3
+    assert most_nodes(7, 8) == 4
+    assert sdk.tree_aggregation(6.0, [7, 8, 1])["step_counts"] == [7, 8, 1]
+    assert sdk.tree_aggregation(6.0, [7, 8, 1], completed=True)["step_counts"] == [8, 8, 1]
