@@ -20,34 +20,8 @@ from app.accounting.events import DpEvent, NeighboringRelation
 from app.accounting.events.base import TYPE_BY_NAME
 from app.accounting.rdp import curve_over
 
-from .small_mechanisms import (
-    ABSENT,
-    BINS,
-    FEW,
-    SPECIAL,
-    Data,
-    Entry,
-    Mechanism,
-    Output,
-    aligned,
-    best_of,
-    fixed_batch,
-    gaussian,
-    geometric_integers,
-    grouped,
-    hockey_stick,
-    integers,
-    joint,
-    laplace,
-    mixture,
-    number,
-    poisson,
-    renyi,
-    together,
-    truncated_geometric,
-    truncated_poisson,
-    with_replacement,
-)
+from . import small_mechanisms as small
+from .small_mechanisms import Data, Entry, Mechanism, Output
 
 ADDED, REPLACED, SPECIALLY = NeighboringRelation
 SHARP = {"nothing", "poisson_sampled", "poisson_sampled, rarely", "self_composed"}
@@ -65,8 +39,8 @@ Reading = Callable[[DpEvent, NeighboringRelation], Mechanism | None]
 
 def noisy_sum(event: DpEvent, relation: NeighboringRelation) -> Mechanism:
     del relation
-    noise = {dp.Gaussian: gaussian, dp.Laplace: laplace, dp.DiscreteGaussian: integers}[type(event)]
-    return lambda data: {(): noise(sum(map(number, data)), dp.noise_multiplier(event))}
+    noise = {dp.Gaussian: small.gaussian, dp.Laplace: small.laplace, dp.DiscreteGaussian: small.integers}[type(event)]
+    return lambda data: {(): noise(sum(map(small.number, data)), dp.noise_multiplier(event))}
 
 
 def noisy_integers(event: DpEvent, relation: NeighboringRelation) -> Mechanism:
@@ -74,7 +48,7 @@ def noisy_integers(event: DpEvent, relation: NeighboringRelation) -> Mechanism:
     del relation
     assert isinstance(event, dp.DiscreteLaplace)
     moved, parameter = event.sensitivity, event.noise_parameter
-    return lambda data: {(): geometric_integers(moved * sum(int(number(each)) for each in data), parameter)}
+    return lambda data: {(): small.geometric_integers(moved * sum(int(small.number(each)) for each in data), parameter)}
 
 
 def drawn_sum(event: DpEvent, relation: NeighboringRelation) -> Mechanism:
@@ -86,10 +60,10 @@ def drawn_sum(event: DpEvent, relation: NeighboringRelation) -> Mechanism:
     def run(data: Data) -> Output:
         parts: list[tuple[float, Output]] = []
         for drawn in product(draws, repeat=len(data)):
-            total = sum(size * number(entry) for (size, _), entry in zip(drawn, data, strict=True))
+            total = sum(size * small.number(entry) for (size, _), entry in zip(drawn, data, strict=True))
             share = float(np.prod([share for _, share in drawn]))
-            parts.append((share, {(): gaussian(total, event.standard_deviation)}))
-        return mixture(parts)
+            parts.append((share, {(): small.gaussian(total, event.standard_deviation)}))
+        return small.mixture(parts)
 
     return run
 
@@ -100,7 +74,7 @@ def microbatch(event: DpEvent, relation: NeighboringRelation) -> Mechanism:
     def run(data: Data) -> Output:
         batch = [entry for entry in data if not isinstance(entry, str)]
         mean = float(np.clip(5 * np.mean(batch), -1, 1)) if batch else 0.0
-        return {(): gaussian(mean, dp.noise_multiplier(event))}
+        return {(): small.gaussian(mean, dp.noise_multiplier(event))}
 
     return run
 
@@ -108,13 +82,15 @@ def microbatch(event: DpEvent, relation: NeighboringRelation) -> Mechanism:
 def sum_and_count(event: DpEvent, relation: NeighboringRelation) -> Mechanism:
     del relation
     assert isinstance(event, dp.AdaptiveClipping)
-    together = event.noise_multiplier
-    gradients = event.gradient_noise_multiplier or together * 2**0.5  # type: ignore[operator]
-    count = event.count_noise_stddev or together * 2**0.5 / 2  # type: ignore[operator]
+    small.together = event.noise_multiplier
+    gradients = event.gradient_noise_multiplier or small.together * 2**0.5  # type: ignore[operator]
+    count = event.count_noise_stddev or small.together * 2**0.5 / 2  # type: ignore[operator]
 
     def run(data: Data) -> Output:
-        total, within = sum(map(number, data)), sum(np.sign(number(entry)) / 2 for entry in data)
-        return joint([{"sum": gaussian(total, gradients, FEW)}, {"count": gaussian(within, count, FEW)}])
+        total, within = sum(map(small.number, data)), sum(np.sign(small.number(entry)) / 2 for entry in data)
+        return small.joint(
+            [{"sum": small.gaussian(total, gradients, small.FEW)}, {"count": small.gaussian(within, count, small.FEW)}]
+        )
 
     return run
 
@@ -127,11 +103,11 @@ def answers(event: DpEvent, relation: NeighboringRelation, *, absent_shows: bool
 
     def answer(entry: Entry) -> Output:
         if isinstance(entry, str):
-            return {"silent": np.ones(1)} if entry == ABSENT and absent_shows else {"answer": even}
+            return {"silent": np.ones(1)} if entry == small.ABSENT and absent_shows else {"answer": even}
         own = np.eye(event.num_buckets)[0 if entry > 0 else 1]
         return {"answer": event.noise_parameter * even + (1 - event.noise_parameter) * own}
 
-    return lambda data: joint(map(answer, data))
+    return lambda data: small.joint(map(answer, data))
 
 
 def locally(reading: Reading) -> Reading:
@@ -141,7 +117,9 @@ def locally(reading: Reading) -> Reading:
         one = reading(event, relation)
         if relation is ADDED or one is None:
             return None
-        return lambda data: joint({"silent": np.ones(1)} if entry == ABSENT else one((entry,)) for entry in data)
+        return lambda data: small.joint(
+            {"silent": np.ones(1)} if entry == small.ABSENT else one((entry,)) for entry in data
+        )
 
     return alone
 
@@ -151,7 +129,7 @@ def choice(event: DpEvent, relation: NeighboringRelation) -> Mechanism:
     assert isinstance(event, dp.Exponential)
 
     def run(data: Data) -> Output:
-        votes = np.array([sum(sign * number(entry) > 0 for entry in data) for sign in (1, -1)])
+        votes = np.array([sum(sign * small.number(entry) > 0 for entry in data) for sign in (1, -1)])
         weights = np.exp(event.epsilon * votes / 2)
         return {"choice": weights / weights.sum()}
 
@@ -164,7 +142,7 @@ def first_choice(event: DpEvent, relation: NeighboringRelation) -> Mechanism:
     moves = 2 if relation is REPLACED else 1
 
     def run(data: Data) -> Output:
-        votes = np.array([1, -1]) * sum(map(number, data)) / moves
+        votes = np.array([1, -1]) * sum(map(small.number, data)) / moves
         accepted = np.exp(event.epsilon * (votes - votes.max()) / 2)
         # A candidate comes first in one half of the cases. The best one is always accepted.
         return {"choice": accepted / 2 + (1 - accepted[::-1]) * accepted / 2}
@@ -172,10 +150,10 @@ def first_choice(event: DpEvent, relation: NeighboringRelation) -> Mechanism:
     return run
 
 
-def concentrated(event: DpEvent, relation: NeighboringRelation, bins: int = BINS) -> Mechanism:
+def concentrated(event: DpEvent, relation: NeighboringRelation, bins: int = small.BINS) -> Mechanism:
     assert isinstance(event, dp.Zcdp)
     scale = (2.0 if relation is REPLACED else 1.0) / (2 * event.rho) ** 0.5
-    return lambda data: {(): gaussian(sum(map(number, data)), scale, bins)}
+    return lambda data: {(): small.gaussian(sum(map(small.number, data)), scale, bins)}
 
 
 def stated(event: DpEvent, relation: NeighboringRelation) -> Mechanism:
@@ -183,10 +161,10 @@ def stated(event: DpEvent, relation: NeighboringRelation) -> Mechanism:
     assert isinstance(event, dp.EpsilonDelta)
 
     def run(data: Data) -> Output:
-        count = sum(number(entry) > 0 for entry in data)
-        noisy: Output = {"noisy": truncated_geometric(count, len(data), event.epsilon)}
+        count = sum(small.number(entry) > 0 for entry in data)
+        noisy: Output = {"noisy": small.truncated_geometric(count, len(data), event.epsilon)}
         clear: Output = {"clear": np.eye(len(data) + 1)[count]}
-        return mixture([(1 - event.delta, noisy), (event.delta, clear)])
+        return small.mixture([(1 - event.delta, noisy), (event.delta, clear)])
 
     return run
 
@@ -202,11 +180,11 @@ def tree(event: DpEvent, relation: NeighboringRelation, *, absent_shows: bool) -
     assert event.step_counts == (4,)
 
     def run(data: Data) -> Output:
-        taken = tuple(entry != ABSENT for entry in data) if absent_shows else ()
-        steps = [entry for entry in data if entry != ABSENT] if absent_shows else data
-        sums = [sum(map(number, steps[low:high])) for low, high in ((0, 1), (1, 2), (0, 2), (0, 4))]
-        nodes: list[Output] = [{"node": gaussian(each, event.noise_multiplier, bins=4)} for each in sums]
-        return joint([{taken: np.ones(1)}, *nodes])
+        taken = tuple(entry != small.ABSENT for entry in data) if absent_shows else ()
+        steps = [entry for entry in data if entry != small.ABSENT] if absent_shows else data
+        sums = [sum(map(small.number, steps[low:high])) for low, high in ((0, 1), (1, 2), (0, 2), (0, 4))]
+        nodes: list[Output] = [{"node": small.gaussian(each, event.noise_multiplier, bins=4)} for each in sums]
+        return small.joint([{taken: np.ones(1)}, *nodes])
 
     return run
 
@@ -249,7 +227,7 @@ LEAVES = (
     ),
     Leaf("exponential", dp.Exponential(1.0), (locally(choice), choice)),
     Leaf("permute_and_flip", dp.PermuteAndFlip(1.0), (locally(first_choice), first_choice)),
-    Leaf("zcdp", dp.Zcdp(0.1), (locally(partial(concentrated, bins=FEW)), concentrated)),
+    Leaf("zcdp", dp.Zcdp(0.1), (locally(partial(concentrated, bins=small.FEW)), concentrated)),
     Leaf("epsilon_delta", dp.EpsilonDelta(1.0), (locally(stated), stated)),
     Leaf("epsilon_delta, delta", dp.EpsilonDelta(1.0, 0.01), (locally(stated), stated)),
     Leaf(
@@ -303,13 +281,13 @@ def poissons(reached: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def scheduled(reading: Callable[[DpEvent], Mechanism], event: DpEvent) -> Mechanism:
-    return together(
+    return small.together(
         [reading(dp.with_noise_multiplier(event, dp.noise_multiplier(event) / (1 + t / 2))) for t in range(2)]
     )
 
 
 def scheduled_samples(reading: Callable[[DpEvent], Mechanism], event: DpEvent) -> Mechanism:
-    return scheduled(lambda step: poisson(Q, reading(step)), event)
+    return scheduled(lambda step: small.poisson(Q, reading(step)), event)
 
 
 def sampled(event: DpEvent) -> DpEvent:
@@ -326,102 +304,108 @@ def search(event: DpEvent) -> DpEvent:
 
 WRAPPERS = (
     of_each("nothing", lambda e: e, lambda m: m),
-    of_each("poisson_sampled", sampled, lambda m: poisson(Q, m)),
-    of_each("poisson_sampled, rarely", lambda e: dp.PoissonSampled(0.01, e), lambda m: poisson(0.01, m)),
+    of_each("poisson_sampled", sampled, lambda m: small.poisson(Q, m)),
+    of_each("poisson_sampled, rarely", lambda e: dp.PoissonSampled(0.01, e), lambda m: small.poisson(0.01, m)),
     of_each("poisson_sampled, always", lambda e: dp.PoissonSampled(1, e), lambda m: m),
-    of_each("sampled_without_replacement", lambda e: fixed(3, 2, e), lambda m: fixed_batch(2, m), *TWO),
+    of_each("sampled_without_replacement", lambda e: fixed(3, 2, e), lambda m: small.fixed_batch(2, m), *TWO),
     of_each("sampled_without_replacement, all", lambda e: fixed(2, 2, e), lambda m: m, (1.0,), (-1.0,)),
-    of_each("truncated", lambda e: cut(3, Q, 1, e), lambda m: truncated_poisson(Q, 1, m), *TWO_OR_THREE),
-    of_each("truncated, seldom cut", lambda e: cut(3, Q, 2, e), lambda m: truncated_poisson(Q, 2, m), *FEWER),
+    of_each("truncated", lambda e: cut(3, Q, 1, e), lambda m: small.truncated_poisson(Q, 1, m), *TWO_OR_THREE),
+    of_each("truncated, seldom cut", lambda e: cut(3, Q, 2, e), lambda m: small.truncated_poisson(Q, 2, m), *FEWER),
     of_each(
-        *("truncated, cut with one record more", lambda e: cut(3, Q, 3, e), lambda m: truncated_poisson(Q, 3, m)),
+        *("truncated, cut with one record more", lambda e: cut(3, Q, 3, e), lambda m: small.truncated_poisson(Q, 3, m)),
         *FEWER[1:],
     ),
-    of_each("sampled_with_replacement", lambda e: repeated(3, 2, e), lambda m: with_replacement(2, m), *TWO),
+    of_each("sampled_with_replacement", lambda e: repeated(3, 2, e), lambda m: small.with_replacement(2, m), *TWO),
     of_each(
         *("poisson_sampled of truncated", lambda e: sampled(cut(3, Q, 1, e))),
-        lambda m: poisson(Q, truncated_poisson(Q, 1, m)),
+        lambda m: small.poisson(Q, small.truncated_poisson(Q, 1, m)),
     ),
-    of_each("composed", lambda e: dp.Composed((e, SECOND)), lambda m: together([m, SUM])),
-    of_each("self_composed", lambda e: dp.SelfComposed(e, 2), lambda m: together([m, m])),
-    of_each("group_privacy", grouped_event, lambda m: grouped(2, m)),
-    of_each("repeat_and_select, geometric", search, lambda m: best_of(m, geometric)),
-    of_each("repeat_and_select, Poisson", lambda e: dp.RepeatAndSelect(e, RUNS, None), lambda m: best_of(m, poissons)),
+    of_each("composed", lambda e: dp.Composed((e, SECOND)), lambda m: small.together([m, SUM])),
+    of_each("self_composed", lambda e: dp.SelfComposed(e, 2), lambda m: small.together([m, m])),
+    of_each("group_privacy", grouped_event, lambda m: small.grouped(2, m)),
+    of_each("repeat_and_select, geometric", search, lambda m: small.best_of(m, geometric)),
+    of_each(
+        "repeat_and_select, Poisson", lambda e: dp.RepeatAndSelect(e, RUNS, None), lambda m: small.best_of(m, poissons)
+    ),
     Wrapper("decay", lambda e: dp.Decay("time", 0.5, 2, e), scheduled),
     Wrapper("decay of poisson_sampled", lambda e: dp.Decay("time", 0.5, 2, sampled(e)), scheduled_samples),
     of_each(
         *("poisson_sampled of composed", lambda e: sampled(dp.Composed((e, SECOND)))),
-        lambda m: poisson(Q, together([m, SUM])),
+        lambda m: small.poisson(Q, small.together([m, SUM])),
     ),
     of_each(
         *("poisson_sampled of self_composed", lambda e: sampled(dp.SelfComposed(e, 2))),
-        lambda m: poisson(Q, together([m, m])),
+        lambda m: small.poisson(Q, small.together([m, m])),
     ),
     of_each(
-        "poisson_sampled of group_privacy", lambda e: sampled(grouped_event(e)), lambda m: poisson(Q, grouped(2, m))
+        "poisson_sampled of group_privacy",
+        lambda e: sampled(grouped_event(e)),
+        lambda m: small.poisson(Q, small.grouped(2, m)),
     ),
     of_each(
         *("poisson_sampled of repeat_and_select", lambda e: sampled(search(e))),
-        lambda m: poisson(Q, best_of(m, geometric)),
+        lambda m: small.poisson(Q, small.best_of(m, geometric)),
     ),
     Wrapper(
         *("poisson_sampled of decay", lambda e: sampled(dp.Decay("time", 0.5, 2, e))),
-        lambda reading, event: poisson(Q, scheduled(reading, event)),
+        lambda reading, event: small.poisson(Q, scheduled(reading, event)),
     ),
     of_each(
         *("poisson_sampled of poisson_sampled", lambda e: sampled(dp.PoissonSampled(0.5, e))),
-        lambda m: poisson(Q, poisson(0.5, m)),
+        lambda m: small.poisson(Q, small.poisson(0.5, m)),
     ),
     of_each(
-        "group_privacy of poisson_sampled", lambda e: grouped_event(sampled(e)), lambda m: grouped(2, poisson(Q, m))
+        "group_privacy of poisson_sampled",
+        lambda e: grouped_event(sampled(e)),
+        lambda m: small.grouped(2, small.poisson(Q, m)),
     ),
     of_each(
         *("group_privacy of composed samples", lambda e: grouped_event(dp.Composed((sampled(e), SECOND)))),
-        lambda m: grouped(2, together([poisson(Q, m), SUM])),
+        lambda m: small.grouped(2, small.together([small.poisson(Q, m), SUM])),
         (),
     ),
     of_each(
         *("self_composed of poisson_sampled", lambda e: dp.SelfComposed(sampled(e), 2)),
-        lambda m: together([poisson(Q, m), poisson(Q, m)]),
+        lambda m: small.together([small.poisson(Q, m), small.poisson(Q, m)]),
         (0.5,),
     ),
     of_each(
         "repeat_and_select of poisson_sampled",
         lambda e: search(sampled(e)),
-        lambda m: best_of(poisson(Q, m), geometric),
+        lambda m: small.best_of(small.poisson(Q, m), geometric),
     ),
     of_each(
         *("sampled_without_replacement of group_privacy", lambda e: fixed(3, 2, grouped_event(e))),
-        lambda m: fixed_batch(2, grouped(2, m)),
+        lambda m: small.fixed_batch(2, small.grouped(2, m)),
         *TWO,
     ),
     of_each(
         *("truncated of group_privacy", lambda e: cut(3, Q, 1, grouped_event(e))),
-        lambda m: truncated_poisson(Q, 1, grouped(2, m)),
+        lambda m: small.truncated_poisson(Q, 1, small.grouped(2, m)),
         *FEWER,
     ),
     of_each(
         *("sampled_with_replacement of group_privacy", lambda e: repeated(3, 2, grouped_event(e))),
-        lambda m: with_replacement(2, grouped(2, m)),
+        lambda m: small.with_replacement(2, small.grouped(2, m)),
         *TWO,
     ),
     of_each(
         *("repeat_and_select of truncated", lambda e: search(cut(3, Q, 1, e))),
-        lambda m: best_of(truncated_poisson(Q, 1, m), geometric),
+        lambda m: small.best_of(small.truncated_poisson(Q, 1, m), geometric),
         *FEWER[::2],
         FEWER[3],
     ),
     of_each(
         *("composed of sampled_without_replacement", lambda e: dp.Composed((fixed(3, 1, e), e))),
-        lambda m: together([fixed_batch(1, m), m]),
+        lambda m: small.together([small.fixed_batch(1, m), m]),
         (1.0, -1.0),
     ),
 )
 
 NEIGHBOURS: dict[NeighboringRelation, tuple[tuple[Entry, Entry], ...]] = {
-    ADDED: ((1.0, ABSENT), (-1.0, ABSENT)),
+    ADDED: ((1.0, small.ABSENT), (-1.0, small.ABSENT)),
     REPLACED: ((1.0, -1.0),),
-    SPECIALLY: ((1.0, SPECIAL), (-1.0, SPECIAL)),
+    SPECIALLY: ((1.0, small.SPECIAL), (-1.0, small.SPECIAL)),
 }
 
 
@@ -453,9 +437,9 @@ def share_of_price(curve: RdpCurve, p: NDArray[np.float64], q: NDArray[np.float6
     nats = curve.nats()
     finite = np.isfinite(nats)
     if not curve.delta:
-        return float((renyi(p, q, ORDERS[finite]) / nats[finite]).max())
+        return float((small.renyi(p, q, ORDERS[finite]) / nats[finite]).max())
     epsilons = np.linspace(0, nats[-1] if finite[-1] else 4, 7)
-    return max(hockey_stick(p, q, epsilon) / delta_of(curve, epsilon) for epsilon in epsilons)
+    return max(small.hockey_stick(p, q, epsilon) / delta_of(curve, epsilon) for epsilon in epsilons)
 
 
 def delta_of(curve: RdpCurve, epsilon: float) -> float:
@@ -472,7 +456,7 @@ def test_a_cell_is_refused_or_costs_at_least_the_truth(leaf: Leaf, wrapper: Wrap
     for relation in NeighboringRelation:
         curve = price(wrapper, leaf, relation)
         if curve is not None:
-            instances = [aligned(*pair) for pair in pairs(wrapper, leaf, relation, relation)]
+            instances = [small.aligned(*pair) for pair in pairs(wrapper, leaf, relation, relation)]
             shares += [share_of_price(curve, p, q) for p, q in instances]
             assert instances, f"a price under {relation} without an instance"
             assert max(shares) <= 1, relation
@@ -492,7 +476,7 @@ def test_price_of_an_event_bounded_on_removal_covers_a_removal(leaf: Leaf) -> No
         curve = price(wrapper, leaf, REPLACED)
         if curve is None or dp.unbounded_on_removal(wrapper.event(leaf.event)) is not None:
             continue
-        instances = [aligned(*pair) for pair in pairs(wrapper, leaf, REPLACED, ADDED)]
+        instances = [small.aligned(*pair) for pair in pairs(wrapper, leaf, REPLACED, ADDED)]
         assert instances, wrapper.name
         assert max(share_of_price(curve, p, q) for p, q in instances) <= 1, wrapper.name
 

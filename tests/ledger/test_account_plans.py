@@ -19,6 +19,7 @@ from app.ledger.filters import Limit, filter_bounds, filter_weights
 from app.ledger.plans import PlanState, is_allowed
 from app.ledger.step_events import StepEvent
 from app.ledger.tuning import planned_weights
+from tests.soak import few
 
 from .conftest import make_account, planning
 from .plan_models import (
@@ -42,6 +43,7 @@ def delta_of_gaussian(mu: float, epsilon: float) -> float:
     return (erfc((epsilon / mu - mu / 2) / sqrt(2)) - exp(epsilon) * erfc((epsilon / mu + mu / 2) / sqrt(2))) / 2
 
 
+@few(20)
 @given(planned_accounts, charges)
 def test_epsilon_is_within_the_limit_for_what_was_admitted_and_only_grows(account: Account, asked: Taken) -> None:
     assert account.epsilon() == share_used(account) == 0.0
@@ -92,6 +94,7 @@ def test_an_uncovered_charge_ends_a_plan_that_was_begun(account: Account, count:
     assert record([after], [priced(after, account.planned[0].event)]).accounts[0].planned_repetitions((), None) == -1
 
 
+@few(25)
 @given(planned_accounts, st.lists(st.sampled_from(EVENTS), min_size=1, max_size=4), st.booleans())
 def test_the_first_charge_keeps_the_plan_or_tunes_the_orders_for_it(
     account: Account,

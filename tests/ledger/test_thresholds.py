@@ -14,6 +14,7 @@ from app.ledger.alerts import DEFAULT_THRESHOLDS, LARGEST_SHARE, Forecast, check
 from app.ledger.errors import InvalidInputError
 from app.ledger.filters import Limit
 from app.ledger.step_events import StepEvent
+from tests.soak import few
 
 from .conftest import make_account
 from .plan_models import EVENTS as PLANNED
@@ -41,6 +42,7 @@ taken = st.lists(st.tuples(st.sampled_from([*EVENTS, *PLANNED]), st.integers(1, 
 fractions = st.lists(st.floats(0.01, 3.0), max_size=6, unique=True).map(sorted).map(tuple)
 
 
+@few(15)
 @given(accounts, taken, fractions, st.integers(1, 3))
 def test_threshold_is_crossed_once_and_when_epsilon_reaches_it(
     before: Account, steps: list[tuple[DpEvent, int]], shares: tuple[float, ...], every: int
@@ -61,6 +63,7 @@ def test_threshold_is_crossed_once_and_when_epsilon_reaches_it(
             watch = watermark_of(before, shares)
 
 
+@few(15)
 @given(accounts, taken, taken, fractions, limits)
 def test_watch_proves_of_a_later_state_what_epsilon_says(
     before: Account,
