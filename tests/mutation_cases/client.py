@@ -3,12 +3,12 @@
 from tests.mutation_cases.case import Mutation
 
 SOURCE = "sdk/src/epsilon_ledger"
-SAMPLES = "tests/sdk/ecosystems/test_opacus_samples.py"
-LATE = "tests/sdk/ecosystems/test_opacus_late.py"
-SAMPLING = "tests/sdk/ecosystems/test_opacus_sampling.py"
-SHARED = "tests/sdk/ecosystems/test_opacus_shared_samples.py"
-MACHINE = "tests/sdk/ecosystems/test_opacus_machine.py"
-LIGHTNING = "tests/sdk/ecosystems/test_lightning.py"
+SAMPLES = "tests/frameworks/test_opacus_samples.py"
+LATE = "tests/frameworks/test_opacus_late.py"
+SAMPLING = "tests/frameworks/test_opacus_sampling.py"
+SHARED = "tests/frameworks/test_opacus_shared_samples.py"
+MACHINE = "tests/frameworks/test_opacus_machine.py"
+LIGHTNING = "tests/frameworks/test_lightning.py"
 
 
 CASES = (
@@ -94,7 +94,7 @@ CASES = (
         f"{SOURCE}/_opacus/hook.py",
         "self._last_sample[:2] != (probability, release)",
         "self._last_sample[0] != probability",
-        ("tests/sdk/ecosystems/test_opacus_steps.py",),
+        ("tests/frameworks/test_opacus_steps.py",),
     ),
     Mutation(
         "further steps on a sample are taken for the only one",
@@ -108,14 +108,14 @@ CASES = (
         f"{SOURCE}/_opacus/hook.py",
         "        require_finite(optimizer)\n",
         "",
-        ("tests/sdk/ecosystems/test_opacus_finite.py",),
+        ("tests/frameworks/test_opacus_finite.py",),
     ),
     Mutation(
         "JAX' samples that are cut are charged as Poisson samples",
         f"{SOURCE}/_jax/sampling.py",
         "if base.truncated_batch_size is None:",
         "if True:",
-        ("tests/sdk/ecosystems/test_jax_batches.py",),
+        ("tests/frameworks/test_jax_batches.py",),
     ),
     Mutation(
         "noise moves after its sample was charged",
@@ -208,7 +208,7 @@ CASES = (
         "sdk/src/epsilon_ledger/_opacus/hook.py",
         '                cast("Run", self.run).settle()',
         "                raise",
-        ("tests/sdk/ecosystems/test_opacus_steps.py",),
+        ("tests/frameworks/test_opacus_steps.py",),
     ),
     Mutation(
         "threads share a trial without a lock",

@@ -1,5 +1,6 @@
 """Clients: one whose ledger, network and clock are all in memory, and those of real servers."""
 
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
@@ -9,7 +10,11 @@ import pytest
 from epsilon_ledger import LedgerClient, Run
 from tests.conftest import Ledger, LiveServer, open_ledger
 from tests.sdk.fake_ledger import KEY, RUN_ID, URL, FakeLedger
+from tests.sdk.fake_runs import FakeRun
 from tests.sdk.simulation import Simulation, clock_of_all, new_world
+
+# Read when MLflow is imported: tests tell nobody that they ran.
+os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
 
 
 @dataclass
@@ -52,6 +57,11 @@ def run(client: LedgerClient, ledger: FakeLedger) -> Run:
     made = client.get_run(RUN_ID)
     ledger.requests.clear()
     return made
+
+
+@pytest.fixture
+def fake_run() -> FakeRun:
+    return FakeRun()
 
 
 @pytest.fixture

@@ -1,0 +1,65 @@
+"""Secure mode: its generator makes all noise and samples; the adapter leaves both as they are."""
+
+from unittest.mock import patch
+
+import pytest
+import torch
+from opacus import PrivacyEngine
+from opacus.optimizers import optimizer as opacus_noise
+
+from epsilon_ledger import gaussian, poisson_sampled
+from epsilon_ledger.opacus import UnsupportedTrainingError, attach
+from tests.frameworks.conftest import HOOKS_WARN, make_private
+from tests.sdk.fake_runs import BATCH, FakeRun, N
+
+pytestmark = HOOKS_WARN
+
+ADAPTIVE: dict[str, object] = {
+    "clipping": "adaptive",
+    "target_unclipped_quantile": 0.5,
+    "clipbound_learning_rate": 0.2,
+    "max_clipbound": 10.0,
+    "min_clipbound": 0.1,
+    "unclipped_num_std": 4.0,
+}
+
+
+@pytest.fixture
+def secure(engine: PrivacyEngine) -> PrivacyEngine:
+    """An engine in secure mode, with torch's generator in the place of torchcsprng's, which no current torch has."""
+    engine.secure_mode, engine.secure_rng = True, torch.Generator().manual_seed(5)
+    return engine
+
+
+def test_opacus_needs_torchcsprng_for_it() -> None:
+    with pytest.raises(ImportError, match="torchcsprng"):
+        PrivacyEngine(secure_mode=True)
+
+
+def test_the_secure_generator_makes_all_noise_and_samples(secure: PrivacyEngine, fake_run: FakeRun) -> None:
+    attach(secure, fake_run.as_run)
+    training = make_private(secure)
+    assert training.optimizer.generator is training.loader.batch_sampler.generator is secure.secure_rng
+    assert training.optimizer.secure_mode
+    with patch.object(opacus_noise.torch, "normal", wraps=torch.normal) as normal:
+        steps = training.epoch()
+    # Each parameter's noise: one value thrown away, and the sum of four.
+    assert normal.call_count == steps * len(training.optimizer.params) * 5
+    assert all(call.kwargs["generator"] is secure.secure_rng for call in normal.call_args_list)
+    assert fake_run.asked == [poisson_sampled(BATCH / N, gaussian(1.0))] * steps
+
+
+def test_the_sum_of_its_noises_has_the_variance_that_is_charged() -> None:
+    reference = torch.zeros(200_000)
+    generator = torch.Generator().manual_seed(5)
+    noise = opacus_noise._generate_noise(std=3.0, reference=reference, generator=generator, secure_mode=True)
+    # Five standard errors of the estimate.
+    assert float(noise.std()) == pytest.approx(3.0, abs=5 * 3.0 / (2 * 200_000) ** 0.5)
+
+
+def test_noise_of_a_count_that_is_not_secure_is_refused(secure: PrivacyEngine, fake_run: FakeRun) -> None:
+    attach(secure, fake_run.as_run)
+    training = make_private(secure, **ADAPTIVE)
+    with pytest.raises(UnsupportedTrainingError, match="count from torch's default generator"):
+        training.epoch()
+    assert (training.is_unchanged(), fake_run.asked) == (True, [])
