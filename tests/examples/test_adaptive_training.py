@@ -20,15 +20,15 @@ SMALL = ("--norms", "0.5", "4", "--seeds")
 
 
 @pytest.mark.parametrize(
-    ("noises", "optimizers", "seeds"),
-    thinned([(OF_EACH_KIND, ["Adam"], 1), (NOISES, OPTIMIZERS, 2)], 2),
-    ids=["one of each kind", "all"],
+    ("noises", "optimizers", "seeds", "steps"),
+    thinned([(OF_EACH_KIND, ["Adam"], 1, 30), (OF_EACH_KIND, ["Adam"], 1, 150), (NOISES, OPTIMIZERS, 2, 150)], 3),
+    ids=["one of each kind, few steps", "one of each kind", "all"],
 )
 def test_every_training_spends_the_same_and_learns(
-    live_server: LiveServer, tmp_path: Path, noises: list[str], optimizers: list[str], seeds: int
+    live_server: LiveServer, tmp_path: Path, noises: list[str], optimizers: list[str], seeds: int, steps: int
 ) -> None:
-    chosen = ["--noises", *noises, "--optimizers", *optimizers]
-    said = example(live_server, "adaptive_training.py", tmp_path / "out", *chosen, *SMALL, str(seeds))
+    chosen = ["--noises", *noises, "--optimizers", *optimizers, *SMALL, str(seeds)]
+    said = example(live_server, "adaptive_training.py", tmp_path / "out", *chosen, STEPS=str(steps))
     trainings = json.loads((tmp_path / "out" / "adaptive.json").read_text())
     best = [each for each in trainings if each["chosen"]]
     assert [(each["noise"], each["optimizer"], each["seed"]) for each in best] == list(
@@ -38,7 +38,7 @@ def test_every_training_spends_the_same_and_learns(
         # As much as is allowed, to the digits of the noise multiplier, and not more.
         assert each["epsilon"] == pytest.approx(2.0, rel=1e-4)
         assert each["epsilon"] <= 2.0
-        assert len(each["accuracy"]) == len(each["clipping_norm"]) == 150
+        assert len(each["accuracy"]) == len(each["clipping_norm"]) == steps
         assert each["accuracy"][-1] > 0.6
     first = {each["noise"]: each["noise_multiplier"] for each in trainings}
     assert all(first[name] > first["constant"] for name in noises[1:])
@@ -65,7 +65,7 @@ def test_a_trainers_key_and_a_budget_are_enough(live_server: LiveServer, tmp_pat
         ledger.create_budget("models", parent="people", limit=limit)
         few = ("--noises", "constant", "--optimizers", "SGD", "--norms", "1", "--seeds", "1")
         asked = ("--budget", "people/models", *few)
-        example(live_server, "adaptive_training.py", tmp_path / "out", *asked, role="trainer")
+        example(live_server, "adaptive_training.py", tmp_path / "out", *asked, role="trainer", STEPS="10")
         # What the Rényi filter needs for the steps that the run's own plan covers.
         assert 2.0 <= ledger.get_budget("people/models").epsilon <= 3.0
 

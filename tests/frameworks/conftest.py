@@ -12,10 +12,10 @@ from opacus.optimizers import DPOptimizer
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from tests.sdk.conftest import admin, fake_run, trainer
+from tests.sdk.conftest import admin, client, clock, fake_run, ledger, run, trainer, whole_ledger, wire
 from tests.sdk.fake_runs import BATCH, N
 
-__all__ = ["admin", "fake_run", "trainer"]
+__all__ = ["admin", "client", "clock", "fake_run", "ledger", "run", "trainer", "whole_ledger", "wire"]
 
 # Read when MLflow is imported: tests tell nobody that they ran.
 os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"

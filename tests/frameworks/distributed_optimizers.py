@@ -146,12 +146,63 @@ def refusals(rank: int) -> dict[str, str | None]:
     return found
 
 
+def nan_on_one_rank(rank: int) -> list[str]:
+    """What stops each step of an epoch, where every record of rank 1 has a NaN."""
+    training = Training(rank, wrapped("flat"))
+    if rank == 1:
+        training.loader.dataset.tensors[0][:] = torch.nan
+    stops = [training.steps(1) for _ in range(4)]
+    return [(stop or "").partition(":")[0] for stop in stops]
+
+
+def one_rank_ahead(rank: int) -> str | None:
+    """Let one rank step the next batch, and the other one that after it."""
+    training = Training(rank, wrapped("flat"))
+    batches = iter(training.loader)
+    for _ in range(1 + rank):
+        (batch,) = next(batches)
+    try:
+        training.optimizer.zero_grad()
+        training.criterion(training.model(batch), torch.zeros(len(batch), dtype=torch.long)).backward()
+        training.optimizer.step()
+    except LedgerError as error:
+        return f"{type(error).__name__}: {error}"
+    return None
+
+
+def calibrated(rank: int) -> tuple[float, str]:
+    """The noise that an engine of this rank finds, and what a run of its own is told."""
+    engine, model = PrivacyEngine(accountant="rdp"), wrapped("flat")
+    attach(engine, FakeRun().as_run if rank == 0 else None, public_size=RECORDS)
+    _, optimizer, _ = engine.make_private_with_epsilon(
+        module=model,
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+        data_loader=DataLoader(TensorDataset(torch.randn(RECORDS, 4)), 8),
+        target_epsilon=1.0,
+        target_delta=1e-5,
+        epochs=1,
+        max_grad_norm=1.0,
+    )
+    said = ""
+    if rank == 1:
+        try:
+            attach(optimizer, FakeRun().as_run)
+        except ValueError as error:
+            said = str(error)
+    return float(optimizer.noise_multiplier), said
+
+
 def main(rank: int, store: str) -> dict[str, Any]:
     dist.init_process_group("gloo", f"file://{store}", timedelta(seconds=120), world_size=2, rank=rank)
     torch.set_num_threads(1)
     answer: dict[str, Any] = {kind: outcome(rank, kind) for kind in KINDS}
     answer["sums"] = {kind: released_sum(rank, kind) for kind in ("ghost", "fsdp")}
     answer["refusals"] = refusals(rank)
+    answer["not finite"], answer["ahead"], answer["calibrated"] = (
+        nan_on_one_rank(rank),
+        one_rank_ahead(rank),
+        calibrated(rank),
+    )
     dist.destroy_process_group()
     return answer
 

@@ -11,7 +11,6 @@ import pytest
 from flwr.app import ConfigRecord, Context, Error, Message, MessageType, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.clientapp.mod import LocalDpMod
-from flwr.serverapp.strategy import FedAvg
 
 from epsilon_ledger import Limit, gaussian
 from epsilon_ledger.flower import LedgerMod
@@ -27,10 +26,7 @@ Z = float(DEVIATION / NORM)
 def open_budget(relation: Any, unit: str, epsilon: float = 1e4) -> str:
     name = f"phones-{uuid.uuid4().hex[:8]}"
     ledger_client().create_population(
-        name,
-        privacy_unit=unit,
-        neighboring_relation=relation,
-        limit=Limit(epsilon, 1e-5),
+        name, privacy_unit=unit, neighboring_relation=relation, limit=Limit(epsilon, 1e-5)
     )
     return name
 
@@ -85,26 +81,11 @@ def what_a_neighbour_changes_in_a_reply_is_charged() -> None:
         assert run.epsilon == expected.epsilon, (relation, unit)
 
 
-def a_server_averages_what_left() -> None:
-    grid = LocalGrid(client_app(open_budget("replace_one", "client")), 3)
-    result = FedAvg(fraction_evaluate=0.0, min_train_nodes=3).start(grid, arrays(np.zeros(4)), num_rounds=2)
-    assert np.abs(result.arrays.to_numpy_ndarrays()[0]).min() > 0
-    assert result.train_metrics_clientapp[1] == MetricRecord({})
-
-
-def a_refused_reply_stays() -> None:
-    grid = LocalGrid(client_app(open_budget("replace_one", "client", epsilon=0.5)), 1)
-    reply = ask(grid)
-    assert reply.has_error()
-    assert reply.error.reason.startswith("budget_exceeded")
-
-
-def a_client_that_is_added_or_removed_shows() -> None:
-    reply = ask(LocalGrid(client_app(open_budget("add_or_remove_one", "client")), 1))
-    assert "shows that its client takes part" in reply.error.reason
-
-
-def nothing_but_training_leaves() -> None:
+def a_reply_that_is_not_charged_stays() -> None:
+    refused = ask(LocalGrid(client_app(open_budget("replace_one", "client", epsilon=0.5)), 1))
+    assert refused.error.reason.startswith("budget_exceeded")
+    shows = ask(LocalGrid(client_app(open_budget("add_or_remove_one", "client")), 1))
+    assert "shows that its client takes part" in shows.error.reason
     grid = LocalGrid(client_app(open_budget("replace_one", "client")), 1)
     assert "nothing but training" in ask(grid, kind=MessageType.EVALUATE).error.reason
     assert "epsilon-ledger" not in grid.contexts[1].state

@@ -6,7 +6,6 @@ import sys
 from typing import Any
 
 import numpy as np
-import pytest
 from flwr.common import (
     Code,
     EvaluateIns,
@@ -28,8 +27,8 @@ from flwr.server.strategy import (
     Strategy,
 )
 
-from epsilon_ledger import gaussian, poisson_sampled, zcdp
-from epsilon_ledger.flower import UnsupportedRoundError, charge_rounds
+from epsilon_ledger import gaussian
+from epsilon_ledger.flower import charge_rounds
 from tests.frameworks.flower_cases import SMALL, open_run
 
 OK = Status(Code.OK, "")
@@ -87,14 +86,6 @@ def rounds_are_charged_and_nothing_else_is_released() -> None:
     assert (history.losses_distributed, history.metrics_distributed) == ([], {})
 
 
-def samples_are_drawn_here() -> None:
-    run, asked = open_run()
-    wrapper = DifferentialPrivacyServerSideFixedClipping(averaged(), 1.0, 1.0, 10)
-    _, _, clients = train(charge_rounds(wrapper, run, sampling_probability=0.5), [0.1] * 20, 4)
-    assert asked[0] == poisson_sampled(0.5, gaussian(1.0))
-    assert len({client.fits for client in clients}) > 1
-
-
 def the_budget_ends_the_rounds() -> None:
     run, asked = open_run(epsilon=2.0)
     strategy = charge_rounds(DifferentialPrivacyServerSideFixedClipping(averaged(), 4.0, 1.0, 2), run)
@@ -113,21 +104,6 @@ def adaptive_norms_follow_the_quantile() -> None:
         train(charge_rounds(wrapper, run), [0.1, 0.2, 0.3, 0.4], 30)
         assert asked[0]["type"] == "adaptive_clipping"
         assert 0.15 < wrapper.clipping_norm < 0.35
-
-
-def an_evaluation_is_charged_if_clients_add_noise() -> None:
-    run, asked = open_run()
-    wrapper = DifferentialPrivacyServerSideFixedClipping(averaged(), 1.0, 1.0, 2)
-    _, history, _ = train(charge_rounds(wrapper, run, evaluate_event=zcdp(0.5)), [0.1, 0.1], 1)
-    assert asked == [gaussian(1.0), zcdp(0.5)]
-    assert history.losses_distributed == [(1, 0.5)]
-
-
-def the_first_model_is_no_client_s() -> None:
-    run, _ = open_run()
-    wrapper = DifferentialPrivacyServerSideFixedClipping(FedAvg(), 1.0, 1.0, 2)
-    with pytest.raises(UnsupportedRoundError, match="initial_parameters"):
-        train(charge_rounds(wrapper, run), [0.1, 0.1], 1)
 
 
 if __name__ == "__main__":

@@ -8,25 +8,11 @@ from typing import Any
 import keras
 import numpy as np
 
-from epsilon_ledger import BudgetExceededError, Event, Problem, gaussian, poisson_sampled
+from epsilon_ledger import gaussian, poisson_sampled
 from epsilon_ledger.keras import attach
-from tests.sdk.fake_ledger import REFUSAL
+from tests.sdk.fake_runs import CountingRun
 
 STEP = poisson_sampled(0.25, gaussian(1.5))
-
-
-class FiveSteps:
-    """A run that admits five steps."""
-
-    id, epsilon = "run_1", 0.5
-
-    def __init__(self) -> None:
-        self.asked: list[Event] = []
-
-    def authorize(self, count: int = 1, *, event: Event) -> None:
-        if len(self.asked) + count > 5:
-            raise BudgetExceededError(Problem(403, "budget_exceeded", "", "", REFUSAL))
-        self.asked.extend([event] * count)
 
 
 class Noisy(keras.Model):
@@ -57,8 +43,8 @@ def main() -> None:
     x = np.random.default_rng(0).normal(size=(40, 2)).astype(np.float32)
     model = Noisy()
     model.compile(optimizer="sgd", loss="mse")
-    run: Any = FiveSteps()
-    callback = attach(model, run, event=STEP)
+    run = CountingRun(capacity=5)
+    callback = attach(model, run.as_run, event=STEP)
     after: list[Any] = []
     seen = keras.callbacks.LambdaCallback(
         on_train_batch_end=lambda *_, **__: after.append(

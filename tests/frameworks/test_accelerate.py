@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-import torch
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState, GradientState
 from opacus import PrivacyEngine
@@ -86,21 +85,3 @@ def test_a_loader_that_fetches_ahead_is_refused(engine: PrivacyEngine, fake_run:
         loop(accelerator, training, accelerator.prepare(training.loader))
     assert len(fake_run.asked) < 8
     assert len(before) == len(training.parameters())
-
-
-def test_several_draws_are_not_accumulated(engine: PrivacyEngine, fake_run: FakeRun) -> None:
-    accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2)
-    attach(engine, fake_run.as_run)
-    training = prepared(accelerator, make_private(engine))
-    with pytest.raises((UnsupportedTrainingError, ValueError), match="accumul"):
-        loop(accelerator, training, training.loader)
-    assert fake_run.asked == []
-
-
-def test_half_precision_is_clipped_in_full(engine: PrivacyEngine, fake_run: FakeRun) -> None:
-    accelerator = Accelerator(cpu=True, mixed_precision="bf16")
-    attach(engine, fake_run.as_run)
-    training = prepared(accelerator, make_private(engine))
-    loop(accelerator, training, training.loader)
-    assert fake_run.asked == [STEP] * 8
-    assert all(torch.isfinite(parameter).all() for parameter in training.model.parameters())

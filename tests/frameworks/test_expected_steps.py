@@ -11,10 +11,9 @@ from epsilon_ledger import BudgetExceededError, LedgerClient, Run, gaussian
 from epsilon_ledger.lightning import LedgerCallback
 from epsilon_ledger.monitor import PrivacyMonitor
 from epsilon_ledger.opacus import attach
-from tests.frameworks.conftest import make_private, make_private_with_epsilon
+from tests.frameworks.conftest import make_private
 from tests.frameworks.test_lightning import fit
 from tests.frameworks.test_lightning import pytestmark as lightning_marks
-from tests.frameworks.test_opacus_calibration import new_engine
 from tests.sdk.fake_runs import STEPS_PER_EPOCH, FakeRun, open_budget
 
 EPOCHS = 3
@@ -71,41 +70,12 @@ def test_a_resumed_opacus_loop_expects_what_is_left(engine: PrivacyEngine) -> No
     assert run.expected_steps == STEPS
 
 
-@pytest.mark.parametrize(("releases", "sampling", "charges"), [(2, None, 1), (2, 1.0, 2)])
-def test_releases_of_one_batch_are_expected_as_they_are_charged(
-    engine: PrivacyEngine, fake_run: FakeRun, releases: int, sampling: float | None, charges: int
-) -> None:
-    fake_run.state.neighboring_relation = "replace_special"
-    attach(engine, fake_run.as_run, epochs=EPOCHS, releases_per_sample=releases, sampling_probability=sampling)
-    training = make_private(engine)
-    assert fake_run.expected_steps == STEPS * charges
-    for batch in training.loader:
-        for _ in range(releases):
-            training.step(batch)
-    assert len(fake_run.asked) == STEPS_PER_EPOCH * charges
-
-
 def test_without_epochs_nothing_is_expected(engine: PrivacyEngine, fake_run: FakeRun) -> None:
     attach(engine, fake_run.as_run)
     make_private(engine)
     assert fake_run.expected_steps is None
     with pytest.raises(ValueError, match="epochs must be at least 1, not 0"):
         attach(engine, fake_run.as_run, epochs=0)
-
-
-def test_make_private_with_epsilon_expects_its_epochs(
-    engine: PrivacyEngine, admin: LedgerClient, trainer: LedgerClient
-) -> None:
-    run = new_run(admin, trainer)
-    attach(engine, run)
-    make_private_with_epsilon(engine, epochs=EPOCHS)
-    assert run.expected_steps == STEPS
-    again = trainer.get_run(run.id)  # its step is unknown
-    again.authorize(4, event=gaussian(100.0))
-    second = new_engine()
-    attach(second, again)
-    make_private_with_epsilon(second, epochs=EPOCHS)
-    assert again.expected_steps == STEPS
 
 
 @pytest.mark.parametrize(
@@ -122,18 +92,6 @@ def test_a_lightning_fit_expects_its_steps(
 ) -> None:
     fit(lightning, make_private(engine), LedgerCallback(fake_run.as_run), **terms)
     assert fake_run.expected_steps == steps == len(fake_run.asked)
-
-
-def test_a_refusal_of_a_lightning_fit_answers_for_its_epochs(
-    engine: PrivacyEngine, admin: LedgerClient, trainer: LedgerClient
-) -> None:
-    callback = LedgerCallback(new_run(admin, trainer))
-    assert callback.run is not None
-    with callback.run as run:
-        fit(lightning, make_private(engine), callback, max_epochs=EPOCHS)
-    assert callback.refusal is not None
-    assert (run.refusal, run.state.end_reason) == (callback.refusal, "budget_exhausted")
-    assert callback.refusal.steps_needed == STEPS - run.next_step > 1
 
 
 def test_a_monitor_expects_its_epochs(admin: LedgerClient, trainer: LedgerClient) -> None:

@@ -28,11 +28,6 @@ def test_flower(live_server: LiveServer, module: str, case: str) -> None:
     run(live_server, module, case)
 
 
-@pytest.mark.soak  # docs/frameworks/flower.md runs one, too
-def test_flowers_own_simulation(live_server: LiveServer) -> None:
-    run(live_server, "flower_simulation")
-
-
 def run(live_server: LiveServer, module: str, *arguments: str) -> None:
     access = {"EPSILON_LEDGER_URL": live_server.url, "EPSILON_LEDGER_API_KEY": live_server.key("admin")}
     done = fork_server.run(

@@ -12,7 +12,6 @@ from jax_privacy.batch_selection import pad_to_multiple_of
 
 from epsilon_ledger import AsyncLedgerClient, BudgetExceededError, ChargeExceededError, LedgerClient, Run, self_composed
 from epsilon_ledger.jax import UnsupportedTrainingError, authorized
-from tests.conftest import LiveServer
 from tests.frameworks.jax_trainings import (
     DATA,
     DONATED,
@@ -30,7 +29,7 @@ from tests.sdk.fake_runs import OWN, CountingRun, open_budget
 
 pytestmark = [
     # jax-privacy 2.0 calls it.
-    pytest.mark.filterwarnings("ignore:optax.global_norm is deprecated:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:optax.global_norm is deprecated:DeprecationWarning")
 ]
 
 
@@ -42,8 +41,8 @@ def run() -> CountingRun:
 def test_every_step_asks_for_what_jax_privacy_does(run: CountingRun) -> None:
     training = Private()
     step = training.authorized(run)
-    training.train(step, step.batch_iterator(N))
-    assert run.asked == [STEP] * POISSON.iterations
+    training.train(step, iter(list(step.batch_iterator(N))))  # drawn ahead, and stepped in their turn
+    assert run.asked == [STEP] * POISSON.iterations == [STEP] * (run.expected_steps or 0)
     assert np.asarray(training.state[0]["w"]).all()
 
 
@@ -64,26 +63,26 @@ def test_a_refusal_leaves_donated_arguments_and_the_batch(run: CountingRun) -> N
     assert run.asked == [STEP] * 4
 
 
-def test_a_training_ends_at_its_budget_with_grants(live_server: LiveServer) -> None:
+def test_a_training_ends_at_its_budget_with_grants(admin: LedgerClient) -> None:
     training = Private()
-    with LedgerClient(live_server.url, live_server.key("admin")) as client:
-        budget = open_budget(client, 6.0)
-        with client.create_run("jax", budget=budget, authorize_every=50) as run:
-            step = training.authorized(run, batches=PROBABILITY)
-            with pytest.raises(BudgetExceededError):
-                training.train(step, step.batch_iterator(N))
-            taken = run.step
-        assert taken is not None
-        assert taken > 5
-        assert int(training.state[1][0].count) == taken
-        # A resumed run goes on with a key of its own, and not with the samples of a seed.
-        resumed = client.create_run("again", budget=open_budget(client, 6.0))
-        resumed.authorize(event=STEP)
-        training = Private()
-        fresh = training.authorized(resumed)
-        training.take(fresh, next(fresh.batch_iterator(N)))
-        assert resumed.next_step == 2
-        resumed.complete()
+    client = admin
+    budget = open_budget(client, 6.0)
+    with client.create_run("jax", budget=budget, authorize_every=50) as run:
+        step = training.authorized(run, batches=PROBABILITY)
+        with pytest.raises(BudgetExceededError):
+            training.train(step, step.batch_iterator(N))
+        taken = run.step
+    assert taken is not None
+    assert taken > 5
+    assert int(training.state[1][0].count) == taken
+    # A resumed run goes on with a key of its own, and not with the samples of a seed.
+    resumed = client.create_run("again", budget=open_budget(client, 6.0))
+    resumed.authorize(event=STEP)
+    training = Private()
+    fresh = training.authorized(resumed)
+    training.take(fresh, next(fresh.batch_iterator(N)))
+    assert resumed.next_step == 2
+    resumed.complete()
 
 
 def test_a_schedule_of_the_run_is_charged_by_its_own_word(run: CountingRun) -> None:
@@ -168,44 +167,34 @@ def test_a_batch_is_stepped_once(run: CountingRun) -> None:
     assert len(run.asked) == 2
 
 
-def test_batches_drawn_ahead_are_stepped_in_their_turn(run: CountingRun) -> None:
+def test_a_charge_of_a_whole_training_counts_its_steps(admin: LedgerClient) -> None:
+    client = admin
+    run = client.create_run("whole", budget=open_budget(client, 6.0))
+    charge = run.charge_training(self_composed(STEP, 4), steps=4)
+    single = authorized(jax.jit(lambda x: x + 1), charge)
+    double = authorized(jax.jit(lambda x: x + 2), charge, steps_per_call=2)
+    assert int(double(single(jnp.zeros((), int)))) == 3
+    assert (charge.step, charge.remaining, run.next_step) == (3, 1, 1)
+    with pytest.raises(ChargeExceededError, match="2 further steps"):
+        double(jnp.zeros((), int))
+    with pytest.raises(UnsupportedTrainingError, match="being traced"):
+        jax.jit(single)(jnp.zeros((), int))
+    with pytest.raises(ValueError, match="without batches"):
+        next(single.batch_iterator(N))
+    for given in ({"event": STEP}, {"noise": privatizer(0), "clipped_grad": GRAD, "batches": 0.5}):
+        with pytest.raises(ValueError, match="covers the noise and the batches"):
+            authorized(DONATED, charge, **given)
+    assert (charge.step, run.next_step) == (3, 1)
+    run.complete()
+
+
+def test_wrong_arguments_are_named(run: CountingRun, monkeypatch: pytest.MonkeyPatch) -> None:
     training = Private()
-    step = training.authorized(run)
-    training.train(step, iter(list(step.batch_iterator(N))))
-    assert run.asked == [STEP] * POISSON.iterations
-
-
-def test_a_charge_of_a_whole_training_counts_its_steps(live_server: LiveServer) -> None:
-    with LedgerClient(live_server.url, live_server.key("admin")) as client:
-        run = client.create_run("whole", budget=open_budget(client, 6.0))
-        charge = run.charge_training(self_composed(STEP, 4), steps=4)
-        single = authorized(jax.jit(lambda x: x + 1), charge)
-        double = authorized(jax.jit(lambda x: x + 2), charge, steps_per_call=2)
-        assert int(double(single(jnp.zeros((), int)))) == 3
-        assert (charge.step, charge.remaining, run.next_step) == (3, 1, 1)
-        with pytest.raises(ChargeExceededError, match="2 further steps"):
-            double(jnp.zeros((), int))
-        with pytest.raises(UnsupportedTrainingError, match="being traced"):
-            jax.jit(single)(jnp.zeros((), int))
-        with pytest.raises(ValueError, match="without batches"):
-            next(single.batch_iterator(N))
-        for given in ({"event": STEP}, {"noise": privatizer(0), "clipped_grad": GRAD, "batches": 0.5}):
-            with pytest.raises(ValueError, match="covers the noise and the batches"):
-                authorized(DONATED, charge, **given)
-        assert (charge.step, run.next_step) == (3, 1)
-        run.complete()
-
-
-def test_one_of_several_processes_is_turned_away(run: CountingRun, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jax.distributed, "is_initialized", lambda: True)
-    assert authorized(DONATED, run.as_run, event=STEP).event == STEP
-    monkeypatch.setattr(jax, "process_count", lambda: 2)
-    with pytest.raises(UnsupportedTrainingError, match="process 0 of 2"):
-        authorized(DONATED, run.as_run, event=STEP)
-
-
-def test_arguments_that_do_not_fit_together(run: CountingRun) -> None:
-    training = Private()
+    with monkeypatch.context() as several:
+        several.setattr(jax.distributed, "is_initialized", lambda: True)
+        several.setattr(jax, "process_count", lambda: 2)
+        with pytest.raises(UnsupportedTrainingError, match="process 0 of 2"):
+            authorized(DONATED, run.as_run, event=STEP)
     for how, reason in [
         ({"steps_per_call": 0}, "at least 1"),
         ({"clipped_grad": GRAD}, "go with noise"),
@@ -230,13 +219,3 @@ def test_arguments_that_do_not_fit_together(run: CountingRun) -> None:
 
     with pytest.raises(TypeError, match="AsyncRun"):
         authorized(DONATED, Awaited(), event=STEP)  # type: ignore[arg-type] # what it refuses
-
-
-def test_the_run_learns_the_number_of_steps(live_server: LiveServer) -> None:
-    training = Private()
-    with LedgerClient(live_server.url, live_server.key("admin")) as client:
-        run: Run = client.create_run("jax", budget=open_budget(client, 100.0))
-        step = training.authorized(run)
-        training.train(step, step.batch_iterator(N))
-        assert (run.expected_steps, run.next_step) == (POISSON.iterations, POISSON.iterations)
-        run.complete()

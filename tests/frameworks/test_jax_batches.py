@@ -19,7 +19,7 @@ from tests.sdk.fake_runs import CountingRun
 
 pytestmark = [
     # jax-privacy 2.0 calls it.
-    pytest.mark.filterwarnings("ignore:optax.global_norm is deprecated:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:optax.global_norm is deprecated:DeprecationWarning")
 ]
 
 

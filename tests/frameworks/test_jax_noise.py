@@ -18,18 +18,12 @@ from jax_privacy.matrix_factorization import streaming_matrix
 
 from epsilon_ledger import gaussian, poisson_sampled
 from epsilon_ledger.jax import UnsupportedTrainingError, authorized, secret_key
-from tests.frameworks.jax_trainings import (
-    CLIP,
-    GRAD,
-    N,
-    loss,
-    privatizer,
-)
+from tests.frameworks.jax_trainings import CLIP, GRAD, N, loss, privatizer
 from tests.sdk.fake_runs import CountingRun
 
 pytestmark = [
     # jax-privacy 2.0 calls it.
-    pytest.mark.filterwarnings("ignore:optax.global_norm is deprecated:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:optax.global_norm is deprecated:DeprecationWarning")
 ]
 
 
@@ -81,8 +75,7 @@ class TestNoise:
             assert inner["event"]["noise_multiplier"] == pytest.approx(0.7, rel=1e-6)
 
     @pytest.mark.parametrize(
-        ("relation", "multiplier"),
-        [(NeighboringRelation.REPLACE_SPECIAL, 1.1), (NeighboringRelation.REPLACE_ONE, 2.2)],
+        ("relation", "multiplier"), [(NeighboringRelation.REPLACE_SPECIAL, 1.1), (NeighboringRelation.REPLACE_ONE, 2.2)]
     )
     def test_of_an_execution_plan(self, run: CountingRun, relation: NeighboringRelation, multiplier: float) -> None:
         plan = self.plan(strategy=[0.5], accountant=PLDAccountant(relation), normalize_by=16.0)

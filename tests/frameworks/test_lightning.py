@@ -11,11 +11,10 @@ import torch
 from opacus import PrivacyEngine
 from opacus.utils.batch_memory_manager import wrap_data_loader
 from torch import nn
-from torch.utils.data import DataLoader
 
-from epsilon_ledger import LedgerUnavailableError, composed, gaussian, poisson_sampled
+from epsilon_ledger import gaussian, poisson_sampled
 from epsilon_ledger.lightning import LedgerCallback, split_batches
-from epsilon_ledger.opacus import UnsupportedTrainingError, attach
+from epsilon_ledger.opacus import UnsupportedTrainingError
 from tests.frameworks.conftest import HOOKS_WARN, Training, make_private, small_loader
 from tests.sdk.fake_runs import BATCH, FakeRun, N
 
@@ -85,26 +84,6 @@ def test_a_refusal_ends_the_fit_and_leaves_the_parameters(engine: PrivacyEngine,
     assert all(map(torch.equal, after, training.parameters()))
 
 
-def test_other_errors_go_through(engine: PrivacyEngine, fake_run: FakeRun, monkeypatch: pytest.MonkeyPatch) -> None:
-    def unavailable(**_: object) -> None:
-        raise LedgerUnavailableError("no answer")
-
-    monkeypatch.setattr(fake_run, "authorize", unavailable)
-    training = make_private(engine)
-    with pytest.raises(LedgerUnavailableError):
-        fit(lightning, training, LedgerCallback(fake_run.as_run))
-    monkeypatch.undo()
-    # A loop of one's own goes on with the same loader.
-    training.epoch()
-    assert fake_run.asked == [STEP] * 8
-
-
-def test_an_engine_that_is_attached_already_asks_once(engine: PrivacyEngine, fake_run: FakeRun) -> None:
-    attach(engine, fake_run.as_run)
-    fit(lightning, make_private(engine), LedgerCallback(fake_run.as_run), max_epochs=1)
-    assert fake_run.asked == [STEP] * 8
-
-
 def test_a_fit_without_a_dp_optimizer_is_stopped(engine: PrivacyEngine, fake_run: FakeRun) -> None:
     training = make_private(engine)
     training.optimizer = training.optimizer.original_optimizer
@@ -149,33 +128,6 @@ def test_a_fit_that_ends_within_a_batch_is_not_gone_on_with(engine: PrivacyEngin
         fit(lightning, training, LedgerCallback(fake_run.as_run), limit_train_batches=11)
 
 
-@pytest.mark.parametrize("package", [lightning, pytorch_lightning])
-def test_two_optimizers_that_share_the_batches_of_a_fit_are_charged_together(
-    engine: PrivacyEngine, fake_run: FakeRun, package: Any
-) -> None:
-    loader = small_loader()
-    heads = [make_private(engine, loader), make_private(engine, loader, noise_multiplier=2.0)]
-
-    class Model(package.LightningModule):
-        def __init__(self) -> None:
-            super().__init__()
-            self.automatic_optimization = False
-            self.heads = nn.ModuleList(head.model for head in heads)
-
-        def training_step(self, batch: tuple[torch.Tensor, torch.Tensor]) -> None:
-            x, y = batch
-            for net, optimizer in zip(self.heads, self.optimizers(), strict=True):
-                optimizer.zero_grad()
-                self.manual_backward(nn.functional.cross_entropy(net(x), y))
-                optimizer.step()
-
-        def configure_optimizers(self) -> Any:
-            return [head.optimizer for head in heads]
-
-    trainer_of(package, LedgerCallback(fake_run.as_run), max_epochs=2).fit(Model(), heads[0].loader)
-    assert fake_run.asked == [poisson_sampled(BATCH / N, composed([gaussian(1.0), gaussian(2.0)]))] * 16
-
-
 def test_ghost_clipping_finds_the_module_of_the_fit(engine: PrivacyEngine, fake_run: FakeRun) -> None:
     training = make_private(engine, grad_sample_mode="ghost")
 
@@ -197,30 +149,3 @@ def test_ghost_clipping_finds_the_module_of_the_fit(engine: PrivacyEngine, fake_
 
     trainer_of(lightning, LedgerCallback(fake_run.as_run), max_epochs=1).fit(Model(), training.loader)
     assert fake_run.asked == [STEP] * 8
-
-
-def test_a_loader_that_is_made_anew_for_each_epoch_is_followed(engine: PrivacyEngine, fake_run: FakeRun) -> None:
-    loader = small_loader()
-    training = make_private(engine, loader)
-    loaders = [training.loader, make_private(engine, loader).loader, make_private(engine, loader).loader]
-
-    class Data(lightning.LightningDataModule):
-        def train_dataloader(self) -> DataLoader[Any]:
-            return loaders.pop(0)
-
-    class Model(lightning.LightningModule):
-        def __init__(self) -> None:
-            super().__init__()
-            self.net = training.model
-
-        def training_step(self, batch: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
-            x, y = batch
-            return nn.functional.cross_entropy(self.net(x), y)
-
-        def configure_optimizers(self) -> Any:
-            return training.optimizer
-
-    trainer = trainer_of(lightning, LedgerCallback(fake_run.as_run), reload_dataloaders_every_n_epochs=1)
-    trainer.fit(Model(), datamodule=Data())
-    assert loaders == []
-    assert fake_run.asked == [STEP] * 24

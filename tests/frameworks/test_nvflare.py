@@ -2,9 +2,6 @@
 
 # ruff: noqa: ANN401 - what the framework gives and takes has no types here
 
-import os
-import subprocess
-import sys
 import uuid
 from collections.abc import Callable, Iterator
 from typing import Any, cast
@@ -21,20 +18,11 @@ from nvflare.apis.fl_context import FLContext
 from nvflare.apis.shareable import ReservedHeaderKey, Shareable, make_reply
 from nvflare.app_common.abstract.fl_model import FLModel, ParamsType
 from nvflare.app_common.app_constant import AppConstants
-from nvflare.app_common.filters.svt_privacy import SVTPrivacy
 from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 from nvflare.job_config.api import FedJob
 from nvflare.job_config.defs import FilterType
 
-from epsilon_ledger import (
-    Event,
-    LedgerClient,
-    LedgerUnavailableError,
-    Limit,
-    Run,
-    epsilon_delta,
-    gaussian,
-)
+from epsilon_ledger import Event, LedgerClient, Limit, Run, epsilon_delta, gaussian
 from epsilon_ledger.nvflare import LedgerFedAvg, LedgerFilter, UnsupportedRoundError
 from tests.conftest import LiveServer
 
@@ -126,130 +114,6 @@ def test_a_result_is_charged_and_leaves_with_noise_and_nothing_else(
     assert "patients" not in left
 
 
-def test_a_site_has_one_run_in_its_budget(
-    client: LedgerClient, open_budget: OpenBudget, make_filter: MakeFilter
-) -> None:
-    population = open_budget()
-    client.create_budget("site-1", parent=population, limit=Limit(10.0, 1e-5))
-    filter_ = make_filter(population + "/{site}", 4.0, 1.0)
-    for _ in range(2):
-        filter_.process(result({"w": np.ones(2)}), site_context())
-    (run,) = client.list_runs(budget=f"{population}/site-1")
-    assert run.next_step == 2
-
-
-@pytest.mark.parametrize(
-    ("relation", "unit", "charged"),
-    [
-        ("replace_one", "client", gaussian(4.0)),
-        ("replace_special", "client", gaussian(4.0)),
-        ("replace_one", "record", gaussian(4.0)),
-        ("add_or_remove_one", "record", gaussian(2.0)),
-    ],
-)
-def test_what_a_neighbour_changes_is_charged(
-    open_budget: OpenBudget, make_filter: MakeFilter, asked: list[Event], relation: str, unit: Any, charged: Event
-) -> None:
-    make_filter(open_budget(relation, "patient"), 4.0, 1.0, unit=unit).process(
-        result({"w": np.ones(2)}), site_context()
-    )
-    assert asked == [charged]
-
-
-@pytest.mark.parametrize(
-    ("data", "kind", "reason"),
-    [
-        ({"w": np.ones(2)}, DataKind.WEIGHTS, "only differences"),
-        ({"age": 64.0}, DataKind.METRICS, "only differences"),
-        ({"inner": DXO(DataKind.WEIGHT_DIFF, data={"w": np.ones(2)})}, DataKind.COLLECTION, "only differences"),
-        ({"w": [1.0, 2.0]}, DataKind.WEIGHT_DIFF, "numpy arrays"),
-        ({"w": np.array([1, 2])}, DataKind.WEIGHT_DIFF, "no array of floats"),
-    ],
-)
-def test_what_has_no_noise_is_blocked(
-    open_budget: OpenBudget, make_filter: MakeFilter, asked: list[Event], data: Any, kind: str, reason: str
-) -> None:
-    with pytest.raises(ContentBlockedException, match=reason):
-        make_filter(open_budget(), 4.0, 1.0).process(result(data, kind), site_context())
-    assert asked == []
-
-
-def test_a_result_that_is_no_dxo_is_blocked(open_budget: OpenBudget, make_filter: MakeFilter) -> None:
-    with pytest.raises(ContentBlockedException, match="DXO"):
-        make_filter(open_budget(), 4.0, 1.0).process(Shareable({"patients": 17}), site_context())
-
-
-def test_a_failure_leaves_as_its_code_alone(open_budget: OpenBudget, make_filter: MakeFilter) -> None:
-    failed = make_reply(ReturnCode.EXECUTION_EXCEPTION)
-    failed["reason"] = "patient 17 has no age"
-    left = make_filter(open_budget(), 4.0, 1.0).process(failed, site_context())
-    assert left.get_return_code() == ReturnCode.EXECUTION_EXCEPTION
-    assert "reason" not in left
-
-
-def test_a_site_that_is_added_or_removed_shows(open_budget: OpenBudget, make_filter: MakeFilter) -> None:
-    with pytest.raises(ContentBlockedException, match="shows that its site takes part"):
-        make_filter(open_budget("add_or_remove_one"), 4.0, 1.0).process(result({"w": np.ones(2)}), site_context())
-
-
-def test_a_refused_result_stays(open_budget: OpenBudget, make_filter: MakeFilter) -> None:
-    with pytest.raises(ContentBlockedException, match="budget"):
-        make_filter(open_budget(epsilon=0.1), 1.0, 1.0).process(result({"w": np.ones(2)}), site_context())
-
-
-def test_a_job_that_ends_after_a_refusal_has_exhausted_its_budget(
-    client: LedgerClient, open_budget: OpenBudget, make_filter: MakeFilter
-) -> None:
-    budget = open_budget(epsilon=1.0)
-    filter_ = make_filter(budget, 0.1, 1.0)
-    with pytest.raises(ContentBlockedException, match="refused"):
-        filter_.process(result({"w": np.ones(2)}), site_context())
-    filter_.handle_event(EventType.END_RUN, site_context())
-    (run,) = client.list_runs(budget=budget)
-    assert (run.status, run.end_reason) == ("completed", "budget_exhausted")
-
-
-def test_without_an_answer_a_result_stays(
-    open_budget: OpenBudget, make_filter: MakeFilter, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def away(*_: Any, **__: Any) -> None:
-        raise LedgerUnavailableError("away")
-
-    monkeypatch.setattr(Run, "authorize", away)
-    with pytest.raises(ContentBlockedException, match="away"):
-        make_filter(open_budget(), 1.0, 1.0).process(result({"w": np.ones(2)}), site_context())
-
-
-def test_noise_of_an_earlier_filter_is_charged_as_stated(
-    open_budget: OpenBudget, make_filter: MakeFilter, asked: list[Event]
-) -> None:
-    cost = epsilon_delta(0.5)
-    data = {"w": np.full(3, 0.25)}
-    left = make_filter(open_budget(), event=cost).process(result(data), site_context())
-    assert asked == [cost]
-    assert from_shareable(left).data["w"].tolist() == [0.25] * 3
-    assert from_shareable(left).meta == {MetaKey.NUM_STEPS_CURRENT_ROUND: 1}
-
-
-def released(filter_: LedgerFilter, reply: Shareable) -> Shareable:
-    """Do as FLARE does after all filters; return what it sends."""
-    context = site_context()
-    context.set_prop(FLContextKey.TASK_RESULT, reply, private=True, sticky=False)
-    filter_.handle_event(EventType.AFTER_TASK_RESULT_FILTER, context)
-    return reply
-
-
-def test_a_result_of_another_task_is_blocked(open_budget: OpenBudget, make_filter: MakeFilter) -> None:
-    filter_ = make_filter(open_budget(), 4.0, 1.0)
-    filtered = filter_.process(result({"w": np.ones(2)}), site_context())
-    assert released(filter_, filtered).get_return_code() == ReturnCode.OK
-    blocked = released(filter_, result({"w": np.ones(2)}))
-    assert blocked.get_return_code() == ReturnCode.TASK_RESULT_FILTER_ERROR
-    assert list(blocked) == [ReservedHeaderKey.HEADERS]
-    failed = released(filter_, make_reply(ReturnCode.EXECUTION_EXCEPTION))
-    assert failed.get_return_code() == ReturnCode.EXECUTION_EXCEPTION
-
-
 def test_a_filter_of_no_task_is_refused() -> None:
     job = FedJob()
     for tasks in ({}, {"tasks": ["*"]}):
@@ -257,23 +121,101 @@ def test_a_filter_of_no_task_is_refused() -> None:
             job.to_clients(LedgerFilter("hospitals", 1.0, 1.0), filter_type=FilterType.TASK_RESULT, **tasks)
 
 
-def test_flare_s_own_filter_lets_scalars_pass() -> None:
-    noisy = SVTPrivacy(fraction=1.0).process(result({"w": np.ones(3), "scale": np.array(0.125)}), site_context())
-    assert from_shareable(noisy).data["scale"] == 0.125
-
-
-@pytest.mark.parametrize(
-    "terms",
-    [
+RESULT = {"w": np.ones(2)}
+BLOCKED: dict[str, tuple[Any, dict[str, Any], str]] = {
+    "weights": (result(RESULT, DataKind.WEIGHTS), {}, "only differences"),
+    "metrics": (result({"age": 64.0}, DataKind.METRICS), {}, "only differences"),
+    "collection": (
+        result({"inner": DXO(DataKind.WEIGHT_DIFF, data=RESULT)}, DataKind.COLLECTION),
         {},
-        {"noise_multiplier": 1.0},
-        {"noise_multiplier": 0.0, "clipping_norm": 1.0},
-        {"event": gaussian(1.0), "clipping_norm": 1.0},
-    ],
-)
-def test_a_filter_without_noise_is_refused(terms: Any) -> None:
-    with pytest.raises(ValueError, match="noise"):
-        LedgerFilter("hospitals", **terms)
+        "only differences",
+    ),
+    "list": (result({"w": [1.0, 2.0]}), {}, "numpy arrays"),
+    "integers": (result({"w": np.array([1, 2])}), {}, "no array of floats"),
+    "no dxo": (Shareable({"patients": 17}), {}, "DXO"),
+    "site that shows": (result(RESULT), {"relation": "add_or_remove_one"}, "shows that its site takes part"),
+}
+
+
+@pytest.mark.parametrize("name", BLOCKED)
+def test_result_without_charged_noise_is_blocked(
+    open_budget: OpenBudget, make_filter: MakeFilter, asked: list[Event], name: str
+) -> None:
+    sent, budget, reason = BLOCKED[name]
+    with pytest.raises(ContentBlockedException, match=reason):
+        make_filter(open_budget(**budget), 4.0, 1.0).process(sent, site_context())
+    assert asked == []
+
+
+def test_refused_result_stays_and_its_run_is_exhausted(
+    client: LedgerClient, open_budget: OpenBudget, make_filter: MakeFilter
+) -> None:
+    population = open_budget()
+    client.create_budget("site-1", parent=population, limit=Limit(1.0, 1e-5))
+    filter_ = make_filter(population + "/{site}", 40.0, 1.0)
+    for _ in range(2):
+        filter_.process(result(RESULT), site_context())
+    loud = make_filter(population + "/{site}", 0.1, 1.0)
+    with pytest.raises(ContentBlockedException, match="refused"):
+        loud.process(result(RESULT), site_context())
+    for each in (filter_, loud):
+        each.handle_event(EventType.END_RUN, site_context())
+    second, first = client.list_runs(budget=f"{population}/site-1")
+    assert (first.next_step, first.status, second.next_step) == (2, "completed", 0)
+    assert (second.status, second.end_reason) == ("completed", "budget_exhausted")
+
+
+NEIGHBOURS: list[tuple[str, Any, float, float | None]] = [
+    # Relation, unit, noise that a round of the server and a result of a site cost; None: the site shows.
+    ("replace_one", "client", 4.0, 4.0),
+    ("replace_one", "record", 4.0, 4.0),
+    ("replace_special", "client", 4.0, 4.0),
+    ("replace_special", "record", 2.0, None),
+    # A site more may take the place of another one.
+    ("add_or_remove_one", "client", 2.0, None),
+    ("add_or_remove_one", "record", 2.0, 2.0),
+]
+
+
+@pytest.mark.parametrize("case", NEIGHBOURS)
+def test_change_by_neighbour_is_charged(
+    open_budget: OpenBudget, make_filter: MakeFilter, asked: list[Event], case: tuple[str, Any, float, float | None]
+) -> None:
+    relation, unit, central, local = case
+    budget = open_budget(relation, "patient")
+    Federation([by(0.1)], budget, unit=unit, noise_multiplier=4.0, num_rounds=1).run()
+    assert asked == [gaussian(central)]
+    if local is not None:
+        make_filter(budget, 4.0, 1.0, unit=unit).process(result(RESULT), site_context())
+        assert asked[1:] == [gaussian(local)]
+    with pytest.raises(UnsupportedRoundError, match="unit='client'"):
+        Federation([by(0.1)], budget, num_rounds=1).run()
+
+
+def test_only_results_of_the_filtered_task_leave(
+    open_budget: OpenBudget, make_filter: MakeFilter, asked: list[Event]
+) -> None:
+    def released(reply: Shareable) -> Shareable:
+        """Do as FLARE does after all filters; return what it sends."""
+        context = site_context()
+        context.set_prop(FLContextKey.TASK_RESULT, reply, private=True, sticky=False)
+        filter_.handle_event(EventType.AFTER_TASK_RESULT_FILTER, context)
+        return reply
+
+    cost = epsilon_delta(0.5)  # of an earlier filter's noise
+    filter_ = make_filter(open_budget(), event=cost)
+    filtered = filter_.process(result({"w": np.full(3, 0.25)}), site_context())
+    assert (asked, from_shareable(filtered).data["w"].tolist()) == ([cost], [0.25] * 3)
+    assert from_shareable(filtered).meta == {MetaKey.NUM_STEPS_CURRENT_ROUND: 1}
+    assert released(filtered).get_return_code() == ReturnCode.OK
+    blocked = released(result(RESULT))
+    assert blocked.get_return_code() == ReturnCode.TASK_RESULT_FILTER_ERROR
+    assert list(blocked) == [ReservedHeaderKey.HEADERS]
+    failed = make_reply(ReturnCode.EXECUTION_EXCEPTION)
+    failed["reason"] = "patient 17 has no age"
+    for left in (filter_.process(failed, site_context()), released(make_reply(ReturnCode.EXECUTION_EXCEPTION))):
+        assert left.get_return_code() == ReturnCode.EXECUTION_EXCEPTION
+        assert "reason" not in left
 
 
 class Federation(LedgerFedAvg):
@@ -362,46 +304,3 @@ def test_the_budget_ends_a_job_with_its_last_model(
     assert federation.refusal is not None
     (run,) = client.list_runs(budget=budget)
     assert len(federation.saved) == run.next_step == len(asked) - 1 > 1
-
-
-@pytest.mark.parametrize(
-    ("relation", "unit", "charged"),
-    [
-        ("replace_one", "client", gaussian(4.0)),
-        ("replace_one", "record", gaussian(4.0)),
-        ("replace_special", "client", gaussian(4.0)),
-        ("replace_special", "record", gaussian(2.0)),
-        # A site more may take the place of another one.
-        ("add_or_remove_one", "client", gaussian(2.0)),
-        ("add_or_remove_one", "record", gaussian(2.0)),
-    ],
-)
-def test_what_a_neighbour_changes_in_a_round_is_charged(
-    open_budget: OpenBudget, asked: list[Event], relation: str, unit: Any, charged: Event
-) -> None:
-    Federation([by(0.1)], open_budget(relation, "patient"), unit=unit, noise_multiplier=4.0, num_rounds=1).run()
-    assert asked == [charged]
-
-
-def test_a_population_whose_unit_is_unknown_is_asked_about(open_budget: OpenBudget) -> None:
-    with pytest.raises(UnsupportedRoundError, match="unit='client'"):
-        Federation([by(0.1)], open_budget(unit="patient"), num_rounds=1).run()
-
-
-def test_a_divisor_is_needed() -> None:
-    with pytest.raises(ValueError, match="num_clients"):
-        LedgerFedAvg("hospitals", 1.0, 1.0, num_clients=0)
-
-
-@pytest.mark.soak
-def test_flares_own_simulator(live_server: LiveServer) -> None:
-    access = {"EPSILON_LEDGER_URL": live_server.url, "EPSILON_LEDGER_API_KEY": live_server.key("admin")}
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.frameworks.nvflare_simulation"],
-        env=os.environ | access,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr

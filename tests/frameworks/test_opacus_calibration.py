@@ -1,14 +1,10 @@
 """Noise for a loop of Opacus, calibrated before its account is opened, or to a run."""
 
 import uuid
-from typing import Any
 
 import pytest
-import torch
 from opacus import PrivacyEngine
-from opacus.accountants import PRVAccountant
 from opacus.accountants.utils import get_noise_multiplier
-from torch.utils.data import DataLoader, TensorDataset
 
 from epsilon_ledger import (
     BudgetExceededError,
@@ -75,14 +71,6 @@ def test_a_planned_loop_fits_its_limit_with_less_noise_than_opacus_finds(
             training.epoch()
 
 
-def test_a_loop_that_no_noise_lets_fit_is_refused(trainer: LedgerClient) -> None:
-    others = [EventCount(event=gaussian(0.1), count=1)]
-    with pytest.raises(UnsupportedTrainingError, match="The other planned events alone exceed"):
-        plan_training(
-            trainer, small_loader(), epochs=EPOCHS, target_epsilon=2.0, target_delta=1e-5, other_events=others
-        )
-
-
 @HOOKS_WARN
 def test_an_engine_takes_the_noise_that_its_run_has_planned(
     engine: PrivacyEngine, admin: LedgerClient, trainer: LedgerClient
@@ -130,15 +118,6 @@ def test_a_run_without_a_plan_gets_the_least_noise_that_its_accounts_admit(
 
 
 @HOOKS_WARN
-def test_a_target_below_the_limit_is_kept(engine: PrivacyEngine, admin: LedgerClient, trainer: LedgerClient) -> None:
-    run = trainer.create_run("digits", budget=open_budget(admin, 50.0), limit=Limit(2.5, 1e-5))
-    attach(engine, run)
-    training = make_private_with_epsilon(engine, target_epsilon=2.0)
-    assert sum(training.epoch() for _ in range(EPOCHS)) == STEPS
-    assert 1.999 < run.refresh().epsilon <= 2.0
-
-
-@HOOKS_WARN
 @pytest.mark.parametrize("kind", ["adaptive", "shared samples"])
 def test_the_noise_is_found_for_the_very_event_that_is_charged(
     engine: PrivacyEngine, admin: LedgerClient, trainer: LedgerClient, kind: str
@@ -183,48 +162,6 @@ def test_what_cannot_be_calibrated_is_said(
         make_private_with_epsilon(bound, target_delta=1e-6)
     with pytest.raises(UnsupportedTrainingError, match=r"it has 0 of 2 already.*Create a run with limit=Limit\(0\.01"):
         make_private_with_epsilon(bound, target_epsilon=0.01)
-
-
-@HOOKS_WARN
-@pytest.mark.parametrize("planned", [False, True])
-def test_a_loop_calibrated_for_3_takes_all_its_200_steps(
-    admin: LedgerClient, trainer: LedgerClient, *, planned: bool
-) -> None:
-    # Noise that Opacus finds for epsilon 3 is refused at step 199 of these 200 by a filter for adaptive steps.
-    x = torch.randn(60, 4)
-    loader = DataLoader(TensorDataset(x, (x.sum(dim=1) > 0).long()), 3)
-    target: dict[str, Any] = {"target_epsilon": 3.0, "target_delta": 1e-5}
-    plan = plan_training(trainer, loader, epochs=10, **target)
-    assert plan.steps == 200
-    budget = open_budget(admin, 50.0)
-    limit = Limit(3.0, 1e-5)
-    run = trainer.create_run("digits", budget=budget, limit=limit, planned=[plan.planned] if planned else None)
-    with pytest.warns(UserWarning, match="Secure RNG turned off"):
-        engine = PrivacyEngine(accountant="prv")
-    attach(engine, run, public_size=60)
-    training = make_private_with_epsilon(engine, loader, epochs=10, **target)
-    assert (training.optimizer.noise_multiplier == plan.noise_multiplier) is planned
-    assert sum(training.epoch() for _ in range(10)) == 200
-    assert run.refresh().epsilon == pytest.approx(3.0, abs=1e-2)
-    with pytest.raises(BudgetExceededError):
-        training.epoch()
-
-
-@HOOKS_WARN
-def test_an_engine_for_prv_answers_with_the_plans_figure(admin: LedgerClient, trainer: LedgerClient) -> None:
-    plan, run = planned_run(admin, trainer)
-    with pytest.warns(UserWarning, match="Secure RNG turned off"):
-        engine = PrivacyEngine(accountant="prv")
-    attach(engine, run, client=trainer)
-    training = make_private_with_epsilon(engine)
-    for _ in range(EPOCHS):
-        training.epoch()
-    theirs = PRVAccountant()
-    theirs.history = [(plan.noise_multiplier, BATCH / N, STEPS)]
-    # Opacus' accountant has an error of 0.01 on both sides.
-    assert engine.get_epsilon(1e-5) == pytest.approx(theirs.get_epsilon(1e-5), abs=0.011)
-    assert engine.get_epsilon(1e-6) == engine.accountant.get_planned_epsilon(1e-6)
-    assert engine.get_epsilon(1e-6) == pytest.approx(theirs.get_epsilon(1e-6), abs=0.011)
 
 
 @HOOKS_WARN

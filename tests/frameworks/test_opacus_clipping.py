@@ -11,7 +11,6 @@ from opacus.utils.adaptive_clipping import PrivacyEngineAdaptiveClipping
 from opacus.utils.batch_memory_manager import BatchMemoryManager
 
 from epsilon_ledger import BudgetExceededError, Event, adaptive_clipping, gaussian, poisson_sampled
-from epsilon_ledger._opacus.steps import publish_fixed_fraction
 from epsilon_ledger.opacus import UnsupportedTrainingError, attach
 from tests.frameworks.conftest import HOOKS_WARN, Training, make_private
 from tests.sdk.fake_runs import BATCH, FakeRun, N
@@ -118,23 +117,6 @@ def test_the_adapted_norm_tells_the_noisy_count_and_not_the_private_size_of_the_
     assert float(optimizer.max_grad_norm) == pytest.approx(
         float(torch.exp(torch.tensor(-0.2 * (fraction - 0.5)))), rel=1e-5
     )
-
-
-def test_one_record_moves_the_published_count_by_half_a_record() -> None:
-    published = []
-    for unclipped, size in ((3, 10), (4, 11), (3, 11)):  # without the record, with it unclipped, with it clipped
-        optimizer = _Counting(float(unclipped), size)
-        publish_fixed_fraction(optimizer)
-        published.append(optimizer.unclipped_num)
-    assert published[1] - published[0] == 0.5
-    assert published[2] - published[0] == -0.5
-
-
-class _Counting:
-    def __init__(self, unclipped: float, size: int) -> None:
-        self.unclipped_num = unclipped
-        self.sample_size = size
-        self.expected_batch_size = 8
 
 
 def test_adaptive_clipping_of_a_batch_in_pieces_is_stopped(engine: PrivacyEngine, fake_run: FakeRun) -> None:

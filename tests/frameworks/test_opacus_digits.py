@@ -10,10 +10,15 @@ import pytest
 from epsilon_ledger import LedgerClient
 from tests.conftest import LiveServer
 from tests.examples.example_runner import EXAMPLES, example, is_picture
+from tests.soak import thinned
 
 
-def test_the_ledger_stops_it_and_its_epsilon_is_opacus_own(live_server: LiveServer, tmp_path: Path) -> None:
-    said = example(live_server, "opacus_digits.py", tmp_path / "out", warnings="default")
+@pytest.mark.parametrize(("epsilon", "accuracy"), thinned([(2.0, 0.2), (4.0, 0.5)], 2))
+def test_example_is_stopped_at_its_budget_and_its_epsilon_is_opacus_own(
+    live_server: LiveServer, tmp_path: Path, epsilon: float, accuracy: float
+) -> None:
+    limit = f"it.Limit({epsilon}, 1e-4)"
+    said = example(live_server, "opacus_digits.py", tmp_path / "out", warnings="default", LIMIT=limit)
     facts = json.loads((tmp_path / "out" / "opacus.json").read_text())
     assert facts["refused"]
     assert f"Stopped: step {facts['steps']} of {facts['run']} refused" in said
@@ -21,7 +26,7 @@ def test_the_ledger_stops_it_and_its_epsilon_is_opacus_own(live_server: LiveServ
     assert facts["epsilon_opacus"] * (1 - 5e-4) <= facts["epsilon_rdp"] <= facts["epsilon_opacus"]
     rules = facts["accountants"]
     # The plan admits more steps than RDP would.
-    assert rules["pld"] <= rules["plan_filter"] <= 4.0 < rules["rdp"] == pytest.approx(facts["epsilon_rdp"])
+    assert rules["pld"] <= rules["plan_filter"] <= epsilon < rules["rdp"] == pytest.approx(facts["epsilon_rdp"])
     assert rules["rdp"] < rules["optimal_composition"] < rules["basic_composition"]
     assert rules["textbook"] is None
     assert is_picture(tmp_path / "out" / "opacus.png")
@@ -34,7 +39,7 @@ def test_the_ledger_stops_it_and_its_epsilon_is_opacus_own(live_server: LiveServ
     assert event["type"] == "poisson_sampled"
     assert event["sampling_probability"] == pytest.approx(0.1)
     assert event["event"] == {"type": "gaussian", "noise_multiplier": 1.5}
-    assert facts["accuracy"] > 0.5
+    assert facts["accuracy"] > accuracy
     again = subprocess.run(
         [sys.executable, EXAMPLES / "opacus_digits.py", "--load", tmp_path / "out" / "model.pt"],
         capture_output=True,

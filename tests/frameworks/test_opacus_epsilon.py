@@ -11,6 +11,7 @@ from epsilon_ledger import BudgetExceededError, EventCount, LedgerClient, gaussi
 from epsilon_ledger.opacus import LedgerAccountant, attach
 from tests.frameworks.conftest import HOOKS_WARN, make_private
 from tests.sdk.fake_runs import BATCH, N, open_budget
+from tests.soak import thinned
 
 PLANS = [  # sampling probability, noise multiplier, steps, delta
     (256 / 60_000, 1.1, 14_040, 1e-5),  # Opacus' MNIST example, 60 epochs
@@ -46,33 +47,27 @@ def opacus_epsilon(q: float, z: float, steps: int, delta: float, order: float) -
     return float(rdp) + math.log1p(-1 / order) - (math.log(delta) + math.log(order)) / (order - 1)
 
 
-@pytest.mark.parametrize(("q", "z", "steps", "delta"), PLANS)
-def test_at_its_order_the_ledgers_epsilon_is_opacus_own_and_no_order_is_much_better(
-    trainer: LedgerClient, q: float, z: float, steps: int, delta: float
+@pytest.mark.parametrize("plans", thinned([PLANS[::3], PLANS], 2), ids=["some", "all"])
+def test_epsilon_of_ledger_is_opacus_own_at_its_order_and_no_order_is_much_better(
+    trainer: LedgerClient, plans: list[tuple[float, float, int, float]]
 ) -> None:
-    ours = trainer.compute_epsilon(plan(q, z, steps), delta=delta)
-    order = ours.optimal_order
-    assert order is not None
-    # Both formulas are one; the ledger rounds each step up by 1e-9 of itself and keeps 2^-44 nats.
-    theirs = opacus_epsilon(q, z, steps, delta, order)
-    assert theirs < ours.epsilon < theirs * (1 + 5e-9)
-    # What remains is which orders are tried. docs/explanation/accounting.md: the grid costs 0.1 % at most.
-    best = min(opacus_epsilon(q, z, steps, delta, order * (1 + k / 1_000)) for k in range(-50, 51))
-    assert best <= ours.epsilon <= best * 1.001
-    accountant = RDPAccountant()
-    accountant.history = [(z, q, steps)]
-    assert ours.epsilon <= accountant.get_epsilon(delta) * 1.001
-
-
-def test_on_the_whole_the_ledgers_orders_are_the_better_ones(trainer: LedgerClient) -> None:
     gaps = []
-    for q, z, steps, delta in PLANS:
+    for q, z, steps, delta in plans:
+        ours = trainer.compute_epsilon(plan(q, z, steps), delta=delta)
+        order = ours.optimal_order
+        assert order is not None
+        # Both formulas are one; the ledger rounds each step up by 1e-9 of itself and keeps 2^-44 nats.
+        theirs = opacus_epsilon(q, z, steps, delta, order)
+        assert theirs < ours.epsilon < theirs * (1 + 5e-9)
+        # What remains is which orders are tried. docs/explanation/accounting.md: the grid costs 0.1 % at most.
+        best = min(opacus_epsilon(q, z, steps, delta, order * (1 + k / 1_000)) for k in range(-50, 51))
+        assert best <= ours.epsilon <= best * 1.001
         accountant = RDPAccountant()
         accountant.history = [(z, q, steps)]
-        gaps.append(trainer.compute_epsilon(plan(q, z, steps), delta=delta).epsilon / accountant.get_epsilon(delta) - 1)
-    # Measured: below Opacus in 16 plans, by up to 0.19 %, equal in one, above in 3, by up to 0.018 %: there Opacus'
-    # decimal order lies nearer to the best one (4.4 beside 4.396, and the curve is steep).
-    assert sum(gap < 1e-9 for gap in gaps) >= 17
+        gaps.append(ours.epsilon / accountant.get_epsilon(delta) - 1)
+    # Measured: below Opacus in 16 of the 20 plans, by up to 0.19 %, equal in one, above in 3, by up to 0.018 %: there
+    # Opacus' decimal order lies nearer to the best one (4.4 beside 4.396, and the curve is steep).
+    assert sum(gap > 1e-9 for gap in gaps) <= 3
     assert max(gaps) < 2e-4
     assert sum(gaps) < 0
 
@@ -84,29 +79,11 @@ def test_where_opacus_series_loses_its_digits_the_ledger_agrees_with_its_whole_o
     assert series[0] > 5 * series[1]
     whole = list(range(2, 64))
     theirs, _ = opacus_rdp.get_privacy_spent(
-        orders=whole,
-        rdp=opacus_rdp.compute_rdp(q=q, noise_multiplier=z, steps=steps, orders=whole),
-        delta=delta,
+        orders=whole, rdp=opacus_rdp.compute_rdp(q=q, noise_multiplier=z, steps=steps, orders=whole), delta=delta
     )
     ours = trainer.compute_epsilon(plan(q, z, steps), delta=delta)
     # Order 41.6, between two whole ones, is 1.4 % better.
     assert theirs * 0.98 < ours.epsilon < theirs
-
-
-@HOOKS_WARN
-@pytest.mark.parametrize("authorize_every", [1, 32])
-def test_a_real_training_spends_what_opacus_says_for_the_same_plan(
-    engine: PrivacyEngine, admin: LedgerClient, trainer: LedgerClient, authorize_every: int
-) -> None:
-    budget = open_budget(admin, 10.0)
-    with trainer.create_run("digits", budget=budget, authorize_every=authorize_every) as run:
-        training = make_private(engine)
-        attach(training.optimizer, run, data_loader=training.loader)
-        steps = sum(training.epoch() for _ in range(10))
-    state = trainer.get_run(run.id).state
-    assert (steps, state.next_step) == (80, 80)
-    # The best order is 3, which both have.
-    assert state.epsilon_rdp == pytest.approx(engine.get_epsilon(1e-5), rel=5e-9)
 
 
 @HOOKS_WARN

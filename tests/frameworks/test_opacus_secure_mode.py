@@ -10,18 +10,10 @@ from opacus.optimizers import optimizer as opacus_noise
 from epsilon_ledger import gaussian, poisson_sampled
 from epsilon_ledger.opacus import UnsupportedTrainingError, attach
 from tests.frameworks.conftest import HOOKS_WARN, make_private
+from tests.frameworks.test_opacus_clipping import ADAPTIVE
 from tests.sdk.fake_runs import BATCH, FakeRun, N
 
 pytestmark = HOOKS_WARN
-
-ADAPTIVE: dict[str, object] = {
-    "clipping": "adaptive",
-    "target_unclipped_quantile": 0.5,
-    "clipbound_learning_rate": 0.2,
-    "max_clipbound": 10.0,
-    "min_clipbound": 0.1,
-    "unclipped_num_std": 4.0,
-}
 
 
 @pytest.fixture
@@ -29,11 +21,6 @@ def secure(engine: PrivacyEngine) -> PrivacyEngine:
     """An engine in secure mode, with torch's generator in the place of torchcsprng's, which no current torch has."""
     engine.secure_mode, engine.secure_rng = True, torch.Generator().manual_seed(5)
     return engine
-
-
-def test_opacus_needs_torchcsprng_for_it() -> None:
-    with pytest.raises(ImportError, match="torchcsprng"):
-        PrivacyEngine(secure_mode=True)
 
 
 def test_the_secure_generator_makes_all_noise_and_samples(secure: PrivacyEngine, fake_run: FakeRun) -> None:
@@ -47,14 +34,6 @@ def test_the_secure_generator_makes_all_noise_and_samples(secure: PrivacyEngine,
     assert normal.call_count == steps * len(training.optimizer.params) * 5
     assert all(call.kwargs["generator"] is secure.secure_rng for call in normal.call_args_list)
     assert fake_run.asked == [poisson_sampled(BATCH / N, gaussian(1.0))] * steps
-
-
-def test_the_sum_of_its_noises_has_the_variance_that_is_charged() -> None:
-    reference = torch.zeros(200_000)
-    generator = torch.Generator().manual_seed(5)
-    noise = opacus_noise._generate_noise(std=3.0, reference=reference, generator=generator, secure_mode=True)
-    # Five standard errors of the estimate.
-    assert float(noise.std()) == pytest.approx(3.0, abs=5 * 3.0 / (2 * 200_000) ** 0.5)
 
 
 def test_noise_of_a_count_that_is_not_secure_is_refused(secure: PrivacyEngine, fake_run: FakeRun) -> None:

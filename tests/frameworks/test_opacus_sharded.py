@@ -9,6 +9,7 @@ from epsilon_ledger import gaussian, poisson_sampled
 from tests.frameworks import distributed_optimizers
 from tests.frameworks.distributed_optimizers import BATCH, CAPACITY, KINDS, RECORDS
 from tests.frameworks.ranks import run_ranks
+from tests.sdk.fake_runs import LEAST_NOISE
 
 OPTIMIZERS = {
     "flat": "DistributedDPOptimizer",
@@ -57,3 +58,18 @@ def test_sharding_that_noise_does_not_fit_is_refused(ranks: list[dict[str, Any]]
     for rank in ranks:
         assert rank["refusals"][how].startswith("UnsupportedTrainingError")
         assert why in rank["refusals"][how]
+
+
+def test_rank_with_nan_or_another_batch_stops_all(ranks: list[dict[str, Any]]) -> None:
+    first, second = (rank["not finite"] for rank in ranks)
+    assert first == second
+    # A part without records has no NaN: then the ledger is asked.
+    assert first.count("UnsupportedTrainingError") >= 2
+    for rank in ranks:
+        assert rank["ahead"].startswith("UnsupportedTrainingError")
+
+
+def test_all_ranks_get_the_noise_of_rank_0_and_no_other_has_a_run(ranks: list[dict[str, Any]]) -> None:
+    noise = [rank["calibrated"][0] for rank in ranks]
+    assert noise[0] == noise[1] == pytest.approx(LEAST_NOISE, rel=1e-3)
+    assert ranks[1]["calibrated"][1] == "Rank 0 asks for all: on rank 1 give None for the run."

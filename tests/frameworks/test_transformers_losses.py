@@ -145,16 +145,6 @@ def test_the_losses_are_the_models_own_for_a_record_alone(which: str) -> None:
         torch.testing.assert_close(losses(outputs, inputs), outputs.loss[None])
 
 
-def test_label_smoothing_is_the_trainers(tmp_path: Path) -> None:
-    model, record = gpt2(lora=False), sentences()[4]
-    trainer: Any = trainer_of(tmp_path, model, label_smoothing_factor=0.2)
-    inputs = {name: value[None] for name, value in record.items()}
-    outputs = model(**inputs)
-    own = record_losses_of(model, 0.2)(outputs, inputs)
-    theirs = trainer.label_smoother(outputs, inputs["labels"], shift_labels=True)
-    torch.testing.assert_close(own, theirs[None])
-
-
 def test_a_record_without_targets_has_no_loss() -> None:
     logits = torch.randn(2, 4, WORDS, requires_grad=True)
     labels = torch.tensor([[1, 2, 3, 4], [5, IGNORED, IGNORED, IGNORED]])
@@ -210,15 +200,6 @@ def test_layers_that_see_the_batch_as_a_whole_are_refused(tmp_path: Path) -> Non
     make_private(trainer, run.as_run, noise_multiplier=1.0, max_grad_norm=1.0)
     with pytest.raises(UnsupportedTrainingError, match=r"as position embeddings do\. Freeze it"):
         trainer.train()
-
-
-def test_with_positions_for_each_record_position_embeddings_are_trained_too(tmp_path: Path) -> None:
-    records = [{**record, "position_ids": torch.arange(len(record["input_ids"]))} for record in sentences()]
-    run = CheckpointedRun()
-    trainer: Any = trainer_of(tmp_path, gpt2(lora=False), records, max_steps=4)
-    make_private(trainer, run.as_run, noise_multiplier=1.0, max_grad_norm=1.0)
-    trainer.train()
-    assert len(run.asked) == 4
 
 
 def test_records_packed_into_one_row_are_refused(tmp_path: Path) -> None:

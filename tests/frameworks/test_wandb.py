@@ -11,7 +11,7 @@ import pytest
 import wandb
 from wandb.proto.wandb_internal_pb2 import Record
 
-from epsilon_ledger import BudgetExceededError, LedgerClient, Link, Run, gaussian, poisson_sampled
+from epsilon_ledger import LedgerClient, Link, Run, gaussian, poisson_sampled
 from epsilon_ledger.wandb import STATEMENT, EpsilonLogger
 from tests.sdk.fake_runs import FakeRun, open_budget
 
@@ -119,40 +119,21 @@ def test_epsilon_is_logged_over_the_steps_and_the_statement_at_the_end(
     assert left == [left[0], left[0] - 1, left[0] - 2]
 
 
-def test_the_file_of_the_statement_and_the_axis_of_the_steps_are_sent(tracked: wandb.Run, run: Run) -> None:
-    with EpsilonLogger(run), run:
-        run.authorize()
-    kept = records(tracked)
-    metrics = {record.metric.name: record.metric.step_metric for record in kept if record.HasField("metric")}
-    assert metrics["epsilon"] == metrics["epsilon_limit"] == metrics["steps_remaining"] == "epsilon_ledger/step"
-    files = {file.path for record in kept if record.HasField("files") for file in record.files.files}
-    assert STATEMENT in files
-
-
-@pytest.mark.parametrize("when", ["before", "after", "without a step"])
-def test_the_metrics_of_the_training_keep_their_steps(tracked: wandb.Run, run: Run, when: str) -> None:
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_metrics_of_training_keep_their_steps_and_statement_is_sent(tracked: wandb.Run, run: Run, when: str) -> None:
     with EpsilonLogger(run) as logger, run:
-        for step in range(4):
+        for step in range(3):
             if when == "before":
                 tracked.log({"loss": step}, step=step)
             run.authorize()
             logger.log()
             if when == "after":
-                tracked.log({"loss": step}, step=step)
-            if when == "without a step":
                 tracked.log({"loss": step})
-    kept = rows(tracked)
-    assert [(row["loss"], row["epsilon_ledger/step"]) for row in kept] == [(0, 1), (1, 2), (2, 3), (3, 4)]
-
-
-def test_a_refusal_is_part_of_the_statement(tracked: wandb.Run, run: Run, trainer: LedgerClient) -> None:
-    run.authorize(2)
-    with pytest.raises(BudgetExceededError), EpsilonLogger(run, client=trainer), run:
-        run.authorize(event=gaussian(0.1))
-    said = json.loads((Path(tracked.dir) / STATEMENT).read_text())
-    assert said["refusal"]["said"].startswith(f"step 2 of {run.id} refused")
-    assert tracked.config["epsilon_ledger"]["refused"] == "true"
-    assert [(row["epsilon_ledger/step"], row["epsilon"]) for row in rows(tracked)] == [(2, said["epsilon"])]
+    kept = records(tracked)
+    assert [(row["loss"], row["epsilon_ledger/step"]) for row in rows(tracked)] == [(0, 1), (1, 2), (2, 3)]
+    metrics = {record.metric.name: record.metric.step_metric for record in kept if record.HasField("metric")}
+    assert metrics["epsilon"] == metrics["epsilon_limit"] == metrics["steps_remaining"] == "epsilon_ledger/step"
+    assert STATEMENT in {file.path for record in kept if record.HasField("files") for file in record.files.files}
 
 
 def test_both_runs_name_each_other(

@@ -5,12 +5,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from epsilon_ledger.mindarmour import (
-    SGD,
-    DPModel,
-    DPOptimizerClassFactory,
-    NoiseMechanismsFactory,
-)
+from epsilon_ledger.mindarmour import SGD, DPModel, DPOptimizerClassFactory, NoiseMechanismsFactory
 from tests.sdk.fake_runs import FakeRun
 
 Floats: TypeAlias = NDArray[np.float64]

@@ -8,14 +8,7 @@ from typing import Any
 
 import pytest
 
-from epsilon_ledger import (
-    AsyncLedgerClient,
-    AsyncRun,
-    BudgetExceededError,
-    LedgerUnavailableError,
-    RequestInDoubtError,
-    StepsAlreadyTakenError,
-)
+from epsilon_ledger import AsyncRun, BudgetExceededError, RequestInDoubtError, StepsAlreadyTakenError
 from tests.sdk.simulation import BUDGET, HUSHED, LOUD, QUIET, TRIES, Fault, Simulation
 from tests.sdk.test_grants import AHEAD, every_way, fading, in_grants
 from tests.soak import thinned
@@ -54,38 +47,6 @@ def test_a_clean_exit_charges_exactly_what_was_released(simulation: Simulation, 
         assert run.status == "completed"
 
     assert simulation.exact(with_run(simulation, work, **ahead, schedule=fading))
-
-
-@every_way
-@pytest.mark.parametrize("fault", [Fault.LOST, Fault.UNHEARD, Fault.LATE, Fault.CRASHED])
-def test_whatever_fails_the_same_call_settles_it(simulation: Simulation, ahead: dict[str, Any], fault: Fault) -> None:
-    async def work(run: AsyncRun) -> None:
-        for failing in (TRIES, 1, TRIES, 2):
-            simulation.wire.fails(*[fault] * failing)
-            for _ in range(4):
-                try:
-                    await simulation.authorize_async(run)
-                except Exception:  # noqa: BLE001 - it is asked again, whatever it was
-                    await again(lambda: simulation.authorize_async(run))
-        await again(run.complete)
-        simulation.wire.deliver()
-
-    assert simulation.exact(with_run(simulation, work, **ahead))
-
-
-async def again(ask: Callable[[], Awaitable[object]]) -> None:
-    """Ask as long as the line fails."""
-    for _ in range(5):
-        try:
-            await ask()
-        except (LedgerUnavailableError, AssertionError):
-            continue
-        except Exception as error:
-            if "500" not in str(error):
-                raise
-        else:
-            return
-    raise AssertionError("nothing fails so often here")
 
 
 class Canceller:
@@ -247,37 +208,3 @@ def test_a_run_that_is_left_as_it_is_leaves_nothing_behind_on_the_loop(
     assert not caplog.records
     assert run.status == "active"
     assert simulation.covers()
-
-
-def test_a_failure_in_the_background_that_nobody_waits_for_makes_no_noise(
-    simulation: Simulation, caplog: pytest.LogCaptureFixture
-) -> None:
-    async def work(run: AsyncRun) -> None:
-        await simulation.authorize_async(run, 3)
-        simulation.wire.fails(*[Fault.LOST] * TRIES)
-        for _ in range(50):
-            await asyncio.sleep(0)
-
-    caplog.set_level(logging.WARNING, "asyncio")
-    with_run(simulation, work, authorize_every=5, background=True)
-    gc.collect()
-    assert not caplog.records
-
-
-def test_a_run_is_taken_up_again_as_by_the_other_client(simulation: Simulation) -> None:
-    async def main() -> None:
-        async with AsyncLedgerClient("http://ledger.test", simulation.key(), transport=simulation.wire) as client:
-            run = await client.create_run("model", budget=BUDGET, event=LOUD, authorize_every=4)
-            await simulation.authorize_async(run)
-            kept = run.state_dict()
-            resumed = await client.resume_run(kept, authorize_every=4)
-            await simulation.authorize_async(resumed, 2)
-            again = await client.get_run(run.id)
-            with pytest.raises(StepsAlreadyTakenError):
-                await again.authorize()
-            await resumed.complete()
-            assert (await client.get_run(run.id)).status == "completed"
-
-    asyncio.run(main())
-    assert simulation.covers()
-    assert simulation.sound()

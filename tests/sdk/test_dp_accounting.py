@@ -74,10 +74,7 @@ PAIRS = [
         mixture_of_gaussians(4.0, [0.0, 1.0], [0.9, 0.1]),
     ),
     (dp_event.SelfComposedDpEvent(SAMPLED, 100), self_composed(poisson_sampled(0.01, gaussian(1.1)), 100)),
-    (
-        dp_event.ComposedDpEvent([GAUSSIAN, dp_event.LaplaceDpEvent(2.0)]),
-        composed([gaussian(1.1), laplace(2.0)]),
-    ),
+    (dp_event.ComposedDpEvent([GAUSSIAN, dp_event.LaplaceDpEvent(2.0)]), composed([gaussian(1.1), laplace(2.0)])),
     (dp_event.RepeatAndSelectDpEvent(GAUSSIAN, 20.0, 1.0), repeat_and_select(gaussian(1.1), 20, 1)),
     (dp_event.RepeatAndSelectDpEvent(GAUSSIAN, 20.0, math.inf), repeat_and_select(gaussian(1.1), 20, None)),
 ]
@@ -132,6 +129,7 @@ def test_whatever_the_ledger_supports_comes_back_as_it_went_or_is_refused(event:
     [
         dp_event.NonPrivateDpEvent(),
         dp_event.UnsupportedDpEvent(),
+        type("Quieter", (dp_event.GaussianDpEvent,), {})(1.0),
     ],
 )
 def test_what_has_no_counterpart_is_refused_by_its_name_however_deep_it_lies(event: dp_event.DpEvent) -> None:
@@ -145,17 +143,16 @@ def test_what_has_no_counterpart_is_refused_by_its_name_however_deep_it_lies(eve
         assert isinstance(refused.value, LedgerError)
 
 
-def test_a_type_that_is_not_known_is_refused_even_if_it_derives_from_one_that_is() -> None:
-    class Quieter(dp_event.GaussianDpEvent):
-        pass
-
-    with pytest.raises(UntranslatableEventError, match="Quieter cannot be translated: this version"):
-        from_dp_accounting(Quieter(1.0))
-
-
 def test_what_releases_nothing_is_left_out_of_a_composition() -> None:
     nothing = dp_event.NoOpDpEvent()
     assert from_dp_accounting(dp_event.ComposedDpEvent([nothing, GAUSSIAN])) == composed([gaussian(1.1)])
+    builder = DpEventBuilder()
+    builder.compose(SAMPLED, 3)
+    builder.compose(GAUSSIAN)
+    sampled = poisson_sampled(0.01, gaussian(1.1))
+    assert from_dp_accounting(builder.build()) == composed([self_composed(sampled, 3), gaussian(1.1)])
+    spelled = {"type": "gaussian", "noise_multiplier": 1.1, "clipped": "example"}
+    assert to_dp_accounting(spelled) == GAUSSIAN
     for event in (
         nothing,
         dp_event.ComposedDpEvent([nothing, dp_event.SelfComposedDpEvent(nothing, 3)]),
@@ -167,15 +164,6 @@ def test_what_releases_nothing_is_left_out_of_a_composition() -> None:
     ):
         with pytest.raises(UntranslatableEventError, match="nothing to ask the ledger for"):
             from_dp_accounting(event)
-
-
-def test_what_a_builder_collected_can_be_asked_for() -> None:
-    builder = DpEventBuilder()
-    builder.compose(SAMPLED, 3)
-    builder.compose(GAUSSIAN)
-    assert from_dp_accounting(builder.build()) == composed(
-        [self_composed(poisson_sampled(0.01, gaussian(1.1)), 3), gaussian(1.1)]
-    )
 
 
 def test_numbers_of_numpy_and_a_single_tree_are_written_plainly() -> None:
@@ -211,12 +199,6 @@ def test_numbers_of_numpy_and_a_single_tree_are_written_plainly() -> None:
 def test_what_dp_accounting_cannot_say_is_refused(event: Event, message: str) -> None:
     with pytest.raises(UntranslatableEventError, match=message):
         to_dp_accounting(event)
-
-
-def test_a_member_at_its_default_may_be_written_out() -> None:
-    assert to_dp_accounting({"type": "gaussian", "noise_multiplier": 1.0, "clipped": "example"}) == (
-        dp_event.GaussianDpEvent(1.0)
-    )
 
 
 ADDED, SPECIAL = NeighboringRelation.ADD_OR_REMOVE_ONE, NeighboringRelation.REPLACE_SPECIAL

@@ -61,24 +61,6 @@ def test_whatever_fails_at_whichever_request(simulation: Simulation, way: str, f
         assert simulation.exact(run)
 
 
-@in_grants
-def test_a_message_that_was_on_its_way_for_long_changes_nothing(simulation: Simulation, ahead: dict[str, Any]) -> None:
-    """Nobody hears of the run's end, so it goes on; then the end arrives after all."""
-    run = simulation.run(**ahead)
-    simulation.authorize(run, 2)
-    simulation.wire.fails(*[Fault.NONE] * (len(simulation.wire.late) + 1), *[Fault.LATE] * 10)
-    with pytest.raises(LedgerUnavailableError):
-        run.complete()
-    simulation.wire.faults.clear()
-    for _ in range(4):
-        simulation.authorize(run)
-    simulation.wire.deliver()
-    assert simulation.covers()
-    assert run.refresh().status == "active"
-    run.complete()
-    assert simulation.exact(run)
-
-
 def test_a_refused_answer_after_an_unheard_one_does_not_hide_what_the_unheard_one_granted(
     simulation: Simulation,
 ) -> None:

@@ -50,15 +50,6 @@ def test_a_budget_for_plans_only_says_so(waits: Waits) -> None:
 
 
 @in_grants
-def test_grants_are_plans(waits: Waits, ahead: dict[str, Any]) -> None:
-    in_order(waits)
-    with waits.simulation.run(**ahead) as run:
-        for _ in range(7):
-            waits.simulation.authorize(run)
-    assert waits.simulation.exact(run)
-
-
-@in_grants
 def test_steps_are_asked_for_one_by_one_while_others_are_first(waits: Waits, ahead: dict[str, Any]) -> None:
     simulation = waits.simulation
     left_behind(waits, wait_until=(trainer.Clock.now(tz=None).astimezone() + 30 * DAY).isoformat())

@@ -54,16 +54,6 @@ def test_pages_are_requested_when_they_are_needed() -> None:
     assert len(pages.requests) == 3
 
 
-def test_a_page_that_did_not_arrive_is_requested_again() -> None:
-    pages = Pages(fail_at=1)
-    runs = client_of(pages).list_runs(page_size=3)
-    seen = [next(runs).name for _ in range(3)]
-    with pytest.raises(LedgerUnavailableError):
-        next(runs)
-    assert seen + [run.name for run in runs] == [str(number) for number in range(7)]
-    assert [query.get("after") for query in pages.requests] == [None, "3", "3", "6"]
-
-
 def test_the_awaited_list_does_alike() -> None:
     async def main() -> None:
         pages = Pages(fail_at=1)

@@ -20,15 +20,6 @@ def steps(count: int) -> Counter[bytes]:
 
 
 @in_grants
-def test_a_slow_trainer_is_no_silent_one(simulation: Simulation, ahead: dict[str, Any]) -> None:
-    with simulation.run(**ahead | {"authorize_every": 50}) as run:
-        for _ in range(30):
-            simulation.authorize(run)
-            simulation.pass_time(run, 150.0)
-    assert simulation.exact(run)
-
-
-@in_grants
 def test_a_slow_trainer_keeps_its_last_grant(simulation: Simulation, ahead: dict[str, Any]) -> None:
     other, run = simulation.run(), simulation.run(**ahead | {"authorize_every": 20})
     most = other.state.steps_remaining
@@ -65,8 +56,7 @@ def test_while_the_ledger_is_away_a_slow_trainer_goes_on_until_its_lease_runs_ou
 
 
 @pytest.mark.parametrize(
-    ("then", "way"),
-    in_turns(["authorize", "preview", "complete", "pause", "list"], ["grants", "in the background"]),
+    ("then", "way"), in_turns(["authorize", "preview", "complete", "pause", "list"], ["grants", "in the background"])
 )
 def test_a_silent_trainer_is_charged_for_its_whole_grant_and_may_go_on(
     simulation: Simulation, way: str, then: str
@@ -108,19 +98,6 @@ def test_a_grant_that_ended_in_another_way_is_not_handed_out_any_more(
     run.authorize(4)
     run.complete()
     assert simulation.charged(run) == steps(4)
-
-
-@in_grants
-def test_a_lease_that_the_ledger_sees_ending_first(simulation: Simulation, ahead: dict[str, Any]) -> None:
-    """Clocks differ: for the trainer the grant is good for some time yet."""
-    with simulation.run(**ahead) as run:
-        simulation.authorize(run, 2)
-        simulation.clock.wait(LONG)
-        simulation.clock.seconds = 0.0
-        for _ in range(8):
-            simulation.authorize(run)
-            assert simulation.covers()
-    assert simulation.exact(run)
 
 
 def test_a_grant_that_arrives_when_its_lease_is_over_is_not_handed_out(simulation: Simulation) -> None:

@@ -1,6 +1,5 @@
 """Trainings under MindArmour's names: what is charged, and what is warned of."""
 
-from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,7 +20,6 @@ from epsilon_ledger import (
 from epsilon_ledger.mindarmour import (
     SGD,
     AdaClippingWithGaussianRandom,
-    Adam,
     ClipMechanismsFactory,
     DPModel,
     DPOptimizerClassFactory,
@@ -136,13 +134,6 @@ def test_the_default_clipping_at_batch_32_is_warned_of(fake_run: FakeRun, admin:
     assert (alone, both) == ((0.56, 0.56), (2.57, 2.57))
 
 
-def test_enough_noise_on_the_count_is_not_warned_of(fake_run: FakeRun) -> None:
-    clip = AdaClippingWithGaussianRandom(fraction_stddev=0.049)
-    noise = NoiseMechanismsFactory.create("Gaussian")
-    build(fake_run, noise_mech=noise, clip_mech=clip, micro_batches=32, batch_size=32).train(1, data())
-    assert len(fake_run.asked) == 2
-
-
 def test_means_of_micro_batches_are_warned_of_and_cost_as_half_the_noise(fake_run: FakeRun) -> None:
     with pytest.warns(
         PrivacyWarning, match=r"noise multiplier 1\.5 protects and costs as 0\.75 would\. Give micro_bat"
@@ -155,17 +146,6 @@ def test_means_of_micro_batches_are_warned_of_and_cost_as_half_the_noise(fake_ru
     assert "noise multiplier 0.75 counts as 0.02." in str(caught[1].message)
     both = composed([gaussian(1.5, clipped="microbatch"), gaussian(2 * 0.02, clipped="microbatch")])
     assert fake_run.asked == [poisson_sampled(BATCH / N, both)] * STEPS
-
-
-def test_other_batches_in_a_second_training_are_charged_as_what_they_are(fake_run: FakeRun) -> None:
-    model = build(fake_run, batch_size=None, micro_batches=4)
-    model._batch_size = 4
-    model.train(1, data())
-    assert fake_run.asked[-1] == poisson_sampled(4 / N, gaussian(1.5))
-    model._batch_size = BATCH
-    with pytest.warns(PrivacyWarning, match="means of 2 gradients"):
-        model.train(1, data())
-    assert fake_run.asked[-1] == poisson_sampled(BATCH / N, gaussian(1.5, clipped="microbatch"))
 
 
 def test_noise_for_another_norm_is_warned_of_and_charged_as_it_is(fake_run: FakeRun) -> None:
@@ -246,14 +226,3 @@ def test_a_count_is_charged_when_it_is_called(fake_run: FakeRun, policy: Any, st
     assert fake_run.asked == [poisson_sampled(0.1, gaussian(32e-4))]
     with pytest.raises(ValueError, match="Whose count"):
         ClipMechanismsFactory.create("Gaussian")(0.5, 1.0)
-
-
-def test_adam_moves_as_published() -> None:
-    param = np.array([1.0])
-    optimizer = Adam([param], learning_rate=0.1)
-    first: Callable[[list[Floats]], None] = optimizer
-    first([np.array([0.5])])
-    assert param[0] == pytest.approx(0.9, abs=1e-6)
-    first([np.array([-0.5])])
-    m, v = (0.9 * 0.1 * 0.5 - 0.1 * 0.5) / (1 - 0.81), (0.999 * 0.001 * 0.25 + 0.001 * 0.25) / (1 - 0.999**2)
-    assert param[0] == pytest.approx(0.9 - 0.1 * m / np.sqrt(v), abs=1e-6)

@@ -1,7 +1,6 @@
 """Pipelines of MindSpore by the names of their operations: one rule for epochs and for both adapters.
 
-These tests run without MindSpore, on operations that look alike. Those with the real ones are in
-`test_epoch_mindspore.py`.
+These tests run without MindSpore, on operations that look alike.
 """
 
 from types import SimpleNamespace

@@ -19,9 +19,10 @@ from epsilon_ledger import (
     RunStateConflictError,
     SequenceConflictError,
     StepsAlreadyTakenError,
+    Trial,
 )
 from tests.sdk.simulation import HUSHED, LOUD, QUIET, TRIES, Fault, Simulation
-from tests.sdk.test_grants import every_way, in_grants, take
+from tests.sdk.test_grants import in_grants, take
 from tests.sdk.test_resume import reported
 
 
@@ -45,21 +46,6 @@ def test_while_a_process_has_a_grant_no_other_one_asks_for_a_step(
     assert simulation.exact(run)
 
 
-@in_grants
-def test_a_process_that_was_there_before_the_grant_gets_no_step_out_of_it(
-    simulation: Simulation, ahead: dict[str, Any]
-) -> None:
-    run = simulation.run(**ahead)
-    other = simulation.client().get_run(run.id)
-    take(simulation, run, 2)
-    for _ in range(2):
-        with pytest.raises(StepsAlreadyTakenError, match=r"release nothing|not paid for"):
-            other.authorize()
-    take(simulation, run, 6)
-    run.complete()
-    assert simulation.exact(run)
-
-
 def test_when_the_other_process_has_given_its_grant_back_its_steps_are_free(simulation: Simulation) -> None:
     run = simulation.run(authorize_every=5)
     take(simulation, run, 2)
@@ -67,33 +53,6 @@ def test_when_the_other_process_has_given_its_grant_back_its_steps_are_free(simu
     run.preview()
     assert simulation.authorize(other).first_step == 2
     other.complete()
-    assert simulation.exact(run)
-
-
-@in_grants
-def test_a_second_process_that_asks_ahead_is_turned_away_and_leaves_the_run_alone(
-    simulation: Simulation, ahead: dict[str, Any]
-) -> None:
-    run = simulation.run(**ahead)
-    take(simulation, run, 2)
-    with pytest.raises(ReservationStateConflictError), simulation.client().get_run(run.id, **ahead) as other:
-        simulation.authorize(other)
-    assert run.refresh().status == "active"
-    take(simulation, run, 6)
-    run.complete()
-    assert simulation.exact(run)
-
-
-@in_grants
-def test_whoever_leaves_a_run_that_another_process_trains_does_not_complete_it(
-    simulation: Simulation, ahead: dict[str, Any]
-) -> None:
-    run = simulation.run(**ahead)
-    take(simulation, run, 2)
-    with pytest.raises(ReservationStateConflictError), simulation.client().get_run(run.id):
-        pass
-    take(simulation, run, 6)
-    run.complete()
     assert simulation.exact(run)
 
 
@@ -162,14 +121,19 @@ def test_a_new_attempt_commits_a_plan_by_the_trainers_word(simulation: Simulatio
         simulation.client().resume_run(run.id)
 
 
-@every_way
+@pytest.mark.parametrize("kind", ["run", "training charge", "trial"])
 @pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickle.dumps], ids=lambda how: how.__name__)
-def test_there_is_one_of_each_run(
-    simulation: Simulation, ahead: dict[str, Any], copied: Callable[[object], object]
+def test_run_and_its_charges_cannot_be_copied(
+    simulation: Simulation, copied: Callable[[object], object], kind: str
 ) -> None:
-    run = simulation.run(**ahead)
+    run = simulation.run()
+    made: object = run
+    if kind == "training charge":
+        made = run.charge_training(LOUD, steps=5)
+    if kind == "trial":
+        made = Trial(run.state, 7, [EventCount(event=LOUD, count=1)])
     with pytest.raises(TypeError, match="cannot be copied or pickled"):
-        copied(run)
+        copied(made)
 
 
 def in_a_fork(ask: Callable[[], object]) -> str:

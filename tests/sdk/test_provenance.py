@@ -8,13 +8,7 @@ from typing import Any
 import pytest
 
 from epsilon_ledger import LedgerClient, Link
-from epsilon_ledger._run.provenance import (
-    MAX_LABELS,
-    MAX_LINKS,
-    Provenance,
-    collect_provenance,
-    find_commit,
-)
+from epsilon_ledger._run.provenance import MAX_LABELS, MAX_LINKS, Provenance, collect_provenance, find_commit
 from tests.sdk.fake_ledger import FakeLedger
 
 
@@ -58,12 +52,17 @@ def test_the_commit_is_found_as_git_finds_it(repository: Path, tmp_path: Path) -
     assert collect_provenance({}, {}, lambda: repository).labels == {"git-commit": head}
 
 
-def test_a_folder_without_a_commit_gives_none(tmp_path: Path) -> None:
+def test_folder_and_trackers_without_a_run_give_nothing(tmp_path: Path) -> None:
     git(tmp_path, "init", "-q")
     assert find_commit(tmp_path) is None
     (tmp_path / ".git" / "HEAD").write_text("../../etc/passwd")
     assert find_commit(tmp_path) is None
-    assert collected() == Provenance()
+
+    def fail() -> None:
+        raise RuntimeError("a tracker's own trouble")
+
+    for active_run, wandb in ((fail, SimpleNamespace(run=None)), (lambda: None, object())):
+        assert collected(modules={"mlflow": SimpleNamespace(active_run=active_run), "wandb": wandb}) == Provenance()
 
 
 def test_jobs_are_labelled_and_nothing_else_of_the_environment_is_taken() -> None:
@@ -81,14 +80,10 @@ def test_jobs_are_labelled_and_nothing_else_of_the_environment_is_taken() -> Non
     }
     found = collected(environment)
     assert found == Provenance({"github-run-id": "99", "slurm-job-id": "4711", "slurm-job-name": "train"})
+    unfit = {"SLURM_JOB_NAME": "a\nb", "SLURM_JOB_ID": "x" * 201, "PBS_JOBID": "1"}
+    assert collected(unfit).labels == {"pbs-job-id": "1"}
     pod = collected({"KUBERNETES_SERVICE_HOST": "10.0.0.1", "HOSTNAME": "train-x7k2p"})
     assert pod.labels == {"kubernetes-pod": "train-x7k2p"}
-
-
-def test_a_value_that_no_label_can_have_is_left_out() -> None:
-    assert collected({"SLURM_JOB_NAME": "a\nb", "SLURM_JOB_ID": "x" * 201, "PBS_JOBID": "1"}).labels == {
-        "pbs-job-id": "1"
-    }
 
 
 def mlflow(address: str) -> SimpleNamespace:
@@ -120,17 +115,6 @@ def test_an_active_run_of_weights_and_biases_is_labelled_and_linked() -> None:
     assert found == Provenance({"wandb-run": "x1"}, (Link("W&B run x1", active.url),))
     offline = SimpleNamespace(run=SimpleNamespace(id="x1", name="n", url=None))
     assert collected(modules={"wandb": offline}) == Provenance({"wandb-run": "x1"})
-
-
-def test_trackers_without_a_run_or_that_fail_change_nothing() -> None:
-    def fail() -> None:
-        raise RuntimeError("a tracker's own trouble")
-
-    assert (
-        collected(modules={"mlflow": SimpleNamespace(active_run=fail), "wandb": SimpleNamespace(run=None)})
-        == Provenance()
-    )
-    assert collected(modules={"mlflow": SimpleNamespace(active_run=lambda: None), "wandb": object()}) == Provenance()
 
 
 def test_what_is_given_takes_precedence_and_no_bound_is_passed() -> None:

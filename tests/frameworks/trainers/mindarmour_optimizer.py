@@ -13,8 +13,7 @@ from tests.reliability.trainers import CHECKPOINT_STEPS, TrainingFolder, run_tra
 
 RECORDS, BATCH, NOISE, FRACTION = 64, 16, 20.0, 2.0
 STEP = poisson_sampled(
-    BATCH / RECORDS,
-    adaptive_clipping(gradient_noise_multiplier=NOISE, count_noise_stddev=FRACTION * BATCH),
+    BATCH / RECORDS, adaptive_clipping(gradient_noise_multiplier=NOISE, count_noise_stddev=FRACTION * BATCH)
 )
 
 

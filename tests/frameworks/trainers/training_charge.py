@@ -12,15 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
-from epsilon_ledger import (
-    BudgetExceededError,
-    ChargedAgainWarning,
-    Event,
-    LedgerClient,
-    Run,
-    TrainingCharge,
-    gaussian,
-)
+from epsilon_ledger import BudgetExceededError, ChargedAgainWarning, Event, LedgerClient, Run, TrainingCharge, gaussian
 from tests.reliability.trainers import JOURNAL, TrainingFolder, run_trainer
 
 STEP: Final[Event] = gaussian(60.0)

@@ -116,12 +116,6 @@ def test_a_vector_without_a_finite_norm_counts_as_zero(bad: float, kind: type[np
     assert (total.within, total.count) == (2, 3)
 
 
-def test_an_empty_sample_has_the_sum_zero() -> None:
-    total = clipped_sum([np.empty((0, 3)), np.empty((0, 2))], 1.0, Lattice.for_scales(1.0))
-    assert total.multiples.tolist() == [0] * 5
-    assert (total.within, total.count) == (0, 0)
-
-
 def test_more_summands_than_can_be_added_exactly_are_refused() -> None:
     with pytest.raises(ValueError, match="at most 4194304 can be added up exactly"):
         clipped_sum([np.empty(((1 << 22) + 1, 0))], 1.0, Lattice.for_scales(1.0))
