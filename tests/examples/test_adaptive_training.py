@@ -24,7 +24,7 @@ SMALL = ("--norms", "0.5", "4", "--seeds")
     thinned([(OF_EACH_KIND, ["Adam"], 1, 30), (OF_EACH_KIND, ["Adam"], 1, 150), (NOISES, OPTIMIZERS, 2, 150)], 3),
     ids=["one of each kind, few steps", "one of each kind", "all"],
 )
-def test_every_training_spends_the_same_and_learns(
+def test_every_training_spends_same_and_learns(
     live_server: LiveServer, tmp_path: Path, noises: list[str], optimizers: list[str], seeds: int, steps: int
 ) -> None:
     chosen = ["--noises", *noises, "--optimizers", *optimizers, *SMALL, str(seeds)]
@@ -56,7 +56,7 @@ def test_every_training_spends_the_same_and_learns(
     assert is_picture(tmp_path / "out" / "adaptive.png")
 
 
-def test_a_trainers_key_and_a_budget_are_enough(live_server: LiveServer, tmp_path: Path) -> None:
+def test_trainers_key_and_budget_are_enough(live_server: LiveServer, tmp_path: Path) -> None:
     with LedgerClient(live_server.url, live_server.key("admin")) as ledger:
         limit = Limit(3.0, 1e-4)
         ledger.create_population(

@@ -39,7 +39,7 @@ def command(service: str, address: str) -> list[str]:
     return [sys.executable, str(EXAMPLES / "federated_logistic_regression.py"), *words]
 
 
-def test_the_compose_file_is_valid_and_locked_up() -> None:
+def test_compose_file_is_valid_and_locked_up() -> None:
     schema = json.loads((files("check_jsonschema") / "builtin_schemas" / "vendor" / "compose-spec.json").read_text())
     assert list(validator_for(schema)(schema).iter_errors(COMPOSE)) == []
     for name, service in COMPOSE["services"].items():
@@ -53,7 +53,7 @@ def test_the_compose_file_is_valid_and_locked_up() -> None:
     assert {key.partition(":")[0] for key in keys} == {"${KEY_OF_A", "${KEY_OF_B", "${KEY_OF_C"}
 
 
-def test_the_image_has_what_the_example_imports() -> None:
+def test_image_has_what_example_imports() -> None:
     [kept] = re.findall(r"kept = /\^\(([^)]*)\)==/", DOCKERFILE)
     installed, wanted = set(kept.split("|")), ["scikit-learn", "matplotlib", "httpx2", "cryptography", "hatchling"]
     needed: set[str] = set()
@@ -74,7 +74,7 @@ def test_the_image_has_what_the_example_imports() -> None:
     assert {f"examples/{name}.py" for name in imported} <= set(copied)
 
 
-def test_the_roles_train_together_over_the_network(live_server: LiveServer, tmp_path: Path) -> None:
+def test_roles_train_together_over_network(live_server: LiveServer, tmp_path: Path) -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{probe.getsockname()[1]}"

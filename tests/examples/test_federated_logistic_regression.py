@@ -60,7 +60,7 @@ def finished(live_server: LiveServer, tmp_path_factory: pytest.TempPathFactory) 
     return Finished(said, folder, json.loads((folder / "train_indicator.json").read_text()))
 
 
-def test_each_party_is_held_to_its_own_budget_and_spends_what_the_reference_says(
+def test_each_party_is_held_to_its_own_budget_and_spends_what_reference_says(
     live_server: LiveServer, finished: Finished
 ) -> None:
     privacy = finished.found["privacy"]
@@ -82,7 +82,7 @@ def test_each_party_is_held_to_its_own_budget_and_spends_what_the_reference_says
     assert finished.said.count("stopped: step") == len(RECORDS)
 
 
-def test_the_files_agree_with_each_other(finished: Finished) -> None:
+def test_files_agree_with_each_other(finished: Finished) -> None:
     found = finished.found
     with (finished.folder / "train_predict.csv").open() as file:
         rows = list(csv.DictReader(file))
@@ -102,7 +102,7 @@ def test_the_files_agree_with_each_other(finished: Finished) -> None:
     )
 
 
-def test_a_saved_model_predicts_in_a_job_of_its_own(finished: Finished) -> None:
+def test_saved_model_predicts_in_job_of_its_own(finished: Finished) -> None:
     folder, model = finished.folder, finished.folder / "model.npz"
     done = predicted(folder, "--model", model, "--test", "test.csv", "--sample")
     assert done.returncode == 0, done.stderr
@@ -130,7 +130,7 @@ def test_wrong_test_file_is_named(
         assert said in f"{ended.value} {capsys.readouterr().err}"
 
 
-def test_the_keys_of_primihub_are_options(live_server: LiveServer, tmp_path: Path) -> None:
+def test_keys_of_primihub_are_options(live_server: LiveServer, tmp_path: Path) -> None:
     keys = {
         "learning_rate": 0.3,
         "alpha": 0.001,

@@ -27,7 +27,7 @@ def module(monkeypatch: pytest.MonkeyPatch, name: str) -> ModuleType:
     return importlib.import_module(name)
 
 
-def test_the_score_follows_where_nothing_is_protected_and_the_ledger_refuses_the_rest(
+def test_score_follows_where_nothing_is_protected_and_ledger_refuses_rest(
     live_server: LiveServer, tmp_path: Path
 ) -> None:
     # Four collections of each series: all but the last fit.
@@ -73,9 +73,7 @@ def test_the_score_follows_where_nothing_is_protected_and_the_ledger_refuses_the
     ] * 3
 
 
-def test_the_documents_configuration_charges_nothing_and_is_called_vacuous(
-    live_server: LiveServer, tmp_path: Path
-) -> None:
+def test_documents_configuration_charges_nothing_and_is_called_vacuous(live_server: LiveServer, tmp_path: Path) -> None:
     with LedgerClient(live_server.url, live_server.key("admin")) as ledger:
         limit = Limit(10.0, 1e-6)
         ledger.create_population(
@@ -109,7 +107,7 @@ def test_the_documents_configuration_charges_nothing_and_is_called_vacuous(
         (["--repeats", "0"], "rounds, repeats and processes begin at 1"),
     ],
 )
-def test_a_wrong_configuration_is_named(
+def test_wrong_configuration_is_named(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], options: list[str], message: str
 ) -> None:
     monkeypatch.setattr("sys.argv", ["local_dp_clustering.py", *options])
@@ -119,9 +117,7 @@ def test_a_wrong_configuration_is_named(
 
 
 @pytest.mark.parametrize(("eval_type", "mean"), [("SILHOUETTE_SCORE", 0.069), ("CALINSKI_HARABASZ_SCORE", 43.6)])
-def test_noise_alone_has_the_score_that_the_pages_name(
-    monkeypatch: pytest.MonkeyPatch, eval_type: str, mean: float
-) -> None:
+def test_noise_alone_has_score_that_pages_name(monkeypatch: pytest.MonkeyPatch, eval_type: str, mean: float) -> None:
     config = SimpleNamespace(devices=1000, eval_type=eval_type)
     floor = module(monkeypatch, "local_dp_clustering").floor(config)
     assert floor.mean == pytest.approx(mean, rel=0.08)
@@ -154,7 +150,7 @@ def test_following_is_being_in_order_in_nearly_all_repeats(
     assert "is 8 for a report, and 24 for one training's 3 rounds: that protects nobody." in said
 
 
-def test_a_device_answers_a_request_once_and_keeps_to_its_own_limit(devices: ModuleType) -> None:
+def test_device_answers_request_once_and_keeps_to_its_own_limit(devices: ModuleType) -> None:
     device = devices.Device(np.ones(65), limit=5.0)
     weights = np.zeros((65, 10))
     first = device.answer(devices.Request("run 0", weights, "output", 2.0))

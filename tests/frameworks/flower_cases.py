@@ -78,11 +78,6 @@ def moved(strategy: Strategy, app: Any, rounds: int = 1, clients: int = 4) -> li
     return [np.asarray(array) for array in result.arrays.to_numpy_ndarrays()]
 
 
-def first_by(shift: float, others: float) -> Any:
-    """Make an app whose first client adds something else than the others."""
-    return shifted_by(lambda node: shift if node == 1 else others)
-
-
 def refuses(match: str, *arguments: Any, **options: Any) -> None:
     """Require that rounds are not accepted."""
     with pytest.raises((UnsupportedRoundError, ValueError, TypeError), match=match):

@@ -19,13 +19,7 @@ from flwr.common import (
 )
 from flwr.server import Server, SimpleClientManager
 from flwr.server.client_proxy import ClientProxy
-from flwr.server.strategy import (
-    DifferentialPrivacyClientSideAdaptiveClipping,
-    DifferentialPrivacyServerSideAdaptiveClipping,
-    DifferentialPrivacyServerSideFixedClipping,
-    FedAvg,
-    Strategy,
-)
+from flwr.server.strategy import DifferentialPrivacyServerSideFixedClipping, FedAvg, Strategy
 
 from epsilon_ledger import gaussian
 from epsilon_ledger.flower import charge_rounds
@@ -95,15 +89,6 @@ def the_budget_ends_the_rounds() -> None:
     # The refused round was the last one for which clients were asked.
     assert clients[0].fits == len(asked)
     assert np.isfinite(vector).all()
-
-
-def adaptive_norms_follow_the_quantile() -> None:
-    for kind in (DifferentialPrivacyServerSideAdaptiveClipping, DifferentialPrivacyClientSideAdaptiveClipping):
-        run, asked = open_run()
-        wrapper = kind(averaged(), 0.1, 4, initial_clipping_norm=0.05, clipped_count_stddev=0.1)
-        train(charge_rounds(wrapper, run), [0.1, 0.2, 0.3, 0.4], 30)
-        assert asked[0]["type"] == "adaptive_clipping"
-        assert 0.15 < wrapper.clipping_norm < 0.35
 
 
 if __name__ == "__main__":

@@ -7,7 +7,6 @@ import pytest
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState, GradientState
 from opacus import PrivacyEngine
-from opacus.utils.batch_memory_manager import BatchMemoryManager
 from torch import nn
 
 from epsilon_ledger import BudgetExceededError, gaussian, poisson_sampled
@@ -41,7 +40,7 @@ def prepared(accelerator: Accelerator, training: Training) -> Training:
     return Training(model, optimizer, training.loader)
 
 
-def test_what_is_attached_before_prepare_asks_for_each_step(engine: PrivacyEngine) -> None:
+def test_engine_attached_before_prepare_asks_for_each_step(engine: PrivacyEngine) -> None:
     run, accelerator = FakeRun(capacity=11), Accelerator(cpu=True)
     attach(engine, run.as_run)
     training = prepared(accelerator, make_private(engine))
@@ -53,7 +52,7 @@ def test_what_is_attached_before_prepare_asks_for_each_step(engine: PrivacyEngin
     assert training.is_unchanged()
 
 
-def test_after_prepare_the_optimizer_within_is_attached(engine: PrivacyEngine, fake_run: FakeRun) -> None:
+def test_optimizer_within_prepared_one_is_attached(engine: PrivacyEngine, fake_run: FakeRun) -> None:
     accelerator = Accelerator(cpu=True)
     training = prepared(accelerator, make_private(engine))
     outer: Any = training.optimizer
@@ -64,19 +63,7 @@ def test_after_prepare_the_optimizer_within_is_attached(engine: PrivacyEngine, f
     assert fake_run.asked == [STEP] * 8
 
 
-def test_large_draws_are_split(engine: PrivacyEngine, fake_run: FakeRun) -> None:
-    accelerator = Accelerator(cpu=True)
-    attach(engine, fake_run.as_run)
-    training = prepared(accelerator, make_private(engine))
-    outer: Any = training.optimizer
-    with BatchMemoryManager(
-        data_loader=training.loader, max_physical_batch_size=3, optimizer=outer.optimizer
-    ) as batches:
-        loop(accelerator, training, batches)
-    assert fake_run.asked == [STEP] * 8
-
-
-def test_a_loader_that_fetches_ahead_is_refused(engine: PrivacyEngine, fake_run: FakeRun) -> None:
+def test_loader_that_fetches_ahead_is_refused(engine: PrivacyEngine, fake_run: FakeRun) -> None:
     accelerator = Accelerator(cpu=True)
     attach(engine, fake_run.as_run)
     training = prepared(accelerator, make_private(engine))

@@ -88,7 +88,7 @@ REPEATING = {
 
 
 @pytest.mark.parametrize("loader", FINE.values(), ids=FINE)
-def test_a_loader_that_has_each_record_once_is_accepted(loader: DataLoader[Any]) -> None:
+def test_loader_that_has_each_record_once_is_accepted(loader: DataLoader[Any]) -> None:
     assert reason_against(loader) is None
     if not isinstance(loader.dataset, IterableDataset):
         for _ in range(3):
@@ -97,13 +97,13 @@ def test_a_loader_that_has_each_record_once_is_accepted(loader: DataLoader[Any])
 
 
 @pytest.mark.parametrize(("advice", "loader"), REPEATING.items(), ids=REPEATING)
-def test_a_loader_that_may_have_a_record_twice_is_refused(loader: DataLoader[Any], advice: str) -> None:
+def test_loader_that_may_have_record_twice_is_refused(loader: DataLoader[Any], advice: str) -> None:
     reason = reason_against(loader)
     assert reason is not None
     assert advice.rpartition(", ")[2] in reason
 
 
-def test_a_shuffled_loader_is_charged_once_an_epoch(admin: LedgerClient) -> None:
+def test_shuffled_loader_is_charged_once_epoch(admin: LedgerClient) -> None:
     admin.create_population(
         "epochs", privacy_unit="record", neighboring_relation="replace_one", limit=Limit(12.0, 1e-5)
     )

@@ -38,7 +38,7 @@ def refusal_of(step: Callable[[], object]) -> BudgetExceededError:
 
 
 @pytest.mark.parametrize("target", ["engine", "optimizer"])
-def test_a_refusal_of_an_opacus_loop_answers_for_its_epochs(
+def test_refusal_of_opacus_loop_answers_for_its_epochs(
     engine: PrivacyEngine, admin: LedgerClient, trainer: LedgerClient, target: str
 ) -> None:
     run = new_run(admin, trainer)
@@ -62,7 +62,7 @@ def test_a_refusal_of_an_opacus_loop_answers_for_its_epochs(
     assert refusal_of(training.epoch).steps_needed == 1
 
 
-def test_a_resumed_opacus_loop_expects_what_is_left(engine: PrivacyEngine) -> None:
+def test_resumed_opacus_loop_expects_what_is_left(engine: PrivacyEngine) -> None:
     run = FakeRun()
     run.asked = [gaussian(1.0)] * 5
     attach(engine, run.as_run, epochs=EPOCHS, earlier_steps="charged")
@@ -70,7 +70,7 @@ def test_a_resumed_opacus_loop_expects_what_is_left(engine: PrivacyEngine) -> No
     assert run.expected_steps == STEPS
 
 
-def test_without_epochs_nothing_is_expected(engine: PrivacyEngine, fake_run: FakeRun) -> None:
+def test_attach_without_epochs_expects_no_steps(engine: PrivacyEngine, fake_run: FakeRun) -> None:
     attach(engine, fake_run.as_run)
     make_private(engine)
     assert fake_run.expected_steps is None
@@ -87,14 +87,14 @@ def test_without_epochs_nothing_is_expected(engine: PrivacyEngine, fake_run: Fak
         ({"max_epochs": EPOCHS, "limit_train_batches": 4}, EPOCHS * 4),
     ],
 )
-def test_a_lightning_fit_expects_its_steps(
+def test_lightning_fit_expects_its_steps(
     engine: PrivacyEngine, fake_run: FakeRun, terms: dict[str, Any], steps: int
 ) -> None:
     fit(lightning, make_private(engine), LedgerCallback(fake_run.as_run), **terms)
     assert fake_run.expected_steps == steps == len(fake_run.asked)
 
 
-def test_a_monitor_expects_its_epochs(admin: LedgerClient, trainer: LedgerClient) -> None:
+def test_monitor_expects_its_epochs(admin: LedgerClient, trainer: LedgerClient) -> None:
     data: dict[str, Any] = {"num_samples": 1000, "batch_size": 50}
     run = new_run(admin, trainer, epsilon=2.0)
     monitor = PrivacyMonitor(trainer, run, **data, epochs=50)

@@ -42,7 +42,7 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> dict[int, str]:
     return dict(zip((block.line for block in code), done.stdout.split(SEPARATOR), strict=True))
 
 
-def test_the_shell_comes_first_and_last() -> None:
+def test_shell_comes_first_and_last() -> None:
     languages = [block.language for block in GUIDE if block.language != "text"]
     assert languages == ["bash", *["python"] * (len(languages) - 2), "bash"]
     assert len(languages) > 10
@@ -56,6 +56,6 @@ def test_the_shell_comes_first_and_last() -> None:
         if answer.language == "text"
     ],
 )
-def test_a_block_answers_what_is_shown(said: dict[int, str], block: Fence, answer: Fence) -> None:
+def test_block_answers_what_is_shown(said: dict[int, str], block: Fence, answer: Fence) -> None:
     for line in answer.text.splitlines():
         assert re.search(re.escape(line).replace("…", ".+"), said[block.line]), said[block.line]

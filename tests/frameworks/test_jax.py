@@ -46,7 +46,7 @@ def test_every_step_asks_for_what_jax_privacy_does(run: CountingRun) -> None:
     assert np.asarray(training.state[0]["w"]).all()
 
 
-def test_a_refusal_leaves_donated_arguments_and_the_batch(run: CountingRun) -> None:
+def test_refusal_leaves_donated_arguments_and_batch(run: CountingRun) -> None:
     run.capacity = 3
     training = Private()
     step = training.authorized(run)
@@ -63,7 +63,7 @@ def test_a_refusal_leaves_donated_arguments_and_the_batch(run: CountingRun) -> N
     assert run.asked == [STEP] * 4
 
 
-def test_a_training_ends_at_its_budget_with_grants(admin: LedgerClient) -> None:
+def test_training_ends_at_its_budget_with_grants(admin: LedgerClient) -> None:
     training = Private()
     client = admin
     budget = open_budget(client, 6.0)
@@ -85,7 +85,7 @@ def test_a_training_ends_at_its_budget_with_grants(admin: LedgerClient) -> None:
     resumed.complete()
 
 
-def test_a_schedule_of_the_run_is_charged_by_its_own_word(run: CountingRun) -> None:
+def test_schedule_of_run_is_charged_by_its_own_word(run: CountingRun) -> None:
     step = authorized(jax.jit(lambda x: x + 1), run.as_run)
     assert int(step(jnp.zeros((), int))) == 1
     given = authorized(jax.jit(lambda x: x + 1), run.as_run, event=STEP)
@@ -107,7 +107,7 @@ TRACES: dict[str, Callable[[Any, Any], Any]] = {
 
 
 @pytest.mark.parametrize("trace", TRACES)
-def test_a_traced_step_is_turned_away(run: CountingRun, trace: str) -> None:
+def test_traced_step_is_turned_away(run: CountingRun, trace: str) -> None:
     step = authorized(lambda x: x * 2.0, run.as_run, event=STEP)
     with pytest.raises(UnsupportedTrainingError, match="being traced"):
         TRACES[trace](step, jnp.ones(3))
@@ -117,7 +117,7 @@ def test_a_traced_step_is_turned_away(run: CountingRun, trace: str) -> None:
     assert run.asked == [STEP]
 
 
-def test_compiled_and_mapped_steps_ask_once_a_call(run: CountingRun) -> None:
+def test_compiled_and_mapped_steps_ask_once_call(run: CountingRun) -> None:
     compiled = jax.jit(lambda x: x * 2.0).lower(jnp.ones(3)).compile()
     assert float(authorized(compiled, run.as_run, event=STEP)(jnp.ones(3))[0]) == 2.0
     mapped = jax.pmap(lambda x: x + jax.lax.psum(1.0, "i"), axis_name="i")
@@ -125,7 +125,7 @@ def test_compiled_and_mapped_steps_ask_once_a_call(run: CountingRun) -> None:
     assert run.asked == [STEP] * 2
 
 
-def test_a_scan_over_steps_is_charged_for_all_of_them(run: CountingRun) -> None:
+def test_scan_over_steps_is_charged_for_all_of_them(run: CountingRun) -> None:
     run.capacity = 9
     training = Private()
 
@@ -147,7 +147,7 @@ def test_a_scan_over_steps_is_charged_for_all_of_them(run: CountingRun) -> None:
         scanned(training.state, DATA[indices], indices < 0)
 
 
-def test_a_batch_is_stepped_once(run: CountingRun) -> None:
+def test_batch_is_stepped_once(run: CountingRun) -> None:
     training = Private()
     step = training.authorized(run)
     with pytest.raises(UnsupportedTrainingError, match="takes 1 batch"):
@@ -167,7 +167,7 @@ def test_a_batch_is_stepped_once(run: CountingRun) -> None:
     assert len(run.asked) == 2
 
 
-def test_a_charge_of_a_whole_training_counts_its_steps(admin: LedgerClient) -> None:
+def test_charge_of_whole_training_counts_its_steps(admin: LedgerClient) -> None:
     client = admin
     run = client.create_run("whole", budget=open_budget(client, 6.0))
     charge = run.charge_training(self_composed(STEP, 4), steps=4)

@@ -14,7 +14,7 @@ from jax_privacy.batch_selection import (
 
 from epsilon_ledger import gaussian, sampled_with_replacement, sampled_without_replacement, truncated_poisson_sampled
 from epsilon_ledger.jax import UnsupportedTrainingError
-from tests.frameworks.jax_trainings import NOISE, POISSON, PROBABILITY, STEP, N, Private
+from tests.frameworks.jax_trainings import NOISE, POISSON, STEP, N, Private
 from tests.sdk.fake_runs import CountingRun
 
 pytestmark = [
@@ -31,7 +31,7 @@ def run() -> CountingRun:
 class TestBatches:
     """What the selection of batches makes of a step."""
 
-    def test_without_replacement_and_by_user(self, run: CountingRun) -> None:
+    def test_batches_without_replacement_and_by_user_are_charged(self, run: CountingRun) -> None:
         step = Private().authorized(run, batches=FixedBatchSampling(batch_size=16, iterations=2))
         assert len(next(step.batch_iterator(N))) == 16
         assert step.event == sampled_without_replacement(N, 16, gaussian(NOISE))
@@ -51,7 +51,7 @@ class TestBatches:
         assert len(next(step.batch_iterator(N))) == 16
         assert step.event == sampled_with_replacement(N, 16, gaussian(NOISE))
 
-    def test_that_cannot_be_charged_by_steps(self, run: CountingRun) -> None:
+    def test_batches_that_cannot_be_charged_by_steps_are_refused(self, run: CountingRun) -> None:
         turned_away: list[tuple[Any, str]] = [
             (CyclicPoissonSampling(0.5, 8, cycle_length=4), "cycle_length=4"),
             (BallsInBinsSampling(8, 4), "every n-th batch"),
@@ -67,7 +67,7 @@ class TestBatches:
             with pytest.raises(ValueError, match="probability in"):
                 Private().authorized(run, batches=probability)
 
-    def test_of_a_seed_are_not_drawn_again(self, run: CountingRun) -> None:
+    def test_batches_of_seed_are_not_drawn_again(self, run: CountingRun) -> None:
         training = Private()
         step = training.authorized(run)
         first = [batch.tolist() for batch in step.batch_iterator(N, rng=7)]
@@ -78,14 +78,3 @@ class TestBatches:
                 next(step.batch_iterator(N, rng=rng))
         for other in (None, generator, np.random.default_rng()):
             assert [batch.tolist() for batch in step.batch_iterator(N, rng=other)] != first
-
-    def test_are_poisson_samples_of_all_records(self, run: CountingRun) -> None:
-        step = Private().authorized(run, batches=PROBABILITY)
-        batches = step.batch_iterator(N, rng=3)
-        drawn = [next(batches) for _ in range(400)]
-        assert all(len(set(batch.tolist())) == len(batch) for batch in drawn)
-        counts = np.bincount(np.concatenate(drawn), minlength=N)
-        # Six standard deviations of a binomial count.
-        assert np.abs(counts - 400 * PROBABILITY).max() < 6 * (400 * PROBABILITY * (1 - PROBABILITY)) ** 0.5
-        sizes = np.array([len(batch) for batch in drawn])
-        assert abs(sizes.var() - N * PROBABILITY * (1 - PROBABILITY)) < 6

@@ -25,7 +25,7 @@ def run() -> CountingRun:
 class TestKeys:
     """No noise is added twice."""
 
-    def test_a_state_that_is_not_handed_on(self, run: CountingRun) -> None:
+    def test_state_that_is_not_handed_on(self, run: CountingRun) -> None:
         training = Private()
         step = training.authorized(run, KEPT)
         batches = step.batch_iterator(N)
@@ -37,7 +37,7 @@ class TestKeys:
             training.take(step, next(batches))
         assert len(run.asked) == 1
 
-    def test_a_question_may_be_repeated(self, run: CountingRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_question_may_be_repeated(self, run: CountingRun, monkeypatch: pytest.MonkeyPatch) -> None:
         def unavailable(*_: object, **__: object) -> None:
             raise LedgerUnavailableError("no answer")
 
@@ -51,7 +51,7 @@ class TestKeys:
         training.take(step, indices)
         assert run.asked == [STEP]
 
-    def test_a_seed_that_another_process_may_have_used(self, run: CountingRun) -> None:
+    def test_seed_that_another_process_may_have_used(self, run: CountingRun) -> None:
         run.asked = [STEP]
         for key in (0, jax.random.key(42)):
             training = Private(key)

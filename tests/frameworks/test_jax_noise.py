@@ -51,7 +51,9 @@ class TestNoise:
         ],
     )
     @pytest.mark.parametrize("chained", [False, True])
-    def test_of_jax_privacy(self, run: CountingRun, clipping: dict[str, Any], norm: float, *, chained: bool) -> None:
+    def test_noise_of_jax_privacy_is_read(
+        self, run: CountingRun, clipping: dict[str, Any], norm: float, *, chained: bool
+    ) -> None:
         grad = jax_privacy.clipped_grad(loss, **clipping)
         stddev = 0.7 * grad.sensitivity()
         noise = noise_addition.gaussian_privatizer(stddev=stddev, prng_key=secret_key())
@@ -62,7 +64,7 @@ class TestNoise:
         next(step.batch_iterator(N))
         assert step.event == poisson_sampled(1.0, gaussian(stddev / norm))
 
-    def test_of_optax(self, run: CountingRun) -> None:
+    def test_noise_of_optax_is_read(self, run: CountingRun) -> None:
         plain = optax.contrib.differentially_private_aggregate(CLIP, 0.7, key=secret_key())
         assert self.deviation(plain, {"w": jnp.zeros((8, 20_000))}) == pytest.approx(0.7 * CLIP / 8, rel=0.03)
         with pytest.warns(DeprecationWarning, match="seed"):
@@ -77,7 +79,9 @@ class TestNoise:
     @pytest.mark.parametrize(
         ("relation", "multiplier"), [(NeighboringRelation.REPLACE_SPECIAL, 1.1), (NeighboringRelation.REPLACE_ONE, 2.2)]
     )
-    def test_of_an_execution_plan(self, run: CountingRun, relation: NeighboringRelation, multiplier: float) -> None:
+    def test_noise_of_execution_plan_is_read(
+        self, run: CountingRun, relation: NeighboringRelation, multiplier: float
+    ) -> None:
         plan = self.plan(strategy=[0.5], accountant=PLDAccountant(relation), normalize_by=16.0)
         assert self.deviation(plan.noise_addition_transform, {"w": jnp.zeros(20_000)}) == pytest.approx(
             multiplier / 16, rel=0.03
@@ -87,7 +91,7 @@ class TestNoise:
         # The ledger doubles the sensitivity under replace_one by itself.
         assert step.event == poisson_sampled(0.1, gaussian(multiplier))
 
-    def test_of_a_plan_that_cannot_be_charged_by_steps(self, run: CountingRun) -> None:
+    def test_plan_that_cannot_be_charged_by_steps_is_refused(self, run: CountingRun) -> None:
         turned_away: list[tuple[dict[str, Any], str]] = [
             ({"strategy": [1.0, 0.5]}, "at once.* but not with column_normalize=True"),
             ({"num_examples": N, "truncated_batch_size": 8}, "at once"),
@@ -108,7 +112,7 @@ class TestNoise:
         given |= {"sampling_prob": 0.1, "noise_seed": 2**31} | changed
         return BandMFExecutionPlanConfig(**given | {"strategy": np.array(given["strategy"])}).plan
 
-    def test_that_is_unknown_is_turned_away(self, run: CountingRun) -> None:
+    def test_unknown_noise_is_refused(self, run: CountingRun) -> None:
         aggregate = partial(optax.contrib.differentially_private_aggregate, key=secret_key())
         private = privatizer(0)
         correlated = noise_addition.matrix_factorization_privatizer(streaming_matrix.prefix_sum(), stddev=1.0)

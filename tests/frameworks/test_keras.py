@@ -88,7 +88,7 @@ class Recorder(keras.callbacks.Callback):
         self.epochs.append(logs)
 
 
-def test_every_step_of_a_fit_asks(run: CountingRun) -> None:
+def test_every_step_of_fit_asks(run: CountingRun) -> None:
     model = private()
     before, seen = weights(model), Recorder()
     run.state.epsilon = 0.75
@@ -107,7 +107,7 @@ def test_every_step_of_a_fit_asks(run: CountingRun) -> None:
 
 
 @pytest.mark.parametrize("capacity", [0, 2, 6])
-def test_a_refusal_ends_the_fit_and_leaves_the_parameters(run: CountingRun, capacity: int) -> None:
+def test_refusal_ends_fit_and_leaves_parameters(run: CountingRun, capacity: int) -> None:
     run.capacity = capacity
     model = private()
     before, seen = weights(model), Recorder()
@@ -129,7 +129,7 @@ def test_a_refusal_ends_the_fit_and_leaves_the_parameters(run: CountingRun, capa
     assert attach(model, run.as_run).refusal is None
 
 
-def test_an_execution_of_several_steps_asks_for_all_of_them(run: CountingRun) -> None:
+def test_execution_of_several_steps_asks_for_all_of_them(run: CountingRun) -> None:
     model = private(steps_per_execution=3)
     run.capacity = STEPS + 3
     callback = attach(model, run.as_run)
@@ -140,7 +140,7 @@ def test_an_execution_of_several_steps_asks_for_all_of_them(run: CountingRun) ->
     assert callback.refusal is not None
 
 
-def test_a_training_ends_at_its_budget_with_grants(admin: LedgerClient) -> None:
+def test_training_ends_at_its_budget_with_grants(admin: LedgerClient) -> None:
     model = private(noise_multiplier=3.0)
     client = admin
     budget = open_budget(client, 1.0)
@@ -161,7 +161,7 @@ def test_accumulated_batches_are_charged_each(run: CountingRun) -> None:
     assert run.asked == [poisson_sampled(BATCH / N, gaussian(NOISE / 2))] * STEPS
 
 
-def test_batches_of_a_fixed_size_are_turned_away_unless_it_is_said_how_to_charge_them(run: CountingRun) -> None:
+def test_batches_of_fixed_size_are_turned_away_unless_it_is_said_how_to_charge_them(run: CountingRun) -> None:
     model = private(poisson_sampling_in_fit=False)
     with pytest.raises(UnsupportedTrainingError, match=r"no Poisson samples.*poisson_sampling_in_fit=True"):
         attach(model, run.as_run)
@@ -193,7 +193,7 @@ def test_batches_from_outside_of_fit_are_turned_away(run: CountingRun) -> None:
     assert run.asked == [STEP] * STEPS
 
 
-def test_no_fit_repeats_the_samples_or_the_noise_of_another(run: CountingRun) -> None:
+def test_no_fit_repeats_samples_or_noise_of_another(run: CountingRun) -> None:
     seeds = []
     for _ in range(2):
         keras.utils.set_random_seed(3)  # as scripts begin
@@ -230,7 +230,7 @@ class Noisy(keras.Model):
         return self.dense(x)
 
 
-def test_a_step_of_the_users_own_is_charged_by_its_word(run: CountingRun) -> None:
+def test_step_of_users_own_is_charged_by_its_word(run: CountingRun) -> None:
     model = Noisy()
     model.compile(optimizer="sgd", loss="mse")
     with pytest.raises(UnsupportedTrainingError, match="What noise this model adds is not known"):
@@ -274,7 +274,7 @@ def test_arguments_that_do_not_fit_together(run: CountingRun, monkeypatch: pytes
         attach(private, run.as_run)
 
 
-def test_the_torch_backend_asks_too() -> None:
+def test_torch_backend_asks_too() -> None:
     done = subprocess.run(
         [sys.executable, "-W", "error::RuntimeWarning", "-m", "tests.frameworks.keras_torch"],
         cwd=ROOT,

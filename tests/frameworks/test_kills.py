@@ -116,7 +116,7 @@ def adapter(request: pytest.FixtureRequest) -> Adapter:
     ids=lambda value: value if isinstance(value, str) else value.module,
     indirect=["adapter"],
 )
-def test_without_a_kill_exactly_what_was_released_is_charged(
+def test_exactly_releases_are_charged_without_kill(
     service: Service, tmp_path: Path, adapter: Adapter, way: str
 ) -> None:
     with training(service, tmp_path, adapter, way) as site:
@@ -127,7 +127,7 @@ def test_without_a_kill_exactly_what_was_released_is_charged(
 
 
 @pytest.mark.parametrize("round_", range(ROUNDS))
-def test_whoever_is_killed_no_release_is_uncharged(
+def test_every_release_is_charged_when_trainer_or_service_is_killed(
     service: Service, tmp_path: Path, adapter: Adapter, round_: int
 ) -> None:
     chance = Random(round_)  # noqa: S311 - repeatable, not secret

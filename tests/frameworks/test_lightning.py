@@ -61,7 +61,7 @@ def trainer_of(package: Any, *callbacks: Any, **terms: Any) -> Any:
 
 
 @pytest.mark.parametrize("package", [lightning, pytorch_lightning])
-def test_every_step_of_a_fit_asks(engine: PrivacyEngine, fake_run: FakeRun, package: Any) -> None:
+def test_every_step_of_fit_asks(engine: PrivacyEngine, fake_run: FakeRun, package: Any) -> None:
     training = make_private(engine)
     before = training.parameters()
     trainer = fit(package, training, LedgerCallback(fake_run.as_run))
@@ -71,7 +71,7 @@ def test_every_step_of_a_fit_asks(engine: PrivacyEngine, fake_run: FakeRun, pack
 
 
 @pytest.mark.parametrize("package", [lightning, pytorch_lightning])
-def test_a_refusal_ends_the_fit_and_leaves_the_parameters(engine: PrivacyEngine, package: Any) -> None:
+def test_refusal_ends_fit_and_leaves_parameters(engine: PrivacyEngine, package: Any) -> None:
     run = FakeRun(capacity=10)
     training = make_private(engine)
     callback = LedgerCallback(run.as_run)
@@ -84,14 +84,14 @@ def test_a_refusal_ends_the_fit_and_leaves_the_parameters(engine: PrivacyEngine,
     assert all(map(torch.equal, after, training.parameters()))
 
 
-def test_a_fit_without_a_dp_optimizer_is_stopped(engine: PrivacyEngine, fake_run: FakeRun) -> None:
+def test_fit_without_dp_optimizer_is_stopped(engine: PrivacyEngine, fake_run: FakeRun) -> None:
     training = make_private(engine)
     training.optimizer = training.optimizer.original_optimizer
     with pytest.raises(ValueError, match="no DP optimizer to charge"):
         fit(lightning, training, LedgerCallback(fake_run.as_run))
 
 
-def test_a_shuffled_loader_is_turned_away_unless_it_is_said_how_to_charge_it(
+def test_shuffled_loader_is_turned_away_unless_it_is_said_how_to_charge_it(
     engine: PrivacyEngine, fake_run: FakeRun
 ) -> None:
     training = make_private(engine, small_loader(shuffle=True), poisson_sampling=False)
@@ -112,7 +112,7 @@ def test_pieces_that_lightning_would_cut_off_are_turned_away(engine: PrivacyEngi
 
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("package", [lightning, pytorch_lightning])
-def test_a_fit_in_pieces_releases_every_batch_once_and_whole(
+def test_fit_in_pieces_releases_every_batch_once_and_whole(
     engine: PrivacyEngine, fake_run: FakeRun, package: Any, workers: int
 ) -> None:
     training = make_private(engine, small_loader(workers=workers))
@@ -121,14 +121,14 @@ def test_a_fit_in_pieces_releases_every_batch_once_and_whole(
     assert fake_run.asked == [STEP] * 24
 
 
-def test_a_fit_that_ends_within_a_batch_is_not_gone_on_with(engine: PrivacyEngine, fake_run: FakeRun) -> None:
+def test_fit_that_ends_within_batch_is_not_gone_on_with(engine: PrivacyEngine, fake_run: FakeRun) -> None:
     training = make_private(engine)
     training.loader = split_batches(training.loader, 1, training.optimizer)
     with pytest.raises(UnsupportedTrainingError, match="discard_batch"):
         fit(lightning, training, LedgerCallback(fake_run.as_run), limit_train_batches=11)
 
 
-def test_ghost_clipping_finds_the_module_of_the_fit(engine: PrivacyEngine, fake_run: FakeRun) -> None:
+def test_ghost_clipping_finds_module_of_fit(engine: PrivacyEngine, fake_run: FakeRun) -> None:
     training = make_private(engine, grad_sample_mode="ghost")
 
     class Model(lightning.LightningModule):

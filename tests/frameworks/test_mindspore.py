@@ -110,7 +110,7 @@ def test_each_pass_is_charged_once_before_its_first_step(replacing: FakeRun) -> 
 
 
 @pytest.mark.parametrize("mode", [mindspore.PYNATIVE_MODE, mindspore.GRAPH_MODE])
-def test_a_refused_step_does_not_happen_and_the_training_ends_without_an_exception(mode: int) -> None:
+def test_refused_step_does_not_happen_and_training_ends_without_exception(mode: int) -> None:
     mindspore.set_context(mode=mode)
     run = FakeRun(capacity=2)
     run.state.neighboring_relation = "replace_one"
@@ -124,7 +124,7 @@ def test_a_refused_step_does_not_happen_and_the_training_ends_without_an_excepti
 
 
 @pytest.mark.parametrize("policy", ["Time", "Step", "Exp"])
-def test_a_pass_of_decaying_noise_costs_its_least(replacing: FakeRun, policy: str) -> None:
+def test_pass_of_decaying_noise_costs_its_least(replacing: FakeRun, policy: str) -> None:
     seen: list[float] = []
     mech = noise("AdaGaussian", decay_policy=policy, noise_decay_rate=0.05)
 
@@ -171,7 +171,7 @@ def without_noise(replacing: FakeRun) -> Theirs:  # noqa: ARG001 - as the others
         (with_batch_statistics, "moving averages"),
     ],
 )
-def test_what_cannot_be_accounted_for_is_refused_before_the_first_step(
+def test_unaccountable_training_is_refused_before_first_step(
     replacing: FakeRun, make: Callable[[FakeRun], Theirs], message: str
 ) -> None:
     training, data = make(replacing)
@@ -183,7 +183,7 @@ def test_what_cannot_be_accounted_for_is_refused_before_the_first_step(
     assert all(map(np.array_equal, before, after))
 
 
-def test_less_noise_within_a_pass_is_refused(replacing: FakeRun) -> None:
+def test_less_noise_within_pass_is_refused(replacing: FakeRun) -> None:
     mech = noise()
 
     class Weakening(Callback):

@@ -99,7 +99,7 @@ def result(data: Any, kind: str = DataKind.WEIGHT_DIFF) -> Shareable:
     return found
 
 
-def test_a_result_is_charged_and_leaves_with_noise_and_nothing_else(
+def test_result_is_charged_and_leaves_with_noise_and_nothing_else(
     open_budget: OpenBudget, make_filter: MakeFilter, asked: list[Event]
 ) -> None:
     filter_ = make_filter(open_budget(), noise_multiplier=2.0, clipping_norm=0.5)
@@ -114,7 +114,7 @@ def test_a_result_is_charged_and_leaves_with_noise_and_nothing_else(
     assert "patients" not in left
 
 
-def test_a_filter_of_no_task_is_refused() -> None:
+def test_filter_of_no_task_is_refused() -> None:
     job = FedJob()
     for tasks in ({}, {"tasks": ["*"]}):
         with pytest.raises(UnsupportedRoundError, match="filters nothing"):
@@ -192,7 +192,7 @@ def test_change_by_neighbour_is_charged(
         Federation([by(0.1)], budget, num_rounds=1).run()
 
 
-def test_only_results_of_the_filtered_task_leave(
+def test_only_results_of_filtered_task_leave(
     open_budget: OpenBudget, make_filter: MakeFilter, asked: list[Event]
 ) -> None:
     def released(reply: Shareable) -> Shareable:
@@ -278,7 +278,7 @@ def raising(model: FLModel) -> FLModel:
     raise ValueError("out of memory")
 
 
-def test_a_round_is_charged_and_nothing_moves_more_than_its_share(
+def test_round_is_charged_and_nothing_moves_more_than_its_share(
     client: LedgerClient, open_budget: OpenBudget, asked: list[Event]
 ) -> None:
     budget = open_budget()
@@ -295,9 +295,7 @@ def test_a_round_is_charged_and_nothing_moves_more_than_its_share(
     assert (run.next_step, run.status) == (1, "completed")
 
 
-def test_the_budget_ends_a_job_with_its_last_model(
-    client: LedgerClient, open_budget: OpenBudget, asked: list[Event]
-) -> None:
+def test_budget_ends_job_with_its_last_model(client: LedgerClient, open_budget: OpenBudget, asked: list[Event]) -> None:
     budget = open_budget(epsilon=5.0)
     federation = Federation([by(0.1), by(0.1)], budget, num_rounds=100, noise_multiplier=4.0)
     federation.run()

@@ -24,7 +24,7 @@ def accountant(engine: PrivacyEngine, fake_run: FakeRun) -> LedgerAccountant:
     return made
 
 
-def test_an_accountant_of_an_optimizer_that_does_not_ask_stops_it(
+def test_accountant_of_optimizer_that_does_not_ask_stops_it(
     engine: PrivacyEngine, accountant: LedgerAccountant, fake_run: FakeRun
 ) -> None:
     training = make_private(engine)
@@ -36,7 +36,7 @@ def test_an_accountant_of_an_optimizer_that_does_not_ask_stops_it(
 
 
 @pytest.mark.parametrize("whom", ["engine", "optimizer", "both"])
-def test_a_step_is_charged_once_whatever_is_attached(
+def test_step_is_charged_once_whatever_is_attached(
     engine: PrivacyEngine, accountant: LedgerAccountant, fake_run: FakeRun, whom: str
 ) -> None:
     if whom != "optimizer":
@@ -52,7 +52,7 @@ def test_a_step_is_charged_once_whatever_is_attached(
     assert len(accountant) == steps == fake_run.next_step
 
 
-def test_a_loop_of_ones_own_asks_by_step(accountant: LedgerAccountant, fake_run: FakeRun) -> None:
+def test_loop_of_ones_own_asks_by_step(accountant: LedgerAccountant, fake_run: FakeRun) -> None:
     accountant.step(noise_multiplier=1.0, sample_rate=0.125)
     assert fake_run.asked == [STEP]
     assert len(accountant) == 1
@@ -62,7 +62,7 @@ def test_a_loop_of_ones_own_asks_by_step(accountant: LedgerAccountant, fake_run:
     assert accountant.events == ({"event": STEP, "count": 1},)
 
 
-def test_the_engine_reads_epsilon_from_the_ledger(
+def test_engine_reads_epsilon_from_ledger(
     engine: PrivacyEngine, accountant: LedgerAccountant, fake_run: FakeRun
 ) -> None:
     accountant.step(noise_multiplier=1.0, sample_rate=0.125)
@@ -76,13 +76,7 @@ def test_the_engine_reads_epsilon_from_the_ledger(
         accountant.get_epsilon(1e-5, alphas=[2, 3])
 
 
-def test_an_accountant_of_another_run_is_not_replaced(engine: PrivacyEngine, accountant: LedgerAccountant) -> None:
-    assert accountant.mechanism() == "ledger"
-    with pytest.raises(ValueError, match="accountant belongs to run_1"):
-        attach(engine, FakeRun(id="run_2").as_run)
-
-
-def test_a_checkpoint_keeps_what_was_seen_and_the_ledger_what_was_spent(
+def test_checkpoint_keeps_what_was_seen_and_ledger_what_was_spent(
     engine: PrivacyEngine, fake_run: FakeRun, tmp_path: Path
 ) -> None:
     attach(engine, fake_run.as_run)
@@ -96,7 +90,7 @@ def test_a_checkpoint_keeps_what_was_seen_and_the_ledger_what_was_spent(
     assert (len(engine.accountant), engine.get_epsilon(1e-5)) == (16, 2.0)
 
 
-def test_a_state_of_another_run_or_another_accountant_is_turned_away(
+def test_state_of_another_run_or_another_accountant_is_turned_away(
     accountant: LedgerAccountant, fake_run: FakeRun
 ) -> None:
     accountant.step(noise_multiplier=1.0, sample_rate=0.125)
@@ -109,10 +103,3 @@ def test_a_state_of_another_run_or_another_accountant_is_turned_away(
     again = LedgerAccountant(fake_run.as_run)
     again.load_state_dict(state)
     assert (again.events, again.history) == (accountant.events, accountant.history)
-
-
-def test_opacus_own_name_for_it_does_not_charge_nobody() -> None:
-    with pytest.warns(UserWarning, match="Secure RNG"):
-        engine = PrivacyEngine(accountant="ledger")
-    with pytest.raises(UnsupportedTrainingError, match=r"call attach\(privacy_engine, run\) first"):
-        make_private(engine)

@@ -41,7 +41,7 @@ def planned_run(admin: LedgerClient, trainer: LedgerClient) -> tuple[PlannedTrai
 
 @HOOKS_WARN
 @SEARCH_WARNS
-def test_a_planned_loop_fits_its_limit_with_less_noise_than_opacus_finds(
+def test_planned_loop_fits_its_limit_with_less_noise_than_opacus_finds(
     engine: PrivacyEngine, admin: LedgerClient, trainer: LedgerClient
 ) -> None:
     loader = small_loader()
@@ -72,7 +72,7 @@ def test_a_planned_loop_fits_its_limit_with_less_noise_than_opacus_finds(
 
 
 @HOOKS_WARN
-def test_an_engine_takes_the_noise_that_its_run_has_planned(
+def test_engine_takes_noise_that_its_run_has_planned(
     engine: PrivacyEngine, admin: LedgerClient, trainer: LedgerClient
 ) -> None:
     plan, run = planned_run(admin, trainer)
@@ -86,9 +86,7 @@ def test_an_engine_takes_the_noise_that_its_run_has_planned(
 
 
 @HOOKS_WARN
-def test_a_resumed_run_goes_on_with_the_same_noise(
-    engine: PrivacyEngine, admin: LedgerClient, trainer: LedgerClient
-) -> None:
+def test_resumed_run_goes_on_with_same_noise(engine: PrivacyEngine, admin: LedgerClient, trainer: LedgerClient) -> None:
     plan, run = planned_run(admin, trainer)
     attach(engine, run)
     make_private_with_epsilon(engine).epoch()
@@ -104,7 +102,7 @@ def test_a_resumed_run_goes_on_with_the_same_noise(
 
 
 @HOOKS_WARN
-def test_a_run_without_a_plan_gets_the_least_noise_that_its_accounts_admit(
+def test_run_without_plan_gets_least_noise_that_its_accounts_admit(
     engine: PrivacyEngine, admin: LedgerClient, trainer: LedgerClient
 ) -> None:
     run = trainer.create_run("digits", budget=open_budget(admin, 2.0))
@@ -119,7 +117,7 @@ def test_a_run_without_a_plan_gets_the_least_noise_that_its_accounts_admit(
 
 @HOOKS_WARN
 @pytest.mark.parametrize("kind", ["adaptive", "shared samples"])
-def test_the_noise_is_found_for_the_very_event_that_is_charged(
+def test_noise_is_found_for_very_event_that_is_charged(
     engine: PrivacyEngine, admin: LedgerClient, trainer: LedgerClient, kind: str
 ) -> None:
     run = trainer.create_run("digits", budget=open_budget(admin, 2.0))
@@ -145,7 +143,7 @@ def test_the_noise_is_found_for_the_very_event_that_is_charged(
         run.preview(STEPS // 2 + 1, event=charged)
 
 
-def test_what_cannot_be_calibrated_is_said(
+def test_uncalibratable_training_is_refused(
     engine: PrivacyEngine, fake_run: FakeRun, admin: LedgerClient, trainer: LedgerClient
 ) -> None:
     attach(engine, Trial(fake_run.as_run.state, 0, [EventCount(event=gaussian(1.0), count=9)]))
@@ -167,7 +165,7 @@ def test_what_cannot_be_calibrated_is_said(
 @HOOKS_WARN
 @pytest.mark.filterwarnings("ignore:GDP accounting is experimental:UserWarning")
 @pytest.mark.parametrize("accountant", ["prv", "gdp"])
-def test_an_epsilon_that_is_not_tight_is_said_to_be_none(
+def test_epsilon_that_is_not_tight_is_said_to_be_none(
     admin: LedgerClient, trainer: LedgerClient, accountant: str
 ) -> None:
     with pytest.warns(UserWarning, match="Secure RNG turned off"):

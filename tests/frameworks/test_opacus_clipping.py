@@ -44,7 +44,7 @@ def test_virtual_steps_are_asked_for_once(engine: PrivacyEngine, fake_run: FakeR
     assert fake_run.asked == [STEP] * (N // BATCH)
 
 
-def test_a_refusal_of_a_batch_in_pieces_leaves_nothing_behind(engine: PrivacyEngine) -> None:
+def test_refusal_of_batch_in_pieces_leaves_nothing_behind(engine: PrivacyEngine) -> None:
     run = FakeRun(capacity=1)
     training = make_private(engine)
     attach(training.optimizer, run.as_run, data_loader=training.loader)
@@ -85,7 +85,7 @@ def test_adaptive_clipping_is_charged_with_its_count(engine: PrivacyEngine, fake
 
 
 @pytest.mark.parametrize("size", [1, 5, 20])
-def test_the_adapted_norm_tells_the_noisy_count_and_not_the_private_size_of_the_batch(
+def test_adapted_norm_tells_noisy_count_and_not_private_size_of_batch(
     engine: PrivacyEngine, fake_run: FakeRun, size: int
 ) -> None:
     training = make_private(engine, **ADAPTIVE)
@@ -119,14 +119,14 @@ def test_the_adapted_norm_tells_the_noisy_count_and_not_the_private_size_of_the_
     )
 
 
-def test_adaptive_clipping_of_a_batch_in_pieces_is_stopped(engine: PrivacyEngine, fake_run: FakeRun) -> None:
+def test_adaptive_clipping_of_batch_in_pieces_is_stopped(engine: PrivacyEngine, fake_run: FakeRun) -> None:
     training = make_private(engine, **ADAPTIVE)
     attach(training.optimizer, fake_run.as_run, data_loader=training.loader)
     with in_pieces(training) as managed, pytest.raises(UnsupportedTrainingError, match="BatchMemoryManager"):
         training.epoch(managed)
 
 
-def test_ghost_clipping_costs_the_same(engine: PrivacyEngine, fake_run: FakeRun) -> None:
+def test_ghost_clipping_costs_same(engine: PrivacyEngine, fake_run: FakeRun) -> None:
     attach(engine, fake_run.as_run)
     training = make_private(engine, grad_sample_mode="ghost")
     assert fake_run.asked == [STEP] * training.epoch()
@@ -137,7 +137,7 @@ def test_ghost_clipping_costs_the_same(engine: PrivacyEngine, fake_run: FakeRun)
     assert all(map(torch.equal, before, training.parameters()))
 
 
-def test_ghost_clipping_with_a_private_count_is_turned_away(fake_run: FakeRun) -> None:
+def test_ghost_clipping_with_private_count_is_turned_away(fake_run: FakeRun) -> None:
     with pytest.warns(UserWarning, match="Secure RNG"):
         engine = PrivacyEngineAdaptiveClipping(accountant="rdp")
     with pytest.raises(UnsupportedTrainingError, match="private size of the batch"):

@@ -72,7 +72,7 @@ def test_epsilon_of_ledger_is_opacus_own_at_its_order_and_no_order_is_much_bette
     assert sum(gaps) < 0
 
 
-def test_where_opacus_series_loses_its_digits_the_ledger_agrees_with_its_whole_orders(trainer: LedgerClient) -> None:
+def test_ledger_agrees_with_whole_orders_where_opacus_series_loses_digits(trainer: LedgerClient) -> None:
     q, z, steps, delta = 1e-9, 1.0, 10**6, 1e-6
     series = opacus_rdp.compute_rdp(q=q, noise_multiplier=z, steps=steps, orders=[1.1, 2.0])
     # A Rényi divergence never falls with its order; the alternating series does.
@@ -87,7 +87,7 @@ def test_where_opacus_series_loses_its_digits_the_ledger_agrees_with_its_whole_o
 
 
 @HOOKS_WARN
-def test_a_real_training_is_stopped_at_its_budget(
+def test_real_training_is_stopped_at_its_budget(
     engine: PrivacyEngine, admin: LedgerClient, trainer: LedgerClient
 ) -> None:
     with trainer.create_run("digits", budget=open_budget(admin, 2.0)) as run:

@@ -24,7 +24,7 @@ pytestmark = [
 
 
 @pytest.mark.parametrize("turn", range(ROUNDS))
-def test_releases_draws_and_charges_are_equal_and_no_record_is_in_a_sum_twice(turn: int) -> None:
+def test_releases_draws_and_charges_are_equal_and_no_record_is_in_sum_twice(turn: int) -> None:
     done: Counter[str] = Counter()
     largest = set()
     for seed in range(turn * INTERLEAVINGS, (turn + 1) * INTERLEAVINGS):

@@ -37,27 +37,27 @@ def trained(records: int, run: FakeRun, **how: Any) -> tuple[tuple[float, ...], 
 
 
 @pytest.mark.parametrize("records", [N - 1, N, N + 1])
-def test_neighbours_train_with_the_numbers_of_the_population(records: int, fake_run: FakeRun) -> None:
+def test_neighbours_train_with_numbers_of_population(records: int, fake_run: FakeRun) -> None:
     numbers, asked = trained(records, fake_run)
     assert list(numbers) == [1 / 8, 8, 8]
     assert asked == [poisson_sampled(1 / 8, gaussian(1.0))] * 8
 
 
 @pytest.mark.parametrize("records", [N, N + 1])
-def test_a_public_size_of_the_training_comes_before_the_populations(records: int, fake_run: FakeRun) -> None:
+def test_public_size_of_training_comes_before_populations(records: int, fake_run: FakeRun) -> None:
     fake_run.state.population_size = 1_000_000
     numbers, asked = trained(records, fake_run, public_size=70)
     assert list(numbers) == [drawable_probability(1 / 9), 9, 7]
     assert len(asked) == 9
 
 
-def test_where_the_number_of_records_is_public_it_is_left_alone(fake_run: FakeRun) -> None:
+def test_public_number_of_records_is_left_alone(fake_run: FakeRun) -> None:
     fake_run.state.neighboring_relation = "replace_one"
     fake_run.state.population_size = 1_000
     assert trained(N + 1, fake_run)[0] == (drawable_probability(1 / 9), 9, 7)
 
 
-def test_without_a_public_size_nothing_begins(engine: PrivacyEngine, fake_run: FakeRun) -> None:
+def test_training_without_public_size_does_not_begin(engine: PrivacyEngine, fake_run: FakeRun) -> None:
     fake_run.state.population_size = None
     attach(engine, fake_run.as_run)
     with pytest.raises(UnsupportedTrainingError, match=r"the number of records is private.*public_size="):
@@ -67,9 +67,7 @@ def test_without_a_public_size_nothing_begins(engine: PrivacyEngine, fake_run: F
 
 
 @pytest.mark.parametrize("size", [N * 2 + 1, N // 2 - 1])
-def test_a_population_of_another_size_is_not_taken_for_the_data(
-    engine: PrivacyEngine, fake_run: FakeRun, size: int
-) -> None:
+def test_population_of_another_size_is_not_taken_for_data(engine: PrivacyEngine, fake_run: FakeRun, size: int) -> None:
     fake_run.state.population_size = size
     attach(engine, fake_run.as_run)
     with pytest.raises(UnsupportedTrainingError, match=f"declares {size} units, but this dataset has {N} records"):
@@ -77,7 +75,7 @@ def test_a_population_of_another_size_is_not_taken_for_the_data(
 
 
 @pytest.mark.parametrize("records", [N - 1, N + 1])
-def test_attached_later_the_divisor_is_public_and_the_loaders_rate_stays(
+def test_attached_later_divisor_is_public_and_loaders_rate_stays(
     engine: PrivacyEngine, fake_run: FakeRun, records: int
 ) -> None:
     training = make_private(engine, loader_of(records))
@@ -87,6 +85,6 @@ def test_attached_later_the_divisor_is_public_and_the_loaders_rate_stays(
     assert training.epoch() == steps
 
 
-def test_a_loop_is_planned_for_the_public_size(trainer: LedgerClient) -> None:
+def test_loop_is_planned_for_public_size(trainer: LedgerClient) -> None:
     plan = plan_training(trainer, loader_of(N + 1), epochs=2, target_epsilon=2.0, target_delta=1e-5, public_size=N)
     assert plan.planned == {"event": poisson_sampled(1 / 8, gaussian(plan.noise_multiplier)), "count": 16}

@@ -157,7 +157,7 @@ def test_batches_of_other_loaders_and_earlier_iterations_are_refused(engine: Pri
     assert fake_run.asked == []
 
 
-def test_norm_that_moves_between_pieces_does_not_thin_the_noise(engine: PrivacyEngine, fake_run: FakeRun) -> None:
+def test_norm_that_moves_between_pieces_does_not_thin_noise(engine: PrivacyEngine, fake_run: FakeRun) -> None:
     training = attached(engine, fake_run)
     pieces = iter(pieces_of(training))
     training.step(next(pieces))
@@ -215,7 +215,7 @@ def test_optimizers_that_share_samples_are_charged_as_one_event(engine: PrivacyE
     assert fake_run.asked == [STEP] + [together] * EPOCH
 
 
-def test_steps_that_share_a_sample_are_charged_as_one_event(engine: PrivacyEngine, fake_run: FakeRun) -> None:
+def test_steps_that_share_sample_are_charged_as_one_event(engine: PrivacyEngine, fake_run: FakeRun) -> None:
     attach(engine, fake_run.as_run, releases_per_sample=2)
     training = make_private(engine)
     for batch in training.loader:
@@ -235,9 +235,7 @@ def test_steps_that_share_a_sample_are_charged_as_one_event(engine: PrivacyEngin
     assert fake_run.asked[-1] == poisson_sampled(Q, self_composed(gaussian(0.5), 2))
 
 
-def test_norm_of_noise_is_compared_with_the_norm_that_the_module_clipped_to(
-    engine: PrivacyEngine, fake_run: FakeRun
-) -> None:
+def test_norm_of_noise_is_compared_with_norm_that_module_clipped_to(engine: PrivacyEngine, fake_run: FakeRun) -> None:
     training = attached(engine, fake_run, **GHOST)
     training.step(next(iter(training.loader)))
     ExponentialGradClip(training.optimizer, gamma=0.1).step()

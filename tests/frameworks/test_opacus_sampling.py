@@ -18,7 +18,7 @@ STEP = poisson_sampled(Q, gaussian(1.0))
 pytestmark = HOOKS_WARN
 
 
-def test_a_probability_below_the_samplers_is_not_believed(engine: PrivacyEngine, fake_run: FakeRun) -> None:
+def test_probability_below_samplers_is_not_believed(engine: PrivacyEngine, fake_run: FakeRun) -> None:
     training = make_private(engine)
     with pytest.raises(
         UnsupportedTrainingError, match=r"=0\.001 is stated, but the loader's sampler draws with 0\.125"
@@ -33,7 +33,7 @@ def test_a_probability_below_the_samplers_is_not_believed(engine: PrivacyEngine,
     assert fake_run.asked == [poisson_sampled(0.2, gaussian(1.0))]
 
 
-def test_what_workers_drew_ahead_is_charged_as_it_was_drawn(engine: PrivacyEngine, fake_run: FakeRun) -> None:
+def test_batches_drawn_ahead_are_charged_as_they_were_drawn(engine: PrivacyEngine, fake_run: FakeRun) -> None:
     training = make_private(engine, small_loader(workers=1))
     attach(training.optimizer, fake_run.as_run, data_loader=training.loader)
     for step, batch in enumerate(training.loader):
@@ -44,7 +44,7 @@ def test_what_workers_drew_ahead_is_charged_as_it_was_drawn(engine: PrivacyEngin
     assert [event["sampling_probability"] for event in fake_run.asked] == [0.125] * 4 + [0.0625] * 4
 
 
-def test_a_rate_that_floats_cannot_meet_is_charged_as_it_is_drawn(engine: PrivacyEngine, fake_run: FakeRun) -> None:
+def test_rate_that_floats_cannot_meet_is_charged_as_it_is_drawn(engine: PrivacyEngine, fake_run: FakeRun) -> None:
     numbers = torch.rand(10_000).double() * 2**24
     assert torch.equal(numbers, numbers.round())
     training = make_private(engine)

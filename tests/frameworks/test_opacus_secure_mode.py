@@ -23,7 +23,7 @@ def secure(engine: PrivacyEngine) -> PrivacyEngine:
     return engine
 
 
-def test_the_secure_generator_makes_all_noise_and_samples(secure: PrivacyEngine, fake_run: FakeRun) -> None:
+def test_secure_generator_makes_all_noise_and_samples(secure: PrivacyEngine, fake_run: FakeRun) -> None:
     attach(secure, fake_run.as_run)
     training = make_private(secure)
     assert training.optimizer.generator is training.loader.batch_sampler.generator is secure.secure_rng
@@ -36,7 +36,7 @@ def test_the_secure_generator_makes_all_noise_and_samples(secure: PrivacyEngine,
     assert fake_run.asked == [poisson_sampled(BATCH / N, gaussian(1.0))] * steps
 
 
-def test_noise_of_a_count_that_is_not_secure_is_refused(secure: PrivacyEngine, fake_run: FakeRun) -> None:
+def test_noise_of_count_that_is_not_secure_is_refused(secure: PrivacyEngine, fake_run: FakeRun) -> None:
     attach(secure, fake_run.as_run)
     training = make_private(secure, **ADAPTIVE)
     with pytest.raises(UnsupportedTrainingError, match="count from torch's default generator"):

@@ -26,16 +26,14 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_rank_0_charges_the_step_of_all(ranks: list[dict[str, Any]], kind: str) -> None:
+def test_rank_0_charges_step_of_all(ranks: list[dict[str, Any]], kind: str) -> None:
     assert [rank[kind]["optimizer"] for rank in ranks] == [OPTIMIZERS[kind]] * 2
     assert ranks[0][kind]["asked"] == [poisson_sampled(BATCH / RECORDS, gaussian(1.0))] * CAPACITY
     assert ranks[0][kind]["parameters"] == ranks[1][kind]["parameters"]
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_after_a_refusal_no_rank_has_moved_or_keeps_anything_of_the_batch(
-    ranks: list[dict[str, Any]], kind: str
-) -> None:
+def test_no_rank_moves_or_keeps_batch_after_refusal(ranks: list[dict[str, Any]], kind: str) -> None:
     for rank in ranks:
         assert rank[kind]["stopped"].startswith("BudgetExceededError")
         assert rank[kind]["unchanged"]
@@ -69,7 +67,7 @@ def test_rank_with_nan_or_another_batch_stops_all(ranks: list[dict[str, Any]]) -
         assert rank["ahead"].startswith("UnsupportedTrainingError")
 
 
-def test_all_ranks_get_the_noise_of_rank_0_and_no_other_has_a_run(ranks: list[dict[str, Any]]) -> None:
+def test_all_ranks_get_noise_of_rank_0_and_no_other_has_run(ranks: list[dict[str, Any]]) -> None:
     noise = [rank["calibrated"][0] for rank in ranks]
     assert noise[0] == noise[1] == pytest.approx(LEAST_NOISE, rel=1e-3)
     assert ranks[1]["calibrated"][1] == "Rank 0 asks for all: on rank 1 give None for the run."

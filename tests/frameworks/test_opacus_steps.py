@@ -7,15 +7,7 @@ from opacus import PrivacyEngine
 from opacus.optimizers import DPOptimizer
 from opacus.schedulers import ExponentialNoise
 
-from epsilon_ledger import (
-    BudgetExceededError,
-    LedgerUnavailableError,
-    Run,
-    Trial,
-    TrialExceededError,
-    gaussian,
-    poisson_sampled,
-)
+from epsilon_ledger import BudgetExceededError, LedgerUnavailableError, Run, gaussian, poisson_sampled
 from epsilon_ledger.opacus import UnsupportedTrainingError, attach
 from tests.frameworks.conftest import HOOKS_WARN, make_private, small_loader
 from tests.sdk.fake_ledger import TRIES, FakeLedger, Fault
@@ -27,7 +19,7 @@ STEP = poisson_sampled(Q, gaussian(1.0))
 pytestmark = HOOKS_WARN
 
 
-def test_two_lines_are_added_to_the_ordinary_script(engine: PrivacyEngine, fake_run: FakeRun) -> None:
+def test_two_lines_are_added_to_ordinary_script(engine: PrivacyEngine, fake_run: FakeRun) -> None:
     attach(engine, fake_run.as_run)
     training = make_private(engine)
     before = training.parameters()
@@ -37,17 +29,7 @@ def test_two_lines_are_added_to_the_ordinary_script(engine: PrivacyEngine, fake_
     assert engine.get_epsilon(1e-5) == fake_run.state.epsilon == 1.0
 
 
-def test_a_trial_of_a_sweep_is_attached_like_a_run(engine: PrivacyEngine, fake_run: FakeRun) -> None:
-    trial = Trial(fake_run.as_run.state, 0, [{"event": STEP, "count": N // BATCH}])
-    attach(engine, trial)
-    training = make_private(engine)
-    assert training.epoch() == trial.next_step == N // BATCH
-    assert engine.get_epsilon(1e-5) == fake_run.state.epsilon
-    with pytest.raises(TrialExceededError):
-        training.epoch()
-
-
-def test_a_refusal_leaves_every_parameter_as_it_was(engine: PrivacyEngine) -> None:
+def test_refusal_leaves_every_parameter_as_it_was(engine: PrivacyEngine) -> None:
     run = FakeRun(capacity=3)
     attach(engine, run.as_run)
     training = make_private(engine)
@@ -66,7 +48,7 @@ def test_a_refusal_leaves_every_parameter_as_it_was(engine: PrivacyEngine) -> No
     assert engine.accountant.events == ({"event": STEP, "count": 3},)
 
 
-def test_a_noise_scheduler_is_followed(engine: PrivacyEngine, fake_run: FakeRun) -> None:
+def test_noise_scheduler_is_followed(engine: PrivacyEngine, fake_run: FakeRun) -> None:
     attach(engine, fake_run.as_run)
     training = make_private(engine)
     scheduler = ExponentialNoise(training.optimizer, gamma=0.5)
@@ -77,7 +59,7 @@ def test_a_noise_scheduler_is_followed(engine: PrivacyEngine, fake_run: FakeRun)
     assert engine.accountant.history == [(1.0, Q, 1), (0.5, Q, 1), (0.25, Q, 1)]
 
 
-def test_after_a_lost_answer_a_noise_scheduler_does_not_stop_the_training(
+def test_training_goes_on_with_scheduled_noise_after_lost_answer(
     engine: PrivacyEngine, run: Run, ledger: FakeLedger
 ) -> None:
     training = make_private(engine)

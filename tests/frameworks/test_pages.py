@@ -26,7 +26,7 @@ SLOW = {"flower", "jax-privacy", "keras", "transformers"}
     [pytest.param(page, marks=pytest.mark.soak if page.stem in SLOW else ()) for page in PAGES],
     ids=lambda page: page.stem,
 )
-def test_the_snippets_of_a_page_run(page: Path, live_server: LiveServer, tmp_path: Path) -> None:
+def test_snippets_of_page_run(page: Path, live_server: LiveServer, tmp_path: Path) -> None:
     if page.stem in UNLOCKED:
         pytest.importorskip(UNLOCKED[page.stem])
     snippets = [block.text for block in fences(page.read_text()) if block.language == "python"]

@@ -42,7 +42,7 @@ def private(folder: Path, run: CheckpointedRun, **terms: Any) -> Any:
     return trainer
 
 
-def test_each_draw_is_one_step_of_the_trainer_and_one_charge(tmp_path: Path) -> None:
+def test_each_draw_is_one_step_of_trainer_and_one_charge(tmp_path: Path) -> None:
     run, sizes = CheckpointedRun(), Counter[int]()
     trainer = private(tmp_path, run, callbacks=[])
     before = weights(trainer.model)
@@ -66,7 +66,7 @@ def test_each_draw_is_one_step_of_the_trainer_and_one_charge(tmp_path: Path) -> 
     assert type(trainer).__name__ == "Trainer"
 
 
-def test_a_refusal_ends_the_training_as_after_its_last_step(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_refusal_ends_training_as_after_its_last_step(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     run, seen = CheckpointedRun(capacity=5), []
 
     class Keeps(TrainerCallback):
@@ -105,7 +105,7 @@ def test_draws_without_records_are_steps_too(tmp_path: Path, workers: int) -> No
     assert run.asked == [poisson_sampled(0.125, gaussian(1.0))] * 12
 
 
-def test_noise_is_fresh_after_a_restart_from_one_checkpoint(tmp_path: Path) -> None:
+def test_noise_is_fresh_after_restart_from_one_checkpoint(tmp_path: Path) -> None:
     trainer = private(tmp_path, CheckpointedRun(), records=sentences(targets=False), max_steps=3, save_steps=2)
     trainer.args.save_strategy = "steps"
     trainer.train()
@@ -126,7 +126,7 @@ def test_noise_is_fresh_after_a_restart_from_one_checkpoint(tmp_path: Path) -> N
         assert not any(map(torch.equal, ends[first], ends[second]))
 
 
-def test_a_resumed_training_takes_the_steps_that_are_left(tmp_path: Path) -> None:
+def test_resumed_training_takes_steps_that_are_left(tmp_path: Path) -> None:
     first = CheckpointedRun(capacity=11)
     trainer = private(tmp_path, first, save_strategy="steps", save_steps=5, optim="adamw_torch")
     trainer.train()
@@ -173,7 +173,7 @@ def test_only_whole_checkpoints_of_charged_trainings_are_resumed(tmp_path: Path)
         run_state(str(tmp_path / "checkpoint-2"))
 
 
-def test_the_noise_is_that_of_the_charge(tmp_path: Path) -> None:
+def test_noise_is_that_of_charge(tmp_path: Path) -> None:
     trainer = private(tmp_path, CheckpointedRun(), records=sentences(targets=False), max_steps=40, noise_multiplier=4.0)
     moved: list[torch.Tensor] = []
     before = weights(trainer.model)
@@ -192,7 +192,7 @@ def test_the_noise_is_that_of_the_charge(tmp_path: Path) -> None:
     assert float(noise.std()) == pytest.approx(4.0 / BATCH, rel=0.05)
 
 
-def test_a_model_that_is_made_for_each_training_is_private_each_time(tmp_path: Path) -> None:
+def test_model_that_is_made_for_each_training_is_private_each_time(tmp_path: Path) -> None:
     run = CheckpointedRun()
     trainer = private(tmp_path, run, max_steps=2)
     made = []

@@ -17,7 +17,7 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     return run_ranks(distributed_trainer.__name__, folder, 5, folder / "output", imported=IMPORTED)
 
 
-def test_rank_0_asks_for_the_whole_batch_of_both(ranks: list[dict[str, Any]]) -> None:
+def test_rank_0_asks_for_whole_batch_of_both(ranks: list[dict[str, Any]]) -> None:
     # 2 records, 4 times, in 2 processes, of 64.
     assert ranks[0]["asked"] == [poisson_sampled(16 / 64, gaussian(1.0))] * 5
     assert ranks[1]["asked"] is None
@@ -26,7 +26,7 @@ def test_rank_0_asks_for_the_whole_batch_of_both(ranks: list[dict[str, Any]]) ->
     assert max(rank["largest"] for rank in ranks) == 2
 
 
-def test_a_refusal_ends_both_with_the_same_parameters(ranks: list[dict[str, Any]]) -> None:
+def test_refusal_ends_both_with_same_parameters(ranks: list[dict[str, Any]]) -> None:
     for rank in ranks:
         assert "refused" in rank["refused"]
         assert rank["steps"] == [5, 8]
@@ -34,6 +34,6 @@ def test_a_refusal_ends_both_with_the_same_parameters(ranks: list[dict[str, Any]
     assert ranks[0]["after"] == ranks[1]["after"]
 
 
-def test_the_checkpoint_has_the_run_of_rank_0(ranks: list[dict[str, Any]]) -> None:
+def test_checkpoint_has_run_of_rank_0(ranks: list[dict[str, Any]]) -> None:
     for rank in ranks:
         assert rank["state"] == {"format": 1, "run": "run_1", "attempt": 1, "step": 3}

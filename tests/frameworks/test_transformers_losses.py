@@ -20,7 +20,6 @@ from transformers import (
     BertForTokenClassification,
     T5Config,
     T5ForConditionalGeneration,
-    Trainer,
 )
 
 from epsilon_ledger._transformers.losses import record_losses_of
@@ -110,7 +109,7 @@ def gradients(trainer: Any, records: list[dict[str, torch.Tensor]]) -> list[torc
 
 
 @pytest.mark.parametrize("which", MODELS)
-def test_a_gradient_is_the_same_in_any_batch(tmp_path: Path, which: str) -> None:
+def test_gradient_is_same_in_any_batch(tmp_path: Path, which: str) -> None:
     model, records = MODELS[which]
     trainer: Any = trainer_of(tmp_path, model(), records)
     make_private(trainer, CheckpointedRun().as_run, noise_multiplier=1.0, max_grad_norm=1.0)
@@ -134,7 +133,7 @@ def test_a_gradient_is_the_same_in_any_batch(tmp_path: Path, which: str) -> None
 
 
 @pytest.mark.parametrize("which", MODELS)
-def test_the_losses_are_the_models_own_for_a_record_alone(which: str) -> None:
+def test_losses_are_models_own_for_record_alone(which: str) -> None:
     model, records = MODELS[which]
     made: Any = model()
     bare = made.get_base_model() if hasattr(made, "get_base_model") else made
@@ -145,7 +144,7 @@ def test_the_losses_are_the_models_own_for_a_record_alone(which: str) -> None:
         torch.testing.assert_close(losses(outputs, inputs), outputs.loss[None])
 
 
-def test_a_record_without_targets_has_no_loss() -> None:
+def test_record_without_targets_has_no_loss() -> None:
     logits = torch.randn(2, 4, WORDS, requires_grad=True)
     labels = torch.tensor([[1, 2, 3, 4], [5, IGNORED, IGNORED, IGNORED]])
     losses = record_losses_of(gpt2(lora=False), 0.0)(SimpleNamespace(logits=logits), {"labels": labels})
@@ -155,27 +154,7 @@ def test_a_record_without_targets_has_no_loss() -> None:
     assert float(logits.grad[1].abs().max()) == 0.0
 
 
-def test_losses_of_ones_own_are_used(tmp_path: Path) -> None:
-    class Halved(Trainer):
-        def compute_loss(self, *_: Any, **__: Any) -> Any:
-            raise NotImplementedError
-
-    run = CheckpointedRun()
-    trainer: Any = trainer_of(tmp_path, kind=Halved, max_steps=2)
-    with pytest.raises(UnsupportedTrainingError, match="it computes its own loss of a batch"):
-        make_private(trainer, run.as_run, noise_multiplier=1.0, max_grad_norm=1.0)
-    make_private(
-        trainer,
-        run.as_run,
-        noise_multiplier=1.0,
-        max_grad_norm=1.0,
-        record_losses=lambda outputs, inputs: outputs.logits.square().mean(dim=(1, 2)) + 0 * inputs["labels"][:, 0],
-    )
-    trainer.train()
-    assert len(run.asked) == 2
-
-
-def test_a_loss_of_the_batch_is_refused_where_records_are_not_told_apart(tmp_path: Path) -> None:
+def test_loss_of_batch_is_refused_where_records_are_not_told_apart(tmp_path: Path) -> None:
     trainer: Any = trainer_of(tmp_path)
     make_private(
         trainer,
@@ -188,13 +167,13 @@ def test_a_loss_of_the_batch_is_refused_where_records_are_not_told_apart(tmp_pat
         trainer.train()
 
 
-def test_a_model_whose_losses_are_not_known_is_refused(tmp_path: Path) -> None:
+def test_model_whose_losses_are_not_known_is_refused(tmp_path: Path) -> None:
     trainer = trainer_of(tmp_path, bert(BertForQuestionAnswering))
     with pytest.raises(UnsupportedTrainingError, match="loss of each record of BertForQuestionAnswering is not known"):
         make_private(trainer, CheckpointedRun().as_run, noise_multiplier=1.0, max_grad_norm=1.0)
 
 
-def test_layers_that_see_the_batch_as_a_whole_are_refused(tmp_path: Path) -> None:
+def test_layers_that_see_batch_as_whole_are_refused(tmp_path: Path) -> None:
     run = CheckpointedRun()
     trainer: Any = trainer_of(tmp_path, gpt2(lora=False), max_steps=4)
     make_private(trainer, run.as_run, noise_multiplier=1.0, max_grad_norm=1.0)

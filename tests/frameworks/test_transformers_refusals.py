@@ -34,24 +34,24 @@ def refused(trainer: Any, match: str) -> None:
         ("torch_compile", True, "hide the gradients of single records"),
     ],
 )
-def test_settings_that_confuse_the_gradients(tmp_path: Path, setting: str, value: object, match: str) -> None:
+def test_settings_that_confuse_gradients(tmp_path: Path, setting: str, value: object, match: str) -> None:
     trainer = trainer_of(tmp_path)
     setattr(trainer.args, setting, value)
     refused(trainer, match)
 
 
-def test_a_trainer_that_has_trained(tmp_path: Path) -> None:
+def test_trainer_that_has_trained(tmp_path: Path) -> None:
     trainer = trainer_of(tmp_path, max_steps=1)
     trainer.train()
     refused(trainer, "it has trained already, without noise")
 
 
-def test_a_loss_of_the_batch(tmp_path: Path) -> None:
+def test_loss_of_batch(tmp_path: Path) -> None:
     trainer = trainer_of(tmp_path, compute_loss_func=lambda outputs, _labels, **_: outputs.logits.mean())
     refused(trainer, "Give record_losses=")
 
 
-def test_records_without_a_number(tmp_path: Path) -> None:
+def test_records_without_number(tmp_path: Path) -> None:
     class Stream(IterableDataset[dict[str, torch.Tensor]]):
         def __iter__(self) -> Any:
             return iter(sentences())
@@ -59,7 +59,7 @@ def test_records_without_a_number(tmp_path: Path) -> None:
     refused(trainer_of(tmp_path, records=Stream(), max_steps=2), "Use a Dataset with __len__")
 
 
-def test_an_optimizer_of_opacus(tmp_path: Path) -> None:
+def test_optimizer_of_opacus(tmp_path: Path) -> None:
     model = gpt2()
     sgd = torch.optim.SGD([parameter for parameter in model.parameters() if parameter.requires_grad], lr=0.1)
     private = DPOptimizer(sgd, noise_multiplier=1.0, max_grad_norm=1.0, expected_batch_size=8)
@@ -95,7 +95,7 @@ def hooked(model: nn.Module) -> None:
         (hooked, "moves parameters during the backward pass"),
     ],
 )
-def test_models_and_optimizers_that_are_seen_when_the_training_begins(
+def test_models_and_optimizers_that_are_seen_when_training_begins(
     tmp_path: Path, change: Callable[[nn.Module], None], match: str
 ) -> None:
     run, model = CheckpointedRun(), gpt2()

@@ -91,9 +91,7 @@ def rows(tracked: wandb.Run) -> list[dict[str, Any]]:
     ]
 
 
-def test_epsilon_is_logged_over_the_steps_and_the_statement_at_the_end(
-    tracked: wandb.Run, run: Run, trainer: LedgerClient
-) -> None:
+def test_epsilon_is_logged_over_steps_and_statement_at_end(tracked: wandb.Run, run: Run, trainer: LedgerClient) -> None:
     spent = []
     with EpsilonLogger(run, client=trainer, url="http://ledger.test/") as logger, run:
         for _ in range(3):
@@ -154,7 +152,7 @@ def test_both_runs_name_each_other(
     assert after.links == (Link(f"W&B run {tracked.name or tracked.id}", url),)
 
 
-def test_without_a_wandb_run_it_is_said_how_to_start_one(fake_run: FakeRun) -> None:
+def test_logger_without_wandb_run_says_how_to_start_one(fake_run: FakeRun) -> None:
     with pytest.raises(ValueError, match=r"Call `wandb\.init\(\)` first"), EpsilonLogger(fake_run.as_run):
         pass
     fake_run.asked.append(STEP)

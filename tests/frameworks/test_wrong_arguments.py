@@ -86,7 +86,7 @@ def training(engine: PrivacyEngine) -> Training:
 
 @pytest.mark.filterwarnings("ignore::epsilon_ledger.mindarmour.PrivacyWarning")
 @pytest.mark.parametrize("adapter", ADAPTERS)
-def test_only_a_run_that_answers_at_once_can_be_charged(training: Training, adapter: str) -> None:
+def test_only_run_that_answers_at_once_can_be_charged(training: Training, adapter: str) -> None:
     attach = ADAPTERS[adapter]
     with pytest.raises(TypeError, match="An adapter cannot wait for an AsyncRun: create the run with LedgerClient"):
         attach(ASYNC, training)
@@ -110,7 +110,7 @@ def test_only_a_run_that_answers_at_once_can_be_charged(training: Training, adap
         ({"event": STEP}, TypeError, "event must be a function"),
     ],
 )
-def test_of_opacus(
+def test_wrong_arguments_of_opacus_are_named(
     training: Training, fake_run: FakeRun, options: dict[str, Any], error: type[Exception], match: str
 ) -> None:
     with pytest.raises(error, match=match):
@@ -119,7 +119,7 @@ def test_of_opacus(
     assert not isinstance(training.optimizer.step_hook, opacus.LedgerHook)
 
 
-def test_of_functions_beside_attach(training: Training) -> None:
+def test_wrong_arguments_of_functions_beside_attach_are_named(training: Training) -> None:
     client: Any = None
     goal: dict[str, Any] = {"target_epsilon": 1.0, "target_delta": 1e-5}
     plain: Any = SGD(training.model.parameters(), 0.1)
@@ -142,13 +142,13 @@ def test_of_functions_beside_attach(training: Training) -> None:
 
 
 @pytest.mark.parametrize("norm", [0.0, -1.0, math.inf, math.nan])
-def test_of_clipping_norms_of_optax(fake_run: FakeRun, norm: float) -> None:
+def test_wrong_clipping_norm_of_optax_is_refused(fake_run: FakeRun, norm: float) -> None:
     noise = optax.contrib.differentially_private_aggregate(norm, 2.0, key=jax_adapter.secret_key())
     with pytest.raises(ValueError, match="The clipping norm must be in"):
         jax_adapter.authorized(step, fake_run.as_run, noise=noise, batches=0.5)
 
 
-def test_of_jax(fake_run: FakeRun) -> None:
+def test_wrong_arguments_of_jax_are_named(fake_run: FakeRun) -> None:
     private = {"noise": jax_trainings.privatizer(0), "clipped_grad": jax_trainings.GRAD}
     with pytest.raises(TypeError, match="noise must be a transformation"):
         jax_adapter.authorized(step, fake_run.as_run, noise="gaussian", batches=0.5)
@@ -164,12 +164,12 @@ def test_of_jax(fake_run: FakeRun) -> None:
     assert fake_run.asked == []
 
 
-def test_of_keras(fake_run: FakeRun) -> None:
+def test_wrong_arguments_of_keras_are_named(fake_run: FakeRun) -> None:
     with pytest.raises(ValueError, match="earlier_steps must be 'refuse' or 'charged', not 'report'"):
         keras_adapter.attach(dense(), fake_run.as_run, event=STEP, earlier_steps="report")  # type: ignore[arg-type]
 
 
-def test_of_mindarmour(fake_run: FakeRun) -> None:
+def test_wrong_arguments_of_mindarmour_are_named(fake_run: FakeRun) -> None:
     records = np.zeros((16, 2)), np.zeros(16)
     for name in ("noise_mech", "clip_mech"):
         with pytest.raises(TypeError, match=f"{name} must come from"):
@@ -182,14 +182,14 @@ def test_of_mindarmour(fake_run: FakeRun) -> None:
 
 
 @pytest.mark.parametrize("budget", [None, "", 3, "hospitals/{hospital}", "hospitals/{"])
-def test_of_nvflare_budgets(budget: Any) -> None:
+def test_wrong_budget_of_nvflare_is_named(budget: Any) -> None:
     with pytest.raises(ValueError, match=r"budget must be a path such as 'hospitals/\{site\}'"):
         nvflare.LedgerFilter(budget, 1.0, 1.0)
     with pytest.raises(ValueError, match="budget must be a path"):
         nvflare.LedgerFedAvg(budget, 1.0, 1.0)
 
 
-def test_of_nvflare() -> None:
+def test_wrong_arguments_of_nvflare_are_named() -> None:
     anything: Any = "person"
     for make in (nvflare.LedgerFilter, nvflare.LedgerFedAvg):
         with pytest.raises(ValueError, match="unit must be 'client' or 'record', not 'person'"):
@@ -204,13 +204,13 @@ def test_of_nvflare() -> None:
 
 
 @pytest.mark.parametrize("logger", [mlflow.EpsilonLogger, wandb.EpsilonLogger])
-def test_of_loggers(fake_run: FakeRun, logger: Any) -> None:
+def test_wrong_arguments_of_loggers_are_named(fake_run: FakeRun, logger: Any) -> None:
     for every in (1.5, math.nan, "2", True):
         with pytest.raises(TypeError, match="every must be a whole number"):
             logger(fake_run.as_run, every=every)
 
 
 @pytest.mark.parametrize("event", [None, "gaussian", 3, {"type": "self_composed", "event": 3, "count": 1}])
-def test_of_dp_accounting(event: Any) -> None:
+def test_wrong_event_for_dp_accounting_is_refused(event: Any) -> None:
     with pytest.raises(UntranslatableEventError, match="it is no event of the ledger"):
         to_dp_accounting(event)

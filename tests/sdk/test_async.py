@@ -1,15 +1,13 @@
 """The awaited client: it does as the other one, whoever is cancelled wherever it waits."""
 
 import asyncio
-import gc
-import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 import pytest
 
-from epsilon_ledger import AsyncRun, BudgetExceededError, RequestInDoubtError, StepsAlreadyTakenError
-from tests.sdk.simulation import BUDGET, HUSHED, LOUD, QUIET, TRIES, Fault, Simulation
+from epsilon_ledger import AsyncRun, BudgetExceededError, RequestInDoubtError
+from tests.sdk.simulation import BUDGET, HUSHED, LOUD, QUIET, Simulation
 from tests.sdk.test_grants import AHEAD, every_way, fading, in_grants
 from tests.soak import thinned
 
@@ -27,7 +25,7 @@ def with_run(simulation: Simulation, work: Callable[[AsyncRun], Awaitable[None]]
 
 
 @every_way
-def test_a_clean_exit_charges_exactly_what_was_released(simulation: Simulation, ahead: dict[str, Any]) -> None:
+def test_clean_exit_charges_exactly_what_was_released(simulation: Simulation, ahead: dict[str, Any]) -> None:
     async def work(run: AsyncRun) -> None:
         async with run:
             for step in range(7):
@@ -79,7 +77,7 @@ async def insisting(ask: Callable[[], Coroutine[Any, Any, object]]) -> None:
 
 
 @pytest.mark.parametrize("ahead", thinned(list(AHEAD.values()), 2), ids=AHEAD)
-def test_a_call_that_is_cancelled_wherever_it_waits_is_settled_by_the_next_one(
+def test_call_that_is_cancelled_wherever_it_waits_is_settled_by_next_one(
     simulation: Simulation, ahead: dict[str, Any]
 ) -> None:
     async def work(run: AsyncRun) -> None:
@@ -104,7 +102,7 @@ async def as_coroutine(ask: Callable[[], Awaitable[object]]) -> object:
 
 
 @every_way
-def test_tasks_share_a_run_and_some_are_cancelled(simulation: Simulation, ahead: dict[str, Any]) -> None:
+def test_tasks_share_run_and_some_are_cancelled(simulation: Simulation, ahead: dict[str, Any]) -> None:
     numbers: list[int] = []
 
     async def train(run: AsyncRun) -> None:
@@ -123,7 +121,7 @@ def test_tasks_share_a_run_and_some_are_cancelled(simulation: Simulation, ahead:
     assert simulation.exact(run)
 
 
-def test_while_a_cancelled_step_is_unanswered_no_other_one_can_be_asked_for(simulation: Simulation) -> None:
+def test_cancelled_step_without_answer_blocks_other_requests(simulation: Simulation) -> None:
     async def work(run: AsyncRun) -> None:
         task = asyncio.create_task(run.authorize(2), name="trainer")
         await asyncio.wait([task])
@@ -138,9 +136,7 @@ def test_while_a_cancelled_step_is_unanswered_no_other_one_can_be_asked_for(simu
     assert simulation.exact(with_run(simulation, work))
 
 
-def test_a_grant_in_the_background_that_is_cancelled_with_everything_else_is_asked_for_again(
-    simulation: Simulation,
-) -> None:
+def test_grant_in_background_that_is_cancelled_with_everything_else_is_asked_for_again(simulation: Simulation) -> None:
     async def work(run: AsyncRun) -> None:
         for _ in range(3):
             await simulation.authorize_async(run)
@@ -159,7 +155,7 @@ def test_a_grant_in_the_background_that_is_cancelled_with_everything_else_is_ask
 
 
 @in_grants
-def test_a_trainer_that_is_cancelled_aborts_its_run_and_all_of_its_grant_is_charged(
+def test_trainer_that_is_cancelled_aborts_its_run_and_all_of_its_grant_is_charged(
     simulation: Simulation, ahead: dict[str, Any]
 ) -> None:
     runs: list[AsyncRun] = []
@@ -181,30 +177,3 @@ def test_a_trainer_that_is_cancelled_aborts_its_run_and_all_of_its_grant_is_char
     assert simulation.covers()
     assert simulation.charged(run).total() % 5 == 0
     assert simulation.sound()
-
-
-@in_grants
-def test_a_run_that_is_left_as_it_is_leaves_nothing_behind_on_the_loop(
-    simulation: Simulation, ahead: dict[str, Any], caplog: pytest.LogCaptureFixture
-) -> None:
-    async def train(run: AsyncRun) -> None:
-        async with run:
-            for _ in range(3):
-                await simulation.authorize_async(run)
-            raise StepsAlreadyTakenError("by another one")
-
-    async def work(run: AsyncRun) -> None:
-        simulation.wire.fails(Fault.NONE, *[Fault.LOST] * TRIES)
-        with pytest.raises(StepsAlreadyTakenError):
-            await train(run)
-        assert run._inflight is None
-        for _ in range(20):
-            await asyncio.sleep(0)
-        simulation.wire.faults.clear()
-
-    caplog.set_level(logging.WARNING, "asyncio")
-    run = with_run(simulation, work, **ahead)
-    gc.collect()
-    assert not caplog.records
-    assert run.status == "active"
-    assert simulation.covers()

@@ -73,7 +73,7 @@ BUDGET = ACCOUNT | {
 }
 
 
-def test_address_and_key_come_from_the_environment(monkeypatch: pytest.MonkeyPatch, ledger: FakeLedger) -> None:
+def test_address_and_key_come_from_environment(monkeypatch: pytest.MonkeyPatch, ledger: FakeLedger) -> None:
     monkeypatch.setenv("EPSILON_LEDGER_URL", "https://ledger.test/prefix/")
     monkeypatch.setenv("EPSILON_LEDGER_API_KEY", "key_from_env")
     with LedgerClient(transport=httpx2.MockTransport(ledger)) as client:
@@ -105,7 +105,7 @@ def test_unusable_address_or_key_is_refused_without_showing_it(
     assert "s3cr3t" not in "".join(traceback.format_exception(caught.value))
 
 
-def test_the_key_is_never_shown(client: LedgerClient, run: Run, ledger: FakeLedger) -> None:
+def test_key_is_never_shown(client: LedgerClient, run: Run, ledger: FakeLedger) -> None:
     shown = [repr(client), str(client), repr(run), repr(run.state), repr(run.authorize())]
     shown.extend(repr(value) for value in vars(client).values())
     for fault in (
@@ -124,7 +124,7 @@ def test_the_key_is_never_shown(client: LedgerClient, run: Run, ledger: FakeLedg
 
 
 @pytest.mark.parametrize("made", [LedgerClient, AsyncLedgerClient, Run, AsyncRun], ids=lambda made: made.__name__)
-def test_what_could_not_be_made_can_be_shown(made: type[object]) -> None:
+def test_object_whose_constructor_failed_has_repr(made: type[object]) -> None:
     """A debugger, or a report with local variables, shows objects whose constructors have failed."""
     assert repr(made.__new__(made)).startswith(f"<{made.__name__} not ")
 
@@ -170,7 +170,7 @@ PLANS: dict[str, tuple[Any, Any]] = {
 
 
 @pytest.mark.parametrize("name", PLANS)
-def test_a_plan_is_events_with_counts_of_which_the_last_may_be_bare(
+def test_plan_is_events_with_counts_of_which_last_may_be_bare(
     client: LedgerClient, ledger: FakeLedger, name: str
 ) -> None:
     ledger.faults.append(Fault(instead=httpx2.Response(201, json=BUDGET)))

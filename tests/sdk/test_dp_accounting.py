@@ -87,31 +87,31 @@ def all_types(parent: type = dp_event.DpEvent) -> Iterator[type]:
         yield from all_types(child)
 
 
-def test_every_type_of_the_installed_dp_accounting_is_translated_or_refused_for_a_reason() -> None:
+def test_every_type_of_installed_dp_accounting_is_translated_or_refused_for_reason() -> None:
     installed = {kind for kind in all_types() if kind.__module__ == dp_event.__name__}
     assert len(installed) >= 17
     assert {kind.__name__ for kind in installed} == {kind.__name__ for kind in _FROM} | set(_ONLY_THEIRS)
 
 
-def test_every_type_of_the_ledger_is_translated_or_refused_for_a_reason() -> None:
+def test_every_type_of_ledger_is_translated_or_refused_for_reason() -> None:
     assert set(TYPE_BY_NAME) == set(_TO) | set(_ONLY_OURS)
     assert not set(_TO) & set(_ONLY_OURS)
 
 
 @pytest.mark.parametrize(("theirs", "ours"), PAIRS)
-def test_an_event_goes_there_and_comes_back(theirs: dp_event.DpEvent, ours: Event) -> None:
+def test_event_goes_there_and_comes_back(theirs: dp_event.DpEvent, ours: Event) -> None:
     assert from_dp_accounting(theirs) == ours
     assert to_dp_accounting(ours) == theirs
     assert from_dp_accounting(to_dp_accounting(ours)) == ours
 
 
-def test_the_examples_show_every_translation() -> None:
+def test_examples_show_every_translation() -> None:
     assert {type(theirs) for theirs, _ in PAIRS} | {dp_event.NoOpDpEvent} == set(_FROM)
     assert {ours["type"] for _, ours in PAIRS} == set(_TO)
 
 
 @given(EVENTS.map(event_to_dict))
-def test_whatever_the_ledger_supports_comes_back_as_it_went_or_is_refused(event: Event) -> None:
+def test_whatever_ledger_supports_comes_back_as_it_went_or_is_refused(event: Event) -> None:
     text = repr(event)
     lost = [name for name in _ONLY_OURS if f"'type': '{name}'" in text]
     # dp_accounting truncates samples of gaussian events only.
@@ -132,7 +132,7 @@ def test_whatever_the_ledger_supports_comes_back_as_it_went_or_is_refused(event:
         type("Quieter", (dp_event.GaussianDpEvent,), {})(1.0),
     ],
 )
-def test_what_has_no_counterpart_is_refused_by_its_name_however_deep_it_lies(event: dp_event.DpEvent) -> None:
+def test_event_without_counterpart_is_refused_by_name_at_any_depth(event: dp_event.DpEvent) -> None:
     nested = dp_event.PoissonSampledDpEvent(0.1, dp_event.ComposedDpEvent([GAUSSIAN, event]))
     for asked in (event, nested):
         with pytest.raises(
@@ -143,7 +143,7 @@ def test_what_has_no_counterpart_is_refused_by_its_name_however_deep_it_lies(eve
         assert isinstance(refused.value, LedgerError)
 
 
-def test_what_releases_nothing_is_left_out_of_a_composition() -> None:
+def test_events_without_release_are_left_out_or_refused() -> None:
     nothing = dp_event.NoOpDpEvent()
     assert from_dp_accounting(dp_event.ComposedDpEvent([nothing, GAUSSIAN])) == composed([gaussian(1.1)])
     builder = DpEventBuilder()
@@ -166,7 +166,7 @@ def test_what_releases_nothing_is_left_out_of_a_composition() -> None:
             from_dp_accounting(event)
 
 
-def test_numbers_of_numpy_and_a_single_tree_are_written_plainly() -> None:
+def test_numbers_of_numpy_and_single_tree_are_written_plainly() -> None:
     event = from_dp_accounting(
         dp_event.ComposedDpEvent(
             [
@@ -196,7 +196,7 @@ def test_numbers_of_numpy_and_a_single_tree_are_written_plainly() -> None:
         ({"type": "gaussian"}, "gaussian cannot be translated: it lacks 'noise_multiplier'"),
     ],
 )
-def test_what_dp_accounting_cannot_say_is_refused(event: Event, message: str) -> None:
+def test_event_without_counterpart_in_dp_accounting_is_refused(event: Event, message: str) -> None:
     with pytest.raises(UntranslatableEventError, match=message):
         to_dp_accounting(event)
 
@@ -221,7 +221,7 @@ WORDS: dict[NeighboringRelation, OurRelation] = {ADDED: "add_or_remove_one", SPE
         (dp_event.RepeatAndSelectDpEvent(dp_event.GaussianDpEvent(5.0), 20.0, math.inf), 1, ADDED),
     ],
 )
-def test_a_translated_event_costs_what_dp_accounting_says(
+def test_translated_event_costs_what_dp_accounting_says(
     trainer: LedgerClient, event: dp_event.DpEvent, count: int, relation: NeighboringRelation
 ) -> None:
     theirs = RdpAccountant(neighboring_relation=relation).compose(event, count).get_epsilon(1e-5)

@@ -69,7 +69,7 @@ def test_each_epoch_is_charged_once_before_its_first_batch(
     assert simulation.exact(run)
 
 
-def test_awaited_it_is_the_same(simulation: Simulation) -> None:
+def test_awaited_it_is_same(simulation: Simulation) -> None:
     open_run(simulation)
 
     async def batches() -> AsyncIterator[list[int]]:
@@ -150,7 +150,7 @@ def test_each_begun_epoch_is_charged_once_and_others_are_not(simulation: Simulat
         next(batches)
 
 
-def test_under_add_or_remove_one_it_is_refused_with_the_way_out(simulation: Simulation) -> None:
+def test_epoch_under_add_or_remove_one_is_refused_with_way_out(simulation: Simulation) -> None:
     run = simulation.run()
     for ask in (run.track_epoch, run.charge_epoch):
         with pytest.raises(ValueError, match=r"a further record moves others.*replace_one.*Poisson.*charge_training"):
@@ -161,7 +161,7 @@ def test_under_add_or_remove_one_it_is_refused_with_the_way_out(simulation: Simu
 # Noise that changes within the epoch.
 
 
-def test_changing_noise_costs_the_least_of_it(simulation: Simulation, run: Run) -> None:
+def test_changing_noise_costs_least_of_it(simulation: Simulation, run: Run) -> None:
     events = counted([gaussian(30.0), gaussian(25.0), gaussian(28.0)])
     assert list(run.track_epoch(iter(BATCHES), events=events)) == BATCHES
     simulation.note(run, [gaussian(25.0)])
@@ -179,7 +179,7 @@ def endless() -> Iterator[int]:
         number += 1
 
 
-def test_batches_without_a_length_need_their_number(simulation: Simulation, run: Run) -> None:
+def test_batches_without_length_need_their_number(simulation: Simulation, run: Run) -> None:
     with pytest.raises(ValueError, match="as `steps`"):
         run.track_epoch(endless())
     found: list[int] = []
@@ -191,7 +191,7 @@ def test_batches_without_a_length_need_their_number(simulation: Simulation, run:
 # Interruptions.
 
 
-def test_a_loader_that_was_partly_read_goes_on_under_the_charge_of_the_rest(simulation: Simulation, run: Run) -> None:
+def test_loader_that_was_partly_read_goes_on_under_charge_of_rest(simulation: Simulation, run: Run) -> None:
     source = iter(BATCHES)
     next(source)
     epoch = run.track_epoch(source, steps=2)
@@ -200,9 +200,7 @@ def test_a_loader_that_was_partly_read_goes_on_under_the_charge_of_the_rest(simu
     assert charged(simulation, run) == 1
 
 
-def test_without_an_answer_an_epoch_is_charged_once_when_it_is_asked_for_again(
-    simulation: Simulation, run: Run
-) -> None:
+def test_epoch_without_answer_is_charged_once_when_repeated(simulation: Simulation, run: Run) -> None:
     simulation.wire.fails(*[Fault.UNHEARD] * TRIES)
     with pytest.raises(LedgerUnavailableError):
         next(run.track_epoch(BATCHES))

@@ -65,7 +65,7 @@ def test_mapping(
     assert str(copy) == str(error)
 
 
-def test_a_refusal_carries_all_that_was_said(run: Run, ledger: FakeLedger) -> None:
+def test_refusal_carries_all_that_was_said(run: Run, ledger: FakeLedger) -> None:
     ledger.faults.append(Fault(instead=problem(403, "budget_exceeded", **REFUSAL)))
     with pytest.raises(sdk.BudgetExceededError) as caught:
         run.authorize(4)
@@ -98,7 +98,7 @@ def test_a_refusal_carries_all_that_was_said(run: Run, ledger: FakeLedger) -> No
     ],
     ids=lambda error: type(error).__name__,
 )
-def test_the_clients_own_errors_survive_pickling(error: sdk.LedgerError) -> None:
+def test_clients_own_errors_survive_pickling(error: sdk.LedgerError) -> None:
     copy = pickle.loads(pickle.dumps(error))  # noqa: S301 - our own bytes
     assert vars(copy) == vars(error)
     assert str(copy) == "m"
@@ -175,7 +175,7 @@ JSON_PROBLEM = {"Content-Type": "application/problem+json"}
         problem(409, "run_state_conflict"),
     ],
 )
-def test_answer_that_is_not_the_ledgers_is_unexpected(run: Run, ledger: FakeLedger, answer: httpx2.Response) -> None:
+def test_answer_that_is_not_ledgers_is_unexpected(run: Run, ledger: FakeLedger, answer: httpx2.Response) -> None:
     ledger.faults.append(Fault(instead=answer))
     with pytest.raises(sdk.UnexpectedResponseError) as caught:
         run.authorize()
@@ -188,7 +188,7 @@ def test_problem_without_words_has_message(client: LedgerClient, ledger: FakeLed
         client.get_run(RUN_ID)
 
 
-def test_the_tree_in_the_docstring_is_the_tree() -> None:
+def test_tree_in_docstring_is_tree() -> None:
     drawn: list[tuple[str, str]] = []
     stack: list[tuple[int, str]] = []
     for line in (errors.__doc__ or "").splitlines():

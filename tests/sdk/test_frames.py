@@ -48,12 +48,6 @@ def test_fields_of_fields_are_columns_and_timestamps_are_times() -> None:
     assert "limit" not in frame
 
 
-def test_no_rows_have_the_same_columns() -> None:
-    empty, one = data_frame([], Population), data_frame([population()], Population)
-    assert (len(empty), list(empty.columns)) == (0, list(one.columns))
-    assert str(empty["created_at"].dtype).endswith("UTC]")
-
-
 def test_lists_and_histories_become_frames(wire: Wire, admin: LedgerClient, trainer: LedgerClient) -> None:
     name = f"mimic-{uuid.uuid4().hex[:8]}"
     admin.create_population(
@@ -81,7 +75,7 @@ def test_lists_and_histories_become_frames(wire: Wire, admin: LedgerClient, trai
     asyncio.run(main())
 
 
-def test_without_pandas_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_without_pandas_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(ImportError, match=r"pip install \"epsilon-ledger-client\[pandas\]\""):
         data_frame([], Population)

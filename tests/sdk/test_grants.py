@@ -46,7 +46,7 @@ def fading(step: int) -> Event:
 
 @every_way
 @pytest.mark.parametrize("steps", [0, 4, 5, 12])
-def test_a_clean_exit_charges_exactly_what_was_released(
+def test_clean_exit_charges_exactly_what_was_released(
     simulation: Simulation, ahead: dict[str, Any], steps: int
 ) -> None:
     with simulation.run(**ahead) as run:
@@ -58,7 +58,7 @@ def test_a_clean_exit_charges_exactly_what_was_released(
     assert simulation.exact(run)
 
 
-def test_a_grant_is_handed_out_without_the_network(simulation: Simulation) -> None:
+def test_grant_is_handed_out_without_network(simulation: Simulation) -> None:
     run = simulation.run(authorize_every=5)
     for _ in range(5):
         simulation.authorize(run)
@@ -107,7 +107,7 @@ def test_schedule_is_charged_for_steps_handed_out_up_to_its_end(
 
 
 @in_grants
-def test_a_schedule_that_changes_its_mind_is_charged_for_what_was_granted(
+def test_schedule_that_changes_its_mind_is_charged_for_what_was_granted(
     simulation: Simulation, ahead: dict[str, Any]
 ) -> None:
     noise = dict(LOUD)
@@ -130,7 +130,7 @@ def test_a_schedule_that_changes_its_mind_is_charged_for_what_was_granted(
 
 
 @in_grants
-def test_an_event_that_its_owner_changes_afterwards_is_charged_as_it_was(
+def test_event_that_its_owner_changes_afterwards_is_charged_as_it_was(
     simulation: Simulation, ahead: dict[str, Any]
 ) -> None:
     mine = dict(LOUD)
@@ -145,7 +145,7 @@ def test_an_event_that_its_owner_changes_afterwards_is_charged_as_it_was(
 
 
 @in_grants
-def test_what_does_not_go_with_a_grant_ends_it_first(simulation: Simulation, ahead: dict[str, Any]) -> None:
+def test_grant_is_ended_before_request_that_does_not_go_with_it(simulation: Simulation, ahead: dict[str, Any]) -> None:
     with simulation.run(**ahead) as run:
         simulation.authorize(run, 2)
         assert run.preview(3).first_step == 2
@@ -174,7 +174,7 @@ def test_what_does_not_go_with_a_grant_ends_it_first(simulation: Simulation, ahe
     assert simulation.exact(run)
 
 
-def test_a_refusal_in_the_background_leaves_what_was_granted(simulation: Simulation) -> None:
+def test_refusal_in_background_leaves_what_was_granted(simulation: Simulation) -> None:
     other = simulation.run()
     with simulation.run(authorize_every=4, background=True) as run:
         simulation.authorize(run)
@@ -191,9 +191,7 @@ def test_a_refusal_in_the_background_leaves_what_was_granted(simulation: Simulat
 
 
 @in_grants
-def test_whoever_ends_the_run_from_outside_lets_the_grant_be_charged(
-    simulation: Simulation, ahead: dict[str, Any]
-) -> None:
+def test_grant_is_charged_when_run_is_ended_from_outside(simulation: Simulation, ahead: dict[str, Any]) -> None:
     for action in ("abort", "pause"):
         run = simulation.run(**ahead)
         simulation.authorize(run)

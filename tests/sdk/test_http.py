@@ -63,7 +63,7 @@ async def _get_run(url: str) -> str:
         return (await client.get_run(RUN_ID)).id
 
 
-def test_client_keeps_its_connection_and_the_path_of_its_address(recorder: Recorder) -> None:
+def test_client_keeps_its_connection_and_path_of_its_address(recorder: Recorder) -> None:
     for address in ("", "/prefix", "/prefix/"):
         recorder.seen.clear()
         with LedgerClient(recorder.url + address, KEY) as client:
@@ -73,9 +73,7 @@ def test_client_keeps_its_connection_and_the_path_of_its_address(recorder: Recor
 
 
 @pytest.mark.parametrize("name", ["HTTP_PROXY", "http_proxy", "ALL_PROXY"])
-def test_requests_take_the_proxy_of_the_environment(
-    recorder: Recorder, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
+def test_requests_take_proxy_of_environment(recorder: Recorder, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.setenv(name, recorder.url)
     with LedgerClient("http://ledger.test", KEY, max_attempts=1) as client:
         assert client.get_run(RUN_ID).id == RUN_ID
@@ -87,7 +85,7 @@ def test_requests_take_the_proxy_of_the_environment(
     assert recorder.seen[-1][0] == f"/v1/runs/{RUN_ID}"
 
 
-def test_a_closed_client_sends_nothing(recorder: Recorder) -> None:
+def test_closed_client_sends_nothing(recorder: Recorder) -> None:
     client = LedgerClient(recorder.url, KEY)
     client.close()
     with pytest.raises(RuntimeError, match="closed"):

@@ -40,7 +40,7 @@ def budget(admin: LedgerClient, population: Population) -> str:
 
 
 @pytest.mark.parametrize("prefix", ["pop_", "bud_", "run_"])
-def test_no_name_can_be_mistaken_for_an_id(admin: LedgerClient, population: Population, prefix: str) -> None:
+def test_no_name_can_be_mistaken_for_id(admin: LedgerClient, population: Population, prefix: str) -> None:
     limit = Limit(1.0, 1e-6)
     with pytest.raises(InvalidRequestError, match="must not look like an id"):
         admin.create_budget(f"{prefix}x", parent=population.id, limit=limit)
@@ -50,7 +50,7 @@ def test_no_name_can_be_mistaken_for_an_id(admin: LedgerClient, population: Popu
         admin.get_population(f"{prefix}x")
 
 
-def test_paths_are_quoted_and_work_wherever_an_id_does(admin: LedgerClient, trainer: LedgerClient, budget: str) -> None:
+def test_paths_are_quoted_and_work_wherever_id_does(admin: LedgerClient, trainer: LedgerClient, budget: str) -> None:
     run = trainer.create_run("a+b %", budget=budget, event=STEP, limit=Limit(0.5, 1e-6))
     run.authorize()
     path = f"{budget}/a+b %"
@@ -74,13 +74,13 @@ def test_paths_are_quoted_and_work_wherever_an_id_does(admin: LedgerClient, trai
         ("get_run", "model", "GET /v1/runs"),
     ],
 )
-def test_a_path_that_leads_nowhere_is_named(admin: LedgerClient, method: str, reference: str, message: str) -> None:
+def test_path_that_leads_nowhere_is_named(admin: LedgerClient, method: str, reference: str, message: str) -> None:
     with pytest.raises(NotFoundError, match=message):
         getattr(admin, method)(reference)
 
 
 @pytest.mark.parametrize("method", ["get_population", "get_budget", "get_run", "get_limit"])
-def test_an_empty_reference_or_another_type_is_refused_unsent(admin: LedgerClient, method: str) -> None:
+def test_empty_reference_or_another_type_is_refused_unsent(admin: LedgerClient, method: str) -> None:
     with pytest.raises(ValueError, match="id or a path, and is empty"):
         getattr(admin, method)("")
     with pytest.raises(TypeError, match="id or a path, not 7"):
@@ -104,7 +104,7 @@ def test_several_runs_at_one_path_are_listed_with_their_times(trainer: LedgerCli
     assert [found.number for found in trainer.list_runs(path=f"{budget}/model", sort="created_at")] == [1, 2]
 
 
-def test_an_archived_account_is_found_where_no_other_is(
+def test_archived_account_is_found_where_no_other_is(
     wire: Wire, admin: LedgerClient, population: Population, budget: str
 ) -> None:
     run = admin.create_run("model", budget=budget, event=STEP)

@@ -43,9 +43,7 @@ SAMPLED = poisson_sampled(BATCH / N, gaussian(1.5))
         ("Adam", {"learning_rate": 0.05}),
     ],
 )
-def test_an_example_of_mindarmour_trains_and_is_charged(
-    fake_run: FakeRun, policy: str, terms: dict[str, float]
-) -> None:
+def test_example_of_mindarmour_trains_and_is_charged(fake_run: FakeRun, policy: str, terms: dict[str, float]) -> None:
     network = Line()
     model = build(fake_run, network, noise_mech=None, optimizer=private(policy, network, **terms))
     x, y = data()
@@ -57,7 +55,7 @@ def test_an_example_of_mindarmour_trains_and_is_charged(
 
 
 @pytest.mark.parametrize("kind", [np.float32, np.float64])
-def test_a_refusal_ends_the_training_and_nothing_has_moved(kind: type[Any]) -> None:
+def test_refusal_ends_training_and_nothing_has_moved(kind: type[Any]) -> None:
     run, network = FakeRun(capacity=5), Line(kind)
     seen: list[list[Floats]] = []
     listener = SimpleNamespace(
@@ -73,20 +71,7 @@ def test_a_refusal_ends_the_training_and_nothing_has_moved(kind: type[Any]) -> N
     assert network.weight.dtype == kind
 
 
-def test_a_callback_can_end_the_training_and_sees_no_loss(fake_run: FakeRun) -> None:
-    names: set[str] = set()
-
-    def step_end(context: Any) -> None:  # noqa: ANN401 - a RunContext
-        names.update(vars(context.original_args()))
-        if context.original_args().cur_step_num == 3:
-            context.request_stop()
-
-    build(fake_run).train(2, data(), callbacks=[SimpleNamespace(step_end=step_end)])
-    assert len(fake_run.asked) == 3
-    assert names == {"cur_step_num", "cur_epoch_num", "batch_num", "epoch_num", "network", "optimizer"}
-
-
-def test_noise_decays_as_mindarmours_and_goes_on_after_a_restart() -> None:
+def test_noise_decays_as_mindarmours_and_goes_on_after_restart() -> None:
     run = FakeRun()
     for _ in range(2):
         mech = NoiseMechanismsFactory.create("AdaGaussian", 1.0, 1.5, noise_decay_rate=0.05, decay_policy="Exp")
@@ -94,7 +79,7 @@ def test_noise_decays_as_mindarmours_and_goes_on_after_a_restart() -> None:
     assert run.asked == [poisson_sampled(BATCH / N, gaussian(1.5 * np.exp(-0.05 * step))) for step in range(2 * STEPS)]
 
 
-def test_adaptive_clipping_is_charged_and_the_noise_follows_the_norm(fake_run: FakeRun) -> None:
+def test_adaptive_clipping_is_charged_and_noise_follows_norm(fake_run: FakeRun) -> None:
     clip = ClipMechanismsFactory.create("Gaussian", "Geometric", 0.5, 0.5, 0.4)
     model = build(fake_run, clip_mech=clip)
     model.train(1, data())
@@ -108,7 +93,7 @@ def test_adaptive_clipping_is_charged_and_the_noise_follows_the_norm(fake_run: F
     assert fake_run.asked == [step] * 2 * STEPS
 
 
-def test_the_default_clipping_at_batch_32_is_warned_of(fake_run: FakeRun, admin: LedgerClient) -> None:
+def test_default_clipping_at_batch_32_is_warned_of(fake_run: FakeRun, admin: LedgerClient) -> None:
     terms: dict[str, Any] = {"micro_batches": 32, "batch_size": 32}
     noise = NoiseMechanismsFactory.create("Gaussian")
     with pytest.warns(PrivacyWarning, match=r"noise multiplier 1 counts as 0\.539.* Give fraction_stddev=0\.048,"):
@@ -134,7 +119,7 @@ def test_the_default_clipping_at_batch_32_is_warned_of(fake_run: FakeRun, admin:
     assert (alone, both) == ((0.56, 0.56), (2.57, 2.57))
 
 
-def test_means_of_micro_batches_are_warned_of_and_cost_as_half_the_noise(fake_run: FakeRun) -> None:
+def test_means_of_micro_batches_are_warned_of_and_cost_as_half_noise(fake_run: FakeRun) -> None:
     with pytest.warns(
         PrivacyWarning, match=r"noise multiplier 1\.5 protects and costs as 0\.75 would\. Give micro_bat"
     ):
@@ -154,7 +139,7 @@ def test_noise_for_another_norm_is_warned_of_and_charged_as_it_is(fake_run: Fake
     assert fake_run.asked == [poisson_sampled(BATCH / N, gaussian(0.75))] * STEPS
 
 
-def test_a_seed_is_warned_of() -> None:
+def test_seed_is_warned_of() -> None:
     with pytest.warns(PrivacyWarning, match="predictable") as caught:
         first = NoiseMechanismsFactory.create("Gaussian", 1.0, 1.5, 7).mechanism(1.0, "example")
     assert caught[0].filename == __file__
@@ -175,7 +160,7 @@ MISFITS: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("wrong", "message"), MISFITS)
-def test_what_does_not_fit_together_is_refused(fake_run: FakeRun, wrong: dict[str, Any], message: str) -> None:
+def test_misfitting_arguments_are_refused(fake_run: FakeRun, wrong: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         build(fake_run, **wrong).train(1, data())
     assert fake_run.asked == []
@@ -203,7 +188,7 @@ def test_noise_has_one_place_and_clipping_does_not_go_with_adaptive_noise(fake_r
     assert fake_run.asked == []
 
 
-def test_a_mechanism_is_charged_when_it_is_called(fake_run: FakeRun) -> None:
+def test_mechanism_is_charged_when_it_is_called(fake_run: FakeRun) -> None:
     noise = NoiseAdaGaussianRandom(0.5, 2.0, 0, 0.1, "Time", run=fake_run.as_run)
     total = [np.array([0.2, 0.9]), np.array([[0.1]])]
     first, second = noise(total, sampling_probability=0.25), noise.construct(np.zeros(3))
@@ -217,12 +202,3 @@ def test_a_mechanism_is_charged_when_it_is_called(fake_run: FakeRun) -> None:
     fake_run.capacity = len(fake_run.asked)
     with pytest.raises(BudgetExceededError):
         noise(total)
-
-
-@pytest.mark.parametrize(("policy", "step"), [("Linear", 1 - 0.5 * 0.25), ("Geometric", np.exp(-0.5 * 0.25))])
-def test_a_count_is_charged_when_it_is_called(fake_run: FakeRun, policy: Any, step: float) -> None:  # noqa: ANN401 - a name
-    clip = ClipMechanismsFactory.create("Gaussian", policy, 0.5, 0.5, 1e-4, run=fake_run.as_run, summands=32)
-    assert clip(0.75, 1.0, sampling_probability=0.1) == pytest.approx(step, abs=1e-3)
-    assert fake_run.asked == [poisson_sampled(0.1, gaussian(32e-4))]
-    with pytest.raises(ValueError, match="Whose count"):
-        ClipMechanismsFactory.create("Gaussian")(0.5, 1.0)

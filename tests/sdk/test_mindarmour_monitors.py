@@ -27,7 +27,7 @@ def monitored(admin: LedgerClient, **terms: Any) -> tuple[RDPMonitor, list[str]]
     return PrivacyMonitorFactory.create("rdp", 1_000, 50, **arguments), lines  # type: ignore[return-value] # of 'rdp'
 
 
-def test_a_maximum_of_delta_at_an_epsilon(admin: LedgerClient) -> None:
+def test_maximum_of_delta_at_epsilon(admin: LedgerClient) -> None:
     def cost(epochs: int) -> float:
         events = [{"event": poisson_sampled(0.05, gaussian(1.5)), "count": 20 * epochs}]
         return admin.compute_delta(events, epsilon=3.0).delta  # type: ignore[arg-type] # one event
@@ -60,7 +60,7 @@ def test_lines_are_printed_every_so_many_steps(
         ({"target_delta": None, "target_eps": 1.0}, "Give max_delta with target_eps"),
     ],
 )
-def test_without_a_limit_nothing_is_suggested(admin: LedgerClient, terms: dict[str, Any], message: str) -> None:
+def test_monitor_without_limit_suggests_nothing(admin: LedgerClient, terms: dict[str, Any], message: str) -> None:
     monitor, _ = monitored(admin, **terms)
     with pytest.raises(ValueError, match=message):
         monitor.max_epoch_suggest()

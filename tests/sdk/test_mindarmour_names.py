@@ -116,7 +116,7 @@ def call(module: object, name: str, *args: object, **kwargs: object) -> object:
 
 
 @pytest.mark.parametrize(("name", "args", "kwargs", "error"), MISTAKES)
-def test_a_wrong_argument_fails_at_once(
+def test_wrong_argument_fails_at_once(
     name: str, args: tuple[object, ...], kwargs: dict[str, object], error: type[Exception], fake_run: FakeRun
 ) -> None:
     own = {"run": fake_run} if "Monitor" in name else {}

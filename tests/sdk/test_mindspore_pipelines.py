@@ -61,7 +61,7 @@ ADVICE = {"two sources": "MapDataset may", "an operation of tomorrow": "NewDatas
 
 
 @pytest.mark.parametrize("name", ACCEPTED)
-def test_a_pipeline_with_each_record_once_is_accepted(name: str) -> None:
+def test_pipeline_with_each_record_once_is_accepted(name: str) -> None:
     dataset = ACCEPTED[name]
     assert require_records_once(dataset) is dataset.children[0]
     for batches in (dataset, looks_like("DictIterator", dataset=dataset)):

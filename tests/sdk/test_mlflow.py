@@ -65,7 +65,7 @@ def tags(tracked: MlflowRun) -> dict[str, str]:
     return {name: value for name, value in found.items() if name.startswith("epsilon_ledger.")}
 
 
-def test_epsilon_is_logged_over_the_steps_and_the_statement_at_the_end(
+def test_epsilon_is_logged_over_steps_and_statement_at_end(
     store: Path, tracked: MlflowRun, run: Run, trainer: LedgerClient
 ) -> None:
     spent = []
@@ -96,7 +96,7 @@ def test_epsilon_is_logged_over_the_steps_and_the_statement_at_the_end(
     assert said["steps"] == 3
 
 
-def test_a_refusal_is_part_of_the_statement(store: Path, tracked: MlflowRun, run: Run, trainer: LedgerClient) -> None:
+def test_refusal_is_part_of_statement(store: Path, tracked: MlflowRun, run: Run, trainer: LedgerClient) -> None:
     run.authorize(2)
     with pytest.raises(BudgetExceededError), EpsilonLogger(run, client=trainer), run:
         run.authorize(event=gaussian(0.1))
@@ -108,7 +108,7 @@ def test_a_refusal_is_part_of_the_statement(store: Path, tracked: MlflowRun, run
     assert history(tracked, "epsilon") == [(2, said["epsilon"])]
 
 
-def test_steps_between_are_left_out_and_the_last_one_is_not(store: Path, tracked: MlflowRun, run: Run) -> None:
+def test_steps_between_are_left_out_and_last_one_is_not(store: Path, tracked: MlflowRun, run: Run) -> None:
     with EpsilonLogger(run, every=4) as logger, run:
         for _ in range(10):
             run.authorize()
@@ -122,7 +122,7 @@ def test_steps_between_are_left_out_and_the_last_one_is_not(store: Path, tracked
 
 
 @pytest.mark.usefixtures("tracked")
-def test_a_lost_statement_does_not_hide_what_the_training_raised() -> None:
+def test_lost_statement_does_not_hide_what_training_raised() -> None:
     class Gone(FakeRun):
         def refresh(self) -> NoReturn:
             raise LedgerUnavailableError("no answer")

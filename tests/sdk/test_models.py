@@ -75,28 +75,28 @@ def schema(model: type) -> set[str]:
 @pytest.mark.parametrize(
     "name", sorted(name for name in epsilon_ledger.__all__ if is_dataclass(getattr(epsilon_ledger, name)))
 )
-def test_each_member_of_a_value_is_in_the_schema(name: str) -> None:
+def test_each_member_of_value_is_in_schema(name: str) -> None:
     model = getattr(epsilon_ledger, name)
     if name not in NO_SCHEMA:
         assert members(model) <= schema(model)
 
 
 @pytest.mark.parametrize("name", WHOLE)
-def test_each_member_of_the_schema_is_in_the_value(name: str) -> None:
+def test_each_member_of_schema_is_in_value(name: str) -> None:
     model: type = getattr(epsilon_ledger, name)
     assert schema(model) <= members(model)
 
 
-def test_each_rule_of_a_policy_is_known() -> None:
+def test_each_rule_of_policy_is_known() -> None:
     assert set(typing.get_type_hints(PolicyRules)) == set(SCHEMAS["PolicyRules"]["properties"])
 
 
 @pytest.mark.parametrize("terms", [Allocation, Share], ids=lambda terms: terms.__name__)
-def test_each_term_of_an_allocation_is_known(terms: type) -> None:
+def test_each_term_of_allocation_is_known(terms: type) -> None:
     assert set(typing.get_type_hints(terms)) == set(SCHEMAS[f"{terms.__name__}Input"]["properties"])
 
 
-def test_each_term_of_an_unlock_belongs_to_one_of_its_types() -> None:
+def test_each_term_of_unlock_belongs_to_one_of_its_types() -> None:
     over_time, by_plans = (typing.get_type_hints(terms) for terms in (UnlockOverTime, UnlockByPlans))
     unlock = SCHEMAS["UnlockInput"]["properties"]
     assert set(over_time) | set(by_plans) == set(unlock)

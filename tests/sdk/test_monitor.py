@@ -20,7 +20,7 @@ def registered(admin: LedgerClient, epsilon: float = 3.0, **more: Any) -> Run:  
 
 
 @pytest.mark.parametrize("mode", thinned([None, *get_args(DecayMode)], 3))
-def test_one_epoch_more_than_the_most_would_pass_the_target(admin: LedgerClient, mode: DecayMode | None) -> None:
+def test_one_epoch_more_than_most_would_pass_target(admin: LedgerClient, mode: DecayMode | None) -> None:
     # Eight steps an epoch: with a decay, each is an event of its own that the service has to price.
     monitor = PrivacyMonitor(
         admin,
@@ -43,9 +43,7 @@ def test_one_epoch_more_than_the_most_would_pass_the_target(admin: LedgerClient,
 
 
 @pytest.mark.parametrize("mode", [None, "exp"])
-def test_a_training_lasts_as_many_epochs_as_it_said_and_not_one_more(
-    admin: LedgerClient, mode: DecayMode | None
-) -> None:
+def test_training_lasts_as_many_epochs_as_it_said_and_not_one_more(admin: LedgerClient, mode: DecayMode | None) -> None:
     with registered(admin) as run:
         monitor = PrivacyMonitor(admin, run, **DATA, noise_decay_mode=mode, noise_decay_rate=0.01)
         epochs = monitor.max_epochs()
@@ -55,7 +53,7 @@ def test_a_training_lasts_as_many_epochs_as_it_said_and_not_one_more(
             released.extend(monitor.step_begin() for _ in range(20))
 
 
-def test_what_others_spent_is_known(admin: LedgerClient) -> None:
+def test_monitor_knows_spending_of_others(admin: LedgerClient) -> None:
     budget = open_budget(admin, epsilon=3.0)
     run = admin.create_run("model", budget=budget)
     monitor = PrivacyMonitor(admin, run, **DATA)
@@ -66,7 +64,7 @@ def test_what_others_spent_is_known(admin: LedgerClient) -> None:
     assert monitor.max_epochs() == 0
 
 
-def test_it_prints_the_ledgers_epsilon_every_so_many_steps(admin: LedgerClient) -> None:
+def test_monitor_prints_epsilon_of_ledger_every_so_many_steps(admin: LedgerClient) -> None:
     lines: list[str] = []
     run = registered(admin)
     monitor = PrivacyMonitor(admin, run, **DATA, per_print_times=2, write=lines.append)
@@ -80,7 +78,7 @@ def test_it_prints_the_ledgers_epsilon_every_so_many_steps(admin: LedgerClient) 
     ]
 
 
-def test_after_a_restart_the_noise_goes_on_decaying_where_the_training_is(admin: LedgerClient) -> None:
+def test_noise_after_restart_decays_from_step_of_training(admin: LedgerClient) -> None:
     decays: dict[str, Any] = {"noise_decay_mode": "exp", "noise_decay_rate": 0.02}
     run = registered(admin, epsilon=8.0)
     monitor = PrivacyMonitor(admin, run, **DATA, **decays)
@@ -96,7 +94,7 @@ def test_after_a_restart_the_noise_goes_on_decaying_where_the_training_is(admin:
     PrivacyMonitor(admin, admin.get_run(run.id), **DATA).step_begin()
 
 
-def test_its_events_are_a_schedule_to_ask_ahead_by(admin: LedgerClient) -> None:
+def test_its_events_are_schedule_to_ask_ahead_by(admin: LedgerClient) -> None:
     monitor = PrivacyMonitor(
         admin, **DATA, max_eps=1.0, target_delta=1e-5, noise_decay_mode="time", noise_decay_rate=0.02
     )

@@ -28,7 +28,7 @@ from tests.sdk.test_resume import reported
 
 @in_grants
 @pytest.mark.parametrize("event", [None, QUIET, HUSHED], ids=["planned", "planned later", "not planned"])
-def test_while_a_process_has_a_grant_no_other_one_asks_for_a_step(
+def test_process_without_grant_gets_no_step_while_another_has_one(
     simulation: Simulation, ahead: dict[str, Any], event: Event | None
 ) -> None:
     """Not even one that is started again and again: what it asked for would be taken out of the grant."""
@@ -46,7 +46,7 @@ def test_while_a_process_has_a_grant_no_other_one_asks_for_a_step(
     assert simulation.exact(run)
 
 
-def test_when_the_other_process_has_given_its_grant_back_its_steps_are_free(simulation: Simulation) -> None:
+def test_steps_of_returned_grant_are_free_for_other_process(simulation: Simulation) -> None:
     run = simulation.run(authorize_every=5)
     take(simulation, run, 2)
     other = simulation.client().get_run(run.id)
@@ -70,7 +70,7 @@ def test_reports_of_two_processes_are_both_recorded_or_one_of_them_is_told(simul
     assert simulation.exact(first)
 
 
-def test_a_report_that_is_unheard_is_recorded_once(simulation: Simulation) -> None:
+def test_report_that_is_unheard_is_recorded_once(simulation: Simulation) -> None:
     run = simulation.run()
     simulation.wire.fails(*[Fault.UNHEARD] * TRIES)
     with pytest.raises(LedgerUnavailableError):
@@ -84,7 +84,7 @@ def test_a_report_that_is_unheard_is_recorded_once(simulation: Simulation) -> No
     assert simulation.exact(run)
 
 
-def test_a_plan_that_an_earlier_process_made_is_gone_on_with(simulation: Simulation) -> None:
+def test_plan_that_earlier_process_made_is_gone_on_with(simulation: Simulation) -> None:
     run = simulation.run()
     run.reserve([EventCount(event=LOUD, count=10)])
     take(simulation, run, 3)
@@ -99,7 +99,7 @@ def test_a_plan_that_an_earlier_process_made_is_gone_on_with(simulation: Simulat
     assert simulation.exact(run)
 
 
-def test_a_plan_and_steps_that_are_asked_for_ahead_do_not_go_together(simulation: Simulation) -> None:
+def test_plan_and_steps_that_are_asked_for_ahead_do_not_go_together(simulation: Simulation) -> None:
     run = simulation.run()
     run.reserve([EventCount(event=LOUD, count=4)])
     with pytest.raises(ValueError, match="authorize_every"):
@@ -108,7 +108,7 @@ def test_a_plan_and_steps_that_are_asked_for_ahead_do_not_go_together(simulation
         simulation.run(authorize_every=5).reserve([EventCount(event=LOUD, count=1)])
 
 
-def test_a_new_attempt_commits_a_plan_by_the_trainers_word(simulation: Simulation) -> None:
+def test_new_attempt_commits_plan_by_trainers_word(simulation: Simulation) -> None:
     run = simulation.run(plan=[EventCount(event=LOUD, count=10)])
     take(simulation, run, 3)
     resumed = simulation.client().resume_run(run.state_dict(), steps_executed=4)
@@ -160,7 +160,7 @@ def in_a_fork(ask: Callable[[], object]) -> str:
 @pytest.mark.filterwarnings("ignore:This process.*is multi-threaded:DeprecationWarning")
 @in_grants
 @pytest.mark.parametrize("what", ["authorize", "preview", "complete"])
-def test_a_forked_process_has_no_part_in_the_run(simulation: Simulation, ahead: dict[str, Any], what: str) -> None:
+def test_forked_process_has_no_part_in_run(simulation: Simulation, ahead: dict[str, Any], what: str) -> None:
     run = simulation.run(**ahead)
     take(simulation, run, 2)
     assert "belongs to process" in in_a_fork(getattr(run, what))
@@ -170,7 +170,7 @@ def test_a_forked_process_has_no_part_in_the_run(simulation: Simulation, ahead: 
 
 
 @pytest.mark.filterwarnings("ignore:This process.*is multi-threaded:DeprecationWarning")
-def test_a_process_that_is_forked_in_the_middle_of_a_call_is_told_as_well(simulation: Simulation) -> None:
+def test_process_that_is_forked_in_middle_of_call_is_told_as_well(simulation: Simulation) -> None:
     run = simulation.run()
     inside, gate = threading.Event(), threading.Event()
 

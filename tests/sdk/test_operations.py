@@ -140,7 +140,7 @@ def table() -> dict[str, set[str]]:
     return {row[1].strip("`"): set(re.findall(r"`(\w+)`", row[2])) for row in ROW.finditer(covered)}
 
 
-def test_each_operation_is_covered_or_left_out_for_a_reason() -> None:
+def test_each_operation_is_covered_or_left_out_for_reason() -> None:
     rows = ROW.findall(PAGE.partition("### Not covered")[2])
     assert all(reason.strip() for _, reason in rows)
     left_out = {operation for named, _ in rows for operation in re.findall(r"`(\w+)`", named)}
@@ -172,7 +172,7 @@ async def _finished(result: Any) -> Any:  # noqa: ANN401 - whatever the client a
 
 @pytest.mark.parametrize("awaited", [False, True], ids=["blocking", "awaited"])
 @pytest.mark.parametrize("name", CALLS)
-def test_method_sends_what_the_document_takes_and_reads_what_it_describes(name: str, *, awaited: bool) -> None:
+def test_method_sends_what_document_takes_and_reads_what_it_describes(name: str, *, awaited: bool) -> None:
     api = DocumentedApi()
     if awaited:
         client = AsyncLedgerClient(URL, KEY, transport=httpx2.MockTransport(api))
@@ -234,7 +234,7 @@ def test_methods_of_runs_call_their_operations(simulation: Simulation) -> None:
     assert found["create_run"] == documented["create_run"]
 
 
-def test_statements_and_checkpoints_are_verified_with_the_key_that_signed_them(admin: LedgerClient) -> None:
+def test_statements_and_checkpoints_are_verified_with_key_that_signed_them(admin: LedgerClient) -> None:
     name = admin.create_population("signed", **POPULATION, limit=LIMIT).id
     key = admin.get_signing_key()
     for document in (admin.get_population_statement(name), admin.create_checkpoint()):

@@ -1,13 +1,11 @@
 """Plans of runs that exist: reserved with patience, and taken up by a trainer that has restarted."""
 
-from datetime import timedelta
 from typing import Any
 
 import pytest
 
 from epsilon_ledger import (
     LedgerUnavailableError,
-    PlanNotGrantedError,
     ReservationStateConflictError,
     Run,
     RunStateConflictError,
@@ -33,7 +31,7 @@ def left_behind(waits: Waits, **terms: Any) -> str:  # noqa: ANN401 - passed on
     return str(made["id"])
 
 
-def test_a_trainer_that_restarts_waits_on_for_its_plan(waits: Waits) -> None:
+def test_trainer_that_restarts_waits_on_for_its_plan(waits: Waits) -> None:
     seen: list[Waiting] = []
     run = waits.client().get_run(left_behind(waits))
     assert (run.status, run.state.waiting_reservation is not None) == ("waiting", True)
@@ -50,7 +48,7 @@ def test_a_trainer_that_restarts_waits_on_for_its_plan(waits: Waits) -> None:
     assert waits.simulation.exact(run)
 
 
-def test_a_plan_that_was_granted_meanwhile_is_claimed_at_once_and_only_once(waits: Waits) -> None:
+def test_plan_that_was_granted_meanwhile_is_claimed_at_once_and_only_once(waits: Waits) -> None:
     run_id = left_behind(waits)
     waits.give_back()
     waits.look()
@@ -68,16 +66,7 @@ def test_a_plan_that_was_granted_meanwhile_is_claimed_at_once_and_only_once(wait
     assert waits.simulation.exact(run)
 
 
-def test_a_plan_that_has_waited_in_vain_meanwhile_says_so(waits: Waits) -> None:
-    run_id = left_behind(waits)
-    waits.simulation.clock.wait(2 * HOUR.total_seconds())
-    waits.look()
-    with pytest.raises(PlanNotGrantedError, match="the run is aborted") as caught:
-        waits.client().get_run(run_id).wait_for_plan()
-    assert caught.value.run == run_id
-
-
-def test_a_run_without_a_plan_has_nothing_to_wait_for(waits: Waits) -> None:
+def test_run_without_plan_has_nothing_to_wait_for(waits: Waits) -> None:
     with pytest.raises(ValueError, match="has no plan"):
         waits.simulation.run().wait_for_plan()
     with pytest.raises(ValueError, match="prefetches grants"):
@@ -88,7 +77,7 @@ def interrupt() -> None:
     raise KeyboardInterrupt
 
 
-def test_an_interrupt_leaves_a_plan_that_was_taken_up_and_the_block_ends_it(waits: Waits) -> None:
+def test_interrupt_leaves_plan_that_was_taken_up_and_block_ends_it(waits: Waits) -> None:
     run_id = left_behind(waits)
     client = waits.client()
     waits.acts = {2: interrupt, 4: interrupt}
@@ -107,7 +96,7 @@ def running(waits: Waits) -> Run:
     return run
 
 
-def test_the_next_plan_of_a_run_waits_too(waits: Waits) -> None:
+def test_next_plan_of_run_waits_too(waits: Waits) -> None:
     run, seen = running(waits), list[Waiting]()
     waits.acts = {2: waits.give_back}
     held = run.reserve(plan(20), wait=HOUR, on_wait=seen.append)
@@ -120,7 +109,7 @@ def test_the_next_plan_of_a_run_waits_too(waits: Waits) -> None:
     assert waits.simulation.exact(run)
 
 
-def test_while_a_plan_waits_its_run_has_no_other_one(waits: Waits) -> None:
+def test_run_with_waiting_plan_reserves_no_other_one(waits: Waits) -> None:
     run = running(waits)
     waits.acts = {2: lambda: waits.simulation.wire.fails(*[Fault.LOST] * 1000)}
     waits.simulation.wire.fails(Fault.NONE, *[Fault.LOST] * TRIES)
@@ -133,7 +122,7 @@ def test_while_a_plan_waits_its_run_has_no_other_one(waits: Waits) -> None:
     assert run.wait_for_plan().steps_planned == 20
 
 
-def test_an_interrupt_cancels_the_plan_and_the_run_goes_on(waits: Waits) -> None:
+def test_interrupt_cancels_plan_and_run_goes_on(waits: Waits) -> None:
     run = running(waits)
     waits.acts = {2: interrupt}
     with pytest.raises(KeyboardInterrupt):
@@ -143,18 +132,3 @@ def test_an_interrupt_cancels_the_plan_and_the_run_goes_on(waits: Waits) -> None
     waits.simulation.authorize(run)
     run.complete()
     assert waits.simulation.exact(run)
-
-
-def test_a_run_outlives_a_plan_that_it_does_not_get(waits: Waits) -> None:
-    run = running(waits)
-    with pytest.raises(PlanNotGrantedError):
-        run.reserve(plan(20), wait=timedelta(seconds=20))
-    assert (run.status, run.state.waiting_reservation) == ("active", None)
-    waits.simulation.authorize(run)
-
-
-def test_a_new_attempt_ends_the_wait_of_the_one_before(waits: Waits) -> None:
-    run = running(waits)
-    waits.acts = {2: lambda: waits.client().resume_run(run.state_dict())}
-    with pytest.raises(PlanNotGrantedError, match="it is cancelled"):
-        run.reserve(plan(20), wait=HOUR)

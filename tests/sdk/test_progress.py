@@ -40,7 +40,7 @@ def test_each_batch_is_handed_out_when_its_step_is_admitted(
 
 
 @pytest.mark.parametrize("missing", [(), ("rich.progress",)], ids=["rich", "tqdm"])
-def test_in_a_terminal_a_bar_shows_steps_and_epsilon(
+def test_bar_in_terminal_shows_steps_and_epsilon(
     run: Run, monkeypatch: pytest.MonkeyPatch, missing: tuple[str, ...]
 ) -> None:
     terminal = in_terminal(monkeypatch)
@@ -52,13 +52,13 @@ def test_in_a_terminal_a_bar_shows_steps_and_epsilon(
     assert "4" in said
 
 
-def test_a_bar_can_be_unwanted(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bar_can_be_unwanted(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = in_terminal(monkeypatch)
     assert list(run.track([1], progress=False)) == [1]
     assert terminal.getvalue() == ""
 
 
-def test_without_a_library_a_bar_that_is_wanted_is_missed_before_the_first_step(
+def test_wanted_bar_without_library_is_refused_before_first_step(
     run: Run, ledger: FakeLedger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     terminal = in_terminal(monkeypatch)

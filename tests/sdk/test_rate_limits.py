@@ -18,7 +18,7 @@ def runs_of(wire: Wire, client: LedgerClient, count: int) -> list[Run]:
     return [client.create_run(f"rank-{rank}", budget="mimic/icu-team", event=gaussian(500.0)) for rank in range(count)]
 
 
-def test_ranks_that_share_a_key_are_slowed_down_and_none_fails(tmp_path: Path) -> None:
+def test_ranks_that_share_key_are_slowed_down_and_none_fails(tmp_path: Path) -> None:
     """Far over the limit, each is held up many times in a row."""
     with open_ledger(tmp_path, rate_limit_per_second=10, rate_limit_burst=4) as ledger:
         wire = Wire(ledger)

@@ -31,7 +31,7 @@ def caught(request: Callable[[], object]) -> BudgetExceededError:
 
 
 @every_way
-def test_a_run_ends_exhausted_after_a_refusal_that_its_program_caught(
+def test_run_ends_exhausted_after_refusal_that_its_program_caught(
     simulation: Simulation, ahead: dict[str, Any]
 ) -> None:
     with simulation.run(**ahead, event=gaussian(20)) as run:
@@ -42,7 +42,7 @@ def test_a_run_ends_exhausted_after_a_refusal_that_its_program_caught(
 
 
 @every_way
-def test_a_charge_after_the_refusal_resets_it(simulation: Simulation, ahead: dict[str, Any]) -> None:
+def test_charge_after_refusal_resets_it(simulation: Simulation, ahead: dict[str, Any]) -> None:
     with simulation.run(**ahead) as run:
         simulation.authorize(run)
         refusal = caught(lambda: run.authorize(10**6))
@@ -53,7 +53,7 @@ def test_a_charge_after_the_refusal_resets_it(simulation: Simulation, ahead: dic
     assert simulation.exact(run)
 
 
-def test_a_refused_training_and_a_refused_reservation_count_as_requests(simulation: Simulation) -> None:
+def test_refused_training_and_refused_reservation_count_as_requests(simulation: Simulation) -> None:
     with simulation.run() as run:
         caught(lambda: run.charge_training(gaussian(0.01), steps=3))
     assert run.state.end_reason == "budget_exhausted"
@@ -62,14 +62,14 @@ def test_a_refused_training_and_a_refused_reservation_count_as_requests(simulati
     assert run.state.end_reason == "budget_exhausted"
 
 
-def test_a_preview_requests_nothing(run: Run, ledger: FakeLedger) -> None:
+def test_preview_requests_nothing(run: Run, ledger: FakeLedger) -> None:
     with run:
         caught(lambda: run.preview(11))
         assert kept(run) is None
     assert reason_of(ledger) is None
 
 
-def test_a_refusal_that_settle_finds_counts(simulation: Simulation) -> None:
+def test_refusal_that_settle_finds_counts(simulation: Simulation) -> None:
     run = simulation.run()
     simulation.wire.fails(*[Fault.UNHEARD] * TRIES)
     with pytest.raises(LedgerUnavailableError):
@@ -83,7 +83,7 @@ def test_a_refusal_that_settle_finds_counts(simulation: Simulation) -> None:
     assert run.state.end_reason == "budget_exhausted"
 
 
-def test_end_of_awaited_run_has_the_reason_that_it_states(simulation: Simulation) -> None:
+def test_end_of_awaited_run_has_reason_that_it_states(simulation: Simulation) -> None:
     async def end(**reason: str) -> str | None:
         async with simulation.async_client() as client:
             run = await client.create_run("model", budget=BUDGET, event=LOUD)

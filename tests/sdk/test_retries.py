@@ -147,7 +147,7 @@ def test_retry_after_is_waited_for_where_it_can_be_read(
     assert least - 1e-9 <= nap <= most + 1e-9
 
 
-def test_retry_after_beyond_allowed_time_ends_the_call(run: Run, ledger: FakeLedger, clock: Clock) -> None:
+def test_retry_after_beyond_allowed_time_ends_call(run: Run, ledger: FakeLedger, clock: Clock) -> None:
     ledger.faults.append(busy("3600", 429))
     with pytest.raises(LedgerUnavailableError) as caught:
         run.authorize()
@@ -287,7 +287,7 @@ def test_refusal_whose_reply_was_lost_stays_refusal_and_next_call_is_new(run: Ru
     ],
     ids=str,
 )
-def test_only_admission_of_the_request_counts(run: Run, ledger: FakeLedger, changed: dict[str, object]) -> None:
+def test_only_admission_of_request_counts(run: Run, ledger: FakeLedger, changed: dict[str, object]) -> None:
     ledger.faults.append(Fault(instead=httpx2.Response(200, json=authorization(0, 1) | changed)))
     with pytest.raises(UnexpectedResponseError, match="release nothing"):
         run.authorize()

@@ -29,7 +29,7 @@ from epsilon_ledger import (
 from tests.sdk.fake_ledger import KEY, RUN_ID, TRIES, URL, FakeLedger, Fault, problem
 
 
-def test_each_admission_moves_the_run_on(run: Run) -> None:
+def test_each_admission_moves_run_on(run: Run) -> None:
     assert (run.id, run.name, run.status, run.next_step, run.epsilon) == (RUN_ID, "icu", "active", 0, 0.0)
     answer = run.authorize(4)
     assert (answer.decision, answer.first_step, answer.count, answer.steps_remaining) == ("admitted", 0, 4, 6)
@@ -74,7 +74,7 @@ def test_contradicting_arguments_are_refused_before_anything_is_sent(run: Run, l
     assert run.authorize(np.int64(1), event=gaussian(np.float32(1.5))).next_step == 1  # type: ignore[arg-type]
 
 
-def test_a_preview_charges_nothing(run: Run, ledger: FakeLedger) -> None:
+def test_preview_charges_nothing(run: Run, ledger: FakeLedger) -> None:
     answer = run.preview(10)
     assert answer.dry_run
     assert (run.next_step, ledger.next_step) == (0, 0)
@@ -144,14 +144,14 @@ def test_end_of_block_decides_status(client: LedgerClient, ledger: FakeLedger, n
     assert ledger.status == status
 
 
-def test_a_paused_run_is_not_aborted_by_its_trainer(client: LedgerClient, ledger: FakeLedger) -> None:
+def test_paused_run_is_not_aborted_by_its_trainer(client: LedgerClient, ledger: FakeLedger) -> None:
     ledger.faults.extend([Fault(), Fault(instead=problem(409, "run_state_conflict", run_status="paused"))])
     with pytest.raises(RunStateConflictError), client.create_run("icu", budget="mimic/icu-team") as run:
         run.authorize()
     assert len(ledger.requests) == 2
 
 
-def test_a_run_that_has_ended_is_not_ended_again(client: LedgerClient, ledger: FakeLedger) -> None:
+def test_run_that_has_ended_is_not_ended_again(client: LedgerClient, ledger: FakeLedger) -> None:
     with client.create_run("icu", budget="mimic/icu-team") as run:
         run.complete()
     with pytest.raises(RuntimeError), run:
@@ -159,7 +159,7 @@ def test_a_run_that_has_ended_is_not_ended_again(client: LedgerClient, ledger: F
     assert [request.url.path.rsplit("/", 1)[-1] for request in ledger.requests] == ["runs", "complete"]
 
 
-def test_the_first_exception_is_the_one_that_is_seen(client: LedgerClient, ledger: FakeLedger) -> None:
+def test_first_exception_is_one_that_is_seen(client: LedgerClient, ledger: FakeLedger) -> None:
     ledger.faults.extend([Fault(), *[Fault(instead=httpx2.ConnectError("refused"))] * TRIES])
     with pytest.raises(ValueError, match="mine") as caught, client.create_run("icu", budget="mimic/icu-team"):
         raise ValueError("mine")
@@ -184,7 +184,7 @@ def test_run_that_cannot_be_opened_is_not_ended(ledger: FakeLedger) -> None:
     assert len(ledger.requests) == 1
 
 
-def test_an_opening_can_be_awaited_gathered_and_made_a_task(ledger: FakeLedger) -> None:
+def test_opening_can_be_awaited_gathered_and_made_task(ledger: FakeLedger) -> None:
     async def main() -> None:
         async with async_client_of(ledger) as client:
             opening = client.get_run(RUN_ID)
@@ -211,7 +211,7 @@ def test_wrong_arguments_of_opening_are_refused_at_once(ledger: FakeLedger) -> N
         client.create_run("model", budget="mimic", x=1)  # type: ignore[call-arg]
 
 
-def test_an_opening_that_is_dropped_warns_and_a_closed_one_is_silent(
+def test_opening_that_is_dropped_warns_and_closed_one_is_silent(
     ledger: FakeLedger, caplog: pytest.LogCaptureFixture
 ) -> None:
     client = async_client_of(ledger)

@@ -48,7 +48,7 @@ async def _runs(url: str) -> list[object]:
         return [run async for run in ledger.list_runs()]
 
 
-def test_both_clients_trust_the_certificates_of_ssl_cert_file_only(
+def test_both_clients_trust_certificates_of_ssl_cert_file_only(
     certificate: tuple[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     url, file = certificate

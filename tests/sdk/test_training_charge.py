@@ -51,7 +51,7 @@ def resumed(simulation: Simulation, run: Run) -> Run:
 
 
 @every_way
-def test_a_training_is_charged_once_and_its_steps_ask_nobody(simulation: Simulation, ahead: dict[str, Any]) -> None:
+def test_training_is_charged_once_and_its_steps_send_nothing(simulation: Simulation, ahead: dict[str, Any]) -> None:
     with simulation.run(**ahead) as run:
         simulation.authorize(run)
         training = run.charge_training(QUIET, steps=STEPS)
@@ -68,7 +68,7 @@ def test_a_training_is_charged_once_and_its_steps_ask_nobody(simulation: Simulat
     assert simulation.exact(run)
 
 
-def test_awaited_it_is_the_same(simulation: Simulation) -> None:
+def test_awaited_it_is_same(simulation: Simulation) -> None:
     async def main() -> AsyncRun:
         async with simulation.async_client() as client:
             run = await client.create_run("model", budget="mimic/icu-team")
@@ -84,7 +84,7 @@ def test_awaited_it_is_the_same(simulation: Simulation) -> None:
     assert simulation.exact(asyncio.run(main()))
 
 
-def test_a_training_that_does_not_fit_is_refused_and_charges_nothing(simulation: Simulation) -> None:
+def test_training_that_does_not_fit_is_refused_and_charges_nothing(simulation: Simulation) -> None:
     with pytest.raises(BudgetExceededError), simulation.run() as run:
         run.charge_training(self_composed(LOUD, 10_000), steps=10_000)
     assert simulation.exact(run)
@@ -92,7 +92,7 @@ def test_a_training_that_does_not_fit_is_refused_and_charges_nothing(simulation:
 
 
 @pytest.mark.parametrize("fault", [Fault.LOST, Fault.UNHEARD, Fault.LATE, Fault.BUSY])
-def test_a_charge_without_an_answer_is_charged_once_when_it_is_repeated(simulation: Simulation, fault: Fault) -> None:
+def test_charge_without_answer_is_charged_once_when_it_is_repeated(simulation: Simulation, fault: Fault) -> None:
     run = simulation.run()
     simulation.wire.fails(*[fault] * TRIES)
     with pytest.raises(LedgerUnavailableError, match="answer"):
@@ -105,7 +105,7 @@ def test_a_charge_without_an_answer_is_charged_once_when_it_is_repeated(simulati
     assert simulation.exact(run)
 
 
-def test_the_event_of_a_step_is_not_taken_for_that_of_the_training(simulation: Simulation) -> None:
+def test_event_of_step_is_not_taken_for_that_of_training(simulation: Simulation) -> None:
     run = simulation.run()
     step = poisson_sampled(0.01, gaussian(2.0))
     others = (
@@ -121,7 +121,7 @@ def test_the_event_of_a_step_is_not_taken_for_that_of_the_training(simulation: S
     assert charged(simulation, run) == 2
 
 
-def test_a_checkpoint_is_json_and_says_how_far_the_training_is(simulation: Simulation) -> None:
+def test_checkpoint_is_json_and_says_how_far_training_is(simulation: Simulation) -> None:
     run = simulation.run()
     run.authorize()
     event: dict[str, Any] = dict(LOUD)
@@ -150,7 +150,7 @@ def test_a_checkpoint_is_json_and_says_how_far_the_training_is(simulation: Simul
 
 
 @pytest.mark.parametrize("action", ["pause", "complete", "abort"])
-def test_a_run_that_stops_takes_no_local_step(simulation: Simulation, action: str) -> None:
+def test_run_that_stops_takes_no_local_step(simulation: Simulation, action: str) -> None:
     run = simulation.run()
     training = run.charge_training(LOUD, steps=STEPS)
     getattr(simulation.client().get_run(run.id), action)()
@@ -161,7 +161,7 @@ def test_a_run_that_stops_takes_no_local_step(simulation: Simulation, action: st
     assert training.step == 1
 
 
-def test_a_run_that_was_taken_over_takes_no_local_step_when_it_hears_of_it(simulation: Simulation) -> None:
+def test_run_that_was_taken_over_takes_no_local_step_when_it_hears_of_it(simulation: Simulation) -> None:
     run = simulation.run()
     training = run.charge_training(LOUD, steps=STEPS)
     resumed(simulation, run)
@@ -176,7 +176,7 @@ def test_a_run_that_was_taken_over_takes_no_local_step_when_it_hears_of_it(simul
 # One process counts, once.
 
 
-def test_a_forked_process_neither_takes_nor_suspends_steps(
+def test_forked_process_neither_takes_nor_suspends_steps(
     simulation: Simulation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     training = simulation.run().charge_training(LOUD, steps=STEPS)
@@ -207,7 +207,7 @@ def test_threads_take_no_more_steps_than_were_charged(simulation: Simulation) ->
     assert (len(taken), training.step) == (999, 999)
 
 
-def test_a_step_that_a_suspension_interrupts_is_either_counted_or_refused(simulation: Simulation) -> None:
+def test_step_that_suspension_interrupts_is_either_counted_or_refused(simulation: Simulation) -> None:
     """As by a signal's handler, at each line of the call."""
     run = simulation.run()
     outcomes = set()
@@ -246,7 +246,7 @@ def interrupted(
     return True, state
 
 
-def test_a_training_that_goes_on_from_a_checkpoint_is_charged_again(simulation: Simulation) -> None:
+def test_training_that_goes_on_from_checkpoint_is_charged_again(simulation: Simulation) -> None:
     run = simulation.run()
     training = run.charge_training(LOUD, steps=STEPS)
     training.authorize(2)
@@ -259,7 +259,7 @@ def test_a_training_that_goes_on_from_a_checkpoint_is_charged_again(simulation: 
     assert again.id == f"{run.id}/2/1"
 
 
-def test_as_an_error_the_warning_charges_nothing(simulation: Simulation) -> None:
+def test_as_error_warning_charges_nothing(simulation: Simulation) -> None:
     run = simulation.run()
     state = kept(run.charge_training(LOUD, steps=STEPS))
     with pytest.raises(ChargedAgainWarning):  # warnings are errors in these tests
@@ -267,7 +267,7 @@ def test_as_an_error_the_warning_charges_nothing(simulation: Simulation) -> None
     assert charged(simulation, run) == 1
 
 
-def test_a_suspended_training_takes_no_step_and_goes_on_once_in_the_next_attempt(simulation: Simulation) -> None:
+def test_suspended_training_takes_no_step_and_goes_on_once_in_next_attempt(simulation: Simulation) -> None:
     run = simulation.run()
     training = run.charge_training(LOUD, steps=STEPS)
     training.authorize(2)
@@ -286,7 +286,7 @@ def test_a_suspended_training_takes_no_step_and_goes_on_once_in_the_next_attempt
 
 
 @pytest.mark.parametrize("way", ["same process", "looked up", "looked up after it was taken up"])
-def test_nobody_else_goes_on_from_a_suspended_training(simulation: Simulation, way: str) -> None:
+def test_suspended_training_is_charged_again_in_any_other_process(simulation: Simulation, way: str) -> None:
     """In an attempt that several processes share, each could repeat its steps."""
     run = simulation.run()
     state = run.charge_training(LOUD, steps=STEPS).suspend()
@@ -298,7 +298,7 @@ def test_nobody_else_goes_on_from_a_suspended_training(simulation: Simulation, w
     assert charged(simulation, run) == 2
 
 
-def test_a_reproducible_training_goes_on_from_any_checkpoint_in_any_process(simulation: Simulation) -> None:
+def test_reproducible_training_goes_on_from_any_checkpoint_in_any_process(simulation: Simulation) -> None:
     run = simulation.run()
     training = run.charge_training(LOUD, steps=STEPS, reproducible=True)
     training.authorize(2)
@@ -321,7 +321,7 @@ def test_each_process_must_be_reproducible(simulation: Simulation, *, first: boo
     assert charged(simulation, run) == 2
 
 
-def test_a_checkpoint_of_another_training_is_not_taken_up(simulation: Simulation) -> None:
+def test_checkpoint_of_another_training_is_not_taken_up(simulation: Simulation) -> None:
     run = simulation.run()
     state = kept(run.charge_training(LOUD, steps=STEPS, reproducible=True))
     for event, steps in ((QUIET, STEPS), (LOUD, STEPS + 1)):

@@ -36,7 +36,7 @@ def budget(admin: LedgerClient) -> str:
     return admin.create_budget("team", parent=people.path, limit=Limit(2.0, 1e-5)).path
 
 
-def test_a_sweep_is_charged_at_once_and_its_trials_ask_nobody(admin: LedgerClient, budget: str) -> None:
+def test_sweep_is_charged_at_once_and_its_trials_send_nothing(admin: LedgerClient, budget: str) -> None:
     made = admin.create_experiment("rates", budget=budget, events=EACH, mean=4.0, shape=0.0)
     assert made.trials is not None
     assert made.run is not None
@@ -65,7 +65,7 @@ def _trial(each: list[EventCount]) -> Trial:
     return Trial(cast("RunState", type("State", (), {"id": "run_1", "epsilon": 1.5})), 7, each)
 
 
-def test_a_trial_does_no_more_than_was_declared() -> None:
+def test_trial_does_no_more_than_was_declared() -> None:
     trial = _trial([{"event": STEP, "count": 2}, {"event": SCORE, "count": 1}, {"event": STEP, "count": 1}])
     trial.authorize(2, event=STEP)
     with pytest.raises(TrialExceededError, match="1 of those that were declared are left") as caught:
@@ -81,7 +81,7 @@ def test_a_trial_does_no_more_than_was_declared() -> None:
     assert repr(trial) == "<Trial run_1/7 next_step=4>"
 
 
-def test_a_trial_of_one_event_goes_through_its_batches() -> None:
+def test_trial_of_one_event_goes_through_its_batches() -> None:
     trial = _trial([{"event": STEP, "count": 2}])
     batches = trial.track("abc")
     assert [next(batches), next(batches)] == ["a", "b"]
@@ -89,7 +89,7 @@ def test_a_trial_of_one_event_goes_through_its_batches() -> None:
         next(batches)
 
 
-def test_a_trial_takes_no_steps_in_a_process_that_was_forked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_trial_takes_no_steps_in_process_that_was_forked(monkeypatch: pytest.MonkeyPatch) -> None:
     trial = _trial(EACH)
     monkeypatch.setattr("os.getpid", lambda: -1)
     with pytest.raises(RuntimeError, match="count the same steps once more"):

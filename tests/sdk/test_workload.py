@@ -127,7 +127,7 @@ def test_client_trains_several_runs_and_another_pod_resumes_one(wire: Wire, file
     assert asyncio.run(train()) == [1, 1, 1]
 
 
-def test_one_key_is_enough_where_the_rule_says_so(wire: Wire, cluster: IdentityProvider) -> None:
+def test_one_key_is_enough_where_rule_says_so(wire: Wire, cluster: IdentityProvider) -> None:
     claims = {"sub": "system:serviceaccount:sweeps:x", "kubernetes.io": {"namespace": "sweeps"}}
     asked: list[str] = []
 
@@ -160,12 +160,12 @@ def test_refused_token_and_run_elsewhere_are_errors(wire: Wire, cluster: Identit
         ({"token_file": "x", "token_provider": lambda: "x"}, "one of"),
     ],
 )
-def test_a_client_has_one_credential(given: dict[str, object], words: str) -> None:
+def test_client_has_one_credential(given: dict[str, object], words: str) -> None:
     with pytest.raises(ConfigurationError, match=words):
         LedgerClient("http://127.0.0.1:1", **given)  # type: ignore[arg-type]
 
 
-def test_an_explicit_key_counts_more_than_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_explicit_key_counts_more_than_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("EPSILON_LEDGER_TOKEN_FILE", str(tmp_path / "none"))
     sent: list[str] = []
 
@@ -186,7 +186,7 @@ def test_an_explicit_key_counts_more_than_the_environment(monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("content", [None, "", "ä"])
-def test_a_token_file_that_cannot_be_read_is_named(tmp_path: Path, content: str | None) -> None:
+def test_token_file_that_cannot_be_read_is_named(tmp_path: Path, content: str | None) -> None:
     path = tmp_path / "token"
     if content is not None:
         path.write_text(content)
@@ -200,7 +200,7 @@ def test_a_token_file_that_cannot_be_read_is_named(tmp_path: Path, content: str 
 
 
 @pytest.mark.parametrize("body", ["", "[]", "{}", '{"access_token": "a", "expires_in": "b", "key": {}}'])
-def test_an_answer_that_is_none_is_tried_again(file: Path, body: str) -> None:
+def test_answer_that_is_none_is_tried_again(file: Path, body: str) -> None:
     asked: list[str] = []
 
     def answer(request: httpx2.Request) -> httpx2.Response:
@@ -217,7 +217,7 @@ def test_an_answer_that_is_none_is_tried_again(file: Path, body: str) -> None:
     assert asked == ["/api/v1/token"] * 2
 
 
-def test_github_gives_a_token_for_an_audience(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_github_gives_token_for_audience(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[str, str | None]] = []
 
     class Handler(BaseHTTPRequestHandler):

@@ -41,14 +41,14 @@ def test_secure_normals_are_normal(normals: Floats) -> None:
     assert distance(normals, stats.norm) < KOLMOGOROV
 
 
-def test_their_tails_hold_as_many_as_they_should(normals: Floats) -> None:
+def test_tails_of_secure_normals_hold_as_many_as_expected(normals: Floats) -> None:
     for sigmas in (3, 4, 5):
         for beyond in (normals > sigmas, normals < -sigmas):
             count = int(np.count_nonzero(beyond))
             assert stats.binomtest(count, normals.size, float(stats.norm.sf(sigmas))).pvalue > RARE, (sigmas, count)
 
 
-def test_their_moments_are_right(normals: Floats) -> None:
+def test_moments_of_secure_normals_are_right(normals: Floats) -> None:
     for power, moment, variance in [(1, 0, 1), (2, 1, 2), (3, 0, 15), (4, 3, 96)]:
         found = (np.mean(normals**power) - moment) / np.sqrt(variance / normals.size)
         assert abs(found) < NORMAL, power
@@ -56,7 +56,7 @@ def test_their_moments_are_right(normals: Floats) -> None:
 
 # A value's partner, from the same uniforms, is BLOCK further on in its block; the next block is 2 BLOCK away.
 @pytest.mark.parametrize("lag", [1, 2, BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK])
-def test_neither_values_nor_their_sizes_go_together(normals: Floats, lag: int) -> None:
+def test_values_and_their_sizes_are_uncorrelated(normals: Floats, lag: int) -> None:
     half = normals.size // 2 - lag
     early, late = normals[:half], normals[lag : lag + half]
     assert abs(correlation(early, late)) < NORMAL
@@ -64,7 +64,7 @@ def test_neither_values_nor_their_sizes_go_together(normals: Floats, lag: int) -
     assert abs(correlation(early, late**2)) < NORMAL
 
 
-def test_the_two_values_of_the_same_uniforms_are_independent(normals: Floats) -> None:
+def test_two_values_of_same_uniforms_are_independent(normals: Floats) -> None:
     pairs = normals[: normals.size // (2 * BLOCK) * 2 * BLOCK].reshape(-1, 2, BLOCK)
     cosines, sines = pairs[:, 0].ravel(), pairs[:, 1].ravel()
     assert abs(correlation(cosines**2, sines**2)) < NORMAL
@@ -87,7 +87,7 @@ def test_secure_laplace_values_are_laplace() -> None:
         assert abs(correlation(np.abs(values[:half]), np.abs(values[lag : lag + half]))) < NORMAL
 
 
-def test_all_bits_of_the_secure_words_are_even() -> None:
+def test_all_bits_of_secure_words_are_even() -> None:
     words = SecureRandomness().words(MANY)
     ones = int(np.bitwise_count(words).sum())
     assert abs(ones - 32 * words.size) < NORMAL * np.sqrt(16 * words.size)
@@ -96,7 +96,7 @@ def test_all_bits_of_the_secure_words_are_even() -> None:
         assert abs(count - words.size / 2) < NORMAL * np.sqrt(words.size) / 2, bit
 
 
-def test_seeded_values_have_the_same_distributions() -> None:
+def test_seeded_values_have_same_distributions() -> None:
     source = SeededRandomness(20261121)
     assert distance(source.normals(MANY // 2), stats.norm) < KOLMOGOROV
     assert distance(source.laplaces(MANY // 2), stats.laplace) < KOLMOGOROV

@@ -58,7 +58,7 @@ def test_every_release_is_what_was_foretold(mode: DecayMode | None) -> None:
 
 
 @pytest.mark.parametrize("seed", [None, 3])
-def test_the_noise_has_the_deviation_that_is_charged_and_follows_norm_and_decay(seed: int | None) -> None:
+def test_noise_has_deviation_that_is_charged_and_follows_norm_and_decay(seed: int | None) -> None:
     noise = GaussianNoise(0.8, clipping_norm=5.0, decay_mode="exp", decay_rate=0.3, insecure_seed=seed)
     assert noise.secure is (seed is None)
     for norm in (5.0, 0.01, 700.0):
@@ -71,7 +71,7 @@ def test_the_noise_has_the_deviation_that_is_charged_and_follows_norm_and_decay(
         assert abs(noisy.mean() / norm - 2.5) < 7 * z / math.sqrt(MANY)
 
 
-def test_means_of_micro_batches_cost_what_half_the_noise_does() -> None:
+def test_means_of_micro_batches_cost_what_half_noise_does() -> None:
     noise = GaussianNoise(3.0, clipping_norm=2.0, clipped="microbatch", insecure_seed=1)
     assert noise.event == gaussian(3.0, clipped="microbatch")
     for relation in NeighboringRelation:
@@ -94,7 +94,7 @@ def test_arrays_of_any_form_come_back_in_that_form() -> None:
     assert all(part.dtype == np.float64 for part in [one, *several, *named.values()])
 
 
-def test_clipping_and_releasing_are_one_call_where_the_vectors_are_at_hand() -> None:
+def test_clipping_and_releasing_are_one_call_where_vectors_are_at_hand() -> None:
     vectors = {"w": np.full((4, 2, 2), 100.0), "b": np.zeros((4, 1))}
     run = Asked()
     noisy = GaussianNoise(1e-3, clipping_norm=2.0).clip_and_release(vectors, run=run, sampling_probability=0.5)
@@ -107,7 +107,7 @@ def test_clipping_and_releasing_are_one_call_where_the_vectors_are_at_hand() -> 
         GaussianNoise(1.0, clipping_norm=2.0).clip_and_release(np.array(1.0), run=run)
 
 
-def test_a_refusal_changes_nothing() -> None:
+def test_refusal_changes_nothing() -> None:
     noise = GaussianNoise(2.0, clipping_norm=1.0, decay_mode="step", decay_rate=0.1, insecure_seed=1)
     noise.release(np.zeros(2), run=Asked())
     before = pickle.dumps(noise)
@@ -120,7 +120,7 @@ def test_a_refusal_changes_nothing() -> None:
     assert total.tolist() == [1] * 4
 
 
-def test_a_prepared_release_is_drawn_once_and_only_if_it_was_admitted() -> None:
+def test_prepared_release_is_drawn_once_and_only_if_it_was_admitted() -> None:
     noise = GaussianNoise(1.0, clipping_norm=1.0)
     release = noise.prepare([np.ones((3, 2))])
     with pytest.raises(RuntimeError, match="not admitted"):
@@ -136,7 +136,7 @@ def test_a_prepared_release_is_drawn_once_and_only_if_it_was_admitted() -> None:
     assert noise.releases == 1
 
 
-def test_a_change_while_the_ledger_is_asked_does_not_reach_the_release() -> None:
+def test_change_while_ledger_is_asked_does_not_reach_release() -> None:
     noise = GaussianNoise(1.0, clipping_norm=1.0, decay_mode="step", decay_rate=0.5)
 
     class Meddling(Asked):
@@ -151,7 +151,7 @@ def test_a_change_while_the_ledger_is_asked_does_not_reach_the_release() -> None
     assert abs(noisy.std() - 1) < SPREAD
 
 
-def test_a_checkpoint_goes_on_where_it_was_written_with_other_noise() -> None:
+def test_checkpoint_goes_on_where_it_was_written_with_other_noise() -> None:
     noise = GaussianNoise(2.0, clipping_norm=1.0, decay_mode="time", decay_rate=0.1)
     for _ in range(3):
         noise.release(np.zeros(2), run=NOBODY)
@@ -232,7 +232,7 @@ class Awaited:
         pass
 
 
-def test_nobody_is_charged_only_if_that_is_said() -> None:
+def test_release_without_run_needs_reason() -> None:
     noise = GaussianNoise(1.0, clipping_norm=1.0)
     with pytest.raises(TypeError, match='run=Unmetered\\("why"\\)'):
         noise.release(np.zeros(1), run=None)  # type: ignore[call-overload]

@@ -30,7 +30,7 @@ def softmax(values: NDArray[np.float64]) -> NDArray[np.float64]:
 
 @pytest.mark.parametrize("seed", [None, 3])
 @pytest.mark.parametrize(("epsilon", "sensitivity"), [(0.5, 2.0), (100.0, 2.0), (4.0, 1e-6)])
-def test_the_noise_has_the_scale_that_is_charged(seed: int | None, epsilon: float, sensitivity: float) -> None:
+def test_noise_has_scale_that_is_charged(seed: int | None, epsilon: float, sensitivity: float) -> None:
     noise = LaplaceNoise(epsilon=epsilon, l1_sensitivity=sensitivity, insecure_seed=seed)
     assert noise.secure is (seed is None)
     assert noise.scale == pytest.approx(sensitivity / epsilon, rel=1e-15)
@@ -57,7 +57,7 @@ def test_vectors_of_probabilities_are_two_apart_and_epsilon_says_so() -> None:
 
 
 @given(st.floats(2e-3, 4e5), st.floats(1e-9, 1e9), st.sampled_from(list(Relation)))
-def test_the_service_charges_a_client_epsilon_under_every_relation(
+def test_service_charges_client_epsilon_under_every_relation(
     noise_multiplier: float, sensitivity: float, relation: Relation
 ) -> None:
     noise = LaplaceNoise(noise_multiplier, l1_sensitivity=sensitivity, neighboring_relation=relation.value)
@@ -83,7 +83,7 @@ def test_each_release_is_asked_for_once_for_all_clients() -> None:
     assert noise.releases == 2
 
 
-def test_rounding_to_the_lattice_is_paid_for_by_the_scale() -> None:
+def test_rounding_to_lattice_is_paid_for_by_scale() -> None:
     noise = LaplaceNoise(1.0, l1_sensitivity=2.0, insecure_seed=1)
     width = 4096
     noisy = noise.release(np.zeros((50, width)), run=NOBODY)
@@ -112,7 +112,7 @@ def test_wrong_argument_is_refused(arguments: dict[str, Any], answer: str) -> No
         LaplaceNoise(1.0)  # type: ignore[call-arg]
 
 
-def test_values_of_another_form_are_not_asked_for_and_checkpoint_keeps_the_count() -> None:
+def test_values_of_another_form_are_not_asked_for_and_checkpoint_keeps_count() -> None:
     run, noise = Asked(), LaplaceNoise(1.0, l1_sensitivity=2.0)
     wrong: list[Any] = [[math.nan], [math.inf], ["a"], [1j], [True]]
     for values in (np.zeros(3), np.zeros((2, 2, 2)), *(np.array([row]) for row in wrong)):

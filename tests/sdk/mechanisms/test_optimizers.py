@@ -50,7 +50,7 @@ def by_the_book(rule: Rule, steps: int) -> Floats:
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_steps_follow_the_formulas(rule: Rule) -> None:
+def test_steps_follow_formulas(rule: Rule) -> None:
     made = optimizer(rule)
     for _ in range(7):
         made.step(pulls(made.sample()))
@@ -159,7 +159,7 @@ def test_gradients_of_another_form_are_not_asked_for() -> None:
     assert len(run.events) == 2
 
 
-def test_a_diverged_model_is_not_asked_for_and_a_diverged_gradient_counts_as_zero() -> None:
+def test_diverged_model_is_not_asked_for_and_diverged_gradient_counts_as_zero() -> None:
     run = Asked()
     params = np.zeros((2, 3))
     made = optimizer(params=params, run=run)
@@ -175,7 +175,7 @@ def test_a_diverged_model_is_not_asked_for_and_a_diverged_gradient_counts_as_zer
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_a_checkpoint_goes_on_where_it_was_written(rule: Rule) -> None:
+def test_checkpoint_goes_on_where_it_was_written(rule: Rule) -> None:
     made = optimizer(rule, adaptive=True)
     for _ in range(3):
         made.step(pulls(made.sample()))

@@ -52,14 +52,14 @@ def test_every_record_has_its_own_coin(seed: int | None, q: float) -> None:
 
 
 @given(st.floats(1e-12, 1.0, exclude_max=True))
-def test_a_coin_has_the_chance_of_q_rounded_down_to_the_bit(q: float) -> None:
+def test_coin_has_chance_of_q_rounded_down_to_bit(q: float) -> None:
     sampler = PoissonSampler(4, q)
     limit = math.floor(q * 2**64)
     sampler._randomness = Told(limit - 1, limit, 0, 2**64 - 1)  # type: ignore[assignment]
     assert sampler.sample().tolist() == [0, 2]
 
 
-def test_a_sample_cannot_be_changed_and_a_seed_repeats_it() -> None:
+def test_sample_cannot_be_changed_and_seed_repeats_it() -> None:
     one, two = (PoissonSampler(1000, 0.1, insecure_seed=3) for _ in range(2))
     sample = one.sample()
     assert np.array_equal(sample, two.sample())
@@ -91,7 +91,7 @@ def test_records_fall_into_micro_batches_one_by_one(seed: int | None) -> None:
     assert max(sizes) - min(sizes) > 5
 
 
-def test_micro_batches_are_what_the_bits_say() -> None:
+def test_micro_batches_are_what_bits_say() -> None:
     sampler = MicrobatchSampler(6, 1.0, 3)
     sampler._randomness = Told(7, 3, 1, 4, 9, 6)  # type: ignore[assignment]
     # Modulo 3: 1, 0, 1, 1, 0, 0; the third micro-batch is empty.

@@ -20,7 +20,7 @@ from tests.sdk.mechanisms.recording_run import Asked, RefusedError
 
 @pytest.mark.parametrize("kind", ["fixed norm", "adaptive norm"])
 @pytest.mark.parametrize("rule", RULES)
-def test_a_refused_step_changes_not_a_bit_and_can_be_asked_for_again(rule: Rule, kind: str) -> None:
+def test_refused_step_changes_not_bit_and_can_be_asked_for_again(rule: Rule, kind: str) -> None:
     run = Asked(3)
     made = optimizer(rule, run=run, adaptive=kind == "adaptive norm")
     for _ in range(3):
@@ -38,7 +38,7 @@ def test_a_refused_step_changes_not_a_bit_and_can_be_asked_for_again(rule: Rule,
     assert (made.steps, len(run.events)) == (4, 4)
 
 
-def test_the_noise_of_a_step_is_that_of_its_event_over_the_expected_number() -> None:
+def test_noise_of_step_is_that_of_its_event_over_expected_number() -> None:
     size = 1_000_000
     run = Asked()
     noise = GaussianNoise(1.3, clipping_norm=0.7)
@@ -50,7 +50,7 @@ def test_the_noise_of_a_step_is_that_of_its_event_over_the_expected_number() -> 
     assert np.std(np.asarray(made.params)) == pytest.approx(1.3 * 0.7 / (RECORDS * Q), rel=7 / math.sqrt(2 * size))
 
 
-def test_an_empty_sample_is_a_step_of_noise_only() -> None:
+def test_empty_sample_is_step_of_noise_only() -> None:
     run = Asked()
     forms: list[Any] = [None, [], np.empty((0, 2, 3)), np.empty((0, 3))]
     for form in forms:
@@ -71,7 +71,7 @@ def test_an_empty_sample_is_a_step_of_noise_only() -> None:
     assert len(run.events) == 4
 
 
-def test_a_sample_stays_until_it_was_stepped_and_is_stepped_once() -> None:
+def test_sample_stays_until_it_was_stepped_and_is_stepped_once() -> None:
     made = optimizer()
     with pytest.raises(RuntimeError, match="call sample"):
         made.step(None)
@@ -86,7 +86,7 @@ def test_a_sample_stays_until_it_was_stepped_and_is_stepped_once() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
-def test_copies_forks_and_checkpoints_do_not_take_the_sample_along() -> None:
+def test_copies_forks_and_checkpoints_do_not_take_sample_along() -> None:
     made = optimizer(seed=None)
     sample = made.sample()
     gradients = pulls(sample)
@@ -137,7 +137,7 @@ def test_threads_do_not_step_one_sample_twice() -> None:
     assert (made.steps, len(run.events)) == (1, 1)
 
 
-def test_a_step_that_was_charged_and_then_failed_does_not_use_its_sample_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_step_that_was_charged_and_then_failed_does_not_use_its_sample_again(monkeypatch: pytest.MonkeyPatch) -> None:
     run = Asked()
     made = optimizer(run=run)
     gradients = pulls(made.sample())
