@@ -23,14 +23,7 @@ def example(
 ) -> str:
     """Run an example, and return what it wrote to its reader; its files are in `folder`.
 
-    Args:
-        server: the ledger.
-        name: of the script.
-        folder: for its files.
-        options: of its command line.
-        warnings: what becomes of them.
-        role: of its key.
-        constants: of its module, as expressions: smaller ones make it shorter.
+    Constants of its module are given as expressions: smaller ones make it shorter.
     """
     script = [str(EXAMPLES / name)]
     if constants:

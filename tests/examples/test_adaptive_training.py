@@ -1,16 +1,13 @@
 """The example of decaying noise and adaptive clipping, against a real server."""
 
-import importlib
 import json
 from itertools import product
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
-from epsilon_ledger import LedgerClient, Limit
 from tests.conftest import LiveServer
-from tests.examples.example_runner import EXAMPLES, example, is_picture
+from tests.examples.example_runner import example, is_picture
 from tests.soak import thinned
 
 NOISES = ["constant", "decay, time", "decay, step", "decay, exp", "clipping, linear", "clipping, geometric"]
@@ -54,44 +51,3 @@ def test_every_training_spends_same_and_learns(
     assert "chosen on public digits" in said
     assert f"All {len(trainings)} trainings together cost the same people epsilon" in said
     assert is_picture(tmp_path / "out" / "adaptive.png")
-
-
-def test_trainers_key_and_budget_are_enough(live_server: LiveServer, tmp_path: Path) -> None:
-    with LedgerClient(live_server.url, live_server.key("admin")) as ledger:
-        limit = Limit(3.0, 1e-4)
-        ledger.create_population(
-            "people", privacy_unit="handwritten digit", neighboring_relation="add_or_remove_one", size=1200, limit=limit
-        )
-        ledger.create_budget("models", parent="people", limit=limit)
-        few = ("--noises", "constant", "--optimizers", "SGD", "--norms", "1", "--seeds", "1")
-        asked = ("--budget", "people/models", *few)
-        example(live_server, "adaptive_training.py", tmp_path / "out", *asked, role="trainer", STEPS="10")
-        # What the Rényi filter needs for the steps that the run's own plan covers.
-        assert 2.0 <= ledger.get_budget("people/models").epsilon <= 3.0
-
-
-@pytest.fixture
-def results(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """The module that compares trainings."""
-    monkeypatch.syspath_prepend(EXAMPLES)
-    return importlib.import_module("adaptive_results")
-
-
-def test_better_means_in_every_training(results: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
-    accuracies = {
-        "constant": (0.80, 0.82, 0.84),
-        "decay, time": (0.81, 0.83, 0.85),
-        "decay, step": (0.81, 0.83, 0.84),
-        "clipping, linear": (0.7, 0.7, 0.7),
-    }
-    trainings = [
-        results.Training(noise, "SGD", 3.0, 1.0, 1.0, seed, chosen=True, accuracy=[accuracy])
-        for noise, found in accuracies.items()
-        for seed, accuracy in enumerate(found)
-    ]
-    results.conclude(trainings, ["SGD"])
-    said = capsys.readouterr().out
-    assert "better               decay, time with SGD (+1.0%)\n" in said
-    assert "worse                clipping, linear with SGD (-12.0%)\n" in said
-    assert "no difference shown  decay, step with SGD (+1.0%)\n" in said
-    assert "By chance alone, 0.8 of 3 comparisons would be better or worse." in said

@@ -8,7 +8,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
-from importlib.metadata import requires
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -17,11 +16,8 @@ import numpy as np
 import pytest
 import yaml
 from jsonschema.validators import validator_for
-from packaging.requirements import Requirement
-from packaging.utils import canonicalize_name
 
 from tests.conftest import LiveServer
-from tests.docs.markdown import ROOT
 from tests.examples.example_runner import EXAMPLES
 from tests.fork_server import ForkServer, run
 
@@ -51,27 +47,6 @@ def test_compose_file_is_valid_and_locked_up() -> None:
     # Each hospital has its own key, and no variable holds one in the file.
     keys = {COMPOSE["services"][party]["environment"]["EPSILON_LEDGER_API_KEY"] for party in PARTIES}
     assert {key.partition(":")[0] for key in keys} == {"${KEY_OF_A", "${KEY_OF_B", "${KEY_OF_C"}
-
-
-def test_image_has_what_example_imports() -> None:
-    [kept] = re.findall(r"kept = /\^\(([^)]*)\)==/", DOCKERFILE)
-    installed, wanted = set(kept.split("|")), ["scikit-learn", "matplotlib", "httpx2", "cryptography", "hatchling"]
-    needed: set[str] = set()
-    while wanted:
-        name = canonicalize_name(wanted.pop())
-        if name not in needed:
-            needed.add(name)
-            found = map(Requirement, requires(name) or [])
-            wanted += [each.name for each in found if each.marker is None or each.marker.evaluate({"extra": ""})]
-    assert needed <= installed
-    locked = (ROOT / "requirements-dev.lock").read_text()
-    assert all(re.search(rf"(?m)^{name}==", locked) for name in installed)
-    copied = [word for line in re.findall(r"(?m)^COPY (.*) \S+$", DOCKERFILE) for word in line.split()]
-    assert all((ROOT / source).exists() for source in copied)
-    imported = set(
-        re.findall(r"(?m)^from (common|federated_\w+) import", (EXAMPLES / "federated_party.py").read_text())
-    )
-    assert {f"examples/{name}.py" for name in imported} <= set(copied)
 
 
 def test_roles_train_together_over_network(live_server: LiveServer, tmp_path: Path) -> None:

@@ -131,20 +131,9 @@ def test_wrong_test_file_is_named(
 
 
 def test_keys_of_primihub_are_options(live_server: LiveServer, tmp_path: Path) -> None:
-    keys = {
-        "learning_rate": 0.3,
-        "alpha": 0.001,
-        "noise_multiplier": 3.0,
-        "l2_norm_clip": 0.5,
-        "batch_size": 20,
-        "max_iter": 5,
-        "feature_names": ["mean radius", "mean texture"],
-        "delta": 1e-4,
-        "secure_mode": True,
-        "need_encrypt": "NO",
-        "need_one_vs_rest": False,
-        "category": 2,
-    }
+    keys: dict[str, Any] = {"learning_rate": 0.3, "alpha": 0.001, "noise_multiplier": 3.0, "l2_norm_clip": 0.5}
+    keys |= {"batch_size": 20, "max_iter": 5, "feature_names": ["mean radius", "mean texture"], "delta": 1e-4}
+    keys |= {"secure_mode": True, "need_encrypt": "NO", "need_one_vs_rest": False, "category": 2}
     (tmp_path / "config.json").write_text(json.dumps(keys))
     options = ["--config", str(tmp_path / "config.json"), "--max-iter", "6"]
     example(live_server, "federated_logistic_regression.py", tmp_path / "out", *options)
@@ -152,8 +141,7 @@ def test_keys_of_primihub_are_options(live_server: LiveServer, tmp_path: Path) -
     assert {name: found["configuration"][name] for name in keys} == keys | {"max_iter": 6}
     assert [each["steps"] for each in found["privacy"]] == [6, 6, 6]
     with np.load(tmp_path / "out" / "model.npz") as model:
-        assert model["feature_names"].tolist() == ["mean radius", "mean texture"]
-        assert model["weights"].shape == (3,)
+        assert (model["feature_names"].tolist(), model["weights"].shape) == (keys["feature_names"], (3,))
     with LedgerClient(live_server.url, live_server.key("admin")) as ledger:
         history = ledger.get_run_history(found["privacy"][0]["run"])
         assert history.points[0].events[0]["event"] == poisson_sampled(20 / 120, gaussian(3.0))

@@ -124,32 +124,6 @@ def test_noise_alone_has_score_that_pages_name(monkeypatch: pytest.MonkeyPatch, 
     assert floor.least < floor.mean < floor.most
 
 
-def test_following_is_being_in_order_in_nearly_all_repeats(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    results = module(monkeypatch, "local_dp_results")
-    rising, flat, falling = [0.1, 0.2, 0.4], [0.1, 0.1, 0.2], [0.3, 0.2, 0.1]
-    series = [
-        results.Series("output", None, 0.0, [[0.2, 0.3, 0.6]]),
-        results.Series("output", 8.0, 0.25, [rising] * 9 + [flat]),
-        results.Series("output", 4.0, 0.5, [rising] * 3 + [flat] * 7),
-        results.Series("output", 2.0, 1.0, [falling] * 10),
-        results.Series("output", 16.0, 0.125, [], "refused"),
-    ]
-    found = results.following(series[1], series[0], [3.0, 2.0, 1.0], 0.1)
-    assert (found.ordered, found.verdict) == (9, "follows")
-    assert found.kept == pytest.approx(0.3 / 0.5)
-    assert found.correlations == pytest.approx([1.0] * 9 + [np.sqrt(0.75)])
-    results.show(series, {1: 3.0, 3: 2.0, 5: 1.0}, results.Floor(0.1, 0.09, 0.11), "SILHOUETTE_SCORE")
-    said = capsys.readouterr().out
-    assert "follows  the training: epsilon 8\n" in said
-    assert "hardly   the training: epsilon 4\n" in said
-    assert "not      the training: epsilon 2\n" in said
-    assert re.search(r"epsilon 2 +0.300 +0.200 +0.100 +-1.00 \[-1.00, -1.00\] +0 of 10 +0%", said)
-    assert "epsilon 16                 not collected" in said
-    assert "is 8 for a report, and 24 for one training's 3 rounds: that protects nobody." in said
-
-
 def test_device_answers_request_once_and_keeps_to_its_own_limit(devices: ModuleType) -> None:
     device = devices.Device(np.ones(65), limit=5.0)
     weights = np.zeros((65, 10))
