@@ -14,10 +14,10 @@ COMPILE := $(BIN)/uv pip compile --universal --python-version 3.11 --generate-ha
 	--upgrade --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo sample run compose test soak fuzz mutations audit check format openapi docs bench failover deployments citus lock clean torch screenshots dist sbom
+.PHONY: help setup demo sample run compose test test-frameworks soak fuzz mutations audit check format openapi docs bench failover deployments citus lock clean torch screenshots dist sbom
 
 help: ## list the targets
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-15s %s\n", $$1, $$2}'
 
 $(STAMP): requirements-dev.lock pyproject.toml sdk/pyproject.toml hatch_build.py web/package.json web/package-lock.json
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -87,15 +87,20 @@ compose: ## try the service in containers: PostgreSQL, two replicas and a proxy 
 # Each process with one thread for its matrices: several of them turn in circles while they wait for each other. And
 # what is compiled is kept, whatever the environment says: hundreds of processes would each compile the service anew.
 # One process more than CI has processors: who waits for a server or a timeout leaves its processor to another one.
-test: $(FRAMEWORKS) $(FLOWER) $(GENERATOR) ## run every test
+test: $(STAMP) $(GENERATOR) ## run the tests of service, accountant, client and dashboard, which need no framework
 	@OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
-soak: $(FRAMEWORKS) $(FLOWER) ## run the long searches and all their cases (RELIABILITY_ROUNDS rounds, default 50)
+# No more processes than processors: each imports all frameworks anew.
+test-frameworks: $(FRAMEWORKS) $(FLOWER) ## run the tests with Opacus, Lightning, Transformers, JAX, Keras, Flower, FLARE and W&B
+	@OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder tests/frameworks
+
+soak: $(FRAMEWORKS) $(FLOWER) $(GENERATOR) ## run the long searches and all their cases (RELIABILITY_ROUNDS rounds, default 50), failover and deployments
 	@TEST_BOTH_DATABASES=1 RELIABILITY_ROUNDS=$${RELIABILITY_ROUNDS:-50} $(BIN)/python -m pytest -x \
-		tests/reliability tests/sdk/ecosystems/test_opacus_machine.py \
+		tests/reliability tests/frameworks/test_kills.py tests/frameworks/test_opacus_machine.py \
 		tests/service/test_reservation_machine.py tests/service/test_changed_cells.py
-	@TEST_BOTH_DATABASES=1 $(BIN)/python -m pytest -x -m soak
+	@TEST_BOTH_DATABASES=1 $(BIN)/python -m pytest -x -m soak tests
 	@$(BIN)/python -m pytest -x --hypothesis-profile=soak tests/accounting tests/ledger tests/service/test_planning.py
+	@$(MAKE) failover deployments
 
 fuzz: $(STAMP) ## send random requests to a live service (SEED, REQUESTS, default 20,000 on each database)
 	@$(BIN)/python -m tests.fuzz $(if $(SEED),--seed $(SEED)) --requests $(or $(REQUESTS),20000) \

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from benchmarks.adapters.measurement import measure
 from benchmarks.servers import ledger
-from tests.flower import flower_environment
+from tests.frameworks.flower import flower_environment
 
 NAMES = (
     "opacus",

@@ -13,7 +13,7 @@ from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping, 
 
 from epsilon_ledger import Run
 from epsilon_ledger.flower import charge_rounds
-from tests.sdk.ecosystems.flower_grid import LocalGrid, arrays, shifted_by
+from tests.frameworks.flower_grid import LocalGrid, arrays, shifted_by
 
 CLIENTS, NOISE = 10, 100.0
 

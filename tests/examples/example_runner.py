@@ -13,14 +13,28 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
 def example(
-    server: LiveServer, name: str, folder: Path, *options: str, warnings: str = "error", role: str = "admin"
+    server: LiveServer,
+    name: str,
+    folder: Path,
+    *options: str,
+    warnings: str = "error",
+    role: str = "admin",
+    **constants: str,
 ) -> str:
-    """What an example wrote to its reader; its files are in `folder`."""
+    """Run an example, and return what it wrote to its reader; its files are in `folder`.
+
+    Constants of its module are given as expressions: smaller ones make it shorter.
+    """
+    script = [str(EXAMPLES / name)]
+    if constants:
+        smaller = "; ".join(f"it.{constant} = {value}" for constant, value in constants.items())
+        script = ["-c", f"import {Path(name).stem} as it; {smaller}; it.main()"]
     done = subprocess.run(
-        [sys.executable, "-W", warnings, EXAMPLES / name, "--out", folder, *options],
+        [sys.executable, "-W", warnings, *script, "--out", folder, *options],
         cwd=folder.parent,
         env=os.environ
         | {
+            "PYTHONPATH": os.pathsep.join([str(EXAMPLES), os.environ.get("PYTHONPATH", "")]),
             "EPSILON_LEDGER_URL": server.url,
             "EPSILON_LEDGER_API_KEY": server.key(role),
             "MPLCONFIGDIR": _matplotlib_folder().name,

@@ -8,7 +8,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
-from importlib.metadata import requires
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -17,11 +16,8 @@ import numpy as np
 import pytest
 import yaml
 from jsonschema.validators import validator_for
-from packaging.requirements import Requirement
-from packaging.utils import canonicalize_name
 
 from tests.conftest import LiveServer
-from tests.docs.markdown import ROOT
 from tests.examples.example_runner import EXAMPLES
 from tests.fork_server import ForkServer, run
 
@@ -39,7 +35,7 @@ def command(service: str, address: str) -> list[str]:
     return [sys.executable, str(EXAMPLES / "federated_logistic_regression.py"), *words]
 
 
-def test_the_compose_file_is_valid_and_locked_up() -> None:
+def test_compose_file_is_valid_and_locked_up() -> None:
     schema = json.loads((files("check_jsonschema") / "builtin_schemas" / "vendor" / "compose-spec.json").read_text())
     assert list(validator_for(schema)(schema).iter_errors(COMPOSE)) == []
     for name, service in COMPOSE["services"].items():
@@ -53,28 +49,7 @@ def test_the_compose_file_is_valid_and_locked_up() -> None:
     assert {key.partition(":")[0] for key in keys} == {"${KEY_OF_A", "${KEY_OF_B", "${KEY_OF_C"}
 
 
-def test_the_image_has_what_the_example_imports() -> None:
-    [kept] = re.findall(r"kept = /\^\(([^)]*)\)==/", DOCKERFILE)
-    installed, wanted = set(kept.split("|")), ["scikit-learn", "matplotlib", "httpx2", "cryptography", "hatchling"]
-    needed: set[str] = set()
-    while wanted:
-        name = canonicalize_name(wanted.pop())
-        if name not in needed:
-            needed.add(name)
-            found = map(Requirement, requires(name) or [])
-            wanted += [each.name for each in found if each.marker is None or each.marker.evaluate({"extra": ""})]
-    assert needed <= installed
-    locked = (ROOT / "requirements-dev.lock").read_text()
-    assert all(re.search(rf"(?m)^{name}==", locked) for name in installed)
-    copied = [word for line in re.findall(r"(?m)^COPY (.*) \S+$", DOCKERFILE) for word in line.split()]
-    assert all((ROOT / source).exists() for source in copied)
-    imported = set(
-        re.findall(r"(?m)^from (common|federated_\w+) import", (EXAMPLES / "federated_party.py").read_text())
-    )
-    assert {f"examples/{name}.py" for name in imported} <= set(copied)
-
-
-def test_the_roles_train_together_over_the_network(live_server: LiveServer, tmp_path: Path) -> None:
+def test_roles_train_together_over_network(live_server: LiveServer, tmp_path: Path) -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{probe.getsockname()[1]}"

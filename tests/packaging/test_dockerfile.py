@@ -109,6 +109,7 @@ def test_the_files_of_ci_are_executable_and_call_what_a_developer_calls() -> Non
         "make check",
         "make docs",
         "make test",
+        "make test-frameworks",
     ]
     subprocess.run(["bash", "-n", script], check=True)
 

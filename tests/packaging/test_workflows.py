@@ -89,17 +89,23 @@ def test_the_image_is_built_for_amd64_and_arm64_with_provenance_and_an_sbom() ->
 
 
 def test_workflows_call_targets_of_make_and_ci_calls_what_a_developer_calls() -> None:
-    targets = set(re.findall(r"(?m)^([a-z]+):", (ROOT / "Makefile").read_text()))
+    targets = set(re.findall(r"(?m)^([a-z-]+):", (ROOT / "Makefile").read_text()))
     called = {
-        path.stem: re.findall(r"make ([a-z]+)", "\n".join(each.get("run", "") for each in steps(path)))
+        path.stem: re.findall(r"make ([a-z-]+)", "\n".join(each.get("run", "") for each in steps(path)))
         for path in WORKFLOWS
     }
     assert {target for words in called.values() for target in words} <= targets
-    local = re.findall(r"(?m)^make ([a-z]+)$", (ROOT / ".ci" / "run").read_text())
+    local = re.findall(r"(?m)^make ([a-z-]+)$", (ROOT / ".ci" / "run").read_text())
     assert called["checks"] == local
     assert called["release"] == ["dist", "sbom"]
     assert called["audit"] == ["audit"]
     assert called["docs"] == ["docs"]
+
+
+def test_pytest_alone_collects_every_folder_but_that_of_the_frameworks() -> None:
+    collected = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["pytest"]["ini_options"]["testpaths"]
+    folders = {path.relative_to(ROOT).parts[1] for path in (ROOT / "tests").rglob("test_*.py")}
+    assert collected == [f"tests/{folder}" for folder in sorted(folders - {"frameworks"})]
 
 
 def test_the_oldest_python_that_is_admitted_is_tested() -> None:

@@ -1,5 +1,6 @@
-"""Clients: one whose ledger, network and clock are all in memory, and those of real servers."""
+"""Clients: of a ledger in memory, and of the real service in this process."""
 
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
@@ -7,9 +8,13 @@ import httpx2
 import pytest
 
 from epsilon_ledger import LedgerClient, Run
-from tests.conftest import Ledger, LiveServer, open_ledger
+from tests.conftest import Ledger, open_ledger
 from tests.sdk.fake_ledger import KEY, RUN_ID, URL, FakeLedger
-from tests.sdk.simulation import Simulation, clock_of_all, new_world
+from tests.sdk.fake_runs import FakeRun
+from tests.sdk.simulation import Simulation, Wire, clock_of_all, new_world
+
+# Read when MLflow is imported: tests tell nobody that they ran.
+os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
 
 
 @dataclass
@@ -55,17 +60,8 @@ def run(client: LedgerClient, ledger: FakeLedger) -> Run:
 
 
 @pytest.fixture
-def admin(live_server: LiveServer) -> Iterator[LedgerClient]:
-    """A client of a real server, with the key of an admin."""
-    with LedgerClient(live_server.url, live_server.key("admin")) as made:
-        yield made
-
-
-@pytest.fixture
-def trainer(live_server: LiveServer) -> Iterator[LedgerClient]:
-    """A client of a real server, with the key of a trainer."""
-    with LedgerClient(live_server.url, live_server.key("trainer")) as made:
-        yield made
+def fake_run() -> FakeRun:
+    return FakeRun()
 
 
 @pytest.fixture(scope="module")
@@ -73,6 +69,26 @@ def whole_ledger(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ledger]:
     """The real service in this process, for the tests of a module."""
     with open_ledger(tmp_path_factory.mktemp("ledger")) as opened:
         yield opened
+
+
+@pytest.fixture(scope="module")
+def wire(whole_ledger: Ledger) -> Wire:
+    """What leads to the service in this process."""
+    return Wire(whole_ledger)
+
+
+@pytest.fixture
+def admin(wire: Wire) -> Iterator[LedgerClient]:
+    """A client of the real service, with the key of an admin."""
+    with wire.client("admin") as made:
+        yield made
+
+
+@pytest.fixture
+def trainer(wire: Wire) -> Iterator[LedgerClient]:
+    """A client of the real service, with the key of a trainer."""
+    with wire.client("trainer") as made:
+        yield made
 
 
 @pytest.fixture

@@ -81,9 +81,7 @@ def problem(status: int, code: str, headers: dict[str, str] | None = None, /, **
         "request_id": "req_1",
     }
     return httpx2.Response(
-        status,
-        content=json.dumps(content | members).encode(),
-        headers={"Content-Type": PROBLEM_JSON} | (headers or {}),
+        status, content=json.dumps(content | members).encode(), headers={"Content-Type": PROBLEM_JSON} | (headers or {})
     )
 
 

@@ -82,6 +82,14 @@ class Wire(httpx2.BaseTransport, httpx2.AsyncBaseTransport):
         self.after: Callable[[httpx2.Request], None] = lambda _: None
         self.awaited: Callable[[], None] = lambda: None
 
+    def client(self, role: str, organisation: str = "hospital") -> LedgerClient:
+        """A client with a key of the ledger."""
+        return LedgerClient(URL, self.ledger.keys[organisation, role], transport=self)
+
+    def async_client(self, role: str, organisation: str = "hospital") -> AsyncLedgerClient:
+        """The same, awaited."""
+        return AsyncLedgerClient(URL, self.ledger.keys[organisation, role], transport=self)
+
     @property
     def asked(self) -> list[str]:
         """The last part of each path."""

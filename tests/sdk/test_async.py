@@ -1,22 +1,13 @@
 """The awaited client: it does as the other one, whoever is cancelled wherever it waits."""
 
 import asyncio
-import gc
-import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 import pytest
 
-from epsilon_ledger import (
-    AsyncLedgerClient,
-    AsyncRun,
-    BudgetExceededError,
-    LedgerUnavailableError,
-    RequestInDoubtError,
-    StepsAlreadyTakenError,
-)
-from tests.sdk.simulation import BUDGET, HUSHED, LOUD, QUIET, TRIES, Fault, Simulation
+from epsilon_ledger import AsyncRun, BudgetExceededError, RequestInDoubtError
+from tests.sdk.simulation import BUDGET, HUSHED, LOUD, QUIET, Simulation
 from tests.sdk.test_grants import AHEAD, every_way, fading, in_grants
 from tests.soak import thinned
 
@@ -34,7 +25,7 @@ def with_run(simulation: Simulation, work: Callable[[AsyncRun], Awaitable[None]]
 
 
 @every_way
-def test_a_clean_exit_charges_exactly_what_was_released(simulation: Simulation, ahead: dict[str, Any]) -> None:
+def test_clean_exit_charges_exactly_what_was_released(simulation: Simulation, ahead: dict[str, Any]) -> None:
     async def work(run: AsyncRun) -> None:
         async with run:
             for step in range(7):
@@ -54,38 +45,6 @@ def test_a_clean_exit_charges_exactly_what_was_released(simulation: Simulation, 
         assert run.status == "completed"
 
     assert simulation.exact(with_run(simulation, work, **ahead, schedule=fading))
-
-
-@every_way
-@pytest.mark.parametrize("fault", [Fault.LOST, Fault.UNHEARD, Fault.LATE, Fault.CRASHED])
-def test_whatever_fails_the_same_call_settles_it(simulation: Simulation, ahead: dict[str, Any], fault: Fault) -> None:
-    async def work(run: AsyncRun) -> None:
-        for failing in (TRIES, 1, TRIES, 2):
-            simulation.wire.fails(*[fault] * failing)
-            for _ in range(4):
-                try:
-                    await simulation.authorize_async(run)
-                except Exception:  # noqa: BLE001 - it is asked again, whatever it was
-                    await again(lambda: simulation.authorize_async(run))
-        await again(run.complete)
-        simulation.wire.deliver()
-
-    assert simulation.exact(with_run(simulation, work, **ahead))
-
-
-async def again(ask: Callable[[], Awaitable[object]]) -> None:
-    """Ask as long as the line fails."""
-    for _ in range(5):
-        try:
-            await ask()
-        except (LedgerUnavailableError, AssertionError):
-            continue
-        except Exception as error:
-            if "500" not in str(error):
-                raise
-        else:
-            return
-    raise AssertionError("nothing fails so often here")
 
 
 class Canceller:
@@ -118,7 +77,7 @@ async def insisting(ask: Callable[[], Coroutine[Any, Any, object]]) -> None:
 
 
 @pytest.mark.parametrize("ahead", thinned(list(AHEAD.values()), 2), ids=AHEAD)
-def test_a_call_that_is_cancelled_wherever_it_waits_is_settled_by_the_next_one(
+def test_call_that_is_cancelled_wherever_it_waits_is_settled_by_next_one(
     simulation: Simulation, ahead: dict[str, Any]
 ) -> None:
     async def work(run: AsyncRun) -> None:
@@ -143,7 +102,7 @@ async def as_coroutine(ask: Callable[[], Awaitable[object]]) -> object:
 
 
 @every_way
-def test_tasks_share_a_run_and_some_are_cancelled(simulation: Simulation, ahead: dict[str, Any]) -> None:
+def test_tasks_share_run_and_some_are_cancelled(simulation: Simulation, ahead: dict[str, Any]) -> None:
     numbers: list[int] = []
 
     async def train(run: AsyncRun) -> None:
@@ -162,7 +121,7 @@ def test_tasks_share_a_run_and_some_are_cancelled(simulation: Simulation, ahead:
     assert simulation.exact(run)
 
 
-def test_while_a_cancelled_step_is_unanswered_no_other_one_can_be_asked_for(simulation: Simulation) -> None:
+def test_cancelled_step_without_answer_blocks_other_requests(simulation: Simulation) -> None:
     async def work(run: AsyncRun) -> None:
         task = asyncio.create_task(run.authorize(2), name="trainer")
         await asyncio.wait([task])
@@ -177,9 +136,7 @@ def test_while_a_cancelled_step_is_unanswered_no_other_one_can_be_asked_for(simu
     assert simulation.exact(with_run(simulation, work))
 
 
-def test_a_grant_in_the_background_that_is_cancelled_with_everything_else_is_asked_for_again(
-    simulation: Simulation,
-) -> None:
+def test_grant_in_background_that_is_cancelled_with_everything_else_is_asked_for_again(simulation: Simulation) -> None:
     async def work(run: AsyncRun) -> None:
         for _ in range(3):
             await simulation.authorize_async(run)
@@ -198,7 +155,7 @@ def test_a_grant_in_the_background_that_is_cancelled_with_everything_else_is_ask
 
 
 @in_grants
-def test_a_trainer_that_is_cancelled_aborts_its_run_and_all_of_its_grant_is_charged(
+def test_trainer_that_is_cancelled_aborts_its_run_and_all_of_its_grant_is_charged(
     simulation: Simulation, ahead: dict[str, Any]
 ) -> None:
     runs: list[AsyncRun] = []
@@ -219,65 +176,4 @@ def test_a_trainer_that_is_cancelled_aborts_its_run_and_all_of_its_grant_is_char
     assert run.status == "aborted"
     assert simulation.covers()
     assert simulation.charged(run).total() % 5 == 0
-    assert simulation.sound()
-
-
-@in_grants
-def test_a_run_that_is_left_as_it_is_leaves_nothing_behind_on_the_loop(
-    simulation: Simulation, ahead: dict[str, Any], caplog: pytest.LogCaptureFixture
-) -> None:
-    async def train(run: AsyncRun) -> None:
-        async with run:
-            for _ in range(3):
-                await simulation.authorize_async(run)
-            raise StepsAlreadyTakenError("by another one")
-
-    async def work(run: AsyncRun) -> None:
-        simulation.wire.fails(Fault.NONE, *[Fault.LOST] * TRIES)
-        with pytest.raises(StepsAlreadyTakenError):
-            await train(run)
-        assert run._inflight is None
-        for _ in range(20):
-            await asyncio.sleep(0)
-        simulation.wire.faults.clear()
-
-    caplog.set_level(logging.WARNING, "asyncio")
-    run = with_run(simulation, work, **ahead)
-    gc.collect()
-    assert not caplog.records
-    assert run.status == "active"
-    assert simulation.covers()
-
-
-def test_a_failure_in_the_background_that_nobody_waits_for_makes_no_noise(
-    simulation: Simulation, caplog: pytest.LogCaptureFixture
-) -> None:
-    async def work(run: AsyncRun) -> None:
-        await simulation.authorize_async(run, 3)
-        simulation.wire.fails(*[Fault.LOST] * TRIES)
-        for _ in range(50):
-            await asyncio.sleep(0)
-
-    caplog.set_level(logging.WARNING, "asyncio")
-    with_run(simulation, work, authorize_every=5, background=True)
-    gc.collect()
-    assert not caplog.records
-
-
-def test_a_run_is_taken_up_again_as_by_the_other_client(simulation: Simulation) -> None:
-    async def main() -> None:
-        async with AsyncLedgerClient("http://ledger.test", simulation.key(), transport=simulation.wire) as client:
-            run = await client.create_run("model", budget=BUDGET, event=LOUD, authorize_every=4)
-            await simulation.authorize_async(run)
-            kept = run.state_dict()
-            resumed = await client.resume_run(kept, authorize_every=4)
-            await simulation.authorize_async(resumed, 2)
-            again = await client.get_run(run.id)
-            with pytest.raises(StepsAlreadyTakenError):
-                await again.authorize()
-            await resumed.complete()
-            assert (await client.get_run(run.id)).status == "completed"
-
-    asyncio.run(main())
-    assert simulation.covers()
     assert simulation.sound()

@@ -73,7 +73,7 @@ BUDGET = ACCOUNT | {
 }
 
 
-def test_address_and_key_come_from_the_environment(monkeypatch: pytest.MonkeyPatch, ledger: FakeLedger) -> None:
+def test_address_and_key_come_from_environment(monkeypatch: pytest.MonkeyPatch, ledger: FakeLedger) -> None:
     monkeypatch.setenv("EPSILON_LEDGER_URL", "https://ledger.test/prefix/")
     monkeypatch.setenv("EPSILON_LEDGER_API_KEY", "key_from_env")
     with LedgerClient(transport=httpx2.MockTransport(ledger)) as client:
@@ -84,47 +84,28 @@ def test_address_and_key_come_from_the_environment(monkeypatch: pytest.MonkeyPat
     assert sent.headers["User-Agent"].startswith("epsilon-ledger-client/")
 
 
-def test_arguments_go_before_the_environment(monkeypatch: pytest.MonkeyPatch, ledger: FakeLedger) -> None:
-    monkeypatch.setenv("EPSILON_LEDGER_URL", "https://other.test")
-    monkeypatch.setenv("EPSILON_LEDGER_API_KEY", "other")
-    with LedgerClient(URL, KEY, transport=httpx2.MockTransport(ledger)) as client:
-        client.get_run(RUN_ID)
-    assert ledger.requests[0].url.host == "ledger.test"
-    assert ledger.requests[0].headers["Authorization"] == f"Bearer {KEY}"
-
-
-def test_what_is_missing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("url", "key", "said"),
+    [
+        *((url, KEY, "address") for url in ("ledger.test", "ftp://ledger.test", "http://", "http://[::1")),
+        *((f"http://ledger.test{end}", KEY, "address") for end in ("?a=1", "#a")),
+        ("https://me:s3cr3t@ledger.test", KEY, "user name"),
+        *((URL, key, "API key") for key in ("s3cr3t\n", "s3cr3t s3cr3t", "s3cr3t\u2028", "sécret s3cr3t")),
+        (None, KEY, "EPSILON_LEDGER_URL"),
+        (URL, None, "EPSILON_LEDGER_API_KEY"),
+    ],
+)
+def test_unusable_address_or_key_is_refused_without_showing_it(
+    monkeypatch: pytest.MonkeyPatch, url: str | None, key: str | None, said: str
+) -> None:
     monkeypatch.delenv("EPSILON_LEDGER_URL", raising=False)
     monkeypatch.delenv("EPSILON_LEDGER_API_KEY", raising=False)
-    with pytest.raises(ConfigurationError, match="EPSILON_LEDGER_URL"):
-        LedgerClient(api_key=KEY)
-    with pytest.raises(ConfigurationError, match="EPSILON_LEDGER_API_KEY"):
-        LedgerClient(URL)
-
-
-@pytest.mark.parametrize(
-    "url",
-    ["ledger.test", "ftp://ledger.test", "http://", "http://ledger.test?a=1", "http://ledger.test#a", "http://[::1"],
-)
-def test_an_address_that_cannot_be_used_is_refused_at_once(url: str) -> None:
-    with pytest.raises(ConfigurationError, match="address"):
-        LedgerClient(url, KEY)
-
-
-def test_an_address_with_a_password_is_refused_without_showing_it() -> None:
-    with pytest.raises(ConfigurationError, match="user name") as caught:
-        LedgerClient("https://me:hunter2@ledger.test", KEY)
-    assert "hunter2" not in str(caught.value)
-
-
-@pytest.mark.parametrize("key", ["s3cr3t\n", "s3cr3t s3cr3t", "s3cr3t\u2028", "sécret s3cr3t"])
-def test_a_key_that_cannot_be_sent_is_refused_without_showing_it(key: str) -> None:
-    with pytest.raises(ConfigurationError, match="API key") as caught:
-        LedgerClient(URL, key)
+    with pytest.raises(ConfigurationError, match=said) as caught:
+        LedgerClient(url, key)
     assert "s3cr3t" not in "".join(traceback.format_exception(caught.value))
 
 
-def test_the_key_is_never_shown(client: LedgerClient, run: Run, ledger: FakeLedger) -> None:
+def test_key_is_never_shown(client: LedgerClient, run: Run, ledger: FakeLedger) -> None:
     shown = [repr(client), str(client), repr(run), repr(run.state), repr(run.authorize())]
     shown.extend(repr(value) for value in vars(client).values())
     for fault in (
@@ -143,7 +124,7 @@ def test_the_key_is_never_shown(client: LedgerClient, run: Run, ledger: FakeLedg
 
 
 @pytest.mark.parametrize("made", [LedgerClient, AsyncLedgerClient, Run, AsyncRun], ids=lambda made: made.__name__)
-def test_what_could_not_be_made_can_be_shown(made: type[object]) -> None:
+def test_object_whose_constructor_failed_has_repr(made: type[object]) -> None:
     """A debugger, or a report with local variables, shows objects whose constructors have failed."""
     assert repr(made.__new__(made)).startswith(f"<{made.__name__} not ")
 
@@ -169,57 +150,6 @@ def test_populations(client: LedgerClient, ledger: FakeLedger) -> None:
     assert client.get_population("pop_000000000000001") == made
 
 
-def test_a_population_that_another_person_opens_is_told_as_proposed(client: LedgerClient, ledger: FakeLedger) -> None:
-    waiting = {"id": "prp_1", "reason": "The population mimic: another person has to approve it.", "status": "open"}
-    ledger.faults.append(Fault(instead=httpx2.Response(202, json=waiting)))
-    with pytest.raises(ApprovalRequiredError, match=r"The population mimic: another person.* prp_1") as caught:
-        client.create_population(
-            "mimic", privacy_unit="record", neighboring_relation="replace_one", limit=Limit(3.0, 1e-5)
-        )
-    assert caught.value.proposal == "prp_1"
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "right"),
-    [
-        ("limit", 3.0, r"limit must be a Limit, such as Limit\(.*, not 3.0"),
-        ("limit", (3.0, 1e-5), "limit must be a Limit"),
-        ("composition", "disjoint", "composition must be a ParallelComposition"),
-        ("opens_at", "2027-01-01", "opens_at must be a datetime, such as .* not '2027-01-01'"),
-        ("block", "may", "block must be a DataBlock"),
-        ("block", DataBlock("may", "june"), "data_from must be a datetime"),  # type: ignore[arg-type]
-    ],
-)
-def test_an_argument_of_another_type_is_named_before_anything_is_sent(
-    client: LedgerClient, ledger: FakeLedger, name: str, value: object, right: str
-) -> None:
-    given: dict[str, Any] = {"parent": "mimic", "limit": Limit(3.0, 1e-5)} | {name: value}
-    with pytest.raises(TypeError, match=right):
-        client.create_budget("icu", **given)
-    assert ledger.requests == []
-
-
-@pytest.mark.parametrize("start", ["2026-01-01", datetime(2026, 1, 1, tzinfo=UTC), None])
-def test_the_start_of_blocks_is_a_day(client: LedgerClient, ledger: FakeLedger, start: Any) -> None:  # noqa: ANN401 - anything is given
-    with pytest.raises(TypeError, match="start must be a date"):
-        client.create_blocks("bud_000000000000001", "month", start=start, count=3, limit=Limit(1.0, 1e-5))
-    assert ledger.requests == []
-
-
-def test_budgets(client: LedgerClient, ledger: FakeLedger) -> None:
-    ledger.faults.extend([Fault(instead=httpx2.Response(201, json=BUDGET))] * 2)
-    planned = [EventCount(event=gaussian(2.0), count=5)]
-    made = client.create_budget("icu", parent="mimic", limit=Limit(3.0, 1e-5), planned=planned)
-    assert ledger.bodies[0] == {
-        "name": "icu",
-        "parent": "mimic",
-        "limit": {"epsilon": 3.0, "delta": 1e-5},
-        "planned": planned,
-    }
-    assert (made.parent, made.planned, made.plan) == ("pop_000000000000001", (), None)
-    assert client.get_budget("bud_1") == made
-
-
 PLANS: dict[str, tuple[Any, Any]] = {
     "bare events": ([gaussian(2.0)], [{"event": gaussian(2.0)}]),
     "pairs": ([(gaussian(2.0), 3)], [{"event": gaussian(2.0), "count": 3}]),
@@ -240,7 +170,7 @@ PLANS: dict[str, tuple[Any, Any]] = {
 
 
 @pytest.mark.parametrize("name", PLANS)
-def test_a_plan_is_events_with_counts_of_which_the_last_may_be_bare(
+def test_plan_is_events_with_counts_of_which_last_may_be_bare(
     client: LedgerClient, ledger: FakeLedger, name: str
 ) -> None:
     ledger.faults.append(Fault(instead=httpx2.Response(201, json=BUDGET)))
@@ -250,53 +180,52 @@ def test_a_plan_is_events_with_counts_of_which_the_last_may_be_bare(
     assert [body["planned"] for body in ledger.bodies] == [sent, sent]
 
 
-@pytest.mark.parametrize(
-    ("planned", "error", "told"),
-    [
-        (gaussian(2.0), TypeError, "planned must be a list of events"),
-        ([gaussian(2.0), 3], TypeError, "planned holds events, or events with counts"),
-        ([(gaussian(2.0),)], TypeError, "planned holds events, or events with counts"),
-        (["gaussian"], TypeError, "planned holds events, or events with counts"),
-        ([(gaussian(2.0), 0)], ValueError, "count must be at least 1"),
-        ([(gaussian(2.0), 1.5)], TypeError, "count must be a whole number"),
-    ],
-)
-def test_what_is_no_plan_is_named_before_anything_is_sent(
-    client: LedgerClient,
-    ledger: FakeLedger,
-    planned: Any,  # noqa: ANN401 - anything is given
-    error: type[Exception],
-    told: str,
+WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
+    ({"limit": 3.0}, TypeError, r"limit must be a Limit, such as Limit\(.*, not 3.0"),
+    ({"limit": (3.0, 1e-5)}, TypeError, "limit must be a Limit"),
+    ({"composition": "disjoint"}, TypeError, "composition must be a ParallelComposition"),
+    ({"opens_at": "2027-01-01"}, TypeError, "opens_at must be a datetime, such as .* not '2027-01-01'"),
+    ({"block": "may"}, TypeError, "block must be a DataBlock"),
+    ({"block": DataBlock("may", "june")}, TypeError, "data_from must be a datetime"),  # type: ignore[arg-type]
+    ({"planned": gaussian(2.0)}, TypeError, "planned must be a list of events"),
+    ({"planned": [gaussian(2.0), 3]}, TypeError, "planned holds events, or events with counts"),
+    ({"planned": [(gaussian(2.0),)]}, TypeError, "planned holds events, or events with counts"),
+    ({"planned": ["gaussian"]}, TypeError, "planned holds events, or events with counts"),
+    ({"planned": [(gaussian(2.0), 0)]}, ValueError, "count must be at least 1"),
+    ({"planned": [(gaussian(2.0), 1.5)]}, TypeError, "count must be a whole number"),
+]
+
+
+@pytest.mark.parametrize(("wrong", "error", "said"), WRONG)
+def test_wrong_argument_is_named_before_anything_is_sent(
+    client: LedgerClient, ledger: FakeLedger, wrong: dict[str, Any], error: type[Exception], said: str
 ) -> None:
-    with pytest.raises(error, match=told):
-        client.create_budget("icu", parent="mimic", limit=Limit(3.0, 1e-5), planned=planned)
+    with pytest.raises(error, match=said):
+        client.create_budget("icu", **{"parent": "mimic", "limit": Limit(3.0, 1e-5)} | wrong)
+    for start in ("2026-01-01", datetime(2026, 1, 1, tzinfo=UTC), None):
+        with pytest.raises(TypeError, match="start must be a date"):
+            client.create_blocks("bud_1", "month", start=start, count=3, limit=Limit(1.0, 1e-5))  # type: ignore[arg-type]
     assert ledger.requests == []
 
 
-def test_runs(client: LedgerClient, ledger: FakeLedger, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_is_created_with_its_terms(
+    client: LedgerClient, ledger: FakeLedger, monkeypatch: pytest.MonkeyPatch
+) -> None:
     client.create_run("icu", budget="mimic/icu", collect_metadata=False)
     monkeypatch.setenv("EPSILON_LEDGER_COLLECT_METADATA", "0")
-    client.create_run(
-        "icu",
-        budget="bud_1",
-        event=gaussian(2.0),
-        limit=Limit(1.0, 1e-6),
-        planned=[EventCount(event=gaussian(2.0), count=5)],
-        privacy_unit="record",
-        neighboring_relation="add_or_remove_one",
-    )
-    assert ledger.bodies == [
-        {"name": "icu", "budget": "mimic/icu"},
-        {
-            "name": "icu",
-            "budget": "bud_1",
-            "event": {"type": "gaussian", "noise_multiplier": 2.0},
-            "limit": {"epsilon": 1.0, "delta": 1e-6},
-            "planned": [{"event": {"type": "gaussian", "noise_multiplier": 2.0}, "count": 5}],
-            "privacy_unit": "record",
-            "neighboring_relation": "add_or_remove_one",
-        },
-    ]
+    planned = [EventCount(event=gaussian(2.0), count=5)]
+    relation: dict[str, Any] = {"privacy_unit": "record", "neighboring_relation": "add_or_remove_one"}
+    client.create_run("icu", budget="bud_1", event=gaussian(2.0), limit=Limit(1.0, 1e-6), planned=planned, **relation)
+    terms = {"event": gaussian(2.0), "limit": {"epsilon": 1.0, "delta": 1e-6}, "planned": planned} | relation
+    assert ledger.bodies == [{"name": "icu", "budget": "mimic/icu"}, {"name": "icu", "budget": "bud_1"} | terms]
+
+
+def test_proposal_in_place_of_population_is_raised(client: LedgerClient, ledger: FakeLedger) -> None:
+    waiting = {"id": "prp_1", "reason": "The population mimic: another person has to approve it.", "status": "open"}
+    ledger.faults.append(Fault(instead=httpx2.Response(202, json=waiting)))
+    with pytest.raises(ApprovalRequiredError, match=r"The population mimic: another person.* prp_1") as caught:
+        client.create_population("m", privacy_unit="r", neighboring_relation="replace_one", limit=Limit(3.0, 1e-5))
+    assert caught.value.proposal == "prp_1"
 
 
 def test_history(client: LedgerClient, ledger: FakeLedger) -> None:
@@ -322,102 +251,68 @@ def test_history(client: LedgerClient, ledger: FakeLedger) -> None:
     assert [request.url.query for request in ledger.requests] == [b"max_points=10", b"max_points=500&after=abc%3D"]
 
 
-def test_epsilon(client: LedgerClient, ledger: FakeLedger) -> None:
+def test_infinite_epsilon_is_infinite_number(client: LedgerClient, ledger: FakeLedger) -> None:
     methods = [
         {"name": "rdp", "epsilon": 1.5, "optimal_order": 8, "note": "n"},
         {"name": "textbook", "epsilon": "Infinity", "optimal_order": None, "note": "t"},
     ]
-    finite: dict[str, object] = {
-        "epsilon": 1.5,
-        "delta": 1e-5,
-        "required_epsilon": 1.25,
-        "optimal_order": 8,
-        "accountants": methods,
-        "warnings": ["w"],
-    }
-    infinite: dict[str, object] = {
-        "epsilon": "Infinity",
-        "delta": 1e-5,
-        "required_epsilon": "Infinity",
-        "optimal_order": None,
-        "accountants": [],
-        "warnings": [],
-    }
+    both: dict[str, object] = {"delta": 1e-5, "warnings": ["w"], "accountants": methods}
+    finite = both | {"epsilon": 1.5, "required_epsilon": 1.25, "optimal_order": 8}
+    infinite = both | {"epsilon": "Infinity", "required_epsilon": "Infinity", "optimal_order": None}
     ledger.faults.extend(Fault(instead=httpx2.Response(200, json=answer)) for answer in (finite, infinite))
     events = [EventCount(event=gaussian(2.0), count=5)]
     found = client.compute_epsilon(events, delta=1e-5)
     assert (found.epsilon, found.required_epsilon, found.optimal_order, found.warnings) == (1.5, 1.25, 8.0, ("w",))
-    assert found.accountants == (
-        AccountantEpsilon("rdp", 1.5, 8.0, "n"),
-        AccountantEpsilon("textbook", math.inf, None, "t"),
-    )
+    textbook = AccountantEpsilon("textbook", math.inf, None, "t")
+    assert found.accountants == (AccountantEpsilon("rdp", 1.5, 8.0, "n"), textbook)
     unbounded = client.compute_epsilon(events, delta=1e-5, neighboring_relation="replace_one")
     assert unbounded.epsilon == unbounded.required_epsilon == math.inf
-    assert ledger.bodies == [
-        {"events": events, "delta": 1e-5},
-        {"events": events, "delta": 1e-5, "neighboring_relation": "replace_one"},
+    sent = {"events": events, "delta": 1e-5}
+    assert ledger.bodies == [sent, sent | {"neighboring_relation": "replace_one"}]
+
+
+def test_id_and_path_cannot_leave_their_place(client: LedgerClient, ledger: FakeLedger) -> None:
+    for ask, reference in ((client.get_proposal, "../budgets?x=1"), (client.get_run, "mimic/icu&status=paused#x")):
+        with pytest.raises(UnexpectedResponseError):  # the answer is a run, neither a proposal nor a page
+            ask(reference)
+    assert [request.url.raw_path for request in ledger.requests] == [
+        b"/v1/proposals/..%2Fbudgets%3Fx%3D1",
+        b"/v1/runs?path=mimic%2Ficu%26status%3Dpaused%23x",
     ]
 
 
-def test_an_id_cannot_leave_its_place_in_the_path(client: LedgerClient, ledger: FakeLedger) -> None:
-    with pytest.raises(UnexpectedResponseError):  # the answer is a run, not a proposal
-        client.get_proposal("../budgets?x=1")
-    assert ledger.requests[0].url.raw_path == b"/v1/proposals/..%2Fbudgets%3Fx%3D1"
+WRONG_MEMBERS: list[dict[str, object]] = [
+    *({"epsilon": value} for value in (None, "1.0", True)),
+    *({"next_step": value} for value in (1.0, True)),
+    *({"name": None}, {"event": 5}, {"created_at": "yesterday"}, {"created_at": 5}),
+]
 
 
-def test_a_path_cannot_leave_its_place_in_the_query(client: LedgerClient, ledger: FakeLedger) -> None:
-    with pytest.raises(UnexpectedResponseError):  # the answer is a run, not a page
-        client.get_run("mimic/icu&status=paused#x")
-    assert ledger.requests[0].url.raw_path == b"/v1/runs?path=mimic%2Ficu%26status%3Dpaused%23x"
-
-
-@pytest.mark.parametrize(
-    "changed",
-    [
-        {"epsilon": None},
-        {"epsilon": "1.0"},
-        {"epsilon": True},
-        {"next_step": 1.0},
-        {"next_step": True},
-        {"name": None},
-        {"event": 5},
-        {"created_at": "yesterday"},
-        {"created_at": 5},
-    ],
-    ids=str,
-)
-def test_a_member_of_the_wrong_type_is_named(
-    client: LedgerClient, ledger: FakeLedger, changed: dict[str, object]
-) -> None:
+@pytest.mark.parametrize("changed", WRONG_MEMBERS, ids=str)
+def test_member_of_wrong_type_is_named(client: LedgerClient, ledger: FakeLedger, changed: dict[str, object]) -> None:
     ledger.faults.append(Fault(instead=httpx2.Response(200, json=RUN | changed)))
     with pytest.raises(UnexpectedResponseError, match=next(iter(changed))):
         client.get_run(RUN_ID)
 
 
-@pytest.mark.parametrize("answer", [b"[]", b'"text"', b"null", b'{"run": "run_1", "points": {}, "decisions": 1}'])
-def test_an_answer_of_another_shape_is_refused(client: LedgerClient, ledger: FakeLedger, answer: bytes) -> None:
-    ledger.faults.append(Fault(instead=httpx2.Response(200, content=answer)))
-    with pytest.raises(UnexpectedResponseError, match="cannot be read"):
-        client.get_run_history(RUN_ID)
+DEEP = b'{"a":' * 100_000 + b"1" + b"}" * 100_000
+UNREADABLE: dict[str, tuple[httpx2.Response, str]] = {
+    **{
+        content.decode(): (httpx2.Response(200, content=content), "cannot be read")
+        for content in (b"[]", b'"text"', b"null", b'{"run": "run_1", "points": {}, "decisions": 1}')
+    },
+    "deep": (httpx2.Response(200, content=DEEP), ""),
+    "deep problem": (httpx2.Response(403, content=DEEP, headers={"Content-Type": PROBLEM_JSON}), ""),
+    "huge number": (
+        httpx2.Response(200, json=RUN | {"epsilon": 10**400}),
+        "epsilon: expected a number that a float can hold",
+    ),
+}
 
 
-@pytest.mark.parametrize("status", [200, 403])
-def test_an_answer_that_is_nested_too_deeply_is_refused(client: LedgerClient, ledger: FakeLedger, status: int) -> None:
-    deep = b'{"a":' * 100_000 + b"1" + b"}" * 100_000
-    headers = {"Content-Type": "application/json" if status == 200 else PROBLEM_JSON}
-    ledger.faults.append(Fault(instead=httpx2.Response(status, content=deep, headers=headers)))
-    with pytest.raises(UnexpectedResponseError):
-        client.get_run(RUN_ID)
-
-
-def test_a_number_that_no_float_can_hold_is_refused(client: LedgerClient, ledger: FakeLedger) -> None:
-    ledger.faults.append(Fault(instead=httpx2.Response(200, json=RUN | {"epsilon": 10**400})))
-    with pytest.raises(UnexpectedResponseError, match="epsilon: expected a number that a float can hold"):
-        client.get_run(RUN_ID)
-
-
-def test_a_closed_client_says_so(ledger: FakeLedger) -> None:
-    client = LedgerClient(URL, KEY, transport=httpx2.MockTransport(ledger))
-    client.close()
-    with pytest.raises(RuntimeError, match="closed"):
-        client.get_run(RUN_ID)
+@pytest.mark.parametrize("name", UNREADABLE)
+def test_unreadable_answer_is_refused(client: LedgerClient, ledger: FakeLedger, name: str) -> None:
+    answer, said = UNREADABLE[name]
+    ledger.faults.append(Fault(instead=answer))
+    with pytest.raises(UnexpectedResponseError, match=said):
+        client.get_run_history(RUN_ID) if said == "cannot be read" else client.get_run(RUN_ID)

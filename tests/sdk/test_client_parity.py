@@ -19,7 +19,7 @@ def methods(of: type) -> dict[str, inspect.Signature]:
 
 
 @pytest.mark.parametrize(("blocking", "awaited"), [(LedgerClient, AsyncLedgerClient), (Run, AsyncRun)])
-def test_both_have_the_same_methods_with_the_same_arguments(blocking: type, awaited: type) -> None:
+def test_both_have_same_methods_with_same_arguments(blocking: type, awaited: type) -> None:
     one, other = methods(blocking), methods(awaited)
     assert one.keys() == other.keys()
     assert len(one) > 10
@@ -37,7 +37,7 @@ def test_every_method_says_what_it_takes_and_returns(kind: type) -> None:
         assert inspect.getdoc(getattr(kind, name)), name
 
 
-def test_help_shows_the_result_and_not_how_it_is_fetched() -> None:
+def test_help_shows_result_and_not_how_it_is_fetched() -> None:
     assert inspect.signature(LedgerClient.create_budget).return_annotation is Budget
     assert inspect.signature(Run.refresh).return_annotation is RunState
     assert typing.get_type_hints(Run.refresh)["return"] is RunState

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
-from itertools import cycle, pairwise
+from itertools import cycle
 from typing import Any
 
 import numpy as np
@@ -26,7 +26,7 @@ from epsilon_ledger import (
     sampled_without_replacement,
     truncated_poisson_sampled,
 )
-from tests.sdk.simulation import LOUD, QUIET, TRIES, Fault, Simulation
+from tests.sdk.simulation import LOUD, TRIES, Fault, Simulation
 from tests.sdk.test_grants import every_way
 
 BATCHES = [[0, 1], [2, 3], [4]]
@@ -69,19 +69,7 @@ def test_each_epoch_is_charged_once_before_its_first_batch(
     assert simulation.exact(run)
 
 
-def test_an_epoch_of_noise_costs_what_the_documents_say(simulation: Simulation) -> None:
-    client = simulation.client("admin")
-    batch = gaussian(1.5)
-    costs = [
-        client.compute_epsilon(
-            [{"event": batch, "count": count}], delta=1e-5, neighboring_relation="replace_one"
-        ).epsilon
-        for count in (1, 1_875)
-    ]
-    assert costs == [pytest.approx(6.60, abs=0.005), pytest.approx(1_940, abs=0.5)]
-
-
-def test_awaited_it_is_the_same(simulation: Simulation) -> None:
+def test_awaited_it_is_same(simulation: Simulation) -> None:
     open_run(simulation)
 
     async def batches() -> AsyncIterator[list[int]]:
@@ -102,21 +90,67 @@ def test_awaited_it_is_the_same(simulation: Simulation) -> None:
     asyncio.run(main())
 
 
-def test_a_callback_charges_an_epoch_and_counts_its_batches(simulation: Simulation, run: Run) -> None:
+WRONG: list[tuple[dict[str, Any], str]] = [
+    *(
+        ({"event": event}, "authorize each step")
+        for event in (
+            poisson_sampled(0.1, NOISY),
+            sampled_without_replacement(10, 2, NOISY),
+            sampled_with_replacement(10, 2, NOISY),
+            truncated_poisson_sampled(10, 0.1, 2, NOISY),
+            composed([NOISY, poisson_sampled(0.1, NOISY)]),
+        )
+    ),
+    ({"event": decay("exp", 0.1, NOISY, steps=3)}, "give `events`"),
+    *(
+        ({"events": counted(events)}, "differ in more than their noise")
+        for events in (
+            [gaussian(30.0), laplace(20.0)],
+            [gaussian(30.0), gaussian(30.0, clipped="microbatch")],
+            [discrete_gaussian(30.0, 2), discrete_gaussian(30.0, 3)],
+            [composed([NOISY]), composed([NOISY, NOISY])],
+        )
+    ),
+    ({"event": NOISY, "events": counted([NOISY])}, "either event or events"),
+    ({"events": []}, "at least one batch"),
+    ({"batches": cycle(BATCHES), "steps": 3}, r"a cycle repeats them.*disjoint=True"),
+]
+
+
+@pytest.mark.parametrize(("terms", "advice"), WRONG)
+def test_epoch_that_is_not_one_event_of_disjoint_batches_is_refused(
+    simulation: Simulation, terms: dict[str, Any], advice: str
+) -> None:
+    run = open_run(simulation, event=NOISY)
+    with pytest.raises(ValueError, match=advice):
+        run.track_epoch(**{"batches": BATCHES} | terms)
+    bare = simulation.client().create_run("bare", budget="people")
+    with pytest.raises(ValueError, match="give the batches' `event`"):
+        bare.track_epoch(BATCHES)
+    assert charged(simulation, run) == 0
+
+
+def test_each_begun_epoch_is_charged_once_and_others_are_not(simulation: Simulation, run: Run) -> None:
+    assert list(run.track_epoch([])) == []
+    with pytest.raises(BudgetExceededError):
+        next(run.track_epoch(BATCHES, gaussian(0.5)))
+    assert charged(simulation, run) == 0
+    for _ in run.track_epoch(BATCHES):
+        break
+    assert len(list(run.track_epoch(np.array_split(np.arange(10), 4)))) == 4
+    assert charged(simulation, run) == 2
     epoch = run.charge_epoch(BATCHES)
     for _ in BATCHES:
         epoch.authorize()
-    assert (epoch.event, epoch.remaining, charged(simulation, run)) == (NOISY, 0, 1)
+    assert (epoch.event, epoch.remaining, charged(simulation, run)) == (NOISY, 0, 3)
+    growing = [[0], [1]]
+    batches = run.track_epoch(growing)
+    growing.extend([next(batches), next(batches)])
+    with pytest.raises(ChargeExceededError):
+        next(batches)
 
 
-def test_batches_of_numpy_have_a_known_number(simulation: Simulation, run: Run) -> None:
-    order = np.random.default_rng(0).permutation(10)
-    found = np.concatenate(list(run.track_epoch(np.array_split(order, 4))))
-    assert (found == order).all()
-    assert charged(simulation, run) == 1
-
-
-def test_under_add_or_remove_one_it_is_refused_with_the_way_out(simulation: Simulation) -> None:
+def test_epoch_under_add_or_remove_one_is_refused_with_way_out(simulation: Simulation) -> None:
     run = simulation.run()
     for ask in (run.track_epoch, run.charge_epoch):
         with pytest.raises(ValueError, match=r"a further record moves others.*replace_one.*Poisson.*charge_training"):
@@ -124,55 +158,15 @@ def test_under_add_or_remove_one_it_is_refused_with_the_way_out(simulation: Simu
     assert charged(simulation, run) == 0
 
 
-@pytest.mark.parametrize(
-    ("event", "advice"),
-    [
-        (poisson_sampled(0.1, NOISY), "authorize each step"),
-        (sampled_without_replacement(10, 2, NOISY), "authorize each step"),
-        (sampled_with_replacement(10, 2, NOISY), "authorize each step"),
-        (truncated_poisson_sampled(10, 0.1, 2, NOISY), "authorize each step"),
-        (composed([NOISY, poisson_sampled(0.1, NOISY)]), "authorize each step"),
-        (decay("exp", 0.1, NOISY, steps=3), "give `events`"),
-    ],
-)
-def test_an_event_that_is_not_of_one_batch_is_refused(run: Run, event: Event, advice: str) -> None:
-    with pytest.raises(ValueError, match=advice):
-        run.track_epoch(BATCHES, event)
-
-
 # Noise that changes within the epoch.
 
 
-def test_changing_noise_costs_the_least_of_it(simulation: Simulation, run: Run) -> None:
+def test_changing_noise_costs_least_of_it(simulation: Simulation, run: Run) -> None:
     events = counted([gaussian(30.0), gaussian(25.0), gaussian(28.0)])
     assert list(run.track_epoch(iter(BATCHES), events=events)) == BATCHES
     simulation.note(run, [gaussian(25.0)])
     run.complete()
     assert simulation.exact(run)
-
-
-@pytest.mark.parametrize(
-    "events",
-    [
-        [gaussian(30.0), laplace(20.0)],
-        [gaussian(30.0), gaussian(30.0, clipped="microbatch")],
-        [discrete_gaussian(30.0, 2), discrete_gaussian(30.0, 3)],
-        [composed([NOISY]), composed([NOISY, NOISY])],
-    ],
-)
-def test_events_that_differ_in_more_than_noise_are_refused(run: Run, events: list[Event]) -> None:
-    with pytest.raises(ValueError, match="differ in more than their noise"):
-        run.track_epoch(BATCHES, events=counted(events))
-
-
-def test_arguments_that_contradict_each_other_are_refused(simulation: Simulation, run: Run) -> None:
-    with pytest.raises(ValueError, match="either event or events"):
-        run.track_epoch(BATCHES, NOISY, events=counted([NOISY]))
-    with pytest.raises(ValueError, match="at least one batch"):
-        run.track_epoch(BATCHES, events=[])
-    bare = simulation.client().create_run("bare", budget="people")
-    with pytest.raises(ValueError, match="give the batches' `event`"):
-        bare.track_epoch(BATCHES)
 
 
 # The number of batches is bounded.
@@ -185,7 +179,7 @@ def endless() -> Iterator[int]:
         number += 1
 
 
-def test_batches_without_a_length_need_their_number(simulation: Simulation, run: Run) -> None:
+def test_batches_without_length_need_their_number(simulation: Simulation, run: Run) -> None:
     with pytest.raises(ValueError, match="as `steps`"):
         run.track_epoch(endless())
     found: list[int] = []
@@ -194,35 +188,10 @@ def test_batches_without_a_length_need_their_number(simulation: Simulation, run:
     assert charged(simulation, run) == 1
 
 
-def test_a_list_that_grows_is_no_longer_charged(run: Run) -> None:
-    batches = [[0], [1]]
-    epoch = run.track_epoch(batches)
-    batches.extend([next(epoch), next(epoch)])
-    with pytest.raises(ChargeExceededError):
-        next(epoch)
-
-
-def test_a_cycle_is_no_epoch(run: Run) -> None:
-    with pytest.raises(ValueError, match=r"a cycle repeats them.*disjoint=True"):
-        run.track_epoch(cycle(BATCHES), steps=3)
-
-
-def test_an_epoch_without_batches_costs_nothing(simulation: Simulation, run: Run) -> None:
-    assert list(run.track_epoch([])) == []
-    assert charged(simulation, run) == 0
-
-
 # Interruptions.
 
 
-def test_an_epoch_that_is_begun_anew_is_charged_anew(simulation: Simulation, run: Run) -> None:
-    for _ in run.track_epoch(BATCHES):
-        break
-    assert len(list(run.track_epoch(BATCHES))) == 3
-    assert charged(simulation, run) == 2
-
-
-def test_a_loader_that_was_partly_read_goes_on_under_the_charge_of_the_rest(simulation: Simulation, run: Run) -> None:
+def test_loader_that_was_partly_read_goes_on_under_charge_of_rest(simulation: Simulation, run: Run) -> None:
     source = iter(BATCHES)
     next(source)
     epoch = run.track_epoch(source, steps=2)
@@ -231,26 +200,9 @@ def test_a_loader_that_was_partly_read_goes_on_under_the_charge_of_the_rest(simu
     assert charged(simulation, run) == 1
 
 
-def test_without_an_answer_an_epoch_is_charged_once_when_it_is_asked_for_again(
-    simulation: Simulation, run: Run
-) -> None:
+def test_epoch_without_answer_is_charged_once_when_repeated(simulation: Simulation, run: Run) -> None:
     simulation.wire.fails(*[Fault.UNHEARD] * TRIES)
     with pytest.raises(LedgerUnavailableError):
         next(run.track_epoch(BATCHES))
     assert list(run.track_epoch(BATCHES)) == BATCHES
     assert charged(simulation, run) == 1
-
-
-def test_a_refused_epoch_yields_no_batch(simulation: Simulation, run: Run) -> None:
-    with pytest.raises(BudgetExceededError):
-        next(run.track_epoch(BATCHES, gaussian(0.5)))
-    assert charged(simulation, run) == 0
-
-
-def test_epochs_and_steps_are_charged_one_after_another(simulation: Simulation, run: Run) -> None:
-    for first, second in pairwise([NOISY, QUIET, LOUD]):
-        list(run.track_epoch(BATCHES, first))
-        simulation.note(run, [first])
-        simulation.authorize(run, event=second)
-    run.complete()
-    assert simulation.exact(run)

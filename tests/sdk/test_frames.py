@@ -8,9 +8,9 @@ from datetime import UTC, datetime
 import pandas as pd
 import pytest
 
-from epsilon_ledger import AsyncLedgerClient, LedgerClient, Limit, Link, Population, gaussian, poisson_sampled
+from epsilon_ledger import LedgerClient, Limit, Link, Population, gaussian, poisson_sampled
 from epsilon_ledger._wire.frames import data_frame
-from tests.conftest import LiveServer
+from tests.sdk.simulation import Wire
 
 STEP = poisson_sampled(0.01, gaussian(1.1))
 
@@ -48,13 +48,7 @@ def test_fields_of_fields_are_columns_and_timestamps_are_times() -> None:
     assert "limit" not in frame
 
 
-def test_no_rows_have_the_same_columns() -> None:
-    empty, one = data_frame([], Population), data_frame([population()], Population)
-    assert (len(empty), list(empty.columns)) == (0, list(one.columns))
-    assert str(empty["created_at"].dtype).endswith("UTC]")
-
-
-def test_lists_and_histories_become_frames(live_server: LiveServer, admin: LedgerClient, trainer: LedgerClient) -> None:
+def test_lists_and_histories_become_frames(wire: Wire, admin: LedgerClient, trainer: LedgerClient) -> None:
     name = f"mimic-{uuid.uuid4().hex[:8]}"
     admin.create_population(
         name, privacy_unit="patient", neighboring_relation="add_or_remove_one", limit=Limit(3.0, 1e-5)
@@ -75,13 +69,13 @@ def test_lists_and_histories_become_frames(live_server: LiveServer, admin: Ledge
     assert len(runs.to_pandas()) == 0
 
     async def main() -> None:
-        async with AsyncLedgerClient(live_server.url, live_server.key("trainer")) as ledger:
+        async with wire.async_client("trainer") as ledger:
             assert (await ledger.list_decisions(run=run.id, page_size=2).to_pandas()).equals(decisions)
 
     asyncio.run(main())
 
 
-def test_without_pandas_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_without_pandas_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(ImportError, match=r"pip install \"epsilon-ledger-client\[pandas\]\""):
         data_frame([], Population)

@@ -48,7 +48,7 @@ def train(simulation: Simulation, run: Run, steps: int = 9) -> None:
 
 
 @pytest.mark.parametrize(("fault", "way"), in_turns(FAULTS, AHEAD))
-def test_whatever_fails_at_whichever_request(simulation: Simulation, way: str, fault: Fault) -> None:
+def test_released_steps_are_charged_exactly_under_any_fault(simulation: Simulation, way: str, fault: Fault) -> None:
     ahead = AHEAD[way]
     for round_ in range(ROUNDS):
         run = simulation.run(**ahead, schedule=fading)
@@ -61,27 +61,7 @@ def test_whatever_fails_at_whichever_request(simulation: Simulation, way: str, f
         assert simulation.exact(run)
 
 
-@in_grants
-def test_a_message_that_was_on_its_way_for_long_changes_nothing(simulation: Simulation, ahead: dict[str, Any]) -> None:
-    """Nobody hears of the run's end, so it goes on; then the end arrives after all."""
-    run = simulation.run(**ahead)
-    simulation.authorize(run, 2)
-    simulation.wire.fails(*[Fault.NONE] * (len(simulation.wire.late) + 1), *[Fault.LATE] * 10)
-    with pytest.raises(LedgerUnavailableError):
-        run.complete()
-    simulation.wire.faults.clear()
-    for _ in range(4):
-        simulation.authorize(run)
-    simulation.wire.deliver()
-    assert simulation.covers()
-    assert run.refresh().status == "active"
-    run.complete()
-    assert simulation.exact(run)
-
-
-def test_a_refused_answer_after_an_unheard_one_does_not_hide_what_the_unheard_one_granted(
-    simulation: Simulation,
-) -> None:
+def test_refused_answer_after_unheard_one_does_not_hide_what_unheard_one_granted(simulation: Simulation) -> None:
     with simulation.run(**AHEAD["grants"]) as run:
         simulation.authorize(run, 3)
         stranger = simulation.client("admin").get_run(run.id)
@@ -104,7 +84,7 @@ def test_a_refused_answer_after_an_unheard_one_does_not_hide_what_the_unheard_on
     assert simulation.exact(run)
 
 
-def test_an_end_that_is_unheard_is_not_undone_by_a_step(simulation: Simulation) -> None:
+def test_end_that_is_unheard_is_not_undone_by_step(simulation: Simulation) -> None:
     run = simulation.run(**AHEAD["grants"])
     simulation.authorize(run, 2)
     simulation.wire.fails(*[Fault.NONE], *[Fault.UNHEARD] * TRIES)
@@ -119,7 +99,7 @@ def test_an_end_that_is_unheard_is_not_undone_by_a_step(simulation: Simulation) 
 @in_grants
 @pytest.mark.parametrize("fault", [Fault.LATE, Fault.CRASHED])
 @pytest.mark.parametrize("refused", ["a report", "a pause"])
-def test_a_run_that_takes_no_steps_can_be_completed_whatever_was_unanswered(
+def test_run_that_takes_no_steps_can_be_completed_whatever_was_unanswered(
     simulation: Simulation, ahead: dict[str, Any], refused: str, fault: Fault
 ) -> None:
     run = simulation.run(**ahead)
@@ -143,7 +123,7 @@ def test_a_run_that_takes_no_steps_can_be_completed_whatever_was_unanswered(
 @pytest.mark.parametrize(
     ("noise", "error"), [(1e-9, InvalidRequestError), (math.nan, ValueError), (None, InvalidRequestError)]
 )
-def test_what_is_planned_too_far_ahead_is_no_reason_to_stop(
+def test_bad_event_far_ahead_stops_training_only_when_reached(
     simulation: Simulation, ahead: dict[str, Any], noise: float | None, error: type[Exception]
 ) -> None:
     planned = [LOUD, LOUD, QUIET, QUIET, {"type": "gaussian", "noise_multiplier": noise}]

@@ -36,7 +36,7 @@ def requests(simulation: Simulation, act: Callable[[], object]) -> list[str]:
     return simulation.wire.asked[before:]
 
 
-def test_a_budget_for_plans_only_says_so(waits: Waits) -> None:
+def test_budget_for_plans_only_says_so(waits: Waits) -> None:
     run = waits.simulation.run()
     in_order(waits)
     with pytest.raises(PlanRequiredError, match="Register the run with a `plan`") as caught:
@@ -46,15 +46,6 @@ def test_a_budget_for_plans_only_says_so(waits: Waits) -> None:
     run.reserve([{"event": LOUD, "count": 2}])
     waits.simulation.authorize(run, 2)
     run.complete(2)
-    assert waits.simulation.exact(run)
-
-
-@in_grants
-def test_grants_are_plans(waits: Waits, ahead: dict[str, Any]) -> None:
-    in_order(waits)
-    with waits.simulation.run(**ahead) as run:
-        for _ in range(7):
-            waits.simulation.authorize(run)
     assert waits.simulation.exact(run)
 
 
@@ -73,7 +64,7 @@ def test_steps_are_asked_for_one_by_one_while_others_are_first(waits: Waits, ahe
 
 
 @in_grants
-def test_where_only_plans_are_admitted_the_trainer_is_told_who_is_first(waits: Waits, ahead: dict[str, Any]) -> None:
+def test_trainer_is_told_of_earlier_plans_where_only_plans_are_admitted(waits: Waits, ahead: dict[str, Any]) -> None:
     simulation = waits.simulation
     in_order(waits)
     first = left_behind(waits)
@@ -96,7 +87,7 @@ def granted(waits: Waits, ahead: dict[str, Any]) -> Run:
 
 
 @in_grants
-def test_what_is_granted_is_used_and_renewed_in_measure(waits: Waits, ahead: dict[str, Any]) -> None:
+def test_grant_is_used_and_renewed_while_others_wait(waits: Waits, ahead: dict[str, Any]) -> None:
     simulation = waits.simulation
     in_order(waits)
     run = granted(waits, ahead)
@@ -110,7 +101,7 @@ def test_what_is_granted_is_used_and_renewed_in_measure(waits: Waits, ahead: dic
     assert simulation.exact(run)
 
 
-def test_a_grant_in_doubt_that_is_refused_so_is_given_up(waits: Waits) -> None:
+def test_grant_in_doubt_that_is_refused_so_is_given_up(waits: Waits) -> None:
     simulation = waits.simulation
     in_order(waits)
     run = granted(waits, {"authorize_every": 5})

@@ -1,6 +1,5 @@
 """Steps that are granted ahead: handed out without the network, charged exactly, given back at a clean end."""
 
-from collections import Counter
 from typing import Any
 
 import pytest
@@ -47,7 +46,7 @@ def fading(step: int) -> Event:
 
 @every_way
 @pytest.mark.parametrize("steps", [0, 4, 5, 12])
-def test_a_clean_exit_charges_exactly_what_was_released(
+def test_clean_exit_charges_exactly_what_was_released(
     simulation: Simulation, ahead: dict[str, Any], steps: int
 ) -> None:
     with simulation.run(**ahead) as run:
@@ -59,7 +58,7 @@ def test_a_clean_exit_charges_exactly_what_was_released(
     assert simulation.exact(run)
 
 
-def test_a_grant_is_handed_out_without_the_network(simulation: Simulation) -> None:
+def test_grant_is_handed_out_without_network(simulation: Simulation) -> None:
     run = simulation.run(authorize_every=5)
     for _ in range(5):
         simulation.authorize(run)
@@ -68,74 +67,47 @@ def test_a_grant_is_handed_out_without_the_network(simulation: Simulation) -> No
     assert simulation.wire.asked == ["runs", "reservations", "reservations"]
 
 
-@every_way
-def test_a_budget_admits_as_many_steps_in_grants_as_one_by_one(simulation: Simulation, ahead: dict[str, Any]) -> None:
+@pytest.mark.parametrize("ahead", [*AHEAD.values(), {"authorize_every": 1000}], ids=[*AHEAD, "all at once"])
+def test_budget_admits_as_many_steps_in_grants_as_one_by_one(simulation: Simulation, ahead: dict[str, Any]) -> None:
+    other = simulation.run(event=gaussian(20.0))
+    simulation.authorize(other, 7)
+    other.complete()
     with simulation.run(**ahead, event=gaussian(20.0)) as run:
         most = run.state.steps_remaining
         assert most is not None
         assert most > 10
         assert until_refused(simulation, run) == most
-    assert simulation.exact(run)
+        assert ahead.get("authorize_every", 1) < 1000 or simulation.wire.asked.count("reservations") <= 3
+    assert simulation.exact(run, other)
 
 
-@every_way
-def test_two_runs_share_a_budget_to_its_last_step(simulation: Simulation, ahead: dict[str, Any]) -> None:
-    first, second = simulation.run(**ahead, event=gaussian(20.0)), simulation.run(**ahead, event=gaussian(20.0))
-    for _ in range(7):
-        simulation.authorize(first)
-        simulation.authorize(second)
-    first.complete()
-    until_refused(simulation, second)
-    second.complete()
-    assert simulation.exact(first, second)
-
-
-@every_way
-def test_a_schedule_is_charged_step_by_step(simulation: Simulation, ahead: dict[str, Any]) -> None:
-    with simulation.run(**ahead, event=None, schedule=fading) as run:
-        for _ in range(17):
-            simulation.authorize(run)
-            assert simulation.covers()
-        simulation.authorize(run, 4)
-    assert simulation.exact(run)
+CYCLES: dict[str, list[Event]] = {
+    "comes back": [QUIET, LOUD, QUIET, HUSHED],
+    # The ledger plans each event once: what it takes for the first event comes first, whatever stands in between.
+    "spellings": [QUIET, LOUD, {**QUIET, "noise_multiplier": 60}, HUSHED, {**QUIET, "clipped": "microbatch"}],
+    "tuple": [{"type": "composed", "events": (QUIET, HUSHED)}],
+    "many steps": [{"type": "self_composed", "event": QUIET, "count": 3}],
+    "decay": [{"type": "decay", "mode": "exp", "decay_rate": 0.01, "steps": 4, "event": QUIET}],
+}
 
 
 @in_grants
-def test_a_schedule_that_comes_back_to_an_event_is_charged_for_what_was_handed_out(
-    simulation: Simulation, ahead: dict[str, Any]
+@pytest.mark.parametrize("name", CYCLES)
+def test_schedule_is_charged_for_steps_handed_out_up_to_its_end(
+    simulation: Simulation, name: str, ahead: dict[str, Any]
 ) -> None:
-    cycle = [QUIET, LOUD, QUIET, HUSHED]
-    with simulation.run(**ahead, schedule=lambda step: cycle[step % 4]) as run:
-        for _ in range(14):
-            simulation.authorize(run)
-            assert simulation.covers()
-    assert simulation.exact(run)
-
-
-@in_grants
-def test_spellings_of_one_event_are_one_event_to_the_ledger(simulation: Simulation, ahead: dict[str, Any]) -> None:
-    """It plans each event once: what it takes for the first event comes first, whatever stands in between."""
-    cycle = [QUIET, LOUD, {**QUIET, "noise_multiplier": 60}, HUSHED, {**QUIET, "clipped": "microbatch"}]
-    with simulation.run(**ahead, schedule=lambda step: cycle[step % 5]) as run:
+    planned = (CYCLES[name] * 9)[:9]
+    with simulation.run(**ahead, event=None, schedule=lambda step: planned[step]) as run:
         for _ in range(9):
             simulation.authorize(run)
             assert simulation.covers()
-    assert simulation.exact(run)
-
-
-@in_grants
-def test_a_schedule_may_end_with_the_training(simulation: Simulation, ahead: dict[str, Any]) -> None:
-    planned = [fading(step) for step in range(12)]
-    with simulation.run(**ahead, schedule=lambda step: planned[step]) as run:
-        for _ in range(12):
-            simulation.authorize(run)
         with pytest.raises(IndexError):
             run.authorize()
     assert simulation.exact(run)
 
 
 @in_grants
-def test_a_schedule_that_changes_its_mind_is_charged_for_what_was_granted(
+def test_schedule_that_changes_its_mind_is_charged_for_what_was_granted(
     simulation: Simulation, ahead: dict[str, Any]
 ) -> None:
     noise = dict(LOUD)
@@ -158,7 +130,7 @@ def test_a_schedule_that_changes_its_mind_is_charged_for_what_was_granted(
 
 
 @in_grants
-def test_an_event_that_its_owner_changes_afterwards_is_charged_as_it_was(
+def test_event_that_its_owner_changes_afterwards_is_charged_as_it_was(
     simulation: Simulation, ahead: dict[str, Any]
 ) -> None:
     mine = dict(LOUD)
@@ -173,7 +145,7 @@ def test_an_event_that_its_owner_changes_afterwards_is_charged_as_it_was(
 
 
 @in_grants
-def test_what_does_not_go_with_a_grant_ends_it_first(simulation: Simulation, ahead: dict[str, Any]) -> None:
+def test_grant_is_ended_before_request_that_does_not_go_with_it(simulation: Simulation, ahead: dict[str, Any]) -> None:
     with simulation.run(**ahead) as run:
         simulation.authorize(run, 2)
         assert run.preview(3).first_step == 2
@@ -202,7 +174,7 @@ def test_what_does_not_go_with_a_grant_ends_it_first(simulation: Simulation, ahe
     assert simulation.exact(run)
 
 
-def test_a_refusal_in_the_background_leaves_what_was_granted(simulation: Simulation) -> None:
+def test_refusal_in_background_leaves_what_was_granted(simulation: Simulation) -> None:
     other = simulation.run()
     with simulation.run(authorize_every=4, background=True) as run:
         simulation.authorize(run)
@@ -219,9 +191,7 @@ def test_a_refusal_in_the_background_leaves_what_was_granted(simulation: Simulat
 
 
 @in_grants
-def test_whoever_ends_the_run_from_outside_lets_the_grant_be_charged(
-    simulation: Simulation, ahead: dict[str, Any]
-) -> None:
+def test_grant_is_charged_when_run_is_ended_from_outside(simulation: Simulation, ahead: dict[str, Any]) -> None:
     for action in ("abort", "pause"):
         run = simulation.run(**ahead)
         simulation.authorize(run)
@@ -235,32 +205,3 @@ def test_whoever_ends_the_run_from_outside_lets_the_grant_be_charged(
         with pytest.raises(RunStateConflictError):
             take(simulation, run, 6)
         assert simulation.covers()
-
-
-def test_an_event_that_stands_for_many_steps_counts_as_one(simulation: Simulation) -> None:
-    many = {"type": "self_composed", "event": QUIET, "count": 3}
-    decaying = {"type": "decay", "mode": "exp", "decay_rate": 0.01, "steps": 4, "event": QUIET}
-    for event in (many, decaying):
-        with simulation.run(authorize_every=3, event=event) as run:
-            for _ in range(4):
-                simulation.authorize(run)
-        assert simulation.exact(run)
-
-
-def test_an_event_with_a_tuple_in_it_is_granted_as_well(simulation: Simulation) -> None:
-    event: Event = {"type": "composed", "events": (QUIET, HUSHED)}
-    with simulation.run(authorize_every=3, event=None) as run:
-        for _ in range(3):
-            simulation.authorize(run, event=event)
-        assert simulation.wire.asked.count("reservations") == 1
-    assert simulation.exact(run)
-
-
-def test_a_grant_of_many_steps_is_one_plan(simulation: Simulation) -> None:
-    with simulation.run(authorize_every=1000, event=HUSHED) as run:
-        most = run.state.steps_remaining
-        assert most is not None
-        for _ in range(most):
-            simulation.authorize(run)
-        assert Counter(simulation.wire.asked)["reservations"] <= 3
-    assert simulation.exact(run)

@@ -4,7 +4,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from linecache import getline
 from pathlib import Path
@@ -86,7 +86,7 @@ def work(simulation: Simulation, ahead: dict[str, Any], at: int = 0) -> int:
 
 @every_way
 @pytest.mark.parametrize("stride", STRIDES)
-def test_ctrl_c_at_any_line_charges_one_step_too_many_at_the_most(
+def test_ctrl_c_at_any_line_charges_one_step_too_many_at_most(
     simulation: Simulation, ahead: dict[str, Any], stride: int
 ) -> None:
     lines = work(simulation, ahead)
@@ -96,7 +96,7 @@ def test_ctrl_c_at_any_line_charges_one_step_too_many_at_the_most(
 
 
 @pytest.mark.parametrize(("way", "when"), in_turns(AHEAD, ["before", "after"]))
-def test_ctrl_c_while_a_request_is_on_its_way(simulation: Simulation, way: str, when: str) -> None:
+def test_ctrl_c_while_request_is_on_its_way(simulation: Simulation, way: str, when: str) -> None:
     ahead = AHEAD[way]
     main = threading.current_thread()
     for last in ("reservations", "steps", "commit", "complete"):
@@ -117,35 +117,7 @@ def test_ctrl_c_while_a_request_is_on_its_way(simulation: Simulation, way: str, 
         assert simulation.exact(run)
 
 
-def test_ctrl_c_while_waiting_for_a_grant_in_the_background(
-    simulation: Simulation, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run = simulation.run(authorize_every=4, background=True)
-    gate = threading.Event()
-    simulation.wire.before = lambda _: None if threading.current_thread() is threading.main_thread() else hold(gate)
-    for _ in range(4):
-        simulation.authorize(run)
-
-    def impatient(flights: Any) -> None:  # noqa: ANN401 - passed on
-        monkeypatch.setattr("epsilon_ledger._net.transport.wait", wait)
-        assert flights
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("epsilon_ledger._net.transport.wait", impatient)
-    with pytest.raises(KeyboardInterrupt):
-        run.authorize()
-    gate.set()
-    simulation.authorize(run)
-    run.complete()
-    assert simulation.exact(run)
-    assert simulation.wire.asked.count("reservations") <= 3
-
-
-def hold(gate: threading.Event) -> None:
-    assert gate.wait(60)
-
-
-def test_a_thread_that_breaks_off_is_told_of_once(simulation: Simulation) -> None:
+def test_thread_that_breaks_off_is_told_of_once(simulation: Simulation) -> None:
     run = simulation.run(authorize_every=4, background=True)
     broken: list[str] = []
 
@@ -168,9 +140,7 @@ def test_a_thread_that_breaks_off_is_told_of_once(simulation: Simulation) -> Non
 
 
 @every_way
-def test_a_signal_in_the_middle_of_a_call_cannot_make_another_one(
-    simulation: Simulation, ahead: dict[str, Any]
-) -> None:
+def test_signal_in_middle_of_call_cannot_make_another_one(simulation: Simulation, ahead: dict[str, Any]) -> None:
     run = simulation.run(**ahead)
 
     def handler(*_: object) -> None:
@@ -191,7 +161,7 @@ def test_a_signal_in_the_middle_of_a_call_cannot_make_another_one(
 
 
 @in_grants
-def test_a_schedule_cannot_ask_for_steps(simulation: Simulation, ahead: dict[str, Any]) -> None:
+def test_schedule_cannot_ask_for_steps(simulation: Simulation, ahead: dict[str, Any]) -> None:
     def asking(_: int) -> dict[str, Any]:
         run.authorize()
         raise AssertionError("it was asked for")
@@ -202,7 +172,7 @@ def test_a_schedule_cannot_ask_for_steps(simulation: Simulation, ahead: dict[str
 
 
 @every_way
-def test_threads_share_a_run(simulation: Simulation, ahead: dict[str, Any]) -> None:
+def test_threads_share_run(simulation: Simulation, ahead: dict[str, Any]) -> None:
     threads, steps = 4, 8
     run = simulation.run(**ahead)
     start = threading.Barrier(threads)

@@ -27,7 +27,7 @@ def until_error(simulation: Simulation, run: Any) -> tuple[int, LedgerError]:  #
         taken += 1
 
 
-def test_a_run_with_a_plan_sees_a_budget_refusal(simulation: Simulation) -> None:
+def test_run_with_plan_sees_budget_refusal(simulation: Simulation) -> None:
     with simulation.run() as run:
         run.reserve([{"event": LOUD, "count": 90}])
         take(simulation, run, 5)
@@ -43,7 +43,7 @@ def test_a_run_with_a_plan_sees_a_budget_refusal(simulation: Simulation) -> None
 
 
 @pytest.mark.parametrize("ahead", AHEAD.values(), ids=AHEAD)
-def test_what_is_handed_out_ends_with_the_grant(simulation: Simulation, ahead: dict[str, Any]) -> None:
+def test_lowered_limit_ends_steps_after_those_in_hand(simulation: Simulation, ahead: dict[str, Any]) -> None:
     """Steps in hand when the limit changes are charged, also above it; the next call ends them."""
     run = simulation.run(**ahead)
     take(simulation, run, 31)

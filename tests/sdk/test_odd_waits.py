@@ -107,7 +107,7 @@ def open_run() -> Iterator[Callable[..., Run]]:
         client.close()
 
 
-def test_what_a_newer_ledger_adds_is_told_and_shown(open_run: Callable[..., Run]) -> None:
+def test_additions_of_newer_ledger_are_shown(open_run: Callable[..., Run]) -> None:
     seen: list[Waiting] = []
     ledger = WaitingLedger([{"waiting": None}, {"waiting": WAITING}, {"waiting": WAITING}, {"status": "active"}])
     run = open_run(ledger, on_wait=seen.append)
@@ -120,23 +120,25 @@ def test_what_a_newer_ledger_adds_is_told_and_shown(open_run: Callable[..., Run]
     assert ledger.asked == ["runs", *["res_1"] * 4, "run_1", "renew"]
 
 
-def test_a_closed_account_is_told_with_its_opening(open_run: Callable[..., Run]) -> None:
+def test_closed_account_and_other_ends_are_told(open_run: Callable[..., Run]) -> None:
     seen: list[Waiting] = []
     lacks = [WAITING["lacks"][0] | {"reason": "closed", "opens_at": "2027-01-01T00:00:00Z"}]  # type: ignore[index]
-    waiting = WAITING | {"lacks": lacks, "estimated_at": None}
-    fits = WAITING | {"lacks": [], "estimated_at": None}
-    open_run(WaitingLedger([{"waiting": waiting}, {"waiting": fits}, {"status": "active"}]), on_wait=seen.append)
+    closed, fits = (WAITING | {"lacks": each, "estimated_at": None} for each in (lacks, []))
+    ledger = WaitingLedger([{"waiting": closed}, {"waiting": fits}, {"status": "active"}])
+    before = datetime.now(UTC)
+    open_run(ledger, on_wait=seen.append)
+    sent = datetime.fromisoformat(json.loads(ledger.requests[0].content)["wait_until"])
+    assert before <= sent - timedelta(hours=1) <= datetime.now(UTC)  # by this machine's clock
     assert [str(told).partition("; ")[2] for told in seen] == [
         "waits for mimic/icu-team (closed, opens at 2027-01-01 00:00:00 UTC)",
         "it fits, others are served first",
     ]
-
-
-@pytest.mark.parametrize("status", ["voided", "a_status_of_tomorrow"])
-def test_any_other_status_is_no_grant(open_run: Callable[..., Run], status: str) -> None:
-    with pytest.raises(PlanNotGrantedError, match=f"it is {status}") as caught:
-        open_run(WaitingLedger([{"status": status}]))
-    assert (caught.value.reservation_status, caught.value.waiting) == (status, None)
+    for status in ("voided", "a_status_of_tomorrow"):
+        with pytest.raises(PlanNotGrantedError, match=f"it is {status}") as caught:
+            open_run(WaitingLedger([{"status": status}]))
+        assert (caught.value.reservation_status, caught.value.waiting) == (status, None)
+    approval = WaitingLedger(run={"status": "pending", "waiting_reservation": None})
+    assert (open_run(approval).status, approval.asked) == ("pending", ["runs"])
 
 
 @pytest.mark.parametrize(
@@ -151,7 +153,7 @@ def test_any_other_status_is_no_grant(open_run: Callable[..., Run], status: str)
     ],
     ids=["type", "member", "html", "gone", "claim of an ended plan", "claim of another plan"],
 )
-def test_a_bad_reply_leaves_the_plan_and_says_how_to_go_on(
+def test_bad_reply_leaves_plan_and_says_how_to_go_on(
     open_run: Callable[..., Run], looks: list[Any], claimed: dict[str, Any], error: type[LedgerError]
 ) -> None:
     ledger = WaitingLedger(looks, claimed)
@@ -160,17 +162,3 @@ def test_a_bad_reply_leaves_the_plan_and_says_how_to_go_on(
     [note] = caught.value.__notes__
     assert "get_run('run_1').wait_for_plan() waits on for it" in note
     assert "cancel" not in ledger.asked
-
-
-def test_a_run_that_waits_for_an_approval_is_returned_as_it_is(open_run: Callable[..., Run]) -> None:
-    ledger = WaitingLedger(run={"status": "pending", "waiting_reservation": None})
-    assert open_run(ledger).status == "pending"
-    assert ledger.asked == ["runs"]
-
-
-def test_the_wait_ends_by_this_machines_clock(open_run: Callable[..., Run]) -> None:
-    ledger = WaitingLedger([{"status": "active"}])
-    before = datetime.now(UTC)
-    open_run(ledger)
-    sent = datetime.fromisoformat(json.loads(ledger.requests[0].content)["wait_until"])
-    assert before <= sent - timedelta(hours=1) <= datetime.now(UTC)

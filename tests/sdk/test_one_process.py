@@ -19,15 +19,16 @@ from epsilon_ledger import (
     RunStateConflictError,
     SequenceConflictError,
     StepsAlreadyTakenError,
+    Trial,
 )
 from tests.sdk.simulation import HUSHED, LOUD, QUIET, TRIES, Fault, Simulation
-from tests.sdk.test_grants import every_way, in_grants, take
+from tests.sdk.test_grants import in_grants, take
 from tests.sdk.test_resume import reported
 
 
 @in_grants
 @pytest.mark.parametrize("event", [None, QUIET, HUSHED], ids=["planned", "planned later", "not planned"])
-def test_while_a_process_has_a_grant_no_other_one_asks_for_a_step(
+def test_process_without_grant_gets_no_step_while_another_has_one(
     simulation: Simulation, ahead: dict[str, Any], event: Event | None
 ) -> None:
     """Not even one that is started again and again: what it asked for would be taken out of the grant."""
@@ -45,55 +46,13 @@ def test_while_a_process_has_a_grant_no_other_one_asks_for_a_step(
     assert simulation.exact(run)
 
 
-@in_grants
-def test_a_process_that_was_there_before_the_grant_gets_no_step_out_of_it(
-    simulation: Simulation, ahead: dict[str, Any]
-) -> None:
-    run = simulation.run(**ahead)
-    other = simulation.client().get_run(run.id)
-    take(simulation, run, 2)
-    for _ in range(2):
-        with pytest.raises(StepsAlreadyTakenError, match=r"release nothing|not paid for"):
-            other.authorize()
-    take(simulation, run, 6)
-    run.complete()
-    assert simulation.exact(run)
-
-
-def test_when_the_other_process_has_given_its_grant_back_its_steps_are_free(simulation: Simulation) -> None:
+def test_steps_of_returned_grant_are_free_for_other_process(simulation: Simulation) -> None:
     run = simulation.run(authorize_every=5)
     take(simulation, run, 2)
     other = simulation.client().get_run(run.id)
     run.preview()
     assert simulation.authorize(other).first_step == 2
     other.complete()
-    assert simulation.exact(run)
-
-
-@in_grants
-def test_a_second_process_that_asks_ahead_is_turned_away_and_leaves_the_run_alone(
-    simulation: Simulation, ahead: dict[str, Any]
-) -> None:
-    run = simulation.run(**ahead)
-    take(simulation, run, 2)
-    with pytest.raises(ReservationStateConflictError), simulation.client().get_run(run.id, **ahead) as other:
-        simulation.authorize(other)
-    assert run.refresh().status == "active"
-    take(simulation, run, 6)
-    run.complete()
-    assert simulation.exact(run)
-
-
-@in_grants
-def test_whoever_leaves_a_run_that_another_process_trains_does_not_complete_it(
-    simulation: Simulation, ahead: dict[str, Any]
-) -> None:
-    run = simulation.run(**ahead)
-    take(simulation, run, 2)
-    with pytest.raises(ReservationStateConflictError), simulation.client().get_run(run.id):
-        pass
-    take(simulation, run, 6)
-    run.complete()
     assert simulation.exact(run)
 
 
@@ -111,7 +70,7 @@ def test_reports_of_two_processes_are_both_recorded_or_one_of_them_is_told(simul
     assert simulation.exact(first)
 
 
-def test_a_report_that_is_unheard_is_recorded_once(simulation: Simulation) -> None:
+def test_report_that_is_unheard_is_recorded_once(simulation: Simulation) -> None:
     run = simulation.run()
     simulation.wire.fails(*[Fault.UNHEARD] * TRIES)
     with pytest.raises(LedgerUnavailableError):
@@ -125,7 +84,7 @@ def test_a_report_that_is_unheard_is_recorded_once(simulation: Simulation) -> No
     assert simulation.exact(run)
 
 
-def test_a_plan_that_an_earlier_process_made_is_gone_on_with(simulation: Simulation) -> None:
+def test_plan_that_earlier_process_made_is_gone_on_with(simulation: Simulation) -> None:
     run = simulation.run()
     run.reserve([EventCount(event=LOUD, count=10)])
     take(simulation, run, 3)
@@ -140,7 +99,7 @@ def test_a_plan_that_an_earlier_process_made_is_gone_on_with(simulation: Simulat
     assert simulation.exact(run)
 
 
-def test_a_plan_and_steps_that_are_asked_for_ahead_do_not_go_together(simulation: Simulation) -> None:
+def test_plan_and_steps_that_are_asked_for_ahead_do_not_go_together(simulation: Simulation) -> None:
     run = simulation.run()
     run.reserve([EventCount(event=LOUD, count=4)])
     with pytest.raises(ValueError, match="authorize_every"):
@@ -149,7 +108,7 @@ def test_a_plan_and_steps_that_are_asked_for_ahead_do_not_go_together(simulation
         simulation.run(authorize_every=5).reserve([EventCount(event=LOUD, count=1)])
 
 
-def test_a_new_attempt_commits_a_plan_by_the_trainers_word(simulation: Simulation) -> None:
+def test_new_attempt_commits_plan_by_trainers_word(simulation: Simulation) -> None:
     run = simulation.run(plan=[EventCount(event=LOUD, count=10)])
     take(simulation, run, 3)
     resumed = simulation.client().resume_run(run.state_dict(), steps_executed=4)
@@ -162,14 +121,19 @@ def test_a_new_attempt_commits_a_plan_by_the_trainers_word(simulation: Simulatio
         simulation.client().resume_run(run.id)
 
 
-@every_way
+@pytest.mark.parametrize("kind", ["run", "training charge", "trial"])
 @pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickle.dumps], ids=lambda how: how.__name__)
-def test_there_is_one_of_each_run(
-    simulation: Simulation, ahead: dict[str, Any], copied: Callable[[object], object]
+def test_run_and_its_charges_cannot_be_copied(
+    simulation: Simulation, copied: Callable[[object], object], kind: str
 ) -> None:
-    run = simulation.run(**ahead)
+    run = simulation.run()
+    made: object = run
+    if kind == "training charge":
+        made = run.charge_training(LOUD, steps=5)
+    if kind == "trial":
+        made = Trial(run.state, 7, [EventCount(event=LOUD, count=1)])
     with pytest.raises(TypeError, match="cannot be copied or pickled"):
-        copied(run)
+        copied(made)
 
 
 def in_a_fork(ask: Callable[[], object]) -> str:
@@ -196,7 +160,7 @@ def in_a_fork(ask: Callable[[], object]) -> str:
 @pytest.mark.filterwarnings("ignore:This process.*is multi-threaded:DeprecationWarning")
 @in_grants
 @pytest.mark.parametrize("what", ["authorize", "preview", "complete"])
-def test_a_forked_process_has_no_part_in_the_run(simulation: Simulation, ahead: dict[str, Any], what: str) -> None:
+def test_forked_process_has_no_part_in_run(simulation: Simulation, ahead: dict[str, Any], what: str) -> None:
     run = simulation.run(**ahead)
     take(simulation, run, 2)
     assert "belongs to process" in in_a_fork(getattr(run, what))
@@ -206,7 +170,7 @@ def test_a_forked_process_has_no_part_in_the_run(simulation: Simulation, ahead: 
 
 
 @pytest.mark.filterwarnings("ignore:This process.*is multi-threaded:DeprecationWarning")
-def test_a_process_that_is_forked_in_the_middle_of_a_call_is_told_as_well(simulation: Simulation) -> None:
+def test_process_that_is_forked_in_middle_of_call_is_told_as_well(simulation: Simulation) -> None:
     run = simulation.run()
     inside, gate = threading.Event(), threading.Event()
 

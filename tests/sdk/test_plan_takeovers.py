@@ -1,15 +1,11 @@
 """Plans of runs that exist: reserved with patience, and taken up by a trainer that has restarted."""
 
-import asyncio
-from datetime import timedelta
 from typing import Any
 
 import pytest
 
 from epsilon_ledger import (
-    AsyncRun,
     LedgerUnavailableError,
-    PlanNotGrantedError,
     ReservationStateConflictError,
     Run,
     RunStateConflictError,
@@ -35,7 +31,7 @@ def left_behind(waits: Waits, **terms: Any) -> str:  # noqa: ANN401 - passed on
     return str(made["id"])
 
 
-def test_a_trainer_that_restarts_waits_on_for_its_plan(waits: Waits) -> None:
+def test_trainer_that_restarts_waits_on_for_its_plan(waits: Waits) -> None:
     seen: list[Waiting] = []
     run = waits.client().get_run(left_behind(waits))
     assert (run.status, run.state.waiting_reservation is not None) == ("waiting", True)
@@ -52,27 +48,15 @@ def test_a_trainer_that_restarts_waits_on_for_its_plan(waits: Waits) -> None:
     assert waits.simulation.exact(run)
 
 
-def test_an_awaited_trainer_that_restarts_does_so_too(waits: Waits) -> None:
-    async def main() -> AsyncRun:
-        async with waits.async_client() as client, client.get_run(run_id) as run:
-            await run.wait_for_plan()
-            await waits.simulation.authorize_async(run)
-            await run.commit(1)
-        return run
-
-    run_id = left_behind(waits)
-    waits.acts = {2: waits.give_back}
-    assert waits.simulation.exact(asyncio.run(main()))
-
-
-def test_a_plan_that_was_granted_meanwhile_is_claimed_at_once_and_only_once(waits: Waits) -> None:
+def test_plan_that_was_granted_meanwhile_is_claimed_at_once_and_only_once(waits: Waits) -> None:
     run_id = left_behind(waits)
     waits.give_back()
     waits.look()
     run, other = waits.client().get_run(run_id), waits.client().get_run(run_id)
     run.wait_for_plan()
-    with pytest.raises(StepsAlreadyTakenError, match="release nothing"):
-        other.wait_for_plan()
+    for another in (other, waits.client().get_run(waits.holder.id)):
+        with pytest.raises(StepsAlreadyTakenError, match="release nothing"):
+            another.wait_for_plan()
     assert not waits.pauses
     # Its steps are those of the trainer that has claimed it.
     with pytest.raises(StepsAlreadyTakenError):
@@ -82,33 +66,7 @@ def test_a_plan_that_was_granted_meanwhile_is_claimed_at_once_and_only_once(wait
     assert waits.simulation.exact(run)
 
 
-def test_a_plan_that_another_process_claims_first_is_its_own(waits: Waits) -> None:
-    def overtaken() -> None:
-        waits.give_back()
-        waits.look()
-        waits.client().get_run(run_id).wait_for_plan()
-
-    run_id = left_behind(waits)
-    waits.acts = {3: overtaken}
-    with pytest.raises(StepsAlreadyTakenError):
-        waits.client().get_run(run_id).wait_for_plan()
-
-
-def test_a_plan_that_another_process_has_reserved_is_not_taken_up(waits: Waits) -> None:
-    with pytest.raises(StepsAlreadyTakenError):
-        waits.client().get_run(waits.holder.id).wait_for_plan()
-
-
-def test_a_plan_that_has_waited_in_vain_meanwhile_says_so(waits: Waits) -> None:
-    run_id = left_behind(waits)
-    waits.simulation.clock.wait(2 * HOUR.total_seconds())
-    waits.look()
-    with pytest.raises(PlanNotGrantedError, match="the run is aborted") as caught:
-        waits.client().get_run(run_id).wait_for_plan()
-    assert caught.value.run == run_id
-
-
-def test_a_run_without_a_plan_has_nothing_to_wait_for(waits: Waits) -> None:
+def test_run_without_plan_has_nothing_to_wait_for(waits: Waits) -> None:
     with pytest.raises(ValueError, match="has no plan"):
         waits.simulation.run().wait_for_plan()
     with pytest.raises(ValueError, match="prefetches grants"):
@@ -119,7 +77,7 @@ def interrupt() -> None:
     raise KeyboardInterrupt
 
 
-def test_an_interrupt_leaves_a_plan_that_was_taken_up_and_the_block_ends_it(waits: Waits) -> None:
+def test_interrupt_leaves_plan_that_was_taken_up_and_block_ends_it(waits: Waits) -> None:
     run_id = left_behind(waits)
     client = waits.client()
     waits.acts = {2: interrupt, 4: interrupt}
@@ -132,21 +90,13 @@ def test_an_interrupt_leaves_a_plan_that_was_taken_up_and_the_block_ends_it(wait
     assert not client.get_run(run_id).state.waiting_reservation
 
 
-def test_a_plan_that_is_not_granted_ends_the_block_with_its_error(waits: Waits) -> None:
-    waits.acts = {2: lambda: waits.simulation.clock.wait(2 * HOUR.total_seconds())}
-    with pytest.raises(PlanNotGrantedError) as caught, waits.client().get_run(left_behind(waits)) as run:
-        run.wait_for_plan()
-    assert (run.status, run.state.end_reason) == ("aborted", "not_granted")
-    assert not getattr(caught.value, "__notes__", [])
-
-
 def running(waits: Waits) -> Run:
     run = waits.client().create_run("second", budget=BUDGET, event=LOUD)
     waits.simulation.authorize(run)
     return run
 
 
-def test_the_next_plan_of_a_run_waits_too(waits: Waits) -> None:
+def test_next_plan_of_run_waits_too(waits: Waits) -> None:
     run, seen = running(waits), list[Waiting]()
     waits.acts = {2: waits.give_back}
     held = run.reserve(plan(20), wait=HOUR, on_wait=seen.append)
@@ -159,22 +109,7 @@ def test_the_next_plan_of_a_run_waits_too(waits: Waits) -> None:
     assert waits.simulation.exact(run)
 
 
-def test_an_awaited_run_reserves_with_patience(waits: Waits) -> None:
-    async def main() -> AsyncRun:
-        async with (
-            waits.async_client() as client,
-            client.create_run("second", budget=BUDGET, event=LOUD) as run,
-        ):
-            await run.reserve(plan(20), wait=HOUR)
-            await waits.simulation.authorize_async(run, 20)
-            await run.commit(20)
-        return run
-
-    waits.acts = {2: waits.give_back}
-    assert waits.simulation.exact(asyncio.run(main()))
-
-
-def test_while_a_plan_waits_its_run_has_no_other_one(waits: Waits) -> None:
+def test_run_with_waiting_plan_reserves_no_other_one(waits: Waits) -> None:
     run = running(waits)
     waits.acts = {2: lambda: waits.simulation.wire.fails(*[Fault.LOST] * 1000)}
     waits.simulation.wire.fails(Fault.NONE, *[Fault.LOST] * TRIES)
@@ -187,7 +122,7 @@ def test_while_a_plan_waits_its_run_has_no_other_one(waits: Waits) -> None:
     assert run.wait_for_plan().steps_planned == 20
 
 
-def test_an_interrupt_cancels_the_plan_and_the_run_goes_on(waits: Waits) -> None:
+def test_interrupt_cancels_plan_and_run_goes_on(waits: Waits) -> None:
     run = running(waits)
     waits.acts = {2: interrupt}
     with pytest.raises(KeyboardInterrupt):
@@ -197,32 +132,3 @@ def test_an_interrupt_cancels_the_plan_and_the_run_goes_on(waits: Waits) -> None
     waits.simulation.authorize(run)
     run.complete()
     assert waits.simulation.exact(run)
-
-
-def test_an_interrupt_after_the_grant_voids_the_plan(waits: Waits) -> None:
-    def granted_and_interrupted() -> None:
-        waits.give_back()
-        waits.look()
-        raise KeyboardInterrupt
-
-    run = running(waits)
-    waits.acts = {2: granted_and_interrupted}
-    with pytest.raises(KeyboardInterrupt):
-        run.reserve(plan(20), wait=HOUR)
-    assert run.refresh().reservation is None
-    assert waits.left() == waits.most - 1
-
-
-def test_a_run_outlives_a_plan_that_it_does_not_get(waits: Waits) -> None:
-    run = running(waits)
-    with pytest.raises(PlanNotGrantedError):
-        run.reserve(plan(20), wait=timedelta(seconds=20))
-    assert (run.status, run.state.waiting_reservation) == ("active", None)
-    waits.simulation.authorize(run)
-
-
-def test_a_new_attempt_ends_the_wait_of_the_one_before(waits: Waits) -> None:
-    run = running(waits)
-    waits.acts = {2: lambda: waits.client().resume_run(run.state_dict())}
-    with pytest.raises(PlanNotGrantedError, match="it is cancelled"):
-        run.reserve(plan(20), wait=HOUR)

@@ -2,27 +2,22 @@
 
 import asyncio
 import logging
-import math
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any
+from typing import Any, NoReturn
 
 import httpx2
 import pytest
 
 from app.service.maintenance import expire_reservations
 from epsilon_ledger import (
-    AsyncLedgerClient,
     AsyncRun,
     BudgetExceededError,
-    EventCount,
     LedgerUnavailableError,
     PlanNotGrantedError,
-    PlansWaitingError,
     Reservation,
     Run,
     Waiting,
-    laplace,
 )
 from epsilon_ledger._run import plan_waits
 from tests.api import trainer
@@ -35,31 +30,27 @@ def waits(simulation: Simulation) -> Waits:
     return Waits(simulation)
 
 
+TERMS: dict[str, Any] = {"budget": BUDGET, "event": LOUD, "plan": plan(20), "wait": HOUR}
+"""Of a run whose plan of 20 steps has to wait."""
+
+
 def wait_for(waits: Waits, **terms: Any) -> Run:  # noqa: ANN401 - passed on
-    """Create a run whose plan of 20 steps has to wait."""
-    wanted: dict[str, Any] = {"budget": BUDGET, "event": LOUD, "plan": plan(20), "wait": HOUR}
-    return waits.client().create_run("second", **(wanted | terms))
+    return waits.client().create_run("second", **(TERMS | terms))
 
 
-def reservation_of(waits: Waits, run: str, status: str) -> Reservation:
-    """The only reservation of a run, as the audit log names it."""
-    [queued] = [
-        event
-        for event in waits.simulation.client("admin").list_audit_events(action="reservation.queued")
-        if event.after is not None and event.after["run"] == run
-    ]
+def second(waits: Waits, status: str) -> Reservation:
+    """The reservation of the only run of this name, as the audit log names it."""
+    [run] = [run for run in waits.simulation.client().list_runs(budget=BUDGET) if run.name == "second"]
+    events = waits.simulation.client("admin").list_audit_events(action="reservation.queued")
+    [queued] = [event for event in events if event.after is not None and event.after["run"] == run.id]
     found = waits.simulation.client().get_reservation(queued.subject)
     assert found.status == status
+    # Nobody trains a run whose plan was given up.
+    assert run.status == ("waiting" if status == "waiting" else "aborted")
     return found
 
 
-def only_waiter(waits: Waits) -> str:
-    """The run that is called second."""
-    [found] = [run for run in waits.simulation.client().list_runs(budget=BUDGET) if run.name == "second"]
-    return found.id
-
-
-def test_a_run_waits_until_its_plan_fits_and_claims_it(waits: Waits) -> None:
+def test_run_waits_until_its_plan_fits_and_claims_it(waits: Waits) -> None:
     seen: list[Waiting] = []
     waits.acts = {3: waits.give_back}
     run = wait_for(waits, on_wait=seen.append)
@@ -78,18 +69,18 @@ def test_a_run_waits_until_its_plan_fits_and_claims_it(waits: Waits) -> None:
     assert waits.simulation.exact(run)
 
 
-def test_an_awaited_run_does_the_same(waits: Waits) -> None:
+def test_awaited_run_waits_and_reserves_again(waits: Waits) -> None:
     seen: list[Waiting] = []
     waits.acts = {2: waits.give_back}
 
     async def main() -> AsyncRun:
-        async with waits.async_client() as client:
-            opening = client.create_run(
-                "second", budget=BUDGET, event=LOUD, plan=plan(20), wait=HOUR, on_wait=seen.append
-            )
-            async with opening as run:
-                await waits.simulation.authorize_async(run)
-                await run.commit(1)
+        async with waits.async_client() as client, client.create_run("second", **TERMS, on_wait=seen.append) as run:
+            await waits.simulation.authorize_async(run)
+            await run.commit(1)
+            await run.reserve(plan(2), wait=HOUR)
+            await waits.simulation.authorize_async(run, 2)
+            assert (await run.wait_for_plan()).id == run.state.reservation
+            await run.commit(2)
         return run
 
     run = asyncio.run(main())
@@ -97,165 +88,128 @@ def test_an_awaited_run_does_the_same(waits: Waits) -> None:
     assert waits.simulation.exact(run)
 
 
-def test_a_plan_that_fits_does_not_wait(waits: Waits) -> None:
+def test_plan_that_fits_or_never_fits_does_not_wait(waits: Waits) -> None:
+    with pytest.raises(BudgetExceededError):
+        wait_for(waits, plan=plan(1000))
     waits.give_back()
     run = wait_for(waits, on_wait=lambda _: pytest.fail("it waits"))
     assert (run.status, waits.pauses) == ("active", [])
     assert "renew" not in waits.simulation.wire.asked
 
 
-def test_a_plan_that_never_fits_is_refused_at_once(waits: Waits) -> None:
-    with pytest.raises(BudgetExceededError):
-        wait_for(waits, plan=plan(1000))
-    assert not waits.pauses
-
-
-def test_the_pauses_grow_and_differ_at_random(waits: Waits) -> None:
+@pytest.mark.parametrize(
+    ("terms", "first", "longest"), [({}, [1.2, 1.8, 2.7, 4.05], 18.0), ({"lease_seconds": 8}, [1.2, 1.8, 2.4], 2.4)]
+)
+def test_pauses_grow_up_to_part_of_lease(
+    waits: Waits, terms: dict[str, Any], first: list[float], longest: float
+) -> None:
     waits.acts = {12: waits.give_back}
-    wait_for(waits)
-    assert waits.pauses[:4] == pytest.approx([1.2, 1.8, 2.7, 4.05])
-    assert waits.pauses[-4:] == pytest.approx([18.0] * 4)
+    wait_for(waits, **terms)
+    assert waits.pauses[: len(first)] == pytest.approx(first)
+    assert waits.pauses[-4:] == pytest.approx([longest] * 4)
 
 
-def test_a_short_lease_is_looked_at_often_enough_to_claim_the_plan(waits: Waits) -> None:
-    waits.acts = {12: waits.give_back}
-    wait_for(waits, lease_seconds=8)
-    assert max(waits.pauses) == pytest.approx(2.4)
-
-
-def test_each_change_of_place_is_told_and_nothing_twice(waits: Waits) -> None:
-    ledger = waits.simulation.ledger
+def test_each_change_of_place_is_told_once_and_logged(waits: Waits, caplog: pytest.LogCaptureFixture) -> None:
     until = (trainer.Clock.now(tz=None).astimezone() + HOUR).isoformat()
     body = {"name": "first", "budget": BUDGET, "plan": plan(30), "wait_until": until}
-    first = ledger.post("/v1/runs", body).json()
+    first = waits.simulation.ledger.post("/v1/runs", body).json()
     seen: list[Waiting] = []
-    cancelled = waits.simulation.client("admin")
+    office = waits.simulation.client("admin")
     waits.acts = {
-        2: lambda: cancelled.cancel_reservation(first["waiting_reservation"], reason="Not needed."),
+        2: lambda: office.cancel_reservation(first["waiting_reservation"], reason="Not needed."),
         5: waits.give_back,
     }
-    wait_for(waits, on_wait=seen.append)
-    assert [(told.position, told.plans) for told in seen] == [(2, 2), (1, 1)]
-    assert str(seen[1]).startswith(f"place 1 of 1 by first_come; waits for {BUDGET} (reserved: ")
-
-
-def test_the_log_has_the_first_line_as_a_warning_and_the_others_as_news(
-    waits: Waits, caplog: pytest.LogCaptureFixture
-) -> None:
-    other = waits.simulation.run(plan=plan(2))
-    waits.acts = {2: lambda: other.complete(0), 4: waits.give_back}
     with caplog.at_level(logging.INFO, "epsilon_ledger"):
-        run = wait_for(waits)
+        run = wait_for(waits, on_wait=seen.append)
+        assert [(told.position, told.plans) for told in seen] == [(2, 2), (1, 1)]
+        assert str(seen[1]).startswith(f"place 1 of 1 by first_come; waits for {BUDGET} (reserved: ")
+        assert not [record for record in caplog.records if record.name == "epsilon_ledger.waiting"]
+        run.complete(0)
+        holder = waits.client().create_run("third", budget=BUDGET, plan=plan(waits.most - 10), lease_seconds=3600)
+        other = waits.client().create_run("fourth", budget=BUDGET, plan=plan(2))
+        waits.acts = {
+            len(waits.pauses) + 2: lambda: other.complete(0),
+            len(waits.pauses) + 4: lambda: holder.complete(0),
+        }
+        run = waits.client().create_run("fifth", **TERMS)
     lines = [record for record in caplog.records if record.name == "epsilon_ledger.waiting"]
     assert [record.levelno for record in lines] == [logging.WARNING, logging.INFO]
     assert lines[0].getMessage().startswith(f"{run.id} waits for its plan {run.state.reservation}: place 1 of 1")
 
 
-def test_what_pure_mechanisms_lack_is_an_infinite_order(simulation: Simulation) -> None:
-    def enough(told: Waiting) -> None:
-        seen.append(told)
-        raise TimeoutError
-
-    seen: list[Waiting] = []
-    simulation.run(event=laplace(2.0), plan=[EventCount(event=laplace(2.0), count=1)])
-    with pytest.raises(TimeoutError):
-        simulation.run(plan=[EventCount(event=laplace(1.05), count=1)], event=None, wait=HOUR, on_wait=enough)
-    [lacking] = seen[0].lacks
-    assert lacking.order == math.inf
-    assert lacking.requested == pytest.approx(1 / 1.05)
-    assert str(lacking) == f"{BUDGET} (reserved: 0.5 of 0.9524 nats)"
-    [queued] = simulation.client("admin").list_audit_events(action="reservation.queued")
-    assert queued.after is not None
-    assert queued.after["waits_for"][0]["order"] == "Infinity"  # type: ignore[index]
-
-
-def test_a_plan_that_waits_in_vain_is_an_exception_with_its_facts(waits: Waits) -> None:
+def test_plan_that_waits_in_vain_is_error_with_its_facts(waits: Waits) -> None:
     with pytest.raises(PlanNotGrantedError, match=f"it is expired. At last: place 1 .* {BUDGET}") as caught:
         wait_for(waits, wait=timedelta(seconds=30))
     error = caught.value
-    assert error.reservation is not None
-    found = waits.simulation.client().get_reservation(error.reservation)
-    assert (error.reservation_status, error.wait_until, error.run) == ("expired", found.wait_until, found.run)
+    found = second(waits, "expired")
+    facts = (error.reservation, error.reservation_status, error.wait_until, error.run)
+    assert facts == (found.id, "expired", found.wait_until, found.run)
     assert error.waiting is not None
     assert error.waiting.lacks[0].reason == "reserved"
     over = waits.simulation.client().get_run(error.run).state
-    assert (over.status, over.end_reason, over.waiting_reservation) == ("aborted", "not_granted", None)
+    assert (over.end_reason, over.waiting_reservation) == ("not_granted", None)
     assert not getattr(error, "__notes__", [])
 
 
-def test_a_plan_that_is_cancelled_is_one_too(waits: Waits) -> None:
-    def cancel() -> None:
-        [entry] = office.get_queue(BUDGET).items
-        assert office.cancel_reservation(entry.reservation.id, reason="Not needed.").status == "cancelled"
-
-    office = waits.simulation.client("admin")
-    waits.acts = {2: cancel}
-    with pytest.raises(PlanNotGrantedError, match="it is cancelled") as caught:
-        wait_for(waits)
-    assert caught.value.reservation_status == "cancelled"
-    assert waits.simulation.client().get_run(caught.value.run).status == "aborted"
-
-
-def interrupt(error: BaseException) -> Callable[[], None]:
-    def act() -> None:
+def raising(error: BaseException) -> Callable[..., NoReturn]:
+    def act(*_: object) -> NoReturn:
         raise error
 
     return act
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(1)], ids=["ctrl-c", "exit"])
-def test_an_interrupt_cancels_the_plan(waits: Waits, error: BaseException) -> None:
-    waits.acts = {3: interrupt(error)}
+@pytest.mark.parametrize(
+    "error", [KeyboardInterrupt(), SystemExit(1), TimeoutError("place 1 is not good enough")], ids=repr
+)
+def test_interrupt_cancels_plan(waits: Waits, error: BaseException) -> None:
+    asked: dict[str, Any] = {}
+    if isinstance(error, TimeoutError):
+        asked["on_wait"] = raising(error)
+    else:
+        waits.acts = {3: raising(error)}
     with pytest.raises(type(error)) as caught:
-        wait_for(waits)
-    run = only_waiter(waits)
-    reservation_of(waits, run, "cancelled")
-    assert waits.simulation.client().get_run(run).state.end_reason == "not_granted"
+        wait_for(waits, **asked)
+    found = second(waits, "cancelled")
+    assert waits.simulation.client().get_run(found.run).state.end_reason == "not_granted"
     assert not getattr(caught.value, "__notes__", [])
 
 
-def test_a_callback_that_fails_cancels_the_plan(waits: Waits) -> None:
-    def impatient(told: Waiting) -> None:
-        raise TimeoutError(f"place {told.position} is not good enough")
+def test_cancelled_task_cancels_plan(waits: Waits) -> None:
+    async def main() -> None:
+        async with waits.async_client() as client:
+            task = asyncio.create_task(client.create_run("second", **TERMS))
+            waits.acts = {2: task.cancel}
+            with pytest.raises(asyncio.CancelledError):
+                await task
 
-    with pytest.raises(TimeoutError, match="place 1"):
-        wait_for(waits, on_wait=impatient)
-    reservation_of(waits, only_waiter(waits), "cancelled")
+    asyncio.run(main())
+    second(waits, "cancelled")
 
 
-def test_an_interrupt_after_the_grant_returns_the_plan(waits: Waits) -> None:
+@pytest.mark.parametrize("last", ["look", "renew", "runs"])
+def test_interrupt_after_grant_returns_plan(waits: Waits, last: str) -> None:
     def granted_and_interrupted() -> None:
         waits.give_back()
         waits.look()
         raise KeyboardInterrupt
 
-    waits.acts = {2: granted_and_interrupted}
-    with pytest.raises(KeyboardInterrupt):
-        wait_for(waits)
-    run = only_waiter(waits)
-    found = reservation_of(waits, run, "committed")
-    assert (found.granted_at is not None, found.steps_executed) == (True, 0)
-    assert waits.simulation.client().get_run(run).status == "aborted"
-    assert waits.left() == waits.most
-
-
-@pytest.mark.parametrize("last", ["renew", "runs"])
-def test_an_interrupt_while_the_plan_is_claimed_returns_it(waits: Waits, last: str) -> None:
     def stop(request: httpx2.Request) -> None:
         granted = request.method == "GET" and request.url.path.split("/")[2] == "runs"
         if request.url.path.endswith("/renew") if last == "renew" else granted:
             waits.simulation.wire.after = lambda _: None
             raise KeyboardInterrupt
 
-    waits.acts = {2: waits.give_back}
-    waits.simulation.wire.after = stop
+    waits.acts = {2: granted_and_interrupted if last == "look" else waits.give_back}
+    if last != "look":
+        waits.simulation.wire.after = stop
     with pytest.raises(KeyboardInterrupt):
         wait_for(waits)
-    assert reservation_of(waits, only_waiter(waits), "committed").steps_executed == 0
+    found = second(waits, "committed")
+    assert (found.granted_at is not None, found.steps_executed) == (True, 0)
     assert waits.left() == waits.most
 
 
-def test_an_interrupt_is_not_held_up_by_a_ledger_that_does_not_answer(waits: Waits) -> None:
+def test_interrupt_is_not_held_up_by_ledger_that_does_not_answer(waits: Waits) -> None:
     def cut_off() -> None:
         waits.simulation.wire.fails(*[Fault.LOST] * 10)
         asked.append(len(waits.simulation.wire.requests))
@@ -268,48 +222,11 @@ def test_an_interrupt_is_not_held_up_by_a_ledger_that_does_not_answer(waits: Wai
     assert len(waits.simulation.wire.requests) == asked[0] + 1
     assert "did not confirm that the plan" in caught.value.__notes__[0]
     waits.simulation.wire.faults.clear()
-    reservation_of(waits, only_waiter(waits), "waiting")
-
-
-def test_a_cancelled_task_cancels_the_plan(waits: Waits) -> None:
-    async def main() -> None:
-        async with waits.async_client() as client:
-            task = asyncio.create_task(client.create_run("second", budget=BUDGET, event=LOUD, plan=plan(20), wait=HOUR))
-            waits.acts = {2: task.cancel}
-            with pytest.raises(asyncio.CancelledError):
-                await task
-
-    asyncio.run(main())
-    reservation_of(waits, only_waiter(waits), "cancelled")
-
-
-def test_an_awaited_run_that_takes_too_long_cancels_the_plan(waits: Waits) -> None:
-    async def main(client: AsyncLedgerClient) -> None:
-        async with client:
-            await asyncio.wait_for(client.create_run("second", budget=BUDGET, plan=plan(20), wait=HOUR), 0.3)
-
-    with pytest.raises(TimeoutError):
-        asyncio.run(main(patient(waits)))
-    reservation_of(waits, only_waiter(waits), "cancelled")
-
-
-def test_an_opening_that_is_closed_sends_nothing_more(waits: Waits) -> None:
-    opening = waits.async_client().create_run("second", budget=BUDGET, plan=plan(20), wait=HOUR)
-    while not waits.pauses:
-        opening.send(None)
-    asked = len(waits.simulation.wire.requests)
-    opening.close()
-    assert len(waits.simulation.wire.requests) == asked
-    reservation_of(waits, only_waiter(waits), "waiting")
-
-
-def patient(waits: Waits) -> AsyncLedgerClient:
-    """A client that really sleeps."""
-    return AsyncLedgerClient("http://ledger.test", waits.simulation.key(), transport=waits.simulation.wire)
+    second(waits, "waiting")
 
 
 @pytest.mark.parametrize("fault", [Fault.LOST, Fault.BUSY])
-def test_a_ledger_that_is_away_for_long_is_waited_for(
+def test_ledger_that_is_away_for_long_is_waited_for(
     waits: Waits, fault: Fault, caplog: pytest.LogCaptureFixture
 ) -> None:
     waits.acts = {2: lambda: waits.simulation.wire.fails(*[fault] * 4 * TRIES), 20: waits.give_back}
@@ -317,17 +234,17 @@ def test_a_ledger_that_is_away_for_long_is_waited_for(
     assert sum("No answer about" in record.getMessage() for record in caplog.records) == 4
 
 
-def test_a_ledger_that_stays_away_until_the_end_is_given_up(waits: Waits, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ledger_that_stays_away_until_end_is_given_up(waits: Waits, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plan_waits, "datetime", trainer.Clock)
     waits.acts = {2: lambda: waits.simulation.wire.fails(*[Fault.LOST] * 1000)}
     with pytest.raises(LedgerUnavailableError) as caught:
         wait_for(waits, wait=timedelta(seconds=60))
     waits.simulation.wire.faults.clear()
-    run = only_waiter(waits)
+    run = second(waits, "waiting").run
     assert f"get_run('{run}').wait_for_plan() waits on for it" in "".join(caught.value.__notes__)
 
 
-def test_a_claim_whose_answer_is_lost_is_repeated(waits: Waits) -> None:
+def test_claim_whose_answer_is_lost_is_repeated(waits: Waits) -> None:
     def lose(request: httpx2.Request) -> None:
         if request.url.path.endswith("/renew") and not lost:
             lost.extend([Fault.UNHEARD] * TRIES)
@@ -344,7 +261,7 @@ def test_a_claim_whose_answer_is_lost_is_repeated(waits: Waits) -> None:
 
 
 @pytest.mark.parametrize("seen_first", [False, True], ids=["at the claim", "at a look"])
-def test_a_plan_whose_lease_ends_before_it_is_claimed_is_not_granted(waits: Waits, seen_first: bool) -> None:  # noqa: FBT001 - a case
+def test_plan_whose_lease_ends_before_its_claim_is_not_granted(waits: Waits, *, seen_first: bool) -> None:
     def asleep() -> None:
         waits.give_back()
         waits.look()
@@ -360,30 +277,19 @@ def test_a_plan_whose_lease_ends_before_it_is_claimed_is_not_granted(waits: Wait
     assert waits.left() == waits.most
 
 
-@pytest.mark.parametrize(("wait", "error"), [(3600, TypeError), (timedelta(0), ValueError), (-HOUR, ValueError)])
-def test_a_wait_is_a_time_to_come(waits: Waits, wait: Any, error: type[Exception]) -> None:  # noqa: ANN401 - a wrong one
-    with pytest.raises(error, match="wait must be"):
-        wait_for(waits, wait=wait)
+WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
+    ({"wait": 3600}, TypeError, "wait must be"),
+    *(({"wait": wait}, ValueError, "wait must be") for wait in (timedelta(0), -HOUR)),
+    ({"plan": None}, ValueError, "Only a plan can wait"),
+    *(({"authorize_every": 5, "wait": wait}, ValueError, "leave authorize_every at 1") for wait in (HOUR, None)),
+]
 
 
-def test_only_a_plan_can_wait_and_grants_are_plans_themselves(waits: Waits) -> None:
-    with pytest.raises(ValueError, match="Only a plan can wait"):
-        wait_for(waits, plan=None)
-    with pytest.raises(ValueError, match="leave authorize_every at 1"):
-        wait_for(waits, authorize_every=5)
-    with pytest.raises(ValueError, match="leave authorize_every at 1"):
-        wait_for(waits, authorize_every=5, wait=None)
-    assert not [run for run in waits.simulation.client().list_runs(budget=BUDGET) if run.name == "second"]
-
-
-def test_a_plan_that_may_not_wait_is_told_that_others_are_first(waits: Waits) -> None:
-    office = waits.simulation.client("admin")
-    office.replace_allocation("mimic", {"aging_seconds": 0}, reason="In order of arrival.")
-    until = (trainer.Clock.now(tz=None).astimezone() + HOUR).isoformat()
-    body = {"name": "first", "budget": BUDGET, "plan": plan(30), "wait_until": until}
-    assert waits.simulation.ledger.post("/v1/runs", body).json()["status"] == "waiting"
-    with pytest.raises(PlansWaitingError):
-        wait_for(waits, plan=plan(1), wait=None)
-    waits.acts = {3: waits.give_back}
-    run = wait_for(waits, plan=plan(1))
-    assert (run.status, len(waits.pauses)) == ("active", 3)
+@pytest.mark.parametrize(("terms", "error", "said"), WRONG)
+def test_wrong_wait_is_refused_before_anything_is_sent(
+    waits: Waits, terms: dict[str, Any], error: type[Exception], said: str
+) -> None:
+    asked = len(waits.simulation.wire.requests)
+    with pytest.raises(error, match=said):
+        wait_for(waits, **terms)
+    assert len(waits.simulation.wire.requests) == asked

@@ -8,13 +8,7 @@ from typing import Any
 import pytest
 
 from epsilon_ledger import LedgerClient, Link
-from epsilon_ledger._run.provenance import (
-    MAX_LABELS,
-    MAX_LINKS,
-    Provenance,
-    collect_provenance,
-    find_commit,
-)
+from epsilon_ledger._run.provenance import MAX_LABELS, MAX_LINKS, Provenance, collect_provenance, find_commit
 from tests.sdk.fake_ledger import FakeLedger
 
 
@@ -42,7 +36,7 @@ def repository(tmp_path: Path) -> Path:
     return folder
 
 
-def test_the_commit_is_found_as_git_finds_it(repository: Path, tmp_path: Path) -> None:
+def test_commit_is_found_as_git_finds_it(repository: Path, tmp_path: Path) -> None:
     head = git(repository, "rev-parse", "HEAD")
     assert find_commit(repository) == find_commit(repository / "inner") == head
     git(repository, "pack-refs", "--all")
@@ -58,15 +52,20 @@ def test_the_commit_is_found_as_git_finds_it(repository: Path, tmp_path: Path) -
     assert collect_provenance({}, {}, lambda: repository).labels == {"git-commit": head}
 
 
-def test_a_folder_without_a_commit_gives_none(tmp_path: Path) -> None:
+def test_folder_and_trackers_without_run_give_nothing(tmp_path: Path) -> None:
     git(tmp_path, "init", "-q")
     assert find_commit(tmp_path) is None
     (tmp_path / ".git" / "HEAD").write_text("../../etc/passwd")
     assert find_commit(tmp_path) is None
-    assert collected() == Provenance()
+
+    def fail() -> None:
+        raise RuntimeError("a tracker's own trouble")
+
+    for active_run, wandb in ((fail, SimpleNamespace(run=None)), (lambda: None, object())):
+        assert collected(modules={"mlflow": SimpleNamespace(active_run=active_run), "wandb": wandb}) == Provenance()
 
 
-def test_jobs_are_labelled_and_nothing_else_of_the_environment_is_taken() -> None:
+def test_jobs_are_labelled_and_nothing_else_of_environment_is_taken() -> None:
     environment = {
         "SLURM_JOB_ID": "4711",
         "SLURM_JOB_NAME": "train",
@@ -81,14 +80,10 @@ def test_jobs_are_labelled_and_nothing_else_of_the_environment_is_taken() -> Non
     }
     found = collected(environment)
     assert found == Provenance({"github-run-id": "99", "slurm-job-id": "4711", "slurm-job-name": "train"})
+    unfit = {"SLURM_JOB_NAME": "a\nb", "SLURM_JOB_ID": "x" * 201, "PBS_JOBID": "1"}
+    assert collected(unfit).labels == {"pbs-job-id": "1"}
     pod = collected({"KUBERNETES_SERVICE_HOST": "10.0.0.1", "HOSTNAME": "train-x7k2p"})
     assert pod.labels == {"kubernetes-pod": "train-x7k2p"}
-
-
-def test_a_value_that_no_label_can_have_is_left_out() -> None:
-    assert collected({"SLURM_JOB_NAME": "a\nb", "SLURM_JOB_ID": "x" * 201, "PBS_JOBID": "1"}).labels == {
-        "pbs-job-id": "1"
-    }
 
 
 def mlflow(address: str) -> SimpleNamespace:
@@ -108,13 +103,13 @@ def mlflow(address: str) -> SimpleNamespace:
         ("databricks", None),
     ],
 )
-def test_an_active_mlflow_run_is_labelled_and_linked_without_secrets(address: str, url: str | None) -> None:
+def test_active_mlflow_run_is_labelled_and_linked_without_secrets(address: str, url: str | None) -> None:
     found = collected(modules={"mlflow": mlflow(address)})
     assert found.labels == {"mlflow-run": "abc123"}
     assert found.links == (() if url is None else (Link("MLflow run bold-fox-1", url),))
 
 
-def test_an_active_run_of_weights_and_biases_is_labelled_and_linked() -> None:
+def test_active_run_of_weights_and_biases_is_labelled_and_linked() -> None:
     active = SimpleNamespace(id="x1", name=None, url="https://wandb.ai/team/project/runs/x1")
     found = collected(modules={"wandb": SimpleNamespace(run=active)})
     assert found == Provenance({"wandb-run": "x1"}, (Link("W&B run x1", active.url),))
@@ -122,18 +117,7 @@ def test_an_active_run_of_weights_and_biases_is_labelled_and_linked() -> None:
     assert collected(modules={"wandb": offline}) == Provenance({"wandb-run": "x1"})
 
 
-def test_trackers_without_a_run_or_that_fail_change_nothing() -> None:
-    def fail() -> None:
-        raise RuntimeError("a tracker's own trouble")
-
-    assert (
-        collected(modules={"mlflow": SimpleNamespace(active_run=fail), "wandb": SimpleNamespace(run=None)})
-        == Provenance()
-    )
-    assert collected(modules={"mlflow": SimpleNamespace(active_run=lambda: None), "wandb": object()}) == Provenance()
-
-
-def test_what_is_given_takes_precedence_and_no_bound_is_passed() -> None:
+def test_given_metadata_takes_precedence_within_bounds() -> None:
     link = Link("W&B", "https://wandb.ai/1")
     found = Provenance({"git-commit": "c0", "slurm-job-id": "1"}, (link,))
     merged = found.merge({"owner": "ada", "labels": {"git-commit": "mine"}})
@@ -167,13 +151,3 @@ def test_collection_can_be_switched_off(
     client.create_run("model", budget="mimic/icu", collect_metadata=argument)
     [body] = ledger.bodies
     assert ("'slurm-job-id': '4711'" in str(body.get("labels"))) is labelled
-
-
-def test_an_argument_that_does_not_exist_is_refused_unsent(client: LedgerClient, ledger: FakeLedger) -> None:
-    with pytest.raises(TypeError, match="'ownr' is no argument: metadata has display_name, description, owner"):
-        client.create_run("model", budget="mimic/icu", ownr="ada")  # type: ignore[call-arg]
-    with pytest.raises(TypeError, match="links must be a list of Link"):
-        client.create_run("model", budget="mimic/icu", links=["https://x.example"])  # type: ignore[list-item]
-    with pytest.raises(TypeError, match="labels must be a mapping"):
-        client.update_run("run_1", labels=["a"])  # type: ignore[arg-type]
-    assert not ledger.requests

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from epsilon_ledger import AsyncLedgerClient, BudgetExceededError, LedgerUnavailableError, Run, gaussian
+from epsilon_ledger import BudgetExceededError, LedgerUnavailableError, Run, gaussian
 from tests.sdk.fake_ledger import RUN_ID, TRIES, FakeLedger
-from tests.sdk.simulation import BUDGET, LOUD, QUIET, Fault, Simulation
+from tests.sdk.simulation import BUDGET, LOUD, Fault, Simulation
 from tests.sdk.test_grants import every_way, until_refused
 
 
@@ -31,7 +31,7 @@ def caught(request: Callable[[], object]) -> BudgetExceededError:
 
 
 @every_way
-def test_a_run_ends_exhausted_after_a_refusal_that_its_program_caught(
+def test_run_ends_exhausted_after_refusal_that_its_program_caught(
     simulation: Simulation, ahead: dict[str, Any]
 ) -> None:
     with simulation.run(**ahead, event=gaussian(20)) as run:
@@ -42,7 +42,7 @@ def test_a_run_ends_exhausted_after_a_refusal_that_its_program_caught(
 
 
 @every_way
-def test_a_charge_after_the_refusal_resets_it(simulation: Simulation, ahead: dict[str, Any]) -> None:
+def test_charge_after_refusal_resets_it(simulation: Simulation, ahead: dict[str, Any]) -> None:
     with simulation.run(**ahead) as run:
         simulation.authorize(run)
         refusal = caught(lambda: run.authorize(10**6))
@@ -53,28 +53,7 @@ def test_a_charge_after_the_refusal_resets_it(simulation: Simulation, ahead: dic
     assert simulation.exact(run)
 
 
-@every_way
-def test_steps_left_in_a_grant_reset_it(simulation: Simulation, ahead: dict[str, Any]) -> None:
-    run = simulation.run(**ahead)
-    for _ in range(2):
-        caught(lambda: run.authorize(10**6))
-        for _ in range(7):
-            simulation.authorize(run)
-            assert kept(run) is None
-    caught(lambda: run.authorize(10**6))
-    run.report(event=QUIET)
-    assert kept(run) is None
-
-
-def test_an_explicit_end_has_the_same_reason_unless_it_states_one(run: Run, ledger: FakeLedger) -> None:
-    caught(lambda: run.authorize(11))
-    run.complete()
-    assert reason_of(ledger) == "budget_exhausted"
-    run.complete(reason="finished")
-    assert reason_of(ledger) == "finished"
-
-
-def test_a_refused_training_and_a_refused_reservation_count_as_requests(simulation: Simulation) -> None:
+def test_refused_training_and_refused_reservation_count_as_requests(simulation: Simulation) -> None:
     with simulation.run() as run:
         caught(lambda: run.charge_training(gaussian(0.01), steps=3))
     assert run.state.end_reason == "budget_exhausted"
@@ -83,14 +62,14 @@ def test_a_refused_training_and_a_refused_reservation_count_as_requests(simulati
     assert run.state.end_reason == "budget_exhausted"
 
 
-def test_a_preview_requests_nothing(run: Run, ledger: FakeLedger) -> None:
+def test_preview_requests_nothing(run: Run, ledger: FakeLedger) -> None:
     with run:
         caught(lambda: run.preview(11))
         assert kept(run) is None
     assert reason_of(ledger) is None
 
 
-def test_a_refusal_that_settle_finds_counts(simulation: Simulation) -> None:
+def test_refusal_that_settle_finds_counts(simulation: Simulation) -> None:
     run = simulation.run()
     simulation.wire.fails(*[Fault.UNHEARD] * TRIES)
     with pytest.raises(LedgerUnavailableError):
@@ -104,19 +83,14 @@ def test_a_refusal_that_settle_finds_counts(simulation: Simulation) -> None:
     assert run.state.end_reason == "budget_exhausted"
 
 
-def test_an_awaited_run_ends_alike(simulation: Simulation) -> None:
-    async def end(*, admitted_after: bool) -> str | None:
+def test_end_of_awaited_run_has_reason_that_it_states(simulation: Simulation) -> None:
+    async def end(**reason: str) -> str | None:
         async with simulation.async_client() as client:
-            return await _end(client, admitted_after=admitted_after)
+            run = await client.create_run("model", budget=BUDGET, event=LOUD)
+            with suppress(BudgetExceededError):
+                await run.authorize(10**6)
+            await run.complete(**reason)
+        return run.state.end_reason
 
-    assert asyncio.run(end(admitted_after=False)) == "budget_exhausted"
-    assert asyncio.run(end(admitted_after=True)) == "finished"
-
-
-async def _end(client: AsyncLedgerClient, *, admitted_after: bool) -> str | None:
-    async with await client.create_run("model", budget=BUDGET, event=LOUD) as run:
-        with suppress(BudgetExceededError):
-            await run.authorize(10**6)
-        if admitted_after:
-            await run.authorize()
-    return run.state.end_reason
+    assert asyncio.run(end()) == "budget_exhausted"
+    assert asyncio.run(end(reason="finished")) == "finished"

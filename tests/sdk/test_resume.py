@@ -6,34 +6,20 @@ from typing import Any
 
 import pytest
 
-from epsilon_ledger import (
-    AttemptSupersededError,
-    EventCount,
-    LedgerUnavailableError,
-    Run,
-)
-from tests.sdk.simulation import HUSHED, QUIET, TRIES, Fault, Simulation
+from epsilon_ledger import AttemptSupersededError, EventCount, Run
+from tests.sdk.simulation import HUSHED, QUIET, Simulation
 from tests.sdk.test_grants import AHEAD, every_way, fading, in_grants, take
 from tests.soak import in_turns
 
 
-@every_way
-def test_a_checkpoint_is_json_and_says_how_far_the_training_is(simulation: Simulation, ahead: dict[str, Any]) -> None:
-    run = simulation.run(**ahead)
-    take(simulation, run, 7)
-    kept = json.loads(json.dumps(run.state_dict()))
-    assert kept == {"format": 1, "run": run.id, "attempt": 1, "step": 7}
-    resumed = simulation.client().resume_run(kept, **ahead)
-    assert (resumed.attempt, resumed.state_dict()["step"]) == (2, 7)
-
-
 @pytest.mark.parametrize(("back", "way"), in_turns([0, 1, 6], AHEAD))
-def test_a_trainer_that_was_killed_goes_on_from_its_checkpoint(simulation: Simulation, way: str, back: int) -> None:
+def test_trainer_that_was_killed_goes_on_from_its_checkpoint(simulation: Simulation, way: str, back: int) -> None:
     """Nobody says good-bye: the grant is charged in full, and what is repeated is charged again."""
     ahead = AHEAD[way]
     run = simulation.run(**ahead, schedule=fading)
     take(simulation, run, 8 - back)
-    kept = run.state_dict()
+    kept = json.loads(json.dumps(run.state_dict()))
+    assert kept == {"format": 1, "run": run.id, "attempt": 1, "step": 8 - back}
     take(simulation, run, back)
     with simulation.client().resume_run(kept, **ahead, schedule=fading) as resumed:
         assert (resumed.id, resumed.attempt, resumed.state_dict()["step"]) == (run.id, 2, 8 - back)
@@ -46,7 +32,7 @@ def test_a_trainer_that_was_killed_goes_on_from_its_checkpoint(simulation: Simul
 
 
 @every_way
-def test_a_run_is_taken_up_by_its_id_where_nothing_is_repeated(simulation: Simulation, ahead: dict[str, Any]) -> None:
+def test_run_is_taken_up_by_its_id_where_nothing_is_repeated(simulation: Simulation, ahead: dict[str, Any]) -> None:
     run = simulation.run(**ahead)
     take(simulation, run, 5)
     run.preview()
@@ -57,7 +43,7 @@ def test_a_run_is_taken_up_by_its_id_where_nothing_is_repeated(simulation: Simul
 
 
 @in_grants
-def test_a_schedule_goes_on_only_at_a_step_that_is_known(simulation: Simulation, ahead: dict[str, Any]) -> None:
+def test_schedule_goes_on_only_at_step_that_is_known(simulation: Simulation, ahead: dict[str, Any]) -> None:
     """The ledger charged the grant of a process that died, and numbered none of its steps."""
     run = simulation.run(**ahead, schedule=fading)
     take(simulation, run, 4)
@@ -71,7 +57,7 @@ def test_a_schedule_goes_on_only_at_a_step_that_is_known(simulation: Simulation,
     assert simulation.sound()
 
 
-def test_a_run_that_was_taken_up_by_its_id_does_not_guess_how_far_the_training_is(simulation: Simulation) -> None:
+def test_run_that_was_taken_up_by_its_id_does_not_guess_how_far_training_is(simulation: Simulation) -> None:
     run = simulation.run()
     take(simulation, run, 2)
     assert run.step == 2
@@ -83,7 +69,7 @@ def test_a_run_that_was_taken_up_by_its_id_does_not_guess_how_far_the_training_i
         simulation.client().resume_run(run.state_dict(), step=5)
 
 
-def test_what_is_no_checkpoint_is_said_to_be_none(simulation: Simulation) -> None:
+def test_state_that_is_no_checkpoint_is_refused(simulation: Simulation) -> None:
     for state in ({}, {"format": 2, "run": "run_1", "step": 1}, {"format": 1, "run": "run_1", "step": "1"}):
         with pytest.raises(ValueError, match="not what run"):
             simulation.client().resume_run(state)  # type: ignore[arg-type]
@@ -121,25 +107,11 @@ def after_a_preview(simulation: Simulation, run: Run) -> None:
     take(simulation, run, FAR)
 
 
-def after_a_fresh_look(simulation: Simulation, run: Run) -> None:
-    run.refresh()
-    take(simulation, run, FAR)
-
-
-def after_a_pause(simulation: Simulation, run: Run) -> None:
-    run.pause()
-    run.resume()
-    take(simulation, run, FAR)
-
-
 @pytest.mark.parametrize(
     ("doing", "way"),
-    in_turns(
-        [going_on, asking_for_another_kind, after_a_preview, after_a_fresh_look, after_a_pause, listed, reported],
-        ["one by one", "grants"],
-    ),
+    in_turns([going_on, asking_for_another_kind, after_a_preview, listed, reported], ["one by one", "grants"]),
 )
-def test_a_process_that_was_given_up_is_fenced_off_and_what_it_released_is_charged(
+def test_process_that_was_given_up_is_fenced_off_and_what_it_released_is_charged(
     simulation: Simulation, way: str, doing: Callable[[Simulation, Run], None]
 ) -> None:
     ahead = AHEAD[way]
@@ -158,27 +130,9 @@ def test_a_process_that_was_given_up_is_fenced_off_and_what_it_released_is_charg
     assert simulation.sound()
 
 
-@in_grants
-def test_a_clean_exit_of_a_process_that_was_given_up_ends_nobody_elses_grant(
-    simulation: Simulation, ahead: dict[str, Any]
-) -> None:
-    zombie = simulation.run(**ahead)
-    take(simulation, zombie, 1)
-    resumed = simulation.client().resume_run(zombie.state_dict(), **ahead)
-    take(simulation, resumed, 4)
-    with pytest.raises(AttemptSupersededError), zombie:
-        take(simulation, zombie, 1)
-    assert simulation.covers()
-    assert resumed.refresh().status == "active"
-    take(simulation, resumed, 1)
-    resumed.complete()
-    assert simulation.covers()
-    assert simulation.sound()
-
-
 @every_way
 @pytest.mark.parametrize("error", [None, RuntimeError("out of memory")], ids=["cleanly", "with an exception"])
-def test_a_process_that_was_given_up_and_leaves_does_not_end_the_run(
+def test_process_that_was_given_up_and_leaves_does_not_end_run(
     simulation: Simulation, ahead: dict[str, Any], error: Exception | None
 ) -> None:
     zombie = simulation.run(**ahead)
@@ -190,19 +144,3 @@ def test_a_process_that_was_given_up_and_leaves_does_not_end_the_run(
     resumed.complete()
     assert simulation.covers()
     assert simulation.sound()
-
-
-@in_grants
-def test_a_request_of_a_process_that_was_given_up_comes_late(simulation: Simulation, ahead: dict[str, Any]) -> None:
-    zombie = simulation.run(**ahead)
-    take(simulation, zombie, 2)
-    simulation.wire.fails(*[Fault.LATE] * TRIES)
-    with pytest.raises(LedgerUnavailableError):
-        zombie.preview()
-    resumed = simulation.client().resume_run(zombie.state_dict(), **ahead)
-    take(simulation, resumed, 3)
-    for reply in simulation.wire.deliver():
-        assert reply.status_code == 409
-    take(simulation, resumed, 3)
-    resumed.complete()
-    assert simulation.covers()

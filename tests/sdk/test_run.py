@@ -1,24 +1,35 @@
 """A run: its numbers, its states, and the end of its `with` block."""
 
+import asyncio
+import gc
+import inspect
+import logging
+import warnings
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import cast
+
 import httpx2
 import numpy as np
 import pytest
 
 from epsilon_ledger import (
+    AsyncLedgerClient,
+    AsyncRun,
     BudgetExceededError,
     LedgerClient,
-    LedgerError,
     LedgerUnavailableError,
     Run,
+    RunOpening,
     RunStateConflictError,
     StepsAlreadyTakenError,
     gaussian,
     poisson_sampled,
 )
-from tests.sdk.fake_ledger import RUN_ID, TRIES, FakeLedger, Fault, problem
+from tests.sdk.fake_ledger import KEY, RUN_ID, TRIES, URL, FakeLedger, Fault, problem
 
 
-def test_each_admission_moves_the_run_on(run: Run) -> None:
+def test_each_admission_moves_run_on(run: Run) -> None:
     assert (run.id, run.name, run.status, run.next_step, run.epsilon) == (RUN_ID, "icu", "active", 0, 0.0)
     answer = run.authorize(4)
     assert (answer.decision, answer.first_step, answer.count, answer.steps_remaining) == ("admitted", 0, 4, 6)
@@ -46,12 +57,6 @@ def test_events_are_sent_as_they_were_given(run: Run, ledger: FakeLedger) -> Non
     assert run.next_step == 6
 
 
-def test_numbers_of_numpy_are_accepted(run: Run, ledger: FakeLedger) -> None:
-    run.authorize(int(np.int64(2)), event=gaussian(float(np.float32(1.5))))
-    run.authorize(np.int64(1), event=gaussian(np.float32(1.5)))  # type: ignore[arg-type]
-    assert [body["count"] for body in ledger.bodies] == [2, 1]
-
-
 def test_contradicting_arguments_are_refused_before_anything_is_sent(run: Run, ledger: FakeLedger) -> None:
     items = [{"event": gaussian(1.0), "count": 1}]
     with pytest.raises(ValueError, match="either events"):
@@ -66,10 +71,10 @@ def test_contradicting_arguments_are_refused_before_anything_is_sent(run: Run, l
     with pytest.raises(ValueError, match="JSON compliant"):
         run.authorize(event={"type": "gaussian", "noise_multiplier": float("nan")})
     assert not ledger.requests
-    assert run.authorize().next_step == 1
+    assert run.authorize(np.int64(1), event=gaussian(np.float32(1.5))).next_step == 1  # type: ignore[arg-type]
 
 
-def test_a_preview_charges_nothing(run: Run, ledger: FakeLedger) -> None:
+def test_preview_charges_nothing(run: Run, ledger: FakeLedger) -> None:
     answer = run.preview(10)
     assert answer.dry_run
     assert (run.next_step, ledger.next_step) == (0, 0)
@@ -95,45 +100,58 @@ def test_states(run: Run, ledger: FakeLedger) -> None:
     assert ledger.bodies == [{}, {}, {"attempt": 1}, {"attempt": 1}]
 
 
-def test_a_clean_exit_completes(client: LedgerClient, ledger: FakeLedger) -> None:
-    with client.create_run("icu", budget="mimic/icu-team") as run:
-        run.authorize()
-    assert ledger.status == "completed"
+def asks_too_much(run: Run) -> object:
+    return run.authorize(11)
 
 
-def test_a_refusal_is_a_normal_end_and_is_passed_on(client: LedgerClient, ledger: FakeLedger) -> None:
-    with pytest.raises(BudgetExceededError), client.create_run("icu", budget="mimic/icu-team") as run:
-        run.authorize(11)
-    assert ledger.status == "completed"
-
-
-@pytest.mark.parametrize("error", [RuntimeError("out of memory"), KeyboardInterrupt(), SystemExit(1)], ids=repr)
-def test_any_other_exception_aborts(client: LedgerClient, ledger: FakeLedger, error: BaseException) -> None:
-    with pytest.raises(type(error)), client.create_run("icu", budget="mimic/icu-team"):
+def fails(error: BaseException) -> Callable[[Run], None]:
+    def act(_: Run) -> None:
         raise error
-    assert ledger.status == "aborted"
+
+    return act
 
 
-@pytest.mark.parametrize(
-    "error", [StepsAlreadyTakenError("taken"), LedgerUnavailableError("gone")], ids=lambda error: type(error).__name__
-)
-def test_a_run_in_other_hands_or_out_of_reach_is_left_alone(
-    client: LedgerClient, ledger: FakeLedger, error: LedgerError
-) -> None:
-    with pytest.raises(type(error)), client.create_run("icu", budget="mimic/icu-team"):
-        raise error
-    assert ledger.status == "active"
-    assert len(ledger.requests) == 1
+ENDS: dict[str, tuple[Callable[[Run], object], type[BaseException] | None, str]] = {
+    "admitted step": (lambda run: run.authorize(), None, "completed"),
+    "refusal": (asks_too_much, BudgetExceededError, "completed"),
+    "no memory": (fails(RuntimeError("out of memory")), RuntimeError, "aborted"),
+    "interrupt": (fails(KeyboardInterrupt()), KeyboardInterrupt, "aborted"),
+    "exit": (fails(SystemExit(1)), SystemExit, "aborted"),
+    "cancelled": (fails(asyncio.CancelledError()), asyncio.CancelledError, "aborted"),
+    "other process": (fails(StepsAlreadyTakenError("taken")), StepsAlreadyTakenError, "active"),
+    "no ledger": (fails(LedgerUnavailableError("gone")), LedgerUnavailableError, "active"),
+}
+"""What a training does in its block, what leaves the block, and the run's status then."""
 
 
-def test_a_paused_run_is_not_aborted_by_its_trainer(client: LedgerClient, ledger: FakeLedger) -> None:
+@pytest.mark.parametrize("awaited", [False, True], ids=["blocking", "awaited"])
+@pytest.mark.parametrize("name", ENDS)
+def test_end_of_block_decides_status(client: LedgerClient, ledger: FakeLedger, name: str, *, awaited: bool) -> None:
+    act, error, status = ENDS[name]
+
+    async def main() -> None:
+        async with async_client_of(ledger) as other, other.create_run("icu", budget="mimic/icu-team") as run:
+            found = act(cast("Run", run))
+            if inspect.isawaitable(found):
+                await found
+
+    with nullcontext() if error is None else pytest.raises(error):
+        if awaited:
+            asyncio.run(main())
+        else:
+            with client.create_run("icu", budget="mimic/icu-team") as run:
+                act(run)
+    assert ledger.status == status
+
+
+def test_paused_run_is_not_aborted_by_its_trainer(client: LedgerClient, ledger: FakeLedger) -> None:
     ledger.faults.extend([Fault(), Fault(instead=problem(409, "run_state_conflict", run_status="paused"))])
     with pytest.raises(RunStateConflictError), client.create_run("icu", budget="mimic/icu-team") as run:
         run.authorize()
     assert len(ledger.requests) == 2
 
 
-def test_a_run_that_has_ended_is_not_ended_again(client: LedgerClient, ledger: FakeLedger) -> None:
+def test_run_that_has_ended_is_not_ended_again(client: LedgerClient, ledger: FakeLedger) -> None:
     with client.create_run("icu", budget="mimic/icu-team") as run:
         run.complete()
     with pytest.raises(RuntimeError), run:
@@ -141,14 +159,69 @@ def test_a_run_that_has_ended_is_not_ended_again(client: LedgerClient, ledger: F
     assert [request.url.path.rsplit("/", 1)[-1] for request in ledger.requests] == ["runs", "complete"]
 
 
-def test_the_first_exception_is_the_one_that_is_seen(client: LedgerClient, ledger: FakeLedger) -> None:
+def test_first_exception_is_one_that_is_seen(client: LedgerClient, ledger: FakeLedger) -> None:
     ledger.faults.extend([Fault(), *[Fault(instead=httpx2.ConnectError("refused"))] * TRIES])
     with pytest.raises(ValueError, match="mine") as caught, client.create_run("icu", budget="mimic/icu-team"):
         raise ValueError("mine")
     assert any("did not confirm the request to abort the run run_1" in note for note in caught.value.__notes__)
+    with pytest.raises(LedgerUnavailableError), client.get_run(RUN_ID):
+        ledger.faults.extend([Fault(instead=httpx2.ConnectError("refused"))] * TRIES)
 
 
-def test_a_completion_that_fails_is_said(client: LedgerClient, ledger: FakeLedger) -> None:
-    ledger.faults.extend([Fault(), *[Fault(instead=httpx2.ConnectError("refused"))] * TRIES])
-    with pytest.raises(LedgerUnavailableError), client.create_run("icu", budget="mimic/icu-team"):
-        pass
+def async_client_of(ledger: FakeLedger) -> AsyncLedgerClient:
+    return AsyncLedgerClient(URL, KEY, max_attempts=1, transport=httpx2.MockTransport(ledger))
+
+
+def test_run_that_cannot_be_opened_is_not_ended(ledger: FakeLedger) -> None:
+    async def main() -> None:
+        async with async_client_of(ledger) as client:
+            with pytest.raises(LedgerUnavailableError):
+                async with client.create_run("model", budget="mimic"):
+                    pytest.fail("it was not opened")
+
+    ledger.faults.append(Fault(instead=httpx2.ConnectError("down")))
+    asyncio.run(main())
+    assert len(ledger.requests) == 1
+
+
+def test_opening_can_be_awaited_gathered_and_made_task(ledger: FakeLedger) -> None:
+    async def main() -> None:
+        async with async_client_of(ledger) as client:
+            opening = client.get_run(RUN_ID)
+            assert isinstance(opening, RunOpening)
+            assert inspect.isawaitable(opening)
+            assert asyncio.iscoroutine(opening)
+            run: AsyncRun = await opening
+            gathered = await asyncio.gather(client.get_run(RUN_ID), client.get_run(RUN_ID))
+            task = await asyncio.create_task(client.get_run(RUN_ID))
+            waited = await asyncio.wait_for(client.get_run(RUN_ID), 5)
+            assert {each.id for each in (run, *gathered, task, waited)} == {RUN_ID}
+            async with run:
+                pass
+            assert run.status == "completed"
+
+    asyncio.run(main())
+
+
+def test_wrong_arguments_of_opening_are_refused_at_once(ledger: FakeLedger) -> None:
+    client = async_client_of(ledger)
+    with pytest.raises(ValueError, match="state_dict"):
+        client.resume_run({"format": 0})  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="'x' is no argument"):
+        client.create_run("model", budget="mimic", x=1)  # type: ignore[call-arg]
+
+
+def test_opening_that_is_dropped_warns_and_closed_one_is_silent(
+    ledger: FakeLedger, caplog: pytest.LogCaptureFixture
+) -> None:
+    client = async_client_of(ledger)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        client.get_run(RUN_ID).close()
+        gc.collect()
+        assert not caught
+        client.get_run(RUN_ID)
+        gc.collect()
+    assert ["was never awaited" in str(warning.message) for warning in caught] == [True]
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+    assert not ledger.requests

@@ -221,7 +221,7 @@ def test_whatever_trainers_do(examples: int) -> None:
     )
 
 
-def test_the_budget_is_about_as_large_as_the_machine_needs_it(simulation: Simulation) -> None:
+def test_budget_is_about_as_large_as_machine_needs_it(simulation: Simulation) -> None:
     small = new_world(simulation.ledger, simulation.clock, EPSILON)
     run = small.client().create_run("model", budget=BUDGET, event=LOUD)
     assert run.state.steps_remaining is not None

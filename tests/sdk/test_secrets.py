@@ -32,7 +32,9 @@ def answer() -> httpx2.Response:
 
 
 @pytest.mark.parametrize("path", CALLS)
-def test_they_carry_no_key_and_repr_hides_the_secret(client: LedgerClient, ledger: FakeLedger, path: str) -> None:
+def test_request_for_secret_has_no_key_and_repr_hides_secret(
+    client: LedgerClient, ledger: FakeLedger, path: str
+) -> None:
     ledger.faults.append(Fault(instead=answer()))
     assert "s3cr3t" not in repr(CALLS[path](client))
     [request] = ledger.requests
@@ -44,7 +46,7 @@ def test_they_carry_no_key_and_repr_hides_the_secret(client: LedgerClient, ledge
 @pytest.mark.parametrize(
     "fault", [httpx2.ReadTimeout("lost"), problem(503, "ledger_unavailable"), httpx2.Response(504)], ids=str
 )
-def test_an_attempt_in_doubt_is_the_last_one(
+def test_attempt_in_doubt_is_last_one(
     client: LedgerClient, ledger: FakeLedger, path: str, fault: httpx2.Response | BaseException
 ) -> None:
     ledger.faults += [Fault(instead=fault), Fault(instead=answer())]
@@ -55,7 +57,7 @@ def test_an_attempt_in_doubt_is_the_last_one(
 
 
 @pytest.mark.parametrize("path", CALLS)
-def test_what_has_no_effect_is_repeated(client: LedgerClient, ledger: FakeLedger, clock: Clock, path: str) -> None:
+def test_attempt_without_effect_is_repeated(client: LedgerClient, ledger: FakeLedger, clock: Clock, path: str) -> None:
     refused = problem(429, "rate_limited", {"Retry-After": "2"})
     ledger.faults += [Fault(instead=httpx2.ConnectError("refused")), Fault(instead=refused), Fault(instead=answer())]
     CALLS[path](client)

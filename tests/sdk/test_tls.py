@@ -43,33 +43,22 @@ def certificate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tup
     server.server_close()
 
 
-def test_a_certificate_that_nobody_vouches_for_is_refused(certificate: tuple[str, Path]) -> None:
-    url, _ = certificate
-    with LedgerClient(url, "key", max_attempts=1) as ledger:
-        with pytest.raises(LedgerUnavailableError, match="CERTIFICATE_VERIFY_FAILED") as failed:
-            list(ledger.list_runs())
-        assert not failed.value.in_doubt
-
-
-def test_the_certificates_of_ssl_cert_file_are_trusted(
-    certificate: tuple[str, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    url, file = certificate
-    monkeypatch.setenv("SSL_CERT_FILE", str(file))
-    with LedgerClient(url, "key", max_attempts=1) as ledger:
-        assert list(ledger.list_runs()) == []
-
-
 async def _runs(url: str) -> list[object]:
     async with AsyncLedgerClient(url, "key", max_attempts=1) as ledger:
         return [run async for run in ledger.list_runs()]
 
 
-def test_the_asynchronous_client_trusts_the_same(
+def test_both_clients_trust_certificates_of_ssl_cert_file_only(
     certificate: tuple[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     url, file = certificate
     with pytest.raises(LedgerUnavailableError, match="CERTIFICATE_VERIFY_FAILED"):
         asyncio.run(_runs(url))
+    with LedgerClient(url, "key", max_attempts=1) as ledger:
+        with pytest.raises(LedgerUnavailableError, match="CERTIFICATE_VERIFY_FAILED") as failed:
+            list(ledger.list_runs())
+        assert not failed.value.in_doubt
     monkeypatch.setenv("SSL_CERT_FILE", str(file))
     assert asyncio.run(_runs(url)) == []
+    with LedgerClient(url, "key", max_attempts=1) as ledger:
+        assert list(ledger.list_runs()) == []

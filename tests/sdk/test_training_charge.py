@@ -1,9 +1,7 @@
 """One charge covers all steps of a training: what is released beyond it, by whichever process, is charged again."""
 
 import asyncio
-import copy
 import json
-import pickle
 import sys
 import threading
 from collections.abc import Callable
@@ -16,6 +14,7 @@ from epsilon_ledger import (
     AsyncRun,
     AttemptSupersededError,
     BudgetExceededError,
+    ChargedAgainWarning,
     ChargeExceededError,
     Event,
     LedgerUnavailableError,
@@ -33,7 +32,6 @@ from epsilon_ledger import (
 )
 from tests.sdk.simulation import LOUD, QUIET, TRIES, Fault, Simulation
 from tests.sdk.test_grants import every_way
-from tests.sdk.test_progress import in_terminal
 
 STEPS = 5
 
@@ -53,7 +51,7 @@ def resumed(simulation: Simulation, run: Run) -> Run:
 
 
 @every_way
-def test_a_training_is_charged_once_and_its_steps_ask_nobody(simulation: Simulation, ahead: dict[str, Any]) -> None:
+def test_training_is_charged_once_and_its_steps_send_nothing(simulation: Simulation, ahead: dict[str, Any]) -> None:
     with simulation.run(**ahead) as run:
         simulation.authorize(run)
         training = run.charge_training(QUIET, steps=STEPS)
@@ -70,7 +68,7 @@ def test_a_training_is_charged_once_and_its_steps_ask_nobody(simulation: Simulat
     assert simulation.exact(run)
 
 
-def test_awaited_it_is_the_same(simulation: Simulation) -> None:
+def test_awaited_it_is_same(simulation: Simulation) -> None:
     async def main() -> AsyncRun:
         async with simulation.async_client() as client:
             run = await client.create_run("model", budget="mimic/icu-team")
@@ -86,7 +84,7 @@ def test_awaited_it_is_the_same(simulation: Simulation) -> None:
     assert simulation.exact(asyncio.run(main()))
 
 
-def test_a_training_that_does_not_fit_is_refused_and_charges_nothing(simulation: Simulation) -> None:
+def test_training_that_does_not_fit_is_refused_and_charges_nothing(simulation: Simulation) -> None:
     with pytest.raises(BudgetExceededError), simulation.run() as run:
         run.charge_training(self_composed(LOUD, 10_000), steps=10_000)
     assert simulation.exact(run)
@@ -94,7 +92,7 @@ def test_a_training_that_does_not_fit_is_refused_and_charges_nothing(simulation:
 
 
 @pytest.mark.parametrize("fault", [Fault.LOST, Fault.UNHEARD, Fault.LATE, Fault.BUSY])
-def test_a_charge_without_an_answer_is_charged_once_when_it_is_repeated(simulation: Simulation, fault: Fault) -> None:
+def test_charge_without_answer_is_charged_once_when_it_is_repeated(simulation: Simulation, fault: Fault) -> None:
     run = simulation.run()
     simulation.wire.fails(*[fault] * TRIES)
     with pytest.raises(LedgerUnavailableError, match="answer"):
@@ -107,7 +105,7 @@ def test_a_charge_without_an_answer_is_charged_once_when_it_is_repeated(simulati
     assert simulation.exact(run)
 
 
-def test_the_event_of_a_step_is_not_taken_for_that_of_the_training(simulation: Simulation) -> None:
+def test_event_of_step_is_not_taken_for_that_of_training(simulation: Simulation) -> None:
     run = simulation.run()
     step = poisson_sampled(0.01, gaussian(2.0))
     others = (
@@ -123,10 +121,15 @@ def test_the_event_of_a_step_is_not_taken_for_that_of_the_training(simulation: S
     assert charged(simulation, run) == 2
 
 
-def test_a_checkpoint_is_json_and_says_how_far_the_training_is(simulation: Simulation) -> None:
+def test_checkpoint_is_json_and_says_how_far_training_is(simulation: Simulation) -> None:
     run = simulation.run()
     run.authorize()
-    training = run.charge_training(LOUD, steps=STEPS, reproducible=True)
+    event: dict[str, Any] = dict(LOUD)
+    training = run.charge_training(cast("Event", event), steps=STEPS, reproducible=True)
+    event["noise_multiplier"] = 99.0  # it is charged as it was given then
+    for count in (0, -1, True, 1.0, "1"):
+        with pytest.raises((ValueError, TypeError), match="count must be"):
+            training.authorize(count)  # type: ignore[arg-type]
     training.authorize(2)
     assert kept(training) == {
         "format": 1,
@@ -147,7 +150,7 @@ def test_a_checkpoint_is_json_and_says_how_far_the_training_is(simulation: Simul
 
 
 @pytest.mark.parametrize("action", ["pause", "complete", "abort"])
-def test_a_run_that_stops_takes_no_local_step(simulation: Simulation, action: str) -> None:
+def test_run_that_stops_takes_no_local_step(simulation: Simulation, action: str) -> None:
     run = simulation.run()
     training = run.charge_training(LOUD, steps=STEPS)
     getattr(simulation.client().get_run(run.id), action)()
@@ -158,7 +161,7 @@ def test_a_run_that_stops_takes_no_local_step(simulation: Simulation, action: st
     assert training.step == 1
 
 
-def test_a_run_that_was_taken_over_takes_no_local_step_when_it_hears_of_it(simulation: Simulation) -> None:
+def test_run_that_was_taken_over_takes_no_local_step_when_it_hears_of_it(simulation: Simulation) -> None:
     run = simulation.run()
     training = run.charge_training(LOUD, steps=STEPS)
     resumed(simulation, run)
@@ -173,13 +176,7 @@ def test_a_run_that_was_taken_over_takes_no_local_step_when_it_hears_of_it(simul
 # One process counts, once.
 
 
-@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickle.dumps], ids=lambda how: how.__name__)
-def test_a_charge_cannot_be_copied(simulation: Simulation, copied: Callable[[object], object]) -> None:
-    with pytest.raises(TypeError, match="cannot be copied or pickled"):
-        copied(simulation.run().charge_training(LOUD, steps=STEPS))
-
-
-def test_a_forked_process_neither_takes_nor_suspends_steps(
+def test_forked_process_neither_takes_nor_suspends_steps(
     simulation: Simulation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     training = simulation.run().charge_training(LOUD, steps=STEPS)
@@ -210,7 +207,7 @@ def test_threads_take_no_more_steps_than_were_charged(simulation: Simulation) ->
     assert (len(taken), training.step) == (999, 999)
 
 
-def test_a_step_that_a_suspension_interrupts_is_either_counted_or_refused(simulation: Simulation) -> None:
+def test_step_that_suspension_interrupts_is_either_counted_or_refused(simulation: Simulation) -> None:
     """As by a signal's handler, at each line of the call."""
     run = simulation.run()
     outcomes = set()
@@ -249,28 +246,89 @@ def interrupted(
     return True, state
 
 
-@pytest.mark.parametrize("count", [0, -1, True, 1.0, "1"])
-def test_a_count_is_a_whole_number(simulation: Simulation, count: Any) -> None:  # noqa: ANN401 - wrong ones
-    training = simulation.run().charge_training(LOUD, steps=STEPS)
-    with pytest.raises((ValueError, TypeError), match="count must be"):
-        training.authorize(count)
-    assert training.step == 0
-
-
-def test_in_a_terminal_a_bar_shows_the_steps_taken_before(
-    simulation: Simulation, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    training = simulation.run().charge_training(LOUD, steps=STEPS)
+def test_training_that_goes_on_from_checkpoint_is_charged_again(simulation: Simulation) -> None:
+    run = simulation.run()
+    training = run.charge_training(LOUD, steps=STEPS)
     training.authorize(2)
-    terminal = in_terminal(monkeypatch)
-    assert list(training.track("ab")) == ["a", "b"]
-    said = terminal.getvalue()
-    assert "4 steps" in said
-    assert f"epsilon {training.epsilon:.4g} of 1" in said
+    state = kept(training)
+    training.authorize(2)
+    other = resumed(simulation, run)
+    with pytest.warns(ChargedAgainWarning, match=r"charged again as a whole: steps after the checkpoint may have been"):
+        again = other.charge_training(LOUD, steps=STEPS, resume=state)
+    assert (again.step, again.remaining, charged(simulation, run)) == (2, 3, 2)
+    assert again.id == f"{run.id}/2/1"
 
 
-def test_the_charged_event_is_the_one_that_was_given_then(simulation: Simulation) -> None:
-    event: dict[str, Any] = dict(LOUD)
-    training = simulation.run().charge_training(cast("Event", event), steps=STEPS)
-    event["noise_multiplier"] = 99.0
-    assert training.event == LOUD
+def test_as_error_warning_charges_nothing(simulation: Simulation) -> None:
+    run = simulation.run()
+    state = kept(run.charge_training(LOUD, steps=STEPS))
+    with pytest.raises(ChargedAgainWarning):  # warnings are errors in these tests
+        resumed(simulation, run).charge_training(LOUD, steps=STEPS, resume=state)
+    assert charged(simulation, run) == 1
+
+
+def test_suspended_training_takes_no_step_and_goes_on_once_in_next_attempt(simulation: Simulation) -> None:
+    run = simulation.run()
+    training = run.charge_training(LOUD, steps=STEPS)
+    training.authorize(2)
+    state = training.suspend()
+    with pytest.raises(ChargeExceededError, match="suspended after 2 steps"):
+        training.authorize()
+    other = resumed(simulation, run)
+    again = other.charge_training(LOUD, steps=STEPS, resume=state)
+    again.authorize(3)
+    assert charged(simulation, run) == 1
+    with pytest.warns(ChargedAgainWarning, match="has gone on from the checkpoint before"):
+        other.charge_training(LOUD, steps=STEPS, resume=state)
+    with pytest.warns(ChargedAgainWarning, match="only the process that opens attempt 2"):
+        resumed(simulation, run).charge_training(LOUD, steps=STEPS, resume=state)
+    assert charged(simulation, run) == 3
+
+
+@pytest.mark.parametrize("way", ["same process", "looked up", "looked up after it was taken up"])
+def test_suspended_training_is_charged_again_in_any_other_process(simulation: Simulation, way: str) -> None:
+    """In an attempt that several processes share, each could repeat its steps."""
+    run = simulation.run()
+    state = run.charge_training(LOUD, steps=STEPS).suspend()
+    if way == "looked up after it was taken up":
+        resumed(simulation, run)
+    other = run if way == "same process" else simulation.client().get_run(run.id)
+    with pytest.warns(ChargedAgainWarning, match="only the process that opens attempt 2"):
+        other.charge_training(LOUD, steps=STEPS, resume=state)
+    assert charged(simulation, run) == 2
+
+
+def test_reproducible_training_goes_on_from_any_checkpoint_in_any_process(simulation: Simulation) -> None:
+    run = simulation.run()
+    training = run.charge_training(LOUD, steps=STEPS, reproducible=True)
+    training.authorize(2)
+    state = kept(training)
+    training.authorize(2)
+    for _ in range(2):
+        again = resumed(simulation, run).charge_training(LOUD, steps=STEPS, resume=state, reproducible=True)
+        again.authorize(3)
+        assert again.state_dict()["reproducible"]
+    assert charged(simulation, run) == 1
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_each_process_must_be_reproducible(simulation: Simulation, *, first: bool) -> None:
+    run = simulation.run()
+    state = kept(run.charge_training(LOUD, steps=STEPS, reproducible=first))
+    with pytest.warns(ChargedAgainWarning, match="from the first charge on"):
+        again = resumed(simulation, run).charge_training(LOUD, steps=STEPS, resume=state, reproducible=not first)
+    assert again.state_dict()["reproducible"] is not first
+    assert charged(simulation, run) == 2
+
+
+def test_checkpoint_of_another_training_is_not_taken_up(simulation: Simulation) -> None:
+    run = simulation.run()
+    state = kept(run.charge_training(LOUD, steps=STEPS, reproducible=True))
+    for event, steps in ((QUIET, STEPS), (LOUD, STEPS + 1)):
+        with pytest.raises(ValueError, match="not of"):
+            run.charge_training(event, steps=steps, resume=state, reproducible=True)
+    with pytest.raises(ValueError, match="open that run"):
+        simulation.run().charge_training(LOUD, steps=STEPS, resume=state, reproducible=True)
+    with pytest.raises(ValueError, match="not what a training charge"):
+        run.charge_training(LOUD, steps=STEPS, resume=cast("TrainingStateDict", run.state_dict() | {"format": 7}))
+    assert charged(simulation, run) == 1

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
-from typing import Final
+from typing import Any, Final
 
 import httpx2
 import pytest
@@ -20,15 +20,16 @@ from epsilon_ledger import (
     LedgerClient,
     LedgerError,
     LedgerUnavailableError,
-    Limit,
     PermissionDeniedError,
     gaussian,
     github_actions_token,
     poisson_sampled,
 )
 from epsilon_ledger._net import workload
-from tests.conftest import LiveServer
+from tests.conftest import open_ledger
 from tests.identity_provider import IdentityProvider, identity_provider
+from tests.sdk.fake_ledger import URL
+from tests.sdk.simulation import Wire
 from tests.workloads import issuer_of, issuers_file, workload_token
 
 STEP: Final = poisson_sampled(0.01, gaussian(1.1))
@@ -42,18 +43,12 @@ def cluster() -> Iterator[IdentityProvider]:
 
 
 @pytest.fixture(scope="module")
-def server(cluster: IdentityProvider, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
-    folder = tmp_path_factory.mktemp("server")
-    file = issuers_file(folder, issuer_of(cluster))
-    made = LiveServer(folder, environment={"EPSILON_LEDGER_WORKLOAD_ISSUERS_FILE": file})
-    made.start()
-    with LedgerClient(made.url, made.key("admin")) as admin:
-        admin.create_population(
-            "mimic", privacy_unit="patient", neighboring_relation="add_or_remove_one", limit=Limit(3.0, 1e-5)
-        )
-        admin.create_budget("icu-team", parent="mimic", limit=Limit(3.0, 1e-5))
-    yield made
-    made.stop()
+def wire(cluster: IdentityProvider, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Wire]:
+    folder = tmp_path_factory.mktemp("ledger")
+    with open_ledger(folder, workload_issuers_file=issuers_file(folder, issuer_of(cluster))) as ledger:
+        ledger.population()
+        ledger.budget(limit={"epsilon": 3.0, "delta": 1e-5})
+        yield Wire(ledger)
 
 
 @pytest.fixture
@@ -76,80 +71,63 @@ def later(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
     return move
 
 
-def _keys(server: LiveServer) -> list[tuple[str | None, str]]:
-    """Scope and creator of all keys of workloads, oldest first."""
-    with LedgerClient(server.url, server.key("admin")) as admin:
-        found = [(key.scope, key.created_by) for key in admin.list_api_keys() if key.single_use]
-    return found[::-1]
+def client(wire: Wire, **credential: Any) -> LedgerClient:  # noqa: ANN401 - passed on
+    return LedgerClient(URL, transport=wire, **credential)
 
 
-def test_two_lines_train_in_a_pod(
-    server: LiveServer, file: Path, later: Callable[[float], None], monkeypatch: pytest.MonkeyPatch
+def scopes(wire: Wire) -> list[str | None]:
+    """Scopes of all keys of workloads, oldest first."""
+    with wire.client("admin") as admin:
+        return [key.scope for key in admin.list_api_keys() if key.single_use][::-1]
+
+
+def test_keys_of_run_are_exchanged_as_they_end(
+    wire: Wire, file: Path, later: Callable[[float], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("EPSILON_LEDGER_URL", server.url)
+    monkeypatch.setenv("EPSILON_LEDGER_URL", URL)
     monkeypatch.setenv("EPSILON_LEDGER_TOKEN_FILE", str(file))
     monkeypatch.delenv("EPSILON_LEDGER_API_KEY", raising=False)
-    before = len(_keys(server))
-    with LedgerClient() as ledger:
+    before = len(scopes(wire))
+    with LedgerClient(transport=wire) as ledger:
         run = ledger.create_run("model", budget=BUDGET, event=STEP)
         run.authorize()
-        assert [scope for scope, _ in _keys(server)[before:]] == [run.id], "one key is enough until it ends"
+        assert scopes(wire)[before:] == [run.id], "one key is enough until it ends"
         later(3600)
         run.authorize()
         run.reserve([EventCount(event=STEP, count=3)])
         run.renew()
         run.commit(1)
         assert run.next_step == 3
-        run.complete()
-    assert [scope for scope, _ in _keys(server)[before:]] == [run.id, run.id]
+    assert scopes(wire)[before:] == [run.id, run.id]
+    with client(wire, token_file=file) as ledger, wire.client("admin") as admin:
+        revoked = ledger.create_run("revoked", budget=BUDGET, event=STEP)
+        [key] = [key for key in admin.list_api_keys() if key.scope == revoked.id]
+        admin.revoke_api_key(key.id)
+        revoked.authorize()
+    assert scopes(wire)[before + 2 :] == [revoked.id, revoked.id]
 
 
-def test_a_client_trains_several_runs(server: LiveServer, file: Path) -> None:
-    with LedgerClient(server.url, token_file=file) as ledger:
+def test_client_trains_several_runs_and_another_pod_resumes_one(wire: Wire, file: Path) -> None:
+    with client(wire, token_file=file) as ledger:
         runs = [ledger.create_run(f"job-{number}", budget=BUDGET, event=STEP) for number in range(3)]
         for run in runs:
             run.authorize()
         assert ledger.get_budget(BUDGET).path == BUDGET
-        for run in runs:
-            run.complete()
-
-
-def test_an_asynchronous_client_does_the_same(server: LiveServer, file: Path) -> None:
-    async def train() -> int:
-        async with AsyncLedgerClient(server.url, token_file=file) as ledger:
-            runs = await asyncio.gather(
-                *(ledger.create_run(f"async-{number}", budget=BUDGET, event=STEP) for number in range(3))
-            )
-            for run in runs:
-                await run.authorize()
-                await run.complete()
-            return sum(run.next_step for run in runs)
-
-    assert asyncio.run(train()) == 3
-
-
-def test_a_job_is_resumed_by_another_pod(server: LiveServer, file: Path) -> None:
-    with LedgerClient(server.url, token_file=file) as ledger:
-        run = ledger.create_run("resumed", budget=BUDGET, event=STEP)
-        run.authorize()
-    with LedgerClient(server.url, token_file=file) as ledger:
-        again = ledger.resume_run(f"{BUDGET}/resumed")
+    with client(wire, token_file=file) as ledger:
+        again = ledger.resume_run(f"{BUDGET}/job-1")
         again.authorize()
-        again.complete()
-    assert (again.id, again.attempt) == (run.id, 2)
+    assert (again.id, again.attempt) == (runs[1].id, 2)
+
+    async def train() -> list[int]:
+        async with AsyncLedgerClient(URL, token_file=file, transport=wire) as ledger:
+            created = (ledger.create_run(f"async-{number}", budget=BUDGET, event=STEP) for number in range(3))
+            awaited = await asyncio.gather(*created)
+            return [(await run.authorize()).next_step for run in awaited]
+
+    assert asyncio.run(train()) == [1, 1, 1]
 
 
-def test_a_revoked_key_is_exchanged_anew(server: LiveServer, file: Path) -> None:
-    with LedgerClient(server.url, token_file=file) as ledger, LedgerClient(server.url, server.key("admin")) as admin:
-        run = ledger.create_run("revoked", budget=BUDGET, event=STEP)
-        [key] = [key for key in admin.list_api_keys() if key.scope == run.id]
-        admin.revoke_api_key(key.id)
-        time.sleep(1.5)
-        run.authorize()
-        run.complete()
-
-
-def test_one_key_is_enough_where_the_rule_says_so(server: LiveServer, cluster: IdentityProvider) -> None:
+def test_one_key_is_enough_where_rule_says_so(wire: Wire, cluster: IdentityProvider) -> None:
     claims = {"sub": "system:serviceaccount:sweeps:x", "kubernetes.io": {"namespace": "sweeps"}}
     asked: list[str] = []
 
@@ -157,32 +135,22 @@ def test_one_key_is_enough_where_the_rule_says_so(server: LiveServer, cluster: I
         asked.append(workload_token(cluster, **claims))
         return asked[-1]
 
-    with LedgerClient(server.url, token_provider=provide) as ledger:
+    with client(wire, token_provider=provide) as ledger:
         for number in range(3):
-            run = ledger.create_run(f"trial-{number}", budget=BUDGET, event=STEP)
-            run.authorize()
-            run.complete()
-        assert ledger.get_budget(BUDGET).path == BUDGET
+            ledger.create_run(f"trial-{number}", budget=BUDGET, event=STEP).authorize()
     assert len(asked) == 1
 
 
-def test_a_refused_token_says_why(server: LiveServer, cluster: IdentityProvider) -> None:
+def test_refused_token_and_run_elsewhere_are_errors(wire: Wire, cluster: IdentityProvider, file: Path) -> None:
     def expired() -> str:
         return workload_token(cluster, exp=int(time.time()) - 1)
 
-    with (
-        LedgerClient(server.url, token_provider=expired) as ledger,
-        pytest.raises(AuthenticationError, match="has expired"),
-    ):
+    with client(wire, token_provider=expired) as ledger, pytest.raises(AuthenticationError, match="has expired"):
         ledger.create_run("model", budget=BUDGET, event=STEP)
-
-
-def test_a_run_elsewhere_is_refused(server: LiveServer, file: Path) -> None:
-    with LedgerClient(server.url, server.key("admin")) as admin:
-        admin.create_budget("other-team", parent="mimic", limit=Limit(1.0, 1e-5))
-        elsewhere = admin.create_run("model", budget="mimic/other-team", event=STEP)
-    with LedgerClient(server.url, token_file=file) as ledger, pytest.raises(PermissionDeniedError):
-        ledger.get_run(elsewhere.id)
+    wire.ledger.budget("other-team")
+    elsewhere = wire.ledger.run("mimic/other-team")
+    with client(wire, token_file=file) as ledger, pytest.raises(PermissionDeniedError):
+        ledger.get_run(elsewhere)
 
 
 @pytest.mark.parametrize(
@@ -192,12 +160,12 @@ def test_a_run_elsewhere_is_refused(server: LiveServer, file: Path) -> None:
         ({"token_file": "x", "token_provider": lambda: "x"}, "one of"),
     ],
 )
-def test_a_client_has_one_credential(given: dict[str, object], words: str) -> None:
+def test_client_has_one_credential(given: dict[str, object], words: str) -> None:
     with pytest.raises(ConfigurationError, match=words):
         LedgerClient("http://127.0.0.1:1", **given)  # type: ignore[arg-type]
 
 
-def test_an_explicit_key_counts_more_than_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_explicit_key_counts_more_than_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("EPSILON_LEDGER_TOKEN_FILE", str(tmp_path / "none"))
     sent: list[str] = []
 
@@ -218,7 +186,7 @@ def test_an_explicit_key_counts_more_than_the_environment(monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("content", [None, "", "ä"])
-def test_a_token_file_that_cannot_be_read_is_named(tmp_path: Path, content: str | None) -> None:
+def test_token_file_that_cannot_be_read_is_named(tmp_path: Path, content: str | None) -> None:
     path = tmp_path / "token"
     if content is not None:
         path.write_text(content)
@@ -232,7 +200,7 @@ def test_a_token_file_that_cannot_be_read_is_named(tmp_path: Path, content: str 
 
 
 @pytest.mark.parametrize("body", ["", "[]", "{}", '{"access_token": "a", "expires_in": "b", "key": {}}'])
-def test_an_answer_that_is_none_is_tried_again(file: Path, body: str) -> None:
+def test_answer_that_is_none_is_tried_again(file: Path, body: str) -> None:
     asked: list[str] = []
 
     def answer(request: httpx2.Request) -> httpx2.Response:
@@ -249,7 +217,7 @@ def test_an_answer_that_is_none_is_tried_again(file: Path, body: str) -> None:
     assert asked == ["/api/v1/token"] * 2
 
 
-def test_github_gives_a_token_for_an_audience(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_github_gives_token_for_audience(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[str, str | None]] = []
 
     class Handler(BaseHTTPRequestHandler):

@@ -49,11 +49,6 @@ def pulls(sample: NDArray[np.intp]) -> Floats:
     return np.asarray(np.cos(np.arange(RECORDS * 6.0).reshape(RECORDS, 2, 3))[sample])
 
 
-def visible(made: Optimizer) -> bytes:
-    """All that a step may change."""
-    return pickle.dumps((made.params, made.state_dict()))
-
-
 def everything(made: Optimizer) -> bytes:
     """All that a step may change, with the random streams and the sample."""
     return pickle.dumps((made, made.params, made.__dict__["_pending"]))

@@ -1,7 +1,6 @@
 """Adaptive clipping: the norm follows a quantile, and the count that it follows is charged for what it is."""
 
 import math
-import pickle
 from typing import Literal
 
 import numpy as np
@@ -15,11 +14,12 @@ from app.accounting.events import NeighboringRelation as Relation
 from app.accounting.events.serialization import event_from_dict
 from epsilon_ledger import adaptive_clipping, composed, gaussian, poisson_sampled
 from epsilon_ledger.mechanisms import AdaptiveClipping, GaussianNoise, Unmetered
-from tests.sdk.mechanisms.recording_run import Asked, RefusedError
+from tests.sdk.mechanisms.recording_run import Asked
 
 Mode = Literal["geometric", "linear"]
 
 NOBODY = Unmetered("a test")
+MANY = 1000
 
 
 def mechanism(
@@ -47,7 +47,7 @@ def vectors(within: int, beyond: int, norm: float) -> NDArray[np.float64]:
 
 
 @given(st.sampled_from(["geometric", "linear"]), st.integers(0, 150), st.integers(0, 150), st.floats(0.5, 5))
-def test_the_norm_moves_by_the_formula(mode: Mode, within: int, beyond: int, norm: float) -> None:
+def test_norm_moves_by_formula(mode: Mode, within: int, beyond: int, norm: float) -> None:
     adaptive = mechanism(norm, mode=mode)
     adaptive.clip_and_release(vectors(within, beyond, norm), run=NOBODY)
     # The divisor is the expected 100; what is counted is the sum of bits less 1/2.
@@ -56,41 +56,25 @@ def test_the_norm_moves_by_the_formula(mode: Mode, within: int, beyond: int, nor
     assert adaptive.clipping_norm == pytest.approx(moved, abs=0.2 * 50 * 1e-5 * 8)
 
 
-def test_the_norm_goes_to_the_quantile_and_stays_there() -> None:
-    lengths = np.random.default_rng(1).lognormal(1.0, 1.0, 1000)
-    for mode, rate in (("geometric", 0.3), ("linear", 1.0)):
-        adaptive = AdaptiveClipping(
-            GaussianNoise(1.0, clipping_norm=0.1, insecure_seed=1),
-            expected_summands=1000.0,
-            learning_rate=rate,
-            target_unclipped_quantile=0.8,
-            fraction_stddev=0.01,
-            mode=mode,  # type: ignore[arg-type]
-        )
-        for _ in range(150):
-            adaptive.clip_and_release(lengths[:, np.newaxis], run=NOBODY)
-        assert np.mean(lengths <= adaptive.clipping_norm) == pytest.approx(0.8, abs=0.05)
-
-
 @pytest.mark.parametrize("seed", [None, 5])
-def test_sum_and_count_have_the_deviations_that_are_charged(seed: int | None) -> None:
+def test_sum_and_count_have_deviations_that_are_charged(seed: int | None) -> None:
     run = Asked()
     noise = GaussianNoise(1.5, clipping_norm=2.0, insecure_seed=seed)
     # lr = 1, linear, target 1/2: the norm moves by exactly the noisy count over the expected number.
     adaptive = AdaptiveClipping(noise, expected_summands=40.0, learning_rate=1.0, fraction_stddev=0.01, mode="linear")
     rows = np.full((3, 50), 100.0)
     sums, counts = [], []
-    for _ in range(4000):
+    for _ in range(MANY):
         noise.clipping_norm = 2.0
         sums.append(adaptive.clip_and_release(rows, run=run))
         counts.append((2.0 - adaptive.clipping_norm) * 40)
     answer = adaptive_clipping(gradient_noise_multiplier=1.5, count_noise_stddev=0.4)
-    assert run.events == [answer] * 4000
+    assert run.events == [answer] * MANY
     assert adaptive.secure is (seed is None)
-    assert np.std(sums) == pytest.approx(1.5 * 2.0, rel=7 / math.sqrt(2 * 200_000))
-    assert np.mean(sums) == pytest.approx(3 * 2 / math.sqrt(50), abs=7 * 3 / math.sqrt(200_000))
-    assert np.std(counts) == pytest.approx(0.4, rel=7 / math.sqrt(2 * 4000))
-    assert np.mean(counts) == pytest.approx(-3 / 2, abs=7 * 0.4 / math.sqrt(4000))
+    assert np.std(sums) == pytest.approx(1.5 * 2.0, rel=7 / math.sqrt(2 * 50 * MANY))
+    assert np.mean(sums) == pytest.approx(3 * 2 / math.sqrt(50), abs=7 * 3 / math.sqrt(50 * MANY))
+    assert np.std(counts) == pytest.approx(0.4, rel=7 / math.sqrt(2 * MANY))
+    assert np.mean(counts) == pytest.approx(-3 / 2, abs=7 * 0.4 / math.sqrt(MANY))
     # An example moves the sum by 2 and the count by 1/2: the distance in units of the noise is what z stands for.
     z = gaussian_noise(event_from_dict(answer), Relation.ADD_OR_REMOVE_ONE)
     assert z == pytest.approx(1 / math.hypot(2 / 3.0, 0.5 / 0.4), rel=1e-12)
@@ -110,29 +94,14 @@ def test_means_of_micro_batches_move_count_and_sum_twice_as_far() -> None:
 
 @pytest.mark.parametrize("mode", ["geometric", "linear"])
 @pytest.mark.parametrize(("within", "beyond"), [(1000, 0), (0, 1000)])
-def test_the_norm_stays_within_its_bounds(mode: Mode, within: int, beyond: int) -> None:
+def test_norm_stays_within_its_bounds(mode: Mode, within: int, beyond: int) -> None:
     adaptive = mechanism(1.0, mode=mode, rate=1000.0)
     for _ in range(3):
         adaptive.clip_and_release(vectors(within, beyond, adaptive.clipping_norm), run=NOBODY)
         assert adaptive.clipping_norm == (1e-3 if within else 50)
 
 
-def test_wild_counts_leave_the_norm_a_number() -> None:
-    for mode in ("geometric", "linear"):
-        noise = GaussianNoise(1.0, clipping_norm=1.0)
-        adaptive = AdaptiveClipping(
-            noise,
-            expected_summands=1e-3,
-            learning_rate=1e3,
-            fraction_stddev=1e6,
-            mode=mode,
-        )
-        for _ in range(20):
-            adaptive.clip_and_release(np.ones((2, 1)), run=NOBODY)
-            assert 1e-6 <= adaptive.clipping_norm <= 1e6  # mostly a bound, but a small draw may end between them
-
-
-def test_the_next_noise_follows_the_moved_norm_and_the_decay() -> None:
+def test_next_noise_follows_moved_norm_and_decay() -> None:
     noise = GaussianNoise(4.0, clipping_norm=1.0, decay_mode="step", decay_rate=0.5)
     adaptive = AdaptiveClipping(noise, expected_summands=10.0, learning_rate=2.0, fraction_stddev=1e-3)
     run = Asked()
@@ -146,29 +115,6 @@ def test_the_next_noise_follows_the_moved_norm_and_the_decay() -> None:
         for z in (4.0, 2.0)
     ]
     assert adaptive.releases == 2
-
-
-def test_a_refusal_changes_nothing() -> None:
-    adaptive = mechanism(seed=1)
-    adaptive.clip_and_release(vectors(3, 5, 1.0), run=NOBODY)
-    before = pickle.dumps(adaptive)
-    with pytest.raises(RefusedError):
-        adaptive.clip_and_release(vectors(3, 5, 1.0), run=Asked(0))
-    assert pickle.dumps(adaptive) == before
-
-
-def test_a_checkpoint_keeps_norm_and_decay() -> None:
-    adaptive = mechanism(seed=1)
-    for _ in range(3):
-        adaptive.clip_and_release(vectors(3, 5, 1.0), run=NOBODY)
-    resumed = mechanism(seed=2)
-    resumed.load_state_dict(adaptive.state_dict())
-    assert (resumed.clipping_norm, resumed.releases) == (adaptive.clipping_norm, 3)
-    others: list[object] = [{}, {"noise": {}}, {"noise": None}, None]
-    for state in others:
-        with pytest.raises(ValueError, match="has the members"):
-            resumed.load_state_dict(state)
-    assert resumed.state_dict() == adaptive.state_dict()
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Ten million secure values against the exact distributions; a right implementation fails with a chance below 1e-9.
+"""A million secure values against the exact distributions, ten in `make soak`; a right one fails with a chance of 1e-9.
 
 Each test's threshold is that of its statistic at 5e-11 or less, and none depends on time or on a seed.
 """
@@ -9,18 +9,19 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from epsilon_ledger.mechanisms.randomness import BLOCK, SecureRandomness, SeededRandomness
+from tests.soak import thinned
 
 Floats = NDArray[np.float64]
 
-MANY = 10_000_000
+MANY = 1_000_000
 RARE = 1e-11
 KOLMOGOROV = 3.5  # P(sqrt(n) D > 3.5) is about 2 exp(-2 3.5^2) = 5e-11 (Massart 1990: at most that)
 NORMAL = 7.0  # P(|N| > 7) = 2.6e-12
 
 
-@pytest.fixture(scope="module")
-def normals() -> Floats:
-    return SecureRandomness().normals(MANY)
+@pytest.fixture(scope="module", params=thinned([1_000_000, 10_000_000], 2))
+def normals(request: pytest.FixtureRequest) -> Floats:
+    return SecureRandomness().normals(request.param)
 
 
 def distance(values: Floats, distribution: stats.rv_continuous) -> float:
@@ -40,30 +41,31 @@ def test_secure_normals_are_normal(normals: Floats) -> None:
     assert distance(normals, stats.norm) < KOLMOGOROV
 
 
-def test_their_tails_hold_as_many_as_they_should(normals: Floats) -> None:
+def test_tails_of_secure_normals_hold_as_many_as_expected(normals: Floats) -> None:
     for sigmas in (3, 4, 5):
         for beyond in (normals > sigmas, normals < -sigmas):
             count = int(np.count_nonzero(beyond))
-            assert stats.binomtest(count, MANY, float(stats.norm.sf(sigmas))).pvalue > RARE, (sigmas, count)
+            assert stats.binomtest(count, normals.size, float(stats.norm.sf(sigmas))).pvalue > RARE, (sigmas, count)
 
 
-def test_their_moments_are_right(normals: Floats) -> None:
+def test_moments_of_secure_normals_are_right(normals: Floats) -> None:
     for power, moment, variance in [(1, 0, 1), (2, 1, 2), (3, 0, 15), (4, 3, 96)]:
-        found = (np.mean(normals**power) - moment) / np.sqrt(variance / MANY)
+        found = (np.mean(normals**power) - moment) / np.sqrt(variance / normals.size)
         assert abs(found) < NORMAL, power
 
 
 # A value's partner, from the same uniforms, is BLOCK further on in its block; the next block is 2 BLOCK away.
 @pytest.mark.parametrize("lag", [1, 2, BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK])
-def test_neither_values_nor_their_sizes_go_together(normals: Floats, lag: int) -> None:
-    early, late = normals[: MANY // 2], normals[lag : lag + MANY // 2]
+def test_values_and_their_sizes_are_uncorrelated(normals: Floats, lag: int) -> None:
+    half = normals.size // 2 - lag
+    early, late = normals[:half], normals[lag : lag + half]
     assert abs(correlation(early, late)) < NORMAL
     assert abs(correlation(early**2, late**2)) < NORMAL
     assert abs(correlation(early, late**2)) < NORMAL
 
 
-def test_the_two_values_of_the_same_uniforms_are_independent(normals: Floats) -> None:
-    pairs = normals[: MANY // (2 * BLOCK) * 2 * BLOCK].reshape(-1, 2, BLOCK)
+def test_two_values_of_same_uniforms_are_independent(normals: Floats) -> None:
+    pairs = normals[: normals.size // (2 * BLOCK) * 2 * BLOCK].reshape(-1, 2, BLOCK)
     cosines, sines = pairs[:, 0].ravel(), pairs[:, 1].ravel()
     assert abs(correlation(cosines**2, sines**2)) < NORMAL
     assert abs(correlation(np.abs(cosines), np.abs(sines))) < NORMAL
@@ -85,8 +87,8 @@ def test_secure_laplace_values_are_laplace() -> None:
         assert abs(correlation(np.abs(values[:half]), np.abs(values[lag : lag + half]))) < NORMAL
 
 
-def test_all_bits_of_the_secure_words_are_even() -> None:
-    words = SecureRandomness().words(MANY // 10)
+def test_all_bits_of_secure_words_are_even() -> None:
+    words = SecureRandomness().words(MANY)
     ones = int(np.bitwise_count(words).sum())
     assert abs(ones - 32 * words.size) < NORMAL * np.sqrt(16 * words.size)
     for bit in range(64):
@@ -94,7 +96,7 @@ def test_all_bits_of_the_secure_words_are_even() -> None:
         assert abs(count - words.size / 2) < NORMAL * np.sqrt(words.size) / 2, bit
 
 
-def test_seeded_values_have_the_same_distributions() -> None:
+def test_seeded_values_have_same_distributions() -> None:
     source = SeededRandomness(20261121)
-    assert distance(source.normals(MANY // 20), stats.norm) < KOLMOGOROV
-    assert distance(source.laplaces(MANY // 20), stats.laplace) < KOLMOGOROV
+    assert distance(source.normals(MANY // 2), stats.norm) < KOLMOGOROV
+    assert distance(source.laplaces(MANY // 2), stats.laplace) < KOLMOGOROV

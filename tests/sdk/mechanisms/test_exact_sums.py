@@ -42,7 +42,7 @@ def real(total: ClippedSum, lattice: Lattice) -> Floats:
 
 
 @given(st.integers(0, 1000), sizes, norms)
-def test_every_vector_is_scaled_down_to_the_norm_over_all_its_parts(
+def test_every_vector_is_scaled_down_to_norm_over_all_its_parts(
     seed: int, size: tuple[int, int, int], norm: float
 ) -> None:
     rows = [part * norm for part in gradients(seed, size)]
@@ -55,7 +55,7 @@ def test_every_vector_is_scaled_down_to_the_norm_over_all_its_parts(
 
 
 @given(st.integers(0, 1000), sizes, norms, st.data())
-def test_one_vector_more_moves_the_sum_by_exactly_itself_clipped(
+def test_one_vector_more_moves_sum_by_exactly_itself_clipped(
     seed: int, size: tuple[int, int, int], norm: float, data: st.DataObject
 ) -> None:
     rows = [part * norm for part in gradients(seed, size)]
@@ -72,7 +72,7 @@ def test_one_vector_more_moves_the_sum_by_exactly_itself_clipped(
 
 
 @given(st.integers(0, 1000), sizes, st.randoms(use_true_random=False))
-def test_the_order_of_the_vectors_changes_no_bit(seed: int, size: tuple[int, int, int], random: object) -> None:
+def test_order_of_vectors_changes_no_bit(seed: int, size: tuple[int, int, int], random: object) -> None:
     rows = gradients(seed, size)
     order = np.random.default_rng(getattr(random, "randrange")(1000)).permutation(size[0])  # noqa: B009
     lattice = Lattice.for_scales(1.0)
@@ -91,7 +91,7 @@ def test_blocks_of_vectors_change_no_bit(monkeypatch: pytest.MonkeyPatch) -> Non
         assert (blocks.within, blocks.count) == (whole.within, 50)
 
 
-def test_neither_single_values_nor_single_tensors_are_clipped() -> None:
+def test_clipping_takes_all_tensors_together() -> None:
     # Each tensor has norm 5, each value is below 5: only both tensors together exceed the norm of 6.
     rows = [np.array([[3.0, 4.0]]), np.array([[0.0, 5.0]])]
     lattice = Lattice.for_scales(6.0)
@@ -107,7 +107,7 @@ def test_neither_single_values_nor_single_tensors_are_clipped() -> None:
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf, 1e200])
 @pytest.mark.parametrize("kind", [np.float32, np.float64])
-def test_a_vector_without_a_finite_norm_counts_as_zero(bad: float, kind: type[np.floating]) -> None:
+def test_vector_without_finite_norm_counts_as_zero(bad: float, kind: type[np.floating]) -> None:
     with np.errstate(over="ignore"):
         rows = [np.array([[0.5], [bad], [0.25]]).astype(kind), np.array([[0.0], [0.5], [0.25]]).astype(kind)]
     lattice = Lattice.for_scales(1.0)
@@ -116,19 +116,13 @@ def test_a_vector_without_a_finite_norm_counts_as_zero(bad: float, kind: type[np
     assert (total.within, total.count) == (2, 3)
 
 
-def test_an_empty_sample_has_the_sum_zero() -> None:
-    total = clipped_sum([np.empty((0, 3)), np.empty((0, 2))], 1.0, Lattice.for_scales(1.0))
-    assert total.multiples.tolist() == [0] * 5
-    assert (total.within, total.count) == (0, 0)
-
-
 def test_more_summands_than_can_be_added_exactly_are_refused() -> None:
     with pytest.raises(ValueError, match="at most 4194304 can be added up exactly"):
         clipped_sum([np.empty(((1 << 22) + 1, 0))], 1.0, Lattice.for_scales(1.0))
 
 
 @given(st.floats(1e-9, 1e15), st.floats(1e-9, 1e15))
-def test_the_spacing_is_a_power_of_two_that_fits_the_larger_scale(one: float, two: float) -> None:
+def test_spacing_is_power_of_two_that_fits_larger_scale(one: float, two: float) -> None:
     spacing = Lattice.for_scales(one, two).spacing
     assert math.frexp(spacing)[0] == 0.5
     assert 2**28 <= max(one, two) / spacing < 2**29
@@ -164,10 +158,10 @@ def test_values_are_limited_and_never_moved_apart() -> None:
 
 
 @given(st.floats(1e-9, 1e9), st.floats(1e-3, 1e6), st.integers(1, 10**9))
-def test_rounding_makes_the_noise_larger_by_no_more_than_is_documented(norm: float, z: float, size: int) -> None:
+def test_rounding_makes_noise_larger_by_no_more_than_is_documented(norm: float, z: float, size: int) -> None:
     larger = rounded_norm(norm, size, Lattice.for_scales(norm, z * norm)) / norm - 1
     assert larger <= math.sqrt(size) * max(1.0, z) * 2.0**-28 + (size + 16) * 2.0**-52
 
 
-def test_at_the_largest_noise_the_documented_factor_is_the_real_one() -> None:
+def test_documented_factor_is_real_at_largest_noise() -> None:
     assert rounded_norm(1.0, 10**6, Lattice.for_scales(1.0, 1e6)) == pytest.approx(2.95, abs=0.01)

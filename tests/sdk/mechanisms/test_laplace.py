@@ -2,6 +2,7 @@
 
 import math
 import pickle
+from typing import Any
 
 import numpy as np
 import pytest
@@ -29,7 +30,7 @@ def softmax(values: NDArray[np.float64]) -> NDArray[np.float64]:
 
 @pytest.mark.parametrize("seed", [None, 3])
 @pytest.mark.parametrize(("epsilon", "sensitivity"), [(0.5, 2.0), (100.0, 2.0), (4.0, 1e-6)])
-def test_the_noise_has_the_scale_that_is_charged(seed: int | None, epsilon: float, sensitivity: float) -> None:
+def test_noise_has_scale_that_is_charged(seed: int | None, epsilon: float, sensitivity: float) -> None:
     noise = LaplaceNoise(epsilon=epsilon, l1_sensitivity=sensitivity, insecure_seed=seed)
     assert noise.secure is (seed is None)
     assert noise.scale == pytest.approx(sensitivity / epsilon, rel=1e-15)
@@ -56,7 +57,7 @@ def test_vectors_of_probabilities_are_two_apart_and_epsilon_says_so() -> None:
 
 
 @given(st.floats(2e-3, 4e5), st.floats(1e-9, 1e9), st.sampled_from(list(Relation)))
-def test_the_service_charges_a_client_epsilon_under_every_relation(
+def test_service_charges_client_epsilon_under_every_relation(
     noise_multiplier: float, sensitivity: float, relation: Relation
 ) -> None:
     noise = LaplaceNoise(noise_multiplier, l1_sensitivity=sensitivity, neighboring_relation=relation.value)
@@ -82,7 +83,7 @@ def test_each_release_is_asked_for_once_for_all_clients() -> None:
     assert noise.releases == 2
 
 
-def test_rounding_to_the_lattice_is_paid_for_by_the_scale() -> None:
+def test_rounding_to_lattice_is_paid_for_by_scale() -> None:
     noise = LaplaceNoise(1.0, l1_sensitivity=2.0, insecure_seed=1)
     width = 4096
     noisy = noise.release(np.zeros((50, width)), run=NOBODY)
@@ -91,63 +92,37 @@ def test_rounding_to_the_lattice_is_paid_for_by_the_scale() -> None:
     assert np.array_equal(noisy, np.rint(plain * ((2 + width * spacing) / spacing)) * spacing)
 
 
-def test_a_checkpoint_keeps_the_count_of_releases() -> None:
-    noise = LaplaceNoise(1.0, l1_sensitivity=2.0)
-    noise.release(np.zeros((1, 1)), run=NOBODY)
-    resumed = LaplaceNoise(1.0, l1_sensitivity=2.0)
-    resumed.load_state_dict(noise.state_dict())
-    assert resumed.releases == 1
-    with pytest.raises(ValueError, match="A state of LaplaceNoise has the members"):
-        resumed.load_state_dict({"step": 1})
+NO_NUMBERS: list[Any] = [0, -1, math.nan, math.inf, True, "1"]
+WRONG: list[tuple[dict[str, Any], str]] = [
+    *(({"l1_sensitivity": value}, "l1_sensitivity is") for value in (*NO_NUMBERS, 1e-10, 1e10)),
+    *(({"noise_multiplier": value}, "noise_multiplier is") for value in NO_NUMBERS),
+    *(({"noise_multiplier": None, "epsilon": value}, "epsilon is") for value in NO_NUMBERS),
+    ({"noise_multiplier": None}, "noise_multiplier or epsilon, and not both"),
+    ({"epsilon": 1.0}, "noise_multiplier or epsilon, and not both"),
+    ({"neighboring_relation": "replace"}, "add_or_remove_one, replace_one, replace_special"),
+    ({"noise_multiplier": 6e5, "neighboring_relation": "replace_one"}, "the event's noise multiplier is"),
+]
 
 
-@pytest.mark.parametrize(
-    "values",
-    [
-        np.zeros(3),
-        np.zeros((2, 2, 2)),
-        np.array([[math.nan]]),
-        np.array([[math.inf]]),
-        np.array([["a"]]),
-        np.array([[1j]]),
-        np.array([[True]]),
-    ],
-)
-def test_values_of_another_form_are_not_asked_for(values: NDArray[np.float64]) -> None:
-    run = Asked()
-    with pytest.raises(ValueError, match=r"\(n_clients, k\)"):
-        LaplaceNoise(1.0, l1_sensitivity=2.0).release(values, run=run)
-    assert run.events == []
-
-
-def test_no_clients_and_no_values_are_a_release_like_any_other() -> None:
-    noise = LaplaceNoise(1.0, l1_sensitivity=2.0)
-    assert noise.release(np.zeros((0, 3)), run=NOBODY).shape == (0, 3)
-    assert noise.release(np.zeros((3, 0), dtype=np.int64), run=NOBODY).shape == (3, 0)
-
-
-@pytest.mark.parametrize("value", [0, -1, math.nan, math.inf, True, "1", 1e-10, 1e10])
-def test_a_sensitivity_out_of_bounds_is_refused(value: float) -> None:
-    with pytest.raises(ValueError, match="l1_sensitivity is"):
-        LaplaceNoise(1.0, l1_sensitivity=value)
-
-
-@pytest.mark.parametrize("value", [0, -1, math.nan, math.inf, True, "1"])
-def test_noise_out_of_bounds_is_refused(value: float) -> None:
-    with pytest.raises(ValueError, match="noise_multiplier is"):
-        LaplaceNoise(value, l1_sensitivity=1.0)
-    with pytest.raises(ValueError, match="epsilon is"):
-        LaplaceNoise(epsilon=value, l1_sensitivity=1.0)
-
-
-def test_noise_is_given_once_and_the_sensitivity_always() -> None:
-    with pytest.raises(ValueError, match="noise_multiplier or epsilon, and not both"):
-        LaplaceNoise(l1_sensitivity=1.0)
-    with pytest.raises(ValueError, match="noise_multiplier or epsilon, and not both"):
-        LaplaceNoise(1.0, epsilon=1.0, l1_sensitivity=1.0)
+@pytest.mark.parametrize(("arguments", "answer"), WRONG)
+def test_wrong_argument_is_refused(arguments: dict[str, Any], answer: str) -> None:
+    with pytest.raises(ValueError, match=answer):
+        LaplaceNoise(**{"noise_multiplier": 1.0, "l1_sensitivity": 1.0} | arguments)
     with pytest.raises(TypeError, match="l1_sensitivity"):
         LaplaceNoise(1.0)  # type: ignore[call-arg]
-    with pytest.raises(ValueError, match="add_or_remove_one, replace_one, replace_special"):
-        LaplaceNoise(1.0, l1_sensitivity=1.0, neighboring_relation="replace")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="the event's noise multiplier is"):
-        LaplaceNoise(6e5, l1_sensitivity=1.0, neighboring_relation="replace_one")
+
+
+def test_values_of_another_form_are_not_asked_for_and_checkpoint_keeps_count() -> None:
+    run, noise = Asked(), LaplaceNoise(1.0, l1_sensitivity=2.0)
+    wrong: list[Any] = [[math.nan], [math.inf], ["a"], [1j], [True]]
+    for values in (np.zeros(3), np.zeros((2, 2, 2)), *(np.array([row]) for row in wrong)):
+        with pytest.raises(ValueError, match=r"\(n_clients, k\)"):
+            noise.release(values, run=run)
+    assert run.events == []
+    for shape in ((0, 3), (3, 0)):
+        assert noise.release(np.zeros(shape), run=run).shape == shape
+    resumed = LaplaceNoise(1.0, l1_sensitivity=2.0)
+    resumed.load_state_dict(noise.state_dict())
+    assert resumed.releases == 2
+    with pytest.raises(ValueError, match="A state of LaplaceNoise has the members"):
+        resumed.load_state_dict({"step": 1})

@@ -7,8 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
-from sklearn.datasets import load_breast_cancer, load_digits
 
 from epsilon_ledger import gaussian, poisson_sampled
 from epsilon_ledger.mechanisms import (
@@ -20,7 +18,7 @@ from epsilon_ledger.mechanisms import (
     MicrobatchSampler,
     PoissonSampler,
 )
-from tests.sdk.mechanisms.models import NOBODY, RECORDS, RULES, Floats, Optimizer, Q, Rule, optimizer, pulls
+from tests.sdk.mechanisms.models import NOBODY, RECORDS, RULES, Floats, Q, Rule, optimizer, pulls
 from tests.sdk.mechanisms.recording_run import Asked
 
 
@@ -52,7 +50,7 @@ def by_the_book(rule: Rule, steps: int) -> Floats:
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_steps_follow_the_formulas(rule: Rule) -> None:
+def test_steps_follow_formulas(rule: Rule) -> None:
     made = optimizer(rule)
     for _ in range(7):
         made.step(pulls(made.sample()))
@@ -97,44 +95,6 @@ def test_micro_batches_are_clipped_as_means_and_divided_by_their_number() -> Non
     assert run.events == [poisson_sampled(Q, gaussian(1e-3, clipped="microbatch"))]
     with pytest.raises(ValueError, match="one row for each member"):
         made.step(np.zeros((len(made.sample()) + 1, 6)))
-
-
-def softmax_regression(
-    features: Floats, labels: NDArray[np.int64], made: Optimizer, params: dict[str, Floats], steps: int
-) -> float:
-    """Train, and return the share of the records that are recognized."""
-    for _ in range(steps):
-        batch = made.sample()
-        scores = features[batch] @ params["weights"] + params["bias"]
-        chances = np.exp(scores - scores.max(axis=1, keepdims=True))
-        chances /= chances.sum(axis=1, keepdims=True)
-        chances[np.arange(len(batch)), labels[batch]] -= 1
-        made.step({"weights": features[batch][:, :, None] * chances[:, None, :], "bias": chances})
-    return float(np.mean((features @ params["weights"] + params["bias"]).argmax(axis=1) == labels))
-
-
-# Nothing is seeded. Over 200 trainings each: means 0.924 to 0.932, standard deviations 0.004, the worst 0.914; of the
-# test after this one 0.981, 0.002 and 0.975.
-@pytest.mark.parametrize(("rule", "rate"), [(DpSgd, 2.0), (DpMomentum, 0.3), (DpAdam, 0.02)])
-def test_handwritten_digits_are_learnt_with_secure_noise(rule: Rule, rate: float) -> None:
-    features, labels = load_digits(return_X_y=True)
-    params = {"weights": np.zeros((64, 10)), "bias": np.zeros(10)}
-    sampler = PoissonSampler(len(labels), 0.1)
-    noise = GaussianNoise(2.0, clipping_norm=1.0, decay_mode="time", decay_rate=1e-3)
-    adaptive = AdaptiveClipping(noise, expected_summands=sampler.expected_summands)
-    run = Asked()
-    made = rule(params, noise=adaptive, sampler=sampler, run=run, learning_rate=rate)
-    assert softmax_regression(features / 16, labels, made, params, 150) > 0.8
-    assert len(run.events) == 150
-
-
-def test_tumours_are_learnt_with_a_fixed_norm() -> None:
-    features, labels = load_breast_cancer(return_X_y=True)
-    features = (features - features.mean(axis=0)) / features.std(axis=0)
-    params = {"weights": np.zeros((30, 2)), "bias": np.zeros(2)}
-    noise, sampler = GaussianNoise(2.0, clipping_norm=0.5), PoissonSampler(len(labels), 0.2)
-    made = DpSgd(params, noise=noise, sampler=sampler, run=NOBODY, learning_rate=1.0)
-    assert softmax_regression(features, labels, made, params, 100) > 0.9
 
 
 def test_arguments_that_do_not_fit_together_are_refused() -> None:
@@ -199,7 +159,7 @@ def test_gradients_of_another_form_are_not_asked_for() -> None:
     assert len(run.events) == 2
 
 
-def test_a_diverged_model_is_not_asked_for_and_a_diverged_gradient_counts_as_zero() -> None:
+def test_diverged_model_is_not_asked_for_and_diverged_gradient_counts_as_zero() -> None:
     run = Asked()
     params = np.zeros((2, 3))
     made = optimizer(params=params, run=run)
@@ -215,7 +175,7 @@ def test_a_diverged_model_is_not_asked_for_and_a_diverged_gradient_counts_as_zer
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_a_checkpoint_goes_on_where_it_was_written(rule: Rule) -> None:
+def test_checkpoint_goes_on_where_it_was_written(rule: Rule) -> None:
     made = optimizer(rule, adaptive=True)
     for _ in range(3):
         made.step(pulls(made.sample()))

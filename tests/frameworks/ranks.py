@@ -1,0 +1,47 @@
+"""Two processes that train together."""
+
+import json
+import os
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from tests.fork_server import ForkedProcess, ForkServer
+
+RANKS = 2
+PATIENCE_SECONDS = 300
+
+
+TORCH = ("opacus.distributed", "tests.frameworks.canaries")
+
+
+@cache
+def _server(imported: tuple[str, ...]) -> ForkServer:
+    """The one that has imported what takes longer than the trainings."""
+    return ForkServer(*imported)
+
+
+def run_ranks(module: str, folder: Path, *arguments: object, imported: tuple[str, ...] = TORCH) -> list[Any]:
+    """Run a module once for each rank, which meet at a file.
+
+    Args:
+        module: takes the rank, the file and further arguments, and prints a line of JSON at its end.
+        folder: for what they write.
+        arguments: the further ones.
+        imported: what the ranks need not import themselves.
+
+    Returns:
+        What each rank printed.
+    """
+    processes = []
+    for rank in range(RANKS):
+        words = [str(word) for word in (rank, folder / "store", *arguments)]
+        with (folder / f"output {rank}").open("wb") as output, (folder / f"errors {rank}").open("wb") as errors:
+            processes.append(
+                ForkedProcess(
+                    _server(imported), module, *words, environment=dict(os.environ), output=output, errors=errors
+                )
+            )
+    for rank, process in enumerate(processes):
+        assert process.wait(PATIENCE_SECONDS) == 0, (folder / f"errors {rank}").read_text()[-2000:]
+    return [json.loads((folder / f"output {rank}").read_text().splitlines()[-1]) for rank in range(RANKS)]

@@ -1,0 +1,221 @@
+"""Real training steps of JAX that the ledger admits or refuses."""
+# ruff: noqa: ANN401 - arrays and trees
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax_privacy.batch_selection import pad_to_multiple_of
+
+from epsilon_ledger import AsyncLedgerClient, BudgetExceededError, ChargeExceededError, LedgerClient, Run, self_composed
+from epsilon_ledger.jax import UnsupportedTrainingError, authorized
+from tests.frameworks.jax_trainings import (
+    DATA,
+    DONATED,
+    GRAD,
+    POISSON,
+    PROBABILITY,
+    SIZE,
+    STEP,
+    N,
+    Private,
+    plain,
+    privatizer,
+)
+from tests.sdk.fake_runs import OWN, CountingRun, open_budget
+
+pytestmark = [
+    # jax-privacy 2.0 calls it.
+    pytest.mark.filterwarnings("ignore:optax.global_norm is deprecated:DeprecationWarning")
+]
+
+
+@pytest.fixture
+def run() -> CountingRun:
+    return CountingRun()
+
+
+def test_every_step_asks_for_what_jax_privacy_does(run: CountingRun) -> None:
+    training = Private()
+    step = training.authorized(run)
+    training.train(step, iter(list(step.batch_iterator(N))))  # drawn ahead, and stepped in their turn
+    assert run.asked == [STEP] * POISSON.iterations == [STEP] * (run.expected_steps or 0)
+    assert np.asarray(training.state[0]["w"]).all()
+
+
+def test_refusal_leaves_donated_arguments_and_batch(run: CountingRun) -> None:
+    run.capacity = 3
+    training = Private()
+    step = training.authorized(run)
+    batches = step.batch_iterator(N)
+    for _ in range(3):
+        training.take(step, next(batches))
+    before = jax.tree.map(np.array, training.state[0])
+    refused = next(batches)
+    with pytest.raises(BudgetExceededError):
+        training.take(step, refused)
+    assert jax.tree.all(jax.tree.map(np.array_equal, before, training.state[0]))
+    run.capacity = 4
+    training.take(step, refused)
+    assert run.asked == [STEP] * 4
+
+
+def test_training_ends_at_its_budget_with_grants(admin: LedgerClient) -> None:
+    training = Private()
+    client = admin
+    budget = open_budget(client, 6.0)
+    with client.create_run("jax", budget=budget, authorize_every=50) as run:
+        step = training.authorized(run, batches=PROBABILITY)
+        with pytest.raises(BudgetExceededError):
+            training.train(step, step.batch_iterator(N))
+        taken = run.step
+    assert taken is not None
+    assert taken > 5
+    assert int(training.state[1][0].count) == taken
+    # A resumed run goes on with a key of its own, and not with the samples of a seed.
+    resumed = client.create_run("again", budget=open_budget(client, 6.0))
+    resumed.authorize(event=STEP)
+    training = Private()
+    fresh = training.authorized(resumed)
+    training.take(fresh, next(fresh.batch_iterator(N)))
+    assert resumed.next_step == 2
+    resumed.complete()
+
+
+def test_schedule_of_run_is_charged_by_its_own_word(run: CountingRun) -> None:
+    step = authorized(jax.jit(lambda x: x + 1), run.as_run)
+    assert int(step(jnp.zeros((), int))) == 1
+    given = authorized(jax.jit(lambda x: x + 1), run.as_run, event=STEP)
+    assert int(given(x=jnp.zeros((), int))) == 1
+    assert run.asked == [OWN, STEP]
+
+
+TRACES: dict[str, Callable[[Any, Any], Any]] = {
+    "jit": lambda step, x: jax.jit(step)(x),
+    "closed over": lambda step, x: jax.jit(lambda: step(x))(),
+    "scan": lambda step, x: jax.lax.scan(lambda c, _: (step(c), None), x, length=3),
+    "cond": lambda step, x: jax.lax.cond(True, lambda: step(x), lambda: x),  # noqa: FBT003 - JAX's signature
+    "vmap": lambda step, x: jax.vmap(step)(x),
+    "grad": lambda step, x: jax.grad(lambda y: step(y).sum())(x),
+    "pmap": lambda step, x: jax.pmap(step)(x[None]),
+    "eval_shape": jax.eval_shape,
+    "lower": lambda step, x: jax.jit(step).lower(x),
+}
+
+
+@pytest.mark.parametrize("trace", TRACES)
+def test_traced_step_is_turned_away(run: CountingRun, trace: str) -> None:
+    step = authorized(lambda x: x * 2.0, run.as_run, event=STEP)
+    with pytest.raises(UnsupportedTrainingError, match="being traced"):
+        TRACES[trace](step, jnp.ones(3))
+    assert run.asked == []
+    with jax.disable_jit():
+        assert float(jax.jit(step)(jnp.ones(3))[0]) == 2.0
+    assert run.asked == [STEP]
+
+
+def test_compiled_and_mapped_steps_ask_once_call(run: CountingRun) -> None:
+    compiled = jax.jit(lambda x: x * 2.0).lower(jnp.ones(3)).compile()
+    assert float(authorized(compiled, run.as_run, event=STEP)(jnp.ones(3))[0]) == 2.0
+    mapped = jax.pmap(lambda x: x + jax.lax.psum(1.0, "i"), axis_name="i")
+    assert float(authorized(mapped, run.as_run, event=STEP)(jnp.ones((1, 3)))[0, 0]) == 2.0
+    assert run.asked == [STEP] * 2
+
+
+def test_scan_over_steps_is_charged_for_all_of_them(run: CountingRun) -> None:
+    run.capacity = 9
+    training = Private()
+
+    def several(state: Any, x: Any, is_padding: Any) -> Any:
+        return jax.lax.scan(lambda carry, batch: (plain(*carry, *batch), None), state, (x, is_padding))[0]
+
+    scanned = training.authorized(run, jax.jit(several), batches=PROBABILITY, steps_per_call=4)
+    drawn = (pad_to_multiple_of(indices, SIZE) for indices in scanned.batch_iterator(N))
+    for _ in range(2):
+        indices = np.stack([next(drawn) for _ in range(4)])
+        training.state = scanned(training.state, DATA[indices], indices < 0)
+    assert run.counts == [4, 4]
+    next(drawn)
+    with pytest.raises(UnsupportedTrainingError, match="takes 4 batch"):
+        scanned(training.state, DATA[indices], indices < 0)
+    for _ in range(3):
+        next(drawn)
+    with pytest.raises(BudgetExceededError):
+        scanned(training.state, DATA[indices], indices < 0)
+
+
+def test_batch_is_stepped_once(run: CountingRun) -> None:
+    training = Private()
+    step = training.authorized(run)
+    with pytest.raises(UnsupportedTrainingError, match="takes 1 batch"):
+        training.take(step, np.arange(16))
+    for indices in step.batch_iterator(N):
+        training.take(step, indices)
+        with pytest.raises(UnsupportedTrainingError, match="takes 1 batch"):
+            training.take(step, indices)
+        break
+    # What the first iteration left behind covers nothing.
+    left, again = step.batch_iterator(N), step.batch_iterator(N)
+    next(left)
+    indices = next(again)
+    training.take(step, indices)
+    with pytest.raises(UnsupportedTrainingError, match="takes 1 batch"):
+        training.take(step, indices)
+    assert len(run.asked) == 2
+
+
+def test_charge_of_whole_training_counts_its_steps(admin: LedgerClient) -> None:
+    client = admin
+    run = client.create_run("whole", budget=open_budget(client, 6.0))
+    charge = run.charge_training(self_composed(STEP, 4), steps=4)
+    single = authorized(jax.jit(lambda x: x + 1), charge)
+    double = authorized(jax.jit(lambda x: x + 2), charge, steps_per_call=2)
+    assert int(double(single(jnp.zeros((), int)))) == 3
+    assert (charge.step, charge.remaining, run.next_step) == (3, 1, 1)
+    with pytest.raises(ChargeExceededError, match="2 further steps"):
+        double(jnp.zeros((), int))
+    with pytest.raises(UnsupportedTrainingError, match="being traced"):
+        jax.jit(single)(jnp.zeros((), int))
+    with pytest.raises(ValueError, match="without batches"):
+        next(single.batch_iterator(N))
+    for given in ({"event": STEP}, {"noise": privatizer(0), "clipped_grad": GRAD, "batches": 0.5}):
+        with pytest.raises(ValueError, match="covers the noise and the batches"):
+            authorized(DONATED, charge, **given)
+    assert (charge.step, run.next_step) == (3, 1)
+    run.complete()
+
+
+def test_wrong_arguments_are_named(run: CountingRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    training = Private()
+    with monkeypatch.context() as several:
+        several.setattr(jax.distributed, "is_initialized", lambda: True)
+        several.setattr(jax, "process_count", lambda: 2)
+        with pytest.raises(UnsupportedTrainingError, match="process 0 of 2"):
+            authorized(DONATED, run.as_run, event=STEP)
+    for how, reason in [
+        ({"steps_per_call": 0}, "at least 1"),
+        ({"clipped_grad": GRAD}, "go with noise"),
+        ({"noise": training.privatizer, "event": STEP}, "Give noise or event"),
+    ]:
+        with pytest.raises(ValueError, match=reason):
+            authorized(DONATED, run.as_run, **how)
+    for steps in (1.5, True, "2"):
+        with pytest.raises(TypeError, match="steps_per_call must be a whole number"):
+            authorized(DONATED, run.as_run, event=STEP, steps_per_call=steps)  # type: ignore[arg-type] # as below
+    for other in (None, run, "run_1"):
+        with pytest.raises(TypeError, match=r"step is .*, but it must be a function"):
+            authorized(other, run.as_run, event=STEP)  # type: ignore[arg-type] # as below
+    for no_run in (None, "run_1", Run):
+        with pytest.raises(TypeError, match=r"run is .*, but it must be a run"):
+            authorized(DONATED, no_run, event=STEP)  # type: ignore[arg-type] # as below
+    with pytest.raises(ValueError, match="made without batches"):
+        next(authorized(DONATED, run.as_run, event=STEP).batch_iterator(N))
+
+    class Awaited:
+        authorize = AsyncLedgerClient.__aenter__
+
+    with pytest.raises(TypeError, match="AsyncRun"):
+        authorized(DONATED, Awaited(), event=STEP)  # type: ignore[arg-type] # what it refuses

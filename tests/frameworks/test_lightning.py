@@ -1,0 +1,151 @@
+"""A real Lightning trainer with Opacus' optimizer, whose steps the ledger admits or refuses."""
+
+# ruff: noqa: ANN401 - two packages with the same classes
+
+from typing import Any
+
+import lightning.pytorch as lightning
+import pytest
+import pytorch_lightning
+import torch
+from opacus import PrivacyEngine
+from opacus.utils.batch_memory_manager import wrap_data_loader
+from torch import nn
+
+from epsilon_ledger import gaussian, poisson_sampled
+from epsilon_ledger.lightning import LedgerCallback, split_batches
+from epsilon_ledger.opacus import UnsupportedTrainingError
+from tests.frameworks.conftest import HOOKS_WARN, Training, make_private, small_loader
+from tests.sdk.fake_runs import BATCH, FakeRun, N
+
+STEP = poisson_sampled(BATCH / N, gaussian(1.0))
+
+pytestmark = [
+    HOOKS_WARN,
+    # Lightning walks trees as torch did before 2.13.
+    pytest.mark.filterwarnings("ignore:.isinstance.treespec, LeafSpec.. is deprecated:FutureWarning"),
+    # Its advice for faster loaders, which these trainings are too small for.
+    pytest.mark.filterwarnings("ignore:The 'train_dataloader' does not have many workers:UserWarning"),
+]
+
+
+def fit(package: Any, training: Training, *callbacks: Any, **terms: Any) -> Any:
+    trainer = trainer_of(package, *callbacks, **terms)
+
+    class Model(package.LightningModule):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = training.model
+
+        def training_step(self, batch: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+            x, y = batch
+            return nn.functional.cross_entropy(self.net(x), y)
+
+        def configure_optimizers(self) -> Any:
+            return training.optimizer
+
+    trainer.fit(Model(), training.loader)
+    return trainer
+
+
+def trainer_of(package: Any, *callbacks: Any, **terms: Any) -> Any:
+    return package.Trainer(
+        callbacks=list(callbacks),
+        accelerator="cpu",
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        **{"max_epochs": 3, **terms},
+    )
+
+
+@pytest.mark.parametrize("package", [lightning, pytorch_lightning])
+def test_every_step_of_fit_asks(engine: PrivacyEngine, fake_run: FakeRun, package: Any) -> None:
+    training = make_private(engine)
+    before = training.parameters()
+    trainer = fit(package, training, LedgerCallback(fake_run.as_run))
+    assert fake_run.asked == [STEP] * 24
+    assert float(trainer.callback_metrics["epsilon"]) == fake_run.epsilon == 3.0
+    assert not any(map(torch.equal, before, training.parameters()))
+
+
+@pytest.mark.parametrize("package", [lightning, pytorch_lightning])
+def test_refusal_ends_fit_and_leaves_parameters(engine: PrivacyEngine, package: Any) -> None:
+    run = FakeRun(capacity=10)
+    training = make_private(engine)
+    callback = LedgerCallback(run.as_run)
+    fit(package, training, callback, max_steps=10)
+    after = training.parameters()
+    assert (len(run.asked), callback.refusal) == (10, None)
+    trainer = fit(package, training, callback)
+    assert (len(run.asked), trainer.should_stop) == (10, True)
+    assert callback.refusal is not None
+    assert all(map(torch.equal, after, training.parameters()))
+
+
+def test_fit_without_dp_optimizer_is_stopped(engine: PrivacyEngine, fake_run: FakeRun) -> None:
+    training = make_private(engine)
+    training.optimizer = training.optimizer.original_optimizer
+    with pytest.raises(ValueError, match="no DP optimizer to charge"):
+        fit(lightning, training, LedgerCallback(fake_run.as_run))
+
+
+def test_shuffled_loader_is_turned_away_unless_it_is_said_how_to_charge_it(
+    engine: PrivacyEngine, fake_run: FakeRun
+) -> None:
+    training = make_private(engine, small_loader(shuffle=True), poisson_sampling=False)
+    with pytest.raises(UnsupportedTrainingError, match="does not draw Poisson samples"):
+        fit(lightning, training, LedgerCallback(fake_run.as_run))
+    fake_run.state.neighboring_relation = "replace_special"
+    fit(lightning, training, LedgerCallback(fake_run.as_run, sampling_probability=1.0), max_epochs=1)
+    assert fake_run.asked == [gaussian(1.0)] * 8
+
+
+def test_pieces_that_lightning_would_cut_off_are_turned_away(engine: PrivacyEngine, fake_run: FakeRun) -> None:
+    training = make_private(engine)
+    training.loader = wrap_data_loader(data_loader=training.loader, max_batch_size=3, optimizer=training.optimizer)
+    with pytest.raises(UnsupportedTrainingError, match=r"ends an epoch after len.*lightning\.split_batches"):
+        fit(lightning, training, LedgerCallback(fake_run.as_run))
+    assert fake_run.asked == []
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("package", [lightning, pytorch_lightning])
+def test_fit_in_pieces_releases_every_batch_once_and_whole(
+    engine: PrivacyEngine, fake_run: FakeRun, package: Any, workers: int
+) -> None:
+    training = make_private(engine, small_loader(workers=workers))
+    training.loader = split_batches(training.loader, 3, training.optimizer)
+    fit(package, training, LedgerCallback(fake_run.as_run))
+    assert fake_run.asked == [STEP] * 24
+
+
+def test_fit_that_ends_within_batch_is_not_gone_on_with(engine: PrivacyEngine, fake_run: FakeRun) -> None:
+    training = make_private(engine)
+    training.loader = split_batches(training.loader, 1, training.optimizer)
+    with pytest.raises(UnsupportedTrainingError, match="discard_batch"):
+        fit(lightning, training, LedgerCallback(fake_run.as_run), limit_train_batches=11)
+
+
+def test_ghost_clipping_finds_module_of_fit(engine: PrivacyEngine, fake_run: FakeRun) -> None:
+    training = make_private(engine, grad_sample_mode="ghost")
+
+    class Model(lightning.LightningModule):
+        def __init__(self) -> None:
+            super().__init__()
+            self.automatic_optimization = False
+            self.net = training.model
+
+        def training_step(self, batch: tuple[torch.Tensor, torch.Tensor]) -> None:
+            optimizer: Any = self.optimizers()
+            x, y = batch
+            optimizer.zero_grad()
+            training.criterion(self.net(x), y).backward()
+            optimizer.step()
+
+        def configure_optimizers(self) -> Any:
+            return training.optimizer
+
+    trainer_of(lightning, LedgerCallback(fake_run.as_run), max_epochs=1).fit(Model(), training.loader)
+    assert fake_run.asked == [STEP] * 8

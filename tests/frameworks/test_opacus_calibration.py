@@ -1,0 +1,181 @@
+"""Noise for a loop of Opacus, calibrated before its account is opened, or to a run."""
+
+import uuid
+
+import pytest
+from opacus import PrivacyEngine
+from opacus.accountants.utils import get_noise_multiplier
+
+from epsilon_ledger import (
+    BudgetExceededError,
+    EventCount,
+    LedgerClient,
+    Limit,
+    Run,
+    Trial,
+    adaptive_clipping,
+    gaussian,
+    poisson_sampled,
+    self_composed,
+)
+from epsilon_ledger._opacus.calibration import TOLERANCE
+from epsilon_ledger.opacus import PlannedTraining, UnsupportedTrainingError, attach, plan_training
+from tests.frameworks.conftest import HOOKS_WARN, SEARCH_WARNS, make_private, make_private_with_epsilon, small_loader
+from tests.sdk.fake_runs import BATCH, FakeRun, N, open_budget
+
+EPOCHS = 2
+STEPS = EPOCHS * N // BATCH
+LIMIT = Limit(epsilon=2.0, delta=1e-5)
+
+
+def new_engine() -> PrivacyEngine:
+    with pytest.warns(UserWarning, match="Secure RNG turned off"):
+        return PrivacyEngine(accountant="rdp")
+
+
+def planned_run(admin: LedgerClient, trainer: LedgerClient) -> tuple[PlannedTraining, Run]:
+    plan = plan_training(trainer, small_loader(), epochs=EPOCHS, target_epsilon=2.0, target_delta=1e-5)
+    budget = open_budget(admin, 50.0)
+    return plan, trainer.create_run("digits", budget=budget, limit=LIMIT, planned=[plan.planned])
+
+
+@HOOKS_WARN
+@SEARCH_WARNS
+def test_planned_loop_fits_its_limit_with_less_noise_than_opacus_finds(
+    engine: PrivacyEngine, admin: LedgerClient, trainer: LedgerClient
+) -> None:
+    loader = small_loader()
+    plan = plan_training(trainer, loader, epochs=EPOCHS, target_epsilon=2.0, target_delta=1e-5)
+    theirs = get_noise_multiplier(
+        target_epsilon=2.0, target_delta=1e-5, sample_rate=BATCH / N, epochs=EPOCHS, accountant="rdp"
+    )
+    assert plan.planned == {"event": poisson_sampled(BATCH / N, gaussian(plan.noise_multiplier)), "count": plan.steps}
+    assert plan.noise_multiplier_without_plan is not None
+    assert plan.noise_multiplier < 0.97 * theirs < plan.noise_multiplier_without_plan
+    population = f"people-{uuid.uuid4().hex[:8]}"
+    limit = Limit(epsilon=2.0, delta=1e-5)
+    admin.create_population(
+        population,
+        privacy_unit="person",
+        neighboring_relation="add_or_remove_one",
+        size=N,
+        limit=limit,
+        planned=[plan.planned],
+    )
+    budget = admin.create_budget("digits", parent=population, limit=limit, planned=[plan.planned]).path
+    with trainer.create_run("digits", budget=budget) as run:
+        attach(engine, run)
+        training = make_private(engine, loader, noise_multiplier=plan.noise_multiplier)
+        assert sum(training.epoch() for _ in range(EPOCHS)) == plan.steps
+        with pytest.raises(BudgetExceededError):
+            training.epoch()
+
+
+@HOOKS_WARN
+def test_engine_takes_noise_that_its_run_has_planned(
+    engine: PrivacyEngine, admin: LedgerClient, trainer: LedgerClient
+) -> None:
+    plan, run = planned_run(admin, trainer)
+    attach(engine, run)
+    training = make_private_with_epsilon(engine)
+    assert training.optimizer.noise_multiplier == plan.noise_multiplier
+    assert sum(training.epoch() for _ in range(EPOCHS)) == STEPS
+    assert run.refresh().epsilon == pytest.approx(2.0, abs=1e-3)
+    with pytest.raises(BudgetExceededError):
+        training.epoch()
+
+
+@HOOKS_WARN
+def test_resumed_run_goes_on_with_same_noise(engine: PrivacyEngine, admin: LedgerClient, trainer: LedgerClient) -> None:
+    plan, run = planned_run(admin, trainer)
+    attach(engine, run)
+    make_private_with_epsilon(engine).epoch()
+    resumed = trainer.resume_run(run.id)
+    again = new_engine()
+    attach(again, resumed)
+    training = make_private_with_epsilon(again)
+    assert training.optimizer.noise_multiplier == plan.noise_multiplier
+    training.epoch()
+    assert resumed.next_step == STEPS
+    with pytest.raises(UnsupportedTrainingError, match=f"has taken {STEPS} steps, and the loop has {STEPS}"):
+        make_private_with_epsilon(again)
+
+
+@HOOKS_WARN
+def test_run_without_plan_gets_least_noise_that_its_accounts_admit(
+    engine: PrivacyEngine, admin: LedgerClient, trainer: LedgerClient
+) -> None:
+    run = trainer.create_run("digits", budget=open_budget(admin, 2.0))
+    attach(engine, run)
+    training = make_private_with_epsilon(engine, target_epsilon=50.0)
+    noise = training.optimizer.noise_multiplier
+    less = poisson_sampled(BATCH / N, gaussian(noise * (1 - 2 * TOLERANCE)))
+    with pytest.raises(BudgetExceededError):
+        run.preview(STEPS, event=less)
+    assert sum(training.epoch() for _ in range(EPOCHS)) == STEPS
+
+
+@HOOKS_WARN
+@pytest.mark.parametrize("kind", ["adaptive", "shared samples"])
+def test_noise_is_found_for_very_event_that_is_charged(
+    engine: PrivacyEngine, admin: LedgerClient, trainer: LedgerClient, kind: str
+) -> None:
+    run = trainer.create_run("digits", budget=open_budget(admin, 2.0))
+    attach(engine, run, releases_per_sample=1 if kind == "adaptive" else 3)
+    terms: dict[str, object] = {}
+    if kind == "adaptive":
+        terms = {
+            "clipping": "adaptive",
+            "target_unclipped_quantile": 0.5,
+            "clipbound_learning_rate": 0.2,
+            "max_clipbound": 10.0,
+            "min_clipbound": 0.1,
+            "unclipped_num_std": 4.0,
+        }
+    training = make_private_with_epsilon(engine, **terms)
+    training.epoch()
+    noise = training.optimizer.noise_multiplier
+    released = adaptive_clipping(noise) if kind == "adaptive" else self_composed(gaussian(noise), 3)
+    charged = training.optimizer.step_hook.event
+    assert charged == poisson_sampled(BATCH / N, released)
+    assert run.preview(STEPS // 2, event=charged).count == STEPS // 2
+    with pytest.raises(BudgetExceededError):
+        run.preview(STEPS // 2 + 1, event=charged)
+
+
+def test_uncalibratable_training_is_refused(
+    engine: PrivacyEngine, fake_run: FakeRun, admin: LedgerClient, trainer: LedgerClient
+) -> None:
+    attach(engine, Trial(fake_run.as_run.state, 0, [EventCount(event=gaussian(1.0), count=9)]))
+    with pytest.raises(UnsupportedTrainingError, match="a trial's noise is declared by its sweep"):
+        make_private_with_epsilon(engine)
+    custom = new_engine()
+    attach(custom, fake_run.as_run, event=lambda _: gaussian(1.0))
+    with pytest.raises(UnsupportedTrainingError, match="its events come from event="):
+        make_private_with_epsilon(custom)
+    run = trainer.create_run("digits", budget=open_budget(admin, 2.0))
+    bound = new_engine()
+    attach(bound, run)
+    with pytest.raises(ValueError, match=r"is at delta 1e-05, not at 1e-06\. Create the run with a limit"):
+        make_private_with_epsilon(bound, target_delta=1e-6)
+    with pytest.raises(UnsupportedTrainingError, match=r"it has 0 of 2 already.*Create a run with limit=Limit\(0\.01"):
+        make_private_with_epsilon(bound, target_epsilon=0.01)
+
+
+@HOOKS_WARN
+@pytest.mark.filterwarnings("ignore:GDP accounting is experimental:UserWarning")
+@pytest.mark.parametrize("accountant", ["prv", "gdp"])
+def test_epsilon_that_is_not_tight_is_said_to_be_none(
+    admin: LedgerClient, trainer: LedgerClient, accountant: str
+) -> None:
+    with pytest.warns(UserWarning, match="Secure RNG turned off"):
+        engine = PrivacyEngine(accountant=accountant)
+    run = trainer.create_run("digits", budget=open_budget(admin, 50.0))
+    attach(engine, run, client=trainer)
+    training = make_private(engine)
+    training.epoch()
+    with pytest.warns(UserWarning, match="were not planned, so its epsilon is by Rényi orders"):
+        spent = engine.get_epsilon(1e-5)
+    assert spent == run.refresh().epsilon == engine.get_epsilon(1e-5)
+    assert 0 < engine.accountant.get_planned_epsilon(1e-5) < spent
+    assert engine.get_epsilon(1e-6) == engine.accountant.get_planned_epsilon(1e-6)

@@ -1,0 +1,149 @@
+"""Batches in pieces, and the ways to clip that Opacus has."""
+
+from typing import Any
+
+import pytest
+import torch
+from opacus import PrivacyEngine
+from opacus.optimizers import AdaClipDPOptimizer
+from opacus.schedulers import StepGradClip
+from opacus.utils.adaptive_clipping import PrivacyEngineAdaptiveClipping
+from opacus.utils.batch_memory_manager import BatchMemoryManager
+
+from epsilon_ledger import BudgetExceededError, Event, adaptive_clipping, gaussian, poisson_sampled
+from epsilon_ledger.opacus import UnsupportedTrainingError, attach
+from tests.frameworks.conftest import HOOKS_WARN, Training, make_private
+from tests.sdk.fake_runs import BATCH, FakeRun, N
+
+Q = BATCH / N  # a power of 2, which random floats meet exactly
+STEP = poisson_sampled(Q, gaussian(1.0))
+
+pytestmark = HOOKS_WARN
+
+
+ADAPTIVE: dict[str, Any] = {
+    "clipping": "adaptive",
+    "target_unclipped_quantile": 0.5,
+    "clipbound_learning_rate": 0.2,
+    "max_clipbound": 1e6,
+    "min_clipbound": 1e-6,
+    "unclipped_num_std": 2.0,
+}
+
+
+def in_pieces(training: Training) -> BatchMemoryManager:
+    return BatchMemoryManager(data_loader=training.loader, max_physical_batch_size=2, optimizer=training.optimizer)
+
+
+@pytest.mark.parametrize("give_managed", [False, True])
+def test_virtual_steps_are_asked_for_once(engine: PrivacyEngine, fake_run: FakeRun, *, give_managed: bool) -> None:
+    training = make_private(engine)
+    with in_pieces(training) as managed:
+        attach(training.optimizer, fake_run.as_run, data_loader=managed if give_managed else training.loader)
+        assert training.epoch(managed) > N // BATCH
+    assert fake_run.asked == [STEP] * (N // BATCH)
+
+
+def test_refusal_of_batch_in_pieces_leaves_nothing_behind(engine: PrivacyEngine) -> None:
+    run = FakeRun(capacity=1)
+    training = make_private(engine)
+    attach(training.optimizer, run.as_run, data_loader=training.loader)
+    with in_pieces(training) as managed, pytest.raises(BudgetExceededError):
+        training.epoch(managed)
+    assert training.is_unchanged()
+    assert all(p.summed_grad is None for p in training.optimizer.params)
+
+
+def test_clipping_per_layer_costs_what_its_norms_cost_together(engine: PrivacyEngine, fake_run: FakeRun) -> None:
+    attach(engine, fake_run.as_run)
+    training = make_private(engine, clipping="per_layer", max_grad_norm=[0.3, 0.4, 0.5, 0.6])
+    training.step(next(iter(training.loader)))
+    # A scheduler moves what the noise follows, not what the layers are clipped to.
+    StepGradClip(training.optimizer, step_size=1, gamma=0.5).step()
+    training.step(next(iter(training.loader)))
+    assert fake_run.asked[0] == STEP
+    second = fake_run.asked[1]["event"]
+    assert isinstance(second, dict)
+    assert second["noise_multiplier"] == pytest.approx(0.5, rel=1e-6)
+
+
+def test_adaptive_clipping_is_charged_with_its_count(engine: PrivacyEngine, fake_run: FakeRun) -> None:
+    attach(engine, fake_run.as_run)
+    training = make_private(engine, **ADAPTIVE)
+    norms = [1.0]
+    for batch, _ in zip(training.loader, range(3), strict=False):
+        training.step(batch)
+        norms.append(float(training.optimizer.max_grad_norm))
+    assert fake_run.asked == [poisson_sampled(Q, adaptive_clipping(1.0))] * 3
+    assert len(set(norms)) == 4
+    fake_run.capacity = 3
+    with pytest.raises(BudgetExceededError):
+        training.epoch()
+    assert training.is_unchanged()
+    # The count of a refused step moves no norm.
+    assert float(training.optimizer.max_grad_norm) == norms[-1]
+
+
+@pytest.mark.parametrize("size", [1, 5, 20])
+def test_adapted_norm_tells_noisy_count_and_not_private_size_of_batch(
+    engine: PrivacyEngine, fake_run: FakeRun, size: int
+) -> None:
+    training = make_private(engine, **ADAPTIVE)
+    attach(training.optimizer, fake_run.as_run, sampling_probability=1.0)
+    optimizer = training.optimizer
+    noisy: list[tuple[float, int]] = []
+    asked = optimizer.step_hook.read
+
+    def look(seen: AdaClipDPOptimizer) -> Event:
+        noisy.append((float(seen.unclipped_num), seen.sample_size))
+        event: Event = asked(seen)
+        return event
+
+    optimizer.step_hook.read = look
+    x = torch.randn(size, 4)
+    training.step((x, (x[:, 0] > 0).long()))
+    ((count, seen_size),) = noisy
+    assert seen_size == size
+    # With a function of one's own nothing is mended: Opacus divides by the private size.
+    leaky = 1.0 * torch.exp(torch.tensor(-0.2 * (count / size - 0.5)))
+    assert float(optimizer.max_grad_norm) == pytest.approx(float(leaky), rel=1e-5)
+    optimizer.max_grad_norm = 1.0
+    optimizer.step_hook.read = asked
+    sums: list[float] = []
+    optimizer.attach_step_hook(lambda seen: sums.append(float(seen.unclipped_num)))
+    training.step((x, (x[:, 0] > 0).long()))
+    fraction = sums[0] / BATCH
+    assert optimizer.sample_size == BATCH == optimizer.expected_batch_size
+    assert float(optimizer.max_grad_norm) == pytest.approx(
+        float(torch.exp(torch.tensor(-0.2 * (fraction - 0.5)))), rel=1e-5
+    )
+
+
+def test_adaptive_clipping_of_batch_in_pieces_is_stopped(engine: PrivacyEngine, fake_run: FakeRun) -> None:
+    training = make_private(engine, **ADAPTIVE)
+    attach(training.optimizer, fake_run.as_run, data_loader=training.loader)
+    with in_pieces(training) as managed, pytest.raises(UnsupportedTrainingError, match="BatchMemoryManager"):
+        training.epoch(managed)
+
+
+def test_ghost_clipping_costs_same(engine: PrivacyEngine, fake_run: FakeRun) -> None:
+    attach(engine, fake_run.as_run)
+    training = make_private(engine, grad_sample_mode="ghost")
+    assert fake_run.asked == [STEP] * training.epoch()
+    before = training.parameters()
+    StepGradClip(training.optimizer, step_size=1, gamma=0.5).step()
+    with pytest.raises(UnsupportedTrainingError, match="it is the module that clips"):
+        training.step(next(iter(training.loader)))
+    assert all(map(torch.equal, before, training.parameters()))
+
+
+def test_ghost_clipping_with_private_count_is_turned_away(fake_run: FakeRun) -> None:
+    with pytest.warns(UserWarning, match="Secure RNG"):
+        engine = PrivacyEngineAdaptiveClipping(accountant="rdp")
+    with pytest.raises(UnsupportedTrainingError, match="private size of the batch"):
+        attach(engine, fake_run.as_run)
+    training = make_private(engine, grad_sample_mode="ghost", noise_multiplier=0.1, target_unclipped_quantile=0.5)
+    attach(training.optimizer, fake_run.as_run, data_loader=training.loader, module=training.model)
+    with pytest.raises(UnsupportedTrainingError, match="private"):
+        training.step(next(iter(training.loader)))
+    assert fake_run.asked == []

@@ -1,0 +1,345 @@
+"""One draw of the sampler for each release: what a loop leaves behind, takes twice or brings along is not released."""
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from opacus import PrivacyEngine
+from opacus.schedulers import ExponentialGradClip
+from opacus.utils.batch_memory_manager import BatchMemoryManager
+from torch.utils.data import DataLoader, TensorDataset
+
+from epsilon_ledger import EventCount, Trial, composed, gaussian, poisson_sampled, self_composed
+from epsilon_ledger.opacus import UnsupportedTrainingError, attach, discard_batch
+from tests.frameworks.conftest import HOOKS_WARN, Training, make_private, small_loader
+from tests.frameworks.test_opacus_clipping import ADAPTIVE
+from tests.sdk.fake_runs import BATCH, FakeRun, N
+
+Q = BATCH / N
+STEP = poisson_sampled(Q, gaussian(1.0))
+GHOST: dict[str, Any] = {"grad_sample_mode": "ghost"}
+KINDS: dict[str, dict[str, Any]] = {
+    "flat": {},
+    "per layer": {"clipping": "per_layer", "max_grad_norm": [0.5] * 4},
+    "ghost": GHOST,
+}
+EPOCH = N // BATCH
+
+pytestmark = HOOKS_WARN
+
+
+def refuses(match: str) -> Any:  # noqa: ANN401 - a context
+    return pytest.raises(UnsupportedTrainingError, match=match)
+
+
+def attached(engine: PrivacyEngine, run: FakeRun, **terms: Any) -> Training:  # noqa: ANN401 - passed on
+    attach(engine, run.as_run)
+    return make_private(engine, **terms)
+
+
+def attached_late(engine: PrivacyEngine, run: FakeRun, loader: DataLoader[Any] | None = None, **how: Any) -> Training:  # noqa: ANN401 - passed on
+    training = make_private(engine, loader)
+    attach(training.optimizer, run.as_run, data_loader=training.loader, **how)
+    return training
+
+
+@pytest.fixture(params=KINDS)
+def training(request: pytest.FixtureRequest, engine: PrivacyEngine, fake_run: FakeRun) -> Training:
+    return attached(engine, fake_run, **KINDS[request.param])
+
+
+def pieces_of(training: Training, size: int = 2) -> DataLoader[Any]:
+    manager = BatchMemoryManager(
+        data_loader=training.loader, max_physical_batch_size=size, optimizer=training.optimizer
+    )
+    with manager as pieces:
+        loader: DataLoader[Any] = pieces
+    return loader
+
+
+def announce(training: Training) -> None:
+    training.optimizer.signal_skip_step(do_skip=True)
+
+
+def test_rest_of_batch_is_given_up_before_next_iteration(training: Training, fake_run: FakeRun) -> None:
+    announce(training)
+    with refuses(r"signal_skip_step announced .*discard_batch"):
+        iter(training.loader)
+    discard_batch(training.optimizer)
+    pieces = pieces_of(training)
+    for batch in pieces:
+        training.step(batch)
+        if any(p.summed_grad is not None for p in training.optimizer.params):
+            break
+    for loader in (pieces, training.loader):
+        with refuses(r"holds 2 of the .*discard_batch\(optimizer\) gives up"):
+            iter(loader)
+    discard_batch(training.optimizer)
+    before = len(fake_run.asked)
+    training.epoch(pieces)
+    assert len(fake_run.asked) == before + EPOCH
+
+
+def test_sum_of_several_batches_is_not_released(training: Training, fake_run: FakeRun) -> None:
+    before, batches = training.parameters(), iter(training.loader)
+    announce(training)
+    training.step(next(batches))
+    announce(training)
+    with refuses("holds a part of an earlier batch"):
+        training.step(next(batches))
+    assert all(p.grad is p.summed_grad is None for p in training.optimizer.params)
+    assert fake_run.asked == []
+    assert all(map(torch.equal, before, training.parameters()))
+    # The signals are those of batches that are gone: the next one is whole again.
+    training.step(next(batches))
+    assert fake_run.asked == [STEP]
+
+
+def test_batch_that_is_cut_by_hand_is_released_whole_or_not(training: Training, fake_run: FakeRun) -> None:
+    batches = (batch for batch in training.loader if len(batch[0]) > 3)
+    cuts: list[tuple[slice, slice, str]] = [
+        (slice(2), slice(2, None), ""),
+        (slice(2), slice(2, 3), "gradient is of 3 records"),
+        (slice(None), slice(1), "a record is in it more than once"),
+    ]
+    for first, second, reason in cuts:
+        x, y = next(batches)
+        announce(training)
+        training.step((x[first], y[first]))
+        if reason:
+            with refuses(reason):
+                training.step((x[second], y[second]))
+        else:
+            training.step((x[second], y[second]))
+    assert fake_run.asked == [STEP]
+
+
+def test_piece_with_other_records_or_out_of_turn_spoils_its_batch(training: Training, fake_run: FakeRun) -> None:
+    x, y = next(piece for piece in iter(pieces_of(training)) if len(piece[0]) == 2)
+    discard_batch(training.optimizer)
+    own = next(piece for piece in iter(pieces_of(training)) if len(piece[0]) == 2)
+    # Even in a batch of four or more, of which another piece could be left out to make up for it.
+    with refuses("gradient is of 4 records, but the batch that was drawn has 2"):
+        training.step((torch.cat((x, own[0])), torch.cat((y, own[1]))))
+    pieces = iter(pieces_of(training))
+    training.step(first := next(pieces))
+    with refuses("physical batch 1 of its batch, and 1 were stepped"):
+        training.step(first)
+    with refuses("physical batch 2 of its batch, and 0 were stepped"):
+        training.step(next(pieces))
+    assert fake_run.asked == []
+
+
+def test_batch_is_stepped_once(training: Training, fake_run: FakeRun) -> None:
+    for batch in training.loader:
+        training.step(batch)
+        with refuses(r"released already.*attach\(\(first, second\).*releases_per_sa"):
+            training.step(batch)
+    assert fake_run.asked == [STEP] * EPOCH
+
+
+def test_batches_of_other_loaders_and_earlier_iterations_are_refused(engine: PrivacyEngine, fake_run: FakeRun) -> None:
+    old = small_loader()
+    attach(engine, fake_run.as_run)
+    training = make_private(engine, old)
+    with refuses(r"No batch was drawn .* Iterate the loader that make_private"):
+        training.epoch(old)
+    begun = make_private(engine)
+    batches = iter(begun.loader)
+    attach(begun.optimizer, fake_run.as_run, data_loader=begun.loader)
+    with refuses("since the optimizer was attached and an iteration began"):
+        begun.step(next(batches))
+    unordered = make_private(engine, small_loader(workers=1))
+    unordered.loader.in_order = False
+    with refuses("Leave in_order=True"):
+        iter(unordered.loader)
+    assert fake_run.asked == []
+
+
+def test_norm_that_moves_between_pieces_does_not_thin_noise(engine: PrivacyEngine, fake_run: FakeRun) -> None:
+    training = attached(engine, fake_run)
+    pieces = iter(pieces_of(training))
+    training.step(next(pieces))
+    training.optimizer.max_grad_norm = 0.1
+    with refuses(r"from 1\.0 to 0\.1 between two physical batches"):
+        training.step(next(pieces))
+    assert fake_run.asked == []
+
+
+def test_unsampled_batches_are_not_added_up(engine: PrivacyEngine, fake_run: FakeRun) -> None:
+    fake_run.state.neighboring_relation = "replace_one"
+    training = make_private(engine, small_loader(shuffle=True), poisson_sampling=False)
+    attach(training.optimizer, fake_run.as_run, sampling_probability=1.0)
+    announce(training)
+    with refuses(r"not known which batch this physical batch is of\. .*data_loader="):
+        training.step(next(iter(training.loader)))
+    attach(training.optimizer, fake_run.as_run, sampling_probability=1.0, data_loader=training.loader)
+    training.epoch(pieces_of(training))
+    assert fake_run.asked == [gaussian(1.0)] * EPOCH
+    # Charged as if it saw everybody, a batch may be stepped again.
+    batches = iter(training.loader)
+    batch = next(batches)
+    for _ in range(3):
+        training.step(batch)
+    announce(training)
+    training.step(batch)
+    with refuses("holds a part of an earlier batch"):
+        training.step(next(batches))
+    assert fake_run.asked == [gaussian(1.0)] * (EPOCH + 3)
+
+
+def two_heads(engine: PrivacyEngine) -> tuple[Training, Training]:
+    """Two networks, each with its optimizer, that are trained on one loader."""
+    loader = small_loader()
+    first, second = make_private(engine, loader), make_private(engine, loader, noise_multiplier=2.0)
+    second.loader = first.loader
+    return first, second
+
+
+def test_optimizers_that_share_samples_are_charged_as_one_event(engine: PrivacyEngine, fake_run: FakeRun) -> None:
+    first, second = two_heads(engine)
+    for training in (first, second):
+        attach(training.optimizer, fake_run.as_run, data_loader=first.loader)
+    batch = next(iter(first.loader))
+    first.step(batch)
+    with refuses(r"released already.* attach them together"):
+        second.step(batch)
+    attach((first.optimizer, second.optimizer), fake_run.as_run, data_loader=first.loader)
+    for place, batch in enumerate(first.loader):
+        for training in (first, second) if place % 2 else (second, first):
+            training.step(batch)
+            with refuses("released already"):
+                training.step(batch)
+    together = poisson_sampled(Q, composed([gaussian(1.0), gaussian(2.0)]))
+    assert fake_run.asked == [STEP] + [together] * EPOCH
+
+
+def test_steps_that_share_sample_are_charged_as_one_event(engine: PrivacyEngine, fake_run: FakeRun) -> None:
+    attach(engine, fake_run.as_run, releases_per_sample=2)
+    training = make_private(engine)
+    for batch in training.loader:
+        for _ in range(2):
+            training.step(batch)
+        with refuses("released already"):
+            training.step(batch)
+    assert fake_run.asked == [poisson_sampled(Q, self_composed(gaussian(1.0), 2))] * EPOCH
+    assert engine.accountant.events[0]["count"] == EPOCH
+    batches = iter(training.loader)
+    training.step(batch := next(batches))
+    training.optimizer.noise_multiplier = 0.5
+    with refuses("Move noise and clipping norms only between samples"):
+        training.step(batch)
+    training.step(batch := next(batches))
+    training.step(batch)
+    assert fake_run.asked[-1] == poisson_sampled(Q, self_composed(gaussian(0.5), 2))
+
+
+def test_norm_of_noise_is_compared_with_norm_that_module_clipped_to(engine: PrivacyEngine, fake_run: FakeRun) -> None:
+    training = attached(engine, fake_run, **GHOST)
+    training.step(next(iter(training.loader)))
+    ExponentialGradClip(training.optimizer, gamma=0.1).step()
+    attach(training.optimizer, fake_run.as_run, data_loader=training.loader)
+    with refuses(r"norm is 0\.1, .* the module that clips, and it did so to 1\.0"):
+        training.step(next(iter(training.loader)))
+    training.model.max_grad_norm = 0.1
+    training.step(next(iter(training.loader)))
+    assert fake_run.asked == [STEP] * 2
+    # A norm that moves for one backward pass only.
+    x, y = next(iter(training.loader))
+    loss = training.criterion(training.model(x), y)
+    training.model.max_grad_norm = 10.0
+    loss.backward()
+    training.model.max_grad_norm = 0.1
+    with refuses(r"it did so to 10\.0"):
+        training.optimizer.step()
+    torch.nn.functional.cross_entropy(training.model(x), y).backward()
+    with refuses("No gradient was clipped"):
+        training.optimizer.step()
+    assert fake_run.asked == [STEP] * 2
+
+
+def test_ghost_optimizer_is_attached_with_its_module(engine: PrivacyEngine, fake_run: FakeRun) -> None:
+    training = make_private(engine, **GHOST)
+    with refuses(r"Give module=\.\.\., what make_private returned first"):
+        attach(training.optimizer, fake_run.as_run, data_loader=training.loader)
+    # What is refused has changed nothing.
+    assert not hasattr(training.optimizer.pre_step.__self__, "source")
+    attach(training.optimizer, fake_run.as_run, data_loader=training.loader, module=training.model)
+    assert fake_run.asked == [STEP] * training.epoch()
+
+
+class ReportingRun(FakeRun):
+    """A run that is told of steps, too."""
+
+    def report(self, *, events: list[EventCount]) -> None:
+        for item in events:
+            self.asked += [item["event"]] * item["count"]
+
+
+def test_earlier_steps_are_refused_reported_or_charged_already(engine: PrivacyEngine) -> None:
+    run = ReportingRun()
+    training = make_private(engine)
+    training.epoch()
+    terms: dict[str, Any] = {"data_loader": training.loader}
+    with refuses(r"shows 8 steps, and 8 of them were not charged.*'report'"):
+        attach(training.optimizer, run.as_run, **terms)
+    trial = Trial(run.as_run.state, 0, [EventCount(event=STEP, count=99)])
+    with refuses("reports it to a Run"):
+        attach(training.optimizer, trial, **terms, earlier_steps="report")
+    assert run.asked == []
+    attach(training.optimizer, run.as_run, **terms, earlier_steps="report")
+    training.epoch()
+    # What was reported, and what the hook has counted since, is not reported again.
+    attach(training.optimizer, run.as_run, **terms, earlier_steps="report")
+    assert run.asked == [STEP] * 16
+    charged = FakeRun(id=run.id)
+    other = make_private(engine)
+    other.epoch()
+    attach(other.optimizer, charged.as_run, data_loader=other.loader, earlier_steps="charged")
+    other.epoch()
+    assert charged.asked == [STEP] * 8
+
+
+MODES = KINDS | {"adaptive": ADAPTIVE, "ghost": GHOST | {"criterion": torch.nn.CrossEntropyLoss()}}
+
+
+def loader_with(value: float) -> DataLoader[Any]:
+    x = torch.randn(N, 4)
+    x[:, 1] = value
+    return DataLoader(TensorDataset(x, (x[:, 0] > 0).long()), BATCH)
+
+
+def first_step(training: Training) -> None:
+    batch = next(batch for batch in training.loader if len(batch[0]))
+    training.before = training.parameters()
+    training.step(batch)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("mode", [*MODES, "accelerator"])
+def test_gradient_that_is_not_finite_is_neither_charged_nor_released(
+    engine: PrivacyEngine, fake_run: FakeRun, monkeypatch: pytest.MonkeyPatch, mode: str, value: float
+) -> None:
+    if mode == "accelerator":
+        monkeypatch.setattr(torch.Tensor, "is_cpu", False)
+    attach(engine, fake_run.as_run)
+    training = make_private(engine, loader_with(value), **MODES.get(mode, {}))
+    with refuses("has a NaN or an infinity"):
+        first_step(training)
+    assert fake_run.asked == []
+    assert training.is_unchanged()
+    assert all(p.grad is None and p.summed_grad is None for p in training.optimizer.params)
+    if mode == "flat":  # nor one of an earlier physical batch
+        with refuses("has a NaN or an infinity"):
+            training.epoch(pieces_of(training))
+        assert fake_run.asked == []
+
+
+def test_noise_without_end_is_named(engine: PrivacyEngine, fake_run: FakeRun) -> None:
+    training = attached_late(engine, fake_run)
+    for noise in (math.inf, 0.0):
+        training.optimizer.noise_multiplier = noise
+        with pytest.raises(ValueError, match="noise_multiplier must be in"):
+            first_step(training)
+    assert fake_run.asked == []

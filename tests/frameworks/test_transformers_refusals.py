@@ -1,0 +1,128 @@
+"""Trainers that cannot be made private say why, and what to do instead."""
+
+# ruff: noqa: ANN401 - settings of Transformers, passed on
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from opacus.optimizers import DPOptimizer
+from torch import nn
+from torch.utils.data import IterableDataset
+
+from epsilon_ledger.transformers import UnsupportedTrainingError, make_private
+from tests.frameworks.language_models import FILTERS, CheckpointedRun, gpt2, sentences, trainer_of, weights
+
+pytestmark = FILTERS
+
+
+def refused(trainer: Any, match: str) -> None:
+    kind, accumulated = type(trainer), trainer.args.gradient_accumulation_steps
+    with pytest.raises(UnsupportedTrainingError, match=match):
+        make_private(trainer, CheckpointedRun().as_run, noise_multiplier=1.0, max_grad_norm=1.0)
+    assert (type(trainer), trainer.args.gradient_accumulation_steps) == (kind, accumulated)
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "match"),
+    [
+        ("activation_checkpointing", True, "runs layers twice"),
+        ("auto_find_batch_size", True, "Choose per_device_train_batch_size"),
+        ("fp16", True, r"Use bf16=True, or neither"),
+        ("torch_compile", True, "hide the gradients of single records"),
+    ],
+)
+def test_settings_that_confuse_gradients(tmp_path: Path, setting: str, value: object, match: str) -> None:
+    trainer = trainer_of(tmp_path)
+    setattr(trainer.args, setting, value)
+    refused(trainer, match)
+
+
+def test_trainer_that_has_trained(tmp_path: Path) -> None:
+    trainer = trainer_of(tmp_path, max_steps=1)
+    trainer.train()
+    refused(trainer, "it has trained already, without noise")
+
+
+def test_loss_of_batch(tmp_path: Path) -> None:
+    trainer = trainer_of(tmp_path, compute_loss_func=lambda outputs, _labels, **_: outputs.logits.mean())
+    refused(trainer, "Give record_losses=")
+
+
+def test_records_without_number(tmp_path: Path) -> None:
+    class Stream(IterableDataset[dict[str, torch.Tensor]]):
+        def __iter__(self) -> Any:
+            return iter(sentences())
+
+    refused(trainer_of(tmp_path, records=Stream(), max_steps=2), "Use a Dataset with __len__")
+
+
+def test_optimizer_of_opacus(tmp_path: Path) -> None:
+    model = gpt2()
+    sgd = torch.optim.SGD([parameter for parameter in model.parameters() if parameter.requires_grad], lr=0.1)
+    private = DPOptimizer(sgd, noise_multiplier=1.0, max_grad_norm=1.0, expected_batch_size=8)
+    refused(trainer_of(tmp_path, model, optimizers=(private, None)), "its optimizer is Opacus' already")
+
+
+def normalized(model: nn.Module) -> None:
+    model.norm = nn.BatchNorm1d(4)
+
+
+def halved(model: nn.Module) -> None:
+    model.half()
+
+
+def layerwise(model: nn.Module) -> None:
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            parameter.register_post_accumulate_grad_hook(lambda moved: moved.data.sub_(moved.grad))
+
+
+def hooked(model: nn.Module) -> None:
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            parameter.register_hook(lambda gradient: gradient)
+
+
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        (normalized, r"norm normalizes over the batch.*ModuleValidator\.fix"),
+        (halved, r"is torch\.float16, too coarse for the noise"),
+        (layerwise, "moves parameters during the backward pass"),
+        (hooked, "moves parameters during the backward pass"),
+    ],
+)
+def test_models_and_optimizers_that_are_seen_when_training_begins(
+    tmp_path: Path, change: Callable[[nn.Module], None], match: str
+) -> None:
+    run, model = CheckpointedRun(), gpt2()
+    change(model)
+    trainer = trainer_of(tmp_path, model)
+    before = weights(model)
+    make_private(trainer, run.as_run, noise_multiplier=1.0, max_grad_norm=1.0)
+    with pytest.raises(UnsupportedTrainingError, match=match):
+        trainer.train()
+    assert run.asked == []
+    assert all(map(torch.equal, before, weights(model)))
+
+
+def test_numbers_out_of_range_and_wrong_objects(tmp_path: Path) -> None:
+    run, trainer = CheckpointedRun().as_run, trainer_of(tmp_path)
+    with pytest.raises(ValueError, match=r"noise_multiplier must be in \[0\.001, 1e\+06\], not 0"):
+        make_private(trainer, run, noise_multiplier=0.0, max_grad_norm=1.0)
+    with pytest.raises(ValueError, match=r"max_grad_norm must be in \(0, inf\), not nan"):
+        make_private(trainer, run, noise_multiplier=1.0, max_grad_norm=float("nan"))
+    with pytest.raises(ValueError, match=r"in \(0, 1\], not 1\.5"):
+        make_private(trainer, run, noise_multiplier=1.0, max_grad_norm=1.0, sampling_probability=1.5)
+    few: Any = trainer_of(tmp_path, records=sentences(4))
+    with pytest.raises(ValueError, match="There are 4 records, and a batch has 8"):
+        make_private(few, run, noise_multiplier=1.0, max_grad_norm=1.0, public_size=4)
+    wrong: Any = nn.Linear(1, 1)
+    with pytest.raises(TypeError, match=r"takes a transformers\.Trainer"):
+        make_private(wrong, run, noise_multiplier=1.0, max_grad_norm=1.0)
+    make_private(trainer, run, noise_multiplier=1.0, max_grad_norm=1.0)
+    with pytest.raises(TypeError, match="that is not private yet"):
+        make_private(trainer, run, noise_multiplier=1.0, max_grad_norm=1.0)

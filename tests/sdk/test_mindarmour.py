@@ -1,0 +1,204 @@
+"""Trainings under MindArmour's names: what is charged, and what is warned of."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import dp_accounting
+import numpy as np
+import pytest
+from dp_accounting.rdp import RdpAccountant
+
+from epsilon_ledger import (
+    BudgetExceededError,
+    Event,
+    LedgerClient,
+    adaptive_clipping,
+    composed,
+    gaussian,
+    poisson_sampled,
+)
+from epsilon_ledger.mindarmour import (
+    SGD,
+    AdaClippingWithGaussianRandom,
+    ClipMechanismsFactory,
+    DPModel,
+    DPOptimizerClassFactory,
+    Momentum,
+    NoiseAdaGaussianRandom,
+    NoiseGaussianRandom,
+    NoiseMechanismsFactory,
+    PrivacyWarning,
+)
+from tests.sdk.fake_runs import FakeRun
+from tests.sdk.mindarmour_trainings import BATCH, STEPS, Floats, Line, N, build, data, private
+
+SAMPLED = poisson_sampled(BATCH / N, gaussian(1.5))
+
+
+@pytest.mark.parametrize(
+    ("policy", "terms"),
+    [
+        ("sgd", {"learning_rate": 0.1}),
+        ("Momentum", {"learning_rate": 0.02, "momentum": 0.9}),
+        ("Adam", {"learning_rate": 0.05}),
+    ],
+)
+def test_example_of_mindarmour_trains_and_is_charged(fake_run: FakeRun, policy: str, terms: dict[str, float]) -> None:
+    network = Line()
+    model = build(fake_run, network, noise_mech=None, optimizer=private(policy, network, **terms))
+    x, y = data()
+    start = float(np.mean(y**2))
+    model.train(12, (x, y))
+    assert fake_run.asked == [SAMPLED] * 12 * STEPS
+    assert fake_run.expected_steps == 12 * STEPS
+    assert np.mean((x @ network.weight + network.bias - y) ** 2) < 0.7 * start
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.float64])
+def test_refusal_ends_training_and_nothing_has_moved(kind: type[Any]) -> None:
+    run, network = FakeRun(capacity=5), Line(kind)
+    seen: list[list[Floats]] = []
+    listener = SimpleNamespace(
+        step_end=lambda context: seen.append(
+            [part.copy() for part in context.original_args().network.trainable_params()]
+        )
+    )
+    model = build(run, network)
+    model.train(3, data(), callbacks=listener)
+    assert isinstance(model.refusal, BudgetExceededError)
+    assert len(seen) == 5
+    assert all(map(np.array_equal, seen[-1], network.trainable_params()))
+    assert network.weight.dtype == kind
+
+
+def test_noise_decays_as_mindarmours_and_goes_on_after_restart() -> None:
+    run = FakeRun()
+    for _ in range(2):
+        mech = NoiseMechanismsFactory.create("AdaGaussian", 1.0, 1.5, noise_decay_rate=0.05, decay_policy="Exp")
+        build(run, noise_mech=mech).train(1, data())
+    assert run.asked == [poisson_sampled(BATCH / N, gaussian(1.5 * np.exp(-0.05 * step))) for step in range(2 * STEPS)]
+
+
+def test_adaptive_clipping_is_charged_and_noise_follows_norm(fake_run: FakeRun) -> None:
+    clip = ClipMechanismsFactory.create("Gaussian", "Geometric", 0.5, 0.5, 0.4)
+    model = build(fake_run, clip_mech=clip)
+    model.train(1, data())
+    step = poisson_sampled(BATCH / N, adaptive_clipping(gradient_noise_multiplier=1.5, count_noise_stddev=0.4 * BATCH))
+    assert fake_run.asked == [step] * STEPS
+    state: Any = model.state_dict()
+    assert state["noise"]["clipping_norm"] != 1.0
+    again = build(fake_run, clip_mech=clip)
+    again.load_state_dict(state)
+    again.train(1, data())
+    assert fake_run.asked == [step] * 2 * STEPS
+
+
+def test_default_clipping_at_batch_32_is_warned_of(fake_run: FakeRun, admin: LedgerClient) -> None:
+    terms: dict[str, Any] = {"micro_batches": 32, "batch_size": 32}
+    noise = NoiseMechanismsFactory.create("Gaussian")
+    with pytest.warns(PrivacyWarning, match=r"noise multiplier 1 counts as 0\.539.* Give fraction_stddev=0\.048,"):
+        build(fake_run, noise_mech=noise, clip_mech=ClipMechanismsFactory.create("Gaussian"), **terms).train(1, data())
+    step = poisson_sampled(0.5, adaptive_clipping(gradient_noise_multiplier=1.0, count_noise_stddev=0.32))
+    assert fake_run.asked == [step] * 2
+
+    def epsilon(noise_multiplier: float, event: Event) -> tuple[float, float]:
+        accountant = RdpAccountant()
+        sampled = dp_accounting.PoissonSampledDpEvent(32 / 60_000, dp_accounting.GaussianDpEvent(noise_multiplier))
+        accountant.compose(dp_accounting.SelfComposedDpEvent(sampled, 100))
+        found = admin.compute_epsilon([{"event": event, "count": 100}], delta=1e-5).epsilon
+        return round(found, 2), round(float(accountant.get_epsilon(1e-5)), 2)
+
+    together = 1 / np.hypot(1, 1 / 0.64)
+    assert together == pytest.approx(0.539, abs=5e-4)
+    alone = epsilon(1.0, poisson_sampled(32 / 60_000, gaussian(1.0)))
+    both = epsilon(
+        together,
+        poisson_sampled(32 / 60_000, adaptive_clipping(gradient_noise_multiplier=1.0, count_noise_stddev=0.32)),
+    )
+    # After 100 steps on 60,000 records; by the ledger and by dp_accounting, whose fractional orders are loose.
+    assert (alone, both) == ((0.56, 0.56), (2.57, 2.57))
+
+
+def test_means_of_micro_batches_are_warned_of_and_cost_as_half_noise(fake_run: FakeRun) -> None:
+    with pytest.warns(
+        PrivacyWarning, match=r"noise multiplier 1\.5 protects and costs as 0\.75 would\. Give micro_bat"
+    ):
+        build(fake_run, micro_batches=2).train(1, data())
+    assert fake_run.asked == [poisson_sampled(BATCH / N, gaussian(1.5, clipped="microbatch"))] * STEPS
+    fake_run.asked.clear()
+    with pytest.warns(PrivacyWarning) as caught:
+        build(fake_run, micro_batches=2, clip_mech=AdaClippingWithGaussianRandom()).train(1, data())
+    assert "noise multiplier 0.75 counts as 0.02." in str(caught[1].message)
+    both = composed([gaussian(1.5, clipped="microbatch"), gaussian(2 * 0.02, clipped="microbatch")])
+    assert fake_run.asked == [poisson_sampled(BATCH / N, both)] * STEPS
+
+
+def test_noise_for_another_norm_is_warned_of_and_charged_as_it_is(fake_run: FakeRun) -> None:
+    with pytest.warns(PrivacyWarning, match=r"noise multiplier is 0\.75, not 1\.5"):
+        build(fake_run, norm_bound=2.0).train(1, data())
+    assert fake_run.asked == [poisson_sampled(BATCH / N, gaussian(0.75))] * STEPS
+
+
+def test_seed_is_warned_of() -> None:
+    with pytest.warns(PrivacyWarning, match="predictable") as caught:
+        first = NoiseMechanismsFactory.create("Gaussian", 1.0, 1.5, 7).mechanism(1.0, "example")
+    assert caught[0].filename == __file__
+    assert not first.secure
+    assert NoiseGaussianRandom().mechanism(1.0, "example").secure
+
+
+MISFITS: list[tuple[dict[str, Any], str]] = [
+    ({"micro_batches": None}, "without clipping and noise"),
+    ({"micro_batches": 3}, "must divide the batch size"),
+    ({"optimizer": None}, "not None or its class"),
+    ({"optimizer": Momentum}, "not None or its class"),
+    ({"noise_mech": None}, "Give either noise_mech, or"),
+    ({"batch_size": None}, "How many records has a batch"),
+    ({"batch_size": N + 1, "micro_batches": N + 1}, "from 1 to all records"),
+    ({"loss_fn": print}, "computes its own loss"),
+]
+
+
+@pytest.mark.parametrize(("wrong", "message"), MISFITS)
+def test_misfitting_arguments_are_refused(fake_run: FakeRun, wrong: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        build(fake_run, **wrong).train(1, data())
+    assert fake_run.asked == []
+
+
+def test_noise_has_one_place_and_clipping_does_not_go_with_adaptive_noise(fake_run: FakeRun) -> None:
+    network = Line()
+    with pytest.raises(ValueError, match="Give either noise_mech, or"):
+        build(fake_run, network, optimizer=private("sgd", network))
+    with pytest.raises(ValueError, match="made for 8 micro_batches, but the model for 4"):
+        build(fake_run, network, noise_mech=None, micro_batches=4, optimizer=private("sgd", network))
+    with pytest.raises(ValueError, match="clip_mech must be None"):
+        build(fake_run, noise_mech=NoiseAdaGaussianRandom(), clip_mech=AdaClippingWithGaussianRandom())
+    factory = DPOptimizerClassFactory()
+    with pytest.raises(NameError, match="'SGD', 'Momentum' or 'Adam'"):
+        factory.create("RMSProp")
+    with pytest.raises(ValueError, match="Which noise"):
+        factory.create("Momentum")
+    with pytest.raises(TypeError, match="must be a run of the ledger"):
+        DPModel(BATCH, 1.0, NoiseGaussianRandom(), None, SGD([np.zeros(2)]), network=network, run=None)  # type: ignore[arg-type] # refused
+    with pytest.raises(ValueError, match="computes its own loss"):
+        DPModel(BATCH, 1.0, NoiseGaussianRandom(), None, SGD([np.zeros(2)]), network=object(), run=fake_run.as_run)
+    with pytest.raises(ValueError, match="shapes"):
+        build(fake_run, optimizer=SGD([np.zeros(2)], 0.1)).train(1, data())
+    assert fake_run.asked == []
+
+
+def test_mechanism_is_charged_when_it_is_called(fake_run: FakeRun) -> None:
+    noise = NoiseAdaGaussianRandom(0.5, 2.0, 0, 0.1, "Time", run=fake_run.as_run)
+    total = [np.array([0.2, 0.9]), np.array([[0.1]])]
+    first, second = noise(total, sampling_probability=0.25), noise.construct(np.zeros(3))
+    assert [part.shape for part in first] == [(2,), (1, 1)]
+    assert second.shape == (3,)
+    assert fake_run.asked == [poisson_sampled(0.25, gaussian(2.0)), gaussian(2.0 / 1.1)]
+    many = NoiseGaussianRandom(0.5, 2.0, run=fake_run.as_run)(np.full(20_000, 3.0))
+    assert many.std() == pytest.approx(1.0, abs=0.05)
+    with pytest.raises(ValueError, match="no run to charge"):
+        NoiseGaussianRandom()(np.zeros(2))
+    fake_run.capacity = len(fake_run.asked)
+    with pytest.raises(BudgetExceededError):
+        noise(total)

@@ -1,0 +1,80 @@
+"""MindArmour's monitors: what they suggest, print and warn of."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from epsilon_ledger import LedgerClient, gaussian, poisson_sampled
+from epsilon_ledger.mindarmour import PrivacyMonitorFactory, PrivacyWarning, RDPMonitor, ZCDPMonitor
+from tests.sdk.fake_runs import FakeRun
+from tests.sdk.mindarmour_trainings import BATCH, N, build, data
+
+
+@pytest.fixture
+def steps_of_an_epoch() -> list[Any]:
+    return [
+        SimpleNamespace(
+            original_args=lambda step=step: SimpleNamespace(cur_step_num=step, cur_epoch_num=1, batch_num=20)
+        )
+        for step in range(1, 21)
+    ]
+
+
+def monitored(admin: LedgerClient, **terms: Any) -> tuple[RDPMonitor, list[str]]:  # noqa: ANN401 - passed on
+    lines: list[str] = []
+    arguments = {"target_delta": 1e-5, "noise_decay_mode": None, "ledger": admin, "write": lines.append} | terms
+    return PrivacyMonitorFactory.create("rdp", 1_000, 50, **arguments), lines  # type: ignore[return-value] # of 'rdp'
+
+
+def test_maximum_of_delta_at_epsilon(admin: LedgerClient) -> None:
+    def cost(epochs: int) -> float:
+        events = [{"event": poisson_sampled(0.05, gaussian(1.5)), "count": 20 * epochs}]
+        return admin.compute_delta(events, epsilon=3.0).delta  # type: ignore[arg-type] # one event
+
+    monitor, lines = monitored(
+        admin, target_delta=None, target_eps=3.0, max_delta=1e-4, orders=[2, 8.5], per_print_times=1
+    )
+    most = monitor.max_epoch_suggest()
+    assert most > 3
+    assert cost(most) <= 1e-4 < cost(most + 1)
+    context = SimpleNamespace(original_args=lambda: SimpleNamespace(cur_step_num=20, cur_epoch_num=1, batch_num=20))
+    monitor.step_end(context)
+    assert lines == [f"epoch: 1 step: 20, delta is {cost(1):g}, eps is 3"]
+
+
+@pytest.mark.parametrize(("sink", "printed"), [(False, [8, 16]), (True, [20])])
+def test_lines_are_printed_every_so_many_steps(
+    admin: LedgerClient, steps_of_an_epoch: list[Any], *, sink: bool, printed: list[int]
+) -> None:
+    monitor, lines = monitored(admin, per_print_times=8, dataset_sink_mode=sink, noise_decay_mode="Exp")
+    for context in steps_of_an_epoch:
+        monitor.step_end(context)
+    assert [line.split(",")[0] for line in lines] == [f"epoch: 1 step: {step}" for step in printed]
+
+
+@pytest.mark.parametrize(
+    ("terms", "message"),
+    [
+        ({"max_eps": None}, "Give max_eps with target_delta"),
+        ({"target_delta": None, "target_eps": 1.0}, "Give max_delta with target_eps"),
+    ],
+)
+def test_monitor_without_limit_suggests_nothing(admin: LedgerClient, terms: dict[str, Any], message: str) -> None:
+    monitor, _ = monitored(admin, **terms)
+    with pytest.raises(ValueError, match=message):
+        monitor.max_epoch_suggest()
+
+
+def test_monitors_warn_of_their_defaults(fake_run: FakeRun) -> None:
+    with pytest.warns(PrivacyWarning) as caught:
+        RDPMonitor(60_000, 32, run=fake_run.as_run)
+    said = [str(warning.message) for warning in caught]
+    assert len(said) == 2
+    assert "target_delta=0.001 is 1/num_samples, 1.7e-05, or more" in said[0]
+    assert "noise_decay_rate=6e-4 are this monitor's defaults" in said[1]
+    with pytest.warns(PrivacyWarning, match="zCDP does not shrink with sampling"):
+        ZCDPMonitor(N, BATCH, 1.5, 10.0, 1e-5, None, run=fake_run.as_run)
+    monitor = RDPMonitor(N, BATCH, 1.0, 10.0, 1e-5, noise_decay_mode=None, run=fake_run.as_run, write=print)
+    with pytest.warns(PrivacyWarning, match=r"expects noise \(1\.0, None, None\).*adds \(1\.5, None, None\)"):
+        build(fake_run).train(1, data(), callbacks=[monitor])

@@ -1,0 +1,176 @@
+"""What MLflow keeps of a run of the ledger: a real MLflow on a SQLite file, a real server."""
+
+import json
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NoReturn
+
+import mlflow
+import pytest
+from mlflow.entities import Run as MlflowRun
+
+from epsilon_ledger import (
+    BudgetExceededError,
+    ConfigurationError,
+    LedgerClient,
+    LedgerUnavailableError,
+    Link,
+    Run,
+    gaussian,
+    poisson_sampled,
+)
+from epsilon_ledger.mlflow import STATEMENT, EpsilonLogger
+from tests.sdk.fake_runs import FakeRun, open_budget
+
+STEP = poisson_sampled(0.125, gaussian(4.0))
+
+# MLflow's tables are read with an option that SQLAlchemy 2.1 deprecates; nothing of ours.
+pytestmark = pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy:DeprecationWarning")
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    folder = tmp_path_factory.mktemp("mlflow")
+    mlflow.set_tracking_uri(f"sqlite:///{folder / 'mlflow.db'}")
+    yield folder
+    mlflow.set_tracking_uri(None)
+
+
+@pytest.fixture
+def tracked(store: Path, tmp_path: Path) -> Iterator[MlflowRun]:
+    experiment = mlflow.create_experiment(tmp_path.name, artifact_location=(store / tmp_path.name).as_uri())
+    with mlflow.start_run(experiment_id=experiment) as active:
+        yield active
+
+
+@pytest.fixture
+def run(admin: LedgerClient, trainer: LedgerClient) -> Run:
+    return trainer.create_run("digits", budget=open_budget(admin, 2.0), event=STEP)
+
+
+def history(tracked: MlflowRun, metric: str) -> list[tuple[int, float]]:
+    points = mlflow.MlflowClient().get_metric_history(tracked.info.run_id, metric)
+    return [(point.step, point.value) for point in points]
+
+
+def statement(store: Path, tracked: MlflowRun) -> dict[str, Any]:
+    (path,) = (store).glob(f"*/{tracked.info.run_id}/artifacts/{STATEMENT}")
+    read: dict[str, Any] = json.loads(path.read_text())
+    return read
+
+
+def tags(tracked: MlflowRun) -> dict[str, str]:
+    found = mlflow.get_run(tracked.info.run_id).data.tags
+    return {name: value for name, value in found.items() if name.startswith("epsilon_ledger.")}
+
+
+def test_epsilon_is_logged_over_steps_and_statement_at_end(
+    store: Path, tracked: MlflowRun, run: Run, trainer: LedgerClient
+) -> None:
+    spent = []
+    with EpsilonLogger(run, client=trainer, url="http://ledger.test/") as logger, run:
+        for _ in range(3):
+            spent.append(run.authorize().epsilon)
+            logger.log()
+    assert history(tracked, "epsilon") == list(enumerate(spent, start=1))
+    assert [limit for _, limit in history(tracked, "epsilon_limit")] == [2.0] * 3
+    remaining = [left for _, left in history(tracked, "steps_remaining")]
+    assert remaining == [remaining[0], remaining[0] - 1, remaining[0] - 2]
+    assert tags(tracked) == {
+        "epsilon_ledger.run": run.id,
+        "epsilon_ledger.name": "digits",
+        "epsilon_ledger.budget": run.state.budget_path,
+        "epsilon_ledger.population": run.state.population,
+        "epsilon_ledger.url": f"http://ledger.test/runs/{run.id}",
+        "epsilon_ledger.status": "completed",
+        "epsilon_ledger.refused": "false",
+    }
+    said = statement(store, tracked)
+    assert said["claim"].startswith(f"Run {run.id} has spent epsilon {spent[-1]:.6g} at delta 1e-05")
+    assert (said["run"], said["budget"], said["status"]) == (run.id, run.state.budget_path, "completed")
+    assert (said["privacy_unit"], said["neighboring_relation"]) == ("record", "add_or_remove_one")
+    assert (said["epsilon"], said["delta"], said["epsilon_limit"]) == (spent[-1], 1e-5, 2.0)
+    assert (said["plan"], said["event"], said["decisions"]) == (None, STEP, 3)
+    assert (said["events"], said["warnings"], said["refusal"]) == ([{"event": STEP, "count": 3}], [], None)
+    assert said["steps"] == 3
+
+
+def test_refusal_is_part_of_statement(store: Path, tracked: MlflowRun, run: Run, trainer: LedgerClient) -> None:
+    run.authorize(2)
+    with pytest.raises(BudgetExceededError), EpsilonLogger(run, client=trainer), run:
+        run.authorize(event=gaussian(0.1))
+    said = statement(store, tracked)
+    assert (said["steps"], said["decisions"], said["status"]) == (2, 2, "completed")
+    assert said["refusal"]["said"].startswith(f"step 2 of {run.id} refused")
+    assert said["refusal"]["epsilon_requested"] > 2.0
+    assert tags(tracked)["epsilon_ledger.refused"] == "true"
+    assert history(tracked, "epsilon") == [(2, said["epsilon"])]
+
+
+def test_steps_between_are_left_out_and_last_one_is_not(store: Path, tracked: MlflowRun, run: Run) -> None:
+    with EpsilonLogger(run, every=4) as logger, run:
+        for _ in range(10):
+            run.authorize()
+            logger.log()
+        with suppress(BudgetExceededError):  # as an adapter catches it
+            run.authorize(event=gaussian(0.1))
+    assert [step for step, _ in history(tracked, "epsilon")] == [1, 4, 8, 10]
+    said = statement(store, tracked)  # without a client
+    assert (said["decisions"], said["events"], said["warnings"], said["ledger"]) == (None, None, None, None)
+    assert (said["steps"], tags(tracked)["epsilon_ledger.refused"]) == (10, "true")
+
+
+@pytest.mark.usefixtures("tracked")
+def test_lost_statement_does_not_hide_what_training_raised() -> None:
+    class Gone(FakeRun):
+        def refresh(self) -> NoReturn:
+            raise LedgerUnavailableError("no answer")
+
+    gone = Gone()
+    vars(gone.state).update(id="run_1", name="x", budget_path="a/b", population="pop_1")
+    vars(gone.state).update(epsilon_limit=1.0, steps_remaining=None)
+    with pytest.raises(ZeroDivisionError) as caught, EpsilonLogger(gone.as_run):
+        raise ZeroDivisionError
+    assert caught.value.__notes__ == ["The statement of run_1 could not be logged: no answer"]
+    with pytest.raises(LedgerUnavailableError), EpsilonLogger(gone.as_run):
+        pass
+
+
+def test_wrong_calls_are_told_what_would_be_right(fake_run: FakeRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = fake_run.as_run
+    with pytest.raises(ValueError, match=r"Enter `with mlflow\.start_run\(\):` first"), EpsilonLogger(run):
+        pass
+    with pytest.raises(ValueError, match="at least 1, not 0"):
+        EpsilonLogger(run, every=0)
+    with pytest.raises(ConfigurationError, match="must not hold a user name or password"):
+        EpsilonLogger(run, url="https://me:secret@ledger.test")
+    fake_run.asked.append(STEP)
+    with pytest.raises(ValueError, match="works inside"):
+        EpsilonLogger(run).log()
+    monkeypatch.setenv("EPSILON_LEDGER_URL", "nowhere")
+    with pytest.raises(ConfigurationError, match="must look like"):
+        EpsilonLogger(run)
+
+
+def test_both_runs_name_each_other(
+    tracked: MlflowRun, admin: LedgerClient, trainer: LedgerClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    budget = open_budget(admin, 2.0)
+    before = trainer.create_run("before", budget=budget, event=STEP, collect_metadata=False)
+    within = trainer.create_run("within", budget=budget, event=STEP)
+    assert within.state.labels["mlflow-run"] == tracked.info.run_id
+    assert within.state.links == ()  # a file of this machine leads nobody anywhere
+    monkeypatch.setattr(mlflow, "get_tracking_uri", lambda: "https://mlflow.example.org")
+    own = Link("Study", "https://study.example.org")
+    before = trainer.get_run(trainer.update_run(before.id, links=[own]).id)
+    for run in (before, within):
+        with EpsilonLogger(run, client=trainer, url="http://ledger.test"):
+            assert tags(tracked)["epsilon_ledger.url"] == f"http://ledger.test/runs/{run.id}"
+    url = f"https://mlflow.example.org/#/experiments/{tracked.info.experiment_id}/runs/{tracked.info.run_id}"
+    after = trainer.get_run(before.id).state
+    assert after.labels == {"mlflow-run": tracked.info.run_id}
+    assert [link.url for link in after.links] == [own.url, url]
+    assert trainer.get_run(within.id).state.links == ()
+    linked = trainer.create_run("linked", budget=budget, event=STEP)
+    assert [link.url for link in linked.state.links] == [url]
