@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from sqlalchemy import event
+from sqlalchemy import Connection, event
 
 from app.ledger.errors import AccountQuarantinedError, RunStateConflictError
 from app.persistence.database import Database
@@ -16,6 +16,8 @@ from tests.conftest import Ledger
 from tests.persistence.dump import dump
 from tests.service.step_commands import CommandRunner, another, opened, request, sound
 from tests.service.tampering import restore, set_account, set_run, tampering
+
+pytestmark = pytest.mark.both_databases
 
 
 class Reads:
@@ -44,7 +46,7 @@ def another_process(ledger: Ledger) -> Iterator[Ledger]:
     database.dispose()
 
 
-def test_a_file_is_read_again_only_if_somebody_else_has_written(ledger: Ledger) -> None:
+def test_file_is_read_again_only_if_another_has_written(ledger: Ledger) -> None:
     run, runner = opened(ledger), CommandRunner(ledger)
     runner.charged(request(run))
     reads = Reads(ledger.database)
@@ -59,56 +61,35 @@ def test_a_file_is_read_again_only_if_somebody_else_has_written(ledger: Ledger) 
     assert sound(ledger)
 
 
-def test_a_used_key_is_found_although_all_rows_are_current(ledger: Ledger) -> None:
-    run, runner = opened(ledger), CommandRunner(ledger)
-    runner.charged(request(run))
-    [first] = runner.once(request(run, key="a"))
-    [again] = runner.once(request(run, key="a"))
-    assert isinstance(first, StepResult)
-    assert isinstance(again, StepResult)
-    assert (again.replayed, again.decision.position) == (True, first.decision.position)
-    assert sound(ledger)
-
-
-def test_processes_that_take_turns_see_each_others_steps(ledger: Ledger, another_process: Ledger) -> None:
+def test_processes_in_turns_see_each_others_steps(ledger: Ledger, another_process: Ledger) -> None:
     run, ours, theirs = opened(ledger), CommandRunner(ledger), CommandRunner(another_process)
     left = [runner.charged(request(run)).steps_remaining for runner in (ours, ours, theirs, ours, theirs, theirs, ours)]
     assert left == list(range(left[0], left[0] - 7, -1))
     assert sound(ledger)
 
 
-@pytest.mark.parametrize("which", ["mimic", "mimic/icu-team"])
-def test_a_limit_that_is_lowered_elsewhere_holds_for_the_next_step(
-    ledger: Ledger, another_process: Ledger, which: str
-) -> None:
-    run, runner = opened(ledger), CommandRunner(ledger)
-    spent = runner.charged(request(run)).reading.epsilon
-    assert runner.charged(request(run)).admitted
-    with tampering(another_process.database) as tx:
-        set_account(tx, which, epsilon_limit=spent, version=99)
-    assert not runner.charged(request(run)).admitted
+ELSEWHERE: dict[str, Callable[[Connection, str], None]] = {
+    "a lowered limit": lambda tx, _: set_account(tx, "mimic", epsilon_limit=0.001, version=99),
+    "a quarantine": lambda tx, _: set_account(tx, "mimic", quarantine_reason="its balance is unproven", version=99),
+    "a pause": lambda tx, path: set_run(tx, path, status="paused"),
+}
 
 
-def test_a_quarantine_that_is_placed_elsewhere_holds_for_the_next_step(ledger: Ledger, another_process: Ledger) -> None:
+@pytest.mark.parametrize("what", ELSEWHERE)
+def test_change_by_another_process_holds_for_the_next_step(ledger: Ledger, another_process: Ledger, what: str) -> None:
     run, runner = opened(ledger), CommandRunner(ledger)
     assert runner.charged(request(run)).admitted
     with tampering(another_process.database) as tx:
-        set_account(tx, "mimic", quarantine_reason="its balance is unproven", version=99)
+        ELSEWHERE[what](tx, runner.path(run)[-1].path)
     [outcome] = runner.once(request(run))
-    assert isinstance(outcome, AccountQuarantinedError)
+    if what == "a lowered limit":
+        assert isinstance(outcome, StepResult)
+        assert not outcome.decision.admitted
+    else:
+        assert isinstance(outcome, AccountQuarantinedError if what == "a quarantine" else RunStateConflictError)
 
 
-def test_a_run_that_is_paused_elsewhere_takes_no_further_step(ledger: Ledger, another_process: Ledger) -> None:
-    run, runner = opened(ledger), CommandRunner(ledger)
-    path = runner.path(run)[-1].path
-    assert runner.charged(request(run)).admitted
-    with tampering(another_process.database) as tx:
-        set_run(tx, path, status="paused")
-    [outcome] = runner.once(request(run))
-    assert isinstance(outcome, RunStateConflictError)
-
-
-def test_an_older_state_is_noticed_between_any_two_groups(ledger: Ledger, another_process: Ledger) -> None:
+def test_older_state_is_noticed_between_any_two_groups(ledger: Ledger, another_process: Ledger) -> None:
     run, runner = opened(ledger), CommandRunner(ledger)
     runner.charged(request(run))
     before = dump(another_process.database)
@@ -119,7 +100,7 @@ def test_an_older_state_is_noticed_between_any_two_groups(ledger: Ledger, anothe
     assert sound(ledger)
 
 
-def test_a_preview_sees_what_another_process_has_charged(ledger: Ledger, another_process: Ledger) -> None:
+def test_preview_sees_charges_of_another_process(ledger: Ledger, another_process: Ledger) -> None:
     run, ours, theirs = opened(ledger), CommandRunner(ledger), CommandRunner(another_process)
     ours.charged(request(run))
     left = theirs.charged(request(run)).steps_remaining
@@ -128,7 +109,7 @@ def test_a_preview_sees_what_another_process_has_charged(ledger: Ledger, another
     assert shown.decision.steps_remaining == left - 1  # type: ignore[union-attr]
 
 
-def test_after_a_failed_group_everything_is_read_again(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_everything_is_read_again_after_a_failed_group(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     run, runner = opened(ledger), CommandRunner(ledger)
     left = runner.charged(request(run)).steps_remaining
     assert left is not None
@@ -148,7 +129,7 @@ def test_after_a_failed_group_everything_is_read_again(ledger: Ledger, monkeypat
     assert sound(ledger)
 
 
-def test_a_new_connection_proves_nothing(ledger: Ledger, another_process: Ledger) -> None:
+def test_new_connection_proves_no_row_current(ledger: Ledger, another_process: Ledger) -> None:
     """Its data versions may be those of the one before, whatever others have written in between."""
     run, ours, theirs = opened(ledger), CommandRunner(ledger), CommandRunner(another_process)
     left = ours.charged(request(run)).steps_remaining

@@ -20,9 +20,7 @@ from tests.service.tampering import restore, set_account, tampering
 
 
 @pytest.mark.parametrize("asked", [(), ((QUIET, 2),)], ids=["the default event", "another event"])
-def test_prices_that_a_restore_has_lost_are_written_again(
-    ledger: Ledger, asked: tuple[tuple[object, int], ...]
-) -> None:
+def test_prices_lost_by_a_restore_are_written_again(ledger: Ledger, asked: tuple[tuple[object, int], ...]) -> None:
     run, runner = opened(ledger), CommandRunner(ledger)
     before = dump(ledger.database)
     step: StepRequest = request(run, *asked, first=0)  # type: ignore[arg-type]
@@ -34,7 +32,7 @@ def test_prices_that_a_restore_has_lost_are_written_again(
     assert sound(ledger)
 
 
-def test_events_that_a_restore_has_lost_are_written_again_with_a_refusal(ledger: Ledger) -> None:
+def test_events_lost_by_a_restore_are_written_again_with_a_refusal(ledger: Ledger) -> None:
     run, runner = opened(ledger), CommandRunner(ledger)
     before = dump(ledger.database)
     assert runner.charged(request(run, (QUIET, 1))).admitted
@@ -44,7 +42,7 @@ def test_events_that_a_restore_has_lost_are_written_again_with_a_refusal(ledger:
     assert sound(ledger)
 
 
-def test_a_plan_that_was_used_further_before_a_restore_is_read_anew(ledger: Ledger) -> None:
+def test_plan_used_before_a_restore_is_read_anew(ledger: Ledger) -> None:
     trainer = Trainer(ledger, opened(ledger))
     trainer.reserved((LOUD_IN_JSON, 5))
     before = dump(ledger.database)
@@ -55,7 +53,7 @@ def test_a_plan_that_was_used_further_before_a_restore_is_read_anew(ledger: Ledg
 
 
 @pytest.mark.parametrize("how", ["abort", "complete"])
-def test_a_plan_whose_price_is_gone_is_an_error_and_no_endless_loop(ledger: Ledger, how: str) -> None:
+def test_plan_without_its_price_is_an_error_and_no_endless_loop(ledger: Ledger, how: str) -> None:
     trainer = Trainer(ledger, opened(ledger))
     trainer.reserved((LOUD_IN_JSON, 5))
     with tampering(ledger.database) as tx:
@@ -66,7 +64,7 @@ def test_a_plan_whose_price_is_gone_is_an_error_and_no_endless_loop(ledger: Ledg
     assert "verify" in reply.json()["detail"]
 
 
-def test_the_sweep_ends_the_others_where_one_cannot_be_ended(
+def test_sweep_ends_other_plans_where_one_cannot_be_ended(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     opened(ledger)
@@ -90,9 +88,7 @@ def test_the_sweep_ends_the_others_where_one_cannot_be_ended(
     assert sound(ledger)
 
 
-def test_a_page_of_those_that_cannot_be_ended_stands_before_nobody(
-    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_page_of_plans_that_cannot_be_ended_holds_up_no_other(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     opened(ledger)
     ill, well = Trainer(ledger, another(ledger)), Trainer(ledger, another(ledger))
     for trainer in (ill, well):
@@ -107,7 +103,7 @@ def test_a_page_of_those_that_cannot_be_ended_stands_before_nobody(
 
 
 @pytest.mark.parametrize("place", [0, 1, 2])
-def test_what_is_reserved_under_an_account_in_doubt_is_not_released(ledger: Ledger, place: int) -> None:
+def test_reserved_steps_under_a_quarantined_account_are_not_released(ledger: Ledger, place: int) -> None:
     trainer = Trainer(ledger, opened(ledger))
     trainer.reserved((LOUD_IN_JSON, 5))
     assert trainer.steps().status_code == 200
@@ -125,7 +121,7 @@ def test_what_is_reserved_under_an_account_in_doubt_is_not_released(ledger: Ledg
     assert trainer.steps().json()["steps_remaining"] == 3
 
 
-def test_an_account_without_its_balance_is_charged_by_nobody(ledger: Ledger) -> None:
+def test_account_without_its_balance_is_not_charged(ledger: Ledger) -> None:
     run = opened(ledger)
     before = dump(ledger.database)
     runner = CommandRunner(ledger)
