@@ -1,6 +1,5 @@
 """Forecasts and silence: what upkeep reads, and what it tells of."""
 
-import asyncio
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -8,9 +7,7 @@ import pytest
 from sqlalchemy import select, update
 
 from app.persistence.database import ALL_TENANTS
-from app.persistence.repositories import usage_history
 from app.persistence.tables import account_usage_snapshots, accounts, balances, reservations
-from app.service import maintenance
 from app.service.alerts.forecasts import record_usage_snapshots
 from app.service.maintenance import alert_stale_reservations
 from tests.conftest import Ledger
@@ -50,7 +47,7 @@ def foreseen(ledger: Ledger) -> list[tuple[str, dict[str, Any]]]:
     return [(path, facts) for _, path, facts in answer(ledger, "account.exhaustion_forecast")]
 
 
-def test_accounts_that_change_are_read_once_a_day_and_others_not(ledger: Ledger) -> None:
+def test_changed_accounts_are_read_once_a_day_and_others_not(ledger: Ledger) -> None:
     run = opened(ledger)
     assert record_usage_snapshots(ledger.database, day(0)) == 0
     charged(ledger, run, 10, day(0))
@@ -67,7 +64,7 @@ def test_accounts_that_change_are_read_once_a_day_and_others_not(ledger: Ledger)
     assert len(after) in {2, 4}  # the same day, or midnight lay between
 
 
-def test_a_budget_that_goes_on_like_this_tells_when_it_will_end(ledger: Ledger) -> None:
+def test_budget_that_ends_within_its_days_is_forecast_once(ledger: Ledger) -> None:
     run = opened(ledger)
     aged(ledger, day(-2))
     charged(ledger, run, 20, day(0))  # of 219 that fit
@@ -86,7 +83,7 @@ def test_a_budget_that_goes_on_like_this_tells_when_it_will_end(ledger: Ledger) 
 @pytest.mark.parametrize(
     ("age", "steps", "days"), [(2, 5, 30), (0.5, 100, 30), (2, 20, 0), (2, 20, 10)], ids=["slow", "young", "off", "far"]
 )
-def test_a_budget_that_lasts_tells_nothing(ledger: Ledger, age: float, steps: int, days: int) -> None:
+def test_budget_that_lasts_is_not_forecast(ledger: Ledger, age: float, steps: int, days: int) -> None:
     run = opened(ledger)
     budget = ledger.get("/v1/budgets").json()["items"][0]["id"]
     said = {"thresholds": [], "forecast_days": days}
@@ -98,7 +95,7 @@ def test_a_budget_that_lasts_tells_nothing(ledger: Ledger, age: float, steps: in
     assert foreseen(ledger) == []
 
 
-def test_the_pace_is_that_of_the_last_seven_days(ledger: Ledger) -> None:
+def test_pace_is_that_of_the_last_seven_days(ledger: Ledger) -> None:
     run = opened(ledger)
     aged(ledger, day(-100))
     budget = ledger.get("/v1/budgets").json()["items"][0]["id"]
@@ -113,22 +110,7 @@ def test_the_pace_is_that_of_the_last_seven_days(ledger: Ledger) -> None:
     assert left == pytest.approx(145 / (14 / 8), rel=0.02)
 
 
-def test_an_account_of_which_nothing_is_known_has_no_forecast(ledger: Ledger) -> None:
-    run = opened(ledger)
-    aged(ledger, day(-100))  # as one that is older than readings are
-    charged(ledger, run, 50, day(0))
-    budget = ledger.get("/v1/budgets").json()["items"][0]["id"]
-    shown = ledger.get(f"/v1/accounts/{budget}/forecast").json()
-    assert shown["utilisation"] > 0.2
-    assert (shown["utilisation_per_day"], shown["exhaustion_at"], shown["observed_since"]) == (None, None, None)
-
-
-def test_a_run_without_a_limit_has_no_forecast(ledger: Ledger) -> None:
-    reply = ledger.get(f"/v1/accounts/{opened(ledger)}/forecast")
-    assert (reply.status_code, reply.json()["code"]) == (422, "invalid_request")
-
-
-def test_an_account_that_cannot_be_read_holds_up_no_other(ledger: Ledger, caplog: pytest.LogCaptureFixture) -> None:
+def test_unreadable_account_holds_up_no_other(ledger: Ledger, caplog: pytest.LogCaptureFixture) -> None:
     run = opened(ledger)
     charged(ledger, run, 10, day(0))
     population = ledger.get("/v1/populations").json()["items"][0]["id"]
@@ -139,26 +121,12 @@ def test_an_account_that_cannot_be_read_holds_up_no_other(ledger: Ledger, caplog
     assert [record.message for record in caplog.records if "is not forecast" in record.message]
 
 
-def test_readings_of_a_day_take_each_other_s_place(ledger: Ledger) -> None:
-    opened(ledger)
-    account = ledger.get("/v1/budgets").json()["items"][0]["id"]
-    with ledger.database.write(ALL_TENANTS) as tx:
-        owner = tx.execute(select(accounts.c.organisation_id).where(accounts.c.id == account)).scalar_one()
-        noon = NOW.replace(hour=12, minute=0, second=0, microsecond=0)
-        for hours, share in ((0, 0.1), (1, 0.2), (24, 0.3)):
-            usage_history.put(tx, owner, account, usage_history.Reading(share, noon + timedelta(hours=hours)))
-        first = {account: usage_history.Reading(0.2, noon + timedelta(hours=1))}
-        assert usage_history.readings_before(tx, owner, [account], noon + timedelta(hours=2)) == first
-        assert usage_history.readings_before(tx, owner, [account], noon - timedelta(days=1)) == first
-    assert [share for *_, share in read(ledger)] == [0.2, 0.3]
-
-
 def _reserved(ledger: Ledger, run: str, lease: int = 600) -> str:
     plan = {"plan": [{"event": {"type": "gaussian", "noise_multiplier": 60.0}, "count": 5}], "lease_seconds": lease}
     return str(ledger.post(f"/v1/runs/{run}/reservations", plan, "trainer").json()["id"])
 
 
-def test_a_trainer_that_is_silent_for_half_its_lease_is_told_of_once(ledger: Ledger) -> None:
+def test_trainer_silent_for_half_its_lease_is_alerted_once(ledger: Ledger) -> None:
     run = opened(ledger)
     reservation = _reserved(ledger, run)
     made = datetime.now(UTC)
@@ -172,7 +140,7 @@ def test_a_trainer_that_is_silent_for_half_its_lease_is_told_of_once(ledger: Led
 
 
 @pytest.mark.parametrize("sign", ["a renewal", "a step"])
-def test_a_sign_of_life_ends_a_silence(ledger: Ledger, sign: str) -> None:
+def test_renewal_or_step_ends_a_silence(ledger: Ledger, sign: str) -> None:
     run = opened(ledger)
     reservation = _reserved(ledger, run, lease=1000)
     with ledger.database.write(ALL_TENANTS) as tx:  # all of it was long ago
@@ -186,32 +154,7 @@ def test_a_sign_of_life_ends_a_silence(ledger: Ledger, sign: str) -> None:
     assert answer(ledger, "reservation.stale") == []
 
 
-def test_a_plan_that_ended_or_lapsed_is_not_silent(ledger: Ledger) -> None:
-    run = opened(ledger)
-    reservation = _reserved(ledger, run)
-    assert alert_stale_reservations(ledger.database, datetime.now(UTC) + timedelta(seconds=700)) == 0
-    assert ledger.post(f"/v1/reservations/{reservation}/void", None, "trainer").status_code == 200
-    assert alert_stale_reservations(ledger.database, datetime.now(UTC) + timedelta(seconds=400)) == 0
-
-
-def test_upkeep_does_all_of_it(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
-    done: list[str] = []
-    for name in ("alert_stale_reservations", "record_usage_snapshots"):
-        monkeypatch.setattr(maintenance, name, lambda *_, name=name: done.append(name))
-    monkeypatch.setattr(maintenance, "LOOK_SECONDS", 0.01)
-    monkeypatch.setattr(maintenance, "READING_SECONDS", 0.02)
-
-    async def work() -> None:
-        keeping = asyncio.create_task(maintenance.run_maintenance(ledger.database))
-        async with asyncio.timeout(30):
-            while len(set(done)) < 2:  # noqa: ASYNC110 - another thread looks
-                await asyncio.sleep(0.01)
-        keeping.cancel()
-
-    asyncio.run(work())
-
-
-def test_the_pace_of_a_moment_is_no_pace(ledger: Ledger) -> None:
+def test_pace_of_a_moment_is_none(ledger: Ledger) -> None:
     run = opened(ledger)
     CommandRunner(ledger).group(request(run, (LOUD, 50)))
     budget = ledger.get("/v1/budgets").json()["items"][0]["id"]

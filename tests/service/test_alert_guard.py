@@ -7,7 +7,7 @@ import pytest
 
 from app.ledger.errors import InvalidInputError
 from app.service.alerts.guarded_backend import ForbiddenAddressError, GuardedBackend
-from app.service.alerts.ssrf_guard import check_url, is_public, resolve
+from app.service.alerts.ssrf_guard import check_url, is_public
 from tests.service.endpoint import receiving
 
 PUBLIC = [
@@ -29,12 +29,12 @@ FORBIDDEN = [
 
 
 @pytest.mark.parametrize("address", PUBLIC)
-def test_a_host_of_the_internet_is_public(address: str) -> None:
+def test_host_of_the_internet_is_public(address: str) -> None:
     assert is_public(address)
 
 
 @pytest.mark.parametrize("address", FORBIDDEN)
-def test_nothing_else_is(address: str) -> None:
+def test_special_address_is_not_public(address: str) -> None:
     assert not is_public(address)
 
 
@@ -61,7 +61,7 @@ def _connect(resolver_answers: list[list[str]], port: int, *, allowed: bool = Fa
     return asyncio.run(main())
 
 
-def test_what_is_connected_to_is_what_was_checked() -> None:
+def test_connection_goes_to_the_address_that_was_checked() -> None:
     with receiving() as endpoint:
         local = ["127.0.0.1"]
         assert _connect([local, local], endpoint.port, allowed=True) == ["127.0.0.1", "127.0.0.1"]
@@ -72,33 +72,15 @@ def test_what_is_connected_to_is_what_was_checked() -> None:
     assert endpoint.messages == []
 
 
-def test_a_name_without_an_address_is_no_connection() -> None:
-    assert _connect([[]], 80) == ["ConnectError"]
-    with pytest.raises(httpcore2.ConnectError, match=r"nowhere\.invalid has no address"):
-        asyncio.run(GuardedBackend(allow_private=True).connect_tcp("nowhere.invalid", 80, timeout=5))
-
-
 @pytest.mark.parametrize("host", ["localhost", "127.1", "0x7f000001", "2130706433", "0177.0.0.1", "::1"])
-def test_no_spelling_of_this_host_passes(host: str) -> None:
+def test_spelling_of_this_host_is_refused(host: str) -> None:
     with pytest.raises(httpcore2.ConnectError):
         asyncio.run(GuardedBackend(allow_private=False).connect_tcp(host, 80, timeout=5))
 
 
-def test_the_second_address_of_a_host_is_tried() -> None:
-    with receiving() as endpoint:
-        assert _connect([["127.0.0.2", "127.0.0.1"]], endpoint.port, allowed=True)[0] in {"127.0.0.1", "127.0.0.2"}
-        assert _connect([["::1", "127.0.0.1"]], endpoint.port, allowed=True) == ["127.0.0.1"]
-
-
-def test_a_socket_of_this_machine_is_no_host() -> None:
+def test_unix_socket_is_refused() -> None:
     with pytest.raises(ForbiddenAddressError):
         asyncio.run(GuardedBackend(allow_private=True).connect_unix_socket("/run/docker.sock"))
-
-
-def test_the_addresses_of_a_host_are_each_once() -> None:
-    found = asyncio.run(resolve("localhost", 80))
-    assert "127.0.0.1" in found or "::1" in found
-    assert len(found) == len(set(found))
 
 
 @pytest.mark.parametrize(
@@ -108,7 +90,7 @@ def test_the_addresses_of_a_host_are_each_once() -> None:
         *("https://[2606:4700:4700::1111]/", "https://xn--bcher-kva.example/"),
     ],
 )
-def test_a_url_of_a_host_is_taken(url: str) -> None:
+def test_public_url_is_accepted(url: str) -> None:
     check_url(url, allow_private=False)
 
 
@@ -143,13 +125,13 @@ def test_a_url_of_a_host_is_taken(url: str) -> None:
         ("https://[fe80::1%25eth0]/", "no public address"),
     ],
 )
-def test_another_url_is_refused(url: str, words: str) -> None:
+def test_url_without_a_public_https_host_is_refused(url: str, words: str) -> None:
     with pytest.raises(InvalidInputError) as refused:
         check_url(url, allow_private=False)
     assert words in refused.value.detail
 
 
-def test_an_operator_may_allow_intranets() -> None:
+def test_operator_may_allow_intranets() -> None:
     check_url("http://127.0.0.1:8080/", allow_private=True)
     check_url("http://alerts.intranet/", allow_private=True)
     with pytest.raises(InvalidInputError):

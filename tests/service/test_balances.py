@@ -1,7 +1,6 @@
 """Balances: a charge is an event and a count, and the curve that follows is the same however it was written."""
 
 import json
-from dataclasses import replace
 
 import pytest
 from sqlalchemy import select
@@ -9,7 +8,6 @@ from sqlalchemy import select
 from app.accounting.events import Gaussian
 from app.ledger.account_records import MOST_EVENTS
 from app.persistence.database import ALL_TENANTS
-from app.persistence.repositories import accounts as account_rows
 from app.persistence.tables import accounts, balances
 from tests.conftest import Ledger
 from tests.service.step_commands import LOUD, QUIET, CommandRunner, opened, request, sound
@@ -25,7 +23,7 @@ def _written(ledger: Ledger, run: str) -> tuple[dict[str, list[int]], bool]:
     return json.loads(since), bool(spent)
 
 
-def test_the_same_event_is_counted_and_no_curve_is_written(ledger: Ledger) -> None:
+def test_charges_of_one_event_are_counted_without_a_curve(ledger: Ledger) -> None:
     run, runner = opened(ledger), CommandRunner(ledger)
     for count in (1, 2, 3):
         runner.charged(request(run, (LOUD, count), (QUIET, 1)))
@@ -34,7 +32,7 @@ def test_the_same_event_is_counted_and_no_curve_is_written(ledger: Ledger) -> No
     assert sound(ledger)
 
 
-def test_noise_that_decays_writes_a_curve_once_in_seventeen_steps(ledger: Ledger) -> None:
+def test_decaying_noise_writes_a_curve_once_in_seventeen_steps(ledger: Ledger) -> None:
     ledger.population(limit=LIMIT)
     ledger.budget(limit=LIMIT)
     run, runner = ledger.run(), CommandRunner(ledger)
@@ -47,7 +45,7 @@ def test_noise_that_decays_writes_a_curve_once_in_seventeen_steps(ledger: Ledger
 
 
 @pytest.mark.parametrize("count", [1, MOST_EVENTS, MOST_EVENTS + 1])
-def test_a_request_of_many_different_events_is_counted_or_written(ledger: Ledger, count: int) -> None:
+def test_request_of_many_events_is_counted_or_written(ledger: Ledger, count: int) -> None:
     ledger.population(limit=LIMIT)
     ledger.budget(limit=LIMIT)
     run, runner = ledger.run(), CommandRunner(ledger)
@@ -55,10 +53,3 @@ def test_a_request_of_many_different_events_is_counted_or_written(ledger: Ledger
     since, whole = _written(ledger, run)
     assert (len(since), whole) == ((count, False) if count <= MOST_EVENTS else (0, True))
     assert sound(ledger)
-
-
-def test_what_is_to_be_written_anyway_is_not_counted(ledger: Ledger) -> None:
-    run = opened(ledger)
-    with ledger.database.read(ALL_TENANTS) as tx:
-        record = replace(account_rows.path_of(tx, CommandRunner(ledger).organisation_id, run)[0], uncompacted=None)
-    assert record.charged_to(record.account, [], record.updated_at).uncompacted is None

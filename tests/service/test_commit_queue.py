@@ -49,19 +49,7 @@ def groups(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     return seen
 
 
-def test_a_lone_request_is_a_group_of_one(ledger: Ledger, groups: list[list[str]]) -> None:
-    run, runner = opened(ledger), CommandRunner(ledger)
-    runner.charged(request(run))
-
-    async def work(charges: CommitQueue) -> list[StepResult]:
-        return [await charges.authorize_steps(runner.call(), request(run)) for _ in range(3)]
-
-    found = within(work, ledger.database)
-    assert [answered.decision.first_step for answered in found] == [1, 2, 3]
-    assert groups == [[run]] * 3
-
-
-def test_who_comes_together_is_writtentogether(ledger: Ledger, groups: list[list[str]]) -> None:
+def test_simultaneous_requests_are_one_group(ledger: Ledger, groups: list[list[str]]) -> None:
     runs, runner = [opened(ledger), another(ledger), another(ledger)], CommandRunner(ledger)
     for run in runs:
         runner.charged(request(run))
@@ -76,9 +64,7 @@ def test_who_comes_together_is_writtentogether(ledger: Ledger, groups: list[list
 
 
 @pytest.mark.parametrize("bound", ["MOST_COMMANDS", "MOST_ITEMS"])
-def test_a_group_is_bounded(
-    ledger: Ledger, groups: list[list[str]], monkeypatch: pytest.MonkeyPatch, bound: str
-) -> None:
+def test_group_is_bounded(ledger: Ledger, groups: list[list[str]], monkeypatch: pytest.MonkeyPatch, bound: str) -> None:
     run, runner = opened(ledger), CommandRunner(ledger)
     runner.charged(request(run))
     monkeypatch.setattr(commit_queue, bound, 4)
@@ -92,7 +78,7 @@ def test_a_group_is_bounded(
     assert [len(group) for group in groups] == ([4, 4, 2] if bound == "MOST_COMMANDS" else [2] * 5)
 
 
-def test_what_is_missing_is_computed_beside_the_queue(ledger: Ledger) -> None:
+def test_missing_costs_are_computed_beside_the_queue(ledger: Ledger) -> None:
     run, runner = opened(ledger), CommandRunner(ledger)
 
     async def work(charges: CommitQueue) -> list[Any]:
@@ -108,7 +94,7 @@ def test_what_is_missing_is_computed_beside_the_queue(ledger: Ledger) -> None:
     assert sound(ledger)
 
 
-def test_a_full_queue_says_so_and_serves_whom_it_has_taken(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_queue_refuses_new_requests_and_serves_the_others(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     run, runner = opened(ledger), CommandRunner(ledger)
     runner.charged(request(run))
     monkeypatch.setattr(commit_queue, "MOST_WAITING", 4)
@@ -123,17 +109,7 @@ def test_a_full_queue_says_so_and_serves_whom_it_has_taken(ledger: Ledger, monke
     assert len(dump(ledger.database)["decisions"]) == 6
 
 
-def test_over_http_a_full_queue_is_503_with_a_time(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = opened(ledger)
-    monkeypatch.setattr(commit_queue, "MOST_WAITING", 0)
-    reply = ledger.post(f"/v1/runs/{run}/steps", {})
-    assert (reply.status_code, reply.json()["code"]) == (503, "ledger_unavailable")
-    assert int(reply.headers["retry-after"]) >= 1
-    monkeypatch.undo()
-    assert ledger.post(f"/v1/runs/{run}/steps", {}).json()["first_step"] == 0
-
-
-def test_poison_harms_only_who_brought_it(ledger: Ledger) -> None:
+def test_poisonous_command_harms_no_other(ledger: Ledger) -> None:
     """The next decision of a run whose rows were tampered with has the place of an earlier one."""
     run, runner = opened(ledger), CommandRunner(ledger)
     sick = another(ledger)
@@ -176,7 +152,7 @@ DOWN = OperationalError("COMMIT", {}, Exception("the disk is full"))
 @pytest.mark.both_databases
 @pytest.mark.parametrize("error", [DOWN, LedgerUnavailableError("In doubt."), TimeoutError("the pool is empty")])
 @pytest.mark.parametrize("place", ["before", "after"])
-def test_a_database_that_fails_is_not_asked_once_for_each(
+def test_failing_database_is_not_asked_for_each_command(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch, error: Exception, place: str
 ) -> None:
     run, runner = opened(ledger), CommandRunner(ledger)
@@ -196,7 +172,7 @@ def test_a_database_that_fails_is_not_asked_once_for_each(
     assert sound(ledger)
 
 
-def test_an_unforeseen_error_is_tried_once_more_for_each(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unforeseen_error_is_tried_once_more_for_each_command(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     run, runner = opened(ledger), CommandRunner(ledger)
     runner.charged(request(run))
     tried = _failing(monkeypatch, AssertionError("a bug"))
@@ -208,7 +184,7 @@ def test_an_unforeseen_error_is_tried_once_more_for_each(ledger: Ledger, monkeyp
     assert tried == [3, 1, 1, 1]
 
 
-def test_a_crash_of_the_writer_hangs_nobody(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_crash_of_the_writer_answers_every_command(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     run, runner = opened(ledger), CommandRunner(ledger)
     runner.charged(request(run))
     _failing(monkeypatch, Crash())
@@ -223,7 +199,7 @@ def test_a_crash_of_the_writer_hangs_nobody(ledger: Ledger, monkeypatch: pytest.
     assert sound(ledger)
 
 
-def test_who_goes_away_is_decided_and_keeps_nobody_waiting(ledger: Ledger) -> None:
+def test_cancelled_command_is_decided_and_holds_up_no_other(ledger: Ledger) -> None:
     run, runner = opened(ledger), CommandRunner(ledger)
     runner.charged(request(run))
 
@@ -239,7 +215,7 @@ def test_who_goes_away_is_decided_and_keeps_nobody_waiting(ledger: Ledger) -> No
     assert sound(ledger)
 
 
-def test_a_queue_that_is_closed_has_answered_everybody(ledger: Ledger) -> None:
+def test_closed_queue_has_answered_every_command(ledger: Ledger) -> None:
     run, runner = opened(ledger), CommandRunner(ledger)
     runner.charged(request(run))
 
@@ -253,7 +229,7 @@ def test_a_queue_that_is_closed_has_answered_everybody(ledger: Ledger) -> None:
     assert [answered.decision.first_step for answered in asyncio.run(main())] == [1, 2, 3, 4, 5]
 
 
-def test_whoever_may_not_charge_does_not_come_in(ledger: Ledger) -> None:
+def test_role_without_permission_is_refused_before_the_queue(ledger: Ledger) -> None:
     run, runner = opened(ledger), CommandRunner(ledger)
 
     async def work(charges: CommitQueue) -> list[Any]:

@@ -26,16 +26,7 @@ def test_all_organisations_are_asked_at_once(ledger: Ledger) -> None:
     assert asked == [None]
 
 
-def test_a_database_that_does_not_answer_is_reported(ledger: Ledger) -> None:
-    def query(_: Connection, among: Collection[str] | None) -> list[str]:
-        del among
-        raise DOWN
-
-    with pytest.raises(OperationalError):
-        find_due(ledger.database, query)
-
-
-def test_the_workers_that_answer_are_asked_one_by_one(
+def test_workers_that_answer_are_asked_one_by_one(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(citus, "is_distributed", lambda _: True)
@@ -60,7 +51,7 @@ def test_the_workers_that_answer_are_asked_one_by_one(
         (LookupError("a bug"), "run_1 waits", True),
     ],
 )
-def test_a_failure_is_logged(caplog: pytest.LogCaptureFixture, error: Exception, logged: str, *, traced: bool) -> None:
+def test_failure_is_logged(caplog: pytest.LogCaptureFixture, error: Exception, logged: str, *, traced: bool) -> None:
     def fail() -> None:
         raise error
 

@@ -92,7 +92,7 @@ def _copy(tx: Connection, plan: str, name: str, run: str) -> None:
 
 
 @pytest.mark.parametrize("turn", TURNS)
-def test_it_sees_each_change_of_a_plan(process: Process, turn: str) -> None:
+def test_change_of_a_plan_is_seen(process: Process, turn: str) -> None:
     _register(process.ledger, "second", waits=True)
     assert process.is_up_to_date()
     asked = _register(process.ledger, "third", waits=True)
@@ -104,14 +104,14 @@ def test_it_sees_each_change_of_a_plan(process: Process, turn: str) -> None:
     assert process.is_up_to_date()
 
 
-def test_it_sees_that_a_plan_was_granted(process: Process) -> None:
+def test_granted_plan_is_seen(process: Process) -> None:
     assert process.ledger.post(f"/v1/reservations/{_held(process.ledger)['reservation']}/void", None).status_code == 200
     assert grant_in_organisation(process.ledger.database, process.owner) == 1
     assert process.look().rows == {}
     assert process.is_up_to_date()
 
 
-def test_it_reads_no_plan_twice_that_has_not_changed(process: Process, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unchanged_plan_is_not_read_twice(process: Process, monkeypatch: pytest.MonkeyPatch) -> None:
     _register(process.ledger, "second", waits=True)
     read: list[str] = []
     among = waiting.list_among
@@ -128,14 +128,14 @@ def test_it_reads_no_plan_twice_that_has_not_changed(process: Process, monkeypat
     assert len(read) == 1
 
 
-def test_after_many_events_it_reads_all_plans(process: Process, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_plans_are_read_after_many_events(process: Process, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(known_plans, "MAX_EVENTS", 1)
     _register(process.ledger, "second", waits=True)
     monkeypatch.setattr(waiting, "list_among", lambda *_: pytest.fail("the plans were read one by one"))
     assert len(process.look().rows) == 2
 
 
-def test_a_plan_that_was_rolled_back_is_forgotten(process: Process) -> None:
+def test_rolled_back_plan_is_forgotten(process: Process) -> None:
     [first] = process.look().rows
     run = _held(process.ledger)["id"]
     with suppress(InterruptedError), process.ledger.database.write(process.owner) as tx:
@@ -146,7 +146,7 @@ def test_a_plan_that_was_rolled_back_is_forgotten(process: Process) -> None:
     assert process.is_up_to_date()
 
 
-def test_after_a_restored_database_it_reads_all_plans(process: Process) -> None:
+def test_all_plans_are_read_after_a_restore(process: Process) -> None:
     """The log has as many events as before, and others."""
     second = _register(process.ledger, "second", waits=True)["waiting_reservation"]
     assert len(process.look().rows) == 2

@@ -29,7 +29,7 @@ def _maintain(ledger: Ledger, looks: Sized, most: int) -> None:
 
 
 @pytest.mark.parametrize(("error", "traced"), [(DOWN, False), (LookupError("a bug"), True)])
-def test_a_look_that_fails_is_logged_and_the_next_one_comes(
+def test_failed_run_is_logged_and_the_next_one_comes(
     ledger: Ledger,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
@@ -54,9 +54,7 @@ def test_a_look_that_fails_is_logged_and_the_next_one_comes(
     assert "\n" not in record.message
 
 
-def test_no_lease_is_forfeited_that_may_still_run_by_the_databases_clock(
-    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_lease_that_may_still_run_is_not_forfeited(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     earliest = datetime(2026, 11, 22, 9, 0, tzinfo=UTC)
     later = earliest + timedelta(hours=1)
     monkeypatch.setattr(Clock, "moment", lambda _: Moment(later, earliest))

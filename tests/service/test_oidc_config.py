@@ -21,7 +21,7 @@ GOOD: dict[str, Any] = {
 }
 
 
-def test_what_is_agreed() -> None:
+def test_settings_of_a_provider_are_read() -> None:
     terms = Settings(**GOOD).openid
     assert terms is not None
     assert dict(terms.roles) == {
@@ -68,7 +68,7 @@ def test_what_is_agreed() -> None:
     ],
     ids=str,
 )
-def test_a_mistake_is_named(changed: dict[str, Any], answer: str) -> None:
+def test_mistake_in_a_setting_is_named(changed: dict[str, Any], answer: str) -> None:
     given = {name: value for name, value in (GOOD | changed).items() if value is not None}
     with pytest.raises(ValidationError) as caught:
         Settings(**given)
@@ -76,12 +76,12 @@ def test_a_mistake_is_named(changed: dict[str, Any], answer: str) -> None:
 
 
 @pytest.mark.parametrize("host", ["localhost:8080", "127.0.0.1", "[::1]:80"])
-def test_a_provider_on_this_machine_needs_no_tls(host: str) -> None:
+def test_provider_on_this_machine_needs_no_tls(host: str) -> None:
     given = GOOD | {"oidc_issuer": f"http://{host}/realms/a", "oidc_jwks_url": f"http://{host}/keys"}
     assert Settings(**given).openid is not None
 
 
-def test_the_command_line_says_it_in_a_sentence(
+def test_command_line_names_a_mistake_in_a_sentence(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -107,7 +107,7 @@ def test_the_command_line_says_it_in_a_sentence(
     ],
     ids=str,
 )
-def test_who_is_in_several_groups_has_one_role(groups: list[str], expected: RoleMapping | None) -> None:
+def test_member_of_several_groups_has_one_role(groups: list[str], expected: RoleMapping | None) -> None:
     roles = {
         "b": {"role": "trainer", "scope": "x"},
         "a": {"role": "admin", "scope": "y"},

@@ -56,7 +56,7 @@ def received(ledger: Ledger, receiver: str) -> list[str]:
     return [each["alert_type"] for each in items][::-1]
 
 
-def test_a_proposed_limit_is_announced_with_its_numbers_and_who_asked(ledger: Ledger, team: str) -> None:
+def test_proposed_limit_is_announced_with_its_numbers_and_proposer(ledger: Ledger, team: str) -> None:
     assert raised(ledger, team).status_code == 201
     [opened] = announced(ledger)
     [proposal] = ledger.get("/v1/proposals").json()["items"]
@@ -78,14 +78,6 @@ def test_a_proposed_limit_is_announced_with_its_numbers_and_who_asked(ledger: Le
     assert opened["data"]["proposed_by_name"] == f"key …{proposal['proposed_by'][-6:]} (planner)"
 
 
-def test_people_are_named_by_the_name_of_their_key(ledger: Ledger, team: str) -> None:
-    key = ledger.post("/v1/api-keys", {"role": "planner", "name": "Dana's laptop"}).json()["key"]
-    path = f"/v1/accounts/{team}/limit"
-    headers = {"Authorization": f"Bearer {key}", "If-Match": ledger.get(path).headers["etag"]}
-    assert ledger.http.post(path, json={"limit": MORE, "reason": "More data."}, headers=headers).status_code == 201
-    assert [each["data"]["proposed_by_name"] for each in announced(ledger)] == ["Dana's laptop (planner)"]
-
-
 @pytest.mark.parametrize(
     ("role", "verb", "status"),
     [
@@ -94,7 +86,9 @@ def test_people_are_named_by_the_name_of_their_key(ledger: Ledger, team: str) ->
         ("planner", "reject", "withdrawn"),
     ],
 )
-def test_who_proposed_learns_how_it_was_decided(ledger: Ledger, team: str, role: str, verb: str, status: str) -> None:
+def test_decided_proposal_is_announced_with_its_decision(
+    ledger: Ledger, team: str, role: str, verb: str, status: str
+) -> None:
     raised(ledger, team)
     [proposal] = ledger.get("/v1/proposals").json()["items"]
     reply = ledger.post(f"/v1/proposals/{proposal['id']}/{verb}", {"reason": "It was discussed."}, role)
@@ -108,7 +102,7 @@ def test_who_proposed_learns_how_it_was_decided(ledger: Ledger, team: str, role:
     assert facts["decided_by_name"]
 
 
-def test_a_run_that_waits_is_announced_as_pending_and_as_no_other_proposal(ledger: Ledger, team: str) -> None:
+def test_pending_run_is_announced_and_as_no_other_proposal(ledger: Ledger, team: str) -> None:
     assert policy(ledger, {"approval_above_epsilon": 0.4}, team).status_code == 200
     body = {"name": "large", "budget": team, "event": SAMPLED, "limit": {"epsilon": 0.5, "delta": 1e-6}}
     run = ledger.post("/v1/runs", body, "trainer").json()
@@ -130,7 +124,7 @@ def test_a_run_that_waits_is_announced_as_pending_and_as_no_other_proposal(ledge
     assert (decided["type"], decided["data"]["status"]) == ("proposal.decided", "superseded")
 
 
-def test_a_policy_of_the_organisation_reaches_who_wants_everything_and_no_account(ledger: Ledger, team: str) -> None:
+def test_organisation_policy_reaches_receivers_without_an_account(ledger: Ledger, team: str) -> None:
     everything, of_team = receiver(ledger), receiver(ledger, account=team)
     opened_only = receiver(ledger, types=["proposal.opened"])
     assert policy(ledger, {"max_epsilon": 1.0}).status_code == 200
@@ -146,21 +140,7 @@ def test_a_policy_of_the_organisation_reaches_who_wants_everything_and_no_accoun
     assert announced(ledger, account=team) == []
 
 
-def test_a_population_is_announced_by_its_name(ledger: Ledger) -> None:
-    assert policy(ledger, {"approvers_to_create_population": 2}).status_code == 200
-    body = {
-        "name": "cohort",
-        "privacy_unit": "patient",
-        "neighboring_relation": "add_or_remove_one",
-        "limit": {"epsilon": 3.0, "delta": 1e-5},
-    }
-    assert ledger.post("/v1/populations", body).status_code == 202
-    [opened] = announced(ledger)
-    assert opened["account"] is None
-    assert (opened["data"]["proposed"]["name"], opened["data"]["proposed"]["limit"]) == ("cohort", body["limit"])
-
-
-def test_a_proposal_that_is_not_written_announces_nothing(
+def test_proposal_that_is_not_written_is_not_announced(
     ledger: Ledger, team: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object) -> None:
@@ -172,7 +152,7 @@ def test_a_proposal_that_is_not_written_announces_nothing(
     assert ledger.get("/v1/proposals").json()["items"] == announced(ledger) == []
 
 
-def test_an_alert_of_the_organisation_is_kept_once(ledger: Ledger) -> None:
+def test_alert_of_an_organisation_is_kept_once(ledger: Ledger) -> None:
     assert policy(ledger, {"max_epsilon": 1.0}).status_code == 200
     assert policy(ledger, {}).status_code == 201
     with ledger.database.read(ALL_TENANTS) as tx:

@@ -1,17 +1,11 @@
 """Decisions on steps and plans have no connection and execute no SQL."""
 
-from collections.abc import Callable
-from dataclasses import fields
-from typing import Any
-
 import pytest
-from sqlalchemy import Connection, Engine, text
+from sqlalchemy import text
 
 from app.ledger.errors import SequenceConflictError
 from app.persistence.database import NO_TENANT
-from app.service.charging import groups
-from app.service.charging.requests import StepCommand, StepResult
-from app.service.charging.unit_of_work import UnitOfWork
+from app.service.charging.requests import StepResult
 from tests.conftest import Ledger
 from tests.pure_decisions import CALLED_IN, without_sql
 from tests.service.step_commands import LOUD, QUIET, CommandRunner, opened, request, sound
@@ -22,7 +16,7 @@ def test_every_decision_is_watched() -> None:
     assert all(each.__globals__["__name__"] == "tests.pure_decisions" for each in decisions)
 
 
-def test_a_statement_within_a_decision_is_noticed(ledger: Ledger) -> None:
+def test_statement_within_a_decision_is_noticed(ledger: Ledger) -> None:
     def ask() -> None:
         with ledger.database.read(NO_TENANT) as tx:
             tx.execute(text("SELECT 1"))
@@ -32,22 +26,7 @@ def test_a_statement_within_a_decision_is_noticed(ledger: Ledger) -> None:
     ask()
 
 
-def test_a_unit_of_work_has_no_connection(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = opened(ledger)
-    seen: list[Any] = []
-
-    def look(work: UnitOfWork, command: StepCommand) -> StepResult:
-        seen.extend(getattr(work, each.name) for each in fields(work))
-        return decide(work, command)
-
-    decide: Callable[[UnitOfWork, StepCommand], StepResult] = vars(groups)["decide"]
-    monkeypatch.setattr(groups, "decide", look)
-    CommandRunner(ledger).charged(request(run))
-    assert seen
-    assert not any(isinstance(each, Connection | Engine) for each in seen)
-
-
-def test_steps_that_were_taken_before_are_loaded_for_the_whole_group(ledger: Ledger) -> None:
+def test_earlier_steps_are_loaded_for_the_whole_group(ledger: Ledger) -> None:
     """Of runs and attempts that go on, and beside steps that only this group takes."""
     run, runner = opened(ledger), CommandRunner(ledger)
     runner.group(request(run, (LOUD, 2), first=0), request(run, (QUIET, 1), first=2))

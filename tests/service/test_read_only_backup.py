@@ -14,6 +14,7 @@ from app.ledger.errors import LedgerUnavailableError
 from app.persistence.sqlite import read_only_uri
 from tests.conftest import Ledger, open_ledger
 from tests.service.cli_runner import Said, commands
+from tests.soak import thinned
 
 Verify = Callable[[Path], Said]
 
@@ -36,7 +37,7 @@ def _spend(ledger: Ledger) -> None:
     ledger.post(f"/v1/runs/{ledger.run()}/steps", {"count": 3})
 
 
-@pytest.fixture(params=["as any folder", pytest.param("mounted read-only", marks=pytest.mark.soak)])
+@pytest.fixture(params=["as any folder", "mounted read-only"])
 def verify(
     request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Verify:
@@ -64,7 +65,7 @@ def _files(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
-@pytest.mark.parametrize("mode", ["WAL", "DELETE"])
+@pytest.mark.parametrize("mode", thinned(["WAL", "DELETE"], 2))
 def test_backup_is_verified_and_nothing_is_written(tmp_path: Path, backup: Path, verify: Verify, mode: str) -> None:
     file = tmp_path / "a copy of 50 % #1.db"
     shutil.copy(backup, file)

@@ -53,7 +53,7 @@ def ready(ledger: Ledger, recalled: list[bool]) -> Iterator[tuple[str, CommandRu
     assert not verify(ledger.database).unproven
 
 
-def test_repeated_steps_are(ready: tuple[str, CommandRunner], recalled: list[bool]) -> None:
+def test_repeated_steps_are_committed_on_cached_rows(ready: tuple[str, CommandRunner], recalled: list[bool]) -> None:
     run, runner = ready
     outcomes = [runner.once(request(run, first=step), request(run, first=step + 1)) for step in (1, 3, 5)]
     steps = [each.decision.first_step for group in outcomes for each in group if isinstance(each, StepResult)]
@@ -72,14 +72,18 @@ def test_repeated_steps_are(ready: tuple[str, CommandRunner], recalled: list[boo
     ],
     ids=["a report", "a replay", "another attempt", "a truncated one", "a new event", "a refusal"],
 )
-def test_others_are_not(ready: tuple[str, CommandRunner], recalled: list[bool], asked: dict[str, object]) -> None:
+def test_other_steps_are_not_committed_on_cached_rows(
+    ready: tuple[str, CommandRunner], recalled: list[bool], asked: dict[str, object]
+) -> None:
     run, runner = ready
     items = [asked["items"]] if "items" in asked else []
     runner.group(request(run, *items, **{name: value for name, value in asked.items() if name != "items"}))  # type: ignore[arg-type]
     assert recalled == [False]
 
 
-def test_steps_with_new_keys_are(ready: tuple[str, CommandRunner], recalled: list[bool]) -> None:
+def test_steps_with_new_keys_are_committed_on_cached_rows(
+    ready: tuple[str, CommandRunner], recalled: list[bool]
+) -> None:
     run, runner = ready
     first, again, other = runner.once(request(run, key="a"), request(run, key="a"), request(run, key="b"))
     assert isinstance(first, StepResult)
@@ -88,25 +92,7 @@ def test_steps_with_new_keys_are(ready: tuple[str, CommandRunner], recalled: lis
     assert (other.decision.first_step, recalled) == (2, [True])
 
 
-def test_a_replay_among_charges_is_one(ready: tuple[str, CommandRunner], recalled: list[bool]) -> None:
-    run, runner = ready
-    charged, again = runner.once(request(run), request(run, first=0))
-    assert isinstance(charged, StepResult)
-    assert isinstance(again, StepResult)
-    assert (again.replayed, again.decision.first_step, recalled) == (True, 0, [False])
-
-
-def test_a_used_key_gets_the_first_decision(ready: tuple[str, CommandRunner], recalled: list[bool]) -> None:
-    run, runner = ready
-    [first] = runner.once(request(run, key="a"))
-    [again] = runner.once(request(run, key="a"))
-    assert isinstance(first, StepResult)
-    assert isinstance(again, StepResult)
-    assert (again.replayed, again.decision.position) == (True, first.decision.position)
-    assert recalled == [True, False]
-
-
-def test_a_failed_command_with_a_used_key_gets_its_decision(
+def test_failed_command_with_a_used_key_gets_its_decision(
     ready: tuple[str, CommandRunner], recalled: list[bool], ledger: Ledger
 ) -> None:
     """What it fails for does not matter then."""
@@ -124,7 +110,7 @@ def test_a_failed_command_with_a_used_key_gets_its_decision(
     assert recalled == [False]
 
 
-def test_the_key_of_another_request_is_refused(
+def test_key_of_another_request_is_refused(
     ready: tuple[str, CommandRunner], recalled: list[bool], ledger: Ledger
 ) -> None:
     run, runner = ready
@@ -136,9 +122,7 @@ def test_the_key_of_another_request_is_refused(
     assert recalled == [False]
 
 
-def test_a_failed_command_is_judged_by_rows_that_were_required(
-    ready: tuple[str, CommandRunner], recalled: list[bool]
-) -> None:
+def test_failed_command_is_decided_on_validated_rows(ready: tuple[str, CommandRunner], recalled: list[bool]) -> None:
     run, runner = ready
     charged, gap = runner.once(request(run), request(run, first=9))
     assert isinstance(charged, StepResult)
@@ -148,9 +132,7 @@ def test_a_failed_command_is_judged_by_rows_that_were_required(
     assert recalled == [True, False]  # nothing is required where nothing is written
 
 
-def test_a_row_that_is_another_is_read_again(
-    ready: tuple[str, CommandRunner], recalled: list[bool], ledger: Ledger
-) -> None:
+def test_changed_row_is_read_again(ready: tuple[str, CommandRunner], recalled: list[bool], ledger: Ledger) -> None:
     run, runner = ready
     other = CommandRunner(ledger)
     assert other.charged(request(run)).first_step == 1
@@ -161,7 +143,7 @@ def test_a_row_that_is_another_is_read_again(
     assert recalled == [False, False, False, True]  # one more was validated
 
 
-def test_a_quarantine_needs_no_luck(ready: tuple[str, CommandRunner], ledger: Ledger) -> None:
+def test_quarantine_is_noticed(ready: tuple[str, CommandRunner], ledger: Ledger) -> None:
     run, runner = ready
     team = runner.path(run)[1].id
     with ledger.database.write(ALL_TENANTS) as tx:
@@ -172,7 +154,7 @@ def test_a_quarantine_needs_no_luck(ready: tuple[str, CommandRunner], ledger: Le
         raw_rows.set_quarantine(tx, runner.organisation_id, {team: None}, runner.call().now)
 
 
-def test_a_refusal_elsewhere_changes_the_head_of_the_chain(
+def test_refusal_by_another_process_is_noticed_by_the_chain_head(
     ready: tuple[str, CommandRunner], recalled: list[bool], ledger: Ledger
 ) -> None:
     """No account has a new version then."""
@@ -182,7 +164,7 @@ def test_a_refusal_elsewhere_changes_the_head_of_the_chain(
     assert recalled == [False, False]
 
 
-def test_whoever_waits_for_a_lock_sees_what_was_committed_meanwhile(
+def test_command_that_waits_for_a_lock_sees_later_commits(
     ready: tuple[str, CommandRunner], recalled: list[bool], ledger: Ledger
 ) -> None:
     run, runner = ready
@@ -200,7 +182,7 @@ def test_whoever_waits_for_a_lock_sees_what_was_committed_meanwhile(
     assert recalled == [False]
 
 
-def test_a_connection_that_the_server_has_closed_is_not_used(
+def test_connection_closed_by_the_server_is_not_used(
     ready: tuple[str, CommandRunner], recalled: list[bool], ledger: Ledger
 ) -> None:
     run, runner = ready
@@ -213,9 +195,7 @@ def test_a_connection_that_the_server_has_closed_is_not_used(
     assert recalled == [True, False]
 
 
-def test_a_connection_that_breaks_meanwhile_says_that_nobody_knows(
-    ready: tuple[str, CommandRunner], ledger: Ledger
-) -> None:
+def test_connection_that_breaks_leaves_the_outcome_unknown(ready: tuple[str, CommandRunner], ledger: Ledger) -> None:
     run, runner = ready
     other = Database(ledger.database.engine.url.render_as_string(hide_password=False))
     with ThreadPoolExecutor(1) as pool, other.write(ALL_TENANTS) as tx:
@@ -233,7 +213,7 @@ def test_a_connection_that_breaks_meanwhile_says_that_nobody_knows(
     assert runner.charged(request(run)).first_step == 1
 
 
-def test_a_fault_in_the_program_leaves_a_clean_connection(
+def test_program_error_leaves_a_clean_connection(
     ready: tuple[str, CommandRunner],
     recalled: list[bool],
     monkeypatch: pytest.MonkeyPatch,
@@ -253,7 +233,7 @@ def test_a_fault_in_the_program_leaves_a_clean_connection(
     assert not caplog.records  # of the pool, which could not reset it
 
 
-def test_a_usual_statement_in_a_pipeline_fails(ready: tuple[str, CommandRunner], ledger: Ledger) -> None:
+def test_ordinary_statement_in_a_pipeline_fails(ready: tuple[str, CommandRunner], ledger: Ledger) -> None:
     """Its result would never come."""
     run, runner = ready
     with ledger.database.pipeline(runner.organisation_id) as tx:
@@ -263,7 +243,7 @@ def test_a_usual_statement_in_a_pipeline_fails(ready: tuple[str, CommandRunner],
     assert runner.charged(request(run)).first_step == 1
 
 
-def test_trust_returns_the_later_the_more_often_it_was_wrong() -> None:
+def test_trust_returns_later_after_each_failure() -> None:
     memory, lengths = LedgerCache(), []
     for _ in range(8):
         assert memory.trusts("org")
@@ -276,7 +256,7 @@ def test_trust_returns_the_later_the_more_often_it_was_wrong() -> None:
     assert max(lengths) == MOST_VALIDATED
 
 
-def test_statements_that_the_driver_has_deallocated_are_prepared_again(
+def test_deallocated_statements_are_prepared_again(
     ready: tuple[str, CommandRunner], recalled: list[bool], ledger: Ledger
 ) -> None:
     run, runner = ready
@@ -289,11 +269,3 @@ def test_statements_that_the_driver_has_deallocated_are_prepared_again(
         assert isinstance(outcome, StepResult)
         assert outcome.decision.first_step == step
     assert recalled == [True, False, True]
-
-
-def test_reads_between_leave_them_prepared(ready: tuple[str, CommandRunner], recalled: list[bool]) -> None:
-    run, runner = ready
-    for _ in range(8):
-        runner.once(request(run))
-        runner.path(run)
-    assert recalled == [True] * 8

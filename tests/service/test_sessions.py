@@ -11,8 +11,7 @@ from sqlalchemy import select, update
 from app.ledger.errors import AuthenticationError
 from app.ledger.permissions import Role
 from app.persistence.database import ALL_TENANTS, Database
-from app.persistence.repositories import api_keys as stored_keys
-from app.persistence.tables import api_keys, audit_entries
+from app.persistence.tables import audit_entries
 from app.persistence.tables import sessions as table
 from app.service.auth import sessions
 from app.service.auth.authentication import Principal, authenticate
@@ -67,14 +66,7 @@ def ring(ledger: Ledger) -> Authenticator:
     return Authenticator({"default": ledger.database})
 
 
-def test_a_cookie_opens_what_its_key_opens(ledger: Ledger) -> None:
-    caller = _caller(ledger)
-    found = _seen(ledger, _opened(ledger, caller))
-    assert replace(found, expires_at=None) == caller
-    assert found.expires_at is not None
-
-
-def test_a_key_has_so_many_sessions_and_the_first_of_them_ends(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_oldest_session_ends_when_a_key_has_too_many(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sessions, "MOST_SESSIONS", 3)
     other = _opened(ledger, _caller(ledger, "viewer"))
     began = datetime.now(UTC)
@@ -89,7 +81,7 @@ def test_a_key_has_so_many_sessions_and_the_first_of_them_ends(ledger: Ledger, m
     assert ended == [cookie.partition(".")[0] for cookie in cookies[:2]]
 
 
-def test_of_its_secret_a_hash_is_stored_and_nothing_stands_in_the_chain(ledger: Ledger) -> None:
+def test_secret_of_a_session_is_stored_as_a_hash_only(ledger: Ledger) -> None:
     cookie = _opened(ledger)
     session_id, _, secret = cookie.partition(".")
     (row,) = _rows(ledger.database)
@@ -104,7 +96,7 @@ def test_of_its_secret_a_hash_is_stored_and_nothing_stands_in_the_chain(ledger: 
 
 
 @pytest.mark.parametrize("how", ["shortened", "another id", "another's secret", "no secret", "empty", "id alone"])
-def test_what_is_no_cookie_of_ours_opens_nothing(ledger: Ledger, how: str) -> None:
+def test_forged_cookie_is_refused(ledger: Ledger, how: str) -> None:
     cookie, another = _opened(ledger), _opened(ledger, _caller(ledger, "admin", "clinic"))
     session_id, _, secret = cookie.partition(".")
     wrong = {
@@ -120,41 +112,12 @@ def test_what_is_no_cookie_of_ours_opens_nothing(ledger: Ledger, how: str) -> No
 
 
 @pytest.mark.parametrize("credential", ["Bearer key_\0.x", f"{sessions.SCHEME} ses_\0.x"])
-def test_a_nul_is_what_nobody_knows_and_no_trouble_of_the_database(ring: Authenticator, credential: str) -> None:
+def test_credential_with_a_nul_is_refused(ring: Authenticator, credential: str) -> None:
     with pytest.raises(AuthenticationError):
         ring.authenticate(credential)
 
 
-def test_it_ends_by_itself_and_with_its_key(ledger: Ledger) -> None:
-    now = datetime.now(UTC)
-    found = _seen(ledger, _opened(ledger, now=now), now + LASTING - timedelta(seconds=1))
-    assert found.expires_at == now + LASTING
-    with pytest.raises(AuthenticationError):
-        _seen(ledger, _opened(ledger, now=now), now + LASTING)
-    ends = now + timedelta(minutes=5)
-    body = {"role": "viewer", "expires_at": ends.isoformat()}
-    made = ledger.post("/v1/api-keys", body).json()
-    short = authenticate(ledger.database, f"Bearer {made['key']}", now)
-    cookie = _opened(ledger, short, now=now)
-    assert _seen(ledger, cookie, now).expires_at == ends
-    with pytest.raises(AuthenticationError):
-        _seen(ledger, cookie, ends)
-
-
-def test_a_key_that_ends_earlier_than_it_was_to_ends_its_sessions_then(ledger: Ledger) -> None:
-    now = datetime.now(UTC)
-    caller = _caller(ledger)
-    cookie = _opened(ledger, caller, now=now)
-    reply = ledger.post(f"/v1/api-keys/{caller.actor}/rotate", {"overlap_seconds": 60})
-    assert reply.status_code == 201
-    found = _seen(ledger, cookie, now)
-    assert found.expires_at is not None
-    assert found.expires_at < now + timedelta(seconds=90)
-    with pytest.raises(AuthenticationError):
-        _seen(ledger, cookie, now + timedelta(seconds=90))
-
-
-def test_a_revoked_key_ends_its_sessions_and_no_others(ledger: Ledger, ring: Authenticator) -> None:
+def test_revoked_key_ends_its_sessions_and_no_others(ledger: Ledger, ring: Authenticator) -> None:
     caller = _caller(ledger)
     revoked = [f"{sessions.SCHEME} {_opened(ledger, caller)}" for _ in range(2)]
     other = f"{sessions.SCHEME} {_opened(ledger, _caller(ledger, 'viewer'))}"
@@ -169,7 +132,7 @@ def test_a_revoked_key_ends_its_sessions_and_no_others(ledger: Ledger, ring: Aut
             ring.authenticate(credential)
 
 
-def test_signing_out_ends_one_session_on_another_replica_too(ledger: Ledger, ring: Authenticator) -> None:
+def test_sign_out_ends_one_session_on_every_replica(ledger: Ledger, ring: Authenticator) -> None:
     caller = _caller(ledger)
     ended, kept = _opened(ledger, caller), _opened(ledger, caller)
     for cookie in (ended, kept):
@@ -185,31 +148,7 @@ def test_signing_out_ends_one_session_on_another_replica_too(ledger: Ledger, rin
     assert (audit_event["subject"], audit_event["request_id"]) == (ended.partition(".")[0], "req-2")
 
 
-def test_signing_out_everywhere_ends_all_sessions_of_a_key_and_no_others(ledger: Ledger, ring: Authenticator) -> None:
-    caller = _caller(ledger)
-    own = [f"{sessions.SCHEME} {_opened(ledger, caller)}" for _ in range(3)]
-    others = [
-        f"{sessions.SCHEME} {_opened(ledger, _caller(ledger, role, organisation))}"
-        for role, organisation in (("viewer", "hospital"), ("planner", "clinic"))
-    ]
-    for credential in (*own, *others):
-        ring.authenticate(credential)
-    sessions.end_sessions(RequestContext(ledger.database, caller, datetime.now(UTC), "req-3"))
-    ring.refresh("default")
-    assert [ring.find(credential) for credential in own] == [None] * 3
-    assert all(ring.find(credential) for credential in others)
-    assert {audit_event["request_id"] for audit_event in _audit_events(ledger, "session.ended")} == {"req-3"}
-    assert len(_audit_events(ledger, "session.ended")) == 3
-
-
-def test_nobody_ends_the_session_of_another_organisation(ledger: Ledger) -> None:
-    cookie = _opened(ledger)
-    stranger = _caller(ledger, "admin", "clinic")
-    sessions.end_sessions(RequestContext(ledger.database, stranger, datetime.now(UTC)), cookie)
-    assert _seen(ledger, cookie).organisation_id == _caller(ledger).organisation_id
-
-
-def test_a_session_never_opens_another_organisation_whatever_key_its_row_names(ledger: Ledger) -> None:
+def test_session_with_the_key_of_another_organisation_is_refused(ledger: Ledger) -> None:
     cookie, stranger = _opened(ledger), _caller(ledger, "admin", "clinic")
     with ledger.database.write(ALL_TENANTS) as tx:
         tx.execute(update(table).values(actor=stranger.actor))
@@ -217,15 +156,7 @@ def test_a_session_never_opens_another_organisation_whatever_key_its_row_names(l
         _seen(ledger, cookie)
 
 
-def test_a_session_of_a_key_has_the_role_that_the_key_has_now(ledger: Ledger) -> None:
-    caller = _caller(ledger, "admin")
-    cookie = _opened(ledger, caller)
-    with ledger.database.write(ALL_TENANTS) as tx:
-        tx.execute(update(api_keys).where(api_keys.c.id == caller.actor).values(role="viewer"))
-    assert _seen(ledger, cookie).role is Role.VIEWER
-
-
-def test_sessions_that_have_ended_are_forgotten_when_another_is_opened(ledger: Ledger) -> None:
+def test_ended_sessions_are_deleted_when_another_is_opened(ledger: Ledger) -> None:
     now = datetime.now(UTC)
     for hours in (30, 20):
         _opened(ledger, now=now - timedelta(hours=hours))
@@ -234,17 +165,7 @@ def test_sessions_that_have_ended_are_forgotten_when_another_is_opened(ledger: L
     assert {row["id"] for row in _rows(ledger.database)} == {each.partition(".")[0] for each in (others, kept)}
 
 
-def test_what_somebody_does_in_a_browser_counts_as_use_of_their_key(ledger: Ledger, ring: Authenticator) -> None:
-    caller = _caller(ledger, "auditor")
-    ring.authenticate(f"{sessions.SCHEME} {_opened(ledger, caller)}")
-    ring.refresh("default")
-    with ledger.database.read(ALL_TENANTS) as tx:
-        record = stored_keys.find(tx, caller.actor)
-    assert record is not None
-    assert record.last_used_at is not None
-
-
-def test_a_session_that_has_ended_is_not_believed_for_another_second(ledger: Ledger, ring: Authenticator) -> None:
+def test_ended_session_is_not_cached_for_another_second(ledger: Ledger, ring: Authenticator) -> None:
     now = datetime.now(UTC)
     cookie = _opened(ledger, now=now - LASTING + timedelta(milliseconds=300))
     credential = f"{sessions.SCHEME} {cookie}"
@@ -253,14 +174,6 @@ def test_a_session_that_has_ended_is_not_believed_for_another_second(ledger: Led
     while datetime.now(UTC) < caller.expires_at:
         pass
     assert ring.find(credential) is None
-
-
-def test_forgetting_holds_at_once_where_somebody_signs_out(ledger: Ledger, ring: Authenticator) -> None:
-    credential = f"{sessions.SCHEME} {_opened(ledger)}"
-    ring.authenticate(credential)
-    ring.evict(credential)
-    assert ring.find(credential) is None
-    assert not ring.was_known(credential)
 
 
 @pytest.fixture
@@ -276,7 +189,7 @@ def _person(ledger: Ledger, provider: IdentityProvider) -> tuple[Authenticator, 
     return ring, _opened(ledger, marie, thumbprint=key_of("RS256").thumbprint())
 
 
-def test_a_person_keeps_role_and_scope_for_as_long_as_the_session(ledger: Ledger, provider: IdentityProvider) -> None:
+def test_person_keeps_role_and_scope_for_the_session(ledger: Ledger, provider: IdentityProvider) -> None:
     ring, cookie = _person(ledger, provider)
     found = ring.authenticate(f"{sessions.SCHEME} {cookie}")
     assert (found.actor, found.role, found.scope) == ("oidc:marie", Role.PRIVACY_OFFICER, None)
@@ -284,9 +197,7 @@ def test_a_person_keeps_role_and_scope_for_as_long_as_the_session(ledger: Ledger
     assert ring.find(f"{sessions.SCHEME} {cookie}") is not None
 
 
-def test_a_key_that_the_provider_revokes_ends_the_sessions_that_it_vouched_for(
-    ledger: Ledger, provider: IdentityProvider
-) -> None:
+def test_key_revoked_by_the_provider_ends_its_sessions(ledger: Ledger, provider: IdentityProvider) -> None:
     ring, cookie = _person(ledger, provider)
     ring.authenticate(f"{sessions.SCHEME} {cookie}")
     provider.publish("ES256")
@@ -298,7 +209,7 @@ def test_a_key_that_the_provider_revokes_ends_the_sessions_that_it_vouched_for(
         ring.authenticate(f"{sessions.SCHEME} {cookie}")
 
 
-def test_without_a_provider_no_person_is_signed_in_any_more(
+def test_person_is_signed_out_without_a_provider(
     ledger: Ledger, provider: IdentityProvider, ring: Authenticator
 ) -> None:
     _, cookie = _person(ledger, provider)
@@ -310,9 +221,7 @@ def test_without_a_provider_no_person_is_signed_in_any_more(
 @pytest.mark.parametrize(
     "column", ["role", "actor", "scope_id", "oidc_key_thumbprint", "expires_at", "organisation_id"]
 )
-def test_a_row_that_was_changed_opens_nothing(
-    ledger: Ledger, ring: Authenticator, column: str, *, person: bool
-) -> None:
+def test_changed_session_row_is_refused(ledger: Ledger, ring: Authenticator, column: str, *, person: bool) -> None:
     """A viewer's cookie was an admin's after one update."""
     viewer, admin = _caller(ledger, "viewer"), _caller(ledger, "admin")
     stranger = _caller(ledger, "admin", "clinic").organisation_id
@@ -339,3 +248,38 @@ def test_a_row_that_was_changed_opens_nothing(
     with pytest.raises(AuthenticationError):
         ring.authenticate(credential)
     assert any("of sessions is" in problem for problem in verify(ledger.database).problems)
+
+
+def test_session_ends_by_itself_or_with_its_key(ledger: Ledger) -> None:
+    now = datetime.now(UTC)
+    caller = _caller(ledger)
+    cookie = _opened(ledger, caller, now=now)
+    found = _seen(ledger, cookie, now + LASTING - timedelta(seconds=1))
+    assert replace(found, expires_at=None) == caller
+    assert found.expires_at == now + LASTING
+    assert ledger.post(f"/v1/api-keys/{caller.actor}/rotate", {"overlap_seconds": 60}).status_code == 201
+    ends = _seen(ledger, cookie, now).expires_at
+    assert ends is not None
+    assert ends < now + timedelta(seconds=90)
+    for at in (ends, now + LASTING):
+        with pytest.raises(AuthenticationError):
+            _seen(ledger, cookie, at)
+
+
+def test_sign_out_everywhere_ends_the_sessions_of_a_key_and_no_others(ledger: Ledger, ring: Authenticator) -> None:
+    caller = _caller(ledger)
+    own = [f"{sessions.SCHEME} {_opened(ledger, caller)}" for _ in range(3)]
+    elsewhere = (("viewer", "hospital"), ("planner", "clinic"))
+    others = [f"{sessions.SCHEME} {_opened(ledger, _caller(ledger, *each))}" for each in elsewhere]
+    for credential in (*own, *others):
+        ring.authenticate(credential)
+    ring.evict(own[0])
+    assert (ring.find(own[0]), ring.was_known(own[0])) == (None, False)
+    stranger = RequestContext(ledger.database, _caller(ledger, "admin", "clinic"), datetime.now(UTC), "req-2")
+    sessions.end_sessions(stranger, own[0].partition(" ")[2])
+    assert _audit_events(ledger, "session.ended") == []
+    sessions.end_sessions(RequestContext(ledger.database, caller, datetime.now(UTC), "req-3"))
+    ring.refresh("default")
+    assert [ring.find(credential) for credential in own] == [None] * 3
+    assert all(ring.find(credential) for credential in others)
+    assert [each["request_id"] for each in _audit_events(ledger, "session.ended")] == ["req-3"] * 3

@@ -17,7 +17,7 @@ def test_no_host_means_no_mail() -> None:
 
 
 @pytest.mark.parametrize(("tls", "port"), [("starttls", 587), ("tls", 465), ("none", 25)])
-def test_the_port_is_that_of_the_encryption(tls: Any, port: int) -> None:  # noqa: ANN401 - one of three
+def test_port_is_that_of_the_encryption(tls: Any, port: int) -> None:  # noqa: ANN401 - one of three
     given = Settings(smtp_host=HOST, smtp_from=SENDER, smtp_tls=tls)
     assert given.smtp_server == SmtpServer(HOST, port, tls, SENDER)
     other = Settings(smtp_host=HOST, smtp_from=SENDER, smtp_tls=tls, smtp_port=2525).smtp_server
@@ -25,7 +25,7 @@ def test_the_port_is_that_of_the_encryption(tls: Any, port: int) -> None:  # noq
     assert other.port == 2525
 
 
-def test_the_password_is_read_when_it_is_needed(tmp_path: Path) -> None:
+def test_password_is_read_when_it_is_needed(tmp_path: Path) -> None:
     file = tmp_path / "password"
     file.write_text("first\n")
     server = Settings(smtp_host=HOST, smtp_from=SENDER, smtp_user="u", smtp_password_file=str(file)).smtp_server
@@ -55,6 +55,6 @@ WHOLE = {"smtp_host": HOST, "smtp_from": SENDER}
         (WHOLE | {"smtp_user": "u", "smtp_password_file": __file__, "smtp_tls": "none"}, "needs encryption"),
     ],
 )
-def test_half_a_server_is_refused(given: dict[str, Any], words: str) -> None:
+def test_incomplete_server_is_refused(given: dict[str, Any], words: str) -> None:
     with pytest.raises(ValidationError, match=words):
         Settings(**given)

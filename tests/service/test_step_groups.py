@@ -43,7 +43,7 @@ def test_steps_of_one_run_follow_one_another(ledger: Ledger) -> None:
     assert sound(ledger)
 
 
-def test_one_key_in_one_group_is_one_question(ledger: Ledger) -> None:
+def test_repeated_key_in_a_group_gets_the_first_decision(ledger: Ledger) -> None:
     run = opened(ledger)
     other, runner = another(ledger), CommandRunner(ledger)
     first, again, reworded, elsewhere = runner.group(
@@ -63,16 +63,7 @@ def test_one_key_in_one_group_is_one_question(ledger: Ledger) -> None:
     assert sound(ledger)
 
 
-@pytest.mark.parametrize("count", [1, 10**6])
-def test_a_key_that_pins_a_refusal_pins_it_for_the_group(ledger: Ledger, count: int) -> None:
-    run = opened(ledger)
-    runner = CommandRunner(ledger)
-    outcomes = runner.group(*[request(run, (LOUD, count), key="k", first=0)] * 3)
-    assert {outcome.decision.position for outcome in outcomes if isinstance(outcome, StepResult)} == {0}
-    assert [outcome.replayed for outcome in outcomes if isinstance(outcome, StepResult)] == [False, True, True]
-
-
-def test_one_step_number_in_one_group_is_one_question(ledger: Ledger) -> None:
+def test_repeated_step_number_in_a_group_gets_the_first_decision(ledger: Ledger) -> None:
     run = opened(ledger)
     first, again, other_key, other, gap = CommandRunner(ledger).group(
         request(run, (LOUD, 4), first=0, key="k-1"),
@@ -89,7 +80,7 @@ def test_one_step_number_in_one_group_is_one_question(ledger: Ledger) -> None:
     assert sound(ledger)
 
 
-def test_commands_that_fail_leave_no_trace_and_harm_nobody(ledger: Ledger) -> None:
+def test_failed_command_leaves_no_trace_and_harms_no_other(ledger: Ledger) -> None:
     run = opened(ledger)
     other, silent, runner = another(ledger), another(ledger, event=None), CommandRunner(ledger)
     runner.charged(request(run))
@@ -110,7 +101,7 @@ def test_commands_that_fail_leave_no_trace_and_harm_nobody(ledger: Ledger) -> No
     assert sound(ledger)
 
 
-def test_the_last_step_of_a_budget_goes_to_who_comes_first(ledger: Ledger) -> None:
+def test_last_step_of_a_budget_goes_to_the_first_command(ledger: Ledger) -> None:
     run = opened(ledger)
     other, runner = another(ledger), CommandRunner(ledger)
     left = runner.charged(request(run)).steps_remaining
@@ -122,17 +113,7 @@ def test_the_last_step_of_a_budget_goes_to_who_comes_first(ledger: Ledger) -> No
     assert sound(ledger)
 
 
-def test_truncations_of_one_group_share_what_is_left(ledger: Ledger) -> None:
-    run = opened(ledger)
-    other, runner = another(ledger), CommandRunner(ledger)
-    left = runner.charged(request(run)).steps_remaining
-    asked = [request(each, (LOUD, left - 3), on_exceed="truncate") for each in (run, other, run)]
-    found = _decisions(runner.group(*asked))
-    assert [(each.admitted, each.step_count) for each in found] == [(True, left - 3), (True, 3), (False, left - 3)]
-    assert sound(ledger)
-
-
-def test_a_report_in_a_group_freezes_its_run_for_the_next_command(ledger: Ledger) -> None:
+def test_report_in_a_group_freezes_its_run_for_the_next_command(ledger: Ledger) -> None:
     run = opened(ledger)
     other, runner = another(ledger), CommandRunner(ledger)
     outcomes = runner.group(request(run, (LOUD, 10**4), mode="report"), request(run), request(other))
@@ -141,7 +122,7 @@ def test_a_report_in_a_group_freezes_its_run_for_the_next_command(ledger: Ledger
     assert sound(ledger)
 
 
-def test_a_new_price_is_kept_once_for_a_group(ledger: Ledger) -> None:
+def test_new_price_is_stored_once_for_a_group(ledger: Ledger) -> None:
     run = opened(ledger)
     other, runner = another(ledger), CommandRunner(ledger)
     asked = [request(run, (QUIET, 1)), request(other, (QUIET, 2), (LOUD, 1)), request(run, (HUGE, 1)), request(run)]
@@ -153,7 +134,7 @@ def test_a_new_price_is_kept_once_for_a_group(ledger: Ledger) -> None:
     assert sound(ledger)
 
 
-def test_who_lacks_a_price_comes_again_and_keeps_nobody_waiting(ledger: Ledger) -> None:
+def test_command_without_a_price_holds_up_no_other(ledger: Ledger) -> None:
     run = opened(ledger)
     other, runner = another(ledger), CommandRunner(ledger)
     runner.charged(request(run))
@@ -167,7 +148,7 @@ def test_who_lacks_a_price_comes_again_and_keeps_nobody_waiting(ledger: Ledger) 
 
 
 @pytest.mark.parametrize("size", [1, 2])
-def test_what_a_process_forgets_it_reads_again(ledger: Ledger, size: int) -> None:
+def test_evicted_rows_are_read_again(ledger: Ledger, size: int) -> None:
     """A memory so small that prices, paths and accounts go between two groups, or within one."""
     runs = [opened(ledger), another(ledger), another(ledger)]
     memory = LedgerCache(LruCache(size), LruCache(size), CostCache(size), LruCache(size))
@@ -182,16 +163,6 @@ def test_what_a_process_forgets_it_reads_again(ledger: Ledger, size: int) -> Non
     assert sound(ledger)
 
 
-def test_two_processes_see_what_the_other_one_did(ledger: Ledger) -> None:
-    run = opened(ledger)
-    here, there = CommandRunner(ledger), CommandRunner(ledger)
-    left = here.charged(request(run)).steps_remaining
-    for more in range(1, 5):
-        assert (here if more % 2 else there).charged(request(run, first=more)).steps_remaining == left - more
-    assert there.once(request(run, first=3)) == here.once(request(run, first=3))
-    assert sound(ledger)
-
-
 Change = Callable[[Any], dict[str, object]]
 BEHIND: dict[str, Change] = {
     "another version": lambda row: {"version": row.version + 1},
@@ -203,7 +174,7 @@ BEHIND: dict[str, Change] = {
 
 @pytest.mark.parametrize("what", BEHIND)
 @pytest.mark.parametrize("path", ["mimic", "mimic/icu-team"])
-def test_memory_is_believed_only_if_version_and_time_agree(ledger: Ledger, path: str, what: str) -> None:
+def test_cached_account_of_another_version_or_time_is_read_again(ledger: Ledger, path: str, what: str) -> None:
     """As after a backup was restored: the row is another one, and the next charge builds on it."""
     run = opened(ledger)
     runner = CommandRunner(ledger)
@@ -218,7 +189,7 @@ def test_memory_is_believed_only_if_version_and_time_agree(ledger: Ledger, path:
 
 
 @pytest.mark.parametrize("path", ["mimic/icu-team", "mimic"])
-def test_an_account_in_doubt_refuses_whoever_touches_it(ledger: Ledger, path: str) -> None:
+def test_quarantined_account_refuses_every_charge(ledger: Ledger, path: str) -> None:
     run = opened(ledger)
     ledger.budget("other")
     other, runner = another(ledger, budget="mimic/other"), CommandRunner(ledger)
@@ -236,7 +207,7 @@ def test_an_account_in_doubt_refuses_whoever_touches_it(ledger: Ledger, path: st
     assert sound(ledger)
 
 
-def test_a_group_that_cannot_be_written_changes_nothing_and_is_not_remembered(ledger: Ledger) -> None:
+def test_failed_group_changes_nothing_and_is_not_cached(ledger: Ledger) -> None:
     """A run whose rows were tampered with: its next decision has the place of an earlier one."""
     run = opened(ledger)
     other, runner = another(ledger), CommandRunner(ledger)
@@ -254,7 +225,7 @@ def test_a_group_that_cannot_be_written_changes_nothing_and_is_not_remembered(le
     assert runner.path(other)[0].spent == runner.path(other)[-1].spent + runner.path(run)[-1].spent
 
 
-def test_organisations_share_a_group_and_nothing_else(ledger: Ledger) -> None:
+def test_organisations_in_one_group_share_nothing(ledger: Ledger) -> None:
     run = opened(ledger)
     here, clinic = CommandRunner(ledger), organisation(ledger, "clinic")
     there = CommandRunner(ledger, clinic, here.memory)

@@ -43,7 +43,7 @@ def _read(folder: Path, *issuers: dict[str, Any]) -> str:
         ({"roles": {}}, "roles"),
     ],
 )
-def test_an_issuer_is_checked(tmp_path: Path, changed: dict[str, Any], words: str) -> None:
+def test_mistake_in_an_issuer_is_named(tmp_path: Path, changed: dict[str, Any], words: str) -> None:
     assert words in _read(tmp_path, ISSUER | changed)
 
 
@@ -62,11 +62,11 @@ def test_an_issuer_is_checked(tmp_path: Path, changed: dict[str, Any], words: st
         ({"organisation": None}, "organisation"),
     ],
 )
-def test_a_rule_is_checked(tmp_path: Path, changed: dict[str, Any], words: str) -> None:
+def test_mistake_in_a_rule_is_named(tmp_path: Path, changed: dict[str, Any], words: str) -> None:
     assert words in _read(tmp_path, ISSUER | {"rules": [RULE | changed]})
 
 
-def test_a_rule_of_a_trainer_is_for_one_run_and_no_higher_role_is_given_by_default(tmp_path: Path) -> None:
+def test_rule_of_a_trainer_is_single_use_by_default(tmp_path: Path) -> None:
     path = tmp_path / "issuers.yaml"
     rules = [RULE, RULE | {"scope": None, "single_use": False}, RULE | {"role": "viewer", "scope": None}]
     path.write_text(json.dumps({"issuers": [ISSUER | {"rules": rules}]}))
@@ -79,20 +79,20 @@ def test_a_rule_of_a_trainer_is_for_one_run_and_no_higher_role_is_given_by_defau
 
 
 @pytest.mark.parametrize("field", ["name", "issuer"])
-def test_two_issuers_are_different(tmp_path: Path, field: str) -> None:
+def test_issuers_with_one_name_or_url_are_refused(tmp_path: Path, field: str) -> None:
     other = ISSUER | {"name": "other", "issuer": "https://b.example"} | {field: ISSUER[field]}
     assert f"two issuers have the {field}" in _read(tmp_path, ISSUER, other)
 
 
 @pytest.mark.parametrize("content", ["issuers: [", "{}", "", "issuers: 1", "a: 1\na: 2"])
-def test_a_file_that_is_none_is_refused_when_the_service_starts(tmp_path: Path, content: str) -> None:
+def test_file_without_issuers_is_refused_at_the_start(tmp_path: Path, content: str) -> None:
     path = tmp_path / "issuers.yaml"
     path.write_text(content)
     with pytest.raises(ValidationError, match="EPSILON_LEDGER_WORKLOAD_ISSUERS_FILE"):
         Settings(workload_issuers_file=str(path))
 
 
-def test_a_file_that_is_missing_is_refused(tmp_path: Path) -> None:
+def test_missing_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValidationError, match="cannot be read"):
         Settings(workload_issuers_file=str(tmp_path / "none"))
 
@@ -110,7 +110,7 @@ def test_people_and_workloads_of_one_issuer_have_different_audiences(tmp_path: P
         Settings(workload_issuers_file=str(path), oidc_audience="ledger", **people)
 
 
-def test_keys_may_be_in_a_file_which_is_read_again(tmp_path: Path) -> None:
+def test_keys_in_a_file_are_read_again(tmp_path: Path) -> None:
     path, keys = tmp_path / "issuers.yaml", tmp_path / "keys.json"
     path.write_text(json.dumps({"issuers": [ISSUER | {"jwks_file": str(keys)}]}))
     [issuer] = read_workload_issuers(path)
