@@ -188,3 +188,11 @@ def test_installed_command_prints_no_traceback(tmp_path: Path) -> None:
     assert (refused.returncode, refused.stdout) == (2, "")
     assert refused.stderr.count("\n") == 1
     assert "nobody" in refused.stderr
+
+
+@pytest.mark.parametrize("size", ["0", "many", "-1", "1001"])
+def test_invalid_setting_is_one_sentence(run: Run, monkeypatch: pytest.MonkeyPatch, size: str) -> None:
+    monkeypatch.setenv("EPSILON_LEDGER_DATABASE_POOL_SIZE", size)
+    said = run("migrate")
+    _is_one_sentence(said)
+    assert said.err.startswith("EPSILON_LEDGER_DATABASE_POOL_SIZE is invalid: ")

@@ -1,5 +1,6 @@
 """What is locked cannot be taken now, and is not used up: in the API, the forecast and the metrics."""
 
+from bisect import bisect_left
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ def available(ledger: Ledger, account: str) -> dict[str, Any]:
     return found
 
 
-def test_what_can_be_taken_leaves_out_what_is_locked(ledger: Ledger) -> None:
+def test_available_budget_leaves_out_the_locked_part(ledger: Ledger) -> None:
     population = str(ledger.population(limit=LIMIT)["id"])
     budget = str(ledger.budget(limit=LIMIT)["id"])
     whole = available(ledger, budget)["epsilon"]
@@ -41,18 +42,20 @@ def test_what_can_be_taken_leaves_out_what_is_locked(ledger: Ledger) -> None:
         assert [each["available"]["epsilon"] for each in forecasts] == [left, left]
 
 
-def test_nothing_is_free_where_no_step_fits_any_more(ledger: Ledger) -> None:
+def test_nothing_is_available_where_no_step_fits(ledger: Ledger) -> None:
     population = str(ledger.population(limit=LIMIT)["id"])
     ledger.budget(limit=LIMIT)
     allocate(ledger, population, unlock=OVER_TEN_DAYS)
-    most = max(steps for steps in range(1, 400) if preview(ledger, "mimic/icu-team", steps).json()["fits"])
+    most = bisect_left(
+        range(1, 400), 1, key=lambda steps: int(not preview(ledger, "mimic/icu-team", steps).json()["fits"])
+    )
     assert most > 10
     assert ask(ledger, "all", most).json()["status"] == "active"
     assert not preview(ledger, "mimic/icu-team", 1).json()["fits"]
     assert available(ledger, population)["epsilon"] < 0.01
 
 
-def test_a_part_of_locked_people_loses_nothing_by_what_others_took(ledger: Ledger) -> None:
+def test_part_of_a_locked_population_loses_nothing_by_other_parts(ledger: Ledger) -> None:
     parts = {"composition": "parallel", "attestation": "Each patient is in one ward."}
     population = str(ledger.population(limit=LIMIT, **parts)["id"])
     east, west = (str(ledger.budget(name, limit=LIMIT)["id"]) for name in ("east", "west"))
@@ -66,7 +69,7 @@ def test_a_part_of_locked_people_loses_nothing_by_what_others_took(ledger: Ledge
     assert fits == {east: False, west: True}
 
 
-def test_metrics_count_what_waits_and_name_what_is_locked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_metrics_count_waiting_plans_and_name_locked_accounts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(database_collector, "CACHE_SECONDS", 0.0)
     with open_ledger(tmp_path, metrics_token=TOKEN) as ledger:
         population = str(ledger.population(limit=LIMIT)["id"])

@@ -29,7 +29,7 @@ def _lines(
 
 @pytest.mark.both_databases
 @pytest.mark.parametrize("error", [DOWN, LedgerUnavailableError("In doubt."), TimeoutError("the pool is empty")])
-def test_a_database_that_is_down_is_one_line_each(
+def test_database_that_is_down_is_one_line_each(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: Exception
 ) -> None:
     lines = _lines(ledger, monkeypatch, caplog, error)
@@ -39,7 +39,7 @@ def test_a_database_that_is_down_is_one_line_each(
     assert str(getattr(error, "orig", error)).splitlines()[0] in lines[0].getMessage()
 
 
-def test_what_nobody_foresaw_has_its_traceback(
+def test_unforeseen_error_has_its_traceback(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     (line, *_) = _lines(ledger, monkeypatch, caplog, AssertionError("a bug"))

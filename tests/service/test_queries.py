@@ -13,10 +13,9 @@ from app.ledger.accounts import AccountKind
 from app.ledger.filters import Limit
 from app.persistence.repositories import accounts
 from app.persistence.tables import accounts as accounts_table
-from app.service.alerts.forecasts import forecast_limit
 from app.service.auth.authentication import Principal, authenticate
 from app.service.auth.request_context import RequestContext
-from app.service.queries.account_status import AccountStatus, Severity, with_burn_rate
+from app.service.queries.account_status import AccountStatus, Severity
 from app.service.queries.account_status_cache import AccountStatusCache
 from app.service.queries.overview import BUDGETS, POPULATIONS, read_change_token, read_overview, trees_of
 from tests.conftest import SAMPLED, Ledger
@@ -40,7 +39,7 @@ def statuses_of(ledger: Ledger, book: AccountStatusCache | None = None) -> dict[
         return {each.path: each for each in (book or AccountStatusCache()).read(tx, call)}
 
 
-def test_they_stand_as_the_api_says(ledger: Ledger) -> None:
+def test_account_status_is_that_of_the_api(ledger: Ledger) -> None:
     ledger.population()
     ledger.budget(limit=WIDE)
     run = ledger.run()
@@ -62,7 +61,7 @@ def test_they_stand_as_the_api_says(ledger: Ledger) -> None:
     assert not any(each.has_reserved for each in statuses_of(ledger).values())
 
 
-def test_only_what_has_changed_is_read_again(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_changed_accounts_are_read_again(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("mimic", "imaging"):
         ledger.population(name)
         ledger.budget(parent=name)
@@ -99,7 +98,7 @@ DAMAGES: dict[str, Damage] = {
 
 
 @pytest.mark.parametrize("what", DAMAGES)
-def test_a_damaged_account_stands_above_all_others_and_hides_none(ledger: Ledger, what: str) -> None:
+def test_damaged_account_comes_first_and_hides_no_other(ledger: Ledger, what: str) -> None:
     for name in ("mimic", "imaging"):
         ledger.population(name)
         ledger.budget(parent=name)
@@ -125,19 +124,7 @@ def test_a_damaged_account_stands_above_all_others_and_hides_none(ledger: Ledger
     assert (seen.severities[Severity.OVER], sum(seen.severities.values())) == (1, 4)
 
 
-def test_a_damaged_account_that_was_restored_stands_as_it_did(ledger: Ledger) -> None:
-    ledger.population()
-    ledger.budget()
-    book = AccountStatusCache()
-    with tampering(ledger.database) as tx:
-        set_account(tx, TEAM, uncompacted_charges="[1")
-    assert statuses_of(ledger, book)[TEAM].limit is None
-    with tampering(ledger.database) as tx:
-        set_account(tx, TEAM, uncompacted_charges="{}")
-    assert statuses_of(ledger, book)[TEAM].severity == Severity.OK
-
-
-def test_the_stamp_changes_with_everything_that_happens(ledger: Ledger) -> None:
+def test_change_token_changes_with_every_event(ledger: Ledger) -> None:
     seen = {read_change_token(call_of(ledger))}
 
     def happened(what: str) -> None:
@@ -174,23 +161,6 @@ def test_the_stamp_changes_with_everything_that_happens(ledger: Ledger) -> None:
     assert read_change_token(call_of(ledger)) == before
 
 
-def test_a_pace_is_the_one_that_is_told_of_one_account(ledger: Ledger) -> None:
-    ledger.population()
-    ledger.budget(limit=WIDE)
-    run = ledger.run()
-    assert ledger.post(f"/v1/runs/{run}/steps", {"count": 300}, "trainer").status_code == 200
-    later = call_of(ledger, now=datetime.now(UTC) + timedelta(days=2))
-    with ledger.database.read(later.organisation_id) as tx:
-        seen = with_burn_rate(tx, later, AccountStatusCache().read(tx, later))
-        for each in seen:
-            record = accounts.find(tx, later.organisation_id, each.id)
-            assert record is not None
-            answer = forecast_limit(tx, later.organisation_id, record, later.now)
-            assert (each.share, each.per_day) == (answer.forecast.share, answer.forecast.per_day)
-            assert each.empty_at == answer.exhaustion_at
-            assert each.time_to_exhaustion is not None
-
-
 def status(path: str, share: float, *, parent: str | None = None, epsilon: float | None = None) -> AccountStatus:
     """An account that has used a part of its limit of 2."""
     root = path.split("/", maxsplit=1)[0]
@@ -220,12 +190,12 @@ def ending(account: AccountStatus, days: int) -> AccountStatus:
         (ending(status("p", 0.1), 32), "ok"),
     ],
 )
-def test_levels(account: AccountStatus, level: str) -> None:
+def test_severity_of_an_account(account: AccountStatus, level: str) -> None:
     assert account.severity == Severity(level)
     assert severity_label(account)
 
 
-def test_a_tree_is_as_urgent_as_its_most_urgent_account() -> None:
+def test_tree_is_as_urgent_as_its_most_urgent_account() -> None:
     shown = [
         *(status("a", 0.7), status("a/x", 0.1, parent="a"), status("a/y", 0.2, parent="a")),
         *(status("b", 0.2), status("b/x", 0.3, parent="b"), status("b/x/deep", 0.9, parent="b/x")),
@@ -238,7 +208,7 @@ def test_a_tree_is_as_urgent_as_its_most_urgent_account() -> None:
     assert (first.hidden, first.children[0].hidden, first.children[0].children[0].hidden) == (0, 0, 1)
 
 
-def test_of_many_accounts_the_most_urgent_are_shown(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_most_urgent_of_many_accounts_are_shown(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     many = [status(f"p{number:03}", 0.1) for number in range(POPULATIONS + 20)]
     teams = [
         status(f"p{number:03}/t{team}", (number * 3 + team) / 1000, parent=f"p{number:03}")

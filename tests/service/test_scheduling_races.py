@@ -97,7 +97,7 @@ def at_once(*work: Callable[[], Any]) -> list[Any]:
         return [each.result() for each in [pool.submit(do, one) for one in work]]
 
 
-def test_two_looks_grant_each_plan_once(raced: Raced) -> None:
+def test_simultaneous_passes_grant_each_plan_once(raced: Raced) -> None:
     held = raced.held(FITTING)
     plans = [raced.queued(f"run{place}", 50) for place in range(6)]
     for database in raced.both:
@@ -110,7 +110,7 @@ def test_two_looks_grant_each_plan_once(raced: Raced) -> None:
     assert raced.ends() == Counter(plans[: FITTING // 50])
 
 
-def test_a_plan_is_cancelled_or_granted(raced: Raced) -> None:
+def test_plan_is_either_cancelled_or_granted(raced: Raced) -> None:
     held = raced.held(FITTING)
     plans = [raced.queued(f"run{place}", 20) for place in range(6)]
     raced.void(held)
@@ -126,7 +126,7 @@ def test_a_plan_is_cancelled_or_granted(raced: Raced) -> None:
     assert raced.ends() == Counter(plans)
 
 
-def test_who_does_not_wait_takes_nothing_from_those_who_do(raced: Raced) -> None:
+def test_arrival_takes_nothing_from_waiting_plans(raced: Raced) -> None:
     """An arrival at the moment of the look: it is refused, unless it fits beside all that wait."""
     for turn in range(2 * ROUNDS):
         held = raced.register(f"held{turn}", FITTING - 10, waits=False).json()["reservation"]
@@ -145,7 +145,7 @@ def test_who_does_not_wait_takes_nothing_from_those_who_do(raced: Raced) -> None
         raced.void(small.json()["reservation"])
 
 
-def test_a_plan_whose_lease_ends_as_it_is_claimed_is_one_or_the_other(raced: Raced) -> None:
+def test_plan_whose_lease_ends_as_it_is_claimed_is_one_or_the_other(raced: Raced) -> None:
     held = raced.held(FITTING)
     plan = raced.queued("run", 20)
     raced.void(held)
@@ -205,7 +205,7 @@ class _Storm:
             expire_reservations(database, datetime.now(UTC))
 
 
-def test_nobody_waits_for_one_who_waits_for_him(raced: Raced) -> None:
+def test_concurrent_requests_never_deadlock(raced: Raced) -> None:
     """Looks, steps, ends, arrivals and lower limits lock in one order."""
     raced.ledger.budget("er")
     storm, turns = _Storm(raced), 8 * ROUNDS

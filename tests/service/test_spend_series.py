@@ -31,21 +31,21 @@ def grown(children: int, moments: int) -> SpendSeries:
 
 
 @pytest.mark.parametrize(("most", "counted"), [(None, 10), (10, 10), (4, 4)])
-def test_children_add_up_or_those_count_that_have_lost_most(most: int | None, counted: int) -> None:
+def test_children_add_up_or_the_largest_count(most: int | None, counted: int) -> None:
     curves, deltas = grown(10, 20).total(most)
     assert curves[:, 0].tolist() == curves[:, -1].tolist() == [float(min(at + 1, counted)) for at in range(20)]
     assert deltas.tolist() == [3.0 * min(at + 1, counted) for at in range(20)]
 
 
 @pytest.mark.parametrize("most", [None, 4])
-def test_what_is_stretched_ends_with_what_is_spent(most: int | None) -> None:
+def test_scaled_series_ends_with_what_is_spent(most: int | None) -> None:
     end = RdpCurve(np.full(orders(1).size, 60, dtype=np.int64), 24)
     found = grown(10, 20).scaled(end, most)
     assert found.ends_with(end, most)
     assert found.through("run-0", 7)[-1] == 60 / (most or 10)
 
 
-def test_a_thousand_children_do_not_take_a_thousand_times_the_memory() -> None:
+def test_thousand_children_take_little_memory() -> None:
     tracemalloc.start()
     try:
         found = grown(1000, 200)
