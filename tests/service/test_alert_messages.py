@@ -159,51 +159,39 @@ def test_plain_text_is_one_short_printable_line(text: str, most: int) -> None:
 
 
 @CHATS
-def test_chat_gets_a_message_with_a_link(ledger: Ledger, endpoint: Endpoint, kind: str) -> None:
+def test_chat_gets_a_message_with_a_link_and_no_signature(ledger: Ledger, endpoint: Endpoint, kind: str) -> None:
     receiver = subscribed(ledger, endpoint.url, kind=kind)
-    assert receiver["kind"] == kind
-    assert not receiver["secret"]
+    assert (receiver["kind"], bool(receiver["secret"])) == (kind, False)
     ledger.population()
-    team = str(ledger.budget()["id"])
-    assert raised(ledger, team, "Twice the patients.").status_code == 201
+    assert raised(ledger, str(ledger.budget()["id"]), "Twice the patients.").status_code == 201
     assert sent_once(ledger, public_url=PAGES) == [DeliveryResult(204, None)]
     [sent] = endpoint.messages
     assert sent.headers["content-type"] == "application/json"
     assert "webhook-signature" not in sent.headers
-    text = sent.body.decode()
-    for part in ("Approval needed: epsilon 1.5 at delta 1e-05 for mimic/icu-team", "Twice the patients."):
-        assert part in text
-    assert f"{PAGES}/approvals" in text
+    for part in ("epsilon 1.5 at delta 1e-05 for mimic/icu-team", "Twice the patients.", f"{PAGES}/approvals"):
+        assert part in sent.body.decode()
 
 
 @CHATS
-def test_chat_is_tried_again_disabled_and_guarded_as_a_webhook(ledger: Ledger, endpoint: Endpoint, kind: str) -> None:
-    receiver = subscribed(ledger, endpoint.url, kind=kind)
-    tried(ledger, receiver)
-    endpoint.answer = status(503)
-    assert sent_once(ledger) == [DeliveryResult(503, "The answer was 503.")]
-    assert sent_once(ledger) == []
-    [forbidden] = sent_once(ledger, allowed=False, at=10)
-    assert forbidden == DeliveryResult(None, "The host 127.0.0.1 is not at a public address; nothing was sent.")
-    assert len(endpoint.messages) == 1
-    endpoint.answer = status(410)
-    sent_once(ledger, at=100)
-    assert [each["status"] for each in shown(ledger)] == ["given_up"]
-    assert sound(ledger)
-
-
-@CHATS
-def test_url_of_a_chat_is_neither_shown_nor_logged(
+def test_chat_is_tried_again_disabled_and_guarded_as_a_webhook_and_its_url_kept_secret(
     ledger: Ledger, endpoint: Endpoint, kind: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("DEBUG")
     secret = "T0/B0/secretsecret"
     receiver = subscribed(ledger, f"http://127.0.0.1:{endpoint.port}/{secret}", kind=kind)
-    tried(ledger, receiver)
-    endpoint.answer = status(500)
-    sent_once(ledger)
-    assert endpoint.messages[0].path == f"/{secret}"
     assert receiver["url"] == f"http://127.0.0.1:{endpoint.port}/…cret"
+    tried(ledger, receiver)
+    for code, at in ((503, 0), (307, 10)):
+        endpoint.answer = status(code, Location=endpoint.url)
+        assert sent_once(ledger, at=at) == [DeliveryResult(code, f"The answer was {code}.")]
+        assert sent_once(ledger, at=at) == []
+    [forbidden] = sent_once(ledger, allowed=False, at=100)
+    assert forbidden == DeliveryResult(None, "The host 127.0.0.1 is not at a public address; nothing was sent.")
+    endpoint.answer = status(410)
+    sent_once(ledger, at=1000)
+    assert [each["status"] for each in shown(ledger)] == ["given_up"]
+    assert [each.path for each in endpoint.messages] == [f"/{secret}"] * 3
     paths = ("/v1/receivers", f"/v1/receivers/{receiver['id']}", "/v1/deliveries", "/v1/alerts", "/v1/audit-events")
     read = [ledger.get(path, "admin").text for path in paths]
     assert not [text for text in (json.dumps(receiver), *read, caplog.text) if secret in text]
+    assert sound(ledger)
