@@ -1,13 +1,16 @@
-"""Groups: commands of one transaction see each other, do not harm each other, and believe nothing unproven."""
+"""Groups: commands of one transaction see each other, do not harm each other, and use nothing unproven."""
 
+import json
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
 import pytest
+from sqlalchemy import select, text
 from sqlalchemy.exc import IntegrityError
 
 from app.accounting.events import Gaussian
+from app.ledger.account_records import MOST_EVENTS
 from app.ledger.errors import (
     AccountQuarantinedError,
     AttemptSupersededError,
@@ -16,13 +19,16 @@ from app.ledger.errors import (
     SequenceConflictError,
     SequenceGapError,
 )
+from app.persistence.database import ALL_TENANTS, NO_TENANT
 from app.persistence.lru_cache import LruCache
 from app.persistence.repositories.dp_events import CostCache
+from app.persistence.tables import accounts, balances
 from app.service.charging.requests import StepRequest, StepResult
 from app.service.charging.saving import LedgerCache
 from app.service.costing import CostNotReadyError
 from tests.conftest import Ledger
 from tests.persistence.dump import changed, dump
+from tests.pure_decisions import CALLED_IN, without_sql
 from tests.service.step_commands import HUGE, LOUD, QUIET, CommandRunner, another, opened, organisation, request, sound
 from tests.service.tampering import account, set_account, set_balance, set_run, tampering
 
@@ -235,4 +241,81 @@ def test_organisations_in_one_group_share_nothing(ledger: Ledger) -> None:
     mine, theirs = here.once(*commands)
     assert isinstance(mine, StepResult)
     assert isinstance(theirs, NotFoundError)
+    assert sound(ledger)
+
+
+LIMIT = {"epsilon": 1000.0, "delta": 1e-5}
+
+
+def _written(ledger: Ledger, run: str) -> tuple[dict[str, list[int]], bool]:
+    """What is counted since the run's curve was written, and whether it ever was."""
+    with ledger.database.read(ALL_TENANTS) as tx:
+        since = tx.execute(select(accounts.c.uncompacted_charges).where(accounts.c.id == run)).scalar_one()
+        spent = tx.execute(select(balances.c.spent_curve).where(balances.c.account_id == run)).scalar_one()
+    return json.loads(since), bool(spent)
+
+
+def test_charges_of_one_event_are_counted_without_a_curve(ledger: Ledger) -> None:
+    run, runner = opened(ledger), CommandRunner(ledger)
+    for count in (1, 2, 3):
+        runner.charged(request(run, (LOUD, count), (QUIET, 1)))
+    since, whole = _written(ledger, run)
+    assert (sorted(map(tuple, since.values())), whole) == ([(3, 0), (6, 0)], False)
+    assert sound(ledger)
+
+
+def test_decaying_noise_writes_a_curve_once_in_seventeen_steps(ledger: Ledger) -> None:
+    ledger.population(limit=LIMIT)
+    ledger.budget(limit=LIMIT)
+    run, runner = ledger.run(), CommandRunner(ledger)
+    for step in range(3 * (MOST_EVENTS + 1)):
+        runner.charged(request(run, (Gaussian(60.0 + step), 1 + step % 3)))
+        since, whole = _written(ledger, run)
+        assert (len(since), whole) == ((step + 1) % (MOST_EVENTS + 1), step >= MOST_EVENTS)
+    assert sound(ledger)  # byte for byte the sum of all charges
+    assert CommandRunner(ledger).path(run)[0].spent == CommandRunner(ledger).path(run)[-1].spent
+
+
+@pytest.mark.parametrize("count", [1, MOST_EVENTS, MOST_EVENTS + 1])
+def test_request_of_many_events_is_counted_or_written(ledger: Ledger, count: int) -> None:
+    ledger.population(limit=LIMIT)
+    ledger.budget(limit=LIMIT)
+    run, runner = ledger.run(), CommandRunner(ledger)
+    runner.charged(request(run, *[(Gaussian(60.0 + place), 2) for place in range(count)]))
+    since, whole = _written(ledger, run)
+    assert (len(since), whole) == ((count, False) if count <= MOST_EVENTS else (0, True))
+    assert sound(ledger)
+
+
+def test_every_decision_is_watched() -> None:
+    decisions = [vars(module)[name] for module, name in CALLED_IN]
+    assert all(each.__globals__["__name__"] == "tests.pure_decisions" for each in decisions)
+
+
+def test_statement_within_a_decision_is_noticed(ledger: Ledger) -> None:
+    def ask() -> None:
+        with ledger.database.read(NO_TENANT) as tx:
+            tx.execute(text("SELECT 1"))
+
+    with pytest.raises(AssertionError, match="ask executes"):
+        without_sql(ask)()
+    ask()
+
+
+def test_earlier_steps_are_loaded_for_the_whole_group(ledger: Ledger) -> None:
+    """Of runs and attempts that go on, and beside steps that only this group takes."""
+    run, runner = opened(ledger), CommandRunner(ledger)
+    runner.group(request(run, (LOUD, 2), first=0), request(run, (QUIET, 1), first=2))
+    again, other, new, newer, wrong = runner.group(
+        *(request(run, (LOUD, 2), first=0), request(run, (LOUD, 1), first=1), request(run, (LOUD, 3), first=3)),
+        *(request(run, (LOUD, 3), first=3), request(run, (QUIET, 2), first=2)),
+    )
+    assert isinstance(again, StepResult)
+    assert isinstance(new, StepResult)
+    assert isinstance(newer, StepResult)
+    assert (again.replayed, again.decision.position) == (True, 0)
+    assert (new.replayed, newer.replayed, newer.decision) == (False, True, new.decision)
+    assert isinstance(other, SequenceConflictError)
+    assert isinstance(wrong, SequenceConflictError)
+    assert "steps 2" not in wrong.detail
     assert sound(ledger)
