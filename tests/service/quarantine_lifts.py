@@ -1,9 +1,12 @@
 """Two persons who lift a quarantine."""
 
+from datetime import UTC, datetime
+
 from app.persistence.database import ALL_TENANTS
 from tests.conftest import Ledger
 from tests.service.tampering import account
 
+NOW = datetime(2026, 12, 1, 12, tzinfo=UTC)
 REASON = {"reason": "The rows were restored from the backup of the night."}
 
 

@@ -4,7 +4,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from threading import Event, Thread, current_thread
 
 import pytest
@@ -18,10 +17,9 @@ from app.service.verification import VerificationReport, requests, verify
 from app.service.verification.requests import apply_quarantines, verification_lock
 from tests.conftest import Ledger
 from tests.persistence.dump import changed, dump
-from tests.service.quarantine_lifts import lift
+from tests.service.quarantine_lifts import NOW, lift
 from tests.service.tampering import MODEL, TEAM, account, set_decision, shift_curve, tampering
 
-NOW = datetime(2026, 12, 1, 12, tzinfo=UTC)
 ELSEWHERE = "mimic/other-team/model"
 PATIENCE_SECONDS = 30
 
