@@ -26,7 +26,7 @@ def charge(ledger: Ledger) -> None:
     ledger.budget()
     ledger.budget("planned", planned=[{"event": SAMPLED}])
     several = [{"event": NOISE}, {"event": SAMPLED, "count": 3}, {"event": LOUD}]
-    bodies: list[dict[str, object]] = [{"count": 4}, {"count": 10**6}, {"event": NOISE, "count": 2}]
+    bodies: list[dict[str, object]] = [{"count": 4}, {"event": NOISE, "count": 10**6}, {"event": NOISE, "count": 2}]
     run = ledger.run()
     for number, body in enumerate([*bodies, {"events": several}, {}]):
         ledger.post(f"/v1/runs/{run}/steps", body, Idempotency_Key=f"key-{number}")
@@ -116,7 +116,7 @@ def refuse(ledger: Ledger) -> None:
     """A population and a budget, and a limit that only a refusal names."""
     ledger.population(limit=LIMIT)
     ledger.budget(limit={"epsilon": 3.0, "delta": 1e-5})
-    body = {"count": 10**6}
+    body = {"event": NOISE, "count": 10**6}
     assert ledger.post(f"/v1/runs/{ledger.run()}/steps", body).json()["binding_account_path"] == "mimic"
 
 

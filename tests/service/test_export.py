@@ -30,7 +30,7 @@ def end_plans(ledger: Ledger) -> None:
     ledger.population()
     ledger.budget()
     trainer = Trainer(ledger, ledger.run())
-    for body in ({"count": 4}, {"count": 10**6}, {"event": NOISE, "count": 2}):
+    for body in ({"count": 4}, {"event": NOISE, "count": 10**6}, {"event": NOISE, "count": 2}):
         trainer.steps(**body)
     committed = trainer.reserved((NOISE, 3))
     assert trainer.steps(event=NOISE).status_code == 200
@@ -43,11 +43,17 @@ def end_plans(ledger: Ledger) -> None:
     ledger.post(f"/v1/runs/{ledger.run(name='other', event=NOISE)}/steps", {})
 
 
-FURNISHED = {"ended": end_plans}
+FURNISHED = {"ended": end_plans, "planned": plan_accounts}
 
 
 @pytest.fixture
 def ended(ledger: Ledger) -> Ledger:
+    """As furnished."""
+    return ledger
+
+
+@pytest.fixture
+def planned(ledger: Ledger) -> Ledger:
     """As furnished."""
     return ledger
 
@@ -285,8 +291,8 @@ def test_of_partitions_the_largest_use_of_a_plan_counts(ledger: Ledger, tmp_path
     assert [one + other for one, other in zip(spent, held, strict=True)] == [0, 8 * max(gaussian), 9]
 
 
-def test_plan_that_was_ended_is_proven_too(ledger: Ledger, tmp_path: Path) -> None:
-    plan_accounts(ledger)
+def test_plan_that_was_ended_is_proven_too(planned: Ledger, tmp_path: Path) -> None:
+    ledger = planned
     other = {"type": "laplace", "noise_multiplier": 400.0}
     trainer = Trainer(ledger, ledger.run(name="other", event=other))
     assert {each["account_path"] for each in trainer.steps().json()["ended_plans"]} == {"mimic", TEAM}

@@ -114,9 +114,9 @@ def plan_usage(path: str, *, emptied: bool) -> Tamper:
     return change
 
 
-def audit_event(position: int, **values: object) -> Tamper:
+def audit_event(place: int, /, **values: object) -> Tamper:
     """Change an audit event, or delete it."""
-    this = audit_entries.c.position == position
+    this = audit_entries.c.position == place
     where = (_owned(audit_entries), this)
     return lambda tx: tx.execute(
         update(audit_entries).where(*where).values(values) if values else delete(audit_entries).where(*where)
@@ -180,7 +180,7 @@ TAMPERINGS: dict[str, dict[str, tuple[Tamper, str]]] = {
         "a price a little lower": (lambda tx: reprice(tx, 1.000001), "is not what"),
         "a price of nothing": (lambda tx: reprice(tx, 1e30), "is not what"),
         "a price with a delta": (rows(event_costs, curve_delta=10**9), "is not what"),
-        "prices forgotten": (rows(event_costs), "an event without a sound price was charged"),
+        "prices forgotten": (rows(event_costs), MODEL),
         "prices under another relation": (rows(event_costs, neighboring_relation="replace_special"), MODEL),
         "the next step put back": (lambda tx: set_run(tx, MODEL, next_step=0), "its next step is 0."),
         "an idle run's next step": (lambda tx: set_run(tx, IDLE, next_step=1), "its next step is 1."),
@@ -195,9 +195,9 @@ TAMPERINGS: dict[str, dict[str, tuple[Tamper, str]]] = {
         "weights at other orders": (lambda tx: shift_weights(tx, TEAM), "are not those of its planned workload"),
         "weights forgotten": (lambda tx: set_account(tx, TEAM, filter_weights=None), "weights are not frozen"),
         "weights broken": (lambda tx: set_account(tx, TEAM, filter_weights="x"), TEAM),
-        "weights after the last order": (lambda tx: swap_weights(tx, TEAM, 9999), "name orders that there are not"),
-        "weights before the first order": (lambda tx: swap_weights(tx, TEAM, -1), "name orders that there are not"),
-        "weights at half an order": (lambda tx: swap_weights(tx, TEAM, 7.5), "name orders that there are not"),
+        "weights after the last order": (lambda tx: swap_weights(tx, TEAM, 9999), "accounts.filter_weights of the row"),
+        "weights before the first order": (lambda tx: swap_weights(tx, TEAM, -1), "accounts.filter_weights of the row"),
+        "weights at half an order": (lambda tx: swap_weights(tx, TEAM, 7.5), "accounts.filter_weights of the row"),
         "a limit raised": (lambda tx: set_account(tx, TEAM, epsilon_limit=50.0), "its limit is not the one under"),
         "a limit raised by a bit": (
             lambda tx: set_account(tx, TEAM, epsilon_limit=float(np.nextafter(1.0, 2))),
@@ -214,7 +214,7 @@ TAMPERINGS: dict[str, dict[str, tuple[Tamper, str]]] = {
         "a delta held": (lambda tx: set_balance(tx, TEAM, held_delta=1), "the reserved curve differs"),
         "a plan without a price": (
             lambda tx: set_account(tx, ALL, planned_events=json.dumps(UNPRICED)),
-            "what it planned cannot be priced",
+            "planned_sha256",
         ),
         "a negative curve": (lambda tx: shift_curve(tx, TEAM, -(2**62)), TEAM),
         "a curve of another length": (
