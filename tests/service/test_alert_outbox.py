@@ -14,13 +14,8 @@ from sqlalchemy import select, update
 from sqlalchemy.exc import OperationalError
 
 from app.accounting.events import event_to_dict
-from app.ledger import account_records
-from app.ledger.account_records import ThresholdWatermark, watermark_of
-from app.ledger.accounts import Account
 from app.persistence.database import ALL_TENANTS
-from app.persistence.repositories import balances
 from app.persistence.tables import accounts, alerts, deliveries
-from app.service.charging import saving
 from app.service.charging.groups import commit_group
 from app.service.maintenance import expire_reservations
 from tests.conftest import Ledger
@@ -101,25 +96,6 @@ def test_rolled_back_charge_is_not_alerted(ledger: Ledger) -> None:
     assert answer(ledger) != []
 
 
-def test_charge_repeated_after_a_failure_is_alerted(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process that believed that it had told already would never tell."""
-    runner, run = CommandRunner(ledger), opened(ledger)
-    runner.charged(request(run, (QUIET, 1)))
-    command = runner.command(request(run, (LOUD, 200)))
-    runner._prepare(command)
-
-    def fail(*_: object) -> None:
-        raise OperationalError("UPDATE accounts", {}, Exception("disk full"))
-
-    with monkeypatch.context() as patch:
-        patch.setattr(balances, "save", fail)
-        with pytest.raises(OperationalError):
-            commit_group(ledger.database, runner.memory, [command])
-    assert thresholds(ledger) == []
-    runner.once(command)
-    assert thresholds(ledger) != []
-
-
 def test_charge_that_crosses_nothing_executes_no_sql_of_alerts(ledger: Ledger) -> None:
     runner, run = CommandRunner(ledger), opened(ledger)
     runner.charged(request(run, (QUIET, 1)))
@@ -132,26 +108,6 @@ def test_charge_that_crosses_nothing_executes_no_sql_of_alerts(ledger: Ledger) -
     runner.charged(request(run, (QUIET, 1)))
     sql_event.remove(ledger.database.engine, "before_cursor_execute", note)
     assert not [statement for statement in asked if any(name in statement for name in ("alerts", "receivers"))]
-
-
-def test_account_charged_by_others_is_read_a_few_times_only(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
-    looked: list[str] = []
-
-    def look(account: Account, shares: tuple[float, ...]) -> ThresholdWatermark:
-        looked.append(account.path)
-        return watermark_of(account, shares)
-
-    for module in (account_records, saving):
-        monkeypatch.setattr(module, "watermark_of", look)
-    run, runners = opened(ledger), [CommandRunner(ledger) for _ in range(2)]
-    for _ in range(2):
-        for runner in runners:
-            runner.charged(request(run, (QUIET, 1)))
-    looked.clear()
-    for _ in range(10):
-        for runner in runners:
-            runner.charged(request(run, (QUIET, 1)))
-    assert looked == []
 
 
 @settings(max_examples=5, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])

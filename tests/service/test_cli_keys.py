@@ -98,15 +98,6 @@ def test_revoked_key_is_refused_and_the_reason_audited(run: Run, ledger: Ledger)
     assert run("verify").status == 0
 
 
-def test_successors_are_revoked_if_asked(run: Run, ledger: Ledger) -> None:
-    issued = _created(run)
-    successor = ledger.post(f"/v1/api-keys/{issued['id']}/rotate", {"overlap_seconds": 60}).json()
-    run("keys", "revoke", issued["id"], "--reason", "Stolen.")
-    assert _is_accepted(ledger.database, successor["key"])
-    run("keys", "revoke", issued["id"], "--reason", "Stolen.", "--include-successors")
-    assert not _is_accepted(ledger.database, successor["key"])
-
-
 def test_mistake_is_named_and_no_key_created(run: Run) -> None:
     before = _listed(run)
     past = (datetime.now(UTC) - timedelta(days=1)).isoformat()

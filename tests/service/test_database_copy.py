@@ -133,14 +133,6 @@ def test_databases_without_the_newest_schema_are_refused(files: tuple[Database, 
         copy_database(*files)
 
 
-def test_missing_file_is_not_created(files: tuple[Database, Database], tmp_path: Path) -> None:
-    nothing = Database(f"sqlite:///{tmp_path / 'nothing.db'}")
-    for pair in ((files[0], nothing), (nothing, files[1])):
-        with pytest.raises(NotFoundError):
-            copy_database(*pair)
-    assert not (tmp_path / "nothing.db").exists()
-
-
 def test_copy_is_undone_when_the_source_changes_meanwhile(
     files: tuple[Database, Database], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,16 +1,11 @@
 """Proposals are announced when they are opened and when they are decided, to the receivers that want them."""
 
-import json
 from typing import Any
 
 import httpx2
 import pytest
-from sqlalchemy import insert, select
-from sqlalchemy.exc import IntegrityError
 
-from app.persistence.database import ALL_TENANTS
 from app.persistence.repositories import alerts as repository
-from app.persistence.tables import alerts
 from tests.conftest import SAMPLED, Ledger
 
 NOWHERE = "https://alerts.example/privacy"
@@ -150,12 +145,3 @@ def test_proposal_that_is_not_written_is_not_announced(
     assert raised(ledger, team).status_code == 500
     monkeypatch.undo()
     assert ledger.get("/v1/proposals").json()["items"] == announced(ledger) == []
-
-
-def test_alert_of_an_organisation_is_kept_once(ledger: Ledger) -> None:
-    assert policy(ledger, {"max_epsilon": 1.0}).status_code == 200
-    assert policy(ledger, {}).status_code == 201
-    with ledger.database.read(ALL_TENANTS) as tx:
-        row = tx.execute(select(alerts).where(alerts.c.type == "proposal.opened")).one()._asdict()
-    with pytest.raises(IntegrityError), ledger.database.write(ALL_TENANTS) as tx:
-        tx.execute(insert(alerts).values(**row | {"id": "evt_other", "payload": json.dumps({})}))

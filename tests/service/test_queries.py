@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
+import httpx2
 import numpy as np
 import pytest
 from sqlalchemy import Connection, update
@@ -21,8 +22,9 @@ from app.service.auth.authentication import Principal, authenticate
 from app.service.auth.request_context import RequestContext
 from app.service.queries.account_status import AccountStatus, Severity
 from app.service.queries.account_status_cache import AccountStatusCache
-from app.service.queries.overview import BUDGETS, POPULATIONS, read_change_token, read_overview, trees_of
+from app.service.queries.overview import BUDGETS, POPULATIONS, read_change_token, read_overview
 from app.service.queries.spend_series import SpendSeries, spend_series
+from tests.api.trainer import Trainer
 from tests.conftest import SAMPLED, Ledger
 from tests.service.tampering import TEAM, set_account, set_balance, tampering
 
@@ -47,22 +49,17 @@ def statuses_of(ledger: Ledger, book: AccountStatusCache | None = None) -> dict[
 def test_account_status_is_that_of_the_api(ledger: Ledger) -> None:
     ledger.population()
     ledger.budget(limit=WIDE)
-    run = ledger.run()
-    assert ledger.post(f"/v1/runs/{run}/steps", {"count": 100}, "trainer").status_code == 200
-    plan = {"plan": [{"event": SAMPLED, "count": 50}]}
-    reserved = ledger.post(f"/v1/runs/{run}/reservations", plan, "trainer")
-    assert reserved.status_code == 201
+    trainer = Trainer(ledger, ledger.run())
+    assert trainer.steps(count=100).status_code == 200
+    reserved = trainer.reserved((SAMPLED, 50))
     found = statuses_of(ledger)
-    for listed in ("/v1/populations", "/v1/budgets"):
-        for answer in ledger.get(listed).json()["items"]:
-            status = found[answer["path"]]
-            assert status.epsilon == answer["epsilon"]
-            assert status.limit == Limit(**answer["limit"])
-            assert status.epsilon_including_reserved > status.epsilon
-            assert status.has_reserved
-            assert status.remaining == status.limit.epsilon - status.epsilon_including_reserved
-    voided = ledger.post(f"/v1/reservations/{reserved.json()['id']}/void", {}, "trainer")
-    assert voided.status_code == 200
+    for answer in (each for kind in ("populations", "budgets") for each in ledger.get(f"/v1/{kind}").json()["items"]):
+        status = found[answer["path"]]
+        assert (status.epsilon, status.limit) == (answer["epsilon"], Limit(**answer["limit"]))
+        assert status.epsilon_including_reserved > status.epsilon
+        assert status.has_reserved
+        assert status.remaining == Limit(**answer["limit"]).epsilon - status.epsilon_including_reserved
+    assert trainer.end(reserved, "void").status_code == 200
     assert not any(each.has_reserved for each in statuses_of(ledger).values())
 
 
@@ -132,38 +129,31 @@ def test_damaged_account_comes_first_and_hides_no_other(ledger: Ledger, what: st
 def test_change_token_changes_with_every_event(ledger: Ledger) -> None:
     seen = {read_change_token(call_of(ledger))}
 
-    def happened(what: str) -> None:
-        stamp = read_change_token(call_of(ledger))
-        assert stamp not in seen, what
-        seen.add(stamp)
+    def changes(*replies: httpx2.Response) -> None:
+        """Each answer of a change, in turn; the last status is that of the last one."""
+        token = read_change_token(call_of(ledger))
+        assert token not in seen, [reply.text for reply in replies]
+        seen.add(token)
 
     ledger.population()
-    happened("a population was opened")
+    changes()
     team = ledger.budget()
-    happened("a budget was opened")
-    run = ledger.run()
-    happened("a run was registered")
-    steps: Callable[..., int] = lambda **body: ledger.post(f"/v1/runs/{run}/steps", body, "trainer").status_code  # noqa: E731
-    assert steps() == 200
-    happened("a step was charged")
-    assert steps(count=10**9, event=NOISY) == 403
-    happened("a step was refused")
-    assert steps(event=SAMPLED, mode="report") == 200
-    happened("a step was reported")
-    reserved = ledger.post(f"/v1/runs/{run}/reservations", {"plan": [{"event": SAMPLED, "count": 2}]}, "trainer")
-    happened("a plan was set aside")
-    assert ledger.post(f"/v1/reservations/{reserved.json()['id']}/void", {}, "trainer").status_code == 200
-    happened("a plan was given back")
-    for audit_event in ("pause", "resume", "complete"):
-        assert ledger.post(f"/v1/runs/{run}/{audit_event}", {}, "trainer").status_code == 200
-        happened(audit_event)
+    changes()
+    trainer = Trainer(ledger, ledger.run())
+    changes()
+    changes(trainer.steps())
+    changes(trainer.steps(count=10**9, event=NOISY))
+    changes(trainer.steps(event=SAMPLED, mode="report"))
+    reserved = trainer.reserved((SAMPLED, 2))
+    changes()
+    changes(trainer.end(reserved, "void"))
+    for action in ("pause", "resume", "complete"):
+        changes(trainer.act(action))
     lower = {"limit": {"epsilon": 0.9, "delta": 1e-5}, "reason": "Less is enough."}
-    assert ledger.post(f"/v1/accounts/{team['id']}/limit", lower, If_Match="*").status_code == 200
-    happened("a limit was lowered")
-    before = read_change_token(call_of(ledger))
+    changes(ledger.post(f"/v1/accounts/{team['id']}/limit", lower, If_Match="*"))
     assert ledger.get("/v1/runs").status_code == 200
-    assert steps(dry_run=True) == 422
-    assert read_change_token(call_of(ledger)) == before
+    assert trainer.steps(dry_run=True).status_code >= 400
+    assert read_change_token(call_of(ledger)) in seen
 
 
 def status(path: str, share: float, *, parent: str | None = None, epsilon: float | None = None) -> AccountStatus:
@@ -200,38 +190,25 @@ def test_severity_of_an_account(account: AccountStatus, level: str) -> None:
     assert severity_label(account)
 
 
-def test_tree_is_as_urgent_as_its_most_urgent_account() -> None:
-    shown = [
-        *(status("a", 0.7), status("a/x", 0.1, parent="a"), status("a/y", 0.2, parent="a")),
-        *(status("b", 0.2), status("b/x", 0.3, parent="b"), status("b/x/deep", 0.9, parent="b/x")),
-    ]
-    unseen = [status("b/x/deep/er", 0.0, parent="b/x/deep"), status("a/z", 0.0, parent="a")]
-    first, second = trees_of(shown, [*shown, *unseen])
-    assert (first.status.path, second.status.path) == ("b", "a")
-    assert [child.status.path for child in second.children] == ["a/y", "a/x"]
-    assert second.hidden == 1
-    assert (first.hidden, first.children[0].hidden, first.children[0].children[0].hidden) == (0, 0, 1)
-
-
 def test_most_urgent_of_many_accounts_are_shown(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
-    many = [status(f"p{number:03}", 0.1) for number in range(POPULATIONS + 20)]
+    names = [f"p{number:03}" for number in range(POPULATIONS + 20)]
+    many = [status(name, 0.1) for name in names]
     teams = [
-        status(f"p{number:03}/t{team}", (number * 3 + team) / 1000, parent=f"p{number:03}")
-        for number in range(POPULATIONS + 20)
+        status(f"{name}/t{team}", (place * 3 + team) / 1000, parent=name)
+        for place, name in enumerate(names)
         for team in range(3)
     ]
     monkeypatch.setattr(AccountStatusCache, "read", lambda *_: [*many, *teams])
     seen = read_overview(call_of(ledger), AccountStatusCache())
-    assert (seen.populations, seen.budgets) == (POPULATIONS + 20, 3 * (POPULATIONS + 20))
-    assert len(seen.trees) == POPULATIONS
-    shown = [child for tree in seen.trees for child in tree.children]
-    assert len(shown) == BUDGETS
-    assert sum(tree.hidden for tree in seen.trees) == 3 * POPULATIONS - BUDGETS
+    assert (seen.populations, seen.budgets, len(seen.trees)) == (len(many), len(teams), POPULATIONS)
+    shown = [child.status for tree in seen.trees for child in tree.children]
+    assert (len(shown), sum(tree.hidden for tree in seen.trees)) == (BUDGETS, 3 * POPULATIONS - BUDGETS)
     assert seen.trees[0].status.path == "p119"
-    least = min(child.status.share for child in shown)
-    hidden = {each.path for each in teams if each.population_id in {tree.status.id for tree in seen.trees}}
-    hidden -= {child.status.path for child in shown}
-    assert max(each.share for each in teams if each.path in hidden) <= least
+    in_trees = {
+        each.path: each.share for each in teams if each.population_id in {tree.status.id for tree in seen.trees}
+    }
+    hidden = [share for path, share in in_trees.items() if path not in {each.path for each in shown}]
+    assert max(hidden) <= min(each.share for each in shown)
     found = read_overview(call_of(ledger), AccountStatusCache(), wanted=" P007/t1 ")
     assert [tree.status.path for tree in found.trees] == ["p007"]
 

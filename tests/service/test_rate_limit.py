@@ -38,15 +38,6 @@ def _taken(bucket: TokenBuckets, times: int, name: str = "key") -> int:
     return taken
 
 
-def test_bucket_has_the_burst_and_then_the_rate(clock: Clock) -> None:
-    bucket = TokenBuckets(10, 4, "Wait.")
-    assert _taken(bucket, 100) == 4
-    clock.now += 0.25
-    assert _taken(bucket, 100) == 2
-    clock.now += 1000
-    assert _taken(bucket, 100) == 4
-
-
 def test_empty_bucket_says_when_the_next_token_comes(clock: Clock) -> None:
     bucket = TokenBuckets(0.1, 1, "Wait.")
     bucket.take("key")

@@ -20,7 +20,7 @@ from app.ledger.accounts import Account
 from app.ledger.errors import LedgerUnavailableError, RateLimitedError
 from app.service import costing, worker_pool
 from app.service.costing import LITTLE_WORK, CostNotReadyError, PrecomputedCosts
-from app.service.worker_pool import LATER, MOST_PROCESSES, MOST_WAITING, NICENESS, FairQueue, Job, WorkerPool
+from app.service.worker_pool import MOST_PROCESSES, MOST_WAITING, FairQueue, Job, WorkerPool
 
 ADD = NeighboringRelation.ADD_OR_REMOVE_ONE
 SAMPLED = PoissonSampled(0.01, Gaussian(1.0))
@@ -129,19 +129,6 @@ def test_second_process_is_used_and_both_end_when_idle(monkeypatch: pytest.Monke
     monkeypatch.setattr(worker_pool, "IDLE_SECONDS", 0.0)
     own._end_idle()
     assert not any(Path(f"/proc/{process}").exists() for process in both)
-
-
-def test_second_process_is_started_early_and_with_less_priority() -> None:
-    own = WorkerPool()
-    assert own.submit("a", Job(os.nice, (0,))).result(30) == os.nice(0) + NICENESS
-    process = own.submit("a", Job(os.getpid, ())).result(30)
-    assert LATER.replace(".", "/") in Path(f"/proc/{process}/maps").read_text()
-    while len(own._idle) < MOST_PROCESSES:
-        time.sleep(0.01)
-    processes = [each._process for each in own._idle]
-    assert len({process.pid for process in processes if process is not None and process.poll() is None}) == 2
-    for each in own._idle:
-        each.end()
 
 
 def test_prices_of_many_events_are_computed_in_parts() -> None:
