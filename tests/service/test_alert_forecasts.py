@@ -139,18 +139,20 @@ def test_trainer_silent_for_half_its_lease_is_alerted_once(ledger: Ledger) -> No
     assert datetime.fromisoformat(facts["silent_since"]) == pytest.approx(made, abs=timedelta(seconds=5))
 
 
-@pytest.mark.parametrize("sign", ["a renewal", "a step"])
-def test_renewal_or_step_ends_a_silence(ledger: Ledger, sign: str) -> None:
+@pytest.mark.parametrize("sign", ["a renewal", "a step", "an end", "a lapse"])
+def test_sign_of_life_or_end_of_a_plan_ends_a_silence(ledger: Ledger, sign: str) -> None:
     run = opened(ledger)
-    reservation = _reserved(ledger, run, lease=1000)
+    reservation, now = _reserved(ledger, run, lease=1000), datetime.now(UTC)
     with ledger.database.write(ALL_TENANTS) as tx:  # all of it was long ago
-        tx.execute(update(reservations).values(expires_at=datetime.now(UTC) + timedelta(seconds=400)))
-        tx.execute(update(accounts).values(updated_at=datetime.now(UTC) - timedelta(seconds=600)))
-    if sign == "a renewal":
-        assert ledger.post(f"/v1/reservations/{reservation}/renew", None, "trainer").status_code == 200
-    else:
+        tx.execute(update(reservations).values(expires_at=now + timedelta(seconds=400)))
+        tx.execute(update(accounts).values(updated_at=now - timedelta(seconds=600)))
+    if sign == "a step":
         assert ledger.post(f"/v1/runs/{run}/steps", {}, "trainer").status_code == 200
-    assert alert_stale_reservations(ledger.database, datetime.now(UTC)) == 0
+    elif sign != "a lapse":
+        how = "renew" if sign == "a renewal" else "void"
+        assert ledger.post(f"/v1/reservations/{reservation}/{how}", None, "trainer").status_code == 200
+    later = timedelta(seconds=500 if sign == "a lapse" else 0)
+    assert alert_stale_reservations(ledger.database, datetime.now(UTC) + later) == 0
     assert answer(ledger, "reservation.stale") == []
 
 

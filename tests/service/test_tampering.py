@@ -40,6 +40,7 @@ from tests.service.tampering import (
     renoise,
     reprice,
     reseal,
+    reweigh,
     sampled_fingerprint,
     set_account,
     set_attempt,
@@ -52,10 +53,7 @@ from tests.service.tampering import (
     shift_curve,
     shift_since,
     shift_weights,
-    swap_weights,
-    swell_weights,
     tampering,
-    thin_reserve,
     whole,
 )
 
@@ -75,6 +73,15 @@ def rows(table: Any, **values: object) -> Tamper:  # noqa: ANN401 - a table
     return lambda tx: tx.execute(update(table).values(values) if values else delete(table))
 
 
+def reweighed(change: Callable[[dict[str, Any]], dict[str, Any]]) -> Tamper:
+    return lambda tx: reweigh(tx, TEAM, change)
+
+
+def at_order(index: float) -> Tamper:
+    """Put the whole of the weights at one place of the grid."""
+    return reweighed(lambda weights: {"indices": [index], "deltas": weights["deltas"][:1]})
+
+
 def forge(position: int, **values: object) -> Tamper:
     """Change a decision, and make every hash fit."""
 
@@ -90,16 +97,14 @@ def leave_out_ancestor(tx: Connection, run: str, ancestor: str) -> None:
     tx.execute(delete(account_ancestors).where(this, account_ancestors.c.ancestor_id == account(tx, ancestor).id))
 
 
-def plan_weights(path: str, **changes: Any) -> Tamper:  # noqa: ANN401 - JSON
-    """Change what is frozen of an account's plan."""
-
-    def change(tx: Connection) -> None:
-        weights = json.loads(account(tx, path).filter_weights)
-        plan = weights["plan"]
-        plan |= {name: value(plan) if callable(value) else value for name, value in changes.items()}
-        set_account(tx, path, filter_weights=json.dumps(weights))
-
-    return change
+def plan_weights(**changes: Any) -> Tamper:  # noqa: ANN401 - JSON
+    """Change what is frozen of a budget's plan."""
+    return reweighed(
+        lambda weights: {
+            "plan": weights["plan"]
+            | {name: value(weights["plan"]) if callable(value) else value for name, value in changes.items()}
+        }
+    )
 
 
 def plan_usage(path: str, *, emptied: bool) -> Tamper:
@@ -190,14 +195,20 @@ TAMPERINGS: dict[str, dict[str, tuple[Tamper, str]]] = {
         "steps that overlap": (forge(2, first_step=3), "begins at step 3; the steps before it end at 4."),
         "steps with a gap": (forge(2, first_step=5), "begins at step 5; the steps before it end at 4."),
         "an attempt not begun": (forge(2, attempt=2), "attempt 2 does not follow attempt 1 at step 4."),
-        "weights over delta": (lambda tx: swell_weights(tx, TEAM), "its filter weights sum to more than its delta"),
-        "a reserve that is no remainder": (lambda tx: thin_reserve(tx, TEAM), "are not those of its planned workload"),
+        "weights over delta": (
+            reweighed(lambda weights: {"deltas": [delta * 1.1 for delta in weights["deltas"]]}),
+            "its filter weights sum to more than its delta",
+        ),
+        "a reserve that is no remainder": (
+            reweighed(lambda weights: {"reserve": weights["reserve"] / 2}),
+            "are not those of its planned workload",
+        ),
         "weights at other orders": (lambda tx: shift_weights(tx, TEAM), "are not those of its planned workload"),
         "weights forgotten": (lambda tx: set_account(tx, TEAM, filter_weights=None), "weights are not frozen"),
         "weights broken": (lambda tx: set_account(tx, TEAM, filter_weights="x"), TEAM),
-        "weights after the last order": (lambda tx: swap_weights(tx, TEAM, 9999), "accounts.filter_weights of the row"),
-        "weights before the first order": (lambda tx: swap_weights(tx, TEAM, -1), "accounts.filter_weights of the row"),
-        "weights at half an order": (lambda tx: swap_weights(tx, TEAM, 7.5), "accounts.filter_weights of the row"),
+        "weights after the last order": (at_order(9999), "accounts.filter_weights of the row"),
+        "weights before the first order": (at_order(-1), "accounts.filter_weights of the row"),
+        "weights at half an order": (at_order(7.5), "accounts.filter_weights of the row"),
         "a limit raised": (lambda tx: set_account(tx, TEAM, epsilon_limit=50.0), "its limit is not the one under"),
         "a limit raised by a bit": (
             lambda tx: set_account(tx, TEAM, epsilon_limit=float(np.nextafter(1.0, 2))),
@@ -323,13 +334,13 @@ TAMPERINGS: dict[str, dict[str, tuple[Tamper, str]]] = {
         "nothing spent by a part": (nothing_spent_by_a_part, "group/south ("),
     },
     "planned": {
-        "more steps": (plan_weights(TEAM, steps=lambda plan: plan["steps"] + 1), "its limit does not allow"),
+        "more steps": (plan_weights(steps=lambda plan: plan["steps"] + 1), "its limit does not allow"),
         "another epsilon": (
-            plan_weights(TEAM, epsilons=lambda plan: [each * 0.99 for each in plan["epsilons"]]),
+            plan_weights(epsilons=lambda plan: [each * 0.99 for each in plan["epsilons"]]),
             "its limit does not allow",
         ),
-        "more delta for the plan": (plan_weights(TEAM, delta=9.9e-6), "its filter weights sum to more than its delta"),
-        "another share": (plan_weights(TEAM, share=0.95), "its filter weights are not those of its planned workload"),
+        "more delta for the plan": (plan_weights(delta=9.9e-6), "its filter weights sum to more than its delta"),
+        "another share": (plan_weights(share=0.95), "its filter weights are not those of its planned workload"),
         "steps taken back": (plan_usage(TEAM, emptied=False), "its spent curve is not the sum of its charges"),
         "steps of the population taken back": (plan_usage(ALL, emptied=False), "its spent curve is not the sum of"),
         "usage forgotten": (plan_usage(TEAM, emptied=True), "it does not count what it uses up of the plan of"),
