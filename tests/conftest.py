@@ -3,19 +3,13 @@
 import gc
 import os
 from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
 
-import httpx2
 import pytest
-from httpx2._transports import default as transports
 from hypothesis import HealthCheck, settings
 
 from app.persistence import database, engines
-from app.service import placements
-from app.service.alerts import delivery_worker, http_sender
-from app.service.auth import credential_cache
-from tests import asgi, background, postgres, pure_decisions
+from tests import postgres, pure_decisions
 from tests.databases import NO_SERVER, need_postgresql, new_database, sharing_statements
 from tests.ledgers import SAMPLED, Furnish, Keys, Ledger, furnished, nothing, open_ledger, signing_key
 from tests.servers import LiveServer, command_line
@@ -33,24 +27,6 @@ __all__ = [
     "open_ledger",
     "signing_key",
 ]
-
-# An application in this process looks keys up when they are used, and never beside: a test that counts statements, or
-# makes one of them fail, means those of its own requests. Real servers do as they do.
-credential_cache.LOOK_SECONDS = 3600.0
-delivery_worker.LOOK_SECONDS = 3600.0  # as with keys; tests that deliver look oftener
-
-background.leave_out()
-
-asgi.install()
-
-# Who asks an application in this process whether it is ready means now; `tests/servers.py` waits for real servers.
-placements.CACHE_SECONDS = 0.0
-
-# Read once: it takes longer than all the rest of an application's start.
-http_sender.trusted_certificates = cache(http_sender.trusted_certificates)
-
-# As the clients here do: no server of the tests has a certificate, yet each client would read those of all the world.
-vars(transports)["create_ssl_context"] = cache(httpx2.create_ssl_context)
 
 vars(database)["open_engine"] = sharing_statements(engines.open_engine)
 

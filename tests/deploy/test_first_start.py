@@ -49,8 +49,7 @@ def url(tmp_path: Path) -> Iterator[str]:
 
 @pytest.mark.postgresql
 def test_it_makes_an_ordinary_role_that_owns_an_empty_database(url: str, tmp_path: Path) -> None:
-    database = Database(url)
-    database.take_password_from(tmp_path / "password")
+    database = Database(url, password_file=str(tmp_path / "password"))
     upgrade(database)
     assert has_ledger(database)
     assert not database.bypasses_rls()

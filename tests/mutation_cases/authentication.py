@@ -109,7 +109,7 @@ CASES = (
     Mutation(
         "a revoked key is believed for ever",
         "app/service/auth/credential_cache.py",
-        "if known is None or now - known.seen_at >= CACHE_SECONDS:",
+        "if known is None or now - known.seen_at >= self.cache_seconds:",
         "if known is None:",
         ("tests/api/test_api_keys.py", "tests/api/test_authentication.py"),
     ),

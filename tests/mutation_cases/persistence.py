@@ -131,14 +131,6 @@ CASES = (
         ("tests/persistence/test_wal.py",),
     ),
     Mutation(
-        "deliveries of an organisation are claimed while it moves",
-        "app/persistence/repositories/alerts.py",
-        "            owner_stays(deliveries),\n",
-        "",
-        ("tests/service/test_organisation_moves.py",),
-        "background and sqlite",
-    ),
-    Mutation(
         "a migration that a service deadlocks with is not run again",
         "app/persistence/database.py",
         "self.migration() as tx:\n                return work(tx)\n\n        return self.retried(attempt)\n",

@@ -49,8 +49,8 @@ EXPRESSIONS = {rule["alert"]: rule["expr"] for rule in RULES} | {
 
 
 def _parsed(expression: str) -> Any:  # noqa: ANN401 - its type is a union without a name
-    """As Prometheus would read it, once Grafana has put its variables in."""
-    return promql_parser.parse(expression.replace("$__rate_interval", "5m").replace("$placement", ".*"))
+    """As Prometheus would read it, once Grafana has put its variable in."""
+    return promql_parser.parse(expression.replace("$__rate_interval", "5m"))
 
 
 def _metrics(expression: str) -> set[str]:

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from app.service.monitoring import database_collector
 from tests.api.test_metrics import TOKEN, samples_of
 from tests.conftest import Ledger, open_ledger
 from tests.waiting_plans import OVER_TEN_DAYS, allocate, ask, preview
@@ -69,8 +68,7 @@ def test_part_of_a_locked_population_loses_nothing_by_other_parts(ledger: Ledger
     assert fits == {east: False, west: True}
 
 
-def test_metrics_count_waiting_plans_and_name_locked_accounts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(database_collector, "CACHE_SECONDS", 0.0)
+def test_metrics_count_waiting_plans_and_name_locked_accounts(tmp_path: Path) -> None:
     with open_ledger(tmp_path, metrics_token=TOKEN) as ledger:
         population = str(ledger.population(limit=LIMIT)["id"])
         ledger.budget(limit=LIMIT)

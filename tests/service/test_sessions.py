@@ -43,7 +43,7 @@ def credential(ledger: Ledger, *who: str) -> str:
 
 
 def seen(ledger: Ledger, cookie: str, now: datetime | None = None) -> Principal:
-    return sessions.authenticate(ledger.database, cookie, now or datetime.now(UTC), "default").caller
+    return sessions.authenticate(ledger.database, cookie, now or datetime.now(UTC)).caller
 
 
 def is_refused(ledger: Ledger, cookie: str, now: datetime | None = None) -> bool:
@@ -65,7 +65,7 @@ def audit_events(ledger: Ledger, action: str) -> list[dict[str, Any]]:
 @pytest.fixture
 def ring(ledger: Ledger) -> Authenticator:
     """What another replica knows of who asks."""
-    return Authenticator({"default": ledger.database})
+    return Authenticator(ledger.database)
 
 
 def test_oldest_session_ends_when_a_key_has_too_many(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,7 +130,7 @@ def test_revoked_key_ends_its_sessions_and_no_others(ledger: Ledger, ring: Authe
     assert actors == {caller_of(ledger).actor, caller_of(ledger, "viewer").actor}
     reply = ledger.post(f"/v1/api-keys/{caller_of(ledger).actor}/revoke", {"reason": "The laptop was lost."})
     assert reply.status_code == 200, reply.text
-    ring.refresh("default")
+    ring.refresh()
     assert [ring.find(each) for each in revoked] == [None, None]
     assert ring.find(other) is not None
     for each in revoked:
@@ -149,12 +149,12 @@ def test_sign_out_ends_one_session_or_all_of_a_key_on_every_replica(ledger: Ledg
     assert audit_events(ledger, "session.ended") == []
     for _ in range(2):  # twice is as good as once, and noted once
         sessions.end_sessions(RequestContext(ledger.database, caller, datetime.now(UTC), "req-2"), first)
-    ring.refresh("default")
+    ring.refresh()
     assert [ring.find(each) is None for each in own] == [True, False, False]
     ring.evict(own[1])  # at once, where somebody signs out
     assert (ring.find(own[1]), ring.was_known(own[1])) == (None, False)
     sessions.end_sessions(RequestContext(ledger.database, caller, datetime.now(UTC), "req-3"))
-    ring.refresh("default")
+    ring.refresh()
     assert [ring.find(each) for each in own] == [None] * 3
     assert all(ring.find(each) for each in others)
     with pytest.raises(AuthenticationError):
@@ -197,19 +197,19 @@ def provider() -> Iterator[IdentityProvider]:
 def test_person_is_signed_in_while_the_provider_publishes_the_key(
     ledger: Ledger, provider: IdentityProvider, ring: Authenticator
 ) -> None:
-    own = Authenticator({"default": ledger.database}, Settings(**provider.settings()).openid)
+    own = Authenticator(ledger.database, Settings(**provider.settings()).openid)
     marie = own.authenticate(f"Bearer {provider.token()}")
     cookie = f"{sessions.SCHEME} {opened(ledger, marie, thumbprint=key_of('RS256').thumbprint())}"
     found = own.authenticate(cookie)
     assert (found.actor, found.role, found.scope) == ("oidc:marie", Role.PRIVACY_OFFICER, None)
-    own.refresh("default")
+    own.refresh()
     assert own.find(cookie) is not None
     with pytest.raises(AuthenticationError, match="not signed in any more"):
         ring.authenticate(cookie)  # which has no provider
     provider.publish("ES256")
     assert own.oidc is not None
     own.oidc.jwks._fetch()
-    own.refresh("default")
+    own.refresh()
     assert own.find(cookie) is None
     with pytest.raises(AuthenticationError, match="not signed in any more"):
         own.authenticate(cookie)
@@ -240,7 +240,7 @@ def test_changed_session_row_is_refused(ledger: Ledger, ring: Authenticator, col
         tx.execute(update(table).values({column: CHANGES[column] or others[column]}))
     with pytest.raises(AuthenticationError):
         seen(ledger, cookie)
-    ring.refresh("default")
+    ring.refresh()
     assert ring.find(known) is None
     with pytest.raises(AuthenticationError):
         ring.authenticate(known)

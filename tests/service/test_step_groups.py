@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable
 from datetime import timedelta
+from inspect import signature
 from typing import Any
 
 import pytest
@@ -29,7 +30,7 @@ from app.service.charging.saving import LedgerCache
 from app.service.costing import CostNotReadyError
 from tests.conftest import Ledger
 from tests.persistence.dump import changed, dump
-from tests.pure_decisions import CALLED_IN, without_sql
+from tests.pure_decisions import DECISIONS
 from tests.service.step_commands import HUGE, LOUD, QUIET, CommandRunner, another, opened, organisation, request, sound
 from tests.service.tampering import account, set_account, set_balance, set_run, tampering
 
@@ -286,13 +287,19 @@ def test_charges_of_few_events_are_counted_and_of_many_written_as_a_curve(
     assert sound(ledger)  # byte for byte the sum of all charges
 
 
-def test_decision_executes_no_sql(ledger: Ledger) -> None:
-    def ask() -> None:
-        with ledger.database.read(NO_TENANT) as tx:
-            tx.execute(text("SELECT 1"))
+class Asking:
+    """An argument of a decision that executes SQL once it is used."""
 
-    with pytest.raises(AssertionError, match="ask executes"):
-        without_sql(ask)()
-    ask()
-    watched = [vars(module)[name] for module, name in CALLED_IN]
-    assert all(each.__globals__["__name__"] == "tests.pure_decisions" for each in watched)
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+
+    def __getattr__(self, _: str) -> object:
+        with self._ledger.database.read(NO_TENANT) as tx:
+            return tx.execute(text("SELECT 1"))
+
+
+@pytest.mark.parametrize("decision", DECISIONS)
+def test_statement_within_a_decision_fails(ledger: Ledger, decision: Callable[..., object]) -> None:
+    arguments = [Asking(ledger) for _ in signature(decision).parameters]
+    with pytest.raises(AssertionError, match=f"{decision.__name__} executes"):
+        decision(*arguments)
