@@ -7,7 +7,6 @@ import pytest
 
 from app.dashboard.formatting import severity_label
 from app.persistence.database import ALL_TENANTS
-from app.persistence.repositories import accounts
 from app.persistence.repositories.accounts import find_by_path
 from app.service.monitoring.database_collector import DatabaseCollector
 from app.service.queries.account_status import AccountStatus, Severity
@@ -51,7 +50,7 @@ def check_blocked(status: AccountStatus, population: AccountStatus) -> None:
     assert (status.severity, severity_label(status)) == (Severity.EXHAUSTED, "blocked")
 
 
-def test_an_idle_child_of_an_exhausted_population_is_blocked_by_it(insured: Ledger) -> None:
+def test_idle_child_of_an_exhausted_population_is_blocked_by_it(insured: Ledger) -> None:
     found = statuses_of(insured)
     assert found["claims/idle"].remaining == 3.0
     for path in ("claims/idle", "claims/idle/deep"):
@@ -61,7 +60,7 @@ def test_an_idle_child_of_an_exhausted_population_is_blocked_by_it(insured: Ledg
     assert seen.severities == {Severity.EXHAUSTED: 4}
 
 
-def test_the_api_says_what_can_be_taken_and_what_limits_it(insured: Ledger) -> None:
+def test_api_shows_what_is_available_and_what_limits_it(insured: Ledger) -> None:
     population = insured.get("/v1/populations").json()["items"][0]
     assert population["available"]["account"] == population["id"]
     for budget in insured.get("/v1/budgets").json()["items"]:
@@ -72,7 +71,7 @@ def test_the_api_says_what_can_be_taken_and_what_limits_it(insured: Ledger) -> N
     assert untouched["available"] == {"epsilon": 3.0, "account": untouched["id"], "account_path": "mimic"}
 
 
-def test_a_forecast_of_a_blocked_account_does_not_say_that_all_is_well(insured: Ledger) -> None:
+def test_forecast_of_a_blocked_account_shows_what_blocks_it(insured: Ledger) -> None:
     ids = {each["path"]: each["id"] for each in insured.get("/v1/budgets").json()["items"]}
     answer = insured.get(f"/v1/accounts/{ids['claims/idle']}/forecast").json()
     assert answer["exhaustion_at"] is None
@@ -82,7 +81,7 @@ def test_a_forecast_of_a_blocked_account_does_not_say_that_all_is_well(insured: 
     assert insured.get(f"/v1/accounts/{own}/forecast").json()["available"] == answer["available"]
 
 
-def test_pages_name_the_account_that_blocks(insured: Ledger) -> None:
+def test_page_names_the_account_that_blocks(insured: Ledger) -> None:
     cookie = signed_in(insured, "viewer")
     overview = words(visit(insured, "/", cookie))
     assert "free: blocked by claims" in overview
@@ -91,7 +90,7 @@ def test_pages_name_the_account_that_blocks(insured: Ledger) -> None:
     assert "blocked : blocked by claims . Its own limit leaves 3.000." in page, page
 
 
-def test_metrics_count_and_name_what_can_be_taken(insured: Ledger) -> None:
+def test_metrics_count_and_name_what_is_available(insured: Ledger) -> None:
     state: Any = insured.http.app.state
     stats = DatabaseCollector(state.store, signs=False).read_stats()
     available = {each.path: each.available for each in stats.uses}
@@ -99,7 +98,7 @@ def test_metrics_count_and_name_what_can_be_taken(insured: Ledger) -> None:
     assert all(each.unavailable_share > 0.98 for each in stats.uses)
 
 
-def test_of_disjoint_parts_each_has_what_the_others_do_not_take(ledger: Ledger) -> None:
+def test_disjoint_part_has_what_the_others_do_not_take(ledger: Ledger) -> None:
     ledger.population("sites", limit=limit(1.0), **SITES)
     for name in ("north", "south"):
         ledger.budget(name, "sites", limit=limit(2.0))
@@ -123,21 +122,7 @@ def test_of_disjoint_parts_each_has_what_the_others_do_not_take(ledger: Ledger) 
     assert after.free == 1.0 - whole.account.epsilon(south.account.spent), "by the filter of the account that limits it"
 
 
-def test_parts_are_read_again_only_when_something_changed(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
-    ledger.population("sites", limit=limit(1.0), **SITES)
-    for name in ("north", "south"):
-        ledger.budget(name, "sites", limit=limit(2.0))
-    charge(ledger, "sites/north", 10)
-    book = AccountStatusCache()
-    first = statuses_of(ledger, book)
-    monkeypatch.setattr(accounts, "read_many", None)
-    assert statuses_of(ledger, book) == first
-    monkeypatch.undo()
-    charge(ledger, "sites/south", 10_000, name="other")
-    assert statuses_of(ledger, book) != first
-
-
-def test_quarantine_and_damage_above_leave_nothing(ledger: Ledger) -> None:
+def test_nothing_is_available_under_a_quarantined_or_damaged_account(ledger: Ledger) -> None:
     ledger.population()
     ledger.budget()
     ledger.budget("deep", "mimic/icu-team")
@@ -154,7 +139,7 @@ def test_quarantine_and_damage_above_leave_nothing(ledger: Ledger) -> None:
     assert (answer["available"]["epsilon"], answer["available"]["account_path"]) == (0.0, "mimic/icu-team")
 
 
-def test_a_key_of_one_team_knows_what_blocks_it(insured: Ledger) -> None:
+def test_scoped_key_is_shown_what_blocks_its_team(insured: Ledger) -> None:
     with insured.database.read(ALL_TENANTS) as tx:
         call = call_of(insured, now=datetime.now(UTC))
         idle = find_by_path(tx, call.organisation_id, "claims/idle")

@@ -39,7 +39,7 @@ def taken() -> Iterator[int]:
         yield port
 
 
-def test_it_says_where_it_listens_and_on_which_database(
+def test_serve_prints_where_it_listens_and_its_database(
     run: Run, served: list[tuple[str, int, int]], tmp_path: Path
 ) -> None:
     said = run("serve", "--port", "0")
@@ -56,7 +56,7 @@ def test_it_says_where_it_listens_and_on_which_database(
     assert "sign_in_link" not in facts
 
 
-def test_the_first_start_prints_a_link_and_the_next_ones_no_other_for_a_while(
+def test_first_start_prints_a_link_and_the_next_none_for_a_while(
     run: Run, served: list[tuple[str, int, int]], tmp_path: Path
 ) -> None:
     first = run("serve", "--port", "0", "--json")
@@ -82,7 +82,7 @@ def test_the_first_start_prints_a_link_and_the_next_ones_no_other_for_a_while(
         ((), {"EPSILON_LEDGER_PUBLIC_URL": "https://ledger.example"}, "https://ledger.example/"),
     ],
 )
-def test_the_link_has_an_address_that_a_browser_reaches(
+def test_link_has_an_address_that_a_browser_reaches(
     run: Run,
     served: list[tuple[str, int, int]],
     monkeypatch: pytest.MonkeyPatch,
@@ -113,7 +113,7 @@ PROVIDER = {
         ((), PROVIDER, "hospital"),
     ],
 )
-def test_where_it_is_not_wanted_nothing_is_created(
+def test_serve_creates_nothing_where_it_is_told_not_to(
     run: Run,
     served: list[tuple[str, int, int]],
     monkeypatch: pytest.MonkeyPatch,
@@ -131,7 +131,7 @@ def test_where_it_is_not_wanted_nothing_is_created(
     assert json.loads(run("init", "--json").out)["created"]
 
 
-def test_init_says_what_it_did(run: Run) -> None:
+def test_init_prints_what_it_did(run: Run) -> None:
     made = run("init", "--org", "St. Mary")
     assert made.status == 0
     assert "The organisation St. Mary (org_" in made.out
@@ -145,7 +145,7 @@ def test_init_says_what_it_did(run: Run) -> None:
     assert json.loads(run("init", "--org", "St. Mary", "--json").out)["key"] is None
 
 
-def test_a_port_in_use_is_one_sentence_and_nothing_is_made(
+def test_port_in_use_is_one_sentence_and_nothing_is_created(
     run: Run, served: list[tuple[str, int, int]], taken: int, tmp_path: Path
 ) -> None:
     for more in ((), ("--workers", "2")):
@@ -158,7 +158,7 @@ def test_a_port_in_use_is_one_sentence_and_nothing_is_made(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_address_that_is_not_ours_is_one_sentence(run: Run, served: list[tuple[str, int, int]]) -> None:
+def test_foreign_address_is_one_sentence(run: Run, served: list[tuple[str, int, int]]) -> None:
     said = run("serve", "--port", "0", "--host", "192.0.2.1")
     assert (said.status, said.out, served) == (1, "", [])
     assert said.err.startswith("Cannot listen on 192.0.2.1 port 0: ")

@@ -55,7 +55,7 @@ def passes(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
     return move
 
 
-def test_many_who_ask_at_once_cost_one_rehearsal(database: _Database) -> None:
+def test_simultaneous_questions_cost_one_rehearsal(database: _Database) -> None:
     async def ask() -> list[str | None]:
         asked = Readiness(NONE)
         return await asyncio.gather(*(asked.trouble() for _ in range(50)))
@@ -64,9 +64,7 @@ def test_many_who_ask_at_once_cost_one_rehearsal(database: _Database) -> None:
     assert database.rehearsals == 1
 
 
-def test_an_answer_is_told_for_a_second_and_then_asked_anew(
-    database: _Database, passes: Callable[[float], None]
-) -> None:
+def test_answer_is_reused_for_a_second(database: _Database, passes: Callable[[float], None]) -> None:
     async def ask() -> None:
         asked = Readiness(NONE)
         assert await asked.trouble() is None
@@ -83,7 +81,7 @@ def test_an_answer_is_told_for_a_second_and_then_asked_anew(
     asyncio.run(ask())
 
 
-def test_a_rehearsal_that_does_not_end_is_trouble_and_no_second_one_begins(
+def test_rehearsal_that_does_not_end_is_an_error_and_no_second_begins(
     database: _Database, passes: Callable[[float], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(readiness, "ANSWERED_SECONDS", 0.01)
@@ -104,7 +102,7 @@ def test_a_rehearsal_that_does_not_end_is_trouble_and_no_second_one_begins(
     asyncio.run(ask())
 
 
-def test_a_lock_is_trouble_once_no_step_would_wait_for_it(database: _Database, passes: Callable[[float], None]) -> None:
+def test_lock_is_an_error_once_no_step_would_wait_for_it(database: _Database, passes: Callable[[float], None]) -> None:
     async def ask() -> None:
         asked = Readiness(NONE)
         for _ in range(2):
@@ -122,7 +120,7 @@ def test_a_lock_is_trouble_once_no_step_would_wait_for_it(database: _Database, p
     asyncio.run(ask())
 
 
-def test_what_changes_is_logged_once(
+def test_change_is_logged_once(
     database: _Database, passes: Callable[[float], None], caplog: pytest.LogCaptureFixture
 ) -> None:
     async def ask() -> None:
@@ -139,7 +137,7 @@ def test_what_changes_is_logged_once(
     ]
 
 
-def test_a_worker_that_takes_no_step_is_named_and_is_no_trouble_of_the_others(
+def test_silent_worker_is_named_and_is_no_error_of_the_others(
     database: _Database, passes: Callable[[float], None], caplog: pytest.LogCaptureFixture
 ) -> None:
     async def ask() -> None:
@@ -157,7 +155,7 @@ def test_a_worker_that_takes_no_step_is_named_and_is_no_trouble_of_the_others(
     ]
 
 
-def test_metrics_count_the_workers_whose_organisations_are_not_served() -> None:
+def test_metrics_count_workers_that_do_not_serve() -> None:
     def read(_: object) -> None:
         raise OperationalError("SELECT", None, Exception("the worker does not answer"))
 
