@@ -13,10 +13,8 @@ from tests.conftest import Ledger
 from tests.dashboard.html_reader import visit, without_breaks, words
 from tests.login_helpers import signed_in
 from tests.service.cli_runner import commands
-from tests.service.quarantine_lifts import REASON, lift
-from tests.service.tampering import TEAM, account, shift_curve, tampering
-
-STOPPED = (409, "account_quarantined")
+from tests.service.quarantine_lifts import REASON, STOPPED, lift, shift
+from tests.service.tampering import TEAM, account, tampering
 
 
 @pytest.fixture
@@ -28,11 +26,6 @@ def stopped(ledger: Ledger) -> Trainer:
     assert not ledger.post("/v1/verifications", None, "admin").json()["sound"]
     is_refused(trainer.steps(), *STOPPED)
     return trainer
-
-
-def shift(ledger: Ledger, units: int, path: str = TEAM) -> None:
-    with tampering(ledger.database) as tx:
-        shift_curve(tx, path, units)
 
 
 def team(ledger: Ledger) -> str:
@@ -84,7 +77,7 @@ def test_quarantine_is_lifted_by_two_persons_once_verification_is_sound(stopped:
     assert verify(ledger.database).sound
 
 
-def test_quarantine_is_not_lifted_by_who_proposed_it(stopped: Trainer) -> None:
+def test_quarantine_is_not_lifted_by_its_proposer(stopped: Trainer) -> None:
     proposal = proposed(stopped.ledger, "admin")
     shift(stopped.ledger, 1)
     is_refused(approve(stopped.ledger, proposal), 403, "insufficient_scope")

@@ -17,8 +17,8 @@ from app.service.verification import VerificationReport, requests, verify
 from app.service.verification.requests import apply_quarantines, verification_lock
 from tests.conftest import Ledger
 from tests.persistence.dump import changed, dump
-from tests.service.quarantine_lifts import NOW, lift
-from tests.service.tampering import MODEL, TEAM, account, set_decision, shift_curve, tampering
+from tests.service.quarantine_lifts import NOW, lift, shift
+from tests.service.tampering import MODEL, TEAM, account, set_decision, tampering
 
 ELSEWHERE = "mimic/other-team/model"
 PATIENCE_SECONDS = 30
@@ -52,12 +52,6 @@ def step(ledger: Ledger, path: str = MODEL) -> int:
 
 def enforce(ledger: Ledger, found: VerificationReport | None = None) -> VerificationReport:
     return apply_quarantines(ledger.database, found or verify(ledger.database), CLI_ACTOR, NOW)
-
-
-def shift(ledger: Ledger, units: int, *paths: str) -> None:
-    with tampering(ledger.database) as tx:
-        for path in paths or (TEAM,):
-            shift_curve(tx, path, units)
 
 
 def reason(ledger: Ledger, path: str) -> str | None:
