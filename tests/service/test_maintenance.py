@@ -180,7 +180,6 @@ def _lines(
     return [record for record in caplog.records if record.name.startswith("app.")]
 
 
-@pytest.mark.both_databases
 @pytest.mark.parametrize("error", [DOWN, LedgerUnavailableError("In doubt."), TimeoutError("the pool is empty")])
 def test_database_that_is_down_is_one_line_each(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: Exception
