@@ -43,16 +43,21 @@ def later(monkeypatch: pytest.MonkeyPatch) -> Later:
     return move
 
 
-def _keys(provider: IdentityProvider, **changed: Any) -> Keys:  # noqa: ANN401 - settings
+def keys_of(provider: IdentityProvider, **changed: Any) -> Keys:  # noqa: ANN401 - settings
     terms = Settings(**provider.settings(**changed)).openid
     assert terms is not None
     return Keys(partial(fetch_key_set, terms))
 
 
+def is_unavailable(keys: Keys, name: str = "RS256-0") -> bool:
+    with pytest.raises(LedgerUnavailableError, match="are unavailable"):
+        keys.find(name)
+    return True
+
+
 def test_keys_are_fetched_once_for_many_tokens(provider: IdentityProvider, later: Later) -> None:
-    keys = _keys(provider)
+    keys = keys_of(provider)
     assert all(keys.find("RS256-0") for _ in range(100))
-    assert provider.fetches() == 1
     later(RENEWED_SECONDS / 2)
     keys.renew()
     assert provider.fetches() == 1
@@ -62,7 +67,7 @@ def test_keys_are_fetched_once_for_many_tokens(provider: IdentityProvider, later
 
 
 def test_unknown_key_causes_a_fetch_at_most_once_a_minute(provider: IdentityProvider, later: Later) -> None:
-    keys = _keys(provider)
+    keys = keys_of(provider)
     assert keys.find("RS256-0")
     provider.publish("RS256", number=1)
     assert keys.find("RS256-1")
@@ -75,17 +80,15 @@ def test_unknown_key_causes_a_fetch_at_most_once_a_minute(provider: IdentityProv
 
 
 def test_keys_are_kept_for_a_day_while_the_provider_is_down(provider: IdentityProvider, later: Later) -> None:
-    keys = _keys(provider)
+    keys = keys_of(provider)
     assert keys.find("RS256-0")
     provider.down = True
     later(KEPT_SECONDS - 60)
     keys.renew()
     assert keys.find("RS256-0")
-    with pytest.raises(LedgerUnavailableError, match="are unavailable"):
-        keys.find("unknown")  # who knows?
+    assert is_unavailable(keys, "unknown")
     later(61)
-    with pytest.raises(LedgerUnavailableError, match="are unavailable"):
-        keys.find("RS256-0")
+    assert is_unavailable(keys)
     assert not keys.publishes(key_of("RS256").thumbprint())
     provider.down = False
     later(RETRIED_SECONDS)
@@ -95,10 +98,8 @@ def test_keys_are_kept_for_a_day_while_the_provider_is_down(provider: IdentityPr
 
 def test_provider_down_from_the_start_is_not_asked_by_every_request(provider: IdentityProvider, later: Later) -> None:
     provider.down = True
-    keys = _keys(provider)
-    for _ in range(20):
-        with pytest.raises(LedgerUnavailableError):
-            keys.find("RS256-0")
+    keys = keys_of(provider)
+    assert all(is_unavailable(keys) for _ in range(20))
     assert len(provider.asked) == 1
     provider.down = False
     later(RETRIED_SECONDS)
@@ -107,38 +108,31 @@ def test_provider_down_from_the_start_is_not_asked_by_every_request(provider: Id
 
 def test_request_does_not_wait_for_the_fetch_of_another(provider: IdentityProvider) -> None:
     provider.silent = Event()
-    keys = _keys(provider)
+    keys = keys_of(provider)
     first = Thread(target=keys.renew)
     first.start()
     while not provider.asked:
         pass
-    with pytest.raises(LedgerUnavailableError):
-        keys.find("RS256-0")
+    assert is_unavailable(keys)
     provider.silent.set()
     first.join()
     assert keys.find("RS256-0")
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        b"",
-        b"no JSON",
-        b"[]",
-        b"{}",
-        b'{"keys": {}}',
-        b'{"keys": []}',
-        b"[" * 100_000,
-        b'{"keys": [' + b" " * MOST_BYTES + b"]}",
-        json.dumps({"keys": [{"kty": "oct", "kid": "RS256-0", "k": "c2VjcmV0"}]}).encode(),
-        json.dumps({"keys": [{"kty": "RSA", "kid": "RS256-0", "n": 1, "e": 2}, 7, None, {"kid": "RS256-0"}]}).encode(),
-    ],
-    ids=lambda content: content[:40],
-)
+ODD: list[object] = [{"kty": "RSA", "kid": "RS256-0", "n": 1, "e": 2}, 7, None, {"kid": "RS256-0"}]
+NO_KEY_SETS = [
+    *(b"", b"no JSON", b"[]", b"{}", b'{"keys": {}}', b'{"keys": []}', b"[" * 100_000),
+    b'{"keys": [' + b" " * MOST_BYTES + b"]}",
+    json.dumps({"keys": [{"kty": "oct", "kid": "RS256-0", "k": "c2VjcmV0"}]}).encode(),
+    json.dumps({"keys": ODD}).encode(),
+]
+
+
+@pytest.mark.parametrize("content", NO_KEY_SETS, ids=lambda content: content[:40])
 def test_answer_without_a_key_set_leaves_the_keys_as_they_were(
     provider: IdentityProvider, later: Later, content: bytes
 ) -> None:
-    keys = _keys(provider, oidc_jwks_url=provider.jwks_url)
+    keys = keys_of(provider, oidc_jwks_url=provider.jwks_url)
     assert keys.find("RS256-0")
     provider.content = content
     later(RENEWED_SECONDS)
@@ -150,9 +144,8 @@ def test_answer_without_a_key_set_leaves_the_keys_as_they_were(
 def test_keys_too_weak_or_not_for_signing_do_not_count(provider: IdentityProvider) -> None:
     good, elliptic = key_of("RS256"), key_of("ES256")
     modulus = rsa.generate_private_key(65537, 1024).public_key().public_numbers().n.to_bytes(128, "big")  # noqa: S505
-    weak = {"kty": "RSA", "kid": "weak", "e": "AQAB", "n": base64.urlsafe_b64encode(modulus).decode().rstrip("=")}
     provider.published = [
-        weak,
+        {"kty": "RSA", "kid": "weak", "e": "AQAB", "n": base64.urlsafe_b64encode(modulus).decode().rstrip("=")},
         public(good, kid="for secrets", use="enc"),
         good.as_dict(private=True) | {"kid": "private"},
         public(good, kid="PS256 only", alg="PS256"),
@@ -161,9 +154,9 @@ def test_keys_too_weak_or_not_for_signing_do_not_count(provider: IdentityProvide
         public(good),
     ]
     provider.published[-1].pop("kid", None)
-    keys = _keys(provider)
-    found = {name: len(keys.find(name)) for name in ("weak", "for secrets", "private", "PS256 only", "twice")}
-    assert found == {"weak": 0, "for secrets": 0, "private": 0, "PS256 only": 1, "twice": 2}
+    keys = keys_of(provider)
+    expected = {"weak": 0, "for secrets": 0, "private": 0, "PS256 only": 1, "twice": 2}
+    assert {name: len(keys.find(name)) for name in expected} == expected
 
 
 @pytest.mark.parametrize(
@@ -176,10 +169,15 @@ def test_configuration_of_another_issuer_is_refused(
 ) -> None:
     answer = {"issuer": provider.issuer, "jwks_uri": provider.jwks_url} | changed
     provider.content = json.dumps(answer).encode()
-    with pytest.raises(LedgerUnavailableError):
-        _keys(provider).find("RS256-0")
+    assert is_unavailable(keys_of(provider))
     assert provider.fetches() == 0
     assert "could not be fetched: ValueError" in caplog.text
+
+
+def test_redirect_is_not_followed(provider: IdentityProvider) -> None:
+    provider.location = f"{provider.issuer}/elsewhere/keys"
+    assert is_unavailable(keys_of(provider))
+    assert len(provider.asked) == 1
 
 
 @pytest.fixture
