@@ -5,11 +5,7 @@ from dataclasses import replace
 from app.accounting.calibration.monotone_search import decimal, index_at_or_below
 from app.accounting.calibration.solvers import DIGITS
 from app.accounting.curves import GRID_VERSION
-from app.accounting.events import (
-    EpsilonDelta,
-    Gaussian,
-    PoissonSampled,
-)
+from app.accounting.events import EpsilonDelta, Gaussian, PoissonSampled
 from app.ledger.accounts import Account, AccountKind, with_usage, zero_curve
 from app.ledger.admission import Admission, admit
 from app.ledger.filters import Limit

@@ -132,11 +132,7 @@ def test_dump_is_restored_and_deleted_again(tmp_path: Path, run: Run, monkeypatc
     cluster = postgres.shared()
     server = ["--host=127.0.0.1", f"--port={cluster.port}", f"--username={postgres.SERVICE}"]
     monkeypatch.setenv("PATH", f"{binaries()}{os.pathsep}{os.environ['PATH']}")
-    with (
-        postgres.database() as url,
-        open_ledger(tmp_path, url) as opened,
-        postgres.database(postgres.EMPTY) as scratch,
-    ):
+    with postgres.database() as url, open_ledger(tmp_path, url) as opened, postgres.database(postgres.EMPTY) as scratch:
         fill(opened)
         file = str(tmp_path / "ledger.dump")
         name = url.rpartition("/")[2]

@@ -39,12 +39,7 @@ def _maintain(ledger: Ledger, looks: Sized, most: int) -> None:
 
 @pytest.mark.parametrize(("error", "traced"), [(DOWN, False), (LookupError("a bug"), True)])
 def test_failed_run_is_logged_and_the_next_one_comes(
-    ledger: Ledger,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-    error: Exception,
-    *,
-    traced: bool,
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: Exception, *, traced: bool
 ) -> None:
     looks: list[Any] = []
 

@@ -446,10 +446,7 @@ class Lowering(Reserving):
     """Plans that fill their budgets, and limits that change all the time."""
 
     ways = WAYS | {
-        "reserve": (
-            8,
-            WAYS["reserve"][1] | {"plan": large, "lease": st.just(600), "preceding": st.none()},
-        ),
+        "reserve": (8, WAYS["reserve"][1] | {"plan": large, "lease": st.just(600), "preceding": st.none()}),
         "limit": (8, WAYS["limit"][1]),
         "settle": (2, WAYS["settle"][1]),
     }

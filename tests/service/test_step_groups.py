@@ -55,7 +55,7 @@ def runner(ledger: Ledger) -> CommandRunner:
 def test_steps_of_one_run_follow_one_another(ledger: Ledger, run: str, runner: CommandRunner) -> None:
     found = decisions(runner.group(*[request(run, (LOUD, count)) for count in (1, 2, 3)], request(run, first=6)))
     assert [(each.position, each.first_step, each.next_step) for each in found] == [
-        *((0, 0, 1), (1, 1, 3), (2, 3, 6), (3, 6, 7)),
+        *((0, 0, 1), (1, 1, 3), (2, 3, 6), (3, 6, 7))
     ]
     assert [each.steps_remaining for each in found] == [found[0].steps_remaining - more for more in (0, 2, 5, 6)]
     assert sound(ledger)
@@ -76,7 +76,7 @@ def test_repeated_key_in_a_group_gets_the_first_decision(ledger: Ledger, run: st
     assert (read, later.replayed) == (first.decision, True)
     refused: list[Any] = runner.group(*[request(run, (LOUD, 10**6), key="r", first=1)] * 3)
     assert [(each.decision.position, each.decision.admitted, each.replayed) for each in refused] == [
-        *((1, False, False), (1, False, True), (1, False, True)),
+        *((1, False, False), (1, False, True), (1, False, True))
     ]
     assert sound(ledger)
 

@@ -232,10 +232,7 @@ TAMPERINGS: dict[str, dict[str, tuple[Tamper, str]]] = {
             lambda tx: set_balance(tx, TEAM, spent_curve=bytes(8), held_curve=bytes(8)),
             TEAM,
         ),
-        "an exhausted curve": (
-            lambda tx: set_balance(tx, ALL, spent_curve=np.full(1387, EXHAUSTED).tobytes()),
-            ALL,
-        ),
+        "an exhausted curve": (lambda tx: set_balance(tx, ALL, spent_curve=np.full(1387, EXHAUSTED).tobytes()), ALL),
         "an unknown grid": (lambda tx: set_account(tx, TEAM, grid_version=99), TEAM),
         "the population forgotten": (rows(populations), ALL),
         "the runs forgotten": (rows(runs), MODEL),
@@ -265,12 +262,7 @@ TAMPERINGS: dict[str, dict[str, tuple[Tamper, str]]] = {
         "two audit events swapped": (swap_audit_events, "audit event 8 (budget.created) is not the recorded one"),
         "an audit event put in": (append_audit_event, "(run.created) is not the recorded one"),
     },
-    "refused": {
-        "a limit that a refusal names": (
-            lambda tx: set_account(tx, ALL, epsilon_limit=2.0),
-            f"{ALL} (pop_",
-        ),
-    },
+    "refused": {"a limit that a refusal names": (lambda tx: set_account(tx, ALL, epsilon_limit=2.0), f"{ALL} (pop_")},
     "reserved": {
         "a population's held curve": (lambda tx: shift_curve(tx, ALL, -1, "held"), "the reserved curve differs"),
         "a budget's held curve": (lambda tx: shift_curve(tx, TEAM, 1, "held"), "the reserved curve differs"),
