@@ -51,39 +51,25 @@ places = st.integers(0, 2)
 executed = st.none() | st.integers(0, 14)
 sides = st.booleans()
 
-WAYS: dict[str, tuple[int, dict[str, st.SearchStrategy[Any]]]] = {
-    "steps": (
-        7,
-        {
-            "place": places,
-            "asked": items,
-            "share": st.integers(0, 2),
-            "mode": st.sampled_from(["authorize"] * 9 + ["report"]),
-            "number": sides,
-        },
-    ),
-    "reserve": (
-        5,
-        {
-            "place": places,
-            "plan": items,
-            "lease": st.sampled_from([60, 600]),
-            "preceding": st.none() | st.tuples(st.integers(0, 2), st.integers(-1, 4)),
-        },
-    ),
-    "settle": (
-        4,
-        {
-            "place": places,
-            "how": st.sampled_from(["commit", "commit", "void", "renew"]),
-            "further": st.integers(-1, 4),
-            "ended": st.sampled_from([False, False, False, True]),
-        },
-    ),
-    "wait": (2, {"seconds": st.sampled_from([1, 59, 60, 601]), "sweep": sides}),
-    "limit": (2, {"place": places, "account": places, "epsilon": st.sampled_from([0.05, 0.2, 0.4, 0.6, 0.8])}),
-    "open_attempt": (1, {"place": places, "back": st.none() | st.integers(0, 6), "number": executed}),
-    "end": (1, {"place": places, "action": st.sampled_from(["complete", "abort"]), "number": executed}),
+Way = tuple[int, dict[str, st.SearchStrategy[Any]]]
+
+
+def way(weight: int, **strategies: st.SearchStrategy[Any]) -> Way:
+    return weight, strategies
+
+
+MODES = st.sampled_from(["authorize"] * 9 + ["report"])
+PRECEDING = st.none() | st.tuples(st.integers(0, 2), st.integers(-1, 4))
+ENDS = st.sampled_from(["commit", "commit", "void", "renew"])
+EPSILONS = st.sampled_from([0.05, 0.2, 0.4, 0.6, 0.8])
+WAYS: dict[str, Way] = {
+    "steps": way(7, place=places, asked=items, share=st.integers(0, 2), mode=MODES, number=sides),
+    "reserve": way(5, place=places, plan=items, lease=st.sampled_from([60, 600]), preceding=PRECEDING),
+    "settle": way(4, place=places, how=ENDS, further=st.integers(-1, 4), ended=st.sampled_from([False] * 3 + [True])),
+    "wait": way(2, seconds=st.sampled_from([1, 59, 60, 601]), sweep=sides),
+    "limit": way(2, place=places, account=places, epsilon=EPSILONS),
+    "open_attempt": way(1, place=places, back=st.none() | st.integers(0, 6), number=executed),
+    "end": way(1, place=places, action=st.sampled_from(["complete", "abort"]), number=executed),
 }
 """What may happen, how often, and with what; one rule, since hypothesis leaves out rules at random."""
 
