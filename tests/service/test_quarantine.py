@@ -103,7 +103,8 @@ def test_sound_verification_does_not_end_a_quarantine(charged: Ledger) -> None:
 def test_broken_chain_stops_its_run_only(charged: Ledger) -> None:
     with charged.database.read(ALL_TENANTS) as tx:
         run = account(tx, MODEL).id
-    assert charged.post(f"/v1/runs/{run}/steps", {"count": 10**6}).status_code == 403
+    loud = {"event": {"type": "gaussian", "noise_multiplier": 60.0}, "count": 10**6}
+    assert charged.post(f"/v1/runs/{run}/steps", loud).status_code == 403
     charged.run(name="neighbour")
     with tampering(charged.database) as tx:
         set_decision(tx, 1, refusal_details="{}")
