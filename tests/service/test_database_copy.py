@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator
-from contextlib import ExitStack
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -33,40 +33,32 @@ WAYS = [
 ]
 
 
+@dataclass
+class Copying:
+    """A ledger with every kind of row, and a database without a row."""
+
+    source: Ledger
+    target: Database
+    url: str
+
+
 @pytest.fixture(params=WAYS, ids="-to-".join)
-def way(request: pytest.FixtureRequest) -> tuple[str, str]:
-    """Of which kind the two databases are."""
-    kinds: tuple[str, str] = request.param
-    if "postgresql" in kinds:
+def copying(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Copying]:
+    first, second = request.param
+    if "postgresql" in request.param:
         need_postgresql()
-    return kinds
-
-
-@pytest.fixture
-def urls(way: tuple[str, str], tmp_path: Path) -> Iterator[tuple[str, str]]:
-    """Two databases: one with every kind of row, and a new one, of which a SQLite file is not there yet."""
-    with ExitStack() as opened:
-        folders = [tmp_path / name for name in ("from", "to")]
-        for folder in folders:
-            folder.mkdir()
-        first = opened.enter_context(new_database(way[0], folders[0], furnish=fill))
-        yield first, opened.enter_context(new_database(way[1], folders[1]))
-
-
-@pytest.fixture
-def source(urls: tuple[str, str], tmp_path: Path) -> Iterator[Ledger]:
-    """A ledger with every kind of row."""
-    with open_ledger(tmp_path, urls[0]) as opened:
-        yield opened
-
-
-@pytest.fixture
-def target(urls: tuple[str, str]) -> Iterator[Database]:
-    """A database without a row."""
-    database = Database(urls[1])
-    upgrade(database)
-    yield database
-    database.dispose()
+    folders = [tmp_path / name for name in ("from", "to")]
+    for folder in folders:
+        folder.mkdir()
+    with (
+        new_database(first, folders[0], furnish=fill) as old,
+        new_database(second, folders[1]) as new,
+        open_ledger(tmp_path, old) as source,
+    ):
+        target = Database(new)
+        upgrade(target)
+        yield Copying(source, target, new)
+        target.dispose()
 
 
 @pytest.fixture
@@ -80,40 +72,30 @@ def files(tmp_path: Path) -> Iterator[tuple[Database, Database]]:
         database.dispose()
 
 
-def test_full_ledger_has_every_kind_of_row(source: Ledger) -> None:
-    rows = dump(source.database)
-    assert [name for name, of_table in rows.items() if not of_table] == []
+def test_copy_has_every_row_and_goes_on(copying: Copying, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(row_copies, "BATCH", 2)  # the example is small
+    source, target = copying.source, copying.target
+    before = dump(source.database)
+    assert [name for name, of_table in before.items() if not of_table] == []
     with source.database.read(ALL_TENANTS) as tx:
         assert set(tx.scalars(select(decisions.c.outcome))) == {"admitted", "refused", "reported", "forfeited"}
         assert set(tx.scalars(select(reservations.c.status))) == {"active", "committed", "voided", "forfeited"}
         assert {"active", "overdrawn", "aborted"} <= set(tx.scalars(select(runs.c.status)))
-        assert tx.scalar(select(runs.c.reservation_id).where(runs.c.reservation_id.is_not(None))) is not None
-
-
-def test_copy_has_every_row(source: Ledger, target: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(row_copies, "BATCH", 2)  # the example is small
-    before = dump(source.database)
+        run = tx.execute(select(runs).where(runs.c.reservation_id.is_not(None))).one()
     copied = copy_database(source.database, target)
     assert copied.found.problems == ()
     assert dump(target) == before == dump(source.database)
     assert copied.rows == {name: len(rows) for name, rows in before.items()}
     assert copied.found.checked["decisions"] == len(before["decisions"])
-
-
-def test_copy_goes_on_where_the_source_ended(source: Ledger, target: Database, urls: tuple[str, str]) -> None:
-    with source.database.read(ALL_TENANTS) as tx:
-        run = tx.execute(select(runs).where(runs.c.reservation_id.is_not(None))).one()
-    asked = {"attempt": run.attempt, "first_step": run.next_step}
-    copy_database(source.database, target)
-    with taken_up(urls[1], source.keys) as copied:
-        steps = f"/v1/runs/{run.account_id}/steps"
-        again = copied.post(steps, {"attempt": run.attempt}, "trainer", Idempotency_Key="planned")
+    with taken_up(copying.url, source.keys) as there:
+        steps, asked = f"/v1/runs/{run.account_id}/steps", {"attempt": run.attempt}
+        again = there.post(steps, asked, "trainer", Idempotency_Key="planned")
         assert (again.status_code, again.headers["idempotent-replayed"]) == (200, "true")
-        assert copied.post(steps, asked, "trainer").status_code == 200
-        ended = copied.post(f"/v1/reservations/{run.reservation_id}/commit", {"steps_executed": 2}, "trainer")
+        assert there.post(steps, asked | {"first_step": run.next_step}, "trainer").status_code == 200
+        ended = there.post(f"/v1/reservations/{run.reservation_id}/commit", {"steps_executed": 2}, "trainer")
         assert (ended.status_code, ended.json()["status"]) == (200, "committed")
-        copied.run(name="next", event=LOUD)
-        assert verify(copied.database).problems == ()
+        there.run(name="next", event=LOUD)
+        assert verify(there.database).problems == ()
 
 
 def test_target_with_rows_is_left_alone(files: tuple[Database, Database]) -> None:
