@@ -188,11 +188,6 @@ def set_plan(tx: Connection, **values: object) -> None:
     assert tx.execute(update(reservation_items).where(where).values(values)).rowcount == 1
 
 
-def sampled_fingerprint(tx: Connection) -> str:
-    found = select(dp_events.c.fingerprint).where(dp_events.c.canonical_json.contains("poisson"))
-    return str(tx.execute(found).scalars().first())
-
-
 def restore(database: Database, before: Dump) -> None:
     """Put every row in the place of what it was, as a backup does behind the back of a process that lives on."""
     with tampering(database) as tx:

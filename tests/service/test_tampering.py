@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from sqlalchemy import Connection, delete, insert, select, update
 
-from app.accounting.curves import EXHAUSTED
 from app.persistence.database import Database
 from app.persistence.tables import (
     account_ancestors,
@@ -23,8 +22,6 @@ from app.persistence.tables import (
     event_costs,
     organisations,
     partition_attestations,
-    populations,
-    reservation_items,
     reservations,
     run_budgets,
     runs,
@@ -41,7 +38,6 @@ from tests.service.tampering import (
     reprice,
     reseal,
     reweigh,
-    sampled_fingerprint,
     set_account,
     set_attempt,
     set_balance,
@@ -163,18 +159,12 @@ TAMPERINGS: dict[str, dict[str, tuple[Tamper, str]]] = {
         "a population's curve emptied": (lambda tx: set_balance(tx, ALL, spent_curve=bytes(8 * 1387)), ALL),
         "an idle run's curve raised": (lambda tx: shift_curve(tx, IDLE, 1), IDLE),
         "charges since counted up": (lambda tx: shift_since(tx, MODEL, 1), MODEL),
-        "charges since counted down": (lambda tx: shift_since(tx, ALL, -1), ALL),
         "charges since forgotten": (uncompacted(MODEL, "{}"), MODEL),
         "charges since broken": (uncompacted(MODEL, "[1]"), MODEL),
         "a charge since of what is no event": (uncompacted(MODEL, '{"x": [1, 1]}'), MODEL),
         "a charge since of an unknown event": (uncompacted(MODEL, json.dumps({"f" * 64: [1, 1]})), MODEL),
         "a balance forgotten": (rows(balances), ALL),
         "a charge's count lowered": (lambda tx: set_decision(tx, 2, event_count=1), "its charges are 1."),
-        "a charge's event changed": (
-            lambda tx: set_decision(tx, 2, event_fingerprint=sampled_fingerprint(tx)),
-            "decision 2 is not the one that was made",
-        ),
-        "a further charge's count raised": (lambda tx: set_item(tx, 3, count=2), "decision 3 is not the one"),
         "a further charge elsewhere": (lambda tx: set_item(tx, 3, 2, item=5), "decision_events.item"),
         "the further charges deleted": (rows(decision_events), MODEL),
         "the last charge deleted": (lambda tx: forget(tx, 4), "4 decisions are kept, but 5 were made."),
@@ -185,8 +175,6 @@ TAMPERINGS: dict[str, dict[str, tuple[Tamper, str]]] = {
         "a price a little lower": (lambda tx: reprice(tx, 1.000001), "is not what"),
         "a price of nothing": (lambda tx: reprice(tx, 1e30), "is not what"),
         "a price with a delta": (rows(event_costs, curve_delta=10**9), "is not what"),
-        "prices forgotten": (rows(event_costs), MODEL),
-        "prices under another relation": (rows(event_costs, neighboring_relation="replace_special"), MODEL),
         "the next step put back": (lambda tx: set_run(tx, MODEL, next_step=0), "its next step is 0."),
         "an idle run's next step": (lambda tx: set_run(tx, IDLE, next_step=1), "its next step is 1."),
         "a decision's number of steps": (lambda tx: set_decision(tx, 2, step_count=3), "that it takes 3 steps"),
@@ -205,7 +193,6 @@ TAMPERINGS: dict[str, dict[str, tuple[Tamper, str]]] = {
         ),
         "weights at other orders": (lambda tx: shift_weights(tx, TEAM), "are not those of its planned workload"),
         "weights forgotten": (lambda tx: set_account(tx, TEAM, filter_weights=None), "weights are not frozen"),
-        "weights broken": (lambda tx: set_account(tx, TEAM, filter_weights="x"), TEAM),
         "weights after the last order": (at_order(9999), "accounts.filter_weights of the row"),
         "weights before the first order": (at_order(-1), "accounts.filter_weights of the row"),
         "weights at half an order": (at_order(7.5), "accounts.filter_weights of the row"),
@@ -219,7 +206,6 @@ TAMPERINGS: dict[str, dict[str, tuple[Tamper, str]]] = {
             lambda tx: set_account(tx, OTHER, epsilon_limit=None, delta_limit=None),
             "it has no limit of its own, and yet it has the weights of a filter.",
         ),
-        "a limit below what is spent": (lambda tx: set_account(tx, TEAM, epsilon_limit=0.01), TEAM),
         "something held": (lambda tx: set_balance(tx, TEAM, held_curve=whole(tx, TEAM)), "the reserved curve differs"),
         "a delta spent": (lambda tx: set_balance(tx, TEAM, spent_delta=1), "its spent curve is not the sum"),
         "a delta held": (lambda tx: set_balance(tx, TEAM, held_delta=1), "the reserved curve differs"),
@@ -227,15 +213,10 @@ TAMPERINGS: dict[str, dict[str, tuple[Tamper, str]]] = {
             lambda tx: set_account(tx, ALL, planned_events=json.dumps(UNPRICED)),
             "planned_sha256",
         ),
-        "a negative curve": (lambda tx: shift_curve(tx, TEAM, -(2**62)), TEAM),
         "a curve of another length": (
             lambda tx: set_balance(tx, TEAM, spent_curve=bytes(8), held_curve=bytes(8)),
             TEAM,
         ),
-        "an exhausted curve": (lambda tx: set_balance(tx, ALL, spent_curve=np.full(1387, EXHAUSTED).tobytes()), ALL),
-        "an unknown grid": (lambda tx: set_account(tx, TEAM, grid_version=99), TEAM),
-        "the population forgotten": (rows(populations), ALL),
-        "the runs forgotten": (rows(runs), MODEL),
         "an account forgotten": (
             lambda tx: tx.execute(delete(accounts).where(accounts.c.path == MODEL)),
             "it was opened, and its row is missing, or cannot be read.",
@@ -256,8 +237,6 @@ TAMPERINGS: dict[str, dict[str, tuple[Tamper, str]]] = {
         ),
         "a run's status": (rows(runs, status="completed"), "audit events leave it active"),
         "an audit event's actor": (audit_event(9, actor="key_other"), NOT_RECORDED),
-        "an audit event's payload": (audit_event(9, after="{}"), NOT_RECORDED),
-        "an audit event's hash": (audit_event(9, entry_hash=bytes(32)), NOT_RECORDED),
         "an audit event left out": (audit_event(9), "audit event 9 is missing"),
         "two audit events swapped": (swap_audit_events, "audit event 8 (budget.created) is not the recorded one"),
         "an audit event put in": (append_audit_event, "(run.created) is not the recorded one"),
@@ -270,11 +249,9 @@ TAMPERINGS: dict[str, dict[str, tuple[Tamper, str]]] = {
             lambda tx: set_reservation(tx, reserved_curve=whole(tx, MODEL)),
             "is not that of its plan",
         ),
-        "a reserved delta": (lambda tx: set_reservation(tx, reserved_delta=1), "is not that of its plan"),
         "a plan made longer": (lambda tx: set_plan(tx, count=6), "is not that of its plan"),
         "more used than charged": (lambda tx: set_plan(tx, authorized_count=3), "is not what was charged under it"),
         "less used than charged": (lambda tx: set_plan(tx, authorized_count=0), "is not what was charged under it"),
-        "a plan forgotten": (rows(reservation_items), MODEL),
         "a reservation forgotten": (rows(reservations), "that the run has not"),
         "a reservation ended": (
             lambda tx: set_reservation(tx, status="committed", steps_executed=2),
@@ -286,7 +263,6 @@ TAMPERINGS: dict[str, dict[str, tuple[Tamper, str]]] = {
         ),
         "a reservation voided": (lambda tx: set_reservation(tx, status="voided"), "steps were charged under it"),
         "a reservation forfeited": (lambda tx: set_reservation(tx, status="forfeited"), "is not what was forfeited"),
-        "an attestation before the end": (lambda tx: set_reservation(tx, steps_executed=2), MODEL),
         "a run without its reservation": (
             lambda tx: set_run(tx, reservation_id=None),
             "it names the reservation None, but",
