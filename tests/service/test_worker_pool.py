@@ -93,18 +93,14 @@ def test_task_over_the_bound_of_work_is_stopped(pool: WorkerPool) -> None:
         pool.submit("lane", Job(event_curves, (DEAR, ADD, 1))).result(30)
 
 
-def test_dead_process_fails_one_task_and_is_replaced() -> None:
+def test_dead_or_silent_process_fails_one_task_and_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     own = WorkerPool()
     first = own.submit("lane", Job(os.getpid, ())).result(30)
     killed = own.submit("lane", Job(os.kill, (first, signal.SIGKILL)))
     with pytest.raises(LedgerUnavailableError):
         killed.result(30)
     assert own.submit("lane", Job(os.getpid, ())).result(30) != first
-
-
-def test_process_that_does_not_answer_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker_pool, "ANSWER_SECONDS", 0.5)
-    own = WorkerPool()
     with pytest.raises(LedgerUnavailableError):
         own.submit("lane", Job(time.sleep, (60,))).result(30)
 
@@ -153,7 +149,7 @@ def _missing(calculation: Job[Any], kept: list[object], *, needed: bool) -> Cost
 def test_searches_for_refused_requests_delay_no_needed_cost(monkeypatch: pytest.MonkeyPatch) -> None:
     own, kept, found = WorkerPool(), list[object](), list[object]()
     monkeypatch.setattr(costing, "WORKER_POOL", own)
-    searches = [_missing(Job(time.sleep, (0.2,)), kept, needed=False) for _ in range(MOST_WAITING + 5)]
+    searches = [_missing(Job(time.sleep, (0.05,)), kept, needed=False) for _ in range(MOST_WAITING + 5)]
     threads = [threading.Thread(target=each.compute, args=("org_1",)) for each in searches]
     for thread in threads:
         thread.start()
