@@ -193,9 +193,9 @@ TAMPERINGS: dict[str, dict[str, tuple[Tamper, str]]] = {
         ),
         "weights at other orders": (lambda tx: shift_weights(tx, TEAM), "are not those of its planned workload"),
         "weights forgotten": (lambda tx: set_account(tx, TEAM, filter_weights=None), "weights are not frozen"),
-        "weights after the last order": (at_order(9999), "accounts.filter_weights of the row"),
-        "weights before the first order": (at_order(-1), "accounts.filter_weights of the row"),
-        "weights at half an order": (at_order(7.5), "accounts.filter_weights of the row"),
+        "weights after the last order": (at_order(9999), "name orders that there are not"),
+        "weights before the first order": (at_order(-1), "name orders that there are not"),
+        "weights at half an order": (at_order(7.5), "name orders that there are not"),
         "a limit raised": (lambda tx: set_account(tx, TEAM, epsilon_limit=50.0), "its limit is not the one under"),
         "a limit raised by a bit": (
             lambda tx: set_account(tx, TEAM, epsilon_limit=float(np.nextafter(1.0, 2))),
