@@ -23,6 +23,7 @@ from tests.api.trainer import gaussian, hired
 from tests.conftest import Ledger
 from tests.service.endpoint import subscribed
 from tests.service.step_commands import HUGE, LOUD, QUIET, CommandRunner, another, opened, request
+from tests.soak import few
 
 _numbers = itertools.count()
 
@@ -109,7 +110,7 @@ def test_rolled_back_charge_is_not_alerted(ledger: Ledger) -> None:
     assert answer(ledger) != []
 
 
-@settings(max_examples=5, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@settings(few(2), suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(seed=st.integers(0, 2**32), processes=st.integers(1, 3))
 def test_threshold_is_alerted_if_and_only_if_it_was_reached(ledger: Ledger, seed: int, processes: int) -> None:
     chance = Random(seed)  # noqa: S311 - repeatable, not secret
@@ -148,8 +149,8 @@ def test_forfeited_plan_is_alerted_with_its_steps(ledger: Ledger) -> None:
     assert 0.5 in of_team(ledger)
     trainer.reserved((WIRED, 5))
     assert trainer.act("abort").status_code == 200
-    facts = answer(ledger, "reservation.forfeited")[-1][2]
-    assert (facts["steps_forfeited"], facts["lapsed"]) == (5, False)
+    both = {(facts["steps_forfeited"], facts["lapsed"]) for _, _, facts in answer(ledger, "reservation.forfeited")}
+    assert both == {(148, True), (5, False)}
 
 
 def _addressed(ledger: Ledger) -> set[tuple[str, str, str]]:

@@ -7,7 +7,8 @@ import httpx2
 import pytest
 
 from app.persistence.repositories import alerts as repository
-from tests.conftest import SAMPLED, Ledger
+from tests.api.trainer import LOUD
+from tests.conftest import Ledger
 
 MORE = {"epsilon": 1.5, "delta": 1e-5}
 
@@ -83,7 +84,7 @@ def test_proposed_limit_is_announced_when_opened_and_when_decided(
 
 def test_pending_run_is_announced_and_as_no_other_proposal(ledger: Ledger, team: str) -> None:
     assert set_policy(ledger, {"approval_above_epsilon": 0.4}, f"/v1/accounts/{team}/policy") == 200
-    body = {"name": "large", "budget": team, "event": SAMPLED, "limit": {"epsilon": 0.5, "delta": 1e-6}}
+    body = {"name": "large", "budget": team, "event": LOUD, "limit": {"epsilon": 0.5, "delta": 1e-6}}
     run = ledger.post("/v1/runs", body, "trainer").json()
     assert run["status"] == "pending"
     assert ledger.post(f"/v1/runs/{run['id']}/abort", None, "trainer").status_code == 200
