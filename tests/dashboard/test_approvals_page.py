@@ -14,7 +14,7 @@ from app.service.verification.requests import apply_quarantines
 from tests.conftest import SAMPLED, Ledger
 from tests.dashboard.html_reader import visit, words
 from tests.login_helpers import signed_in
-from tests.service.reservation_rows import NOW
+from tests.service.quarantine_lifts import NOW
 from tests.service.tampering import ALL, TEAM, shift_curve, tampering
 
 

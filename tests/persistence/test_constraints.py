@@ -10,20 +10,19 @@ import pytest
 from sqlalchemy import CheckConstraint, Column, ForeignKeyConstraint, Table, delete, insert, null, select, update
 from sqlalchemy.exc import IntegrityError
 
-from app.accounting.events import Gaussian
 from app.ledger.ids import is_id
-from app.ledger.reservations import forfeit
-from app.ledger.step_events import StepEvent
 from app.persistence.database import ALL_TENANTS, Database
 from app.persistence.repositories import usage_history
 from app.persistence.tables import metadata
 from app.persistence.tables.base import NumberedId
 from app.service.governance.first_admin import create_sign_in_link
+from app.service.maintenance import expire_reservations
+from tests.api.trainer import Trainer, gaussian
 from tests.conftest import Ledger, open_ledger
 from tests.ledgers import schedule_blocks
 from tests.login_helpers import cookie_for
 from tests.persistence.dump import dump
-from tests.service.reservation_rows import NOW, Reserver
+from tests.service.quarantine_lifts import NOW
 
 NOTHING = b""
 SHA = "0" * 64
@@ -63,10 +62,11 @@ def database(tmp_path_factory: pytest.TempPathFactory, module_database_url: str)
         assert ledger.post("/v1/verifications", None).status_code == 201
         cookie_for(ledger)
         create_sign_in_link(ledger.database, "hospital", ledger.database.clock.now())
-        trainer = Reserver(ledger.database, reply.json()["id"])
-        plan = (StepEvent(Gaussian(90.0), 3), StepEvent(Gaussian(80.0), 1))
-        trainer.close(forfeit(trainer.reserve(*plan)))
-        trainer.reserve(*plan)
+        trainer = Trainer(ledger, reply.json()["id"])
+        plan = ((gaussian(90.0), 3), (gaussian(80.0), 1))
+        trainer.reserved(*plan)
+        assert expire_reservations(ledger.database, datetime.now(UTC) + timedelta(days=9)) == 1
+        trainer.reserved(*plan)
         ledger.budget("later", "mimic", opens_at=LATER.isoformat())
         waits = {"name": "waits", "budget": "mimic/later", "plan": TWO_EVENTS[:1], "wait_until": NEXT_WEEK.isoformat()}
         assert ledger.post("/v1/runs", waits).json()["status"] == "waiting"

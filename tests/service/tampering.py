@@ -1,7 +1,7 @@
 """What somebody could do who may write to the database and cares about no constraint."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -110,29 +110,14 @@ def shift_since(tx: Connection, path: str, times: int) -> None:
     set_account(tx, path, uncompacted_charges=json.dumps(charged))
 
 
+def reweigh(tx: Connection, path: str, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+    """Change parts of an account's filter weights."""
+    weights = json.loads(account(tx, path).filter_weights)
+    set_account(tx, path, filter_weights=json.dumps(weights | change(weights)))
+
+
 def shift_weights(tx: Connection, path: str) -> None:
-    weights = json.loads(account(tx, path).filter_weights)
-    weights["indices"] = [index + 1 for index in weights["indices"]]
-    set_account(tx, path, filter_weights=json.dumps(weights))
-
-
-def swell_weights(tx: Connection, path: str) -> None:
-    weights = json.loads(account(tx, path).filter_weights)
-    weights["deltas"] = [delta * 1.1 for delta in weights["deltas"]]
-    set_account(tx, path, filter_weights=json.dumps(weights))
-
-
-def swap_weights(tx: Connection, path: str, index: float) -> None:
-    """Put the whole of the weights at one place of the grid."""
-    weights = json.loads(account(tx, path).filter_weights)
-    changed = {"indices": [index], "deltas": weights["deltas"][:1], "reserve": weights["reserve"]}
-    set_account(tx, path, filter_weights=json.dumps(changed))
-
-
-def thin_reserve(tx: Connection, path: str) -> None:
-    """Keep less of delta for mechanisms with a delta of their own."""
-    weights = json.loads(account(tx, path).filter_weights)
-    set_account(tx, path, filter_weights=json.dumps(weights | {"reserve": weights["reserve"] / 2}))
+    reweigh(tx, path, lambda weights: {"indices": [index + 1 for index in weights["indices"]]})
 
 
 def renoise(tx: Connection, old: str, new: str) -> None:
@@ -201,11 +186,6 @@ def set_reservation(tx: Connection, **values: object) -> None:
 def set_plan(tx: Connection, **values: object) -> None:
     where = reservation_items.c.item == 0
     assert tx.execute(update(reservation_items).where(where).values(values)).rowcount == 1
-
-
-def sampled_fingerprint(tx: Connection) -> str:
-    found = select(dp_events.c.fingerprint).where(dp_events.c.canonical_json.contains("poisson"))
-    return str(tx.execute(found).scalars().first())
 
 
 def restore(database: Database, before: Dump) -> None:

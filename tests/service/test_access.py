@@ -6,7 +6,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from sqlalchemy import select
 
 from app.ledger.errors import (
     AuthenticationError,
@@ -16,8 +15,7 @@ from app.ledger.errors import (
     NotFoundError,
 )
 from app.ledger.permissions import PERMISSIONS, Permission, Role
-from app.persistence.database import ALL_TENANTS, Database
-from app.persistence.tables import api_keys
+from app.persistence.database import Database
 from app.service.auth.authentication import Principal, authenticate, create_organisation
 from app.service.auth.request_context import RequestContext
 from app.service.governance.api_keys import create_key
@@ -28,7 +26,7 @@ from tests.persistence.dump import dump
 NOW = datetime(2026, 11, 21, 9, 0, tzinfo=UTC)
 
 
-def test_a_secret_is_stored_nowhere(ledger: Ledger) -> None:
+def test_secret_of_a_key_is_stored_nowhere(ledger: Ledger) -> None:
     ledger.population()
     ledger.budget()
     ledger.post(f"/v1/runs/{ledger.run()}/steps", {}, "trainer", Idempotency_Key="k-1")
@@ -57,38 +55,7 @@ def _on_disk(database: Database) -> bytes:
     return b"".join(file.read_bytes() for file in (cluster.data / "base" / str(folder)).iterdir())
 
 
-def test_the_hash_of_the_secret_is_stored(ledger: Ledger) -> None:
-    issued = create_key(ledger.database, "hospital", Role.VIEWER, NOW)
-    with ledger.database.read(ALL_TENANTS) as tx:
-        row = tx.execute(select(api_keys).where(api_keys.c.id == issued.id)).one()
-    secret = issued.key.partition(".")[2]
-    assert row.secret_hash == hashlib.sha256(secret.encode()).digest()
-    assert (row.role, row.created_at) == ("viewer", NOW)
-    assert len(secret) >= 43
-
-
-def test_keys_are_all_different(ledger: Ledger) -> None:
-    issued = [create_key(ledger.database, "hospital", Role.VIEWER, NOW) for _ in range(20)]
-    assert len({key.id for key in issued}) == len({key.key.partition(".")[2] for key in issued}) == 20
-
-
-@pytest.mark.parametrize("role", Role)
-def test_a_key_is_known_by_its_organisation_and_role(ledger: Ledger, role: Role) -> None:
-    issued = create_key(ledger.database, "clinic", role, NOW)
-    caller = authenticate(ledger.database, f"Bearer {issued.key}", NOW)
-    assert (caller.actor, caller.role) == (issued.id, role)
-    other = authenticate(ledger.database, f"Bearer {ledger.keys['hospital', 'admin']}", NOW)
-    assert caller.organisation_id != other.organisation_id
-
-
-@pytest.mark.parametrize("by", ["id", "name"])
-def test_a_key_is_issued_to_an_organisation_by_id_or_name(ledger: Ledger, by: str) -> None:
-    organisation = create_organisation(ledger.database, "third", NOW)
-    issued = create_key(ledger.database, organisation if by == "id" else "third", Role.ADMIN, NOW)
-    assert authenticate(ledger.database, f"Bearer {issued.key}", NOW).organisation_id == organisation
-
-
-def test_a_key_is_not_issued_to_nobody(ledger: Ledger) -> None:
+def test_key_of_an_unknown_organisation_is_not_issued(ledger: Ledger) -> None:
     before = dump(ledger.database)
     for nobody in ("nobody", "", "Hospital", "hospital ", "%"):
         with pytest.raises(NotFoundError):
@@ -97,14 +64,14 @@ def test_a_key_is_not_issued_to_nobody(ledger: Ledger) -> None:
 
 
 @pytest.mark.parametrize("name", ["", " ", "x" * 101, "a\nb", "a\x00b", " hospital", "hospital ", "hospi\u200btal"])
-def test_an_organisation_has_a_readable_name(ledger: Ledger, name: str) -> None:
+def test_unreadable_name_of_an_organisation_is_refused(ledger: Ledger, name: str) -> None:
     before = dump(ledger.database)
     with pytest.raises(InvalidInputError):
         create_organisation(ledger.database, name, NOW)
     assert dump(ledger.database) == before
 
 
-def test_an_organisation_s_name_is_unique_and_is_nobody_s_id(ledger: Ledger) -> None:
+def test_name_of_an_organisation_is_unique_and_no_id(ledger: Ledger) -> None:
     organisation = create_organisation(ledger.database, "third", NOW)
     for name in ("third", organisation):
         with pytest.raises(NameTakenError):
@@ -115,20 +82,14 @@ def test_an_organisation_s_name_is_unique_and_is_nobody_s_id(ledger: Ledger) -> 
     "authorization",
     [None, "", "Bearer", "Bearer .", "Bearer x", "Bearer x.", "Bearer .x", "Basic a.b", "Bearer a.b", "a.b"],
 )
-def test_what_is_no_key_is_not_authenticated(ledger: Ledger, authorization: str | None) -> None:
+def test_header_without_a_key_is_not_authenticated(ledger: Ledger, authorization: str | None) -> None:
     with pytest.raises(AuthenticationError):
         authenticate(ledger.database, authorization, NOW)
 
 
-def test_an_error_does_not_repeat_the_key(ledger: Ledger) -> None:
-    with pytest.raises(AuthenticationError) as refused:
-        authenticate(ledger.database, f"Bearer {ledger.keys['hospital', 'admin']}x", NOW)
-    assert ledger.keys["hospital", "admin"][:10] not in refused.value.detail
-
-
 @pytest.mark.parametrize("needed", Permission)
 @pytest.mark.parametrize("role", Role)
-def test_a_role_lets_pass_what_it_may_and_nothing_else(ledger: Ledger, role: Role, needed: Permission) -> None:
+def test_role_has_its_permissions_and_no_others(ledger: Ledger, role: Role, needed: Permission) -> None:
     call = RequestContext(ledger.database, Principal("org_1", "key_1", role), NOW)
     if needed in PERMISSIONS[role]:
         call.require_permission(needed)

@@ -14,22 +14,22 @@ from sqlalchemy import select, update
 from sqlalchemy.exc import OperationalError
 
 from app.accounting.events import event_to_dict
-from app.ledger import account_records
-from app.ledger.account_records import ThresholdWatermark, watermark_of
-from app.ledger.accounts import Account
 from app.persistence.database import ALL_TENANTS
-from app.persistence.repositories import balances
 from app.persistence.tables import accounts, alerts, deliveries
-from app.service.charging import saving
 from app.service.charging.groups import commit_group
 from app.service.maintenance import expire_reservations
+from tests.api.trainer import LOUD as WIRED
+from tests.api.trainer import gaussian, hired
 from tests.conftest import Ledger
 from tests.service.endpoint import subscribed
 from tests.service.step_commands import HUGE, LOUD, QUIET, CommandRunner, another, opened, request
+from tests.soak import few
 
 _numbers = itertools.count()
 
 NOWHERE = "https://alerts.example/privacy"
+OVER = gaussian(0.5)
+"""An event over every limit."""
 
 
 def answer(ledger: Ledger, kind: str | None = None) -> list[tuple[str, str, dict[str, Any]]]:
@@ -47,59 +47,61 @@ def thresholds(ledger: Ledger) -> list[tuple[str, float]]:
     return [(path, facts["threshold"]) for _, path, facts in answer(ledger, "account.threshold_reached")]
 
 
-def steps(ledger: Ledger, run: str, **asked: object) -> int:
-    return int(ledger.post(f"/v1/runs/{run}/steps", asked, "trainer").status_code)
+def of_team(ledger: Ledger) -> list[float]:
+    return [share for path, share in thresholds(ledger) if path == "mimic/icu-team"]
 
 
-def test_a_threshold_is_told_once_with_the_numbers_of_its_moment(ledger: Ledger) -> None:
-    run = opened(ledger)
-    while steps(ledger, run, count=5) == 200:
+def test_threshold_is_alerted_once_with_the_numbers_of_its_moment(ledger: Ledger) -> None:
+    trainer = hired(ledger)
+    while trainer.steps(count=5).status_code == 200:
         pass
-    assert thresholds(ledger).count(("mimic/icu-team", 0.5)) == 1
-    assert [share for path, share in thresholds(ledger) if path == "mimic/icu-team"] == [0.5, 0.8]
+    assert of_team(ledger) == [0.5, 0.8]
     [facts] = [facts for _, path, facts in answer(ledger) if (path, facts.get("threshold")) == ("mimic/icu-team", 0.8)]
     assert 0.8 <= facts["epsilon"] < 1.0
     assert (facts["epsilon_limit"], facts["delta"], facts["account_kind"]) == (1.0, 1e-5, "budget")
+    with ledger.database.write(ALL_TENANTS) as tx:  # as a change of the limit does
+        this = accounts.c.path == "mimic/icu-team"
+        tx.execute(update(accounts).where(this).values(epsilon_limit=2.5, version=accounts.c.version + 1))
+    while len(of_team(ledger)) == 2 and trainer.steps(count=20).status_code == 200:
+        pass
+    assert of_team(ledger) == [0.5, 0.8, 0.5]
 
 
-def test_an_account_that_has_no_room_for_one_more_says_so(ledger: Ledger) -> None:
-    run = opened(ledger)
-    assert steps(ledger, run, count=10**6, on_exceed="truncate") == 200
+def test_exhausted_account_is_alerted_once(ledger: Ledger) -> None:
+    trainer = hired(ledger)
+    assert trainer.steps(count=10**6, on_exceed="truncate").status_code == 200
     [(_, path, facts)] = answer(ledger, "account.exhausted")
-    assert (path, facts["run"]) == ("mimic/icu-team", run)
-    assert steps(ledger, run) == 403
+    assert (path, facts["run"]) == ("mimic/icu-team", trainer.run)
+    assert trainer.steps().status_code == 403
     assert len(answer(ledger, "account.exhausted")) == 1
 
 
-def test_a_run_that_is_overdrawn_says_so_once(ledger: Ledger) -> None:
-    run = opened(ledger)
-    huge = {"type": "gaussian", "noise_multiplier": 0.5}
-    assert steps(ledger, run, event=huge, mode="report") == 200
-    assert steps(ledger, run, event=huge, mode="report") == 200
+def test_overdrawn_run_is_alerted_once(ledger: Ledger) -> None:
+    trainer = hired(ledger)
+    assert [trainer.steps(event=OVER, mode="report").status_code for _ in range(2)] == [200, 200]
     [(_, _, facts)] = answer(ledger, "run.overdrawn")
-    assert facts["account"] == run
+    assert facts["account"] == trainer.run
     assert facts["over_limit"]["account_path"] in {"mimic", "mimic/icu-team"}
-    assert {share for path, share in thresholds(ledger) if path == "mimic/icu-team"} == {0.5, 0.8, 1.0}
+    assert set(of_team(ledger)) == {0.5, 0.8, 1.0}
 
 
-def test_a_refusal_and_a_preview_tell_nothing(ledger: Ledger) -> None:
-    run = opened(ledger)
-    assert steps(ledger, run, count=10**6) == 403
-    assert ledger.post(f"/v1/runs/{run}/steps?dry_run=true", {"count": 200}, "trainer").status_code == 200
-    assert answer(ledger) == []
-
-
-def test_a_charge_that_is_rolled_back_tells_nothing(ledger: Ledger) -> None:
+def test_rolled_back_charge_is_not_alerted(ledger: Ledger) -> None:
+    """Nor does a charge that crosses nothing execute SQL of alerts."""
     subscribed(ledger, NOWHERE)
     runner, run = CommandRunner(ledger), opened(ledger)
+    seen: list[str] = []
+    runner.charged(request(run, (QUIET, 1)))
     command = runner.command(request(run, (LOUD, 200)))
     runner._prepare(command)
 
     def fail(_: object, __: object, statement: str, *___: object) -> None:
+        seen.append(statement)
         if "INSERT INTO deliveries" in statement:
             raise OperationalError(statement, {}, Exception("disk full"))
 
     sql_event.listen(ledger.database.engine, "before_cursor_execute", fail)
+    runner.charged(request(run, (QUIET, 1)))
+    assert not [statement for statement in seen if "alerts" in statement or "receivers" in statement]
     with pytest.raises(OperationalError):
         commit_group(ledger.database, runner.memory, [command])
     sql_event.remove(ledger.database.engine, "before_cursor_execute", fail)
@@ -108,66 +110,9 @@ def test_a_charge_that_is_rolled_back_tells_nothing(ledger: Ledger) -> None:
     assert answer(ledger) != []
 
 
-def test_what_is_remembered_of_a_charge_that_failed_tells_no_less(
-    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A process that believed that it had told already would never tell."""
-    runner, run = CommandRunner(ledger), opened(ledger)
-    runner.charged(request(run, (QUIET, 1)))
-    command = runner.command(request(run, (LOUD, 200)))
-    runner._prepare(command)
-
-    def fail(*_: object) -> None:
-        raise OperationalError("UPDATE accounts", {}, Exception("disk full"))
-
-    with monkeypatch.context() as patch:
-        patch.setattr(balances, "save", fail)
-        with pytest.raises(OperationalError):
-            commit_group(ledger.database, runner.memory, [command])
-    assert thresholds(ledger) == []
-    runner.once(command)
-    assert thresholds(ledger) != []
-
-
-def test_nothing_is_asked_or_written_for_a_charge_that_crosses_nothing(ledger: Ledger) -> None:
-    runner, run = CommandRunner(ledger), opened(ledger)
-    runner.charged(request(run, (QUIET, 1)))
-    asked: list[str] = []
-
-    def note(_: object, __: object, statement: str, *___: object) -> None:
-        asked.append(statement)
-
-    sql_event.listen(ledger.database.engine, "before_cursor_execute", note)
-    runner.charged(request(run, (QUIET, 1)))
-    sql_event.remove(ledger.database.engine, "before_cursor_execute", note)
-    assert not [statement for statement in asked if any(name in statement for name in ("alerts", "receivers"))]
-
-
-def test_an_account_that_others_charge_meanwhile_is_looked_at_a_few_times_only(
-    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    looked: list[str] = []
-
-    def look(account: Account, shares: tuple[float, ...]) -> ThresholdWatermark:
-        looked.append(account.path)
-        return watermark_of(account, shares)
-
-    for module in (account_records, saving):
-        monkeypatch.setattr(module, "watermark_of", look)
-    run, runners = opened(ledger), [CommandRunner(ledger) for _ in range(2)]
-    for _ in range(2):
-        for runner in runners:
-            runner.charged(request(run, (QUIET, 1)))
-    looked.clear()
-    for _ in range(10):
-        for runner in runners:
-            runner.charged(request(run, (QUIET, 1)))
-    assert looked == []
-
-
-@settings(max_examples=5, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@settings(few(2), suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(seed=st.integers(0, 2**32), processes=st.integers(1, 3))
-def test_a_threshold_is_told_if_and_only_if_it_was_ever_reached(ledger: Ledger, seed: int, processes: int) -> None:
+def test_threshold_is_alerted_if_and_only_if_it_was_reached(ledger: Ledger, seed: int, processes: int) -> None:
     chance = Random(seed)  # noqa: S311 - repeatable, not secret
     name = f"population-{next(_numbers)}"
     limit = {"epsilon": chance.uniform(0.2, 3.0), "delta": 1e-5}
@@ -193,55 +138,19 @@ def test_a_threshold_is_told_if_and_only_if_it_was_ever_reached(ledger: Ledger, 
     assert sorted(found) == sorted(reached)
 
 
-def test_a_new_limit_is_told_of_anew(ledger: Ledger) -> None:
-    run = opened(ledger)
-    assert steps(ledger, run, count=200) == 200
-    before = thresholds(ledger).count(("mimic/icu-team", 0.5))
-    with ledger.database.write(ALL_TENANTS) as tx:  # as a change of the limit does
-        this = accounts.c.path == "mimic/icu-team"
-        tx.execute(update(accounts).where(this).values(epsilon_limit=2.5, version=accounts.c.version + 1))
-    while thresholds(ledger).count(("mimic/icu-team", 0.5)) == before and steps(ledger, run, count=20) == 200:
-        pass
-    assert (before, thresholds(ledger).count(("mimic/icu-team", 0.5))) == (1, 2)
-
-
-def _reserved(ledger: Ledger, run: str, lease: int = 600, count: int = 5) -> str:
-    event = {"type": "gaussian", "noise_multiplier": 60.0}
-    plan = {"plan": [{"event": event, "count": count}], "lease_seconds": lease}
-    return str(ledger.post(f"/v1/runs/{run}/reservations", plan, "trainer").json()["id"])
-
-
-def test_a_plan_that_is_forfeited_is_told_with_its_forfeit(ledger: Ledger) -> None:
-    run = opened(ledger)
-    reservation = _reserved(ledger, run)
-    assert steps(ledger, run, count=2) == 200
+def test_forfeited_plan_is_alerted_with_its_steps(ledger: Ledger) -> None:
+    trainer = hired(ledger)
+    reservation = trainer.reserved((WIRED, 150))
+    assert trainer.steps(count=2).status_code == 200
     assert expire_reservations(ledger.database, datetime.now(UTC) + timedelta(hours=1)) == 1
     [(_, path, facts)] = answer(ledger, "reservation.forfeited")
     assert path.startswith("mimic/icu-team/")
-    assert (facts["reservation"], facts["steps_forfeited"], facts["lapsed"]) == (reservation, 3, True)
-
-
-def test_a_run_that_is_given_up_tells_what_was_forfeited(ledger: Ledger) -> None:
-    run = opened(ledger)
-    _reserved(ledger, run)
-    assert ledger.post(f"/v1/runs/{run}/abort", None, "trainer").status_code == 200
-    [(_, _, facts)] = answer(ledger, "reservation.forfeited")
-    assert (facts["steps_forfeited"], facts["lapsed"]) == (5, False)
-
-
-def test_a_plan_that_ends_well_tells_nothing(ledger: Ledger) -> None:
-    run = opened(ledger)
-    reservation = _reserved(ledger, run)
-    assert ledger.post(f"/v1/reservations/{reservation}/commit", {"steps_executed": 5}, "trainer").status_code == 200
-    assert answer(ledger, "reservation.forfeited") == []
-
-
-def test_what_a_forfeit_charges_reaches_thresholds_too(ledger: Ledger) -> None:
-    run = opened(ledger)
-    _reserved(ledger, run, count=200)
-    assert thresholds(ledger) == []
-    expire_reservations(ledger.database, datetime.now(UTC) + timedelta(hours=1))
-    assert ("mimic/icu-team", 0.5) in thresholds(ledger)
+    assert (facts["reservation"], facts["steps_forfeited"], facts["lapsed"]) == (reservation, 148, True)
+    assert 0.5 in of_team(ledger)
+    trainer.reserved((WIRED, 5))
+    assert trainer.act("abort").status_code == 200
+    both = {(facts["steps_forfeited"], facts["lapsed"]) for _, _, facts in answer(ledger, "reservation.forfeited")}
+    assert both == {(148, True), (5, False)}
 
 
 def _addressed(ledger: Ledger) -> set[tuple[str, str, str]]:
@@ -253,21 +162,20 @@ def _addressed(ledger: Ledger) -> set[tuple[str, str, str]]:
         return {(row.receiver_id, row.type, row.account_id) for row in tx.execute(found)}
 
 
-def test_each_receiver_is_told_of_what_it_wants(ledger: Ledger) -> None:
-    run = opened(ledger)
+def test_receiver_gets_the_alerts_that_it_wants(ledger: Ledger) -> None:
+    trainer = hired(ledger)
     ledger.budget("other")
     hooks = {
         "all": subscribed(ledger, NOWHERE)["id"],
         "above": subscribed(ledger, NOWHERE, account="mimic")["id"],
         "beside": subscribed(ledger, NOWHERE, account="mimic/other")["id"],
-        "the run": subscribed(ledger, NOWHERE, account=run)["id"],
+        "the run": subscribed(ledger, NOWHERE, account=trainer.run)["id"],
         "another type": subscribed(ledger, NOWHERE, types=["reservation.stale"])["id"],
         "its type": subscribed(ledger, NOWHERE, types=["run.overdrawn", "account.exhausted"])["id"],
         "disabled": subscribed(ledger, NOWHERE)["id"],
     }
     assert ledger.post(f"/v1/receivers/{hooks['disabled']}/disable", None).status_code == 200
-    huge = {"type": "gaussian", "noise_multiplier": 0.5}
-    assert steps(ledger, run, event=huge, mode="report") == 200
+    assert trainer.steps(event=OVER, mode="report").status_code == 200
     sent = {name: {kind for hook, kind, _ in _addressed(ledger) if hook == made} for name, made in hooks.items()}
     both = {"account.threshold_reached", "account.exhausted", "run.overdrawn"}
     assert sent == {
@@ -279,11 +187,3 @@ def test_each_receiver_is_told_of_what_it_wants(ledger: Ledger) -> None:
         "its type": {"account.exhausted", "run.overdrawn"},
         "disabled": set(),
     }
-
-
-def test_another_organisation_hears_nothing(ledger: Ledger) -> None:
-    clinic = ledger.http.post("/v1/receivers", json={"url": NOWHERE}, headers=ledger.headers("admin", "clinic"))
-    assert clinic.status_code == 201
-    assert steps(ledger, opened(ledger), count=200) == 200
-    assert answer(ledger)
-    assert _addressed(ledger) == set()

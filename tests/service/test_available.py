@@ -1,23 +1,26 @@
-"""What can still be taken, as pages, the API, forecasts and metrics say it."""
+"""What can still be taken, and what is locked, as pages, the API, forecasts and metrics say it."""
 
+from bisect import bisect_left
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from app.dashboard.formatting import severity_label
 from app.persistence.database import ALL_TENANTS
-from app.persistence.repositories import accounts
 from app.persistence.repositories.accounts import find_by_path
 from app.service.monitoring.database_collector import DatabaseCollector
 from app.service.queries.account_status import AccountStatus, Severity
 from app.service.queries.account_status_cache import AccountStatusCache
 from app.service.queries.overview import read_overview
-from tests.conftest import Ledger
+from tests.api.test_metrics import TOKEN, samples_of
+from tests.conftest import Ledger, open_ledger
 from tests.dashboard.html_reader import visit, words
 from tests.login_helpers import signed_in
 from tests.service.tampering import set_account, tampering
 from tests.service.test_queries import call_of, statuses_of
+from tests.waiting_plans import OVER_TEN_DAYS, allocate, ask, preview
 
 QUIET = {"type": "gaussian", "noise_multiplier": 100.0}
 SITES = {"composition": "parallel", "attestation": "each patient is treated at one site"}
@@ -51,7 +54,7 @@ def check_blocked(status: AccountStatus, population: AccountStatus) -> None:
     assert (status.severity, severity_label(status)) == (Severity.EXHAUSTED, "blocked")
 
 
-def test_an_idle_child_of_an_exhausted_population_is_blocked_by_it(insured: Ledger) -> None:
+def test_idle_child_of_an_exhausted_population_is_blocked_by_it(insured: Ledger) -> None:
     found = statuses_of(insured)
     assert found["claims/idle"].remaining == 3.0
     for path in ("claims/idle", "claims/idle/deep"):
@@ -61,7 +64,7 @@ def test_an_idle_child_of_an_exhausted_population_is_blocked_by_it(insured: Ledg
     assert seen.severities == {Severity.EXHAUSTED: 4}
 
 
-def test_the_api_says_what_can_be_taken_and_what_limits_it(insured: Ledger) -> None:
+def test_api_shows_what_is_available_and_what_limits_it(insured: Ledger) -> None:
     population = insured.get("/v1/populations").json()["items"][0]
     assert population["available"]["account"] == population["id"]
     for budget in insured.get("/v1/budgets").json()["items"]:
@@ -72,7 +75,7 @@ def test_the_api_says_what_can_be_taken_and_what_limits_it(insured: Ledger) -> N
     assert untouched["available"] == {"epsilon": 3.0, "account": untouched["id"], "account_path": "mimic"}
 
 
-def test_a_forecast_of_a_blocked_account_does_not_say_that_all_is_well(insured: Ledger) -> None:
+def test_forecast_of_a_blocked_account_shows_what_blocks_it(insured: Ledger) -> None:
     ids = {each["path"]: each["id"] for each in insured.get("/v1/budgets").json()["items"]}
     answer = insured.get(f"/v1/accounts/{ids['claims/idle']}/forecast").json()
     assert answer["exhaustion_at"] is None
@@ -82,7 +85,7 @@ def test_a_forecast_of_a_blocked_account_does_not_say_that_all_is_well(insured: 
     assert insured.get(f"/v1/accounts/{own}/forecast").json()["available"] == answer["available"]
 
 
-def test_pages_name_the_account_that_blocks(insured: Ledger) -> None:
+def test_page_names_the_account_that_blocks(insured: Ledger) -> None:
     cookie = signed_in(insured, "viewer")
     overview = words(visit(insured, "/", cookie))
     assert "free: blocked by claims" in overview
@@ -91,7 +94,7 @@ def test_pages_name_the_account_that_blocks(insured: Ledger) -> None:
     assert "blocked : blocked by claims . Its own limit leaves 3.000." in page, page
 
 
-def test_metrics_count_and_name_what_can_be_taken(insured: Ledger) -> None:
+def test_metrics_count_and_name_what_is_available(insured: Ledger) -> None:
     state: Any = insured.http.app.state
     stats = DatabaseCollector(state.store, signs=False).read_stats()
     available = {each.path: each.available for each in stats.uses}
@@ -99,7 +102,7 @@ def test_metrics_count_and_name_what_can_be_taken(insured: Ledger) -> None:
     assert all(each.unavailable_share > 0.98 for each in stats.uses)
 
 
-def test_of_disjoint_parts_each_has_what_the_others_do_not_take(ledger: Ledger) -> None:
+def test_disjoint_part_has_what_the_others_do_not_take(ledger: Ledger) -> None:
     ledger.population("sites", limit=limit(1.0), **SITES)
     for name in ("north", "south"):
         ledger.budget(name, "sites", limit=limit(2.0))
@@ -123,21 +126,7 @@ def test_of_disjoint_parts_each_has_what_the_others_do_not_take(ledger: Ledger) 
     assert after.free == 1.0 - whole.account.epsilon(south.account.spent), "by the filter of the account that limits it"
 
 
-def test_parts_are_read_again_only_when_something_changed(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
-    ledger.population("sites", limit=limit(1.0), **SITES)
-    for name in ("north", "south"):
-        ledger.budget(name, "sites", limit=limit(2.0))
-    charge(ledger, "sites/north", 10)
-    book = AccountStatusCache()
-    first = statuses_of(ledger, book)
-    monkeypatch.setattr(accounts, "read_many", None)
-    assert statuses_of(ledger, book) == first
-    monkeypatch.undo()
-    charge(ledger, "sites/south", 10_000, name="other")
-    assert statuses_of(ledger, book) != first
-
-
-def test_quarantine_and_damage_above_leave_nothing(ledger: Ledger) -> None:
+def test_nothing_is_available_under_a_quarantined_or_damaged_account(ledger: Ledger) -> None:
     ledger.population()
     ledger.budget()
     ledger.budget("deep", "mimic/icu-team")
@@ -154,7 +143,7 @@ def test_quarantine_and_damage_above_leave_nothing(ledger: Ledger) -> None:
     assert (answer["available"]["epsilon"], answer["available"]["account_path"]) == (0.0, "mimic/icu-team")
 
 
-def test_a_key_of_one_team_knows_what_blocks_it(insured: Ledger) -> None:
+def test_scoped_key_is_shown_what_blocks_its_team(insured: Ledger) -> None:
     with insured.database.read(ALL_TENANTS) as tx:
         call = call_of(insured, now=datetime.now(UTC))
         idle = find_by_path(tx, call.organisation_id, "claims/idle")
@@ -163,3 +152,91 @@ def test_a_key_of_one_team_knows_what_blocks_it(insured: Ledger) -> None:
         assert sorted(found) == ["claims/idle", "claims/idle/deep"]
     for status in found.values():
         check_blocked(status, statuses_of(insured)["claims"])
+
+
+LIMIT = {"epsilon": 3.0, "delta": 1e-5}
+ALL_UNLOCKED: dict[str, Any] = {"type": "over_time", "over_seconds": 10, "parts": 1}
+
+
+def available(ledger: Ledger, account: str) -> dict[str, Any]:
+    """What an account says that can be taken, and by which account that is limited."""
+    kind = "populations" if account.startswith("pop_") else "budgets"
+    found: dict[str, Any] = ledger.get(f"/v1/{kind}/{account}").json()["available"]
+    return found
+
+
+def test_available_budget_leaves_out_the_locked_part(ledger: Ledger) -> None:
+    population = str(ledger.population(limit=LIMIT)["id"])
+    budget = str(ledger.budget(limit=LIMIT)["id"])
+    whole = available(ledger, budget)["epsilon"]
+    allocate(ledger, population, unlock=ALL_UNLOCKED)
+    assert available(ledger, budget)["epsilon"] == whole
+    allocate(ledger, population, unlock=OVER_TEN_DAYS)
+    assert available(ledger, budget) == available(ledger, population)
+    assert available(ledger, budget)["account"] == population
+    assert available(ledger, budget)["epsilon"] == pytest.approx(whole / 10)
+    for steps in (20, 60):
+        before = available(ledger, budget)["epsilon"]
+        run = ask(ledger, f"run-{steps}", steps).json()
+        assert run["status"] == "active"
+        left = available(ledger, budget)["epsilon"]
+        assert 0 < left < before
+        forecasts = [ledger.get(f"/v1/accounts/{each}/forecast").json() for each in (budget, population)]
+        assert [each["available"]["epsilon"] for each in forecasts] == [left, left]
+
+
+def test_nothing_is_available_where_no_step_fits(ledger: Ledger) -> None:
+    population = str(ledger.population(limit=LIMIT)["id"])
+    ledger.budget(limit=LIMIT)
+    allocate(ledger, population, unlock=OVER_TEN_DAYS)
+    most = bisect_left(
+        range(1, 400), 1, key=lambda steps: int(not preview(ledger, "mimic/icu-team", steps).json()["fits"])
+    )
+    assert most > 10
+    assert ask(ledger, "all", most).json()["status"] == "active"
+    assert not preview(ledger, "mimic/icu-team", 1).json()["fits"]
+    assert available(ledger, population)["epsilon"] < 0.01
+
+
+def test_part_of_a_locked_population_loses_nothing_by_other_parts(ledger: Ledger) -> None:
+    parts = {"composition": "parallel", "attestation": "Each patient is in one ward."}
+    population = str(ledger.population(limit=LIMIT, **parts)["id"])
+    east, west = (str(ledger.budget(name, limit=LIMIT)["id"]) for name in ("east", "west"))
+    allocate(ledger, population, unlock=OVER_TEN_DAYS)
+    first = ask(ledger, "first", 200, budget="mimic/east")
+    assert first.json()["status"] == "active", first.text
+    left = {each: available(ledger, each)["epsilon"] for each in (population, east, west)}
+    assert left[population] == pytest.approx(left[east], abs=1e-6)
+    assert left[west] > left[east] + 0.05
+    fits = {each: preview(ledger, each, 200).json()["fits"] for each in (east, west)}
+    assert fits == {east: False, west: True}
+
+
+def test_metrics_count_waiting_plans_and_name_locked_accounts(tmp_path: Path) -> None:
+    with open_ledger(tmp_path, metrics_token=TOKEN) as ledger:
+        population = str(ledger.population(limit=LIMIT)["id"])
+        ledger.budget(limit=LIMIT)
+        allocate(ledger, population, unlock=OVER_TEN_DAYS)
+        before = _samples(ledger)
+        assert before["waiting_plans"] == before["oldest_waiting_plan_age_seconds"] == 0
+        ask(ledger, "first", 800)
+        ask(ledger, "second", 900)
+        assert ask(ledger, "third", 110).json()["status"] == "active"
+        found = _samples(ledger)
+        assert found["waiting_plans"] == 2
+        assert 0 < found["oldest_waiting_plan_age_seconds"] < 60
+        assert found["account_unlocked_ratio mimic"] == 0.1
+        assert "account_unlocked_ratio mimic/icu-team" not in found
+        assert found["account_available_epsilon mimic/icu-team"] == available(ledger, population)["epsilon"] < 0.2
+        assert found["accounts_nearly_exhausted budget"] == found["accounts_nearly_exhausted population"] == 0
+
+
+def _samples(ledger: Ledger) -> dict[str, float]:
+    """Samples of the service by the name and what tells them apart."""
+    reply = ledger.http.get("/metrics", headers={"Authorization": f"Bearer {TOKEN}"})
+    found = {}
+    for (name, labels), value in samples_of(reply.text).items():
+        said = dict(labels)
+        told = said.get("account") or said.get("kind") or ""
+        found[f"{name.removeprefix('epsilon_ledger_')} {told}".strip()] = value
+    return found

@@ -52,7 +52,7 @@ def _facts(out: str) -> dict[str, Any]:
     return facts
 
 
-def test_an_older_backup_is_the_beginning_of_the_ledger(lived_in: Ledger, tmp_path: Path, run: Run) -> None:
+def test_older_backup_is_the_beginning_of_the_ledger(lived_in: Ledger, tmp_path: Path, run: Run) -> None:
     backup = _copied(tmp_path / "ledger.db", tmp_path / "backup.db")
     _step(lived_in)
     before, kept = dump(lived_in.database), backup.read_bytes()
@@ -69,7 +69,7 @@ def test_an_older_backup_is_the_beginning_of_the_ledger(lived_in: Ledger, tmp_pa
     assert "every curve and every chain agrees. The ledger has 1 more decisions." in said.out
 
 
-def test_a_backup_of_another_history_is_found(
+def test_backup_of_another_history_is_found(
     lived_in: Ledger, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The ledger was restored from an older backup, and went on: its newer backups are of another history."""
@@ -92,7 +92,7 @@ def test_a_backup_of_another_history_is_found(
 
 
 @pytest.mark.usefixtures("lived_in")
-def test_a_damaged_backup_is_found(tmp_path: Path, run: Run) -> None:
+def test_damaged_backup_is_found(tmp_path: Path, run: Run) -> None:
     backup = _copied(tmp_path / "ledger.db", tmp_path / "backup.db")
     damaged = Database(f"sqlite:///{backup}")
     with tampering(damaged) as tx:
@@ -104,7 +104,7 @@ def test_a_damaged_backup_is_found(tmp_path: Path, run: Run) -> None:
     assert "epsilon_ledger_backup_discrepancies 0.0" not in (tmp_path / "backup.prom").read_text()
 
 
-def test_what_is_no_backup_is_refused_in_a_sentence(lived_in: Ledger, tmp_path: Path, run: Run) -> None:
+def test_file_that_is_no_backup_is_refused_in_a_sentence(lived_in: Ledger, tmp_path: Path, run: Run) -> None:
     _step(lived_in)
     text, dumped = tmp_path / "text", tmp_path / "ledger.dump"
     text.write_text("Dear diary\n")
@@ -127,16 +127,12 @@ def _tool(cluster: postgres.Cluster, name: str, *arguments: str) -> None:
 
 
 @pytest.mark.postgresql
-def test_a_dump_is_restored_and_deleted_again(tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dump_is_restored_and_deleted_again(tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     need_postgresql()
     cluster = postgres.shared()
     server = ["--host=127.0.0.1", f"--port={cluster.port}", f"--username={postgres.SERVICE}"]
     monkeypatch.setenv("PATH", f"{binaries()}{os.pathsep}{os.environ['PATH']}")
-    with (
-        postgres.database() as url,
-        open_ledger(tmp_path, url) as opened,
-        postgres.database(postgres.EMPTY) as scratch,
-    ):
+    with postgres.database() as url, open_ledger(tmp_path, url) as opened, postgres.database(postgres.EMPTY) as scratch:
         fill(opened)
         file = str(tmp_path / "ledger.dump")
         name = url.rpartition("/")[2]

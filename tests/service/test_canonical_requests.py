@@ -10,7 +10,7 @@ LIMIT = {"epsilon": 2, "delta": 1e-5}
 LOUD = {"type": "gaussian", "noise_multiplier": 60}
 
 
-def test_a_run_may_name_its_budgets_in_any_order(ledger: Ledger) -> None:
+def test_run_with_budgets_in_any_order_is_sound(ledger: Ledger) -> None:
     """The first is the one that it lies under; the rows keep the others by depth and id."""
     paths = []
     for place, parent in enumerate(("mimic", "eicu", "mimic/inner", "hirid")):
@@ -26,7 +26,7 @@ def test_a_run_may_name_its_budgets_in_any_order(ledger: Ledger) -> None:
     assert verify(ledger.database).problems == ()
 
 
-def test_an_order_a_zone_and_an_integer_are_recorded_as_they_are_kept(ledger: Ledger) -> None:
+def test_orders_zones_and_integers_are_recorded_as_they_are_stored(ledger: Ledger) -> None:
     planned = [{"event": SAMPLED, "count": 3}, {"event": LOUD, "count": 1}, {"event": SAMPLED, "count": 2}]
     ledger.population("mimic", limit=LIMIT, planned=planned, size=1000)
     ledger.population("sites", limit=LIMIT, composition="parallel", attestation="  by site \u00e9 e\u0301 ")

@@ -16,7 +16,6 @@ from sqlalchemy import Column, Connection, String, create_engine, insert, select
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import StaticPool
 
-from app.ledger.ids import id_of
 from app.persistence.database import ALL_TENANTS, Database
 from app.persistence.tables import metadata
 from app.persistence.tolerant import DamagedCell
@@ -63,17 +62,17 @@ def copies(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Copies]:
 
 
 @pytest.mark.parametrize("table", TABLES)
-def test_what_is_changed_is_found_or_documented(copies: Copies, table: str) -> None:
+def test_changed_cell_is_found_or_documented(copies: Copies, table: str) -> None:
     """One value for a cell, unless all are asked for, beside a balance that was zeroed: neither hides the other.
 
-    Of rows of further kinds in a table, each third column.
+    Of rows of further kinds in a table, each sixth column.
     """
     account, damage = zeroed(_source(), "mimic")
     assert copies.changed(*damage)
     before = set(verify(copies.database).problems)
     assert len(before) == 1
     missed, taken = set(), set()
-    for change in changes(_source(), TABLES[table], spread=1 if THOROUGH else 3):
+    for change in changes(_source(), TABLES[table], spread=1 if THOROUGH else 6):
         cell = (change.key, change.column)
         if (cell in taken and not THOROUGH) or not copies.changed(*damage, change):
             continue
@@ -108,7 +107,7 @@ UNREADABLE = {
 
 
 @pytest.mark.parametrize("what", UNREADABLE)
-def test_a_cell_that_cannot_be_read_is_named_and_the_rest_is_proven_and_stopped(copies: Copies, what: str) -> None:
+def test_unreadable_cell_is_named_and_the_rest_is_verified(copies: Copies, what: str) -> None:
     table, column, value = UNREADABLE[what]
     account, damage = zeroed(_source(), "überall")
     key = [each.name for each in TABLES[table].primary_key]
@@ -122,23 +121,6 @@ def test_a_cell_that_cannot_be_read_is_named_and_the_rest_is_proven_and_stopped(
     found = apply_quarantines(copies.database, verify(copies.database), CLI_ACTOR, datetime.now(UTC))
     assert any(f"{table}.{column} of the row with" in problem for problem in found.problems), found.problems
     assert account in verify(copies.database).quarantined
-
-
-def test_a_policy_that_cannot_be_read_stops_no_other_account(copies: Copies) -> None:
-    budget, runs = (
-        _source()
-        .execute(
-            "SELECT budget.id, count(run.id) FROM accounts budget JOIN accounts run ON run.parent_id = budget.id "
-            "WHERE budget.kind = 'budget' AND run.kind = 'run' GROUP BY budget.id ORDER BY 2 DESC"
-        )
-        .fetchone()
-    )
-    assert runs > 0
-    owner = _source().execute("SELECT organisation_id FROM accounts WHERE id = ?", (budget,)).fetchone()[0]
-    assert copies.changed(Change("accounts", (("organisation_id", owner), ("id", budget)), "policy", "1"))
-    found = verify(copies.database)
-    assert set(found.unproven) == {(id_of(owner), id_of(budget))}
-    assert any("accounts.policy of the row with" in problem for problem in found.problems), found.problems
 
 
 def test_damaged_cells_are_not_compared_with_each_other(copies: Copies) -> None:
@@ -217,12 +199,12 @@ def _tried(tx: Connection, change: Change) -> VerificationReport | None:
 
 
 def _wanted() -> set[tuple[str, str]]:
-    """Two columns of each type, which is what the databases differ in, and their rows; unless all are asked for."""
+    """One column of each type, which is what the databases differ in, and their rows; unless all are asked for."""
     of_type: dict[str, list[tuple[str, str]]] = {}
     for table in TABLES.values():
         for column in table.columns:
             of_type.setdefault(_kind(column), []).append((table.name, column.name))
-    columns = {cell for cells in of_type.values() for cell in (cells if THOROUGH else (cells[0], cells[-1]))}
+    columns = {cell for cells in of_type.values() for cell in (cells if THOROUGH else cells[:1])}
     return columns | {(table, DELETED) for table, _ in columns}
 
 
@@ -233,7 +215,7 @@ def _kind(column: Column[Any]) -> str:
 
 
 @pytest.mark.postgresql
-def test_what_is_changed_on_postgresql_is_found_or_documented() -> None:
+def test_changed_cell_on_postgresql_is_found_or_documented() -> None:
     """One value for a column, unless all are asked for: what its type takes."""
     need_postgresql()
     taken: set[tuple[str, str]] = set()

@@ -17,6 +17,8 @@ from tests.conftest import command_line
 from tests.persistence.dump import dump
 from tests.service.cli_runner import Run, Said, commands
 
+URL, POOL = "EPSILON_LEDGER_DATABASE_URL", "EPSILON_LEDGER_DATABASE_POOL_SIZE"
+
 
 @pytest.fixture
 def url(tmp_path: Path) -> str:
@@ -30,14 +32,13 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], url
     return commands(monkeypatch, capsys, url)
 
 
-def _is_one_sentence(said: Said) -> None:
-    assert (said.status, said.out) == (2, "")
-    assert said.err.count("\n") == 1
+def is_one_sentence(said: Said) -> bool:
+    assert (said.status, said.out, said.err.count("\n")) == (2, "", 1)
     assert "Traceback" not in said.err
-    assert 10 < len(said.err) < 400
+    return 10 < len(said.err) < 400
 
 
-def test_an_organisation_and_keys_of_each_role_can_be_made(run: Run, url: str) -> None:
+def test_organisation_and_keys_of_each_role_are_created(run: Run, url: str) -> None:
     made = run("org", "create", "hospital")
     assert (made.status, made.err) == (0, f"Created a new ledger at {url.removeprefix('sqlite:///')}.\n")
     organisation = made.out.strip()
@@ -50,19 +51,8 @@ def test_an_organisation_and_keys_of_each_role_can_be_made(run: Run, url: str) -
             assert (said.status, said.err, set(issued), issued["role"]) == (0, "", {"id", "key", "role"}, role)
             caller = authenticate(database, f"Bearer {issued['key']}", datetime.now(UTC))
             assert (caller.organisation_id, caller.role, caller.actor) == (organisation, role, issued["id"])
-    database.dispose()
-
-
-def test_an_organisation_is_printed_as_json_if_asked(run: Run) -> None:
-    made = json.loads(run("org", "create", "Ärzte & Söhne", "--json").out)
-    assert (set(made), made["name"]) == ({"id", "name"}, "Ärzte & Söhne")
-
-
-def test_mistakes_are_one_sentence_and_change_nothing(run: Run, url: str) -> None:
-    run("org", "create", "hospital")
-    database = Database(url)
     before = dump(database)
-    for arguments in (
+    for mistaken in (
         ("org", "create", "hospital"),
         ("org", "create", "hospital", "--json"),
         ("org", "create", ""),
@@ -70,7 +60,7 @@ def test_mistakes_are_one_sentence_and_change_nothing(run: Run, url: str) -> Non
         ("keys", "create", "--org", "nobody", "--role", "admin"),
         ("keys", "create", "--org", "", "--role", "admin"),
     ):
-        _is_one_sentence(run(*arguments))
+        assert is_one_sentence(run(*mistaken)), mistaken
     assert dump(database) == before
     database.dispose()
 
@@ -78,57 +68,27 @@ def test_mistakes_are_one_sentence_and_change_nothing(run: Run, url: str) -> Non
 @pytest.mark.parametrize(
     "arguments",
     [
-        ("org", "create"),
-        ("keys", "create", "--org", "hospital"),
-        ("keys", "create", "--role", "admin"),
-        ("keys", "create", "--org", "hospital", "--role", "owner"),
-        ("serve", "--port", "65536"),
-        ("serve", "--port", "x"),
-        ("nonsense",),
-        ("verify", "--nonsense"),
-        ("export", "--nonsense"),
-        ("export", "--json"),
-        ("openapi", "--json"),
+        *("org create", "keys create --org hospital", "keys create --role admin", "serve --port 65536"),
+        *("keys create --org hospital --role owner", "serve --port x", "nonsense", "verify --nonsense"),
+        *("export --nonsense", "export --json", "openapi --json"),
     ],
 )
-def test_a_command_that_is_not_understood_exits_2_without_a_traceback(run: Run, arguments: tuple[str, ...]) -> None:
-    said = run(*arguments)
+def test_unknown_command_or_option_exits_2_without_a_traceback(run: Run, arguments: str) -> None:
+    said = run(*arguments.split())
     assert (said.status, said.out) == (2, "")
     assert "Usage" in said.err
     assert "Traceback" not in said.err
 
 
 @pytest.mark.parametrize(
-    "arguments", [("--help",), ("org", "--help"), ("keys", "create", "--help"), ("serve", "--help")]
+    "flag", ["--version", "verify --read-only", "migrate --check", "keys revoke --include-successors"]
 )
-def test_help_is_help(run: Run, arguments: tuple[str, ...]) -> None:
-    said = run(*arguments)
-    assert (said.status, said.err) == (0, "")
-    assert "Usage" in said.out
+def test_help_of_a_flag_shows_no_value(run: Run, flag: str) -> None:
+    *command, name = flag.split()
+    assert not [line for line in run(*command, "--help").out.splitlines() if name in line and "<bool>" in line]
 
 
-@pytest.mark.parametrize(
-    ("command", "flags"),
-    [
-        ((), ["--version"]),
-        (("verify",), ["--read-only", "--json"]),
-        (("migrate",), ["--check"]),
-        (("keys", "revoke"), ["--include-successors"]),
-    ],
-)
-def test_the_help_of_a_flag_shows_no_value(run: Run, command: tuple[str, ...], flags: list[str]) -> None:
-    lines = run(*command, "--help").out.splitlines()
-    for flag in flags:
-        assert not [line for line in lines if flag in line and "<bool>" in line]
-
-
-@pytest.mark.parametrize("command", ["serve", "demo", "migrate", "openapi", "org", "keys", "verify", "export"])
-def test_help_names_every_command(run: Run, command: str) -> None:
-    assert command in run("--help").out
-
-
-@pytest.mark.both_databases
-@pytest.mark.parametrize("arguments", [("migrate",), ("verify",), ("org", "create", "x"), ("serve", "--port", "0")])
+@pytest.mark.parametrize("arguments", ["migrate", "verify", "org create x", "serve --port 0"])
 @pytest.mark.parametrize(
     "bad",
     [
@@ -136,29 +96,33 @@ def test_help_names_every_command(run: Run, command: str) -> None:
         *("sqlite+aiosqlite:///x.db", "sqlite:////nowhere/at/all/ledger.db", "sqlite:///.", "sqlite:///broken.db"),
     ],
 )
-def test_a_database_that_cannot_be_used_is_one_sentence(
-    run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, bad: str, arguments: tuple[str, ...]
+def test_unusable_database_is_one_sentence(
+    run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, bad: str, arguments: str
 ) -> None:
     (tmp_path / "broken.db").write_bytes(b"this is no database, but it is long enough to be read as one" * 100)
-    monkeypatch.setenv("EPSILON_LEDGER_DATABASE_URL", bad)
-    said = run(*arguments)
-    _is_one_sentence(said)
+    monkeypatch.setenv(URL, bad)
+    said = run(*arguments.split())
+    assert is_one_sentence(said)
     assert "secret" not in said.err
 
 
-def test_openapi_prints_the_document(run: Run, url: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("size", ["0", "many", "-1", "1001"])
+def test_invalid_setting_is_one_sentence(run: Run, monkeypatch: pytest.MonkeyPatch, size: str) -> None:
+    monkeypatch.setenv(POOL, size)
+    said = run("migrate")
+    assert is_one_sentence(said)
+    assert said.err.startswith(f"{POOL} is invalid: ")
+
+
+def test_documents_are_printed_without_a_ledger(run: Run, url: str, tmp_path: Path) -> None:
     said = run("openapi")
-    assert (said.status, said.err) == (0, "")
-    assert said.out == openapi_text(create_app(Settings(database_url=url)))
+    assert (said.status, said.err, said.out) == (0, "", openapi_text(create_app(Settings(database_url=url))))
+    said = run("--version")
+    assert (said.status, said.out) == (0, f"epsilon-ledger {version('epsilon-ledger')}\n")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_migrate_can_be_repeated(run: Run) -> None:
-    assert [run("migrate").status, run("migrate").status] == [0, 0]
-    assert json.loads(run("migrate", "--json").out) == {"migrated": True}
-
-
-def test_migrate_only_looks_if_asked(run: Run, tmp_path: Path) -> None:
+def test_migrate_check_changes_nothing(run: Run, tmp_path: Path) -> None:
     before = run("migrate", "--check")
     assert (before.status, before.err) == (1, "")
     assert "`epsilon-ledger migrate`" in before.out
@@ -169,49 +133,20 @@ def test_migrate_only_looks_if_asked(run: Run, tmp_path: Path) -> None:
     assert (after.status, json.loads(after.out)) == (0, {"migrated": True})
 
 
-def test_verify_does_not_call_a_ledger_sound_that_is_not_there(run: Run, tmp_path: Path) -> None:
+def test_missing_ledger_is_named_and_an_empty_one_called_empty(run: Run, url: str, tmp_path: Path) -> None:
     said = run("verify")
-    _is_one_sentence(said)
-    assert said.err == f"There is no ledger at {tmp_path / 'ledger.db'}, which EPSILON_LEDGER_DATABASE_URL names.\n"
+    assert is_one_sentence(said)
+    assert said.err == f"There is no ledger at {tmp_path / 'ledger.db'}, which {URL} names.\n"
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_folder_without_a_ledger_is_told_what_to_do(
-    run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.delenv("EPSILON_LEDGER_DATABASE_URL")
-    said = run("verify")
-    _is_one_sentence(said)
-    path = tmp_path / "epsilon-ledger.db"
-    assert said.err == f"There is no ledger at {path}; go to its folder or set EPSILON_LEDGER_DATABASE_URL.\n"
-
-
-def test_the_source_of_a_copy_that_is_not_there_is_named(run: Run, url: str, tmp_path: Path) -> None:
-    run("migrate")
-    said = run("copy", "--from", "sqlite:///nofile.db", "--to", url)
-    _is_one_sentence(said)
-    assert said.err == f"There is no ledger at {tmp_path / 'nofile.db'}, which --from names.\n"
-
-
-def test_an_empty_ledger_is_called_empty(run: Run) -> None:
     run("migrate")
     said = run("verify")
     assert (said.status, said.out) == (0, "The ledger is empty.\n")
+    said = run("copy", "--from", "sqlite:///nofile.db", "--to", url)
+    assert is_one_sentence(said)
+    assert said.err == f"There is no ledger at {tmp_path / 'nofile.db'}, which --from names.\n"
 
 
-def test_the_version_is_that_of_the_distribution(run: Run) -> None:
-    said = run("--version")
-    assert (said.status, said.out) == (0, f"epsilon-ledger {version('epsilon-ledger')}\n")
-
-
-def test_a_command_that_makes_a_file_says_so_once(run: Run, tmp_path: Path) -> None:
-    assert run("migrate").err == f"Created a new ledger at {tmp_path / 'ledger.db'}.\n"
-    assert run("migrate").err == ""
-
-
-def test_a_misspelt_variable_is_named_and_those_of_the_client_are_not(
-    run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_misspelt_variable_is_named_and_those_of_the_client_are_not(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     run("migrate")
     for name in ("EPSILON_LEDGER_URL", "EPSILON_LEDGER_API_KEY"):
         monkeypatch.setenv(name, "1")
@@ -219,14 +154,11 @@ def test_a_misspelt_variable_is_named_and_those_of_the_client_are_not(
     monkeypatch.setenv("EPSILON_LEDGER_DATABASE_ULR", "sqlite:///secret.db")
     said = run("verify")
     assert said.status == 0
-    assert said.err == (
-        "EPSILON_LEDGER_DATABASE_ULR is no setting and has no effect; did you mean EPSILON_LEDGER_DATABASE_URL?\n"
-    )
+    assert said.err == f"EPSILON_LEDGER_DATABASE_ULR is no setting and has no effect; did you mean {URL}?\n"
 
 
-def test_the_command_is_installed_and_prints_no_traceback(tmp_path: Path) -> None:
+def test_installed_command_prints_no_traceback(tmp_path: Path) -> None:
     assert command_line("migrate", database=tmp_path / "ledger.db").returncode == 0
     refused = command_line("keys", "create", "--org", "nobody", "--role", "admin", database=tmp_path / "ledger.db")
-    assert (refused.returncode, refused.stdout) == (2, "")
-    assert refused.stderr.count("\n") == 1
+    assert (refused.returncode, refused.stdout, refused.stderr.count("\n")) == (2, "", 1)
     assert "nobody" in refused.stderr

@@ -2,7 +2,6 @@
 
 import json
 import socket
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -14,11 +13,15 @@ from app.commands.first_admin import LINK_PATH
 from app.persistence.database import Database
 from tests.service.cli_runner import Run, commands
 
+Served = list[tuple[str, int, int]]
+SERVE = ("serve", "--port", "0")
+PREFIX = "EPSILON_LEDGER_"
+
 
 @pytest.fixture
-def served(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int, int]]:
+def served(monkeypatch: pytest.MonkeyPatch) -> Served:
     """What would have been listened on."""
-    seen: list[tuple[str, int, int]] = []
+    seen: Served = []
     monkeypatch.setattr(server, "serve_http", lambda *taken: seen.append(taken))
     return seen
 
@@ -29,152 +32,125 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp
     return commands(monkeypatch, capsys, "sqlite:///ledger.db")
 
 
-@pytest.fixture
-def taken() -> Iterator[int]:
-    """A port that another process listens on."""
-    with socket.socket() as other:
-        other.bind(("127.0.0.1", 0))
-        other.listen()
-        port: int = other.getsockname()[1]
-        yield port
-
-
-def test_it_says_where_it_listens_and_on_which_database(
-    run: Run, served: list[tuple[str, int, int]], tmp_path: Path
-) -> None:
-    said = run("serve", "--port", "0")
+def test_serve_prints_where_it_listens_and_its_database(run: Run, served: Served, tmp_path: Path) -> None:
+    said = run(*SERVE)
     ((host, port, workers),) = served
-    assert (host, workers) == ("127.0.0.1", 1)
-    assert port
+    assert (host, workers, bool(port)) == ("127.0.0.1", 1, True)
     line = f"Epsilon Ledger on http://127.0.0.1:{port}, on sqlite:///{tmp_path / 'ledger.db'}\n"
     assert said.out.startswith(f"{line}\nThe ledger was empty; the organisation default was created.")
     assert said.err == f"Created a new ledger at {tmp_path / 'ledger.db'}.\n"
     run("keys", "create", "--org", "default", "--role", "viewer")
-    assert run("serve", "--port", "0", "--workers", "3").out.endswith("ledger.db, with 3 workers\n")
-    facts = json.loads(run("serve", "--port", "0", "--json").out)
+    assert run(*SERVE, "--workers", "3").out.endswith("ledger.db, with 3 workers\n")
+    facts = json.loads(run(*SERVE, "--json").out)
     assert (facts["host"], facts["port"], facts["workers"]) == served[-1]
     assert "sign_in_link" not in facts
 
 
-def test_the_first_start_prints_a_link_and_the_next_ones_no_other_for_a_while(
-    run: Run, served: list[tuple[str, int, int]], tmp_path: Path
-) -> None:
-    first = run("serve", "--port", "0", "--json")
-    facts = json.loads(first.out)
+def test_first_start_prints_a_link_and_the_next_none_for_a_while(run: Run, served: Served, tmp_path: Path) -> None:
+    facts = json.loads(run(*SERVE, "--json").out)
     link = facts["sign_in_link"]
-    port = served[-1][1]
     assert facts["organisation"] == "default"
-    assert link["url"].startswith(f"http://127.0.0.1:{port}/sign-in/link#lnk_")
+    assert link["url"].startswith(f"http://127.0.0.1:{served[-1][1]}/sign-in/link#lnk_")
     assert datetime.fromisoformat(link["expires_at"]) - datetime.now(UTC) <= timedelta(minutes=15)
     assert link["url"].rpartition(".")[2].encode() not in (tmp_path / "ledger.db").read_bytes()
-    again = run("serve", "--port", "0")
+    again = run(*SERVE)
     assert "epsilon-ledger sign-in-link --org default" in again.out
     assert LINK_PATH not in again.out
     other = run("sign-in-link", "--org", "default", "--url", "https://ledger.example/")
     assert other.out.startswith("https://ledger.example/sign-in/link#lnk_")
 
 
+@pytest.mark.usefixtures("served")
 @pytest.mark.parametrize(
-    ("arguments", "settings", "origin"),
+    ("host", "public", "origin"),
     [
-        (("--host", "0.0.0.0"), {}, "http://localhost:"),  # noqa: S104 - nothing listens
-        (("--host", "::1"), {}, "http://[::1]:"),
-        ((), {"EPSILON_LEDGER_PUBLIC_URL": "https://ledger.example"}, "https://ledger.example/"),
+        ("0.0.0.0", None, "http://localhost:"),  # noqa: S104 - nothing listens
+        ("::1", None, "http://[::1]:"),
+        ("127.0.0.1", "https://ledger.example", "https://ledger.example/"),
     ],
 )
-def test_the_link_has_an_address_that_a_browser_reaches(
-    run: Run,
-    served: list[tuple[str, int, int]],
-    monkeypatch: pytest.MonkeyPatch,
-    arguments: tuple[str, ...],
-    settings: dict[str, str],
-    origin: str,
+def test_link_has_an_address_that_a_browser_reaches(
+    run: Run, monkeypatch: pytest.MonkeyPatch, host: str, public: str | None, origin: str
 ) -> None:
-    for name, value in settings.items():
-        monkeypatch.setenv(name, value)
-    facts = json.loads(run("serve", "--port", "0", *arguments, "--json").out)
-    assert served
+    if public:
+        monkeypatch.setenv(f"{PREFIX}PUBLIC_URL", public)
+    facts = json.loads(run(*SERVE, "--host", host, "--json").out)
     assert facts["sign_in_link"]["url"].startswith(origin)
 
 
-PROVIDER = {
-    "EPSILON_LEDGER_OIDC_ISSUER": "https://login.example",
-    "EPSILON_LEDGER_OIDC_AUDIENCE": "ledger",
-    "EPSILON_LEDGER_OIDC_ORGANISATION": "hospital",
-    "EPSILON_LEDGER_OIDC_ROLES": '{"admins": {"role": "admin"}}',
-}
+PROVIDER = {"ISSUER": "https://login.example", "AUDIENCE": "ledger", "ORGANISATION": "hospital"}
+PROVIDER |= {"ROLES": '{"admins": {"role": "admin"}}'}
 
 
 @pytest.mark.parametrize(
     ("arguments", "settings", "named"),
     [
-        (("--no-init",), {}, "NAME"),
-        ((), {"EPSILON_LEDGER_INIT_WHEN_EMPTY": "false"}, "NAME"),
-        ((), PROVIDER, "hospital"),
+        (["--no-init"], {}, "NAME"),
+        ([], {"INIT_WHEN_EMPTY": "false"}, "NAME"),
+        ([], {f"OIDC_{name}": value for name, value in PROVIDER.items()}, "hospital"),
     ],
 )
-def test_where_it_is_not_wanted_nothing_is_created(
+def test_serve_creates_nothing_where_it_is_told_not_to(
     run: Run,
-    served: list[tuple[str, int, int]],
+    served: Served,
     monkeypatch: pytest.MonkeyPatch,
-    arguments: tuple[str, ...],
+    arguments: list[str],
     settings: dict[str, str],
     named: str,
 ) -> None:
     for name, value in settings.items():
-        monkeypatch.setenv(name, value)
-    said = run("serve", "--port", "0", *arguments)
+        monkeypatch.setenv(f"{PREFIX}{name}", value)
+    said = run(*SERVE, *arguments)
     assert served
-    assert said.out.endswith(
-        f"\nThere is no organisation yet. Create one and its admin key: epsilon-ledger init --org {named}\n"
-    )
+    told = f"There is no organisation yet. Create one and its admin key: epsilon-ledger init --org {named}\n"
+    assert said.out.endswith(f"\n{told}")
     assert json.loads(run("init", "--json").out)["created"]
 
 
-def test_init_says_what_it_did(run: Run) -> None:
-    made = run("init", "--org", "St. Mary")
+def test_init_prints_what_it_did(run: Run) -> None:
+    init = ("init", "--org", "St. Mary")
+    made = run(*init)
     assert made.status == 0
     assert "The organisation St. Mary (org_" in made.out
     assert "which is shown only now:\n    key_" in made.out
-    again = run("init", "--org", "St. Mary")
+    again = run(*init)
     assert (again.status, again.err) == (0, "")
     assert 'epsilon-ledger init --new-key --org "St. Mary"' in again.out
-    facts = json.loads(run("init", "--org", "St. Mary", "--new-key", "--json").out)
+    facts = json.loads(run(*init, "--new-key", "--json").out)
     assert (facts["name"], facts["created"]) == ("St. Mary", False)
     assert facts["key"].startswith(f"{facts['key_id']}.")
-    assert json.loads(run("init", "--org", "St. Mary", "--json").out)["key"] is None
+    assert json.loads(run(*init, "--json").out)["key"] is None
 
 
-def test_a_port_in_use_is_one_sentence_and_nothing_is_made(
-    run: Run, served: list[tuple[str, int, int]], taken: int, tmp_path: Path
-) -> None:
-    for more in ((), ("--workers", "2")):
-        said = run("serve", "--port", str(taken), *more)
-        assert (said.status, said.out) == (1, "")
-        assert said.err == (
-            f"127.0.0.1 port {taken} is in use already; stop what listens there, or name another --port.\n"
-        )
-    assert served == []
-    assert list(tmp_path.iterdir()) == []
+def test_port_in_use_is_one_sentence_and_nothing_is_created(run: Run, served: Served, tmp_path: Path) -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        for more in ((), ("--workers", "2")):
+            said = run("serve", "--port", str(port), *more)
+            assert (said.status, said.out) == (1, "")
+            assert said.err == (
+                f"127.0.0.1 port {port} is in use already; stop what listens there, or name another --port.\n"
+            )
+    assert (served, list(tmp_path.iterdir())) == ([], [])
 
 
-def test_an_address_that_is_not_ours_is_one_sentence(run: Run, served: list[tuple[str, int, int]]) -> None:
-    said = run("serve", "--port", "0", "--host", "192.0.2.1")
+def test_foreign_address_is_one_sentence(run: Run, served: Served) -> None:
+    said = run(*SERVE, "--host", "192.0.2.1")
     assert (said.status, said.out, served) == (1, "", [])
     assert said.err.startswith("Cannot listen on 192.0.2.1 port 0: ")
 
 
 @pytest.mark.parametrize(
-    ("url", "shown"),
+    ("url", "password"),
     [
-        ("postgresql://ledger:hush@db1/ledger?sslpassword=hush", "postgresql://ledger@db1/ledger"),
-        (
-            "postgresql://ledger@/ledger?host=db1:5432&host=db2:5432&password=hush",
-            "postgresql://ledger@/ledger?host=db1:5432&host=db2:5432",
-        ),
+        ("postgresql://ledger{}@db1/ledger", ":hush"),
+        ("postgresql://ledger@db1/ledger{}", "?sslpassword=hush"),
+        ("postgresql://ledger@/ledger?host=db1:5432&host=db2:5432{}", "&password=hush"),
     ],
 )
-def test_database_url_is_shown_without_passwords(url: str, shown: str) -> None:
-    database = Database(url, 1)
-    assert display_url(database) == shown
+def test_database_url_is_shown_without_passwords(url: str, password: str) -> None:
+    database = Database(url.format(password), 1)
+    assert display_url(database) == url.format("")
     database.dispose()

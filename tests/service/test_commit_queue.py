@@ -1,4 +1,4 @@
-"""The commit queue: whoever comes while a group is written is in the next one, and everybody gets an answer."""
+"""The commit queue: commands that come while a group is written are in the next one, and each gets an answer."""
 
 import asyncio
 import json
@@ -12,7 +12,7 @@ from app.ledger.permissions import Role
 from app.service.charging import commit_queue
 from app.service.charging.commit_queue import CommitQueue
 from app.service.charging.groups import commit_group
-from app.service.charging.requests import StepResult
+from app.service.charging.requests import StepRequest, StepResult
 from tests.conftest import Ledger
 from tests.persistence.dump import dump
 from tests.service.step_commands import (
@@ -35,197 +35,150 @@ class Crash(BaseException):
     """What no ordinary handler catches."""
 
 
-@pytest.fixture
-def groups(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
-    """The runs of every group that was written or tried."""
-    seen: list[list[str]] = []
+class Groups:
+    """The groups that were tried, of which the first may fail."""
 
-    def watched(db: Any, memory: Any, commands: Any, **more: Any) -> Any:  # noqa: ANN401 - passed through
-        outcomes = commit_group(db, memory, commands, **more)
-        seen.append([command.request.run_id for command in commands])
+    error: BaseException | None = None
+    written_first = False
+
+    def __init__(self) -> None:
+        self.runs: list[list[str]] = []
+
+    @property
+    def sizes(self) -> list[int]:
+        return [len(runs) for runs in self.runs]
+
+    def commit(self, db: Any, memory: Any, commands: Any, **more: Any) -> Any:  # noqa: ANN401 - passed through
+        self.runs.append([command.request.run_id for command in commands])
+        failing = self.error is not None and len(self.runs) == 1
+        outcomes = commit_group(db, memory, commands, **more) if self.written_first or not failing else None
+        if failing and self.error is not None:
+            raise self.error
         return outcomes
 
-    monkeypatch.setattr(commit_queue, "commit_group", watched)
-    return seen
+
+@pytest.fixture
+def groups(monkeypatch: pytest.MonkeyPatch) -> Groups:
+    made = Groups()
+    monkeypatch.setattr(commit_queue, "commit_group", made.commit)
+    return made
 
 
-def test_a_lone_request_is_a_group_of_one(ledger: Ledger, groups: list[list[str]]) -> None:
-    run, runner = opened(ledger), CommandRunner(ledger)
-    runner.charged(request(run))
-
-    async def work(charges: CommitQueue) -> list[StepResult]:
-        return [await charges.authorize_steps(runner.call(), request(run)) for _ in range(3)]
-
-    found = within(work, ledger.database)
-    assert [answered.decision.first_step for answered in found] == [1, 2, 3]
-    assert groups == [[run]] * 3
+@pytest.fixture
+def run(ledger: Ledger) -> str:
+    """A run with one step."""
+    made = opened(ledger)
+    CommandRunner(ledger).charged(request(made))
+    return made
 
 
-def test_who_comes_together_is_writtentogether(ledger: Ledger, groups: list[list[str]]) -> None:
-    runs, runner = [opened(ledger), another(ledger), another(ledger)], CommandRunner(ledger)
-    for run in runs:
-        runner.charged(request(run))
+def answers(ledger: Ledger, *rounds: list[StepRequest]) -> list[Any]:
+    """What a queue answers to requests that come together, round by round."""
+    runner = CommandRunner(ledger)
 
     async def work(charges: CommitQueue) -> list[Any]:
-        return await together(*[charges.authorize_steps(runner.call(), request(run)) for run in runs * 10])
+        found: list[Any] = []
+        for asked in rounds:
+            found += await together(*[charges.authorize_steps(runner.call(), each) for each in asked])
+        return found
 
-    found = within(work, ledger.database)
-    assert groups == [runs * 10]
-    assert [answered.decision.first_step for answered in found] == [1 + place // 3 for place in range(30)]
+    return list(within(work, ledger.database))
+
+
+def firsts(found: list[Any]) -> list[int]:
+    return [answered.decision.first_step for answered in found]
+
+
+def test_simultaneous_requests_are_one_group(ledger: Ledger, run: str, groups: Groups) -> None:
+    runs = [run, another(ledger), another(ledger)]
+    CommandRunner(ledger).group(*map(request, runs[1:]))
+    found = answers(ledger, [request(each) for each in runs * 10], [request(run)])
+    assert groups.runs == [runs * 10, [run]]
+    assert firsts(found) == [*(1 + place // 3 for place in range(30)), 11]
     assert sound(ledger)
 
 
-@pytest.mark.parametrize("bound", ["MOST_COMMANDS", "MOST_ITEMS"])
-def test_a_group_is_bounded(
-    ledger: Ledger, groups: list[list[str]], monkeypatch: pytest.MonkeyPatch, bound: str
+@pytest.mark.parametrize(("bound", "sizes"), [("MOST_COMMANDS", [4, 4, 2]), ("MOST_ITEMS", [2] * 5)])
+def test_group_is_bounded(
+    ledger: Ledger, run: str, groups: Groups, monkeypatch: pytest.MonkeyPatch, bound: str, sizes: list[int]
 ) -> None:
-    run, runner = opened(ledger), CommandRunner(ledger)
-    runner.charged(request(run))
     monkeypatch.setattr(commit_queue, bound, 4)
-
-    async def work(charges: CommitQueue) -> list[Any]:
-        asked = [charges.authorize_steps(runner.call(), request(run, (LOUD, 1), (LOUD, 1))) for _ in range(10)]
-        return await together(*asked)
-
-    found = within(work, ledger.database)
-    assert [answered.decision.first_step for answered in found] == list(range(1, 20, 2))
-    assert [len(group) for group in groups] == ([4, 4, 2] if bound == "MOST_COMMANDS" else [2] * 5)
+    found = answers(ledger, [request(run, (LOUD, 1), (LOUD, 1))] * 10)
+    assert firsts(found) == list(range(1, 20, 2))
+    assert groups.sizes == sizes
 
 
-def test_what_is_missing_is_computed_beside_the_queue(ledger: Ledger) -> None:
-    run, runner = opened(ledger), CommandRunner(ledger)
-
-    async def work(charges: CommitQueue) -> list[Any]:
-        asked = [request(run, (QUIET, 1)), request(run, (HUGE, 1)), request(run, (LOUD, 10**6)), request("run_x")]
-        return await together(*[charges.authorize_steps(runner.call(), each) for each in asked])
-
-    admitted, hopeless, refused, nothing = within(work, ledger.database)
-    assert admitted.decision.admitted
-    assert not hopeless.decision.admitted
+def test_missing_costs_are_computed_beside_the_queue(ledger: Ledger) -> None:
+    run = opened(ledger)
+    asked = [request(run, (QUIET, 1)), request(run, (HUGE, 1)), request(run, (LOUD, 10**6)), request("run_x")]
+    admitted, hopeless, refused, nothing = answers(ledger, asked)
+    assert (admitted.decision.admitted, hopeless.decision.admitted) == (True, False)
     offered = json.loads(refused.decision.refusal_details)["alternatives"]
     assert next(each["noise_multiplier"] for each in offered if each["type"] == "more_noise") > 60
     assert isinstance(nothing, NotFoundError)
     assert sound(ledger)
 
 
-def test_a_full_queue_says_so_and_serves_whom_it_has_taken(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
-    run, runner = opened(ledger), CommandRunner(ledger)
-    runner.charged(request(run))
+def test_full_queue_refuses_new_requests_and_serves_the_others(
+    ledger: Ledger, run: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(commit_queue, "MOST_WAITING", 4)
-
-    async def work(charges: CommitQueue) -> list[Any]:
-        found = await together(*[charges.authorize_steps(runner.call(), request(run)) for _ in range(10)])
-        return [*found, await charges.authorize_steps(runner.call(), request(run))]
-
-    found = within(work, ledger.database)
+    found = answers(ledger, [request(run)] * 10, [request(run)])
     assert [isinstance(each, StepResult) for each in found] == [True] * 4 + [False] * 6 + [True]
     assert {type(each) for each in found[4:10]} == {LedgerUnavailableError}
     assert len(dump(ledger.database)["decisions"]) == 6
-
-
-def test_over_http_a_full_queue_is_503_with_a_time(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = opened(ledger)
     monkeypatch.setattr(commit_queue, "MOST_WAITING", 0)
     reply = ledger.post(f"/v1/runs/{run}/steps", {})
     assert (reply.status_code, reply.json()["code"]) == (503, "ledger_unavailable")
     assert int(reply.headers["retry-after"]) >= 1
-    monkeypatch.undo()
-    assert ledger.post(f"/v1/runs/{run}/steps", {}).json()["first_step"] == 0
 
 
-def test_poison_harms_only_who_brought_it(ledger: Ledger) -> None:
+def test_poisonous_command_harms_no_other(ledger: Ledger, run: str) -> None:
     """The next decision of a run whose rows were tampered with has the place of an earlier one."""
-    run, runner = opened(ledger), CommandRunner(ledger)
-    sick = another(ledger)
-    runner.group(request(run), request(sick))
-    path = runner.path(sick)[-1].path
+    sick, runner = another(ledger), CommandRunner(ledger)
+    runner.charged(request(sick))
     with tampering(ledger.database) as tx:
-        set_run(tx, path, decision_count=0)
-
-    async def work(charges: CommitQueue) -> list[Any]:
-        asked = [request(run), request(sick), request(run), request("run_x", (LOUD, 1)), request(run)]
-        return await together(*[charges.authorize_steps(runner.call(), each) for each in asked])
-
-    one, poison, two, nothing, three = within(work, ledger.database)
-    assert [answered.decision.first_step for answered in (one, two, three)] == [1, 2, 3]
-    assert isinstance(poison, IntegrityError)
-    assert isinstance(nothing, NotFoundError)
+        set_run(tx, runner.path(sick)[-1].path, decision_count=0)
+    one, poison, two, nothing, three = answers(ledger, [request(each) for each in (run, sick, run, "run_x", run)])
+    assert firsts([one, two, three]) == [1, 2, 3]
+    assert (type(poison), type(nothing)) == (IntegrityError, NotFoundError)
     assert runner.path(run)[-1].spent == runner.path(sick)[-1].spent.times(4)
     assert runner.path(run)[0].spent == runner.path(sick)[-1].spent.times(5)
-
-
-def _failing(monkeypatch: pytest.MonkeyPatch, error: BaseException, place: str = "before") -> list[int]:
-    """Let the next group fail; returns the sizes of those that were tried."""
-    tried: list[int] = []
-
-    def failing(db: Any, memory: Any, commands: Any, **more: Any) -> Any:  # noqa: ANN401 - passed through
-        tried.append(len(commands))
-        if place == "after" or len(tried) > 1:
-            outcomes = commit_group(db, memory, commands, **more)
-        if len(tried) == 1:
-            raise error
-        return outcomes
-
-    monkeypatch.setattr(commit_queue, "commit_group", failing)
-    return tried
 
 
 DOWN = OperationalError("COMMIT", {}, Exception("the disk is full"))
 
 
-@pytest.mark.both_databases
 @pytest.mark.parametrize("error", [DOWN, LedgerUnavailableError("In doubt."), TimeoutError("the pool is empty")])
-@pytest.mark.parametrize("place", ["before", "after"])
-def test_a_database_that_fails_is_not_asked_once_for_each(
-    ledger: Ledger, monkeypatch: pytest.MonkeyPatch, error: Exception, place: str
+@pytest.mark.parametrize("written", [False, True])
+def test_failing_database_is_not_asked_for_each_command(
+    ledger: Ledger, run: str, groups: Groups, error: Exception, *, written: bool
 ) -> None:
-    run, runner = opened(ledger), CommandRunner(ledger)
-    runner.charged(request(run))
-    tried = _failing(monkeypatch, error, place)
-
-    async def work(charges: CommitQueue) -> list[Any]:
-        asked = [request(run, first=first) for first in (1, 2, 3)]
-        failed = await together(*[charges.authorize_steps(runner.call(), each) for each in asked])
-        return [*failed, *await together(*[charges.authorize_steps(runner.call(), each) for each in asked])]
-
-    found = within(work, ledger.database)
-    assert tried == [3, 3]
-    assert found[:3] == [error] * 3
-    assert [answered.decision.first_step for answered in found[3:]] == [1, 2, 3]
-    assert [answered.replayed for answered in found[3:]] == [place == "after"] * 3
+    groups.error, groups.written_first = error, written
+    asked = [request(run, first=first) for first in (1, 2, 3)]
+    found = answers(ledger, asked, asked)
+    assert (groups.sizes, found[:3]) == ([3, 3], [error] * 3)
+    assert firsts(found[3:]) == [1, 2, 3]
+    assert [answered.replayed for answered in found[3:]] == [written] * 3
     assert sound(ledger)
 
 
-def test_an_unforeseen_error_is_tried_once_more_for_each(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
-    run, runner = opened(ledger), CommandRunner(ledger)
-    runner.charged(request(run))
-    tried = _failing(monkeypatch, AssertionError("a bug"))
-
-    async def work(charges: CommitQueue) -> list[Any]:
-        return await together(*[charges.authorize_steps(runner.call(), request(run)) for _ in range(3)])
-
-    assert [answered.decision.first_step for answered in within(work, ledger.database)] == [1, 2, 3]
-    assert tried == [3, 1, 1, 1]
+def test_unforeseen_error_is_tried_once_more_for_each_command(ledger: Ledger, run: str, groups: Groups) -> None:
+    groups.error = AssertionError("a bug")
+    assert firsts(answers(ledger, [request(run)] * 3)) == [1, 2, 3]
+    assert groups.sizes == [3, 1, 1, 1]
 
 
-def test_a_crash_of_the_writer_hangs_nobody(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
-    run, runner = opened(ledger), CommandRunner(ledger)
-    runner.charged(request(run))
-    _failing(monkeypatch, Crash())
-
-    async def work(charges: CommitQueue) -> list[Any]:
-        failed = await together(*[charges.authorize_steps(runner.call(), request(run)) for _ in range(3)])
-        return [*failed, await charges.authorize_steps(runner.call(), request(run))]
-
-    found = within(work, ledger.database)
+def test_crash_of_the_writer_answers_every_command(ledger: Ledger, run: str, groups: Groups) -> None:
+    groups.error = Crash()
+    found = answers(ledger, [request(run)] * 3, [request(run)])
     assert {type(each) for each in found[:3]} <= {LedgerUnavailableError, Crash}
-    assert found[3].decision.first_step == 1
+    assert firsts(found[3:]) == [1]
     assert sound(ledger)
 
 
-def test_who_goes_away_is_decided_and_keeps_nobody_waiting(ledger: Ledger) -> None:
-    run, runner = opened(ledger), CommandRunner(ledger)
-    runner.charged(request(run))
+def test_cancelled_command_is_decided_and_holds_up_no_other(ledger: Ledger, run: str) -> None:
+    runner = CommandRunner(ledger)
 
     async def work(charges: CommitQueue) -> list[Any]:
         asked = [asyncio.create_task(charges.authorize_steps(runner.call(), request(run))) for _ in range(3)]
@@ -235,13 +188,12 @@ def test_who_goes_away_is_decided_and_keeps_nobody_waiting(ledger: Ledger) -> No
 
     one, gone, three, later = within(work, ledger.database)
     assert isinstance(gone, asyncio.CancelledError)
-    assert [each.decision.first_step for each in (one, three, later)] == [1, 3, 4]
+    assert firsts([one, three, later]) == [1, 3, 4]
     assert sound(ledger)
 
 
-def test_a_queue_that_is_closed_has_answered_everybody(ledger: Ledger) -> None:
-    run, runner = opened(ledger), CommandRunner(ledger)
-    runner.charged(request(run))
+def test_closed_queue_has_answered_every_command(ledger: Ledger, run: str) -> None:
+    runner = CommandRunner(ledger)
 
     async def main() -> list[Any]:
         charges = CommitQueue(ledger.database)
@@ -250,14 +202,13 @@ def test_a_queue_that_is_closed_has_answered_everybody(ledger: Ledger) -> None:
         await charges.close()
         return await asyncio.wait_for(together(*asked), PATIENCE_SECONDS)
 
-    assert [answered.decision.first_step for answered in asyncio.run(main())] == [1, 2, 3, 4, 5]
+    assert firsts(asyncio.run(main())) == [1, 2, 3, 4, 5]
 
 
-def test_whoever_may_not_charge_does_not_come_in(ledger: Ledger) -> None:
-    run, runner = opened(ledger), CommandRunner(ledger)
+def test_role_without_permission_is_refused_before_the_queue(ledger: Ledger) -> None:
+    run, call = opened(ledger), CommandRunner(ledger).call(role=Role.VIEWER)
 
     async def work(charges: CommitQueue) -> list[Any]:
-        call = runner.call(role=Role.VIEWER)
         return await together(charges.authorize_steps(call, request(run)), charges.preview(call, request(run)))
 
     assert {type(each) for each in within(work, ledger.database)} == {InsufficientScopeError}

@@ -50,7 +50,7 @@ def _writing(database: Database) -> Iterator[Callable[[], None]]:
 
 @pytest.mark.both_databases
 @pytest.mark.parametrize("elsewhere", [False, True])
-def test_another_writer_is_waited_for_in_a_thread(ledger: Ledger, *, elsewhere: bool) -> None:
+def test_queue_waits_for_another_writer_in_a_thread(ledger: Ledger, *, elsewhere: bool) -> None:
     """The loop goes on meanwhile: it is what lets the other writer end here."""
     run, runner = opened(ledger), CommandRunner(ledger)
     runner.charged(request(run))
@@ -71,7 +71,7 @@ def test_another_writer_is_waited_for_in_a_thread(ledger: Ledger, *, elsewhere: 
     assert [answered.decision.first_step for answered in found] == [1, 2, 3]
 
 
-def test_two_processes_share_the_last_steps_of_a_budget(ledger: Ledger) -> None:
+def test_processes_share_the_last_steps_of_a_budget(ledger: Ledger) -> None:
     """Each has a database, a queue and a memory of its own; together they get what there is, and not one step more."""
     runs, runner = [opened(ledger), another(ledger)], CommandRunner(ledger)
     left = runner.charged(request(runs[0], (LOUD, 190))).steps_remaining
@@ -102,7 +102,7 @@ def test_two_processes_share_the_last_steps_of_a_budget(ledger: Ledger) -> None:
     assert sound(ledger)
 
 
-def test_an_organisation_whose_rows_are_locked_delays_no_other(ledger: Ledger) -> None:
+def test_locked_rows_of_an_organisation_delay_no_other(ledger: Ledger) -> None:
     """On PostgreSQL; SQLite has one writer, whoever it is."""
     if ledger.database.dialect == "sqlite":
         return

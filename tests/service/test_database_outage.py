@@ -34,6 +34,7 @@ def _down(database: Database) -> Iterator[None]:
         event.remove(database.engine, "begin", refuse)
 
 
+@pytest.mark.both_databases
 def test_requests_get_503_until_the_database_answers_again(ledger: Ledger) -> None:
     ledger.population()
     ledger.budget()

@@ -54,7 +54,7 @@ def _token(db: Database, now: datetime) -> str:
     return started.link.token
 
 
-def test_an_empty_ledger_gets_an_organisation_and_a_link_to_its_admin(db: Database, now: datetime) -> None:
+def test_empty_ledger_gets_an_organisation_and_a_link_for_its_admin(db: Database, now: datetime) -> None:
     started = set_up(db, now)
     assert started is not None
     assert started.link is not None
@@ -67,15 +67,23 @@ def test_an_empty_ledger_gets_an_organisation_and_a_link_to_its_admin(db: Databa
     assert verify(db).sound
 
 
-def test_a_link_signs_in_once(db: Database, now: datetime) -> None:
+def test_link_signs_in_once(db: Database, now: datetime) -> None:
     token = _token(db, now)
+    again = set_up(db, now + RECENT / 2)  # which leaves the link that another start has printed
+    assert again is not None
+    assert again.link is None
     _redeem(db, token)
     with pytest.raises(AuthenticationError, match="sign-in-link"):
         _redeem(db, token)
     assert _count(db)["sign_in_links"] == 0
+    create_sign_in_link(db, "default", now)
+    assert set_up(db, now + DAY) is None  # the ledger is in use
+    with pytest.raises(NotFoundError, match="init"):
+        create_sign_in_link(db, "nowhere", now)
 
 
-def test_of_browsers_that_open_a_link_at_once_one_is_signed_in(db: Database, now: datetime) -> None:
+@pytest.mark.both_databases
+def test_one_of_simultaneous_browsers_is_signed_in(db: Database, now: datetime) -> None:
     token, together = _token(db, now), Barrier(4)
 
     def open_it(_: int) -> str | None:
@@ -89,7 +97,10 @@ def test_of_browsers_that_open_a_link_at_once_one_is_signed_in(db: Database, now
         assert sum(cookie is not None for cookie in pool.map(open_it, range(4))) == 1
 
 
-def test_starts_at_once_make_one_organisation_and_one_link(db: Database, database_url: str, now: datetime) -> None:
+@pytest.mark.both_databases
+def test_simultaneous_starts_create_one_organisation_and_one_link(
+    db: Database, database_url: str, now: datetime
+) -> None:
     together = Barrier(4)
 
     def start(_: int) -> str | None:
@@ -108,7 +119,7 @@ def test_starts_at_once_make_one_organisation_and_one_link(db: Database, databas
     _redeem(db, token)
 
 
-def test_a_restart_makes_a_new_link_until_somebody_has_signed_in(db: Database, now: datetime) -> None:
+def test_restart_makes_a_new_link_until_the_first_sign_in(db: Database, now: datetime) -> None:
     first = _token(db, now - DAY)
     with pytest.raises(AuthenticationError):  # it has expired
         _redeem(db, first)
@@ -125,21 +136,19 @@ def test_a_restart_makes_a_new_link_until_somebody_has_signed_in(db: Database, n
     assert set_up(db, now + DAY) is None
 
 
-def test_a_start_within_seconds_leaves_the_link_that_another_has_printed(db: Database, now: datetime) -> None:
-    token = _token(db, now)
-    again = set_up(db, now + RECENT / 2)
-    assert again is not None
-    assert again.link is None
-    _redeem(db, token)
+def test_start_makes_no_link_beside_another_key_or_organisation(db: Database, now: datetime) -> None:
+    create_organisation(db, "hospital", now)
+    assert set_up(db, now) is None
+    assert _count(db) == {"organisations": 1, "api_keys": 0, "sign_in_links": 0}
 
 
-def test_with_another_key_no_start_makes_a_link(db: Database, now: datetime) -> None:
+def test_start_makes_no_link_where_another_key_was_created(db: Database, now: datetime) -> None:
     _token(db, now - DAY)
     create_key(db, "default", Role.VIEWER, now)
     assert set_up(db, now) is None
 
 
-def test_an_unused_link_beside_a_key_that_programs_use_is_not_renewed_by_a_start(db: Database, now: datetime) -> None:
+def test_start_renews_no_link_beside_a_used_key(db: Database, now: datetime) -> None:
     key = initialise(db, "default", now).key
     assert key is not None
     create_sign_in_link(db, "default", now - DAY)
@@ -151,20 +160,8 @@ def test_an_unused_link_beside_a_key_that_programs_use_is_not_renewed_by_a_start
     assert set_up(db, now) is None
 
 
-def test_a_ledger_in_use_gets_nothing(db: Database, now: datetime) -> None:
-    create_organisation(db, "hospital", now)
-    assert set_up(db, now) is None
-    assert _count(db) == {"organisations": 1, "api_keys": 0, "sign_in_links": 0}
-
-
-def test_an_unused_link_of_a_ledger_in_use_is_not_renewed_by_a_start(db: Database, now: datetime) -> None:
-    _redeem(db, _token(db, now))
-    create_sign_in_link(db, "default", now)
-    assert set_up(db, now + DAY) is None
-
-
 @pytest.mark.parametrize("wrong", ["", ".", "x", "{id}", "{id}.", "{id}.x", "lnk_0.{secret}", "{id}.{secret}x", "ä.\0"])
-def test_what_is_no_token_opens_nothing_and_uses_nothing_up(db: Database, now: datetime, wrong: str) -> None:
+def test_invalid_token_is_refused_and_uses_nothing_up(db: Database, now: datetime, wrong: str) -> None:
     token = _token(db, now)
     link_id, _, secret = token.partition(".")
     with pytest.raises(AuthenticationError):
@@ -173,7 +170,7 @@ def test_what_is_no_token_opens_nothing_and_uses_nothing_up(db: Database, now: d
 
 
 @pytest.mark.parametrize("column", ["key_id", "expires_at"])
-def test_a_row_that_was_changed_opens_nothing(db: Database, now: datetime, column: str) -> None:
+def test_changed_link_row_is_refused(db: Database, now: datetime, column: str) -> None:
     token = _token(db, now)
     other = create_key(db, "default", Role.ADMIN, now).id
     changed = {"key_id": other, "expires_at": now + DAY}[column]
@@ -184,7 +181,7 @@ def test_a_row_that_was_changed_opens_nothing(db: Database, now: datetime, colum
     assert any("sign_in_links" in problem for problem in verify(db).problems)
 
 
-def test_a_link_ends_with_its_key_and_the_next_has_another(db: Database, now: datetime) -> None:
+def test_link_ends_with_its_key_and_the_next_has_another(db: Database, now: datetime) -> None:
     token = _token(db, now)
     with db.read(ALL_TENANTS) as tx:
         [key] = tx.execute(select(api_keys.c.id, api_keys.c.organisation_id)).all()
@@ -195,7 +192,7 @@ def test_a_link_ends_with_its_key_and_the_next_has_another(db: Database, now: da
     assert _count(db)["api_keys"] == 2
 
 
-def test_secrets_are_stored_as_hashes_only(db: Database, now: datetime) -> None:
+def test_secret_of_a_link_is_stored_as_a_hash_only(db: Database, now: datetime) -> None:
     token = _token(db, now)
     link_id, _, secret = token.partition(".")
     with db.read(ALL_TENANTS) as tx:
@@ -207,14 +204,6 @@ def test_secrets_are_stored_as_hashes_only(db: Database, now: datetime) -> None:
         authenticate(db, f"Bearer {token}", now)
     with pytest.raises(AuthenticationError):
         sessions.authenticate(db, token, now)
-
-
-def test_links_of_one_operator_are_one_person(db: Database, now: datetime) -> None:
-    first = redeem(db, _token(db, now), DAY, None)
-    second = redeem(db, create_sign_in_link(db, "default", now).token, DAY, None)
-    assert first.caller.actor == second.caller.actor
-    with pytest.raises(NotFoundError, match="init"):
-        create_sign_in_link(db, "nowhere", now)
 
 
 def test_init_is_repeatable(db: Database, now: datetime) -> None:

@@ -74,7 +74,9 @@ def dripping(before: bytes, piece: bytes) -> Iterator[Drip]:
         (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1;", b"x"),
     ],
 )
-def test_who_drips_is_given_up(monkeypatch: pytest.MonkeyPatch, before: bytes, piece: bytes) -> None:
+def test_dripping_provider_is_left_after_the_timeout(
+    monkeypatch: pytest.MonkeyPatch, before: bytes, piece: bytes
+) -> None:
     monkeypatch.setattr(http_json, "FETCH_SECONDS", 0.3)
     with dripping(before, piece) as drip:
         with pytest.raises(TimeoutError, match=r"took longer than 0\.3 seconds"):
@@ -83,7 +85,7 @@ def test_who_drips_is_given_up(monkeypatch: pytest.MonkeyPatch, before: bytes, p
         assert not drip.ended.is_set()
 
 
-def test_a_service_that_stops_does_not_wait_for_a_provider(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stopping_service_does_not_wait_for_a_provider(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with dripping(b"HTTP/1.1 200 OK\r\nX: ", b"y") as drip:
         settings = {
             "ISSUER": drip.url,

@@ -5,7 +5,6 @@ import sys
 import time
 from collections.abc import Iterator
 from threading import Event, Thread, current_thread
-from typing import Any
 
 import pytest
 from sqlalchemy import text
@@ -18,149 +17,130 @@ from app.service.verification import VerificationReport, requests, verify
 from app.service.verification.requests import apply_quarantines, verification_lock
 from tests.conftest import Ledger
 from tests.persistence.dump import changed, dump
-from tests.service.quarantine_lifts import lift
-from tests.service.reservation_rows import NOW
-from tests.service.tampering import MODEL, TEAM, account, set_decision, shift_curve, tampering
+from tests.service.quarantine_lifts import NOW, lift, shift
+from tests.service.tampering import MODEL, TEAM, account, set_decision, tampering
+
+ELSEWHERE = "mimic/other-team/model"
+PATIENCE_SECONDS = 30
 
 
-@pytest.fixture
-def charged(ledger: Ledger) -> Ledger:
+def charge_two_budgets(ledger: Ledger) -> None:
     """Two budgets, a run with steps under each."""
     ledger.population()
     for budget in ("icu-team", "other-team"):
         ledger.budget(budget)
         run = ledger.run(f"mimic/{budget}")
         assert ledger.post(f"/v1/runs/{run}/steps", {"count": 2}).status_code == 200
+
+
+FURNISHED = {"charged": charge_two_budgets}
+
+
+@pytest.fixture
+def charged(ledger: Ledger) -> Ledger:
+    """As furnished."""
     return ledger
 
 
-def _step(ledger: Ledger, path: str) -> int:
+def step(ledger: Ledger, path: str = MODEL) -> int:
     with ledger.database.read(ALL_TENANTS) as tx:
         run = account(tx, path).id
     reply = ledger.post(f"/v1/runs/{run}/steps", {})
-    if reply.status_code == 409:
-        assert reply.json()["code"] == "account_quarantined"
+    assert reply.status_code != 409 or reply.json()["code"] == "account_quarantined"
     return reply.status_code
 
 
-def _enforce(ledger: Ledger) -> None:
-    apply_quarantines(ledger.database, verify(ledger.database), CLI_ACTOR, NOW)
+def enforce(ledger: Ledger, found: VerificationReport | None = None) -> VerificationReport:
+    return apply_quarantines(ledger.database, found or verify(ledger.database), CLI_ACTOR, NOW)
 
 
-def _shift(ledger: Ledger, units: int) -> None:
-    with tampering(ledger.database) as tx:
-        shift_curve(tx, TEAM, units)
-
-
-def _key(ledger: Ledger) -> tuple[str, str]:
+def reason(ledger: Ledger, path: str) -> str | None:
     with ledger.database.read(ALL_TENANTS) as tx:
-        team = account(tx, TEAM)
-    return team.organisation_id, team.id
-
-
-def _placed(ledger: Ledger) -> list[dict[str, Any]]:
-    """What the audit log says of quarantines that were placed."""
-    found: list[dict[str, Any]] = ledger.get("/v1/audit-events?order=oldest&action=quarantine.placed", "admin").json()[
-        "items"
-    ]
+        found: str | None = account(tx, path).quarantine_reason
     return found
 
 
-def test_writes_stop_where_a_balance_is_not_proven_and_nowhere_else(charged: Ledger) -> None:
-    with tampering(charged.database) as tx:
-        shift_curve(tx, TEAM, -1)
-    _enforce(charged)
-    assert _step(charged, MODEL) == 409
-    assert _step(charged, "mimic/other-team/model") == 200
+def test_writes_stop_where_a_balance_is_unproven_and_nowhere_else(charged: Ledger) -> None:
+    before = dump(charged.database)
+    enforce(charged)
+    assert dump(charged.database) == before
+    shift(charged, -1)
+    before = dump(charged.database)
+    verify(charged.database)
+    assert dump(charged.database) == before
+    enforce(charged)
+    after = dump(charged.database)
+    assert changed(before, after) == {"accounts", "audit_entries"}
+    enforce(charged)
+    assert dump(charged.database) == after
+    assert (step(charged), step(charged, ELSEWHERE)) == (409, 200)
+    assert (reason(charged, TEAM) or "").startswith(f"{TEAM} (bud_")
+    assert reason(charged, "mimic") is None
+
+
+def test_sound_verification_does_not_end_a_quarantine(charged: Ledger) -> None:
     with charged.database.read(ALL_TENANTS) as tx:
-        assert account(tx, TEAM).quarantine_reason.startswith(f"{TEAM} (bud_")
-        assert account(tx, "mimic").quarantine_reason is None
-
-
-def test_no_verification_lets_writes_pass_again(charged: Ledger) -> None:
-    _shift(charged, -1)
-    _enforce(charged)
-    _shift(charged, 1)
+        team = account(tx, TEAM)
+    shift(charged, -1)
+    enforce(charged)
+    shift(charged, 1)
     before = dump(charged.database)
     for _ in range(2):
-        now = apply_quarantines(charged.database, verify(charged.database), CLI_ACTOR, NOW)
-        assert (now.sound, list(now.quarantined), now.liftable) == (True, [_key(charged)], now.quarantined)
+        now = enforce(charged)
+        key = (team.organisation_id, team.id)
+        assert (now.sound, list(now.quarantined), now.liftable) == (True, [key], now.quarantined)
     again = charged.post("/v1/verifications", None, "admin").json()
     [stopped] = again["quarantined"]
-    assert (again["sound"], stopped["account"], stopped["liftable"]) == (True, _key(charged)[1], True)
+    assert (again["sound"], stopped["account"], stopped["liftable"]) == (True, team.id, True)
     assert dump(charged.database) | {"verifications": before["verifications"]} == before
-    assert _step(charged, MODEL) == 409
+    assert step(charged) == 409
     lift(charged, TEAM)
-    assert _step(charged, MODEL) == 200
+    assert step(charged) == 200
     found = verify(charged.database)
     assert (found.sound, found.quarantined) == (True, {})
 
 
-def test_a_broken_chain_stops_its_run_only(charged: Ledger) -> None:
+def test_broken_chain_stops_its_run_only(charged: Ledger) -> None:
     with charged.database.read(ALL_TENANTS) as tx:
         run = account(tx, MODEL).id
-    assert charged.post(f"/v1/runs/{run}/steps", {"count": 10**6}).status_code == 403
-    other = charged.run(name="neighbour")
+    loud = {"event": {"type": "gaussian", "noise_multiplier": 60.0}, "count": 10**6}
+    assert charged.post(f"/v1/runs/{run}/steps", loud).status_code == 403
+    charged.run(name="neighbour")
     with tampering(charged.database) as tx:
         set_decision(tx, 1, refusal_details="{}")
-    _enforce(charged)
-    assert _step(charged, MODEL) == 409
-    assert charged.post(f"/v1/runs/{other}/steps", {}).status_code == 200
+    enforce(charged)
+    assert (step(charged), step(charged, f"{TEAM}/neighbour")) == (409, 200)
 
 
-def test_a_verification_that_finds_nothing_new_writes_nothing(charged: Ledger) -> None:
-    before = dump(charged.database)
-    _enforce(charged)
-    assert dump(charged.database) == before
-    with tampering(charged.database) as tx:
-        shift_curve(tx, TEAM, -1)
-    before = dump(charged.database)
-    verify(charged.database)
-    assert dump(charged.database) == before
-    _enforce(charged)
-    after = dump(charged.database)
-    assert changed(before, after) == {"accounts", "audit_entries"}
-    _enforce(charged)
-    assert dump(charged.database) == after
-
-
-PATIENCE_SECONDS = 30
-
-
-def test_a_stale_verification_stops_nothing_that_was_restored(charged: Ledger) -> None:
-    _shift(charged, -1)
+@pytest.mark.parametrize("placed", [False, True], ids=["restored", "placed and lifted"])
+def test_stale_verification_stops_nothing_that_was_restored(charged: Ledger, *, placed: bool) -> None:
+    shift(charged, -1)
     stale = verify(charged.database)
-    _shift(charged, 1)
-    assert charged.post("/v1/verifications", None, "admin").json()["sound"]
-    now = apply_quarantines(charged.database, stale, CLI_ACTOR, NOW)
-    assert (stale.sound, now.sound, now.checked["accounts"]) == (False, True, stale.checked["accounts"])
-    assert _step(charged, MODEL) == 200
-
-
-def test_a_stale_verification_places_nothing_that_was_lifted(charged: Ledger) -> None:
-    _shift(charged, -1)
-    stale = verify(charged.database)
-    _enforce(charged)
-    _shift(charged, 1)
-    lift(charged, TEAM)
-    now = apply_quarantines(charged.database, stale, CLI_ACTOR, NOW)
+    if placed:
+        enforce(charged)
+    shift(charged, 1)
+    if placed:
+        lift(charged, TEAM)
+    now = enforce(charged, stale)
     assert (stale.sound, now.sound, now.quarantined) == (False, True, {})
-    assert _step(charged, MODEL) == 200
+    assert now.checked["accounts"] == stale.checked["accounts"]
+    assert step(charged) == 200
 
 
-def test_an_account_that_is_charged_all_the_time_is_stopped(charged: Ledger) -> None:
-    _shift(charged, -1)
+def test_account_that_is_charged_all_the_time_is_stopped(charged: Ledger) -> None:
+    shift(charged, -1)
     found = verify(charged.database)
-    before = _version(charged)
-    assert [_step(charged, MODEL) for _ in range(3)] == [200, 200, 200]
-    assert _version(charged) > before
-    apply_quarantines(charged.database, found, CLI_ACTOR, NOW)
-    assert _step(charged, MODEL) == 409
+    assert [step(charged) for _ in range(3)] == [200, 200, 200]
+    enforce(charged, found)
+    assert step(charged) == 409
 
 
-def _version(ledger: Ledger) -> int:
-    with ledger.database.read(ALL_TENANTS) as tx:
-        return int(account(tx, TEAM).version)
+def test_any_number_of_accounts_is_stopped_piece_by_piece(charged: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(requests, "QUARANTINED_AT_ONCE", 1)
+    paths = ("mimic", TEAM, MODEL)
+    shift(charged, -1, *paths)
+    enforce(charged)
+    assert all((reason(charged, path) or "").startswith(f"{path} (") for path in paths)
 
 
 @pytest.fixture
@@ -171,10 +151,11 @@ def another(charged: Ledger) -> Iterator[Database]:
     opened.dispose()
 
 
+@pytest.mark.both_databases
 def test_one_verification_at_a_time_places_quarantines(
     charged: Ledger, another: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _shift(charged, -1)
+    shift(charged, -1)
     wrong = verify(charged.database)
     has_looked, may_write = Event(), Event()
 
@@ -186,10 +167,10 @@ def test_one_verification_at_a_time_places_quarantines(
         return found
 
     monkeypatch.setattr(requests, "verify", looking)
-    first = Thread(target=apply_quarantines, args=(charged.database, wrong, CLI_ACTOR, NOW))
+    first = Thread(target=enforce, args=(charged, wrong))
     first.start()
     assert has_looked.wait(PATIENCE_SECONDS)
-    _shift(charged, 1)
+    shift(charged, 1)
     second = Thread(target=apply_quarantines, args=(another, wrong, CLI_ACTOR, NOW))
     second.start()
     second.join(0.3)
@@ -198,8 +179,9 @@ def test_one_verification_at_a_time_places_quarantines(
     for thread in (first, second):
         thread.join(PATIENCE_SECONDS)
     assert waited
-    assert len(_placed(charged)) == 1  # the second has found nothing, and takes nothing back
-    assert _step(charged, MODEL) == 409
+    placed = charged.get("/v1/audit-events?order=oldest&action=quarantine.placed", "admin").json()["items"]
+    assert len(placed) == 1  # the second has found nothing, and takes nothing back
+    assert step(charged) == 409
 
 
 HOLDER = """
@@ -212,7 +194,8 @@ with verification_lock(Database(sys.argv[1])):
 """
 
 
-def test_the_turn_is_taken_from_a_process_that_dies(charged: Ledger) -> None:
+@pytest.mark.both_databases
+def test_turn_to_verify_is_taken_from_a_process_that_dies(charged: Ledger) -> None:
     url = charged.database.engine.url.render_as_string(hide_password=False)
     taken = Event()
 
@@ -227,13 +210,14 @@ def test_the_turn_is_taken_from_a_process_that_dies(charged: Ledger) -> None:
             waiting = Thread(target=wait)
             waiting.start()
             assert not taken.wait(0.3)
-            assert _step(charged, MODEL) == 200  # whoever charges does not notice
+            assert step(charged) == 200  # whoever charges does not notice
         finally:
             holder.kill()
     waiting.join(PATIENCE_SECONDS)
     assert taken.is_set()
 
 
+@pytest.mark.both_databases
 def test_accounts_are_stopped_in_the_order_in_which_charges_lock_them(charged: Ledger) -> None:
     with charged.database.read(ALL_TENANTS) as tx:
         population, budget, run = (account(tx, path) for path in ("mimic", TEAM, MODEL))
@@ -255,7 +239,7 @@ def test_accounts_are_stopped_in_the_order_in_which_charges_lock_them(charged: L
         lock(tx, population.organisation_id, [budget.id, run.id])  # it would wait for what waits for it
     stopping.join(PATIENCE_SECONDS)
     assert failed == []
-    assert _step(charged, MODEL) == 409
+    assert step(charged) == 409
 
 
 def _until_blocked(db: Database) -> None:
@@ -270,13 +254,3 @@ def _until_blocked(db: Database) -> None:
                 return
         assert time.monotonic() < until
         time.sleep(0.01)
-
-
-def test_any_number_of_accounts_is_stopped_piece_by_piece(charged: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(requests, "QUARANTINED_AT_ONCE", 1)
-    with tampering(charged.database) as tx:
-        for path in ("mimic", TEAM, MODEL):
-            shift_curve(tx, path, -1)
-    _enforce(charged)
-    with charged.database.read(ALL_TENANTS) as tx:
-        assert all(account(tx, path).quarantine_reason.startswith(f"{path} (") for path in ("mimic", TEAM, MODEL))

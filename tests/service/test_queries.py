@@ -1,24 +1,30 @@
-"""What people look at: how accounts stand, in which order, and when that is new."""
+"""What pages read: how accounts stand, in which order, when that is new, and what their children spent."""
 
+import tracemalloc
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
+import httpx2
+import numpy as np
 import pytest
 from sqlalchemy import Connection, update
 
+from app.accounting.curves import RdpCurve, orders
 from app.dashboard.formatting import severity_label
 from app.ledger.account_records import AccountRecord
 from app.ledger.accounts import AccountKind
 from app.ledger.filters import Limit
 from app.persistence.repositories import accounts
+from app.persistence.repositories.usage_history import Sample
 from app.persistence.tables import accounts as accounts_table
-from app.service.alerts.forecasts import forecast_limit
 from app.service.auth.authentication import Principal, authenticate
 from app.service.auth.request_context import RequestContext
-from app.service.queries.account_status import AccountStatus, Severity, with_burn_rate
+from app.service.queries.account_status import AccountStatus, Severity
 from app.service.queries.account_status_cache import AccountStatusCache
-from app.service.queries.overview import BUDGETS, POPULATIONS, read_change_token, read_overview, trees_of
+from app.service.queries.overview import BUDGETS, POPULATIONS, read_change_token, read_overview
+from app.service.queries.spend_series import SpendSeries, spend_series
+from tests.api.trainer import Trainer
 from tests.conftest import SAMPLED, Ledger
 from tests.service.tampering import TEAM, set_account, set_balance, tampering
 
@@ -40,29 +46,24 @@ def statuses_of(ledger: Ledger, book: AccountStatusCache | None = None) -> dict[
         return {each.path: each for each in (book or AccountStatusCache()).read(tx, call)}
 
 
-def test_they_stand_as_the_api_says(ledger: Ledger) -> None:
+def test_account_status_is_that_of_the_api(ledger: Ledger) -> None:
     ledger.population()
     ledger.budget(limit=WIDE)
-    run = ledger.run()
-    assert ledger.post(f"/v1/runs/{run}/steps", {"count": 100}, "trainer").status_code == 200
-    plan = {"plan": [{"event": SAMPLED, "count": 50}]}
-    reserved = ledger.post(f"/v1/runs/{run}/reservations", plan, "trainer")
-    assert reserved.status_code == 201
+    trainer = Trainer(ledger, ledger.run())
+    assert trainer.steps(count=100).status_code == 200
+    reserved = trainer.reserved((SAMPLED, 50))
     found = statuses_of(ledger)
-    for listed in ("/v1/populations", "/v1/budgets"):
-        for answer in ledger.get(listed).json()["items"]:
-            status = found[answer["path"]]
-            assert status.epsilon == answer["epsilon"]
-            assert status.limit == Limit(**answer["limit"])
-            assert status.epsilon_including_reserved > status.epsilon
-            assert status.has_reserved
-            assert status.remaining == status.limit.epsilon - status.epsilon_including_reserved
-    voided = ledger.post(f"/v1/reservations/{reserved.json()['id']}/void", {}, "trainer")
-    assert voided.status_code == 200
+    for answer in (each for kind in ("populations", "budgets") for each in ledger.get(f"/v1/{kind}").json()["items"]):
+        status = found[answer["path"]]
+        assert (status.epsilon, status.limit) == (answer["epsilon"], Limit(**answer["limit"]))
+        assert status.epsilon_including_reserved > status.epsilon
+        assert status.has_reserved
+        assert status.remaining == Limit(**answer["limit"]).epsilon - status.epsilon_including_reserved
+    assert trainer.end(reserved, "void").status_code == 200
     assert not any(each.has_reserved for each in statuses_of(ledger).values())
 
 
-def test_only_what_has_changed_is_read_again(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_changed_accounts_are_read_again(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("mimic", "imaging"):
         ledger.population(name)
         ledger.budget(parent=name)
@@ -99,7 +100,7 @@ DAMAGES: dict[str, Damage] = {
 
 
 @pytest.mark.parametrize("what", DAMAGES)
-def test_a_damaged_account_stands_above_all_others_and_hides_none(ledger: Ledger, what: str) -> None:
+def test_damaged_account_comes_first_and_hides_no_other(ledger: Ledger, what: str) -> None:
     for name in ("mimic", "imaging"):
         ledger.population(name)
         ledger.budget(parent=name)
@@ -125,70 +126,34 @@ def test_a_damaged_account_stands_above_all_others_and_hides_none(ledger: Ledger
     assert (seen.severities[Severity.OVER], sum(seen.severities.values())) == (1, 4)
 
 
-def test_a_damaged_account_that_was_restored_stands_as_it_did(ledger: Ledger) -> None:
-    ledger.population()
-    ledger.budget()
-    book = AccountStatusCache()
-    with tampering(ledger.database) as tx:
-        set_account(tx, TEAM, uncompacted_charges="[1")
-    assert statuses_of(ledger, book)[TEAM].limit is None
-    with tampering(ledger.database) as tx:
-        set_account(tx, TEAM, uncompacted_charges="{}")
-    assert statuses_of(ledger, book)[TEAM].severity == Severity.OK
-
-
-def test_the_stamp_changes_with_everything_that_happens(ledger: Ledger) -> None:
+def test_change_token_changes_with_every_event(ledger: Ledger) -> None:
     seen = {read_change_token(call_of(ledger))}
 
-    def happened(what: str) -> None:
-        stamp = read_change_token(call_of(ledger))
-        assert stamp not in seen, what
-        seen.add(stamp)
+    def changes(*replies: httpx2.Response) -> None:
+        """Each answer of a change, in turn; the last status is that of the last one."""
+        token = read_change_token(call_of(ledger))
+        assert token not in seen, [reply.text for reply in replies]
+        seen.add(token)
 
     ledger.population()
-    happened("a population was opened")
+    changes()
     team = ledger.budget()
-    happened("a budget was opened")
-    run = ledger.run()
-    happened("a run was registered")
-    steps: Callable[..., int] = lambda **body: ledger.post(f"/v1/runs/{run}/steps", body, "trainer").status_code  # noqa: E731
-    assert steps() == 200
-    happened("a step was charged")
-    assert steps(count=10**9, event=NOISY) == 403
-    happened("a step was refused")
-    assert steps(event=SAMPLED, mode="report") == 200
-    happened("a step was reported")
-    reserved = ledger.post(f"/v1/runs/{run}/reservations", {"plan": [{"event": SAMPLED, "count": 2}]}, "trainer")
-    happened("a plan was set aside")
-    assert ledger.post(f"/v1/reservations/{reserved.json()['id']}/void", {}, "trainer").status_code == 200
-    happened("a plan was given back")
-    for audit_event in ("pause", "resume", "complete"):
-        assert ledger.post(f"/v1/runs/{run}/{audit_event}", {}, "trainer").status_code == 200
-        happened(audit_event)
+    changes()
+    trainer = Trainer(ledger, ledger.run())
+    changes()
+    changes(trainer.steps())
+    changes(trainer.steps(count=10**9, event=NOISY))
+    changes(trainer.steps(event=SAMPLED, mode="report"))
+    reserved = trainer.reserved((SAMPLED, 2))
+    changes()
+    changes(trainer.end(reserved, "void"))
+    for action in ("pause", "resume", "complete"):
+        changes(trainer.act(action))
     lower = {"limit": {"epsilon": 0.9, "delta": 1e-5}, "reason": "Less is enough."}
-    assert ledger.post(f"/v1/accounts/{team['id']}/limit", lower, If_Match="*").status_code == 200
-    happened("a limit was lowered")
-    before = read_change_token(call_of(ledger))
+    changes(ledger.post(f"/v1/accounts/{team['id']}/limit", lower, If_Match="*"))
     assert ledger.get("/v1/runs").status_code == 200
-    assert steps(dry_run=True) == 422
-    assert read_change_token(call_of(ledger)) == before
-
-
-def test_a_pace_is_the_one_that_is_told_of_one_account(ledger: Ledger) -> None:
-    ledger.population()
-    ledger.budget(limit=WIDE)
-    run = ledger.run()
-    assert ledger.post(f"/v1/runs/{run}/steps", {"count": 300}, "trainer").status_code == 200
-    later = call_of(ledger, now=datetime.now(UTC) + timedelta(days=2))
-    with ledger.database.read(later.organisation_id) as tx:
-        seen = with_burn_rate(tx, later, AccountStatusCache().read(tx, later))
-        for each in seen:
-            record = accounts.find(tx, later.organisation_id, each.id)
-            assert record is not None
-            answer = forecast_limit(tx, later.organisation_id, record, later.now)
-            assert (each.share, each.per_day) == (answer.forecast.share, answer.forecast.per_day)
-            assert each.empty_at == answer.exhaustion_at
-            assert each.time_to_exhaustion is not None
+    assert trainer.steps(dry_run=True).status_code >= 400
+    assert read_change_token(call_of(ledger)) in seen
 
 
 def status(path: str, share: float, *, parent: str | None = None, epsilon: float | None = None) -> AccountStatus:
@@ -220,42 +185,75 @@ def ending(account: AccountStatus, days: int) -> AccountStatus:
         (ending(status("p", 0.1), 32), "ok"),
     ],
 )
-def test_levels(account: AccountStatus, level: str) -> None:
+def test_severity_of_an_account(account: AccountStatus, level: str) -> None:
     assert account.severity == Severity(level)
     assert severity_label(account)
 
 
-def test_a_tree_is_as_urgent_as_its_most_urgent_account() -> None:
-    shown = [
-        *(status("a", 0.7), status("a/x", 0.1, parent="a"), status("a/y", 0.2, parent="a")),
-        *(status("b", 0.2), status("b/x", 0.3, parent="b"), status("b/x/deep", 0.9, parent="b/x")),
-    ]
-    unseen = [status("b/x/deep/er", 0.0, parent="b/x/deep"), status("a/z", 0.0, parent="a")]
-    first, second = trees_of(shown, [*shown, *unseen])
-    assert (first.status.path, second.status.path) == ("b", "a")
-    assert [child.status.path for child in second.children] == ["a/y", "a/x"]
-    assert second.hidden == 1
-    assert (first.hidden, first.children[0].hidden, first.children[0].children[0].hidden) == (0, 0, 1)
-
-
-def test_of_many_accounts_the_most_urgent_are_shown(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
-    many = [status(f"p{number:03}", 0.1) for number in range(POPULATIONS + 20)]
+def test_most_urgent_of_many_accounts_are_shown(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = [f"p{number:03}" for number in range(POPULATIONS + 20)]
+    many = [status(name, 0.1) for name in names]
     teams = [
-        status(f"p{number:03}/t{team}", (number * 3 + team) / 1000, parent=f"p{number:03}")
-        for number in range(POPULATIONS + 20)
+        status(f"{name}/t{team}", (place * 3 + team) / 1000, parent=name)
+        for place, name in enumerate(names)
         for team in range(3)
     ]
     monkeypatch.setattr(AccountStatusCache, "read", lambda *_: [*many, *teams])
     seen = read_overview(call_of(ledger), AccountStatusCache())
-    assert (seen.populations, seen.budgets) == (POPULATIONS + 20, 3 * (POPULATIONS + 20))
-    assert len(seen.trees) == POPULATIONS
-    shown = [child for tree in seen.trees for child in tree.children]
-    assert len(shown) == BUDGETS
-    assert sum(tree.hidden for tree in seen.trees) == 3 * POPULATIONS - BUDGETS
+    assert (seen.populations, seen.budgets, len(seen.trees)) == (len(many), len(teams), POPULATIONS)
+    shown = [child.status for tree in seen.trees for child in tree.children]
+    assert (len(shown), sum(tree.hidden for tree in seen.trees)) == (BUDGETS, 3 * POPULATIONS - BUDGETS)
     assert seen.trees[0].status.path == "p119"
-    least = min(child.status.share for child in shown)
-    hidden = {each.path for each in teams if each.population_id in {tree.status.id for tree in seen.trees}}
-    hidden -= {child.status.path for child in shown}
-    assert max(each.share for each in teams if each.path in hidden) <= least
+    in_trees = {
+        each.path: each.share for each in teams if each.population_id in {tree.status.id for tree in seen.trees}
+    }
+    hidden = [share for path, share in in_trees.items() if path not in {each.path for each in shown}]
+    assert max(hidden) <= min(each.share for each in shown)
     found = read_overview(call_of(ledger), AccountStatusCache(), wanted=" P007/t1 ")
     assert [tree.status.path for tree in found.trees] == ["p007"]
+
+
+BEGAN = datetime(2026, 11, 1, tzinfo=UTC)
+
+
+def grown(children: int, moments: int) -> SpendSeries:
+    """Runs of so many children that are charged one unit at each order, one after the other."""
+    size = orders(1).size
+    times = [BEGAN + timedelta(minutes=at) for at in range(moments)]
+    samples = [
+        Sample(f"run-{at}", 0, 1, charged=True, reached=1, steps=1, at=times[at % moments]) for at in range(children)
+    ]
+    return spend_series(
+        samples,
+        {(each.run_id, 0): [("event", 1)] for each in samples},
+        {each.run_id: each.run_id for each in samples},
+        {"event": RdpCurve(np.ones(size, dtype=np.int64), 3)},
+        times,
+        whole=True,
+    )
+
+
+@pytest.mark.parametrize(("most", "counted"), [(None, 10), (10, 10), (4, 4)])
+def test_children_add_up_or_the_largest_count(most: int | None, counted: int) -> None:
+    curves, deltas = grown(10, 20).total(most)
+    assert curves[:, 0].tolist() == curves[:, -1].tolist() == [float(min(at + 1, counted)) for at in range(20)]
+    assert deltas.tolist() == [3.0 * min(at + 1, counted) for at in range(20)]
+
+
+@pytest.mark.parametrize("most", [None, 4])
+def test_scaled_series_ends_with_what_is_spent(most: int | None) -> None:
+    end = RdpCurve(np.full(orders(1).size, 60, dtype=np.int64), 24)
+    found = grown(10, 20).scaled(end, most)
+    assert found.ends_with(end, most)
+    assert found.through("run-0", 7)[-1] == 60 / (most or 10)
+
+
+def test_thousand_children_take_little_memory() -> None:
+    tracemalloc.start()
+    try:
+        found = grown(1000, 200)
+        found.scaled(RdpCurve(np.full(orders(1).size, 5000, dtype=np.int64), 3000), None).total(None)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 50e6, "as curves at all orders they would take gigabytes"

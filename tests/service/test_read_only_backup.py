@@ -13,9 +13,10 @@ import pytest
 from app.ledger.errors import LedgerUnavailableError
 from app.persistence.sqlite import read_only_uri
 from tests.conftest import Ledger, open_ledger
+from tests.service.cli_runner import Said, commands
 from tests.soak import thinned
 
-Verify = Callable[[Path], subprocess.CompletedProcess[str]]
+Verify = Callable[[Path], Said]
 
 MOUNTED = 'mount --bind "$1" "$1" && mount -o remount,ro,bind "$1" && shift && exec "$@"'
 
@@ -36,28 +37,28 @@ def _spend(ledger: Ledger) -> None:
     ledger.post(f"/v1/runs/{ledger.run()}/steps", {"count": 3})
 
 
-@pytest.fixture(params=["mounted read-only", "as any folder"])
-def verify(request: pytest.FixtureRequest) -> Verify:
+@pytest.fixture(params=["as any folder", "mounted read-only"])
+def verify(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Verify:
     """Verify a file, in a folder that even root cannot write to, or in one like any other."""
-    before: list[str] = []
     if request.param == "mounted read-only":
-        before = ["unshare", *([] if os.geteuid() == 0 else ["--user", "--map-root-user"]), "--mount"]
-        tried = subprocess.run([*before, "true"], capture_output=True, check=False)
-        if tried.returncode != 0:
-            pytest.skip("this process may not mount anything")
-        before += ["sh", "-c", MOUNTED, "sh"]
+        return mounted
+    return lambda file: commands(monkeypatch, capsys, f"sqlite:///{file}")("verify", "--read-only")
 
-    def verify(file: Path) -> subprocess.CompletedProcess[str]:
-        where = [str(file.parent)] if before else []
-        return subprocess.run(
-            [*before, *where, sys.executable, "-m", "app", "verify", "--read-only"],
-            env=os.environ | {"EPSILON_LEDGER_DATABASE_URL": f"sqlite:///{file}"},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
 
-    return verify
+def mounted(file: Path) -> Said:
+    before = ["unshare", *([] if os.geteuid() == 0 else ["--user", "--map-root-user"]), "--mount"]
+    if subprocess.run([*before, "true"], capture_output=True, check=False).returncode != 0:
+        pytest.skip("this process may not mount anything")
+    done = subprocess.run(
+        [*before, "sh", "-c", MOUNTED, "sh", str(file.parent), sys.executable, "-m", "app", "verify", "--read-only"],
+        env=os.environ | {"EPSILON_LEDGER_DATABASE_URL": f"sqlite:///{file}"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return Said(done.returncode, done.stdout, done.stderr)
 
 
 def _files(folder: Path) -> dict[str, bytes]:
@@ -65,7 +66,7 @@ def _files(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("mode", thinned(["WAL", "DELETE"], 2))
-def test_a_backup_is_verified_and_nothing_is_written(tmp_path: Path, backup: Path, verify: Verify, mode: str) -> None:
+def test_backup_is_verified_and_nothing_is_written(tmp_path: Path, backup: Path, verify: Verify, mode: str) -> None:
     file = tmp_path / "a copy of 50 % #1.db"
     shutil.copy(backup, file)
     with sqlite3.connect(file) as connection:
@@ -73,12 +74,12 @@ def test_a_backup_is_verified_and_nothing_is_written(tmp_path: Path, backup: Pat
     connection.close()
     before = _files(tmp_path)
     said = verify(file)
-    assert (said.returncode, said.stderr) == (0, ""), said.stderr
-    assert "charges for 3 steps" in said.stdout
+    assert (said.status, said.err) == (0, ""), said.err
+    assert "charges for 3 steps" in said.out
     assert _files(tmp_path) == before
 
 
-def test_what_was_committed_last_is_read_or_missed_with_a_word(tmp_path: Path, backup: Path, verify: Verify) -> None:
+def test_last_commit_in_the_log_is_read_or_reported_missing(tmp_path: Path, backup: Path, verify: Verify) -> None:
     """Three further steps are in the log beside the file: as of a service that was killed, or is at work."""
     source, copied = tmp_path / "source", tmp_path / "copied"
     for folder in (source, copied):
@@ -90,21 +91,19 @@ def test_what_was_committed_last_is_read_or_missed_with_a_word(tmp_path: Path, b
         for path in source.iterdir():
             shutil.copy(path, copied)
         whole = verify(copied / "ledger.db")
-        assert (whole.returncode, whole.stderr) == (0, ""), whole.stderr
-        assert "charges for 6 steps" in whole.stdout
+        assert (whole.status, whole.err) == (0, ""), whole.err
+        assert "charges for 6 steps" in whole.out
         (copied / "ledger.db-shm").unlink(missing_ok=True)
         answer = verify(copied / "ledger.db")
-    if answer.returncode == 0:
-        assert "charges for 6 steps" in answer.stdout  # SQLite could write beside it
+    if answer.status == 0:
+        assert "charges for 6 steps" in answer.out  # SQLite could write beside it
     else:
-        assert (answer.returncode, answer.stdout) == (2, "")
-        assert "ledger.db-wal holds what was committed last" in answer.stderr
-        assert answer.stderr.count("\n") == 1
+        assert (answer.status, answer.out) == (2, "")
+        assert "ledger.db-wal holds what was committed last" in answer.err
+        assert answer.err.count("\n") == 1
 
 
-def test_a_journal_that_was_never_rolled_back_is_not_passed_over(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_journal_that_was_never_rolled_back_is_not_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "ledger.db").touch()
     assert "immutable" not in read_only_uri(tmp_path / "ledger.db")
     monkeypatch.setattr(os, "access", lambda *_: False)

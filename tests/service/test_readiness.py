@@ -55,7 +55,23 @@ def passes(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
     return move
 
 
-def test_many_who_ask_at_once_cost_one_rehearsal(database: _Database) -> None:
+Passes = Callable[[float], None]
+
+
+def told(database: _Database, passes: Passes, *script: tuple[Fault | None, float, Fault | None]) -> None:
+    """Ask again and again: each time the database has a fault, time has passed, and an error is expected."""
+
+    async def ask() -> None:
+        asked = Readiness(NONE)
+        for fault, seconds, expected in script:
+            database.fault = fault
+            passes(seconds)
+            assert await asked.trouble() == expected
+
+    asyncio.run(ask())
+
+
+def test_simultaneous_questions_cost_one_rehearsal(database: _Database) -> None:
     async def ask() -> list[str | None]:
         asked = Readiness(NONE)
         return await asyncio.gather(*(asked.trouble() for _ in range(50)))
@@ -64,36 +80,37 @@ def test_many_who_ask_at_once_cost_one_rehearsal(database: _Database) -> None:
     assert database.rehearsals == 1
 
 
-def test_an_answer_is_told_for_a_second_and_then_asked_anew(
-    database: _Database, passes: Callable[[float], None]
-) -> None:
-    async def ask() -> None:
-        asked = Readiness(NONE)
-        assert await asked.trouble() is None
-        database.fault = Fault.FULL
-        passes(0.9)
-        assert await asked.trouble() is None
-        passes(0.2)
-        assert await asked.trouble() == Fault.FULL
-        database.fault = None
-        passes(1.1)
-        assert await asked.trouble() is None
-        assert database.rehearsals == 3
-
-    asyncio.run(ask())
+def test_answer_is_reused_for_a_second(database: _Database, passes: Passes) -> None:
+    full = Fault.FULL
+    told(database, passes, (None, 0, None), (full, 0.9, None), (full, 0.2, full), (None, 1.1, None))
+    assert database.rehearsals == 3
 
 
-def test_a_rehearsal_that_does_not_end_is_trouble_and_no_second_one_begins(
-    database: _Database, passes: Callable[[float], None], monkeypatch: pytest.MonkeyPatch
+def test_lock_is_an_error_once_no_step_would_wait_for_it(database: _Database, passes: Passes) -> None:
+    locked, most = Fault.LOCKED, LOCK_TIMEOUT_SECONDS
+    once = ((locked, 1.1, None), (locked, most - 1, None), (locked, 1.1, locked), (None, 1.1, None))
+    told(database, passes, *once, *once)
+
+
+def test_change_is_logged_once(database: _Database, passes: Passes, caplog: pytest.LogCaptureFixture) -> None:
+    told(database, passes, *((fault, 2, fault) for fault in (None, Fault.FULL, Fault.FULL, None, None)))
+    assert [record.message for record in caplog.records] == [
+        "Readiness: The disk of the database is full.",
+        "Readiness: steps can be decided again.",
+    ]
+
+
+def test_rehearsal_that_does_not_end_is_an_error_and_no_second_begins(
+    database: _Database, passes: Passes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(readiness, "ANSWERED_SECONDS", 0.01)
 
     async def ask() -> None:
         asked = Readiness(NONE)
         database.goes_on.clear()
-        assert await asked.trouble() == "The database takes longer than 0.01 s for a step's statements."
-        passes(60)
-        assert await asked.trouble() == "The database takes longer than 0.01 s for a step's statements."
+        for _ in range(2):
+            assert await asked.trouble() == "The database takes longer than 0.01 s for a step's statements."
+            passes(60)
         assert database.rehearsals == 1
         database.goes_on.set()
         assert asked._rehearsal is not None
@@ -104,43 +121,8 @@ def test_a_rehearsal_that_does_not_end_is_trouble_and_no_second_one_begins(
     asyncio.run(ask())
 
 
-def test_a_lock_is_trouble_once_no_step_would_wait_for_it(database: _Database, passes: Callable[[float], None]) -> None:
-    async def ask() -> None:
-        asked = Readiness(NONE)
-        for _ in range(2):
-            database.fault = Fault.LOCKED
-            assert await asked.trouble() is None
-            passes(LOCK_TIMEOUT_SECONDS - 1)
-            assert await asked.trouble() is None
-            passes(1.1)
-            assert await asked.trouble() == Fault.LOCKED
-            database.fault = None
-            passes(1.1)
-            assert await asked.trouble() is None
-            passes(1.1)
-
-    asyncio.run(ask())
-
-
-def test_what_changes_is_logged_once(
-    database: _Database, passes: Callable[[float], None], caplog: pytest.LogCaptureFixture
-) -> None:
-    async def ask() -> None:
-        asked = Readiness(NONE)
-        for error in (None, Fault.FULL, Fault.FULL, None, None):
-            database.fault = error
-            passes(2)
-            await asked.trouble()
-
-    asyncio.run(ask())
-    assert [record.message for record in caplog.records] == [
-        "Readiness: The disk of the database is full.",
-        "Readiness: steps can be decided again.",
-    ]
-
-
-def test_a_worker_that_takes_no_step_is_named_and_is_no_trouble_of_the_others(
-    database: _Database, passes: Callable[[float], None], caplog: pytest.LogCaptureFixture
+def test_silent_worker_is_named_and_is_no_error_of_the_others(
+    database: _Database, passes: Passes, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def ask() -> None:
         asked = Readiness(NONE)
@@ -157,7 +139,7 @@ def test_a_worker_that_takes_no_step_is_named_and_is_no_trouble_of_the_others(
     ]
 
 
-def test_metrics_count_the_workers_whose_organisations_are_not_served() -> None:
+def test_metrics_count_workers_that_do_not_serve() -> None:
     def read(_: object) -> None:
         raise OperationalError("SELECT", None, Exception("the worker does not answer"))
 

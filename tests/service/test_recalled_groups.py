@@ -3,6 +3,8 @@
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
 
 import pytest
 from sqlalchemy import select, update
@@ -18,7 +20,7 @@ from app.persistence.database import ALL_TENANTS, Database
 from app.persistence.repositories import balances, idempotent_responses, raw_rows
 from app.persistence.tables import accounts
 from app.service.charging import groups
-from app.service.charging.requests import StepResult
+from app.service.charging.requests import StepRequest, StepResult
 from app.service.charging.saving import MOST_VALIDATED, LedgerCache
 from app.service.verification import verify
 from tests import postgres
@@ -27,200 +29,159 @@ from tests.service.step_commands import LOUD, QUIET, CommandRunner, another, ope
 
 pytestmark = pytest.mark.postgresql
 
+TEAM_ROW = accounts.c.path == "mimic/icu-team"
+
+
+@dataclass
+class Ready:
+    """A run whose rows are cached; of each group whether it was committed on cached rows."""
+
+    ledger: Ledger
+    run: str
+    runner: CommandRunner
+    recalled: list[bool]
+
+    def request(self, *items: Any, **asked: Any) -> StepRequest:  # noqa: ANN401 - as `request`
+        return request(self.run, *items, **asked)
+
+    def once(self, *asked: StepRequest) -> list[Any]:
+        return list(self.runner.once(*asked))
+
+    def first_step(self) -> int:
+        """That of another step, charged at once."""
+        [outcome] = self.once(self.request())
+        assert isinstance(outcome, StepResult), outcome
+        assert outcome.decision.admitted
+        return outcome.decision.first_step
+
 
 @pytest.fixture
-def recalled(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """Of each group whether it was committed on cached rows."""
-    seen: list[bool] = []
+def ready(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ready]:
+    """Everything is sound in the end."""
     commit: Callable[..., object] = vars(groups)["_commit_recalled"]
+    made = Ready(ledger, opened(ledger), CommandRunner(ledger), [])
+    made.runner.charged(made.request())
 
     def look(*given: object) -> object:
         outcomes = commit(*given)
-        seen.append(outcomes is not None)
+        made.recalled.append(outcomes is not None)
         return outcomes
 
     monkeypatch.setattr(groups, "_commit_recalled", look)
-    return seen
-
-
-@pytest.fixture
-def ready(ledger: Ledger, recalled: list[bool]) -> Iterator[tuple[str, CommandRunner]]:
-    """A run whose rows are cached; everything is sound in the end."""
-    run, runner = opened(ledger), CommandRunner(ledger)
-    runner.charged(request(run))
-    recalled.clear()
-    yield run, runner
+    yield made
     assert not verify(ledger.database).unproven
 
 
-def test_repeated_steps_are(ready: tuple[str, CommandRunner], recalled: list[bool]) -> None:
-    run, runner = ready
-    outcomes = [runner.once(request(run, first=step), request(run, first=step + 1)) for step in (1, 3, 5)]
-    steps = [each.decision.first_step for group in outcomes for each in group if isinstance(each, StepResult)]
-    assert (steps, recalled) == ([1, 2, 3, 4, 5, 6], [True] * 3)
+def test_repeated_steps_are_committed_on_cached_rows(ready: Ready) -> None:
+    outcomes = [ready.once(ready.request(first=step), ready.request(first=step + 1)) for step in (1, 3, 5)]
+    assert [each.decision.first_step for group in outcomes for each in group] == [1, 2, 3, 4, 5, 6]
+    for step in (7, 8):  # reads between leave the statements prepared
+        ready.runner.path(ready.run)
+        assert ready.first_step() == step
+    assert ready.recalled == [True] * 5
 
 
 @pytest.mark.parametrize(
-    "asked",
+    ("items", "asked"),
     [
-        {"mode": "report"},
-        {"first": 0},
-        {"attempt": 2, "first": 1},
-        {"on_exceed": "truncate", "items": (LOUD, 10**6)},
-        {"items": (QUIET, 1)},
-        {"items": (LOUD, 10**6)},
+        ((), {"mode": "report"}),
+        ((), {"first": 0}),
+        ((), {"attempt": 2, "first": 1}),
+        (((LOUD, 10**6),), {"on_exceed": "truncate"}),
+        (((QUIET, 1),), {}),
+        (((LOUD, 10**6),), {}),
     ],
     ids=["a report", "a replay", "another attempt", "a truncated one", "a new event", "a refusal"],
 )
-def test_others_are_not(ready: tuple[str, CommandRunner], recalled: list[bool], asked: dict[str, object]) -> None:
-    run, runner = ready
-    items = [asked["items"]] if "items" in asked else []
-    runner.group(request(run, *items, **{name: value for name, value in asked.items() if name != "items"}))  # type: ignore[arg-type]
-    assert recalled == [False]
+def test_other_steps_are_not_committed_on_cached_rows(ready: Ready, items: Any, asked: dict[str, Any]) -> None:  # noqa: ANN401
+    ready.runner.group(ready.request(*items, **asked))
+    assert ready.recalled == [False]
 
 
-def test_steps_with_new_keys_are(ready: tuple[str, CommandRunner], recalled: list[bool]) -> None:
-    run, runner = ready
-    first, again, other = runner.once(request(run, key="a"), request(run, key="a"), request(run, key="b"))
-    assert isinstance(first, StepResult)
-    assert isinstance(other, StepResult)
+def test_new_keys_are_committed_on_cached_rows_and_used_keys_are_replayed(ready: Ready) -> None:
+    first, again, other = ready.once(*(ready.request(key=key) for key in ("a", "a", "b")))
     assert again == StepResult(first.decision, replayed=True)
-    assert (other.decision.first_step, recalled) == (2, [True])
+    assert (other.decision.first_step, ready.recalled) == (2, [True])
+    [later] = ready.once(ready.request(key="a"))
+    assert (later.replayed, later.decision.position) == (True, first.decision.position)
+    charged, replayed = ready.once(ready.request(), ready.request(first=0))
+    assert (charged.replayed, replayed.replayed, replayed.decision.first_step) == (False, True, 0)
+    assert ready.recalled == [True, False, False]
 
 
-def test_a_replay_among_charges_is_one(ready: tuple[str, CommandRunner], recalled: list[bool]) -> None:
-    run, runner = ready
-    charged, again = runner.once(request(run), request(run, first=0))
-    assert isinstance(charged, StepResult)
-    assert isinstance(again, StepResult)
-    assert (again.replayed, again.decision.first_step, recalled) == (True, 0, [False])
-
-
-def test_a_used_key_gets_the_first_decision(ready: tuple[str, CommandRunner], recalled: list[bool]) -> None:
-    run, runner = ready
-    [first] = runner.once(request(run, key="a"))
-    [again] = runner.once(request(run, key="a"))
-    assert isinstance(first, StepResult)
-    assert isinstance(again, StepResult)
-    assert (again.replayed, again.decision.position) == (True, first.decision.position)
-    assert recalled == [True, False]
-
-
-def test_a_failed_command_with_a_used_key_gets_its_decision(
-    ready: tuple[str, CommandRunner], recalled: list[bool], ledger: Ledger
-) -> None:
+def test_failed_command_with_a_used_key_gets_its_decision(ready: Ready) -> None:
     """What it fails for does not matter then."""
-    run, runner = ready
-    paused = another(ledger)
-    runner.charged(request(paused, key="a"))
-    assert ledger.post(f"/v1/runs/{paused}/pause", None, "trainer").status_code == 200
-    [refused] = runner.once(request(paused))
-    assert isinstance(refused, RunStateConflictError)
-    recalled.clear()
-    charged, again = runner.once(request(run), request(paused, key="a"))
-    assert isinstance(charged, StepResult)
-    assert isinstance(again, StepResult)
-    assert again.replayed
-    assert recalled == [False]
+    paused = another(ready.ledger)
+    ready.runner.charged(request(paused, key="a"))
+    assert ready.ledger.post(f"/v1/runs/{paused}/pause", None, "trainer").status_code == 200
+    assert isinstance(ready.once(request(paused))[0], RunStateConflictError)
+    ready.recalled.clear()
+    charged, again = ready.once(ready.request(), request(paused, key="a"))
+    assert (charged.replayed, again.replayed, ready.recalled) == (False, True, [False])
 
 
-def test_the_key_of_another_request_is_refused(
-    ready: tuple[str, CommandRunner], recalled: list[bool], ledger: Ledger
-) -> None:
-    run, runner = ready
-    with ledger.database.write(ALL_TENANTS) as tx:
+def test_key_of_another_request_is_refused(ready: Ready) -> None:
+    with ready.ledger.database.write(ALL_TENANTS) as tx:
         reply = idempotent_responses.Reply("0" * 64, "{}", 201)
-        idempotent_responses.add(tx, runner.organisation_id, "taken", reply, runner.call().now)
-    [outcome] = runner.once(request(run, key="taken"))
-    assert isinstance(outcome, IdempotencyKeyReusedError)
-    assert recalled == [False]
+        idempotent_responses.add(tx, ready.runner.organisation_id, "taken", reply, ready.runner.call().now)
+    assert isinstance(ready.once(ready.request(key="taken"))[0], IdempotencyKeyReusedError)
+    assert ready.recalled == [False]
 
 
-def test_a_failed_command_is_judged_by_rows_that_were_required(
-    ready: tuple[str, CommandRunner], recalled: list[bool]
-) -> None:
-    run, runner = ready
-    charged, gap = runner.once(request(run), request(run, first=9))
-    assert isinstance(charged, StepResult)
-    assert isinstance(gap, SequenceGapError)
-    [alone] = runner.once(request(run, first=9))
-    assert isinstance(alone, SequenceGapError)
-    assert recalled == [True, False]  # nothing is required where nothing is written
+def test_failed_command_is_decided_on_validated_rows(ready: Ready) -> None:
+    charged, gap = ready.once(ready.request(), ready.request(first=9))
+    assert (type(charged), type(gap)) == (StepResult, SequenceGapError)
+    assert isinstance(ready.once(ready.request(first=9))[0], SequenceGapError)
+    assert ready.recalled == [True, False]  # nothing is required where nothing is written
 
 
-def test_a_row_that_is_another_is_read_again(
-    ready: tuple[str, CommandRunner], recalled: list[bool], ledger: Ledger
-) -> None:
-    run, runner = ready
-    other = CommandRunner(ledger)
-    assert other.charged(request(run)).first_step == 1
-    assert runner.charged(request(run)).first_step == 2
-    assert recalled == [False, False]
-    assert runner.charged(request(run)).first_step == 3
-    assert runner.charged(request(run)).first_step == 4
-    assert recalled == [False, False, False, True]  # one more was validated
+def test_changed_row_is_read_again(ready: Ready) -> None:
+    assert CommandRunner(ready.ledger).charged(ready.request()).first_step == 1
+    ready.recalled.clear()
+    assert [ready.first_step() for _ in range(3)] == [2, 3, 4]
+    assert ready.recalled == [False, False, True]  # one more was validated
 
 
-def test_a_quarantine_needs_no_luck(ready: tuple[str, CommandRunner], ledger: Ledger) -> None:
-    run, runner = ready
-    team = runner.path(run)[1].id
-    with ledger.database.write(ALL_TENANTS) as tx:
-        raw_rows.set_quarantine(tx, runner.organisation_id, {team: "its balance is unproven"}, runner.call().now)
-    [outcome] = runner.once(request(run))
-    assert isinstance(outcome, AccountQuarantinedError)
-    with ledger.database.write(ALL_TENANTS) as tx:
-        raw_rows.set_quarantine(tx, runner.organisation_id, {team: None}, runner.call().now)
+def test_quarantine_is_noticed(ready: Ready) -> None:
+    team, owner = ready.runner.path(ready.run)[1].id, ready.runner.organisation_id
+    for reason in ("its balance is unproven", None):
+        with ready.ledger.database.write(ALL_TENANTS) as tx:
+            raw_rows.set_quarantine(tx, owner, {team: reason}, ready.runner.call().now)
+        assert isinstance(ready.once(ready.request())[0], AccountQuarantinedError) is (reason is not None)
 
 
-def test_a_refusal_elsewhere_changes_the_head_of_the_chain(
-    ready: tuple[str, CommandRunner], recalled: list[bool], ledger: Ledger
-) -> None:
+def test_refusal_by_another_process_is_noticed_by_the_chain_head(ready: Ready) -> None:
     """No account has a new version then."""
-    run, runner = ready
-    assert not CommandRunner(ledger).charged(request(run, (LOUD, 10**6))).admitted
-    assert runner.charged(request(run)).position == 2
-    assert recalled == [False, False]
+    assert not CommandRunner(ready.ledger).charged(ready.request((LOUD, 10**6))).admitted
+    ready.recalled.clear()
+    assert ready.runner.charged(ready.request()).position == 2
+    assert ready.recalled == [False]
 
 
-def test_whoever_waits_for_a_lock_sees_what_was_committed_meanwhile(
-    ready: tuple[str, CommandRunner], recalled: list[bool], ledger: Ledger
-) -> None:
-    run, runner = ready
+def test_command_that_waits_for_a_lock_sees_later_commits(ready: Ready) -> None:
     with ThreadPoolExecutor(1) as pool:
-        with ledger.database.write(ALL_TENANTS) as tx:
-            tx.execute(
-                update(accounts).where(accounts.c.path == "mimic/icu-team").values(version=accounts.c.version + 1)
-            )
-            waiting = pool.submit(runner.once, request(run))
+        with ready.ledger.database.write(ALL_TENANTS) as tx:
+            tx.execute(update(accounts).where(TEAM_ROW).values(version=accounts.c.version + 1))
+            waiting = pool.submit(ready.first_step)
             threading.Event().wait(0.3)
             assert not waiting.done()
-        [outcome] = waiting.result(30)
-    assert isinstance(outcome, StepResult)
-    assert outcome.decision.admitted
-    assert recalled == [False]
+        assert waiting.result(30) == 1
+    assert ready.recalled == [False]
 
 
-def test_a_connection_that_the_server_has_closed_is_not_used(
-    ready: tuple[str, CommandRunner], recalled: list[bool], ledger: Ledger
-) -> None:
-    run, runner = ready
-    runner.once(request(run))
-    assert postgres.shared().terminate_backends(str(ledger.database.engine.url.database)) > 0
+def test_connection_closed_by_the_server_is_not_used(ready: Ready) -> None:
+    assert ready.first_step() == 1
+    assert postgres.shared().terminate_backends(str(ready.ledger.database.engine.url.database)) > 0
     threading.Event().wait(0.5)  # until the client can see it
-    [outcome] = runner.once(request(run))
-    assert isinstance(outcome, StepResult)
-    assert outcome.decision.first_step == 2
-    assert recalled == [True, False]
+    assert ready.first_step() == 2
+    assert ready.recalled == [True, False]
 
 
-def test_a_connection_that_breaks_meanwhile_says_that_nobody_knows(
-    ready: tuple[str, CommandRunner], ledger: Ledger
-) -> None:
-    run, runner = ready
-    other = Database(ledger.database.engine.url.render_as_string(hide_password=False))
+def test_connection_that_breaks_leaves_the_outcome_unknown(ready: Ready) -> None:
+    other = Database(ready.ledger.database.engine.url.render_as_string(hide_password=False))
     with ThreadPoolExecutor(1) as pool, other.write(ALL_TENANTS) as tx:
-        tx.execute(update(accounts).where(accounts.c.path == "mimic/icu-team").values(version=accounts.c.version))
-        waiting = pool.submit(runner.once, request(run))
+        tx.execute(update(accounts).where(TEAM_ROW).values(version=accounts.c.version))
+        waiting = pool.submit(ready.first_step)
         threading.Event().wait(0.3)
         assert not waiting.done()
         tx.exec_driver_sql(
@@ -230,40 +191,33 @@ def test_a_connection_that_breaks_meanwhile_says_that_nobody_knows(
         with pytest.raises(LedgerUnavailableError, match="may or may not"):
             waiting.result(30)
     other.dispose()
-    assert runner.charged(request(run)).first_step == 1
+    assert ready.first_step() == 1
 
 
-def test_a_fault_in_the_program_leaves_a_clean_connection(
-    ready: tuple[str, CommandRunner],
-    recalled: list[bool],
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+def test_program_error_leaves_a_clean_connection(
+    ready: Ready, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    run, runner = ready
-
     def fail(*_: object) -> None:
         raise ZeroDivisionError
 
     with monkeypatch.context() as patch:
         patch.setattr(balances, "save", fail)  # after other statements were sent
         with pytest.raises(ZeroDivisionError):
-            runner.once(request(run))
-    assert runner.charged(request(run)).first_step == 1
-    assert recalled == [True]
+            ready.first_step()
+    assert (ready.first_step(), ready.recalled) == (1, [True])
     assert not caplog.records  # of the pool, which could not reset it
 
 
-def test_a_usual_statement_in_a_pipeline_fails(ready: tuple[str, CommandRunner], ledger: Ledger) -> None:
+def test_ordinary_statement_in_a_pipeline_fails(ready: Ready) -> None:
     """Its result would never come."""
-    run, runner = ready
-    with ledger.database.pipeline(runner.organisation_id) as tx:
+    with ready.ledger.database.pipeline(ready.runner.organisation_id) as tx:
         assert tx is not None
         with pytest.raises(AssertionError, match="for ever"):
             tx.execute(select(accounts.c.id))
-    assert runner.charged(request(run)).first_step == 1
+    assert ready.first_step() == 1
 
 
-def test_trust_returns_the_later_the_more_often_it_was_wrong() -> None:
+def test_trust_returns_later_after_each_failure() -> None:
     memory, lengths = LedgerCache(), []
     for _ in range(8):
         assert memory.trusts("org")
@@ -276,24 +230,10 @@ def test_trust_returns_the_later_the_more_often_it_was_wrong() -> None:
     assert max(lengths) == MOST_VALIDATED
 
 
-def test_statements_that_the_driver_has_deallocated_are_prepared_again(
-    ready: tuple[str, CommandRunner], recalled: list[bool], ledger: Ledger
-) -> None:
-    run, runner = ready
-    runner.once(request(run))
-    with ledger.database.engine.connect() as connection:
+def test_deallocated_statements_are_prepared_again(ready: Ready) -> None:
+    assert ready.first_step() == 1
+    with ready.ledger.database.engine.connect() as connection:
         connection.exec_driver_sql("DEALLOCATE ALL")
         connection.commit()
-    for step in (2, 3):
-        [outcome] = runner.once(request(run))
-        assert isinstance(outcome, StepResult)
-        assert outcome.decision.first_step == step
-    assert recalled == [True, False, True]
-
-
-def test_reads_between_leave_them_prepared(ready: tuple[str, CommandRunner], recalled: list[bool]) -> None:
-    run, runner = ready
-    for _ in range(8):
-        runner.once(request(run))
-        runner.path(run)
-    assert recalled == [True] * 8
+    assert [ready.first_step() for _ in range(2)] == [2, 3]
+    assert ready.recalled == [True, False, True]

@@ -6,11 +6,11 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from functools import partial
 from random import Random
 from typing import Any
 
+import httpx2
 import pytest
 from sqlalchemy import event
 from sqlalchemy.engine import ExceptionContext
@@ -18,9 +18,8 @@ from sqlalchemy.engine import ExceptionContext
 from app.persistence.database import Database
 from app.service.maintenance import expire_reservations
 from app.service.scheduling.grants import expire_waiting, grant_in_organisation, grant_waiting
-from app.service.verification import verify
-from tests.api.trainer import LOUD, Trainer, counted, within_limits
-from tests.api.waiting import FITTING
+from tests.api.trainer import Trainer, within_limits
+from tests.api.waiting import FITTING, Waiting
 from tests.conftest import Ledger
 from tests.reliability.conftest import ROUNDS
 from tests.service.step_commands import PATIENCE_SECONDS, organisation
@@ -32,57 +31,39 @@ DEADLOCK_DETECTED = "40P01"
 
 @dataclass
 class Raced:
-    """A ledger that two processes look at."""
+    """An office whose ledger two processes look at."""
 
-    ledger: Ledger
+    office: Waiting
     other: Database
     owner: str
+
+    @property
+    def ledger(self) -> Ledger:
+        return self.office.ledger
 
     @property
     def both(self) -> tuple[Database, Database]:
         return self.ledger.database, self.other
 
-    def register(self, name: str, count: int, *, waits: bool = True, budget: str = "mimic/icu-team") -> Any:  # noqa: ANN401 - JSON
-        until = {"wait_until": (datetime.now(UTC) + timedelta(days=1)).isoformat()} if waits else {}
-        body = {"name": name, "budget": budget, "event": LOUD, "plan": counted((LOUD, count)), "lease_seconds": 3600}
-        return self.ledger.post("/v1/runs", body | until)
-
-    def queued(self, name: str, count: int) -> str:
-        reply = self.register(name, count)
-        assert reply.json()["status"] == "waiting", reply.text
-        return str(reply.json()["waiting_reservation"])
-
-    def held(self, count: int) -> str:
-        reply = self.register("held", count, waits=False)
-        assert reply.status_code == 201, reply.text
-        return str(reply.json()["reservation"])
-
-    def void(self, plan: str) -> None:
-        assert self.ledger.post(f"/v1/reservations/{plan}/void", None).status_code == 200
-
-    def status(self, plan: str) -> str:
-        return str(self.ledger.get(f"/v1/reservations/{plan}").json()["status"])
+    def look(self, database: Database) -> int:
+        return grant_in_organisation(database, self.owner)
 
     def ends(self) -> Counter[str]:
         """How often each plan has ended to wait, by the audit log."""
-        found: Counter[str] = Counter()
-        for action in ("granted", "expired", "cancelled"):
-            page = self.ledger.get(f"/v1/audit-events?limit=200&action=reservation.{action}", "admin").json()
-            found.update(each["subject"] for each in page["items"])
-        return found
+        actions = ("granted", "expired", "cancelled")
+        return Counter(each["subject"] for how in actions for each in self.office.events(f"reservation.{how}"))
 
     def within_limits(self, run: str) -> bool:
         return within_limits(Trainer(self.ledger, run).path())
 
 
 @pytest.fixture
-def raced(ledger: Ledger) -> Iterator[Raced]:
+def raced(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> Iterator[Raced]:
     other = Database(ledger.database.engine.url.render_as_string(hide_password=False))
-    ledger.population()
-    ledger.budget()
-    yield Raced(ledger, other, organisation(ledger))
+    made = Raced(Waiting(ledger, monkeypatch), other, organisation(ledger))
+    yield made
     other.dispose()
-    assert verify(ledger.database).problems == ()
+    assert made.office.sound()
 
 
 def at_once(*work: Callable[[], Any]) -> list[Any]:
@@ -97,69 +78,61 @@ def at_once(*work: Callable[[], Any]) -> list[Any]:
         return [each.result() for each in [pool.submit(do, one) for one in work]]
 
 
-def test_two_looks_grant_each_plan_once(raced: Raced) -> None:
-    held = raced.held(FITTING)
-    plans = [raced.queued(f"run{place}", 50) for place in range(6)]
-    for database in raced.both:
-        assert grant_in_organisation(database, raced.owner) == 0
-    raced.void(held)
-    looks = [lambda each=each: grant_in_organisation(each, raced.owner) for each in (*raced.both, *raced.both)]
-    assert sum(at_once(*looks)) == FITTING // 50
-    statuses = [raced.status(plan) for plan in plans]
-    assert statuses == ["active"] * (FITTING // 50) + ["waiting"] * (6 - FITTING // 50)
-    assert raced.ends() == Counter(plans[: FITTING // 50])
+def test_simultaneous_passes_grant_each_plan_once(raced: Raced) -> None:
+    held = raced.office.held(FITTING)
+    plans = [raced.office.queued(50, f"run{place}") for place in range(6)]
+    assert [raced.look(database) for database in raced.both] == [0, 0]
+    held.end("void")
+    fitting = FITTING // 50
+    assert sum(at_once(*(partial(raced.look, each) for each in (*raced.both, *raced.both)))) == fitting
+    assert [each.status[0] for each in plans] == ["active"] * fitting + ["waiting"] * (6 - fitting)
+    assert raced.ends() == Counter(each.plan for each in plans[:fitting])
 
 
-def test_a_plan_is_cancelled_or_granted(raced: Raced) -> None:
-    held = raced.held(FITTING)
-    plans = [raced.queued(f"run{place}", 20) for place in range(6)]
-    raced.void(held)
-    cancels = [
-        lambda each=each: raced.ledger.post(f"/v1/reservations/{each}/cancel", {"reason": "late"}).status_code
-        for each in plans[::2]
-    ]
-    answers = at_once(*cancels, *(lambda each=each: grant_in_organisation(each, raced.owner) for each in raced.both))
+def test_plan_is_either_cancelled_or_granted(raced: Raced) -> None:
+    held = raced.office.held(FITTING)
+    plans = [raced.office.queued(20, f"run{place}") for place in range(6)]
+    held.end("void")
+    looks = (partial(raced.look, each) for each in raced.both)
+    answers = at_once(*(each.cancel for each in plans[::2]), *looks)
     for plan, answer in zip(plans[::2], answers, strict=False):
-        assert (answer, raced.status(plan)) in {(200, "cancelled"), (409, "active")}
+        assert (answer.status_code, plan.status[0]) in {(200, "cancelled"), (409, "active")}
     assert grant_waiting(raced.ledger.database) == 0
-    assert {raced.status(plan) for plan in plans[1::2]} == {"active"}
-    assert raced.ends() == Counter(plans)
+    assert {plan.status[0] for plan in plans[1::2]} == {"active"}
+    assert raced.ends() == Counter(each.plan for each in plans)
 
 
-def test_who_does_not_wait_takes_nothing_from_those_who_do(raced: Raced) -> None:
-    """An arrival at the moment of the look: it is refused, unless it fits beside all that wait."""
+def test_arrival_takes_nothing_from_waiting_plans(raced: Raced) -> None:
+    """At the moment of the look it is refused, unless it fits beside all that wait."""
     for turn in range(2 * ROUNDS):
-        held = raced.register(f"held{turn}", FITTING - 10, waits=False).json()["reservation"]
-        waits = raced.queued(f"waits{turn}", FITTING - 40)
-        raced.void(held)
-        reply, _, small = at_once(
-            partial(raced.register, f"late{turn}", 60, waits=False),
-            lambda: grant_in_organisation(raced.other, raced.owner),
-            partial(raced.register, f"small{turn}", 10, waits=False),
+        held = raced.office.held(FITTING - 10, f"held{turn}")
+        waits = raced.office.queued(FITTING - 40, f"waits{turn}")
+        held.end("void")
+        late, _, small = at_once(
+            partial(raced.office.register, 60, f"late{turn}", wait_until=None),
+            partial(raced.look, raced.other),
+            partial(raced.office.register, 10, f"small{turn}", wait_until=None),
         )
-        assert reply.json()["code"] in {"plans_waiting", "budget_exceeded"}, reply.text
-        assert small.status_code == 201, small.text
-        assert raced.status(waits) == "active"
+        assert late.json()["code"] in {"plans_waiting", "budget_exceeded"}, late.text
+        assert (small.status_code, waits.status[0]) == (201, "active"), small.text
         assert raced.within_limits(small.json()["id"])
-        raced.void(waits)
-        raced.void(small.json()["reservation"])
+        waits.end("void")
+        assert raced.ledger.post(f"/v1/reservations/{small.json()['reservation']}/void", None).status_code == 200
 
 
-def test_a_plan_whose_lease_ends_as_it_is_claimed_is_one_or_the_other(raced: Raced) -> None:
-    held = raced.held(FITTING)
-    plan = raced.queued("run", 20)
-    raced.void(held)
+def test_plan_whose_lease_ends_as_it_is_claimed_is_one_or_the_other(raced: Raced) -> None:
+    held = raced.office.held(FITTING)
+    plan = raced.office.queued(20, lease_seconds=3600)
+    held.end("void")
     assert grant_waiting(raced.ledger.database) == 1
-    late = datetime.now(UTC) + timedelta(hours=2)
-    claimed, ended = at_once(
-        lambda: raced.ledger.post(f"/v1/reservations/{plan}/renew", None).status_code,
-        lambda: expire_reservations(raced.other, late),
-    )
+    raced.office.later(minutes=30)
+    late = raced.office.now.replace(day=2)
+    claimed, ended = at_once(partial(plan.end, "renew"), partial(expire_reservations, raced.other, late))
     assert ended == 1
-    assert (claimed, raced.status(plan)) in {(200, "forfeited"), (409, "voided")}
+    assert (claimed.status_code, plan.status[0]) in {(200, "forfeited"), (409, "voided")}
 
 
-class _Storm:
+class Storm:
     """Threads that do everything to one budget, until each has had its turns."""
 
     def __init__(self, raced: Raced) -> None:
@@ -168,14 +141,13 @@ class _Storm:
         self.strange: list[str] = []
         self.names = itertools.count()
 
-    def asks(self, chance: Random) -> Any:  # noqa: ANN401 - a reply
+    def ask(self, chance: Random) -> httpx2.Response:
         ledger = self.raced.ledger
         what = chance.choice(["register", "register", "steps", "commit", "void", "renew", "cancel", "queue", "limit"])
         if what == "register" or not self.plans:
+            more: dict[str, Any] = {} if chance.random() < 0.8 else {"wait_until": None}
             budget = chance.choice(["mimic/icu-team", "mimic/er"])
-            waits = chance.random() < 0.8
-            name = f"storm{next(self.names)}"
-            reply = self.raced.register(name, chance.choice([5, 40, 90]), waits=waits, budget=budget)
+            reply = self.raced.office.register(chance.choice([5, 40, 90]), f"storm{next(self.names)}", budget, **more)
             if reply.status_code == 201:
                 made = reply.json()
                 self.plans.append((made["id"], made["reservation"] or made["waiting_reservation"]))
@@ -193,43 +165,34 @@ class _Storm:
 
     def rage(self, seed: int, turns: int) -> None:
         chance = Random(seed)  # noqa: S311 - repeatable, not secret
-        for _ in range(turns):
-            reply = self.asks(chance)
-            if reply.status_code >= 500:
-                self.strange.append(reply.text)
+        replies = [self.ask(chance) for _ in range(turns)]
+        self.strange += [reply.text for reply in replies if reply.status_code >= 500]
 
     def look(self, database: Database, turns: int) -> None:
         for _ in range(turns):
-            grant_in_organisation(database, self.raced.owner)
+            self.raced.look(database)
             expire_waiting(database)
-            expire_reservations(database, datetime.now(UTC))
+            expire_reservations(database, self.raced.office.now)
 
 
-def test_nobody_waits_for_one_who_waits_for_him(raced: Raced) -> None:
+def test_concurrent_requests_never_deadlock(raced: Raced) -> None:
     """Looks, steps, ends, arrivals and lower limits lock in one order."""
-    raced.ledger.budget("er")
-    storm, turns = _Storm(raced), 8 * ROUNDS
+    raced.office.team("er")
+    storm, turns = Storm(raced), 8 * ROUNDS
     deadlocks: list[str] = []
-    for database in raced.both:
-        _watch_for_deadlocks(database, deadlocks)
-    at_once(
-        *(lambda seed=seed: storm.rage(seed, turns) for seed in range(6)),
-        *(lambda each=each: storm.look(each, turns) for each in raced.both),
-    )
-    assert storm.strange == []
-    assert deadlocks == []
-    grant_waiting(raced.ledger.database)
-    ends = raced.ends()
-    assert set(ends.values()) <= {1}
-    for run, _ in storm.plans:
-        assert raced.within_limits(run)
-
-
-def _watch_for_deadlocks(database: Database, found: list[str]) -> None:
-    """Note the deadlocks that a database repeats without a word."""
 
     def failed(context: ExceptionContext) -> None:
+        """Note the deadlocks that a database repeats without a word."""
         if getattr(context.original_exception, "sqlstate", None) == DEADLOCK_DETECTED:
-            found.append(str(context.statement))
+            deadlocks.append(str(context.statement))
 
-    event.listen(database.engine, "handle_error", failed)
+    for database in raced.both:
+        event.listen(database.engine, "handle_error", failed)
+    at_once(
+        *(partial(storm.rage, seed, turns) for seed in range(6)),
+        *(partial(storm.look, each, turns) for each in raced.both),
+    )
+    assert (storm.strange, deadlocks) == ([], [])
+    grant_waiting(raced.ledger.database)
+    assert set(raced.ends().values()) <= {1}
+    assert all(raced.within_limits(run) for run, _ in storm.plans)

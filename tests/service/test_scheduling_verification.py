@@ -1,57 +1,41 @@
 """What becomes of plans that wait is proven by the audit log, whatever is written behind its back."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 from sqlalchemy import Connection, delete, select, update
 
+from app.persistence.database import Database
 from app.persistence.tables import audit_entries, reservations, runs
 from app.service.verification import verify
-from tests.api.waiting import FITTING, START, Queued, Waiting
-from tests.conftest import Ledger, furnished
+from tests.api.waiting import START
+from tests.conftest import furnished
+from tests.service.prepared_ledgers import copied, wait
 from tests.service.tampering import ALL, TEAM, set_account, tampering
 
+Plans = dict[str, tuple[str, str]]
+"""Run and reservation by name."""
 
-def _waited(ledger: Ledger) -> dict[str, Queued]:
-    """Plans of every kind, by name."""
-    with pytest.MonkeyPatch.context() as patch:
-        return _have_waited(Waiting(ledger, patch))
-
-
-def _have_waited(office: Waiting) -> dict[str, Queued]:
-    office.allocate("mimic", rule="first_come", shares=[{"account": "mimic/icu-team", "weight": 2.0}])
-    first = office.held(FITTING - 80, "first")
-    plans = {"held": office.held(80, "held")}
-    plans |= {name: office.queued(20, name) for name in ("granted", "claimed", "cancelled")}
-    plans["expired"] = office.queued(20, "expired", wait_until=office.until(hours=1))
-    plans["waiting"] = office.queued(120, "waiting", wait_until=office.until(days=9))
-    plans["waiting"].prioritize(-7)
-    plans["cancelled"].cancel()
-    office.later(hours=1)
-    assert office.expired() == 1
-    first.end("void")
-    assert office.granted() == 2
-    assert plans["claimed"].end("renew").status_code == 200
-    assert office.sound()
-    return plans
+LATER = START + timedelta(days=20)
 
 
-def on(name: str, **values: Any) -> Callable[[Connection, dict[str, Queued]], None]:  # noqa: ANN401 - columns
+def on(name: str, **values: Any) -> Callable[[Connection, Plans], None]:  # noqa: ANN401 - columns
     """Write columns of a reservation."""
 
-    def write(tx: Connection, plans: dict[str, Queued]) -> None:
-        changed = update(reservations).where(reservations.c.id == plans[name].plan).values(values)
+    def write(tx: Connection, plans: Plans) -> None:
+        changed = update(reservations).where(reservations.c.id == plans[name][1]).values(values)
         assert tx.execute(changed).rowcount == 1
 
     return write
 
 
-def forgotten(action: str) -> Callable[[Connection, dict[str, Queued]], None]:
+def forgotten(action: str) -> Callable[[Connection, Plans], None]:
     """Remove the last audit event of an action."""
 
-    def write(tx: Connection, _: dict[str, Queued]) -> None:
+    def write(tx: Connection, _: Plans) -> None:
         last = select(audit_entries.c.position).where(audit_entries.c.action == action)
         position = max(tx.execute(last).scalars())
         assert tx.execute(delete(audit_entries).where(audit_entries.c.position == position)).rowcount == 1
@@ -59,20 +43,18 @@ def forgotten(action: str) -> Callable[[Connection, dict[str, Queued]], None]:
     return write
 
 
-def run_of(name: str, status: str) -> Callable[[Connection, dict[str, Queued]], None]:
-    def write(tx: Connection, plans: dict[str, Queued]) -> None:
-        tx.execute(update(runs).where(runs.c.account_id == plans[name].run).values(status=status))
+def run_of(name: str, status: str) -> Callable[[Connection, Plans], None]:
+    def write(tx: Connection, plans: Plans) -> None:
+        tx.execute(update(runs).where(runs.c.account_id == plans[name][0]).values(status=status))
 
     return write
 
 
-def account(path: str, **values: Any) -> Callable[[Connection, dict[str, Queued]], None]:  # noqa: ANN401 - columns
+def account(path: str, **values: Any) -> Callable[[Connection, Plans], None]:  # noqa: ANN401 - columns
     return lambda tx, _: set_account(tx, path, **values)
 
 
-LATER = START + timedelta(days=20)
-
-TAMPERINGS: dict[str, Callable[[Connection, dict[str, Queued]], None]] = {
+TAMPERINGS: dict[str, Callable[[Connection, Plans], None]] = {
     "a plan that waits is active": on("waiting", status="active", granted_at=LATER),
     "a plan that waits is active at once": on("waiting", status="active", wait_until=None, priority=0),
     "a plan that waits was cancelled": on("waiting", status="cancelled", closed_at=LATER),
@@ -111,29 +93,29 @@ TAMPERINGS: dict[str, Callable[[Connection, dict[str, Queued]], None]] = {
 }
 
 
-FURNISHED = {"plans": _waited}
+@pytest.fixture
+def database(tmp_path: Path) -> Iterator[Database]:
+    with copied("waiting", tmp_path) as opened:
+        yield opened
 
 
 @pytest.fixture
-def plans(ledger: Ledger, database_kind: str) -> dict[str, Queued]:
-    """As furnished; only their ids are of use."""
-    del ledger
-    made: dict[str, Queued] = furnished(database_kind, _waited)[0]
+def plans() -> Plans:
+    """Runs and reservations of the prepared ledger."""
+    made: Plans = furnished("sqlite", wait)[0]
     return made
 
 
 @pytest.mark.parametrize("what", TAMPERINGS)
-def test_what_was_written_behind_the_back_of_the_log_is_named(
-    ledger: Ledger, plans: dict[str, Queued], what: str
-) -> None:
-    with tampering(ledger.database) as tx:
+def test_rows_of_waiting_plans_are_held_against_the_audit_log(database: Database, plans: Plans, what: str) -> None:
+    with tampering(database) as tx:
         TAMPERINGS[what](tx, plans)
-    assert verify(ledger.database).problems
+    assert verify(database).problems
 
 
 @pytest.mark.parametrize("name", ["waiting", "granted", "claimed", "cancelled", "expired"])
-def test_a_plan_that_was_forgotten_is_named(ledger: Ledger, plans: dict[str, Queued], name: str) -> None:
-    with tampering(ledger.database) as tx:
-        tx.execute(delete(reservations).where(reservations.c.id == plans[name].plan))
-    problems = verify(ledger.database).problems
-    assert any(plans[name].plan in problem for problem in problems), problems
+def test_deleted_plan_that_waited_is_named(database: Database, plans: Plans, name: str) -> None:
+    with tampering(database) as tx:
+        tx.execute(delete(reservations).where(reservations.c.id == plans[name][1]))
+    problems = verify(database).problems
+    assert any(plans[name][1] in problem for problem in problems), problems

@@ -1,80 +1,90 @@
-"""Groups: commands of one transaction see each other, do not harm each other, and believe nothing unproven."""
+"""Groups: commands of one transaction see each other, do not harm each other, and use nothing unproven."""
 
+import json
 from collections.abc import Callable
 from datetime import timedelta
+from inspect import signature
 from typing import Any
 
 import pytest
+from sqlalchemy import select, text
 from sqlalchemy.exc import IntegrityError
 
 from app.accounting.events import Gaussian
+from app.ledger.account_records import MOST_EVENTS
 from app.ledger.errors import (
     AccountQuarantinedError,
     AttemptSupersededError,
     IdempotencyKeyReusedError,
     NotFoundError,
+    RunStateConflictError,
     SequenceConflictError,
     SequenceGapError,
 )
+from app.persistence.database import ALL_TENANTS, NO_TENANT
 from app.persistence.lru_cache import LruCache
 from app.persistence.repositories.dp_events import CostCache
-from app.service.charging.requests import StepRequest, StepResult
+from app.persistence.tables import accounts, balances
+from app.service.charging.requests import StepResult
 from app.service.charging.saving import LedgerCache
 from app.service.costing import CostNotReadyError
 from tests.conftest import Ledger
 from tests.persistence.dump import changed, dump
+from tests.pure_decisions import DECISIONS
 from tests.service.step_commands import HUGE, LOUD, QUIET, CommandRunner, another, opened, organisation, request, sound
 from tests.service.tampering import account, set_account, set_balance, set_run, tampering
 
+LIMIT = {"epsilon": 1000.0, "delta": 1e-5}
 
-def _decisions(outcomes: list[Any]) -> list[Any]:
+
+def decisions(outcomes: list[Any]) -> list[Any]:
     assert all(isinstance(outcome, StepResult) for outcome in outcomes), outcomes
     return [outcome.decision for outcome in outcomes]
 
 
-def test_steps_of_one_run_follow_one_another(ledger: Ledger) -> None:
-    run = opened(ledger)
-    runner = CommandRunner(ledger)
-    found = _decisions(runner.group(*[request(run, (LOUD, count)) for count in (1, 2, 3)], request(run, first=6)))
+@pytest.fixture
+def run(ledger: Ledger) -> str:
+    return opened(ledger)
+
+
+@pytest.fixture
+def runner(ledger: Ledger) -> CommandRunner:
+    return CommandRunner(ledger)
+
+
+def test_steps_of_one_run_follow_one_another(ledger: Ledger, run: str, runner: CommandRunner) -> None:
+    found = decisions(runner.group(*[request(run, (LOUD, count)) for count in (1, 2, 3)], request(run, first=6)))
     assert [(each.position, each.first_step, each.next_step) for each in found] == [
-        *((0, 0, 1), (1, 1, 3), (2, 3, 6), (3, 6, 7)),
+        *((0, 0, 1), (1, 1, 3), (2, 3, 6), (3, 6, 7))
     ]
     assert [each.steps_remaining for each in found] == [found[0].steps_remaining - more for more in (0, 2, 5, 6)]
     assert sound(ledger)
 
 
-def test_one_key_in_one_group_is_one_question(ledger: Ledger) -> None:
-    run = opened(ledger)
-    other, runner = another(ledger), CommandRunner(ledger)
+def test_repeated_key_in_a_group_gets_the_first_decision(ledger: Ledger, run: str, runner: CommandRunner) -> None:
     first, again, reworded, elsewhere = runner.group(
-        *(request(run, key="k"), request(run, key="k"), request(run, (LOUD, 2), key="k"), request(other, key="k"))
+        *(request(run, key="k"), request(run, key="k")),
+        *(request(run, (LOUD, 2), key="k"), request(another(ledger), key="k")),
     )
     assert isinstance(first, StepResult)
     assert again == StepResult(first.decision, replayed=True)
-    assert isinstance(reworded, IdempotencyKeyReusedError)
-    assert isinstance(elsewhere, IdempotencyKeyReusedError)
+    assert {type(reworded), type(elsewhere)} == {IdempotencyKeyReusedError}
     [later] = runner.once(request(run, key="k"))
     assert isinstance(later, StepResult)
     # Read again, the decision is without its steps, which whoever repeats a request knows.
-    assert (later.decision._replace(steps=first.decision.steps, entry_hash=b""), later.replayed) == (
-        first.decision,
-        True,
-    )
+    read = later.decision._replace(steps=first.decision.steps, entry_hash=b"")
+    assert (read, later.replayed) == (first.decision, True)
+    refused: list[Any] = runner.group(*[request(run, (LOUD, 10**6), key="r", first=1)] * 3)
+    assert [(each.decision.position, each.decision.admitted, each.replayed) for each in refused] == [
+        *((1, False, False), (1, False, True), (1, False, True))
+    ]
     assert sound(ledger)
 
 
-@pytest.mark.parametrize("count", [1, 10**6])
-def test_a_key_that_pins_a_refusal_pins_it_for_the_group(ledger: Ledger, count: int) -> None:
-    run = opened(ledger)
-    runner = CommandRunner(ledger)
-    outcomes = runner.group(*[request(run, (LOUD, count), key="k", first=0)] * 3)
-    assert {outcome.decision.position for outcome in outcomes if isinstance(outcome, StepResult)} == {0}
-    assert [outcome.replayed for outcome in outcomes if isinstance(outcome, StepResult)] == [False, True, True]
-
-
-def test_one_step_number_in_one_group_is_one_question(ledger: Ledger) -> None:
-    run = opened(ledger)
-    first, again, other_key, other, gap = CommandRunner(ledger).group(
+def test_repeated_step_number_in_a_group_gets_the_first_decision(
+    ledger: Ledger, run: str, runner: CommandRunner
+) -> None:
+    first, again, other_key, other, gap = runner.group(
         request(run, (LOUD, 4), first=0, key="k-1"),
         request(run, (LOUD, 4), first=0),
         request(run, (LOUD, 4), first=0, key="k-2"),
@@ -89,9 +99,25 @@ def test_one_step_number_in_one_group_is_one_question(ledger: Ledger) -> None:
     assert sound(ledger)
 
 
-def test_commands_that_fail_leave_no_trace_and_harm_nobody(ledger: Ledger) -> None:
-    run = opened(ledger)
-    other, silent, runner = another(ledger), another(ledger, event=None), CommandRunner(ledger)
+def test_earlier_steps_are_loaded_for_the_whole_group(ledger: Ledger, run: str, runner: CommandRunner) -> None:
+    """Beside steps that only this group takes."""
+    runner.group(request(run, (LOUD, 2), first=0), request(run, (QUIET, 1), first=2))
+    again, other, new, newer, wrong = runner.group(
+        *(request(run, (LOUD, 2), first=0), request(run, (LOUD, 1), first=1), request(run, (LOUD, 3), first=3)),
+        *(request(run, (LOUD, 3), first=3), request(run, (QUIET, 2), first=2)),
+    )
+    assert isinstance(again, StepResult)
+    assert isinstance(new, StepResult)
+    assert (again.replayed, again.decision.position, new.replayed) == (True, 0, False)
+    assert newer == StepResult(new.decision, replayed=True)
+    assert isinstance(other, SequenceConflictError)
+    assert isinstance(wrong, SequenceConflictError)
+    assert "steps 2" not in wrong.detail
+    assert sound(ledger)
+
+
+def test_failed_command_leaves_no_trace_and_harms_no_other(ledger: Ledger, run: str, runner: CommandRunner) -> None:
+    other, silent = another(ledger), another(ledger, event=None)
     runner.charged(request(run))
     bad = [
         *(request("run_nothing", (LOUD, 1)), request(run, first=99), request(run, attempt=2)),
@@ -103,97 +129,64 @@ def test_commands_that_fail_leave_no_trace_and_harm_nobody(ledger: Ledger) -> No
     assert all(kind is None or type(error) is kind for kind, error in zip(kinds, alone, strict=True))
     assert not any(isinstance(error, StepResult) for error in alone)
     assert dump(ledger.database) == before
-    mixed = [request(run), bad[0], request(other), *bad[1:4], request(run, first=2)]
-    outcomes = runner.group(*mixed)
+    outcomes = runner.group(request(run), bad[0], request(other), *bad[1:4], request(run, first=2))
     assert [isinstance(outcome, StepResult) for outcome in outcomes] == [True, False, True, False, False, False, True]
     assert [len(rows) for rows in (before["decisions"], dump(ledger.database)["decisions"])] == [1, 4]
     assert sound(ledger)
 
 
-def test_the_last_step_of_a_budget_goes_to_who_comes_first(ledger: Ledger) -> None:
-    run = opened(ledger)
-    other, runner = another(ledger), CommandRunner(ledger)
-    left = runner.charged(request(run)).steps_remaining
-    outcomes = _decisions(
-        runner.group(request(run, (LOUD, left - 1)), request(other), request(run), request(other, (LOUD, 2)))
-    )
-    assert [each.admitted for each in outcomes] == [True, True, False, False]
-    assert outcomes[1].steps_remaining == 0
-    assert sound(ledger)
-
-
-def test_truncations_of_one_group_share_what_is_left(ledger: Ledger) -> None:
-    run = opened(ledger)
-    other, runner = another(ledger), CommandRunner(ledger)
+def test_last_steps_of_a_budget_go_to_the_first_commands(ledger: Ledger, run: str, runner: CommandRunner) -> None:
+    other = another(ledger)
     left = runner.charged(request(run)).steps_remaining
     asked = [request(each, (LOUD, left - 3), on_exceed="truncate") for each in (run, other, run)]
-    found = _decisions(runner.group(*asked))
-    assert [(each.admitted, each.step_count) for each in found] == [(True, left - 3), (True, 3), (False, left - 3)]
+    found = decisions(runner.group(request(other), *asked, request(other, (LOUD, 2))))
+    assert [each.admitted for each in found] == [True, True, True, False, False]
+    assert [each.step_count for each in found[:3]] == [1, left - 3, 2]
+    assert found[2].steps_remaining == 0
     assert sound(ledger)
 
 
-def test_a_report_in_a_group_freezes_its_run_for_the_next_command(ledger: Ledger) -> None:
-    run = opened(ledger)
-    other, runner = another(ledger), CommandRunner(ledger)
-    outcomes = runner.group(request(run, (LOUD, 10**4), mode="report"), request(run), request(other))
-    assert [type(outcome).__name__ for outcome in outcomes] == ["StepResult", "RunStateConflictError", "StepResult"]
-    assert not _decisions([outcomes[2]])[0].admitted
+def test_report_in_a_group_freezes_its_run_for_the_next_command(
+    ledger: Ledger, run: str, runner: CommandRunner
+) -> None:
+    asked = (request(run, (LOUD, 10**4), mode="report"), request(run), request(another(ledger)))
+    reported, frozen, refused = runner.group(*asked)
+    assert isinstance(frozen, RunStateConflictError)
+    assert [each.admitted for each in decisions([reported, refused])] == [True, False]
     assert sound(ledger)
 
 
-def test_a_new_price_is_kept_once_for_a_group(ledger: Ledger) -> None:
-    run = opened(ledger)
-    other, runner = another(ledger), CommandRunner(ledger)
+def test_new_price_is_stored_once_for_a_group(ledger: Ledger, run: str, runner: CommandRunner) -> None:
+    other = another(ledger)
     asked = [request(run, (QUIET, 1)), request(other, (QUIET, 2), (LOUD, 1)), request(run, (HUGE, 1)), request(run)]
-    found = _decisions(runner.group(*asked))
-    assert [each.admitted for each in found] == [True, True, False, True]
+    assert [each.admitted for each in decisions(runner.group(*asked))] == [True, True, False, True]
     rows = dump(ledger.database)
-    assert len(rows["event_costs"]) == 2  # what was refused has no price
-    assert len(rows["dp_events"]) == 3
-    assert sound(ledger)
-
-
-def test_who_lacks_a_price_comes_again_and_keeps_nobody_waiting(ledger: Ledger) -> None:
-    run = opened(ledger)
-    other, runner = another(ledger), CommandRunner(ledger)
-    runner.charged(request(run))
-    command = runner.command(request(other, (QUIET, 1)))
+    assert (len(rows["event_costs"]), len(rows["dp_events"])) == (2, 3)  # what was refused has no price
+    command = runner.command(request(other, (Gaussian(77.0), 1)))
     lacking, done = runner.once(command, request(run))
     assert isinstance(lacking, CostNotReadyError)
-    assert isinstance(done, StepResult)
+    assert isinstance(done, StepResult)  # which did not wait for the other's price
     lacking.compute(command.context.organisation_id)
-    assert _decisions(runner.once(command))[0].admitted
+    assert decisions(runner.once(command))[0].admitted
     assert sound(ledger)
 
 
 @pytest.mark.parametrize("size", [1, 2])
-def test_what_a_process_forgets_it_reads_again(ledger: Ledger, size: int) -> None:
+def test_evicted_rows_are_read_again(ledger: Ledger, run: str, size: int) -> None:
     """A memory so small that prices, paths and accounts go between two groups, or within one."""
-    runs = [opened(ledger), another(ledger), another(ledger)]
-    memory = LedgerCache(LruCache(size), LruCache(size), CostCache(size), LruCache(size))
-    runner = CommandRunner(ledger, memory=memory)
-    events = [LOUD, QUIET, Gaussian(100.0)]
-    _decisions(runner.group(*[request(run, (event, 1)) for run in runs for event in events]))
+    runs, events = [run, another(ledger), another(ledger)], [LOUD, QUIET, Gaussian(100.0)]
+    runner = CommandRunner(ledger, memory=LedgerCache(LruCache(size), LruCache(size), CostCache(size), LruCache(size)))
+    asked = [request(each, (event, 1)) for each in runs for event in events]
+    decisions(runner.group(*asked))
     before = dump(ledger.database)
     for _ in range(2):
-        _decisions(runner.once(*[request(run, (event, 1)) for run in runs for event in events]))
+        decisions(runner.once(*asked))
     assert "event_costs" not in changed(before, dump(ledger.database))
-    assert runner.path(runs[0])[0].spent == runner.path(runs[0])[1].spent
+    assert runner.path(run)[0].spent == runner.path(run)[1].spent
     assert sound(ledger)
 
 
-def test_two_processes_see_what_the_other_one_did(ledger: Ledger) -> None:
-    run = opened(ledger)
-    here, there = CommandRunner(ledger), CommandRunner(ledger)
-    left = here.charged(request(run)).steps_remaining
-    for more in range(1, 5):
-        assert (here if more % 2 else there).charged(request(run, first=more)).steps_remaining == left - more
-    assert there.once(request(run, first=3)) == here.once(request(run, first=3))
-    assert sound(ledger)
-
-
-Change = Callable[[Any], dict[str, object]]
-BEHIND: dict[str, Change] = {
+BEHIND: dict[str, Callable[[Any], dict[str, object]]] = {
     "another version": lambda row: {"version": row.version + 1},
     "an older version": lambda row: {"version": row.version - 1},
     "another time": lambda row: {"updated_at": row.updated_at + timedelta(microseconds=1)},
@@ -201,12 +194,13 @@ BEHIND: dict[str, Change] = {
 }
 
 
+@pytest.mark.both_databases
 @pytest.mark.parametrize("what", BEHIND)
 @pytest.mark.parametrize("path", ["mimic", "mimic/icu-team"])
-def test_memory_is_believed_only_if_version_and_time_agree(ledger: Ledger, path: str, what: str) -> None:
+def test_cached_account_of_another_version_or_time_is_read_again(
+    ledger: Ledger, run: str, runner: CommandRunner, path: str, what: str
+) -> None:
     """As after a backup was restored: the row is another one, and the next charge builds on it."""
-    run = opened(ledger)
-    runner = CommandRunner(ledger)
     one = runner.charged(request(run)) and runner.path(run)[0].spent
     with tampering(ledger.database) as tx:
         set_balance(tx, path, spent_curve=one.times(9).to_bytes())
@@ -218,10 +212,9 @@ def test_memory_is_believed_only_if_version_and_time_agree(ledger: Ledger, path:
 
 
 @pytest.mark.parametrize("path", ["mimic/icu-team", "mimic"])
-def test_an_account_in_doubt_refuses_whoever_touches_it(ledger: Ledger, path: str) -> None:
-    run = opened(ledger)
+def test_quarantined_account_refuses_every_charge(ledger: Ledger, run: str, runner: CommandRunner, path: str) -> None:
     ledger.budget("other")
-    other, runner = another(ledger, budget="mimic/other"), CommandRunner(ledger)
+    other = another(ledger, budget="mimic/other")
     runner.group(request(run, key="k"), request(other))
     with tampering(ledger.database) as tx:
         set_account(tx, path, quarantine_reason="its balance is wrong")
@@ -232,36 +225,81 @@ def test_an_account_in_doubt_refuses_whoever_touches_it(ledger: Ledger, path: st
     assert (changed(before, dump(ledger.database)) == set()) == (path == "mimic")
     with tampering(ledger.database) as tx:
         set_account(tx, path, quarantine_reason=None)
-    assert _decisions(runner.group(request(run), request(other)))[1].admitted
+    assert decisions(runner.group(request(run), request(other)))[1].admitted
     assert sound(ledger)
 
 
-def test_a_group_that_cannot_be_written_changes_nothing_and_is_not_remembered(ledger: Ledger) -> None:
+@pytest.mark.both_databases
+def test_failed_group_changes_nothing_and_is_not_cached(ledger: Ledger, run: str, runner: CommandRunner) -> None:
     """A run whose rows were tampered with: its next decision has the place of an earlier one."""
-    run = opened(ledger)
-    other, runner = another(ledger), CommandRunner(ledger)
-    _decisions(runner.group(request(run), request(other)))
-    path = runner.path(run)[-1].path
+    other = another(ledger)
+    decisions(runner.group(request(run), request(other)))
     with tampering(ledger.database) as tx:
-        set_run(tx, path, decision_count=0)
+        set_run(tx, runner.path(run)[-1].path, decision_count=0)
     before, remembered = dump(ledger.database), runner.path(other)
     with pytest.raises(IntegrityError):
         runner.group(request(other), request(run), request(other, (QUIET, 1)))
     assert dump(ledger.database) == before
     kept = runner.memory.accounts.get_many((runner.organisation_id, each.id) for each in remembered)
     assert [counted.copy().settled().account for counted in kept.values()] == remembered
-    assert _decisions(runner.group(request(other), request(other, (QUIET, 1))))[1].next_step == 3
+    assert decisions(runner.group(request(other), request(other, (QUIET, 1))))[1].next_step == 3
     assert runner.path(other)[0].spent == runner.path(other)[-1].spent + runner.path(run)[-1].spent
 
 
-def test_organisations_share_a_group_and_nothing_else(ledger: Ledger) -> None:
-    run = opened(ledger)
-    here, clinic = CommandRunner(ledger), organisation(ledger, "clinic")
-    there = CommandRunner(ledger, clinic, here.memory)
-    asked: list[StepRequest] = [request(run, key="k"), request(run, key="k")]
-    commands = [here.command(asked[0]), there.command(asked[1])]
-    here._prepare(commands[0])
-    mine, theirs = here.once(*commands)
-    assert isinstance(mine, StepResult)
-    assert isinstance(theirs, NotFoundError)
+@pytest.mark.both_databases
+def test_organisations_in_one_group_share_nothing(ledger: Ledger, run: str, runner: CommandRunner) -> None:
+    there = CommandRunner(ledger, organisation(ledger, "clinic"), runner.memory)
+    commands = [each.command(request(run, key="k")) for each in (runner, there)]
+    runner._prepare(commands[0])
+    mine, theirs = runner.once(*commands)
+    assert (type(mine), type(theirs)) == (StepResult, NotFoundError)
     assert sound(ledger)
+
+
+def written(ledger: Ledger, run: str) -> tuple[dict[str, list[int]], bool]:
+    """What is counted since the run's curve was written, and whether it ever was."""
+    with ledger.database.read(ALL_TENANTS) as tx:
+        since = tx.execute(select(accounts.c.uncompacted_charges).where(accounts.c.id == run)).scalar_one()
+        spent = tx.execute(select(balances.c.spent_curve).where(balances.c.account_id == run)).scalar_one()
+    return json.loads(since), bool(spent)
+
+
+def test_charges_of_few_events_are_counted_and_of_many_written_as_a_curve(
+    ledger: Ledger, runner: CommandRunner
+) -> None:
+    ledger.population(limit=LIMIT)
+    ledger.budget(limit=LIMIT)
+    run = ledger.run()
+    for count in (1, 2, 3):
+        runner.charged(request(run, (LOUD, count), (QUIET, 1)))
+    since, whole = written(ledger, run)
+    assert (sorted(map(tuple, since.values())), whole) == ([(3, 0), (6, 0)], False)
+    decaying = ledger.run(name="decaying")
+    for step in range(2 * (MOST_EVENTS + 1)):
+        runner.charged(request(decaying, (Gaussian(60.0 + step), 1 + step % 3)))
+        since, whole = written(ledger, decaying)
+        assert (len(since), whole) == ((step + 1) % (MOST_EVENTS + 1), step >= MOST_EVENTS)
+    for count in (MOST_EVENTS, MOST_EVENTS + 1):
+        run = ledger.run(name=f"of-{count}")
+        runner.charged(request(run, *[(Gaussian(60.0 + place), 2) for place in range(count)]))
+        since, whole = written(ledger, run)
+        assert (len(since), whole) == ((count, False) if count <= MOST_EVENTS else (0, True))
+    assert sound(ledger)  # byte for byte the sum of all charges
+
+
+class Asking:
+    """An argument of a decision that executes SQL once it is used."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+
+    def __getattr__(self, _: str) -> object:
+        with self._ledger.database.read(NO_TENANT) as tx:
+            return tx.execute(text("SELECT 1"))
+
+
+@pytest.mark.parametrize("decision", DECISIONS)
+def test_statement_within_a_decision_fails(ledger: Ledger, decision: Callable[..., object]) -> None:
+    arguments = [Asking(ledger) for _ in signature(decision).parameters]
+    with pytest.raises(AssertionError, match=f"{decision.__name__} executes"):
+        decision(*arguments)

@@ -27,21 +27,21 @@ def _off_by(seconds: float) -> Clock:
     ("ahead", "said"),
     [(3600, "3600 s ahead of"), (-3600, "3600 s behind"), (30, "30 s ahead of"), (-30, "30 s behind")],
 )
-def test_a_clock_that_is_off_is_told(ahead: float, said: str) -> None:
+def test_wrong_clock_is_reported(ahead: float, said: str) -> None:
     assert said in str(wrong_clock(_off_by(ahead)))
 
 
 @pytest.mark.parametrize("ahead", [0, 4, -4])
-def test_a_clock_that_is_nearly_right_is_not(ahead: float) -> None:
+def test_nearly_right_clock_is_not_reported(ahead: float) -> None:
     assert wrong_clock(_off_by(ahead)) is None
 
 
-def test_of_a_clock_that_was_never_read_nothing_is_said() -> None:
+def test_clock_that_was_never_read_is_not_reported() -> None:
     assert wrong_clock(Clock(lambda: Reading(0, datetime.now(UTC), 0))) is None
     assert wrong_clock(Clock(None)) is None
 
 
-def test_a_database_that_does_not_answer_is_asked_again(
+def test_database_that_does_not_answer_is_asked_again(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(timekeeping, "SAMPLED_SECONDS", 0.0)

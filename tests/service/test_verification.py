@@ -1,231 +1,91 @@
-"""Verification: a sound ledger is called sound, and whatever was tampered with is named."""
+"""Verification of ledgers that are sound, however they were charged, and of those that a table does not show."""
 
 import gc
 import json
 import tracemalloc
-from collections.abc import Callable
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from sqlalchemy import Connection, delete, update
+from sqlalchemy import delete, select, update
 
-from app.accounting.curves import EXHAUSTED, GRID_VERSION, RdpCurve
+from app.accounting.curves import GRID_VERSION, RdpCurve
 from app.accounting.events import Laplace, NeighboringRelation, canonical, fingerprint
 from app.accounting.rdp import FORMULA_VERSION, event_curve
+from app.ledger.audit import AuditEntry, audit_entry_hash, audit_genesis
+from app.ledger.reservations import PlannedItem
+from app.persistence.database import ALL_TENANTS, Database
+from app.persistence.repositories.audit import all_entries
 from app.persistence.repositories.dp_events import CostTable, StoredCost
-from app.persistence.tables import (
-    account_ancestors,
-    attempts,
-    balances,
-    decision_events,
-    decision_ranges,
-    event_costs,
-    populations,
-    runs,
-)
+from app.persistence.tables import accounts, audit_entries, decision_events, decisions, runs
 from app.service import verification
 from app.service.verification import report, verify
 from app.service.verification.balances import price_problem
-from tests.api.trainer import LOUD, Trainer
+from tests.api.trainer import HUGE, LOUD, QUIET, Trainer, hired
 from tests.conftest import SAMPLED, Ledger
 from tests.persistence.dump import dump
+from tests.service.prepared_ledgers import OTHER, charge, copied, lower_limit, reserve
+from tests.service.step_commands import organisation
 from tests.service.tampering import (
     ALL,
     MODEL,
     TEAM,
+    account,
+    balance,
     forget,
-    renoise,
-    reprice,
+    reseal,
     run_of,
-    sampled_fingerprint,
     set_account,
-    set_attempt,
-    set_balance,
     set_decision,
-    set_item,
     set_run,
     shift_curve,
-    shift_since,
     shift_weights,
-    swap_weights,
-    swell_weights,
     tampering,
-    thin_reserve,
-    whole,
 )
 
-NOISE = {"type": "gaussian", "noise_multiplier": 60.0}
-OTHER = {"type": "gaussian", "noise_multiplier": 70.0}
-
-
-SURVEY = {"type": "randomized_response", "noise_parameter": 0.5, "num_buckets": 2}
-UNPRICED = [{"event": SURVEY, "count": 1}]  # it has no bound where a record may be missing
-
-
-def _charge(ledger: Ledger) -> None:
-    """A population `mimic` with two budgets and three runs, admitted and refused."""
-    ledger.population(planned=[{"event": NOISE, "count": 5}])
-    ledger.budget()
-    ledger.budget("planned", planned=[{"event": SAMPLED}])
-    run = ledger.run()
-    for body in ({"count": 4}, {"event": NOISE, "count": 2}, {"count": 10**6}, {"events": [{"event": NOISE}] * 3}):
-        ledger.post(f"/v1/runs/{run}/steps", body)
-    other = ledger.run("mimic/planned", name="other", limit={"epsilon": 1.0, "delta": 1e-5})
-    ledger.post(f"/v1/runs/{other}/steps", {"count": 7})
-    ledger.run("mimic/planned", name="idle", event=OTHER)
-
-
-FURNISHED = {"charged": _charge}
+LIMIT = {"epsilon": 1.0, "delta": 1e-5}
 
 
 @pytest.fixture
-def charged(ledger: Ledger) -> Ledger:
-    """As furnished."""
-    return ledger
+def charged(tmp_path: Path) -> Iterator[Database]:
+    with copied("charged", tmp_path) as opened:
+        yield opened
 
 
-TAMPERINGS: dict[str, tuple[Callable[[Connection], object], str]] = {
-    "a run's curve lowered": (lambda tx: shift_curve(tx, MODEL, -1), MODEL),
-    "a run's curve raised": (lambda tx: shift_curve(tx, MODEL, 1), MODEL),
-    "a budget's curve lowered": (lambda tx: shift_curve(tx, TEAM, -1), TEAM),
-    "a budget's curve raised": (lambda tx: shift_curve(tx, TEAM, 10**12), TEAM),
-    "a population's curve lowered": (lambda tx: shift_curve(tx, ALL, -1), ALL),
-    "a population's curve emptied": (lambda tx: set_balance(tx, ALL, spent_curve=bytes(8 * 1387)), ALL),
-    "an idle run's curve raised": (lambda tx: shift_curve(tx, "mimic/planned/idle", 1), "mimic/planned/idle"),
-    "what a run was charged since counted up": (lambda tx: shift_since(tx, MODEL, 1), MODEL),
-    "what a population was charged since counted down": (lambda tx: shift_since(tx, ALL, -1), ALL),
-    "what a run was charged since forgotten": (lambda tx: set_account(tx, MODEL, uncompacted_charges="{}"), MODEL),
-    "what a run was charged since broken": (lambda tx: set_account(tx, MODEL, uncompacted_charges="[1]"), MODEL),
-    "a charge since of a text that is no event": (
-        lambda tx: set_account(tx, MODEL, uncompacted_charges='{"x": [1, 1]}'),
-        MODEL,
-    ),
-    "a charge since of an event that is not known": (
-        lambda tx: set_account(tx, MODEL, uncompacted_charges=json.dumps({"f" * 64: [1, 1]})),
-        MODEL,
-    ),
-    "a balance forgotten": (lambda tx: tx.execute(delete(balances)), ALL),
-    "a charge's count lowered": (lambda tx: set_decision(tx, 1, event_count=1), MODEL),
-    "a charge's count raised": (lambda tx: set_decision(tx, 1, event_count=3), MODEL),
-    "a charge's event changed": (
-        lambda tx: set_decision(tx, 1, event_fingerprint=sampled_fingerprint(tx)),
-        MODEL,
-    ),
-    "a charge's event unknown": (lambda tx: set_decision(tx, 1, event_fingerprint="0" * 64), MODEL),
-    "a further charge's count raised": (lambda tx: set_item(tx, 3, count=3), MODEL),
-    "a further charge's event changed": (
-        lambda tx: set_item(tx, 3, event_fingerprint=sampled_fingerprint(tx)),
-        MODEL,
-    ),
-    "a further charge's event unknown": (lambda tx: set_item(tx, 3, event_fingerprint="0" * 64), MODEL),
-    "the further charges deleted": (lambda tx: tx.execute(delete(decision_events)), MODEL),
-    "a charge deleted": (lambda tx: forget(tx, 1), MODEL),
-    "the last charge deleted": (lambda tx: forget(tx, 3), MODEL),
-    "a charged event made noisier": (lambda tx: renoise(tx, "60.0", "61.0"), "event "),
-    "the default event made noisier before any charge": (lambda tx: renoise(tx, "70.0", "700.0"), "event "),
-    "an event's text respelled": (lambda tx: renoise(tx, "60.0", " 60.0"), "event "),
-    "an event's text broken": (lambda tx: renoise(tx, "60.0", "x"), "event "),
-    "a price halved": (lambda tx: reprice(tx, 2), "event "),
-    "a price a little lower": (lambda tx: reprice(tx, 1.000001), "event "),
-    "a price of nothing": (lambda tx: reprice(tx, 1e30), "event "),
-    "prices forgotten": (lambda tx: tx.execute(delete(event_costs)), MODEL),
-    "prices under another relation": (
-        lambda tx: tx.execute(update(event_costs).values(neighboring_relation="replace_special")),
-        MODEL,
-    ),
-    "the next step put back": (lambda tx: set_run(tx, MODEL, next_step=0), MODEL),
-    "the next step put forward": (lambda tx: set_run(tx, MODEL, next_step=10), MODEL),
-    "an idle run's next step put forward": (lambda tx: set_run(tx, f"{ALL}/planned/idle", next_step=1), "idle"),
-    "a decision's steps moved": (lambda tx: set_decision(tx, 1, step_count=3), MODEL),
-    "the number of decisions lowered": (lambda tx: set_run(tx, MODEL, decision_count=1), MODEL),
-    "weights over delta": (lambda tx: swell_weights(tx, TEAM), TEAM),
-    "a reserve that is no remainder": (lambda tx: thin_reserve(tx, TEAM), TEAM),
-    "weights moved to other orders": (lambda tx: shift_weights(tx, TEAM), TEAM),
-    "weights forgotten": (lambda tx: set_account(tx, TEAM, filter_weights=None), TEAM),
-    "weights broken": (lambda tx: set_account(tx, TEAM, filter_weights="x"), TEAM),
-    "weights at an order that there is not": (lambda tx: swap_weights(tx, TEAM, 9999), TEAM),
-    "weights at an order before the first": (lambda tx: swap_weights(tx, TEAM, -1), TEAM),
-    "weights at half an order": (lambda tx: swap_weights(tx, TEAM, 7.5), TEAM),
-    "a limit raised": (lambda tx: set_account(tx, TEAM, epsilon_limit=1.0001), TEAM),
-    "a run's own limit raised": (lambda tx: set_account(tx, f"{ALL}/planned/other", epsilon_limit=2.0), "other"),
-    "a run's own limit taken away": (
-        lambda tx: set_account(tx, f"{ALL}/planned/other", epsilon_limit=None, delta_limit=None),
-        f"{ALL}/planned (",
-    ),
-    "a limit lowered below what is spent": (lambda tx: set_account(tx, TEAM, epsilon_limit=0.01), TEAM),
-    "a delta lowered below the weights": (lambda tx: set_account(tx, TEAM, delta_limit=1e-9), TEAM),
-    "something held that nobody reserved": (
-        lambda tx: set_balance(tx, TEAM, held_curve=whole(tx, TEAM)),
-        TEAM,
-    ),
-    "a delta spent that no charge took": (lambda tx: set_balance(tx, TEAM, spent_delta=1), TEAM),
-    "a delta held that nobody reserved": (lambda tx: set_balance(tx, TEAM, held_delta=1), TEAM),
-    "a price with a delta": (lambda tx: tx.execute(update(event_costs).values(curve_delta=10**9)), "event "),
-    "a plan that has no price": (lambda tx: set_account(tx, ALL, planned_events=json.dumps(UNPRICED)), ALL),
-    "a curve with a negative value": (lambda tx: shift_curve(tx, TEAM, -(2**62)), TEAM),
-    "a curve of another length": (lambda tx: set_balance(tx, TEAM, spent_curve=bytes(8), held_curve=bytes(8)), TEAM),
-    "a curve that is exhausted": (
-        lambda tx: set_balance(tx, ALL, spent_curve=np.full(1387, EXHAUSTED).tobytes()),
-        ALL,
-    ),
-    "a grid that is not known": (lambda tx: set_account(tx, TEAM, grid_version=99), TEAM),
-    "the population forgotten": (lambda tx: tx.execute(delete(populations)), ALL),
-    "a run forgotten": (lambda tx: tx.execute(delete(runs)), MODEL),
-    "an ancestor left out of what is charged": (
-        lambda tx: tx.execute(
-            delete(account_ancestors).where(
-                account_ancestors.c.account_id == run_of(tx), account_ancestors.c.depth == 0
-            )
-        ),
-        MODEL,
-    ),
-    "a range of decisions forgotten": (lambda tx: tx.execute(delete(decision_ranges)), MODEL),
-    "a range of decisions moved": (lambda tx: tx.execute(update(decision_ranges).values(first_position=1)), MODEL),
-    "a range of decisions by another": (lambda tx: tx.execute(update(decision_ranges).values(actor="key_1")), MODEL),
-    "a run's attempt forgotten": (lambda tx: tx.execute(delete(attempts)), MODEL),
-    "a run's attempt begun later": (lambda tx: set_attempt(tx, first_step=1), MODEL),
-    "another attempt made the current one": (lambda tx: set_run(tx, MODEL, attempt=2), MODEL),
-    "a reservation that is not there": (lambda tx: set_run(tx, MODEL, reservation_id="res_x"), MODEL),
-    "a budget put elsewhere": (
-        lambda tx: set_account(tx, TEAM, parent_id=run_of(tx, "mimic/planned")),
-        "as it was opened: parent",
-    ),
-}
-
-
-@pytest.mark.parametrize("what", TAMPERINGS)
-def test_what_was_tampered_with_is_named(charged: Ledger, what: str) -> None:
-    tamper, named = TAMPERINGS[what]
-    with tampering(charged.database) as tx:
-        tamper(tx)
-    found = verify(charged.database)
-    assert not found.sound
-    assert any(named in problem for problem in found.problems), found.problems
-
-
-def test_a_sound_ledger_is_called_sound_and_counted(charged: Ledger) -> None:
-    before = dump(charged.database)
-    found = verify(charged.database)
-    assert (found.sound, found.problems) == (True, ())
-    assert found.checked.items() >= {"accounts": 6, "runs": 3, "decisions": 5, "charges": 6, "steps": 16}.items()
-    assert dump(charged.database) == before
-
-
-def test_an_empty_ledger_is_sound(ledger: Ledger) -> None:
+def is_sound(ledger: Ledger, **checked: int) -> bool:
+    """Whether nothing is found, and so much was checked."""
     found = verify(ledger.database)
-    assert found.sound
-    assert found.checked.items() >= {"accounts": 0, "runs": 0, "charges": 0, "steps": 0}.items()
+    assert found.problems == ()
+    return checked.items() <= found.checked.items()
 
 
-def test_prices_are_read_piece_by_piece(charged: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.both_databases
+def test_verification_counts_what_it_checks_and_changes_nothing(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert is_sound(ledger, accounts=0, runs=0, charges=0, steps=0)
+    charge(ledger)
+    reserve_elsewhere = ledger.run(name="reserving", event=LOUD)
+    Trainer(ledger, reserve_elsewhere).reserved((LOUD, 5))
+    before = dump(ledger.database)
+    counted = {"accounts": 7, "runs": 4, "decisions": 6, "charges": 7, "steps": 19, "reservations": 1}
+    assert is_sound(ledger, **counted)
     monkeypatch.setattr(report, "PRICES_AT_ONCE", 1)
     monkeypatch.setattr(verification, "ROWS_AT_ONCE", 1)
-    found = verify(charged.database)
-    assert (found.problems, found.checked["accounts"], found.checked["charges"]) == ((), 6, 6)
+    assert is_sound(ledger, **counted)
+    assert dump(ledger.database) == before
+    with tampering(ledger.database) as tx:
+        shift_curve(tx, TEAM, 1)
+        set_run(tx, MODEL, next_step=0)
+    assert {MODEL, TEAM} == {problem.partition(" (")[0] for problem in verify(ledger.database).problems}
 
 
-def test_a_run_takes_little_memory(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.soak
+@pytest.mark.both_databases
+def test_verification_keeps_no_curve_of_a_run(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of its three curves, 11 KB each, none is kept."""
     monkeypatch.setattr(verification, "ROWS_AT_ONCE", 2)
     ledger.population(limit={"epsilon": 100.0, "delta": 1e-5})
@@ -250,24 +110,21 @@ def test_a_run_takes_little_memory(ledger: Ledger, monkeypatch: pytest.MonkeyPat
     assert peak(range(first, first + 25)) - few < 25 * 5_000
 
 
-def test_a_ledger_at_its_brim_is_sound(ledger: Ledger) -> None:
+def test_ledger_without_room_for_a_step_is_sound(ledger: Ledger) -> None:
     ledger.population()
     ledger.budget()
-    run = ledger.run(limit={"epsilon": 1.0, "delta": 1e-6})
-    for event in (SAMPLED, NOISE, {"type": "gaussian", "noise_multiplier": 1e4}):
-        refused = ledger.post(f"/v1/runs/{run}/steps", {"event": event, "count": 10**9}).json()
-        if refused["max_count_that_fits"]:
-            body = {"event": event, "count": refused["max_count_that_fits"]}
-            assert ledger.post(f"/v1/runs/{run}/steps", body).json()["steps_remaining"] == 0
-    assert ledger.post(f"/v1/runs/{run}/steps", {}).status_code == 403
-    assert verify(ledger.database).sound
+    trainer = Trainer(ledger, ledger.run(limit={"epsilon": 1.0, "delta": 1e-6}))
+    for event in (SAMPLED, LOUD, {"type": "gaussian", "noise_multiplier": 1e4}):
+        trainer.steps(event=event, count=10**9, on_exceed="truncate")
+    assert trainer.steps().status_code == 403
+    assert is_sound(ledger)
 
 
 @pytest.mark.parametrize(
     ("factor", "version"),
     [(1.0, FORMULA_VERSION), (1.1, FORMULA_VERSION), (0.999, FORMULA_VERSION), (1.0, 2), (1.0, 0)],
 )
-def test_a_price_is_that_of_the_formulas_of_now(factor: float, version: int) -> None:
+def test_price_of_other_formulas_is_a_problem(factor: float, version: int) -> None:
     event = Laplace(5.0)
     curve = event_curve(event, NeighboringRelation.ADD_OR_REMOVE_ONE)
     prices = CostTable("org_1", NeighboringRelation.ADD_OR_REMOVE_ONE, GRID_VERSION)
@@ -276,34 +133,211 @@ def test_a_price_is_that_of_the_formulas_of_now(factor: float, version: int) -> 
     assert (problem is None) == (factor == 1.0 and version == FORMULA_VERSION)
 
 
-def test_every_organisation_is_verified(charged: Ledger) -> None:
-    limit = {"epsilon": 1.0, "delta": 1e-5}
-    population = {
-        "name": "mimic",
-        "privacy_unit": "patient",
-        "neighboring_relation": "replace_one",
-        "limit": limit,
-    }
+def test_every_organisation_is_verified(ledger: Ledger) -> None:
+    charge(ledger)
+    unit = {"privacy_unit": "patient", "neighboring_relation": "replace_one"}
     made: dict[str, Any] = {}
     for path, body in (
-        ("/v1/populations", population),
-        ("/v1/budgets", {"name": "clinic-team", "parent": "mimic", "limit": limit}),
-        ("/v1/runs", {"name": "model", "budget": "mimic/clinic-team", "event": NOISE}),
+        ("populations", {"name": "mimic", "limit": LIMIT, **unit}),
+        ("budgets", {"name": "clinic-team", "parent": "mimic", "limit": LIMIT}),
+        ("runs", {"name": "model", "budget": "mimic/clinic-team", "event": OTHER}),
     ):
-        made = charged.http.post(path, json=body, headers=charged.headers("admin", "clinic")).json()
-    charged.http.post(f"/v1/runs/{made['id']}/steps", json={}, headers=charged.headers("admin", "clinic"))
-    assert verify(charged.database).checked["accounts"] == 9
-    assert verify(charged.database).sound
-    with tampering(charged.database) as tx:
+        made = ledger.http.post(f"/v1/{path}", json=body, headers=ledger.headers("admin", "clinic")).json()
+    ledger.http.post(f"/v1/runs/{made['id']}/steps", json={}, headers=ledger.headers("admin", "clinic"))
+    assert is_sound(ledger, accounts=9)
+    with tampering(ledger.database) as tx:
         shift_curve(tx, "mimic/clinic-team", -1)
-    (problem,) = verify(charged.database).problems
+    (problem,) = verify(ledger.database).problems
     assert "mimic/clinic-team (bud_" in problem
+    assert verify(ledger.database, organisation(ledger)).problems == ()
 
 
-def test_several_problems_are_all_named(charged: Ledger) -> None:
-    with tampering(charged.database) as tx:
-        shift_curve(tx, TEAM, 1)
-        set_run(tx, MODEL, next_step=0)
-    problems = verify(charged.database).problems
-    assert len(problems) == 2
-    assert {MODEL, TEAM} == {problem.partition(" (")[0] for problem in problems}
+@pytest.mark.parametrize("executed", [2, 3, 6, 8])
+def test_committed_plan_is_spent_as_executed(ledger: Ledger, executed: int) -> None:
+    trainer = reserve(ledger)
+    assert trainer.end(trainer.read()["reservation"], "commit", executed).status_code == 200
+    assert is_sound(ledger, steps=2 + executed)
+    trainer.reserved((QUIET, 1))
+    assert is_sound(ledger)
+
+
+def test_forfeited_plan_is_charged_and_not_taken(ledger: Ledger) -> None:
+    trainer = reserve(ledger)
+    assert trainer.act("abort").status_code == 200
+    assert is_sound(ledger, steps=4, charges=4)
+    assert len({each.spent.to_bytes() for each in trainer.path()}) == 1
+    with tampering(ledger.database) as tx:
+        tx.exec_driver_sql("UPDATE reservations SET status = 'committed', steps_executed = 2")
+    assert any("is not what was forfeited" in problem for problem in verify(ledger.database).problems)
+
+
+def test_voided_plan_leaves_nothing(ledger: Ledger) -> None:
+    trainer = hired(ledger)
+    assert trainer.steps().status_code == 200
+    before = trainer.path()[0].spent.to_bytes()
+    assert trainer.end(trainer.reserved((LOUD, 7)), "void").status_code == 200
+    assert is_sound(ledger)
+    with ledger.database.read(ALL_TENANTS) as tx:
+        after = balance(tx, ALL)
+    assert (after.spent.to_bytes(), after.held.is_zero) == (before, True)
+
+
+def test_step_that_a_lowered_limit_had_revoked_is_named(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a service would have let it through that takes no notice of it."""
+    trainer = lower_limit(ledger)
+    monkeypatch.setattr(PlannedItem, "left", PlannedItem.unused)
+    assert trainer.steps(count=160).json()["reservation"] is not None
+    [problem] = verify(ledger.database).problems
+    assert problem.endswith("that a lowered limit had revoked.")
+
+
+def first_bad(database: Database) -> int:
+    return next(each.position for each in verify(database).discrepancies if each.position is not None)
+
+
+@pytest.mark.parametrize("position", range(5))
+def test_removed_decision_is_the_first_bad_row(charged: Database, position: int) -> None:
+    with tampering(charged) as tx:
+        forget(tx, position)
+        if position == 4:  # even if the run's row says nothing of it
+            set_run(tx, decision_count=4, next_step=11)
+    assert first_bad(charged) == position
+
+
+@pytest.mark.parametrize(
+    ("position", "values"),
+    [(0, {"idempotency_key": None}), (1, {"refusal_details": "{}"}), (2, {"epsilon": 0.001}), (4, {"attempt": 2})],
+)
+def test_changed_decision_is_the_first_bad_row(charged: Database, position: int, values: dict[str, object]) -> None:
+    with tampering(charged) as tx:
+        set_decision(tx, position, **values)
+    assert first_bad(charged) == position
+
+
+def test_chain_of_another_run_is_bad_from_its_first_row(charged: Database) -> None:
+    with tampering(charged) as tx:
+        run, other = run_of(tx), run_of(tx, f"{ALL}/planned/idle")
+        for table in (decisions, decision_events):
+            tx.execute(update(table).where(table.c.run_id == run).values(run_id=other))
+        row = tx.execute(select(runs).where(runs.c.account_id == run)).mappings().one()
+        values = {name: row[name] for name in ("next_step", "decision_count", "chain_head")}
+        tx.execute(update(runs).where(runs.c.account_id == other).values(values))
+    named = {each.account_id: each.position for each in reversed(verify(charged).discrepancies)}
+    assert named[other] == 0
+
+
+def test_decision_is_of_the_attempt_before_although_every_hash_fits(charged: Database) -> None:
+    with tampering(charged) as tx:
+        reseal(tx)
+    assert verify(charged).problems == ()
+
+
+def test_unreadable_decision_does_not_end_the_verification(charged: Database) -> None:
+    with tampering(charged) as tx:
+        tx.exec_driver_sql("UPDATE decisions SET created_at = 'yesterday' WHERE position = 2")
+        shift_curve(tx, f"{ALL}/planned/idle", 1)
+    problems = verify(charged).problems
+    assert any("cannot be read" in problem and MODEL in problem for problem in problems)
+    assert any("planned/idle" in problem for problem in problems)
+
+
+def test_cut_off_audit_log_leaves_accounts_that_nothing_opened(charged: Database) -> None:
+    with tampering(charged) as tx:
+        tx.execute(delete(audit_entries).where(audit_entries.c.position >= 9))
+    problems = verify(charged).problems
+    made = [problem for problem in problems if "is one that no entry of the audit log has made" in problem]
+    assert sum("/1 of attempts " in problem for problem in made) == 3
+    opened = [
+        problem for problem in problems if "no audit event of its organisation says that it was opened" in problem
+    ]
+    assert len(opened) == 5
+
+
+def test_limit_forged_with_its_audit_event_and_every_hash_is_not_found_by_rows_alone(ledger: Ledger) -> None:
+    """What the signed checkpoints are for: docs/explanation/verification.md says so."""
+    hired(ledger)
+    owner = organisation(ledger)
+    with tampering(ledger.database) as tx:
+        population, head = account(tx, "mimic").id, audit_genesis(owner)
+        for kept in list(all_entries(tx, owner)):
+            if kept.subject == population:
+                after = json.loads(kept.after or "{}") | {"limit": {"delta": 1e-5, "epsilon": 9.0}}
+                kept = replace(kept, after=json.dumps(after, sort_keys=True, separators=(",", ":")))  # noqa: PLW2901
+            head = audit_entry_hash(head, kept)
+            this = (audit_entries.c.organisation_id == owner) & (audit_entries.c.position == kept.position)
+            tx.execute(update(audit_entries).where(this).values(entry_hash=head, after=kept.after))
+        tx.execute(update(accounts).where(accounts.c.id == population).values(epsilon_limit=9.0))
+    assert verify(ledger.database).sound
+
+
+def test_audit_entry_is_hashed_whole() -> None:
+    assert {*AuditEntry.__dataclass_fields__, "entry_hash"} == {column.name for column in audit_entries.c}
+
+
+def test_run_that_reported_over_its_limit_stays_overdrawn(ledger: Ledger) -> None:
+    trainer = hired(ledger)
+    assert trainer.steps(mode="report", count=10**4).json()["overdrawn"]
+    for status in ("active", "paused", "completed", "aborted", "overdrawn"):
+        with tampering(ledger.database) as tx:
+            set_run(tx, status=status)
+        found = verify(ledger.database)
+        assert found.sound == (status == "overdrawn")
+        yet = any(f"and yet it is {status}" in problem for problem in found.problems)
+        assert yet == (status in {"active", "paused"})
+        by_log = any("audit events leave it active" in problem for problem in found.problems)
+        assert by_log == (status in {"paused", "completed", "aborted"})
+
+
+COIN = {"type": "randomized_response", "noise_parameter": 1.0, "num_buckets": 2}
+"""It answers at random whatever the truth is, and costs nothing."""
+
+
+@pytest.mark.parametrize("reserved", [False, True])
+def test_plan_that_costs_nothing_leaves_the_weights_to_the_first_charge(ledger: Ledger, *, reserved: bool) -> None:
+    ledger.population(neighboring_relation="replace_one")
+    ledger.budget(planned=[{"event": COIN, "count": 5}])
+    trainer = Trainer(ledger, ledger.run(event=LOUD))
+    assert trainer.steps(event=COIN).status_code == 200
+    assert is_sound(ledger)
+    if reserved:
+        trainer.reserved((COIN, 3), (LOUD, 2))
+    else:
+        assert trainer.steps(events=[{"event": COIN}, {"event": LOUD, "count": 2}]).status_code == 200
+    assert trainer.steps(event=QUIET).status_code == 200
+    assert is_sound(ledger)
+    with tampering(ledger.database) as tx:
+        shift_weights(tx, TEAM)
+    assert not verify(ledger.database).sound
+
+
+FIRST_REPORTS: dict[str, dict[str, object]] = {
+    "over the limit": {"type": "gaussian", "noise_multiplier": 0.01},
+    "more than any order of the limit bears": HUGE,
+    "everything at every order": {"type": "self_composed", "event": HUGE, "count": 10**9},
+    "a delta of its own over the limit's": {"type": "epsilon_delta", "epsilon": 0.1, "delta": 0.01},
+}
+
+
+@pytest.mark.parametrize("planned", [[], [{"event": LOUD}]], ids=["orders", "plan"])
+@pytest.mark.parametrize("what", FIRST_REPORTS)
+def test_first_report_may_be_as_loud_as_it_was(ledger: Ledger, what: str, planned: list[dict[str, object]]) -> None:
+    ledger.population(planned=planned)
+    ledger.budget(planned=planned)
+    trainer = Trainer(ledger, ledger.run(event=LOUD))
+    assert trainer.steps(mode="report", event=FIRST_REPORTS[what]).json()["overdrawn"]
+    assert is_sound(ledger)
+    other = Trainer(ledger, ledger.run(name="other", event=LOUD))
+    assert (other.steps().status_code, other.reserve((LOUD, 2)).status_code) == (403, 403)
+    assert trainer.steps(mode="report", event=QUIET, count=3).status_code == 200
+    assert is_sound(ledger)
+
+
+def test_report_over_the_limit_hides_nothing_that_was_admitted(ledger: Ledger) -> None:
+    trainer = hired(ledger)
+    trainer.steps(count=20)
+    trainer.reserved((LOUD, 5))
+    trainer.steps(mode="report", event=HUGE)
+    assert is_sound(ledger)
+    with tampering(ledger.database) as tx:
+        set_account(tx, TEAM, epsilon_limit=0.01)
+    assert any("more is spent and held" in problem for problem in verify(ledger.database).problems)
