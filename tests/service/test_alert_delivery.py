@@ -81,21 +81,29 @@ def test_a_receiver_that_fails_for_long_gets_one_delivery_at_a_time(ledger: Ledg
         tried(ledger, hook)
     tried(ledger, other)
     endpoint.answer = status(500)
+    began = now(1)
+
+    def since(seconds: float) -> float:
+        """Seconds from now, however long the requests before have taken."""
+        return (began - now()).total_seconds() + seconds
+
     for _ in range(MANY_FAILURES):
-        sent_once(ledger)
+        sent_once(ledger, at=since(0))
     later = LONG_FAILING.total_seconds() - 60
-    assert len(sent_once(ledger, at=later)) == 2, "one of each receiver"
-    assert [each.receiver.id for each in claim_due(ledger.database, now(later))] == [hook["id"]], "often, but not long"
+    assert len(sent_once(ledger, at=since(later))) == 2, "one of each receiver"
+    claimed = claim_due(ledger.database, now(since(later)))
+    assert [each.receiver.id for each in claimed] == [hook["id"]], "often, but not long"
     later += 2 * CLAIM_SECONDS
-    assert len(sent_once(ledger, at=later)) == 2
-    assert claim_due(ledger.database, now(later + 1)) == [], "the others wait, and the other receiver has nothing else"
+    assert len(sent_once(ledger, at=since(later))) == 2
+    others = claim_due(ledger.database, now(since(later + 1)))
+    assert others == [], "the others wait, and the other receiver has nothing else"
     tried(ledger, hook)
-    assert sent_once(ledger, at=later + 1) == [DeliveryResult(500, "The answer was 500.")], (
+    assert sent_once(ledger, at=since(later + 1)) == [DeliveryResult(500, "The answer was 500.")], (
         "what is new is tried at once"
     )
     endpoint.answer = None
     later += BACK_OFF_SECONDS[-1]
-    while sent_once(ledger, at=later):
+    while sent_once(ledger, at=since(later)):
         later += 1
     assert {each["status"] for each in shown(ledger, receiver=hook["id"], limit="200")} == {"delivered"}
 
