@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from app.persistence import database, engines
 from tests import postgres, pure_decisions
-from tests.databases import NO_SERVER, need_postgresql, new_database, sharing_statements
+from tests.databases import NO_SERVER, need_postgresql, new_database, share_statements
 from tests.ledgers import SAMPLED, Furnish, Keys, Ledger, furnished, nothing, open_ledger, signing_key
 from tests.servers import LiveServer, command_line
 
@@ -28,7 +27,7 @@ __all__ = [
     "signing_key",
 ]
 
-vars(database)["open_engine"] = sharing_statements(engines.open_engine)
+share_statements()
 
 pure_decisions.enforce()
 
