@@ -136,7 +136,7 @@ KNOWN_SECONDS = 3600.0
 """Lifetime of a cached caller: longer than any test, so that none depends on how busy the machine is."""
 
 
-def quiet_app(settings: Settings, *, background_work: bool = False) -> FastAPI:
+def quiet_app(settings: Settings, *, background_work: bool = False, caller_seconds: float = KNOWN_SECONDS) -> FastAPI:
     """An application in which nothing happens but what a test asks for; readiness and metrics are of the moment.
 
     Background work would open connections of its own, which on PostgreSQL takes longer than most tests' requests. It
@@ -145,7 +145,7 @@ def quiet_app(settings: Settings, *, background_work: bool = False) -> FastAPI:
     app = create_app(
         settings,
         background_work=background_work,
-        caller_seconds=KNOWN_SECONDS,
+        caller_seconds=caller_seconds,
         readiness_seconds=0.0,
         metrics_seconds=0.0,
     )

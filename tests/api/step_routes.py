@@ -140,8 +140,8 @@ def listening(app: object, state: ServerState, kind: type[BoundedConnection], po
 
 
 @contextmanager
-def serving_both(folder: Path, database_url: str, **more: object) -> Iterator[Ports]:
-    with open_ledger(folder, database_url, **more) as ledger:
+def serving_both(folder: Path, database_url: str) -> Iterator[Ports]:
+    with open_ledger(folder, database_url) as ledger:
         seeded, state, app, portal = furnish(ledger), ServerState(), ledger.http.app, ledger.http.portal
         state.default_headers = [(b"date", b"Mon, 23 Nov 2026 12:00:00 GMT")]
         with (

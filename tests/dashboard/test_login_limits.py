@@ -123,13 +123,13 @@ def test_a_key_that_fails_for_days_is_noted_once_an_hour(tmp_path: Path, monkeyp
         for _ in range(minutes):
             fail()
             passed[0] += GATHERED_SECONDS
-            flush(ledger.database)
+            flush()
         assert 8 < len(refused()) <= 8 + 7  # 1 at once, then after 1, 2, 4, 8, 16 and 32 minutes, then one an hour
         passed[0] += MOST_GATHERED_SECONDS
-        flush(ledger.database)
+        flush()
         assert sum(refused()) == minutes  # none is forgotten
         passed[0] += MOST_GATHERED_SECONDS
-        flush(ledger.database)
+        flush()
         before = len(refused())
         fail()  # after an hour without any, the next one is noted at once
         assert len(refused()) == before + 1
