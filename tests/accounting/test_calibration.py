@@ -160,6 +160,25 @@ def test_the_most_steps_meet_the_target_and_one_more_does_not(event: DpEvent, ru
     assert count * curve.delta_value() < rule.delta
 
 
+def test_a_training_is_calibrated_with_few_curves_and_two_over_the_whole_grid(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sizes: list[int] = []
+
+    def counted(event: DpEvent, at: NDArray[np.float64], relation: NeighboringRelation) -> RdpCurve:
+        sizes.append(at.size)
+        return curve_over(event, at, relation)
+
+    monkeypatch.setattr(solvers, "curve_over", counted)
+    for q, count, epsilon in ((256 / 60000, 14_040, 1.0), (0.01, 10_000, 2.0), (0.1, 1000, 1.0), (0.5, 100, 3.0)):
+        sizes.clear()
+        target = Target(Rule(epsilon, 1e-5), count, NOTHING, RELATION)
+        min_noise_multiplier(dp.PoissonSampled(q, dp.Gaussian(1.1)), target)
+        assert sizes.count(orders(GRID_VERSION).size) == 2  # the answer, and the number below it
+        assert len(sizes) <= 12
+        assert all(size < 120 for size in sizes if size != orders(GRID_VERSION).size)
+
+
 @pytest.mark.parametrize("start", [1e-3, 0.5, 30.0, 1e6])
 def test_search_finds_the_same_from_every_start(start: float) -> None:
     target = Target(Rule(2.0, 1e-5), 10_000, NOTHING, RELATION)
