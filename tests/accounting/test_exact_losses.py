@@ -219,7 +219,7 @@ def test_epsilon_is_that_of_the_exact_loss_or_more(row: Row) -> None:
         if not row.has_pairs:
             continue
         found = pld_epsilon(row.events, row.relation, delta)
-        assert least * 0.999 <= found <= by_orders
+        assert least * 0.999 <= found <= by_orders * 1.001  # near a pure loss both are rounded up
         if row.room:
             assert found <= row.loss(True).get_epsilon_for_delta(delta) * row.room  # noqa: FBT003
         assert pld_delta(row.events, row.relation, found * 1.02) < 1.02 * delta
