@@ -188,7 +188,7 @@ ROWS = [
     _sampled(0.3, dp.GroupPrivacy(4, dp.EpsilonDelta(0.25)), 10, partial(two_points, 1)),
     one(dp.RandomizedResponse(0.9, 10), 10, answers(0.9, 10, REPLACE, 10), REPLACE),
     one(dp.RandomizedResponse(0.6, 5), 30, answers(0.6, 5, SPECIAL, 30), SPECIAL, room=0),
-    one(dp.Exponential(0.5), 2, choice(0.5, 2), room=0),
+    Row({dp.Exponential(0.5): 2}, choice(0.5, 2), has_pairs=False),  # our pair is that of any bounded range
     one(TWICE, 100, together(gaussian(1.0, 0.01, 100), laplace(30.0, 1.0, 200))),
     one(
         dp.Decay("time", 0.5, 3, dp.PoissonSampled(0.1, dp.Gaussian(2.0))),
