@@ -255,9 +255,30 @@ COUNTS: tuple[object, ...] = (0, -1, 10**9 + 1, 2.0, "2", None, True, 10**400)
 SENSITIVITIES: tuple[object, ...] = (0, -1, 10**6 + 1, 2.0, "2", True, 10**400)
 EPSILONS: tuple[object, ...] = (0, -1, 10001, "1", None, True)
 HELD: tuple[object, ...] = (None, 3, "gaussian", [GAUSSIAN_WIRE], {}, {"type": "gaussian"})
-SIZES = (1.0, None, [], [1.0], [0, 1, "2"], [0, 1, -1], [0, 0, 0], [0, 1, 1.1e9], [1.0] * 65, {"1": 1})
-SHARES = (1.0, None, [], [1.0], [1, 0, 0], [0.5, 0.5, 0.1], [0.9, 0.2, -0.1], [0.5, 0.5, "0"], {"1": 1})
-STEPS = (3, None, [], [0], [2.0], [True], ["1"], [[1]], [10**9 + 1], [1] * 1001, {"1": 1})
+SIZES: tuple[object, ...] = (
+    1.0,
+    None,
+    [],
+    [1.0],
+    [0, 1, "2"],
+    [0, 1, -1],
+    [0, 0, 0],
+    [0, 1, 1.1e9],
+    [1.0] * 65,
+    {"1": 1},
+)
+SHARES: tuple[object, ...] = (
+    1.0,
+    None,
+    [],
+    [1.0],
+    [1, 0, 0],
+    [0.5, 0.5, 0.1],
+    [0.9, 0.2, -0.1],
+    [0.5, 0.5, "0"],
+    {"1": 1},
+)
+STEPS: tuple[object, ...] = (3, None, [], [0], [2.0], [True], ["1"], [[1]], [10**9 + 1], [1] * 1001, {"1": 1})
 PLACES = {"source_dataset_size": COUNTS, "sample_size": COUNTS, "event": HELD}
 
 REFUSED: dict[type[DpEvent], Mapping[str, tuple[object, ...]]] = {

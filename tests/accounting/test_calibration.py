@@ -95,6 +95,7 @@ SAMPLED: st.SearchStrategy[DpEvent] = st.builds(
         st.builds(dp.MixtureOfGaussians, NOISES, st.just((0.0, 0.5, 1.0)), st.just((0.9, 0.09, 0.01))),
     ),
 )
+OWN_DELTAS = st.builds(dp.EpsilonDelta, st.just(0.01), st.floats(-14, -5).map(lambda exponent: 10**exponent))
 OTHER_COSTS = st.sampled_from(
     [
         NOTHING,
@@ -150,17 +151,9 @@ def test_the_most_sampling_meets_the_target_and_the_next_number_above_does_not(
         assert not rule.fits(target.total(dp.with_sampling_probability(event, more)))
 
 
-@given(event=NOISY, rule=TARGETS, other_cost=OTHER_COSTS)
+@given(event=NOISY | OWN_DELTAS, rule=TARGETS, other_cost=OTHER_COSTS)
 def test_the_most_steps_meet_the_target_and_one_more_does_not(event: DpEvent, rule: Rule, other_cost: RdpCurve) -> None:
     curve = event_curve(event, RELATION)
-    count = max_count(curve, other_cost, rule)
-    assert count == 0 or rule.fits(other_cost + curve.times(count))
-    assert not rule.fits(other_cost + curve.times(count + 1))
-
-
-@given(own=st.floats(-14, -5).map(lambda exponent: 10**exponent), rule=TARGETS, other_cost=OTHER_COSTS)
-def test_the_most_steps_with_a_delta_of_their_own_are_found_too(own: float, rule: Rule, other_cost: RdpCurve) -> None:
-    curve = event_curve(dp.EpsilonDelta(0.01, own), RELATION)
     count = max_count(curve, other_cost, rule)
     assert count == 0 or rule.fits(other_cost + curve.times(count))
     assert not rule.fits(other_cost + curve.times(count + 1))

@@ -82,9 +82,9 @@ def microbatch(event: DpEvent, relation: NeighboringRelation) -> Mechanism:
 def sum_and_count(event: DpEvent, relation: NeighboringRelation) -> Mechanism:
     del relation
     assert isinstance(event, dp.AdaptiveClipping)
-    small.together = event.noise_multiplier
-    gradients = event.gradient_noise_multiplier or small.together * 2**0.5  # type: ignore[operator]
-    count = event.count_noise_stddev or small.together * 2**0.5 / 2  # type: ignore[operator]
+    both = event.noise_multiplier
+    gradients = event.gradient_noise_multiplier or both * 2**0.5  # type: ignore[operator]
+    count = event.count_noise_stddev or both * 2**0.5 / 2  # type: ignore[operator]
 
     def run(data: Data) -> Output:
         total, within = sum(map(small.number, data)), sum(np.sign(small.number(entry)) / 2 for entry in data)

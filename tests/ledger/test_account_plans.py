@@ -66,6 +66,7 @@ def test_epsilon_is_within_the_limit_for_what_was_admitted_and_only_grows(accoun
         assert account.is_planned() == (by_plan < inf)
         if by_plan < inf:
             needed = plan.workload.steps_for(account.spent.used[account.id])
+            assert needed is not None
             known = next(steps for steps in plan.known_steps if steps >= needed)
             read = plan.workload.epsilon(known, plan.bound.delta)
             assert by_plan == pytest.approx(min(read, limit.epsilon), rel=1e-5)

@@ -1,6 +1,5 @@
 """What accounts can still take: the least along the path, and by part where the parts are disjoint."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 from math import isclose
 
@@ -9,51 +8,41 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.accounting.events import Gaussian, NeighboringRelation
-from app.ledger.accounts import Account, AccountKind
 from app.ledger.admission import Admission
 from app.ledger.availability import AccountRoom, Available, available_of, least_above_part, room_of
-from app.ledger.composition import exposed
 from app.ledger.step_events import StepEvent
 from tests.soak import few
 
-from .conftest import admit, make_account
+from .conftest import admit
+from .ledger_model import LedgerModel
 
 ADD = NeighboringRelation.ADD_OR_REMOVE_ONE
 ONE = NeighboringRelation.REPLACE_ONE
 
 
 class Sites:
-    """A population with three disjoint parts, and a budget in each that runs charge."""
+    """A population with three disjoint parts, and a run of each."""
 
     def __init__(self, limit: float, part_limit: float, partitions: int, relation: NeighboringRelation) -> None:
-        root = replace(make_account(limit, name="p"), kind=AccountKind.POPULATION, partitions_per_unit=partitions)
-        self.accounts = {"p": replace(root, id="p", depth=0, relation=relation)}
+        self.model = LedgerModel(relation)
+        self.model.open("p", None, (limit, 1e-5), (), partitions)
         for name in "abc":
-            part = replace(make_account(part_limit, name=name), id=name, parent_id="p", relation=relation)
-            self.accounts[name] = replace(part, path=f"p/{name}")
-
-    @property
-    def parts(self) -> list[Account]:
-        return [self.accounts[name] for name in "abc"]
-
-    def path(self, part: str) -> Sequence[Account]:
-        above = self.accounts[part]
-        run = replace(above, id="run", kind=AccountKind.RUN, parent_id=part, limit=None, depth=2)
-        run = replace(run, spent=above.spent.times(0), held=above.held.times(0), weights=None)
-        return exposed([self.accounts["p"], above, run], self.parts)
+            self.model.open(name, "p", (part_limit, 1e-5))
+            assert self.model.register(f"run_{name}", name)
+        self.accounts = self.model.accounts
 
     def charge(self, part: str, noise: float, count: int) -> bool:
-        charged = admit(self.path(part), [StepEvent(Gaussian(noise), count)])
-        if not isinstance(charged, Admission):
-            return False
-        self.accounts |= {each.id: replace(each, exposure=None) for each in charged.accounts[:-1]}
-        return True
+        charged = admit(self.model.path(f"run_{part}"), [StepEvent(Gaussian(noise), count)])
+        if isinstance(charged, Admission):
+            self.model.put(charged.accounts)
+        return isinstance(charged, Admission)
+
+    def above(self, part: str) -> Available:
+        parts = [self.accounts[name] for name in "abc"]
+        return least_above_part([self.accounts["p"], self.accounts[part]], parts)
 
     def available(self, part: str) -> float:
-        return min(
-            room_of(self.accounts[part]),
-            least_above_part([self.accounts["p"], self.accounts[part]], self.parts).epsilon,
-        )
+        return min(room_of(self.accounts[part]), self.above(part).epsilon)
 
 
 charges = st.lists(
@@ -75,7 +64,7 @@ def test_available_budget_is_what_the_rule_admits(
         assert left >= min(whole, room_of(sites.accounts[part])) - 1e-9, "a part has at least what the whole has"
         before = sites.accounts[part].epsilon()
         probe = Sites(*limits, *kind)
-        probe.accounts = dict(sites.accounts)
+        probe.accounts |= sites.accounts
         if left > 0.02:
             assert probe.charge(part, 400.0, 1), "what is free can be taken"
         for noise in (3.0, 10.0, 40.0):
@@ -97,7 +86,7 @@ def test_a_part_has_what_others_do_not_take_from_it() -> None:
 def test_replaced_units_count_twice() -> None:
     sites = Sites(2.0, 2.0, 1, ONE)
     assert sites.charge("a", 20.0, 3)
-    above = least_above_part([sites.accounts["p"], sites.accounts["b"]], sites.parts)
+    above = sites.above("b")
     assert above.epsilon < 2.0, "its replacement may have been in the other part"
     assert above.account_path == "p"
 

@@ -224,19 +224,6 @@ def test_a_renewal_gives_a_whole_lease_and_never_takes_one(seconds: int) -> None
     assert replace(extended, expires_at=reservation.expires_at) == reservation
 
 
-CURVES = st.builds(
-    lambda values, delta: RdpCurve(np.array(values, dtype=np.int64), delta),
-    st.lists(st.integers(0, EXHAUSTED // 4), min_size=3, max_size=3),
-    st.integers(0, EXHAUSTED // 4),
-)
-
-
-@given(CURVES, CURVES)
-def test_subtraction_of_a_curve_is_exact(rest: RdpCurve, taken: RdpCurve) -> None:
-    assert is_exact(rest + taken, ())
-    assert without(rest + taken, taken) == rest
-
-
 SOMETIMES_EXHAUSTED = st.builds(
     lambda values, delta: RdpCurve(np.array(values, dtype=np.int64), delta),
     st.lists(st.sampled_from([0, 1, 7, EXHAUSTED // 3, EXHAUSTED - 1, EXHAUSTED]), min_size=3, max_size=3),

@@ -95,8 +95,8 @@ def new(path: str, cost: Units) -> WaitingPlan:
     return waiting("new", path.split(), cost)
 
 
-def keeping(share: Share, team: str, *parts: Fraction) -> dict[str, Withholding]:
-    return {"b0": Withholding(Allocation(shares={team: share}), *parts)}
+def keeping(share: Share, team: str, part: Fraction = ALL, window: Fraction = ALL) -> dict[str, Withholding]:
+    return {"b0": Withholding(Allocation(shares={team: share}), part, window)}
 
 
 def partitions(counting: int) -> list[Account]:
