@@ -16,7 +16,7 @@ RUN_BY = {
     "how-to/share-budgets": "tests/docs/test_readme.py",
     "how-to/use-workload-identity": "tests/docs/test_workload_page.py",
     "tutorial/first-budget": "tests/docs/test_readme.py",
-    "tutorial/train-a-model": "tests/docs/test_guide.py",
+    "tutorial/train-a-model": "tests/frameworks/test_guide.py",
 }
 """Pages whose blocks a test of their own runs, all of them."""
 

@@ -102,7 +102,7 @@ def test_optimizer_that_is_attached_again_asks_once_or_for_its_own_event(
     training = make_private(engine)
     for terms in ({}, {"sampling_probability": 0.125}, {"event": lambda _: STEP}):
         fake_run.asked.clear()
-        attach(training.optimizer, fake_run.as_run, **terms)  # type: ignore[arg-type]
+        attach(training.optimizer, fake_run.as_run, **terms)
         training.epoch()
         assert fake_run.asked == [STEP] * (N // BATCH)
     assert engine.accountant.events == ({"event": STEP, "count": 3 * (N // BATCH)},)

@@ -30,7 +30,7 @@ LOST_ON_THE_WAY_BACK = [
     *(httpx2.ReadTimeout("no answer"), httpx2.ReadError("reset"), httpx2.RemoteProtocolError("disconnected")),
     *(problem(502, "bad_gateway"), problem(503, "ledger_unavailable"), httpx2.Response(504, text="<html>proxy</html>")),
 ]
-NEVER_ARRIVED = [
+NEVER_ARRIVED: list[httpx2.Response | Exception] = [
     *(httpx2.ConnectError("refused"), httpx2.ConnectTimeout("nobody there"), httpx2.PoolTimeout("all in use")),
     problem(429, "too_many_requests"),
 ]
