@@ -16,7 +16,7 @@ RUN_BY = {
     "how-to/share-budgets": "tests/docs/test_readme.py",
     "how-to/use-workload-identity": "tests/docs/test_workload_page.py",
     "tutorial/first-budget": "tests/docs/test_readme.py",
-    "tutorial/train-a-model": "tests/docs/test_guide.py",
+    "tutorial/train-a-model": "tests/frameworks/test_guide.py",
 }
 """Pages whose blocks a test of their own runs, all of them."""
 
@@ -33,7 +33,7 @@ NOT_RUN = {
     "A neighboring relation without a proof raises `UnsupportedEventError`."
     " `count` does not concern the formula.": FORMULA,
     "export EPSILON_LEDGER_DATABASE_URL=sqlite:////tmp/migration.db": "it would add a migration to the repository",
-    "make format    format and mend what can be mended": CI,
+    "make format            format and mend what can be mended": CI,
     ".venv/bin/python -m pytest tests/ledger/test_admission.py": "the tests run it, without this line",
     "pip install './sdk[flower]'": PACKAGES,
     'pip install "epsilon-ledger-client[dp-accounting]" jax-privacy': PACKAGES,

@@ -107,15 +107,7 @@ def shares(optimizer: DPOptimizer) -> list[int]:
 
 
 class Bench:
-    """One training, and all that it released.
-
-    Args:
-        dice: decides everything.
-        kind: how gradients are clipped.
-        together: how many optimizers step each batch, charged as one event.
-        releases: how often each of them steps a batch.
-        workers: of the loader.
-    """
+    """One training, and all that it released."""
 
     def __init__(
         self, dice: random.Random, kind: str, *, together: int = 1, releases: int = 1, workers: int = 0

@@ -15,12 +15,7 @@ App = Callable[[Message, Context], Message]
 
 
 class LocalGrid(Grid):
-    """Clients that answer at once.
-
-    Args:
-        app: of all of them; an exception becomes an error reply, as Flower makes it.
-        clients: their number.
-    """
+    """Clients that answer at once."""
 
     def __init__(self, app: App, clients: int) -> None:
         TaskIdentity.task_id = TaskIdentity.run_id = TaskIdentity.node_id = 1

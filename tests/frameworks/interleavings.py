@@ -94,21 +94,7 @@ ACTIONS: dict[str, tuple[int, Callable[[Bench], object]]] = {
 
 
 def interleave(seed: int, kind: str, *, together: int = 1, releases: int = 1, workers: int = 0) -> Bench:
-    """Do the actions of a training loop in a random order, and then an ordinary epoch.
-
-    Args:
-        seed: of the order.
-        kind: how gradients are clipped.
-        together: how many optimizers there are.
-        releases: how often each steps a batch.
-        workers: of the loader.
-
-    Returns:
-        What was done.
-
-    Raises:
-        WrongReleaseError: with all that was done until then.
-    """
+    """Do the actions of a training loop in a random order, and then an ordinary epoch."""
     dice = random.Random(seed)  # noqa: S311 - to do the same again
     torch.manual_seed(seed)
     bench = Bench(dice, kind, together=together, releases=releases, workers=workers)

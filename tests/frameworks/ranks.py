@@ -22,17 +22,7 @@ def _server(imported: tuple[str, ...]) -> ForkServer:
 
 
 def run_ranks(module: str, folder: Path, *arguments: object, imported: tuple[str, ...] = TORCH) -> list[Any]:
-    """Run a module once for each rank, which meet at a file.
-
-    Args:
-        module: takes the rank, the file and further arguments, and prints a line of JSON at its end.
-        folder: for what they write.
-        arguments: the further ones.
-        imported: what the ranks need not import themselves.
-
-    Returns:
-        What each rank printed.
-    """
+    """Run a module once for each rank, which meet at a file."""
     processes = []
     for rank in range(RANKS):
         words = [str(word) for word in (rank, folder / "store", *arguments)]

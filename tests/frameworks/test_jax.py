@@ -117,14 +117,6 @@ def test_traced_step_is_turned_away(run: CountingRun, trace: str) -> None:
     assert run.asked == [STEP]
 
 
-def test_compiled_and_mapped_steps_ask_once_call(run: CountingRun) -> None:
-    compiled = jax.jit(lambda x: x * 2.0).lower(jnp.ones(3)).compile()
-    assert float(authorized(compiled, run.as_run, event=STEP)(jnp.ones(3))[0]) == 2.0
-    mapped = jax.pmap(lambda x: x + jax.lax.psum(1.0, "i"), axis_name="i")
-    assert float(authorized(mapped, run.as_run, event=STEP)(jnp.ones((1, 3)))[0, 0]) == 2.0
-    assert run.asked == [STEP] * 2
-
-
 def test_scan_over_steps_is_charged_for_all_of_them(run: CountingRun) -> None:
     run.capacity = 9
     training = Private()

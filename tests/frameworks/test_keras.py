@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 from jax_privacy import keras_api
 
-from epsilon_ledger import AsyncLedgerClient, BudgetExceededError, LedgerClient, gaussian, poisson_sampled
+from epsilon_ledger import AsyncLedgerClient, BudgetExceededError, gaussian, poisson_sampled
 from epsilon_ledger.keras import UnsupportedTrainingError, attach
 from tests.packaging.dockerfile import ROOT
-from tests.sdk.fake_runs import CountingRun, open_budget
+from tests.sdk.fake_runs import CountingRun
 
 pytestmark = [
     # jax-privacy 2.0 calls it.
@@ -138,20 +138,6 @@ def test_execution_of_several_steps_asks_for_all_of_them(run: CountingRun) -> No
     fit(model)
     assert run.counts == [3, 1, 3]
     assert callback.refusal is not None
-
-
-def test_training_ends_at_its_budget_with_grants(admin: LedgerClient) -> None:
-    model = private(noise_multiplier=3.0)
-    client = admin
-    budget = open_budget(client, 1.0)
-    with client.create_run("keras", budget=budget, authorize_every=20) as run:
-        callback = attach(model, run)
-        history = fit(model, 50)
-        assert callback.refusal is not None
-        assert run.step == taken(model) >= STEPS
-        assert 0.0 < history.history["epsilon"][-1] <= 1.0
-        assert run.expected_steps == 50 * STEPS
-    assert client.get_run(run.id).status == "completed"
 
 
 def test_accumulated_batches_are_charged_each(run: CountingRun) -> None:

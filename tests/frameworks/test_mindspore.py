@@ -5,13 +5,12 @@ MindSpore takes 800 MB: these tests run where it and MindArmour are installed.
 
 from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias
 
 import numpy as np
 import pytest
 
 from epsilon_ledger import gaussian
-from epsilon_ledger._wire.events import GaussianEvent
 from tests.sdk.fake_runs import FakeRun
 
 mindspore = pytest.importorskip("mindspore")
@@ -123,21 +122,6 @@ def test_refused_step_does_not_happen_and_training_ends_without_exception(mode: 
     assert np.array_equal(network.weight.asnumpy(), counting.after[-1])
 
 
-@pytest.mark.parametrize("policy", ["Time", "Step", "Exp"])
-def test_pass_of_decaying_noise_costs_its_least(replacing: FakeRun, policy: str) -> None:
-    seen: list[float] = []
-    mech = noise("AdaGaussian", decay_policy=policy, noise_decay_rate=0.05)
-
-    class Reading(Callback):
-        def on_train_step_begin(self, run_context: Theirs) -> None:  # noqa: ARG002 - MindSpore's
-            seen.append(float(mech._noise_multiplier.asnumpy()))
-
-    model(noise_mech=mech).train(2, batches(), callbacks=[adapter.LedgerCallback(replacing.as_run), Reading()])
-    least = [min(seen[:STEPS]), min(seen[STEPS:])]
-    charged = [cast("GaussianEvent", event)["noise_multiplier"] for event in replacing.asked]
-    assert all(0.99999 * real < paid <= real for real, paid in zip(least, charged, strict=True))
-
-
 def adaptive(replacing: FakeRun) -> Theirs:  # noqa: ARG001 - as below
     return model(clip_mech=theirs.ClipMechanismsFactory.create("Gaussian")), batches()
 
@@ -181,19 +165,3 @@ def test_unaccountable_training_is_refused_before_first_step(
     assert replacing.asked == []
     after = [parameter.asnumpy() for parameter in training._network.trainable_params()]
     assert all(map(np.array_equal, before, after))
-
-
-def test_less_noise_within_pass_is_refused(replacing: FakeRun) -> None:
-    mech = noise()
-
-    class Weakening(Callback):
-        def on_train_step_end(self, run_context: Theirs) -> None:  # noqa: ARG002 - MindSpore's
-            mech._initial_noise_multiplier = mindspore.Tensor(0.5, mindspore.float32)
-
-    network = small_network()
-    counting = Counting(network)
-    with pytest.raises(adapter.UnsupportedTrainingError, match="must not be changed within a pass"):
-        model(network, noise_mech=mech).train(
-            2, batches(), callbacks=[adapter.LedgerCallback(replacing.as_run), Weakening(), counting]
-        )
-    assert len(counting.after) == 2

@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from epsilon_ledger import EventCount, Trial, composed, gaussian, poisson_sampled, self_composed
 from epsilon_ledger.opacus import UnsupportedTrainingError, attach, discard_batch
 from tests.frameworks.conftest import HOOKS_WARN, Training, make_private, small_loader
+from tests.frameworks.test_opacus_calibration import new_engine
 from tests.frameworks.test_opacus_clipping import ADAPTIVE
 from tests.sdk.fake_runs import BATCH, FakeRun, N
 
@@ -122,6 +123,7 @@ def test_piece_with_other_records_or_out_of_turn_spoils_its_batch(training: Trai
     # Even in a batch of four or more, of which another piece could be left out to make up for it.
     with refuses("gradient is of 4 records, but the batch that was drawn has 2"):
         training.step((torch.cat((x, own[0])), torch.cat((y, own[1]))))
+    discard_batch(training.optimizer)
     pieces = iter(pieces_of(training))
     training.step(first := next(pieces))
     with refuses("physical batch 1 of its batch, and 1 were stepped"):
@@ -145,13 +147,14 @@ def test_batches_of_other_loaders_and_earlier_iterations_are_refused(engine: Pri
     training = make_private(engine, old)
     with refuses(r"No batch was drawn .* Iterate the loader that make_private"):
         training.epoch(old)
-    begun = make_private(engine)
+    begun = make_private(new_engine())
     batches = iter(begun.loader)
     attach(begun.optimizer, fake_run.as_run, data_loader=begun.loader)
     with refuses("since the optimizer was attached and an iteration began"):
         begun.step(next(batches))
-    unordered = make_private(engine, small_loader(workers=1))
+    unordered = make_private(new_engine(), small_loader(workers=1))
     unordered.loader.in_order = False
+    attach(unordered.optimizer, fake_run.as_run, data_loader=unordered.loader)
     with refuses("Leave in_order=True"):
         iter(unordered.loader)
     assert fake_run.asked == []
@@ -253,6 +256,8 @@ def test_norm_of_noise_is_compared_with_norm_that_module_clipped_to(engine: Priv
     training.model.max_grad_norm = 0.1
     with refuses(r"it did so to 10\.0"):
         training.optimizer.step()
+    x, y = next(iter(training.loader))
+    training.optimizer.zero_grad()
     torch.nn.functional.cross_entropy(training.model(x), y).backward()
     with refuses("No gradient was clipped"):
         training.optimizer.step()

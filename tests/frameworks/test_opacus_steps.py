@@ -10,6 +10,7 @@ from opacus.schedulers import ExponentialNoise
 from epsilon_ledger import BudgetExceededError, LedgerUnavailableError, Run, gaussian, poisson_sampled
 from epsilon_ledger.opacus import UnsupportedTrainingError, attach
 from tests.frameworks.conftest import HOOKS_WARN, make_private, small_loader
+from tests.frameworks.test_opacus_calibration import new_engine
 from tests.sdk.fake_ledger import TRIES, FakeLedger, Fault
 from tests.sdk.fake_runs import BATCH, FakeRun, N
 
@@ -101,11 +102,11 @@ def test_optimizer_that_is_attached_again_asks_once_or_for_its_own_event(
     training = make_private(engine)
     for terms in ({}, {"sampling_probability": 0.125}, {"event": lambda _: STEP}):
         fake_run.asked.clear()
-        attach(training.optimizer, fake_run.as_run, **terms)  # type: ignore[arg-type]
+        attach(training.optimizer, fake_run.as_run, **terms)
         training.epoch()
         assert fake_run.asked == [STEP] * (N // BATCH)
     assert engine.accountant.events == ({"event": STEP, "count": 3 * (N // BATCH)},)
-    shuffled = make_private(engine, small_loader(shuffle=True), poisson_sampling=False)
+    shuffled = make_private(new_engine(), small_loader(shuffle=True), poisson_sampling=False)
     attach(shuffled.optimizer, fake_run.as_run, event=lambda optimizer: gaussian(optimizer.noise_multiplier / 2))
     shuffled.epoch()
     assert fake_run.asked[N // BATCH :] == [gaussian(0.5)] * (N // BATCH)
@@ -125,12 +126,12 @@ def test_wrong_calls_are_told_what_would_be_right(engine: PrivacyEngine, fake_ru
     )
     with pytest.raises(UnsupportedTrainingError, match=r"Quieter costs is not known here\. Give event="):
         attach(quieter, run, data_loader=training.loader)
-    attach(training.optimizer, run, data_loader=training.loader)
-    with pytest.raises(ValueError, match="charged to run_1: one run pays"):
-        attach(training.optimizer, FakeRun(id="run_2").as_run, data_loader=training.loader)
     with pytest.raises(ValueError, match="made an optimizer private already"):
         attach(engine, run)
     with pytest.raises(ValueError, match="who is charged"):
         attach(training.optimizer, None)
     with pytest.raises(ValueError, match=r"must be in \(0, 1\]"):
         attach(training.optimizer, run, sampling_probability=1.5)
+    attach(training.optimizer, run, data_loader=training.loader)
+    with pytest.raises(ValueError, match="charged to run_1: one run pays"):
+        attach(training.optimizer, FakeRun(id="run_2").as_run, data_loader=training.loader)

@@ -38,7 +38,7 @@ def operation_of(request: httpx2.Request) -> str:
     """Find the operation that a request asks for."""
     path = request.url.raw_path.decode().partition("?")[0]
     [found] = [name for name, each in OPERATIONS.items() if each.method == request.method and each.path.fullmatch(path)]
-    return found
+    return str(found)
 
 
 def example(schema: dict[str, Any], depth: int = 0) -> Any:  # noqa: ANN401 - a value of any schema

@@ -200,8 +200,9 @@ WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
 def test_wrong_argument_is_named_before_anything_is_sent(
     client: LedgerClient, ledger: FakeLedger, wrong: dict[str, Any], error: type[Exception], said: str
 ) -> None:
+    given: dict[str, Any] = {"parent": "mimic", "limit": Limit(3.0, 1e-5)} | wrong
     with pytest.raises(error, match=said):
-        client.create_budget("icu", **{"parent": "mimic", "limit": Limit(3.0, 1e-5)} | wrong)
+        client.create_budget("icu", **given)
     for start in ("2026-01-01", datetime(2026, 1, 1, tzinfo=UTC), None):
         with pytest.raises(TypeError, match="start must be a date"):
             client.create_blocks("bud_1", "month", start=start, count=3, limit=Limit(1.0, 1e-5))  # type: ignore[arg-type]
@@ -281,7 +282,7 @@ def test_id_and_path_cannot_leave_their_place(client: LedgerClient, ledger: Fake
     ]
 
 
-WRONG_MEMBERS: list[dict[str, object]] = [
+WRONG_MEMBERS: list[Any] = [
     *({"epsilon": value} for value in (None, "1.0", True)),
     *({"next_step": value} for value in (1.0, True)),
     *({"name": None}, {"event": 5}, {"created_at": "yesterday"}, {"created_at": 5}),

@@ -1,7 +1,7 @@
 """An epoch of fixed batches is charged once, as its costliest batch, where a replaced record is in one batch only."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from itertools import cycle
 from typing import Any
 
@@ -48,7 +48,7 @@ def charged(simulation: Simulation, run: Run) -> int:
     return simulation.charged(run).total()
 
 
-def counted(events: list[Event]) -> list[EventCount]:
+def counted(events: Sequence[Event]) -> list[EventCount]:
     return [{"event": event, "count": 1} for event in events]
 
 

@@ -19,7 +19,7 @@ def registered(admin: LedgerClient, epsilon: float = 3.0, **more: Any) -> Run:  
     return admin.create_run("model", budget=open_budget(admin, epsilon=epsilon), **more)
 
 
-@pytest.mark.parametrize("mode", thinned([None, *get_args(DecayMode)], 3))
+@pytest.mark.parametrize("mode", thinned([None, *get_args(DecayMode)], 4))
 def test_one_epoch_more_than_most_would_pass_target(admin: LedgerClient, mode: DecayMode | None) -> None:
     # Eight steps an epoch: with a decay, each is an event of its own that the service has to price.
     monitor = PrivacyMonitor(

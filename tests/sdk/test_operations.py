@@ -228,7 +228,8 @@ def test_methods_of_runs_call_their_operations(simulation: Simulation) -> None:
     documented = table()
     for name, operations in zip(names, seen, strict=True):
         extra = {"Run.void": {"createReservation"}, "resume_run by path": {"completeRun"}}.get(name, set())
-        assert operations - extra <= documented[name.partition(" ")[0]], name
+        # Besides those of the table, a path or a run's state may be looked up.
+        assert operations - extra - {"listBudgets", "listRuns", "getRun"} <= documented[name.partition(" ")[0]], name
     assert {name for name in documented if "." in name} - ELSEWHERE <= set(names)
     found = {name.partition(" ")[0]: operations for name, operations in zip(names, seen, strict=True)}
     assert found["create_run"] == documented["create_run"]

@@ -55,7 +55,7 @@ def test_plan_that_was_granted_meanwhile_is_claimed_at_once_and_only_once(waits:
     run, other = waits.client().get_run(run_id), waits.client().get_run(run_id)
     run.wait_for_plan()
     for another in (other, waits.client().get_run(waits.holder.id)):
-        with pytest.raises(StepsAlreadyTakenError, match="release nothing"):
+        with pytest.raises(StepsAlreadyTakenError):
             another.wait_for_plan()
     assert not waits.pauses
     # Its steps are those of the trainer that has claimed it.

@@ -79,7 +79,6 @@ def test_awaited_run_waits_and_reserves_again(waits: Waits) -> None:
             await run.commit(1)
             await run.reserve(plan(2), wait=HOUR)
             await waits.simulation.authorize_async(run, 2)
-            assert (await run.wait_for_plan()).id == run.state.reservation
             await run.commit(2)
         return run
 

@@ -84,12 +84,12 @@ def test_refusal_that_settle_finds_counts(simulation: Simulation) -> None:
 
 
 def test_end_of_awaited_run_has_reason_that_it_states(simulation: Simulation) -> None:
-    async def end(**reason: str) -> str | None:
+    async def end(reason: str | None = None) -> str | None:
         async with simulation.async_client() as client:
             run = await client.create_run("model", budget=BUDGET, event=LOUD)
             with suppress(BudgetExceededError):
                 await run.authorize(10**6)
-            await run.complete(**reason)
+            await run.complete(reason=reason)
         return run.state.end_reason
 
     assert asyncio.run(end()) == "budget_exhausted"

@@ -18,7 +18,7 @@ from tests.api import trainer
 from tests.conftest import Ledger
 from tests.reliability.conftest import ROUNDS
 from tests.sdk.charges import charged_and_held, has_lapsed_grant
-from tests.sdk.simulation import BUDGET, HUSHED, LOUD, QUIET, TRIES, Clock, Fault, Simulation, clock_of_all, new_world
+from tests.sdk.simulation import HUSHED, LOUD, QUIET, TRIES, Clock, Fault, Simulation, clock_of_all, new_world
 from tests.soak import thinned
 
 SCHEDULES: dict[str, Callable[[int], Event] | None] = {
@@ -219,11 +219,3 @@ def test_whatever_trainers_do(examples: int) -> None:
             suppress_health_check=list(HealthCheck),
         ),
     )
-
-
-def test_budget_is_about_as_large_as_machine_needs_it(simulation: Simulation) -> None:
-    small = new_world(simulation.ledger, simulation.clock, EPSILON)
-    run = small.client().create_run("model", budget=BUDGET, event=LOUD)
-    assert run.state.steps_remaining is not None
-    assert 10 < run.state.steps_remaining < 40
-    small.close()

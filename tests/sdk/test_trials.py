@@ -40,6 +40,8 @@ def test_sweep_is_charged_at_once_and_its_trials_send_nothing(admin: LedgerClien
     made = admin.create_experiment("rates", budget=budget, events=EACH, mean=4.0, shape=0.0)
     assert made.trials is not None
     assert made.run is not None
+    with pytest.raises(RunStateConflictError, match="charged before"):
+        admin.charge_experiment(made.id)
     spent = admin.get_budget(made.budget).epsilon
     assert spent > 0
     with admin.get_run(made.run) as sweep:
@@ -50,8 +52,6 @@ def test_sweep_is_charged_at_once_and_its_trials_send_nothing(admin: LedgerClien
             trial.authorize(event=SCORE)
     assert admin.get_budget(made.budget).epsilon == spent
     assert admin.get_run(made.run).status == "completed"
-    with pytest.raises(RunStateConflictError, match="charged before"):
-        admin.charge_experiment(made.id)
     with pytest.raises(ValueError, match="both `events` and `mean`"):
         admin.create_experiment("rates", budget=budget, events=EACH)
     waiting = SimpleNamespace(id="run_1", state=object(), next_step=0, refresh=lambda: None)  # approved, not charged

@@ -103,6 +103,7 @@ def test_keys_of_run_are_exchanged_as_they_end(
         revoked = ledger.create_run("revoked", budget=BUDGET, event=STEP)
         [key] = [key for key in admin.list_api_keys() if key.scope == revoked.id]
         admin.revoke_api_key(key.id)
+        time.sleep(1.2)  # as long as the service may know it
         revoked.authorize()
     assert scopes(wire)[before + 2 :] == [revoked.id, revoked.id]
 

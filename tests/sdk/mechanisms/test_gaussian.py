@@ -168,7 +168,18 @@ def test_checkpoint_goes_on_where_it_was_written_with_other_noise() -> None:
 WRONG_SUMS: list[tuple[Any, str]] = [
     *((np.array([1.0, bad]), "not clipped") for bad in (math.nan, math.inf)),
     ([np.zeros(2), np.array([-math.inf])], "not clipped"),
-    *((total, "give") for total in ([], {}, ["text"], np.array(["text"]), np.array([1j]), [[1.0]], np.array([True]))),
+    *(
+        (total, "give")
+        for total in (
+            list[Any](),
+            dict[str, Any](),
+            ["text"],
+            np.array(["text"]),
+            np.array([1j]),
+            [[1.0]],
+            np.array([True]),
+        )
+    ),
 ]
 
 
