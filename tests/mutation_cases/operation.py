@@ -384,7 +384,7 @@ CASES = (
         "app/service/queries/overview.py",
         "found = [each.path for each in _shown(tx, context, statuses)]",
         "found = [each.path for each in statuses.read(tx, context)]",
-        ("tests/dashboard/test_metadata_forms.py",),
+        ("tests/dashboard/test_metadata.py",),
         "archived",
     ),
 )
