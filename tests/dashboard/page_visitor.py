@@ -2,7 +2,8 @@
 
 import json
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from html.parser import HTMLParser
 from typing import Any, Final
 from xml.etree import ElementTree as ET
@@ -89,10 +90,10 @@ class Page:
     visitor: Visitor
     path: str
     reply: httpx2.Response
-    root: ET.Element = field(init=False)
 
-    def __post_init__(self) -> None:
-        self.root = parse(self.reply.text)
+    @cached_property
+    def root(self) -> ET.Element:
+        return parse(self.reply.text)
 
     @property
     def status(self) -> int:

@@ -137,8 +137,9 @@ def check_field(field: ET.Element, schemas: list[dict[str, Any]]) -> None:
     """Hold that what a field becomes has the type, and a value, that is expected."""
     kind, value, boxed = field.get("data-type", ""), field.get("value", ""), field.get("type") == "checkbox"
     types = TYPES["boolean"] if boxed and kind != "list" else TYPES[kind]
-    expected = {one for each in schemas for one in [each.get("type", "string")] for one in (one, *one)}
-    assert types & {str(each) for each in expected} or "type" not in schemas[0], (field.attrib, schemas)
+    types = types | {"null"} if "data-null" in field.attrib else types
+    expected = [each.get("type", "string") for each in schemas]
+    assert types & {one for each in expected for one in ([each] if isinstance(each, str) else each)}, field.attrib
     if boxed and kind == "list":
         schemas = [inner for each in schemas for inner in variants(each.get("items", {}))]
     allowed = {one for each in schemas for one in each.get("enum", [each["const"]] if "const" in each else [])}

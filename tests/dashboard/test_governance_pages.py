@@ -211,7 +211,7 @@ def test_blocks_and_windows_are_shown_on_account_page(ledger: Ledger) -> None:
     assert page.fields("Set the block schedule")["schedule.prefix"] == "v-"
     assert "Remove the block schedule" in page.forms()
     shown = visitor(ledger).open(f"/accounts/{made[1]['id']}").part("facts")
-    assert "Covers the data of 2026-04-01 to 2026-04-30 (UTC dates)." in shown
+    assert "Covers the data of 2026-04: 2026-04-01 to 2026-04-30 (UTC dates)." in shown
     closing = ledger.budget("site", "visits", closes_at="2099-01-01T00:00:00Z")["id"]
     assert "Closes 2099-01-01 00:00 UTC" in visitor(ledger).open(f"/accounts/{closing}").part("facts")
 

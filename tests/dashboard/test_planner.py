@@ -85,7 +85,7 @@ def test_infinite_loss_is_shown_as_result(sample: Ledger) -> None:
 
 def computed(ledger: Ledger, what: str, noise: float, steps: float, **more: object) -> dict[str, Any]:
     """What the API answers to a plan."""
-    plan = {"events": [{"event": dp_sgd(noise, 0.01), "count": steps}], "delta": 1e-5}
+    plan = {"events": [{"event": dp_sgd(noise, 0.01), "count": int(steps)}], "delta": 1e-5}
     answer: dict[str, Any] = ledger.post(f"/v1/accounting/{what}", plan | more, "viewer").json()
     return answer
 
