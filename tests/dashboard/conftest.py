@@ -12,14 +12,17 @@ from playwright.sync_api import Browser, Page, expect
 
 from app.api.session_cookies import COOKIE
 from tests.browser import NoBrowserError, browsing
-from tests.conftest import Ledger, LiveServer, open_ledger
+from tests.conftest import Ledger, LiveServer, open_ledger, signing_key
 from tests.dashboard.oidc_flow import OidcFlow, new_flow, settings_of
 from tests.dashboard.sample_hospital import Hospital, build
 from tests.identity_provider import IdentityProvider, identity_provider
 
 NO_BROWSER = "needs a browser"
 
-expect.set_options(timeout=20_000)  # what is expected comes at once, on a machine that has nothing else to do
+SLOWEST = 120_000
+"""Milliseconds: what is waited for comes at once, on a machine that has nothing else to do."""
+
+expect.set_options(timeout=SLOWEST)
 
 
 @pytest.fixture(scope="session")
@@ -52,7 +55,8 @@ def server(hospital: Hospital, tmp_path_factory: pytest.TempPathFactory) -> Iter
 
 def serving(hospital: Hospital) -> LiveServer:
     """Serve a hospital's file with a process that knows its keys."""
-    server = LiveServer(hospital.folder, hospital.database_url)
+    signs = {"EPSILON_LEDGER_SIGNING_KEY_FILE": str(signing_key()[0])}
+    server = LiveServer(hospital.folder, hospital.database_url, environment=signs)
     server.keys |= {f"{organisation}/{role}": key for (organisation, role), key in hospital.keys.items()}
     server.start()
     return server
@@ -92,7 +96,7 @@ class Enter(Protocol):
 def watched_page(browser: Browser, *, fails: bool = False, **options: Any) -> Iterator[Page]:  # noqa: ANN401
     """A page of its own whose scripts, styles and requests must not fail; requests may, if it `fails`."""
     context = browser.new_context(**options)
-    context.set_default_timeout(30_000)
+    context.set_default_timeout(SLOWEST)
     page = context.new_page()
     complaints: list[str] = []
     page.on("pageerror", lambda error: complaints.append(str(error)))

@@ -13,13 +13,13 @@ from playwright.sync_api import Browser, Page, expect
 
 from app.dashboard.tables import labelled
 from tests.conftest import LiveServer, open_ledger
-from tests.dashboard.conftest import Enter, serving, session_cookie
+from tests.dashboard.conftest import SLOWEST, Enter, serving, session_cookie
 from tests.dashboard.page_actions import COLOURS, Colours, hindrances
 from tests.dashboard.sample_hospital import Hospital
 from tests.soak import in_turns, thinned
 from tests.waiting_plans import allocate, ask
 
-BY_BATCH = "sampling=batch&batch=64&size=6400"
+BY_BATCH = "sampling=batch&batch=64&size=6400&steps=50"
 SLOW = {"type": "over_time", "over_seconds": 86_400_000, "parts": 1000}
 """A thousandth each day: nothing is granted while a test looks."""
 
@@ -137,6 +137,7 @@ def pages(browser: Browser, server: LiveServer) -> Iterator[Pages]:
             zone = "America/New_York"  # whose names are longer than UTC
             context = browser.new_context(color_scheme=colours, viewport=viewport, timezone_id=zone)
             context.add_cookies([session_cookie(server, "admin")])
+            context.set_default_timeout(SLOWEST)
             opened[look] = context.new_page()
         return opened[look]
 

@@ -10,7 +10,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from tests.conftest import LiveServer
-from tests.dashboard.conftest import session_cookie
+from tests.dashboard.conftest import SLOWEST, session_cookie
 from tests.dashboard.sample_hospital import Hospital
 
 RECORD = """
@@ -138,6 +138,7 @@ def check_areas(found: dict[str, Any]) -> int:
 def recording(browser: Browser, server: LiveServer) -> Iterator[Page]:
     """A page that notes what is drawn."""
     context = browser.new_context(viewport={"width": 1280, "height": 900})
+    context.set_default_timeout(SLOWEST)
     context.add_init_script(RECORD)
     context.add_cookies([session_cookie(server, "viewer")])
     yield context.new_page()

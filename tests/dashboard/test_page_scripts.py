@@ -11,7 +11,7 @@ from playwright.sync_api import Browser, Locator, Page, expect
 
 from app.api.session_cookies import COOKIE
 from tests.conftest import LiveServer
-from tests.dashboard.conftest import Enter
+from tests.dashboard.conftest import SLOWEST, Enter
 from tests.dashboard.oidc_flow import settings_of
 from tests.dashboard.page_actions import hindrances
 from tests.dashboard.sample_hospital import Hospital, dp_sgd
@@ -276,7 +276,7 @@ def test_oidc_session_is_renewed_in_a_real_browser(
     server.key("viewer")
     server.start()
     page = browser.new_context().new_page()
-    page.set_default_timeout(30_000)
+    page.set_default_timeout(SLOWEST)
     page.goto(f"{server.url}/approvals")
     page.get_by_role("link", name="Sign in with").click()
     page.wait_for_url(f"{server.url}/approvals")

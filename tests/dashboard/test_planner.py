@@ -13,7 +13,7 @@ from tests.dashboard.html_reader import without_breaks
 from tests.dashboard.page_visitor import scoped_visitor, visitor
 from tests.dashboard.sample_hospital import Hospital, dp_sgd
 
-BY_BATCH = "sampling=batch&batch=600&size=60000"
+BY_BATCH = "sampling=batch&batch=600&size=60000&steps=50"
 
 
 @pytest.mark.parametrize(
@@ -129,13 +129,6 @@ def test_key_of_account_is_offered_the_budgets_under_it(own_sample: Ledger, hosp
     )
     assert "mimic/readmission/sweep" in text
     assert "icu-team" not in text
-
-
-def test_tag_of_planner_changes_with_its_numbers(sample: Ledger) -> None:
-    person = visitor(sample)
-    tag = person.open("/planner?noise=2", X_Part="page").reply.headers["etag"]
-    assert person.open("/planner?noise=2", X_Part="page", If_None_Match=tag).status == 304
-    assert person.open("/planner?noise=3", X_Part="page", If_None_Match=tag).status == 200
 
 
 @pytest.mark.parametrize(
