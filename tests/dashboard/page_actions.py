@@ -9,6 +9,9 @@ from playwright.sync_api import Page, expect
 Colours = Literal["light", "dark"]
 COLOURS: Final[tuple[Colours, ...]] = ("light", "dark")
 
+AXE: Final = Axe().axe_script
+"""A page that is to be looked at several times has it from the start: to hand it over takes as long as some looks."""
+
 # Only what is wrong is handed over: to write down all that is well takes as long as to look for both. Nothing is loaded
 # anew for the two rules that want it, of orientation locks, which is off by default, and of media, of which no page has
 # any; and nobody reads axe-core's selectors.
@@ -19,7 +22,8 @@ OVERFLOWS: Final = "document.documentElement.scrollWidth > document.documentElem
 
 def faults_of(page: Page) -> list[str]:
     """Find what keeps or hinders people from using a page, however little, with axe-core."""
-    page.evaluate(Axe().axe_script)
+    if page.evaluate("typeof axe") == "undefined":
+        page.evaluate(AXE)
     found = page.evaluate(f"axe.run({AXE_OPTIONS}).then(found => found.violations)")
     return [f"{each['id']}: {each['nodes'][0]['html']}" for each in found]
 

@@ -14,7 +14,7 @@ from playwright.sync_api import Browser, Page, expect
 from app.dashboard.tables import labelled
 from tests.conftest import LiveServer, open_ledger
 from tests.dashboard.conftest import SLOWEST, Enter, serving, session_cookie
-from tests.dashboard.page_actions import COLOURS, Colours, hindrances
+from tests.dashboard.page_actions import AXE, COLOURS, Colours, hindrances
 from tests.dashboard.sample_hospital import Hospital
 from tests.soak import in_turns, thinned
 from tests.waiting_plans import allocate, ask
@@ -32,10 +32,8 @@ PAGES: Final = {
     "sign-in link": "/sign-in/link",
     "overview": "/",
     "population": "/accounts/{imaging}",
-    "budget, limited by the one above": "/accounts/{mimic/readmission/sweep}",
     "account with plans that wait": "/accounts/{registry}",
     "run": "/runs/{refused}",
-    "run whose plan waits": "/runs/{first}",
     "runs": "/runs",
     "planner": f"/planner?{BY_BATCH}",
     "decisions": "/decisions",
@@ -53,6 +51,8 @@ PAGES: Final = {
 
 STATES: Final = {
     "overview without a match": "/?find=nobody",
+    "budget, limited by the one above": "/accounts/{mimic/readmission/sweep}",
+    "run whose plan waits": "/runs/{first}",
     "budget, nearly exhausted": "/accounts/{stroke-registry/outcome-models}",
     "run with a reservation": "/runs/{mimic/readmission/gradient-boosting}",
     "run over its limit": "/runs/{staff-survey/burnout/logistic-regression}",
@@ -138,6 +138,7 @@ def pages(browser: Browser, server: LiveServer) -> Iterator[Pages]:
             context = browser.new_context(color_scheme=colours, viewport=viewport, timezone_id=zone)
             context.add_cookies([session_cookie(server, "admin")])
             context.set_default_timeout(SLOWEST)
+            context.add_init_script(AXE)
             opened[look] = context.new_page()
         return opened[look]
 

@@ -132,8 +132,10 @@ def test_curve_of_run_grows_and_follows_the_colours(enter: Enter, server: LiveSe
 
 
 @pytest.mark.parametrize(("zone", "names"), thinned(ZONES, 5))
-def test_times_are_those_of_the_browser(enter: Enter, hospital: Hospital, zone: str, names: set[str]) -> None:
-    page = enter("viewer", f"/accounts/{hospital.ids['imaging']}", timezone_id=zone)
+def test_account_page_has_local_times_and_answers_while_one_types(
+    enter: Enter, hospital: Hospital, zone: str, names: set[str]
+) -> None:
+    page = enter("viewer", f"/accounts/{hospital.ids['stroke-registry/outcome-models']}", timezone_id=zone)
     await_drawn(page, "curve")
     times = page.locator("time").evaluate_all("all => all.map((each) => [each.dateTime, each.textContent, each.title])")
     assert len(times) > 20
@@ -153,10 +155,6 @@ def test_times_are_those_of_the_browser(enter: Enter, hospital: Hospital, zone: 
         assert label in {f"{local:%Y-%m-%d}", f"{local:%H:%M}", f"{local:%m-%d %H:%M}", f"{local:%m-%d}"}
         assert (local.minute, local.second) == (0, 0), "a whole hour"
 
-
-def test_account_page_answers_while_one_types(enter: Enter, hospital: Hospital) -> None:
-    page = enter("viewer", f"/accounts/{hospital.ids['stroke-registry/outcome-models']}")
-    await_drawn(page, "curve")
     answer = page.locator("#answer")
     expect(answer).to_contain_text("It does not fit")
     page.get_by_label("Steps", exact=True).fill("1")
