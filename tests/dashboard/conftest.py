@@ -1,51 +1,62 @@
 """What the tests of the pages share: a hospital in the middle of its work, a server, and a browser."""
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from shutil import copytree
+from typing import Any, Protocol
 
+import httpx2
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, expect
+from playwright.sync_api import Browser, Page, expect
 
+from app.api.session_cookies import COOKIE
 from tests.browser import NoBrowserError, browsing
-from tests.conftest import LiveServer, open_ledger
+from tests.conftest import Ledger, LiveServer, open_ledger, signing_key
 from tests.dashboard.oidc_flow import OidcFlow, new_flow, settings_of
 from tests.dashboard.sample_hospital import Hospital, build
 from tests.identity_provider import IdentityProvider, identity_provider
 
 NO_BROWSER = "needs a browser"
 
-expect.set_options(timeout=20_000)  # what is expected comes at once, on a machine that has nothing else to do
+SLOWEST = 120_000
+"""Milliseconds: what is waited for comes at once, on a machine that has nothing else to do."""
+
+expect.set_options(timeout=SLOWEST)
 
 
 @pytest.fixture(scope="session")
 def hospital(tmp_path_factory: pytest.TempPathFactory) -> Hospital:
-    """One for all tests that leave it as it is."""
+    """One for all tests, which take copies of it."""
     return build(tmp_path_factory.mktemp("hospital"))
 
 
-@pytest.fixture(scope="session")
-def server(hospital: Hospital) -> Iterator[LiveServer]:
-    """A server process on that hospital."""
-    server = serving(hospital)
-    yield server
-    server.stop()
+@pytest.fixture(scope="module")
+def sample(hospital: Hospital, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ledger]:
+    """The hospital in an application in this process, for tests that change nothing that others count."""
+    with open_ledger(hospital.copy(tmp_path_factory.mktemp("sample")).folder) as ledger:
+        yield ledger
+
+
+@pytest.fixture
+def own_sample(hospital: Hospital, tmp_path: Path) -> Iterator[Ledger]:
+    """The hospital in an application in this process, for one test."""
+    with open_ledger(hospital.copy(tmp_path).folder) as ledger:
+        yield ledger
 
 
 @pytest.fixture(scope="module")
-def changing(hospital: Hospital, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
-    """A server on a copy of the hospital, in which something may happen."""
-    folder = tmp_path_factory.mktemp("changing") / "hospital"
-    copytree(hospital.folder, folder, ignore=lambda _, names: [name for name in names if name.endswith(".log")])
-    server = serving(Hospital(folder, hospital.keys, hospital.ids))
+def server(hospital: Hospital, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
+    """A server process on the hospital, for tests that need a browser; each makes what it changes."""
+    server = serving(hospital.copy(tmp_path_factory.mktemp("server")))
     yield server
     server.stop()
 
 
 def serving(hospital: Hospital) -> LiveServer:
-    """A server process on a hospital's file, which knows its keys."""
-    server = LiveServer(hospital.folder, hospital.database_url)
+    """Serve a hospital's file with a process that knows its keys."""
+    signs = {"EPSILON_LEDGER_SIGNING_KEY_FILE": str(signing_key()[0])}
+    server = LiveServer(hospital.folder, hospital.database_url, environment=signs)
     server.keys |= {f"{organisation}/{role}": key for (organisation, role), key in hospital.keys.items()}
     server.start()
     return server
@@ -67,39 +78,59 @@ def browser() -> Iterator[Browser]:
         pytest.skip(f"{NO_BROWSER}: {error}")
 
 
-@pytest.fixture
-def context(browser: Browser) -> Iterator[BrowserContext]:
-    context = browser.new_context()
-    context.set_default_timeout(30_000)
-    yield context
-    context.close()
+class Enter(Protocol):
+    """Open a page, in a browser of its own whose scripts, styles and requests must not fail."""
+
+    def __call__(self, role: str, path: str = "/", *, fails: bool = False, **options: Any) -> Page:  # noqa: ANN401 - as Playwright's own
+        """Open it.
+
+        Args:
+            role: in which the person has signed in; empty: nobody has.
+            path: of the page.
+            fails: whether requests may be refused, of which the browser complains.
+            options: of Playwright's context, such as the zone of its clock.
+        """
 
 
-@pytest.fixture
-def page(context: BrowserContext) -> Iterator[Page]:
-    """A page of its own whose scripts, styles and requests must not fail, and which asks no other host."""
+@contextmanager
+def watched_page(browser: Browser, *, fails: bool = False, **options: Any) -> Iterator[Page]:  # noqa: ANN401
+    """A page of its own whose scripts, styles and requests must not fail; requests may, if it `fails`."""
+    context = browser.new_context(**options)
+    context.set_default_timeout(SLOWEST)
     page = context.new_page()
     complaints: list[str] = []
     page.on("pageerror", lambda error: complaints.append(str(error)))
-    page.on("console", lambda said: complaints.append(said.text) if said.type == "error" else None)
+    page.on("console", lambda said: complaints.append(said.text) if said.type == "error" and not fails else None)
     yield page
+    context.close()
     assert complaints == []
 
 
-SignIn = Callable[[Page, LiveServer, str], None]
+@pytest.fixture
+def page(browser: Browser) -> Iterator[Page]:
+    with watched_page(browser) as page:
+        yield page
 
 
 @pytest.fixture
-def sign_in() -> SignIn:
-    """Sign in as a role on a server."""
+def enter(browser: Browser, server: LiveServer) -> Iterator[Enter]:
+    with ExitStack() as opened:
 
-    def sign_in(page: Page, server: LiveServer, role: str) -> None:
-        page.goto(f"{server.url}/sign-in")
-        page.get_by_label("API key").fill(server.key(role))
-        page.get_by_role("button", name="Sign in").click()
-        page.wait_for_url(f"{server.url}/")
+        def enter(role: str, path: str = "/", *, fails: bool = False, **options: Any) -> Page:  # noqa: ANN401
+            page = opened.enter_context(watched_page(browser, fails=fails, **options))
+            if role:
+                page.context.add_cookies([session_cookie(server, role)])
+            page.goto(server.url + path)
+            return page
 
-    return sign_in
+        yield enter
+
+
+def session_cookie(server: LiveServer, role: str) -> Any:  # noqa: ANN401 - a private type of Playwright's
+    """Sign in without a browser, and return what a browser would keep."""
+    with httpx2.Client(base_url=server.url, headers={"Origin": server.url}, trust_env=False, timeout=60) as client:
+        assert client.post("/sign-in", data={"key": server.key(role)}).status_code == 303
+        return {"name": COOKIE, "value": client.cookies[COOKIE], "url": server.url}
 
 
 @pytest.fixture

@@ -1,50 +1,35 @@
-"""What tests of several pages do there."""
+"""What tests of several pages look for there."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+import re
 from typing import Final, Literal
 
-import httpx2
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Page
-
-from tests.conftest import LiveServer
+from playwright.sync_api import Page, expect
 
 Colours = Literal["light", "dark"]
 COLOURS: Final[tuple[Colours, ...]] = ("light", "dark")
+
+AXE: Final = Axe().axe_script
+"""A page that is to be looked at several times has it from the start: to hand it over takes as long as some looks."""
 
 # Only what is wrong is handed over: to write down all that is well takes as long as to look for both. Nothing is loaded
 # anew for the two rules that want it, of orientation locks, which is off by default, and of media, of which no page has
 # any; and nobody reads axe-core's selectors.
 AXE_OPTIONS: Final = "{resultTypes: ['violations'], preload: false, selectors: false}"
 
-
-@contextmanager
-def browser_client(
-    server: LiveServer, role: str = "viewer", organisation: str = "hospital", *, key: str = ""
-) -> Iterator[httpx2.Client]:
-    """A client that is signed in as a browser is, without script: with the key of a role, or another one."""
-    headers = {"Origin": server.url}
-    with httpx2.Client(base_url=server.url, timeout=30, trust_env=False, headers=headers) as client:
-        assert client.post("/sign-in", data={"key": key or server.key(role, organisation)}).status_code == 303
-        yield client
-
-
-@contextmanager
-def scoped_client(server: LiveServer, role: str, scope: str) -> Iterator[httpx2.Client]:
-    """A client that is signed in with a key of its own for an account, which is revoked afterwards.
-
-    Other tests on the same server count the keys that there are.
-    """
-    with server.client("admin") as api:
-        made = api.post("/v1/api-keys", json={"role": role, "scope": scope}).json()
-        with browser_client(server, key=made["key"]) as client:
-            yield client
-        assert api.post(f"/v1/api-keys/{made['id']}/revoke").is_success
+OVERFLOWS: Final = "document.documentElement.scrollWidth > document.documentElement.clientWidth"
 
 
 def faults_of(page: Page) -> list[str]:
-    """What keeps or hinders somebody from using a page, as axe-core finds it, however little."""
-    page.evaluate(Axe().axe_script)
+    """Find what keeps or hinders people from using a page, however little, with axe-core."""
+    if page.evaluate("typeof axe") == "undefined":
+        page.evaluate(AXE)
     found = page.evaluate(f"axe.run({AXE_OPTIONS}).then(found => found.violations)")
     return [f"{each['id']}: {each['nodes'][0]['html']}" for each in found]
+
+
+def hindrances(page: Page) -> list[str]:
+    """Find what keeps people from using a page as it is now, and whether it is too wide."""
+    for canvas in page.locator("figure .canvas:not([hidden]) canvas").all():
+        expect(canvas).to_have_attribute("data-drawn", re.compile(r"\d+"))
+    return faults_of(page) + (["it is wider than the screen"] if page.evaluate(OVERFLOWS) else [])

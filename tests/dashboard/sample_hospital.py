@@ -3,9 +3,10 @@
 It is filled through the API of an application in this process, whose clock is ours, so that there is a past.
 """
 
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -60,6 +61,12 @@ class Hospital:
     @property
     def database_url(self) -> str:
         return f"sqlite:///{self.folder / 'ledger.db'}"
+
+    def copy(self, folder: Path) -> "Hospital":
+        """Copy it to a folder, whose ledger may be changed."""
+        for file in self.folder.glob("ledger.db*"):
+            shutil.copy(file, folder)
+        return replace(self, folder=folder)
 
 
 @contextmanager

@@ -7,15 +7,15 @@ import io
 import shutil
 import sys
 import tempfile
-from functools import partial
+from itertools import product
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from PIL import Image
-from playwright.sync_api import Browser, FloatRect
+from playwright.sync_api import Browser, FloatRect, ViewportSize
 
 from tests.browser import browsing
-from tests.dashboard.page_actions import COLOURS, Colours
+from tests.dashboard.page_actions import COLOURS
 from tests.demo.sample_server import SampleServer, sample_server
 
 WIDTHS = {"wide": 1280, "narrow": 400}
@@ -64,58 +64,36 @@ def main(folder: Path) -> None:
         old.unlink()
     with tempfile.TemporaryDirectory() as place, sample_server(Path(place)) as server, browsing() as browser:
         session = _sign_in(browser, server)
-        pages = pages_of(server)
-        for name, width in WIDTHS.items():
-            for colours in COLOURS:
-                _take(browser, server, session, pages, folder, f"{colours}-{name}", width, colours)
+        for (name, width), colours in product(WIDTHS.items(), COLOURS):
+            viewport: ViewportSize = {"width": width, "height": 800}
+            looks: dict[str, Any] = {"color_scheme": colours, "viewport": viewport, "reduced_motion": "reduce"}
+            page = browser.new_context(**looks).new_page()
+            page.goto(f"{server.url}/sign-in")
+            _keep(page.screenshot(), folder / f"sign-in-{colours}-{name}.png")
+            page.context.close()
+            page = browser.new_context(**looks, storage_state=session).new_page()
+            for each, path in pages_of(server).items():
+                page.goto(f"{server.url}{path}")
+                page.wait_for_load_state("networkidle")
+                _keep(page.screenshot(full_page=True), folder / f"{each}-{colours}-{name}.png")
+                if name == "wide" and FIRST_SCREENS.get(each) == colours:
+                    _keep(page.screenshot(full_page=True, clip=FIRST_SCREEN), folder / f"{each}.png")
+            page.context.close()
     for name in DOCUMENTED:
         shutil.copy(folder / f"{name}.png", DOCUMENTS)
 
 
 def _sign_in(browser: Browser, server: SampleServer) -> Path:
     """Sign in with the printed link; return the file of the session's cookies."""
-    context = browser.new_context()
-    page = context.new_page()
+    page = browser.new_context().new_page()
     page.goto(server.facts["sign_in_link"]["url"])
     page.get_by_role("button", name="Sign in").click()
     page.get_by_role("heading", name="Overview").wait_for()
     page.get_by_text("live-segmentation").first.wait_for()  # a run takes steps
     session = server.folder / "session.json"
-    context.storage_state(path=session)
-    context.close()
+    page.context.storage_state(path=session)
+    page.context.close()
     return session
-
-
-def _take(  # noqa: PLR0917 - one visit, and all that makes it another one
-    browser: Browser,
-    server: SampleServer,
-    session: Path,
-    pages: dict[str, str],
-    folder: Path,
-    kind: str,
-    width: int,
-    colours: Colours,
-) -> None:
-    enter = partial(
-        browser.new_context,
-        color_scheme=colours,
-        viewport={"width": width, "height": 800},
-        reduced_motion="reduce",
-    )
-    strangers = enter()
-    page = strangers.new_page()
-    page.goto(f"{server.url}/sign-in")
-    _keep(page.screenshot(), folder / f"sign-in-{kind}.png")
-    strangers.close()
-    context = enter(storage_state=session)
-    page = context.new_page()
-    for name, path in pages.items():
-        page.goto(f"{server.url}{path}")
-        page.wait_for_load_state("networkidle")
-        _keep(page.screenshot(full_page=True), folder / f"{name}-{kind}.png")
-        if width == WIDTHS["wide"] and FIRST_SCREENS.get(name) == colours:
-            _keep(page.screenshot(full_page=True, clip=FIRST_SCREEN), folder / f"{name}.png")
-    context.close()
 
 
 def _keep(picture: bytes, where: Path) -> None:

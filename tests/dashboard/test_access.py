@@ -1,17 +1,17 @@
-"""Every page asks who is there, shows nobody what is another organisation's, and loads nothing from elsewhere."""
+"""Every page asks for a sign-in, shows nothing of another organisation, and loads nothing from elsewhere."""
 
 import re
 
-import httpx2
 import pytest
 from fastapi.routing import APIRoute
 
 from app.dashboard import api_docs, assets, login
 from app.ledger.permissions import Role
 from app.main import DASHBOARD_ROUTERS
-from tests.conftest import LiveServer
-from tests.dashboard.page_actions import browser_client
+from tests.conftest import Ledger
+from tests.dashboard.page_visitor import visitor
 from tests.dashboard.sample_hospital import Hospital
+from tests.soak import thinned
 
 OPEN = (assets, api_docs, login)
 """What people see before they are signed in."""
@@ -24,6 +24,7 @@ PATHS = sorted(
     if isinstance(route, APIRoute) and route.methods == {"GET"}
 )
 RUN = "imaging/segmentation/unet"
+BROWSERS = "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"
 
 
 def address(path: str, hospital: Hospital) -> str:
@@ -32,54 +33,91 @@ def address(path: str, hospital: Hospital) -> str:
     return re.sub(r"\{(\w+)\}", lambda found: named[found[1]], path)
 
 
-def test_there_are_pages() -> None:
+def test_pages_are_found() -> None:
     assert len(PATHS) >= 11
     assert {"/", "/accounts/{account_id}", "/runs/{run_id}", "/planner", "/decisions", "/audit", "/keys"} <= set(PATHS)
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_a_stranger_is_led_to_the_sign_in(server: LiveServer, hospital: Hospital, path: str) -> None:
+def test_page_without_session_leads_to_sign_in(sample: Ledger, hospital: Hospital, path: str) -> None:
     wanted = address(path, hospital)
-    with httpx2.Client(base_url=server.url, trust_env=False) as client:
-        reply = client.get(wanted)
-        assert (reply.status_code, reply.content) == (303, b"")
-        assert reply.headers["location"].startswith("/sign-in")
-        assert client.get(wanted, headers={"X-Part": "page"}).status_code == 401
+    reply = sample.http.get(wanted, follow_redirects=False)
+    assert (reply.status_code, reply.content) == (303, b"")
+    assert reply.headers["location"].startswith("/sign-in")
+    assert sample.http.get(wanted, headers={"X-Part": "page"}).status_code == 401
 
 
-@pytest.mark.parametrize("path", [path for path in PATHS if "{" in path])
-def test_what_is_of_another_organisation_is_not_there(server: LiveServer, hospital: Hospital, path: str) -> None:
-    with browser_client(server, "admin", "clinic") as client:
-        for headers in ({}, {"X-Part": "page"}):
-            reply = client.get(address(path, hospital), headers=headers)
-            assert reply.status_code == 404
-            assert "text/html" in reply.headers["content-type"]
-            assert not re.search("unet|segmentation|imaging", reply.text)
+@pytest.mark.parametrize("path", PATHS)
+def test_page_shows_nothing_of_another_organisation(sample: Ledger, hospital: Hospital, path: str) -> None:
+    page = visitor(sample, "admin", "clinic").open(address(path, hospital))
+    assert page.status == (404 if "{" in path else 200)
+    assert "text/html" in page.reply.headers["content-type"]
+    assert not re.search("unet|segmentation|stroke|lstm|imaging", page.reply.text)
 
 
-@pytest.mark.parametrize("path", [path for path in PATHS if "{" not in path])
-def test_lists_have_nothing_of_another_organisation(server: LiveServer, path: str) -> None:
-    with browser_client(server, "admin", "clinic") as client:
-        reply = client.get(path)
-    assert reply.status_code == 200
-    assert not re.search("unet|segmentation|stroke|lstm", reply.text)
+@pytest.mark.parametrize("role", thinned(list(Role), 3))
+def test_role_sees_the_pages_that_navigation_leads_to(sample: Ledger, hospital: Hospital, role: Role) -> None:
+    person = visitor(sample, str(role))
+    led = set(re.findall(r'<li><a href="(/\w*)"', person.open("/").reply.text))
+    assert {"/", "/planner", "/decisions"} <= led
+    for path in PATHS:
+        reply = person.open(address(path, hospital)).reply
+        closed = path in {"/audit", "/keys", "/alerts"} and path not in led
+        assert reply.status_code == (403 if closed else 200), path
+        policy = reply.headers["content-security-policy"]
+        assert "unsafe" not in policy
+        assert "http" not in policy
+        assert "default-src 'none'" in policy
+        assert reply.headers["cache-control"] == "no-store"
+        assert reply.headers["x-frame-options"] == "DENY"
+        assert "Cookie" in reply.headers["vary"]
+        assert not re.search(r"<script(?![^>]*(src=|type=\"application/json\"))|\son\w+=| style=|<style", reply.text)
+        assert re.findall(r'(?:src|href|action|srcset)="(https?:|//)[^"]*"', reply.text) == []
 
 
-@pytest.mark.parametrize("role", list(Role))
-def test_every_role_sees_the_pages_that_it_is_led_to(server: LiveServer, hospital: Hospital, role: Role) -> None:
-    with browser_client(server, str(role)) as client:
-        led = set(re.findall(r'<li><a href="(/\w*)"', client.get("/").text))
-        assert {"/", "/planner", "/decisions"} <= led
-        for path in PATHS:
-            reply = client.get(address(path, hospital))
-            closed = path in {"/audit", "/keys", "/alerts"} and path not in led
-            assert reply.status_code == (403 if closed else 200), path
-            policy = reply.headers["content-security-policy"]
-            assert "unsafe" not in policy
-            assert "http" not in policy
-            assert reply.headers["cache-control"] == "no-store"
-            assert not re.search(
-                r"<script(?![^>]*(src=|type=\"application/json\"))|\son\w+=| style=|<style", reply.text
-            )
-            foreign = re.findall(r'(?:src|href|action|srcset)="(https?:|//)[^"]*"', reply.text)
-            assert foreign == []
+def test_poll_with_nothing_new_is_answered_by_304(sample: Ledger, hospital: Hospital) -> None:
+    person = visitor(sample, "admin")
+    for path in (*PATHS, "/approvals?account=mimic/icu-team", "/policies?account=imaging", "/alerts?account=mimic"):
+        wanted, status = address(path, hospital), 0
+        for _ in range(3):  # a minute may end in between, and the first use of a session is written once
+            tag = person.open(wanted, X_Part="page").reply.headers["etag"]
+            status = person.open(wanted, X_Part="page", If_None_Match=tag).status
+            if status == 304:
+                break
+        assert status == 304, path
+
+
+@pytest.mark.parametrize("path", ["/nowhere", "/planer", "/v1beta", "/decisions/", "/assets/x/y/z", "/%3Cb%3E"])
+def test_unknown_address_is_answered_by_a_page(sample: Ledger, path: str) -> None:
+    stranger = sample.http.get(path, headers={"Accept": BROWSERS})
+    for reply in (stranger, visitor(sample).open(path, Accept=BROWSERS).reply):
+        assert reply.status_code == 404
+        assert reply.headers["content-type"].startswith("text/html")
+        assert "Go to the overview" in reply.text
+        assert "There is no" in reply.text
+        assert "<b>" not in reply.text
+
+
+@pytest.mark.parametrize(
+    ("path", "accept"),
+    [("/nowhere", "*/*"), ("/nowhere", "application/json"), ("/v1/nowhere", BROWSERS), ("/v1", BROWSERS)],
+)
+def test_unknown_address_is_answered_by_a_problem_for_programs(sample: Ledger, path: str, accept: str) -> None:
+    reply = visitor(sample).open(path, Accept=accept).reply
+    assert (reply.status_code, reply.json()["code"]) == (404, "not_found")
+    assert reply.headers["content-type"] == "application/problem+json"
+
+
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [("/accounts/a%00b", 404), ("/runs/%00", 404), ("/decisions?account=%00", 422), ("/audit?actor=%00", 422)],
+)
+def test_address_with_nul_is_refused_before_the_database(sample: Ledger, path: str, status: int) -> None:
+    reply = visitor(sample, "admin").open(path).reply
+    assert (reply.status_code, reply.headers["content-type"]) == (status, "text/html; charset=utf-8")
+    assert "character NUL" in reply.text
+
+
+def test_method_that_no_page_takes_is_a_problem(sample: Ledger) -> None:
+    reply = sample.http.delete("/planner", headers=visitor(sample).cookie | {"Accept": BROWSERS})
+    assert (reply.status_code, reply.json()["code"]) == (405, "method_not_allowed")

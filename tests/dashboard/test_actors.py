@@ -13,9 +13,8 @@ from app.service.auth.authentication import authenticate
 from app.service.auth.request_context import RequestContext
 from app.service.governance.api_keys import SHOWN_AFTER_EXPIRY
 from tests.conftest import Ledger
-from tests.dashboard.html_reader import visit, words
 from tests.dashboard.oidc_flow import OidcFlow
-from tests.login_helpers import signed_in
+from tests.dashboard.page_visitor import visitor
 from tests.service.test_queries import call_of
 
 RAISED = {"limit": {"epsilon": 2.0, "delta": 1e-5}, "reason": "More is needed."}
@@ -44,9 +43,9 @@ def busy(ledger: Ledger) -> tuple[Ledger, dict[str, str]]:
     return ledger, ids | {"run": run, "position": str(refused["position"])}
 
 
-def test_pages_name_keys_with_their_roles_and_have_the_id_on_hover(busy: tuple[Ledger, dict[str, str]]) -> None:
+def test_pages_show_names_and_roles_of_keys_and_their_ids_on_hover(busy: tuple[Ledger, dict[str, str]]) -> None:
     ledger, ids = busy
-    cookie = signed_in(ledger, "admin")
+    admin = visitor(ledger, "admin")
     for path, name, role in (
         ("/audit", "Dana", "planner"),
         ("/approvals", "Dana", "planner"),
@@ -54,21 +53,16 @@ def test_pages_name_keys_with_their_roles_and_have_the_id_on_hover(busy: tuple[L
         (f"/decisions/{ids['run']}/{ids['position']}", "icu jobs", "trainer"),
         (f"/runs/{ids['run']}", "icu jobs", "trainer"),
     ):
-        page = visit(ledger, path, cookie)
-        assert page.status_code == 200, path
-        assert f"{name} ({role})" in words(page), path
-        assert f'title="{ids[name]}"' in page.text, path
-
-
-def test_a_revoked_key_keeps_its_name(busy: tuple[Ledger, dict[str, str]]) -> None:
-    ledger, ids = busy
+        page = admin.open(path)
+        assert f"{name} ({role})" in page.words, path
+        assert f'title="{ids[name]}"' in page.reply.text, path
     assert ledger.post(f"/v1/api-keys/{ids['Dana']}/revoke", {}).status_code == 200
-    audit = words(visit(ledger, "/audit", signed_in(ledger, "admin")))
-    assert "Dana (planner)" in audit
+    audit = admin.open("/audit").words
+    assert "Dana (planner)" in audit, "a revoked key keeps its name"
     assert "revoked the key Dana" in audit
 
 
-def test_a_refusal_names_who_changed_the_limit(busy: tuple[Ledger, dict[str, str]]) -> None:
+def test_refusal_names_the_key_that_changed_the_limit(busy: tuple[Ledger, dict[str, str]]) -> None:
     ledger, ids = busy
     officer = issue(ledger, "Olga", "privacy_officer")
     [budget] = ledger.get("/v1/budgets").json()["items"]
@@ -77,30 +71,30 @@ def test_a_refusal_names_who_changed_the_limit(busy: tuple[Ledger, dict[str, str
     steps = {"event": {"type": "gaussian", "noise_multiplier": 0.5}}
     assert ledger.post(f"/v1/runs/{ids['run']}/steps", steps, "icu jobs").status_code == 403
     for path in ("/decisions", f"/runs/{ids['run']}"):
-        text = words(visit(ledger, path, signed_in(ledger, "viewer")))
-        assert "UTC by Olga (privacy officer)" in text, path
-        assert officer not in text
+        words = visitor(ledger).open(path).words
+        assert "UTC by Olga (privacy officer)" in words, path
+        assert officer not in words
 
 
-def test_people_have_the_name_that_the_provider_told(flow: OidcFlow) -> None:
+def test_person_has_the_name_that_provider_says(flow: OidcFlow) -> None:
     flow.provider.said = {"name": "Marie Curie"}
     assert flow.come_back().status_code == 303
     assert "Marie Curie" in flow.browser.get("/").text
-    audit = words(visit(flow.ledger, "/audit", signed_in(flow.ledger, "admin")))
+    audit = visitor(flow.ledger, "admin").open("/audit").words
     assert re.search(r"Marie Curie \(privacy officer\) signed in", audit), audit
     assert "oidc:marie" in flow.browser.get("/").text
     found = flow.ledger.post("/v1/verifications", {})
     assert found.json()["sound"] is True, found.text
 
 
-def test_actors_without_a_name_are_short() -> None:
+def test_actor_without_a_name_is_shortened() -> None:
     assert label_of("cli") == ActorLabel("cli", "command line")
     assert label_of("unauthenticated").name == "not signed in"
     assert label_of("key_1a2124616d8dac9368af5f457a4").name == "key …f457a4"
     assert label_of("oidc:dana@hospital.example").name == "dana@hospital.example"
 
 
-def test_all_actors_of_a_page_are_one_statement(ledger: Ledger) -> None:
+def test_actors_of_a_page_are_read_by_one_statement(ledger: Ledger) -> None:
     ids = [issue(ledger, f"key-{number}", "viewer") for number in range(5)]
     call = call_of(ledger)
     asked: list[str] = []
@@ -109,20 +103,13 @@ def test_all_actors_of_a_page_are_one_statement(ledger: Ledger) -> None:
     assert [found[each].name for each in ids] == [f"key-{number}" for number in range(5)]
     assert len([each for each in asked if "FROM api_keys" in each]) == 1
     assert len([each for each in asked if each.startswith("SELECT")]) <= 2
+    now = datetime.now(UTC)
+    token = ledger.headers("viewer", "clinic")["Authorization"]
+    stranger = RequestContext(ledger.database, authenticate(ledger.database, token, now), now)
+    assert read_actors(stranger, ids[:1])[ids[0]] == label_of(ids[0]), "keys of others have no name"
 
 
-def test_keys_of_other_organisations_have_no_name(ledger: Ledger) -> None:
-    key = issue(ledger, "secret project", "viewer")
-    stranger = RequestContext(
-        ledger.database,
-        authenticate(ledger.database, ledger.headers("viewer", "clinic")["Authorization"], datetime.now(UTC)),
-        datetime.now(UTC),
-    )
-    assert read_actors(call_of(ledger), [key])[key].name == "secret project"
-    assert read_actors(stranger, [key])[key] == label_of(key)
-
-
-def test_keys_of_past_jobs_are_listed_when_asked_for_and_name_who_did_something(
+def test_expired_workload_key_is_listed_on_demand_and_keeps_its_name(
     busy: tuple[Ledger, dict[str, str]],
 ) -> None:
     ledger, ids = busy
@@ -134,11 +121,10 @@ def test_keys_of_past_jobs_are_listed_when_asked_for_and_name_who_did_something(
                 .where(api_keys.c.id == ids[name])
                 .values(created_by="workload:ci:main", expires_at=now - age)
             )
-    cookie = signed_in(ledger, "admin")
-    shown, every = visit(ledger, "/keys", cookie).text, visit(ledger, "/keys?past=true", cookie).text
+    shown, every = (visitor(ledger, "admin").open(path).reply.text for path in ("/keys", "/keys?past=true"))
     assert ids["icu jobs"] not in shown
     assert ids["icu jobs"] in every
     assert ids["Dana"] in shown
-    assert "icu jobs (trainer)" in words(visit(ledger, "/decisions", cookie))
+    assert "icu jobs (trainer)" in visitor(ledger, "admin").open("/decisions").words
     listed = [key["id"] for key in ledger.get("/v1/api-keys", "admin").json()["items"]]
     assert {ids["icu jobs"], ids["Dana"]} <= set(listed)

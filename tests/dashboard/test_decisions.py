@@ -1,158 +1,134 @@
 """Decisions: found by every filter, refusals explained, one by one to the link of the chain."""
 
 import re
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 
-import httpx2
 import pytest
-from playwright.sync_api import Browser, Page, expect
 
 from app.charts.model import without_zeros
-from tests.conftest import Ledger, LiveServer
-from tests.dashboard.conftest import SignIn
-from tests.dashboard.html_reader import visit, without_breaks
-from tests.dashboard.page_actions import browser_client, scoped_client
+from tests.conftest import Ledger
+from tests.dashboard.html_reader import visit
+from tests.dashboard.page_visitor import Page, scoped_visitor, text_of, visitor
 from tests.dashboard.sample_hospital import Hospital, at_past
 from tests.login_helpers import signed_in
 
 
-@pytest.fixture
-def visitor(server: LiveServer) -> Iterator[httpx2.Client]:
-    with browser_client(server, "viewer") as client:
-        yield client
+def shown(page: Page) -> list[str]:
+    """The addresses of the decisions in a list."""
+    return list(dict.fromkeys(link for link in page.links("/decisions/") if re.search(r"/\d+$", link)))
 
 
-def outcomes(text: str) -> list[str]:
-    return re.findall(r'<tbody class="(\w+)">', text)
-
-
-def test_somebody_finds_out_why_a_run_was_refused(page: Page, server: LiveServer, sign_in: SignIn) -> None:
-    sign_in(page, server, "viewer")
-    page.get_by_role("link", name="Decisions").click()
-    page.get_by_label("Outcome").select_option("refused")
-    page.get_by_label("Population, budget or run").fill("stroke-registry")
-    page.get_by_role("button", name="Find").click()
-    first = page.locator("tbody.refused").first
-    expect(first).to_contain_text("9\N{NARROW NO-BREAK SPACE}000")
-    expect(first).to_contain_text("None of the requested steps fits. With a noise multiplier of")
-    first.get_by_role("link").first.click()
-    expect(page.get_by_role("heading", level=1)).to_contain_text("stroke-registry/outcome-models/transformer")
-    with server.client("viewer") as api:
-        query = "account=stroke-registry&decision=refused&limit=1"
-        (answer,) = api.get(f"/v1/decisions?{query}").json()["items"]
-    main = page.locator("main")
-    for words in (answer["refusal"]["detail"], answer["hash"], answer["request_id"], answer["actor"]):
-        expect(main).to_contain_text(without_zeros(words))
+def test_refusal_is_found_with_its_reason_and_alternatives(sample: Ledger, hospital: Hospital) -> None:
+    found = visitor(sample).open("/decisions?decision=refused&account=stroke-registry")
+    first = " ".join(found.rows("list")[:2])
+    assert re.search("9 000 .*None of the requested steps fits. With a noise multiplier of", first), first
+    page = visitor(sample).open(shown(found)[0])
+    assert "stroke-registry/outcome-models/transformer" in text_of(next(page.root.iter("h1")))
+    query = "account=stroke-registry&decision=refused&limit=1"
+    [answer] = sample.get(f"/v1/decisions?{query}").json()["items"]
+    for said in (answer["refusal"]["detail"], answer["hash"], answer["request_id"], answer["actor"]):
+        assert without_zeros(said) in page.text
     [more] = [each for each in answer["refusal"]["alternatives"] if each["type"] == "more_noise"]
-    expect(main.get_by_role("listitem").filter(has_text=f"{more['noise_multiplier']:g}")).to_be_visible()
-    expect(main.locator("pre")).to_contain_text('"noise_multiplier": 0.6')
-    page.get_by_role("link", name="Previous").click()
-    expect(page.get_by_role("heading", level=1)).to_contain_text(f"Decision {answer['position'] - 1} ")
+    assert any(f"{more['noise_multiplier']:g}" in text_of(each) for each in page.root.iter("li"))
+    assert '"noise_multiplier": 0.6' in " ".join(each.text or "" for each in page.root.iter("pre"))
+    before = f"/decisions/{hospital.refused}/{answer['position'] - 1}"
+    assert f"Decision {answer['position'] - 1} " in visitor(sample).open(before).words
+    assert before in page.links()
 
 
-def test_pages_follow_each_other_without_gap_and_without_script(
-    browser: Browser, server: LiveServer, sign_in: SignIn
-) -> None:
-    context = browser.new_context(java_script_enabled=False)
-    page = context.new_page()
-    sign_in(page, server, "viewer")
-    page.goto(f"{server.url}/decisions?since=2020-01-01")
-    seen: list[str | None] = []
-    while True:
-        seen += [each.get_attribute("href") for each in page.locator("tbody td:first-child a").all()]
-        older = page.get_by_role("link", name="Older")
-        if not older.count():
-            break
-        with page.expect_navigation():  # a click does not wait for the whole page
-            older.click()
-    with server.client("viewer") as api:
-        items = api.get("/v1/decisions", params={"limit": 200}).json()["items"]
+def test_earlier_refusal_names_the_noise_for_all_its_steps(sample: Ledger, hospital: Hospital) -> None:
+    account = visitor(sample).open(f"/accounts/{hospital.ids['stroke-registry/outcome-models']}")
+    refused = account.region("Latest refusals here")
+    [row] = [each for each in refused.iter("tr") if "14" in [text_of(cell) for cell in each.iter("td")]][:1]
+    link = next(each.get("href", "") for each in row.iter("a"))
+    assert re.match(rf"/decisions/{hospital.refused}/\d+$", link)
+    said = "With a noise multiplier of 1.23, all 14 steps that the training still needs would fit."
+    assert said in visitor(sample).open(link).words
+
+
+def test_pages_follow_each_other_without_gap(sample: Ledger) -> None:
+    person = visitor(sample)
+    page = person.open("/decisions?since=2020-01-01")
+    seen = shown(page)
+    while older := [each.get("href", "") for each in page.root.iter("a") if each.get("rel") == "next"]:
+        page = person.open(older[0])
+        seen += shown(page)
+    items = sample.get("/v1/decisions?limit=200").json()["items"]
     assert seen == [f"/decisions/{each['run']}/{each['position']}" for each in items]
-    page.get_by_role("link", name="Newest").click()
-    assert "after=" not in page.url
-    assert "since=2020-01-01" in page.url
-    context.close()
+    [newest] = [each.get("href", "") for each in page.root.iter("a") if each.get("rel") == "first"]
+    assert "after=" not in newest
+    assert "since=2020-01-01" in newest
 
 
-def test_every_filter_of_the_api_filters_here(server: LiveServer, visitor: httpx2.Client, hospital: Hospital) -> None:
-    with server.client("viewer") as api:
-        items = api.get("/v1/decisions", params={"limit": 200}).json()["items"]
+def test_every_filter_of_api_filters_the_page(sample: Ledger, hospital: Hospital) -> None:
+    items = sample.get("/v1/decisions?limit=200").json()["items"]
     middle = items[len(items) // 2]
-    for filters in (
-        {"run": hospital.ids["imaging/denoising/baseline"]},
-        {"account": "imaging/denoising"},
-        {"account": hospital.ids["imaging/denoising/baseline"]},
-        {"decision": "reported"},
-        {"actor": middle["actor"], "decision": "refused"},
-        {"since": middle["created_at"], "decision": "admitted"},
-        {"until": middle["created_at"]},
+    at, day = middle["created_at"].replace("+", "%2B"), middle["created_at"][:10]
+    for asked, same in (
+        (f"run={hospital.ids['imaging/denoising/baseline']}", ""),
+        ("account=imaging/denoising", ""),
+        (f"account={hospital.ids['imaging/denoising/baseline']}", ""),
+        ("decision=reported", ""),
+        (f"actor={middle['actor']}&decision=refused", ""),
+        (f"since={at}&decision=admitted", ""),
+        (f"until={at}", ""),
+        (f"until={day}", f"until={day}T00:00:00Z"),
+        (f"until={day}T00:00", f"until={day}T00:00:00Z"),
+        (f"until={day}T02:00%2B02:00", f"until={day}T00:00:00Z"),
     ):
-        found = without_breaks(visitor.get("/decisions", params=filters).text)
-        with server.client("viewer") as api:
-            expected = api.get("/v1/decisions", params=filters | {"limit": 50}).json()["items"]
-        links = re.findall(r'<td><a href="/decisions/(\w+)/(\d+)">', found)
-        assert links == [(each["run"], str(each["position"])) for each in expected]
+        expected = sample.get(f"/v1/decisions?{same or asked}&limit=50").json()["items"]
+        found = shown(visitor(sample).open(f"/decisions?{asked}"))
+        assert found == [f"/decisions/{each['run']}/{each['position']}" for each in expected], asked
         assert expected
-
-
-def test_moments_without_a_zone_are_meant_in_utc(server: LiveServer, visitor: httpx2.Client) -> None:
-    with server.client("viewer") as api:
-        at = api.get("/v1/decisions", params={"limit": 20}).json()["items"][19]["created_at"]
-    day = at[:10]
-    with server.client("viewer") as api:
-        expected = api.get("/v1/decisions", params={"until": f"{day}T00:00:00Z", "limit": 50}).json()["items"]
-    for written in (day, f"{day}T00:00", f"{day}T02:00+02:00"):
-        found = without_breaks(visitor.get("/decisions", params={"until": written}).text)
-        assert re.findall(r'<td><a href="/decisions/(\w+)/', found) == [each["run"] for each in expected]
 
 
 @pytest.mark.parametrize(
     ("query", "field", "words"),
     [
-        ({"account": "nobody/here"}, "account", "nobody"),
-        ({"run": "run_nowhere"}, "run", "run_nowhere"),
-        ({"decision": "perhaps"}, "decision", "admitted"),
-        ({"since": "yesterday"}, "since", "write a moment"),
-        ({"since": "2026-11-22", "until": "2026-11-21"}, "until", "lies before `since`"),
-        ({"actor": "x" * 5000}, "actor", "at most"),
+        ("account=nobody/here", "account", "nobody"),
+        ("run=run_nowhere", "run", "run_nowhere"),
+        ("decision=perhaps", "decision", "admitted"),
+        ("since=yesterday", "since", "write a moment"),
+        ("since=2026-11-22&until=2026-11-21", "until", "lies before `since`"),
+        (f"actor={'x' * 5000}", "actor", "at most"),
     ],
 )
-def test_what_cannot_be_found_is_told_at_its_field(
-    visitor: httpx2.Client, query: dict[str, str], field: str, words: str
-) -> None:
-    reply = visitor.get("/decisions", params=query)
-    assert reply.status_code == 200
-    (answer,) = re.findall(rf'id="{field}-fault">([^<]+)<', reply.text)
-    assert words in answer
-    assert reply.text.count('aria-invalid="true"') == (field != "decision")
-    assert "Invalid search" in reply.text
+def test_wrong_filter_is_named_at_its_field(sample: Ledger, query: str, field: str, words: str) -> None:
+    page = visitor(sample).open(f"/decisions?{query}")
+    assert page.status == 200
+    assert words in page.part(f"{field}-fault")
+    assert page.reply.text.count('aria-invalid="true"') == (field != "decision")
+    assert "Invalid search" in page.words
 
 
-def test_an_empty_list_says_why(server: LiveServer, visitor: httpx2.Client) -> None:
-    assert "No matching decisions" in visitor.get("/decisions?actor=key_nobody").text
-    with browser_client(server, "viewer", "clinic") as clinic:
-        assert "No decisions yet" in clinic.get("/decisions").text
+def test_empty_list_says_why(sample: Ledger) -> None:
+    assert "No matching decisions" in visitor(sample).open("/decisions?actor=key_nobody").words
+    assert "No decisions yet" in visitor(sample, "viewer", "clinic").open("/decisions").words
 
 
-def test_nobody_sees_what_is_out_of_reach(server: LiveServer, hospital: Hospital) -> None:
+def test_decision_out_of_reach_is_not_shown(own_sample: Ledger, hospital: Hospital) -> None:
     elsewhere = f"/decisions/{hospital.refused}/0"
-    with scoped_client(server, "viewer", hospital.ids["mimic"]) as client:
-        text = client.get("/decisions").text
-        assert outcomes(text)
-        assert "stroke-registry" not in text
-        assert client.get(elsewhere).status_code == 403
-        assert "lies elsewhere" in client.get("/decisions?account=imaging").text
-    with browser_client(server, "viewer", "clinic") as clinic:
-        assert clinic.get(elsewhere).status_code == 404
-    with browser_client(server, "viewer") as own:
-        assert own.get(elsewhere).status_code == 200
-        assert own.get(f"/decisions/{hospital.refused}/999999").status_code == 404
-        assert own.get(f"/decisions/{hospital.refused}/{10**30}").status_code == 422
-        assert own.get("/decisions?after=nonsense").status_code == 422
+    bound = scoped_visitor(own_sample, "viewer", hospital.ids["mimic"])
+    listed = bound.open("/decisions")
+    assert shown(listed)
+    assert "stroke-registry" not in listed.reply.text
+    assert bound.open(elsewhere).status == 403
+    assert "lies elsewhere" in bound.open("/decisions?account=imaging").words
+    assert visitor(own_sample, "viewer", "clinic").open(elsewhere).status == 404
+    person = visitor(own_sample)
+    statuses = [
+        person.open(path).status
+        for path in (
+            elsewhere,
+            f"/decisions/{hospital.refused}/999999",
+            f"/decisions/{hospital.refused}/{10**30}",
+            "/decisions?after=nonsense",
+        )
+    ]
+    assert statuses == [200, 404, 422, 422]
 
 
-def test_a_refusal_by_a_replica_whose_clock_is_behind_is_shown_within_a_minute(ledger: Ledger) -> None:
+def test_refusal_by_replica_with_late_clock_is_shown_within_a_minute(ledger: Ledger) -> None:
     ledger.population()
     ledger.budget()
     run, other = ledger.run(), ledger.run(name="other")

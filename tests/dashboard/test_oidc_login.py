@@ -2,20 +2,17 @@
 
 import re
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
-from urllib.parse import parse_qs, parse_qsl, urlencode, urlsplit
+from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import pytest
-from playwright.sync_api import Browser, expect
 
 from app.api.session_cookies import COOKIE, FLOW_COOKIE, RENEWED_COOKIE
 from app.service.auth.oidc.authorization_code import LoginState
-from tests.conftest import LiveServer
-from tests.dashboard.oidc_flow import CLIENT, HOME, OidcFlow, new_flow, refused, settings_of
-from tests.identity_provider import IdentityProvider, challenge_of, key_of, public
+from tests.dashboard.oidc_flow import CLIENT, HOME, OidcFlow, new_flow, refused
+from tests.identity_provider import challenge_of, key_of, public
 
 
-def test_somebody_signs_in_there_and_is_who_the_provider_says(flow: OidcFlow) -> None:
+def test_person_signs_in_as_provider_says(flow: OidcFlow) -> None:
     form = flow.browser.get("/sign-in?next=/approvals").text
     host = urlsplit(flow.provider.issuer).netloc
     assert f'href="/sign-in/openid?next=/approvals">Sign in with {host}</a>' in form
@@ -39,7 +36,7 @@ def test_somebody_signs_in_there_and_is_who_the_provider_says(flow: OidcFlow) ->
     assert audit_event["actor"] == "oidc:marie"
 
 
-def test_what_belongs_to_the_sign_in_is_for_this_browser_and_gone_afterwards(flow: OidcFlow) -> None:
+def test_state_of_sign_in_is_bound_to_browser_and_removed_afterwards(flow: OidcFlow) -> None:
     reply = flow.browser.get("/sign-in/openid")
     attributes = set(reply.headers["set-cookie"].split("; ")[1:])
     assert attributes == {"HttpOnly", "Max-Age=600", "Path=/", "SameSite=lax"}
@@ -55,20 +52,26 @@ def test_what_belongs_to_the_sign_in_is_for_this_browser_and_gone_afterwards(flo
     assert "Secure" in by_tls.headers["set-cookie"]
 
 
-def test_the_session_outlives_the_token_and_ends_by_itself(flow: OidcFlow) -> None:
+def test_session_outlives_the_token_and_expires(flow: OidcFlow) -> None:
     flow.come_back()
     (audit_event,) = flow.ledger.get("/v1/audit-events?order=oldest&action=session.created", "auditor").json()["items"]
     lasting = datetime.fromisoformat(audit_event["after"]["expires_at"]) - datetime.now(UTC)
     assert timedelta(minutes=55) < lasting <= timedelta(minutes=60)
 
 
-@pytest.mark.parametrize("state", [None, "", "another", "ä"])
-def test_an_answer_that_this_browser_has_not_asked_for_is_not_taken(flow: OidcFlow, state: str | None) -> None:
-    refused(flow, flow.come_back(state=state), "was not begun in this browser")
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        *(({"state": state}, "was not begun in this browser") for state in (None, "", "another", "ä")),
+        ({"iss": "https://evil.example"}, "from another identity provider"),
+    ],
+)
+def test_answer_to_another_sign_in_is_refused(flow: OidcFlow, changed: dict[str, str | None], words: str) -> None:
+    refused(flow, flow.come_back(**changed), words)
     assert flow.provider.redeemed == []
 
 
-def test_nobody_is_signed_in_as_somebody_else_by_a_link(flow: OidcFlow) -> None:
+def test_answer_from_another_browser_is_refused(flow: OidcFlow) -> None:
     """Login CSRF: an attacker's answer is opened in a browser that began no sign-in, or another one."""
     attacker = new_flow(flow.ledger, flow.provider)
     link = attacker.back(attacker.begin())
@@ -77,31 +80,21 @@ def test_nobody_is_signed_in_as_somebody_else_by_a_link(flow: OidcFlow) -> None:
     refused(flow, flow.browser.get(link), "was not begun in this browser")
 
 
-def test_an_answer_is_taken_once(flow: OidcFlow) -> None:
+def test_answer_is_taken_once(flow: OidcFlow) -> None:
     link = flow.back(flow.begin())
     assert flow.browser.get(link).status_code == 303
     flow.browser.cookies.clear()
     refused(flow, flow.browser.get(link), "was not begun in this browser")
     assert len(flow.provider.redeemed) == 1
-
-
-def test_a_code_that_was_redeemed_is_told_in_words(flow: OidcFlow) -> None:
     link = flow.back(flow.begin())
     flow.provider.codes.clear()
     refused(flow, flow.browser.get(link), "did not take its own code")
 
 
-def test_another_provider_s_answer_is_not_taken(flow: OidcFlow) -> None:
-    refused(flow, flow.come_back(iss="https://evil.example"), "from another identity provider")
-    assert flow.provider.redeemed == []
-
-
 @pytest.mark.parametrize(
     ("said", "words"),
     [
-        ({"nonce": "another"}, "belongs to another sign-in"),
-        ({"nonce": None}, "belongs to another sign-in"),
-        ({"nonce": 7}, "belongs to another sign-in"),
+        *(({"nonce": nonce}, "belongs to another sign-in") for nonce in ("another", None, 7)),
         ({"aud": "another-client"}, "made out to another audience"),
         ({"aud": [CLIENT, "another"]}, "made out to another service"),
         ({"aud": [CLIENT, "another"], "azp": "another"}, "made out to another service"),
@@ -113,47 +106,43 @@ def test_another_provider_s_answer_is_not_taken(flow: OidcFlow) -> None:
         ({"sub": None}, "is missing or empty"),
     ],
 )
-def test_what_the_provider_says_must_be_for_this_sign_in(flow: OidcFlow, said: dict[str, object], words: str) -> None:
+def test_token_for_another_sign_in_is_refused(flow: OidcFlow, said: dict[str, object], words: str) -> None:
     flow.provider.said = said
     refused(flow, flow.come_back(), words)
 
 
-@pytest.mark.parametrize(("header", "status"), [({"typ": None}, 303), ({"typ": "JWT"}, 303), ({"typ": "at+jwt"}, 401)])
-def test_a_token_for_an_api_signs_nobody_in(flow: OidcFlow, header: dict[str, object], status: int) -> None:
-    flow.provider.headed = header
+@pytest.mark.parametrize(("kind", "status"), [(None, 303), ("JWT", 303), ("at+jwt", 401)])
+def test_token_for_an_api_is_refused(flow: OidcFlow, kind: str | None, status: int) -> None:
+    flow.provider.headed = {"typ": kind}
     assert flow.come_back().status_code == status
 
 
-def test_a_token_of_another_key_signs_nobody_in(flow: OidcFlow) -> None:
-    flow.provider.wait_for(flow.ledger)
+def test_token_of_unknown_key_is_refused(flow: OidcFlow) -> None:
     flow.provider.published = [public(key_of("RS256", 9), kid="RS256-0", use="sig")]
     flow.ledger.http.app.state.keys.oidc.jwks._fetch()
     refused(flow, flow.come_back(), "not signed by a key of the identity provider")
 
 
 @pytest.mark.parametrize(
-    ("answer", "words"),
+    ("error", "description", "words"),
     [
-        ({"error": "access_denied"}, "was declined"),
-        ({"error": "access_denied", "error_description": "Ask the desk."}, "It says: Ask the desk."),
-        ({"error": "server_error"}, "has failed"),
-        ({"error": "odd<b>"}, "answered &#39;odd&lt;b&gt;&#39;"),
-        ({"error": "access_denied", "error_description": "<script>"}, "&lt;script&gt;"),
+        ("access_denied", None, "was declined"),
+        ("access_denied", "Ask the desk.", "It says: Ask the desk."),
+        ("server_error", None, "has failed"),
+        ("odd<b>", None, "answered &#39;odd&lt;b&gt;&#39;"),
+        ("access_denied", "<script>", "&lt;script&gt;"),
     ],
 )
-def test_what_the_provider_refuses_is_told_in_words(flow: OidcFlow, answer: dict[str, str], words: str) -> None:
-    flow.provider.answered = answer
+def test_error_of_provider_is_named(flow: OidcFlow, error: str, description: str | None, words: str) -> None:
+    flow.provider.answered = {"error": error} | ({"error_description": description} if description else {})
     refused(flow, flow.browser.get(flow.back(flow.begin())), words)
-
-
-def test_words_of_strangers_are_not_shown(flow: OidcFlow) -> None:
-    reply = flow.browser.get("/sign-in/openid/return?error=access_denied&error_description=Call+555&state=x")
-    assert reply.status_code == 401
-    assert "555" not in reply.text
+    strange = flow.browser.get("/sign-in/openid/return?error=access_denied&error_description=Call+555&state=x")
+    assert strange.status_code == 401
+    assert "555" not in strange.text, "words of strangers are not shown"
 
 
 @pytest.mark.parametrize("wanted", ["https://evil.example/", "//evil.example", "/\\evil.example", "javascript:x"])
-def test_nobody_is_led_elsewhere(flow: OidcFlow, wanted: str) -> None:
+def test_foreign_address_is_not_followed_after_oidc_sign_in(flow: OidcFlow, wanted: str) -> None:
     asked = flow.begin(f"/sign-in/openid?{urlencode({'next': wanted})}")
     assert flow.browser.get(flow.back(asked)).headers["location"] == "/"
     forged = LoginState.begin(wanted, silent=False)  # as if the cookie were another one's work
@@ -168,30 +157,31 @@ def test_nobody_is_led_elsewhere(flow: OidcFlow, wanted: str) -> None:
 
 
 @pytest.mark.parametrize("cookie", ["", "x", "e30", "bnVsbA", "W10", "a" * 5000, "eyJzdGF0ZSI6MX0"])
-def test_a_cookie_that_is_none_begins_nothing(cookie: str) -> None:
+def test_malformed_state_cookie_is_no_state(cookie: str) -> None:
     assert LoginState.from_cookie(cookie) is None
-
-
-def test_a_cookie_is_read_as_it_was_written() -> None:
     state = LoginState("s", "n", "v", "/approvals?account=ü", silent=True)
     assert LoginState.from_cookie(state.to_cookie()) == state
 
 
-def test_who_was_signed_in_there_is_so_again_without_a_word(flow: OidcFlow) -> None:
+def end_session(flow: OidcFlow) -> str:
+    """Let the session end, and return where the person is sent then."""
+    flow.browser.cookies.delete(COOKIE)
+    return str(flow.browser.get("/approvals?account=mimic").headers["location"])
+
+
+def test_ended_session_is_renewed_silently(flow: OidcFlow) -> None:
     flow.come_back()
-    flow.browser.cookies.delete(COOKIE)  # as if the session had ended
-    reply = flow.browser.get("/approvals?account=mimic")
-    assert reply.headers["location"] == "/sign-in/openid?silent=true&next=%2Fapprovals%3Faccount%3Dmimic"
-    asked = flow.begin(reply.headers["location"])
+    location = end_session(flow)
+    assert location == "/sign-in/openid?silent=true&next=%2Fapprovals%3Faccount%3Dmimic"
+    asked = flow.begin(location)
     assert asked["prompt"] == "none"
     assert flow.browser.get(flow.back(asked)).headers["location"] == "/approvals?account=mimic"
 
 
-def test_who_is_dismissed_is_asked_for_a_sign_in_and_goes_in_no_circle(flow: OidcFlow) -> None:
+def test_refused_renewal_leads_to_sign_in_once(flow: OidcFlow) -> None:
     flow.come_back()
-    flow.browser.cookies.delete(COOKIE)
     flow.provider.known = False
-    reply = flow.browser.get(flow.back(flow.begin(flow.browser.get("/").headers["location"])))
+    reply = flow.browser.get(flow.back(flow.begin(end_session(flow))))
     assert reply.status_code == 200
     assert "Sign in with" in reply.text
     assert 'role="alert"' not in reply.text
@@ -199,49 +189,12 @@ def test_who_is_dismissed_is_asked_for_a_sign_in_and_goes_in_no_circle(flow: Oid
     assert flow.browser.get("/").headers["location"] == "/sign-in"
 
 
-def test_who_signs_out_is_not_signed_in_again_without_a_word(flow: OidcFlow) -> None:
+def test_session_is_not_renewed_after_sign_out_or_sign_in_with_a_key(flow: OidcFlow) -> None:
     flow.come_back()
     csrf = re.findall(r'name="csrf" value="(\w+)"', flow.browser.get("/approvals").text)[0]
     assert flow.browser.post("/sign-out", data={"csrf": csrf}).status_code == 303
     assert flow.browser.get("/").headers["location"] == "/sign-in"
-
-
-def test_who_signs_in_with_a_key_is_not_taken_for_a_person_when_that_ends(flow: OidcFlow) -> None:
     flow.come_back()
     assert flow.browser.post("/sign-in", data={"key": flow.ledger.keys["hospital", "viewer"]}).status_code == 303
     flow.browser.cookies.delete(COOKIE)
     assert flow.browser.get("/").headers["location"] == "/sign-in"
-
-
-def test_it_works_in_a_real_browser(
-    browser: Browser, provider: IdentityProvider, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name, value in settings_of(provider).items():
-        monkeypatch.setenv(f"EPSILON_LEDGER_{name.upper()}", str(value))
-    server = LiveServer(tmp_path)
-    server.key("viewer")
-    server.start()
-    context = browser.new_context()
-    page = context.new_page()
-    page.set_default_timeout(30_000)
-    page.goto(f"{server.url}/approvals")
-    page.get_by_role("link", name="Sign in with").click()
-    page.wait_for_url(f"{server.url}/approvals")
-    expect(page.locator("header").get_by_title("oidc:marie")).to_have_text("marie")
-    expect(page.locator("header")).to_contain_text("privacy officer")
-    page.goto(f"{server.url}/keys")
-    page.get_by_label("Name").fill("by-marie")
-    page.get_by_role("button", name="Create a key").click()
-    page.get_by_role("dialog").get_by_role("button", name="Create the key").click()
-    page.get_by_role("dialog", name="The new key").get_by_role("button", name="I have saved it").click()
-    expect(page.get_by_role("row", name=re.compile("by-marie"))).to_contain_text("by marie (privacy officer)")
-    context.clear_cookies(name=COOKIE)
-    page.goto(f"{server.url}/policies")
-    page.wait_for_url(f"{server.url}/policies")
-    expect(page.locator("header").get_by_title("oidc:marie")).to_have_text("marie")
-    assert parse_qs(urlsplit([each for each in provider.asked if "authorize" in each][-1]).query)["prompt"] == ["none"]
-    page.get_by_role("button", name="Sign out", exact=True).click()
-    page.goto(f"{server.url}/policies")
-    expect(page.get_by_role("link", name="Sign in with")).to_be_visible()
-    context.close()
-    server.stop()

@@ -3,8 +3,7 @@
 import re
 
 from tests.conftest import SAMPLED, Ledger
-from tests.dashboard.html_reader import visit, words
-from tests.login_helpers import signed_in
+from tests.dashboard.page_visitor import visitor
 
 QUIET = {"type": "gaussian", "noise_multiplier": 90.0}
 LAPLACE = {"type": "laplace", "noise_multiplier": 500.0}
@@ -13,12 +12,12 @@ LIMIT = {"epsilon": 2.0, "delta": 1e-5}
 
 def shown(ledger: Ledger, path: str) -> str:
     """The words of the card."""
-    body = words(visit(ledger, path, signed_in(ledger)))
+    body = visitor(ledger).open(path).words
     body = re.sub(r"(?<=\d)\s(?=\d{3})", "", body)
     return body.partition(" Plan State ")[2].partition(" Spending by child ")[0].partition(" Noise and sampling ")[0]
 
 
-def test_the_card_shows_what_is_used_reserved_and_left_of_a_plan(ledger: Ledger) -> None:
+def test_plan_card_shows_used_reserved_and_remaining_steps(ledger: Ledger) -> None:
     planned = [{"event": SAMPLED, "count": 40}, {"event": QUIET}]
     population = str(ledger.population(limit=LIMIT, planned=planned)["id"])
     ledger.budget(limit=LIMIT)
@@ -39,7 +38,7 @@ def test_the_card_shows_what_is_used_reserved_and_left_of_a_plan(ledger: Ledger)
     assert f"Gaussian, noise multiplier 90 without end {steps - 40} 0" in card
 
 
-def test_another_event_ends_a_plan_and_its_card_says_so(ledger: Ledger) -> None:
+def test_plan_card_names_the_event_that_ended_the_plan(ledger: Ledger) -> None:
     ledger.population(limit=LIMIT)
     ledger.budget(limit=LIMIT)
     run = ledger.run(limit={"epsilon": 1.0, "delta": 1e-5})
@@ -47,8 +46,4 @@ def test_another_event_ends_a_plan_and_its_card_says_so(ledger: Ledger) -> None:
     assert shown(ledger, f"/runs/{run}").startswith("active")
     assert ledger.post(f"/v1/runs/{run}/steps", {"event": LAPLACE}, "trainer").is_success
     assert shown(ledger, f"/runs/{run}").startswith("ended another event was charged")
-
-
-def test_an_account_without_a_plan_has_no_card(ledger: Ledger) -> None:
-    population = str(ledger.population()["id"])
-    assert shown(ledger, f"/accounts/{population}") == ""
+    assert shown(ledger, f"/accounts/{ledger.population('planless')['id']}") == ""

@@ -1,73 +1,19 @@
-"""The planner: numbers are slid, the price is there at once, and what can be copied runs."""
+"""The planner: what a plan costs, in the numbers of the API, and in words where it has none."""
 
 import json
-import os
 import re
-import subprocess
-import sys
-from collections.abc import Iterator
 from html import unescape
+from typing import Any
 
-import httpx2
 import pytest
-from playwright.sync_api import Browser, Page, expect
 
 from app.dashboard.formatting import spent
-from tests.conftest import LiveServer
-from tests.dashboard.conftest import SignIn
+from tests.conftest import Ledger
 from tests.dashboard.html_reader import without_breaks
-from tests.dashboard.page_actions import browser_client, scoped_client
+from tests.dashboard.page_visitor import scoped_visitor, visitor
 from tests.dashboard.sample_hospital import Hospital, dp_sgd
 
-BY_BATCH = "sampling=batch&batch=600&size=60000"
-
-
-@pytest.fixture
-def visitor(server: LiveServer) -> Iterator[httpx2.Client]:
-    with browser_client(server, "viewer") as client:
-        yield client
-
-
-def test_sliding_a_number_answers_at_once_and_has_an_address(page: Page, server: LiveServer, sign_in: SignIn) -> None:
-    sign_in(page, server, "viewer")
-    page.goto(f"{server.url}/planner?budget=icu")
-    cost = page.locator("#cost")
-    expect(cost).to_contain_text("does not fit")
-    expect(page.locator("#growth canvas")).to_have_attribute("data-drawn", re.compile(r"\d+"))
-    slider = page.get_by_label("Noise multiplier, slider")
-    slider.focus()
-    for _ in range(24):
-        slider.press("ArrowRight")
-    expect(cost).to_contain_text("fits")
-    expect(cost).not_to_contain_text("does not fit")
-    expect(page.locator("[aria-live=polite]").filter(has_text="Limit needed:")).to_contain_text("the plan fits")
-    expect(slider).to_be_focused()
-    noise = float(page.get_by_label("Noise multiplier", exact=True).input_value())
-    assert noise > 1.28
-    expect(page).to_have_url(re.compile(rf"noise={noise}&.*budget=icu"))
-    with server.client("viewer") as api:
-        plan = {"events": [{"event": dp_sgd(noise, 0.01), "count": 5000}], "delta": 1e-5}
-        answer = api.post("/v1/accounting/epsilon", json=plan).json()
-    for each in answer["accountants"]:
-        expect(page.locator("#side")).to_contain_text(spent(float(each["epsilon"])))
-    expect(page.locator("#fitting").get_by_role("link")).to_have_attribute(
-        "href", re.compile(rf"noise={noise}&rate=0.01")
-    )
-    page.reload()
-    expect(page.get_by_label("Noise multiplier", exact=True)).to_have_value(str(noise))
-
-
-def test_what_is_out_of_bounds_is_told_at_its_field(page: Page, server: LiveServer, sign_in: SignIn) -> None:
-    sign_in(page, server, "viewer")
-    page.goto(f"{server.url}/planner")
-    noise = page.get_by_label("Noise multiplier", exact=True)
-    noise.fill("0")
-    expect(noise).to_have_attribute("aria-invalid", "true")
-    expect(noise).to_have_accessible_description(re.compile("must be at least 0.001"))
-    expect(page.locator("#cost")).to_contain_text("No result yet")
-    noise.fill("2")
-    expect(page.locator("#cost")).to_contain_text("steps fit the limit")
-    expect(noise).not_to_have_attribute("aria-invalid", "true")
+BY_BATCH = "sampling=batch&batch=600&size=60000&steps=50"
 
 
 @pytest.mark.parametrize(
@@ -83,23 +29,23 @@ def test_what_is_out_of_bounds_is_told_at_its_field(page: Page, server: LiveServ
         ("sampling=batch&batch=9&size=8", "batch", "must not exceed the data set size"),
     ],
 )
-def test_every_bound_is_told_in_words(visitor: httpx2.Client, query: str, field: str, words: str) -> None:
-    reply = visitor.get(f"/planner?{query}")
+def test_number_out_of_bounds_is_named_at_its_field(sample: Ledger, query: str, field: str, words: str) -> None:
+    reply = visitor(sample).open(f"/planner?{query}").reply
     assert reply.status_code == 200
     assert f'id="{field}-fault" data-live>{words}</span>' in reply.text
     assert reply.text.count('aria-invalid="true"') == 1
 
 
-def test_what_was_written_stays_and_is_text(visitor: httpx2.Client) -> None:
-    text = visitor.get("/planner", params={"noise": '"><b>', "budget": "<i>"}).text
+def test_input_is_shown_again_as_text(sample: Ledger) -> None:
+    text = visitor(sample).open("/planner?noise=%22%3E%3Cb%3E&budget=%3Ci%3E").reply.text
     assert 'value="&#34;&gt;&lt;b&gt;"' in text
     assert "<b>" not in text
     assert "<i>" not in text
 
 
-def test_under_replace_one_batches_need_their_size(visitor: httpx2.Client) -> None:
-    assert "No known bound for this plan" in visitor.get("/planner?relation=replace_one").text
-    fixed = visitor.get(f"/planner?relation=replace_one&noise=4&{BY_BATCH}").text
+def test_replace_one_has_a_bound_for_batches_of_known_size(sample: Ledger) -> None:
+    assert "No known bound for this plan" in visitor(sample).open("/planner?relation=replace_one").reply.text
+    fixed = visitor(sample).open(f"/planner?relation=replace_one&noise=4&{BY_BATCH}").reply.text
     assert "sampled_without_replacement" in fixed
     assert "No known bound" not in fixed
     assert fixed.count("no known bound") == 2  # by privacy loss distributions
@@ -108,11 +54,11 @@ def test_under_replace_one_batches_need_their_size(visitor: httpx2.Client) -> No
     assert "A plan cannot hold a batch of fixed size under replace_one" in fixed
     assert "the noise counts half" in fixed
     assert "Limit needed, no plan" in fixed
-    assert "Limit needed, planned" in visitor.get("/planner").text
+    assert "Limit needed, planned" in visitor(sample).open("/planner").reply.text
 
 
-def test_a_declared_plan_stands_beside_none(visitor: httpx2.Client) -> None:
-    text = visitor.get("/planner?noise=1.1&rate=0.01&steps=1600&epsilon=2").text
+def test_declared_plan_is_compared_with_none(sample: Ledger) -> None:
+    text = visitor(sample).open("/planner?noise=1.1&rate=0.01&steps=1600&epsilon=2").reply.text
     assert "does not fit" not in text
     steps = re.search(r"<strong>([^<]+) steps</strong> fit the limit; without a plan, ([^<]+)\.</li>", text)
     noise = re.search(r"<strong>noise ([\d.]+)</strong>.*without a plan, with noise ([\d.]+)\.</li>", text)
@@ -123,79 +69,66 @@ def test_a_declared_plan_stands_beside_none(visitor: httpx2.Client) -> None:
     assert float(noise[1]) < 1.1 < float(noise[2])
 
 
-def test_the_chart_draws_what_the_api_answers(page: Page, server: LiveServer, sign_in: SignIn) -> None:
-    sign_in(page, server, "viewer")
-    page.goto(f"{server.url}/planner?noise=1.1&rate=0.01&steps=3000&delta=1e-05")
-    expect(page.locator("#growth canvas")).to_have_attribute("data-drawn", re.compile(r"\d+"))
-    drawn = page.evaluate(
-        "Chart.getChart(document.querySelector('#growth canvas')).data.datasets"
-        ".map(({ label, data }) => [label, data.map(({ x, y }) => [x, y])])"
-    )
-    lines = dict(drawn)
-    assert list(lines) == [
-        "Limit needed, planned",
-        "RDP accountants",
-        *(f"Noise {noise}" for noise in ("0.825", "1.65", "2.2")),
-        "Limit",
-    ]
-    needed, printed = lines["Limit needed, planned"], lines["RDP accountants"]
-    assert len({tuple(x for x, _ in line) for name, line in lines.items() if name != "Limit"}) == 1
-    with server.client("viewer") as api:
-        for noise, line in ((1.1, needed), (1.65, lines["Noise 1.65"])):
-            for at in range(0, len(line), 4):
-                step, epsilon = line[at]
-                plan = {"events": [{"event": dp_sgd(noise, 0.01), "count": step}], "delta": 1e-5}
-                (point,) = api.post("/v1/accounting/trajectory", json=plan | {"max_points": 1}).json()["points"]
-                assert epsilon == pytest.approx(point["required_epsilon"], rel=1e-3)
-                alone = api.post("/v1/accounting/epsilon", json=plan).json()
-                assert alone["required_epsilon"] <= epsilon <= 1.001 * alone["required_epsilon"]
-                if noise == 1.1:
-                    assert printed[at] == [step, pytest.approx(alone["epsilon"], rel=1e-8)]
-    whole = page.locator("#cost").inner_text()
-    assert spent(needed[-1][1]) in whole
-    assert spent(printed[-1][1]) in whole
-
-
-def test_a_tooltip_shows_both_numbers(page: Page, server: LiveServer, sign_in: SignIn) -> None:
-    sign_in(page, server, "viewer")
-    page.goto(f"{server.url}/planner")
-    canvas = page.locator("#growth canvas")
-    expect(canvas).to_have_attribute("data-drawn", re.compile(r"\d+"))
-    canvas.scroll_into_view_if_needed()
-    canvas.hover()
-    told = page.evaluate(
-        "Chart.getChart(document.querySelector('#growth canvas')).tooltip.body.flatMap(({ lines }) => lines)"
-    )
-    for name in ("Limit needed, planned", "RDP accountants"):
-        assert any(re.search(rf"{re.escape(name)}: \d", line) for line in told), told
-
-
-def test_nothing_is_sampled_with_a_probability_of_one(visitor: httpx2.Client) -> None:
-    text = visitor.get("/planner?rate=1&noise=40&steps=10").text
+def test_sampling_probability_of_one_is_no_sampling(sample: Ledger) -> None:
+    text = visitor(sample).open("/planner?rate=1&noise=40&steps=10").reply.text
     assert "zCDP" in text
     assert "Analytic Gaussian" in text
     assert "poisson_sampled" not in text
 
 
-def test_an_infinite_loss_is_an_answer(visitor: httpx2.Client) -> None:
-    text = visitor.get("/planner?noise=0.001&rate=1&steps=1000000000").text
+def test_infinite_loss_is_shown_as_result(sample: Ledger) -> None:
+    text = visitor(sample).open("/planner?noise=0.001&rate=1&steps=1000000000").reply.text
     assert "∞" in text
     assert "gives no protection" in text
     assert "does not fit" in text
 
 
-def test_only_budgets_within_reach_are_offered(server: LiveServer, hospital: Hospital) -> None:
-    with scoped_client(server, "viewer", hospital.ids["mimic/readmission"]) as client:
-        text = without_breaks(client.get("/planner").text)
+def computed(ledger: Ledger, what: str, noise: float, steps: float, **more: object) -> dict[str, Any]:
+    """What the API answers to a plan."""
+    plan = {"events": [{"event": dp_sgd(noise, 0.01), "count": int(steps)}], "delta": 1e-5}
+    answer: dict[str, Any] = ledger.post(f"/v1/accounting/{what}", plan | more, "viewer").json()
+    return answer
+
+
+def test_lines_of_chart_are_the_numbers_of_api(sample: Ledger) -> None:
+    page = visitor(sample).open("/planner?noise=1.1&rate=0.01&steps=3000&delta=1e-05")
+    [drawn] = re.findall(r'<script type="application/json">(.*?)</script>', page.reply.text)
+    lines = {each["name"]: each["points"] for each in json.loads(drawn)["series"]}
+    others = [f"Noise {noise}" for noise in ("0.825", "1.65", "2.2")]
+    assert list(lines) == ["Limit needed, planned", "RDP accountants", *others, "Limit"]
+    needed, printed = lines["Limit needed, planned"], lines["RDP accountants"]
+    assert len({tuple(x for x, _ in line) for name, line in lines.items() if name != "Limit"}) == 1
+    for noise, line in ((1.1, needed), (1.65, lines["Noise 1.65"])):
+        for at in range(0, len(line), 8):
+            step, epsilon = line[at]
+            [point] = computed(sample, "trajectory", noise, step, max_points=1)["points"]
+            assert epsilon == pytest.approx(point["required_epsilon"], rel=1e-3)
+            alone = computed(sample, "epsilon", noise, step)
+            assert alone["required_epsilon"] <= epsilon <= 1.001 * alone["required_epsilon"]
+            if noise == 1.1:
+                assert printed[at] == [step, pytest.approx(alone["epsilon"], rel=1e-8)]
+    for line in (needed, printed):
+        assert spent(line[-1][1]) in page.part("cost")
+    for each in computed(sample, "epsilon", 1.1, 3000)["accountants"]:
+        assert spent(float(each["epsilon"])) in page.part("side")
+
+
+def test_fields_of_form_are_the_terms_of_a_plan(sample: Ledger) -> None:
+    page = visitor(sample).open("/planner?noise=1.5&sampling=batch&batch=300&size=60000")
+    assert "fits" in page.part("cost")
+    assert "Noise 2.25" in page.part("growth")
+    assert '"sampling_probability": 0.005' in (page.get("curl").text or "")
+    for name, value in {"noise": "1.5", "batch": "300", "size": "60000"}.items():
+        [place] = [each for each in page.root.iter("input") if each.get("name") == name]
+        assert float(place.get("value", "")) == float(value)
+
+
+def test_key_of_account_is_offered_the_budgets_under_it(own_sample: Ledger, hospital: Hospital) -> None:
+    text = without_breaks(
+        scoped_visitor(own_sample, "viewer", hospital.ids["mimic/readmission"]).open("/planner").reply.text
+    )
     assert "mimic/readmission/sweep" in text
     assert "icu-team" not in text
-
-
-def test_a_poll_with_nothing_new_costs_a_304(visitor: httpx2.Client) -> None:
-    part = {"X-Part": "page"}
-    tag = visitor.get("/planner?noise=2", headers=part).headers["etag"]
-    assert visitor.get("/planner?noise=2", headers=part | {"If-None-Match": tag}).status_code == 304
-    assert visitor.get("/planner?noise=3", headers=part | {"If-None-Match": tag}).status_code == 200
 
 
 @pytest.mark.parametrize(
@@ -206,48 +139,10 @@ def test_a_poll_with_nothing_new_costs_a_304(visitor: httpx2.Client) -> None:
         "rate=1&noise=40&steps=10&relation=replace_special",
     ],
 )
-def test_what_can_be_copied_runs(server: LiveServer, visitor: httpx2.Client, query: str) -> None:
-    text = visitor.get(f"/planner?{query}").text
-    copies = {name: unescape(copy) for name, copy in re.findall(r'<pre id="(\w+)"[^>]*>(.*?)</pre>', text, re.DOTALL)}
-    environment = os.environ | {
-        "EPSILON_LEDGER_URL": server.url,
-        "EPSILON_LEDGER_API_KEY": server.key("viewer"),
-        "no_proxy": "*",
-    }
-    by_curl = _run(["bash", "-c", copies["curl"]], environment)
-    answer = json.loads(by_curl)
-    epsilon = answer["required_epsilon"]
-    printed = _run([sys.executable, "-c", copies["python"]], environment)
-    assert printed.startswith(f"limit needed: epsilon {epsilon:.4f} at delta")
-    assert f"<dd>{spent(epsilon)}" in text
+def test_body_of_curl_line_has_the_numbers_of_the_page(sample: Ledger, query: str) -> None:
+    text = visitor(sample).open(f"/planner?{query}").reply.text
+    line = unescape(re.findall(r'<pre id="curl"[^>]*>(.*?)</pre>', text, re.DOTALL)[0])
+    [body] = re.findall(r"'(\{.*\})'", line, re.DOTALL)
+    answer = sample.post("/v1/accounting/epsilon", json.loads(body), "viewer").json()
+    assert f"<dd>{spent(answer['required_epsilon'])}" in text
     assert f"<dd>{spent(answer['epsilon'])}" in text
-
-
-def _run(command: list[str], environment: dict[str, str]) -> str:
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60, env=environment)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
-def test_a_button_copies(page: Page, server: LiveServer, sign_in: SignIn) -> None:
-    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
-    sign_in(page, server, "viewer")
-    page.goto(f"{server.url}/planner")
-    page.get_by_role("button", name="Copy: python client").click()
-    expect(page.locator("#message")).to_contain_text("Copied")
-    assert page.evaluate("navigator.clipboard.readText()") == page.locator("#python").inner_text()
-
-
-def test_it_is_read_without_script(browser: Browser, server: LiveServer, sign_in: SignIn) -> None:
-    context = browser.new_context(java_script_enabled=False)
-    page = context.new_page()
-    sign_in(page, server, "viewer")
-    page.goto(f"{server.url}/planner")
-    page.get_by_label("Noise multiplier").fill("1.5")
-    page.get_by_label("by batch and data set size").check()
-    page.get_by_label("Batch size").fill("300")
-    page.get_by_role("button", name="Compute").click()
-    expect(page.locator("#cost")).to_contain_text("fits")
-    expect(page.locator("#growth table")).to_contain_text("Noise 2.25")
-    expect(page.locator("#curl")).to_contain_text('"sampling_probability": 0.005')
-    context.close()

@@ -2,15 +2,13 @@
 
 import csv
 import io
-import re
 from datetime import UTC, datetime
 from typing import Any
 
 from app.ledger.alerts import Alert, AlertType
 from app.service.alerts.messages import message_of
 from tests.conftest import Ledger
-from tests.dashboard.html_reader import visit, words
-from tests.login_helpers import signed_in
+from tests.dashboard.page_visitor import visitor
 
 PATH = "mimic/icu-team/model"
 LIMIT = {"epsilon": 1.0, "delta": 1e-5}
@@ -27,9 +25,9 @@ def _two_runs(ledger: Ledger) -> tuple[str, str, str]:
     return budget, first, second
 
 
-def test_pages_name_the_second_run_with_its_number(ledger: Ledger) -> None:
+def test_pages_show_the_number_of_the_second_run(ledger: Ledger) -> None:
     budget, first, second = _two_runs(ledger)
-    admin = signed_in(ledger, "admin")
+    admin = visitor(ledger, "admin")
     position = ledger.get(f"/v1/decisions?run={second}").json()["items"][0]["position"]
     raised = {"limit": {"epsilon": 1.1, "delta": 1e-5}, "reason": "A bit more."}
     assert ledger.post(f"/v1/accounts/{second}/limit", raised, "planner", If_Match="*").status_code == 201
@@ -44,16 +42,14 @@ def test_pages_name_the_second_run_with_its_number(ledger: Ledger) -> None:
         "/approvals": f"limit {PATH} #2",
     }
     for page, named in expected.items():
-        assert named in words(visit(ledger, page, admin)), page
-    assert "#2" not in words(visit(ledger, f"/runs/{first}", admin))
-    assert f"registered the run {PATH} " in words(visit(ledger, "/audit", admin))
-    chart = re.search(r'id="shares-data".*?</script>', visit(ledger, f"/accounts/{budget}", admin).text, re.DOTALL)
-    assert chart is not None
-    assert '"model #2"' in chart[0]
+        assert named in admin.open(page).words, page
+    assert "#2" not in admin.open(f"/runs/{first}").words
+    assert f"registered the run {PATH} " in admin.open("/audit").words
+    assert "model #2" in {each["name"] for each in admin.open(f"/accounts/{budget}").charts()[1]["series"]}
     assert f"{PATH} #2" in ledger.get(f"/v1/runs/{second}/history.svg").text
 
 
-def test_statements_and_csv_have_the_number(ledger: Ledger) -> None:
+def test_statements_and_csv_have_the_number_of_a_run(ledger: Ledger) -> None:
     budget, first, second = _two_runs(ledger)
     for run, number in ((first, 1), (second, 2)):
         assert ledger.get(f"/v1/runs/{run}/statement").json()["payload"]["run"]["number"] == number
@@ -65,15 +61,13 @@ def test_statements_and_csv_have_the_number(ledger: Ledger) -> None:
     assert {each["id"]: each["number"] for each in statement["runs"]} == {first: 1, second: 2}
     rows = list(csv.DictReader(io.StringIO(ledger.get("/v1/decisions.csv").text)))
     assert {(row["run"], row["run_number"]) for row in rows} == {(first, "1"), (second, "2")}
-    assert {(row["id"], row["number"]) for row in csv.DictReader(io.StringIO(ledger.get("/v1/runs.csv").text))} == {
-        (first, "1"),
-        (second, "2"),
-    }
+    rows = list(csv.DictReader(io.StringIO(ledger.get("/v1/runs.csv").text)))
+    assert {(row["id"], row["number"]) for row in rows} == {(first, "1"), (second, "2")}
     history = ledger.get(f"/v1/accounts/{budget}/history.csv").text
     assert f"share of {PATH} #2" in history.splitlines()[0]
 
 
-def test_alerts_and_their_messages_have_the_number(ledger: Ledger) -> None:
+def test_alerts_and_messages_have_the_number_of_a_run(ledger: Ledger) -> None:
     budget, _, second = _two_runs(ledger)
     assert ledger.post(f"/v1/runs/{second}/steps", {"count": 1500, "mode": "report"}).status_code == 200
     found = ledger.get("/v1/alerts").json()["items"]
@@ -83,7 +77,7 @@ def test_alerts_and_their_messages_have_the_number(ledger: Ledger) -> None:
     assert ("run.overdrawn", 2) in numbers
     assert {number for _, number in numbers} == {2}
     assert all("account_number" not in each["data"] for each in found if each["data"]["account"] == budget)
-    assert f"{PATH} #2" in words(visit(ledger, "/alerts", signed_in(ledger, "admin")))
+    assert f"{PATH} #2" in visitor(ledger, "admin").open("/alerts").words
     [overdrawn] = [each for each in found if each["type"] == "run.overdrawn"]
     message = message_of(_alert(AlertType.OVERDRAWN, overdrawn["data"]))
     assert message.subject == f"{PATH} #2 went over a limit"
@@ -91,7 +85,7 @@ def test_alerts_and_their_messages_have_the_number(ledger: Ledger) -> None:
     assert f"do not fit {PATH} #2." in message.text
 
 
-def test_the_message_that_a_second_run_used_up_a_budget_names_it() -> None:
+def test_message_about_exhausted_budget_names_the_second_run() -> None:
     budget = {"account": "bud_1", "account_path": "mimic", "account_kind": "budget"}
     spending = {"epsilon": 1.0, "epsilon_limit": 1.0, "delta": 1e-5}
     run = {"run": "run_1", "run_path": "mimic/model", "run_number": 2}

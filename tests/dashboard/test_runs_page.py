@@ -1,110 +1,102 @@
 """The page of runs: every filter, sorted, page by page, and downloaded."""
 
 import csv
-import html
 import io
 import re
 from collections.abc import Iterator
-from typing import Any
 
-import httpx2
 import pytest
-from playwright.sync_api import Page, expect
 
-from tests.conftest import LiveServer
-from tests.dashboard.conftest import SignIn
-from tests.dashboard.html_reader import words
-from tests.dashboard.page_actions import browser_client, scoped_client
+from tests.conftest import Ledger, open_ledger
+from tests.dashboard.page_visitor import Page, scoped_visitor, text_of, visitor
+from tests.dashboard.sample_hospital import Hospital
 
 OWNER = "Dana Roth"
-MANY = 60
+ENDS = {"a-used-up": ("complete", "budget_exhausted"), "a-lost": ("abort", "lost"), "a-finished": ("complete", None)}
 
 
 @pytest.fixture(scope="module")
-def described(changing: LiveServer) -> dict[str, Any]:
-    """A run that somebody has described."""
-    with changing.client("admin") as api:
-        [run] = api.get("/v1/runs?q=unet").json()["items"]
+def runs(hospital: Hospital, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ledger]:
+    """The hospital, where a run is described, others have ended, and a sweep has 55 runs."""
+    with open_ledger(hospital.copy(tmp_path_factory.mktemp("runs")).folder) as ledger:
         about = {"owner": OWNER, "display_name": "U-Net", "labels": {"team": "imaging", "model": "unet <b>"}}
-        changed: dict[str, Any] = api.patch(f"/v1/runs/{run['id']}", json=about).raise_for_status().json()
-    return changed
+        assert ledger.patch(f"/v1/runs/{hospital.ids['imaging/segmentation/unet']}", about).is_success
+        for name, (end, reason) in ENDS.items():
+            run = ledger.run("mimic/readmission", name=name)
+            assert ledger.post(f"/v1/runs/{run}/{end}", {"reason": reason} if reason else {}).is_success
+        for number in range(55):
+            ledger.run("mimic/icu-team", name=f"sweep-{number % 50}", labels={"sweep": "s1"})
+        yield ledger
 
 
-@pytest.fixture
-def viewer(changing: LiveServer) -> Iterator[httpx2.Client]:
-    with browser_client(changing, "viewer") as client:
-        yield client
+def listed(page: Page) -> list[str]:
+    """The names of the runs in the list."""
+    return [text_of(next(each.iter("a"))) for each in page.get("list").iter("th") if each.get("scope") == "row"]
 
 
-def links_of(reply: httpx2.Response) -> list[str]:
-    return [html.unescape(each) for each in re.findall(r'href="([^"]*)"', reply.text)]
+def download(page: Page) -> list[dict[str, str]]:
+    """The rows of the file that the page offers."""
+    [link] = [each.get("href", "") for each in page.root.iter("a") if text_of(each) == "Download as CSV"]
+    reply = page.visitor.ledger.http.get(link, headers=page.visitor.cookie)
+    assert 'filename="runs.csv"' in reply.headers["content-disposition"]
+    return list(csv.DictReader(io.StringIO(reply.text)))
 
 
-def rows_of(page: Page) -> list[str]:
-    return page.locator("#list tbody th a").all_inner_texts()
+def test_run_is_found_by_display_name_and_labels(runs: Ledger, hospital: Hospital) -> None:
+    unet = hospital.ids["imaging/segmentation/unet"]
+    page = visitor(runs).open("/runs?q=u-net")
+    assert listed(page) == ["U-Net"]
+    limit = runs.get(f"/v1/runs/{unet}").json()["epsilon_limit"]
+    assert "Matching runs" in page.words
+    for text in (OWNER, "team:imaging", "model:unet <b>", "imaging/segmentation", f"of {limit:g}"):
+        assert text in page.part("list"), text
+    [label] = [each.get("href", "") for each in page.get("list").iter("a") if text_of(each) == "team:imaging"]
+    page = visitor(runs).open(label)
+    assert (listed(page), page.get("q").get("value")) == (["U-Net"], "u-net")
+    page = visitor(runs).open(f"{label}&label=model")
+    for filters in ("team:imaging", "model"):
+        [link] = [each for each in page.root.iter("a") if f"Remove the filter {filters}" in str(each.attrib)]
+        removed = visitor(runs).open(link.get("href", ""))
+        assert f"Remove the filter {filters}" not in removed.reply.text
+        assert listed(removed) == ["U-Net"]
+    assert f"/runs/{unet}" in page.links()
 
 
-def test_somebody_finds_a_run_by_what_people_call_it(
-    page: Page, changing: LiveServer, sign_in: SignIn, described: dict[str, Any]
-) -> None:
-    sign_in(page, changing, "viewer")
-    page.get_by_role("link", name="All runs").click()
-    expect(page.get_by_role("heading", level=1)).to_have_text("Runs")
-    assert len(rows_of(page)) > 3
-    page.get_by_label("Search").fill("u-net")
-    page.get_by_role("button", name="Find").click()
-    expect(page.get_by_role("heading", name="Matching runs")).to_be_visible()
-    assert rows_of(page) == ["U-Net"]
-    row = page.locator("#list tbody tr")
-    for text in (
-        OWNER,
-        "team:imaging",
-        "model:unet <b>",
-        "imaging/segmentation",
-        f"of {described['epsilon_limit']:g}",
-    ):
-        expect(row).to_contain_text(text)
-    row.get_by_role("link", name="team:imaging").click()
-    expect(page.get_by_role("link", name="Remove the filter team:imaging")).to_be_visible()
-    expect(page.get_by_label("Search")).to_have_value("u-net")
-    page.get_by_label("Label", exact=True).fill("model")
-    page.get_by_role("button", name="Find").click()
-    expect(page.get_by_role("link", name="Remove the filter model")).to_be_visible()
-    assert rows_of(page) == ["U-Net"]
-    page.get_by_role("link", name="Remove the filter team:imaging").click()
-    expect(page.get_by_role("link", name="Remove the filter team:imaging")).to_have_count(0)
-    page.get_by_role("link", name="U-Net").click()
-    expect(page).to_have_url(f"{changing.url}/runs/{described['id']}")
+def test_column_sorts_the_list_and_turns_the_order(runs: Ledger) -> None:
+    def head(page: Page) -> tuple[str, str, str]:
+        [sorted_by] = [each for each in page.get("list").iter("th") if "aria-sort" in each.attrib]
+        [link] = [each for each in page.get("list").iter("a") if text_of(each).startswith("Run ") or each.text == "Run"]
+        return text_of(sorted_by), sorted_by.get("aria-sort", ""), link.get("href", "")
 
-
-def test_a_click_on_a_column_sorts_and_a_second_one_turns_the_order(
-    page: Page, changing: LiveServer, sign_in: SignIn
-) -> None:
-    sign_in(page, changing, "viewer")
-    page.goto(f"{changing.url}/runs?status=active")
-    heads = page.locator("#list thead")
-    expect(heads.locator("[aria-sort]")).to_have_text("Registered ▼")
-    heads.get_by_role("link", name="Run", exact=True).click()
-    expect(heads.locator("[aria-sort=ascending]")).to_have_text("Run ▲")
-    names = rows_of(page)
+    page = visitor(runs).open("/runs?status=active&q=e")
+    said, _, link = head(page)
+    assert said == "Registered ▼"
+    page = visitor(runs).open(link)
+    names = listed(page)
     assert names == sorted(names, key=str.lower)
     assert len(names) > 1
-    heads.get_by_role("link", name="Run").click()
-    expect(heads.locator("[aria-sort=descending]")).to_have_text("Run ▼")
-    assert rows_of(page) == names[::-1]
-    expect(page.get_by_label("Status")).to_have_value("active")
+    assert head(page)[:2] == ("Run ▲", "ascending")
+    page = visitor(runs).open(head(page)[2])
+    assert head(page)[:2] == ("Run ▼", "descending")
+    assert all("status=active" in link for link in page.links("/runs?") if "sort=" in link)
 
 
-def test_the_download_has_the_rows_of_the_list(
-    page: Page, changing: LiveServer, sign_in: SignIn, described: dict[str, Any]
-) -> None:
-    sign_in(page, changing, "viewer")
-    page.goto(f"{changing.url}/runs?owner={OWNER}&label=team:imaging&created_after=2020-01-01T00:00&sort=name")
-    with page.expect_download() as download:
-        page.get_by_role("link", name="Download as CSV").click()
-    assert download.value.suggested_filename == "runs.csv"
-    [row] = csv.DictReader(io.StringIO(download.value.path().read_text()))
-    assert (row["id"], row["owner"]) == (described["id"], OWNER)
+def test_download_has_the_rows_of_the_list(runs: Ledger, hospital: Hospital) -> None:
+    query = f"owner={OWNER}&label=team:imaging&created_after=2020-01-01T00:00&sort=name"
+    [row] = download(visitor(runs).open(f"/runs?{query}"))
+    assert (row["id"], row["owner"]) == (hospital.ids["imaging/segmentation/unet"], OWNER)
+
+
+def test_runs_are_found_by_their_end(runs: Ledger) -> None:
+    rows = visitor(runs, "auditor").open("/runs?q=/a-").rows("list")
+    for said in ("a-lost .*aborted lost", "a-finished .*completed finished", "a-used-up .*completed budget used up"):
+        assert any(re.search(said, row) for row in rows), said
+    page = visitor(runs, "auditor").open("/runs?q=/a-&end_reason=budget_exhausted")
+    assert listed(page) == ["a-used-up"]
+    [row] = download(page)
+    assert (row["name"], row["end_reason"]) == ("a-used-up", "budget_exhausted")
+    said = "completed the run mimic/readmission/a-used-up: budget used up"
+    assert said in visitor(runs, "auditor").open("/audit?action=run.completed").words
 
 
 @pytest.mark.parametrize(
@@ -115,63 +107,32 @@ def test_the_download_has_the_rows_of_the_list(
         ("within=nowhere", "within", "nowhere"),
         ("created_after=soon", "created_after", "write a moment"),
         ("label=:x", "label", "has no key"),
-        ("sort=price", "sort", "created_at"),
-        ("after=???", "sort", "cursor"),
+        ("sort=price", "", "created_at"),
+        ("after=???", "", "cursor"),
     ],
 )
-def test_what_is_wrong_is_said_and_lists_nothing(viewer: httpx2.Client, query: str, field: str, said: str) -> None:
-    reply = viewer.get(f"/runs?{query}")
-    assert reply.status_code == 200
-    assert "Invalid search" in words(reply)
-    assert said in words(reply)
-    assert 'id="list"' in reply.text
-    assert "/runs/run_" not in reply.text
-    if field != "sort":
-        assert f'id="{field}-fault"></span>' not in reply.text
+def test_wrong_filter_is_named_and_lists_nothing(runs: Ledger, query: str, field: str, said: str) -> None:
+    page = visitor(runs).open(f"/runs?{query}")
+    assert page.status == 200
+    assert "Invalid search" in page.words
+    assert said in (page.part(f"{field}-fault") if field else page.words)
+    assert page.has("list")
+    assert page.links("/runs/run_") == []
 
 
-def test_runs_are_found_by_how_they_ended(page: Page, changing: LiveServer, sign_in: SignIn) -> None:
-    with changing.client("admin") as api:
-        for name, end in {"a-used-up": "complete", "a-lost": "abort", "a-finished": "complete"}.items():
-            run = api.post("/v1/runs", json={"name": name, "budget": "mimic/readmission"}).json()["id"]
-            reason = {"a-used-up": {"reason": "budget_exhausted"}, "a-lost": {"reason": "lost"}}.get(name, {})
-            api.post(f"/v1/runs/{run}/{end}", json=reason).raise_for_status()
-    sign_in(page, changing, "auditor")
-    page.goto(f"{changing.url}/runs?q=/a-")
-    rows = page.locator("#list tbody tr")
-    expect(rows.filter(has_text="a-lost")).to_contain_text("aborted lost")
-    expect(rows.filter(has_text="a-finished")).to_contain_text("completed finished")
-    page.get_by_label("Ended").select_option("budget used up")
-    page.get_by_role("button", name="Find").click()
-    expect(rows).to_have_count(1)
-    expect(rows).to_contain_text("completed budget used up")
-    assert rows_of(page) == ["a-used-up"]
-    with page.expect_download() as download:
-        page.get_by_role("link", name="Download as CSV").click()
-    [row] = csv.DictReader(io.StringIO(download.value.path().read_text()))
-    assert (row["name"], row["end_reason"]) == ("a-used-up", "budget_exhausted")
-    page.goto(f"{changing.url}/audit")
-    expect(page.locator("main")).to_contain_text("completed the run mimic/readmission/a-used-up: budget used up")
-
-
-def test_hundreds_of_runs_are_listed_page_by_page_each_once(changing: LiveServer, viewer: httpx2.Client) -> None:
-    with changing.client("admin") as api:
-        for number in range(MANY):
-            body = {"name": f"sweep-{number % 50}", "budget": "mimic/readmission", "labels": {"sweep": "s1"}}
-            api.post("/v1/runs", json=body).raise_for_status()
-    address: str | None = "/runs?label=sweep:s1&sort=name"
-    seen: list[str] = []
+def test_many_runs_are_listed_page_by_page_each_once(runs: Ledger) -> None:
+    person, address, seen = visitor(runs), "/runs?label=sweep:s1&sort=name", list[str]()
     while address:
-        links = links_of(viewer.get(address).raise_for_status())
-        seen += [link for link in links if link.startswith("/runs/run_")]
-        address = next((link for link in links if "after=" in link), None)
-    assert len(seen) == len(set(seen)) == MANY
-    assert "sweep-7 #2" in words(viewer.get("/runs?q=sweep-7&label=sweep"))
+        page = person.open(address)
+        seen += page.links("/runs/run_")
+        address = next((link for link in page.links("/runs?") if "after=" in link), "")
+    assert len(seen) == len(set(seen)) == 55
+    assert "sweep-4 #2" in person.open("/runs?q=sweep-4&label=sweep").words
 
 
-def test_a_key_with_a_scope_sees_the_runs_in_it(changing: LiveServer) -> None:
-    with scoped_client(changing, "viewer", "mimic/icu-team") as client:
-        found = words(client.get("/runs"))
-        assert "lstm-mortality" in found
-        assert "transformer" not in found
-        assert "Invalid search" in words(client.get("/runs?within=stroke-registry"))
+def test_key_of_account_sees_the_runs_in_it(own_sample: Ledger) -> None:
+    bound = scoped_visitor(own_sample, "viewer", "mimic/icu-team")
+    page = bound.open("/runs")
+    assert "lstm-mortality" in page.words
+    assert "transformer" not in page.reply.text
+    assert "Invalid search" in bound.open("/runs?within=stroke-registry").words

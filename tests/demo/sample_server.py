@@ -2,8 +2,7 @@
 
 import json
 import os
-import subprocess
-import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,12 +13,14 @@ from typing import Any
 
 import httpx2
 
+from tests.fork_server import ForkedProcess, service_server
+
 
 @dataclass(frozen=True)
 class SampleServer:
     """A demo that is being served; `facts` is what the command printed."""
 
-    process: subprocess.Popen[bytes]
+    process: ForkedProcess
     folder: Path
     facts: dict[str, Any]
 
@@ -52,20 +53,18 @@ def sample_server(folder: Path) -> Iterator[SampleServer]:
     """Serve the demo, with its temporary files and its log in a folder, until the block ends."""
     # Settings of a real ledger must not reach the demo.
     foreign = {"EPSILON_LEDGER_DATABASE_URL": "postgresql://nobody@nowhere.invalid/real", "TMPDIR": str(folder)}
-    with (
-        (folder / "demo.log").open("wb") as log,
-        subprocess.Popen(
-            [sys.executable, "-m", "app", "serve", "--demo", "--port", "0", "--json"],
-            env=os.environ | foreign,
-            stdout=subprocess.PIPE,
-            stderr=log,
-            start_new_session=True,
-        ) as process,
-    ):
+    with (folder / "demo.log").open("wb") as log, tempfile.NamedTemporaryFile() as said:
+        command = ("app", "serve", "--demo", "--port", "0", "--json")
+        process = ForkedProcess(
+            service_server(), *command, environment=os.environ | foreign, output=said.file, errors=log, new_session=True
+        )
         try:
-            assert process.stdout is not None
-            served = SampleServer(process, folder, json.loads(process.stdout.readline()))
-            until = time.monotonic() + 60
+            until = time.monotonic() + 120
+            while not (facts := Path(said.name).read_text()).endswith("\n"):
+                assert process.poll() is None, (folder / "demo.log").read_text()
+                assert time.monotonic() < until
+                time.sleep(0.1)
+            served = SampleServer(process, folder, json.loads(facts))
             while not served.is_ready():
                 assert time.monotonic() < until
                 time.sleep(0.1)

@@ -1,5 +1,5 @@
 """The stories' browser is that of the pages' tests."""
 
-from tests.dashboard.conftest import browser, context, page
+from tests.dashboard.conftest import browser, enter, page
 
-__all__ = ["browser", "context", "page"]
+__all__ = ["browser", "enter", "page"]

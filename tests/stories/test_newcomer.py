@@ -6,6 +6,7 @@ import shlex
 import socket
 import subprocess
 import sys
+import threading
 import time
 import tomllib
 from collections.abc import Iterator
@@ -13,41 +14,40 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import httpx2
+import pytest
 from playwright.sync_api import Page, expect
 
 from app.commands.first_admin import LINK_PATH
 from app.persistence.database import Database
 from app.service.verification import verify
-from tests.dashboard.test_accessibility import hindrances
+from tests.dashboard.page_actions import hindrances
+from tests.fork_server import service_server
 
-COMMAND = Path(sys.executable).with_name("epsilon-ledger")
 CLIENT = Path(__file__).parents[2] / "sdk" / "pyproject.toml"
 STEPS = 100
 """Of the loop that the page shows."""
+POLL = 4500
+"""Milliseconds after which a page has asked for news."""
 
 
 class Newcomer:
     """A person with a shell in an empty folder, and no settings."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, command: Path) -> None:
+        self.folder, self.command = folder, command
         self.log = folder.with_name("serve.log")
         self.environment = {name: value for name, value in os.environ.items() if not name.startswith("EPSILON_LEDGER_")}
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self.port = str(probe.getsockname()[1])
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+        self.url = f"http://127.0.0.1:{self.port}"
 
     @contextmanager
     def serve(self) -> Iterator[str]:
         """Serve until the block ends; give what the command has printed once the service is ready."""
         with self.log.open("wb") as log:
-            process = subprocess.Popen(
-                [COMMAND, "serve", "--port", self.port], cwd=self.folder, env=self.environment, stdout=log, stderr=log
-            )
+            command = [self.command, "serve", "--port", self.port]
+            process = subprocess.Popen(command, cwd=self.folder, env=self.environment, stdout=log, stderr=log)
         try:
             self._wait(process)
             yield self.log.read_text()
@@ -64,23 +64,6 @@ class Newcomer:
             except httpx2.TransportError:
                 time.sleep(0.05)
         raise AssertionError(self.log.read_text())
-
-    @contextmanager
-    def train(self, lines: str, settings: dict[str, str]) -> Iterator[subprocess.Popen[str]]:
-        """Run a trainer's lines; it does not outlive the block."""
-        process = subprocess.Popen(
-            [sys.executable, "-c", lines],
-            cwd=self.folder,
-            env=self.environment | settings,
-            stdin=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        try:
-            yield process
-        finally:
-            process.kill()
-            process.communicate()
 
 
 def links(printed: str) -> list[str]:
@@ -111,65 +94,71 @@ def follow_first_steps(page: Page) -> tuple[str, str, str]:
     return key, shell, lines
 
 
-def watch_live(page: Page, trainer: subprocess.Popen[str]) -> None:
+def watch_live(page: Page, batches: threading.Semaphore, trainer: threading.Thread) -> None:
     """Let the trainer take steps, and see each number on a page that nobody reloads."""
-    assert trainer.stdin is not None
+    page.clock.fast_forward(POLL)
     expect(page.get_by_text("first-run has taken 1 step;")).to_be_visible()
     page.get_by_role("link", name="mimic/icu-team/first-run").click()
     steps = page.locator(".facts div", has=page.get_by_text("Steps", exact=True)).locator("dd")
     status = page.locator(".facts div", has=page.get_by_text("Status", exact=True)).locator("dd")
     expect(status).to_contain_text("active")
     page.evaluate("window.sameDocument = true")
-    trainer.stdin.write("\n" * 6)
-    trainer.stdin.flush()
+    batches.release(6)
     expect(steps.get_by_text("7 decisions", exact=True)).to_be_visible()
-    trainer.stdin.write("\n" * (STEPS - 6))
-    trainer.stdin.close()
-    trainer.stdin = None
-    assert trainer.wait(60) == 0, trainer.stderr and trainer.stderr.read()
+    batches.release(STEPS)
+    trainer.join(60)
+    page.clock.fast_forward(POLL)
     expect(status).to_contain_text("completed")
     expect(steps.get_by_text(f"{STEPS} decisions", exact=True)).to_be_visible()
     assert page.evaluate("window.sameDocument")
 
 
-def test_from_an_empty_folder_to_a_live_run(page: Page, tmp_path: Path) -> None:
+def train(lines: str, batches: threading.Semaphore) -> threading.Thread:
+    """Run a trainer's lines beside the test, which decides when a training step ends."""
+    assert lines.count("# train_step(batch)") == 1
+    code = compile(lines.replace("# train_step(batch)", "batches.acquire(timeout=60)"), "lines", "exec")
+    trainer = threading.Thread(target=exec, args=(code, {"batches": batches}))
+    trainer.start()
+    return trainer
+
+
+@pytest.mark.parametrize("forked", [True, pytest.param(False, marks=pytest.mark.soak)], ids=["forked", "interpreted"])
+def test_newcomer_gets_from_an_empty_folder_to_a_live_run(
+    page: Page, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, forked: bool
+) -> None:
     (tmp_path / "empty").mkdir()
-    newcomer = Newcomer(tmp_path / "empty")
+    programs = service_server().write_environment(tmp_path / "environment") if forked else Path(sys.executable).parent
+    newcomer = Newcomer(tmp_path / "empty", programs / "epsilon-ledger")
+    page.clock.install()
     with newcomer.serve() as printed:
         [link] = links(printed)
         assert link.startswith(f"{newcomer.url}{LINK_PATH}#")
         page.goto(link)
+        expect(page).to_have_url(f"{newcomer.url}{LINK_PATH}")  # the token is in no history
         page.get_by_role("button", name="Sign in as an admin").click()
         page.wait_for_url(f"{newcomer.url}/")
+        assert newcomer.log.read_text().count(link.partition("#")[2]) == 1
         key, shell, lines = follow_first_steps(page)
-
         page.set_viewport_size({"width": 400, "height": 900})
         assert hindrances(page) == []
         assert shell.splitlines()[0] == f"pip install {tomllib.loads(CLIENT.read_text())['project']['name']}"
         settings = dict(re.findall(r"export (\w+)=(.*)", shell))
         assert settings == {"EPSILON_LEDGER_URL": newcomer.url, "EPSILON_LEDGER_API_KEY": "key_…"}
-        assert lines.count("# train_step(batch)") == 1
-        stepwise = lines.replace("# train_step(batch)", "input()")  # a training step takes until the test goes on
-        with newcomer.train(stepwise, settings | {"EPSILON_LEDGER_API_KEY": key}) as trainer:
-            watch_live(page, trainer)
+        for name, value in (settings | {"EPSILON_LEDGER_API_KEY": key}).items():
+            monkeypatch.setenv(name, value)
+        batches = threading.Semaphore(0)
+        watch_live(page, batches, train(lines, batches))
 
         [another] = [line for line in printed.splitlines() if "keys create" in line]
-        done = subprocess.run(
-            [COMMAND, *shlex.split(another)[1:]],
-            cwd=newcomer.folder,
-            env=newcomer.environment,
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        assert re.search(r"key_\w+\.[\w-]{43}", done.stdout)
+        command = [newcomer.command, *shlex.split(another)[1:]]
+        printed_key = subprocess.check_output(command, cwd=newcomer.folder, env=newcomer.environment, text=True)
+        assert re.search(r"key_\w+\.[\w-]{43}", printed_key)
         page.goto("about:blank")  # a page that stays open asks a server that is stopped, as the browser's console says
 
     with newcomer.serve() as printed:
         assert links(printed) == []
-        reply = httpx2.post(
-            f"{newcomer.url}{LINK_PATH}", data={"token": link}, headers={"Origin": newcomer.url}, trust_env=False
-        )
+        token, origin = {"token": link}, {"Origin": newcomer.url}
+        reply = httpx2.post(f"{newcomer.url}{LINK_PATH}", data=token, headers=origin, trust_env=False)
         assert reply.status_code == 401
         page.goto(newcomer.url)
         expect(page.get_by_text(f"first-run has taken {STEPS} steps;")).to_be_visible()

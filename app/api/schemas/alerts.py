@@ -76,6 +76,8 @@ SubscribedAlertType = TypeAliasType(
         "account.exhausted",
         "account.exhaustion_forecast",
         "run.overdrawn",
+        "reservation.expired",
+        "reservation.granted",
         "reservation.stale",
         "reservation.forfeited",
         "block_schedule.failed",
