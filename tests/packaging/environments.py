@@ -7,16 +7,17 @@ import sys
 import time
 import tomllib
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import Distribution, distribution
 from pathlib import Path
 
 import httpx2
+from packaging.markers import Marker
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from tests.packaging.dockerfile import ROOT
+from tests.packaging.sbom import locked_packages
 
 
 @dataclass(frozen=True)
@@ -41,20 +42,6 @@ class Installed:
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("EPSILON_LEDGER_", "PYTHON"))}
         return kept | {"PATH": f"{self.bin}{os.pathsep}{kept['PATH']}"}
 
-    @contextmanager
-    def served(self, folder: Path) -> Iterator[int]:
-        """The port of a service that was started in a folder."""
-        port = free_port()
-        process = subprocess.Popen(
-            [self.bin / "epsilon-ledger", "serve", "--port", str(port)], cwd=folder, env=self.environment()
-        )
-        try:
-            wait_until_ready(port, process)
-            yield port
-        finally:
-            process.terminate()
-            process.wait(timeout=30)
-
 
 def new_environment(folder: Path, packages: Iterable[Distribution]) -> Path:
     """Make a virtual environment without pip that sees these packages, and no others of this one; return it."""
@@ -78,20 +65,19 @@ def new_environment(folder: Path, packages: Iterable[Distribution]) -> Path:
 
 def locked(lock: str) -> Iterator[Distribution]:
     """What a lock installs on this platform."""
-    for line in (ROOT / lock).read_text().splitlines():
-        if line[:1].isalnum():
-            requirement = Requirement(line.removesuffix("\\"))
-            if requirement.marker is None or requirement.marker.evaluate():
-                yield distribution(requirement.name)
+    for package in locked_packages((ROOT / lock).read_text()):
+        if not package.marker or Marker(package.marker).evaluate():
+            yield distribution(package.name)
 
 
-def needed(folder: str = ".", *extras: str) -> Iterator[Distribution]:
-    """What a project of this repository needs with these extras, and what that needs."""
-    project = tomllib.loads((ROOT / folder / "pyproject.toml").read_text())["project"]
-    wanted = list(map(Requirement, project["dependencies"]))
-    for extra in extras:
-        wanted += map(Requirement, project["optional-dependencies"][extra])
-    found: set[tuple[str, str]] = set()
+def needed() -> Iterator[Distribution]:
+    """What the service needs without extras, and what that needs."""
+    return closure(map(Requirement, tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]))
+
+
+def closure(requirements: Iterable[Requirement]) -> Iterator[Distribution]:
+    """The installed packages that requirements lead to."""
+    wanted, found = list(requirements), set[tuple[str, str]]()
     while wanted:
         requirement = wanted.pop()
         for extra in {"", *requirement.extras}:
@@ -108,17 +94,9 @@ def needed(folder: str = ".", *extras: str) -> Iterator[Distribution]:
 
 def install(wheel: Path, target: Path) -> None:
     """Install a wheel into a virtual environment, from no index."""
-    pip = [
-        sys.executable,
-        "-m",
-        "pip",
-        "--python",
-        str(target / "bin" / "python"),
-        "install",
-        "--no-deps",
-        "--no-index",
-    ]
-    subprocess.run([*pip, "--quiet", "--disable-pip-version-check", str(wheel)], check=True)
+    into = ["--python", str(target / "bin" / "python"), "--quiet", "--disable-pip-version-check"]
+    options = ["--no-deps", "--no-index", "--no-compile"]
+    subprocess.run([sys.executable, "-m", "pip", *into, "install", *options, str(wheel)], check=True)
 
 
 def free_port() -> int:
