@@ -15,8 +15,8 @@ from tests.conftest import LiveServer
 from tests.docs.markdown import ROOT
 
 
-def test_a_killed_job_takes_up_its_run_and_forgets_nothing(live_server: LiveServer, tmp_path: Path) -> None:
-    with LedgerClient(live_server.url, live_server.key("admin")) as ledger:
+def test_killed_job_resumes_its_run_and_nothing_is_forgotten(live_server: LiveServer, tmp_path: Path) -> None:
+    with LedgerClient(live_server.url, live_server.key("admin", "writers")) as ledger:
         limit = Limit(epsilon=1.2, delta=1e-4)
         ledger.create_population(
             "writers", privacy_unit="digit", neighboring_relation="add_or_remove_one", size=1400, limit=limit
@@ -61,7 +61,7 @@ def _finish(server: LiveServer, checkpoint: Path) -> str:
 def _start(server: LiveServer, checkpoint: Path) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, ROOT / "examples" / "resumable_trainer.py", "--budget", "writers/digits", checkpoint],
-        env=os.environ | {"EPSILON_LEDGER_URL": server.url, "EPSILON_LEDGER_API_KEY": server.key("trainer")},
+        env=os.environ | {"EPSILON_LEDGER_URL": server.url, "EPSILON_LEDGER_API_KEY": server.key("trainer", "writers")},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

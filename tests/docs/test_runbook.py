@@ -17,7 +17,7 @@ import pytest
 from app.ledger.ids import number_of
 from app.settings import PREFIX, Settings, known_variables
 from tests import postgres
-from tests.certificates import DAY
+from tests.certificates import DAY, Authority
 from tests.databases import need_postgresql
 from tests.deploy.container_commands import require_command
 from tests.deploy.manifests import KUBERNETES, documents
@@ -25,7 +25,7 @@ from tests.deploy.test_compose import SERVICES
 from tests.docs.markdown import ROOT, Block, blocks
 from tests.docs.operator_shell import DATABASE, OperatorShell, made, operator_shell
 from tests.docs.reader_scenes import READER_SCENES
-from tests.encrypted_server import encrypted_server
+from tests.encrypted_server import EncryptedServer
 
 PAGES = (
     "operations/databases",
@@ -41,15 +41,15 @@ PAGES = (
 )
 BLOCKS = [block for page in PAGES for block in blocks(page)]
 
-CLUSTER = "needs a Kubernetes cluster; `make deployments` starts the same manifests without one"
-ENGINE = "needs a container engine; `make deployments` starts one, and does the same by docker-compose"
+CLUSTER = "needs a Kubernetes cluster; tests/deploy runs the commands of the same manifests as processes"
+ENGINE = "needs a container engine; tests/deploy runs the commands of the same file as processes"
 SYSTEMD = "needs systemd; tests/deploy/test_compose.py reads both units"
 NODES = "needs three machines of Debian; `make failover` starts the same programs with the same files"
 NOT_RUN = {
     "node examples/verify.mjs export mimic.jsonl                     # the hash chains of an export": (
         "tests/examples/test_verify_in_javascript.py runs each of them"
     ),
-    "CREATE ROLE ledger LOGIN PASSWORD '…';": "tests/deploy/test_first_start.py runs a script that has both",
+    "CREATE ROLE ledger LOGIN PASSWORD '…';": "tests/deploy/test_started_processes.py runs a script that has both",
     "export EPSILON_LEDGER_DATABASE_URL=postgresql://ledger@db.internal/ledger": "tests/reliability serves PostgreSQL",
     "apt-get install -y patroni etcd-server etcd-client pgbouncer postgresql-15 gettext-base": NODES,
     "patronictl -c /etc/patroni/config.yml list": NODES,
@@ -245,12 +245,18 @@ def connections_run_out(shell: OperatorShell, see: Block, end: Block, limits: Bl
 
 
 def certificate_expires(shell: OperatorShell, see: Block, reload: Block) -> None:
-    with encrypted_server(shell.folder) as server:
-        there = f"export PGPORT={server.cluster.port}\n"
-        expires_at = server.renew(3 * DAY).expires_at
-        asked = see.text.replace(":5432", f":{server.cluster.port}")
+    cluster = postgres.Cluster.create()
+    try:
+        expires_at = EncryptedServer(cluster, Authority.create(shell.folder), "").renew(3 * DAY).expires_at
+        cluster.execute("ALTER SYSTEM SET ssl = on")
+        cluster.execute(f"CREATE DATABASE {DATABASE}")
+        cluster.execute("SELECT pg_reload_conf()")
+        asked = see.text.replace(":5432", f":{cluster.port}")
         assert f"{expires_at:%b} {expires_at.day:2} {expires_at:%H:%M:%S %Y}" in shell.type(replace(see, text=asked))
+        there = f"export PGPORT={cluster.port}\n"
         assert "ssl_cert_file" in shell.type(replace(reload, text=there + reload.text))
+    finally:
+        cluster.remove()
     shell.ran += [see, reload]
 
 
@@ -350,27 +356,27 @@ def _of(scene: tuple[str, str]) -> list[Block]:
 
 @pytest.mark.postgresql
 @pytest.mark.parametrize("scene", SCENES, ids=" ".join)
-def test_the_commands_of_a_section_do_what_it_says(shell: OperatorShell, scene: tuple[str, str]) -> None:
+def test_commands_of_a_section_have_the_results_it_states(shell: OperatorShell, scene: tuple[str, str]) -> None:
     shell.begin()
     SCENES[scene](shell, *_of(scene))
     assert {block.line for block in _of(scene)} <= {block.line for block in shell.ran}
 
 
 @pytest.mark.parametrize("block", BLOCKS, ids=lambda block: f"{block.page}:{block.line}")
-def test_a_block_is_run_or_listed_with_its_reason(block: Block) -> None:
+def test_block_is_run_or_listed_with_its_reason(block: Block) -> None:
     assert (block.first_line in NOT_RUN) != (
         (block.page, block.section) in SCENES and block in _of((block.page, block.section))
     )
 
 
-def test_what_is_not_run_is_still_there() -> None:
+def test_reasons_are_of_blocks_that_exist() -> None:
     assert set(NOT_RUN) <= {block.first_line for block in BLOCKS}
 
 
 @pytest.mark.parametrize(
     "block", [block for block in BLOCKS if block.first_line in NOT_RUN], ids=lambda b: f"{b.page}:{b.line}"
 )
-def test_what_is_not_run_names_what_there_is(block: Block) -> None:
+def test_block_that_is_not_run_names_files_and_objects_that_exist(block: Block) -> None:
     for words in re.findall(r"(?m)(?:--|exec service) (epsilon-ledger .*)$", block.text):
         require_command(shlex.split(words))
     kinds = {
@@ -394,6 +400,6 @@ def test_every_setting_has_its_row() -> None:
     assert rows == set(known_variables())
 
 
-def test_pages_of_operators_stay_readable() -> None:
+def test_pages_of_operators_are_short() -> None:
     for page in PAGES:
         assert len((ROOT / "docs" / f"{page}.md").read_text().splitlines()) <= 360
