@@ -8,6 +8,7 @@ FRAMEWORKS := $(VENV)/.frameworks
 SITE := $(VENV)/.site
 GENERATOR := $(VENV)/generator
 FLOWER := $(VENV)/flower
+MUTATIONS := $(VENV)/.mutations
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 COMPILE := $(BIN)/uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header \
 	--upgrade --quiet
@@ -61,6 +62,11 @@ $(GENERATOR): $(STAMP) requirements-generator.lock
 	@$(PIP) --no-deps --require-hashes --target $@ -r requirements-generator.lock
 	@touch $@
 
+# What changes the code and finds the tests that run a line, for the mutations.
+$(MUTATIONS): $(STAMP) requirements-mutations.lock
+	@$(PIP) --no-deps --require-hashes -r requirements-mutations.lock
+	@touch $@
+
 setup: $(STAMP) ## install all that serving, the demo and the checks need, pinned, into .venv
 
 torch: $(TORCH) ## add torch, Opacus and Lightning, which the tests, the guide and an example need
@@ -95,7 +101,7 @@ fuzz: $(STAMP) ## send random requests to a live service (SEED, REQUESTS, defaul
 	@$(BIN)/python -m tests.fuzz $(if $(SEED),--seed $(SEED)) --requests $(or $(REQUESTS),20000) \
 		$(addprefix --database ,$(DATABASE))
 
-mutations: $(STAMP) ## break a copy of the repository, rule by rule: do the tests notice?
+mutations: $(MUTATIONS) ## change the code at a fixed sample of places: does a test fail each time? (an hour)
 	@$(BIN)/python -m tests.mutations
 
 dist: $(STAMP) ## build the wheels and sdists of service and client into dist/
@@ -149,6 +155,9 @@ lock: $(STAMP) ## pin the newest versions that pyproject.toml admits
 	@$(COMPILE) pyproject.toml --extra charts --extra postgresql --extra telemetry --group dev \
 		-c requirements.lock -c requirements-charts.lock -o requirements-dev.lock
 	@$(COMPILE) --group docs -c requirements-dev.lock -o requirements-docs.lock
+	@$(COMPILE) --group mutations -c requirements-dev.lock \
+		$$(awk -F '==' '/^[a-z]/ { print "--no-emit-package", $$1 }' requirements-dev.lock) -o requirements-mutations.lock
+	@sed -i '/^#/d' requirements-mutations.lock
 	@$(COMPILE) --group generator -o requirements-generator.lock
 	@$(COMPILE) --group torch -c requirements-dev.lock -o requirements-torch.lock
 	@awk '/^[a-z]/ { cuda = /^(cuda|nvidia|triton)[-=]/ } cuda' requirements-torch.lock > requirements-cuda.lock

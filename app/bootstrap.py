@@ -1,4 +1,4 @@
-"""Open and prepare the configured databases for a command; options and output that commands share."""
+"""Open and prepare the configured database for a command; options and output that commands share."""
 
 import json
 import os
@@ -11,13 +11,11 @@ from typing import Annotated
 import typer
 from sqlalchemy.exc import SQLAlchemyError
 
-from app.ledger.errors import LedgerUnavailableError, NotFoundError
+from app.ledger.errors import NotFoundError
 from app.persistence.database import ALL_TENANTS, URL_SETTING, Database
 from app.persistence.repositories import organisations
 from app.persistence.schema import has_ledger, upgrade
-from app.service.auth.authentication import DEFAULT_PLACEMENT
 from app.service.auth.request_context import RequestContext, cli_context
-from app.service.placements import Placement, Placements
 from app.settings import Settings, known_variables, unknown_variables
 
 Json = Annotated[bool, typer.Option("--json", metavar="", help="Print JSON.")]
@@ -30,94 +28,76 @@ Reason = Annotated[str, typer.Option(help="Reason, recorded in the audit log.")]
 
 
 @contextmanager
-def open_databases(*, read_only: bool = False) -> Iterator[Placements]:
-    """Open the configured databases as they are; warn about unknown settings."""
+def open_database(*, read_only: bool = False) -> Iterator[Database]:
+    """Open the configured database as it is; warn about unknown settings."""
     for name in unknown_variables(os.environ):
         close = get_close_matches(name.upper(), known_variables(), 1)
         hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(known_variables())}."
         typer.echo(f"{name} is no setting and has no effect; {hint}", err=True)
     settings = Settings()
-    placements = Placements(
-        settings.database_urls,
+    db = Database(
+        settings.database_url,
         settings.database_pool_size,
-        settings.database_password_file,
+        password_file=settings.database_password_file,
         read_only=read_only,
         pooled=settings.pooled,
     )
     try:
-        yield placements
+        yield db
     finally:
-        placements.dispose()
+        db.dispose()
 
 
 @contextmanager
-def open_ledger(*, migrated: bool = True, read_only: bool = False) -> Iterator[Placements]:
-    """Open the configured databases and require the newest schema.
+def open_ledger(*, migrated: bool = True, read_only: bool = False) -> Iterator[Database]:
+    """Open the configured database and require the newest schema.
 
     Args:
         migrated: create and migrate a SQLite file; otherwise it must exist and be current.
         read_only: write nothing, not even next to a SQLite file; requires `migrated=False`.
 
     Raises:
-        NotFoundError: a database has no ledger of this version.
+        NotFoundError: the database has no ledger of this version.
     """
-    with open_databases(read_only=read_only) as placements:
-        for placement in placements:
-            _prepare(placements, placement, migrated=migrated)
-        yield placements
+    with open_database(read_only=read_only) as db:
+        _prepare(db, migrated=migrated)
+        yield db
 
 
 @contextmanager
 def open_organisation(organisation: str) -> Iterator[RequestContext]:
     """Open the current ledger; yield the command line's context for an organisation by id or name."""
-    with open_ledger(migrated=False) as placements:
-        db = placements.find_organisation(organisation).database
+    with open_ledger(migrated=False) as db:
         with db.read(ALL_TENANTS) as tx:
             organisation_id = organisations.find_organisation(tx, organisation)
-        assert organisation_id is not None, "it was found above"
+        if organisation_id is None:
+            raise NotFoundError(f"There is no organisation {organisation!r}; make it with `epsilon-ledger org create`.")
         yield cli_context(db, organisation_id, db.clock.now())
 
 
-def prepare_to_serve(placements: Placements) -> None:
-    """Migrate SQLite files and check every placement.
-
-    A placement that does not answer is reported; only its organisations are unavailable.
+def prepare_to_serve(db: Database) -> None:
+    """Migrate a SQLite file, and check the database.
 
     Raises:
-        LedgerUnavailableError: no placement answers.
-        NotFoundError: a database has no ledger of this version.
-        InvalidInputError: an organisation is on two placements.
+        SQLAlchemyError, LedgerUnavailableError: the database does not answer.
+        NotFoundError: the database has no ledger of this version.
     """
-    down = []
-    for placement in placements:
-        try:
-            _prepare(placements, placement)
-        except LedgerUnavailableError as error:
-            down.append(error.detail)
-            continue
-        if placement.database.bypasses_rls():
-            typer.echo(
-                f"The role that the placement {placement.name!r} connects as is a superuser or has BYPASSRLS, so "
-                "PostgreSQL does not keep organisations apart as a second wall; see docs/operations/databases.md.",
-                err=True,
-            )
-    if len(down) == len(placements):
-        raise LedgerUnavailableError(" ".join(down))
-    for why in down:
-        typer.echo(f"{why} Its organisations get 503 until it does.", err=True)
-    placements.require_distinct()
+    _prepare(db)
+    if db.bypasses_rls():
+        typer.echo(
+            "The role that the service connects as is a superuser or has BYPASSRLS, so PostgreSQL does not keep "
+            "organisations apart as a second wall; see docs/operations/databases.md.",
+            err=True,
+        )
 
 
-def has_organisations(placements: Placements) -> bool:
-    """Return whether a placement has an organisation, or does not answer."""
-    for placement in placements:
-        try:
-            with placement.database.read(ALL_TENANTS) as tx:
-                if organisations.organisation_ids(tx):
-                    return True
-        except SQLAlchemyError:
-            return True
-    return False
+def has_organisations(db: Database) -> bool:
+    """Return whether the ledger has an organisation, or does not answer."""
+    try:
+        with db.read(ALL_TENANTS) as tx:
+            return bool(organisations.organisation_ids(tx))
+    except SQLAlchemyError:
+        return True
 
 
 def migrate(db: Database) -> None:
@@ -126,16 +106,6 @@ def migrate(db: Database) -> None:
     upgrade(db)
     if new:
         typer.echo(f"Created a new ledger at {_file(db)}.", err=True)
-
-
-def is_schema_current(placements: Placements, placement: Placement) -> bool:
-    """Return whether a placement has the newest schema, without creating anything.
-
-    Raises:
-        LedgerUnavailableError: the database does not answer.
-    """
-    with placements.naming(placement) as db:
-        return has_ledger(db)
 
 
 def require_database(db: Database, called: str) -> None:
@@ -150,29 +120,17 @@ def require_database(db: Database, called: str) -> None:
         raise NotFoundError(f"There is no ledger at {_file(db)}{remedy}.")
 
 
-def display_urls(placements: Placements) -> str:
-    """Format the database URLs for display: no passwords, absolute file paths."""
-    return ", ".join(
-        _shown(placement.database)
-        if placement.name == DEFAULT_PLACEMENT
-        else f"{placement.name} on {_shown(placement.database)}"
-        for placement in placements
-    )
+def _prepare(db: Database, *, migrated: bool = True) -> None:
+    if migrated and db.dialect == "sqlite":
+        migrate(db)
+        return
+    require_database(db, URL_SETTING)
+    if not has_ledger(db):
+        raise NotFoundError(f"{URL_SETTING} names no ledger of this version; `epsilon-ledger migrate` makes one.")
 
 
-def _prepare(placements: Placements, placement: Placement, *, migrated: bool = True) -> None:
-    with placements.naming(placement) as db:
-        if migrated and db.dialect == "sqlite":
-            migrate(db)
-            return
-        called = URL_SETTING if placement.name == DEFAULT_PLACEMENT else f"the placement {placement.name!r}"
-        require_database(db, called)
-        if not has_ledger(db):
-            called = f"{called[0].upper()}{called[1:]}"
-            raise NotFoundError(f"{called} names no ledger of this version; `epsilon-ledger migrate` makes one.")
-
-
-def _shown(db: Database) -> str:
+def display_url(db: Database) -> str:
+    """Format the database's URL for display: no password, absolute file path."""
     if db.dialect == "sqlite":
         return f"sqlite:///{_file(db)}"
     # libpq also accepts passwords as query options, so only location options are shown.

@@ -40,20 +40,27 @@ from app.dashboard import experiments as experiment_pages
 from app.dashboard import runs as run_pages
 from app.dashboard.page_context import install_error_pages
 from app.logging_config import install_redaction
+from app.persistence.database import Database
+from app.service import readiness
 from app.service.alerts.alert_sender import AlertSender
+from app.service.alerts.delivery_worker import deliver
 from app.service.alerts.receivers import ReceiverRules
 from app.service.audit.checkpoints import run_checkpoints
+from app.service.auth import credential_cache
 from app.service.auth.credential_cache import Authenticator
 from app.service.auth.rate_limit import RequestLimits
 from app.service.background import TaskRegistry
+from app.service.ledger_store import LedgerStore
+from app.service.maintenance import run_maintenance, run_wal_checkpoints
+from app.service.monitoring import database_collector
 from app.service.monitoring.certificates import CertificateMonitor
 from app.service.monitoring.database_collector import DatabaseCollector, IntegrityMonitor
 from app.service.monitoring.process_sampler import Sampler
-from app.service.placements import Placements
 from app.service.queries.account_history import AccountHistoryCache
 from app.service.queries.account_status_cache import AccountStatusCache
 from app.service.runs.lost import run_lost_check
 from app.service.signatures import signer_of
+from app.service.timekeeping import keep_time
 from app.settings import Settings
 from app.tracing_setup import configure_tracing
 from app.version import VERSION
@@ -89,28 +96,51 @@ DASHBOARD_ROUTERS = (
 """Pages for browsers."""
 
 
-def create_app(settings: Settings) -> FastAPI:
-    """Build the ASGI application; it closes its databases on shutdown.
+def create_app(
+    settings: Settings,
+    *,
+    background_work: bool = True,
+    caller_seconds: float = credential_cache.CACHE_SECONDS,
+    readiness_seconds: float = readiness.CACHE_SECONDS,
+    metrics_seconds: float = database_collector.CACHE_SECONDS,
+) -> FastAPI:
+    """Build the ASGI application; it closes its database on shutdown.
+
+    Args:
+        settings: of the service.
+        background_work: whether background tasks use the database; otherwise the caller samples its clock.
+        caller_seconds: lifetime of a cached caller.
+        readiness_seconds: lifetime of a result of `/readyz`.
+        metrics_seconds: lifetime of the metrics that are read from the database.
 
     Raises:
-        InvalidInputError: a database URL is not supported.
+        InvalidInputError: the database URL is not supported.
     """
     install_redaction()
     sender = AlertSender(
         allow_private=settings.webhooks_allow_private, smtp=settings.smtp_server, public_url=settings.public_url
     )
-    placements = Placements(
-        settings.database_urls, settings.database_pool_size, settings.database_password_file, pooled=settings.pooled
+    database = Database(
+        settings.database_url,
+        settings.database_pool_size,
+        password_file=settings.database_password_file,
+        pooled=settings.pooled,
     )
+    store = LedgerStore(database, readiness_seconds)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         background: TaskRegistry = app.state.background
-        _start_background_tasks(background, app.state, settings)
-        async with placements.lifespan(background, sender):
+        _start_tasks(background, app.state)
+        if background_work:
+            _start_background_work(background, app.state, settings, sender)
+        try:
             yield
+        finally:
             await background.stop()
+            await sender.close()
             await asyncio.to_thread(app.state.keys.close)
+            await store.close()
 
     app = FastAPI(
         title="Epsilon Ledger",
@@ -122,32 +152,15 @@ def create_app(settings: Settings) -> FastAPI:
         redirect_slashes=False,
         telemetry=configure_tracing(),
     )
-    app.state.placements = placements
-    app.state.keys = Authenticator(placements.databases, settings.openid, settings.workload_issuers)
-    app.state.signer = signer_of(settings.signing_key_file)
-    app.state.rates = RequestLimits(
-        settings.rate_limit_per_second,
-        settings.rate_limit_burst,
-        settings.rate_limit_anonymous_per_second,
-        settings.rate_limit_sign_ins_per_minute,
-        settings.rate_limit_exchanges_per_minute,
-    )
     app.state.background = TaskRegistry()
-    app.state.sampler = Sampler(placements)
-    app.state.ledgers = DatabaseCollector(placements, signs=app.state.signer is not None)
-    app.state.integrity = IntegrityMonitor()
-    app.state.certificates = CertificateMonitor()
-    app.state.metrics_token = settings.resolved_metrics_token
-    app.state.metrics_top_accounts = settings.metrics_top_accounts
-    app.state.receiver_rules = ReceiverRules(settings.webhooks_allow_private, settings.smtp_server is not None)
+    app.state.store = store
+    app.state.keys = Authenticator(database, settings.openid, settings.workload_issuers, caller_seconds)
+    app.state.signer = signer_of(settings.signing_key_file)
+    app.state.ledger_stats = DatabaseCollector(store, signs=app.state.signer is not None, cache_seconds=metrics_seconds)
+    _set_monitors(app.state)
+    _set_terms(app.state, settings)
     problems.install(app)
     install_error_pages(app)
-    app.state.session_hours = settings.session_hours
-    app.state.oidc_session_minutes = settings.oidc_session_minutes
-    app.state.public_url = settings.public_url
-    app.state.oidc_client = settings.oidc_client()
-    app.state.account_statuses = AccountStatusCache()
-    app.state.account_histories = AccountHistoryCache()
     for module in (*ROUTERS, *DASHBOARD_ROUTERS):
         # `include_router` would copy each route for this application.
         app.router.routes.extend(module.routes.routes)
@@ -156,22 +169,57 @@ def create_app(settings: Settings) -> FastAPI:
     return app
 
 
-def _start_background_tasks(background: TaskRegistry, state: State, settings: Settings) -> None:
-    """Start the background tasks that `Placements.lifespan` does not start."""
-    for placement in state.placements:
-        background.start(f"keys:{placement.name}", state.keys.run_refresh(placement.name))
-        background.start(f"integrity:{placement.name}", state.integrity.run(placement))
-        if placement.database.dialect == "postgresql":
-            background.start(f"certificates:{placement.name}", state.certificates.run(placement))
-        if settings.run_lost_after_days:
-            ending = run_lost_check(placement.database, timedelta(days=settings.run_lost_after_days))
-            background.start(f"lost-runs:{placement.name}", ending)
-        if state.signer is not None and settings.checkpoint_seconds:
-            signing = run_checkpoints(placement.database, state.signer, settings.checkpoint_seconds)
-            background.start(f"checkpoints:{placement.name}", signing)
+def _set_monitors(state: State) -> None:
+    """Create what watches the service, and what pages keep of the ledger."""
+    store: LedgerStore = state.store
+    state.sampler = Sampler(store)
+    state.integrity = IntegrityMonitor(store.database)
+    state.certificates = CertificateMonitor(store.database)
+    state.account_statuses = AccountStatusCache()
+    state.account_histories = AccountHistoryCache()
+
+
+def _set_terms(state: State, settings: Settings) -> None:
+    """Keep the settings that requests need."""
+    state.rates = RequestLimits(
+        settings.rate_limit_per_second,
+        settings.rate_limit_burst,
+        settings.rate_limit_anonymous_per_second,
+        settings.rate_limit_sign_ins_per_minute,
+        settings.rate_limit_exchanges_per_minute,
+    )
+    state.metrics_token = settings.resolved_metrics_token
+    state.metrics_top_accounts = settings.metrics_top_accounts
+    state.receiver_rules = ReceiverRules(settings.webhooks_allow_private, settings.smtp_server is not None)
+    state.session_hours = settings.session_hours
+    state.oidc_session_minutes = settings.oidc_session_minutes
+    state.public_url = settings.public_url
+    state.oidc_client = settings.oidc_client()
+
+
+def _start_tasks(background: TaskRegistry, state: State) -> None:
+    """Start the tasks that leave the database alone."""
     for name, key_set in state.keys.key_sets().items():
         background.start(name, key_set.run_renewal())
     background.start("samples", state.sampler.run())
+
+
+def _start_background_work(background: TaskRegistry, state: State, settings: Settings, sender: AlertSender) -> None:
+    """Start the tasks that read or change the database."""
+    database: Database = state.store.database
+    background.start("clock", keep_time(database.clock))
+    background.start("maintenance", run_maintenance(database))
+    background.start("deliveries", deliver(database, sender))
+    background.start("keys", state.keys.run_refresh())
+    background.start("integrity", state.integrity.run())
+    if database.dialect == "sqlite":
+        background.start("wal", run_wal_checkpoints(database))
+    else:
+        background.start("certificates", state.certificates.run())
+    if settings.run_lost_after_days:
+        background.start("lost-runs", run_lost_check(database, timedelta(days=settings.run_lost_after_days)))
+    if state.signer is not None and settings.checkpoint_seconds:
+        background.start("checkpoints", run_checkpoints(database, state.signer, settings.checkpoint_seconds))
 
 
 def application() -> FastAPI:

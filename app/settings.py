@@ -11,7 +11,6 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 from app.ledger.names import EMAIL_PATTERN, MAX_EMAIL_LENGTH
 from app.persistence.database import POOL_SIZE
 from app.service.alerts.mail_sender import DEFAULT_PORTS, SmtpServer, SmtpTls
-from app.service.auth.authentication import DEFAULT_PLACEMENT
 from app.service.auth.oidc.authorization_code import OidcClient, secret_in
 from app.service.auth.oidc.config import (
     OidcConfig,
@@ -20,21 +19,9 @@ from app.service.auth.oidc.config import (
     check_origin,
     check_url,
     read_roles,
-    read_setting,
 )
 from app.service.auth.workload.config import WorkloadIssuer
 from app.workload_settings import read_workload_issuers
-
-
-def _placements(given: object) -> object:
-    """Parse a JSON object of placements; refuse duplicates and the default's name."""
-    if not isinstance(given, str):
-        return given
-    found = read_setting(given, "placements and database URLs", 'write {"eu-2": "postgresql://USER@HOST/DATABASE"}')
-    if DEFAULT_PLACEMENT in found:
-        raise ValueError(f"the placement {DEFAULT_PLACEMENT!r} is EPSILON_LEDGER_DATABASE_URL itself; name others")
-    return found
-
 
 PREFIX: Final = "EPSILON_LEDGER_"
 FOREIGN_VARIABLES: Final = frozenset(f"{PREFIX}{name}" for name in ("URL", "API_KEY", "TOKEN_FILE", "FAULTS"))
@@ -42,8 +29,6 @@ FOREIGN_VARIABLES: Final = frozenset(f"{PREFIX}{name}" for name in ("URL", "API_
 
 MIN_TOKEN_LENGTH: Final = 16
 MAX_TOKEN_LENGTH: Final = 500
-
-PlacementName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,62}$")]
 
 MetricsToken = Annotated[str, Field(min_length=MIN_TOKEN_LENGTH, max_length=MAX_TOKEN_LENGTH, pattern=r"^[!-~]+$")]
 
@@ -57,7 +42,7 @@ class Settings(BaseSettings):
         database_url: sqlite:///FILE or postgresql://USER@HOST/DATABASE.
         init_when_empty: whether `serve` on an empty database creates the organisation `default` and prints a one-time
             sign-in link; not where an OpenID Connect provider knows the organisation.
-        database_pool_size: maximum connections of a worker process to each PostgreSQL database.
+        database_pool_size: maximum connections of a worker process to PostgreSQL.
         database_pool_mode: whether a connection keeps its session of the server, or a pooler such as PgBouncer gives
             each transaction another one.
         database_password_file: password for URLs without one, read at every connection; empty: libpq finds one
@@ -75,7 +60,6 @@ class Settings(BaseSettings):
         session_hours: maximum lifetime of a browser session.
         signing_key_file: PEM file with the Ed25519 key that signs checkpoints and statements; empty: none.
         checkpoint_seconds: interval of signed checkpoints if there is a key; 0: on request only.
-        placements: further databases with their own organisations, as a JSON object of names and URLs.
         webhooks_allow_private: allow receivers at private addresses and over http.
         smtp_host: server that sends mails; empty: receivers of mail are refused.
         smtp_port: None: 587 for starttls, 465 for tls, 25 for none.
@@ -126,10 +110,6 @@ class Settings(BaseSettings):
     session_hours: Annotated[float, Field(gt=0, le=720, allow_inf_nan=False)] = 12
     signing_key_file: str = ""
     checkpoint_seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 3600
-    placements: Annotated[
-        dict[PlacementName, str], NoDecode, BeforeValidator(_placements), Field(repr=False, default_factory=dict)
-    ]
-
     webhooks_allow_private: bool = False
     smtp_host: Annotated[str, Field(pattern=r"^[!-~]*$", max_length=253)] = ""
     smtp_port: Annotated[int, Field(ge=1, le=65535)] | None = None
@@ -290,11 +270,6 @@ class Settings(BaseSettings):
     def pooled(self) -> bool:
         """Whether a pooler gives each transaction another session of PostgreSQL."""
         return self.database_pool_mode == "transaction"
-
-    @property
-    def database_urls(self) -> dict[str, str]:
-        """The URL of every placement, the default one first."""
-        return {DEFAULT_PLACEMENT: self.database_url, **self.placements}
 
 
 def _variable(name: str) -> str:

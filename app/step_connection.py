@@ -36,8 +36,8 @@ from app.service.auth.authentication import Principal
 from app.service.auth.credential_cache import Authenticator
 from app.service.auth.rate_limit import TokenBuckets
 from app.service.charging.requests import StepResult
+from app.service.ledger_store import LedgerStore
 from app.service.metrics import TRACES
-from app.service.placements import Placements
 
 TEMPLATE: Final = "/v1/runs/{run_id}/steps"
 _PATH: Final = re.compile(rb"/v1/runs/([A-Za-z0-9_.~-]+)/steps")
@@ -59,7 +59,7 @@ class _Services(NamedTuple):
 
     keys: Authenticator
     rates: TokenBuckets
-    placements: Placements
+    store: LedgerStore
     public_url: str | None
 
 
@@ -110,7 +110,7 @@ class StepConnection(BoundedConnection):
         framed = logged or TRACES.active or self.root_path or self.limit_concurrency is not None
         if isinstance(app, FastAPI) and not framed:
             state = app.state
-            self._services = _Services(state.keys, state.rates.keys, state.placements, state.public_url)
+            self._services = _Services(state.keys, state.rates.keys, state.store, state.public_url)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Hand on a request without its whole body, so that it is recorded as usual."""
@@ -176,9 +176,9 @@ class StepConnection(BoundedConnection):
                 return False
             step.names_attempt = "attempt" in body.model_fields_set
             self._services.rates.take(step.caller.actor)
-            placement = self._services.placements.named(step.caller.placement)
-            context = placement.context(step.caller, name)
-            placement.charges.submit(context, body.request(step.run_id, step.key), partial(self._answer, step))
+            store = self._services.store
+            context = store.context(step.caller, name)
+            store.charges.submit(context, body.request(step.run_id, step.key), partial(self._answer, step))
         except Exception as error:  # noqa: BLE001 - rendered, and logged if it is not expected
             # Later, as if decided: bytes that follow are parsed before an answer that closes the connection.
             self.loop.call_soon(self._answer, step, error)

@@ -25,7 +25,6 @@ from app.ledger.permissions import Role
 from app.main import create_app
 from app.persistence.database import Database
 from app.persistence.schema import upgrade
-from app.service.auth import credential_cache
 from app.service.auth.authentication import create_organisation
 from app.service.governance.api_keys import create_key
 from app.settings import Settings
@@ -199,13 +198,12 @@ async def _trace(served: ASGIApp, key: str) -> StepTrace:
 
 def trace_step() -> StepTrace:
     """Take steps on a new SQLite file, and trace the last one."""
-    credential_cache.CACHE_SECONDS = 3600.0  # on a slow machine, too, the traced step finds its caller in the cache
     with tempfile.TemporaryDirectory() as folder:
         _, served, key = new_ledger(Path(folder))
         try:
             return asyncio.run(_trace(served, key))
         finally:
-            served.state.placements.dispose()
+            served.state.store.database.dispose()
 
 
 def new_ledger(folder: Path, url: str | None = None) -> tuple[str, FastAPI, str]:
@@ -216,7 +214,8 @@ def new_ledger(folder: Path, url: str | None = None) -> tuple[str, FastAPI, str]
     now = database.clock.now()
     key = create_key(database, create_organisation(database, "benchmark", now), Role.ADMIN, now).key
     database.dispose()
-    return url, create_app(Settings(database_url=url)), key
+    # On a slow machine, too, the traced step finds its caller in the cache.
+    return url, create_app(Settings(database_url=url), caller_seconds=3600.0), key
 
 
 def describe(calls: Iterable[Call]) -> str:

@@ -1,77 +1,75 @@
-"""Requests to an application in this process, each in one call of the application's event loop.
+"""A client of an application in this process: httpx2's own ASGI transport, in an event loop of another thread.
 
-Starlette's client makes eight calls for a request, since it also hands over the parts of an answer that has no end. For
-each of them two threads wait for each other, which takes longer than most answers.
+Starlette's client makes eight calls into that loop for a request, and this one makes one: the two threads that wait for
+each other take longer than most answers.
 """
 
-import asyncio
-from typing import Any, Final
+from contextlib import ExitStack
+from typing import Any, Self
 
 import httpx2
-from starlette import testclient
-from starlette.types import Message
-
-CLASS: Final = "_TestClientTransport"
-"""How Starlette's client finds what carries its requests."""
-
-Transport: Any = vars(testclient)[CLASS]
+from anyio.from_thread import BlockingPortal, start_blocking_portal
+from fastapi import FastAPI
 
 
-class OneCallTransport(Transport):  # type: ignore[misc]  # its class is not public
-    """Carries requests; an answer is there once it is complete."""
+class _PortalTransport(httpx2.BaseTransport):
+    """Carries requests to an application; an answer is there once it is complete."""
+
+    def __init__(self, inner: httpx2.ASGITransport, portal: BlockingPortal | None) -> None:
+        self.portal = portal
+        self._inner = inner
 
     def handle_request(self, request: httpx2.Request) -> httpx2.Response:
-        body = request.read()
-        with self.portal_factory() as portal:
-            status, headers, content = portal.call(self._ask, self._scope(request), body)
-        shown = b"" if request.method == "HEAD" else content
-        return httpx2.Response(status, headers=headers, stream=httpx2.ByteStream(shown), request=request)
+        assert self.portal is not None, "the application runs"
+        request.read()
+        return self.portal.call(self._ask, request)
 
-    def _scope(self, request: httpx2.Request) -> dict[str, Any]:
-        url = request.url
-        return {
-            "type": "http",
-            "asgi": {"version": "3.0"},
-            "http_version": "1.1",
-            "method": request.method,
-            "path": url.path,
-            "raw_path": url.raw_path.partition(b"?")[0],
-            "root_path": self.root_path,
-            "scheme": url.scheme,
-            "query_string": url.query,
-            "headers": [(name.lower(), value) for name, value in request.headers.raw],
-            "client": self.client,
-            "server": [url.host, url.port or {"http": 80, "https": 443}[url.scheme]],
-            "state": self.app_state.copy(),
-        }
-
-    async def _ask(self, scope: dict[str, Any], body: bytes) -> tuple[int, list[tuple[bytes, bytes]], bytes]:
-        answered = asyncio.Event()
-        received = [{"type": "http.request", "body": body, "more_body": False}]
-        sent: list[Message] = []
-
-        async def receive() -> Message:
-            if received:
-                return received.pop()
-            await answered.wait()
-            return {"type": "http.disconnect"}
-
-        async def send(message: Message) -> None:
-            assert not answered.is_set(), "it goes on after its answer's end"
-            sent.append(message)
-            if message["type"] == "http.response.body" and not message.get("more_body", False):
-                answered.set()
-
-        try:
-            await self.app(scope, receive, send)
-        except Exception:
-            if self.raise_server_exceptions:
-                raise
-        start, *parts = sent or [{"type": "http.response.start", "status": 500}]
-        assert start["type"] == "http.response.start", "no answer begins so"
-        return start["status"], start.get("headers", []), b"".join(part.get("body", b"") for part in parts)
+    async def _ask(self, request: httpx2.Request) -> httpx2.Response:
+        answer = await self._inner.handle_async_request(request)
+        content = await answer.aread()
+        return httpx2.Response(answer.status_code, headers=answer.headers, stream=httpx2.ByteStream(content))
 
 
-def install() -> None:
-    """Let each of Starlette's clients that is made from now on carry its requests so."""
-    vars(testclient)[CLASS] = OneCallTransport
+class AppClient(httpx2.Client):
+    """A client of an application, which runs in its `with` block; an error of the application is an answer with 500.
+
+    Args:
+        app: the application.
+        base_url: by which it is asked.
+        client: address and port of the caller.
+        portal: event loop of another client of the application, which runs it.
+        follow_redirects: whether redirects are followed.
+    """
+
+    def __init__(
+        self,
+        app: Any,  # noqa: ANN401 - of ASGI, with a lifespan
+        base_url: str = "http://testserver",
+        client: tuple[str, int] = ("127.0.0.1", 50000),
+        portal: BlockingPortal | None = None,
+        *,
+        follow_redirects: bool = True,
+    ) -> None:
+        inner = httpx2.ASGITransport(app, raise_app_exceptions=False, client=client)
+        self._carrier = _PortalTransport(inner, portal)
+        self._running = ExitStack()
+        self.app: FastAPI = app
+        super().__init__(base_url=base_url, transport=self._carrier, follow_redirects=follow_redirects)
+
+    @property
+    def portal(self) -> BlockingPortal:
+        """The event loop of the application."""
+        assert self._carrier.portal is not None, "the application runs"
+        return self._carrier.portal
+
+    def __enter__(self) -> Self:
+        with ExitStack() as stack:
+            self._carrier.portal = portal = stack.enter_context(start_blocking_portal())
+            lifespan = self.app.router.lifespan_context(self.app)
+            stack.enter_context(portal.wrap_async_context_manager(lifespan))
+            self._running = stack.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._running.close()
+        self.close()

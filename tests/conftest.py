@@ -3,21 +3,15 @@
 import gc
 import os
 from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
 
-import httpx2
 import pytest
-from httpx2._transports import default as transports
 from hypothesis import HealthCheck, settings
 
-from app.persistence import database, engines
-from app.service import placements
-from app.service.alerts import delivery_worker, http_sender
-from app.service.auth import credential_cache
-from tests import asgi, background, postgres, pure_decisions
-from tests.databases import NO_SERVER, need_postgresql, new_database, sharing_statements
+from tests import postgres, pure_decisions
+from tests.databases import NO_SERVER, need_postgresql, new_database, share_statements
 from tests.ledgers import SAMPLED, Furnish, Keys, Ledger, furnished, nothing, open_ledger, signing_key
+from tests.processor_budget import ProcessorTimes
 from tests.servers import LiveServer, command_line
 
 __all__ = [
@@ -34,25 +28,7 @@ __all__ = [
     "signing_key",
 ]
 
-# An application in this process looks keys up when they are used, and never beside: a test that counts statements, or
-# makes one of them fail, means those of its own requests. Real servers do as they do.
-credential_cache.LOOK_SECONDS = 3600.0
-delivery_worker.LOOK_SECONDS = 3600.0  # as with keys; tests that deliver look oftener
-
-background.leave_out()
-
-asgi.install()
-
-# Who asks an application in this process whether it is ready means now; `tests/servers.py` waits for real servers.
-placements.CACHE_SECONDS = 0.0
-
-# Read once: it takes longer than all the rest of an application's start.
-http_sender.trusted_certificates = cache(http_sender.trusted_certificates)
-
-# As the clients here do: no server of the tests has a certificate, yet each client would read those of all the world.
-vars(transports)["create_ssl_context"] = cache(httpx2.create_ssl_context)
-
-vars(database)["open_engine"] = sharing_statements(engines.open_engine)
+share_statements()
 
 pure_decisions.enforce()
 
@@ -147,6 +123,10 @@ def module_database_url(database_kind: str, tmp_path_factory: pytest.TempPathFac
     """A new database for the tests of a module."""
     with new_database(database_kind, tmp_path_factory.mktemp("database")) as url:
         yield url
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(ProcessorTimes())
 
 
 def pytest_collection() -> None:

@@ -3,13 +3,13 @@
 import os
 import shutil
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import Connection, Dialect, Engine
+from sqlalchemy import Connection, Engine, event
 
 from tests import postgres
 from tests.ledgers import Furnish, copied, furnished
@@ -30,36 +30,13 @@ _statements: dict[str, _Statements] = defaultdict(_Statements)
 """By kind of database: a test has an engine of its own, which would make every statement's text anew."""
 
 
-def sharing_statements(opening: Callable[..., Engine]) -> Callable[..., Engine]:
-    """Open an engine that takes the text of a statement from whichever made it first."""
-
-    def opened(*arguments: object, **named: object) -> Engine:
-        engine = opening(*arguments, **named)
-        engine.update_execution_options(compiled_cache=_statements[engine.dialect.name])
-        _ask_once(engine.dialect)
-        return engine
-
-    return opened
+def share_statements() -> None:
+    """Let each connection take the text of a statement from whichever engine made it first."""
+    event.listen(Engine, "engine_connect", _share)
 
 
-_told: dict[str, dict[str, Any]] = {}
-"""By kind of database: what a dialect asked of the first server that it was connected to, in six questions."""
-
-
-def _ask_once(dialect: Dialect) -> None:
-    """Let a dialect know from the first of its kind what servers are asked when an engine is new."""
-    ask = dialect.initialize
-
-    def initialize(connection: Connection) -> None:
-        if dialect.name not in _told:
-            before = dict(vars(dialect))
-            ask(connection)
-            _told[dialect.name] = {
-                name: value for name, value in vars(dialect).items() if value is not before.get(name, before)
-            }
-        vars(dialect).update(_told[dialect.name])
-
-    vars(dialect)["initialize"] = initialize
+def _share(connection: Connection) -> None:
+    connection.execution_options(compiled_cache=_statements[connection.dialect.name])
 
 
 NO_SERVER = "needs a PostgreSQL server"

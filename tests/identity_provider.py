@@ -170,7 +170,7 @@ class IdentityProvider:
 
     def wait_for(self, ledger: Ledger) -> None:
         """Wait until a service has the keys: it fetches them when it starts."""
-        people = ledger.http.app.state.keys.oidc  # type: ignore[attr-defined]
+        people = ledger.http.app.state.keys.oidc
         until = time.monotonic() + 10
         while not people.jwks.publishes(key_of("RS256").thumbprint()):
             assert time.monotonic() < until

@@ -15,7 +15,7 @@ from typing import Any
 import httpx2
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
-from fastapi.testclient import TestClient
+from fastapi import FastAPI
 
 from app.ledger.permissions import Role
 from app.main import create_app
@@ -27,6 +27,7 @@ from app.service.ed25519 import public_pem
 from app.service.governance.api_keys import create_key
 from app.settings import Settings
 from tests import postgres
+from tests.asgi import AppClient
 
 Keys = dict[tuple[str, str], str]
 """By organisation and role."""
@@ -44,7 +45,7 @@ SAMPLED = {
 class Ledger:
     """An application in this process, with keys of two organisations."""
 
-    http: TestClient
+    http: AppClient
     database: Database
     keys: Keys
 
@@ -131,23 +132,47 @@ def _quietly() -> dict[str, Any]:
     return silent | {"signing_key_file": str(signing_key()[0]), "checkpoint_seconds": 0}
 
 
+KNOWN_SECONDS = 3600.0
+"""Lifetime of a cached caller: longer than any test, so that none depends on how busy the machine is."""
+
+
+def quiet_app(settings: Settings, *, background_work: bool = False) -> FastAPI:
+    """An application in which nothing happens but what a test asks for; readiness and metrics are of the moment.
+
+    Background work would open connections of its own, which on PostgreSQL takes longer than most tests' requests. It
+    would also change rows, or end caches, between two looks at them. Tests of it call it, and real servers do it.
+    """
+    app = create_app(
+        settings,
+        background_work=background_work,
+        caller_seconds=KNOWN_SECONDS,
+        readiness_seconds=0.0,
+        metrics_seconds=0.0,
+    )
+    app.state.store.database.clock.moment()  # read now, and not beside the test
+    return app
+
+
 @contextmanager
-def open_ledger(folder: Path, database_url: str | None = None, **more: object) -> Iterator[Ledger]:
+def open_ledger(
+    folder: Path, database_url: str | None = None, *, background_work: bool = False, **more: object
+) -> Iterator[Ledger]:
     """An application on a new database with two organisations, each with a key of every role.
 
-    Whoever knocks without a key is not held up, unless further settings say so: tests knock often.
+    Who sends no key is not held up, unless further settings say so: tests do so often.
     """
     url = database_url or f"sqlite:///{folder / 'ledger.db'}"
-    app = create_app(
-        Settings(database_url=url, **_quietly() | more) if more else _quiet().model_copy(update={"database_url": url})
-    )
-    database: Database = app.state.placements.named("default").database
+    settings = _quiet().model_copy(update={"database_url": url})
+    if more:
+        settings = Settings(database_url=url, **_quietly() | more)
+    app = quiet_app(settings, background_work=background_work)
+    database: Database = app.state.store.database
     if not database.exists():
         _, source = furnished("sqlite")
         shutil.copy(source, str(database.engine.url.database))
         copied[url] = source
     keys = _keys_in[copied[url]] if url in copied else _keys_of(database)
-    with TestClient(app, raise_server_exceptions=False, client=("127.0.0.1", 50000)) as http:
+    with AppClient(app) as http:
         yield Ledger(http, database, dict(keys))  # a test may add keys of its own: they are in no other copy
 
 

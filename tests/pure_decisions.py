@@ -1,45 +1,32 @@
-"""Let decisions execute no SQL in any test of this process; `tests/conftest.py` wraps them."""
+"""Let decisions execute no SQL in any test of this process: a statement looks whether one has called it."""
 
-import threading
+import sys
 from collections.abc import Callable
-from functools import wraps
-from typing import ParamSpec, TypeVar
+from types import FrameType
+from typing import Any
 
 from sqlalchemy import Engine, event
 
-from app.service.charging import groups
-from app.service.scheduling import arrivals, grants
+from app.service.charging.decision import decide
+from app.service.scheduling.holding import hold_priced
 
-P = ParamSpec("P")
-T = TypeVar("T")
-
-CALLED_IN = ((groups, "decide"), (arrivals, "hold_priced"), (grants, "hold_priced"))
-"""Every decision of the service, where it is called."""
-
-_here = threading.local()
+DECISIONS: tuple[Callable[..., Any], ...] = (decide, hold_priced)
+"""Every decision of the service."""
 
 
-def without_sql(decide: Callable[P, T]) -> Callable[P, T]:
-    """Wrap a decision, so that a statement within it fails."""
+def refusal_of_sql(*decisions: Callable[..., Any]) -> Callable[..., None]:
+    """Make a listener to `before_cursor_execute` that fails within these functions."""
+    watched = {id(each.__code__): each.__name__ for each in decisions}
 
-    @wraps(decide)
-    def alone(*given: P.args, **named: P.kwargs) -> T:
-        _here.decision = decide.__name__
-        try:
-            return decide(*given, **named)
-        finally:
-            _here.decision = None
+    def refuse(*given: object) -> None:
+        frame: FrameType | None = sys._getframe(1)
+        while frame is not None:
+            assert id(frame.f_code) not in watched, f"{watched[id(frame.f_code)]} executes {given[2]}"
+            frame = frame.f_back
 
-    return alone
+    return refuse
 
 
 def enforce() -> None:
-    """Wrap every decision of the service."""
-    event.listen(Engine, "before_cursor_execute", _refuse)
-    for module, name in CALLED_IN:
-        vars(module)[name] = without_sql(vars(module)[name])
-
-
-def _refuse(*given: object) -> None:
-    decision = getattr(_here, "decision", None)
-    assert decision is None, f"{decision} executes {given[2]}"
+    """Watch every statement of every engine."""
+    event.listen(Engine, "before_cursor_execute", refusal_of_sql(*DECISIONS))

@@ -20,7 +20,7 @@ from app.persistence.database import Database
 from app.persistence.schema import upgrade
 from app.service.auth import authentication
 from app.service.governance.api_keys import create_key
-from app.service.placements import CACHE_SECONDS
+from app.service.readiness import CACHE_SECONDS
 from tests import fork_server
 from tests.fork_server import ForkedProcess, service_server
 
@@ -83,7 +83,7 @@ class LiveServer:
     def client(self, role: str, organisation: str = "hospital") -> httpx2.Client:
         """A bare HTTP client with a key of this role."""
         headers = {"Authorization": f"Bearer {self.key(role, organisation)}"}
-        return httpx2.Client(base_url=self.url, headers=headers, timeout=60, trust_env=False)
+        return httpx2.Client(base_url=self.url, headers=headers, timeout=60, trust_env=False, verify=False)
 
     def readiness(self) -> httpx2.Response:
         """What a load balancer is told, once what it was told before is too old."""

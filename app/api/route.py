@@ -26,7 +26,7 @@ from app.service.auth.credential_cache import Authenticator
 from app.service.auth.rate_limit import RequestLimits, TokenBuckets
 from app.service.auth.request_context import RequestContext
 from app.service.charging.commit_queue import CommitQueue
-from app.service.placements import Placement, Placements
+from app.service.ledger_store import LedgerStore
 from app.service.signatures import Signer, require_signer
 
 BEARER: Final = "ApiKey"
@@ -86,7 +86,7 @@ async def authenticate_request(request: Request, credential: str | None) -> Prin
     Raises:
         AuthenticationError: the credential is missing or invalid.
         RateLimitedError: the caller, or anonymous requests from the address, exceed the limit.
-        LedgerUnavailableError: a database does not answer, and no other one has the credential.
+        LedgerUnavailableError: the database does not answer.
     """
     caller = await _known(request, credential)
     rates_of(request).keys.take(caller.actor)
@@ -220,32 +220,24 @@ def router(tag: str | None = None, route: type[AuthenticatedRoute] = Authenticat
     )
 
 
-def _placements(request: Request) -> Placements:
-    placements: Placements = request.app.state.placements
-    return placements
-
-
-def placement_of(request: Request) -> Placement:
-    """Return the placement of the caller's organisation."""
-    return _placements(request).named(request.state.principal.placement)
+def store_of(request: Request) -> LedgerStore:
+    """Return the ledger of this service."""
+    store: LedgerStore = request.app.state.store
+    return store
 
 
 def context_of(request: Request) -> RequestContext:
     """Build the context of a use case for the authenticated caller."""
-    return placement_of(request).context(request.state.principal, request_id.get())
+    return store_of(request).context(request.state.principal, request_id.get())
 
 
 # Coroutines although they await nothing: FastAPI runs plain functions in threads, which takes 100 times as long.
-async def _everywhere(request: Request) -> Placements:
-    return _placements(request)
-
-
 async def _call(request: Request) -> RequestContext:
     return context_of(request)
 
 
 async def _charges(request: Request) -> CommitQueue:
-    return placement_of(request).charges
+    return store_of(request).charges
 
 
 async def _signer(request: Request) -> Signer:
@@ -253,7 +245,6 @@ async def _signer(request: Request) -> Signer:
 
 
 SignerDep = Annotated[Signer, Depends(_signer)]
-PlacementsDep = Annotated[Placements, Depends(_everywhere)]
 ContextDep = Annotated[RequestContext, Depends(_call)]
 CommitQueueDep = Annotated[CommitQueue, Depends(_charges)]
 IdempotencyKey = Annotated[

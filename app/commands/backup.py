@@ -17,7 +17,6 @@ from sqlalchemy import inspect, make_url
 from app.bootstrap import Json, MetricsFile, open_ledger, print_result
 from app.ledger.errors import InvalidInputError
 from app.persistence.database import Database
-from app.service.auth.authentication import DEFAULT_PLACEMENT
 from app.service.backups import BackupReport, compare_backup
 from app.service.monitoring.textfile import write_backup_verification
 
@@ -36,7 +35,6 @@ def verify_backup(
         str | None,
         typer.Option(metavar="URL", help="URL of an empty database: a dump is restored into it, and deleted again."),
     ] = None,
-    placement: Annotated[str, typer.Option(help="The placement that the backup is of.")] = DEFAULT_PLACEMENT,
     metrics_file: MetricsFile = None,
     as_json: Json = False,
 ) -> None:
@@ -45,8 +43,8 @@ def verify_backup(
     Every chain of the backup must be the beginning of the ledger's, which may be served meanwhile.
     """
     began_at = monotonic()
-    with open_ledger(migrated=False) as placements, _restored(backup, scratch) as restored:
-        report = compare_backup(restored, placements.named(placement).database)
+    with open_ledger(migrated=False) as live, _restored(backup, scratch) as restored:
+        report = compare_backup(restored, live)
     if metrics_file is not None:
         write_backup_verification(metrics_file, report, monotonic() - began_at, datetime.now(UTC))
     print_result(as_json=as_json, text="\n".join([_summary(report), *report.problems]), facts=_facts(report))

@@ -51,7 +51,7 @@ def serve_demo(host: str, port: int, workers: int, *, as_json: bool) -> None:
             "",
             *(f"    {role:16} {key}" for role, key in keys.items()),
         ]
-        facts = {"host": host, "port": port, "workers": workers, "databases": sample.database_url, "keys": keys}
+        facts = {"host": host, "port": port, "workers": workers, "database": sample.database_url, "keys": keys}
         facts |= link_facts(ORGANISATION, origin, sample.link)
         print_result(as_json=as_json, text="\n".join(lines), facts=facts)
         trainer = LiveTrainer(port, sample.keys[Role.TRAINER], sample.live_run, reachable(host))

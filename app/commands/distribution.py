@@ -1,12 +1,9 @@
 """Distribute a ledger over the workers of a Citus cluster."""
 
-from typing import Annotated, Final
-
-import typer
+from typing import Final
 
 from app.bootstrap import Json, open_ledger, print_result
 from app.persistence.citus import Distribution, distribute
-from app.service.auth.authentication import DEFAULT_PLACEMENT
 
 _DONE: Final = (
     "{distributed} tables are distributed over {workers} workers by organisation, and {replicated} tables are copied "
@@ -14,19 +11,13 @@ _DONE: Final = (
 )
 
 
-def distribute_ledger(
-    placement: Annotated[
-        str, typer.Option(help="Placement whose database is a Citus coordinator.")
-    ] = DEFAULT_PLACEMENT,
-    *,
-    as_json: Json = False,
-) -> None:
+def distribute_ledger(*, as_json: Json = False) -> None:
     """Distribute a ledger's tables over the workers of a Citus cluster; a second time, it changes nothing.
 
-    Stop every service on it first.
+    The database is a Citus coordinator. Stop every service on it first.
     """
-    with open_ledger(migrated=False) as placements:
-        done = distribute(placements.named(placement).database)
+    with open_ledger(migrated=False) as db:
+        done = distribute(db)
     facts = {name: getattr(done, name) for name in ("workers", "distributed", "replicated", "lost")}
     print_result(as_json=as_json, text=_described(done), facts=facts)
 

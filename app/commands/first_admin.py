@@ -8,6 +8,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from app.bootstrap import Json, Organisation, open_ledger, print_result
 from app.ledger.errors import LedgerUnavailableError
+from app.persistence.database import Database
 from app.service.auth.sign_in_links import LIFETIME, SignInLink
 from app.service.governance.first_admin import (
     DEFAULT_ORGANISATION,
@@ -16,7 +17,6 @@ from app.service.governance.first_admin import (
     initialise,
     set_up,
 )
-from app.service.placements import Placements
 from app.settings import Settings
 
 LINK_PATH: Final = "/sign-in/link"
@@ -40,9 +40,8 @@ def init(
     as_json: Json = False,
 ) -> None:
     """Create an organisation and its admin key, unless it exists; for scripts."""
-    with open_ledger() as placements:
-        home, *others = placements.databases.values()
-        made = initialise(home, name, home.clock.now(), others, new_key=new_key)
+    with open_ledger() as db:
+        made = initialise(db, name, db.clock.now(), new_key=new_key)
     happened = "was created" if made.created else "exists" if made.key else "exists already; nothing was changed"
     lines = [f"The organisation {name} ({made.organisation_id}) {happened}."]
     if made.key is not None:
@@ -62,21 +61,19 @@ def sign_in_link(
 ) -> None:
     """Create a one-time link that signs a browser in as an admin; it voids the former link."""
     origin = (url or Settings().public_url or DEFAULT_URL).rstrip("/")
-    with open_ledger(migrated=False) as placements:
-        home = placements.find_organisation(organisation).database
-        link = create_sign_in_link(home, organisation, home.clock.now())
+    with open_ledger(migrated=False) as db:
+        link = create_sign_in_link(db, organisation, db.clock.now())
     text = f"{link_url(origin, link)}\nIt works once, until {_time(link.expires_at)}."
     print_result(as_json=as_json, text=text, facts=link_facts(organisation, origin, link))
 
 
-def greet(placements: Placements, origin: str, settings: Settings) -> tuple[str, dict[str, object]]:
+def greet(db: Database, origin: str, settings: Settings) -> tuple[str, dict[str, object]]:
     """Set up an empty ledger as `serve` starts; return what it prints, as text and as facts."""
     if settings.openid is not None or not settings.init_when_empty:
         return "", {}
-    home, *others = placements.databases.values()
     try:
-        started = set_up(home, home.clock.now(), others)
-    except (SQLAlchemyError, LedgerUnavailableError):  # a placement does not answer, as the start has said already
+        started = set_up(db, db.clock.now())
+    except (SQLAlchemyError, LedgerUnavailableError):  # the database stopped answering; it may later
         return "", {}
     if started is None:
         return "", {}

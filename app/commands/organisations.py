@@ -10,16 +10,13 @@ from app.bootstrap import Json, Organisation, Reason, open_ledger, open_organisa
 from app.ledger.errors import NotFoundError
 from app.ledger.pages import PageRequest
 from app.ledger.permissions import KeyRecord, Role
-from app.persistence.database import ALL_TENANTS
+from app.persistence.database import ALL_TENANTS, Database
 from app.persistence.repositories import api_keys as stored
 from app.service.auth import authentication
-from app.service.auth.authentication import DEFAULT_PLACEMENT
 from app.service.auth.request_context import RequestContext, cli_context
 from app.service.governance import api_keys, proposals, quarantines
 from app.service.governance.api_keys import KeyTerms
 from app.service.idempotency import run_effect
-from app.service.moves import move
-from app.service.placements import Placements
 
 PAGE: Final = 500
 
@@ -31,47 +28,13 @@ _LIFT_HINT: Final = (
 
 def create_organisation(
     name: Annotated[str, typer.Argument(help="Unique, up to 100 characters.")],
-    placement: Annotated[str, typer.Option(help="Placement of its database.")] = DEFAULT_PLACEMENT,
     *,
     as_json: Json = False,
 ) -> None:
     """Create an organisation and print its id."""
-    with open_ledger() as placements:
-        home = placements.named(placement).database
-        organisation_id = authentication.create_organisation(
-            home, name, home.clock.now(), placements.databases.values()
-        )
+    with open_ledger() as db:
+        organisation_id = authentication.create_organisation(db, name, db.clock.now())
     print_result(as_json=as_json, text=organisation_id, facts={"id": organisation_id, "name": name})
-
-
-def move_organisation(
-    organisation: Annotated[str, typer.Argument(metavar="ORGANISATION", help="Id or name.")],
-    to: Annotated[str | None, typer.Option(metavar="PLACEMENT", help="The placement to move it to.")] = None,
-    *,
-    cancel: Annotated[
-        bool, typer.Option("--cancel", metavar="", help="Cancel a move that was interrupted, and delete the copy.")
-    ] = False,
-    as_json: Json = False,
-) -> None:
-    """Move an organisation to another placement, or go on with a move that was interrupted.
-
-    Its trainers wait meanwhile, and nothing is lost; other organisations go on. Its chains are verified on both sides.
-    """
-    if cancel == (to is not None):
-        raise typer.BadParameter("give --to PLACEMENT to move it, or --cancel")
-    with open_ledger(migrated=False) as placements:
-        if to is None:
-            owner = move.cancel_move(placements, organisation, _tell)
-            print_result(as_json=as_json, text="The move is cancelled.", facts={"id": owner, "cancelled": True})
-            return
-        moved = move.move_organisation(placements, organisation, to, _tell)
-    text = f"{moved.organisation_id} is on {moved.target}. It was stopped for {moved.stopped_seconds:.1f} s."
-    facts = {"id": moved.organisation_id, "from": moved.source, "to": moved.target, "rows": dict(moved.rows)}
-    print_result(as_json=as_json, text=text, facts={**facts, "stopped_seconds": round(moved.stopped_seconds, 3)})
-
-
-def _tell(progress: str) -> None:
-    typer.echo(progress, err=True)
 
 
 def list_quarantined(organisation: Organisation, *, as_json: Json = False) -> None:
@@ -146,9 +109,8 @@ def create_key(
     """Create an API key and print it once."""
     del as_json  # a key is printed as JSON either way, so that it can be piped
     terms = KeyTerms(role, name, scope, expires, single_use)
-    with open_ledger() as placements:
-        home = placements.find_organisation(organisation).database
-        issued = api_keys.create_key(home, organisation, terms, home.clock.now(), placements.databases.values())
+    with open_ledger() as db:
+        issued = api_keys.create_key(db, organisation, terms, db.clock.now())
     asked = {"name": name, "scope": issued.record.scope, "expires_at": _format_time(issued.record.expires_at)}
     given = {fact: value for fact, value in asked.items() if value is not None}
     print_result(as_json=True, text="", facts={"id": issued.id, "key": issued.key, "role": str(issued.role), **given})
@@ -183,8 +145,8 @@ def revoke_key(
 ) -> None:
     """Revoke an API key; every replica rejects it within a second."""
     require_reason(reason)
-    with open_ledger(migrated=False) as placements:
-        context = _context_of_key(placements, key_id)
+    with open_ledger(migrated=False) as db:
+        context = _context_of_key(db, key_id)
         key = api_keys.revoke_key(context, key_id, reason, include_successors=include_successors)
     print_result(as_json=as_json, text=f"{key.id} was {_describe_state(key, context.now)}.", facts=_key_fields(key))
 
@@ -200,14 +162,13 @@ def _all_keys(context: RequestContext) -> Iterator[KeyRecord]:
         page = PageRequest(PAGE, found.next)
 
 
-def _context_of_key(placements: Placements, key_id: str) -> RequestContext:
+def _context_of_key(db: Database, key_id: str) -> RequestContext:
     """Build the command line's context for the organisation that owns a key."""
-    for db in placements.databases.values():
-        with db.read(ALL_TENANTS) as tx:
-            found = stored.find(tx, key_id)
-        if found is not None:
-            return cli_context(db, found.organisation_id, db.clock.now())
-    raise NotFoundError(f"There is no key {key_id.partition('.')[0]!r}; `epsilon-ledger keys list` lists them.")
+    with db.read(ALL_TENANTS) as tx:
+        found = stored.find(tx, key_id)
+    if found is None:
+        raise NotFoundError(f"There is no key {key_id.partition('.')[0]!r}; `epsilon-ledger keys list` lists them.")
+    return cli_context(db, found.organisation_id, db.clock.now())
 
 
 def _describe_state(key: KeyRecord, now: datetime) -> str:

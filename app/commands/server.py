@@ -6,16 +6,16 @@ import typer
 
 from app.bootstrap import (
     Json,
-    display_urls,
+    display_url,
     has_organisations,
-    is_schema_current,
-    open_databases,
+    open_database,
     prepare_to_serve,
     print_result,
 )
 from app.bootstrap import migrate as upgrade_schema
 from app.commands.demo import serve_demo
 from app.commands.first_admin import browser_origin, greet, http_url, no_organisation_hint
+from app.persistence.schema import has_ledger
 from app.server import PortError, check_port
 from app.server import serve as serve_http
 from app.settings import Settings
@@ -48,20 +48,20 @@ def serve(
     if demo:
         serve_demo(host, taken, workers, as_json=as_json)
         return
-    with open_databases() as placements:
-        prepare_to_serve(placements)
-        databases = display_urls(placements)
+    with open_database() as db:
+        prepare_to_serve(db)
+        database = display_url(db)
         settings = Settings()
         origin = browser_origin(host, taken, settings.public_url)
-        hint, link = ("", {}) if no_init else greet(placements, origin, settings)
-        if not hint and not has_organisations(placements):
+        hint, link = ("", {}) if no_init else greet(db, origin, settings)
+        if not hint and not has_organisations(db):
             hint = no_organisation_hint(settings)
     url = http_url(host, taken)
     shared = f", with {workers} workers" if workers > 1 else ""
     print_result(
         as_json=as_json,
-        text=f"Epsilon Ledger on {url}, on {databases}{shared}{hint}",
-        facts={"host": host, "port": taken, "workers": workers, "databases": databases, **link},
+        text=f"Epsilon Ledger on {url}, on {database}{shared}{hint}",
+        facts={"host": host, "port": taken, "workers": workers, "database": database, **link},
     )
     serve_http(host, taken, workers)
 
@@ -70,22 +70,19 @@ def migrate(
     *,
     check: Annotated[
         bool,
-        typer.Option("--check", metavar="", help="Change nothing; exit 1 if the schema of a database is not current."),
+        typer.Option("--check", metavar="", help="Change nothing; exit 1 if the schema is not current."),
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Migrate the databases of all placements; concurrent migrations wait for each other."""
-    with open_databases() as placements:
-        if check:
-            behind = [placement.name for placement in placements if not is_schema_current(placements, placement)]
-            named = f"{', '.join(behind)}: to be migrated by `epsilon-ledger migrate`."
-            text = named if behind else "The database has the newest schema."
-            print_result(as_json=as_json, text=text, facts={"migrated": not behind, "behind": behind})
-            raise typer.Exit(1 if behind else 0)
-        for placement in placements:
-            with placements.naming(placement) as db:
-                upgrade_schema(db)
-        print_result(as_json=as_json, text="The database has the newest schema.", facts={"migrated": True})
+    """Migrate the database; concurrent migrations wait for each other."""
+    with open_database() as db:
+        if not check:
+            upgrade_schema(db)
+        is_current = has_ledger(db)
+    found = "The database has the newest schema."
+    text = found if is_current else "The database is to be migrated by `epsilon-ledger migrate`."
+    print_result(as_json=as_json, text=text, facts={"migrated": is_current})
+    raise typer.Exit(0 if is_current else 1)
 
 
 def openapi() -> None:

@@ -19,15 +19,14 @@ from app.bootstrap import (
     require_database,
 )
 from app.ledger.errors import InvalidInputError
-from app.persistence.database import ALL_TENANTS, Database
-from app.persistence.repositories import organisations
+from app.persistence.database import Database
 from app.service.audit.checkpoints import sign
-from app.service.audit.export import export_from
+from app.service.audit.export import export
 from app.service.auth.authentication import CLI_ACTOR
 from app.service.database_copy import copy_database, require_unused
 from app.service.monitoring.textfile import write_verification
 from app.service.signatures import require_signer, signer_of
-from app.service.verification import VerificationReport, merge_reports
+from app.service.verification import VerificationReport
 from app.service.verification import verify as verify_ledger
 from app.service.verification.requests import apply_quarantines
 from app.service.verification.trusted_checkpoints import TrustedCheckpoint, trusted_checkpoint_of
@@ -91,16 +90,10 @@ def verify(
     """
     witnesses = _trusted_checkpoints(checkpoint or [], public_key)
     began_at = monotonic()
-    with open_ledger(migrated=False, read_only=read_only) as placements:
-        every = []
-        for placement in placements:
-            with placements.naming(placement) as db:
-                with db.read(ALL_TENANTS) as tx:
-                    here = organisations.organisation_ids(tx)
-                theirs = [witness for witness in witnesses if witness.organisation_id in here or len(placements) == 1]
-                first = verify_ledger(db, witnesses=theirs)
-                every.append(first if read_only else apply_quarantines(db, first, CLI_ACTOR, db.clock.now()))
-    found = merge_reports(every)
+    with open_ledger(migrated=False, read_only=read_only) as db:
+        found = verify_ledger(db, witnesses=witnesses)
+        if not read_only:
+            found = apply_quarantines(db, found, CLI_ACTOR, db.clock.now())
     if metrics_file is not None:
         write_verification(metrics_file, found, monotonic() - began_at, datetime.now(UTC))
     facts = {
@@ -135,12 +128,8 @@ def export_charges(
     ] = None,
 ) -> None:
     """Write the charges of a run or a population as JSON lines; examples/verify_export.py verifies them."""
-    with open_ledger(migrated=False) as placements:
-        databases = list(placements.databases.values())
-        if organisation is not None and len(placements) > 1:
-            databases = [placements.find_organisation(organisation).database]
-        now = databases[0].clock.now()
-        for line in export_from(databases, now, run=run, population=population, organisation=organisation):
+    with open_ledger(migrated=False) as db:
+        for line in export(db, db.clock.now(), run=run, population=population, organisation=organisation):
             typer.echo(line)
 
 

@@ -40,7 +40,6 @@ SENTENCES: Final[Mapping[str, str]] = {
     **dict.fromkeys(ARCHIVALS.values(), "archived {name}"),
     **dict.fromkeys(UNARCHIVALS.values(), "unarchived {name}"),
     AuditAction.ORGANISATION_CREATED: "created the organisation {name}",
-    AuditAction.ORGANISATION_MOVED: "moved the organisation to another database",
     AuditAction.RESERVATION_CANCELLED: "cancelled the waiting plan of {run}",
     AuditAction.RESERVATION_EXPIRED: "ended the plan of {run}, which waited in vain",
     AuditAction.RESERVATION_GRANTED: "granted the waiting plan of {run}{grant}",

@@ -12,7 +12,7 @@ from fastapi.responses import RedirectResponse
 from starlette.concurrency import run_in_threadpool
 
 from app.api.problems import EXPECTED_ERRORS
-from app.api.route import address_of, authenticate_request, context_of, placement_of, rates_of
+from app.api.route import address_of, authenticate_request, context_of, rates_of, store_of
 from app.api.session_cookies import (
     COOKIE,
     FLOW_COOKIE,
@@ -99,10 +99,10 @@ async def redeem_link(request: Request) -> Response:
     rates.sign_ins_tried.take(address)
     token = (await form_of(request)).get("token", "").strip().rpartition("#")[2]
     lasting = timedelta(hours=request.app.state.session_hours)
-    databases = request.app.state.placements.databases
+    db = store_of(request).database
     try:
         with rates.anonymous.refund_unless(AuthenticationError, address):
-            opened = await run_in_threadpool(sign_in_links.redeem, databases, token, lasting, request_id.get())
+            opened = await run_in_threadpool(sign_in_links.redeem, db, token, lasting, request_id.get())
     except AuthenticationError as error:
         return _link_page(error.detail)
     return _signed_in(request, opened.cookie, "/")
@@ -175,7 +175,7 @@ async def _open_session(
     """Open the session of an authenticated caller, a key or a `person`, and redirect to a page."""
     request.state.principal = caller
     rates_of(request).sign_ins.take(caller.actor)
-    db = placement_of(request).database
+    db = store_of(request).database
 
     def open_session() -> str:
         context = RequestContext(db, caller, db.clock.now(), request_id.get())

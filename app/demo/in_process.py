@@ -16,7 +16,7 @@ from app.demo import DemoError
 from app.main import create_app
 from app.persistence.clock import Clock, Moment
 from app.persistence.database import Database
-from app.service.auth.authentication import DEFAULT_PLACEMENT
+from app.service.ledger_store import LedgerStore
 from app.settings import Settings
 
 
@@ -103,16 +103,14 @@ def _without_sync(connection: DBAPIConnection, _: ConnectionPoolEntry) -> None:
 def in_process(settings: Settings, at: datetime) -> Iterator[InProcessApi]:
     """Open an application in this process whose clock shows `at`, on a migrated database."""
     app = create_app(settings)
-    placement = app.state.placements.named(DEFAULT_PLACEMENT)
-    clock = placement.database.clock = SetClock(at)
+    store: LedgerStore = app.state.store
+    clock = store.database.clock = SetClock(at)
     # Nothing is lost with a throw-away ledger: waiting for the disk would take half the time.
-    event.listen(placement.database.engine, "connect", _without_sync)
+    event.listen(store.database.engine, "connect", _without_sync)
     loop = asyncio.new_event_loop()
     try:
-        yield InProcessApi(app, loop, placement.database, clock)
+        yield InProcessApi(app, loop, store.database, clock)
     finally:
-        loop.run_until_complete(placement.charges.close())
+        loop.run_until_complete(store.close())
         loop.run_until_complete(loop.shutdown_default_executor())
         loop.close()
-        placement.readiness.close()
-        app.state.placements.dispose()

@@ -101,7 +101,6 @@ class AccountVersion:
     version: int
     updated_at: datetime
     quarantine: str | None
-    moving: bool
 
 
 @dataclass(frozen=True, slots=True)

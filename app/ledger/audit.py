@@ -54,7 +54,6 @@ class AuditAction(StrEnum):
     LIMIT_WITHDRAWN = "limit.withdrawn"
     OIDC_TOKEN_AUTHENTICATION_FAILED = "oidc_token.authentication_failed"  # noqa: S105 - an action
     ORGANISATION_CREATED = "organisation.created"
-    ORGANISATION_MOVED = "organisation.moved"
     POLICY_APPROVED = "policy.approved"
     POLICY_PROPOSED = "policy.proposed"
     POLICY_REJECTED = "policy.rejected"

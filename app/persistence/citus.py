@@ -227,7 +227,7 @@ def _distribute(tx: Connection) -> tuple[list[str], list[str], list[str]]:
     for name in tables:  # rows are copied, which row-level security refuses
         tx.exec_driver_sql(f"ALTER TABLE {name} DISABLE ROW LEVEL SECURITY")
     for name in sorted(tables, key=lambda table: table != "organisations"):
-        tx.exec_driver_sql(placement_of(name))
+        tx.exec_driver_sql(distribution_of(name))
     for key in keys:
         if key.is_enforceable:
             tx.exec_driver_sql(f"ALTER TABLE {key.owner} ADD CONSTRAINT {key.name} {key.definition}")
@@ -238,7 +238,7 @@ def _distribute(tx: Connection) -> tuple[list[str], list[str], list[str]]:
     return [name for name in tables if name not in REFERENCE_TABLES], replicated, lost
 
 
-def placement_of(table: str) -> str:
+def distribution_of(table: str) -> str:
     """Build the statement that distributes a table."""
     if table in REFERENCE_TABLES:
         return f"SELECT create_reference_table('{table}')"

@@ -52,8 +52,14 @@ _BUSY = "Other writers did not finish in time; nothing was changed. Repeat the r
 class Database:
     """A SQLite file or a PostgreSQL database with durable commits.
 
-    `called` names the setting of the URL in error messages. A SQLite file that is `read_only` may be on a read-only
-    disk. Sessions of PostgreSQL that are `pooled` belong to a transaction each, as PgBouncer's transaction mode has it.
+    Args:
+        url: sqlite:///FILE or postgresql://USER@HOST/DATABASE.
+        pool_size: maximum connections of this process.
+        called: the setting of the URL in error messages.
+        password_file: has the password of every new PostgreSQL connection, unless the URL has one; empty: libpq finds
+            one.
+        read_only: whether writes are refused; the SQLite file may be on a read-only disk.
+        pooled: whether sessions of PostgreSQL belong to a transaction each, as PgBouncer's transaction mode has it.
 
     Raises:
         InvalidInputError: the URL names neither.
@@ -65,23 +71,21 @@ class Database:
         pool_size: int = POOL_SIZE,
         called: str = URL_SETTING,
         *,
+        password_file: str = "",
         read_only: bool = False,
         pooled: bool = False,
     ) -> None:
         self.engine = open_engine(url, pool_size, LOCK_TIMEOUT_SECONDS, called, read_only=read_only, pooled=pooled)
         is_file = self.engine.dialect.name == "sqlite"
         self.dialect: Literal["sqlite", "postgresql"] = "sqlite" if is_file else "postgresql"
+        if password_file and not is_file:
+            postgresql.take_password_from(self.engine, Path(password_file))
         self._trials = self.engine
         if is_file:
             self._trials = sqlite.open_engine(self.engine.url, TRIAL_SECONDS, called, keeping=False)
             event.listen(self._trials, "begin", begin)
         self.clock = Clock(self._read_clock if self.dialect == "postgresql" else None)
         self._writer = SqliteWriter(self.engine) if is_file else None
-
-    def take_password_from(self, file: Path) -> None:
-        """Read the password of every new PostgreSQL connection from a file, unless the URL has one."""
-        if self.dialect == "postgresql":
-            postgresql.take_password_from(self.engine, file)
 
     @contextmanager
     def read(self, tenant: Tenant, *, patient: bool = False) -> Iterator[Connection]:

@@ -88,7 +88,7 @@ def _other_runs(old: Connection, new: Connection) -> Iterator[str]:
     for key, (length, head) in _heads_of_runs(old).items():
         owner, run = key
         if key not in now:
-            yield f"{run}: the ledger has no such run; was {owner} moved to another placement?"
+            yield f"{run}: the ledger has no such run."
         elif now[key] != (length, head) and length:
             same = (decisions.c.organisation_id == owner, decisions.c.run_id == run, decisions.c.position == length - 1)
             if new.scalar(select(decisions.c.entry_hash).where(*same)) != head:

@@ -9,7 +9,6 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import SQLAlchemyError
 
 from app.ledger.errors import LedgerError
-from app.ledger.moves import OrganisationMovingError
 from app.persistence import citus
 from app.persistence.database import ALL_TENANTS, NO_TENANT, Database, error_summary
 
@@ -54,7 +53,7 @@ def find_due(db: Database, query: Query[T]) -> list[T]:
 
 @contextmanager
 def isolated(failure: str, *arguments: object) -> Iterator[None]:
-    """Log the failure of one piece of work, which must not stop the others; one of a moving organisation is expected.
+    """Log the failure of one piece of work, which must not stop the others.
 
     Args:
         failure: the message, with placeholders for the arguments.
@@ -62,8 +61,6 @@ def isolated(failure: str, *arguments: object) -> Iterator[None]:
     """
     try:
         yield
-    except OrganisationMovingError:
-        return
     except (LedgerError, SQLAlchemyError) as error:  # repeats every few seconds: log one line
         reason = error.detail if isinstance(error, LedgerError) else error_summary(error)
         _logger.warning(f"{failure}: %s", *arguments, reason)  # noqa: G004 - the message has placeholders

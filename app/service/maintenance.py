@@ -23,7 +23,7 @@ from app.service.due_work import find_due, isolated
 from app.service.governance.block_schedules import open_due_blocks
 from app.service.scheduling.grants import expire_waiting, grant_waiting
 
-LOOK_SECONDS = 5.0
+LOOK_SECONDS: Final = 5.0
 PAGE = 100
 """Interval between checks for lapsed reservations and due data blocks, and the page size."""
 
@@ -33,21 +33,23 @@ GRANT_SECONDS = 1.0
 WAL_SECONDS = 2.0
 """Interval between checkpoints of a SQLite file's log, which grows by up to 5 MB per second."""
 
-READING_SECONDS = 300.0
+READING_SECONDS: Final = 300.0
 """Interval between usage snapshots."""
 
 SILENT_SHARE: Final = 0.5
 """Share of the lease after which a trainer counts as silent."""
 
 
-async def run_maintenance(db: Database) -> None:
+async def run_maintenance(
+    db: Database, look_seconds: float = LOOK_SECONDS, reading_seconds: float = READING_SECONDS
+) -> None:
     """Run the periodic jobs until cancelled; failures are logged and retried."""
     failure = "The maintenance of a database failed, and is tried again"
     await asyncio.gather(
         repeat(
             "maintenance",
             failure,
-            LOOK_SECONDS,
+            look_seconds,
             lambda: open_due_blocks(db, db.clock.moment()),
             lambda: expire_reservations(db, db.clock.moment().earliest),
             lambda: alert_stale_reservations(db, db.clock.moment().earliest),
@@ -55,7 +57,7 @@ async def run_maintenance(db: Database) -> None:
             db.analyze,
         ),
         repeat("scheduling", failure, GRANT_SECONDS, lambda: grant_waiting(db)),
-        repeat("maintenance", failure, READING_SECONDS, lambda: record_usage_snapshots(db, db.clock.now())),
+        repeat("maintenance", failure, reading_seconds, lambda: record_usage_snapshots(db, db.clock.now())),
     )
 
 

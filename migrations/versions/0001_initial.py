@@ -161,15 +161,7 @@ def _create_organisations() -> None:
         sa.Column("policy", sa.Text),
         sa.Column("policy_revision", sa.Integer, nullable=False, server_default="0"),
         _timestamp("created_at", nullable=False),
-        sa.Column("move_state", sa.String(16)),
-        sa.Column("move_placement", sa.String(100)),
-        sa.Column("move_token", sa.String(40)),
         sa.CheckConstraint("id >= 0", name="id_nonnegative"),
-        sa.CheckConstraint("move_state IN ('leaving', 'arriving', 'left')", name="move_state_known"),
-        sa.CheckConstraint(
-            "(move_state IS NULL) = (move_placement IS NULL) AND (move_state IS NULL) = (move_token IS NULL)",
-            name="move_complete",
-        ),
         sa.CheckConstraint("name <> ''", name="name_not_empty"),
         sa.CheckConstraint("policy_revision >= 0", name="policy_revision_nonnegative"),
     )
@@ -202,7 +194,6 @@ def _create_accounts() -> None:
         sa.Column("uncompacted_charges", sa.Text, nullable=False, server_default="{}"),
         sa.Column("plan_usage", sa.Text, nullable=False, server_default="{}"),
         sa.Column("quarantine_reason", sa.Text),
-        _timestamp("moving_since"),
         sa.Column("alert_thresholds", sa.Text, nullable=False, server_default="[0.5, 0.8, 1.0]"),
         sa.Column("forecast_days", sa.Integer, nullable=False, server_default="30"),
         sa.Column("max_partitions_per_unit", sa.Integer),

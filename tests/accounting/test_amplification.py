@@ -1,13 +1,12 @@
 """The sampled mechanisms against integrals of both directions at 60 digits, and the lemmas of the module itself."""
 
-from collections.abc import Iterator
-from itertools import pairwise, product
-from math import exp, inf, log
+from itertools import product
+from math import log
 
 import mpmath
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -23,16 +22,11 @@ from app.accounting.formulas.mechanisms import gaussian_rdp, laplace_rdp, pure_d
 from app.accounting.formulas.sampled_gaussian import sampled_gaussian_rdp
 from tests.soak import thinned
 
+DIGITS = 60
 GRID = finite_orders(1)
 ORDERS = np.array([1.0625, 1.5, 2.0, 11.75, 60.5, 1024.0])
 PROBABILITIES = (1e-9, 1e-3, 0.3, 0.99)
 TOLERANCE = 2e-13
-
-
-@pytest.fixture(autouse=True)
-def _no_warnings() -> Iterator[None]:
-    with mpmath.workdps(60), np.errstate(all="raise", under="ignore"):
-        yield
 
 
 def both_directions_of_randomized_response(q: float, epsilon: float, order: float) -> tuple[mpmath.mpf, mpmath.mpf]:
@@ -80,53 +74,6 @@ def test_sampled_laplace_is_the_larger_of_both_directions(q: float, z: float) ->
         assert abs(mpmath.mpf(float(nats)) - added) <= TOLERANCE * added
 
 
-@pytest.mark.parametrize(("q", "z"), thinned(list(product(PROBABILITIES, (100.0, 1.0, 0.2))), 2))
-def test_sampled_laplace_at_integer_orders_is_a_binomial_sum(q: float, z: float) -> None:
-    for order in (2, 37, 1024):
-        k = np.arange(2, order + 1)
-        exponents = (k - 1) * laplace_rdp(z, k.astype(np.float64))
-        exact_q = mpmath.mpf(q)
-        excess = mpmath.fsum(
-            mpmath.binomial(order, int(i))
-            * (1 - exact_q) ** (order - int(i))
-            * exact_q ** int(i)
-            * mpmath.expm1(float(e))
-            for i, e in zip(k, exponents, strict=True)
-        )
-        nats = float(sampled_laplace_rdp(q, z, np.array([float(order)]))[0])
-        truth = mpmath.log1p(excess) / (order - 1)
-        assert abs(mpmath.mpf(nats) - truth) <= 1e-11 * truth  # the exponents are floats
-
-
-def hockey_stick_of_laplace(v: float, e: float) -> float:
-    if e >= v:
-        return 0.0
-    return 1 - exp(e) if e < -v else 1 - exp((e - v) / 2)
-
-
-@settings(deadline=None, max_examples=200)
-@given(v=st.floats(0.01, 6), w=st.floats(0.01, 6), place=st.floats(-1, 1))
-def test_two_moved_coordinates_are_dominated_by_one(v: float, w: float, place: float) -> None:
-    # The loss of the first coordinate is v or -v or between them with density exp((l - v) / 2) / 4.
-    e = place * (v + w)
-    kinks = sorted({-v, v, *(kink for kink in (e - w, e + w) if -v < kink < v)})
-    nodes, weights = np.polynomial.legendre.leggauss(20)
-    total = hockey_stick_of_laplace(w, e - v) / 2 + hockey_stick_of_laplace(w, e + v) * exp(-v) / 2
-    for low, high in pairwise(kinks):
-        loss = (low + high + (high - low) * nodes) / 2
-        inner = np.array([hockey_stick_of_laplace(w, e - x) for x in loss])
-        total += float((weights * inner * np.exp((loss - v) / 2)).sum()) * (high - low) / 8
-    assert total <= hockey_stick_of_laplace(v + w, e) + 1e-13
-
-
-@settings(deadline=None, max_examples=300)
-@given(log_l=st.floats(1e-3, 20), q=st.floats(1e-6, 1 - 1e-6), order=st.floats(1, 60))
-def test_adding_a_record_is_the_worse_direction_point_by_point(log_l: float, q: float, order: float) -> None:
-    l, q, a = mpmath.exp(mpmath.mpf(log_l)), mpmath.mpf(q), mpmath.mpf(order)  # noqa: E741
-    m, other = 1 - q + q * l, 1 - q + q / l
-    assert m**a - m ** (1 - a) + l * (other**a - other ** (1 - a)) >= -(mpmath.mpf(10) ** -40)
-
-
 @pytest.mark.parametrize("q", PROBABILITIES)
 def test_without_the_integral_laplace_is_charged_as_pure_dp(q: float) -> None:
     z = MIN_INTEGRATED_NOISE
@@ -145,17 +92,6 @@ def test_sampling_never_costs_more_than_not_sampling(q: float, z: float) -> None
         assert np.all(np.isfinite(sampled) & (sampled > 0))
         assert np.all(sampled <= unsampled * (1 + TOLERANCE))
         assert np.all(np.diff(sampled) >= -TOLERANCE * sampled[1:])
-
-
-@pytest.mark.parametrize("z", [1e-3, 0.04, 0.7, 1e6])
-@pytest.mark.parametrize("q", [5e-324, 1e-300, 1e-160, 1 - 2**-53])
-def test_extreme_samples_stay_finite_and_positive(q: float, z: float) -> None:
-    for sampled in (
-        sampled_pure_dp_rdp(q, 1 / z, GRID),
-        sampled_laplace_rdp(q, z, GRID),
-        sampled_discrete_gaussian_rdp(q, z, GRID),
-    ):
-        assert np.all(np.isfinite(sampled) & (sampled > 0))
 
 
 def test_taking_every_record_is_not_sampling() -> None:
@@ -198,7 +134,6 @@ def test_sampled_epsilon_delta_is_the_formula(q: float, epsilon: float) -> None:
 PROBABILITY = st.floats(-9, -1e-3).map(lambda exponent: 10**exponent)
 
 
-@settings(deadline=None, max_examples=60)
 @given(q=PROBABILITY, exponent=st.floats(-2, 3), step=st.floats(-6, 0).map(lambda e: 1 + 10**e))
 def test_more_sampling_or_less_noise_never_costs_less(q: float, exponent: float, step: float) -> None:
     z, grid = 10**exponent, GRID[::20]
@@ -215,12 +150,3 @@ def test_more_sampling_or_less_noise_never_costs_less(q: float, exponent: float,
     here = bounds(q, z) * (1 - TOLERANCE)
     assert np.all(bounds(min(1.0, q * step), z) >= here)
     assert np.all(bounds(q, z / step) >= here)
-
-
-def test_amplification_bounds_are_ordered() -> None:
-    # Knowing that the noise is Laplace's is worth something, and so is knowing the mechanism at all.
-    for q, z in ((0.01, 1.0), (0.3, 5.0)):
-        amplified, _ = sampled_epsilon_delta(q, 1 / z, 0.0)
-        assert np.all(sampled_laplace_rdp(q, z, GRID) < sampled_pure_dp_rdp(q, 1 / z, GRID))
-        assert np.all(sampled_pure_dp_rdp(q, 1 / z, GRID) < amplified)
-        assert amplified < inf

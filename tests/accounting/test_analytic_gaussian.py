@@ -76,18 +76,6 @@ def test_the_least_noise_and_the_most_have_an_answer() -> None:
     assert 0 < gaussian_delta(1e-200, 1e4) < 1e-300
 
 
-def test_at_epsilon_zero_delta_is_the_total_variation() -> None:
-    for mu in (1e-6, 0.5, 1.0, 3.0):
-        with mpmath.workdps(60):
-            assert gaussian_delta(mu, 0.0) == pytest.approx(float(mpmath.erf(mu / mpmath.sqrt(8))), rel=1e-14)
-
-
-@given(mu=st.floats(1e-3, 20), delta=st.floats(-20, -1).map(lambda exponent: 10**exponent))
-def test_less_noise_never_costs_less(mu: float, delta: float) -> None:
-    assert gaussian_epsilon(mu, delta) <= gaussian_epsilon(mu * 1.001, delta)
-    assert gaussian_epsilon(mu, delta) <= gaussian_epsilon(mu, delta / 1.001)
-
-
 def test_the_classic_noise_breaks_its_promise_from_about_epsilon_8_on() -> None:
     # sigma = sqrt(2 ln(1.25 / delta)) / epsilon (Dwork & Roth 2014, Theorem 3.22) is proven for epsilon < 1 only.
     def real(nominal: float) -> float:

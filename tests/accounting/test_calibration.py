@@ -1,6 +1,7 @@
 """What fits: exact to its digits, tested by the rule itself, found in few trials; one digit better does not fit."""
 
 from decimal import Decimal
+from math import log2
 
 import numpy as np
 import pytest
@@ -8,7 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from app.accounting import events as dp
 from app.accounting.calibration import solvers
+from app.accounting.calibration.monotone_search import decimal, index_at_or_below, root, smallest_fitting
 from app.accounting.calibration.solvers import (
     Target,
     max_count,
@@ -16,27 +19,10 @@ from app.accounting.calibration.solvers import (
     min_noise_multiplier,
     smallest_noise_multiplier,
 )
-from app.accounting.conversion import Rule, epsilon_from_rdp
+from app.accounting.conversion import Rule
 from app.accounting.curves import GRID_VERSION, RdpCurve, orders
 from app.accounting.errors import UnsupportedEventError
-from app.accounting.events import (
-    DiscreteGaussian,
-    DiscreteLaplace,
-    DpEvent,
-    EpsilonDelta,
-    Gaussian,
-    GroupPrivacy,
-    Laplace,
-    MixtureOfGaussians,
-    NeighboringRelation,
-    PermuteAndFlip,
-    PoissonSampled,
-    SelfComposed,
-    TruncatedPoissonSampled,
-    noise_multiplier,
-    with_noise_multiplier,
-    with_sampling_probability,
-)
+from app.accounting.events import DpEvent, NeighboringRelation
 from app.accounting.rdp import curve_over, event_curve
 
 
@@ -48,8 +34,8 @@ class AtLeast:
         self.asked: list[float] = []
 
     def __call__(self, event: DpEvent) -> bool:
-        self.asked.append(noise_multiplier(event))
-        return noise_multiplier(event) >= self.least
+        self.asked.append(dp.noise_multiplier(event))
+        return dp.noise_multiplier(event) >= self.least
 
 
 @given(
@@ -59,7 +45,7 @@ class AtLeast:
 )
 def test_the_answer_is_the_least_number_with_these_digits(own: float, least: float, digits: int) -> None:
     rule = AtLeast(least)
-    found = smallest_noise_multiplier(Gaussian(own), rule, digits)
+    found = smallest_noise_multiplier(dp.Gaussian(own), rule, digits)
     assert found is not None
     assert found in rule.asked
     if own >= least:
@@ -73,34 +59,11 @@ def test_the_answer_is_the_least_number_with_these_digits(own: float, least: flo
     assert len(rule.asked) <= 40
 
 
-def test_four_digits_take_few_trials() -> None:
-    for least in (1.1001, 1.2, 3.0, 70.0, 999_999.0):
-        rule = AtLeast(least)
-        smallest_noise_multiplier(PoissonSampled(0.01, Gaussian(1.1)), rule)
-        assert len(rule.asked) <= 25
-
-
-def test_the_noise_of_a_training_with_a_limit_is_found() -> None:
-    def fits(event: DpEvent) -> bool:
-        spent = event_curve(event, NeighboringRelation.ADD_OR_REMOVE_ONE).times(10_000).nats()
-        return epsilon_from_rdp(orders(GRID_VERSION), spent, 1e-5).epsilon <= 2.0
-
-    found = smallest_noise_multiplier(PoissonSampled(0.01, Gaussian(0.6)), fits)
-    assert found is not None
-    assert fits(PoissonSampled(0.01, Gaussian(found)))
-    assert not fits(PoissonSampled(0.01, Gaussian(round(found - 0.001, 3))))
-
-
 @pytest.mark.parametrize("own", [1e-3, 1.1, 999_999.0, 1e6])
-def test_there_is_none_if_even_the_largest_does_not_fit(own: float) -> None:
+def test_noise_search_is_empty_if_the_largest_does_not_fit(own: float) -> None:
     rule = AtLeast(float("inf"))
-    assert smallest_noise_multiplier(Gaussian(own), rule) is None
+    assert smallest_noise_multiplier(dp.Gaussian(own), rule) is None
     assert rule.asked[-1] == 1e6
-
-
-@pytest.mark.parametrize("own", [1.1, 999_999.0])
-def test_the_largest_is_tried(own: float) -> None:
-    assert smallest_noise_multiplier(Gaussian(own), AtLeast(1e6)) == 1e6
 
 
 RELATION = NeighboringRelation.ADD_OR_REMOVE_ONE
@@ -112,30 +75,32 @@ TARGETS = st.builds(
 )
 COUNTS = st.floats(0, 6).map(lambda exponent: int(10**exponent))
 NOISY: st.SearchStrategy[DpEvent] = st.one_of(
-    st.builds(Gaussian, NOISES),
-    st.builds(Laplace, NOISES),
-    st.builds(DiscreteGaussian, NOISES),
-    st.builds(PoissonSampled, PROBABILITIES, st.builds(Gaussian, NOISES)),
-    st.builds(SelfComposed, st.builds(PoissonSampled, PROBABILITIES, st.builds(Gaussian, NOISES)), COUNTS),
-    st.builds(GroupPrivacy, st.integers(1, 3), st.builds(Gaussian, NOISES)),
-    st.builds(TruncatedPoissonSampled, st.just(1000), PROBABILITIES, st.integers(1, 1001), st.builds(Gaussian, NOISES)),
+    st.builds(dp.Gaussian, NOISES),
+    st.builds(dp.Laplace, NOISES),
+    st.builds(dp.DiscreteGaussian, NOISES),
+    st.builds(dp.PoissonSampled, PROBABILITIES, st.builds(dp.Gaussian, NOISES)),
+    st.builds(dp.SelfComposed, st.builds(dp.PoissonSampled, PROBABILITIES, st.builds(dp.Gaussian, NOISES)), COUNTS),
+    st.builds(dp.GroupPrivacy, st.integers(1, 3), st.builds(dp.Gaussian, NOISES)),
+    st.builds(
+        dp.TruncatedPoissonSampled, st.just(1000), PROBABILITIES, st.integers(1, 1001), st.builds(dp.Gaussian, NOISES)
+    ),
 )
 SAMPLED: st.SearchStrategy[DpEvent] = st.builds(
-    PoissonSampled,
+    dp.PoissonSampled,
     PROBABILITIES,
     st.one_of(
-        st.builds(Gaussian, NOISES),
-        st.builds(DiscreteLaplace, NOISES.map(lambda noise: 1 / noise), st.integers(1, 3)),
-        st.builds(PermuteAndFlip, NOISES.map(lambda noise: 1 / noise)),
-        st.builds(MixtureOfGaussians, NOISES, st.just((0.0, 0.5, 1.0)), st.just((0.9, 0.09, 0.01))),
+        st.builds(dp.Gaussian, NOISES),
+        st.builds(dp.DiscreteLaplace, NOISES.map(lambda noise: 1 / noise), st.integers(1, 3)),
+        st.builds(dp.PermuteAndFlip, NOISES.map(lambda noise: 1 / noise)),
+        st.builds(dp.MixtureOfGaussians, NOISES, st.just((0.0, 0.5, 1.0)), st.just((0.9, 0.09, 0.01))),
     ),
 )
 OTHER_COSTS = st.sampled_from(
     [
         NOTHING,
-        event_curve(Gaussian(40.0), RELATION),
-        event_curve(PoissonSampled(0.01, Gaussian(2.0)), RELATION).times(500),
-        event_curve(EpsilonDelta(0.02, 1e-11), RELATION).times(3),
+        event_curve(dp.Gaussian(40.0), RELATION),
+        event_curve(dp.PoissonSampled(0.01, dp.Gaussian(2.0)), RELATION).times(500),
+        event_curve(dp.EpsilonDelta(0.02, 1e-11), RELATION).times(3),
     ]
 )
 
@@ -157,13 +122,13 @@ def test_the_least_noise_meets_the_target_and_the_next_number_below_does_not(
     target = Target(rule, count, other_cost, RELATION)
     found = min_noise_multiplier(event, target)
     if found is None:
-        assert not rule.fits(target.total(with_noise_multiplier(event, 1e6)))
+        assert not rule.fits(target.total(dp.with_noise_multiplier(event, 1e6)))
         return
     assert Decimal(repr(found)) % spaced(found) == 0
-    assert rule.fits(target.total(with_noise_multiplier(event, found)))
+    assert rule.fits(target.total(dp.with_noise_multiplier(event, found)))
     if next_below(found) >= 1e-3:
         try:
-            quieter = target.total(with_noise_multiplier(event, next_below(found)))
+            quieter = target.total(dp.with_noise_multiplier(event, next_below(found)))
         except UnsupportedEventError:  # a group of several with less noise than any event has
             return
         assert not rule.fits(quieter)
@@ -176,13 +141,13 @@ def test_the_most_sampling_meets_the_target_and_the_next_number_above_does_not(
     target = Target(rule, count, other_cost, RELATION)
     found = max_sampling_probability(event, target)
     if found is None:
-        assert not rule.fits(target.total(with_sampling_probability(event, 1e-12)))
+        assert not rule.fits(target.total(dp.with_sampling_probability(event, 1e-12)))
         return
     assert Decimal(repr(found)) % spaced(found) == 0
-    assert rule.fits(target.total(with_sampling_probability(event, found)))
+    assert rule.fits(target.total(dp.with_sampling_probability(event, found)))
     if found < 1:
         more = float(Decimal(repr(found)) + spaced(found))
-        assert not rule.fits(target.total(with_sampling_probability(event, more)))
+        assert not rule.fits(target.total(dp.with_sampling_probability(event, more)))
 
 
 @given(event=NOISY, rule=TARGETS, other_cost=OTHER_COSTS)
@@ -195,20 +160,11 @@ def test_the_most_steps_meet_the_target_and_one_more_does_not(event: DpEvent, ru
 
 @given(own=st.floats(-14, -5).map(lambda exponent: 10**exponent), rule=TARGETS, other_cost=OTHER_COSTS)
 def test_the_most_steps_with_a_delta_of_their_own_are_found_too(own: float, rule: Rule, other_cost: RdpCurve) -> None:
-    curve = event_curve(EpsilonDelta(0.01, own), RELATION)
+    curve = event_curve(dp.EpsilonDelta(0.01, own), RELATION)
     count = max_count(curve, other_cost, rule)
     assert count == 0 or rule.fits(other_cost + curve.times(count))
     assert not rule.fits(other_cost + curve.times(count + 1))
     assert count * curve.delta_value() < rule.delta
-
-
-def test_the_first_epoch_that_breaks_the_budget_is_not_counted() -> None:
-    # MindArmour's max_epoch_suggest returns that one.
-    step = event_curve(PoissonSampled(256 / 60000, Gaussian(1.1)), RELATION)
-    rule = Rule(2.0, 1e-5)
-    count = max_count(step, NOTHING, rule)
-    assert epsilon_from_rdp(orders(GRID_VERSION), step.times(count).nats(), 1e-5).epsilon <= 2.0
-    assert epsilon_from_rdp(orders(GRID_VERSION), step.times(count + 1).nats(), 1e-5).epsilon > 2.0
 
 
 def test_a_training_is_calibrated_with_few_curves_and_two_over_the_whole_grid(
@@ -224,56 +180,132 @@ def test_a_training_is_calibrated_with_few_curves_and_two_over_the_whole_grid(
     for q, count, epsilon in ((256 / 60000, 14_040, 1.0), (0.01, 10_000, 2.0), (0.1, 1000, 1.0), (0.5, 100, 3.0)):
         sizes.clear()
         target = Target(Rule(epsilon, 1e-5), count, NOTHING, RELATION)
-        min_noise_multiplier(PoissonSampled(q, Gaussian(1.1)), target)
+        min_noise_multiplier(dp.PoissonSampled(q, dp.Gaussian(1.1)), target)
         assert sizes.count(orders(GRID_VERSION).size) == 2  # the answer, and the number below it
         assert len(sizes) <= 12
         assert all(size < 120 for size in sizes if size != orders(GRID_VERSION).size)
 
 
 @pytest.mark.parametrize("start", [1e-3, 0.5, 30.0, 1e6])
-def test_where_the_search_begins_does_not_matter(start: float) -> None:
+def test_search_finds_the_same_from_every_start(start: float) -> None:
     target = Target(Rule(2.0, 1e-5), 10_000, NOTHING, RELATION)
-    assert min_noise_multiplier(PoissonSampled(0.01, Gaussian(start)), target) == 2.27807
-    sampled = PoissonSampled(min(1.0, start), Gaussian(1.1))
+    assert min_noise_multiplier(dp.PoissonSampled(0.01, dp.Gaussian(start)), target) == 2.27807
+    sampled = dp.PoissonSampled(min(1.0, start), dp.Gaussian(1.1))
     assert max_sampling_probability(sampled, target) == 0.00397641
 
 
 def test_the_bounds_of_a_parameter_are_answers() -> None:
     generous = Target(Rule(1e4, 0.4), 1, NOTHING, RELATION)
-    assert max_sampling_probability(PoissonSampled(0.5, Gaussian(1e3)), generous) == 1.0
+    assert max_sampling_probability(dp.PoissonSampled(0.5, dp.Gaussian(1e3)), generous) == 1.0
     loud = Target(Rule(2000.0, 1e-5), 1, NOTHING, RELATION)
-    assert min_noise_multiplier(Laplace(1.0), loud) == 1e-3
+    assert min_noise_multiplier(dp.Laplace(1.0), loud) == 1e-3
 
 
-def test_there_is_none_if_the_rest_of_the_plan_breaks_the_target() -> None:
-    target = Target(Rule(0.1, 1e-5), 1, event_curve(Gaussian(1.0), RELATION), RELATION)
-    assert min_noise_multiplier(Gaussian(1.0), target) is None
-    assert max_sampling_probability(PoissonSampled(0.1, Gaussian(1.0)), target) is None
-    assert max_count(event_curve(Gaussian(1e6), RELATION), target.other_cost, target.rule) == 0
+def test_searches_are_empty_if_the_rest_of_the_plan_breaks_the_target() -> None:
+    target = Target(Rule(0.1, 1e-5), 1, event_curve(dp.Gaussian(1.0), RELATION), RELATION)
+    assert min_noise_multiplier(dp.Gaussian(1.0), target) is None
+    assert max_sampling_probability(dp.PoissonSampled(0.1, dp.Gaussian(1.0)), target) is None
+    assert max_count(event_curve(dp.Gaussian(1e6), RELATION), target.other_cost, target.rule) == 0
 
 
 def test_an_event_without_the_parameter_is_refused() -> None:
     target = Target(Rule(1.0, 1e-5), 1, NOTHING, RELATION)
     with pytest.raises(UnsupportedEventError, match="no single noise multiplier"):
-        min_noise_multiplier(EpsilonDelta(1.0), target)
+        min_noise_multiplier(dp.EpsilonDelta(1.0), target)
     with pytest.raises(UnsupportedEventError, match="no single sampling probability"):
-        max_sampling_probability(Gaussian(1.0), target)
+        max_sampling_probability(dp.Gaussian(1.0), target)
 
 
-def test_an_event_without_a_bound_is_refused_whatever_its_parameter() -> None:
+def test_search_of_an_event_without_a_bound_is_refused() -> None:
     target = Target(Rule(1.0, 1e-5), 1, NOTHING, NeighboringRelation.REPLACE_ONE)
-    sampled = PoissonSampled(0.1, Gaussian(1.0))
+    sampled = dp.PoissonSampled(0.1, dp.Gaussian(1.0))
     with pytest.raises(UnsupportedEventError, match="replace_one"):
         min_noise_multiplier(sampled, target)
     with pytest.raises(UnsupportedEventError, match="replace_one"):
         max_sampling_probability(sampled, target)
     # A sample of everything is none, and that has a bound.
-    assert max_sampling_probability(PoissonSampled(0.1, Gaussian(100.0)), target) == 1.0
+    assert max_sampling_probability(dp.PoissonSampled(0.1, dp.Gaussian(100.0)), target) == 1.0
 
 
 def test_a_group_with_too_little_noise_for_an_event_only_needs_more_noise() -> None:
     target = Target(Rule(1.0, 1e-5), 1, NOTHING, RELATION)
-    alone = min_noise_multiplier(Gaussian(1.0), target)
+    alone = min_noise_multiplier(dp.Gaussian(1.0), target)
     assert alone is not None
-    group = min_noise_multiplier(GroupPrivacy(1000, Gaussian(1e-3)), target)
+    group = min_noise_multiplier(dp.GroupPrivacy(1000, dp.Gaussian(1e-3)), target)
     assert group == pytest.approx(1000 * alone, rel=1e-5)
+
+
+class From:
+    """A rule that fits from some number on, and remembers what it was asked."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.asked: list[int] = []
+
+    def __call__(self, number: int) -> bool:
+        self.asked.append(number)
+        return number >= self.number
+
+
+@given(number=st.integers(-110, 110), near=st.integers(-200, 200))
+def test_the_least_number_that_fits_was_tried_and_so_was_the_one_below(number: int, near: int) -> None:
+    rule = From(number)
+    found = smallest_fitting(rule, near, -100, 100)
+    if number > 100:
+        assert found is None
+        assert 100 in rule.asked
+    else:
+        assert found == max(number, -100)
+        assert found in rule.asked
+        assert found == -100 or found - 1 in rule.asked
+    assert all(-100 <= asked <= 100 for asked in rule.asked)
+
+
+def test_a_good_guess_takes_two_trials() -> None:
+    rule = From(12_345)
+    assert smallest_fitting(rule, 12_345, 0, 10**9) == 12_345
+    assert rule.asked == [12_345, 12_344]
+
+
+@given(number=st.integers(0, 2**62), near=st.integers(0, 2**62))
+def test_a_bad_guess_takes_a_number_of_trials_that_grows_with_its_logarithm(number: int, near: int) -> None:
+    rule = From(number)
+    assert smallest_fitting(rule, near, 0, 2**62) == number
+    assert len(rule.asked) <= 8 + 1.4 * log2(abs(number - near) + 2)
+
+
+@given(place=st.floats(-10, 10), start=st.floats(-10, 10), slope=st.floats(0.5, 30), bend=st.floats(0, 3))
+def test_a_root_is_found_in_few_trials(place: float, start: float, slope: float, bend: float) -> None:
+    trials = []
+
+    def falling(at: float) -> float:
+        trials.append(at)
+        return -slope * (at - place) - bend * (at - place) ** 3
+
+    found = root(falling, start, (-10.0, 10.0), 1e-9)
+    assert abs(falling(found)) <= 1e-9 or abs(found - place) <= 1e-9
+    assert len(trials) <= 60
+
+
+def test_without_a_root_the_bound_on_its_side_is_returned() -> None:
+    assert root(lambda at: 5 - at / 100, 0.0, (-3.0, 3.0), 1e-9) == 3.0
+    assert root(lambda at: -5 - at / 100, 0.0, (-3.0, 3.0), 1e-9) == -3.0
+
+
+def test_a_jump_takes_the_place_of_a_root() -> None:
+    assert root(lambda at: 700.0 if at < 1 else -1e-3, -2.0, (-3.0, 3.0), 1e-9) == pytest.approx(1.0, abs=1e-6)
+
+
+@given(decade=st.integers(-300, 300), place=st.floats(0, 1), digits=st.integers(1, 6))
+def test_numbers_with_few_digits_are_counted_upwards(decade: int, place: float, digits: int) -> None:
+    index = int((decade + place) * 9 * 10 ** (digits - 1))
+    number = decimal(index, digits)
+    assert index_at_or_below(number, digits) == index
+    assert number < decimal(index + 1, digits)
+    assert len(Decimal(repr(number)).normalize().as_tuple().digits) <= digits
+
+
+@given(value=st.floats(1e-12, 1e6), digits=st.integers(1, 6))
+def test_the_number_at_or_below_is_at_or_below(value: float, digits: int) -> None:
+    index = index_at_or_below(value, digits)
+    assert Decimal(repr(decimal(index, digits))) <= Decimal(repr(value)) < Decimal(repr(decimal(index + 1, digits)))

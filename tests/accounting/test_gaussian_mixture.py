@@ -1,15 +1,8 @@
 """Mixtures of Gaussians against integrals of both directions, and the vectors that they stand for."""
 
-from collections.abc import Iterator
-from itertools import product
-from math import pi, sqrt
-
 import mpmath
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from numpy.typing import NDArray
 
 from app.accounting.curves import finite_orders
 from app.accounting.formulas.gaussian_mixture import (
@@ -24,6 +17,7 @@ from app.accounting.formulas.sampled_gaussian import sampled_gaussian_rdp
 from app.accounting.formulas.without_replacement import without_replacement_gaussian_rdp
 from tests.soak import thinned
 
+DIGITS = 40
 GRID = finite_orders(1)
 ORDERS = np.array([1.0625, 1.5, 2.0, 5.5, 17.0])
 MIXTURES = (
@@ -36,12 +30,6 @@ MIXTURES = (
     Mixture.of(0.15, (1, 2, 3), (1 - 1e-6 - 1e-9, 1e-6, 1e-9)),
     Mixture.of(60.0, (0, 1, 2), (0.9, 0.09, 0.01)),
 )
-
-
-@pytest.fixture(autouse=True)
-def _no_warnings() -> Iterator[None]:
-    with mpmath.workdps(40), np.errstate(all="raise", under="ignore"):
-        yield
 
 
 def integral(mixture: Mixture, order: float, *, removes: bool) -> mpmath.mpf:
@@ -61,8 +49,8 @@ def integral(mixture: Mixture, order: float, *, removes: bool) -> mpmath.mpf:
     return mpmath.log(moment * step / (s * mpmath.sqrt(2 * mpmath.pi))) / (a - 1)
 
 
-@pytest.mark.parametrize("mixture", thinned(MIXTURES, 5), ids=str)
-def test_it_is_the_integral_of_the_larger_direction(mixture: Mixture) -> None:
+@pytest.mark.parametrize("mixture", thinned(MIXTURES, 7), ids=str)
+def test_mixture_costs_the_integral_of_the_larger_direction(mixture: Mixture) -> None:
     assert is_summed(mixture)
     for order, nats in zip(ORDERS[:3], gaussian_mixture_rdp(mixture, ORDERS[:3]), strict=True):
         exact = integral(mixture, float(order), removes=True)
@@ -80,26 +68,6 @@ def test_one_distance_is_a_sampled_gaussian_and_a_certain_one_a_gaussian() -> No
     )
 
 
-@pytest.mark.parametrize(("z", "share"), list(product((0.5, 2.0, 20.0), (1e-9, 0.01, 0.5))))
-def test_almost_equal_distances_cost_as_one(z: float, share: float) -> None:
-    near = Mixture.of(z, (0, 1 - 1e-9, 1), (1 - share, share / 2, share / 2))
-    assert gaussian_mixture_rdp(near, GRID) == pytest.approx(sampled_gaussian_rdp(share, z, GRID), rel=1e-5)
-
-
-@settings(deadline=None, max_examples=30)
-@given(angles=st.lists(st.floats(0, pi), min_size=3, max_size=3), order=st.sampled_from([2, 3, 6]))
-def test_vectors_in_several_directions_cost_at_most_numbers(angles: list[float], order: int) -> None:
-    sizes, shares, s = np.array([0.5, 1.0, 1.5, 0.0]), np.array([0.3, 0.2, 0.1, 0.4]), 1.2
-    vectors = sizes[:, np.newaxis] * np.array([(np.cos(t), np.sin(t)) for t in (*angles, 0.0)])
-    # At whole orders the moment is the sum over all tuples of parts of exp(the sum of their pairs' products / s^2).
-    exact = 0.0
-    for drawn in product(range(4), repeat=order):
-        inner = sum(vectors[i] @ vectors[j] for place, i in enumerate(drawn) for j in drawn[:place])
-        exact += float(np.prod(shares[list(drawn)])) * np.exp(inner / s**2)
-    found = gaussian_mixture_rdp(Mixture.of(s, sizes, shares), np.array([float(order)]))[0]
-    assert np.log(exact) / (order - 1) <= found * (1 + 1e-12)
-
-
 @pytest.mark.parametrize("mixture", [*MIXTURES, Mixture.of(0.019, (0, 0.5, 1), (0.9, 0.09, 0.01))], ids=str)
 def test_more_distance_or_less_noise_never_costs_less(mixture: Mixture) -> None:
     found = gaussian_mixture_rdp(mixture, GRID)
@@ -110,28 +78,13 @@ def test_more_distance_or_less_noise_never_costs_less(mixture: Mixture) -> None:
     assert np.all(found <= replaced_mixture_rdp(mixture, GRID))
 
 
-def test_with_little_noise_it_is_the_mean_of_the_parts() -> None:
+def test_mixture_with_little_noise_is_the_mean_of_its_parts() -> None:
     mixture = Mixture.of(MIN_SUMMED_NOISE / 2, (0, 0.5, 1), (0.9, 0.09, 0.01))
     assert not is_summed(mixture)
     z = mixture.noise_multiplier
     parts = [np.log(share) + ORDERS * (ORDERS - 1) * c * c / (2 * z * z) for c, share in ((0.5, 0.09), (1, 0.01))]
     bound = np.logaddexp.reduce([*parts, np.full_like(ORDERS, np.log(0.9))]) / (ORDERS - 1)
     assert gaussian_mixture_rdp(mixture, ORDERS) == pytest.approx(bound, rel=1e-12)
-
-
-def density(x: NDArray[np.float64], centre: float, s: float) -> NDArray[np.float64]:
-    found: NDArray[np.float64] = np.exp(-((x - centre) ** 2) / (2 * s * s)) / (s * sqrt(2 * pi))
-    return found
-
-
-@pytest.mark.parametrize("shares", [(0.9, 0.09, 0.01), (0.3, 0.3, 0.4), (0.0, 0.5, 0.5)])
-def test_a_replaced_record_costs_at_least_opposite_distances(shares: tuple[float, ...]) -> None:
-    s, x = 2.0, np.linspace(-70, 70, 70_001)
-    p, q = (sum(share * density(x, side * size, s) for size, share in enumerate(shares)) for side in (1, -1))
-    found = replaced_mixture_rdp(Mixture.of(s, range(3), shares), ORDERS)
-    for order, bound in zip(ORDERS, found, strict=True):
-        exact = np.log(np.trapezoid(np.exp(order * np.log(p) + (1 - order) * np.log(q)), x)) / (order - 1)
-        assert exact <= bound * (1 + 1e-9)
 
 
 def test_a_replaced_record_of_one_distance_is_one_of_a_fixed_batch() -> None:

@@ -13,66 +13,15 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from app.accounting import events as dp
 from app.accounting.curves import PURE, RdpCurve
 from app.accounting.errors import UnsupportedEventError
-from app.accounting.events import (
-    AdaptiveClipping,
-    Composed,
-    Decay,
-    DiscreteGaussian,
-    DiscreteLaplace,
-    DpEvent,
-    EpsilonDelta,
-    Exponential,
-    Gaussian,
-    GroupPrivacy,
-    Laplace,
-    MixtureOfGaussians,
-    NeighboringRelation,
-    PermuteAndFlip,
-    PoissonSampled,
-    RandomizedResponse,
-    RepeatAndSelect,
-    SampledWithoutReplacement,
-    SampledWithReplacement,
-    SelfComposed,
-    TreeAggregation,
-    TruncatedPoissonSampled,
-    Zcdp,
-    noise_multiplier,
-    unbounded_on_removal,
-    with_noise_multiplier,
-)
+from app.accounting.events import DpEvent, NeighboringRelation
 from app.accounting.events.base import TYPE_BY_NAME
 from app.accounting.rdp import curve_over
 
-from .small_mechanisms import (
-    ABSENT,
-    FEW,
-    SPECIAL,
-    Data,
-    Entry,
-    Mechanism,
-    Output,
-    aligned,
-    best_of,
-    fixed_batch,
-    gaussian,
-    geometric_integers,
-    grouped,
-    hockey_stick,
-    integers,
-    joint,
-    laplace,
-    mixture,
-    number,
-    poisson,
-    renyi,
-    together,
-    truncated_geometric,
-    truncated_poisson,
-    with_replacement,
-)
+from . import small_mechanisms as small
+from .small_mechanisms import Data, Entry, Mechanism, Output
 
 ADDED, REPLACED, SPECIALLY = NeighboringRelation
 SHARP = {"nothing", "poisson_sampled", "poisson_sampled, rarely", "self_composed"}
@@ -90,31 +39,31 @@ Reading = Callable[[DpEvent, NeighboringRelation], Mechanism | None]
 
 def noisy_sum(event: DpEvent, relation: NeighboringRelation) -> Mechanism:
     del relation
-    noise = {Gaussian: gaussian, Laplace: laplace, DiscreteGaussian: integers}[type(event)]
-    return lambda data: {(): noise(sum(map(number, data)), noise_multiplier(event))}
+    noise = {dp.Gaussian: small.gaussian, dp.Laplace: small.laplace, dp.DiscreteGaussian: small.integers}[type(event)]
+    return lambda data: {(): noise(sum(map(small.number, data)), dp.noise_multiplier(event))}
 
 
 def noisy_integers(event: DpEvent, relation: NeighboringRelation) -> Mechanism:
     """Release a sum of integers: a half stands for another unit that contributes nothing."""
     del relation
-    assert isinstance(event, DiscreteLaplace)
+    assert isinstance(event, dp.DiscreteLaplace)
     moved, parameter = event.sensitivity, event.noise_parameter
-    return lambda data: {(): geometric_integers(moved * sum(int(number(each)) for each in data), parameter)}
+    return lambda data: {(): small.geometric_integers(moved * sum(int(small.number(each)) for each in data), parameter)}
 
 
 def drawn_sum(event: DpEvent, relation: NeighboringRelation) -> Mechanism:
     """Release a noisy sum to which each record contributes a multiple of its number, drawn by its own coins."""
     del relation
-    assert isinstance(event, MixtureOfGaussians)
+    assert isinstance(event, dp.MixtureOfGaussians)
     draws = list(zip(event.sensitivities, event.sampling_probs, strict=True))
 
     def run(data: Data) -> Output:
         parts: list[tuple[float, Output]] = []
         for drawn in product(draws, repeat=len(data)):
-            total = sum(size * number(entry) for (size, _), entry in zip(drawn, data, strict=True))
+            total = sum(size * small.number(entry) for (size, _), entry in zip(drawn, data, strict=True))
             share = float(np.prod([share for _, share in drawn]))
-            parts.append((share, {(): gaussian(total, event.standard_deviation)}))
-        return mixture(parts)
+            parts.append((share, {(): small.gaussian(total, event.standard_deviation)}))
+        return small.mixture(parts)
 
     return run
 
@@ -125,21 +74,23 @@ def microbatch(event: DpEvent, relation: NeighboringRelation) -> Mechanism:
     def run(data: Data) -> Output:
         batch = [entry for entry in data if not isinstance(entry, str)]
         mean = float(np.clip(5 * np.mean(batch), -1, 1)) if batch else 0.0
-        return {(): gaussian(mean, noise_multiplier(event))}
+        return {(): small.gaussian(mean, dp.noise_multiplier(event))}
 
     return run
 
 
 def sum_and_count(event: DpEvent, relation: NeighboringRelation) -> Mechanism:
     del relation
-    assert isinstance(event, AdaptiveClipping)
-    together = event.noise_multiplier
-    gradients = event.gradient_noise_multiplier or together * 2**0.5  # type: ignore[operator]
-    count = event.count_noise_stddev or together * 2**0.5 / 2  # type: ignore[operator]
+    assert isinstance(event, dp.AdaptiveClipping)
+    small.together = event.noise_multiplier
+    gradients = event.gradient_noise_multiplier or small.together * 2**0.5  # type: ignore[operator]
+    count = event.count_noise_stddev or small.together * 2**0.5 / 2  # type: ignore[operator]
 
     def run(data: Data) -> Output:
-        total, within = sum(map(number, data)), sum(np.sign(number(entry)) / 2 for entry in data)
-        return joint([{"sum": gaussian(total, gradients, FEW)}, {"count": gaussian(within, count, FEW)}])
+        total, within = sum(map(small.number, data)), sum(np.sign(small.number(entry)) / 2 for entry in data)
+        return small.joint(
+            [{"sum": small.gaussian(total, gradients, small.FEW)}, {"count": small.gaussian(within, count, small.FEW)}]
+        )
 
     return run
 
@@ -147,72 +98,75 @@ def sum_and_count(event: DpEvent, relation: NeighboringRelation) -> Mechanism:
 def answers(event: DpEvent, relation: NeighboringRelation, *, absent_shows: bool) -> Mechanism | None:
     if relation is ADDED:
         return None
-    assert isinstance(event, RandomizedResponse)
+    assert isinstance(event, dp.RandomizedResponse)
     even = np.full(event.num_buckets, 1 / event.num_buckets)
 
     def answer(entry: Entry) -> Output:
         if isinstance(entry, str):
-            return {"silent": np.ones(1)} if entry == ABSENT and absent_shows else {"answer": even}
+            return {"silent": np.ones(1)} if entry == small.ABSENT and absent_shows else {"answer": even}
         own = np.eye(event.num_buckets)[0 if entry > 0 else 1]
         return {"answer": event.noise_parameter * even + (1 - event.noise_parameter) * own}
 
-    return lambda data: joint(map(answer, data))
+    return lambda data: small.joint(map(answer, data))
 
 
-def by_itself(one: Callable[[Entry], Output]) -> Mechanism:
-    """Let every record answer by itself, so that the output shows who was taken."""
-    return lambda data: joint({"silent": np.ones(1)} if entry == ABSENT else one(entry) for entry in data)
+def locally(reading: Reading) -> Reading:
+    """Let every record answer by itself, so that the output shows which were taken."""
+
+    def alone(event: DpEvent, relation: NeighboringRelation) -> Mechanism | None:
+        one = reading(event, relation)
+        if relation is ADDED or one is None:
+            return None
+        return lambda data: small.joint(
+            {"silent": np.ones(1)} if entry == small.ABSENT else one((entry,)) for entry in data
+        )
+
+    return alone
 
 
-def choice(event: DpEvent, relation: NeighboringRelation, *, local: bool) -> Mechanism | None:
-    assert isinstance(event, Exponential)
+def choice(event: DpEvent, relation: NeighboringRelation) -> Mechanism:
+    del relation
+    assert isinstance(event, dp.Exponential)
 
-    def chosen(data: Data) -> Output:
-        votes = np.array([sum(sign * number(entry) > 0 for entry in data) for sign in (1, -1)])
+    def run(data: Data) -> Output:
+        votes = np.array([sum(sign * small.number(entry) > 0 for entry in data) for sign in (1, -1)])
         weights = np.exp(event.epsilon * votes / 2)
         return {"choice": weights / weights.sum()}
 
-    if local:
-        return None if relation is ADDED else by_itself(lambda entry: chosen((entry,)))
-    return chosen
+    return run
 
 
-def first_choice(event: DpEvent, relation: NeighboringRelation, *, local: bool) -> Mechanism | None:
+def first_choice(event: DpEvent, relation: NeighboringRelation) -> Mechanism:
     """Choose between two candidates by permute and flip; a record is for one and against the other."""
-    assert isinstance(event, PermuteAndFlip)
+    assert isinstance(event, dp.PermuteAndFlip)
     moves = 2 if relation is REPLACED else 1
 
-    def chosen(data: Data) -> Output:
-        votes = np.array([1, -1]) * sum(map(number, data)) / moves
+    def run(data: Data) -> Output:
+        votes = np.array([1, -1]) * sum(map(small.number, data)) / moves
         accepted = np.exp(event.epsilon * (votes - votes.max()) / 2)
         # A candidate comes first in one half of the cases. The best one is always accepted.
         return {"choice": accepted / 2 + (1 - accepted[::-1]) * accepted / 2}
 
-    if local:
-        return None if relation is ADDED else by_itself(lambda entry: chosen((entry,)))
-    return chosen
+    return run
 
 
-def concentrated(event: DpEvent, relation: NeighboringRelation, *, local: bool) -> Mechanism | None:
-    assert isinstance(event, Zcdp)
+def concentrated(event: DpEvent, relation: NeighboringRelation, bins: int = small.BINS) -> Mechanism:
+    assert isinstance(event, dp.Zcdp)
     scale = (2.0 if relation is REPLACED else 1.0) / (2 * event.rho) ** 0.5
-    if local:
-        return None if relation is ADDED else by_itself(lambda entry: {"sent": gaussian(number(entry), scale, FEW)})
-    return lambda data: {(): gaussian(sum(map(number, data)), scale)}
+    return lambda data: {(): small.gaussian(sum(map(small.number, data)), scale, bins)}
 
 
-def stated(event: DpEvent, relation: NeighboringRelation, *, local: bool) -> Mechanism | None:
-    assert isinstance(event, EpsilonDelta)
+def stated(event: DpEvent, relation: NeighboringRelation) -> Mechanism:
+    del relation
+    assert isinstance(event, dp.EpsilonDelta)
 
-    def body(data: Data) -> Output:
-        count = sum(number(entry) > 0 for entry in data)
-        noisy: Output = {"noisy": truncated_geometric(count, len(data), event.epsilon)}
+    def run(data: Data) -> Output:
+        count = sum(small.number(entry) > 0 for entry in data)
+        noisy: Output = {"noisy": small.truncated_geometric(count, len(data), event.epsilon)}
         clear: Output = {"clear": np.eye(len(data) + 1)[count]}
-        return mixture([(1 - event.delta, noisy), (event.delta, clear)])
+        return small.mixture([(1 - event.delta, noisy), (event.delta, clear)])
 
-    if local:
-        return None if relation is ADDED else by_itself(lambda entry: body((entry,)))
-    return body
+    return run
 
 
 def tree(event: DpEvent, relation: NeighboringRelation, *, absent_shows: bool) -> Mechanism | None:
@@ -222,15 +176,15 @@ def tree(event: DpEvent, relation: NeighboringRelation, *, absent_shows: bool) -
     """
     if relation is ADDED:
         return None
-    assert isinstance(event, TreeAggregation)
+    assert isinstance(event, dp.TreeAggregation)
     assert event.step_counts == (4,)
 
     def run(data: Data) -> Output:
-        taken = tuple(entry != ABSENT for entry in data) if absent_shows else ()
-        steps = [entry for entry in data if entry != ABSENT] if absent_shows else data
-        sums = [sum(map(number, steps[low:high])) for low, high in ((0, 1), (1, 2), (0, 2), (0, 4))]
-        nodes: list[Output] = [{"node": gaussian(each, event.noise_multiplier, bins=4)} for each in sums]
-        return joint([{taken: np.ones(1)}, *nodes])
+        taken = tuple(entry != small.ABSENT for entry in data) if absent_shows else ()
+        steps = [entry for entry in data if entry != small.ABSENT] if absent_shows else data
+        sums = [sum(map(small.number, steps[low:high])) for low, high in ((0, 1), (1, 2), (0, 2), (0, 4))]
+        nodes: list[Output] = [{"node": small.gaussian(each, event.noise_multiplier, bins=4)} for each in sums]
+        return small.joint([{taken: np.ones(1)}, *nodes])
 
     return run
 
@@ -253,36 +207,32 @@ class Leaf:
 
 
 LEAVES = (
-    Leaf("gaussian", Gaussian(2.0), (noisy_sum,)),
+    Leaf("gaussian", dp.Gaussian(2.0), (noisy_sum,)),
     # In a sample, a micro-batch of two is seldom whole.
-    Leaf("gaussian, microbatch", Gaussian(4.0, "microbatch"), (microbatch,), sharpness=0.2),
-    Leaf("laplace", Laplace(2.0), (noisy_sum,)),
-    Leaf("discrete_gaussian", DiscreteGaussian(2.0), (noisy_sum,)),
-    Leaf("discrete_laplace", DiscreteLaplace(0.5, 1), (noisy_integers,)),
-    Leaf("discrete_laplace, by two", DiscreteLaplace(0.3, 2), (noisy_integers,)),
-    Leaf("mixture_of_gaussians", MixtureOfGaussians(2.0, (0, 1), (0.4, 0.6)), (drawn_sum,), sharpness=0.8),
-    Leaf("mixture_of_gaussians, two sizes", MixtureOfGaussians(2.0, (0.5, 1), (0.4, 0.6)), (drawn_sum,), sharpness=0.8),
-    Leaf("adaptive_clipping", AdaptiveClipping(gradient_noise_multiplier=3, count_noise_stddev=2), (sum_and_count,)),
-    Leaf("adaptive_clipping, one noise", AdaptiveClipping(3), (sum_and_count,)),
+    Leaf("gaussian, microbatch", dp.Gaussian(4.0, "microbatch"), (microbatch,), sharpness=0.2),
+    Leaf("laplace", dp.Laplace(2.0), (noisy_sum,)),
+    Leaf("discrete_gaussian", dp.DiscreteGaussian(2.0), (noisy_sum,)),
+    Leaf("discrete_laplace", dp.DiscreteLaplace(0.5, 1), (noisy_integers,)),
+    Leaf("discrete_laplace, by two", dp.DiscreteLaplace(0.3, 2), (noisy_integers,)),
+    Leaf("mixture_of_gaussians", dp.MixtureOfGaussians(2.0, (0, 1), (0.4, 0.6)), (drawn_sum,), sharpness=0.8),
+    Leaf(
+        "mixture_of_gaussians, two sizes", dp.MixtureOfGaussians(2.0, (0.5, 1), (0.4, 0.6)), (drawn_sum,), sharpness=0.8
+    ),
+    Leaf("adaptive_clipping", dp.AdaptiveClipping(gradient_noise_multiplier=3, count_noise_stddev=2), (sum_and_count,)),
+    Leaf("adaptive_clipping, one noise", dp.AdaptiveClipping(3), (sum_and_count,)),
     Leaf(
         "randomized_response",
-        RandomizedResponse(0.6, 3),
+        dp.RandomizedResponse(0.6, 3),
         (partial(answers, absent_shows=True), partial(answers, absent_shows=False)),
     ),
-    Leaf("exponential", Exponential(1.0), (partial(choice, local=True), partial(choice, local=False))),
-    Leaf(
-        "permute_and_flip", PermuteAndFlip(1.0), (partial(first_choice, local=True), partial(first_choice, local=False))
-    ),
-    Leaf("zcdp", Zcdp(0.1), (partial(concentrated, local=True), partial(concentrated, local=False))),
-    Leaf("epsilon_delta", EpsilonDelta(1.0), (partial(stated, local=True), partial(stated, local=False))),
-    Leaf(
-        "epsilon_delta, delta",
-        EpsilonDelta(1.0, 0.01),
-        (partial(stated, local=True), partial(stated, local=False)),
-    ),
+    Leaf("exponential", dp.Exponential(1.0), (locally(choice), choice)),
+    Leaf("permute_and_flip", dp.PermuteAndFlip(1.0), (locally(first_choice), first_choice)),
+    Leaf("zcdp", dp.Zcdp(0.1), (locally(partial(concentrated, bins=small.FEW)), concentrated)),
+    Leaf("epsilon_delta", dp.EpsilonDelta(1.0), (locally(stated), stated)),
+    Leaf("epsilon_delta, delta", dp.EpsilonDelta(1.0, 0.01), (locally(stated), stated)),
     Leaf(
         "tree_aggregation",
-        TreeAggregation(3.0, (4,)),
+        dp.TreeAggregation(3.0, (4,)),
         (partial(tree, absent_shows=True), partial(tree, absent_shows=False)),
         sharpness=0.6,  # its bins are coarse
     ),
@@ -291,7 +241,7 @@ LEAVES = (
 
 @dataclass(frozen=True)
 class Wrapper:
-    """What is made of a mechanism.
+    """An event made of a mechanism.
 
     Args:
         name: outermost first.
@@ -306,12 +256,20 @@ class Wrapper:
     others: Sequence[Data] = ((), (0.5,), (-0.5,))
 
 
-SECOND = Gaussian(3.0)
+SECOND = dp.Gaussian(3.0)
 SUM = noisy_sum(SECOND, ADDED)
+TWO = ((1.0, 1.0), (1.0, -1.0), (-1.0, -1.0))
+# Of three records one may be removed, and one may be added to them.
+TWO_OR_THREE = (*TWO, (1.0, 1.0, 1.0), (-1.0, -1.0, -1.0))
+FEWER = (*TWO, (-1.0, -1.0, -1.0))
+fixed, cut, repeated = dp.SampledWithoutReplacement, dp.TruncatedPoissonSampled, dp.SampledWithReplacement
 
 
-def of_each(change: Callable[[Mechanism], Mechanism]) -> Callable[[Callable[[DpEvent], Mechanism], DpEvent], Mechanism]:
-    return lambda reading, event: change(reading(event))
+def of_each(
+    name: str, event: Callable[[DpEvent], DpEvent], change: Callable[[Mechanism], Mechanism], *others: Data
+) -> Wrapper:
+    run = lambda reading, inner: change(reading(inner))  # noqa: E731 - as the other rows of the table
+    return Wrapper(name, event, run, others or ((), (0.5,), (-0.5,)))
 
 
 def geometric(reached: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -323,160 +281,131 @@ def poissons(reached: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def scheduled(reading: Callable[[DpEvent], Mechanism], event: DpEvent) -> Mechanism:
-    return together([reading(with_noise_multiplier(event, noise_multiplier(event) / (1 + t / 2))) for t in range(2)])
+    return small.together(
+        [reading(dp.with_noise_multiplier(event, dp.noise_multiplier(event) / (1 + t / 2))) for t in range(2)]
+    )
 
 
 def scheduled_samples(reading: Callable[[DpEvent], Mechanism], event: DpEvent) -> Mechanism:
-    steps = [with_noise_multiplier(event, noise_multiplier(event) / (1 + t / 2)) for t in range(2)]
-    return together([poisson(Q, reading(step)) for step in steps])
+    return scheduled(lambda step: small.poisson(Q, reading(step)), event)
+
+
+def sampled(event: DpEvent) -> DpEvent:
+    return dp.PoissonSampled(Q, event)
+
+
+def grouped_event(event: DpEvent) -> DpEvent:
+    return dp.GroupPrivacy(2, event)
+
+
+def search(event: DpEvent) -> DpEvent:
+    return dp.RepeatAndSelect(event, RUNS, 1)
 
 
 WRAPPERS = (
-    Wrapper("nothing", lambda e: e, of_each(lambda m: m)),
-    Wrapper("poisson_sampled", lambda e: PoissonSampled(Q, e), of_each(lambda m: poisson(Q, m))),
-    Wrapper("poisson_sampled, rarely", lambda e: PoissonSampled(0.01, e), of_each(lambda m: poisson(0.01, m))),
-    Wrapper("poisson_sampled, always", lambda e: PoissonSampled(1, e), of_each(lambda m: m)),
-    Wrapper(
-        "sampled_without_replacement",
-        lambda e: SampledWithoutReplacement(3, 2, e),
-        of_each(lambda m: fixed_batch(2, m)),
-        others=((1.0, 1.0), (1.0, -1.0), (-1.0, -1.0)),
+    of_each("nothing", lambda e: e, lambda m: m),
+    of_each("poisson_sampled", sampled, lambda m: small.poisson(Q, m)),
+    of_each("poisson_sampled, rarely", lambda e: dp.PoissonSampled(0.01, e), lambda m: small.poisson(0.01, m)),
+    of_each("poisson_sampled, always", lambda e: dp.PoissonSampled(1, e), lambda m: m),
+    of_each("sampled_without_replacement", lambda e: fixed(3, 2, e), lambda m: small.fixed_batch(2, m), *TWO),
+    of_each("sampled_without_replacement, all", lambda e: fixed(2, 2, e), lambda m: m, (1.0,), (-1.0,)),
+    of_each("truncated", lambda e: cut(3, Q, 1, e), lambda m: small.truncated_poisson(Q, 1, m), *TWO_OR_THREE),
+    of_each("truncated, seldom cut", lambda e: cut(3, Q, 2, e), lambda m: small.truncated_poisson(Q, 2, m), *FEWER),
+    of_each(
+        *("truncated, cut with one record more", lambda e: cut(3, Q, 3, e), lambda m: small.truncated_poisson(Q, 3, m)),
+        *FEWER[1:],
     ),
-    Wrapper(
-        "sampled_without_replacement, all",
-        lambda e: SampledWithoutReplacement(2, 2, e),
-        of_each(lambda m: m),
-        others=((1.0,), (-1.0,)),
+    of_each("sampled_with_replacement", lambda e: repeated(3, 2, e), lambda m: small.with_replacement(2, m), *TWO),
+    of_each(
+        *("poisson_sampled of truncated", lambda e: sampled(cut(3, Q, 1, e))),
+        lambda m: small.poisson(Q, small.truncated_poisson(Q, 1, m)),
     ),
-    Wrapper(
-        "truncated_poisson_sampled",
-        lambda e: TruncatedPoissonSampled(3, Q, 1, e),
-        of_each(lambda m: truncated_poisson(Q, 1, m)),
-        # Of three records one may be removed, and one may be added to them.
-        others=((1.0, 1.0), (1.0, -1.0), (-1.0, -1.0), (1.0, 1.0, 1.0), (-1.0, -1.0, -1.0)),
+    of_each("composed", lambda e: dp.Composed((e, SECOND)), lambda m: small.together([m, SUM])),
+    of_each("self_composed", lambda e: dp.SelfComposed(e, 2), lambda m: small.together([m, m])),
+    of_each("group_privacy", grouped_event, lambda m: small.grouped(2, m)),
+    of_each("repeat_and_select, geometric", search, lambda m: small.best_of(m, geometric)),
+    of_each(
+        "repeat_and_select, Poisson", lambda e: dp.RepeatAndSelect(e, RUNS, None), lambda m: small.best_of(m, poissons)
     ),
-    Wrapper(
-        "truncated_poisson_sampled, seldom cut",
-        lambda e: TruncatedPoissonSampled(3, Q, 2, e),
-        of_each(lambda m: truncated_poisson(Q, 2, m)),
-        others=((1.0, 1.0), (1.0, -1.0), (-1.0, -1.0), (-1.0, -1.0, -1.0)),
+    Wrapper("decay", lambda e: dp.Decay("time", 0.5, 2, e), scheduled),
+    Wrapper("decay of poisson_sampled", lambda e: dp.Decay("time", 0.5, 2, sampled(e)), scheduled_samples),
+    of_each(
+        *("poisson_sampled of composed", lambda e: sampled(dp.Composed((e, SECOND)))),
+        lambda m: small.poisson(Q, small.together([m, SUM])),
     ),
-    Wrapper(
-        "truncated_poisson_sampled, cut with one record more",
-        lambda e: TruncatedPoissonSampled(3, Q, 3, e),
-        of_each(lambda m: truncated_poisson(Q, 3, m)),
-        others=((1.0, -1.0), (-1.0, -1.0), (-1.0, -1.0, -1.0)),
+    of_each(
+        *("poisson_sampled of self_composed", lambda e: sampled(dp.SelfComposed(e, 2))),
+        lambda m: small.poisson(Q, small.together([m, m])),
     ),
-    Wrapper(
-        "sampled_with_replacement",
-        lambda e: SampledWithReplacement(3, 2, e),
-        of_each(lambda m: with_replacement(2, m)),
-        others=((1.0, 1.0), (1.0, -1.0), (-1.0, -1.0)),
-    ),
-    Wrapper(
-        "poisson_sampled of truncated_poisson_sampled",
-        lambda e: PoissonSampled(Q, TruncatedPoissonSampled(3, Q, 1, e)),
-        of_each(lambda m: poisson(Q, truncated_poisson(Q, 1, m))),
-    ),
-    Wrapper("composed", lambda e: Composed((e, SECOND)), of_each(lambda m: together([m, SUM]))),
-    Wrapper("self_composed", lambda e: SelfComposed(e, 2), of_each(lambda m: together([m, m]))),
-    Wrapper("group_privacy", lambda e: GroupPrivacy(2, e), of_each(lambda m: grouped(2, m))),
-    Wrapper(
-        "repeat_and_select, geometric", lambda e: RepeatAndSelect(e, RUNS, 1), of_each(lambda m: best_of(m, geometric))
-    ),
-    Wrapper(
-        "repeat_and_select, Poisson", lambda e: RepeatAndSelect(e, RUNS, None), of_each(lambda m: best_of(m, poissons))
-    ),
-    Wrapper("decay", lambda e: Decay("time", 0.5, 2, e), scheduled),
-    Wrapper("decay of poisson_sampled", lambda e: Decay("time", 0.5, 2, PoissonSampled(Q, e)), scheduled_samples),
-    Wrapper(
-        "poisson_sampled of composed",
-        lambda e: PoissonSampled(Q, Composed((e, SECOND))),
-        of_each(lambda m: poisson(Q, together([m, SUM]))),
-    ),
-    Wrapper(
-        "poisson_sampled of self_composed",
-        lambda e: PoissonSampled(Q, SelfComposed(e, 2)),
-        of_each(lambda m: poisson(Q, together([m, m]))),
-    ),
-    Wrapper(
+    of_each(
         "poisson_sampled of group_privacy",
-        lambda e: PoissonSampled(Q, GroupPrivacy(2, e)),
-        of_each(lambda m: poisson(Q, grouped(2, m))),
+        lambda e: sampled(grouped_event(e)),
+        lambda m: small.poisson(Q, small.grouped(2, m)),
+    ),
+    of_each(
+        *("poisson_sampled of repeat_and_select", lambda e: sampled(search(e))),
+        lambda m: small.poisson(Q, small.best_of(m, geometric)),
     ),
     Wrapper(
-        "poisson_sampled of repeat_and_select",
-        lambda e: PoissonSampled(Q, RepeatAndSelect(e, RUNS, 1)),
-        of_each(lambda m: poisson(Q, best_of(m, geometric))),
+        *("poisson_sampled of decay", lambda e: sampled(dp.Decay("time", 0.5, 2, e))),
+        lambda reading, event: small.poisson(Q, scheduled(reading, event)),
     ),
-    Wrapper(
-        "poisson_sampled of decay",
-        lambda e: PoissonSampled(Q, Decay("time", 0.5, 2, e)),
-        lambda reading, event: poisson(Q, scheduled(reading, event)),
+    of_each(
+        *("poisson_sampled of poisson_sampled", lambda e: sampled(dp.PoissonSampled(0.5, e))),
+        lambda m: small.poisson(Q, small.poisson(0.5, m)),
     ),
-    Wrapper(
-        "poisson_sampled of poisson_sampled",
-        lambda e: PoissonSampled(Q, PoissonSampled(0.5, e)),
-        of_each(lambda m: poisson(Q, poisson(0.5, m))),
-    ),
-    Wrapper(
+    of_each(
         "group_privacy of poisson_sampled",
-        lambda e: GroupPrivacy(2, PoissonSampled(Q, e)),
-        of_each(lambda m: grouped(2, poisson(Q, m))),
+        lambda e: grouped_event(sampled(e)),
+        lambda m: small.grouped(2, small.poisson(Q, m)),
     ),
-    Wrapper(
-        "group_privacy of composed samples",
-        lambda e: GroupPrivacy(2, Composed((PoissonSampled(Q, e), SECOND))),
-        of_each(lambda m: grouped(2, together([poisson(Q, m), SUM]))),
-        others=((),),
+    of_each(
+        *("group_privacy of composed samples", lambda e: grouped_event(dp.Composed((sampled(e), SECOND)))),
+        lambda m: small.grouped(2, small.together([small.poisson(Q, m), SUM])),
+        (),
     ),
-    Wrapper(
-        "self_composed of poisson_sampled",
-        lambda e: SelfComposed(PoissonSampled(Q, e), 2),
-        of_each(lambda m: together([poisson(Q, m), poisson(Q, m)])),
-        others=((0.5,),),
+    of_each(
+        *("self_composed of poisson_sampled", lambda e: dp.SelfComposed(sampled(e), 2)),
+        lambda m: small.together([small.poisson(Q, m), small.poisson(Q, m)]),
+        (0.5,),
     ),
-    Wrapper(
+    of_each(
         "repeat_and_select of poisson_sampled",
-        lambda e: RepeatAndSelect(PoissonSampled(Q, e), RUNS, 1),
-        of_each(lambda m: best_of(poisson(Q, m), geometric)),
+        lambda e: search(sampled(e)),
+        lambda m: small.best_of(small.poisson(Q, m), geometric),
     ),
-    Wrapper(
-        "sampled_without_replacement of group_privacy",
-        lambda e: SampledWithoutReplacement(3, 2, GroupPrivacy(2, e)),
-        of_each(lambda m: fixed_batch(2, grouped(2, m))),
-        others=((1.0, 1.0), (1.0, -1.0), (-1.0, -1.0)),
+    of_each(
+        *("sampled_without_replacement of group_privacy", lambda e: fixed(3, 2, grouped_event(e))),
+        lambda m: small.fixed_batch(2, small.grouped(2, m)),
+        *TWO,
     ),
-    Wrapper(
-        "truncated_poisson_sampled of group_privacy",
-        lambda e: TruncatedPoissonSampled(3, Q, 1, GroupPrivacy(2, e)),
-        of_each(lambda m: truncated_poisson(Q, 1, grouped(2, m))),
-        others=((1.0, 1.0), (1.0, -1.0), (-1.0, -1.0), (-1.0, -1.0, -1.0)),
+    of_each(
+        *("truncated of group_privacy", lambda e: cut(3, Q, 1, grouped_event(e))),
+        lambda m: small.truncated_poisson(Q, 1, small.grouped(2, m)),
+        *FEWER,
     ),
-    Wrapper(
-        "sampled_with_replacement of group_privacy",
-        lambda e: SampledWithReplacement(3, 2, GroupPrivacy(2, e)),
-        of_each(lambda m: with_replacement(2, grouped(2, m))),
-        others=((1.0, 1.0), (1.0, -1.0), (-1.0, -1.0)),
+    of_each(
+        *("sampled_with_replacement of group_privacy", lambda e: repeated(3, 2, grouped_event(e))),
+        lambda m: small.with_replacement(2, small.grouped(2, m)),
+        *TWO,
     ),
-    Wrapper(
-        "repeat_and_select of truncated_poisson_sampled",
-        lambda e: RepeatAndSelect(TruncatedPoissonSampled(3, Q, 1, e), RUNS, 1),
-        of_each(lambda m: best_of(truncated_poisson(Q, 1, m), geometric)),
-        others=((1.0, 1.0), (-1.0, -1.0), (-1.0, -1.0, -1.0)),
+    of_each(
+        *("repeat_and_select of truncated", lambda e: search(cut(3, Q, 1, e))),
+        lambda m: small.best_of(small.truncated_poisson(Q, 1, m), geometric),
+        *FEWER[::2],
+        FEWER[3],
     ),
-    Wrapper(
-        "composed of sampled_without_replacement",
-        lambda e: Composed((SampledWithoutReplacement(3, 1, e), e)),
-        of_each(lambda m: together([fixed_batch(1, m), m])),
-        others=((1.0, -1.0),),
+    of_each(
+        *("composed of sampled_without_replacement", lambda e: dp.Composed((fixed(3, 1, e), e))),
+        lambda m: small.together([small.fixed_batch(1, m), m]),
+        (1.0, -1.0),
     ),
 )
 
 NEIGHBOURS: dict[NeighboringRelation, tuple[tuple[Entry, Entry], ...]] = {
-    ADDED: ((1.0, ABSENT), (-1.0, ABSENT)),
+    ADDED: ((1.0, small.ABSENT), (-1.0, small.ABSENT)),
     REPLACED: ((1.0, -1.0),),
-    SPECIALLY: ((1.0, SPECIAL), (-1.0, SPECIAL)),
+    SPECIALLY: ((1.0, small.SPECIAL), (-1.0, small.SPECIAL)),
 }
 
 
@@ -508,9 +437,9 @@ def share_of_price(curve: RdpCurve, p: NDArray[np.float64], q: NDArray[np.float6
     nats = curve.nats()
     finite = np.isfinite(nats)
     if not curve.delta:
-        return float((renyi(p, q, ORDERS[finite]) / nats[finite]).max())
+        return float((small.renyi(p, q, ORDERS[finite]) / nats[finite]).max())
     epsilons = np.linspace(0, nats[-1] if finite[-1] else 4, 7)
-    return max(hockey_stick(p, q, epsilon) / delta_of(curve, epsilon) for epsilon in epsilons)
+    return max(small.hockey_stick(p, q, epsilon) / delta_of(curve, epsilon) for epsilon in epsilons)
 
 
 def delta_of(curve: RdpCurve, epsilon: float) -> float:
@@ -527,7 +456,7 @@ def test_a_cell_is_refused_or_costs_at_least_the_truth(leaf: Leaf, wrapper: Wrap
     for relation in NeighboringRelation:
         curve = price(wrapper, leaf, relation)
         if curve is not None:
-            instances = [aligned(*pair) for pair in pairs(wrapper, leaf, relation, relation)]
+            instances = [small.aligned(*pair) for pair in pairs(wrapper, leaf, relation, relation)]
             shares += [share_of_price(curve, p, q) for p, q in instances]
             assert instances, f"a price under {relation} without an instance"
             assert max(shares) <= 1, relation
@@ -542,18 +471,18 @@ def test_the_table_has_every_type_of_event_and_so_many_cells_with_a_price() -> N
 
 
 @pytest.mark.parametrize("leaf", LEAVES, ids=lambda leaf: leaf.name)
-def test_what_is_bounded_on_removal_costs_at_least_a_removal(leaf: Leaf) -> None:
+def test_price_of_an_event_bounded_on_removal_covers_a_removal(leaf: Leaf) -> None:
     for wrapper in WRAPPERS:
         curve = price(wrapper, leaf, REPLACED)
-        if curve is None or unbounded_on_removal(wrapper.event(leaf.event)) is not None:
+        if curve is None or dp.unbounded_on_removal(wrapper.event(leaf.event)) is not None:
             continue
-        instances = [aligned(*pair) for pair in pairs(wrapper, leaf, REPLACED, ADDED)]
+        instances = [small.aligned(*pair) for pair in pairs(wrapper, leaf, REPLACED, ADDED)]
         assert instances, wrapper.name
         assert max(share_of_price(curve, p, q) for p, q in instances) <= 1, wrapper.name
 
 
-def test_a_missing_record_shows_of_these() -> None:
-    showing = {leaf.name for leaf in LEAVES if unbounded_on_removal(leaf.event) is not None}
+def test_missing_record_is_seen_of_two_mechanisms() -> None:
+    showing = {leaf.name for leaf in LEAVES if dp.unbounded_on_removal(leaf.event) is not None}
     assert showing == {"randomized_response", "tree_aggregation"}
     for leaf in LEAVES:
         if leaf.name in showing:

@@ -1,12 +1,11 @@
 """The sampled Gaussian against mpmath at 50 digits: an integral that is independent of the code, and the exact sum."""
 
-from collections.abc import Iterator
 from itertools import product
 
 import mpmath
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -14,9 +13,10 @@ from app.accounting.curves import UNIT, finite_orders
 from app.accounting.events import Gaussian, NeighboringRelation, PoissonSampled
 from app.accounting.formulas.quadrature_sums import LEAST
 from app.accounting.formulas.sampled_gaussian import FLAT_NOISE, sampled_gaussian_rdp
-from app.accounting.rdp import event_curve
+from app.accounting.rdp import curve_over, event_curve
 from tests.soak import thinned
 
+DIGITS = 50
 ADD_OR_REMOVE = NeighboringRelation.ADD_OR_REMOVE_ONE
 GRID = finite_orders(1)
 
@@ -52,12 +52,6 @@ EXTREME_POINTS = [
     (1e-145, 1.0, 64.5),
 ]
 INTEGER_POINTS = thinned(list(product(PROBABILITIES, (0.3, 0.5, 1.1, 5.0, 1000.0), (2, 8, 37, 1024))), 7)
-
-
-@pytest.fixture(autouse=True)
-def _fifty_digits_and_no_float_errors() -> Iterator[None]:
-    with mpmath.workdps(50), np.errstate(all="raise", under="ignore"):
-        yield
 
 
 def exact_at_integer(q: float, s: float, order: int) -> mpmath.mpf:
@@ -121,24 +115,14 @@ def test_the_two_references_agree(q: float, s: float, order: int) -> None:
     assert relative_error(integral(q, s, order), exact_at_integer(q, s, order)) < 1e-25
 
 
-@pytest.mark.parametrize(("q", "s", "order"), FRACTIONAL_POINTS)
-def test_fractional_orders_match_the_integral(q: float, s: float, order: float) -> None:
+@pytest.mark.parametrize(("q", "s", "order"), [*FRACTIONAL_POINTS, *SMALL_NOISE_POINTS, *EXTREME_POINTS])
+def test_fractional_order_costs_the_integral(q: float, s: float, order: float) -> None:
     assert relative_error(computed(q, s, order), integral(q, s, order)) < TOLERANCE
 
 
 @pytest.mark.parametrize(("q", "s", "order"), INTEGER_POINTS)
-def test_integer_orders_match_the_exact_sum(q: float, s: float, order: int) -> None:
+def test_integer_order_costs_the_exact_sum(q: float, s: float, order: int) -> None:
     assert relative_error(computed(q, s, order), exact_at_integer(q, s, order)) < TOLERANCE
-
-
-@pytest.mark.parametrize(("q", "s", "order"), SMALL_NOISE_POINTS)
-def test_small_noise_multipliers_match_the_integral_too(q: float, s: float, order: float) -> None:
-    assert relative_error(computed(q, s, order), integral(q, s, order)) < TOLERANCE
-
-
-@pytest.mark.parametrize(("q", "s", "order"), EXTREME_POINTS)
-def test_so_do_extreme_probabilities_and_orders(q: float, s: float, order: float) -> None:
-    assert relative_error(computed(q, s, order), integral(q, s, order)) < TOLERANCE
 
 
 @pytest.mark.parametrize("s", [0.01, 0.1, 0.3, 0.5, 1.0, 3.0, 5.0, 100.0])
@@ -162,11 +146,11 @@ def test_sixth_differences_see_no_seam(q: float, s: float) -> None:
 
 
 @pytest.mark.parametrize(("q", "s"), [(1e-9, 0.3), (256 / 60000, 1.1), (0.3, 30.0), (0.01, 1000.0), (0.2, 0.04)])
-def test_an_order_costs_the_same_to_the_last_bit_whatever_else_is_asked(q: float, s: float) -> None:
+def test_order_costs_the_same_bits_beside_any_other_orders(q: float, s: float) -> None:
     whole = sampled_gaussian_rdp(q, s, GRID)
     random = np.random.default_rng(1)
     for count in (1, 2, 3, 7, 40, 500):
-        for _ in range(10):
+        for _ in range(3):
             some = random.choice(GRID.size, count)
             assert np.array_equal(sampled_gaussian_rdp(q, s, GRID[some]), whole[some])
     assert sampled_gaussian_rdp(q, s, GRID[:0]).size == 0
@@ -182,27 +166,18 @@ def test_the_two_sides_of_the_flat_approximation_agree(q: float) -> None:
 CURVES = [(1e-9, 0.3), (0.01, 1000.0), (256 / 60000, 1.1), (0.3, 30.0), (0.01, 0.1)]
 
 
-@pytest.mark.parametrize(("q", "s"), thinned(CURVES, 2))
+@pytest.mark.parametrize(("q", "s"), thinned(CURVES, 3))
 def test_a_curve_is_never_below_the_truth_and_at_most_a_billionth_above(q: float, s: float) -> None:
     curve = event_curve(PoissonSampled(q, Gaussian(s)), ADD_OR_REMOVE)
-    for index in (0, 40, 53, 700, GRID.size - 60, GRID.size - 1):
+    for index in (0, 53, 700, GRID.size - 1):
         order = float(GRID[index])
         truth = exact_at_integer(q, s, int(order)) if order.is_integer() else integral(q, s, order)
         rounded = mpmath.mpf(int(curve.values[index])) * UNIT
         assert truth <= rounded <= truth * (1 + mpmath.mpf(1.001e-9)) + UNIT
 
 
-@pytest.mark.parametrize("s", [1e-3, 0.0199, 0.0499999, 0.05, 0.2, 1.0, 30.0, 1e6])
-@pytest.mark.parametrize("q", [5e-324, 1e-300, 1e-160, 1e-9, 0.5, 1 - 2**-53])
-def test_every_admissible_mechanism_costs_something_and_no_more_than_unsampled(q: float, s: float) -> None:
-    divergence = sampled_gaussian_rdp(q, s, GRID)
-    assert np.all(np.isfinite(divergence) & (divergence > 0))
-    assert np.all(divergence <= GRID / (2 * s * s) * (1 + 1e-12))
-    assert event_curve(PoissonSampled(q, Gaussian(s)), ADD_OR_REMOVE).values.min() >= 1
-
-
 @pytest.mark.parametrize("q", [5e-324, 1e-300, 1e-160])
-def test_what_floats_cannot_hold_is_rounded_up(q: float) -> None:
+def test_divergence_below_floats_is_rounded_up(q: float) -> None:
     assert integral(q, 1.1, 2.5) < LEAST
     assert computed(q, 1.1, 2.5) == LEAST
 
@@ -218,17 +193,11 @@ NOISE = st.floats(-1.2, 3).map(lambda exponent: 10**exponent)
 STEP = st.floats(-6, 0).map(lambda exponent: 1 + 10**exponent)
 
 
-@settings(deadline=None, max_examples=200)
 @given(q=PROBABILITY, z=NOISE, step=STEP)
 def test_less_noise_never_costs_less(q: float, z: float, step: float) -> None:
-    more = event_curve(PoissonSampled(q, Gaussian(z)), ADD_OR_REMOVE)
-    less = event_curve(PoissonSampled(q, Gaussian(z * step)), ADD_OR_REMOVE)
-    assert np.all(more.values >= less.values)
-
-
-@settings(deadline=None, max_examples=200)
-@given(q=PROBABILITY, z=NOISE, step=STEP)
-def test_more_sampling_never_costs_less(q: float, z: float, step: float) -> None:
-    more = event_curve(PoissonSampled(min(1.0, q * step), Gaussian(z)), ADD_OR_REMOVE)
-    less = event_curve(PoissonSampled(q, Gaussian(z)), ADD_OR_REMOVE)
-    assert np.all(more.values >= less.values)
+    here, less_noise, more_sampling = (
+        curve_over(PoissonSampled(share, Gaussian(noise)), GRID[::20], ADD_OR_REMOVE)
+        for share, noise in ((q, z), (q, z / step), (min(1.0, q * step), z))
+    )
+    assert less_noise.covers(here)
+    assert more_sampling.covers(here)

@@ -4,30 +4,13 @@ import numpy as np
 import pytest
 from hypothesis import given
 
+from app.accounting import events as dp
 from app.accounting.calibration import solvers
 from app.accounting.calibration.solvers import Target, max_sampling_probability, min_noise_multiplier
 from app.accounting.conversion import Rule, epsilon_of_curve
 from app.accounting.curves import GRID_VERSION, RdpCurve, orders
 from app.accounting.errors import PlanTooExpensiveError
-from app.accounting.events import (
-    Composed,
-    Decay,
-    DiscreteLaplace,
-    DpEvent,
-    Gaussian,
-    GroupPrivacy,
-    Laplace,
-    MixtureOfGaussians,
-    NeighboringRelation,
-    PermuteAndFlip,
-    PoissonSampled,
-    RepeatAndSelect,
-    SampledWithoutReplacement,
-    SampledWithReplacement,
-    SelfComposed,
-    TreeAggregation,
-    TruncatedPoissonSampled,
-)
+from app.accounting.events import DpEvent, NeighboringRelation
 from app.accounting.group_privacy import for_group
 from app.accounting.pld.pairs import GaussianPair, SampledPair
 from app.accounting.pld.plans import plan_epsilon
@@ -41,13 +24,14 @@ from app.accounting.work import (
     spend,
 )
 from tests.accounting.event_strategies import EVENTS
+from tests.each import for_each
 
 ADD = NeighboringRelation.ADD_OR_REMOVE_ONE
-SAMPLED = PoissonSampled(0.01, Gaussian(1.0))
-SCHEDULE = Decay("time", 1e-4, 1000, PoissonSampled(0.5, Gaussian(5.0)))
+SAMPLED = dp.PoissonSampled(0.01, dp.Gaussian(1.0))
+SCHEDULE = dp.Decay("time", 1e-4, 1000, dp.PoissonSampled(0.5, dp.Gaussian(5.0)))
 
 
-def test_what_is_done_without_a_bound_is_not_counted() -> None:
+def test_work_without_a_bound_is_not_counted() -> None:
     spend(10**12)
     with bounded(10):
         spend(10)
@@ -99,7 +83,7 @@ def test_a_search_stops_before_it_computes_beyond_the_bound(search: object, monk
         with pytest.raises(PlanTooExpensiveError):
             search(SCHEDULE, target)
     monkeypatch.setattr(solvers, "curve_over", None)  # whatever is computed fails
-    short = Decay("time", 1e-4, 10, PoissonSampled(0.5, Gaussian(5.0)))
+    short = dp.Decay("time", 1e-4, 10, dp.PoissonSampled(0.5, dp.Gaussian(5.0)))
     with bounded(5 * curve_work(short, few=False)), pytest.raises(PlanTooExpensiveError):
         search(short, target)
 
@@ -107,74 +91,72 @@ def test_a_search_stops_before_it_computes_beyond_the_bound(search: object, monk
 def test_the_longest_exact_schedule_may_be_charged_and_two_may_not() -> None:
     assert 0.9 * MAX_WORK < require_affordable_events([SCHEDULE, SCHEDULE]) <= MAX_WORK
     with pytest.raises(PlanTooExpensiveError, match=r"about 1\.5 s"):
-        require_affordable_events([SCHEDULE, Decay("exp", 1e-4, 1000, PoissonSampled(0.5, Gaussian(5.0)))])
+        require_affordable_events([SCHEDULE, dp.Decay("exp", 1e-4, 1000, dp.PoissonSampled(0.5, dp.Gaussian(5.0)))])
 
 
 @given(EVENTS)
-def test_a_wrapper_is_more_work_than_what_it_holds_and_few_orders_are_less(event: DpEvent) -> None:
+def test_wrapper_is_more_work_than_its_event_and_few_orders_are_less(event: DpEvent) -> None:
     work = curve_work(event, few=False)
     assert 0 < curve_work(event, few=True) <= work
     for wrapped in (
-        SelfComposed(event, 10**9),
-        GroupPrivacy(1, event),
-        Composed((event, event)),
-        RepeatAndSelect(event, 10.0, None),
+        dp.SelfComposed(event, 10**9),
+        dp.GroupPrivacy(1, event),
+        dp.Composed((event, event)),
+        dp.RepeatAndSelect(event, 10.0, None),
     ):
         assert curve_work(wrapped, few=False) > work
-    assert curve_work(Composed((event, Gaussian(1e6), Laplace(1e6))), few=False) > work
+    assert curve_work(dp.Composed((event, dp.Gaussian(1e6), dp.Laplace(1e6))), few=False) > work
 
 
-@pytest.mark.parametrize(
-    ("cheap", "dear"),
-    [
-        (Gaussian(1.0), PoissonSampled(0.1, Gaussian(1.0))),
-        (RepeatAndSelect(Gaussian(1.0), 2, 1), PoissonSampled(0.1, RepeatAndSelect(Gaussian(1.0), 2, 1))),
-        (PoissonSampled(1.0, Gaussian(1.0)), PoissonSampled(0.1, Gaussian(1.0))),
-        (PoissonSampled(0.1, Gaussian(1.0)), SampledWithoutReplacement(100, 10, Gaussian(1.0))),
-        (SampledWithoutReplacement(100, 100, Gaussian(1.0)), SampledWithoutReplacement(100, 10, Gaussian(1.0))),
-        (PoissonSampled(0.1, Laplace(1.0)), PoissonSampled(0.1, Laplace(0.1))),
-        (PoissonSampled(0.1, Laplace(1.0)), PoissonSampled(0.1, GroupPrivacy(2, Laplace(1.0)))),
-        (PoissonSampled(0.1, PermuteAndFlip(1.0)), PoissonSampled(0.1, PermuteAndFlip(10.0))),
-        (PoissonSampled(0.1, PermuteAndFlip(1.0)), PoissonSampled(0.1, GroupPrivacy(2, PermuteAndFlip(1.0)))),
-        (TreeAggregation(1.0, (1,)), TreeAggregation(1.0, (1,) * 1000)),
-        (RepeatAndSelect(Gaussian(1.0), 2.0, 1.0), RepeatAndSelect(Gaussian(1.0), 2.0, None)),
-        (
-            PoissonSampled(0.1, Composed((Gaussian(1.0),))),
-            PoissonSampled(0.1, Composed((SelfComposed(Gaussian(1.0), 2),) * 1000)),
-        ),
-    ],
-)
-def test_what_takes_longer_counts_more(cheap: DpEvent, dear: DpEvent) -> None:
+def q(event: DpEvent, probability: float = 0.1) -> DpEvent:
+    return dp.PoissonSampled(probability, event)
+
+
+NOISE, LAPLACE, FLIP = dp.Gaussian(1.0), dp.Laplace(1.0), dp.PermuteAndFlip(1.0)
+DEARER: list[tuple[DpEvent, DpEvent]] = [
+    *((NOISE, q(NOISE)), (q(NOISE, 1.0), q(NOISE)), (q(NOISE), dp.SampledWithoutReplacement(100, 10, NOISE))),
+    (dp.RepeatAndSelect(NOISE, 2, 1), q(dp.RepeatAndSelect(NOISE, 2, 1))),
+    (dp.SampledWithoutReplacement(100, 100, NOISE), dp.SampledWithoutReplacement(100, 10, NOISE)),
+    *((q(LAPLACE), q(dp.GroupPrivacy(2, LAPLACE))), (q(FLIP), q(dp.GroupPrivacy(2, FLIP)))),
+    (dp.TreeAggregation(1.0, (1,)), dp.TreeAggregation(1.0, (1,) * 1000)),
+    (dp.RepeatAndSelect(NOISE, 2.0, 1.0), dp.RepeatAndSelect(NOISE, 2.0, None)),
+    (q(dp.Composed((NOISE,))), q(dp.Composed((dp.SelfComposed(NOISE, 2),) * 1000))),
+]
+DEARER_OVER_FEW_ORDERS: list[tuple[DpEvent, DpEvent]] = [
+    (
+        dp.MixtureOfGaussians(3.0, (0, 1, 2), (0.8, 0.1, 0.1)),
+        dp.MixtureOfGaussians(3.0, tuple(map(float, range(9))), (0.2, *[0.1] * 8)),
+    ),
+    *((q(LAPLACE), q(dp.Laplace(0.1))), (q(FLIP), q(dp.PermuteAndFlip(10.0)))),
+    (dp.DiscreteLaplace(0.1, 3), q(dp.DiscreteLaplace(0.1, 3))),
+    (
+        dp.SampledWithReplacement(1000, 1, dp.Gaussian(9.0)),
+        dp.SampledWithReplacement(1000, 500, dp.Gaussian(9.0)),
+    ),
+    (q(NOISE), dp.TruncatedPoissonSampled(1000, 0.1, 120, NOISE)),
+]
+
+
+@for_each([*DEARER, *DEARER_OVER_FEW_ORDERS])
+def test_event_that_takes_longer_counts_more(pair: tuple[DpEvent, DpEvent]) -> None:
+    cheap, dear = pair
     assert curve_work(cheap, few=False) < curve_work(dear, few=False)
+    if pair in DEARER_OVER_FEW_ORDERS:
+        assert curve_work(cheap, few=True) < curve_work(dear, few=True)
 
 
 @pytest.mark.parametrize("few", [False, True])
 def test_a_group_counts_as_the_event_that_protects_it(few: bool) -> None:  # noqa: FBT001 - as the function's
-    drawn = MixtureOfGaussians(20.0, (0.0, 0.4, 1.0), (0.8, 0.1, 0.1))
-    for event in (drawn, PoissonSampled(0.1, drawn), SelfComposed(drawn, 3), Composed((drawn, Gaussian(9.0)))):
-        work = curve_work(GroupPrivacy(4, event), few=few)
+    drawn = dp.MixtureOfGaussians(20.0, (0.0, 0.4, 1.0), (0.8, 0.1, 0.1))
+    for event in (
+        drawn,
+        dp.PoissonSampled(0.1, drawn),
+        dp.SelfComposed(drawn, 3),
+        dp.Composed((drawn, dp.Gaussian(9.0))),
+    ):
+        work = curve_work(dp.GroupPrivacy(4, event), few=few)
         assert work > curve_work(for_group(event, 4), few=few) > 1.5 * curve_work(event, few=few)
-    assert curve_work(PoissonSampled(0.1, GroupPrivacy(4, drawn)), few=few) > 1.5 * curve_work(drawn, few=few)
-
-
-@pytest.mark.parametrize(
-    ("cheap", "dear"),
-    [
-        (
-            MixtureOfGaussians(3.0, (0, 1, 2), (0.8, 0.1, 0.1)),
-            MixtureOfGaussians(3.0, tuple(map(float, range(9))), (0.2, *[0.1] * 8)),
-        ),
-        (PoissonSampled(0.1, Laplace(1.0)), PoissonSampled(0.1, Laplace(0.1))),
-        (PoissonSampled(0.1, PermuteAndFlip(1.0)), PoissonSampled(0.1, PermuteAndFlip(10.0))),
-        (DiscreteLaplace(0.1, 3), PoissonSampled(0.1, DiscreteLaplace(0.1, 3))),
-        (SampledWithReplacement(1000, 1, Gaussian(9.0)), SampledWithReplacement(1000, 500, Gaussian(9.0))),
-        (PoissonSampled(0.1, Gaussian(1.0)), TruncatedPoissonSampled(1000, 0.1, 120, Gaussian(1.0))),
-    ],
-    ids=str,
-)
-def test_what_takes_longer_over_few_orders_counts_more_there(cheap: DpEvent, dear: DpEvent) -> None:
-    for few in (False, True):
-        assert curve_work(cheap, few=few) < curve_work(dear, few=few)
+    assert curve_work(dp.PoissonSampled(0.1, dp.GroupPrivacy(4, drawn)), few=few) > 1.5 * curve_work(drawn, few=few)
 
 
 def test_a_bound_does_not_change_what_is_found() -> None:

@@ -7,89 +7,65 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from app.accounting import events as dp
 from app.accounting.conversion import epsilon_of_curve
 from app.accounting.curves import GRID_VERSION, HIGHEST, orders
-from app.accounting.events import (
-    AdaptiveClipping,
-    Composed,
-    Decay,
-    DiscreteGaussian,
-    DiscreteLaplace,
-    DpEvent,
-    EpsilonDelta,
-    Exponential,
-    Gaussian,
-    GroupPrivacy,
-    Laplace,
-    NeighboringRelation,
-    PermuteAndFlip,
-    PoissonSampled,
-    RandomizedResponse,
-    RepeatAndSelect,
-    SampledWithoutReplacement,
-    SelfComposed,
-    TreeAggregation,
-    Zcdp,
-)
+from app.accounting.events import DpEvent, NeighboringRelation
 from app.accounting.formulas.analytic_gaussian import gaussian_epsilon
 from app.accounting.rdp import event_curve
 from app.accounting.zcdp import ZcdpBound, total_zcdp_bound, zcdp_bound
 
-ADD = NeighboringRelation.ADD_OR_REMOVE_ONE
-REPLACE = NeighboringRelation.REPLACE_ONE
-SPECIAL = NeighboringRelation.REPLACE_SPECIAL
+ADD, REPLACE, SPECIAL = NeighboringRelation
 GRID = orders(GRID_VERSION)
-DECAY = Decay(mode="time", decay_rate=6e-4, steps=300, event=Gaussian(4.0))
+DECAY = dp.Decay(mode="time", decay_rate=6e-4, steps=300, event=dp.Gaussian(4.0))
 
 GAUSSIAN: list[tuple[DpEvent, NeighboringRelation, float]] = [
-    (Gaussian(2.0), ADD, 1 / 8),
-    (Gaussian(2.0), SPECIAL, 1 / 8),
-    (Gaussian(2.0), REPLACE, 1 / 2),
-    (Gaussian(2.0, "microbatch"), ADD, 1 / 2),
-    (AdaptiveClipping(noise_multiplier=2.0), ADD, 1 / 8),
-    (AdaptiveClipping(gradient_noise_multiplier=2.0, count_noise_stddev=1.0), ADD, 1 / 4),
-    (TreeAggregation(2.0, (1,)), SPECIAL, 1 / 8),
-    (TreeAggregation(2.0, (4,)), SPECIAL, 3 / 8),
-    (SelfComposed(Gaussian(2.0), 100), ADD, 100 / 8),
-    (Composed((Gaussian(2.0), SelfComposed(Gaussian(1.0), 3))), ADD, 1 / 8 + 3 / 2),
-    (GroupPrivacy(3, Gaussian(2.0)), ADD, 9 / 8),
-    (PoissonSampled(1.0, Gaussian(2.0)), ADD, 1 / 8),
-    (SampledWithoutReplacement(10, 10, Gaussian(2.0)), REPLACE, 1 / 2),
+    (dp.Gaussian(2.0), ADD, 1 / 8),
+    (dp.Gaussian(2.0), SPECIAL, 1 / 8),
+    (dp.Gaussian(2.0), REPLACE, 1 / 2),
+    (dp.Gaussian(2.0, "microbatch"), ADD, 1 / 2),
+    (dp.AdaptiveClipping(noise_multiplier=2.0), ADD, 1 / 8),
+    (dp.AdaptiveClipping(gradient_noise_multiplier=2.0, count_noise_stddev=1.0), ADD, 1 / 4),
+    (dp.TreeAggregation(2.0, (1,)), SPECIAL, 1 / 8),
+    (dp.TreeAggregation(2.0, (4,)), SPECIAL, 3 / 8),
+    (dp.SelfComposed(dp.Gaussian(2.0), 100), ADD, 100 / 8),
+    (dp.Composed((dp.Gaussian(2.0), dp.SelfComposed(dp.Gaussian(1.0), 3))), ADD, 1 / 8 + 3 / 2),
+    (dp.GroupPrivacy(3, dp.Gaussian(2.0)), ADD, 9 / 8),
+    (dp.PoissonSampled(1.0, dp.Gaussian(2.0)), ADD, 1 / 8),
+    (dp.SampledWithoutReplacement(10, 10, dp.Gaussian(2.0)), REPLACE, 1 / 2),
     (DECAY, ADD, sum((1 + 6e-4 * t) ** 2 / 32 for t in range(300))),
 ]
 OTHER: list[tuple[DpEvent, NeighboringRelation, float, float]] = [
-    (DiscreteGaussian(2.0), ADD, 1 / 8, 0.0),
-    (Laplace(2.0), ADD, 1 / 8, 0.0),
-    (Laplace(2.0), REPLACE, 1 / 2, 0.0),
-    (DiscreteLaplace(0.1, 5), ADD, 1 / 8, 0.0),
-    (DiscreteLaplace(0.1, 5), REPLACE, 1 / 2, 0.0),
-    (PermuteAndFlip(0.5), ADD, 1 / 8, 0.0),
-    (RandomizedResponse(0.5, 2), REPLACE, log(3) ** 2 / 2, 0.0),
-    (RandomizedResponse(0.5, 2), SPECIAL, log(2) ** 2 / 2, 0.0),
-    (RandomizedResponse(0.5, 4), SPECIAL, log(2.5) ** 2 / 2, 0.0),
-    (Exponential(0.4), ADD, 0.02, 0.0),
-    (EpsilonDelta(0.4), ADD, 0.08, 0.0),
-    (Zcdp(0.3, 0.1), ADD, 0.3, 0.1),
-    (SelfComposed(Zcdp(0.3, 0.1), 5), ADD, 1.5, 0.5),
-    (GroupPrivacy(2, Zcdp(0.3, 0.1)), ADD, 1.2, 0.3),
+    (dp.DiscreteGaussian(2.0), ADD, 1 / 8, 0.0),
+    (dp.Laplace(2.0), ADD, 1 / 8, 0.0),
+    (dp.Laplace(2.0), REPLACE, 1 / 2, 0.0),
+    (dp.DiscreteLaplace(0.1, 5), ADD, 1 / 8, 0.0),
+    (dp.DiscreteLaplace(0.1, 5), REPLACE, 1 / 2, 0.0),
+    (dp.PermuteAndFlip(0.5), ADD, 1 / 8, 0.0),
+    (dp.RandomizedResponse(0.5, 2), REPLACE, log(3) ** 2 / 2, 0.0),
+    (dp.RandomizedResponse(0.5, 2), SPECIAL, log(2) ** 2 / 2, 0.0),
+    (dp.RandomizedResponse(0.5, 4), SPECIAL, log(2.5) ** 2 / 2, 0.0),
+    (dp.Exponential(0.4), ADD, 0.02, 0.0),
+    (dp.EpsilonDelta(0.4), ADD, 0.08, 0.0),
+    (dp.Zcdp(0.3, 0.1), ADD, 0.3, 0.1),
+    (dp.SelfComposed(dp.Zcdp(0.3, 0.1), 5), ADD, 1.5, 0.5),
+    (dp.GroupPrivacy(2, dp.Zcdp(0.3, 0.1)), ADD, 1.2, 0.3),
 ]
 UNKNOWN: list[tuple[DpEvent, NeighboringRelation]] = [
-    (PoissonSampled(0.5, Gaussian(2.0)), ADD),
-    (PoissonSampled(0.5, Laplace(2.0)), ADD),
-    (SampledWithoutReplacement(10, 9, Gaussian(2.0)), REPLACE),
-    (EpsilonDelta(0.4, 1e-6), ADD),
-    (RepeatAndSelect(Gaussian(2.0), 10.0, 1.0), ADD),
-    (Composed((Gaussian(2.0), PoissonSampled(0.5, Gaussian(2.0)))), ADD),
-    (SelfComposed(PoissonSampled(0.5, Gaussian(2.0)), 4), ADD),
-    (GroupPrivacy(2, PoissonSampled(0.5, Gaussian(2.0))), ADD),
-    (Decay(mode="time", decay_rate=6e-4, steps=300, event=PoissonSampled(0.1, Gaussian(4.0))), ADD),
+    (dp.PoissonSampled(0.5, dp.Gaussian(2.0)), ADD),
+    (dp.PoissonSampled(0.5, dp.Laplace(2.0)), ADD),
+    (dp.SampledWithoutReplacement(10, 9, dp.Gaussian(2.0)), REPLACE),
+    (dp.EpsilonDelta(0.4, 1e-6), ADD),
+    (dp.RepeatAndSelect(dp.Gaussian(2.0), 10.0, 1.0), ADD),
+    (dp.Composed((dp.Gaussian(2.0), dp.PoissonSampled(0.5, dp.Gaussian(2.0)))), ADD),
+    (dp.SelfComposed(dp.PoissonSampled(0.5, dp.Gaussian(2.0)), 4), ADD),
+    (dp.GroupPrivacy(2, dp.PoissonSampled(0.5, dp.Gaussian(2.0))), ADD),
+    (dp.Decay(mode="time", decay_rate=6e-4, steps=300, event=dp.PoissonSampled(0.1, dp.Gaussian(4.0))), ADD),
 ]
 
 
 @pytest.mark.parametrize(("event", "relation", "rho"), GAUSSIAN, ids=lambda value: str(value)[:60])
-def test_what_amounts_to_gaussian_noise_is_known_exactly(
-    event: DpEvent, relation: NeighboringRelation, rho: float
-) -> None:
+def test_zcdp_of_gaussian_noise_is_exact(event: DpEvent, relation: NeighboringRelation, rho: float) -> None:
     found = zcdp_bound(event, relation)
     assert found is not None
     assert found.is_gaussian
@@ -125,13 +101,13 @@ def test_nothing_is_said_of_what_is_sampled_or_fails_with_a_delta(
     event: DpEvent, relation: NeighboringRelation
 ) -> None:
     assert zcdp_bound(event, relation) is None
-    assert total_zcdp_bound([(Gaussian(2.0), 3), (event, 1)], relation) is None
+    assert total_zcdp_bound([(dp.Gaussian(2.0), 3), (event, 1)], relation) is None
 
 
 def test_a_plan_is_the_sum_of_its_steps() -> None:
-    found = total_zcdp_bound([(Gaussian(2.0), 8), (Zcdp(0.5, 0.1), 2)], ADD)
+    found = total_zcdp_bound([(dp.Gaussian(2.0), 8), (dp.Zcdp(0.5, 0.1), 2)], ADD)
     assert found == ZcdpBound(2.0, 0.2, is_gaussian=False)
-    gaussian = total_zcdp_bound([(Gaussian(2.0), 8), (Gaussian(1.0), 2)], ADD)
+    gaussian = total_zcdp_bound([(dp.Gaussian(2.0), 8), (dp.Gaussian(1.0), 2)], ADD)
     assert gaussian == ZcdpBound(2.0, is_gaussian=True)
 
 
@@ -150,7 +126,7 @@ def test_the_printed_epsilon_is_xi_plus_rho_plus_two_roots(rho: float, xi: float
 @given(rho=st.floats(1e-6, 50), delta=st.floats(-20, -1).map(lambda exponent: 10**exponent))
 def test_for_gaussian_noise_exact_is_at_most_renyi_is_at_most_zcdp(rho: float, delta: float) -> None:
     plan = ZcdpBound(rho, is_gaussian=True)
-    renyi = epsilon_of_curve(GRID, event_curve(Zcdp(rho), ADD), delta).epsilon
+    renyi = epsilon_of_curve(GRID, event_curve(dp.Zcdp(rho), ADD), delta).epsilon
     assert plan.exact_epsilon(delta) <= renyi
     assert plan.exact_epsilon(delta) == pytest.approx(gaussian_epsilon(sqrt(2 * rho), delta), rel=1e-9)
     assert plan.exact_delta(plan.epsilon(delta)) <= delta

@@ -141,10 +141,7 @@ def listening(app: object, state: ServerState, kind: type[BoundedConnection], po
 
 @contextmanager
 def serving_both(folder: Path, database_url: str, **more: object) -> Iterator[Ports]:
-    """Whoever asks with a key that was seen once is known for as long as the ledger stands."""
-    with pytest.MonkeyPatch.context() as patch, open_ledger(folder, database_url, **more) as ledger:
-        for seconds in ("CACHE_SECONDS", "IDLE_SECONDS"):
-            patch.setattr(f"app.service.auth.credential_cache.{seconds}", 3600.0)
+    with open_ledger(folder, database_url, **more) as ledger:
         seeded, state, app, portal = furnish(ledger), ServerState(), ledger.http.app, ledger.http.portal
         state.default_headers = [(b"date", b"Mon, 23 Nov 2026 12:00:00 GMT")]
         with (

@@ -70,7 +70,7 @@ def test_a_history_of_many_decisions_ends_with_what_is_spent_and_says_that_it_is
     population, _ = two_teams(ledger)
     exact = history(ledger, population)
     monkeypatch.setattr(account_history, "SAMPLES", 4)
-    ledger.http.app.state.account_histories = account_history.AccountHistoryCache()  # type: ignore[attr-defined]
+    ledger.http.app.state.account_histories = account_history.AccountHistoryCache()
     thin = history(ledger, population)
     assert (thin["exact"], thin["decisions_sampled"]) == (False, 4)
     assert thin["points"][-1] == exact["points"][-1]
@@ -174,7 +174,7 @@ def test_a_run_that_goes_on_in_another_attempt_has_spent_both(ledger: Ledger, mo
     exact = history(ledger, population)
     assert exact["exact"] is True
     monkeypatch.setattr(account_history, "SAMPLES", 2)
-    ledger.http.app.state.account_histories = account_history.AccountHistoryCache()  # type: ignore[attr-defined]
+    ledger.http.app.state.account_histories = account_history.AccountHistoryCache()
     assert history(ledger, population)["points"][-1] == exact["points"][-1]
 
 

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from app.service.auth import credential_cache
 from app.service.verification import verify
 from tests.api.conftest import SeededLedger
 from tests.clocks import stand_at
@@ -32,9 +31,10 @@ def _asks(seeded: SeededLedger, key: str, method: str, path: str, body: object =
 
 
 @pytest.fixture
-def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody is believed from a moment ago."""
-    monkeypatch.setattr(credential_cache, "CACHE_SECONDS", -1.0)
+def at_once(seeded: SeededLedger) -> None:
+    """Each request looks its key up."""
+    state: Any = seeded.ledger.http.app.state
+    state.keys.cache_seconds = -1.0
 
 
 @pytest.fixture
@@ -135,11 +135,10 @@ def test_an_expired_key_opens_nothing(seeded: SeededLedger, in_two_hours: Callab
 
 
 def test_a_key_that_is_believed_opens_no_longer_than_it_lasts(
-    seeded: SeededLedger, monkeypatch: pytest.MonkeyPatch, in_two_hours: Callable[[], None]
+    seeded: SeededLedger, in_two_hours: Callable[[], None]
 ) -> None:
     made = _issued(seeded, "viewer", expires_at=(datetime.now(UTC) + timedelta(hours=1)).isoformat())
-    monkeypatch.setattr(credential_cache, "CACHE_SECONDS", 3600.0)
-    ring = seeded.ledger.http.app.state.keys  # type: ignore[attr-defined]
+    ring = seeded.ledger.http.app.state.keys
     header = f"Bearer {made['key']}"
     ring.authenticate(header)
     assert ring.find(header) is not None

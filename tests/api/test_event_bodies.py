@@ -6,13 +6,10 @@ from typing import Any
 import pytest
 
 from app.accounting.events import NeighboringRelation, canonical
-from tests.accounting.leaf_examples import LEAVES, Case
-from tests.accounting.sampling_examples import SAMPLES
-from tests.accounting.wrapper_examples import WRAPPERS
+from tests.accounting.event_table import CASES, Case
 from tests.api.conftest import SeededLedger
 from tests.soak import in_turns
 
-CASES = [case for examples in (*LEAVES, *SAMPLES, *WRAPPERS) for case in examples.cases]
 GAUSSIAN = {"type": "gaussian", "noise_multiplier": 5.0}
 LONG = {"type": "decay", "mode": "exp", "decay_rate": 1e-6, "steps": 1000, "event": GAUSSIAN}
 

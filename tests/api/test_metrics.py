@@ -10,15 +10,15 @@ import pytest
 from prometheus_client.mmap_dict import MmapedDict, mmap_key
 from prometheus_client.parser import text_string_to_metric_families
 from pydantic import ValidationError
-from starlette.testclient import TestClient
 
 from app.persistence.rehearsal import Fault, Rehearsal
-from app.service import placements
-from app.service.monitoring import database_collector
+from app.service import readiness
+from app.service.monitoring.database_collector import DatabaseCollector
 from app.service.monitoring.exposition import SHARED_FOLDER
 from app.settings import Settings
 from tests.api.conftest import SeededLedger, furnish
 from tests.api.trainer import HUGE
+from tests.asgi import AppClient
 from tests.ledgers import Ledger, open_ledger
 from tests.service.tampering import TEAM, shift_curve, tampering
 
@@ -46,22 +46,15 @@ def _scrape(ledger: Ledger, **headers: str) -> httpx2.Response:
 
 
 def _read(ledger: Ledger) -> Samples:
-    state: Any = ledger.http.app.state  # type: ignore[attr-defined]
-    state.integrity.check(state.placements.named("default"))
+    state: Any = ledger.http.app.state
+    state.integrity.check()
     reply = _scrape(ledger, Authorization=f"Bearer {TOKEN}")
     assert reply.status_code == 200, reply.text
     return samples_of(reply.text)
 
 
 @pytest.fixture
-def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing that was read is told again."""
-    monkeypatch.setattr(database_collector, "CACHE_SECONDS", 0.0)
-
-
-@pytest.fixture
-def watched(tmp_path: Path, fresh: None) -> Iterator[SeededLedger]:
-    del fresh
+def watched(tmp_path: Path) -> Iterator[SeededLedger]:
     with open_ledger(tmp_path, metrics_token=TOKEN) as ledger:
         yield furnish(ledger)
 
@@ -73,12 +66,12 @@ def test_without_a_token_this_machine_reads_and_nobody_is_named(shared: SeededLe
     assert "epsilon_ledger_decisions_total" in reply.text
     for name in ("mimic", "icu-team", "hospital", "clinic", "org_", "pop_", "bud_", "run_0", "key_0"):
         assert name not in reply.text
-    assert 'kind="population",placement="default"' in reply.text
+    assert 'kind="population"' in reply.text
 
 
 @pytest.mark.parametrize("peer", ["192.0.2.7", "10.0.0.1", "2001:db8::1", "::ffff:192.0.2.7", "", "localhost.example"])
 def test_without_a_token_no_other_machine_reads(shared: SeededLedger, peer: str) -> None:
-    elsewhere = TestClient(shared.ledger.http.app, client=(peer, 50000))
+    elsewhere = AppClient(shared.ledger.http.app, client=(peer, 50000), portal=shared.ledger.http.portal)
     reply = elsewhere.get("/metrics")
     assert (reply.status_code, reply.json()["code"]) == (401, "unauthenticated")
     assert "EPSILON_LEDGER_METRICS_TOKEN_FILE" in reply.json()["detail"]
@@ -87,7 +80,7 @@ def test_without_a_token_no_other_machine_reads(shared: SeededLedger, peer: str)
 
 @pytest.mark.parametrize("peer", ["127.0.0.1", "127.8.9.1", "::1", "::ffff:127.0.0.1"])
 def test_without_a_token_every_address_of_this_machine_reads(shared: SeededLedger, peer: str) -> None:
-    here = TestClient(shared.ledger.http.app, client=(peer, 50000))
+    here = AppClient(shared.ledger.http.app, client=(peer, 50000), portal=shared.ledger.http.portal)
     assert here.get("/metrics").status_code == 200
 
 
@@ -97,7 +90,7 @@ def test_a_proxy_on_this_machine_opens_metrics_to_nobody(shared: SeededLedger, h
 
 
 def test_the_token_opens_metrics_to_other_machines_and_through_proxies(watched: SeededLedger) -> None:
-    elsewhere = TestClient(watched.ledger.http.app, client=("192.0.2.7", 50000))
+    elsewhere = AppClient(watched.ledger.http.app, client=("192.0.2.7", 50000), portal=watched.ledger.http.portal)
     headers = {"Authorization": f"Bearer {TOKEN}", "X-Forwarded-For": "198.51.100.3"}
     assert elsewhere.get("/metrics", headers=headers).status_code == 200
 
@@ -128,15 +121,14 @@ def test_with_the_token_the_fullest_accounts_are_named(watched: SeededLedger) ->
     assert 0 < _value(found, "account_utilisation_ratio", **population) < 1
 
 
-def test_only_so_many_accounts_are_named_and_the_fullest_are(tmp_path: Path, fresh: None) -> None:
-    del fresh
+def test_only_so_many_accounts_are_named_and_the_fullest_are(tmp_path: Path) -> None:
     with open_ledger(tmp_path, metrics_token=TOKEN, metrics_top_accounts=1) as ledger:
         shared = furnish(ledger)
         ledger.budget("idle")
         found = _read(ledger)
         named = [dict(labels)["account"] for name, labels in found if name.endswith("account_utilisation_ratio")]
         assert sorted(named) == ["mimic", "mimic/icu-team"]
-        assert _value(found, "accounts", placement="default", kind="budget") == 3
+        assert _value(found, "accounts", kind="budget") == 3
         assert shared.run not in str(found)
 
 
@@ -181,36 +173,36 @@ def test_no_request_makes_a_new_label_up(watched: SeededLedger) -> None:
 
 def test_what_waits_for_receivers_is_told(watched: SeededLedger) -> None:
     found = _read(watched.ledger)
-    assert _value(found, "alert_deliveries_pending", placement="default") >= 1
-    assert _value(found, "alert_oldest_pending_delivery_age_seconds", placement="default") > 0
-    assert _value(found, "receivers_disabled", placement="default") == 0
+    assert _value(found, "alert_deliveries_pending") >= 1
+    assert _value(found, "alert_oldest_pending_delivery_age_seconds") > 0
+    assert _value(found, "receivers_disabled") == 0
 
 
 def test_a_last_decision_that_was_exchanged_is_noticed_without_verify(watched: SeededLedger) -> None:
-    assert _value(_read(watched.ledger), "run_chain_mismatches", placement="default") == 0
+    assert _value(_read(watched.ledger), "run_chain_mismatches") == 0
     with tampering(watched.ledger.database) as tx:
         tx.exec_driver_sql("UPDATE decisions SET entry_hash = zeroblob(32)")
-    assert _value(_read(watched.ledger), "run_chain_mismatches", placement="default") == 1
+    assert _value(_read(watched.ledger), "run_chain_mismatches") == 1
 
 
 def test_a_checkpoint_of_another_history_is_noticed_without_verify(watched: SeededLedger) -> None:
     first = _read(watched.ledger)
-    assert _value(first, "oldest_unsigned_entry_age_seconds", placement="default") > 0
+    assert _value(first, "oldest_unsigned_entry_age_seconds") > 0
     assert watched.ledger.post("/v1/checkpoints", None, "auditor").status_code == 201
     signed = _read(watched.ledger)
-    assert _value(signed, "last_checkpoint_timestamp_seconds", placement="default") > 0
-    assert _value(signed, "checkpoint_mismatches", placement="default") == 0
-    assert math.isclose(_value(signed, "organisations", placement="default"), 2)
+    assert _value(signed, "last_checkpoint_timestamp_seconds") > 0
+    assert _value(signed, "checkpoint_mismatches") == 0
+    assert math.isclose(_value(signed, "organisations"), 2)
     with tampering(watched.ledger.database) as tx:
         tx.exec_driver_sql("UPDATE audit_entries SET entry_hash = zeroblob(32)")
-    assert _value(_read(watched.ledger), "checkpoint_mismatches", placement="default") == 1
+    assert _value(_read(watched.ledger), "checkpoint_mismatches") == 1
 
 
 def test_an_account_that_is_stopped_is_counted(watched: SeededLedger) -> None:
     with tampering(watched.ledger.database) as tx:
         shift_curve(tx, TEAM, -1)
     assert watched.ledger.post("/v1/verifications", None, "auditor").status_code == 201
-    assert _value(_read(watched.ledger), "accounts_quarantined", placement="default") == 1
+    assert _value(_read(watched.ledger), "accounts_quarantined") == 1
 
 
 @pytest.mark.parametrize(
@@ -228,21 +220,23 @@ def test_an_account_whose_balance_cannot_be_read_hides_no_other(watched: SeededL
 
 
 def test_what_was_looked_at_is_told_again_for_a_while(shared: SeededLedger, monkeypatch: pytest.MonkeyPatch) -> None:
+    state: Any = shared.ledger.http.app.state
+    monkeypatch.setattr(state.ledger_stats, "cache_seconds", 3600.0)
     _scrape(shared.ledger)
 
     def read(*_: object) -> None:
         raise AssertionError("looked again")
 
-    monkeypatch.setattr(database_collector._PlacementCollector, "read_stats", read)
+    monkeypatch.setattr(DatabaseCollector, "read_stats", read)
     assert _scrape(shared.ledger).status_code == 200
 
 
 def test_a_database_that_is_gone_is_told_and_the_rest_as_well(
     watched: SeededLedger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(placements, "rehearse_everywhere", lambda _: Rehearsal(Fault.SILENT))
+    monkeypatch.setattr(readiness, "rehearse_everywhere", lambda _: Rehearsal(Fault.SILENT))
     found = _read(watched.ledger)
-    assert found["epsilon_ledger_ready", frozenset({("placement", "default")})] == 0
+    assert found["epsilon_ledger_ready", frozenset()] == 0
     assert "mimic" not in str(found)
     assert ("epsilon_ledger_decisions_total", frozenset({("outcome", "admitted")})) in found
 

@@ -6,6 +6,7 @@ import hmac
 import json
 import time
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,9 @@ import httpx2
 import pytest
 from joserfc.jwk import RSAKey
 
-from app.service.auth import credential_cache
 from app.service.auth.oidc.tokens import LEEWAY_SECONDS, MOST_CHARACTERS
 from tests.api.conftest import SeededLedger, furnish
+from tests.clocks import stand_at
 from tests.conftest import Ledger, open_ledger
 from tests.identity_provider import ALGORITHMS, IdentityProvider, identity_provider, key_of, public, signed
 from tests.persistence.dump import changed
@@ -277,10 +278,10 @@ def test_one_person_proposes_and_another_one_approves(shared: SeededLedger, prov
 def test_a_token_that_expires_while_it_is_believed_opens_no_longer(
     shared: SeededLedger, provider: IdentityProvider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(credential_cache, "CACHE_SECONDS", 3600.0)
-    token = provider.token(exp=time.time() + 1.5)
+    token = provider.token(exp=time.time() + 3600)
     assert _ask(shared, token).status_code == 200
-    time.sleep(1.6)
+    later = datetime.now(UTC) + timedelta(hours=2)
+    stand_at(monkeypatch, lambda: later)
     assert "expired" in _refused(shared, token)
 
 

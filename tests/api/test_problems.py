@@ -7,14 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fastapi.testclient import TestClient
 from sqlalchemy import Connection, event, select
 from sqlalchemy.exc import OperationalError
 
 from app.accounting.errors import AccountingError
 from app.api.problems import STATUSES
 from app.ledger.errors import LedgerError
-from app.main import create_app
 from app.persistence import database, postgresql
 from app.persistence.database import ALL_TENANTS
 from app.persistence.repositories import api_keys
@@ -23,6 +21,8 @@ from app.persistence.tables import accounts
 from app.settings import Settings
 from tests.api.conftest import SeededLedger
 from tests.api.operations import GUARDED, valid_body
+from tests.asgi import AppClient
+from tests.ledgers import quiet_app
 
 LIMIT = {"epsilon": 1.0, "delta": 1e-5}
 
@@ -177,19 +177,19 @@ def test_a_writer_that_does_not_finish_makes_others_repeat(
 
 
 def test_a_database_without_its_tables_is_alive_but_not_ready(tmp_path: Path) -> None:
-    app = create_app(Settings(database_url=f"sqlite:///{tmp_path / 'empty.db'}"))
-    with TestClient(app, raise_server_exceptions=False) as http:
+    app = quiet_app(Settings(database_url=f"sqlite:///{tmp_path / 'empty.db'}"))
+    with AppClient(app) as http:
         assert http.get("/healthz").status_code == 200
         _is_unavailable(http.get("/readyz"))
         _is_unavailable(http.get("/v1/runs", headers={"Authorization": "Bearer key_x.secret"}))
         assert http.get("/v1/runs").status_code == 401
-        upgrade(app.state.placements.named("default").database)
+        upgrade(app.state.store.database)
         assert http.get("/readyz").status_code == 200
 
 
 def test_a_database_that_cannot_be_opened_is_503(tmp_path: Path) -> None:
-    app = create_app(Settings(database_url=f"sqlite:///{tmp_path / 'missing' / 'ledger.db'}"))
-    with TestClient(app, raise_server_exceptions=False) as http:
+    app = quiet_app(Settings(database_url=f"sqlite:///{tmp_path / 'missing' / 'ledger.db'}"))
+    with AppClient(app) as http:
         assert http.get("/healthz").status_code == 200
         _is_unavailable(http.get("/readyz"))
         _is_unavailable(http.get("/v1/runs", headers={"Authorization": "Bearer key_x.secret"}))

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from app.persistence.rehearsal import Fault, Rehearsal
-from app.service import placements
+from app.service import readiness
 from app.service.background import TaskRegistry
 from tests import postgres
 from tests.api.conftest import SeededLedger, furnish
@@ -25,8 +25,8 @@ def alone(tmp_path: Path) -> Iterator[SeededLedger]:
 
 
 def _ready(shared: SeededLedger) -> dict[str, Any]:
-    state: Any = shared.ledger.http.app.state  # type: ignore[attr-defined]
-    state.integrity.check(state.placements.named("default"))
+    state: Any = shared.ledger.http.app.state
+    state.integrity.check()
     reply = shared.ledger.http.get("/readyz")
     assert reply.status_code == 200, reply.text
     answer: dict[str, Any] = reply.json()
@@ -39,11 +39,11 @@ def test_accounts_that_are_stopped_are_told_and_the_rest_is_served(alone: Seeded
         shift_curve(tx, TEAM, -1)
     assert alone.ledger.post("/v1/verifications", None, "auditor").status_code == 201
     why = "Accounts that `verify` has stopped, until two persons lift their quarantine: 1."
-    assert _ready(alone) == {"status": "degraded", "integrity_warnings": {"default": why}}
+    assert _ready(alone) == {"status": "degraded", "integrity_warnings": [why]}
     with tampering(alone.ledger.database) as tx:
         shift_curve(tx, TEAM, 1)
     assert alone.ledger.post("/v1/verifications", None, "auditor").json()["sound"]
-    assert _ready(alone) == {"status": "degraded", "integrity_warnings": {"default": why}}
+    assert _ready(alone) == {"status": "degraded", "integrity_warnings": [why]}
     lift(alone.ledger, TEAM)
     assert _ready(alone) == {"status": "ok"}
 
@@ -52,9 +52,8 @@ def test_a_worker_that_takes_no_step_is_told_and_the_rest_is_served(
     alone: SeededLedger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     workers = {"db1:5432": Fault.SILENT}
-    monkeypatch.setattr(placements, "rehearse_everywhere", lambda _: Rehearsal(None, workers))
-    why = {"default, worker db1:5432": "The database does not answer."}
-    assert _ready(alone) == {"status": "degraded", "unavailable": why}
+    monkeypatch.setattr(readiness, "rehearse_everywhere", lambda _: Rehearsal(None, workers))
+    assert _ready(alone) == {"status": "degraded", "unavailable_workers": {"db1:5432": "The database does not answer."}}
 
 
 @pytest.mark.parametrize(
@@ -69,9 +68,7 @@ def test_a_worker_that_takes_no_step_is_told_and_the_rest_is_served(
 def test_a_chain_that_does_not_end_with_its_last_decision_is_told(alone: SeededLedger, damage: str) -> None:
     with tampering(alone.ledger.database) as tx:
         tx.exec_driver_sql(damage)
-    assert _ready(alone)["integrity_warnings"] == {
-        "default": "Runs whose chain does not end with their last decision: 1."
-    }
+    assert _ready(alone)["integrity_warnings"] == ["Runs whose chain does not end with their last decision: 1."]
 
 
 @pytest.mark.parametrize(
@@ -89,21 +86,20 @@ def test_a_history_that_is_not_the_one_that_was_signed_is_told(alone: SeededLedg
     with tampering(alone.ledger.database) as tx:
         tx.exec_driver_sql(damage)
     why = "Organisations whose history is not the one that was signed last: 1."
-    assert _ready(alone)["integrity_warnings"] == {"default": why}
+    assert _ready(alone)["integrity_warnings"] == [why]
 
 
-def test_work_beside_the_requests_that_ended_is_told(alone: SeededLedger) -> None:
-    state: Any = alone.ledger.http.app.state  # type: ignore[attr-defined]
-    background: TaskRegistry = state.background
-    assert {name.partition(":")[0] for name in background.names} >= {"keys", "maintenance", "deliveries", "integrity"}
+def test_background_work_that_ended_is_reported(tmp_path: Path) -> None:
+    with open_ledger(tmp_path, background_work=True) as ledger:
+        background: TaskRegistry = ledger.http.app.state.background
+        assert set(background.names) >= {"keys", "maintenance", "deliveries", "integrity"}
 
-    async def fail() -> None:
-        raise AssertionError("a bug")
+        async def fail() -> None:
+            raise AssertionError("a bug")
 
-    portal: Any = alone.ledger.http.portal
-    portal.call(background.start, "maintenance:default", fail())
-    portal.call(asyncio.sleep, 0)
-    assert _ready(alone) == {"status": "degraded", "stopped_tasks": ["maintenance:default"]}
+        ledger.http.portal.call(background.start, "maintenance", fail())
+        ledger.http.portal.call(asyncio.sleep, 0)
+        assert ledger.http.get("/readyz").json() == {"status": "degraded", "stopped_tasks": ["maintenance"]}
 
 
 def test_a_database_of_an_older_version_is_not_ready(tmp_path: Path) -> None:
@@ -127,7 +123,7 @@ def test_a_ledger_whose_table_has_another_owner_is_not_ready_until_it_has_its_ow
         postgres.shared().execute("ALTER TABLE decisions OWNER TO ledger", name)
         assert ledger.post(f"/v1/runs/{shared.run}/steps", {}, "trainer").status_code == 503
         assert ledger.http.get("/readyz").json()["detail"] == Fault.FORBIDDEN
-        assert 'epsilon_ledger_ready{placement="default"} 0.0' in ledger.http.get("/metrics").text
+        assert "epsilon_ledger_ready 0.0" in ledger.http.get("/metrics").text
         postgres.shared().execute(f"ALTER TABLE decisions OWNER TO {postgres.SERVICE}", name)
         assert _ready(shared) == {"status": "ok"}
         assert ledger.post(f"/v1/runs/{shared.run}/steps", {}, "trainer").status_code == 200

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from app.ledger.permissions import LAST_ANSWERS
-from app.service.auth import credential_cache
 from tests.api.conftest import SeededLedger
 from tests.clocks import stand_at
 from tests.conftest import SAMPLED
@@ -41,9 +40,10 @@ def _register(seeded: SeededLedger, key: str, name: str = "job", **terms: object
 
 
 @pytest.fixture
-def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody is believed from a moment ago."""
-    monkeypatch.setattr(credential_cache, "CACHE_SECONDS", -1.0)
+def at_once(seeded: SeededLedger) -> None:
+    """Each request looks its key up."""
+    state: Any = seeded.ledger.http.app.state
+    state.keys.cache_seconds = -1.0
 
 
 @pytest.fixture
@@ -123,12 +123,12 @@ def test_a_known_key_is_forgotten_when_its_run_has_ended(
     made = _issue(seeded)
     run = _register(seeded, made["key"])[1]["id"]
     assert _ask(seeded, made["key"], "POST", f"/v1/runs/{run}/abort")[0] == 200
-    ring, header = seeded.ledger.http.app.state.keys, f"Bearer {made['key']}"  # type: ignore[attr-defined]
+    ring, header = seeded.ledger.http.app.state.keys, f"Bearer {made['key']}"
     ring.authenticate(header)
-    ring.refresh("default")
+    ring.refresh()
     assert ring.find(header) is not None
     after_the_last_answers()
-    ring.refresh("default")
+    ring.refresh()
     assert ring.find(header) is None
 
 

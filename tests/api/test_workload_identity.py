@@ -61,7 +61,7 @@ def shared(
         seeded = furnish(ledger)
         for each in (cluster, ci):
             each.publish(*ALGORITHMS)
-        workloads = ledger.http.app.state.keys.workloads  # type: ignore[attr-defined]
+        workloads = ledger.http.app.state.keys.workloads
         until = time.monotonic() + 10
         while not all(keys.publishes(key_of("RS256").thumbprint()) for keys in workloads.key_sets.values()):
             assert time.monotonic() < until
@@ -349,7 +349,7 @@ def test_a_token_of_one_issuer_is_not_checked_with_the_keys_of_another(
     shared: SeededLedger, cluster: IdentityProvider, ci: IdentityProvider
 ) -> None:
     ci.publish("RS256", number=7)
-    keys = shared.ledger.http.app.state.keys.workloads.key_sets["ci"]  # type: ignore[attr-defined]
+    keys = shared.ledger.http.app.state.keys.workloads.key_sets["ci"]
     assert keys.find("RS256-7")
     stolen = cluster.token("RS256", 7, header={"typ": None}, aud=[AUDIENCE], sub=POD)
     assert "not signed by" in _refused(shared, stolen)

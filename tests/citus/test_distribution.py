@@ -158,14 +158,6 @@ def test_it_is_copied_from_one_cluster_to_another(cluster: CitusCluster, source:
     second.dispose()
 
 
-def test_an_organisation_moves_neither_to_it_nor_from_it(
-    run: Run, source: Database, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its keys are on every node, and would be known in two places."""
-    monkeypatch.setenv("EPSILON_LEDGER_PLACEMENTS", f'{{"other": "{source.engine.url}"}}')
-    assert run("org", "move", "hospital", "--to", "other").status == 2
-
-
 def test_a_later_migration_changes_distributed_tables(cluster: CitusCluster, tmp_path: Path) -> None:
     """Columns, checks, indexes and updates of rows reach the workers."""
     folder = tmp_path / "migrations"

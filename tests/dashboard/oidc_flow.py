@@ -5,9 +5,9 @@ from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import httpx2
-from fastapi.testclient import TestClient
 
 from app.api.session_cookies import COOKIE, FLOW_COOKIE
+from tests.asgi import AppClient
 from tests.conftest import Ledger
 from tests.identity_provider import IdentityProvider
 
@@ -21,7 +21,7 @@ class OidcFlow:
 
     ledger: Ledger
     provider: IdentityProvider
-    browser: TestClient
+    browser: AppClient
 
     def begin(self, path: str = "/sign-in/openid?next=/approvals") -> dict[str, str]:
         """Be sent to the provider; what it is asked."""
@@ -48,7 +48,7 @@ class OidcFlow:
 
 def new_flow(ledger: Ledger, provider: IdentityProvider) -> OidcFlow:
     """A browser of its own at a service and a provider."""
-    browser = TestClient(ledger.http.app, base_url=HOME, follow_redirects=False)
+    browser = AppClient(ledger.http.app, base_url=HOME, portal=ledger.http.portal, follow_redirects=False)
     browser.headers["Origin"] = HOME
     return OidcFlow(ledger, provider, browser)
 

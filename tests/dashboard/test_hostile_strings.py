@@ -212,7 +212,7 @@ def test_in_what_the_provider_publishes(tmp_path: Path, provider: IdentityProvid
                 setattr(provider, name, value)
             try:
                 fresh = new_flow(ledger, provider)
-                sign_in = ledger.http.app.state.oidc_client  # type: ignore[attr-defined]
+                sign_in = ledger.http.app.state.oidc_client
                 sign_in._endpoints = None
                 reply = fresh.browser.get("/sign-in/openid")
                 assert reply.status_code in {303, 503}, (answer, reply.text)

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import httpx2
 import pytest
-from fastapi.testclient import TestClient
 
 from app.api.session_cookies import COOKIE
 from app.dashboard.login import own_path
-from app.main import create_app
 from app.service.auth import sessions
 from app.settings import Settings
+from tests.asgi import AppClient
 from tests.conftest import Ledger, open_ledger
+from tests.ledgers import quiet_app
 
 BY_TLS = f"__Host-{COOKIE}"
 
@@ -26,24 +26,25 @@ def clinic(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ledger]:
         yield ledger
 
 
-def browser(ledger: Ledger, scheme: str = "http") -> TestClient:
+def browser(ledger: Ledger, scheme: str = "http") -> AppClient:
     """A browser of its own at the same application, which follows no redirects."""
-    client = TestClient(ledger.http.app, base_url=f"{scheme}://ledger.example", follow_redirects=False)
+    url = f"{scheme}://ledger.example"
+    client = AppClient(ledger.http.app, url, portal=ledger.http.portal, follow_redirects=False)
     client.headers["Origin"] = f"{scheme}://ledger.example"
     return client
 
 
 @pytest.fixture
-def http(clinic: Ledger) -> TestClient:
+def http(clinic: Ledger) -> AppClient:
     return browser(clinic)
 
 
-def _sign_in(client: TestClient, ledger: Ledger, role: str = "viewer", **fields: str) -> httpx2.Response:
+def _sign_in(client: AppClient, ledger: Ledger, role: str = "viewer", **fields: str) -> httpx2.Response:
     reply: httpx2.Response = client.post("/sign-in", data={"key": ledger.keys["hospital", role]} | fields)
     return reply
 
 
-def _csrf(client: TestClient) -> str:
+def _csrf(client: AppClient) -> str:
     (cookie,) = (each.value for each in client.cookies.jar if COOKIE in each.name)
     return sessions.csrf_token(str(cookie))
 
@@ -60,7 +61,7 @@ def test_the_cookie_is_for_this_host_and_for_no_script(clinic: Ledger, scheme: s
     assert client.get("/").status_code == 200
 
 
-def test_the_key_stands_on_no_page_and_in_no_address(clinic: Ledger, http: TestClient) -> None:
+def test_the_key_stands_on_no_page_and_in_no_address(clinic: Ledger, http: AppClient) -> None:
     reply = _sign_in(http, clinic)
     key = clinic.keys["hospital", "viewer"]
     assert key not in reply.text
@@ -68,7 +69,7 @@ def test_the_key_stands_on_no_page_and_in_no_address(clinic: Ledger, http: TestC
     assert key not in http.get("/").text
 
 
-def test_a_page_asks_who_is_there_and_leads_back(clinic: Ledger, http: TestClient) -> None:
+def test_a_page_asks_who_is_there_and_leads_back(clinic: Ledger, http: AppClient) -> None:
     reply = http.get("/approvals?account=mimic%2Ficu-team")
     assert reply.status_code == 303
     assert reply.headers["location"] == "/sign-in?next=%2Fapprovals%3Faccount%3Dmimic%252Ficu-team"
@@ -88,13 +89,13 @@ def test_a_page_asks_who_is_there_and_leads_back(clinic: Ledger, http: TestClien
         *("evil.example", "", "/\tevil", "/\r\nSet-Cookie: a=b", "/%0d%0a\n", "\N{NO-BREAK SPACE}//evil.example"),
     ],
 )
-def test_nobody_is_led_elsewhere(clinic: Ledger, http: TestClient, wanted: str) -> None:
+def test_nobody_is_led_elsewhere(clinic: Ledger, http: AppClient, wanted: str) -> None:
     assert own_path(wanted) == "/"
     assert _sign_in(http, clinic, next=wanted).headers["location"] == "/"
 
 
 @pytest.mark.parametrize("key", ["", "nonsense", "key_nowhere.secret", "Bearer x.y", "ä", "key_0.\0"])
-def test_a_wrong_key_is_told_and_gives_no_cookie(http: TestClient, key: str) -> None:
+def test_a_wrong_key_is_told_and_gives_no_cookie(http: AppClient, key: str) -> None:
     reply = http.post("/sign-in", data={"key": key})
     assert reply.status_code == 401
     assert 'role="alert"' in reply.text
@@ -102,12 +103,12 @@ def test_a_wrong_key_is_told_and_gives_no_cookie(http: TestClient, key: str) -> 
 
 
 @pytest.mark.parametrize("cookie", ["x", "ses_nowhere.x", "ses_.", '"ses_\\000.x"', '"\\000"'])
-def test_a_wrong_cookie_leads_to_the_sign_in(http: TestClient, cookie: str) -> None:
+def test_a_wrong_cookie_leads_to_the_sign_in(http: AppClient, cookie: str) -> None:
     reply = http.get("/", headers={"Cookie": f"{COOKIE}={cookie}"})
     assert (reply.status_code, reply.headers["location"]) == (303, "/sign-in")
 
 
-def test_a_token_is_not_taken_for_a_key(http: TestClient) -> None:
+def test_a_token_is_not_taken_for_a_key(http: AppClient) -> None:
     reply = http.post("/sign-in", data={"key": "eyJhbGciOiJFZERTQSJ9.eyJzdWIiOiJhbmEifQ.c2lnbmF0dXJl"})
     assert reply.status_code == 401
     assert "This is an access token" in reply.text
@@ -129,7 +130,7 @@ FOREIGN = (
 
 
 @pytest.mark.parametrize("said", [*FOREIGN, {}], ids=str)
-def test_another_site_signs_nobody_in(clinic: Ledger, http: TestClient, said: dict[str, str]) -> None:
+def test_another_site_signs_nobody_in(clinic: Ledger, http: AppClient, said: dict[str, str]) -> None:
     del http.headers["Origin"]
     reply = http.post("/sign-in", data={"key": clinic.keys["hospital", "admin"]}, headers=said)
     assert reply.status_code == 403
@@ -145,7 +146,7 @@ def test_another_site_signs_nobody_in(clinic: Ledger, http: TestClient, said: di
     ],
     ids=str,
 )
-def test_our_own_page_signs_in(clinic: Ledger, http: TestClient, said: dict[str, str]) -> None:
+def test_our_own_page_signs_in(clinic: Ledger, http: AppClient, said: dict[str, str]) -> None:
     del http.headers["Origin"]
     assert http.post("/sign-in", data={"key": clinic.keys["hospital", "admin"]}, headers=said).status_code == 303
 
@@ -158,7 +159,7 @@ def test_the_address_that_people_know_is_our_own(tmp_path: Path) -> None:
         assert _sign_in(http, ledger).status_code == 303
 
 
-def test_another_site_signs_nobody_out(clinic: Ledger, http: TestClient) -> None:
+def test_another_site_signs_nobody_out(clinic: Ledger, http: AppClient) -> None:
     _sign_in(http, clinic)
     right = {"csrf": _csrf(http)}
     for said in FOREIGN:
@@ -169,7 +170,7 @@ def test_another_site_signs_nobody_out(clinic: Ledger, http: TestClient) -> None
     assert http.post("/sign-out", data=right).status_code == 303
 
 
-def test_signing_out_ends_the_session_and_not_only_the_cookie(clinic: Ledger, http: TestClient) -> None:
+def test_signing_out_ends_the_session_and_not_only_the_cookie(clinic: Ledger, http: AppClient) -> None:
     _sign_in(http, clinic)
     kept = {"Cookie": f"{COOKIE}={http.cookies[COOKIE]}"}
     assert browser(clinic).get("/", headers=kept).status_code == 200
@@ -180,7 +181,7 @@ def test_signing_out_ends_the_session_and_not_only_the_cookie(clinic: Ledger, ht
     assert http.post("/sign-out").status_code == 303  # twice is as good as once
 
 
-def test_signing_out_everywhere_ends_what_was_left_open_elsewhere(clinic: Ledger, http: TestClient) -> None:
+def test_signing_out_everywhere_ends_what_was_left_open_elsewhere(clinic: Ledger, http: AppClient) -> None:
     left = browser(clinic)
     for client in (left, http):
         _sign_in(client, clinic, "auditor")
@@ -195,12 +196,12 @@ def test_signing_out_everywhere_ends_what_was_left_open_elsewhere(clinic: Ledger
     ("content", "status"),
     [(b"key=\xff", 422), (b"&".join(b"a=b" for _ in range(50)), 422), (b"key=" + b"x" * (2 << 20), 413)],
 )
-def test_what_is_no_form_is_told_and_opens_nothing(http: TestClient, content: bytes, status: int) -> None:
+def test_what_is_no_form_is_told_and_opens_nothing(http: AppClient, content: bytes, status: int) -> None:
     headers = {"Content-Type": "application/x-www-form-urlencoded"}
     assert http.post("/sign-in", content=content, headers=headers).status_code == status
 
 
-def test_pages_load_nothing_from_elsewhere_and_are_kept_nowhere(clinic: Ledger, http: TestClient) -> None:
+def test_pages_load_nothing_from_elsewhere_and_are_kept_nowhere(clinic: Ledger, http: AppClient) -> None:
     _sign_in(http, clinic)
     for path in ("/", "/approvals", "/policies", "/sign-in", "/keys"):
         headers = http.get(path).headers
@@ -221,15 +222,15 @@ def _until(what: Callable[[], bool]) -> None:
 
 
 @pytest.fixture
-def replicas(tmp_path: Path) -> Iterator[tuple[Ledger, TestClient]]:
+def replicas(tmp_path: Path) -> Iterator[tuple[Ledger, AppClient]]:
     """A ledger, and a browser at another replica of the same service."""
     with open_ledger(tmp_path) as ledger:
-        app = create_app(Settings(database_url=f"sqlite:///{tmp_path / 'ledger.db'}"))
-        with TestClient(app, base_url="http://ledger.example", follow_redirects=False) as other:
+        app = quiet_app(Settings(database_url=f"sqlite:///{tmp_path / 'ledger.db'}"))
+        with AppClient(app, base_url="http://ledger.example", follow_redirects=False) as other:
             yield ledger, other
 
 
-def test_who_signs_out_is_signed_out_on_every_replica(replicas: tuple[Ledger, TestClient]) -> None:
+def test_who_signs_out_is_signed_out_on_every_replica(replicas: tuple[Ledger, AppClient]) -> None:
     ledger, other = replicas
     client = browser(ledger)
     _sign_in(client, ledger)
@@ -239,7 +240,7 @@ def test_who_signs_out_is_signed_out_on_every_replica(replicas: tuple[Ledger, Te
     _until(lambda: other.get("/", headers=kept).status_code == 303)
 
 
-def test_a_revoked_key_ends_its_sessions_on_every_replica(replicas: tuple[Ledger, TestClient]) -> None:
+def test_a_revoked_key_ends_its_sessions_on_every_replica(replicas: tuple[Ledger, AppClient]) -> None:
     ledger, other = replicas
     client = browser(ledger)
     _sign_in(client, ledger, "planner")

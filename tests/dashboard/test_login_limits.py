@@ -6,11 +6,11 @@ from pathlib import Path
 
 import httpx2
 import pytest
-from fastapi.testclient import TestClient
 
 from app.service.auth import authentication
 from app.service.auth.authentication import GATHERED_SECONDS, MOST_GATHERED_SECONDS
 from app.service.auth.rate_limit import ADDRESS_FACTOR
+from tests.asgi import AppClient
 from tests.conftest import Ledger, open_ledger
 from tests.dashboard.oidc_flow import new_flow, settings_of
 from tests.identity_provider import IdentityProvider, identity_provider
@@ -20,15 +20,15 @@ HARDLY = 0.2
 AT_ONCE = 2
 
 
-def _browser(ledger: Ledger, address: str = "192.0.2.1") -> TestClient:
-    client = TestClient(
-        ledger.http.app, base_url="http://ledger.example", follow_redirects=False, client=(address, 50_000)
+def _browser(ledger: Ledger, address: str = "192.0.2.1") -> AppClient:
+    client = AppClient(
+        *(ledger.http.app, "http://ledger.example", (address, 50_000), ledger.http.portal), follow_redirects=False
     )
     client.headers["Origin"] = "http://ledger.example"
     return client
 
 
-def _sign_in(client: TestClient, key: str) -> httpx2.Response:
+def _sign_in(client: AppClient, key: str) -> httpx2.Response:
     reply: httpx2.Response = client.post("/sign-in", data={"key": key})
     return reply
 
@@ -108,7 +108,7 @@ def test_a_key_that_fails_for_days_is_noted_once_an_hour(tmp_path: Path, monkeyp
     monkeypatch.setattr(authentication, "monotonic", lambda: passed[0])
     with open_ledger(tmp_path) as ledger:
         key_id = ledger.keys["hospital", "viewer"].partition(".")[0]
-        flush: Callable[..., None] = ledger.http.app.state.keys._failures.flush  # type: ignore[attr-defined]
+        flush: Callable[..., None] = ledger.http.app.state.keys._failures.flush
 
         def fail() -> None:
             assert ledger.http.get("/v1/runs", headers={"Authorization": f"Bearer {key_id}.x"}).status_code == 401

@@ -127,7 +127,7 @@ def test_a_token_for_an_api_signs_nobody_in(flow: OidcFlow, header: dict[str, ob
 def test_a_token_of_another_key_signs_nobody_in(flow: OidcFlow) -> None:
     flow.provider.wait_for(flow.ledger)
     flow.provider.published = [public(key_of("RS256", 9), kid="RS256-0", use="sig")]
-    flow.ledger.http.app.state.keys.oidc.jwks._fetch()  # type: ignore[attr-defined]
+    flow.ledger.http.app.state.keys.oidc.jwks._fetch()
     refused(flow, flow.come_back(), "not signed by a key of the identity provider")
 
 

@@ -4,12 +4,12 @@ from pathlib import Path
 from threading import Event
 
 import pytest
-from fastapi.testclient import TestClient
 
 from app.api.session_cookies import COOKIE
 from app.ledger.errors import InvalidInputError
 from app.service.auth.oidc import http_json
 from app.settings import Settings
+from tests.asgi import AppClient
 from tests.conftest import open_ledger
 from tests.dashboard.oidc_flow import HOME, OidcFlow, new_flow, refused, settings_of
 from tests.identity_provider import IdentityProvider
@@ -113,7 +113,7 @@ def test_without_a_provider_nobody_is_sent_anywhere(tmp_path: Path, provider: Id
         folder = tmp_path / str(len(settings))
         folder.mkdir()
         with open_ledger(folder, **settings) as ledger:
-            client = TestClient(ledger.http.app, base_url=HOME, follow_redirects=False)
+            client = AppClient(ledger.http.app, base_url=HOME, portal=ledger.http.portal, follow_redirects=False)
             assert "Sign in with" not in client.get("/sign-in").text
             for path in ("/sign-in/openid", "/sign-in/openid/return?code=x&state=y"):
                 assert client.get(path).status_code == 404

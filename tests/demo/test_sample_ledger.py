@@ -71,7 +71,7 @@ def test_the_printed_link_signs_in_without_a_key(served: SampleServer) -> None:
 
 
 def test_it_is_a_sound_ledger_and_leaves_nothing_behind(served: SampleServer) -> None:
-    database = Database(served.facts["databases"])
+    database = Database(served.facts["database"])
     assert verify(database).sound
     database.dispose()
     served.process.send_signal(signal.SIGTERM)

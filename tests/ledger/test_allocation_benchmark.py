@@ -1,42 +1,26 @@
 """The workloads that the rules of scheduling are measured with, small."""
 
-from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
-
-import numpy as np
-import pytest
 
 from app.accounting.events import EpsilonDelta
 from app.ledger.allocation import SchedulingRule
 from app.ledger.filters import Limit
 from app.ledger.scheduling_rules import Line
-from benchmarks.allocation import privatekube, speed
-from benchmarks.allocation.blocks import BlockFilter, own_filter, priced, pure_filter, used_part
-from benchmarks.allocation.dpack_workloads import Knobs, offline, online
-from benchmarks.allocation.dpack_zoo import LIMIT, ORDERS, buckets, events, scaled, zoo
+from benchmarks.allocation import privatekube
+from benchmarks.allocation.blocks import priced, pure_filter, used_part
+from benchmarks.allocation.dpack_workloads import Knobs, offline
+from benchmarks.allocation.dpack_zoo import ORDERS, buckets, events, zoo
 from benchmarks.allocation.largest_shares import LargestShares
 from benchmarks.allocation.optimum import solve
-from benchmarks.allocation.privatekube_workloads import JUST_BELOW, Kind, basic, many_blocks, renyi, single_block
 from benchmarks.allocation.simulation import (
     Arrival,
     Outcome,
     Workload,
-    by_plans,
-    fair_plans,
-    over_time,
-    simulate,
     simulate_batches,
 )
 
 FIRST_COME, DOMINANT, PACKED = (partial(Line, rule) for rule in SchedulingRule)
 TINY = Knobs(plans=30, blocks=4, least=0.1, mean_blocks=2, sigma_blocks=1, sigma_alpha=2)
-
-Make = Callable[[Kind, BlockFilter, int], Workload]
-
-
-def cut(workload: Workload, number: int) -> Workload:
-    return replace(workload, arrivals=workload.arrivals[:number])
 
 
 def require_within_limits(workload: Workload, outcome: Outcome) -> None:
@@ -53,50 +37,6 @@ def require_within_limits(workload: Workload, outcome: Outcome) -> None:
         sums = [sum(int(cost[place]) for cost in asked) for place in bounds.places]
         assert any(most <= bound for most, bound in zip(sums, bounds.bounds.tolist(), strict=True))
         assert used_part(block) <= 1
-
-
-@pytest.mark.parametrize(
-    ("make", "kind", "chosen", "number", "plans"),
-    [(single_block, kind, chosen, 150, 250) for kind in (basic(), renyi(100)) for chosen in kind.filters]
-    + [(many_blocks, basic(), basic().filters[0], 100, 450)],
-)
-def test_dominant_shares_grant_more_mice_than_first_come(
-    make: Make, kind: Kind, chosen: BlockFilter, number: int, plans: int
-) -> None:
-    workload = cut(make(kind, chosen, 7), plans)
-    first = simulate(workload, FIRST_COME())
-    require_within_limits(workload, first)
-    seconds = number * (kind.interval if make is many_blocks else 1.0)
-    for unlocking in (by_plans(number), over_time(seconds, 20)):
-        outcome = simulate(workload, DOMINANT(), unlocking)
-        assert outcome.small > first.small
-        assert outcome.granted > first.granted
-        require_within_limits(workload, outcome)
-        again = simulate(cut(make(kind, chosen, 7), plans), DOMINANT(), unlocking)
-        assert (again.delays, again.blocks) == (outcome.delays, outcome.blocks)
-
-
-def test_one_block_grants_what_the_papers_simulator_grants() -> None:
-    # With N 175 a hundred mice, all that fit; with N 50 at most fifty plans, and all fair ones at once.
-    kind = basic()
-    workload = single_block(kind, kind.filters[0], 1)
-    assert simulate(workload, DOMINANT(), by_plans(175)).granted == 100
-    fair = fair_plans(workload, 50)
-    outcome = simulate(workload, DOMINANT(), by_plans(50))
-    assert fair
-    assert all(outcome.delays[each] == 0 for each in fair)
-    assert replace(outcome, fair=fair).fairness == 1
-
-
-def test_plans_wait_until_what_others_unlock_is_enough_for_them() -> None:
-    chosen = pure_filter(Limit(10.0, 1e-7))
-    half, one, more = (priced(EpsilonDelta(epsilon * JUST_BELOW, 0.0)) for epsilon in (0.5, 1.0, 1.5))
-    asked = ((more, (0, 1)), (one, (0, 1)), (more, (0,)), (half, (1,)), (half, (0, 1)), (half, (0, 1)))
-    arrivals = tuple(Arrival(float(at), demand, blocks) for at, (demand, blocks) in enumerate(asked))
-    outcome = simulate(Workload(chosen, (0.0, 0.0), arrivals), DOMINANT(), by_plans(10))
-    # Each arrival unlocks 1 of each of its blocks. Block 0 has 1, 2, 2, 0.5, 1.5 and 2 when the plans are tried.
-    # The first plan has the largest share, so it waits until 1.5 are left after the smaller ones.
-    assert outcome.delays == {0: 5.0, 1: 0.0, 2: 0.0, 3: 0.0, 4: 0.0, 5: 0.0}
 
 
 def test_the_zoo_has_the_curves_of_the_paper() -> None:
@@ -128,27 +68,6 @@ def test_the_optimum_of_two_plans_that_share_a_block() -> None:
     best = solve(Workload(chosen, (0.0, 0.0), arrivals), 10.0)
     assert best is not None
     assert (best.granted, best.at_most) == (2, 2)
-
-
-@pytest.mark.parametrize("make", [FIRST_COME, DOMINANT, PACKED], ids=list(SchedulingRule))
-def test_plans_that_arrive_are_decided_in_batches(make: Callable[[], Line]) -> None:
-    knobs = replace(TINY, blocks=6, shape=scaled, chosen=own_filter(LIMIT))
-    workload = online(knobs, 3, 5)
-    times = [1.0, 2.0, 3.0, 6.0]
-    outcome = simulate_batches(workload, make(), times, over_time(4.0, 8), batch=2)
-    assert outcome == simulate_batches(workload, make(), times, over_time(4.0, 8), batch=2)
-    require_within_limits(workload, outcome)
-    assert outcome.granted
-    assert np.mean(list(outcome.delays.values())) > 0
-
-
-@pytest.mark.parametrize("rule", SchedulingRule)
-def test_decisions_are_timed(rule: SchedulingRule) -> None:
-    accounts, plans = speed.waiting_plans(150, 12)
-    first, *later = speed.measure(rule, speed.books_of(accounts, locked=True), plans, 24)
-    assert first[1] > 0
-    assert len(later) == 24
-    assert sum(granted for _, granted in later) > 0
 
 
 def test_tables_name_what_was_published() -> None:

@@ -5,7 +5,7 @@ from dataclasses import replace
 from math import isclose
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from app.accounting.events import Gaussian, NeighboringRelation
@@ -14,6 +14,7 @@ from app.ledger.admission import Admission
 from app.ledger.availability import AccountRoom, Available, available_of, least_above_part, room_of
 from app.ledger.composition import exposed
 from app.ledger.step_events import StepEvent
+from tests.soak import few
 
 from .conftest import admit, make_account
 
@@ -60,9 +61,9 @@ charges = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@few(10)
 @given(charges, st.sampled_from([(1, ADD), (2, ADD), (1, ONE)]), st.sampled_from([(2.0, 2.0), (2.0, 1.0), (1.0, 3.0)]))
-def test_what_is_free_is_what_the_rule_admits(
+def test_available_budget_is_what_the_rule_admits(
     history: list[tuple[str, float, int]], kind: tuple[int, NeighboringRelation], limits: tuple[float, float]
 ) -> None:
     sites = Sites(*limits, *kind)
@@ -125,14 +126,14 @@ def room(name: str, epsilon: float, *, parallel: bool = False) -> AccountRoom:
         ([("p", 0.0), ("p/a", 0.5), ("p/a/b", 3.0)], ("p", 0.0)),
     ],
 )
-def test_the_least_along_the_path_with_the_account_that_leaves_it(
+def test_available_budget_is_the_least_along_the_path(
     rooms: list[tuple[str, float]], expected: tuple[str, float]
 ) -> None:
     found = available_of(room(*each) for each in rooms)
     assert found[rooms[-1][0]] == Available(expected[1], expected[0], expected[0])
 
 
-def test_what_is_left_above_a_part_counts_for_all_under_it() -> None:
+def test_room_above_a_part_counts_for_all_accounts_under_it() -> None:
     rooms = [room("p", 1.0, parallel=True), room("p/a", 9.0), room("p/a/b", 8.0), room("p/c", 9.0)]
     found = available_of(rooms, {"p/a": Available(4.0, "p", "p")})
     assert [found[name].epsilon for name in ("p", "p/a", "p/a/b", "p/c")] == [1.0, 4.0, 4.0, 1.0]

@@ -36,7 +36,7 @@ ENTRIES = st.builds(
 
 @given(JSON)
 @example([1e16, 1e20, 2.0**53, 1.7976931348623157e308])
-def test_it_is_the_same_however_the_json_was_written_before(value: object) -> None:
+def test_canonical_json_is_the_same_for_any_earlier_text(value: object) -> None:
     text = canonical(value)
     assert canonical(json.loads(text)) == text
     assert canonical(json.loads(json.dumps(value, indent=2))) == text
@@ -69,11 +69,11 @@ def test_an_audit_entry_s_text_is_that_of_the_library(entry: AuditEntry) -> None
         ([3.0, 1e-5, True, None], "[3,0.00001,true,null]"),
     ],
 )
-def test_it_is_what_the_standard_shows(value: object, text: str) -> None:
+def test_canonical_json_is_that_of_the_standards_examples(value: object, text: str) -> None:
     assert canonical(value) == text
 
 
 @pytest.mark.parametrize("value", [inf, -inf, nan, 2**53 + 1, 2**62 - 1, [10**400], "\ud800", {1: 2}])
-def test_what_json_cannot_say_exactly_is_refused(value: object) -> None:
+def test_value_that_json_cannot_hold_exactly_is_refused(value: object) -> None:
     with pytest.raises((ValueError, OverflowError)):
         canonical(value)

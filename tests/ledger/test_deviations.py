@@ -2,26 +2,14 @@
 
 import pytest
 
-from app.accounting.events import (
-    Composed,
-    DiscreteLaplace,
-    DpEvent,
-    Gaussian,
-    Laplace,
-    MixtureOfGaussians,
-    PermuteAndFlip,
-    PoissonSampled,
-    SampledWithoutReplacement,
-    SampledWithReplacement,
-    SelfComposed,
-    TruncatedPoissonSampled,
-)
+from app.accounting import events as dp
+from app.accounting.events import DpEvent
 from app.ledger.deviations import Deviation, DeviationKind, merge_deviations
 from app.ledger.runs import Run, RunStatus, find_deviations
 from app.ledger.step_events import StepEvent
 
 K = DeviationKind
-DECLARED = PoissonSampled(0.01, Gaussian(1.1))
+DECLARED = dp.PoissonSampled(0.01, dp.Gaussian(1.1))
 RUN = Run("run_1", RunStatus.ACTIVE, DECLARED, attempt=1, next_step=0, decisions=0, chain_head=b"")
 
 
@@ -29,62 +17,64 @@ RUN = Run("run_1", RunStatus.ACTIVE, DECLARED, attempt=1, next_step=0, decisions
     ("event", "expected"),
     [
         (DECLARED, {}),
-        (PoissonSampled(0.01, Gaussian(1.0)), {K.NOISE_MULTIPLIER: (1.1, 1.0)}),
-        (PoissonSampled(0.02, Gaussian(1.1)), {K.SAMPLING_PROBABILITY: (0.01, 0.02)}),
-        (PoissonSampled(0.01, Laplace(1.1)), {K.MECHANISM: ("gaussian", "laplace")}),
+        (dp.PoissonSampled(0.01, dp.Gaussian(1.0)), {K.NOISE_MULTIPLIER: (1.1, 1.0)}),
+        (dp.PoissonSampled(0.02, dp.Gaussian(1.1)), {K.SAMPLING_PROBABILITY: (0.01, 0.02)}),
+        (dp.PoissonSampled(0.01, dp.Laplace(1.1)), {K.MECHANISM: ("gaussian", "laplace")}),
         (
-            SampledWithoutReplacement(100, 1, Gaussian(1.1)),
+            dp.SampledWithoutReplacement(100, 1, dp.Gaussian(1.1)),
             {K.SAMPLER: ("poisson_sampled", "sampled_without_replacement")},
         ),
         (
-            SampledWithReplacement(100, 2, Gaussian(1.1)),
+            dp.SampledWithReplacement(100, 2, dp.Gaussian(1.1)),
             {
                 K.SAMPLER: ("poisson_sampled", "sampled_with_replacement"),
                 K.SAMPLING_PROBABILITY: (0.01, 0.02),
             },
         ),
         (
-            TruncatedPoissonSampled(100, 0.01, 5, Gaussian(1.1)),
+            dp.TruncatedPoissonSampled(100, 0.01, 5, dp.Gaussian(1.1)),
             {K.SAMPLER: ("poisson_sampled", "truncated_poisson_sampled")},
         ),
         (
-            PoissonSampled(0.01, MixtureOfGaussians(2.2, (1.0, 2.0), (0.5, 0.5))),
+            dp.PoissonSampled(0.01, dp.MixtureOfGaussians(2.2, (1.0, 2.0), (0.5, 0.5))),
             {K.MECHANISM: ("gaussian", "mixture_of_gaussians")},
         ),
         (
-            PoissonSampled(0.01, DiscreteLaplace(0.5, 1)),
+            dp.PoissonSampled(0.01, dp.DiscreteLaplace(0.5, 1)),
             {K.MECHANISM: ("gaussian", "discrete_laplace"), K.NOISE_MULTIPLIER: (1.1, 2.0)},
         ),
         (
-            PoissonSampled(0.01, PermuteAndFlip(0.5)),
+            dp.PoissonSampled(0.01, dp.PermuteAndFlip(0.5)),
             {K.MECHANISM: ("gaussian", "permute_and_flip"), K.NOISE_MULTIPLIER: (1.1, None)},
         ),
-        (Gaussian(1.1), {K.SAMPLER: ("poisson_sampled", "none"), K.SAMPLING_PROBABILITY: (0.01, 1.0)}),
-        (SelfComposed(DECLARED, 2), {K.EVENT: ("poisson_sampled", "self_composed")}),
+        (dp.Gaussian(1.1), {K.SAMPLER: ("poisson_sampled", "none"), K.SAMPLING_PROBABILITY: (0.01, 1.0)}),
+        (dp.SelfComposed(DECLARED, 2), {K.EVENT: ("poisson_sampled", "self_composed")}),
         (
-            PoissonSampled(0.01, Composed((Gaussian(1.1), Laplace(1.2)))),
+            dp.PoissonSampled(0.01, dp.Composed((dp.Gaussian(1.1), dp.Laplace(1.2)))),
             {K.MECHANISM: ("gaussian", "gaussian, laplace")},
         ),
     ],
     ids=str,
 )
-def test_in_what_an_event_differs(event: DpEvent, expected: dict[K, tuple[object, object]]) -> None:
+def test_event_that_differs_from_the_declared_one_has_its_deviations(
+    event: DpEvent, expected: dict[K, tuple[object, object]]
+) -> None:
     found = find_deviations(RUN._replace(next_step=7), (), [StepEvent(DECLARED, 3), StepEvent(event, 1)], 0.0)
     assert {each.kind: (each.declared, each.observed) for each in found} == expected
     assert {each.first_step for each in found} <= {10}
 
 
-def test_what_was_planned_besides_is_declared_and_nothing_declared_is_nothing_to_differ_from() -> None:
-    loud = StepEvent(PoissonSampled(0.5, Gaussian(0.5)), 1)
+def test_planned_event_is_declared_and_an_undeclared_run_has_no_deviations() -> None:
+    loud = StepEvent(dp.PoissonSampled(0.5, dp.Gaussian(0.5)), 1)
     assert find_deviations(RUN, [loud], [loud], 0.0) == ()
     assert find_deviations(RUN._replace(event=None), (), [loud], 0.0) == ()
-    quiet = StepEvent(PoissonSampled(0.5, Gaussian(50.0)), 1)
+    quiet = StepEvent(dp.PoissonSampled(0.5, dp.Gaussian(50.0)), 1)
     assert find_deviations(RUN._replace(event=None), [loud, quiet], [quiet, loud], 0.0) == ()
     found = find_deviations(RUN._replace(event=None), [quiet], [quiet, loud], 0.0)
     assert found == (Deviation(K.NOISE_MULTIPLIER, 50.0, 0.5, 1),)
 
 
-def test_more_steps_than_planned() -> None:
+def test_run_with_more_steps_than_planned_has_a_deviation() -> None:
     run = RUN._replace(expected_steps=10)
     assert find_deviations(run._replace(next_step=8), (), [StepEvent(DECLARED, 2)], 0.0) == ()
     assert find_deviations(run._replace(next_step=8), (), [StepEvent(DECLARED, 5)], 0.0) == (
@@ -95,7 +85,7 @@ def test_more_steps_than_planned() -> None:
     )
 
 
-def test_faster_than_declared() -> None:
+def test_run_faster_than_declared_has_a_deviation() -> None:
     run = RUN._replace(declared_steps_per_hour=10.0)
     assert find_deviations(run, (), [StepEvent(DECLARED, 10)], 0.01) == ()
     assert find_deviations(run._replace(next_step=10), (), [StepEvent(DECLARED, 1)], 0.01) == (
@@ -107,7 +97,7 @@ def test_faster_than_declared() -> None:
     )
 
 
-def test_of_each_kind_the_first_is_kept() -> None:
+def test_first_deviation_of_each_kind_is_kept() -> None:
     first, second = Deviation(K.STEPS, 1, 2, 1), Deviation(K.STEPS, 1, 3, 2)
     other = Deviation(K.SAMPLER, "none", "poisson_sampled", 2)
     assert merge_deviations((), (first,)) == (first,)

@@ -86,15 +86,6 @@ def test_infinite_orders_are_left_out(gate: FilterBounds) -> None:
     assert orders.after(1, spent).epsilons()(1) == gate.epsilon(spent + cost + spent)
 
 
-def test_units_that_floats_do_not_hold_are_for_the_rule(gate: FilterBounds) -> None:
-    nat = round(1 / UNIT)
-    spent, cost = curve(*3 * [EXACT - 2 * nat]), curve(*3 * [nat // 4])
-    epsilons = FilterOrders.of(gate, spent, cost).epsilons()
-    assert epsilons(3) == gate.epsilon(spent + cost.times(3)) > 510
-    assert epsilons(4) is None
-    assert epsilons(5) is None
-
-
 def test_an_order_that_floats_do_not_hold_is_not_the_least(gate: FilterBounds) -> None:
     spent, cost = curve(EXACT + 3, 5, 7), curve(EXACT, 1, 1)
     epsilons = FilterOrders.of(gate, spent, cost).epsilons()

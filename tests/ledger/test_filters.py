@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from fractions import Fraction
+from itertools import pairwise
 
 import mpmath
 import numpy as np
@@ -10,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.accounting.conversion import declared_bounds, epsilon_of_curve
-from app.accounting.curves import EXHAUSTED, GRID_VERSION, RdpCurve, finite_orders, orders
+from app.accounting.curves import DELTA_UNIT, EXHAUSTED, GRID_VERSION, RdpCurve, finite_orders, orders
 from app.accounting.events import Gaussian, NeighboringRelation, PoissonSampled
 from app.accounting.rdp import event_curve
 from app.ledger.errors import DeltaTooLargeError, InvalidInputError, LimitTooSmallError
@@ -21,6 +22,8 @@ from app.ledger.filters import (
     filter_weights,
     smallest_useful_epsilon,
 )
+from app.ledger.tuning import rescale_weights
+from tests.soak import few
 
 from .conftest import AccountMaker, make_account, thresholds
 
@@ -75,7 +78,7 @@ def test_thresholds_lie_below_the_exact_ones_by_less_than_a_billionth(limit: Lim
 
 
 @given(limits, workloads, st.booleans())
-def test_what_fits_reads_as_at_most_the_limit(limit: Limit, workload: RdpCurve, in_advance: bool) -> None:  # noqa: FBT001
+def test_fitting_curve_reads_as_at_most_the_limit(limit: Limit, workload: RdpCurve, in_advance: bool) -> None:  # noqa: FBT001
     weights = filter_weights(limit, workload, GRID_VERSION)
     bound = declared_bounds(limit.epsilon, limit.delta, GRID_VERSION) if in_advance else thresholds(limit, weights)
     count = int(np.max(np.maximum(bound, 0) // np.maximum(workload.values, 1)))
@@ -114,7 +117,7 @@ def test_a_limit_that_admits_nothing_is_refused() -> None:
     check_limit(Limit(0.001, 1e-5), None)  # mechanisms with a bounded loss fit
 
 
-def test_a_delta_that_protects_nobody_is_refused() -> None:
+def test_delta_of_a_half_or_more_is_refused() -> None:
     check_limit(Limit(1.0, 1e-5), 99_999)
     with pytest.raises(DeltaTooLargeError, match="not below 1/100000"):
         check_limit(Limit(1.0, 1e-5), 100_000)
@@ -126,3 +129,34 @@ def test_a_delta_that_protects_nobody_is_refused() -> None:
 def test_a_limit_out_of_range_is_refused(epsilon: float, delta: float) -> None:
     with pytest.raises(InvalidInputError, match="limit's"):
         Limit(epsilon, delta)
+
+
+WORKLOAD = event_curve(Gaussian(20.0), NeighboringRelation.ADD_OR_REMOVE_ONE)
+DELTAS = st.floats(1e-20, 1e-3)
+
+
+@given(st.lists(DELTAS, min_size=2, max_size=30))
+def test_no_part_of_delta_ever_gets_a_larger_share(deltas: list[float]) -> None:
+    limits = [Limit(2.0, delta) for delta in deltas]
+    first = filter_weights(limits[0], WORKLOAD, GRID_VERSION)
+    weights = first
+    for before, after in pairwise(limits):
+        earlier, weights = weights, rescale_weights(weights, before, after)
+        assert weights.within(after.delta)
+        if after.delta >= before.delta:
+            assert weights.reserve >= earlier.reserve
+            assert all(a >= b for a, b in zip(weights.deltas, earlier.deltas, strict=True))
+        for now, then in zip((*weights.deltas, weights.reserve), (*first.deltas, first.reserve), strict=True):
+            share, shared = Fraction(now) / Fraction(after.delta), Fraction(then) / Fraction(limits[0].delta)
+            assert shared * (1 - Fraction(1, 10**10)) <= share <= shared
+
+
+@few(5)
+@given(DELTAS, st.floats(0.01, 0.99))
+def test_a_thousand_changes_move_nothing_into_the_reserve(delta: float, factor: float) -> None:
+    high, low = Limit(2.0, delta), Limit(2.0, delta * factor)
+    weights = filter_weights(high, WORKLOAD, GRID_VERSION)
+    most = weights.set_aside()
+    for _ in range(1000):
+        weights = rescale_weights(rescale_weights(weights, high, low), low, high)
+    assert weights.set_aside() <= most <= Fraction(delta) / 100 / Fraction(DELTA_UNIT) * (1 + Fraction(1, 10**9)) + 1

@@ -23,19 +23,6 @@ def test_ids_and_integers_are_one_to_one_and_in_the_same_order(one: int, other: 
     assert (first.encode() < second.encode()) == (one < other)
 
 
-@given(IDS)
-def test_an_integer_fits_into_64_bits_with_a_sign_and_is_no_other(public_id: str) -> None:
-    number = ids.number_of(public_id)
-    assert ids.NO_NUMBER < number < 2**63
-    assert ids.is_id(public_id)
-    assert ids.id_of(number) == public_id
-
-
-@given(st.text() | st.from_regex(r"(bud|org|pop|run|key)_[0-9a-fA-F]{13,17}", fullmatch=True))
-def test_a_text_with_an_integer_is_the_id_of_that_integer(text: str) -> None:
-    assert ids.number_of(text) == ids.NO_NUMBER or ids.id_of(ids.number_of(text)) == text
-
-
 @pytest.mark.parametrize(
     "text",
     [

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.accounting.curves import DELTA_UNIT, GRID_VERSION, RdpCurve, orders
-from app.accounting.events import Gaussian, NeighboringRelation
+from app.accounting.curves import DELTA_UNIT, GRID_VERSION, RdpCurve
+from app.accounting.events import Gaussian, NeighboringRelation, RandomizedResponse
 from app.accounting.rdp import event_curve
 from app.ledger.accounts import Account
 from app.ledger.admission import Admission, Refusal, admit, repetitions_left
@@ -65,7 +65,7 @@ def test_of_equally_refusing_accounts_the_one_without_own_delta_is_named(account
     assert refused.binding.name == "child"
 
 
-def test_what_is_planned_is_set_aside_for(account: AccountMaker) -> None:
+def test_planned_own_deltas_are_set_aside(account: AccountMaker) -> None:
     frugal = account(epsilon=3.0, delta=1e-5)
     weights = filter_weights(Limit(3.0, 1e-5), priced(1e-8).curve, GRID_VERSION)
     planned = replace(frugal, weights=weights)
@@ -76,45 +76,38 @@ def test_what_is_planned_is_set_aside_for(account: AccountMaker) -> None:
     assert repetitions_left([planned], priced(1e-8))[0] == min(by_delta, by_curve)
 
 
-def test_the_count_that_is_said_to_be_left_is_exact(account: AccountMaker) -> None:
-    first = charge(account(epsilon=2.0, delta=1e-5), priced(1e-9))
-    left, _ = repetitions_left([first], priced(1e-9))
-    assert left > 10
-    assert isinstance(admit([first], [priced(1e-9, left)]), Admission)
-    refused = admit([first], [priced(1e-9, left + 1)])
-    assert isinstance(refused, Refusal)
-    assert refused.max_count_that_fits == left
-
-
-@given(st.lists(st.tuples(st.sampled_from([0.0, 1e-9, 1e-8, 3e-7]), st.integers(1, 30)), min_size=1, max_size=12))
-def test_no_order_of_charges_takes_more_of_delta_than_there_is(
-    account: AccountMaker, charges: list[tuple[float, int]]
-) -> None:
-    here = account(epsilon=2.0, delta=1e-6)
-    for delta, count in charges:
-        outcome = admit([here], [priced(delta, count)])
-        if isinstance(outcome, Admission):
-            here = outcome.accounts[0]
-    if here.spent.is_zero:
-        return
-    assert here.limit is not None
-    own = Fraction(DELTA_UNIT) * here.spent.delta
-    grid, nats = orders(GRID_VERSION), here.spent.nats()
-    assert here.weights is not None
-    parts = {place: Fraction(part) for place, part in zip(here.weights.indices, here.weights.deltas, strict=True)}
-    assert sum(parts.values()) + own <= Fraction(here.limit.delta)
-    bounds = {
-        place: here.limit.epsilon
-        - np.log1p(-1 / grid[place])
-        + (np.log(float(part)) + np.log(grid[place])) / (grid[place] - 1)
-        for place, part in parts.items()
-    }
-    assert any(nats[place] <= bound + 1e-9 for place, bound in bounds.items())
-
-
 def test_the_odometer_counts_own_deltas(account: AccountMaker) -> None:
     opened = account(epsilon=3.0, delta=1e-5)
     without, half = charge(opened, priced(0.0)), charge(opened, priced(5e-6))
     assert replace(half, weights=without.weights).epsilon() == np.inf > without.epsilon()  # the reserve is smaller
     assert half.epsilon_rdp(1e-5) > without.epsilon_rdp(1e-5)
     assert half.epsilon_rdp(4e-6) == np.inf
+
+
+COIN = RandomizedResponse(1.0, 2)  # the answer does not depend on the data
+FREE = PricedStep(StepEvent(COIN, 5), event_curve(COIN, NeighboringRelation.REPLACE_ONE))
+
+
+@pytest.mark.parametrize("planned", [(), (FREE.step,)], ids=["nothing planned", "what is free planned"])
+def test_weights_are_frozen_with_the_first_charge_that_costs_anything(
+    account: AccountMaker, planned: tuple[StepEvent, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = account(planned=planned)
+    monkeypatch.setattr(type(opened), "price", lambda self, step: PricedStep(step, FREE.curve))  # noqa: ARG005
+    free = admit([opened], [FREE])
+    assert isinstance(free, Admission)
+    assert free.accounts[0].weights is None
+    assert free.accounts[0].spent.is_zero
+    charged = admit(free.accounts, [FREE, priced(0.0, 3), priced(0.0, 2, noise=50.0)])
+    assert isinstance(charged, Admission)
+    limit = opened.limit
+    assert limit is not None
+    assert charged.accounts[0].weights == filter_weights(limit, priced(0.0).curve, GRID_VERSION)
+
+
+def test_free_charge_does_not_change_how_much_fits(account: AccountMaker) -> None:
+    alone = [isinstance(admit([account()], [priced(0.0, n)]), Admission) for n in range(1, 60)]
+    after = [isinstance(admit([account()], [FREE, priced(0.0, n)]), Admission) for n in range(1, 60)]
+    assert alone == after
+    assert True in alone
+    assert False in alone

@@ -111,7 +111,7 @@ strategies = st.fixed_dictionaries(dict.fromkeys(places(), choices))
 
 @few(25)
 @given(strategies, st.floats(0.5, 3.0), st.floats(0.02, 0.98))
-def test_whoever_interleaves_two_parts_stays_within_the_limit(strategy: Strategy, epsilon: float, share: float) -> None:
+def test_interleaving_of_two_parts_stays_within_the_limit(strategy: Strategy, epsilon: float, share: float) -> None:
     """Which part is next, and with what noise, is chosen by all that both have released."""
     limit = Limit(epsilon, 1e-3)
     weights = FilterWeights((TEN, SIXTY_FOUR), (share * limit.delta, (1 - share) * limit.delta * (1 - 1e-12)))
@@ -156,7 +156,7 @@ def fitting(rule: Rule) -> int:
     return max(count for count in range(1, 400) if rule(cost.times(count), cost.times(count)))
 
 
-def test_under_replace_one_the_largest_part_is_not_enough() -> None:
+def test_largest_part_alone_is_unsound_under_replace_one() -> None:
     """A unit that leaves the one part and enters the other changes what both release."""
     by_the_largest, by_the_two_largest = fitting(within(1)), fitting(within(2))
     assert many(by_the_largest, LIMIT.epsilon) <= LIMIT.delta
@@ -166,7 +166,7 @@ def test_under_replace_one_the_largest_part_is_not_enough() -> None:
 
 @few(25)
 @given(strategies, st.floats(0.5, 3.0))
-def test_two_largest_hold_for_whoever_is_in_both_parts(strategy: Strategy, epsilon: float) -> None:
+def test_unit_in_both_parts_is_protected_by_the_two_largest(strategy: Strategy, epsilon: float) -> None:
     limit = Limit(epsilon, 1e-3)
     weights = FilterWeights((TEN, len(GRID) - 2), (0.5 * limit.delta, 0.5 * limit.delta * (1 - 1e-12)))
     transcripts = list(released(strategy, within(2, limit, weights)))

@@ -1,6 +1,5 @@
 """Against Google's dp_accounting, on the same orders: how many steps fit."""
 
-from copy import deepcopy
 from dataclasses import dataclass
 from functools import cache
 
@@ -8,6 +7,7 @@ import dp_accounting
 import numpy as np
 import pytest
 from dp_accounting.rdp import RdpAccountant
+from numpy.typing import NDArray
 
 from app.accounting.conversion import Rule, declared_bounds
 from app.accounting.curves import GRID_VERSION, HIGHEST, RdpCurve, orders
@@ -20,7 +20,10 @@ from tests.soak import thinned
 
 from .conftest import AccountMaker, admit, repetitions_left
 
-GRID = [float(order) for order in orders(GRID_VERSION) if order <= HIGHEST]
+ALL_ORDERS = orders(GRID_VERSION)
+WHOLE = (np.floor(ALL_ORDERS) == ALL_ORDERS) & (ALL_ORDERS <= HIGHEST)
+SOME = np.flatnonzero(WHOLE | ((np.arange(ALL_ORDERS.size) % 25 == 0) & (ALL_ORDERS <= HIGHEST)))
+GRID = [float(order) for order in ALL_ORDERS[SOME]]
 
 
 @dataclass(frozen=True)
@@ -80,13 +83,13 @@ def counted(setting: Setting, account: Account) -> int:
     return count
 
 
-def declared(setting: Setting) -> int:
-    """How many repetitions fit if they are fixed in advance, proven in the same way."""
+def declared(setting: Setting, places: NDArray[np.intp] | slice = slice(None)) -> int:
+    """How many repetitions fit at some orders if they are fixed in advance, proven in the same way."""
     rule, curve = Rule(setting.epsilon, setting.delta), setting.curve
-    bounds = declared_bounds(setting.epsilon, setting.delta, GRID_VERSION)
-    count = int(np.max(np.maximum(bounds, 0) // np.maximum(curve.values, 1)))
+    bounds = declared_bounds(setting.epsilon, setting.delta, GRID_VERSION)[places]
+    count = int(np.max(np.maximum(bounds, 0) // np.maximum(curve.values[places], 1)))
     assert not count or rule.fits(curve.times(count))
-    assert not rule.fits(curve.times(count + 1))
+    assert not isinstance(places, slice) or not rule.fits(curve.times(count + 1))
     return count
 
 
@@ -96,13 +99,6 @@ def composed_once(event: dp_accounting.DpEvent) -> RdpAccountant:
     accountant = RdpAccountant(GRID)
     accountant.compose(event)
     return accountant
-
-
-def their_epsilon(setting: Setting, count: int) -> tuple[float, float]:
-    accountant = deepcopy(composed_once(setting.theirs))
-    accountant._rdp = accountant._rdp * count  # as it does itself
-    epsilon, order = accountant.get_epsilon_and_optimal_order(setting.delta)
-    return float(epsilon), float(order)
 
 
 def their_count(setting: Setting) -> tuple[int, float]:
@@ -124,41 +120,19 @@ def their_count(setting: Setting) -> tuple[int, float]:
     return low, float(order)
 
 
-def test_there_are_enough_settings() -> None:
-    assert len(SETTINGS) >= 40
-    assert len(set(SETTINGS)) == len(SETTINGS)
-
-
-@pytest.mark.parametrize("setting", thinned(SETTINGS, 5), ids=str)
+@pytest.mark.parametrize("setting", thinned(SETTINGS, 6), ids=str)
 def test_as_much_fits_in_advance_as_dp_accounting_says(setting: Setting) -> None:
     theirs, order = their_count(setting)
-    ours = declared(setting)
-    assert ours >= theirs
+    ours = declared(setting, SOME)
+    assert declared(setting) >= ours >= theirs
     if order.is_integer():
         assert ours == theirs
 
 
-@pytest.mark.parametrize("setting", thinned(SETTINGS, 5), ids=str)
+@pytest.mark.parametrize("setting", thinned(SETTINGS, 6), ids=str)
 def test_a_filter_admits_at_least_93_percent_of_that(setting: Setting, account: AccountMaker) -> None:
     in_advance = declared(setting)
     adaptive = counted(setting, account(setting.epsilon, setting.delta))
     assert adaptive <= in_advance
     if in_advance >= 500 and setting.z >= 1:
         assert adaptive >= 0.93 * in_advance
-
-
-def test_many_settings_stand_behind_the_93_percent() -> None:
-    counts = [declared(setting) for setting in SETTINGS]
-    assert sum(count >= 500 and setting.z >= 1 for count, setting in zip(counts, SETTINGS, strict=True)) >= 20
-
-
-@pytest.mark.parametrize("setting", SETTINGS[::4], ids=str)
-def test_the_epsilon_read_is_dp_accountings(setting: Setting, account: AccountMaker) -> None:
-    """Where it is right: at integer orders."""
-    _, order = their_count(setting)
-    count = max(declared(setting), 1)
-    epsilon = account().charged(setting.curve.times(count)).epsilon_rdp(setting.delta)
-    theirs, _ = their_epsilon(setting, count)
-    assert epsilon <= theirs * (1 + 1e-6)
-    if order.is_integer():
-        assert epsilon == pytest.approx(theirs, rel=1e-6)

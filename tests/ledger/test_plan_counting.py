@@ -1,34 +1,29 @@
 """Charges of accounts with plans that are decided by counting are those of the rule, and thresholds are not missed."""
 
-from collections.abc import Callable
 from dataclasses import replace
-from itertools import pairwise
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.accounting.events import DpEvent, EpsilonDelta, Gaussian, Laplace, NeighboringRelation, PoissonSampled
+from app.accounting.events import DpEvent, Gaussian, Laplace, NeighboringRelation
 from app.accounting.events import RandomizedResponse as Answer
 from app.ledger import admission
-from app.ledger.account_records import AccountRecord, holds_on, reached, watermark_of
 from app.ledger.accounts import Account
 from app.ledger.admission import Admission
-from app.ledger.alerts import DEFAULT_THRESHOLDS
 from app.ledger.counting import CountedAccount, admit_by_counting
 from app.ledger.filters import Limit
 from app.ledger.step_events import MAX_COUNT, PricedStep, StepEvent
 from app.ledger.tuning import DEFAULT_SHARE
+from tests.soak import few
 
 from .conftest import chained, make_account, planning
 from .plan_models import (
     COVERED_SOMEWHERE,
     EVENTS,
-    charges,
     cost_of,
     limited_to,
     limits,
-    planned_accounts,
     plans,
     priced,
     shares,
@@ -36,7 +31,6 @@ from .plan_models import (
 from .test_counting import NOW, charged_once, compare_with_the_rule, recorded
 from .test_counting import thresholds as some_thresholds
 
-UNCOVERED = PoissonSampled(0.01, Gaussian(2.0))
 several = st.lists(
     st.tuples(st.sampled_from(EVENTS), st.integers(1, 3) | st.integers(1, 10**4)), min_size=8, max_size=24
 )
@@ -54,6 +48,7 @@ def paths(draw: st.DrawFn) -> tuple[Account, ...]:
     return chained(*nodes, planning(run, *draw(plans), share=DEFAULT_SHARE) if kind == "planned" else run)
 
 
+@few(20)
 @given(paths(), some_thresholds, st.sampled_from(COVERED_SOMEWHERE), several, st.data())
 def test_counting_decides_as_the_rule(
     path: tuple[Account, ...],
@@ -115,19 +110,6 @@ def test_a_run_counts_what_it_uses_of_the_plan_of_its_budget(path: tuple[Account
     assert by_plan < settled[1].bounds().epsilon(settled[2].spent)
 
 
-def test_all_planned_steps_are_counted_and_no_further_one(path: tuple[Account, ...]) -> None:
-    step = priced(path[0], Gaussian(40.0))
-    assert path[1].plan is not None
-    most = path[1].plan.bound.steps
-    for beside in (-1, 0, 1):
-        counted = begun(path, step)
-        rest = step._replace(step=StepEvent(step.step.event, most - 1 + beside))
-        outcome = admit_by_counting(counted, rest)
-        assert (outcome is not None) == (beside <= 0)
-        if outcome is not None:
-            assert (outcome.steps_remaining, outcome.binding.name) == (-beside, "b")
-
-
 def test_a_charge_that_leaves_a_plan_is_for_the_rule(path: tuple[Account, ...]) -> None:
     step, other = priced(path[0], Gaussian(40.0)), priced(path[0], Laplace(1000.0))
     counted = begun(path, step)
@@ -144,18 +126,7 @@ def test_a_charge_that_leaves_a_plan_is_for_the_rule(path: tuple[Account, ...]) 
     assert (by_count.reading, by_count.steps_remaining) == (ruled.reading, ruled.steps_remaining)
 
 
-def test_a_run_goes_on_to_count_for_a_plan_that_its_budget_never_began(path: tuple[Account, ...]) -> None:
-    step = priced(path[0], Laplace(1000.0))
-    counted = begun(path, step)
-    assert [each.record.account.plan for each in counted] == [None, None, None]
-    assert admit_by_counting(counted, step) is not None
-    for each in counted:
-        each.charge(1, NOW)
-        assert each.used == each.record.account.spent.used == each.copy().settled().account.spent.used
-    assert set(counted[-1].used) == {"bud_b"}
-
-
-def test_what_uses_nothing_is_counted_without_end() -> None:
+def test_step_that_uses_nothing_is_counted_without_end() -> None:
     free, answer = Answer(1.0, 2), Answer(0.9, 2)
     relation = NeighboringRelation.REPLACE_ONE
     account = planning(replace(make_account(), relation=relation), StepEvent(answer, MAX_COUNT))
@@ -203,7 +174,7 @@ def test_a_plan_watches_its_thresholds_and_no_charge_goes_past_one_uncounted(pat
     assert account.epsilon() < 0.5 * account.limit.epsilon <= after.epsilon()
 
 
-def test_what_is_held_of_a_plan_is_not_counted_again(path: tuple[Account, ...]) -> None:
+def test_held_steps_of_a_plan_are_not_counted_again(path: tuple[Account, ...]) -> None:
     step = priced(path[0], Gaussian(40.0))
     held = admission.hold([each.record.account for each in begun(path, step)], [priced(path[0], Gaussian(40.0), 30)])
     assert isinstance(held, tuple)
@@ -214,100 +185,3 @@ def test_what_is_held_of_a_plan_is_not_counted_again(path: tuple[Account, ...]) 
             [CountedAccount(recorded(each)) for each in held], step._replace(step=StepEvent(step.step.event, number))
         )
         assert (None if outcome is None else outcome.steps_remaining) == remaining
-
-
-def test_a_plan_watches_its_thresholds_over_events_in_turn(path: tuple[Account, ...]) -> None:
-    steps = [priced(path[0], Gaussian(40.0)), priced(path[0], Gaussian(60.0))]
-    counted = begun(path, steps[0], (0.5, 1.0))
-    number = 0
-    while admit_by_counting(counted, steps[number % 2]) is not None:
-        for each in counted:
-            each.charge(1, NOW)
-        number += 1
-    record = counted[1].settled()
-    assert number > 10
-    assert record.watermark is not None
-    assert record.watermark.planned is not None
-    assert record.watermark.holds(record.account.spent)
-    after = record.account.charged(cost_of(record.account, [(steps[number % 2].step.event, 1)]))
-    assert not record.watermark.holds(after.spent)
-
-
-def charged(before: Account, event: DpEvent, count: int) -> Account:
-    return admission.record([before], [priced(before, event, count)]).accounts[0]
-
-
-fractions = st.lists(st.floats(0.01, 3.0), max_size=6, unique=True).map(sorted).map(tuple)
-
-
-@given(planned_accounts, charges, fractions, st.integers(1, 3))
-def test_each_threshold_is_crossed_once_and_when_epsilon_reaches_it(
-    before: Account, taken: list[tuple[DpEvent, int]], shares: tuple[float, ...], every: int
-) -> None:
-    assert before.limit is not None
-    watch, answer = watermark_of(before, shares), list[float]()
-    taken = [(before.planned[0].event, 1), *taken]
-    for number, (event, count) in enumerate(taken):
-        after = charged(before, event, count)
-        assert after.epsilon() >= before.epsilon()
-        if not watch.holds(after.spent):
-            later = watermark_of(after, shares)
-            answer += shares[watch.passed : later.passed]
-            watch = later
-        assert answer == [share for share in shares if after.epsilon() >= share * before.limit.epsilon]
-        before = after
-        if number % every == 0:  # another process looks at it for the first time
-            watch = watermark_of(before, shares)
-
-
-@given(planned_accounts, charges, charges, fractions, limits)
-def test_what_a_watch_proves_of_a_later_state_is_what_epsilon_says(
-    before: Account,
-    taken: list[tuple[DpEvent, int]],
-    more: list[tuple[DpEvent, int]],
-    shares: tuple[float, ...],
-    other: tuple[float, float],
-) -> None:
-    for event, count in taken:
-        before = charged(before, event, count)
-    watch, now = watermark_of(before, shares), before
-    assert watch.planned is None or before.is_planned()
-    for event, count in more:
-        now = charged(now, event, count)
-        if holds_on(watch, before, now):
-            assert reached(now, shares) == watch.passed
-    changed = limited_to(now, Limit(*other))
-    assert not holds_on(watch, before, changed) or reached(changed, shares) == watch.passed
-
-
-def test_a_planned_workload_is_looked_at_a_few_times_only(path: tuple[Account, ...]) -> None:
-    step = charged(path[1], Gaussian(40.0), 1)
-    watch, looks = watermark_of(step, DEFAULT_THRESHOLDS), 0
-    assert watch.holds(step.spent)
-    for before, after in pairwise([step, *(charged(step, Gaussian(40.0), n) for n in range(1, 200))]):
-        if not watch.holds(after.spent):
-            looks += 1
-            assert reached(after, DEFAULT_THRESHOLDS) >= reached(before, DEFAULT_THRESHOLDS)
-            watch = watermark_of(after, DEFAULT_THRESHOLDS)
-    assert watch.passed == len(DEFAULT_THRESHOLDS)
-    assert looks < 10
-
-
-@pytest.mark.parametrize(
-    "changed",
-    [
-        lambda record: replace(record, watermark=None),
-        lambda record: replace(record, quarantine="its balance is unproven"),
-        lambda record: replace(record, account=replace(record.account, weights=None)),
-    ],
-    ids=["no watermark", "in quarantine", "no weights"],
-)
-def test_what_is_unusual_is_for_the_rule(
-    path: tuple[Account, ...], changed: Callable[[AccountRecord], AccountRecord]
-) -> None:
-    step = priced(path[0], Gaussian(40.0))
-    counted = begun(path, step)
-    unusual = CountedAccount(changed(counted[1].record))
-    assert admit_by_counting([counted[0], unusual, counted[2]], step) is None
-    own_delta = priced(path[0], EpsilonDelta(0.001, 1e-12))
-    assert admit_by_counting(counted, own_delta) is None

@@ -27,7 +27,7 @@ from .plan_rules import Variants
 
 ROUNDING = 1e-9
 INSTANCES = 1000
-OF_ONE_SEED = 250
+OF_ONE_SEED = 100
 
 Draw = Callable[[np.random.Generator], Game]
 

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.accounting.curves import GRID_VERSION
 from app.accounting.events import DpEvent, Gaussian, Laplace, NeighboringRelation
 from app.ledger.accounts import Account, with_usage
 from app.ledger.admission import Admission, admit, record
@@ -18,24 +17,22 @@ from app.ledger.limit_changes import ActivePlan, revoked_plans
 from app.ledger.plans import is_allowed
 from app.ledger.reservations import Reservation, ReservationStatus, plan_of
 from app.ledger.step_events import MAX_COUNT, StepEvent, total_cost
-from app.ledger.tuning import DECLARED_SHARE, DEFAULT_SHARE, planned_weights
+from app.ledger.tuning import DECLARED_SHARE, DEFAULT_SHARE
 from tests.soak import few
 
 from .conftest import chained, make_account, planning
+from .ledger_model import LedgerModel, most_that
 from .plan_models import (
-    COVERED_SOMEWHERE,
     EVENTS,
     LIMITS,
     charges,
     cost_of,
-    fits,
     limited_to,
     planned_accounts,
     plans,
     priced,
     shares,
 )
-from .test_account_plans import most_that
 
 HIGH = Limit(3.0, 1e-6)
 Items = list[tuple[DpEvent, int]]
@@ -63,6 +60,15 @@ def revoked(path: tuple[Account, ...], limit: Limit, reservations: Sequence[Rese
     return revoked_plans(limited_to(budget, limit), [run], active, curves)
 
 
+def one_run(path: tuple[Account, ...]) -> LedgerModel:
+    """Model a budget that one run charges."""
+    curves = {event: priced(path[0], event).curve for event in {*EVENTS, path[0].planned[0].event}}
+    model = LedgerModel(path[0].relation, {event: curve.using({}) for event, curve in curves.items()})
+    model.accounts = {path[0].id: path[0]}
+    assert model.register("run", path[0].id)
+    return model
+
+
 items = st.lists(
     st.tuples(st.sampled_from(EVENTS), st.integers(1, 80)), min_size=1, max_size=3, unique_by=lambda i: i[0]
 )
@@ -83,17 +89,18 @@ def test_as_many_planned_steps_are_kept_as_the_rule_admits(
     path = held(path, reservations)
     limit = Limit(epsilon, HIGH.delta)
     after = {each.id: each for each in revoked(path, limit, reservations)}
-    model = limited_to(path[0], limit)
+    model, ledger = limited_to(path[0], limit), one_run(path)
     assert (model.plan is not None) == (path[0].plan is not None)
-    taken = [*spent, *((each.items[0].event, each.items[0].used) for each in reservations)]
+    taken = [("run", *each) for each in spent]
+    taken += [("run", each.items[0].event, each.items[0].used) for each in reservations]
     for each in reservations:
         full = False
         for item, kept in zip(each.items, after.get(each.id, each).items, strict=True):
-            most = 0 if full else most_that(lambda n: fits(model, [*taken, (item.event, n)]))  # noqa: B023
+            most = 0 if full else most_that(lambda n: ledger.admits(model, [*taken, ("run", item.event, n)]))  # noqa: B023
             expected = min(item.left, max(0, most))
             assert kept.left == expected
             assert kept.revoked == item.unused - expected
-            taken, full = [*taken, (item.event, expected)], expected < item.left
+            taken, full = [*taken, ("run", item.event, expected)], expected < item.left
 
 
 @pytest.mark.parametrize("other", [False, True], ids=["as planned", "of another kind first"])
@@ -121,7 +128,7 @@ def test_more_is_kept_by_the_plan_than_by_the_orders(other: bool) -> None:  # no
 @given(
     planned_accounts, charges, st.lists(st.tuples(st.floats(0.4, 4.0), st.floats(1e-7, 1e-4)), min_size=1, max_size=4)
 )
-def test_no_limit_takes_back_what_a_lower_one_admitted(
+def test_higher_limit_admits_all_that_a_lower_one_admitted(
     account: Account, asked: Items, changes: list[tuple[float, float]]
 ) -> None:
     first, limited = account.weights, account.limit
@@ -175,19 +182,3 @@ def test_a_plan_that_was_used_up_lives_again_under_a_larger_limit_and_one_that_w
         assert lowered.plan is not None
         assert lowered.plan.bound.steps == most
         assert not lowered.is_planned()
-
-
-@few(5)  # each searches for a number of steps
-@given(planned_accounts, st.floats(0.4, 4.0))
-def test_an_untouched_account_is_planned_anew_under_another_limit(account: Account, epsilon: float) -> None:
-    assert account.limit is not None
-    assert account.weights is not None
-    assert account.weights.plan is not None
-    limit, share = Limit(epsilon, account.limit.delta / 2), account.weights.plan.share
-    assert limited_to(account, limit).weights == planned_weights(
-        limit, account.planned, NeighboringRelation.ADD_OR_REMOVE_ONE, GRID_VERSION, share
-    )
-    held = account.with_hold(cost_of(account, [(COVERED_SOMEWHERE[0], 1)]))
-    changed = limited_to(held, limit).weights
-    assert changed is not None
-    assert changed.indices == account.weights.indices

@@ -11,12 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.accounting.curves import EXHAUSTED, RdpCurve
-from app.accounting.events import DpEvent, Gaussian, NeighboringRelation
-from app.accounting.rdp import event_curve
+from app.accounting.events import DpEvent, Gaussian
 from app.ledger.errors import InvalidInputError, ReservationClosedError, ReservationStateConflictError
 from app.ledger.parallel_exposure import is_exact, without
 from app.ledger.reservations import (
-    PlannedItem,
     Reservation,
     ReservationClose,
     ReservationStatus,
@@ -127,7 +125,7 @@ def test_a_committed_plan_is_what_was_executed_and_what_is_returned(
     assert again == replace(closing, charged=(), replayed=True)
 
 
-def test_what_was_executed_beyond_what_was_authorised_is_charged_in_plan_order() -> None:
+def test_steps_executed_beyond_the_authorised_are_charged_in_plan_order() -> None:
     plan = [StepEvent(EVENTS[0], 5), StepEvent(EVENTS[1], 5), StepEvent(EVENTS[2], 5)]
     closing = commit(_reservation(plan, 4, 5, 0), 12)
     assert closing.charged == (StepEvent(EVENTS[0], 1), StepEvent(EVENTS[2], 2))
@@ -166,7 +164,7 @@ def test_a_forfeited_plan_is_spent_whole(reservation: Reservation) -> None:
 
 @pytest.mark.parametrize("first", ENDS)
 @pytest.mark.parametrize("second", ENDS)
-def test_an_end_is_for_ever(first: str, second: str) -> None:
+def test_closed_reservation_stays_closed(first: str, second: str) -> None:
     closing = ENDS[first](_reservation([StepEvent(EVENTS[0], 5)]))
     if first == second:
         again = ENDS[second](closing.reservation)
@@ -209,9 +207,7 @@ def test_a_lease_runs_out_at_its_moment() -> None:
 @pytest.mark.parametrize(
     ("claimed", "status", "fate"), [(None, "voided", "is returned"), (NOW, "forfeited", "is forfeited")]
 )
-def test_a_renewal_that_is_too_late_says_what_has_become_of_a_granted_plan(
-    claimed: datetime | None, status: str, fate: str
-) -> None:
+def test_renewal_of_a_lapsed_plan_names_its_end(claimed: datetime | None, status: str, fate: str) -> None:
     granted = replace(_reservation([StepEvent(EVENTS[0], 5)]), granted_at=NOW, claimed_at=claimed)
     with pytest.raises(ReservationClosedError, match=fate) as caught:
         extend(granted, granted.expires_at, granted.expires_at)
@@ -236,7 +232,7 @@ CURVES = st.builds(
 
 
 @given(CURVES, CURVES)
-def test_what_is_taken_out_is_exact(rest: RdpCurve, taken: RdpCurve) -> None:
+def test_subtraction_of_a_curve_is_exact(rest: RdpCurve, taken: RdpCurve) -> None:
     assert is_exact(rest + taken, ())
     assert without(rest + taken, taken) == rest
 
@@ -249,7 +245,7 @@ SOMETIMES_EXHAUSTED = st.builds(
 
 
 @given(st.lists(st.tuples(SOMETIMES_EXHAUSTED, st.integers(1, 4)), max_size=4), SOMETIMES_EXHAUSTED)
-def test_where_it_is_called_exact_it_is(left: list[tuple[RdpCurve, int]], taken: RdpCurve) -> None:
+def test_subtraction_that_is_called_exact_is_exact(left: list[tuple[RdpCurve, int]], taken: RdpCurve) -> None:
     rest = RdpCurve.zero(3)
     for curve, count in left:
         rest = rest + curve.times(count)
@@ -257,23 +253,9 @@ def test_where_it_is_called_exact_it_is(left: list[tuple[RdpCurve, int]], taken:
         assert without(rest + taken, taken) == rest
 
 
-def test_a_gaussians_infinite_order_is_no_obstacle() -> None:
-    one = event_curve(Gaussian(1.0), NeighboringRelation.ADD_OR_REMOVE_ONE, 1)
-    assert is_exact(one.times(9), (one,))
-    assert without(one.times(9), one.times(4)) == one.times(5)
-    assert not is_exact(one.times(9), ())
-
-
-def test_what_was_cut_off_is_not_subtracted() -> None:
+def test_exhausted_curve_is_not_subtracted() -> None:
     whole = RdpCurve(np.array([EXHAUSTED, 1], dtype=np.int64))
     assert not is_exact(whole, [RdpCurve(np.array([5, 1], dtype=np.int64))])
     assert not is_exact(RdpCurve(np.array([5, 1], dtype=np.int64), EXHAUSTED), ())
     with pytest.raises(ValueError, match="none of them negative"):
         without(RdpCurve(np.array([5, 1], dtype=np.int64)), RdpCurve(np.array([6, 1], dtype=np.int64)))
-
-
-def test_no_item_is_used_more_than_planned() -> None:
-    with pytest.raises(AssertionError):
-        PlannedItem(EVENTS[0], 1, 2)
-    with pytest.raises(AssertionError):
-        PlannedItem(EVENTS[0], 0)

@@ -1,6 +1,5 @@
 """Aging: no plan that could be granted waits for ever, and none that could not be holds others up."""
 
-from collections.abc import Callable
 from datetime import timedelta
 from fractions import Fraction
 
@@ -15,6 +14,7 @@ from app.ledger.withholding import Withholding
 from .blocks import (
     NOTHING,
     NOW,
+    Units,
     block,
     curve_of,
     flat,
@@ -68,7 +68,7 @@ def test_a_large_plan_is_granted_while_small_ones_keep_arriving(rule: Scheduling
 
 
 @pytest.mark.parametrize("rule", SchedulingRule)
-def test_without_aging_it_starves(rule: SchedulingRule) -> None:
+def test_large_plan_starves_without_aging(rule: SchedulingRule) -> None:
     granted = busy(rule, None, 100)
     assert "large" not in granted
     assert len(granted) > 100
@@ -79,7 +79,7 @@ def test_a_higher_priority_overtakes_an_aged_plan() -> None:
 
 
 @pytest.mark.parametrize("rule", SchedulingRule)
-def test_a_plan_that_can_never_fit_holds_nobody_up(rule: SchedulingRule) -> None:
+def test_plan_that_can_never_fit_delays_no_other(rule: SchedulingRule) -> None:
     granted = busy(rule, AGING, 101)
     assert granted == busy(rule, None, 101)
 
@@ -87,145 +87,96 @@ def test_a_plan_that_can_never_fit_holds_nobody_up(rule: SchedulingRule) -> None
 Given = tuple[list[Account], dict[str, Withholding], WaitingPlan, WaitingPlan]
 
 
-def hopeless_by_spending() -> Given:
-    used = with_loss(block("b0", flat(100, 9)), flat(50), flat(0))
-    return [used], {}, waiting("old", ["b0"], flat(51), LONG), waiting("new", ["b0"], flat(50))
+def old(path: str, cost: Units) -> WaitingPlan:
+    return waiting("old", path.split(), cost, LONG)
 
 
-def hopeless_by_its_maximum() -> Given:
-    accounts = [block("b0", flat(100, 9)), block("a", None, "b0"), block("b", None, "b0")]
-    kept = Withholding(Allocation(shares={"a": Share(maximum=0.5)}), Fraction(3, 4), Fraction(1, 4))
-    return accounts, {"b0": kept}, waiting("old", ["b0", "a"], flat(51), LONG), waiting("new", ["b0", "b"], flat(60))
+def new(path: str, cost: Units) -> WaitingPlan:
+    return waiting("new", path.split(), cost)
 
 
-def hopeless_by_a_lasting_promise() -> Given:
-    accounts = [block("b0", flat(100, 9)), block("a", None, "b0"), block("b", None, "b0")]
-    kept = Withholding(Allocation(shares={"c": Share(0.5)}))
-    return accounts, {"b0": kept}, waiting("old", ["b0", "a"], flat(51), LONG), waiting("new", ["b0", "b"], flat(50))
+def keeping(share: Share, team: str, *parts: Fraction) -> dict[str, Withholding]:
+    return {"b0": Withholding(Allocation(shares={team: share}), *parts)}
 
 
-def takes_what_was_promised_to_it() -> Given:
-    accounts = [block("b0", flat(100, 9)), block("a", None, "b0"), block("b", None, "b0")]
-    kept = Withholding(Allocation(shares={"b": Share(0.5)}), Fraction(3, 4), Fraction(3, 4))
-    return accounts, {"b0": kept}, waiting("old", ["b0", "a"], flat(80), LONG), waiting("new", ["b0", "b"], flat(37))
+def partitions(counting: int) -> list[Account]:
+    """A parallel account, one partition of which has used 60."""
+    whole, used = block("all", flat(100, 9), None, counting), block("a", None, "all")
+    return [*(with_loss(each, flat(0), flat(60)) for each in (whole, used)), block("b", None, "all")]
 
 
-def in_another_partition() -> Given:
-    losses = flat(0), flat(60)
-    accounts = [with_loss(block("all", flat(100, 9), None, 1), *losses)]
-    accounts += [with_loss(block("a", None, "all"), *losses), block("b", None, "all")]
-    return accounts, {}, waiting("old", ["all", "a"], flat(50), LONG), waiting("new", ["all", "b"], flat(100))
+ROOT, OTHER = block("b0", flat(100, 9)), block("b1", flat(100, 9))
+TEAMS = [ROOT, block("a", None, "b0"), block("b", None, "b0")]
+QUARTER, PART = Fraction(1, 4), Fraction(3, 4)
+HALF_SPENT, HELD_60, HELD_90 = (with_loss(ROOT, flat(50)), *(with_loss(ROOT, flat(0), flat(n)) for n in (60, 90)))
+PROMISED = keeping(Share(0.5), "b", PART, PART)
+
+PASSING: dict[str, Given] = {
+    "hopeless by spending": ([HALF_SPENT], {}, old("b0", flat(51)), new("b0", flat(50))),
+    "hopeless by its maximum": (
+        *(TEAMS, keeping(Share(maximum=0.5), "a", PART, QUARTER)),
+        *(old("b0 a", flat(51)), new("b0 b", flat(60))),
+    ),
+    "hopeless by a lasting promise": (
+        *(TEAMS, keeping(Share(0.5), "c")),
+        *(old("b0 a", flat(51)), new("b0 b", flat(50))),
+    ),
+    "takes what was promised to it": (TEAMS, PROMISED, old("b0 a", flat(80)), new("b0 b", flat(37))),
+    "in another partition": (partitions(1), {}, old("all a", flat(50)), new("all b", flat(100))),
+    "needs another account": ([HELD_90, OTHER], {}, old("b0 b1", flat(50)), new("b1", flat(50))),
+    "has no cost": ([HELD_60], {}, old("b0", flat(50)), new("b0", flat(0))),
+}
+DELAYING: dict[str, Given] = {
+    "lacks what is held": ([HELD_60], {}, old("b0", flat(50)), new("b0", flat(1))),
+    "lacks what is locked": ([ROOT], {"b0": unlocked(Fraction(1, 2))}, old("b0", flat(51)), new("b0", flat(1))),
+    "lacks a promise that will end": (
+        *(TEAMS, keeping(Share(0.5), "c", PART, PART)),
+        *(old("b0 a", flat(51)), new("b0 b", flat(1))),
+    ),
+    "takes more than was promised to it": (TEAMS, PROMISED, old("b0 a", flat(80)), new("b0 b", flat(39))),
+    "would lack it then": ([HELD_90, OTHER], {}, old("b0 b1", flat(50)), new("b1", flat(51))),
+    "lacks own delta": ([with_loss(ROOT, flat(0), flat(0, 8))], {}, old("b0", flat(1, 2)), new("b0", flat(1, 1))),
+    "would lack it in another partition": (partitions(2), {}, old("all a", flat(50)), new("all b", flat(1))),
+}
 
 
-def needs_another_account() -> Given:
-    accounts = [with_loss(block("b0", flat(100, 9)), flat(0), flat(90)), block("b1", flat(100, 9))]
-    return accounts, {}, waiting("old", ["b0", "b1"], flat(50), LONG), waiting("new", ["b1"], flat(50))
-
-
-def has_no_cost() -> Given:
-    used = with_loss(block("b0", flat(100, 9)), flat(0), flat(60))
-    return [used], {}, waiting("old", ["b0"], flat(50), LONG), waiting("new", ["b0"], flat(0))
-
-
-PASSING = [
-    hopeless_by_spending,
-    hopeless_by_its_maximum,
-    hopeless_by_a_lasting_promise,
-    takes_what_was_promised_to_it,
-    in_another_partition,
-    needs_another_account,
-    has_no_cost,
-]
-
-
-@pytest.mark.parametrize("make", PASSING)
+@pytest.mark.parametrize("given", PASSING.values(), ids=PASSING)
 @pytest.mark.parametrize("rule", SchedulingRule)
-def test_a_younger_plan_passes_that_takes_nothing_from_an_aged_one(
-    make: Callable[[], Given], rule: SchedulingRule
-) -> None:
-    accounts, kept, old, new = make()
-    books = open_books(accounts, [old, new], kept)
-    grants = run_pass(line_of(rule, [old, new], AGING), books)
+def test_younger_plan_that_takes_nothing_from_an_aged_one_passes(given: Given, rule: SchedulingRule) -> None:
+    accounts, kept, older, younger = given
+    books = open_books(accounts, [older, younger], dict(kept))
+    grants = run_pass(line_of(rule, [older, younger], AGING), books)
     assert names(grants) == ["new"]
     assert [each.plan.id for each in grants[0].overtaken] == ["old"]
 
 
-def lacks_what_is_held() -> Given:
-    used = with_loss(block("b0", flat(100, 9)), flat(0), flat(60))
-    return [used], {}, waiting("old", ["b0"], flat(50), LONG), waiting("new", ["b0"], flat(1))
-
-
-def lacks_what_is_locked() -> Given:
-    kept = {"b0": unlocked(Fraction(1, 2))}
-    return [block("b0", flat(100, 9))], kept, waiting("old", ["b0"], flat(51), LONG), waiting("new", ["b0"], flat(1))
-
-
-def lacks_a_promise_that_will_end() -> Given:
-    accounts = [block("b0", flat(100, 9)), block("a", None, "b0"), block("b", None, "b0")]
-    kept = Withholding(Allocation(shares={"c": Share(0.5)}), Fraction(3, 4), Fraction(3, 4))
-    return accounts, {"b0": kept}, waiting("old", ["b0", "a"], flat(51), LONG), waiting("new", ["b0", "b"], flat(1))
-
-
-def takes_more_than_was_promised_to_it() -> Given:
-    accounts, kept, old, new = takes_what_was_promised_to_it()
-    return accounts, kept, old, waiting(new.id, new.path[:-1], flat(39))
-
-
-def would_lack_it_then() -> Given:
-    accounts = [with_loss(block("b0", flat(100, 9)), flat(0), flat(90)), block("b1", flat(100, 9))]
-    return accounts, {}, waiting("old", ["b0", "b1"], flat(50), LONG), waiting("new", ["b1"], flat(51))
-
-
-def lacks_own_delta() -> Given:
-    used = with_loss(block("b0", flat(100, 9)), flat(0), flat(0, 8))
-    return [used], {}, waiting("old", ["b0"], flat(1, 2), LONG), waiting("new", ["b0"], flat(1, 1))
-
-
-def would_lack_it_in_another_partition() -> Given:
-    """Two of three partitions count."""
-    losses = flat(0), flat(60)
-    accounts = [with_loss(block("all", flat(100, 9), None, 2), *losses)]
-    accounts += [with_loss(block("a", None, "all"), *losses), block("b", None, "all")]
-    return accounts, {}, waiting("old", ["all", "a"], flat(50), LONG), waiting("new", ["all", "b"], flat(1))
-
-
-DELAYING = [
-    lacks_what_is_held,
-    lacks_what_is_locked,
-    lacks_a_promise_that_will_end,
-    takes_more_than_was_promised_to_it,
-    would_lack_it_then,
-    lacks_own_delta,
-    would_lack_it_in_another_partition,
-]
-
-
-@pytest.mark.parametrize("make", DELAYING)
+@pytest.mark.parametrize("given", DELAYING.values(), ids=DELAYING)
 @pytest.mark.parametrize("rule", SchedulingRule)
-def test_a_younger_plan_waits_that_takes_what_an_aged_one_lacks(
-    make: Callable[[], Given], rule: SchedulingRule
-) -> None:
-    accounts, kept, old, new = make()
-    assert names(run_pass(line_of(rule, [new], AGING), open_books(accounts, [old, new], kept))) == ["new"]
-    assert names(run_pass(line_of(rule, [old, new], AGING), open_books(accounts, [old, new], kept))) == []
+def test_younger_plan_that_takes_budget_an_aged_one_lacks_waits(given: Given, rule: SchedulingRule) -> None:
+    accounts, kept, older, younger = given
+    assert names(run_pass(line_of(rule, [younger], AGING), open_books(accounts, [older, younger], dict(kept)))) == [
+        "new"
+    ]
+    assert (
+        names(run_pass(line_of(rule, [older, younger], AGING), open_books(accounts, [older, younger], dict(kept))))
+        == []
+    )
 
 
-def test_an_aged_plan_on_a_closed_account_holds_nobody_up() -> None:
-    accounts, _, old, new = lacks_what_is_held()
-    accounts.append(block("b1", flat(99)))
-    old = waiting("old", ["b0", "b1"], flat(50), LONG)
-    found = open_books(accounts, [old, new])
+def test_aged_plan_on_a_closed_account_delays_no_other() -> None:
+    plans = [old("b0 b1", flat(50)), new("b0", flat(1))]
+    found = open_books([HELD_60, block("b1", flat(99))], plans)
     books = Books(found.accounts, {}, lambda account: account.id != "b1")
-    assert names(run_pass(line_of(FIRST, [old, new], AGING), books)) == ["new"]
+    assert names(run_pass(line_of(FIRST, plans, AGING), books)) == ["new"]
 
 
-def test_an_aged_plan_that_was_granted_holds_nobody_up() -> None:
+def test_aged_plan_that_was_granted_delays_no_other() -> None:
     plans = [waiting("old", ["b0"], flat(60), LONG), waiting("new", ["b0"], flat(40))]
     books = open_books([block("b0", flat(100, 9))], plans)
     assert names(run_pass(line_of(SHARE, plans, AGING), books)) == ["old", "new"]
 
 
-def test_what_an_aged_plan_held_up_is_a_candidate_when_that_becomes_hopeless() -> None:
+def test_delayed_plan_is_a_candidate_once_the_aged_one_is_hopeless() -> None:
     accounts = [with_loss(block("b0", flat(100, 9)), flat(0), flat(60)), block("b1", flat(100, 9))]
     plans = [waiting("old", ["b0", "b1"], flat(50), LONG), waiting("new", ["b0"], flat(1))]
     books, line = open_books(accounts, plans), line_of(SHARE, plans, AGING)
@@ -235,7 +186,7 @@ def test_what_an_aged_plan_held_up_is_a_candidate_when_that_becomes_hopeless() -
 
 
 @pytest.mark.parametrize(("part", "is_hopeless"), [(Fraction(1, 2), False), (ALL, True)])
-def test_what_lasts_of_a_promise_is_that_of_the_last_window(part: Fraction, *, is_hopeless: bool) -> None:
+def test_lasting_promise_is_that_of_the_last_window(part: Fraction, *, is_hopeless: bool) -> None:
     plan = waiting("x", ["b0"], flat(91))
     kept = Withholding(Allocation(shares={"c": Share(0.2)}), part, Fraction(1, 2))
     assert open_books([block("b0", flat(100))], [plan], {"b0": kept}).is_hopeless(plan) == is_hopeless

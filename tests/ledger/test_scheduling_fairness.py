@@ -22,16 +22,12 @@ from .blocks import (
     Units,
     block,
     curve_of,
-    fits,
-    flat,
     line_of,
     names,
     open_books,
     part_down,
     plus,
-    room,
     run_pass,
-    total_of,
     units_of,
     unlocked,
     waiting,
@@ -127,13 +123,6 @@ def test_a_plan_that_is_small_at_one_order_overtakes_a_fair_one() -> None:
     assert world.granted() == {"first": 0, "small": 2}
 
 
-def test_many_fair_plans_use_up_all_of_a_limit() -> None:
-    plans = [waiting(f"x{at}", ["b0"], (20, 7, 33, 1), at) for at in range(8)]
-    plans.append(waiting("late", ["b0"], flat(40), 9))
-    world = Arrivals({"b0": (61, 60, 100, 3)}, 3, plans)
-    assert world.granted() == {"x0": 0, "x1": 1, "x2": 2}
-
-
 @few(25)
 @given(arrivals(), st.data())
 def test_asking_for_more_does_not_get_a_plan_granted_earlier(world: Arrivals, data: st.DataObject) -> None:
@@ -148,34 +137,7 @@ def test_asking_for_more_does_not_get_a_plan_granted_earlier(world: Arrivals, da
     assert world.granted().get(plan.id, never) <= with_more
 
 
-def test_asking_in_two_parts_may_get_a_plan_granted_earlier() -> None:
-    """That is not claimed: each part has half the share. But one run unlocks a fair share once."""
-    limit = {"b0": flat(100, 100)}
-    large = waiting("large", ["b0"], flat(60), 0)
-    small = waiting("small", ["b0"], flat(40), 1)
-    assert Arrivals(limit, 4, [large, small]).granted() == {"small": 1}
-    parts = [waiting(f"part{at}", ["b0"], flat(25), 0) for at in range(2)]
-    assert Arrivals(limit, 4, [parts[0], small]).granted() == {"part0": 0}
-    line = line_of(SchedulingRule.DOMINANT_SHARE, [*parts, small])
-    books = open_books([block("b0", limit["b0"])], [*parts, small], {"b0": unlocked(Fraction(1, 2))})
-    assert names(run_pass(line, books)) == ["part0", "part1"]
-
-
-@few(25)
-@given(arrivals())
-def test_what_waits_fits_into_nothing_that_is_unlocked(world: Arrivals) -> None:
-    """Theorem 4, Pareto efficiency: only another plan's budget would get one granted."""
-    for plan in world.plans:
-        world.arrive(plan)
-        left = {
-            name: room(limit, total_of(world.books.accounts, name), world.books.withholdings[name].unlocked)
-            for name, limit in world.limits.items()
-        }
-        for each in world.waiting:
-            assert not all(fits(left[name], units_of(each.cost)) for name in each.path[:-1])
-
-
-def test_the_example_of_the_paper() -> None:
+def test_example_of_the_paper_is_granted_in_its_order() -> None:
     """Figure 4: two blocks, of which each plan unlocks 10, and a tie that the second share decides."""
     demands = {"p1": (5, 15), "p2": (10, 10), "p3": (15, 10)}
     # A plan has one cost for all of its blocks: each of these counts an order of its own.

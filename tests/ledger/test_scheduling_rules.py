@@ -72,7 +72,7 @@ PACKS: list[Case] = [
     [(rule, *case) for rule, cases in ((SHARE, SHARES), (PACKED, PACKS)) for case in cases],
     ids=lambda each: each if isinstance(each, str) else None,
 )
-def test_the_first_of_two_plans_is_tried_first(
+def test_plan_with_the_better_score_is_tried_first(
     rule: SchedulingRule, what: str, asked: list[tuple[list[str], Units, float]]
 ) -> None:
     """The second arrived first, so that a tie would put it first."""

@@ -1,112 +1,87 @@
 """Thresholds: what a watch proves is what epsilon says, charge by charge."""
 
 from dataclasses import replace
-from itertools import pairwise
-from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.accounting.events import DpEvent, EpsilonDelta, Gaussian, Laplace, NeighboringRelation, PoissonSampled
-from app.accounting.rdp import event_curve
+from app.accounting.events import DpEvent, EpsilonDelta, Gaussian, Laplace, PoissonSampled
 from app.ledger.account_records import holds_on, reached, watermark_of
-from app.ledger.accounts import Account, AccountKind, zero_curve
-from app.ledger.alerts import DEFAULT_THRESHOLDS, check_thresholds
+from app.ledger.accounts import Account, with_usage
+from app.ledger.admission import Admission, admit
+from app.ledger.alerts import DEFAULT_THRESHOLDS, LARGEST_SHARE, Forecast, check_thresholds, forecast, share_used
 from app.ledger.errors import InvalidInputError
 from app.ledger.filters import Limit
-from app.ledger.step_events import PricedStep, StepEvent
+from app.ledger.step_events import StepEvent
+from tests.soak import few
 
-RELATION = NeighboringRelation.ADD_OR_REMOVE_ONE
-EVENTS: list[DpEvent] = [
-    Gaussian(90.0),
-    Gaussian(20.0),
-    Gaussian(3.0),
-    Laplace(200.0),
-    EpsilonDelta(0.001, 1e-9),
-    PoissonSampled(0.01, Gaussian(1.1)),
-]
-PRICES = {event: event_curve(event, RELATION) for event in EVENTS}
-charges = st.lists(st.tuples(st.sampled_from(EVENTS), st.integers(1, 400)), min_size=1, max_size=40)
-thresholds = st.lists(st.floats(0.01, 3.0), min_size=0, max_size=6, unique=True).map(sorted).map(tuple)
-
+from .conftest import make_account
+from .plan_models import EVENTS as PLANNED
+from .plan_models import limited_to, limits, planned_accounts
 
 LIMIT = Limit(2.0, 1e-5)
+EVENTS: list[DpEvent] = [
+    *(Gaussian(90.0), Gaussian(20.0), Gaussian(3.0), Laplace(200.0), EpsilonDelta(0.001, 1e-9)),
+    PoissonSampled(0.01, Gaussian(1.1)),
+]
 
 
 def account(limit: Limit | None = LIMIT) -> Account:
-    return Account(
-        id="bud_1",
-        kind=AccountKind.BUDGET,
-        parent_id="pop_1",
-        population_id="pop_1",
-        name="b",
-        path="p/b",
-        depth=1,
-        relation=RELATION,
-        limit=limit,
-        planned=(),
-        weights=None,
-        spent=zero_curve(),
-        held=zero_curve(),
-    )
+    made = limit or LIMIT
+    return make_account(made.epsilon, made.delta, limited=limit is not None)
 
 
 def charged(before: Account, event: DpEvent, count: int) -> Account:
-    step = PricedStep(StepEvent(event, count), PRICES[event])
-    return before.prepared_for([step]).charged(step.cost)
+    steps = before.prepared_for([before.price(StepEvent(event, count))])
+    return steps.charged(with_usage([steps], [steps.price(StepEvent(event, count))])[0].cost)
 
 
-@given(
-    taken=charges,
-    shares=thresholds,
-    epsilon=st.floats(0.05, 20.0),
-    every=st.integers(1, 3),
-)
-def test_each_threshold_is_crossed_once_and_when_epsilon_reaches_it(
-    taken: list[tuple[DpEvent, int]], shares: tuple[float, ...], epsilon: float, every: int
+accounts = st.builds(lambda epsilon: account(Limit(epsilon, 1e-5)), st.floats(0.05, 20.0)) | planned_accounts
+taken = st.lists(st.tuples(st.sampled_from([*EVENTS, *PLANNED]), st.integers(1, 400)), min_size=1, max_size=20)
+fractions = st.lists(st.floats(0.01, 3.0), max_size=6, unique=True).map(sorted).map(tuple)
+
+
+@few(15)
+@given(accounts, taken, fractions, st.integers(1, 3))
+def test_threshold_is_crossed_once_and_when_epsilon_reaches_it(
+    before: Account, steps: list[tuple[DpEvent, int]], shares: tuple[float, ...], every: int
 ) -> None:
-    limit = Limit(epsilon, 1e-5)
-    before = account(limit)
-    watch = watermark_of(before, shares)
-    answer: list[float] = []
-    for number, (event, count) in enumerate(taken):
+    assert before.limit is not None
+    watch, answer = watermark_of(before, shares), list[float]()
+    begun = [(each.event, 1) for each in before.planned[:1]]
+    for number, (event, count) in enumerate([*begun, *steps]):
         after = charged(before, event, count)
+        assert after.epsilon() >= before.epsilon()
         if not watch.holds(after.spent):
             later = watermark_of(after, shares)
             answer += shares[watch.passed : later.passed]
             watch = later
-        fraction = after.epsilon() / limit.epsilon
-        assert answer == [share for share in shares if after.epsilon() >= share * limit.epsilon], (number, fraction)
+        assert answer == [share for share in shares if after.epsilon() >= share * before.limit.epsilon]
         before = after
         if number % every == 0:  # another process looks at it for the first time
             watch = watermark_of(before, shares)
-    assert len(set(answer)) == len(answer)
 
 
-@given(
-    taken=charges,
-    more=charges,
-    shares=thresholds,
-    epsilons=st.lists(st.floats(0.05, 20.0), min_size=1, max_size=2),
-)
-def test_what_a_watch_proves_of_a_later_state_is_what_epsilon_says(
-    taken: list[tuple[DpEvent, int]],
+@few(15)
+@given(accounts, taken, taken, fractions, limits)
+def test_watch_proves_of_a_later_state_what_epsilon_says(
+    before: Account,
+    steps: list[tuple[DpEvent, int]],
     more: list[tuple[DpEvent, int]],
     shares: tuple[float, ...],
-    epsilons: list[float],
+    other: tuple[float, float],
 ) -> None:
-    before = account(Limit(epsilons[0], 1e-5))
-    for event, count in taken:
+    for event, count in steps:
         before = charged(before, event, count)
     watch, now = watermark_of(before, shares), before
+    assert watch.planned is None or before.is_planned()
     for event, count in more:
         now = charged(now, event, count)
         if holds_on(watch, before, now):
             assert reached(now, shares) == watch.passed
-    other = replace(now, limit=Limit(epsilons[-1], 1e-5))
-    if holds_on(watch, before, other):
-        assert reached(other, shares) == watch.passed
+    changed = limited_to(now, Limit(*other))
+    assert not holds_on(watch, before, changed) or reached(changed, shares) == watch.passed
 
 
 def test_a_watch_says_nothing_of_a_state_that_was_restored_from_a_backup() -> None:
@@ -141,12 +116,6 @@ def test_a_steady_workload_is_looked_at_a_few_times_only() -> None:
     assert looks < 20
 
 
-def test_a_watch_holds_for_what_it_was_made_of() -> None:
-    step = charged(account(), Gaussian(90.0), 1)
-    assert watermark_of(step, DEFAULT_THRESHOLDS).holds(step.spent)
-    assert not watermark_of(account(), DEFAULT_THRESHOLDS).holds(zero_curve())  # its filter may not be fixed yet
-
-
 def test_behind_the_last_threshold_nothing_is_watched() -> None:
     lost = charged(account(), Gaussian(3.0), 10_000)
     watch = watermark_of(lost, DEFAULT_THRESHOLDS)
@@ -158,11 +127,6 @@ def test_an_account_without_a_limit_reaches_nothing() -> None:
     run = charged(account(limit=None), Gaussian(3.0), 10_000)
     assert reached(run, DEFAULT_THRESHOLDS) == 0
     assert watermark_of(run, DEFAULT_THRESHOLDS).holds(run.spent)
-
-
-@pytest.mark.parametrize("shares", [(), (0.5,), DEFAULT_THRESHOLDS, (0.001, 10.0), tuple(n / 10 for n in range(1, 11))])
-def test_sensible_thresholds_are_taken(shares: tuple[float, ...]) -> None:
-    check_thresholds(shares)
 
 
 @pytest.mark.parametrize(
@@ -183,10 +147,45 @@ def test_other_thresholds_are_refused(shares: tuple[float, ...], words: str) -> 
     assert words in refused.value.detail
 
 
-def test_epsilon_only_grows() -> None:
-    """What all of it rests on: a threshold that was reached stays so."""
-    path: list[Any] = [account()]
-    for event in (*EVENTS, *EVENTS):
-        path.append(charged(path[-1], event, 3))
-    readings = [each.epsilon() for each in path]
-    assert all(before <= after for before, after in pairwise(readings))
+def test_a_share_grows_evenly_and_is_1_where_nothing_is_admitted() -> None:
+    event = Gaussian(90.0)
+    step = account().price(StepEvent(event, 1))
+    start = account().prepared_for([step])
+    admitted = admit([start], [step])
+    assert isinstance(admitted, Admission)
+    most = admitted.steps_remaining + 1
+    shares = [share_used(charged(start, event, most * part // 4)) for part in (1, 2, 3, 4)]
+    assert shares == pytest.approx([0.25, 0.5, 0.75, 1.0], rel=0.02)
+    assert shares[3] <= 1 < share_used(charged(start, event, most + 1))
+
+
+def test_nothing_spent_is_no_share() -> None:
+    assert share_used(account()) == 0.0
+
+
+def test_a_delta_that_is_used_up_counts_as_well() -> None:
+    event = EpsilonDelta(0.001, 1e-9)
+    step = charged(account(Limit(1000.0, 1e-5)), Gaussian(90.0), 1)
+    before, after = share_used(step), share_used(charged(step, event, 50))
+    assert before < 0.01
+    assert after == pytest.approx(0.5, rel=0.05)
+
+
+def test_an_exhausted_account_has_a_share_all_the_same() -> None:
+    assert share_used(charged(account(), Gaussian(3.0), 10**9)) == LARGEST_SHARE
+
+
+@pytest.mark.parametrize(
+    ("share", "before", "days", "expected"),
+    [
+        (0.5, 0.25, 5.0, Forecast(0.5, 0.05, 10.0)),
+        (0.5, 0.5, 5.0, Forecast(0.5, 0.0, None)),
+        (0.4, 0.5, 5.0, Forecast(0.4, 0.0, None)),
+        (1.0, 0.5, 5.0, Forecast(1.0, 0.1, None)),
+        (2.0, 0.5, 5.0, Forecast(2.0, 0.3, None)),
+        (0.5, 0.25, 0.0, Forecast(0.5, None, None)),
+        (0.5, 0.5 - 2.0**-30, 4.0, Forecast(0.5, 2.0**-32, None)),
+    ],
+)
+def test_a_forecast_is_a_straight_line(share: float, before: float, days: float, expected: Forecast) -> None:
+    assert forecast(share, before, days) == expected

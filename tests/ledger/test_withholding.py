@@ -1,12 +1,12 @@
 """What an account withholds, against the definitions in Python's own integers and fractions."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from fractions import Fraction
 from math import floor, inf
 
 import pytest
-from hypothesis import example, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 from app.accounting.events import DpEvent, EpsilonDelta, Gaussian, PoissonSampled
@@ -21,12 +21,10 @@ from .blocks import (
     ORDERS,
     Units,
     block,
-    curve_of,
     fits,
     flat,
     open_books,
     part_down,
-    part_up,
     plus,
     room,
     total_of,
@@ -34,47 +32,12 @@ from .blocks import (
     unlocked,
     waiting,
     with_loss,
-    withheld,
 )
 from .conftest import chained, make_account, planning
 
 TEAMS = ("a", "b", "c")
 HALF, THIRD = Fraction(1, 2), Fraction(1, 3)
-
-fractions = st.sampled_from([Fraction(0), Fraction(1, 3), Fraction(1, 2), Fraction(6, 7), ALL])
-units = st.tuples(*[st.integers(0, 40)] * (ORDERS + 1))
 some = st.tuples(*[st.integers(0, 12)] * (ORDERS + 1))
-limits = st.tuples(*[st.sampled_from([-1, 0, 7, 30, 31, 60])] * ORDERS, st.sampled_from([0, 7, 30]))
-
-
-@st.composite
-def withholdings(draw: st.DrawFn) -> Withholding:
-    """Shares of some teams, of which the window is no more than what is unlocked."""
-    minimums = draw(st.sampled_from([(0.0, 0.0, 0.0), (0.3, 0.3, 0.4), (0.5, 0.0, 0.1), (1.0, 0.0, 0.0)]))
-    most = st.sampled_from([1.0, 1.0, 0.5, 0.9])
-    shares = {team: Share(least, max(least, draw(most))) for team, least in zip(TEAMS, minimums, strict=True)}
-    part = draw(fractions)
-    taken = draw(st.dictionaries(st.sampled_from(TEAMS), some.map(curve_of)))
-    return Withholding(Allocation(shares=shares), part, part * draw(fractions), taken)
-
-
-def admits(account: Account, under: Sequence[Account], limit: Units, held: Withholding, cost: Units) -> bool:
-    """The definition for an account whose losses add up."""
-    kept = tuple(most - part for most, part in zip(part_up(ALL, limit), part_down(held.unlocked, limit), strict=True))
-    for team, share in held.allocation.shares.items():
-        if team not in {each.id for each in under}:
-            least = part_up(Fraction(repr(share.minimum)) * held.window, limit)
-            taken = units_of(held.taken.get(team, zero_curve()))
-            kept = tuple(each + max(0, most - got) for each, most, got in zip(kept, least, taken, strict=True))
-    free = withheld(limit, total_of([account], account.id), kept)
-    for each in under:
-        maximum = Fraction(repr(held.allocation.share_of(each.id).maximum))
-        if maximum < 1:
-            most = part_down(maximum * held.unlocked, limit)
-            left = [mine - got for mine, got in zip(most, total_of([each], each.id), strict=True)]
-            left[ORDERS] = max(0, left[ORDERS]) if free[ORDERS] >= 0 else free[ORDERS]
-            free = tuple(map(min, free, left))
-    return fits(free, cost)
 
 
 def team_books(limit: Units, losses: Mapping[str, Units], spent: Units) -> list[Account]:
@@ -83,31 +46,11 @@ def team_books(limit: Units, losses: Mapping[str, Units], spent: Units) -> list[
 
 
 @given(
-    limits, units, st.dictionaries(st.sampled_from(TEAMS), some), withholdings(), some, st.sets(st.sampled_from(TEAMS))
-)
-@example((30, 30, 30, 30), flat(0), {}, unlocked(HALF), flat(15, 15), {"a"})
-@example((31, 31, 31, 30), flat(0), {}, unlocked(HALF), flat(16), {"a"})
-@example((31, 31, 31, 31), flat(0), {}, unlocked(HALF), (1, 1, 1, 16), {"a"})
-def test_an_account_admits_what_is_unlocked_not_promised_and_within_the_maximum(
-    limit: Units, spent: Units, losses: dict[str, Units], kept: Withholding, cost: Units, teams: set[str]
-) -> None:
-    accounts = team_books(limit, losses, spent)
-    under = [each for each in accounts if each.id in teams]
-    plan = waiting("x", ["root", *sorted(teams)], cost)
-    books = open_books(accounts, [plan], {"root": kept})
-    books.accounts["run_x"] = replace(books.accounts["run_x"], parent_id="root" if not teams else min(teams))
-    found = books.hold(plan)
-    assert (found is not None) == admits(accounts[0], under, limit, kept, cost)
-    if found is not None:
-        assert hold_if_fitting(books.path(plan), plan.steps) == found, "withheld budget is never stored"
-
-
-@given(
     st.lists(st.tuples(st.sampled_from(TEAMS), some), max_size=30),
     st.sampled_from([(0.3, 0.3, 0.4), (0.5, 0.5, 0.0), (0.2, 0.0, 0.1)]),
     st.sampled_from([ALL, HALF, THIRD]),
 )
-def test_every_team_gets_its_minimum_whatever_the_others_ask_for(
+def test_team_gets_its_minimum_beside_any_requests_of_others(
     asked: list[tuple[str, Units]], minimums: tuple[float, ...], part: Fraction
 ) -> None:
     limit = (1000, 1000, 1000, 1000)
@@ -134,24 +77,6 @@ def test_every_team_gets_its_minimum_whatever_the_others_ask_for(
     assert fits(room(limit, total_of(books.accounts, "root"), part), NOTHING)
 
 
-@given(st.lists(st.tuples(st.sampled_from(TEAMS), some), max_size=30), st.sampled_from([0.1, 0.34, 0.5]), fractions)
-def test_no_team_gets_more_than_its_maximum(asked: list[tuple[str, Units]], most: float, part: Fraction) -> None:
-    limit = (60, 50, 70, 60)
-    shares = {team: Share(maximum=most) for team in TEAMS[:2]}
-    plans = [waiting(f"x{place}", ["root", team], cost) for place, (team, cost) in enumerate(asked)]
-    books = open_books(
-        team_books(limit, {}, flat(0)), plans, {"root": Withholding(Allocation(shares=shares), part, part)}
-    )
-    for plan in plans:
-        held = books.hold(plan)
-        if held is not None:
-            books.store(plan, held)
-    for team in shares:
-        bound = part_down(Fraction(repr(most)) * part, limit)
-        left = [each - got for each, got in zip(bound, total_of(books.accounts, team), strict=True)]
-        assert fits(tuple(left), NOTHING)
-
-
 def parallel(counting: int, losses: Mapping[str, Units]) -> list[Account]:
     """A parallel account with three disjoint teams."""
     composed = tuple(
@@ -159,21 +84,6 @@ def parallel(counting: int, losses: Mapping[str, Units]) -> list[Account]:
     )
     root = with_loss(block("root", flat(100, 100), None, counting), flat(0), composed)
     return [root, *(with_loss(block(team, None, "root"), flat(0), losses.get(team, flat(0))) for team in TEAMS)]
-
-
-@given(st.integers(1, 3), st.dictionaries(st.sampled_from(TEAMS), units), withholdings(), units)
-def test_a_parallel_account_admits_no_more_than_without_withholding(
-    counting: int, losses: dict[str, Units], kept: Withholding, cost: Units
-) -> None:
-    plan = waiting("x", ["root", "a"], cost)
-    accounts = parallel(counting, losses)
-    held = open_books(accounts, [plan], {"root": kept}).hold(plan)
-    if held is None:
-        return
-    assert open_books(accounts, [plan]).hold(plan) is not None
-    most = part_down(Fraction(repr(kept.allocation.share_of("a").maximum)) * kept.unlocked, flat(100, 100))
-    left = tuple(max(0, each - got) for each, got in zip(most, losses.get("a", flat(0)), strict=True))
-    assert fits(left, cost)
 
 
 @pytest.mark.parametrize(("asked", "granted"), [(50, True), (51, False)])
@@ -190,14 +100,6 @@ def test_a_partition_without_loss_has_all_that_is_unlocked(asked: int, *, grante
     kept = Withholding(Allocation(shares={"c": Share(0.3)}), HALF, HALF)
     books = open_books(parallel(1, {"a": flat(50)}), [plan], {"root": kept})
     assert (books.hold(plan) is not None) == granted, "a has used all that is unlocked, and c is promised a part"
-
-
-def test_own_deltas_and_orders_are_promised_apart() -> None:
-    kept = Withholding(Allocation(shares={"a": Share(0.5)}))
-    spent = with_loss(block("root", flat(100, 10)), flat(0, 9))
-    plans = [waiting("x", ["root", "b"], flat(50, 0)), waiting("y", ["root", "b"], flat(50, 1))]
-    books = open_books([spent, block("b", None, "root")], plans, {"root": kept})
-    assert [books.hold(plan) is not None for plan in plans] == [True, False], "only y needs what is kept for a"
 
 
 def test_a_promise_that_is_taken_is_kept_no_longer() -> None:
@@ -256,7 +158,7 @@ def test_a_locked_filter_that_is_not_tuned_is_left_alone_and_admits_what_costs_n
     assert holds(account, step, 1, unlocked(Fraction(0)))
 
 
-def test_what_is_promised_of_a_plan_is_kept_of_each_of_its_mechanisms_apart() -> None:
+def test_promised_part_of_a_plan_is_kept_of_each_mechanism() -> None:
     once, many = StepEvent(EpsilonDelta(0.05, 0.0), 4), StepEvent(Gaussian(40.0), MAX_COUNT)
     account = planning(make_account(1.0, 1e-5), once, many)
     query, step = account.price(once), account.price(replace(many, count=1))

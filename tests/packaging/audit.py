@@ -14,7 +14,18 @@ from tests.packaging.sbom import LOCK, ROOT, locked_packages
 
 LOCKS: Final = tuple(
     f"requirements{name}.lock"
-    for name in ("", "-charts", "-dev", "-docs", "-generator", "-torch", "-cuda", "-frameworks", "-flower")
+    for name in (
+        "",
+        "-charts",
+        "-dev",
+        "-docs",
+        "-generator",
+        "-mutations",
+        "-torch",
+        "-cuda",
+        "-frameworks",
+        "-flower",
+    )
 )
 """Not the lock of torch's CPU build: no database knows that build, and its version stands in the lock before it."""
 

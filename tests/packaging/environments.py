@@ -27,6 +27,15 @@ class Installed:
     wheel: Path
     bin: Path
 
+    def beside(self, folder: Path, packages: Iterable[Distribution]) -> "Installed":
+        """The files of the wheel, as they were installed, in another environment beside other packages."""
+        target = new_environment(folder, packages)
+        (installed,) = self.bin.parent.glob("lib/python*/site-packages")
+        for path in installed.iterdir():
+            if path.suffix != ".pth":
+                (folder / "shown" / path.name).symlink_to(path)
+        return Installed(self.wheel, target / "bin")
+
     def run(self, *words: str, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [self.bin / words[0], *words[1:]],
@@ -90,13 +99,6 @@ def closure(requirements: Iterable[Requirement]) -> Iterator[Distribution]:
             wanted += [each for each in parts if each.marker is None or each.marker.evaluate({"extra": extra})]
             if not extra:
                 yield package
-
-
-def install(wheel: Path, target: Path) -> None:
-    """Install a wheel into a virtual environment, from no index."""
-    into = ["--python", str(target / "bin" / "python"), "--quiet", "--disable-pip-version-check"]
-    options = ["--no-deps", "--no-index", "--no-compile"]
-    subprocess.run([sys.executable, "-m", "pip", *into, "install", *options, str(wheel)], check=True)
 
 
 def free_port() -> int:

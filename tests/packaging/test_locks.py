@@ -13,9 +13,12 @@ from packaging.version import Version
 from tests.packaging.dockerfile import ROOT
 from tests.packaging.sbom import locked_packages
 
-CHARTS, DEV, DOCS, GENERATOR, TORCH, CUDA, CPU, FRAMEWORKS, FLOWER = (
+CHARTS, DEV, DOCS, GENERATOR, MUTATIONS, TORCH, CUDA, CPU, FRAMEWORKS, FLOWER = (
     f"requirements-{name}.lock"
-    for name in ("charts", "dev", "docs", "generator", "torch", "cuda", "torch-cpu", "frameworks", "flower")
+    for name in (
+        *("charts", "dev", "docs", "generator", "mutations"),
+        *("torch", "cuda", "torch-cpu", "frameworks", "flower"),
+    )
 )
 
 
@@ -32,7 +35,17 @@ def project(folder: str) -> dict[str, Any]:
     return tomllib.loads((ROOT / folder / "pyproject.toml").read_text())
 
 
-LEAST = {"requirements.lock": 21, CHARTS: 9, DEV: 21, DOCS: 10, GENERATOR: 20, TORCH: 21, CUDA: 10, CPU: 1}
+LEAST = {
+    "requirements.lock": 21,
+    CHARTS: 9,
+    DEV: 21,
+    DOCS: 10,
+    GENERATOR: 20,
+    MUTATIONS: 10,
+    TORCH: 21,
+    CUDA: 10,
+    CPU: 1,
+}
 
 
 @pytest.mark.parametrize(("lock", "at_least"), [*LEAST.items(), (FRAMEWORKS, 40), (FLOWER, 40)])
@@ -42,7 +55,7 @@ def test_lock_names_no_registry_and_hashes_everything(lock: str, at_least: int) 
     assert len(list(locked_packages(text))) == len(re.findall(r"(?m)^\S", text)) >= at_least
 
 
-@pytest.mark.parametrize("lock", ["requirements.lock", CHARTS, DOCS, TORCH, CUDA, FRAMEWORKS])
+@pytest.mark.parametrize("lock", ["requirements.lock", CHARTS, DOCS, MUTATIONS, TORCH, CUDA, FRAMEWORKS])
 def test_locks_share_the_versions_of_the_development_lock(lock: str) -> None:
     development = pinned(DEV)
     shared = {name: versions for name, versions in pinned(lock).items() if name in development}
@@ -62,7 +75,7 @@ def test_cuda_and_torch_have_locks_of_their_own() -> None:
     assert not {"torch", "opacus", "lightning"} & set(pinned(DEV))
 
 
-@pytest.mark.parametrize("group", ["dev", "docs", "generator", "torch", "frameworks", "flower"])
+@pytest.mark.parametrize("group", ["dev", "docs", "generator", "mutations", "torch", "frameworks", "flower"])
 def test_dependency_group_is_locked_whole(group: str) -> None:
     _are_met(project(".")["dependency-groups"][group], pinned(f"requirements-{group}.lock"))
 

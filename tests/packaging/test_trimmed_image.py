@@ -25,11 +25,10 @@ import app.main, app.server, scipy.fft, scipy.optimize, scipy.special
 from app.accounting.curves import GRID_VERSION
 from app.accounting.formulas.numerics import root
 from app.accounting.rdp import event_curve
-from tests.accounting.test_every_event import CASES
+from tests.accounting.event_table import CASES
 
 for case in CASES:
-    for relation in case.relations:
-        event_curve(case.event, relation, GRID_VERSION)
+    event_curve(case.event, min(case.relations), GRID_VERSION)
 assert root(lambda x: x * x - 2, 0.0, 2.0) > 1.414
 missing = [part for part in PARTS if part in sys.modules]
 assert not missing, missing

@@ -197,7 +197,7 @@ def test_a_server_without_citus_is_not_distributed(url: str) -> None:
 
 def test_every_table_has_its_place() -> None:
     """Its organisation is the distribution column of each table that is not copied to every node."""
-    statements = {name: citus.placement_of(name) for name in metadata.tables}
+    statements = {name: citus.distribution_of(name) for name in metadata.tables}
     assert {name for name, statement in statements.items() if "create_reference_table" in statement} == {
         *("api_keys", "sessions", "sign_in_links")
     }

@@ -195,18 +195,6 @@ COPIES: list[tuple[str, tuple[str, object], dict[str, object], str]] = [
     (
         "organisations",
         ("name", "hospital"),
-        {"id": "org_2", "name": "x", "move_state": "gone", "move_placement": "y", "move_token": "z"},
-        "ck_organisations_move_state_known",
-    ),
-    (
-        "organisations",
-        ("name", "hospital"),
-        {"id": "org_2", "name": "x", "move_state": "left", "move_placement": "y"},
-        "ck_organisations_move_complete",
-    ),
-    (
-        "organisations",
-        ("name", "hospital"),
         {"id": "org_2", "name": "x", "policy_revision": -1},
         "ck_organisations_policy_revision_nonnegative",
     ),

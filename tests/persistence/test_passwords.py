@@ -27,8 +27,9 @@ def database(file: Path) -> Iterator[Database]:
     with postgres.database() as url:
         postgres.shared().execute(f"CREATE ROLE {ROLE} LOGIN PASSWORD 'first'")
         whole = make_url(url)
-        database = Database(f"postgresql://{ROLE}@{whole.host}:{whole.port}/{whole.database}", pool_size=2)
-        database.take_password_from(file)
+        database = Database(
+            f"postgresql://{ROLE}@{whole.host}:{whole.port}/{whole.database}", 2, password_file=str(file)
+        )
         yield database
         database.dispose()
         postgres.shared().execute(f"DROP ROLE {ROLE}")
@@ -62,8 +63,7 @@ def test_a_file_that_cannot_be_read_is_an_outage_and_its_name_is_not_told(databa
 
 
 def test_a_file_of_sqlite_needs_no_password(tmp_path: Path, file: Path) -> None:
-    database = Database(f"sqlite:///{tmp_path / 'ledger.db'}")
-    database.take_password_from(file)
+    database = Database(f"sqlite:///{tmp_path / 'ledger.db'}", password_file=str(file))
     with database.read(NO_TENANT) as tx:
         assert tx.exec_driver_sql("SELECT 1").scalar_one() == 1
     database.dispose()

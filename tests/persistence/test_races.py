@@ -11,11 +11,9 @@ from typing import TypeVar
 
 import httpx2
 import pytest
-from fastapi.testclient import TestClient
 from sqlalchemy import Connection
 
 from app.ledger.errors import NameTakenError
-from app.main import create_app
 from app.persistence.database import Database
 from app.persistence.schema import upgrade
 from app.service.auth import authentication
@@ -24,7 +22,9 @@ from app.service.charging.unit_of_work import UnitOfWork
 from app.service.verification import verify
 from app.settings import Settings
 from tests import postgres
+from tests.asgi import AppClient
 from tests.conftest import Ledger, need_postgresql, open_ledger
+from tests.ledgers import quiet_app
 from tests.postgres import Cluster
 
 T = TypeVar("T")
@@ -64,9 +64,9 @@ class Replicas:
 @pytest.fixture
 def replicas(tmp_path: Path, database_url: str) -> Iterator[Replicas]:
     with open_ledger(tmp_path, database_url) as one:
-        app = create_app(Settings(database_url=database_url))
-        with TestClient(app, raise_server_exceptions=False) as http:
-            two = replace(one, http=http, database=app.state.placements.named("default").database)
+        app = quiet_app(Settings(database_url=database_url))
+        with AppClient(app) as http:
+            two = replace(one, http=http, database=app.state.store.database)
             for ledger in (one, two):
                 # FastAPI builds its routes at the first request, which no two applications of a process may do at once.
                 assert ledger.get("/v1/nowhere").status_code == 404

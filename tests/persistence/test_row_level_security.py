@@ -25,7 +25,6 @@ from app.service.alerts.forecasts import record_usage_snapshots
 from app.service.auth import authentication
 from app.service.governance.api_keys import create_key
 from app.service.governance.first_admin import create_sign_in_link
-from app.service.placements import Placements
 from tests import postgres
 from tests.conftest import Ledger, need_postgresql, new_database, open_ledger
 from tests.login_helpers import cookie_for
@@ -231,11 +230,11 @@ def test_it_takes_one_round_trip_and_is_never_prepared(two: Two) -> None:
 
 @pytest.mark.parametrize("user", [postgres.SERVICE, "ledger"])
 def test_whoever_serves_as_a_superuser_is_told_so(two: Two, capsys: pytest.CaptureFixture[str], user: str) -> None:
-    placements = Placements({"default": postgres.shared().url(str(two.database.engine.url.database), user)}, 1)
+    database = Database(postgres.shared().url(str(two.database.engine.url.database), user), 1)
     try:
-        prepare_to_serve(placements)
+        prepare_to_serve(database)
     finally:
-        placements.dispose()
+        database.dispose()
     assert capsys.readouterr().err.count("is a superuser or has BYPASSRLS") == (user == "ledger")
 
 

@@ -64,7 +64,6 @@ def disk(tmp_path: Path) -> Iterator[Path]:
     ],
 )
 def test_a_full_disk(disk: Path, full: Callable[[Service], AbstractContextManager[None]]) -> None:
-    at = {"placement": "default"}
     with serving(disk, f"sqlite:///{disk / 'ledger.db'}") as service, service.server.client("trainer") as http:
         trainer = Trainer(http, service.journal, 0)
         trainer.register(service.open_budget(epsilon=1.5))
@@ -73,8 +72,8 @@ def test_a_full_disk(disk: Path, full: Callable[[Service], AbstractContextManage
             nothing_is_admitted(trainer)
             assert service.server.readiness().json()["detail"] in {Fault.FULL, Fault.BROKEN}
             if full is ballast:
-                service.server.await_metric("database_disk_free_bytes", lambda free: free == 0, **at)
-                assert service.server.metric("database_disk_size_bytes", **at) == DISK_BYTES
+                service.server.await_metric("database_disk_free_bytes", lambda free: free == 0)
+                assert service.server.metric("database_disk_size_bytes") == DISK_BYTES
         assert service.server.readiness().json() == {"status": "ok"}
         assert http.get(f"/v1/runs/{trainer.run}").json()["next_step"] == 3
         the_service_goes_on(service, trainer)

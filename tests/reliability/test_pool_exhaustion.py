@@ -23,8 +23,6 @@ CALLERS = 24
 HELD_SECONDS = 15
 """Longer than a request waits for a connection."""
 
-AT = {"placement": "default"}
-
 
 @contextmanager
 def rows_locked(database: str) -> Iterator[None]:
@@ -40,12 +38,12 @@ def test_every_connection_is_in_use(tmp_path: Path) -> None:
     with new_database("postgresql", tmp_path) as url:
         server = LiveServer(tmp_path, url, environment={"EPSILON_LEDGER_DATABASE_POOL_SIZE": str(POOL)})
         with trainer_of(server) as trainer:
-            assert server.metric("database_connections_max", **AT) == POOL
-            assert server.metric("database_connection_pending_requests", **AT) == 0
+            assert server.metric("database_connections_max") == POOL
+            assert server.metric("database_connection_pending_requests") == 0
             statuses = _ask_meanwhile(server, trainer, url.rpartition("/")[2])
             assert set(statuses) == {503}
-            server.await_metric("database_connection_timeouts_total", lambda vain: vain > 0, **AT)
-            server.await_metric("database_connection_pending_requests", lambda waiting: waiting == 0, **AT)
+            server.await_metric("database_connection_timeouts_total", lambda vain: vain > 0)
+            server.await_metric("database_connection_pending_requests", lambda waiting: waiting == 0)
             assert server.readiness().json() == {"status": "ok"}
             assert trainer.http.get(f"/v1/runs/{trainer.run}").json()["next_step"] == trainer.next_step
             assert trainer.step()
@@ -66,9 +64,9 @@ def _ask_meanwhile(server: LiveServer, trainer: Trainer, database: str) -> Count
     with ThreadPoolExecutor(CALLERS) as pool, rows_locked(database):
         asked = [pool.submit(ask, "POST", f"/v1/runs/{trainer.run}/steps")]
         asked += [pool.submit(ask, "GET", f"/v1/runs/{trainer.run}") for _ in range(CALLERS - 1)]
-        waiting = server.await_metric("database_connection_pending_requests", lambda waiting: waiting > 0, **AT)
+        waiting = server.await_metric("database_connection_pending_requests", lambda waiting: waiting > 0)
         assert waiting <= CALLERS + 10  # of the service's own tasks
-        assert server.metric("database_connections", state="used", **AT) == POOL
+        assert server.metric("database_connections", state="used") == POOL
         for call in asked:
             call.result()
     return statuses

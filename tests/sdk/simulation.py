@@ -133,7 +133,6 @@ class Wire(httpx2.BaseTransport, httpx2.AsyncBaseTransport):
 
     def _arrive(self, request: httpx2.Request) -> httpx2.Response:
         portal = self.ledger.http.portal
-        assert portal is not None, "the application runs"
         response = portal.call(self._answered, request)
         assert response.status_code != httpx2.codes.INTERNAL_SERVER_ERROR, response.text
         return httpx2.Response(response.status_code, content=response.content, headers=response.headers)

@@ -5,10 +5,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-import pytest
-
 from app.persistence.database import Database
-from app.service.alerts import delivery_worker
 from app.service.alerts.alert_sender import AlertSender
 from app.service.alerts.delivery_worker import claim_due, deliver, record_attempt
 from app.service.alerts.http_sender import DeliveryResult
@@ -63,11 +60,11 @@ def delivering(ledger: Ledger, done: Callable[[], object], seconds: float = 30) 
 
 
 def at_work(databases: list[Database], done: Callable[[], object], seconds: float) -> None:
-    """Deliverers that look often, and send to this machine; that of the application, which does not, sleeps."""
+    """Deliverers that look often, and send to this machine."""
 
     async def main() -> None:
         sender = AlertSender(allow_private=True)
-        work = [asyncio.create_task(deliver(database, sender)) for database in databases]
+        work = [asyncio.create_task(deliver(database, sender, look_seconds=0.05)) for database in databases]
         async with asyncio.timeout(seconds):
             while not done():  # noqa: ASYNC110 - another thread receives
                 await asyncio.sleep(0.02)
@@ -76,6 +73,4 @@ def at_work(databases: list[Database], done: Callable[[], object], seconds: floa
         await asyncio.gather(*work, return_exceptions=True)
         await sender.close()
 
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(delivery_worker, "LOOK_SECONDS", 0.05)
-        asyncio.run(main())
+    asyncio.run(main())

@@ -5,17 +5,16 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 
 import httpx2
-from fastapi.testclient import TestClient
 
-from app.main import create_app
 from app.service.alerts.forecasts import record_usage_snapshots
 from app.service.audit.checkpoints import sign_due
 from app.service.governance.first_admin import create_sign_in_link
 from app.service.signatures import signer_of
 from app.settings import Settings
 from tests.api.trainer import HUGE, LOUD, QUIET, Trainer, hired
+from tests.asgi import AppClient
 from tests.conftest import Ledger, signing_key
-from tests.ledgers import schedule_blocks
+from tests.ledgers import quiet_app, schedule_blocks
 from tests.login_helpers import cookie_for
 
 SAMPLED = {"type": "poisson_sampled", "sampling_probability": 0.01, "event": QUIET}
@@ -99,6 +98,6 @@ def _employed(ledger: Ledger, budget: str, name: str) -> Trainer:
 @contextmanager
 def taken_up(url: str, keys: dict[tuple[str, str], str]) -> Iterator[Ledger]:
     """An application on a database that has a ledger already, with the keys that were issued there."""
-    app = create_app(Settings(database_url=url))
-    with TestClient(app, raise_server_exceptions=False) as http:
-        yield Ledger(http, app.state.placements.named("default").database, keys)
+    app = quiet_app(Settings(database_url=url))
+    with AppClient(app) as http:
+        yield Ledger(http, app.state.store.database, keys)

@@ -198,11 +198,9 @@ def test_upkeep_does_all_of_it(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) 
     done: list[str] = []
     for name in ("alert_stale_reservations", "record_usage_snapshots"):
         monkeypatch.setattr(maintenance, name, lambda *_, name=name: done.append(name))
-    monkeypatch.setattr(maintenance, "LOOK_SECONDS", 0.01)
-    monkeypatch.setattr(maintenance, "READING_SECONDS", 0.02)
 
     async def work() -> None:
-        keeping = asyncio.create_task(maintenance.run_maintenance(ledger.database))
+        keeping = asyncio.create_task(maintenance.run_maintenance(ledger.database, 0.01, 0.02))
         async with asyncio.timeout(30):
             while len(set(done)) < 2:  # noqa: ASYNC110 - another thread looks
                 await asyncio.sleep(0.01)

@@ -1,6 +1,7 @@
 """What can still be taken, as pages, the API, forecasts and metrics say it."""
 
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 
@@ -9,7 +10,6 @@ from app.persistence.database import ALL_TENANTS
 from app.persistence.repositories import accounts
 from app.persistence.repositories.accounts import find_by_path
 from app.service.monitoring.database_collector import DatabaseCollector
-from app.service.placements import Placements
 from app.service.queries.account_status import AccountStatus, Severity
 from app.service.queries.account_status_cache import AccountStatusCache
 from app.service.queries.overview import read_overview
@@ -92,9 +92,8 @@ def test_pages_name_the_account_that_blocks(insured: Ledger) -> None:
 
 
 def test_metrics_count_and_name_what_can_be_taken(insured: Ledger) -> None:
-    placements: Placements = insured.http.app.state.placements  # type: ignore[attr-defined]
-    collector = DatabaseCollector(placements, signs=False)
-    stats = collector._watches[0].read_stats()
+    state: Any = insured.http.app.state
+    stats = DatabaseCollector(state.store, signs=False).read_stats()
     available = {each.path: each.available for each in stats.uses}
     assert available["claims/idle/deep"] == available["claims"] == statuses_of(insured)["claims"].remaining
     assert all(each.unavailable_share > 0.98 for each in stats.uses)

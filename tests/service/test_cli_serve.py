@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from app.bootstrap import display_urls
+from app.bootstrap import display_url
 from app.commands import server
 from app.commands.first_admin import LINK_PATH
-from app.service.placements import Placements
+from app.persistence.database import Database
 from tests.service.cli_runner import Run, commands
 
 
@@ -164,13 +164,17 @@ def test_an_address_that_is_not_ours_is_one_sentence(run: Run, served: list[tupl
     assert said.err.startswith("Cannot listen on 192.0.2.1 port 0: ")
 
 
-def test_no_password_is_shown() -> None:
-    urls = {
-        "default": "postgresql://ledger:hush@db1/ledger?sslpassword=hush",
-        "eu-2": "postgresql://ledger@/ledger?host=db1:5432&host=db2:5432&password=hush",
-    }
-    placements = Placements(urls, 1)
-    assert display_urls(placements) == (
-        "postgresql://ledger@db1/ledger, eu-2 on postgresql://ledger@/ledger?host=db1:5432&host=db2:5432"
-    )
-    placements.dispose()
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("postgresql://ledger:hush@db1/ledger?sslpassword=hush", "postgresql://ledger@db1/ledger"),
+        (
+            "postgresql://ledger@/ledger?host=db1:5432&host=db2:5432&password=hush",
+            "postgresql://ledger@/ledger?host=db1:5432&host=db2:5432",
+        ),
+    ],
+)
+def test_database_url_is_shown_without_passwords(url: str, shown: str) -> None:
+    database = Database(url, 1)
+    assert display_url(database) == shown
+    database.dispose()

@@ -44,7 +44,7 @@ def _count(db: Database) -> dict[str, int]:
 
 
 def _redeem(db: Database, token: str) -> str:
-    return redeem({"default": db}, token, DAY, None).cookie
+    return redeem(db, token, DAY, None).cookie
 
 
 def _token(db: Database, now: datetime) -> str:
@@ -60,9 +60,9 @@ def test_an_empty_ledger_gets_an_organisation_and_a_link_to_its_admin(db: Databa
     assert started.link is not None
     assert (started.organisation, started.created, started.link.expires_at) == ("default", True, now + LIFETIME)
     assert _count(db) == {"organisations": 1, "api_keys": 1, "sign_in_links": 1}
-    opened = redeem({"default": db}, started.link.token, DAY, None)
+    opened = redeem(db, started.link.token, DAY, None)
     assert (opened.caller.role, opened.caller.scope) == (Role.ADMIN, None)
-    seen = sessions.authenticate(db, opened.cookie, db.clock.now(), "default")
+    seen = sessions.authenticate(db, opened.cookie, db.clock.now())
     assert seen.caller.actor == opened.caller.actor
     assert verify(db).sound
 
@@ -206,12 +206,12 @@ def test_secrets_are_stored_as_hashes_only(db: Database, now: datetime) -> None:
     with pytest.raises(AuthenticationError):  # nor is a token a key or a cookie
         authenticate(db, f"Bearer {token}", now)
     with pytest.raises(AuthenticationError):
-        sessions.authenticate(db, token, now, "default")
+        sessions.authenticate(db, token, now)
 
 
 def test_links_of_one_operator_are_one_person(db: Database, now: datetime) -> None:
-    first = redeem({"default": db}, _token(db, now), DAY, None)
-    second = redeem({"default": db}, create_sign_in_link(db, "default", now).token, DAY, None)
+    first = redeem(db, _token(db, now), DAY, None)
+    second = redeem(db, create_sign_in_link(db, "default", now).token, DAY, None)
     assert first.caller.actor == second.caller.actor
     with pytest.raises(NotFoundError, match="init"):
         create_sign_in_link(db, "nowhere", now)
@@ -233,18 +233,3 @@ def test_init_is_repeatable(db: Database, now: datetime) -> None:
     assert verify(db).sound
     with pytest.raises(InvalidInputError):
         initialise(db, "a/b", now)
-
-
-def test_an_organisation_of_another_placement_is_not_made_again(
-    db: Database, now: datetime, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    other = Database(f"sqlite:///{tmp_path_factory.mktemp('other') / 'other.db'}")
-    upgrade(other)
-    there = create_organisation(other, "hospital", now)
-    assert set_up(db, now, [other]) is None
-    found = initialise(db, "hospital", now, [other])
-    assert (found.organisation_id, found.created, found.key) == (there, False, None)
-    with pytest.raises(InvalidInputError, match="keys create"):
-        initialise(db, "hospital", now, [other], new_key=True)
-    assert _count(db)["organisations"] == 0
-    other.dispose()

@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from app.service.monitoring import database_collector
 from tests.api.test_metrics import TOKEN, samples_of
 from tests.conftest import Ledger, open_ledger
 from tests.waiting_plans import OVER_TEN_DAYS, allocate, ask, preview
@@ -66,8 +65,7 @@ def test_a_part_of_locked_people_loses_nothing_by_what_others_took(ledger: Ledge
     assert fits == {east: False, west: True}
 
 
-def test_metrics_count_what_waits_and_name_what_is_locked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(database_collector, "CACHE_SECONDS", 0.0)
+def test_metrics_count_what_waits_and_name_what_is_locked(tmp_path: Path) -> None:
     with open_ledger(tmp_path, metrics_token=TOKEN) as ledger:
         population = str(ledger.population(limit=LIMIT)["id"])
         ledger.budget(limit=LIMIT)

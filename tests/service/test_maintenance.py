@@ -19,7 +19,7 @@ def _maintain(ledger: Ledger, looks: Sized, most: int) -> None:
     """Run maintenance until it has looked so often."""
 
     async def work() -> None:
-        keeping = asyncio.create_task(maintenance.run_maintenance(ledger.database))
+        keeping = asyncio.create_task(maintenance.run_maintenance(ledger.database, look_seconds=0.01))
         async with asyncio.timeout(30):
             while len(looks) < most:  # noqa: ASYNC110 - another thread looks
                 await asyncio.sleep(0.01)
@@ -46,7 +46,6 @@ def test_a_look_that_fails_is_logged_and_the_next_one_comes(
         return 0
 
     monkeypatch.setattr(maintenance, "expire_reservations", look)
-    monkeypatch.setattr(maintenance, "LOOK_SECONDS", 0.01)
 
     _maintain(ledger, looks, 3)
     [record] = [record for record in caplog.records if "maintenance" in record.message]
@@ -60,7 +59,6 @@ def test_no_lease_is_forfeited_that_may_still_run_by_the_databases_clock(
     earliest = datetime(2026, 11, 22, 9, 0, tzinfo=UTC)
     later = earliest + timedelta(hours=1)
     monkeypatch.setattr(Clock, "moment", lambda _: Moment(later, earliest))
-    monkeypatch.setattr(maintenance, "LOOK_SECONDS", 0.01)
     looked: list[tuple[str, datetime]] = []
     for work in ("expire_reservations", "alert_stale_reservations"):
         monkeypatch.setattr(maintenance, work, lambda _, now, work=work: looked.append((work, now)))

@@ -199,7 +199,7 @@ def opened(provider: IdentityProvider, tmp_path_factory: pytest.TempPathFactory,
 
 
 def _ring(ledger: Ledger) -> Authenticator:
-    ring: Authenticator = ledger.http.app.state.keys  # type: ignore[attr-defined]
+    ring: Authenticator = ledger.http.app.state.keys
     return ring
 
 
@@ -213,12 +213,12 @@ def test_a_token_is_believed_while_its_key_is_published(
     for _ in range(3):
         assert ring.find(header) is not None
         asked[0] += 0.9
-        ring.refresh("default")
+        ring.refresh()
     provider.publish("ES256")
     later(RENEWED_SECONDS)
     assert ring.oidc is not None
     ring.oidc.jwks.renew()
-    ring.refresh("default")
+    ring.refresh()
     assert (ring.find(header), ring.was_known(header)) == (None, False)
     with pytest.raises(AuthenticationError, match="not signed"):
         ring.authenticate(header)
@@ -234,9 +234,9 @@ def test_a_person_who_asks_no_more_is_forgotten_and_no_use_is_written(
     monkeypatch.setattr(
         "app.persistence.repositories.api_keys.save_last_used", lambda *_: pytest.fail("a use was written")
     )
-    ring.refresh("default")
+    ring.refresh()
     monkeypatch.setattr(credential_cache, "IDLE_SECONDS", -1.0)
-    ring.refresh("default")
+    ring.refresh()
     assert ring._known == {}
 
 
@@ -266,7 +266,6 @@ def test_the_provider_is_never_asked_on_the_event_loop(
 
     monkeypatch.setattr(Keys, "_fetch", watched_fetch)
     monkeypatch.setattr(Authenticator, "find", watched_find)
-    monkeypatch.setattr(credential_cache, "CACHE_SECONDS", 3600.0)
     later(KEPT_SECONDS)
     headers = {"Authorization": f"Bearer {provider.token()}"}
     before = len(provider.asked)

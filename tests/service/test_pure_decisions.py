@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import fields
+from inspect import signature
 from typing import Any
 
 import pytest
@@ -13,23 +14,26 @@ from app.service.charging import groups
 from app.service.charging.requests import StepCommand, StepResult
 from app.service.charging.unit_of_work import UnitOfWork
 from tests.conftest import Ledger
-from tests.pure_decisions import CALLED_IN, without_sql
+from tests.pure_decisions import DECISIONS
 from tests.service.step_commands import LOUD, QUIET, CommandRunner, opened, request, sound
 
 
-def test_every_decision_is_watched() -> None:
-    decisions = [vars(module)[name] for module, name in CALLED_IN]
-    assert all(each.__globals__["__name__"] == "tests.pure_decisions" for each in decisions)
+class _Asking:
+    """An argument of a decision that executes SQL once it is used."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+
+    def __getattr__(self, _: str) -> object:
+        with self._ledger.database.read(NO_TENANT) as tx:
+            return tx.execute(text("SELECT 1"))
 
 
-def test_a_statement_within_a_decision_is_noticed(ledger: Ledger) -> None:
-    def ask() -> None:
-        with ledger.database.read(NO_TENANT) as tx:
-            tx.execute(text("SELECT 1"))
-
-    with pytest.raises(AssertionError, match="ask executes"):
-        without_sql(ask)()
-    ask()
+@pytest.mark.parametrize("decision", DECISIONS)
+def test_statement_within_a_decision_fails(ledger: Ledger, decision: Callable[..., object]) -> None:
+    arguments = [_Asking(ledger) for _ in signature(decision).parameters]
+    with pytest.raises(AssertionError, match=f"{decision.__name__} executes"):
+        decision(*arguments)
 
 
 def test_a_unit_of_work_has_no_connection(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:

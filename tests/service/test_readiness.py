@@ -11,10 +11,11 @@ from sqlalchemy.exc import OperationalError
 
 from app.persistence.database import LOCK_TIMEOUT_SECONDS, Database
 from app.persistence.rehearsal import Fault, Rehearsal
-from app.service import placements
+from app.service import readiness
+from app.service.ledger_store import LedgerStore
 from app.service.monitoring.database_collector import DatabaseCollector
 from app.service.monitoring.exposition import exposition
-from app.service.placements import Placement, Readiness
+from app.service.readiness import Readiness
 
 NONE = cast("Database", None)
 
@@ -38,8 +39,7 @@ class _Database:
 @pytest.fixture
 def database(monkeypatch: pytest.MonkeyPatch) -> _Database:
     made = _Database()
-    monkeypatch.setattr(placements, "rehearse_everywhere", made.rehearse)
-    monkeypatch.setattr(placements, "CACHE_SECONDS", 1.0)
+    monkeypatch.setattr(readiness, "rehearse_everywhere", made.rehearse)
     return made
 
 
@@ -47,7 +47,7 @@ def database(monkeypatch: pytest.MonkeyPatch) -> _Database:
 def passes(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
     """Lets time pass."""
     moment = [100.0]
-    monkeypatch.setattr(placements, "monotonic", lambda: moment[0])
+    monkeypatch.setattr(readiness, "monotonic", lambda: moment[0])
 
     def move(seconds: float) -> None:
         moment[0] += seconds
@@ -57,7 +57,7 @@ def passes(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
 
 def test_many_who_ask_at_once_cost_one_rehearsal(database: _Database) -> None:
     async def ask() -> list[str | None]:
-        asked = Readiness("default", NONE)
+        asked = Readiness(NONE)
         return await asyncio.gather(*(asked.trouble() for _ in range(50)))
 
     assert asyncio.run(ask()) == [None] * 50
@@ -68,7 +68,7 @@ def test_an_answer_is_told_for_a_second_and_then_asked_anew(
     database: _Database, passes: Callable[[float], None]
 ) -> None:
     async def ask() -> None:
-        asked = Readiness("default", NONE)
+        asked = Readiness(NONE)
         assert await asked.trouble() is None
         database.fault = Fault.FULL
         passes(0.9)
@@ -86,10 +86,10 @@ def test_an_answer_is_told_for_a_second_and_then_asked_anew(
 def test_a_rehearsal_that_does_not_end_is_trouble_and_no_second_one_begins(
     database: _Database, passes: Callable[[float], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(placements, "ANSWERED_SECONDS", 0.01)
+    monkeypatch.setattr(readiness, "ANSWERED_SECONDS", 0.01)
 
     async def ask() -> None:
-        asked = Readiness("default", NONE)
+        asked = Readiness(NONE)
         database.goes_on.clear()
         assert await asked.trouble() == "The database takes longer than 0.01 s for a step's statements."
         passes(60)
@@ -106,7 +106,7 @@ def test_a_rehearsal_that_does_not_end_is_trouble_and_no_second_one_begins(
 
 def test_a_lock_is_trouble_once_no_step_would_wait_for_it(database: _Database, passes: Callable[[float], None]) -> None:
     async def ask() -> None:
-        asked = Readiness("default", NONE)
+        asked = Readiness(NONE)
         for _ in range(2):
             database.fault = Fault.LOCKED
             assert await asked.trouble() is None
@@ -126,7 +126,7 @@ def test_what_changes_is_logged_once(
     database: _Database, passes: Callable[[float], None], caplog: pytest.LogCaptureFixture
 ) -> None:
     async def ask() -> None:
-        asked = Readiness("eu-2", NONE)
+        asked = Readiness(NONE)
         for error in (None, Fault.FULL, Fault.FULL, None, None):
             database.fault = error
             passes(2)
@@ -134,8 +134,8 @@ def test_what_changes_is_logged_once(
 
     asyncio.run(ask())
     assert [record.message for record in caplog.records] == [
-        "The placement eu-2: The disk of the database is full.",
-        "The placement eu-2: steps can be decided again.",
+        "Readiness: The disk of the database is full.",
+        "Readiness: steps can be decided again.",
     ]
 
 
@@ -143,7 +143,7 @@ def test_a_worker_that_takes_no_step_is_named_and_is_no_trouble_of_the_others(
     database: _Database, passes: Callable[[float], None], caplog: pytest.LogCaptureFixture
 ) -> None:
     async def ask() -> None:
-        asked = Readiness("default", NONE)
+        asked = Readiness(NONE)
         for workers in ({}, {"db1:5432": Fault.SILENT}, {"db1:5432": Fault.SILENT}, {}):
             database.workers = workers
             passes(2)
@@ -152,8 +152,8 @@ def test_a_worker_that_takes_no_step_is_named_and_is_no_trouble_of_the_others(
 
     asyncio.run(ask())
     assert [record.message for record in caplog.records] == [
-        "The placement default, worker db1:5432: The database does not answer.",
-        "The placement default, worker db1:5432: its organisations are served again.",
+        "The worker db1:5432: The database does not answer.",
+        "The worker db1:5432: its organisations are served again.",
     ]
 
 
@@ -164,10 +164,10 @@ def test_metrics_count_the_workers_whose_organisations_are_not_served() -> None:
     async def trouble() -> None:
         return None
 
-    readiness = SimpleNamespace(trouble=trouble, workers={"db1:5432": Fault.SILENT})
+    ready = SimpleNamespace(trouble=trouble, workers={"db1:5432": Fault.SILENT})
     database = SimpleNamespace(read=read, disk_space=lambda: None)
-    placement = cast(Placement, SimpleNamespace(name="eu-2", readiness=readiness, database=database))
-    snapshots = asyncio.run(DatabaseCollector([placement], signs=False).collect())
-    text, _ = exposition(snapshots, {}, {}, named=0, accept="", now={})
-    assert 'epsilon_ledger_citus_workers_unavailable{placement="eu-2"} 1.0' in text.decode()
-    assert 'epsilon_ledger_ready{placement="eu-2"} 1.0' in text.decode()
+    store = cast(LedgerStore, SimpleNamespace(readiness=ready, database=database))
+    snapshot = asyncio.run(DatabaseCollector(store, signs=False).collect())
+    text, _ = exposition(snapshot, None, {}, named=0, accept="", now=None)
+    assert "epsilon_ledger_citus_workers_unavailable 1.0" in text.decode()
+    assert "epsilon_ledger_ready 1.0" in text.decode()

@@ -41,7 +41,7 @@ def _opened(
 
 
 def _seen(ledger: Ledger, cookie: str, now: datetime | None = None) -> Principal:
-    return sessions.authenticate(ledger.database, cookie, now or datetime.now(UTC), "default").caller
+    return sessions.authenticate(ledger.database, cookie, now or datetime.now(UTC)).caller
 
 
 def _rows(database: Database) -> list[Mapping[str, Any]]:
@@ -64,7 +64,7 @@ def _audit_events(ledger: Ledger, action: str) -> list[dict[str, Any]]:
 @pytest.fixture
 def ring(ledger: Ledger) -> Authenticator:
     """What another replica knows of who asks."""
-    return Authenticator({"default": ledger.database})
+    return Authenticator(ledger.database)
 
 
 def test_a_cookie_opens_what_its_key_opens(ledger: Ledger) -> None:
@@ -161,7 +161,7 @@ def test_a_revoked_key_ends_its_sessions_and_no_others(ledger: Ledger, ring: Aut
     for credential in (*revoked, other):
         assert ring.authenticate(credential).organisation_id == caller.organisation_id
     _revoke(ledger, caller.actor)
-    ring.refresh("default")
+    ring.refresh()
     assert [ring.find(credential) for credential in revoked] == [None, None]
     assert ring.find(other) is not None
     for credential in revoked:
@@ -176,7 +176,7 @@ def test_signing_out_ends_one_session_on_another_replica_too(ledger: Ledger, rin
         ring.authenticate(f"{sessions.SCHEME} {cookie}")
     for _ in range(2):  # twice is as good as once, and noted once
         sessions.end_sessions(RequestContext(ledger.database, caller, datetime.now(UTC), "req-2"), ended)
-    ring.refresh("default")
+    ring.refresh()
     assert ring.find(f"{sessions.SCHEME} {ended}") is None
     assert ring.find(f"{sessions.SCHEME} {kept}") is not None
     with pytest.raises(AuthenticationError):
@@ -195,7 +195,7 @@ def test_signing_out_everywhere_ends_all_sessions_of_a_key_and_no_others(ledger:
     for credential in (*own, *others):
         ring.authenticate(credential)
     sessions.end_sessions(RequestContext(ledger.database, caller, datetime.now(UTC), "req-3"))
-    ring.refresh("default")
+    ring.refresh()
     assert [ring.find(credential) for credential in own] == [None] * 3
     assert all(ring.find(credential) for credential in others)
     assert {audit_event["request_id"] for audit_event in _audit_events(ledger, "session.ended")} == {"req-3"}
@@ -237,7 +237,7 @@ def test_sessions_that_have_ended_are_forgotten_when_another_is_opened(ledger: L
 def test_what_somebody_does_in_a_browser_counts_as_use_of_their_key(ledger: Ledger, ring: Authenticator) -> None:
     caller = _caller(ledger, "auditor")
     ring.authenticate(f"{sessions.SCHEME} {_opened(ledger, caller)}")
-    ring.refresh("default")
+    ring.refresh()
     with ledger.database.read(ALL_TENANTS) as tx:
         record = stored_keys.find(tx, caller.actor)
     assert record is not None
@@ -271,7 +271,7 @@ def provider() -> Iterator[IdentityProvider]:
 
 def _person(ledger: Ledger, provider: IdentityProvider) -> tuple[Authenticator, str]:
     """Somebody who signed in at the provider, and what a replica knows."""
-    ring = Authenticator({"default": ledger.database}, Settings(**provider.settings()).openid)
+    ring = Authenticator(ledger.database, Settings(**provider.settings()).openid)
     marie = ring.authenticate(f"Bearer {provider.token()}")
     return ring, _opened(ledger, marie, thumbprint=key_of("RS256").thumbprint())
 
@@ -280,7 +280,7 @@ def test_a_person_keeps_role_and_scope_for_as_long_as_the_session(ledger: Ledger
     ring, cookie = _person(ledger, provider)
     found = ring.authenticate(f"{sessions.SCHEME} {cookie}")
     assert (found.actor, found.role, found.scope) == ("oidc:marie", Role.PRIVACY_OFFICER, None)
-    ring.refresh("default")
+    ring.refresh()
     assert ring.find(f"{sessions.SCHEME} {cookie}") is not None
 
 
@@ -292,7 +292,7 @@ def test_a_key_that_the_provider_revokes_ends_the_sessions_that_it_vouched_for(
     provider.publish("ES256")
     assert ring.oidc is not None
     ring.oidc.jwks._fetch()
-    ring.refresh("default")
+    ring.refresh()
     assert ring.find(f"{sessions.SCHEME} {cookie}") is None
     with pytest.raises(AuthenticationError, match="not signed in any more"):
         ring.authenticate(f"{sessions.SCHEME} {cookie}")
@@ -334,7 +334,7 @@ def test_a_row_that_was_changed_opens_nothing(
         tx.execute(update(table).values({column: values[column]}))
     with pytest.raises(AuthenticationError):
         _seen(ledger, cookie)
-    ring.refresh("default")
+    ring.refresh()
     assert ring.find(credential) is None
     with pytest.raises(AuthenticationError):
         ring.authenticate(credential)

@@ -7,8 +7,8 @@ import pytest
 
 from app.ledger.errors import LedgerUnavailableError
 from app.persistence.clock import Clock, Reading, counted
-from app.service import placements
-from app.service.placements import keep_time, wrong_clock
+from app.service import timekeeping
+from app.service.timekeeping import keep_time, wrong_clock
 
 
 def _off_by(seconds: float) -> Clock:
@@ -44,7 +44,7 @@ def test_of_a_clock_that_was_never_read_nothing_is_said() -> None:
 def test_a_database_that_does_not_answer_is_asked_again(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(placements, "SAMPLED_SECONDS", 0.0)
+    monkeypatch.setattr(timekeeping, "SAMPLED_SECONDS", 0.0)
     asked: list[int] = []
 
     def read() -> Reading:
@@ -58,7 +58,7 @@ def test_a_database_that_does_not_answer_is_asked_again(
     clock = Clock(read)
 
     async def keep() -> None:
-        keeping = asyncio.create_task(keep_time("eu-2", clock))
+        keeping = asyncio.create_task(keep_time(clock))
         async with asyncio.timeout(60):
             while len(asked) < 4:  # noqa: ASYNC110 - another thread reads
                 await asyncio.sleep(0)
@@ -67,7 +67,7 @@ def test_a_database_that_does_not_answer_is_asked_again(
     asyncio.run(keep())
     answer = [record.message for record in caplog.records]
     assert answer[:2] == [
-        "The clock of the placement eu-2 could not be read: The server is gone.",
-        "The clock of the placement eu-2 could not be read",
+        "The clock of the database could not be read: The server is gone.",
+        "The clock of the database could not be read",
     ]
     assert sum("3600 s ahead of the database's" in each for each in answer) == 1

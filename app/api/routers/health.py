@@ -9,7 +9,7 @@ from fastapi.responses import PlainTextResponse
 from pydantic import Field
 
 from app.api.problems import responses
-from app.api.route import PlacementsDep, anonymous_limiter, operation_id
+from app.api.route import anonymous_limiter, operation_id, store_of
 from app.api.schemas.common import Output, example
 from app.ledger.errors import AuthenticationError, LedgerUnavailableError
 from app.service.auth.loopback import is_loopback
@@ -18,7 +18,7 @@ from app.service.monitoring.certificates import CertificateMonitor
 from app.service.monitoring.database_collector import DatabaseCollector, IntegrityMonitor
 from app.service.monitoring.exposition import exposition
 from app.service.monitoring.process_sampler import Sampler
-from app.service.placements import wrong_clock
+from app.service.timekeeping import wrong_clock
 
 _EXAMPLE: Final = """# HELP epsilon_ledger_decisions_total Answers to requests for steps, by outcome.
 # TYPE epsilon_ledger_decisions_total counter
@@ -40,30 +40,28 @@ class Health(Output):
 
 
 class Readiness(Output):
-    """Placements whose organisations are served."""
+    """The service can decide steps, and what needs attention."""
 
     model_config = example(
         {
             "status": "degraded",
-            "unavailable": {"eu-2": "The database does not answer."},
-            "integrity_warnings": {"default": "Runs whose chain does not end with their last decision: 1."},
-            "clock_skew": {"default": "This machine's clock is 3600 s ahead of the database's."},
-            "stopped_tasks": ["maintenance:default"],
+            "unavailable_workers": {"10.0.0.7:5432": "The database does not answer."},
+            "integrity_warnings": ["Runs whose chain does not end with their last decision: 1."],
+            "clock_skew": "This machine's clock is 3600 s ahead of the database's.",
+            "stopped_tasks": ["maintenance"],
         }
     )
 
     status: Literal["ok", "degraded"] = Field(
         default="ok", description="`degraded`: it serves requests, and the other members need attention."
     )
-    unavailable: dict[str, str] | None = Field(
-        default=None, description="By placement, or by worker of a Citus cluster, why its organisations get 503."
+    unavailable_workers: dict[str, str] | None = Field(
+        default=None, description="By worker of a Citus cluster, why its organisations get 503."
     )
-    integrity_warnings: dict[str, str] | None = Field(
-        default=None, description="By placement, warnings about its ledger, at most a minute old: run `verify`."
+    integrity_warnings: list[str] | None = Field(
+        default=None, description="Warnings about the ledger, at most a minute old: run `verify`."
     )
-    clock_skew: dict[str, str] | None = Field(
-        default=None, description="By placement, the clock skew to its database above 5 seconds."
-    )
+    clock_skew: str | None = Field(default=None, description="The clock skew to the database above 5 seconds.")
     stopped_tasks: list[str] | None = Field(
         default=None, description="Background tasks that have ended unexpectedly: restart this process."
     )
@@ -78,39 +76,28 @@ def get_liveness() -> Health:
 @routes.get(
     "/readyz", summary="Get the readiness", responses=responses("ledger_unavailable"), response_model_exclude_none=True
 )
-async def get_readiness(request: Request, placements: PlacementsDep) -> Readiness:
-    """Succeed if at least one database can take a step, by a rehearsal at most a second old.
+async def get_readiness(request: Request) -> Readiness:
+    """Succeed if the database can take a step, by a rehearsal at most a second old.
 
-    One unavailable placement does not make the service unready, because that would stop the other placements'
-    organisations. Nor do quarantines and integrity warnings, because every replica has the same ledger.
+    One unavailable worker of a Citus cluster does not make the service unready, because that would stop the other
+    workers' organisations. Nor do quarantines and integrity warnings, because every replica has the same ledger.
     """
     if getattr(request.state, STOPPING, False):
         raise LedgerUnavailableError("This process is stopping.")
-    asked = [placement.readiness.trouble() for placement in placements]
-    troubles = dict(zip(placements.databases, await asyncio.gather(*asked), strict=True))
-    unavailable = {placement: why for placement, why in troubles.items() if why is not None}
-    if len(unavailable) == len(troubles):
-        one = len(troubles) == 1
-        whys = [why if one else f"{placement}: {why}" for placement, why in unavailable.items()]
-        raise LedgerUnavailableError(" ".join(whys))
-    for placement in placements:
-        if placement.name not in unavailable:
-            parts = placement.readiness.workers.items()
-            unavailable |= {f"{placement.name}, worker {worker}": why for worker, why in parts}
+    store = store_of(request)
+    trouble = await store.readiness.trouble()
+    if trouble is not None:
+        raise LedgerUnavailableError(trouble)
     integrity: IntegrityMonitor = request.app.state.integrity
     background: TaskRegistry = request.app.state.background
-    doubtful = {placement: " ".join(warnings.messages()) for placement, warnings in integrity.warnings.items()}
-    wrong = {
-        "unavailable": unavailable,
-        "integrity_warnings": {placement: why for placement, why in doubtful.items() if why},
-        "clock_skew": {
-            placement.name: wrong for placement in placements if (wrong := wrong_clock(placement.database.clock))
-        },
+    found = {
+        "unavailable_workers": dict(store.readiness.workers),
+        "integrity_warnings": [] if integrity.warnings is None else list(integrity.warnings.messages()),
+        "clock_skew": wrong_clock(store.database.clock),
         "stopped_tasks": background.ended,
     }
-    if not any(wrong.values()):
-        return Readiness()
-    return Readiness(status="degraded", **{name: facts or None for name, facts in wrong.items()})
+    wrong = {name: facts for name, facts in found.items() if facts}
+    return Readiness(status="degraded" if wrong else "ok", **wrong)
 
 
 @routes.get(
@@ -119,8 +106,8 @@ async def get_readiness(request: Request, placements: PlacementsDep) -> Readines
     response_class=PlainTextResponse,
     responses={200: {"content": {"text/plain": {"example": _EXAMPLE}}}, **responses("unauthenticated", "rate_limited")},
 )
-async def get_metrics(request: Request, placements: PlacementsDep) -> Response:
-    """Get the metrics of all workers on this port and of the ledgers, at most a few seconds old.
+async def get_metrics(request: Request) -> Response:
+    """Get the metrics of all workers on this port and of the ledger, at most a few seconds old.
 
     If the service has a metrics token, it is required (`Authorization: Bearer …`), and the accounts with the highest
     utilisation are listed by organisation. Otherwise metrics are answered to the service's own machine, without names.
@@ -132,17 +119,18 @@ async def get_metrics(request: Request, placements: PlacementsDep) -> Response:
             _require_this_machine(request, address)
         else:
             _require(request.headers.getlist("authorization"), token)
-    ledgers: DatabaseCollector = request.app.state.ledgers
+    ledger_stats: DatabaseCollector = request.app.state.ledger_stats
     sampler: Sampler = request.app.state.sampler
-    snapshots = await ledgers.collect()
+    snapshot = await ledger_stats.collect()
     sampler.sample()
     named = 0 if token is None else request.app.state.metrics_top_accounts
     accept = request.headers.get("accept", "")
     integrity: IntegrityMonitor = request.app.state.integrity
     certificates: CertificateMonitor = request.app.state.certificates
-    now = {each.name: each.database.clock.now() for each in placements if each.database.clock.known}
+    clock = store_of(request).database.clock
+    now = clock.now() if clock.known else None
     text, media_type = await asyncio.to_thread(
-        exposition, snapshots, integrity.warnings, certificates.expiries, named=named, accept=accept, now=now
+        exposition, snapshot, integrity.warnings, certificates.expiries, named=named, accept=accept, now=now
     )
     return Response(text, media_type=media_type)
 

@@ -9,7 +9,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.types import Message
 
 from app.api.problems import responses
-from app.api.route import AuthenticatedRoute, LedgerRouter, address_of, operation_id, rates_of
+from app.api.route import AuthenticatedRoute, LedgerRouter, address_of, operation_id, rates_of, store_of
 from app.api.schemas.api_keys import ApiKey
 from app.api.schemas.tokens import ExchangedToken, ExchangeToken
 from app.api.strict_json import StrictJsonRequest
@@ -18,7 +18,6 @@ from app.logging_config import request_id
 from app.service.auth.credential_cache import Authenticator
 from app.service.governance.api_keys import IssuedKey
 from app.service.governance.workload_keys import exchange_token as exchange
-from app.service.placements import Placements
 
 FORM = "application/x-www-form-urlencoded"
 
@@ -86,8 +85,7 @@ async def exchange_token(body: ExchangeToken, request: Request) -> Response:
     with rates.anonymous.refund_unless(AuthenticationError, address_of(request)):
         identity = await run_in_threadpool(workloads.authenticate, body.subject_token, name)
         rates.exchanges.take(identity.actor)
-        placements: Placements = request.app.state.placements
-        db = placements.named(identity.home.placement).database
+        db = store_of(request).database
         issued = await run_in_threadpool(exchange, workloads, db, identity, body.run_id, name)
     return _response(issued)
 

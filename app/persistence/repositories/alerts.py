@@ -26,7 +26,6 @@ from app.persistence.repositories.expressions import (
     values_of,
 )
 from app.persistence.repositories.locks import ancestor_ids, within
-from app.persistence.repositories.organisations import owner_stays
 from app.persistence.tables import alerts, deliveries, receivers
 
 
@@ -290,7 +289,6 @@ def _due(now: datetime, busy: Collection[str]) -> Select[Any]:
             deliveries.c.next_attempt_at <= now,
             receivers.c.disabled_at.is_(None),
             deliveries.c.receiver_id.not_in(busy),
-            owner_stays(deliveries),
         )
     )
 

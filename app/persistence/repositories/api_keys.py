@@ -4,14 +4,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import Connection, bindparam, delete, not_, select, true, update
+from sqlalchemy import Connection, bindparam, delete, not_, select, update
 
 from app.ledger.pages import Page, PageRequest
 from app.ledger.permissions import KeyRecord
-from app.persistence.postgresql import has_citus
 from app.persistence.repositories.expressions import RecordTable, owned_by
 from app.persistence.repositories.locks import within
-from app.persistence.repositories.organisations import owner_is_here
 from app.persistence.tables import api_keys, runs, sessions, sign_in_links
 
 
@@ -53,17 +51,15 @@ _KEYS = RecordTable(api_keys, KeyRecord, {"scope": "scope_id"})
 _SESSIONS = RecordTable(sessions, SessionRecord, {"scope": "scope_id"})
 _LINKS = RecordTable(sign_in_links, SignInLinkRecord)
 
-# Built once: every request executes one of them. On Citus those "anywhere" are: every node has the keys and sessions,
-# and the worker of their organisation, which does not move there, need not answer.
-_KEYS_ANYWHERE = select(*_KEYS.columns).where(api_keys.c.id.in_(bindparam("of_keys", expanding=True)))
-_MANY = _KEYS_ANYWHERE.where(owner_is_here(api_keys))
+# Built once: every request executes one of them. On Citus every node has the keys and sessions, and the worker of their
+# organisation need not answer.
+_MANY = select(*_KEYS.columns).where(api_keys.c.id.in_(bindparam("of_keys", expanding=True)))
 _ENDED_RUNS = select(runs.c.account_id, runs.c.ended_at).where(
     runs.c.organisation_id.in_(bindparam("of_organisations", expanding=True)),
     runs.c.account_id.in_(bindparam("of_runs", expanding=True)),
     runs.c.ended_at.is_not(None),
 )
-_SESSIONS_ANYWHERE = select(*_SESSIONS.columns).where(sessions.c.id.in_(bindparam("of_sessions", expanding=True)))
-_MANY_SESSIONS = _SESSIONS_ANYWHERE.where(owner_is_here(sessions))
+_MANY_SESSIONS = select(*_SESSIONS.columns).where(sessions.c.id.in_(bindparam("of_sessions", expanding=True)))
 
 
 def add(tx: Connection, key: KeyRecord) -> None:
@@ -72,7 +68,7 @@ def add(tx: Connection, key: KeyRecord) -> None:
 
 
 def find(tx: Connection, key_id: str) -> KeyRecord | None:
-    """Find a key of any organisation on this database by id."""
+    """Find a key of any organisation by id."""
     return find_many(tx, [key_id]).get(key_id)
 
 
@@ -82,20 +78,8 @@ def is_token_used(tx: Connection, organisation_id: str, token_hash: bytes) -> bo
 
 
 def find_many(tx: Connection, key_ids: Iterable[str]) -> dict[str, KeyRecord]:
-    """Find keys of any organisation on this database by id."""
-    found = _KEYS_ANYWHERE if has_citus(tx) else _MANY
-    return {row.id: KeyRecord(*row) for row in tx.execute(found, {"of_keys": list(key_ids)})}
-
-
-def is_moving(tx: Connection, credential_id: str) -> bool:
-    """Check whether a key or session is of an organisation that arrives, or has left; none does on Citus."""
-    if has_citus(tx):
-        return False
-    for table in (api_keys, sessions):
-        found = select(table.c.id).where(table.c.id == credential_id, ~owner_is_here(table))
-        if tx.execute(found).first() is not None:
-            return True
-    return False
+    """Find keys of any organisation by id."""
+    return {row.id: KeyRecord(*row) for row in tx.execute(_MANY, {"of_keys": list(key_ids)})}
 
 
 def page(
@@ -161,9 +145,8 @@ def add_session(tx: Connection, session: SessionRecord) -> None:
 
 
 def find_sessions(tx: Connection, session_ids: Iterable[str]) -> dict[str, SessionRecord]:
-    """Find sessions of any organisation on this database by id."""
-    found = _SESSIONS_ANYWHERE if has_citus(tx) else _MANY_SESSIONS
-    return {row.id: SessionRecord(*row) for row in tx.execute(found, {"of_sessions": list(session_ids)})}
+    """Find sessions of any organisation by id."""
+    return {row.id: SessionRecord(*row) for row in tx.execute(_MANY_SESSIONS, {"of_sessions": list(session_ids)})}
 
 
 def remove_session(tx: Connection, organisation_id: str, session_id: str) -> bool:
@@ -185,9 +168,8 @@ def replace_sign_in_link(tx: Connection, link: SignInLinkRecord) -> None:
 
 
 def find_sign_in_link(tx: Connection, link_id: str) -> SignInLinkRecord | None:
-    """Find a link of any organisation on this database by id."""
-    here = true() if has_citus(tx) else owner_is_here(sign_in_links)
-    row = tx.execute(_LINKS.select(None, id=link_id).where(here)).one_or_none()
+    """Find a link of any organisation by id."""
+    row = tx.execute(_LINKS.select(None, id=link_id)).one_or_none()
     return None if row is None else _LINKS.read(row)
 
 

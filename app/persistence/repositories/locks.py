@@ -33,7 +33,6 @@ _VERSIONS = select(
     accounts.c.version,
     accounts.c.updated_at,
     accounts.c.quarantine_reason,
-    accounts.c.moving_since.is_not(None),
 )
 
 # Ordered by depth and id: the global lock order (ADR 0003).

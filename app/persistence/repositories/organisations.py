@@ -1,12 +1,10 @@
-"""Organisations, their policies, and which of them are on this database."""
+"""Organisations and their policies."""
 
 from collections.abc import Collection
 from datetime import datetime
-from typing import Final
 
-from sqlalchemy import ColumnElement, Connection, Select, Table, exists, insert, select, text, true, update
+from sqlalchemy import Connection, insert, select, text, true, update
 
-from app.ledger.moves import MoveState, moving_error
 from app.ledger.policies import Policy
 from app.persistence.repositories.account_values import policy_text, read_policy
 from app.persistence.tables import organisations
@@ -17,38 +15,10 @@ def add_organisation(tx: Connection, organisation_id: str, name: str, now: datet
     tx.execute(insert(organisations).values(id=organisation_id, name=name, created_at=now))
 
 
-_STAYING: Final = organisations.c.move_state.is_(None)
-
-HERE: Final = _STAYING | (organisations.c.move_state == str(MoveState.LEAVING))
-"""Organisations that are on this database: not those that arrive, or have left."""
-
-
-def owner_is_here(table: Table) -> ColumnElement[bool]:
-    """Build the condition that the organisation of a row is on this database."""
-    return _owner_is(table, HERE)
-
-
-def owner_stays(table: Table) -> ColumnElement[bool]:
-    """Build the condition that the organisation of a row is not being moved: its rows may be changed."""
-    return _owner_is(table, _STAYING)
-
-
-def _owner_is(table: Table, condition: ColumnElement[bool]) -> ColumnElement[bool]:
-    return exists().where(organisations.c.id == table.c.organisation_id, condition)
-
-
 def find_organisation(tx: Connection, id_or_name: str) -> str | None:
-    """Find the id of an organisation on this database by id or name."""
-    return tx.execute(_named(id_or_name).where(HERE)).scalar()
-
-
-def is_known(tx: Connection, id_or_name: str) -> bool:
-    """Check whether an organisation has this id or name, also one that arrives or has left."""
-    return tx.execute(_named(id_or_name)).scalar() is not None
-
-
-def _named(id_or_name: str) -> Select[str]:
-    return select(organisations.c.id).where((organisations.c.id == id_or_name) | (organisations.c.name == id_or_name))
+    """Find the id of an organisation by id or name."""
+    named = (organisations.c.id == id_or_name) | (organisations.c.name == id_or_name)
+    return tx.execute(select(organisations.c.id).where(named)).scalar()
 
 
 def organisation_name(tx: Connection, organisation_id: str) -> str:
@@ -58,14 +28,9 @@ def organisation_name(tx: Connection, organisation_id: str) -> str:
 
 
 def organisation_ids(tx: Connection, among: Collection[str] | None = None) -> set[str]:
-    """List the ids of the organisations on this database, among some, None: all."""
+    """List the ids of the organisations, among some, None: all."""
     asked = true() if among is None else organisations.c.id.in_(among)
-    return set(tx.execute(select(organisations.c.id).where(HERE, asked)).scalars())
-
-
-def ids_elsewhere(tx: Connection) -> set[str]:
-    """List the ids of organisations that arrive or have left: their rows are not complete."""
-    return set(tx.execute(select(organisations.c.id).where(~HERE)).scalars())
+    return set(tx.execute(select(organisations.c.id).where(asked)).scalars())
 
 
 def lock_names(tx: Connection) -> None:
@@ -81,13 +46,9 @@ def lock(tx: Connection, organisation_id: str) -> None:
     """Block the creation of the organisation's accounts until the transaction ends, not charges.
 
     Ids must be committed in order, or a cursor would skip one.
-
-    Raises:
-        LedgerUnavailableError: the organisation is being moved to another database.
     """
-    locked = select(organisations.c.move_state).where(organisations.c.id == organisation_id)
-    if tx.execute(locked.with_for_update(key_share=True)).scalar() is not None:
-        raise moving_error()
+    locked = select(organisations.c.id).where(organisations.c.id == organisation_id)
+    tx.execute(locked.with_for_update(key_share=True))
 
 
 def policy(tx: Connection, organisation_id: str) -> tuple[Policy | None, int]:

@@ -19,7 +19,6 @@ from app.persistence.repositories.expressions import (
     values_of,
 )
 from app.persistence.repositories.locks import descendant_ids
-from app.persistence.repositories.organisations import owner_stays
 from app.persistence.tables import (
     account_ancestors,
     account_usage_snapshots,
@@ -241,7 +240,7 @@ def due_accounts(
     )
     changed = (
         select(accounts.c.organisation_id, accounts.c.id, accounts.c.updated_at, last.label("read_at"))
-        .where(NO_RUN, accounts.c.version > 0, owned_by_any(accounts, among), owner_stays(accounts))
+        .where(NO_RUN, accounts.c.version > 0, owned_by_any(accounts, among))
         .subquery()
     )
     due = (changed.c.read_at <= now - rest) & (seconds(tx, changed.c.read_at, changed.c.updated_at) > -COMMIT_SECONDS)

@@ -1,6 +1,6 @@
 """The tables; their constraints restate the invariants.
 
-The organisation's id leads every key, so that organisations can be placed on several databases.
+The organisation's id leads every key, so that Citus can spread organisations over workers.
 """
 
 from app.persistence.tables.accounts import (

@@ -20,11 +20,9 @@ from app.ledger.accounts import AccountKind
 from app.ledger.calendar import CalendarPeriod
 from app.ledger.experiments import ChargingMode
 from app.ledger.metadata import MAX_DISPLAY_NAME, MAX_LABEL_KEY, MAX_LABEL_VALUE, MAX_OWNER
-from app.ledger.moves import MoveState
 from app.ledger.names import ACTOR_LENGTH, KEY_LENGTH, MAX_NAME_LENGTH, MAX_PREFIX_LENGTH
 from app.ledger.permissions import Role
 from app.persistence.tables.base import (
-    ID_LENGTH,
     NumberedId,
     Sha256Hex,
     UtcDateTime,
@@ -48,14 +46,7 @@ organisations = Table(
     Column("policy", Text),
     *number_column("policy_revision", Integer, server_default="0"),
     Column("created_at", UtcDateTime, nullable=False),
-    *enum_column("move_state", 16, MoveState, nullable=True),
-    Column("move_placement", String(MAX_NAME_LENGTH)),
-    Column("move_token", String(ID_LENGTH)),
     CheckConstraint("id >= 0", name="id_nonnegative"),
-    CheckConstraint(
-        "(move_state IS NULL) = (move_placement IS NULL) AND (move_state IS NULL) = (move_token IS NULL)",
-        name="move_complete",
-    ),
 )
 
 api_keys = owned_table(
@@ -102,7 +93,6 @@ accounts = owned_table(
     Column("uncompacted_charges", Text, nullable=False, server_default="{}"),
     Column("plan_usage", Text, nullable=False, server_default="{}"),
     *text_column("quarantine_reason", Text(), nullable=True),
-    Column("moving_since", UtcDateTime),
     *text_column("alert_thresholds", Text(), server_default="[0.5, 0.8, 1.0]"),
     *number_column("forecast_days", Integer, server_default="30"),
     *number_column("max_partitions_per_unit", Integer, least=1, nullable=True),

@@ -27,7 +27,7 @@ from app.service.due_work import find_due, isolated
 
 MOST_AT_ONCE: Final = 64
 
-LOOK_SECONDS = 1.0
+LOOK_SECONDS: Final = 1.0
 """Interval between checks for due deliveries."""
 
 CLAIM_SECONDS: Final = 60.0
@@ -49,7 +49,7 @@ GRACE_SECONDS: Final = 2.0
 _logger = logging.getLogger(__name__)
 
 
-async def deliver(db: Database, sender: AlertSender) -> None:
+async def deliver(db: Database, sender: AlertSender, look_seconds: float = LOOK_SECONDS) -> None:
     """Send due alerts until cancelled, one at a time to each receiver; failures are logged and retried."""
     at_work: dict[asyncio.Task[None], str] = {}
     try:
@@ -57,11 +57,11 @@ async def deliver(db: Database, sender: AlertSender) -> None:
             for due in await _claimed(db, frozenset(at_work.values()), MOST_AT_ONCE - len(at_work)):
                 at_work[asyncio.create_task(_deliver_one(db, sender, due))] = due.receiver.id
             if at_work:
-                done, _ = await asyncio.wait(at_work, timeout=LOOK_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+                done, _ = await asyncio.wait(at_work, timeout=look_seconds, return_when=asyncio.FIRST_COMPLETED)
                 for task in done:
                     del at_work[task]
             else:
-                await asyncio.sleep(LOOK_SECONDS)
+                await asyncio.sleep(look_seconds)
     finally:
         if at_work:
             await asyncio.wait(at_work, timeout=GRACE_SECONDS)

@@ -5,7 +5,6 @@ from base64 import b64encode
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from dataclasses import asdict
 from datetime import datetime
-from itertools import chain
 from operator import itemgetter
 from typing import Any, Final
 
@@ -72,33 +71,6 @@ def export(
             yield _json(line) if isinstance(line, dict) else line
             written += 1
         yield _json({"type": "end", "lines": written + 1})
-
-
-def export_from(
-    databases: Iterable[Database],
-    now: datetime,
-    *,
-    run: str | None = None,
-    population: str | None = None,
-    organisation: str | None = None,
-) -> Iterator[str]:
-    """Export from the one database that has the run or population; raises as `export` does."""
-    found: list[tuple[str, Generator[str, None, None]]] = []
-    missing = []
-    for db in databases:
-        lines = export(db, now, run=run, population=population, organisation=organisation)
-        try:
-            found.append((next(lines), lines))
-        except NotFoundError as error:
-            missing.append(error)
-    if not found:
-        raise missing[0]
-    if len(found) > 1:
-        for _, lines in found:
-            lines.close()
-        raise InvalidInputError(f"Several organisations have a population {population!r}. Name one with --org.")
-    header, lines = found[0]
-    return chain([header], lines)
 
 
 def _owner(tx: Connection, organisation: str) -> str:

@@ -3,8 +3,7 @@
 import hashlib
 import hmac
 import logging
-from collections.abc import Collection, Mapping
-from contextlib import nullcontext
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from threading import Lock
@@ -22,9 +21,6 @@ from app.persistence.repositories import api_keys, organisations
 from app.persistence.repositories.audit import record_event
 from app.service.ids import new_id
 
-DEFAULT_PLACEMENT = "default"
-"""The placement of the one database that every service has."""
-
 CLI_ACTOR = Actor("cli")
 """The actor of commands; the operating system knows which person ran them."""
 
@@ -39,7 +35,6 @@ class Principal:
 
     Args:
         actor: the id of the API key, or "oidc:" and a person's subject.
-        placement: the database that has the organisation.
         scope: the account to which the role is bound, with its descendants; None: the whole organisation.
         expires_at: end of the key or token; None: never.
         single_use: whether the key is for one run.
@@ -49,38 +44,25 @@ class Principal:
     organisation_id: str
     actor: str
     role: Role
-    placement: str = DEFAULT_PLACEMENT
     scope: str | None = None
     expires_at: datetime | None = None
     single_use: bool = False
     registers_run: bool = False
 
 
-def create_organisation(db: Database, name: str, now: datetime, everywhere: Collection[Database] = ()) -> str:
-    """Create an organisation in a database, and return its id.
-
-    Its name is unique on all placements: `everywhere` has their databases, the default one first, if there are several.
-    """
+def create_organisation(db: Database, name: str, now: datetime) -> str:
+    """Create an organisation with a unique name, and return its id."""
     check_name(name)
-    gate, *others = everywhere or (db,)
-
-    def require_free(tx: Connection) -> None:
-        if organisations.is_known(tx, name):
-            raise NameTakenError(f"There is an organisation named {name!r} already.")
 
     def create(tx: Connection) -> str:
         organisations.lock_names(tx)
-        require_free(tx)
-        for other in others:
-            with other.read(ALL_TENANTS) as look:
-                require_free(look)
+        if organisations.find_organisation(tx, name) is not None:
+            raise NameTakenError(f"There is an organisation named {name!r} already.")
         organisation_id = new_id("org", now)
-        with nullcontext(tx) if db is gate else db.write(organisation_id) as there:
-            add_organisation(there, organisation_id, name, now)
+        add_organisation(tx, organisation_id, name, now)
         return organisation_id
 
-    # The default database's lock serializes creation on all placements, so that names stay unique.
-    return gate.transact(ALL_TENANTS, create)
+    return db.transact(ALL_TENANTS, create)
 
 
 def add_organisation(tx: Connection, organisation_id: str, name: str, now: datetime) -> None:
@@ -114,13 +96,11 @@ def token_in(authorization: str | None) -> str | None:
     return bearer
 
 
-def authenticate(
-    db: Database, authorization: str | None, now: datetime, placement: str = DEFAULT_PLACEMENT
-) -> Principal:
+def authenticate(db: Database, authorization: str | None, now: datetime) -> Principal:
     """Authenticate an API key.
 
     Raises:
-        AuthenticationError: the header has no key, or one that this database does not have.
+        AuthenticationError: the header has no key, or one that is not known.
         KeyRefusedError: the key is refused; only a caller with the right secret learns the reason.
     """
     scheme, _, key = (authorization or "").partition(" ")
@@ -139,15 +119,15 @@ def authenticate(
     why = record.invalid_reason(now, ended.get(record.scope or "")) if matches else "wrong_secret"
     if why is not None:
         raise KeyRefusedError(record, why)
-    return principal_of(record, placement)
+    return principal_of(record)
 
 
-def principal_of(record: KeyRecord, placement: str) -> Principal:
+def principal_of(record: KeyRecord) -> Principal:
     """Build the principal of an API key."""
     registers_run = is_for_new_run(record.scope, single_use=record.single_use)
     return Principal(
-        *(record.organisation_id, record.id, Role(record.role), placement),
-        *(record.scope, record.expires_at, record.single_use, registers_run),
+        *(record.organisation_id, record.id, Role(record.role), record.scope),
+        *(record.expires_at, record.single_use, registers_run),
     )
 
 
@@ -184,7 +164,6 @@ class _Further:
     """Failures after a recorded one, counted by reason until the interval ends; times are of the monotonic clock."""
 
     tried: FailedAttempt
-    db: Database
     until: float
     seconds: float
     last_at: float
@@ -194,11 +173,12 @@ class _Further:
 class FailedAttemptLog:
     """Failed attempts that wait to be recorded; safe to use from any thread."""
 
-    def __init__(self) -> None:
+    def __init__(self, db: Database) -> None:
+        self._db = db
         self._further: dict[FailedAttempt, _Further] = {}
         self._lock = Lock()
 
-    def note(self, db: Database, tried: FailedAttempt, why: str, request_id: str | None) -> None:
+    def note(self, tried: FailedAttempt, why: str, request_id: str | None) -> None:
         """Record the first failure of a subject at once; count later ones by reason."""
         with self._lock:
             now, further = monotonic(), self._further.get(tried)
@@ -206,29 +186,30 @@ class FailedAttemptLog:
                 further.why[why] = further.why.get(why, 0) + 1
                 further.last_at = now
                 return
-            self._further[tried] = _Further(tried, db, now + GATHERED_SECONDS, GATHERED_SECONDS, now)
-        self._write(db, tried, {why: 1}, request_id)
+            self._further[tried] = _Further(tried, now + GATHERED_SECONDS, GATHERED_SECONDS, now)
+        self._write(tried, {why: 1}, request_id)
 
-    def flush(self, db: Database, *, all_of_them: bool = False) -> None:
-        """Record the counted failures of one database whose interval is over."""
+    def flush(self, *, all_of_them: bool = False) -> None:
+        """Record the counted failures whose interval is over."""
         with self._lock:
             now = monotonic()
-            due = [each for each in self._further.values() if each.db is db and (all_of_them or now >= each.until)]
+            due = [each for each in self._further.values() if all_of_them or now >= each.until]
             for each in due:
                 del self._further[each.tried]
                 if now - each.last_at < MOST_GATHERED_SECONDS:
                     seconds = min(2 * each.seconds, MOST_GATHERED_SECONDS) if each.why else each.seconds
-                    self._further[each.tried] = _Further(each.tried, db, now + seconds, seconds, each.last_at)
+                    self._further[each.tried] = _Further(each.tried, now + seconds, seconds, each.last_at)
         for each in due:
             if each.why:
-                self._write(db, each.tried, each.why, None)
+                self._write(each.tried, each.why, None)
 
-    def _write(self, db: Database, tried: FailedAttempt, why: dict[str, int], request_id: str | None) -> None:
+    def _write(self, tried: FailedAttempt, why: dict[str, int], request_id: str | None) -> None:
         act = AuditEvent(tried.action, tried.subject, after={**tried.facts, "times": dict(why)})
 
         actor = Actor(ANONYMOUS, request_id)
         try:
-            now = db.clock.now()
-            db.transact(tried.organisation_id, lambda tx: record_event(tx, tried.organisation_id, actor, act, now))
+            now = self._db.clock.now()
+            owner = tried.organisation_id
+            self._db.transact(owner, lambda tx: record_event(tx, owner, actor, act, now))
         except (SQLAlchemyError, LedgerError) as error:  # the caller is refused all the same
             _logger.warning("A %s could not be noted (%s): %s", tried.action, why, error_summary(error))

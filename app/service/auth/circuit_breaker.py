@@ -1,9 +1,8 @@
-"""Circuit breakers of the databases."""
+"""Circuit breaker of the database."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import datetime
 from threading import Lock
 
 from sqlalchemy.exc import SQLAlchemyError
@@ -14,10 +13,10 @@ from app.persistence.database import Database
 
 @dataclass
 class CircuitBreaker:
-    """Circuit breaker of one database.
+    """Circuit breaker of a database.
 
     While the database does not answer, one caller at a time tries it and the others fail at once. So callers that wait
-    for it never take all threads from the callers of other databases.
+    for it never take all threads from requests that need no database, such as those of health checks.
     """
 
     db: Database
@@ -47,19 +46,3 @@ class CircuitBreaker:
         finally:
             if knocks:
                 self._probe.release()
-
-
-class CircuitBreakers(dict[str, CircuitBreaker]):
-    """Circuit breakers of all databases, by placement, the default one first."""
-
-    def __init__(self, databases: Mapping[str, Database]) -> None:
-        super().__init__({placement: CircuitBreaker(db) for placement, db in databases.items()})
-
-    def now(self) -> datetime:
-        """Get the time by which tokens are checked: of the first database whose clock is known."""
-        breakers = list(self.values())
-        return next((each for each in breakers if each.db.clock.known), breakers[0]).db.clock.now()
-
-    def in_order(self, last: str | None = None) -> list[str]:
-        """List the placements to search: `last` first, those that do not answer at the end."""
-        return sorted(self, key=lambda placement: (placement != last, self[placement].is_open))

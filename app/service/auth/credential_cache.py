@@ -8,10 +8,8 @@ from time import monotonic
 from typing import TYPE_CHECKING, Final
 
 from sqlalchemy import Connection
-from sqlalchemy.exc import SQLAlchemyError
 
-from app.ledger.errors import AuthenticationError, LedgerUnavailableError
-from app.ledger.moves import moving_error
+from app.ledger.errors import AuthenticationError
 from app.ledger.permissions import KeyRecord
 from app.persistence.database import ALL_TENANTS, Database
 from app.persistence.lru_cache import LruCache
@@ -26,7 +24,7 @@ from app.service.auth.authentication import (
     principal_of,
     token_in,
 )
-from app.service.auth.circuit_breaker import CircuitBreakers
+from app.service.auth.circuit_breaker import CircuitBreaker
 from app.service.auth.oidc.config import OidcConfig
 from app.service.auth.workload.config import WorkloadIssuer
 from app.service.background import repeat
@@ -37,13 +35,13 @@ if TYPE_CHECKING:
     from app.service.auth.oidc.jwks import JwksCache
     from app.service.auth.workload.authenticator import WorkloadAuthenticator
 
-CACHE_SECONDS = 1.0
+CACHE_SECONDS: Final = 1.0
 """Lifetime of a cached caller: a revoked key can work for this long."""
 
-LOOK_SECONDS = 0.4
+LOOK_SECONDS: Final = 0.4
 """Interval of the background refresh, which keeps active callers from waiting for a query."""
 
-IDLE_SECONDS = 5.0
+IDLE_SECONDS: Final = 5.0
 """Callers that sent no request for this long leave the cache."""
 
 USE_WRITTEN_SECONDS = 60.0
@@ -74,20 +72,30 @@ class _Known:
 
 
 class Authenticator:
-    """Authenticate callers and cache them; the default placement comes first."""
+    """Authenticate callers and cache them.
+
+    Args:
+        database: has the keys.
+        openid: whose tokens of people are accepted; None: none are.
+        workload_issuers: whose tokens are exchanged for keys.
+        cache_seconds: lifetime of a cached caller.
+    """
 
     def __init__(
         self,
-        databases: Mapping[str, Database],
+        database: Database,
         openid: OidcConfig | None = None,
         workload_issuers: Sequence[WorkloadIssuer] = (),
+        cache_seconds: float = CACHE_SECONDS,
     ) -> None:
-        self._breakers = CircuitBreakers(databases)
+        self.cache_seconds = cache_seconds
+        self._db = database
+        self._breaker = CircuitBreaker(database)
         self._known: dict[bytes, _Known] = {}
         self._ever: LruCache[bytes, bool] = LruCache(MOST_CALLERS)
-        self._failures = FailedAttemptLog()
-        self.oidc: Final = None if openid is None else _oidc_authenticator(openid, self._breakers, self._failures)
-        self.workloads: Final = _workload_authenticator(workload_issuers, self._breakers, self._failures)
+        self._failures = FailedAttemptLog(database)
+        self.oidc: Final = None if openid is None else _oidc_authenticator(openid, self._breaker, self._failures)
+        self.workloads: Final = _workload_authenticator(workload_issuers, self._breaker, self._failures)
 
     def key_sets(self) -> "Mapping[str, JwksCache]":
         """Get the cached signing keys of all issuers of tokens, by the name of a background task."""
@@ -99,12 +107,12 @@ class Authenticator:
         """Get the cached caller of a header; None: not in the cache."""
         known = self._known.get(_fingerprint(authorization))
         now = monotonic()
-        if known is None or now - known.seen_at >= CACHE_SECONDS:
+        if known is None or now - known.seen_at >= self.cache_seconds:
             return None
         if known.caller.registers_run:  # any replica may have registered its run since
             return None
         ends = known.caller.expires_at
-        if ends is not None and self._breakers[known.caller.placement].db.clock.now() >= ends:
+        if ends is not None and self._db.clock.now() >= ends:
             return None
         known.used_at = now
         return known.caller
@@ -116,79 +124,63 @@ class Authenticator:
     def authenticate(self, authorization: str | None, request_id: str | None = None) -> Principal:
         """Authenticate a caller and cache the result.
 
-        The credential is a header's value, or a session cookie after its scheme. Keys and sessions are searched where
-        they were found before, then on the default placement and the others; placements that do not answer come last.
+        The credential is a header's value, or a session cookie after its scheme.
 
         Raises:
             AuthenticationError: the credential is missing, unknown or refused.
-            LedgerUnavailableError, SQLAlchemyError: a database or the provider does not answer, and no other database
-                knows the credential.
+            LedgerUnavailableError, SQLAlchemyError: the database or the provider does not answer.
         """
         header = _fingerprint(authorization)
         token = token_in(authorization)
         if token is not None:
             return self._authenticate_person(token, header, request_id)
-        last = self._known.get(header)
-        failure: Exception | None = None
-        for placement in self._breakers.in_order(last.caller.placement if last else None):
-            asked = monotonic()
-            try:
-                with self._breakers[placement].guard() as db:
-                    known = self._look_up(db, authorization, placement, asked)
-            except KeyRefusedError as error:
-                self._forget(header)
-                self._failures.note(self._breakers[placement].db, error.tried, error.why, request_id)
-                raise
-            except AuthenticationError as error:
-                failure = failure or error
-            except (SQLAlchemyError, LedgerUnavailableError) as error:
-                failure = error  # that database may have the key
-            else:
-                self._remember(header, known)
-                return known.caller
-        assert failure is not None, "there is a default placement"
-        if isinstance(failure, AuthenticationError) and len(self._breakers) > 1:
-            self._require_still(authorization)
-        raise failure
-
-    async def run_refresh(self, placement: str) -> None:
-        """Refresh the cached callers of a placement until cancelled."""
-        failure = f"The keys of the placement {placement} could not be looked up"
-        await repeat("keys", failure, LOOK_SECONDS, lambda: self.refresh(placement))
-
-    def refresh(self, placement: str) -> None:
-        """Look up a placement's cached callers again, and write the use of keys."""
         asked = monotonic()
-        here = {header: known for header, known in list(self._known.items()) if known.caller.placement == placement}
+        try:
+            with self._breaker.guard() as db:
+                known = self._look_up(db, authorization, asked)
+        except KeyRefusedError as error:
+            self._forget(header)
+            self._failures.note(error.tried, error.why, request_id)
+            raise
+        self._remember(header, known)
+        return known.caller
+
+    async def run_refresh(self) -> None:
+        """Refresh the cached callers until cancelled."""
+        await repeat("keys", "The keys could not be looked up", LOOK_SECONDS, self.refresh)
+
+    def refresh(self) -> None:
+        """Look up the cached callers again, and write the use of keys."""
+        asked = monotonic()
+        here = dict(self._known)
         for header, known in here.items():
             if asked - known.used_at > IDLE_SECONDS and (known.thumbprint or known.written_at >= known.used_at):
                 self._known.pop(header, None)
         for header, known in list(here.items()):
             if known.thumbprint is not None and known.session is None:  # a token needs no network and no database
                 ends = known.caller.expires_at
-                ended = ends is not None and self._breakers.now() >= ends
+                ended = ends is not None and self._db.clock.now() >= ends
                 published = self._is_key_published(known.thumbprint)
                 self._renew(header, known, known.caller if published and not ended else None, asked)
                 del here[header]
-        db = self._breakers[placement].db
-        self._failures.flush(db)
+        self._failures.flush()
         if not here:
             return
-        now = db.clock.now()
-        with db.read(ALL_TENANTS) as tx:
+        now = self._db.clock.now()
+        with self._db.read(ALL_TENANTS) as tx:
             keys = api_keys.find_many(tx, {known.caller.actor for known in here.values() if known.session is None})
             ids = [known.session.id for known in here.values() if known.session]
-            signed_in = sessions.look_up(tx, ids, placement, now)
-        run_ends = _run_ends(db, [key for key in keys.values() if key.single_use])
+            signed_in = sessions.look_up(tx, ids, now)
+        run_ends = _run_ends(self._db, [key for key in keys.values() if key.single_use])
         for header, known in here.items():
             if known.session is not None:
                 caller = self._caller_of_session(known, signed_in.get(known.session.id))
             else:
                 record = keys.get(known.caller.actor)
                 why = "unknown" if record is None else record.invalid_reason(now, run_ends.get(record.scope or ""))
-                caller = None if record is None or why is not None else principal_of(record, placement)
+                caller = None if record is None or why is not None else principal_of(record)
             self._renew(header, known, caller, asked)
-        self._write_use(db, [known for known in here.values() if known.thumbprint is None], asked, now)
+        self._write_use([known for known in here.values() if known.thumbprint is None], asked, now)
 
     def evict(self, authorization: str) -> None:
         """Remove a credential from the cache of this process."""
@@ -196,8 +188,7 @@ class Authenticator:
 
     def close(self) -> None:
         """Write the failed attempts that are not written yet."""
-        for breaker in self._breakers.values():
-            self._failures.flush(breaker.db, all_of_them=True)
+        self._failures.flush(all_of_them=True)
 
     def _authenticate_person(self, token: str, header: bytes, request_id: str | None) -> Principal:
         if self.oidc is None:
@@ -224,28 +215,19 @@ class Authenticator:
             return None
         return found.caller
 
-    def _look_up(self, db: Database, credential: str | None, placement: str, asked: float) -> _Known:
-        """Authenticate a key or session in a database."""
+    def _look_up(self, db: Database, credential: str | None, asked: float) -> _Known:
+        """Authenticate a key or session."""
         if "\0" in (credential or ""):
             raise AuthenticationError("No key and no session holds the character NUL.")  # PostgreSQL refuses it
         now = db.clock.now()
         cookie = sessions.cookie_in(credential)
         if cookie is None:
-            return _Known(authenticate(db, credential, now, placement), asked, asked)
-        found = sessions.authenticate(db, cookie, now, placement)
+            return _Known(authenticate(db, credential, now), asked, asked)
+        found = sessions.authenticate(db, cookie, now)
         thumbprint = found.session.oidc_key_thumbprint
         if not self._is_key_published(thumbprint):
             raise AuthenticationError(sessions.ENDED)
         return _Known(found.caller, asked, asked, found.session, thumbprint)
-
-    def _require_still(self, credential: str | None) -> None:
-        """Require that an unknown key or session is not of an organisation that moves: soon it is known again."""
-        _, _, text = (credential or "").rpartition(" ")
-        for breaker in self._breakers.values():
-            with breaker.guard() as db, db.read(ALL_TENANTS) as tx:
-                moving = api_keys.is_moving(tx, text.partition(".")[0])
-            if moving:
-                raise moving_error()
 
     def _is_key_published(self, thumbprint: str | None) -> bool:
         """Whether the cached key set still has the key that signed a person's token."""
@@ -261,11 +243,11 @@ class Authenticator:
         self._known.pop(header, None)
         self._ever.forget(header)
 
-    def _write_use(self, db: Database, callers: list[_Known], asked: float, now: datetime) -> None:
+    def _write_use(self, callers: list[_Known], asked: float, now: datetime) -> None:
         due = [each for each in callers if each.written_at < min(each.used_at, asked - USE_WRITTEN_SECONDS)]
         if due:
             ages = {(each.caller.organisation_id, each.caller.actor): asked - each.used_at for each in due}
-            with db.write(ALL_TENANTS) as tx:
+            with self._db.write(ALL_TENANTS) as tx:
                 api_keys.save_last_used(tx, {key: now - timedelta(seconds=age) for key, age in ages.items()})
             for each in due:
                 each.written_at = asked
@@ -281,23 +263,21 @@ def _run_ends(db: Database, keys: Sequence[KeyRecord]) -> dict[str, datetime]:
     return dict(find_due(db, query)) if keys else {}
 
 
-def _oidc_authenticator(
-    terms: OidcConfig, breakers: CircuitBreakers, failures: FailedAttemptLog
-) -> "OidcAuthenticator":
+def _oidc_authenticator(terms: OidcConfig, breaker: CircuitBreaker, failures: FailedAttemptLog) -> "OidcAuthenticator":
     # joserfc takes 0.04 s to import, and most services take no tokens.
     from app.service.auth.oidc.identities import OidcAuthenticator  # noqa: PLC0415 - as said
 
-    return OidcAuthenticator(terms, breakers, failures)
+    return OidcAuthenticator(terms, breaker, failures)
 
 
 def _workload_authenticator(
-    issuers: Sequence[WorkloadIssuer], breakers: CircuitBreakers, failures: FailedAttemptLog
+    issuers: Sequence[WorkloadIssuer], breaker: CircuitBreaker, failures: FailedAttemptLog
 ) -> "WorkloadAuthenticator | None":
     if not issuers:
         return None
     from app.service.auth.workload.authenticator import WorkloadAuthenticator  # noqa: PLC0415 - as above
 
-    return WorkloadAuthenticator(issuers, breakers, failures)
+    return WorkloadAuthenticator(issuers, breaker, failures)
 
 
 def _fingerprint(authorization: str | None) -> bytes:

@@ -112,7 +112,7 @@ def csrf_token(cookie: str) -> str:
     return hashlib.sha256(f"csrf {cookie}".encode()).hexdigest()
 
 
-def authenticate(db: Database, cookie: str, now: datetime, placement: str) -> SignedInSession:
+def authenticate(db: Database, cookie: str, now: datetime) -> SignedInSession:
     """Authenticate a session cookie.
 
     Raises:
@@ -120,13 +120,13 @@ def authenticate(db: Database, cookie: str, now: datetime, placement: str) -> Si
     """
     session_id, _, secret = cookie.partition(".")
     with db.read(ALL_TENANTS) as tx:
-        found = look_up(tx, [session_id], placement, now).get(session_id)
+        found = look_up(tx, [session_id], now).get(session_id)
     if found is None or not hmac.compare_digest(found.session.secret_hash, _bound_hash(secret, found.session)):
         raise AuthenticationError(ENDED)
     return found
 
 
-def look_up(tx: Connection, session_ids: list[str], placement: str, now: datetime) -> Mapping[str, SignedInSession]:
+def look_up(tx: Connection, session_ids: list[str], now: datetime) -> Mapping[str, SignedInSession]:
     """Get the valid sessions by id, in a transaction that sees all organisations."""
     if not session_ids:
         return {}
@@ -135,7 +135,7 @@ def look_up(tx: Connection, session_ids: list[str], placement: str, now: datetim
     known = api_keys.find_many(tx, opened_by) if opened_by else {}
     found = {}
     for session in stored.values():
-        caller = _caller(session, known.get(session.actor), placement, now)
+        caller = _caller(session, known.get(session.actor), now)
         if caller is not None:
             found[session.id] = SignedInSession(session, caller)
     return found
@@ -164,15 +164,15 @@ def _end(tx: Connection, context: RequestContext, session_id: str) -> None:
         context.record(tx, AuditAction.SESSION_ENDED, session_id)
 
 
-def _caller(session: SessionRecord, key: KeyRecord | None, placement: str, now: datetime) -> Principal | None:
+def _caller(session: SessionRecord, key: KeyRecord | None, now: datetime) -> Principal | None:
     if now >= session.expires_at:
         return None
     if session.role is not None:
         if session.role not in set(map(str, Role)):
             return None
         role, ends = Role(session.role), session.expires_at
-        return Principal(session.organisation_id, session.actor, role, placement, session.scope, ends)
+        return Principal(session.organisation_id, session.actor, role, session.scope, ends)
     if key is None or key.organisation_id != session.organisation_id or key.invalid_reason(now) is not None:
         return None
     ends = session.expires_at if key.expires_at is None else min(key.expires_at, session.expires_at)
-    return replace(principal_of(key, placement), expires_at=ends)
+    return replace(principal_of(key), expires_at=ends)

@@ -6,7 +6,6 @@ organisation has at most one: a new link voids the former one. The stored hash b
 
 import hmac
 import secrets
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Final
@@ -65,11 +64,11 @@ def create_link(tx: Connection, context: RequestContext, key_id: str) -> SignInL
     return SignInLink(f"{link.id}.{secret}", link.expires_at)
 
 
-def redeem(databases: Mapping[str, Database], token: str, lasting: timedelta, request_id: str | None) -> LinkSession:
+def redeem(db: Database, token: str, lasting: timedelta, request_id: str | None) -> LinkSession:
     """Exchange a link's token for a session, once.
 
     Args:
-        databases: by placement; the link's organisation is in one of them.
+        db: the ledger's database.
         token: the link's secret part.
         lasting: the session's longest lifetime.
         request_id: for the audit log.
@@ -77,15 +76,14 @@ def redeem(databases: Mapping[str, Database], token: str, lasting: timedelta, re
     Raises:
         AuthenticationError: the link is unknown, used, expired or void, or its key is no longer valid.
     """
-    for placement, db in databases.items():
-        link = _find(db, token)
-        if link is not None:
-            return _open_session(db, placement, link, lasting, request_id)
-    raise AuthenticationError(VOID)
+    link = _find(db, token)
+    if link is None:
+        raise AuthenticationError(VOID)
+    return _open_session(db, link, lasting, request_id)
 
 
 def _find(db: Database, token: str) -> SignInLinkRecord | None:
-    """Find the link that a token opens in a database."""
+    """Find the link that a token opens."""
     link_id, _, secret = token.partition(".")
     if not token.isascii() or not token.isprintable():
         return None
@@ -95,9 +93,7 @@ def _find(db: Database, token: str) -> SignInLinkRecord | None:
     return link if known else None
 
 
-def _open_session(
-    db: Database, placement: str, link: SignInLinkRecord, lasting: timedelta, request_id: str | None
-) -> LinkSession:
+def _open_session(db: Database, link: SignInLinkRecord, lasting: timedelta, request_id: str | None) -> LinkSession:
     now = db.clock.now()
 
     def use(tx: Connection) -> LinkSession:
@@ -107,7 +103,7 @@ def _open_session(
         key = api_keys.find(tx, link.key_id)
         if key is None or key.organisation_id != link.organisation_id or key.invalid_reason(now) is not None:
             raise AuthenticationError(VOID)
-        context = RequestContext(db, principal_of(key, placement), now, request_id)
+        context = RequestContext(db, principal_of(key), now, request_id)
         return LinkSession(context.principal, sessions.add_session(tx, context, lasting))
 
     return db.transact(link.organisation_id, use)

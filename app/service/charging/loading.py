@@ -164,7 +164,6 @@ class _Loader:
             self.work.accounts[account_id] = counted.copy()
         others = locked - self.work.accounts.keys()
         found = locks.lock(self.tx, owner, others) if others else []
-        self.work.moving = any(each.moving for each in found)  # no cached row is: the move has given each a new version
         for counted in self._current(found):
             self.work.accounts[counted.record.account.id] = counted
         if states:

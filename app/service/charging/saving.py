@@ -174,10 +174,8 @@ def raise_threshold_alerts(work: UnitOfWork) -> None:
 
 
 def remember(memory: LedgerCache, work: UnitOfWork) -> None:
-    """Cache the rows of a committed unit of work; those of a moving organisation must be asked for each time."""
+    """Cache the rows of a committed unit of work."""
     owner = work.organisation_id
-    if work.moving:
-        return
     memory.accounts.put_many(
         ((owner, each), counted if counted.record.uncompacted is not None else _compacted(counted.record))
         for each, counted in work.accounts.items()

@@ -18,7 +18,6 @@ from app.ledger.counting import CountedAccount
 from app.ledger.decisions import Decision, DecisionEntry, DecisionOutcome, entry_hash, entry_of
 from app.ledger.deviations import Deviation, merge_deviations
 from app.ledger.errors import AccountQuarantinedError, SequenceConflictError
-from app.ledger.moves import moving_error
 from app.ledger.reservations import Reservation
 from app.ledger.runs import Run, RunStatus, find_deviations
 from app.ledger.step_events import PricedStep, StepEvent
@@ -40,7 +39,6 @@ class UnitOfWork:
         unlocked: children that the lock on their parallel parent protects, and ancestors that are not charged.
         parts: child ids of parallel accounts.
         quarantined_paths: paths of unlocked accounts in quarantine.
-        moving: whether the organisation is being moved to another database; nothing may be changed then.
         stored_runs: the runs as they were loaded.
         reservations: active reservations by run.
         sweeps: runs that are charged once, as a whole sweep.
@@ -68,7 +66,6 @@ class UnitOfWork:
     unlocked: dict[str, AccountRecord] = field(default_factory=dict)
     parts: dict[str, list[str]] = field(default_factory=dict)
     quarantined_paths: dict[str, str] = field(default_factory=dict)
-    moving: bool = False
     runs: dict[str, Run] = field(default_factory=dict)
     stored_runs: dict[str, Run] = field(default_factory=dict)
     reservations: dict[str, Reservation] = field(default_factory=dict)
@@ -100,13 +97,10 @@ class UnitOfWork:
 
         Raises:
             NotFoundError: it was not found.
-            LedgerUnavailableError: the organisation is being moved.
         """
         found = self.runs.get(run_id)
         if found is None:
             raise missing_account_error(AccountKind.RUN, run_id)
-        if self.moving:
-            raise moving_error()
         return found
 
     def record(self, account_id: str) -> AccountRecord:

@@ -2,7 +2,7 @@
 
 import json
 import secrets
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Final
@@ -83,32 +83,19 @@ def key_audit_payload(key: KeyRecord) -> dict[str, object]:
     }
 
 
-def create_key(
-    db: Database, organisation: str, asked: Role | KeyTerms, now: datetime, everywhere: Collection[Database] = ()
-) -> IssuedKey:
-    """Create a key from the command line, storing only its secret's hash.
-
-    `organisation` is an id or a name. The key's id must be unique in all placements, `everywhere`.
-    """
+def create_key(db: Database, organisation: str, asked: Role | KeyTerms, now: datetime) -> IssuedKey:
+    """Create a key from the command line, storing only its secret's hash; `organisation` is an id or a name."""
     terms = asked if isinstance(asked, KeyTerms) else KeyTerms(asked)
     _check_terms(terms, now)
     if terms.name is not None:
         check_name(terms.name)
-    others = [other for other in everywhere if other is not db]
-
-    def is_taken(key_id: str) -> bool:
-        for other in others:
-            with other.read(ALL_TENANTS) as look:
-                if api_keys.find(look, key_id) is not None:
-                    return True
-        return False
 
     def create(tx: Connection) -> IssuedKey:
         organisation_id = organisations.find_organisation(tx, organisation)
         if organisation_id is None:
             raise NotFoundError(f"There is no organisation {organisation!r}; make it with `epsilon-ledger org create`.")
         context = cli_context(db, organisation_id, now)
-        return add_key(tx, context, _with_scope_id(tx, context, terms), is_taken)
+        return add_key(tx, context, _with_scope_id(tx, context, terms))
 
     return db.transact(ALL_TENANTS, create)
 
@@ -173,7 +160,6 @@ def add_key(
     tx: Connection,
     context: RequestContext,
     terms: KeyTerms,
-    is_taken: Callable[[str], bool] = lambda _: False,
     token_hash: bytes | None = None,
     facts: Mapping[str, object] = NO_FACTS,
 ) -> IssuedKey:
@@ -182,8 +168,6 @@ def add_key(
     `token_hash` is that of a token that is exchanged for it once only.
     """
     secret, key_id = secrets.token_urlsafe(SECRET_BYTES), new_id("key", context.now)
-    while is_taken(key_id):
-        key_id = new_id("key", context.now)
     record = KeyRecord(
         id=key_id,
         organisation_id=context.organisation_id,

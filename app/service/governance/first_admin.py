@@ -1,6 +1,6 @@
 """Set up an organisation with its first admin, from the command line or on the first start."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
@@ -8,7 +8,7 @@ from typing import Final
 from sqlalchemy import Connection
 
 from app.ledger.audit import AuditAction, AuditFilter
-from app.ledger.errors import InvalidInputError, NotFoundError
+from app.ledger.errors import NotFoundError
 from app.ledger.names import check_name
 from app.ledger.pages import PageRequest
 from app.ledger.permissions import KeyRecord, Role
@@ -47,27 +47,22 @@ class FirstStart:
     link: SignInLink | None
 
 
-def set_up(db: Database, now: datetime, others: Iterable[Database] = ()) -> FirstStart | None:
+def set_up(db: Database, now: datetime) -> FirstStart | None:
     """Create the first organisation, its admin and a sign-in link if the ledger is empty.
 
     As long as nobody has signed in and no other key exists, each start makes a new link. Starts at the same time make
     one organisation and one valid link.
 
     Args:
-        db: the default placement's database.
+        db: the ledger's database.
         now: the time of its clock.
-        others: databases of the other placements.
 
     Returns:
         What is to be printed; None: the ledger is set up already.
 
     Raises:
-        SQLAlchemyError: a database does not answer.
+        SQLAlchemyError: the database does not answer.
     """
-    for other in others:
-        with other.read(ALL_TENANTS) as look:
-            if organisations.organisation_ids(look):
-                return None
 
     def work(tx: Connection) -> FirstStart | None:
         organisations.lock_names(tx)
@@ -99,20 +94,17 @@ class Initialised:
     key: IssuedKey | None
 
 
-def initialise(
-    db: Database, name: str, now: datetime, others: Iterable[Database] = (), *, new_key: bool = False
-) -> Initialised:
+def initialise(db: Database, name: str, now: datetime, *, new_key: bool = False) -> Initialised:
     """Create an organisation and its admin key, unless it exists.
 
     Args:
-        db: the default placement's database.
+        db: the ledger's database.
         name: of the organisation.
         now: the time of the database's clock.
-        others: databases of the other placements.
         new_key: whether an existing organisation gets a further admin key.
 
     Raises:
-        InvalidInputError: the name is no name, or the organisation is on another placement and cannot get a key here.
+        InvalidInputError: the name is no name.
     """
     check_name(name)
     terms = KeyTerms(Role.ADMIN, FIRST_ADMIN)
@@ -123,15 +115,6 @@ def initialise(
         if found is not None:
             key = add_key(tx, cli_context(db, found, now), terms) if new_key else None
             return Initialised(found, created=False, key=key)
-        for other in others:
-            with other.read(ALL_TENANTS) as look:
-                elsewhere = organisations.find_organisation(look, name)
-            if elsewhere is not None and new_key:
-                raise InvalidInputError(
-                    f"The organisation {name!r} is on another placement; `epsilon-ledger keys create` issues its keys."
-                )
-            if elsewhere is not None:
-                return Initialised(elsewhere, created=False, key=None)
         context = _add_organisation(tx, db, name, now)
         return Initialised(context.organisation_id, created=True, key=add_key(tx, context, terms))
 

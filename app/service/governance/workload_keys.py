@@ -31,7 +31,7 @@ def exchange_token(
 ) -> IssuedKey:
     """Issue a key for the token of an authenticated workload; it ends with the token at the latest.
 
-    `db` has the organisation of the identity. With `run_id`, the key is for this run; otherwise it is as the rule says.
+    With `run_id`, the key is for this run; otherwise it is as the rule says.
 
     Raises:
         TokenRefusedError: the token was exchanged before, and its issuer's tokens are exchanged once.
@@ -39,8 +39,8 @@ def exchange_token(
         NotFoundError: there is no such run.
         InsufficientScopeError: the run is outside the rule's scope.
     """
-    rule, home, now = identity.rule, identity.home, db.clock.now()
-    caller = Principal(home.organisation_id, identity.actor, rule.role, home.placement, identity.scope)
+    rule, now = identity.rule, db.clock.now()
+    caller = Principal(identity.organisation_id, identity.actor, rule.role, identity.scope)
     context = RequestContext(db, caller, now, request_id)
     if run_id is not None and rule.role is not SINGLE_USE_ROLE:
         raise InvalidInputError(

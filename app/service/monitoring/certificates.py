@@ -4,30 +4,30 @@ import asyncio
 from datetime import datetime
 from typing import Final
 
+from app.persistence.database import Database
 from app.service.background import attempt
-from app.service.placements import Placement
 
 CHECK_SECONDS: Final = 300.0
 """Interval of the readings, shorter than the alert on stalled background tasks."""
 
 
 class CertificateMonitor:
-    """Latest expiries by placement and certificate; a placement that was not read has no entry."""
+    """Latest expiries by certificate; empty until they were read."""
 
-    def __init__(self) -> None:
-        self.expiries: dict[str, dict[str, datetime]] = {}
+    def __init__(self, database: Database) -> None:
+        self.expiries: dict[str, datetime] = {}
+        self._database = database
 
-    def check(self, placement: Placement) -> None:
-        """Read one placement's certificates; after a failure, those known before stay.
+    def check(self) -> None:
+        """Read the certificates; after a failure, those known before stay.
 
         Raises:
             LedgerUnavailableError: they cannot be read.
         """
-        self.expiries[placement.name] = placement.database.certificate_expiries()
+        self.expiries = self._database.certificate_expiries()
 
-    async def run(self, placement: Placement) -> None:
+    async def run(self) -> None:
         """Read periodically, until cancelled."""
-        failure = f"The certificates of the placement {placement.name} could not be read"
         while True:
-            await attempt("certificates", failure, lambda: self.check(placement))
+            await attempt("certificates", "The certificates could not be read", self.check)
             await asyncio.sleep(CHECK_SECONDS)

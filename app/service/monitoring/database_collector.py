@@ -1,8 +1,8 @@
-"""Metrics read from the ledgers' databases, and periodic checks of their integrity."""
+"""Metrics read from the ledger's database, and periodic checks of its integrity."""
 
 import asyncio
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
@@ -18,7 +18,7 @@ from app.ledger.accounts import AccountKind
 from app.ledger.alerts import share_used
 from app.ledger.availability import AccountRoom
 from app.ledger.errors import LedgerError
-from app.persistence.database import ALL_TENANTS, error_summary
+from app.persistence.database import ALL_TENANTS, Database, error_summary
 from app.persistence.rehearsal import READABLE, Fault
 from app.persistence.repositories import overview_queries, periodic_queries
 from app.persistence.repositories.overview_queries import AccountSummary
@@ -27,7 +27,7 @@ from app.persistence.sqlite import DiskSpace
 from app.service.accounts.availability import AvailabilityReader, room_of_record
 from app.service.accounts.damaged_rows import read_tolerating_damage
 from app.service.background import attempt
-from app.service.placements import Placement
+from app.service.ledger_store import LedgerStore
 
 CACHE_SECONDS: Final = 10.0
 """Lifetime of the cache, so that frequent scrapes cost no more than one."""
@@ -75,7 +75,7 @@ class Utilisation:
 
 @dataclass(frozen=True, slots=True)
 class LedgerStats:
-    """Metrics of one placement; `unread` counts the accounts that changed since they were read."""
+    """Metrics of the ledger; `unread` counts the accounts that changed since they were read."""
 
     uses: Sequence[Utilisation]
     unread: int
@@ -87,12 +87,12 @@ class LedgerStats:
 
 
 @dataclass(frozen=True, slots=True)
-class PlacementSnapshot:
-    """State of one placement.
+class LedgerSnapshot:
+    """State of the ledger.
 
     Args:
-        unavailable_reason: why it can decide no step.
-        stats: metrics, if its database can be read.
+        unavailable_reason: why it can decide no step; None: it can.
+        stats: metrics, if the database can be read.
         disk: of a SQLite file.
         unavailable_workers: workers of a Citus cluster whose organisations get 503.
     """
@@ -121,56 +121,55 @@ class IntegrityWarnings:
 
 
 class DatabaseCollector:
-    """Cached metrics of all placements; with `signs`, those of checkpoints too."""
+    """Cached metrics of the ledger, for which only changed accounts are read.
 
-    def __init__(self, placements: Iterable[Placement], *, signs: bool) -> None:
-        self._watches = [_PlacementCollector(placement, signs=signs) for placement in placements]
-        self._looked: dict[str, PlacementSnapshot] = {}
-        self._looked_at = -CACHE_SECONDS
-        self._turn = asyncio.Lock()
+    Args:
+        store: the ledger.
+        signs: whether to collect those of checkpoints, too.
+        cache_seconds: lifetime of the cache.
+    """
 
-    async def collect(self) -> dict[str, PlacementSnapshot]:
-        """Collect the metrics by placement, at most `CACHE_SECONDS` old."""
-        async with self._turn:
-            if monotonic() - self._looked_at >= CACHE_SECONDS:
-                found = await asyncio.gather(*(watch.collect() for watch in self._watches))
-                self._looked = {watch.placement.name: each for watch, each in zip(self._watches, found, strict=True)}
-                self._looked_at = monotonic()
-            return self._looked
-
-
-class _PlacementCollector:
-    """Collector of one placement, which reads changed accounts only."""
-
-    def __init__(self, placement: Placement, *, signs: bool) -> None:
-        self.placement = placement
+    def __init__(self, store: LedgerStore, *, signs: bool, cache_seconds: float = CACHE_SECONDS) -> None:
+        self.cache_seconds = cache_seconds
+        self._store = store
         self._signs = signs
         self._uses: dict[tuple[str, str], tuple[object, Utilisation | None]] = {}
         self._available = AvailabilityReader()
+        self._looked: LedgerSnapshot | None = None
+        self._looked_at = 0.0
+        self._turn = asyncio.Lock()
 
-    async def collect(self) -> PlacementSnapshot:
+    async def collect(self) -> LedgerSnapshot:
+        """Collect the metrics, at most `cache_seconds` old."""
+        async with self._turn:
+            if self._looked is None or monotonic() - self._looked_at >= self.cache_seconds:
+                self._looked = await self._look()
+                self._looked_at = monotonic()
+            return self._looked
+
+    async def _look(self) -> LedgerSnapshot:
         """Collect the metrics; a database error is logged and makes the snapshot empty."""
-        trouble = await self.placement.readiness.trouble()
-        workers = self.placement.readiness.workers
-        found = PlacementSnapshot(trouble, disk=self._measure_disk(), unavailable_workers=len(workers))
+        trouble = await self._store.readiness.trouble()
+        workers = self._store.readiness.workers
+        found = LedgerSnapshot(trouble, disk=self._measure_disk(), unavailable_workers=len(workers))
         if trouble is not None and trouble not in READABLE:
             return found
         try:
             return replace(found, stats=await asyncio.to_thread(self.read_stats))
         except (SQLAlchemyError, LedgerError) as error:
-            _logger.warning("The placement %s cannot be measured: %s", self.placement.name, error_summary(error))
+            _logger.warning("The ledger cannot be measured: %s", error_summary(error))
             return found if workers else replace(found, unavailable_reason=trouble or Fault.SILENT)
 
     def _measure_disk(self) -> DiskSpace | None:
         try:
-            return self.placement.database.disk_space()
+            return self._store.database.disk_space()
         except OSError as error:
-            _logger.warning("The disk of the placement %s cannot be measured: %s", self.placement.name, error)
+            _logger.warning("The disk of the database cannot be measured: %s", error)
             return None
 
     def read_stats(self) -> LedgerStats:
         """Collect the metrics in one transaction."""
-        with self.placement.database.read(ALL_TENANTS) as tx:
+        with self._store.database.read(ALL_TENANTS) as tx:
             every = overview_queries.list_summaries(tx, None)
             unread = self._read(tx, every)
             return LedgerStats(
@@ -203,7 +202,7 @@ class _PlacementCollector:
             if use is not None:
                 of_organisation.setdefault(each.organisation_id, []).append((each, use))
         found: list[Utilisation] = []
-        now = self.placement.database.clock.moment().earliest
+        now = self._store.database.clock.moment().earliest
         for organisation_id, theirs in of_organisation.items():
             summaries, rooms = [each for each, _ in theirs], [use.room for _, use in theirs]
             limits = self._available.read_locked(tx, organisation_id, summaries, now)
@@ -225,27 +224,26 @@ class _PlacementCollector:
 
 
 class IntegrityMonitor:
-    """Latest warnings by placement; a placement not checked yet has no entry.
+    """Latest warnings; None until the first check.
 
     This is no proof; `epsilon-ledger verify` recomputes everything. It reads the last link of each growing chain. That
     detects a changed or removed last decision, partially restored rows, and a history that was forked after a
     checkpoint.
     """
 
-    def __init__(self) -> None:
-        self.warnings: dict[str, IntegrityWarnings] = {}
+    def __init__(self, database: Database) -> None:
+        self.warnings: IntegrityWarnings | None = None
+        self._database = database
 
-    def check(self, placement: Placement) -> None:
-        """Check one placement's ledger."""
-        with placement.database.read(ALL_TENANTS) as tx:
-            self.warnings[placement.name] = IntegrityWarnings(
-                periodic_queries.quarantined(tx), periodic_queries.heads(tx)
-            )
+    def check(self) -> None:
+        """Check the ledger."""
+        with self._database.read(ALL_TENANTS) as tx:
+            self.warnings = IntegrityWarnings(periodic_queries.quarantined(tx), periodic_queries.heads(tx))
 
-    async def run(self, placement: Placement) -> None:
+    async def run(self) -> None:
         """Check periodically, until cancelled."""
         while True:
-            await attempt("integrity", "The ends of the chains could not be looked at", lambda: self.check(placement))
+            await attempt("integrity", "The ends of the chains could not be looked at", self.check)
             await asyncio.sleep(CHECK_SECONDS)
 
 

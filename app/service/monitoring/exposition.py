@@ -15,7 +15,7 @@ from prometheus_client.registry import Collector
 
 from app.ledger.accounts import AccountKind
 from app.service.metrics import REGISTRY
-from app.service.monitoring.database_collector import IntegrityWarnings, LedgerStats, PlacementSnapshot, Utilisation
+from app.service.monitoring.database_collector import IntegrityWarnings, LedgerSnapshot, LedgerStats, Utilisation
 from app.service.queries.account_status import NEARLY_EXHAUSTED
 
 T = TypeVar("T")
@@ -29,18 +29,23 @@ THRESHOLDS: Final = (0.5, 0.8, 0.95, 1.0)
 
 
 def exposition(
-    snapshots: Mapping[str, PlacementSnapshot],
-    warnings: Mapping[str, IntegrityWarnings],
-    expiries: Mapping[str, Mapping[str, datetime]],
+    snapshot: LedgerSnapshot,
+    warnings: IntegrityWarnings | None,
+    expiries: Mapping[str, datetime],
     *,
     named: int,
     accept: str,
-    now: Mapping[str, datetime],
+    now: datetime | None,
 ) -> tuple[bytes, str]:
-    """Render the metrics of all workers and ledgers; return text and media type.
+    """Render the metrics of all workers and the ledger; return text and media type.
 
-    Snapshots, integrity warnings, expiries of certificates and times are by placement. `named` populations, and as many
-    budgets, are listed by utilisation.
+    Args:
+        snapshot: of the ledger.
+        warnings: of its integrity; None: it was not checked yet.
+        expiries: of certificates.
+        named: how many populations, and as many budgets, are listed by utilisation.
+        accept: the header of the request.
+        now: by the database's clock; None: not known.
     """
     registry = CollectorRegistry()
     if SHARED_FOLDER in os.environ:
@@ -48,8 +53,8 @@ def exposition(
     else:
         registry.register(_StaticCollector(REGISTRY.collect()))
     registry.register(_StaticCollector(_numbers(warnings, _INTEGRITY_METRICS, now)))
-    registry.register(_StaticCollector(_of_ledgers(snapshots, named, now)))
-    registry.register(_StaticCollector(_of_servers(expiries, now)))
+    registry.register(_StaticCollector(_of_ledger(snapshot, named, now)))
+    registry.register(_StaticCollector(_of_server(expiries, now)))
     encode, media_type = choose_encoder(accept)
     return encode(registry), media_type
 
@@ -85,60 +90,44 @@ class _StaticCollector(Collector):
         return self._metrics
 
 
-def _of_ledgers(
-    snapshots: Mapping[str, PlacementSnapshot], named: int, now: Mapping[str, datetime]
-) -> Iterator[Metric]:
-    ready = _by_placement("epsilon_ledger_ready", "1 if steps can be decided, 0 otherwise.")
-    workers = _by_placement(
-        "epsilon_ledger_citus_workers_unavailable", "Workers of a Citus cluster whose organisations get 503."
+def _of_ledger(snapshot: LedgerSnapshot, named: int, now: datetime | None) -> Iterator[Metric]:
+    yield _gauge("ready", "1 if steps can be decided, 0 otherwise.", snapshot.unavailable_reason is None)
+    yield _gauge(
+        "citus_workers_unavailable",
+        "Workers of a Citus cluster whose organisations get 503.",
+        snapshot.unavailable_workers,
     )
-    for placement, each in snapshots.items():
-        ready.add_metric([placement], each.unavailable_reason is None)
-        workers.add_metric([placement], each.unavailable_workers)
-    yield from (ready, workers)
-    there = {placement: each.stats for placement, each in snapshots.items() if each.stats is not None}
-    yield from _numbers(there, _LEDGER_METRICS, now)
-    yield from _of_disks(snapshots)
-    yield from _labelled(there)
+    yield from _numbers(snapshot.stats, _LEDGER_METRICS, now)
+    disk = snapshot.disk
+    yield _gauge(
+        "database_disk_free_bytes", "Free bytes of a SQLite file's file system.", None if disk is None else disk.free
+    )
+    yield _gauge(
+        "database_disk_size_bytes", "Bytes of a SQLite file's file system.", None if disk is None else disk.size
+    )
+    yield from _labelled(snapshot.stats)
     if named:
-        yield from _named([use for each in there.values() for use in each.uses], named)
+        yield from _named([] if snapshot.stats is None else list(snapshot.stats.uses), named)
 
 
-def _numbers(found: Mapping[str, T], described: Described[T], now: Mapping[str, datetime]) -> Iterator[Metric]:
-    """Yield a gauge for each placement, except without a value or a known clock."""
+def _numbers(found: T | None, described: Described[T], now: datetime | None) -> Iterator[Metric]:
+    """Yield gauges, without a value where there is none or the clock is not known."""
     for name, help_text, value in described:
-        metric = _by_placement(f"epsilon_ledger_{name}", help_text)
-        for placement, each in found.items():
-            number = value(each, now[placement]) if placement in now else None
-            if number is not None:
-                metric.add_metric([placement], number)
-        yield metric
+        yield _gauge(name, help_text, None if found is None or now is None else value(found, now))
 
 
-def _of_servers(expiries: Mapping[str, Mapping[str, datetime]], now: Mapping[str, datetime]) -> Iterator[Metric]:
-    """Yield the clocks of the databases, and when the certificates of connections to them expire."""
-    time = _by_placement("epsilon_ledger_database_time_seconds", "Clock of the database since the epoch.")
-    for placement, moment in now.items():
-        time.add_metric([placement], moment.timestamp())
-    expiry = _by_placement(
+def _of_server(expiries: Mapping[str, datetime], now: datetime | None) -> Iterator[Metric]:
+    """Yield the clock of the database, and when the certificates of connections to it expire."""
+    time = None if now is None else now.timestamp()
+    yield _gauge("database_time_seconds", "Clock of the database since the epoch.", time)
+    expiry = GaugeMetricFamily(
         "epsilon_ledger_certificate_expiry_timestamp_seconds",
         "Expiry of the certificates of connections to PostgreSQL.",
-        "certificate",
+        labels=("certificate",),
     )
-    for placement, each in expiries.items():
-        for certificate, moment in each.items():
-            expiry.add_metric([placement, certificate], moment.timestamp())
-    yield from (time, expiry)
-
-
-def _of_disks(snapshots: Mapping[str, PlacementSnapshot]) -> Iterator[Metric]:
-    free = _by_placement("epsilon_ledger_database_disk_free_bytes", "Free bytes of a SQLite file's file system.")
-    size = _by_placement("epsilon_ledger_database_disk_size_bytes", "Bytes of a SQLite file's file system.")
-    for placement, each in snapshots.items():
-        if each.disk is not None:
-            free.add_metric([placement], each.disk.free)
-            size.add_metric([placement], each.disk.size)
-    yield from (free, size)
+    for certificate, moment in expiries.items():
+        expiry.add_metric([certificate], moment.timestamp())
+    yield expiry
 
 
 def _age(moment: datetime | None, now: datetime) -> float:
@@ -194,30 +183,28 @@ _LEDGER_METRICS: Final[Described[LedgerStats]] = (
 )
 
 
-def _labelled(found: Mapping[str, LedgerStats]) -> Iterator[Metric]:
-    runs = _by_placement("epsilon_ledger_runs", "Runs, by status.", "status")
-    kinds = _by_placement("epsilon_ledger_accounts", "Populations and budgets.", "kind")
-    full = _by_placement(
+def _labelled(stats: LedgerStats | None) -> Iterator[Metric]:
+    runs = GaugeMetricFamily("epsilon_ledger_runs", "Runs, by status.", labels=("status",))
+    kinds = GaugeMetricFamily("epsilon_ledger_accounts", "Populations and budgets.", labels=("kind",))
+    full = GaugeMetricFamily(
         "epsilon_ledger_accounts_over_threshold",
         "Populations and budgets whose epsilon is at least this share of the limit.",
-        *("kind", "threshold"),
+        labels=("kind", "threshold"),
     )
-    exhausted = _by_placement(
+    exhausted = GaugeMetricFamily(
         "epsilon_ledger_accounts_nearly_exhausted",
         "Populations and budgets of whose limit at most 2 % can still be taken, now or when more is unlocked.",
-        "kind",
+        labels=("kind",),
     )
-    for placement, each in found.items():
-        for status, count in sorted(each.runs.items()):
-            runs.add_metric([placement, status], count)
+    if stats is not None:
+        for status, count in sorted(stats.runs.items()):
+            runs.add_metric([status], count)
         for kind in (AccountKind.POPULATION, AccountKind.BUDGET):
-            theirs = [use for use in each.uses if use.kind is kind]
-            kinds.add_metric([placement, str(kind)], len(theirs))
-            blocked = sum(use.unavailable_share >= NEARLY_EXHAUSTED for use in theirs)
-            exhausted.add_metric([placement, str(kind)], blocked)
+            theirs = [use for use in stats.uses if use.kind is kind]
+            kinds.add_metric([str(kind)], len(theirs))
+            exhausted.add_metric([str(kind)], sum(use.unavailable_share >= NEARLY_EXHAUSTED for use in theirs))
             for threshold in THRESHOLDS:
-                reached = sum(use.epsilon >= threshold for use in theirs)
-                full.add_metric([placement, str(kind), f"{threshold:g}"], reached)
+                full.add_metric([str(kind), f"{threshold:g}"], sum(use.epsilon >= threshold for use in theirs))
     yield from (runs, kinds, full, exhausted)
 
 
@@ -257,5 +244,6 @@ def _named(uses: list[Utilisation], most: int) -> Iterator[Metric]:
     yield from (epsilon, share, available, unlocked)
 
 
-def _by_placement(name: str, help_text: str, *labels: str) -> GaugeMetricFamily:
-    return GaugeMetricFamily(name, help_text, labels=("placement", *labels))
+def _gauge(name: str, help_text: str, value: float | None) -> Metric:
+    """Build a gauge; None: without a value."""
+    return GaugeMetricFamily(f"epsilon_ledger_{name}", help_text, value)

@@ -1,39 +1,33 @@
 """Gauges of the process, sampled every second so that every worker can expose them."""
 
 import asyncio
-from collections.abc import Iterable
 from time import monotonic
 from typing import Final
 
 from prometheus_client.process_collector import ProcessCollector
 
 from app.persistence.pool import PoolUsage
+from app.service.ledger_store import LedgerStore
 from app.service.metrics import counter, gauge
-from app.service.placements import Placement
 
 LOOK_SECONDS: Final = 1.0
 
-_WAITING = gauge("epsilon_ledger_commit_queue_length", "Step requests in the commit queue.", "livesum", "placement")
-_CONNECTIONS = gauge(
-    "epsilon_ledger_database_connections", "Database connections, by state.", "livesum", "placement", "state"
-)
-_CONNECTIONS_MAX = gauge(
-    "epsilon_ledger_database_connections_max", "Maximum of database connections.", "livesum", "placement"
-)
+_WAITING = gauge("epsilon_ledger_commit_queue_length", "Step requests in the commit queue.", "livesum")
+_CONNECTIONS = gauge("epsilon_ledger_database_connections", "Database connections, by state.", "livesum", "state")
+_CONNECTIONS_MAX = gauge("epsilon_ledger_database_connections_max", "Maximum of database connections.", "livesum")
 _PENDING = gauge(
     "epsilon_ledger_database_connection_pending_requests",
     "Threads that wait for a database connection because all are in use.",
-    *("livesum", "placement"),
+    "livesum",
 )
 _TIMEOUTS = counter(
     "epsilon_ledger_database_connection_timeouts",
     "Requests that got no database connection in time.",
-    "placement",
 )
 _CLOCK = gauge(
     "epsilon_ledger_clock_offset_seconds",
     "Clock of this machine minus that of the database.",
-    *("livemostrecent", "placement"),
+    "livemostrecent",
 )
 _LAG = gauge("epsilon_ledger_event_loop_lag_seconds", "Largest delay of a worker's event loop.", "livemax")
 _WORKERS = gauge("epsilon_ledger_workers", "Worker processes.", "livesum")
@@ -52,22 +46,21 @@ _PROCESS = ProcessCollector(registry=None)
 
 
 class Sampler:
-    """Sampler of this process and of its placements' queues and connections."""
+    """Sampler of this process, its commit queue and its connections."""
 
-    def __init__(self, placements: Iterable[Placement]) -> None:
-        self._placements = placements
+    def __init__(self, store: LedgerStore) -> None:
+        self._store = store
         self._cpu = 0.0
-        self._timeouts: dict[str, int] = {}
+        self._timeouts = 0
 
     def sample(self) -> None:
         """Set all gauges once."""
         _WORKERS.set(1)
-        for placement in self._placements:
-            _WAITING.labels(placement.name).set(placement.charges.waiting)
-            self._sample_connections(placement.name, placement.database.connections())
-            ahead = placement.database.clock.own_is_ahead()
-            if ahead is not None:
-                _CLOCK.labels(placement.name).set(ahead)
+        _WAITING.set(self._store.charges.waiting)
+        self._sample_connections(self._store.database.connections())
+        ahead = self._store.database.clock.own_is_ahead()
+        if ahead is not None:
+            _CLOCK.set(ahead)
         for metric in _PROCESS.collect():
             for sample in metric.samples:
                 if sample.name in _OF_PROCESS:
@@ -76,13 +69,13 @@ class Sampler:
                     _CPU.inc(max(0.0, sample.value - self._cpu))
                     self._cpu = sample.value
 
-    def _sample_connections(self, placement: str, usage: PoolUsage) -> None:
-        _CONNECTIONS.labels(placement, "used").set(usage.used)
-        _CONNECTIONS.labels(placement, "idle").set(usage.idle)
-        _CONNECTIONS_MAX.labels(placement).set(usage.limit)
-        _PENDING.labels(placement).set(usage.pending)
-        _TIMEOUTS.labels(placement).inc(max(0, usage.timeouts - self._timeouts.get(placement, 0)))
-        self._timeouts[placement] = usage.timeouts
+    def _sample_connections(self, usage: PoolUsage) -> None:
+        _CONNECTIONS.labels("used").set(usage.used)
+        _CONNECTIONS.labels("idle").set(usage.idle)
+        _CONNECTIONS_MAX.set(usage.limit)
+        _PENDING.set(usage.pending)
+        _TIMEOUTS.inc(max(0, usage.timeouts - self._timeouts))
+        self._timeouts = usage.timeouts
 
     async def run(self) -> None:
         """Sample periodically, until cancelled."""

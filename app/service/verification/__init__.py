@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from app.ledger.accounts import AccountKind
 from app.ledger.audit import Discrepancy
 from app.persistence.database import ALL_TENANTS, Database
-from app.persistence.repositories import accounts, organisations, partitions, raw_rows
+from app.persistence.repositories import accounts, partitions, raw_rows
 from app.persistence.repositories.accounts import StoredAccount
 from app.persistence.repositories.audit import all_checkpoints, all_entries, list_records
 from app.persistence.repositories.raw_rows import StoredRun
@@ -15,7 +15,7 @@ from app.service.verification.audit_replay import AuditState, account_discrepanc
 from app.service.verification.balances import check_balance, read_prices
 from app.service.verification.decision_chains import check_run
 from app.service.verification.record_replay import compare, missing
-from app.service.verification.report import Balance, VerificationContext, VerificationReport, merge_reports
+from app.service.verification.report import Balance, VerificationContext, VerificationReport
 from app.service.verification.trusted_checkpoints import (
     TrustedCheckpoint,
     contradictions,
@@ -23,7 +23,7 @@ from app.service.verification.trusted_checkpoints import (
     last_trusted_checkpoint,
 )
 
-__all__ = ["VerificationReport", "merge_reports"]
+__all__ = ["VerificationReport"]
 
 ROWS_AT_ONCE = 100
 """Rows fetched at a time; one row of an account has 22 KB."""
@@ -50,11 +50,9 @@ def verify(
             audit.plans.setdefault((owner, reservation.run_id), []).append(reservation)
         _check_accounts(audit, organisation_id)
         quarantined = raw_rows.quarantined(tx, organisation_id, audit.report)
-        elsewhere = set() if organisation_id else organisations.ids_elsewhere(tx)
-    found = tuple(each for each in audit.discrepancies if each.organisation_id not in elsewhere)
     audit.checked["reservations"] = len(audit.reservations)
     audit.checked["audit_events"] = sum(state.length for state in audit.states.values())
-    return VerificationReport(audit.checked, found, quarantined, organisation_id)
+    return VerificationReport(audit.checked, tuple(audit.discrepancies), quarantined, organisation_id)
 
 
 def _replay_audit_log(

@@ -89,15 +89,6 @@ class VerificationReport:
         return replace(self, discrepancies=tuple(distinct.values()), quarantined=quarantined)
 
 
-def merge_reports(found: Sequence[VerificationReport]) -> VerificationReport:
-    """Merge the reports of several databases, which have different organisations."""
-    return VerificationReport(
-        checked={kind: sum(one.checked[kind] for one in found) for kind in CHECKED},
-        discrepancies=tuple(each for one in found for each in one.discrepancies),
-        quarantined={key: why for one in found for key, why in one.quarantined.items()},
-    )
-
-
 @dataclass
 class Balance:
     """An account with the counts of its charged events, by fingerprint.

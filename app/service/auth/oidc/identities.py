@@ -13,8 +13,8 @@ from app.ledger.audit import AuditAction
 from app.ledger.errors import LedgerError
 from app.persistence.database import error_summary
 from app.service.auth.authentication import FailedAttempt, FailedAttemptLog, Principal
-from app.service.auth.circuit_breaker import CircuitBreakers
-from app.service.auth.homes import Home, find_home, find_scope
+from app.service.auth.circuit_breaker import CircuitBreaker
+from app.service.auth.lookup import find_organisation, find_scope
 from app.service.auth.oidc import tokens
 from app.service.auth.oidc.config import ACTOR_PREFIX, OidcConfig, RoleMapping, granted
 from app.service.auth.oidc.errors import TokenRefusedError
@@ -35,10 +35,10 @@ class OidcIdentity:
 class OidcAuthenticator:
     """Authenticate people by tokens, and record refused ones."""
 
-    def __init__(self, terms: OidcConfig, breakers: CircuitBreakers, failures: FailedAttemptLog) -> None:
+    def __init__(self, terms: OidcConfig, breaker: CircuitBreaker, failures: FailedAttemptLog) -> None:
         self.jwks: Final = JwksCache(partial(fetch_key_set, terms))
         self._terms = terms
-        self._breakers = breakers
+        self._breaker = breaker
         self._failures = failures
 
     def authenticate(
@@ -46,16 +46,16 @@ class OidcAuthenticator:
     ) -> OidcIdentity:
         """Authenticate a bearer token, or with `login` the ID token of a login with this client id and nonce.
 
-        It may call the provider and read a database.
+        It may call the provider and read the database.
 
         Raises:
             AuthenticationError: the token is refused.
-            LedgerUnavailableError, SQLAlchemyError: the provider or a database does not answer.
+            LedgerUnavailableError, SQLAlchemyError: the provider or the database does not answer.
         """
         claims, thumbprint = tokens.verify_token(token, self.jwks, tokens.TYPES if login is None else tokens.ID_TYPES)
         terms = self._terms if login is None else replace(self._terms, audience=login[0])
         try:
-            caller = self._caller(claims, self._breakers.now(), terms)
+            caller = self._caller(claims, self._breaker.db.clock.now(), terms)
             if login is not None:
                 tokens.check_sign_in(claims, *login)
         except TokenRefusedError as error:
@@ -75,23 +75,23 @@ class OidcAuthenticator:
                 f"None of the groups in the token's `{terms.groups_claim}` has a role in this service; ask its "
                 "administrator, or the provider's, for one.",
             )
-        home = self._home(claims)
-        if home is None:
+        organisation_id = self._organisation(claims)
+        if organisation_id is None:
             raise TokenRefusedError("no_organisation", "The token is of no organisation in this service.")
-        scope = self._scope(home, grant)
-        return Principal(home.organisation_id, actor, grant.role, home.placement, scope, ends)
+        scope = self._scope(organisation_id, grant)
+        return Principal(organisation_id, actor, grant.role, scope, ends)
 
-    def _home(self, claims: Mapping[str, object]) -> Home | None:
-        """Find the organisation of a token and its placement; None: unknown."""
+    def _organisation(self, claims: Mapping[str, object]) -> str | None:
+        """Find the id of the organisation of a token; None: unknown."""
         terms = self._terms
         named = terms.organisation if terms.organisation_claim is None else claims.get(terms.organisation_claim)
-        return find_home(self._breakers, named)
+        return find_organisation(self._breaker, named)
 
-    def _scope(self, home: Home, grant: RoleMapping) -> str | None:
+    def _scope(self, organisation_id: str, grant: RoleMapping) -> str | None:
         """Get the id of the account that bounds a role; None: unbounded."""
         if grant.scope is None:
             return None
-        found = find_scope(self._breakers, home, grant.scope)
+        found = find_scope(self._breaker, organisation_id, grant.scope)
         if found is None:
             raise TokenRefusedError(
                 "no_scope", f"Your role is bound to the account {grant.scope!r}, which is not there."
@@ -102,14 +102,14 @@ class OidcAuthenticator:
         """Record a refused token; only tokens that the provider signed reach the audit log."""
         action = AuditAction.OIDC_TOKEN_AUTHENTICATION_FAILED
         try:
-            home = self._home(claims)
+            organisation_id = self._organisation(claims)
         except (SQLAlchemyError, LedgerError) as failure:
             _logger.warning("A %s could not be noted (%s): %s", action, why, error_summary(failure))
             return
-        if home is not None:
+        if organisation_id is not None:
             subject = tokens.actor(self._terms, claims) or ACTOR_PREFIX
-            tried = FailedAttempt(action, home.organisation_id, subject, {"issuer": self._terms.issuer})
-            self._failures.note(self._breakers[home.placement].db, tried, why, request_id)
+            tried = FailedAttempt(action, organisation_id, subject, {"issuer": self._terms.issuer})
+            self._failures.note(tried, why, request_id)
 
 
 def _groups(terms: OidcConfig, claims: Mapping[str, object]) -> list[str]:

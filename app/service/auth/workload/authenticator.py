@@ -15,8 +15,8 @@ from app.ledger.names import ACTOR_LENGTH
 from app.persistence.database import error_summary
 from app.service import metrics
 from app.service.auth.authentication import WORKLOAD_PREFIX, FailedAttempt, FailedAttemptLog
-from app.service.auth.circuit_breaker import CircuitBreakers
-from app.service.auth.homes import Home, find_home, find_scope
+from app.service.auth.circuit_breaker import CircuitBreaker
+from app.service.auth.lookup import find_organisation, find_scope
 from app.service.auth.oidc import tokens
 from app.service.auth.oidc.errors import TokenRefusedError
 from app.service.auth.oidc.jwks import JwksCache
@@ -39,7 +39,7 @@ class WorkloadIdentity:
         token_hash: of a token that is exchanged once only, else None.
     """
 
-    home: Home
+    organisation_id: str
     actor: str
     issuer: WorkloadIssuer
     rule: WorkloadRule
@@ -52,20 +52,18 @@ class WorkloadIdentity:
 class WorkloadAuthenticator:
     """Authenticate workloads of several issuers, and record refused tokens."""
 
-    def __init__(
-        self, issuers: Sequence[WorkloadIssuer], breakers: CircuitBreakers, failures: FailedAttemptLog
-    ) -> None:
+    def __init__(self, issuers: Sequence[WorkloadIssuer], breaker: CircuitBreaker, failures: FailedAttemptLog) -> None:
         self._issuers: Final = {each.issuer: each for each in issuers}
         self.key_sets: Final = {each.name: JwksCache(each.key_set, f"issuer {each.name!r}") for each in issuers}
-        self._breakers = breakers
+        self._breaker = breaker
         self._failures = failures
 
     def authenticate(self, token: str, request_id: str | None = None) -> WorkloadIdentity:
-        """Authenticate a token; it may call the issuer and read a database.
+        """Authenticate a token; it may call the issuer and read the database.
 
         Raises:
             AuthenticationError: the token is refused. Only those that an issuer signed learn more than that.
-            LedgerUnavailableError, SQLAlchemyError: the issuer or a database does not answer.
+            LedgerUnavailableError, SQLAlchemyError: the issuer or the database does not answer.
         """
         issuer = None
         try:
@@ -79,7 +77,7 @@ class WorkloadAuthenticator:
     def refuse(self, identity: WorkloadIdentity, error: TokenRefusedError, request_id: str | None) -> None:
         """Record that a token was refused when it was exchanged."""
         metrics.count_token_exchange(identity.issuer.name, issued=False)
-        self._note(identity.issuer, identity.home, identity.actor, error.why, request_id)
+        self._note(identity.issuer, identity.organisation_id, identity.actor, error.why, request_id)
 
     def _issuer_of(self, token: str) -> WorkloadIssuer:
         """Find the issuer that a token names, before its signature is checked with the keys of this one."""
@@ -94,24 +92,24 @@ class WorkloadAuthenticator:
     ) -> WorkloadIdentity:
         rule, matched = _rule_for(issuer, claims)
         try:
-            ends = tokens.validate_claims(issuer, claims, self._breakers.now())
+            ends = tokens.validate_claims(issuer, claims, self._breaker.db.clock.now())
             actor, rule = _require_subject(issuer, claims), _require_rule(issuer, rule)
-            home, scope = self._place(rule)
+            organisation_id, scope = self._find(rule)
         except TokenRefusedError as error:
             self._note_refused(issuer, rule, _actor(issuer, claims), error.why, request_id)
             raise
         used = _token_hash(token, claims) if issuer.single_use_tokens else None
-        return WorkloadIdentity(home, actor, issuer, rule, matched, scope, ends, used)
+        return WorkloadIdentity(organisation_id, actor, issuer, rule, matched, scope, ends, used)
 
-    def _place(self, rule: WorkloadRule) -> tuple[Home, str | None]:
-        """Find the organisation and the scope of a rule."""
-        home = find_home(self._breakers, rule.organisation)
-        if home is None:
+    def _find(self, rule: WorkloadRule) -> tuple[str, str | None]:
+        """Find the ids of the organisation and the scope of a rule."""
+        organisation_id = find_organisation(self._breaker, rule.organisation)
+        if organisation_id is None:
             raise TokenRefusedError("no_organisation", "The rule for this token names an unknown organisation.")
-        scope = None if rule.scope is None else find_scope(self._breakers, home, rule.scope)
+        scope = None if rule.scope is None else find_scope(self._breaker, organisation_id, rule.scope)
         if rule.scope is not None and scope is None:
             raise TokenRefusedError("no_scope", f"The rule for this token names no account: {rule.scope!r}.")
-        return home, scope
+        return organisation_id, scope
 
     def _note_refused(
         self, issuer: WorkloadIssuer, rule: WorkloadRule | None, actor: str | None, why: str, request_id: str | None
@@ -121,17 +119,17 @@ class WorkloadAuthenticator:
             _logger.warning("A token of the issuer %s was refused: %s (%s)", issuer.name, why, actor)
             return
         try:
-            home = find_home(self._breakers, rule.organisation)
+            organisation_id = find_organisation(self._breaker, rule.organisation)
         except (SQLAlchemyError, LedgerError) as failure:
             _logger.warning("A refused token could not be noted (%s): %s", why, error_summary(failure))
             return
-        if home is not None:
-            self._note(issuer, home, actor or f"{WORKLOAD_PREFIX}{issuer.name}:", why, request_id)
+        if organisation_id is not None:
+            self._note(issuer, organisation_id, actor or f"{WORKLOAD_PREFIX}{issuer.name}:", why, request_id)
 
-    def _note(self, issuer: WorkloadIssuer, home: Home, actor: str, why: str, request_id: str | None) -> None:
+    def _note(self, issuer: WorkloadIssuer, organisation_id: str, actor: str, why: str, request_id: str | None) -> None:
         facts = {"issuer": issuer.issuer}
-        tried = FailedAttempt(AuditAction.WORKLOAD_TOKEN_AUTHENTICATION_FAILED, home.organisation_id, actor, facts)
-        self._failures.note(self._breakers[home.placement].db, tried, why, request_id)
+        tried = FailedAttempt(AuditAction.WORKLOAD_TOKEN_AUTHENTICATION_FAILED, organisation_id, actor, facts)
+        self._failures.note(tried, why, request_id)
 
 
 def _rule_for(issuer: WorkloadIssuer, claims: Mapping[str, object]) -> tuple[WorkloadRule | None, Mapping[str, str]]:

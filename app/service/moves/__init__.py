@@ -1,1 +1,0 @@
-"""The move of an organisation to another placement."""

@@ -1,0 +1,65 @@
+"""Which tests run a line, and how long each of them takes: read from a run of the suite with coverage by test."""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+from xml.etree import ElementTree as ET
+
+from coverage import CoverageData
+
+SPECIFIC_FILES: Final = 6
+"""Number of files of tests that are tried first: those that are most about a line."""
+
+
+class Covering:
+    """The tests of a suite by the lines that they run.
+
+    Args:
+        coverage: data file with a context for each test, as `pytest --cov-context=test` writes it.
+        report: JUnit's XML of the same run.
+        longest_seconds: of the tests that are tried for one line, the quickest first.
+    """
+
+    def __init__(self, coverage: Path, report: Path, longest_seconds: float) -> None:
+        self._data = CoverageData(basename=str(coverage))
+        self._data.read()
+        self._seconds = _seconds(report)
+        self._longest = longest_seconds
+        self._tests_in = Counter(test.partition("::")[0] for test in self._seconds)
+
+    def tests(self, file: str, row: int) -> list[str]:
+        """Find the tests that run a line, the quickest first; for a line run at import, those that run its file."""
+        by_row = self._data.contexts_by_lineno(file)
+        found = _named(by_row.get(row, ())) or _named(context for each in by_row.values() for context in each)
+        chosen, total = [], 0.0
+        for test in sorted(found & self._seconds.keys(), key=lambda test: (self._seconds[test], test)):
+            total += self._seconds[test]
+            if total > self._longest:
+                break
+            chosen.append(test)
+        return chosen
+
+    def specific(self, tests: Iterable[str]) -> list[str]:
+        """Of these tests, those in the files that are most about their line."""
+        by_file = defaultdict(list)
+        for test in tests:
+            by_file[test.partition("::")[0]].append(test)
+        share = {file: len(found) / self._tests_in[file] for file, found in by_file.items()}
+        first = sorted(by_file, key=lambda file: (-share[file], sum(map(self._seconds.__getitem__, by_file[file]))))
+        return [test for file in first[:SPECIFIC_FILES] for test in by_file[file]]
+
+
+def _named(contexts: Iterable[str]) -> set[str]:
+    """The tests of contexts, which also tell set-up, call and tear-down apart."""
+    return {context.rpartition("|")[0] for context in contexts if "|" in context}
+
+
+def _seconds(report: Path) -> dict[str, float]:
+    """The seconds of each test that passed, by its id."""
+    found = {}
+    for case in ET.parse(report).iter("testcase"):  # noqa: S314 - pytest wrote it
+        if not len(case.findall("failure") + case.findall("error") + case.findall("skipped")):
+            file = case.attrib["classname"].replace(".", "/") + ".py"
+            found[f"{file}::{case.attrib['name']}"] = float(case.attrib["time"])
+    return found

@@ -1,0 +1,170 @@
+"""The fixed sample of mutants: how it is drawn, kept, and found again in code that has changed since."""
+
+import ast
+import json
+import random
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from cosmic_ray.commands import init
+from cosmic_ray.mutating import mutate_code
+from cosmic_ray.plugins import get_operator
+from cosmic_ray.work_db import WorkDB
+from cosmic_ray.work_item import MutationSpec
+
+SAMPLE: Final = Path(__file__).with_name("sample.json")
+SEED: Final = 20261128
+
+PACKAGES: Final = {
+    "app/accounting": 120,
+    "app/ledger": 120,
+    "app/service/charging": 60,
+    "app/service/scheduling": 40,
+    "app/service/verification": 40,
+    "sdk/src/epsilon_ledger/_run": 40,
+    "sdk/src/epsilon_ledger/_wire": 40,
+}
+"""Number of mutants drawn from each package."""
+
+Verdict = Literal["killed", "survived", "equivalent", "removed"]
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One change of one line, named so that it is found again when other lines have moved.
+
+    Args:
+        file: of the change.
+        operator: of cosmic-ray.
+        line: the line before the change, without its indentation.
+        mutated: the line after it.
+        column: of the change within the line.
+        nth: which of the file's lines with this text, from 0.
+        choice: which of the operator's changes at this place, from 0.
+        verdict: of the last run that was recorded; None: not tried yet.
+        reason: why it is equivalent, or why its code is gone.
+    """
+
+    file: str
+    operator: str
+    line: str
+    mutated: str
+    column: int
+    nth: int
+    choice: int
+    verdict: Verdict | None = None
+    reason: str = ""
+
+    @property
+    def named(self) -> "Mutant":
+        """The mutant without what became of it."""
+        return replace(self, verdict=None, reason="")
+
+    def tried(self, verdict: Verdict | None) -> "Mutant":
+        """Record a verdict; what is known to be equivalent stays so until a test kills it."""
+        known = verdict is None or (verdict == "survived" and self.verdict == "equivalent")
+        return self if known else replace(self, verdict=verdict, reason="")
+
+    def __str__(self) -> str:
+        """Show the change on one line."""
+        return f"{self.file}: {self.line}  =>  {self.mutated}"
+
+
+def load() -> list[Mutant]:
+    """Read the sample."""
+    return [Mutant(**each) for each in json.loads(SAMPLE.read_text())]
+
+
+def save(mutants: Iterable[Mutant]) -> None:
+    """Write the sample, one mutant a line."""
+    rows = [json.dumps({name: value for name, value in asdict(each).items() if value != ""}) for each in mutants]
+    SAMPLE.write_text("[\n" + ",\n".join(rows) + "\n]\n")
+
+
+def draw(root: Path) -> list[Mutant]:
+    """Draw the sample: places of each package by the seed, and for each place one of its changes."""
+    chance = random.Random(SEED)  # noqa: S311 - a sample, not a secret
+    drawn = []
+    for package, wanted in PACKAGES.items():
+        places: dict[tuple[Path, tuple[int, int]], list[MutationSpec]] = defaultdict(list)
+        for path in sorted((root / package).rglob("*.py")):
+            left_out = _annotated(path)
+            for spec in _specs(path):
+                if spec.start_pos not in left_out:
+                    places[path, spec.start_pos].append(spec)
+        drawn += [_named(root, chance.choice(places[each])) for each in sorted(chance.sample(sorted(places), wanted))]
+    return drawn
+
+
+def find(root: Path, mutant: Mutant) -> MutationSpec | None:
+    """Find a mutant in the code as it is now; None: its line is no longer there."""
+    path = root / mutant.file
+    rows = _rows(path, mutant.line) if path.exists() else []
+    if len(rows) <= mutant.nth:
+        return None
+    row = rows[mutant.nth]
+    column = mutant.column + _indentation(path, row)
+    same = [spec for spec in _specs(path) if (spec.operator_name, spec.start_pos) == (mutant.operator, (row, column))]
+    return same[mutant.choice] if len(same) > mutant.choice else None
+
+
+def _named(root: Path, spec: MutationSpec) -> Mutant:
+    path, (row, column) = spec.module_path, spec.start_pos
+    before = path.read_text()
+    operator: Any = get_operator(spec.operator_name)()
+    after = mutate_code(before, operator, spec.occurrence)
+    line = before.splitlines()[row - 1].strip()
+    same = [other.occurrence for other in _specs(path) if _place(other) == _place(spec)]
+    return Mutant(
+        file=str(path.relative_to(root)),
+        operator=spec.operator_name,
+        line=line,
+        mutated=after.splitlines()[row - 1].strip(),
+        column=column - _indentation(path, row),
+        nth=_rows(path, line).index(row),
+        choice=same.index(spec.occurrence),
+    )
+
+
+def _place(spec: MutationSpec) -> tuple[str, tuple[int, int]]:
+    return spec.operator_name, spec.start_pos
+
+
+@cache
+def _specs(path: Path) -> list[MutationSpec]:
+    """All mutations of a file, in cosmic-ray's order."""
+    work = WorkDB(":memory:", WorkDB.Mode.create)
+    init([path], work, {})
+    specs = [spec for item in work.work_items for spec in item.mutations]
+    work.close()
+    return sorted(specs, key=lambda spec: (spec.operator_name, spec.occurrence))
+
+
+@cache
+def _lines(path: Path) -> list[str]:
+    return path.read_text().splitlines()
+
+
+def _rows(path: Path, line: str) -> list[int]:
+    """The numbers of a file's lines with this text."""
+    return [row for row, text in enumerate(_lines(path), 1) if text.strip() == line]
+
+
+def _indentation(path: Path, row: int) -> int:
+    text = _lines(path)[row - 1]
+    return len(text) - len(text.lstrip())
+
+
+def _annotated(path: Path) -> set[tuple[int, int]]:
+    """The places within annotations of types, which no test runs."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        kinds = [getattr(node, name, None) for name in ("annotation", "returns")]
+        for part in (part for kind in kinds if isinstance(kind, ast.AST) for part in ast.walk(kind)):
+            if isinstance(part, ast.BinOp):
+                found |= {(part.lineno, column) for column in range(part.col_offset, part.end_col_offset or 0)}
+    return found

@@ -1,0 +1,110 @@
+"""Processor time of the tests by folder: measured, printed, recorded, and held to the budgets of `tests/README.md`.
+
+`make test RECORD=1` writes what a whole run took into `tests/processor_seconds.json`. As a part of `make check`,
+`python -m tests.processor_budget` fails for a folder whose recorded time is more than a fifth above its budget.
+"""
+
+import json
+import os
+import re
+import sys
+from collections import defaultdict
+from collections.abc import Generator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import psutil
+import pytest
+
+TESTS: Final = Path(__file__).parent
+RECORD: Final = TESTS / "processor_seconds.json"
+BUDGETS: Final = TESTS / "README.md"
+TOLERANCE: Final = 1.2
+ROW: Final = re.compile(r"^\| `([a-z/_]+)` \| (\d+) \|", re.MULTILINE)
+"""A row of the table of budgets: a folder below `tests`, and its seconds."""
+
+
+class ProcessorTimes:
+    """Measures a test process with all that it starts, whenever the tests of another folder begin."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = defaultdict(float)
+        self._folder: str | None = None
+        self._before = 0.0
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> Generator[None, Any, Any]:
+        """Look at the clock of processes where a folder begins or ends."""
+        folder = item.path.parent.relative_to(TESTS).as_posix()
+        if folder != self._folder:
+            self._folder, self._before = folder, _processor_seconds()
+        result = yield
+        if nextitem is None or nextitem.path.parent != item.path.parent:
+            self.seconds[folder] += _processor_seconds() - self._before
+            self._folder = None
+        return result
+
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """Hand a worker's times to the process that prints them."""
+        if hasattr(session.config, "workeroutput"):
+            session.config.workeroutput["processor_seconds"] = dict(self.seconds)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any) -> None:  # noqa: ANN401 - a class of xdist
+        """Add the times of a worker."""
+        for folder, seconds in getattr(node, "workeroutput", {}).get("processor_seconds", {}).items():
+            self.seconds[folder] += seconds
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        """Print the sum of each folder, and record them if asked to."""
+        if not self.seconds or hasattr(terminalreporter.config, "workeroutput"):
+            return
+        terminalreporter.section("processor seconds by folder")
+        for folder, seconds in sorted(self.seconds.items(), key=lambda each: -each[1]):
+            terminalreporter.write_line(f"{seconds:8.1f}  {folder}")
+        terminalreporter.write_line(f"{sum(self.seconds.values()):8.1f}  all")
+        if os.environ.get("RECORD_PROCESSOR_SECONDS"):
+            known = json.loads(RECORD.read_text()) if RECORD.exists() else {}
+            known |= {folder: round(seconds, 1) for folder, seconds in self.seconds.items()}
+            RECORD.write_text(json.dumps(known, indent=1, sort_keys=True) + "\n")
+
+
+def over_budget(recorded: Mapping[str, float], budgets: Mapping[str, float]) -> list[str]:
+    """Find what is wrong with the recorded times.
+
+    Args:
+        recorded: processor seconds by folder.
+        budgets: the same.
+    """
+    found = [f"{folder}: no budget in {BUDGETS.name}" for folder in sorted(recorded.keys() - budgets.keys())]
+    found += [f"{folder}: a budget, and no recorded time" for folder in sorted(budgets.keys() - recorded.keys())]
+    for folder in sorted(recorded.keys() & budgets.keys()):
+        if recorded[folder] > TOLERANCE * budgets[folder]:
+            found.append(f"{folder}: {recorded[folder]:.0f} s of processor, budget {budgets[folder]:.0f} s")
+    return found
+
+
+def _processor_seconds() -> float:
+    """The processor time of this process and all that it started, the ended ones included."""
+    total = 0.0
+    this = psutil.Process()
+    for process in [this, *this.children(recursive=True)]:
+        try:
+            times = process.cpu_times()
+        except psutil.NoSuchProcess:
+            continue
+        total += times.user + times.system + times.children_user + times.children_system
+    return total
+
+
+def main() -> None:
+    """Fail if the last recorded run was above a budget."""
+    budgets = {folder: float(seconds) for folder, seconds in ROW.findall(BUDGETS.read_text())}
+    found = over_budget(json.loads(RECORD.read_text()), budgets)
+    for line in found:
+        print(line)
+    sys.exit(f"{len(found)} folders of tests are not within their budget" if found else 0)
+
+
+if __name__ == "__main__":
+    main()
