@@ -24,7 +24,7 @@ from tests.deploy.manifests import KUBERNETES, documents
 from tests.deploy.test_compose import SERVICES
 from tests.docs.markdown import ROOT, Block, blocks
 from tests.docs.operator_shell import DATABASE, OperatorShell, made, operator_shell
-from tests.docs.reader_scenes import READER_SCENES
+from tests.docs.reader_scenes import READER_SCENES, answers
 from tests.encrypted_server import EncryptedServer
 
 PAGES = (
@@ -218,14 +218,6 @@ def database_down(shell: OperatorShell, see: Block) -> None:
     assert "accepting connections" in answer  # of the server: it is this database that takes none
 
 
-def disk_full(shell: OperatorShell, space: Block, log: Block, tables: Block, again: Block) -> None:
-    answer = shell.type(space)
-    assert "Filesystem" in answer
-    assert "failed_count" in shell.type(log)
-    assert "decisions" in shell.type(tables)
-    assert "every curve agrees" in shell.type(again)
-
-
 def wrong_clock(shell: OperatorShell, compare: Block) -> None:
     database, machine = (datetime.fromisoformat(line) for line in shell.type(compare).split("\n")[:2])
     assert abs(database - machine) < timedelta(seconds=5)
@@ -258,11 +250,6 @@ def certificate_expires(shell: OperatorShell, see: Block, reload: Block) -> None
     finally:
         cluster.remove()
     shell.ran += [see, reload]
-
-
-def too_slow(shell: OperatorShell, waiting: Block, connections: Block) -> None:
-    assert "wait_event_type" in shell.type(waiting)
-    assert "max_connections" in shell.type(connections)
 
 
 def from_sqlite(shell: OperatorShell, move: Block) -> None:
@@ -330,11 +317,13 @@ SCENES: dict[tuple[str, str], Callable[..., None]] = READER_SCENES | {
     ("operations/runbook", "When verify fails"): verify_fails,
     ("operations/runbook", "When a budget was overdrawn"): overdrawn,
     ("operations/runbook", "When the database is down"): database_down,
-    ("operations/runbook", "When the disk is full"): disk_full,
+    ("operations/runbook", "When the disk is full"): answers(
+        "Filesystem", "failed_count", "decisions", "every curve agrees"
+    ),
     ("operations/runbook", "When a clock is wrong"): wrong_clock,
     ("operations/runbook", "When connections run out"): connections_run_out,
     ("operations/certificates", "When a certificate expires"): certificate_expires,
-    ("operations/runbook", "When it is too slow"): too_slow,
+    ("operations/runbook", "When it is too slow"): answers("wait_event_type", "max_connections"),
     ("operations/deployment", "From SQLite to PostgreSQL"): from_sqlite,
     ("operations/deployment", "On Kubernetes"): trial_secrets,
     ("how-to/manage-keys", "Issue, rotate, revoke"): keys_page,
