@@ -20,7 +20,7 @@ from tests.postgres_binaries import binaries
 from tests.servers import LiveServer
 
 DATABASE = "ledger"
-EVENT = {"type": "gaussian", "noise_multiplier": 60.0}
+EVENT = {"type": "gaussian", "noise_multiplier": 100.0}
 SHELL = """
 set {how} -o pipefail
 trap 'cd {folder}; export -p > .exported; env --null > .environment' EXIT

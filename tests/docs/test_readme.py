@@ -33,7 +33,7 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     The tutorial ends its service. It is started again for the guides, each in an organisation of its own.
     """
     first, *guides = ([fence for fence in page if fence.language == "bash"] for page in PAGES.values())
-    further = [first[1]]
+    further = [Fence("bash", "wait $SERVER\n", 0), first[1]]
     for name, guide in zip(FURTHER, guides, strict=True):
         create = f"KEY=$(epsilon-ledger init --org {name} --new-key --json | field key)\n"
         further += [Fence("bash", create, 0), *guide]

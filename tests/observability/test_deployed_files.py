@@ -67,12 +67,12 @@ def scraped(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
     finally:
         server.stop()
     ledger, backup = folder / "ledger.db", folder / "backup.db"
+    of_ledger, of_backup = folder / "ledger.prom", folder / "backup.prom"
+    assert command_line("verify", "--metrics-file", str(of_ledger), database=ledger).returncode == 0
     shutil.copy(ledger, backup)
-    written = []
-    for command in (("verify",), ("backup", "verify", str(backup))):
-        written.append(folder / f"{len(command)}.prom")
-        assert command_line(*command, "--metrics-file", str(written[-1]), database=ledger).returncode == 0
-    return exported, "".join(file.read_text() for file in written)
+    verify_backup = ("backup", "verify", str(backup), "--metrics-file", str(of_backup))
+    assert command_line(*verify_backup, database=ledger).returncode == 0
+    return exported, of_ledger.read_text() + of_backup.read_text()
 
 
 @pytest.mark.parametrize("name", EXPRESSIONS)
