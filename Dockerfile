@@ -7,7 +7,6 @@
 # --env EPSILON_LEDGER_DATABASE_URL=postgresql://USER@HOST/DATABASE instead of the volume,
 # and call `epsilon-ledger migrate` first.
 #
-# `make deployments` builds it with buildah, over a stand-in for the base image: Debian 13 with its own Python 3.13.
 # The digest is of the index of all architectures; docs/contributing/releases.md says where it is from.
 
 # What the base image has and the service uses: the standard library, compiled, since the file system is read-only later.

@@ -146,8 +146,8 @@ bench: $(STAMP) ## print the figures that docs/operations/performance.md keeps
 failover: $(STAMP) ## lose a database leader under load, ROUNDS times (default 20); needs root and Debian's patroni, etcd, haproxy, pgbouncer
 	@$(BIN)/python -m benchmarks.failover --rounds $(or $(ROUNDS),20)
 
-deployments: $(STAMP) ## start the compose file and the Kubernetes manifests as a whole; needs root and Debian's docker.io, buildah and more
-	@$(BIN)/python -m tests.deploy.engine $(addprefix --scene ,$(SCENE))
+deployments: ## try the compose file on Docker, or the Kubernetes manifests in a cluster (CONTEXT, of kubectl)
+	@deploy/try.sh $(if $(CONTEXT),kubernetes $(CONTEXT),compose)
 
 citus: $(STAMP) ## try the service on a Citus cluster that is built from CITUS_SOURCE, a folder or git repository
 	@$(BIN)/python -m benchmarks.citus --source '$(CITUS_SOURCE)' --rounds $(or $(ROUNDS),8)

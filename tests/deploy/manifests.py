@@ -2,7 +2,6 @@
 
 import shutil
 import subprocess
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,12 +21,7 @@ def documents(text: str) -> list[Document]:
 
 
 def rendered(folder: Path, overlay: str) -> list[Document]:
-    """What kustomize makes of a folder, from a copy with secrets of its own.
-
-    Args:
-        folder: where the copy is made.
-        overlay: base, trial, or another folder within the copy.
-    """
+    """What kustomize makes of base, trial or another overlay, in a folder's copy with secrets of its own."""
     if shutil.which("kubectl") is None:
         pytest.skip("needs kubectl, which renders kustomizations without a cluster")
     copy = folder / "kubernetes"
@@ -69,16 +63,9 @@ class Pod:
 
 def pods(found: list[Document]) -> list[Pod]:
     """Every pod that the documents lead to."""
-    return list(_pods(found))
-
-
-def _pods(found: list[Document]) -> Iterator[Pod]:
-    for document in found:
-        spec = document.get("spec", {})
-        if document["kind"] == "CronJob":
-            spec = spec["jobTemplate"]["spec"]
-        if "template" in spec:
-            yield Pod(document, spec["template"])
+    specs = [(each, each.get("spec", {})) for each in found]
+    specs = [(each, spec["jobTemplate"]["spec"] if each["kind"] == "CronJob" else spec) for each, spec in specs]
+    return [Pod(each, spec["template"]) for each, spec in specs if "template" in spec]
 
 
 def selected(chosen: dict[str, str], among: list[Pod]) -> list[Pod]:
@@ -88,3 +75,12 @@ def selected(chosen: dict[str, str], among: list[Pod]) -> list[Pod]:
 
 def of_kind(found: list[Document], kind: str) -> list[Document]:
     return [document for document in found if document["kind"] == kind]
+
+
+def variables_of(found: list[Document], container: Document) -> dict[str, str]:
+    """The environment of a container."""
+    maps = {document["metadata"]["name"]: document["data"] for document in of_kind(found, "ConfigMap")}
+    variables: dict[str, str] = {}
+    for source in container.get("envFrom", []):
+        variables |= maps[source["configMapRef"]["name"]]
+    return variables | {each["name"]: each["value"] for each in container.get("env", [])}

@@ -8,6 +8,7 @@ from typing import Any
 
 import kubernetes_validate
 import pytest
+import yaml
 from fastapi.routing import APIRoute
 from sqlalchemy import make_url
 
@@ -15,9 +16,10 @@ from app.api.routers import health
 from app.persistence.database import POOL_SIZE, Database
 from app.persistence.postgresql import STATEMENT_TIMEOUT_SECONDS
 from app.settings import PREFIX, Settings
+from app.version import VERSION
 from app.workload_settings import read_workload_issuers
-from tests.deploy.container_commands import commands_in, require_command, unknown_settings
-from tests.deploy.manifests import KUBERNETES, Document, Pod, documents, of_kind, pods, rendered, selected
+from tests.deploy.container_commands import unknown_settings
+from tests.deploy.manifests import KUBERNETES, Document, documents, of_kind, pods, rendered, selected, variables_of
 from tests.docs.markdown import fences
 from tests.packaging.dockerfile import ROOT, only, stages
 
@@ -28,7 +30,17 @@ OLDEST = "1.29"
 MOST_CONNECTIONS = 100
 """PostgreSQL's own max_connections."""
 
-FILES = [path for overlay in OVERLAYS for path in sorted((KUBERNETES / overlay).glob("[!k]*.yaml"))]
+FOREIGN = {"Kustomization", "Component", "ServiceMonitor"}
+"""Kinds that are not Kubernetes' own."""
+
+FILES = [path for folder in (*OVERLAYS, "backup") for path in sorted((KUBERNETES / folder).glob("[!k]*.yaml"))]
+
+
+def _validate(found: list[Document], version: str) -> None:
+    assert found
+    for document in found:
+        if document["kind"] not in FOREIGN:
+            kubernetes_validate.validate(document, version, strict=True)
 
 
 @pytest.fixture(scope="module", params=OVERLAYS)
@@ -37,45 +49,60 @@ def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return rendered(tmp_path_factory.mktemp("deploy"), request.param)
 
 
+def _own(folder: Path, *components: str) -> list[Document]:
+    """The folder of an operator's own, as the page shows it, with components and rules of their own."""
+    page = (ROOT / "docs" / "operations" / "deployment.md").read_text()
+    [shown] = [yaml.safe_load(fence.text) for fence in fences(page) if fence.language == "yaml"]
+    assert shown["resources"] == ["../epsilon-ledger/deploy/kubernetes/base"]
+    shown |= {"resources": ["../base"], "components": [f"../{name}" for name in components]}
+    shown["configMapGenerator"].append({"name": "epsilon-ledger-workload-issuers", "files": ["issuers.yaml"]})
+    own = folder / "kubernetes" / "own"
+    shutil.copytree(KUBERNETES, folder / "kubernetes", ignore=shutil.ignore_patterns("secrets"))
+    own.mkdir()
+    (own / "kustomization.yaml").write_text(yaml.safe_dump(shown))
+    rules = (KUBERNETES / "workload-identity" / "issuers.yaml").read_text()
+    (own / "issuers.yaml").write_text(rules.replace("icu:trainer", "own:trainer"))
+    return rendered(folder, "own")
+
+
 @pytest.fixture(scope="module")
-def ours(made: list[Document]) -> list[Pod]:
-    return selected(OURS, pods(made))
+def own(tmp_path_factory: pytest.TempPathFactory) -> list[Document]:
+    return _own(tmp_path_factory.mktemp("own"), "workload-identity", "prometheus", "backup")
 
 
-@pytest.mark.parametrize("version", [OLDEST, NEWEST])
+def _deployment(found: list[Document]) -> tuple[Document, Document]:
+    """The pod of the service, and its container."""
+    [deployment] = of_kind(found, "Deployment")
+    pod: Document = deployment["spec"]["template"]["spec"]
+    [container] = pod["containers"]
+    return pod, container
+
+
+def _settings(found: list[Document], container: Document) -> Settings:
+    """The settings of the service in a container."""
+    variables = variables_of(found, container | {"env": []}).items()  # those of components name files that are not here
+    return Settings.model_validate({name.removeprefix(PREFIX).lower(): v for name, v in variables if PREFIX in name})
+
+
 @pytest.mark.parametrize("file", FILES, ids=lambda path: path.relative_to(KUBERNETES).as_posix())
-def test_a_file_is_valid_as_it_stands(file: Path, version: str) -> None:
-    found = documents(file.read_text())
-    assert found
-    for document in found:
-        kubernetes_validate.validate(document, version, strict=True)
+def test_file_is_valid_for_the_oldest_version_and_its_kustomization_names_it(file: Path) -> None:
+    _validate(documents(file.read_text()), OLDEST)
+    [kustomization] = documents((file.parent / "kustomization.yaml").read_text())
+    assert file.name in kustomization["resources"]
 
 
-@pytest.mark.parametrize("overlay", OVERLAYS)
-def test_every_file_is_named_by_its_kustomization(overlay: str) -> None:
-    [kustomization] = documents((KUBERNETES / overlay / "kustomization.yaml").read_text())
-    named = {name for name in kustomization["resources"] if not name.startswith("..")}
-    assert named == {path.name for path in FILES if path.parent.name == overlay}
-
-
-def test_what_is_rendered_is_valid(made: list[Document]) -> None:
-    for document in made:
-        kubernetes_validate.validate(document, NEWEST, strict=True)
-
-
-def test_a_field_that_does_not_exist_would_be_noticed(made: list[Document]) -> None:
-    [deployment] = of_kind(made, "Deployment")
+def test_rendered_manifests_are_valid_and_a_wrong_field_is_not(own: list[Document], tmp_path: Path) -> None:
+    known = {document["metadata"]["name"] for document in own}
+    _validate([*own, *(each for each in rendered(tmp_path, "trial") if each["metadata"]["name"] not in known)], NEWEST)
+    [deployment] = of_kind(own, "Deployment")
     wrong = json.loads(json.dumps(deployment))
     wrong["spec"]["replica"] = 2
     with pytest.raises(kubernetes_validate.ValidationError):
-        kubernetes_validate.validate(wrong, NEWEST, strict=True)
-
-
-def test_no_namespace_stands_in_the_way_of_the_operators_own(made: list[Document]) -> None:
-    assert not [document for document in made if "namespace" in document["metadata"]]
+        _validate([wrong], NEWEST)
 
 
 def test_selectors_choose_the_pods_that_they_are_for(made: list[Document]) -> None:
+    assert not [document for document in made if "namespace" in document["metadata"]]  # the operator's own
     among = pods(made)
     for pod in among:
         if "selector" in pod.owner["spec"]:
@@ -90,25 +117,22 @@ def test_selectors_choose_the_pods_that_they_are_for(made: list[Document]) -> No
         assert budget["spec"]["minAvailable"] < pod.owner["spec"]["replicas"]
 
 
-def test_every_pod_is_under_a_policy_that_lets_in_only_what_its_ports_are_for(made: list[Document]) -> None:
+def test_network_policies_open_the_ports_of_each_pod_and_no_other(made: list[Document]) -> None:
     among = pods(made)
-    open_ports: dict[str, set[object]] = {pod.owner["metadata"]["name"]: set() for pod in among}
-    governed = set()
+    opened: dict[str, set[object]] = {}
     for policy in of_kind(made, "NetworkPolicy"):
         assert policy["spec"]["policyTypes"] == ["Ingress", "Egress"]
         chosen = selected(policy["spec"]["podSelector"]["matchLabels"], among)
         assert chosen
+        for rule in policy["spec"].get("ingress", []):
+            assert all(selected(source["podSelector"]["matchLabels"], among) for source in rule.get("from", []))
         for pod in chosen:
-            governed.add(pod.owner["metadata"]["name"])
-            for rule in policy["spec"].get("ingress", []):
-                open_ports[pod.owner["metadata"]["name"]] |= {port["port"] for port in rule["ports"]}
-                for source in rule.get("from", []):
-                    assert selected(source["podSelector"]["matchLabels"], among)
-    assert governed == open_ports.keys()
-    assert open_ports == {pod.owner["metadata"]["name"]: set(pod.ports().values()) for pod in among}
+            ports = opened.setdefault(pod.owner["metadata"]["name"], set())
+            ports |= {port["port"] for rule in policy["spec"].get("ingress", []) for port in rule["ports"]}
+    assert opened == {pod.owner["metadata"]["name"]: set(pod.ports().values()) for pod in among}
 
 
-def test_the_service_reaches_its_database_names_and_receivers_and_nothing_else(made: list[Document]) -> None:
+def test_service_reaches_its_database_names_and_public_receivers_only(made: list[Document]) -> None:
     [service] = selected({**OURS, "app.kubernetes.io/component": "service"}, pods(made))
     reached: dict[int, list[Any]] = {}
     for policy in of_kind(made, "NetworkPolicy"):
@@ -122,7 +146,7 @@ def test_the_service_reaches_its_database_names_and_receivers_and_nothing_else(m
     assert {"10.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12", "192.168.0.0/16", "fc00::/7"} <= private
 
 
-def test_what_is_mounted_or_read_exists(made: list[Document]) -> None:
+def test_volumes_come_from_objects_that_exist(made: list[Document]) -> None:
     keys = {
         (document["kind"], document["metadata"]["name"]): set(document["data"])
         for kind in ("Secret", "ConfigMap")
@@ -133,110 +157,56 @@ def test_what_is_mounted_or_read_exists(made: list[Document]) -> None:
     for pod in pods(made):
         volumes = {volume["name"]: volume for volume in pod.spec["volumes"]}
         claims = {claim["metadata"]["name"] for claim in pod.owner["spec"].get("volumeClaimTemplates", [])}
-        mounted = [mount["name"] for each in pod.containers for mount in each["volumeMounts"]]
-        assert set(mounted) == volumes.keys() | claims
+        mounted = {mount["name"] for each in pod.containers for mount in each["volumeMounts"]}
+        assert mounted == volumes.keys() | claims
         for volume in volumes.values():
             if "secret" in volume:
                 held = keys["Secret", volume["secret"]["secretName"]]
                 assert {item["key"] for item in volume["secret"]["items"]} <= held
                 assert volume["secret"]["defaultMode"] == 0o440
-            if "configMap" in volume:
-                assert ("ConfigMap", volume["configMap"]["name"]) in keys
-        for each in pod.containers:
-            for source in each.get("envFrom", []):
-                assert ("ConfigMap", source["configMapRef"]["name"]) in keys
+            assert "configMap" not in volume or ("ConfigMap", volume["configMap"]["name"]) in keys
 
 
-def _ours_of(made: list[Document]) -> list[dict[str, str]]:
-    """The settings that the service gets."""
-    return [
-        {name.removeprefix(PREFIX).lower(): value for name, value in document["data"].items()}
-        for document in of_kind(made, "ConfigMap")
-        if f"{PREFIX}DATABASE_URL" in document["data"]
-    ]
+def test_variables_are_settings_whose_files_are_mounted(made: list[Document], own: list[Document]) -> None:
+    for found in (made, own):
+        for pod in selected(OURS, pods(found)):
+            secrets = [volume["secret"] for volume in pod.spec["volumes"] if "secret" in volume]
+            for each in pod.containers:
+                variables = variables_of(found, each)
+                assert unknown_settings(list(variables)) == []
+                chosen = _settings(found, each)
+                assert chosen.database_url.startswith("postgresql://ledger@")
+                [mount] = [mount for mount in each["volumeMounts"] if mount["name"] == "secrets"]
+                files = {f"{mount['mountPath']}/{item['path']}" for secret in secrets for item in secret["items"]}
+                assert chosen.database_password_file in files
+                assert each["name"] != "service" or chosen.signing_key_file in files
 
 
-def _variables(made: list[Document], container: Document) -> dict[str, str]:
-    """The environment of a container."""
-    maps = {document["metadata"]["name"]: document["data"] for document in of_kind(made, "ConfigMap")}
-    found: dict[str, str] = {}
-    for source in container.get("envFrom", []):
-        found |= maps[source["configMapRef"]["name"]]
-    return found | {each["name"]: each["value"] for each in container.get("env", [])}
-
-
-def test_variables_are_settings_and_the_files_that_they_name_are_mounted(made: list[Document], ours: list[Pod]) -> None:
-    for pod in ours:
-        secrets = [volume["secret"] for volume in pod.spec["volumes"] if "secret" in volume]
-        for each in pod.containers:
-            variables = _variables(made, each)
-            assert unknown_settings(list(variables)) == []
-            [chosen] = map(Settings.model_validate, _ours_of(made))
-            assert chosen.database_url.startswith("postgresql://ledger@")
-            [mount] = [mount for mount in each["volumeMounts"] if mount["name"] == "secrets"]
-            files = {f"{mount['mountPath']}/{item['path']}" for secret in secrets for item in secret["items"]}
-            assert chosen.database_password_file in files
-            if each["name"] == "service":
-                assert chosen.signing_key_file in files
-
-
-def test_the_database_of_the_trial_is_the_one_that_is_asked(made: list[Document]) -> None:
-    databases = selected({"app.kubernetes.io/name": "postgres"}, pods(made))
-    asked = make_url(next(map(Settings.model_validate, _ours_of(made))).database_url)
-    for pod in databases:
-        [service] = [each for each in of_kind(made, "Service") if each["metadata"]["name"] == asked.host]
-        assert selected(service["spec"]["selector"], databases) == [pod]
-        assert service["spec"]["ports"][0]["port"] == asked.port
-        [container] = pod.containers
-        assert re.fullmatch(r"postgres:\d+-[a-z]+@sha256:[0-9a-f]{64}", container["image"])
-        folders = [mount["mountPath"] for mount in container["volumeMounts"]]
-        for name, value in _variables(made, container).items():
-            assert name == "PGDATA" or str(Path(value).parent) in folders
-
-
-def test_every_command_is_one_that_the_command_line_takes(ours: list[Pod]) -> None:
-    started = []
-    for pod in ours:
-        for each in pod.containers:
-            shell = each["command"][:2] == ["sh", "-c"]
-            asked = commands_in(each["command"][2]) if shell else [each["command"]]
-            assert asked
-            for words in asked:
-                require_command(words)
-                started.append(words[1])
-    assert set(started) == {"serve", "migrate", "verify"}
-
-
-def test_probes_ask_what_the_service_answers(made: list[Document]) -> None:
-    answered = json.loads((ROOT / "openapi" / "openapi.json").read_text())["paths"]
-    [deployment] = of_kind(made, "Deployment")
-    [container] = deployment["spec"]["template"]["spec"]["containers"]
+def test_liveness_does_not_depend_on_the_database_and_readiness_does(made: list[Document]) -> None:
+    container = _deployment(made)[1]
     asked = {name: container[f"{name}Probe"]["httpGet"] for name in ("startup", "liveness", "readiness")}
-    ports = {port["name"] for port in container["ports"]}
-    assert {probe["port"] for probe in asked.values()} <= ports
-    assert {probe["path"] for probe in asked.values()} <= answered.keys()
-    # A database that is down is no reason to end a process that waits for it.
+    assert {probe["port"] for probe in asked.values()} <= {port["name"] for port in container["ports"]}
     assert asked["liveness"]["path"] == asked["startup"]["path"] == "/healthz"
     assert asked["readiness"]["path"] == "/readyz"
 
 
-def test_the_image_is_the_one_that_the_dockerfile_makes(made: list[Document], ours: list[Pod]) -> None:
+def test_image_user_port_and_command_are_those_of_the_dockerfile(made: list[Document]) -> None:
     *_, final = stages()
-    version = re.search(r'(?m)^version = "(.*)"$', (ROOT / "pyproject.toml").read_text())
-    assert version
     user, group = (int(number) for number in only(final, "USER").arguments.split(":"))
-    for pod in ours:
-        assert {each["image"] for each in pod.containers} == {f"epsilon-ledger:{version[1]}"}
+    for pod in selected(OURS, pods(made)):
+        assert {each["image"] for each in pod.containers} == {f"epsilon-ledger:{VERSION}"}
         context = pod.spec["securityContext"]
         assert (context["runAsUser"], context["runAsGroup"], context["fsGroup"]) == (user, group, group)
-    [service] = selected({"app.kubernetes.io/component": "service"}, ours)
-    assert list(service.ports().values()) == [int(only(final, "EXPOSE").arguments)]
-    assert service.spec["containers"][0]["command"] == only(final, "CMD").command
-    assert made
+    container = _deployment(made)[1]
+    assert [port["containerPort"] for port in container["ports"]] == [int(only(final, "EXPOSE").arguments)]
+    assert container["command"] == only(final, "CMD").command
+    [database] = [pod for pod in pods(made) if pod.owner["kind"] == "StatefulSet"] or [None]
+    if database is not None:
+        assert re.fullmatch(r"postgres:\d+-[a-z]+@sha256:[0-9a-f]{64}", database.containers[0]["image"])
 
 
-def test_every_container_is_locked_up_and_has_its_limits(made: list[Document]) -> None:
-    for pod in pods(made):
+def test_every_container_is_locked_up_and_has_its_limits(made: list[Document], own: list[Document]) -> None:
+    for pod in (*pods(made), *pods(own)):
         assert pod.spec["automountServiceAccountToken"] is False
         assert pod.spec["securityContext"]["runAsNonRoot"] is True
         assert pod.spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
@@ -250,142 +220,88 @@ def test_every_container_is_locked_up_and_has_its_limits(made: list[Document]) -
             assert "/tmp" in [mount["mountPath"] for mount in each["volumeMounts"]]  # noqa: S108 - in the container
 
 
-def test_two_replicas_take_turns_in_being_replaced_and_finish_what_they_accepted(made: list[Document]) -> None:
+def test_replicas_are_replaced_in_turns_and_finish_what_they_accepted(made: list[Document]) -> None:
     [deployment] = of_kind(made, "Deployment")
     spec = deployment["spec"]
     assert spec["replicas"] == 2
     assert spec["strategy"]["rollingUpdate"] == {"maxSurge": 1, "maxUnavailable": 0}
-    pod = spec["template"]["spec"]
-    pause = int(pod["containers"][0]["lifecycle"]["preStop"]["exec"]["command"][1])
+    pod, container = _deployment(made)
+    pause = int(container["lifecycle"]["preStop"]["exec"]["command"][1])
     assert pod["terminationGracePeriodSeconds"] >= pause + STATEMENT_TIMEOUT_SECONDS + 10
     assert (spec["replicas"] + 1) * POOL_SIZE < MOST_CONNECTIONS
 
 
-def test_a_kustomization_of_ones_own_is_made_as_the_page_shows(tmp_path: Path) -> None:
-    [shown] = [
-        fence.text
-        for fence in fences((ROOT / "docs" / "operations" / "deployment.md").read_text())
-        if fence.language == "yaml"
-    ]
-    shutil.copytree(KUBERNETES, tmp_path / "kubernetes")
-    own = tmp_path / "kubernetes" / "own"
-    own.mkdir()
-    (own / "kustomization.yaml").write_text(shown.replace("../epsilon-ledger/deploy/kubernetes/base", "../base"))
-    made = rendered(tmp_path, "own")
-    assert {document["metadata"]["namespace"] for document in made} == {"ledger"}
-    assert {each["image"] for pod in pods(made) for each in pod.containers} == {"registry.example/epsilon-ledger:0.1.0"}
-    [chosen] = map(Settings.model_validate, _ours_of(made))
-    assert chosen.signing_key_file
+def test_kustomization_of_the_page_has_its_namespace_image_and_database(own: list[Document]) -> None:
+    assert {document["metadata"]["namespace"] for document in own} == {"ledger"}
+    images = {each["image"] for pod in pods(own) for each in pod.containers if "postgres" not in each["image"]}
+    assert images == {"registry.example/epsilon-ledger:0.1.0"}
+    chosen = _settings(own, _deployment(own)[1])
     assert make_url(chosen.database_url).host == "db.example"
     Database(chosen.database_url).dispose()  # its options are libpq's
 
 
-def test_prometheus_reads_each_replica_with_the_token_that_the_secret_has(tmp_path: Path) -> None:
-    shutil.copytree(KUBERNETES, tmp_path / "kubernetes")
-    own = tmp_path / "kubernetes" / "own"
-    own.mkdir()
-    (own / "kustomization.yaml").write_text("resources: [../base]\ncomponents: [../prometheus]\n")
-    made = rendered(tmp_path, "own")
-    [deployment] = of_kind(made, "Deployment")
-    kubernetes_validate.validate(deployment, NEWEST, strict=True)
-    [monitor] = of_kind(made, "ServiceMonitor")
-    [service] = of_kind(made, "Service")
+def test_prometheus_reads_each_replica_with_the_token_of_the_secret(own: list[Document]) -> None:
+    [monitor], [service] = of_kind(own, "ServiceMonitor"), of_kind(own, "Service")
     assert monitor["spec"]["selector"]["matchLabels"].items() <= service["metadata"]["labels"].items()
     [endpoint] = monitor["spec"]["endpoints"]
     assert endpoint["port"] in {port["name"] for port in service["spec"]["ports"]}
     assert endpoint["path"] in {route.path for route in health.routes.routes if isinstance(route, APIRoute)}
-
-    pod = deployment["spec"]["template"]["spec"]
+    pod, container = _deployment(own)
     [secret] = [volume["secret"] for volume in pod["volumes"] if "secret" in volume]
     key = endpoint["authorization"]["credentials"]
     assert key["name"] == secret["secretName"]
-    [container] = pod["containers"]
-    [(name, file)] = _variables([], container | {"envFrom": []}).items()
-    assert unknown_settings([name]) == []
+    file = variables_of([], container | {"envFrom": []})["EPSILON_LEDGER_METRICS_TOKEN_FILE"]
     [mount] = [mount["mountPath"] for mount in container["volumeMounts"] if mount["name"] == "secrets"]
     assert {f"{mount}/{item['path']}": item["key"] for item in secret["items"]}[file] == key["key"]
     assert len(secret["items"]) == 3
 
 
-@pytest.mark.parametrize(
-    "components", ["[../workload-identity, ../prometheus]", "[../prometheus, ../workload-identity]"]
-)
-def test_workloads_are_known_by_the_rules_of_an_overlay(tmp_path: Path, components: str) -> None:
-    shutil.copytree(KUBERNETES, tmp_path / "kubernetes")
-    own = tmp_path / "kubernetes" / "own"
-    own.mkdir()
-    rules = (KUBERNETES / "workload-identity" / "issuers.yaml").read_text().replace("icu:trainer", "own:trainer")
-    (own / "issuers.yaml").write_text(rules)
-    (own / "kustomization.yaml").write_text(
-        f"resources: [../base]\ncomponents: {components}\nconfigMapGenerator:\n"
-        "  - {name: epsilon-ledger-workload-issuers, files: [issuers.yaml]}\n"
-    )
-    made = rendered(tmp_path, "own")
-    [deployment] = of_kind(made, "Deployment")
-    [container] = deployment["spec"]["template"]["spec"]["containers"]
-    for document in (deployment, *of_kind(made, "NetworkPolicy")):
-        kubernetes_validate.validate(document, NEWEST, strict=True)
-    variables = _variables([], container | {"envFrom": []})
-    assert set(variables) == {"EPSILON_LEDGER_METRICS_TOKEN_FILE", "EPSILON_LEDGER_WORKLOAD_ISSUERS_FILE"}
+def test_workloads_are_known_by_the_rules_of_an_overlay(own: list[Document], tmp_path: Path) -> None:
+    pod, container = _deployment(own)
+    variables = variables_of([], container | {"envFrom": []})
+    assert unknown_settings(list(variables)) == []
     mounts = {mount["mountPath"]: mount["name"] for mount in container["volumeMounts"]}
-    volumes = {volume["name"]: volume for volume in deployment["spec"]["template"]["spec"]["volumes"]}
+    volumes = {volume["name"]: volume for volume in pod["volumes"]}
     folder, _, name = variables["EPSILON_LEDGER_WORKLOAD_ISSUERS_FILE"].rpartition("/")
-    [kept] = [
-        each
-        for each in of_kind(made, "ConfigMap")
-        if each["metadata"]["name"] == volumes[mounts[folder]]["configMap"]["name"]
-    ]
-    assert kept["data"] == {name: rules}
-    file = tmp_path / "issuers.yaml"
-    file.write_text(kept["data"][name])
-    [issuer] = read_workload_issuers(file)
-    [projected] = [volume["projected"] for volume in volumes.values() if "projected" in volume]
+    mounted = volumes[mounts[folder]]["configMap"]["name"]
+    [kept] = [each for each in of_kind(own, "ConfigMap") if each["metadata"]["name"] == mounted]
+    assert "own:trainer" in kept["data"][name]
+    (tmp_path / name).write_text(kept["data"][name])
+    [issuer] = read_workload_issuers(tmp_path / name)
     folder = next(path for path, volume in mounts.items() if volume == "cluster")
-    paths = {f"{folder}/{each['path']}" for source in projected["sources"] for each in _files(source)}
-    assert paths == {issuer.access.ca_file, issuer.access.token_file}
+    sources = volumes["cluster"]["projected"]["sources"]
+    items = [item for source in sources for item in source.get("configMap", {}).get("items", [])]
+    items += [source["serviceAccountToken"] for source in sources if "serviceAccountToken" in source]
+    assert {f"{folder}/{item['path']}" for item in items} == {issuer.access.ca_file, issuer.access.token_file}
 
 
-def _files(source: Document) -> list[Document]:
-    return [source["serviceAccountToken"]] if "serviceAccountToken" in source else source["configMap"]["items"]
+def test_components_do_the_same_in_any_order(own: list[Document], tmp_path: Path) -> None:
+    pod, container = _deployment(_own(tmp_path, "prometheus", "backup", "workload-identity"))
+    first_pod, first = _deployment(own)
+    for part, one, other in (
+        ("volumes", pod, first_pod),
+        ("env", container, first),
+        ("volumeMounts", container, first),
+    ):
+        assert sorted(map(json.dumps, one[part])) == sorted(map(json.dumps, other[part]))
 
 
-def test_a_backup_is_dumped_restored_and_compared(tmp_path: Path) -> None:
-    shutil.copytree(KUBERNETES, tmp_path / "kubernetes")
-    own = tmp_path / "kubernetes" / "own"
-    own.mkdir()
-    (own / "kustomization.yaml").write_text("resources: [../base]\ncomponents: [../backup]\n")
-    made = rendered(tmp_path, "own")
-    for document in documents((KUBERNETES / "backup" / "backup.yaml").read_text()):
-        kubernetes_validate.validate(document, OLDEST, strict=True)
-    for document in made:
-        kubernetes_validate.validate(document, NEWEST, strict=True)
-    [pod] = selected({**OURS, "app.kubernetes.io/component": "backup"}, pods(made))
+def test_backup_has_its_script_images_volume_and_scratch_database(own: list[Document]) -> None:
+    [pod] = selected({**OURS, "app.kubernetes.io/component": "backup"}, pods(own))
     dump, verification = pod.containers
-    assert dump["image"] in (KUBERNETES / "trial" / "postgres.yaml").read_text()
-    [deployment] = of_kind(made, "Deployment")
-    assert verification["image"] == deployment["spec"]["template"]["spec"]["containers"][0]["image"]
+    trial = KUBERNETES / "trial"
+    assert dump["image"] in (trial / "postgres.yaml").read_text()
+    assert verification["image"] == _deployment(own)[1]["image"]
     volumes = {volume["name"]: volume for volume in pod.spec["volumes"]}
-    [script] = [
-        document["data"]
-        for document in of_kind(made, "ConfigMap")
-        if document["metadata"]["name"] == volumes["script"]["configMap"]["name"]
-    ]
+    mounted = volumes["script"]["configMap"]["name"]
+    [script] = [each["data"] for each in of_kind(own, "ConfigMap") if each["metadata"]["name"] == mounted]
     folder, _, name = dump["command"][1].rpartition("/")
     assert folder in [mount["mountPath"] for mount in dump["volumeMounts"]]
     assert script == {name: (KUBERNETES / "backup" / name).read_text()}
-    [claim] = of_kind(made, "PersistentVolumeClaim")
+    [claim] = of_kind(own, "PersistentVolumeClaim")
     assert volumes["backups"]["persistentVolumeClaim"]["claimName"] == claim["metadata"]["name"]
-    variables = _variables(made, verification)
-    assert variables == _variables(made, dump)
-    assert unknown_settings(list(variables)) == []
-    used = set(re.findall(r"\$\{?(?!BACKUP)([A-Z_]{4,})", script[name] + verification["command"][2]))
-    assert used - {"PGPASSWORD"} <= variables.keys()
-    live, scratch = (make_url(variables[key]) for key in ("EPSILON_LEDGER_DATABASE_URL", "SCRATCH_DATABASE_URL"))
-    assert (live.host, live.username) == (scratch.host, scratch.username)
-    assert (
-        f"CREATE DATABASE {scratch.database} OWNER {scratch.username}"
-        in (KUBERNETES / "trial" / "create-ledger.sh").read_text()
-    )
-    [command] = commands_in(verification["command"][2])
-    require_command(command)
+    assert variables_of(own, verification) == variables_of(own, dump)
+    scratch = make_url(variables_of(own, dump)["SCRATCH_DATABASE_URL"])
+    created = f"CREATE DATABASE {scratch.database} OWNER {scratch.username}"
+    assert created in (trial / "create-ledger.sh").read_text()
     assert pod.owner["spec"]["jobTemplate"]["spec"]["backoffLimit"] == 0

@@ -16,11 +16,11 @@ from sqlalchemy import make_url
 from tests import postgres
 from tests.docs.markdown import ROOT, Block
 from tests.fork_server import service_server
-from tests.ledgers import SAMPLED
 from tests.postgres_binaries import binaries
 from tests.servers import LiveServer
 
 DATABASE = "ledger"
+EVENT = {"type": "gaussian", "noise_multiplier": 100.0}
 SHELL = """
 set {how} -o pipefail
 trap 'cd {folder}; export -p > .exported; env --null > .environment' EXIT
@@ -87,7 +87,7 @@ class OperatorShell:
             body = {
                 "name": name,
                 "budget": "mimic/icu-team",
-                "event": SAMPLED,
+                "event": EVENT,
                 "limit": {"epsilon": limit, "delta": 1e-6},
             }
             run = made(http.post("/v1/runs", json=body))["id"]

@@ -31,6 +31,16 @@ def _typed(shell: OperatorShell, block: Block, *changes: tuple[str, str], whatev
     return said
 
 
+def answers(*words: str) -> Callable[..., None]:
+    """A scene that types its blocks, each of which says a word."""
+
+    def scene(shell: OperatorShell, *blocks: Block) -> None:
+        for block, word in zip(blocks, words, strict=True):
+            assert word in shell.type(block)
+
+    return scene
+
+
 def signing_key(shell: OperatorShell, make: Block) -> None:
     """In a folder of its own: the service that runs here has a key already."""
     _typed(shell, replace(make, text=f"mkdir -p own\ncd own\n{make.text} --help"))
@@ -52,10 +62,6 @@ def checkpoints(shell: OperatorShell, sign: Block) -> None:
     _prepared(shell)
     assert "every curve agrees byte for byte" in shell.type(sign)
     assert json.loads((shell.folder / "checkpoint.json").read_text())["signature"]
-
-
-def decisions(shell: OperatorShell, ask: Block) -> None:
-    assert '"items"' in shell.type(ask)
 
 
 def charge_each_run(shell: OperatorShell, create: Block) -> None:
@@ -115,8 +121,8 @@ READER_SCENES: dict[tuple[str, str], Callable[..., None]] = {
     ("how-to/issue-statements", "Configure a signing key"): signing_key,
     ("how-to/issue-statements", "Statements"): statements,
     ("how-to/issue-statements", "Checkpoints"): checkpoints,
-    ("how-to/read-the-audit-log", "Decisions about steps"): decisions,
-    ("how-to/read-the-audit-log", "Audit events"): decisions,
+    ("how-to/read-the-audit-log", "Decisions about steps"): answers('"items"'),
+    ("how-to/read-the-audit-log", "Audit events"): answers('"items"'),
     ("how-to/run-experiments", "Charge each run"): charge_each_run,
     ("how-to/run-experiments", "Charge all at once"): charge_all_at_once,
     ("operations/quarantine", "Commands"): lift,

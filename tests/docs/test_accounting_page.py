@@ -44,7 +44,6 @@ QUICK = (
     "one Gaussian, z 5",
     "tree aggregation, z 20, trees of 100 and 50 steps, 5 epochs",
     "Laplace, z 1",
-    "randomized response, p 0.9, k 10, 10 times, replace-one",
     "exponential, epsilon 0.1, 100 times",
     "Gaussian, z 20, 50 times, with (0.1, 1e-7)-DP, 10 times",
     "best of K Gaussian runs, z 4, K geometric with mean 10",
@@ -91,7 +90,7 @@ def test_every_event_type_has_its_section() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(TYPE_BY_NAME))
-def test_a_section_shows_its_event_and_where_it_comes_from(name: str) -> None:
+def test_section_shows_its_event_and_its_source(name: str) -> None:
     text = SECTIONS[name]
     assert f'"type": "{name}"' in text
     assert name in WRAPPERS - {"repeat_and_select"} or re.search(r"(19|20)\d\d", text), "no source"
@@ -114,7 +113,7 @@ def is_supported(event: DpEvent, relation: NeighboringRelation) -> bool:
 
 
 @pytest.mark.parametrize("row", rows(section(PAGE, "Neighboring relations")), ids=lambda row: row[0])
-def test_an_event_is_supported_where_the_table_says_so(row: list[str]) -> None:
+def test_event_is_supported_where_the_table_says_so(row: list[str]) -> None:
     name, *cells = row
     event = example(name.strip("`"))
     words = {True: "yes", False: "no"}
@@ -142,11 +141,11 @@ def test_an_event_is_supported_where_the_table_says_so(row: list[str]) -> None:
     ]
 
 
-def test_the_table_of_relations_has_all_events_but_those_that_are_their_parts() -> None:
+def test_table_of_relations_has_all_events_but_wrappers() -> None:
     assert {row[0].strip("`") for row in rows(section(PAGE, "Neighboring relations"))} == set(TYPE_BY_NAME) - WRAPPERS
 
 
-def test_the_numbers_of_curves_are_those_of_the_code() -> None:
+def test_numbers_of_curves_are_those_of_the_code() -> None:
     text = section(PAGE, "Curves")
     assert f"{orders(GRID_VERSION).size - 1:,} orders between 1 and {HIGHEST:,.0f}" in text
     assert "2^60" in text
@@ -156,7 +155,7 @@ def test_the_numbers_of_curves_are_those_of_the_code() -> None:
     assert f"2^63 - 1 units ({EXHAUSTED * UNIT:,.0f} nats)" in text
 
 
-def test_the_bounds_on_errors_are_those_of_the_tests() -> None:
+def test_bounds_on_errors_are_those_of_the_tests() -> None:
     held: list[ModuleType] = []
     for *_, bound, file in rows(section(PAGE, "How exact")):
         if file != "the same":
@@ -173,7 +172,7 @@ def kept() -> dict[str, list[str]]:
     return {name: cells for name, *cells in rows(table)}
 
 
-def test_the_table_of_tightness_has_the_scripts_plans() -> None:
+def test_table_of_tightness_has_the_plans_of_the_script() -> None:
     assert list(kept()) == [plan.name for plan in PLANS]
     assert set(QUICK) <= set(kept())
     assert f"| {' | '.join(tightness.HEADER)} |" in PAGE
@@ -184,7 +183,7 @@ def test_the_table_of_tightness_has_the_scripts_plans() -> None:
     [pytest.param(plan, marks=pytest.mark.soak if plan.name.startswith("decay") else ()) for plan in PLANS],
     ids=lambda plan: plan.name,
 )
-def test_a_row_of_tightness_is_what_the_script_computes(plan: Plan) -> None:
+def test_row_of_tightness_is_computed_by_the_script(plan: Plan) -> None:
     if plan.name in QUICK:
         assert tightness.read(plan).cells() == kept()[plan.name]
         return
@@ -194,7 +193,7 @@ def test_a_row_of_tightness_is_what_the_script_computes(plan: Plan) -> None:
     assert float(ratio.removeprefix("at most ")) >= 1
 
 
-def test_the_plot_is_a_small_drawing_that_names_its_lines() -> None:
+def test_plot_is_a_small_drawing_that_names_its_lines() -> None:
     picture = tightness.PLOT.read_text()
     assert len(picture) < 80_000
     assert "<image" not in picture
@@ -231,7 +230,7 @@ def without_extras(shown: object, real: object) -> str | None:
     return difference(shown, real)
 
 
-def test_the_halved_sensitivity_of_a_softmax_would_halve_its_epsilon(ledger: Ledger) -> None:
+def test_halved_sensitivity_of_a_softmax_would_halve_its_epsilon(ledger: Ledger) -> None:
     body = {"bound": 1e-5, "probability": 0.9, "l1_sensitivity": 1}
     epsilon = ledger.post("/v1/accounting/laplace", body, "viewer").json()["epsilon"]
     assert f"it would be {epsilon:,.0f}" in section(PAGE, "Laplace noise for local privacy")

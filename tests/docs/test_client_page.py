@@ -28,11 +28,11 @@ BLOCK: Final = re.compile(r"```python\n(.*?)```", re.DOTALL)
 WAITS: Final = re.compile(r"^## Wait for a plan$.*?^(?=## )", re.DOTALL | re.MULTILINE)
 
 
-def test_the_examples_run(
+def test_examples_of_the_client_run(
     live_server: LiveServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("EPSILON_LEDGER_URL", live_server.url)
-    monkeypatch.setenv("EPSILON_LEDGER_API_KEY", live_server.key("admin"))
+    monkeypatch.setenv("EPSILON_LEDGER_API_KEY", live_server.key("admin", "reference"))
     blocks = BLOCK.findall(WAITS.sub("", PAGE))
     with LedgerClient() as ledger:
         ledger.create_population(
@@ -62,7 +62,7 @@ def test_the_examples_run(
         assert f"{active.id} first 0.0" in capsys.readouterr().out
 
 
-def test_the_examples_of_waits_run(live_server: LiveServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_examples_of_waits_run(live_server: LiveServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plan_waits, "_FIRST_PAUSE", 0.2)
     step = poisson_sampled(0.01, gaussian(1.1))
     plan = [EventCount(event=step, count=900)]

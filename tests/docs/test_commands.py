@@ -58,15 +58,15 @@ OTHERS = [block for page in PAGES if page not in OPERATED_PAGES | RUN_BY.keys() 
 
 
 @pytest.mark.parametrize("block", OTHERS, ids=lambda block: f"{block.page}:{block.line}")
-def test_a_block_that_no_test_runs_has_its_reason(block: Block) -> None:
+def test_block_without_a_test_has_its_reason(block: Block) -> None:
     assert block.first_line in NOT_RUN
 
 
-def test_every_reason_has_its_block() -> None:
+def test_reasons_are_of_blocks_that_exist() -> None:
     assert {block.first_line for block in OTHERS} == NOT_RUN.keys()
 
 
 @pytest.mark.parametrize("page", RUN_BY)
-def test_the_test_of_a_page_reads_it(page: str) -> None:
+def test_module_that_runs_a_page_names_it(page: str) -> None:
     assert blocks(page)
-    assert f"{Path(page).name}.md" in (ROOT / RUN_BY[page]).read_text()
+    assert Path(page).name in (ROOT / RUN_BY[page]).read_text()

@@ -26,7 +26,7 @@ def rows(title: str) -> list[list[str]]:
 
 
 @pytest.mark.parametrize(("title", "at_least"), SECTIONS.items())
-def test_every_item_is_held_by_a_test_or_has_a_reason(title: str, at_least: int) -> None:
+def test_item_is_held_by_a_test_or_has_a_reason(title: str, at_least: int) -> None:
     assert len(rows(title)) >= at_least
     for item, answer, how, held in rows(title):
         assert answer in {"yes", "deliberately not"}, item
@@ -37,6 +37,6 @@ def test_every_item_is_held_by_a_test_or_has_a_reason(title: str, at_least: int)
 
 
 @pytest.mark.parametrize(("title", "names"), NAMED.items())
-def test_everything_that_has_a_name_has_a_row(title: str, names: tuple[str, ...]) -> None:
+def test_names_of_the_sources_have_a_row(title: str, names: tuple[str, ...]) -> None:
     items = " ".join(item for item, *_ in rows(title))
     assert [name for name in names if name not in items] == []

@@ -42,11 +42,11 @@ public final class Draw {
 """
 
 
-def test_the_rounds_end_at_the_budget(
+def test_rounds_on_devices_end_at_the_budget(
     live_server: LiveServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("EPSILON_LEDGER_URL", live_server.url)
-    monkeypatch.setenv("EPSILON_LEDGER_API_KEY", live_server.key("admin"))
+    monkeypatch.setenv("EPSILON_LEDGER_API_KEY", live_server.key("admin", "phones"))
     (cell,) = (block for block in PAGE if block.language == "python")
     (answer,) = (block for block in PAGE if block.language == "text")
     exec(compile(cell.text, "add-noise-on-devices.md", "exec"), {})  # noqa: S102 - our own page
@@ -56,7 +56,7 @@ def test_the_rounds_end_at_the_budget(
 
 
 @pytest.mark.skipif(not shutil.which("javac"), reason="no Java compiler")
-def test_the_java_sampler_draws_laplace_noise(tmp_path: Path) -> None:
+def test_java_sampler_draws_laplace_noise(tmp_path: Path) -> None:
     (source,) = (block for block in PAGE if block.language == "java")
     (tmp_path / "DeviceNoise.java").write_text(source.text)
     (tmp_path / "Draw.java").write_text(DRAW)

@@ -27,7 +27,7 @@ def _name(path: Path) -> str:
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=_name)
-def test_links_lead_somewhere_and_nothing_names_a_machine(document: Path) -> None:
+def test_links_lead_to_files_and_no_page_names_a_machine(document: Path) -> None:
     text = document.read_text()
     for link in links(text):
         if not link.startswith(ELSEWHERE):
@@ -40,7 +40,7 @@ def test_links_lead_somewhere_and_nothing_names_a_machine(document: Path) -> Non
 
 
 @pytest.mark.parametrize("document", ["README.md", "CONTRIBUTING.md", "docs/contributing/setup.md"])
-def test_every_target_that_is_named_exists(document: str) -> None:
+def test_named_targets_of_make_exist(document: str) -> None:
     listed = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     named = set(re.findall(r"(?m)(?:`|^    )make ([a-z]+)", (ROOT / document).read_text()))
     assert named
@@ -53,19 +53,19 @@ def test_sentences_are_short(document: Path) -> None:
     assert sum(lengths) <= 16 * len(lengths)
 
 
-def test_the_readme_is_short() -> None:
+def test_readme_is_short() -> None:
     assert len((ROOT / "README.md").read_text().splitlines()) <= 150
 
 
 @pytest.mark.parametrize("document", sorted((ROOT / "docs/contributing").glob("*.md")), ids=_name)
-def test_every_place_that_is_named_exists(document: Path) -> None:
+def test_named_places_exist(document: Path) -> None:
     text = document.read_text()
     named = re.findall(r"`((?:\.ci|app|benchmarks|docs|examples|migrations|openapi|sdk|tests)/[^`\s]*)`", text)
     assert named
     assert not [place for place in named if not (ROOT / place).exists()]
 
 
-def test_the_map_of_the_architecture_has_every_folder() -> None:
+def test_map_of_the_architecture_has_every_folder() -> None:
     text = (ROOT / "docs/explanation/architecture.md").read_text()
     folders = [path for room in (ROOT, ROOT / "app") for path in room.iterdir() if path.is_dir()]
     names = {f"{_name(path)}/" for path in folders if not path.name.startswith((".", "_"))}
@@ -75,33 +75,33 @@ def test_the_map_of_the_architecture_has_every_folder() -> None:
 
 
 @pytest.mark.parametrize("record", RECORDS, ids=_name)
-def test_a_decision_is_a_short_record_of_one_form(record: Path) -> None:
+def test_decision_record_has_the_one_form(record: Path) -> None:
     text = record.read_text()
     number = record.name[:4]
     assert re.match(rf"# {number} \S.*\n\nStatus: (accepted|superseded by \d{{4}}) \(\d{{4}}-\d\d-\d\d\)\n", text)
     assert re.findall(r"(?m)^## (.*)$", text) == ["Context", "Decision", "Consequences"]
 
 
-def test_the_index_lists_every_decision_by_its_title() -> None:
+def test_index_lists_every_decision_by_its_title() -> None:
     listed = re.findall(r"(?m)^- \[(.*)\]\((.*)\)$", (ROOT / "docs/adr/README.md").read_text())
     titles = [(record.read_text().splitlines()[0].removeprefix("# "), record.name) for record in RECORDS]
     assert listed == titles
 
 
-def test_the_site_has_every_page() -> None:
+def test_site_has_every_page() -> None:
     listed = re.findall(r'(?m)"(\S+\.md)"', (ROOT / "zensical.toml").read_text())
     assert sorted(listed) == sorted(page.relative_to(ROOT / "docs").as_posix() for page in ROOT.glob("docs/**/*.md"))
 
 
 @pytest.mark.parametrize("page", sorted(ROOT.glob("docs/frameworks/*.md")), ids=lambda page: page.stem)
-def test_a_job_of_any_framework_gets_three_lines_more_at_most(page: Path) -> None:
+def test_job_of_any_framework_gets_three_lines_more_at_most(page: Path) -> None:
     changes = [fence.text for fence in fences(page.read_text()) if fence.language == "diff"]
     assert changes
     for change in changes:
         assert sum(line.startswith("+") for line in change.splitlines()) <= 3, change
 
 
-def test_the_page_of_exports_lists_every_field_of_both_chains() -> None:
+def test_page_of_exports_lists_every_field_of_both_chains() -> None:
     page = (ROOT / "docs/reference/export-format.md").read_text()
     _, decisions, events = re.split(
         "### (?:Decisions of a run|Audit events of an organisation)", page.split("## Exports")[0]
@@ -111,7 +111,7 @@ def test_the_page_of_exports_lists_every_field_of_both_chains() -> None:
         assert not {name for name in hashed if f"`{name}`" not in text}
 
 
-def test_the_changelog_knows_the_version_of_both_distributions() -> None:
+def test_changelog_has_the_version_of_both_distributions() -> None:
     versions = re.findall(r"(?m)^## \[(\d+\.\d+\.\d+)\] - \d{4}-\d\d-\d\d$", (ROOT / "CHANGELOG.md").read_text())
     for project in ("pyproject.toml", "sdk/pyproject.toml"):
         assert tomllib.loads((ROOT / project).read_text())["project"]["version"] == versions[0]

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -15,8 +16,8 @@ from tests.conftest import LiveServer
 from tests.docs.markdown import ROOT
 
 
-def test_a_killed_job_takes_up_its_run_and_forgets_nothing(live_server: LiveServer, tmp_path: Path) -> None:
-    with LedgerClient(live_server.url, live_server.key("admin")) as ledger:
+def test_killed_job_resumes_its_run_and_nothing_is_forgotten(live_server: LiveServer, tmp_path: Path) -> None:
+    with LedgerClient(live_server.url, live_server.key("admin", "writers")) as ledger:
         limit = Limit(epsilon=1.2, delta=1e-4)
         ledger.create_population(
             "writers", privacy_unit="digit", neighboring_relation="add_or_remove_one", size=1400, limit=limit
@@ -24,8 +25,10 @@ def test_a_killed_job_takes_up_its_run_and_forgets_nothing(live_server: LiveServ
         ledger.create_budget("digits", parent="writers", limit=limit)
         checkpoint = tmp_path / "checkpoint.npz"
         with _start(live_server, checkpoint) as first:
-            run = ledger.get_run(_run_id(first, checkpoint))
-            _wait_for_steps(ledger, run.id, 40)
+            _await(first, checkpoint.exists)
+            with np.load(checkpoint) as saved:
+                run = ledger.get_run(str(saved["run_id"]))
+            _await(first, lambda: ledger.get_run(run.id).next_step >= 40)
             first.send_signal(signal.SIGKILL)
         assert first.returncode == -signal.SIGKILL
         before = ledger.get_run(run.id)
@@ -61,25 +64,16 @@ def _finish(server: LiveServer, checkpoint: Path) -> str:
 def _start(server: LiveServer, checkpoint: Path) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, ROOT / "examples" / "resumable_trainer.py", "--budget", "writers/digits", checkpoint],
-        env=os.environ | {"EPSILON_LEDGER_URL": server.url, "EPSILON_LEDGER_API_KEY": server.key("trainer")},
+        env=os.environ | {"EPSILON_LEDGER_URL": server.url, "EPSILON_LEDGER_API_KEY": server.key("trainer", "writers")},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
     )
 
 
-def _run_id(process: subprocess.Popen[str], checkpoint: Path) -> str:
+def _await(process: subprocess.Popen[str], holds: Callable[[], bool]) -> None:
     until = time.monotonic() + 60
-    while not checkpoint.exists():
+    while not holds():
         assert process.poll() is None
-        assert time.monotonic() < until
-        time.sleep(0.05)
-    with np.load(checkpoint) as saved:
-        return str(saved["run_id"])
-
-
-def _wait_for_steps(ledger: LedgerClient, run_id: str, steps: int) -> None:
-    until = time.monotonic() + 60
-    while ledger.get_run(run_id).next_step < steps:
         assert time.monotonic() < until
         time.sleep(0.05)

@@ -23,7 +23,7 @@ GLOSSARY = (ROOT / "docs/reference/glossary.md").read_text()
         ("Event types", AlertType),
     ],
 )
-def test_the_glossary_lists_every_name_of_the_code_and_no_other(heading: str, names: Iterable[str]) -> None:
+def test_glossary_lists_every_name_of_the_code_and_no_other(heading: str, names: Iterable[str]) -> None:
     section = re.split(r"(?m)^## ", GLOSSARY.partition(f"## {heading}\n")[2])[0]
     listed = re.findall(r"(?m)^\| `([^`]+)` \| \S.* \|$", section)
     assert sorted(listed) == sorted(str(name) for name in names)

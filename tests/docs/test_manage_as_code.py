@@ -30,7 +30,7 @@ def said(tmp_path_factory: pytest.TempPathFactory, live_server: LiveServer) -> l
     done = subprocess.run(
         ["bash", "-uc", script.replace("http://localhost:8000", live_server.url)],
         cwd=folder,
-        env=kept | {"PATH": f"{programs}:{os.environ['PATH']}", "KEY": live_server.key("admin")},
+        env=kept | {"PATH": f"{programs}:{os.environ['PATH']}", "KEY": live_server.key("admin", "code")},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -41,7 +41,7 @@ def said(tmp_path_factory: pytest.TempPathFactory, live_server: LiveServer) -> l
     return list(zip(typed, done.stdout.split(SEPARATOR), strict=True))
 
 
-def test_each_block_answers_what_is_shown(said: list[tuple[Fence, str]]) -> None:
+def test_block_of_commands_answers_as_shown(said: list[tuple[Fence, str]]) -> None:
     following = dict(pairwise(BLOCKS))
     compared = 0
     for block, output in said:
@@ -53,6 +53,6 @@ def test_each_block_answers_what_is_shown(said: list[tuple[Fence, str]]) -> None
     assert compared > 15
 
 
-def test_the_file_that_is_shown_is_valid() -> None:
+def test_file_on_the_page_is_valid() -> None:
     (shown,) = [block for block in BLOCKS if block.language == "yaml"]
     assert read_document(shown.text.encode(), "page").populations[0].budgets[0].name == "icu-team"

@@ -18,25 +18,26 @@ from tests.docs.markdown import ROOT, Fence, fences, section
 from tests.fork_server import service_server
 
 README = (ROOT / "README.md").read_text()
-FIRST = fences((ROOT / "docs" / "tutorial" / "first-budget.md").read_text())
-FURTHER = fences((ROOT / "docs" / "how-to" / "authorize-steps.md").read_text())
-ALERTS = fences((ROOT / "docs" / "how-to" / "send-alerts.md").read_text())
-SHARING = fences((ROOT / "docs" / "how-to" / "share-budgets.md").read_text())
-TREES = fences((ROOT / "docs" / "how-to" / "arrange-budgets.md").read_text())
-BEGINNING = 2
-"""The number of blocks of the first tutorial that create an organisation and start the service."""
+FIRST = "tutorial/first-budget"
+FURTHER = ("authorize-steps", "send-alerts", "arrange-budgets", "share-budgets")
+PAGES = {
+    page: fences((ROOT / "docs" / f"{page}.md").read_text()) for page in (FIRST, *(f"how-to/{p}" for p in FURTHER))
+}
 SEPARATOR = "\x1e"
 
 
 @pytest.fixture(scope="module")
 def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """What each bash block wrote, by its text."""
-    pages = (FIRST, FURTHER, ALERTS, TREES, SHARING)
-    first, *further = ([fence for fence in page if fence.language == "bash"] for page in pages)
-    body = ran(first, tmp_path_factory.mktemp("first"))
-    for page in further:
-        body |= ran([*first[:BEGINNING], *page], tmp_path_factory.mktemp("page"))
-    return body
+    """What each bash block wrote, by its text: all pages in one shell.
+
+    The tutorial ends its service. It is started again for the guides, each in an organisation of its own.
+    """
+    first, *guides = ([fence for fence in page if fence.language == "bash"] for page in PAGES.values())
+    further = [Fence("bash", "wait $SERVER\n", 0), first[1]]
+    for name, guide in zip(FURTHER, guides, strict=True):
+        create = f"KEY=$(epsilon-ledger init --org {name} --new-key --json | field key)\n"
+        further += [Fence("bash", create, 0), *guide]
+    return ran([*first, *further], tmp_path_factory.mktemp("shell"))
 
 
 def ran(blocks: list[Fence], folder: Path) -> dict[str, str]:
@@ -67,9 +68,9 @@ def ran(blocks: list[Fence], folder: Path) -> dict[str, str]:
     return dict(zip((block.text for block in blocks), done.stdout.split(SEPARATOR), strict=True))
 
 
-def test_every_answer_follows_the_commands_that_it_answers() -> None:
-    assert [fence.language for fence in FIRST].count("bash") >= 12
-    for before, fence in pairwise(FIRST):
+def test_answer_follows_the_commands_that_it_answers() -> None:
+    assert [fence.language for fence in PAGES[FIRST]].count("bash") >= 12
+    for before, fence in pairwise(PAGES[FIRST]):
         assert fence.language in {"bash", "json", "text"}
         assert fence.language == "bash" or before.language == "bash"
 
@@ -78,15 +79,12 @@ def test_every_answer_follows_the_commands_that_it_answers() -> None:
     ("block", "answer"),
     [
         pytest.param(block, answer, id=f"{page} line {block.line}")
-        for page, found in (
-            *(("first-budget", FIRST), ("steps", FURTHER), ("alerts", ALERTS)),
-            *(("trees", TREES), ("sharing", SHARING)),
-        )
+        for page, found in PAGES.items()
         for block, answer in pairwise(found)
         if block.language == "bash" and answer.language in {"json", "text"}
     ],
 )
-def test_the_commands_answer_what_is_shown(said: dict[str, str], block: Fence, answer: Fence) -> None:
+def test_commands_answer_what_is_shown(said: dict[str, str], block: Fence, answer: Fence) -> None:
     output = said[block.text]
     if answer.language == "json":
         shown = json.loads(answer.text, parse_float=Decimal)
@@ -117,7 +115,7 @@ def difference(shown: object, real: object, where: str = "answer") -> str | None
     return None if same else f"{where} is {real!r}, not {shown!s}"
 
 
-def test_differences_are_noticed() -> None:
+def test_difference_is_found_in_every_kind_of_value() -> None:
     real = {"id": "pop_1", "epsilon": 0.6512, "points": [{"count": 1}]}
     assert difference({"id": "pop_…", "epsilon": Decimal("0.651"), "points": [{"count": 1}]}, real) is None
     assert difference({"id": "bud_…"}, real)
@@ -127,18 +125,18 @@ def test_differences_are_noticed() -> None:
     assert difference({"missing": 1}, real)
 
 
-def test_the_python_snippet_trains_until_the_budget_is_spent(
+def test_python_snippet_trains_until_the_budget_is_spent(
     live_server: LiveServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (snippet,) = (fence for fence in fences(README) if fence.language == "python")
-    with LedgerClient(live_server.url, live_server.key("admin")) as admin:
+    with LedgerClient(live_server.url, live_server.key("admin", "readme")) as admin:
         limit = Limit(epsilon=0.9, delta=1e-5)
         admin.create_population(
             "mimic", privacy_unit="patient", neighboring_relation="add_or_remove_one", size=46520, limit=limit
         )
         admin.create_budget("icu-team", parent="mimic", limit=limit)
         monkeypatch.setenv("EPSILON_LEDGER_URL", live_server.url)
-        monkeypatch.setenv("EPSILON_LEDGER_API_KEY", live_server.key("trainer"))
+        monkeypatch.setenv("EPSILON_LEDGER_API_KEY", live_server.key("trainer", "readme"))
         released: list[int] = []
         code = compile(snippet.text, "README.md", "exec")
         shown: list[BudgetExceededError] = []
@@ -157,7 +155,7 @@ def test_the_python_snippet_trains_until_the_budget_is_spent(
         assert more["run"].next_step == 3  # type: ignore[attr-defined]
 
 
-def test_the_sample_of_the_demo_has_the_numbers_of_the_ledger(ledger: Ledger) -> None:
+def test_sample_of_the_demo_has_the_numbers_of_the_ledger(ledger: Ledger) -> None:
     limit = {"epsilon": EPSILON, "delta": DELTA}
     ledger.population("patients", limit={"epsilon": 2 * EPSILON, "delta": DELTA})
     ledger.budget("model", "patients", limit=limit, planned=[{"event": step_event()}])

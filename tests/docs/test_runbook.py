@@ -17,15 +17,15 @@ import pytest
 from app.ledger.ids import number_of
 from app.settings import PREFIX, Settings, known_variables
 from tests import postgres
-from tests.certificates import DAY
+from tests.certificates import DAY, Authority
 from tests.databases import need_postgresql
 from tests.deploy.container_commands import require_command
 from tests.deploy.manifests import KUBERNETES, documents
 from tests.deploy.test_compose import SERVICES
 from tests.docs.markdown import ROOT, Block, blocks
 from tests.docs.operator_shell import DATABASE, OperatorShell, made, operator_shell
-from tests.docs.reader_scenes import READER_SCENES
-from tests.encrypted_server import encrypted_server
+from tests.docs.reader_scenes import READER_SCENES, answers
+from tests.encrypted_server import EncryptedServer
 
 PAGES = (
     "operations/databases",
@@ -41,15 +41,15 @@ PAGES = (
 )
 BLOCKS = [block for page in PAGES for block in blocks(page)]
 
-CLUSTER = "needs a Kubernetes cluster; `make deployments` starts the same manifests without one"
-ENGINE = "needs a container engine; `make deployments` starts one, and does the same by docker-compose"
+CLUSTER = "needs a Kubernetes cluster; tests/deploy runs the commands of the same manifests as processes"
+ENGINE = "needs a container engine; tests/deploy runs the commands of the same file as processes"
 SYSTEMD = "needs systemd; tests/deploy/test_compose.py reads both units"
 NODES = "needs three machines of Debian; `make failover` starts the same programs with the same files"
 NOT_RUN = {
     "node examples/verify.mjs export mimic.jsonl                     # the hash chains of an export": (
         "tests/examples/test_verify_in_javascript.py runs each of them"
     ),
-    "CREATE ROLE ledger LOGIN PASSWORD '…';": "tests/deploy/test_first_start.py runs a script that has both",
+    "CREATE ROLE ledger LOGIN PASSWORD '…';": "tests/deploy/test_started_processes.py runs a script that has both",
     "export EPSILON_LEDGER_DATABASE_URL=postgresql://ledger@db.internal/ledger": "tests/reliability serves PostgreSQL",
     "apt-get install -y patroni etcd-server etcd-client pgbouncer postgresql-15 gettext-base": NODES,
     "patronictl -c /etc/patroni/config.yml list": NODES,
@@ -218,14 +218,6 @@ def database_down(shell: OperatorShell, see: Block) -> None:
     assert "accepting connections" in answer  # of the server: it is this database that takes none
 
 
-def disk_full(shell: OperatorShell, space: Block, log: Block, tables: Block, again: Block) -> None:
-    answer = shell.type(space)
-    assert "Filesystem" in answer
-    assert "failed_count" in shell.type(log)
-    assert "decisions" in shell.type(tables)
-    assert "every curve agrees" in shell.type(again)
-
-
 def wrong_clock(shell: OperatorShell, compare: Block) -> None:
     database, machine = (datetime.fromisoformat(line) for line in shell.type(compare).split("\n")[:2])
     assert abs(database - machine) < timedelta(seconds=5)
@@ -245,18 +237,19 @@ def connections_run_out(shell: OperatorShell, see: Block, end: Block, limits: Bl
 
 
 def certificate_expires(shell: OperatorShell, see: Block, reload: Block) -> None:
-    with encrypted_server(shell.folder) as server:
-        there = f"export PGPORT={server.cluster.port}\n"
-        expires_at = server.renew(3 * DAY).expires_at
-        asked = see.text.replace(":5432", f":{server.cluster.port}")
+    cluster = postgres.Cluster.create()
+    try:
+        expires_at = EncryptedServer(cluster, Authority.create(shell.folder), "").renew(3 * DAY).expires_at
+        cluster.execute("ALTER SYSTEM SET ssl = on")
+        cluster.execute(f"CREATE DATABASE {DATABASE}")
+        cluster.execute("SELECT pg_reload_conf()")
+        asked = see.text.replace(":5432", f":{cluster.port}")
         assert f"{expires_at:%b} {expires_at.day:2} {expires_at:%H:%M:%S %Y}" in shell.type(replace(see, text=asked))
+        there = f"export PGPORT={cluster.port}\n"
         assert "ssl_cert_file" in shell.type(replace(reload, text=there + reload.text))
+    finally:
+        cluster.remove()
     shell.ran += [see, reload]
-
-
-def too_slow(shell: OperatorShell, waiting: Block, connections: Block) -> None:
-    assert "wait_event_type" in shell.type(waiting)
-    assert "max_connections" in shell.type(connections)
 
 
 def from_sqlite(shell: OperatorShell, move: Block) -> None:
@@ -324,11 +317,13 @@ SCENES: dict[tuple[str, str], Callable[..., None]] = READER_SCENES | {
     ("operations/runbook", "When verify fails"): verify_fails,
     ("operations/runbook", "When a budget was overdrawn"): overdrawn,
     ("operations/runbook", "When the database is down"): database_down,
-    ("operations/runbook", "When the disk is full"): disk_full,
+    ("operations/runbook", "When the disk is full"): answers(
+        "Filesystem", "failed_count", "decisions", "every curve agrees"
+    ),
     ("operations/runbook", "When a clock is wrong"): wrong_clock,
     ("operations/runbook", "When connections run out"): connections_run_out,
     ("operations/certificates", "When a certificate expires"): certificate_expires,
-    ("operations/runbook", "When it is too slow"): too_slow,
+    ("operations/runbook", "When it is too slow"): answers("wait_event_type", "max_connections"),
     ("operations/deployment", "From SQLite to PostgreSQL"): from_sqlite,
     ("operations/deployment", "On Kubernetes"): trial_secrets,
     ("how-to/manage-keys", "Issue, rotate, revoke"): keys_page,
@@ -344,27 +339,27 @@ def _of(scene: tuple[str, str]) -> list[Block]:
 
 @pytest.mark.postgresql
 @pytest.mark.parametrize("scene", SCENES, ids=" ".join)
-def test_the_commands_of_a_section_do_what_it_says(shell: OperatorShell, scene: tuple[str, str]) -> None:
+def test_commands_of_a_section_have_the_results_it_states(shell: OperatorShell, scene: tuple[str, str]) -> None:
     shell.begin()
     SCENES[scene](shell, *_of(scene))
     assert {block.line for block in _of(scene)} <= {block.line for block in shell.ran}
 
 
 @pytest.mark.parametrize("block", BLOCKS, ids=lambda block: f"{block.page}:{block.line}")
-def test_a_block_is_run_or_listed_with_its_reason(block: Block) -> None:
+def test_block_is_run_or_listed_with_its_reason(block: Block) -> None:
     assert (block.first_line in NOT_RUN) != (
         (block.page, block.section) in SCENES and block in _of((block.page, block.section))
     )
 
 
-def test_what_is_not_run_is_still_there() -> None:
+def test_reasons_are_of_blocks_that_exist() -> None:
     assert set(NOT_RUN) <= {block.first_line for block in BLOCKS}
 
 
 @pytest.mark.parametrize(
     "block", [block for block in BLOCKS if block.first_line in NOT_RUN], ids=lambda b: f"{b.page}:{b.line}"
 )
-def test_what_is_not_run_names_what_there_is(block: Block) -> None:
+def test_block_that_is_not_run_names_files_and_objects_that_exist(block: Block) -> None:
     for words in re.findall(r"(?m)(?:--|exec service) (epsilon-ledger .*)$", block.text):
         require_command(shlex.split(words))
     kinds = {
@@ -388,6 +383,6 @@ def test_every_setting_has_its_row() -> None:
     assert rows == set(known_variables())
 
 
-def test_pages_of_operators_stay_readable() -> None:
+def test_pages_of_operators_are_short() -> None:
     for page in PAGES:
         assert len((ROOT / "docs" / f"{page}.md").read_text().splitlines()) <= 360

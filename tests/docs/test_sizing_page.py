@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import replace
+from functools import cache
 from itertools import pairwise
 from math import ceil
 
@@ -29,6 +30,7 @@ from benchmarks.sizing.model import (
     CORES,
     LOG_BYTES,
     ROW_LOADS,
+    Waiting,
     mean_group,
     need,
     predictions,
@@ -70,21 +72,26 @@ SOURCES = [
 ]
 
 
+@cache
+def _waits() -> list[Waiting]:
+    return list(waiting_times())
+
+
 @pytest.mark.parametrize(("title", "row"), SOURCES)
-def test_a_measured_figure_stands_where_the_model_says(title: str, row: str) -> None:
+def test_measured_figure_of_the_model_is_on_the_page_of_performance(title: str, row: str) -> None:
     assert row in section((ROOT / "docs/operations/performance.md").read_text(), title)
     numbers = {float(text.replace(",", "")) for text in re.findall(r"\d[\d,]*\.?\d*", row)}
     scaled = numbers | {1e3 * each for each in numbers}  # the model has microseconds
     assert scaled & {value for value in vars(costs).values() if isinstance(value, int | float)}
 
 
-def test_the_tables_are_what_the_model_computes() -> None:
+def test_tables_are_those_that_the_model_computes() -> None:
     for name, text in report.tables().items():
         begin, end = report.marks(name)
         assert f"{begin}\n{text}\n{end}" in PAGE, name
 
 
-def test_the_model_gives_back_what_it_was_fitted_to_and_predicts_the_rest() -> None:
+def test_model_returns_fitted_figures_and_predicts_the_others() -> None:
     found = list(predictions())
     assert [each.fitted for each in found] == [True] * 3 + [False] * 5
     for each in found:
@@ -92,30 +99,23 @@ def test_the_model_gives_back_what_it_was_fitted_to_and_predicts_the_rest() -> N
     assert "Figures that were not used are predicted to 10 %." in " ".join(PAGE.split())
 
 
-def test_the_page_says_by_how_much_slow_answers_are_slower_than_the_models() -> None:
+def test_simulation_has_the_latency_of_the_page_the_loss_of_two_replicas_and_the_rate_of_reserved_steps() -> None:
     late = simulate(single_steps(), Load(connections=CONNECTIONS)).late
     assert f"at 53 ms, and the model says {late:.0f}" in " ".join(PAGE.split())
-
-
-def test_a_model_without_the_row_would_miss_the_measured_loss_of_two_replicas() -> None:
     loads = [Load(connections=32, workers=2, shared_row=shared) for shared in (False, True)]
     apart, shared = (simulate(single_steps(), load).rate for load in loads)
-    assert shared < 0.8 * apart
-
-
-def test_reserved_steps_are_as_fast_as_measured() -> None:
-    cost = single_steps().times(reserved_ratio())
-    rate = simulate(cost, Load(connections=CONNECTIONS)).rate
+    assert shared < 0.8 * apart  # a model without the row would miss it
+    rate = simulate(single_steps().times(reserved_ratio()), Load(connections=CONNECTIONS)).rate
     assert rate == pytest.approx(RESERVED_SHARE * BARE, rel=FITTED_ERROR)
 
 
 @pytest.mark.parametrize("rate", [500, 1_000, 1_400, 1_800])
-def test_the_simulation_has_the_groups_of_the_formula(rate: float) -> None:
+def test_simulation_has_the_groups_of_the_formula(rate: float) -> None:
     assert shared_population(1, rate).group == pytest.approx(mean_group(rate), rel=0.1)
     assert "the same groups to 10 %" in PAGE
 
 
-def test_a_population_saturates_where_the_table_says_for_any_number_of_workers() -> None:
+def test_population_saturates_at_the_rate_of_the_table_for_any_workers() -> None:
     row = SECOND / (WAYS["single steps, alone"].row or 0)
     for workers in (2, 8):
         assert shared_population(workers, 2 * row).rate == pytest.approx(row, rel=0.05)
@@ -129,7 +129,7 @@ def test_more_load_never_needs_less() -> None:
                 assert getattr(fewer, name) <= getattr(more, name), (way.name, name)
 
 
-def test_a_pooler_is_paid_for_by_workers_and_processors() -> None:
+def test_pooler_costs_workers_and_processors() -> None:
     way = WAYS["single steps, alone"]
     found = need(way, 100)
     direct = need(replace(way, pooled=1), 100)
@@ -144,13 +144,13 @@ def test_more_load_waits_longer_in_larger_groups() -> None:
         for less, more in pairwise(shared_population(workers, rate) for rate in ROW_LOADS[:-1]):
             assert less.late < more.late
             assert less.group < more.group
-    for shorter, longer in pairwise(waiting_times()):
+    for shorter, longer in pairwise(_waits()):
         assert shorter.rate < longer.rate
         assert shorter.many.late < longer.many.late
         assert shorter.one.late < longer.one.late
 
 
-def test_what_is_needed_is_enough() -> None:
+def test_needed_workers_and_cores_are_enough() -> None:
     """At most 70 % busy, simulated with the workers of the table."""
     wanted = need(WAYS["single steps, alone"], 10)
     load = Load(rate=wanted.steps, workers=wanted.workers, organisations=10, cores=wanted.cores, requests=10_000)
@@ -159,14 +159,14 @@ def test_what_is_needed_is_enough() -> None:
     assert found.late < 20
 
 
-def test_the_simulation_repeats_itself_and_another_seed_differs() -> None:
+def test_simulation_repeats_itself_and_another_seed_differs() -> None:
     load = Load(rate=500, requests=2_000)
     first = simulate(single_steps(), load)
     assert simulate(single_steps(), load) == first
     assert simulate(single_steps(), load, seed=1) != first
 
 
-def test_a_lone_request_waits_for_each_part_once() -> None:
+def test_lone_request_waits_for_each_part_once() -> None:
     cost = Cost(client=10, http=20, work=(100, 3, 5), store=(200, 7, 11), sync=40)
     found = simulate(cost, Load(connections=1, requests=10))
     assert found.median * 1e3 == pytest.approx(20 + 103 + 207 + 40)
@@ -176,7 +176,7 @@ def test_a_lone_request_waits_for_each_part_once() -> None:
     assert one_run.median * 1e3 == pytest.approx(2 * 20 + 106 + 214 + 40)
 
 
-def test_the_cache_has_the_size_that_the_model_assumes() -> None:
+def test_cache_has_the_size_that_the_model_assumes() -> None:
     assert LedgerCache().accounts._size == CACHED_ACCOUNTS
     assert ACCOUNTS * CACHED_ORGANISATIONS <= CACHED_ACCOUNTS
     assert f"{CACHED_ACCOUNTS:,} in each worker, which are {CACHED_ORGANISATIONS} of these" in PAGE
@@ -187,8 +187,7 @@ def test_figures_in_the_text_are_those_of_the_model() -> None:
     assert round(alone.worker / grants.worker) == round(alone.store / grants.store) == 12
     assert (alone.row or 0) / (grants.row or 1) == pytest.approx(1.6, abs=0.05)
     assert grants.request == GRANT
-    waits = list(waiting_times())
-    lone, busy = waits[0].many.median, waits[3].many.late
+    lone, busy = _waits()[0].many.median, _waits()[3].many.late
     assert 2 < busy / lone <= 3.1
     assert pytest.approx(2.065) == ONE_RUN / 1e3
 
@@ -207,21 +206,21 @@ def servers_of(way: Way) -> list[str]:
         ("`count: 1000`", "count: 1,000"),
     ],
 )
-def test_a_million_steps_take_the_servers_of_the_model(row: str, name: str) -> None:
+def test_million_steps_take_the_servers_of_the_model(row: str, name: str) -> None:
     text = section(SCALING, "A million steps a second")
     found = re.search(rf"(?m)^\| {re.escape(row)} \| [^|]* \| (\d+) \| (\d+) \|", text)
     assert found is not None
     assert list(found.groups()) == servers_of(WAYS[name])
 
 
-def test_the_few_runs_of_that_table_share_their_account() -> None:
+def test_few_runs_of_that_table_share_their_account() -> None:
     cost = single_steps()
     way = replace(WAYS["single steps, groups of 64"], store=cost.store_of(CONNECTIONS, 1) / CONNECTIONS, log=630)
     logged, computed = servers_of(way)
     assert f"| single steps, many in each group, few runs | 0.6 GB | {logged} | {computed} |" in SCALING
 
 
-def test_the_plot_is_a_small_drawing_of_the_model_with_text_as_text() -> None:
+def test_plot_is_a_small_drawing_with_text_as_text() -> None:
     picture = report.PLOT.read_text()
     assert len(picture) < 80_000
     assert "<image" not in picture
@@ -230,5 +229,6 @@ def test_the_plot_is_a_small_drawing_of_the_model_with_text_as_text() -> None:
     assert {*WAYS, *(each.component for each in saturations(ways()[0])), "8 workers"} <= texts
 
 
-def test_the_plot_is_what_the_model_draws_byte_for_byte() -> None:
+@pytest.mark.soak  # the tables notice a changed model, and drawing takes longer than all of them
+def test_plot_is_what_the_model_draws_byte_for_byte() -> None:
     assert report.plot() == report.PLOT.read_text()

@@ -16,8 +16,8 @@ from app.workload_settings import IssuerSettings, RuleSettings, read_workload_is
 from epsilon_ledger import LedgerClient, Limit
 from tests.conftest import LiveServer
 from tests.docs.markdown import ROOT, fences
-from tests.identity_provider import identity_provider
-from tests.workloads import issuer_of, issuers_file, workload_token
+from tests.identity_provider import IdentityProvider
+from tests.workloads import workload_token
 
 PAGE = (ROOT / "docs" / "how-to" / "use-workload-identity.md").read_text()
 BLOCKS = fences(PAGE)
@@ -26,7 +26,7 @@ RULES, JOB, _, ACTION = [block.text for block in BLOCKS if block.language == "ya
 [SHOWN] = [block.text for block in BLOCKS if block.language == "text"]
 
 
-def test_the_rules_that_are_shown_are_valid(tmp_path: Path) -> None:
+def test_rules_on_the_page_are_valid(tmp_path: Path) -> None:
     file = tmp_path / "issuers.yaml"
     file.write_text(RULES)
     cluster, github, gitlab = read_workload_issuers(file)
@@ -38,13 +38,13 @@ def test_the_rules_that_are_shown_are_valid(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("kind", "model"), [("an issuer", IssuerSettings), ("a rule", RuleSettings)])
-def test_the_tables_have_every_field(kind: str, model: type[IssuerSettings | RuleSettings]) -> None:
+def test_tables_have_every_field(kind: str, model: type[IssuerSettings | RuleSettings]) -> None:
     table = PAGE.partition(f"| Field of {kind} |")[2].partition("\n\n")[0]
     listed = {name for row in table.splitlines()[2:] for name in re.findall(r"`(\w+)`", row.split("|")[1])}
     assert listed | ({"rules"} if kind == "an issuer" else set()) == set(model.model_fields)
 
 
-def test_the_job_is_valid_and_mounts_the_token_that_it_names() -> None:
+def test_job_is_valid_and_mounts_the_token_that_it_names() -> None:
     job: dict[str, Any] = yaml.safe_load(JOB)
     kubernetes_validate.validate(job, kubernetes_validate.latest_version(), strict=True)
     pod = job["spec"]["template"]["spec"]
@@ -57,36 +57,27 @@ def test_the_job_is_valid_and_mounts_the_token_that_it_names() -> None:
     assert (token["audience"], subject) == (rules["audience"], rules["rules"][0]["claims"]["sub"])
 
 
-def test_the_workflow_may_ask_for_tokens() -> None:
+def test_workflow_may_ask_for_tokens() -> None:
     workflow: dict[Any, Any] = yaml.safe_load(ACTION)
     assert workflow["permissions"]["id-token"] == "write"
     assert f'github_actions_token("{yaml.safe_load(RULES)["issuers"][1]["audience"]}")' in PAGE
 
 
-def test_the_request_gets_a_key(tmp_path: Path) -> None:
-    with identity_provider() as cluster:
-        file, token = issuers_file(tmp_path, issuer_of(cluster)), tmp_path / "token"
-        token.write_text(workload_token(cluster))
-        server = LiveServer(tmp_path, environment={"EPSILON_LEDGER_WORKLOAD_ISSUERS_FILE": file})
-        server.start()
-        try:
-            with LedgerClient(server.url, server.key("admin")) as admin:
-                admin.create_population(
-                    "mimic", privacy_unit="patient", neighboring_relation="add_or_remove_one", limit=Limit(3.0, 1e-5)
-                )
-                admin.create_budget("icu-team", parent="mimic", limit=Limit(3.0, 1e-5))
-            typed = REQUEST.replace("/var/run/secrets/epsilon-ledger/token", str(token)).replace("curl", "curl -sS")
-            said = subprocess.run(
-                ["bash", "-uc", typed],
-                env=os.environ | {"LEDGER": server.url},
-                capture_output=True,
-                text=True,
-                timeout=60,
-                check=True,
-            ).stdout
-            answer = json.loads(said)
-            assert SHOWN.strip() in said
-            with LedgerClient(server.url, answer["access_token"]) as job:
-                assert job.get_api_key(answer["key"]["id"]).single_use
-        finally:
-            server.stop()
+def test_request_on_the_page_gets_a_single_use_key(
+    live_server: LiveServer, cluster: IdentityProvider, tmp_path: Path
+) -> None:
+    token = tmp_path / "token"
+    token.write_text(workload_token(cluster))
+    with LedgerClient(live_server.url, live_server.key("admin")) as admin:
+        limit = Limit(3.0, 1e-5)
+        admin.create_population("mimic", privacy_unit="patient", neighboring_relation="add_or_remove_one", limit=limit)
+        admin.create_budget("icu-team", parent="mimic", limit=limit)
+    typed = REQUEST.replace("/var/run/secrets/epsilon-ledger/token", str(token)).replace("curl", "curl -sS")
+    environment = os.environ | {"LEDGER": live_server.url}
+    said = subprocess.run(
+        ["bash", "-uc", typed], env=environment, capture_output=True, text=True, timeout=60, check=True
+    ).stdout
+    answer = json.loads(said)
+    assert SHOWN.strip() in said
+    with LedgerClient(live_server.url, answer["access_token"]) as job:
+        assert job.get_api_key(answer["key"]["id"]).single_use

@@ -7,16 +7,17 @@ import sys
 import time
 import tomllib
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import Distribution, distribution
 from pathlib import Path
 
 import httpx2
+from packaging.markers import Marker
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from tests.packaging.dockerfile import ROOT
+from tests.packaging.sbom import locked_packages
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,15 @@ class Installed:
 
     wheel: Path
     bin: Path
+
+    def beside(self, folder: Path, packages: Iterable[Distribution]) -> "Installed":
+        """The files of the wheel, as they were installed, in another environment beside other packages."""
+        target = new_environment(folder, packages)
+        (installed,) = self.bin.parent.glob("lib/python*/site-packages")
+        for path in installed.iterdir():
+            if path.suffix != ".pth":
+                (folder / "shown" / path.name).symlink_to(path)
+        return Installed(self.wheel, target / "bin")
 
     def run(self, *words: str, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
@@ -40,20 +50,6 @@ class Installed:
     def environment(self) -> dict[str, str]:
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("EPSILON_LEDGER_", "PYTHON"))}
         return kept | {"PATH": f"{self.bin}{os.pathsep}{kept['PATH']}"}
-
-    @contextmanager
-    def served(self, folder: Path) -> Iterator[int]:
-        """The port of a service that was started in a folder."""
-        port = free_port()
-        process = subprocess.Popen(
-            [self.bin / "epsilon-ledger", "serve", "--port", str(port)], cwd=folder, env=self.environment()
-        )
-        try:
-            wait_until_ready(port, process)
-            yield port
-        finally:
-            process.terminate()
-            process.wait(timeout=30)
 
 
 def new_environment(folder: Path, packages: Iterable[Distribution]) -> Path:
@@ -78,20 +74,19 @@ def new_environment(folder: Path, packages: Iterable[Distribution]) -> Path:
 
 def locked(lock: str) -> Iterator[Distribution]:
     """What a lock installs on this platform."""
-    for line in (ROOT / lock).read_text().splitlines():
-        if line[:1].isalnum():
-            requirement = Requirement(line.removesuffix("\\"))
-            if requirement.marker is None or requirement.marker.evaluate():
-                yield distribution(requirement.name)
+    for package in locked_packages((ROOT / lock).read_text()):
+        if not package.marker or Marker(package.marker).evaluate():
+            yield distribution(package.name)
 
 
-def needed(folder: str = ".", *extras: str) -> Iterator[Distribution]:
-    """What a project of this repository needs with these extras, and what that needs."""
-    project = tomllib.loads((ROOT / folder / "pyproject.toml").read_text())["project"]
-    wanted = list(map(Requirement, project["dependencies"]))
-    for extra in extras:
-        wanted += map(Requirement, project["optional-dependencies"][extra])
-    found: set[tuple[str, str]] = set()
+def needed() -> Iterator[Distribution]:
+    """What the service needs without extras, and what that needs."""
+    return closure(map(Requirement, tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]))
+
+
+def closure(requirements: Iterable[Requirement]) -> Iterator[Distribution]:
+    """The installed packages that requirements lead to."""
+    wanted, found = list(requirements), set[tuple[str, str]]()
     while wanted:
         requirement = wanted.pop()
         for extra in {"", *requirement.extras}:
@@ -104,21 +99,6 @@ def needed(folder: str = ".", *extras: str) -> Iterator[Distribution]:
             wanted += [each for each in parts if each.marker is None or each.marker.evaluate({"extra": extra})]
             if not extra:
                 yield package
-
-
-def install(wheel: Path, target: Path) -> None:
-    """Install a wheel into a virtual environment, from no index."""
-    pip = [
-        sys.executable,
-        "-m",
-        "pip",
-        "--python",
-        str(target / "bin" / "python"),
-        "install",
-        "--no-deps",
-        "--no-index",
-    ]
-    subprocess.run([*pip, "--quiet", "--disable-pip-version-check", str(wheel)], check=True)
 
 
 def free_port() -> int:

@@ -36,15 +36,7 @@ PROJECT: Final = "epsilon-ledger"
 
 @dataclass(frozen=True, slots=True)
 class LockedPackage:
-    """Package of a lock.
-
-    Args:
-        name: normalised name.
-        version: pinned version.
-        marker: condition on the platform under which it is installed; empty: always.
-        hashes: SHA-256 digests of the files that may be installed.
-        needed_by: normalised names of the packages that require it.
-    """
+    """Package of a lock: names are normalised, and an empty marker means that it is always installed."""
 
     name: str
     version: str
@@ -54,14 +46,7 @@ class LockedPackage:
 
 
 def locked_packages(lock: str) -> Iterator[LockedPackage]:
-    """Read the packages of a lock that `uv pip compile` wrote.
-
-    Args:
-        lock: text of the lock.
-
-    Raises:
-        ValueError: an entry has no pinned version or no hash.
-    """
+    """Read the packages of a lock that `uv pip compile` wrote; without a version or a hash it is a ValueError."""
     for entry in re.split(r"(?m)^(?=[a-zA-Z0-9])", lock):
         if not entry[:1].isalnum():
             continue
@@ -81,16 +66,7 @@ def locked_packages(lock: str) -> Iterator[LockedPackage]:
 
 
 def bill_of_materials(lock: str, scripts: str, version: str) -> str:
-    """Describe what the locks of the service name as CycloneDX 1.6.
-
-    Args:
-        lock: text of the lock of Python's packages.
-        scripts: text of npm's lock.
-        version: version of the service.
-
-    Returns:
-        JSON, without the time, so that the same lock gives the same bytes.
-    """
+    """Describe what Python's and npm's lock name as CycloneDX 1.6: JSON, without the time of writing."""
     bom = Bom(serial_number=uuid5(NAMESPACE_URL, f"{PROJECT} {version}\n{lock}\n{scripts}"))
     service = Component(
         name=PROJECT,
@@ -101,13 +77,12 @@ def bill_of_materials(lock: str, scripts: str, version: str) -> str:
         licenses=[LicenseFactory().make_from_string("Apache-2.0")],
     )
     bom.metadata.component = service
-    packages = list(locked_packages(lock))
     # A lock may pin a package twice: once for each range of Pythons.
-    components = {f"{package.name}@{package.version}": _component(package) for package in packages}
+    components = [(package, _component(package)) for package in locked_packages(lock)]
     carried = list(_scripts(scripts))
-    bom.components.update([*components.values(), *carried])
-    for needing in (service, *components.values()):
-        needed = [components[f"{each.name}@{each.version}"] for each in packages if needing.name in each.needed_by]
+    bom.components.update([*(each for _, each in components), *carried])
+    for needing in (service, *(each for _, each in components)):
+        needed = [each for package, each in components if needing.name in package.needed_by]
         bom.register_dependency(needing, [*needed, *carried] if needing is service else needed)
     written = json.loads(JsonV1Dot6(bom).output_as_string())
     del written["metadata"]["timestamp"]
@@ -130,24 +105,16 @@ def _scripts(lock: str) -> Iterator[Component]:
 
 
 def _component(package: LockedPackage) -> Component:
-    return _distributed(
-        PackageURL("pypi", name=package.name, version=package.version),
-        package.name,
-        hashes=[HashType(alg=HashAlgorithm.SHA_256, content=digest) for digest in package.hashes],
-        licenses=_licenses(package),
-        marker=package.marker,
-    )
+    hashes = [HashType(alg=HashAlgorithm.SHA_256, content=digest) for digest in package.hashes]
+    purl = PackageURL("pypi", name=package.name, version=package.version)
+    return _distributed(purl, package.name, hashes=hashes, licenses=_licenses(package), marker=package.marker)
 
 
 def _distributed(
     purl: PackageURL, name: str, *, hashes: Iterable[HashType], licenses: Iterable[License], marker: str = ""
 ) -> Component:
-    files = ExternalReference(
-        type=ExternalReferenceType.DISTRIBUTION,
-        url=XsUri(purl.to_string()),
-        comment="the files that may be installed",
-        hashes=hashes,
-    )
+    url, comment = XsUri(purl.to_string()), "the files that may be installed"
+    files = ExternalReference(type=ExternalReferenceType.DISTRIBUTION, url=url, comment=comment, hashes=hashes)
     return Component(
         name=name,
         version=purl.version,

@@ -18,8 +18,7 @@ SCRIPT = Path("app/dashboard/chart_js/chart.umd.min.js")
 @pytest.fixture(scope="module")
 def hook() -> ModuleType:
     spec = importlib.util.spec_from_file_location("hatch_build", ROOT / "hatch_build.py")
-    assert spec is not None
-    assert spec.loader is not None
+    assert spec is not None and spec.loader is not None  # noqa: PT018 - of one thing
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
@@ -55,7 +54,7 @@ def offer(checkout: Path, content: bytes) -> None:
     (offered / "LICENSE.md").write_text("MIT")
 
 
-def test_it_is_fetched_once_and_checked(hook: ModuleType, checkout: Path, npm: Path) -> None:
+def test_script_is_fetched_once_and_checked(hook: ModuleType, checkout: Path, npm: Path) -> None:
     offer(checkout, (ROOT / SCRIPT).read_bytes())
     hook.provide(checkout)
     assert (checkout / SCRIPT).read_bytes() == (ROOT / SCRIPT).read_bytes()
@@ -65,7 +64,7 @@ def test_it_is_fetched_once_and_checked(hook: ModuleType, checkout: Path, npm: P
     hook.provide(checkout)  # it is there already
 
 
-def test_another_file_than_the_pinned_one_is_refused_and_not_kept(hook: ModuleType, checkout: Path, npm: Path) -> None:
+def test_file_with_another_hash_is_refused_and_not_kept(hook: ModuleType, checkout: Path, npm: Path) -> None:
     assert npm.exists()
     offer(checkout, b"alert('mined')")
     with pytest.raises(SystemExit, match=r"has the hash .* pins .*; it was removed"):
@@ -73,7 +72,7 @@ def test_another_file_than_the_pinned_one_is_refused_and_not_kept(hook: ModuleTy
     assert not (checkout / SCRIPT).exists()
 
 
-def test_a_file_that_was_changed_later_is_fetched_anew(hook: ModuleType, checkout: Path, npm: Path) -> None:
+def test_file_that_was_changed_later_is_fetched_anew(hook: ModuleType, checkout: Path, npm: Path) -> None:
     assert npm.exists()
     offer(checkout, (ROOT / SCRIPT).read_bytes())
     hook.provide(checkout)
@@ -83,13 +82,13 @@ def test_a_file_that_was_changed_later_is_fetched_anew(hook: ModuleType, checkou
     assert (checkout / SCRIPT).read_bytes() == (ROOT / SCRIPT).read_bytes()
 
 
-def test_what_npm_complains_of_is_shown(hook: ModuleType, checkout: Path, npm: Path) -> None:
+def test_error_of_npm_is_shown(hook: ModuleType, checkout: Path, npm: Path) -> None:
     assert npm.exists()
     with pytest.raises(SystemExit, match="EINTEGRITY: not what was locked"):
         hook.provide(checkout)
 
 
-def test_without_npm_it_is_said_what_to_install(
+def test_missing_npm_is_named_with_its_package(
     hook: ModuleType, checkout: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(checkout))
@@ -97,7 +96,7 @@ def test_without_npm_it_is_said_what_to_install(
         hook.provide(checkout)
 
 
-def test_the_lock_has_hashes_and_no_address() -> None:
+def test_lock_has_hashes_and_no_address() -> None:
     text = (ROOT / "web" / "package-lock.json").read_text()
     assert "://" not in text
     packages = {name: each for name, each in json.loads(text)["packages"].items() if name}
@@ -107,7 +106,7 @@ def test_the_lock_has_hashes_and_no_address() -> None:
     assert wanted == {"chart.js": packages["node_modules/chart.js"]["version"]}
 
 
-def test_the_pages_serve_the_version_that_was_locked() -> None:
+def test_pages_serve_the_version_that_was_locked() -> None:
     version = json.loads((ROOT / "web" / "package.json").read_text())["dependencies"]["chart.js"]
     served = asset("chart.js").content
     assert served == (ROOT / SCRIPT).read_bytes()

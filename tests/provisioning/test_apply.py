@@ -1,46 +1,39 @@
-"""`epsilon-ledger apply` and `export-config` against a real server."""
+"""`epsilon-ledger apply` and `export-config` against a real application in this process."""
 
 import io
 import json
+import os
 import stat
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import count
 from pathlib import Path
 from typing import Any
 
-import httpx2
 import pytest
 import typer
 import yaml
 
 from app.provisioning.http_api import HttpApi
 from app.provisioning.keys_file import KeysFile
-from tests.conftest import LiveServer
 from tests.docs.markdown import ROOT
-from tests.provisioning.model_server import budget, population
+from tests.provisioning.organisation import Organisation, budget, population
 from tests.service.cli_runner import Run, Said, commands
 
 EXAMPLE = (ROOT / "examples" / "organisation.yaml").read_text()
-NUMBERS = count(1)
 
 
 @dataclass
 class Shell:
-    """A person with a file and a key of a role, in an organisation of its own."""
+    """A person with a file and a key of a role, in an organisation of an application in this process."""
 
-    server: LiveServer
-    organisation: str
+    organisation: Organisation
     run: Run
     folder: Path
     monkeypatch: pytest.MonkeyPatch
 
     def use(self, role: str) -> None:
-        self.monkeypatch.setenv("EPSILON_LEDGER_API_KEY", self.server.key(role, self.organisation))
-
-    def client(self, role: str = "admin") -> httpx2.Client:
-        return self.server.client(role, self.organisation)
+        self.monkeypatch.setenv("EPSILON_LEDGER_API_KEY", self.organisation.key(role))
 
     def write(self, text: str | dict[str, Any]) -> Path:
         file = self.folder / "organisation.yaml"
@@ -61,26 +54,19 @@ class Shell:
         return said.out
 
     def get(self, path: str, role: str = "admin") -> Any:  # noqa: ANN401 - JSON is anything
-        with self.client(role) as http:
-            reply = http.get(f"/v1/{path}")
-            assert reply.status_code == 200, reply.text
-            return reply.json()
-
-    def approve_all(self) -> None:
-        with self.client("privacy_officer") as http:
-            for proposal in self.get("proposals?status=open")["items"]:
-                reply = http.post(f"/v1/proposals/{proposal['id']}/approve")
-                assert reply.status_code == 200, reply.text
+        return self.organisation.api(role).get(path)[0]
 
 
 @pytest.fixture
 def shell(
-    live_server: LiveServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    organisation: Organisation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Shell:
+    def from_environment() -> HttpApi:
+        return organisation.api(key=os.environ["EPSILON_LEDGER_API_KEY"])
+
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("EPSILON_LEDGER_URL", live_server.url)
-    run = commands(monkeypatch, capsys, live_server.database_url)
-    shell = Shell(live_server, f"hospital {next(NUMBERS)}", run, tmp_path, monkeypatch)
+    monkeypatch.setattr(HttpApi, "from_environment", from_environment)
+    shell = Shell(organisation, commands(monkeypatch, capsys, "sqlite://"), tmp_path, monkeypatch)
     shell.use("admin")
     return shell
 
@@ -92,7 +78,7 @@ def _say(monkeypatch: pytest.MonkeyPatch, answer: str) -> None:
     monkeypatch.setattr(sys, "stdin", terminal)
 
 
-def test_the_example_is_planned_applied_and_then_complete(shell: Shell) -> None:
+def test_example_is_planned_applied_and_then_complete(shell: Shell) -> None:
     empty = shell.export()
     planned = shell.apply(EXAMPLE, "--dry-run")
     assert planned.status == 0
@@ -141,8 +127,7 @@ def test_secrets_are_written_once_for_their_owner_alone(shell: Shell) -> None:
     assert secret not in said.out + said.err
     assert (created["name"], created["role"], created["scope"][:4]) == ("icu trainer", "trainer", "bud_")
     assert [each["result"] for each in json.loads(said.out)["outcomes"]] == ["done"]
-    headers = {"Authorization": f"Bearer {created['key']}"}
-    assert httpx2.get(f"{shell.server.url}/v1/runs", headers=headers, trust_env=False).status_code == 200
+    assert shell.organisation.api(key=created["key"]).get("runs")[0]["items"] == []
 
     # A new role: the new key's secret is appended, and the old key ends.
     described["api_keys"][0]["role"] = "viewer"
@@ -153,7 +138,7 @@ def test_secrets_are_written_once_for_their_owner_alone(shell: Shell) -> None:
 
 
 @pytest.mark.parametrize("kind", ["readable", "link", "folder"])
-def test_a_file_that_others_may_read_gets_no_secrets_and_nothing_is_changed(shell: Shell, kind: str) -> None:
+def test_file_that_others_may_read_gets_no_secrets_and_nothing_is_changed(shell: Shell, kind: str) -> None:
     target = shell.folder / "keys"
     if kind == "folder":
         target.mkdir()
@@ -171,7 +156,7 @@ def test_a_file_that_others_may_read_gets_no_secrets_and_nothing_is_changed(shel
     assert shell.get("populations")["items"] == []
 
 
-def test_what_lowers_protection_needs_confirm_and_another_person_once(shell: Shell) -> None:
+def test_lower_protection_needs_confirm_and_another_person_once(shell: Shell) -> None:
     first = {
         "populations": [
             population(
@@ -214,7 +199,7 @@ def test_what_lowers_protection_needs_confirm_and_another_person_once(shell: She
     assert again.endswith("No changes to apply; 2 waiting for approval.\n")
     assert len(shell.get("proposals")["items"]) == 2
     assert shell.apply(then, "--check").status == 1
-    shell.approve_all()
+    shell.organisation.approve_all()
     assert shell.apply(then, "--check").status == 0
 
     # Back again, but for the limit that would be raised: stricter, so it needs neither.
@@ -233,12 +218,12 @@ def test_populations_that_two_persons_create_wait_and_then_go_on(shell: Shell) -
     assert "... budget mimic/icu waits until another person approves the population mimic\n" in said
     assert "Proposed population mimic: prp_" in said
     assert shell.done(described).endswith("No changes to apply; 4 waiting for approval.\n")
-    shell.approve_all()
+    shell.organisation.approve_all()
     assert shell.done(described, "--keys-out", "keys").endswith("Applied 3 of 3 changes.\n")
     assert shell.apply(described, "--check").status == 0
 
 
-def test_what_cannot_be_changed_stops_all_and_says_what_to_do(shell: Shell) -> None:
+def test_fixed_term_stops_everything_and_says_what_to_do(shell: Shell) -> None:
     shell.done({"populations": [population(size=100)]})
     before = shell.export()
     described = {"populations": [population(size=200, policy={"require_limit": True}), population("eicu")]}
@@ -271,18 +256,17 @@ def test_metadata_is_set_changed_and_removed(shell: Shell) -> None:
     assert shell.get("budgets")["items"][0]["owner"] == "lab"
 
 
-def test_an_archived_account_is_not_created_again(shell: Shell) -> None:
+def test_archived_account_is_not_created_again(shell: Shell) -> None:
     described = {"populations": [population(), population("old")]}
     shell.done(described)
-    with shell.client() as http:
-        assert http.post("/v1/accounts/old/archive").status_code == 200
+    shell.organisation.api().post("accounts/old/archive", {})
     said = shell.apply(described, "--yes")
     assert said.status == 2
     assert "x old: it is archived on the server: unarchive it" in said.out
     assert shell.apply(shell.export(), "--check").status == 0
 
 
-def test_a_refusal_in_the_middle_leaves_out_what_is_under_it_and_the_next_apply_goes_on(shell: Shell) -> None:
+def test_refusal_in_the_middle_skips_the_accounts_under_it_and_the_next_apply_goes_on(shell: Shell) -> None:
     described = {
         "populations": [
             population(budgets=[budget("icu-team"), budget("ICU team", budgets=[budget("x")]), budget("lab")]),
@@ -299,25 +283,22 @@ def test_a_refusal_in_the_middle_leaves_out_what_is_under_it_and_the_next_apply_
     assert shell.done(described).endswith("Applied 2 of 2 changes.\n")
 
 
-def _limit(http: httpx2.Client, account: str) -> None:
-    tag = http.get(f"/v1/accounts/{account}/limit").headers["ETag"]
-    body = {"limit": {"epsilon": 7.0, "delta": 1e-5}, "reason": "Meanwhile."}
-    assert http.post(f"/v1/accounts/{account}/limit", json=body, headers={"If-Match": tag}).status_code == 200
+def _limit(api: HttpApi, account: str) -> None:
+    _, tag = api.get(f"accounts/{account}/limit")
+    api.post(f"accounts/{account}/limit", {"limit": {"epsilon": 7.0, "delta": 1e-5}, "reason": "Meanwhile."}, etag=tag)
 
 
-def _policy(http: httpx2.Client, account: str) -> None:
-    tag = http.get(f"/v1/accounts/{account}/policy").headers["ETag"]
-    body = {"policy": {"max_epsilon": 0.5}, "reason": "Meanwhile."}
-    assert http.put(f"/v1/accounts/{account}/policy", json=body, headers={"If-Match": tag}).status_code == 200
+def _policy(api: HttpApi, account: str) -> None:
+    _, tag = api.get(f"accounts/{account}/policy")
+    api.change("PUT", f"accounts/{account}/policy", {"policy": {"max_epsilon": 0.5}, "reason": "Meanwhile."}, etag=tag)
 
 
-def _owner(http: httpx2.Client, account: str) -> None:
-    assert http.patch(f"/v1/populations/{account}", json={"owner": "eve"}).status_code == 200
+def _owner(api: HttpApi, account: str) -> None:
+    api.change("PATCH", f"populations/{account}", {"owner": "eve"})
 
 
-def _alerts(http: httpx2.Client, account: str) -> None:
-    body = {"thresholds": [0.1], "forecast_days": 3}
-    assert http.put(f"/v1/accounts/{account}/alert-settings", json=body).status_code == 200
+def _alerts(api: HttpApi, account: str) -> None:
+    api.change("PUT", f"accounts/{account}/alert-settings", {"thresholds": [0.1], "forecast_days": 3})
 
 
 @pytest.mark.parametrize(
@@ -329,9 +310,9 @@ def _alerts(http: httpx2.Client, account: str) -> None:
         (_alerts, {"alert_settings": {"thresholds": [0.5, 0.7, 0.8, 1.0]}}),
     ],
 )
-def test_a_change_between_plan_and_apply_is_noticed(
+def test_change_between_plan_and_apply_is_noticed(
     shell: Shell,
-    meanwhile: Callable[[httpx2.Client, str], None],
+    meanwhile: Callable[[HttpApi, str], None],
     change: dict[str, Any],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -339,8 +320,7 @@ def test_a_change_between_plan_and_apply_is_noticed(
     account = shell.get("populations")["items"][0]["id"]
 
     def think(*_: object, **__: object) -> bool:
-        with shell.client("privacy_officer") as http:
-            meanwhile(http, account)
+        meanwhile(shell.organisation.api("privacy_officer"), account)
         return True
 
     monkeypatch.setattr(typer, "confirm", think)
@@ -353,7 +333,7 @@ def test_a_change_between_plan_and_apply_is_noticed(
 
 
 @pytest.mark.parametrize(("answer", "status", "created"), [("y\n", 0, 1), ("n\n", 1, 0), ("\n", 1, 0), ("", 1, 0)])
-def test_a_person_at_a_terminal_is_asked(
+def test_person_at_a_terminal_is_asked(
     shell: Shell, answer: str, status: int, created: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _say(monkeypatch, answer)
@@ -364,14 +344,14 @@ def test_a_person_at_a_terminal_is_asked(
 
 
 @pytest.mark.parametrize("options", [[], ["--json"]])
-def test_without_a_terminal_nothing_is_applied_unasked(shell: Shell, options: list[str]) -> None:
+def test_nothing_is_applied_unasked_without_a_terminal(shell: Shell, options: list[str]) -> None:
     said = shell.apply({"populations": [population()]}, *options)
     assert said.status == 2
     assert "--yes" in said.err
     assert shell.get("populations")["items"] == []
 
 
-def test_a_file_may_come_from_standard_input(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_may_come_from_standard_input(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"version: 1\nbudgets: []\n")))
     said = shell.run("apply", "-f", "-", "--yes")
     assert (said.status, said.out) == (2, "")
@@ -387,7 +367,6 @@ def test_a_file_may_come_from_standard_input(shell: Shell, monkeypatch: pytest.M
     ],
 )
 def test_roles_apply_what_they_may(shell: Shell, role: str, status: int, says: str) -> None:
-    shell.use("admin")
     shell.use(role)
     said = shell.apply({"policy": {"max_epsilon": 2.0}, "populations": [population()]}, "--yes")
     assert said.status == status, said
@@ -400,7 +379,9 @@ def test_roles_apply_what_they_may(shell: Shell, role: str, status: int, says: s
     assert len(created) == (1 if status == 0 else 0)
 
 
-def test_an_export_is_complete_and_names_what_it_leaves_out(shell: Shell) -> None:
+def test_export_is_complete_and_names_what_it_leaves_out(
+    shell: Shell, new_organisation: Callable[[], Organisation], monkeypatch: pytest.MonkeyPatch
+) -> None:
     shell.done(EXAMPLE, "--keys-out", "keys")
     text = shell.export()
     assert shell.apply(text, "--check").status == 0
@@ -415,15 +396,14 @@ def test_an_export_is_complete_and_names_what_it_leaves_out(shell: Shell) -> Non
     assert "api_keys" not in yaml.safe_load(said.out)
 
     # The same organisation elsewhere, from its file.
-    with pytest.MonkeyPatch.context() as elsewhere:
-        other = Shell(shell.server, f"hospital {next(NUMBERS)}", shell.run, shell.folder, elsewhere)
-        other.use("admin")
-        other.done(text, "--keys-out", "others")
-        assert other.apply(text, "--check").status == 0
-        assert yaml.safe_load(other.export()) == exported
+    elsewhere = new_organisation()
+    monkeypatch.setattr(HttpApi, "from_environment", elsewhere.api)
+    shell.done(text, "--keys-out", "others")
+    assert shell.apply(text, "--check").status == 0
+    assert yaml.safe_load(shell.export()) == exported
 
 
-def test_an_error_of_the_file_or_the_server_is_told_before_anything_is_sent(
+def test_error_of_the_file_or_the_server_is_reported_before_anything_is_sent(
     shell: Shell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said = shell.apply("version: 1\npopulations:\n  - nme: mimic\n", "--yes")
@@ -437,14 +417,14 @@ def test_an_error_of_the_file_or_the_server_is_told_before_anything_is_sent(
     assert "answered 401" in said.err
 
 
-def test_the_schema_is_printed_without_a_server(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("EPSILON_LEDGER_URL")
+def test_schema_is_printed_without_a_server(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("EPSILON_LEDGER_API_KEY")
     said = shell.run("apply", "--schema")
     assert said.status == 0
     assert json.loads(said.out)["title"] == "OrganisationDocument"
 
 
-def test_a_keys_file_keeps_what_it_has(tmp_path: Path) -> None:
+def test_keys_file_keeps_its_lines(tmp_path: Path) -> None:
     path = tmp_path / "keys"
     for name in ("a", "b"):
         opened = KeysFile(path)
@@ -454,5 +434,5 @@ def test_a_keys_file_keeps_what_it_has(tmp_path: Path) -> None:
     assert path.stat().st_mode & 0o777 == 0o600
 
 
-def test_the_caller_is_the_public_part_of_the_key() -> None:
+def test_caller_is_the_public_part_of_the_key() -> None:
     assert HttpApi("http://x", "key_1.secret").caller == "key_1"

@@ -26,7 +26,7 @@ def refusal(text: str) -> str:
     return str(refused.value)
 
 
-def test_the_example_is_valid_by_the_schema_as_well() -> None:
+def test_example_is_valid_by_the_schema_as_well() -> None:
     document = read_document(EXAMPLE.encode(), "organisation.yaml")
     assert [account.path for account in accounts_of(document)][:3] == [
         "mimic",
@@ -99,11 +99,11 @@ def test_json_is_a_file_as_well() -> None:
         ("version: 1\napi_keys: [{name: a, role: viewer, expires_at: 2027-01-01}]", "must have a time zone"),
     ],
 )
-def test_an_error_has_its_line_and_says_what_would_be_right(text: str, said: str) -> None:
+def test_error_has_its_line_and_the_right_form(text: str, said: str) -> None:
     assert said in refusal(text)
 
 
-def test_an_error_is_one_line_and_never_all_of_them() -> None:
+def test_errors_have_a_line_each_and_are_cut_after_twenty() -> None:
     text = "version: 1\napi_keys:\n" + "  - {nme: a, role: viewer}\n" * 50
     lines = refusal(text).splitlines()
     assert len(lines) == 21

@@ -15,7 +15,7 @@ from app.provisioning.http_api import HttpApi
 from app.provisioning.keys_file import KeysFile
 from app.provisioning.planner import plan
 from app.provisioning.rendering import plan_text
-from tests.provisioning.model_server import EMPTY, document
+from tests.provisioning.organisation import EMPTY, document
 
 KEY: dict[str, Any] = {
     "id": "key_1",
@@ -45,13 +45,13 @@ def _apply(folder: Path, reply: httpx2.Response | Exception, written: Path | Non
     return outcomes
 
 
-def test_a_lost_secret_is_told_and_the_others_are_kept(tmp_path: Path) -> None:
+def test_lost_secret_is_reported_and_the_others_are_kept(tmp_path: Path) -> None:
     with pytest.raises(ProvisioningError, match="The API key b may exist now without anybody knowing its secret"):
         _apply(tmp_path, httpx2.ReadError("lost"))
     assert json.loads((tmp_path / "keys").read_text()) == KEY
 
 
-def test_a_secret_that_cannot_be_written_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_secret_that_cannot_be_written_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(_: int) -> None:
         raise OSError(28, "No space left on device")
 
@@ -69,7 +69,7 @@ def test_a_secret_that_cannot_be_written_is_told(tmp_path: Path, monkeypatch: py
         [],
     ],
 )
-def test_a_server_of_another_version_is_named(answer: object, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_answer_of_another_version_is_refused(answer: object, monkeypatch: pytest.MonkeyPatch) -> None:
     api = HttpApi("http://ledger.example", "k", httpx2.MockTransport(lambda _: httpx2.Response(200, json=answer)))
     monkeypatch.setattr(HttpApi, "from_environment", lambda: api)
     content = b"version: 1\npolicy: {max_epsilon: 1}\n"

@@ -33,7 +33,7 @@ def _problem(status: int, code: str = "ledger_unavailable", **headers: str) -> h
     return httpx2.Response(status, json={"code": code, "detail": "No."}, headers=headers)
 
 
-def test_a_lost_answer_is_asked_for_again_with_the_same_idempotency_key(naps: list[float]) -> None:
+def test_lost_answer_is_requested_again_with_the_same_idempotency_key(naps: list[float]) -> None:
     api, seen = _api(
         httpx2.ReadError("lost"), _problem(503), _problem(429, **{"Retry-After": "7"}), httpx2.Response(201, json={})
     )
@@ -54,7 +54,7 @@ def test_two_requests_have_two_idempotency_keys(naps: list[float]) -> None:
 
 
 @pytest.mark.parametrize("reply", [httpx2.ReadError("lost"), httpx2.ReadTimeout("slow"), _problem(503)])
-def test_a_secret_is_never_created_twice(reply: Reply, naps: list[float]) -> None:
+def test_secret_is_never_created_twice(reply: Reply, naps: list[float]) -> None:
     api, seen = _api(reply)
     with pytest.raises(ServerError):
         api.post_for_secret("api-keys", {})
@@ -64,7 +64,7 @@ def test_a_secret_is_never_created_twice(reply: Reply, naps: list[float]) -> Non
 
 
 @pytest.mark.parametrize("reply", [httpx2.ConnectError("refused"), _problem(429)])
-def test_what_never_arrived_is_sent_again(reply: Reply, naps: list[float]) -> None:
+def test_request_that_never_arrived_is_sent_again(reply: Reply, naps: list[float]) -> None:
     api, seen = _api(reply, httpx2.Response(201, json={"key": "k"}))
     assert api.post_for_secret("api-keys", {}) == {"key": "k"}
     assert (len(seen), len(naps)) == (2, 1)
@@ -87,9 +87,7 @@ def test_what_never_arrived_is_sent_again(reply: Reply, naps: list[float]) -> No
         (httpx2.Response(404, json=[1]), "is this the address of a ledger?", 1),
     ],
 )
-def test_a_server_that_cannot_be_used_is_one_sentence(
-    reply: Reply, said: str, attempts: int, naps: list[float]
-) -> None:
+def test_unusable_server_is_reported_in_one_sentence(reply: Reply, said: str, attempts: int, naps: list[float]) -> None:
     api, seen = _api(reply)
     with pytest.raises(ServerError) as failed:
         api.get("policy")
@@ -99,14 +97,14 @@ def test_a_server_that_cannot_be_used_is_one_sentence(
     assert len(naps) == attempts - 1
 
 
-def test_a_refusal_keeps_its_status() -> None:
+def test_refusal_keeps_its_status() -> None:
     api, _ = _api(_problem(412, "precondition_failed"))
     with pytest.raises(RefusalError) as refused:
         api.change("PUT", "policy", {}, etag='"1"')
     assert (refused.value.status, str(refused.value)) == (412, "No. (precondition_failed)")
 
 
-def test_a_list_is_read_to_its_end() -> None:
+def test_list_is_read_to_its_end() -> None:
     pages = [
         httpx2.Response(200, json={"items": [1, 2], "next": "c"}),
         httpx2.Response(200, json={"items": [3], "next": None}),
@@ -127,9 +125,7 @@ def test_a_list_is_read_to_its_end() -> None:
         ("http://x", "a\nb", "a line break"),
     ],
 )
-def test_a_missing_or_malformed_variable_is_named(
-    url: str, key: str, said: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_or_malformed_variable_is_named(url: str, key: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EPSILON_LEDGER_URL", url)
     monkeypatch.setenv("EPSILON_LEDGER_API_KEY", key)
     with pytest.raises(ProvisioningError, match=said):

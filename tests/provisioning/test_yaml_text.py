@@ -62,7 +62,7 @@ JSON = st.recursive(
 
 
 @given(JSON)
-def test_what_is_written_is_read_as_the_same_value(value: object) -> None:
+def test_written_value_is_read_as_the_same_value(value: object) -> None:
     found = read(write_yaml(value))
     assert json.dumps(found) == json.dumps(value)
 
@@ -73,7 +73,7 @@ def test_json_is_read_as_json_reads_it(value: object) -> None:
 
 
 @given(st.sampled_from(["1e-5", "no", "1e5", "010", "null", "~", "2027-01-01", "1_0", "=", "<<", "0o7", ".5", "1:30"]))
-def test_text_that_looks_like_something_else_stays_text_for_readers_of_either_version(text: str) -> None:
+def test_text_that_looks_like_another_type_stays_text_for_both_versions(text: str) -> None:
     written = write_yaml({"name": text})
     assert read(written) == {"name": text}
     assert yaml.safe_load(written) == {"name": text}
@@ -120,13 +120,13 @@ BOMB = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
         (b"a" * (5 << 20), "larger than 4 MiB"),
     ],
 )
-def test_what_is_not_plain_data_is_refused_with_its_line(text: str | bytes, said: str) -> None:
+def test_other_than_plain_data_is_refused_with_its_line(text: str | bytes, said: str) -> None:
     with pytest.raises(ProvisioningError) as refused:
         read(text)
     assert said in str(refused.value)
 
 
-def test_each_key_and_item_has_its_line() -> None:
+def test_keys_and_items_have_their_lines() -> None:
     document = read_yaml(b"version: 1\npopulations:\n  - name: a\n    limit:\n      epsilon: 1\n  - name: b\n", "f")
     assert document.lines["populations",] == 2
     assert document.lines["populations", 0, "limit", "epsilon"] == 5

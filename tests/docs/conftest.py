@@ -1,0 +1,26 @@
+"""One service for all pages that need one on SQLite: each of them has an organisation of its own."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.identity_provider import IdentityProvider, identity_provider
+from tests.servers import LiveServer
+from tests.workloads import issuer_of, issuers_file
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[IdentityProvider]:
+    """A cluster whose workloads the service knows by its tokens, those of the organisation `hospital`."""
+    with identity_provider() as provider:
+        yield provider
+
+
+@pytest.fixture(scope="session")
+def live_server(tmp_path_factory: pytest.TempPathFactory, cluster: IdentityProvider) -> Iterator[LiveServer]:
+    folder = tmp_path_factory.mktemp("server")
+    issuers = issuers_file(folder, issuer_of(cluster))
+    server = LiveServer(folder, environment={"EPSILON_LEDGER_WORKLOAD_ISSUERS_FILE": issuers})
+    server.start()
+    yield server
+    server.stop()
