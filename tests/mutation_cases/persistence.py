@@ -215,7 +215,7 @@ CASES = (
         "app/persistence/repositories/expressions.py",
         "(decisions.c.position < runs.c.decision_count)",
         "(decisions.c.position == runs.c.decision_count - 1)",
-        ("tests/persistence/test_chain_positions.py",),
+        ("tests/persistence/test_query_plans.py",),
         "postgresql",
     ),
     Mutation(
@@ -223,7 +223,7 @@ CASES = (
         "app/persistence/repositories/usage_history.py",
         '.cte("places")\n        .prefix_with("MATERIALIZED")',
         '.subquery("places")',
-        ("tests/persistence/test_chain_positions.py",),
+        ("tests/persistence/test_query_plans.py",),
         "postgresql",
     ),
     Mutation(
