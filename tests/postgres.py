@@ -277,8 +277,9 @@ class Cluster:
 
     def _launch(self) -> None:
         with (self.folder / "server.log").open("ab") as log:
-            command = [self._binaries / "postgres", "-D", self.data]
-            self.process = subprocess.Popen(command, stdout=log, stderr=log, **self._as_user())
+            self.process = subprocess.Popen(
+                [self._binaries / "postgres", "-D", self.data], stdout=log, stderr=log, **self._as_user()
+            )
 
     def _end(self, how: signal.Signals) -> None:
         assert self.process is not None

@@ -191,7 +191,7 @@ def test_lost_race_is_run_again_and_sees_the_winner(database: Database) -> None:
 @both_databases
 @pytest.mark.parametrize("error", [IntegrityError, DBAPIError])
 def test_error_is_raised_when_it_is_no_race(database: Database, error: type[DBAPIError]) -> None:
-    tries = []
+    tries: list[int] = []
 
     def work() -> None:
         tries.append(len(tries))
