@@ -11,7 +11,7 @@ from pathlib import Path
 from app.persistence.database import Database
 from app.persistence.schema import upgrade
 from tests.certificates import DAY, Authority, ServerCertificate
-from tests.postgres import Cluster
+from tests.postgres import Cluster, in_memory
 from tests.postgres_binaries import ordinary_user
 
 
@@ -42,7 +42,7 @@ class EncryptedServer:
 @contextmanager
 def encrypted_server(folder: Path) -> Iterator[EncryptedServer]:
     """A server with a migrated database `ledger`, and a certificate for 90 days; the folder has what clients trust."""
-    cluster = Cluster.create()
+    cluster = Cluster.create("fsync = off", in_memory())
     try:
         authority = Authority.create(folder)
         database = Database(cluster.create_database("ledger"))

@@ -16,10 +16,10 @@ import subprocess
 import tempfile
 import time
 from base64 import b64encode
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 import psycopg
 
@@ -41,7 +41,6 @@ SERVICE = "service"
 ADMIN = "ledger"
 """The superuser."""
 
-STOPS = {"smart": signal.SIGTERM, "fast": signal.SIGINT, "immediate": signal.SIGQUIT}
 CONFIGURATION = "listen_addresses = '127.0.0.1'\nfsync = on\nmax_connections = 200"
 
 GUARD = """
@@ -57,7 +56,8 @@ Connection = psycopg.Connection[tuple[Any, ...]]
 _numbers = itertools.count()
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """A port that nothing listens at."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
@@ -72,7 +72,6 @@ class Cluster:
         configuration: further lines of postgresql.conf.
         under: where its folder is made; None: in the temporary folder.
         programs: the folder with the server's binaries; None: those of `binaries`.
-        environment: further variables of the server's process, from its next start on.
     """
 
     def __init__(
@@ -82,10 +81,9 @@ class Cluster:
         under: Path | None = None,
         programs: Path | None = None,
     ) -> None:
-        self.environment: dict[str, str] = {}
         self.password = password or secrets.token_hex(8)
         self._programs = programs
-        self.port = _free_port()
+        self.port = free_port()
         self.process: subprocess.Popen[bytes] | None = None
         self._user = ordinary_user()
         # A short path, as that of a socket must be, and one that the server's user can reach: pytest's are neither.
@@ -141,17 +139,17 @@ class Cluster:
             assert time.monotonic() < until, self.log()
             time.sleep(0.05)
 
-    def stop(self, mode: Literal["smart", "fast", "immediate"] = "fast") -> None:
-        """Stop the server as `pg_ctl stop -m` does, and wait until it is gone."""
-        self._end(STOPS[mode])
+    def stop(self, *, immediately: bool = False) -> None:
+        """Stop the server as `pg_ctl stop` does, fast or immediately, and wait until it is gone."""
+        self._end(signal.SIGQUIT if immediately else signal.SIGINT)
 
     def kill(self) -> None:
         """End the server as a power cut would."""
         self._end(signal.SIGKILL)
 
-    def restart(self, mode: Literal["smart", "fast", "immediate"] = "fast") -> None:
+    def restart(self) -> None:
         """Stop and start."""
-        self.stop(mode)
+        self.stop()
         self.start()
 
     def remove(self) -> None:
@@ -280,10 +278,7 @@ class Cluster:
     def _launch(self) -> None:
         with (self.folder / "server.log").open("ab") as log:
             self.process = subprocess.Popen(
-                [self._binaries / "postgres", "-D", self.data],
-                stdout=log,
-                stderr=log,
-                **self._as_user(self.environment),
+                [self._binaries / "postgres", "-D", self.data], stdout=log, stderr=log, **self._as_user()
             )
 
     def _end(self, how: signal.Signals) -> None:
@@ -305,9 +300,8 @@ class Cluster:
             **self._as_user(),
         )
 
-    def _as_user(self, further: Mapping[str, str] | None = None) -> dict[str, Any]:
+    def _as_user(self) -> dict[str, Any]:
         environment = {name: value for name, value in os.environ.items() if not name.startswith("PG")}
-        environment |= further or {}
         options: dict[str, Any] = {
             "cwd": self.folder,
             "env": environment | {"LC_ALL": "C.UTF-8", "HOME": str(self.folder), "PGPASSWORD": self.password},

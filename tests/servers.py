@@ -2,7 +2,6 @@
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -23,6 +22,7 @@ from app.service.governance.api_keys import create_key
 from app.service.readiness import CACHE_SECONDS
 from tests import fork_server
 from tests.fork_server import ForkedProcess, service_server
+from tests.postgres import free_port
 
 SIGN_INS = "EPSILON_LEDGER_RATE_LIMIT_SIGN_INS_PER_MINUTE"
 """Tests sign in more often than people do."""
@@ -114,10 +114,7 @@ class LiveServer:
 
     def start(self) -> None:
         """Start the process and wait until it is ready."""
-        if not self.port:
-            with socket.socket() as probe:
-                probe.bind(("127.0.0.1", 0))
-                self.port = probe.getsockname()[1]
+        self.port = self.port or free_port()
         with (self.folder / "server.log").open("ab") as log:
             environment = (
                 {SIGN_INS: "0", INIT: "false"} | os.environ | {"EPSILON_LEDGER_DATABASE_URL": self.database_url}

@@ -12,8 +12,9 @@ from typing import Any, Final
 import httpx2
 
 from app.persistence.database import Database
+from benchmarks.failover.tally import Tally, tally
 from tests.reliability.clients import Trainer, open_budget
-from tests.reliability.history import Asked, Journal, Tally, tally
+from tests.reliability.history import Asked, Journal
 
 WIDE_TRAINERS: Final = 4
 NARROW_TRAINERS: Final = 2

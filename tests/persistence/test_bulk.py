@@ -14,6 +14,8 @@ from app.persistence.tables import runs as stored_runs
 from tests.conftest import Ledger
 from tests.service.step_commands import CommandRunner, opened, request
 
+pytestmark = pytest.mark.both_databases
+
 HOSTILE = ['"', "\\", "{}", "NULL", "null", "a,b", "", " ", "'; --", "\n", "é\u2028\U0001f512", '\\"', "%(name)s", "$1"]
 
 
@@ -26,7 +28,7 @@ def charged(ledger: Ledger) -> tuple[CommandRunner, Run]:
     return runner, stored
 
 
-def test_every_text_is_written_as_it_is(charged: tuple[CommandRunner, Run], ledger: Ledger) -> None:
+def test_text_is_written_as_it_is_when_it_looks_like_syntax(charged: tuple[CommandRunner, Run], ledger: Ledger) -> None:
     named = BulkStatement(organisations, ["policy"], ["id"])
     runner, _ = charged
     for text in (*HOSTILE, None):
@@ -36,7 +38,7 @@ def test_every_text_is_written_as_it_is(charged: tuple[CommandRunner, Run], ledg
             assert found.scalar_one() == text
 
 
-def test_numbers_and_hashes_are_written_as_they_are(charged: tuple[CommandRunner, Run], ledger: Ledger) -> None:
+def test_number_and_hash_are_written_as_they_are(charged: tuple[CommandRunner, Run], ledger: Ledger) -> None:
     runner, run = charged
     with ledger.database.write(ALL_TENANTS) as tx:
         [event] = tx.execute(select(stored_runs.c.event_fingerprint)).scalars()
@@ -50,7 +52,7 @@ def test_numbers_and_hashes_are_written_as_they_are(charged: tuple[CommandRunner
     "stale", [{"chain_head": b"x" * 32}, {"attempt": 2}, {"status": "paused"}, {"account_id": "run_000000000000001"}]
 )
 @pytest.mark.parametrize("save", [runs.save_all, runs.advance_all])
-def test_no_run_is_written_over_another_state(
+def test_run_is_not_written_when_its_state_has_changed(
     charged: tuple[CommandRunner, Run], ledger: Ledger, save: object, stale: dict[str, object]
 ) -> None:
     runner, run = charged

@@ -12,13 +12,13 @@ from app.ledger.errors import InvalidInputError, LedgerUnavailableError
 from app.persistence import citus, postgresql, rehearsal
 from app.persistence.bulk import BulkStatement
 from app.persistence.database import ALL_TENANTS, Database
-from app.persistence.postgresql import CITUS, has_citus, is_in_doubt
+from app.persistence.postgresql import CITUS, is_in_doubt
 from app.persistence.rehearsal import Fault, Rehearsal, rehearse, rehearse_everywhere
 from app.persistence.repositories import runs
 from app.persistence.tables import dp_events, metadata
 from app.persistence.tables import runs as stored_runs
 from app.service.auth.authentication import create_organisation
-from tests.conftest import Ledger, need_postgresql, new_database, open_ledger
+from tests.conftest import Ledger, open_ledger
 from tests.service.step_commands import CommandRunner, opened, request
 
 pytestmark = pytest.mark.postgresql
@@ -32,11 +32,9 @@ INTERNAL_ERROR_AT_COMMIT = """
 
 
 @pytest.fixture
-def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def url(database_url: str) -> str:
     """A database with the newest schema on a server without Citus."""
-    need_postgresql()
-    with new_database("postgresql", tmp_path_factory.mktemp("unused")) as made:
-        yield made
+    return database_url
 
 
 @pytest.fixture
@@ -53,37 +51,46 @@ def ledger(url: str, tmp_path_factory: pytest.TempPathFactory, citus_forms: None
         yield made
 
 
-@pytest.mark.usefixtures("citus_forms")
-def test_the_tenant_is_set_in_a_message_of_its_own(url: str) -> None:
-    """Citus sends the text of the message with SET to the workers, and BEGIN must not be in it."""
+def _sent(url: str) -> list[str]:
+    """The messages that begin a transaction on all rows."""
     database, sent = Database(url), []
     create_organisation(database, "hospital", datetime.now(UTC))
     event.listen(database.engine, "before_cursor_execute", lambda *given: sent.append(given[2]))
     with database.read(ALL_TENANTS):
         pass
-    assert sent == [postgresql.READ, "SET LOCAL epsilon_ledger.all_tenants = 'on'"]
     database.dispose()
+    return sent
 
 
-def test_a_server_without_citus_gets_one_message(url: str) -> None:
+@pytest.mark.usefixtures("citus_forms")
+def test_tenant_is_set_in_a_message_of_its_own_on_citus(url: str) -> None:
+    """Citus sends the text of the message with SET to the workers, and BEGIN must not be in it."""
+    assert _sent(url) == [postgresql.READ, "SET LOCAL epsilon_ledger.all_tenants = 'on'"]
+
+
+def test_tenant_is_set_in_one_message_without_citus(url: str) -> None:
     """A second one would cost a round trip."""
-    database, sent = Database(url), []
-    event.listen(database.engine, "before_cursor_execute", lambda *given: sent.append(given[2]))
-    with database.read(ALL_TENANTS) as tx:
-        assert not has_citus(tx)
-    assert sent == [postgresql.for_everyone(postgresql.READ)]
-    database.dispose()
+    assert _sent(url) == [postgresql.for_everyone(postgresql.READ)]
 
 
-def test_steps_are_decided_and_written(ledger: Ledger) -> None:
+def test_steps_are_written_on_citus_and_not_over_another_state(ledger: Ledger) -> None:
     """Through both paths: the first step loads its rows, the next ones are sent in a pipeline."""
     run, runner = opened(ledger), CommandRunner(ledger)
     assert [runner.charged(request(run)).first_step for _ in range(3)] == [0, 1, 2]
     with ledger.database.read(ALL_TENANTS) as tx:
-        assert runs.get(tx, runner.organisation_id, run).next_step == 3
+        found = runs.get(tx, runner.organisation_id, run)
+    assert found.next_step == 3
+
+    def write() -> None:
+        stale = found._replace(attempt=2)
+        with ledger.database.write(runner.organisation_id) as tx:
+            runs.advance_all(tx, [(runner.organisation_id, stale, stale)])
+
+    with pytest.raises(DBAPIError):
+        write()
 
 
-def test_no_row_is_written_for_an_organisation_that_is_not_there(ledger: Ledger) -> None:
+def test_row_is_refused_when_its_organisation_is_not_there(ledger: Ledger) -> None:
     """The rows are read from the organisation's row; without it none would be written, unnoticed."""
     strange = "org_000000000000001"
     added = BulkStatement(dp_events, ["organisation_id", "fingerprint", "canonical_json"])
@@ -97,21 +104,6 @@ def test_no_row_is_written_for_an_organisation_that_is_not_there(ledger: Ledger)
     assert getattr(failed.value.orig, "sqlstate", None) == "22012"
 
 
-def test_a_run_is_not_written_over_another_state(ledger: Ledger) -> None:
-    """As on one server."""
-    run, runner = opened(ledger), CommandRunner(ledger)
-    runner.charged(request(run))
-    with ledger.database.read(ALL_TENANTS) as tx:
-        before = runs.get(tx, runner.organisation_id, run)._replace(attempt=2)
-
-    def write() -> None:
-        with ledger.database.write(runner.organisation_id) as tx:
-            runs.advance_all(tx, [(runner.organisation_id, before, before)])
-
-    with pytest.raises(DBAPIError):
-        write()
-
-
 @pytest.mark.parametrize(
     ("sqlstate", "on_citus", "on_one_server"),
     [
@@ -122,13 +114,15 @@ def test_a_run_is_not_written_over_another_state(ledger: Ledger) -> None:
         (None, True, True),
     ],
 )
-def test_which_failed_commits_are_in_doubt(sqlstate: str | None, *, on_citus: bool, on_one_server: bool) -> None:
+def test_failed_commit_is_in_doubt_by_its_sqlstate(
+    sqlstate: str | None, *, on_citus: bool, on_one_server: bool
+) -> None:
     """A coordinator may fail after the worker has committed; one server reports what it has undone."""
     assert is_in_doubt(sqlstate, citus=True) is on_citus
     assert is_in_doubt(sqlstate, citus=False) is on_one_server
 
 
-def test_an_internal_error_at_the_commit_is_in_doubt(ledger: Ledger) -> None:
+def test_internal_error_at_the_commit_is_in_doubt_on_citus(ledger: Ledger) -> None:
     """In a usual transaction, and in a pipeline."""
     run, runner = opened(ledger), CommandRunner(ledger)
     runner.charged(request(run))
@@ -144,7 +138,7 @@ def test_an_internal_error_at_the_commit_is_in_doubt(ledger: Ledger) -> None:
         runner.once(request(run))
 
 
-def test_an_internal_error_of_one_server_at_the_commit_is_none(url: str) -> None:
+def test_internal_error_at_the_commit_is_an_error_without_citus(url: str) -> None:
     """Nothing was done."""
     database = Database(url)
     create_organisation(database, "hospital", datetime.now(UTC))
@@ -155,7 +149,7 @@ def test_an_internal_error_of_one_server_at_the_commit_is_none(url: str) -> None
     database.dispose()
 
 
-def test_a_step_is_rehearsed_by_statements_for_one_worker(ledger: Ledger) -> None:
+def test_step_is_rehearsed_by_statements_for_one_worker(ledger: Ledger) -> None:
     """It leaves nothing behind."""
     assert rehearse(ledger.database) is None
     with ledger.database.read(ALL_TENANTS) as tx:
@@ -170,7 +164,7 @@ def test_a_step_is_rehearsed_by_statements_for_one_worker(ledger: Ledger) -> Non
         (("a:1", "b:2"), Rehearsal(Fault.SILENT, {"a:1": Fault.SILENT, "b:2": Fault.SILENT})),
     ],
 )
-def test_a_step_is_rehearsed_on_each_worker(
+def test_step_is_rehearsed_on_each_worker(
     url: str, monkeypatch: pytest.MonkeyPatch, broken: tuple[str, ...], expected: Rehearsal
 ) -> None:
     """Only if no worker takes a step, the database takes none."""
@@ -187,7 +181,7 @@ def test_a_step_is_rehearsed_on_each_worker(
     database.dispose()
 
 
-def test_a_server_without_citus_is_not_distributed(url: str) -> None:
+def test_server_without_citus_is_not_distributed(url: str) -> None:
     """The message says how a cluster is set up."""
     database = Database(url)
     with pytest.raises(InvalidInputError, match="CREATE EXTENSION citus"):
@@ -195,7 +189,7 @@ def test_a_server_without_citus_is_not_distributed(url: str) -> None:
     database.dispose()
 
 
-def test_every_table_has_its_place() -> None:
+def test_table_has_a_place_on_citus() -> None:
     """Its organisation is the distribution column of each table that is not copied to every node."""
     statements = {name: citus.distribution_of(name) for name in metadata.tables}
     assert {name for name, statement in statements.items() if "create_reference_table" in statement} == {
@@ -207,7 +201,7 @@ def test_every_table_has_its_place() -> None:
         assert name in citus.REFERENCE_TABLES or f"create_distributed_table('{name}', '{column}'" in statements[name]
 
 
-def test_no_constraint_but_known_ones_leaves_the_organisation_out() -> None:
+def test_unique_constraint_has_the_organisation_unless_it_is_known_to_be_lost() -> None:
     """Citus refuses a unique constraint of a distributed table without its distribution column."""
     lost = set()
     for name, table in metadata.tables.items():

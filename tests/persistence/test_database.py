@@ -1,13 +1,13 @@
 """The database: how it is opened, and what its two kinds of transaction promise."""
 
-import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, nullcontext
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
-from sqlalchemy import Column, Connection, Integer, MetaData, Table, event, insert, select
+from sqlalchemy import Column, Connection, Integer, MetaData, NullPool, Table, create_engine, event, insert, select
 from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError, StatementError
 
 from app.ledger.errors import LedgerUnavailableError
@@ -19,8 +19,11 @@ from app.persistence.database import (
     NO_TENANT,
     Database,
 )
+from app.persistence.pool import PoolUsage, WatchedPool, pool_usage
 from app.persistence.sqlite import WriteLockBusyError
 from app.persistence.tables.base import UtcDateTime
+
+both_databases = pytest.mark.both_databases
 
 NOTES = Table("notes", MetaData(), Column("id", Integer, primary_key=True), Column("at", UtcDateTime))
 PRAGMAS = {
@@ -53,12 +56,21 @@ def _with_notes(url: str) -> Iterator[Database]:
     found.dispose()
 
 
-def _url(database: Database) -> str:
-    return database.engine.url.render_as_string(hide_password=False)
+@pytest.fixture
+def other(file: Database) -> Iterator[Database]:
+    """Another database on the file, as of another process: they have no lock in common but the file's own."""
+    found = Database(str(file.engine.url))
+    yield found
+    found.dispose()
 
 
 def _pragmas(connection: Connection) -> dict[str, object]:
     return {name: connection.exec_driver_sql(f"PRAGMA {name}").scalar() for name in PRAGMAS}
+
+
+def _add(database: Database, *ids: int) -> None:
+    with database.write(ALL_TENANTS) as tx:
+        tx.execute(insert(NOTES), [{"id": each} for each in ids])
 
 
 def _notes(database: Database) -> list[int]:
@@ -66,7 +78,7 @@ def _notes(database: Database) -> list[int]:
         return list(tx.execute(select(NOTES.c.id).order_by(NOTES.c.id)).scalars())
 
 
-def test_the_pragmas_hold_on_every_connection(file: Database) -> None:
+def test_pragmas_hold_on_every_connection(file: Database) -> None:
     for _ in range(2):
         with ExitStack() as stack:
             readers = [stack.enter_context(file.read(ALL_TENANTS)) for _ in range(5)]
@@ -81,14 +93,16 @@ def test_the_pragmas_hold_on_every_connection(file: Database) -> None:
         file.dispose()  # the next ones are new
 
 
-def test_a_write_is_there_after_it_and_only_after_it(database: Database) -> None:
+@both_databases
+def test_write_is_seen_by_others_after_it_only(database: Database) -> None:
     with database.write(ALL_TENANTS) as tx:
         tx.execute(insert(NOTES).values(id=1))
         assert _notes(database) == []
     assert _notes(database) == [1]
 
 
-def test_a_write_that_fails_leaves_nothing(database: Database) -> None:
+@both_databases
+def test_write_leaves_nothing_when_it_fails(database: Database) -> None:
     def fail() -> None:
         with database.write(ALL_TENANTS) as tx:
             tx.execute(insert(NOTES).values(id=1))
@@ -97,72 +111,42 @@ def test_a_write_that_fails_leaves_nothing(database: Database) -> None:
     with pytest.raises(ZeroDivisionError):
         fail()
     assert _notes(database) == []
-    with database.write(ALL_TENANTS) as tx:
-        tx.execute(insert(NOTES).values(id=2))
+    _add(database, 2)
     assert _notes(database) == [2]
 
 
-def test_a_read_changes_nothing_even_if_it_tries(database: Database) -> None:
-    if database.dialect == "sqlite":
-        with database.read(ALL_TENANTS) as tx:
-            tx.execute(insert(NOTES).values(id=1))
-    else:
-        with pytest.raises(DBAPIError, match="read-only"), database.read(ALL_TENANTS) as tx:
-            tx.execute(insert(NOTES).values(id=1))
+@both_databases
+def test_read_changes_nothing_when_it_writes(database: Database) -> None:
+    refused = pytest.raises(DBAPIError, match="read-only") if database.dialect == "postgresql" else nullcontext()
+    with refused, database.read(ALL_TENANTS) as tx:
+        tx.execute(insert(NOTES).values(id=1))
     assert _notes(database) == []
 
 
-def test_a_read_sees_one_state_while_others_write(database: Database) -> None:
+@both_databases
+def test_read_sees_one_state_while_others_write(database: Database) -> None:
     with database.read(ALL_TENANTS) as tx:
         assert list(tx.execute(select(NOTES.c.id)).scalars()) == []
-        with database.write(ALL_TENANTS) as other:
-            other.execute(insert(NOTES).values(id=1))
+        _add(database, 1)
         assert list(tx.execute(select(NOTES.c.id)).scalars()) == []
     assert _notes(database) == [1]
 
 
-def test_writers_of_a_file_wait_for_each_other(file: Database) -> None:
-    order: list[str] = []
-    entered = threading.Event()
-
-    def second() -> None:
-        entered.wait(10)
-        with file.write(ALL_TENANTS) as tx:
-            order.append("second")
-            assert list(tx.execute(select(NOTES.c.id)).scalars()) == [1]
-
-    writer = threading.Thread(target=second)
-    writer.start()
-    with file.write(ALL_TENANTS) as tx:
-        entered.set()
-        tx.execute(insert(NOTES).values(id=1))
-        writer.join(0.2)
-        order.append("first")
-    writer.join(10)
-    assert order == ["first", "second"]
-
-
-def test_two_processes_worth_of_writers_never_interleave(file: Database) -> None:
-    """Two databases on one file have no lock in common but the file's own."""
-    other = Database(_url(file))
+def test_writers_of_a_file_never_interleave(file: Database, other: Database) -> None:
+    """Two threads of each of two processes."""
 
     def add(target: Database) -> None:
-        for _ in range(20):
+        for _ in range(10):
             with target.write(ALL_TENANTS) as tx:
                 known = tx.execute(select(NOTES.c.id)).scalars().all()
                 tx.execute(insert(NOTES).values(id=len(known)))
 
-    writers = [threading.Thread(target=add, args=(target,)) for target in (file, other)]
-    for writer in writers:
-        writer.start()
-    for writer in writers:
-        writer.join()
-    other.dispose()
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(add, [file, other] * 2))
     assert _notes(file) == list(range(40))
 
 
-def test_who_does_not_wait_is_told_of_a_writer_in_this_process_or_another(file: Database) -> None:
-    other = Database(_url(file))
+def test_impatient_write_fails_when_this_or_another_process_writes(file: Database, other: Database) -> None:
     for waiting in (file, other):
         with file.write(ALL_TENANTS) as tx:
             with pytest.raises(WriteLockBusyError), waiting.write(ALL_TENANTS, wait=False):
@@ -170,17 +154,16 @@ def test_who_does_not_wait_is_told_of_a_writer_in_this_process_or_another(file: 
             tx.execute(insert(NOTES).values(id=len(_notes(file))))
         with waiting.write(ALL_TENANTS, wait=False) as tx:
             tx.execute(insert(NOTES).values(id=len(_notes(file))))
-    other.dispose()
     assert _notes(file) == [0, 1, 2, 3]
 
 
-def test_who_waits_too_long_is_told_to_repeat(file: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_write_asks_to_repeat_when_it_waited_too_long(file: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(database_module, "LOCK_TIMEOUT_SECONDS", 0.01)
     with file.write(ALL_TENANTS), pytest.raises(LedgerUnavailableError, match="Repeat"), file.write(ALL_TENANTS):
         raise AssertionError("two writers at once")
 
 
-def test_who_does_not_wait_is_told_of_a_real_fault(file: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_impatient_write_raises_an_error_that_is_no_lock(file: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("app.persistence.sqlite.WRITE", "BEGIN NONSENSE")
     another = Database(str(file.engine.url))
     with pytest.raises(OperationalError, match="syntax"), another.write(ALL_TENANTS, wait=False):
@@ -188,7 +171,8 @@ def test_who_does_not_wait_is_told_of_a_real_fault(file: Database, monkeypatch: 
     another.dispose()
 
 
-def test_a_race_that_was_lost_is_run_again_and_sees_the_winner(database: Database) -> None:
+@both_databases
+def test_lost_race_is_run_again_and_sees_the_winner(database: Database) -> None:
     """Somebody adds the same note between the look and the insert; only PostgreSQL lets that happen."""
     seen: list[list[int]] = []
 
@@ -196,8 +180,7 @@ def test_a_race_that_was_lost_is_run_again_and_sees_the_winner(database: Databas
         with database.write(ALL_TENANTS) as tx:
             seen.append(list(tx.execute(select(NOTES.c.id)).scalars()))
             if len(seen) == 1 and database.dialect == "postgresql":
-                with database.write(ALL_TENANTS) as other:
-                    other.execute(insert(NOTES).values(id=0))
+                _add(database, 0)
             tx.execute(insert(NOTES).values(id=len(seen[-1])))
 
     database.retried(work)
@@ -205,36 +188,24 @@ def test_a_race_that_was_lost_is_run_again_and_sees_the_winner(database: Databas
     assert _notes(database) == ([0, 1] if database.dialect == "postgresql" else [0])
 
 
-def test_a_violation_that_is_no_race_is_raised_as_it_is(database: Database) -> None:
-    tries = 0
+@both_databases
+@pytest.mark.parametrize("error", [IntegrityError, DBAPIError])
+def test_error_is_raised_when_it_is_no_race(database: Database, error: type[DBAPIError]) -> None:
+    tries: list[int] = []
 
     def work() -> None:
-        nonlocal tries
-        tries += 1
+        tries.append(len(tries))
         with database.write(ALL_TENANTS) as tx:
             tx.execute(insert(NOTES), [{"id": 1}])
-            tx.execute(insert(NOTES), [{"id": 1}])
+            tx.exec_driver_sql("INSERT INTO notes (id) VALUES (1)" if error is IntegrityError else "SELECT nonsense")
 
-    with pytest.raises(IntegrityError):
+    with pytest.raises(error):
         database.retried(work)
-    assert tries == (MAX_TRIES if database.dialect == "postgresql" else 1)
+    assert len(tries) == (MAX_TRIES if (database.dialect, error) == ("postgresql", IntegrityError) else 1)
     assert _notes(database) == []
 
 
-def test_what_is_no_race_is_not_run_again(database: Database) -> None:
-    tries = 0
-
-    def work() -> None:
-        nonlocal tries
-        tries += 1
-        with database.write(ALL_TENANTS) as tx:
-            tx.exec_driver_sql("SELECT nonsense")
-
-    with pytest.raises(DBAPIError):
-        database.retried(work)
-    assert tries == 1
-
-
+@both_databases
 @pytest.mark.parametrize(
     "moment",
     [
@@ -246,7 +217,7 @@ def test_what_is_no_race_is_not_run_again(database: Database) -> None:
         None,
     ],
 )
-def test_a_moment_comes_back_as_the_same_moment_in_utc(database: Database, moment: datetime | None) -> None:
+def test_moment_is_read_as_the_same_moment_in_utc(database: Database, moment: datetime | None) -> None:
     with database.write(ALL_TENANTS) as tx:
         tx.execute(insert(NOTES).values(id=1, at=moment))
     with database.read(ALL_TENANTS) as tx:
@@ -257,7 +228,8 @@ def test_a_moment_comes_back_as_the_same_moment_in_utc(database: Database, momen
         assert found.utcoffset() == timedelta(0)
 
 
-def test_moments_sort_as_they_passed(database: Database) -> None:
+@both_databases
+def test_moments_are_sorted_in_the_order_of_time(database: Database) -> None:
     early = datetime(2026, 1, 1, 23, 0, tzinfo=timezone(timedelta(hours=9)))
     late = datetime(2026, 1, 1, 15, 0, tzinfo=UTC)
     with database.write(ALL_TENANTS) as tx:
@@ -265,14 +237,16 @@ def test_moments_sort_as_they_passed(database: Database) -> None:
         assert list(tx.execute(select(NOTES.c.id).order_by(NOTES.c.at)).scalars()) == [2, 1]
 
 
-def test_a_moment_without_a_zone_is_refused(database: Database) -> None:
+@both_databases
+def test_moment_without_a_zone_is_refused(database: Database) -> None:
     naive = datetime(2026, 11, 21, 9, 0)  # noqa: DTZ001 - that is the mistake
     with pytest.raises((StatementError, AssertionError)), database.write(ALL_TENANTS) as tx:
         tx.execute(insert(NOTES).values(id=1, at=naive))
     assert _notes(database) == []
 
 
-def test_a_connection_in_use_is_closed_when_it_is_given_back_to_a_database_that_was_closed(database_url: str) -> None:
+@both_databases
+def test_connection_is_closed_when_it_returns_to_a_closed_database(database_url: str) -> None:
     database = Database(database_url)
     closed: list[object] = []
     event.listen(database.engine, "close", lambda connection, _: closed.append(connection))
@@ -283,46 +257,38 @@ def test_a_connection_in_use_is_closed_when_it_is_given_back_to_a_database_that_
     assert closed == [used]
 
 
-def test_a_revision_shows_whether_anybody_else_has_written(file: Database) -> None:
-    def begun(database: Database = file) -> tuple[int, int]:
-        with database.write(ALL_TENANTS) as tx:
-            found = database.revision(tx)
+def test_connections_are_counted_by_their_use() -> None:
+    engine = create_engine("sqlite://", poolclass=WatchedPool, pool_size=2, max_overflow=0)
+    with engine.connect():
+        assert pool_usage(engine.pool, kept=False) == PoolUsage(used=1, limit=2)
+        assert pool_usage(engine.pool, kept=True) == PoolUsage(idle=1, limit=2)
+    assert pool_usage(engine.pool, kept=False) == PoolUsage(idle=1, limit=2)
+    assert pool_usage(NullPool(lambda: None), kept=False) == PoolUsage()  # type: ignore[arg-type]
+
+
+def test_revision_changes_when_another_transaction_has_written(file: Database, other: Database) -> None:
+    def begun() -> tuple[int, int]:
+        with file.write(ALL_TENANTS) as tx:
+            found = file.revision(tx)
         assert found is not None
         return found
 
-    def expected(last: tuple[int, int]) -> tuple[int, int]:
-        return last[0] + 1, last[1]
+    def fail() -> None:
+        with pytest.raises(ZeroDivisionError), file.write(ALL_TENANTS):
+            raise ZeroDivisionError
 
-    last = begun()
-    assert begun() == expected(last)
-    last = begun()
-    with file.read(ALL_TENANTS) as tx:
-        tx.execute(select(NOTES)).all()
-    assert begun() == expected(last)
-    other = Database(str(file.engine.url))
-    unlike: list[Callable[[], None]] = [
-        lambda: _note(other),  # another process
-        lambda: _note(file),  # another use case of this one
-        lambda: _failed(file),  # a connection that may be in any state is replaced, and the new one counts anew
-        lambda: _refused(file, other),
-    ]
-    for write in unlike:
-        last = begun()
-        write()
-        assert begun() != expected(last)
-    other.dispose()
+    def is_refused() -> None:
+        with other.write(ALL_TENANTS), pytest.raises(WriteLockBusyError), file.write(ALL_TENANTS, wait=False):
+            raise AssertionError("two write at once")
 
-
-def _note(database: Database) -> None:
-    with database.write(ALL_TENANTS) as tx:
-        tx.execute(insert(NOTES).values(at=datetime.now(UTC)))
-
-
-def _failed(database: Database) -> None:
-    with pytest.raises(ZeroDivisionError), database.write(ALL_TENANTS):
-        raise ZeroDivisionError
-
-
-def _refused(database: Database, other: Database) -> None:
-    with other.write(ALL_TENANTS), pytest.raises(WriteLockBusyError), database.write(ALL_TENANTS, wait=False):
-        raise AssertionError("two write at once")
+    unlike: dict[Callable[[], object], bool] = {
+        lambda: _notes(file): False,  # only a read
+        lambda: _add(other, 1): True,  # another process
+        lambda: _add(file, 2): True,  # another use case of this one
+        fail: True,  # a connection that may be in any state is replaced, and the new one counts anew
+        is_refused: True,
+    }
+    for act, changes in unlike.items():
+        number, version = begun()
+        act()
+        assert (begun() != (number + 1, version)) is changes

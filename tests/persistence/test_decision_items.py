@@ -1,16 +1,16 @@
 """Items of decisions, in rows by event: whatever sequence is written is read again, whole or its beginning."""
 
 import json
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from unittest import mock
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from sqlalchemy import Connection, func, select, update
+from sqlalchemy import Connection, delete, func, select, update
 
 from app.accounting.events import Gaussian, canonical, fingerprint
 from app.ledger.decisions import DecisionEntry
@@ -18,8 +18,10 @@ from app.ledger.step_events import MAX_COUNT
 from app.persistence.database import ALL_TENANTS, Database
 from app.persistence.repositories import decisions, dp_events, raw_rows, usage_history
 from app.persistence.repositories.decision_items import group_items
-from app.persistence.tables import accounts, decision_events, runs
+from app.persistence.tables import accounts, decision_events, decision_ranges, runs
+from app.persistence.tables import decisions as decision_rows
 from tests.conftest import open_ledger
+from tests.soak import few
 
 EVENTS = [Gaussian(noise) for noise in (60.0, 70.25, 1e6)]
 FIRST, SECOND, THIRD = map(fingerprint, EVENTS)
@@ -37,53 +39,30 @@ class _UndoneError(Exception):
 
 @dataclass(frozen=True)
 class Writer:
-    """A run without decisions, to which some are added for a while."""
+    """A run without decisions, to which some like the template are added for a while."""
 
     database: Database
-    organisation_id: str
-    run: str
+    template: DecisionEntry
     population: str
 
-    @contextmanager
-    def writes(self, *sequences: Items) -> Iterator[Connection]:
-        """A transaction in which the run has a decision on each sequence, and that is rolled back."""
-        with suppress(_UndoneError), self.database.write(ALL_TENANTS) as tx:
-            decisions.add_all(tx, [(entry, b"x" * 32) for entry in self.entries(*sequences)])
-            yield tx
-            raise _UndoneError
+    @property
+    def run(self) -> tuple[str, str]:
+        """Its organisation and its id."""
+        return self.template.organisation_id, self.template.run_id
 
-    def entries(self, *sequences: Items) -> list[DecisionEntry]:
-        """Decisions that admit such items one after another."""
-        made: list[DecisionEntry] = []
+    @contextmanager
+    def writes(self, *sequences: Items) -> Iterator[tuple[Connection, list[DecisionEntry]]]:
+        """A transaction in which the run has a decision on each sequence, and that is rolled back."""
+        entries: list[DecisionEntry] = []
         for items in sequences:
-            first = made[-1].first_step + made[-1].step_count if made else 0
+            first = entries[-1].first_step + entries[-1].step_count if entries else 0
             steps = sum(count for _, count in items)
-            made.append(
-                DecisionEntry(
-                    organisation_id=self.organisation_id,
-                    run_id=self.run,
-                    position=len(made),
-                    attempt=1,
-                    outcome="admitted",
-                    idempotency_key=None,
-                    request_fingerprint="0" * 64,
-                    first_step=first,
-                    step_count=steps,
-                    requested_count=steps,
-                    items=items,
-                    reservation_id=None,
-                    epsilon=0.5,
-                    delta=1e-6,
-                    epsilon_limit=1.0,
-                    steps_remaining=0,
-                    binding_account_id=self.population,
-                    refusal_details=None,
-                    ended_plans=None,
-                    created_at=datetime(2026, 11, 23, tzinfo=UTC),
-                    actor="key_test",
-                )
-            )
-        return made
+            placed = {"position": len(entries), "first_step": first, "step_count": steps, "requested_count": steps}
+            entries.append(self.template._replace(items=items, **placed))
+        with suppress(_UndoneError), self.database.write(ALL_TENANTS) as tx:
+            decisions.add_all(tx, [(entry, b"x" * 32) for entry in entries])
+            yield tx, entries
+            raise _UndoneError
 
 
 @pytest.fixture(scope="module")
@@ -92,30 +71,34 @@ def writer(tmp_path_factory: pytest.TempPathFactory, module_database_url: str) -
         population = str(ledger.population()["id"])
         ledger.budget()
         run = ledger.run()
+        assert ledger.post(f"/v1/runs/{run}/steps", {}, "trainer").status_code == 200
         with ledger.database.write(ALL_TENANTS) as tx:
             owner = tx.execute(select(accounts.c.organisation_id).where(accounts.c.id == run)).scalar_one()
             dp_events.remember(tx, owner, EVENTS)
-        yield Writer(ledger.database, owner, run, population)
+            [stored] = raw_rows.entries(tx, owner, run)
+            for table in (decision_ranges, decision_rows):
+                tx.execute(delete(table))
+        yield Writer(ledger.database, stored.entry, population)
 
 
+@few(15)
 @given(st.lists(sequences, min_size=1, max_size=3))
 @example([((FIRST, 1),) * 1000])
 @example([tuple((fingerprint(EVENTS[index % 3]), MAX_COUNT) for index in range(1000))])
-def test_every_sequence_is_read_as_it_was_written(writer: Writer, sequences: list[Items]) -> None:
-    with writer.writes(*sequences) as tx:
-        assert [stored.entry for stored in raw_rows.entries(tx, writer.organisation_id, writer.run)] == writer.entries(
-            *sequences
-        )
-        found = decisions.at_positions(tx, writer.organisation_id, writer.run, range(len(sequences)))
+@pytest.mark.both_databases
+def test_sequence_is_read_as_it_was_written(writer: Writer, sequences: list[Items]) -> None:
+    with writer.writes(*sequences) as (tx, entries):
+        assert [stored.entry for stored in raw_rows.entries(tx, *writer.run)] == entries
+        found = decisions.at_positions(tx, *writer.run, range(len(sequences)))
         assert [tuple((fingerprint(step.event), step.count) for step in each.steps) for each in found] == sequences
         rows = tx.execute(select(func.count()).select_from(decision_events)).scalar_one()
         assert rows == sum(len({event for event, _ in items[1:]}) for items in sequences)
-        charged, kinds, steps = usage_history.charged_events(tx, writer.organisation_id, writer.run, 10)
-        every = [item for items in sequences for item in items]
-        assert {total.fingerprint: total.count for total in charged} == {
-            event: sum(count for each, count in every if each == event) for event, _ in every
-        }
-        assert (kinds, steps) == (len(charged), sum(count for _, count in every))
+        charged, kinds, steps = usage_history.charged_events(tx, *writer.run, 10)
+        counted: Counter[str] = Counter()
+        for event, count in (item for items in sequences for item in items):
+            counted[event] += count
+        assert {total.fingerprint: total.count for total in charged} == counted
+        assert (kinds, steps) == (len(charged), counted.total())
 
 
 def _beginning(items: Items, room: int) -> Items:
@@ -127,11 +110,13 @@ def _beginning(items: Items, room: int) -> Items:
     return items
 
 
+@few(15)
 @given(st.lists(sequences, min_size=1, max_size=3), st.integers(0, 60_000))
 @example([((FIRST, 1), (SECOND, 2), (FIRST, 1), (THIRD, 1))], 3 * (decisions.EVENT_BYTES + 60))
-def test_where_there_is_little_room_the_first_items_are_read(writer: Writer, sequences: list[Items], room: int) -> None:
-    with writer.writes(*sequences) as tx, mock.patch.object(decisions, "EVENTS_ROOM", room):
-        found = decisions.at_positions(tx, writer.organisation_id, writer.run, range(len(sequences)))
+@pytest.mark.both_databases
+def test_first_items_are_read_when_there_is_little_room(writer: Writer, sequences: list[Items], room: int) -> None:
+    with writer.writes(*sequences) as (tx, _), mock.patch.object(decisions, "EVENTS_ROOM", room):
+        found = decisions.at_positions(tx, *writer.run, range(len(sequences)))
         for each, items in zip(found, sequences, strict=True):
             shown = tuple((fingerprint(step.event), step.count) for step in each.steps)
             assert shown == _beginning(items, room // len(sequences))
@@ -139,7 +124,7 @@ def test_where_there_is_little_room_the_first_items_are_read(writer: Writer, seq
 
 @settings(max_examples=200)
 @given(sequences)
-def test_a_row_names_each_item_once(items: Items) -> None:
+def test_row_names_each_item_once(items: Items) -> None:
     """As the documentation of the rows says it, and with no other reader."""
     read = {}
     for item, event, count, repeats in group_items(items):
@@ -151,15 +136,16 @@ def test_a_row_names_each_item_once(items: Items) -> None:
     assert read == dict(enumerate(items[1:], 1))
 
 
-def test_the_form_of_a_row_is_the_one_that_is_documented() -> None:
+def test_form_of_a_row_is_the_documented_one() -> None:
     items = ((FIRST, 1), (SECOND, 1), (THIRD, 4), (SECOND, 1), (FIRST, 1), (SECOND, 6))
     assert group_items(items) == [(1, SECOND, 8, "[3,[5,6]]"), (2, THIRD, 4, "[]"), (4, FIRST, 1, "[]")]
     assert group_items(items[:1]) == []
 
 
-def test_an_account_history_counts_all_items_of_the_events_that_come_first(writer: Writer) -> None:
+@pytest.mark.both_databases
+def test_history_of_an_account_counts_all_items_of_its_first_events(writer: Writer) -> None:
     items = ((FIRST, 1), (SECOND, 2), (SECOND, 3), (FIRST, 4), (THIRD, 5), (SECOND, 6))
-    with writer.writes(items) as tx:
+    with writer.writes(items) as (tx, _):
         tx.execute(update(runs).values(decision_count=1))
-        found = usage_history.events_of(tx, writer.organisation_id, writer.population, 10, 4)
-        assert found == {(writer.run, 0): [(FIRST, 1), (SECOND, 11), (FIRST, 4)]}
+        found = usage_history.events_of(tx, writer.run[0], writer.population, 10, 4)
+        assert found == {(writer.run[1], 0): [(FIRST, 1), (SECOND, 11), (FIRST, 4)]}

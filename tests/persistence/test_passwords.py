@@ -35,34 +35,28 @@ def database(file: Path) -> Iterator[Database]:
         postgres.shared().execute(f"DROP ROLE {ROLE}")
 
 
-def _who(database: Database) -> str:
+def _user(database: Database) -> str:
     with database.read(NO_TENANT) as tx:
         return str(tx.exec_driver_sql("SELECT current_user").scalar_one())
 
 
 @pytest.mark.postgresql
-def test_a_new_connection_takes_the_password_that_the_file_holds_then(database: Database, file: Path) -> None:
+def test_new_connection_takes_the_password_that_the_file_holds_then(database: Database, file: Path) -> None:
+    with pytest.raises(LedgerUnavailableError) as failed:
+        _user(database)
+    assert str(file) not in failed.value.detail
     file.write_text("first\n")
-    assert _who(database) == ROLE
+    assert _user(database) == ROLE
     postgres.shared().execute(f"ALTER ROLE {ROLE} PASSWORD 'second'")
-    assert _who(database) == ROLE  # a connection that is open stays open
+    assert _user(database) == ROLE  # a connection that is open stays open
     with database.read(NO_TENANT), pytest.raises(OperationalError, match="password authentication failed"):
-        _who(database)
+        _user(database)
     file.write_text("second")
     with database.read(NO_TENANT):
-        assert _who(database) == ROLE
+        assert _user(database) == ROLE
 
 
-@pytest.mark.postgresql
-def test_a_file_that_cannot_be_read_is_an_outage_and_its_name_is_not_told(database: Database, file: Path) -> None:
-    with pytest.raises(LedgerUnavailableError) as failed:
-        _who(database)
-    assert str(file) not in failed.value.detail
-    file.write_text("first")
-    assert _who(database) == ROLE
-
-
-def test_a_file_of_sqlite_needs_no_password(tmp_path: Path, file: Path) -> None:
+def test_sqlite_needs_no_password(tmp_path: Path, file: Path) -> None:
     database = Database(f"sqlite:///{tmp_path / 'ledger.db'}", password_file=str(file))
     with database.read(NO_TENANT) as tx:
         assert tx.exec_driver_sql("SELECT 1").scalar_one() == 1

@@ -1,15 +1,18 @@
 """How the databases find what is asked for often: by a range of an index, and without sorting what is not on a page."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
+from itertools import pairwise
+from typing import Any
 
 import pytest
-from sqlalchemy import Connection, event, text
+from sqlalchemy import Connection, event, select, text
 
 from app.ledger.audit import AuditFilter
 from app.ledger.decisions import DecisionCursor, DecisionFilter, DecisionOutcome
 from app.ledger.pages import PageRequest
+from app.persistence import tables
 from app.persistence.database import ALL_TENANTS
 from app.persistence.repositories import (
     accounts,
@@ -19,9 +22,15 @@ from app.persistence.repositories import (
     decisions,
     idempotent_responses,
     periodic_queries,
+    proposals,
+    runs,
+    usage_history,
 )
 from tests.conftest import Ledger, open_ledger
-from tests.persistence.query_plans import Ask, plans
+
+pytestmark = pytest.mark.both_databases
+
+Ask = Callable[[Connection, str], object]
 
 BY_TIME, NOT_ADMITTED = "ix_decisions_organisation_id_created_at", "ix_decisions_not_admitted"
 RUNS = "run_000000000000001", "run_000000000000002"
@@ -29,13 +38,19 @@ POPULATION = "pop_000000000000001"
 PLACE = DecisionCursor(datetime(2026, 11, 22, tzinfo=UTC), RUNS[0], 5)
 
 
+DECISIONS = {"sqlite": 3, "postgresql": 200}
+"""So many that PostgreSQL's choice of an index counts."""
+
+LIMIT = {"epsilon": 100.0, "delta": 1e-5}
+
+
 @pytest.fixture(scope="module")
 def opened(tmp_path_factory: pytest.TempPathFactory, module_database_url: str) -> Iterator[Ledger]:
     with open_ledger(tmp_path_factory.mktemp("ledger"), module_database_url) as ledger:
-        ledger.population()
-        ledger.budget()
+        ledger.population(limit=LIMIT)
+        ledger.budget(limit=LIMIT)
         run = ledger.run()
-        for _ in range(3):
+        for _ in range(DECISIONS[ledger.database.dialect]):
             assert ledger.post(f"/v1/runs/{run}/steps", {}, "trainer").status_code == 200
         if ledger.database.dialect == "postgresql":
             with ledger.database.write(ALL_TENANTS) as tx:
@@ -43,9 +58,30 @@ def opened(tmp_path_factory: pytest.TempPathFactory, module_database_url: str) -
         yield ledger
 
 
+def _plans(ledger: Ledger, ask: Ask) -> list[str]:
+    """How each statement finds rows; what PostgreSQL may do with small tables only is forbidden it."""
+    asked: list[tuple[str, Any]] = []
+
+    def note(*given: Any) -> None:  # noqa: ANN401 - as SQLAlchemy hands it on
+        asked.append((given[2], given[3]))
+
+    with ledger.database.read(ALL_TENANTS) as tx:
+        organisation = tx.execute(select(tables.runs.c.organisation_id)).scalar_one()
+    with ledger.database.read(organisation) as tx:
+        event.listen(tx, "before_cursor_execute", note)
+        ask(tx, organisation)
+        event.remove(tx, "before_cursor_execute", note)
+        if tx.dialect.name == "postgresql":
+            for way in ("seqscan", "bitmapscan", "hashjoin", "mergejoin", "sort"):
+                tx.execute(text(f"SET LOCAL enable_{way} = off"))
+        explain = "EXPLAIN QUERY PLAN" if tx.dialect.name == "sqlite" else "EXPLAIN (COSTS OFF)"
+        found = [tx.exec_driver_sql(f"{explain} {statement}", parameters).all() for statement, parameters in asked]
+    return ["\n".join(str(row[-1]) for row in rows) for rows in found]
+
+
 def _plan(ledger: Ledger, ask: Ask) -> str:
     """How something is found, by its first statement."""
-    return plans(ledger, ask)[0]
+    return _plans(ledger, ask)[0]
 
 
 SOME_ROWS: dict[str, tuple[Ask, str]] = {
@@ -63,7 +99,7 @@ SOME_ROWS: dict[str, tuple[Ask, str]] = {
 
 
 @pytest.mark.parametrize("index", SOME_ROWS)
-def test_an_index_on_some_of_the_rows_is_taken_for_these(opened: Ledger, index: str) -> None:
+def test_partial_index_is_taken_for_its_rows(opened: Ledger, index: str) -> None:
     ask, table = SOME_ROWS[index]
     plan = _plan(opened, ask)
     assert re.search(rf"{table} USING (COVERING )?INDEX {index}\b|using {index} on {table}\b", plan), plan
@@ -86,9 +122,9 @@ WANTED = {
 
 
 @pytest.mark.parametrize("before", [None, str(PLACE)], ids=["first page", "later page"])
-@pytest.mark.parametrize("what", WANTED)
-def test_a_page_is_a_range_of_an_index(opened: Ledger, what: str, before: str | None) -> None:
-    wanted, index = WANTED[what]
+@pytest.mark.parametrize("query", WANTED)
+def test_page_of_decisions_is_a_range_of_an_index(opened: Ledger, query: str, before: str | None) -> None:
+    wanted, index = WANTED[query]
     name = opened.database.engine.dialect.name
     plan = _plan(opened, lambda tx, organisation: decisions.page(tx, organisation, wanted, PageRequest(50, before)))
     if name == "sqlite":
@@ -115,14 +151,14 @@ RARE = {
 
 
 @pytest.mark.parametrize("behind", [None, PLACE], ids=["first page", "later page"])
-@pytest.mark.parametrize("what", RARE)
+@pytest.mark.parametrize("query", RARE)
 def test_rare_decisions_are_searched_by_positions_of_runs(
-    opened: Ledger, what: str, behind: DecisionCursor | None
+    opened: Ledger, query: str, behind: DecisionCursor | None
 ) -> None:
     """PostgreSQL chooses by the sizes of tables: `python -m benchmarks.decision_lists --postgresql` has some."""
 
     def ask(tx: Connection, organisation: str) -> None:
-        *_, last = decision_lists.searches(organisation, RARE[what], behind, 51)
+        *_, last = decision_lists.searches(organisation, RARE[query], behind, 51)
         tx.execute(last.limit(51))
 
     plan = _plan(opened, ask)
@@ -154,10 +190,10 @@ AUDITED = {
 
 
 @pytest.mark.parametrize("before", [None, "5"], ids=["first page", "later page"])
-@pytest.mark.parametrize("what", AUDITED)
-def test_a_page_of_audit_events_is_a_range_of_an_index(opened: Ledger, what: str, before: str | None) -> None:
+@pytest.mark.parametrize("query", AUDITED)
+def test_page_of_audit_events_is_a_range_of_an_index(opened: Ledger, query: str, before: str | None) -> None:
     """Subjects are text, and the ids of the accounts under one are not: only these are converted."""
-    wanted, indexes = AUDITED[what]
+    wanted, indexes = AUDITED[query]
     name = opened.database.engine.dialect.name
     plan = _plan(opened, lambda tx, organisation: audit.list_entries(tx, organisation, wanted, PageRequest(50, before)))
     search = {
@@ -171,7 +207,7 @@ def test_a_page_of_audit_events_is_a_range_of_an_index(opened: Ledger, what: str
 
 
 @pytest.mark.postgresql
-def test_new_keys_are_looked_up_by_indexes_in_a_prepared_plan_too(opened: Ledger) -> None:
+def test_new_keys_are_looked_up_by_indexes_when_a_plan_is_prepared(opened: Ledger) -> None:
     """It may be prepared while the tables are small, and used when they are large."""
     asked: list[str] = []
     with opened.database.read(ALL_TENANTS) as tx:
@@ -189,3 +225,30 @@ def test_new_keys_are_looked_up_by_indexes_in_a_prepared_plan_too(opened: Ledger
         assert re.search(r"Index Cond: .*organisation_id = \$1.*idempotency_key.* = asked\w*\.key", rows[place + 1]), (
             rows
         )
+
+
+ONE_ENTRY: dict[str, Ask] = {
+    "runs": lambda tx, organisation: runs.get_many(tx, organisation, [RUNS[0]]),
+    "unapproved runs": lambda tx, organisation: proposals.find_unapproved(tx, organisation, POPULATION),
+    "silent runs": lambda tx, _: periodic_queries.silent_runs(tx, PLACE.created_at, 10),
+    "heads": lambda tx, _: periodic_queries.heads(tx),
+    "unsigned entries": lambda tx, _: periodic_queries.signing(tx),
+    "sampled decisions": lambda tx, organisation: usage_history.sample_decisions(tx, organisation, POPULATION, 10),
+    "sampled events": lambda tx, organisation: usage_history.events_of(tx, organisation, POPULATION, 10, 10),
+}
+
+
+@pytest.mark.parametrize("query", ONE_ENTRY)
+def test_entry_of_a_chain_is_found_by_its_position(opened: Ledger, query: str) -> None:
+    """With row-level security, PostgreSQL searches for no position that it must compute meanwhile."""
+    if opened.database.dialect == "postgresql":
+        with opened.database.write(ALL_TENANTS) as tx:
+            tx.execute(text("ANALYZE decisions, audit_entries"))
+    lines = "\n".join(_plans(opened, ONE_ENTRY[query])).splitlines()
+    chains = r"\b(decisions|audit_entries)(_\d)?\b"
+    if opened.database.dialect == "sqlite":
+        read = [line for line in lines if re.match(rf"(SEARCH|SCAN) {chains}", line)]
+    else:
+        read = [after for line, after in pairwise(lines) if re.search(rf"Scan .*on {chains}", line)]
+    assert read, "\n".join(lines)
+    assert all(re.search(r"\bposition\"? ?[<=]", line) for line in read), "\n".join(lines)

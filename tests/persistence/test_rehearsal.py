@@ -16,7 +16,6 @@ from app.persistence.rehearsal import Fault, rehearse
 from app.persistence.schema import upgrade
 from app.persistence.tables import metadata
 from tests import postgres
-from tests.conftest import need_postgresql, new_database
 from tests.disks import a_disk, may_mount, without_room
 from tests.persistence.dump import dump
 
@@ -32,13 +31,9 @@ def database(database_url: str) -> Iterator[Database]:
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[Database]:
-    """A ledger on PostgreSQL."""
-    need_postgresql()
-    with new_database("postgresql", tmp_path) as url:
-        opened = Database(url)
-        yield opened
-        opened.dispose()
+def server(database: Database) -> Database:
+    """The same, in tests on PostgreSQL."""
+    return database
 
 
 def _execute(database: Database, statement: str) -> None:
@@ -46,19 +41,16 @@ def _execute(database: Database, statement: str) -> None:
     postgres.shared().execute(statement, str(database.engine.url.database))
 
 
-def test_a_rehearsal_leaves_nothing(database: Database) -> None:
+@pytest.mark.both_databases
+def test_rehearsal_leaves_no_row_and_no_connection(database: Database) -> None:
     before = dump(database)
-    for _ in range(3):
-        assert rehearse(database) is None
+    assert (rehearse(database), rehearse(database)) == (None, None)
     assert dump(database) == before
-
-
-def test_a_rehearsal_keeps_no_connection(database: Database) -> None:
-    rehearse(database)
     assert database.connections().used == 0
 
 
-def test_rehearsals_do_not_wait_for_each_other(server: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.postgresql
+def test_rehearsal_does_not_wait_for_another(server: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of two replicas: the second begins and ends while the first has written its row."""
     try_statements, within = postgresql.rehearse, []
 
@@ -72,7 +64,8 @@ def test_rehearsals_do_not_wait_for_each_other(server: Database, monkeypatch: py
     assert within == [None]
 
 
-def test_an_empty_database_is_not_migrated(empty_database_url: str) -> None:
+@pytest.mark.both_databases
+def test_empty_database_is_not_migrated(empty_database_url: str) -> None:
     empty = Database(empty_database_url)
     assert rehearse(empty) is Fault.UNMIGRATED
     empty.dispose()
@@ -91,16 +84,15 @@ def _locked(database: Database) -> Iterator[None]:
         yield
 
 
-def test_a_lock_that_is_not_released_is_a_fault_until_it_is(
-    database: Database, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.both_databases
+def test_lock_is_a_fault_until_it_is_released(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("app.persistence.rehearsal.TRIAL_SECONDS", 0.05)
     with _locked(database):
         assert rehearse(database) is Fault.LOCKED
     assert rehearse(database) is None
 
 
-def test_a_thread_that_does_not_end_its_transaction_is_a_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_open_transaction_of_another_thread_is_a_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("app.persistence.database.TRIAL_SECONDS", 0.05)
     database = Database(f"sqlite:///{tmp_path / 'ledger.db'}")
     upgrade(database)
@@ -111,50 +103,24 @@ def test_a_thread_that_does_not_end_its_transaction_is_a_fault(tmp_path: Path, m
 
 
 @pytest.mark.skipif(not may_mount(), reason="only root may mount a file system")
-def test_a_full_disk_under_a_file_is_a_fault_until_it_has_room(tmp_path: Path) -> None:
+def test_file_is_a_fault_while_its_disk_is_full_or_may_only_be_read(tmp_path: Path) -> None:
     with a_disk(tmp_path, 2**22) as disk:
-        database = Database(f"sqlite:///{disk / 'ledger.db'}")
+        url = f"sqlite:///{disk / 'ledger.db'}"
+        database = Database(url)
         upgrade(database)
         with database.read(ALL_TENANTS), without_room(disk):
             assert rehearse(database) is Fault.FULL
         assert rehearse(database) is None
         database.dispose()
-
-
-@pytest.mark.skipif(not may_mount(), reason="only root may mount a file system")
-def test_a_file_that_may_only_be_read_is_a_fault(tmp_path: Path) -> None:
-    with a_disk(tmp_path, 2**22) as disk:
-        file = disk / "ledger.db"
-        database = Database(f"sqlite:///{file}")
-        upgrade(database)
-        database.dispose()
         subprocess.run(["mount", "-o", "remount,ro", disk], check=True)
-        assert rehearse(Database(f"sqlite:///{file}")) in {Fault.READ_ONLY, Fault.SILENT}
+        assert rehearse(Database(url)) in {Fault.READ_ONLY, Fault.SILENT}
         subprocess.run(["mount", "-o", "remount,rw", disk], check=True)
         assert rehearse(database) is None
         database.dispose()
 
 
 @pytest.mark.postgresql
-@pytest.mark.skipif(not may_mount(), reason="only root may mount a file system")
-def test_a_full_disk_under_a_server_is_a_fault_until_it_has_room(tmp_path: Path) -> None:
-    need_postgresql()
-    with a_disk(postgres.in_memory() or tmp_path, 2**27) as disk:
-        cluster = postgres.Cluster.create(under=disk)
-        try:
-            database = Database(cluster.create_database("ledger"))
-            upgrade(database)
-            assert rehearse(database) is None
-            with without_room(disk):
-                assert rehearse(database) is Fault.FULL
-            assert rehearse(database) is None
-            database.dispose()
-        finally:
-            cluster.remove()
-
-
-@pytest.mark.postgresql
-def test_a_table_of_another_owner_is_a_fault_whichever_it_is(server: Database) -> None:
+def test_table_of_another_owner_is_a_fault(server: Database) -> None:
     for table in TABLES:
         _execute(server, f"ALTER TABLE {table} OWNER TO ledger")
         assert rehearse(server) is Fault.FORBIDDEN, table
@@ -163,24 +129,26 @@ def test_a_table_of_another_owner_is_a_fault_whichever_it_is(server: Database) -
 
 
 @pytest.mark.postgresql
-@pytest.mark.parametrize("right", ["INSERT", "UPDATE"])
-def test_a_right_that_was_taken_away_is_a_fault(server: Database, right: str) -> None:
-    _execute(server, f"REVOKE {right} ON decisions FROM {postgres.SERVICE}")
+@pytest.mark.parametrize(
+    ("breaks", "mends"),
+    [
+        (f"REVOKE INSERT ON decisions FROM {postgres.SERVICE}", f"GRANT INSERT ON decisions TO {postgres.SERVICE}"),
+        (f"REVOKE UPDATE ON decisions FROM {postgres.SERVICE}", f"GRANT UPDATE ON decisions TO {postgres.SERVICE}"),
+        (
+            "CREATE POLICY shut ON organisations AS RESTRICTIVE FOR INSERT WITH CHECK (false)",
+            "DROP POLICY shut ON organisations",
+        ),
+    ],
+)
+def test_missing_right_is_a_fault_until_it_is_granted(server: Database, breaks: str, mends: str) -> None:
+    _execute(server, breaks)
     assert rehearse(server) is Fault.FORBIDDEN
-    _execute(server, f"GRANT {right} ON decisions TO {postgres.SERVICE}")
+    _execute(server, mends)
     assert rehearse(server) is None
 
 
 @pytest.mark.postgresql
-def test_a_policy_that_lets_nobody_write_is_a_fault(server: Database) -> None:
-    _execute(server, "CREATE POLICY shut ON organisations AS RESTRICTIVE FOR INSERT WITH CHECK (false)")
-    assert rehearse(server) is Fault.FORBIDDEN
-    _execute(server, "DROP POLICY shut ON organisations")
-    assert rehearse(server) is None
-
-
-@pytest.mark.postgresql
-def test_a_role_without_row_security_is_served_all_the_same(server: Database) -> None:
+def test_role_without_row_security_is_served(server: Database) -> None:
     """PostgreSQL then refuses whatever a policy would narrow; the sessions of the service switch it on again."""
     _execute(server, f"ALTER ROLE {postgres.SERVICE} SET row_security = off")
     try:
@@ -192,6 +160,6 @@ def test_a_role_without_row_security_is_served_all_the_same(server: Database) ->
 
 
 @pytest.mark.postgresql
-def test_a_column_that_is_gone_is_a_fault_without_a_name(server: Database) -> None:
+def test_missing_table_is_a_fault_without_a_name(server: Database) -> None:
     _execute(server, "ALTER TABLE decisions RENAME TO decided")
     assert rehearse(server) is Fault.BROKEN

@@ -2,12 +2,10 @@
 
 import os
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import httpx2
 import pytest
 from alembic import command
 from alembic.config import Config
@@ -21,75 +19,13 @@ from app.service.verification import verify
 from tests.conftest import SAMPLED, Ledger
 from tests.persistence.dump import dump
 from tests.persistence.schema_snapshot import shape_of
+from tests.reliability.clients import open_budget
+from tests.reliability.conftest import started
 from tests.servers import LiveServer
 
+pytestmark = pytest.mark.both_databases
+
 SAMPLE = Path(__file__).parent / "sample_migrations"
-LIMIT = {"epsilon": 8.0, "delta": 1e-5}
-
-
-@dataclass
-class Trainer:
-    """A client that takes one step after the other, until it is told to stop."""
-
-    http: httpx2.Client
-    run: str
-    answers: list[tuple[int, int | None]] = field(default_factory=list)
-    _answered: threading.Condition = field(default_factory=threading.Condition)
-    _stop: threading.Event = field(default_factory=threading.Event)
-
-    def train(self) -> None:
-        while not self._stop.is_set():
-            answer = self.http.post(f"/v1/runs/{self.run}/steps", json={})
-            with self._answered:
-                self.answers.append((answer.status_code, answer.json().get("next_step")))
-                self._answered.notify_all()
-
-    def wait_for(self, further: int) -> None:
-        """Wait until so many further steps are answered."""
-        with self._answered:
-            due = len(self.answers) + further
-            assert self._answered.wait_for(lambda: len(self.answers) >= due, timeout=60)
-
-    @contextmanager
-    def training(self) -> Iterator[None]:
-        thread = threading.Thread(target=self.train)
-        thread.start()
-        try:
-            yield
-        finally:
-            self._stop.set()
-            thread.join()
-
-
-@pytest.fixture
-def server(tmp_path: Path, database_url: str) -> Iterator[LiveServer]:
-    started = LiveServer(tmp_path, database_url)
-    started.start()
-    yield started
-    started.stop()
-
-
-@pytest.fixture
-def database(server: LiveServer) -> Iterator[Database]:
-    opened = Database(server.database_url)
-    yield opened
-    opened.dispose()
-
-
-@pytest.fixture
-def trainer(server: LiveServer) -> Iterator[Trainer]:
-    """A run of a budget that takes many steps."""
-    bodies: dict[str, dict[str, object]] = {
-        "populations": {"name": "mimic", "privacy_unit": "user", "neighboring_relation": "add_or_remove_one"},
-        "budgets": {"name": "team", "parent": "mimic"},
-        "runs": {"name": "model", "budget": "mimic/team", "event": SAMPLED},
-    }
-    with server.client("admin") as admin, server.client("trainer") as http:
-        for number, (collection, body) in enumerate(bodies.items()):
-            limit: dict[str, object] = {} if collection == "runs" else {"limit": LIMIT}
-            made = admin.post(f"/v1/{collection}", json=body | limit, headers={"Idempotency-Key": f"k{number}"})
-            assert made.status_code == 201, made.text
-        yield Trainer(http, str(made.json()["id"]))
 
 
 def _sample(tx: Connection) -> Config:
@@ -111,27 +47,49 @@ def _migrate(database: Database, revision: str) -> None:
     database.migrate(migrate)
 
 
-def test_a_migration_goes_up_and_down_beside_a_service_that_answers_steps(
-    server: LiveServer, database: Database, trainer: Trainer
-) -> None:
-    with database.read(ALL_TENANTS) as tx:
-        shape = shape_of(tx)
-    with trainer.training():
-        trainer.wait_for(3)
-        _migrate(database, "0002")
-        trainer.wait_for(3)
+def test_steps_are_answered_while_a_migration_goes_up_and_down(tmp_path: Path, database_url: str) -> None:
+    server = LiveServer(tmp_path, database_url)
+    with started(server), server.client("admin") as http, ThreadPoolExecutor(1) as pool:
+        body = {"name": "model", "budget": open_budget(http, "mimic", 8.0), "event": SAMPLED}
+        run = http.post("/v1/runs", json=body).raise_for_status().json()["id"]
+        database = Database(server.database_url)
         with database.read(ALL_TENANTS) as tx:
-            assert not is_current(tx)
-            assert tx.execute(text("SELECT label FROM run_labels")).scalars().all() == ["MODEL"]
-            assert set(tx.execute(text("SELECT source FROM decisions")).scalars()) == {"api"}
-        _migrate(database, "0001")
-        trainer.wait_for(3)
-    assert trainer.answers == [(200, step + 1) for step in range(len(trainer.answers))], server.log()
+            shape = shape_of(tx)
+        answers: list[tuple[int, int | None]] = []
+        stop = threading.Event()
+
+        def train() -> None:
+            while not stop.is_set():
+                answer = http.post(f"/v1/runs/{run}/steps", json={})
+                answers.append((answer.status_code, answer.json().get("next_step")))
+
+        def await_answers(until: float) -> None:
+            due = len(answers) + 3
+            while len(answers) < due:
+                assert time.monotonic() < until
+                time.sleep(0.01)
+
+        training = pool.submit(train)
+        try:
+            await_answers(time.monotonic() + 60)
+            _migrate(database, "0002")
+            await_answers(time.monotonic() + 60)
+            with database.read(ALL_TENANTS) as tx:
+                assert not is_current(tx)
+                assert tx.execute(text("SELECT label FROM run_labels")).scalars().all() == ["MODEL"]
+                assert set(tx.execute(text("SELECT source FROM decisions")).scalars()) == {"api"}
+            _migrate(database, "0001")
+            await_answers(time.monotonic() + 60)
+        finally:
+            stop.set()
+            training.result()
+    assert answers == [(200, step + 1) for step in range(len(answers))], server.log()
     with database.read(ALL_TENANTS) as tx:
         assert shape_of(tx) == shape
         assert "run_labels" not in inspect(tx).get_table_names()
     found = verify(database)
-    assert (found.problems, found.checked["decisions"]) == ((), len(trainer.answers))
+    assert (found.problems, found.checked["decisions"]) == ((), len(answers))
+    database.dispose()
 
 
 @pytest.fixture
@@ -144,15 +102,10 @@ def charged(ledger: Ledger) -> Database:
     return ledger.database
 
 
-def test_no_row_is_changed_on_the_way_up_and_down(charged: Database) -> None:
+def test_migration_down_changes_nothing_when_it_would_lose_rows(charged: Database) -> None:
     before = dump(charged)
-    for revision in ("0002", "0001"):
-        _migrate(charged, revision)
-        assert dump(charged) == before
-
-
-def test_a_migration_that_would_lose_rows_changes_nothing(charged: Database) -> None:
     _migrate(charged, "0002")
+    assert dump(charged) == before
     with charged.write(ALL_TENANTS) as tx:
         tx.execute(text("UPDATE decisions SET source = 'import'"))
     before = dump(charged)
@@ -163,7 +116,7 @@ def test_a_migration_that_would_lose_rows_changes_nothing(charged: Database) -> 
         assert tx.execute(text("SELECT count(*) FROM run_labels")).scalar_one() == 1
 
 
-def test_a_schema_of_a_newer_version_is_left_alone(charged: Database) -> None:
+def test_schema_of_a_newer_version_is_left_alone(charged: Database) -> None:
     _migrate(charged, "0002")
     before = dump(charged)
     with pytest.raises(LedgerUnavailableError, match="schema 0002, of a newer version"):
@@ -172,3 +125,4 @@ def test_a_schema_of_a_newer_version_is_left_alone(charged: Database) -> None:
     assert rehearse(charged) is Fault.UNMIGRATED
     _migrate(charged, "0001")
     assert rehearse(charged) is None
+    assert dump(charged) == before

@@ -2,6 +2,7 @@
 
 from datetime import UTC, datetime
 
+import pytest
 from sqlalchemy import BigInteger, Column, LargeBinary, insert, select, type_coerce
 
 from app.ledger.ids import NO_NUMBER, PREFIXES, bounds, number_of
@@ -10,6 +11,8 @@ from app.persistence.repositories.expressions import as_text
 from app.persistence.tables import accounts, decisions, dp_events, metadata, organisations, runs
 from app.persistence.tables.base import NumberedId, Sha256Hex, _StoredNumbers
 from tests.conftest import Ledger
+
+pytestmark = pytest.mark.both_databases
 
 
 def _columns(kind: type[NumberedId | Sha256Hex]) -> list[Column[str]]:
@@ -33,7 +36,7 @@ def _add_extremes(database: Database) -> None:
         tx.execute(insert(organisations), rows)
 
 
-def test_the_text_of_a_stored_id_is_the_id(ledger: Ledger) -> None:
+def test_text_of_a_stored_id_is_the_id(ledger: Ledger) -> None:
     _add_extremes(ledger.database)
     seen: set[str] = set()
     with ledger.database.read(ALL_TENANTS) as tx:
@@ -68,14 +71,14 @@ def test_hashes_are_bytes(ledger: Ledger) -> None:
     assert found > 0
 
 
-def test_a_text_that_is_no_id_finds_nothing(ledger: Ledger) -> None:
+def test_text_that_is_no_id_finds_nothing(ledger: Ledger) -> None:
     with ledger.database.read(ALL_TENANTS) as tx:
         for text in ("", "mimic", "run_1", "org_' OR 1 = 1", "RUN_000000000000000", "run_" + "0" * 16):
             assert tx.execute(select(accounts).where(accounts.c.id == text)).all() == []
             assert tx.execute(select(accounts).where(accounts.c.id.in_([text]))).all() == []
 
 
-def test_a_request_fills_no_memory_with_texts_that_are_no_ids() -> None:
+def test_memory_of_ids_is_not_filled_by_texts_that_are_none() -> None:
     known = _StoredNumbers()
     assert {known["x" * 100_000], known["run_1"], known["run_" + "0" * 16]} == {NO_NUMBER}
     assert len(known) == 0

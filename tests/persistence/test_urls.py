@@ -23,7 +23,7 @@ from app.persistence.rehearsal import Fault, rehearse
         *("sqlite+aiosqlite:///ledger.db", "sqlite+bogus:///ledger.db"),
     ],
 )
-def test_a_url_that_names_no_database_is_refused_in_one_sentence(
+def test_url_that_names_no_database_is_refused_in_one_sentence(
     url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -44,15 +44,14 @@ def test_a_url_that_names_no_database_is_refused_in_one_sentence(
         "postgresql://u@/d?host=a:5432&host=b:5433&target_session_attrs=read-write",
     ],
 )
-def test_what_libpq_takes_is_taken(url: str) -> None:
+def test_url_of_libpq_is_taken(url: str) -> None:
     opened = Database(url)
-    assert opened.dialect == "postgresql"
-    assert opened.exists()
+    assert (opened.dialect, opened.exists()) == ("postgresql", True)
     assert "p@ss" not in repr(opened.engine)
     opened.dispose()
 
 
-def test_a_server_that_is_not_there_takes_no_writes(tmp_path: Path) -> None:
+def test_server_that_is_not_there_takes_no_writes(tmp_path: Path) -> None:
     nobody = Database(f"postgresql://u:secret@/d?host={tmp_path}")
     assert rehearse(nobody) is Fault.SILENT
     with pytest.raises(OperationalError) as failed, nobody.read(ALL_TENANTS):

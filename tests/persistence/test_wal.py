@@ -67,13 +67,13 @@ def checkpoint_of_another_process(path: Path) -> None:
             time.sleep(0.001)  # this process was at it in that moment
 
 
-def test_commits_copy_a_long_log_into_the_file_as_long_as_nobody_else_does(database: Database, path: Path) -> None:
+def test_commit_copies_a_long_log_when_no_checkpoint_was_made(database: Database, path: Path) -> None:
     before = path.stat().st_size
     write_pages(database, 200)
     assert path.stat().st_size > before + 100 * PAGE
 
 
-def test_commits_leave_it_to_the_checkpoints_from_the_first_of_them_on(database: Database, path: Path) -> None:
+def test_commit_leaves_the_log_to_checkpoints_after_the_first_of_them(database: Database, path: Path) -> None:
     write_pages(database, 10)
     assert database.checkpoint_wal() is not None
     before = path.stat().st_size
@@ -86,7 +86,7 @@ def test_commits_leave_it_to_the_checkpoints_from_the_first_of_them_on(database:
     assert count_rows(database) == 510
 
 
-def test_the_commit_after_a_checkpoint_of_a_long_log_starts_it_anew(database: Database, path: Path) -> None:
+def test_log_starts_anew_when_a_long_one_was_checkpointed(database: Database, path: Path) -> None:
     database.checkpoint_wal()
     for _ in range(20):
         write_pages(database, 100)
@@ -95,7 +95,7 @@ def test_the_commit_after_a_checkpoint_of_a_long_log_starts_it_anew(database: Da
     assert path.stat().st_size > 2000 * PAGE
 
 
-def test_a_short_log_is_copied_and_goes_on(database: Database) -> None:
+def test_short_log_is_copied_and_goes_on(database: Database) -> None:
     database.checkpoint_wal()
     write_pages(database, 5)
     first = database.checkpoint_wal()
@@ -106,7 +106,7 @@ def test_a_short_log_is_copied_and_goes_on(database: Database) -> None:
     assert 0 < first.copied == first.pages < second.pages == second.copied < 200
 
 
-def test_a_reader_keeps_what_it_sees_and_the_log_ends_after_it(database: Database, path: Path) -> None:
+def test_reader_keeps_its_state_and_the_log_ends_after_it(database: Database, path: Path) -> None:
     write_pages(database, 10)
     database.checkpoint_wal()
     with database.read(ALL_TENANTS) as tx:
@@ -126,7 +126,7 @@ def test_a_reader_keeps_what_it_sees_and_the_log_ends_after_it(database: Databas
     assert count_rows(database) == 610
 
 
-def test_a_long_log_waits_for_readers_that_are_about_to_end(
+def test_checkpoint_of_a_long_log_waits_for_readers_that_are_about_to_end(
     database: Database, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(wal, "_PATIENCE_SECONDS", 30)
@@ -150,21 +150,21 @@ def test_a_long_log_waits_for_readers_that_are_about_to_end(
     assert log_length(path) == length
 
 
-def test_writers_go_on_while_the_log_is_copied(database: Database, path: Path) -> None:
+def test_writer_goes_on_while_the_log_is_copied(database: Database, path: Path) -> None:
     database.checkpoint_wal()
-    writer = threading.Thread(target=write_pages, args=(database, 1000))
+    writer = threading.Thread(target=write_pages, args=(database, 600))
     writer.start()
     checkpoints = 0
     while writer.is_alive():
         database.checkpoint_wal()
         checkpoints += 1
     assert checkpoints > 10
-    assert count_rows(database) == 1000
+    assert count_rows(database) == 600
     with closing(sqlite3.connect(path)) as other:
         assert other.execute("PRAGMA integrity_check").fetchone() == ("ok",)
 
 
-def test_what_is_written_during_a_long_copy_is_copied_before_writers_wait(
+def test_pages_written_during_a_long_copy_are_copied_before_writers_wait(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     database.checkpoint_wal()
@@ -189,7 +189,7 @@ def test_what_is_written_during_a_long_copy_is_copied_before_writers_wait(
     assert first + 300 <= second == third == last
 
 
-def test_a_writer_of_another_process_defers_it_to_the_next_time(database: Database, path: Path) -> None:
+def test_checkpoint_is_deferred_when_another_process_writes(database: Database, path: Path) -> None:
     database.checkpoint_wal()
     write_pages(database, 300)
     with closing(sqlite3.connect(path, isolation_level=None)) as other:
@@ -205,7 +205,7 @@ def test_a_writer_of_another_process_defers_it_to_the_next_time(database: Databa
     assert log_length(path) <= length + 40 * PAGE
 
 
-def test_a_checkpoint_of_another_process_is_passed_over(database: Database, path: Path) -> None:
+def test_checkpoint_is_passed_over_when_another_process_makes_one(database: Database, path: Path) -> None:
     database.checkpoint_wal()
     with database.read(ALL_TENANTS) as tx:
         tx.execute(select(PAGES)).all()
@@ -223,9 +223,7 @@ def test_a_checkpoint_of_another_process_is_passed_over(database: Database, path
     assert count_rows(database) == 310
 
 
-def test_a_disk_that_fails_is_reported_as_the_databases_error(
-    database: Database, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_error_of_the_disk_is_an_error_of_the_database(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     write_pages(database, 10)
     real = sqlite.driver
 
@@ -243,7 +241,7 @@ def test_a_disk_that_fails_is_reported_as_the_databases_error(
         database.checkpoint_wal()
 
 
-def test_the_end_closes_the_writer_also_after_a_checkpoint(database: Database, path: Path) -> None:
+def test_log_is_removed_when_a_database_closes_after_a_checkpoint(database: Database, path: Path) -> None:
     write_pages(database, 300)
     database.checkpoint_wal()
     database.dispose()

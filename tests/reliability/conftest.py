@@ -15,8 +15,10 @@ import pytest
 
 from app.ledger.permissions import Role
 from app.persistence.database import Database
+from app.persistence.schema import upgrade
 from app.service.verification import verify
-from tests.conftest import LiveServer
+from tests.conftest import LiveServer, need_postgresql
+from tests.postgres import Cluster, in_memory
 from tests.reliability.clients import PATIENCE_SECONDS, Trainer, open_budget
 from tests.reliability.failing_server import FAULTS
 from tests.reliability.history import Journal, check
@@ -24,9 +26,19 @@ from tests.reliability.history import Journal, check
 ROUNDS = int(os.environ.get("RELIABILITY_ROUNDS", "1"))
 """How long the tests run; one round in `make test`."""
 
+LONG = ROUNDS > 1
+
 REPLICAS = 2
 
 _numbers = itertools.count()
+
+
+def is_sound(database_url: str) -> None:
+    """The ledger agrees with its charges."""
+    database = Database(database_url)
+    found = verify(database)
+    database.dispose()
+    assert found.sound, found.problems
 
 
 @dataclass
@@ -42,6 +54,11 @@ class Service:
         fresh = self.faults.with_suffix(".new")
         fresh.write_text(json.dumps(asked))
         fresh.replace(self.faults)
+
+    def restart(self) -> None:
+        """Kill the server, as a power cut would, and start it again."""
+        self.server.kill()
+        self.server.start()
 
     def open_budget(self, epsilon: float, relation: str = "add_or_remove_one") -> str:
         """A population of its own and a budget; returns the budget's path."""
@@ -65,61 +82,44 @@ class Service:
             database.dispose()
 
 
-def issue_keys(server: LiveServer) -> None:
-    """Give a server's clients their keys, while nothing is broken yet."""
-    for role in Role:
-        server.key(role)
+@contextmanager
+def started(*servers: LiveServer) -> Iterator[None]:
+    """Servers that run, whose clients have their keys; they are stopped at the end, if they still run."""
+    try:
+        for server in servers:
+            server.start()
+        for role in Role:
+            servers[0].key(role)
+        for server in servers:
+            server.keys = servers[0].keys
+        yield
+    finally:
+        for server in servers:
+            if server.process is not None and server.process.poll() is None:
+                server.stop()
 
 
 @contextmanager
 def trainer_of(server: LiveServer) -> Iterator[Trainer]:
     """Start a server with a trainer that has taken a step; after the test the ledger verifies."""
-    issue_keys(server)
-    server.start()
-    try:
+    with started(server):
         service = Service(server, server.folder / "faults.json")
         with server.client("trainer") as http:
             trainer = Trainer(http, service.journal, 0)
             trainer.register(service.open_budget(epsilon=5.0))
             assert trainer.step()
             yield trainer
-    finally:
-        server.stop()
-    database = Database(server.database_url)
-    assert verify(database).sound
-    database.dispose()
-
-
-@contextmanager
-def replicated(folders: pytest.TempPathFactory, database_url: str) -> Iterator[list[LiveServer]]:
-    """Two servers on one database, with a key of each role."""
-    servers = [LiveServer(folders.mktemp("replica"), database_url) for _ in range(REPLICAS)]
-    try:
-        for server in servers:
-            server.start()
-        issue_keys(servers[0])
-        for server in servers:
-            server.keys = servers[0].keys
-        yield servers
-    finally:
-        for server in servers:
-            if server.process is not None and server.process.poll() is None:
-                server.stop()
+    is_sound(server.database_url)
 
 
 @contextmanager
 def serving(folder: Path, database_url: str) -> Iterator[Service]:
     """A service that can be broken, on a database of its own."""
-    with pytest.MonkeyPatch.context() as environment:
-        environment.setenv(FAULTS, str(folder / "faults.json"))
-        server = LiveServer(folder, database_url, module="tests.reliability.failing_server")
-        try:
-            server.start()
-            issue_keys(server)
-            yield Service(server, folder / "faults.json")
-        finally:
-            if server.process is not None and server.process.poll() is None:
-                server.stop()
+    faults = folder / "faults.json"
+    environment = {FAULTS: str(faults), "EPSILON_LEDGER_WEBHOOKS_ALLOW_PRIVATE": "true"}
+    server = LiveServer(folder, database_url, module="tests.reliability.failing_server", environment=environment)
+    with started(server):
+        yield Service(server, faults)
 
 
 @contextmanager
@@ -144,11 +144,25 @@ def at_work(service: Service, clients: int) -> Iterator[None]:
             worker.result()
 
 
+@contextmanager
+def own_cluster(configuration: str = "", under: Path | None = None) -> Iterator[Cluster]:
+    """A PostgreSQL that may be killed, with a migrated database `ledger`; the operating system survives."""
+    need_postgresql()
+    cluster = Cluster.create(f"fsync = off\n{configuration}", under or in_memory())
+    try:
+        database = Database(cluster.create_database("ledger"))
+        upgrade(database)
+        database.dispose()
+        yield cluster
+    finally:
+        cluster.remove()
+
+
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory, module_database_url: str) -> Iterator[Service]:
     """One service for all tests of a module, each with populations of its own."""
-    with serving(tmp_path_factory.mktemp("service"), module_database_url) as started:
-        yield started
+    with serving(tmp_path_factory.mktemp("service"), module_database_url) as service:
+        yield service
 
 
 @pytest.fixture
@@ -161,3 +175,12 @@ def service(running: Service) -> Iterator[Service]:
         running.server.start()
     yield running
     running.breaks()
+
+
+@pytest.fixture(scope="module")
+def replicas(tmp_path_factory: pytest.TempPathFactory, module_database_url: str) -> Iterator[list[LiveServer]]:
+    """Two servers on one database, which is sound afterwards."""
+    servers = [LiveServer(tmp_path_factory.mktemp("replica"), module_database_url) for _ in range(REPLICAS)]
+    with started(*servers):
+        yield servers
+    is_sound(module_database_url)

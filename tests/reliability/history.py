@@ -99,7 +99,7 @@ class Journal:
 
 
 @dataclass(frozen=True)
-class _Kept:
+class Kept:
     """A decision as the ledger keeps it."""
 
     row: Any
@@ -122,49 +122,14 @@ def check(journal: Journal, db: Database) -> None:
         AssertionError: something does not agree; it says what.
     """
     found = verify(db)
-    problems = [*found.problems, *_disagreements(journal, db)]
+    problems = [*found.problems, *disagreements(journal, db)]
     assert not problems, "\n".join(problems[:20])
     assert found.checked["charges"] > 0, "nothing was charged: this proves nothing"
 
 
-@dataclass(frozen=True)
-class Tally:
-    """Steps of a journal, counted against the ledger.
-
-    Args:
-        acknowledged: steps that clients were told are admitted, each once.
-        lost: those of them that the ledger lacks, or has with other content.
-        doubled: steps that the ledger has charged to the journal's runs, and no client was told of. Every request was
-            repeated until it was answered, so there should be none.
-        problems: everything that does not agree.
-    """
-
-    acknowledged: int
-    lost: int
-    doubled: int
-    problems: tuple[str, ...]
-
-
-def tally(journal: Journal, db: Database) -> Tally:
-    """Count what a ledger has lost or charged twice, where every request of a journal was answered."""
-    kept, _ = _read(journal, db)
-    by_step = {(known.row.run_id, known.row.first_step): known for known in kept if known.row.outcome in CHARGED}
-    told = {
-        (asked.run, answer.json()["first_step"]): asked.items
-        for asked in journal.asked
-        for answer in asked.answers
-        if answer.status_code == httpx2.codes.OK
-    }
-    steps = {place: sum(count for _, count in items) for place, items in told.items()}
-    lost = [place for place, items in told.items() if place not in by_step or by_step[place].items != items]
-    charged = sum(known.row.step_count for known in kept if known.row.outcome in CHARGED)
-    doubled = charged - (sum(steps.values()) - sum(steps[place] for place in lost))
-    problems = (*verify(db).problems, *_disagreements(journal, db))
-    return Tally(sum(steps.values()), sum(steps[place] for place in lost), doubled, problems)
-
-
-def _disagreements(journal: Journal, db: Database) -> Iterator[str]:
-    kept, ends = _read(journal, db)
+def disagreements(journal: Journal, db: Database) -> Iterator[str]:
+    """Whatever does not agree between a journal and a ledger."""
+    kept, ends = read_decisions(journal, db)
     yield from _gaps(kept, ends)
     by_key = {known.row.idempotency_key: known for known in kept if known.row.idempotency_key is not None}
     by_step = {(known.row.run_id, known.row.first_step): known for known in kept if known.row.outcome in CHARGED}
@@ -173,7 +138,7 @@ def _disagreements(journal: Journal, db: Database) -> Iterator[str]:
     yield from _phantoms(journal, kept)
 
 
-def _read(journal: Journal, db: Database) -> tuple[list[_Kept], dict[str, int]]:
+def read_decisions(journal: Journal, db: Database) -> tuple[list[Kept], dict[str, int]]:
     """The decisions of the journal's runs, in order, and each run's next step."""
     with db.read(ALL_TENANTS) as tx:
         rows = tx.execute(select(decisions).order_by(decisions.c.run_id, decisions.c.position)).all()
@@ -190,10 +155,10 @@ def _read(journal: Journal, db: Database) -> tuple[list[_Kept], dict[str, int]]:
         for place, indexed in further.items():
             items[place] += tuple(item for _, item in sorted(indexed.items()))
         ends = {row.account_id: row.next_step for row in tx.execute(select(runs)) if row.account_id in journal.runs}
-    return [_Kept(row, items[row.run_id, row.position]) for row in rows if row.run_id in journal.runs], ends
+    return [Kept(row, items[row.run_id, row.position]) for row in rows if row.run_id in journal.runs], ends
 
 
-def _gaps(kept: list[_Kept], ends: dict[str, int]) -> Iterator[str]:
+def _gaps(kept: list[Kept], ends: dict[str, int]) -> Iterator[str]:
     """Every interval once, none left out, and the run ends where they end."""
     reached = dict.fromkeys(ends, 0)
     positions: Counter[str] = Counter()
@@ -215,7 +180,7 @@ def _gaps(kept: list[_Kept], ends: dict[str, int]) -> Iterator[str]:
             yield f"{run}: its decisions end at step {reached[run]}, the run at {end}."
 
 
-def _answers(asked: Asked, by_key: dict[str, _Kept], by_step: dict[tuple[str, int], _Kept]) -> Iterator[str]:
+def _answers(asked: Asked, by_key: dict[str, Kept], by_step: dict[tuple[str, int], Kept]) -> Iterator[str]:
     """Everything that a client was told is what the ledger holds, and it was told the same each time."""
     if len({(answer.status_code, answer.content) for answer in asked.answers}) > 1:
         yield f"{asked.known_by}: was answered in different ways."
@@ -241,7 +206,7 @@ def _answers(asked: Asked, by_key: dict[str, _Kept], by_step: dict[tuple[str, in
             yield f"{asked.known_by}: was answered {answer.text}"
 
 
-def _phantoms(journal: Journal, kept: list[_Kept]) -> Iterator[str]:
+def _phantoms(journal: Journal, kept: list[Kept]) -> Iterator[str]:
     """Nothing is charged that nobody asked for, and nothing twice."""
     keyed = {asked.key: asked for asked in journal.asked if asked.key is not None}
     numbered = {(asked.run, asked.first_step, asked.items) for asked in journal.asked if asked.key is None}

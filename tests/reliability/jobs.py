@@ -89,8 +89,7 @@ class Site:
 
     def restart_server(self) -> None:
         """As after a power cut."""
-        self.service.server.kill()
-        self.service.server.start()
+        self.service.restart()
 
     def is_charged(self, *, exactly: bool) -> None:
         """Compare the journals with the ledger."""

@@ -23,9 +23,7 @@ PROGRAM = shutil.which("pgbouncer")
 def pgbouncer(cluster: Cluster, folder: Path, sessions: int = 40) -> Iterator[str]:
     """The URL of a cluster's database `ledger` through PgBouncer in transaction mode, with so many sessions."""
     assert PROGRAM is not None, "pgbouncer is not installed"
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = postgres.free_port()
     [(verifier,)] = cluster.execute(f"SELECT rolpassword FROM pg_authid WHERE rolname = '{postgres.SERVICE}'")  # noqa: S608 - a test's own name
     userlist, file = folder / "userlist.txt", folder / "pgbouncer.ini"
     userlist.write_text(f'"{postgres.SERVICE}" "{verifier}"\n')

@@ -3,46 +3,39 @@
 import os
 import sqlite3
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
-from sqlalchemy import text
 
-from app.ledger.errors import LedgerUnavailableError
 from app.persistence.database import ALL_TENANTS, Database
 from app.persistence.repositories.accounts import list_all
-from app.persistence.schema import upgrade
 from app.service.backups import compare_backup
 from app.service.verification import verify
 from tests import postgres
 from tests.api.trainer import QUIET
-from tests.conftest import Ledger, need_postgresql, open_ledger
+from tests.conftest import Ledger, need_postgresql, new_database, open_ledger
 from tests.persistence.dump import dump
 from tests.postgres_binaries import binaries
+from tests.reliability.conftest import own_cluster
 from tests.service.full_ledger import fill, taken_up
-
-Backup = Callable[[Path, Path], None]
 
 
 def _by_the_shell(live: Path, backup: Path) -> None:
-    with sqlite3.connect(live) as source, sqlite3.connect(backup) as target:
+    with closing(sqlite3.connect(live)) as source, closing(sqlite3.connect(backup)) as target:
         source.backup(target)  # what `.backup` of the sqlite3 shell calls
-    source.close()
-    target.close()
 
 
 def _by_vacuum(live: Path, backup: Path) -> None:
-    connection = sqlite3.connect(live, isolation_level=None)
-    connection.execute("VACUUM INTO ?", (str(backup),))
-    connection.close()
+    with closing(sqlite3.connect(live, isolation_level=None)) as connection:
+        connection.execute("VACUUM INTO ?", (str(backup),))
 
 
 @pytest.fixture
-def lived_in(tmp_path: Path) -> Iterator[Ledger]:
+def ledger(tmp_path: Path) -> Iterator[Ledger]:
     """A service on a SQLite file with every kind of row, which was not stopped."""
-    with open_ledger(tmp_path) as opened:
-        fill(opened)
+    with new_database("sqlite", tmp_path, furnish=fill) as url, open_ledger(tmp_path, url) as opened:
         yield opened
 
 
@@ -56,40 +49,35 @@ def _goes_on(url: str, keys: dict[tuple[str, str], str]) -> None:
         assert verify(restored.database).problems == ()
 
 
-@pytest.mark.parametrize("backup", [_by_the_shell, _by_vacuum])
-def test_a_file_is_backed_up_while_it_is_served(lived_in: Ledger, tmp_path: Path, backup: Backup) -> None:
-    before = dump(lived_in.database)
-    restored = tmp_path / "restored.db"
-    backup(tmp_path / "ledger.db", restored)
-    assert lived_in.get("/readyz").status_code == 200
-    database = Database(f"sqlite:///{restored}")
-    assert dump(database) == before
-    database.dispose()
-    _goes_on(f"sqlite:///{restored}", lived_in.keys)
+def test_file_is_restored_from_backups_made_while_it_was_served(ledger: Ledger, tmp_path: Path) -> None:
+    before = dump(ledger.database)
+    for backup in (_by_the_shell, _by_vacuum):
+        restored = tmp_path / f"{backup.__name__}.db"
+        backup(tmp_path / "ledger.db", restored)
+        assert ledger.get("/readyz").status_code == 200
+        database = Database(f"sqlite:///{restored}")
+        assert dump(database) == before
+        database.dispose()
+    _goes_on(f"sqlite:///{restored}", ledger.keys)
 
 
-def test_a_file_is_copied_when_the_service_is_stopped(tmp_path: Path) -> None:
+def test_file_is_restored_from_its_copy_only_when_the_service_was_stopped(tmp_path: Path) -> None:
+    live, halves = tmp_path / "ledger.db", tmp_path / "half.db"
     with open_ledger(tmp_path) as opened:
         fill(opened)
-        before = dump(opened.database)
-        keys = opened.keys
-    assert not (tmp_path / "ledger.db-wal").exists()  # the last connection puts the log into the file
+        before, keys = dump(opened.database), opened.keys
+        halves.write_bytes(live.read_bytes())  # without the log
+    with closing(sqlite3.connect(halves)) as half:
+        tables = half.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+        rows = half.execute("SELECT count(*) FROM decisions").fetchone()[0] if tables else 0
+    assert rows < len(before["decisions"])
+    assert not live.with_name("ledger.db-wal").exists()  # the last connection puts the log into the file
     restored = tmp_path / "restored.db"
-    restored.write_bytes((tmp_path / "ledger.db").read_bytes())
+    restored.write_bytes(live.read_bytes())
     database = Database(f"sqlite:///{restored}")
     assert dump(database) == before
     database.dispose()
     _goes_on(f"sqlite:///{restored}", keys)
-
-
-def test_a_live_file_without_its_log_is_no_backup(lived_in: Ledger, tmp_path: Path) -> None:
-    copied = tmp_path / "copied.db"
-    copied.write_bytes((tmp_path / "ledger.db").read_bytes())
-    with sqlite3.connect(copied) as half:
-        tables = half.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
-        rows = half.execute("SELECT count(*) FROM decisions").fetchone()[0] if tables else 0
-    half.close()
-    assert rows < len(dump(lived_in.database)["decisions"])
 
 
 DUMPED = ("--enable-row-security", "--format=custom")
@@ -101,12 +89,11 @@ def _tool(cluster: postgres.Cluster, name: str, *arguments: str) -> None:
 
 
 @pytest.mark.postgresql
-def test_a_database_is_dumped_and_restored_while_it_is_served(tmp_path: Path) -> None:
+def test_database_is_restored_from_a_dump_made_while_it_was_served(tmp_path: Path) -> None:
     need_postgresql()
     cluster = postgres.shared()
     server = ["--host=127.0.0.1", f"--port={cluster.port}", f"--username={postgres.SERVICE}"]
-    with postgres.database() as url, open_ledger(tmp_path, url) as opened:
-        fill(opened)
+    with new_database("postgresql", tmp_path, furnish=fill) as url, open_ledger(tmp_path, url) as opened:
         before = dump(opened.database)
         file = tmp_path / "ledger.dump"
         _tool(cluster, "pg_dump", *server, *DUMPED, f"--file={file}", url.rpartition("/")[2])
@@ -119,64 +106,44 @@ def test_a_database_is_dumped_and_restored_while_it_is_served(tmp_path: Path) ->
         assert dump(opened.database) == before
 
 
-@pytest.fixture
-def archiving() -> Iterator[postgres.Cluster]:
-    """A server that keeps its write-ahead log for ever, as the document configures it."""
-    need_postgresql()
-    cluster = postgres.Cluster.create("archive_mode = on\narchive_command = 'cp %p ../%f'")
-    yield cluster
-    cluster.remove()
-
-
 @pytest.mark.postgresql
-def test_a_server_is_brought_back_to_a_moment_by_a_base_backup_and_the_log(
-    archiving: postgres.Cluster, tmp_path: Path
-) -> None:
-    database = Database(archiving.create_database("ledger"))
-    upgrade(database)
+def test_server_is_restored_to_a_moment_from_a_base_backup_and_the_log(tmp_path: Path) -> None:
+    """It keeps its write-ahead log for ever, as the document configures it."""
+    with own_cluster("archive_mode = on\narchive_command = 'cp %p ../%f'") as archiving:
+        taken = archiving.base_backup()
+        try:
+            _recover(archiving, taken, tmp_path)
+        finally:
+            taken.remove()
+
+
+def _recover(archiving: postgres.Cluster, taken: postgres.Cluster, folder: Path) -> None:
+    with open_ledger(folder, archiving.url("ledger")) as opened:
+        trainer = fill(opened)
+        before = dump(opened.database)
+        archiving.execute("SELECT pg_create_restore_point('accident')")
+        assert trainer.steps(attempt=2).status_code == 200
+    archiving.restart()  # the last of the log is archived
+    taken.recover(archiving.folder, "accident")
+    database, live = Database(taken.url("ledger")), Database(archiving.url("ledger"))
+    assert dump(database) == before
+    report = compare_backup(database, live)
+    assert (report.problems, report.decisions_since) == ((), 1)
     database.dispose()
-    taken = archiving.base_backup()
-    try:
-        with open_ledger(tmp_path, archiving.url("ledger")) as opened:
-            trainer = fill(opened)
-            before = dump(opened.database)
-            archiving.execute("SELECT pg_create_restore_point('accident')")
-            assert trainer.steps(attempt=2).status_code == 200
-        archiving.restart()  # the last of the log is archived
-        taken.recover(archiving.folder, "accident")
-        database, live = Database(taken.url("ledger")), Database(archiving.url("ledger"))
-        assert dump(database) == before
-        report = compare_backup(database, live)
-        assert (report.problems, report.decisions_since) == ((), 1)
-        database.dispose()
-        live.dispose()
-        _goes_on(taken.url("ledger"), opened.keys)
-    finally:
-        taken.remove()
+    live.dispose()
+    _goes_on(taken.url("ledger"), opened.keys)
 
 
-def test_an_older_version_refuses_a_newer_database(database_url: str) -> None:
-    database = Database(database_url)
-    upgrade(database)
-    with database.write(ALL_TENANTS) as tx:
-        tx.execute(text("UPDATE alembic_version SET version_num = '9999'"))
-    with pytest.raises(LedgerUnavailableError, match="9999, of a newer version"):
-        upgrade(database)
-    with database.read(ALL_TENANTS) as tx:
-        assert tx.execute(text("SELECT version_num FROM alembic_version")).scalar() == "9999"
-    database.dispose()
-
-
-def test_what_a_restored_ledger_forgot_is_reported(lived_in: Ledger, tmp_path: Path) -> None:
-    run = lived_in.run(name="forgotten", event=QUIET)
+def test_forgotten_steps_are_reported_to_a_restored_ledger(ledger: Ledger, tmp_path: Path) -> None:
+    run = ledger.run(name="forgotten", event=QUIET)
     steps = f"/v1/runs/{run}/steps"
-    assert lived_in.post(steps, {"count": 3}, "trainer").status_code == 200
+    assert ledger.post(steps, {"count": 3}, "trainer").status_code == 200
     restored = tmp_path / "restored.db"
     _by_vacuum(tmp_path / "ledger.db", restored)
     for count in (1, 4):  # released after the backup: the trainer's log has them
-        assert lived_in.post(steps, {"count": count}, "trainer").status_code == 200
-    before = _spent(lived_in.database)
-    with taken_up(f"sqlite:///{restored}", lived_in.keys) as back:
+        assert ledger.post(steps, {"count": count}, "trainer").status_code == 200
+    before = _spent(ledger.database)
+    with taken_up(f"sqlite:///{restored}", ledger.keys) as back:
         assert _spent(back.database) != before
         assert back.post(steps, {"first_step": 8}, "trainer").json()["expected_step"] == 3  # the trainer notices
         missing = {"mode": "report", "first_step": 3, "count": 5}

@@ -1,6 +1,7 @@
 """Who connects and does not go on is let go, whatever part of a request they hold back; the others are served."""
 
 import json
+import re
 import resource
 import socket
 import time
@@ -12,6 +13,8 @@ import httpx2
 import pytest
 
 from app.connections import LINGER_SECONDS, MOST_HEAD_BYTES, OTHER_FILES
+from tests.api.step_routes import JSON, NAMED, Client, request
+from tests.reliability.clients import open_budget
 from tests.servers import LiveServer
 
 SECONDS = 0.5
@@ -90,58 +93,47 @@ def _problem(said: bytes) -> tuple[int, str]:
 
 
 @pytest.mark.parametrize("begin", [b"G", b"GET /healthz HTTP/1.1\r\nHost: led", b"GET /healthz HTTP/1.1\r\nX: y\r\n"])
-def test_half_a_head_is_told_so_and_let_go(server: LiveServer, begin: bytes) -> None:
+def test_connection_is_closed_with_a_problem_when_a_head_stops(server: LiveServer, begin: bytes) -> None:
     with _connect(server) as connection:
         connection.sendall(begin)
         assert _problem(_read(connection)) == (408, "request_timeout")
 
 
-def test_a_head_that_drips_is_let_go(server: LiveServer) -> None:
+@pytest.mark.parametrize(
+    ("begin", "piece"),
+    [
+        (b"GET /healthz HTTP/1.1\r\n", b"X: y\r\n"),
+        (BODY, b" "),
+        (HEALTH + b"GET /healthz HTTP/1.1\r\nX: ", b"y"),
+        (HEALTH, b"\r\n"),
+    ],
+    ids=["head", "body", "further head", "empty lines"],
+)
+def test_connection_is_closed_with_a_problem_when_a_request_drips(
+    server: LiveServer, begin: bytes, piece: bytes
+) -> None:
     with _connect(server) as connection:
-        connection.sendall(b"GET /healthz HTTP/1.1\r\n")
-        assert _problem(_drip(connection, b"X: y\r\n")) == (408, "request_timeout")
+        connection.sendall(begin.replace(b"%s", server.key("admin").encode()))
+        said = _drip(connection, piece)
+        if begin.startswith(HEALTH):
+            assert said.startswith(b"HTTP/1.1 200 ")
+            said = said[said.index(b"HTTP/1.1 408") :]
+        assert _problem(said) == (408, "request_timeout")
 
 
-def test_empty_lines_are_no_head(server: LiveServer) -> None:
-    with _connect(server) as connection:
+def test_connection_is_closed_when_only_empty_lines_or_nothing_comes(server: LiveServer) -> None:
+    with _connect(server) as connection, _connect(server) as silent:
         _drip(connection, b"\r\n")
+        assert _read(silent) == b""
 
 
-def test_who_says_nothing_is_let_go_without_a_word(server: LiveServer) -> None:
-    with _connect(server) as connection:
-        assert _read(connection) == b""
-
-
-def test_a_body_that_drips_is_told_so_and_let_go(server: LiveServer) -> None:
-    with _connect(server) as connection:
-        connection.sendall(BODY % server.key("admin").encode())
-        assert _problem(_drip(connection, b" ")) == (408, "request_timeout")
-
-
-def test_a_body_that_drips_after_its_answer_is_let_go(server: LiveServer) -> None:
+def test_connection_is_closed_when_a_body_drips_after_its_answer(server: LiveServer) -> None:
     with _connect(server) as connection:
         connection.sendall(BODY % b"nonsense")
         assert _drip(connection, b" ").startswith(b"HTTP/1.1 401 ")
 
 
-@pytest.mark.parametrize("begin", [b"GET /healthz HTTP/1.1\r\nX: ", b""])
-def test_a_further_head_that_drips_is_let_go(server: LiveServer, begin: bytes) -> None:
-    with _connect(server) as connection:
-        connection.sendall(HEALTH)
-        assert connection.recv(1 << 16).startswith(b"HTTP/1.1 200 ")
-        connection.sendall(begin)
-        assert _problem(_drip(connection, b"y" if begin else b"\r\n")) == (408, "request_timeout")
-
-
-def test_a_head_without_end_is_refused(server: LiveServer) -> None:
-    with _connect(server) as connection:
-        connection.sendall(b"GET /healthz HTTP/1.1\r\nX: ")
-        time.sleep(SECONDS / 5)  # what comes with the first byte is not counted
-        connection.sendall(b"y" * (MOST_HEAD_BYTES + 1))
-        assert _problem(_read(connection)) == (431, "headers_too_large")
-
-
-def test_a_refusal_arrives_although_more_is_sent(server: LiveServer) -> None:
+def test_refusal_of_a_long_head_arrives_when_more_is_sent(server: LiveServer) -> None:
     """Closing a socket with unread data resets the connection, and the kernel may then discard the answer."""
     with _connect(server) as connection:
         connection.sendall(b"GET /healthz HTTP/1.1\r\nX: ")
@@ -153,7 +145,7 @@ def test_a_refusal_arrives_although_more_is_sent(server: LiveServer) -> None:
         assert _problem(_read(connection)) == (431, "headers_too_large")
 
 
-def test_a_refused_client_that_stays_is_let_go(server: LiveServer) -> None:
+def test_connection_is_closed_when_a_refused_client_stays(server: LiveServer) -> None:
     with _connect(server) as connection:
         connection.sendall(b"GET /healthz HTTP/1.1\r\nX: ")
         assert _problem(_read(connection)) == (408, "request_timeout")
@@ -165,7 +157,7 @@ def test_a_refused_client_that_stays_is_let_go(server: LiveServer) -> None:
         assert time.monotonic() < began + LINGER_SECONDS + PATIENCE / 4
 
 
-def test_requests_in_a_row_and_at_once_are_answered(server: LiveServer) -> None:
+def test_requests_are_answered_when_they_come_in_a_row_or_at_once(server: LiveServer) -> None:
     with _connect(server) as connection, connection.makefile("rb") as reader:
         for _ in range(3):
             connection.sendall(HEALTH)
@@ -186,7 +178,7 @@ def _answer(line: Callable[[], bytes], read: Callable[[int], bytes]) -> int:
     return status
 
 
-def test_who_takes_no_answer_is_let_go(server: LiveServer) -> None:
+def test_connection_is_closed_when_its_answers_are_not_read(server: LiveServer) -> None:
     ask = b"GET /openapi.json HTTP/1.1\r\nHost: ledger\r\n\r\n"
     asked = 100
     with _connect(server, window=4096) as connection:
@@ -207,7 +199,7 @@ def _connections(server: LiveServer) -> int:
     return sum(row[1].endswith(here) and row[3] == "01" for row in rows)
 
 
-def test_one_connection_too_many_is_told_so_and_others_go_on(server: LiveServer) -> None:
+def test_connection_is_refused_when_there_are_too_many_and_others_go_on(server: LiveServer) -> None:
     with ExitStack() as stack:
         kept = [stack.enter_context(_connect(server)) for _ in range(MOST)]
         for connection in kept:
@@ -241,7 +233,9 @@ def _await_health(server: LiveServer) -> None:
         time.sleep(0.05)
 
 
-def test_more_half_heads_than_files_stop_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_service_goes_on_when_more_connections_come_than_files_may_be_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The process may open few files: it says how many connections it takes, and serves on."""
     monkeypatch.setenv("EPSILON_LEDGER_REQUEST_HEAD_SECONDS", str(SECONDS))
     room = 100
@@ -274,3 +268,27 @@ def test_more_half_heads_than_files_stop_nothing(tmp_path: Path, monkeypatch: py
     assert f"it takes {room} connections at a time" in live.log()
     assert "Traceback" not in live.log()
     assert "Too many open files" not in live.log()
+
+
+def test_steps_are_answered_on_the_connection_as_by_the_framework(server: LiveServer) -> None:
+    """A repeated header makes a request unusual; pipelined steps are answered in their order."""
+    with server.client("admin") as http:
+        event = {"type": "gaussian", "noise_multiplier": 90.0}
+        body = {"name": "m", "budget": open_budget(http, "steps", 5.0), "event": event}
+        path = f"/v1/runs/{http.post('/v1/runs', json=body).raise_for_status().json()['id']}/steps"
+    usual = (b"authorization", f"Bearer {server.key('trainer')}".encode()), JSON, NAMED
+    unusual = (*usual, (b"x-twice", b"1"), (b"x-twice", b"2"))
+
+    def ask(content: bytes, *headers: tuple[bytes, bytes]) -> tuple[int, bytes]:
+        with Client(server.port) as client:
+            answer = client.ask(request(path, content, *headers))
+        return answer.status, re.sub(rb"date: [^\r]+", b"", answer.head) + answer.body
+
+    for content, status in ((b'{"first_step": 0}', 200), (b'{"first_step": 9}', 409), (b"{", 422)):
+        ask(content, *usual)  # a step is replayed from here on
+        answers = {ask(content, *usual), ask(content, *unusual)}
+        assert [answer[0] for answer in answers] == [status], answers
+    with Client(server.port) as client:
+        many = [request(path, b"{}", *(unusual if place % 3 == 1 else usual)) for place in range(10)]
+        client.send(b"".join(many))
+        assert [json.loads(client.answer().body)["first_step"] for _ in many] == list(range(1, 11))

@@ -19,18 +19,35 @@ from tests.servers import LiveServer
 pytestmark = pytest.mark.postgresql
 
 
-@pytest.fixture
-def encrypted(tmp_path: Path) -> Iterator[EncryptedServer]:
+@pytest.fixture(scope="module")
+def one(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EncryptedServer]:
+    """One server for all tests."""
     need_postgresql()
-    with encrypted_server(tmp_path) as server:
+    with encrypted_server(tmp_path_factory.mktemp("encrypted")) as server:
         yield server
 
 
-def test_an_expired_certificate_ends_no_session_and_stops_the_next_ones(
+@pytest.fixture
+def encrypted(one: EncryptedServer) -> Iterator[EncryptedServer]:
+    """The server, whose certificate is valid again afterwards, and whose root file has one certificate."""
+    authority, root = one.authority, one.authority.root.read_bytes()
+    yield one
+    one.authority = authority
+    authority.root.write_bytes(root)
+    one.renew(90 * DAY)
+
+
+def test_expired_certificate_ends_no_session_and_stops_the_next_ones(
     tmp_path: Path, encrypted: EncryptedServer
 ) -> None:
+    expires_at = encrypted.renew(3 * DAY).expires_at.timestamp()
     server = LiveServer(tmp_path, encrypted.url)
     with trainer_of(server) as trainer:
+        server.await_metric(
+            "certificate_expiry_timestamp_seconds", lambda told: told == expires_at, certificate="server"
+        )
+        root = encrypted.authority.certificate.not_valid_after_utc.timestamp()
+        assert server.metric("certificate_expiry_timestamp_seconds", certificate="root") == root
         encrypted.renew(-DAY)
         assert trainer.step(), "by the sessions that there are"
         encrypted.cluster.terminate_backends("ledger")
@@ -44,33 +61,11 @@ def test_an_expired_certificate_ends_no_session_and_stops_the_next_ones(
         assert server.readiness().json() == {"status": "ok"}
 
 
-def test_the_service_tells_when_the_certificates_expire(tmp_path: Path, encrypted: EncryptedServer) -> None:
-    expires_at = encrypted.renew(3 * DAY).expires_at.timestamp()
-    server = LiveServer(tmp_path, encrypted.url)
-    server.key("admin")
-    server.start()
-    try:
-        server.await_metric(
-            "certificate_expiry_timestamp_seconds", lambda told: told == expires_at, certificate="server"
-        )
-        root = encrypted.authority.certificate.not_valid_after_utc.timestamp()
-        told = server.metric("certificate_expiry_timestamp_seconds", certificate="root")
-        assert told == root
-    finally:
-        server.stop()
-
-
-def test_an_expired_certificate_is_read_as_any_other(encrypted: EncryptedServer) -> None:
-    database = Database(encrypted.url)
-    for lifetime in (-DAY, 90 * DAY):
-        renewed = encrypted.renew(lifetime)
-        assert database.certificate_expiries()["server"] == renewed.expires_at
-
-
-def test_of_several_hosts_the_first_to_expire_counts_and_a_silent_one_hides_no_other(
+def test_expiry_is_the_first_of_several_hosts_and_is_read_from_an_expired_certificate(
     encrypted: EncryptedServer,
 ) -> None:
-    renewed, here = encrypted.renew(3 * DAY), f"127.0.0.1:{encrypted.cluster.port}"
+    renewed, here = encrypted.renew(-DAY), f"127.0.0.1:{encrypted.cluster.port}"
+    assert Database(encrypted.url).certificate_expiries()["server"] == renewed.expires_at
     several = encrypted.url.replace(f"@{here}/", "@/") + "&host=127.0.0.1:1&host=" + here
     assert Database(several).certificate_expiries()["server"] == renewed.expires_at
     silent = Database(encrypted.url.replace(here, "127.0.0.1:1"))
@@ -78,7 +73,7 @@ def test_of_several_hosts_the_first_to_expire_counts_and_a_silent_one_hides_no_o
         silent.certificate_expiries()
 
 
-def test_the_service_s_own_certificate_counts_too(tmp_path: Path, encrypted: EncryptedServer) -> None:
+def test_expiry_of_the_own_certificate_is_read(tmp_path: Path, encrypted: EncryptedServer) -> None:
     own = encrypted.authority.issue(tmp_path, 9 * DAY)
     database = Database(f"{encrypted.url}&sslcert={own.certificate}&sslkey={own.key}")
     assert database.certificate_expiries()["client"] == own.expires_at
@@ -87,11 +82,12 @@ def test_the_service_s_own_certificate_counts_too(tmp_path: Path, encrypted: Enc
         database.certificate_expiries()
 
 
-def test_a_server_without_tls_has_no_certificate(encrypted: EncryptedServer) -> None:
+def test_server_without_tls_has_no_expiry(encrypted: EncryptedServer) -> None:
     assert Database(encrypted.url.replace("verify-full", "disable")).certificate_expiries() == {}
     encrypted.cluster.execute("ALTER SYSTEM SET ssl = off")
     encrypted.reload()
     assert Database(encrypted.cluster.url("ledger")).certificate_expiries() == {}
+    encrypted.cluster.execute("ALTER SYSTEM SET ssl = on")
 
 
 def _takes_sessions(url: str) -> bool:
@@ -105,7 +101,7 @@ def _takes_sessions(url: str) -> bool:
         database.dispose()
 
 
-def test_an_expired_certificate_of_the_service_is_refused_until_its_file_is_replaced(
+def test_own_certificate_is_refused_when_expired_until_its_file_is_replaced(
     tmp_path: Path, encrypted: EncryptedServer
 ) -> None:
     """Each new session reads the file."""
@@ -118,11 +114,11 @@ def test_an_expired_certificate_of_the_service_is_refused_until_its_file_is_repl
     assert not _takes_sessions(url)
     encrypted.authority.issue(tmp_path, DAY)
     assert _takes_sessions(url)
+    encrypted.cluster.execute("ALTER SYSTEM RESET ssl_ca_file")
 
 
-def test_a_new_root_beside_the_old_one_bridges_the_change(tmp_path: Path, encrypted: EncryptedServer) -> None:
-    (tmp_path / "next").mkdir()
-    old, following = encrypted.authority, Authority.create(tmp_path / "next", 20 * 365 * DAY)
+def test_sessions_go_on_when_a_new_root_stands_beside_the_old_one(tmp_path: Path, encrypted: EncryptedServer) -> None:
+    old, following = encrypted.authority, Authority.create(tmp_path, 20 * 365 * DAY)
     old.root.write_bytes(old.root.read_bytes() + following.root.read_bytes())
     assert _takes_sessions(encrypted.url)
     encrypted.authority = following
@@ -132,8 +128,8 @@ def test_a_new_root_beside_the_old_one_bridges_the_change(tmp_path: Path, encryp
     assert root == following.certificate.not_valid_after_utc
 
 
-def test_an_expired_root_is_trusted_no_more(tmp_path: Path, encrypted: EncryptedServer) -> None:
-    (tmp_path / "old").mkdir()
-    encrypted.authority = Authority.create(tmp_path / "old", -DAY)
+def test_expired_root_is_not_trusted(tmp_path: Path, encrypted: EncryptedServer) -> None:
+    root = str(encrypted.authority.root)
+    encrypted.authority = Authority.create(tmp_path, -DAY)
     encrypted.renew(90 * DAY)
-    assert not _takes_sessions(encrypted.url.replace(str(tmp_path / "root.pem"), str(encrypted.authority.root)))
+    assert not _takes_sessions(encrypted.url.replace(root, str(encrypted.authority.root)))

@@ -7,6 +7,7 @@ import socket
 import sqlite3
 import time
 from collections import Counter
+from collections.abc import Iterator
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,9 +19,10 @@ from sqlalchemy import func, select
 from app.persistence.database import ALL_TENANTS, Database
 from app.persistence.tables import decisions
 from tests.reliability.clients import open_budget
+from tests.reliability.conftest import LONG
 from tests.servers import LiveServer
 
-TRAINERS = 24
+TRAINERS = 24 if LONG else 8
 BOUND_SECONDS = 25
 """EPSILON_LEDGER_SHUTDOWN_SECONDS, and what a process may take besides."""
 
@@ -76,106 +78,104 @@ async def _stop_amid(server: LiveServer, runs: list[str], key: str) -> Seen:
     return seen
 
 
+@pytest.fixture
+def server(tmp_path: Path, database_url: str) -> Iterator[LiveServer]:
+    """A server that a test starts and stops."""
+    made = LiveServer(tmp_path, database_url)
+    yield made
+    if made.process is not None and made.process.poll() is None:
+        made.kill()
+
+
+def _runs(server: LiveServer, many: int) -> list[str]:
+    with server.client("admin") as http:
+        register = {"name": "model", "budget": open_budget(http, "crowd", 50.0), "event": CHEAP}
+        return [str(http.post("/v1/runs", json=register).raise_for_status().json()["id"]) for _ in range(many)]
+
+
+def _decisions(server: LiveServer) -> int:
+    database = Database(server.database_url)
+    with database.read(ALL_TENANTS) as tx:
+        found = tx.execute(select(func.count()).select_from(decisions)).scalar_one()
+    database.dispose()
+    return int(found)
+
+
+def _terminate(server: LiveServer) -> None:
+    assert server.process is not None
+    server.process.terminate()
+
+
+def _ends(server: LiveServer) -> None:
+    assert server.process is not None
+    assert server.process.wait(BOUND_SECONDS) == 0, server.log()
+
+
 @pytest.mark.parametrize("workers", [1, 2])
-def test_who_has_asked_is_answered_when_the_service_stops(tmp_path: Path, database_url: str, workers: int) -> None:
-    server = LiveServer(tmp_path, database_url, workers=workers)
+def test_requests_are_answered_when_the_service_stops(server: LiveServer, workers: int) -> None:
+    server.workers = workers
     server.start()
-    try:
-        with server.client("admin") as http:
-            budget = open_budget(http, "crowd", 50.0)
-            register = {"name": "model", "budget": budget, "event": CHEAP}
-            runs = [str(http.post("/v1/runs", json=register).raise_for_status().json()["id"]) for _ in range(TRAINERS)]
-        seen = asyncio.run(_stop_amid(server, runs, server.key("trainer")))
-        told_at = time.monotonic()
-        assert server.process is not None
-        assert server.process.wait(BOUND_SECONDS) == 0, server.log()
-        assert time.monotonic() - told_at < BOUND_SECONDS
-    finally:
-        if server.process is not None and server.process.poll() is None:
-            server.kill()
+    seen = asyncio.run(_stop_amid(server, _runs(server, TRAINERS), server.key("trainer")))
+    _ends(server)
     assert seen.lost == []
     assert set(seen.answers) == {200}
     assert seen.farewells > 0
-    database = Database(server.database_url)
-    with database.read(ALL_TENANTS) as tx:
-        assert tx.execute(select(func.count()).select_from(decisions)).scalar() == seen.answers[200]
-    database.dispose()
+    assert _decisions(server) == seen.answers[200]
 
 
-def test_who_keeps_a_connection_and_asks_once_more_is_answered(tmp_path: Path) -> None:
-    server = LiveServer(tmp_path)
+def test_kept_connection_is_answered_once_more_when_the_service_stops(server: LiveServer) -> None:
     server.start()
-    try:
-        with server.client("viewer") as http:
-            assert "connection" not in http.get("/v1/runs").headers
-            assert server.process is not None
-            server.process.terminate()
-            until = time.monotonic() + 30
-            while True:
-                try:
-                    socket.create_connection(("127.0.0.1", server.port)).close()
-                except OSError:
-                    break
-                assert time.monotonic() < until
-                time.sleep(0.01)
-            time.sleep(0.1)  # who closes at once has closed by now
-            last = http.get("/v1/runs")
-            assert (last.status_code, last.headers["connection"]) == (200, "close")
-            assert server.process.wait(BOUND_SECONDS) == 0
-    finally:
-        if server.process is not None and server.process.poll() is None:
-            server.kill()
+    with server.client("viewer") as http:
+        assert "connection" not in http.get("/v1/runs").headers
+        _terminate(server)
+        until = time.monotonic() + 30
+        while True:
+            try:
+                socket.create_connection(("127.0.0.1", server.port)).close()
+            except OSError:
+                break
+            assert time.monotonic() < until
+            time.sleep(0.01)
+        time.sleep(0.1)  # a connection that is closed at once is closed by now
+        last = http.get("/v1/runs")
+        assert (last.status_code, last.headers["connection"]) == (200, "close")
+        _ends(server)
 
 
-def test_before_it_leaves_it_says_that_it_is_not_ready(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("EPSILON_LEDGER_SHUTDOWN_DELAY_SECONDS", "60")
-    server = LiveServer(tmp_path)
+def test_service_is_not_ready_before_it_stops(server: LiveServer) -> None:
+    server.environment["EPSILON_LEDGER_SHUTDOWN_DELAY_SECONDS"] = "60"
     server.start()
-    try:
-        with server.client("viewer") as http, httpx2.Client(base_url=server.url, trust_env=False, timeout=30) as new:
-            http.get("/v1/runs").raise_for_status()
-            assert server.process is not None
-            server.process.terminate()
-            until = time.monotonic() + 30
-            while (answer := new.get("/readyz")).status_code == 200:
-                assert time.monotonic() < until
-            assert (answer.status_code, answer.json()["detail"]) == (503, "This process is stopping.")
-            assert answer.headers["connection"] == "close"
-            assert new.get("/healthz").status_code == 200
-            assert http.get("/v1/runs").status_code == 200
-    finally:
-        server.kill()
+    with server.client("viewer") as http, httpx2.Client(base_url=server.url, trust_env=False, timeout=30) as new:
+        http.get("/v1/runs").raise_for_status()
+        _terminate(server)
+        until = time.monotonic() + 30
+        while (answer := new.get("/readyz")).status_code == 200:
+            assert time.monotonic() < until
+        assert (answer.status_code, answer.json()["detail"]) == (503, "This process is stopping.")
+        assert answer.headers["connection"] == "close"
+        assert new.get("/healthz").status_code == 200
+        assert http.get("/v1/runs").status_code == 200
 
 
-def test_who_never_finishes_asking_is_not_waited_for_longer_than_is_set(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("EPSILON_LEDGER_SHUTDOWN_SECONDS", "1")
-    server = LiveServer(tmp_path)
+def test_service_stops_in_time_when_a_request_never_ends(server: LiveServer) -> None:
+    server.environment["EPSILON_LEDGER_SHUTDOWN_SECONDS"] = "1"
     server.start()
-    try:
-        with socket.create_connection(("127.0.0.1", server.port)) as slow:
-            head = f"POST /v1/runs HTTP/1.1\r\nHost: ledger\r\nAuthorization: Bearer {server.key('admin')}\r\n"
-            slow.sendall(f"{head}Content-Type: application/json\r\nContent-Length: 100\r\n\r\n{{".encode())
-            with server.client("viewer") as http:  # what was sent before it has been read by now
-                assert http.get("/healthz").status_code == 200
-            assert server.process is not None
-            server.process.terminate()
-            assert server.process.wait(30) == 0
-            assert not slow.recv(1 << 16).startswith(b"HTTP/1.1 2")
-    finally:
-        if server.process is not None and server.process.poll() is None:
-            server.kill()
+    with socket.create_connection(("127.0.0.1", server.port)) as slow:
+        head = f"POST /v1/runs HTTP/1.1\r\nHost: ledger\r\nAuthorization: Bearer {server.key('admin')}\r\n"
+        slow.sendall(f"{head}Content-Type: application/json\r\nContent-Length: 100\r\n\r\n{{".encode())
+        with server.client("viewer") as http:  # the request before it has been read by now
+            assert http.get("/healthz").status_code == 200
+        _terminate(server)
+        _ends(server)
+        assert not slow.recv(1 << 16).startswith(b"HTTP/1.1 2")
 
 
-def test_steps_in_the_queue_are_answered_when_the_service_stops(tmp_path: Path) -> None:
+def test_queued_steps_are_answered_when_the_service_stops(tmp_path: Path) -> None:
     """Another process writes, so steps wait; meanwhile the service is told to stop, and one client leaves."""
     server = LiveServer(tmp_path)
     server.start()
+    runs = _runs(server, 3)
     try:
-        with server.client("admin") as http:
-            register = {"name": "model", "budget": open_budget(http, "crowd", 50.0), "event": CHEAP}
-            runs = [str(http.post("/v1/runs", json=register).raise_for_status().json()["id"]) for _ in range(3)]
         with ExitStack() as stack:
             trainers = [stack.enter_context(socket.create_connection(("127.0.0.1", server.port), 30)) for _ in runs]
             for trainer, run in zip(trainers, runs, strict=True):  # the first one makes the key known
@@ -187,24 +187,19 @@ def test_steps_in_the_queue_are_answered_when_the_service_stops(tmp_path: Path) 
                     trainer.sendall(_step(run, server.key("trainer")))
                 time.sleep(0.3)
                 trainers[2].close()
-                assert server.process is not None
-                server.process.terminate()
+                _terminate(server)
                 time.sleep(0.3)
                 writer.execute("ROLLBACK")
             for trainer in trainers[:2]:
                 head, rest = _reply(trainer)
                 assert (head.split(b" ")[1], b"\r\nconnection: close\r\n" in head) == (b"200", True), head
                 assert (rest, trainer.recv(1)) == (b"", b"")
-            assert server.process.wait(BOUND_SECONDS) == 0, server.log()
+            _ends(server)
     finally:
-        if server.process is not None and server.process.poll() is None:
-            server.kill()
+        server.kill()
     assert "Traceback" not in server.log()
     assert " ERROR " not in server.log()
-    database = Database(server.database_url)
-    with database.read(ALL_TENANTS) as tx:
-        assert tx.execute(select(func.count()).select_from(decisions)).scalar() == 2 * len(runs)
-    database.dispose()
+    assert _decisions(server) == 2 * len(runs)
 
 
 def _step(run: str, key: str) -> bytes:

@@ -1,6 +1,6 @@
-"""Trainers are killed, stopped and restarted, the line fails, the server dies: what was released is charged.
+"""Trainers are killed, stopped and restarted, the line fails, the server dies: each released step is charged.
 
-Each trainer is a process with a journal of what it released, written right after `authorize` has returned.
+Each trainer is a process with a journal of its releases, written right after `authorize` has returned.
 """
 
 import signal
@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.reliability.clients import PATIENCE_SECONDS
-from tests.reliability.conftest import ROUNDS, Service
+from tests.reliability.conftest import LONG, ROUNDS, Service
 from tests.reliability.jobs import Job, Site
 from tests.reliability.proxy import Fault, FaultProxy, at_random
 
@@ -23,7 +23,7 @@ WAYS: dict[str, dict[str, Any]] = {
     "background": {"authorize_every": 6, "background": True},
 }
 STEPS = 24
-KILLS = 2 if ROUNDS > 1 else 1
+KILLS = 2 if LONG else 1
 """Of each trainer."""
 
 
@@ -38,8 +38,8 @@ def site(
         for name, ahead in ways.items():
             (folder / name).mkdir()
             asked = {"url": proxy.url, "key": key, "budget": budget, "steps": STEPS, "ahead": ahead}
-            asked["patience"] = PATIENCE_SECONDS
-            jobs.append(Job(folder / name, asked | {"folder": str(folder / name)}))
+            asked |= {"patience": PATIENCE_SECONDS, "folder": str(folder / name)}
+            jobs.append(Job(folder / name, asked))
         try:
             yield Site(service, jobs), proxy
         finally:
@@ -49,7 +49,7 @@ def site(
 
 
 @pytest.mark.parametrize("round_", range(ROUNDS))
-def test_whatever_fails_a_training_that_ends_well_is_charged_for_what_it_released(
+def test_training_is_charged_exactly_when_the_line_fails_and_the_server_dies(
     service: Service, tmp_path: Path, round_: int
 ) -> None:
     with site(service, tmp_path, round_, WAYS, epsilon=3.0) as (trainings, proxy):
@@ -63,7 +63,9 @@ def test_whatever_fails_a_training_that_ends_well_is_charged_for_what_it_release
 
 
 @pytest.mark.parametrize("round_", range(ROUNDS))
-def test_trainers_that_are_killed_and_restarted(service: Service, tmp_path: Path, round_: int) -> None:
+def test_released_steps_are_charged_when_trainers_are_killed_and_restarted(
+    service: Service, tmp_path: Path, round_: int
+) -> None:
     """Near the end of their budget, so that some of them are refused."""
     chance = Random(round_)  # noqa: S311 - repeatable, not secret
     with site(service, tmp_path, 1000 + round_, WAYS, epsilon=0.6) as (trainings, _):
@@ -84,8 +86,10 @@ def test_trainers_that_are_killed_and_restarted(service: Service, tmp_path: Path
 
 
 @pytest.mark.parametrize("round_", range(ROUNDS))
-def test_a_trainer_that_was_only_asleep(service: Service, tmp_path: Path, round_: int) -> None:
-    """It is taken for dead, another process goes on from its checkpoint, and then it wakes up."""
+def test_released_steps_are_charged_when_a_replaced_trainer_wakes_up(
+    service: Service, tmp_path: Path, round_: int
+) -> None:
+    """It is taken for dead, another process goes on from its checkpoint, and then it continues."""
     chance = Random(round_)  # noqa: S311 - as above
     ways = {name: WAYS[name] for name in ("grants", "background")}
     with site(service, tmp_path, 2000 + round_, ways, epsilon=3.0) as (trainings, _):

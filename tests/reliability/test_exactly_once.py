@@ -1,4 +1,4 @@
-"""Replies are lost, requests doubled, connections cut: every request, repeated until answered, counts once."""
+"""Replies are lost, requests doubled, writers race: every request, repeated until answered, counts once."""
 
 import threading
 
@@ -6,11 +6,10 @@ import httpx2
 import pytest
 
 from tests.reliability.clients import Trainer, together
-from tests.reliability.conftest import ROUNDS, Service
+from tests.reliability.conftest import LONG, ROUNDS, Service
 from tests.reliability.proxy import Fault, FaultProxy, Plan, at_random
 
-CLIENTS = 32
-SHARED = 8
+CLIENTS, SHARED, WRITERS = (32, 8, 16) if LONG else (9, 3, 8)
 
 
 def client(service: Service, proxy: FaultProxy) -> httpx2.Client:
@@ -23,7 +22,7 @@ def script(*faults: Fault) -> Plan:
 
 
 @pytest.mark.parametrize("fault", Fault)
-def test_one_request_counts_once_whatever_happens_to_it(service: Service, fault: Fault) -> None:
+def test_request_counts_once_when_its_line_fails(service: Service, fault: Fault) -> None:
     budget = service.open_budget(1.2)
     with FaultProxy(service.server.port, script(fault, fault, fault)) as proxy, client(service, proxy) as http:
         trainer = Trainer(http, service.journal, 0)
@@ -44,7 +43,7 @@ def test_one_request_counts_once_whatever_happens_to_it(service: Service, fault:
 
 
 @pytest.mark.parametrize("round_", range(ROUNDS))
-def test_thirty_two_clients_through_a_proxy_that_breaks_everything(service: Service, round_: int) -> None:
+def test_requests_of_many_clients_count_once_when_every_line_fails(service: Service, round_: int) -> None:
     """Most have a run of their own, some share one; all runs share one budget, until it is spent."""
     budget = service.open_budget(1.5)
     registered = threading.Barrier(CLIENTS, timeout=60)
@@ -65,4 +64,28 @@ def test_thirty_two_clients_through_a_proxy_that_breaks_everything(service: Serv
     with FaultProxy(service.server.port, at_random(round_), round_) as proxy:
         together(CLIENTS, work)
     assert all(proxy.counts.values()), proxy.counts
+    service.check()
+
+
+@pytest.mark.both_databases
+@pytest.mark.parametrize("round_", range(ROUNDS))
+def test_steps_that_fit_are_admitted_when_writers_share_a_budget(service: Service, round_: int) -> None:
+    """Each writer has a run of its own; all runs share one budget."""
+    budget = service.open_budget(epsilon=1.0 + 0.02 * (round_ % 10))
+    start = threading.Barrier(WRITERS, timeout=60)
+
+    def write(number: int) -> tuple[int, int]:
+        with service.server.client("trainer") as http:
+            writer = Trainer(http, service.journal, number)
+            writer.register(budget)
+            room = http.get(f"/v1/runs/{writer.run}").json()["steps_remaining"]
+            start.wait()
+            while writer.ask({"first_step": writer.next_step}, None).answers[0].status_code == 200:
+                pass
+            return writer.next_step, room
+
+    taken = together(WRITERS, write)
+    [room] = {room for _, room in taken}
+    assert 40 < room < 2000
+    assert sum(steps for steps, _ in taken) == service.journal.admitted == room
     service.check()
