@@ -24,6 +24,7 @@ from app.settings import Settings
 from tests import postgres
 from tests.asgi import AppClient
 from tests.conftest import Ledger, need_postgresql, open_ledger
+from tests.ledgers import quiet_app
 
 pytestmark = pytest.mark.both_databases
 
