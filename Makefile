@@ -13,7 +13,7 @@ COMPILE := $(BIN)/uv pip compile --universal --python-version 3.11 --generate-ha
 	--upgrade --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo sample run compose test soak fuzz mutations audit check format openapi docs bench failover deployments citus lock clean torch screenshots dist sbom
+.PHONY: help setup demo sample run compose test soak mutations audit check format openapi docs bench failover deployments citus lock clean torch screenshots dist sbom
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
@@ -89,11 +89,8 @@ soak: $(FRAMEWORKS) $(FLOWER) ## run the long searches and all their cases (RELI
 		tests/reliability tests/sdk/ecosystems/test_opacus_machine.py \
 		tests/service/test_reservation_machine.py tests/service/test_changed_cells.py
 	@TEST_BOTH_DATABASES=1 $(BIN)/python -m pytest -x -m soak
-	@$(BIN)/python -m pytest -x --hypothesis-profile=soak tests/accounting tests/ledger tests/service/test_planning.py
-
-fuzz: $(STAMP) ## send random requests to a live service (SEED, REQUESTS, default 20,000 on each database)
-	@$(BIN)/python -m tests.fuzz $(if $(SEED),--seed $(SEED)) --requests $(or $(REQUESTS),20000) \
-		$(addprefix --database ,$(DATABASE))
+	@$(BIN)/python -m pytest -x --hypothesis-profile=soak tests/accounting tests/ledger tests/service/test_planning.py \
+		tests/api/test_schemathesis.py
 
 mutations: $(STAMP) ## break a copy of the repository, rule by rule: do the tests notice?
 	@$(BIN)/python -m tests.mutations
