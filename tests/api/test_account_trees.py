@@ -1,12 +1,10 @@
 """Trees that mean something: disjoint parts, runs that charge several budgets, and what is refused of both."""
 
 from typing import Any
-from unittest.mock import patch
 
 import httpx2
 import pytest
 
-from app.persistence.repositories import balances
 from app.service.verification import verify
 from tests.api.conftest import LIMIT
 from tests.conftest import Ledger
@@ -151,20 +149,6 @@ def test_run_on_two_hospitals_charges_both_or_none(ledger: Ledger) -> None:
     assert verify(ledger.database).sound
 
 
-def test_run_over_three_blocks_costs_a_unit_of_all_three_thrice(ledger: Ledger) -> None:
-    sites(ledger, "may", "june", "july", max_partitions_per_unit=3)
-    alone = ledger.run("mimic/may", event=NOISE)
-    room = most(ledger, alone)
-    three = register(ledger, "mimic/may", "mimic/june", "mimic/july").json()
-    assert three["steps_remaining"] == room // 3
-    held = ledger.post(f"/v1/runs/{three['id']}/reservations", {"plan": [{"event": NOISE, "count": room // 3}]})
-    assert held.status_code == 201
-    assert most(ledger, alone) <= 2
-    assert verify(ledger.database).sound
-    assert ledger.post(f"/v1/runs/{three['id']}/abort", {}).status_code == 200
-    assert verify(ledger.database).sound
-
-
 NOT_TOGETHER: dict[str, tuple[list[str], str, str]] = {
     "one above the other": (["mimic/a", "mimic/a/sub"], "lies above", "invalid_request"),
     "the same twice": (["mimic/a", "mimic/a"], "named twice", "invalid_request"),
@@ -214,15 +198,3 @@ def test_one_of_several_budgets_that_is_missing_is_named(ledger: Ledger) -> None
     sites(ledger)
     reply = register(ledger, "mimic/north", "mimic/nowhere")
     assert (reply.status_code, "nowhere" in reply.json()["detail"]) == (404, True)
-
-
-def test_whole_that_a_part_does_not_move_is_not_written_anew(ledger: Ledger) -> None:
-    sites(ledger)
-    north, south = (ledger.run(f"mimic/{name}", event=NOISE) for name in ("north", "south"))
-    with patch.object(balances, "_WRITTEN", wraps=vars(balances)["_WRITTEN"]) as written:
-        steps(ledger, north, 100)
-        assert written.execute.called
-        written.reset_mock()
-        steps(ledger, south, 1)
-        assert not written.execute.called
-    assert verify(ledger.database).sound

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from tests.api.trainer import LOUD, Trainer, counted, is_refused, within_limits
-from tests.api.waiting import FITTING, START, Queued, Waiting
+from tests.api.waiting import START, Queued, Waiting
 from tests.conftest import Ledger
 from tests.waiting_plans import OVER_TEN_DAYS, allocate, ask, later, preview, waiting_of
 
@@ -171,25 +171,6 @@ def test_sweep_that_is_charged_at_once_is_no_plan(office: Waiting) -> None:
     assert each.status_code == 201, each.text
     held = office.held(10, budget="mimic/icu-team/each")
     assert held.trainer.steps(count=10).json()["reservation"] == held.plan
-    assert office.sound()
-
-
-def test_limit_is_unlocked_over_time(office: Waiting) -> None:
-    """In four parts, of which each lets in a quarter of the steps at most."""
-    office.allocate("icu-team", unlock=over_time(4))
-    plans = [office.queued(FITTING // 4 + 10, f"run{place}", wait_until=office.until(days=9)) for place in range(4)]
-    assert plans[0].lacks() == [("mimic/icu-team", "locked")]
-    seen = plans[0].read()["waiting"]
-    assert seen["estimated_at"] == "2100-01-02T00:00:00Z"
-    granted = []
-    for _ in range(5):
-        granted.append(office.granted())
-        assert within_limits(plans[0].trainer.path())
-        office.later(days=1)
-    assert sum(granted) == 3
-    assert granted[0] == 0
-    assert plans[3].lacks() == [("mimic/icu-team", "reserved")]
-    assert read(office, "icu-team")["unlocked"] == 1.0
     assert office.sound()
 
 

@@ -155,17 +155,6 @@ def test_run_s_own_limit_is_offered_up_to_the_largest_of_a_policy(ledger: Ledger
     assert trainer.steps(count=steps).status_code == 200
 
 
-def test_steps_beyond_the_declared_ones_are_not_offered_where_a_policy_refuses_them(ledger: Ledger) -> None:
-    trainer = hired(ledger, expected_steps=600)
-    put_policy(ledger, {"deviations": "refuse"})
-    is_refused(trainer.steps(count=601), 403, "policy_violation")
-    refusal = is_refused(trainer.steps(count=590, expected_steps=100_000), 403, "budget_exceeded")
-    assert refusal["steps_needed"] == 600
-    assert missing(refusal)["more_noise"] == "policy"
-    raise_limits(trainer, refusal)
-    assert trainer.steps(count=600).status_code == 200
-
-
 def test_closed_budget_says_so_and_offers_nothing(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     now = moved(monkeypatch, hours=0)
     ledger.population()

@@ -192,14 +192,6 @@ def test_overlapping_block_makes_none(ledger: Ledger) -> None:
     assert [each["name"] for each in ledger.get("/v1/budgets").json()["items"]] == ["spring"]
 
 
-def test_as_many_as_an_account_may_have_are_made_at_once(ledger: Ledger) -> None:
-    top = ledger.population(**ATTESTED)["id"]
-    weeks = YEAR | {"period": "week", "count": 64, "prefix": "logs-"}
-    assert ledger.post(f"/v1/accounts/{top}/blocks", weeks).status_code == 201
-    more = ledger.post(f"/v1/accounts/{top}/blocks", YEAR | {"start": "2030-01-01", "count": 1})
-    assert "64 parts already" in more.json()["detail"]
-
-
 NOW = datetime(2031, 3, 10, 12, tzinfo=UTC)
 SCHEDULE: dict[str, Any] = {"period": "month", "start": "2031-01-15", "limit": {"epsilon": 1.0, "delta": 1e-5}}
 

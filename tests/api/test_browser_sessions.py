@@ -10,6 +10,7 @@ from tests.login_helpers import cookie_for
 from tests.soak import thinned
 
 UNSAFE = [operation for operation in GUARDED if operation.method != "GET"]
+SENT_TO_EACH = {"no token", "the token of another session", "another site"}
 each_unsafe = pytest.mark.parametrize("operation", UNSAFE, ids=lambda operation: operation.id)
 
 
@@ -37,6 +38,8 @@ def test_request_of_a_foreign_page_changes_nothing(shared: SeededLedger, operati
         "a page that has no origin": _with_token(cookie) | {"Origin": "null"},
         "no token, and a form's type": _headers(cookie) | {"Content-Type": "text/plain"},
     }.items():
+        if name not in SENT_TO_EACH and operation.id != "authorizeSteps":
+            continue
         reply = shared.ledger.http.request(
             operation.method, path, json=body, headers=valid_headers(operation) | headers
         )

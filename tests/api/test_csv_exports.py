@@ -76,11 +76,12 @@ def test_decisions_and_audit_events_are_those_of_the_list(
         }
 
 
-def test_history_of_a_run_has_every_decision(ledger: Ledger) -> None:
+def test_history_of_a_run_has_every_decision(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(csv_responses, "ROWS_AT_ONCE", 20)
     ledger.population()
     ledger.budget()
     run = ledger.run(event={"type": "gaussian", "noise_multiplier": 900.0})
-    steps = ROWS_AT_ONCE + 5
+    steps = 25
     for step in range(steps):
         assert ledger.post(f"/v1/runs/{run}/steps", {"first_step": step}).status_code == 200
     rows = _rows(ledger, f"/v1/runs/{run}/history.csv")

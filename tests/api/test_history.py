@@ -111,14 +111,6 @@ def test_polling_shows_each_decision_once(seeded: SeededLedger) -> None:
     assert seen == list(range(16))
 
 
-def test_later_page_of_a_thinned_history_keeps_its_ends(seeded: SeededLedger) -> None:
-    cursor = _history(seeded)["next"]
-    for _ in range(9):
-        _take(seeded, {"event": GAUSSIAN})
-    page = _history(seeded, f"?max_points=3&after={cursor}")
-    assert [point["position"] for point in page["points"]] == [1, 5, 9]
-
-
 def _many(count: int, first: int = 0) -> list[dict[str, Any]]:
     """Events that differ, so that none is told twice."""
     return [{"event": {"type": "gaussian", "noise_multiplier": 30_000.0 + first + place}} for place in range(count)]

@@ -26,13 +26,6 @@ def _ask(
     return seeded.ledger.post(f"/v1/accounts/{seeded.budget}/limit", body, role, **sent)
 
 
-def _raised(seeded: SeededLedger, epsilon: float, delta: float = DELTA) -> None:
-    made = _ask(seeded, epsilon, delta=delta)
-    assert made.status_code == 201, made.text
-    reply = seeded.ledger.post(f"/v1/proposals/{made.json()['id']}/approve", {"reason": "Seen."}, "privacy_officer")
-    assert reply.status_code == 200, reply.text
-
-
 def _limit(seeded: SeededLedger) -> dict[str, Any]:
     shown: dict[str, Any] = seeded.ledger.get(f"/v1/accounts/{seeded.budget}/limit").json()
     return shown
@@ -108,20 +101,6 @@ def test_one_person_with_two_keys_is_one_person(seeded: SeededLedger, how: str) 
         assert (reply.status_code, reply.json()["code"]) == (403, "insufficient_scope")
     assert _limit(seeded)["revision"] == 0
     assert seeded.ledger.post(path, {}, "admin").status_code == 200
-
-
-def test_limit_raised_by_delta_lowered_and_raised_again_is_sound(seeded: SeededLedger) -> None:
-    steps = f"/v1/runs/{seeded.run}/steps"
-    _raised(seeded, 1.0, delta=2e-5)
-    assert seeded.ledger.post(steps, {"count": 100}, "trainer").status_code == 200
-    assert _ask(seeded, 0.8, "budget_admin", delta=1e-6).status_code == 200
-    seeded.ledger.post(steps, {"count": 50}, "trainer")
-    _raised(seeded, 1.5, delta=1e-6)
-    most = seeded.ledger.post(f"{steps}?dry_run=true", {"count": 10**6}, "trainer").json()["max_count_that_fits"]
-    assert seeded.ledger.post(steps, {"count": most}, "trainer").status_code == 200
-    assert seeded.ledger.post(steps, {}, "trainer").status_code == 403
-    assert _limit(seeded)["revision"] == 3
-    assert verify(seeded.ledger.database).problems == ()
 
 
 def test_limit_is_changed_under_the_tag_that_was_read(seeded: SeededLedger) -> None:

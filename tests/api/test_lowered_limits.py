@@ -139,24 +139,6 @@ def test_revoked_steps_stay_reserved_until_they_are_voided(trainer: Trainer) -> 
     assert trainer.sound()
 
 
-def test_raise_gives_nothing_back_and_lets_steps_be_asked_anew(trainer: Trainer) -> None:
-    held = trainer.reserved((LOUD, MANY))
-    account = lower(trainer, 1, 0.5)
-    left = MANY - plan(trainer, held)["steps_revoked"]
-    proposed = trainer.ledger.post(
-        f"/v1/accounts/{account}/limit",
-        {"limit": {"epsilon": 1.0, "delta": 1e-5}, "reason": "it goes on"},
-        "budget_admin",
-        If_Match="*",
-    )
-    approved = trainer.ledger.post(f"/v1/proposals/{proposed.json()['id']}/approve", {"reason": "minutes"}, "admin")
-    assert approved.status_code == 200, approved.text
-    assert trainer.steps(count=left).json()["reservation"] == held
-    assert trainer.steps(count=MANY - left).json()["reservation"] is None
-    assert plan(trainer, held)["status"] == "committed"
-    assert trainer.sound()
-
-
 def test_request_for_more_than_is_left_is_told_how_much_that_is(trainer: Trainer) -> None:
     held = trainer.reserved((LOUD, MANY))
     lower(trainer, 1, 0.5)
@@ -172,20 +154,3 @@ def test_request_for_more_than_is_left_is_told_how_much_that_is(trainer: Trainer
     assert is_refused(trainer.steps(dry_run=True), 403, "budget_exceeded")["limit_change"] is not None
     assert trainer.rows() == before
     assert trainer.sound()
-
-
-def test_run_of_several_budgets_gives_way_for_the_one_that_was_limited(trainer: Trainer) -> None:
-    ledger = trainer.ledger
-    ledger.population("eicu")
-    ledger.budget("team", "eicu")
-    made = ledger.post("/v1/runs", {"name": "both", "budgets": ["mimic/icu-team", "eicu/team"], "event": LOUD})
-    assert made.status_code == 201, made.text
-    run = Trainer(ledger, made.json()["id"])
-    run.reserved((LOUD, MANY))
-    place = [account.path for account in run.path()].index("eicu/team")
-    lower(run, place, 0.5)
-    taken, refused = until_refused(run)
-    assert refused["binding_account_path"] == "eicu/team"
-    assert 0 < taken < MANY
-    assert all(account.held.is_zero for account in run.path())
-    assert run.sound()

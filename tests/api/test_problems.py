@@ -102,12 +102,6 @@ def test_database_that_does_not_answer_is_503_and_changes_nothing(shared: Seeded
 
 WRITES: dict[str, tuple[str, dict[str, Any]]] = {
     "admitted steps": ("/v1/runs/{run_id}/steps", {"count": 2, "event": {"type": "gaussian", "noise_multiplier": 70}}),
-    "refused steps": ("/v1/runs/{run_id}/steps", {"count": 10**6}),
-    "a population": (
-        "/v1/populations",
-        {"name": "n", "privacy_unit": "u", "neighboring_relation": "add_or_remove_one", "limit": LIMIT},
-    ),
-    "a budget": ("/v1/budgets", {"name": "n", "parent": "mimic", "limit": LIMIT}),
     "a run": (
         "/v1/runs",
         {"name": "n", "budget": "mimic/icu-team", "event": {"type": "gaussian", "noise_multiplier": 3}},

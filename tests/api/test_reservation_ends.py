@@ -5,12 +5,8 @@ from typing import Any
 import pytest
 
 from tests.api.trainer import LOUD, QUIET, Trainer, counted, hired, is_refused, moved, within_limits
-from tests.conftest import Ledger
 from tests.persistence.dump import changed
 from tests.service.tampering import set_account, tampering
-
-OWN_DELTA = {"type": "epsilon_delta", "epsilon": 0.001, "delta": 1e-8}
-
 
 FURNISHED = {"trainer": hired}
 
@@ -35,17 +31,6 @@ def test_run_ends_with_the_attested_steps(trainer: Trainer, action: str) -> None
     assert trainer.sound()
 
 
-@pytest.mark.parametrize("action", ["complete", "abort"])
-def test_attested_steps_after_the_lease_do_not_count(
-    trainer: Trainer, action: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    held = trainer.reserved((LOUD, 10), lease_seconds=60)
-    moved(monkeypatch, seconds=60)
-    assert trainer.act(action, {"steps_executed": 0}).status_code == 200
-    assert trainer.ledger.get(f"/v1/reservations/{held}").json()["status"] == "forfeited"
-    assert trainer.balance() == [(trainer.price((LOUD, 10)), trainer.price())] * 3
-
-
 def test_paused_run_keeps_its_reservation(trainer: Trainer) -> None:
     held = trainer.reserved((LOUD, 10))
     trainer.act("pause")
@@ -56,28 +41,6 @@ def test_paused_run_keeps_its_reservation(trainer: Trainer) -> None:
     assert trainer.steps().json()["reservation"] == held
     trainer.act("pause")
     assert trainer.end(held, "commit", 5).json()["status"] == "committed"
-    assert trainer.sound()
-
-
-@pytest.mark.parametrize("planned", [[], [{"event": QUIET}]], ids=["orders", "plan"])
-def test_reservation_freezes_the_filters(ledger: Ledger, planned: list[dict[str, Any]]) -> None:
-    """What is reserved, and not the first step, chooses the weights, unless a plan did."""
-    ledger.population(planned=planned)
-    ledger.budget(planned=planned)
-    trainer = Trainer(ledger, ledger.run(event=None, limit={"epsilon": 0.5, "delta": 1e-6}, planned=planned))
-    before = [account.weights for account in trainer.path()]
-    held = trainer.reserved((LOUD, 5), (QUIET, 9))
-    weights = [account.weights for account in trainer.path()]
-    assert all(account.weights_frozen for account in trainer.path())
-    assert trainer.read()["weights_frozen"]
-    assert before == (weights if planned else [None] * 3)
-    assert all((each is not None and each.plan is not None) == bool(planned) for each in weights)
-    assert trainer.steps(event=QUIET, count=9).json()["reservation"] == held
-    assert trainer.steps(event={"type": "laplace", "noise_multiplier": 500.0}).json()["reservation"] is None
-    trainer.end(held, "commit", 12)
-    assert [account.weights for account in trainer.path()] == weights
-    assert trainer.steps(event=QUIET, count=10**6, on_exceed="truncate").json()["steps_remaining"] == 0
-    assert within_limits(trainer.path())
     assert trainer.sound()
 
 

@@ -171,17 +171,6 @@ def test_commit_spends_what_was_executed_and_returns_the_rest(trainer: Trainer, 
     assert trainer.rows() == before
 
 
-def test_void_gives_back_a_plan_of_which_nothing_was_used(trainer: Trainer) -> None:
-    held = trainer.reserved(*PLAN)
-    assert trainer.end(held, "void").json()["status"] == "voided"
-    _after(trainer, ((LOUD, 2),), ())
-    held = trainer.reserved(*PLAN)
-    trainer.steps()
-    before = trainer.rows()
-    assert is_refused(trainer.end(held, "void"), 409, "reservation_state_conflict")["steps_authorized"] == 1
-    assert trainer.rows() == before
-
-
 def test_renewal_begins_the_lease_anew(trainer: Trainer, monkeypatch: pytest.MonkeyPatch) -> None:
     made = trainer.reserve(*PLAN, lease_seconds=600).json()
     now = moved(monkeypatch, seconds=500)
@@ -227,26 +216,6 @@ def test_settlement_after_the_lease_forfeits(trainer: Trainer, monkeypatch: pyte
         assert answer["reservation_status"] == "forfeited"
     expire_reservations(trainer.ledger.database, moved(monkeypatch, seconds=601))
     _after(trainer, ((LOUD, 3), *PLAN), ())
-
-
-ENDS = {"committed": ("commit", 4), "voided": ("void", None), "forfeited": ("abort", None)}
-SAME = {("committed", "commit", 4), ("voided", "void", None)}
-
-
-@pytest.mark.parametrize("ended", ENDS)
-def test_ended_reservation_stays_ended(trainer: Trainer, ended: str) -> None:
-    held = trainer.reserved(*PLAN)
-    how, executed = ENDS[ended]
-    first = trainer.act("abort") if how == "abort" else trainer.end(held, how, executed)
-    assert first.status_code == 200
-    before = trainer.rows()
-    for asked in (("commit", 4), ("commit", 5), ("commit", 0), ("void", None), ("renew", None)):
-        reply = trainer.end(held, *asked)
-        if (ended, *asked) in SAME:
-            assert reply.json() == first.json()
-        else:
-            assert is_refused(reply, 409, "reservation_closed")["reservation_status"] == ended
-    assert trainer.rows() == before
 
 
 def test_plan_that_is_refused_is_an_audit_event(trainer: Trainer) -> None:

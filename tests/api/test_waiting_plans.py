@@ -5,11 +5,9 @@ from typing import Any
 
 import pytest
 
-from app.service.runs.lost import end_lost_runs
 from tests.api.trainer import HUGE, LOUD, is_refused, within_limits
 from tests.api.waiting import FITTING, Queued, Waiting
 from tests.conftest import Ledger
-from tests.persistence.dump import changed
 
 
 @pytest.fixture
@@ -82,20 +80,6 @@ def test_end_of_a_granted_plan_charges_it_if_it_was_claimed(office: Waiting, act
     assert office.sound()
 
 
-def test_plan_is_granted_when_a_limit_is_raised_and_not_when_it_is_lowered(office: Waiting) -> None:
-    office.held(150)
-    waits = office.queued(150)
-    office.limit("icu-team", 0.95)
-    assert office.granted() == 0
-    office.limit("icu-team", 1.0)
-    assert office.granted() == 0
-    office.limit("icu-team", 2.0)
-    assert office.granted() == 1
-    assert waits.status == ("active", "active")
-    assert within_limits(waits.trainer.path())
-    assert office.sound()
-
-
 def test_plan_waits_until_a_later_time_within_a_year(office: Waiting) -> None:
     office.held(FITTING)
     for ahead in (timedelta(0), timedelta(seconds=-1), timedelta(days=366, seconds=1)):
@@ -113,16 +97,6 @@ def test_plan_that_never_fits_is_refused_at_once(office: Waiting, count: int) ->
     assert answer["binding_account_path"] == "mimic/icu-team"
     is_refused(office.register(1, event=HUGE), 403, "budget_exceeded")
     assert office.queue() == []
-
-
-def test_refusal_of_a_plan_that_never_fits_keeps_the_preceding_one(office: Waiting) -> None:
-    held = office.held(10)
-    before = held.trainer.rows()
-    preceding = {"reservation": held.plan, "steps_executed": 5}
-    reply = held.trainer.reserve((LOUD, 10**6), wait_until=office.until(), preceding=preceding)
-    is_refused(reply, 403, "budget_exceeded")
-    assert held.read()["status"] == "active"
-    assert changed(before, held.trainer.rows()) <= {"audit_entries", "audit_heads", "dp_events", "organisations"}
 
 
 def test_plan_of_an_active_run_waits(office: Waiting) -> None:
@@ -183,19 +157,6 @@ def test_active_run_takes_its_plan_with_it(office: Waiting, action: str) -> None
     assert held.trainer.act(action, {}).status_code in {200, 201}
     assert held.read()["status"] == "cancelled"
     assert office.queue() == []
-    assert office.sound()
-
-
-def test_paused_run_gets_its_plan_once_it_is_resumed(office: Waiting) -> None:
-    held = office.held(150)
-    waits = Queued(office, office.ledger.run(name="open", event=LOUD), "")
-    waits.plan = waits.trainer.reserve((LOUD, 100), wait_until=office.until()).json()["id"]
-    waits.trainer.act("pause")
-    held.end("void")
-    assert office.granted() == 0
-    waits.trainer.act("resume")
-    assert office.granted() == 1
-    assert waits.status == ("active", "active")
     assert office.sound()
 
 
@@ -265,18 +226,6 @@ def test_plan_with_a_higher_priority_is_served_first(office: Waiting) -> None:
     assert office.sound()
 
 
-def test_plan_that_does_not_wait_comes_after_those_that_do(office: Waiting) -> None:
-    held = office.held(150)
-    waits = office.queued(100)
-    held.end("commit", 50)
-    is_refused(office.register(90, "late", wait_until=None), 409, "plans_waiting")
-    assert office.register(90, "late").json()["status"] == "waiting"
-    assert office.register(49, "small", wait_until=None).status_code == 201  # it fits beside the plan that waits
-    assert office.granted() == 1
-    assert waits.read()["status"] == "active"
-    assert office.sound()
-
-
 def test_closed_account_is_waited_for_if_it_opens_later(office: Waiting) -> None:
     office.team("quarter", opens_at=office.until(hours=1), closes_at=office.until(days=2))
     office.team("study", "mimic/quarter")
@@ -304,15 +253,6 @@ def test_run_that_needs_approval_reserves_nothing_and_does_not_wait(office: Wait
     assert office.granted() == 0
     assert office.events("reservation.queued") == []
     assert office.sound()
-
-
-def test_waiting_trainer_is_not_lost(office: Waiting) -> None:
-    office.held(150, lease_seconds=7 * 24 * 3600)
-    waits = Queued(office, office.ledger.run(name="open", event=LOUD), "")
-    waits.plan = waits.trainer.reserve((LOUD, 100), wait_until=office.until(days=9)).json()["id"]
-    office.later(days=5)
-    assert end_lost_runs(office.ledger.database, office.now, timedelta(days=1)) == 0
-    assert waits.status == ("waiting", "active")
 
 
 def test_key_reaches_plans_of_its_account_only(office: Waiting) -> None:
