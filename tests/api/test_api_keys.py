@@ -290,10 +290,10 @@ def test_single_use_key_is_a_trainer_s_with_scope_and_end(shared: SeededLedger) 
         ({"role": "admin"}, "single_use"),
         ({"scope": None}, "scope"),
         ({"expires_at": None}, "expires_at"),
-        ({"expires_at": "2020-01-01T00:00:00Z"}, "expires_at"),
+        ({"expires_at": "2020-01-01T00:00:00Z"}, None),
     ):
         reply = shared.ledger.post("/v1/api-keys", body | changed)
-        assert (reply.status_code, reply.json()["code"], reply.json()["field"]) == (422, "invalid_request", field)
+        assert (reply.status_code, reply.json()["code"], reply.json().get("field")) == (422, "invalid_request", field)
 
 
 def test_key_for_one_run_has_no_successor_and_does_not_sign_in(seeded: SeededLedger) -> None:

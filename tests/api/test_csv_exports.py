@@ -22,8 +22,10 @@ from app.persistence.database import ALL_TENANTS, Database
 from app.persistence.repositories import organisations
 from app.service.auth.request_context import cli_context
 from tests.api.conftest import SeededLedger
-from tests.api.test_lists import FILTERS, Item
+from tests.api.test_lists import FILTERS, Item, runs
 from tests.conftest import Ledger
+
+__all__ = ["runs"]
 
 
 def _rows(ledger: Ledger, path: str, role: str = "viewer") -> list[dict[str, str]]:

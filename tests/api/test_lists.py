@@ -267,6 +267,3 @@ def test_accounts_are_filtered_alike(shared: SeededLedger, runs: list[Item], kin
         ("name=b", lambda item: item["name"] == "b"),
     ):
         assert _walk(shared.ledger, f"/v1/{kind}?{query}", 1) == [item for item in everything if keep(item)], query
-
-
-__all__ = ["runs"]
