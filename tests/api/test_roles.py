@@ -10,8 +10,7 @@ import httpx2
 import pytest
 
 from app.ledger.permissions import Role
-from app.persistence.database import ALL_TENANTS as ALL
-from app.persistence.database import ALL_TENANTS as EVERYWHERE
+from app.persistence.database import ALL_TENANTS
 from app.persistence.repositories import organisations, raw_rows
 from app.persistence.tables import metadata
 from app.service.governance.api_keys import create_key
@@ -106,7 +105,7 @@ def _fresh(shared: SeededLedger, operation: Operation) -> dict[str, str]:
     if operation.id == "removeBlockSchedule":
         schedule_blocks(shared.ledger, ids["account_id"])
     if operation.id == "liftQuarantine":
-        with shared.ledger.database.write(EVERYWHERE) as tx:
+        with shared.ledger.database.write(ALL_TENANTS) as tx:
             owner = organisations.find_organisation(tx, "hospital")
             assert owner is not None
             raw_rows.set_quarantine(tx, owner, {ids["account_id"]: "its rows were changed"}, datetime.now(UTC))
@@ -155,7 +154,7 @@ NAMES = ("icu-team", "mimic")
 
 
 @pytest.fixture(scope="module")
-def answer(shared: SeededLedger) -> frozenset[str]:
+def never_told(shared: SeededLedger) -> frozenset[str]:
     """Every id of the hospital, and every word that it has chosen: what no other tenant is ever told."""
     words = {value for table in _hospitals(shared).values() for row in table for value in row if isinstance(value, str)}
     ids = {word for word in words if word[3:4] == "_" and len(word) > 18}
@@ -165,7 +164,7 @@ def answer(shared: SeededLedger) -> frozenset[str]:
 
 def _hospitals(shared: SeededLedger) -> dict[str, list[tuple[object, ...]]]:
     """Every row of the hospital."""
-    with shared.ledger.database.read(ALL) as tx:
+    with shared.ledger.database.read(ALL_TENANTS) as tx:
         owner = organisations.find_organisation(tx, "hospital")
     found = {}
     for name, rows in shared.rows().items():
@@ -211,7 +210,7 @@ def test_matrix_has_operations_with_an_id_as_hidden() -> None:
 
 @pytest.mark.parametrize("operation", GUARDED, ids=lambda operation: operation.id)
 def test_role_of_another_organisation_gets_what_the_matrix_says(
-    shared: SeededLedger, operation: Operation, answer: frozenset[str]
+    shared: SeededLedger, operation: Operation, never_told: frozenset[str]
 ) -> None:
     roles, elsewhere = TABLE[operation.id]
     before = _hospitals(shared)
@@ -226,7 +225,7 @@ def test_role_of_another_organisation_gets_what_the_matrix_says(
             _as_of_nothing(shared, reply, _ask_as_another(shared, operation, role, there=False))
         else:
             assert reply.status_code in {200, 201}, (role, reply.text)
-            assert [word for word in answer if word in reply.text] == []
+            assert [word for word in never_told if word in reply.text] == []
         if elsewhere == SAME and role in roles:
             hospitals = shared.ledger.http.request(
                 operation.method, operation.path, json=valid_body(operation), headers=shared.ledger.headers(role)
