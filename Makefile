@@ -14,7 +14,7 @@ COMPILE := $(BIN)/uv pip compile --universal --python-version 3.11 --generate-ha
 	--upgrade --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo sample run compose test test-frameworks soak fuzz mutations audit check format openapi docs bench failover deployments citus lock clean torch screenshots dist sbom
+.PHONY: help setup demo sample run compose test test-frameworks soak mutations audit check format openapi docs bench failover deployments citus lock clean torch screenshots dist sbom
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-15s %s\n", $$1, $$2}'
@@ -99,12 +99,9 @@ soak: $(FRAMEWORKS) $(FLOWER) $(GENERATOR) ## run the long searches and all thei
 		tests/reliability tests/frameworks/test_kills.py tests/frameworks/test_opacus_machine.py \
 		tests/service/test_reservation_machine.py tests/service/test_changed_cells.py
 	@TEST_BOTH_DATABASES=1 $(BIN)/python -m pytest -x -m soak tests
-	@$(BIN)/python -m pytest -x --hypothesis-profile=soak tests/accounting tests/ledger tests/service/test_planning.py
+	@$(BIN)/python -m pytest -x --hypothesis-profile=soak tests/accounting tests/ledger tests/service/test_planning.py \
+		tests/api/test_schemathesis.py
 	@$(MAKE) failover deployments
-
-fuzz: $(STAMP) ## send random requests to a live service (SEED, REQUESTS, default 20,000 on each database)
-	@$(BIN)/python -m tests.fuzz $(if $(SEED),--seed $(SEED)) --requests $(or $(REQUESTS),20000) \
-		$(addprefix --database ,$(DATABASE))
 
 mutations: $(MUTATIONS) ## change the code at a fixed sample of places: does a test fail each time? (an hour)
 	@$(BIN)/python -m tests.mutations

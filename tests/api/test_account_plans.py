@@ -1,6 +1,5 @@
-"""Plans of accounts over HTTP: what they admit, what ends them, and that the ledger proves it."""
+"""Plans of accounts: what they are, what they admit, and what ends them."""
 
-from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -8,23 +7,18 @@ import pytest
 from app.accounting.curves import GRID_VERSION
 from app.accounting.events import NeighboringRelation, event_from_dict
 from app.ledger.filters import Limit
-from app.ledger.plan_filter import workload_of
 from app.ledger.step_events import MAX_COUNT, StepEvent
-from app.ledger.tuning import DECLARED_SHARE, DEFAULT_SHARE, planned_weights
+from app.ledger.tuning import DECLARED_SHARE, planned_weights
+from tests.api.conftest import LIMIT, POPULATION, SeededLedger
 from tests.api.trainer import Trainer, gaussian, is_refused
 from tests.conftest import Ledger
 
 ADD = NeighboringRelation.ADD_OR_REMOVE_ONE
-LIMIT = {"epsilon": 1.0, "delta": 1e-5}
 WIDE = {"epsilon": 50.0, "delta": 1e-5}
 OTHER = {"type": "laplace", "noise_multiplier": 400.0}
 
 
-def sampled(q: float, z: float) -> dict[str, Any]:
-    return {"type": "poisson_sampled", "sampling_probability": q, "event": gaussian(z)}
-
-
-STEP, QUIET = sampled(0.02, 1.5), sampled(0.01, 2.0)
+STEP, QUIET = gaussian(60.0), gaussian(90.0)
 
 
 def allowed(*items: tuple[dict[str, Any], int], limit: dict[str, float] = LIMIT, share: float = DECLARED_SHARE) -> int:
@@ -47,7 +41,7 @@ def plan_of(ledger: Ledger, path: str = "mimic/icu-team") -> dict[str, Any]:
     return plan
 
 
-def test_a_plan_admits_as_many_steps_as_it_says_and_no_more(ledger: Ledger) -> None:
+def test_plan_admits_as_many_steps_as_it_says_and_no_more(ledger: Ledger) -> None:
     plan = planned(ledger, {"event": STEP})["plan"]
     most = allowed((STEP, MAX_COUNT))
     assert (plan["state"], plan["steps"], plan["steps_left"], plan["share"]) == ("active", most, most, DECLARED_SHARE)
@@ -64,12 +58,12 @@ def test_a_plan_admits_as_many_steps_as_it_says_and_no_more(ledger: Ledger) -> N
     assert trainer.sound()
 
 
-def test_a_plan_is_used_up_in_any_order_by_several_runs(ledger: Ledger) -> None:
+def test_plan_is_used_up_in_any_order_by_several_runs(ledger: Ledger) -> None:
     planned(ledger, {"event": QUIET, "count": 30}, {"event": STEP, "count": 20})
     quiet, loud = (Trainer(ledger, ledger.run(name=name)) for name in ("quiet", "loud"))
     assert loud.steps(event=STEP, count=15).status_code == 200
     assert quiet.steps(event=QUIET, count=30).status_code == 200
-    assert quiet.steps(event=sampled(0.005, 3.0), count=2).json()["ended_plans"] == []  # in place of louder steps
+    assert quiet.steps(event=gaussian(200.0), count=2).json()["ended_plans"] == []  # in place of louder steps
     assert plan_of(ledger)["steps_left"] == 3
     assert loud.steps(event=STEP, count=4, dry_run=True).json()["ended_plans"] != []
     assert loud.steps(event=STEP, count=3).json()["ended_plans"] == []
@@ -78,7 +72,7 @@ def test_a_plan_is_used_up_in_any_order_by_several_runs(ledger: Ledger) -> None:
     assert loud.sound()
 
 
-def test_a_step_outside_the_plan_is_announced_and_ends_it_for_good(ledger: Ledger) -> None:
+def test_step_outside_the_plan_is_announced_and_ends_it_for_good(ledger: Ledger) -> None:
     made = planned(ledger, {"event": STEP})
     most = made["plan"]["steps"]
     trainer = Trainer(ledger, ledger.run(event=STEP))
@@ -96,18 +90,7 @@ def test_a_step_outside_the_plan_is_announced_and_ends_it_for_good(ledger: Ledge
     assert trainer.sound()
 
 
-def test_a_first_step_of_another_kind_tunes_the_filter_anew(ledger: Ledger) -> None:
-    most = planned(ledger, {"event": STEP})["plan"]["steps"]
-    ledger.budget("other")
-    trainers = [Trainer(ledger, ledger.run(f"mimic/{budget}", event=OTHER)) for budget in ("icu-team", "other")]
-    left, plain = (trainer.steps().json() for trainer in trainers)
-    assert [each["steps_given_up"] for each in left["ended_plans"]] == [most]
-    assert left["steps_remaining"] == plain["steps_remaining"]
-    assert plan_of(ledger) is None
-    assert trainers[0].sound()
-
-
-def test_a_policy_keeps_runs_to_their_plans(ledger: Ledger) -> None:
+def test_policy_keeps_runs_to_their_plans(ledger: Ledger) -> None:
     made = planned(ledger, {"event": STEP})
     body = {"policy": {"require_plan": "stay"}, "reason": "one training"}
     path = f"/v1/accounts/{made['id']}/policy"
@@ -123,7 +106,7 @@ def test_a_policy_keeps_runs_to_their_plans(ledger: Ledger) -> None:
     is_refused(ledger.post("/v1/runs", unplanned), 403, "policy_violation")
 
 
-def test_a_reservation_sets_planned_steps_aside(ledger: Ledger) -> None:
+def test_reservation_sets_planned_steps_aside(ledger: Ledger) -> None:
     most = planned(ledger, {"event": STEP})["plan"]["steps"]
     trainer, other = (Trainer(ledger, ledger.run(name=name, event=STEP)) for name in ("one", "two"))
     held = trainer.reserved((STEP, 40))
@@ -138,104 +121,22 @@ def test_a_reservation_sets_planned_steps_aside(ledger: Ledger) -> None:
     assert trainer.sound()
 
 
-def test_a_reservation_outside_the_plan_that_is_voided_gives_the_plan_back(ledger: Ledger) -> None:
-    most = planned(ledger, {"event": STEP})["plan"]["steps"]
-    trainer, other = (Trainer(ledger, ledger.run(name=name, event=STEP)) for name in ("one", "two"))
-    assert other.steps().status_code == 200
-    held = trainer.reserved((OTHER, 1))
-    assert plan_of(ledger)["state"] == "ended"
-    assert other.steps().json()["steps_remaining"] < most - 2
-    assert trainer.end(held, "void").status_code == 200
-    assert (plan_of(ledger)["state"], plan_of(ledger)["steps_used"]) == ("active", 2)
-    assert other.steps().json()["steps_remaining"] == most - 3
-    assert trainer.sound()
-
-
-def test_a_run_with_a_limit_has_its_default_event_as_its_plan(ledger: Ledger) -> None:
-    ledger.population(limit=WIDE)
-    ledger.budget(limit=WIDE)
-    trainer = Trainer(ledger, ledger.run(event=STEP, limit=LIMIT))
-    most = allowed((STEP, MAX_COUNT), share=DEFAULT_SHARE)
-    read = trainer.read()
-    assert (read["plan"]["steps"], read["plan"]["share"], read["steps_remaining"]) == (most, DEFAULT_SHARE, most)
-    assert trainer.steps(count=most).json()["steps_remaining"] == 0
-    is_refused(trainer.steps(), 403, "budget_exceeded")
-    assert trainer.sound()
-
-
-INTEGERS = {"type": "discrete_gaussian", "noise_multiplier": 20.0, "sensitivity": 3}
-LESS_OF_INTEGERS = INTEGERS | {"noise_multiplier": 60.0, "sensitivity": 1}  # with the same sigma
-GEOMETRIC = {"type": "discrete_laplace", "noise_parameter": 0.02, "sensitivity": 3}
-CHOICE = {"type": "permute_and_flip", "epsilon": 0.05}
 DRAWN = {
     "type": "mixture_of_gaussians",
     "standard_deviation": 30.0,
     "sensitivities": [0.0, 1.0, 2.0],
     "sampling_probs": [0.5, 0.3, 0.2],
 }
-CUT = {
-    "type": "truncated_poisson_sampled",
-    "source_dataset_size": 1000,
-    "sampling_probability": 0.05,
-    "truncated_batch_size": 70,
-    "event": gaussian(2.0),
-}
-PLANNED: list[tuple[dict[str, Any], dict[str, Any], NeighboringRelation]] = [
-    *((INTEGERS, LESS_OF_INTEGERS, relation) for relation in NeighboringRelation),
-    *((GEOMETRIC, GEOMETRIC | {"sensitivity": 1}, relation) for relation in NeighboringRelation),
-    *((CHOICE, CHOICE | {"epsilon": 0.01}, relation) for relation in NeighboringRelation),
-    (DRAWN, DRAWN | {"standard_deviation": 40.0}, NeighboringRelation.ADD_OR_REMOVE_ONE),
-    (DRAWN, DRAWN | {"standard_deviation": 40.0}, NeighboringRelation.REPLACE_SPECIAL),
-    (CUT, CUT, NeighboringRelation.ADD_OR_REMOVE_ONE),
+UNPROVEN: list[tuple[dict[str, Any], str, str]] = [
+    ({"type": "zcdp", "rho": 0.1}, "add_or_remove_one", "zcdp under add_or_remove_one"),
+    ({"type": "discrete_gaussian", "noise_multiplier": 5.0}, "add_or_remove_one", "add_or_remove_one without `sensi"),
+    (DRAWN, "replace_one", "mixture_of_gaussians under replace_one"),
 ]
-"""An event that a plan may hold, one that it covers, and the relation."""
+"""An event, the relation, and why no plan has it."""
 
 
-@pytest.mark.parametrize(
-    ("event", "smaller", "relation"), PLANNED, ids=[f"{event['type']}, {relation}" for event, _, relation in PLANNED]
-)
-def test_an_event_with_a_proven_pair_is_planned_and_covers_smaller_ones(
-    ledger: Ledger, event: dict[str, Any], smaller: dict[str, Any], relation: NeighboringRelation
-) -> None:
-    ledger.population(limit=WIDE, neighboring_relation=relation)
-    step = StepEvent(event_from_dict(event), MAX_COUNT)
-    most = workload_of((step,), relation).longest(LIMIT["epsilon"], DECLARED_SHARE * LIMIT["delta"])
-    assert most > 0
-    ledger.budget(planned=[{"event": event}], limit=LIMIT)
-    assert plan_of(ledger)["steps"] == most
-    trainer = Trainer(ledger, ledger.run(event=event))
-    assert trainer.steps(event=smaller).json()["ended_plans"] == []
-    assert plan_of(ledger)["steps_left"] == most - 1
-    last = trainer.steps(count=most - 1).json()
-    assert (last["steps_remaining"], last["epsilon"] <= LIMIT["epsilon"]) == (0, True)
-    is_refused(trainer.steps(), 403, "budget_exceeded")
-    assert trainer.sound()
-
-
-FIXED = {"type": "sampled_without_replacement", "source_dataset_size": 1000, "sample_size": 10, "event": gaussian(1.0)}
-
-
-@pytest.mark.parametrize(
-    ("event", "relation", "why"),
-    [
-        (FIXED, "replace_one", "a batch of fixed size under replace_one"),
-        ({"type": "zcdp", "rho": 0.1}, "add_or_remove_one", "zcdp under add_or_remove_one"),
-        (
-            {"type": "discrete_gaussian", "noise_multiplier": 5.0},
-            "add_or_remove_one",
-            "add_or_remove_one without `sensi",
-        ),
-        (DRAWN, "replace_one", "mixture_of_gaussians under replace_one"),
-        (CUT, "replace_one", "truncated_poisson_sampled of gaussian under replace_one"),
-        (CUT, "replace_special", "truncated_poisson_sampled of gaussian under replace_special"),
-        (
-            FIXED | {"type": "sampled_with_replacement"},
-            "replace_one",
-            "sampled_with_replacement of gaussian under repl",
-        ),
-    ],
-)
-def test_what_cannot_be_planned_is_refused_by_name(
+@pytest.mark.parametrize(("event", "relation", "why"), UNPROVEN, ids=[why for _, _, why in UNPROVEN])
+def test_event_without_a_proven_pair_is_refused_in_a_plan_by_its_name(
     ledger: Ledger, event: dict[str, Any], relation: str, why: str
 ) -> None:
     ledger.population(limit=WIDE, neighboring_relation=relation)
@@ -245,55 +146,7 @@ def test_what_cannot_be_planned_is_refused_by_name(
     assert trainer.read()["plan"] is None  # a run with such a default event has none
 
 
-def test_only_the_last_event_has_no_end(ledger: Ledger) -> None:
-    ledger.population(limit=WIDE)
-    body = {
-        "name": "team",
-        "parent": "mimic",
-        "limit": LIMIT,
-        "planned": [{"event": STEP}, {"event": QUIET, "count": 2}],
-    }
-    assert "planned[0]" in is_refused(ledger.post("/v1/budgets", body), 422, "invalid_request")["detail"]
-
-
-def test_limits_change_what_a_plan_allows(ledger: Ledger) -> None:
-    made = planned(ledger, {"event": STEP})
-    trainer = Trainer(ledger, ledger.run(event=STEP))
-    assert trainer.steps(count=50).status_code == 200
-    seen = []
-    for epsilon in (0.8, 0.2, 2.0):
-        body = {"limit": {"epsilon": epsilon, "delta": 1e-5}, "reason": "try"}
-        reply = ledger.post(f"/v1/accounts/{made['id']}/limit", body, "budget_admin", If_Match="*")
-        if reply.status_code == 201:  # a proposal
-            approved = ledger.post(f"/v1/proposals/{reply.json()['id']}/approve", {"reason": "fine"}, "privacy_officer")
-            assert approved.status_code == 200, approved.text
-        seen.append(plan_of(ledger)["steps"])
-        assert trainer.sound()
-    assert seen[1] < 50 < seen[0] < seen[2]
-    assert trainer.steps().json()["steps_remaining"] == seen[2] - 51
-
-
-def test_every_kind_of_plan_is_proven_by_its_epsilons(ledger: Ledger) -> None:
-    planned(ledger, {"event": STEP})
-    trainer = Trainer(ledger, ledger.run(event=STEP))
-    workload = workload_of((StepEvent(event_from_dict(STEP), MAX_COUNT),), ADD)
-    read = [trainer.steps(count=7).json()["epsilon"] for _ in range(8)]
-    assert all(before <= after for before, after in pairwise(read))
-    for place, epsilon in enumerate(read):
-        assert workload.delta(7 * (place + 1), epsilon, 1e-5) <= 1e-5
-
-
-def test_the_steps_of_a_schedule_are_shown_as_its_own(ledger: Ledger) -> None:
-    schedule = {"type": "decay", "mode": "exp", "decay_rate": 0.01, "steps": 20, "event": sampled(0.02, 1.5)}
-    shown = planned(ledger, {"event": schedule, "count": 1}, {"event": QUIET, "count": 30})["plan"]
-    assert (shown["steps"], [item["steps"] for item in shown["items"]]) == (50, [20, 30])
-    trainer = Trainer(ledger, ledger.run(event=schedule))
-    trainer.steps().raise_for_status()
-    after = plan_of(ledger)
-    assert [(item["count"], item["steps_used"]) for item in after["items"]] == [(1, 20), (30, 0)]
-
-
-def test_a_plan_that_takes_too_long_to_freeze_is_refused(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plan_that_takes_too_long_to_freeze_is_refused(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     ledger.population(limit=WIDE)
     body = {"name": "icu-team", "parent": "mimic", "limit": LIMIT, "planned": [{"event": STEP}]}
     with monkeypatch.context() as patch:
@@ -302,3 +155,31 @@ def test_a_plan_that_takes_too_long_to_freeze_is_refused(ledger: Ledger, monkeyp
     assert "fewer different events" in refusal["detail"]
     assert ledger.get("/v1/budgets").json()["items"] == []
     ledger.post("/v1/budgets", body).raise_for_status()
+
+
+def test_only_the_last_event_is_repeated_without_end(seeded: SeededLedger) -> None:
+    planned: list[dict[str, Any]] = [{"event": QUIET, "count": 5}, {"event": STEP}, {"event": QUIET, "count": 1}]
+    reply = seeded.ledger.post("/v1/populations", POPULATION | {"planned": planned})
+    assert (reply.status_code, reply.json()["code"]) == (422, "invalid_request")
+    assert reply.json()["detail"].startswith("planned[1] has no count")
+    made = seeded.ledger.post("/v1/populations", POPULATION | {"planned": planned[:2]}).json()
+    assert made["planned"] == [planned[0], planned[1] | {"count": None}]
+    first, last = made["plan"]["items"]
+    assert (first["count"], first["steps"], last["count"]) == (5, 5, None)
+    assert made["plan"]["steps"] == 5 + last["steps"] > 5
+    assert made["weights_frozen"]
+
+
+def test_run_with_a_limit_plans_its_default_event(seeded: SeededLedger) -> None:
+    run = seeded.ledger.get(f"/v1/runs/{seeded.ledger.run(event=STEP, limit={'epsilon': 0.5, 'delta': 1e-5})}").json()
+    assert run["planned"] == [{"event": STEP, "count": None}]
+    assert (run["plan"]["state"], run["plan"]["share"]) == ("active", 0.55)
+    assert run["plan"]["delta"] == pytest.approx(5.5e-6)
+    without: list[dict[str, Any]] = [
+        {"limit": None},
+        {"limit": LIMIT, "event": None},
+        {"limit": LIMIT, "event": UNPROVEN[0][0]},
+    ]
+    for terms in without:
+        read = seeded.ledger.get(f"/v1/runs/{seeded.ledger.run(**terms)}").json()
+        assert (read["planned"], read["plan"]) == ([], None)

@@ -1,14 +1,13 @@
-"""Allocations: what of a limit is usable, what is kept for whom, and that steps need a plan."""
+"""Allocations: what of a limit is usable, what is kept for whom; and previews of what a plan would wait for."""
 
-from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from app.persistence.clock import Clock, Moment
 from tests.api.trainer import LOUD, Trainer, counted, is_refused, within_limits
-from tests.api.waiting import FITTING, START, Queued, Waiting
+from tests.api.waiting import START, Queued, Waiting
 from tests.conftest import Ledger
+from tests.waiting_plans import OVER_TEN_DAYS, allocate, ask, later, preview, waiting_of
 
 DAY = 24 * 3600
 
@@ -31,8 +30,7 @@ def read(office: Waiting, account: str = "mimic", role: str = "viewer") -> dict[
     return found
 
 
-@pytest.mark.both_databases
-def test_an_allocation_is_read_replaced_and_removed(office: Waiting) -> None:
+def test_allocation_is_read_replaced_and_removed(office: Waiting) -> None:
     reply = office.ledger.get(f"/v1/accounts/{office.ids['mimic']}/allocation")
     none = reply.json()
     assert (none["plans_only"], none["rule"], none["unlock"], none["shares"], none["revision"]) == (
@@ -76,7 +74,7 @@ def test_an_allocation_is_read_replaced_and_removed(office: Waiting) -> None:
     assert office.sound()
 
 
-def test_a_proposed_unlock_is_approved_as_it_was_proposed(office: Waiting) -> None:
+def test_proposed_unlock_is_approved_as_it_was_proposed(office: Waiting) -> None:
     first = {"rule": "first_come", "unlock": over_time(4, 40)}
     assert office.put("mimic", first).status_code == 200
     office.later(days=1)
@@ -99,12 +97,8 @@ def test_a_proposed_unlock_is_approved_as_it_was_proposed(office: Waiting) -> No
 
 BAD: dict[str, tuple[str, dict[str, Any]]] = {
     "a rule of a budget": ("icu-team", {"rule": "first_come"}),
-    "a rule that nobody knows": ("mimic", {"rule": "last_come"}),
-    "no parts": ("mimic", {"unlock": over_time(0, 1)}),
-    "too many parts": ("mimic", {"unlock": over_time(1001)}),
     "parts of less than a second": ("mimic", {"unlock": over_time(5) | {"over_seconds": 4}}),
     "eleven years": ("mimic", {"unlock": over_time(11, 11 * 366)}),
-    "no plans": ("mimic", {"unlock": {"type": "by_plans", "plans": 0}}),
     "a share of a stranger": ("mimic", {"shares": [share("eicu")]}),
     "a share of the population itself": ("mimic", {"shares": [share("mimic")]}),
     "a share of what is not directly under it": ("mimic", {"shares": [share("mimic/icu-team/study")]}),
@@ -114,14 +108,11 @@ BAD: dict[str, tuple[str, dict[str, Any]]] = {
         {"shares": [share("mimic/icu-team", minimum=0.6), share("mimic/er", minimum=0.41)]},
     ),
     "a minimum above the maximum": ("mimic", {"shares": [share("mimic/er", minimum=0.5, maximum=0.4)]}),
-    "no maximum": ("mimic", {"shares": [share("mimic/er", maximum=0.0)]}),
-    "no weight": ("mimic", {"shares": [share("mimic/er", weight=0.0)]}),
     "a budget twice": ("mimic", {"shares": [share("mimic/er", minimum=0.1), share("mimic/er", minimum=0.2)]}),
-    "an age below 0": ("mimic", {"aging_seconds": -1}),
 }
 
 
-def test_what_makes_no_sense_is_refused(office: Waiting) -> None:
+def test_allocation_that_contradicts_its_account_is_refused(office: Waiting) -> None:
     office.team("er")
     office.team("study", "mimic/icu-team")
     office.ledger.population("eicu")
@@ -134,23 +125,7 @@ def test_what_makes_no_sense_is_refused(office: Waiting) -> None:
         assert read(office, account)["revision"] == 0
 
 
-def test_a_budget_has_one_share_whatever_it_is_called(office: Waiting) -> None:
-    shares = [share(office.ids["icu-team"], minimum=0.1), share("mimic/icu-team", minimum=0.2)]
-    is_refused(office.put("mimic", {"shares": shares}), 422, "invalid_request")
-
-
-def test_minimums_are_added_as_they_are_written(office: Waiting) -> None:
-    office.team("er")
-    office.team("ward")
-    minimums = {"mimic/icu-team": 0.3, "mimic/er": 0.3, "mimic/ward": 0.4}
-    office.allocate("mimic", shares=[share(name, minimum=each) for name, each in minimums.items()])
-
-
-def test_who_may_not_manage_accounts_replaces_no_allocation(office: Waiting) -> None:
-    for role in ("trainer", "viewer", "auditor"):
-        is_refused(office.put("mimic", {"rule": "first_come"}, role=role), 403, "insufficient_scope")
-    stranger = office.put(office.ids["mimic"], {"rule": "first_come"}, organisation="clinic", role="admin")
-    is_refused(stranger, 404, "not_found")
+def test_key_of_a_budget_replaces_the_allocation_of_that_budget_only(office: Waiting) -> None:
     key = office.ledger.post("/v1/api-keys", {"role": "budget_admin", "scope": office.ids["icu-team"]})
     office.ledger.keys["hospital", "narrow"] = key.json()["key"]
     is_refused(office.put("mimic", {"rule": "first_come"}, role="narrow"), 403, "insufficient_scope")
@@ -160,7 +135,7 @@ def test_who_may_not_manage_accounts_replaces_no_allocation(office: Waiting) -> 
 
 
 @pytest.mark.both_databases
-def test_an_account_with_an_allocation_admits_steps_of_plans_only(office: Waiting) -> None:
+def test_account_with_an_allocation_admits_steps_of_plans_only(office: Waiting) -> None:
     before = Trainer(office.ledger, office.ledger.run(name="before", event=LOUD))
     assert before.steps(count=3).status_code == 200
     office.allocate("icu-team")
@@ -181,16 +156,7 @@ def test_an_account_with_an_allocation_admits_steps_of_plans_only(office: Waitin
     assert office.sound()
 
 
-def test_a_step_beyond_a_plan_is_not_charged_directly(office: Waiting) -> None:
-    office.allocate("mimic")
-    held = office.held(10)
-    is_refused(held.trainer.steps(count=11), 403, "plan_required")
-    assert held.trainer.steps(count=10).json()["reservation"] == held.plan
-    assert held.read()["status"] == "active"
-    assert office.sound()
-
-
-def test_a_sweep_that_is_charged_at_once_is_no_plan(office: Waiting) -> None:
+def test_sweep_that_is_charged_at_once_is_no_plan(office: Waiting) -> None:
     office.allocate("mimic")
     body = {
         "name": "sweep",
@@ -208,50 +174,7 @@ def test_a_sweep_that_is_charged_at_once_is_no_plan(office: Waiting) -> None:
     assert office.sound()
 
 
-@pytest.mark.both_databases
-def test_a_limit_is_unlocked_over_time(office: Waiting) -> None:
-    """In four parts, of which each lets in a quarter of the steps at most."""
-    office.allocate("icu-team", unlock=over_time(4))
-    plans = [office.queued(FITTING // 4 + 10, f"run{place}", wait_until=office.until(days=9)) for place in range(4)]
-    assert plans[0].lacks() == [("mimic/icu-team", "locked")]
-    seen = plans[0].read()["waiting"]
-    assert seen["estimated_at"] == "2100-01-02T00:00:00Z"
-    granted = []
-    for _ in range(5):
-        granted.append(office.granted())
-        assert within_limits(plans[0].trainer.path())
-        office.later(days=1)
-    assert sum(granted) == 3
-    assert granted[0] == 0
-    assert plans[3].lacks() == [("mimic/icu-team", "reserved")]
-    assert read(office, "icu-team")["unlocked"] == 1.0
-    assert office.sound()
-
-
-def test_a_limit_that_is_unlocked_later_admits_nothing_yet(office: Waiting) -> None:
-    office.allocate("icu-team", unlock=over_time(1) | {"since": office.until(days=2)})
-    assert read(office, "icu-team")["unlocked"] == 0.0
-    is_refused(office.register(1, wait_until=None), 403, "budget_exceeded")
-    waits = office.queued(FITTING, wait_until=office.until(days=9))
-    office.later(days=1, hours=23)
-    assert office.granted() == 0
-    office.later(hours=2)
-    assert office.granted() == 1
-    assert waits.read()["status"] == "active"
-
-
-def test_nothing_more_is_unlocked_by_a_clock_that_is_not_sure(office: Waiting, monkeypatch: pytest.MonkeyPatch) -> None:
-    office.allocate("icu-team", unlock=over_time(2))
-    office.queued(FITTING, wait_until=office.until(days=9))
-    late = office.now + timedelta(days=1)
-    monkeypatch.setattr(Clock, "moment", lambda _, **__: Moment(late, late - timedelta(seconds=2)))
-    assert office.granted() == 0
-    monkeypatch.setattr(Clock, "moment", lambda _, **__: Moment(late + timedelta(seconds=2), late))
-    assert office.granted() == 1
-
-
-@pytest.mark.both_databases
-def test_a_limit_is_unlocked_by_the_runs_that_ask(office: Waiting) -> None:
+def test_limit_is_unlocked_by_the_runs_that_ask(office: Waiting) -> None:
     """By ten of them; a run that asks again, or that is refused, counts no more than once."""
     office.allocate("icu-team", unlock={"type": "by_plans", "plans": 10})
     assert read(office, "icu-team")["arrivals"] == 0
@@ -278,94 +201,70 @@ def test_a_limit_is_unlocked_by_the_runs_that_ask(office: Waiting) -> None:
     assert office.sound()
 
 
-def test_what_a_budget_is_promised_is_kept_from_others_until_its_window_ends(office: Waiting) -> None:
-    """Two windows; of each the one team is promised a half."""
-    office.limit("mimic", 1.0)
-    office.team("er")
-    office.allocate("mimic", rule="first_come", unlock=over_time(2), shares=[share("mimic/er", minimum=0.5)])
-    others = [office.queued(60, f"other{place}", wait_until=office.until(days=9)) for place in range(3)]
-    assert office.granted() == 0  # a quarter of 219 steps, and of epsilon, is about this
-    taken = _steps_that_fit(office, "mimic/icu-team", "probe")
-    own = _steps_that_fit(office, "mimic/er", "own")
-    assert 0 < taken < own
-    assert others[0].lacks() == [("mimic", "promised")]
-    office.later(days=1)
-    assert office.granted() >= 1
-    assert within_limits(others[0].trainer.path())
-    assert office.sound()
+@pytest.fixture
+def locked(ledger: Ledger) -> str:
+    """A population of which a tenth is unlocked."""
+    population = str(ledger.population(limit={"epsilon": 3.0, "delta": 1e-5})["id"])
+    ledger.budget(limit={"epsilon": 3.0, "delta": 1e-5})
+    allocate(ledger, population, unlock=OVER_TEN_DAYS)
+    return population
 
 
-def _steps_that_fit(office: Waiting, budget: str, name: str) -> int:
-    """The most steps of a plan that would be set aside at once for one that asks first."""
-    low, high = 0, FITTING + 1
-    while high - low > 1:
-        middle = (low + high) // 2
-        reply = office.register(middle, f"{name}{middle}", budget=budget, wait_until=None)
-        if reply.status_code == 201:
-            office.ledger.post(f"/v1/reservations/{reply.json()['reservation']}/void", None, "trainer")
-            low = middle
-        else:
-            assert reply.json()["code"] in {"budget_exceeded", "plans_waiting"}, reply.text
-            high = middle
-    return low
-
-
-def test_a_minimum_is_kept_for_good_without_windows(office: Waiting) -> None:
-    office.limit("mimic", 1.0)
-    office.team("er")
-    office.allocate("mimic", shares=[share("mimic/er", minimum=0.5)])
-    half = _steps_that_fit(office, "mimic/icu-team", "a")
-    assert 0 < half < FITTING
-    office.held(half, "b")
-    is_refused(office.register(1, wait_until=None), 403, "budget_exceeded")
-    waits = office.queued(1)
-    assert waits.lacks() == [("mimic", "promised")]
-    promised = office.held(half, "c", budget="mimic/er")
-    promised.end("void")
-    assert office.granted() == 0
-    office.allocate("mimic")
-    assert office.granted() == 1
-    assert office.sound()
-
-
-def test_a_budget_gets_no_more_than_its_maximum(office: Waiting) -> None:
-    office.limit("mimic", 1.0)
-    office.team("er")
-    office.allocate("mimic", shares=[share("mimic/icu-team", maximum=0.25)])
-    most = _steps_that_fit(office, "mimic/icu-team", "a")
-    assert 0 < most < FITTING // 2
-    held = office.held(most, "b")
-    waits = office.queued(most, "c")
-    is_refused(office.register(1, "d", wait_until=None), 403, "budget_exceeded")
-    office.held(most, "e", budget="mimic/er")
-    held.end("void")
-    assert office.granted() == 1
-    assert waits.read()["status"] == "active"
-    assert office.sound()
-
-
-def test_a_smaller_allocation_takes_nothing_back(office: Waiting) -> None:
-    held = office.held(FITTING)
-    office.allocate("icu-team", unlock=over_time(10))
-    assert held.read()["status"] == "active"
-    assert held.trainer.steps(count=FITTING).json()["reservation"] == held.plan
-    assert within_limits(held.trainer.path())
-    assert office.sound()
-
-
-def test_plans_of_a_weightier_budget_come_first_by_their_dominant_share(office: Waiting) -> None:
-    office.limit("mimic", 1.0)
-    office.team("er")
-    office.allocate(
-        "mimic", rule="dominant_share", aging_seconds=None, shares=[share("mimic/er", weight=4.0)], unlock=over_time(2)
+@pytest.mark.parametrize("steps", [1, 800, 5000, 100_000])
+def test_plan_gets_the_place_that_its_preview_has(ledger: Ledger, locked: str, steps: int) -> None:
+    del locked
+    for name, count in (("first", 800), ("second", 30)):
+        ask(ledger, name, count)
+    said = preview(ledger, "mimic/icu-team", steps).json()
+    arrived = ask(ledger, "newcomer", steps)
+    if said == {"fits": False, "waiting": None}:
+        assert arrived.json()["code"] == "budget_exceeded"
+        return
+    assert arrived.status_code == 201, arrived.text
+    assert said["fits"] == (arrived.json()["status"] == "active")
+    if said["fits"]:
+        assert said["waiting"] is None
+        return
+    became = waiting_of(ledger, arrived.json())
+    assert [each.pop("available") for each in became["lacks"]] == pytest.approx(
+        [each.pop("available") for each in said["waiting"]["lacks"]], rel=1e-6
     )
-    office.held(20, "before")
-    for name, count, budget in (("a", 180, "icu-team"), ("b", 120, "icu-team"), ("c", 150, "er")):
-        office.queued(count, name, budget=f"mimic/{budget}", wait_until=office.until(days=9))
-    assert office.queue() == ["c", "b", "a"]
-    office.later(days=1)
-    assert office.granted() == 1
-    assert office.queue() == ["b", "a"]
-    [granted] = office.events("reservation.granted")
-    assert granted["after"]["rule"] == "dominant_share"
-    assert office.sound()
+    assert became == said["waiting"]
+
+
+def test_preview_is_itself_an_arrival_that_unlocks(ledger: Ledger) -> None:
+    population = str(ledger.population()["id"])
+    ledger.budget(limit={"epsilon": 3.0, "delta": 1e-5})
+    allocate(ledger, population, unlock={"type": "by_plans", "plans": 2})
+    assert preview(ledger, "mimic/icu-team", 10).json()["fits"]
+    assert ledger.get(f"/v1/accounts/{population}/allocation").json()["arrivals"] == 0
+
+
+def test_closed_account_is_waited_for_or_refuses(ledger: Ledger) -> None:
+    ledger.population()
+    ledger.budget(opens_at=later(24))
+    [short] = preview(ledger, "mimic/icu-team", 10).json()["waiting"]["lacks"]
+    assert (short["reason"], short["opens_at"] is not None) == ("closed", True)
+
+
+def test_policies_and_kinds_of_accounts_hold_for_previews(ledger: Ledger) -> None:
+    population = str(ledger.population()["id"])
+    ledger.budget()
+    parts = {"composition": "parallel", "attestation": "Each patient is in one ward."}
+    ledger.budget("wards", **parts)
+    assert preview(ledger, "mimic/wards", 1).json()["code"] == "invalid_request"
+    assert preview(ledger, "nowhere", 1).status_code == 404
+    noisier = {"policy": {"min_noise_multiplier": 2.0}, "reason": "Less."}
+    headers = ledger.headers("privacy_officer") | {"If-Match": "*"}
+    assert ledger.http.put(f"/v1/accounts/{population}/policy", json=noisier, headers=headers).status_code == 200
+    assert preview(ledger, "mimic/icu-team", 1).json()["code"] == "policy_violation"
+
+
+def test_preview_stays_within_the_scope_of_a_key(ledger: Ledger) -> None:
+    ledger.population()
+    budget = str(ledger.budget()["id"])
+    ledger.budget("others")
+    made = ledger.post("/v1/api-keys", {"role": "viewer", "scope": budget}).json()
+    ledger.keys["hospital", "bound"] = made["key"]
+    assert preview(ledger, "mimic/icu-team", 1, "bound").json() == {"fits": True, "waiting": None}
+    assert preview(ledger, "mimic/others", 1, "bound").json()["code"] == "insufficient_scope"

@@ -1,12 +1,95 @@
-"""Alternatives under policies, several budgets, declared steps, lowered limits and archives: each can be followed."""
+"""Requests of trainers for higher limits, and the alternatives of a refusal: each can be followed."""
 
 from typing import Any
 
 import pytest
 
 from app.service.verification import verify
-from tests.api.trainer import LOUD, Trainer, gaussian, hired, is_refused, moved
+from tests.api.trainer import LOUD, Trainer, hired, is_refused, moved
 from tests.conftest import Ledger
+
+
+@pytest.fixture
+def trainer(ledger: Ledger) -> Trainer:
+    return hired(ledger, expected_steps=5000)
+
+
+def _request(trainer: Trainer, epsilon: float = 4.0, **more: Any) -> Any:  # noqa: ANN401 - JSON is anything
+    body = {"limit": {"epsilon": epsilon, "delta": 1e-5}, "reason": "All epochs."} | more
+    return trainer.post(f"runs/{trainer.run}/limit-requests", body)
+
+
+def test_request_for_the_limits_of_a_refusal_lets_the_training_finish(trainer: Trainer) -> None:
+    refusal = is_refused(trainer.steps(count=4000), 403, "budget_exceeded")
+    assert refusal["steps_needed"] == 5000
+    [higher] = [each for each in refusal["alternatives"] if each["type"] == "higher_limit"]
+    for limit in higher["limits"]:
+        made = _request(trainer, limit["epsilon"], account=limit["account"])
+        assert (made.status_code, made.json()["kind"], made.json()["account"]) == (201, "limit", limit["account"])
+        path = f"/v1/proposals/{made.json()['id']}"
+        assert trainer.ledger.post(f"{path}/approve", {}, "trainer").status_code == 403
+        assert trainer.ledger.post(f"{path}/approve", {}, "privacy_officer").status_code == 200
+    for _ in range(5):
+        assert trainer.steps(count=1000).status_code == 200
+    assert verify(trainer.ledger.database).problems == ()
+
+
+def test_limit_request_is_by_default_about_the_account_that_refused_last(trainer: Trainer) -> None:
+    assert "Nothing was refused" in is_refused(_request(trainer), 422, "invalid_request")["detail"]
+    refusal = is_refused(trainer.steps(count=4000), 403, "budget_exceeded")
+    made = _request(trainer)
+    assert (made.status_code, made.json()["account"]) == (201, refusal["binding_account"])
+    assert "waits for an approval" in is_refused(_request(trainer), 422, "invalid_request")["detail"]
+
+
+@pytest.mark.parametrize("epsilon", [1.0, 0.5])
+def test_request_only_raises(trainer: Trainer, epsilon: float) -> None:
+    answer = is_refused(_request(trainer, epsilon, account="mimic/icu-team"), 422, "invalid_request")
+    assert "Request a higher one" in answer["detail"]
+
+
+def test_limit_request_is_about_accounts_that_the_run_charges(trainer: Trainer) -> None:
+    trainer.ledger.budget("other-team")
+    answer = is_refused(_request(trainer, account="mimic/other-team"), 422, "invalid_request")
+    assert "Send one of mimic, mimic/icu-team." in answer["detail"]
+    assert _request(trainer, account="mimic").status_code == 201
+
+
+def test_key_for_a_budget_asks_for_the_population_above_it(trainer: Trainer) -> None:
+    ledger = trainer.ledger
+    budget = trainer.read()["budget"]
+    made = ledger.post("/v1/api-keys", {"name": "team", "role": "trainer", "scope": budget}).json()
+    ledger.keys["hospital", "team"] = made["key"]
+    body = {"account": "mimic", "limit": {"epsilon": 9.0, "delta": 1e-5}, "reason": "All epochs."}
+    made = ledger.post(f"/v1/runs/{trainer.run}/limit-requests", body, "team")
+    assert made.status_code == 201
+    request = f"/v1/proposals/{made.json()['id']}"
+    colleague = ledger.post("/v1/api-keys", {"name": "colleague", "role": "privacy_officer", "scope": budget}).json()
+    ledger.keys["hospital", "colleague"] = colleague["key"]
+    assert ledger.get(request, "colleague").status_code in {403, 404}
+    assert ledger.post(f"{request}/reject", {}, "colleague").status_code in {403, 404}
+    assert ledger.get(request, "team").json()["status"] == "open"
+    assert ledger.post(f"{request}/approve", {}, "team").status_code == 403
+    assert ledger.post(f"{request}/reject", {}, "team").json()["status"] == "withdrawn"
+    ledger.budget("other-team")
+    other = ledger.run("mimic/other-team", event=LOUD)
+    is_refused(ledger.post(f"/v1/runs/{other}/limit-requests", body, "team"), 403, "insufficient_scope")
+
+
+def test_key_of_a_run_reads_and_withdraws_its_requests(trainer: Trainer) -> None:
+    ledger = trainer.ledger
+    for name in ("own", "other"):
+        made = ledger.post("/v1/api-keys", {"name": name, "role": "trainer", "scope": trainer.run}).json()
+        ledger.keys["hospital", name] = made["key"]
+    body = {"account": "mimic", "limit": {"epsilon": 9.0, "delta": 1e-5}, "reason": "All epochs."}
+    proposal = ledger.post(f"/v1/runs/{trainer.run}/limit-requests", body, "own").json()
+    path = f"/v1/proposals/{proposal['id']}"
+    assert ledger.get(path, "own").json() == proposal
+    is_refused(ledger.get(path, "other"), 403, "insufficient_scope")
+    is_refused(ledger.post(f"{path}/reject", {}, "other"), 403, "insufficient_scope")
+    is_refused(ledger.post(f"{path}/approve", {}, "own"), 403, "insufficient_scope")
+    assert ledger.post(f"{path}/reject", {}, "own").json()["status"] == "withdrawn"
+
 
 LIMIT = {"epsilon": 1.0, "delta": 1e-5}
 
@@ -58,19 +141,8 @@ def test_no_limit_is_offered_that_a_policy_forbids(ledger: Ledger, rules: str) -
     is_refused(trainer.post(f"runs/{trainer.run}/limit-requests", body), 403, "policy_violation")
 
 
-def test_a_policy_forbids_limits_under_it_and_not_the_population_s(ledger: Ledger) -> None:
-    ledger.population()
-    budget = ledger.budget(limit={"epsilon": 50.0, "delta": 1e-5})
-    trainer = Trainer(ledger, ledger.run(event=LOUD, expected_steps=5000))
-    put_policy(ledger, {"max_delta": 1e-6}, str(budget["id"]))
-    refusal = is_refused(trainer.steps(count=5000), 403, "budget_exceeded")
-    assert [each["account_path"] for each in offered(refusal)["higher_limit"]["limits"]] == ["mimic"]
-    raise_limits(trainer, refusal)
-    assert trainer.steps(count=5000).status_code == 200
-
-
 @pytest.mark.parametrize(("steps", "fits"), [(400, True), (2000, False)])
-def test_a_run_s_own_limit_is_offered_up_to_the_largest_of_a_policy(ledger: Ledger, steps: int, *, fits: bool) -> None:
+def test_run_s_own_limit_is_offered_up_to_the_largest_of_a_policy(ledger: Ledger, steps: int, *, fits: bool) -> None:
     ledger.population(limit={"epsilon": 50.0, "delta": 1e-5})
     budget = ledger.budget(limit={"epsilon": 50.0, "delta": 1e-5})
     put_policy(ledger, {"max_epsilon": 1.5}, str(budget["id"]))
@@ -83,81 +155,7 @@ def test_a_run_s_own_limit_is_offered_up_to_the_largest_of_a_policy(ledger: Ledg
     assert trainer.steps(count=steps).status_code == 200
 
 
-def test_steps_beyond_the_declared_ones_are_not_offered_where_a_policy_refuses_them(ledger: Ledger) -> None:
-    trainer = hired(ledger, expected_steps=600)
-    put_policy(ledger, {"deviations": "refuse"})
-    is_refused(trainer.steps(count=601), 403, "policy_violation")
-    refusal = is_refused(trainer.steps(count=590, expected_steps=100_000), 403, "budget_exceeded")
-    assert refusal["steps_needed"] == 600
-    assert missing(refusal)["more_noise"] == "policy"
-    raise_limits(trainer, refusal)
-    assert trainer.steps(count=600).status_code == 200
-
-
-def test_fewer_expected_steps_than_were_taken_leave_the_requested_ones(ledger: Ledger) -> None:
-    trainer = hired(ledger, expected_steps=5)
-    assert trainer.steps(count=100).status_code == 200
-    for expected in (None, 1, 99):
-        body: dict[str, Any] = {} if expected is None else {"expected_steps": expected}
-        refusal = is_refused(trainer.steps(count=4000, **body), 403, "budget_exceeded")
-        assert refusal["steps_needed"] == 4000
-    noise = offered(refusal)["more_noise"]["noise_multiplier"]
-    assert trainer.steps(count=4000, event=gaussian(noise)).status_code == 200
-
-
-@pytest.mark.parametrize("sizes", [[1], [7], [400], [3000]])
-def test_more_noise_holds_in_batches_of_any_size(ledger: Ledger, sizes: list[int]) -> None:
-    trainer = hired(ledger, expected_steps=3000)
-    refusal = is_refused(trainer.steps(count=3000), 403, "budget_exceeded")
-    event, [size] = gaussian(offered(refusal)["more_noise"]["noise_multiplier"]), sizes
-    left = refusal["steps_needed"] if size > 1 else 40
-    if size == 1:
-        assert trainer.steps(count=2960, event=event).status_code == 200
-    while left:
-        assert trainer.steps(count=min(size, left), event=event).status_code == 200
-        left -= min(size, left)
-    assert trainer.sound()
-
-
-def test_a_run_of_two_populations_finishes_with_the_limits_of_both(ledger: Ledger) -> None:
-    for name, epsilon in (("mimic", 1.0), ("eicu", 0.6)):
-        ledger.population(name, limit={"epsilon": epsilon, "delta": 1e-5})
-        ledger.budget("team", name, limit={"epsilon": epsilon, "delta": 1e-5})
-    body = {"name": "both", "budgets": ["mimic/team", "eicu/team"], "event": LOUD, "expected_steps": 3000}
-    trainer = Trainer(ledger, str(ledger.post("/v1/runs", body).json()["id"]))
-    refusal = is_refused(trainer.steps(count=2000), 403, "budget_exceeded")
-    paths = {each["account_path"] for each in offered(refusal)["higher_limit"]["limits"]}
-    assert paths == {"mimic", "eicu", "mimic/team", "eicu/team"}
-    raise_limits(trainer, refusal)
-    for _ in range(3):
-        assert trainer.steps(count=1000).status_code == 200
-    assert verify(ledger.database).problems == ()
-
-
-def test_a_lowered_limit_leaves_an_alternative_that_can_be_followed(ledger: Ledger) -> None:
-    trainer = hired(ledger, expected_steps=900)
-    assert trainer.steps(count=200).status_code == 200
-    lowered = {"limit": {"epsilon": 0.1, "delta": 1e-5}, "reason": "Less."}
-    budget = trainer.read()["budget"]
-    assert ledger.post(f"/v1/accounts/{budget}/limit", lowered, If_Match="*").status_code == 200
-    refusal = is_refused(trainer.steps(), 403, "budget_exceeded")
-    assert refusal["exhausted"]
-    assert "same_noise" not in offered(refusal)
-    raise_limits(trainer, refusal)
-    assert trainer.steps(count=700).status_code == 200
-
-
-def test_own_reserved_steps_are_part_of_what_is_spent(ledger: Ledger) -> None:
-    trainer = hired(ledger, expected_steps=3000)
-    reservation = trainer.reserved((LOUD, 200))
-    refusal = is_refused(trainer.steps(count=2000, event=gaussian(61.0)), 403, "budget_exceeded")
-    event = gaussian(offered(refusal)["more_noise"]["noise_multiplier"])
-    assert trainer.steps(count=refusal["steps_needed"], event=event).status_code == 200
-    assert trainer.end(reservation, "commit", 200).status_code == 200
-    assert trainer.sound()
-
-
-def test_a_closed_budget_says_so_and_offers_nothing(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_closed_budget_says_so_and_offers_nothing(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     now = moved(monkeypatch, hours=0)
     ledger.population()
     ledger.budget(closes_at=now.replace(microsecond=0, year=now.year + 1).isoformat())
@@ -167,7 +165,7 @@ def test_a_closed_budget_says_so_and_offers_nothing(ledger: Ledger, monkeypatch:
     assert "alternatives" not in is_refused(trainer.steps(count=4000), 403, "budget_closed")
 
 
-def test_nothing_is_requested_for_what_is_over(ledger: Ledger) -> None:
+def test_limit_request_of_an_ended_run_or_an_archived_account_is_refused(ledger: Ledger) -> None:
     """A run that has ended takes no step under a limit of its own, and an archived account none at all."""
     ledger.population()
     budget = ledger.budget()["id"]

@@ -1,11 +1,11 @@
-"""API keys: issued within what one may lend, rotated with an overlap, revoked; each act stands in the chain."""
+"""API keys, also single-use ones: issued, rotated, bound to a run, and revoked."""
 
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
+from app.ledger.permissions import LAST_ANSWERS
 from app.service.verification import verify
 from tests.api.conftest import SeededLedger
 from tests.clocks import stand_at
@@ -25,9 +25,18 @@ def _issued(seeded: SeededLedger, role: str, issuer: str = "admin", **terms: obj
     return made
 
 
-def _asks(seeded: SeededLedger, key: str, method: str, path: str, body: object = None) -> tuple[int, dict[str, Any]]:
-    reply = seeded.ledger.http.request(method, path, json=body, headers={"Authorization": f"Bearer {key}"})
+def _asks(
+    seeded: SeededLedger, key: str, method: str, path: str, body: object = None, **headers: str
+) -> tuple[int, dict[str, Any]]:
+    sent = {"Authorization": f"Bearer {key}"} | {name.replace("_", "-"): value for name, value in headers.items()}
+    reply = seeded.ledger.http.request(method, path, json=body, headers=sent)
     return reply.status_code, reply.json()
+
+
+def _later(monkeypatch: pytest.MonkeyPatch, ahead: timedelta) -> None:
+    """Move the clock by which keys end."""
+    now = datetime.now(UTC) + ahead
+    stand_at(monkeypatch, lambda: now)
 
 
 @pytest.fixture
@@ -37,33 +46,20 @@ def at_once(seeded: SeededLedger) -> None:
     state.keys.cache_seconds = -1.0
 
 
-@pytest.fixture
-def in_two_hours(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
-    """Moves the clock by which keys end."""
-
-    def move() -> None:
-        now = datetime.now(UTC) + timedelta(hours=2)
-        stand_at(monkeypatch, lambda: now)
-
-    return move
-
-
-@pytest.mark.parametrize("role", sorted(LENT["admin"]))
 @pytest.mark.parametrize("issuer", LENT)
-def test_a_role_lends_what_is_its_own_to_lend(shared: SeededLedger, issuer: str, role: str) -> None:
-    before = shared.rows()
-    reply = shared.ledger.post("/v1/api-keys", {"role": role}, issuer)
-    if role in LENT[issuer]:
-        assert reply.status_code == 201
-        status, shown = _asks(shared, reply.json()["key"], "GET", f"/v1/api-keys/{reply.json()['id']}")
-        assert (status, shown["role"], shown["scope"]) == (200, role, None)
-        assert shown["created_by"] == shared.ledger.keys["hospital", issuer].partition(".")[0]
-    else:
-        assert (reply.status_code, reply.json()["code"]) == (403, "insufficient_scope")
-        assert shared.rows() == before
+def test_role_issues_keys_of_the_roles_that_it_may_lend(shared: SeededLedger, issuer: str) -> None:
+    for role in LENT["admin"]:
+        before, reply = shared.rows(), shared.ledger.post("/v1/api-keys", {"role": role}, issuer)
+        if role in LENT[issuer]:
+            status, shown = _asks(shared, reply.json()["key"], "GET", f"/v1/api-keys/{reply.json()['id']}")
+            assert (status, shown["role"], shown["scope"]) == (200, role, None)
+            assert shown["created_by"] == shared.ledger.keys["hospital", issuer].partition(".")[0]
+        else:
+            assert (reply.status_code, reply.json()["code"]) == (403, "insufficient_scope"), role
+            assert shared.rows() == before
 
 
-def test_a_key_shows_its_secret_once(seeded: SeededLedger) -> None:
+def test_key_shows_its_secret_once(seeded: SeededLedger) -> None:
     made = _issued(seeded, "viewer", name="for the wall")
     secret = made["key"].partition(".")[2]
     assert len(secret) * 6 >= 128
@@ -74,7 +70,7 @@ def test_a_key_shows_its_secret_once(seeded: SeededLedger) -> None:
     assert secret not in str(seeded.rows())
 
 
-def test_an_idempotency_key_is_refused_for_a_secret_would_be_stored(seeded: SeededLedger) -> None:
+def test_idempotency_key_is_refused_for_a_secret_would_be_stored(seeded: SeededLedger) -> None:
     before = seeded.rows()
     reply = seeded.ledger.post("/v1/api-keys", {"role": "viewer"}, Idempotency_Key="k")
     assert (reply.status_code, reply.json()["code"]) == (422, "invalid_request")
@@ -82,7 +78,7 @@ def test_an_idempotency_key_is_refused_for_a_secret_would_be_stored(seeded: Seed
 
 
 @pytest.mark.usefixtures("at_once")
-def test_a_rotated_key_opens_beside_the_new_one_for_a_while(seeded: SeededLedger) -> None:
+def test_rotated_key_opens_beside_the_new_one_for_a_while(seeded: SeededLedger) -> None:
     old = _issued(seeded, "trainer", scope="mimic/icu-team", name="trainer of the team")
     status, new = _asks(seeded, old["key"], "POST", f"/v1/api-keys/{old['id']}/rotate", {"overlap_seconds": 60})
     assert status == 201
@@ -104,7 +100,7 @@ def test_a_rotated_key_opens_beside_the_new_one_for_a_while(seeded: SeededLedger
 
 
 @pytest.mark.usefixtures("at_once")
-def test_a_revoked_key_opens_nothing_and_whoever_has_it_is_told_why(seeded: SeededLedger) -> None:
+def test_revoked_key_is_refused_with_the_reason(seeded: SeededLedger) -> None:
     made = _issued(seeded, "trainer")
     assert _asks(seeded, made["key"], "POST", f"/v1/runs/{seeded.run}/steps", {})[0] == 200
     reply = seeded.ledger.post(f"/v1/api-keys/{made['id']}/revoke", {"reason": "The laptop was lost."})
@@ -125,47 +121,16 @@ def test_a_revoked_key_opens_nothing_and_whoever_has_it_is_told_why(seeded: Seed
 
 
 @pytest.mark.usefixtures("at_once")
-def test_an_expired_key_opens_nothing(seeded: SeededLedger, in_two_hours: Callable[[], None]) -> None:
+def test_expired_key_opens_nothing(seeded: SeededLedger, monkeypatch: pytest.MonkeyPatch) -> None:
     soon = datetime.now(UTC) + timedelta(hours=1)
     made = _issued(seeded, "viewer", expires_at=soon.isoformat())
     assert _asks(seeded, made["key"], "GET", "/v1/runs")[0] == 200
-    in_two_hours()
+    _later(monkeypatch, timedelta(hours=2))
     status, answer = _asks(seeded, made["key"], "GET", "/v1/runs")
     assert (status, answer["detail"]) == (401, "This API key has expired.")
 
 
-def test_a_key_that_is_believed_opens_no_longer_than_it_lasts(
-    seeded: SeededLedger, in_two_hours: Callable[[], None]
-) -> None:
-    made = _issued(seeded, "viewer", expires_at=(datetime.now(UTC) + timedelta(hours=1)).isoformat())
-    ring = seeded.ledger.http.app.state.keys
-    header = f"Bearer {made['key']}"
-    ring.authenticate(header)
-    assert ring.find(header) is not None
-    in_two_hours()
-    assert ring.find(header) is None
-
-
-@pytest.mark.parametrize(
-    "terms",
-    [
-        {"role": "owner"},
-        {"role": "viewer", "expires_at": "2020-01-01T00:00:00Z"},
-        {"role": "viewer", "expires_at": "2099-01-01T00:00:00"},
-        {"role": "viewer", "expires_at": 4102444800},
-        {"role": "viewer", "name": "a/b"},
-        {},
-    ],
-    ids=str,
-)
-def test_terms_that_mean_nothing_are_refused(shared: SeededLedger, terms: dict[str, object]) -> None:
-    before = shared.rows()
-    reply = shared.ledger.post("/v1/api-keys", terms)
-    assert (reply.status_code, reply.json()["code"]) == (422, "invalid_request")
-    assert shared.rows() == before
-
-
-def test_a_scoped_issuer_lends_within_its_scope(seeded: SeededLedger) -> None:
+def test_scoped_issuer_lends_within_its_scope(seeded: SeededLedger) -> None:
     seeded.ledger.population("other")
     seeded.ledger.budget("team", "other")
     scoped = _issued(seeded, "budget_admin", scope="mimic/icu-team")["key"]
@@ -181,7 +146,7 @@ def test_a_scoped_issuer_lends_within_its_scope(seeded: SeededLedger) -> None:
         assert _asks(seeded, scoped, method, f"/v1/api-keys/{elsewhere['id']}{path}")[0] == 403
 
 
-def test_a_key_that_ends_issues_none_that_outlives_it(seeded: SeededLedger) -> None:
+def test_key_that_ends_issues_none_that_outlives_it(seeded: SeededLedger) -> None:
     soon, later = "2098-01-01T00:00:00Z", "2099-01-01T00:00:00Z"
     own = _issued(seeded, "budget_admin", expires_at=soon)["key"]
     for terms in ({}, {"expires_at": later}):
@@ -191,17 +156,14 @@ def test_a_key_that_ends_issues_none_that_outlives_it(seeded: SeededLedger) -> N
     assert _asks(seeded, own, "POST", "/v1/api-keys", {"role": "viewer", "expires_at": soon})[0] == 201
 
 
-def test_a_key_is_revoked_with_those_for_which_it_was_changed(seeded: SeededLedger, at_once: None) -> None:
+def test_key_is_revoked_with_those_for_which_it_was_changed(seeded: SeededLedger, at_once: None) -> None:
     del at_once
     stolen = _issued(seeded, "trainer")
-    status, successor = _asks(
-        seeded, stolen["key"], "POST", f"/v1/api-keys/{stolen['id']}/rotate", {"overlap_seconds": 60}
-    )
-    assert status == 201
-    status, grandchild = _asks(
-        seeded, successor["key"], "POST", f"/v1/api-keys/{successor['id']}/rotate", {"overlap_seconds": 60}
-    )
-    assert status == 201
+    chain = [stolen]
+    for _ in range(2):
+        rotation = f"/v1/api-keys/{chain[-1]['id']}/rotate"
+        chain.append(_asks(seeded, chain[-1]["key"], "POST", rotation, {"overlap_seconds": 60})[1])
+    _, successor, grandchild = chain
     path = f"/v1/api-keys/{stolen['id']}/revoke"
     assert seeded.ledger.post(path, {"reason": "The laptop was lost."}).status_code == 200
     assert _asks(seeded, grandchild["key"], "GET", "/v1/runs")[0] == 200
@@ -213,26 +175,7 @@ def test_a_key_is_revoked_with_those_for_which_it_was_changed(seeded: SeededLedg
     assert verify(seeded.ledger.database).problems == ()
 
 
-def test_a_key_to_a_run_of_several_budgets_is_lent_by_who_reaches_all_of_them(seeded: SeededLedger) -> None:
-    seeded.ledger.population("other")
-    seeded.ledger.budget("team", "other")
-    body = {"name": "both", "budgets": ["mimic/icu-team", "other/team"], "event": SAMPLED}
-    run = seeded.ledger.post("/v1/runs", body).json()["id"]
-    scoped = _issued(seeded, "budget_admin", scope="mimic/icu-team")["key"]
-    assert _asks(seeded, scoped, "POST", "/v1/api-keys", {"role": "trainer", "scope": run})[0] == 403
-    assert seeded.ledger.post("/v1/api-keys", {"role": "trainer", "scope": run}).status_code == 201
-
-
-def test_a_trainer_may_read_rotate_and_revoke_its_own_key_only(seeded: SeededLedger) -> None:
-    mine, other = _issued(seeded, "trainer"), _issued(seeded, "trainer")
-    assert _asks(seeded, mine["key"], "GET", f"/v1/api-keys/{mine['id']}")[0] == 200
-    for method, path in (("GET", ""), ("POST", "/rotate"), ("POST", "/revoke")):
-        assert _asks(seeded, mine["key"], method, f"/v1/api-keys/{other['id']}{path}")[0] == 403
-    assert _asks(seeded, mine["key"], "GET", "/v1/api-keys")[0] == 403
-    assert _asks(seeded, mine["key"], "POST", f"/v1/api-keys/{mine['id']}/revoke")[0] == 200
-
-
-def test_a_key_of_one_run_takes_its_steps_and_nothing_else(seeded: SeededLedger) -> None:
+def test_key_of_one_run_takes_its_steps_and_nothing_else(seeded: SeededLedger) -> None:
     key = _issued(seeded, "trainer", scope=seeded.run)["key"]
     other = seeded.ledger.run(name="other")
     assert _asks(seeded, key, "POST", f"/v1/runs/{seeded.run}/steps", {})[0] == 200
@@ -262,17 +205,104 @@ def test_a_key_of_one_run_takes_its_steps_and_nothing_else(seeded: SeededLedger)
     assert _asks(seeded, key, "POST", "/v1/runs/run_nothing/steps", {})[0] == 404
 
 
-def test_a_role_that_is_bound_to_a_budget_reaches_what_lies_under_it(seeded: SeededLedger) -> None:
-    seeded.ledger.budget("project", "mimic/icu-team")
-    seeded.ledger.budget("other", "mimic")
-    key = _issued(seeded, "budget_admin", scope="mimic/icu-team")["key"]
-    limit = {"epsilon": 1.0, "delta": 1e-5}
-    for parent, expected in (("mimic/icu-team/project", 201), ("mimic/icu-team", 201), ("mimic", 403)):
-        body = {"name": "new", "parent": parent, "limit": limit}
-        assert _asks(seeded, key, "POST", "/v1/budgets", body)[0] == expected, parent
-    body = {"name": "new", "privacy_unit": "patient", "neighboring_relation": "add_or_remove_one", "limit": limit}
-    assert _asks(seeded, key, "POST", "/v1/populations", body)[0] == 403
-    paths = {budget["path"] for budget in _asks(seeded, key, "GET", "/v1/budgets")[1]["items"]}
-    under = {"project", "sweep", "new", "project/new"}
-    assert paths == {"mimic/icu-team", *(f"mimic/icu-team/{name}" for name in under)}
-    assert _asks(seeded, key, "POST", "/v1/verifications")[0] == 403
+RUN = {"budget": "mimic/icu-team", "event": SAMPLED}
+
+
+def _in_minutes(minutes: float = 10) -> str:
+    return (datetime.now(UTC) + timedelta(minutes=minutes)).isoformat()
+
+
+def _issue(seeded: SeededLedger) -> dict[str, Any]:
+    """A single-use key for the team."""
+    return _issued(seeded, "trainer", scope="mimic/icu-team", expires_at=_in_minutes(), single_use=True)
+
+
+def _register(seeded: SeededLedger, key: str, name: str = "job", **terms: object) -> tuple[int, dict[str, Any]]:
+    return _asks(seeded, key, "POST", "/v1/runs", RUN | {"name": name} | terms)
+
+
+def test_key_registers_one_run_and_trains_it(seeded: SeededLedger) -> None:
+    made = _issue(seeded)
+    assert (made["single_use"], made["scope"]) == (True, seeded.budget)
+    status, run = _register(seeded, made["key"])
+    assert status == 201, run
+    assert _asks(seeded, made["key"], "GET", f"/v1/api-keys/{made['id']}")[1]["scope"] == run["id"]
+    assert _asks(seeded, made["key"], "POST", f"/v1/runs/{run['id']}/steps", {"first_step": 0})[0] == 200
+    for status, answer in (
+        _register(seeded, made["key"], "another"),
+        _asks(seeded, made["key"], "POST", f"/v1/runs/{seeded.run}/steps", {"first_step": 1}),
+        _asks(seeded, made["key"], "POST", f"/v1/runs/{seeded.run}/abort"),
+    ):
+        assert (status, answer["code"]) == (403, "insufficient_scope"), answer
+    assert _asks(seeded, made["key"], "POST", f"/v1/runs/{run['id']}/complete")[0] == 200
+    assert seeded.ledger.post("/v1/verifications", None, "admin").json()["sound"]
+    events = seeded.ledger.get(f"/v1/audit-events?order=oldest&subject={made['id']}", "auditor").json()["items"]
+    assert [event["action"] for event in events] == ["api_key.created", "api_key.bound"]
+    assert [events[1][side]["scope"] for side in ("before", "after")] == [seeded.budget, run["id"]]
+    assert events[1]["actor"] == made["id"]
+
+
+def test_before_its_run_a_key_does_nothing_else(seeded: SeededLedger) -> None:
+    key, before = _issue(seeded)["key"], seeded.rows()
+    sweep = {"name": "sweep-2", "budget": "mimic/icu-team", "charging_mode": "each_run"}
+    plan = {"plan": [{"event": SAMPLED, "count": 1}]}
+    limit = {"limit": {"epsilon": 2.0, "delta": 1e-5}, "reason": "More."}
+    for method, path, body in (
+        ("POST", f"/v1/runs/{seeded.run}/steps", {"first_step": 1}),
+        ("POST", f"/v1/runs/{seeded.run}/pause", None),
+        ("POST", f"/v1/runs/{seeded.run}/reservations", plan),
+        ("POST", f"/v1/runs/{seeded.run}/limit-requests", limit),
+        ("PATCH", f"/v1/runs/{seeded.run}", {"description": "Mine."}),
+        ("GET", f"/v1/runs/{seeded.run}", None),
+        ("POST", "/v1/experiments", sweep),
+    ):
+        status, answer = _asks(seeded, key, method, path, body)
+        assert (status, answer["code"]) == (403, "insufficient_scope"), (path, answer)
+    assert seeded.rows() == before
+
+
+@pytest.mark.usefixtures("at_once")
+def test_after_its_run_a_key_is_worthless(seeded: SeededLedger, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = _issue(seeded)
+    run = _register(seeded, made["key"])[1]["id"]
+    for _ in range(2):  # a lost answer is repeated
+        assert _asks(seeded, made["key"], "POST", f"/v1/runs/{run}/complete")[0] == 200
+    _later(monkeypatch, LAST_ANSWERS)
+    status, answer = _asks(seeded, made["key"], "GET", f"/v1/runs/{run}")
+    assert (status, answer["detail"]) == (401, "This API key was for one run, which has ended.")
+    event = seeded.ledger.get(f"/v1/audit-events?subject={made['id']}", "auditor").json()["items"][0]
+    assert (event["action"], event["after"]) == ("api_key.authentication_failed", {"times": {"used": 1}})
+
+
+def test_lost_answer_to_the_registration_is_repeated(seeded: SeededLedger) -> None:
+    made, other = _issue(seeded), _issue(seeded)
+    sent = RUN | {"name": "job"}
+    first, second = (_asks(seeded, made["key"], "POST", "/v1/runs", sent, Idempotency_Key="job-1") for _ in range(2))
+    assert first == second
+    assert first[0] == 201
+    status, answer = _asks(seeded, other["key"], "POST", "/v1/runs", sent, Idempotency_Key="job-1")
+    assert (status, answer["code"]) == (422, "idempotency_key_reused")
+
+
+def test_single_use_key_is_a_trainer_s_with_scope_and_end(shared: SeededLedger) -> None:
+    body = {"role": "trainer", "scope": shared.budget, "expires_at": _in_minutes(), "single_use": True}
+    for changed, field in (
+        ({"role": "admin"}, "single_use"),
+        ({"scope": None}, "scope"),
+        ({"expires_at": None}, "expires_at"),
+        ({"expires_at": "2020-01-01T00:00:00Z"}, None),
+    ):
+        reply = shared.ledger.post("/v1/api-keys", body | changed)
+        assert (reply.status_code, reply.json()["code"], reply.json().get("field")) == (422, "invalid_request", field)
+
+
+def test_key_for_one_run_has_no_successor_and_does_not_sign_in(seeded: SeededLedger) -> None:
+    made = _issue(seeded)
+    for key in (made["key"], seeded.ledger.keys["hospital", "admin"]):
+        status, answer = _asks(seeded, key, "POST", f"/v1/api-keys/{made['id']}/rotate", {})
+        assert (status, answer["code"]) == (422, "invalid_request")
+    page = seeded.ledger.http.post(
+        "/sign-in", content=f"key={made['key']}", headers={"Origin": "http://testserver"}, follow_redirects=False
+    )
+    assert "for one run of a trainer" in page.text
+    assert "set-cookie" not in page.headers

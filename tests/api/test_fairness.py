@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 from app.accounting import poisson_rdp, rdp
 from app.accounting.formulas.sampled_gaussian import sampled_gaussian_rdp
 from tests.api.conftest import SeededLedger
-from tests.api.test_refusals import more_noise
 
 LIMIT = {"epsilon": 1.0, "delta": 1e-5}
 
@@ -59,7 +58,7 @@ def computed_under_lock(seeded: SeededLedger, monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.parametrize("what", REQUESTS)
-def test_no_new_curve_is_computed_while_others_wait(
+def test_new_curve_is_computed_while_no_lock_is_held(
     seeded: SeededLedger, computed_under_lock: list[bool], what: str
 ) -> None:
     path, body, status = REQUESTS[what]
@@ -68,48 +67,7 @@ def test_no_new_curve_is_computed_while_others_wait(
     assert not any(computed_under_lock)
 
 
-@pytest.fixture
-def beneath_plans(seeded: SeededLedger) -> str:
-    """A run under four budgets, each with a plan of its own."""
-    parent = "mimic"
-    for level in range(4):
-        planned = [{"event": _sampled(9 + level + i / 1000), "count": 100} for i in range(5)]
-        seeded.ledger.budget(f"level-{level}", parent, planned=planned)
-        parent += f"/level-{level}"
-    return seeded.ledger.run(parent, event=_sampled(20.0))
-
-
-@pytest.mark.parametrize("action", ["steps", "pause"])
-def test_plans_of_ancestors_are_not_priced_again(
-    beneath_plans: str, seeded: SeededLedger, computed_under_lock: list[bool], action: str
-) -> None:
-    reply = seeded.ledger.post(f"/v1/runs/{beneath_plans}/{action}", {} if action == "steps" else None)
-    assert reply.status_code == 200
-    assert computed_under_lock == [False]  # the run's own event, and nothing else
-
-
-def test_a_refusal_under_many_accounts_searches_noise_without_the_lock(
-    beneath_plans: str, seeded: SeededLedger, computed_under_lock: list[bool]
-) -> None:
-    body = {"event": _sampled(0.5), "count": 1000}
-    refused = seeded.ledger.post(f"/v1/runs/{beneath_plans}/steps", body)
-    assert (refused.status_code, refused.json()["code"]) == (403, "budget_exceeded")
-    assert (more_noise(refused.json()) or 0) > 0.5
-    assert computed_under_lock == [False]  # the requested event; another process searches, since plans are tried
-
-
-def test_dear_curves_of_steps_are_computed_by_another_process(
-    seeded: SeededLedger, computed_under_lock: list[bool]
-) -> None:
-    schedule = {"type": "decay", "mode": "time", "decay_rate": 1e-5, "steps": 100, "event": _sampled(21.0)}
-    for count, status in ((1, 200), (10**6, 403)):
-        body = {"event": schedule, "count": count}
-        reply = seeded.ledger.post(f"/v1/runs/{seeded.ids()['run_id']}/steps", body)
-        assert reply.status_code == status, reply.text
-    assert not computed_under_lock
-
-
-def test_a_step_that_is_too_much_work_is_refused(seeded: SeededLedger, computed_under_lock: list[bool]) -> None:
+def test_step_that_is_too_much_work_is_refused(seeded: SeededLedger, computed_under_lock: list[bool]) -> None:
     parts = [_sampled(1 + index / 1000) for index in range(1000)]
     too_much = {"type": "composed", "events": [*parts[:999], {**_sampled(1.0), "sampling_probability": 0.5}]}
     body = {"events": [{"event": {"type": "composed", "events": parts}}, {"event": too_much}]}

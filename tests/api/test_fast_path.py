@@ -23,7 +23,7 @@ def _same(ports: Ports, content: bytes, *headers: tuple[bytes, bytes], query: st
     return ports.same(ports.request(content, NAMED, *headers, query=query))
 
 
-def test_the_two_ways_are_two(ports: Ports) -> None:
+def test_routes_of_steps_differ(ports: Ports) -> None:
     """What is compared here is not one way with itself."""
     with watched() as asked:
         assert {ports.ask(way, ports.request(VAST)).status for way in BOTH} == {403}
@@ -43,7 +43,7 @@ GOOD: list[bytes] = [
 
 
 @pytest.mark.parametrize("content", GOOD)
-def test_good_bodies(ports: Ports, content: bytes) -> None:
+def test_good_bodies_are_answered_alike(ports: Ports, content: bytes) -> None:
     assert _same(ports, content, JSON, query="?dry_run=true").status == 200
 
 
@@ -79,7 +79,7 @@ BAD: list[bytes] = [
 ]
 
 
-def test_bad_bodies(ports: Ports) -> None:
+def test_bad_bodies_are_answered_alike(ports: Ports) -> None:
     before = ports.seeded.rows()
     for content in BAD:
         assert 400 <= _same(ports, content, JSON).status < 500, content[:40]
@@ -95,7 +95,7 @@ CONTENT_TYPES = [
 
 
 @pytest.mark.parametrize("content", [VAST, b"", b"{", b"null"])
-def test_content_types(ports: Ports, content: bytes) -> None:
+def test_content_types_are_answered_alike(ports: Ports, content: bytes) -> None:
     for content_type in CONTENT_TYPES:
         _same(ports, content, (b"content-type", content_type.encode()))
     _same(ports, content)
@@ -105,7 +105,7 @@ def test_content_types(ports: Ports, content: bytes) -> None:
 @pytest.mark.parametrize(
     "key", [b"k", b"!", b"~" * 10, b"", b" ", b"a b", b"a\tb", b"\xe4", b"\x7f", b"k" * 255, b"k" * 256, b"k" * 5000]
 )
-def test_keys(ports: Ports, key: bytes) -> None:
+def test_idempotency_keys_are_answered_alike(ports: Ports, key: bytes) -> None:
     """A good key is used up by the first request: each later one gets its answer, and another body is an error."""
     good, unsendable = key in {b"k", b"!", b"~" * 10, b"k" * 255}, key == b"\x7f"
     sent = ((b"idempotency-key", key), JSON)
@@ -116,13 +116,8 @@ def test_keys(ports: Ports, key: bytes) -> None:
     assert _same(ports, SMALL, *sent).status == (400 if unsendable else 422)
 
 
-def test_two_keys(ports: Ports) -> None:
-    one, two = (b"idempotency-key", b"one"), (b"idempotency-key", b"two")
-    assert _same(ports, VAST, JSON, one, two).status == 422
-
-
 @pytest.mark.parametrize(("encoding", "status"), [(b"gzip", 415), (b"identity", 403), (b"", 403)])
-def test_encodings(ports: Ports, encoding: bytes, status: int) -> None:
+def test_content_encodings_are_answered_alike(ports: Ports, encoding: bytes, status: int) -> None:
     assert _same(ports, VAST, JSON, (b"content-encoding", encoding)).status == status
 
 
@@ -130,7 +125,7 @@ TRUE, FALSE = ["true", "True", "TRUE", "1", "yes", "on", "t", "y"], ["false", "0
 NEITHER = ["", "2", "-1", "1.0", "null", "tru", "%20true", "true%20", "%00", "%FF", "true&dry_run=true", "1&x=1"]
 
 
-def test_dry_run(ports: Ports) -> None:
+def test_values_of_dry_run_are_answered_alike(ports: Ports) -> None:
     for value in NEITHER:
         assert _same(ports, VAST, JSON, query=f"?dry_run={value}").status == 422, value
     for value in (*TRUE, *FALSE):
@@ -142,7 +137,7 @@ def test_dry_run(ports: Ports) -> None:
 @pytest.mark.parametrize(
     "query", ["?", "?&", "?dryrun=true", "?Dry_run=1", "?dry_run", "?=1", "?dry_run=1;x=1", "?a&b"]
 )
-def test_other_queries(ports: Ports, query: str) -> None:
+def test_unknown_queries_are_answered_alike(ports: Ports, query: str) -> None:
     before = ports.seeded.rows()
     answer = _same(ports, VAST, JSON, query=query)
     assert answer.status in {403, 422}
@@ -150,14 +145,14 @@ def test_other_queries(ports: Ports, query: str) -> None:
 
 
 @pytest.mark.parametrize("content", [b'{"count": 0, "first_step": -1, "x": 1}', b"null", b"", b"[]", b"{"])
-def test_all_at_once(ports: Ports, content: bytes) -> None:
+def test_several_errors_are_answered_in_the_same_order(ports: Ports, content: bytes) -> None:
     """What is wrong is told in the same order."""
     for query, key in product(("?dry_run=maybe", "?dry_run=maybe&x=1", "?dry_run=true", ""), (b"a b", b"good")):
         _same(ports, content, JSON, (b"idempotency-key", key), query=query)
 
 
 @pytest.mark.parametrize("credential", [None, b"Bearer nothing", b"Basic x", b"Bearer key_x.secret"])
-def test_who_asks_is_found_out_first(ports: Ports, credential: bytes | None) -> None:
+def test_unknown_credentials_are_answered_alike(ports: Ports, credential: bytes | None) -> None:
     known = () if credential is None else ((b"authorization", credential),)
     for content in (b"{", VAST):
         sent = request(f"/v1/runs/{ports.seeded.run}/steps", content, *known, JSON, NAMED)
@@ -165,12 +160,12 @@ def test_who_asks_is_found_out_first(ports: Ports, credential: bytes | None) -> 
 
 
 @pytest.mark.parametrize("run", ["run_nothing", "%20", "run_%C3%A9", "a%2Fb", "%00", "run_x%0A", ".", "..", "a/b", ""])
-def test_runs_that_are_not_there(ports: Ports, run: str) -> None:
+def test_missing_runs_are_answered_alike(ports: Ports, run: str) -> None:
     answer = ports.same(ports.request(SMALL, JSON, NAMED, path=f"/v1/runs/{run}/steps"))
     assert answer.status == 404
 
 
-def test_a_viewer_is_told_the_same(ports: Ports) -> None:
+def test_viewer_is_answered_alike(ports: Ports) -> None:
     who = ports.seeded.ledger.headers("viewer")["Authorization"].encode()
     sent = request(f"/v1/runs/{ports.seeded.run}/steps", SMALL, (b"authorization", who), JSON, NAMED)
     ports.same(sent)  # afterwards the caller is known
@@ -180,7 +175,7 @@ def test_a_viewer_is_told_the_same(ports: Ports) -> None:
 
 
 @pytest.mark.parametrize("scheme", [b"https", b" https ", b"http", b"HTTPS", b"wss", b"https, http", b""])
-def test_the_scheme_is_the_proxys(ports: Ports, scheme: bytes) -> None:
+def test_forwarded_scheme_is_answered_alike(ports: Ports, scheme: bytes) -> None:
     forwarded = ((b"x-forwarded-proto", scheme), (b"x-forwarded-for", b"192.0.2.1"))
     with watched() as asked:
         answer = _same(ports, VAST, JSON, *forwarded)
@@ -189,7 +184,7 @@ def test_the_scheme_is_the_proxys(ports: Ports, scheme: bytes) -> None:
 
 
 @pytest.mark.parametrize("name", [b"a name", b"x" * 500, b"", b"r/1.2:3_4+5=-"])
-def test_only_a_plain_name_of_a_request_is_taken(ports: Ports, name: bytes) -> None:
+def test_request_ids_are_answered_alike(ports: Ports, name: bytes) -> None:
     answers = [ports.ask(way, ports.request(VAST, JSON, (b"x-request-id", name))) for way in BOTH]
     given = [answer.header(b"x-request-id") for answer in answers]
     assert all(found == name if name.startswith(b"r/") else found and found.startswith(b"req_") for found in given)
@@ -201,7 +196,7 @@ def test_only_a_plain_name_of_a_request_is_taken(ports: Ports, name: bytes) -> N
 
 
 @pytest.mark.parametrize("method", ["GET", "HEAD", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE"])
-def test_other_methods_are_answered_as_ever(ports: Ports, method: str) -> None:
+def test_other_methods_are_answered_alike(ports: Ports, method: str) -> None:
     who = ports.seeded.ledger.headers("trainer")["Authorization"].encode()
     sent = request(
         f"/v1/runs/{ports.seeded.run}/steps",

@@ -40,7 +40,7 @@ def ports(tmp_path_factory: pytest.TempPathFactory, module_database_url: str) ->
     ],
 )
 @pytest.mark.parametrize("event", [LOUD, None])
-def test_what_is_as_usual_is_answered_on_the_connection(
+def test_usual_request_is_answered_on_the_connection(
     ports: Ports, headers: list[tuple[bytes, bytes]], event: dict[str, Any] | None
 ) -> None:
     content = json.dumps({"count": 10**9, "event": event, "attempt": 1}).encode()
@@ -75,7 +75,7 @@ def test_what_is_as_usual_is_answered_on_the_connection(
         ("http://ledger/v1/runs/{run}/steps", VAST, [JSON], 403),
     ],
 )
-def test_what_is_not_is_handed_on(
+def test_unusual_request_is_handed_on(
     ports: Ports, path: str, content: bytes, headers: list[tuple[bytes, bytes]], status: int
 ) -> None:
     with watched() as asked:
@@ -84,14 +84,14 @@ def test_what_is_not_is_handed_on(
     assert asked == []
 
 
-def test_a_body_in_chunks_is_handed_on(ports: Ports) -> None:
+def test_body_in_chunks_is_handed_on(ports: Ports) -> None:
     sent = ports.request(b"", JSON, NAMED, (b"transfer-encoding", b"chunked")) + b"15\r\n%b\r\n0\r\n\r\n" % VAST
     with watched() as asked:
         assert ports.same(sent).status == 403
     assert asked == []
 
 
-def test_who_waits_to_send_is_told_to_go_on(ports: Ports) -> None:
+def test_client_that_expects_100_is_told_to_continue(ports: Ports) -> None:
     head, _, body = ports.request(VAST, JSON, NAMED, (b"expect", b"100-continue")).partition(b"\r\n\r\n")
     with Client(ports.of[SHORT]) as client, watched() as asked:
         assert client.ask(head + b"\r\n\r\n").head == b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -99,7 +99,7 @@ def test_who_waits_to_send_is_told_to_go_on(ports: Ports) -> None:
     assert asked == []
 
 
-def test_a_stranger_is_handed_on(ports: Ports) -> None:
+def test_stranger_is_handed_on(ports: Ports) -> None:
     with watched() as asked:
         stranger = (b"authorization", b"Bearer key_x.secret")
         sent = request(f"/v1/runs/{ports.seeded.run}/steps", VAST, stranger, JSON)
@@ -125,7 +125,7 @@ SAME: list[dict[str, Any]] = [
 @pytest.mark.parametrize(
     ("body", "key"), in_turns(SAME, [(), (KEY,)]), ids=lambda value: json.dumps(value, default=str)
 )
-def test_both_ways_charge_the_same(ports: Ports, body: dict[str, Any], key: tuple[tuple[bytes, bytes], ...]) -> None:
+def test_both_routes_charge_the_same(ports: Ports, body: dict[str, Any], key: tuple[tuple[bytes, bytes], ...]) -> None:
     """Twins with populations of their own, once and again: nothing but the names differs."""
     answers = []
     pair, ledger = next(PAIRS), ports.seeded.ledger
@@ -149,7 +149,7 @@ def test_both_ways_charge_the_same(ports: Ports, body: dict[str, Any], key: tupl
     assert answers[SHORT] == answers[USUAL]
 
 
-def test_an_ended_run_and_an_older_attempt_are_refused_alike(ports: Ports) -> None:
+def test_ended_run_and_an_older_attempt_are_refused_alike(ports: Ports) -> None:
     ledger = ports.seeded.ledger
     population = f"e-{next(PAIRS)}"
     ledger.population(population)
@@ -179,7 +179,7 @@ FAILURES = [
 
 
 @pytest.mark.parametrize(("error", "status"), ERRORS, ids=lambda each: type(each).__name__)
-def test_an_error_is_told_alike(ports: Ports, monkeypatch: pytest.MonkeyPatch, error: Exception, status: int) -> None:
+def test_error_is_answered_alike(ports: Ports, monkeypatch: pytest.MonkeyPatch, error: Exception, status: int) -> None:
     def decide(_db: object, _memory: object, commands: Sequence[object], **_: object) -> list[Exception]:
         return [error] * len(commands)
 
@@ -190,7 +190,7 @@ def test_an_error_is_told_alike(ports: Ports, monkeypatch: pytest.MonkeyPatch, e
 
 
 @pytest.mark.parametrize(("error", "status"), FAILURES, ids=lambda each: type(each).__name__)
-def test_a_failed_group_is_told_alike(
+def test_failed_group_is_answered_alike(
     ports: Ports, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: Exception, status: int
 ) -> None:
     def fail(*_: object, **__: object) -> None:
@@ -213,7 +213,7 @@ def test_a_failed_group_is_told_alike(
     assert logs[SHORT] == logs[USUAL]
 
 
-def test_a_decision_that_cannot_be_told_is_not_asked_again(ports: Ports, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_decision_that_cannot_be_rendered_is_not_repeated(ports: Ports, monkeypatch: pytest.MonkeyPatch) -> None:
     run = ports.seeded.ledger.run()
 
     def broken(_: object) -> bytes:

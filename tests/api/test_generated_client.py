@@ -12,6 +12,7 @@ import pytest
 
 from tests.servers import LiveServer
 
+pytestmark = pytest.mark.soak  # the document is compared byte for byte, and a generation takes 20 seconds
 ROOT = Path(__file__).parents[2]
 GENERATOR = Path(sys.prefix) / "generator"
 """Where `make` installs the generator, apart from the packages of the service."""
@@ -41,7 +42,7 @@ def generated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, 
     sys.path.remove(str(folder))
 
 
-def test_the_generator_understands_everything_but_pictures(generated: tuple[Path, str]) -> None:
+def test_generator_understands_everything_but_pictures(generated: tuple[Path, str]) -> None:
     _, said = generated
     assert set(re.findall(r"WARNING parsing GET (\S+)", said)) == {
         f"/v1/{kind}/history.{picture}"
@@ -63,7 +64,7 @@ def test_enums_have_one_name_each(generated: tuple[Path, str]) -> None:
     assert [names for names in values.values() if len(names) > 1] == []
 
 
-def test_a_generated_client_tells_a_trainers_story(generated: tuple[Path, str], tmp_path: Path) -> None:
+def test_generated_client_tells_a_trainers_story(generated: tuple[Path, str], tmp_path: Path) -> None:
     assert generated
     server = LiveServer(tmp_path)
     server.start()

@@ -1,31 +1,25 @@
-"""A run's history: every decision, refused ones included, whole or thinned out."""
+"""Histories of runs and accounts, whole or thinned out, and their pictures."""
 
-import base64
 import itertools
 import json
-from dataclasses import dataclass
+import struct
+from concurrent.futures import ThreadPoolExecutor, wait
+from threading import Event
 from typing import Any
+from xml.etree import ElementTree as ET
 
 import pytest
 
+from app.api.pagination import encode_cursor
+from app.api.routers import charts
+from app.charts.model import Chart
+from app.charts.render import Frame, draw
+from app.service.queries import account_history
 from tests.api.conftest import SeededLedger
-from tests.conftest import SAMPLED
+from tests.api.trainer import Trainer
+from tests.conftest import SAMPLED, Ledger
 
 GAUSSIAN = {"type": "gaussian", "noise_multiplier": 300.0}
-
-
-@dataclass(frozen=True)
-class Crowded:
-    """A run whose decisions were about very many events."""
-
-    shared: SeededLedger
-    run: str
-    bodies: list[list[dict[str, Any]]]
-
-    def read(self, query: str = "") -> dict[str, Any]:
-        """Its history."""
-        history: dict[str, Any] = self.shared.ledger.get(f"/v1/runs/{self.run}/history{query}").json()
-        return history
 
 
 def _history(seeded: SeededLedger, query: str = "") -> dict[str, Any]:
@@ -39,7 +33,7 @@ def _take(seeded: SeededLedger, body: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.both_databases
-def test_a_history_holds_every_decision_as_it_was_given(seeded: SeededLedger) -> None:
+def test_history_has_every_decision_as_it_was_answered(seeded: SeededLedger) -> None:
     bodies: list[dict[str, Any]] = [
         {"count": 3},
         {"count": 10**6},
@@ -72,7 +66,7 @@ def test_a_history_holds_every_decision_as_it_was_given(seeded: SeededLedger) ->
     )
 
 
-def test_what_is_no_decision_is_not_in_the_history(seeded: SeededLedger) -> None:
+def test_requests_that_are_no_decisions_are_not_in_the_history(seeded: SeededLedger) -> None:
     before = _history(seeded)
     _take(seeded, {"first_step": 0})
     _take(seeded, {"first_step": 9})
@@ -83,12 +77,6 @@ def test_what_is_no_decision_is_not_in_the_history(seeded: SeededLedger) -> None
     assert _history(seeded) == before
 
 
-def test_a_run_that_asked_nothing_has_an_empty_history(seeded: SeededLedger) -> None:
-    run = seeded.ledger.run()
-    empty = seeded.ledger.get(f"/v1/runs/{run}/history").json()
-    assert empty == {"run": run, "points": [], "decisions": 0, "next": None}
-
-
 @pytest.fixture(scope="module")
 def long(shared: SeededLedger) -> SeededLedger:
     """A seeded ledger whose run decided sixty times, some of it refused."""
@@ -97,8 +85,8 @@ def long(shared: SeededLedger) -> SeededLedger:
     return shared
 
 
-@pytest.mark.parametrize("most", [2, 3, 7, 20, 59, 60, 61, 500, 2000])
-def test_a_thinned_history_keeps_its_ends_and_its_order(long: SeededLedger, most: int) -> None:
+@pytest.mark.parametrize("most", [2, 7, 59, 60, 2000])
+def test_thinned_history_keeps_its_ends_and_its_order(long: SeededLedger, most: int) -> None:
     whole = _history(long)["points"]
     assert [point["position"] for point in whole] == list(range(60))
     thinned = _history(long, f"?max_points={most}")
@@ -111,16 +99,6 @@ def test_a_thinned_history_keeps_its_ends_and_its_order(long: SeededLedger, most
     assert max(gaps) - min(gaps) <= 1
 
 
-@pytest.mark.parametrize("most", [2, 3, 60, 500])
-def test_a_cursor_shows_only_what_came_later(long: SeededLedger, most: int) -> None:
-    whole = _history(long)["points"]
-    first = _history(long, "?max_points=2")
-    assert first["points"] == [whole[0], whole[59]]
-    after = _history(long, f"?max_points={most}&after={first['next']}")
-    assert (after["points"], after["next"], after["decisions"]) == ([], first["next"], 60)
-
-
-@pytest.mark.both_databases
 def test_polling_shows_each_decision_once(seeded: SeededLedger) -> None:
     seen: list[int] = []
     cursor = ""
@@ -133,23 +111,6 @@ def test_polling_shows_each_decision_once(seeded: SeededLedger) -> None:
     assert seen == list(range(16))
 
 
-def test_every_later_page_keeps_its_ends_too(seeded: SeededLedger) -> None:
-    cursor = _history(seeded)["next"]
-    for _ in range(9):
-        _take(seeded, {"event": GAUSSIAN})
-    page = _history(seeded, f"?max_points=3&after={cursor}")
-    assert [point["position"] for point in page["points"]] == [1, 5, 9]
-
-
-def test_a_history_is_of_five_hundred_unless_it_is_said(seeded: SeededLedger) -> None:
-    cheap = {"event": {"type": "gaussian", "noise_multiplier": 9000.0}}
-    for _ in range(500):
-        assert _take(seeded, cheap)["decision"] == "admitted"
-    page = _history(seeded)
-    places = [point["position"] for point in page["points"]]
-    assert (page["decisions"], len(places), places[0], places[-1]) == (501, 500, 0, 500)
-
-
 def _many(count: int, first: int = 0) -> list[dict[str, Any]]:
     """Events that differ, so that none is told twice."""
     return [{"event": {"type": "gaussian", "noise_multiplier": 30_000.0 + first + place}} for place in range(count)]
@@ -160,66 +121,186 @@ def _shown(point: dict[str, Any]) -> list[float]:
 
 
 @pytest.fixture(scope="module")
-def crowded(shared: SeededLedger) -> Crowded:
-    """A run that took a thousand events at a time, one, and three, and was refused a thousand."""
+def crowded(shared: SeededLedger) -> tuple[str, list[list[dict[str, Any]]]]:
+    """Where the history of a run is that took a thousand events at a time, one, and three; and what it took."""
     run = shared.ledger.run()
-    bodies = [_many(1000), _many(1, 2000), _many(3, 3000), *[_many(1000, number) for number in range(9)]]
+    bodies = [_many(1000), _many(1, 2000), _many(3, 3000), *[_many(1000, number) for number in range(3)]]
     bodies.append([*_many(999), {"event": GAUSSIAN, "count": 10**9}])
     for body in bodies:
         shared.ledger.post(f"/v1/runs/{run}/steps", {"events": body}, "trainer")
-    return Crowded(shared, run, bodies)
+    return f"/v1/runs/{run}/history", bodies
 
 
-def test_a_point_shows_the_first_of_very_many_events_and_says_so(crowded: Crowded) -> None:
-    page = crowded.read()
-    assert [point["decision"] for point in page["points"]] == ["admitted"] * 12 + ["refused"]
-    for point, body in zip(page["points"], crowded.bodies, strict=True):
-        whole = [item["event"]["noise_multiplier"] for item in body]
-        shown = _shown(point)
-        assert shown == whole[: len(shown)]
-        assert point["events_truncated"] == (len(shown) < len(whole)) == (len(whole) == 1000)
+def test_point_shows_the_first_of_very_many_events_and_a_single_one_shows_all(
+    shared: SeededLedger, crowded: tuple[str, list[list[dict[str, Any]]]]
+) -> None:
+    path, bodies = crowded
+    points = shared.ledger.get(path).json()["points"]
+    assert [point["decision"] for point in points] == ["admitted"] * 6 + ["refused"]
+    for position, (point, body) in enumerate(zip(points, bodies, strict=True)):
+        assert _shown(point) == _shown({"events": body[: len(point["events"])]})
+        assert point["events_truncated"] == (len(point["events"]) < len(body)) == (len(body) == 1000)
         assert point["count"] == sum(item.get("count", 1) for item in body)
-        assert len(shown) > 500 or not point["events_truncated"]
+        cursor = encode_cursor(str(position - 1)) if position else ""
+        whole = shared.ledger.get(f"{path}?max_points=2&after={cursor}").json()["points"][0]
+        assert (whole["position"], whole["events_truncated"]) == (position, False)
+        assert _shown(whole) == _shown({"events": body})
 
 
-def test_fewer_points_show_all_of_their_events(crowded: Crowded) -> None:
-    first, last = crowded.read("?max_points=2")["points"]
-    for point, body in ((first, crowded.bodies[0]), (last, crowded.bodies[-1])):
-        assert (len(point["events"]), point["events_truncated"]) == (1000, False)
-        assert _shown(point) == [item["event"]["noise_multiplier"] for item in body]
-
-
-def test_any_one_point_can_be_read_whole(crowded: Crowded) -> None:
-    for position, body in enumerate(crowded.bodies):
-        cursor = base64.urlsafe_b64encode(str(position - 1).encode()).decode().rstrip("=") if position else ""
-        point = crowded.read(f"?max_points=2&after={cursor}")["points"][0]
-        assert (point["position"], point["events_truncated"]) == (position, False)
-        assert _shown(point) == [item["event"]["noise_multiplier"] for item in body]
-
-
-@pytest.mark.parametrize("room", [0, 1, 13 * 400, 13 * 500, 13 * 2000, 1 << 20])
-def test_an_answer_holds_no_more_events_than_there_is_room_for(
-    crowded: Crowded, monkeypatch: pytest.MonkeyPatch, room: int
+@pytest.mark.parametrize("room", [0, 1, 7 * 400, 7 * 2000, 1 << 20])
+def test_answer_holds_no_more_events_than_there_is_room_for(
+    shared: SeededLedger,
+    crowded: tuple[str, list[list[dict[str, Any]]]],
+    monkeypatch: pytest.MonkeyPatch,
+    room: int,
 ) -> None:
     monkeypatch.setattr("app.persistence.repositories.decisions.EVENTS_ROOM", room)
-    points = crowded.read()["points"]
-    assert (
-        sum(400 + len(json.dumps(item["event"], separators=(",", ":"))) for each in points for item in each["events"])
-        <= room
-    )
-    for point, body in zip(points, crowded.bodies, strict=True):
+    points = shared.ledger.get(crowded[0]).json()["points"]
+    shown = [json.dumps(item["event"], separators=(",", ":")) for point in points for item in point["events"]]
+    assert sum(400 + len(text) for text in shown) <= room
+    for point, body in zip(points, crowded[1], strict=True):
         assert point["events_truncated"] == (len(point["events"]) < len(body))
 
 
-def test_a_large_event_is_left_out_of_many_points_and_shown_in_few(seeded: SeededLedger) -> None:
-    large = {"type": "composed", "events": [_many(1, number)[0]["event"] for number in range(900)]}
-    run = str(
-        seeded.ledger.post("/v1/runs", {"name": "large", "budget": "mimic/icu-team", "event": large}).json()["id"]
-    )
-    for _ in range(120):
-        assert seeded.ledger.post(f"/v1/runs/{run}/steps", {}, "trainer").status_code == 200
-    reply = seeded.ledger.get(f"/v1/runs/{run}/history")
-    assert len(reply.content) < 1 << 20
-    assert [(point["events"], point["events_truncated"]) for point in reply.json()["points"]] == [([], True)] * 120
-    for point in seeded.ledger.get(f"/v1/runs/{run}/history?max_points=60").json()["points"]:
-        assert (point["events"], point["events_truncated"]) == ([{"event": large, "count": 1}], False)
+WIDE = {"epsilon": 8.0, "delta": 1e-5}
+NOISIER = SAMPLED | {"event": {"type": "gaussian", "noise_multiplier": 2.5}}
+
+
+def two_teams(ledger: Ledger) -> tuple[str, list[str]]:
+    """A population with two budgets and a run under each of them, which took turns."""
+    population = str(ledger.population(limit=WIDE)["id"])
+    runs = []
+    for name in ("icu-team", "ward-team"):
+        ledger.budget(name, limit=WIDE)
+        runs.append(ledger.run(f"mimic/{name}"))
+    for turn in range(6):
+        steps = {"count": 10 + turn, "event": SAMPLED if turn < 4 else NOISIER}
+        assert ledger.post(f"/v1/runs/{runs[turn % 2]}/steps", steps, "trainer").status_code == 200
+    return population, runs
+
+
+def history(ledger: Ledger, account: str, query: str = "") -> dict[str, Any]:
+    reply = ledger.get(f"/v1/accounts/{account}/history{query}")
+    assert reply.status_code == 200, reply.text
+    answer: dict[str, Any] = reply.json()
+    return answer
+
+
+def test_thinned_history_ends_with_the_spent_epsilon(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    population, _ = two_teams(ledger)
+    lower = {"limit": {"epsilon": 7.0, "delta": 1e-5}, "reason": "The board has met."}
+    assert ledger.post(f"/v1/accounts/{population}/limit", lower, "privacy_officer", If_Match="*").is_success
+    exact, few = history(ledger, population), history(ledger, population, "?max_points=3")["points"]
+    assert (len(few), few[0], few[-1]) == (3, exact["points"][0], exact["points"][-1])
+    [change] = exact["limit_changes"]
+    assert (change["before"], change["after"]) == (WIDE, lower["limit"])
+    monkeypatch.setattr(account_history, "SAMPLES", 4)
+    ledger.http.app.state.account_histories = account_history.AccountHistoryCache()
+    thin = history(ledger, population)
+    assert (thin["exact"], thin["decisions_sampled"]) == (False, 4)
+    assert thin["points"][-1] == exact["points"][-1]
+    epsilons = [point["epsilon"] for point in thin["points"]]
+    assert epsilons == sorted(epsilons)
+    assert len(thin["points"]) < len(exact["points"])
+
+
+def test_history_of_an_account_has_the_epsilon_that_it_had(ledger: Ledger) -> None:
+    population = str(ledger.population(limit=WIDE)["id"])
+    ledger.budget(limit=WIDE)
+    trainer, shown = Trainer(ledger, ledger.run()), [0.0]
+    assert history(ledger, population)["points"] == []
+
+    def read() -> dict[str, float]:
+        found: dict[str, float] = ledger.get(f"/v1/populations/{population}").json()
+        return found
+
+    for count in (1, 20, 300):
+        assert trainer.steps(count=count).status_code == 200
+        shown.append(read()["epsilon"])
+    spent = read()
+    assert spent["epsilon_including_reserved"] == spent["epsilon"]
+    trainer.reserved((SAMPLED, 500), lease_seconds=3600)
+    held = read()
+    assert held["epsilon"] == spent["epsilon"] < held["epsilon_including_reserved"]
+    assert trainer.act("abort", {}).is_success
+    assert read()["epsilon"] == held["epsilon_including_reserved"]
+    answer = history(ledger, population)
+    shown.append(held["epsilon_including_reserved"])
+    assert [point["epsilon"] for point in answer["points"]] == pytest.approx(shown, rel=1e-12)
+    assert (answer["exact"], answer["decisions"], answer["decisions_sampled"]) == (True, 4, 4)
+    assert ledger.get(f"/v1/accounts/{trainer.run}/history").status_code == 404
+
+
+def test_many_children_are_told_apart_up_to_seven(ledger: Ledger) -> None:
+    population = str(ledger.population(limit=WIDE)["id"])
+    for number in range(10):
+        ledger.budget(f"team-{number}", limit=WIDE)
+        run = ledger.run(f"mimic/team-{number}")
+        assert ledger.post(f"/v1/runs/{run}/steps", {"count": 10 * (number + 1)}, "trainer").is_success
+    answer = history(ledger, population)["children"]
+    assert [child["path"] for child in answer] == [*(f"mimic/team-{number}" for number in range(9, 2, -1)), "3 others"]
+    used = ledger.get(f"/v1/accounts/{population}/forecast").json()["utilisation"]
+    assert sum(child["shares"][-1] for child in answer) == pytest.approx(used, rel=1e-12)
+
+
+def test_waiting_for_histories_takes_no_thread_from_other_requests(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    population, _ = two_teams(ledger)
+    asked, may_go, make = 50, Event(), account_history._made
+
+    def slow(*given: Any) -> Any:  # noqa: ANN401 - as that
+        assert may_go.wait(60)
+        return make(*given)
+
+    monkeypatch.setattr(account_history, "_made", slow)
+    path = f"/v1/accounts/{population}/history?max_points="
+    with ThreadPoolExecutor(asked + 1) as pool:
+        waiting = [pool.submit(ledger.get, f"{path}{10 + one}") for one in range(asked)]
+        wait(waiting, timeout=1)
+        reply = pool.submit(ledger.get, "/v1/populations")
+        done, _ = wait([reply], timeout=20)
+        may_go.set()
+        assert [each.result().status_code for each in waiting] == [200] * asked
+    assert done == {reply}
+
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+TITLES = {"run": "mimic/icu-team/model: epsilon over steps", "population": "mimic: epsilon over time"}
+
+
+@pytest.mark.parametrize("of", TITLES)
+def test_svg_shows_the_history_and_is_drawn_once(
+    shared: SeededLedger, monkeypatch: pytest.MonkeyPatch, of: str
+) -> None:
+    ledger, drawn = shared.ledger, []
+    path = f"/v1/runs/{shared.run}/history" if of == "run" else f"/v1/accounts/{shared.population}/history"
+
+    def watched(chart: Chart, frame: Frame) -> bytes:
+        drawn.append(chart)
+        return draw(chart, frame)
+
+    monkeypatch.setattr(charts, "draw", watched)
+    reply = ledger.get(f"{path}.svg")
+    assert (reply.status_code, reply.headers["content-type"]) == (200, "image/svg+xml")
+    root = ET.fromstring(reply.content)  # noqa: S314 - it is our own
+    assert TITLES[of] in " ".join(root.findtext(f"{SVG}{name}") or "" for name in ("title", "desc"))
+    assert (root.tag, list(root.iter(f"{SVG}script")), b"<!DOCTYPE" in reply.content) == (f"{SVG}svg", [], False)
+    assert "default-src 'none'" in reply.headers["content-security-policy"]
+    points = [point["epsilon"] for point in ledger.get(path).json()["points"]]
+    [spent] = [series for series in drawn[0].series if series.name == "Spent"]
+    assert [y for _, y in spent.points][-len(points) :] == points
+    assert ledger.get(f"{path}.svg", If_None_Match=reply.headers["etag"]).status_code == 304
+    assert len(drawn) == 1
+    assert ledger.get(f"{path}.svg").content == reply.content
+    dark = ledger.get(f"{path}.svg?theme=dark")
+    assert dark.content != reply.content
+    assert dark.headers["etag"] != reply.headers["etag"]
+
+
+def test_png_has_the_requested_size(shared: SeededLedger) -> None:
+    reply = shared.ledger.get(f"/v1/runs/{shared.run}/history.png?width=500&height=300&theme=dark")
+    assert (reply.headers["content-type"], reply.content[:8]) == ("image/png", b"\x89PNG\r\n\x1a\n")
+    assert struct.unpack(">II", reply.content[16:24]) == (500, 300)

@@ -1,65 +1,120 @@
-"""Lines of the log: for people or for programs, each with its request, none with a secret."""
+"""Lines of the log and traces: each with its request, none with a secret."""
 
 import json
 import logging
 import secrets
+import threading
+import time
 from collections.abc import Iterator
-from pathlib import Path
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
 
 import pytest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
+from app import tracing_setup
 from app.logging_config import HIDDEN, JsonFormatter, TextFormatter, install_redaction, request_id
+from app.service.metrics import TRACES
+from app.settings import Settings
+from tests.ledgers import SAMPLED
+from tests.reliability.clients import open_budget
 from tests.servers import LiveServer
 
 KEY = f"key_0123456789abcdef.{secrets.token_urlsafe(32)}"
+TRACE = "ab" * 16
+CALLER = f"00-{TRACE}-{'cd' * 8}-01"
+
+
+@contextmanager
+def _collector() -> Iterator[tuple[str, list[Any]]]:
+    """A collector's URL, and the spans that it was sent."""
+    spans: list[Any] = []
+
+    class Collector(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            if self.headers["Content-Encoding"] is None:
+                for resource in ExportTraceServiceRequest.FromString(body).resource_spans:
+                    spans.extend(span for scope in resource.scope_spans for span in scope.spans)
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            """Say nothing."""
+
+    server = HTTPServer(("127.0.0.1", 0), Collector)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}", spans
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+Served = tuple[str, list[Any]]
+"""All that a server logged, and the spans that it sent to its collector."""
 
 
 @pytest.fixture(scope="module")
-def answer(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    """Every line of a server that logs requests as JSON."""
-    with pytest.MonkeyPatch.context() as environment:
+def served(tmp_path_factory: pytest.TempPathFactory) -> Served:
+    """A server that logs requests as JSON, and is traced, has answered a few requests."""
+    with pytest.MonkeyPatch.context() as environment, _collector() as (url, spans):
         for name, value in {"FORMAT": "json", "LEVEL": "info", "REQUESTS": "true"}.items():
             environment.setenv(f"EPSILON_LEDGER_LOG_{name}", value)
+        environment.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", url)
+        environment.setenv("OTEL_BSP_SCHEDULE_DELAY", "100")
         server = LiveServer(tmp_path_factory.mktemp("logging"))
         server.start()
-    with server.client("viewer") as http:
-        http.get("/v1/runs", headers={"X-Request-Id": "asked-1"}).raise_for_status()
-        http.get(f"/v1/runs/{KEY}?key={KEY}", headers={"X-Request-Id": "asked-2"})
-        http.post("/v1/runs/run_1/steps", json={}, headers={"X-Request-Id": "asked-3"})
-    server.stop()
-    lines = server.log().splitlines()
-    started = next(place for place, line in enumerate(lines) if line.startswith("{"))
-    assert KEY not in server.log()
-    return [json.loads(line) for line in lines[started:]]
+        with server.client("admin") as http:
+            http.get("/v1/runs", headers={"X-Request-Id": "asked-1"}).raise_for_status()
+            http.get(f"/v1/runs/{KEY}?key={KEY}", headers={"X-Request-Id": "asked-2"})
+            http.post("/v1/runs/run_1/steps", json={}, headers={"X-Request-Id": "asked-3"})
+            register = {"name": "model", "budget": open_budget(http, "crowd", 5.0), "event": SAMPLED}
+            run = http.post("/v1/runs", json=register).raise_for_status().json()["id"]
+            for _ in range(2):
+                http.post(f"/v1/runs/{run}/steps", json={}, headers={"traceparent": CALLER}).raise_for_status()
+        server.stop()
+        until = time.monotonic() + 10
+        while not {"authorize_steps", "commit", "POST /v1/runs/{run_id}/steps"} <= {span.name for span in spans}:
+            assert time.monotonic() < until, {span.name for span in spans}
+            time.sleep(0.05)
+    return server.log(), spans
 
 
-def test_each_request_has_a_line_by_its_id(answer: list[dict[str, Any]]) -> None:
-    lines = {line["request_id"]: line for line in answer if line["logger"] == "app.requests"}
-    asked = [
-        (lines[name]["method"], lines[name]["route"], lines[name]["status"]) for name in sorted(lines) if "-" in name
-    ]
-    assert asked == [
+def _lines(served: Served) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in served[0].splitlines() if line.startswith("{")]
+
+
+def test_each_request_has_a_line_with_its_id(served: Served) -> None:
+    lines = {line["request_id"]: line for line in _lines(served) if line["logger"] == "app.requests"}
+    assert [(line["method"], line["route"], line["status"]) for name, line in sorted(lines.items()) if "-" in name] == [
         ("GET", "/v1/runs", 200),
         ("GET", "/v1/runs/{run_id}", 422),
-        ("POST", "/v1/runs/{run_id}/steps", 403),
+        ("POST", "/v1/runs/{run_id}/steps", 404),
     ]
     assert all(line["duration_seconds"] > 0 and line["level"] == "info" for line in lines.values())
+    assert KEY not in served[0]
+    assert Settings().log_requests is False
 
 
-def test_the_servers_own_lines_are_json_too(answer: list[dict[str, Any]]) -> None:
-    own = [line for line in answer if line["logger"].startswith("uvicorn")]
+def test_lines_of_the_server_are_json_too(served: Served) -> None:
+    own = [line for line in _lines(served) if line["logger"].startswith("uvicorn")]
     assert {"Application startup complete.", "Shutting down"} <= {line["message"] for line in own}
     assert all(line["timestamp"].endswith("+00:00") and line["process_id"] > 1 for line in own)
 
 
-def test_requests_have_no_lines_unless_they_are_asked_for(tmp_path: Path) -> None:
-    server = LiveServer(tmp_path)
-    server.start()
-    with server.client("viewer") as http:
-        http.get("/v1/runs").raise_for_status()
-    server.stop()
-    assert "/v1/runs" not in server.log()
+def test_step_is_traced_to_the_collector_and_no_secret_with_it(served: Served) -> None:
+    log, spans = served
+    asked = [span for span in spans if span.name == "POST /v1/runs/{run_id}/steps" and span.trace_id.hex() == TRACE]
+    admitted = [span for span in spans if span.name == "authorize_steps"]
+    assert {span.parent_span_id for span in admitted} <= {span.span_id for span in asked}
+    committed = [span for span in spans if span.name == "commit"]
+    assert TRACE in {link.trace_id.hex() for span in committed for link in span.links}
+    assert all(KEY not in str(span) and KEY.partition(".")[2] not in str(span) for span in spans)
+    assert f'"trace_id": "{TRACE}"' in log
 
 
 @pytest.fixture
@@ -84,8 +139,25 @@ def test_no_line_holds_a_secret_and_each_names_its_request(lines: TextFormatter,
     assert "asked-4" in line
 
 
-def test_a_line_of_json_is_one_line(record: logging.LogRecord) -> None:
+def test_line_of_json_is_one_line(record: logging.LogRecord) -> None:
     line = json.loads(JsonFormatter().format(record))
     assert line.keys() == {"timestamp", "level", "logger", "message", "exception", "process_id"}
     assert (line["level"], line["logger"], line["message"]) == ("error", "app", f"with {HIDDEN}")
     assert "\n" not in JsonFormatter().format(record)
+
+
+def test_without_a_collector_nothing_is_traced(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in tracing_setup.ENDPOINTS:
+        monkeypatch.delenv(name, raising=False)
+    assert tracing_setup.configure_tracing() == tracing_setup.OFF
+    assert TRACES.trace_id() is None
+    assert TRACES.span("authorize_steps") is TRACES.shared("commit", [])
+
+
+def test_without_the_extra_the_service_serves_and_says_so(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1")
+    monkeypatch.setattr(tracing_setup, "find_spec", lambda _: None)
+    assert tracing_setup.configure_tracing() == tracing_setup.OFF
+    assert "epsilon-ledger[telemetry]" in caplog.text

@@ -5,10 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fastapi.routing import iter_route_contexts
 from openapi_spec_validator import validate
 
 from app.api.openapi import MAX_SHARED_CODES, openapi_text
 from app.api.problems import STATUSES
+from app.main import DASHBOARD_ROUTERS
 from tests.api.answer_validation import PROBLEM_JSON
 from tests.api.operations import (
     APP,
@@ -17,6 +19,7 @@ from tests.api.operations import (
     OPERATIONS,
     OPTIONAL_BODY,
     POSTS,
+    PUBLIC,
     READS,
     Operation,
     errors,
@@ -46,15 +49,15 @@ def _examples(content: dict[str, Any]) -> list[Any]:
     return beside or list(schema.get("examples", []))
 
 
-def test_the_document_is_kept_as_it_is_served() -> None:
+def test_document_is_kept_as_it_is_served() -> None:
     assert KEPT.read_bytes() == openapi_text(APP).encode(), "openapi/openapi.json is out of date: run make openapi"
 
 
-def test_the_document_is_served_as_it_is_kept(ledger: Ledger) -> None:
+def test_document_is_served_as_it_is_kept(ledger: Ledger) -> None:
     assert ledger.http.get("/openapi.json").json() == DOCUMENT
 
 
-def test_the_document_is_valid() -> None:
+def test_document_is_valid() -> None:
     validate(DOCUMENT)
 
 
@@ -64,7 +67,7 @@ def test_operation_ids_are_unique() -> None:
 
 
 @each
-def test_an_operation_has_an_id_a_summary_a_description_and_a_tag(operation: Operation) -> None:
+def test_operation_has_an_id_a_summary_a_description_and_a_tag(operation: Operation) -> None:
     assert operation.id.isidentifier()
     for member in ("summary", "description"):
         assert len(operation.described[member]) > 8, member
@@ -72,7 +75,7 @@ def test_an_operation_has_an_id_a_summary_a_description_and_a_tag(operation: Ope
 
 
 @each
-def test_a_success_has_an_example_that_fits_its_schema(operation: Operation) -> None:
+def test_success_has_an_example_that_fits_its_schema(operation: Operation) -> None:
     found = [
         response["content"].get(JSON)
         for status, response in operation.described["responses"].items()
@@ -106,7 +109,7 @@ def _is_complete(schema: dict[str, Any], example: dict[str, Any]) -> None:
 
 
 @for_each([post for post in POSTS if "requestBody" in post.described], _id)
-def test_a_request_has_an_example_that_fits_its_schema(operation: Operation) -> None:
+def test_request_has_an_example_that_fits_its_schema(operation: Operation) -> None:
     content = operation.described["requestBody"]["content"][JSON]
     optional = operation.id in OPTIONAL_BODY
     assert operation.described["requestBody"].get("required", False) is not optional
@@ -118,7 +121,7 @@ def test_a_request_has_an_example_that_fits_its_schema(operation: Operation) -> 
 
 
 @each
-def test_a_failure_is_a_problem_with_an_example_of_each_code(operation: Operation) -> None:
+def test_failure_is_a_problem_with_an_example_of_each_code(operation: Operation) -> None:
     for status, response in operation.described["responses"].items():
         if status.startswith(("2", "3")):
             continue
@@ -134,7 +137,7 @@ def test_a_failure_is_a_problem_with_an_example_of_each_code(operation: Operatio
 
 
 @for_each(GUARDED, _id)
-def test_an_operation_says_what_can_go_wrong(operation: Operation) -> None:
+def test_operation_lists_the_statuses_of_its_problems(operation: Operation) -> None:
     expected = {"401", "503"}
     if operation.method == "POST":
         expected |= {"413", "415", "422"}
@@ -146,26 +149,26 @@ def test_an_operation_says_what_can_go_wrong(operation: Operation) -> None:
 
 
 @for_each(READS, _id)
-def test_a_read_says_that_it_answers_304(operation: Operation) -> None:
+def test_read_says_that_it_answers_304(operation: Operation) -> None:
     assert "304" in operation.described["responses"]
 
 
 @each
-def test_no_answer_has_the_framework_s_own_form(operation: Operation) -> None:
+def test_no_answer_has_the_form_of_the_framework(operation: Operation) -> None:
     assert "HTTPValidationError" not in str(operation.described)
     for status, response in operation.described["responses"].items():
         assert response["description"] not in {"", "Validation Error"}, status
 
 
 @each
-def test_a_parameter_is_described_where_its_name_does_not_say_all(operation: Operation) -> None:
+def test_parameter_is_described_where_its_name_does_not_say_all(operation: Operation) -> None:
     for parameter in operation.described.get("parameters", []):
         if parameter["in"] != "path":
             assert parameter.get("description") or parameter["schema"].get("description"), parameter["name"]
 
 
 @for_each([post for post in POSTS if "201" in post.described["responses"]], _id)
-def test_what_creates_something_takes_an_idempotency_key(operation: Operation) -> None:
+def test_operation_that_creates_takes_an_idempotency_key(operation: Operation) -> None:
     headers = [parameter["name"] for parameter in operation.described["parameters"] if parameter["in"] == "header"]
     assert set(headers) - {"If-Match"} == {"Idempotency-Key"}
 
@@ -177,7 +180,7 @@ def test_every_component_is_referred_to(section: str) -> None:
     assert not unused
 
 
-def test_what_operations_share_is_written_once() -> None:
+def test_shared_parameters_and_problems_are_written_once() -> None:
     operations = [operation for methods in DOCUMENT["paths"].values() for operation in methods.values()]
     parameters = [each for operation in operations for each in operation.get("parameters", [])]
     problems = [
@@ -191,12 +194,28 @@ def test_what_operations_share_is_written_once() -> None:
     assert len(written) == len(set(written)) > 0
 
 
-def test_the_document_is_short() -> None:
+def test_document_is_short() -> None:
     assert len(KEPT.read_text().splitlines()) <= 16_400
 
 
-def test_a_key_is_asked_of_all_but_public_operations() -> None:
+def test_key_is_asked_of_all_but_public_operations() -> None:
     assert DOCUMENT["security"] == [{"ApiKey": []}]
     for operation in OPERATIONS:
         public = operation not in GUARDED
         assert operation.described.get("security") == ([] if public else None), operation.id
+
+
+def test_document_has_every_route() -> None:
+    documented = {(operation.method, operation.path) for operation in OPERATIONS}
+    routed = {(method, route.path) for route in iter_route_contexts(APP.routes) for method in route.methods or ()}
+    pages = {
+        (method, route.path)
+        for module in DASHBOARD_ROUTERS
+        for route in iter_route_contexts(module.routes.routes)
+        for method in route.methods or ()
+    }
+    assert not [path for _, path in pages if path is None or path.startswith("/v1")]
+    assert {(method, path) for method, path in routed if method != "HEAD"} == documented | pages | {
+        ("GET", path) for path in ("/docs", "/openapi.json")
+    }
+    assert {path for _, path in documented if not path.startswith("/v1/")} == PUBLIC

@@ -1,13 +1,17 @@
-"""A population is opened by two persons, where the organisation's policy says so."""
+"""Two persons: a population that they open, and who proposes does not approve."""
 
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, Final
 
 import httpx2
 import pytest
+from sqlalchemy import event
 
+from app.ledger.proposals import ProposalKind
 from app.service.verification import verify
 from tests.api.conftest import SeededLedger
 from tests.api.test_policies import GAUSSIAN, loosen, put
+from tests.service.tampering import TEAM, shift_curve, tampering
 
 TERMS: dict[str, Any] = {
     "name": "eicu",
@@ -45,7 +49,7 @@ def _populations(seeded: SeededLedger) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("terms", [TERMS, PLAIN], ids=["all", "plain"])
-def test_what_two_persons_open_is_what_one_would_have_opened(seeded: SeededLedger, terms: dict[str, Any]) -> None:
+def test_population_of_two_persons_is_that_of_one(seeded: SeededLedger, terms: dict[str, Any]) -> None:
     alone = _asked(seeded, terms | {"name": "alone"}).json()
     assert put(seeded, {"approvers_to_create_population": 2}).status_code == 200
     asked = _asked(seeded, terms)
@@ -65,7 +69,7 @@ def test_what_two_persons_open_is_what_one_would_have_opened(seeded: SeededLedge
     assert verify(seeded.ledger.database).problems == ()
 
 
-def test_nobody_opens_a_population_alone(guarded: SeededLedger) -> None:
+def test_one_person_opens_no_population(guarded: SeededLedger) -> None:
     before = len(_populations(guarded))
     asked = _asked(guarded, TERMS, "admin").json()
     assert _approve(guarded, asked["id"], "admin").status_code == 403
@@ -80,7 +84,7 @@ def test_nobody_opens_a_population_alone(guarded: SeededLedger) -> None:
     assert [audit_event["action"] for audit_event in audit_events] == ["population.proposed", "population.rejected"]
 
 
-def test_a_proposal_is_refused_for_what_the_opening_would_be_refused_for(guarded: SeededLedger) -> None:
+def test_proposal_is_refused_as_the_population_would_be(guarded: SeededLedger) -> None:
     before = guarded.rows()
     for changed, code in (
         ({"name": "MIMIC"}, "name_taken"),
@@ -91,17 +95,7 @@ def test_a_proposal_is_refused_for_what_the_opening_would_be_refused_for(guarded
     assert guarded.rows() == before
 
 
-def test_two_names_that_look_alike_are_not_proposed_at_once(guarded: SeededLedger) -> None:
-    first = _asked(guarded, PLAIN)
-    assert first.status_code == 202
-    refused = _asked(guarded, PLAIN | {"name": "e-ICU"})
-    assert (refused.status_code, refused.json()["name"]) == (409, "eicu")
-    assert _asked(guarded, PLAIN | {"name": "other"}).status_code == 202
-    assert guarded.ledger.post(f"/v1/proposals/{first.json()['id']}/reject", {}, "admin").status_code == 200
-    assert _asked(guarded, PLAIN | {"name": "e-ICU"}).status_code == 202
-
-
-def test_the_policies_and_names_of_the_day_of_the_approval_count(guarded: SeededLedger) -> None:
+def test_policies_and_names_of_the_day_of_the_approval_hold(guarded: SeededLedger) -> None:
     asked = _asked(guarded, PLAIN).json()
     assert put(guarded, {"approvers_to_create_population": 2, "max_delta": 1e-7}).status_code == 200
     refused = _approve(guarded, asked["id"])
@@ -114,12 +108,113 @@ def test_the_policies_and_names_of_the_day_of_the_approval_count(guarded: Seeded
     assert verify(guarded.ledger.database).problems == ()
 
 
-def test_the_same_request_proposes_once(guarded: SeededLedger) -> None:
-    first, again = (_asked(guarded, PLAIN, Idempotency_Key="open") for _ in range(2))
-    assert (again.status_code, again.content) == (202, first.content)
-    assert again.headers["Idempotent-Replayed"] == "true"
-
-
 def test_only_the_organisation_says_how_many_open_a_population(seeded: SeededLedger) -> None:
     refused = put(seeded, {"approvers_to_create_population": 2}, seeded.population)
     assert (refused.status_code, "organisation's policy" in refused.json()["detail"]) == (422, True)
+
+
+WRITES: Final = ("INSERT", "UPDATE", "DELETE")
+
+
+def _limit(shared: SeededLedger) -> None:
+    body = {"limit": {"epsilon": 9.0, "delta": 1e-5}, "reason": "The study goes on."}
+    reply = shared.ledger.post(f"/v1/accounts/{shared.budget}/limit", body, "admin", If_Match="*")
+    assert reply.status_code == 201, reply.text
+
+
+def _run(shared: SeededLedger) -> None:
+    assert put(shared, {"approval_above_epsilon": 0.1}).status_code == 200
+    body = {"name": "large", "budget": shared.budget, "limit": {"epsilon": 0.5, "delta": 1e-6}}
+    shared.ledger.post("/v1/runs", body, "admin")
+
+
+def _policy(shared: SeededLedger) -> None:
+    assert put(shared, {"max_epsilon": 5.0}).status_code == 200
+    put(shared, {"max_epsilon": 6.0}, role="admin")
+
+
+def _population(shared: SeededLedger) -> None:
+    assert put(shared, {"approvers_to_create_population": 2}).status_code == 200
+    shared.ledger.post("/v1/populations", PLAIN, "admin")
+
+
+def _quarantine(shared: SeededLedger) -> None:
+    with tampering(shared.ledger.database) as tx:
+        shift_curve(tx, TEAM, -1)
+    assert not shared.ledger.post("/v1/verifications", None, "admin").json()["sound"]
+    shared.ledger.post(f"/v1/accounts/{shared.budget}/quarantine/lift", {"reason": "Restored."}, "admin")
+    with tampering(shared.ledger.database) as tx:
+        shift_curve(tx, TEAM, 1)
+
+
+def _allocation(shared: SeededLedger) -> None:
+    unlock = {"type": "by_plans", "plans": 10}
+    headers = shared.ledger.headers() | {"If-Match": "*"}
+    for allocation, status in (({"rule": "first_come", "unlock": unlock}, 200), (None, 201)):
+        body = {"allocation": allocation, "reason": "For everybody."}
+        path = f"/v1/accounts/{shared.population}/allocation"
+        assert shared.ledger.http.put(path, json=body, headers=headers).status_code == status
+
+
+def _unarchival(shared: SeededLedger) -> None:
+    shared.ledger.post(f"/v1/runs/{shared.run}/complete", None, "admin")
+    shared.ledger.post(f"/v1/accounts/{shared.budget}/archive", None, "admin")
+    assert shared.ledger.post(f"/v1/accounts/{shared.budget}/unarchive", None, "admin").status_code == 202
+
+
+PROPOSED: Final[Mapping[ProposalKind, Callable[[SeededLedger], None]]] = {
+    ProposalKind.LIMIT: _limit,
+    ProposalKind.RUN: _run,
+    ProposalKind.POLICY: _policy,
+    ProposalKind.POPULATION: _population,
+    ProposalKind.QUARANTINE: _quarantine,
+    ProposalKind.ALLOCATION: _allocation,
+    ProposalKind.UNARCHIVAL: _unarchival,
+}
+
+
+@pytest.mark.parametrize("kind", list(ProposalKind))
+def test_refused_approval_writes_nothing(seeded: SeededLedger, kind: ProposalKind) -> None:
+    ledger = seeded.ledger
+    PROPOSED[kind](seeded)
+    proposal = ledger.get("/v1/proposals?status=open").json()["items"][0]
+    assert proposal["kind"] == kind
+    issued = ledger.post("/v1/api-keys", {"role": "privacy_officer"}, "admin").json()["key"]
+    approval = f"/v1/proposals/{proposal['id']}/approve"
+    headers = {"Authorization": f"Bearer {issued}"}
+    assert ledger.http.get("/v1/proposals", headers=headers).is_success  # a key's first use is recorded
+    written: list[str] = []
+
+    def note(*given: Any) -> None:  # noqa: ANN401 - as SQLAlchemy calls
+        written.extend([given[2]] * given[2].lstrip().upper().startswith(WRITES))
+
+    before = seeded.rows()
+    event.listen(ledger.database.engine, "before_cursor_execute", note)
+    own = ledger.post(approval, {"reason": "I agree with myself."}, "admin")
+    with_a_key_of_its_own = ledger.http.post(approval, json={"reason": "So do I."}, headers=headers)
+    event.remove(ledger.database.engine, "before_cursor_execute", note)
+    for reply in (own, with_a_key_of_its_own):
+        assert (reply.status_code, reply.json()["code"]) == (403, "insufficient_scope"), reply.text
+    assert written == []
+    assert seeded.rows() == before
+    assert ledger.post(approval, {"reason": "Another person."}, "privacy_officer").is_success
+
+
+@pytest.mark.parametrize("proposer", ["rotator", "successor", "rotated"])
+def test_person_who_rotated_the_key_of_another_is_no_second_person(seeded: SeededLedger, proposer: str) -> None:
+    """An admin who rotates an officer's key has the new secret: the new key is as good as both persons."""
+    ledger, admin = seeded.ledger, seeded.ledger.keys["hospital", "admin"]
+    officer = ledger.keys["hospital", "privacy_officer"]
+    rotation = f"/v1/api-keys/{officer.partition('.')[0]}/rotate"
+    successor = ledger.post(rotation, {"overlap_seconds": 3600}, "admin").json()["key"]
+    keys = {"rotator": admin, "successor": successor, "rotated": officer}
+    assert put(seeded, {"max_epsilon": 5.0}).status_code == 200
+    headers = {"Authorization": f"Bearer {keys[proposer]}", "If-Match": "*"}
+    proposed = ledger.http.put("/v1/policy", json={"policy": {}, "reason": "Free."}, headers=headers)
+    assert proposed.status_code == 201, proposed.text
+    for name, key in keys.items():
+        if {name, proposer} == {"rotator", "rotated"}:  # the admin does not know the secret of the officer's old key
+            continue
+        headers = {"Authorization": f"Bearer {key}"}
+        reply = ledger.http.post(f"/v1/proposals/{proposed.json()['id']}/approve", json={}, headers=headers)
+        assert (reply.status_code, reply.json()["code"]) == (403, "insufficient_scope"), (name, reply.text)

@@ -21,7 +21,7 @@ def _check(reply: httpx2.Response) -> None:
     assert 0 < reply.json()["retry_after"] <= 1 / HARDLY
 
 
-def test_a_key_that_asks_too_often_is_held_up(tmp_path: Path) -> None:
+def test_key_that_asks_too_often_is_held_up(tmp_path: Path) -> None:
     with open_ledger(tmp_path, rate_limit_per_second=HARDLY, rate_limit_burst=20) as ledger:
         seeded = furnish(ledger)
         steps = f"/v1/runs/{seeded.run}/steps"
@@ -42,9 +42,7 @@ def _knock(ledger: Ledger, key: str) -> httpx2.Response:
     return reply
 
 
-def test_strangers_are_held_up_and_whoever_was_known_here_is_not(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_strangers_are_held_up_and_known_keys_are_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with open_ledger(tmp_path, rate_limit_anonymous_per_second=0.2) as ledger:  # two at once
         known, new = (ledger.keys["hospital", role] for role in ("viewer", "trainer"))
         assert _knock(ledger, known).status_code == 200
@@ -61,6 +59,6 @@ def _check_stranger(reply: httpx2.Response) -> None:
     assert 1 <= int(reply.headers["retry-after"]) <= 5
 
 
-def test_a_key_that_is_found_costs_no_token_of_its_address(tmp_path: Path) -> None:
+def test_known_key_costs_no_token_of_its_address(tmp_path: Path) -> None:
     with open_ledger(tmp_path, rate_limit_anonymous_per_second=0.1) as ledger:
         assert {_knock(ledger, key).status_code for key in ledger.keys.values()} == {200}

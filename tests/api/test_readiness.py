@@ -48,7 +48,7 @@ def test_accounts_that_are_stopped_are_told_and_the_rest_is_served(alone: Seeded
     assert _ready(alone) == {"status": "ok"}
 
 
-def test_a_worker_that_takes_no_step_is_told_and_the_rest_is_served(
+def test_worker_that_takes_no_step_is_told_and_the_rest_is_served(
     alone: SeededLedger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     workers = {"db1:5432": Fault.SILENT}
@@ -56,40 +56,30 @@ def test_a_worker_that_takes_no_step_is_told_and_the_rest_is_served(
     assert _ready(alone) == {"status": "degraded", "unavailable_workers": {"db1:5432": "The database does not answer."}}
 
 
-@pytest.mark.parametrize(
-    "damage",
-    [
-        "UPDATE decisions SET entry_hash = zeroblob(32)",
-        "UPDATE runs SET chain_head = zeroblob(32)",
-        "DELETE FROM decisions",
-        "UPDATE runs SET decision_count = decision_count + 1",
-    ],
-)
-def test_a_chain_that_does_not_end_with_its_last_decision_is_told(alone: SeededLedger, damage: str) -> None:
-    with tampering(alone.ledger.database) as tx:
-        tx.exec_driver_sql(damage)
-    assert _ready(alone)["integrity_warnings"] == ["Runs whose chain does not end with their last decision: 1."]
+CHAIN = "Runs whose chain does not end with their last decision: 1."
+SIGNED = "Organisations whose history is not the one that was signed last: 1."
+DAMAGES = {
+    "UPDATE decisions SET entry_hash = zeroblob(32)": CHAIN,
+    "UPDATE runs SET chain_head = zeroblob(32)": CHAIN,
+    "DELETE FROM decisions": CHAIN,
+    "UPDATE runs SET decision_count = decision_count + 1": CHAIN,
+    "UPDATE audit_entries SET entry_hash = zeroblob(32)": SIGNED,
+    "UPDATE checkpoints SET audit_head = zeroblob(32)": SIGNED,
+    "UPDATE checkpoints SET audit_length = audit_length + 1": SIGNED,
+    "DELETE FROM audit_entries": SIGNED,
+}
 
 
-@pytest.mark.parametrize(
-    "damage",
-    [
-        "UPDATE audit_entries SET entry_hash = zeroblob(32)",
-        "UPDATE checkpoints SET audit_head = zeroblob(32)",
-        "UPDATE checkpoints SET audit_length = audit_length + 1",
-        "DELETE FROM audit_entries",
-    ],
-)
-def test_a_history_that_is_not_the_one_that_was_signed_is_told(alone: SeededLedger, damage: str) -> None:
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_damaged_history_is_a_warning(alone: SeededLedger, damage: str) -> None:
     assert alone.ledger.post("/v1/checkpoints", None, "auditor").status_code == 201
     assert _ready(alone) == {"status": "ok"}
     with tampering(alone.ledger.database) as tx:
         tx.exec_driver_sql(damage)
-    why = "Organisations whose history is not the one that was signed last: 1."
-    assert _ready(alone)["integrity_warnings"] == [why]
+    assert _ready(alone)["integrity_warnings"] == [DAMAGES[damage]]
 
 
-def test_background_work_that_ended_is_reported(tmp_path: Path) -> None:
+def test_background_task_that_ended_is_reported(tmp_path: Path) -> None:
     with open_ledger(tmp_path, background_work=True) as ledger:
         background: TaskRegistry = ledger.http.app.state.background
         assert set(background.names) >= {"keys", "maintenance", "deliveries", "integrity"}
@@ -102,7 +92,7 @@ def test_background_work_that_ended_is_reported(tmp_path: Path) -> None:
         assert ledger.http.get("/readyz").json() == {"status": "degraded", "stopped_tasks": ["maintenance"]}
 
 
-def test_a_database_of_an_older_version_is_not_ready(tmp_path: Path) -> None:
+def test_database_of_an_older_version_is_not_ready(tmp_path: Path) -> None:
     with open_ledger(tmp_path) as ledger:
         with tampering(ledger.database) as tx:
             tx.exec_driver_sql("UPDATE alembic_version SET version_num = '0000'")
@@ -115,7 +105,7 @@ def test_a_database_of_an_older_version_is_not_ready(tmp_path: Path) -> None:
 
 
 @pytest.mark.postgresql
-def test_a_ledger_whose_table_has_another_owner_is_not_ready_until_it_has_its_own_again(tmp_path: Path) -> None:
+def test_ledger_whose_table_has_another_owner_is_not_ready(tmp_path: Path) -> None:
     need_postgresql()
     with new_database("postgresql", tmp_path) as url, open_ledger(tmp_path, url) as ledger:
         shared = furnish(ledger)
@@ -130,7 +120,7 @@ def test_a_ledger_whose_table_has_another_owner_is_not_ready_until_it_has_its_ow
 
 
 @pytest.mark.postgresql
-def test_a_role_without_row_security_takes_steps(tmp_path: Path) -> None:
+def test_role_without_row_security_takes_steps(tmp_path: Path) -> None:
     need_postgresql()
     with new_database("postgresql", tmp_path) as url:
         postgres.shared().execute(f"ALTER DATABASE {url.rpartition('/')[2]} SET row_security = off")

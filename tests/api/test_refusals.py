@@ -1,7 +1,6 @@
-"""Refusals: every number in them is one that the next request can rely on."""
+"""Refusals and truncations: every number in them is one that the next request can rely on."""
 
 from collections.abc import Sequence
-from itertools import product
 from typing import Any
 
 import pytest
@@ -9,12 +8,15 @@ import pytest
 from app.accounting.curves import GRID_VERSION, orders
 from app.api.schemas.refusals import REFUSED_EXAMPLE, refusal_text
 from tests.api.conftest import SeededLedger
+from tests.api.trainer import HUGE, LOUD, QUIET, Trainer, counted, hired, is_refused
 from tests.conftest import SAMPLED, Ledger
 from tests.persistence.dump import changed
-from tests.soak import in_turns, thinned
 
 LEVELS = ["run", "budget", "division", "population"]
-PLANNED: dict[str, list[dict[str, Any]]] = {"run": [], "all": [{"event": SAMPLED}]}
+PLANNED: dict[str, list[dict[str, Any]]] = {
+    "run": [],
+    "all": [{"event": {"type": "gaussian", "noise_multiplier": 60.0}}],
+}
 """A plan of the run alone, which its default event is, or of every account."""
 
 LARGE = {"epsilon": 8.0, "delta": 1e-5}
@@ -43,7 +45,8 @@ def _tree(ledger: Ledger, level: str, planned: Sequence[dict[str, Any]] = ()) ->
     ids = {"population": str(ledger.population("people", **limits["population"])["id"])}
     ids["division"] = str(ledger.budget("division", "people", **limits["division"])["id"])
     ids["budget"] = str(ledger.budget("team", "people/division", **limits["budget"])["id"])
-    return ids | {"run": ledger.run("people/division/team", **limits["run"])}
+    event = planned[0]["event"] if planned else SAMPLED
+    return ids | {"run": ledger.run("people/division/team", event=event, **limits["run"])}
 
 
 def more_noise(response: dict[str, Any]) -> float | None:
@@ -60,8 +63,7 @@ def _ask(ledger: Ledger, run: str, body: dict[str, Any], *, dry: bool = True) ->
     return answer
 
 
-@pytest.mark.both_databases
-def test_a_refusal_has_every_number_and_they_fit_together(seeded: SeededLedger) -> None:
+def test_refusal_has_every_number_and_they_fit_together(seeded: SeededLedger) -> None:
     before, read = seeded.rows(), seeded.ledger.get(f"/v1/runs/{seeded.run}").content
     reply = seeded.ledger.post(f"/v1/runs/{seeded.run}/steps", {"count": 10_000, "first_step": 1}, "trainer")
     assert (reply.status_code, reply.headers["content-type"]) == (403, "application/problem+json")
@@ -91,7 +93,7 @@ def test_a_refusal_has_every_number_and_they_fit_together(seeded: SeededLedger) 
     assert seeded.ledger.get(f"/v1/runs/{seeded.run}").content == read
 
 
-def test_an_infinite_request_is_told_as_infinite(seeded: SeededLedger) -> None:
+def test_infinite_request_is_told_as_infinite(seeded: SeededLedger) -> None:
     response = _ask(seeded.ledger, seeded.run, {"event": _gaussian(1e-3), "count": 10**9})
     assert response["epsilon_requested"] == "Infinity"
     assert "infinite" in response["detail"]
@@ -99,8 +101,8 @@ def test_an_infinite_request_is_told_as_infinite(seeded: SeededLedger) -> None:
     assert response["max_count_that_fits"] == 0
 
 
-@pytest.mark.parametrize(("level", "planned"), in_turns(LEVELS, PLANNED))
-def test_the_count_that_fits_is_exact_whoever_binds(ledger: Ledger, level: str, planned: str) -> None:
+@pytest.mark.parametrize(("level", "planned"), [("budget", "all"), ("run", "run"), ("population", "run")])
+def test_count_that_fits_is_exact_whichever_account_binds(ledger: Ledger, level: str, planned: str) -> None:
     ids = _tree(ledger, level, PLANNED[planned])
     for charged in (0, 7):
         if charged:
@@ -110,140 +112,49 @@ def test_the_count_that_fits_is_exact_whoever_binds(ledger: Ledger, level: str, 
         assert response["binding_account"] == ids[level]
         assert response["epsilon_limit"] == SMALL["epsilon"]
         assert fitting == ledger.get(f"/v1/runs/{ids['run']}").json()["steps_remaining"] > 0
-        assert _ask(ledger, ids["run"], {"count": fitting})["decision"] == "admitted"
         more = _ask(ledger, ids["run"], {"count": fitting + 1})
         assert (more["decision"], more["max_count_that_fits"]) == ("refused", fitting)
     last = _ask(ledger, ids["run"], {"count": fitting}, dry=False)
     assert (last["decision"], last["steps_remaining"], last["binding_account"]) == ("admitted", 0, ids[level])
 
 
-MIXTURES: dict[str, list[dict[str, Any]]] = {
-    "cheap then dear": [{"event": _gaussian(80.0), "count": 50}, {"event": _gaussian(4.0), "count": 50}],
-    "dear then cheap": [{"event": _gaussian(12.0), "count": 2}, {"event": _gaussian(200.0), "count": 10**6}],
-    "sampled and not": [{"event": SAMPLED, "count": 9}, {"event": _gaussian(30.0), "count": 1}] * 60,
-    "one at a time": [{"event": _sampled(0.8 + i / 100)} for i in range(100)] * 9,
-    "nothing fits": [{"event": _gaussian(0.1)}, {"event": _gaussian(1e5)}],
-    "the last one breaks it": [{"event": _gaussian(500.0), "count": 3}, {"event": _gaussian(0.2)}],
-}
+def test_count_that_fits_is_exact_for_a_list(ledger: Ledger) -> None:
+    run = _tree(ledger, "division")["run"]
+    cheap, dear = {"event": _gaussian(80.0), "count": 50}, {"event": _gaussian(4.0), "count": 50}
+    response = _ask(ledger, run, {"events": [cheap, dear]})
+    fitting = response["max_count_that_fits"]
+    assert 50 < fitting < response["count"] == 100
+    assert {"type": "more_noise", "reason": "several_events"} in response["unavailable_alternatives"]
+    for count, decision in ((fitting, "admitted"), (fitting + 1, "refused")):
+        answer = _ask(ledger, run, {"events": [cheap, dear | {"count": count - 50}]})
+        assert answer["decision"] == decision
 
 
-def _first(events: list[dict[str, Any]], count: int) -> list[dict[str, Any]]:
-    """The first `count` steps of a list."""
-    taken = []
-    for item in events:
-        here = min(count, item.get("count", 1))
-        if here:
-            taken.append({"event": item["event"], "count": here})
-        count -= here
-    return taken
-
-
-@pytest.mark.parametrize(("mixture", "planned"), thinned(list(product(MIXTURES, PLANNED)), 3))
-def test_the_count_that_fits_is_exact_for_a_list(ledger: Ledger, mixture: str, planned: str) -> None:
-    ids = _tree(ledger, "division", PLANNED[planned])
-    events = MIXTURES[mixture]
-    for _ in range(2):
-        response = _ask(ledger, ids["run"], {"events": events})
-        fitting = response["max_count_that_fits"]
-        assert response["decision"] == "refused"
-        assert fitting < response["count"] == sum(item.get("count", 1) for item in events)
-        if len(events) > 1:
-            reason = {"type": "more_noise", "reason": "several_events"}
-            assert reason in response["unavailable_alternatives"]
-        if fitting:
-            assert _ask(ledger, ids["run"], {"events": _first(events, fitting)})["decision"] == "admitted"
-        more = _ask(ledger, ids["run"], {"events": _first(events, fitting + 1)})
-        assert (more["decision"], more["max_count_that_fits"]) == ("refused", fitting)
-        _ask(ledger, ids["run"], {"event": _gaussian(40.0), "count": 2}, dry=False)
-
-
-def _quieter(noise: float) -> float:
-    """The next smaller number with four significant digits."""
-    digits, exponent = f"{noise:.3e}".split("e")
-    thousandths = round(float(digits) * 1000) - 1
-    if thousandths < 1000:
-        return float(f"9.999e{int(exponent) - 1}")
-    return float(f"{thousandths / 1000:.3f}e{exponent}")
-
-
-REQUESTS: dict[str, dict[str, Any]] = {
-    "gaussian": {"event": _gaussian(0.5)},
-    "gaussians": {"event": _gaussian(3.0), "count": 1000},
-    "sampled": {"event": _sampled(0.3, 0.5)},
-    "many sampled": {"event": SAMPLED, "count": 200_000},
-    "little sampling": {"event": _sampled(0.05, 1e-4), "count": 10},
-    "a list of one": {"events": [{"event": _sampled(0.6), "count": 300}]},
-    "the default event": {"count": 50_000},
-    "hardly any noise": {"event": _gaussian(1e-3), "count": 10**6},
-}
-
-
-def _asked() -> list[tuple[str, int, str]]:
-    """Each request, of a run that was charged or not, where either account binds.
-
-    Of each four `make test` takes the first: all requests, each in one of these ways.
-    """
-    charges, ends = [0, 5], ["run", "population"]
-    return [
-        (name, charged, level)
-        for number, name in enumerate(REQUESTS)
-        for charged in charges[:: 1 if number % 2 == 0 else -1]
-        for level in ends[:: 1 if number % 4 < 2 else -1]
-    ]
-
-
-@pytest.mark.parametrize(("request_name", "charged", "level"), thinned(_asked(), 4))
-def test_the_noise_that_fits_is_admitted_and_less_of_it_is_not(
-    ledger: Ledger, request_name: str, charged: int, level: str
-) -> None:
-    ids = _tree(ledger, level)
-    if charged:
-        assert _ask(ledger, ids["run"], {"count": charged}, dry=False)["decision"] == "admitted"
-    body = REQUESTS[request_name]
-    response = _ask(ledger, ids["run"], body)
+@pytest.mark.parametrize("level", ["run", "population"])
+def test_noise_that_fits_is_admitted_and_less_of_it_is_not(ledger: Ledger, level: str) -> None:
+    run = _tree(ledger, level)["run"]
+    assert _ask(ledger, run, {"count": 5}, dry=False)["decision"] == "admitted"
+    response = _ask(ledger, run, {"events": [{"event": _sampled(0.6), "count": 300}]})
     enough = more_noise(response)
-    louder = _ask(ledger, ids["run"], {"event": _noisy(body, 10 * _noise(body)), "count": response["count"]})
-    fitting = louder.get("max_count_that_fits", response["count"])
-    few = max(fitting, response["max_count_that_fits"]) < response["steps_needed"] / 100
-    assert response["exhausted"] is ("practically used up" in response["detail"]) is (enough is None) is few
-    if enough is None:
-        return
+    assert enough is not None
     assert f"{enough:g}" in response["detail"]
-    assert float(f"{enough:.3e}") == enough
+    assert float(f"{enough:.3e}") == enough  # four digits
+    assert not response["exhausted"]
 
     def answer(noise: float) -> str:
-        event = _noisy(body, noise)
-        return str(_ask(ledger, ids["run"], {"event": event, "count": response["count"]})["decision"])
+        return str(_ask(ledger, run, {"event": _sampled(noise), "count": 300})["decision"])
 
-    def reserved(noise: float) -> str:
-        plan = {"plan": [{"event": _noisy(body, noise), "count": response["count"]}]}
-        reply = ledger.post(f"/v1/runs/{ids['run']}/reservations", plan, "trainer")
-        if reply.status_code == 403:
-            return "refused"
-        assert ledger.post(f"/v1/reservations/{reply.json()['id']}/void", {}, "trainer").status_code == 200
-        return "admitted"
+    def reserved(noise: float) -> bool:
+        plan = {"plan": [{"event": _sampled(noise), "count": 300}]}
+        reply = ledger.post(f"/v1/runs/{run}/reservations", plan, "trainer")
+        return reply.is_success and ledger.post(f"/v1/reservations/{reply.json()['id']}/void", {}, "trainer").is_success
 
-    assert answer(enough) == "admitted"
-    assert reserved(enough) == "admitted"
-    assert "refused" in {answer(_quieter(enough)), reserved(_quieter(enough))}  # it suits both kinds of programs
-    assert answer(enough * 1.5) == "admitted"
+    assert (answer(enough), answer(1.5 * enough), reserved(enough)) == ("admitted", "admitted", True)
+    less = enough * 0.999
+    assert answer(less) == "refused" or not reserved(less)  # it suits both kinds of programs
 
 
-def _noise(body: dict[str, Any]) -> float:
-    item = body["events"][0] if "events" in body else body
-    event: dict[str, Any] = item.get("event", SAMPLED)
-    return float(event["noise_multiplier"] if event["type"] == "gaussian" else event["event"]["noise_multiplier"])
-
-
-def _noisy(body: dict[str, Any], noise: float) -> dict[str, Any]:
-    item = body["events"][0] if "events" in body else body
-    event: dict[str, Any] = item.get("event", SAMPLED)
-    if event["type"] == "gaussian":
-        return _gaussian(noise)
-    return event | {"event": _gaussian(noise)}
-
-
-def test_no_noise_is_named_where_none_is_enough(seeded: SeededLedger) -> None:
+def test_no_noise_is_offered_where_none_is_enough(seeded: SeededLedger) -> None:
     event = _gaussian(100.0)
     left = _ask(seeded.ledger, seeded.run, {"event": event, "count": 10**9})["max_count_that_fits"]
     assert _ask(seeded.ledger, seeded.run, {"event": event, "count": left}, dry=False)["steps_remaining"] == 0
@@ -254,17 +165,6 @@ def test_no_noise_is_named_where_none_is_enough(seeded: SeededLedger) -> None:
     response = _ask(seeded.ledger, seeded.run, {"event": _gaussian(2.0), "count": 10**9})
     assert (response["max_count_that_fits"], more_noise(response)) == (0, None)
     assert "noise multiplier" not in response["detail"]
-
-
-def test_the_account_that_leaves_the_fewest_steps_is_named(ledger: Ledger) -> None:
-    ids = _tree(ledger, "budget")
-    other = ledger.run("people/division/team")
-    everything = ledger.get(f"/v1/runs/{other}").json()["steps_remaining"]
-    assert _ask(ledger, other, {"count": everything}, dry=False)["steps_remaining"] == 0
-    response = _ask(ledger, ids["run"], {}, dry=False)
-    assert (response["binding_account"], response["binding_account_path"]) == (ids["budget"], "people/division/team")
-    assert response["epsilon"] > 0
-    assert ledger.get(f"/v1/runs/{ids['run']}").json()["epsilon"] == 0
 
 
 @pytest.mark.parametrize(
@@ -284,3 +184,67 @@ def test_no_rounding_hides_the_reason_of_a_refusal(
 ) -> None:
     facts = REFUSED_EXAMPLE | {"epsilon": spent, "epsilon_limit": limit, "epsilon_requested": requested}
     assert refusal_text(facts, "mimic", 1).startswith(f"mimic has spent epsilon {told} ")
+
+
+LISTS: dict[str, list[tuple[dict[str, Any], int]]] = {
+    "one event": [(LOUD, 10**9)],
+    "the first event is cut": [(LOUD, 10**6), (QUIET, 4)],
+    "the second event is cut": [(QUIET, 11), (LOUD, 10**6), (QUIET, 1)],
+    "the last event is left out": [(QUIET, 11), (LOUD, 9), (HUGE, 1)],
+    "the middle event is left out, and all behind it": [(LOUD, 3), (HUGE, 1), (SAMPLED, 1)],
+    "an event comes twice": [(LOUD, 60), (QUIET, 20), (LOUD, 60), (QUIET, 20)] * 4,
+}
+
+
+FURNISHED = {"trainer": hired}
+
+
+def _prefix(items: list[tuple[dict[str, Any], int]], count: int) -> list[tuple[dict[str, Any], int]]:
+    """The first so many steps of a list."""
+    taken = []
+    for event, times in items:
+        if count > 0:
+            taken.append((event, min(times, count)))
+        count -= times
+    return taken
+
+
+@pytest.mark.parametrize("event", [None, LOUD], ids=["orders", "plan"])
+@pytest.mark.parametrize("name", LISTS)
+def test_longest_prefix_is_admitted(ledger: Ledger, name: str, event: dict[str, Any] | None) -> None:
+    """By the orders alone, or by the plan that the run's default event is as well."""
+    trainer, items = hired(ledger, limit={"epsilon": 0.7, "delta": 1e-5}, event=event), LISTS[name]
+    asked = sum(count for _, count in items)
+    preview = trainer.steps(events=counted(*items), on_exceed="truncate", dry_run=True).json()
+    answer = trainer.steps(events=counted(*items), on_exceed="truncate").json()
+    assert answer == preview | {"dry_run": False}
+    fits = answer["count"]
+    assert (answer["decision"], answer["requested_count"], answer["next_step"]) == ("admitted", asked, fits)
+    assert 0 < fits < asked
+    kept = _prefix(items, fits)
+    assert [spent for spent, _ in trainer.balance()] == trainer.costs(*kept)
+    assert trainer.history()[-1]["events"] == counted(*kept)
+    assert trainer.sound()
+    further, _ = _prefix(items, fits + 1)[-1]
+    is_refused(trainer.steps(event=further), 403, "budget_exceeded")
+
+
+def test_truncation_takes_the_last_step_and_no_further(trainer: Trainer) -> None:
+    left = trainer.steps().json()["steps_remaining"]
+    answer = trainer.steps(count=left + 1, on_exceed="truncate").json()
+    assert (answer["count"], answer["steps_remaining"]) == (left, 0)
+    answer = is_refused(trainer.steps(on_exceed="truncate"), 403, "budget_exceeded")
+    assert (answer["count"], answer["max_count_that_fits"]) == (1, 0)
+    assert (more_noise(answer) or 61) > 60
+    assert trainer.sound()
+
+
+def test_truncation_beside_a_plan_is_decided_by_the_accounts(trainer: Trainer) -> None:
+    """A plan covers all of a request or nothing of it: it does not admit a prefix."""
+    trainer.reserved((LOUD, 5))
+    free = trainer.read()["steps_remaining"]
+    answer = trainer.steps(count=10**6, on_exceed="truncate").json()
+    assert (answer["reservation"], answer["count"]) == (None, free)
+    assert trainer.path()[-1].held == trainer.price((LOUD, 5))
+    assert trainer.steps(count=5).json()["reservation"] is not None
+    assert trainer.sound()

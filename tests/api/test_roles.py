@@ -1,20 +1,23 @@
-"""What a key may do in its own organisation: as the matrix says, and nothing else."""
+"""Roles: each operation in each role, in its own organisation and as another one, as the matrix says."""
 
 import itertools
+import json
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import httpx2
 import pytest
 
 from app.ledger.permissions import Role
-from app.persistence.database import ALL_TENANTS as EVERYWHERE
+from app.persistence.database import ALL_TENANTS
 from app.persistence.repositories import organisations, raw_rows
+from app.persistence.tables import metadata
 from app.service.governance.api_keys import create_key
 from tests.api.answer_validation import without_request_id
-from tests.api.conftest import SeededLedger
-from tests.api.matrix import EVERYONE, MAY
-from tests.api.operations import GUARDED, Operation, valid_body, valid_headers
+from tests.api.conftest import LIMIT, POPULATION, SeededLedger
+from tests.api.matrix import EVERYONE, HIDDEN, LOOKED_FOR_FIRST, MAY, SAME, TABLE
+from tests.api.operations import GUARDED, NOWHERE, Operation, valid_body, valid_headers
 from tests.conftest import SAMPLED
 from tests.ledgers import schedule_blocks
 
@@ -76,12 +79,8 @@ def _approved_sweep(shared: SeededLedger) -> str:
     return str(made["id"])
 
 
-def test_the_table_names_every_operation() -> None:
-    assert set(MAY) == {operation.id for operation in GUARDED}
-
-
 @pytest.mark.parametrize("operation", GUARDED, ids=lambda operation: operation.id)
-def test_a_role_may_do_what_the_table_says(shared: SeededLedger, operation: Operation) -> None:
+def test_role_is_allowed_what_the_matrix_says(shared: SeededLedger, operation: Operation) -> None:
     """What changes something is done by the first role that may; all of them are told to those who may not."""
     ids = shared.ids()
     if operation.method != "GET":
@@ -106,7 +105,7 @@ def _fresh(shared: SeededLedger, operation: Operation) -> dict[str, str]:
     if operation.id == "removeBlockSchedule":
         schedule_blocks(shared.ledger, ids["account_id"])
     if operation.id == "liftQuarantine":
-        with shared.ledger.database.write(EVERYWHERE) as tx:
+        with shared.ledger.database.write(ALL_TENANTS) as tx:
             owner = organisations.find_organisation(tx, "hospital")
             assert owner is not None
             raw_rows.set_quarantine(tx, owner, {ids["account_id"]: "its rows were changed"}, datetime.now(UTC))
@@ -123,7 +122,7 @@ def _fresh(shared: SeededLedger, operation: Operation) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("operation", GUARDED, ids=lambda operation: operation.id)
-def test_other_roles_may_not(shared: SeededLedger, operation: Operation) -> None:
+def test_other_role_is_refused_and_changes_nothing(shared: SeededLedger, operation: Operation) -> None:
     # Whoever proposed may withdraw it: the one here is of somebody who is none of the askers.
     ids = shared.ids() | (_account(shared, proposed=True) if "proposal_id" in operation.path else {})
     before = shared.rows()
@@ -144,12 +143,130 @@ def _ask(shared: SeededLedger, operation: Operation, role: str, ids: dict[str, s
     return reply
 
 
-def test_a_viewer_may_not_even_preview_steps(shared: SeededLedger) -> None:
-    reply = shared.ledger.post(f"/v1/runs/{shared.run}/steps?dry_run=true", {}, "viewer")
-    assert (reply.status_code, reply.json()["code"]) == (403, "insufficient_scope")
-
-
-def test_a_missing_role_is_told_before_what_there_is(shared: SeededLedger) -> None:
+def test_missing_role_is_refused_before_an_id_is_looked_up(shared: SeededLedger) -> None:
     answers = [shared.ledger.post(f"/v1/runs/{run}/pause", None, "viewer") for run in (shared.run, "run_nothing")]
     assert [reply.status_code for reply in answers] == [403, 403]
     assert without_request_id(answers[0]) == without_request_id(answers[1])
+
+
+NAMES = ("icu-team", "mimic")
+"""Of the hospital's budget and its population; the clinic has neither."""
+
+
+@pytest.fixture(scope="module")
+def never_told(shared: SeededLedger) -> frozenset[str]:
+    """Every id of the hospital, and every word that it has chosen: what no other tenant is ever told."""
+    words = {value for table in _hospitals(shared).values() for row in table for value in row if isinstance(value, str)}
+    ids = {word for word in words if word[3:4] == "_" and len(word) > 18}
+    assert {*shared.ids().values()} <= ids
+    return frozenset({*ids, *NAMES})
+
+
+def _hospitals(shared: SeededLedger) -> dict[str, list[tuple[object, ...]]]:
+    """Every row of the hospital."""
+    with shared.ledger.database.read(ALL_TENANTS) as tx:
+        owner = organisations.find_organisation(tx, "hospital")
+    found = {}
+    for name, rows in shared.rows().items():
+        columns = metadata.tables[name].c.keys()
+        place = columns.index("id" if name == "organisations" else "organisation_id")
+        found[name] = [row for row in rows if row[place] == owner]
+    return found
+
+
+def _ask_as_another(shared: SeededLedger, operation: Operation, role: str, *, there: bool = True) -> httpx2.Response:
+    """Ask as the clinic for what the hospital has, or in the same words for what nobody has."""
+    body = json.dumps(valid_body(operation, f"n-{role}"))
+    for name in NAMES if not there else ():
+        body = body.replace(name, f"no-{name}")
+    headers = shared.ledger.headers(role, "clinic") | valid_headers(operation) | {"Content-Type": "application/json"}
+    content = None if body == "null" else body.encode()
+    reply: httpx2.Response = shared.ledger.http.request(
+        operation.method, operation.at(**(shared.ids() if there else NOWHERE)), content=content, headers=headers
+    )
+    return reply
+
+
+def _as_of_nothing(shared: SeededLedger, answer: httpx2.Response, asked: httpx2.Response) -> None:
+    """Compare what is told of the hospital's object with what is told of none, but for its name: the asker sent it."""
+    known: dict[str, Any] = asked.json()
+    for name, value in shared.ids().items():
+        known["detail"] = known["detail"].replace(NOWHERE[name], value)
+    for name in NAMES:
+        known["detail"] = known["detail"].replace(f"no-{name}", name)
+    assert answer.json() | {"request_id": None} == known | {"request_id": None}
+    assert answer.status_code == asked.status_code
+    fleeting = {"x-request-id", "date", "content-length"}
+    kept = [{name: value for name, value in each.headers.items() if name not in fleeting} for each in (answer, asked)]
+    assert kept[0] == kept[1]
+
+
+def test_matrix_has_operations_with_an_id_as_hidden() -> None:
+    assert set(TABLE) == {operation.id for operation in GUARDED}
+    assert {operation.id for operation in GUARDED if "{" in operation.path} <= {
+        name for name, (_, elsewhere) in TABLE.items() if elsewhere == HIDDEN
+    }
+
+
+@pytest.mark.parametrize("operation", GUARDED, ids=lambda operation: operation.id)
+def test_role_of_another_organisation_gets_what_the_matrix_says(
+    shared: SeededLedger, operation: Operation, never_told: frozenset[str]
+) -> None:
+    roles, elsewhere = TABLE[operation.id]
+    before = _hospitals(shared)
+    for role in EVERYONE:
+        reply = _ask_as_another(shared, operation, role)
+        if role not in roles and operation.id not in LOOKED_FOR_FIRST:
+            assert (reply.status_code, reply.json()["code"]) == (403, "insufficient_scope"), role
+            assert reply.json()["required_roles"] == MAY[operation.id]
+            _as_of_nothing(shared, reply, _ask_as_another(shared, operation, role, there=False))
+        elif elsewhere == HIDDEN:
+            assert (reply.status_code, reply.json()["code"]) == (404, "not_found"), role
+            _as_of_nothing(shared, reply, _ask_as_another(shared, operation, role, there=False))
+        else:
+            assert reply.status_code in {200, 201}, (role, reply.text)
+            assert [word for word in never_told if word in reply.text] == []
+        if elsewhere == SAME and role in roles:
+            hospitals = shared.ledger.http.request(
+                operation.method, operation.path, json=valid_body(operation), headers=shared.ledger.headers(role)
+            )
+            assert reply.json() == hospitals.json()
+    assert _hospitals(shared) == before
+
+
+def _clinic(shared: SeededLedger, method: str, path: str, body: object = None, **headers: str) -> httpx2.Response:
+    sent = shared.ledger.headers("admin", "clinic") | headers
+    return shared.ledger.http.request(method, path, json=body, headers=sent)
+
+
+REFERENCES: dict[str, tuple[str, dict[str, Any]]] = {
+    "/v1/budgets": ("parent", {"name": "b", "limit": LIMIT}),
+    "/v1/api-keys": ("scope", {"role": "viewer"}),
+    "/v1/runs": ("budget", {"name": "r"}),
+    "/v1/receivers": ("account", {"url": "https://alerts.example"}),
+}
+FILTERS = ("budgets?parent=", "runs?budget=", "decisions?account=", "proposals?account=", "alerts?account=")
+
+
+def test_reference_to_an_object_of_another_organisation_is_404(shared: SeededLedger) -> None:
+    before = shared.rows()
+    for named in (shared.population, shared.budget, "mimic", "mimic/icu-team"):
+        replies = [_clinic(shared, "POST", path, body | {of: named}) for path, (of, body) in REFERENCES.items()]
+        replies += [_clinic(shared, "GET", f"/v1/{path}{named}") for path in FILTERS]
+        assert {(reply.status_code, reply.json()["code"]) for reply in replies} == {(404, "not_found")}
+    assert shared.rows() == before
+
+
+def test_two_organisations_use_the_same_names_and_keys(seeded: SeededLedger) -> None:
+    run = {"name": "model", "budget": "mimic/icu-team", "event": SAMPLED}
+    hospital = seeded.ledger.post("/v1/runs", run, Idempotency_Key="the-same")
+    before = seeded.ledger.get(f"/v1/runs/{seeded.run}").content
+    assert _clinic(seeded, "POST", "/v1/populations", POPULATION | {"name": "mimic"}).status_code == 201
+    budget = {"name": "icu-team", "parent": "mimic", "limit": LIMIT}
+    assert _clinic(seeded, "POST", "/v1/budgets", budget).status_code == 201
+    clinic = _clinic(seeded, "POST", "/v1/runs", run, **{"Idempotency-Key": "the-same"})
+    assert (hospital.status_code, clinic.status_code) == (201, 201)
+    assert "idempotent-replayed" not in clinic.headers
+    assert hospital.json()["id"] != clinic.json()["id"]
+    assert _clinic(seeded, "POST", f"/v1/runs/{clinic.json()['id']}/steps", {}).json()["first_step"] == 0
+    assert seeded.ledger.get(f"/v1/runs/{seeded.run}").content == before

@@ -96,7 +96,7 @@ def test_no_secret_is_logged(loud: LiveServer) -> None:
     assert "hush" not in log.casefold()
 
 
-def test_a_database_that_does_not_let_us_in_costs_no_password(tmp_path: Path, loud: LiveServer) -> None:
+def test_database_that_does_not_let_us_in_costs_no_password(tmp_path: Path, loud: LiveServer) -> None:
     """`serve` ends with a sentence where no database answers."""
     for url in (
         f"postgresql://ledger:{PASSWORD}@127.0.0.1:1/ledger",
@@ -129,11 +129,11 @@ def test_a_database_that_does_not_let_us_in_costs_no_password(tmp_path: Path, lo
     ],
     ids=map(str, range(12)),  # the key is another one in each process
 )
-def test_what_is_hidden(text: str, left: str) -> None:
+def test_secrets_are_redacted_from_text(text: str, left: str) -> None:
     assert redact_secrets(text) == left
 
 
-def test_neither_a_persons_token_nor_what_it_says_is_logged(tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_token_of_a_person_and_its_claims_are_not_logged(tmp_path_factory: pytest.TempPathFactory) -> None:
     with identity_provider() as provider, pytest.MonkeyPatch.context() as patch:
         server = LiveServer(tmp_path_factory.mktemp("people"), module="tests.api.loud_server")
         server.key("admin")

@@ -1,19 +1,26 @@
-"""Statements: signed, complete, and plain about what they do not say."""
+"""Statements and checkpoints: signed, complete, and plain about what they do not say."""
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import event as hooks
+from sqlalchemy import delete, select, update
 
-from app.ledger.account_records import MOST_EVENTS
+from app.ledger.audit import audit_entry_hash, audit_genesis
+from app.ledger.errors import InvalidInputError
+from app.persistence.repositories.audit import all_entries
+from app.persistence.tables import api_keys, audit_entries, checkpoints, decisions, run_anchors, runs
+from app.service.audit.checkpoints import sign_due
 from app.service.auth.authentication import CLI_ACTOR
 from app.service.ed25519 import is_signed_by
+from app.service.signatures import require_signer, signer_of
 from app.service.verification import verify
 from app.service.verification.requests import apply_quarantines
+from app.service.verification.trusted_checkpoints import TrustedCheckpoint, trusted_checkpoint_of
 from tests.api.conftest import SeededLedger
-from tests.conftest import SAMPLED, Ledger, open_ledger, signing_key
+from tests.conftest import SAMPLED, open_ledger, signing_key
+from tests.ledgers import new_signing_key
 from tests.service.tampering import shift_curve, tampering
 
 NOISE = {"type": "gaussian", "noise_multiplier": 80.0}
@@ -28,7 +35,7 @@ def _stated(seeded: SeededLedger, path: str) -> dict[str, Any]:
     return payload
 
 
-def test_a_run_s_statement_says_what_was_done_and_what_it_cost(seeded: SeededLedger) -> None:
+def test_statement_of_a_run_has_its_mechanisms_and_loss(seeded: SeededLedger) -> None:
     steps = f"/v1/runs/{seeded.run}/steps"
     seeded.ledger.post(steps, {"count": 4}, "trainer")
     seeded.ledger.post(steps, {"event": NOISE, "count": 2}, "trainer")
@@ -61,7 +68,7 @@ def test_a_run_s_statement_says_what_was_done_and_what_it_cost(seeded: SeededLed
     assert said["not_covered"]
 
 
-def test_a_population_s_statement_names_every_model(seeded: SeededLedger) -> None:
+def test_statement_of_a_population_names_every_charged_run(seeded: SeededLedger) -> None:
     other = seeded.ledger.run(name="other")
     seeded.ledger.post(f"/v1/runs/{other}/steps", {"count": 3}, "trainer")
     idle = seeded.ledger.run(name="idle")
@@ -74,7 +81,7 @@ def test_a_population_s_statement_names_every_model(seeded: SeededLedger) -> Non
     assert said["loss"]["limit"] == population["limit"]
 
 
-def test_no_statement_says_of_more_than_the_limit_that_nothing_went_past_it(seeded: SeededLedger) -> None:
+def test_statement_over_the_limit_claims_no_guarantee(seeded: SeededLedger) -> None:
     assert "no step went past it" in _stated(seeded, f"/v1/runs/{seeded.run}/statement")["loss"]["guarantee"]
     report = {"count": 10**5, "mode": "report"}
     assert seeded.ledger.post(f"/v1/runs/{seeded.run}/steps", report, "trainer").json()["overdrawn"]
@@ -88,7 +95,7 @@ def test_no_statement_says_of_more_than_the_limit_that_nothing_went_past_it(seed
 @pytest.mark.parametrize(
     ("epsilon", "said"), [(0.99, "each that was in force"), (0.1, "At the limit nothing is proven")]
 )
-def test_a_statement_says_that_the_limit_was_changed(seeded: SeededLedger, epsilon: float, said: str) -> None:
+def test_statement_says_that_the_limit_was_changed(seeded: SeededLedger, epsilon: float, said: str) -> None:
     seeded.ledger.post(f"/v1/runs/{seeded.run}/steps", {"count": 50}, "trainer")
     lowered = {"limit": {"epsilon": epsilon, "delta": 1e-5}, "reason": "The study is over."}
     path = f"/v1/accounts/{seeded.budget}/limit"
@@ -99,14 +106,8 @@ def test_a_statement_says_that_the_limit_was_changed(seeded: SeededLedger, epsil
     assert "fixed beforehand" not in loss["guarantee"]
 
 
-def test_a_changed_statement_is_not_signed(seeded: SeededLedger) -> None:
-    document = seeded.ledger.get(f"/v1/runs/{seeded.run}/statement").json()
-    document["payload"]["loss"]["epsilon_by_filter"] /= 2
-    assert not is_signed_by(document, signing_key()[1].read_bytes())
-
-
 @pytest.mark.parametrize("what", ["runs", "populations"])
-def test_the_page_says_the_same_and_lets_nothing_through(seeded: SeededLedger, what: str) -> None:
+def test_page_of_a_statement_escapes_names(seeded: SeededLedger, what: str) -> None:
     evil = "<img src=x onerror=alert(1)>"
     run = seeded.ledger.run(name=evil)
     seeded.ledger.post(f"/v1/runs/{run}/steps", {}, "trainer")
@@ -119,20 +120,7 @@ def test_the_page_says_the_same_and_lets_nothing_through(seeded: SeededLedger, w
         assert words in page.text
 
 
-def test_the_plan_is_stated_with_what_is_used_of_it(ledger: Ledger) -> None:
-    planned: dict[str, Any] = ledger.population(planned=[{"event": SAMPLED}])
-    ledger.budget()
-    run = ledger.run()
-    ledger.post(f"/v1/runs/{run}/steps", {"count": 5}, "trainer")
-    path = f"/v1/populations/{planned['id']}/statement"
-    steps = planned["plan"]["steps"]
-    used = {"state": "active", "delta": planned["plan"]["delta"], "steps": steps, "steps_used": 5}
-    assert ledger.get(path).json()["payload"]["loss"]["plan"] == used | {"steps_left": steps - 5}
-    assert f"active: 5 of {steps} steps used, {steps - 5} left" in ledger.get(f"{path}.html").text
-    assert ledger.get(f"/v1/runs/{run}/statement").json()["payload"]["loss"]["plan"] is None
-
-
-def test_nothing_is_stated_about_a_balance_that_is_not_proven(seeded: SeededLedger) -> None:
+def test_statement_of_a_quarantined_account_is_refused(seeded: SeededLedger) -> None:
     with tampering(seeded.ledger.database) as tx:
         shift_curve(tx, "mimic", 1)
     found = apply_quarantines(seeded.ledger.database, verify(seeded.ledger.database), CLI_ACTOR, datetime.now(UTC))
@@ -142,7 +130,7 @@ def test_nothing_is_stated_about_a_balance_that_is_not_proven(seeded: SeededLedg
         assert (reply.status_code, reply.json()["code"]) == (409, "account_quarantined")
 
 
-def test_without_a_key_nothing_is_stated(tmp_path: Path) -> None:
+def test_statement_without_a_signing_key_is_refused(tmp_path: Path) -> None:
     with open_ledger(tmp_path, signing_key_file="") as ledger:
         ledger.population()
         ledger.budget()
@@ -150,7 +138,7 @@ def test_without_a_key_nothing_is_stated(tmp_path: Path) -> None:
         assert (reply.status_code, reply.json()["code"]) == (409, "signing_not_configured")
 
 
-def test_a_statement_is_of_what_one_may_read(seeded: SeededLedger) -> None:
+def test_statement_is_refused_outside_the_scope_of_a_key(seeded: SeededLedger) -> None:
     seeded.ledger.budget("other")
     key = seeded.ledger.post("/v1/api-keys", {"role": "viewer", "scope": "mimic/other"}).json()["key"]
     for path in (f"/v1/runs/{seeded.run}/statement", f"/v1/populations/{seeded.population}/statement.html"):
@@ -158,54 +146,109 @@ def test_a_statement_is_of_what_one_may_read(seeded: SeededLedger) -> None:
         assert (reply.status_code, reply.json()["code"]) == (403, "insufficient_scope")
 
 
-def test_a_run_of_several_populations_names_the_people_of_each(seeded: SeededLedger) -> None:
-    for name, size in (("north", 900), ("south", 400)):
-        seeded.ledger.population(name, size=size)
-        seeded.ledger.budget("team", name)
-    body = {"name": "both", "budgets": ["north/team", "south/team"], "event": SAMPLED}
-    run = seeded.ledger.post("/v1/runs", body).json()["id"]
-    assert seeded.ledger.post(f"/v1/runs/{run}/steps", {}, "trainer").status_code == 200
-    said = _stated(seeded, f"/v1/runs/{run}/statement")
-    assert {(each["name"], each["size"]) for each in said["protected"]} == {("north", 900), ("south", 400)}
-    page = seeded.ledger.get(f"/v1/runs/{run}/statement.html").text
-    assert "<td>north</td>" in page
-    assert "<td>south</td>" in page
-    south = seeded.ledger.get("/v1/populations?limit=200").json()["items"][0]
-    assert (south["name"], [run]) == (
-        "south",
-        [each["id"] for each in _stated(seeded, f"/v1/populations/{south['id']}/statement")["runs"]],
+def _made(seeded: SeededLedger) -> dict[str, Any]:
+    reply = seeded.ledger.post("/v1/checkpoints", None, "auditor")
+    assert reply.status_code == 201, reply.text
+    made: dict[str, Any] = reply.json()
+    return made
+
+
+def _witness(document: dict[str, Any]) -> TrustedCheckpoint:
+    return trusted_checkpoint_of(document, signing_key()[1].read_bytes(), "the kept checkpoint")
+
+
+def test_checkpoint_is_signed_with_the_published_key(seeded: SeededLedger) -> None:
+    made = _made(seeded)
+    answer = seeded.ledger.get("/v1/signing-key").json()
+    assert answer["public_key"] == signing_key()[1].read_text()
+    assert made["signature"]["key_id"] == answer["key_id"]
+    assert is_signed_by(made, answer["public_key"].encode())
+    last = seeded.ledger.get("/v1/audit-events?order=oldest&limit=200", "auditor").json()["items"][-1]
+    assert (last["action"], last["hash"], last["position"] + 1) == (
+        "runs.anchored",
+        made["payload"]["audit_head"],
+        made["payload"]["audit_length"],
     )
+    assert last["after"]["runs"][seeded.run][0] == 1
+    assert seeded.ledger.get("/v1/checkpoints", "auditor").json() == {"items": [made], "next": None}
 
 
-def test_a_population_s_statement_costs_no_query_more_for_more_runs(seeded: SeededLedger) -> None:
-    def asked() -> int:
-        seen: list[str] = []
+def test_checkpoint_without_a_new_event_is_the_last_one(seeded: SeededLedger) -> None:
+    first = _made(seeded)
+    assert _made(seeded) == first
+    seeded.ledger.post(f"/v1/runs/{seeded.run}/steps", {}, "trainer")
+    second = _made(seeded)
+    assert second["payload"]["audit_length"] == first["payload"]["audit_length"] + 1
+    assert verify(seeded.ledger.database, witnesses=[_witness(first), _witness(second)]).sound
 
-        def note(_: object, __: object, statement: str, *___: object) -> None:
-            if statement.startswith("SELECT") and "api_keys" not in statement:  # who asks is looked up now and then
-                seen.append(statement)
 
-        engine = seeded.ledger.database.engine
-        hooks.listen(engine, "before_cursor_execute", note)
-        shown = {run["id"]: run for run in _stated(seeded, f"/v1/populations/{seeded.population}/statement")["runs"]}
-        hooks.remove(engine, "before_cursor_execute", note)
-        runs = {run["id"]: run for run in seeded.ledger.get("/v1/runs?limit=200").json()["items"]}
-        for name, said in shown.items():
-            assert {each: runs[name][each] for each in ("path", "status", "epsilon")} == {
-                each: said[each] for each in ("path", "status", "epsilon")
-            }
-        assert list(shown) == sorted(shown, reverse=True)
-        return len(seen)
+def test_another_key_signs_anew_and_the_chain_names_both(seeded: SeededLedger, tmp_path: Path) -> None:
+    first = _made(seeded)
+    signer = require_signer(signer_of(str(new_signing_key(tmp_path)[0])))
+    database, later = seeded.ledger.database, datetime.now(UTC) + timedelta(hours=2)
+    assert sign_due(database, signer, 3600, later) == 2  # the clinic had none
+    assert sign_due(database, signer, 3600, later + timedelta(hours=2)) == 0
+    second, _ = seeded.ledger.get("/v1/checkpoints", "auditor").json()["items"]
+    assert is_signed_by(second, signer.public_key.encode())
+    last = seeded.ledger.get("/v1/audit-events?order=oldest&limit=200", "auditor").json()["items"][-1]
+    assert (last["action"], last["before"], last["after"]) == (
+        "signing_key.changed",
+        {"key_id": first["signature"]["key_id"]},
+        {"key_id": signer.key_id},
+    )
+    by_new_key = trusted_checkpoint_of(second, signer.public_key.encode(), "the one by the new key")
+    assert verify(database, witnesses=[_witness(first), by_new_key]).sound
 
-    def trained(budget: str, noise: float) -> None:
-        """A run whose curve was not written since its one step, of an event that no other run has."""
-        run, event = seeded.ledger.run(budget), {"type": "gaussian", "noise_multiplier": noise}
-        assert seeded.ledger.post(f"/v1/runs/{run}/steps", {"event": event}, "trainer").status_code == 200
 
-    seeded.ledger.budget("deep", "mimic/icu-team")
-    trained("mimic/icu-team", 80.0)
-    few = asked()
-    for further in range(MOST_EVENTS // 2 + 1):  # more than an account above counts: its curve has been written since
-        trained("mimic/icu-team", 90.0 + further)
-        trained("mimic/icu-team/deep", 190.0 + further)
-    assert asked() == few
+def _rewrite_audit_events(seeded: SeededLedger) -> None:
+    """Change an audit event, and make every hash fit again."""
+    with tampering(seeded.ledger.database) as tx:
+        here = audit_entries.c.subject == seeded.population
+        tx.execute(update(audit_entries).where(here).values(reason="Approved by the board."))
+        heads: dict[str, bytes] = {}
+        for kept in list(all_entries(tx)):
+            owner, position = kept.organisation_id, kept.position
+            heads[owner] = audit_entry_hash(heads.get(owner, audit_genesis(owner)), kept)
+            at = (audit_entries.c.organisation_id == owner) & (audit_entries.c.position == position)
+            tx.execute(update(audit_entries).where(at).values(entry_hash=heads[owner]))
+        tx.execute(delete(checkpoints))
+
+
+def test_rewritten_audit_events_are_found_by_a_checkpoint_that_was_kept(seeded: SeededLedger) -> None:
+    witness = _witness(_made(seeded))
+    _rewrite_audit_events(seeded)
+    assert verify(seeded.ledger.database).sound
+    [problem] = verify(seeded.ledger.database, witnesses=[witness]).problems
+    assert "the kept checkpoint signed another history of the first" in problem
+
+
+def test_decisions_cut_off_are_found_though_the_run_s_head_was_set_back(seeded: SeededLedger) -> None:
+    seeded.ledger.post(f"/v1/runs/{seeded.run}/steps", {"count": 10**6}, "trainer")
+    _made(seeded)
+    with tampering(seeded.ledger.database) as tx:
+        first = tx.execute(select(decisions.c.entry_hash).where(decisions.c.position == 0)).scalar_one()
+        tx.execute(delete(decisions).where(decisions.c.position > 0))
+        tx.execute(update(runs).where(runs.c.account_id == seeded.run).values(decision_count=1, chain_head=first))
+    problems = verify(seeded.ledger.database).problems
+    assert any("tied to 2 of them" in problem for problem in problems)
+
+
+def test_chain_that_was_cut_off_is_found_by_a_checkpoint_that_was_kept(seeded: SeededLedger) -> None:
+    key = seeded.ledger.post("/v1/api-keys", {"role": "viewer"}).json()["id"]
+    witness = _witness(_made(seeded))
+    with tampering(seeded.ledger.database) as tx:
+        tx.execute(delete(audit_entries).where(audit_entries.c.position >= witness.audit_length - 2))
+        tx.execute(delete(api_keys).where(api_keys.c.id == key))
+        tx.execute(delete(checkpoints))
+        tx.execute(delete(run_anchors))
+    assert verify(seeded.ledger.database).sound
+    [problem] = verify(seeded.ledger.database, witnesses=[witness]).problems
+    assert "it was cut" in problem
+
+
+def test_document_that_is_no_checkpoint_is_refused(seeded: SeededLedger) -> None:
+    for document in ({}, {"payload": {}, "signature": {"value": "?"}}, {"payload": {}, "signature": {"value": ""}}):
+        with pytest.raises(InvalidInputError):
+            _witness(document)
+    with pytest.raises(InvalidInputError, match="no public key"):
+        trusted_checkpoint_of(_made(seeded), b"-----BEGIN", "x")

@@ -5,7 +5,6 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
@@ -99,7 +98,7 @@ def test_requests_one_behind_the_other_are_answered_in_order(ports: Ports, plan:
     assert [answer.header(b"x-request-id") for answer in raw[0]] == names
 
 
-def test_who_asks_again_while_a_step_waits_is_answered_in_order(ports: Ports) -> None:
+def test_requests_behind_a_waiting_step_are_answered_in_order(ports: Ports) -> None:
     first, second = (ports.request(VAST, JSON, (b"x-request-id", name)) for name in (b"one", b"two"))
     with Client(ports.of[SHORT]) as client, watched() as asked:
         with held_back() as go:
@@ -116,7 +115,7 @@ def test_who_asks_again_while_a_step_waits_is_answered_in_order(ports: Ports) ->
 
 @pytest.mark.parametrize("headers", [(), ((b"connection", b"keep-alive"),), ((b"connection", b"close"),)])
 @pytest.mark.parametrize("version", [b"1.0", b"1.1"])
-def test_a_connection_is_kept_as_the_client_wants(
+def test_connection_is_kept_as_the_client_wants(
     ports: Ports, headers: tuple[tuple[bytes, bytes], ...], version: bytes
 ) -> None:
     sent = ports.request(VAST, JSON, NAMED, *headers).replace(b" HTTP/1.1\r\n", b" HTTP/%b\r\n" % version)
@@ -133,9 +132,7 @@ def test_a_connection_is_kept_as_the_client_wants(
     assert set(asked) == {ports.seeded.run}
 
 
-def test_who_leaves_while_a_step_waits_is_decided_without_a_word(
-    ports: Ports, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_step_of_a_closed_connection_is_decided(ports: Ports, caplog: pytest.LogCaptureFixture) -> None:
     run, before = ports.seeded.ledger.run(), _decisions(ports)
     _waiting(ports, 0)
     answered = ports.state.total_requests
@@ -155,20 +152,8 @@ def test_who_leaves_while_a_step_waits_is_decided_without_a_word(
     assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
 
 
-def test_who_leaves_amid_a_body_asks_nothing(ports: Ports, caplog: pytest.LogCaptureFixture) -> None:
-    before = ports.seeded.rows()
-    _waiting(ports, 0)
-    for way in BOTH:
-        with Client(ports.of[way]) as client:
-            client.send(ports.request(VAST)[:-3])
-            _waiting(ports, 1)
-        _waiting(ports, 0)
-    assert ports.seeded.rows() == before
-    assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
-
-
 @pytest.mark.parametrize("in_queue", [True, False])
-def test_a_stop_lets_a_step_be_answered_and_closes(ports: Ports, *, in_queue: bool) -> None:
+def test_stop_lets_a_step_be_answered_and_closes(ports: Ports, *, in_queue: bool) -> None:
     """As `app.server` stops: a connection with a request is told to shut down, before or after its body came."""
     sent = ports.request(VAST, JSON, NAMED)
 
@@ -190,36 +175,12 @@ def test_a_stop_lets_a_step_be_answered_and_closes(ports: Ports, *, in_queue: bo
     assert asked == [ports.seeded.run]
 
 
-@pytest.mark.both_databases
-def test_racing_trainers_are_each_charged_once(ports: Ports) -> None:
-    """Without `first_step` or a key, a step that was asked twice inside would be charged twice."""
-    run, before, each, trainers = ports.seeded.ledger.run(), _decisions(ports), 15, 8
-
-    def train(way: int) -> list[int]:
-        with Client(ports.of[way]) as client:
-            return [client.ask(ports.request(b"{}", run=run)).status for _ in range(each)]
-
-    with ThreadPoolExecutor(trainers) as pool:
-        found = [status for part in pool.map(train, BOTH * (trainers // 2)) for status in part]
-    assert set(found) <= {200, 403}
-    assert _decisions(ports) - before == trainers * each
-
-
-def test_a_cost_that_is_missing_is_computed_and_the_step_decided_once(ports: Ports) -> None:
-    run, before = ports.seeded.ledger.run(), _decisions(ports)
-    content = b'{"event": {"type": "gaussian", "noise_multiplier": 77.5}, "count": 2}'
-    with watched() as asked:
-        assert ports.ask(SHORT, ports.request(content, run=run)).status == 200
-    assert asked == [run]
-    assert _decisions(ports) == before + 1
-
-
 def _metrics(*names: str) -> dict[str, float]:
     lines = generate_latest(REGISTRY).decode().splitlines()
     return {line.rsplit(" ", 1)[0]: float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith(names)}
 
 
-def test_both_ways_are_counted_and_logged_alike(ports: Ports, caplog: pytest.LogCaptureFixture) -> None:
+def test_both_routes_are_counted_and_logged_alike(ports: Ports, caplog: pytest.LogCaptureFixture) -> None:
     counted = [f"epsilon_ledger_{kind}_duration_seconds_count" for kind in ("http_request", "step_authorization")]
     counted += [f"epsilon_ledger_{kind}_total" for kind in ("problems", "decisions")]
     grown, logs = [], []
@@ -239,7 +200,7 @@ def test_both_ways_are_counted_and_logged_alike(ports: Ports, caplog: pytest.Log
     assert logs[0] == logs[1] == [f"POST /v1/runs/{{run_id}}/steps {status}" for status in (200, 403, 200, 409, 422)]
 
 
-def test_the_rate_of_a_key_is_limited_on_both_ways(ports: Ports, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rate_of_a_key_is_limited_on_both_routes(ports: Ports, monkeypatch: pytest.MonkeyPatch) -> None:
     app = ports.seeded.ledger.http.app
     assert isinstance(app, FastAPI)
     monkeypatch.setattr(app.state.rates, "keys", TokenBuckets(0.001, 2, "Too many."))

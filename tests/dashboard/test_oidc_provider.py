@@ -22,7 +22,7 @@ def test_issuer_is_required_when_provider_promises_it(tmp_path: Path, provider: 
         refused(flow, flow.come_back(iss=None), "from another identity provider")
         assert flow.come_back().status_code == 303
         provider.configured = {}
-        ledger.http.app.state.oidc_client._endpoints = None  # type: ignore[attr-defined]
+        ledger.http.app.state.oidc_client._endpoints = None
         assert flow.come_back(iss=None).status_code == 303, "it need not name itself otherwise"
 
 

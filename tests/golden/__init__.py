@@ -1,1 +1,1 @@
-"""A scripted story and all that the service answered to it: a change of words is seen to change words alone."""
+"""Snapshots of the answers that users see most, and of the rows of a small story."""

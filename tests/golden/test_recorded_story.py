@@ -1,4 +1,4 @@
-"""The story reads as it was recorded; `python -m tests.golden.test_recorded_story` records it again."""
+"""The story's answers and rows are as recorded; `python -m tests.golden.test_recorded_story` records them again."""
 
 import json
 import secrets
@@ -17,16 +17,16 @@ from app.persistence.schema import upgrade
 from app.persistence.tables import metadata
 from tests.clocks import stand_at
 from tests.conftest import open_ledger
-from tests.golden.recording import Recorder, written
-from tests.golden.story import tell
+from tests.golden.recording import Recorder
+from tests.golden.story import send
 from tests.persistence.dump import dump
 
-FILES = Path(__file__).parent
+FOLDER = Path(__file__).parent
 BEGUN = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 
 @contextmanager
-def _told(folder: Path) -> Iterator[dict[str, Any]]:
+def _recorded(folder: Path) -> Iterator[dict[str, str]]:
     """The story's answers, and the rows that it left, by the names of their files."""
     with pytest.MonkeyPatch.context() as patch:
         moments, numbers = count(), count(1)
@@ -38,24 +38,40 @@ def _told(folder: Path) -> Iterator[dict[str, Any]]:
         database.dispose()
         with open_ledger(folder, url) as ledger:
             story = Recorder(ledger)
-            tell(story)
-            rows = {
-                name: [dict(zip(metadata.tables[name].c.keys(), row, strict=True)) for row in kept]
-                for name, kept in dump(ledger.database).items()
-            }
-            yield {
-                "answers.json": story.answers,
-                "rows.json": story.steadied(rows),
-            }
+            send(story)
+            rows = story.steadied(dump(ledger.database))
+        yield {"answers.json": _text(story.answers), "rows.json": _lines(rows)}
 
 
-def test_the_story_reads_as_it_was_recorded(tmp_path: Path) -> None:
-    with _told(tmp_path) as answer:
-        for name, found in answer.items():
-            assert json.loads(written(found)) == json.loads((FILES / name).read_text()), name
+def _text(found: object) -> str:
+    return json.dumps(found, indent=1, ensure_ascii=False) + "\n"
+
+
+def _lines(rows: dict[str, list[list[Any]]]) -> str:
+    """A line for each row, without what is null."""
+    written = [
+        json.dumps(
+            {"table": name} | {column: value for column, value in zip(columns, row, strict=True) if value is not None}
+        )
+        for name, kept in rows.items()
+        for columns in [metadata.tables[name].c.keys()]
+        for row in kept
+    ]
+    return "[\n" + ",\n".join(written) + "\n]\n"
+
+
+@pytest.mark.parametrize("name", ["answers.json", "rows.json"])
+def test_story_reads_as_recorded(recorded: dict[str, str], name: str) -> None:
+    assert json.loads(recorded[name]) == json.loads((FOLDER / name).read_text())
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    with _recorded(tmp_path_factory.mktemp("story")) as texts:
+        yield texts
 
 
 if __name__ == "__main__":
-    with TemporaryDirectory() as folder, _told(Path(folder)) as answer:
-        for name, found in answer.items():
-            (FILES / name).write_text(written(found))
+    with TemporaryDirectory() as folder, _recorded(Path(folder)) as texts:
+        for name, text in texts.items():
+            (FOLDER / name).write_text(text)

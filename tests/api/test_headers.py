@@ -1,0 +1,217 @@
+"""Headers: entity tags, and what every answer tells browsers and caches."""
+
+import re
+from pathlib import Path
+
+import httpx2
+import pytest
+
+from app.api.middleware import PUBLIC
+from app.service.queries import runs
+from tests.api.conftest import SeededLedger
+from tests.api.operations import OPERATIONS, READS, Operation
+from tests.conftest import LiveServer, open_ledger
+from tests.soak import thinned
+
+API_POLICY = "default-src 'none'; frame-ancestors 'none'"
+FOR_EVER = "public, max-age=31536000, immutable"
+each_operation = pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.id)
+
+
+def _check(reply: httpx2.Response, *, policy: str = API_POLICY, cached: str | None = "no-store") -> None:
+    assert {
+        name: reply.headers.get(name)
+        for name in (
+            *("x-content-type-options", "referrer-policy", "x-frame-options"),
+            *("content-security-policy", "cache-control", "strict-transport-security", "server"),
+        )
+    } == {
+        "x-content-type-options": "nosniff",
+        "referrer-policy": "same-origin",
+        "x-frame-options": "DENY",
+        "content-security-policy": policy,
+        "cache-control": cached,
+        "strict-transport-security": None,
+        "server": None,
+    }
+    assert len(reply.headers.multi_items()) == len(reply.headers)
+
+
+@each_operation
+@pytest.mark.parametrize("headers", [{}, {"Content-Type": "application/json"}], ids=["a stranger", "an admin"])
+def test_operation_answers_with_security_headers(
+    shared: SeededLedger, operation: Operation, headers: dict[str, str]
+) -> None:
+    sent = headers and headers | shared.ledger.headers()
+    reply = shared.ledger.http.request(operation.method, operation.at(**shared.ids()), content=b"{", headers=sent)
+    _check(reply, cached=reply.headers["cache-control"])
+    assert reply.headers["cache-control"] == ("private, no-cache" if "etag" in reply.headers else "no-store")
+
+
+def test_steps_answer_with_security_headers(shared: SeededLedger) -> None:
+    """As they are answered on their connection, too: tests/api/test_fast_path.py compares the bytes."""
+    for body in ({}, {"count": 1_000_000_000}):
+        _check(shared.ledger.post(f"/v1/runs/{shared.run}/steps", body, "trainer"))
+
+
+def test_unmodified_answer_has_security_headers(shared: SeededLedger) -> None:
+    tag = shared.ledger.get("/v1/runs").headers["etag"]
+    reply = shared.ledger.get("/v1/runs", If_None_Match=tag)
+    assert reply.status_code == 304
+    _check(reply, cached="private, no-cache")
+
+
+@pytest.mark.parametrize(("method", "path", "status"), [("GET", "/nowhere", 404), ("PUT", "/v1/runs", 405)])
+def test_missing_path_answers_with_security_headers(shared: SeededLedger, method: str, path: str, status: int) -> None:
+    reply = shared.ledger.http.request(method, path)
+    assert reply.status_code == status
+    _check(reply)
+
+
+def test_unforeseen_error_answers_with_security_headers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        raise AssertionError("a bug")
+
+    monkeypatch.setattr(runs, "read_history", broken)
+    with open_ledger(tmp_path) as ledger:  # the document knows no such answer
+        reply = ledger.get("/v1/runs/run_1/history")
+    assert reply.status_code == 500
+    _check(reply)
+
+
+def test_description_may_be_kept_by_caches(shared: SeededLedger) -> None:
+    _check(shared.ledger.http.get("/openapi.json"), cached=None)
+    assert {path for path in PUBLIC if shared.ledger.http.get(path).status_code == 200} == PUBLIC
+
+
+def test_documentation_page_loads_from_this_service_only(shared: SeededLedger) -> None:
+    reply = shared.ledger.http.get("/docs")
+    policy = reply.headers["content-security-policy"]
+    _check(reply, policy=policy, cached=None)
+    rules = {name: sources for name, *sources in (rule.split() for rule in policy.split("; "))}
+    assert rules["default-src"] == rules["base-uri"] == rules["form-action"] == rules["frame-ancestors"] == ["'none'"]
+    assert rules["script-src"] == rules["connect-src"] == ["'self'"]
+    assert rules["style-src"] == ["'self'", "'unsafe-inline'"]
+    loaded = re.findall(r'(?:src|href)="([^"]+)"', reply.text)
+    loaded.remove("/")  # a link to the pages
+    assert len(loaded) == 7
+    for path in loaded:
+        assert path.startswith("/")
+        found = shared.ledger.http.get(path)
+        assert found.status_code == 200
+        assert found.headers.get("cache-control") == (None if path in PUBLIC else FOR_EVER)
+    assert re.findall(r"<script(?![^>]* src=)", reply.text) == []
+    assert 'data-description="/openapi.json"' in reply.text
+
+
+@pytest.mark.parametrize("path", ["/docs", "/openapi.json", "/healthz", "/v1/runs", "/nowhere"])
+def test_https_answer_tells_the_browser_to_stay(live_server: LiveServer, path: str) -> None:
+    """The proxy before the service says how it was asked; nobody else on this machine listens for lies."""
+    with live_server.client("viewer") as http:
+        assert "server" not in http.get(path).headers
+        assert "strict-transport-security" not in http.get(path).headers
+        by_tls = http.get(path, headers={"X-Forwarded-Proto": "https"})
+        assert by_tls.headers["strict-transport-security"] == "max-age=31536000"
+
+
+UNMOVED = {
+    *(
+        "listApiKeys",
+        "getApiKey",
+        "listAuditEvents",
+        "getAccountLimit",
+        "listProposals",
+        "getProposal",
+        "getReservation",
+    ),
+    *("listAlerts", "getAlertSettings", "listReceivers", "getReceiver", "listDeliveries"),
+    *(
+        "getSigningKey",
+        "listCheckpoints",
+        "listVerifications",
+        "getVerification",
+        "getOrganisationPolicy",
+        "getAccountPolicy",
+        "listExperiments",
+        "getExperiment",
+    ),
+}
+"""What a charge to the run of the seeded ledger does not change, unless it reaches a threshold."""
+
+each_read = pytest.mark.parametrize("operation", READS, ids=lambda operation: operation.id)
+some_reads = pytest.mark.parametrize("operation", thinned(READS, 4), ids=lambda operation: operation.id)
+"""One place answers them all so: `make soak` tries every one."""
+
+
+@each_read
+def test_read_carries_a_tag_and_is_answered_304_with_it(shared: SeededLedger, operation: Operation) -> None:
+    path = operation.at(**shared.ids())
+    first = shared.ledger.get(path, "admin")
+    tag = first.headers["etag"]
+    assert first.status_code == 200
+    assert tag.startswith('"')
+    assert tag.endswith('"')
+    assert "no-store" not in first.headers.get("cache-control", "")
+    assert "public" not in first.headers.get("cache-control", "")
+    ways = (tag, f"W/{tag}", f'"other", {tag}', f'{tag},"other"', "*", f"  {tag}  ")
+    for known in ways if operation.id == "getRun" else ways[:2]:
+        again = shared.ledger.get(path, "admin", If_None_Match=known)
+        assert (again.status_code, again.content) == (304, b""), known
+        assert again.headers["etag"] == tag
+
+
+@pytest.mark.parametrize(
+    "operation", thinned([read for read in READS if read.id not in UNMOVED], 3), ids=lambda operation: operation.id
+)
+def test_tag_changes_with_a_charge_and_only_then(seeded: SeededLedger, operation: Operation) -> None:
+    path = operation.at(**seeded.ids())
+    steps = f"/v1/runs/{seeded.run}/steps"
+    tag = seeded.ledger.get(path).headers["etag"]
+    seeded.ledger.post(f"{steps}?dry_run=true", {"count": 2}, "trainer")
+    seeded.ledger.post(steps, {"first_step": 0}, "trainer")
+    seeded.ledger.post("/v1/runs/run_nothing/steps", {}, "trainer")
+    seeded.ledger.post(steps, {"count": 0}, "trainer")
+    assert seeded.ledger.get(path).headers["etag"] == tag
+    assert seeded.ledger.get(path, If_None_Match=tag).status_code == 304
+    assert seeded.ledger.post(steps, {}, "trainer").status_code == 200
+    changed = seeded.ledger.get(path, If_None_Match=tag)
+    assert changed.status_code == 200
+    assert changed.headers["etag"] != tag
+
+
+def test_refusal_changes_what_was_decided_and_nothing_else(seeded: SeededLedger) -> None:
+    paths = {each.id: each.at(**seeded.ids()) for each in READS if not each.path.endswith(".png")}
+    tags = {name: seeded.ledger.get(path, "admin").headers["etag"] for name, path in paths.items()}
+    assert seeded.ledger.post(f"/v1/runs/{seeded.run}/steps", {"count": 10**6}, "trainer").status_code == 403
+    again = {name: seeded.ledger.get(path, "admin").headers["etag"] for name, path in paths.items()}
+    assert {name for name in tags if tags[name] != again[name]} == {
+        "getRunHistory",
+        "getRunHistorySvg",
+        "listDecisions",
+    }
+
+
+def test_tags_of_different_things_differ(shared: SeededLedger) -> None:
+    some = [operation for operation in READS if not operation.path.endswith((".png", ".svg"))]
+    tags = [shared.ledger.get(operation.at(**shared.ids()), "admin").headers["etag"] for operation in some]
+    assert len(set(tags)) == len(tags)
+
+
+def test_refused_read_carries_no_tag(shared: SeededLedger) -> None:
+    for path in ("/v1/runs/run_nothing", "/v1/runs?limit=0"):
+        reply = shared.ledger.get(path, If_None_Match="*")
+        assert reply.status_code in {404, 422}
+        assert "etag" not in reply.headers
+
+
+@some_reads
+def test_head_answers_as_get_but_for_the_body(shared: SeededLedger, operation: Operation) -> None:
+    path, headers = operation.at(**shared.ids()), shared.ledger.headers("admin") | {"X-Request-Id": "mine"}
+    whole, head = (shared.ledger.http.request(method, path, headers=headers) for method in ("GET", "HEAD"))
+    assert (whole.status_code, head.status_code, head.content) == (200, 200, b"")
+    assert head.headers == whole.headers
+
+
+def test_head_is_not_for_what_only_writes(shared: SeededLedger) -> None:
+    reply = shared.ledger.http.head(f"/v1/runs/{shared.run}/steps", headers=shared.ledger.headers("admin"))
+    assert (reply.status_code, reply.headers["allow"], reply.content) == (405, "POST", b"")
