@@ -152,7 +152,7 @@ def test_an_epsilon_of_zero_costs_nothing() -> None:
 SIZES = st.floats(-12, 12).map(lambda exponent: 10**exponent)
 
 
-def test_a_softmax_release_costs_twice_what_its_guide_says() -> None:
+def test_softmax_release_costs_twice_its_guides_epsilon() -> None:
     # Two vectors of probabilities differ by up to 2 in L1, not by 1: 460,517 and not 230,259.
     scale = scale_of_tail(1e-5, 0.9)
     assert scale == pytest.approx(1e-5 / log(10), rel=1e-15)

@@ -52,7 +52,7 @@ charges = st.lists(
 
 @few(10)
 @given(charges, st.sampled_from([(1, ADD), (2, ADD), (1, ONE)]), st.sampled_from([(2.0, 2.0), (2.0, 1.0), (1.0, 3.0)]))
-def test_available_budget_is_what_the_rule_admits(
+def test_available_budget_is_admitted_and_no_more(
     history: list[tuple[str, float, int]], kind: tuple[int, NeighboringRelation], limits: tuple[float, float]
 ) -> None:
     sites = Sites(*limits, *kind)
@@ -75,7 +75,7 @@ def test_available_budget_is_what_the_rule_admits(
         assert probe.accounts["p"].epsilon() <= limits[0] + 1e-9
 
 
-def test_a_part_has_what_others_do_not_take_from_it() -> None:
+def test_spending_of_another_part_leaves_a_part_its_budget() -> None:
     sites = Sites(2.0, 2.0, 1, ADD)
     assert sites.charge("a", 5.0, 3)
     assert room_of(sites.accounts["p"]) < 2

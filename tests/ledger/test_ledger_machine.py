@@ -66,7 +66,7 @@ patterns = st.lists(st.lists(units, min_size=1, max_size=7).filter(any), min_siz
 
 
 @given(ledgers(), st.none() | patterns, st.data())
-def test_accounts_admit_and_keep_what_the_model_says(
+def test_accounts_decide_and_balance_as_the_model(
     model: LedgerModel, costs: list[list[int]] | None, data: st.DataObject
 ) -> None:
     if costs is not None:  # other costs than real ones, and exhausted orders

@@ -120,7 +120,7 @@ def their_count(setting: Setting) -> tuple[int, float]:
     return low, float(order)
 
 
-@pytest.mark.parametrize("setting", thinned(SETTINGS, 6), ids=str)
+@pytest.mark.parametrize("setting", thinned(SETTINGS, 4), ids=str)
 def test_as_much_fits_in_advance_as_dp_accounting_says(setting: Setting) -> None:
     theirs, order = their_count(setting)
     ours = declared(setting, SOME)
@@ -129,7 +129,7 @@ def test_as_much_fits_in_advance_as_dp_accounting_says(setting: Setting) -> None
         assert ours == theirs
 
 
-@pytest.mark.parametrize("setting", thinned(SETTINGS, 6), ids=str)
+@pytest.mark.parametrize("setting", thinned(SETTINGS, 4), ids=str)
 def test_a_filter_admits_at_least_93_percent_of_that(setting: Setting, account: AccountMaker) -> None:
     in_advance = declared(setting)
     adaptive = counted(setting, account(setting.epsilon, setting.delta))

@@ -84,7 +84,7 @@ def begun(path: tuple[Account, ...], step: PricedStep, shares: tuple[float, ...]
     return [CountedAccount(record) for record in records]
 
 
-def test_a_run_counts_what_it_uses_of_the_plan_of_its_budget(path: tuple[Account, ...]) -> None:
+def test_run_counts_its_use_of_its_budgets_plan(path: tuple[Account, ...]) -> None:
     step = priced(path[0], Gaussian(40.0))
     population, budget, run = path
     assert set(run.spent.used) == {budget.id}
