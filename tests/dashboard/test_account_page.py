@@ -127,7 +127,11 @@ def test_preview_hides_accounts_between_scope_and_population(ledger: Ledger) -> 
 
 def test_preview_of_disjoint_parts_names_existing_accounts(ledger: Ledger) -> None:
     ledger.population(limit={"epsilon": 8.0, "delta": 1e-5})
-    parts = {"composition": "parallel", "max_partitions_per_unit": 1, "attestation": "Each patient is in one ward."}
+    parts: dict[str, Any] = {
+        "composition": "parallel",
+        "max_partitions_per_unit": 1,
+        "attestation": "Each patient is in one ward.",
+    }
     wards = str(ledger.budget("wards", limit={"epsilon": 2.0, "delta": 1e-5}, **parts)["id"])
     page = open_account(ledger, wards, "?steps=10&noise=1.1&rate=0.01")
     assert page.status == 200

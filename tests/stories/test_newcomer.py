@@ -34,7 +34,7 @@ class Newcomer:
     """A person with a shell in an empty folder, and no settings."""
 
     def __init__(self, folder: Path, command: Path) -> None:
-        self.folder, self.command = folder, command
+        self.folder, self.command = folder, str(command)
         self.log = folder.with_name("serve.log")
         self.environment = {name: value for name, value in os.environ.items() if not name.startswith("EPSILON_LEDGER_")}
         with socket.socket() as probe:
@@ -162,6 +162,7 @@ def test_newcomer_gets_from_an_empty_folder_to_a_live_run(
         assert reply.status_code == 401
         page.goto(newcomer.url)
         expect(page.get_by_text(f"first-run has taken {STEPS} steps;")).to_be_visible()
+        page.goto("about:blank")
     assert [path.name for path in newcomer.folder.iterdir()] == ["epsilon-ledger.db"]
     database = Database(f"sqlite:///{newcomer.folder / 'epsilon-ledger.db'}")
     assert verify(database).sound

@@ -191,7 +191,7 @@ def test_script_whose_budget_is_practically_used_up_stops(author: Author, server
     ("decision", "decided", "reason", "steps", "end"),
     [
         ("approve", "approved", "The board agrees.", f"completed after {STEPS} of {STEPS} steps", "finished"),
-        ("reject", "rejected", "This year's budget is spent.", "completed after", "budget used up"),
+        ("reject", "rejected", "The budget of the year is spent.", "completed after", "budget used up"),
     ],
 )
 def test_script_that_requests_a_higher_limit_waits_for_the_decision(  # noqa: PLR0917 - columns of a table
