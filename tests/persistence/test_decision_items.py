@@ -57,8 +57,8 @@ class Writer:
         for items in sequences:
             first = entries[-1].first_step + entries[-1].step_count if entries else 0
             steps = sum(count for _, count in items)
-            placed = {"position": len(entries), "first_step": first, "step_count": steps, "requested_count": steps}
-            entries.append(self.template._replace(items=items, **placed))
+            placed = self.template._replace(position=len(entries), first_step=first, items=items)
+            entries.append(placed._replace(step_count=steps, requested_count=steps))
         with suppress(_UndoneError), self.database.write(ALL_TENANTS) as tx:
             decisions.add_all(tx, [(entry, b"x" * 32) for entry in entries])
             yield tx, entries
