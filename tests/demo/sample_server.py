@@ -32,7 +32,7 @@ class SampleServer:
         headers = {"Authorization": f"Bearer {self.facts['keys'][role]}"}
         found, after = [], ""
         while True:
-            reply = httpx2.get(f"{self.url}{path}{after}", headers=headers, trust_env=False, timeout=60)
+            reply = httpx2.get(f"{self.url}{path}{after}", headers=headers, trust_env=False, timeout=60, verify=False)
             assert reply.status_code == HTTPStatus.OK, reply.text
             found += reply.json()["items"]
             if reply.json().get("next") is None:
@@ -42,7 +42,7 @@ class SampleServer:
     def is_ready(self) -> bool:
         """Whether it answers."""
         try:
-            return httpx2.get(f"{self.url}/readyz", trust_env=False).status_code == HTTPStatus.OK
+            return httpx2.get(f"{self.url}/readyz", trust_env=False, verify=False).status_code == HTTPStatus.OK
         except httpx2.TransportError:
             return False
 

@@ -59,7 +59,7 @@ class Newcomer:
         until = time.monotonic() + 60
         while process.poll() is None and time.monotonic() < until:
             try:
-                if httpx2.get(f"{self.url}/readyz", trust_env=False).status_code == 200:
+                if httpx2.get(f"{self.url}/readyz", trust_env=False, verify=False).status_code == 200:
                     return
             except httpx2.TransportError:
                 time.sleep(0.05)
