@@ -7,7 +7,6 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-import httpx2
 import pytest
 
 from app.persistence.clock import Moment
@@ -113,18 +112,17 @@ def forbid(ledger: Ledger) -> None:
     assert reply.status_code == 200
 
 
-def act(ledger: Ledger, action: str, body: object = None) -> httpx2.Response:
-    """Ask something of the population."""
-    top = ledger.get("/v1/populations?path=mimic").json()["items"][0]["id"]
-    return ledger.post(f"/v1/accounts/{top}/{action}", body or {})
+def top(ledger: Ledger) -> str:
+    return str(ledger.get("/v1/populations?path=mimic").json()["items"][0]["id"])
 
 
 def archive(ledger: Ledger) -> None:
-    assert act(ledger, "archive").status_code == 200
+    assert ledger.post(f"/v1/accounts/{top(ledger)}/archive", {}).status_code == 200
 
 
 def fill(ledger: Ledger) -> None:
-    assert act(ledger, "blocks", SCHEDULE | {"start": "2040-01-01", "count": 63}).status_code == 201
+    years = SCHEDULE | {"start": "2040-01-01", "count": 63}
+    assert ledger.post(f"/v1/accounts/{top(ledger)}/blocks", years).status_code == 201
 
 
 FEBRUARY = {"data_from": "2031-02-10T00:00:00Z", "data_to": "2031-02-20T00:00:00Z"}
@@ -157,9 +155,10 @@ def test_block_that_cannot_be_opened_is_alerted_once_and_tried_again(
 
 
 def test_block_is_opened_once_the_cause_is_gone(ledger: Ledger, at: Clock) -> None:
+    population = top(ledger)
     archive(ledger)
     assert at(month(2)) == 0
-    proposal = act(ledger, "unarchive").json()["id"]
+    proposal = ledger.post(f"/v1/accounts/{population}/unarchive", {}).json()["id"]
     assert ledger.post(f"/v1/proposals/{proposal}/approve", {}, "privacy_officer").status_code == 200
     assert [at(month(2) + RETRY - timedelta(seconds=1)), at(month(2) + RETRY)] == [0, 1]
     assert (failure(ledger), names(ledger)) == (None, ["2031-01", "2031-02"])

@@ -137,8 +137,9 @@ def test_poisonous_command_harms_no_other(ledger: Ledger, run: str) -> None:
     """The next decision of a run whose rows were tampered with has the place of an earlier one."""
     sick, runner = another(ledger), CommandRunner(ledger)
     runner.charged(request(sick))
+    path = runner.path(sick)[-1].path
     with tampering(ledger.database) as tx:
-        set_run(tx, runner.path(sick)[-1].path, decision_count=0)
+        set_run(tx, path, decision_count=0)
     one, poison, two, nothing, three = answers(ledger, [request(each) for each in (run, sick, run, "run_x", run)])
     assert firsts([one, two, three]) == [1, 2, 3]
     assert (type(poison), type(nothing)) == (IntegrityError, NotFoundError)

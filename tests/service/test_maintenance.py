@@ -17,9 +17,11 @@ from app.service import maintenance
 from app.service.charging import commit_queue
 from app.service.due_work import find_due, isolated
 from app.service.runs.lost import end_lost_runs
+from app.service.verification import verify
 from tests.api.trainer import LOUD, Trainer, hired, moved
 from tests.conftest import Ledger
 from tests.service.step_commands import opened
+from tests.service.tampering import tampering
 
 DOWN = OperationalError("SELECT 1", {}, Exception("connection to the remote node failed\nis it running?"))
 
@@ -159,6 +161,14 @@ def test_run_that_is_not_active_or_has_a_plan_is_not_lost(trainer: Trainer, stat
     else:
         assert trainer.act({"paused": "pause", "completed": "complete"}[state]).status_code == 200
     assert _look(trainer, days=400) == 0
+
+
+def test_changed_end_of_a_run_is_found(trainer: Trainer) -> None:
+    assert trainer.act("complete", {"reason": "budget_exhausted"}).status_code == 200
+    assert trainer.sound()
+    with tampering(trainer.ledger.database) as tx:
+        tx.exec_driver_sql("UPDATE runs SET end_reason = 'finished'")
+    assert any("did not end as" in each for each in verify(trainer.ledger.database).problems)
 
 
 def _lines(

@@ -122,6 +122,11 @@ def test_session_ends_by_itself_or_with_its_key(ledger: Ledger) -> None:
     assert ends is not None
     assert ends < now + timedelta(seconds=90)
     assert is_refused(ledger, cookie, ends)
+    soon = now + timedelta(minutes=5)
+    key = ledger.post("/v1/api-keys", {"role": "viewer", "expires_at": soon.isoformat()}).json()["key"]
+    short = opened(ledger, authenticate(ledger.database, f"Bearer {key}", now), now)
+    assert seen(ledger, short, now).expires_at == soon
+    assert is_refused(ledger, short, soon)
 
 
 def test_revoked_key_ends_its_sessions_and_no_others(ledger: Ledger, ring: Authenticator) -> None:

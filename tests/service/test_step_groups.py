@@ -234,8 +234,9 @@ def test_failed_group_changes_nothing_and_is_not_cached(ledger: Ledger, run: str
     """A run whose rows were tampered with: its next decision has the place of an earlier one."""
     other = another(ledger)
     decisions(runner.group(request(run), request(other)))
+    path = runner.path(run)[-1].path
     with tampering(ledger.database) as tx:
-        set_run(tx, runner.path(run)[-1].path, decision_count=0)
+        set_run(tx, path, decision_count=0)
     before, remembered = dump(ledger.database), runner.path(other)
     with pytest.raises(IntegrityError):
         runner.group(request(other), request(run), request(other, (QUIET, 1)))
