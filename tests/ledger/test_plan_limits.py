@@ -124,7 +124,7 @@ def test_more_is_kept_by_the_plan_than_by_the_orders(other: bool) -> None:  # no
     assert revoked(held(path, reservations), HIGH, reservations) == []
 
 
-@few(8)  # as well
+@few(4)  # as well
 @given(
     planned_accounts, charges, st.lists(st.tuples(st.floats(0.4, 4.0), st.floats(1e-7, 1e-4)), min_size=1, max_size=4)
 )
