@@ -11,9 +11,7 @@ import pytest
 from app.accounting.events import NeighboringRelation
 from app.api.strict_json import MAX_BODY_BYTES, strict_loads
 from app.ledger.errors import InvalidInputError
-from tests.accounting.leaf_examples import LEAVES
-from tests.accounting.sampling_examples import SAMPLES
-from tests.accounting.wrapper_examples import WRAPPERS
+from tests.accounting.event_table import CASES
 from tests.api.conftest import SeededLedger
 from tests.api.trainer import is_refused
 from tests.persistence.dump import changed
@@ -195,12 +193,12 @@ def test_brackets_of_any_depth_are_the_fault_of_the_request(shared: SeededLedger
                 assert (reply.status_code, reply.json()["code"][:8]) == (422, "invalid_"), (depth, text[:40])
 
 
-CASES = [examples.cases[0] for examples in (*LEAVES, *SAMPLES, *WRAPPERS)]
+ONE_OF_EACH_TYPE = {type(case.event): case for case in CASES}.values()
 
 
 def test_event_of_each_type_is_taken_where_it_has_a_bound_and_else_refused(shared: SeededLedger) -> None:
     relation = NeighboringRelation.ADD_OR_REMOVE_ONE
-    for case in CASES:
+    for case in ONE_OF_EACH_TYPE:
         reply = post(shared, f"{STEPS}?dry_run=true", {"event": dict(case.wire)})
         if relation in case.relations:
             assert reply.json()["decision"] in {"admitted", "refused"}, case

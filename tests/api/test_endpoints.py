@@ -146,7 +146,7 @@ def test_process_server_stops_reading_a_body_that_is_too_large(live_server: Live
 def _lists_of_events(operation: Operation) -> dict[str, object]:
     """A valid body with each list of events that it may have, of a thousand items and one."""
     schema = resolved(schema_of(operation))
-    found = {}
+    found: dict[str, object] = {}
     for name, of in schema.get("properties", {}).items():
         items = of.get("items", {}).get("$ref", "")
         if items.endswith(("/EventCount", "/PlannedEventInput")):

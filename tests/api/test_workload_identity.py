@@ -173,10 +173,9 @@ UNRULED: list[dict[str, object]] = [
     {"sub": "repo:hospital/policies-2:ref:refs/heads/main", "ref": "refs/heads/main"},
     {"sub": "repo:hospital/policies:ref:refs/heads/main", "ref": "refs/heads/mine"},
     {"sub": "repo:hospital/policies:ref:refs/heads/main"},
-    *(
-        {"sub": "x", "kubernetes.io": odd}
-        for odd in ("sweeps", {"namespace": ["sweeps"]}, {"namespace": {"n": "sweeps"}})
-    ),
+    {"sub": "x", "kubernetes.io": "sweeps"},
+    {"sub": "x", "kubernetes.io": {"namespace": ["sweeps"]}},
+    {"sub": "x", "kubernetes.io": {"namespace": {"n": "sweeps"}}},
 ]
 INVALID: list[tuple[dict[str, object], str, str]] = [
     ({"aud": "another"}, "audience", "wrong_audience"),

@@ -200,8 +200,7 @@ def test_image_user_port_and_command_are_those_of_the_dockerfile(made: list[Docu
     container = _deployment(made)[1]
     assert [port["containerPort"] for port in container["ports"]] == [int(only(final, "EXPOSE").arguments)]
     assert container["command"] == only(final, "CMD").command
-    [database] = [pod for pod in pods(made) if pod.owner["kind"] == "StatefulSet"] or [None]
-    if database is not None:
+    for database in (pod for pod in pods(made) if pod.owner["kind"] == "StatefulSet"):
         assert re.fullmatch(r"postgres:\d+-[a-z]+@sha256:[0-9a-f]{64}", database.containers[0]["image"])
 
 

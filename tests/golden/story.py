@@ -85,7 +85,7 @@ def _read(story: Recorder, population: str, budget: str, run: str) -> None:
 
 
 def _plan(story: Recorder) -> None:
-    target: dict[str, object] = {"event": SAMPLED} | LIMIT
+    target: dict[str, object] = {"event": SAMPLED, **LIMIT}
     mixed = [{"event": SAMPLED, "count": 100}, {"event": {"type": "laplace", "noise_multiplier": 50.0}}]
     story.ask("planned epsilon", "viewer", "POST /v1/accounting/epsilon", {"events": mixed, "delta": 1e-5})
     story.ask("planned noise", "viewer", "POST /v1/accounting/noise-multiplier", target | {"count": 500})

@@ -104,7 +104,7 @@ def test_shortened_hash_is_a_mistake_and_no_alarm(tmp_path: Path, short: str) ->
 
 def test_script_needs_only_the_standard_library_and_reads_a_pipe(ended: Ledger) -> None:
     text = "".join(f"{line}\n" for line in export(ended.database, datetime.now(UTC), population="mimic"))
-    command = [sys.executable, "-I", "-S", SCRIPT, "-"]
+    command = [sys.executable, "-I", "-S", str(SCRIPT), "-"]
     done = subprocess.run(command, input=text, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert "4 balances recomputed" in done.stdout

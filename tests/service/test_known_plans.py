@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import Connection, func, insert, select, update
+from sqlalchemy import Connection, Table, func, insert, select, update
 
 from app.persistence.database import ALL_TENANTS
 from app.persistence.repositories import waiting
@@ -123,7 +123,10 @@ def test_all_plans_are_read_after_many_events(process: Process, monkeypatch: pyt
 
 def test_rolled_back_plan_is_forgotten(process: Process) -> None:
     [first] = process.look().rows
-    changes = ((reservation_rows, "id", {"run_id": process.held["id"]}), (reservation_items, "reservation_id", {}))
+    changes: tuple[tuple[Table, str, dict[str, Any]], ...] = (
+        (reservation_rows, "id", {"run_id": process.held["id"]}),
+        (reservation_items, "reservation_id", {}),
+    )
     with suppress(InterruptedError), process.ledger.database.write(process.owner) as tx:
         for table, column, values in changes:
             [row] = tx.execute(select(table).where(table.c[column] == first)).mappings()

@@ -105,7 +105,7 @@ def test_proposal_without_an_account_reaches_receivers_without_one(ledger: Ledge
     [proposal] = ledger.get("/v1/proposals").json()["items"]
     assert ledger.post(f"/v1/proposals/{proposal['id']}/reject", None, "privacy_officer").status_code == 200
     assert (everything(), opened_only()) == (["proposal.opened", "proposal.decided"], ["proposal.opened"])
-    assert of_team() == announced(ledger, account=team) == []
+    assert (of_team(), announced(ledger, account=team)) == ([], [])
     assert set_policy(ledger, {"max_epsilon": 1.0, "approvers_to_create_population": 2}) == 200
     unit = {"privacy_unit": "patient", "neighboring_relation": "add_or_remove_one"}
     body = {"name": "cohort", "limit": {"epsilon": 1.0, "delta": 1e-5}} | unit

@@ -339,4 +339,4 @@ def test_tampered_rows_are_named(database: Database, name: str, what: str) -> No
         tamper(tx)
     found = verify(database)
     assert any(named in problem for problem in found.problems), found.problems
-    assert found.discrepancies[0].organisation_id.startswith("org_")
+    assert str(found.discrepancies[0].organisation_id).startswith("org_")
