@@ -250,13 +250,11 @@ def test_description_of_api_has_the_colours_of_the_browser_and_tries_a_read(ente
     expect(operation.locator(".live-responses-table .response-col_status").first).to_have_text("Code")
     expect(operation.locator(".live-responses-table")).to_contain_text("stroke-registry")
     assert hosts - {"data:"} == {server.url}
-    page.evaluate("[...document.querySelectorAll('.opblock-tag-section')].slice(2).forEach((each) => each.remove())")
-    assert hindrances(page) == []
 
 
-@pytest.mark.soak
-@pytest.mark.parametrize("colours", ["light", "dark"])
-@pytest.mark.parametrize("width", [400, 1280])
+@pytest.mark.parametrize(
+    ("width", "colours"), thinned([(1280, "light"), (400, "light"), (400, "dark"), (1280, "dark")], 4)
+)
 def test_description_of_api_is_accessible(enter: Enter, width: int, colours: str) -> None:
     page = enter("admin", "/docs", color_scheme=colours, viewport={"width": width, "height": 800})
     expect(page.locator(".opblock").first).to_be_visible()
