@@ -87,7 +87,7 @@ compose: ## try the service in containers: PostgreSQL, two replicas and a proxy 
 # Each process with one thread for its matrices: several of them turn in circles while they wait for each other. And
 # what is compiled is kept, whatever the environment says: hundreds of processes would each compile the service anew.
 # One process more than CI has processors: who waits for a server or a timeout leaves its processor to another one.
-test: $(STAMP) $(GENERATOR) ## run the tests of service, accountant, client and dashboard, which need no framework
+test: $(STAMP) ## run the tests of service, accountant, client and dashboard, which need no framework
 	@OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
 # No more processes than processors: each imports all frameworks anew.

@@ -68,15 +68,11 @@ def ledger(tmp_path: Path, database_url: str) -> Iterator[Ledger]:
         yield opened
 
 
-ALWAYS_BOTH = {"persistence", "reliability"}
-"""Folders whose tests all run on both databases; elsewhere those that are marked `both_databases`."""
-
-
 def _kinds(test: pytest.Function) -> list[object]:
     on_postgresql = pytest.param("postgresql", marks=pytest.mark.postgresql)
     if test.get_closest_marker("postgresql"):
         return [on_postgresql]
-    both = test.get_closest_marker("both_databases") or test.path.parent.name in ALWAYS_BOTH
+    both = test.get_closest_marker("both_databases")
     return ["sqlite", on_postgresql] if both or "TEST_BOTH_DATABASES" in os.environ else ["sqlite"]
 
 
