@@ -26,7 +26,7 @@ class _PortalTransport(httpx2.BaseTransport):
 
     async def _ask(self, request: httpx2.Request) -> httpx2.Response:
         answer = await self._inner.handle_async_request(request)
-        content = await answer.aread()
+        content = b"".join([part async for part in answer.aiter_raw()])  # as it was sent, compressed perhaps
         return httpx2.Response(answer.status_code, headers=answer.headers, stream=httpx2.ByteStream(content))
 
 

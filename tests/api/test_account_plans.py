@@ -18,7 +18,13 @@ WIDE = {"epsilon": 50.0, "delta": 1e-5}
 OTHER = {"type": "laplace", "noise_multiplier": 400.0}
 
 
+def sampled(q: float, z: float) -> dict[str, Any]:
+    return {"type": "poisson_sampled", "sampling_probability": q, "event": gaussian(z)}
+
+
 STEP, QUIET = gaussian(60.0), gaussian(90.0)
+LONG_STEP, LONG_QUIET = sampled(0.02, 1.5), sampled(0.01, 2.0)
+"""Two events whose plans take work, as their steps do not add up to one event: a step takes the place of a step."""
 
 
 def allowed(*items: tuple[dict[str, Any], int], limit: dict[str, float] = LIMIT, share: float = DECLARED_SHARE) -> int:
@@ -59,14 +65,14 @@ def test_plan_admits_as_many_steps_as_it_says_and_no_more(ledger: Ledger) -> Non
 
 
 def test_plan_is_used_up_in_any_order_by_several_runs(ledger: Ledger) -> None:
-    planned(ledger, {"event": QUIET, "count": 30}, {"event": STEP, "count": 20})
+    planned(ledger, {"event": LONG_QUIET, "count": 30}, {"event": LONG_STEP, "count": 20})
     quiet, loud = (Trainer(ledger, ledger.run(name=name)) for name in ("quiet", "loud"))
-    assert loud.steps(event=STEP, count=15).status_code == 200
-    assert quiet.steps(event=QUIET, count=30).status_code == 200
-    assert quiet.steps(event=gaussian(200.0), count=2).json()["ended_plans"] == []  # in place of louder steps
+    assert loud.steps(event=LONG_STEP, count=15).status_code == 200
+    assert quiet.steps(event=LONG_QUIET, count=30).status_code == 200
+    assert quiet.steps(event=sampled(0.005, 3.0), count=2).json()["ended_plans"] == []  # in place of louder steps
     assert plan_of(ledger)["steps_left"] == 3
-    assert loud.steps(event=STEP, count=4, dry_run=True).json()["ended_plans"] != []
-    assert loud.steps(event=STEP, count=3).json()["ended_plans"] == []
+    assert loud.steps(event=LONG_STEP, count=4, dry_run=True).json()["ended_plans"] != []
+    assert loud.steps(event=LONG_STEP, count=3).json()["ended_plans"] == []
     assert plan_of(ledger)["state"] == "exhausted"
     assert [item["steps_used"] for item in plan_of(ledger)["items"]] == [30, 20]
     assert loud.sound()
@@ -148,7 +154,7 @@ def test_event_without_a_proven_pair_is_refused_in_a_plan_by_its_name(
 
 def test_plan_that_takes_too_long_to_freeze_is_refused(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     ledger.population(limit=WIDE)
-    body = {"name": "icu-team", "parent": "mimic", "limit": LIMIT, "planned": [{"event": STEP}]}
+    body = {"name": "icu-team", "parent": "mimic", "limit": LIMIT, "planned": [{"event": LONG_STEP}]}
     with monkeypatch.context() as patch:
         patch.setattr("app.service.accounts.spec.MAX_PLAN_WORK", 1000)
         refusal = is_refused(ledger.post("/v1/budgets", body), 422, "computation_limit_exceeded")

@@ -42,8 +42,16 @@ def test_every_step_asks_for_what_jax_privacy_does(run: CountingRun) -> None:
     training = Private()
     step = training.authorized(run)
     training.train(step, iter(list(step.batch_iterator(N))))  # drawn ahead, and stepped in their turn
-    assert run.asked == [STEP] * POISSON.iterations == [STEP] * (run.expected_steps or 0)
+    assert run.asked == [STEP] * POISSON.iterations
     assert np.asarray(training.state[0]["w"]).all()
+
+
+def test_jax_training_expects_its_iterations(admin: LedgerClient) -> None:
+    run = admin.create_run("jax", budget=open_budget(admin, 100.0))
+    training = Private()
+    step = training.authorized(run)
+    training.train(step, step.batch_iterator(N))
+    assert (run.expected_steps, run.next_step) == (POISSON.iterations, POISSON.iterations)
 
 
 def test_refusal_leaves_donated_arguments_and_batch(run: CountingRun) -> None:

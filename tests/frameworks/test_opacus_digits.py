@@ -22,8 +22,8 @@ def test_example_is_stopped_at_its_budget_and_its_epsilon_is_opacus_own(
     facts = json.loads((tmp_path / "out" / "opacus.json").read_text())
     assert facts["refused"]
     assert f"Stopped: step {facts['steps']} of {facts['run']} refused" in said
-    # The ledger's orders are finer: never above Opacus', and hardly below.
-    assert facts["epsilon_opacus"] * (1 - 5e-4) <= facts["epsilon_rdp"] <= facts["epsilon_opacus"]
+    # Neither grid of orders contains the other: over 44 to 400 steps they differ by -1.6e-4 to 3e-5 of the value.
+    assert 1 - 5e-4 <= facts["epsilon_rdp"] / facts["epsilon_opacus"] <= 1 + 5e-5
     rules = facts["accountants"]
     # The plan admits more steps than RDP would.
     assert rules["pld"] <= rules["plan_filter"] <= epsilon < rules["rdp"] == pytest.approx(facts["epsilon_rdp"])

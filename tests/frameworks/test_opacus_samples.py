@@ -299,7 +299,7 @@ def test_earlier_steps_are_refused_reported_or_charged_already(engine: PrivacyEn
     attach(training.optimizer, run.as_run, **terms, earlier_steps="report")
     assert run.asked == [STEP] * 16
     charged = FakeRun(id=run.id)
-    other = make_private(engine)
+    other = make_private(new_engine())
     other.epoch()
     attach(other.optimizer, charged.as_run, data_loader=other.loader, earlier_steps="charged")
     other.epoch()

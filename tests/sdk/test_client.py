@@ -302,8 +302,11 @@ UNREADABLE: dict[str, tuple[httpx2.Response, str]] = {
         content.decode(): (httpx2.Response(200, content=content), "cannot be read")
         for content in (b"[]", b'"text"', b"null", b'{"run": "run_1", "points": {}, "decisions": 1}')
     },
-    "deep": (httpx2.Response(200, content=DEEP), ""),
-    "deep problem": (httpx2.Response(403, content=DEEP, headers={"Content-Type": PROBLEM_JSON}), ""),
+    "deep": (httpx2.Response(200, content=DEEP), "answered 200 without readable JSON"),
+    "deep problem": (
+        httpx2.Response(403, content=DEEP, headers={"Content-Type": PROBLEM_JSON}),
+        "answered 403 .*, which is not the ledger's way to say no",
+    ),
     "huge number": (
         httpx2.Response(200, json=RUN | {"epsilon": 10**400}),
         "epsilon: expected a number that a float can hold",

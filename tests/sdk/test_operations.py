@@ -195,11 +195,13 @@ def test_methods_of_runs_call_their_operations(simulation: Simulation) -> None:
     def called(act: Callable[[], Any]) -> Any:  # noqa: ANN401 - whatever it answers
         wire.requests.clear()
         answer = act()
-        seen.append({operation_of(request) for request in wire.requests})
+        # Without those of the run that gives its plan back meanwhile.
+        asked = [request for request in wire.requests if waits.holder.id not in request.url.path]
+        seen.append({operation_of(request) for request in asked})
         return answer
 
     seen: list[set[str]] = []
-    run = called(lambda: client.create_run("model", budget=BUDGET, event=LOUD))
+    run = called(lambda: client.create_run("first", budget=BUDGET, event=LOUD))
     acts: dict[str, Callable[[], Any]] = {
         "Run.preview": lambda: run.preview(2),
         "Run.authorize": lambda: run.authorize(2),
@@ -213,9 +215,9 @@ def test_methods_of_runs_call_their_operations(simulation: Simulation) -> None:
         "Run.request_limit": lambda: run.request_limit("All epochs.", Limit(1.5, 1e-5), account=BUDGET),
         "Run.refresh": run.refresh,
         "get_run": lambda: client.get_run(run.id),
-        "get_run by path": lambda: client.get_run(f"{BUDGET}/model"),
+        "get_run by path": lambda: client.get_run(f"{BUDGET}/first"),
         "resume_run": lambda: client.resume_run(run.state_dict()),
-        "resume_run by path": lambda: client.resume_run(f"{BUDGET}/model").complete(),
+        "resume_run by path": lambda: client.resume_run(f"{BUDGET}/first").complete(),
     }
     for act in acts.values():
         called(act)

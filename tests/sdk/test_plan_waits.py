@@ -237,9 +237,10 @@ def test_ledger_that_stays_away_until_end_is_given_up(waits: Waits, monkeypatch:
     monkeypatch.setattr(plan_waits, "datetime", trainer.Clock)
     waits.acts = {2: lambda: waits.simulation.wire.fails(*[Fault.LOST] * 1000)}
     with pytest.raises(LedgerUnavailableError) as caught:
-        wait_for(waits, wait=timedelta(seconds=60))
+        wait_for(waits, wait=timedelta(seconds=70))
     waits.simulation.wire.faults.clear()
-    run = second(waits, "waiting").run
+    # Its end has come at the ledger too, which the client cannot know.
+    run = second(waits, "expired").run
     assert f"get_run('{run}').wait_for_plan() waits on for it" in "".join(caught.value.__notes__)
 
 

@@ -1,6 +1,5 @@
 """What a plan costs by each accountant, and of what a careful reader is warned."""
 
-from dataclasses import replace
 from math import inf
 
 import pytest
@@ -134,12 +133,6 @@ CUT = TruncatedPoissonSampled(1000, 0.01, 30, Gaussian(9.0))
 FIXED, SHUFFLED = PlanAssumptions(batches=Batches.FIXED), PlanAssumptions(batches=Batches.SHUFFLED)
 
 
-IN_TURN = PlanAssumptions(NeighboringRelation.REPLACE_ONE, batches=Batches.SHUFFLED)
-
-
-DRAWN = (SampledWithoutReplacement(100, 10, Gaussian(9.0)), SampledWithReplacement(100, 10, Gaussian(20.0)))
-
-
 @pytest.mark.parametrize(
     ("event", "count", "setting", "words"),
     [
@@ -152,13 +145,6 @@ DRAWN = (SampledWithoutReplacement(100, 10, Gaussian(9.0)), SampledWithReplaceme
             for batches in (FIXED, SHUFFLED)
         ),
         *((event, 2, FIXED, "") for event in (Gaussian(9.0), PoissonSampled(1.0, Gaussian(9.0)))),
-        *((event, 2, IN_TURN, "batches drawn anew") for event in DRAWN),
-        *((event, 2, IN_TURN, f"but {type_name(event)} events") for event in DRAWN),
-        *(
-            (event, 2, replace(IN_TURN, batches=batches), "")
-            for event in DRAWN
-            for batches in (Batches.POISSON, Batches.FIXED)
-        ),
         (Gaussian(0.1), 1, SETTING, "vacuous"),
         (Gaussian(5000.0), 1, SETTING, "edge of the grid"),
         (Gaussian(1e6), 1, SETTING, ""),
@@ -169,6 +155,24 @@ DRAWN = (SampledWithoutReplacement(100, 10, Gaussian(9.0)), SampledWithReplaceme
 def test_careful_reader_is_warned(event: DpEvent, count: int, setting: PlanAssumptions, words: str) -> None:
     found = plan_epsilon((StepEvent(event, count),), 1e-5, setting)
     assert words in "\n".join(found.warnings) if words else found.warnings == ()
+
+
+@pytest.mark.parametrize(
+    "event", [SampledWithoutReplacement(100, 10, Gaussian(9.0)), SampledWithReplacement(100, 10, Gaussian(20.0))]
+)
+def test_batches_in_turn_are_no_batches_drawn_anew(event: DpEvent) -> None:
+    """Of which no plan can hold any, either."""
+
+    def warned(batches: Batches) -> tuple[str, ...]:
+        setting = PlanAssumptions(NeighboringRelation.REPLACE_ONE, batches=batches)
+        return plan_epsilon((StepEvent(event, 2),), 1e-5, setting).warnings
+
+    [unplanned] = warned(Batches.POISSON)
+    assert unplanned.endswith("an account without a plan.")
+    assert warned(Batches.FIXED) == (unplanned,)
+    [in_turn] = set(warned(Batches.SHUFFLED)) - {unplanned}
+    assert "batches drawn anew" in in_turn
+    assert f"but {type_name(event)} events" in in_turn
 
 
 def test_every_answer_has_the_warnings_of_its_plan() -> None:
