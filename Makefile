@@ -88,11 +88,13 @@ compose: ## try the service in containers: PostgreSQL, two replicas and a proxy 
 # what is compiled is kept, whatever the environment says: hundreds of processes would each compile the service anew.
 # One process more than CI has processors: who waits for a server or a timeout leaves its processor to another one.
 test: $(STAMP) ## run the tests of service, accountant, client and dashboard, which need no framework
-	@OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
+	@RECORD_PROCESSOR_SECONDS=$(RECORD) OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 3 \
+		--dist loadfile --no-loadscope-reorder --durations=10
 
 # No more processes than processors: each imports all frameworks anew.
 test-frameworks: $(FRAMEWORKS) $(FLOWER) ## run the tests with Opacus, Lightning, Transformers, JAX, Keras, Flower, FLARE and W&B
-	@OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder tests/frameworks
+	@RECORD_PROCESSOR_SECONDS=$(RECORD) OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 2 \
+		--dist loadfile --no-loadscope-reorder --durations=10 tests/frameworks
 
 soak: $(FRAMEWORKS) $(FLOWER) $(GENERATOR) ## run the long searches and all their cases (RELIABILITY_ROUNDS rounds, default 50), failover and deployments
 	@TEST_BOTH_DATABASES=1 RELIABILITY_ROUNDS=$${RELIABILITY_ROUNDS:-50} $(BIN)/python -m pytest -x \
@@ -123,6 +125,7 @@ check: $(STAMP) ## format, lint, types, layers: what CI asks for
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-cache
+	@$(BIN)/python -m tests.processor_budget
 
 format: $(STAMP) ## format and mend what can be mended
 	@$(BIN)/ruff format .

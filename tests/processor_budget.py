@@ -35,11 +35,11 @@ class ProcessorTimes:
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> Generator[None, Any, Any]:
         """Look at the clock of processes where a folder begins or ends."""
-        folder = item.path.parent.relative_to(TESTS).as_posix()
+        folder = _folder_of(item)
         if folder != self._folder:
             self._folder, self._before = folder, _processor_seconds()
         result = yield
-        if nextitem is None or nextitem.path.parent != item.path.parent:
+        if nextitem is None or _folder_of(nextitem) != folder:
             self.seconds[folder] += _processor_seconds() - self._before
             self._folder = None
         return result
@@ -82,6 +82,10 @@ def over_budget(recorded: Mapping[str, float], budgets: Mapping[str, float]) -> 
         if recorded[folder] > TOLERANCE * budgets[folder]:
             found.append(f"{folder}: {recorded[folder]:.0f} s of processor, budget {budgets[folder]:.0f} s")
     return found
+
+
+def _folder_of(item: pytest.Item) -> str:
+    return item.path.relative_to(TESTS).parts[0]
 
 
 def _processor_seconds() -> float:

@@ -24,6 +24,7 @@ from sqlalchemy import (
     text,
     update,
 )
+from sqlalchemy.dialects import postgresql
 from sqlalchemy.exc import IntegrityError
 
 from app.persistence.database import ALL_TENANTS, Database
@@ -248,7 +249,8 @@ def _unique_keys(table: Table) -> list[tuple[str, list[str], str]]:
     """Name, columns and condition of each unique constraint or index."""
     keys = [table.primary_key, *(each for each in table.constraints if isinstance(each, UniqueConstraint))]
     indexes = [index for index in table.indexes if index.unique]
-    return [(str(key.name), key.columns.keys(), ANY) for key in keys] + [
+    name = postgresql.dialect().identifier_preparer.format_constraint  # type: ignore[no-untyped-call]  # cuts long ones
+    return [(str(name(key)), key.columns.keys(), ANY) for key in keys] + [
         (str(index.name), index.columns.keys(), str(index.dialect_options["sqlite"]["where"])) for index in indexes
     ]
 

@@ -54,12 +54,17 @@ def opened(tmp_path_factory: pytest.TempPathFactory, module_database_url: str) -
             assert ledger.post(f"/v1/runs/{run}/steps", {}, "trainer").status_code == 200
         if ledger.database.dialect == "postgresql":
             with ledger.database.write(ALL_TENANTS) as tx:
-                tx.execute(text("ANALYZE accounts"))  # of two indexes that cost the same it would take either
+                # Of two indexes that cost the same it would take either; and it would take one of a tenth of the rows.
+                tx.execute(text("ANALYZE accounts, decisions, audit_entries"))
         yield ledger
 
 
-def _plans(ledger: Ledger, ask: Ask) -> list[str]:
-    """How each statement finds rows; what PostgreSQL may do with small tables only is forbidden it."""
+def _plans(ledger: Ledger, ask: Ask, *, bitmaps: bool = False) -> list[str]:
+    """How each statement finds rows; what PostgreSQL may do with small tables only is forbidden it.
+
+    Args:
+        bitmaps: whether it may combine several searches of indexes, as it must for rows of several keys.
+    """
     asked: list[tuple[str, Any]] = []
 
     def note(*given: Any) -> None:  # noqa: ANN401 - as SQLAlchemy hands it on
@@ -72,16 +77,17 @@ def _plans(ledger: Ledger, ask: Ask) -> list[str]:
         ask(tx, organisation)
         event.remove(tx, "before_cursor_execute", note)
         if tx.dialect.name == "postgresql":
-            for way in ("seqscan", "bitmapscan", "hashjoin", "mergejoin", "sort"):
+            forbidden = ["seqscan", "hashjoin", "mergejoin", "sort", *([] if bitmaps else ["bitmapscan"])]
+            for way in forbidden:
                 tx.execute(text(f"SET LOCAL enable_{way} = off"))
         explain = "EXPLAIN QUERY PLAN" if tx.dialect.name == "sqlite" else "EXPLAIN (COSTS OFF)"
         found = [tx.exec_driver_sql(f"{explain} {statement}", parameters).all() for statement, parameters in asked]
     return ["\n".join(str(row[-1]) for row in rows) for rows in found]
 
 
-def _plan(ledger: Ledger, ask: Ask) -> str:
+def _plan(ledger: Ledger, ask: Ask, *, bitmaps: bool = False) -> str:
     """How something is found, by its first statement."""
-    return _plans(ledger, ask)[0]
+    return _plans(ledger, ask, bitmaps=bitmaps)[0]
 
 
 SOME_ROWS: dict[str, tuple[Ask, str]] = {
@@ -101,8 +107,9 @@ SOME_ROWS: dict[str, tuple[Ask, str]] = {
 @pytest.mark.parametrize("index", SOME_ROWS)
 def test_partial_index_is_taken_for_its_rows(opened: Ledger, index: str) -> None:
     ask, table = SOME_ROWS[index]
-    plan = _plan(opened, ask)
-    assert re.search(rf"{table} USING (COVERING )?INDEX {index}\b|using {index} on {table}\b", plan), plan
+    plan = _plan(opened, ask, bitmaps=True)
+    one_search = rf"{table} USING (COVERING )?INDEX {index}\b|using {index} on {table}\b"
+    assert re.search(rf"{one_search}|Bitmap Index Scan on {index}\b", plan), plan
 
 
 PARTLY_SORTED = r"USE TEMP B-TREE FOR (RIGHT PART|LAST TERM|LAST \d TERMS) OF ORDER BY"
@@ -241,9 +248,6 @@ ONE_ENTRY: dict[str, Ask] = {
 @pytest.mark.parametrize("query", ONE_ENTRY)
 def test_entry_of_a_chain_is_found_by_its_position(opened: Ledger, query: str) -> None:
     """With row-level security, PostgreSQL searches for no position that it must compute meanwhile."""
-    if opened.database.dialect == "postgresql":
-        with opened.database.write(ALL_TENANTS) as tx:
-            tx.execute(text("ANALYZE decisions, audit_entries"))
     lines = "\n".join(_plans(opened, ONE_ENTRY[query])).splitlines()
     chains = r"\b(decisions|audit_entries)(_\d)?\b"
     if opened.database.dialect == "sqlite":

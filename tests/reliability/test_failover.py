@@ -87,7 +87,7 @@ def test_step_is_not_acknowledged_while_only_the_primary_has_it(pair: Pair, know
         pair.standby.stop()
         body, key = {"count": 1}, None
         if known_by == "key":
-            key = f"repeated on {budget}"
+            key = f"repeated/{budget}"
         else:
             body["first_step"] = trainer.next_step
         asked = pool.submit(trainer.ask, body, key)
@@ -97,7 +97,7 @@ def test_step_is_not_acknowledged_while_only_the_primary_has_it(pair: Pair, know
         _await(lambda: primary.execute(WAITING)[0][0])  # the repeated request, which found its step
         time.sleep(UNANSWERED_SECONDS)
         assert http.get(f"/v1/runs/{trainer.run}").status_code == 200  # what is only read waits for nothing
-        assert not asked.done(), (
+        assert not asked.done()
             asked.result().answers[0].status_code,
             asked.result().answers[0].text,
             dict(asked.result().answers[0].headers),
