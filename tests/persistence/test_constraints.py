@@ -148,11 +148,17 @@ BROKEN: list[tuple[str, str, str, list[Row]]] = [
 
 @pytest.fixture(scope="module")
 def database(database_kind: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
-    """A ledger that has every kind of row; also a waiting plan, a key for a token, and a session with a scope."""
+    """A ledger that has every kind of row.
+
+    Also a waiting plan, a proposal that was decided, a key for a token, and a session with a scope.
+    """
     folder = tmp_path_factory.mktemp("constraints")
     with new_database(database_kind, folder, furnish=fill) as url, open_ledger(folder, url) as ledger:
-        ledger.budget("later", opens_at=later(24))
+        made = ledger.budget("later", opens_at=later(24))
         assert ask(ledger, "waits", 2, budget="mimic/later").json()["status"] == "waiting"
+        raised = {"limit": {"epsilon": 2.0, "delta": 1e-5}, "reason": "Another study."}
+        proposed = ledger.post(f"/v1/accounts/{made['id']}/limit", raised, If_Match="*").json()
+        assert ledger.post(f"/v1/proposals/{proposed['id']}/reject", {}, "privacy_officer").json()["decided_by"]
         cookie_for(ledger)
         keys, sessions, accounts = (metadata.tables[name] for name in ("api_keys", "sessions", "accounts"))
         with ledger.database.write(ALL_TENANTS) as tx:

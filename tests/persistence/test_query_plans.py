@@ -54,7 +54,7 @@ def opened(tmp_path_factory: pytest.TempPathFactory, module_database_url: str) -
             assert ledger.post(f"/v1/runs/{run}/steps", {}, "trainer").status_code == 200
         if ledger.database.dialect == "postgresql":
             with ledger.database.write(ALL_TENANTS) as tx:
-                # Of two indexes that cost the same it would take either; and it would take one of a tenth of the rows.
+                # Of indexes that cost the same it takes any, and it guesses that an organisation has few of the rows.
                 tx.execute(text("ANALYZE accounts, decisions, audit_entries"))
         yield ledger
 
@@ -85,9 +85,15 @@ def _plans(ledger: Ledger, ask: Ask, *, bitmaps: bool = False) -> list[str]:
     return ["\n".join(str(row[-1]) for row in rows) for rows in found]
 
 
-def _plan(ledger: Ledger, ask: Ask, *, bitmaps: bool = False) -> str:
+def _plan(ledger: Ledger, ask: Ask) -> str:
     """How something is found, by its first statement."""
-    return _plans(ledger, ask, bitmaps=bitmaps)[0]
+    return _plans(ledger, ask)[0]
+
+
+def _admitted(tx: Connection, organisation: str) -> None:
+    """Of a run with decisions: where there are none, each index with a run is as good."""
+    run = tx.execute(select(tables.runs.c.account_id)).scalar_one()
+    decisions.find_admitted(tx, organisation, [(run, 1, 5), (RUNS[1], 1, 7)])
 
 
 SOME_ROWS: dict[str, tuple[Ask, str]] = {
@@ -96,10 +102,7 @@ SOME_ROWS: dict[str, tuple[Ask, str]] = {
         lambda tx, organisation: accounts.find_by_path(tx, organisation, "mimic/icu-team"),
         "accounts",
     ),
-    "uq_decisions_first_step": (
-        lambda tx, organisation: decisions.find_admitted(tx, organisation, [(RUNS[0], 1, 5), (RUNS[1], 1, 7)]),
-        "decisions",
-    ),
+    "uq_decisions_first_step": (_admitted, "decisions"),
     "uq_reservations_active": (lambda tx, _: periodic_queries.lapsed(tx, PLACE.created_at, 10), "reservations"),
 }
 
@@ -107,7 +110,7 @@ SOME_ROWS: dict[str, tuple[Ask, str]] = {
 @pytest.mark.parametrize("index", SOME_ROWS)
 def test_partial_index_is_taken_for_its_rows(opened: Ledger, index: str) -> None:
     ask, table = SOME_ROWS[index]
-    plan = _plan(opened, ask, bitmaps=True)
+    [plan] = [each for each in _plans(opened, ask, bitmaps=True) if re.search(rf"\b{table}\b", each)]
     one_search = rf"{table} USING (COVERING )?INDEX {index}\b|using {index} on {table}\b"
     assert re.search(rf"{one_search}|Bitmap Index Scan on {index}\b", plan), plan
 
