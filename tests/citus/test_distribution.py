@@ -139,7 +139,7 @@ def test_commands_work_on_a_distributed_ledger(run: Run) -> None:
     assert run("migrate", "--check").status == 0
 
 
-def test_it_is_copied_from_one_cluster_to_another(cluster: CitusCluster, source: Database, tmp_path: Path) -> None:
+def test_ledger_is_copied_from_one_cluster_to_another(cluster: CitusCluster, source: Database, tmp_path: Path) -> None:
     """A copy reads from a distributed ledger, and writes to one."""
     url = cluster.create_database("second")
     for work in (upgrade, citus.distribute):
