@@ -121,15 +121,10 @@ def poisson(q: float, mechanism: Mechanism) -> Mechanism:
 
 def fixed_batch(size: int, mechanism: Mechanism) -> Mechanism:
     """Run a mechanism on a batch of a fixed number of records."""
-
-    def run(data: Data) -> Output:
-        batches = list(combinations(range(len(data)), size))
-        return mixture(
-            (1 / comb(len(data), size), mechanism(tuple(e if i in batch else ABSENT for i, e in enumerate(data))))
-            for batch in batches
-        )
-
-    return run
+    return lambda data: mixture(
+        (1 / comb(len(data), size), mechanism(tuple(e if i in batch else ABSENT for i, e in enumerate(data))))
+        for batch in combinations(range(len(data)), size)
+    )
 
 
 def truncated_poisson(q: float, most: int, mechanism: Mechanism) -> Mechanism:
@@ -152,12 +147,7 @@ def truncated_poisson(q: float, most: int, mechanism: Mechanism) -> Mechanism:
 
 def with_replacement(size: int, mechanism: Mechanism) -> Mechanism:
     """Run a mechanism on a batch, each place of which holds any of the records."""
-
-    def run(data: Data) -> Output:
-        batches = list(product(data, repeat=size))
-        return mixture((1 / len(batches), mechanism(batch)) for batch in batches)
-
-    return run
+    return lambda data: mixture((len(data) ** -size, mechanism(batch)) for batch in product(data, repeat=size))
 
 
 def grouped(size: int, mechanism: Mechanism) -> Mechanism:
@@ -165,21 +155,17 @@ def grouped(size: int, mechanism: Mechanism) -> Mechanism:
     return lambda data: mechanism(tuple(entry for entry in data for _ in range(size)))
 
 
-def rounded(probabilities: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Put outputs together so that few are left and none is far out: differences of sums of them keep their digits."""
-    return np.array([part.sum() for part in np.array_split(probabilities, min(ROUNDED, probabilities.size))])
-
-
 def best_of(mechanism: Mechanism, pgf: Callable[[NDArray[np.float64]], NDArray[np.float64]]) -> Mechanism:
-    """Run a mechanism a random number of times and release the largest output, rounded before it is compared.
+    """Run a mechanism a random number of times, with a generating function, and release the largest output.
 
-    Args:
-        mechanism: one run.
-        pgf: the generating function of the number of runs.
+    Outputs are put together so that few are left and none is far out: differences of sums of them keep their digits.
     """
 
     def run(data: Data) -> Output:
-        output = {label: rounded(probabilities) for label, probabilities in mechanism(data).items()}
+        output = {
+            label: np.array([part.sum() for part in np.array_split(each, min(ROUNDED, each.size))])
+            for label, each in mechanism(data).items()
+        }
         labels = sorted(output, key=repr)
         reached = np.cumsum(np.concatenate([[0.0], *(output[label] for label in labels)]))
         best = np.diff(pgf(np.minimum(reached, 1.0)))

@@ -20,7 +20,8 @@ from app.accounting.formulas.amplification import (
 )
 from app.accounting.formulas.mechanisms import gaussian_rdp, laplace_rdp, pure_dp_rdp
 from app.accounting.formulas.sampled_gaussian import sampled_gaussian_rdp
-from tests.soak import thinned
+from tests.each import for_each
+from tests.soak import few, thinned
 
 DIGITS = 60
 GRID = finite_orders(1)
@@ -57,8 +58,9 @@ def both_directions_of_laplace(q: float, z: float, order: float) -> tuple[mpmath
     return divergence(a), divergence(1 - a)
 
 
-@pytest.mark.parametrize(("q", "epsilon"), list(product(PROBABILITIES, (1e-6, 0.1, 1.0, 5.0, 50.0, 1e3, 1e5))))
-def test_sampled_pure_dp_is_sampled_randomized_response(q: float, epsilon: float) -> None:
+@for_each(product(PROBABILITIES, (1e-6, 0.1, 1.0, 5.0, 50.0, 1e3, 1e5)))
+def test_sampled_pure_dp_is_sampled_randomized_response(case: tuple[float, float]) -> None:
+    q, epsilon = case
     for order, nats in zip(ORDERS, sampled_pure_dp_rdp(q, epsilon, ORDERS), strict=True):
         added, removed = both_directions_of_randomized_response(q, epsilon, order)
         assert abs(mpmath.mpf(float(nats)) - max(added, removed)) <= TOLERANCE * added
@@ -122,8 +124,9 @@ def test_sampled_discrete_noise_is_bounded_in_both_directions(q: float, s: float
     )
 
 
-@pytest.mark.parametrize(("q", "epsilon"), list(product(PROBABILITIES, (0.0, 1e-9, 1.0, 699.0, 701.0, 1e5))))
-def test_sampled_epsilon_delta_is_the_formula(q: float, epsilon: float) -> None:
+@for_each(product(PROBABILITIES, (0.0, 1e-9, 1.0, 699.0, 701.0, 1e5)))
+def test_sampled_epsilon_delta_is_the_formula(case: tuple[float, float]) -> None:
+    q, epsilon = case
     amplified, delta = sampled_epsilon_delta(q, epsilon, 1e-6)
     truth = mpmath.log1p(mpmath.mpf(q) * mpmath.expm1(mpmath.mpf(epsilon)))
     assert abs(amplified - truth) <= 1e-15 * truth
@@ -134,18 +137,14 @@ def test_sampled_epsilon_delta_is_the_formula(q: float, epsilon: float) -> None:
 PROBABILITY = st.floats(-9, -1e-3).map(lambda exponent: 10**exponent)
 
 
+@few(20)
 @given(q=PROBABILITY, exponent=st.floats(-2, 3), step=st.floats(-6, 0).map(lambda e: 1 + 10**e))
 def test_more_sampling_or_less_noise_never_costs_less(q: float, exponent: float, step: float) -> None:
     z, grid = 10**exponent, GRID[::20]
 
     def bounds(q: float, z: float) -> NDArray[np.float64]:
-        return np.stack(
-            [
-                sampled_pure_dp_rdp(q, 1 / z, grid),
-                sampled_laplace_rdp(q, z, grid),
-                sampled_discrete_gaussian_rdp(q, z, grid),
-            ]
-        )
+        pure, laplace = sampled_pure_dp_rdp(q, 1 / z, grid), sampled_laplace_rdp(q, z, grid)
+        return np.stack([pure, laplace, sampled_discrete_gaussian_rdp(q, z, grid)])
 
     here = bounds(q, z) * (1 - TOLERANCE)
     assert np.all(bounds(min(1.0, q * step), z) >= here)

@@ -2,12 +2,11 @@
 
 from decimal import Decimal
 from math import log2
+from unittest.mock import Mock
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 
 from app.accounting import events as dp
 from app.accounting.calibration import solvers
@@ -24,27 +23,27 @@ from app.accounting.curves import GRID_VERSION, RdpCurve, orders
 from app.accounting.errors import UnsupportedEventError
 from app.accounting.events import DpEvent, NeighboringRelation
 from app.accounting.rdp import curve_over, event_curve
+from tests.soak import few
 
 
-class AtLeast:
-    """A rule that fits from some noise multiplier on, and remembers what it was asked."""
+class From:
+    """A rule that fits from some number on, or from some noise multiplier, and remembers what it was asked."""
 
     def __init__(self, least: float) -> None:
         self.least = least
         self.asked: list[float] = []
 
-    def __call__(self, event: DpEvent) -> bool:
-        self.asked.append(dp.noise_multiplier(event))
-        return dp.noise_multiplier(event) >= self.least
+    def __call__(self, asked: float | DpEvent) -> bool:
+        self.asked.append(dp.noise_multiplier(asked) if isinstance(asked, DpEvent) else asked)
+        return self.asked[-1] >= self.least
 
 
-@given(
-    own=st.floats(-3, 6).map(lambda exponent: min(1e6, 10**exponent)),
-    least=st.floats(-3, 6).map(lambda exponent: min(1e6, 10**exponent)),
-    digits=st.integers(1, 6),
-)
+ANY_NOISE = st.floats(-3, 6).map(lambda exponent: min(1e6, 10**exponent))
+
+
+@given(own=ANY_NOISE, least=ANY_NOISE, digits=st.integers(1, 6))
 def test_the_answer_is_the_least_number_with_these_digits(own: float, least: float, digits: int) -> None:
-    rule = AtLeast(least)
+    rule = From(least)
     found = smallest_noise_multiplier(dp.Gaussian(own), rule, digits)
     assert found is not None
     assert found in rule.asked
@@ -59,11 +58,11 @@ def test_the_answer_is_the_least_number_with_these_digits(own: float, least: flo
     assert len(rule.asked) <= 40
 
 
-@pytest.mark.parametrize("own", [1e-3, 1.1, 999_999.0, 1e6])
-def test_noise_search_is_empty_if_the_largest_does_not_fit(own: float) -> None:
-    rule = AtLeast(float("inf"))
-    assert smallest_noise_multiplier(dp.Gaussian(own), rule) is None
-    assert rule.asked[-1] == 1e6
+def test_noise_search_is_empty_if_the_largest_does_not_fit() -> None:
+    for own in (1e-3, 1.1, 999_999.0, 1e6):
+        rule = From(float("inf"))
+        assert smallest_noise_multiplier(dp.Gaussian(own), rule) is None
+        assert rule.asked[-1] == 1e6
 
 
 RELATION = NeighboringRelation.ADD_OR_REMOVE_ONE
@@ -116,6 +115,7 @@ def next_below(value: float) -> float:
     return float(Decimal(repr(value)) - spaced(float(below)))
 
 
+@few(20)
 @given(event=NOISY, count=COUNTS, rule=TARGETS, other_cost=OTHER_COSTS)
 def test_the_least_noise_meets_the_target_and_the_next_number_below_does_not(
     event: DpEvent, count: int, rule: Rule, other_cost: RdpCurve
@@ -135,6 +135,7 @@ def test_the_least_noise_meets_the_target_and_the_next_number_below_does_not(
         assert not rule.fits(quieter)
 
 
+@few(20)
 @given(event=SAMPLED, count=COUNTS, rule=TARGETS, other_cost=OTHER_COSTS)
 def test_the_most_sampling_meets_the_target_and_the_next_number_above_does_not(
     event: DpEvent, count: int, rule: Rule, other_cost: RdpCurve
@@ -163,17 +164,13 @@ def test_the_most_steps_meet_the_target_and_one_more_does_not(event: DpEvent, ru
 def test_a_training_is_calibrated_with_few_curves_and_two_over_the_whole_grid(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    sizes: list[int] = []
-
-    def counted(event: DpEvent, at: NDArray[np.float64], relation: NeighboringRelation) -> RdpCurve:
-        sizes.append(at.size)
-        return curve_over(event, at, relation)
-
+    counted = Mock(wraps=curve_over)
     monkeypatch.setattr(solvers, "curve_over", counted)
     for q, count, epsilon in ((256 / 60000, 14_040, 1.0), (0.01, 10_000, 2.0), (0.1, 1000, 1.0), (0.5, 100, 3.0)):
-        sizes.clear()
+        counted.reset_mock()
         target = Target(Rule(epsilon, 1e-5), count, NOTHING, RELATION)
         min_noise_multiplier(dp.PoissonSampled(q, dp.Gaussian(1.1)), target)
+        sizes = [call.args[1].size for call in counted.mock_calls]
         assert sizes.count(orders(GRID_VERSION).size) == 2  # the answer, and the number below it
         assert len(sizes) <= 12
         assert all(size < 120 for size in sizes if size != orders(GRID_VERSION).size)
@@ -187,30 +184,23 @@ def test_search_finds_the_same_from_every_start(start: float) -> None:
     assert max_sampling_probability(sampled, target) == 0.00397641
 
 
-def test_the_bounds_of_a_parameter_are_answers() -> None:
+def test_the_bounds_of_a_parameter_are_answers_and_without_room_there_is_none() -> None:
     generous = Target(Rule(1e4, 0.4), 1, NOTHING, RELATION)
     assert max_sampling_probability(dp.PoissonSampled(0.5, dp.Gaussian(1e3)), generous) == 1.0
     loud = Target(Rule(2000.0, 1e-5), 1, NOTHING, RELATION)
     assert min_noise_multiplier(dp.Laplace(1.0), loud) == 1e-3
-
-
-def test_searches_are_empty_if_the_rest_of_the_plan_breaks_the_target() -> None:
     target = Target(Rule(0.1, 1e-5), 1, event_curve(dp.Gaussian(1.0), RELATION), RELATION)
     assert min_noise_multiplier(dp.Gaussian(1.0), target) is None
     assert max_sampling_probability(dp.PoissonSampled(0.1, dp.Gaussian(1.0)), target) is None
     assert max_count(event_curve(dp.Gaussian(1e6), RELATION), target.other_cost, target.rule) == 0
 
 
-def test_an_event_without_the_parameter_is_refused() -> None:
-    target = Target(Rule(1.0, 1e-5), 1, NOTHING, RELATION)
+def test_search_of_an_event_without_the_parameter_or_a_bound_is_refused() -> None:
+    target = Target(Rule(1.0, 1e-5), 1, NOTHING, NeighboringRelation.REPLACE_ONE)
     with pytest.raises(UnsupportedEventError, match="no single noise multiplier"):
         min_noise_multiplier(dp.EpsilonDelta(1.0), target)
     with pytest.raises(UnsupportedEventError, match="no single sampling probability"):
         max_sampling_probability(dp.Gaussian(1.0), target)
-
-
-def test_search_of_an_event_without_a_bound_is_refused() -> None:
-    target = Target(Rule(1.0, 1e-5), 1, NOTHING, NeighboringRelation.REPLACE_ONE)
     sampled = dp.PoissonSampled(0.1, dp.Gaussian(1.0))
     with pytest.raises(UnsupportedEventError, match="replace_one"):
         min_noise_multiplier(sampled, target)
@@ -222,22 +212,11 @@ def test_search_of_an_event_without_a_bound_is_refused() -> None:
 
 def test_a_group_with_too_little_noise_for_an_event_only_needs_more_noise() -> None:
     target = Target(Rule(1.0, 1e-5), 1, NOTHING, RELATION)
-    alone = min_noise_multiplier(dp.Gaussian(1.0), target)
+    alone, group = (
+        min_noise_multiplier(event, target) for event in (dp.Gaussian(1.0), dp.GroupPrivacy(1000, dp.Gaussian(1e-3)))
+    )
     assert alone is not None
-    group = min_noise_multiplier(dp.GroupPrivacy(1000, dp.Gaussian(1e-3)), target)
     assert group == pytest.approx(1000 * alone, rel=1e-5)
-
-
-class From:
-    """A rule that fits from some number on, and remembers what it was asked."""
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-        self.asked: list[int] = []
-
-    def __call__(self, number: int) -> bool:
-        self.asked.append(number)
-        return number >= self.number
 
 
 @given(number=st.integers(-110, 110), near=st.integers(-200, 200))
@@ -254,17 +233,13 @@ def test_the_least_number_that_fits_was_tried_and_so_was_the_one_below(number: i
     assert all(-100 <= asked <= 100 for asked in rule.asked)
 
 
-def test_a_good_guess_takes_two_trials() -> None:
-    rule = From(12_345)
-    assert smallest_fitting(rule, 12_345, 0, 10**9) == 12_345
-    assert rule.asked == [12_345, 12_344]
-
-
 @given(number=st.integers(0, 2**62), near=st.integers(0, 2**62))
-def test_a_bad_guess_takes_a_number_of_trials_that_grows_with_its_logarithm(number: int, near: int) -> None:
-    rule = From(number)
+def test_a_good_guess_takes_two_trials_and_a_bad_one_as_many_as_its_logarithm(number: int, near: int) -> None:
+    rule, good = From(number), From(12_345)
     assert smallest_fitting(rule, near, 0, 2**62) == number
     assert len(rule.asked) <= 8 + 1.4 * log2(abs(number - near) + 2)
+    assert smallest_fitting(good, 12_345, 0, 10**9) == 12_345
+    assert good.asked == [12_345, 12_344]
 
 
 @given(place=st.floats(-10, 10), start=st.floats(-10, 10), slope=st.floats(0.5, 30), bend=st.floats(0, 3))
@@ -280,12 +255,9 @@ def test_a_root_is_found_in_few_trials(place: float, start: float, slope: float,
     assert len(trials) <= 60
 
 
-def test_without_a_root_the_bound_on_its_side_is_returned() -> None:
+def test_without_a_root_the_bound_on_its_side_or_a_jump_is_returned() -> None:
     assert root(lambda at: 5 - at / 100, 0.0, (-3.0, 3.0), 1e-9) == 3.0
     assert root(lambda at: -5 - at / 100, 0.0, (-3.0, 3.0), 1e-9) == -3.0
-
-
-def test_a_jump_takes_the_place_of_a_root() -> None:
     assert root(lambda at: 700.0 if at < 1 else -1e-3, -2.0, (-3.0, 3.0), 1e-9) == pytest.approx(1.0, abs=1e-6)
 
 

@@ -1,38 +1,35 @@
-"""Thresholds and epsilons are each other's inverse, and every rounding is on the safe side."""
+"""Thresholds and epsilons are each other's inverse, on the safe side; a plan fits exactly where its epsilon does."""
 
-from copy import deepcopy
 from fractions import Fraction
-from functools import cache
-from itertools import product
 
 import mpmath
 import numpy as np
 import pytest
-from dp_accounting import dp_event
-from dp_accounting.rdp import rdp_privacy_accountant
-from hypothesis import example, given
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from app.accounting.conversion import (
     ROUNDING,
+    Rule,
+    TrajectoryPoint,
+    declared_bounds,
     delta_from_rdp,
     delta_of_curve,
     epsilon_at_orders,
     epsilon_from_rdp,
     epsilon_of_curve,
+    epsilon_trajectory,
     rdp_covered_by_delta,
     remaining_delta,
+    spread,
     threshold_units,
 )
-from app.accounting.curves import DELTA_UNIT, EXHAUSTED, UNIT, RdpCurve, finite_orders
+from app.accounting.curves import DELTA_UNIT, EXHAUSTED, GRID_VERSION, UNIT, RdpCurve, finite_orders, orders
 from app.accounting.events import DpEvent, Gaussian, NeighboringRelation, PoissonSampled
-from app.accounting.rdp import curve_over, event_curve
-from tests.soak import thinned
+from app.accounting.rdp import event_curve
 
 GRID = finite_orders(1)
-INTEGERS = GRID[np.floor(GRID) == GRID]
 RELATION = NeighboringRelation.ADD_OR_REMOVE_ONE
-PARITY = list(product((1e-4, 0.01, 0.1, 0.5, 1.0), (0.7, 1.1, 4.0), (1, 1000, 14040)))
 
 LIMITS = st.floats(-3, 3).map(lambda exponent: 10**exponent)
 DELTAS = st.floats(-30, -0.31).map(lambda exponent: 10**exponent)
@@ -42,21 +39,6 @@ def _curve(event: DpEvent) -> RdpCurve:
     """The curve of an event over the finite orders."""
     whole = event_curve(event, RELATION)
     return RdpCurve(whole.values[:-1], whole.delta)
-
-
-@cache
-def composed_once(q: float, z: float, *, at_integers: bool) -> rdp_privacy_accountant.RdpAccountant:
-    """Their accountant after one event: that is what takes it so long."""
-    theirs = rdp_privacy_accountant.RdpAccountant(INTEGERS if at_integers else None)
-    theirs.compose(dp_event.PoissonSampledDpEvent(q, dp_event.GaussianDpEvent(z)))
-    return theirs
-
-
-def composed(q: float, z: float, count: int, *, at_integers: bool) -> rdp_privacy_accountant.RdpAccountant:
-    """Their accountant after so many events."""
-    theirs = deepcopy(composed_once(q, z, at_integers=at_integers))
-    theirs._rdp = theirs._rdp * count  # as it does itself
-    return theirs
 
 
 def exact_threshold(order: float, epsilon: float, delta: float) -> mpmath.mpf:
@@ -88,8 +70,7 @@ def test_thresholds_take_a_delta_for_every_order() -> None:
     deltas = np.array([1e-6, 0.0, 1e-5])
     units = threshold_units(some, 3.0, deltas)
     assert units.dtype == np.int64
-    assert units[0] == -1
-    assert units[1] == -1  # no delta, no proof
+    assert units[:2].tolist() == [-1, -1]  # the second: no delta, no proof
     assert units[2] == threshold_units(some, 3.0, 1e-5)[2] > 0
     epsilons = epsilon_at_orders(some, units.astype(np.float64) * UNIT, deltas)
     assert np.isinf(epsilons[1])
@@ -109,22 +90,20 @@ def test_the_epsilon_of_a_gaussian_is_the_one_worked_by_hand() -> None:
 
 
 def test_the_classic_conversion_is_mironovs_and_looser() -> None:
-    rdp = GRID / 2
-    classic = epsilon_from_rdp(GRID, rdp, 1e-5, method="classic")
-    best = int(np.argmin(GRID / 2 + np.log(1e5) / (GRID - 1)))
-    assert classic.order == GRID[best]
-    assert classic.epsilon == pytest.approx(GRID[best] / 2 + np.log(1e5) / (GRID[best] - 1), rel=1e-14)
-    assert classic.epsilon > epsilon_from_rdp(GRID, rdp, 1e-5).epsilon
+    classic, at_orders = epsilon_from_rdp(GRID, GRID / 2, 1e-5, method="classic"), GRID / 2 + np.log(1e5) / (GRID - 1)
+    assert classic.order == GRID[np.argmin(at_orders)]
+    assert classic.epsilon == pytest.approx(at_orders.min(), rel=1e-14)
+    assert classic.epsilon > epsilon_from_rdp(GRID, GRID / 2, 1e-5).epsilon
+    least, exponents = delta_from_rdp(GRID, GRID / 50, 2.0, "classic"), (GRID - 1) * (GRID / 50 - 2.0)
+    assert least.order == GRID[np.argmin(exponents)]
+    assert least.delta == pytest.approx(np.exp(exponents.min()), rel=1e-12)
+    assert least.delta > delta_from_rdp(GRID, GRID / 50, 2.0).delta
 
 
 def test_epsilon_is_never_negative_and_zero_if_nothing_was_released() -> None:
     assert epsilon_from_rdp(GRID, np.zeros_like(GRID), 1e-12).epsilon == 0
     assert epsilon_at_orders(GRID, np.full_like(GRID, 1e-9), 0.4).min() < 0
     assert epsilon_from_rdp(GRID, np.full_like(GRID, 1e-9), 0.4).epsilon == 0
-
-
-def test_epsilon_is_infinite_if_every_order_is_exhausted() -> None:
-    assert epsilon_from_rdp(GRID, np.full_like(GRID, np.inf), 1e-5).epsilon == np.inf
 
 
 def exact_delta(order: float, rdp: float, epsilon: float) -> mpmath.mpf:
@@ -163,54 +142,12 @@ def test_delta_for_the_epsilon_of_a_delta_is_that_delta(count: int, delta: float
             assert delta_from_rdp(GRID, rdp, found.epsilon * (1 - 1e-6), method).delta > delta
 
 
-def test_the_classic_delta_is_mironovs_and_looser() -> None:
-    rdp = GRID / 50
-    classic = delta_from_rdp(GRID, rdp, 2.0, "classic")
-    best = int(np.argmin((GRID - 1) * (GRID / 50 - 2.0)))
-    assert classic.order == GRID[best]
-    assert classic.delta == pytest.approx(np.exp((GRID[best] - 1) * (GRID[best] / 50 - 2.0)), rel=1e-12)
-    assert classic.delta > delta_from_rdp(GRID, rdp, 2.0).delta
-
-
-@pytest.mark.parametrize(("q", "z", "count"), thinned(PARITY, 4))
-def test_epsilon_and_delta_are_dp_accountings_at_integer_orders(q: float, z: float, count: int) -> None:
-    theirs = composed(q, z, count, at_integers=True)
-    spent = _curve(PoissonSampled(q, Gaussian(z))).times(count).nats()[np.isin(GRID, INTEGERS)]
-    for delta in (1e-5, 1e-9):
-        expected = theirs.get_epsilon(delta)
-        assert expected > 0
-        assert epsilon_from_rdp(INTEGERS, spent, delta).epsilon == pytest.approx(expected, rel=1e-6)
-    for epsilon in (0.0, 0.3, 2.0, 10.0):
-        expected = theirs.get_delta(epsilon)
-        if 0 < expected < 1:
-            assert delta_from_rdp(INTEGERS, spent, epsilon).delta == pytest.approx(expected, rel=1e-4)
-
-
-@pytest.mark.parametrize(("q", "z", "count"), thinned(PARITY, 4))
-def test_epsilon_is_at_most_dp_accountings_at_its_orders_and_near_it_over_the_grid(
-    q: float, z: float, count: int
-) -> None:
-    event = PoissonSampled(q, Gaussian(z))
-    theirs = composed(q, z, count, at_integers=False)
-    same = theirs.orders[theirs.orders > 1.01]  # below, it answers infinity
-    at_their_orders = curve_over(event, same, RELATION).times(count)
-    over_the_grid = _curve(event).times(count)
-    for delta in (1e-5, 1e-9):
-        expected = theirs.get_epsilon(delta)
-        rounded_up = count * UNIT  # each step's divergence, to a whole unit
-        assert epsilon_of_curve(same, at_their_orders, delta).epsilon <= expected * (1 + 2e-9) + rounded_up
-        # Their 155 orders are not in the grid, so one of them may lie nearer to the best.
-        assert epsilon_of_curve(GRID, over_the_grid, delta).epsilon <= expected * (1 + 1e-3)
-
-
-def test_delta_is_zero_only_if_nothing_was_released() -> None:
+def test_delta_is_zero_only_if_nothing_was_released_and_one_if_every_order_is_exhausted() -> None:
     assert delta_from_rdp(GRID, np.zeros_like(GRID), 0.0).delta == 0
     assert delta_from_rdp(GRID, np.full_like(GRID, 1e-13), 10_000.0).delta > 0
-
-
-def test_delta_is_one_if_every_order_is_exhausted() -> None:
-    for method in ("improved", "classic"):
-        assert delta_from_rdp(GRID, np.full_like(GRID, np.inf), 5.0, method).delta == 1
+    lost = np.full_like(GRID, np.inf)
+    assert epsilon_from_rdp(GRID, lost, 1e-5).epsilon == np.inf
+    assert [delta_from_rdp(GRID, lost, 5.0, method).delta for method in ("improved", "classic")] == [1, 1]
 
 
 @given(delta=DELTAS)
@@ -253,3 +190,85 @@ def test_epsilon_is_infinite_if_a_curves_own_delta_leaves_nothing() -> None:
         curve = RdpCurve(np.zeros(GRID.size, dtype=np.int64), own)
         assert epsilon_of_curve(GRID, curve, 1e-5).epsilon == np.inf
     assert delta_of_curve(GRID, RdpCurve(np.zeros(GRID.size, dtype=np.int64), EXHAUSTED), 1.0).delta == 1
+
+
+ALL_ORDERS = orders(GRID_VERSION)
+STEP, RELEASE = (event_curve(each, RELATION) for each in (PoissonSampled(0.01, Gaussian(1.1)), Gaussian(20.0)))
+OWN_DELTAS = st.integers(0, int(2e-5 / DELTA_UNIT))
+
+
+@given(
+    steps=st.integers(0, 100_000),
+    releases=st.integers(0, 50),
+    own=OWN_DELTAS,
+    delta=st.floats(-8, -0.5).map(lambda exponent: 10**exponent),
+    room=st.floats(0.9, 1.1),
+)
+def test_a_plan_fits_exactly_where_its_epsilon_is_within_the_target(
+    steps: int, releases: int, own: int, delta: float, room: float
+) -> None:
+    exact = STEP.times(steps) + RELEASE.times(releases)
+    total = RdpCurve(exact.values, own)
+    epsilon = epsilon_of_curve(ALL_ORDERS, total, delta).epsilon
+    assume(0 < epsilon < np.inf)
+    assume(abs(room - 1) > 1e-9)
+    assert Rule(epsilon * room, delta).fits(total) == (room > 1)
+
+
+def test_delta_alone_covers_what_costs_no_epsilon_and_bounds_cannot_be_written_to() -> None:
+    with pytest.raises(ValueError, match="read-only"):
+        declared_bounds(1.0, 1e-5, 1)[0] = 1
+    tiny = event_curve(Gaussian(1e3), NeighboringRelation.ADD_OR_REMOVE_ONE)
+    assert Rule(0.0, 0.01).fits(tiny)
+    assert epsilon_of_curve(ALL_ORDERS, tiny, 0.01).epsilon == 0
+
+
+def test_nothing_fits_once_the_orders_are_exhausted_or_own_deltas_have_taken_all() -> None:
+    assert not Rule(1e4, 0.4).fits(RdpCurve(np.full(ALL_ORDERS.size, EXHAUSTED)))
+    for own in (int(1e-5 / DELTA_UNIT) + 1, EXHAUSTED):
+        assert not Rule(1e4, 1e-5).fits(RdpCurve(np.zeros(ALL_ORDERS.size, dtype=np.int64), own))
+
+
+STEPS = [event_curve(PoissonSampled(0.01, Gaussian(z)), RELATION) for z in (1.1, 0.8, 2.0)]
+LOUD = RdpCurve(event_curve(Gaussian(10.0), RELATION).values, int(1e-7 / DELTA_UNIT) + 1)
+PARTS = st.lists(st.tuples(st.sampled_from([*STEPS, LOUD]), st.integers(1, 30)), min_size=1, max_size=6)
+
+
+def trajectory(parts: list[tuple[RdpCurve, int]], max_points: int) -> list[TrajectoryPoint]:
+    """The epsilons at delta 1e-5 after evenly spaced steps."""
+    return epsilon_trajectory(parts, 1e-5, spread(1, 1 + sum(count for _, count in parts), max_points))
+
+
+@given(parts=PARTS, max_points=st.integers(1, 60))
+def test_points_are_few_increasing_and_the_epsilons_of_the_plan_up_to_there(
+    parts: list[tuple[RdpCurve, int]], max_points: int
+) -> None:
+    singles = [curve for curve, count in parts for _ in range(count)]
+    total, points = len(singles), trajectory(parts, max_points)
+    for point in points[:: max(1, len(points) // 8)]:
+        best = epsilon_of_curve(ALL_ORDERS, sum(singles[1 : point.step], start=singles[0]), 1e-5)
+        assert (point.epsilon, point.order) == (best.epsilon, best.order)
+    steps = [point.step for point in points]
+    assert len(steps) == min(total, max_points)
+    assert steps[-1] == total
+    assert steps[0] == 1 or max_points == 1
+    assert steps == sorted(set(steps))
+    gaps = np.diff(steps)
+    assert gaps.size == 0 or gaps.max() - gaps.min() <= 1
+    assert [point.epsilon for point in points] == sorted(point.epsilon for point in points)
+
+
+def test_a_billion_steps_are_no_more_work_than_a_hundred() -> None:
+    points = trajectory([(STEPS[0], 10**9), (STEPS[1], 10**9)], 100)
+    assert [points[0].step, points[-1].step] == [1, 2 * 10**9]
+    assert points[-1].epsilon > 1e5
+
+
+def test_a_trajectory_becomes_infinite_where_the_mechanisms_own_deltas_have_taken_all() -> None:
+    points = trajectory([(LOUD, 110)], 200)
+    assert [point.epsilon < np.inf for point in points] == [point.step < 100 for point in points]
+
+
+def test_few_points_are_the_first_the_last_and_the_middle() -> None:
+    found = [[point.step for point in trajectory([(STEPS[0], 101)], number)] for number in (1, 2, 3)]
+    assert found == [[101], [1, 101], [1, 51, 101]]

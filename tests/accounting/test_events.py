@@ -7,19 +7,9 @@ from hypothesis import given
 
 from app.accounting import events as dp
 from app.accounting.errors import AccountingError, InvalidEventError, UnsupportedEventError
-from app.accounting.events import (
-    DpEvent,
-    NeighboringRelation,
-    canonical,
-    event_from_canonical,
-    event_from_dict,
-    event_to_dict,
-    fingerprint,
-    noise_multiplier,
-    sampling_probability,
-    with_noise_multiplier,
-    with_sampling_probability,
-)
+from app.accounting.events import DpEvent, NeighboringRelation, canonical, event_from_dict, fingerprint
+from app.accounting.events import noise_multiplier as noise_of
+from app.accounting.events import sampling_probability as probability_of
 from app.accounting.events.base import TYPE_BY_NAME
 from tests.each import for_each
 
@@ -32,8 +22,8 @@ LONG = dp.Decay("exp", 1e-4, 600, dp.Gaussian(5))
 
 @given(one=EVENTS, other=EVENTS)
 def test_event_survives_its_forms_and_is_equal_if_its_canonical_bytes_are(one: DpEvent, other: DpEvent) -> None:
-    assert event_from_dict(json.loads(json.dumps(event_to_dict(one)))) == one
-    assert event_from_canonical(canonical(one)) == one
+    assert event_from_dict(json.loads(json.dumps(dp.event_to_dict(one)))) == one
+    assert dp.event_from_canonical(canonical(one)) == one
     assert (one == other) == (canonical(one) == canonical(other))
 
 
@@ -94,20 +84,21 @@ REFUSED: list[tuple[object, str]] = [
     *(
         ({"type": "adaptive_clipping"} | form, "either noise_multiplier")
         for form in (
-            {},
-            {"gradient_noise_multiplier": 1.0},
-            {"count_noise_stddev": 1.0},
+            *({}, {"gradient_noise_multiplier": 1.0}, {"count_noise_stddev": 1.0}),
             {"noise_multiplier": 1.0, "count_noise_stddev": 0},
             {"noise_multiplier": 1.0, "gradient_noise_multiplier": 1.0, "count_noise_stddev": 1.0},
         )
     ),
     *(
         (
-            {"type": "decay", "mode": mode, "decay_rate": rate, "first_step": first, "steps": steps, "event": GAUSSIAN},
+            {"type": "decay", "event": GAUSSIAN, "mode": mode, "decay_rate": rate, "first_step": first, "steps": n},
             "step",
         )
-        for mode, rate, first, steps in (
-            *(("time", 1.0, 0, 1102), ("step", 0.5, 5, 7), ("exp", 1.0, 0, 9), ("exp", 1e6, 1, 1)),
+        for mode, rate, first, n in (
+            ("time", 1.0, 0, 1102),
+            ("step", 0.5, 5, 7),
+            ("exp", 1.0, 0, 9),
+            ("exp", 1e6, 1, 1),
         )
     ),
 ]
@@ -121,18 +112,18 @@ def test_malformed_event_is_refused_with_the_reason(wire: object, words: str) ->
         event_from_dict(wire)
 
 
-@pytest.mark.parametrize("value", [None, ["gaussian"], "laplacian", "x" * 10**6, "endless"])
-def test_unknown_type_is_refused_with_the_supported_ones(value: object) -> None:
-    for wire in ({}, {"type": _endless() if value == "endless" else value}):
-        with pytest.raises(UnsupportedEventError, match=r"supported are: adaptive_clipping, .* zcdp") as refusal:
-            event_from_dict(wire)
-        assert len(str(refusal.value)) < 110 + len(", ".join(TYPE_BY_NAME))
+@for_each(
+    [{}, *({"type": value} for value in (None, ["gaussian"], "laplacian", "x" * 10**6, _endless()))], lambda _: "a type"
+)
+def test_unknown_type_is_refused_with_the_supported_ones(wire: object) -> None:
+    with pytest.raises(UnsupportedEventError, match=r"supported are: adaptive_clipping, .* zcdp") as refusal:
+        event_from_dict(wire)
+    assert len(str(refusal.value)) < 110 + len(", ".join(TYPE_BY_NAME))
 
 
 def test_lists_without_end_are_refused_shortly() -> None:
     for wire in (
-        {"type": "composed", "events": _endless()},
-        {"type": "gaussian", "noise_multiplier": _endless()},
+        *({"type": "composed", "events": _endless()}, {"type": "gaussian", "noise_multiplier": _endless()}),
         {"type": "tree_aggregation", "noise_multiplier": 1.0, "step_counts": _endless()},
     ):
         with pytest.raises(AccountingError) as refusal:
@@ -143,7 +134,7 @@ def test_lists_without_end_are_refused_shortly() -> None:
 @pytest.mark.parametrize("data", [b"", b"{", b"\xff", b"3"])
 def test_bytes_without_an_event_are_refused(data: bytes) -> None:
     with pytest.raises(InvalidEventError):
-        event_from_canonical(data)
+        dp.event_from_canonical(data)
 
 
 @pytest.mark.parametrize(
@@ -175,18 +166,12 @@ def test_event_takes_at_most_1000_curves() -> None:
             dp.Composed(parts)
 
 
-@for_each(
-    [
-        dp.Laplace(1),
-        dp.Composed((dp.Gaussian(1),)),
-        dp.SelfComposed(dp.Gaussian(1), 2),
-        dp.PoissonSampled(0.1, dp.Laplace(1)),
-        dp.AdaptiveClipping(gradient_noise_multiplier=1, count_noise_stddev=1),
-    ]
-)
-def test_schedule_of_other_steps_than_gaussian_ones_is_refused(event: DpEvent) -> None:
-    with pytest.raises(UnsupportedEventError, match="may hold a gaussian event"):
-        dp.Decay("time", 0.1, 5, event)
+def test_schedule_of_other_steps_than_gaussian_ones_is_refused() -> None:
+    clipping = dp.AdaptiveClipping(gradient_noise_multiplier=1, count_noise_stddev=1)
+    composed = (dp.Composed((dp.Gaussian(1),)), dp.SelfComposed(dp.Gaussian(1), 2))
+    for event in (dp.Laplace(1), *composed, dp.PoissonSampled(0.1, dp.Laplace(1)), clipping):
+        with pytest.raises(UnsupportedEventError, match="may hold a gaussian event"):
+            dp.Decay("time", 0.1, 5, event)
 
 
 MIXTURE = dp.MixtureOfGaussians(1.5, (0, 1), (0.5, 0.5))
@@ -223,39 +208,37 @@ WITHOUT_ONE_PROBABILITY = [
 
 @for_each(NOISY)
 def test_one_noise_multiplier_is_found_and_replaced(event: DpEvent) -> None:
-    assert noise_multiplier(event) == 1.5
-    noisier = with_noise_multiplier(event, 2)
-    assert noise_multiplier(noisier) == 2
-    assert with_noise_multiplier(noisier, 1.5) == event
-    assert noise_multiplier(with_noise_multiplier(dp.PoissonSampled(1, dp.Gaussian(1)), 1e-3)) == 1e-3
+    assert noise_of(event) == 1.5
+    noisier = dp.with_noise_multiplier(event, 2)
+    assert noise_of(noisier) == 2
+    assert dp.with_noise_multiplier(noisier, 1.5) == event
+    assert noise_of(dp.with_noise_multiplier(dp.PoissonSampled(1, dp.Gaussian(1)), 1e-3)) == 1e-3
     with pytest.raises(InvalidEventError):
-        with_noise_multiplier(event, 0)
-
-
-@for_each(WITHOUT_ONE_NOISE)
-def test_event_without_one_noise_multiplier_is_refused(event: DpEvent) -> None:
-    with pytest.raises(UnsupportedEventError, match="no single noise multiplier"):
-        noise_multiplier(event)
-    with pytest.raises(UnsupportedEventError, match="no single noise multiplier"):
-        with_noise_multiplier(event, 2)
+        dp.with_noise_multiplier(event, 0)
 
 
 @for_each(SAMPLED)
 def test_one_sampling_probability_is_found_and_replaced(event: DpEvent) -> None:
-    assert sampling_probability(event) == 0.25
-    rarer = with_sampling_probability(event, 0.125)
-    assert sampling_probability(rarer) == 0.125
-    assert with_sampling_probability(rarer, 0.25) == event
+    assert probability_of(event) == 0.25
+    rarer = dp.with_sampling_probability(event, 0.125)
+    assert probability_of(rarer) == 0.125
+    assert dp.with_sampling_probability(rarer, 0.25) == event
     with pytest.raises(InvalidEventError):
-        with_sampling_probability(event, 0)
+        dp.with_sampling_probability(event, 0)
 
 
-@for_each(WITHOUT_ONE_PROBABILITY)
-def test_event_without_one_sampling_probability_is_refused(event: DpEvent) -> None:
-    with pytest.raises(UnsupportedEventError, match="no single sampling probability"):
-        sampling_probability(event)
-    with pytest.raises(UnsupportedEventError, match="no single sampling probability"):
-        with_sampling_probability(event, 0.5)
+@for_each([*WITHOUT_ONE_NOISE, *WITHOUT_ONE_PROBABILITY])
+def test_event_without_one_noise_multiplier_or_sampling_probability_is_refused(event: DpEvent) -> None:
+    if event in WITHOUT_ONE_NOISE:
+        with pytest.raises(UnsupportedEventError, match="no single noise multiplier"):
+            noise_of(event)
+        with pytest.raises(UnsupportedEventError, match="no single noise multiplier"):
+            dp.with_noise_multiplier(event, 2)
+    if event in WITHOUT_ONE_PROBABILITY:
+        with pytest.raises(UnsupportedEventError, match="no single sampling probability"):
+            probability_of(event)
+        with pytest.raises(UnsupportedEventError, match="no single sampling probability"):
+            dp.with_sampling_probability(event, 0.5)
 
 
 def test_errors_and_relations_have_their_stable_names() -> None:

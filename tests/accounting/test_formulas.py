@@ -12,11 +12,13 @@ from app.accounting.events import DpEvent, NeighboringRelation
 from app.accounting.formulas.discrete_laplace import discrete_laplace_rdp
 from app.accounting.formulas.gaussian_mixture import Mixture, gaussian_mixture_rdp, replaced_mixture_rdp
 from app.accounting.formulas.mechanisms import bounded_range_rdp, gaussian_rdp, laplace_rdp, randomized_response_rdp
+from tests.each import for_each
 
 ADD_OR_REMOVE, REPLACE_ONE, REPLACE_SPECIAL = NeighboringRelation
 
 ORDERS = np.array([1.0625, 1.5, 2.0, 7.25, 64.0])
 MIXTURE = (1.7, (0.0, 1.0, 2.0), (0.9, 0.09, 0.01))
+BATCHES = dp.TruncatedPoissonSampled(10, 0.3, 2, dp.Gaussian(1)), dp.SampledWithReplacement(10, 2, dp.Gaussian(1))
 
 
 @pytest.mark.parametrize(
@@ -38,9 +40,8 @@ MIXTURE = (1.7, (0.0, 1.0, 2.0), (0.9, 0.09, 0.01))
 def test_a_gaussian_release_has_this_noise_under_each_relation(
     event: DpEvent, added: float, special: float, replaced: float
 ) -> None:
-    assert gaussian_noise(event, ADD_OR_REMOVE) == pytest.approx(added, rel=1e-14)
-    assert gaussian_noise(event, REPLACE_SPECIAL) == pytest.approx(special, rel=1e-14)
-    assert gaussian_noise(event, REPLACE_ONE) == pytest.approx(replaced, rel=1e-14)
+    found = [gaussian_noise(event, relation) for relation in (ADD_OR_REMOVE, REPLACE_SPECIAL, REPLACE_ONE)]
+    assert found == pytest.approx([added, special, replaced], rel=1e-14)
 
 
 @given(z=st.floats(1e-3, 1e6))
@@ -51,21 +52,12 @@ def test_a_single_noise_multiplier_is_not_rounded(z: float) -> None:
     assert gaussian_noise(dp.Gaussian(z), REPLACE_ONE) == z / 2
 
 
-@pytest.mark.parametrize(
-    "event",
+@for_each(
     [
-        dp.Laplace(1),
-        dp.DiscreteGaussian(1),
-        dp.DiscreteLaplace(1, 1),
-        dp.PermuteAndFlip(1),
-        dp.MixtureOfGaussians(1, (0, 1), (0.5, 0.5)),
-        dp.TruncatedPoissonSampled(10, 0.3, 2, dp.Gaussian(1)),
-        dp.SampledWithReplacement(10, 2, dp.Gaussian(1)),
-        dp.Zcdp(1),
-        dp.EpsilonDelta(1),
+        *(dp.Laplace(1), dp.DiscreteGaussian(1), dp.DiscreteLaplace(1, 1), dp.PermuteAndFlip(1), dp.Zcdp(1)),
+        *(dp.MixtureOfGaussians(1, (0, 1), (0.5, 0.5)), dp.EpsilonDelta(1), *BATCHES),
         dp.Composed((dp.Gaussian(1), dp.Laplace(1))),
-    ],
-    ids=str,
+    ]
 )
 def test_noise_of_other_events_than_gaussian_releases_is_refused(event: DpEvent) -> None:
     with pytest.raises(UnsupportedEventError, match="is no Gaussian release"):
@@ -116,8 +108,8 @@ def test_an_answer_is_compared_with_another_one_or_with_an_even_one() -> None:
         (dp.RandomizedResponse(0.5, 2), "replace_one, or replace_special where a missing record answers evenly"),
         (dp.TreeAggregation(1, (8,)), "Declare replace_special, where a missing record contributes zero"),
         (dp.SelfComposed(dp.Gaussian(1), 2), "no single formula for self_composed"),
-        (dp.TruncatedPoissonSampled(10, 0.3, 2, dp.Gaussian(1)), "no single formula for truncated_poisson_sampled"),
-        (dp.SampledWithReplacement(10, 2, dp.Gaussian(1)), "no single formula for sampled_with_replacement"),
+        (BATCHES[0], "no single formula for truncated_poisson_sampled"),
+        (BATCHES[1], "no single formula for sampled_with_replacement"),
     ],
     ids=str,
 )

@@ -5,26 +5,21 @@ import numpy as np
 import pytest
 
 from app.accounting.curves import finite_orders
-from app.accounting.formulas.gaussian_mixture import (
-    MIN_SUMMED_NOISE,
-    Mixture,
-    gaussian_mixture_rdp,
-    is_summed,
-    replaced_mixture_rdp,
-)
+from app.accounting.formulas.gaussian_mixture import MIN_SUMMED_NOISE, Mixture, is_summed
+from app.accounting.formulas.gaussian_mixture import gaussian_mixture_rdp as mixed_rdp
+from app.accounting.formulas.gaussian_mixture import replaced_mixture_rdp as replaced_rdp
 from app.accounting.formulas.mechanisms import gaussian_rdp
 from app.accounting.formulas.sampled_gaussian import sampled_gaussian_rdp
 from app.accounting.formulas.without_replacement import without_replacement_gaussian_rdp
+from tests.each import for_each
 from tests.soak import thinned
 
 DIGITS = 40
 GRID = finite_orders(1)
 ORDERS = np.array([1.0625, 1.5, 2.0, 5.5, 17.0])
 MIXTURES = (
-    Mixture.of(1.0, (0, 1, 2), (0.9, 0.09, 0.01)),
-    Mixture.of(2.0, (0, 1, 2, 3), (0.97, 0.02, 0.0099, 0.0001)),
-    Mixture.of(5.0, (1, 2), (0.5, 0.5)),
-    Mixture.of(1.0, (0.3, 0.9, 1), (0.6, 0.39, 0.01)),
+    *(Mixture.of(1.0, (0, 1, 2), (0.9, 0.09, 0.01)), Mixture.of(2.0, (0, 1, 2, 3), (0.97, 0.02, 0.0099, 0.0001))),
+    *(Mixture.of(5.0, (1, 2), (0.5, 0.5)), Mixture.of(1.0, (0.3, 0.9, 1), (0.6, 0.39, 0.01))),
     Mixture.of(1.0, (0, 0.5, 1), (1 - 1e-6 - 1e-9, 1e-6, 1e-9)),
     Mixture.of(1.0, range(6), (0.5, 0.1, 0.1, 0.1, 0.1, 0.1)),
     Mixture.of(0.15, (1, 2, 3), (1 - 1e-6 - 1e-9, 1e-6, 1e-9)),
@@ -52,7 +47,7 @@ def integral(mixture: Mixture, order: float, *, removes: bool) -> mpmath.mpf:
 @pytest.mark.parametrize("mixture", thinned(MIXTURES, 7), ids=str)
 def test_mixture_costs_the_integral_of_the_larger_direction(mixture: Mixture) -> None:
     assert is_summed(mixture)
-    for order, nats in zip(ORDERS[:3], gaussian_mixture_rdp(mixture, ORDERS[:3]), strict=True):
+    for order, nats in zip(ORDERS[:3], mixed_rdp(mixture, ORDERS[:3]), strict=True):
         exact = integral(mixture, float(order), removes=True)
         assert abs(mpmath.mpf(float(nats)) - exact) <= 1e-11 * exact
         assert integral(mixture, float(order), removes=False) <= exact
@@ -61,21 +56,20 @@ def test_mixture_costs_the_integral_of_the_larger_direction(mixture: Mixture) ->
 def test_one_distance_is_a_sampled_gaussian_and_a_certain_one_a_gaussian() -> None:
     sampled = Mixture.of(3.0, (0, 2, 2), (0.9, 0.06, 0.04))
     assert (sampled.sizes, sampled.noise_multiplier) == ((0, 1), 1.5)
-    assert gaussian_mixture_rdp(sampled, GRID) == pytest.approx(sampled_gaussian_rdp(0.1, 1.5, GRID), rel=1e-12)
-    assert np.array_equal(gaussian_mixture_rdp(Mixture.of(3.0, (1, 2), (0, 1)), GRID), gaussian_rdp(1.5, GRID))
-    assert gaussian_mixture_rdp(Mixture.of(3.0, (2,), (1,), taken=0.1), GRID) == pytest.approx(
-        sampled_gaussian_rdp(0.1, 1.5, GRID), rel=1e-12
-    )
+    assert mixed_rdp(sampled, GRID) == pytest.approx(sampled_gaussian_rdp(0.1, 1.5, GRID), rel=1e-12)
+    assert np.array_equal(mixed_rdp(Mixture.of(3.0, (1, 2), (0, 1)), GRID), gaussian_rdp(1.5, GRID))
+    taken = mixed_rdp(Mixture.of(3.0, (2,), (1,), taken=0.1), GRID)
+    assert taken == pytest.approx(sampled_gaussian_rdp(0.1, 1.5, GRID), rel=1e-12)
 
 
-@pytest.mark.parametrize("mixture", [*MIXTURES, Mixture.of(0.019, (0, 0.5, 1), (0.9, 0.09, 0.01))], ids=str)
+@for_each([*MIXTURES, Mixture.of(0.019, (0, 0.5, 1), (0.9, 0.09, 0.01))])
 def test_more_distance_or_less_noise_never_costs_less(mixture: Mixture) -> None:
-    found = gaussian_mixture_rdp(mixture, GRID)
+    found = mixed_rdp(mixture, GRID)
     assert np.all(np.diff(found) >= -1e-12 * found[1:])
     assert np.all(found <= gaussian_rdp(mixture.noise_multiplier, GRID) * (1 + 1e-12))
     quieter = Mixture(mixture.noise_multiplier * 0.9, mixture.sizes, mixture.shares)
-    assert np.all(found <= gaussian_mixture_rdp(quieter, GRID))
-    assert np.all(found <= replaced_mixture_rdp(mixture, GRID))
+    assert np.all(found <= mixed_rdp(quieter, GRID))
+    assert np.all(found <= replaced_rdp(mixture, GRID))
 
 
 def test_mixture_with_little_noise_is_the_mean_of_its_parts() -> None:
@@ -84,18 +78,18 @@ def test_mixture_with_little_noise_is_the_mean_of_its_parts() -> None:
     z = mixture.noise_multiplier
     parts = [np.log(share) + ORDERS * (ORDERS - 1) * c * c / (2 * z * z) for c, share in ((0.5, 0.09), (1, 0.01))]
     bound = np.logaddexp.reduce([*parts, np.full_like(ORDERS, np.log(0.9))]) / (ORDERS - 1)
-    assert gaussian_mixture_rdp(mixture, ORDERS) == pytest.approx(bound, rel=1e-12)
+    assert mixed_rdp(mixture, ORDERS) == pytest.approx(bound, rel=1e-12)
 
 
 def test_a_replaced_record_of_one_distance_is_one_of_a_fixed_batch() -> None:
     mixture = Mixture.of(3.0, (0, 2), (0.9, 0.1))
     expected = without_replacement_gaussian_rdp(0.1, 0.75, ORDERS)
-    assert replaced_mixture_rdp(mixture, ORDERS) == pytest.approx(expected, rel=1e-12)
+    assert replaced_rdp(mixture, ORDERS) == pytest.approx(expected, rel=1e-12)
 
 
 def test_many_distances_of_a_replaced_record_become_fewer_larger_ones() -> None:
     exact = Mixture.of(9.0, range(17), [1 / 17] * 17)
     more = Mixture.of(9.0, range(33), [1 / 33] * 33)
     raised = Mixture.of(9.0, range(0, 33, 2), [1 / 33, *[2 / 33] * 16])
-    assert replaced_mixture_rdp(more, ORDERS) == pytest.approx(replaced_mixture_rdp(raised, ORDERS), rel=1e-12)
-    assert np.all(replaced_mixture_rdp(exact, ORDERS) > 0)
+    assert replaced_rdp(more, ORDERS) == pytest.approx(replaced_rdp(raised, ORDERS), rel=1e-12)
+    assert np.all(replaced_rdp(exact, ORDERS) > 0)

@@ -14,6 +14,8 @@ from app.accounting.group_privacy import for_group
 from app.accounting.rdp import event_curve
 
 REPLACE_SPECIAL = NeighboringRelation.REPLACE_SPECIAL
+THREE_DRAWS = dp.MixtureOfGaussians(2, (0, 1, 2, 3), (1 / 8, 3 / 8, 3 / 8, 1 / 8))
+FIXED = dp.SampledWithoutReplacement(100, 10, dp.Gaussian(1))
 
 
 @pytest.mark.parametrize(
@@ -26,21 +28,12 @@ REPLACE_SPECIAL = NeighboringRelation.REPLACE_SPECIAL
         (dp.DiscreteGaussian(6, 5), dp.DiscreteGaussian(2, 15)),
         (dp.DiscreteLaplace(0.5, 5), dp.DiscreteLaplace(0.5, 15)),
         (dp.AdaptiveClipping(6), dp.AdaptiveClipping(2)),
-        (
-            dp.AdaptiveClipping(gradient_noise_multiplier=6, count_noise_stddev=30),
-            dp.AdaptiveClipping(gradient_noise_multiplier=2, count_noise_stddev=10),
-        ),
+        tuple(dp.AdaptiveClipping(gradient_noise_multiplier=z, count_noise_stddev=5 * z) for z in (6, 2)),
         (dp.TreeAggregation(6, (5, 9)), dp.TreeAggregation(2, (5, 9))),
         (dp.RandomizedResponse(0.5, 4), dp.SelfComposed(dp.RandomizedResponse(0.5, 4), 3)),
         (dp.MixtureOfGaussians(2, (1,), (1,)), dp.MixtureOfGaussians(2, (3,), (1,))),
-        (
-            dp.MixtureOfGaussians(2, (0, 1), (0.5, 0.5)),
-            dp.MixtureOfGaussians(2, (0, 1, 2, 3), (1 / 8, 3 / 8, 3 / 8, 1 / 8)),
-        ),
-        (
-            dp.MixtureOfGaussians(2, (0, 1, 5), (0.5, 0.5, 0)),
-            dp.MixtureOfGaussians(2, (0, 1, 2, 3), (1 / 8, 3 / 8, 3 / 8, 1 / 8)),
-        ),
+        (dp.MixtureOfGaussians(2, (0, 1), (0.5, 0.5)), THREE_DRAWS),
+        (dp.MixtureOfGaussians(2, (0, 1, 5), (0.5, 0.5, 0)), THREE_DRAWS),
         (dp.Exponential(0.5), dp.Exponential(1.5)),
         (dp.PermuteAndFlip(0.5), dp.PermuteAndFlip(1.5)),
         (dp.EpsilonDelta(0.5), dp.EpsilonDelta(1.5)),
@@ -86,12 +79,8 @@ def test_a_group_is_sampled_if_one_of_its_records_is(q: float, size: int) -> Non
 @pytest.mark.parametrize(
     ("event", "size", "words"),
     [
-        (dp.SampledWithoutReplacement(100, 10, dp.Gaussian(1)), 2, "sampled_without_replacement"),
-        (
-            dp.Composed((dp.Gaussian(1), dp.SampledWithoutReplacement(100, 10, dp.Gaussian(1)))),
-            2,
-            "sampled_without_replacement",
-        ),
+        (FIXED, 2, "sampled_without_replacement"),
+        (dp.Composed((dp.Gaussian(1), FIXED)), 2, "sampled_without_replacement"),
         (dp.Gaussian(1), 1001, "noise_multiplier is 0.000999"),
         (dp.Laplace(1), 10**6, "a whole group|protects the whole group"),
         (dp.Exponential(5), 2001, "epsilon is 10005"),
@@ -118,6 +107,6 @@ def test_a_group_that_is_not_protected_is_refused_with_the_reason(event: DpEvent
 def test_a_group_on_a_sample_is_rewritten_before_it_is_amplified() -> None:
     grouped = dp.PoissonSampled(0.01, dp.GroupPrivacy(4, dp.GroupPrivacy(2, dp.EpsilonDelta(0.1, 1e-9))))
     plain = dp.PoissonSampled(0.01, dp.EpsilonDelta(0.8, 1e-9 * expm1(0.8) / expm1(0.1)))
-    ours, expected = event_curve(grouped, REPLACE_SPECIAL), event_curve(plain, REPLACE_SPECIAL)
+    ours, expected = (event_curve(each, REPLACE_SPECIAL) for each in (grouped, plain))
     assert ours.nats() == pytest.approx(expected.nats(), rel=1e-12)
     assert ours.delta_value() == pytest.approx(expected.delta_value(), rel=1e-12)

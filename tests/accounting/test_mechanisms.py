@@ -25,7 +25,8 @@ from app.accounting.formulas.mechanisms import (
     scale_of_tail,
 )
 from app.accounting.rdp import curve_over
-from tests.soak import thinned
+from tests.each import for_each
+from tests.soak import few, thinned
 
 DIGITS = 60
 GRID = finite_orders(1)
@@ -72,10 +73,11 @@ def test_laplace_is_the_integral_of_its_densities(z: float) -> None:
         outside = (mpmath.exp(-a * v) + mpmath.exp((a - 1) * v)) / 2
         return mpmath.log(between + outside) / (a - 1)
 
-    assert_close(laplace_rdp(z, ORDERS[1::2]), integral, ORDERS[1::2])
+    with mpmath.workdps(30):
+        assert_close(laplace_rdp(z, ORDERS[1:4:2]), integral, ORDERS[1:4:2])
 
 
-@pytest.mark.parametrize("z", NOISES)
+@for_each(NOISES)
 def test_laplace_loses_no_digits_at_any_noise(z: float) -> None:
     def closed_form(order: float) -> mpmath.mpf:
         a, v = mpmath.mpf(order), 1 / mpmath.mpf(z)
@@ -104,10 +106,9 @@ def test_bounded_range_is_the_worst_two_point_pair(epsilon: float) -> None:
     assert_close(bounded_range_rdp(epsilon, ORDERS), largest)
 
 
-@pytest.mark.parametrize(
-    ("p", "k"), list(product((1e-300, 1e-9, 0.1, 0.5, 0.9, 1 - 1e-9, 1 - 2**-53), (2, 3, 10, 10**6)))
-)
-def test_randomized_response_is_the_sum_over_its_outputs(p: float, k: int) -> None:
+@for_each(product((1e-300, 1e-9, 0.1, 0.5, 0.9, 1 - 1e-9, 1 - 2**-53), (2, 3, 10, 10**6)))
+def test_randomized_response_is_the_sum_over_its_outputs(case: tuple[float, int]) -> None:
+    p, k = case
     even = mpmath.mpf(p) / k
     kept = 1 - mpmath.mpf(p) + even
 
@@ -116,37 +117,31 @@ def test_randomized_response_is_the_sum_over_its_outputs(p: float, k: int) -> No
         terms = (n * x**a * y ** (1 - a) for n, x, y in zip(times, first, second, strict=True))
         return mpmath.log(mpmath.fsum(terms)) / (a - 1)
 
-    kept_first, kept_second, special = [kept, even, even], [even, kept, even], [mpmath.mpf(1) / k] * 3
-    assert_close(
-        randomized_response_rdp(p, k, ORDERS, special=False), lambda order: moments(order, kept_first, kept_second)
-    )
-    assert_close(
-        randomized_response_rdp(p, k, ORDERS, special=True),
-        lambda order: max(moments(order, kept_first, special), moments(order, special, kept_first)),
-    )
+    own, other, special = [kept, even, even], [even, kept, even], [mpmath.mpf(1) / k] * 3
+    replaced, specially = (randomized_response_rdp(p, k, ORDERS, special=each) for each in (False, True))
+    assert_close(replaced, lambda order: moments(order, own, other))
+    assert_close(specially, lambda order: max(moments(order, own, special), moments(order, special, own)))
 
 
-@pytest.mark.parametrize("special", [False, True])
-def test_randomized_response_costs_nothing_without_data_and_everything_without_noise(special: bool) -> None:  # noqa: FBT001
-    assert not randomized_response_rdp(1.0, 5, GRID, special=special).any()
-    assert not randomized_response_rdp(0.3, 1, GRID, special=special).any()
-    assert np.isinf(randomized_response_rdp(0.0, 5, GRID, special=special)).all()
+def test_randomized_response_costs_nothing_without_data_and_everything_without_noise() -> None:
+    for special in (False, True):
+        assert not randomized_response_rdp(1.0, 5, GRID, special=special).any()
+        assert not randomized_response_rdp(0.3, 1, GRID, special=special).any()
+        assert np.isinf(randomized_response_rdp(0.0, 5, GRID, special=special)).all()
+    assert not pure_dp_rdp(0.0, GRID).any()
+    assert not bounded_range_rdp(0.0, GRID).any()
 
 
 LOGARITHM = st.floats(-9, 5)
 
 
+@few(25)
 @given(exponent=LOGARITHM, step=st.floats(1e-6, 1))
 def test_more_epsilon_never_costs_less(exponent: float, step: float) -> None:
     less, more = 10**exponent, 10**exponent * (1 + step)
     for rdp in (pure_dp_rdp, bounded_range_rdp):
         assert np.all(rdp(less, GRID) <= rdp(more, GRID) * (1 + TOLERANCE))
     assert np.all(laplace_rdp(1 / less, GRID) <= laplace_rdp(1 / more, GRID) * (1 + TOLERANCE))
-
-
-def test_an_epsilon_of_zero_costs_nothing() -> None:
-    assert not pure_dp_rdp(0.0, GRID).any()
-    assert not bounded_range_rdp(0.0, GRID).any()
 
 
 SIZES = st.floats(-12, 12).map(lambda exponent: 10**exponent)
@@ -181,15 +176,10 @@ def nodes_charged(event: TreeAggregation) -> list[float]:
     return list(curve_over(event, ORDERS, SPECIALLY).nats() / gaussian_rdp(event.noise_multiplier, ORDERS))
 
 
-@pytest.mark.parametrize("steps", COUNTS)
-def test_a_tree_costs_the_nodes_that_hold_a_record(steps: int) -> None:
-    assert nodes_charged(TreeAggregation(6.0, (steps,))) == pytest.approx(
-        [most_nodes(steps, steps)] * ORDERS.size, rel=3e-9
-    )
-
-
-@pytest.mark.parametrize("steps", COUNTS)
-def test_a_completed_tree_costs_those_that_its_virtual_steps_release_as_well(steps: int) -> None:
+@for_each(COUNTS)
+def test_a_tree_costs_the_nodes_that_hold_a_record_and_completed_those_of_virtual_steps(steps: int) -> None:
+    alone = nodes_charged(TreeAggregation(6.0, (steps,)))
+    assert alone == pytest.approx([most_nodes(steps, steps)] * ORDERS.size, rel=3e-9)
     event = event_from_dict(sdk.tree_aggregation(6.0, [steps], completed=True))
     assert isinstance(event, TreeAggregation)
     released = event.step_counts[0]
@@ -199,7 +189,6 @@ def test_a_completed_tree_costs_those_that_its_virtual_steps_release_as_well(ste
 
 
 def test_tree_of_seven_steps_has_three_nodes_and_completed_four() -> None:
-    assert most_nodes(7, 7) == 3
-    assert most_nodes(7, 8) == 4
+    assert (most_nodes(7, 7), most_nodes(7, 8)) == (3, 4)
     assert sdk.tree_aggregation(6.0, [7, 8, 1])["step_counts"] == [7, 8, 1]
     assert sdk.tree_aggregation(6.0, [7, 8, 1], completed=True)["step_counts"] == [8, 8, 1]

@@ -14,6 +14,7 @@ from app.accounting.events import DpEvent, NeighboringRelation
 from app.accounting.formulas.analytic_gaussian import gaussian_epsilon
 from app.accounting.rdp import event_curve
 from app.accounting.zcdp import ZcdpBound, total_zcdp_bound, zcdp_bound
+from tests.each import for_each
 
 ADD, REPLACE, SPECIAL = NeighboringRelation
 GRID = orders(GRID_VERSION)
@@ -64,42 +65,22 @@ UNKNOWN: list[tuple[DpEvent, NeighboringRelation]] = [
 ]
 
 
-@pytest.mark.parametrize(("event", "relation", "rho"), GAUSSIAN, ids=lambda value: str(value)[:60])
-def test_zcdp_of_gaussian_noise_is_exact(event: DpEvent, relation: NeighboringRelation, rho: float) -> None:
-    found = zcdp_bound(event, relation)
-    assert found is not None
-    assert found.is_gaussian
-    assert found.rho == pytest.approx(rho, rel=1e-12)
-    assert found.xi == 0
-
-
-@pytest.mark.parametrize(("event", "relation", "rho", "xi"), OTHER, ids=lambda value: str(value)[:60])
-def test_other_events_have_the_published_numbers(
-    event: DpEvent, relation: NeighboringRelation, rho: float, xi: float
+@for_each([*((*row, 0.0, True) for row in GAUSSIAN), *((*row, False) for row in OTHER)])
+def test_event_has_its_published_numbers_and_no_order_diverges_more(
+    row: tuple[DpEvent, NeighboringRelation, float, float, bool],
 ) -> None:
+    event, relation, rho, xi, is_gaussian = row
     found = zcdp_bound(event, relation)
     assert found is not None
-    assert not found.is_gaussian
-    assert found.rho == pytest.approx(rho, rel=1e-12)
-    assert found.xi == pytest.approx(xi, rel=1e-12)
-
-
-@pytest.mark.parametrize(
-    ("event", "relation"),
-    [(event, relation) for event, relation, *_ in (*GAUSSIAN, *OTHER)],
-    ids=lambda value: str(value)[:60],
-)
-def test_no_order_diverges_more_than_zcdp_says(event: DpEvent, relation: NeighboringRelation) -> None:
-    found = zcdp_bound(event, relation)
-    assert found is not None
+    assert found.is_gaussian == is_gaussian
+    assert (found.rho, found.xi) == pytest.approx((rho, xi), rel=1e-12)
     bounded = event_curve(event, relation).nats() <= (found.xi + found.rho * GRID) * (1 + 2e-9) + 1e-13
     assert bounded[GRID <= HIGHEST].all()
 
 
-@pytest.mark.parametrize(("event", "relation"), UNKNOWN, ids=lambda value: str(value)[:60])
-def test_nothing_is_said_of_what_is_sampled_or_fails_with_a_delta(
-    event: DpEvent, relation: NeighboringRelation
-) -> None:
+@for_each(UNKNOWN)
+def test_nothing_is_said_of_what_is_sampled_or_fails_with_a_delta(row: tuple[DpEvent, NeighboringRelation]) -> None:
+    event, relation = row
     assert zcdp_bound(event, relation) is None
     assert total_zcdp_bound([(dp.Gaussian(2.0), 3), (event, 1)], relation) is None
 
@@ -107,8 +88,7 @@ def test_nothing_is_said_of_what_is_sampled_or_fails_with_a_delta(
 def test_a_plan_is_the_sum_of_its_steps() -> None:
     found = total_zcdp_bound([(dp.Gaussian(2.0), 8), (dp.Zcdp(0.5, 0.1), 2)], ADD)
     assert found == ZcdpBound(2.0, 0.2, is_gaussian=False)
-    gaussian = total_zcdp_bound([(dp.Gaussian(2.0), 8), (dp.Gaussian(1.0), 2)], ADD)
-    assert gaussian == ZcdpBound(2.0, is_gaussian=True)
+    assert total_zcdp_bound([(dp.Gaussian(2.0), 8), (dp.Gaussian(1.0), 2)], ADD) == ZcdpBound(2.0, is_gaussian=True)
 
 
 @given(rho=st.floats(1e-9, 100), xi=st.floats(0, 1), delta=st.floats(1e-30, 0.4))

@@ -1,33 +1,51 @@
 """Accounts for tests of the rules."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 
 import numpy as np
-import pytest
 from numpy.typing import NDArray
 
 from app.accounting.curves import GRID_VERSION, orders
 from app.accounting.events import DpEvent, NeighboringRelation
 from app.ledger import admission
 from app.ledger.accounts import Account, AccountKind, zero_curve
+from app.ledger.admission import Admission, Refusal
 from app.ledger.composition import counting_plans
 from app.ledger.filters import FilterWeights, Limit
-from app.ledger.step_events import StepEvent
+from app.ledger.plans import Plan
+from app.ledger.step_events import PricedStep, StepEvent
 from app.ledger.tuning import DECLARED_SHARE, planned_weights
 
-AccountMaker = Callable[..., Account]
+
+def priced(account: Account, event: DpEvent, count: int = 1) -> PricedStep:
+    """Price a step event now."""
+    return account.price(StepEvent(event, count))
 
 
-def admit(path: Sequence[Account], steps: Sequence[StepEvent]) -> admission.Admission | admission.Refusal:
-    """Admit step events at the prices that are computed now."""
-    return admission.admit(path, [path[0].price(step) for step in steps])
+def admit(path: Sequence[Account], event: DpEvent, count: int = 1) -> Admission | Refusal:
+    """Admit a step event at the price that is computed now."""
+    return admission.admit(path, [priced(path[0], event, count)])
+
+
+def admitted(path: Sequence[Account], event: DpEvent, count: int = 1) -> Admission:
+    """Admit a step event, which fits."""
+    outcome = admit(path, event, count)
+    assert isinstance(outcome, Admission)
+    return outcome
+
+
+def refused(path: Sequence[Account], event: DpEvent, count: int = 1) -> Refusal:
+    """Refuse a step event, which does not fit."""
+    outcome = admit(path, event, count)
+    assert isinstance(outcome, Refusal)
+    return outcome
 
 
 def repetitions_left(path: Sequence[Account], event: DpEvent) -> tuple[int, Account]:
     """Count repetitions at the price that is computed now."""
-    return admission.repetitions_left(path, path[0].price(StepEvent(event, 1)))
+    return admission.repetitions_left(path, priced(path[0], event))
 
 
 def thresholds(limit: Limit, weights: FilterWeights | None) -> NDArray[np.int64]:
@@ -46,6 +64,12 @@ def planning(account: Account, *items: StepEvent, share: float = DECLARED_SHARE)
     assert account.limit is not None, "a plan is of a limit"
     weights = _weights(account.limit, items, account.relation, account.grid_version, share)
     return counting_plans(replace(account, planned=items, weights=weights), [])
+
+
+def plan_of(account: Account) -> Plan:
+    """Get an account's plan."""
+    assert account.plan is not None
+    return account.plan
 
 
 def chained(*accounts: Account) -> tuple[Account, ...]:
@@ -81,10 +105,3 @@ def make_account(
         spent=zero_curve(),
         held=zero_curve(),
     )
-
-
-@pytest.fixture(scope="session")
-def account() -> AccountMaker:
-    """Make an account with a limit and nothing spent."""
-
-    return make_account

@@ -5,6 +5,7 @@ Beside the accounts as `app.ledger` keeps them it has every charge and every hol
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from operator import le
 
 import numpy as np
@@ -21,9 +22,14 @@ from app.ledger.composition import (
     topmost_parallel_under,
 )
 from app.ledger.errors import InvalidInputError
+from app.ledger.filters import Limit
+from app.ledger.limit_changes import with_limit
 from app.ledger.step_events import PricedStep, StepEvent
+from app.ledger.tuning import DECLARED_SHARE, Tuning, weights_under
 
 from .conftest import make_account, planning
+
+_weights = cache(weights_under)
 
 Entry = tuple[str, DpEvent, int]
 """Repetitions of an event that a run charges or holds."""
@@ -31,6 +37,11 @@ Entry = tuple[str, DpEvent, int]
 Vector = tuple[int, ...]
 PLACES = (0, 130, 400, 900)
 """Orders at which balances of accounts without a limit are compared."""
+
+
+def limited_to(account: Account, limit: Limit) -> Account:
+    """Change an account's limit."""
+    return with_limit(account, limit, _weights(Tuning.of(account), limit))
 
 
 def summed(vectors: Sequence[Vector], size: int) -> Vector:
@@ -74,12 +85,13 @@ class LedgerModel:
         limit: tuple[float, float] | None = None,
         plan: Sequence[StepEvent] = (),
         partitions: int | None = None,
+        share: float = DECLARED_SHARE,
     ) -> None:
         """Open a population, or a budget under an account."""
         account = make_account(*(limit or (1.0, 1e-5)), name=name, limited=limit is not None)
         kind = AccountKind.BUDGET if parent else AccountKind.POPULATION
         account = replace(account, id=name, kind=kind, parent_id=parent, relation=self.relation)
-        self._add(replace(account, partitions_per_unit=partitions), self.line(parent), plan)
+        self._add(replace(account, partitions_per_unit=partitions), self.line(parent), plan, share)
 
     def register(self, run: str, *budgets: str) -> bool:
         """Register a run, if the rules let one charge these budgets."""
@@ -91,13 +103,19 @@ class LedgerModel:
             return False
         self.budgets[run] = budgets
         account = replace(make_account(name=run, limited=False), id=run, parent_id=budgets[0], relation=self.relation)
-        self._add(account, self._above(run), ())
+        self._add(account, self._above(run))
         return True
 
-    def _add(self, account: Account, above: Sequence[Account], plan: Sequence[StepEvent]) -> None:
+    def _add(
+        self, account: Account, above: Sequence[Account], plan: Sequence[StepEvent] = (), share: float = DECLARED_SHARE
+    ) -> None:
         account = replace(account, depth=max((each.depth for each in above), default=-1) + 1)
-        account = planning(account, *plan) if plan else account
+        account = planning(account, *plan, share=share) if plan else account
         self.accounts[account.id] = counting_plans(account, above)
+
+    def copy(self) -> "LedgerModel":
+        """Copy it, to go on from here in another way."""
+        return replace(self, accounts=dict(self.accounts), charges=[*self.charges], holds=[*self.holds])
 
     def line(self, name: str | None) -> list[Account]:
         """List an account under all above it."""

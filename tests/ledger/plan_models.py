@@ -1,4 +1,4 @@
-"""Accounts with plans of which the number of steps is cheap to find, and what a plan covers by counting its tokens."""
+"""Accounts with plans of which the number of steps is cheap to find."""
 
 from collections.abc import Iterable
 
@@ -8,15 +8,13 @@ from app.accounting import events as dp
 from app.accounting.curves import RdpCurve
 from app.accounting.events import DpEvent
 from app.ledger.accounts import Account, with_usage
-from app.ledger.filters import Limit
-from app.ledger.limit_changes import with_limit
-from app.ledger.step_events import MAX_COUNT, PricedStep, StepEvent, total_cost
-from app.ledger.tuning import DECLARED_SHARE, DEFAULT_SHARE, Tuning, weights_under
+from app.ledger.step_events import MAX_COUNT, StepEvent, total_cost
+from app.ledger.tuning import DECLARED_SHARE, DEFAULT_SHARE
 
-from .conftest import make_account, planning
+from .conftest import make_account, planning, priced
 
-Plan = tuple[StepEvent, ...]
-PLANS: list[Plan] = [
+Taken = list[tuple[DpEvent, int]]
+PLANS: list[tuple[StepEvent, ...]] = [
     (StepEvent(dp.Gaussian(40.0), MAX_COUNT),),
     (StepEvent(dp.Gaussian(20.0), 6),),
     (StepEvent(dp.Laplace(10.0), 5), StepEvent(dp.Laplace(5.0), 3), StepEvent(dp.Laplace(20.0), MAX_COUNT)),
@@ -29,30 +27,16 @@ PLANS: list[Plan] = [
 ]
 LIMITS = [(1.0, 1e-5), (3.0, 1e-6)]
 COVERED_SOMEWHERE: list[DpEvent] = [
-    dp.Gaussian(20.0),
-    dp.Gaussian(35.0),
-    dp.Gaussian(90.0),
-    dp.Laplace(5.0),
-    dp.Laplace(7.0),
-    dp.Laplace(20.0),
-    dp.Laplace(90.0),
-    dp.EpsilonDelta(0.3),
-    dp.EpsilonDelta(0.1),
-    dp.EpsilonDelta(0.07, 3e-9),
+    *(dp.Gaussian(20.0), dp.Gaussian(35.0), dp.Gaussian(90.0)),
+    *(dp.Laplace(5.0), dp.Laplace(7.0), dp.Laplace(20.0), dp.Laplace(90.0)),
+    *(dp.EpsilonDelta(0.3), dp.EpsilonDelta(0.1), dp.EpsilonDelta(0.07, 3e-9)),
     dp.Composed((dp.Laplace(12.0), dp.Gaussian(60.0), dp.Gaussian(25.0))),
-    dp.DiscreteGaussian(20.0, 3),
-    dp.DiscreteGaussian(30.0, 2),
-    dp.DiscreteLaplace(0.04, 3),
-    dp.DiscreteLaplace(0.04, 1),
-    dp.PermuteAndFlip(0.1),
-    dp.PermuteAndFlip(0.04),
+    *(dp.DiscreteGaussian(20.0, 3), dp.DiscreteGaussian(30.0, 2), dp.DiscreteLaplace(0.04, 3)),
+    *(dp.DiscreteLaplace(0.04, 1), dp.PermuteAndFlip(0.1), dp.PermuteAndFlip(0.04)),
 ]
 EVENTS = [
-    *COVERED_SOMEWHERE,
-    dp.PoissonSampled(0.01, dp.Gaussian(2.0)),
-    dp.DiscreteGaussian(50.0, 1),
-    dp.DiscreteGaussian(60.0),
-    dp.DiscreteLaplace(0.03, 3),
+    *(*COVERED_SOMEWHERE, dp.PoissonSampled(0.01, dp.Gaussian(2.0)), dp.DiscreteGaussian(50.0, 1)),
+    *(dp.DiscreteGaussian(60.0), dp.DiscreteLaplace(0.03, 3)),
 ]
 plans = st.sampled_from(PLANS)
 limits = st.sampled_from(LIMITS)
@@ -63,17 +47,6 @@ planned_accounts = st.builds(
 charges = st.lists(st.tuples(st.sampled_from(EVENTS), st.integers(1, 4) | st.integers(1, 120)), min_size=1, max_size=8)
 
 
-def priced(account: Account, event: DpEvent, count: int = 1) -> PricedStep:
-    """Price a step event now."""
-    return account.price(StepEvent(event, count))
-
-
 def cost_of(account: Account, events: Iterable[tuple[DpEvent, int]]) -> RdpCurve:
     """Price events with what they use up of the account's plan."""
-    steps = [priced(account, event, count) for event, count in events]
-    return total_cost(with_usage([account], steps)) if steps else cost_of(account, [(EVENTS[0], 1)]).times(0)
-
-
-def limited_to(account: Account, limit: Limit) -> Account:
-    """Change an account's limit."""
-    return with_limit(account, limit, weights_under(Tuning.of(account), limit))
+    return total_cost(with_usage([account], [priced(account, event, count) for event, count in events]))

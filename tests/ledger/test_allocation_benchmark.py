@@ -6,18 +6,12 @@ from app.accounting.events import EpsilonDelta
 from app.ledger.allocation import SchedulingRule
 from app.ledger.filters import Limit
 from app.ledger.scheduling_rules import Line
-from benchmarks.allocation import privatekube
 from benchmarks.allocation.blocks import priced, pure_filter, used_part
 from benchmarks.allocation.dpack_workloads import Knobs, offline
 from benchmarks.allocation.dpack_zoo import ORDERS, buckets, events, zoo
 from benchmarks.allocation.largest_shares import LargestShares
 from benchmarks.allocation.optimum import solve
-from benchmarks.allocation.simulation import (
-    Arrival,
-    Outcome,
-    Workload,
-    simulate_batches,
-)
+from benchmarks.allocation.simulation import Arrival, Outcome, Workload, simulate_batches
 
 FIRST_COME, DOMINANT, PACKED = (partial(Line, rule) for rule in SchedulingRule)
 TINY = Knobs(plans=30, blocks=4, least=0.1, mean_blocks=2, sigma_blocks=1, sigma_alpha=2)
@@ -68,11 +62,3 @@ def test_the_optimum_of_two_plans_that_share_a_block() -> None:
     best = solve(Workload(chosen, (0.0, 0.0), arrivals), 10.0)
     assert best is not None
     assert (best.granted, best.at_most) == (2, 2)
-
-
-def test_tables_name_what_was_published() -> None:
-    for full in (False, True):
-        for table in privatekube.tables(full=full):
-            published = {*table.paper, *table.rerun}
-            assert published & set(table.numbers)
-            assert privatekube.FIRST_COME in published

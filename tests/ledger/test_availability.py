@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from app.accounting.events import Gaussian, NeighboringRelation
 from app.ledger.admission import Admission
 from app.ledger.availability import AccountRoom, Available, available_of, least_above_part, room_of
-from app.ledger.step_events import StepEvent
 from tests.soak import few
 
 from .conftest import admit
@@ -32,7 +31,7 @@ class Sites:
         self.accounts = self.model.accounts
 
     def charge(self, part: str, noise: float, count: int) -> bool:
-        charged = admit(self.model.path(f"run_{part}"), [StepEvent(Gaussian(noise), count)])
+        charged = admit(self.model.path(f"run_{part}"), Gaussian(noise), count)
         if isinstance(charged, Admission):
             self.model.put(charged.accounts)
         return isinstance(charged, Admission)

@@ -1,6 +1,6 @@
-"""Charges decided by counting are those of the rule, to the last bit of every row."""
+"""Charges decided by counting are those of the rule, to the last bit of every row, by orders and by plans."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -11,50 +11,52 @@ from hypothesis import strategies as st
 
 from app.accounting.curves import EXHAUSTED, RdpCurve
 from app.accounting.events import DpEvent, EpsilonDelta, Gaussian, Laplace, NeighboringRelation, PoissonSampled
+from app.accounting.events import RandomizedResponse as Answer
 from app.ledger import admission
 from app.ledger.account_records import MOST_EVENTS, AccountRecord, Population, watermark_of
 from app.ledger.accounts import Account, zero_curve
 from app.ledger.admission import Admission
 from app.ledger.alerts import AlertSettings
 from app.ledger.counting import CountedAccount, admit_by_counting
+from app.ledger.filters import Limit
 from app.ledger.policies import Policy
-from app.ledger.step_events import PricedStep, StepEvent
+from app.ledger.step_events import MAX_COUNT, PricedStep, StepEvent
+from app.ledger.tuning import DEFAULT_SHARE
 from tests.soak import few
 
-from .conftest import AccountMaker, chained
+from .conftest import chained, make_account, plan_of, planning, priced
+from .ledger_model import limited_to
+from .plan_models import COVERED_SOMEWHERE, EVENTS, Taken, cost_of, limits, plans, shares
 
 NOW = datetime(2026, 11, 23, 9, 0, tzinfo=UTC)
 POPULATION = Population("patient", NeighboringRelation.ADD_OR_REMOVE_ONE, None)
-EVENTS: list[DpEvent] = [
-    Gaussian(2.0),
-    Gaussian(40.0),
-    Laplace(3.0),
-    PoissonSampled(0.004, Gaussian(1.1)),
+SOME_EVENTS: list[DpEvent] = [
+    *(Gaussian(2.0), Gaussian(40.0), Laplace(3.0), PoissonSampled(0.004, Gaussian(1.1))),
     PoissonSampled(0.2, Gaussian(3.0)),
-    EpsilonDelta(0.01, 1e-9),
 ]
 numbers = st.one_of(st.integers(1, 3), st.integers(1, 3), st.integers(1, 10**9))
 few_units = st.lists(st.integers(0, 2**40), min_size=1, max_size=7)
 units = st.sampled_from([0, 1, 2**41, 2**53, EXHAUSTED // 3, EXHAUSTED - 1, EXHAUSTED])
 thresholds = st.sampled_from([(), (0.5, 0.8, 1.0), (0.1, 0.2, 0.9)])
+several = st.lists(
+    st.tuples(st.sampled_from(EVENTS), st.integers(1, 3) | st.integers(1, 10**4)), min_size=8, max_size=24
+)
 
 
 def recorded(account: Account, reached: Sequence[float] = ()) -> AccountRecord:
     """An account as it is kept after a charge."""
-    settings = AlertSettings(tuple(reached), 30)
-    return AccountRecord(
-        account, POPULATION, NOW, NOW, alert_settings=settings, watermark=watermark_of(account, settings.thresholds)
-    )
+    kept, watermark = AlertSettings(tuple(reached), 30), watermark_of(account, tuple(reached))
+    return AccountRecord(account, POPULATION, NOW, NOW, alert_settings=kept, watermark=watermark)
 
 
-def charged_once(path: Sequence[Account], priced: PricedStep, reached: Sequence[float]) -> list[AccountRecord] | None:
+def charged_once(path: Sequence[Account], step: PricedStep, reached: Sequence[float]) -> list[AccountRecord] | None:
     """The path after its first charge, which freezes the weights; None if that does not fit."""
-    outcome = admission.admit(path, [priced])
+    outcome = admission.admit(path, [step])
     if not isinstance(outcome, Admission):
         return None
     records = []
     for account, after in zip(path, outcome.accounts, strict=True):
-        charged = recorded(account, reached).charged_to(after, [priced], NOW)
+        charged = recorded(account, reached).charged_to(after, [step], NOW)
         records.append(replace(charged, watermark=watermark_of(after, reached)))
     return records
 
@@ -67,39 +69,6 @@ def settled_by_the_rule(record: AccountRecord) -> AccountRecord:
     return replace(record, uncompacted=record.uncompacted or {})
 
 
-def path_of(account: AccountMaker, limits: list[tuple[float, float]]) -> tuple[Account, ...]:
-    nodes = [account(*limit, name=f"n{depth}") for depth, limit in enumerate(limits)]
-    return chained(*nodes, account(name="run", limited=False))
-
-
-@settings(few(20), phases=[Phase.explicit, Phase.reuse, Phase.generate])  # shrinking so many decisions takes minutes
-@given(
-    st.lists(st.tuples(st.sampled_from([8.0, 10_000.0]), st.just(1e-5)), min_size=1),
-    st.tuples(st.sampled_from(EVENTS[:-1]), thresholds),
-    st.lists(st.one_of(few_units, few_units, st.lists(units, min_size=1, max_size=7)), min_size=2, max_size=8),
-    st.lists(st.tuples(st.integers(0, 9), numbers), min_size=10, max_size=30),
-    st.data(),
-)
-def test_counting_decides_as_the_rule_at_any_cost(
-    account: AccountMaker,
-    limits: list[tuple[float, float]],
-    begun: tuple[DpEvent, tuple[float, ...]],
-    patterns: list[list[int]],
-    asked: list[tuple[int, int]],
-    data: st.DataObject,
-) -> None:
-    path = path_of(account, limits)[: data.draw(st.sampled_from([None, -1]))]  # a run without a limit, or with one
-    records = charged_once(path, path[0].price(StepEvent(begun[0], 1)), begun[1])
-    costs = [RdpCurve(np.resize(np.array(pattern, dtype=np.int64), zero_curve().values.size)) for pattern in patterns]
-    costs += [zero_curve(), zero_curve()]  # one object, but not one event
-    if records is not None:
-        if data.draw(st.booleans()):
-            records = [replace(each, account=each.account.with_hold(costs[0])) for each in records]
-        kinds = [(Gaussian(1.0 + kind), costs[kind % len(costs)]) for kind in range(10)]
-        steps = [PricedStep(StepEvent(kinds[kind][0], number), kinds[kind][1]) for kind, number in asked]
-        compare_with_the_rule(records, steps, data)
-
-
 def compare_with_the_rule(records: list[AccountRecord], steps: Sequence[PricedStep], data: st.DataObject) -> None:
     """Charge steps, or as many repetitions as just fit or do not, by counting and by the rule."""
     counted = [CountedAccount(record) for record in records]
@@ -107,9 +76,9 @@ def compare_with_the_rule(records: list[AccountRecord], steps: Sequence[PricedSt
         left, _ = admission.repetitions_left([record.account for record in records], step)
         beside = [max(1, left - 1), max(1, left), left + 1]  # the boundary, and one on either side
         number = min(10**9, data.draw(st.sampled_from([*[step.step.count] * 9, *beside])))
-        priced = PricedStep(StepEvent(step.step.event, number), step.curve)
-        ruled = admission.admit([record.account for record in records], [priced])
-        by_count = admit_by_counting(counted, priced)
+        asked = PricedStep(StepEvent(step.step.event, number), step.curve)
+        ruled = admission.admit([record.account for record in records], [asked])
+        by_count = admit_by_counting(counted, asked)
         if by_count is not None:
             assert isinstance(ruled, Admission)
             assert (by_count.reading, by_count.steps_remaining) == (ruled.reading, ruled.steps_remaining)
@@ -119,9 +88,7 @@ def compare_with_the_rule(records: list[AccountRecord], steps: Sequence[PricedSt
             assert kept == [record.account.is_planned() for record in records]  # leaving a plan is for the rule
         if not isinstance(ruled, Admission):
             continue
-        records = [
-            record.charged_to(after, [priced], NOW) for record, after in zip(records, ruled.accounts, strict=True)
-        ]
+        records = [each.charged_to(after, [asked], NOW) for each, after in zip(records, ruled.accounts, strict=True)]
         if by_count is None:
             records = [settled_by_the_rule(record) for record in records]
             counted = [CountedAccount(record) for record in records]
@@ -135,80 +102,216 @@ def compare_with_the_rule(records: list[AccountRecord], steps: Sequence[PricedSt
             assert each.copy().settled() == record
 
 
-@pytest.fixture
-def counted(account: AccountMaker) -> CountedAccount:
-    """An account of epsilon 8 that was charged once, with a Gaussian of 40."""
-    path = (account(8.0, 1e-5),)
-    records = charged_once(path, path[0].price(StepEvent(Gaussian(40.0), 1)), (0.5, 1.0))
-    assert records is not None
-    return CountedAccount(records[0])
-
-
-def admitted(counted: CountedAccount, event: DpEvent, number: int = 1) -> Admission | None:
-    return admit_by_counting([counted], counted.record.account.price(StepEvent(event, number)))
-
-
-def test_no_charge_goes_past_a_threshold_uncounted(counted: CountedAccount) -> None:
-    event = Gaussian(40.0)
-    while admitted(counted, event) is not None:
-        counted.charge(1, NOW)
-    record = counted.settled()
-    assert record.watermark is not None
-    assert record.watermark.holds(record.account.spent)
-    after = record.account.charged(record.account.price(StepEvent(event, 1)).curve)
-    assert not record.watermark.holds(after.spent)
-
-
-def _exhausted_somewhere(record: AccountRecord) -> AccountRecord:
-    values = record.account.spent.values.copy()
-    values[:] = 2**53
-    return replace(record, account=replace(record.account, spent=RdpCurve(values)))
-
-
-@pytest.mark.parametrize(
-    "changed",
-    [
-        lambda record: replace(record, quarantine="its balance is unproven"),
-        lambda record: replace(record, uncompacted=None),
-        lambda record: replace(record, uncompacted={f"event {number}": (1, 0) for number in range(MOST_EVENTS)}),
-        lambda record: replace(record, watermark=None),
-        lambda record: replace(record, account=replace(record.account, policy=Policy())),
-        lambda record: replace(record, account=replace(record.account, organisation_policy=Policy())),
-        lambda record: replace(record, account=replace(record.account, partitions_per_unit=2)),
-        lambda record: replace(record, account=replace(record.account, weights=None)),
-        lambda record: replace(
-            record, account=replace(record.account, spent=RdpCurve(record.account.spent.values, EXHAUSTED))
-        ),
-        _exhausted_somewhere,
-    ],
-    ids=[
-        "in quarantine",
-        "its curves are to be written",
-        "too many different events",
-        "no watermark",
-        "a policy",
-        "the organisation's policy",
-        "parallel",
-        "no weights yet",
-        "no delta left",
-        "more than floats hold",
-    ],
+@settings(few(15), phases=[Phase.explicit, Phase.reuse, Phase.generate])  # shrinking so many decisions takes minutes
+@given(
+    st.lists(st.tuples(st.sampled_from([8.0, 10_000.0]), st.just(1e-5)), min_size=1, max_size=3),
+    st.tuples(st.sampled_from(SOME_EVENTS), thresholds),
+    st.lists(st.one_of(few_units, few_units, st.lists(units, min_size=1, max_size=7)), min_size=2, max_size=8),
+    st.lists(st.tuples(st.integers(0, 9), numbers), min_size=10, max_size=30),
+    st.data(),
 )
-def test_unusual_account_is_left_to_the_rule(counted: CountedAccount, changed: object) -> None:
-    assert admitted(counted.copy(), Gaussian(40.0)) is not None
-    assert callable(changed)
-    assert admitted(CountedAccount(changed(counted.record)), Gaussian(40.0)) is None
+def test_counting_decides_as_the_rule_at_any_cost(
+    limits: list[tuple[float, float]],
+    begun: tuple[DpEvent, tuple[float, ...]],
+    patterns: list[list[int]],
+    asked: list[tuple[int, int]],
+    data: st.DataObject,
+) -> None:
+    nodes = [make_account(*limit, name=f"n{depth}") for depth, limit in enumerate(limits)]
+    run = data.draw(st.sampled_from([[make_account(name="run", limited=False)], []]))  # without a limit, or with one
+    path = chained(*nodes, *run)
+    records = charged_once(path, priced(path[0], begun[0]), begun[1])
+    costs = [RdpCurve(np.resize(np.array(pattern, dtype=np.int64), zero_curve().values.size)) for pattern in patterns]
+    costs += [zero_curve(), zero_curve()]  # one object, but not one event
+    if records is not None:
+        if data.draw(st.booleans()):
+            records = [replace(each, account=each.account.with_hold(costs[0])) for each in records]
+        kinds = [(Gaussian(1.0 + kind), costs[kind % len(costs)]) for kind in range(10)]
+        steps = [PricedStep(StepEvent(kinds[kind][0], number), kinds[kind][1]) for kind, number in asked]
+        compare_with_the_rule(records, steps, data)
+
+
+@st.composite
+def paths(draw: st.DrawFn) -> tuple[Account, ...]:
+    """A run under accounts with plans or without, with a plan of its own, only a limit, or none."""
+    nodes = []
+    for depth in range(draw(st.integers(1, 3))):
+        node = make_account(*draw(limits), name=f"n{depth}")
+        nodes.append(planning(node, *draw(plans), share=draw(shares)) if draw(st.sampled_from([1, 1, 0])) else node)
+    kind = draw(st.sampled_from(["unlimited", "unlimited", "limited", "planned"]))
+    run = make_account(*draw(limits), name="run", limited=kind != "unlimited")
+    return chained(*nodes, planning(run, *draw(plans), share=DEFAULT_SHARE) if kind == "planned" else run)
+
+
+@few(15)
+@given(paths(), thresholds, st.sampled_from(COVERED_SOMEWHERE), several, st.data())
+def test_counting_decides_as_the_rule_under_plans(
+    path: tuple[Account, ...], reached: tuple[float, ...], first: DpEvent, asked: Taken, data: st.DataObject
+) -> None:
+    planned = [account.planned[0].event for account in path if account.planned]
+    first = data.draw(st.sampled_from([first, *planned * 3]))
+    records = charged_once(path, priced(path[0], first), reached)
+    if records is None:
+        return
+    if data.draw(st.booleans()):
+        held = [each.account.with_hold(cost_of(each.account, [(Gaussian(90.0), 2)])) for each in records]
+        records = [replace(each, account=account) for each, account in zip(records, held, strict=True)]
+    asked += [(each, count) for each in planned for count in (1, 2, 3, 1)]
+    order = data.draw(st.permutations(asked))
+    compare_with_the_rule(records, [priced(path[0], event, count) for event, count in order], data)
+
+
+def begun(path: Sequence[Account], step: PricedStep, reached: tuple[float, ...] = ()) -> list[CountedAccount]:
+    records = charged_once(path, step, reached)
+    assert records is not None
+    return [CountedAccount(record) for record in records]
+
+
+def both(counted: list[CountedAccount], step: PricedStep) -> tuple[Admission, Admission]:
+    """Decide by counting and by the rule, which find the same numbers."""
+    by_count = admit_by_counting(counted, step)
+    ruled = admission.admit([each.copy().settled().account for each in counted], [step])
+    assert by_count is not None
+    assert isinstance(ruled, Admission)
+    assert (by_count.reading, by_count.steps_remaining) == (ruled.reading, ruled.steps_remaining)
+    return by_count, ruled
+
+
+STEP = priced(make_account(), Gaussian(40.0))
+
+
+@pytest.fixture
+def counted() -> CountedAccount:
+    """An account of epsilon 8 that was charged once."""
+    return begun([make_account(8.0)], STEP, (0.5, 1.0))[0]
+
+
+@pytest.fixture
+def path() -> tuple[Account, ...]:
+    """A run without a limit, under a budget with a plan of its own, under a population with another."""
+    population = planning(make_account(3.0, 1e-5, name="p"), StepEvent(Gaussian(30.0), MAX_COUNT))
+    budget = planning(make_account(1.0, 1e-5, name="b"), StepEvent(Gaussian(40.0), MAX_COUNT))
+    return chained(population, budget, make_account(name="run", limited=False))
+
+
+def test_no_charge_goes_past_a_threshold_uncounted(counted: CountedAccount, path: tuple[Account, ...]) -> None:
+    for accounts, place in (([counted], 0), (begun(path, STEP, (0.5, 1.0)), 1)):
+        watermark = accounts[place].record.watermark
+        assert watermark is not None
+        assert (watermark.planned and watermark.planned[0]) == (None if place == 0 else "bud_b")
+        while admit_by_counting(accounts, STEP) is not None:
+            for each in accounts:
+                each.charge(1, NOW)
+        account = accounts[place].settled().account
+        assert watermark.holds(account.spent)
+        after = account.charged(cost_of(account, [(Gaussian(40.0), 1)]))
+        assert not watermark.holds(after.spent)
+    assert account.epsilon() < 0.5 <= after.epsilon(), "a half of the budget's limit"
+
+
+def of_account(**changes: object) -> Callable[[AccountRecord], AccountRecord]:
+    return lambda record: replace(record, account=replace(record.account, **changes))  # type: ignore[arg-type]
+
+
+def with_loss(units: int, delta: int) -> RdpCurve:
+    return RdpCurve(np.full_like(zero_curve().values, units), delta)
+
+
+UNUSUAL: dict[str, Callable[[AccountRecord], AccountRecord]] = {
+    "in quarantine": lambda record: replace(record, quarantine="its balance is unproven"),
+    "its curves are to be written": lambda record: replace(record, uncompacted=None),
+    "too many different events": lambda record: replace(
+        record, uncompacted={f"event {number}": (1, 0) for number in range(MOST_EVENTS)}
+    ),
+    "no watermark": lambda record: replace(record, watermark=None),
+    "a policy": of_account(policy=Policy()),
+    "the organisation's policy": of_account(organisation_policy=Policy()),
+    "parallel": of_account(partitions_per_unit=2),
+    "no weights yet": of_account(weights=None),
+    "no delta left": of_account(spent=with_loss(1, EXHAUSTED)),
+    "more than floats hold": of_account(spent=with_loss(2**53, 0)),
+}
+
+
+@pytest.mark.parametrize("changed", UNUSUAL.values(), ids=UNUSUAL)
+def test_unusual_account_is_left_to_the_rule(
+    counted: CountedAccount, changed: Callable[[AccountRecord], AccountRecord]
+) -> None:
+    assert admit_by_counting([counted.copy()], STEP) is not None
+    assert admit_by_counting([CountedAccount(changed(counted.record))], STEP) is None
 
 
 def test_events_with_a_delta_are_for_the_rule(counted: CountedAccount) -> None:
-    assert admitted(counted, EpsilonDelta(0.001, 1e-12)) is None
+    assert admit_by_counting([counted], priced(make_account(), EpsilonDelta(0.001, 1e-12))) is None
 
 
 def test_free_step_is_counted_once_something_was_spent(counted: CountedAccount) -> None:
     free = PricedStep(StepEvent(Gaussian(40.0), 5), zero_curve())
-    ruled, by_count = admission.admit([counted.record.account], [free]), admit_by_counting([counted], free)
-    assert isinstance(ruled, Admission)
-    assert by_count is not None
-    assert (by_count.reading, by_count.steps_remaining) == (ruled.reading, ruled.steps_remaining)
+    both([counted], free)
     unspent = replace(counted.record, account=replace(counted.record.account, spent=zero_curve()))
     assert admit_by_counting([CountedAccount(unspent)], free) is None
+
+
+def test_run_counts_its_use_of_its_budgets_plan(path: tuple[Account, ...]) -> None:
+    population, budget, run = path
+    assert set(run.spent.used) == {budget.id}
+    assert set(budget.spent.used) == {budget.id, population.id}
+    counted = begun(path, STEP)
+    for _ in range(100):
+        outcome, ruled = both(counted, STEP)
+        for each in counted:
+            each.charge(1, NOW)
+    settled = [each.settled().account for each in counted]
+    assert settled == list(ruled.accounts)
+    used, plan = settled[2].spent.used, plan_of(settled[1])
+    assert used == {budget.id: settled[1].spent.used[budget.id]}
+    assert plan.workload.steps_for(used[budget.id]) == 101
+    by_plan = plan.epsilon(used[budget.id])
+    assert outcome.reading.epsilon == settled[1].epsilon(settled[2].spent) == by_plan <= 1.0
+    assert by_plan < settled[1].bounds().epsilon(settled[2].spent)
+
+
+def test_counted_events_of_a_watched_plan_may_change(path: tuple[Account, ...]) -> None:
+    counted = begun(path, STEP, (0.5, 1.0))
+    for number in range(6):
+        both(counted, priced(path[0], Gaussian(40.0 + 20 * (number % 2))))
+        for each in counted:
+            each.charge(1, NOW)
+
+
+def test_a_charge_that_leaves_a_plan_is_for_the_rule(path: tuple[Account, ...]) -> None:
+    other = priced(path[0], Laplace(1000.0))
+    counted = begun(path, STEP)
+    assert admit_by_counting(counted, other) is None
+    assert admit_by_counting(counted, STEP) is not None
+    left = admission.admit([each.settled().account for each in counted], [other])
+    assert isinstance(left, Admission)
+    assert not any(account.is_planned() for account in left.accounts[:2])
+    both([CountedAccount(recorded(account)) for account in left.accounts], other)  # by the orders: the plan is over
+
+
+def test_step_that_uses_nothing_is_counted_without_end() -> None:
+    free, answer = Answer(1.0, 2), Answer(0.9, 2)
+    relation = NeighboringRelation.REPLACE_ONE
+    account = planning(replace(make_account(), relation=relation), StepEvent(answer, MAX_COUNT))
+    path = chained(account, replace(make_account(name="run", limited=False), relation=relation))
+    for count in (1, 5, 10**9):
+        both(begun(path, priced(account, answer)), priced(account, free, count))
+
+
+def test_a_changed_limit_changes_the_plan_that_runs_are_counted_by(path: tuple[Account, ...]) -> None:
+    counted = begun(path, STEP)
+    first, _ = both(counted, STEP)
+    raised = CountedAccount(recorded(limited_to(counted[1].settled().account, Limit(2.0, 1e-5))))
+    by_count, _ = both([counted[0], raised, counted[2]], STEP)
+    assert by_count.steps_remaining > first.steps_remaining
+
+
+def test_held_steps_of_a_plan_are_not_counted_again(path: tuple[Account, ...]) -> None:
+    held = admission.hold([each.record.account for each in begun(path, STEP)], [priced(path[0], Gaussian(40.0), 30)])
+    assert isinstance(held, tuple)
+    left = plan_of(held[1]).bound.steps - 31
+    for number, remaining in ((1, left - 1), (left, 0), (left + 1, None)):
+        asked = STEP._replace(step=StepEvent(STEP.step.event, number))
+        outcome = admit_by_counting([CountedAccount(recorded(each)) for each in held], asked)
+        assert (None if outcome is None else outcome.steps_remaining) == remaining

@@ -9,6 +9,7 @@ from app.ledger.runs import Run, RunStatus, find_deviations
 from app.ledger.step_events import StepEvent
 
 K = DeviationKind
+POISSON = "poisson_sampled"
 DECLARED = dp.PoissonSampled(0.01, dp.Gaussian(1.1))
 RUN = Run("run_1", RunStatus.ACTIVE, DECLARED, attempt=1, next_step=0, decisions=0, chain_head=b"")
 
@@ -20,20 +21,10 @@ RUN = Run("run_1", RunStatus.ACTIVE, DECLARED, attempt=1, next_step=0, decisions
         (dp.PoissonSampled(0.01, dp.Gaussian(1.0)), {K.NOISE_MULTIPLIER: (1.1, 1.0)}),
         (dp.PoissonSampled(0.02, dp.Gaussian(1.1)), {K.SAMPLING_PROBABILITY: (0.01, 0.02)}),
         (dp.PoissonSampled(0.01, dp.Laplace(1.1)), {K.MECHANISM: ("gaussian", "laplace")}),
-        (
-            dp.SampledWithoutReplacement(100, 1, dp.Gaussian(1.1)),
-            {K.SAMPLER: ("poisson_sampled", "sampled_without_replacement")},
-        ),
+        (dp.SampledWithoutReplacement(100, 1, dp.Gaussian(1.1)), {K.SAMPLER: (POISSON, "sampled_without_replacement")}),
         (
             dp.SampledWithReplacement(100, 2, dp.Gaussian(1.1)),
-            {
-                K.SAMPLER: ("poisson_sampled", "sampled_with_replacement"),
-                K.SAMPLING_PROBABILITY: (0.01, 0.02),
-            },
-        ),
-        (
-            dp.TruncatedPoissonSampled(100, 0.01, 5, dp.Gaussian(1.1)),
-            {K.SAMPLER: ("poisson_sampled", "truncated_poisson_sampled")},
+            {K.SAMPLER: (POISSON, "sampled_with_replacement"), K.SAMPLING_PROBABILITY: (0.01, 0.02)},
         ),
         (
             dp.PoissonSampled(0.01, dp.MixtureOfGaussians(2.2, (1.0, 2.0), (0.5, 0.5))),
@@ -47,8 +38,8 @@ RUN = Run("run_1", RunStatus.ACTIVE, DECLARED, attempt=1, next_step=0, decisions
             dp.PoissonSampled(0.01, dp.PermuteAndFlip(0.5)),
             {K.MECHANISM: ("gaussian", "permute_and_flip"), K.NOISE_MULTIPLIER: (1.1, None)},
         ),
-        (dp.Gaussian(1.1), {K.SAMPLER: ("poisson_sampled", "none"), K.SAMPLING_PROBABILITY: (0.01, 1.0)}),
-        (dp.SelfComposed(DECLARED, 2), {K.EVENT: ("poisson_sampled", "self_composed")}),
+        (dp.Gaussian(1.1), {K.SAMPLER: (POISSON, "none"), K.SAMPLING_PROBABILITY: (0.01, 1.0)}),
+        (dp.SelfComposed(DECLARED, 2), {K.EVENT: (POISSON, "self_composed")}),
         (
             dp.PoissonSampled(0.01, dp.Composed((dp.Gaussian(1.1), dp.Laplace(1.2)))),
             {K.MECHANISM: ("gaussian", "gaussian, laplace")},

@@ -1,4 +1,4 @@
-"""Filter weights and thresholds."""
+"""Filter weights and thresholds; mechanisms' own deltas are taken from that of the account, and no part of it twice."""
 
 from dataclasses import replace
 from fractions import Fraction
@@ -12,20 +12,18 @@ from hypothesis import strategies as st
 
 from app.accounting.conversion import declared_bounds, epsilon_of_curve
 from app.accounting.curves import DELTA_UNIT, EXHAUSTED, GRID_VERSION, RdpCurve, finite_orders, orders
-from app.accounting.events import Gaussian, NeighboringRelation, PoissonSampled
+from app.accounting.events import Gaussian, NeighboringRelation, PoissonSampled, RandomizedResponse
 from app.accounting.rdp import event_curve
+from app.ledger import admission
+from app.ledger.accounts import Account
+from app.ledger.admission import Admission, Refusal
 from app.ledger.errors import DeltaTooLargeError, InvalidInputError, LimitTooSmallError
-from app.ledger.filters import (
-    PLANNED_SHARE,
-    Limit,
-    check_limit,
-    filter_weights,
-    smallest_useful_epsilon,
-)
+from app.ledger.filters import PLANNED_SHARE, Limit, check_limit, filter_weights, smallest_useful_epsilon
+from app.ledger.step_events import PricedStep, StepEvent
 from app.ledger.tuning import rescale_weights
 from tests.soak import few
 
-from .conftest import AccountMaker, make_account, thresholds
+from .conftest import make_account, thresholds
 
 GRID = orders(GRID_VERSION)
 limits = st.builds(Limit, st.floats(0.05, 100.0), st.floats(1e-12, 1e-3))
@@ -93,9 +91,9 @@ def test_fitting_curve_reads_as_at_most_the_limit(limit: Limit, workload: RdpCur
         assert read(workload.times(count + 1)) > limit.epsilon * (1 - 1e-9)
 
 
-def test_nothing_spent_reads_as_zero_and_everything_lost_as_infinite(account: AccountMaker) -> None:
+def test_nothing_spent_reads_as_zero_and_everything_lost_as_infinite() -> None:
     lost = RdpCurve.from_nats(np.full(GRID.shape, np.inf))
-    opened = account()
+    opened = make_account()
     assert (opened.epsilon(), opened.epsilon_rdp(1e-5)) == (0, 0)
     bankrupt = replace(opened, spent=lost)
     assert (bankrupt.epsilon(), bankrupt.epsilon_rdp(1e-5)) == (np.inf, np.inf)
@@ -160,3 +158,83 @@ def test_a_thousand_changes_move_nothing_into_the_reserve(delta: float, factor: 
     for _ in range(1000):
         weights = rescale_weights(rescale_weights(weights, high, low), low, high)
     assert weights.set_aside() <= most <= Fraction(delta) / 100 / Fraction(DELTA_UNIT) * (1 + Fraction(1, 10**9)) + 1
+
+
+def own(delta: float, count: int = 1, noise: float = 20.0) -> PricedStep:
+    """A charge of a mechanism with a delta of its own; only its price matters here."""
+    curve = event_curve(Gaussian(noise), NeighboringRelation.ADD_OR_REMOVE_ONE)
+    units = RdpCurve.from_nats(np.zeros(curve.values.shape), delta).delta
+    return PricedStep(StepEvent(Gaussian(noise), count), replace(curve, delta=units))
+
+
+def charge(account: Account, *steps: PricedStep) -> Account:
+    outcome = admission.admit([account], steps)
+    assert isinstance(outcome, Admission)
+    return outcome.accounts[0]
+
+
+@given(st.floats(1e-12, 1e-3), st.floats(0.3, 8))
+def test_the_parts_of_delta_and_what_is_set_aside_sum_to_at_most_delta(delta: float, epsilon: float) -> None:
+    weights = filter_weights(Limit(epsilon, delta), WORKLOAD, GRID_VERSION)
+    aside = weights.set_aside()
+    assert sum(map(Fraction, weights.deltas)) + aside * Fraction(DELTA_UNIT) <= Fraction(delta)
+    assert aside * DELTA_UNIT == pytest.approx(0.01 * delta, rel=1e-6, abs=DELTA_UNIT)
+
+
+def test_an_account_that_planned_none_admits_one_hundredth_of_its_delta() -> None:
+    opened = charge(make_account(3.0), own(0.0))
+    left, _ = admission.repetitions_left([opened], own(1e-8))
+    assert left == 9  # 1e-7 was set aside; the price of 1e-8 is rounded up
+    refused = admission.admit([opened], [own(2e-7)])
+    assert isinstance(refused, Refusal)
+    assert (refused.max_count_that_fits, refused.epsilon_requested) == (0, np.inf)
+    assert refused.delta_requested == pytest.approx(2e-7)
+    assert refused.delta_left == pytest.approx(1e-7)
+
+
+def test_of_equally_refusing_accounts_the_one_without_own_delta_is_named() -> None:
+    path = [
+        charge(make_account(3.0, delta, name=name), own(0.0)) for delta, name in ((1e-5, "parent"), (1e-6, "child"))
+    ]
+    refused = admission.admit(path, [own(5e-8, noise=0.5)])  # its curve fits into neither, its delta into the parent's
+    assert isinstance(refused, Refusal)
+    assert refused.binding.name == "child"
+
+
+def test_planned_own_deltas_are_set_aside() -> None:
+    planned = replace(make_account(3.0), weights=filter_weights(Limit(3.0, 1e-5), own(1e-8).curve, GRID_VERSION))
+    gate = planned.bounds()
+    by_delta = gate.room // own(1e-8).curve.delta
+    by_curve = int((gate.left(planned.spent) // np.maximum(WORKLOAD.values[gate.places], 1)).max())
+    assert by_delta == pytest.approx(by_curve, rel=0.05)
+    assert admission.repetitions_left([planned], own(1e-8))[0] == min(by_delta, by_curve)
+
+
+def test_the_odometer_counts_own_deltas() -> None:
+    without, half = charge(make_account(3.0), own(0.0)), charge(make_account(3.0), own(5e-6))
+    assert replace(half, weights=without.weights).epsilon() == np.inf > without.epsilon()  # the reserve is smaller
+    assert half.epsilon_rdp(1e-5) > without.epsilon_rdp(1e-5)
+    assert half.epsilon_rdp(4e-6) == np.inf
+
+
+COIN = RandomizedResponse(1.0, 2)  # the answer does not depend on the data
+FREE = PricedStep(StepEvent(COIN, 5), event_curve(COIN, NeighboringRelation.REPLACE_ONE))
+
+
+@pytest.mark.parametrize("planned", [(), (FREE.step,)], ids=["nothing planned", "what is free planned"])
+def test_weights_are_frozen_with_the_first_charge_that_costs_anything(planned: tuple[StepEvent, ...]) -> None:
+    opened = make_account(planned=planned)
+    free = charge(opened, FREE)
+    assert free.weights is None
+    assert free.spent.is_zero
+    charged = charge(free, FREE, own(0.0, 3), own(0.0, 2, noise=50.0))
+    assert charged.weights == filter_weights(Limit(1.0, 1e-5), own(0.0).curve, GRID_VERSION)
+
+
+def test_free_charge_does_not_change_how_much_fits() -> None:
+    found = [
+        [isinstance(admission.admit([make_account()], [*free, own(0.0, n)]), Admission) for n in range(1, 60)]
+        for free in ((), (FREE,))
+    ]
+    assert found[0] == found[1]
+    assert set(found[0]) == {True, False}

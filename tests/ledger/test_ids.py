@@ -30,13 +30,7 @@ def test_ids_and_integers_are_one_to_one_and_in_the_same_order(one: int, other: 
         *("run_00000000000000", "run_0000000000000000", "run_0000000000000000000000000000"),
         *("RUN_000000000000000", "Run_000000000000000", "run_00000000000000A", "run_00000000000000g"),
         *(" run_000000000000000", "run_000000000000000 ", "run_000000000000000\n", "run_ 00000000000000"),
-        *(
-            "run_+00000000000000",
-            "run_-00000000000001",
-            "run_0x0000000000000",
-            "run_0000000_0000000",
-            "run__00000000000000",
-        ),
+        *("run_+00000000000000", "run_-00000000000001", "run_0x0000000000000", "run_0000000_0000000"),
         *("run_00000000000000\u0661", "run_00000000000000\uff11", "r\u00fcn_000000000000000", "run_000000000000000\0"),
         *("key_000000000000000", "res_000000000000000", "mimic/icu-team/model", "run_000000000000000'--"),
     ],
@@ -88,11 +82,8 @@ def test_a_new_id_sorts_behind_the_newest_even_if_the_clock_went_back(
     made = new_id(prefix, now, newest)
     assert made > newest
     assert len(made) == len(newest)
-    assert _milliseconds(made) == max(_milliseconds(alone), _milliseconds(newest) + 1)
-
-
-def _milliseconds(public_id: str) -> int:
-    return int(public_id[4:][: ids.TIME_DIGITS], 16)
+    last, own, found = (int(each[4:][: ids.TIME_DIGITS], 16) for each in (newest, alone, made))
+    assert found == max(own, last + 1)
 
 
 def test_ids_of_one_moment_differ_in_their_random_digits() -> None:

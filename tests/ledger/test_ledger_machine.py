@@ -1,7 +1,6 @@
 """Random sequences of charges, holds, ends, reports and limits on trees of accounts, against the one model."""
 
 from collections.abc import Callable, Sequence
-from functools import cache
 
 import numpy as np
 from hypothesis import given
@@ -13,12 +12,10 @@ from app.accounting.events import DpEvent, NeighboringRelation
 from app.accounting.rdp import event_curve
 from app.ledger.accounts import UNLIMITED, Account, zero_curve
 from app.ledger.admission import Admission, Refusal, admit, governing_of, hold, record, repetitions_left
-from app.ledger.filters import FilterWeights, Limit
-from app.ledger.limit_changes import with_limit
+from app.ledger.filters import Limit
 from app.ledger.step_events import MAX_COUNT, PricedStep, StepEvent
-from app.ledger.tuning import Tuning, weights_under
 
-from .ledger_model import Entry, LedgerModel, most_that
+from .ledger_model import Entry, LedgerModel, limited_to, most_that
 
 PLANS: list[tuple[StepEvent, ...]] = [
     (),
@@ -35,15 +32,9 @@ plans = st.sampled_from(PLANS)
 units = st.sampled_from([0, 1, 7, 2**41, 2**44, EXHAUSTED // 3, EXHAUSTED])
 counts = st.integers(1, 4) | st.integers(1, 120)
 some_events = st.lists(st.sampled_from(EVENTS), min_size=1, max_size=2, unique=True)
-_weights = cache(weights_under)
 Outcome = Admission | Refusal | tuple[Account, ...]
 ASK: dict[str, Callable[[Sequence[Account], Sequence[PricedStep]], Outcome]]
 ASK = {"charge": admit, "hold": hold, "report": record}
-
-
-def limited_to(account: Account, limit: Limit) -> Account:
-    weights: FilterWeights | None = _weights(Tuning.of(account), limit)
-    return with_limit(account, limit, weights)
 
 
 @st.composite

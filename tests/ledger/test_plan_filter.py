@@ -131,16 +131,10 @@ def test_a_schedule_is_planned_step_by_step(steps: int, epsilon: float) -> None:
 
 def test_steps_of_a_plan_are_those_of_its_events_and_of_each_step_of_a_schedule() -> None:
     schedule = dp.Decay("exp", 0.02, 60, sampled(0.05, 2.0))
-    items = [
-        StepEvent(dp.Gaussian(8.0), 3),
-        StepEvent(schedule, 1),
-        StepEvent(schedule, 5),
-        StepEvent(sampled(0.1, 1.0), 2),
-    ]
-    workload = Workload.of(items, ADD)
+    items = ((dp.Gaussian(8.0), 3), (schedule, 1), (schedule, 5), (sampled(0.1, 1.0), 2))
+    workload = Workload.of([StepEvent(*item) for item in items], ADD)
     assert [workload.steps_of(count) for count in range(12)] == [0, 1, 2, 3, 63, 64, 65, 66, 67, 68, 69, 70]
     assert workload.steps_of(11) == workload.steps
-    steady = Workload.of(
-        [StepEvent(dp.Decay("exp", 0.0, 60, sampled(0.05, 2.0)), 1), StepEvent(dp.Gaussian(8.0), 2)], ADD
-    )
+    constant = dp.Decay("exp", 0.0, 60, sampled(0.05, 2.0))
+    steady = Workload.of([StepEvent(constant, 1), StepEvent(dp.Gaussian(8.0), 2)], ADD)
     assert [steady.steps_of(count) for count in range(4)] == [0, 60, 61, 62]

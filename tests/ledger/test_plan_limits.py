@@ -9,37 +9,27 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.accounting.events import DpEvent, Gaussian, Laplace, NeighboringRelation
+from app.accounting.events import Gaussian, Laplace, NeighboringRelation
+from app.ledger import reservations
 from app.ledger.accounts import Account, with_usage
-from app.ledger.admission import Admission, admit, record
-from app.ledger.filters import Limit
+from app.ledger.admission import Admission, record
+from app.ledger.filters import FilterWeights, Limit
 from app.ledger.limit_changes import ActivePlan, revoked_plans
 from app.ledger.plans import is_allowed
-from app.ledger.reservations import Reservation, ReservationStatus, plan_of
+from app.ledger.reservations import Reservation, ReservationStatus
 from app.ledger.step_events import MAX_COUNT, StepEvent, total_cost
 from app.ledger.tuning import DECLARED_SHARE, DEFAULT_SHARE
 from tests.soak import few
 
-from .conftest import chained, make_account, planning
-from .ledger_model import LedgerModel, most_that
-from .plan_models import (
-    EVENTS,
-    LIMITS,
-    charges,
-    cost_of,
-    limited_to,
-    planned_accounts,
-    plans,
-    priced,
-    shares,
-)
+from .conftest import admit, chained, make_account, plan_of, planning, priced
+from .ledger_model import LedgerModel, limited_to, most_that
+from .plan_models import EVENTS, LIMITS, Taken, charges, cost_of, planned_accounts, plans, shares
 
 HIGH = Limit(3.0, 1e-6)
-Items = list[tuple[DpEvent, int]]
 
 
-def reserved(number: int, items: Items, used: int = 0) -> Reservation:
-    planned = plan_of([StepEvent(event, count) for event, count in items])
+def reserved(number: int, items: Taken, used: int = 0) -> Reservation:
+    planned = reservations.plan_of([StepEvent(event, count) for event, count in items])
     first = replace(planned[0], used=min(used, planned[0].count))
     expires = datetime(2026, 11, 25, tzinfo=UTC)
     return Reservation(f"res_{number}", "run", 1, ReservationStatus.ACTIVE, (first, *planned[1:]), 60, expires)
@@ -58,6 +48,16 @@ def revoked(path: tuple[Account, ...], limit: Limit, reservations: Sequence[Rese
     active = [ActivePlan(each, (budget.id, run.id), lapsed=False) for each in reservations]
     curves = {event: priced(budget, event).curve for event in {i.event for r in reservations for i in r.items}}
     return revoked_plans(limited_to(budget, limit), [run], active, curves)
+
+
+def limit_of(account: Account) -> Limit:
+    assert account.limit is not None
+    return account.limit
+
+
+def weights_of(account: Account) -> FilterWeights:
+    assert account.weights is not None
+    return account.weights
 
 
 def one_run(path: tuple[Account, ...]) -> LedgerModel:
@@ -79,27 +79,26 @@ items = st.lists(
     plans, shares, items, st.lists(items, min_size=1, max_size=3), st.integers(0, 3), st.sampled_from([0.5, 1.0, 2.0])
 )
 def test_as_many_planned_steps_are_kept_as_the_rule_admits(
-    planned: tuple[StepEvent, ...], share: float, spent: Items, plan_items: list[Items], used: int, epsilon: float
+    planned: tuple[StepEvent, ...], share: float, spent: Taken, plan_items: list[Taken], used: int, epsilon: float
 ) -> None:
     budget = planning(make_account(HIGH.epsilon, HIGH.delta, name="b"), *planned, share=share)
     path = chained(budget, make_account(name="run", limited=False))
     spent = [(planned[0].event, 1), *spent]  # the plan is begun
     path = record(path, [priced(budget, event, count) for event, count in spent]).accounts
-    reservations = [reserved(number, each, used) for number, each in enumerate(plan_items)]
-    path = held(path, reservations)
+    made = [reserved(number, each, used) for number, each in enumerate(plan_items)]
+    path = held(path, made)
     limit = Limit(epsilon, HIGH.delta)
-    after = {each.id: each for each in revoked(path, limit, reservations)}
+    after = {each.id: each for each in revoked(path, limit, made)}
     model, ledger = limited_to(path[0], limit), one_run(path)
     assert (model.plan is not None) == (path[0].plan is not None)
     taken = [("run", *each) for each in spent]
-    taken += [("run", each.items[0].event, each.items[0].used) for each in reservations]
-    for each in reservations:
+    taken += [("run", each.items[0].event, each.items[0].used) for each in made]
+    for each in made:
         full = False
         for item, kept in zip(each.items, after.get(each.id, each).items, strict=True):
             most = 0 if full else most_that(lambda n: ledger.admits(model, [*taken, ("run", item.event, n)]))  # noqa: B023
             expected = min(item.left, max(0, most))
-            assert kept.left == expected
-            assert kept.revoked == item.unused - expected
+            assert (kept.left, kept.revoked) == (expected, item.unused - expected)
             taken, full = [*taken, ("run", item.event, expected)], expected < item.left
 
 
@@ -111,17 +110,16 @@ def test_more_is_kept_by_the_plan_than_by_the_orders(other: bool) -> None:  # no
     path = record(path, [priced(budget, event)]).accounts
     if other:
         path = record(path, [priced(budget, Laplace(1000.0))]).accounts
-    reservations = [reserved(0, [(event, 60)]), reserved(1, [(event, 60)])]
+    made = [reserved(0, [(event, 60)]), reserved(1, [(event, 60)])]
     lowered = limited_to(path[0], limit)
-    assert lowered.plan is not None
-    most = lowered.plan.bound.steps
+    most = plan_of(lowered).bound.steps
     by_orders = replace(lowered, weights=replace(lowered.weights, plan=None)) if lowered.weights else lowered
     fewer = by_orders.repetitions((), priced(budget, event).curve)
     assert fewer < most - 1 < 120
-    after = revoked(held(path, reservations), limit, reservations)
+    after = revoked(held(path, made), limit, made)
     assert 120 - sum(each.steps_revoked for each in after) == (fewer if other else most - 1)
     assert after[-1].steps_revoked > 0
-    assert revoked(held(path, reservations), HIGH, reservations) == []
+    assert revoked(held(path, made), HIGH, made) == []
 
 
 @few(4)  # as well
@@ -129,30 +127,21 @@ def test_more_is_kept_by_the_plan_than_by_the_orders(other: bool) -> None:  # no
     planned_accounts, charges, st.lists(st.tuples(st.floats(0.4, 4.0), st.floats(1e-7, 1e-4)), min_size=1, max_size=4)
 )
 def test_higher_limit_admits_all_that_a_lower_one_admitted(
-    account: Account, asked: Items, changes: list[tuple[float, float]]
+    account: Account, asked: Taken, changes: list[tuple[float, float]]
 ) -> None:
-    first, limited = account.weights, account.limit
-    assert limited is not None
-    assert first is not None
-    assert first.plan is not None
+    shared = [Fraction(part) / Fraction(limit_of(account).delta) for part in weights_of(account).parts]
     account = account.charged(cost_of(account, [(account.planned[0].event, 1)]))
     for event, count in asked:
-        outcome = admit([account], [priced(account, event, count)])
+        outcome = admit([account], event, count)
         account = outcome.accounts[0] if isinstance(outcome, Admission) else account
-    shared = [Fraction(part) / Fraction(limited.delta) for part in first.parts]
     for limit in changes:
         before, account = account, limited_to(account, Limit(*limit))
-        assert before.limit is not None
-        assert before.weights is not None
-        assert before.weights.plan is not None
-        assert account.weights is not None
-        assert account.weights.plan is not None
-        assert account.weights.within(limit[1])
-        now = [Fraction(part) / Fraction(limit[1]) for part in account.weights.parts]
+        assert weights_of(account).within(limit[1])
+        now = [Fraction(part) / Fraction(limit[1]) for part in weights_of(account).parts]
         assert all(share * (1 - Fraction(1, 10**10)) <= each <= share for each, share in zip(now, shared, strict=True))
-        assert is_allowed(account.planned, NeighboringRelation.ADD_OR_REMOVE_ONE, limit[0], account.weights.plan)
-        if limit[0] >= before.limit.epsilon and limit[1] >= before.limit.delta:
-            assert account.weights.plan.steps >= before.weights.plan.steps
+        assert is_allowed(account.planned, NeighboringRelation.ADD_OR_REMOVE_ONE, limit[0], plan_of(account).bound)
+        if limit[0] >= limit_of(before).epsilon and limit[1] >= limit_of(before).delta:
+            assert plan_of(account).bound.steps >= plan_of(before).bound.steps
             assert account.fits() >= before.fits()
             assert account.is_planned() >= before.is_planned()
             assert account.repetitions((), cost_of(account, asked)) >= before.repetitions((), cost_of(before, asked))
@@ -165,8 +154,7 @@ def test_a_plan_that_was_used_up_lives_again_under_a_larger_limit_and_one_that_w
 ) -> None:
     event = Gaussian(40.0)
     account = planning(make_account(*limit), StepEvent(event, MAX_COUNT), share=share)
-    assert account.plan is not None
-    most = account.plan.bound.steps
+    most = plan_of(account).bound.steps
     used_up = record([account], [priced(account, event, most + 1)]).accounts[0]
     left = record([account], [priced(account, event), priced(account, Laplace(500.0))]).accounts[0]
     assert left.plan is None  # nothing was charged before
@@ -175,10 +163,8 @@ def test_a_plan_that_was_used_up_lives_again_under_a_larger_limit_and_one_that_w
     for each, lives in ((used_up, True), (left, False)):
         assert not each.is_planned()
         after = limited_to(each, raised)
-        assert after.plan is not None
-        assert after.plan.bound.steps > most
+        assert plan_of(after).bound.steps > most
         assert after.is_planned() is lives
         lowered = limited_to(after, Limit(*limit))
-        assert lowered.plan is not None
-        assert lowered.plan.bound.steps == most
+        assert plan_of(lowered).bound.steps == most
         assert not lowered.is_planned()

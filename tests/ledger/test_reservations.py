@@ -44,15 +44,7 @@ ENDS: dict[str, Callable[[Reservation], ReservationClose]] = {
 def _reservation(steps: Iterable[StepEvent], *used: int) -> Reservation:
     items = plan_of(list(steps))
     items = tuple(replace(item, used=times) for item, times in zip(items, used or (0,) * len(items), strict=True))
-    return Reservation(
-        id="res_1",
-        run_id="run_1",
-        attempt=1,
-        status=ReservationStatus.ACTIVE,
-        items=items,
-        lease_seconds=60,
-        expires_at=NOW + timedelta(seconds=60),
-    )
+    return Reservation("res_1", "run_1", 1, ReservationStatus.ACTIVE, items, 60, NOW + timedelta(seconds=60))
 
 
 def _count(steps: Iterable[StepEvent]) -> Counter[DpEvent]:

@@ -91,54 +91,32 @@ def worlds(draw: st.DrawFn, aging: st.SearchStrategy[timedelta | None] = st.just
 agings = st.sampled_from([None, AGING, timedelta(0)])
 
 
-@few(25)
-@given(worlds(agings))
-def test_after_a_pass_nothing_fits_that_no_older_plan_waits_for(world: World) -> None:
+@few(40)
+@given(worlds(agings), st.randoms(use_true_random=False))
+def test_pass_tries_plans_in_order_and_grants_what_takes_nothing_from_an_older_one(
+    world: World, random: Random
+) -> None:
     line, books = world.line(), world.books()
-    run_pass(line, books, NOW)
-    aged = [each for each in line.aged(NOW) if not world.is_hopeless(books, each.plan)]
+    order = line.order(list(line.plans.values()), books, NOW)
+    assert [each.key for each in order] == sorted(each.key for each in order)
+    aged = line.aged(NOW)
+    grants = run_pass(line, books, NOW)
+    waits = [each for each in aged if each.plan.id in line.plans and not world.is_hopeless(books, each.plan)]
+    for grant in grants:
+        own = grant.standing
+        assert set(tried(grant.overtaken)) <= set(tried(order[: order.index(own)]))
+        for each in waits:
+            if each.key < own.key and own.plan.cost.values[:ORDERS].all():
+                shared = {*each.plan.path} & {*own.plan.path}
+                assert all(fits(world.left(books, name), units_of(each.plan.cost)) for name in shared)
     for plan in line.plans.values():
         if world.fits(books, plan):
             [own] = line.order([plan], books, NOW)
-            before = [each for each in aged if each.key < own.key and {*each.plan.path} & {*plan.path}]
-            assert before, f"{plan.id} fits"
+            assert any(each.key < own.key and {*each.plan.path} & {*plan.path} for each in waits), f"{plan.id} fits"
     assert not run_pass(line, books, NOW)
-
-
-@few(25)
-@given(worlds(agings))
-def test_no_grant_takes_what_an_aged_plan_lacks(world: World) -> None:
-    line, books = world.line(), world.books()
-    aged = line.aged(NOW)
-    grants = run_pass(line, books, NOW)
-    granted = set(names(grants))
-    waits = [each for each in aged if each.plan.id not in granted and not world.is_hopeless(books, each.plan)]
-    for grant in grants:
-        for each in waits:
-            if each.key < grant.standing.key and grant.standing.plan.cost.values[:ORDERS].all():
-                shared = {*each.plan.path} & {*grant.standing.plan.path}
-                assert all(fits(world.left(books, name), units_of(each.plan.cost)) for name in shared)
-
-
-@few(25)
-@given(worlds(agings))
-def test_plans_are_tried_in_the_order_of_their_keys(world: World) -> None:
-    line, books = world.line(), world.books()
-    order = line.order(list(line.plans.values()), books, NOW)
-    keys = [each.key for each in order]
-    assert keys == sorted(keys)
-    for grant in run_pass(line, books, NOW):
-        place = order.index(grant.standing)
-        assert set(tried(grant.overtaken)) <= set(tried(order[:place]))
-
-
-@few(25)
-@given(worlds(agings), st.randoms(use_true_random=False))
-def test_grants_do_not_depend_on_the_order_of_insertion(world: World, random: Random) -> None:
     other = replace(world, plans=tuple(random.sample(world.plans, len(world.plans))))
-    first = run_pass(world.line(), world.books(), NOW)
     again = run_pass(other.line(), other.books(), NOW)
-    assert [(each.standing.key, tried(each.overtaken)) for each in first] == [
+    assert [(each.standing.key, tried(each.overtaken)) for each in grants] == [
         (each.standing.key, tried(each.overtaken)) for each in again
     ]
 

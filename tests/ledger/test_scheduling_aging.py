@@ -60,28 +60,17 @@ def give_back(books: Books, name: str, plan: WaitingPlan) -> None:
 
 
 @pytest.mark.parametrize("rule", SchedulingRule)
-@pytest.mark.parametrize("large", [60, 100])
-def test_a_large_plan_is_granted_while_small_ones_keep_arriving(rule: SchedulingRule, large: int) -> None:
-    granted = busy(rule, AGING, large)
+def test_a_large_plan_is_granted_while_small_ones_keep_arriving_and_starves_without_aging(rule: SchedulingRule) -> None:
+    granted, without = busy(rule, AGING, 100), busy(rule, None, 100)
     assert granted["large"] <= 16, "ten minutes of waiting, and five until all is returned"
     assert len(granted) > 20
-
-
-@pytest.mark.parametrize("rule", SchedulingRule)
-def test_large_plan_starves_without_aging(rule: SchedulingRule) -> None:
-    granted = busy(rule, None, 100)
-    assert "large" not in granted
-    assert len(granted) > 100
+    assert "large" not in without
+    assert len(without) > 100
+    assert busy(rule, AGING, 101) == busy(rule, None, 101), "what can never fit delays no other"
 
 
 def test_a_higher_priority_overtakes_an_aged_plan() -> None:
     assert "large" not in busy(SHARE, AGING, 100, priority=1)
-
-
-@pytest.mark.parametrize("rule", SchedulingRule)
-def test_plan_that_can_never_fit_delays_no_other(rule: SchedulingRule) -> None:
-    granted = busy(rule, AGING, 101)
-    assert granted == busy(rule, None, 101)
 
 
 Given = tuple[list[Account], dict[str, Withholding], WaitingPlan, WaitingPlan]
@@ -154,32 +143,27 @@ def test_younger_plan_that_takes_nothing_from_an_aged_one_passes(given: Given, r
 @pytest.mark.parametrize("rule", SchedulingRule)
 def test_younger_plan_that_takes_budget_an_aged_one_lacks_waits(given: Given, rule: SchedulingRule) -> None:
     accounts, kept, older, younger = given
-    assert names(run_pass(line_of(rule, [younger], AGING), open_books(accounts, [older, younger], dict(kept)))) == [
-        "new"
-    ]
-    assert (
-        names(run_pass(line_of(rule, [older, younger], AGING), open_books(accounts, [older, younger], dict(kept))))
-        == []
-    )
+    for waits, expected in (([younger], ["new"]), ([older, younger], [])):
+        books = open_books(accounts, [older, younger], dict(kept))
+        assert names(run_pass(line_of(rule, waits, AGING), books)) == expected
 
 
-def test_aged_plan_on_a_closed_account_delays_no_other() -> None:
+def test_aged_plan_that_is_granted_or_on_a_closed_account_delays_no_other() -> None:
     plans = [old("b0 b1", flat(50)), new("b0", flat(1))]
-    found = open_books([HELD_60, block("b1", flat(99))], plans)
-    books = Books(found.accounts, {}, lambda account: account.id != "b1")
-    assert names(run_pass(line_of(FIRST, plans, AGING), books)) == ["new"]
+    closed = Books(open_books([HELD_60, OTHER], plans).accounts, {}, lambda account: account.id != "b1")
+    assert names(run_pass(line_of(FIRST, plans, AGING), closed)) == ["new"]
+    plans = [old("b0", flat(60)), new("b0", flat(40))]
+    assert names(run_pass(line_of(SHARE, plans, AGING), open_books([ROOT], plans))) == ["old", "new"]
 
 
-def test_aged_plan_that_was_granted_delays_no_other() -> None:
-    plans = [waiting("old", ["b0"], flat(60), LONG), waiting("new", ["b0"], flat(40))]
-    books = open_books([block("b0", flat(100, 9))], plans)
-    assert names(run_pass(line_of(SHARE, plans, AGING), books)) == ["old", "new"]
+def test_younger_plan_passes_several_aged_ones_that_need_another_account() -> None:
+    plans = [old("b0 b1", flat(50)), waiting("older", ["b0", "b1"], flat(50), LONG - 1), new("b1", flat(50))]
+    assert names(run_pass(line_of(FIRST, plans, AGING), open_books([HELD_90, OTHER], plans))) == ["new"]
 
 
 def test_delayed_plan_is_a_candidate_once_the_aged_one_is_hopeless() -> None:
-    accounts = [with_loss(block("b0", flat(100, 9)), flat(0), flat(60)), block("b1", flat(100, 9))]
-    plans = [waiting("old", ["b0", "b1"], flat(50), LONG), waiting("new", ["b0"], flat(1))]
-    books, line = open_books(accounts, plans), line_of(SHARE, plans, AGING)
+    plans = [old("b0 b1", flat(50)), new("b0", flat(1))]
+    books, line = open_books([HELD_60, OTHER], plans), line_of(SHARE, plans, AGING)
     assert names(run_pass(line, books)) == []
     books.accounts["b1"] = with_loss(books.accounts["b1"], flat(60))
     assert names(run_pass(line, books, changed=["b1"])) == ["new"]
@@ -194,7 +178,5 @@ def test_lasting_promise_is_that_of_the_last_window(part: Fraction, *, is_hopele
 
 def test_candidates_need_no_run_of_an_aged_plan() -> None:
     """The books have the runs of those that are tried only."""
-    old, new = waiting("old", ["b0", "b1"], flat(1), LONG), waiting("new", ["b1"], flat(1))
-    line = line_of(FIRST, [old, new], AGING)
-    books = open_books([block("b0", flat(9)), block("b1", flat(9))], [])
+    line, books = line_of(FIRST, [old("b0 b1", flat(1)), new("b1", flat(1))], AGING), open_books([ROOT, OTHER], [])
     assert {each.id for each in line.candidates(books, ["b0"], line.aged(NOW))} == {"old", "new"}

@@ -11,7 +11,7 @@ from app.accounting.events import EpsilonDelta, Gaussian
 from app.ledger.accounts import with_usage
 from app.ledger.allocation import SchedulingRule
 from app.ledger.scheduling import WaitingPlan
-from app.ledger.step_events import MAX_COUNT, PricedStep, StepEvent
+from app.ledger.step_events import MAX_COUNT, StepEvent
 
 from .blocks import (
     NOW,
@@ -27,7 +27,7 @@ from .blocks import (
     waiting,
     with_loss,
 )
-from .conftest import make_account, planning
+from .conftest import make_account, plan_of, planning, priced
 
 FIRST, SHARE, PACKED = SchedulingRule
 LIMITS = {"b0": flat(100, 100), "b1": flat(200, 100), "b2": (100, 1000, -1, 0)}
@@ -129,16 +129,15 @@ def test_priority_is_before_age_and_age_before_the_rule(rule: SchedulingRule) ->
 @pytest.mark.parametrize("event", [Gaussian(40.0), Gaussian(80.0)])
 def test_a_plan_counts_with_its_part_of_the_accounts_own_plan_if_that_covers_it(event: Gaussian) -> None:
     account = planning(make_account(1.0, 1e-5), StepEvent(Gaussian(40.0), MAX_COUNT))
-    assert account.plan is not None
-    step = account.price(StepEvent(event, 3))
+    step = priced(account, event, 3)
     used = with_usage([account], [step])[0].cost.used[account.id]
     plan = replace(waiting("x", [account.id], flat(0)), steps=(step,))
     books = open_books([account], [plan])
-    columns = zip(used, account.plan.capacity, strict=True)
+    columns = zip(used, plan_of(account).capacity, strict=True)
     share = max(each / most for each, most in columns if each)
     for rule in (SHARE, PACKED):
         assert line_of(rule, [plan]).scores([plan], books) == {"x": (share,)}
-    step = account.price(StepEvent(EpsilonDelta(0.5, 0.0), 1))
+    step = priced(account, EpsilonDelta(0.5, 0.0))
     other = replace(waiting("y", [account.id], flat(0)), steps=(step,))
     [score] = line_of(SHARE, [other]).scores([other], open_books([account], [other]))["y"]
     bounds = account.bounds()
@@ -148,16 +147,11 @@ def test_a_plan_counts_with_its_part_of_the_accounts_own_plan_if_that_covers_it(
 
 def test_a_filter_that_is_not_tuned_is_tuned_for_each_plan() -> None:
     account = make_account(1.0, 1e-5)
-
-    def asked(name: str, step: PricedStep) -> WaitingPlan:
-        return replace(waiting(name, [account.id], flat(0)), steps=(step,))
-
     plans = [
-        asked("x", account.price(StepEvent(Gaussian(30.0), 2))),
-        asked("y", account.price(StepEvent(Gaussian(30.0), 1))),
+        replace(waiting(name, [account.id], flat(0)), steps=(priced(account, Gaussian(30.0), count),))
+        for name, count in (("x", 2), ("y", 1))
     ]
-    line = line_of(SHARE, plans)
-    books = open_books([account], plans)
+    line, books = line_of(SHARE, plans), open_books([account], plans)
     assert tried(line.order(plans, books, NOW)) == ["y", "x"]
     assert line.candidates(books, [account.id]) == plans
     assert names(run_pass(line, books, NOW, [account.id])) == ["y", "x"]

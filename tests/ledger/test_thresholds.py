@@ -8,36 +8,31 @@ from hypothesis import strategies as st
 
 from app.accounting.events import DpEvent, EpsilonDelta, Gaussian, Laplace, PoissonSampled
 from app.ledger.account_records import holds_on, reached, watermark_of
-from app.ledger.accounts import Account, with_usage
-from app.ledger.admission import Admission, admit
+from app.ledger.accounts import Account
 from app.ledger.alerts import DEFAULT_THRESHOLDS, LARGEST_SHARE, Forecast, check_thresholds, forecast, share_used
 from app.ledger.errors import InvalidInputError
 from app.ledger.filters import Limit
-from app.ledger.step_events import StepEvent
 from tests.soak import few
 
-from .conftest import make_account
+from .conftest import admitted, make_account, priced
+from .ledger_model import limited_to
 from .plan_models import EVENTS as PLANNED
-from .plan_models import limited_to, limits, planned_accounts
+from .plan_models import Taken, cost_of, limits, planned_accounts
 
-LIMIT = Limit(2.0, 1e-5)
 EVENTS: list[DpEvent] = [
     *(Gaussian(90.0), Gaussian(20.0), Gaussian(3.0), Laplace(200.0), EpsilonDelta(0.001, 1e-9)),
     PoissonSampled(0.01, Gaussian(1.1)),
 ]
-
-
-def account(limit: Limit | None = LIMIT) -> Account:
-    made = limit or LIMIT
-    return make_account(made.epsilon, made.delta, limited=limit is not None)
+STEP = Gaussian(90.0)
+FRESH = make_account(2.0)
 
 
 def charged(before: Account, event: DpEvent, count: int) -> Account:
-    steps = before.prepared_for([before.price(StepEvent(event, count))])
-    return steps.charged(with_usage([steps], [steps.price(StepEvent(event, count))])[0].cost)
+    ready = before.prepared_for([priced(before, event, count)])
+    return ready.charged(cost_of(ready, [(event, count)]))
 
 
-accounts = st.builds(lambda epsilon: account(Limit(epsilon, 1e-5)), st.floats(0.05, 20.0)) | planned_accounts
+accounts = st.builds(make_account, st.floats(0.05, 20.0)) | planned_accounts
 taken = st.lists(st.tuples(st.sampled_from([*EVENTS, *PLANNED]), st.integers(1, 400)), min_size=1, max_size=20)
 fractions = st.lists(st.floats(0.01, 3.0), max_size=6, unique=True).map(sorted).map(tuple)
 
@@ -45,7 +40,7 @@ fractions = st.lists(st.floats(0.01, 3.0), max_size=6, unique=True).map(sorted).
 @few(15)
 @given(accounts, taken, fractions, st.integers(1, 3))
 def test_threshold_is_crossed_once_and_when_epsilon_reaches_it(
-    before: Account, steps: list[tuple[DpEvent, int]], shares: tuple[float, ...], every: int
+    before: Account, steps: Taken, shares: tuple[float, ...], every: int
 ) -> None:
     assert before.limit is not None
     watch, answer = watermark_of(before, shares), list[float]()
@@ -66,11 +61,7 @@ def test_threshold_is_crossed_once_and_when_epsilon_reaches_it(
 @few(15)
 @given(accounts, taken, taken, fractions, limits)
 def test_watch_proves_of_a_later_state_what_epsilon_says(
-    before: Account,
-    steps: list[tuple[DpEvent, int]],
-    more: list[tuple[DpEvent, int]],
-    shares: tuple[float, ...],
-    other: tuple[float, float],
+    before: Account, steps: Taken, more: Taken, shares: tuple[float, ...], other: tuple[float, float]
 ) -> None:
     for event, count in steps:
         before = charged(before, event, count)
@@ -85,8 +76,8 @@ def test_watch_proves_of_a_later_state_what_epsilon_says(
 
 
 def test_a_watch_says_nothing_of_a_state_that_was_restored_from_a_backup() -> None:
-    early = charged(account(), Gaussian(90.0), 1)
-    late = charged(early, Gaussian(90.0), 400)
+    early = charged(FRESH, STEP, 1)
+    late = charged(early, STEP, 400)
     watch = watermark_of(late, DEFAULT_THRESHOLDS)
     assert (reached(early, DEFAULT_THRESHOLDS), watch.passed) == (0, 1)
     assert watch.holds(early.spent)
@@ -95,9 +86,9 @@ def test_a_watch_says_nothing_of_a_state_that_was_restored_from_a_backup() -> No
 
 
 def test_a_watch_is_of_one_limit_and_of_one_filter() -> None:
-    now = charged(account(), Gaussian(90.0), 10)
+    now = charged(FRESH, STEP, 10)
     watch = watermark_of(now, DEFAULT_THRESHOLDS)
-    assert holds_on(watch, now, charged(now, Gaussian(90.0), 1))
+    assert holds_on(watch, now, charged(now, STEP, 1))
     assert not holds_on(watch, now, replace(now, limit=Limit(0.1, 1e-5)))
     assert now.weights is not None
     other = replace(now.weights, deltas=tuple(each / 2 for each in now.weights.deltas))
@@ -105,26 +96,23 @@ def test_a_watch_is_of_one_limit_and_of_one_filter() -> None:
 
 
 def test_a_steady_workload_is_looked_at_a_few_times_only() -> None:
-    step = account()
-    watch, looks = watermark_of(step, DEFAULT_THRESHOLDS), 0
-    for _ in range(3000):
-        step = charged(step, Gaussian(90.0), 1)
-        if not watch.holds(step.spent):
+    now, looks = FRESH, 0
+    watch = watermark_of(now, DEFAULT_THRESHOLDS)
+    for _ in range(600):
+        now = charged(now, STEP, 5)
+        if not watch.holds(now.spent):
             looks += 1
-            watch = watermark_of(step, DEFAULT_THRESHOLDS)
+            watch = watermark_of(now, DEFAULT_THRESHOLDS)
     assert watch.passed > 0
     assert looks < 20
 
 
-def test_behind_the_last_threshold_nothing_is_watched() -> None:
-    lost = charged(account(), Gaussian(3.0), 10_000)
+def test_behind_the_last_threshold_and_without_a_limit_nothing_is_watched() -> None:
+    lost = charged(FRESH, Gaussian(3.0), 10_000)
     watch = watermark_of(lost, DEFAULT_THRESHOLDS)
     assert watch.passed == reached(lost, DEFAULT_THRESHOLDS) == len(DEFAULT_THRESHOLDS)
     assert watch.holds(charged(lost, EpsilonDelta(0.001, 1e-9), 10**9).spent)
-
-
-def test_an_account_without_a_limit_reaches_nothing() -> None:
-    run = charged(account(limit=None), Gaussian(3.0), 10_000)
+    run = charged(make_account(limited=False), Gaussian(3.0), 10_000)
     assert reached(run, DEFAULT_THRESHOLDS) == 0
     assert watermark_of(run, DEFAULT_THRESHOLDS).holds(run.spent)
 
@@ -132,12 +120,8 @@ def test_an_account_without_a_limit_reaches_nothing() -> None:
 @pytest.mark.parametrize(
     ("shares", "words"),
     [
-        ((0.5, 0.5), "increasing"),
-        ((0.8, 0.5), "increasing"),
-        ((0.0, 0.5), "in (0, 10]"),
-        ((-0.5, 0.5), "in (0, 10]"),
-        ((0.5, 10.1), "in (0, 10]"),
-        ((float("nan"),), "in (0, 10]"),
+        *(((0.5, 0.5), "increasing"), ((0.8, 0.5), "increasing")),
+        *(((0.0, 0.5), "in (0, 10]"), ((0.5, 10.1), "in (0, 10]"), ((float("nan"),), "in (0, 10]")),
         (tuple(n / 20 for n in range(1, 12)), "at most 10"),
     ],
 )
@@ -148,31 +132,18 @@ def test_other_thresholds_are_refused(shares: tuple[float, ...], words: str) -> 
 
 
 def test_a_share_grows_evenly_and_is_1_where_nothing_is_admitted() -> None:
-    event = Gaussian(90.0)
-    step = account().price(StepEvent(event, 1))
-    start = account().prepared_for([step])
-    admitted = admit([start], [step])
-    assert isinstance(admitted, Admission)
-    most = admitted.steps_remaining + 1
-    shares = [share_used(charged(start, event, most * part // 4)) for part in (1, 2, 3, 4)]
+    most = admitted([FRESH], STEP).steps_remaining + 1
+    shares = [share_used(charged(FRESH, STEP, most * part // 4)) for part in (1, 2, 3, 4)]
     assert shares == pytest.approx([0.25, 0.5, 0.75, 1.0], rel=0.02)
-    assert shares[3] <= 1 < share_used(charged(start, event, most + 1))
-
-
-def test_nothing_spent_is_no_share() -> None:
-    assert share_used(account()) == 0.0
+    assert shares[3] <= 1 < share_used(charged(FRESH, STEP, most + 1))
+    assert share_used(FRESH) == 0.0
+    assert share_used(charged(FRESH, Gaussian(3.0), 10**9)) == LARGEST_SHARE
 
 
 def test_a_delta_that_is_used_up_counts_as_well() -> None:
-    event = EpsilonDelta(0.001, 1e-9)
-    step = charged(account(Limit(1000.0, 1e-5)), Gaussian(90.0), 1)
-    before, after = share_used(step), share_used(charged(step, event, 50))
-    assert before < 0.01
-    assert after == pytest.approx(0.5, rel=0.05)
-
-
-def test_an_exhausted_account_has_a_share_all_the_same() -> None:
-    assert share_used(charged(account(), Gaussian(3.0), 10**9)) == LARGEST_SHARE
+    rich = charged(make_account(1000.0), STEP, 1)
+    assert share_used(rich) < 0.01
+    assert share_used(charged(rich, EpsilonDelta(0.001, 1e-9), 50)) == pytest.approx(0.5, rel=0.05)
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,7 @@ from .blocks import (
     waiting,
     with_loss,
 )
-from .conftest import chained, make_account, planning
+from .conftest import chained, make_account, plan_of, planning, priced
 
 TEAMS = ("a", "b", "c")
 HALF, THIRD = Fraction(1, 2), Fraction(1, 3)
@@ -86,26 +86,25 @@ def parallel(counting: int, losses: Mapping[str, Units]) -> list[Account]:
     return [root, *(with_loss(block(team, None, "root"), flat(0), losses.get(team, flat(0))) for team in TEAMS)]
 
 
+MAXIMUM = Withholding(Allocation(shares={"b": Share(maximum=0.5)}))
+PROMISE = Withholding(Allocation(shares={"c": Share(0.3)}), HALF, HALF)
+
+
 @pytest.mark.parametrize(("asked", "granted"), [(50, True), (51, False)])
-def test_the_maximum_of_a_partition_holds_beside_a_larger_one(asked: int, *, granted: bool) -> None:
+@pytest.mark.parametrize(("lost", "kept"), [(80, MAXIMUM), (50, PROMISE)])
+def test_a_partition_without_loss_has_its_maximum_or_all_that_is_unlocked(
+    lost: int, kept: Withholding, asked: int, *, granted: bool
+) -> None:
+    """Another has lost more than its maximum, or all that is unlocked, while a third is promised a part."""
     plan = waiting("x", ["root", "b"], flat(asked))
-    kept = Withholding(Allocation(shares={"b": Share(maximum=0.5)}))
-    books = open_books(parallel(1, {"a": flat(80)}), [plan], {"root": kept})
+    books = open_books(parallel(1, {"a": flat(lost)}), [plan], {"root": kept})
     assert (books.hold(plan) is not None) == granted
-
-
-@pytest.mark.parametrize(("asked", "granted"), [(50, True), (51, False)])
-def test_a_partition_without_loss_has_all_that_is_unlocked(asked: int, *, granted: bool) -> None:
-    plan = waiting("x", ["root", "b"], flat(asked))
-    kept = Withholding(Allocation(shares={"c": Share(0.3)}), HALF, HALF)
-    books = open_books(parallel(1, {"a": flat(50)}), [plan], {"root": kept})
-    assert (books.hold(plan) is not None) == granted, "a has used all that is unlocked, and c is promised a part"
 
 
 def test_a_promise_that_is_taken_is_kept_no_longer() -> None:
     kept = Withholding(Allocation(shares={"a": Share(0.5)}))
-    plans = [waiting("x", ["root", "b"], flat(51)), waiting("y", ["root", "a"], flat(30))]
-    plans.append(waiting("z", ["root", "b"], flat(50)))
+    asked = (("x", "b", 51), ("y", "a", 30), ("z", "b", 50))
+    plans = [waiting(name, ["root", team], flat(cost)) for name, team, cost in asked]
     books = open_books([block("root", flat(100, 10)), block("a", None, "root"), block("b", None, "root")], plans)
     books.withholdings["root"] = kept
     assert books.hold(plans[0]) is None
@@ -144,7 +143,7 @@ def test_a_part_of_a_real_limit_allows_a_part_of_its_steps(
     planned: StepEvent | None, event: DpEvent, part: Fraction
 ) -> None:
     account = make_account(1.0, 1e-5)
-    step = account.price(StepEvent(event, 1))
+    step = priced(account, event)
     tuned = account.prepared_for([step]) if planned is None else planning(account, planned)
     most = most_steps(tuned, step, part)
     for each in (account, tuned) if planned is None else (tuned,):
@@ -154,7 +153,7 @@ def test_a_part_of_a_real_limit_allows_a_part_of_its_steps(
 def test_a_locked_filter_that_is_not_tuned_is_left_alone_and_admits_what_costs_nothing() -> None:
     account = make_account(1.0)
     assert unlocked(HALF).view(account, [account]) is account
-    step = account.price(StepEvent(Gaussian(1.0), 1))._replace(curve=zero_curve())
+    step = priced(account, Gaussian(1.0))._replace(curve=zero_curve())
     assert holds(account, step, 1, unlocked(Fraction(0)))
 
 
@@ -164,8 +163,7 @@ def test_promised_part_of_a_plan_is_kept_of_each_mechanism() -> None:
     query, step = account.price(once), account.price(replace(many, count=1))
     [used] = with_usage([account], [query])
     account = replace(account, spent=account.spent + used.cost)  # all queries of the plan
-    plan, weights = account.plan, account.weights
-    assert plan is not None
+    plan, weights = plan_of(account), account.weights
     assert weights is not None
     kept = Withholding(Allocation(shares={"bud_a": Share(0.5)}))
     columns = zip(plan.capacity, plan.workload.cost(many.event), strict=True)

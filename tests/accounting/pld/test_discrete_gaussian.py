@@ -26,14 +26,15 @@ FARTHEST = 26.5
 
 PAIRS = [
     *[(0.3, 1), (0.3, 2), (0.9, 1), (1.0, 1), (1.7, 3), (4.5, 2), (4.5, 60), (4.5, 300), (30.0, 1), (30.0, 7)],
-    *[(30.0, 90), (700.3, 5), (700.3, 900), (SUMMED - 0.1, 3), (SUMMED, 3), (2500.7, 1), (2500.7, 1999)],
+    *[(30.0, 90), (700.3, 5), (700.3, 900), (SUMMED - 0.1, 3), (SUMMED, 3)],
+    *(pytest.param(2500.7, shift, marks=pytest.mark.soak) for shift in (1, 1999)),
 ]
 
 
 @cache
 def sums(sigma: float) -> list[mpmath.mpf]:
     """The exact probabilities of at least 0, 1, 2 ..."""
-    with mpmath.workdps(50):
+    with mpmath.workdps(40):
         c = 1 / (2 * mpmath.mpf(sigma) ** 2)
         factor, masses = mpmath.exp(-c), [mpmath.mpf(1)]
         ratio, square = factor, factor**2
@@ -114,17 +115,16 @@ WHOLE = [DiscreteGaussianPair(sigma, shift) for sigma, shift in SMALL]
 SAMPLED = [SampledPair(q, pair, removes) for pair in WHOLE for q in (0.4, 1e-3) for removes in (True, False)]
 
 
-@pytest.mark.parametrize("pair", thinned([*WHOLE, *SAMPLED], 5), ids=str)
+@pytest.mark.parametrize("pair", thinned([*WHOLE, *SAMPLED], 6), ids=str)
 def test_the_dots_are_never_below_the_profile(pair: Pair) -> None:
     around = spread(pair, 1e-60)
-    for cells in (8, 64):
-        lattice = Lattice.over(around.lowest, around.highest, max(around.deviation, 1e-3) / cells, 1.0, 1 / 24)
-        dots = connect_the_dots([pair], lattice)
-        top = min(float(dots.losses[-1]) + 0.5, 250.0)
-        for epsilon in [*np.linspace(-2, top, 9), *dots.losses[:: max(dots.losses.size // 6, 1)]]:
-            late = float(epsilon) - float(dots.loss_errors[0])
-            bound = float(dots.masses[0] @ -np.expm1(np.minimum(late - dots.losses, 0)) + dots.infinite[0])
-            assert bound * (1 + 1e-14) >= exact_profile(pair, float(epsilon))
+    lattice = Lattice.over(around.lowest, around.highest, max(around.deviation, 1e-3) / 8, 1.0, 1 / 24)
+    dots = connect_the_dots([pair], lattice)
+    top = min(float(dots.losses[-1]) + 0.5, 250.0)
+    for epsilon in [*np.linspace(-2, top, 9), *dots.losses[:: max(dots.losses.size // 6, 1)]]:
+        late = float(epsilon) - float(dots.loss_errors[0])
+        bound = float(dots.masses[0] @ -np.expm1(np.minimum(late - dots.losses, 0)) + dots.infinite[0])
+        assert bound * (1 + 1e-14) >= exact_profile(pair, float(epsilon))
 
 
 @pytest.mark.parametrize("removes", [True, False])

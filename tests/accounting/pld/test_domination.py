@@ -9,11 +9,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from app.accounting.curves import Floats
-from app.accounting.events import (
-    MixtureOfGaussians,
-    NeighboringRelation,
-    RandomizedResponse,
-)
+from app.accounting.events import MixtureOfGaussians, NeighboringRelation, RandomizedResponse
 from app.accounting.pld.discrete_gaussian import DiscreteGaussianPair
 from app.accounting.pld.discrete_laplace import DiscreteLaplacePair
 from app.accounting.pld.domination import Mechanism, dominates, mechanisms
@@ -23,25 +19,12 @@ NOISES = st.floats(log(0.3), log(30)).map(exp)
 EPSILONS = st.floats(log(0.01), log(5)).map(exp)
 
 
-def moved(least: float) -> DiscreteGaussianPair:
-    """Noise of one sigma, and a shift by a whole number of at least this."""
-    return DiscreteGaussianPair(3.0, ceil(least))
-
-
-def moved_laplace(least: float) -> DiscreteLaplacePair:
-    """The same of discrete Laplace noise."""
-    return DiscreteLaplacePair(0.3, ceil(least))
-
-
 FAMILIES: tuple[tuple[Callable[[float], Pair], bool], ...] = (
-    (GaussianPair, True),
-    (LaplacePair, True),
-    (BoundedRangePair, False),
-    (FinitePair.exchanged, False),
-    (moved, False),
-    (moved_laplace, False),
+    *((GaussianPair, True), (LaplacePair, True), (BoundedRangePair, False), (FinitePair.exchanged, False)),
+    (lambda least: DiscreteGaussianPair(3.0, ceil(least)), False),
+    (lambda least: DiscreteLaplacePair(0.3, ceil(least)), False),
 )
-"""Pairs by a parameter, and whether it is noise."""
+"""Pairs by a parameter, and whether it is noise; the last are noise of one size that moves."""
 
 
 def on_sample(q: float, pair: Pair) -> Mechanism:

@@ -1,41 +1,31 @@
-"""Delta of compositions against closed forms and dp_accounting, and the largest number of repetitions."""
+"""Delta of compositions against closed forms and sums, their frequencies against transforms in long doubles."""
 
 from math import exp, inf, log, sqrt
 
 import mpmath
+import numpy as np
 import pytest
+import scipy
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from app.accounting.curves import Floats
 from app.accounting.formulas.analytic_gaussian import gaussian_delta, gaussian_epsilon
 from app.accounting.pld import plans
+from app.accounting.pld.composition import saddle, tilted_sum
+from app.accounting.pld.dots import Dots, connect_the_dots
+from app.accounting.pld.frequencies import NEGLIGIBLE, frequencies
 from app.accounting.pld.pairs import FinitePair, GaussianPair, LaplacePair, Pair, SampledPair
-from app.accounting.pld.plans import plan_delta, plan_epsilon, plan_log_delta
+from app.accounting.pld.plans import FINE, Composition, plan_delta, plan_epsilon, plan_log_delta
 from tests.soak import few
 
 EPSILONS = st.floats(log(0.05), log(20)).map(exp)
 
 
-def both_ways(q: float, z: float) -> tuple[Pair, Pair]:
-    return SampledPair(q, GaussianPair(z), removes=True), SampledPair(q, GaussianPair(z), removes=False)
-
-
-@given(
-    noise=st.floats(log(0.5), log(200)).map(exp),
-    count=st.floats(0, log(1e5)).map(lambda x: int(exp(x))),
-    epsilon=EPSILONS,
-)
-def test_gaussian_noise_is_bounded_by_its_closed_form(noise: float, count: int, epsilon: float) -> None:
-    exact = gaussian_delta(sqrt(count) / noise, epsilon)
-    assume(1e-20 < exact < 0.5)
-    found = plan_log_delta({GaussianPair(noise): count}, epsilon, exact)
-    assert log(exact) * (1 + 1e-12) <= found <= log(exact) + 0.05
-
-
-@few(20)
+@few(10)
 @given(
     pure=st.floats(log(1e-3), log(3)).map(exp),
-    count=st.floats(0, log(2000)).map(lambda x: int(exp(x))),
+    count=st.floats(0, log(500)).map(lambda x: int(exp(x))),
     epsilon=EPSILONS,
 )
 def test_randomized_response_is_bounded_by_its_binomial_sum(pure: float, count: int, epsilon: float) -> None:
@@ -57,15 +47,17 @@ def binomial_log_delta(pure: float, count: int, epsilon: float) -> float:
         return float(mpmath.log(exact)) if exact else -inf
 
 
-@given(
-    parts=st.lists(
-        st.tuples(st.floats(2, 60), st.integers(1, 300)), min_size=2, max_size=4, unique_by=lambda part: part[0]
-    ),
-    epsilon=EPSILONS,
+ALONE = st.tuples(st.floats(log(0.5), log(200)).map(exp), st.floats(0, log(1e5)).map(lambda x: int(exp(x))))
+PARTS = st.lists(
+    st.tuples(st.floats(2, 60), st.integers(1, 300)), min_size=2, max_size=4, unique_by=lambda part: part[0]
 )
-def test_different_noises_are_bounded_by_their_sum(parts: list[tuple[float, int]], epsilon: float) -> None:
+
+
+@few(50)
+@given(parts=PARTS | ALONE.map(lambda part: [part]), epsilon=EPSILONS)
+def test_gaussian_noises_are_bounded_by_their_closed_form(parts: list[tuple[float, int]], epsilon: float) -> None:
     exact = gaussian_delta(sqrt(sum(count / noise**2 for noise, count in parts)), epsilon)
-    assume(1e-15 < exact < 0.5)
+    assume((1e-20 if len(parts) == 1 else 1e-15) < exact < 0.5)
     found = plan_log_delta({GaussianPair(noise): count for noise, count in parts}, epsilon, exact)
     assert log(exact) * (1 + 1e-12) <= found <= log(exact) + 0.05
 
@@ -79,11 +71,7 @@ def test_different_noises_are_bounded_by_their_sum(parts: list[tuple[float, int]
     removes=st.booleans(),
 )
 def test_delta_at_the_epsilon_found_is_the_one_asked_for(
-    q: float,
-    z: float,
-    count: int,
-    delta: float,
-    removes: bool,  # noqa: FBT001
+    q: float, z: float, count: int, delta: float, *, removes: bool
 ) -> None:
     plan: dict[Pair, int] = {SampledPair(q, GaussianPair(z), removes): count}
     epsilon = plan_epsilon(plan, delta)
@@ -93,12 +81,11 @@ def test_delta_at_the_epsilon_found_is_the_one_asked_for(
         assert plan_delta(plan, epsilon * 0.98) > 0.98 * delta
 
 
-@pytest.mark.parametrize("delta", [1e-9, 1e-5])
-@pytest.mark.parametrize("miss", [1e-5, 1e-3, 0.03])
+@pytest.mark.parametrize(("delta", "miss"), [(1e-9, 1e-3), (1e-5, 0.03), (1e-5, 1e-5)])
 def test_an_epsilon_below_the_root_is_raised_until_it_is_proven(
     monkeypatch: pytest.MonkeyPatch, delta: float, miss: float
 ) -> None:
-    plan: dict[Pair, int] = {both_ways(0.01, 1.0)[0]: 1000}
+    plan: dict[Pair, int] = {SampledPair(0.01, GaussianPair(1.0), removes=True): 1000}
     proven = plan_epsilon(plan, delta)
     monkeypatch.setattr(plans, "_root_in_epsilon", lambda *_: proven * (1 - miss))
     assert plan_delta(plan, plan_epsilon(plan, delta)) <= delta * (1 + 1e-3)
@@ -106,8 +93,7 @@ def test_an_epsilon_below_the_root_is_raised_until_it_is_proven(
 
 def test_epsilon_is_infinite_where_losses_are_too_large() -> None:
     plan: dict[Pair, int] = {LaplacePair(1e-5): 1, LaplacePair(3.0): 1}
-    assert plan_epsilon(plan, 1e-6) == inf
-    assert plan_delta(plan, 1.0) == 1
+    assert (plan_epsilon(plan, 1e-6), plan_delta(plan, 1.0)) == (inf, 1)
 
 
 def test_gaussian_noise_alone_has_its_closed_form() -> None:
@@ -115,3 +101,84 @@ def test_gaussian_noise_alone_has_its_closed_form() -> None:
     mu = sqrt(50 / 400 + 4 / 900)
     assert gaussian_epsilon(mu, 1e-6) <= plan_epsilon(plan, 1e-6) <= gaussian_epsilon(mu, 1e-6) * (1 + 1e-12)
     assert gaussian_delta(mu, 1.5) <= plan_delta(plan, 1.5) <= gaussian_delta(mu, 1.5) * (1 + 1e-12)
+
+
+SOME_PAIRS = st.one_of(
+    st.builds(SampledPair, st.floats(1e-3, 0.9), st.builds(GaussianPair, st.floats(0.5, 5)), st.booleans()),
+    st.builds(SampledPair, st.floats(1e-2, 0.9), st.builds(LaplacePair, st.floats(0.5, 5)), st.booleans()),
+    st.builds(LaplacePair, st.floats(1, 20)),
+    st.builds(FinitePair.exchanged, st.floats(0.01, 1)),
+)
+COUNTS = st.floats(0, log(1e6)).map(lambda x: int(exp(x)))
+SAMPLES = 100
+"""Frequencies that are looked at, if there are many."""
+
+
+def dots_of(plan: dict[Pair, int], epsilon: float) -> tuple[Composition, Dots, float]:
+    composition = Composition.of(plan, 1e-6)
+    found = saddle(composition.rough, composition.counts, epsilon)
+    return composition, connect_the_dots(composition.pairs, composition.lattice(found, epsilon, FINE)), found.tilt
+
+
+def exact_logs(masses: Floats, counts: Floats, dots: Dots, size: int, numbers: Floats) -> Floats:
+    """Compute logarithms of the absolute values of frequencies of a composition."""
+    turns = np.multiply.outer(numbers.astype(np.int64), dots.places % size) % size
+    angles = turns.astype(np.longdouble) * (-2 * np.arctan2(np.longdouble(0), np.longdouble(-1)) / size)
+    real, imaginary = (masses.astype(np.longdouble) @ each.T for each in (np.cos(angles), np.sin(angles)))
+    found: Floats = counts @ np.log(np.maximum(np.hypot(real, imaginary), 1e-300))
+    return found
+
+
+@few(4)
+@given(
+    plan=st.dictionaries(SOME_PAIRS, COUNTS, min_size=1, max_size=3),
+    epsilon=st.floats(0.1, 5),
+    factor=st.sampled_from([1, 10, 1000]),
+)
+def test_frequencies_that_are_not_computed_are_negligible(plan: dict[Pair, int], epsilon: float, factor: int) -> None:
+    composition, dots, tilt = dots_of(plan, epsilon)
+    masses = dots.masses * np.exp(np.minimum(tilt * dots.losses, 600) - np.minimum(tilt * dots.losses, 600).max())
+    masses /= masses.sum(axis=1, keepdims=True)
+    size = 1000 * factor
+    found = frequencies(masses, composition.counts, dots.places, size, 0.0)
+    if found is None:
+        return  # a coarser lattice is taken
+    last = found.size // 2
+    numbers = np.unique(np.concatenate([np.geomspace(1, last, SAMPLES), np.linspace(0, last, SAMPLES)]).astype(int))
+    exact = exact_logs(masses, composition.counts, dots, found.size, numbers)
+    computed = np.isin(numbers, found.numbers)
+    assert (exact[~computed] <= NEGLIGIBLE).all()
+    places = np.searchsorted(found.numbers, numbers[computed])
+    assert (exact[computed] <= found.largest[places]).all()
+    assert (np.abs(found.logs.real[places] - exact[computed]) <= found.growth[places] + 1e-9).all()
+
+
+def delta_in_long_doubles(dots: Dots, counts: Floats, epsilon: float, size: int) -> float:
+    """Compose without a tilt on a period that holds everything."""
+    product = np.ones(size // 2 + 1, dtype=np.clongdouble)
+    for row, count in zip(dots.masses, counts, strict=True):
+        folded = np.zeros(size, dtype=np.longdouble)
+        folded[dots.places % size] = row
+        product *= scipy.fft.rfft(folded) ** int(count)
+    masses = scipy.fft.irfft(product, size)
+    places = np.arange(size)
+    losses = np.where(places < size // 2, places, places - size) * np.longdouble(dots.spacing)
+    weights = np.where(losses > epsilon, -np.expm1(epsilon - losses), 0)
+    return float(masses @ weights) + float(counts @ dots.infinite)
+
+
+@pytest.mark.parametrize(
+    ("plan", "epsilon"),
+    [
+        ({SampledPair(0.1, GaussianPair(2.0), removes=True): 50}, 2.0),
+        ({SampledPair(0.1, GaussianPair(2.0), removes=False): 50}, 1.5),
+        ({SampledPair(0.02, GaussianPair(1.0), removes=True): 200, LaplacePair(20.0): 30}, 3.0),
+        ({FinitePair.exchanged(0.1): 300, SampledPair(0.2, LaplacePair(2.0), removes=True): 20}, 6.0),
+    ],
+)
+def test_delta_is_that_of_long_doubles(plan: dict[Pair, int], epsilon: float) -> None:
+    composition, dots, tilt = dots_of(plan, epsilon)
+    exact = delta_in_long_doubles(dots, composition.counts, epsilon, 2**19)
+    total = tilted_sum(dots, composition.counts, tilt)
+    assert total is not None
+    assert 1e-14 < exact <= exp(total.log_delta(epsilon)) <= exact * (1 + 1e-6)

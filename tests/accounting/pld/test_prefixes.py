@@ -39,12 +39,9 @@ def is_longest(parts: list[Part], count: int, epsilon: float, delta: float) -> b
 
 # The most that dp_accounting 0.6.0 admits, pessimistic, with an interval of 2e-5 to 5e-5.
 LARGEST = [
-    ((256 / 60000, 1.1), (3, 1e-5), 21_363),
-    ((256 / 60000, 1.1), (1, 1e-5), 2_761),
-    ((0.08, 4), (8, 1e-5), 6_681),
-    ((0.001, 1), (0.5, 1e-6), 8_139),
-    ((0.05, 2), (2, 1e-8), 163),
-    ((0.01, 1), (2, 1e-8), 399),
+    *(((256 / 60000, 1.1), (3, 1e-5), 21_363), ((256 / 60000, 1.1), (1, 1e-5), 2_761)),
+    *(((0.08, 4), (8, 1e-5), 6_681), ((0.001, 1), (0.5, 1e-6), 8_139)),
+    *(((0.05, 2), (2, 1e-8), 163), ((0.01, 1), (2, 1e-8), 399)),
 ]
 
 
@@ -56,11 +53,7 @@ def test_the_largest_number_is_found(event: tuple[float, float], limit: tuple[fl
     assert is_longest(parts, count, *limit)
 
 
-def test_nothing_fits_where_one_step_is_too_much() -> None:
-    assert longest_prefix([noisy(0.5, 0.3)], 1.0, 1e-6) == 0
-
-
-@few(12)
+@few(6)
 @given(
     q=st.floats(log(1e-3), log(0.5)).map(exp),
     z=st.floats(0.6, 5),
@@ -79,7 +72,7 @@ def test_the_largest_number_among_few_is_exact() -> None:
     assert [longest_prefix(parts, 8.0, share * 1e-6) for share in (0.97, 0.975, 1)] == [103, 104, 105]
 
 
-@few(5)
+@few(3)
 @given(
     parts=st.lists(
         st.one_of(
@@ -94,10 +87,7 @@ def test_the_largest_number_among_few_is_exact() -> None:
     delta=DELTAS,
 )
 def test_several_parts_are_taken_in_their_order(
-    parts: list[Part],
-    endless: bool,  # noqa: FBT001
-    epsilon: float,
-    delta: float,
+    parts: list[Part], epsilon: float, delta: float, *, endless: bool
 ) -> None:
     if endless:
         parts[-1] = replace(parts[-1], count=MAX_COUNT)
@@ -118,12 +108,14 @@ def test_pure_guarantees_add_up_to_the_whole_limit(pure: float, count: int) -> N
 
 
 def test_a_part_that_shows_nothing_has_no_end() -> None:
+    assert longest_prefix([noisy(0.5, 0.3)], 1.0, 1e-6) == 0  # and nothing fits where one step is too much
     nothing = Part(Directions({}, {}), MAX_COUNT, 0.0)
     assert longest_prefix([nothing], 1.0, 1e-6) == MAX_COUNT
-    assert prefix_epsilon([nothing], 10, 1e-6) == 0
+    assert prefix_epsilon([nothing], 10, 1e-6) == PlanReadings([nothing]).epsilon(10, 1e-6) == 0
+    assert PlanReadings([noisy(0.01, 1.0, 1000)]).epsilon(0, 1e-6) == 0
 
 
-@few(12)
+@few(8)
 @given(q=st.floats(1e-3, 0.5), z=st.floats(0.7, 4), count=st.integers(1, 2000), delta=DELTAS)
 def test_epsilon_of_a_beginning_is_the_larger_of_both_directions(q: float, z: float, count: int, delta: float) -> None:
     part = noisy(q, z)
@@ -134,11 +126,8 @@ def test_epsilon_of_a_beginning_is_the_larger_of_both_directions(q: float, z: fl
 
 
 def test_a_loud_event_may_come_after_many_quiet_ones() -> None:
-    quiet, loud = (
-        noisy(0.01, 1.1, 1600),
-        Part(Directions.both(GaussianPair(0.1)), MAX_COUNT, inf),
-    )
-    assert longest_prefix([quiet, loud], 2.0, 1e-5) == 1600
+    loud = Part(Directions.both(GaussianPair(0.1)), MAX_COUNT, inf)
+    assert longest_prefix([noisy(0.05, 2.0, 150), loud], 2.0, 1e-6) == 150
 
 
 @pytest.mark.soak
@@ -168,36 +157,27 @@ PARTS = st.lists(
 
 
 @few(8)
-@given(parts=PARTS, delta=DELTAS, shares=st.lists(st.floats(0, 1), min_size=4, max_size=4))
-def test_readings_are_those_of_each_beginning(parts: list[Part], delta: float, shares: list[float]) -> None:
+@given(parts=PARTS, delta=DELTAS, shares=st.lists(st.floats(0, 1), min_size=3, max_size=3))
+def test_readings_are_those_of_each_beginning_and_have_the_delta_asked_for(
+    parts: list[Part], delta: float, shares: list[float]
+) -> None:
     most = sum(part.count for part in parts)
     readings = PlanReadings(parts)
-    for share in shares:
-        count = max(1, int(share * most))
-        known = prefix_epsilon(parts, count, delta)
-        assert known * 0.995 - 1e-6 <= readings.epsilon(count, delta) <= known * 1.003 + 1e-6
+    for count in (max(1, int(share * most)) for share in shares):
+        known, found = prefix_epsilon(parts, count, delta), readings.epsilon(count, delta)
+        assert known * 0.995 - 1e-6 <= found <= known * 1.003 + 1e-6 < inf
+        left, worst, plan = count, 0.0, Counter[Pair]()
+        for part in parts:
+            number = min(left, part.count)
+            plan.update({pair: number for pair in part.directions.removal if number})
+            worst, left = worst + (number * part.worst_loss if number else 0), left - number
+        # Delta is computed on another lattice.
+        assert min(plan_delta(plan, found), pure_delta(worst, found)) <= delta * 1.01
 
 
 def test_a_loud_end_does_not_spoil_the_readings_before() -> None:
     parts = [noisy(exp(-5), 2.0, 2), on_all(10.0, 1)]
     assert PlanReadings(parts).epsilon(2, exp(-10)) <= prefix_epsilon(parts, 2, exp(-10)) * 1.003
-
-
-@few(6)
-@given(parts=PARTS, delta=DELTAS, shares=st.lists(st.floats(0, 1), min_size=3, max_size=3))
-def test_delta_at_a_reading_is_at_most_the_one_asked_for(parts: list[Part], delta: float, shares: list[float]) -> None:
-    most = sum(part.count for part in parts)
-    readings = PlanReadings(parts)
-    for count in (max(1, int(share * most)) for share in shares):
-        found, left, worst = readings.epsilon(count, delta), count, 0.0
-        plan = Counter[Pair]()
-        for part in parts:
-            number = min(left, part.count)
-            plan.update({pair: number for pair in part.directions.removal if number})
-            worst, left = worst + (number * part.worst_loss if number else 0), left - number
-        assert found < inf
-        # Delta is computed on another lattice.
-        assert min(plan_delta(plan, found), pure_delta(worst, found)) <= delta * 1.01
 
 
 def test_gaussian_noise_has_its_closed_form() -> None:
@@ -211,8 +191,3 @@ def test_pure_guarantees_bound_the_first_readings() -> None:
     pure = Part(Directions.both(FinitePair.exchanged(0.5)), 100, 0.5)
     readings = PlanReadings([pure, noisy(0.1, 2.0, 100)])
     assert [readings.epsilon(count, 1e-9) for count in (1, 2, 3)] == pytest.approx([0.5, 1, 1.5], rel=1e-7)
-
-
-def test_nothing_costs_nothing() -> None:
-    assert PlanReadings([noisy(0.01, 1.0, 1000)]).epsilon(0, 1e-6) == 0
-    assert PlanReadings([Part(Directions({}, {}), 10, 0.0)]).epsilon(10, 1e-6) == 0
