@@ -42,14 +42,7 @@ def budget(name: str, epsilon: float = 3.0, **members: Any) -> dict[str, Any]:  
 
 @dataclass
 class Organisation:
-    """An organisation of an application in this process.
-
-    Args:
-        ledger: the application.
-        folder: where secrets of keys are written.
-        name: of the organisation.
-        keys: by role.
-    """
+    """An organisation of an application in this process, with a folder for secrets of keys, and keys by role."""
 
     ledger: Ledger
     folder: Path
@@ -72,17 +65,14 @@ class Organisation:
     def plan(self, described: OrganisationDocument) -> Plan:
         return plan(described, self.state(described))
 
-    def apply(
-        self, described: OrganisationDocument, chosen: Callable[[Plan], Plan] = lambda planned: planned
-    ) -> list[Outcome]:
-        """Apply a file, or the part of its plan that is chosen; what needs an approval is proposed."""
-        state = self.state(described)
-        keys_file = KeysFile(self.folder / "keys")
+    def apply(self, described: OrganisationDocument) -> list[Outcome]:
+        """Apply a file; what needs an approval is proposed."""
+        state, keys_file = self.state(described), KeysFile(self.folder / "keys")
         try:
             executor = Executor(
                 self.api(), described, state, reason="A test.", keys_file=keys_file, report=lambda _: None
             )
-            return executor.apply(chosen(plan(described, state)))
+            return executor.apply(plan(described, state))
         finally:
             keys_file.close()
 

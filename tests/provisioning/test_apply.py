@@ -15,7 +15,6 @@ import typer
 import yaml
 
 from app.provisioning.http_api import HttpApi
-from app.provisioning.keys_file import KeysFile
 from tests.docs.markdown import ROOT
 from tests.provisioning.organisation import Organisation, budget, population
 from tests.service.cli_runner import Run, Said, commands
@@ -137,46 +136,32 @@ def test_secrets_are_written_once_for_their_owner_alone(shell: Shell) -> None:
     assert shell.apply(described, "--check").status == 0
 
 
-@pytest.mark.parametrize("kind", ["readable", "link", "folder"])
-def test_file_that_others_may_read_gets_no_secrets_and_nothing_is_changed(shell: Shell, kind: str) -> None:
-    target = shell.folder / "keys"
-    if kind == "folder":
-        target.mkdir()
-    else:
-        target.write_text("")
-        target.chmod(0o644)
-        if kind == "link":
-            target.chmod(0o600)
-            target = shell.folder / "link"
-            target.symlink_to("keys")
+def test_file_that_others_may_read_gets_no_secrets_and_nothing_is_changed(shell: Shell) -> None:
+    folder, readable, link = (shell.folder / name for name in ("folder", "readable", "link"))
+    folder.mkdir()
+    readable.touch(0o644)
+    (shell.folder / "private").touch(0o600)
+    link.symlink_to("private")
     described = {"populations": [population()], "api_keys": [{"name": "x", "role": "viewer"}]}
-    said = shell.apply(described, "--yes", "--keys-out", str(target))
-    assert said.status == 2
-    assert f"--keys-out {target} " in said.err
+    for target in (folder, readable, link):
+        said = shell.apply(described, "--yes", "--keys-out", str(target))
+        assert (said.status, f"--keys-out {target} " in said.err) == (2, True)
     assert shell.get("populations")["items"] == []
 
 
+def protected(epsilon: float, thresholds: list[float], role: str, **policy: object) -> dict[str, Any]:
+    """A population with two budgets and a key."""
+    budgets = [budget("icu", epsilon, policy={"require_limit": True} | policy), budget("lab", 0.5 * len(thresholds))]
+    alerts = {"thresholds": thresholds, "forecast_days": 30}
+    return {
+        "populations": [population(budgets=budgets, alert_settings=alerts)],
+        "api_keys": [{"name": "x", "role": role}],
+    }
+
+
 def test_lower_protection_needs_confirm_and_another_person_once(shell: Shell) -> None:
-    first = {
-        "populations": [
-            population(
-                budgets=[budget("icu", 2.0, policy={"require_limit": True, "max_epsilon": 1.0}), budget("lab", 1.0)],
-                alert_settings={"thresholds": [0.5, 0.9], "forecast_days": 30},
-            )
-        ],
-        "api_keys": [{"name": "x", "role": "viewer"}],
-    }
-    shell.done(first, "--keys-out", "keys")
-    then = {
-        "populations": [
-            population(
-                budgets=[budget("icu", 2.5, policy={"require_limit": True}), budget("lab", 0.5)],
-                alert_settings={"thresholds": [0.9], "forecast_days": 30},
-            )
-        ],
-        "api_keys": [{"name": "x", "role": "trainer"}],
-    }
-    before = shell.export()
+    shell.done(protected(2.0, [0.5, 0.9], "viewer", max_epsilon=1.0), "--keys-out", "keys")
+    then, before = protected(2.5, [0.9], "trainer"), shell.export()
     refused = shell.apply(then, "--yes", "--keys-out", "keys")
     assert refused.status == 2
     assert refused.err == (
@@ -190,9 +175,12 @@ def test_lower_protection_needs_confirm_and_another_person_once(shell: Shell) ->
     assert shell.export() == before
 
     said = shell.done(then, "--confirm", "--keys-out", "keys")
-    assert "Proposed limit of mimic/icu: prp_" in said
-    assert "Proposed policy of mimic/icu: prp_" in said
-    assert "Changed limit of mimic/lab.\n" in said
+    for words in (
+        "Proposed limit of mimic/icu: prp_",
+        "Proposed policy of mimic/icu: prp_",
+        "Changed limit of mimic/lab.",
+    ):
+        assert words in said
     assert len(shell.get("proposals?status=open")["items"]) == 2
     again = shell.done(then, "--confirm", "--keys-out", "keys")
     assert "... limit of mimic/icu waits until another person approves prp_" in again
@@ -202,16 +190,11 @@ def test_lower_protection_needs_confirm_and_another_person_once(shell: Shell) ->
     shell.organisation.approve_all()
     assert shell.apply(then, "--check").status == 0
 
-    # Back again, but for the limit that would be raised: stricter, so it needs neither.
-    first["populations"][0]["budgets"][1] = budget("lab", 0.5)
-    shell.done(first, "--keys-out", "keys")
-    assert shell.apply(first, "--check").status == 0
-
 
 def test_populations_that_two_persons_create_wait_and_then_go_on(shell: Shell) -> None:
     described = {
         "policy": {"approvers_to_create_population": 2},
-        "populations": [population(budgets=[budget("icu", alert_settings={"thresholds": [0.9]})])],
+        "populations": [population(size=100, budgets=[budget("icu", alert_settings={"thresholds": [0.9]})])],
         "api_keys": [{"name": "t", "role": "trainer", "scope": "mimic/icu"}],
     }
     said = shell.done(described, "--keys-out", "keys")
@@ -221,49 +204,36 @@ def test_populations_that_two_persons_create_wait_and_then_go_on(shell: Shell) -
     shell.organisation.approve_all()
     assert shell.done(described, "--keys-out", "keys").endswith("Applied 3 of 3 changes.\n")
     assert shell.apply(described, "--check").status == 0
-
-
-def test_fixed_term_stops_everything_and_says_what_to_do(shell: Shell) -> None:
-    shell.done({"populations": [population(size=100)]})
-    before = shell.export()
-    described = {"populations": [population(size=200, policy={"require_limit": True}), population("eicu")]}
-    said = shell.apply(described, "--yes")
-    assert said.status == 2
-    assert "x mimic: `size` is 100 on the server and 200 in the file, and is fixed when the population is" in said.out
-    assert said.out.endswith("Nothing can be applied: 1 difference cannot be resolved.\n")
+    before = shell.export()  # a fixed term stops everything, and says what to do
+    described["populations"] = [population(size=200, policy={"require_limit": True}), population("eicu")]
+    refused = shell.apply(described, "--yes")
+    assert refused.status == 2
+    assert "x mimic: `size` is 100 on the server and 200 in the file, and is fixed when the population" in refused.out
+    assert refused.out.endswith("Nothing can be applied: 1 difference cannot be resolved.\n")
     assert shell.export() == before
 
 
 def test_metadata_is_set_changed_and_removed(shell: Shell) -> None:
     about: dict[str, Any] = {
         "display_name": "MIMIC-IV",
-        "owner": "ada@hospital.example",
+        "owner": "ada",
         "description": "Intensive care,\nfrom 2008 on.",
+    }
+    about |= {
         "labels": {"team": "icu", "cost-centre": "17"},
-        "links": [{"title": "Wiki", "url": "https://wiki.hospital.example/mimic"}],
+        "links": [{"title": "Wiki", "url": "https://w.example/m"}],
     }
     shell.done({"populations": [population(budgets=[budget("icu", owner="icu")], **about)]})
     text = shell.export()
-    assert yaml.safe_load(text)["populations"][0] | about == yaml.safe_load(text)["populations"][0]
+    assert about.items() <= yaml.safe_load(text)["populations"][0].items()
     assert shell.apply(text, "--check").status == 0
     changed: dict[str, Any] = {"labels": {"team": "lab"}, "links": [], "display_name": None}
     said = shell.done({"populations": [population(budgets=[budget("icu", owner="lab")], **changed)]})
     assert "  ~ metadata of mimic\n" in said
     assert said.endswith("Applied 2 of 2 changes.\n")
     found = shell.get("populations")["items"][0]
-    assert (found["display_name"], found["labels"], found["links"]) == (None, {"team": "lab"}, [])
-    assert found["owner"] == about["owner"]
+    assert (changed | {"owner": "ada"}).items() <= found.items()
     assert shell.get("budgets")["items"][0]["owner"] == "lab"
-
-
-def test_archived_account_is_not_created_again(shell: Shell) -> None:
-    described = {"populations": [population(), population("old")]}
-    shell.done(described)
-    shell.organisation.api().post("accounts/old/archive", {})
-    said = shell.apply(described, "--yes")
-    assert said.status == 2
-    assert "x old: it is archived on the server: unarchive it" in said.out
-    assert shell.apply(shell.export(), "--check").status == 0
 
 
 def test_refusal_in_the_middle_skips_the_accounts_under_it_and_the_next_apply_goes_on(shell: Shell) -> None:
@@ -301,82 +271,60 @@ def _alerts(api: HttpApi, account: str) -> None:
     api.change("PUT", f"accounts/{account}/alert-settings", {"thresholds": [0.1], "forecast_days": 3})
 
 
-@pytest.mark.parametrize(
-    ("meanwhile", "change"),
-    [
-        (_limit, {"limit": {"epsilon": 6.0, "delta": 1e-5}}),
-        (_policy, {"policy": {"max_epsilon": 1.0}}),
-        (_owner, {"owner": "ada"}),
-        (_alerts, {"alert_settings": {"thresholds": [0.5, 0.7, 0.8, 1.0]}}),
-    ],
-)
-def test_change_between_plan_and_apply_is_noticed(
-    shell: Shell,
-    meanwhile: Callable[[HttpApi, str], None],
-    change: dict[str, Any],
-    monkeypatch: pytest.MonkeyPatch,
+CHANGED_MEANWHILE: list[tuple[Callable[[HttpApi, str], None], dict[str, Any]]] = [
+    (_limit, {"limit": {"epsilon": 6.0, "delta": 1e-5}}),
+    (_policy, {"policy": {"max_epsilon": 1.0}}),
+    (_owner, {"owner": "ada"}),
+    (_alerts, {"alert_settings": {"thresholds": [0.5, 0.7, 0.8, 1.0]}}),
+]
+
+
+def test_change_between_plan_and_apply_is_noticed(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = [f"mimic{number}" for number in range(len(CHANGED_MEANWHILE))]
+    shell.done({"populations": [population(name) for name in names]})
+    accounts = {each["path"]: each["id"] for each in shell.get("populations")["items"]}
+    for name, (meanwhile, change) in zip(names, CHANGED_MEANWHILE, strict=True):
+
+        def think(
+            *_: object, do: Callable[[HttpApi, str], None] = meanwhile, account: str = accounts[name], **__: object
+        ) -> bool:
+            do(shell.organisation.api("privacy_officer"), account)
+            return True
+
+        monkeypatch.setattr(typer, "confirm", think)
+        _say(monkeypatch, "")
+        said = shell.apply({"populations": [population(name, **change), population("later")]})
+        assert said.status == 2
+        assert "was changed on the server since the plan was made. Run the command again" in said.err
+        assert "Applied 0 of 2 changes." in said.out
+    assert {each["path"] for each in shell.get("populations")["items"]} == {*names}
+
+
+def test_person_at_a_terminal_is_asked_and_nothing_is_applied_unasked(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shell.done({"populations": [population()]})
-    account = shell.get("populations")["items"][0]["id"]
-
-    def think(*_: object, **__: object) -> bool:
-        meanwhile(shell.organisation.api("privacy_officer"), account)
-        return True
-
-    monkeypatch.setattr(typer, "confirm", think)
-    _say(monkeypatch, "")
-    said = shell.apply({"populations": [population(**change), population("later")]})
-    assert said.status == 2
-    assert "was changed on the server since the plan was made. Run the command again" in said.err
-    assert "Applied 0 of 2 changes." in said.out
-    assert [each["path"] for each in shell.get("populations")["items"]] == ["mimic"]
+    for options in ([], ["--json"]):
+        said = shell.apply({"populations": [population()]}, *options)
+        assert (said.status, "--yes" in said.err) == (2, True)
+    for answer, status in (("n\n", 1), ("\n", 1), ("", 1), ("y\n", 0)):
+        assert shell.get("populations")["items"] == []
+        _say(monkeypatch, answer)
+        said = shell.apply({"populations": [population()]})
+        assert ("Apply these changes? [y/N]" in said.out, said.status) == (True, status)
+    assert len(shell.get("populations")["items"]) == 1
 
 
-@pytest.mark.parametrize(("answer", "status", "created"), [("y\n", 0, 1), ("n\n", 1, 0), ("\n", 1, 0), ("", 1, 0)])
-def test_person_at_a_terminal_is_asked(
-    shell: Shell, answer: str, status: int, created: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    _say(monkeypatch, answer)
-    said = shell.apply({"populations": [population()]})
-    assert "Apply these changes? [y/N]" in said.out
-    assert said.status == status
-    assert len(shell.get("populations")["items"]) == created
-
-
-@pytest.mark.parametrize("options", [[], ["--json"]])
-def test_nothing_is_applied_unasked_without_a_terminal(shell: Shell, options: list[str]) -> None:
-    said = shell.apply({"populations": [population()]}, *options)
-    assert said.status == 2
-    assert "--yes" in said.err
-    assert shell.get("populations")["items"] == []
-
-
-def test_file_may_come_from_standard_input(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"version: 1\nbudgets: []\n")))
-    said = shell.run("apply", "-f", "-", "--yes")
-    assert (said.status, said.out) == (2, "")
-    assert said.err.startswith("stdin:2: budgets: unknown member")
-
-
-@pytest.mark.parametrize(
-    ("role", "status", "says"),
-    [
-        ("viewer", 2, "Failed: policy of the organisation: "),
-        ("privacy_officer", 0, "Applied 2 of 2 changes."),
-        ("budget_admin", 2, "Failed: policy of the organisation: "),
-    ],
-)
-def test_roles_apply_what_they_may(shell: Shell, role: str, status: int, says: str) -> None:
-    shell.use(role)
-    said = shell.apply({"policy": {"max_epsilon": 2.0}, "populations": [population()]}, "--yes")
-    assert said.status == status, said
-    assert says in said.out
-    assert ("(insufficient_scope)\nSkipped population mimic: policy of the organisation failed.\n" in said.out) == (
-        status == 2
-    )
-    created = shell.get("populations")["items"]
-    # Nothing is created that the failed policy was to hold for.
-    assert len(created) == (1 if status == 0 else 0)
+def test_roles_apply_what_they_may(shell: Shell) -> None:
+    described = {"policy": {"max_epsilon": 2.0}, "populations": [population()]}
+    for role in ("viewer", "budget_admin"):
+        shell.use(role)
+        said = shell.apply(described, "--yes")
+        assert (said.status, "Failed: policy of the organisation: " in said.out) == (2, True)
+        assert "(insufficient_scope)\nSkipped population mimic: policy of the organisation failed.\n" in said.out
+        # Nothing is created that the failed policy was to hold for.
+        assert shell.get("populations")["items"] == []
+    shell.use("privacy_officer")
+    assert "Applied 2 of 2 changes." in shell.done(described)
 
 
 def test_export_is_complete_and_names_what_it_leaves_out(
@@ -409,30 +357,13 @@ def test_error_of_the_file_or_the_server_is_reported_before_anything_is_sent(
     said = shell.apply("version: 1\npopulations:\n  - nme: mimic\n", "--yes")
     assert (said.status, said.out) == (2, "")
     assert "organisation.yaml:3: populations.0.nme: unknown member" in said.err
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"version: 1\nbudgets: []\n")))
+    assert shell.run("apply", "-f", "-", "--yes").err.startswith("stdin:2: budgets: unknown member")
     assert "cannot be read" in shell.run("apply", "-f", "missing.yaml", "--yes").err
     assert "give the organisation's file" in shell.run("apply", "--yes").err
     monkeypatch.setenv("EPSILON_LEDGER_API_KEY", "key_x.wrong")
     said = shell.apply({}, "--yes")
-    assert said.status == 2
-    assert "answered 401" in said.err
-
-
-def test_schema_is_printed_without_a_server(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert (said.status, "answered 401" in said.err) == (2, True)
     monkeypatch.delenv("EPSILON_LEDGER_API_KEY")
     said = shell.run("apply", "--schema")
-    assert said.status == 0
-    assert json.loads(said.out)["title"] == "OrganisationDocument"
-
-
-def test_keys_file_keeps_its_lines(tmp_path: Path) -> None:
-    path = tmp_path / "keys"
-    for name in ("a", "b"):
-        opened = KeysFile(path)
-        opened.write(dict.fromkeys(("id", "key", "role", "scope", "expires_at")) | {"name": name})
-        opened.close()
-    assert [json.loads(line)["name"] for line in path.read_text().splitlines()] == ["a", "b"]
-    assert path.stat().st_mode & 0o777 == 0o600
-
-
-def test_caller_is_the_public_part_of_the_key() -> None:
-    assert HttpApi("http://x", "key_1.secret").caller == "key_1"
+    assert (said.status, json.loads(said.out)["title"]) == (0, "OrganisationDocument")

@@ -20,6 +20,10 @@ populations:
 """
 
 
+BUDGET = START + "    budgets:\n      - {limit: {epsilon: 1, delta: 1e-5}, "
+EVENT = "\n      - event: {{type: {}, noise_multiplier: 1}}"
+
+
 def refusal(text: str) -> str:
     with pytest.raises(ProvisioningError) as refused:
         read_document(text.encode(), "org.yaml")
@@ -28,11 +32,8 @@ def refusal(text: str) -> str:
 
 def test_example_is_valid_by_the_schema_as_well() -> None:
     document = read_document(EXAMPLE.encode(), "organisation.yaml")
-    assert [account.path for account in accounts_of(document)][:3] == [
-        "mimic",
-        "mimic/icu-team",
-        "mimic/icu-team/sepsis",
-    ]
+    paths = [account.path for account in accounts_of(document)]
+    assert paths[:3] == ["mimic", "mimic/icu-team", "mimic/icu-team/sepsis"]
     schema = document_schema()
     jsonschema.Draft202012Validator.check_schema(schema)
     jsonschema.validate(read_yaml(EXAMPLE.encode(), "").value, schema)
@@ -63,31 +64,16 @@ def test_json_is_a_file_as_well() -> None:
         (START + "    size: 1.5\n", "org.yaml:7: populations.0.size: must be an integer"),
         (START + "    owner: ada\n    privacy_units: x\n", "did you mean privacy_unit?"),
         (START + "    policy: {approvers_to_create_population: 2}\n", "belongs to the organisation's policy"),
-        (
-            START + "    alert_settings: {thresholds: [0.8, 0.5]}\n",
-            "org.yaml:7: populations.0.alert_settings: Thresholds",
-        ),
+        (START + "    alert_settings: {thresholds: [0.8, 0.5]}\n", "org.yaml:7: populations.0.alert_settings: Thre"),
         (START + "    alert_settings: {thresholds: [0]}\n", "alert_settings.thresholds.0: must be greater than 0"),
         (START + "    attestation: disjoint\n", "need parts"),
+        (f"{BUDGET}name: a/b}}\n", "org.yaml:8: populations.0.budgets.0.name: A name has no slash"),
         (
-            START + "    budgets:\n      - {name: a/b, limit: {epsilon: 1, delta: 1e-5}}\n",
-            "org.yaml:8: populations.0.budgets.0.name: A name has no slash",
-        ),
-        (
-            START + "    budgets:\n      - {name: q, limit: {epsilon: 1, delta: 1e-5}, opens_at: 2027-01-01T00:00:00Z, "
-            "closes_at: 2026-01-01T00:00:00Z}\n",
+            f"{BUDGET}name: q, opens_at: 2027-01-01T00:00:00Z, closes_at: 2026-01-01T00:00:00Z}}",
             "org.yaml:8: mimic/q: ",
         ),
-        (
-            START + "    planned:\n      - event: {type: gausian, noise_multiplier: 1}\n",
-            "org.yaml:8: populations.0.planned.0.event.type: 'gausian' is no event type",
-        ),
-        (
-            START
-            + "    planned:\n      - event: {type: gaussian, noise_multiplier: 1}\n"
-            + "      - event: {type: gaussian, noise_multiplier: 2}\n",
-            "org.yaml:3: mimic: planned[0] has no count",
-        ),
+        (f"{START}    planned:{EVENT.format('gausian')}", "planned.0.event.type: 'gausian' is no event type"),
+        (f"{START}    planned:{EVENT.format('gaussian') * 2}", "org.yaml:3: mimic: planned[0] has no count"),
         (START + START.split("\n", 2)[2], "org.yaml:7: there is another account mimic in this file"),
         (
             "version: 1\napi_keys:\n  - {name: a, role: viewer}\n  - {name: a, role: admin}\n",

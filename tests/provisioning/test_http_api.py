@@ -40,17 +40,11 @@ def test_lost_answer_is_requested_again_with_the_same_idempotency_key(naps: list
     assert api.post("budgets", {"name": "a"}) == (201, {})
     assert len(seen) == 4
     assert len({request.headers["Idempotency-Key"] for request in seen}) == 1
+    api.post("budgets", {})
+    assert seen[4].headers["Idempotency-Key"] != seen[0].headers["Idempotency-Key"]
     assert seen[0].url == "http://ledger.example/v1/budgets"
     assert seen[0].headers["Authorization"] == "Bearer key_1.secret"
     assert naps[-1] == 7
-
-
-def test_two_requests_have_two_idempotency_keys(naps: list[float]) -> None:
-    api, seen = _api(httpx2.Response(201, json={}))
-    api.post("budgets", {})
-    api.post("budgets", {})
-    assert seen[0].headers["Idempotency-Key"] != seen[1].headers["Idempotency-Key"]
-    assert not naps
 
 
 @pytest.mark.parametrize("reply", [httpx2.ReadError("lost"), httpx2.ReadTimeout("slow"), _problem(503)])
@@ -73,11 +67,7 @@ def test_request_that_never_arrived_is_sent_again(reply: Reply, naps: list[float
 @pytest.mark.parametrize(
     ("reply", "said", "attempts"),
     [
-        (
-            httpx2.ConnectError("refused"),
-            "http://ledger.example does not answer GET /v1/policy: refused.",
-            MAX_ATTEMPTS,
-        ),
+        (httpx2.ConnectError("refused"), "ledger.example does not answer GET /v1/policy: refused.", MAX_ATTEMPTS),
         (_problem(503), "http://ledger.example answered 503: No. (ledger_unavailable)", MAX_ATTEMPTS),
         (_problem(500, "internal_error"), "answered 500: No. (internal_error)", 1),
         (_problem(401, "unauthenticated"), "answered 401: No. (unauthenticated)", 1),
@@ -105,11 +95,8 @@ def test_refusal_keeps_its_status() -> None:
 
 
 def test_list_is_read_to_its_end() -> None:
-    pages = [
-        httpx2.Response(200, json={"items": [1, 2], "next": "c"}),
-        httpx2.Response(200, json={"items": [3], "next": None}),
-    ]
-    api, seen = _api(*pages)
+    pages = ({"items": [1, 2], "next": "c"}, {"items": [3], "next": None})
+    api, seen = _api(*(httpx2.Response(200, json=page) for page in pages))
     assert list(api.items("proposals", status="open")) == [1, 2, 3]
     assert dict(seen[1].url.params) == {"limit": "200", "status": "open", "after": "c"}
 

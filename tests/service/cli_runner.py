@@ -11,8 +11,6 @@ from app.cli import main
 
 @dataclass(frozen=True)
 class Said:
-    """What a command left behind."""
-
     status: int
     out: str
     err: str

@@ -1,10 +1,34 @@
-"""What tests of deliveries share."""
+"""Fixtures of several modules: a run that was furnished, who asks for its steps, and an endpoint of alerts."""
 
 from collections.abc import Iterator
 
 import pytest
 
+from tests.api.trainer import Trainer, hired
+from tests.ledgers import Furnish, Ledger, furnished
 from tests.service.endpoint import Endpoint, receiving
+from tests.service.step_commands import CommandRunner
+
+
+@pytest.fixture
+def furnishing(request: pytest.FixtureRequest, furnishing: Furnish | None) -> Furnish | None:
+    return hired if "trainer" in request.fixturenames else furnishing
+
+
+@pytest.fixture
+def trainer(ledger: Ledger, database_kind: str) -> Trainer:
+    """A trainer with a run of LOUD under mimic/icu-team, which are in the ledger from the start."""
+    return Trainer(ledger, furnished(database_kind, hired)[0].run)
+
+
+@pytest.fixture
+def run(trainer: Trainer) -> str:
+    return trainer.run
+
+
+@pytest.fixture
+def runner(ledger: Ledger) -> CommandRunner:
+    return CommandRunner(ledger)
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""A endpoint of receivers: a real HTTP server, and everything that it was sent."""
+"""An endpoint of receivers: a real HTTP server with everything that it was sent."""
 
 import threading
 import time
@@ -6,8 +6,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-
-from fastapi import FastAPI
 
 from app.service.alerts.receivers import ReceiverRules
 from tests.conftest import Ledger
@@ -18,8 +16,6 @@ Answer = Callable[[BaseHTTPRequestHandler], None]
 
 @dataclass(frozen=True)
 class Message:
-    """What came."""
-
     path: str
     headers: dict[str, str]
     body: bytes
@@ -64,7 +60,7 @@ def status(code: int, **headers: str) -> Answer:
 
 @contextmanager
 def receiving(port: int = 0) -> Iterator[Endpoint]:
-    """A endpoint on a port of its own."""
+    """An endpoint on a port of its own."""
     endpoint = Endpoint()
 
     class Handler(BaseHTTPRequestHandler):
@@ -92,9 +88,7 @@ def receiving(port: int = 0) -> Iterator[Endpoint]:
 
 def allow_private(ledger: Ledger) -> None:
     """Let receivers be made that lead to this machine."""
-    app = ledger.http.app
-    assert isinstance(app, FastAPI)
-    app.state.receiver_rules = ReceiverRules(allow_private=True, sends_mail=True)
+    ledger.http.app.state.receiver_rules = ReceiverRules(allow_private=True, sends_mail=True)
 
 
 def subscribed(ledger: Ledger, url: str | None, **response: object) -> dict[str, str]:

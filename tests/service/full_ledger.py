@@ -11,7 +11,7 @@ from app.service.audit.checkpoints import sign_due
 from app.service.governance.first_admin import create_sign_in_link
 from app.service.signatures import signer_of
 from app.settings import Settings
-from tests.api.trainer import HUGE, LOUD, QUIET, Trainer, hired
+from tests.api.trainer import HUGE, LOUD, QUIET, Trainer, counted, hired
 from tests.asgi import AppClient
 from tests.conftest import Ledger, signing_key
 from tests.ledgers import quiet_app, schedule_blocks
@@ -24,11 +24,7 @@ RANDOMIZED = {"type": "epsilon_delta", "epsilon": 0.01, "delta": 1e-9}
 
 
 def fill(ledger: Ledger) -> Trainer:
-    """Every table gets rows, and every outcome and state its own; returns a trainer whose run has an open reservation.
-
-    Args:
-        ledger: with its organisations, and nothing else.
-    """
+    """Every table gets rows, every outcome and state its own; returns a trainer whose run has an open reservation."""
     trainer = hired(ledger)
     hook = ledger.post("/v1/receivers", {"url": "https://alerts.example/", "account": "mimic"})
     _answered(201, hook)
@@ -38,12 +34,7 @@ def fill(ledger: Ledger) -> Trainer:
     _answered(201, ledger.post("/v1/verifications", None, "auditor"))
     _answered(403, trainer.steps("refused", event=HUGE))
     _answered(201, trainer.act("attempts", {}))
-    several = [
-        {"event": QUIET, "count": 3},
-        {"event": SAMPLED, "count": 10},
-        {"event": RANDOMIZED},
-        {"event": SAMPLED, "count": 2},
-    ]
+    several = [*counted((QUIET, 3), (SAMPLED, 10)), {"event": RANDOMIZED}, *counted((SAMPLED, 2))]
     _answered(200, trainer.steps("several", events=several, attempt=2))
     for how, executed in (("commit", 2), ("void", None)):
         reserved = trainer.reserved((LOUD, 3), (QUIET, 2), attempt=2)

@@ -6,13 +6,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from app.persistence.database import Database
 from tests.api.trainer import LOUD as WIRED
 from tests.api.trainer import QUIET, Trainer, counted, gaussian
-from tests.api.waiting import FITTING, Waiting
-from tests.conftest import SAMPLED, Ledger, furnished
+from tests.conftest import SAMPLED, Furnish, Ledger, furnished
 
 NOISE, LOUD, OTHER = gaussian(60.0), gaussian(50.0), gaussian(70.0)
 LIMIT = {"epsilon": 1.0, "delta": 1e-5}
@@ -92,26 +89,6 @@ def plan_accounts(ledger: Ledger) -> None:
     assert first.steps(count=4).status_code == own.steps(count=2).status_code == 200
 
 
-def wait(ledger: Ledger) -> dict[str, tuple[str, str]]:
-    """Plans that wait or have waited, of every kind; the run and the reservation of each, by name."""
-    with pytest.MonkeyPatch.context() as patch:
-        office = Waiting(ledger, patch)
-        office.allocate("mimic", rule="first_come", shares=[{"account": "mimic/icu-team", "weight": 2.0}])
-        first = office.held(FITTING - 80, "first")
-        plans = {"held": office.held(80, "held")}
-        plans |= {name: office.queued(20, name) for name in ("granted", "claimed", "cancelled")}
-        plans["expired"] = office.queued(20, "expired", wait_until=office.until(hours=1))
-        plans["waiting"] = office.queued(120, "waiting", wait_until=office.until(days=9))
-        plans["waiting"].prioritize(-7)
-        plans["cancelled"].cancel()
-        office.later(hours=1)
-        assert office.expired() == 1
-        first.end("void")
-        assert office.granted() == 2
-        assert plans["claimed"].end("renew").status_code == 200
-        return {name: (each.run, each.plan) for name, each in plans.items()}
-
-
 def refuse(ledger: Ledger) -> None:
     """A population and a budget, and a limit that only a refusal names."""
     ledger.population(limit=LIMIT)
@@ -120,16 +97,8 @@ def refuse(ledger: Ledger) -> None:
     assert ledger.post(f"/v1/runs/{ledger.run()}/steps", body).json()["binding_account_path"] == "mimic"
 
 
-PREPARED = {
-    "charged": charge,
-    "repeats": charge_repeated_events,
-    "reserved": reserve,
-    "lowered": lower_limit,
-    "composed": compose,
-    "planned": plan_accounts,
-    "waiting": wait,
-    "refused": refuse,
-}
+PREPARED: dict[str, Furnish] = {"charged": charge, "repeats": charge_repeated_events, "reserved": reserve}
+PREPARED |= {"lowered": lower_limit, "composed": compose, "planned": plan_accounts, "refused": refuse}
 
 
 @contextmanager

@@ -8,7 +8,6 @@ from tests.service.tampering import TEAM, account, shift_curve, tampering
 
 NOW = datetime(2026, 12, 1, 12, tzinfo=UTC)
 REASON = {"reason": "The rows were restored from the backup of the night."}
-STOPPED = (409, "account_quarantined")
 
 
 def shift(ledger: Ledger, units: int, *paths: str) -> None:

@@ -1,24 +1,21 @@
 """Commands for groups and queues, and somebody who prepares them as often as they ask for it."""
 
-import asyncio
 import itertools
-from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
 from sqlalchemy import select
 
-from app.accounting.events import DpEvent, Gaussian
+from app.accounting.events import DpEvent, Gaussian, event_to_dict
 from app.ledger.accounts import Account
 from app.ledger.permissions import Role
-from app.persistence.database import ALL_TENANTS, Database
+from app.persistence.database import ALL_TENANTS
 from app.persistence.repositories import accounts
 from app.persistence.tables import organisations
 from app.service.auth.authentication import Principal
 from app.service.auth.request_context import RequestContext
-from app.service.charging.commit_queue import CommitQueue
-from app.service.charging.groups import CommandResult, commit_group
+from app.service.charging.groups import commit_group
 from app.service.charging.requests import Mode, OnExceed, StepCommand, StepRequest, StepResult
 from app.service.charging.saving import LedgerCache
 from app.service.costing import CostNotReadyError
@@ -28,7 +25,6 @@ from tests.conftest import Ledger
 LOUD, QUIET, HUGE = Gaussian(60.0), Gaussian(90.0), Gaussian(1e-3)
 
 PATIENCE_SECONDS = 30
-"""After so long a request counts as lost."""
 
 _numbers = itertools.count()
 
@@ -64,12 +60,12 @@ class CommandRunner:
     def command(self, asked: StepRequest) -> StepCommand:
         return StepCommand(self.call(), asked)
 
-    def once(self, *asked: StepRequest | StepCommand) -> list[CommandResult]:
+    def once(self, *asked: StepRequest | StepCommand) -> list[Any]:
         """One group, decided as it comes."""
         commands = [each if isinstance(each, StepCommand) else self.command(each) for each in asked]
-        return self.ledger.database.retried(lambda: commit_group(self.ledger.database, self.memory, commands))
+        return list(self.ledger.database.retried(lambda: commit_group(self.ledger.database, self.memory, commands)))
 
-    def group(self, *asked: StepRequest) -> list[CommandResult]:
+    def group(self, *asked: StepRequest) -> list[Any]:
         """One group of commands that lack nothing: whatever they need was computed before, and nothing was decided."""
         commands = [self.command(each) for each in asked]
         for command in commands:
@@ -79,7 +75,6 @@ class CommandRunner:
         return outcomes
 
     def charged(self, asked: StepRequest) -> Any:  # noqa: ANN401 - a decision
-        """The decision about one command."""
         [outcome] = self.group(asked)
         assert isinstance(outcome, StepResult), outcome
         return outcome.decision
@@ -114,26 +109,8 @@ def opened(ledger: Ledger, **terms: Any) -> str:  # noqa: ANN401 - JSON is anyth
 
 def another(ledger: Ledger, **terms: Any) -> str:  # noqa: ANN401 - JSON is anything
     """A further run."""
-    loud = {"type": "gaussian", "noise_multiplier": 60.0}
-    return ledger.run(**({"name": f"run{next(_numbers)}", "event": loud} | terms))
+    return ledger.run(**({"name": f"run{next(_numbers)}", "event": event_to_dict(LOUD)} | terms))
 
 
 def sound(ledger: Ledger) -> bool:
     return verify(ledger.database).problems == ()
-
-
-def within(work: Callable[[CommitQueue], Coroutine[Any, Any, Any]], database: Database) -> Any:  # noqa: ANN401 - whatever the work returns
-    """Do something with a queue of its own, and close it."""
-
-    async def main() -> Any:  # noqa: ANN401 - as above
-        charges = CommitQueue(database)
-        try:
-            return await asyncio.wait_for(work(charges), PATIENCE_SECONDS)
-        finally:
-            await charges.close()
-
-    return asyncio.run(main())
-
-
-async def together(*asked: Awaitable[Any]) -> list[Any]:
-    return list(await asyncio.gather(*asked, return_exceptions=True))

@@ -5,33 +5,17 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import numpy as np
-from sqlalchemy import Connection, delete, insert, select, update
+from sqlalchemy import Connection, delete, select, update
 
 from app.ledger.accounts import Account
 from app.ledger.decisions import entry_hash, genesis
 from app.persistence.database import Database
 from app.persistence.repositories.accounts import list_all
 from app.persistence.repositories.raw_rows import entries, list_runs
-from app.persistence.tables import (
-    accounts,
-    attempts,
-    balances,
-    decision_events,
-    decisions,
-    dp_events,
-    event_costs,
-    metadata,
-    reservation_items,
-    reservations,
-    runs,
-)
+from app.persistence.tables import accounts, balances, decision_events, decisions, runs
 from tests import postgres
-from tests.persistence.dump import Dump
 
 MODEL, TEAM, ALL = "mimic/icu-team/model", "mimic/icu-team", "mimic"
-
-EVERY_CHECK = "SELECT conrelid::regclass::text, conname FROM pg_constraint WHERE contype = 'c' AND conname LIKE 'ck_%'"
 
 
 @contextmanager
@@ -43,7 +27,8 @@ def tampering(database: Database) -> Iterator[Connection]:
                 tx.connection.cursor().execute(f"PRAGMA {pragma}")  # no pragma works inside a transaction
         else:
             tx.exec_driver_sql("SET session_replication_role = replica")
-            for table, name in tx.exec_driver_sql(EVERY_CHECK.replace("%", "%%")).all():
+            checks = "SELECT conrelid::regclass::text, conname FROM pg_constraint WHERE conname LIKE 'ck_%%'"
+            for table, name in tx.exec_driver_sql(checks).all():
                 tx.exec_driver_sql(f'ALTER TABLE {table} DROP CONSTRAINT "{name}"')
         yield tx
         tx.commit()
@@ -78,20 +63,11 @@ def balance(tx: Connection, path: str) -> Account:
     return found
 
 
-def whole(tx: Connection, path: str) -> bytes:
-    """The curve of all that an account has spent."""
-    return balance(tx, path).spent.to_bytes()
-
-
 def set_balance(tx: Connection, path: str, **values: object) -> None:
     """Write an account's curves whole, and some of them as they are not."""
     found = balance(tx, path)
-    whole = {
-        "spent_curve": found.spent.to_bytes(),
-        "held_curve": found.held.to_bytes(),
-        "spent_delta": found.spent.delta,
-        "held_delta": found.held.delta,
-    }
+    whole: dict[str, object] = {"spent_curve": found.spent.to_bytes(), "held_curve": found.held.to_bytes()}
+    whole |= {"spent_delta": found.spent.delta, "held_delta": found.held.delta}
     set_account(tx, path, uncompacted_charges="{}")
     tx.execute(update(balances).where(balances.c.account_id == found.id).values(whole | values))
 
@@ -100,14 +76,6 @@ def shift_curve(tx: Connection, path: str, units: int, column: str = "spent") ->
     curve = getattr(balance(tx, path), column).values.copy()
     curve[3] += units
     set_balance(tx, path, **{f"{column}_curve": curve.tobytes()})
-
-
-def shift_since(tx: Connection, path: str, times: int) -> None:
-    """Say of an event that it was charged more or less often."""
-    since = json.loads(account(tx, path).uncompacted_charges)
-    charged = {event: [count + times, taken] for event, (count, taken) in since.items()}
-    assert charged
-    set_account(tx, path, uncompacted_charges=json.dumps(charged))
 
 
 def reweigh(tx: Connection, path: str, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
@@ -120,22 +88,6 @@ def shift_weights(tx: Connection, path: str) -> None:
     reweigh(tx, path, lambda weights: {"indices": [index + 1 for index in weights["indices"]]})
 
 
-def renoise(tx: Connection, old: str, new: str) -> None:
-    for row in tx.execute(select(dp_events)).all():
-        if f":{old}" in row.canonical_json:
-            text = row.canonical_json.replace(f":{old}", f":{new}")
-            tx.execute(update(dp_events).where(dp_events.c.fingerprint == row.fingerprint).values(canonical_json=text))
-            return
-    raise AssertionError(old)
-
-
-def reprice(tx: Connection, factor: float) -> None:
-    for row in tx.execute(select(event_costs)).all():
-        curve = (np.frombuffer(row.curve, dtype="<i8") / factor).astype("<i8")
-        where = event_costs.c.event_fingerprint == row.event_fingerprint
-        tx.execute(update(event_costs).where(where).values(curve=curve.tobytes()))
-
-
 def run_of(tx: Connection, path: str = MODEL) -> str:
     return str(account(tx, path).id)
 
@@ -144,20 +96,9 @@ def set_run(tx: Connection, path: str = MODEL, **values: object) -> None:
     tx.execute(update(runs).where(runs.c.account_id == run_of(tx, path)).values(values))
 
 
-def set_attempt(tx: Connection, **values: object) -> None:
-    tx.execute(update(attempts).where(attempts.c.run_id == run_of(tx)).values(values))
-
-
 def set_decision(tx: Connection, position: int, **values: object) -> None:
     where = (decisions.c.run_id == run_of(tx)) & (decisions.c.position == position)
     assert tx.execute(update(decisions).where(where).values(values)).rowcount == 1
-
-
-def set_item(tx: Connection, position: int, which: int = 1, **values: object) -> None:
-    """Change a further event of a decision; the first is in the decision's own row."""
-    where = (decision_events.c.position == position) & (decision_events.c.item == which)
-    changed = update(decision_events).where(decision_events.c.run_id == run_of(tx), where).values(values)
-    assert tx.execute(changed).rowcount == 1
 
 
 def forget(tx: Connection, position: int) -> None:
@@ -177,22 +118,3 @@ def reseal(tx: Connection) -> None:
             where = (decisions.c.run_id == run.id) & (decisions.c.position == kept.entry.position)
             tx.execute(update(decisions).where(where).values(entry_hash=head))
         tx.execute(update(runs).where(runs.c.account_id == run.id).values(chain_head=head))
-
-
-def set_reservation(tx: Connection, **values: object) -> None:
-    assert tx.execute(update(reservations).values(values)).rowcount == 1
-
-
-def set_plan(tx: Connection, **values: object) -> None:
-    where = reservation_items.c.item == 0
-    assert tx.execute(update(reservation_items).where(where).values(values)).rowcount == 1
-
-
-def restore(database: Database, before: Dump) -> None:
-    """Put every row in the place of what it was, as a backup does behind the back of a process that lives on."""
-    with tampering(database) as tx:
-        for table in metadata.sorted_tables:
-            tx.execute(delete(table))
-            rows = [dict(zip(table.c.keys(), row, strict=True)) for row in before[table.name]]
-            if rows:
-                tx.execute(insert(table), rows)

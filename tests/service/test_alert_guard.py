@@ -6,8 +6,9 @@ import httpcore2
 import pytest
 
 from app.ledger.errors import InvalidInputError
-from app.service.alerts.guarded_backend import ForbiddenAddressError, GuardedBackend
+from app.service.alerts.guarded_backend import GuardedBackend
 from app.service.alerts.ssrf_guard import check_url, is_public, resolve
+from tests.each import for_each
 from tests.service.endpoint import receiving
 
 PUBLIC = [
@@ -45,11 +46,9 @@ REFUSED_URLS = {
 }
 
 
-@pytest.mark.parametrize(
-    ("address", "public"), [*((each, True) for each in PUBLIC), *((each, False) for each in FORBIDDEN)]
-)
-def test_only_addresses_of_the_internet_are_public(address: str, *, public: bool) -> None:
-    assert is_public(address) is public
+def test_only_addresses_of_the_internet_are_public() -> None:
+    assert [address for address in PUBLIC if not is_public(address)] == []
+    assert [address for address in FORBIDDEN if is_public(address)] == []
 
 
 def connected(answers: list[list[str]], port: int, *, allowed: bool = False) -> list[str]:
@@ -88,33 +87,17 @@ def test_connection_goes_to_the_address_that_was_checked() -> None:
     assert len(found) == len(set(found)) > 0
 
 
-@pytest.mark.parametrize("host", ["localhost", "127.1", "0x7f000001", "2130706433", "0177.0.0.1", "::1"])
-def test_spelling_of_this_host_is_refused(host: str) -> None:
-    with pytest.raises(httpcore2.ConnectError):
-        asyncio.run(GuardedBackend(allow_private=False).connect_tcp(host, 80, timeout=5))
-
-
-def test_unix_socket_is_refused() -> None:
-    with pytest.raises(ForbiddenAddressError):
-        asyncio.run(GuardedBackend(allow_private=True).connect_unix_socket("/run/docker.sock"))
-
-
-@pytest.mark.parametrize(("words", "url"), [(words, url) for words, urls in REFUSED_URLS.items() for url in urls])
-def test_url_without_a_public_https_host_is_refused(words: str, url: str) -> None:
-    with pytest.raises(InvalidInputError) as refused:
+@for_each([(words, url) for words, urls in REFUSED_URLS.items() for url in urls])
+def test_url_without_a_public_https_host_is_refused(case: tuple[str, str]) -> None:
+    words, url = case
+    with pytest.raises(InvalidInputError, match=words):
         check_url(url, allow_private=False)
-    assert words in refused.value.detail
 
 
 def test_public_urls_are_accepted_and_others_where_an_operator_allows_them() -> None:
-    for url in (
-        "https://alerts.example",
-        "https://alerts.example:8443/a?b=c",
-        "https://1.1.1.1/",
-        "HTTPS://a.example/",
-    ):
-        check_url(url, allow_private=False)
-    for url in ("https://[2606:4700:4700::1111]/", "https://xn--bcher-kva.example/"):
+    for url in ("alerts.example", "alerts.example:8443/a?b=c", "1.1.1.1/", "[2606:4700:4700::1111]/"):
+        check_url(f"https://{url}", allow_private=False)
+    for url in ("HTTPS://a.example/", "https://xn--bcher-kva.example/"):
         check_url(url, allow_private=False)
     for url in ("http://127.0.0.1:8080/", "http://alerts.intranet/"):
         check_url(url, allow_private=True)

@@ -1,40 +1,47 @@
-"""Messages to people in Slack, Teams and mails: what they say, and that no name in them is more than a name."""
+"""Messages to people in Slack, Teams and mails: what they say, that a name is only a name, and how mails are sent."""
 
 import json
+import socket
+import ssl
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from email import message_from_bytes
+from email.message import EmailMessage
+from email.policy import SMTP as SMTP_POLICY
+from pathlib import Path
 from typing import Any
 
 import pytest
+from aiosmtpd.controller import Controller
+from aiosmtpd.smtp import SMTP, AuthResult, Envelope, LoginPassword, Session
 from hypothesis import given
 from hypothesis import strategies as st
 
 from app.ledger.alerts import Alert, AlertType
 from app.service.alerts.chat_messages import slack_body, teams_body
 from app.service.alerts.http_sender import DeliveryResult
-from app.service.alerts.mail_sender import mail_of
+from app.service.alerts.mail_sender import SmtpServer, mail_of
 from app.service.alerts.messages import message_of, plain
+from tests.api.trainer import Trainer
 from tests.conftest import Ledger
-from tests.service.deliveries import sent_once, shown, tried
+from tests.each import for_each
+from tests.service.certificates import server_certificate
 from tests.service.endpoint import Endpoint, status, subscribed
 from tests.service.step_commands import sound
+from tests.service.test_alert_delivery import sent_once, shown, tried
 from tests.service.test_proposal_alerts import raised
 
 NOW = datetime(2026, 11, 25, 9, tzinfo=UTC)
 PAGES = "https://ledger.hospital.example"
-CHATS = pytest.mark.parametrize("kind", ["slack", "teams"])
 LIMIT = {"epsilon": 2.0, "delta": 1e-5}
 
 
 def examples(name: str) -> dict[AlertType, dict[str, Any]]:
     """Facts of every type of alert, with one name for everything that people name or write."""
-    budget = {
-        "account": "bud_1",
-        "account_path": name,
-        "account_kind": "budget",
-        "epsilon": 1.5,
-        "epsilon_limit": 2.0,
-        "delta": 1e-5,
-    }
+    budget: dict[str, Any] = {"account": "bud_1", "account_path": name, "account_kind": "budget"}
+    budget |= {"epsilon": 1.5, "epsilon_limit": 2.0, "delta": 1e-5}
     run = {"account": "run_1", "account_path": name, "account_kind": "run"}
     plan = {"steps_planned": 100, "steps_used": 10}
     proposal = {"proposal": "prp_1", "reason": name, "proposed_by": "key_1", "proposed_by_name": name}
@@ -62,7 +69,7 @@ def alert(kind: AlertType, facts: dict[str, Any]) -> Alert:
     return Alert("evt_1", kind, facts.get("account"), "once", facts, NOW)
 
 
-@pytest.mark.parametrize("kind", AlertType)
+@for_each(AlertType)
 def test_alert_is_a_message_with_its_account_and_page(kind: AlertType) -> None:
     facts = examples("mimic/icu-team")[kind]
     said = message_of(alert(kind, facts))
@@ -79,36 +86,6 @@ def test_alert_is_a_message_with_its_account_and_page(kind: AlertType) -> None:
     )
 
 
-LIFT = {"kind": "quarantine", "proposed": {"quarantined_accounts": 1}, "account_path": "a", "account_kind": "budget"}
-
-
-@pytest.mark.parametrize(
-    ("facts", "subject"),
-    [
-        ({"kind": "policy", "proposed": {"policy": {}}}, "a looser policy for the organisation"),
-        (
-            {"kind": "population", "proposed": {"name": "c", "limit": LIMIT}},
-            "the population c with epsilon 2 at delta 1e-05",
-        ),
-        (LIFT, "to lift the quarantine of a"),
-    ],
-)
-def test_proposal_is_named(facts: dict[str, Any], subject: str) -> None:
-    who = {"proposal": "prp_1", "reason": "It is agreed.", "proposed_by": "key_1", "proposed_by_name": "Dana"}
-    said = message_of(alert(AlertType.PROPOSAL_OPENED, who | facts))
-    assert (said.subject, said.text) == (f"Approval needed: {subject}", f"Dana proposes {subject}.")
-    decided = {"status": "withdrawn", "decided_by": "key_1", "decided_by_name": "Dana", "decision_reason": None}
-    said = message_of(alert(AlertType.PROPOSAL_DECIDED, who | facts | decided))
-    assert said.text == f"Dana withdrew what Dana proposed: {subject}."
-
-
-def test_spent_epsilon_is_rounded_up() -> None:
-    facts = examples("mimic")[AlertType.THRESHOLD]
-    for epsilon, words in ((1.2341, "1.235"), (1.5, "1.5"), ("Infinity", "infinity")):
-        said = message_of(alert(AlertType.THRESHOLD, facts | {"epsilon": epsilon}))
-        assert ("Spent", f"epsilon {words} of 2, at delta 1e-05") in said.facts
-
-
 HOSTILE = [
     "<!channel> <https://evil.example|click> *bold* `code` & <@U1>",
     "[click](https://evil.example) **bold** # title",
@@ -118,9 +95,9 @@ HOSTILE = [
 ]
 
 
-@pytest.mark.parametrize("kind", AlertType)
-@pytest.mark.parametrize("name", HOSTILE)
-def test_hostile_name_is_only_text(kind: AlertType, name: str) -> None:
+@for_each([(kind, name) for kind in AlertType for name in HOSTILE])
+def test_hostile_name_is_only_text(case: tuple[AlertType, str]) -> None:
+    kind, name = case
     told = alert(kind, examples(name)[kind])
     said = message_of(told)
     slack = json.loads(slack_body(said, f"{PAGES}/approvals"))
@@ -150,7 +127,7 @@ def _objects(value: Any) -> list[dict[str, Any]]:  # noqa: ANN401 - JSON
     return [value, *(each for item in value.values() for each in _objects(item))]
 
 
-@given(st.text(max_size=400), st.integers(1, 300))
+@given(st.text(max_size=60), st.integers(1, 40))
 def test_plain_text_is_one_short_printable_line(text: str, most: int) -> None:
     found = plain(text, most)
     assert len(found) <= most
@@ -158,32 +135,19 @@ def test_plain_text_is_one_short_printable_line(text: str, most: int) -> None:
     assert found == plain(found, most)
 
 
-@CHATS
-def test_chat_gets_a_message_with_a_link_and_no_signature(ledger: Ledger, endpoint: Endpoint, kind: str) -> None:
-    receiver = subscribed(ledger, endpoint.url, kind=kind)
-    assert (receiver["kind"], bool(receiver["secret"])) == (kind, False)
-    ledger.population()
-    assert raised(ledger, str(ledger.budget()["id"]), "Twice the patients.").status_code == 201
-    assert sent_once(ledger, public_url=PAGES) == [DeliveryResult(204, None)]
-    [sent] = endpoint.messages
-    assert sent.headers["content-type"] == "application/json"
-    assert "webhook-signature" not in sent.headers
-    for part in ("epsilon 1.5 at delta 1e-05 for mimic/icu-team", "Twice the patients.", f"{PAGES}/approvals"):
-        assert part in sent.body.decode()
-
-
-@CHATS
+@pytest.mark.parametrize("kind", ["slack", "teams"])
 def test_chat_is_tried_again_disabled_and_guarded_as_a_webhook_and_its_url_kept_secret(
-    ledger: Ledger, endpoint: Endpoint, kind: str, caplog: pytest.LogCaptureFixture
+    trainer: Trainer, endpoint: Endpoint, kind: str, caplog: pytest.LogCaptureFixture
 ) -> None:
+    ledger, secret = trainer.ledger, "T0/B0/secretsecret"
     caplog.set_level("DEBUG")
-    secret = "T0/B0/secretsecret"
     receiver = subscribed(ledger, f"http://127.0.0.1:{endpoint.port}/{secret}", kind=kind)
+    assert (receiver["kind"], bool(receiver["secret"])) == (kind, False)
     assert receiver["url"] == f"http://127.0.0.1:{endpoint.port}/…cret"
-    tried(ledger, receiver)
+    assert raised(ledger, trainer.path()[1].id, "Twice the patients.").status_code == 201
     for code, at in ((503, 0), (307, 10)):
         endpoint.answer = status(code, Location=endpoint.url)
-        assert sent_once(ledger, at=at) == [DeliveryResult(code, f"The answer was {code}.")]
+        assert sent_once(ledger, at=at, public_url=PAGES) == [DeliveryResult(code, f"The answer was {code}.")]
         assert sent_once(ledger, at=at) == []
     [forbidden] = sent_once(ledger, allowed=False, at=100)
     assert forbidden == DeliveryResult(None, "The host 127.0.0.1 is not at a public address; nothing was sent.")
@@ -191,7 +155,127 @@ def test_chat_is_tried_again_disabled_and_guarded_as_a_webhook_and_its_url_kept_
     sent_once(ledger, at=1000)
     assert [each["status"] for each in shown(ledger)] == ["given_up"]
     assert [each.path for each in endpoint.messages] == [f"/{secret}"] * 3
+    first = endpoint.messages[0]
+    assert (first.headers["content-type"], "webhook-signature" in first.headers) == ("application/json", False)
+    for part in ("epsilon 1.5 at delta 1e-05 for mimic/icu-team", "Twice the patients.", f"{PAGES}/approvals"):
+        assert part in first.body.decode()
     paths = ("/v1/receivers", f"/v1/receivers/{receiver['id']}", "/v1/deliveries", "/v1/alerts", "/v1/audit-events")
     read = [ledger.get(path, "admin").text for path in paths]
     assert not [text for text in (json.dumps(receiver), *read, caplog.text) if secret in text]
     assert sound(ledger)
+
+
+SENDER, OFFICE, BOARD = "ledger@hospital.example", "office@hospital.example", "board@hospital.example"
+SENT = DeliveryResult(250, None)
+
+
+@dataclass
+class MailServer:
+    """Takes every mail unless it is told otherwise: `refused` has answers by address, `answer` that to a mail."""
+
+    port: int = 0
+    refused: dict[str, str] = field(default_factory=dict)
+    answer: str = "250 OK"
+    mails: list[tuple[EmailMessage, Envelope]] = field(default_factory=list)
+    logins: list[tuple[str, str]] = field(default_factory=list)
+
+    async def handle_RCPT(  # noqa: N802 - as aiosmtpd calls it
+        self, _: SMTP, __: Session, envelope: Envelope, address: str, ___: list[str]
+    ) -> str:
+        if address in self.refused:
+            return self.refused[address]
+        envelope.rcpt_tos.append(address)
+        return "250 OK"
+
+    async def handle_DATA(self, _: SMTP, __: Session, envelope: Envelope) -> str:  # noqa: N802 - likewise
+        if self.answer.startswith("250"):
+            assert isinstance(envelope.content, bytes)
+            mail = message_from_bytes(envelope.content, policy=SMTP_POLICY)
+            assert isinstance(mail, EmailMessage)
+            self.mails.append((mail, envelope))
+        return self.answer
+
+    def login(self, _: SMTP, __: Session, ___: Envelope, ____: str, data: LoginPassword) -> AuthResult:
+        self.logins.append((data.login.decode(), data.password.decode()))
+        return AuthResult(success=data.password == b"right", handled=False)
+
+    def settings(self, **other: Any) -> SmtpServer:  # noqa: ANN401 - of each setting
+        return replace(SmtpServer("127.0.0.1", self.port, "none", SENDER), **other)
+
+
+@contextmanager
+def taking_mail(tls: ssl.SSLContext | None = None) -> Iterator[MailServer]:
+    """A server on a port of its own; with a certificate it wants STARTTLS, and a name and password."""
+    server = MailServer()
+    secured: dict[str, Any] = {
+        "require_starttls": True,
+        "auth_required": True,
+        "authenticator": server.login,
+        "tls_context": tls,
+    }
+    with socket.socket() as probe:  # the controller connects to the port that it was given
+        probe.bind(("127.0.0.1", 0))
+        server.port = probe.getsockname()[1]
+    controller = Controller(server, hostname="127.0.0.1", port=server.port, **secured if tls else {})
+    controller.start()
+    try:
+        yield server
+    finally:
+        controller.stop()
+
+
+@pytest.fixture
+def mail_server() -> Iterator[MailServer]:
+    with taking_mail() as server:
+        yield server
+
+
+def mailed(ledger: Ledger, *addresses: str) -> dict[str, Any]:
+    made: dict[str, Any] = subscribed(ledger, None, kind="email", addresses=addresses or [OFFICE])
+    return made
+
+
+def read(ledger: Ledger, receiver: dict[str, Any]) -> dict[str, Any]:
+    answer: dict[str, Any] = ledger.get(f"/v1/receivers/{receiver['id']}", "admin").json()
+    return answer
+
+
+def test_mail_is_the_same_when_it_is_repeated(ledger: Ledger, mail_server: MailServer) -> None:
+    delivery = tried(ledger, mailed(ledger, OFFICE, BOARD))
+    assert sent_once(ledger, smtp=mail_server.settings(), public_url=PAGES) == [SENT]
+    assert ledger.post(f"/v1/deliveries/{delivery}/retry", None).status_code == 200
+    assert sent_once(ledger, smtp=mail_server.settings(), public_url=PAGES) == [SENT]
+    (mail, envelope), (again, other) = mail_server.mails
+    [alert] = ledger.get("/v1/alerts").json()["items"]
+    assert mail["Message-ID"] == again["Message-ID"] == f"<{alert['id']}@hospital.example>"
+    assert (mail["From"], mail["To"]) == (f"Epsilon Ledger <{SENDER}>", f"{OFFICE}, {BOARD}")
+    assert (mail["Subject"], mail["Auto-Submitted"]) == ("Test event of Epsilon Ledger", "auto-generated")
+    assert mail.get_content_type() == "text/plain"
+    assert mail.get_content().endswith(f"{PAGES}/alerts\r\n")
+    assert envelope.rcpt_tos == other.rcpt_tos == [OFFICE, BOARD]
+    assert envelope.mail_from == SENDER
+    [shown_delivery] = shown(ledger)
+    assert (shown_delivery["status"], shown_delivery["last_status"]) == ("delivered", 250)
+
+
+def test_password_is_sent_over_trusted_tls_only(
+    ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tls, file = server_certificate(tmp_path)
+    secret = tmp_path / "password"
+    secret.write_text("right\n")
+    receiver = mailed(ledger)
+    with taking_mail(tls) as server:
+        signed_in = server.settings(tls="starttls", user="ledger", password_file=str(secret))
+        tried(ledger, receiver)
+        [distrusted] = sent_once(ledger, smtp=signed_in)
+        assert "certificate" in str(distrusted.error)
+        assert (server.logins, server.mails) == ([], [])
+        monkeypatch.setenv("SSL_CERT_FILE", str(file))
+        assert sent_once(ledger, smtp=signed_in, at=60) == [SENT]
+        assert server.logins == [("ledger", "right")]
+        secret.write_text("wrong")
+        tried(ledger, receiver)
+        [refused] = sent_once(ledger, smtp=signed_in)
+        assert (refused.status, refused.gone) == (535, None)
+        assert "wrong" not in str(refused.error)

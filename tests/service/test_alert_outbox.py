@@ -1,4 +1,4 @@
-"""The outbox: an alert is there if and only if its cause is."""
+"""The outbox: an alert is there if and only if its cause is, or is foreseen."""
 
 import itertools
 import json
@@ -15,14 +15,15 @@ from sqlalchemy.exc import OperationalError
 
 from app.accounting.events import event_to_dict
 from app.persistence.database import ALL_TENANTS
-from app.persistence.tables import accounts, alerts, deliveries
+from app.persistence.tables import accounts, alerts
+from app.service.alerts.forecasts import record_usage_snapshots
 from app.service.charging.groups import commit_group
-from app.service.maintenance import expire_reservations
+from app.service.maintenance import alert_stale_reservations
 from tests.api.trainer import LOUD as WIRED
-from tests.api.trainer import gaussian, hired
+from tests.api.trainer import Trainer, gaussian
 from tests.conftest import Ledger
 from tests.service.endpoint import subscribed
-from tests.service.step_commands import HUGE, LOUD, QUIET, CommandRunner, another, opened, request
+from tests.service.step_commands import HUGE, LOUD, QUIET, CommandRunner, another, request
 from tests.soak import few
 
 _numbers = itertools.count()
@@ -51,8 +52,8 @@ def of_team(ledger: Ledger) -> list[float]:
     return [share for path, share in thresholds(ledger) if path == "mimic/icu-team"]
 
 
-def test_threshold_is_alerted_once_with_the_numbers_of_its_moment(ledger: Ledger) -> None:
-    trainer = hired(ledger)
+def test_threshold_is_alerted_once_with_the_numbers_of_its_moment(trainer: Trainer) -> None:
+    ledger = trainer.ledger
     while trainer.steps(count=5).status_code == 200:
         pass
     assert of_team(ledger) == [0.5, 0.8]
@@ -67,17 +68,13 @@ def test_threshold_is_alerted_once_with_the_numbers_of_its_moment(ledger: Ledger
     assert of_team(ledger) == [0.5, 0.8, 0.5]
 
 
-def test_exhausted_account_is_alerted_once(ledger: Ledger) -> None:
-    trainer = hired(ledger)
+def test_exhausted_account_and_overdrawn_run_are_alerted_once(trainer: Trainer) -> None:
+    ledger = trainer.ledger
     assert trainer.steps(count=10**6, on_exceed="truncate").status_code == 200
     [(_, path, facts)] = answer(ledger, "account.exhausted")
     assert (path, facts["run"]) == ("mimic/icu-team", trainer.run)
     assert trainer.steps().status_code == 403
     assert len(answer(ledger, "account.exhausted")) == 1
-
-
-def test_overdrawn_run_is_alerted_once(ledger: Ledger) -> None:
-    trainer = hired(ledger)
     assert [trainer.steps(event=OVER, mode="report").status_code for _ in range(2)] == [200, 200]
     [(_, _, facts)] = answer(ledger, "run.overdrawn")
     assert facts["account"] == trainer.run
@@ -85,10 +82,9 @@ def test_overdrawn_run_is_alerted_once(ledger: Ledger) -> None:
     assert set(of_team(ledger)) == {0.5, 0.8, 1.0}
 
 
-def test_rolled_back_charge_is_not_alerted(ledger: Ledger) -> None:
+def test_rolled_back_charge_is_not_alerted(ledger: Ledger, runner: CommandRunner, run: str) -> None:
     """Nor does a charge that crosses nothing execute SQL of alerts."""
     subscribed(ledger, NOWHERE)
-    runner, run = CommandRunner(ledger), opened(ledger)
     seen: list[str] = []
     runner.charged(request(run, (QUIET, 1)))
     command = runner.command(request(run, (LOUD, 200)))
@@ -138,52 +134,85 @@ def test_threshold_is_alerted_if_and_only_if_it_was_reached(ledger: Ledger, seed
     assert sorted(found) == sorted(reached)
 
 
-def test_forfeited_plan_is_alerted_with_its_steps(ledger: Ledger) -> None:
-    trainer = hired(ledger)
-    reservation = trainer.reserved((WIRED, 150))
-    assert trainer.steps(count=2).status_code == 200
-    assert expire_reservations(ledger.database, datetime.now(UTC) + timedelta(hours=1)) == 1
-    [(_, path, facts)] = answer(ledger, "reservation.forfeited")
+NOW = datetime.now(UTC)
+
+
+def day(number: float) -> datetime:
+    return NOW + timedelta(days=number)
+
+
+def charge(trainer: Trainer, count: int, at: datetime) -> None:
+    """Steps that were taken at a time, by an office whose clock says so."""
+    assert trainer.steps(count=count).status_code == 200
+    with trainer.ledger.database.write(ALL_TENANTS) as tx:
+        tx.execute(update(accounts).values(updated_at=at, version=accounts.c.version + 1))
+
+
+def record(trainer: Trainer, at: datetime) -> int:
+    return record_usage_snapshots(trainer.ledger.database, at)
+
+
+def age(trainer: Trainer, at: datetime) -> None:
+    with trainer.ledger.database.write(ALL_TENANTS) as tx:
+        tx.execute(update(accounts).values(created_at=at))
+
+
+def team(trainer: Trainer) -> str:
+    return str(trainer.ledger.get("/v1/budgets").json()["items"][0]["id"])
+
+
+def forecast(trainer: Trainer) -> dict[str, Any]:
+    found: dict[str, Any] = trainer.ledger.get(f"/v1/accounts/{team(trainer)}/forecast").json()
+    return found
+
+
+def foreseen(trainer: Trainer) -> list[tuple[str, dict[str, Any]]]:
+    return [(path, facts) for _, path, facts in answer(trainer.ledger, "account.exhaustion_forecast")]
+
+
+def test_budget_that_ends_within_its_days_is_forecast_once(trainer: Trainer) -> None:
+    age(trainer, day(-2))
+    charge(trainer, 20, day(0))
+    record(trainer, day(0))
+    [(path, facts)] = foreseen(trainer)
+    assert (path, facts["within_days"]) == ("mimic/icu-team", 30)
+    assert facts["utilisation"] == pytest.approx(20 / 219, rel=0.02)
+    days = (datetime.fromisoformat(facts["exhaustion_at"]) - day(0)) / timedelta(days=1)
+    assert days == pytest.approx(199 / 10, rel=0.02)
+    charge(trainer, 20, day(0.5))
+    record(trainer, day(0.5))
+    assert len(foreseen(trainer)) == 1
+
+
+@pytest.mark.parametrize(("days_old", "steps", "days"), [(2, 5, 30), (0.5, 100, 30), (2, 20, 0), (2, 20, 10)])
+def test_budget_that_lasts_is_not_forecast(trainer: Trainer, days_old: float, steps: int, days: int) -> None:
+    ledger, said = trainer.ledger, {"thresholds": [], "forecast_days": days}
+    reply = ledger.http.put(f"/v1/accounts/{team(trainer)}/alert-settings", json=said, headers=ledger.headers())
+    assert reply.status_code == 200
+    age(trainer, day(-days_old))
+    charge(trainer, steps, day(0))
+    record(trainer, day(0))
+    assert foreseen(trainer) == []
+
+
+def test_pace_is_that_of_the_last_seven_days(trainer: Trainer) -> None:
+    age(trainer, day(-100))
+    for at, steps in ((-90.0, 50), (-8.0, 10), (-3.0, 7), (-0.1, 7)):
+        charge(trainer, steps, day(at))
+        record(trainer, day(at))
+    shown = forecast(trainer)
+    assert shown["utilisation"] == pytest.approx(74 / 219, rel=0.02)
+    assert shown["utilisation_per_day"] == pytest.approx(14 / 219 / 8, rel=0.02)
+    assert datetime.fromisoformat(shown["observed_since"]) == pytest.approx(day(-8), abs=timedelta(seconds=1))
+    left = (datetime.fromisoformat(shown["exhaustion_at"]) - day(0)) / timedelta(days=1)
+    assert left == pytest.approx(145 / (14 / 8), rel=0.02)
+
+
+def test_trainer_silent_for_half_its_lease_is_alerted_once(trainer: Trainer) -> None:
+    database, silent = trainer.ledger.database, alert_stale_reservations
+    reservation, made = trainer.reserved((WIRED, 5), lease_seconds=600), datetime.now(UTC)
+    assert [silent(database, made + timedelta(seconds=late)) for late in (290, 310, 320)] == [0, 1, 0]
+    [(_, path, facts)] = answer(trainer.ledger, "reservation.stale")
     assert path.startswith("mimic/icu-team/")
-    assert (facts["reservation"], facts["steps_forfeited"], facts["lapsed"]) == (reservation, 148, True)
-    assert 0.5 in of_team(ledger)
-    trainer.reserved((WIRED, 5))
-    assert trainer.act("abort").status_code == 200
-    both = {(facts["steps_forfeited"], facts["lapsed"]) for _, _, facts in answer(ledger, "reservation.forfeited")}
-    assert both == {(148, True), (5, False)}
-
-
-def _addressed(ledger: Ledger) -> set[tuple[str, str, str]]:
-    """Receiver, type and account of everything that is to be delivered."""
-    found = select(deliveries.c.receiver_id, alerts.c.type, alerts.c.account_id).join(
-        alerts, alerts.c.id == deliveries.c.alert_id
-    )
-    with ledger.database.read(ALL_TENANTS) as tx:
-        return {(row.receiver_id, row.type, row.account_id) for row in tx.execute(found)}
-
-
-def test_receiver_gets_the_alerts_that_it_wants(ledger: Ledger) -> None:
-    trainer = hired(ledger)
-    ledger.budget("other")
-    hooks = {
-        "all": subscribed(ledger, NOWHERE)["id"],
-        "above": subscribed(ledger, NOWHERE, account="mimic")["id"],
-        "beside": subscribed(ledger, NOWHERE, account="mimic/other")["id"],
-        "the run": subscribed(ledger, NOWHERE, account=trainer.run)["id"],
-        "another type": subscribed(ledger, NOWHERE, types=["reservation.stale"])["id"],
-        "its type": subscribed(ledger, NOWHERE, types=["run.overdrawn", "account.exhausted"])["id"],
-        "disabled": subscribed(ledger, NOWHERE)["id"],
-    }
-    assert ledger.post(f"/v1/receivers/{hooks['disabled']}/disable", None).status_code == 200
-    assert trainer.steps(event=OVER, mode="report").status_code == 200
-    sent = {name: {kind for hook, kind, _ in _addressed(ledger) if hook == made} for name, made in hooks.items()}
-    both = {"account.threshold_reached", "account.exhausted", "run.overdrawn"}
-    assert sent == {
-        "all": both,
-        "above": both,
-        "beside": set(),
-        "the run": {"run.overdrawn"},
-        "another type": set(),
-        "its type": {"account.exhausted", "run.overdrawn"},
-        "disabled": set(),
-    }
+    assert (facts["reservation"], facts["lease_seconds"], facts["steps_planned"]) == (reservation, 600, 5)
+    assert datetime.fromisoformat(facts["silent_since"]) == pytest.approx(made, abs=timedelta(seconds=5))

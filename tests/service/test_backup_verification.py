@@ -1,37 +1,36 @@
-"""`epsilon-ledger backup verify`: a backup is worth what a restore of it is, compared with the ledger."""
+"""`epsilon-ledger backup verify`, and `verify --read-only` of a backup where it lies."""
 
 import json
 import os
+import shutil
 import sqlite3
 import subprocess
-from collections.abc import Iterator
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from sqlalchemy import inspect
 
+from app.ledger.errors import LedgerUnavailableError
 from app.persistence.database import ALL_TENANTS, Database
+from app.persistence.sqlite import read_only_uri
 from tests import postgres
 from tests.conftest import Ledger, need_postgresql, open_ledger
 from tests.persistence.dump import dump
 from tests.postgres_binaries import binaries
-from tests.service.cli_runner import Run, commands
+from tests.service.cli_runner import Run, Said, commands
 from tests.service.full_ledger import fill, taken_up
 from tests.service.tampering import TEAM, shift_curve, tampering
+from tests.soak import thinned
+
+EVENT = {"type": "gaussian", "noise_multiplier": 90.0}
+FURNISHED = {"ledger": fill}
 
 
 @pytest.fixture
-def lived_in(tmp_path: Path) -> Iterator[Ledger]:
-    """A service on a SQLite file with every kind of row."""
-    with open_ledger(tmp_path) as opened:
-        fill(opened)
-        yield opened
-
-
-@pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Run:
-    return commands(monkeypatch, capsys, f"sqlite:///{tmp_path / 'ledger.db'}")
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], database_url: str) -> Run:
+    return commands(monkeypatch, capsys, database_url)
 
 
 def _copied(live: Path, backup: Path) -> Path:
@@ -42,8 +41,7 @@ def _copied(live: Path, backup: Path) -> Path:
 
 
 def _step(ledger: Ledger, count: int = 1) -> None:
-    event = {"type": "gaussian", "noise_multiplier": 90.0}
-    later = ledger.run(name="later", event=event)
+    later = ledger.run(name="later", event=EVENT)
     assert ledger.post(f"/v1/runs/{later}/steps", {"count": count}, "trainer").status_code == 200
 
 
@@ -52,73 +50,62 @@ def _facts(out: str) -> dict[str, Any]:
     return facts
 
 
-def test_older_backup_is_the_beginning_of_the_ledger(lived_in: Ledger, tmp_path: Path, run: Run) -> None:
-    backup = _copied(tmp_path / "ledger.db", tmp_path / "backup.db")
-    _step(lived_in)
-    before, kept = dump(lived_in.database), backup.read_bytes()
-    said = run("backup", "verify", str(backup), "--metrics-file", str(tmp_path / "backup.prom"), "--json")
+def test_older_backup_is_the_beginning_of_the_ledger_and_a_damaged_one_is_found(
+    ledger: Ledger, tmp_path: Path, run: Run
+) -> None:
+    backup, prometheus = _copied(tmp_path / "ledger.db", tmp_path / "backup.db"), tmp_path / "backup.prom"
+    _step(ledger)
+    before, kept = dump(ledger.database), backup.read_bytes()
+    said = run("backup", "verify", str(backup), "--metrics-file", str(prometheus), "--json")
     facts = _facts(said.out)
     assert (said.status, facts["sound"], facts["discrepancies"], facts["decisions_since"]) == (0, True, [], 1)
     assert facts["rows"]["decisions"]["ledger"] == facts["rows"]["decisions"]["backup"] + 1
-    assert (dump(lived_in.database), backup.read_bytes()) == (before, kept)
-    metrics = (tmp_path / "backup.prom").read_text()
-    assert "epsilon_ledger_backup_discrepancies 0.0" in metrics
-    assert "epsilon_ledger_backup_missing_decisions 1.0" in metrics
+    assert (dump(ledger.database), backup.read_bytes()) == (before, kept)
+    for line in ("discrepancies 0.0", "missing_decisions 1.0"):
+        assert f"epsilon_ledger_backup_{line}" in prometheus.read_text()
     said = run("backup", "verify", str(backup))
     assert (said.status, said.err) == (0, "")
     assert "every curve and every chain agrees. The ledger has 1 more decisions." in said.out
-
-
-def test_backup_of_another_history_is_found(
-    lived_in: Ledger, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The ledger was restored from an older backup, and went on: its newer backups are of another history."""
-    older = _copied(tmp_path / "ledger.db", tmp_path / "older.db")
-    model = lived_in.run(name="forked", event={"type": "gaussian", "noise_multiplier": 90.0})
-    forked = _copied(tmp_path / "ledger.db", tmp_path / "forked.db")
-    assert lived_in.post(f"/v1/runs/{model}/steps", {"count": 1}, "trainer").status_code == 200
-    newer = _copied(tmp_path / "ledger.db", tmp_path / "newer.db")
-    (tmp_path / "other").mkdir()
-    for restored, expected in ((older, "no such run"), (forked, "its first 1 decisions are others")):
-        live = tmp_path / "other" / restored.name
-        live.write_bytes(restored.read_bytes())
-        with taken_up(f"sqlite:///{live}", lived_in.keys) as back:
-            if restored is forked:
-                assert back.post(f"/v1/runs/{model}/steps", {"count": 2}, "trainer").status_code == 200
-            monkeypatch.setenv("EPSILON_LEDGER_DATABASE_URL", f"sqlite:///{live}")
-            said = run("backup", "verify", str(newer))
-        assert said.status == 1
-        assert expected in said.out
-
-
-@pytest.mark.usefixtures("lived_in")
-def test_damaged_backup_is_found(tmp_path: Path, run: Run) -> None:
-    backup = _copied(tmp_path / "ledger.db", tmp_path / "backup.db")
     damaged = Database(f"sqlite:///{backup}")
     with tampering(damaged) as tx:
         shift_curve(tx, TEAM, 1)
     damaged.dispose()
-    said = run("backup", "verify", str(backup), "--metrics-file", str(tmp_path / "backup.prom"))
-    assert said.status == 1
-    assert TEAM in said.out
-    assert "epsilon_ledger_backup_discrepancies 0.0" not in (tmp_path / "backup.prom").read_text()
+    said = run("backup", "verify", str(backup), "--metrics-file", str(prometheus))
+    assert (said.status, TEAM in said.out) == (1, True)
+    assert "epsilon_ledger_backup_discrepancies 0.0" not in prometheus.read_text()
 
 
-def test_file_that_is_no_backup_is_refused_in_a_sentence(lived_in: Ledger, tmp_path: Path, run: Run) -> None:
-    _step(lived_in)
+def test_backup_of_another_history_is_found(
+    ledger: Ledger, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The ledger was restored from an older backup, and went on: its newer backups are of another history."""
+    older = _copied(tmp_path / "ledger.db", tmp_path / "older.db")
+    model = ledger.run(name="forked", event=EVENT)
+    forked = _copied(tmp_path / "ledger.db", tmp_path / "forked.db")
+    assert ledger.post(f"/v1/runs/{model}/steps", {"count": 1}, "trainer").status_code == 200
+    newer = _copied(tmp_path / "ledger.db", tmp_path / "newer.db")
+    for restored, expected in ((older, "no such run"), (forked, "its first 1 decisions are others")):
+        with taken_up(f"sqlite:///{restored}", ledger.keys) as back:
+            if restored is forked:
+                assert back.post(f"/v1/runs/{model}/steps", {"count": 2}, "trainer").status_code == 200
+            monkeypatch.setenv("EPSILON_LEDGER_DATABASE_URL", f"sqlite:///{restored}")
+            said = run("backup", "verify", str(newer))
+        assert (said.status, expected in said.out) == (1, True)
+
+
+def test_file_that_is_no_backup_is_refused_in_a_sentence(ledger: Ledger, tmp_path: Path, run: Run) -> None:
+    assert ledger.get("/healthz").status_code == 200
     text, dumped = tmp_path / "text", tmp_path / "ledger.dump"
     text.write_text("Dear diary\n")
     dumped.write_bytes(b"PGDMP and more")
-    for backup, expected in (
-        (tmp_path / "missing", "cannot be read"),
-        (text, "neither a SQLite file nor a dump"),
-        (dumped, "--scratch"),
+    for backup, more, expected in (
+        (tmp_path / "missing", (), "cannot be read"),
+        (text, (), "neither a SQLite file nor a dump"),
+        (dumped, (), "--scratch"),
+        (dumped, ("--scratch", "sqlite:///scratch.db"), "PostgreSQL"),
     ):
-        said = run("backup", "verify", str(backup))
-        assert (said.status, said.out) == (2, "")
-        assert expected in said.err
-    said = run("backup", "verify", str(dumped), "--scratch", "sqlite:///scratch.db")
-    assert (said.status, "PostgreSQL" in said.err) == (2, True)
+        said = run("backup", "verify", str(backup), *more)
+        assert (said.status, said.out, expected in said.err) == (2, "", True)
 
 
 def _tool(cluster: postgres.Cluster, name: str, *arguments: str) -> None:
@@ -127,18 +114,17 @@ def _tool(cluster: postgres.Cluster, name: str, *arguments: str) -> None:
 
 
 @pytest.mark.postgresql
-def test_dump_is_restored_and_deleted_again(tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dump_is_restored_and_deleted_again(
+    ledger: Ledger, database_url: str, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
     need_postgresql()
-    cluster = postgres.shared()
+    cluster, file = postgres.shared(), str(tmp_path / "ledger.dump")
     server = ["--host=127.0.0.1", f"--port={cluster.port}", f"--username={postgres.SERVICE}"]
     monkeypatch.setenv("PATH", f"{binaries()}{os.pathsep}{os.environ['PATH']}")
-    with postgres.database() as url, open_ledger(tmp_path, url) as opened, postgres.database(postgres.EMPTY) as scratch:
-        fill(opened)
-        file = str(tmp_path / "ledger.dump")
-        name = url.rpartition("/")[2]
-        _tool(cluster, "pg_dump", *server, "--enable-row-security", "--format=custom", f"--file={file}", name)
-        _step(opened)
-        monkeypatch.setenv("EPSILON_LEDGER_DATABASE_URL", url)
+    name = database_url.rpartition("/")[2]
+    _tool(cluster, "pg_dump", *server, "--enable-row-security", "--format=custom", f"--file={file}", name)
+    _step(ledger)
+    with postgres.database(postgres.EMPTY) as scratch:
         for _ in range(2):  # the second restore needs an empty database, too
             said = run("backup", "verify", file, "--scratch", scratch, "--json")
             assert (said.status, _facts(said.out)["decisions_since"]) == (0, 1), said
@@ -146,9 +132,75 @@ def test_dump_is_restored_and_deleted_again(tmp_path: Path, run: Run, monkeypatc
         with left.read(ALL_TENANTS) as tx:
             assert inspect(tx).get_table_names() == []
         left.dispose()
-        before = dump(opened.database)
-        said = run("backup", "verify", file, "--scratch", url)
-        assert (said.status, "would be deleted" in said.err) == (2, True)
-        assert dump(opened.database) == before
-        said = run("backup", "verify", url)
-        assert (said.status, "is the ledger itself" in said.err) == (2, True)
+    before = dump(ledger.database)
+    said = run("backup", "verify", file, "--scratch", database_url)
+    assert (said.status, "would be deleted" in said.err) == (2, True)
+    assert dump(ledger.database) == before
+    said = run("backup", "verify", database_url)
+    assert (said.status, "is the ledger itself" in said.err) == (2, True)
+
+
+MOUNTED = 'mount --bind "$1" "$1" && mount -o remount,ro,bind "$1" && shift && exec "$@"'
+
+
+def _mounted(file: Path) -> Said:
+    """Verify a file in a folder that even root cannot write to."""
+    before = ["unshare", *([] if os.geteuid() == 0 else ["--user", "--map-root-user"]), "--mount"]
+    if subprocess.run([*before, "true"], capture_output=True, check=False).returncode != 0:
+        pytest.skip("this process may not mount anything")
+    done = subprocess.run(
+        [*before, "sh", "-c", MOUNTED, "sh", str(file.parent), sys.executable, "-m", "app", "verify", "--read-only"],
+        env=os.environ | {"EPSILON_LEDGER_DATABASE_URL": f"sqlite:///{file}"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return Said(done.returncode, done.stdout, done.stderr)
+
+
+@pytest.mark.parametrize("mounted", thinned([False, True], 2), ids=["as any folder", "mounted read-only"])
+def test_last_commit_in_the_log_is_read_or_reported_missing_and_nothing_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *, mounted: bool
+) -> None:
+    """Three further steps are in the log beside the file: as of a service that was killed, or is at work."""
+
+    def verify(file: Path) -> Said:
+        run = commands(monkeypatch, capsys, f"sqlite:///{file}")
+        return _mounted(file) if mounted else run("verify", "--read-only")
+
+    source, copied, alone = (tmp_path / name for name in ("source", "copied", "a copy of 50 % #1"))
+    for folder in (source, copied, alone):
+        folder.mkdir()
+    with open_ledger(source) as ledger:
+        ledger.population()
+        ledger.budget()
+        _step(ledger)
+    shutil.copy(source / "ledger.db", alone / "ledger.db")
+    before = (alone / "ledger.db").read_bytes()
+    said = verify(alone / "ledger.db")
+    assert (said.status, said.err, "charges for 1 steps" in said.out) == (0, "", True)
+    assert {path.name: path.read_bytes() for path in alone.iterdir()} == {"ledger.db": before}
+    with open_ledger(source) as ledger:
+        (run,) = ledger.get("/v1/runs").json()["items"]
+        assert ledger.post(f"/v1/runs/{run['id']}/steps", {"count": 3}).status_code == 200
+        for path in source.iterdir():
+            shutil.copy(path, copied)
+        whole = verify(copied / "ledger.db")
+        assert (whole.status, whole.err, "charges for 4 steps" in whole.out) == (0, "", True)
+        (copied / "ledger.db-shm").unlink(missing_ok=True)
+        answer = verify(copied / "ledger.db")
+    if answer.status == 0:
+        assert "charges for 4 steps" in answer.out  # SQLite could write beside it
+    else:
+        assert (answer.status, answer.out, answer.err.count("\n")) == (2, "", 1)
+        assert "ledger.db-wal holds what was committed last" in answer.err
+
+
+def test_journal_that_was_never_rolled_back_is_not_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "ledger.db").touch()
+    assert "immutable" not in read_only_uri(tmp_path / "ledger.db")
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    assert read_only_uri(tmp_path / "ledger.db").endswith("ledger.db?mode=ro&immutable=1")
+    (tmp_path / "ledger.db-journal").write_bytes(b"x")
+    with pytest.raises(LedgerUnavailableError, match=r"ledger\.db-journal holds what was committed last"):
+        read_only_uri(tmp_path / "ledger.db")

@@ -1,22 +1,22 @@
 """The command line: what it prints, and that its errors are one sentence and exit status 2."""
 
 import json
-from datetime import UTC, datetime
-from importlib.metadata import version
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from app.api.openapi import openapi_text
+from app.ledger.errors import AuthenticationError
 from app.ledger.permissions import Role
-from app.main import create_app
 from app.persistence.database import Database
 from app.service.auth.authentication import authenticate
-from app.settings import Settings
-from tests.conftest import command_line
+from tests.api.trainer import Trainer
+from tests.conftest import Ledger, command_line, need_postgresql, new_database
 from tests.persistence.dump import dump
 from tests.service.cli_runner import Run, Said, commands
 
+END = "2999-01-01T00:00:00Z"
 URL, POOL = "EPSILON_LEDGER_DATABASE_URL", "EPSILON_LEDGER_DATABASE_POOL_SIZE"
 
 
@@ -42,53 +42,32 @@ def test_organisation_and_keys_of_each_role_are_created(run: Run, url: str) -> N
     made = run("org", "create", "hospital")
     assert (made.status, made.err) == (0, f"Created a new ledger at {url.removeprefix('sqlite:///')}.\n")
     organisation = made.out.strip()
-    assert organisation.startswith("org_")
     database = Database(url)
     for role in Role:
-        for name in ("hospital", organisation):
-            said = run("keys", "create", "--org", name, "--role", role, "--json")
-            issued = json.loads(said.out)
-            assert (said.status, said.err, set(issued), issued["role"]) == (0, "", {"id", "key", "role"}, role)
-            caller = authenticate(database, f"Bearer {issued['key']}", datetime.now(UTC))
-            assert (caller.organisation_id, caller.role, caller.actor) == (organisation, role, issued["id"])
+        said = run("keys", "create", "--org", organisation, "--role", role, "--json")
+        issued = json.loads(said.out)
+        assert (said.status, said.err, set(issued), issued["role"]) == (0, "", {"id", "key", "role"}, role)
+        caller = authenticate(database, f"Bearer {issued['key']}", datetime.now(UTC))
+        assert (caller.organisation_id, caller.role, caller.actor) == (organisation, role, issued["id"])
     before = dump(database)
-    for mistaken in (
-        ("org", "create", "hospital"),
-        ("org", "create", "hospital", "--json"),
-        ("org", "create", ""),
-        ("org", "create", "x" * 101),
-        ("keys", "create", "--org", "nobody", "--role", "admin"),
-        ("keys", "create", "--org", "", "--role", "admin"),
-    ):
-        assert is_one_sentence(run(*mistaken)), mistaken
+    keys = "keys create --role admin --org"
+    for mistaken in ("org create hospital", "org create hospital --json", f"org create {'x' * 101}", f"{keys} nobody"):
+        assert is_one_sentence(run(*mistaken.split())), mistaken
+    for mistaken in ("keys revoke key_nobody --reason x", "keys list --org nobody"):
+        assert is_one_sentence(run(*mistaken.split())), mistaken
     assert dump(database) == before
     database.dispose()
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        *("org create", "keys create --org hospital", "keys create --role admin", "serve --port 65536"),
-        *("keys create --org hospital --role owner", "serve --port x", "nonsense", "verify --nonsense"),
-        *("export --nonsense", "export --json", "openapi --json"),
-    ],
-)
-def test_unknown_command_or_option_exits_2_without_a_traceback(run: Run, arguments: str) -> None:
-    said = run(*arguments.split())
-    assert (said.status, said.out) == (2, "")
-    assert "Usage" in said.err
-    assert "Traceback" not in said.err
+def test_unknown_command_or_option_exits_2_without_a_traceback(run: Run) -> None:
+    for arguments in ("org create", "keys create --role admin", "serve --port 65536", "nonsense", "export --json"):
+        said = run(*arguments.split())
+        assert (said.status, said.out, "Usage" in said.err, "Traceback" in said.err) == (2, "", True, False), arguments
+    for flag in ("--version", "verify --read-only", "migrate --check", "keys revoke --include-successors"):
+        *command, name = flag.split()  # help of a flag shows no value
+        assert not [line for line in run(*command, "--help").out.splitlines() if name in line and "<bool>" in line]
 
 
-@pytest.mark.parametrize(
-    "flag", ["--version", "verify --read-only", "migrate --check", "keys revoke --include-successors"]
-)
-def test_help_of_a_flag_shows_no_value(run: Run, flag: str) -> None:
-    *command, name = flag.split()
-    assert not [line for line in run(*command, "--help").out.splitlines() if name in line and "<bool>" in line]
-
-
-@pytest.mark.parametrize("arguments", ["migrate", "verify", "org create x", "serve --port 0"])
 @pytest.mark.parametrize(
     "bad",
     [
@@ -96,30 +75,19 @@ def test_help_of_a_flag_shows_no_value(run: Run, flag: str) -> None:
         *("sqlite+aiosqlite:///x.db", "sqlite:////nowhere/at/all/ledger.db", "sqlite:///.", "sqlite:///broken.db"),
     ],
 )
-def test_unusable_database_is_one_sentence(
-    run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, bad: str, arguments: str
+def test_unusable_database_or_setting_is_one_sentence(
+    run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, bad: str
 ) -> None:
     (tmp_path / "broken.db").write_bytes(b"this is no database, but it is long enough to be read as one" * 100)
     monkeypatch.setenv(URL, bad)
-    said = run(*arguments.split())
-    assert is_one_sentence(said)
-    assert "secret" not in said.err
-
-
-@pytest.mark.parametrize("size", ["0", "many", "-1", "1001"])
-def test_invalid_setting_is_one_sentence(run: Run, monkeypatch: pytest.MonkeyPatch, size: str) -> None:
-    monkeypatch.setenv(POOL, size)
+    for arguments in ("verify", "serve --port 0"):
+        said = run(*arguments.split())
+        assert is_one_sentence(said)
+        assert "secret" not in said.err
+    monkeypatch.setenv(POOL, "1001")
     said = run("migrate")
     assert is_one_sentence(said)
     assert said.err.startswith(f"{POOL} is invalid: ")
-
-
-def test_documents_are_printed_without_a_ledger(run: Run, url: str, tmp_path: Path) -> None:
-    said = run("openapi")
-    assert (said.status, said.err, said.out) == (0, "", openapi_text(create_app(Settings(database_url=url))))
-    said = run("--version")
-    assert (said.status, said.out) == (0, f"epsilon-ledger {version('epsilon-ledger')}\n")
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_migrate_check_changes_nothing(run: Run, tmp_path: Path) -> None:
@@ -157,8 +125,99 @@ def test_misspelt_variable_is_named_and_those_of_the_client_are_not(run: Run, mo
     assert said.err == f"EPSILON_LEDGER_DATABASE_ULR is no setting and has no effect; did you mean {URL}?\n"
 
 
-def test_installed_command_prints_no_traceback(tmp_path: Path) -> None:
-    assert command_line("migrate", database=tmp_path / "ledger.db").returncode == 0
-    refused = command_line("keys", "create", "--org", "nobody", "--role", "admin", database=tmp_path / "ledger.db")
-    assert (refused.returncode, refused.stdout, refused.stderr.count("\n")) == (2, "", 1)
-    assert "nobody" in refused.stderr
+@pytest.fixture
+def serving(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], trainer: Trainer, database_url: str
+) -> Run:
+    """Run a command on the database of a service with keys."""
+    assert trainer.ledger.keys
+    return commands(monkeypatch, capsys, database_url)
+
+
+def _created(run: Run, *options: str) -> dict[str, Any]:
+    said = run("keys", "create", "--org", "hospital", "--role", "trainer", *options)
+    assert (said.status, said.err) == (0, "")
+    issued: dict[str, Any] = json.loads(said.out)
+    return issued
+
+
+def _listed(run: Run, organisation: str = "hospital") -> dict[str, dict[str, Any]]:
+    said = run("keys", "list", "--org", organisation, "--json")
+    assert (said.status, said.err) == (0, "")
+    return {key["id"]: key for key in json.loads(said.out)["items"]}
+
+
+def test_key_has_the_name_scope_and_end_that_were_asked_for_and_is_listed_as_by_the_api(
+    serving: Run, trainer: Trainer
+) -> None:
+    ledger, budget = trainer.ledger, trainer.path()[1].id
+    issued = _created(serving, "--name", "scans", "--scope", "mimic/icu-team", "--expires", "2999-01-01T01:00:00+01:00")
+    asked = {"role": "trainer", "name": "scans", "scope": budget, "expires_at": END}
+    assert issued == {"id": issued["id"], "key": issued["key"]} | asked
+    read = ledger.get(f"/v1/api-keys/{issued['id']}", "admin").json()
+    assert asked.items() <= read.items()
+    [event] = ledger.get(f"/v1/audit-events?order=oldest&subject={issued['id']}", "admin").json()["items"]
+    assert (event["action"], event["actor"], event["after"]["scope"]) == ("api_key.created", "cli", budget)
+    listed = _listed(serving)
+    by_api = ledger.get("/v1/api-keys?limit=200", "admin").json()["items"]
+    unused = {"last_used_at": None}
+    assert [each | unused for each in listed.values()] == [each | unused for each in by_api]
+    assert listed.keys().isdisjoint(_listed(serving, "clinic"))
+    said = serving("keys", "list", "--org", "hospital")
+    [line] = [line for line in said.out.splitlines() if issued["id"] in line]
+    assert sorted(line.split()) == sorted([issued["id"], "trainer", budget, "expires", END, "scans"])
+    assert issued["key"].partition(".")[2] not in said.out + json.dumps(listed)
+
+
+def test_revoked_key_is_refused_and_the_reason_audited(serving: Run, ledger: Ledger) -> None:
+    issued = _created(serving)
+    said = serving("keys", "revoke", issued["key"], "--reason", "x")  # a secret given by mistake is not repeated
+    assert (said.status, issued["key"].partition(".")[2] in said.err) == (2, False)
+    authenticate(ledger.database, f"Bearer {issued['key']}", datetime.now(UTC))
+    said = serving("keys", "revoke", issued["id"], "--reason", "The laptop was lost.")
+    assert (said.status, said.err, said.out.startswith(f"{issued['id']} was revoked 2")) == (0, "", True)
+    with pytest.raises(AuthenticationError):
+        authenticate(ledger.database, f"Bearer {issued['key']}", datetime.now(UTC))
+    revoked = _listed(serving)[issued["id"]]["revoked_at"]
+    again = json.loads(serving("keys", "revoke", issued["id"], "--reason", "Again.", "--json").out)
+    assert (again["id"], again["revoked_at"]) == (issued["id"], revoked)
+    path = f"/v1/audit-events?order=oldest&action=api_key.revoked&subject={issued['id']}"
+    events = ledger.get(path, "admin").json()["items"]
+    assert [(event["actor"], event["reason"]) for event in events] == [("cli", "The laptop was lost.")]
+    assert serving("verify").status == 0
+
+
+def test_mistake_is_named_and_no_key_created(serving: Run) -> None:
+    before = _listed(serving)
+    past = (datetime.now(UTC) - timedelta(days=1)).isoformat()
+    for option, value, answer in (
+        ("--scope", "mimic/nowhere", "no population or budget"),
+        ("--expires", past, "is in the past"),
+        ("--expires", "2999-01-01T00:00:00", "zone"),
+        ("--name", "a/b", "A name has no slash"),
+    ):
+        said = serving("keys", "create", "--org", "hospital", "--role", "viewer", option, value)
+        assert (said.status, said.out) == (2, "")
+        assert answer in " ".join(said.err.replace("│", " ").split())
+    assert serving("keys", "revoke", next(iter(before)), "--reason", " ").status == 2
+    assert _listed(serving) == before
+
+
+@pytest.mark.postgresql
+def test_postgresql_without_tables_or_connection_is_one_sentence_without_the_password(tmp_path: Path) -> None:
+    """Serving never migrates it, but says what is needed."""
+    need_postgresql()
+    with new_database("postgresql", tmp_path, migrated=False) as url:
+        for wrong in (
+            url,
+            f"{url.rpartition('/')[0]}/nowhere",
+            f"postgresql://ledger:mistaken@{url.rpartition('@')[2]}",
+            f"{url.rpartition(':')[0]}:1/ledger",
+        ):
+            refused = command_line("serve", "--port", "0", database=wrong)
+            assert (refused.returncode, refused.stdout, refused.stderr.count("\n")) == (2, "", 1)
+            assert ("epsilon-ledger migrate" in refused.stderr) is (wrong == url)
+            assert "mistaken" not in refused.stderr
+            assert url.split(":")[2].split("@")[0] not in refused.stderr
+        assert command_line("migrate", database=url).returncode == 0
+        assert command_line("org", "create", "hospital", database=url).returncode == 0

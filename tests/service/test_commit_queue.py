@@ -2,6 +2,10 @@
 
 import asyncio
 import json
+import threading
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -9,25 +13,17 @@ from sqlalchemy.exc import IntegrityError, OperationalError, TimeoutError  # noq
 
 from app.ledger.errors import InsufficientScopeError, LedgerUnavailableError, NotFoundError
 from app.ledger.permissions import Role
+from app.persistence.database import ALL_TENANTS, Database
 from app.service.charging import commit_queue
 from app.service.charging.commit_queue import CommitQueue
 from app.service.charging.groups import commit_group
 from app.service.charging.requests import StepRequest, StepResult
+from app.service.verification import verify
+from tests.api.trainer import gaussian
 from tests.conftest import Ledger
 from tests.persistence.dump import dump
-from tests.service.step_commands import (
-    HUGE,
-    LOUD,
-    PATIENCE_SECONDS,
-    QUIET,
-    CommandRunner,
-    another,
-    opened,
-    request,
-    sound,
-    together,
-    within,
-)
+from tests.service.prepared_ledgers import ATTESTED
+from tests.service.step_commands import HUGE, LOUD, PATIENCE_SECONDS, QUIET, CommandRunner, another, request, sound
 from tests.service.tampering import set_run, tampering
 
 
@@ -65,11 +61,27 @@ def groups(monkeypatch: pytest.MonkeyPatch) -> Groups:
 
 
 @pytest.fixture
-def run(ledger: Ledger) -> str:
+def run(run: str, runner: CommandRunner) -> str:
     """A run with one step."""
-    made = opened(ledger)
-    CommandRunner(ledger).charged(request(made))
-    return made
+    runner.charged(request(run))
+    return run
+
+
+def within(work: Callable[[CommitQueue], Coroutine[Any, Any, Any]], database: Database) -> Any:  # noqa: ANN401 - whatever the work returns
+    """Do something with a queue of its own, and close it."""
+
+    async def main() -> Any:  # noqa: ANN401 - as above
+        charges = CommitQueue(database)
+        try:
+            return await asyncio.wait_for(work(charges), PATIENCE_SECONDS)
+        finally:
+            await charges.close()
+
+    return asyncio.run(main())
+
+
+async def together(*asked: Awaitable[Any]) -> list[Any]:
+    return list(await asyncio.gather(*asked, return_exceptions=True))
 
 
 def answers(ledger: Ledger, *rounds: list[StepRequest]) -> list[Any]:
@@ -89,9 +101,9 @@ def firsts(found: list[Any]) -> list[int]:
     return [answered.decision.first_step for answered in found]
 
 
-def test_simultaneous_requests_are_one_group(ledger: Ledger, run: str, groups: Groups) -> None:
+def test_simultaneous_requests_are_one_group(ledger: Ledger, run: str, runner: CommandRunner, groups: Groups) -> None:
     runs = [run, another(ledger), another(ledger)]
-    CommandRunner(ledger).group(*map(request, runs[1:]))
+    runner.group(*map(request, runs[1:]))
     found = answers(ledger, [request(each) for each in runs * 10], [request(run)])
     assert groups.runs == [runs * 10, [run]]
     assert firsts(found) == [*(1 + place // 3 for place in range(30)), 11]
@@ -108,8 +120,7 @@ def test_group_is_bounded(
     assert groups.sizes == sizes
 
 
-def test_missing_costs_are_computed_beside_the_queue(ledger: Ledger) -> None:
-    run = opened(ledger)
+def test_missing_costs_are_computed_beside_the_queue(ledger: Ledger, run: str) -> None:
     asked = [request(run, (QUIET, 1)), request(run, (HUGE, 1)), request(run, (LOUD, 10**6)), request("run_x")]
     admitted, hopeless, refused, nothing = answers(ledger, asked)
     assert (admitted.decision.admitted, hopeless.decision.admitted) == (True, False)
@@ -124,8 +135,8 @@ def test_full_queue_refuses_new_requests_and_serves_the_others(
 ) -> None:
     monkeypatch.setattr(commit_queue, "MOST_WAITING", 4)
     found = answers(ledger, [request(run)] * 10, [request(run)])
-    assert [isinstance(each, StepResult) for each in found] == [True] * 4 + [False] * 6 + [True]
-    assert {type(each) for each in found[4:10]} == {LedgerUnavailableError}
+    kinds = [*[StepResult] * 4, *[LedgerUnavailableError] * 6, StepResult]
+    assert [type(each) for each in found] == kinds
     assert len(dump(ledger.database)["decisions"]) == 6
     monkeypatch.setattr(commit_queue, "MOST_WAITING", 0)
     reply = ledger.post(f"/v1/runs/{run}/steps", {})
@@ -133,9 +144,9 @@ def test_full_queue_refuses_new_requests_and_serves_the_others(
     assert int(reply.headers["retry-after"]) >= 1
 
 
-def test_poisonous_command_harms_no_other(ledger: Ledger, run: str) -> None:
+def test_poisonous_command_harms_no_other(ledger: Ledger, run: str, runner: CommandRunner) -> None:
     """The next decision of a run whose rows were tampered with has the place of an earlier one."""
-    sick, runner = another(ledger), CommandRunner(ledger)
+    sick = another(ledger)
     runner.charged(request(sick))
     path = runner.path(sick)[-1].path
     with tampering(ledger.database) as tx:
@@ -143,8 +154,8 @@ def test_poisonous_command_harms_no_other(ledger: Ledger, run: str) -> None:
     one, poison, two, nothing, three = answers(ledger, [request(each) for each in (run, sick, run, "run_x", run)])
     assert firsts([one, two, three]) == [1, 2, 3]
     assert (type(poison), type(nothing)) == (IntegrityError, NotFoundError)
-    assert runner.path(run)[-1].spent == runner.path(sick)[-1].spent.times(4)
-    assert runner.path(run)[0].spent == runner.path(sick)[-1].spent.times(5)
+    spent = runner.path(sick)[-1].spent
+    assert [runner.path(run)[place].spent for place in (-1, 0)] == [spent.times(4), spent.times(5)]
 
 
 DOWN = OperationalError("COMMIT", {}, Exception("the disk is full"))
@@ -178,9 +189,7 @@ def test_crash_of_the_writer_answers_every_command(ledger: Ledger, run: str, gro
     assert sound(ledger)
 
 
-def test_cancelled_command_is_decided_and_holds_up_no_other(ledger: Ledger, run: str) -> None:
-    runner = CommandRunner(ledger)
-
+def test_cancelled_command_is_decided_and_holds_up_no_other(ledger: Ledger, run: str, runner: CommandRunner) -> None:
     async def work(charges: CommitQueue) -> list[Any]:
         asked = [asyncio.create_task(charges.authorize_steps(runner.call(), request(run))) for _ in range(3)]
         await asyncio.sleep(0)  # all of them wait now
@@ -193,23 +202,120 @@ def test_cancelled_command_is_decided_and_holds_up_no_other(ledger: Ledger, run:
     assert sound(ledger)
 
 
-def test_closed_queue_has_answered_every_command(ledger: Ledger, run: str) -> None:
-    runner = CommandRunner(ledger)
-
-    async def main() -> list[Any]:
-        charges = CommitQueue(ledger.database)
+def test_closed_queue_has_answered_every_command(ledger: Ledger, run: str, runner: CommandRunner) -> None:
+    async def work(charges: CommitQueue) -> list[Any]:
         asked = [asyncio.create_task(charges.authorize_steps(runner.call(), request(run))) for _ in range(5)]
         await asyncio.sleep(0)
         await charges.close()
-        return await asyncio.wait_for(together(*asked), PATIENCE_SECONDS)
+        return await together(*asked)
 
-    assert firsts(asyncio.run(main())) == [1, 2, 3, 4, 5]
+    assert firsts(within(work, ledger.database)) == [1, 2, 3, 4, 5]
 
 
-def test_role_without_permission_is_refused_before_the_queue(ledger: Ledger) -> None:
-    run, call = opened(ledger), CommandRunner(ledger).call(role=Role.VIEWER)
+def test_role_without_permission_is_refused_before_the_queue(ledger: Ledger, run: str, runner: CommandRunner) -> None:
+    call = runner.call(role=Role.VIEWER)
 
     async def work(charges: CommitQueue) -> list[Any]:
         return await together(charges.authorize_steps(call, request(run)), charges.preview(call, request(run)))
 
     assert {type(each) for each in within(work, ledger.database)} == {InsufficientScopeError}
+
+
+@contextmanager
+def _writing(database: Database) -> Iterator[Callable[[], None]]:
+    """Another writer at work in a thread, until it is told to end."""
+    begun, end = threading.Event(), threading.Event()
+
+    def write() -> None:
+        with database.write(ALL_TENANTS):
+            begun.set()
+            assert end.wait(PATIENCE_SECONDS)
+
+    with ThreadPoolExecutor(1) as pool:
+        busy = pool.submit(write)
+        assert begun.wait(PATIENCE_SECONDS)
+        try:
+            yield end.set
+        finally:
+            end.set()
+            busy.result()
+
+
+@pytest.mark.both_databases
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_queue_waits_for_another_writer_in_a_thread(
+    ledger: Ledger, run: str, runner: CommandRunner, *, elsewhere: bool
+) -> None:
+    """The loop goes on meanwhile: it is what lets the other writer end here."""
+    other = Database(ledger.database.engine.url.render_as_string(hide_password=False))
+    with _writing(other if elsewhere else ledger.database) as end:
+
+        async def work(charges: CommitQueue) -> list[Any]:
+            asked = [asyncio.create_task(charges.authorize_steps(runner.call(), request(run))) for _ in range(3)]
+            for _ in range(20):
+                await asyncio.sleep(0.001)
+            waited = not any(task.done() for task in asked)
+            end()
+            return [waited, *await together(*asked)]
+
+        waited, *found = within(work, ledger.database)
+    other.dispose()
+    assert waited or ledger.database.dialect == "postgresql"  # whose writers wait for rows only
+    assert firsts(found) == [1, 2, 3]
+
+
+def test_processes_share_the_last_steps_of_a_budget(ledger: Ledger, run: str, runner: CommandRunner) -> None:
+    """Each has a database, a queue and a memory of its own; together they get what there is, and not one step more."""
+    runs = [run, another(ledger)]
+    left = runner.charged(request(run, (LOUD, 190))).steps_remaining
+    url = ledger.database.engine.url.render_as_string(hide_password=False)
+    assert 10 < left < 40
+
+    def process(place: int) -> list[Any]:
+        database = Database(url)
+
+        async def work(charges: CommitQueue) -> list[Any]:
+            found: list[Any] = []
+            for _ in range(5):
+                asked = [request(run, key=f"{place}-{run}-{len(found)}-{more}") for run in runs for more in range(3)]
+                found += await together(*[charges.authorize_steps(runner.call(), each) for each in asked])
+            return found
+
+        try:
+            return list(within(work, database))
+        finally:
+            database.dispose()
+
+    with ThreadPoolExecutor(2) as pool:
+        found = [each for part in pool.map(process, range(2)) for each in part]
+    assert all(isinstance(each, StepResult) for each in found), found
+    admitted = [each.decision for each in found if each.decision.admitted]
+    assert (len(found), len(admitted)) == (60, left)
+    assert len({(decision.run_id, decision.first_step) for decision in admitted}) == left
+    assert sound(ledger)
+
+
+@pytest.mark.both_databases
+def test_threads_on_sibling_parts_never_get_past_the_whole(ledger: Ledger) -> None:
+    """Each with a memory of its own, as processes have; each part may get what there is, and not one step more."""
+    ledger.population(limit={"epsilon": 0.5, "delta": 1e-5}, **ATTESTED, max_partitions_per_unit=2)
+    names = ("north", "south", "east")
+    for name in names:
+        ledger.budget(name, limit={"epsilon": 4.0, "delta": 1e-5})
+    runs = [ledger.run(f"mimic/{name}", event=gaussian(60.0)) for name in names]
+
+    def train(run: str) -> int:
+        runner, admitted = CommandRunner(ledger), 0
+        for _ in range(20):
+            [outcome] = runner.group(request(run, (LOUD, 9)))
+            assert isinstance(outcome, StepResult), outcome
+            admitted += outcome.decision.admitted
+        return admitted
+
+    with ThreadPoolExecutor(3) as pool:
+        taken = list(pool.map(train, runs))
+    first, second, _ = sorted(taken, reverse=True)
+    alone = CommandRunner(ledger).charged(request(runs[taken.index(first)], (LOUD, 1)))
+    assert not alone.admitted or alone.steps_remaining < 9
+    assert 0 < first + second < 20
+    assert verify(ledger.database).sound

@@ -4,23 +4,20 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from sqlalchemy import Connection, delete, event
+from sqlalchemy import Connection, delete, event, insert
 
 from app.ledger.errors import AccountQuarantinedError, LedgerUnavailableError, RunStateConflictError
 from app.persistence.database import Database
 from app.persistence.sqlite import WriteLockBusyError
-from app.persistence.tables import event_costs
-from app.service import maintenance
-from app.service.charging import close, groups
-from app.service.charging.groups import preview
-from app.service.charging.requests import StepRequest, StepResult
-from app.service.maintenance import expire_reservations
+from app.persistence.tables import event_costs, metadata
+from app.service.charging import groups
+from app.service.charging.requests import StepResult
 from tests.api.trainer import LOUD as LOUD_IN_JSON
-from tests.api.trainer import Trainer, moved
+from tests.api.trainer import Trainer, is_refused
 from tests.conftest import Ledger
-from tests.persistence.dump import dump
-from tests.service.step_commands import QUIET, CommandRunner, another, opened, request, sound
-from tests.service.tampering import restore, set_account, set_run, tampering
+from tests.persistence.dump import Dump, dump
+from tests.service.step_commands import QUIET, CommandRunner, another, request, sound
+from tests.service.tampering import set_account, set_run, tampering
 
 
 class Reads:
@@ -40,6 +37,16 @@ class Reads:
         return len(self.seen)
 
 
+def restore(database: Database, before: Dump) -> None:
+    """Put every row in the place of what it was, as a backup does behind the back of a process that lives on."""
+    with tampering(database) as tx:
+        for table in metadata.sorted_tables:
+            tx.execute(delete(table))
+            rows = [dict(zip(table.c.keys(), row, strict=True)) for row in before[table.name]]
+            if rows:
+                tx.execute(insert(table), rows)
+
+
 @pytest.fixture
 def another_process(ledger: Ledger) -> Iterator[Ledger]:
     """The same ledger by connections of its own."""
@@ -50,8 +57,7 @@ def another_process(ledger: Ledger) -> Iterator[Ledger]:
 
 
 @pytest.mark.both_databases
-def test_file_is_read_again_only_if_another_has_written(ledger: Ledger) -> None:
-    run, runner = opened(ledger), CommandRunner(ledger)
+def test_file_is_read_again_only_if_another_has_written(ledger: Ledger, run: str, runner: CommandRunner) -> None:
     runner.charged(request(run))
     reads = Reads(ledger.database)
     usual = reads.during(lambda: runner.once(request(run)))
@@ -66,8 +72,10 @@ def test_file_is_read_again_only_if_another_has_written(ledger: Ledger) -> None:
 
 
 @pytest.mark.both_databases
-def test_processes_in_turns_see_each_others_steps(ledger: Ledger, another_process: Ledger) -> None:
-    run, ours, theirs = opened(ledger), CommandRunner(ledger), CommandRunner(another_process)
+def test_processes_in_turns_see_each_others_steps(
+    ledger: Ledger, run: str, runner: CommandRunner, another_process: Ledger
+) -> None:
+    ours, theirs = runner, CommandRunner(another_process)
     left = [runner.charged(request(run)).steps_remaining for runner in (ours, ours, theirs, ours, theirs, theirs, ours)]
     assert left == list(range(left[0], left[0] - 7, -1))
     assert sound(ledger)
@@ -82,8 +90,9 @@ ELSEWHERE: dict[str, Callable[[Connection, str], None]] = {
 
 @pytest.mark.both_databases
 @pytest.mark.parametrize("what", ELSEWHERE)
-def test_change_by_another_process_holds_for_the_next_step(ledger: Ledger, another_process: Ledger, what: str) -> None:
-    run, runner = opened(ledger), CommandRunner(ledger)
+def test_change_by_another_process_holds_for_the_next_step(
+    run: str, runner: CommandRunner, another_process: Ledger, what: str
+) -> None:
     assert runner.charged(request(run)).admitted
     path = runner.path(run)[-1].path
     with tampering(another_process.database) as tx:
@@ -97,8 +106,9 @@ def test_change_by_another_process_holds_for_the_next_step(ledger: Ledger, anoth
 
 
 @pytest.mark.both_databases
-def test_older_state_is_noticed_between_any_two_groups(ledger: Ledger, another_process: Ledger) -> None:
-    run, runner = opened(ledger), CommandRunner(ledger)
+def test_older_state_is_noticed_between_any_two_groups(
+    ledger: Ledger, run: str, runner: CommandRunner, another_process: Ledger
+) -> None:
     runner.charged(request(run))
     before = dump(another_process.database)
     left = runner.charged(request(run)).steps_remaining
@@ -108,20 +118,11 @@ def test_older_state_is_noticed_between_any_two_groups(ledger: Ledger, another_p
     assert sound(ledger)
 
 
-def test_preview_sees_charges_of_another_process(ledger: Ledger, another_process: Ledger) -> None:
-    run, ours, theirs = opened(ledger), CommandRunner(ledger), CommandRunner(another_process)
-    ours.charged(request(run))
-    left = theirs.charged(request(run)).steps_remaining
-    assert left is not None
-    shown = preview(ledger.database, ours.memory, ours.command(request(run)))
-    assert shown.decision.steps_remaining == left - 1  # type: ignore[union-attr]
-
-
 @pytest.mark.both_databases
-def test_everything_is_read_again_after_a_failed_group(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
-    run, runner = opened(ledger), CommandRunner(ledger)
+def test_everything_is_read_again_after_a_failed_group(
+    ledger: Ledger, run: str, runner: CommandRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
     left = runner.charged(request(run)).steps_remaining
-    assert left is not None
 
     def fail(*_: object) -> None:
         raise OSError("the disk is gone")
@@ -139,11 +140,12 @@ def test_everything_is_read_again_after_a_failed_group(ledger: Ledger, monkeypat
 
 
 @pytest.mark.both_databases
-def test_new_connection_proves_no_row_current(ledger: Ledger, another_process: Ledger) -> None:
+def test_new_connection_proves_no_row_current(
+    ledger: Ledger, run: str, runner: CommandRunner, another_process: Ledger
+) -> None:
     """Its data versions may be those of the one before, whatever others have written in between."""
-    run, ours, theirs = opened(ledger), CommandRunner(ledger), CommandRunner(another_process)
+    ours, theirs = runner, CommandRunner(another_process)
     left = ours.charged(request(run)).steps_remaining
-    assert left is not None
     ours.charged(request(run))
     with another_process.database.write(ours.organisation_id):
         if ledger.database.dialect == "sqlite":
@@ -157,30 +159,24 @@ def test_new_connection_proves_no_row_current(ledger: Ledger, another_process: L
 
 @pytest.mark.both_databases
 @pytest.mark.parametrize("asked", [(), ((QUIET, 2),)], ids=["the default event", "another event"])
-def test_prices_lost_by_a_restore_are_written_again(ledger: Ledger, asked: tuple[tuple[object, int], ...]) -> None:
-    run, runner = opened(ledger), CommandRunner(ledger)
+def test_prices_lost_by_a_restore_are_written_again(
+    ledger: Ledger, run: str, runner: CommandRunner, asked: tuple[tuple[Any, int], ...]
+) -> None:
     before = dump(ledger.database)
-    step: StepRequest = request(run, *asked, first=0)  # type: ignore[arg-type]
+    step = request(run, *asked, first=0)
     first = runner.charged(step)
+    assert not runner.charged(request(run, (QUIET, 10**9))).admitted
     restore(ledger.database, before)
     assert runner.charged(step).steps_remaining == first.steps_remaining
     assert sound(ledger)
     assert CommandRunner(ledger).charged(request(run)).admitted  # another process can price what this one has charged
-    assert sound(ledger)
-
-
-def test_events_lost_by_a_restore_are_written_again_with_a_refusal(ledger: Ledger) -> None:
-    run, runner = opened(ledger), CommandRunner(ledger)
-    before = dump(ledger.database)
-    assert runner.charged(request(run, (QUIET, 1))).admitted
-    assert not runner.charged(request(run, (QUIET, 10**9))).admitted
     restore(ledger.database, before)
-    assert not runner.charged(request(run, (QUIET, 10**9))).admitted
+    assert not runner.charged(request(run, (QUIET, 10**9))).admitted  # the event of a refusal is written, too
     assert sound(ledger)
 
 
-def test_plan_used_before_a_restore_is_read_anew(ledger: Ledger) -> None:
-    trainer = Trainer(ledger, opened(ledger))
+def test_plan_used_before_a_restore_is_read_anew(trainer: Trainer) -> None:
+    ledger = trainer.ledger
     trainer.reserved((LOUD_IN_JSON, 5))
     before = dump(ledger.database)
     assert [trainer.steps(event=LOUD_IN_JSON).json()["steps_remaining"] for _ in range(3)] == [4, 3, 2]
@@ -190,8 +186,8 @@ def test_plan_used_before_a_restore_is_read_anew(ledger: Ledger) -> None:
 
 
 @pytest.mark.parametrize("how", ["abort", "complete"])
-def test_plan_without_its_price_is_an_error_and_no_endless_loop(ledger: Ledger, how: str) -> None:
-    trainer = Trainer(ledger, opened(ledger))
+def test_plan_without_its_price_is_an_error_and_no_endless_loop(trainer: Trainer, how: str) -> None:
+    ledger = trainer.ledger
     trainer.reserved((LOUD_IN_JSON, 5))
     with tampering(ledger.database) as tx:
         tx.execute(delete(event_costs))
@@ -201,67 +197,20 @@ def test_plan_without_its_price_is_an_error_and_no_endless_loop(ledger: Ledger, 
     assert "verify" in reply.json()["detail"]
 
 
-def test_sweep_ends_other_plans_where_one_cannot_be_ended(
-    ledger: Ledger, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    opened(ledger)
-    ill, well = Trainer(ledger, another(ledger)), Trainer(ledger, another(ledger))
-    for trainer, each in ((ill, LOUD_IN_JSON), (well, {"type": "gaussian", "noise_multiplier": 77.0})):
-        trainer.reserved((each, 2), lease_seconds=60)
-
-    real, first = close.close_reservation, ledger.get(f"/v1/runs/{ill.run}").json()["reservation"]
-
-    def end(tx: Any, work: Any, before: Any, *more: Any) -> None:  # noqa: ANN401 - passed through
-        if before.id == first:
-            raise LookupError("a bug")
-        real(tx, work, before, *more)
-
-    now = moved(monkeypatch, seconds=61)
-    with monkeypatch.context() as patched:
-        patched.setattr(maintenance, "close_reservation", end)
-        assert expire_reservations(ledger.database, now) == 1
-    assert first in caplog.text
-    assert expire_reservations(ledger.database, now) == 1
-    assert sound(ledger)
-
-
-def test_page_of_plans_that_cannot_be_ended_holds_up_no_other(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
-    opened(ledger)
-    ill, well = Trainer(ledger, another(ledger)), Trainer(ledger, another(ledger))
-    for trainer in (ill, well):
-        trainer.reserved((LOUD_IN_JSON, 2), lease_seconds=60)
-    own = ill.path()[-1]
-    with tampering(ledger.database) as tx:
-        set_account(tx, own.path, quarantine_reason="its balance is wrong")
-    monkeypatch.setattr(maintenance, "PAGE", 1)
-    now = moved(monkeypatch, seconds=61)
-    assert [expire_reservations(ledger.database, now) for _ in range(2)] == [1, 0]
-    assert well.read()["reservation"] is None
-
-
-@pytest.mark.parametrize("place", [0, 1, 2])
-def test_reserved_steps_under_a_quarantined_account_are_not_released(ledger: Ledger, place: int) -> None:
-    trainer = Trainer(ledger, opened(ledger))
+def test_reserved_steps_under_a_quarantined_account_are_not_released(trainer: Trainer) -> None:
     trainer.reserved((LOUD_IN_JSON, 5))
     assert trainer.steps().status_code == 200
-    doubtful = trainer.path()[place]
-    with tampering(ledger.database) as tx:
-        set_account(tx, doubtful.path, quarantine_reason="its balance is wrong")
-    answer = trainer.steps()
-    assert (answer.status_code, answer.json()["code"], answer.json()["account"]) == (
-        409,
-        "account_quarantined",
-        doubtful.id,
-    )
-    with tampering(ledger.database) as tx:
-        set_account(tx, doubtful.path, quarantine_reason=None)
-    assert trainer.steps().json()["steps_remaining"] == 3
+    for place, doubtful in enumerate(trainer.path()):
+        with tampering(trainer.ledger.database) as tx:
+            set_account(tx, doubtful.path, quarantine_reason="its balance is wrong")
+        assert is_refused(trainer.steps(), 409, "account_quarantined")["account"] == doubtful.id
+        with tampering(trainer.ledger.database) as tx:
+            set_account(tx, doubtful.path, quarantine_reason=None)
+        assert trainer.steps().json()["steps_remaining"] == 3 - place
 
 
-def test_account_without_its_balance_is_not_charged(ledger: Ledger) -> None:
-    run = opened(ledger)
+def test_account_without_its_balance_is_not_charged(ledger: Ledger, run: str, runner: CommandRunner) -> None:
     before = dump(ledger.database)
-    runner = CommandRunner(ledger)
     runner.charged(request(run))
     restore(ledger.database, before | {"balances": []})
     with pytest.raises(LedgerUnavailableError, match="balance of mimic"):

@@ -1,26 +1,83 @@
-"""The first start on an empty ledger, `init`, and links that sign in once."""
+"""Organisations and keys, the first start on an empty ledger, `init`, and links that sign in once."""
 
+import hashlib
+import sqlite3
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from threading import Barrier
 
 import pytest
 from sqlalchemy import select, update
 
+from app.ledger import errors
 from app.ledger.errors import AuthenticationError, InvalidInputError, NotFoundError
-from app.ledger.permissions import Role
+from app.ledger.permissions import PERMISSIONS, Permission, Role
 from app.persistence.database import ALL_TENANTS, Database
 from app.persistence.repositories import api_keys as stored
 from app.persistence.schema import upgrade
 from app.persistence.tables import api_keys, organisations, sign_in_links
 from app.service.auth import sessions
-from app.service.auth.authentication import authenticate, create_organisation
-from app.service.auth.request_context import cli_context
+from app.service.auth.authentication import Principal, authenticate, create_organisation
+from app.service.auth.request_context import RequestContext
 from app.service.auth.sign_in_links import LIFETIME, redeem
-from app.service.governance.api_keys import create_key, revoke_key
+from app.service.governance.api_keys import create_key
 from app.service.governance.first_admin import RECENT, create_sign_in_link, initialise, set_up
 from app.service.verification import verify
+from tests.api.trainer import Trainer
+from tests.conftest import Ledger
+from tests.persistence.dump import dump
+
+NOW = datetime(2026, 11, 21, 9, 0, tzinfo=UTC)
+
+
+def test_secret_of_a_key_is_stored_nowhere(trainer: Trainer) -> None:
+    assert trainer.steps("k-1").status_code == 200
+    file = str(trainer.ledger.database.engine.url.database)
+    with sqlite3.connect(file) as connection:
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    connection.close()
+    stored, raw = repr(dump(trainer.ledger.database)), Path(file).read_bytes()
+    for key in trainer.ledger.keys.values():
+        key_id, _, secret = key.partition(".")
+        assert key_id in stored
+        assert key_id.encode() in raw
+        for form in (secret, key, secret[:20], secret.encode().hex(), hashlib.sha256(key.encode()).hexdigest()):
+            assert form not in stored
+            assert form.encode() not in raw
+
+
+def test_organisation_has_a_readable_unique_name_and_only_it_gets_keys(ledger: Ledger) -> None:
+    organisation = create_organisation(ledger.database, "third", NOW)
+    before = dump(ledger.database)
+    for name in ("", " ", "x" * 101, "a\nb", "a\x00b", " hospital", "hospital ", "hospi\u200btal"):
+        with pytest.raises(errors.InvalidInputError):
+            create_organisation(ledger.database, name, NOW)
+    for name in ("third", organisation):
+        with pytest.raises(errors.NameTakenError):
+            create_organisation(ledger.database, name, NOW)
+    for name in ("nobody", "", "Hospital", "hospital ", "%"):
+        with pytest.raises(errors.NotFoundError):
+            create_key(ledger.database, name, Role.ADMIN, NOW)
+    for header in (None, "", "Bearer", "Bearer .", "Bearer x", "Bearer x.", "Bearer .x", "Basic a.b", "Bearer a.b"):
+        with pytest.raises(errors.AuthenticationError):
+            authenticate(ledger.database, header, NOW)
+    assert dump(ledger.database) == before
+
+
+def test_role_has_its_permissions_and_no_others(ledger: Ledger) -> None:
+    for role in Role:
+        call = RequestContext(ledger.database, Principal("org_1", "key_1", role), NOW)
+        for needed in Permission:
+            if needed in PERMISSIONS[role]:
+                call.require_permission(needed)
+                continue
+            with pytest.raises(errors.InsufficientScopeError) as refused:
+                call.require_permission(needed)
+            roles = [str(each) for each in Role if needed in PERMISSIONS[each]]
+            assert refused.value.members == {"required_permission": str(needed), "required_roles": roles}
+
 
 DAY = timedelta(days=1)
 
@@ -136,36 +193,28 @@ def test_restart_makes_a_new_link_until_the_first_sign_in(db: Database, now: dat
     assert set_up(db, now + DAY) is None
 
 
-def test_start_makes_no_link_beside_another_key_or_organisation(db: Database, now: datetime) -> None:
-    create_organisation(db, "hospital", now)
-    assert set_up(db, now) is None
-    assert _count(db) == {"organisations": 1, "api_keys": 0, "sign_in_links": 0}
-
-
-def test_start_makes_no_link_where_another_key_was_created(db: Database, now: datetime) -> None:
+def test_start_makes_no_link_beside_another_organisation_or_key(db: Database, now: datetime) -> None:
     _token(db, now - DAY)
     create_key(db, "default", Role.VIEWER, now)
     assert set_up(db, now) is None
-
-
-def test_start_renews_no_link_beside_a_used_key(db: Database, now: datetime) -> None:
-    key = initialise(db, "default", now).key
-    assert key is not None
-    create_sign_in_link(db, "default", now - DAY)
-    assert _count(db)["api_keys"] == 1, "the link signs in as the key that `init` printed"
-    with db.read(ALL_TENANTS) as tx:
-        record = stored.find(tx, key.id)
-    assert record is not None
-    db.transact(record.organisation_id, lambda tx: stored.save_last_used(tx, {(record.organisation_id, key.id): now}))
+    create_organisation(db, "hospital", now)
     assert set_up(db, now) is None
 
 
-@pytest.mark.parametrize("wrong", ["", ".", "x", "{id}", "{id}.", "{id}.x", "lnk_0.{secret}", "{id}.{secret}x", "ä.\0"])
-def test_invalid_token_is_refused_and_uses_nothing_up(db: Database, now: datetime, wrong: str) -> None:
+def test_invalid_token_is_refused_and_uses_nothing_up(db: Database, now: datetime) -> None:
     token = _token(db, now)
     link_id, _, secret = token.partition(".")
+    with db.read(ALL_TENANTS) as tx:
+        link = stored.find_sign_in_link(tx, link_id)
+    assert link is not None
+    assert (len(link.secret_hash), secret in repr(link)) == (32, False)
+    for wrong in ("", ".", "x", link_id, f"{link_id}.", f"{link_id}.x", f"lnk_0.{secret}", f"{token}x", "ä.\0"):
+        with pytest.raises(AuthenticationError):
+            _redeem(db, wrong)
+    with pytest.raises(AuthenticationError):  # nor is a token a key or a cookie
+        authenticate(db, f"Bearer {token}", now)
     with pytest.raises(AuthenticationError):
-        _redeem(db, wrong.format(id=link_id, secret=secret))
+        sessions.authenticate(db, token, now)
     _redeem(db, token)
 
 
@@ -179,31 +228,6 @@ def test_changed_link_row_is_refused(db: Database, now: datetime, column: str) -
     with pytest.raises(AuthenticationError):
         _redeem(db, token)
     assert any("sign_in_links" in problem for problem in verify(db).problems)
-
-
-def test_link_ends_with_its_key_and_the_next_has_another(db: Database, now: datetime) -> None:
-    token = _token(db, now)
-    with db.read(ALL_TENANTS) as tx:
-        [key] = tx.execute(select(api_keys.c.id, api_keys.c.organisation_id)).all()
-    revoke_key(cli_context(db, key.organisation_id, now), key.id, "A test.")
-    with pytest.raises(AuthenticationError):
-        _redeem(db, token)
-    assert _redeem(db, create_sign_in_link(db, "default", now).token)
-    assert _count(db)["api_keys"] == 2
-
-
-def test_secret_of_a_link_is_stored_as_a_hash_only(db: Database, now: datetime) -> None:
-    token = _token(db, now)
-    link_id, _, secret = token.partition(".")
-    with db.read(ALL_TENANTS) as tx:
-        link = stored.find_sign_in_link(tx, link_id)
-    assert link is not None
-    assert len(link.secret_hash) == 32
-    assert secret not in repr(link)
-    with pytest.raises(AuthenticationError):  # nor is a token a key or a cookie
-        authenticate(db, f"Bearer {token}", now)
-    with pytest.raises(AuthenticationError):
-        sessions.authenticate(db, token, now)
 
 
 def test_init_is_repeatable(db: Database, now: datetime) -> None:

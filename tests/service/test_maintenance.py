@@ -1,26 +1,25 @@
-"""Maintenance: due work is found, silent runs are ended, and no failure stops the rest or fills the log."""
+"""Maintenance: due work is found, silent runs are ended, clocks are read, and no failure stops the rest."""
 
 import asyncio
-import logging
 from collections.abc import Collection, Sized
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 import pytest
 from sqlalchemy import Connection
-from sqlalchemy.exc import OperationalError, TimeoutError  # noqa: A004 - of its pool
+from sqlalchemy.exc import OperationalError
 
 from app.ledger.errors import LedgerUnavailableError
 from app.persistence import citus
-from app.persistence.clock import Clock, Moment
-from app.service import maintenance
-from app.service.charging import commit_queue
-from app.service.due_work import find_due, isolated
+from app.persistence.clock import Clock, Moment, Reading, counted
+from app.service import maintenance, timekeeping
+from app.service.due_work import find_due
 from app.service.runs.lost import end_lost_runs
+from app.service.timekeeping import keep_time, wrong_clock
 from app.service.verification import verify
-from tests.api.trainer import LOUD, Trainer, hired, moved
+from tests.api.trainer import LOUD, Trainer, moved
 from tests.conftest import Ledger
-from tests.service.step_commands import opened
 from tests.service.tampering import tampering
 
 DOWN = OperationalError("SELECT 1", {}, Exception("connection to the remote node failed\nis it running?"))
@@ -71,59 +70,26 @@ def test_lease_that_may_still_run_is_not_forfeited(ledger: Ledger, monkeypatch: 
     assert looked[:2] == [("expire_reservations", earliest), ("alert_stale_reservations", earliest)]
 
 
-def test_all_organisations_are_asked_at_once(ledger: Ledger) -> None:
-    asked: list[object] = []
-
-    def query(_: Connection, among: Collection[str] | None) -> list[str]:
-        asked.append(among)
-        return ["work"]
-
-    assert find_due(ledger.database, query) == ["work"]
-    assert asked == [None]
-
-
-def test_workers_that_answer_are_asked_one_by_one(
+def test_workers_that_answer_are_asked_one_by_one_and_else_all_at_once(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    def query(_: Connection, among: Collection[str] | None) -> list[str]:
+        if down and (among is None or "one" in among):
+            raise DOWN
+        return ["all"] if among is None else list(among)
+
+    down = False
+    assert find_due(ledger.database, query) == ["all"]
+    down = True
     monkeypatch.setattr(citus, "is_distributed", lambda _: True)
     monkeypatch.setattr(citus, "organisations_by_worker", lambda _: {"a:1": ["one"], "b:2": ["two", "three"]})
-
-    def query(_: Connection, among: Collection[str] | None) -> list[str]:
-        if among is None or "one" in among:
-            raise DOWN
-        return list(among)
-
     assert find_due(ledger.database, query) == ["two", "three"]
     assert [record.message for record in caplog.records] == [
         "The periodic work of the 1 organisations on the worker a:1 waits: connection to the remote node failed"
     ]
 
 
-@pytest.mark.parametrize(
-    ("error", "logged", "traced"),
-    [
-        (LedgerUnavailableError("It moves."), "run_1 waits: It moves.", False),
-        (DOWN, "run_1 waits: connection to the remote node failed", False),
-        (LookupError("a bug"), "run_1 waits", True),
-    ],
-)
-def test_failure_is_logged(caplog: pytest.LogCaptureFixture, error: Exception, logged: str, *, traced: bool) -> None:
-    def fail() -> None:
-        raise error
-
-    with caplog.at_level(logging.WARNING), isolated("%s waits", "run_1"):
-        fail()
-    [record] = caplog.records
-    assert record.message == logged
-    assert bool(record.exc_info) is traced
-
-
 SILENCE = timedelta(days=30)
-
-
-@pytest.fixture
-def trainer(ledger: Ledger) -> Trainer:
-    return hired(ledger)
 
 
 def _look(trainer: Trainer, **later: float) -> int:
@@ -154,51 +120,55 @@ def test_run_whose_trainer_asks_is_not_lost(trainer: Trainer, monkeypatch: pytes
     assert _look(trainer, days=51) == 1
 
 
-@pytest.mark.parametrize("state", ["paused", "reserving", "completed"])
-def test_run_that_is_not_active_or_has_a_plan_is_not_lost(trainer: Trainer, state: str) -> None:
-    if state == "reserving":
-        trainer.reserved((LOUD, 3), lease_seconds=7 * 24 * 3600)
-    else:
-        assert trainer.act({"paused": "pause", "completed": "complete"}[state]).status_code == 200
+def test_run_that_is_not_active_or_has_a_plan_is_not_lost_and_a_changed_end_is_found(trainer: Trainer) -> None:
+    plan = trainer.reserved((LOUD, 3), lease_seconds=7 * 24 * 3600)
     assert _look(trainer, days=400) == 0
-
-
-def test_changed_end_of_a_run_is_found(trainer: Trainer) -> None:
-    assert trainer.act("complete", {"reason": "budget_exhausted"}).status_code == 200
+    assert trainer.end(plan, "void").status_code == 200
+    for action, body in (("pause", None), ("resume", None), ("complete", {"reason": "budget_exhausted"})):
+        assert trainer.act(action, body).status_code == 200
+        assert action == "resume" or _look(trainer, days=400) == 0
     assert trainer.sound()
     with tampering(trainer.ledger.database) as tx:
         tx.exec_driver_sql("UPDATE runs SET end_reason = 'finished'")
     assert any("did not end as" in each for each in verify(trainer.ledger.database).problems)
 
 
-def _lines(
-    ledger: Ledger, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: Exception
-) -> list[logging.LogRecord]:
-    run = opened(ledger)
-
-    def fail(*_: object, **__: object) -> None:
-        raise error
-
-    monkeypatch.setattr(commit_queue, "commit_group", fail)
-    caplog.clear()
-    ledger.post(f"/v1/runs/{run}/steps", {})
-    return [record for record in caplog.records if record.name.startswith("app.")]
+def _read(ahead: float) -> Reading:
+    """A database's clock that this machine's is ahead of by so many seconds."""
+    return Reading(counted(), datetime.now(UTC) - timedelta(seconds=ahead), counted())
 
 
-@pytest.mark.parametrize("error", [DOWN, LedgerUnavailableError("In doubt."), TimeoutError("the pool is empty")])
-def test_database_that_is_down_is_one_line_each(
-    ledger: Ledger, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: Exception
+def test_wrong_clock_is_reported_and_a_nearly_right_or_unread_one_is_not() -> None:
+    said = {3600: "3600 s ahead of", -3600: "3600 s behind", 30: "30 s ahead of", -30: "30 s behind"}
+    for ahead in (*said, 0, 4, -4):
+        clock = Clock(partial(_read, ahead))
+        assert wrong_clock(clock) is None
+        clock.sample()
+        assert said[ahead] in str(wrong_clock(clock)) if ahead in said else wrong_clock(clock) is None
+    assert wrong_clock(Clock(None)) is None
+
+
+def test_database_that_does_not_answer_is_asked_again(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    lines = _lines(ledger, monkeypatch, caplog, error)
-    assert 1 <= len(lines) <= 2
-    assert all(record.levelno == logging.ERROR and not record.exc_info for record in lines)
-    assert all("\n" not in record.getMessage() for record in lines)
-    assert str(getattr(error, "orig", error)).splitlines()[0] in lines[0].getMessage()
+    monkeypatch.setattr(timekeeping, "SAMPLED_SECONDS", 0.0)
+    asked: list[int] = []
 
+    def read() -> Reading:
+        asked.append(1)
+        if len(asked) < 3:
+            raise [LedgerUnavailableError("The server is gone."), AssertionError("a bug")][len(asked) - 1]
+        return _read(3600)
 
-def test_unforeseen_error_has_its_traceback(
-    ledger: Ledger, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    (line, *_) = _lines(ledger, monkeypatch, caplog, AssertionError("a bug"))
-    assert line.exc_info
-    assert isinstance(line.exc_info[1], AssertionError)
+    async def keep() -> None:
+        keeping = asyncio.create_task(keep_time(Clock(read)))
+        async with asyncio.timeout(60):
+            while len(asked) < 4:  # noqa: ASYNC110 - another thread reads
+                await asyncio.sleep(0)
+        keeping.cancel()
+
+    asyncio.run(keep())
+    first, second, *others = [record.message for record in caplog.records]
+    assert first == "The clock of the database could not be read: The server is gone."
+    assert second == "The clock of the database could not be read"
+    assert sum("3600 s ahead of the database's" in each for each in others) == 1

@@ -1,10 +1,15 @@
-"""The keys of an identity provider: fetched seldom and bounded, kept while it is down, and given up with it."""
+"""The keys of identity providers and clusters: fetched seldom and bounded, kept while one is down, given up with it."""
 
 import base64
 import json
+import socket
 from collections.abc import Callable, Iterator
+from contextlib import suppress
+from datetime import timedelta
 from functools import partial
-from threading import Event, Thread, get_ident
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Event, Thread
 from time import monotonic
 from typing import Any
 
@@ -14,13 +19,16 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from app.ledger.errors import AuthenticationError, LedgerUnavailableError
 from app.service.auth import credential_cache
 from app.service.auth.credential_cache import Authenticator
+from app.service.auth.oidc import http_json
 from app.service.auth.oidc import jwks as provider_module
-from app.service.auth.oidc.http_json import MOST_BYTES, RETRIED_SECONDS
-from app.service.auth.oidc.jwks import KEPT_SECONDS, PROVOKED_SECONDS, RENEWED_SECONDS, fetch_key_set
+from app.service.auth.oidc.http_json import MOST_BYTES, RETRIED_SECONDS, FetchAccess
+from app.service.auth.oidc.jwks import KEPT_SECONDS, PROVOKED_SECONDS, RENEWED_SECONDS, JwksCache, fetch_key_set
 from app.service.auth.oidc.jwks import JwksCache as Keys
+from app.service.auth.workload.config import WorkloadIssuer
 from app.settings import Settings
 from tests.conftest import Ledger, open_ledger
 from tests.identity_provider import IdentityProvider, identity_provider, key_of, public
+from tests.service.certificates import server_certificate
 
 Later = Callable[[float], None]
 
@@ -55,7 +63,7 @@ def is_unavailable(keys: Keys, name: str = "RS256-0") -> bool:
     return True
 
 
-def test_keys_are_fetched_once_for_many_tokens(provider: IdentityProvider, later: Later) -> None:
+def test_keys_are_fetched_seldom_and_for_an_unknown_one_once_a_minute(provider: IdentityProvider, later: Later) -> None:
     keys = keys_of(provider)
     assert all(keys.find("RS256-0") for _ in range(100))
     later(RENEWED_SECONDS / 2)
@@ -64,19 +72,14 @@ def test_keys_are_fetched_once_for_many_tokens(provider: IdentityProvider, later
     later(RENEWED_SECONDS)
     keys.renew()
     assert provider.fetches() == 2
-
-
-def test_unknown_key_causes_a_fetch_at_most_once_a_minute(provider: IdentityProvider, later: Later) -> None:
-    keys = keys_of(provider)
-    assert keys.find("RS256-0")
     provider.publish("RS256", number=1)
     assert keys.find("RS256-1")
     assert keys.find("RS256-0") == ()
     assert [keys.find(f"made up {number}") for number in range(50)] == [()] * 50
-    assert provider.fetches() == 2
+    assert provider.fetches() == 3
     later(PROVOKED_SECONDS)
     assert keys.find("made up") == ()
-    assert provider.fetches() == 3
+    assert provider.fetches() == 4
 
 
 def test_keys_are_kept_for_a_day_while_the_provider_is_down(provider: IdentityProvider, later: Later) -> None:
@@ -106,19 +109,6 @@ def test_provider_down_from_the_start_is_not_asked_by_every_request(provider: Id
     assert keys.find("RS256-0")
 
 
-def test_request_does_not_wait_for_the_fetch_of_another(provider: IdentityProvider) -> None:
-    provider.silent = Event()
-    keys = keys_of(provider)
-    first = Thread(target=keys.renew)
-    first.start()
-    while not provider.asked:
-        pass
-    assert is_unavailable(keys)
-    provider.silent.set()
-    first.join()
-    assert keys.find("RS256-0")
-
-
 ODD: list[object] = [{"kty": "RSA", "kid": "RS256-0", "n": 1, "e": 2}, 7, None, {"kid": "RS256-0"}]
 NO_KEY_SETS = [
     *(b"", b"no JSON", b"[]", b"{}", b'{"keys": {}}', b'{"keys": []}', b"[" * 100_000),
@@ -128,17 +118,13 @@ NO_KEY_SETS = [
 ]
 
 
-@pytest.mark.parametrize("content", NO_KEY_SETS, ids=lambda content: content[:40])
-def test_answer_without_a_key_set_leaves_the_keys_as_they_were(
-    provider: IdentityProvider, later: Later, content: bytes
-) -> None:
+def test_answer_without_a_key_set_leaves_the_keys_as_they_were(provider: IdentityProvider, later: Later) -> None:
     keys = keys_of(provider, oidc_jwks_url=provider.jwks_url)
     assert keys.find("RS256-0")
-    provider.content = content
-    later(RENEWED_SECONDS)
-    keys.renew()
-    assert provider.fetches() == 2
-    assert keys.find("RS256-0")
+    for fetches, provider.content in enumerate(NO_KEY_SETS, 2):
+        later(RENEWED_SECONDS)
+        keys.renew()
+        assert (provider.fetches(), len(keys.find("RS256-0"))) == (fetches, 1), provider.content[:40]
 
 
 def test_keys_too_weak_or_not_for_signing_do_not_count(provider: IdentityProvider) -> None:
@@ -159,25 +145,24 @@ def test_keys_too_weak_or_not_for_signing_do_not_count(provider: IdentityProvide
     assert {name: len(keys.find(name)) for name in expected} == expected
 
 
-@pytest.mark.parametrize(
-    "changed",
-    [{"issuer": "https://other.example"}, {"jwks_uri": None}, {"jwks_uri": "file:///etc/passwd"}, {"jwks_uri": "//x"}],
-    ids=str,
-)
-def test_configuration_of_another_issuer_is_refused(
-    provider: IdentityProvider, changed: dict[str, object], caplog: pytest.LogCaptureFixture
+def test_configuration_of_another_issuer_or_a_redirect_is_refused(
+    provider: IdentityProvider, caplog: pytest.LogCaptureFixture
 ) -> None:
-    answer = {"issuer": provider.issuer, "jwks_uri": provider.jwks_url} | changed
-    provider.content = json.dumps(answer).encode()
+    odd = (
+        {"issuer": "https://other.example"},
+        {"jwks_uri": None},
+        {"jwks_uri": "file:///etc/passwd"},
+        {"jwks_uri": "//x"},
+    )
+    for changed in odd:
+        caplog.clear()
+        answer = {"issuer": provider.issuer, "jwks_uri": provider.jwks_url} | changed
+        provider.content = json.dumps(answer).encode()
+        assert is_unavailable(keys_of(provider))
+        assert "could not be fetched: ValueError" in caplog.text
+    provider.location, asked = f"{provider.issuer}/elsewhere/keys", len(provider.asked)
     assert is_unavailable(keys_of(provider))
-    assert provider.fetches() == 0
-    assert "could not be fetched: ValueError" in caplog.text
-
-
-def test_redirect_is_not_followed(provider: IdentityProvider) -> None:
-    provider.location = f"{provider.issuer}/elsewhere/keys"
-    assert is_unavailable(keys_of(provider))
-    assert len(provider.asked) == 1
+    assert (len(provider.asked), provider.fetches()) == (asked + 1, 0)
 
 
 @pytest.fixture
@@ -214,31 +199,78 @@ def test_token_is_accepted_while_its_key_is_published(
     ring.authenticate(f"Bearer {provider.token('ES256')}")
 
 
-def test_provider_is_never_asked_on_the_event_loop(
-    provider: IdentityProvider, opened: Ledger, later: Later, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("before", "piece"),
+    [
+        (b"", b"H"),
+        (b"HTTP/1.1 200 OK\r\nX: ", b"y"),
+        (b"HTTP/1.1 100 Continue\r\n\r\n", b"HTTP/1.1 100 Continue\r\n\r\n"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n", b" "),
+    ],
+)
+def test_dripping_provider_is_left_after_the_timeout(
+    monkeypatch: pytest.MonkeyPatch, before: bytes, piece: bytes
 ) -> None:
-    fetched_in, loops = set(), set()
-    fetch, find = Keys._fetch, Authenticator.find
+    """It says its answer so slowly that no single read ever takes long."""
+    monkeypatch.setattr(http_json, "FETCH_SECONDS", 0.3)
+    left = Event()
 
-    def watched_fetch(keys: Keys, *, provoked: bool = False) -> None:
-        fetched_in.add(get_ident())
-        fetch(keys, provoked=provoked)
+    def answer() -> None:
+        connection, _ = listening.accept()
+        with connection, suppress(OSError):
+            connection.recv(1 << 16)
+            connection.sendall(before)
+            while not left.wait(0.05):
+                connection.sendall(piece)
+        left.set()
 
-    def watched_find(ring: Authenticator, authorization: str | None) -> object:
-        loops.add(get_ident())
-        return find(ring, authorization)
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        Thread(target=answer, daemon=True).start()
+        with pytest.raises(TimeoutError, match=r"took longer than 0\.3 seconds"):
+            http_json.fetched_from(f"http://127.0.0.1:{listening.getsockname()[1]}")
+        assert left.wait(20), "the connection is kept"
 
-    monkeypatch.setattr(Keys, "_fetch", watched_fetch)
-    monkeypatch.setattr(Authenticator, "find", watched_find)
-    later(KEPT_SECONDS)
-    headers = {"Authorization": f"Bearer {provider.token()}"}
-    before = len(provider.asked)
-    assert opened.http.get("/v1/runs", headers=headers).status_code == 200
-    once = len(provider.asked)
-    assert once > before
-    later(KEPT_SECONDS)
-    provider.down = True
-    assert opened.http.get("/v1/runs", headers=headers).status_code == 200  # as it was a moment ago
-    assert len(provider.asked) == once
-    assert fetched_in
-    assert not fetched_in & loops
+
+@pytest.fixture
+def issuer(tmp_path: Path) -> Iterator[str]:
+    """The URL of an issuer with TLS, which answers those with the token "mine"."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            allowed = self.headers["Authorization"] == "Bearer mine"
+            keys = {"keys": [public(key_of("RS256"), kid="one", use="sig")]}
+            found = keys if self.path == "/keys" else {"issuer": url, "jwks_uri": f"{url}/keys"}
+            content = json.dumps(found).encode()
+            self.send_response(200 if allowed else 403)
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+        def log_message(self, *_: object) -> None:
+            """Say nothing."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.socket = server_certificate(tmp_path)[0].wrap_socket(server.socket, server_side=True)
+    url = f"https://127.0.0.1:{server.server_port}"
+    Thread(target=server.serve_forever, daemon=True).start()
+    yield url
+    server.shutdown()
+    server.server_close()
+
+
+def test_cluster_gives_its_keys_to_its_own_pods(issuer: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    for name in ("mine", "theirs"):
+        (tmp_path / name).write_text(f"{name}\n")
+
+    def keys(authority: str | None, token: str | None) -> JwksCache:
+        access = FetchAccess(authority and str(tmp_path / authority), token and str(tmp_path / token))
+        made = WorkloadIssuer("cluster", issuer, "ledger", (), timedelta(hours=1), access=access)
+        return JwksCache(made.key_set, "issuer 'cluster'")
+
+    assert len(keys("root.pem", "mine").find("one")) == 1
+    for authority, token in ((None, "mine"), ("root.pem", None), ("root.pem", "theirs"), ("root.pem", "nowhere")):
+        caplog.clear()
+        with pytest.raises(LedgerUnavailableError, match="issuer 'cluster'"):
+            keys(authority, token).find("one")
+        assert "The keys of the issuer 'cluster' could not be fetched" in caplog.text
+        assert "theirs" not in caplog.text

@@ -6,18 +6,15 @@ from typing import Any
 import httpx2
 import pytest
 
-from app.persistence.repositories import alerts as repository
-from tests.api.trainer import LOUD
+from tests.api.trainer import LOUD, Trainer
 from tests.conftest import Ledger
 
 MORE = {"epsilon": 1.5, "delta": 1e-5}
 
 
 @pytest.fixture
-def team(ledger: Ledger) -> str:
-    """A budget under a population."""
-    ledger.population("mimic", limit={"epsilon": 3.0, "delta": 1e-5})
-    return str(ledger.budget("icu-team", "mimic", limit={"epsilon": 1.0, "delta": 1e-5})["id"])
+def team(trainer: Trainer) -> str:
+    return trainer.path()[1].id
 
 
 def raised(ledger: Ledger, account: str, reason: str = "The study goes on.", role: str = "planner") -> httpx2.Response:
@@ -46,12 +43,7 @@ def received(ledger: Ledger, **wanted: object) -> Callable[[], list[str]]:
 
 
 @pytest.mark.parametrize(
-    ("role", "verb", "status"),
-    [
-        ("privacy_officer", "approve", "approved"),
-        ("privacy_officer", "reject", "rejected"),
-        ("planner", "reject", "withdrawn"),
-    ],
+    ("role", "verb", "status"), [("privacy_officer", "approve", "approved"), ("planner", "reject", "withdrawn")]
 )
 def test_proposed_limit_is_announced_when_opened_and_when_decided(
     ledger: Ledger, team: str, role: str, verb: str, status: str
@@ -112,15 +104,3 @@ def test_proposal_without_an_account_reaches_receivers_without_one(ledger: Ledge
     assert ledger.post("/v1/populations", body).status_code == 202
     *_, opened = announced(ledger)
     assert (opened["account"], opened["data"]["proposed"]["name"]) == (None, "cohort")
-
-
-def test_proposal_that_is_not_written_is_not_announced(
-    ledger: Ledger, team: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(*_: object) -> None:
-        raise RuntimeError("after the proposal was inserted")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(repository, "add", fail)
-        assert raised(ledger, team).status_code == 500
-    assert ledger.get("/v1/proposals").json()["items"] == announced(ledger) == []

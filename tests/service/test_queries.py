@@ -1,11 +1,11 @@
-"""What pages read: how accounts stand, in which order, when that is new, and what their children spent."""
+"""What pages and the API read: how accounts stand, what can still be taken, and what their children spent."""
 
-import tracemalloc
+from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
-import httpx2
 import numpy as np
 import pytest
 from sqlalchemy import Connection, update
@@ -22,14 +22,14 @@ from app.service.auth.authentication import Principal, authenticate
 from app.service.auth.request_context import RequestContext
 from app.service.queries.account_status import AccountStatus, Severity
 from app.service.queries.account_status_cache import AccountStatusCache
-from app.service.queries.overview import BUDGETS, POPULATIONS, read_change_token, read_overview
+from app.service.queries.overview import BUDGETS, POPULATIONS, read_overview
 from app.service.queries.spend_series import SpendSeries, spend_series
-from tests.api.trainer import Trainer
-from tests.conftest import SAMPLED, Ledger
+from tests.api.trainer import LOUD, Trainer
+from tests.conftest import Furnish, Ledger
 from tests.service.tampering import TEAM, set_account, set_balance, tampering
+from tests.waiting_plans import OVER_TEN_DAYS, allocate, ask, preview
 
 NOISY = {"type": "gaussian", "noise_multiplier": 0.5}
-WIDE = {"epsilon": 2.5, "delta": 1e-5}
 NEW_YEAR = datetime(2026, 1, 1, tzinfo=UTC)
 
 
@@ -46,12 +46,26 @@ def statuses_of(ledger: Ledger, book: AccountStatusCache | None = None) -> dict[
         return {each.path: each for each in (book or AccountStatusCache()).read(tx, call)}
 
 
-def test_account_status_is_that_of_the_api(ledger: Ledger) -> None:
-    ledger.population()
-    ledger.budget(limit=WIDE)
-    trainer = Trainer(ledger, ledger.run())
+def charge_two_populations(ledger: Ledger) -> None:
+    for name in ("mimic", "imaging"):
+        ledger.population(name)
+        ledger.budget(parent=name)
+        assert ledger.post(f"/v1/runs/{ledger.run(f'{name}/icu-team')}/steps", {}, "trainer").status_code == 200
+
+
+FURNISHED: dict[str, Furnish] = {"charged": charge_two_populations}
+
+
+@pytest.fixture
+def charged(ledger: Ledger) -> Ledger:
+    """As furnished."""
+    return ledger
+
+
+def test_account_status_is_that_of_the_api(trainer: Trainer) -> None:
+    ledger = trainer.ledger
     assert trainer.steps(count=100).status_code == 200
-    reserved = trainer.reserved((SAMPLED, 50))
+    reserved = trainer.reserved((LOUD, 50))
     found = statuses_of(ledger)
     for answer in (each for kind in ("populations", "budgets") for each in ledger.get(f"/v1/{kind}").json()["items"]):
         status = found[answer["path"]]
@@ -63,11 +77,7 @@ def test_account_status_is_that_of_the_api(ledger: Ledger) -> None:
     assert not any(each.has_reserved for each in statuses_of(ledger).values())
 
 
-def test_only_changed_accounts_are_read_again(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("mimic", "imaging"):
-        ledger.population(name)
-        ledger.budget(parent=name)
-    run = ledger.run("imaging/icu-team")
+def test_only_changed_accounts_are_read_again(charged: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     book = AccountStatusCache()
     asked: list[list[str]] = []
     read_many = accounts.read_many
@@ -77,34 +87,30 @@ def test_only_changed_accounts_are_read_again(ledger: Ledger, monkeypatch: pytes
         return read_many(tx, organisation_id, ids)
 
     monkeypatch.setattr(accounts, "read_many", counted)
-    first = statuses_of(ledger, book)
+    first = statuses_of(charged, book)
     assert len(first) == 4
-    assert statuses_of(ledger, book) == first
+    assert statuses_of(charged, book) == first
     assert len(asked) == 1
-    assert ledger.post(f"/v1/runs/{run}/steps", {}, "trainer").status_code == 200
-    changed = statuses_of(ledger, book)
+    [run] = [each["id"] for each in charged.get("/v1/runs").json()["items"] if each["path"].startswith("imaging/")]
+    assert charged.post(f"/v1/runs/{run}/steps", {}, "trainer").status_code == 200
+    changed = statuses_of(charged, book)
     assert {path for path, each in changed.items() if each != first[path]} == {"imaging", "imaging/icu-team"}
-    assert sorted(asked[1]) == sorted(changed[path].id for path in ("imaging", "imaging/icu-team"))
+    assert sorted(asked[-1]) == sorted(changed[path].id for path in ("imaging", "imaging/icu-team"))
 
 
 Damage = Callable[[Connection], None]
 DAMAGES: dict[str, Damage] = {
     "what was charged": lambda tx: set_account(tx, TEAM, uncompacted_charges="[1"),
     "its curve": lambda tx: set_balance(tx, TEAM, spent_curve=b"1234567"),
-    "its weights": lambda tx: set_account(
-        tx, TEAM, filter_weights='{"indices": [100000], "deltas": [1e-06], "reserve": 0}'
-    ),
+    "its weights": lambda tx: set_account(tx, TEAM, filter_weights='{"indices": [10000], "deltas": [1], "reserve": 0}'),
     "its plan's usage": lambda tx: set_account(tx, TEAM, plan_usage='{"bud": [[-1], [0]]}'),
     "its policy": lambda tx: set_account(tx, TEAM, policy="{"),
 }
 
 
 @pytest.mark.parametrize("what", DAMAGES)
-def test_damaged_account_comes_first_and_hides_no_other(ledger: Ledger, what: str) -> None:
-    for name in ("mimic", "imaging"):
-        ledger.population(name)
-        ledger.budget(parent=name)
-        assert ledger.post(f"/v1/runs/{ledger.run(f'{name}/icu-team')}/steps", {}, "trainer").status_code == 200
+def test_damaged_account_comes_first_and_hides_no_other(charged: Ledger, what: str) -> None:
+    ledger = charged
     book = AccountStatusCache()
     whole = statuses_of(ledger, book)
     with tampering(ledger.database) as tx:
@@ -112,48 +118,13 @@ def test_damaged_account_comes_first_and_hides_no_other(ledger: Ledger, what: st
         tx.execute(update(accounts_table).where(accounts_table.c.path == TEAM).values(updated_at=NEW_YEAR))
     found = statuses_of(ledger, book)
     hurt = found.pop(TEAM)
-    assert (hurt.name, hurt.limit, hurt.remaining, hurt.severity, severity_label(hurt)) == (
-        "icu-team",
-        None,
-        0.0,
-        Severity.OVER,
-        "unreadable",
-    )
+    shown = (hurt.name, hurt.limit, hurt.remaining, hurt.severity, severity_label(hurt))
+    assert shown == ("icu-team", None, 0.0, Severity.OVER, "unreadable")
     assert found == {path: each for path, each in whole.items() if path != TEAM}
     seen = read_overview(call_of(ledger), book)
     assert [tree.status.path for tree in seen.trees] == ["mimic", "imaging"]
     assert [severity_label(child.status) for child in seen.trees[0].children] == ["unreadable"]
     assert (seen.severities[Severity.OVER], sum(seen.severities.values())) == (1, 4)
-
-
-def test_change_token_changes_with_every_event(ledger: Ledger) -> None:
-    seen = {read_change_token(call_of(ledger))}
-
-    def changes(*replies: httpx2.Response) -> None:
-        """Each answer of a change, in turn; the last status is that of the last one."""
-        token = read_change_token(call_of(ledger))
-        assert token not in seen, [reply.text for reply in replies]
-        seen.add(token)
-
-    ledger.population()
-    changes()
-    team = ledger.budget()
-    changes()
-    trainer = Trainer(ledger, ledger.run())
-    changes()
-    changes(trainer.steps())
-    changes(trainer.steps(count=10**9, event=NOISY))
-    changes(trainer.steps(event=SAMPLED, mode="report"))
-    reserved = trainer.reserved((SAMPLED, 2))
-    changes()
-    changes(trainer.end(reserved, "void"))
-    for action in ("pause", "resume", "complete"):
-        changes(trainer.act(action))
-    lower = {"limit": {"epsilon": 0.9, "delta": 1e-5}, "reason": "Less is enough."}
-    changes(ledger.post(f"/v1/accounts/{team['id']}/limit", lower, If_Match="*"))
-    assert ledger.get("/v1/runs").status_code == 200
-    assert trainer.steps(dry_run=True).status_code >= 400
-    assert read_change_token(call_of(ledger)) in seen
 
 
 def status(path: str, share: float, *, parent: str | None = None, epsilon: float | None = None) -> AccountStatus:
@@ -240,20 +211,117 @@ def test_children_add_up_or_the_largest_count(most: int | None, counted: int) ->
     assert deltas.tolist() == [3.0 * min(at + 1, counted) for at in range(20)]
 
 
-@pytest.mark.parametrize("most", [None, 4])
-def test_scaled_series_ends_with_what_is_spent(most: int | None) -> None:
-    end = RdpCurve(np.full(orders(1).size, 60, dtype=np.int64), 24)
-    found = grown(10, 20).scaled(end, most)
-    assert found.ends_with(end, most)
-    assert found.through("run-0", 7)[-1] == 60 / (most or 10)
+QUIET = {"type": "gaussian", "noise_multiplier": 100.0}
 
 
-def test_thousand_children_take_little_memory() -> None:
-    tracemalloc.start()
-    try:
-        found = grown(1000, 200)
-        found.scaled(RdpCurve(np.full(orders(1).size, 5000, dtype=np.int64), 3000), None).total(None)
-        _, peak = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert peak < 50e6, "as curves at all orders they would take gigabytes"
+def limit(epsilon: float) -> dict[str, float]:
+    return {"epsilon": epsilon, "delta": 1e-5}
+
+
+def charge(ledger: Ledger, budget: str, count: int = 1, name: str = "model") -> None:
+    run = ledger.run(budget, event=QUIET, name=name)
+    taken = ledger.post(f"/v1/runs/{run}/steps", {"count": count, "on_exceed": "truncate"}, "trainer")
+    assert taken.status_code == 200, taken.text
+
+
+def insure(ledger: Ledger) -> None:
+    """Insurance claims that one team has used up, and another team that has hardly begun."""
+    ledger.population("claims", limit=limit(1.0))
+    ledger.budget("greedy", "claims", limit=limit(3.0))
+    ledger.budget("idle", "claims", limit=limit(3.0))
+    ledger.budget("deep", "claims/idle", limit=limit(0.5))
+    charge(ledger, "claims/greedy", 10_000)
+
+
+FURNISHED["insured"] = insure
+
+
+@pytest.fixture
+def insured(ledger: Ledger) -> Ledger:
+    """As furnished."""
+    return ledger
+
+
+def check_blocked(status: AccountStatus, population: AccountStatus) -> None:
+    assert status.free == population.remaining < 0.02
+    assert status.blocked_by is not None
+    assert status.blocked_by.account_path == "claims"
+    assert (status.severity, severity_label(status)) == (Severity.EXHAUSTED, "blocked")
+
+
+def test_idle_child_of_an_exhausted_population_is_blocked_by_it(insured: Ledger) -> None:
+    found = statuses_of(insured)
+    assert found["claims/idle"].remaining == 3.0
+    for path in ("claims/idle", "claims/idle/deep"):
+        check_blocked(found[path], found["claims"])
+    assert found["claims"].blocked_by is None
+    seen = read_overview(call_of(insured), AccountStatusCache())
+    assert seen.severities == {Severity.EXHAUSTED: 4}
+
+
+def test_api_and_forecast_show_what_is_available_and_what_limits_it(insured: Ledger) -> None:
+    population = insured.get("/v1/populations").json()["items"][0]
+    assert population["available"]["account"] == population["id"]
+    ids = {}
+    for budget in insured.get("/v1/budgets").json()["items"]:
+        assert budget["available"] == population["available"], budget["path"]
+        assert insured.get(f"/v1/budgets/{budget['id']}").json()["available"] == budget["available"]
+        ids[budget["path"]] = budget["id"]
+    assert population["available"]["account_path"] == "claims"
+    answer = insured.get(f"/v1/accounts/{ids['claims/idle']}/forecast").json()
+    assert (answer["exhaustion_at"], answer["available"]["account_path"]) == (None, "claims")
+    assert answer["available"]["epsilon"] < 0.02
+    own = insured.run("claims/idle", name="limited", limit=limit(0.4))
+    assert insured.get(f"/v1/accounts/{own}/forecast").json()["available"] == answer["available"]
+    untouched = insured.population("mimic")
+    assert untouched["available"] == {"epsilon": 3.0, "account": untouched["id"], "account_path": "mimic"}
+
+
+def test_nothing_is_available_under_a_quarantined_or_damaged_account(ledger: Ledger) -> None:
+    ledger.population()
+    ledger.budget()
+    ledger.budget("deep", "mimic/icu-team")
+    wrong: list[dict[str, Any]] = [
+        {"quarantine_reason": "its balance is not proven"},
+        {"quarantine_reason": None, "uncompacted_charges": "[1"},
+    ]
+    for values in wrong:
+        with tampering(ledger.database) as tx:
+            set_account(tx, "mimic/icu-team", **values)
+        deep = statuses_of(ledger)["mimic/icu-team/deep"]
+        assert (deep.free, deep.severity) == (0.0, Severity.EXHAUSTED)
+        [answer] = ledger.get("/v1/budgets?path=mimic/icu-team/deep").json()["items"]
+        assert (answer["available"]["epsilon"], answer["available"]["account_path"]) == (0.0, "mimic/icu-team")
+
+
+LIMIT = {"epsilon": 3.0, "delta": 1e-5}
+ALL_UNLOCKED: dict[str, Any] = {"type": "over_time", "over_seconds": 10, "parts": 1}
+
+
+def available(ledger: Ledger, account: str) -> dict[str, Any]:
+    """What an account says that can be taken, and by which account that is limited."""
+    kind = "populations" if account.startswith("pop_") else "budgets"
+    found: dict[str, Any] = ledger.get(f"/v1/{kind}/{account}").json()["available"]
+    return found
+
+
+def test_available_budget_leaves_out_the_locked_part_and_ends_where_no_step_fits(ledger: Ledger) -> None:
+    population = str(ledger.population(limit=LIMIT)["id"])
+    budget = str(ledger.budget(limit=LIMIT)["id"])
+    whole = available(ledger, budget)["epsilon"]
+    allocate(ledger, population, unlock=ALL_UNLOCKED)
+    assert available(ledger, budget)["epsilon"] == whole
+    allocate(ledger, population, unlock=OVER_TEN_DAYS)
+    assert available(ledger, budget) == available(ledger, population)
+    assert available(ledger, budget)["account"] == population
+    assert available(ledger, budget)["epsilon"] == pytest.approx(whole / 10)
+    before = available(ledger, budget)["epsilon"]
+    assert ask(ledger, "first", 20).json()["status"] == "active"
+    left = available(ledger, budget)["epsilon"]
+    assert 0 < left < before
+    forecasts = [ledger.get(f"/v1/accounts/{each}/forecast").json() for each in (budget, population)]
+    assert [each["available"]["epsilon"] for each in forecasts] == [left, left]
+    most = bisect_left(range(1, 400), 1, key=lambda steps: int(not preview(ledger, budget, steps).json()["fits"]))
+    assert ask(ledger, "all", most).json()["status"] == "active"
+    assert not preview(ledger, budget, 1).json()["fits"]
+    assert available(ledger, population)["epsilon"] < 0.01

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from sqlalchemy import select, update
+from sqlalchemy import update
 
 from app.ledger.errors import (
     AccountQuarantinedError,
@@ -25,7 +25,7 @@ from app.service.charging.saving import MOST_VALIDATED, LedgerCache
 from app.service.verification import verify
 from tests import postgres
 from tests.conftest import Ledger
-from tests.service.step_commands import LOUD, QUIET, CommandRunner, another, opened, request
+from tests.service.step_commands import LOUD, QUIET, CommandRunner, another, request
 
 pytestmark = pytest.mark.postgresql
 
@@ -45,7 +45,7 @@ class Ready:
         return request(self.run, *items, **asked)
 
     def once(self, *asked: StepRequest) -> list[Any]:
-        return list(self.runner.once(*asked))
+        return self.runner.once(*asked)
 
     def first_step(self) -> int:
         """That of another step, charged at once."""
@@ -56,10 +56,10 @@ class Ready:
 
 
 @pytest.fixture
-def ready(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ready]:
+def ready(ledger: Ledger, run: str, runner: CommandRunner, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ready]:
     """Everything is sound in the end."""
     commit: Callable[..., object] = vars(groups)["_commit_recalled"]
-    made = Ready(ledger, opened(ledger), CommandRunner(ledger), [])
+    made = Ready(ledger, run, runner, [])
     made.runner.charged(made.request())
 
     def look(*given: object) -> object:
@@ -109,8 +109,11 @@ def test_new_keys_are_committed_on_cached_rows_and_used_keys_are_replayed(ready:
     assert ready.recalled == [True, False, False]
 
 
-def test_failed_command_with_a_used_key_gets_its_decision(ready: Ready) -> None:
-    """What it fails for does not matter then."""
+def test_failed_command_is_decided_on_validated_rows_and_with_a_used_key_gets_its_decision(ready: Ready) -> None:
+    charged, gap = ready.once(ready.request(), ready.request(first=9))
+    assert (type(charged), type(gap)) == (StepResult, SequenceGapError)
+    assert isinstance(ready.once(ready.request(first=9))[0], SequenceGapError)
+    assert ready.recalled == [True, False]  # nothing is required where nothing is written
     paused = another(ready.ledger)
     ready.runner.charged(request(paused, key="a"))
     assert ready.ledger.post(f"/v1/runs/{paused}/pause", None, "trainer").status_code == 200
@@ -118,21 +121,10 @@ def test_failed_command_with_a_used_key_gets_its_decision(ready: Ready) -> None:
     ready.recalled.clear()
     charged, again = ready.once(ready.request(), request(paused, key="a"))
     assert (charged.replayed, again.replayed, ready.recalled) == (False, True, [False])
-
-
-def test_key_of_another_request_is_refused(ready: Ready) -> None:
     with ready.ledger.database.write(ALL_TENANTS) as tx:
         reply = idempotent_responses.Reply("0" * 64, "{}", 201)
         idempotent_responses.add(tx, ready.runner.organisation_id, "taken", reply, ready.runner.call().now)
     assert isinstance(ready.once(ready.request(key="taken"))[0], IdempotencyKeyReusedError)
-    assert ready.recalled == [False]
-
-
-def test_failed_command_is_decided_on_validated_rows(ready: Ready) -> None:
-    charged, gap = ready.once(ready.request(), ready.request(first=9))
-    assert (type(charged), type(gap)) == (StepResult, SequenceGapError)
-    assert isinstance(ready.once(ready.request(first=9))[0], SequenceGapError)
-    assert ready.recalled == [True, False]  # nothing is required where nothing is written
 
 
 def test_changed_row_is_read_again(ready: Ready) -> None:
@@ -142,19 +134,16 @@ def test_changed_row_is_read_again(ready: Ready) -> None:
     assert ready.recalled == [False, False, True]  # one more was validated
 
 
-def test_quarantine_is_noticed(ready: Ready) -> None:
+def test_quarantine_and_refusal_by_another_process_are_noticed(ready: Ready) -> None:
+    """No account has a new version after a refusal, but the chain has another head."""
     team, owner = ready.runner.path(ready.run)[1].id, ready.runner.organisation_id
     for reason in ("its balance is unproven", None):
         with ready.ledger.database.write(ALL_TENANTS) as tx:
             raw_rows.set_quarantine(tx, owner, {team: reason}, ready.runner.call().now)
         assert isinstance(ready.once(ready.request())[0], AccountQuarantinedError) is (reason is not None)
-
-
-def test_refusal_by_another_process_is_noticed_by_the_chain_head(ready: Ready) -> None:
-    """No account has a new version then."""
     assert not CommandRunner(ready.ledger).charged(ready.request((LOUD, 10**6))).admitted
     ready.recalled.clear()
-    assert ready.runner.charged(ready.request()).position == 2
+    assert ready.runner.charged(ready.request()).position == 3
     assert ready.recalled == [False]
 
 
@@ -208,15 +197,6 @@ def test_program_error_leaves_a_clean_connection(
     assert not caplog.records  # of the pool, which could not reset it
 
 
-def test_ordinary_statement_in_a_pipeline_fails(ready: Ready) -> None:
-    """Its result would never come."""
-    with ready.ledger.database.pipeline(ready.runner.organisation_id) as tx:
-        assert tx is not None
-        with pytest.raises(AssertionError, match="for ever"):
-            tx.execute(select(accounts.c.id))
-    assert ready.first_step() == 1
-
-
 def test_trust_returns_later_after_each_failure() -> None:
     memory, lengths = LedgerCache(), []
     for _ in range(8):
@@ -228,12 +208,3 @@ def test_trust_returns_later_after_each_failure() -> None:
             lengths[-1] += 1
     assert lengths == [1, 3, 7, 15, 31, 63, 63, 63]
     assert max(lengths) == MOST_VALIDATED
-
-
-def test_deallocated_statements_are_prepared_again(ready: Ready) -> None:
-    assert ready.first_step() == 1
-    with ready.ledger.database.engine.connect() as connection:
-        connection.exec_driver_sql("DEALLOCATE ALL")
-        connection.commit()
-    assert [ready.first_step() for _ in range(2)] == [2, 3]
-    assert ready.recalled == [True, False, True]

@@ -7,6 +7,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import httpx2
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -79,40 +80,80 @@ VERIFIED_EVERY = 8
 _numbers = itertools.count()
 
 
-class Reserving(RuleBasedStateMachine):
-    """An organisation of its own for each example, in one ledger."""
+class Machine(RuleBasedStateMachine):
+    """An organisation of its own for each example, in one ledger, where something of some ways happens."""
 
     ledger: Ledger
-    ways = WAYS
+    ways: dict[str, Way]
+    now = START
     changes = 0
+
+    def founded(self) -> str:
+        """Create an organisation with keys; return its id."""
+        self.organisation, database = f"organisation{next(_numbers)}", self.ledger.database
+        self.owner = authentication.create_organisation(database, self.organisation, START)
+        for role in (Role.ADMIN, Role.PRIVACY_OFFICER):
+            self.ledger.keys[self.organisation, str(role)] = create_key(database, self.organisation, role, START).key
+        self.headers = self.ledger.headers("admin", self.organisation)
+        self.terms: dict[str, Any] = {}
+        return self.owner
+
+    def sent(self, path: str, body: object = None, **more: str) -> httpx2.Response:
+        reply: httpx2.Response = self.ledger.http.post(f"/v1/{path}", json=body, headers=self.headers | more)
+        return reply
+
+    def made(self, kind: str, **body: object) -> str:
+        reply = self.sent(kind, self.terms | body)
+        assert reply.status_code == 201, reply.text
+        return str(reply.json()["id"])
+
+    def population(self) -> str:
+        unit = {"privacy_unit": "user", "neighboring_relation": "add_or_remove_one"}
+        return self.made("populations", name="people", limit=limit(1.0), **unit)
+
+    @rule(data=st.data())
+    def something(self, data: st.DataObject) -> None:
+        what = data.draw(st.sampled_from([name for name, (weight, _) in self.ways.items() for _ in range(weight)]))
+        self.now += timedelta(milliseconds=1)  # of two plans one is older
+        getattr(self, what)(**{name: data.draw(strategy, name) for name, strategy in self.ways[what][1].items()})
+        self.has_changed()
+
+    def has_changed(self) -> None:
+        """Take notice of what has happened."""
+
+    @invariant()
+    def the_ledger_verifies(self) -> None:
+        """Now and then, and at the end of each example: chains only grow, so what is wrong in them stays wrong."""
+        self.changes += 1
+        if self.changes % VERIFIED_EVERY == 0:
+            self.verified()
+
+    def teardown(self) -> None:
+        if hasattr(self, "owner"):
+            self.verified()
+
+    def verified(self) -> None:
+        assert verify(self.ledger.database, self.owner).problems == ()
+
+
+def limit(epsilon: float) -> dict[str, float]:
+    return {"epsilon": epsilon, "delta": 1e-5}
+
+
+class Reserving(Machine):
+    ways = WAYS
     limited = False
 
     @initialize(own=st.booleans(), planned=st.sampled_from([True, True, False]))
     def opened(self, *, own: bool, planned: bool) -> None:
-        name, database = f"organisation{next(_numbers)}", self.ledger.database
-        owner = authentication.create_organisation(database, name, START)
-        self.ledger.keys[name, "admin"] = create_key(database, name, Role.ADMIN, START).key
+        owner = self.founded()
         self.runners = [CommandRunner(self.ledger, owner), CommandRunner(self.ledger, owner)]
-        self.headers = self.ledger.headers("admin", name)
         self.now = START + timedelta(days=1)
-        workload = (
-            [{"event": {"type": "epsilon_delta", "epsilon": 0.001, "delta": 1e-9}, "count": 99}] if planned else []
-        )
-        self.terms: dict[str, Any] = {"planned": workload}
-        limit = {"epsilon": 1.0, "delta": 1e-5}
-        unit = {"privacy_unit": "user", "neighboring_relation": "add_or_remove_one"}
-        population = self.made("populations", name="people", limit=limit, **unit)
-        self.above = [
-            population,
-            self.made("budgets", name="team", parent="people", limit={"epsilon": 0.8, "delta": 1e-5}),
-        ]
-        self.own = {"limit": {"epsilon": 0.6, "delta": 1e-5}} if own else {}
+        workload = {"event": {"type": "epsilon_delta", "epsilon": 0.001, "delta": 1e-9}, "count": 99}
+        self.terms = {"planned": [workload] if planned else []}
+        self.above = [self.population(), self.made("budgets", name="team", parent="people", limit=limit(0.8))]
+        self.own = {"limit": limit(0.6)} if own else {}
         self.runs = [self.registered() for _ in range(2)]
-
-    def made(self, kind: str, **body: object) -> str:
-        reply = self.ledger.http.post(f"/v1/{kind}", json=self.terms | body, headers=self.headers)
-        assert reply.status_code == 201, reply.text
-        return str(reply.json()["id"])
 
     def registered(self) -> Trained:
         return Trained(self.made("runs", name="model", budget="people/team", **self.own))
@@ -123,16 +164,13 @@ class Reserving(RuleBasedStateMachine):
         self.runners.reverse()
         return self.runners[0]
 
-    @rule(data=st.data())
-    def something(self, data: st.DataObject) -> None:
-        what = data.draw(st.sampled_from([name for name, (weight, _) in self.ways.items() for _ in range(weight)]))
-        self.now += timedelta(milliseconds=1)  # of two plans one is older
-        getattr(self, what)(**{name: data.draw(strategy, name) for name, strategy in self.ways[what][1].items()})
+    def has_changed(self) -> None:
         for run in self.runs:
             if run.further_reports():
                 run.overdrawn = run.overdrawn or not fits(self.runners[0].path(run.id), Counter())
 
     def decided(self, runner: CommandRunner, command: StepCommand) -> CommandResult:
+        outcome: CommandResult
         [outcome] = runner.once(command)
         while isinstance(outcome, NotReady):
             if isinstance(outcome, CostNotReadyError):
@@ -396,20 +434,6 @@ class Reserving(RuleBasedStateMachine):
             assert overdrawn or self.limited or fits(path, Counter())
 
     @invariant()
-    def the_ledger_verifies(self) -> None:
-        """Now and then, and at the end of each example: chains only grow, so what is wrong in them stays wrong."""
-        self.changes += 1
-        if self.changes % VERIFIED_EVERY == 0:
-            self.verified()
-
-    def teardown(self) -> None:
-        if hasattr(self, "runners"):
-            self.verified()
-
-    def verified(self) -> None:
-        assert verify(self.ledger.database, self.runners[0].organisation_id).problems == ()
-
-    @invariant()
     def what_was_reserved_is_committed_returned_or_forfeited(self) -> None:
         runner = self.runners[0]
         with self.ledger.database.read(ALL_TENANTS) as tx:
@@ -438,8 +462,8 @@ class Lowering(Reserving):
     }
 
 
-def run_machine(ledger: Ledger, machine: type[Reserving]) -> None:
-    Reserving.ledger = ledger
+def run_machine(ledger: Ledger, machine: type[Machine]) -> None:
+    Machine.ledger = ledger
     run_state_machine_as_test(
         machine,
         settings=settings(

@@ -1,37 +1,32 @@
 """Plans that arrive, wait, are granted and end in any order: the rule decides, once, and never past a limit."""
 
-import itertools
+import json
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 import httpx2
 import pytest
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
+from hypothesis.stateful import initialize
+from sqlalchemy import Connection
 
-from app.ledger.permissions import Role
 from app.ledger.runs import RunStatus
 from app.persistence.database import ALL_TENANTS, Database
 from app.persistence.repositories import accounts
-from app.service.auth import authentication
-from app.service.governance.api_keys import create_key
+from app.persistence.repositories.audit import all_entries
 from app.service.maintenance import expire_reservations
 from app.service.scheduling.grants import expire_waiting, grant_in_organisation, service_context
-from app.service.scheduling.lines import BEGINS, WaitingPlans, grants_in, with_runs
-from app.service.verification import verify
+from app.service.scheduling.lines import BEGINS, Look, WaitingPlans, grants_in, with_runs
 from tests.api.trainer import LOUD, QUIET, counted, within_limits
 from tests.clocks import stand_at
 from tests.conftest import Ledger
-from tests.reliability.conftest import ROUNDS
-from tests.service.test_reservation_machine import Way, way
+from tests.service.test_reservation_machine import Machine, Way, limit, run_machine, way
 
-START = datetime(2100, 1, 1, tzinfo=UTC)
 ACCOUNTS = ("people", "people/a", "people/b", "people/a/sub")
-
-_numbers = itertools.count()
 
 places = st.integers(0, 7)
 counts = st.sampled_from([5, 20, 60, 120, 200])
@@ -77,57 +72,29 @@ class Asked:
     plan: str
 
 
-class Scheduling(RuleBasedStateMachine):
-    """An organisation of its own for each example, in one ledger; two processes look in turns."""
+class Scheduling(Machine):
+    """Two processes look in turns."""
 
-    ledger: Ledger
+    ways = WAYS
     patch: pytest.MonkeyPatch
     replicas: list[Database]
-    changes = 0
 
     @initialize(terms=ALLOCATIONS)
     def opened(self, terms: dict[str, Any] | None) -> None:
-        self.now = START
         stand_at(self.patch, lambda: self.now)
-        name, database = f"organisation{next(_numbers)}", self.ledger.database
-        self.owner = authentication.create_organisation(database, name, START)
-        self.ledger.keys[name, "admin"] = create_key(database, name, Role.ADMIN, START).key
-        self.ledger.keys[name, "privacy_officer"] = create_key(database, name, Role.PRIVACY_OFFICER, START).key
-        self.organisation = name
-        self.headers = self.ledger.headers("admin", name)
-        unit = {"privacy_unit": "user", "neighboring_relation": "add_or_remove_one"}
-        self.ids = [str(self.made("populations", name="people", limit=_limit(1.0), **unit)["id"])]
+        self.founded()
+        self.ids = [self.population()]
         for path in ACCOUNTS[1:]:
             parent, _, own = path.rpartition("/")
-            self.ids.append(str(self.made("budgets", name=own, parent=parent, limit=_limit(0.7))["id"]))
+            self.ids.append(self.made("budgets", name=own, parent=parent, limit=limit(0.7)))
         self.asked: list[Asked] = []
         self.allocate(0, terms)
-
-    def made(self, kind: str, **body: object) -> dict[str, Any]:
-        reply = self.sent(kind, body)
-        assert reply.status_code == 201, reply.text
-        made: dict[str, Any] = reply.json()
-        return made
-
-    def sent(self, path: str, body: object = None, **more: str) -> httpx2.Response:
-        reply: httpx2.Response = self.ledger.http.post(f"/v1/{path}", json=body, headers=self.headers | more)
-        return reply
-
-    @rule(data=st.data())
-    def something(self, data: st.DataObject) -> None:
-        what = data.draw(st.sampled_from([name for name, (weight, _) in WAYS.items() for _ in range(weight)]))
-        self.now += timedelta(milliseconds=1)
-        getattr(self, what)(**{name: data.draw(strategy, name) for name, strategy in WAYS[what][1].items()})
 
     def arrive(
         self, budgets: tuple[int, ...], count: int, event: dict[str, Any], waits: int | None, lease: int
     ) -> None:
-        body: dict[str, Any] = {
-            "name": f"run{len(self.asked)}",
-            "budgets": [ACCOUNTS[each] for each in budgets],
-            "plan": counted((event, count)),
-            "lease_seconds": lease,
-        }
+        body: dict[str, Any] = {"name": f"run{len(self.asked)}", "budgets": [ACCOUNTS[each] for each in budgets]}
+        body |= {"plan": counted((event, count)), "lease_seconds": lease}
         reply = self.sent("runs", body | self.until(waits))
         if reply.status_code == 201:
             run = reply.json()
@@ -174,7 +141,7 @@ class Scheduling(RuleBasedStateMachine):
             self.sent(f"reservations/{one.plan}/{how}", {"steps_executed": 5} if how == "commit" else None)
 
     def limit(self, account: int, epsilon: float) -> None:
-        body = {"limit": _limit(epsilon), "reason": "as the office wishes"}
+        body = {"limit": limit(epsilon), "reason": "as the office wishes"}
         self.approved(self.sent(f"accounts/{self.ids[account]}/limit", body, **{"If-Match": "*"}))
 
     def approved(self, reply: httpx2.Response) -> None:
@@ -232,19 +199,22 @@ class Scheduling(RuleBasedStateMachine):
         assert self.expected() == []
         self.nothing_that_fits_is_left()
 
-    def expected(self) -> list[str]:
-        """The plans to grant now, in their order, by a process that has just started."""
+    @contextmanager
+    def fresh_look(self) -> Iterator[tuple[Connection, Look]]:
+        """What a process sees that has just started."""
         context, fresh = service_context(self.ledger.database, self.owner), WaitingPlans(self.owner)
         with self.ledger.database.read(self.owner) as tx:
-            look = fresh.look(tx, context.now, context.lapsed_by)
+            yield tx, fresh.look(tx, context.now, context.lapsed_by)
+
+    def expected(self) -> list[str]:
+        """The plans to grant now, in their order."""
+        with self.fresh_look() as (tx, look):
             grants = grants_in(tx, self.owner, look, set(look.states), set(look.rows))
         return [each.standing.plan.id for each in grants]
 
     def nothing_that_fits_is_left(self) -> None:
         """No plan fits that may be granted, unless one that has waited for long holds it up."""
-        context, fresh = service_context(self.ledger.database, self.owner), WaitingPlans(self.owner)
-        with self.ledger.database.read(self.owner) as tx:
-            look = fresh.look(tx, context.now, context.lapsed_by)
+        with self.fresh_look() as (tx, look):
             for line in look.lines.values():
                 with_runs(tx, self.owner, look.books, line.plans.values())
                 if any(look.rows[each.plan.id].run_status in BEGINS for each in line.aged(look.now)):
@@ -258,34 +228,24 @@ class Scheduling(RuleBasedStateMachine):
 
     def events(self) -> list[dict[str, Any]]:
         """All that was recorded of plans, oldest first."""
-        found: list[dict[str, Any]] = []
-        url: str | None = "/v1/audit-events?order=oldest&limit=200"
-        while url is not None:
-            page = self.ledger.http.get(url, headers=self.headers).json()
-            found += [each for each in page["items"] if each["action"].startswith("reservation.")]
-            cursor = page.get("next_cursor")
-            url = None if cursor is None else f"/v1/audit-events?order=oldest&limit=200&cursor={cursor}"
-        return found
-
-    @invariant()
-    def the_ledger_verifies(self) -> None:
-        """Now and then, and at the end of each example."""
-        self.changes += 1
-        if self.changes % 12 == 0:
-            self.verified()
+        with self.ledger.database.read(self.owner) as tx:
+            rows = list(all_entries(tx, self.owner))
+        return [
+            {"action": str(each.action), "subject": each.subject, "after": json.loads(each.after or "null")}
+            for each in rows
+            if str(each.action).startswith("reservation.")
+        ]
 
     def teardown(self) -> None:
-        if hasattr(self, "ids"):
+        if hasattr(self, "asked"):
             self.look()
-            self.verified()
+        super().teardown()
 
     def verified(self) -> None:
-        found = verify(self.ledger.database, self.owner)
-        assert found.problems == ()
+        super().verified()
         happened = Counter((each["subject"], _act(each["action"])) for each in self.events())
         assert all(count == 1 for (_, act), count in happened.items() if act in {"queued", "ended"}), happened
-        ended = {plan for plan, act in happened if act == "ended"}
-        queued = {plan for plan, act in happened if act == "queued"}
+        ended, queued = ({plan for plan, act in happened if act == wanted} for wanted in ("ended", "queued"))
         assert ended <= queued
         for plan in queued:
             status = self.read("reservations", plan)["status"]
@@ -295,10 +255,6 @@ class Scheduling(RuleBasedStateMachine):
             assert (run["status"] == str(RunStatus.WAITING)) <= (run["waiting_reservation"] is not None)
 
 
-def _limit(epsilon: float) -> dict[str, float]:
-    return {"epsilon": epsilon, "delta": 1e-5}
-
-
 def _act(action: str) -> str:
     ends = {"reservation.granted", "reservation.expired", "reservation.cancelled"}
     return "ended" if action in ends else action.removeprefix("reservation.")
@@ -306,20 +262,10 @@ def _act(action: str) -> str:
 
 @pytest.mark.both_databases
 def test_sequence_passes_no_limit_and_leaves_no_plan_that_fits(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
-    Scheduling.ledger, Scheduling.patch = ledger, monkeypatch
-    url = ledger.database.engine.url.render_as_string(hide_password=False)
-    other = Database(url)
+    Scheduling.patch = monkeypatch
+    other = Database(ledger.database.engine.url.render_as_string(hide_password=False))
     Scheduling.replicas = [ledger.database, other]
-    examples = 1 if ROUNDS == 1 else 3
     try:
-        run_state_machine_as_test(
-            Scheduling,
-            settings=settings(
-                max_examples=examples * ROUNDS,
-                stateful_step_count=25 if ROUNDS == 1 else 40,
-                deadline=None,
-                suppress_health_check=list(HealthCheck),
-            ),
-        )
+        run_machine(ledger, Scheduling)
     finally:
         other.dispose()

@@ -31,7 +31,7 @@ from app.service.costing import CostNotReadyError
 from tests.conftest import Ledger
 from tests.persistence.dump import changed, dump
 from tests.pure_decisions import DECISIONS
-from tests.service.step_commands import HUGE, LOUD, QUIET, CommandRunner, another, opened, organisation, request, sound
+from tests.service.step_commands import HUGE, LOUD, QUIET, CommandRunner, another, organisation, request, sound
 from tests.service.tampering import account, set_account, set_balance, set_run, tampering
 
 LIMIT = {"epsilon": 1000.0, "delta": 1e-5}
@@ -40,16 +40,6 @@ LIMIT = {"epsilon": 1000.0, "delta": 1e-5}
 def decisions(outcomes: list[Any]) -> list[Any]:
     assert all(isinstance(outcome, StepResult) for outcome in outcomes), outcomes
     return [outcome.decision for outcome in outcomes]
-
-
-@pytest.fixture
-def run(ledger: Ledger) -> str:
-    return opened(ledger)
-
-
-@pytest.fixture
-def runner(ledger: Ledger) -> CommandRunner:
-    return CommandRunner(ledger)
 
 
 def test_steps_of_one_run_follow_one_another(ledger: Ledger, run: str, runner: CommandRunner) -> None:
@@ -195,8 +185,7 @@ BEHIND: dict[str, Callable[[Any], dict[str, object]]] = {
 
 
 @pytest.mark.both_databases
-@pytest.mark.parametrize("what", BEHIND)
-@pytest.mark.parametrize("path", ["mimic", "mimic/icu-team"])
+@pytest.mark.parametrize(("path", "what"), [*zip(["mimic", "mimic/icu-team"] * 2, BEHIND, strict=True)])
 def test_cached_account_of_another_version_or_time_is_read_again(
     ledger: Ledger, run: str, runner: CommandRunner, path: str, what: str
 ) -> None:
@@ -211,21 +200,21 @@ def test_cached_account_of_another_version_or_time_is_read_again(
     assert set(spent.values()) == {one.times(2)}
 
 
-@pytest.mark.parametrize("path", ["mimic/icu-team", "mimic"])
-def test_quarantined_account_refuses_every_charge(ledger: Ledger, run: str, runner: CommandRunner, path: str) -> None:
+def test_quarantined_account_refuses_every_charge(ledger: Ledger, run: str, runner: CommandRunner) -> None:
     ledger.budget("other")
     other = another(ledger, budget="mimic/other")
     runner.group(request(run, key="k"), request(other))
-    with tampering(ledger.database) as tx:
-        set_account(tx, path, quarantine_reason="its balance is wrong")
-    before = dump(ledger.database)
-    outcomes = runner.group(request(run), request(other), request(run, mode="report"), request(run, key="k"))
-    stopped = [isinstance(outcome, AccountQuarantinedError) for outcome in outcomes]
-    assert stopped == [True, path == "mimic", True, False]
-    assert (changed(before, dump(ledger.database)) == set()) == (path == "mimic")
-    with tampering(ledger.database) as tx:
-        set_account(tx, path, quarantine_reason=None)
-    assert decisions(runner.group(request(run), request(other)))[1].admitted
+    for path in ("mimic/icu-team", "mimic"):
+        with tampering(ledger.database) as tx:
+            set_account(tx, path, quarantine_reason="its balance is wrong")
+        before = dump(ledger.database)
+        outcomes = runner.group(request(run), request(other), request(run, mode="report"), request(run, key="k"))
+        stopped = [isinstance(outcome, AccountQuarantinedError) for outcome in outcomes]
+        assert stopped == [True, path == "mimic", True, False]
+        assert (changed(before, dump(ledger.database)) == set()) == (path == "mimic")
+        with tampering(ledger.database) as tx:
+            set_account(tx, path, quarantine_reason=None)
+        assert decisions(runner.group(request(run), request(other)))[1].admitted
     assert sound(ledger)
 
 

@@ -1,7 +1,8 @@
-"""What is changed in the rows of a ledger by hand, and by which words a verification names it."""
+"""Rows of a ledger that are changed by hand, and by which words a verification names it."""
 
 import json
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -9,73 +10,98 @@ import numpy as np
 import pytest
 from sqlalchemy import Connection, delete, insert, select, update
 
-from app.persistence.database import Database
-from app.persistence.tables import (
-    account_ancestors,
-    accounts,
-    attempts,
-    audit_entries,
-    balances,
-    decision_events,
-    decision_ranges,
-    decisions,
-    event_costs,
-    organisations,
-    partition_attestations,
-    reservations,
-    run_budgets,
-    runs,
-)
+from app.ledger.errors import LedgerUnavailableError
+from app.persistence.database import ALL_TENANTS, Database
+from app.persistence.repositories import decisions as stored_decisions
+from app.persistence.repositories.raw_rows import list_runs
+from app.persistence.tables import metadata
 from app.service.verification import verify
+from tests.api.waiting import FITTING, START, Waiting
+from tests.conftest import Ledger, furnished
 from tests.service.prepared_ledgers import PREPARED, copied
 from tests.service.tampering import (
     ALL,
     MODEL,
     TEAM,
     account,
+    balance,
     forget,
-    renoise,
-    reprice,
     reseal,
     reweigh,
+    run_of,
     set_account,
-    set_attempt,
     set_balance,
     set_decision,
-    set_item,
-    set_plan,
-    set_reservation,
     set_run,
     shift_curve,
-    shift_since,
     shift_weights,
     tampering,
-    whole,
 )
 
 Tamper = Callable[[Connection], object]
 
 OTHER, IDLE, PLANNED = f"{ALL}/planned/other", f"{ALL}/planned/idle", f"{ALL}/planned"
-UNPRICED = [{"event": {"type": "randomized_response", "noise_parameter": 0.5, "num_buckets": 2}, "count": 1}]
+UNPRICED = '[{"count":1,"event":{"noise_parameter":0.5,"num_buckets":2,"type":"randomized_response"}}]'
 """It has no bound where a record may be missing."""
+LATER = START + timedelta(days=20)
+HEAD = b"x" * 32
 
 
-def uncompacted(path: str, text: str) -> Tamper:
-    return lambda tx: set_account(tx, path, uncompacted_charges=text)
+def wait(ledger: Ledger) -> dict[str, tuple[str, str]]:
+    """Plans that wait or have waited, of every kind; the run and the reservation of each, by name."""
+    with pytest.MonkeyPatch.context() as patch:
+        office = Waiting(ledger, patch)
+        office.allocate("mimic", rule="first_come", shares=[{"account": "mimic/icu-team", "weight": 2.0}])
+        first = office.held(FITTING - 80, "first")
+        plans = {"held": office.held(80, "held")}
+        plans |= {name: office.queued(20, name) for name in ("granted", "claimed", "cancelled")}
+        plans["expired"] = office.queued(20, "expired", wait_until=office.until(hours=1))
+        plans["waiting"] = office.queued(120, "waiting", wait_until=office.until(days=9))
+        plans["waiting"].prioritize(-7)
+        plans["cancelled"].cancel()
+        office.later(hours=1)
+        assert office.expired() == 1
+        first.end("void")
+        assert office.granted() == 2
+        assert plans["claimed"].end("renew").status_code == 200
+        return {name: (each.run, each.plan) for name, each in plans.items()}
 
 
-def rows(table: Any, **values: object) -> Tamper:  # noqa: ANN401 - a table
-    """Write columns of all rows of a table, or delete them."""
-    return lambda tx: tx.execute(update(table).values(values) if values else delete(table))
+def on(path: str, **values: object) -> Tamper:
+    return lambda tx: set_account(tx, path, **values)
 
 
-def reweighed(change: Callable[[dict[str, Any]], dict[str, Any]]) -> Tamper:
-    return lambda tx: reweigh(tx, TEAM, change)
+def on_balance(path: str, **values: object) -> Tamper:
+    return lambda tx: set_balance(tx, path, **values)
 
 
-def at_order(index: float) -> Tamper:
-    """Put the whole of the weights at one place of the grid."""
-    return reweighed(lambda weights: {"indices": [index], "deltas": weights["deltas"][:1]})
+def curve(path: str, units: int, column: str = "spent") -> Tamper:
+    return lambda tx: shift_curve(tx, path, units, column)
+
+
+def on_run(path: str, **values: object) -> Tamper:
+    return lambda tx: set_run(tx, path, **values)
+
+
+def rows(name: str, where: dict[str, object] | None = None, /, **values: object) -> Tamper:
+    """Write columns of all rows of a table, or of those with other values, or delete them."""
+    table = metadata.tables[name]
+    these = [table.c[column] == value for column, value in (where or {}).items()]
+    return lambda tx: tx.execute((update(table).values(values) if values else delete(table)).where(*these))
+
+
+def on_plan(**values: object) -> Tamper:
+    """Change the first item of each plan."""
+    return rows("reservation_items", {"item": 0}, **values)
+
+
+def on_item(item: int, /, **values: object) -> Tamper:
+    """Change a further event of the decisions; the first is in the decision's own row."""
+    return rows("decision_events", {"item": item}, **values)
+
+
+def on_charge(position: int, /, **values: object) -> Tamper:
+    return lambda tx: set_decision(tx, position, **values)
 
 
 def forge(position: int, **values: object) -> Tamper:
@@ -88,47 +114,74 @@ def forge(position: int, **values: object) -> Tamper:
     return change
 
 
-def leave_out_ancestor(tx: Connection, run: str, ancestor: str) -> None:
-    this = account_ancestors.c.account_id == account(tx, run).id
-    tx.execute(delete(account_ancestors).where(this, account_ancestors.c.ancestor_id == account(tx, ancestor).id))
+def charged_more(tx: Connection) -> None:
+    """Say of the events that they were charged once more."""
+    since = json.loads(account(tx, MODEL).uncompacted_charges)
+    charged = {event: [count + 1, taken] for event, (count, taken) in since.items()}
+    assert charged
+    set_account(tx, MODEL, uncompacted_charges=json.dumps(charged))
 
 
-def plan_weights(**changes: Any) -> Tamper:  # noqa: ANN401 - JSON
-    """Change what is frozen of a budget's plan."""
-    return reweighed(
-        lambda weights: {
-            "plan": weights["plan"]
-            | {name: value(weights["plan"]) if callable(value) else value for name, value in changes.items()}
-        }
-    )
+def renoise(old: str, new: str) -> Tamper:
+    """Write another noise into the text of an event."""
+
+    def change(tx: Connection) -> None:
+        [row] = [each for each in tx.execute(select(metadata.tables["dp_events"])) if f":{old}" in each.canonical_json]
+        text = row.canonical_json.replace(f":{old}", f":{new}")
+        rows("dp_events", {"fingerprint": row.fingerprint}, canonical_json=text)(tx)
+
+    return change
 
 
-def plan_usage(path: str, *, emptied: bool) -> Tamper:
-    """Forget what was used of plans, or take one step back."""
+def reprice(factor: float) -> Tamper:
+    def change(tx: Connection) -> None:
+        for row in tx.execute(select(metadata.tables["event_costs"])).all():
+            lower = (np.frombuffer(row.curve, dtype="<i8") / factor).astype("<i8").tobytes()
+            rows("event_costs", {"event_fingerprint": row.event_fingerprint}, curve=lower)(tx)
+
+    return change
+
+
+def weights(change: Callable[[dict[str, Any]], dict[str, Any]]) -> Tamper:
+    return lambda tx: reweigh(tx, TEAM, change)
+
+
+def at_order(index: float) -> Tamper:
+    """Put the whole of the weights at one place of the grid."""
+    return weights(lambda frozen: {"indices": [index], "deltas": frozen["deltas"][:1]})
+
+
+def plan_weights(name: str, change: Callable[[Any], Any]) -> Tamper:
+    """Change a part of what is frozen of a budget's plan."""
+    return weights(lambda frozen: {"plan": frozen["plan"] | {name: change(frozen["plan"][name])}})
+
+
+def step_taken_back(path: str) -> Tamper:
+    """Use one step less of each plan."""
 
     def change(tx: Connection) -> None:
         usage = json.loads(account(tx, path).plan_usage)
         for spent, _ in usage.values():
             spent[-1] -= 1
-        set_account(tx, path, plan_usage="{}" if emptied else json.dumps(usage))
+        set_account(tx, path, plan_usage=json.dumps(usage))
 
     return change
 
 
+def without_ancestor(run: str, ancestor: str) -> Tamper:
+    def change(tx: Connection) -> None:
+        rows("account_ancestors", {"account_id": account(tx, run).id, "ancestor_id": account(tx, ancestor).id})(tx)
+
+    return change
+
+
+LOG = metadata.tables["audit_entries"]
+OWNERS = metadata.tables["organisations"]
+OWNER = select(OWNERS.c.id).where(OWNERS.c.name == "hospital").scalar_subquery()
+
+
 def audit_event(place: int, /, **values: object) -> Tamper:
-    """Change an audit event, or delete it."""
-    this = audit_entries.c.position == place
-    where = (_owned(audit_entries), this)
-    return lambda tx: tx.execute(
-        update(audit_entries).where(*where).values(values) if values else delete(audit_entries).where(*where)
-    )
-
-
-def _owned(table: Any) -> Any:  # noqa: ANN401 - a table
-    return (
-        table.c.organisation_id
-        == select(organisations.c.id).where(organisations.c.name == "hospital").scalar_subquery()
-    )
+    return rows("audit_entries", {"organisation_id": OWNER, "position": place}, **values)
 
 
 def swap_audit_events(tx: Connection) -> None:
@@ -137,186 +190,226 @@ def swap_audit_events(tx: Connection) -> None:
 
 
 def append_audit_event(tx: Connection) -> None:
-    last = select(audit_entries).where(_owned(audit_entries)).order_by(audit_entries.c.position.desc())
-    row = dict(tx.execute(last).mappings().first() or {})
-    tx.execute(insert(audit_entries).values(row | {"position": row["position"] + 1}))
+    row = dict(tx.execute(last_audit_event()).mappings().first() or {})
+    tx.execute(insert(LOG).values(row | {"position": row["position"] + 1}))
+
+
+def last_audit_event(*where: Any) -> Any:  # noqa: ANN401 - of SQLAlchemy
+    return select(LOG).where(LOG.c.organisation_id == OWNER, *where).order_by(LOG.c.position.desc()).limit(1)
+
+
+def forgotten(action: str) -> Tamper:
+    """Remove the last audit event of an action."""
+
+    def change(tx: Connection) -> None:
+        audit_event(tx.execute(last_audit_event(LOG.c.action == action)).one().position)(tx)
+
+    return change
 
 
 def nothing_spent_by_a_part(tx: Connection) -> None:
-    uncompacted("group/south", "{}")(tx)  # written as what was charged since, it would read as before
+    set_account(tx, "group/south", uncompacted_charges="{}")  # written as charged since, it would read as before
     set_balance(tx, "group/south", spent_curve=b"")
 
 
-FIRST_OF_OTHER = "the first budget that it charges"
+def _waits(name: str) -> tuple[str, str]:
+    """Run and reservation of a plan of the prepared ledger that waits or has waited."""
+    made: dict[str, tuple[str, str]] = furnished("sqlite", wait)[0]
+    return made[name]
+
+
+def of_wait(name: str, **values: object) -> Tamper:
+    def change(tx: Connection) -> None:
+        rows("reservations", {"id": _waits(name)[1]}, **values)(tx)
+
+    return change
+
+
+def run_waits(name: str, status: str) -> Tamper:
+    def change(tx: Connection) -> None:
+        rows("runs", {"account_id": _waits(name)[0]}, status=status)(tx)
+
+    return change
+
+
 NOT_RECORDED = "audit event 9 (budget.created) is not the recorded one"
+FINGERPRINT, PRICE, HELD, SPENT = "has another fingerprint", "is not what", "reserved curve differs", "is not the sum"
+NOT_PLANNED, NO_ORDERS = "are not those of its planned workload", "name orders that there are not"
+UNDER, LIMIT, USAGE = "is not what was charged under it", "its limit is not the one under", "it does not count what it"
+WAIT, STATUS, ALLOCATION = "the wait of reservation", "audit events", "(pop_"
 
 TAMPERINGS: dict[str, dict[str, tuple[Tamper, str]]] = {
     "charged": {
-        "a run's curve lowered": (lambda tx: shift_curve(tx, MODEL, -1), MODEL),
-        "a run's curve raised": (lambda tx: shift_curve(tx, MODEL, 1), MODEL),
-        "a budget's curve lowered": (lambda tx: shift_curve(tx, TEAM, -1), TEAM),
-        "a budget's curve raised": (lambda tx: shift_curve(tx, TEAM, 10**12), TEAM),
-        "a population's curve emptied": (lambda tx: set_balance(tx, ALL, spent_curve=bytes(8 * 1387)), ALL),
-        "an idle run's curve raised": (lambda tx: shift_curve(tx, IDLE, 1), IDLE),
-        "charges since counted up": (lambda tx: shift_since(tx, MODEL, 1), MODEL),
-        "charges since forgotten": (uncompacted(MODEL, "{}"), MODEL),
-        "charges since broken": (uncompacted(MODEL, "[1]"), MODEL),
-        "a charge since of what is no event": (uncompacted(MODEL, '{"x": [1, 1]}'), MODEL),
-        "a charge since of an unknown event": (uncompacted(MODEL, json.dumps({"f" * 64: [1, 1]})), MODEL),
-        "a balance forgotten": (rows(balances), ALL),
-        "a charge's count lowered": (lambda tx: set_decision(tx, 2, event_count=1), "its charges are 1."),
-        "a further charge elsewhere": (lambda tx: set_item(tx, 3, 2, item=5), "decision_events.item"),
-        "the further charges deleted": (rows(decision_events), MODEL),
+        "a run's curve lowered": (curve(MODEL, -1), MODEL),
+        "a run's curve raised": (curve(MODEL, 1), MODEL),
+        "a budget's curve raised": (curve(TEAM, 10**12), TEAM),
+        "a population's curve emptied": (on_balance(ALL, spent_curve=bytes(8 * 1387)), ALL),
+        "an idle run's curve raised": (curve(IDLE, 1), IDLE),
+        "charges since counted up": (charged_more, MODEL),
+        "charges since forgotten": (on(MODEL, uncompacted_charges="{}"), MODEL),
+        "charges since broken": (on(MODEL, uncompacted_charges="[1]"), MODEL),
+        "a charge since of no event": (on(MODEL, uncompacted_charges='{"x": [1, 1]}'), MODEL),
+        "a charge since of an unknown event": (on(MODEL, uncompacted_charges=f'{{"{"f" * 64}": [1, 1]}}'), MODEL),
+        "a balance forgotten": (rows("balances"), ALL),
+        "a charge's count lowered": (on_charge(2, event_count=1), "its charges are 1."),
+        "a further charge elsewhere": (on_item(2, item=5), "decision_events.item"),
+        "the further charges deleted": (rows("decision_events"), MODEL),
         "the last charge deleted": (lambda tx: forget(tx, 4), "4 decisions are kept, but 5 were made."),
-        "a charged event made noisier": (lambda tx: renoise(tx, "60.0", "61.0"), "has another fingerprint"),
-        "an event without a charge made noisier": (lambda tx: renoise(tx, "70.0", "700.0"), "has another fingerprint"),
-        "an event's text respelled": (lambda tx: renoise(tx, "60.0", " 60.0"), "event "),
-        "an event's text broken": (lambda tx: renoise(tx, "60.0", "x"), "it cannot be priced"),
-        "a price a little lower": (lambda tx: reprice(tx, 1.000001), "is not what"),
-        "a price of nothing": (lambda tx: reprice(tx, 1e30), "is not what"),
-        "a price with a delta": (rows(event_costs, curve_delta=10**9), "is not what"),
-        "the next step put back": (lambda tx: set_run(tx, MODEL, next_step=0), "its next step is 0."),
-        "an idle run's next step": (lambda tx: set_run(tx, IDLE, next_step=1), "its next step is 1."),
-        "a decision's number of steps": (lambda tx: set_decision(tx, 2, step_count=3), "that it takes 3 steps"),
-        "a forged head": (lambda tx: set_run(tx, chain_head=b"x" * 32), "its chain ends at decision 4, but not"),
-        "a forged head of no decisions": (lambda tx: set_run(tx, IDLE, chain_head=b"x" * 32), "before the first"),
+        "a charged event made noisier": (renoise("60.0", "61.0"), FINGERPRINT),
+        "an event without a charge made noisier": (renoise("70.0", "700.0"), FINGERPRINT),
+        "an event's text respelled": (renoise("60.0", " 60.0"), "event "),
+        "an event's text broken": (renoise("60.0", "x"), "it cannot be priced"),
+        "a price a little lower": (reprice(1.000001), PRICE),
+        "a price of nothing": (reprice(1e30), PRICE),
+        "a price with a delta": (rows("event_costs", curve_delta=10**9), PRICE),
+        "the next step put back": (on_run(MODEL, next_step=0), "its next step is 0."),
+        "an idle run's next step": (on_run(IDLE, next_step=1), "its next step is 1."),
+        "a decision's number of steps": (on_charge(2, step_count=3), "that it takes 3 steps"),
+        "a forged head": (on_run(MODEL, chain_head=HEAD), "its chain ends at decision 4, but not"),
+        "a forged head of no decisions": (on_run(IDLE, chain_head=HEAD), "before the first"),
         "steps that overlap": (forge(2, first_step=3), "begins at step 3; the steps before it end at 4."),
         "steps with a gap": (forge(2, first_step=5), "begins at step 5; the steps before it end at 4."),
         "an attempt not begun": (forge(2, attempt=2), "attempt 2 does not follow attempt 1 at step 4."),
         "weights over delta": (
-            reweighed(lambda weights: {"deltas": [delta * 1.1 for delta in weights["deltas"]]}),
+            weights(lambda frozen: {"deltas": [delta * 1.1 for delta in frozen["deltas"]]}),
             "its filter weights sum to more than its delta",
         ),
-        "a reserve that is no remainder": (
-            reweighed(lambda weights: {"reserve": weights["reserve"] / 2}),
-            "are not those of its planned workload",
-        ),
-        "weights at other orders": (lambda tx: shift_weights(tx, TEAM), "are not those of its planned workload"),
-        "weights forgotten": (lambda tx: set_account(tx, TEAM, filter_weights=None), "weights are not frozen"),
-        "weights after the last order": (at_order(9999), "name orders that there are not"),
-        "weights before the first order": (at_order(-1), "name orders that there are not"),
-        "weights at half an order": (at_order(7.5), "name orders that there are not"),
-        "a limit raised": (lambda tx: set_account(tx, TEAM, epsilon_limit=50.0), "its limit is not the one under"),
+        "a reserve that is no remainder": (weights(lambda frozen: {"reserve": frozen["reserve"] / 2}), NOT_PLANNED),
+        "weights at other orders": (lambda tx: shift_weights(tx, TEAM), NOT_PLANNED),
+        "weights forgotten": (on(TEAM, filter_weights=None), "weights are not frozen"),
+        "weights after the last order": (at_order(9999), NO_ORDERS),
+        "weights before the first order": (at_order(-1), NO_ORDERS),
+        "weights at half an order": (at_order(7.5), NO_ORDERS),
+        "a limit raised": (on(TEAM, epsilon_limit=50.0), LIMIT),
         "a limit raised by a bit": (
-            lambda tx: set_account(tx, TEAM, epsilon_limit=float(np.nextafter(1.0, 2))),
+            on(TEAM, epsilon_limit=float(np.nextafter(1.0, 2))),
             "its limit is not the one under which decisions were made: epsilon 1.0 at delta 1e-05",
         ),
-        "a delta raised": (lambda tx: set_account(tx, TEAM, delta_limit=0.4), "that its organisation's audit events"),
+        "a delta raised": (on(TEAM, delta_limit=0.4), "that its organisation's audit events"),
         "a run's limit taken away": (
-            lambda tx: set_account(tx, OTHER, epsilon_limit=None, delta_limit=None),
+            on(OTHER, epsilon_limit=None, delta_limit=None),
             "it has no limit of its own, and yet it has the weights of a filter.",
         ),
-        "something held": (lambda tx: set_balance(tx, TEAM, held_curve=whole(tx, TEAM)), "the reserved curve differs"),
-        "a delta spent": (lambda tx: set_balance(tx, TEAM, spent_delta=1), "its spent curve is not the sum"),
-        "a delta held": (lambda tx: set_balance(tx, TEAM, held_delta=1), "the reserved curve differs"),
-        "a plan without a price": (
-            lambda tx: set_account(tx, ALL, planned_events=json.dumps(UNPRICED)),
-            "planned_sha256",
-        ),
-        "a curve of another length": (
-            lambda tx: set_balance(tx, TEAM, spent_curve=bytes(8), held_curve=bytes(8)),
-            TEAM,
-        ),
-        "an account forgotten": (
-            lambda tx: tx.execute(delete(accounts).where(accounts.c.path == MODEL)),
-            "it was opened, and its row is missing, or cannot be read.",
-        ),
-        "an ancestor left out": (lambda tx: leave_out_ancestor(tx, MODEL, ALL), "the accounts that a charge to it"),
-        "a range of decisions forgotten": (rows(decision_ranges), "the ranges of its decisions"),
-        "a range of decisions moved": (rows(decision_ranges, first_position=1), "are wrong at decision 0."),
-        "an attempt forgotten": (rows(attempts), "its attempts are [], but its current one is 1."),
-        "an attempt begun later": (lambda tx: set_attempt(tx, first_step=1), MODEL),
-        "another attempt": (lambda tx: set_run(tx, attempt=2), "its attempts are [1], but its current one is 2."),
-        "a reservation that is not there": (
-            lambda tx: set_run(tx, reservation_id="res_x"),
+        "something held": (lambda tx: set_balance(tx, TEAM, held_curve=balance(tx, TEAM).spent.to_bytes()), HELD),
+        "a delta spent": (on_balance(TEAM, spent_delta=1), "its spent curve is not the sum"),
+        "a delta held": (on_balance(TEAM, held_delta=1), HELD),
+        "a plan without a price": (on(ALL, planned_events=UNPRICED), "planned_sha256"),
+        "a curve of another length": (on_balance(TEAM, spent_curve=bytes(8), held_curve=bytes(8)), TEAM),
+        "an account forgotten": (rows("accounts", {"path": MODEL}), "it was opened, and its row is missing, or"),
+        "an ancestor left out": (without_ancestor(MODEL, ALL), "the accounts that a charge to it"),
+        "a range of decisions forgotten": (rows("decision_ranges"), "the ranges of its decisions"),
+        "a range of decisions moved": (rows("decision_ranges", first_position=1), "are wrong at decision 0."),
+        "an attempt forgotten": (rows("attempts"), "its attempts are [], but its current one is 1."),
+        "an attempt begun later": (rows("attempts", first_step=1), MODEL),
+        "another attempt": (on_run(MODEL, attempt=2), "its attempts are [1], but its current one is 2."),
+        "an unknown reservation": (
+            on_run(MODEL, reservation_id="res_x"),
             "it names the reservation res_x, but its active one is None.",
         ),
         "a budget put elsewhere": (
             lambda tx: set_account(tx, TEAM, parent_id=account(tx, PLANNED).id),
             "it is not as it was opened: parent",
         ),
-        "a run's status": (rows(runs, status="completed"), "audit events leave it active"),
+        "a run's status": (rows("runs", status="completed"), "audit events leave it active"),
         "an audit event's actor": (audit_event(9, actor="key_other"), NOT_RECORDED),
         "an audit event left out": (audit_event(9), "audit event 9 is missing"),
         "two audit events swapped": (swap_audit_events, "audit event 8 (budget.created) is not the recorded one"),
         "an audit event put in": (append_audit_event, "(run.created) is not the recorded one"),
     },
-    "refused": {"a limit that a refusal names": (lambda tx: set_account(tx, ALL, epsilon_limit=2.0), f"{ALL} (pop_")},
+    "refused": {"a limit that a refusal names": (on(ALL, epsilon_limit=2.0), f"{ALL} (pop_")},
     "reserved": {
-        "a population's held curve": (lambda tx: shift_curve(tx, ALL, -1, "held"), "the reserved curve differs"),
-        "a budget's held curve": (lambda tx: shift_curve(tx, TEAM, 1, "held"), "the reserved curve differs"),
-        "a reserved curve": (
-            lambda tx: set_reservation(tx, reserved_curve=whole(tx, MODEL)),
-            "is not that of its plan",
+        "a population's held curve": (curve(ALL, -1, "held"), HELD),
+        "a budget's held curve": (curve(TEAM, 1, "held"), HELD),
+        "a reserved curve": (rows("reservations", reserved_curve=b""), "is not that of its plan"),
+        "a plan made longer": (on_plan(count=6), "is not that of its plan"),
+        "more used than charged": (on_plan(authorized_count=3), UNDER),
+        "less used than charged": (on_plan(authorized_count=0), UNDER),
+        "a reservation forgotten": (rows("reservations"), "that the run has not"),
+        "a plan ended": (rows("reservations", status="committed", steps_executed=2), "but its active one is None."),
+        "a plan ended with more": (
+            rows("reservations", status="committed", steps_executed=3),
+            "attests 3 steps; 2 were",
         ),
-        "a plan made longer": (lambda tx: set_plan(tx, count=6), "is not that of its plan"),
-        "more used than charged": (lambda tx: set_plan(tx, authorized_count=3), "is not what was charged under it"),
-        "less used than charged": (lambda tx: set_plan(tx, authorized_count=0), "is not what was charged under it"),
-        "a reservation forgotten": (rows(reservations), "that the run has not"),
-        "a reservation ended": (
-            lambda tx: set_reservation(tx, status="committed", steps_executed=2),
-            "but its active one is None.",
-        ),
-        "a reservation ended with more": (
-            lambda tx: set_reservation(tx, status="committed", steps_executed=3),
-            "attests 3 steps; 2 were charged",
-        ),
-        "a reservation voided": (lambda tx: set_reservation(tx, status="voided"), "steps were charged under it"),
-        "a reservation forfeited": (lambda tx: set_reservation(tx, status="forfeited"), "is not what was forfeited"),
-        "a run without its reservation": (
-            lambda tx: set_run(tx, reservation_id=None),
-            "it names the reservation None, but",
-        ),
-        "a charge out of its reservation": (
-            lambda tx: set_decision(tx, 1, reservation_id=None),
-            "is not what was charged",
-        ),
-        "charges under a reservation": (rows(decisions, reservation_id="res_x"), "that the run has not"),
+        "a plan voided": (rows("reservations", status="voided"), "steps were charged under it"),
+        "a plan forfeited": (rows("reservations", status="forfeited"), "is not what was forfeited"),
+        "a run without its plan": (on_run(MODEL, reservation_id=None), "it names the reservation None, but"),
+        "a charge out of its plan": (on_charge(1, reservation_id=None), UNDER),
+        "charges under another plan": (rows("decisions", reservation_id="res_x"), "that the run has not"),
     },
     "lowered": {
-        "revoked steps given back": (
-            lambda tx: set_plan(tx, revoked_count=0),
-            "active plans may take more than its limit allows",
-        ),
-        "fewer revoked steps": (
-            lambda tx: set_plan(tx, revoked_count=1),
-            "differs from the audit log of lowered limits.",
-        ),
+        "revoked steps given back": (on_plan(revoked_count=0), "active plans may take more than its limit allows"),
+        "fewer revoked steps": (on_plan(revoked_count=1), "differs from the audit log of lowered limits."),
     },
     "composed": {
-        "parts that are added up": (lambda tx: set_account(tx, "group", max_partitions_per_unit=None), "group ("),
-        "more parts that count": (lambda tx: set_account(tx, "group", max_partitions_per_unit=2), "group ("),
-        "a sum made parallel": (lambda tx: set_account(tx, "clinic", max_partitions_per_unit=1), "clinic ("),
-        "an attestation forgotten": (rows(partition_attestations), "no attestation says"),
-        "a second budget forgotten": (
-            lambda tx: tx.execute(delete(run_budgets).where(run_budgets.c.position == 1)),
-            "group/south/both",
+        "parts that are added up": (on("group", max_partitions_per_unit=None), "group ("),
+        "more parts that count": (on("group", max_partitions_per_unit=2), "group ("),
+        "a sum made parallel": (on("clinic", max_partitions_per_unit=1), "clinic ("),
+        "an attestation forgotten": (rows("partition_attestations"), "no attestation says"),
+        "a second budget forgotten": (rows("run_budgets", {"position": 1}), "group/south/both"),
+        "an ancestor left out": (without_ancestor("group/south/both", "clinic"), "group/south/both"),
+        "another first budget": (
+            rows("run_budgets", position=9 - metadata.tables["run_budgets"].c.position),
+            "the first budget that it",
         ),
-        "an ancestor left out": (lambda tx: leave_out_ancestor(tx, "group/south/both", "clinic"), "group/south/both"),
-        "another first budget": (rows(run_budgets, position=9 - run_budgets.c.position), FIRST_OF_OTHER),
-        "nothing spent by the whole": (
-            lambda tx: set_balance(tx, "group", spent_curve=b"", held_curve=b""),
-            "those of its parts that have lost most",
-        ),
-        "nothing held by the whole": (lambda tx: set_balance(tx, "group", held_curve=b""), "group ("),
+        "nothing spent by the whole": (on_balance("group", spent_curve=b"", held_curve=b""), "that have lost most"),
+        "nothing held by the whole": (on_balance("group", held_curve=b""), "group ("),
         "nothing spent by a part": (nothing_spent_by_a_part, "group/south ("),
     },
     "planned": {
-        "more steps": (plan_weights(steps=lambda plan: plan["steps"] + 1), "its limit does not allow"),
+        "more steps": (plan_weights("steps", lambda steps: steps + 1), "its limit does not allow"),
         "another epsilon": (
-            plan_weights(epsilons=lambda plan: [each * 0.99 for each in plan["epsilons"]]),
+            plan_weights("epsilons", lambda epsilons: [each * 0.99 for each in epsilons]),
             "its limit does not allow",
         ),
-        "more delta for the plan": (plan_weights(delta=9.9e-6), "its filter weights sum to more than its delta"),
-        "another share": (plan_weights(share=0.95), "its filter weights are not those of its planned workload"),
-        "steps taken back": (plan_usage(TEAM, emptied=False), "its spent curve is not the sum of its charges"),
-        "steps of the population taken back": (plan_usage(ALL, emptied=False), "its spent curve is not the sum of"),
-        "usage forgotten": (plan_usage(TEAM, emptied=True), "it does not count what it uses up of the plan of"),
-        "a run's usage forgotten": (plan_usage(f"{TEAM}/own", emptied=True), "it does not count what it uses up"),
-        "a plan taken away": (lambda tx: set_account(tx, TEAM, planned_events="[]"), "planned_sha256"),
+        "more delta for the plan": (plan_weights("delta", lambda _: 9.9e-6), "sum to more than its delta"),
+        "another share": (plan_weights("share", lambda _: 0.95), NOT_PLANNED),
+        "steps taken back": (step_taken_back(TEAM), "its spent curve is not the sum of its charges"),
+        "steps of the population taken back": (step_taken_back(ALL), "its spent curve is not the sum of"),
+        "usage forgotten": (on(TEAM, plan_usage="{}"), "it does not count what it uses up of the plan of"),
+        "a run's usage forgotten": (on(f"{TEAM}/own", plan_usage="{}"), "it does not count what it uses up"),
+        "a plan taken away": (on(TEAM, planned_events="[]"), "planned_sha256"),
+    },
+    "repeats": {
+        "another first index": (on_item(1, item=7), MODEL),
+        "a first index below none": (on_item(1, item=-1), MODEL),
+        "another event": (on_item(1, event_fingerprint="0" * 64), MODEL),
+        "a row of items deleted": (on_item(1), MODEL),
+        "all rows of items deleted": (rows("decision_events"), MODEL),
+    },
+    "waiting": {
+        "a waiting plan is active": (of_wait("waiting", status="active", granted_at=LATER), WAIT),
+        "it is active at once": (of_wait("waiting", status="active", wait_until=None, priority=0), WAIT),
+        "it was cancelled": (of_wait("waiting", status="cancelled", closed_at=LATER), WAIT),
+        "it has expired": (of_wait("waiting", status="expired", closed_at=LATER), WAIT),
+        "it was voided": (of_wait("waiting", status="voided", closed_at=LATER), WAIT),
+        "it waits longer": (of_wait("waiting", wait_until=LATER), WAIT),
+        "it waits in another place": (of_wait("waiting", priority=100), WAIT),
+        "it is deleted": (of_wait("waiting"), "has waited by"),
+        "a granted plan waits": (of_wait("granted", status="waiting", granted_at=None), WAIT),
+        "it was granted and voided": (of_wait("granted", status="voided", closed_at=LATER), "granted"),
+        "it was granted later": (of_wait("granted", granted_at=LATER), WAIT),
+        "it was not granted but held": (of_wait("granted", granted_at=None, wait_until=None), WAIT),
+        "a claimed plan had another priority": (of_wait("claimed", priority=1), WAIT),
+        "a claimed plan is deleted": (of_wait("claimed"), "has waited by"),
+        "a cancelled plan waits": (of_wait("cancelled", status="waiting", closed_at=None), WAIT),
+        "a cancelled plan has expired": (of_wait("cancelled", status="expired"), WAIT),
+        "a cancelled plan is deleted": (of_wait("cancelled"), "has waited by"),
+        "an expired plan was active": (of_wait("expired", status="active", closed_at=None, granted_at=LATER), WAIT),
+        "a plan held at once has waited": (of_wait("held", wait_until=LATER), WAIT),
+        "a plan held at once waits": (of_wait("held", status="waiting", wait_until=LATER), WAIT),
+        "a run that waits is active": (run_waits("waiting", "active"), STATUS),
+        "a run that was granted waits": (run_waits("granted", "waiting"), STATUS),
+        "a run that was not granted waits": (run_waits("expired", "waiting"), STATUS),
+        "a population without its allocation": (on(ALL, allocation=None), ALLOCATION),
+        "a population's allocation never changed": (on(ALL, allocation_revision=0), ALLOCATION),
+        "a plan that was never queued": (forgotten("reservation.queued"), "is missing"),
+        "a plan that was never granted": (forgotten("reservation.granted"), "is missing"),
+        "an allocation that was never replaced": (forgotten("allocation.replaced"), "is missing"),
     },
 }
-CASES = [(name, what) for name, table in TAMPERINGS.items() for what in table]
+
+
+PREPARED["waiting"] = wait
 
 
 @pytest.fixture
@@ -332,7 +425,7 @@ def test_prepared_ledger_is_sound(database: Database, name: str) -> None:
     assert (found.problems, found.unproven) == ((), {}), name
 
 
-@pytest.mark.parametrize(("name", "what"), CASES)
+@pytest.mark.parametrize(("name", "what"), [(name, what) for name, table in TAMPERINGS.items() for what in table])
 def test_tampered_rows_are_named(database: Database, name: str, what: str) -> None:
     tamper, named = TAMPERINGS[name][what]
     with tampering(database) as tx:
@@ -340,3 +433,46 @@ def test_tampered_rows_are_named(database: Database, name: str, what: str) -> No
     found = verify(database)
     assert any(named in problem for problem in found.problems), found.problems
     assert str(found.discrepancies[0].organisation_id).startswith("org_")
+
+
+FAR = f"{10**4000}{10**4000}"
+"""A number of more digits than Python reads."""
+
+REPEATS = [
+    # Items that are missing, or twice, or others; the second number is the sum of the row's counts.
+    *(("[[5,2]]", 3), ("[3]", 2), ("[]", 4), ("[3,3,[5,2]]", 5), ("[1,3,[5,2]]", 5), ("[2,3,[5,2]]", 5)),
+    *(("[-1,[5,2]]", 4), ("[3,[6,2]]", 4), (f"[3,[{10**18},2]]", 4), (f"[3,[{FAR},2]]", 4), ("[5,[3,2]]", 4)),
+    # Other counts.
+    *(("[3,[5,1]]", 4), ("[3,[5,3]]", 5), ("[3,[5,0]]", 2), ("[3,[5,-2]]", 0), (f"[3,[5,{10**9 + 1}]]", 4)),
+    *(("[3,[5,2]]", 3), ("[3,[5,2]]", 5), ("[3,[5,2]]", 0), ("[3,[5,2]]", -(2**62)), ("[3,[5,2]]", 2**62)),
+    # No list of indexes and counts.
+    *((text, 4) for text in ("", "[3,[5,2]", "[" * 100_000, '{"3":[5,2]}', '"35"', "3", "[3.0,[5,2]]", "[3,[5,NaN]]")),
+    *((text, 4) for text in ("[[3,true],[5,2]]", "[3,[5,2],true]", '[3,[5,"2"]]', "[null,[5,2]]", "[3,[5,2,1]]")),
+    ("[[true,1],3,[5,2]]", 5),
+]
+
+
+@pytest.mark.parametrize("name", ["repeats"])
+def test_damaged_repeats_are_named_and_leave_the_run_unproven(database: Database, name: str) -> None:
+    for repeats, count in REPEATS:
+        with tampering(database) as tx:
+            on_item(1, repeats=repeats, count=count)(tx)
+            run = run_of(tx)
+        found = verify(database)
+        said = (name, repeats[:40], count, found.problems)
+        assert any(MODEL in problem for problem in found.problems), said
+        assert run in {account for _, account in found.unproven}, said
+        assert found.checked["decisions"] == 1, said
+
+
+@pytest.mark.parametrize("name", ["repeats"])
+def test_unreadable_items_are_named_with_their_row_and_shown_nowhere(database: Database, name: str) -> None:
+    with tampering(database) as tx:
+        on_item(1, repeats="[3,[5,2]")(tx)
+        run = run_of(tx)
+    [problem] = [each for each in verify(database).problems if f"decision_events.{name} of the row" in each]
+    assert "position 0, item 1 cannot be read" in problem
+    with database.read(ALL_TENANTS) as tx:
+        [owner] = [each.organisation_id for each in list_runs(tx)]
+        with pytest.raises(LedgerUnavailableError, match=r"decision_events\.repeats"):
+            stored_decisions.at_positions(tx, owner, run, [0])

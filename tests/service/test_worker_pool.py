@@ -6,9 +6,8 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 import pytest
@@ -18,9 +17,9 @@ from app.accounting.events import Gaussian, Laplace, NeighboringRelation, Poisso
 from app.accounting.rdp import event_curve, event_curves
 from app.ledger.accounts import Account
 from app.ledger.errors import LedgerUnavailableError, RateLimitedError
-from app.service import costing, worker_pool
-from app.service.costing import LITTLE_WORK, CostNotReadyError, PrecomputedCosts
-from app.service.worker_pool import MOST_PROCESSES, MOST_WAITING, FairQueue, Job, WorkerPool
+from app.service import worker_pool
+from app.service.costing import CostNotReadyError, PrecomputedCosts
+from app.service.worker_pool import MOST_WAITING, FairQueue, Job, WorkerPool
 
 ADD = NeighboringRelation.ADD_OR_REMOVE_ONE
 SAMPLED = PoissonSampled(0.01, Gaussian(1.0))
@@ -53,8 +52,14 @@ def test_lanes_take_turns_and_one_task_of_a_lane_runs_at_a_time() -> None:
     assert queue.take(0) == ("loud", 2)
 
 
-def test_full_lane_refuses_and_others_do_not() -> None:
+def test_full_lane_refuses_and_others_do_not_and_a_waiting_taker_gets_the_next_task() -> None:
     queue: FairQueue[int] = FairQueue()
+    taken: list[object] = []
+    thread = threading.Thread(target=lambda: taken.append(queue.take(10)))
+    thread.start()
+    queue.put("lane", 7)
+    thread.join()
+    assert taken == [("lane", 7)]
     for number in range(MOST_WAITING):
         queue.put("loud", number)
     with pytest.raises(RateLimitedError) as refused:
@@ -63,34 +68,18 @@ def test_full_lane_refuses_and_others_do_not() -> None:
     queue.put("quiet", 0)
 
 
-def test_waiting_taker_gets_the_next_task() -> None:
-    queue: FairQueue[int] = FairQueue()
-    taken: list[object] = []
-    thread = threading.Thread(target=lambda: taken.append(queue.take(10)))
-    thread.start()
-    queue.put("lane", 7)
-    thread.join()
-    assert taken == [("lane", 7)]
-
-
-def test_another_process_answers_as_this_one(pool: WorkerPool) -> None:
+def test_another_process_answers_as_this_one_and_goes_on_after_an_error(pool: WorkerPool) -> None:
     answer = pool.submit("lane", Job(event_curves, ([SAMPLED], ADD, 1))).result(30)
     assert np.array_equal(answer[0].values, event_curve(SAMPLED, ADD).values)
     assert not answer[0].values.flags.writeable
-    assert pool.submit("lane", Job(os.getpid, ())).result(30) != os.getpid()
-
-
-def test_error_of_a_task_is_raised_and_the_process_goes_on(pool: WorkerPool) -> None:
     before = pool.submit("lane", Job(os.getpid, ())).result(30)
+    assert before != os.getpid()
     unsound = Job(event_curves, ([PoissonSampled(0.5, Zcdp(1.0))], ADD, 1))
     with pytest.raises(UnsupportedEventError, match="does not amplify"):
         pool.submit("lane", unsound).result(30)
-    assert pool.submit("lane", Job(os.getpid, ())).result(30) == before
-
-
-def test_task_over_the_bound_of_work_is_stopped(pool: WorkerPool) -> None:
     with pytest.raises(PlanTooExpensiveError):
         pool.submit("lane", Job(event_curves, (DEAR, ADD, 1))).result(30)
+    assert pool.submit("lane", Job(os.getpid, ())).result(30) == before
 
 
 def test_dead_or_silent_process_fails_one_task_and_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,22 +100,6 @@ def test_request_may_be_repeated_where_no_process_starts(monkeypatch: pytest.Mon
         WorkerPool().submit("lane", Job(os.getpid, ())).result(30)
 
 
-def test_second_process_is_used_and_both_end_when_idle(monkeypatch: pytest.MonkeyPatch) -> None:
-    own = WorkerPool()
-    alone = {own.submit(lane, Job(os.getpid, ())).result(30) for lane in "abc"}
-    loud = own.submit("loud", Job(time.sleep, (0.5,)))
-    second = own.submit("quiet", Job(os.getpid, ())).result(30)
-    loud.result(30)
-    both = {*alone, second}
-    while len(own._idle) < MOST_PROCESSES:
-        time.sleep(0.01)
-    own._end_idle()
-    assert all(Path(f"/proc/{process}").exists() for process in both)
-    monkeypatch.setattr(worker_pool, "IDLE_SECONDS", 0.0)
-    own._end_idle()
-    assert not any(Path(f"/proc/{process}").exists() for process in both)
-
-
 def test_prices_of_many_events_are_computed_in_parts() -> None:
     account = cast("Account", SimpleNamespace(relation=ADD, grid_version=1))
     ready = PrecomputedCosts()
@@ -140,23 +113,3 @@ def test_prices_of_many_events_are_computed_in_parts() -> None:
         else:
             break
     assert parts == 2
-
-
-def _missing(calculation: Job[Any], kept: list[object], *, needed: bool) -> CostNotReadyError:
-    return CostNotReadyError(calculation, kept.append, LITTLE_WORK + 1, needed=needed)
-
-
-def test_searches_for_refused_requests_delay_no_needed_cost(monkeypatch: pytest.MonkeyPatch) -> None:
-    own, kept, found = WorkerPool(), list[object](), list[object]()
-    monkeypatch.setattr(costing, "WORKER_POOL", own)
-    searches = [_missing(Job(time.sleep, (0.05,)), kept, needed=False) for _ in range(MOST_WAITING + 5)]
-    threads = [threading.Thread(target=each.compute, args=("org_1",)) for each in searches]
-    for thread in threads:
-        thread.start()
-    while sum(map(len, own._queue._lanes.values())) < MOST_WAITING:
-        time.sleep(0.01)
-    _missing(Job(os.getpid, ()), found, needed=True).compute("org_1")
-    assert found != []
-    assert len(kept) < MOST_WAITING, "it was computed before the searches were"
-    for thread in threads:
-        thread.join()
