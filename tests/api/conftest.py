@@ -1,24 +1,21 @@
-"""What the tests of the API share: a furnished ledger for a whole module, and a witness of every answer."""
+"""A furnished ledger for a module or for a test, and a witness that compares every answer with the OpenAPI document."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
+import httpx2
 import pytest
 
-from tests.api.answer_validation import check_answer
+from app.service.verification import verify
+from tests.api.operations import check_answer
 from tests.api.trainer import Trainer
 from tests.conftest import SAMPLED, Furnish, Ledger, furnished, new_database, open_ledger
 from tests.ledgers import nothing
 from tests.persistence.dump import Dump, dump
 
 LIMIT = {"epsilon": 1.0, "delta": 1e-5}
-POPULATION = {
-    "name": "people",
-    "privacy_unit": "user",
-    "neighboring_relation": "add_or_remove_one",
-    "limit": LIMIT,
-}
+POPULATION = {"name": "people", "privacy_unit": "user", "neighboring_relation": "add_or_remove_one", "limit": LIMIT}
 
 
 @dataclass(frozen=True)
@@ -38,47 +35,37 @@ class SeededLedger:
     verification: str = ""
 
     def rows(self) -> Dump:
-        """Every row of the ledger."""
         return dump(self.ledger.database)
 
+    def sound(self) -> bool:
+        assert verify(self.ledger.database).problems == ()
+        return True
+
     def ids(self) -> dict[str, str]:
-        """The ids by the names of path parameters."""
-        return {
-            "population_id": self.population,
-            "budget_id": self.budget,
-            "run_id": self.run,
-            "reservation_id": self.reservation,
-            "key_id": self.key,
-            "account_id": self.budget,
-            "proposal_id": self.proposal,
-            "receiver_id": self.receiver,
-            "delivery_id": self.delivery,
-            "experiment_id": self.experiment,
-            "verification_id": self.verification,
-        }
+        ids = {f"{each.name}_id": str(getattr(self, each.name)) for each in fields(self) if each.name != "ledger"}
+        return ids | {"account_id": self.budget}
+
+    def steps(self, role: str = "trainer", query: str = "", run: str = "", **body: Any) -> httpx2.Response:  # noqa: ANN401 - JSON is anything
+        return self.ledger.post(f"/v1/runs/{run or self.run}/steps{query}", body, role)
 
 
 def furnish(ledger: Ledger) -> SeededLedger:
     """Open a population and a budget, register a run, take a step, ask for alerts, declare a sweep, and verify."""
-    population = str(ledger.population()["id"])
-    budget = str(ledger.budget()["id"])
-    run = ledger.run()
+
+    def made(path: str, body: object = None, role: str = "admin", **headers: str) -> str:
+        return str(ledger.post(f"/v1/{path}", body, role, **headers).json()["id"])
+
+    population, budget, run = str(ledger.population()["id"]), str(ledger.budget()["id"]), ledger.run()
     assert ledger.post(f"/v1/runs/{run}/steps", {"first_step": 0}, "trainer").status_code == 200
-    plan = {"plan": [{"event": SAMPLED, "count": 1}]}
-    reservation = str(ledger.post(f"/v1/runs/{run}/reservations", plan, "trainer").json()["id"])
+    reservation = made(f"runs/{run}/reservations", {"plan": [{"event": SAMPLED, "count": 1}]}, "trainer")
     assert ledger.post(f"/v1/reservations/{reservation}/void", {}, "trainer").status_code == 200
-    key = str(ledger.post("/v1/api-keys", {"role": "viewer"}).json()["id"])
+    key = made("api-keys", {"role": "viewer"})
     more = {"limit": {"epsilon": 3.5, "delta": 1e-5}, "reason": "Another study."}
-    proposed = ledger.post(f"/v1/accounts/{population}/limit", more, "planner", If_Match="*")
-    proposal = str(proposed.json()["id"])
-    receiver = str(ledger.post("/v1/receivers", {"url": "https://alerts.example/privacy"}).json()["id"])
-    delivery = str(ledger.post(f"/v1/receivers/{receiver}/test", None).json()["id"])
+    proposal = made(f"accounts/{population}/limit", more, "planner", If_Match="*")
+    receiver = made("receivers", {"url": "https://alerts.example/privacy"})
     sweep = {"name": "sweep", "budget": "mimic/icu-team", "charging_mode": "each_run"}
-    experiment = str(ledger.post("/v1/experiments", sweep).json()["id"])
-    verification = str(ledger.post("/v1/verifications", None).json()["id"])
-    return SeededLedger(
-        *(ledger, population, budget, run, reservation, key, proposal, receiver, delivery, experiment, verification)
-    )
+    rest = made(f"receivers/{receiver}/test"), made("experiments", sweep), made("verifications")
+    return SeededLedger(ledger, population, budget, run, reservation, key, proposal, receiver, *rest)
 
 
 @pytest.fixture(scope="module")
@@ -97,15 +84,15 @@ def furnishing(request: pytest.FixtureRequest, furnishing: Furnish | None) -> Fu
 
 
 @pytest.fixture
-def seeded(ledger: Ledger, database_kind: str) -> SeededLedger:
-    """A seeded ledger for one test alone."""
-    there: SeededLedger = furnished(database_kind, furnish)[0]
+def seeded(request: pytest.FixtureRequest, ledger: Ledger, database_kind: str) -> SeededLedger:
+    """A seeded ledger for one test alone, with what the module's `FURNISHED` adds."""
+    named: dict[str, Furnish] = getattr(request.module, "FURNISHED", {})
+    there: SeededLedger = furnished(database_kind, named.get("seeded", furnish))[0]
     return replace(there, ledger=ledger)
 
 
 @pytest.fixture
 def trainer(request: pytest.FixtureRequest, ledger: Ledger, database_kind: str) -> Trainer:
-    """As the module's `FURNISHED` makes one."""
     made: Trainer = furnished(database_kind, request.module.FURNISHED["trainer"])[0]
     return replace(made, ledger=ledger)
 
@@ -113,18 +100,15 @@ def trainer(request: pytest.FixtureRequest, ledger: Ledger, database_kind: str) 
 @pytest.fixture(autouse=True)
 def witness(request: pytest.FixtureRequest) -> Iterator[None]:
     """Compare every answer that a test gets with the OpenAPI document."""
-    if "shared" in request.fixturenames:
-        ledger: Ledger = request.getfixturevalue("shared").ledger
-    elif "ledger" in request.fixturenames:
-        ledger = request.getfixturevalue("ledger")
-    else:
+    name = next((name for name in ("shared", "ledger") if name in request.fixturenames), None)
+    if name is None:
         yield
         return
+    found = request.getfixturevalue(name)
+    ledger: Ledger = found.ledger if isinstance(found, SeededLedger) else found
     answers: list[Any] = []
     ledger.http.event_hooks["response"].append(answers.append)
     yield
     ledger.http.event_hooks["response"].remove(answers.append)
     for answer in answers:
-        media_type = answer.headers.get("content-type", "").partition(";")[0]
-        body = answer.json() if answer.content and media_type.endswith("json") else answer.text or None
-        check_answer(answer.request.method, answer.request.url.path, answer.status_code, media_type, body)
+        check_answer(answer)

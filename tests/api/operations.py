@@ -1,4 +1,4 @@
-"""The operations of the OpenAPI document, to be walked by tests."""
+"""The operations of the OpenAPI document, to be walked by tests, and a comparison of answers with them."""
 
 import json
 import re
@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Any
 
+import httpx2
 from jsonschema_rs import Draft202012Validator
 
 from app.main import create_app
@@ -16,14 +17,11 @@ APP = create_app(Settings(database_url="sqlite:///never-opened.db"))
 DOCUMENT: dict[str, Any] = APP.openapi()
 NEEDED_QUERY = {"removeBlockSchedule": "?reason=Over."}
 PUBLIC = {"/healthz", "/metrics", "/readyz"}
-WITH_TOKENS = {"/v1/token"}
-"""Operations of callers who have a token of somebody else, in the body."""
+PROBLEM_JSON = "application/problem+json"
 
 
 @dataclass(frozen=True)
 class Operation:
-    """One method of one path."""
-
     method: str
     path: str
     described: dict[str, Any]
@@ -33,11 +31,9 @@ class Operation:
         return str(self.described["operationId"])
 
     def at(self, **ids: str) -> str:
-        """The path with ids in it, and with a query if one is needed."""
         return self.path.format(**ids) + NEEDED_QUERY.get(self.id, "")
 
     def takes(self, method: str, path: str) -> bool:
-        """Whether a request belongs to this operation."""
         return method == self.method and self._paths.fullmatch(path) is not None
 
     @cached_property
@@ -46,7 +42,6 @@ class Operation:
 
 
 def resolved(value: dict[str, Any]) -> dict[str, Any]:
-    """A part of the document, or what its reference points to."""
     reference = value.get("$ref")
     if reference is None:
         return value
@@ -56,7 +51,6 @@ def resolved(value: dict[str, Any]) -> dict[str, Any]:
 
 
 def validator(schema: dict[str, Any]) -> Draft202012Validator:
-    """What compares values with a schema of the document."""
     return _compiled(json.dumps(schema, sort_keys=True))
 
 
@@ -70,8 +64,35 @@ def errors(schema: dict[str, Any], value: object) -> list[str]:
     return [f"{error.instance_path}: {error.message}" for error in validator(schema).iter_errors(value)]
 
 
+def check_answer(answer: httpx2.Response) -> None:
+    """Compare an answer with the document; paths that the document does not know are left alone."""
+    found = [each for each in OPERATIONS if each.takes(answer.request.method, answer.request.url.path)]
+    status = str(answer.status_code)
+    if not found or (status == "304" and "304" in found[0].described["responses"]):
+        return
+    (operation,) = found
+    content = operation.described["responses"].get(status, {}).get("content")
+    what = f"{operation.id} answers {status} {answer.text[:500]}"
+    assert content is not None, f"{what}: undocumented"
+    if not answer.content:
+        assert (status, content) == ("204", {}) or answer.request.method == "HEAD", what
+        return
+    media_type = answer.headers.get("content-type", "").partition(";")[0]
+    assert media_type in content, f"{what} as {media_type}: undocumented"
+    body: Any = answer.json() if media_type.endswith("json") else answer.text
+    wrong = errors(content[media_type]["schema"], body)
+    assert not wrong, f"{what}, but not as its schema says: {wrong}"
+    if media_type == PROBLEM_JSON:
+        assert body["status"] == answer.status_code
+        assert body["code"] in content[media_type]["examples"], f"{what}: {body['code']} is undocumented"
+
+
+def without_request_id(reply: httpx2.Response) -> dict[str, Any]:
+    """An answer but for the name of its request, which two never share."""
+    return {name: value for name, value in reply.json().items() if name != "request_id"}
+
+
 def _resolved(operation: dict[str, Any]) -> dict[str, Any]:
-    """An operation with its parameters, responses and examples in it."""
     responses = {status: dict(resolved(response)) for status, response in operation["responses"].items()}
     for response in responses.values():
         response["content"] = {
@@ -88,67 +109,41 @@ OPERATIONS = [
     for path, methods in DOCUMENT["paths"].items()
     for method, described in methods.items()
 ]
-GUARDED = [operation for operation in OPERATIONS if operation.path not in PUBLIC | WITH_TOKENS]
+GUARDED = [operation for operation in OPERATIONS if operation.path not in PUBLIC | {"/v1/token"}]
 POSTS = [operation for operation in GUARDED if operation.method == "POST"]
 WITH_BODY = [operation for operation in GUARDED if "requestBody" in operation.described]
 ANEW = {
-    "getForecast",
-    *("exportRuns", "exportDecisions", "exportAuditEvents", "exportRunHistory", "exportAccountHistory"),
+    *("getForecast", "exportRuns", "exportDecisions", "exportAuditEvents", "exportRunHistory", "exportAccountHistory"),
     *("getRunStatement", "getRunStatementHtml", "getPopulationStatement", "getPopulationStatementHtml"),
 }
-"""Reads that are made anew each time."""
 READS = [operation for operation in GUARDED if operation.method == "GET" and operation.id not in ANEW]
-"""What an asker may have already."""
-OPTIONAL_BODY = {
-    *("completeRun", "abortRun", "rotateApiKey", "revokeApiKey", "approveProposal", "rejectProposal"),
-    *("rotateReceiverSecret", "archiveAccount", "unarchiveAccount"),
+"""But for those that are made anew each time."""
+OPTIONAL_BODY = {each.id for each in WITH_BODY if not each.described["requestBody"].get("required")}
+CONDITIONAL = {
+    each.id for each in GUARDED for parameter in each.described.get("parameters", ()) if parameter["name"] == "If-Match"
 }
-
-
-NOWHERE = {
-    "run_id": "run_nowhere",
-    "budget_id": "bud_nowhere",
-    "population_id": "pop_nowhere",
-    "reservation_id": "res_nowhere",
-    "key_id": "key_nowhere",
-    "account_id": "bud_nowhere",
-    "proposal_id": "prp_nowhere",
-    "receiver_id": "rcv_nowhere",
-    "delivery_id": "dlv_nowhere",
-    "experiment_id": "exp_nowhere",
-    "verification_id": "ver_nowhere",
-}
+_PREFIXES = {"run": "run", "budget": "bud", "population": "pop", "reservation": "res", "key": "key", "account": "bud"}
+_PREFIXES |= {"proposal": "prp", "receiver": "rcv", "delivery": "dlv", "experiment": "exp", "verification": "ver"}
+NOWHERE = {f"{kind}_id": f"{prefix}_nowhere" for kind, prefix in _PREFIXES.items()}
 """Ids that mean nothing, by the names of path parameters."""
 
-CONDITIONAL = {
-    *("changeAccountLimit", "replaceOrganisationPolicy", "replaceAccountPolicy"),
-    *("replaceBlockSchedule", "removeBlockSchedule", "replaceAllocation"),
-}
-"""Operations that need If-Match."""
-
+ADD = "add_or_remove_one"
+MONTHLY: dict[str, Any] = {"period": "month", "start": "2026-01-01"}
 CHEAP = {"type": "gaussian", "noise_multiplier": 50.0}
-"""What a planning question is about: what such a question costs is no matter of who asks it, or how."""
+"""What a planning question is about: what it costs is no matter of who asks it, or how."""
 
 
 def valid_body(operation: Operation, name: str = "n") -> dict[str, Any] | None:
     """A body that the operation takes; None if it needs none."""
     limit = {"epsilon": 1.0, "delta": 1e-5}
     bodies: dict[str, dict[str, Any]] = {
-        "createPopulation": {
-            "name": name,
-            "privacy_unit": "user",
-            "neighboring_relation": "add_or_remove_one",
-            "limit": limit,
-        },
+        "createPopulation": {"name": name, "privacy_unit": "user", "neighboring_relation": ADD, "limit": limit},
         "updatePopulation": {"owner": name},
         "updateBudget": {"owner": name},
         "updateRun": {"owner": name},
         "createBudget": {"name": name, "parent": "mimic", "limit": limit},
-        "createBlocks": {"period": "month", "start": "2026-01-01", "count": 2, "limit": limit},
-        "replaceBlockSchedule": {
-            "schedule": {"period": "month", "start": "2026-01-01", "limit": limit},
-            "reason": "Each month has a budget of its own.",
-        },
+        "createBlocks": MONTHLY | {"count": 2, "limit": limit},
+        "replaceBlockSchedule": {"schedule": MONTHLY | {"limit": limit}, "reason": "Each month has a budget."},
         "createRun": {"name": name, "budget": "mimic/icu-team"},
         "createExperiment": {"name": name, "budget": "mimic/icu-team", "charging_mode": "each_run"},
         "authorizeSteps": {"event": SAMPLED},
@@ -179,5 +174,4 @@ def valid_body(operation: Operation, name: str = "n") -> dict[str, Any] | None:
 
 
 def valid_headers(operation: Operation) -> dict[str, str]:
-    """Headers without which the operation does nothing."""
     return {"If-Match": "*"} if operation.id in CONDITIONAL else {}

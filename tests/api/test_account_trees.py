@@ -1,4 +1,4 @@
-"""Trees that mean something: disjoint parts, runs that charge several budgets, and what is refused of both."""
+"""Trees: disjoint parts, parts that units may leave, runs that charge several budgets, and what is refused of them."""
 
 from typing import Any
 
@@ -7,6 +7,7 @@ import pytest
 
 from app.service.verification import verify
 from tests.api.conftest import LIMIT
+from tests.api.trainer import is_refused
 from tests.conftest import Ledger
 
 ATTESTED: dict[str, Any] = {"composition": "parallel", "attestation": "each patient is treated at one site"}
@@ -56,53 +57,48 @@ def test_parts_share_no_loss(ledger: Ledger) -> None:
     assert verify(ledger.database).sound
 
 
-def test_attestation_is_kept_with_who_and_when(ledger: Ledger) -> None:
-    made = ledger.population(**ATTESTED, max_partitions_per_unit=3)
-    read = ledger.get(f"/v1/populations/{made['id']}").json()
-    assert (read["composition"], read["max_partitions_per_unit"]) == ("parallel", 3)
-    said = read["attestation"]
-    assert (said["text"], said["replacement_assumption"]) == (ATTESTED["attestation"], None)
-    assert said["attested_by"] == ledger.keys["hospital", "admin"].split(".")[0]
-    assert said["attested_at"] == read["created_at"]
-    assert ledger.budget()["attestation"] is None
+REPLACED = ATTESTED | {"neighboring_relation": "replace_one"}
+NOT_ATTESTED: list[tuple[dict[str, Any], str]] = [
+    ({"composition": "parallel"}, "an `attestation` is needed"),
+    ({"composition": "parallel", "attestation": "  "}, "words that can be read"),
+    ({"attestation": "x"}, "composition"),
+    ({"max_partitions_per_unit": 2}, "composition"),
+    (ATTESTED | {"max_partitions_per_unit": 0}, "max_partitions_per_unit"),
+    (ATTESTED | {"max_partitions_per_unit": 65}, "max_partitions_per_unit"),
+    ({"composition": "serial"}, "composition"),
+    (REPLACED, "replacement_assumption"),
+    (ATTESTED | {"replacement_assumption": "removal_is_bounded"}, "replace_one only"),
+    (REPLACED | {"replacement_assumption": "they go"}, "replacement_assumption"),
+]
 
 
-NOT_ATTESTED: dict[str, tuple[dict[str, Any], str]] = {
-    "nothing is said": ({"composition": "parallel"}, "an `attestation` is needed"),
-    "blanks are said": ({"composition": "parallel", "attestation": "  "}, "words that can be read"),
-    "it is said of no parts": ({"attestation": "x"}, "composition"),
-    "k of no parts": ({"max_partitions_per_unit": 2}, "composition"),
-    "k is 0": (ATTESTED | {"max_partitions_per_unit": 0}, "max_partitions_per_unit"),
-    "k is more than there may be parts": (ATTESTED | {"max_partitions_per_unit": 65}, "max_partitions_per_unit"),
-    "an unknown composition": ({"composition": "serial"}, "composition"),
-    "nothing is said of replaced units": (ATTESTED | {"neighboring_relation": "replace_one"}, "replacement_assumption"),
-    "it is said of another relation": (ATTESTED | {"replacement_assumption": "removal_is_bounded"}, "replace_one only"),
-    "it is said in other words": (
-        ATTESTED | {"neighboring_relation": "replace_one", "replacement_assumption": "they go"},
-        "replacement_assumption",
-    ),
-}
-
-
-@pytest.mark.parametrize("what", NOT_ATTESTED)
-def test_parts_need_an_attestation(ledger: Ledger, what: str) -> None:
-    terms, words = NOT_ATTESTED[what]
-    relation = {"neighboring_relation": "add_or_remove_one"}
-    body = {"name": "p", "privacy_unit": "patient", "limit": LIMIT, **relation} | terms
-    assert words in refused(ledger.post("/v1/populations", body))
-    assert ledger.get("/v1/populations").json()["items"] == []
-    ledger.population(neighboring_relation=body["neighboring_relation"])
-    budget = {"name": "b", "parent": "mimic", "limit": LIMIT} | terms
-    budget.pop("neighboring_relation", None)
-    assert words in refused(ledger.post("/v1/budgets", budget))
+@pytest.mark.parametrize("relation", ["add_or_remove_one", "replace_one"])
+def test_parts_need_an_attestation(ledger: Ledger, relation: str) -> None:
+    ledger.population(neighboring_relation=relation)
+    for terms, words in NOT_ATTESTED:
+        if terms.get("neighboring_relation", "add_or_remove_one") == relation:
+            relations = {"neighboring_relation": relation}
+            body = {"name": "p", "privacy_unit": "patient", "limit": LIMIT, **relations} | terms
+            assert words in refused(ledger.post("/v1/populations", body))
+            budget = {"name": "b", "parent": "mimic", "limit": LIMIT} | terms
+            budget.pop("neighboring_relation", None)
+            assert words in refused(ledger.post("/v1/budgets", budget))
+    assert len(ledger.get("/v1/populations").json()["items"]) == 1
+    assert ledger.get("/v1/budgets").json()["items"] == []
 
 
 def test_run_charges_no_parallel_account_itself(ledger: Ledger) -> None:
     ledger.population()
-    ledger.budget("parts", **ATTESTED)
+    made = ledger.budget("parts", **ATTESTED)
     assert "a run charges its parts" in refused(register(ledger, "mimic/parts"))
-    ledger.population("whole", **ATTESTED)
+    ledger.population("whole", **ATTESTED, max_partitions_per_unit=3)
     assert "a run charges its parts" in refused(register(ledger, "whole"))
+    read = ledger.get("/v1/populations/whole").json()
+    assert (read["composition"], read["max_partitions_per_unit"]) == ("parallel", 3)
+    said = {"text": ATTESTED["attestation"], "replacement_assumption": None, "attested_at": read["created_at"]}
+    said |= {"attested_by": ledger.keys["hospital", "admin"].split(".")[0]}
+    assert said.items() <= read["attestation"].items()
+    assert (made["attestation"]["text"], ledger.budget()["attestation"]) == (ATTESTED["attestation"], None)  # type: ignore[index]
 
 
 def test_run_charges_a_population_directly(ledger: Ledger) -> None:
@@ -126,7 +122,6 @@ def test_run_charges_a_population_directly(ledger: Ledger) -> None:
     assert ledger.post("/v1/verifications", None).json()["discrepancies"] == []
 
 
-@pytest.mark.both_databases
 def test_run_on_two_hospitals_charges_both_or_none(ledger: Ledger) -> None:
     for name, limit in (("mimic", LIMIT), ("eicu", WIDE)):
         ledger.population(name, limit=WIDE)
@@ -149,18 +144,22 @@ def test_run_on_two_hospitals_charges_both_or_none(ledger: Ledger) -> None:
     assert verify(ledger.database).sound
 
 
-NOT_TOGETHER: dict[str, tuple[list[str], str, str]] = {
-    "one above the other": (["mimic/a", "mimic/a/sub"], "lies above", "invalid_request"),
-    "the same twice": (["mimic/a", "mimic/a"], "named twice", "invalid_request"),
-    "beside parts and through them": (["mimic/b", "mimic/a/parts/one"], "beside them", "invalid_request"),
-    "parts of two kinds": (["mimic/a/parts/one", "mimic/a/more/one"], "two kinds", "invalid_request"),
-    "another unit": (["mimic/b", "device/team"], "counted by", "privacy_unit_mismatch"),
-    "another relation": (["mimic/b", "replaced/team"], "kept under", "neighboring_relation_mismatch"),
-}
+NOT_TOGETHER: list[tuple[list[str], str, str]] = [
+    (["mimic/a", "mimic/a/sub"], "lies above", "invalid_request"),
+    (["mimic/a", "mimic/a"], "named twice", "invalid_request"),
+    (["mimic/b", "mimic/a/parts/one"], "beside them", "invalid_request"),
+    (["mimic/a/parts/one", "mimic/a/more/one"], "two kinds", "invalid_request"),
+    (["mimic/b", "device/team"], "counted by", "privacy_unit_mismatch"),
+    (["mimic/b", "replaced/team"], "kept under", "neighboring_relation_mismatch"),
+]
+BAD_BUDGETS: list[dict[str, Any]] = [
+    {"budget": "mimic/a", "budgets": ["mimic/b"]},
+    {},
+    *({"budgets": budgets} for budgets in ([], [f"mimic/{number}" for number in range(9)], [1])),
+]
 
 
-@pytest.mark.parametrize("what", NOT_TOGETHER)
-def test_budgets_that_one_run_cannot_charge_together_are_refused(ledger: Ledger, what: str) -> None:
+def test_budgets_that_one_run_cannot_charge_together_are_refused(ledger: Ledger) -> None:
     ledger.population()
     for path in ("a", "b", "a/sub"):
         *above, name = path.split("/")
@@ -172,29 +171,61 @@ def test_budgets_that_one_run_cannot_charge_together_are_refused(ledger: Ledger,
     ledger.population("replaced", neighboring_relation="replace_one")
     for name in ("device", "replaced"):
         ledger.budget("team", name)
-    names, words, code = NOT_TOGETHER[what]
-    for budgets in (names, names[::-1]):
-        assert words in refused(register(ledger, *budgets), code)
+    for names, words, code in NOT_TOGETHER:
+        for budgets in (names, names[::-1]):
+            assert words in refused(register(ledger, *budgets), code)
+    for body in BAD_BUDGETS:
+        assert "budget" in refused(ledger.post("/v1/runs", {"name": "model", "event": NOISE} | body))
+    assert "nowhere" in is_refused(register(ledger, "mimic/a", "mimic/nowhere"), 404, "not_found")["detail"]
     assert ledger.get("/v1/runs").json()["items"] == []
 
 
-BAD_BUDGETS: dict[str, dict[str, Any]] = {
-    "both": {"budget": "mimic/north", "budgets": ["mimic/south"]},
-    "neither": {},
-    "none": {"budgets": []},
-    "nine": {"budgets": [f"mimic/{number}" for number in range(9)]},
-    "no text": {"budgets": [1]},
+WITHIN: dict[str, Any] = REPLACED | {"limit": WIDE}
+ANSWERS = {"type": "randomized_response", "noise_parameter": 0.9, "num_buckets": 2}
+BATCH = {"type": "sampled_without_replacement", "source_dataset_size": 100, "sample_size": 10, "event": NOISE}
+SHOWING = {
+    "randomized_response": ANSWERS,
+    "tree_aggregation": {"type": "tree_aggregation", "noise_multiplier": 60.0, "step_counts": [4]},
+    "sampled_without_replacement": BATCH,
 }
+ALONE = {"name": "m", "budget": "mimic/south"}
+TRIALS = {"charging_mode": "repeat_and_select", "trials": {"events": [{"event": ANSWERS}], "mean": 2.0}}
+PLANNED = [{"event": ANSWERS}]
+ASKED: list[tuple[str, dict[str, Any]]] = [
+    ("runs", ALONE | {"event": ANSWERS}),
+    ("runs", ALONE | {"plan": PLANNED}),
+    ("runs", {"name": "m", "budgets": ["other/lab", "mimic/south"], "event": ANSWERS}),
+    ("runs", ALONE | {"limit": {"epsilon": 1, "delta": 1e-6}, "planned": PLANNED}),
+    ("budgets", {"name": "b", "parent": "mimic/south", "limit": WIDE, "planned": PLANNED}),
+    ("runs/{run}/reservations", {"plan": [{"event": NOISE}, {"event": ANSWERS}]}),
+    ("runs/{run}/steps?dry_run=true", {"count": 1, "event": ANSWERS}),
+    ("runs/{run}/steps", {"count": 1, "event": ANSWERS, "mode": "report"}),
+    ("experiments", ALONE | TRIALS),
+    ("experiments", ALONE | {"charging_mode": "each_run", "planned": PLANNED}),
+]
 
 
-@pytest.mark.parametrize("what", BAD_BUDGETS)
-def test_run_names_one_budget_or_up_to_eight(ledger: Ledger, what: str) -> None:
-    sites(ledger)
-    body = {"name": "model", "event": NOISE} | BAD_BUDGETS[what]
-    assert "budget" in refused(ledger.post("/v1/runs", body))
+def hospital(ledger: Ledger, replacement_assumption: str) -> str:
+    """Two sites of one population, and a team under the first; a run of the team."""
+    ledger.population(**WITHIN, replacement_assumption=replacement_assumption)
+    for name, parent in (("north", "mimic"), ("south", "mimic"), ("team", "mimic/north")):
+        ledger.budget(name, parent, limit=WIDE)
+    return ledger.run("mimic/north/team", event=NOISE)
 
 
-def test_one_of_several_budgets_that_is_missing_is_named(ledger: Ledger) -> None:
-    sites(ledger)
-    reply = register(ledger, "mimic/north", "mimic/nowhere")
-    assert (reply.status_code, "nowhere" in reply.json()["detail"]) == (404, True)
+def test_event_that_shows_a_missing_record_is_refused_in_any_request(ledger: Ledger) -> None:
+    run = hospital(ledger, "removal_is_bounded")
+    ledger.population("other", neighboring_relation="replace_one", limit=WIDE)
+    ledger.budget("lab", "other", limit=WIDE)
+    shown = [("runs/{run}/steps", {"count": 1, "event": event}, name) for name, event in SHOWING.items()]
+    for path, body, name in (*shown, *((*asked, "randomized_response") for asked in ASKED)):
+        detail = refused(ledger.post(f"/v1/{path.format(run=run)}", body), "unsupported_event")
+        assert f"{name} is not supported under mimic:" in detail, path
+        assert "stay_in_their_parts" in detail, path
+    assert steps(ledger, run)["decision"] == "admitted"
+    assert verify(ledger.database).sound
+
+
+def test_events_are_admitted_where_units_stay_in_their_parts(ledger: Ledger) -> None:
+    run = hospital(ledger, "stay_in_their_parts")
+    assert {steps(ledger, run, event=event)["decision"] for event in SHOWING.values()} == {"admitted"}

@@ -1,36 +1,36 @@
 """API keys, also single-use ones: issued, rotated, bound to a run, and revoked."""
 
 from datetime import UTC, datetime, timedelta
+from itertools import product
 from typing import Any
 
+import httpx2
 import pytest
 
 from app.ledger.permissions import LAST_ANSWERS
-from app.service.verification import verify
 from tests.api.conftest import SeededLedger
+from tests.api.trainer import audited, is_refused
 from tests.clocks import stand_at
 from tests.conftest import SAMPLED
 
-LENT = {
-    "budget_admin": {"viewer", "trainer", "planner"},
-    "privacy_officer": {"viewer", "trainer", "planner", "budget_admin", "privacy_officer", "auditor"},
-    "admin": {"viewer", "trainer", "planner", "budget_admin", "privacy_officer", "auditor", "admin"},
-}
+TRAINING = {"viewer", "trainer", "planner"}
+OFFICE = TRAINING | {"budget_admin", "privacy_officer", "auditor"}
+LENT = {"budget_admin": TRAINING, "privacy_officer": OFFICE, "admin": OFFICE | {"admin"}}
+PLAN = {"plan": [{"event": SAMPLED, "count": 1}]}
+RUN = {"budget": "mimic/icu-team", "event": SAMPLED}
 
 
-def _issued(seeded: SeededLedger, role: str, issuer: str = "admin", **terms: object) -> dict[str, Any]:
-    reply = seeded.ledger.post("/v1/api-keys", {"role": role} | terms, issuer)
+def _issue(seeded: SeededLedger, role: str, by: str = "admin", name: str = "own", **terms: object) -> dict[str, Any]:
+    """Issue a key, which asks as `name`."""
+    reply = seeded.ledger.post("/v1/api-keys", {"role": role} | terms, by)
     assert reply.status_code == 201, reply.text
+    return _known(seeded, reply, name)
+
+
+def _known(seeded: SeededLedger, reply: httpx2.Response, name: str) -> dict[str, Any]:
     made: dict[str, Any] = reply.json()
+    seeded.ledger.keys["hospital", name] = made["key"]
     return made
-
-
-def _asks(
-    seeded: SeededLedger, key: str, method: str, path: str, body: object = None, **headers: str
-) -> tuple[int, dict[str, Any]]:
-    sent = {"Authorization": f"Bearer {key}"} | {name.replace("_", "-"): value for name, value in headers.items()}
-    reply = seeded.ledger.http.request(method, path, json=body, headers=sent)
-    return reply.status_code, reply.json()
 
 
 def _later(monkeypatch: pytest.MonkeyPatch, ahead: timedelta) -> None:
@@ -40,269 +40,212 @@ def _later(monkeypatch: pytest.MonkeyPatch, ahead: timedelta) -> None:
 
 
 @pytest.fixture
-def at_once(seeded: SeededLedger) -> None:
+def at_once(seeded: SeededLedger) -> SeededLedger:
     """Each request looks its key up."""
     state: Any = seeded.ledger.http.app.state
     state.keys.cache_seconds = -1.0
+    return seeded
 
 
-@pytest.mark.parametrize("issuer", LENT)
-def test_role_issues_keys_of_the_roles_that_it_may_lend(shared: SeededLedger, issuer: str) -> None:
-    for role in LENT["admin"]:
+def test_role_issues_keys_of_the_roles_that_it_may_lend(shared: SeededLedger) -> None:
+    for issuer, role in product(LENT, LENT["admin"]):
         before, reply = shared.rows(), shared.ledger.post("/v1/api-keys", {"role": role}, issuer)
         if role in LENT[issuer]:
-            status, shown = _asks(shared, reply.json()["key"], "GET", f"/v1/api-keys/{reply.json()['id']}")
-            assert (status, shown["role"], shown["scope"]) == (200, role, None)
-            assert shown["created_by"] == shared.ledger.keys["hospital", issuer].partition(".")[0]
+            made = _known(shared, reply, "own")
+            shown = shared.ledger.get(f"/v1/api-keys/{made['id']}", "own").json()
+            issued_by = shared.ledger.keys["hospital", issuer].partition(".")[0]
+            assert (shown["role"], shown["scope"], shown["created_by"]) == (role, None, issued_by)
         else:
-            assert (reply.status_code, reply.json()["code"]) == (403, "insufficient_scope"), role
+            is_refused(reply, 403, "insufficient_scope")
             assert shared.rows() == before
+    before = shared.rows()  # its answer holds a secret, which would be stored
+    is_refused(shared.ledger.post("/v1/api-keys", {"role": "viewer"}, Idempotency_Key="k"), 422, "invalid_request")
+    assert shared.rows() == before
 
 
-def test_key_shows_its_secret_once(seeded: SeededLedger) -> None:
-    made = _issued(seeded, "viewer", name="for the wall")
+def test_key_shows_its_secret_once(shared: SeededLedger) -> None:
+    made = _issue(shared, "viewer")
     secret = made["key"].partition(".")[2]
     assert len(secret) * 6 >= 128
-    for path in ("/v1/api-keys", f"/v1/api-keys/{made['id']}", "/v1/audit-events"):
-        text = seeded.ledger.get(path, "admin").text
-        assert made["id"] in text
-        assert secret not in text
-    assert secret not in str(seeded.rows())
+    for path in ("api-keys", f"api-keys/{made['id']}", "audit-events"):
+        text = shared.ledger.get(f"/v1/{path}", "admin").text
+        assert (made["id"] in text, secret in text) == (True, False)
+    assert secret not in str(shared.rows())
 
 
-def test_idempotency_key_is_refused_for_a_secret_would_be_stored(seeded: SeededLedger) -> None:
-    before = seeded.rows()
-    reply = seeded.ledger.post("/v1/api-keys", {"role": "viewer"}, Idempotency_Key="k")
-    assert (reply.status_code, reply.json()["code"]) == (422, "invalid_request")
-    assert seeded.rows() == before
+def test_rotated_key_opens_beside_the_new_one_for_a_while(at_once: SeededLedger) -> None:
+    ledger, run = at_once.ledger, f"/v1/runs/{at_once.run}"
+    body = {"role": "trainer", "scope": "mimic/icu-team", "name": "trainer of the team"}
+    old = _known(at_once, ledger.post("/v1/api-keys", body), "old")
+    new = _known(at_once, ledger.post(f"/v1/api-keys/{old['id']}/rotate", {"overlap_seconds": 60}, "old"), "new")
+    assert (new["name"], new["role"], new["scope"]) == ("trainer of the team", "trainer", at_once.budget)
+    assert [ledger.get(run, name).status_code for name in ("old", "new")] == [200, 200]
+    assert ledger.get(f"/v1/api-keys/{new['id']}", "new").json()["expires_at"] is None
+    ends = datetime.fromisoformat(ledger.get(f"/v1/api-keys/{old['id']}", "admin").json()["expires_at"])
+    assert timedelta(seconds=30) < ends - datetime.now(UTC) <= timedelta(seconds=60)
+    _known(at_once, ledger.post(f"/v1/api-keys/{new['id']}/rotate", {"overlap_seconds": 0}, "new"), "newer")
+    assert [ledger.get(run, name).status_code for name in ("new", "newer")] == [401, 200]
 
 
-@pytest.mark.usefixtures("at_once")
-def test_rotated_key_opens_beside_the_new_one_for_a_while(seeded: SeededLedger) -> None:
-    old = _issued(seeded, "trainer", scope="mimic/icu-team", name="trainer of the team")
-    status, new = _asks(seeded, old["key"], "POST", f"/v1/api-keys/{old['id']}/rotate", {"overlap_seconds": 60})
-    assert status == 201
-    assert {name: new[name] for name in ("name", "role", "scope")} == {
-        "name": "trainer of the team",
-        "role": "trainer",
-        "scope": seeded.budget,
-    }
-    for key in (old["key"], new["key"]):
-        assert _asks(seeded, key, "GET", f"/v1/runs/{seeded.run}")[0] == 200
-    assert _asks(seeded, new["key"], "GET", f"/v1/api-keys/{new['id']}")[1]["expires_at"] is None
-    shown = seeded.ledger.get(f"/v1/api-keys/{old['id']}", "admin").json()
-    left = datetime.fromisoformat(shown["expires_at"]) - datetime.now(UTC)
-    assert timedelta(seconds=30) < left <= timedelta(seconds=60)
-    status, newer = _asks(seeded, new["key"], "POST", f"/v1/api-keys/{new['id']}/rotate", {"overlap_seconds": 0})
-    assert status == 201
-    assert _asks(seeded, new["key"], "GET", f"/v1/runs/{seeded.run}")[0] == 401
-    assert _asks(seeded, newer["key"], "GET", f"/v1/runs/{seeded.run}")[0] == 200
-
-
-@pytest.mark.usefixtures("at_once")
-def test_revoked_key_is_refused_with_the_reason(seeded: SeededLedger) -> None:
-    made = _issued(seeded, "trainer")
-    assert _asks(seeded, made["key"], "POST", f"/v1/runs/{seeded.run}/steps", {})[0] == 200
-    reply = seeded.ledger.post(f"/v1/api-keys/{made['id']}/revoke", {"reason": "The laptop was lost."})
+def test_revoked_key_is_refused_with_the_reason(at_once: SeededLedger) -> None:
+    made, path = _issue(at_once, "trainer"), "/v1/api-keys/{}/revoke".format
+    assert at_once.steps("own").status_code == 200
+    reply = at_once.ledger.post(path(made["id"]), {"reason": "The laptop was lost."})
     assert (reply.status_code, reply.json()["revoked_at"] is None) == (200, False)
-    status, answer = _asks(seeded, made["key"], "POST", f"/v1/runs/{seeded.run}/steps", {})
-    assert (status, answer["detail"]) == (401, "This API key was revoked.")
-    assert seeded.ledger.post(f"/v1/api-keys/{made['id']}/revoke", {}).json() == reply.json()
-    again = seeded.ledger.post(f"/v1/api-keys/{made['id']}/rotate", {})
-    assert (again.status_code, again.json()["code"]) == (422, "invalid_request")
-    audit_events = seeded.ledger.get(f"/v1/audit-events?order=oldest&subject={made['id']}", "auditor").json()["items"]
-    assert [audit_event["action"] for audit_event in audit_events] == [
-        "api_key.created",
-        "api_key.revoked",
-        "api_key.authentication_failed",
-    ]
-    assert audit_events[1]["reason"] == "The laptop was lost."
-    assert (audit_events[2]["actor"], audit_events[2]["after"]) == ("unauthenticated", {"times": {"revoked": 1}})
+    assert is_refused(at_once.steps("own"), 401, "unauthenticated")["detail"] == "This API key was revoked."
+    assert at_once.ledger.post(path(made["id"]), {}).json() == reply.json()
+    is_refused(at_once.ledger.post(f"/v1/api-keys/{made['id']}/rotate", {}), 422, "invalid_request")
+    _, revoked, failed = audited(at_once.ledger, f"subject={made['id']}")
+    assert (revoked["action"], revoked["reason"]) == ("api_key.revoked", "The laptop was lost.")
+    assert (failed["action"], failed["actor"]) == ("api_key.authentication_failed", "unauthenticated")
+    assert failed["after"] == {"times": {"revoked": 1}}
 
 
-@pytest.mark.usefixtures("at_once")
-def test_expired_key_opens_nothing(seeded: SeededLedger, monkeypatch: pytest.MonkeyPatch) -> None:
-    soon = datetime.now(UTC) + timedelta(hours=1)
-    made = _issued(seeded, "viewer", expires_at=soon.isoformat())
-    assert _asks(seeded, made["key"], "GET", "/v1/runs")[0] == 200
+def test_expired_key_opens_nothing(at_once: SeededLedger, monkeypatch: pytest.MonkeyPatch) -> None:
+    _issue(at_once, "viewer", expires_at=(datetime.now(UTC) + timedelta(hours=1)).isoformat())
+    assert at_once.ledger.get("/v1/runs", "own").status_code == 200
     _later(monkeypatch, timedelta(hours=2))
-    status, answer = _asks(seeded, made["key"], "GET", "/v1/runs")
-    assert (status, answer["detail"]) == (401, "This API key has expired.")
+    refused = is_refused(at_once.ledger.get("/v1/runs", "own"), 401, "unauthenticated")
+    assert refused["detail"] == "This API key has expired."
 
 
 def test_scoped_issuer_lends_within_its_scope(seeded: SeededLedger) -> None:
     seeded.ledger.population("other")
     seeded.ledger.budget("team", "other")
-    scoped = _issued(seeded, "budget_admin", scope="mimic/icu-team")["key"]
-    assert _asks(seeded, scoped, "POST", "/v1/api-keys", {"role": "trainer", "scope": seeded.run})[0] == 201
+    _issue(seeded, "budget_admin", name="scoped", scope="mimic/icu-team")
+    _issue(seeded, "trainer", "scoped", scope=seeded.run)
     for scope in (None, "mimic", "other/team"):
-        status, answer = _asks(seeded, scoped, "POST", "/v1/api-keys", {"role": "trainer", "scope": scope})
-        assert (status, answer["code"]) == (403, "insufficient_scope"), scope
-    listed = _asks(seeded, scoped, "GET", "/v1/api-keys")[1]["items"]
+        refused = seeded.ledger.post("/v1/api-keys", {"role": "trainer", "scope": scope}, "scoped")
+        is_refused(refused, 403, "insufficient_scope")
+    listed = seeded.ledger.get("/v1/api-keys", "scoped").json()["items"]
     assert {key["scope"] for key in listed} == {seeded.budget, seeded.run}
-    elsewhere = _issued(seeded, "viewer", scope="other")
-    for path in ("", "/rotate", "/revoke"):
-        method = "POST" if path else "GET"
-        assert _asks(seeded, scoped, method, f"/v1/api-keys/{elsewhere['id']}{path}")[0] == 403
+    elsewhere = f"/v1/api-keys/{_issue(seeded, 'viewer', scope='other')['id']}"
+    is_refused(seeded.ledger.get(elsewhere, "scoped"), 403, "insufficient_scope")
+    for action in ("rotate", "revoke"):
+        is_refused(seeded.ledger.post(f"{elsewhere}/{action}", None, "scoped"), 403, "insufficient_scope")
 
 
-def test_key_that_ends_issues_none_that_outlives_it(seeded: SeededLedger) -> None:
+def test_key_that_ends_issues_none_that_outlives_it(shared: SeededLedger) -> None:
     soon, later = "2098-01-01T00:00:00Z", "2099-01-01T00:00:00Z"
-    own = _issued(seeded, "budget_admin", expires_at=soon)["key"]
+    _issue(shared, "budget_admin", name="ends", expires_at=soon)
     for terms in ({}, {"expires_at": later}):
-        status, answer = _asks(seeded, own, "POST", "/v1/api-keys", {"role": "viewer"} | terms)
-        assert (status, answer["code"]) == (422, "invalid_request")
-        assert "issues none that outlives it" in answer["detail"]
-    assert _asks(seeded, own, "POST", "/v1/api-keys", {"role": "viewer", "expires_at": soon})[0] == 201
+        refused = shared.ledger.post("/v1/api-keys", {"role": "viewer"} | terms, "ends")
+        assert "issues none that outlives it" in is_refused(refused, 422, "invalid_request")["detail"]
+    _issue(shared, "viewer", "ends", expires_at=soon)
 
 
-def test_key_is_revoked_with_those_for_which_it_was_changed(seeded: SeededLedger, at_once: None) -> None:
-    del at_once
-    stolen = _issued(seeded, "trainer")
-    chain = [stolen]
-    for _ in range(2):
+def test_key_is_revoked_with_those_for_which_it_was_changed(at_once: SeededLedger) -> None:
+    ledger, chain = at_once.ledger, [_issue(at_once, "trainer", name="stolen")]
+    for before, name in (("stolen", "successor"), ("successor", "grandchild")):
         rotation = f"/v1/api-keys/{chain[-1]['id']}/rotate"
-        chain.append(_asks(seeded, chain[-1]["key"], "POST", rotation, {"overlap_seconds": 60})[1])
-    _, successor, grandchild = chain
-    path = f"/v1/api-keys/{stolen['id']}/revoke"
-    assert seeded.ledger.post(path, {"reason": "The laptop was lost."}).status_code == 200
-    assert _asks(seeded, grandchild["key"], "GET", "/v1/runs")[0] == 200
-    assert seeded.ledger.post(path, {"reason": "It was rotated.", "include_successors": True}).status_code == 200
-    for key in (stolen, successor, grandchild):
-        assert _asks(seeded, key["key"], "GET", "/v1/runs")[0] == 401
-    revoked = seeded.ledger.get("/v1/audit-events?order=oldest&action=api_key.revoked", "auditor").json()["items"]
-    assert {audit_event["subject"] for audit_event in revoked} == {stolen["id"], successor["id"], grandchild["id"]}
-    assert verify(seeded.ledger.database).problems == ()
+        chain.append(_known(at_once, ledger.post(rotation, {"overlap_seconds": 60}, before), name))
+    path = f"/v1/api-keys/{chain[0]['id']}/revoke"
+    assert ledger.post(path, {"reason": "The laptop was lost."}).status_code == 200
+    assert ledger.get("/v1/runs", "grandchild").status_code == 200
+    assert ledger.post(path, {"reason": "It was rotated.", "include_successors": True}).status_code == 200
+    assert [ledger.get("/v1/runs", name).status_code for name in ("stolen", "successor", "grandchild")] == [401] * 3
+    assert {event["subject"] for event in audited(ledger, "action=api_key.revoked")} == {key["id"] for key in chain}
+    assert at_once.sound()
 
 
 def test_key_of_one_run_takes_its_steps_and_nothing_else(seeded: SeededLedger) -> None:
-    key = _issued(seeded, "trainer", scope=seeded.run)["key"]
-    other = seeded.ledger.run(name="other")
-    assert _asks(seeded, key, "POST", f"/v1/runs/{seeded.run}/steps", {})[0] == 200
-    assert _asks(seeded, key, "GET", f"/v1/runs/{seeded.run}/history")[0] == 200
-    plan = {"plan": [{"event": SAMPLED, "count": 1}]}
-    assert _asks(seeded, key, "POST", f"/v1/runs/{seeded.run}/reservations", plan)[0] == 201
+    ledger, other = seeded.ledger, seeded.ledger.run(name="other")
+    _issue(seeded, "trainer", scope=seeded.run)
+    assert seeded.steps("own").status_code == 200
+    assert ledger.get(f"/v1/runs/{seeded.run}/history", "own").status_code == 200
+    assert ledger.post(f"/v1/runs/{seeded.run}/reservations", PLAN, "own").status_code == 201
     before = seeded.rows()
-    for method, path, body in (
-        ("POST", f"/v1/runs/{other}/steps", {}),
-        ("POST", f"/v1/runs/{other}/steps?dry_run=true", {}),
-        ("POST", f"/v1/runs/{other}/reservations", plan),
-        ("POST", f"/v1/runs/{other}/attempts", {}),
-        ("POST", f"/v1/runs/{other}/abort", None),
-        ("GET", f"/v1/runs/{other}", None),
-        ("GET", f"/v1/runs/{other}/history", None),
-        ("GET", f"/v1/budgets/{seeded.budget}", None),
-        ("GET", f"/v1/populations/{seeded.population}", None),
-        ("POST", "/v1/runs", {"name": "n", "budget": "mimic/icu-team"}),
-        ("GET", f"/v1/runs?budget={seeded.budget}", None),
+    posts: tuple[tuple[str, object], ...] = (
+        ("steps", {}),
+        ("steps?dry_run=true", {}),
+        ("reservations", PLAN),
+        ("attempts", {}),
+        ("abort", None),
+    )
+    gets = (f"runs/{other}", f"runs/{other}/history", f"budgets/{seeded.budget}", f"populations/{seeded.population}")
+    for refused in (
+        *(ledger.post(f"/v1/runs/{other}/{action}", body, "own") for action, body in posts),
+        ledger.post("/v1/runs", {"name": "n", "budget": "mimic/icu-team"}, "own"),
+        *(ledger.get(f"/v1/{path}", "own") for path in (*gets, f"runs?budget={seeded.budget}")),
     ):
-        status, answer = _asks(seeded, key, method, path, body)
-        assert (status, answer["code"]) == (403, "insufficient_scope"), path
+        is_refused(refused, 403, "insufficient_scope")
     assert seeded.rows() == before
-    assert [run["id"] for run in _asks(seeded, key, "GET", "/v1/runs")[1]["items"]] == [seeded.run]
-    for kind in ("budgets", "populations"):
-        assert _asks(seeded, key, "GET", f"/v1/{kind}")[1]["items"] == []
-    assert _asks(seeded, key, "POST", "/v1/runs/run_nothing/steps", {})[0] == 404
-
-
-RUN = {"budget": "mimic/icu-team", "event": SAMPLED}
+    assert [run["id"] for run in ledger.get("/v1/runs", "own").json()["items"]] == [seeded.run]
+    assert [ledger.get(f"/v1/{kind}", "own").json()["items"] for kind in ("budgets", "populations")] == [[], []]
+    assert seeded.steps("own", run="run_nothing").status_code == 404
 
 
 def _in_minutes(minutes: float = 10) -> str:
     return (datetime.now(UTC) + timedelta(minutes=minutes)).isoformat()
 
 
-def _issue(seeded: SeededLedger) -> dict[str, Any]:
+def _single(seeded: SeededLedger, name: str = "own") -> dict[str, Any]:
     """A single-use key for the team."""
-    return _issued(seeded, "trainer", scope="mimic/icu-team", expires_at=_in_minutes(), single_use=True)
-
-
-def _register(seeded: SeededLedger, key: str, name: str = "job", **terms: object) -> tuple[int, dict[str, Any]]:
-    return _asks(seeded, key, "POST", "/v1/runs", RUN | {"name": name} | terms)
+    terms: dict[str, Any] = {"scope": "mimic/icu-team", "expires_at": _in_minutes(), "single_use": True}
+    return _issue(seeded, "trainer", name=name, **terms)
 
 
 def test_key_registers_one_run_and_trains_it(seeded: SeededLedger) -> None:
-    made = _issue(seeded)
+    made, ledger = _single(seeded), seeded.ledger
     assert (made["single_use"], made["scope"]) == (True, seeded.budget)
-    status, run = _register(seeded, made["key"])
-    assert status == 201, run
-    assert _asks(seeded, made["key"], "GET", f"/v1/api-keys/{made['id']}")[1]["scope"] == run["id"]
-    assert _asks(seeded, made["key"], "POST", f"/v1/runs/{run['id']}/steps", {"first_step": 0})[0] == 200
-    for status, answer in (
-        _register(seeded, made["key"], "another"),
-        _asks(seeded, made["key"], "POST", f"/v1/runs/{seeded.run}/steps", {"first_step": 1}),
-        _asks(seeded, made["key"], "POST", f"/v1/runs/{seeded.run}/abort"),
+    sent = RUN | {"name": "job"}
+    first, again = (ledger.post("/v1/runs", sent, "own", Idempotency_Key="job-1") for _ in range(2))
+    assert (first.status_code, again.json()) == (201, first.json()), "a lost answer is repeated"
+    _single(seeded, "other")
+    is_refused(ledger.post("/v1/runs", sent, "other", Idempotency_Key="job-1"), 422, "idempotency_key_reused")
+    run = first.json()["id"]
+    assert ledger.get(f"/v1/api-keys/{made['id']}", "own").json()["scope"] == run
+    assert seeded.steps("own", run=run, first_step=0).status_code == 200
+    for refused in (
+        ledger.post("/v1/runs", RUN | {"name": "another"}, "own"),
+        seeded.steps("own", first_step=1),
+        ledger.post(f"/v1/runs/{seeded.run}/abort", None, "own"),
     ):
-        assert (status, answer["code"]) == (403, "insufficient_scope"), answer
-    assert _asks(seeded, made["key"], "POST", f"/v1/runs/{run['id']}/complete")[0] == 200
-    assert seeded.ledger.post("/v1/verifications", None, "admin").json()["sound"]
-    events = seeded.ledger.get(f"/v1/audit-events?order=oldest&subject={made['id']}", "auditor").json()["items"]
-    assert [event["action"] for event in events] == ["api_key.created", "api_key.bound"]
-    assert [events[1][side]["scope"] for side in ("before", "after")] == [seeded.budget, run["id"]]
-    assert events[1]["actor"] == made["id"]
+        is_refused(refused, 403, "insufficient_scope")
+    assert ledger.post(f"/v1/runs/{run}/complete", None, "own").status_code == 200
+    assert seeded.sound()
+    created, bound = audited(ledger, f"subject={made['id']}")
+    assert (created["action"], bound["action"], bound["actor"]) == ("api_key.created", "api_key.bound", made["id"])
+    assert [bound[side]["scope"] for side in ("before", "after")] == [seeded.budget, run]
 
 
-def test_before_its_run_a_key_does_nothing_else(seeded: SeededLedger) -> None:
-    key, before = _issue(seeded)["key"], seeded.rows()
+def test_before_its_run_a_key_does_nothing_else(shared: SeededLedger) -> None:
+    _single(shared)
+    before, run = shared.rows(), f"/v1/runs/{shared.run}"
     sweep = {"name": "sweep-2", "budget": "mimic/icu-team", "charging_mode": "each_run"}
-    plan = {"plan": [{"event": SAMPLED, "count": 1}]}
     limit = {"limit": {"epsilon": 2.0, "delta": 1e-5}, "reason": "More."}
-    for method, path, body in (
-        ("POST", f"/v1/runs/{seeded.run}/steps", {"first_step": 1}),
-        ("POST", f"/v1/runs/{seeded.run}/pause", None),
-        ("POST", f"/v1/runs/{seeded.run}/reservations", plan),
-        ("POST", f"/v1/runs/{seeded.run}/limit-requests", limit),
-        ("PATCH", f"/v1/runs/{seeded.run}", {"description": "Mine."}),
-        ("GET", f"/v1/runs/{seeded.run}", None),
-        ("POST", "/v1/experiments", sweep),
+    posts: list[tuple[str, object]] = [(f"{run}/steps", {"first_step": 1}), (f"{run}/pause", None)]
+    posts += [(f"{run}/reservations", PLAN), (f"{run}/limit-requests", limit), ("/v1/experiments", sweep)]
+    for refused in (
+        *(shared.ledger.post(path, body, "own") for path, body in posts),
+        *(shared.ledger.patch(run, {"description": "Mine."}, "own"), shared.ledger.get(run, "own")),
     ):
-        status, answer = _asks(seeded, key, method, path, body)
-        assert (status, answer["code"]) == (403, "insufficient_scope"), (path, answer)
-    assert seeded.rows() == before
+        is_refused(refused, 403, "insufficient_scope")
+    assert shared.rows() == before
 
 
-@pytest.mark.usefixtures("at_once")
-def test_after_its_run_a_key_is_worthless(seeded: SeededLedger, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = _issue(seeded)
-    run = _register(seeded, made["key"])[1]["id"]
+def test_after_its_run_a_key_is_worthless(at_once: SeededLedger, monkeypatch: pytest.MonkeyPatch) -> None:
+    made, ledger = _single(at_once), at_once.ledger
+    run = f"/v1/runs/{ledger.post('/v1/runs', RUN | {'name': 'job'}, 'own').json()['id']}"
     for _ in range(2):  # a lost answer is repeated
-        assert _asks(seeded, made["key"], "POST", f"/v1/runs/{run}/complete")[0] == 200
+        assert ledger.post(f"{run}/complete", None, "own").status_code == 200
     _later(monkeypatch, LAST_ANSWERS)
-    status, answer = _asks(seeded, made["key"], "GET", f"/v1/runs/{run}")
-    assert (status, answer["detail"]) == (401, "This API key was for one run, which has ended.")
-    event = seeded.ledger.get(f"/v1/audit-events?subject={made['id']}", "auditor").json()["items"][0]
+    refused = is_refused(ledger.get(run, "own"), 401, "unauthenticated")
+    assert refused["detail"] == "This API key was for one run, which has ended."
+    event = audited(ledger, f"subject={made['id']}")[-1]
     assert (event["action"], event["after"]) == ("api_key.authentication_failed", {"times": {"used": 1}})
 
 
-def test_lost_answer_to_the_registration_is_repeated(seeded: SeededLedger) -> None:
-    made, other = _issue(seeded), _issue(seeded)
-    sent = RUN | {"name": "job"}
-    first, second = (_asks(seeded, made["key"], "POST", "/v1/runs", sent, Idempotency_Key="job-1") for _ in range(2))
-    assert first == second
-    assert first[0] == 201
-    status, answer = _asks(seeded, other["key"], "POST", "/v1/runs", sent, Idempotency_Key="job-1")
-    assert (status, answer["code"]) == (422, "idempotency_key_reused")
-
-
-def test_single_use_key_is_a_trainer_s_with_scope_and_end(shared: SeededLedger) -> None:
+def test_single_use_key_is_a_trainer_s_with_scope_and_end_and_does_not_sign_in(shared: SeededLedger) -> None:
     body = {"role": "trainer", "scope": shared.budget, "expires_at": _in_minutes(), "single_use": True}
-    for changed, field in (
-        ({"role": "admin"}, "single_use"),
-        ({"scope": None}, "scope"),
-        ({"expires_at": None}, "expires_at"),
-        ({"expires_at": "2020-01-01T00:00:00Z"}, None),
-    ):
-        reply = shared.ledger.post("/v1/api-keys", body | changed)
-        assert (reply.status_code, reply.json()["code"], reply.json().get("field")) == (422, "invalid_request", field)
-
-
-def test_key_for_one_run_has_no_successor_and_does_not_sign_in(seeded: SeededLedger) -> None:
-    made = _issue(seeded)
-    for key in (made["key"], seeded.ledger.keys["hospital", "admin"]):
-        status, answer = _asks(seeded, key, "POST", f"/v1/api-keys/{made['id']}/rotate", {})
-        assert (status, answer["code"]) == (422, "invalid_request")
-    page = seeded.ledger.http.post(
-        "/sign-in", content=f"key={made['key']}", headers={"Origin": "http://testserver"}, follow_redirects=False
-    )
-    assert "for one run of a trainer" in page.text
-    assert "set-cookie" not in page.headers
+    wrong: list[tuple[dict[str, object], str | None]] = [({"role": "admin"}, "single_use"), ({"scope": None}, "scope")]
+    wrong += [({"expires_at": None}, "expires_at"), ({"expires_at": "2020-01-01T00:00:00Z"}, None)]
+    for changed, field in wrong:
+        answer = is_refused(shared.ledger.post("/v1/api-keys", body | changed), 422, "invalid_request")
+        assert answer.get("field") == field
+    made = _single(shared)
+    for role in ("own", "admin"):
+        is_refused(shared.ledger.post(f"/v1/api-keys/{made['id']}/rotate", {}, role), 422, "invalid_request")
+    form, origin = f"key={made['key']}", {"Origin": "http://testserver"}
+    page = shared.ledger.http.post("/sign-in", content=form, headers=origin, follow_redirects=False)
+    assert ("for one run of a trainer" in page.text, "set-cookie" in page.headers) == (True, False)

@@ -27,13 +27,9 @@ OPENING = {"self_composed": '{"type":"self_composed","count":1,"event":', "compo
 CLOSING = {"self_composed": "}", "composed": "]}"}
 
 
-@pytest.fixture(autouse=True)
-def unchanged(request: pytest.FixtureRequest) -> Iterator[None]:
+@pytest.fixture(autouse=True, scope="module")
+def unchanged(shared: SeededLedger) -> Iterator[None]:
     """No request of this module changes a row."""
-    if "shared" not in request.fixturenames:
-        yield
-        return
-    shared: SeededLedger = request.getfixturevalue("shared")
     before = shared.rows()
     yield
     assert changed(before, shared.rows()) == set()
@@ -48,82 +44,61 @@ def post(shared: SeededLedger, path: str, content: bytes | str | dict[str, Any],
     return reply
 
 
-NOT_STRICT: dict[str, bytes] = {
-    "nothing": b"",
-    "nothing but space": b" \n",
-    "cut off": b'{"count": 1',
-    "a key alone": b'{"count"}',
-    "single quotes": b"{'count': 1}",
-    "a trailing comma": b'{"count": 1,}',
-    "a comment": b'{"count": 1} // one',
-    "two values": b'{"count": 1} {"count": 1}',
-    "NaN": b'{"count": NaN}',
-    "minus Infinity, inside": b'[{"count": [1, {"b": -Infinity}]}]',
-    "an overflowing float": b'{"count": -1e400}',
-    "a number of ten thousand digits": b'{"count": ' + b"9" * 10_000 + b"}",
-    "a float of half a mebibyte": b'{"count": 0.' + b"9" * (1 << 19) + b"e999}",
-    "hexadecimal": b'{"count": 0x10}',
-    "a leading zero": b'{"count": 01}',
-    "a leading plus": b'{"count": +1}',
-    "no fraction": b'{"count": 1.}',
-    "an underscore": b'{"count": 1_0}',
-    "a key twice": b'{"count": 1, "events": {}, "count": 1}',
-    "a key twice by escape": b'{"count": 1, "c\\u006funt": 2}',
-    "a key twice inside": b'{"events": [{"event": {"type": "gaussian", "type": "gaussian"}}]}',
-    "half a surrogate pair": b'{"name": "\\ud800"}',
-    "halves in the wrong order": b'{"name": "\\udc00\\ud800"}',
-    "half a surrogate pair as a key": b'{"\\ud800": 1}',
-    "a raw surrogate": b'{"name": "\xed\xa0\x80"}',
-    "not UTF-8": b'{"name": "\xff"}',
-    "UTF-16": '{"name": "a"}'.encode("utf-16"),
-    "UTF-8 with a mark": b'\xef\xbb\xbf{"name": "a"}',
-    "NUL by escape": b'{"name": "a\\u0000b"}',
-    "NUL by escape as a key": b'{"\\u0000": 1}',
-    "a raw control character": b'{"name": "a\x01b"}',
-    "a bad escape": b'{"name": "\\x41"}',
-    "a zero byte": b"\x00",
-    "objects 100,000 deep": b'{"a":' * 100_000 + b"1" + b"}" * 100_000,
-    "arrays 100,000 deep, never closed": b"[" * 100_000,
-}
+TWICE = b'{"count": 1, "events": {}, "count": 1}'
+NOT_STRICT: list[bytes] = [
+    *(b"", b" \n", b'{"count": 1', b'{"count"}', b"{'count': 1}", b'{"count": 1,}', b'{"count": 1} // one'),
+    *(b'{"count": 1} {"count": 1}', b'{"count": NaN}', b'[{"count": [1, {"b": -Infinity}]}]', b'{"count": -1e400}'),
+    *(b'{"count": ' + b"9" * 10_000 + b"}", b'{"count": 0.' + b"9" * (1 << 19) + b"e999}", b'{"count": 0x10}'),
+    *(b'{"count": 01}', b'{"count": +1}', b'{"count": 1.}', b'{"count": 1_0}', TWICE),
+    *(b'{"count": 1, "c\\u006funt": 2}', b'{"events": [{"event": {"type": "gaussian", "type": "gaussian"}}]}'),
+    # Halves of surrogate pairs, other encodings, zeros and control characters:
+    *(b'{"name": "\\ud800"}', b'{"name": "\\udc00\\ud800"}', b'{"\\ud800": 1}', b'{"name": "\xed\xa0\x80"}'),
+    *(b'{"name": "\xff"}', '{"name": "a"}'.encode("utf-16"), b'\xef\xbb\xbf{"name": "a"}', b'{"name": "a\\u0000b"}'),
+    *(b'{"\\u0000": 1}', b'{"name": "a\x01b"}', b'{"name": "\\x41"}', b"\x00"),
+    *(b'{"a":' * 100_000 + b"1" + b"}" * 100_000, b"[" * 100_000),
+]
 
 
 def test_text_that_is_no_strict_json_is_refused() -> None:
     assert strict_loads(b'{"a": [1, {"b": 1.5}]}')
-    for name, content in NOT_STRICT.items():
-        with pytest.raises(InvalidInputError, match="count" if name == "a key twice" else "."):
+    for content in NOT_STRICT:
+        with pytest.raises(InvalidInputError, match="count" if content == TWICE else "."):
             strict_loads(content)
 
 
-@pytest.mark.parametrize("path", [STEPS, POPULATIONS])
-def test_body_that_is_no_strict_object_is_an_invalid_request(shared: SeededLedger, path: str) -> None:
+def test_body_that_is_no_strict_object_is_an_invalid_request(shared: SeededLedger) -> None:
     """Steps are parsed past the framework; all other operations share a parser."""
-    for content in (*NOT_STRICT.values(), b"null", b"true", b"1", b'"count"', b"[]", b'[["count", 1]]'):
-        is_refused(post(shared, path, content), 422, "invalid_request")
+    for path, contents in ((STEPS, NOT_STRICT), (POPULATIONS, NOT_STRICT[::4])):
+        for content in (*contents, b"null", b"true", b"1", b'"count"', b"[]", b'[["count", 1]]'):
+            is_refused(post(shared, path, content), 422, "invalid_request")
 
 
-TYPES = [
-    *("", "text/plain", "text/json", "application/x-www-form-urlencoded", "multipart/form-data", "application/jsonx"),
-    *("application/octet-stream", "json", "application/xml", "application/x-json-stream"),
-]
 TAKEN = ["application/json", "application/json; charset=utf-8", "APPLICATION/JSON", "application/v1+json"]
 
 
-@pytest.mark.parametrize("path", [STEPS, POPULATIONS])
-def test_body_of_another_type_is_refused(shared: SeededLedger, path: str) -> None:
-    for kind in TYPES:
-        is_refused(post(shared, path, b"{}", Content_Type=kind), 415, "unsupported_media_type")
-    for encoding in ("gzip", "GZIP", "br", "identity, gzip", "x"):
-        answer = is_refused(post(shared, path, b"{}", Content_Encoding=encoding), 415, "unsupported_media_type")
-        assert answer["detail"] == "Compressed bodies are not taken; send the JSON as it is."
+OTHERS = (
+    "",
+    "text/plain",
+    "text/json",
+    "application/x-www-form-urlencoded",
+    "application/jsonx",
+    "json",
+    "application/xml",
+)
 
 
-def test_json_by_any_of_its_names_and_of_a_mebibyte_is_read(shared: SeededLedger) -> None:
+def test_json_by_any_of_its_names_and_of_a_mebibyte_is_read_and_nothing_else(shared: SeededLedger) -> None:
     preview = f"{STEPS}?dry_run=true"
     for kind in TAKEN:
         assert post(shared, preview, b'{"count": 1}', Content_Type=kind).status_code == 200
     for encoding in ("identity", "Identity", "", " "):
         assert post(shared, preview, b"{}", Content_Encoding=encoding).status_code == 200
     assert post(shared, preview, b'{"count": 1' + b" " * (MAX_BODY_BYTES - 12) + b"}").status_code == 200
+    for kind in OTHERS:
+        is_refused(post(shared, preview, b"{}", Content_Type=kind), 415, "unsupported_media_type")
+    for encoding in ("gzip", "GZIP", "br", "identity, gzip", "x"):
+        answer = is_refused(post(shared, preview, b"{}", Content_Encoding=encoding), 415, "unsupported_media_type")
+        assert answer["detail"] == "Compressed bodies are not taken; send the JSON as it is."
 
 
 def keys(count: int) -> str:
@@ -141,7 +116,6 @@ def test_very_many_keys_are_refused_in_time(shared: SeededLedger) -> None:
 TREES = [{"type": "tree_aggregation", "noise_multiplier": 1, "step_counts": [0] * 1000}] * 500
 WRONG: dict[str, dict[str, Any] | str] = {
     "items that are no events": {"event": {"type": "composed", "events": [{}] * 340_000}},
-    "fields of events": {"event": {"type": "composed", "events": TREES}},
     "fields of many events": {"events": [{"event": tree} for tree in TREES]},
     "unknown fields of a thousand events": f'{{"events":[{",".join(["{" + keys(140) + "}"] * 1000)}]}}',
     "a long key": {"x" * 500_000: 1},
@@ -164,16 +138,15 @@ def test_faults_of_some_hundred_places_are_answered_by_name(shared: SeededLedger
     assert fields[:3] == ["body.events.0.count", "body.events.0.x", "body.events.1.count"]
     assert len(fields) == 20
     wrong = {"type": "poisson_sampled", "probability": 0.1, "event": {"type": "gaussian", "scale": 1.0, "sigma": 2.0}}
-    answer = post(shared, EPSILON, {"events": [{"event": wrong, "count": 1}] * 1000, "delta": 1e-5}).json()
+    answer = post(shared, EPSILON, {"events": [{"event": wrong, "count": 1}] * 300, "delta": 1e-5}).json()
     assert answer["errors"][0]["field"] == "body.events.0.event.sampling_probability"
-    assert answer["detail"].endswith("; and 4997 more")
+    assert answer["detail"].endswith("; and 1497 more")
 
 
-@pytest.mark.parametrize("path", [STEPS, EPSILON])
-@pytest.mark.parametrize("wrapper", OPENING)
+@pytest.mark.parametrize(("path", "wrapper"), [(STEPS, "self_composed"), (EPSILON, "composed")])
 def test_event_may_be_nested_16_deep_and_no_deeper(shared: SeededLedger, path: str, wrapper: str) -> None:
     begin, end = ('{"event":', "}") if path == STEPS else ('{"delta":1e-5,"events":[{"event":', "}]}")
-    for depth in (15, 16, 17, 100, 254, 260, 300, 450, 1000, 2000):
+    for depth in (16, 17, 254, 260, 300, 450, 2000):
         event = OPENING[wrapper] * (depth - 1) + json.dumps(GAUSSIAN) + CLOSING[wrapper] * (depth - 1)
         reply = post(shared, f"{path}?dry_run=true" if path == STEPS else path, begin + event + end)
         if depth <= 16:
@@ -186,7 +159,7 @@ def test_event_may_be_nested_16_deep_and_no_deeper(shared: SeededLedger, path: s
 
 
 def test_brackets_of_any_depth_are_the_fault_of_the_request(shared: SeededLedger) -> None:
-    for depth in range(5, 1100, 73):
+    for depth in (5, 17, 99, 300, 450, 1100):
         for inner in ("[" * depth + "]" * depth, '{"event":' * depth + "1" + "}" * depth):
             for text in (f'{{"x":{inner}}}', f'{{"event":{{"type":"gaussian","x":{inner}}}}}', f'{{"event":{inner}}}'):
                 reply = post(shared, STEPS, text)
@@ -222,11 +195,9 @@ IMPOSSIBLE: list[tuple[dict[str, Any], str, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("event", "code", "words"), IMPOSSIBLE, ids=[words or "twice" for _, _, words in IMPOSSIBLE])
-def test_impossible_event_is_refused_with_the_reason(
-    shared: SeededLedger, event: dict[str, Any], code: str, words: str
-) -> None:
-    assert words in str(is_refused(post(shared, STEPS, {"event": event}), 422, code))
+def test_impossible_event_is_refused_with_the_reason(shared: SeededLedger) -> None:
+    for event, code, words in IMPOSSIBLE:
+        assert words in str(is_refused(post(shared, STEPS, {"event": event}), 422, code))
 
 
 def test_number_is_not_taken_for_another_that_was_read_before(shared: SeededLedger) -> None:
@@ -236,45 +207,39 @@ def test_number_is_not_taken_for_another_that_was_read_before(shared: SeededLedg
     assert found == [200, 422, 422, 200, 422, 200, 422]
 
 
-@pytest.mark.parametrize("query", ["dryrun=true", "dry-run=true", "Dry_Run=true", "dry_run=true&dry_run=false"])
-def test_misspelled_preview_charges_nothing(shared: SeededLedger, query: str) -> None:
-    is_refused(post(shared, f"{STEPS}?{query}", b"{}"), 422, "invalid_request")
+def test_misspelled_preview_charges_nothing(shared: SeededLedger) -> None:
+    for query in ("dryrun=true", "dry-run=true", "Dry_Run=true", "dry_run=true&dry_run=false"):
+        is_refused(post(shared, f"{STEPS}?{query}", b"{}"), 422, "invalid_request")
 
 
+PLACES = ("x", "%FF", "LTE", "YQ", "MS41", "KzE", "IDE")
 CURSORS = ("!", "x", "é", "病", "_w", "-", "====", "a b", "x" * 201, "%FF", "/w==", "\u00a0")
-LISTS = ("populations", "budgets", "runs", "decisions", "runs/{run_id}/history")
 
 
-@pytest.mark.parametrize("path", LISTS)
-def test_cursor_of_no_list_is_refused(shared: SeededLedger, path: str) -> None:
-    for cursor in (*CURSORS, *(("LTE", "YQ", "MS41", "KzE", "IDE") if path.endswith("history") else ())):
-        reply = shared.ledger.get(f"/v1/{path.format(**shared.ids())}?after={cursor}")
-        is_refused(reply, 422, "invalid_request")
-
-
-def test_cursor_beyond_a_history_shows_nothing_more(shared: SeededLedger) -> None:
+def test_cursor_of_no_list_is_refused_and_one_beyond_a_history_shows_nothing(shared: SeededLedger) -> None:
+    history = f"runs/{shared.run}/history"
+    cursors = [("populations", cursor) for cursor in CURSORS] + [(history, cursor) for cursor in PLACES]
+    for path, cursor in cursors:
+        is_refused(shared.ledger.get(f"/v1/{path}?after={cursor}"), 422, "invalid_request")
     for position in ("1000000", "9" * 60):
         cursor = base64.urlsafe_b64encode(position.encode()).decode().rstrip("=")
-        reply = shared.ledger.get(f"/v1/runs/{shared.run}/history?after={cursor}")
+        reply = shared.ledger.get(f"/v1/{history}?after={cursor}")
         assert (reply.status_code, reply.json()["points"]) == (200, [])
-
-
-@pytest.mark.parametrize("query", ["budgets?parent=nowhere", "budgets?parent=mimic/", "runs?budget=mimic/nobody"])
-def test_filter_for_a_missing_account_is_404(shared: SeededLedger, query: str) -> None:
-    is_refused(shared.ledger.get(f"/v1/{query}"), 404, "not_found")
 
 
 PATHS = ("/v1", "/v1/", "/v2/runs", "/v1/run", "/v1/runs/a/b", "/v1/runs/a/steps/1", "/.env", "/v1/runs/", "/healthz/")
 
 
-@pytest.mark.parametrize("path", PATHS)
-def test_missing_path_is_a_problem_and_no_redirect(shared: SeededLedger, path: str) -> None:
+def test_missing_path_or_filter_is_a_problem_and_no_redirect(shared: SeededLedger) -> None:
     """A redirect would be built from the Host header of the request, and a client would send its key there."""
-    for method in ("GET", "POST", "DELETE"):
-        headers = shared.ledger.headers()
-        reply = shared.ledger.http.request(method, path, headers=headers, follow_redirects=False)
-        is_refused(reply, 404, "not_found")
-        assert reply.headers["content-type"] == "application/problem+json"
+    for path in PATHS:
+        for method in ("GET", "POST", "DELETE"):
+            headers = shared.ledger.headers()
+            is_refused(
+                shared.ledger.http.request(method, path, headers=headers, follow_redirects=False), 404, "not_found"
+            )
+    for query in ("budgets?parent=nowhere", "budgets?parent=mimic/", "runs?budget=mimic/nobody"):
+        is_refused(shared.ledger.get(f"/v1/{query}"), 404, "not_found")
 
 
 FIND = {
@@ -284,10 +249,9 @@ FIND = {
 }
 
 
-@pytest.mark.parametrize("kind", FIND)
-def test_name_in_place_of_an_id_is_answered_with_how_to_find_the_id(shared: SeededLedger, kind: str) -> None:
-    name, remedy = FIND[kind]
-    told = f"There is no {name} with the id '{{}}' in your organisation"
-    assert shared.ledger.get(f"/v1/{kind}/resnet").json()["detail"] == f"{told.format('resnet')}; {remedy}."
-    missing = f"{'pop' if kind == 'populations' else kind[:3]}_0"
-    assert shared.ledger.get(f"/v1/{kind}/{missing}").json()["detail"] == f"{told.format(missing)}."
+def test_name_in_place_of_an_id_is_answered_with_how_to_find_the_id(shared: SeededLedger) -> None:
+    for kind, (name, remedy) in FIND.items():
+        told = f"There is no {name} with the id '{{}}' in your organisation"
+        assert shared.ledger.get(f"/v1/{kind}/resnet").json()["detail"] == f"{told.format('resnet')}; {remedy}."
+        missing = f"{'pop' if kind == 'populations' else kind[:3]}_0"
+        assert shared.ledger.get(f"/v1/{kind}/{missing}").json()["detail"] == f"{told.format(missing)}."

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from app.service.verification import verify
 from tests.api.conftest import SeededLedger, furnish
-from tests.api.trainer import LOUD, gaussian
-from tests.conftest import Ledger, furnished
+from tests.api.trainer import LOUD, audited, gaussian, is_refused, issue, put
+from tests.conftest import Ledger
+from tests.persistence.dump import changed
 
 LIMIT = {"epsilon": 1.0, "delta": 1e-5}
 TRIALS = {"events": [{"event": LOUD, "count": 5}], "mean": 4.0}
@@ -25,13 +25,6 @@ def _extended(ledger: Ledger) -> SeededLedger:
 
 
 FURNISHED = {"seeded": _extended}
-
-
-@pytest.fixture
-def seeded(ledger: Ledger, database_kind: str) -> SeededLedger:
-    """As furnished."""
-    made: SeededLedger = furnished(database_kind, _extended)[0]
-    return replace(made, ledger=ledger)
 
 
 def declared(ledger: Ledger, body: dict[str, Any], who: str = "admin", **headers: str) -> dict[str, Any]:
@@ -72,8 +65,7 @@ def test_experiment_is_no_disjoint_part(seeded: SeededLedger) -> None:
     ledger.budget("north", "donors/sites")
     before = seeded.rows()
     refused = ledger.post("/v1/experiments", ONE_BY_ONE | {"budget": "donors/sites"}, "trainer")
-    assert (refused.status_code, refused.json()["code"]) == (422, "invalid_request"), refused.text
-    assert "disjoint" in refused.json()["detail"]
+    assert "disjoint" in is_refused(refused, 422, "invalid_request")["detail"]
     assert seeded.rows() == before
     made = declared(ledger, ONE_BY_ONE | {"budget": "donors/sites/north"}, "trainer")
     assert made["path"] == "donors/sites/north/widths"
@@ -94,55 +86,36 @@ def test_whole_sweep_is_charged_before_its_first_trial(seeded: SeededLedger) -> 
     assert run["epsilon_rdp"] == pytest.approx(priced["epsilon"], rel=1e-9)
     single = ledger.post("/v1/accounting/epsilon", {"events": TRIALS["events"], "delta": run["delta"]}).json()
     assert priced["epsilon"] > single["epsilon"]
-    assert verify(ledger.database).problems == ()
+    assert seeded.sound()
 
 
 def test_number_of_trials_is_answered_once(seeded: SeededLedger) -> None:
     made = declared(seeded.ledger, AT_ONCE, Idempotency_Key="sweep")
     again = seeded.ledger.post("/v1/experiments", AT_ONCE, Idempotency_Key="sweep")
-    assert (again.status_code, again.json()) == (201, made)
-    assert again.headers["Idempotent-Replayed"] == "true"
+    assert (again.status_code, again.json(), again.headers["Idempotent-Replayed"]) == (201, made, "true")
     another = seeded.ledger.post("/v1/experiments", AT_ONCE, "trainer", Idempotency_Key="sweep")
-    assert (another.status_code, another.json()["code"]) == (422, "idempotency_key_reused")
-    for text in (
-        seeded.ledger.get(f"/v1/experiments/{made['id']}").text,
-        seeded.ledger.get("/v1/experiments").text,
-        seeded.ledger.get("/v1/audit-events").text,
-        seeded.ledger.get(f"/v1/runs/{made['run']}/history").text,
-    ):
-        assert "trials" not in text
-
-
-def _but_audit_events(seeded: SeededLedger) -> dict[str, object]:
-    return {table: rows for table, rows in seeded.rows().items() if table != "audit_entries"}
+    is_refused(another, 422, "idempotency_key_reused")
+    for path in (f"experiments/{made['id']}", "experiments", "audit-events", f"runs/{made['run']}/history"):
+        assert "trials" not in seeded.ledger.get(f"/v1/{path}").text
 
 
 def test_sweep_that_does_not_fit_leaves_nothing_but_the_audit_event(seeded: SeededLedger) -> None:
-    before = _but_audit_events(seeded)
+    before = seeded.rows()
     loud = AT_ONCE | {"trials": TRIALS | {"events": [{"event": gaussian(0.5), "count": 9}]}}
-    refused = seeded.ledger.post("/v1/experiments", loud)
-    assert (refused.status_code, refused.json()["code"]) == (403, "budget_exceeded")
-    assert refused.json()["max_count_that_fits"] == 0
-    assert _but_audit_events(seeded) == before
-    [audit_event] = seeded.ledger.get("/v1/audit-events?order=oldest&action=experiment.refused", "auditor").json()[
-        "items"
-    ]
-    assert (audit_event["subject"], audit_event["after"]["epsilon_requested"]) == (
-        seeded.budget,
-        refused.json()["epsilon_requested"],
-    )
-    assert verify(seeded.ledger.database).problems == ()
-    pinned = seeded.ledger.post("/v1/experiments", loud, Idempotency_Key="again")
-    assert pinned.status_code == 403
-    same = seeded.ledger.post("/v1/experiments", loud, Idempotency_Key="again")
-    assert (same.status_code, same.content) == (403, pinned.content)
+    refused = is_refused(seeded.ledger.post("/v1/experiments", loud), 403, "budget_exceeded")
+    assert refused["max_count_that_fits"] == 0
+    assert changed(before, seeded.rows()) == {"audit_entries"}
+    [event] = audited(seeded.ledger, "action=experiment.refused")
+    assert (event["subject"], event["after"]["epsilon_requested"]) == (seeded.budget, refused["epsilon_requested"])
+    assert seeded.sound()
+    pinned, same = (seeded.ledger.post("/v1/experiments", loud, Idempotency_Key="again") for _ in range(2))
+    assert (pinned.status_code, same.status_code, same.content) == (403, 403, pinned.content)
 
 
 def _waiting(ledger: Ledger) -> tuple[dict[str, Any], str]:
     """A sweep that waits for an approval, and its proposal."""
     policy = {"policy": {"approval_above_epsilon": 0.01}, "reason": "Sweeps are looked at."}
-    sent = ledger.headers("admin") | {"If-Match": "*"}
-    assert ledger.http.put("/v1/policy", json=policy, headers=sent).status_code == 200
+    assert put(ledger, "policy", policy).status_code == 200
     made = declared(ledger, AT_ONCE)
     [waiting] = ledger.get("/v1/proposals?status=open&account=" + made["run"]).json()["items"]
     assert waiting["kind"] == "run"
@@ -156,8 +129,7 @@ def test_sweep_above_the_threshold_is_charged_when_it_is_approved(seeded: Seeded
     assert (made["status"], made["epsilon"], made["trials"]) == ("pending", 0.0, None)
     charge = f"/v1/experiments/{made['id']}/charge"
     before = seeded.rows()
-    early = ledger.post(charge, None, "trainer")
-    assert (early.status_code, early.json()["code"]) == (409, "run_state_conflict")
+    is_refused(ledger.post(charge, None, "trainer"), 409, "run_state_conflict")
     assert seeded.rows() == before
     assert ledger.post(approve, {}, "privacy_officer").status_code == 200
     charged = ledger.post(charge, None, "trainer", Idempotency_Key="c").json()
@@ -166,30 +138,27 @@ def test_sweep_above_the_threshold_is_charged_when_it_is_approved(seeded: Seeded
     assert ledger.post(charge, None, "trainer", Idempotency_Key="c").json() == charged
     for again in (ledger.post(charge, None, "trainer"), ledger.post(charge, None, "admin", Idempotency_Key="c")):
         assert again.status_code in {409, 422}
-    one_by_one = ledger.post(f"/v1/experiments/{seeded.experiment}/charge", None, "trainer")
-    assert (one_by_one.status_code, one_by_one.json()["code"]) == (422, "invalid_request")
-    assert verify(ledger.database).problems == ()
+    is_refused(ledger.post(f"/v1/experiments/{seeded.experiment}/charge", None, "trainer"), 422, "invalid_request")
+    assert seeded.sound()
 
 
-@pytest.mark.parametrize("body", [{}, {"event": LOUD}, {"first_step": 0}], ids=["its own", "another", "its first"])
-def test_run_of_an_approved_sweep_takes_nothing_but_its_charge(seeded: SeededLedger, body: dict[str, Any]) -> None:
+def test_run_of_an_approved_sweep_takes_nothing_but_its_charge(seeded: SeededLedger) -> None:
     """It was approved with what the sweep costs; steps could go on as far as the budget allows."""
     ledger = seeded.ledger
     made, approve = _waiting(ledger)
     assert ledger.post(approve, {}, "privacy_officer").status_code == 200
     before, run = seeded.rows(), f"/v1/runs/{made['run']}"
+    bodies: list[dict[str, Any]] = [{}, {"event": LOUD}, {"first_step": 0}]
     for path, asked in (
-        (f"{run}/steps", body),
-        (f"{run}/steps?dry_run=true", body),
+        *((f"{run}/steps", body) for body in bodies),
+        *((f"{run}/steps?dry_run=true", body) for body in bodies),
         (f"{run}/reservations", {"plan": [{"event": LOUD, "count": 1}]}),
         (f"{run}/attempts", {}),
     ):
-        refused = ledger.post(path, asked, "trainer")
-        assert (refused.status_code, refused.json()["code"]) == (409, "run_state_conflict"), refused.text
-        assert "/charge" in refused.json()["detail"]
+        assert "/charge" in is_refused(ledger.post(path, asked, "trainer"), 409, "run_state_conflict")["detail"]
     assert seeded.rows() == before
     assert ledger.post(f"/v1/experiments/{made['id']}/charge", None, "trainer").json()["trials"] >= 1
-    assert verify(ledger.database).problems == ()
+    assert seeded.sound()
 
 
 def test_sweep_that_does_not_fit_when_it_is_approved_is_refused_and_that_is_recorded(seeded: SeededLedger) -> None:
@@ -200,57 +169,55 @@ def test_sweep_that_does_not_fit_when_it_is_approved_is_refused_and_that_is_reco
     report = {"count": 10**6, "event": LOUD, "mode": "report"}
     assert ledger.post(f"/v1/runs/{other}/steps", report, "trainer").json()["overdrawn"]
     refused = ledger.post(f"/v1/experiments/{made['id']}/charge", None, "trainer")
-    assert (refused.status_code, refused.json()["code"]) == (403, "budget_exceeded")
+    is_refused(refused, 403, "budget_exceeded")
     assert "trials" not in refused.text
     [point] = ledger.get(f"/v1/runs/{made['run']}/history").json()["points"]
     assert point["decision"] == "refused"
-    assert verify(ledger.database).problems == ()
+    assert seeded.sound()
 
 
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        ({"trials": None}, "send `trials`"),
-        ({"charging_mode": "each_run"}, "leave out `trials`"),
-        ({"limit": LIMIT}, "leave out `limit`"),
-        ({"budgets": ["donors/lab"]}, "either `budget` or `budgets`"),
-        ({"trials": TRIALS | {"mean": 0.5}}, "trials"),
-        ({"trials": TRIALS | {"shape": -0.7}}, "trials"),
-        ({"trials": TRIALS | {"events": []}}, "trials"),
-        ({"name": "bud_1"}, "must not look like an id"),
-    ],
-    ids=lambda value: value if isinstance(value, str) else None,
-)
-def test_contradictory_experiment_is_refused(shared: SeededLedger, change: dict[str, object], said: str) -> None:
+CONTRADICTORY: list[tuple[dict[str, object], str]] = [
+    ({"trials": None}, "send `trials`"),
+    ({"charging_mode": "each_run"}, "leave out `trials`"),
+    ({"limit": LIMIT}, "leave out `limit`"),
+    ({"budgets": ["donors/lab"]}, "either `budget` or `budgets`"),
+    ({"trials": TRIALS | {"mean": 0.5}}, "trials"),
+    ({"trials": TRIALS | {"shape": -0.7}}, "trials"),
+    ({"trials": TRIALS | {"events": []}}, "trials"),
+    ({"name": "bud_1"}, "must not look like an id"),
+]
+
+
+def test_contradictory_experiment_is_refused(shared: SeededLedger) -> None:
     before = shared.rows()
-    body = {name: value for name, value in (AT_ONCE | change).items() if value is not None}
-    refused = shared.ledger.post("/v1/experiments", body)
-    assert refused.status_code == 422, refused.text
-    assert said in refused.json()["detail"]
+    for change, said in CONTRADICTORY:
+        body = {name: value for name, value in (AT_ONCE | change).items() if value is not None}
+        refused = shared.ledger.post("/v1/experiments", body)
+        assert (refused.status_code, said in refused.json()["detail"]) == (422, True), refused.text
     assert shared.rows() == before
 
 
-@pytest.mark.both_databases
 def test_experiments_are_listed_within_reach_and_under_a_budget(seeded: SeededLedger) -> None:
     ledger = seeded.ledger
     ledger.budget("other", "mimic", limit=LIMIT)
     here = [seeded.experiment, *(declared(ledger, AT_ONCE | {"name": f"s{n}"})["id"] for n in range(2))]
     there = declared(ledger, ONE_BY_ONE | {"budget": "mimic/other"})["id"]
-    assert [item["id"] for item in ledger.get("/v1/experiments").json()["items"]] == [there, *here[::-1]]
-    assert [i["id"] for i in ledger.get("/v1/experiments?budget=mimic/other").json()["items"]] == [there]
+
+    def listed(query: str = "", role: str = "viewer") -> list[str]:
+        return [item["id"] for item in ledger.get(f"/v1/experiments{query}", role).json()["items"]]
+
+    assert listed() == [there, *here[::-1]]
+    assert listed("?budget=mimic/other") == [there]
     page = ledger.get("/v1/experiments?limit=2").json()
-    rest = ledger.get(f"/v1/experiments?limit=2&after={page['next']}").json()
-    assert [item["id"] for item in page["items"] + rest["items"]] == [there, *here[::-1]]
-    bound = ledger.post("/v1/api-keys", {"role": "viewer", "scope": "mimic/other"}).json()["key"]
-    headers = {"Authorization": f"Bearer {bound}"}
-    assert [i["id"] for i in ledger.http.get("/v1/experiments", headers=headers).json()["items"]] == [there]
-    assert ledger.http.get(f"/v1/experiments/{here[0]}", headers=headers).status_code == 403
-    assert ledger.http.get(f"/v1/experiments/{there}", headers=headers).status_code == 200
+    assert [item["id"] for item in page["items"]] + listed(f"?after={page['next']}") == [there, *here[::-1]]
+    issue(ledger, "bound", "viewer", "mimic/other")
+    assert listed(role="bound") == [there]
+    statuses = [ledger.get(f"/v1/experiments/{each}", "bound").status_code for each in (here[0], there)]
+    assert statuses == [403, 200]
 
 
 def test_role_that_may_not_charge_declares_no_charged_sweep(seeded: SeededLedger) -> None:
-    refused = seeded.ledger.post("/v1/experiments", AT_ONCE, "budget_admin")
-    assert (refused.status_code, refused.json()["code"]) == (403, "insufficient_scope")
+    is_refused(seeded.ledger.post("/v1/experiments", AT_ONCE, "budget_admin"), 403, "insufficient_scope")
     assert seeded.ledger.post("/v1/experiments", ONE_BY_ONE, "budget_admin").status_code == 201
 
 

@@ -1,16 +1,25 @@
 """A step is answered on the connection as the framework would answer it: the same bytes, whatever was sent."""
 
-from collections.abc import Iterator
-from itertools import product
+import json
+from collections.abc import Iterator, Sequence
+from itertools import count, product
+from typing import Any
 
-import httpx2
 import pytest
+from sqlalchemy.exc import IntegrityError, OperationalError
 
-from tests.api.step_routes import BOTH, JSON, NAMED, Answer, Client, Ports, request, serving_both, watched
+from app.accounting.errors import UnsupportedEventError
+from app.api.schemas.steps import StepAuthorization
+from app.ledger.errors import AttemptSupersededError, LedgerUnavailableError, NotFoundError, SequenceGapError
+from app.service.charging import commit_queue
+from tests.api.step_routes import BOTH, JSON, NAMED, SHORT, USUAL, Answer, Client, Ports, request, serving_both, watched
 from tests.api.trainer import LOUD, QUIET, counted
 from tests.conftest import SAMPLED
+from tests.soak import in_turns
 
 SMALL, VAST = b"{}", b'{"count": 1000000000}'
+"""The second is refused, so that nothing changes but the chain."""
+KEY = (b"idempotency-key", b"a-key")
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +33,7 @@ def _same(ports: Ports, content: bytes, *headers: tuple[bytes, bytes], query: st
 
 
 def test_routes_of_steps_differ(ports: Ports) -> None:
-    """What is compared here is not one way with itself."""
+    """Compared are two ways, and not one with itself."""
     with watched() as asked:
         assert {ports.ask(way, ports.request(VAST)).status for way in BOTH} == {403}
     assert asked == [ports.seeded.run]
@@ -37,16 +46,9 @@ GOOD: list[bytes] = [
     b'{"first_step": 1, "attempt": 1, "mode": "authorize", "on_exceed": "refuse"}',
     b'{"on_exceed": "truncate", "count": 1000000000}',
     b'{"mode": "report", "count": 100000}',
-    httpx2.Request("POST", "http://x", json={"event": LOUD, "count": 2}).content,
-    httpx2.Request("POST", "http://x", json={"events": counted((LOUD, 2), (SAMPLED, 1), (QUIET, 4))}).content,
+    json.dumps({"event": LOUD, "count": 2}).encode(),
+    json.dumps({"events": counted((LOUD, 2), (SAMPLED, 1), (QUIET, 4))}).encode(),
 ]
-
-
-@pytest.mark.parametrize("content", GOOD)
-def test_good_bodies_are_answered_alike(ports: Ports, content: bytes) -> None:
-    assert _same(ports, content, JSON, query="?dry_run=true").status == 200
-
-
 BAD: list[bytes] = [
     *(b"", b" ", b"null", b"[]", b"[{}]", b"1", b"1.5", b"true", b'"{}"', b'""', b"{", b"{}{}", b"{'a': 1}"),
     *(b'{"count": 1, "count": 1}', b'{"count": NaN}', b'{"count": Infinity}', b'{"count": 1e400}', b'{"count": 1.0}'),
@@ -77,92 +79,73 @@ BAD: list[bytes] = [
     b'{"a": "' + b"x" * 1_100_000 + b'"}',
     b'{"events": [' + b",".join([b'{"event": {"type": "gaussian", "noise_multiplier": 50}}'] * 1001) + b"]}",
 ]
-
-
-def test_bad_bodies_are_answered_alike(ports: Ports) -> None:
-    before = ports.seeded.rows()
-    for content in BAD:
-        assert 400 <= _same(ports, content, JSON).status < 500, content[:40]
-    assert ports.seeded.rows() == before
-
-
 CONTENT_TYPES = [
     *("application/json", "APPLICATION/JSON", "application/json; charset=utf-8", "application/json;charset=latin-1"),
     *("application/merge-patch+json", "application/problem+json", "text/json", "text/plain", "application/jsonx"),
     *("application/x-www-form-urlencoded", "multipart/form-data; boundary=x", "json", "", "/", "application/"),
     *(" application/json ", "application/json, text/plain", "*/*", "application/+json"),
 ]
-
-
-@pytest.mark.parametrize("content", [VAST, b"", b"{", b"null"])
-def test_content_types_are_answered_alike(ports: Ports, content: bytes) -> None:
-    for content_type in CONTENT_TYPES:
-        _same(ports, content, (b"content-type", content_type.encode()))
-    _same(ports, content)
-    assert _same(ports, content, JSON, JSON).status == 422
-
-
-@pytest.mark.parametrize(
-    "key", [b"k", b"!", b"~" * 10, b"", b" ", b"a b", b"a\tb", b"\xe4", b"\x7f", b"k" * 255, b"k" * 256, b"k" * 5000]
-)
-def test_idempotency_keys_are_answered_alike(ports: Ports, key: bytes) -> None:
-    """A good key is used up by the first request: each later one gets its answer, and another body is an error."""
-    good, unsendable = key in {b"k", b"!", b"~" * 10, b"k" * 255}, key == b"\x7f"
-    sent = ((b"idempotency-key", key), JSON)
-    ports.ask(0, ports.request(VAST, *sent))
-    answer = _same(ports, VAST, *sent)
-    assert answer.status == (403 if good else 400 if unsendable else 422)
-    assert answer.header(b"idempotent-replayed") == (b"true" if good else None)
-    assert _same(ports, SMALL, *sent).status == (400 if unsendable else 422)
-
-
-@pytest.mark.parametrize(("encoding", "status"), [(b"gzip", 415), (b"identity", 403), (b"", 403)])
-def test_content_encodings_are_answered_alike(ports: Ports, encoding: bytes, status: int) -> None:
-    assert _same(ports, VAST, JSON, (b"content-encoding", encoding)).status == status
-
-
+KEYS = {
+    403: (b"k", b"!", b"~" * 10, b"k" * 255),
+    422: (b"", b" ", b"a b", b"a\tb", b"\xe4", b"k" * 256, b"k" * 5000),
+    400: (b"\x7f",),
+}
 TRUE, FALSE = ["true", "True", "TRUE", "1", "yes", "on", "t", "y"], ["false", "0", "no", "off", "f", "N"]
 NEITHER = ["", "2", "-1", "1.0", "null", "tru", "%20true", "true%20", "%00", "%FF", "true&dry_run=true", "1&x=1"]
 
 
-def test_values_of_dry_run_are_answered_alike(ports: Ports) -> None:
-    for value in NEITHER:
-        assert _same(ports, VAST, JSON, query=f"?dry_run={value}").status == 422, value
-    for value in (*TRUE, *FALSE):
-        answer = _same(ports, VAST, JSON, query=f"?dry_run={value}")
-        assert answer.status == 403
-        assert (b'"dry_run": true' in answer.body) == (value in TRUE), value
-
-
-@pytest.mark.parametrize(
-    "query", ["?", "?&", "?dryrun=true", "?Dry_run=1", "?dry_run", "?=1", "?dry_run=1;x=1", "?a&b"]
-)
-def test_unknown_queries_are_answered_alike(ports: Ports, query: str) -> None:
+def test_bodies_are_answered_alike(ports: Ports) -> None:
+    for content in GOOD:
+        assert _same(ports, content, JSON, query="?dry_run=true").status == 200, content
     before = ports.seeded.rows()
-    answer = _same(ports, VAST, JSON, query=query)
-    assert answer.status in {403, 422}
-    assert (ports.seeded.rows() == before) == (answer.status == 422)
+    for content in BAD:
+        assert 400 <= _same(ports, content, JSON).status < 500, content[:40]
+    assert ports.seeded.rows() == before
 
 
-@pytest.mark.parametrize("content", [b'{"count": 0, "first_step": -1, "x": 1}', b"null", b"", b"[]", b"{"])
-def test_several_errors_are_answered_in_the_same_order(ports: Ports, content: bytes) -> None:
-    """What is wrong is told in the same order."""
-    for query, key in product(("?dry_run=maybe", "?dry_run=maybe&x=1", "?dry_run=true", ""), (b"a b", b"good")):
-        _same(ports, content, JSON, (b"idempotency-key", key), query=query)
+def test_headers_are_answered_alike(ports: Ports) -> None:
+    for content_type, content in product(CONTENT_TYPES, (VAST, b"{")):
+        _same(ports, content, (b"content-type", content_type.encode()))
+    for content in (VAST, b"null"):
+        _same(ports, content)
+        assert _same(ports, content, JSON, JSON).status == 422
+    for encoding, status in ((b"gzip", 415), (b"identity", 403), (b"", 403)):
+        assert _same(ports, VAST, JSON, (b"content-encoding", encoding)).status == status
+    for scheme in (b"https", b" https ", b"http", b"HTTPS", b"wss", b"https, http", b""):
+        with watched() as asked:
+            answer = _same(ports, VAST, JSON, (b"x-forwarded-proto", scheme), (b"x-forwarded-for", b"192.0.2.1"))
+        assert asked == [ports.seeded.run]
+        assert (answer.header(b"strict-transport-security") is not None) == (scheme.strip() == b"https")
+    for status, key in ((status, key) for status, keys in KEYS.items() for key in keys):
+        sent = ((b"idempotency-key", key), JSON)
+        ports.ask(0, ports.request(VAST, *sent))  # which uses up a good key: each later request gets its answer
+        answer = _same(ports, VAST, *sent)
+        replayed = answer.header(b"idempotent-replayed")
+        assert (answer.status, replayed) == (status, b"true" if status == 403 else None)
+        assert _same(ports, SMALL, *sent).status == (400 if status == 400 else 422)
 
 
-@pytest.mark.parametrize("credential", [None, b"Bearer nothing", b"Basic x", b"Bearer key_x.secret"])
-def test_unknown_credentials_are_answered_alike(ports: Ports, credential: bytes | None) -> None:
-    known = () if credential is None else ((b"authorization", credential),)
-    for content in (b"{", VAST):
+def test_targets_are_answered_alike(ports: Ports) -> None:
+    for value in (*NEITHER, *TRUE, *FALSE):
+        answer = _same(ports, VAST, JSON, query=f"?dry_run={value}")
+        assert answer.status == (422 if value in NEITHER else 403), value
+        assert (b'"dry_run": true' in answer.body) == (value in TRUE), value
+    for query in ("?", "?&", "?dryrun=true", "?Dry_run=1", "?dry_run", "?=1", "?dry_run=1;x=1", "?a&b"):
+        before = ports.seeded.rows()
+        answer = _same(ports, VAST, JSON, query=query)
+        assert answer.status in {403, 422}
+        assert (ports.seeded.rows() == before) == (answer.status == 422)
+    for content, query in product(
+        (b'{"count": 0, "x": 1}', b"null", b"{"), ("?dry_run=maybe", "?dry_run=maybe&x=1", "")
+    ):
+        for key in (b"a b", b"good"):  # several errors are told in the same order
+            _same(ports, content, JSON, (b"idempotency-key", key), query=query)
+    for run in ("run_nothing", "%20", "run_%C3%A9", "a%2Fb", "%00", "run_x%0A", ".", "..", "a/b", ""):
+        assert ports.same(ports.request(SMALL, JSON, NAMED, path=f"/v1/runs/{run}/steps")).status == 404, run
+    for credential, content in product((None, b"Bearer nothing", b"Basic x", b"Bearer key_x.secret"), (b"{", VAST)):
+        known = () if credential is None else ((b"authorization", credential),)
         sent = request(f"/v1/runs/{ports.seeded.run}/steps", content, *known, JSON, NAMED)
         assert ports.same(sent).status == 401
-
-
-@pytest.mark.parametrize("run", ["run_nothing", "%20", "run_%C3%A9", "a%2Fb", "%00", "run_x%0A", ".", "..", "a/b", ""])
-def test_missing_runs_are_answered_alike(ports: Ports, run: str) -> None:
-    answer = ports.same(ports.request(SMALL, JSON, NAMED, path=f"/v1/runs/{run}/steps"))
-    assert answer.status == 404
 
 
 def test_viewer_is_answered_alike(ports: Ports) -> None:
@@ -174,44 +157,213 @@ def test_viewer_is_answered_alike(ports: Ports) -> None:
     assert asked == [ports.seeded.run]
 
 
-@pytest.mark.parametrize("scheme", [b"https", b" https ", b"http", b"HTTPS", b"wss", b"https, http", b""])
-def test_forwarded_scheme_is_answered_alike(ports: Ports, scheme: bytes) -> None:
-    forwarded = ((b"x-forwarded-proto", scheme), (b"x-forwarded-for", b"192.0.2.1"))
+def test_request_ids_are_answered_alike(ports: Ports) -> None:
+    for name in (b"a name", b"x" * 500, b"", b"r/1.2:3_4+5=-"):
+        answers = [ports.ask(way, ports.request(VAST, JSON, (b"x-request-id", name))) for way in BOTH]
+        given = [answer.header(b"x-request-id") or b"?" for answer in answers]
+        assert all(found == name if name.startswith(b"r/") else found.startswith(b"req_") for found in given)
+        one, two = (
+            Answer(answer.head.replace(found, b"N"), answer.body.replace(found, b"N"))
+            for answer, found in zip(answers, given, strict=True)
+        )
+        assert one == two
+
+
+def test_other_methods_are_answered_alike(ports: Ports) -> None:
+    who = (b"authorization", ports.seeded.ledger.headers("trainer")["Authorization"].encode())
+    path, headers = f"/v1/runs/{ports.seeded.run}/steps", (who, JSON, NAMED, (b"connection", b"close"))
+    for method in ("GET", "HEAD", "PUT", "DELETE", "OPTIONS"):
+        raw = []
+        for way in BOTH:
+            with Client(ports.of[way]) as client, watched() as asked:
+                client.send(request(path, VAST, *headers, method=method))
+                raw.append(client.rest())
+            assert asked == []
+        assert raw[0] == raw[1]
+        assert raw[0].startswith(b"HTTP/1.1 405 ")
+
+
+USUALLY: list[list[tuple[bytes, bytes]]] = [
+    [JSON],
+    [JSON, KEY],
+    [(b"Content-Type", b"application/json")],
+    [JSON, (b"connection", b"keep-alive")],
+    [JSON, (b"connection", b"close")],
+    [JSON, (b"x-forwarded-proto", b"https"), (b"x-forwarded-for", b"192.0.2.1"), (b"user-agent", b"x")],
+]
+
+
+def test_usual_request_is_answered_on_the_connection(ports: Ports) -> None:
+    for headers, event in product(USUALLY, (LOUD, None)):
+        content = json.dumps({"count": 10**9, "event": event, "attempt": 1}).encode()
+        with watched() as asked:
+            assert ports.ask(SHORT, ports.request(content, *headers)).status in {403, 422}
+        assert asked == [ports.seeded.run], headers
+
+
+STEPS = "/v1/runs/{run}/steps"
+UNUSUAL: list[tuple[str, bytes, list[tuple[bytes, bytes]], int]] = [
+    (f"{STEPS}?dry_run=true", VAST, [JSON], 403),
+    (STEPS, VAST, [JSON, (b"x-twice", b"1"), (b"x-twice", b"2")], 403),
+    (STEPS, VAST, [(b"content-type", b"application/json; charset=utf-8")], 403),
+    (STEPS, VAST, [NAMED], 415),
+    (STEPS, VAST, [JSON, (b"idempotency-key", b"")], 422),
+    (STEPS, VAST, [JSON, (b"idempotency-key", b"\xe4")], 422),
+    (STEPS, VAST, [JSON, (b"content-encoding", b"identity")], 403),
+    (STEPS, VAST, [JSON, (b"upgrade", b"h2c"), (b"connection", b"upgrade")], 422),
+    (STEPS, b"", [JSON], 422),
+    (STEPS, b"{", [JSON], 422),
+    (STEPS, b'{"count": 0}', [JSON], 422),
+    (STEPS, b'{"count": 1, "count": 1}', [JSON], 422),
+    (STEPS, b" " * (1 << 16) + VAST, [JSON], 403),
+    (STEPS, b" " * (1 << 20) + VAST, [JSON], 413),
+    ("/v1/runs/{run}%00/steps", VAST, [JSON], 404),
+    (f"{STEPS}%0A", VAST, [JSON], 403),
+    (f"{STEPS}/", VAST, [JSON], 404),
+    ("/v1/runs/a/{run}/steps", VAST, [JSON], 404),
+    ("/v1/runs//steps", VAST, [JSON], 404),
+    ("/v1/runs/steps", VAST, [JSON], 405),
+    (f"http://ledger{STEPS}", VAST, [JSON], 403),
+]
+
+
+def test_unusual_request_is_handed_on(ports: Ports) -> None:
     with watched() as asked:
-        answer = _same(ports, VAST, JSON, *forwarded)
-    assert asked == [ports.seeded.run]
-    assert (answer.header(b"strict-transport-security") is not None) == (scheme.strip() == b"https")
+        for path, content, headers, status in UNUSUAL:
+            target = path.format(run=ports.seeded.run)
+            assert ports.ask(SHORT, ports.request(content, *headers, path=target)).status == status, (path, content[:9])
+        chunks = b"15\r\n%b\r\n0\r\n\r\n" % VAST
+        assert ports.same(ports.request(b"", JSON, NAMED, (b"transfer-encoding", b"chunked")) + chunks).status == 403
+        stranger = (b"authorization", b"Bearer key_x.secret")
+        sent = request(f"/v1/runs/{ports.seeded.run}/steps", VAST, stranger, JSON)
+        assert ports.ask(SHORT, sent).status == 401
+    assert asked == []
 
 
-@pytest.mark.parametrize("name", [b"a name", b"x" * 500, b"", b"r/1.2:3_4+5=-"])
-def test_request_ids_are_answered_alike(ports: Ports, name: bytes) -> None:
-    answers = [ports.ask(way, ports.request(VAST, JSON, (b"x-request-id", name))) for way in BOTH]
-    given = [answer.header(b"x-request-id") for answer in answers]
-    assert all(found == name if name.startswith(b"r/") else found and found.startswith(b"req_") for found in given)
-    one, two = (
-        Answer(answer.head.replace(found or b"", b"N"), answer.body.replace(found or b"", b"N"))
-        for answer, found in zip(answers, given, strict=True)
-    )
-    assert one == two
+def test_client_that_expects_100_is_told_to_continue(ports: Ports) -> None:
+    head, _, body = ports.request(VAST, JSON, NAMED, (b"expect", b"100-continue")).partition(b"\r\n\r\n")
+    with Client(ports.of[SHORT]) as client, watched() as asked:
+        assert client.ask(head + b"\r\n\r\n").head == b"HTTP/1.1 100 Continue\r\n\r\n"
+        assert client.ask(body).status == 403
+    assert asked == []
 
 
-@pytest.mark.parametrize("method", ["GET", "HEAD", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE"])
-def test_other_methods_are_answered_alike(ports: Ports, method: str) -> None:
-    who = ports.seeded.ledger.headers("trainer")["Authorization"].encode()
-    sent = request(
-        f"/v1/runs/{ports.seeded.run}/steps",
-        VAST,
-        (b"authorization", who),
-        JSON,
-        NAMED,
-        (b"connection", b"close"),
-        method=method,
-    )
-    raw = []
+PAIRS = count()
+SAME: list[dict[str, Any]] = [
+    {},
+    {"first_step": 1, "count": 3},
+    {"event": QUIET, "on_exceed": "truncate", "count": 1_000_000},
+    {"events": counted((QUIET, 2), (SAMPLED, 1), (LOUD, 1))},
+    {"mode": "report", "count": 100_000},
+    {"count": 1_000_000},
+    {"first_step": 0},
+    {"first_step": 0, "count": 2},
+    {"first_step": 7},
+    {"attempt": 2},
+]
+
+
+@pytest.mark.parametrize(
+    ("body", "key"), in_turns(SAME, [(), (KEY,)]), ids=lambda value: json.dumps(value, default=str)
+)
+def test_both_routes_charge_the_same(ports: Ports, body: dict[str, Any], key: tuple[tuple[bytes, bytes], ...]) -> None:
+    """Twins with populations of their own, once and again: nothing but the names differs."""
+    answers = []
+    pair, ledger = next(PAIRS), ports.seeded.ledger
     for way in BOTH:
-        with Client(ports.of[way]) as client, watched() as asked:
-            client.send(sent)
-            raw.append(client.rest())
-        assert asked == []
-    assert raw[0] == raw[1]
-    assert raw[0].startswith(b"HTTP/1.1 405 ")
+        top, team = f"p{way}-{pair}", f"b{way}"
+        population, budget = str(ledger.population(top)["id"]), str(ledger.budget(team, top)["id"])
+        run = ledger.run(f"{top}/{team}")
+        assert ports.ask(way, ports.request(b"{}", run=run)).status == 200
+        own = [(name, value + run.encode()) for name, value in key]
+        sent = ports.request(json.dumps(body).encode(), JSON, NAMED, *own, run=run)
+        with watched() as asked:
+            both = [ports.ask(way, sent) for _ in range(2)]
+        assert asked == ([run] * 2 if way == SHORT else [])
+        for answer in both:
+            if answer.status == 200:
+                assert answer.body == StepAuthorization.model_validate_json(answer.body).model_dump_json().encode()
+        response = [repr(answer) for answer in both]
+        for place_holder, name in enumerate((run, budget, population, top, team)):
+            response = [text.replace(name, f"<{place_holder}>") for text in response]
+        answers.append(response)
+    assert answers[SHORT] == answers[USUAL]
+
+
+def test_ended_run_and_an_older_attempt_are_refused_alike(ports: Ports) -> None:
+    ledger = ports.seeded.ledger
+    population = f"e-{next(PAIRS)}"
+    ledger.population(population)
+    ledger.budget("team", population)
+    run = ledger.run(f"{population}/team")
+    assert ledger.post(f"/v1/runs/{run}/attempts", {}, "trainer").status_code == 201
+    for body in (b"{}", b'{"attempt": 1}', b'{"attempt": 1, "first_step": 3}'):
+        assert ports.same(ports.request(body, JSON, NAMED, run=run)).status == 412
+    assert ledger.post(f"/v1/runs/{run}/complete", {"attempt": 2}, "trainer").status_code == 200
+    with watched() as asked:
+        assert ports.same(ports.request(b'{"attempt": 2}', JSON, NAMED, run=run)).status == 409
+    assert asked == [run]
+
+
+ERRORS = [
+    (NotFoundError("There is no such run."), 404),
+    (SequenceGapError("Steps are missing.", expected_step=3), 409),
+    (AttemptSupersededError("Another one.", current_attempt=3), 412),
+    (LedgerUnavailableError("Too many wait."), 503),
+    (UnsupportedEventError("No bound."), 422),
+]
+FAILURES = [
+    (OperationalError("SELECT 1", {}, Exception("disk I/O error")), 503),
+    (IntegrityError("INSERT 1", {}, Exception("twice")), 503),
+    (ZeroDivisionError("a secret"), 500),
+]
+
+
+def test_errors_are_answered_alike(ports: Ports, monkeypatch: pytest.MonkeyPatch) -> None:
+    for error, status in ERRORS:
+
+        def decide(
+            _db: object, _memory: object, commands: Sequence[object], error: Exception = error, **_: object
+        ) -> list[Exception]:
+            return [error] * len(commands)
+
+        monkeypatch.setattr(commit_queue, "commit_group", decide)
+        with watched() as asked:
+            assert ports.same(ports.request(VAST, JSON, NAMED)).status == status
+        assert asked == [ports.seeded.run]
+
+
+@pytest.mark.parametrize(("error", "status"), FAILURES, ids=lambda each: type(each).__name__)
+def test_failed_group_is_answered_alike(
+    ports: Ports, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: Exception, status: int
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr(commit_queue, "commit_group", fail)
+    raw, logs = [], []
+    for way in BOTH:
+        caplog.clear()
+        with Client(ports.of[way]) as client:
+            client.send(ports.request(VAST, JSON, NAMED))
+            answer = client.answer()
+            closes = status == 500  # uvicorn closes after what nobody foresaw
+            assert not closes or client.rest() == b""
+            assert closes or client.ask(ports.request(VAST, JSON, NAMED)) == answer
+        raw.append(answer)
+        logs.append([(record.name, record.levelname, record.getMessage()) for record in caplog.records])
+    assert raw[SHORT] == raw[USUAL]
+    assert (raw[SHORT].status, b"secret" in raw[SHORT].body) == (status, False)
+    assert logs[SHORT] == logs[USUAL]
+
+
+def test_decision_that_cannot_be_rendered_is_not_repeated(ports: Ports, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = ports.seeded.ledger.run()
+
+    def broken(_: object) -> bytes:
+        raise ZeroDivisionError("a bug")
+
+    monkeypatch.setattr("app.step_connection.admitted_content", broken)
+    before = len(ports.seeded.rows()["decisions"])
+    assert ports.ask(SHORT, ports.request(b"{}", run=run)).status == 500
+    assert len(ports.seeded.rows()["decisions"]) == before + 1

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -65,10 +66,49 @@ def test_enums_have_one_name_each(generated: tuple[Path, str]) -> None:
 
 
 def test_generated_client_tells_a_trainers_story(generated: tuple[Path, str], tmp_path: Path) -> None:
+    """Train until the budget is exhausted, and read what was decided."""
     assert generated
     server = LiveServer(tmp_path)
     server.start()
+    client = import_module("ledger_api").AuthenticatedClient
     try:
-        import_module("tests.api.generated_story").tell(server.url, server.key("admin"), server.key("trainer"))
+        with (
+            client(base_url=server.url, token=server.key("admin")) as admin,
+            client(base_url=server.url, token=server.key("trainer")) as trainer,
+        ):
+            _tell(admin, trainer)
     finally:
         server.stop()
+
+
+def _call(operation: str, *ids: str, **more: Any) -> Any:  # noqa: ANN401 - of a package that is made by the test
+    return import_module(f"ledger_api.api.{operation}").sync(*ids, **more)
+
+
+def _tell(admin: Any, trainer: Any) -> None:  # noqa: ANN401 - of a package that is made by the test
+    m: Any = import_module("ledger_api.models")
+    noise = m.GaussianEvent(type_="gaussian", noise_multiplier=1.1)
+    event = m.PoissonSampledEvent(type_="poisson_sampled", sampling_probability=0.1, event=noise)
+    terms = {"privacy_unit": "patient", "neighboring_relation": m.NeighboringRelation.ADD_OR_REMOVE_ONE}
+    body = m.CreatePopulation(name="mimic", limit=m.LimitInput(epsilon=8.0, delta=1e-5), **terms)
+    population = _call("populations.create_population", client=admin, body=body)
+    limit, planned = m.LimitInput(epsilon=2.0, delta=1e-5), [m.PlannedEventInput(event=event)]
+    body = m.CreateBudget(name="team", parent=population.id, planned=planned, limit=limit)
+    plan = _call("budgets.create_budget", client=admin, body=body).plan
+    assert (plan.state, plan.steps_left) == (m.PlanState.ACTIVE, plan.steps)
+    body = m.CreateRun(name="model", budget="mimic/team", event=event)
+    run = _call("runs.create_run", client=admin, body=body, idempotency_key="model")
+    taken, steps = 0, m.AuthorizeSteps(count=10, mode=m.StepMode.AUTHORIZE, on_exceed=m.OnExceed.TRUNCATE)
+    while isinstance(answer := _call("runs.authorize_steps", run.id, client=trainer, body=steps), m.StepAuthorization):
+        assert (answer.first_step, answer.requested_count) == (taken, 10)
+        taken += answer.count
+    assert (answer.status, answer.code, answer["max_count_that_fits"]) == (403, "budget_exceeded", 0)
+    decisions: list[Any] = []
+    after: dict[str, str] = {}
+    while not decisions or after:
+        page = _call("decisions.list_decisions", client=trainer, run=run.id, limit=2, **after)
+        decisions += page.items
+        after = {"after": page.next_} if page.next_ else {}
+    refused, *admitted = decisions  # the newest first
+    assert (refused.decision, refused.request_id) == (m.DecisionOutcome.REFUSED, answer.request_id)
+    assert sum(each.count for each in admitted) == taken

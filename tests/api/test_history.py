@@ -28,25 +28,20 @@ def _history(seeded: SeededLedger, query: str = "") -> dict[str, Any]:
 
 
 def _take(seeded: SeededLedger, body: dict[str, Any]) -> dict[str, Any]:
-    answer: dict[str, Any] = seeded.ledger.post(f"/v1/runs/{seeded.run}/steps", body, "trainer").json()
+    answer: dict[str, Any] = seeded.steps(**body).json()
     return answer
 
 
-@pytest.mark.both_databases
 def test_history_has_every_decision_as_it_was_answered(seeded: SeededLedger) -> None:
+    three = [{"event": SAMPLED, "count": 2}, {"event": GAUSSIAN, "count": 1}, {"event": SAMPLED, "count": 5}]
     bodies: list[dict[str, Any]] = [
-        {"count": 3},
-        {"count": 10**6},
-        {"event": GAUSSIAN},
-        {"events": [{"event": SAMPLED, "count": 2}, {"event": GAUSSIAN}, {"event": SAMPLED, "count": 5}]},
-        {"events": [{"event": GAUSSIAN, "count": 10**9}, {"event": SAMPLED}]},
-        {},
+        *({"count": 3}, {"count": 10**6}, {"event": GAUSSIAN}, {"events": three}),
+        *({"events": [{"event": GAUSSIAN, "count": 10**9}, {"event": SAMPLED}]}, {}),
     ]
     answers = [_take(seeded, body) for body in bodies]
     history = _history(seeded)
     assert (history["run"], history["decisions"], len(history["points"])) == (seeded.run, 7, 7)
-    path = [seeded.population, seeded.budget, seeded.run]
-    epsilon = history["points"][0]["epsilon"]
+    path, epsilon = [seeded.population, seeded.budget, seeded.run], history["points"][0]["epsilon"]
     for position, (point, answer) in enumerate(zip(history["points"][1:], answers, strict=True), 1):
         same = ("decision", "first_step", "count", "delta", "epsilon_limit", "binding_account")
         assert {key: point[key] for key in same} == {key: answer[key] for key in same}
@@ -57,58 +52,37 @@ def test_history_has_every_decision_as_it_was_answered(seeded: SeededLedger) -> 
             assert point["epsilon"] == answer["epsilon"] > epsilon
             assert point["next_step"] == answer["next_step"]
         epsilon = point["epsilon"]
-    assert [point["events"] for point in history["points"][3:5]] == [
-        [{"event": GAUSSIAN, "count": 1}],
-        [{"event": SAMPLED, "count": 2}, {"event": GAUSSIAN, "count": 1}, {"event": SAMPLED, "count": 5}],
-    ]
-    assert [point["created_at"] for point in history["points"]] == sorted(
-        point["created_at"] for point in history["points"]
-    )
-
-
-def test_requests_that_are_no_decisions_are_not_in_the_history(seeded: SeededLedger) -> None:
-    before = _history(seeded)
-    _take(seeded, {"first_step": 0})
-    _take(seeded, {"first_step": 9})
-    _take(seeded, {"count": 0})
-    seeded.ledger.post(f"/v1/runs/{seeded.run}/steps?dry_run=true", {}, "trainer")
+    assert [point["events"] for point in history["points"][3:5]] == [[{"event": GAUSSIAN, "count": 1}], three]
+    times = [point["created_at"] for point in history["points"]]
+    assert times == sorted(times)
+    for body in ({"first_step": 0}, {"first_step": 9}, {"count": 0}):
+        _take(seeded, body)
+    seeded.steps(query="?dry_run=true")
     seeded.ledger.post(f"/v1/runs/{seeded.run}/pause", None, "trainer")
     _take(seeded, {})
-    assert _history(seeded) == before
+    assert _history(seeded) == history, "what is no decision is not in it"
 
 
-@pytest.fixture(scope="module")
-def long(shared: SeededLedger) -> SeededLedger:
-    """A seeded ledger whose run decided sixty times, some of it refused."""
-    for number in range(1, 60):
-        _take(shared, {"event": GAUSSIAN} if number % 7 else {"count": 10**6})
-    return shared
-
-
-@pytest.mark.parametrize("most", [2, 7, 59, 60, 2000])
-def test_thinned_history_keeps_its_ends_and_its_order(long: SeededLedger, most: int) -> None:
-    whole = _history(long)["points"]
-    assert [point["position"] for point in whole] == list(range(60))
-    thinned = _history(long, f"?max_points={most}")
-    assert thinned["decisions"] == 60
-    assert len(thinned["points"]) == min(most, 60)
-    assert thinned["points"] == [whole[point["position"]] for point in thinned["points"]]
-    places = [point["position"] for point in thinned["points"]]
-    assert (places[0], places[-1]) == (0, 59)
-    gaps = [later - earlier for earlier, later in itertools.pairwise(places)]
-    assert max(gaps) - min(gaps) <= 1
-
-
-def test_polling_shows_each_decision_once(seeded: SeededLedger) -> None:
-    seen: list[int] = []
+def test_thinned_history_keeps_its_ends_and_its_order_and_polling_shows_each_decision_once(
+    seeded: SeededLedger,
+) -> None:
+    polled: list[dict[str, Any]] = []
     cursor = ""
-    for burst in (0, 1, 3, 0, 10, 1):
-        for number in range(burst):
-            _take(seeded, {"event": GAUSSIAN} if number % 3 else {"count": 10**6})
+    for number in range(1, 16):
         page = _history(seeded, f"?after={cursor}")
-        seen.extend(point["position"] for point in page["points"])
-        cursor = page["next"] or ""
-    assert seen == list(range(16))
+        polled, cursor = polled + page["points"], page["next"] or ""
+        _take(seeded, {"event": GAUSSIAN} if number % 7 else {"count": 10**6})
+    polled += _history(seeded, f"?after={cursor}")["points"]
+    whole = _history(seeded)["points"]
+    assert [point["position"] for point in whole] == [point["position"] for point in polled] == list(range(16))
+    for most in (2, 7, 15, 16, 2000):
+        thinned = _history(seeded, f"?max_points={most}")
+        assert (thinned["decisions"], len(thinned["points"])) == (16, min(most, 16))
+        assert thinned["points"] == [whole[point["position"]] for point in thinned["points"]]
+        places = [point["position"] for point in thinned["points"]]
+        assert (places[0], places[-1]) == (0, 15)
+        gaps = [later - earlier for earlier, later in itertools.pairwise(places)]
+        assert max(gaps) - min(gaps) <= 1
 
 
 def _many(count: int, first: int = 0) -> list[dict[str, Any]]:
@@ -120,63 +94,55 @@ def _shown(point: dict[str, Any]) -> list[float]:
     return [item["event"]["noise_multiplier"] for item in point["events"]]
 
 
-@pytest.fixture(scope="module")
-def crowded(shared: SeededLedger) -> tuple[str, list[list[dict[str, Any]]]]:
-    """Where the history of a run is that took a thousand events at a time, one, and three; and what it took."""
-    run = shared.ledger.run()
-    bodies = [_many(1000), _many(1, 2000), _many(3, 3000), *[_many(1000, number) for number in range(9)]]
-    bodies.append([*_many(999), {"event": GAUSSIAN, "count": 10**9}])
-    for body in bodies:
-        shared.ledger.post(f"/v1/runs/{run}/steps", {"events": body}, "trainer")
-    return f"/v1/runs/{run}/history", bodies
+def _shrink(monkeypatch: pytest.MonkeyPatch, room: int) -> None:
+    monkeypatch.setattr("app.persistence.repositories.decisions.EVENTS_ROOM", room)
 
 
 def test_point_shows_the_first_of_very_many_events_and_a_single_one_shows_all(
-    shared: SeededLedger, crowded: tuple[str, list[list[dict[str, Any]]]]
+    seeded: SeededLedger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path, bodies = crowded
-    points = shared.ledger.get(path).json()["points"]
-    assert [point["decision"] for point in points] == ["admitted"] * 12 + ["refused"]
-    for position, (point, body) in enumerate(zip(points, bodies, strict=True)):
-        assert _shown(point) == _shown({"events": body[: len(point["events"])]})
-        assert point["events_truncated"] == (len(point["events"]) < len(body)) == (len(body) == 1000)
+    """A run that took many events at a time, one, and three; and that was refused some."""
+    run = seeded.ledger.run()
+    path, bodies = f"/v1/runs/{run}/history", [_many(40), _many(1, 2000), _many(3, 3000), _many(40, 1), _many(40, 2)]
+    bodies.append([*_many(39), {"event": GAUSSIAN, "count": 10**9}])
+    for body in bodies:
+        seeded.steps(run=run, events=body)
+    whole = seeded.ledger.get(path).json()["points"]
+    assert [point["decision"] for point in whole] == ["admitted"] * 5 + ["refused"]
+    for point, body in zip(whole, bodies, strict=True):
+        assert (_shown(point), point["events_truncated"]) == (_shown({"events": body}), False)
         assert point["count"] == sum(item.get("count", 1) for item in body)
-        cursor = encode_cursor(str(position - 1)) if position else ""
-        whole = shared.ledger.get(f"{path}?max_points=2&after={cursor}").json()["points"][0]
-        assert (whole["position"], whole["events_truncated"]) == (position, False)
-        assert _shown(whole) == _shown({"events": body})
-
-
-@pytest.mark.parametrize("room", [0, 1, 13 * 400, 13 * 2000, 1 << 20])
-def test_answer_holds_no_more_events_than_there_is_room_for(
-    shared: SeededLedger,
-    crowded: tuple[str, list[list[dict[str, Any]]]],
-    monkeypatch: pytest.MonkeyPatch,
-    room: int,
-) -> None:
-    monkeypatch.setattr("app.persistence.repositories.decisions.EVENTS_ROOM", room)
-    points = shared.ledger.get(crowded[0]).json()["points"]
-    shown = [json.dumps(item["event"], separators=(",", ":")) for point in points for item in point["events"]]
-    assert sum(400 + len(text) for text in shown) <= room
-    for point, body in zip(points, crowded[1], strict=True):
-        assert point["events_truncated"] == (len(point["events"]) < len(body))
+    for room in (0, 1, 6 * 400, 6 * 2000):
+        _shrink(monkeypatch, room)
+        points = seeded.ledger.get(path).json()["points"]
+        shown = [json.dumps(item["event"], separators=(",", ":")) for point in points for item in point["events"]]
+        assert sum(400 + len(text) for text in shown) <= room
+        for point, body in zip(points, bodies, strict=True):
+            assert _shown(point) == _shown({"events": body[: len(point["events"])]})
+            assert point["events_truncated"] == (len(point["events"]) < len(body))
+    _shrink(monkeypatch, 2 * 40 * 500)
+    points = seeded.ledger.get(path).json()["points"]
+    assert [point["events_truncated"] for point in points] == [len(body) == 40 for body in bodies]
+    for position, body in enumerate(bodies):
+        after = encode_cursor(str(position - 1)) if position else ""
+        single = seeded.ledger.get(f"{path}?max_points=2&after={after}").json()["points"][0]
+        assert (single["position"], _shown(single)) == (position, _shown({"events": body}))
 
 
 WIDE = {"epsilon": 8.0, "delta": 1e-5}
 NOISIER = SAMPLED | {"event": {"type": "gaussian", "noise_multiplier": 2.5}}
 
 
-def two_teams(ledger: Ledger) -> tuple[str, list[str]]:
+def two_teams(ledger: Ledger) -> str:
     """A population with two budgets and a run under each of them, which took turns."""
-    population = str(ledger.population(limit=WIDE)["id"])
-    runs = []
+    population, runs = str(ledger.population(limit=WIDE)["id"]), []
     for name in ("icu-team", "ward-team"):
         ledger.budget(name, limit=WIDE)
         runs.append(ledger.run(f"mimic/{name}"))
     for turn in range(6):
         steps = {"count": 10 + turn, "event": SAMPLED if turn < 4 else NOISIER}
         assert ledger.post(f"/v1/runs/{runs[turn % 2]}/steps", steps, "trainer").status_code == 200
-    return population, runs
+    return population
 
 
 def history(ledger: Ledger, account: str, query: str = "") -> dict[str, Any]:
@@ -187,7 +153,7 @@ def history(ledger: Ledger, account: str, query: str = "") -> dict[str, Any]:
 
 
 def test_thinned_history_ends_with_the_spent_epsilon(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
-    population, _ = two_teams(ledger)
+    population = two_teams(ledger)
     lower = {"limit": {"epsilon": 7.0, "delta": 1e-5}, "reason": "The board has met."}
     assert ledger.post(f"/v1/accounts/{population}/limit", lower, "privacy_officer", If_Match="*").is_success
     exact, few = history(ledger, population), history(ledger, population, "?max_points=3")["points"]
@@ -231,34 +197,21 @@ def test_history_of_an_account_has_the_epsilon_that_it_had(ledger: Ledger) -> No
     assert ledger.get(f"/v1/accounts/{trainer.run}/history").status_code == 404
 
 
-def test_many_children_are_told_apart_up_to_seven(ledger: Ledger) -> None:
-    population = str(ledger.population(limit=WIDE)["id"])
-    for number in range(10):
-        ledger.budget(f"team-{number}", limit=WIDE)
-        run = ledger.run(f"mimic/team-{number}")
-        assert ledger.post(f"/v1/runs/{run}/steps", {"count": 10 * (number + 1)}, "trainer").is_success
-    answer = history(ledger, population)["children"]
-    assert [child["path"] for child in answer] == [*(f"mimic/team-{number}" for number in range(9, 2, -1)), "3 others"]
-    used = ledger.get(f"/v1/accounts/{population}/forecast").json()["utilisation"]
-    assert sum(child["shares"][-1] for child in answer) == pytest.approx(used, rel=1e-12)
-
-
 def test_waiting_for_histories_takes_no_thread_from_other_requests(
-    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+    seeded: SeededLedger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    population, _ = two_teams(ledger)
-    asked, may_go, make = 50, Event(), account_history._made
+    asked, may_go, make = 45, Event(), account_history._made
 
     def slow(*given: Any) -> Any:  # noqa: ANN401 - as that
         assert may_go.wait(60)
         return make(*given)
 
     monkeypatch.setattr(account_history, "_made", slow)
-    path = f"/v1/accounts/{population}/history?max_points="
+    path = f"/v1/accounts/{seeded.population}/history?max_points="
     with ThreadPoolExecutor(asked + 1) as pool:
-        waiting = [pool.submit(ledger.get, f"{path}{10 + one}") for one in range(asked)]
+        waiting = [pool.submit(seeded.ledger.get, f"{path}{10 + one}") for one in range(asked)]
         wait(waiting, timeout=1)
-        reply = pool.submit(ledger.get, "/v1/populations")
+        reply = pool.submit(seeded.ledger.get, "/v1/populations")
         done, _ = wait([reply], timeout=20)
         may_go.set()
         assert [each.result().status_code for each in waiting] == [200] * asked
@@ -299,9 +252,6 @@ def test_svg_shows_the_history_and_is_drawn_once(
     dark = ledger.get(f"{path}.svg?theme=dark")
     assert dark.content != reply.content
     assert dark.headers["etag"] != reply.headers["etag"]
-
-
-def test_png_has_the_requested_size(shared: SeededLedger) -> None:
-    reply = shared.ledger.get(f"/v1/runs/{shared.run}/history.png?width=500&height=300&theme=dark")
-    assert (reply.headers["content-type"], reply.content[:8]) == ("image/png", b"\x89PNG\r\n\x1a\n")
-    assert struct.unpack(">II", reply.content[16:24]) == (500, 300)
+    png = ledger.get(f"{path}.png?width=500&height=300&theme=dark")
+    assert (png.headers["content-type"], png.content[:8]) == ("image/png", b"\x89PNG\r\n\x1a\n")
+    assert struct.unpack(">II", png.content[16:24]) == (500, 300)

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from app.service.maintenance import expire_reservations
-from tests.api.trainer import LOUD, Trainer, hired, is_refused, moved, within_limits
+from tests.api.trainer import LOUD, Trainer, audited, hired, is_refused, moved, within_limits
 from tests.conftest import Ledger
 
 MANY = 160
@@ -40,10 +40,10 @@ def plan(trainer: Trainer, of: str) -> dict[str, Any]:
     return found
 
 
-def changes(trainer: Trainer) -> list[dict[str, Any]]:
-    """What the chain keeps of changed limits, after each."""
-    audit_events = trainer.ledger.get("/v1/audit-events?order=oldest&limit=200", "admin").json()["items"]
-    return [act["after"] for act in audit_events if act["action"].endswith("limit_changed")]
+def _revoked(trainer: Trainer) -> list[dict[str, Any]]:
+    """What the chain keeps of the plans that the last change of a limit cut."""
+    changes = [each for each in audited(trainer.ledger) if each["action"].endswith("limit_changed")]
+    return list(changes[-1]["after"]["revoked"])
 
 
 def _hired(ledger: Ledger) -> Trainer:
@@ -79,8 +79,7 @@ def test_steps_of_a_plan_are_refused_from_the_moment_they_pass_a_lowered_limit(t
     ended = plan(trainer, held)
     assert (ended["status"], ended["steps_executed"]) == ("committed", 10 + taken)
     assert ended["steps_revoked"] == MANY - 10 - taken
-    _, changed = changes(trainer)
-    [revoked] = changed["revoked"]
+    [revoked] = _revoked(trainer)
     assert (revoked["reservation"], revoked["run"]) == (held, trainer.run)
     assert list(revoked["steps"].values()) == [MANY - 10 - taken]
     assert trainer.steps(count=1).status_code == 403
@@ -99,7 +98,7 @@ def test_newest_plans_give_way_first(trainer: Trainer) -> None:
     assert 0 < taken < 40
     assert within_limits(trainer.path())
     assert trainer.sound()
-    assert [entry["run"] for entry in changes(trainer)[-1]["revoked"]] == [second.run, third.run]
+    assert [entry["run"] for entry in _revoked(trainer)] == [second.run, third.run]
 
 
 def test_steps_executed_after_a_lowered_limit_are_charged(trainer: Trainer) -> None:
@@ -129,10 +128,9 @@ def test_silent_trainer_is_charged_for_revoked_steps(trainer: Trainer, monkeypat
 
 
 def test_revoked_steps_stay_reserved_until_they_are_voided(trainer: Trainer) -> None:
-    held = trainer.reserved((LOUD, MANY))
+    held, other = trainer.reserved((LOUD, MANY)), another(trainer)
     lower(trainer, 1, 0.5)
     assert trainer.path()[0].held == trainer.costs((LOUD, MANY))[0]
-    other = another(trainer)
     is_refused(other.steps(), 403, "budget_exceeded")
     assert trainer.end(held, "void").status_code == 200
     assert other.steps(count=10).status_code == 200

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,8 @@ from app.settings import Settings
 from tests.api.conftest import SeededLedger, furnish
 from tests.api.trainer import HUGE
 from tests.asgi import AppClient
-from tests.ledgers import Ledger, open_ledger
+from tests.databases import new_database
+from tests.ledgers import Ledger, furnished, open_ledger
 from tests.service.tampering import tampering
 
 TOKEN = "only-for-prometheus"
@@ -54,9 +56,13 @@ def _read(ledger: Ledger) -> Samples:
 
 
 @pytest.fixture
-def watched(tmp_path: Path) -> Iterator[SeededLedger]:
-    with open_ledger(tmp_path, metrics_token=TOKEN) as ledger:
-        yield furnish(ledger)
+def watched(tmp_path: Path, database_kind: str) -> Iterator[SeededLedger]:
+    there: SeededLedger = furnished(database_kind, furnish)[0]
+    with (
+        new_database(database_kind, tmp_path, furnish=furnish) as url,
+        open_ledger(tmp_path, url, metrics_token=TOKEN) as ledger,
+    ):
+        yield replace(there, ledger=ledger)
 
 
 def test_metrics_without_a_token_name_no_account(shared: SeededLedger) -> None:
@@ -75,9 +81,8 @@ ELSEWHERE = ("192.0.2.7", "10.0.0.1", "2001:db8::1", "::ffff:192.0.2.7", "", "lo
 
 def test_metrics_without_a_token_are_read_from_this_machine_only(shared: SeededLedger) -> None:
     for peer in (*HERE, *ELSEWHERE):
-        reply = AppClient(shared.ledger.http.app, client=(peer, 50000), portal=shared.ledger.http.portal).get(
-            "/metrics"
-        )
+        client = AppClient(shared.ledger.http.app, client=(peer, 50000), portal=shared.ledger.http.portal)
+        reply = client.get("/metrics")
         assert reply.status_code == (200 if peer in HERE else 401), peer
     assert "EPSILON_LEDGER_METRICS_TOKEN_FILE" in reply.json()["detail"]
     assert "epsilon_ledger_" not in reply.text.replace(reply.json()["detail"], "")
@@ -86,13 +91,7 @@ def test_metrics_without_a_token_are_read_from_this_machine_only(shared: SeededL
 
 
 def test_metrics_with_a_token_are_refused_without_it_and_read_from_anywhere(watched: SeededLedger) -> None:
-    for sent in (
-        None,
-        "Bearer other-for-prometheus",
-        f"Basic {TOKEN}",
-        TOKEN,
-        watched.ledger.headers()["Authorization"],
-    ):
+    for sent in (None, "Bearer other-for-prometheus", f"Basic {TOKEN}", TOKEN, *watched.ledger.headers().values()):
         reply = _scrape(watched.ledger, **({"Authorization": sent} if sent else {}))
         assert (reply.status_code, reply.json()["code"]) == (401, "unauthenticated")
         assert "mimic" not in reply.text
@@ -103,32 +102,23 @@ def test_metrics_with_a_token_are_refused_without_it_and_read_from_anywhere(watc
 
 def test_with_the_token_the_fullest_accounts_are_named(watched: SeededLedger) -> None:
     found = _read(watched.ledger)
-    named = {labels: value for (name, labels), value in found.items() if name.endswith("account_epsilon_ratio")}
-    (owner,) = {dict(labels)["organisation"] for labels in named}
-    population = {"organisation": owner, "kind": "population", "account": "mimic"}
-    budget = {"organisation": owner, "kind": "budget", "account": "mimic/icu-team"}
-    sweep = budget | {"account": "mimic/icu-team/sweep"}
-    assert named.keys() == {frozenset(each.items()) for each in (population, budget, sweep)}
+    named = [dict(labels) for name, labels in found if name.endswith("account_epsilon_ratio")]
+    assert len({labels["organisation"] for labels in named}) == 1
+    accounts = {labels["account"]: labels["kind"] for labels in named}
+    assert accounts == {"mimic": "population", "mimic/icu-team": "budget", "mimic/icu-team/sweep": "budget"}
+    population = next(labels for labels in named if labels["account"] == "mimic")
     account = watched.ledger.get(f"/v1/populations/{watched.population}").json()
-    assert _value(found, "account_epsilon_ratio", **population) == pytest.approx(
-        account["epsilon"] / account["limit"]["epsilon"]
-    )
+    ratio = account["epsilon"] / account["limit"]["epsilon"]
+    assert _value(found, "account_epsilon_ratio", **population) == pytest.approx(ratio)
     assert 0 < _value(found, "account_utilisation_ratio", **population) < 1
 
 
 def test_decisions_are_counted_by_what_became_of_them(watched: SeededLedger) -> None:
-    ledger, steps = watched.ledger, f"/v1/runs/{watched.run}/steps"
-    before = _read(ledger)
-    ask = {"first_step": 1, "count": 3}
-    statuses = [
-        ledger.post(steps, ask, "trainer").status_code,
-        ledger.post(steps, ask, "trainer").status_code,
-        ledger.post(steps, {"event": HUGE}, "trainer").status_code,
-        ledger.post(steps, {"count": 2, "mode": "report"}, "trainer").status_code,
-        ledger.post(steps, {"first_step": 99}, "trainer").status_code,
-    ]
-    assert statuses == [200, 200, 403, 200, 409]
-    after = _read(ledger)
+    before = _read(watched.ledger)
+    ask: dict[str, Any] = {"first_step": 1, "count": 3}
+    bodies: list[dict[str, Any]] = [ask, ask, {"event": HUGE}, {"count": 2, "mode": "report"}, {"first_step": 99}]
+    assert [watched.steps(**body).status_code for body in bodies] == [200, 200, 403, 200, 409]
+    after = _read(watched.ledger)
 
     def more(name: str, **labels: str) -> float:
         return _value(after, name, **labels) - _value(before, name, **labels)
@@ -139,20 +129,18 @@ def test_decisions_are_counted_by_what_became_of_them(watched: SeededLedger) -> 
     assert more("step_authorization_duration_seconds_count") == 4
     assert more("problems_total", code="budget_exceeded") == more("problems_total", code="sequence_gap") == 1
     route = {"method": "POST", "route": "/v1/runs/{run_id}/steps"}
-    assert more("http_request_duration_seconds_count", **route, status="2xx") == 3
-    assert more("http_request_duration_seconds_count", **route, status="4xx") == 2
+    counts = [more("http_request_duration_seconds_count", **route, status=status) for status in ("2xx", "4xx")]
+    assert counts == [3, 2]
     assert more("commit_batch_size_count") == more("commit_duration_seconds_count") >= 5
 
 
 def test_request_makes_no_label_up(watched: SeededLedger) -> None:
     before = {key for key in _read(watched.ledger) if "mimic" not in str(key)}
-    for number in range(9):
+    for number in range(3):
         watched.ledger.http.request(f"BREW{number}", f"/v1/runs/secret{number}/teapot")
         watched.ledger.http.get(f"/v1/runs/run_secret{number}")
     made = [labels for name, labels in _read(watched.ledger).keys() - before if name.endswith("_count")]
-    assert "secret" not in str(made)
-    assert "BREW" not in str(made)
-    assert len(made) <= 2
+    assert ("secret" in str(made), "BREW" in str(made), len(made) <= 2) == (False, False, True)
 
 
 def test_history_that_was_exchanged_is_counted_without_verify(watched: SeededLedger) -> None:
@@ -171,18 +159,16 @@ def test_history_that_was_exchanged_is_counted_without_verify(watched: SeededLed
         assert (_value(signed, name), _value(after, name)) == (0, 1)
 
 
-@pytest.mark.parametrize(
-    "damage",
-    [
-        "UPDATE accounts SET uncompacted_charges = '[1' WHERE kind = 'budget'",
-        "DELETE FROM balances WHERE account_id IN (SELECT id FROM accounts WHERE kind = 'budget')",
-    ],
-)
-def test_account_whose_balance_cannot_be_read_hides_no_other(watched: SeededLedger, damage: str) -> None:
-    with tampering(watched.ledger.database) as tx:
-        tx.exec_driver_sql(damage)
-    named = [dict(labels)["account"] for name, labels in _read(watched.ledger) if name.endswith("_epsilon_ratio")]
-    assert named == ["mimic"]
+def test_account_whose_balance_cannot_be_read_hides_no_other(watched: SeededLedger) -> None:
+    budgets = "WHERE kind = 'budget'"
+    for damage in (
+        f"UPDATE accounts SET uncompacted_charges = '[1' {budgets}",  # noqa: S608 - words of ours
+        f"DELETE FROM balances WHERE account_id IN (SELECT id FROM accounts {budgets})",  # noqa: S608 - words of ours
+    ):
+        with tampering(watched.ledger.database) as tx:
+            tx.exec_driver_sql(damage)
+        named = [dict(labels)["account"] for name, labels in _read(watched.ledger) if name.endswith("_epsilon_ratio")]
+        assert named == ["mimic"]
 
 
 def test_metrics_of_the_database_are_cached_for_a_while(shared: SeededLedger, monkeypatch: pytest.MonkeyPatch) -> None:

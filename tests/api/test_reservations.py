@@ -1,15 +1,18 @@
-"""Reservations: what is set aside is exact, is used step by step, and ends for ever in one of three ways."""
+"""Reservations over HTTP: what is set aside is exact, is used step by step, and ends for ever in one of three ways.
+
+Sequences of all of it are compared with a model in `tests/service/test_reservation_machine.py`.
+"""
 
 from typing import Any
 
 import pytest
 
 from app.service.maintenance import expire_reservations
-from app.service.verification import verify
 from tests.api.test_refusals import more_noise
-from tests.api.trainer import HUGE, LOUD, QUIET, Trainer, counted, hired, is_refused, moved
+from tests.api.trainer import HUGE, LOUD, QUIET, Trainer, audited, counted, hired, is_refused, moved, within_limits
 from tests.conftest import Ledger
 from tests.persistence.dump import changed
+from tests.service.tampering import set_account, tampering
 
 Items = tuple[tuple[dict[str, Any], int], ...]
 
@@ -17,8 +20,7 @@ PLAN: Items = ((LOUD, 5), (QUIET, 3), (LOUD, 2))
 MEMBERS = {
     *("type", "title", "status", "detail", "code", "request_id", "decision", "count", "binding_account"),
     *("binding_account_path", "epsilon", "epsilon_requested", "epsilon_limit", "delta", "rdp"),
-    *("delta_requested", "delta_left"),
-    *("max_count_that_fits", "url"),
+    *("delta_requested", "delta_left", "max_count_that_fits"),
     *("steps_needed", "exhausted", "alternatives", "unavailable_alternatives"),
 }
 
@@ -39,22 +41,33 @@ def _after(trainer: Trainer, spent: Items, held: Items) -> None:
     assert trainer.sound()
 
 
-@pytest.mark.both_databases
+def _status(trainer: Trainer, reservation: str) -> tuple[str, int | None]:
+    answer = trainer.ledger.get(f"/v1/reservations/{reservation}").json()
+    return answer["status"], answer["steps_executed"]
+
+
+def _other(trainer: Trainer, **terms: Any) -> Trainer:  # noqa: ANN401 - JSON is anything
+    return Trainer(trainer.ledger, trainer.ledger.run(**({"name": "other", "event": LOUD} | terms)))
+
+
 def test_reserved_curve_is_that_of_the_plan_on_every_account(trainer: Trainer) -> None:
     before = trainer.rows()
-    made = trainer.reserve(*PLAN, lease_seconds=60).json()
-    after = trainer.rows()
+    made = trainer.reserve(*PLAN, lease_seconds=60, key="k-1")
+    after, answer = trainer.rows(), made.json()
     tables = {"accounts", "balances", "runs", "reservations", "reservation_items", "dp_events", "event_costs"}
-    assert changed(before, after) == tables
-    assert made["plan"] == [
-        {"event": LOUD, "count": 7, "authorized": 0, "revoked": 0},
-        {"event": QUIET, "count": 3, "authorized": 0, "revoked": 0},
-    ]
-    assert (made["status"], made["steps_planned"]) == ("active", 10)
-    assert (made["steps_authorized"], made["steps_executed"]) == (0, None)
-    assert trainer.ledger.get(f"/v1/reservations/{made['id']}").json().items() <= made.items()
-    assert trainer.read()["reservation"] == made["id"]
+    assert changed(before, after) == tables | {"idempotent_responses"}
+    left = {"authorized": 0, "revoked": 0}
+    assert answer["plan"] == [{"event": LOUD, "count": 7} | left, {"event": QUIET, "count": 3} | left]
+    assert (answer["status"], answer["steps_planned"]) == ("active", 10)
+    assert (answer["steps_authorized"], answer["steps_executed"]) == (0, None)
+    assert trainer.ledger.get(f"/v1/reservations/{answer['id']}").json().items() <= answer.items()
+    assert trainer.read()["reservation"] == answer["id"]
     _after(trainer, ((LOUD, 2),), PLAN)
+    again = trainer.reserve(*PLAN, lease_seconds=60, key="k-1")
+    assert (again.status_code, again.content, again.headers["idempotent-replayed"]) == (201, made.content, "true")
+    is_refused(trainer.reserve(*PLAN, lease_seconds=5, key="k-1"), 422, "idempotency_key_reused")
+    assert is_refused(trainer.reserve(*PLAN), 409, "reservation_state_conflict")["reservation"] == answer["id"]
+    assert trainer.rows() == after
 
 
 def test_steps_of_a_plan_touch_the_rows_of_their_run_only(trainer: Trainer) -> None:
@@ -62,138 +75,106 @@ def test_steps_of_a_plan_touch_the_rows_of_their_run_only(trainer: Trainer) -> N
     before, above = trainer.rows(), trainer.balance()[:-1]
     answer = [trainer.steps(event=QUIET).json(), trainer.steps(events=counted((LOUD, 4), (QUIET, 2), (LOUD, 1))).json()]
     after = trainer.rows()
-    assert [each["reservation"] for each in answer] == [held, held]
-    assert [each["steps_remaining"] for each in answer] == [2, 2]
+    assert [(each["reservation"], each["steps_remaining"]) for each in answer] == [(held, 2), (held, 2)]
     assert answer[-1]["binding_account"] == trainer.run
     assert changed(before, after) == {"accounts", "runs", "decisions", "decision_events", "reservation_items"}
-    moved_rows = {row[1] for row in set(before["accounts"]) ^ set(after["accounts"])}
-    assert moved_rows == {trainer.run}
+    assert {row[1] for row in set(before["accounts"]) ^ set(after["accounts"])} == {trainer.run}
     assert trainer.balance()[:-1] == above
-    own_spent, own_held = trainer.balance()[-1]
-    assert (own_spent, own_held) == (trainer.price((LOUD, 7), (QUIET, 3)), trainer.price((LOUD, 2)))
+    assert trainer.balance()[-1] == (trainer.price((LOUD, 7), (QUIET, 3)), trainer.price((LOUD, 2)))
     assert [row[-1] for row in after["reservation_items"]] == [5, 3]
     assert trainer.sound()
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
-        {"event": QUIET, "count": 4},
-        {"event": LOUD, "count": 8},
-        {"event": {"type": "gaussian", "noise_multiplier": 80.0}},
-        {"events": counted((LOUD, 1), ({"type": "laplace", "noise_multiplier": 200.0}, 1))},
-        {"events": counted((LOUD, 4), (QUIET, 1), (LOUD, 4))},
-    ],
-)
-def test_steps_outside_the_plan_are_charged_to_the_accounts(trainer: Trainer, body: dict[str, Any]) -> None:
+OUTSIDE: list[dict[str, Any]] = [
+    {"event": QUIET, "count": 4},
+    {"event": LOUD, "count": 8},
+    {"events": counted((LOUD, 1), ({"type": "laplace", "noise_multiplier": 200.0}, 1))},
+    {"events": counted((LOUD, 4), (QUIET, 1), (LOUD, 4))},
+]
+
+
+def test_steps_outside_the_plan_are_charged_to_the_accounts(trainer: Trainer) -> None:
     trainer.reserved(*PLAN)
-    answer = trainer.steps(**body).json()
-    assert (answer["decision"], answer["reservation"]) == ("admitted", None)
-    charged = [(item["event"], item["count"]) for item in trainer.history()[-1]["events"]]
-    _after(trainer, ((LOUD, 2), *charged), PLAN)
+    charged: list[tuple[dict[str, Any], int]] = [(LOUD, 2)]
+    for body in OUTSIDE:
+        answer = trainer.steps(**body).json()
+        assert (answer["decision"], answer["reservation"]) == ("admitted", None)
+        charged += [(item["event"], item["count"]) for item in trainer.history()[-1]["events"]]
+        assert trainer.balance() == list(zip(trainer.costs(*charged), trainer.costs(*PLAN), strict=True))
     assert trainer.steps(count=7).json()["reservation"] is not None
+    assert trainer.sound()
 
 
-def test_plan_that_does_not_fit_is_refused_at_once_with_every_number(trainer: Trainer) -> None:
+@pytest.mark.parametrize("with_run", [False, True])
+def test_plan_that_does_not_fit_is_refused_at_once_with_every_number(trainer: Trainer, *, with_run: bool) -> None:
+    """Whether it was asked for by a run, or with one: then there is no run afterwards."""
+
+    def ask(count: int, key: str | None = None, event: dict[str, Any] = LOUD) -> Any:  # noqa: ANN401 - a reply
+        body = {"name": "other", "budget": "mimic/icu-team", "plan": counted((event, count)), "event": LOUD}
+        return trainer.post("runs", body, key) if with_run else trainer.reserve((event, count), key=key)
+
     before = trainer.rows()
-    refused = trainer.reserve((LOUD, 10**6), key="k-1")
+    refused = ask(10**6, "k-1")
     answer = is_refused(refused, 403, "budget_exceeded")
     assert set(answer) >= MEMBERS
     assert (answer["decision"], answer["count"], answer["rdp"]["held"]) == ("refused", 10**6, 0)
     rdp = answer["rdp"]
     assert rdp["spent"] + rdp["held"] + rdp["requested"] > rdp["limit"]
-    noise = more_noise(answer)
-    assert noise is not None
-    assert noise > 60
+    assert with_run or (more_noise(answer) or 0) > 60
     assert changed(before, trainer.rows()) == {"idempotent_responses", "audit_entries"}
+    [event] = audited(trainer.ledger, f"action={'run' if with_run else 'reservation'}.refused")
+    assert (event["after"]["count"], event["after"]["binding_account"]) == (10**6, answer["binding_account"])
+    assert [item["id"] for item in trainer.ledger.get("/v1/runs").json()["items"]] == [trainer.run]
     fitting = answer["max_count_that_fits"]
-    is_refused(trainer.reserve((LOUD, fitting + 1)), 403, "budget_exceeded")
-    held = trainer.reserved((LOUD, fitting))
-    again = trainer.reserve((LOUD, 10**6), key="k-1")
+    is_refused(ask(fitting + 1), 403, "budget_exceeded")
+    is_refused(ask(1, event=HUGE), 403, "budget_exceeded")
+    is_refused(ask(fitting, "k-1"), 422, "idempotency_key_reused")
+    made = ask(fitting).json()
+    held = Trainer(trainer.ledger, made["id"]) if with_run else trainer
+    assert [account.held for account in held.path()] == held.costs((LOUD, fitting))
+    assert held.steps().json()["reservation"] == held.read()["reservation"] is not None
+    again = ask(10**6, "k-1")
     assert (again.status_code, again.content, again.headers["idempotent-replayed"]) == (403, refused.content, "true")
     assert again.headers["content-type"] == "application/problem+json"
-    assert trainer.end(held, "void").status_code == 200
-    assert trainer.reserve((LOUD, 10**6), key="k-1").content == refused.content
-    is_refused(trainer.reserve((LOUD, 1), key="k-1"), 422, "idempotency_key_reused")
-    is_refused(trainer.steps(key="k-1"), 422, "idempotency_key_reused")
-
-
-def test_reservation_is_made_once_for_its_key(trainer: Trainer) -> None:
-    first = trainer.reserve(*PLAN, key="k-1")
-    before = trainer.rows()
-    again = trainer.reserve(*PLAN, key="k-1")
-    assert (again.status_code, again.content) == (201, first.content)
-    assert again.headers["idempotent-replayed"] == "true"
-    is_refused(trainer.reserve(*PLAN, lease_seconds=5, key="k-1"), 422, "idempotency_key_reused")
-    answer = is_refused(trainer.reserve(*PLAN), 409, "reservation_state_conflict")
-    assert answer["reservation"] == first.json()["id"]
-    assert trainer.rows() == before
-
-
-def test_plan_at_registration_is_held_with_the_run(trainer: Trainer) -> None:
-    ledger = trainer.ledger
-    other = Trainer(ledger, ledger.run(name="other", plan=counted(*PLAN), event=LOUD, lease_seconds=60))
-    held = other.read()["reservation"]
-    assert ledger.get(f"/v1/reservations/{held}").json()["steps_planned"] == 10
-    assert other.path()[-1].held == other.path()[0].held == other.price(*PLAN)
-    assert other.steps().json()["reservation"] == held
-    assert other.sound()
-
-
-def test_plan_that_does_not_fit_leaves_no_run(trainer: Trainer) -> None:
-    ledger = trainer.ledger
-    body = {"name": "other", "budget": "mimic/icu-team", "plan": counted((LOUD, 10**6)), "event": LOUD}
-    before = trainer.rows()
-    refused = trainer.post("runs", body, "k-1")
-    answer = is_refused(refused, 403, "budget_exceeded")
-    assert set(answer) >= MEMBERS - {"url"}
-    assert changed(before, trainer.rows()) == {"idempotent_responses", "audit_entries"}
-    assert [item["id"] for item in ledger.get("/v1/runs").json()["items"]] == [trainer.run]
-    assert trainer.post("runs", body, "k-1").content == refused.content
-    fitting = counted((LOUD, answer["max_count_that_fits"]))
-    is_refused(trainer.post("runs", body | {"plan": fitting}, "k-1"), 422, "idempotency_key_reused")
-    assert trainer.post("runs", body | {"plan": fitting}, "k-2").status_code == 201
     assert trainer.sound()
 
 
-@pytest.mark.parametrize("executed", [3, 4, 6, 9, 10])
+@pytest.mark.parametrize("executed", [3, 6, 10])
 def test_commit_spends_what_was_executed_and_returns_the_rest(trainer: Trainer, executed: int) -> None:
     """Three steps were authorised: the quiet ones. Further ones are taken in the order of the plan, loud ones first."""
     held = trainer.reserved(*PLAN)
     trainer.steps(event=QUIET, count=3)
+    for wrong in (2, 11):
+        is_refused(trainer.act("complete", {"steps_executed": wrong}), 422, "invalid_request")
     answer = trainer.end(held, "commit", executed).json()
     assert (answer["status"], answer["steps_executed"], answer["steps_authorized"]) == ("committed", executed, executed)
-    assert trainer.read()["next_step"] == 2 + executed
-    assert trainer.read()["reservation"] is None
+    assert (trainer.read()["next_step"], trainer.read()["reservation"]) == (2 + executed, None)
     _after(trainer, ((LOUD, 2 + executed - 3), (QUIET, 3)), ())
     before = trainer.rows()
     assert trainer.end(held, "commit", executed).json() == answer
     assert trainer.rows() == before
 
 
-def test_renewal_begins_the_lease_anew(trainer: Trainer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_renewal_begins_the_lease_anew_and_shortens_none(trainer: Trainer, monkeypatch: pytest.MonkeyPatch) -> None:
     made = trainer.reserve(*PLAN, lease_seconds=600).json()
-    now = moved(monkeypatch, seconds=500)
+    moved(monkeypatch, seconds=500)
     answer = trainer.end(made["id"], "renew").json()
     assert (answer | {"expires_at": made["expires_at"]}).items() <= made.items()
     assert answer["expires_at"] > made["expires_at"]
-    assert expire_reservations(trainer.ledger.database, now) == 0
     now = moved(monkeypatch, seconds=1000)
     assert trainer.steps().json()["reservation"] == made["id"]
     moved(monkeypatch, seconds=-1000)
-    assert trainer.end(made["id"], "renew").json()["expires_at"] == answer["expires_at"]  # shortens none
+    assert trainer.end(made["id"], "renew").json()["expires_at"] == answer["expires_at"]
     assert expire_reservations(trainer.ledger.database, now) == 0
 
 
-@pytest.mark.both_databases
 def test_lapsed_lease_forfeits_and_the_budget_stays_spent(trainer: Trainer, monkeypatch: pytest.MonkeyPatch) -> None:
     held = trainer.reserved(*PLAN, lease_seconds=600)
     trainer.steps(count=3)
     assert expire_reservations(trainer.ledger.database, moved(monkeypatch, seconds=590)) == 0
     now = moved(monkeypatch, seconds=601)
-    assert expire_reservations(trainer.ledger.database, now) == 1
-    assert expire_reservations(trainer.ledger.database, now) == 0
-    assert trainer.ledger.get(f"/v1/reservations/{held}").json()["status"] == "forfeited"
+    assert [expire_reservations(trainer.ledger.database, now) for _ in range(2)] == [1, 0]
+    assert _status(trainer, held)[0] == "forfeited"
     _after(trainer, ((LOUD, 2), *PLAN), ())
     last = trainer.history()[-1]
     assert (last["decision"], last["reservation"]) == ("forfeited", held)
@@ -210,23 +191,119 @@ def test_settlement_after_the_lease_forfeits(trainer: Trainer, monkeypatch: pyte
     late = trainer.steps(first_step=2).json()
     assert (late["decision"], late["reservation"]) == ("admitted", None)
     assert trainer.path()[-1].held == trainer.price(*PLAN)
-    executed = 0 if how == "commit" else None
     for _ in range(2):
-        answer = is_refused(trainer.end(held, how, executed), 409, "reservation_closed")
+        answer = is_refused(trainer.end(held, how, 0 if how == "commit" else None), 409, "reservation_closed")
         assert answer["reservation_status"] == "forfeited"
     expire_reservations(trainer.ledger.database, moved(monkeypatch, seconds=601))
     _after(trainer, ((LOUD, 3), *PLAN), ())
 
 
-def test_plan_that_is_refused_is_an_audit_event(trainer: Trainer) -> None:
-    """Whether it was asked for by a run, or with one: then there is no run, whose chain could keep it."""
-    answer = is_refused(trainer.reserve((HUGE, 3)), 403, "budget_exceeded")
-    body = {"name": "never", "budget": "mimic/icu-team", "plan": [{"event": HUGE, "count": 2}]}
-    is_refused(trainer.ledger.post("/v1/runs", body), 403, "budget_exceeded")
-    audit_events = trainer.ledger.get("/v1/audit-events?order=oldest&limit=200", "auditor").json()["items"]
-    plan, run = (act for act in audit_events if act["action"].endswith(".refused"))
-    assert (plan["action"], plan["subject"], plan["after"]["count"]) == ("reservation.refused", trainer.run, 3)
-    assert plan["after"]["binding_account"] == answer["binding_account"]
-    [budget] = trainer.ledger.get("/v1/budgets").json()["items"]
-    assert (run["action"], run["subject"], run["after"]["count"]) == ("run.refused", budget["id"], 2)
-    assert verify(trainer.ledger.database).problems == ()
+@pytest.mark.parametrize("action", ["complete", "abort"])
+def test_run_ends_with_the_attested_steps(trainer: Trainer, action: str) -> None:
+    held = trainer.reserved((LOUD, 10))
+    trainer.steps(count=3)
+    before = trainer.rows()
+    for executed in (2, 11):
+        is_refused(trainer.act(action, {"steps_executed": executed}), 422, "invalid_request")
+    assert trainer.rows() == before
+    ended = trainer.act(action, {"steps_executed": 7})
+    assert (ended.json()["reservation"], ended.json()["next_step"]) == (None, 9)
+    assert _status(trainer, held) == ("committed", 7)
+    _after(trainer, ((LOUD, 9),), ())
+    after = trainer.rows()
+    assert trainer.act(action, {"steps_executed": 7}).json() == trainer.act(action).json() == ended.json()
+    answer = is_refused(trainer.act(action, {"steps_executed": 8}), 409, "reservation_state_conflict")
+    assert answer["steps_executed"] == 7
+    assert trainer.rows() == after
+
+
+def test_paused_run_keeps_its_reservation(trainer: Trainer) -> None:
+    held = trainer.reserved((LOUD, 10))
+    trainer.act("pause")
+    for refused in (trainer.steps(), trainer.reserve((LOUD, 1))):
+        is_refused(refused, 409, "run_state_conflict")
+    assert trainer.end(held, "renew").status_code == 200
+    trainer.act("resume")
+    assert trainer.steps().json()["reservation"] == held
+    trainer.act("pause")
+    assert trainer.end(held, "commit", 5).json()["status"] == "committed"
+    assert trainer.sound()
+
+
+def test_quarantined_account_neither_reserves_nor_gives_back(trainer: Trainer) -> None:
+    held, other = trainer.reserved((LOUD, 5)), _other(trainer)
+    with tampering(trainer.ledger.database) as tx:
+        set_account(tx, "mimic", quarantine_reason="its balance is wrong")
+    before = trainer.rows()
+    for asked in (
+        *(trainer.end(held, "commit", 5), trainer.end(held, "void")),
+        *(trainer.act("complete", {"steps_executed": 5}), trainer.act("abort"), trainer.act("attempts", {})),
+        *(other.reserve((LOUD, 1)), other.steps(), other.steps(mode="report")),
+        trainer.post("runs", {"name": "third", "budget": "mimic/icu-team", "plan": counted((LOUD, 1))}),
+    ):
+        assert is_refused(asked, 409, "account_quarantined")["account"] == trainer.path()[0].id
+    assert trainer.rows() == before
+
+
+def after(reservation: str, executed: int) -> dict[str, Any]:
+    return {"reservation": reservation, "steps_executed": executed}
+
+
+def test_one_request_ends_a_plan_and_sets_the_next_one_aside(trainer: Trainer) -> None:
+    first = trainer.reserved((LOUD, 10))
+    made = trainer.reserve((LOUD, 3), (QUIET, 7), preceding=after(first, 8)).json()
+    assert (made["status"], made["steps_planned"], made["next_step"]) == ("active", 10, 10)
+    assert _status(trainer, first) == ("committed", 8)
+    _after(trainer, ((LOUD, 10),), ((LOUD, 3), (QUIET, 7)))
+    assert [(point["count"], point["next_step"]) for point in trainer.history()[1:]] == [(8, 10)]
+    third = trainer.reserved((LOUD, 1), preceding=after(made["id"], 0))
+    assert trainer.act("complete", {"steps_executed": 1}).json()["next_step"] == 11
+    assert (_status(trainer, made["id"]), _status(trainer, third)) == (("committed", 0), ("committed", 1))
+    _after(trainer, ((LOUD, 11),), ())
+
+
+def test_refused_plan_leaves_the_one_before_as_it_is(trainer: Trainer) -> None:
+    first = trainer.reserved((LOUD, 10))
+    before, balance = trainer.rows(), trainer.balance()
+    refused = trainer.reserve((LOUD, 10**6), preceding=after(first, 4), key="k-1")
+    fitting = is_refused(refused, 403, "budget_exceeded")["max_count_that_fits"]  # counted with the plan before ended
+    assert changed(before, trainer.rows()) == {"idempotent_responses", "audit_entries"}
+    assert (trainer.balance(), _status(trainer, first)) == (balance, ("active", None))
+    is_refused(trainer.reserve((LOUD, fitting + 1), preceding=after(first, 4)), 403, "budget_exceeded")
+    assert trainer.reserve((LOUD, fitting), preceding=after(first, 4)).status_code == 201
+    assert within_limits(trainer.path())
+    assert trainer.reserve((LOUD, 10**6), preceding=after(first, 4), key="k-1").content == refused.content
+    assert trainer.sound()
+
+
+def test_attested_steps_of_the_preceding_plan_are_checked(trainer: Trainer) -> None:
+    first, other = trainer.reserved((LOUD, 10)), _other(trainer)
+    trainer.steps(count=4)
+    before = trainer.rows()
+    for preceding, status, code in (
+        *((after(first, executed), 422, "invalid_request") for executed in (3, 11)),
+        (after("res_none", 1), 409, "reservation_state_conflict"),
+    ):
+        is_refused(trainer.reserve((LOUD, 1), preceding=preceding), status, code)
+    is_refused(other.reserve((LOUD, 1), preceding=after(first, 4)), 404, "not_found")
+    assert is_refused(trainer.reserve((LOUD, 1)), 409, "reservation_state_conflict")["reservation"] == first
+    assert trainer.rows() == before
+    second = trainer.reserved((LOUD, 1), preceding=after(first, 4))
+    answer = is_refused(trainer.reserve((LOUD, 1), preceding=after(first, 4)), 409, "reservation_state_conflict")
+    assert answer["reservation"] == second
+    assert trainer.end(second, "void").status_code == 200
+    is_refused(trainer.reserve((LOUD, 1), preceding=after(first, 5)), 409, "reservation_closed")
+
+
+def test_plan_follows_on_none_that_was_forfeited(trainer: Trainer, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = trainer.reserved((LOUD, 10), lease_seconds=60)
+    moved(monkeypatch, seconds=60)
+    answer = is_refused(trainer.reserve((LOUD, 1), preceding=after(first, 5)), 409, "reservation_closed")
+    assert answer["reservation_status"] == "forfeited"
+    second = trainer.reserved((LOUD, 1))
+    _after(trainer, ((LOUD, 12),), ((LOUD, 1),))
+    assert trainer.act("attempts", {"first_step": 0}).json()["attempt"] == 2
+    answer = is_refused(trainer.reserve((LOUD, 1), preceding=after(second, 1)), 412, "attempt_superseded")
+    assert answer["current_attempt"] == 2
+    is_refused(trainer.reserve((LOUD, 1), preceding=after(second, 1), attempt=2), 409, "reservation_closed")
+    assert trainer.reserve((LOUD, 1), attempt=2).json()["next_step"] == 0

@@ -19,6 +19,7 @@ from app.service.verification import verify
 from app.service.verification.requests import apply_quarantines
 from app.service.verification.trusted_checkpoints import TrustedCheckpoint, trusted_checkpoint_of
 from tests.api.conftest import SeededLedger
+from tests.api.trainer import audited, is_refused, issue
 from tests.conftest import SAMPLED, open_ledger, signing_key
 from tests.ledgers import new_signing_key
 from tests.service.tampering import shift_curve, tampering
@@ -36,55 +37,40 @@ def _stated(seeded: SeededLedger, path: str) -> dict[str, Any]:
 
 
 def test_statement_of_a_run_has_its_mechanisms_and_loss(seeded: SeededLedger) -> None:
-    steps = f"/v1/runs/{seeded.run}/steps"
-    seeded.ledger.post(steps, {"count": 4}, "trainer")
-    seeded.ledger.post(steps, {"event": NOISE, "count": 2}, "trainer")
-    seeded.ledger.post(steps, {"count": 10**6}, "trainer")
+    bodies: list[dict[str, Any]] = [{"count": 4}, {"event": NOISE, "count": 2}, {"count": 10**6}]
+    assert [seeded.steps(**body).status_code for body in bodies] == [200, 200, 403]
     seeded.ledger.post(f"/v1/runs/{seeded.run}/complete", None, "trainer")
     said = _stated(seeded, f"/v1/runs/{seeded.run}/statement")
     run = seeded.ledger.get(f"/v1/runs/{seeded.run}").json()
     assert (said["run"]["status"], said["run"]["final"], said["run"]["path"]) == ("completed", True, run["path"])
-    assert said["protected"] == [
-        {
-            "population": seeded.population,
-            "name": "mimic",
-            "privacy_unit": "patient",
-            "neighboring_relation": "add_or_remove_one",
-            "size": None,
-        }
-    ]
+    declared = {"privacy_unit": "patient", "neighboring_relation": "add_or_remove_one", "size": None}
+    assert said["protected"] == [{"population": seeded.population, "name": "mimic"} | declared]
     assert [(each["event"], each["count"]) for each in said["mechanisms"]] == [(SAMPLED, 5), (NOISE, 2)]
     assert (said["steps"], said["mechanisms_in_all"]) == (7, 2)
     assert said["decisions"] == {"admitted": 3, "refused": 1}
-    assert said["loss"]["limit"] == {"epsilon": 1.0, "delta": 1e-5}
-    assert said["loss"]["epsilon_by_filter"] == run["epsilon"]
-    assert said["loss"]["epsilon_rdp"] == run["epsilon_rdp"]
-    assert said["loss"]["epsilon_rdp"] <= said["loss"]["epsilon_by_filter"]
+    loss = said["loss"]
+    assert loss["limit"] == {"epsilon": 1.0, "delta": 1e-5}
+    assert (loss["epsilon_by_filter"], loss["epsilon_rdp"]) == (run["epsilon"], run["epsilon_rdp"])
+    assert loss["epsilon_rdp"] <= loss["epsilon_by_filter"]
     assert [account["path"] for account in said["accounts"]] == ["mimic", "mimic/icu-team"]
     history = seeded.ledger.get(f"/v1/runs/{seeded.run}/history").json()
     assert (said["chain"]["decisions"], said["chain"]["head"]) == (4, history["points"][-1]["hash"])
-    assert said["versions"]["grid"] == 1
-    assert said["covered"]
-    assert said["not_covered"]
+    assert (said["versions"]["grid"], bool(said["covered"]), bool(said["not_covered"])) == (1, True, True)
 
 
 def test_statement_of_a_population_names_every_charged_run(seeded: SeededLedger) -> None:
-    other = seeded.ledger.run(name="other")
-    seeded.ledger.post(f"/v1/runs/{other}/steps", {"count": 3}, "trainer")
-    idle = seeded.ledger.run(name="idle")
+    other, idle = (seeded.ledger.run(name=name) for name in ("other", "idle"))
+    assert seeded.steps(run=other, count=3).status_code == 200
     said = _stated(seeded, f"/v1/populations/{seeded.population}/statement")
-    assert {run["id"] for run in said["runs"]} == {seeded.run, other}
+    assert ({run["id"] for run in said["runs"]}, said["runs_in_all"]) == ({seeded.run, other}, 2)
     assert idle not in str(said["runs"])
-    assert said["runs_in_all"] == 2
     population = seeded.ledger.get(f"/v1/populations/{seeded.population}").json()
-    assert said["loss"]["epsilon_by_filter"] == population["epsilon"]
-    assert said["loss"]["limit"] == population["limit"]
+    assert (said["loss"]["epsilon_by_filter"], said["loss"]["limit"]) == (population["epsilon"], population["limit"])
 
 
 def test_statement_over_the_limit_claims_no_guarantee(seeded: SeededLedger) -> None:
     assert "no step went past it" in _stated(seeded, f"/v1/runs/{seeded.run}/statement")["loss"]["guarantee"]
-    report = {"count": 10**5, "mode": "report"}
-    assert seeded.ledger.post(f"/v1/runs/{seeded.run}/steps", report, "trainer").json()["overdrawn"]
+    assert seeded.steps(count=10**5, mode="report").json()["overdrawn"]
     for path in (f"runs/{seeded.run}", f"populations/{seeded.population}"):
         loss = _stated(seeded, f"/v1/{path}/statement")["loss"]
         assert loss["epsilon_by_filter"] > loss["limit"]["epsilon"]
@@ -92,58 +78,49 @@ def test_statement_over_the_limit_claims_no_guarantee(seeded: SeededLedger) -> N
         assert "fixed beforehand" not in seeded.ledger.get(f"/v1/{path}/statement.html").text
 
 
-@pytest.mark.parametrize(
-    ("epsilon", "said"), [(0.99, "each that was in force"), (0.1, "At the limit nothing is proven")]
-)
-def test_statement_says_that_the_limit_was_changed(seeded: SeededLedger, epsilon: float, said: str) -> None:
-    seeded.ledger.post(f"/v1/runs/{seeded.run}/steps", {"count": 50}, "trainer")
-    lowered = {"limit": {"epsilon": epsilon, "delta": 1e-5}, "reason": "The study is over."}
+def test_statement_says_that_the_limit_was_changed(seeded: SeededLedger) -> None:
+    assert seeded.steps(count=50).status_code == 200
     path = f"/v1/accounts/{seeded.budget}/limit"
-    assert seeded.ledger.post(path, lowered, "budget_admin", If_Match="*").status_code == 200
-    loss = _stated(seeded, f"/v1/runs/{seeded.run}/statement")["loss"]
-    assert (loss["limit_revision"], loss["limit"]["epsilon"]) == (1, epsilon)
-    assert said in loss["guarantee"]
-    assert "fixed beforehand" not in loss["guarantee"]
+    for revision, (epsilon, said) in enumerate(
+        ((0.99, "each that was in force"), (0.1, "At the limit nothing is proven")), 1
+    ):
+        lowered = {"limit": {"epsilon": epsilon, "delta": 1e-5}, "reason": "The study is over."}
+        assert seeded.ledger.post(path, lowered, "budget_admin", If_Match="*").status_code == 200
+        loss = _stated(seeded, f"/v1/runs/{seeded.run}/statement")["loss"]
+        assert (loss["limit_revision"], loss["limit"]["epsilon"]) == (revision, epsilon)
+        assert said in loss["guarantee"]
+        assert "fixed beforehand" not in loss["guarantee"]
 
 
-@pytest.mark.parametrize("what", ["runs", "populations"])
-def test_page_of_a_statement_escapes_names(seeded: SeededLedger, what: str) -> None:
-    evil = "<img src=x onerror=alert(1)>"
-    run = seeded.ledger.run(name=evil)
-    seeded.ledger.post(f"/v1/runs/{run}/steps", {}, "trainer")
-    thing = run if what == "runs" else seeded.population
-    page = seeded.ledger.get(f"/v1/{what}/{thing}/statement.html")
-    assert page.headers["content-type"] == "text/html; charset=utf-8"
-    assert "<img" not in page.text
-    assert "&lt;img src=x" in page.text
-    for words in ("fixed beforehand", "Not covered", "Signature", "patient"):
-        assert words in page.text
+def test_page_of_a_statement_escapes_names(seeded: SeededLedger) -> None:
+    run = seeded.ledger.run(name="<img src=x onerror=alert(1)>")
+    assert seeded.steps(run=run).status_code == 200
+    for what in (f"runs/{run}", f"populations/{seeded.population}"):
+        page = seeded.ledger.get(f"/v1/{what}/statement.html")
+        assert page.headers["content-type"] == "text/html; charset=utf-8"
+        assert "<img" not in page.text
+        for words in ("&lt;img src=x", "fixed beforehand", "Not covered", "Signature", "patient"):
+            assert words in page.text
 
 
-def test_statement_of_a_quarantined_account_is_refused(seeded: SeededLedger) -> None:
+def test_statement_out_of_scope_or_of_a_quarantined_account_is_refused(seeded: SeededLedger) -> None:
+    seeded.ledger.budget("other")
+    issue(seeded.ledger, "bound", "viewer", "mimic/other")
+    for path in (f"runs/{seeded.run}/statement", f"populations/{seeded.population}/statement.html"):
+        is_refused(seeded.ledger.get(f"/v1/{path}", "bound"), 403, "insufficient_scope")
     with tampering(seeded.ledger.database) as tx:
         shift_curve(tx, "mimic", 1)
     found = apply_quarantines(seeded.ledger.database, verify(seeded.ledger.database), CLI_ACTOR, datetime.now(UTC))
     assert not found.sound
-    for path in (f"/v1/runs/{seeded.run}/statement", f"/v1/populations/{seeded.population}/statement"):
-        reply = seeded.ledger.get(path)
-        assert (reply.status_code, reply.json()["code"]) == (409, "account_quarantined")
+    for path in (f"runs/{seeded.run}/statement", f"populations/{seeded.population}/statement"):
+        is_refused(seeded.ledger.get(f"/v1/{path}"), 409, "account_quarantined")
 
 
 def test_statement_without_a_signing_key_is_refused(tmp_path: Path) -> None:
     with open_ledger(tmp_path, signing_key_file="") as ledger:
         ledger.population()
         ledger.budget()
-        reply = ledger.get(f"/v1/runs/{ledger.run()}/statement")
-        assert (reply.status_code, reply.json()["code"]) == (409, "signing_not_configured")
-
-
-def test_statement_is_refused_outside_the_scope_of_a_key(seeded: SeededLedger) -> None:
-    seeded.ledger.budget("other")
-    key = seeded.ledger.post("/v1/api-keys", {"role": "viewer", "scope": "mimic/other"}).json()["key"]
-    for path in (f"/v1/runs/{seeded.run}/statement", f"/v1/populations/{seeded.population}/statement.html"):
-        reply = seeded.ledger.http.get(path, headers={"Authorization": f"Bearer {key}"})
-        assert (reply.status_code, reply.json()["code"]) == (403, "insufficient_scope")
+        is_refused(ledger.get(f"/v1/runs/{ledger.run()}/statement"), 409, "signing_not_configured")
 
 
 def _made(seeded: SeededLedger) -> dict[str, Any]:
@@ -163,12 +140,9 @@ def test_checkpoint_is_signed_with_the_published_key(seeded: SeededLedger) -> No
     assert answer["public_key"] == signing_key()[1].read_text()
     assert made["signature"]["key_id"] == answer["key_id"]
     assert is_signed_by(made, answer["public_key"].encode())
-    last = seeded.ledger.get("/v1/audit-events?order=oldest&limit=200", "auditor").json()["items"][-1]
-    assert (last["action"], last["hash"], last["position"] + 1) == (
-        "runs.anchored",
-        made["payload"]["audit_head"],
-        made["payload"]["audit_length"],
-    )
+    last, signed = audited(seeded.ledger)[-1], made["payload"]
+    named = ("runs.anchored", signed["audit_head"], signed["audit_length"])
+    assert (last["action"], last["hash"], last["position"] + 1) == named
     assert last["after"]["runs"][seeded.run][0] == 1
     assert seeded.ledger.get("/v1/checkpoints", "auditor").json() == {"items": [made], "next": None}
 
@@ -176,7 +150,7 @@ def test_checkpoint_is_signed_with_the_published_key(seeded: SeededLedger) -> No
 def test_checkpoint_without_a_new_event_is_the_last_one(seeded: SeededLedger) -> None:
     first = _made(seeded)
     assert _made(seeded) == first
-    seeded.ledger.post(f"/v1/runs/{seeded.run}/steps", {}, "trainer")
+    assert seeded.steps().status_code == 200
     second = _made(seeded)
     assert second["payload"]["audit_length"] == first["payload"]["audit_length"] + 1
     assert verify(seeded.ledger.database, witnesses=[_witness(first), _witness(second)]).sound
@@ -190,12 +164,9 @@ def test_another_key_signs_anew_and_the_chain_names_both(seeded: SeededLedger, t
     assert sign_due(database, signer, 3600, later + timedelta(hours=2)) == 0
     second, _ = seeded.ledger.get("/v1/checkpoints", "auditor").json()["items"]
     assert is_signed_by(second, signer.public_key.encode())
-    last = seeded.ledger.get("/v1/audit-events?order=oldest&limit=200", "auditor").json()["items"][-1]
-    assert (last["action"], last["before"], last["after"]) == (
-        "signing_key.changed",
-        {"key_id": first["signature"]["key_id"]},
-        {"key_id": signer.key_id},
-    )
+    last = audited(seeded.ledger)[-1]
+    assert last["action"] == "signing_key.changed"
+    assert [last[side]["key_id"] for side in ("before", "after")] == [first["signature"]["key_id"], signer.key_id]
     by_new_key = trusted_checkpoint_of(second, signer.public_key.encode(), "the one by the new key")
     assert verify(database, witnesses=[_witness(first), by_new_key]).sound
 
@@ -214,16 +185,8 @@ def _rewrite_audit_events(seeded: SeededLedger) -> None:
         tx.execute(delete(checkpoints))
 
 
-def test_rewritten_audit_events_are_found_by_a_checkpoint_that_was_kept(seeded: SeededLedger) -> None:
-    witness = _witness(_made(seeded))
-    _rewrite_audit_events(seeded)
-    assert verify(seeded.ledger.database).sound
-    [problem] = verify(seeded.ledger.database, witnesses=[witness]).problems
-    assert "the kept checkpoint signed another history of the first" in problem
-
-
 def test_decisions_cut_off_are_found_though_the_run_s_head_was_set_back(seeded: SeededLedger) -> None:
-    seeded.ledger.post(f"/v1/runs/{seeded.run}/steps", {"count": 10**6}, "trainer")
+    assert seeded.steps(count=10**6).status_code == 403
     _made(seeded)
     with tampering(seeded.ledger.database) as tx:
         first = tx.execute(select(decisions.c.entry_hash).where(decisions.c.position == 0)).scalar_one()
@@ -233,7 +196,7 @@ def test_decisions_cut_off_are_found_though_the_run_s_head_was_set_back(seeded: 
     assert any("tied to 2 of them" in problem for problem in problems)
 
 
-def test_chain_that_was_cut_off_is_found_by_a_checkpoint_that_was_kept(seeded: SeededLedger) -> None:
+def test_history_that_was_cut_or_rewritten_is_found_by_a_checkpoint_that_was_kept(seeded: SeededLedger) -> None:
     key = seeded.ledger.post("/v1/api-keys", {"role": "viewer"}).json()["id"]
     witness = _witness(_made(seeded))
     with tampering(seeded.ledger.database) as tx:
@@ -241,9 +204,14 @@ def test_chain_that_was_cut_off_is_found_by_a_checkpoint_that_was_kept(seeded: S
         tx.execute(delete(api_keys).where(api_keys.c.id == key))
         tx.execute(delete(checkpoints))
         tx.execute(delete(run_anchors))
-    assert verify(seeded.ledger.database).sound
+    assert seeded.sound()
     [problem] = verify(seeded.ledger.database, witnesses=[witness]).problems
     assert "it was cut" in problem
+    witness = _witness(_made(seeded))
+    _rewrite_audit_events(seeded)
+    assert seeded.sound()
+    problems = verify(seeded.ledger.database, witnesses=[witness]).problems
+    assert any("the kept checkpoint signed another history of the first" in problem for problem in problems)
 
 
 def test_document_that_is_no_checkpoint_is_refused(seeded: SeededLedger) -> None:

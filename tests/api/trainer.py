@@ -1,4 +1,4 @@
-"""A trainer with a run of its own, and what the ledger's rows say about its accounts."""
+"""A trainer with a run of its own, what the ledger's rows say about its accounts, and requests of many tests."""
 
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -30,14 +30,37 @@ HUGE = gaussian(1e-3)
 
 
 def counted(*items: tuple[dict[str, Any], int]) -> list[dict[str, Any]]:
-    """Step events on the wire."""
     return [{"event": event, "count": count} for event, count in items]
+
+
+def put(ledger: Ledger, path: str, body: object, role: str = "admin", tag: str | None = "*") -> httpx2.Response:
+    headers = ledger.headers(role) | ({} if tag is None else {"If-Match": tag})
+    reply: httpx2.Response = ledger.http.put(f"/v1/{path}", json=body, headers=headers)
+    return reply
+
+
+def issue(ledger: Ledger, name: str, role: str, scope: str | None = None, by: str = "admin") -> dict[str, Any]:
+    """Issue a key, with which `ledger` asks as a role of this name."""
+    made = ledger.post("/v1/api-keys", {"role": role, "scope": scope}, by)
+    assert made.status_code == 201, made.text
+    ledger.keys["hospital", name] = made.json()["key"]
+    return dict(made.json())
+
+
+def audited(ledger: Ledger, query: str = "") -> list[dict[str, Any]]:
+    """Audit events, the oldest first."""
+    reply = ledger.get(f"/v1/audit-events?order=oldest&limit=200&{query}", "auditor")
+    return list(reply.json()["items"])
+
+
+def approve(ledger: Ledger, proposed: httpx2.Response, role: str = "privacy_officer") -> None:
+    assert proposed.status_code in {201, 202}, proposed.text
+    reply = ledger.post(f"/v1/proposals/{proposed.json()['id']}/approve", {}, role)
+    assert reply.status_code == 200, reply.text
 
 
 @dataclass(frozen=True)
 class Trainer:
-    """Who asks for the steps of one run."""
-
     ledger: Ledger
     run: str
 
@@ -52,7 +75,6 @@ class Trainer:
         return self.post(f"runs/{self.run}/reservations", {"plan": counted(*items)} | more, key)
 
     def reserved(self, *items: tuple[dict[str, Any], int], **more: Any) -> str:  # noqa: ANN401 - as steps
-        """A new reservation's id."""
         made = self.reserve(*items, **more)
         assert made.status_code == 201, made.text
         return str(made.json()["id"])
@@ -61,7 +83,6 @@ class Trainer:
         return self.post(f"runs/{self.run}/{action}", body)
 
     def end(self, reservation: str, how: str, executed: int | None = None) -> httpx2.Response:
-        """Commit, void or renewal."""
         body = None if executed is None else {"steps_executed": executed}
         return self.post(f"reservations/{reservation}/{how}", body)
 
@@ -78,10 +99,9 @@ class Trainer:
 
     def path(self) -> list[Account]:
         """The run's account and its ancestors as they are stored, root first."""
+        table = account_ancestors.c
         with self.ledger.database.read(ALL_TENANTS) as tx:
-            owner = (
-                select(account_ancestors.c.organisation_id).where(account_ancestors.c.account_id == self.run).limit(1)
-            )
+            owner = select(table.organisation_id).where(table.account_id == self.run).limit(1)
             found = accounts.path_of(tx, str(tx.execute(owner).scalar_one()), self.run)
         return [record.account for record in found]
 
@@ -115,31 +135,24 @@ class Trainer:
 
 
 def is_refused(reply: httpx2.Response, status: int, code: str) -> dict[str, Any]:
-    """The problem that an answer must be."""
     answer: dict[str, Any] = reply.json()
     assert (reply.status_code, answer["code"]) == (status, code), reply.text
     return answer
 
 
 def within_limits(path: list[Account]) -> bool:
-    """Whether spent + held of every account passes its own filter."""
+    """Whether spent + held of every account passes its own filter, or its plan holds all of it."""
     for account in path:
         if account.limit is None:
             continue
         gate, own_delta = account.bounds(), account.spent.delta + account.held.delta
-        by_orders = bool((gate.left(account.spent, account.held) >= 0).any())
-        if own_delta > gate.room or not (by_orders or within_plan(account)):
+        fits = bool((gate.left(account.spent, account.held) >= 0).any())
+        if account.plan is not None and not fits:
+            used = (account.spent + account.held).used[account.id]
+            fits = all(taken <= there for taken, there in zip(used, account.plan.capacity, strict=True))
+        if own_delta > gate.room or not fits:
             return False
     return True
-
-
-def within_plan(account: Account) -> bool:
-    """Whether the account's plan holds all that is spent and held."""
-    plan = account.plan
-    if plan is None:
-        return False
-    used = (account.spent + account.held).used[account.id]
-    return all(taken <= there for taken, there in zip(used, plan.capacity, strict=True))
 
 
 class Clock(datetime):

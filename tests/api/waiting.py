@@ -7,15 +7,13 @@ from typing import Any
 import httpx2
 import pytest
 
-from app.service.maintenance import expire_reservations
 from app.service.scheduling.grants import expire_waiting, grant_waiting
 from app.service.verification import verify
-from tests.api.trainer import LOUD, Trainer, counted
+from tests.api.trainer import LOUD, Trainer, audited, counted, put
 from tests.clocks import stand_at
-from tests.conftest import Ledger
+from tests.conftest import Ledger, furnished
 
 START = datetime(2100, 1, 1, tzinfo=UTC)
-LIMIT = {"epsilon": 1.0, "delta": 1e-5}
 FITTING = 219
 """Steps of LOUD that fit into a budget of epsilon 1."""
 
@@ -31,6 +29,8 @@ class Waiting:
 
     def __post_init__(self) -> None:
         stand_at(self.patch, lambda: self.now)
+        if self.ids:  # furnished already
+            return
         self.ids["mimic"] = str(self.ledger.population()["id"])
         self.team("icu-team")
 
@@ -44,19 +44,12 @@ class Waiting:
     def until(self, **ahead: float) -> str:
         return (self.now + timedelta(**ahead or {"days": 1})).isoformat()
 
-    def register(
-        self,
-        count: int,
-        name: str = "waits",
-        budget: str = "mimic/icu-team",
-        event: dict[str, Any] = LOUD,
-        **more: Any,  # noqa: ANN401 - JSON is anything
-    ) -> httpx2.Response:
+    def register(self, count: int, name: str = "waits", budget: str = "mimic/icu-team", **more: Any) -> httpx2.Response:  # noqa: ANN401 - JSON
         """Register a run whose plan waits for a day unless it fits; later ones arrive later."""
         self.later(milliseconds=1)
+        event = more.pop("event", LOUD)
         body: dict[str, object] = {"name": name, "budget": budget, "event": event, "plan": counted((event, count))}
-        key = more.pop("key", None)
-        headers = {} if key is None else {"Idempotency_Key": key}
+        headers = {"Idempotency_Key": more.pop("key")} if "key" in more else {}
         body |= {"wait_until": self.until()} | more
         return self.ledger.post("/v1/runs", {k: v for k, v in body.items() if v is not None}, "trainer", **headers)
 
@@ -81,53 +74,22 @@ class Waiting:
     def expired(self) -> int:
         return expire_waiting(self.ledger.database)
 
-    def lapsed(self) -> int:
-        return expire_reservations(self.ledger.database, self.now)
-
-    def limit(self, name: str, epsilon: float, delta: float = 1e-5) -> None:
-        """Change a limit; two persons decide about a higher one."""
-        body = {"limit": {"epsilon": epsilon, "delta": delta}, "reason": "as the office wishes"}
-        reply = self.ledger.post(f"/v1/accounts/{self.ids[name]}/limit", body, "budget_admin", If_Match="*")
-        if reply.status_code == 201:
-            proposal = reply.json()["id"]
-            reply = self.ledger.post(f"/v1/proposals/{proposal}/approve", {"reason": "as well"}, "privacy_officer")
-        assert reply.status_code == 200, reply.text
-
-    def put(self, name: str, allocation: dict[str, Any] | None, tag: str | None = "*", **who: str) -> httpx2.Response:
-        body = {"allocation": allocation, "reason": "the teams share"}
-        headers = self.ledger.headers(**{"role": "budget_admin"} | who) | ({} if tag is None else {"If-Match": tag})
-        reply: httpx2.Response = self.ledger.http.put(f"/v1/accounts/{name}/allocation", json=body, headers=headers)
-        return reply
-
     def allocate(self, name: str, **allocation: Any) -> dict[str, Any]:  # noqa: ANN401 - JSON is anything
-        reply = self.put(self.ids[name], allocation)
+        body = {"allocation": allocation, "reason": "the teams share"}
+        reply = put(self.ledger, f"accounts/{self.ids[name]}/allocation", body, "budget_admin")
         assert reply.status_code == 200, reply.text
-        answer: dict[str, Any] = reply.json()
-        return answer
-
-    def queue(self, account: str = "mimic") -> list[str]:
-        """The names of the runs that wait, the next one first."""
-        answer = self.ledger.get(f"/v1/accounts/{self.ids[account]}/queue").json()
-        assert [each["reservation"]["waiting"]["position"] for each in answer["items"]] == list(
-            range(1, answer["plans"] + 1)
-        )
-        return [each["run_path"].rpartition("/")[2] for each in answer["items"]]
+        return dict(reply.json())
 
     def events(self, action: str) -> list[dict[str, Any]]:
-        """The audit events of an action, oldest first."""
-        found = self.ledger.get(f"/v1/audit-events?order=oldest&limit=200&action={action}", "admin").json()["items"]
-        return [each for each in found if each["action"] == action]
+        return audited(self.ledger, f"action={action}")
 
     def sound(self) -> bool:
-        found = verify(self.ledger.database)
-        assert found.problems == (), found.problems
+        assert verify(self.ledger.database).problems == ()
         return True
 
 
 @dataclass
 class Queued:
-    """A run and its plan."""
-
     office: Waiting
     run: str
     plan: str
@@ -142,7 +104,6 @@ class Queued:
 
     @property
     def status(self) -> tuple[str, str]:
-        """Of the plan, and of the run."""
         return self.read()["status"], self.trainer.read()["status"]
 
     def cancel(self, role: str = "admin", reason: str = "not needed") -> httpx2.Response:
@@ -155,6 +116,13 @@ class Queued:
     def end(self, how: str, executed: int | None = None) -> httpx2.Response:
         return self.trainer.end(self.plan, how, executed)
 
-    def lacks(self) -> list[tuple[str, str]]:
-        """The accounts that do not hold the plan, and why."""
-        return [(each["account_path"], each["reason"]) for each in self.read()["waiting"]["lacks"]]
+
+def furnish_office(ledger: Ledger) -> dict[str, str]:
+    with pytest.MonkeyPatch.context() as patch:
+        return Waiting(ledger, patch).ids
+
+
+@pytest.fixture
+def office(ledger: Ledger, database_kind: str, monkeypatch: pytest.MonkeyPatch) -> Waiting:
+    """Of a module whose `FURNISHED` makes it."""
+    return Waiting(ledger, monkeypatch, ids=dict(furnished(database_kind, furnish_office)[0]))
