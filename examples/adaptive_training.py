@@ -91,14 +91,21 @@ def gradients(weights: Floats, features: Floats, labels: Digits) -> Floats:
     return found
 
 
+@cache
+def constant_noise_multiplier(ledger: LedgerClient) -> float:
+    """Find the minimum noise of steps that are all alike, with which the whole plan fits the limit."""
+    step = poisson_sampled(SAMPLING_PROBABILITY, gaussian(1.0))
+    z = ledger.find_noise_multiplier(step, count=STEPS, epsilon=LIMIT.epsilon, delta=LIMIT.delta).noise_multiplier
+    assert z is not None, "this limit leaves room for some noise"
+    return z
+
+
 def first_noise_multiplier(ledger: LedgerClient, name: str) -> float:
     """Find the minimum noise of the first step with which the whole plan fits the limit."""
     kind, _, mode = name.partition(", ")
     if kind == "decay":
         return first_of_decay(ledger, mode)
-    step = poisson_sampled(SAMPLING_PROBABILITY, gaussian(1.0))
-    z = ledger.find_noise_multiplier(step, count=STEPS, epsilon=LIMIT.epsilon, delta=LIMIT.delta).noise_multiplier
-    assert z is not None, "this limit leaves room for some noise"
+    z = constant_noise_multiplier(ledger)
     if kind == "clipping":
         # Sum and count are released together: z^-2 = sum^-2 + (2 count)^-2 (Andrew et al. 2021, Theorem 1).
         stddev = FRACTION_STDDEV * EXPECTED_BATCH_SIZE

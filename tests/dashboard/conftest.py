@@ -1,10 +1,10 @@
 """What the tests of the pages share: a hospital in the middle of its work, a server, and a browser."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import httpx2
 import pytest
@@ -21,7 +21,6 @@ NO_BROWSER = "needs a browser"
 
 SLOWEST = 120_000
 """Milliseconds: what is waited for comes at once, on a machine that has nothing else to do."""
-
 expect.set_options(timeout=SLOWEST)
 
 
@@ -38,14 +37,14 @@ def sample(hospital: Hospital, tmp_path_factory: pytest.TempPathFactory) -> Iter
         yield ledger
 
 
-@pytest.fixture
-def own_sample(hospital: Hospital, tmp_path: Path) -> Iterator[Ledger]:
-    """The hospital in an application in this process, for one test."""
-    with open_ledger(hospital.copy(tmp_path).folder) as ledger:
+@pytest.fixture(scope="module")
+def own_sample(hospital: Hospital, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ledger]:
+    """Another one, for tests that change it, each something else."""
+    with open_ledger(hospital.copy(tmp_path_factory.mktemp("own")).folder) as ledger:
         yield ledger
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def server(hospital: Hospital, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
     """A server process on the hospital, for tests that need a browser; each makes what it changes."""
     server = serving(hospital.copy(tmp_path_factory.mktemp("server")))
@@ -62,13 +61,9 @@ def serving(hospital: Hospital) -> LiveServer:
     return server
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def browser() -> Iterator[Browser]:
-    """A real browser; in CI its absence is a failure.
-
-    For a module and no longer: while Playwright drives one, this thread has a running event loop, and tests of others
-    that begin one of their own fail.
-    """
+    """A real browser, no longer than a package: tests of others begin an event loop of their own in this thread."""
     try:
         with browsing() as browser:
             yield browser
@@ -78,23 +73,13 @@ def browser() -> Iterator[Browser]:
         pytest.skip(f"{NO_BROWSER}: {error}")
 
 
-class Enter(Protocol):
-    """Open a page, in a browser of its own whose scripts, styles and requests must not fail."""
-
-    def __call__(self, role: str, path: str = "/", *, fails: bool = False, **options: Any) -> Page:  # noqa: ANN401 - as Playwright's own
-        """Open it.
-
-        Args:
-            role: in which the person has signed in; empty: nobody has.
-            path: of the page.
-            fails: whether requests may be refused, of which the browser complains.
-            options: of Playwright's context, such as the zone of its clock.
-        """
+Enter = Callable[..., Page]
+"""Open a page for a role in a browser of its own: `role`, `path`, and options as of `watched_page`."""
 
 
 @contextmanager
 def watched_page(browser: Browser, *, fails: bool = False, **options: Any) -> Iterator[Page]:  # noqa: ANN401
-    """A page of its own whose scripts, styles and requests must not fail; requests may, if it `fails`."""
+    """A page whose scripts, styles and requests must not fail; requests may, if it `fails`."""
     context = browser.new_context(**options)
     context.set_default_timeout(SLOWEST)
     page = context.new_page()

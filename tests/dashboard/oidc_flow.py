@@ -58,14 +58,10 @@ def settings_of(provider: IdentityProvider, **more: object) -> dict[str, Any]:
     return provider.settings(oidc_client_id=CLIENT, **more)
 
 
-def _is_signed_in(flow: OidcFlow) -> bool:
-    return flow.browser.get("/approvals", headers={"X-Part": "page"}).status_code == 200
-
-
 def refused(flow: OidcFlow, reply: httpx2.Response, words: str) -> None:
     """Hold that nobody was signed in, and that this was said."""
     assert reply.status_code == 401, reply.text
     assert words in reply.text
     assert COOKIE not in flow.browser.cookies
     assert FLOW_COOKIE not in flow.browser.cookies
-    assert not _is_signed_in(flow)
+    assert flow.browser.get("/approvals", headers={"X-Part": "page"}).status_code == 401

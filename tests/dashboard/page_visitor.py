@@ -10,7 +10,7 @@ from xml.etree import ElementTree as ET
 
 import httpx2
 
-from tests.dashboard.html_reader import without_breaks
+from tests.dashboard.html_reader import visit, without_breaks
 from tests.ledgers import Ledger
 from tests.login_helpers import signed_in
 
@@ -19,8 +19,6 @@ FIELDS: Final = frozenset({"input", "select", "textarea"})
 
 
 class _Parser(HTMLParser):
-    """Build a tree; a tag that is not closed in its place is an error."""
-
     def __init__(self) -> None:
         super().__init__()
         self.builder = ET.TreeBuilder()
@@ -64,10 +62,7 @@ class Visitor:
     cookie: dict[str, str]
 
     def open(self, path: str, **headers: str) -> "Page":
-        """Open a page."""
-        sent = self.cookie | {name.replace("_", "-"): value for name, value in headers.items()}
-        reply: httpx2.Response = self.ledger.http.get(path, headers=sent, follow_redirects=False)
-        return Page(self, path, reply)
+        return Page(self, path, visit(self.ledger, path, self.cookie, **headers))
 
 
 def visitor(ledger: Ledger, role: str = "viewer", organisation: str = "hospital") -> Visitor:
@@ -101,12 +96,11 @@ class Page:
 
     @property
     def words(self) -> str:
-        """All words, with a space between elements."""
         return text_of(self.root)
 
     @property
     def text(self) -> str:
-        """All words as a browser's text has them: what is marked up within a word leaves it whole."""
+        """All words, where what is marked up within a word leaves it whole."""
         return " ".join("".join(self.root.itertext()).split())
 
     def get(self, element_id: str) -> ET.Element:
@@ -114,7 +108,6 @@ class Page:
         return next(each for each in self.root.iter() if each.get("id") == element_id)
 
     def has(self, element_id: str) -> bool:
-        """Whether there is an element with this id."""
         return any(each.get("id") == element_id for each in self.root.iter())
 
     def part(self, element_id: str) -> str:
@@ -145,7 +138,7 @@ class Page:
 
     def links(self, start: str = "/") -> list[str]:
         """Get the addresses of links that start so."""
-        return [each.get("href", "") for each in self.root.iter("a") if each.get("href", "").startswith(start)]
+        return [link for each in self.root.iter("a") if (link := each.get("href", "")).startswith(start)]
 
     def forms(self) -> dict[str, ET.Element]:
         """Get the forms that call the API by the words of their buttons; what a button says wins over its form."""

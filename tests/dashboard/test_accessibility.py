@@ -48,7 +48,6 @@ PAGES: Final = {
     "statement of a run": "/v1/runs/{refused}/statement.html",
 }
 """The address of every page; braces name ids of the hospital."""
-
 STATES: Final = {
     "overview without a match": "/?find=nobody",
     "budget, limited by the one above": "/accounts/{mimic/readmission/sweep}",
@@ -65,6 +64,7 @@ STATES: Final = {
     "policies of the organisation": "/policies",
     "statement of a population": "/v1/populations/{imaging}/statement.html",
 }
+OTHERS = [pytest.param(name, look, marks=pytest.mark.soak) for name in STATES for look in LOOKS]
 """Their states that look differently, for `make soak`."""
 
 DIALOGS: Final = {
@@ -163,25 +163,15 @@ def check_cards(page: Page) -> None:
     assert page.evaluate(CUT) == []
 
 
-@pytest.mark.parametrize(("name", "look"), in_turns(PAGES, LOOKS), ids=_words)
+@pytest.mark.parametrize(("name", "look"), [*in_turns(PAGES, LOOKS), *OTHERS], ids=_words)
 def test_page_is_accessible(pages: Pages, server: LiveServer, name: str, look: Look) -> None:
     page = pages(look)
-    page.goto(address(server, PAGES[name]))
+    page.goto(address(server, (PAGES | STATES)[name]))
     page.evaluate(OPEN)
     if look[0] == 400:
         page.wait_for_timeout(100)  # of charts, which take their width from the page
         check_cards(page)
     page.evaluate(SHORTEN)
-    assert hindrances(page) == []
-
-
-@pytest.mark.parametrize(("name", "look"), list(product(STATES, LOOKS)), ids=_words)
-@pytest.mark.soak
-def test_state_of_page_is_accessible(pages: Pages, server: LiveServer, name: str, look: Look) -> None:
-    page = pages(look)
-    page.goto(address(server, STATES[name]))
-    assert hindrances(page) == []
-    page.evaluate(OPEN)
     assert hindrances(page) == []
 
 

@@ -2,7 +2,6 @@
 
 import re
 from typing import Any
-from xml.etree import ElementTree as ET
 
 import pytest
 
@@ -10,21 +9,34 @@ from app.ledger.pages import Page as ListPage
 from app.persistence.repositories import overview_queries
 from app.persistence.repositories.overview_queries import RunOutline
 from tests.api.test_refusals import more_noise
-from tests.conftest import SAMPLED, Ledger
+from tests.conftest import SAMPLED, Ledger, furnished
 from tests.dashboard.html_reader import without_breaks
 from tests.dashboard.page_visitor import Page, text_of, visitor
 
 OFFICER = "privacy_officer"
 
 
-def a_population(ledger: Ledger) -> tuple[str, str]:
-    """A population and its budget, of which some is spent."""
+def spent_accounts(ledger: Ledger) -> tuple[str, str]:
+    """A population and its budget, of which some is spent; their ids."""
     population = str(ledger.population(limit={"epsilon": 8.0, "delta": 1e-5})["id"])
     budget = str(ledger.budget(limit={"epsilon": 2.0, "delta": 1e-5})["id"])
     run = ledger.run()
     for count in (50, 100, 200):
         assert ledger.post(f"/v1/runs/{run}/steps", {"count": count}, "trainer").is_success
     return population, budget
+
+
+FURNISHED = {"ledger": spent_accounts}
+
+
+@pytest.fixture
+def population() -> str:
+    return str(furnished("sqlite", spent_accounts)[0][0])
+
+
+@pytest.fixture
+def budget() -> str:
+    return str(furnished("sqlite", spent_accounts)[0][1])
 
 
 def open_account(ledger: Ledger, account: str, query: str = "", role: str = "viewer") -> Page:
@@ -42,8 +54,7 @@ def lower(ledger: Ledger, account: str, epsilon: float, delta: float = 1e-5) -> 
     assert ledger.post(f"/v1/accounts/{account}/limit", body, OFFICER, If_Match="*").is_success
 
 
-def test_curves_are_those_of_api_and_a_changed_limit_is_a_mark_and_a_step(ledger: Ledger) -> None:
-    population, _ = a_population(ledger)
+def test_curves_are_those_of_api_and_a_changed_limit_is_a_mark_and_a_step(ledger: Ledger, population: str) -> None:
     body = ledger.get(f"/v1/accounts/{population}/history").json()
     over_time, shares = open_account(ledger, population).charts()
     series = {each["name"]: each for each in over_time["series"]}
@@ -59,8 +70,7 @@ def test_curves_are_those_of_api_and_a_changed_limit_is_a_mark_and_a_step(ledger
     assert [y for _, y in limit["points"]] == [8.0, 7.0]
 
 
-def test_limit_is_shown_as_it_was_set_and_not_rounded(ledger: Ledger) -> None:
-    population, _ = a_population(ledger)
+def test_limit_is_shown_as_it_was_set_and_not_rounded(ledger: Ledger, population: str) -> None:
     lower(ledger, population, 7.0000004, 9.9999996e-6)
     raised = {"limit": {"epsilon": 10.0000004, "delta": 1e-5}, "reason": "It is not enough."}
     assert ledger.post(f"/v1/accounts/{population}/limit", raised, "planner", If_Match="*").status_code == 201
@@ -79,8 +89,9 @@ def test_limit_is_shown_as_it_was_set_and_not_rounded(ledger: Ledger) -> None:
 
 
 @pytest.mark.parametrize(("steps", "noise", "rate"), [(100, 1.1, 0.01), (1_000_000, 1.1, 0.01), (500, 2.0, 1.0)])
-def test_preview_answers_as_steps_of_a_run_are_answered(ledger: Ledger, steps: int, noise: float, rate: float) -> None:
-    _, budget = a_population(ledger)
+def test_preview_answers_as_steps_of_a_run_are_answered(
+    ledger: Ledger, budget: str, steps: int, noise: float, rate: float
+) -> None:
     gaussian = {"type": "gaussian", "noise_multiplier": noise}
     event = {"type": "poisson_sampled", "sampling_probability": rate, "event": gaussian} if rate < 1 else gaussian
     said = preview(ledger, budget, steps, noise, rate)
@@ -95,23 +106,10 @@ def test_preview_answers_as_steps_of_a_run_are_answered(ledger: Ledger, steps: i
         assert least is not None
         assert f"a noise multiplier of {least:g} or more" in said
         assert "blocked by " + answer.json()["binding_account_path"] in said
+    assert ledger.get(f"/v1/runs/{run}").json()["next_step"] == 0
 
 
-def test_preview_names_the_least_noise_and_records_nothing(ledger: Ledger) -> None:
-    population, budget = a_population(ledger)
-    before = ledger.get(f"/v1/populations/{population}").headers["etag"]
-    found = re.search(r"noise multiplier of ([\d.]+) or more", preview(ledger, budget, 100, 5))
-    assert found is not None
-    least = float(found[1])
-    assert least < 5
-    assert "It fits" in preview(ledger, budget, 100, least)
-    assert "It does not" in preview(ledger, budget, 100, 0.99 * least)
-    assert ledger.get(f"/v1/populations/{population}").headers["etag"] == before
-    assert len(ledger.get("/v1/runs").json()["items"]) == 1
-
-
-def test_preview_hides_accounts_between_scope_and_population(ledger: Ledger) -> None:
-    _, team = a_population(ledger)
+def test_preview_hides_accounts_between_scope_and_population(ledger: Ledger, budget: str) -> None:
     inner = str(ledger.budget("sweep", "mimic/icu-team", limit={"epsilon": 1.0, "delta": 1e-5})["id"])
     made = ledger.post("/v1/api-keys", {"role": "viewer", "scope": inner}).json()
     ledger.keys["hospital", "bound"] = made["key"]
@@ -121,41 +119,29 @@ def test_preview_hides_accounts_between_scope_and_population(ledger: Ledger) -> 
         return [text_of(each) for each in table.iter("th") if each.get("scope") == "row"]
 
     assert rows("viewer") == ["mimic/icu-team/sweep", "mimic/icu-team", "mimic"]
-    assert [ledger.get(f"/v1/budgets/{each}", "bound").status_code for each in (inner, team)] == [200, 403]
+    assert [ledger.get(f"/v1/budgets/{each}", "bound").status_code for each in (inner, budget)] == [200, 403]
     assert rows("bound") == ["mimic/icu-team/sweep", "mimic"]
 
 
-def test_preview_of_disjoint_parts_names_existing_accounts(ledger: Ledger) -> None:
-    ledger.population(limit={"epsilon": 8.0, "delta": 1e-5})
-    parts: dict[str, Any] = {
-        "composition": "parallel",
-        "max_partitions_per_unit": 1,
-        "attestation": "Each patient is in one ward.",
-    }
-    wards = str(ledger.budget("wards", limit={"epsilon": 2.0, "delta": 1e-5}, **parts)["id"])
-    page = open_account(ledger, wards, "?steps=10&noise=1.1&rate=0.01")
-    assert page.status == 200
-    assert "mimic/wards" in page.words
-
-
-def test_preview_under_replace_one_says_that_nothing_is_proven(ledger: Ledger) -> None:
-    population = str(ledger.population(neighboring_relation="replace_one", limit={"epsilon": 8.0, "delta": 1e-5})["id"])
-    words = open_account(ledger, population).words
+def test_preview_of_another_kind_of_account_names_what_it_lacks(ledger: Ledger) -> None:
+    parts: dict[str, Any] = {"composition": "parallel", "attestation": "Each patient is in one ward."}
+    wards = str(ledger.budget("wards", max_partitions_per_unit=1, **parts)["id"])
+    assert "mimic/wards" in open_account(ledger, wards, "?steps=10&noise=1.1&rate=0.01").words
+    replaced = str(ledger.population("other", neighboring_relation="replace_one")["id"])
+    words = open_account(ledger, replaced).words
     assert "No known bound for this run" in words
     assert "under “replace one”" in words
-    assert "It fits" in preview(ledger, population, 10, 50, 1)
-
-
-def test_wrong_number_is_named_at_its_field(ledger: Ledger) -> None:
-    page = open_account(ledger, str(ledger.population()["id"]), "?steps=many&noise=0&rate=0.01")
+    assert "It fits" in preview(ledger, replaced, 10, 50, 1)
+    page = open_account(ledger, replaced, "?steps=many&noise=0&rate=0.01")
     assert page.status == 200
     assert "write a whole number" in page.words
     assert page.reply.text.count('aria-invalid="true"') == 2
     assert "Enter the run's steps, noise and sampling." in page.words
 
 
-def test_numbers_agree_when_run_is_charged_meanwhile(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
-    _, budget = a_population(ledger)
+def test_numbers_agree_when_run_is_charged_meanwhile(
+    ledger: Ledger, budget: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     [run] = [each["id"] for each in ledger.get("/v1/runs").json()["items"]]
     newest_runs = overview_queries.newest_runs
 
@@ -165,15 +151,12 @@ def test_numbers_agree_when_run_is_charged_meanwhile(ledger: Ledger, monkeypatch
 
     monkeypatch.setattr(overview_queries, "newest_runs", charged)
     text = without_breaks(open_account(ledger, budget, "?steps=1").reply.text)
-    spent = re.search(r"<dt>Spent</dt><dd>([\d.]+) of", text)
-    spent_now = re.search(r'<th scope="row">mimic/icu-team</th><td class="number">([\d.]+)<', text)
-    assert spent is not None
-    assert spent_now is not None
-    assert spent_now[1] == spent[1]
+    spent = re.findall(r"<dt>Spent</dt><dd>([\d.]+) of", text)
+    assert spent == re.findall(r'<th scope="row">mimic/icu-team</th><td class="number">([\d.]+)<', text)
+    assert len(spent) == 1
 
 
-def test_infinite_loss_is_shown_beside_reserved(ledger: Ledger) -> None:
-    population, budget = a_population(ledger)
+def test_infinite_loss_is_shown_beside_reserved(ledger: Ledger, population: str, budget: str) -> None:
     plan = {"plan": [{"event": SAMPLED, "count": 50}], "lease_seconds": 3600}
     assert ledger.post(f"/v1/runs/{ledger.run(name='holding')}/reservations", plan, "trainer").status_code == 201
     assert "by reservations;" in open_account(ledger, population).words
@@ -189,14 +172,15 @@ def test_infinite_loss_is_shown_beside_reserved(ledger: Ledger) -> None:
     assert "∞ of 2" in alerts.words
 
 
-def test_runs_of_account_are_paged_and_those_of_one_name_have_numbers(ledger: Ledger) -> None:
-    _, budget = a_population(ledger)
+def test_runs_of_account_are_paged_and_those_of_one_name_have_numbers(ledger: Ledger, budget: str) -> None:
+    [first] = ledger.get("/v1/runs").json()["items"]
+    assert open_account(ledger, str(first["id"])).status == 404, "a run is no account"
     runs = [ledger.run(name=name) for name in ("alone", "twin", "twin")]
     for run in runs:
         assert ledger.post(f"/v1/runs/{run}/steps", {"count": 5}, "trainer").is_success
     page = open_account(ledger, budget)
-    rows = [next(row for row in page.get("runs").iter("tr") if f"/runs/{run}" in linked(row)) for run in runs]
-    assert [re.findall(r"#\d+", text_of(row)) for row in rows] == [[], [], ["#2"]]
+    rows = {a.get("href"): text_of(row) for row in page.get("runs").iter("tr") for a in row.iter("a")}
+    assert [re.findall(r"#\d+", rows[f"/runs/{run}"]) for run in runs] == [[], [], ["#2"]]
     assert {"alone", "twin", "twin #2"} <= {series["name"] for series in page.charts()[1]["series"]}
     assert "twin #2" in visitor(ledger).open(f"/runs/{runs[2]}").words
     for number in range(22):
@@ -206,13 +190,3 @@ def test_runs_of_account_are_paged_and_those_of_one_name_have_numbers(ledger: Le
     assert " model " not in page.part("runs")
     [older] = [link for link in page.links() if link.endswith("#runs-title")]
     assert "model " in visitor(ledger).open(older).part("runs")
-
-
-def linked(row: ET.Element) -> list[str]:
-    return [each.get("href", "") for each in row.iter("a")]
-
-
-def test_run_is_no_account(ledger: Ledger) -> None:
-    a_population(ledger)
-    run = ledger.get("/v1/runs").json()["items"][0]["id"]
-    assert open_account(ledger, run).status == 404

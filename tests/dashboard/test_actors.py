@@ -3,7 +3,6 @@
 import re
 from datetime import UTC, datetime, timedelta
 
-import pytest
 from sqlalchemy import event, update
 
 from app.persistence.database import ALL_TENANTS
@@ -12,12 +11,12 @@ from app.service.actors import ActorLabel, label_of, read_actors
 from app.service.auth.authentication import authenticate
 from app.service.auth.request_context import RequestContext
 from app.service.governance.api_keys import SHOWN_AFTER_EXPIRY
-from tests.conftest import Ledger
+from tests.conftest import Ledger, furnished
 from tests.dashboard.oidc_flow import OidcFlow
 from tests.dashboard.page_visitor import visitor
 from tests.service.test_queries import call_of
 
-RAISED = {"limit": {"epsilon": 2.0, "delta": 1e-5}, "reason": "More is needed."}
+LOUD = {"event": {"type": "gaussian", "noise_multiplier": 0.5}}
 
 
 def issue(ledger: Ledger, name: str, role: str) -> str:
@@ -28,24 +27,34 @@ def issue(ledger: Ledger, name: str, role: str) -> str:
     return str(made.json()["id"])
 
 
-@pytest.fixture
-def busy(ledger: Ledger) -> tuple[Ledger, dict[str, str]]:
-    """Keys with names that have planned, trained and been refused; their ids by name."""
+def set_limit(ledger: Ledger, epsilon: float, key: str) -> None:
+    body = {"limit": {"epsilon": epsilon, "delta": 1e-5}, "reason": "The board has met."}
+    [budget] = ledger.get("/v1/budgets").json()["items"]
+    assert ledger.post(f"/v1/accounts/{budget['id']}/limit", body, key, If_Match="*").is_success
+
+
+def work(ledger: Ledger) -> dict[str, str]:
+    """Keys with names that have planned, trained and been refused; their ids, and keys, by name."""
     ids = {name: issue(ledger, name, role) for name, role in (("Dana", "planner"), ("icu jobs", "trainer"))}
     ledger.population()
-    budget = ledger.budget()
+    ledger.budget()
     run = ledger.post("/v1/runs", {"name": "model", "budget": "mimic/icu-team"}, "icu jobs").json()["id"]
-    steps = {"event": {"type": "gaussian", "noise_multiplier": 0.5}}
-    assert ledger.post(f"/v1/runs/{run}/steps", steps, "icu jobs").status_code == 403
-    proposed = ledger.post(f"/v1/accounts/{budget['id']}/limit", RAISED, "Dana", If_Match="*")
-    assert proposed.status_code in {201, 202}, proposed.text
+    assert ledger.post(f"/v1/runs/{run}/steps", LOUD, "icu jobs").status_code == 403
+    set_limit(ledger, 2.0, "Dana")
     [refused] = ledger.get(f"/v1/decisions?run={run}").json()["items"]
-    return ledger, ids | {"run": run, "position": str(refused["position"])}
+    return ids | {"run": run, "position": str(refused["position"]), "key": ledger.keys["hospital", "icu jobs"]}
 
 
-def test_pages_show_names_and_roles_of_keys_and_their_ids_on_hover(busy: tuple[Ledger, dict[str, str]]) -> None:
-    ledger, ids = busy
-    admin = visitor(ledger, "admin")
+FURNISHED = {"ledger": work}
+
+
+def known() -> dict[str, str]:
+    found: dict[str, str] = furnished("sqlite", work)[0]
+    return found
+
+
+def test_pages_show_names_and_roles_of_keys_and_their_ids_on_hover(ledger: Ledger) -> None:
+    ids, admin = known(), visitor(ledger, "admin")
     for path, name, role in (
         ("/audit", "Dana", "planner"),
         ("/approvals", "Dana", "planner"),
@@ -62,14 +71,11 @@ def test_pages_show_names_and_roles_of_keys_and_their_ids_on_hover(busy: tuple[L
     assert "revoked the key Dana" in audit
 
 
-def test_refusal_names_the_key_that_changed_the_limit(busy: tuple[Ledger, dict[str, str]]) -> None:
-    ledger, ids = busy
-    officer = issue(ledger, "Olga", "privacy_officer")
-    [budget] = ledger.get("/v1/budgets").json()["items"]
-    lowered = {"limit": {"epsilon": 0.5, "delta": 1e-5}, "reason": "Less is enough."}
-    assert ledger.post(f"/v1/accounts/{budget['id']}/limit", lowered, "Olga", If_Match="*").status_code in {200, 201}
-    steps = {"event": {"type": "gaussian", "noise_multiplier": 0.5}}
-    assert ledger.post(f"/v1/runs/{ids['run']}/steps", steps, "icu jobs").status_code == 403
+def test_refusal_names_the_key_that_changed_the_limit(ledger: Ledger) -> None:
+    ids, officer = known(), issue(ledger, "Olga", "privacy_officer")
+    set_limit(ledger, 0.5, "Olga")
+    headers = {"Authorization": f"Bearer {ids['key']}"}
+    assert ledger.http.post(f"/v1/runs/{ids['run']}/steps", json=LOUD, headers=headers).status_code == 403
     for path in ("/decisions", f"/runs/{ids['run']}"):
         words = visitor(ledger).open(path).words
         assert "UTC by Olga (privacy officer)" in words, path
@@ -95,12 +101,11 @@ def test_actor_without_a_name_is_shortened() -> None:
 
 
 def test_actors_of_a_page_are_read_by_one_statement(ledger: Ledger) -> None:
-    ids = [issue(ledger, f"key-{number}", "viewer") for number in range(5)]
-    call = call_of(ledger)
-    asked: list[str] = []
+    ids = [issue(ledger, f"key-{number}", "viewer") for number in range(3)]
+    call, asked = call_of(ledger), list[str]()
     event.listen(ledger.database.engine, "before_cursor_execute", lambda *given: asked.append(given[2]))
     found = read_actors(call, [*ids, "cli"])
-    assert [found[each].name for each in ids] == [f"key-{number}" for number in range(5)]
+    assert [found[each].name for each in ids] == [f"key-{number}" for number in range(3)]
     assert len([each for each in asked if "FROM api_keys" in each]) == 1
     assert len([each for each in asked if each.startswith("SELECT")]) <= 2
     now = datetime.now(UTC)
@@ -109,22 +114,16 @@ def test_actors_of_a_page_are_read_by_one_statement(ledger: Ledger) -> None:
     assert read_actors(stranger, ids[:1])[ids[0]] == label_of(ids[0]), "keys of others have no name"
 
 
-def test_expired_workload_key_is_listed_on_demand_and_keeps_its_name(
-    busy: tuple[Ledger, dict[str, str]],
-) -> None:
-    ledger, ids = busy
-    now = datetime.now(UTC)
+def test_expired_workload_key_is_listed_on_demand_and_keeps_its_name(ledger: Ledger) -> None:
+    ids, now = known(), datetime.now(UTC)
     for name, age in (("icu jobs", SHOWN_AFTER_EXPIRY + timedelta(hours=1)), ("Dana", SHOWN_AFTER_EXPIRY / 2)):
+        expired = update(api_keys).where(api_keys.c.id == ids[name])
         with ledger.database.write(ALL_TENANTS) as tx:
-            tx.execute(
-                update(api_keys)
-                .where(api_keys.c.id == ids[name])
-                .values(created_by="workload:ci:main", expires_at=now - age)
-            )
-    shown, every = (visitor(ledger, "admin").open(path).reply.text for path in ("/keys", "/keys?past=true"))
-    assert ids["icu jobs"] not in shown
-    assert ids["icu jobs"] in every
+            tx.execute(expired.values(created_by="workload:ci:main", expires_at=now - age))
+    admin = visitor(ledger, "admin")
+    shown, every = (admin.open(path).reply.text for path in ("/keys", "/keys?past=true"))
+    assert [ids["icu jobs"] in text for text in (shown, every)] == [False, True]
     assert ids["Dana"] in shown
-    assert "icu jobs (trainer)" in visitor(ledger, "admin").open("/decisions").words
+    assert "icu jobs (trainer)" in admin.open("/decisions").words
     listed = [key["id"] for key in ledger.get("/v1/api-keys", "admin").json()["items"]]
     assert {ids["icu jobs"], ids["Dana"]} <= set(listed)

@@ -4,6 +4,7 @@ import re
 from datetime import UTC, datetime
 from math import ceil, floor
 
+import pytest
 from sqlalchemy import event
 
 from app.service.auth.authentication import CLI_ACTOR, authenticate
@@ -11,10 +12,25 @@ from app.service.auth.request_context import RequestContext
 from app.service.governance.proposals import count_decidable
 from app.service.verification import verify
 from app.service.verification.requests import apply_quarantines
-from tests.conftest import SAMPLED, Ledger
+from tests.conftest import SAMPLED, Ledger, furnished
 from tests.dashboard.page_visitor import visitor
 from tests.service.quarantine_lifts import NOW
 from tests.service.tampering import ALL, TEAM, shift_curve, tampering
+
+
+def work(ledger: Ledger) -> tuple[str, str]:
+    """A budget under a population, and its run; their ids."""
+    ledger.population()
+    return str(ledger.budget()["id"]), ledger.run()
+
+
+FURNISHED = {"team": work}
+
+
+@pytest.fixture
+def team() -> tuple[str, str]:
+    found: tuple[str, str] = furnished("sqlite", work)[0]
+    return found
 
 
 def quarantine(ledger: Ledger, path: str) -> None:
@@ -24,10 +40,9 @@ def quarantine(ledger: Ledger, path: str) -> None:
     apply_quarantines(ledger.database, verify(ledger.database), CLI_ACTOR, NOW)
 
 
-def test_lifting_a_quarantine_is_shown_with_its_discrepancies(ledger: Ledger) -> None:
-    ledger.population()
-    budget = ledger.budget()["id"]
-    assert ledger.post(f"/v1/runs/{ledger.run()}/steps", {"count": 2}).status_code == 200
+def test_lifting_a_quarantine_is_shown_with_its_discrepancies(ledger: Ledger, team: tuple[str, str]) -> None:
+    budget, run = team
+    assert ledger.post(f"/v1/runs/{run}/steps", {"count": 2}).status_code == 200
     quarantine(ledger, TEAM)
     reason = {"reason": "The backup of the night is back."}
     assert ledger.post(f"/v1/accounts/{budget}/quarantine/lift", reason, "auditor").status_code == 201
@@ -37,9 +52,8 @@ def test_lifting_a_quarantine_is_shown_with_its_discrepancies(ledger: Ledger) ->
     assert reason["reason"] in answer
 
 
-def test_quarantine_is_shown_on_pages_of_accounts_under_it(ledger: Ledger) -> None:
-    ledger.population()
-    budget, run = ledger.budget()["id"], ledger.run()
+def test_quarantine_is_shown_on_pages_of_accounts_under_it(ledger: Ledger, team: tuple[str, str]) -> None:
+    budget, run = team
     assert ledger.post(f"/v1/runs/{run}/steps", {"count": 2}).status_code == 200
     quarantine(ledger, ALL)
     assert ledger.post(f"/v1/runs/{run}/steps", {}).json()["code"] == "account_quarantined"
@@ -98,13 +112,8 @@ def test_badge_without_proposals_takes_one_statement(ledger: Ledger) -> None:
         ledger.database, authenticate(ledger.database, f"Bearer {ledger.keys['hospital', 'admin']}", now), now
     )
     statements: list[str] = []
-
-    def note(*given: object) -> None:
-        statements.append(str(given[2]))
-
-    event.listen(ledger.database.engine, "before_cursor_execute", note)
+    event.listen(ledger.database.engine, "before_cursor_execute", lambda *given: statements.append(str(given[2])))
     assert count_decidable(context) == 0
-    event.remove(ledger.database.engine, "before_cursor_execute", note)
     assert len([each for each in statements if each.startswith("SELECT")]) == 1, statements
 
 
@@ -123,11 +132,9 @@ def test_higher_limit_is_shown_with_what_it_would_leave(ledger: Ledger) -> None:
     assert f"mimic leaves {floor((3 - above) * 1000) / 1000:.3f}, so no more than that can be spent" in card
 
 
-def test_run_that_needs_approval_is_shown_with_what_its_plan_would_leave(ledger: Ledger) -> None:
+def test_run_that_needs_approval_is_shown_with_what_its_plan_would_leave(ledger: Ledger, team: tuple[str, str]) -> None:
     rule = {"policy": {"approval_above_epsilon": 0.1}, "reason": "A second look."}
     assert ledger.http.put("/v1/policy", json=rule, headers=ledger.headers("admin") | {"If-Match": "*"}).is_success
-    ledger.population()
-    budget = ledger.budget()["id"]
     plan = [{"event": SAMPLED, "count": 50}]
     run = {"name": "cnn", "budget": "mimic/icu-team", "event": SAMPLED, "plan": plan}
     made = ledger.post("/v1/runs", run, "trainer").json()
@@ -136,5 +143,5 @@ def test_run_that_needs_approval_is_shown_with_what_its_plan_would_leave(ledger:
     proposal = ledger.get("/v1/proposals").json()["items"][0]["id"]
     assert ledger.post(f"/v1/proposals/{proposal}/approve", {}, "admin").status_code == 200
     assert ledger.post(f"/v1/runs/{made['id']}/steps", {"count": 50}).status_code == 200
-    spent = ledger.get(f"/v1/budgets/{budget}").json()["epsilon"]
+    spent = ledger.get(f"/v1/budgets/{team[0]}").json()["epsilon"]
     assert f"0.000 → becomes {ceil(spent * 1000) / 1000:.3f}" in card, "what was foretold is what was spent"

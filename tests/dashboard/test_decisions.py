@@ -3,8 +3,6 @@
 import re
 from datetime import UTC, datetime, timedelta
 
-import pytest
-
 from app.charts.model import without_zeros
 from tests.conftest import Ledger
 from tests.dashboard.html_reader import visit
@@ -34,16 +32,6 @@ def test_refusal_is_found_with_its_reason_and_alternatives(sample: Ledger, hospi
     before = f"/decisions/{hospital.refused}/{answer['position'] - 1}"
     assert f"Decision {answer['position'] - 1} " in visitor(sample).open(before).words
     assert before in page.links()
-
-
-def test_earlier_refusal_names_the_noise_for_all_its_steps(sample: Ledger, hospital: Hospital) -> None:
-    account = visitor(sample).open(f"/accounts/{hospital.ids['stroke-registry/outcome-models']}")
-    refused = account.region("Latest refusals here")
-    [row] = [each for each in refused.iter("tr") if "14" in [text_of(cell) for cell in each.iter("td")]][:1]
-    link = next(each.get("href", "") for each in row.iter("a"))
-    assert re.match(rf"/decisions/{hospital.refused}/\d+$", link)
-    said = "With a noise multiplier of 1.23, all 14 steps that the training still needs would fit."
-    assert said in visitor(sample).open(link).words
 
 
 def test_pages_follow_each_other_without_gap(sample: Ledger) -> None:
@@ -82,26 +70,21 @@ def test_every_filter_of_api_filters_the_page(sample: Ledger, hospital: Hospital
         assert expected
 
 
-@pytest.mark.parametrize(
-    ("query", "field", "words"),
-    [
+def test_wrong_filter_is_named_at_its_field_and_empty_list_says_why(sample: Ledger) -> None:
+    person = visitor(sample)
+    for query, field, words in (
         ("account=nobody/here", "account", "nobody"),
         ("run=run_nowhere", "run", "run_nowhere"),
         ("decision=perhaps", "decision", "admitted"),
         ("since=yesterday", "since", "write a moment"),
         ("since=2026-11-22&until=2026-11-21", "until", "lies before `since`"),
         (f"actor={'x' * 5000}", "actor", "at most"),
-    ],
-)
-def test_wrong_filter_is_named_at_its_field(sample: Ledger, query: str, field: str, words: str) -> None:
-    page = visitor(sample).open(f"/decisions?{query}")
-    assert page.status == 200
-    assert words in page.part(f"{field}-fault")
-    assert page.reply.text.count('aria-invalid="true"') == (field != "decision")
-    assert "Invalid search" in page.words
-
-
-def test_empty_list_says_why(sample: Ledger) -> None:
+    ):
+        page = person.open(f"/decisions?{query}")
+        assert page.status == 200
+        assert words in page.part(f"{field}-fault")
+        assert page.reply.text.count('aria-invalid="true"') == (field != "decision")
+        assert "Invalid search" in page.words
     assert "No matching decisions" in visitor(sample).open("/decisions?actor=key_nobody").words
     assert "No decisions yet" in visitor(sample, "viewer", "clinic").open("/decisions").words
 
@@ -115,17 +98,9 @@ def test_decision_out_of_reach_is_not_shown(own_sample: Ledger, hospital: Hospit
     assert bound.open(elsewhere).status == 403
     assert "lies elsewhere" in bound.open("/decisions?account=imaging").words
     assert visitor(own_sample, "viewer", "clinic").open(elsewhere).status == 404
-    person = visitor(own_sample)
-    statuses = [
-        person.open(path).status
-        for path in (
-            elsewhere,
-            f"/decisions/{hospital.refused}/999999",
-            f"/decisions/{hospital.refused}/{10**30}",
-            "/decisions?after=nonsense",
-        )
-    ]
-    assert statuses == [200, 404, 422, 422]
+    run, person = f"/decisions/{hospital.refused}", visitor(own_sample)
+    paths = (elsewhere, f"{run}/999999", f"{run}/{10**30}", "/decisions?after=nonsense")
+    assert [person.open(path).status for path in paths] == [200, 404, 422, 422]
 
 
 def test_refusal_by_replica_with_late_clock_is_shown_within_a_minute(ledger: Ledger) -> None:

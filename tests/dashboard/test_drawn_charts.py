@@ -1,53 +1,23 @@
-"""What a browser draws of a chart is what the data say: the strokes and fills of the canvas are read."""
+"""What the library of charts is told to draw is what the data say, and areas have steps."""
 
 import random
 import re
-from collections.abc import Iterator
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Any
 
-import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Page, expect
 
 from tests.conftest import LiveServer
-from tests.dashboard.conftest import SLOWEST, session_cookie
+from tests.dashboard.conftest import Enter
 from tests.dashboard.sample_hospital import Hospital
-
-RECORD = """
-(() => {
-  const paths = (globalThis.drawnPaths = []), canvas = CanvasRenderingContext2D.prototype;
-  const wrap = (made, name, also) => {
-    const plain = made[name];
-    made[name] = function (...given) { also(this, given); return plain.apply(this, given); };
-  };
-  wrap(canvas, "beginPath", (pen) => { pen.recorded = []; });
-  for (const made of [canvas, Path2D.prototype]) {
-    for (const name of ["moveTo", "lineTo"]) wrap(made, name, (pen, [x, y]) => (pen.recorded ??= []).push([x, y]));
-  }
-  for (const [how, style] of [["stroke", "strokeStyle"], ["fill", "fillStyle"]]) {
-    wrap(canvas, how, (pen, [path]) => {
-      const { recorded } = path instanceof Path2D ? path : pen;
-      paths.push({ how, colour: pen[style], points: [...(recorded ?? [])] });
-    });
-  }
-})()
-"""
-"""Runs before the page's own scripts."""
 
 READ = """
 (canvas) => {
-  const chart = Chart.getChart(canvas), spec = JSON.parse(canvas.closest("figure").querySelector("script").textContent);
-  drawnPaths.length = 0;
-  chart.draw();
-  const { x, y } = chart.scales;
-  return {
-    spec, paths: [...drawnPaths], colours: chart.data.datasets.map((each) => [each.borderColor, each.backgroundColor]),
-    scale: { x0: x.getPixelForValue(x.min), x1: x.getPixelForValue(x.max), xmin: x.min, xmax: x.max,
-             y0: y.getPixelForValue(y.min), y1: y.getPixelForValue(y.max), ymin: y.min, ymax: y.max },
-  };
+  const { datasets } = Chart.getChart(canvas).data, script = canvas.closest("figure").querySelector("script");
+  return { spec: JSON.parse(script.textContent), drawn: datasets.map((each) => (
+    { data: each.data, stepped: each.stepped, line: each.showLine, fill: each.fill, colour: each.borderColor })) };
 }
 """
-
 REDRAW = """
 (rising) => {
   const data = document.querySelector("#shares-data script"), spec = JSON.parse(data.textContent);
@@ -58,8 +28,6 @@ REDRAW = """
 """
 """Draws other areas in the place of the first ones."""
 
-Corner = tuple[float, float]
-
 
 def read(page: Page, figure: str) -> dict[str, Any]:
     canvas = page.locator(f"#{figure} canvas")
@@ -68,121 +36,58 @@ def read(page: Page, figure: str) -> dict[str, Any]:
     return found
 
 
-def places(found: dict[str, Any], points: list[list[float]]) -> list[Corner]:
-    """Data as pixels."""
-    at = found["scale"]
-
-    def pixel(value: float, axis: str) -> float:
-        part = (value - at[f"{axis}min"]) / (at[f"{axis}max"] - at[f"{axis}min"])
-        return float(at[f"{axis}0"] + part * (at[f"{axis}1"] - at[f"{axis}0"]))
-
-    return [(pixel(x, "x"), pixel(y, "y")) for x, y in points]
-
-
-def stepped(corners: list[Corner]) -> list[Corner]:
-    found = corners[:1]
-    for x, y in corners[1:]:
-        found += [(x, found[-1][1]), (x, y)]
+def stepped(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
+    """The corners of steps: a value holds until the next point."""
+    found = points[:1]
+    for (x, y), (to_x, to_y) in pairwise(points):
+        found += [(to_x, y), (to_x, to_y)] if x < to_x else [(to_x, to_y)]
     return found
 
 
-def lies_on(corner: Corner, line: list[Corner]) -> bool:
-    """Whether a corner lies on a line of corners, within a pixel."""
-    x, y = corner
-    for (x1, y1), (x2, y2) in pairwise(line):
-        if min(x1, x2) - 1 <= x <= max(x1, x2) + 1 and min(y1, y2) - 1 <= y <= max(y1, y2) + 1:
-            across = abs((x2 - x1) * (y1 - y) - (x1 - x) * (y2 - y1))
-            if across <= max(1.0, ((x2 - x1) ** 2 + (y2 - y1) ** 2) ** 0.5):
-                return True
-    return False
+def check(found: dict[str, Any], kinds: set[str]) -> int:
+    """Compare what is drawn with the data; return the number of series of some kinds."""
+    series = found["spec"]["series"]
+    tops = accumulate(
+        ([y for _, y in each["points"]] for each in series if each["kind"] == "area"),
+        lambda under, own: [low + y for low, y in zip(under, own, strict=True)],
+    )
+    for each, drawn in zip(series, found["drawn"], strict=True):
+        area, points = each["kind"] == "area", [(x, y) for x, y in each["points"]]
+        if area:
+            points = stepped([(x, top) for (x, _), top in zip(points, next(tops), strict=True)])
+        assert [(corner["x"], corner["y"]) for corner in drawn["data"]] == points, each["name"]
+        how = (each["kind"] == "step", each["kind"] != "points", "origin" if area else False)
+        assert (drawn["stepped"], drawn["line"], drawn["fill"]) == how, each["name"]
+    return len([each for each in series if each["kind"] in kinds])
 
 
-def check_lines(found: dict[str, Any]) -> int:
-    """Compare each drawn line with its data, both ways; return the number of lines."""
-    checked = 0
-    for series, (colour, _) in zip(found["spec"]["series"], found["colours"], strict=True):
-        if series["kind"] not in {"line", "step"} or len(series["points"]) < 2:
-            continue
-        corners = places(found, series["points"])
-        expected = stepped(corners) if series["kind"] == "step" else corners
-        strokes = [path["points"] for path in found["paths"] if path["how"] == "stroke" and path["colour"] == colour]
-        strokes = [path for path in strokes if len(path) > 1 and all(lies_on(tuple(each), expected) for each in path)]
-        assert strokes, f"nothing drawn follows {series['name']}"
-        longest = [tuple(each) for each in max(strokes, key=len)]
-        assert all(lies_on(each, longest) for each in expected), series["name"]
-        checked += 1
-    return checked
-
-
-def check_areas(found: dict[str, Any]) -> int:
-    """Check that fills have no slopes, and that their heights are those of the data; return the number of areas."""
-    below = [0.0] * len(found["spec"]["series"][0]["points"])
-    areas = [series for series in found["spec"]["series"] if series["kind"] == "area"]
-    fills = [path["points"] for path in found["paths"] if path["how"] == "fill" and len(path["points"]) > 3]
-    for series in areas:
-        top = [low + y for low, (_, y) in zip(below, series["points"], strict=True)]
-        edge = stepped(places(found, [[x, y] for (x, _), y in zip(series["points"], top, strict=True)]))
-        edge.pop()  # the last step has no width
-        mine = [
-            path for path in fills if sum(lies_on(each, [tuple(one) for one in path]) for each in edge) == len(edge)
-        ]
-        assert mine, f"no fill has the heights of {series['name']}"
-        below = top
-    for path in fills:
-        wide = [((x1, y1), (x2, y2)) for (x1, y1), (x2, y2) in pairwise(path) if abs(x1 - x2) > 1 and abs(y1 - y2) > 1]
-        assert not wide, "an edge is a slope: spending that never happened"
-    return len(areas)
-
-
-@pytest.fixture(scope="module")
-def recording(browser: Browser, server: LiveServer) -> Iterator[Page]:
-    """A page that notes what is drawn."""
-    context = browser.new_context(viewport={"width": 1280, "height": 900})
-    context.set_default_timeout(SLOWEST)
-    context.add_init_script(RECORD)
-    context.add_cookies([session_cookie(server, "viewer")])
-    yield context.new_page()
-    context.close()
-
-
-def test_spending_over_time_has_steps(recording: Page, server: LiveServer, hospital: Hospital) -> None:
-    recording.goto(f"{server.url}/accounts/{hospital.ids['imaging']}")
-    assert check_lines(read(recording, "curve")) >= 4
-    assert check_areas(read(recording, "shares")) == 2
-
-
-def test_areas_of_many_close_steps_are_filled(recording: Page) -> None:
-    """Half of it in one pixel, as after a burst of requests."""
-    chance = random.Random(7)  # noqa: S311 - no secrets
-    start, day = 1_700_000_000_000, 86_400_000
+def test_spending_over_time_has_steps(enter: Enter, hospital: Hospital) -> None:
+    page = enter("viewer", f"/accounts/{hospital.ids['imaging']}")
+    assert check(read(page, "curve"), {"line", "step"}) >= 4
+    assert check(read(page, "shares"), {"area"}) == 2
+    # Half of it in one pixel, as after a burst of requests.
+    chance, start, day = random.Random(7), 1_700_000_000_000, 86_400_000  # noqa: S311 - no secrets
     times = sorted([start + chance.uniform(0, 40) * day for _ in range(30)] + [start + 20 * day + k for k in range(30)])
     rising = [sorted(chance.uniform(0, 30) for _ in times) for _ in range(3)]
-    recording.evaluate(REDRAW, [list(map(list, zip(times, each, strict=True))) for each in rising])
-    assert check_areas(read(recording, "shares")) == 3
-    recording.locator("#shares canvas").hover(position={"x": 300, "y": 100})
-    shown = recording.evaluate(
-        "Chart.getChart(document.querySelector('#shares canvas')).tooltip.body.map((each) => each.lines)"
-    )
-    assert len(shown) == 3, "a corner is no point"
+    page.evaluate(REDRAW, [list(map(list, zip(times, each, strict=True))) for each in rising])
+    assert check(read(page, "shares"), {"area"}) == 3
+    page.locator("#shares canvas").hover(position={"x": 300, "y": 100})
+    lines = "Chart.getChart(document.querySelector('#shares canvas')).tooltip.body.map((each) => each.lines)"
+    assert len(page.evaluate(lines)) == 3, "a corner is no point"
 
 
-def test_epsilon_over_steps_goes_through_its_points(recording: Page, server: LiveServer, hospital: Hospital) -> None:
-    recording.goto(f"{server.url}/runs/{hospital.refused}")
-    assert check_lines(read(recording, "curve")) >= 2
-    traits = recording.locator("figure.chart").evaluate_all("all => all.map((each) => each.id)")
-    for trait in traits:
-        if trait != "curve":
-            assert check_lines(read(recording, trait)) == 1
-
-
-def test_lines_of_planner_go_through_their_points(recording: Page, server: LiveServer) -> None:
-    recording.goto(f"{server.url}/planner")
-    found = read(recording, "growth")
-    assert check_lines(found) >= 3
-    colours = [colour for colour, _ in found["colours"]]
+def test_epsilon_over_steps_goes_through_its_points(enter: Enter, server: LiveServer, hospital: Hospital) -> None:
+    page = enter("viewer", f"/runs/{hospital.refused}")
+    assert check(read(page, "curve"), {"line", "step"}) >= 2
+    traits = page.locator("figure.chart").evaluate_all("all => all.map((each) => each.id)")
+    assert all(check(read(page, trait), {"line", "step"}) == 1 for trait in traits if trait != "curve")
+    page.goto(f"{server.url}/planner")
+    found = read(page, "growth")
+    assert check(found, {"line", "step"}) >= 3
+    colours = [each["colour"] for each in found["drawn"]]
     assert len(set(colours)) == len(colours), "each line has its own colour"
-    recording.emulate_media(color_scheme="dark")
-    recording.wait_for_timeout(200)  # what listens to the colours is told before a frame
-    dark = [colour for colour, _ in read(recording, "growth")["colours"]]
+    page.emulate_media(color_scheme="dark")
+    page.wait_for_timeout(200)  # what listens to the colours is told before a frame
+    dark = [each["colour"] for each in read(page, "growth")["drawn"]]
     assert dark[0] != colours[0]
     assert len(set(dark)) == len(dark), "in the dark, too"

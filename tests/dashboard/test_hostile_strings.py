@@ -13,33 +13,13 @@ from app.api.session_cookies import COOKIE, FLOW_COOKIE, RENEWED_COOKIE
 from app.service.auth.oidc.authorization_code import LoginState
 from tests.conftest import open_ledger
 from tests.dashboard.oidc_flow import OidcFlow, new_flow, settings_of
-from tests.identity_provider import IdentityProvider, identity_provider
+from tests.identity_provider import identity_provider
 from tests.soak import thinned
 
 HOSTILE = (
-    "\ud800",
-    "x\udfff",
-    "\udc80\ud800",
-    "\0",
-    "\x01\x7f\x85",
-    "\r\nX-Header: x",
-    "é",
-    "\U0001d54f",
-    "\u202e",
-    "\ufeff",
-    "%",
-    "%ZZ%00%ff%ed%a0%80",
-    "'\";--",
-    "{{7*7}}<script>",
-    "//evil.example/\\",
-    "../../..",
-    "9" * 5000,
-    "[" * 5000,
-    "=",
-    "key_.",
-    "key_\0.\0",
-    "a.b.c",
-    "ses_x.y",
+    *("\ud800", "x\udfff", "\udc80\ud800", "\0", "\x01\x7f\x85", "\r\nX-Header: x", "é", "\U0001d54f", "\u202e"),
+    *("\ufeff", "%", "%ZZ%00%ff%ed%a0%80", "'\";--", "{{7*7}}<script>", "//evil.example/\\", "../../..", "9" * 5000),
+    *("[" * 5000, "=", "key_.", "key_\0.\0", "a.b.c", "ses_x.y"),
 )
 """Halves of surrogate pairs, and what else no honest client sends."""
 
@@ -55,14 +35,11 @@ Requests = Iterator[tuple[str, str, dict[str, Any]]]
 
 
 @pytest.fixture(scope="module")
-def provider() -> Iterator[IdentityProvider]:
-    with identity_provider() as provider:
-        yield provider
-
-
-@pytest.fixture(scope="module")
-def flow(tmp_path_factory: pytest.TempPathFactory, provider: IdentityProvider) -> Iterator[OidcFlow]:
-    with open_ledger(tmp_path_factory.mktemp("hostile"), **settings_of(provider)) as ledger:
+def flow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OidcFlow]:
+    with (
+        identity_provider() as provider,
+        open_ledger(tmp_path_factory.mktemp("hostile"), **settings_of(provider)) as ledger,
+    ):
         provider.wait_for(ledger)
         yield new_flow(ledger, provider)
 
@@ -152,7 +129,7 @@ def _words(value: object) -> str:
     return str(HOSTILE.index(value)) if isinstance(value, str) else getattr(value, "__name__", "")
 
 
-@pytest.mark.parametrize(("place", "text"), thinned(CASES, 8), ids=_words)
+@pytest.mark.parametrize(("place", "text"), thinned(CASES, 12), ids=_words)
 def test_hostile_request_is_no_failure(flow: OidcFlow, place: Callable[[OidcFlow, str], Requests], text: str) -> None:
     for method, path, more in place(flow, text):
         flow.browser.cookies.clear()
@@ -160,7 +137,7 @@ def test_hostile_request_is_no_failure(flow: OidcFlow, place: Callable[[OidcFlow
         assert reply.status_code < 500, (method, path, more, reply.text)
 
 
-@pytest.mark.parametrize("text", thinned(HOSTILE, 8), ids=_words)
+@pytest.mark.parametrize("text", thinned(HOSTILE, 12), ids=_words)
 def test_hostile_claim_of_provider_is_no_failure(flow: OidcFlow, text: str) -> None:
     answers: tuple[dict[str, Any], ...] = (
         *({name: text} for name in ("nonce", "sub", "iss", "aud", "azp", "exp", "iat", "nbf", "groups")),

@@ -7,8 +7,10 @@ import httpx2
 import pytest
 
 from app.api.session_cookies import COOKIE
+from app.commands.first_admin import LINK_PATH
 from app.dashboard.login import own_path
 from app.service.auth import sessions
+from app.service.governance.first_admin import create_sign_in_link
 from tests.asgi import AppClient
 from tests.conftest import Ledger, open_ledger
 
@@ -72,34 +74,27 @@ def test_sign_in_leads_back_to_the_page(clinic: Ledger, http: AppClient) -> None
     assert http.get("/approvals", headers={"X-Part": "page"}).status_code == 401
 
 
-@pytest.mark.parametrize(
-    "wanted",
-    [
+def test_foreign_address_is_not_followed_after_sign_in(clinic: Ledger, http: AppClient) -> None:
+    for wanted in (
         *("https://evil.example/", "//evil.example/", "/\\evil.example/", "\\\\evil.example", "javascript:alert(1)"),
         *("evil.example", "", "/\tevil", "/\r\nSet-Cookie: a=b", "/%0d%0a\n", "\N{NO-BREAK SPACE}//evil.example"),
-    ],
-)
-def test_foreign_address_is_not_followed_after_sign_in(clinic: Ledger, http: AppClient, wanted: str) -> None:
-    assert own_path(wanted) == "/"
-    assert _sign_in(http, clinic, next=wanted).headers["location"] == "/"
+    ):
+        assert own_path(wanted) == "/"
+    assert _sign_in(http, clinic, next="//evil.example/").headers["location"] == "/"
 
 
 TOKEN = "eyJhbGciOiJFZERTQSJ9.eyJzdWIiOiJhbmEifQ.c2lnbmF0dXJl"
 
 
-@pytest.mark.parametrize("key", ["", "nonsense", "key_nowhere.secret", "Bearer x.y", "ä", "key_0.\0", TOKEN])
-def test_wrong_key_is_refused_without_cookie(http: AppClient, key: str) -> None:
-    reply = http.post("/sign-in", data={"key": key})
-    assert reply.status_code == 401
-    assert 'role="alert"' in reply.text
-    assert ("This is an access token" in reply.text) is (key == TOKEN)
-    assert "set-cookie" not in reply.headers
-
-
-@pytest.mark.parametrize("cookie", ["x", "ses_nowhere.x", "ses_.", '"ses_\\000.x"', '"\\000"'])
-def test_wrong_cookie_leads_to_sign_in(http: AppClient, cookie: str) -> None:
-    reply = http.get("/", headers={"Cookie": f"{COOKIE}={cookie}"})
-    assert (reply.status_code, reply.headers["location"]) == (303, "/sign-in")
+def test_wrong_key_or_cookie_is_refused(http: AppClient) -> None:
+    for key in ("", "nonsense", "key_nowhere.secret", "Bearer x.y", "ä", "key_0.\0", TOKEN):
+        reply = http.post("/sign-in", data={"key": key})
+        assert (reply.status_code, "set-cookie" in reply.headers) == (401, False), key
+        assert 'role="alert"' in reply.text
+        assert ("This is an access token" in reply.text) is (key == TOKEN)
+    for cookie in ("x", "ses_nowhere.x", "ses_.", '"ses_\\000.x"', '"\\000"'):
+        reply = http.get("/", headers={"Cookie": f"{COOKIE}={cookie}"})
+        assert (reply.status_code, reply.headers["location"]) == (303, "/sign-in")
 
 
 FOREIGN = (
@@ -114,8 +109,6 @@ FOREIGN = (
     {"Origin": ""},
 )
 """What browsers send with a request of another site's page; without Fetch Metadata to a host that they do not trust."""
-
-
 OWN = (
     {"Sec-Fetch-Site": "same-origin"},
     {"Sec-Fetch-Site": "same-origin", "Origin": "null"},
@@ -123,12 +116,14 @@ OWN = (
 )
 
 
-@pytest.mark.parametrize("said", [*FOREIGN, {}, *OWN], ids=str)
-def test_sign_in_is_taken_from_own_pages_only(clinic: Ledger, http: AppClient, said: dict[str, str]) -> None:
+def test_sign_in_is_taken_from_own_pages_only(clinic: Ledger, http: AppClient) -> None:
     del http.headers["Origin"]
-    reply = http.post("/sign-in", data={"key": clinic.keys["hospital", "admin"]}, headers=said)
-    assert reply.status_code == (303 if said in OWN else 403)
-    assert ("set-cookie" in reply.headers) is (said in OWN)
+    for said in (*FOREIGN, {}, *OWN):
+        reply = http.post("/sign-in", data={"key": clinic.keys["hospital", "admin"]}, headers=said)
+        assert (reply.status_code, "set-cookie" in reply.headers) == ((303, True) if said in OWN else (403, False)), (
+            said
+        )
+        http.cookies.clear()
 
 
 def test_public_address_is_own_address(tmp_path: Path) -> None:
@@ -172,10 +167,33 @@ def test_sign_out_everywhere_ends_other_sessions(clinic: Ledger, http: AppClient
     assert left.get("/").status_code == 303
 
 
-@pytest.mark.parametrize(
-    ("content", "status"),
-    [(b"key=\xff", 422), (b"&".join(b"a=b" for _ in range(50)), 422), (b"key=" + b"x" * (2 << 20), 413)],
-)
-def test_malformed_form_is_refused(http: AppClient, content: bytes, status: int) -> None:
+def test_malformed_form_is_refused(http: AppClient) -> None:
     headers = {"Content-Type": "application/x-www-form-urlencoded"}
-    assert http.post("/sign-in", content=content, headers=headers).status_code == status
+    for content, status in ((b"key=\xff", 422), (b"a=b&" * 50, 422), (b"key=" + b"x" * (2 << 20), 413)):
+        assert http.post("/sign-in", content=content, headers=headers).status_code == status
+
+
+def test_link_is_used_up_by_sign_in_only(clinic: Ledger, http: AppClient) -> None:
+    token = create_sign_in_link(clinic.database, "hospital", clinic.database.clock.now()).token
+    for _ in range(2):
+        shown = http.get(LINK_PATH)
+        assert (shown.status_code, "set-cookie" in shown.headers) == (200, False)
+    for said in (*FOREIGN, {}):
+        stranger = browser(clinic)
+        del stranger.headers["Origin"]
+        reply = stranger.post(LINK_PATH, data={"token": token}, headers=said)
+        assert (reply.status_code, "set-cookie" in reply.headers) == (403, False), said
+    pasted = f" http://ledger.example{LINK_PATH}#{token}\n"
+    reply = http.post(LINK_PATH, data={"token": pasted})
+    assert (reply.status_code, reply.headers["location"]) == (303, "/")
+    assert http.get("/keys").status_code == 200
+    again = browser(clinic).post(LINK_PATH, data={"token": token})
+    assert (again.status_code, "set-cookie" in again.headers) == (401, False)
+    assert "sign-in-link --org" in again.text
+
+
+def test_guessed_links_are_limited_like_keys(tmp_path: Path) -> None:
+    with open_ledger(tmp_path, rate_limit_anonymous_per_second=0.001, rate_limit_sign_ins_per_minute=2) as ledger:
+        http = browser(ledger)
+        statuses = [http.post(LINK_PATH, data={"token": f"lnk_{number}.x"}).status_code for number in range(3)]
+        assert statuses == [401, 429, 429]

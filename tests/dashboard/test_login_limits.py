@@ -47,14 +47,14 @@ def test_sign_ins_of_a_key_are_limited_and_add_nothing_to_the_chain(tmp_path: Pa
     with open_ledger(tmp_path, rate_limit_sign_ins_per_minute=HARDLY) as ledger:
         before = _entries(ledger)
         key = ledger.keys["hospital", "viewer"]
-        replies = [_sign_in(_browser(ledger, f"192.0.2.{number}"), key) for number in range(30)]  # an address each
-        assert Counter(reply.status_code for reply in replies) == {303: AT_ONCE, 429: 30 - AT_ONCE}
+        replies = [_sign_in(_browser(ledger, f"192.0.2.{number}"), key) for number in range(5)]  # an address each
+        assert Counter(reply.status_code for reply in replies) == {303: AT_ONCE, 429: 5 - AT_ONCE}
         assert 1 <= int(replies[-1].headers["retry-after"]) <= 60 / HARDLY
         assert "signed in too often" in replies[-1].text
         assert "set-cookie" not in replies[-1].headers
         assert _entries(ledger) - before == {"session.created": AT_ONCE}
         before, client = _entries(ledger), _browser(ledger)
-        for _ in range(10):
+        for _ in range(4):
             _sign_in(client, ledger.keys["hospital", "admin"])
             csrf = client.get("/").text.partition('name="csrf" value="')[2].partition('"')[0]
             for fields in ({"csrf": csrf, "everywhere": "yes"}, {"csrf": csrf}):
@@ -63,7 +63,7 @@ def test_sign_ins_of_a_key_are_limited_and_add_nothing_to_the_chain(tmp_path: Pa
         assert ledger.get("/v1/runs", "viewer").status_code == 200  # the key itself is as good as before
 
 
-@pytest.mark.parametrize("key", ["nonsense", "key_unknown.x", "eyJ.eyJ.x", ""])
+@pytest.mark.parametrize("key", ["key_unknown.x", "eyJ.eyJ.x"])
 def test_failed_sign_ins_are_limited_by_address(tmp_path: Path, key: str) -> None:
     with open_ledger(tmp_path, rate_limit_sign_ins_per_minute=HARDLY) as ledger:
         statuses = Counter(_sign_in(_browser(ledger), key).status_code for _ in range(AT_ONCE * ADDRESS_FACTOR + 5))
@@ -102,12 +102,12 @@ def test_key_that_fails_for_hours_is_recorded_once_an_hour(tmp_path: Path, monke
             ).json()["items"]
             return [each["after"]["times"]["wrong_secret"] for each in answer]
 
-        minutes = 8 * 60
+        minutes = 2 * 60
         for _ in range(minutes):
             fail()
             passed[0] += GATHERED_SECONDS
             flush()
-        assert 8 < len(refused()) <= 8 + 7  # 1 at once, then after 1, 2, 4, 8, 16 and 32 minutes, then one an hour
+        assert 2 < len(refused()) <= 2 + 7  # 1 at once, then after 1, 2, 4, 8, 16 and 32 minutes, then one an hour
         passed[0] += MOST_GATHERED_SECONDS
         flush()
         assert sum(refused()) == minutes  # none is forgotten

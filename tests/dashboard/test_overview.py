@@ -3,7 +3,7 @@
 import re
 
 from app.dashboard.formatting import spent
-from tests.conftest import Ledger
+from tests.conftest import SAMPLED, Ledger
 from tests.dashboard.html_reader import visit, words
 from tests.dashboard.page_visitor import Page, scoped_visitor, text_of, visitor
 from tests.dashboard.sample_hospital import Hospital
@@ -41,25 +41,11 @@ def test_trees_are_ordered_by_urgency_with_numbers_of_api(sample: Ledger) -> Non
     assert " pending " in text_of(page.region("Unfinished runs"))
 
 
-def test_page_of_account_shows_the_lines_of_overview(sample: Ledger, hospital: Hospital) -> None:
-    overview, account = (visitor(sample).open(path) for path in ("/", f"/accounts/{hospital.ids['mimic']}"))
-    for name in ("icu-team", "readmission"):
-        shown = [
-            re.sub(r": \d+ \w+ left", "", next(line for line in lines(page) if name in line))
-            for page in (overview, account)
-        ]
-        assert shown[0] == shown[1]
-    assert "reserved" in shown[0]
-
-
 def test_overview_is_searched_without_script(sample: Ledger) -> None:
     person = visitor(sample)
     assert populations(person.open("/?find=ICU")) == ["mimic"]
     assert "No visible path contains “nobody”" in person.open("/?find=nobody").words
-
-
-def test_times_name_utc_without_script(sample: Ledger) -> None:
-    times = [text_of(each) for each in visitor(sample).open("/").root.iter("time")]
+    times = [text_of(each) for each in person.open("/").root.iter("time")]
     assert times
     assert all(re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d UTC", each) for each in times)
 
@@ -74,15 +60,6 @@ def test_tag_of_overview_changes_with_person_and_search(sample: Ledger) -> None:
     assert person.open("/", X_Part="page", If_None_Match='"another"').status == 200
     assert person.open("/?find=mimic", X_Part="page", If_None_Match=tag).status == 200
     assert visitor(sample, "auditor").open("/", X_Part="page", If_None_Match=tag).status == 200
-
-
-def test_part_of_page_is_what_stands_in_it(sample: Ledger) -> None:
-    person = visitor(sample)
-    whole, part = person.open("/").reply.text, person.open("/", X_Part="page").reply.text
-    assert "<html" not in part
-    changing, link, rest = part.partition('<a href="/approvals" id="nav-approvals"')
-    for each in (changing, link + rest):
-        assert re.sub(r"\s+", " ", each).strip() in re.sub(r"\s+", " ", whole)
 
 
 def test_organisation_without_accounts_is_told_how_to_begin(sample: Ledger) -> None:
@@ -119,3 +96,24 @@ def test_damaged_row_hides_no_other_account(ledger: Ledger) -> None:
     page = visit(ledger, f"/accounts/{team}", cookie)
     assert (page.status_code, page.headers["content-type"]) == (503, "text/html; charset=utf-8")
     assert "The row of mimic/icu-team is damaged" in words(page)
+
+
+def test_guide_is_shown_to_roles_that_may_create(ledger: Ledger) -> None:
+    for role, shown in (("viewer", False), ("trainer", False), ("budget_admin", True), ("admin", True)):
+        assert ("First steps" in visitor(ledger, role).open("/").words) is shown, role
+
+
+def test_registered_run_is_waited_for(ledger: Ledger) -> None:
+    ledger.population()
+    ledger.budget('o"neil <b>')
+    person = visitor(ledger, "admin")
+    lines = [each.text or "" for each in person.open("/").root.iter("pre") if "data-copy" in each.attrib]
+    assert 'budget="mimic/o\\u0022neil' in lines[-1].replace('\\"', "\\u0022")
+    run = ledger.run('mimic/o"neil <b>', event=SAMPLED)
+    page = person.open("/")
+    assert "is registered. Waiting for its first step" in page.words
+    assert not any("aria-current" in each.attrib for each in page.root.iter("li"))
+    assert ledger.post(f"/v1/runs/{run}/steps", {"count": 2}).status_code == 200
+    assert "has taken 2 steps" in person.open("/").words
+    ledger.run('mimic/o"neil <b>', name="second")
+    assert person.open("/").part("first") == ""

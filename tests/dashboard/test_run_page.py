@@ -122,7 +122,11 @@ def test_poll_is_304_until_the_same_budget_is_charged(ledger: Ledger) -> None:
     tag = first.reply.headers["etag"]
     assert person.open(f"/runs/{run}", X_Part="page", If_None_Match=tag).status == 304
     take(ledger, other, 1)
-    assert person.open(f"/runs/{run}", X_Part="page", If_None_Match=tag).status == 200
+    found = person.open(f"/runs/{run}", X_Part="page", If_None_Match=tag)
+    assert found.status == 200
+    assert ledger.patch(f"/v1/runs/{run}", {"labels": {"team": "icu"}}).status_code == 200
+    found = person.open(f"/runs/{run}", X_Part="page", If_None_Match=found.reply.headers["etag"])
+    assert "team: icu" in found.words
 
 
 def test_limit_request_outside_of_scope_is_shown_to_its_author(ledger: Ledger) -> None:

@@ -2,7 +2,6 @@
 
 import io
 import json
-import os
 import re
 import signal
 import socket
@@ -17,81 +16,73 @@ import pytest
 from rich.console import Console
 
 from app import demo
-from app.demo import DemoError, server_process
+from app.demo import DemoError, scenario, server_process
 from app.demo.report import Screen, gather
 from app.demo.server_process import DemoFolder, run_command, running_service
 from app.demo.training import TrainingResult, load_patients
 from epsilon_ledger import BudgetExceededError, RunHistory, RunHistoryPoint, RunState, StepAuthorization
-from tests import fork_server
-from tests.demo.forked import PROGRAM
 from tests.docs.markdown import ROOT, fences
-from tests.fork_server import ForkedProcess, service_server
-
-DEMO = ("tests.demo.forked", "demo", "--json")
-"""`epsilon-ledger demo --json`, but for the time that its seven processes take to start."""
+from tests.fork_server import service_server
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """Where the demo makes its own folder."""
-    made = tmp_path / "demo"
-    made.mkdir()
-    return made
-
-
-@pytest.fixture
-def environment(tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+def forked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the demo's processes start without the seconds of their imports."""
     program = service_server().write_environment(tmp_path / "environment") / "epsilon-ledger"
     monkeypatch.setattr(server_process, "_command", lambda *arguments: [str(program), *arguments])
-    return os.environ | {"TMPDIR": str(folder), PROGRAM: str(program)}
 
 
-def test_demo_stops_a_training_at_its_budget(folder: Path, environment: dict[str, str]) -> None:
-    done = fork_server.run(*DEMO, environment=environment, timeout=600)
-    assert done.returncode == 0, done.stderr
-    facts = json.loads(done.stdout)
-    assert 400 < facts["steps_admitted"] == facts["steps_released"] < 2_000
+@pytest.mark.usefixtures("forked")
+@pytest.mark.parametrize("epsilon", [0.8, pytest.param(2.0, marks=pytest.mark.soak)])
+def test_demo_stops_a_training_at_its_budget(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], epsilon: float
+) -> None:
+    (folder := tmp_path / "demo").mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(folder))
+    monkeypatch.setattr(scenario, "EPSILON", epsilon)
+    assert demo.run_demo(as_json=True) == 0
+    output, answer = capsys.readouterr()
+    facts = json.loads(output)
+    assert 200 * epsilon**2 < facts["steps_admitted"] == facts["steps_released"] < 500 * epsilon**2
     assert (facts["refusals"], facts["run_status"], facts["max_count_that_fits"]) == (1, "completed", 0)
-    assert 0.95 * facts["epsilon_limit"] < facts["epsilon"] <= facts["epsilon_limit"] == 2.0
+    assert 0.95 * facts["epsilon_limit"] < facts["epsilon"] <= facts["epsilon_limit"] == epsilon
     assert facts["refused_by"] == "breast-cancer-patients/tumour-model"
-    advice = (facts["noise_for_the_rest"], facts["exhausted"])
-    assert advice == (None, True), "more noise uses up as many steps of the plan"
+    assert (facts["noise_for_the_rest"], facts["exhausted"]) == (None, True), "noise uses up as many steps of the plan"
     assert facts["steps_by_plan"] > 0.1 * facts["steps_admitted"]
-    assert f"{facts['steps_by_plan']} more than the" in done.stderr
+    assert f"{facts['steps_by_plan']} more than the" in answer
     assert 0.88 <= facts["accuracy"] <= 1.0
     assert 0.95 <= facts["accuracy_without_privacy"] <= 1.0
-    answer = done.stderr
     assert f"{facts['steps_admitted']}" in answer
-    assert re.search(r"\d+ steps released, epsilon 0\.\d+ of 2", answer)
+    assert re.search(rf"\d+ steps released, epsilon 0\.\d+ of {epsilon:g}", answer)
     assert "The refusal in full: step" in answer
-    shown = " ".join(re.sub(r"\brun_\w+", "run_…", answer).split())
-    [promised] = [each for each in fences((ROOT / "README.md").read_text()) if each.language == "text"]
-    lines = [" ".join(line.split()) for line in promised.text.splitlines() if line.strip()]
-    assert [line for line in lines if line not in shown] == []
+    [promised] = [each.text for each in fences((ROOT / "README.md").read_text()) if each.language == "text"]
+
+    def shortened(text: str) -> str:
+        text = re.sub(r"\brun_\w+", "run_…", text)
+        return " ".join((text if epsilon == 2.0 else re.sub(r"[\d.]+", "…", text)).split())
+
+    assert [line for line in promised.splitlines() if shortened(line) not in shortened(answer)] == []
     # What it left behind can be proven again.
     (left,) = folder.iterdir()
     assert facts["database_url"].startswith(f"sqlite:///{left}")
-    found = run_command(DemoFolder(left), "verify")
+    found, steps = run_command(DemoFolder(left), "verify"), facts["steps_admitted"]
     assert found == facts["verification"]
-    steps = facts["steps_admitted"]
     assert (found["sound"], found["steps"], found["charges"]) == (True, steps, steps)
     assert f"All files are in {left}" in answer
     assert sum(path.stat().st_size for path in left.iterdir()) < 10_000_000
 
 
-def test_terminated_demo_stops_its_service(tmp_path: Path, environment: dict[str, str]) -> None:
-    said = tmp_path / "said"
-    with said.open("wb") as output:
-        demo = ForkedProcess(service_server(), *DEMO, environment=environment, output=output)
-    until = time.monotonic() + 60
-    while not (found := re.search(r"The ledger runs at http://127\.0\.0\.1:(\d+)\D", said.read_text())):
-        assert demo.poll() is None, said.read_text()
-        assert time.monotonic() < until, said.read_text()
-        time.sleep(0.02)
-    demo.send_signal(signal.SIGTERM)
-    assert demo.wait(timeout=60) == 128 + signal.SIGTERM
+@pytest.mark.usefixtures("forked")
+def test_terminated_demo_stops_its_service(tmp_path: Path) -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(SystemExit) as ended, running_service(DemoFolder(tmp_path)) as url:
+        signal.raise_signal(signal.SIGTERM)
+    assert ended.value.code == 128 + signal.SIGTERM
+    assert signal.getsignal(signal.SIGTERM) is before
     with socket.socket() as probe:
-        assert probe.connect_ex(("127.0.0.1", int(found[1]))) != 0
+        assert probe.connect_ex(("127.0.0.1", int(url.rpartition(":")[2]))) != 0
+    with pytest.raises(DemoError, match="keys create --org nobody --role admin` exited with"):
+        run_command(DemoFolder(tmp_path), "keys", "create", "--org", "nobody", "--role", "admin")
 
 
 def test_service_that_never_gets_ready_is_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -103,12 +94,6 @@ def test_service_that_never_gets_ready_is_stopped(tmp_path: Path, monkeypatch: p
     with pytest.raises(DemoError, match=r"not ready after 0 s(.|\n)*\(empty\)"), running_service(DemoFolder(tmp_path)):
         pytest.fail("a service that does not answer is not ready")
     assert time.monotonic() - began < 20
-
-
-@pytest.mark.usefixtures("environment")
-def test_failed_command_is_shown(tmp_path: Path) -> None:
-    with pytest.raises(DemoError, match="keys create --org nobody --role admin` exited with"):
-        run_command(DemoFolder(tmp_path), "keys", "create", "--org", "nobody", "--role", "admin")
 
 
 def test_missing_package_is_named_with_its_installation(

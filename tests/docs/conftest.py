@@ -4,6 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.databases import need_postgresql
+from tests.docs.operator_shell import OperatorShell, operator_shell
 from tests.identity_provider import IdentityProvider, identity_provider
 from tests.servers import LiveServer
 from tests.workloads import issuer_of, issuers_file
@@ -24,3 +26,10 @@ def live_server(tmp_path_factory: pytest.TempPathFactory, cluster: IdentityProvi
     server.start()
     yield server
     server.stop()
+
+
+@pytest.fixture(scope="session")
+def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OperatorShell]:
+    need_postgresql()
+    with operator_shell(tmp_path_factory.mktemp("shell")) as opened:
+        yield opened

@@ -16,6 +16,7 @@ from sqlalchemy import make_url
 from tests import postgres
 from tests.docs.markdown import ROOT, Block
 from tests.fork_server import service_server
+from tests.ledgers import new_signing_key
 from tests.postgres_binaries import binaries
 from tests.servers import LiveServer
 
@@ -32,14 +33,7 @@ curl() {{ command curl --silent {curl} "$@"; }}
 
 @dataclass
 class OperatorShell:
-    """Who looks after the service: a folder, a shell, two keys.
-
-    Args:
-        folder: where commands are typed.
-        server: serves the database, by a password that stands in a file.
-        cluster: has the database.
-        commands: where the shell finds `epsilon-ledger`.
-    """
+    """Who looks after the service: a folder, a shell, two keys; `commands` has `epsilon-ledger`."""
 
     folder: Path
     server: LiveServer
@@ -52,15 +46,12 @@ class OperatorShell:
         return self.server.client("admin")
 
     def type(self, block: Block, *, whatever_happens: bool = False, **replaced: str) -> str:
-        """Type a block into a shell, which remembers what was exported; any error of a command or of HTTP fails.
+        """Type a block into a shell, which remembers what was exported; return what it wrote.
 
         Args:
-            block: of a page.
+            block: of a page; any error of a command or of HTTP fails, unless `whatever_happens`.
             whatever_happens: errors are what the block is about.
             replaced: what stands for names on the page; underlined names have dots, as run… has.
-
-        Returns:
-            What it wrote.
         """
         text = block.text
         names = {"localhost:8000": f"127.0.0.1:{self.server.port}", "ROLE ledger": f"ROLE {postgres.SERVICE}"}
@@ -84,16 +75,18 @@ class OperatorShell:
     def run(self, name: str, steps: int, limit: float = 2.0) -> str:
         """A run of that name with a limit of its own, which took some steps; its id."""
         with self.admin as http:
-            body = {
-                "name": name,
-                "budget": "mimic/icu-team",
-                "event": EVENT,
-                "limit": {"epsilon": limit, "delta": 1e-6},
-            }
+            body = {"name": name, "budget": "mimic/icu-team", "event": EVENT}
+            body |= {"limit": {"epsilon": limit, "delta": 1e-6}}
             run = made(http.post("/v1/runs", json=body))["id"]
             if steps:
                 made(http.post(f"/v1/runs/{run}/steps", json={"count": steps}))
         return str(run)
+
+    def find(self, collection: str, name: str) -> str:
+        """The id of the population or budget with this name."""
+        with self.admin as http:
+            [found] = [each["id"] for each in made(http.get(f"/v1/{collection}"))["items"] if each["name"] == name]
+        return str(found)
 
     def begin(self) -> None:
         """A shell that remembers nothing."""
@@ -137,12 +130,7 @@ def operator_shell(folder: Path) -> Iterator[OperatorShell]:
     whole = make_url(cluster.create_database(DATABASE, postgres.TEMPLATE))
     (folder / "database-password").write_text(cluster.password)
     (folder / "examples").symlink_to(ROOT / "examples")
-    subprocess.run(
-        ["openssl", "genpkey", "-algorithm", "ed25519", "-out", folder / "signing.pem"], check=True, capture_output=True
-    )
-    subprocess.run(
-        ["openssl", "pkey", "-in", folder / "signing.pem", "-pubout", "-out", folder / "signing.pub"], check=True
-    )
+    new_signing_key(folder)[1].rename(folder / "signing.pub")
     url = whole._replace(password=None).render_as_string()
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("EPSILON_LEDGER_DATABASE_PASSWORD_FILE", str(folder / "database-password"))
@@ -154,18 +142,15 @@ def operator_shell(folder: Path) -> Iterator[OperatorShell]:
         server.start()
         try:
             shell = OperatorShell(folder, server, cluster, service_server().write_environment(folder / "environment"))
-            _furnish(shell)
+            limit = {"epsilon": 8.0, "delta": 1e-5}
+            unit = {"privacy_unit": "patient", "neighboring_relation": "add_or_remove_one"}
+            budget = {"name": "icu-team", "parent": "mimic", "limit": limit | {"epsilon": 3.0}}
+            with shell.admin as http:
+                made(http.post("/v1/populations", json={"name": "mimic", "limit": limit, **unit}))
+                made(http.post("/v1/budgets", json=budget))
             yield shell
         finally:
             server.stop()
             for (name,) in cluster.execute("SELECT datname FROM pg_database WHERE datname LIKE 'ledger%'"):
                 if name == DATABASE or name in {"ledger_restored", "ledger_before", "ledger_moved", "ledger_scratch"}:
                     cluster.drop_database(name)
-
-
-def _furnish(shell: OperatorShell) -> None:
-    limit = {"epsilon": 8.0, "delta": 1e-5}
-    unit = {"privacy_unit": "patient", "neighboring_relation": "add_or_remove_one"}
-    with shell.admin as http:
-        made(http.post("/v1/populations", json={"name": "mimic", "limit": limit, **unit}))
-        made(http.post("/v1/budgets", json={"name": "icu-team", "parent": "mimic", "limit": limit | {"epsilon": 3.0}}))

@@ -28,6 +28,12 @@ BLOCK: Final = re.compile(r"```python\n(.*?)```", re.DOTALL)
 WAITS: Final = re.compile(r"^## Wait for a plan$.*?^(?=## )", re.DOTALL | re.MULTILINE)
 
 
+def open_accounts(ledger: LedgerClient, population: Limit, budget: Limit) -> None:
+    unit = {"privacy_unit": "patient", "neighboring_relation": "add_or_remove_one"}
+    ledger.create_population("mimic", limit=population, **unit)  # type: ignore[arg-type]
+    ledger.create_budget("icu-team", parent="mimic", limit=budget)
+
+
 def test_examples_of_the_client_run(
     live_server: LiveServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -35,18 +41,10 @@ def test_examples_of_the_client_run(
     monkeypatch.setenv("EPSILON_LEDGER_API_KEY", live_server.key("admin", "reference"))
     blocks = BLOCK.findall(WAITS.sub("", PAGE))
     with LedgerClient() as ledger:
-        ledger.create_population(
-            "mimic", privacy_unit="patient", neighboring_relation="add_or_remove_one", limit=Limit(3.0, 1e-5)
-        )
-        ledger.create_budget("icu-team", parent="mimic", limit=Limit(1.0, 1e-5))
+        open_accounts(ledger, Limit(3.0, 1e-5), Limit(1.0, 1e-5))
         step = poisson_sampled(0.01, gaussian(1.1))
         active = ledger.create_run("first", budget="mimic/icu-team", event=step)
-        known: dict[str, Any] = {
-            "ledger": ledger,
-            "Limit": Limit,
-            "step": step,
-            "AsyncLedgerClient": AsyncLedgerClient,
-        }
+        known: dict[str, Any] = {"ledger": ledger, "Limit": Limit, "step": step, "AsyncLedgerClient": AsyncLedgerClient}
         for block in (block for block in blocks if not block.startswith("from ")):
             if "await" in block:
                 exec(f"async def main():\n{textwrap.indent(block, '    ')}", known)  # noqa: S102
@@ -67,10 +65,7 @@ def test_examples_of_waits_run(live_server: LiveServer, monkeypatch: pytest.Monk
     step = poisson_sampled(0.01, gaussian(1.1))
     plan = [EventCount(event=step, count=900)]
     with LedgerClient(live_server.url, live_server.key("admin", "clinic")) as ledger:
-        ledger.create_population(
-            "mimic", privacy_unit="patient", neighboring_relation="add_or_remove_one", limit=Limit(2.0, 1e-5)
-        )
-        ledger.create_budget("icu-team", parent="mimic", limit=Limit(2.0, 1e-5))
+        open_accounts(ledger, Limit(2.0, 1e-5), Limit(2.0, 1e-5))
         first = ledger.create_run("first", budget="mimic/icu-team", plan=plan)
         told: list[str] = []
 
@@ -78,13 +73,8 @@ def test_examples_of_waits_run(live_server: LiveServer, monkeypatch: pytest.Monk
             told.append(str(waiting))
             run.complete(0)
 
-        known: dict[str, Any] = {
-            "ledger": ledger,
-            "EventCount": EventCount,
-            "timedelta": timedelta,
-            "step": step,
-            "print": lambda waiting: end(first, waiting) if waiting.lacks else None,
-        }
+        known: dict[str, Any] = {"ledger": ledger, "EventCount": EventCount, "timedelta": timedelta, "step": step}
+        known["print"] = lambda waiting: end(first, waiting) if waiting.lacks else None
         reserve, take_up = BLOCK.findall(PAGE)[-2:]
         exec(reserve, known)  # noqa: S102
         second = known["run"]

@@ -1,40 +1,60 @@
-"""The examples, against a real server."""
+"""The example of a job that may be killed and started again, against a real server."""
 
-import os
+import multiprocessing
 import re
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from epsilon_ledger import LedgerClient, Limit
 from tests.conftest import LiveServer
-from tests.docs.markdown import ROOT
+from tests.examples.example_runner import module
 
 
-def test_killed_job_resumes_its_run_and_nothing_is_forgotten(live_server: LiveServer, tmp_path: Path) -> None:
+def train(url: str, key: str, checkpoint: Path) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("EPSILON_LEDGER_URL", url)
+        patch.setenv("EPSILON_LEDGER_API_KEY", key)
+        patch.setattr("sys.argv", ["resumable_trainer.py", "--budget", "writers/digits", str(checkpoint)])
+        module("resumable_trainer").main()
+
+
+def test_killed_job_resumes_its_run_and_nothing_is_forgotten(
+    live_server: LiveServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = (live_server.url, live_server.key("trainer", "writers"), tmp_path / "checkpoint.npz")
     with LedgerClient(live_server.url, live_server.key("admin", "writers")) as ledger:
-        limit = Limit(epsilon=1.2, delta=1e-4)
+        limit = Limit(epsilon=0.8, delta=1e-4)
         ledger.create_population(
             "writers", privacy_unit="digit", neighboring_relation="add_or_remove_one", size=1400, limit=limit
         )
         ledger.create_budget("digits", parent="writers", limit=limit)
-        checkpoint = tmp_path / "checkpoint.npz"
-        with _start(live_server, checkpoint) as first:
-            _await(first, checkpoint.exists)
-            with np.load(checkpoint) as saved:
-                run = ledger.get_run(str(saved["run_id"]))
-            _await(first, lambda: ledger.get_run(run.id).next_step >= 40)
-            first.send_signal(signal.SIGKILL)
-        assert first.returncode == -signal.SIGKILL
+        first = multiprocessing.get_context("fork").Process(target=train, args=given, daemon=True)
+        first.start()
+
+        def wait(holds: Callable[[], bool]) -> None:
+            until = time.monotonic() + 60
+            while not holds():
+                assert first.is_alive()
+                assert time.monotonic() < until
+                time.sleep(0.02)
+
+        wait(given[2].exists)
+        with np.load(given[2]) as saved:
+            run = ledger.get_run(str(saved["run_id"]))
+        wait(lambda: ledger.get_run(run.id).next_step >= 10)
+        first.kill()
+        first.join()
+        assert first.exitcode == -signal.SIGKILL
         before = ledger.get_run(run.id)
         assert before.status == "active"
 
-        answer = _finish(live_server, checkpoint)
+        train(*given)
+        answer = capsys.readouterr().out
         taken_up = re.match(rf"{run.id} is active, at step (\d+)\n", answer)
         assert taken_up, answer
         # The ledger may have answered one more step after the job was dead.
@@ -50,30 +70,6 @@ def test_killed_job_resumes_its_run_and_nothing_is_forgotten(live_server: LiveSe
         assert float(answer.split(" steps; ")[1].split("%")[0]) > 50
 
         # Nothing is left to do, and nothing is charged for finding that out.
-        assert f"completed after {after.next_step} steps" in _finish(live_server, checkpoint)
+        train(*given)
+        assert f"completed after {after.next_step} steps" in capsys.readouterr().out
         assert ledger.get_run(run.id).state == after.state
-
-
-def _finish(server: LiveServer, checkpoint: Path) -> str:
-    with _start(server, checkpoint) as process:
-        answer, _ = process.communicate(timeout=120)
-    assert process.returncode == 0, answer
-    return answer
-
-
-def _start(server: LiveServer, checkpoint: Path) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, ROOT / "examples" / "resumable_trainer.py", "--budget", "writers/digits", checkpoint],
-        env=os.environ | {"EPSILON_LEDGER_URL": server.url, "EPSILON_LEDGER_API_KEY": server.key("trainer", "writers")},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-
-
-def _await(process: subprocess.Popen[str], holds: Callable[[], bool]) -> None:
-    until = time.monotonic() + 60
-    while not holds():
-        assert process.poll() is None
-        assert time.monotonic() < until
-        time.sleep(0.05)

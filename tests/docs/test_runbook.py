@@ -5,7 +5,6 @@ import re
 import shlex
 import shutil
 import time
-from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
@@ -18,13 +17,13 @@ from app.ledger.ids import number_of
 from app.settings import PREFIX, Settings, known_variables
 from tests import postgres
 from tests.certificates import DAY, Authority
-from tests.databases import need_postgresql
 from tests.deploy.container_commands import require_command
 from tests.deploy.manifests import KUBERNETES, documents
 from tests.deploy.test_compose import SERVICES
 from tests.docs.markdown import ROOT, Block, blocks
-from tests.docs.operator_shell import DATABASE, OperatorShell, made, operator_shell
-from tests.docs.reader_scenes import READER_SCENES, answers
+from tests.docs.operator_shell import DATABASE, OperatorShell, made
+from tests.docs.test_reader_pages import NOT_RUN as READERS_NOT_RUN
+from tests.docs.test_reader_pages import READER_SCENES, Scene, answers, play
 from tests.encrypted_server import EncryptedServer
 
 PAGES = (
@@ -45,10 +44,7 @@ CLUSTER = "needs a Kubernetes cluster; tests/deploy runs the commands of the sam
 ENGINE = "needs a container engine; tests/deploy runs the commands of the same file as processes"
 SYSTEMD = "needs systemd; tests/deploy/test_compose.py reads both units"
 NODES = "needs three machines of Debian; `make failover` starts the same programs with the same files"
-NOT_RUN = {
-    "node examples/verify.mjs export mimic.jsonl                     # the hash chains of an export": (
-        "tests/examples/test_verify_in_javascript.py runs each of them"
-    ),
+NOT_RUN = READERS_NOT_RUN | {
     "CREATE ROLE ledger LOGIN PASSWORD '…';": "tests/deploy/test_started_processes.py runs a script that has both",
     "export EPSILON_LEDGER_DATABASE_URL=postgresql://ledger@db.internal/ledger": "tests/reliability serves PostgreSQL",
     "apt-get install -y patroni etcd-server etcd-client pgbouncer postgresql-15 gettext-base": NODES,
@@ -78,13 +74,6 @@ NOT_RUN = {
     "kubectl apply --kustomize deploy/kubernetes/trial": CLUSTER,
 }
 """By a block's first line: why it is not run."""
-
-
-@pytest.fixture(scope="module")
-def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OperatorShell]:
-    need_postgresql()
-    with operator_shell(tmp_path_factory.mktemp("shell")) as opened:
-        yield opened
 
 
 def _typed(shell: OperatorShell, text: str) -> str:
@@ -305,7 +294,7 @@ def limits_page(shell: OperatorShell, change: Block, approve: Block) -> None:
         assert made(http.get(f"/v1/accounts/{budget}/limit"))["limit"]["epsilon"] == 4.0
 
 
-SCENES: dict[tuple[str, str], Callable[..., None]] = READER_SCENES | {
+OPERATORS: dict[tuple[str, str], Scene] = {
     ("operations/openid-connect", "Accept access tokens"): openid,
     ("operations/databases", "Residency: a service for each region"): residency,
     ("operations/maintenance", "Backups: SQLite"): backups_of_sqlite,
@@ -331,6 +320,7 @@ SCENES: dict[tuple[str, str], Callable[..., None]] = READER_SCENES | {
     ("how-to/change-limits", "Change a limit"): limits_page,
 }
 """By page and section: who types its blocks, all but those that are not run."""
+SCENES = OPERATORS | READER_SCENES
 
 
 def _of(scene: tuple[str, str]) -> list[Block]:
@@ -338,29 +328,21 @@ def _of(scene: tuple[str, str]) -> list[Block]:
 
 
 @pytest.mark.postgresql
-@pytest.mark.parametrize("scene", SCENES, ids=" ".join)
+@pytest.mark.parametrize("scene", OPERATORS, ids=" ".join)
 def test_commands_of_a_section_have_the_results_it_states(shell: OperatorShell, scene: tuple[str, str]) -> None:
-    shell.begin()
-    SCENES[scene](shell, *_of(scene))
-    assert {block.line for block in _of(scene)} <= {block.line for block in shell.ran}
+    play(shell, OPERATORS[scene], _of(scene))
 
 
-@pytest.mark.parametrize("block", BLOCKS, ids=lambda block: f"{block.page}:{block.line}")
-def test_block_is_run_or_listed_with_its_reason(block: Block) -> None:
-    assert (block.first_line in NOT_RUN) != (
-        (block.page, block.section) in SCENES and block in _of((block.page, block.section))
-    )
-
-
-def test_reasons_are_of_blocks_that_exist() -> None:
+def test_block_is_run_or_listed_with_its_reason() -> None:
+    for block in BLOCKS:
+        scene = (block.page, block.section)
+        assert (block.first_line in NOT_RUN) != (scene in SCENES and block in _of(scene)), block
     assert set(NOT_RUN) <= {block.first_line for block in BLOCKS}
 
 
-@pytest.mark.parametrize(
-    "block", [block for block in BLOCKS if block.first_line in NOT_RUN], ids=lambda b: f"{b.page}:{b.line}"
-)
-def test_block_that_is_not_run_names_files_and_objects_that_exist(block: Block) -> None:
-    for words in re.findall(r"(?m)(?:--|exec service) (epsilon-ledger .*)$", block.text):
+def test_block_that_is_not_run_names_files_and_objects_that_exist() -> None:
+    text = "\n".join(block.text for block in BLOCKS if block.first_line in NOT_RUN)
+    for words in re.findall(r"(?m)(?:--|exec service) (epsilon-ledger .*)$", text):
         require_command(shlex.split(words))
     kinds = {
         (document["kind"].lower(), document["metadata"]["name"])
@@ -368,12 +350,11 @@ def test_block_that_is_not_run_names_files_and_objects_that_exist(block: Block) 
         for document in documents(file.read_text())
         if file.parent.name in {"base", "trial"} and file.name != "kustomization.yaml"
     }
-    for kind, name in re.findall(r"\b(deployment|job|service)/(\S+)", block.text):
-        assert (kind, name) in kinds
-    for command in re.findall(r"(?m)^docker compose --file (\S+) (.*)$", block.text):
-        assert (ROOT / command[0]).exists()
-        assert set(re.findall(r"(?:exec|stop) (\w+)", command[1])) <= SERVICES.keys()
-    for folder in re.findall(r"--kustomize (deploy\S+)", block.text):
+    assert set(re.findall(r"\b(deployment|job|service)/(\S+)", text)) <= kinds
+    for file, command in re.findall(r"(?m)^docker compose --file (\S+) (.*)$", text):
+        assert (ROOT / file).exists()
+        assert set(re.findall(r"(?:exec|stop) (\w+)", command)) <= SERVICES.keys()
+    for folder in re.findall(r"--kustomize (deploy\S+)", text):
         assert (ROOT / folder / "kustomization.yaml").exists()
 
 

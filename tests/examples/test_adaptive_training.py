@@ -18,14 +18,14 @@ SMALL = ("--norms", "0.5", "4", "--seeds")
 
 @pytest.mark.parametrize(
     ("noises", "optimizers", "seeds", "steps"),
-    thinned([(OF_EACH_KIND, ["Adam"], 1, 30), (OF_EACH_KIND, ["Adam"], 1, 150), (NOISES, OPTIMIZERS, 2, 150)], 3),
+    thinned([(OF_EACH_KIND, ["Adam"], 1, 20), (OF_EACH_KIND, ["Adam"], 1, 150), (NOISES, OPTIMIZERS, 2, 150)], 3),
     ids=["one of each kind, few steps", "one of each kind", "all"],
 )
 def test_every_training_spends_same_and_learns(
     live_server: LiveServer, tmp_path: Path, noises: list[str], optimizers: list[str], seeds: int, steps: int
 ) -> None:
     chosen = ["--noises", *noises, "--optimizers", *optimizers, *SMALL, str(seeds)]
-    said = example(live_server, "adaptive_training.py", tmp_path / "out", *chosen, STEPS=str(steps))
+    said = example(live_server, "adaptive_training", tmp_path / "out", *chosen, STEPS=steps)
     trainings = json.loads((tmp_path / "out" / "adaptive.json").read_text())
     best = [each for each in trainings if each["chosen"]]
     assert [(each["noise"], each["optimizer"], each["seed"]) for each in best] == list(
@@ -36,7 +36,7 @@ def test_every_training_spends_same_and_learns(
         assert each["epsilon"] == pytest.approx(2.0, rel=1e-4)
         assert each["epsilon"] <= 2.0
         assert len(each["accuracy"]) == len(each["clipping_norm"]) == steps
-        assert each["accuracy"][-1] > 0.6
+        assert each["accuracy"][-1] > (0.6 if steps == 150 else 0.5)
     first = {each["noise"]: each["noise_multiplier"] for each in trainings}
     assert all(first[name] > first["constant"] for name in noises[1:])
     for each in trainings:

@@ -1,13 +1,9 @@
 """The federated example on several machines: its compose file and image, and its roles as processes of their own."""
 
 import json
+import multiprocessing
 import os
-import re
-import socket
-import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import ExitStack
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -18,21 +14,20 @@ import yaml
 from jsonschema.validators import validator_for
 
 from tests.conftest import LiveServer
-from tests.examples.example_runner import EXAMPLES
-from tests.fork_server import ForkServer, run
+from tests.examples.example_runner import EXAMPLES, module
+from tests.postgres import free_port
 
-FOLDER = EXAMPLES / "federated"
-COMPOSE: dict[str, Any] = yaml.safe_load((FOLDER / "compose.yaml").read_text())
-DOCKERFILE = re.sub(r"\\\n\s*", "", (FOLDER / "Dockerfile").read_text())
-PATH = os.pathsep.join([str(EXAMPLES), os.environ.get("PYTHONPATH", "")])
+COMPOSE: dict[str, Any] = yaml.safe_load((EXAMPLES / "federated" / "compose.yaml").read_text())
 PARTIES = {"party-a": "A", "party-b": "B", "party-c": "C"}
 
 
-def command(service: str, address: str) -> list[str]:
-    """The command of a service, with the coordinator on this machine."""
-    words = [str(word) for word in COMPOSE["services"][service]["command"]]
-    words[words.index("--address") + 1] = address
-    return [sys.executable, str(EXAMPLES / "federated_logistic_regression.py"), *words]
+def play(words: list[str], log: Path, variables: dict[str, str]) -> None:
+    """Run a role in a fork, which has imported what takes seconds."""
+    sys.argv[1:] = words
+    os.environ.update(variables)
+    with log.open("w") as sys.stdout:
+        sys.stderr = sys.stdout
+        module("federated_logistic_regression").main()
 
 
 def test_compose_file_is_valid_and_locked_up() -> None:
@@ -50,42 +45,27 @@ def test_compose_file_is_valid_and_locked_up() -> None:
 
 
 def test_roles_train_together_over_network(live_server: LiveServer, tmp_path: Path) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{probe.getsockname()[1]}"
-    common = os.environ | {"FEDERATION_KEY": "shared", "MPLCONFIGDIR": str(tmp_path)}
-    words = command("coordinator", address)
-    words[words.index("--out") + 1] = str(tmp_path / "results")
-    keys = {service: live_server.key("admin", f"hospital {name}") for service, name in PARTIES.items()}
-    with ExitStack() as processes:
-
-        def start(words: list[str], **variables: str) -> subprocess.Popen[str]:
-            process = subprocess.Popen(
-                [*words, "--max-iter", "10"], env=common | variables, stdout=subprocess.PIPE, text=True
-            )
-            processes.enter_context(process)
-            processes.callback(process.kill)
-            return process
-
-        coordinator = start(words)
-        parties = [
-            start(command(service, address), EPSILON_LEDGER_URL=live_server.url, EPSILON_LEDGER_API_KEY=keys[service])
-            for service in PARTIES
-        ]
-        said = [process.communicate(timeout=300)[0] for process in (coordinator, *parties)]
-        assert [process.returncode for process in (coordinator, *parties)] == [0, 0, 0, 0], said
+    module("federated_logistic_regression")
+    fork, address, processes = multiprocessing.get_context("fork"), f"127.0.0.1:{free_port()}", {}
+    for service in ("coordinator", *PARTIES):
+        words = [str(word) for word in COMPOSE["services"][service]["command"]]
+        words[words.index("--address") + 1] = address
+        variables = {"FEDERATION_KEY": "shared", "MPLCONFIGDIR": str(tmp_path)}
+        if service in PARTIES:
+            key = live_server.key("admin", f"hospital {PARTIES[service]}")
+            variables |= {"EPSILON_LEDGER_URL": live_server.url, "EPSILON_LEDGER_API_KEY": key}
+        else:
+            words[words.index("--out") + 1] = str(tmp_path / "results")
+        log = tmp_path / f"{service}.log"
+        processes[log] = fork.Process(target=play, args=([*words, "--max-iter", "10"], log, variables), daemon=True)
+        processes[log].start()
+    for log, process in processes.items():
+        process.join(300)
+        assert process.exitcode == 0, log.read_text()
     found = json.loads((tmp_path / "results" / "train_indicator.json").read_text())
     assert [each["steps"] for each in found["privacy"]] == [10, 10, 10]
     assert len(found["rounds"]["accuracy"]) == 2
     assert np.load(tmp_path / "results" / "model.npz")["weights"].shape == (31,)
-
-
-@pytest.fixture(scope="module")
-def forks() -> Iterator[ForkServer]:
-    """The process that has imported what the example does, which takes it seconds."""
-    server = ForkServer("matplotlib.pyplot", "sklearn.metrics", "federated_party", environment={"PYTHONPATH": PATH})
-    yield server
-    server.close()
 
 
 @pytest.mark.parametrize(
@@ -102,12 +82,12 @@ def forks() -> Iterator[ForkServer]:
     ],
 )
 def test_bad_options_end_with_one_line(
-    forks: ForkServer, monkeypatch: pytest.MonkeyPatch, options: list[str], said: str, tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], options: list[str], said: str, tmp_path: Path
 ) -> None:
     (tmp_path / "config.json").write_text('{"max_iters": 5}')
     monkeypatch.chdir(tmp_path)
-    environment = {name: value for name, value in os.environ.items() if name != "FEDERATION_KEY"}
-    done = run("federated_logistic_regression", *options, environment=environment, timeout=60, server=forks)
-    assert done.returncode != 0
-    assert said in done.stderr
-    assert "Traceback" not in done.stderr
+    monkeypatch.delenv("FEDERATION_KEY", raising=False)
+    monkeypatch.setattr("sys.argv", ["federated_logistic_regression.py", *options])
+    with pytest.raises(SystemExit) as ended:
+        module("federated_logistic_regression").main()
+    assert said in f"{ended.value} {capsys.readouterr().err}"

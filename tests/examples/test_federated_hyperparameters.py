@@ -9,8 +9,8 @@ from tests.examples.example_runner import example, is_picture
 
 
 def test_clipping_costs_accuracy_and_noise_saves_epsilon(live_server: LiveServer, tmp_path: Path) -> None:
-    options = ["--clipping-norms", "0.01", "1", "--noise-multipliers", "1", "8", "--seeds", "1", "--steps", "30"]
-    said = example(live_server, "federated_hyperparameters.py", tmp_path / "out", *options)
+    options = ["--clipping-norms", "0.01", "1", "--noise-multipliers", "2", "16", "--seeds", "1", "--steps", "30"]
+    said = example(live_server, "federated_hyperparameters", tmp_path / "out", *options)
     found = json.loads((tmp_path / "out" / "hyperparameters.json").read_text())
     biased, fair = found["clipping"]
     assert biased["epsilon"] == fair["epsilon"]

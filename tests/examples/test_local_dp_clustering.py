@@ -1,9 +1,11 @@
 """The example of local differential privacy, against a real server."""
 
-import importlib
 import json
+import os
 import re
+from multiprocessing.connection import Connection
 from pathlib import Path
+from threading import Thread
 from types import ModuleType, SimpleNamespace
 
 import numpy as np
@@ -11,34 +13,40 @@ import pytest
 
 from epsilon_ledger import LedgerClient, Limit
 from tests.conftest import LiveServer
-from tests.examples.example_runner import EXAMPLES, example, is_picture
+from tests.examples.example_runner import example, is_picture, module
 
 SMALL = ("--repeats", "2", "--rounds", "1", "10", "--processes", "2", "--cluster-client-num", "400")
 
 
 @pytest.fixture
-def devices(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """The devices' module."""
-    return module(monkeypatch, "local_dp_devices")
+def devices() -> ModuleType:
+    return module("local_dp_devices")
 
 
-def module(monkeypatch: pytest.MonkeyPatch, name: str) -> ModuleType:
-    monkeypatch.syspath_prepend(EXAMPLES)
-    return importlib.import_module(name)
+@pytest.fixture
+def threads(devices: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hold the devices in threads: their processes take seconds to start."""
+
+    def start(command: list[str], **_: object) -> SimpleNamespace:
+        first, last, limit, line = command[2:]
+        given = (int(first), int(last), float(limit), Connection(os.dup(int(line))))
+        (thread := Thread(target=devices.run_devices, args=given)).start()
+        return SimpleNamespace(wait=thread.join)
+
+    monkeypatch.setattr(devices, "subprocess", SimpleNamespace(Popen=start))
 
 
+@pytest.mark.usefixtures("threads")
 def test_score_follows_where_nothing_is_protected_and_ledger_refuses_rest(
     live_server: LiveServer, tmp_path: Path
 ) -> None:
     # Four collections of each series: all but the last fit.
     options = ("--laplace-eval-eps", "2", "64", "128", "--limit", "500")
-    said = example(live_server, "local_dp_clustering.py", tmp_path / "out", *SMALL, *options)
+    said = example(live_server, "local_dp_clustering", tmp_path / "out", *SMALL, *options)
     facts = json.loads((tmp_path / "out" / "scores.json").read_text())
     series = {(each["content"], each["epsilon"]): each for each in facts["series"]}
-    assert [*series] == [
-        *[("output", None), ("confidence", None), ("confidence", 2)],
-        *[("output", 2), ("output", 64), ("output", 128)],
-    ]
+    noised = [("confidence", 2), ("output", 2), ("output", 64), ("output", 128)]
+    assert [*series] == [("output", None), ("confidence", None), *noised]
     assert series["output", 128]["scores"] == []
     assert "a plan of 4 steps was refused" in series["output", 128]["refusal"]
     assert series["output", 2]["scale"] == 1
@@ -73,6 +81,7 @@ def test_score_follows_where_nothing_is_protected_and_ledger_refuses_rest(
     ] * 3
 
 
+@pytest.mark.usefixtures("threads")
 def test_documents_configuration_charges_nothing_and_is_called_vacuous(live_server: LiveServer, tmp_path: Path) -> None:
     with LedgerClient(live_server.url, live_server.key("admin")) as ledger:
         limit = Limit(10.0, 1e-6)
@@ -86,16 +95,13 @@ def test_documents_configuration_charges_nothing_and_is_called_vacuous(live_serv
         )
         asked = ("--budget", "phones/scores", "--config", str(tmp_path / "document.yaml"), "--processes", "2")
         few = ("--repeats", "2", "--rounds", "1")
-        said = example(live_server, "local_dp_clustering.py", tmp_path / "out", *asked, *few, role="trainer")
+        said = example(live_server, "local_dp_clustering", tmp_path / "out", *asked, *few, role="trainer")
         assert "epsilon 230260 is not collected" in said
         assert "would even cost 460520" in said
         assert ledger.get_budget("phones/scores").epsilon == 0
         assert "Median Calinski-Harabasz index" in said
-        facts = json.loads((tmp_path / "out" / "scores.json").read_text())
-        assert [(each["content"], each["epsilon"]) for each in facts["series"]] == [
-            ("output", None),
-            ("confidence", None),
-        ]
+        series = json.loads((tmp_path / "out" / "scores.json").read_text())["series"]
+        assert [(each["content"], each["epsilon"]) for each in series] == [("output", None), ("confidence", None)]
 
 
 @pytest.mark.parametrize(
@@ -112,14 +118,13 @@ def test_wrong_configuration_is_named(
 ) -> None:
     monkeypatch.setattr("sys.argv", ["local_dp_clustering.py", *options])
     with pytest.raises(SystemExit):
-        module(monkeypatch, "local_dp_config").configuration()
+        module("local_dp_config").configuration()
     assert message in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("eval_type", "mean"), [("SILHOUETTE_SCORE", 0.069), ("CALINSKI_HARABASZ_SCORE", 43.6)])
-def test_noise_alone_has_score_that_pages_name(monkeypatch: pytest.MonkeyPatch, eval_type: str, mean: float) -> None:
-    config = SimpleNamespace(devices=1000, eval_type=eval_type)
-    floor = module(monkeypatch, "local_dp_clustering").floor(config)
+def test_noise_alone_has_score_that_pages_name(eval_type: str, mean: float) -> None:
+    floor = module("local_dp_clustering").floor(SimpleNamespace(devices=1000, eval_type=eval_type))
     assert floor.mean == pytest.approx(mean, rel=0.08)
     assert floor.least < floor.mean < floor.most
 
@@ -142,13 +147,12 @@ def test_devices_have_no_key_and_send_nothing_beyond_their_own_limit(
 ) -> None:
     monkeypatch.setenv("EPSILON_LEDGER_API_KEY", "the cloud's")
     weights = np.zeros((65, 10))
-    with devices.Devices(30, 2, 3.0) as group:
+    with devices.Devices(30, 1, 3.0) as group:
         assert group.collect(devices.Request("run 0", weights, "output", 2.0)).shape == (30, 10)
         # Not before a device answers: while a process starts, the kernel may show no environment yet.
-        assert len(group._processes) == 2
-        for process in group._processes:
-            environment = Path(f"/proc/{process.pid}/environ").read_bytes()
-            assert b"PATH=" in environment
-            assert b"the cloud's" not in environment
+        [process] = group._processes
+        environment = Path(f"/proc/{process.pid}/environ").read_bytes()
+        assert b"PATH=" in environment
+        assert b"the cloud's" not in environment
         assert group.collect(devices.Request("run 1", weights, "output", 2.0)).shape == (0,)
         assert group.collect(devices.Request("run 2", weights, "confidence", 1.0)).shape == (30, 1)

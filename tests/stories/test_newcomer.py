@@ -83,8 +83,9 @@ def create(page: Page, step: str, fields: dict[str, str], button: str, sure: str
 def follow_first_steps(page: Page) -> tuple[str, str, str]:
     """Create population, budget and key as the page asks; return the key, the shell's lines and the trainer's."""
     limit = {"Limit: epsilon": "8", "Limit: delta": "1e-6"}
-    terms = {"Name": "mimic", "Who is protected": "patient"}
-    create(page, "Create a population", terms | limit, "Create the population")
+    create(
+        page, "Create a population", {"Name": "mimic", "Who is protected": "patient"} | limit, "Create the population"
+    )
     create(page, "Create a budget", {"Name": "icu-team"} | limit | {"Limit: epsilon": "3"}, "Create the budget")
     create(page, "Create a key for the trainer", {"Name": "cluster"}, "Create the key", "Create the key")
     key = page.get_by_role("textbox", name="The trainer's key").input_value()
@@ -99,8 +100,9 @@ def watch_live(page: Page, batches: threading.Semaphore, trainer: threading.Thre
     page.clock.fast_forward(POLL)
     expect(page.get_by_text("first-run has taken 1 step;")).to_be_visible()
     page.get_by_role("link", name="mimic/icu-team/first-run").click()
-    steps = page.locator(".facts div", has=page.get_by_text("Steps", exact=True)).locator("dd")
-    status = page.locator(".facts div", has=page.get_by_text("Status", exact=True)).locator("dd")
+    steps, status = (
+        page.locator(".facts div", has=page.get_by_text(name, exact=True)).locator("dd") for name in ("Steps", "Status")
+    )
     expect(status).to_contain_text("active")
     page.evaluate("window.sameDocument = true")
     batches.release(6)

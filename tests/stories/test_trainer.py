@@ -1,15 +1,11 @@
-"""A trainer's author, from an empty folder: a script is refused, and follows the advice of the refusal to its end."""
+"""A trainer's author: a script is refused, and follows the advice of the refusal to its end."""
 
-import os
 import re
-import shutil
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
-from pathlib import Path
+from contextlib import suppress
+from dataclasses import dataclass, field
+from threading import Thread
 from typing import Any
 
 import httpx2
@@ -18,62 +14,93 @@ from playwright.sync_api import expect
 
 from app.persistence.database import Database
 from app.service.verification import verify
+from epsilon_ledger import BudgetExceededError, LedgerClient, Limit, Run, gaussian, poisson_sampled
 from tests.conftest import LiveServer
 from tests.dashboard.conftest import Enter, session_cookie
 from tests.dashboard.html_reader import words
-from tests.fork_server import ForkedProcess, service_server
 
-SCRIPT = Path(__file__).parent / "scripts" / "train.py"
-MODULE = "tests.stories.scripts.train"
 DELTA = 1e-5
 STEPS = 600
+EPOCH = 50
+"""Steps that are authorized together, before the first of them."""
 
 
 @dataclass
-class Author:
-    """The author of a trainer, in a shell in a folder with nothing but the script."""
+class Script:
+    """A training loop that follows an advice of the refusal; without one the error ends it."""
 
     server: LiveServer
-    folder: Path
-
-    @property
-    def environment(self) -> dict[str, str]:
-        key = self.server.key("trainer")
-        return os.environ | {"EPSILON_LEDGER_URL": self.server.url, "EPSILON_LEDGER_API_KEY": key}
+    budget: str
+    advice: str = ""
+    steps: int = STEPS
+    noise: float = 1.0
+    taken: int = 0
+    said: list[str] = field(default_factory=list)
 
     @property
     def output(self) -> str:
-        return (self.folder / "output").read_text()
+        return "\n".join(self.said)
 
-    @contextmanager
-    def start(self, budget: str, advice: str, *options: str) -> Iterator[ForkedProcess]:
-        """Start the script in a fork, which does not outlive the test."""
-        arguments = ("--budget", budget, "--after-refusal", advice, *options)
-        with (self.folder / "output").open("wb") as output:
-            process = ForkedProcess(service_server(), MODULE, *arguments, environment=self.environment, output=output)
-        try:
-            yield process
-        finally:
-            process.kill()
+    def run(self) -> None:
+        """Train, and record the end: finished, or budget used up."""
+        with LedgerClient(self.server.url, self.server.key("trainer")) as ledger:
+            event = poisson_sampled(0.05, gaussian(self.noise))
+            run = ledger.create_run("risk-model", budget=self.budget, event=event, expected_steps=self.steps)
+            self.said.append(str(run.url))
+            expected = (BudgetExceededError,) if self.advice else ()
+            with suppress(*expected), run:
+                try:
+                    self._train(run)
+                except BudgetExceededError as refusal:
+                    self.said.append(str(refusal))
+                    self._follow(ledger, run, refusal)
+            self.said.append(f"{run.status} after {self.taken} of {self.steps} steps")
 
-    def read_until(self, process: ForkedProcess, said: str) -> str:
-        """Wait until the script has printed some words."""
-        until = time.monotonic() + 120
-        while said not in self.output:
-            assert process.poll() is None, self.output
-            assert time.monotonic() < until, self.output
+    def start(self, until: str) -> Thread:
+        """Run it beside the test; wait until it has said something."""
+        thread, last = Thread(target=self.run, daemon=True), time.monotonic() + 120
+        thread.start()
+        while until not in self.output:
+            assert thread.is_alive(), self.output
+            assert time.monotonic() < last, self.output
             time.sleep(0.05)
-        return self.output
+        return thread
 
-    def finish(self, process: ForkedProcess) -> str:
-        """Wait for the end of the script, and return all that it printed."""
-        assert process.wait(timeout=120) == 0, self.output
-        return self.output
+    def _train(self, run: Run, until: int | None = None) -> None:
+        while (left := (until or self.steps) - self.taken) > 0:
+            run.authorize(min(EPOCH, left), event=poisson_sampled(0.05, gaussian(self.noise)))
+            self.taken += min(EPOCH, left)  # the steps of the optimizer, each with this noise
 
-    def run(self, budget: str, advice: str, *options: str) -> str:
-        """Run the script to its end, and return its output."""
-        with self.start(budget, advice, *options) as process:
-            return self.finish(process)
+    def _follow(self, ledger: LedgerClient, run: Run, refusal: BudgetExceededError) -> None:
+        if self.advice == "more_noise" and refusal.more_noise is not None:
+            self.noise = refusal.more_noise.noise_multiplier or self.noise
+        elif self.advice == "same_noise" and refusal.same_noise is not None:
+            self._train(run, self.taken + refusal.same_noise.steps)
+            raise refusal
+        elif self.advice == "higher_limit" and refusal.higher_limit is not None:
+            for each in refusal.higher_limit.limits or ():
+                limit = Limit(each.epsilon, each.delta)
+                asked = run.request_limit("All epochs, as planned.", limit, account=each.account)
+                self.said.append(f"requested {asked.id} of {each.account_path} ({asked.status})")
+                while asked.status == "open":
+                    time.sleep(0.2)
+                    asked = ledger.get_proposal(asked.id)
+                self.said.append(f"{asked.status}: {asked.decision_reason}")
+                if asked.status != "approved":
+                    raise refusal
+        elif self.advice == "wait":
+            while not self._fits(run, refusal.steps_needed):
+                time.sleep(0.2)
+        else:
+            raise refusal
+        self._train(run)
+
+    @staticmethod
+    def _fits(run: Run, steps: int) -> bool:
+        with suppress(BudgetExceededError):
+            run.preview(steps)
+            return True
+        return False
 
 
 @pytest.fixture(scope="module")
@@ -82,23 +109,14 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
     server = LiveServer(tmp_path_factory.mktemp("service"))
     server.start()
     with server.client("admin") as api:
-        population = {
-            "name": "patients",
-            "privacy_unit": "patient",
-            "neighboring_relation": "add_or_remove_one",
-            "limit": {"epsilon": 100.0, "delta": DELTA},
-        }
+        unit = {"privacy_unit": "patient", "neighboring_relation": "add_or_remove_one"}
+        population = {"name": "patients", "limit": {"epsilon": 100.0, "delta": DELTA}} | unit
         assert api.post("/v1/populations", json=population).status_code == 201
     yield server
     server.stop()
     database = Database(server.database_url)
     assert verify(database).problems == ()
     database.dispose()
-
-
-@pytest.fixture
-def author(server: LiveServer, tmp_path: Path) -> Author:
-    return Author(server, tmp_path)
 
 
 def new_budget(server: LiveServer, name: str, epsilon: float = 6.0) -> str:
@@ -109,13 +127,11 @@ def new_budget(server: LiveServer, name: str, epsilon: float = 6.0) -> str:
     return str(made.json()["path"])
 
 
-def read_run(server: LiveServer, output: str) -> dict[str, Any]:
+def read_run(script: Script) -> dict[str, Any]:
     """Read the run whose address the script printed."""
-    found = re.search(r"http://\S+/runs/(run_\w+)", output)
-    assert found is not None, output
-    with server.client("viewer") as api:
-        run: dict[str, Any] = api.get(f"/v1/runs/{found[1]}").json()
-    assert run["url"] == found[0]
+    with script.server.client("viewer") as api:
+        run: dict[str, Any] = api.get(f"/v1/runs/{script.said[0].rpartition('/')[2]}").json()
+    assert run["url"] == script.said[0]
     return run
 
 
@@ -125,66 +141,53 @@ def look(server: LiveServer, address: str) -> httpx2.Response:
     return httpx2.get(address, headers={"Cookie": f"{cookie['name']}={cookie['value']}"}, trust_env=False, timeout=60)
 
 
-def check_end(server: LiveServer, run: dict[str, Any], how: str) -> httpx2.Response:
+def check_end(script: Script, how: str) -> httpx2.Response:
     """Look how a run has ended at the address that the script printed; return its page."""
-    page = look(server, run["url"])
+    page = look(script.server, script.said[0])
     assert f"completed {how} at" in words(page), words(page)
     assert "the run has ended" in words(page)
     return page
 
 
-def test_refused_script_prints_its_page_and_the_alternatives(author: Author, server: LiveServer) -> None:
-    shutil.copy(SCRIPT, author.folder)
-    done = subprocess.run(
-        [sys.executable, "train.py", "--budget", new_budget(server, "plain")],
-        cwd=author.folder,
-        env=author.environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 1, done.stderr
-    run = read_run(server, done.stdout)
-    last = done.stderr.strip().splitlines()[-1]
-    assert "BudgetExceededError" in last
-    assert last.endswith(f" See {run['url']}")
+def test_refused_script_names_its_page_and_the_alternatives(server: LiveServer) -> None:
+    script = Script(server, new_budget(server, "plain"))
+    with pytest.raises(BudgetExceededError) as refused:
+        script.run()
+    run, said = read_run(script), str(refused.value)
+    assert said.endswith(f" See {run['url']}")
     left = STEPS - run["next_step"]
-    noise = re.search(rf"Alternatives: .*; or a noise multiplier of ([\d.]+) for all {left} steps that are still", last)
-    assert noise is not None, last
-    assert re.search(rf"a limit of epsilon [\d.]+ for patients/plain, for all {left} steps .* as they are", last), last
-    refused = re.findall(r'href="(/decisions/run_\w+/\d+)"', check_end(server, run, "budget used up").text)
-    decision = words(look(server, server.url + refused[0]))
-    assert f"With a noise multiplier of {noise[1]}, all {left} steps" in decision
+    noise = re.search(rf"Alternatives: .*; or a noise multiplier of ([\d.]+) for all {left} steps that are still", said)
+    assert noise is not None, said
+    assert re.search(rf"a limit of epsilon [\d.]+ for patients/plain, for all {left} steps .* as they are", said), said
+    links = re.findall(r'href="(/decisions/run_\w+/\d+)"', check_end(script, "budget used up").text)
+    assert f"With a noise multiplier of {noise[1]}, all {left} steps" in words(look(server, server.url + links[0]))
 
 
-def test_script_that_takes_more_noise_finishes(author: Author, server: LiveServer) -> None:
-    output = author.run(new_budget(server, "noisier"), "more_noise")
-    run = read_run(server, output)
-    assert f"completed after {STEPS} of {STEPS} steps" in output
+def test_script_that_takes_more_noise_finishes_and_one_that_takes_the_steps_that_fit_stops(server: LiveServer) -> None:
+    script = Script(server, new_budget(server, "noisier"), "more_noise")
+    script.run()
+    run = read_run(script)
+    assert script.said[-1] == f"completed after {STEPS} of {STEPS} steps"
     assert (run["next_step"], run["end_reason"]) == (STEPS, "finished")
-    assert f"{STEPS} expected" in words(check_end(server, run, "finished"))
-
-
-def test_script_that_takes_the_steps_that_fit_stops_there(author: Author, server: LiveServer) -> None:
-    output = author.run(new_budget(server, "shorter"), "same_noise")
-    run = read_run(server, output)
-    said = re.search(r"Alternatives: (\d+) more steps? as they are", output)
-    from_step = re.search(r"steps from (\d+) of run_", output)
-    assert said is not None, output
-    assert from_step is not None, output
-    last = int(from_step[1]) + int(said[1])
-    assert f"completed after {last} of {STEPS} steps" in output
+    assert f"{STEPS} expected" in words(check_end(script, "finished"))
+    script = Script(server, new_budget(server, "shorter"), "same_noise")
+    script.run()
+    run = read_run(script)
+    said = re.search(r"steps from (\d+) of run_.* Alternatives: (\d+) more steps? as they are", script.output)
+    assert said is not None, script.output
+    last = int(said[1]) + int(said[2])
+    assert script.said[-1] == f"completed after {last} of {STEPS} steps"
     assert (run["next_step"], run["end_reason"]) == (last, "budget_exhausted")
-    check_end(server, run, "budget used up")
+    check_end(script, "budget used up")
 
 
-def test_script_whose_budget_is_practically_used_up_stops(author: Author, server: LiveServer) -> None:
-    options = ("more_noise", "--steps", "200000", "--noise-multiplier", "0.5")
-    output = author.run(new_budget(server, "tiny", 0.05), *options)
-    assert "The budget is practically used up: fewer than 1 % of the 200000 steps" in output
-    run = read_run(server, output)
+def test_script_whose_budget_is_practically_used_up_stops(server: LiveServer) -> None:
+    script = Script(server, new_budget(server, "tiny", 0.05), "more_noise", 200_000, 0.5)
+    script.run()
+    assert "The budget is practically used up: fewer than 1 % of the 200000 steps" in script.output
+    run = read_run(script)
     assert (run["next_step"], run["end_reason"]) == (0, "budget_exhausted")
-    check_end(server, run, "budget used up")
+    check_end(script, "budget used up")
 
 
 @pytest.mark.parametrize(
@@ -194,46 +197,43 @@ def test_script_whose_budget_is_practically_used_up_stops(author: Author, server
         ("reject", "rejected", "The budget of the year is spent.", "completed after", "budget used up"),
     ],
 )
-def test_script_that_requests_a_higher_limit_waits_for_the_decision(  # noqa: PLR0917 - columns of a table
-    author: Author, server: LiveServer, decision: str, decided: str, reason: str, steps: str, end: str
+def test_script_that_requests_a_higher_limit_waits_for_the_decision(
+    server: LiveServer, decision: str, decided: str, reason: str, steps: str, end: str
 ) -> None:
-    budget = new_budget(server, decision)
-    with author.start(budget, "higher_limit") as process:
-        output = author.read_until(process, "requested prp_")
-        assert f"of {budget} (open)" in output
-        with server.client("privacy_officer") as api:
-            for proposal in re.findall(r"requested (prp_\w+)", output):
-                assert api.post(f"/v1/proposals/{proposal}/{decision}", json={"reason": reason}).is_success
-        output = author.finish(process)
-    assert f"{decided}: {reason}" in output
-    assert steps in output
-    assert reason in words(check_end(server, read_run(server, output), end))
+    script = Script(server, new_budget(server, decision), "higher_limit")
+    thread = script.start("requested prp_")
+    assert f"of {script.budget} (open)" in script.output
+    with server.client("privacy_officer") as api:
+        for proposal in re.findall(r"requested (prp_\w+)", script.output):
+            assert api.post(f"/v1/proposals/{proposal}/{decision}", json={"reason": reason}).is_success
+    thread.join(120)
+    assert f"{decided}: {reason}" in script.said
+    assert script.said[-1].startswith(steps)
+    assert reason in words(check_end(script, end))
 
 
-def test_author_requests_a_higher_limit_on_the_page_and_the_script_goes_on(
-    author: Author, server: LiveServer, enter: Enter
-) -> None:
-    budget = new_budget(server, "waiting")
-    with author.start(budget, "wait") as process:
-        run = read_run(server, author.read_until(process, "refused: "))
-        page = enter("trainer", f"/runs/{run['id']}")
-        form = page.get_by_role("region", name="Alternatives").locator("form")
-        form.get_by_label("Reason").fill("All epochs, as planned.")
-        form.get_by_role("button", name="Request a higher limit").click()
-        page.get_by_role("dialog").get_by_role("button", name="Request").click()
-        expect(page.locator("#message")).to_have_text("Limit requested. Another person decides it.")
-        requests = page.get_by_role("list", name="Requests")
-        expect(requests).to_contain_text("waits for approval")
-        expect(form).to_have_count(0)
-        officer = enter("privacy_officer")
-        officer.get_by_role("link", name="Approvals").click()
-        card = officer.get_by_role("article", name=budget)
-        expect(card).to_contain_text("All epochs, as planned.")
-        card.get_by_role("button", name="Approve").click()
-        dialog = officer.get_by_role("dialog")
-        dialog.get_by_label("Reason").fill("The board agrees.")
-        dialog.get_by_role("button", name="Approve", exact=True).click()
-        expect(officer.locator("#message")).to_have_text("Approved.")
-        expect(requests).to_contain_text("approved")
-        assert f"completed after {STEPS} of {STEPS} steps" in author.finish(process)
-    check_end(server, run, "finished")
+def test_author_requests_a_higher_limit_on_the_page_and_the_script_goes_on(server: LiveServer, enter: Enter) -> None:
+    script = Script(server, new_budget(server, "waiting"), "wait")
+    thread = script.start(" refused: ")
+    page = enter("trainer", f"/runs/{read_run(script)['id']}")
+    form = page.get_by_role("region", name="Alternatives").locator("form")
+    form.get_by_label("Reason").fill("All epochs, as planned.")
+    form.get_by_role("button", name="Request a higher limit").click()
+    page.get_by_role("dialog").get_by_role("button", name="Request").click()
+    expect(page.locator("#message")).to_have_text("Limit requested. Another person decides it.")
+    requests = page.get_by_role("list", name="Requests")
+    expect(requests).to_contain_text("waits for approval")
+    expect(form).to_have_count(0)
+    officer = enter("privacy_officer")
+    officer.get_by_role("link", name="Approvals").click()
+    card = officer.get_by_role("article", name=script.budget)
+    expect(card).to_contain_text("All epochs, as planned.")
+    card.get_by_role("button", name="Approve").click()
+    dialog = officer.get_by_role("dialog")
+    dialog.get_by_label("Reason").fill("The board agrees.")
+    dialog.get_by_role("button", name="Approve", exact=True).click()
+    expect(officer.locator("#message")).to_have_text("Approved.")
+    expect(requests).to_contain_text("approved")
+    thread.join(120)
+    assert script.said[-1] == f"completed after {STEPS} of {STEPS} steps"
+    check_end(script, "finished")

@@ -1,4 +1,4 @@
-"""Pictures of every page, in both themes and two widths: `python -m tests.dashboard.screenshots FOLDER`.
+"""Pictures of every page, in both themes and two widths: `python -m benchmarks.screenshots FOLDER`.
 
 `make screenshots` puts them into `.cache/screenshots`, to be looked at, and those that documents show into DOCUMENTS.
 """
@@ -16,7 +16,7 @@ from playwright.sync_api import Browser, FloatRect, ViewportSize
 
 from tests.browser import browsing
 from tests.dashboard.page_actions import COLOURS
-from tests.demo.sample_server import SampleServer, sample_server
+from tests.demo.test_sample_ledger import SampleServer, sample_server
 
 WIDTHS = {"wide": 1280, "narrow": 400}
 FIRST_SCREEN: Final[FloatRect] = {"x": 0, "y": 0, "width": 1280, "height": 900}

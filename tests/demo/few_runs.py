@@ -1,0 +1,16 @@
+"""The sample ledger with some of its runs, of each kind: `python -m tests.demo.few_runs serve --demo`."""
+
+from unittest.mock import patch
+
+from app import cli
+from app.demo import hospital
+from app.demo.hospital_data import PLANS, SERIES
+
+KEPT = {"cardiology-registry/readmission/research", "stroke-registry/outcome-models", "staff-survey/burnout"}
+
+if __name__ == "__main__":
+    with (
+        patch.object(hospital, "SERIES", [each for each in SERIES if each.budget in KEPT]),
+        patch.object(hospital, "PLANS", PLANS[::3]),
+    ):
+        cli.main()
