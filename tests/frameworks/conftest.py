@@ -1,7 +1,6 @@
-"""Small trainings with the real frameworks, charged to a run in memory or to a real server."""
+"""Small trainings with the real frameworks, charged to a run in memory or to the real service."""
 
 import os
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,13 +11,15 @@ from opacus.optimizers import DPOptimizer
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from tests.sdk.conftest import admin, client, clock, fake_run, ledger, run, trainer, whole_ledger, wire
+from epsilon_ledger import gaussian, poisson_sampled
+from tests.sdk.conftest import admin, client, clock, fake_run, ledger, run, trainer, wire
 from tests.sdk.fake_runs import BATCH, N
 
-__all__ = ["admin", "client", "clock", "fake_run", "ledger", "run", "trainer", "whole_ledger", "wire"]
+__all__ = ["admin", "client", "clock", "fake_run", "ledger", "run", "trainer", "wire"]
 
-# Read when MLflow is imported: tests tell nobody that they ran.
-os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
+# `test_flower` runs them where Flower can be imported.
+collect_ignore_glob = ["test_flower_*.py"]
+
 # Read when JAX and Keras are imported.
 os.environ |= {"JAX_PLATFORMS": "cpu", "KERAS_BACKEND": "jax"}
 
@@ -30,14 +31,15 @@ HOOKS_WARN = pytest.mark.filterwarnings("ignore:Full backward hook is firing whe
 # Opacus tries noise, from far too much to far too little, until it meets the target.
 SEARCH_WARNS = pytest.mark.filterwarnings("ignore:Optimal order is the:UserWarning")
 
+Q = BATCH / N  # a power of 2, which random floats meet exactly
+STEP = poisson_sampled(Q, gaussian(1.0))
+ADAPTIVE: dict[str, Any] = {"clipping": "adaptive", "target_unclipped_quantile": 0.5, "clipbound_learning_rate": 0.2}
+ADAPTIVE |= {"max_clipbound": 1e6, "min_clipbound": 1e-6, "unclipped_num_std": 2.0}
+
 
 @pytest.fixture(autouse=True)
 def _seeded() -> None:
     torch.manual_seed(7)
-
-
-def small_model() -> nn.Module:
-    return nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 2))
 
 
 def small_loader(*, batch_size: int = BATCH, shuffle: bool = False, workers: int = 0) -> DataLoader[Any]:
@@ -45,10 +47,14 @@ def small_loader(*, batch_size: int = BATCH, shuffle: bool = False, workers: int
     return DataLoader(TensorDataset(x, (x.sum(dim=1) > 0).long()), batch_size, shuffle=shuffle, num_workers=workers)
 
 
+def new_engine(accountant: str = "rdp") -> PrivacyEngine:
+    with pytest.warns(UserWarning, match="Secure RNG turned off"):
+        return PrivacyEngine(accountant=accountant)
+
+
 @pytest.fixture
 def engine() -> PrivacyEngine:
-    with pytest.warns(UserWarning, match="Secure RNG turned off"):
-        return PrivacyEngine(accountant="rdp")
+    return new_engine()
 
 
 @dataclass
@@ -62,6 +68,8 @@ class Training:
     before: list[torch.Tensor] = field(default_factory=list)
 
     def step(self, batch: tuple[torch.Tensor, torch.Tensor]) -> None:
+        # What a step that is refused must leave as it is.
+        self.before = self.parameters()
         x, y = batch
         self.optimizer.zero_grad()
         self.criterion(self.model(x), y).backward()
@@ -70,41 +78,29 @@ class Training:
     def epoch(self, loader: DataLoader[Any] | None = None) -> int:
         steps = 0
         for batch in loader or self.loader:
-            # What a step that is refused must leave as it is.
-            self.before = self.parameters()
             self.step(batch)
             steps += 1
         return steps
 
     def is_unchanged(self) -> bool:
-        """Whether the parameters are, bit by bit, what they were before the last step of an epoch."""
+        """Whether the parameters are, bit by bit, what they were before the last step."""
         return all(map(torch.equal, self.before, self.parameters()))
 
     def parameters(self) -> list[torch.Tensor]:
         return [parameter.detach().clone() for parameter in self.model.parameters()]
 
 
-def make_private(engine: PrivacyEngine, loader: DataLoader[Any] | None = None, **terms: object) -> Training:
-    arguments: dict[str, Any] = {"noise_multiplier": 1.0} | terms
-    return _made_private(engine.make_private, loader, arguments)
-
-
-def make_private_with_epsilon(
-    engine: PrivacyEngine, loader: DataLoader[Any] | None = None, **terms: object
+def make_private(
+    engine: PrivacyEngine, loader: DataLoader[Any] | None = None, make: str = "make_private", **terms: object
 ) -> Training:
-    arguments: dict[str, Any] = {"target_epsilon": 2.0, "target_delta": 1e-5, "epochs": 2} | terms
-    return _made_private(engine.make_private_with_epsilon, loader, arguments)
+    model = nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 2))
+    sgd = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    given: dict[str, Any] = {"noise_multiplier": 1.0} if make == "make_private" else {}
+    given |= {"max_grad_norm": 1.0, "data_loader": loader or small_loader()} | terms
+    made = getattr(engine, make)(module=model, optimizer=sgd, **given)
+    return Training(made[0], made[1], made[-1], *made[2:-1])
 
 
-def _made_private(make: Callable[..., Any], loader: DataLoader[Any] | None, arguments: dict[str, Any]) -> Training:
-    model = small_model()
-    made = make(
-        module=model,
-        optimizer=torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9),
-        data_loader=loader or small_loader(),
-        **{"max_grad_norm": 1.0} | arguments,
-    )
-    if len(made) == 4:
-        module, optimizer, criterion, private = made
-        return Training(module, optimizer, private, criterion)
-    return Training(*made)
+def make_private_with_epsilon(engine: PrivacyEngine, **terms: object) -> Training:
+    given = {"target_epsilon": 2.0, "target_delta": 1e-5, "epochs": 2} | terms
+    return make_private(engine, make="make_private_with_epsilon", **given)

@@ -2,10 +2,9 @@
 
 import os
 import sys
-from functools import cache
 from pathlib import Path
 
-from tests.fork_server import ROOT, ForkServer
+from tests.fork_server import ROOT
 
 
 def flower_environment() -> dict[str, str]:
@@ -17,9 +16,3 @@ def flower_environment() -> dict[str, str]:
         "RAY_USAGE_STATS_ENABLED": "0",
         "OMP_NUM_THREADS": "1",
     }
-
-
-@cache
-def flower_server() -> ForkServer:
-    """The process that has imported Flower and its adapter, and forks."""
-    return ForkServer("epsilon_ledger.flower", environment=flower_environment())

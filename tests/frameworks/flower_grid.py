@@ -7,7 +7,7 @@ from itertools import count
 from typing import Any
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, Context, Error, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
@@ -74,9 +74,3 @@ def shifted_by(shift: Callable[[int], Any], metrics: dict[str, Any] | None = Non
         return Message(RecordDict({"arrays": ArrayRecord(moved), "metrics": told}), reply_to=message)
 
     return app
-
-
-def config(message: Message) -> ConfigRecord:
-    """Return the only configuration of a message."""
-    (found,) = message.content.config_records.values()
-    return found

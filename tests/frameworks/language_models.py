@@ -24,6 +24,12 @@ FILTERS = [
     # Transformers itself looks at a property that it has renamed.
     pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning"),
 ]
+SIZES: dict[str, Any] = {"vocab_size": WORDS, "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1}
+SIZES |= {"num_attention_heads": 2, "max_position_embeddings": 16}
+ARGUMENTS: dict[str, Any] = {"per_device_train_batch_size": PHYSICAL, "gradient_accumulation_steps": ACCUMULATED}
+ARGUMENTS |= {"num_train_epochs": 2, "learning_rate": 0.1, "lr_scheduler_type": "constant", "optim": "sgd"}
+ARGUMENTS |= {"logging_steps": 1, "save_strategy": "no", "report_to": "none", "disable_tqdm": True}
+ARGUMENTS |= {"use_cpu": True, "dataloader_pin_memory": False}
 
 
 class CheckpointedRun(FakeRun):
@@ -36,20 +42,9 @@ class CheckpointedRun(FakeRun):
 def gpt2(*, lora: bool = True) -> nn.Module:
     """GPT-2 of one layer, whose projections are no linear layers but Conv1D."""
     torch.manual_seed(1)
-    model = GPT2LMHeadModel(
-        GPT2Config(
-            vocab_size=WORDS,
-            n_positions=16,
-            n_embd=16,
-            n_layer=1,
-            n_head=2,
-            resid_pdrop=0,
-            embd_pdrop=0,
-            attn_pdrop=0,
-            bos_token_id=1,
-            eos_token_id=2,
-        )
-    )
+    sizes: dict[str, Any] = {"vocab_size": WORDS, "n_positions": 16, "n_embd": 16, "n_layer": 1, "n_head": 2}
+    sizes |= dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0)
+    model = GPT2LMHeadModel(GPT2Config(**sizes, bos_token_id=1, eos_token_id=2))
     if not lora:
         return model
     adapters = LoraConfig(
@@ -61,17 +56,7 @@ def gpt2(*, lora: bool = True) -> nn.Module:
 def llama(**how: Any) -> nn.Module:
     """Llama of one layer, with weights of its own kind of normalization, all of them trained."""
     torch.manual_seed(1)
-    return LlamaForCausalLM(
-        LlamaConfig(
-            vocab_size=WORDS,
-            hidden_size=16,
-            intermediate_size=32,
-            num_hidden_layers=1,
-            num_attention_heads=2,
-            max_position_embeddings=16,
-            **how,
-        )
-    )
+    return LlamaForCausalLM(LlamaConfig(**SIZES, **how))
 
 
 def sentences(count: int = RECORDS, *, targets: bool = True) -> list[dict[str, torch.Tensor]]:
@@ -85,35 +70,12 @@ def sentences(count: int = RECORDS, *, targets: bool = True) -> list[dict[str, t
     return made
 
 
-def trainer_of(
-    folder: Path, model: nn.Module | None = None, records: Any = None, kind: type[Trainer] = Trainer, **terms: Any
-) -> Trainer:
+def trainer_of(folder: Path, model: nn.Module | None = None, records: Any = None, **terms: Any) -> Trainer:
     """Make a Trainer as users do; an epoch has 8 steps of 4 physical batches of 2 records on average."""
-    given = {
-        name: terms.pop(name)
-        for name in ("callbacks", "compute_loss_func", "eval_dataset", "optimizers")
-        if name in terms
-    }
-    return kind(
+    given = {name: terms.pop(name) for name in ("callbacks", "compute_loss_func", "optimizers") if name in terms}
+    return Trainer(
         gpt2() if model is None else model,
-        TrainingArguments(
-            str(folder),
-            **{
-                "per_device_train_batch_size": PHYSICAL,
-                "gradient_accumulation_steps": ACCUMULATED,
-                "num_train_epochs": 2,
-                "learning_rate": 0.1,
-                "lr_scheduler_type": "constant",
-                "optim": "sgd",
-                "logging_steps": 1,
-                "save_strategy": "no",
-                "report_to": "none",
-                "use_cpu": True,
-                "disable_tqdm": True,
-                "dataloader_pin_memory": False,
-                **terms,
-            },
-        ),
+        TrainingArguments(str(folder), **ARGUMENTS | terms),
         train_dataset=sentences() if records is None else records,
         **given,
     )

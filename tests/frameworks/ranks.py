@@ -10,9 +10,7 @@ from tests.fork_server import ForkedProcess, ForkServer
 
 RANKS = 2
 PATIENCE_SECONDS = 300
-
-
-TORCH = ("opacus.distributed", "tests.frameworks.canaries")
+TORCH = ("opacus.distributed", "torch.distributed.fsdp", "tests.sdk.fake_runs")
 
 
 @cache

@@ -12,13 +12,11 @@ from opacus import PrivacyEngine
 from opacus.utils.batch_memory_manager import wrap_data_loader
 from torch import nn
 
-from epsilon_ledger import gaussian, poisson_sampled
+from epsilon_ledger import gaussian
 from epsilon_ledger.lightning import LedgerCallback, split_batches
 from epsilon_ledger.opacus import UnsupportedTrainingError
-from tests.frameworks.conftest import HOOKS_WARN, Training, make_private, small_loader
-from tests.sdk.fake_runs import BATCH, FakeRun, N
-
-STEP = poisson_sampled(BATCH / N, gaussian(1.0))
+from tests.frameworks.conftest import HOOKS_WARN, STEP, Training, make_private, small_loader
+from tests.sdk.fake_runs import FakeRun
 
 pytestmark = [
     HOOKS_WARN,
@@ -84,13 +82,6 @@ def test_refusal_ends_fit_and_leaves_parameters(engine: PrivacyEngine, package: 
     assert all(map(torch.equal, after, training.parameters()))
 
 
-def test_fit_without_dp_optimizer_is_stopped(engine: PrivacyEngine, fake_run: FakeRun) -> None:
-    training = make_private(engine)
-    training.optimizer = training.optimizer.original_optimizer
-    with pytest.raises(ValueError, match="no DP optimizer to charge"):
-        fit(lightning, training, LedgerCallback(fake_run.as_run))
-
-
 def test_shuffled_loader_is_turned_away_unless_it_is_said_how_to_charge_it(
     engine: PrivacyEngine, fake_run: FakeRun
 ) -> None:
@@ -102,16 +93,20 @@ def test_shuffled_loader_is_turned_away_unless_it_is_said_how_to_charge_it(
     assert fake_run.asked == [gaussian(1.0)] * 8
 
 
-def test_pieces_that_lightning_would_cut_off_are_turned_away(engine: PrivacyEngine, fake_run: FakeRun) -> None:
+def test_fit_without_dp_optimizer_or_with_pieces_that_lightning_would_cut_off_is_turned_away(
+    engine: PrivacyEngine, fake_run: FakeRun
+) -> None:
     training = make_private(engine)
+    plain = Training(training.model, training.optimizer.original_optimizer, training.loader)
+    with pytest.raises(ValueError, match="no DP optimizer to charge"):
+        fit(lightning, plain, LedgerCallback(fake_run.as_run))
     training.loader = wrap_data_loader(data_loader=training.loader, max_batch_size=3, optimizer=training.optimizer)
     with pytest.raises(UnsupportedTrainingError, match=r"ends an epoch after len.*lightning\.split_batches"):
         fit(lightning, training, LedgerCallback(fake_run.as_run))
     assert fake_run.asked == []
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("package", [lightning, pytorch_lightning])
+@pytest.mark.parametrize(("package", "workers"), [(lightning, 0), (pytorch_lightning, 2)])
 def test_fit_in_pieces_releases_every_batch_once_and_whole(
     engine: PrivacyEngine, fake_run: FakeRun, package: Any, workers: int
 ) -> None:
@@ -149,3 +144,17 @@ def test_ghost_clipping_finds_module_of_fit(engine: PrivacyEngine, fake_run: Fak
 
     trainer_of(lightning, LedgerCallback(fake_run.as_run), max_epochs=1).fit(Model(), training.loader)
     assert fake_run.asked == [STEP] * 8
+
+
+LENGTHS: list[tuple[dict[str, Any], int]] = [
+    ({"max_epochs": 3}, 24),
+    ({"max_epochs": -1, "max_steps": 20}, 20),
+    ({"max_epochs": 3, "max_steps": 10}, 10),
+    ({"max_epochs": 3, "limit_train_batches": 4}, 12),
+]
+
+
+@pytest.mark.parametrize(("terms", "steps"), LENGTHS)
+def test_fit_expects_its_steps(engine: PrivacyEngine, fake_run: FakeRun, terms: dict[str, Any], steps: int) -> None:
+    fit(lightning, make_private(engine), LedgerCallback(fake_run.as_run), **terms)
+    assert fake_run.expected_steps == steps == len(fake_run.asked)

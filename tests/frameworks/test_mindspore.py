@@ -28,28 +28,13 @@ Theirs: TypeAlias = Any
 
 N, BATCH, STEPS = 32, 8, 4
 CONTEXT = their_module.context.get_context
+X = np.random.default_rng(3).normal(size=(N, 4)).astype(np.float32)
+ROWS = [(row, np.array(row.sum() > 0, dtype=np.int32)) for row in X]
 
 
-class Source:
-    """Rows of random numbers; arrays, because MindSpore cannot make arrays of numpy 2's numbers."""
-
-    def __init__(self) -> None:
-        rng = np.random.default_rng(3)
-        self.x = rng.normal(size=(N, 4)).astype(np.float32)
-
-    def __len__(self) -> int:
-        return N
-
-    def __getitem__(self, place: int) -> tuple[Theirs, Theirs]:
-        return self.x[place], np.array(self.x[place].sum() > 0, dtype=np.int32)
-
-
-def rows(**how: object) -> Theirs:
-    return ds.GeneratorDataset(Source(), ["x", "y"], **{"shuffle": True} | how)
-
-
-def batches() -> Theirs:
-    return rows().batch(BATCH, drop_remainder=True)
+def batches(times: int = 1) -> Theirs:
+    rows = ds.GeneratorDataset(ROWS, ["x", "y"], shuffle=True)
+    return (rows if times == 1 else rows.repeat(times)).batch(BATCH, drop_remainder=True)
 
 
 @pytest.fixture(autouse=True)
@@ -62,106 +47,62 @@ def _on_a_processor(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def replacing() -> FakeRun:
-    run = FakeRun()
-    run.state.neighboring_relation = "replace_one"
-    return run
+def run() -> FakeRun:
+    made = FakeRun()
+    made.state.neighboring_relation = "replace_one"
+    return made
 
 
-def noise(name: str = "Gaussian", **terms: object) -> Theirs:
-    return theirs.NoiseMechanismsFactory.create(name, **{"norm_bound": 1.0, "initial_noise_multiplier": 1.5} | terms)
-
-
-def small_network() -> Theirs:
-    return nn.Dense(4, 2)
-
-
-def model(
-    network: Theirs = None, *, noise_mech: Theirs = None, micro_batches: int | None = BATCH, **terms: object
-) -> Theirs:
-    network = network or small_network()
-    arguments = {"optimizer": nn.Momentum(network.trainable_params(), 0.1, 0.9), "norm_bound": 1.0} | terms
+def model(network: Theirs = None, **terms: object) -> Theirs:
+    network = network or nn.Dense(4, 2)
+    noise = theirs.NoiseMechanismsFactory.create("Gaussian", norm_bound=1.0, initial_noise_multiplier=1.5)
+    given = {"noise_mech": noise, "norm_bound": 1.0, "optimizer": nn.Momentum(network.trainable_params(), 0.1, 0.9)}
     loss = nn.SoftmaxCrossEntropyWithLogits(sparse=True, reduction="mean")
-    return theirs.DPModel(
-        micro_batches=micro_batches, noise_mech=noise_mech or noise(), network=network, loss_fn=loss, **arguments
-    )
+    return theirs.DPModel(micro_batches=BATCH, network=network, loss_fn=loss, **given | terms)
 
 
-class Counting(Callback):
-    """Counts the steps that happened, and keeps the parameters after each."""
+class After(Callback):
+    """Callback that keeps the parameters after each step."""
 
     def __init__(self, network: Theirs) -> None:
         super().__init__()
-        self.network, self.after = network, [network.weight.asnumpy().copy()]
+        self.network, self.seen = network, [network.weight.asnumpy().copy()]
 
     def on_train_step_end(self, run_context: Theirs) -> None:  # noqa: ARG002 - MindSpore's
-        self.after.append(self.network.weight.asnumpy().copy())
+        self.seen.append(self.network.weight.asnumpy().copy())
 
 
-def test_each_pass_is_charged_once_before_its_first_step(replacing: FakeRun) -> None:
-    network = small_network()
-    counting, ledger = Counting(network), adapter.LedgerCallback(replacing.as_run)
-    model(network).train(3, batches(), callbacks=[ledger, counting])
-    assert replacing.asked == [gaussian(1.5)] * 3
-    assert len(counting.after) == 1 + 3 * STEPS
-    assert ledger.refusal is None
-    assert replacing.expected_steps == 3
+@pytest.mark.parametrize("capacity", [2, 9])
+def test_each_pass_is_charged_once_and_refused_step_does_not_happen(run: FakeRun, capacity: int) -> None:
+    run.capacity, network = capacity, nn.Dense(4, 2)
+    after, ledger = After(network), adapter.LedgerCallback(run.as_run)
+    model(network).train(3, batches(), callbacks=[ledger, after])
+    assert run.asked == [gaussian(1.5)] * min(capacity, 3)
+    assert (run.expected_steps, ledger.refusal is None) == (3, capacity > 3)
+    assert len(after.seen) == 1 + min(capacity, 3) * STEPS
+    assert np.array_equal(network.weight.asnumpy(), after.seen[-1])
 
 
-@pytest.mark.parametrize("mode", [mindspore.PYNATIVE_MODE, mindspore.GRAPH_MODE])
-def test_refused_step_does_not_happen_and_training_ends_without_exception(mode: int) -> None:
-    mindspore.set_context(mode=mode)
-    run = FakeRun(capacity=2)
-    run.state.neighboring_relation = "replace_one"
-    network = small_network()
-    counting, ledger = Counting(network), adapter.LedgerCallback(run.as_run)
-    model(network).train(5, batches(), callbacks=[ledger, counting])
-    mindspore.set_context(mode=mindspore.PYNATIVE_MODE)
-    assert ledger.refusal is not None
-    assert len(counting.after) == 1 + 2 * STEPS
-    assert np.array_equal(network.weight.asnumpy(), counting.after[-1])
+def with_moving_norm() -> Theirs:
+    return model(clip_mech=theirs.ClipMechanismsFactory.create("Gaussian"))
 
 
-def adaptive(replacing: FakeRun) -> Theirs:  # noqa: ARG001 - as below
-    return model(clip_mech=theirs.ClipMechanismsFactory.create("Gaussian")), batches()
+def with_batch_statistics() -> Theirs:
+    return model(nn.SequentialCell(nn.Dense(4, 4), nn.BatchNorm1d(4), nn.Dense(4, 2)))
 
 
-def repeated(replacing: FakeRun) -> Theirs:  # noqa: ARG001 - as below
-    return model(), rows().repeat(2).batch(BATCH)
+UNACCOUNTABLE: dict[str, tuple[Callable[[], Theirs], int, str]] = {
+    "clipping norm moves and the noise does not": (with_moving_norm, 1, "replace_one"),
+    "RepeatDataset may hand on a record twice": (model, 2, "replace_one"),
+    "must be replace_one": (model, 1, "add_or_remove_one"),
+    "moving averages": (with_batch_statistics, 1, "replace_one"),
+}
 
 
-def of_another_relation(replacing: FakeRun) -> Theirs:
-    replacing.state.neighboring_relation = "add_or_remove_one"
-    return model(), batches()
-
-
-def with_batch_statistics(replacing: FakeRun) -> Theirs:  # noqa: ARG001 - as the others
-    return model(nn.SequentialCell(nn.Dense(4, 4), nn.BatchNorm1d(4), nn.Dense(4, 2))), batches()
-
-
-def without_noise(replacing: FakeRun) -> Theirs:  # noqa: ARG001 - as the others
-    network = small_network()
-    loss = nn.SoftmaxCrossEntropyWithLogits(sparse=True, reduction="mean")
-    return mindspore.train.Model(network, loss, nn.SGD(network.trainable_params(), 0.1)), batches()
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (adaptive, "clipping norm moves and the noise does not"),
-        (without_noise, "whose noise is not known"),
-        (repeated, "RepeatDataset may hand on a record twice"),
-        (of_another_relation, "must be replace_one"),
-        (with_batch_statistics, "moving averages"),
-    ],
-)
-def test_unaccountable_training_is_refused_before_first_step(
-    replacing: FakeRun, make: Callable[[FakeRun], Theirs], message: str
-) -> None:
-    training, data = make(replacing)
-    before = [parameter.asnumpy().copy() for parameter in training._network.trainable_params()]
+@pytest.mark.parametrize("message", UNACCOUNTABLE)
+def test_unaccountable_training_is_refused_before_first_step(run: FakeRun, message: str) -> None:
+    make, times, run.state.neighboring_relation = UNACCOUNTABLE[message]
+    training = make()
     with pytest.raises(adapter.UnsupportedTrainingError, match=message):
-        training.train(1, data, callbacks=[adapter.LedgerCallback(replacing.as_run)])
-    assert replacing.asked == []
-    after = [parameter.asnumpy() for parameter in training._network.trainable_params()]
-    assert all(map(np.array_equal, before, after))
+        training.train(1, batches(times), callbacks=[adapter.LedgerCallback(run.as_run)])
+    assert run.asked == []

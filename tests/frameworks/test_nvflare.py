@@ -39,19 +39,19 @@ def client(live_server: LiveServer) -> Iterator[LedgerClient]:
             yield opened
 
 
-OpenBudget = Callable[..., str]
 MakeFilter = Callable[..., LedgerFilter]
+TERMS: dict[str, Any] = {"privacy_unit": "client", "neighboring_relation": "replace_one"}
 
 
 @pytest.fixture
-def open_budget(client: LedgerClient) -> OpenBudget:
-    def opened(relation: Any = "replace_one", unit: str = "client", epsilon: float = 1e4) -> str:
-        name = f"hospitals-{uuid.uuid4().hex[:8]}"
-        limit = Limit(epsilon, 1e-5)
-        client.create_population(name, privacy_unit=unit, neighboring_relation=relation, limit=limit)
-        return name
+def budget(client: LedgerClient) -> str:
+    return open_population(client)
 
-    return opened
+
+def open_population(client: LedgerClient, epsilon: float = 1e4, **terms: Any) -> str:
+    name = f"hospitals-{uuid.uuid4().hex[:8]}"
+    client.create_population(name, **TERMS | terms, limit=Limit(epsilon, 1e-5))
+    return name
 
 
 @pytest.fixture
@@ -100,9 +100,9 @@ def result(data: Any, kind: str = DataKind.WEIGHT_DIFF) -> Shareable:
 
 
 def test_result_is_charged_and_leaves_with_noise_and_nothing_else(
-    open_budget: OpenBudget, make_filter: MakeFilter, asked: list[Event]
+    budget: str, make_filter: MakeFilter, asked: list[Event]
 ) -> None:
-    filter_ = make_filter(open_budget(), noise_multiplier=2.0, clipping_norm=0.5)
+    filter_ = make_filter(budget, noise_multiplier=2.0, clipping_norm=0.5)
     left = filter_.process(result({"w": np.ones(20_000, np.float32)}), site_context())
     assert asked == [gaussian(2.0)]
     dxo = from_shareable(left)
@@ -122,45 +122,41 @@ def test_filter_of_no_task_is_refused() -> None:
 
 
 RESULT = {"w": np.ones(2)}
-BLOCKED: dict[str, tuple[Any, dict[str, Any], str]] = {
-    "weights": (result(RESULT, DataKind.WEIGHTS), {}, "only differences"),
-    "metrics": (result({"age": 64.0}, DataKind.METRICS), {}, "only differences"),
-    "collection": (
-        result({"inner": DXO(DataKind.WEIGHT_DIFF, data=RESULT)}, DataKind.COLLECTION),
-        {},
-        "only differences",
-    ),
-    "list": (result({"w": [1.0, 2.0]}), {}, "numpy arrays"),
-    "integers": (result({"w": np.array([1, 2])}), {}, "no array of floats"),
-    "no dxo": (Shareable({"patients": 17}), {}, "DXO"),
-    "site that shows": (result(RESULT), {"relation": "add_or_remove_one"}, "shows that its site takes part"),
-}
+COLLECTION = {"inner": DXO(DataKind.WEIGHT_DIFF, data=RESULT)}
+BLOCKED: list[tuple[Any, str]] = [
+    (result(RESULT, DataKind.WEIGHTS), "only differences"),
+    (result({"age": 64.0}, DataKind.METRICS), "only differences"),
+    (result(COLLECTION, DataKind.COLLECTION), "only differences"),
+    (result({"w": [1.0, 2.0]}), "numpy arrays"),
+    (result({"w": np.array([1, 2])}), "no array of floats"),
+    (Shareable({"patients": 17}), "DXO"),
+]
 
 
-@pytest.mark.parametrize("name", BLOCKED)
 def test_result_without_charged_noise_is_blocked(
-    open_budget: OpenBudget, make_filter: MakeFilter, asked: list[Event], name: str
+    client: LedgerClient, budget: str, make_filter: MakeFilter, asked: list[Event]
 ) -> None:
-    sent, budget, reason = BLOCKED[name]
-    with pytest.raises(ContentBlockedException, match=reason):
-        make_filter(open_budget(**budget), 4.0, 1.0).process(sent, site_context())
+    for sent, reason in BLOCKED:
+        with pytest.raises(ContentBlockedException, match=reason):
+            make_filter(budget, 4.0, 1.0).process(sent, site_context())
+    shown = open_population(client, neighboring_relation="add_or_remove_one")
+    with pytest.raises(ContentBlockedException, match="shows that its site takes part"):
+        make_filter(shown, 4.0, 1.0).process(result(RESULT), site_context())
     assert asked == []
 
 
 def test_refused_result_stays_and_its_run_is_exhausted(
-    client: LedgerClient, open_budget: OpenBudget, make_filter: MakeFilter
+    client: LedgerClient, budget: str, make_filter: MakeFilter
 ) -> None:
-    population = open_budget()
-    client.create_budget("site-1", parent=population, limit=Limit(1.0, 1e-5))
-    filter_ = make_filter(population + "/{site}", 40.0, 1.0)
+    client.create_budget("site-1", parent=budget, limit=Limit(1.0, 1e-5))
+    filter_, loud = (make_filter(budget + "/{site}", noise, 1.0) for noise in (40.0, 0.1))
     for _ in range(2):
         filter_.process(result(RESULT), site_context())
-    loud = make_filter(population + "/{site}", 0.1, 1.0)
     with pytest.raises(ContentBlockedException, match="refused"):
         loud.process(result(RESULT), site_context())
     for each in (filter_, loud):
         each.handle_event(EventType.END_RUN, site_context())
-    second, first = client.list_runs(budget=f"{population}/site-1")
+    second, first = client.list_runs(budget=f"{budget}/site-1")
     assert (first.next_step, first.status, second.next_step) == (2, "completed", 0)
     assert (second.status, second.end_reason) == ("completed", "budget_exhausted")
 
@@ -177,24 +173,19 @@ NEIGHBOURS: list[tuple[str, Any, float, float | None]] = [
 ]
 
 
-@pytest.mark.parametrize("case", NEIGHBOURS)
-def test_change_by_neighbour_is_charged(
-    open_budget: OpenBudget, make_filter: MakeFilter, asked: list[Event], case: tuple[str, Any, float, float | None]
-) -> None:
-    relation, unit, central, local = case
-    budget = open_budget(relation, "patient")
-    Federation([by(0.1)], budget, unit=unit, noise_multiplier=4.0, num_rounds=1).run()
-    assert asked == [gaussian(central)]
-    if local is not None:
-        make_filter(budget, 4.0, 1.0, unit=unit).process(result(RESULT), site_context())
-        assert asked[1:] == [gaussian(local)]
-    with pytest.raises(UnsupportedRoundError, match="unit='client'"):
-        Federation([by(0.1)], budget, num_rounds=1).run()
+def test_change_by_neighbour_is_charged(client: LedgerClient, make_filter: MakeFilter, asked: list[Event]) -> None:
+    for relation, unit, central, local in NEIGHBOURS:
+        budget = open_population(client, privacy_unit="patient", neighboring_relation=relation)
+        asked.clear()
+        Federation([by(0.1)], budget, unit=unit, noise_multiplier=4.0, num_rounds=1).run()
+        if local is not None:
+            make_filter(budget, 4.0, 1.0, unit=unit).process(result(RESULT), site_context())
+        assert asked == [gaussian(noise) for noise in (central, local) if noise]
+        with pytest.raises(UnsupportedRoundError, match="unit='client'"):
+            Federation([by(0.1)], budget, num_rounds=1).run()
 
 
-def test_only_results_of_filtered_task_leave(
-    open_budget: OpenBudget, make_filter: MakeFilter, asked: list[Event]
-) -> None:
+def test_only_results_of_filtered_task_leave(budget: str, make_filter: MakeFilter, asked: list[Event]) -> None:
     def released(reply: Shareable) -> Shareable:
         """Do as FLARE does after all filters; return what it sends."""
         context = site_context()
@@ -203,7 +194,7 @@ def test_only_results_of_filtered_task_leave(
         return reply
 
     cost = epsilon_delta(0.5)  # of an earlier filter's noise
-    filter_ = make_filter(open_budget(), event=cost)
+    filter_ = make_filter(budget, event=cost)
     filtered = filter_.process(result({"w": np.full(3, 0.25)}), site_context())
     assert (asked, from_shareable(filtered).data["w"].tolist()) == ([cost], [0.25] * 3)
     assert from_shareable(filtered).meta == {MetaKey.NUM_STEPS_CURRENT_ROUND: 1}
@@ -248,14 +239,10 @@ class Federation(LedgerFedAvg):
     def get_num_standing_tasks(self) -> int:
         return 0
 
-    def event(self, event_type: str) -> None:
-        """Nobody listens."""
+    def silent(self, *_: Any) -> None:
+        """Tell nothing."""
 
-    def fire_event_with_data(self, *_: Any) -> None:
-        """Nobody listens."""
-
-    def info(self, message: str) -> None:
-        """Nobody reads."""
+    event = fire_event_with_data = info = silent
 
 
 def by(shift: float, *, full: bool = False) -> Callable[[FLModel], FLModel]:
@@ -279,9 +266,8 @@ def raising(model: FLModel) -> FLModel:
 
 
 def test_round_is_charged_and_nothing_moves_more_than_its_share(
-    client: LedgerClient, open_budget: OpenBudget, asked: list[Event]
+    client: LedgerClient, budget: str, asked: list[Event]
 ) -> None:
-    budget = open_budget()
     clients = [by(1e6), by(0.2), by(0.2, full=True), by(np.nan), raising]
     federation = Federation(clients, budget, num_rounds=1)
     federation.run()
@@ -295,8 +281,8 @@ def test_round_is_charged_and_nothing_moves_more_than_its_share(
     assert (run.next_step, run.status) == (1, "completed")
 
 
-def test_budget_ends_job_with_its_last_model(client: LedgerClient, open_budget: OpenBudget, asked: list[Event]) -> None:
-    budget = open_budget(epsilon=5.0)
+def test_budget_ends_job_with_its_last_model(client: LedgerClient, asked: list[Event]) -> None:
+    budget = open_population(client, 5.0)
     federation = Federation([by(0.1), by(0.1)], budget, num_rounds=100, noise_multiplier=4.0)
     federation.run()
     assert federation.refusal is not None

@@ -1,6 +1,6 @@
 """Noise for a loop of Opacus, calibrated before its account is opened, or to a run."""
 
-import uuid
+from typing import Any
 
 import pytest
 from opacus import PrivacyEngine
@@ -20,50 +20,42 @@ from epsilon_ledger import (
 )
 from epsilon_ledger._opacus.calibration import TOLERANCE
 from epsilon_ledger.opacus import PlannedTraining, UnsupportedTrainingError, attach, plan_training
-from tests.frameworks.conftest import HOOKS_WARN, SEARCH_WARNS, make_private, make_private_with_epsilon, small_loader
+from tests.frameworks.conftest import (
+    ADAPTIVE,
+    HOOKS_WARN,
+    SEARCH_WARNS,
+    Q,
+    make_private,
+    make_private_with_epsilon,
+    new_engine,
+    small_loader,
+)
 from tests.sdk.fake_runs import BATCH, FakeRun, N, open_budget
+
+pytestmark = HOOKS_WARN
 
 EPOCHS = 2
 STEPS = EPOCHS * N // BATCH
-LIMIT = Limit(epsilon=2.0, delta=1e-5)
-
-
-def new_engine() -> PrivacyEngine:
-    with pytest.warns(UserWarning, match="Secure RNG turned off"):
-        return PrivacyEngine(accountant="rdp")
+GOAL: dict[str, Any] = {"epochs": EPOCHS, "target_epsilon": 2.0, "target_delta": 1e-5}
 
 
 def planned_run(admin: LedgerClient, trainer: LedgerClient) -> tuple[PlannedTraining, Run]:
-    plan = plan_training(trainer, small_loader(), epochs=EPOCHS, target_epsilon=2.0, target_delta=1e-5)
-    budget = open_budget(admin, 50.0)
-    return plan, trainer.create_run("digits", budget=budget, limit=LIMIT, planned=[plan.planned])
+    plan = plan_training(trainer, small_loader(), **GOAL)
+    budget, limit = open_budget(admin, 50.0), Limit(epsilon=2.0, delta=1e-5)
+    return plan, trainer.create_run("digits", budget=budget, limit=limit, planned=[plan.planned])
 
 
-@HOOKS_WARN
 @SEARCH_WARNS
 def test_planned_loop_fits_its_limit_with_less_noise_than_opacus_finds(
     engine: PrivacyEngine, admin: LedgerClient, trainer: LedgerClient
 ) -> None:
     loader = small_loader()
-    plan = plan_training(trainer, loader, epochs=EPOCHS, target_epsilon=2.0, target_delta=1e-5)
-    theirs = get_noise_multiplier(
-        target_epsilon=2.0, target_delta=1e-5, sample_rate=BATCH / N, epochs=EPOCHS, accountant="rdp"
-    )
-    assert plan.planned == {"event": poisson_sampled(BATCH / N, gaussian(plan.noise_multiplier)), "count": plan.steps}
+    plan = plan_training(trainer, loader, **GOAL)
+    theirs = get_noise_multiplier(**GOAL, sample_rate=Q, accountant="rdp")
+    assert plan.planned == {"event": poisson_sampled(Q, gaussian(plan.noise_multiplier)), "count": plan.steps}
     assert plan.noise_multiplier_without_plan is not None
     assert plan.noise_multiplier < 0.97 * theirs < plan.noise_multiplier_without_plan
-    population = f"people-{uuid.uuid4().hex[:8]}"
-    limit = Limit(epsilon=2.0, delta=1e-5)
-    admin.create_population(
-        population,
-        privacy_unit="person",
-        neighboring_relation="add_or_remove_one",
-        size=N,
-        limit=limit,
-        planned=[plan.planned],
-    )
-    budget = admin.create_budget("digits", parent=population, limit=limit, planned=[plan.planned]).path
-    with trainer.create_run("digits", budget=budget) as run:
+    with trainer.create_run("digits", budget=open_budget(admin, 2.0, planned=[plan.planned])) as run:
         attach(engine, run)
         training = make_private(engine, loader, noise_multiplier=plan.noise_multiplier)
         assert sum(training.epoch() for _ in range(EPOCHS)) == plan.steps
@@ -71,37 +63,27 @@ def test_planned_loop_fits_its_limit_with_less_noise_than_opacus_finds(
             training.epoch()
 
 
-@HOOKS_WARN
-def test_engine_takes_noise_that_its_run_has_planned(
+def test_engine_takes_noise_that_its_run_has_planned_and_resumed_run_goes_on_with_it(
     engine: PrivacyEngine, admin: LedgerClient, trainer: LedgerClient
 ) -> None:
     plan, run = planned_run(admin, trainer)
     attach(engine, run)
     training = make_private_with_epsilon(engine)
     assert training.optimizer.noise_multiplier == plan.noise_multiplier
-    assert sum(training.epoch() for _ in range(EPOCHS)) == STEPS
-    assert run.refresh().epsilon == pytest.approx(2.0, abs=1e-3)
-    with pytest.raises(BudgetExceededError):
-        training.epoch()
-
-
-@HOOKS_WARN
-def test_resumed_run_goes_on_with_same_noise(engine: PrivacyEngine, admin: LedgerClient, trainer: LedgerClient) -> None:
-    plan, run = planned_run(admin, trainer)
-    attach(engine, run)
-    make_private_with_epsilon(engine).epoch()
-    resumed = trainer.resume_run(run.id)
-    again = new_engine()
+    training.epoch()
+    resumed, again = trainer.resume_run(run.id), new_engine()
     attach(again, resumed)
     training = make_private_with_epsilon(again)
     assert training.optimizer.noise_multiplier == plan.noise_multiplier
     training.epoch()
     assert resumed.next_step == STEPS
+    assert resumed.refresh().epsilon == pytest.approx(2.0, abs=1e-3)
+    with pytest.raises(BudgetExceededError):
+        training.epoch()
     with pytest.raises(UnsupportedTrainingError, match=f"has taken {STEPS} steps, and the loop has {STEPS}"):
         make_private_with_epsilon(again)
 
 
-@HOOKS_WARN
 def test_run_without_plan_gets_least_noise_that_its_accounts_admit(
     engine: PrivacyEngine, admin: LedgerClient, trainer: LedgerClient
 ) -> None:
@@ -109,35 +91,26 @@ def test_run_without_plan_gets_least_noise_that_its_accounts_admit(
     attach(engine, run)
     training = make_private_with_epsilon(engine, target_epsilon=50.0)
     noise = training.optimizer.noise_multiplier
-    less = poisson_sampled(BATCH / N, gaussian(noise * (1 - 2 * TOLERANCE)))
+    less = poisson_sampled(Q, gaussian(noise * (1 - 2 * TOLERANCE)))
     with pytest.raises(BudgetExceededError):
         run.preview(STEPS, event=less)
     assert sum(training.epoch() for _ in range(EPOCHS)) == STEPS
 
 
-@HOOKS_WARN
 @pytest.mark.parametrize("kind", ["adaptive", "shared samples"])
 def test_noise_is_found_for_very_event_that_is_charged(
     engine: PrivacyEngine, admin: LedgerClient, trainer: LedgerClient, kind: str
 ) -> None:
+    adaptive = kind == "adaptive"
     run = trainer.create_run("digits", budget=open_budget(admin, 2.0))
-    attach(engine, run, releases_per_sample=1 if kind == "adaptive" else 3)
-    terms: dict[str, object] = {}
-    if kind == "adaptive":
-        terms = {
-            "clipping": "adaptive",
-            "target_unclipped_quantile": 0.5,
-            "clipbound_learning_rate": 0.2,
-            "max_clipbound": 10.0,
-            "min_clipbound": 0.1,
-            "unclipped_num_std": 4.0,
-        }
-    training = make_private_with_epsilon(engine, **terms)
+    attach(engine, run, releases_per_sample=1 if adaptive else 3)
+    bounds = {"unclipped_num_std": 4.0, "max_clipbound": 10.0, "min_clipbound": 0.1}
+    training = make_private_with_epsilon(engine, **(ADAPTIVE | bounds if adaptive else {}))
     training.epoch()
     noise = training.optimizer.noise_multiplier
-    released = adaptive_clipping(noise) if kind == "adaptive" else self_composed(gaussian(noise), 3)
+    released = adaptive_clipping(noise) if adaptive else self_composed(gaussian(noise), 3)
     charged = training.optimizer.step_hook.event
-    assert charged == poisson_sampled(BATCH / N, released)
+    assert charged == poisson_sampled(Q, released)
     assert run.preview(STEPS // 2, event=charged).count == STEPS // 2
     with pytest.raises(BudgetExceededError):
         run.preview(STEPS // 2 + 1, event=charged)
@@ -162,14 +135,12 @@ def test_uncalibratable_training_is_refused(
         make_private_with_epsilon(bound, target_epsilon=0.01)
 
 
-@HOOKS_WARN
 @pytest.mark.filterwarnings("ignore:GDP accounting is experimental:UserWarning")
 @pytest.mark.parametrize("accountant", ["prv", "gdp"])
 def test_epsilon_that_is_not_tight_is_said_to_be_none(
     admin: LedgerClient, trainer: LedgerClient, accountant: str
 ) -> None:
-    with pytest.warns(UserWarning, match="Secure RNG turned off"):
-        engine = PrivacyEngine(accountant=accountant)
+    engine = new_engine(accountant)
     run = trainer.create_run("digits", budget=open_budget(admin, 50.0))
     attach(engine, run, client=trainer)
     training = make_private(engine)

@@ -1,6 +1,6 @@
 """Batches in pieces, and the ways to clip that Opacus has."""
 
-from typing import Any
+import math
 
 import pytest
 import torch
@@ -10,25 +10,12 @@ from opacus.schedulers import StepGradClip
 from opacus.utils.adaptive_clipping import PrivacyEngineAdaptiveClipping
 from opacus.utils.batch_memory_manager import BatchMemoryManager
 
-from epsilon_ledger import BudgetExceededError, Event, adaptive_clipping, gaussian, poisson_sampled
-from epsilon_ledger.opacus import UnsupportedTrainingError, attach
-from tests.frameworks.conftest import HOOKS_WARN, Training, make_private
-from tests.sdk.fake_runs import BATCH, FakeRun, N
-
-Q = BATCH / N  # a power of 2, which random floats meet exactly
-STEP = poisson_sampled(Q, gaussian(1.0))
+from epsilon_ledger import BudgetExceededError, Event, adaptive_clipping, poisson_sampled
+from epsilon_ledger.opacus import UnsupportedTrainingError, attach, discard_batch
+from tests.frameworks.conftest import ADAPTIVE, HOOKS_WARN, STEP, Q, Training, make_private
+from tests.sdk.fake_runs import BATCH, STEPS_PER_EPOCH, FakeRun
 
 pytestmark = HOOKS_WARN
-
-
-ADAPTIVE: dict[str, Any] = {
-    "clipping": "adaptive",
-    "target_unclipped_quantile": 0.5,
-    "clipbound_learning_rate": 0.2,
-    "max_clipbound": 1e6,
-    "min_clipbound": 1e-6,
-    "unclipped_num_std": 2.0,
-}
 
 
 def in_pieces(training: Training) -> BatchMemoryManager:
@@ -36,20 +23,17 @@ def in_pieces(training: Training) -> BatchMemoryManager:
 
 
 @pytest.mark.parametrize("give_managed", [False, True])
-def test_virtual_steps_are_asked_for_once(engine: PrivacyEngine, fake_run: FakeRun, *, give_managed: bool) -> None:
+def test_virtual_steps_are_asked_for_once_and_refusal_leaves_nothing_behind(
+    engine: PrivacyEngine, *, give_managed: bool
+) -> None:
+    run = FakeRun(capacity=STEPS_PER_EPOCH + 1)
     training = make_private(engine)
     with in_pieces(training) as managed:
-        attach(training.optimizer, fake_run.as_run, data_loader=managed if give_managed else training.loader)
-        assert training.epoch(managed) > N // BATCH
-    assert fake_run.asked == [STEP] * (N // BATCH)
-
-
-def test_refusal_of_batch_in_pieces_leaves_nothing_behind(engine: PrivacyEngine) -> None:
-    run = FakeRun(capacity=1)
-    training = make_private(engine)
-    attach(training.optimizer, run.as_run, data_loader=training.loader)
-    with in_pieces(training) as managed, pytest.raises(BudgetExceededError):
-        training.epoch(managed)
+        attach(training.optimizer, run.as_run, data_loader=managed if give_managed else training.loader)
+        assert training.epoch(managed) > STEPS_PER_EPOCH
+        assert run.asked == [STEP] * STEPS_PER_EPOCH
+        with pytest.raises(BudgetExceededError):
+            training.epoch(managed)
     assert training.is_unchanged()
     assert all(p.summed_grad is None for p in training.optimizer.params)
 
@@ -82,16 +66,21 @@ def test_adaptive_clipping_is_charged_with_its_count(engine: PrivacyEngine, fake
     assert training.is_unchanged()
     # The count of a refused step moves no norm.
     assert float(training.optimizer.max_grad_norm) == norms[-1]
+    discard_batch(training.optimizer)
+    with in_pieces(training) as managed, pytest.raises(UnsupportedTrainingError, match="BatchMemoryManager"):
+        training.epoch(managed)
 
 
-@pytest.mark.parametrize("size", [1, 5, 20])
+@pytest.mark.parametrize("size", [1, 20])
 def test_adapted_norm_tells_noisy_count_and_not_private_size_of_batch(
     engine: PrivacyEngine, fake_run: FakeRun, size: int
 ) -> None:
+    def moved(fraction: float) -> float:
+        return math.exp(-0.2 * (fraction - 0.5))
+
     training = make_private(engine, **ADAPTIVE)
     attach(training.optimizer, fake_run.as_run, sampling_probability=1.0)
-    optimizer = training.optimizer
-    noisy: list[tuple[float, int]] = []
+    optimizer, noisy = training.optimizer, list[tuple[float, int]]()
     asked = optimizer.step_hook.read
 
     def look(seen: AdaClipDPOptimizer) -> Event:
@@ -105,25 +94,14 @@ def test_adapted_norm_tells_noisy_count_and_not_private_size_of_batch(
     ((count, seen_size),) = noisy
     assert seen_size == size
     # With a function of one's own nothing is mended: Opacus divides by the private size.
-    leaky = 1.0 * torch.exp(torch.tensor(-0.2 * (count / size - 0.5)))
-    assert float(optimizer.max_grad_norm) == pytest.approx(float(leaky), rel=1e-5)
+    assert float(optimizer.max_grad_norm) == pytest.approx(moved(count / size), rel=1e-5)
     optimizer.max_grad_norm = 1.0
     optimizer.step_hook.read = asked
     sums: list[float] = []
     optimizer.attach_step_hook(lambda seen: sums.append(float(seen.unclipped_num)))
     training.step((x, (x[:, 0] > 0).long()))
-    fraction = sums[0] / BATCH
     assert optimizer.sample_size == BATCH == optimizer.expected_batch_size
-    assert float(optimizer.max_grad_norm) == pytest.approx(
-        float(torch.exp(torch.tensor(-0.2 * (fraction - 0.5)))), rel=1e-5
-    )
-
-
-def test_adaptive_clipping_of_batch_in_pieces_is_stopped(engine: PrivacyEngine, fake_run: FakeRun) -> None:
-    training = make_private(engine, **ADAPTIVE)
-    attach(training.optimizer, fake_run.as_run, data_loader=training.loader)
-    with in_pieces(training) as managed, pytest.raises(UnsupportedTrainingError, match="BatchMemoryManager"):
-        training.epoch(managed)
+    assert float(optimizer.max_grad_norm) == pytest.approx(moved(sums[0] / BATCH), rel=1e-5)
 
 
 def test_ghost_clipping_costs_same(engine: PrivacyEngine, fake_run: FakeRun) -> None:

@@ -7,18 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from epsilon_ledger import LedgerClient
+from epsilon_ledger import LedgerClient, Limit
 from tests.conftest import LiveServer
 from tests.examples.example_runner import EXAMPLES, example, is_picture
 from tests.soak import thinned
 
 
+@pytest.mark.filterwarnings("default")
 @pytest.mark.parametrize(("epsilon", "accuracy"), thinned([(2.0, 0.2), (4.0, 0.5)], 2))
 def test_example_is_stopped_at_its_budget_and_its_epsilon_is_opacus_own(
     live_server: LiveServer, tmp_path: Path, epsilon: float, accuracy: float
 ) -> None:
-    limit = f"it.Limit({epsilon}, 1e-4)"
-    said = example(live_server, "opacus_digits.py", tmp_path / "out", warnings="default", LIMIT=limit)
+    said = example(live_server, "opacus_digits", tmp_path / "out", LIMIT=Limit(epsilon, 1e-4))
     facts = json.loads((tmp_path / "out" / "opacus.json").read_text())
     assert facts["refused"]
     assert f"Stopped: step {facts['steps']} of {facts['run']} refused" in said

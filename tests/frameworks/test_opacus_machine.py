@@ -4,13 +4,18 @@
 """
 
 import os
+import random
 from collections import Counter
+from collections.abc import Callable
+from typing import Any
 
 import pytest
+import torch
 
-from tests.frameworks.canaries import KINDS
+from epsilon_ledger import BudgetExceededError, LedgerUnavailableError
+from epsilon_ledger.opacus import UnsupportedTrainingError, discard_batch
 from tests.frameworks.conftest import HOOKS_WARN
-from tests.frameworks.interleavings import ACTIONS, interleave
+from tests.frameworks.test_opacus_canaries import BATCH, DRAWS, KINDS, RECORDS, Bench
 
 ROUNDS = int(os.environ.get("RELIABILITY_ROUNDS", "1"))
 INTERLEAVINGS = 40
@@ -21,6 +26,123 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:.isinstance.treespec, LeafSpec.. is deprecated:FutureWarning"),
     pytest.mark.filterwarnings("ignore:The 'train_dataloader' does not have many workers:UserWarning"),
 ]
+
+EXPECTED = (UnsupportedTrainingError, LedgerUnavailableError, BudgetExceededError)
+
+
+def step_next(bench: Bench) -> None:
+    """Do what a loop does each time; without a next batch, step the last one again."""
+    bench.fetch()
+    bench.step()
+
+
+def discard(bench: Bench) -> None:
+    for optimizer in bench.optimizers:
+        discard_batch(optimizer)
+
+
+def backward(bench: Bench) -> None:
+    """Go backward and no further, with or without clearing gradients before."""
+    if bench.batch is not None:
+        bench.backward(0, clean=bench.dice.random() < 0.5)
+
+
+def move_rate(bench: Bench) -> None:
+    """Draw more rarely or more often from now on."""
+    sampler: Any = bench.loader.batch_sampler
+    sampler.sample_rate = bench.dice.choice((0.5, 1, 2)) * BATCH / RECORDS
+
+
+def move_noise(bench: Bench) -> None:
+    bench.dice.choice(bench.optimizers).noise_multiplier = bench.dice.choice((1.0, 2.0))
+
+
+def cut_by_hand(bench: Bench) -> None:
+    """Step a batch in two halves, as scripts without a BatchMemoryManager do."""
+    if bench.fetch() and bench.batch is not None:
+        x, y = bench.batch
+        half = len(x) // 2
+        bench.optimizers[0].signal_skip_step(do_skip=True)
+        for part in ((x[:half], y[:half]), (x[half:], y[half:])):
+            bench.batch = part
+            bench.backward(0)
+            bench.optimizers[0].step()
+
+
+def one_of_two(bench: Bench) -> None:
+    """Step one optimizer only, as alternating trainings do."""
+    place = bench.dice.randrange(bench.together)
+    if bench.fetch():
+        bench.backward(place)
+        bench.optimizers[place].step()
+
+
+def two_at_once(bench: Bench) -> None:
+    """Step two batches as if they were one."""
+    first = bench.batch if bench.fetch() else None
+    second = bench.batch if bench.fetch() else None
+    if first is not None and second is not None and len(first[0]) and len(second[0]):
+        bench.batch = torch.cat((first[0], second[0])), torch.cat((first[1], second[1]))
+        bench.step()
+
+
+ACTIONS: dict[str, tuple[int, Callable[[Bench], object]]] = {
+    "step": (12, step_next),
+    "leave a batch out": (2, lambda bench: bench.fetch()),
+    "step again": (2, lambda bench: bench.step()),
+    "begin": (2, lambda bench: bench.begin()),
+    "begin in pieces": (4, lambda bench: bench.begin(bench.dice.choice((1, 2)))),
+    "discard": (1, discard),
+    "no answer": (2, lambda bench: setattr(bench.run, "fault", "unavailable")),
+    "refusal": (1, lambda bench: setattr(bench.run, "fault", "refused")),
+    "signal": (2, lambda bench: bench.dice.choice(bench.optimizers).signal_skip_step(bench.dice.random() < 0.8)),
+    "zero": (1, lambda bench: bench.dice.choice(bench.optimizers).zero_grad()),
+    "backward": (1, backward),
+    "bare step": (1, lambda bench: bench.dice.choice(bench.optimizers).step()),
+    "rate": (1, move_rate),
+    "noise": (1, move_noise),
+    "attach": (1, lambda bench: bench.attach()),
+    "cut by hand": (1, cut_by_hand),
+    "one of two": (1, one_of_two),
+    "two at once": (1, two_at_once),
+}
+
+
+def interleave(seed: int, kind: str, *, together: int = 1, releases: int = 1, workers: int = 0) -> Bench:
+    """Do the actions of a training loop in a random order, and then an ordinary epoch."""
+    dice = random.Random(seed)  # noqa: S311 - to do the same again
+    torch.manual_seed(seed)
+    bench = Bench(dice, kind, together=together, releases=releases, workers=workers)
+    names, weights = list(ACTIONS), [weight for weight, _ in ACTIONS.values()]
+    try:
+        with bench.draws.watched():
+            bench.begin(dice.choice((0, 1, 2)))
+            for name in dice.choices(names, weights, k=dice.randrange(10, 40)):
+                bench.trace.append(name)
+                try:
+                    ACTIONS[name][1](bench)
+                except EXPECTED as error:
+                    bench.trace.append(type(error).__name__)
+                except ValueError as error:  # Opacus' own word against gradients that are missing or used up
+                    bench.trace.append(f"{type(error).__name__}: {error}"[:60])
+                    bench.broken |= "Poisson sampling is not compatible" in str(error)
+                except RuntimeError:
+                    if not bench.broken:
+                        raise
+            if bench.broken:
+                return bench
+            bench.trace.append("an ordinary epoch")
+            bench.run.fault = ""
+            discard(bench)
+            bench.settle()
+            before, size = bench.sums, 0 if releases > 1 else dice.choice((0, 1, 2))
+            bench.epoch(size)
+            bench.settle()
+            assert bench.sums - before == DRAWS * together * releases, "releases of an ordinary epoch"
+    except Exception as error:
+        error.add_note(f"seed {seed}, {kind}, {together} together: {bench.trace}")
+        raise
+    return bench
 
 
 @pytest.mark.parametrize("turn", range(ROUNDS))

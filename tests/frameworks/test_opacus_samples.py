@@ -12,20 +12,17 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from epsilon_ledger import EventCount, Trial, composed, gaussian, poisson_sampled, self_composed
 from epsilon_ledger.opacus import UnsupportedTrainingError, attach, discard_batch
-from tests.frameworks.conftest import HOOKS_WARN, Training, make_private, small_loader
-from tests.frameworks.test_opacus_calibration import new_engine
-from tests.frameworks.test_opacus_clipping import ADAPTIVE
+from tests.frameworks.conftest import ADAPTIVE, HOOKS_WARN, STEP, Q, Training, make_private, new_engine, small_loader
 from tests.sdk.fake_runs import BATCH, FakeRun, N
+from tests.sdk.fake_runs import STEPS_PER_EPOCH as EPOCH
+from tests.soak import in_turns
 
-Q = BATCH / N
-STEP = poisson_sampled(Q, gaussian(1.0))
 GHOST: dict[str, Any] = {"grad_sample_mode": "ghost"}
 KINDS: dict[str, dict[str, Any]] = {
     "flat": {},
     "per layer": {"clipping": "per_layer", "max_grad_norm": [0.5] * 4},
     "ghost": GHOST,
 }
-EPOCH = N // BATCH
 
 pytestmark = HOOKS_WARN
 
@@ -37,12 +34,6 @@ def refuses(match: str) -> Any:  # noqa: ANN401 - a context
 def attached(engine: PrivacyEngine, run: FakeRun, **terms: Any) -> Training:  # noqa: ANN401 - passed on
     attach(engine, run.as_run)
     return make_private(engine, **terms)
-
-
-def attached_late(engine: PrivacyEngine, run: FakeRun, loader: DataLoader[Any] | None = None, **how: Any) -> Training:  # noqa: ANN401 - passed on
-    training = make_private(engine, loader)
-    attach(training.optimizer, run.as_run, data_loader=training.loader, **how)
-    return training
 
 
 @pytest.fixture(params=KINDS)
@@ -160,13 +151,19 @@ def test_batches_of_other_loaders_and_earlier_iterations_are_refused(engine: Pri
     assert fake_run.asked == []
 
 
-def test_norm_that_moves_between_pieces_does_not_thin_noise(engine: PrivacyEngine, fake_run: FakeRun) -> None:
+def test_norm_that_moves_between_pieces_and_noise_without_end_are_refused(
+    engine: PrivacyEngine, fake_run: FakeRun
+) -> None:
     training = attached(engine, fake_run)
     pieces = iter(pieces_of(training))
     training.step(next(pieces))
     training.optimizer.max_grad_norm = 0.1
     with refuses(r"from 1\.0 to 0\.1 between two physical batches"):
         training.step(next(pieces))
+    for noise in (math.inf, 0.0):
+        training.optimizer.noise_multiplier = noise
+        with pytest.raises(ValueError, match="noise_multiplier must be in"):
+            first_step(training)
     assert fake_run.asked == []
 
 
@@ -192,16 +189,10 @@ def test_unsampled_batches_are_not_added_up(engine: PrivacyEngine, fake_run: Fak
     assert fake_run.asked == [gaussian(1.0)] * (EPOCH + 3)
 
 
-def two_heads(engine: PrivacyEngine) -> tuple[Training, Training]:
+def test_optimizers_that_share_samples_are_charged_as_one_event(engine: PrivacyEngine, fake_run: FakeRun) -> None:
     """Two networks, each with its optimizer, that are trained on one loader."""
     loader = small_loader()
     first, second = make_private(engine, loader), make_private(engine, loader, noise_multiplier=2.0)
-    second.loader = first.loader
-    return first, second
-
-
-def test_optimizers_that_share_samples_are_charged_as_one_event(engine: PrivacyEngine, fake_run: FakeRun) -> None:
-    first, second = two_heads(engine)
     for training in (first, second):
         attach(training.optimizer, fake_run.as_run, data_loader=first.loader)
     batch = next(iter(first.loader))
@@ -286,23 +277,24 @@ def test_earlier_steps_are_refused_reported_or_charged_already(engine: PrivacyEn
     run = ReportingRun()
     training = make_private(engine)
     training.epoch()
-    terms: dict[str, Any] = {"data_loader": training.loader}
+
+    def attach_to(run: Any, **how: Any) -> None:  # noqa: ANN401 - a run or a trial
+        attach(training.optimizer, run, data_loader=training.loader, **how)
+
     with refuses(r"shows 8 steps, and 8 of them were not charged.*'report'"):
-        attach(training.optimizer, run.as_run, **terms)
-    trial = Trial(run.as_run.state, 0, [EventCount(event=STEP, count=99)])
+        attach_to(run)
     with refuses("reports it to a Run"):
-        attach(training.optimizer, trial, **terms, earlier_steps="report")
+        attach_to(Trial(run.as_run.state, 0, [EventCount(event=STEP, count=99)]), earlier_steps="report")
     assert run.asked == []
-    attach(training.optimizer, run.as_run, **terms, earlier_steps="report")
+    attach_to(run, earlier_steps="report")
     training.epoch()
     # What was reported, and what the hook has counted since, is not reported again.
-    attach(training.optimizer, run.as_run, **terms, earlier_steps="report")
+    attach_to(run, earlier_steps="report")
     assert run.asked == [STEP] * 16
-    charged = FakeRun(id=run.id)
-    other = make_private(new_engine())
-    other.epoch()
-    attach(other.optimizer, charged.as_run, data_loader=other.loader, earlier_steps="charged")
-    other.epoch()
+    training, charged = make_private(new_engine()), FakeRun(id=run.id)
+    training.epoch()
+    attach_to(charged, earlier_steps="charged")
+    training.epoch()
     assert charged.asked == [STEP] * 8
 
 
@@ -316,13 +308,10 @@ def loader_with(value: float) -> DataLoader[Any]:
 
 
 def first_step(training: Training) -> None:
-    batch = next(batch for batch in training.loader if len(batch[0]))
-    training.before = training.parameters()
-    training.step(batch)
+    training.step(next(batch for batch in training.loader if len(batch[0])))
 
 
-@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-@pytest.mark.parametrize("mode", [*MODES, "accelerator"])
+@pytest.mark.parametrize(("mode", "value"), in_turns([*MODES, "accelerator"], [math.nan, math.inf, -math.inf]))
 def test_gradient_that_is_not_finite_is_neither_charged_nor_released(
     engine: PrivacyEngine, fake_run: FakeRun, monkeypatch: pytest.MonkeyPatch, mode: str, value: float
 ) -> None:
@@ -339,12 +328,3 @@ def test_gradient_that_is_not_finite_is_neither_charged_nor_released(
         with refuses("has a NaN or an infinity"):
             training.epoch(pieces_of(training))
         assert fake_run.asked == []
-
-
-def test_noise_without_end_is_named(engine: PrivacyEngine, fake_run: FakeRun) -> None:
-    training = attached_late(engine, fake_run)
-    for noise in (math.inf, 0.0):
-        training.optimizer.noise_multiplier = noise
-        with pytest.raises(ValueError, match="noise_multiplier must be in"):
-            first_step(training)
-    assert fake_run.asked == []

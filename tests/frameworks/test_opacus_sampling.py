@@ -1,31 +1,36 @@
-"""How records are drawn: read off the loader at each step, and believed of nobody."""
+"""How records are drawn: read off the loader at each step, from a public size, and believed of nobody."""
 
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
 from opacus import PrivacyEngine
+from opacus.optimizers import optimizer as opacus_noise
+from torch.utils.data import DataLoader, TensorDataset
 
-from epsilon_ledger import Event, gaussian, poisson_sampled
-from epsilon_ledger.opacus import UnsupportedTrainingError, attach
-from tests.frameworks.conftest import HOOKS_WARN, make_private, small_loader
-from tests.frameworks.test_opacus_calibration import new_engine
+from epsilon_ledger import Event, LedgerClient, gaussian, poisson_sampled
+from epsilon_ledger._opacus.samples import drawable_probability
+from epsilon_ledger.opacus import UnsupportedTrainingError, attach, plan_training
+from tests.frameworks.conftest import ADAPTIVE, HOOKS_WARN, STEP, Training, make_private, new_engine, small_loader
 from tests.sdk.fake_runs import BATCH, FakeRun, N
-
-Q = BATCH / N  # a power of 2, which random floats meet exactly
-STEP = poisson_sampled(Q, gaussian(1.0))
 
 pytestmark = HOOKS_WARN
 
 
-def test_probability_below_samplers_is_not_believed(engine: PrivacyEngine, fake_run: FakeRun) -> None:
+def test_probability_without_loader_or_below_samplers_is_not_believed(engine: PrivacyEngine, fake_run: FakeRun) -> None:
+    fake_run.state.event = STEP
     training = make_private(engine)
+    for stated in (None, 0.125):
+        with pytest.raises(ValueError, match=r"Give data_loader=.*: each step is held to a draw of its own"):
+            attach(training.optimizer, fake_run.as_run, sampling_probability=stated)
+    given: dict[str, Any] = {"data_loader": training.loader}
     with pytest.raises(
         UnsupportedTrainingError, match=r"=0\.001 is stated, but the loader's sampler draws with 0\.125"
     ):
-        attach(training.optimizer, fake_run.as_run, data_loader=training.loader, sampling_probability=0.001)
+        attach(training.optimizer, fake_run.as_run, **given, sampling_probability=0.001)
     # It may be stated too high, and is held against the sampler at each step.
-    attach(training.optimizer, fake_run.as_run, data_loader=training.loader, sampling_probability=0.2)
+    attach(training.optimizer, fake_run.as_run, **given, sampling_probability=0.2)
     training.step(next(iter(training.loader)))
     training.loader.batch_sampler.sample_rate = 0.5
     with pytest.raises(UnsupportedTrainingError, match=r"=0\.2 was stated, but this sample was drawn with 0\.5"):
@@ -81,11 +86,105 @@ def test_batches_without_sampling_are_charged_as_if_each_saw_all_records(relatio
         assert trained(small_loader(shuffle=True), 1.0, **unsampled) == [gaussian(1.0)] * 8
 
 
-@pytest.mark.parametrize("stated", [None, 0.125])
-def test_step_without_loader_is_not_charged_as_sample(
-    engine: PrivacyEngine, fake_run: FakeRun, stated: float | None
+# Sample rate, steps of an epoch and divisor come from a public size where the number of records is private.
+
+
+def loader_of(records: int) -> DataLoader[tuple[torch.Tensor, ...]]:
+    x = torch.randn(records, 4)
+    return DataLoader(TensorDataset(x, (x.sum(dim=1) > 0).long()), BATCH)
+
+
+def shape(training: Training) -> tuple[float, ...]:
+    """What of a training must not depend on the number of records."""
+    sampler = training.loader.batch_sampler
+    return sampler.sample_rate, len(training.loader), training.optimizer.expected_batch_size
+
+
+NINTH = drawable_probability(1 / 9)
+SIZES: dict[str, tuple[dict[str, Any], dict[str, Any], list[int], tuple[float, ...]]] = {
+    "of the population": ({}, {}, [N - 1, N, N + 1], (1 / 8, 8, 8)),
+    "of the training": ({"population_size": 1_000_000}, {"public_size": 70}, [N, N + 1], (NINTH, 9, 7)),
+    "of public records": (
+        {"neighboring_relation": "replace_one", "population_size": 1_000},
+        {},
+        [N + 1],
+        (NINTH, 9, 7),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_neighbours_train_with_numbers_of_public_size(name: str) -> None:
+    """The state of a run, arguments of attach, numbers of records; and rate, steps and divisor."""
+    state, how, sizes, wanted = SIZES[name]
+    for records in sizes:
+        run, engine = FakeRun(), new_engine()
+        vars(run.state).update(state)
+        attach(engine, run.as_run, **how)
+        training = make_private(engine, loader_of(records))
+        training.epoch()
+        assert shape(training) == wanted
+        assert run.asked == [poisson_sampled(wanted[0], gaussian(1.0))] * int(wanted[1])
+
+
+def test_training_with_wrong_or_without_public_size_does_not_begin(fake_run: FakeRun) -> None:
+    reasons = {
+        None: r"the number of records is private.*public_size=",
+        N * 2 + 1: f"declares {N * 2 + 1} units, but this dataset has {N} records",
+        N // 2 - 1: f"declares {N // 2 - 1} units, but this dataset has {N} records",
+    }
+    for size, reason in reasons.items():
+        fake_run.state.population_size = size
+        engine = new_engine()
+        attach(engine, fake_run.as_run)
+        with pytest.raises(UnsupportedTrainingError, match=reason):
+            make_private(engine)
+    with pytest.raises(ValueError, match="public_size must be at least 1, not 0"):
+        attach(engine, fake_run.as_run, public_size=0)
+
+
+@pytest.mark.parametrize("records", [N - 1, N + 1])
+def test_attached_later_divisor_is_public_and_loaders_rate_stays(
+    engine: PrivacyEngine, fake_run: FakeRun, records: int
 ) -> None:
-    fake_run.state.event = STEP
-    training = make_private(engine)
-    with pytest.raises(ValueError, match=r"Give data_loader=.*: each step is held to a draw of its own"):
-        attach(training.optimizer, fake_run.as_run, sampling_probability=stated)
+    training = make_private(engine, loader_of(records))
+    rate, steps, _ = shape(training)
+    attach(training.optimizer, fake_run.as_run, data_loader=training.loader)
+    assert shape(training) == (rate, steps, int(N * rate))
+    assert training.epoch() == steps
+
+
+def test_loop_is_planned_for_public_size(trainer: LedgerClient) -> None:
+    plan = plan_training(trainer, loader_of(N + 1), epochs=2, target_epsilon=2.0, target_delta=1e-5, public_size=N)
+    assert plan.planned == {"event": poisson_sampled(1 / 8, gaussian(plan.noise_multiplier)), "count": 16}
+
+
+# Secure mode: its generator makes all noise and samples; the adapter leaves both as they are.
+
+
+@pytest.fixture
+def secure(engine: PrivacyEngine) -> PrivacyEngine:
+    """An engine in secure mode, with torch's generator in the place of torchcsprng's, which no current torch has."""
+    engine.secure_mode, engine.secure_rng = True, torch.Generator().manual_seed(5)
+    return engine
+
+
+def test_secure_generator_makes_all_noise_and_samples(secure: PrivacyEngine, fake_run: FakeRun) -> None:
+    attach(secure, fake_run.as_run)
+    training = make_private(secure)
+    assert training.optimizer.generator is training.loader.batch_sampler.generator is secure.secure_rng
+    assert training.optimizer.secure_mode
+    with patch.object(opacus_noise.torch, "normal", wraps=torch.normal) as normal:
+        steps = training.epoch()
+    # Each parameter's noise: one value thrown away, and the sum of four.
+    assert normal.call_count == steps * len(training.optimizer.params) * 5
+    assert all(call.kwargs["generator"] is secure.secure_rng for call in normal.call_args_list)
+    assert fake_run.asked == [STEP] * steps
+
+
+def test_noise_of_count_that_is_not_secure_is_refused(secure: PrivacyEngine, fake_run: FakeRun) -> None:
+    attach(secure, fake_run.as_run)
+    training = make_private(secure, **ADAPTIVE)
+    with pytest.raises(UnsupportedTrainingError, match="count from torch's default generator"):
+        training.epoch()
+    assert (training.is_unchanged(), fake_run.asked) == (True, [])

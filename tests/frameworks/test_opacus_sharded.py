@@ -1,15 +1,209 @@
-"""Each distributed optimizer of Opacus, FSDP's too, by two processes: one charge, and nothing left after a refusal."""
+"""Each distributed optimizer of Opacus, FSDP's too, by two processes: one charge, and nothing left after a refusal.
 
+This module is also the program of a rank: `python -m MODULE RANK STORE` prints a JSON line of what came of it.
+"""
+
+import json
+import sys
+import warnings
+from datetime import timedelta
 from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
+from opacus import PrivacyEngine
+from opacus.distributed import DifferentiallyPrivateDistributedDataParallel
+from opacus.utils.fsdp_utils import FSDP2Wrapper
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.utils.data import DataLoader, TensorDataset
 
-from epsilon_ledger import gaussian, poisson_sampled
-from tests.frameworks import distributed_optimizers
-from tests.frameworks.distributed_optimizers import BATCH, CAPACITY, KINDS, RECORDS
+from epsilon_ledger import LedgerError, gaussian, poisson_sampled
+from epsilon_ledger.opacus import attach
 from tests.frameworks.ranks import run_ranks
-from tests.sdk.fake_runs import LEAST_NOISE
+from tests.sdk.fake_runs import LEAST_NOISE, FakeRun
+
+MODULE = "tests.frameworks.test_opacus_sharded"
+RECORDS, BATCH, CAPACITY = 64, 16, 2
+KINDS: dict[str, dict[str, Any]] = {
+    "flat": {},
+    "per layer": {"clipping": "per_layer", "max_grad_norm": [1.0] * 4},
+    "ghost": {"grad_sample_mode": "ghost"},
+    "fsdp": {"grad_sample_mode": "ghost_fsdp"},
+    "fsdp without wrapper": {"grad_sample_mode": "ghost_fsdp", "wrap_model": False},
+}
+
+
+def net() -> nn.Module:
+    torch.manual_seed(1)
+    return nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+
+
+class Training:
+    """A distributed training with the fake run on rank 0."""
+
+    def __init__(self, rank: int, model: nn.Module, **terms: Any) -> None:  # noqa: ANN401 - Opacus' arguments
+        self.run = FakeRun(capacity=CAPACITY) if rank == 0 else None
+        self.module = model
+        engine = PrivacyEngine()
+        attach(engine, self.run.as_run if self.run else None)
+        torch.manual_seed(2)
+        made = engine.make_private(
+            module=model,
+            optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+            criterion=nn.CrossEntropyLoss(),
+            data_loader=DataLoader(TensorDataset(torch.randn(RECORDS, 4)), BATCH),
+            **{"noise_multiplier": 1.0, "max_grad_norm": 1.0} | terms,
+        )
+        made_module, self.optimizer = made[:2]
+        self.model = made_module if terms.get("wrap_model", True) else model
+        self.criterion = made[2] if len(made) == 4 else nn.CrossEntropyLoss()
+        self.loader = made[-1]
+        torch.manual_seed(3 + rank)
+
+    def step(self, batch: torch.Tensor) -> str | None:
+        """Take a step; return what stopped it."""
+        try:
+            self.optimizer.zero_grad()
+            self.criterion(self.model(batch), torch.zeros(len(batch), dtype=torch.long)).backward()
+            self.optimizer.step()
+        except LedgerError as error:
+            return f"{type(error).__name__}: {error}"
+        return None
+
+    def steps(self, count: int) -> str | None:
+        """Take steps; return what stopped them."""
+        batches = zip(self.loader, range(count), strict=False)
+        return next((stopped for (batch,), _ in batches if (stopped := self.step(batch))), None)
+
+    def parameters(self) -> list[Any]:
+        return [whole(parameter.detach()).tolist() for parameter in self.optimizer.params]
+
+    def left(self) -> list[str]:
+        """What of a batch is kept: names of attributes that are not None."""
+        names = ("grad", "grad_sample", "summed_grad", "_norm_sample", "_current_grad_sample")
+        found = [name for p in self.optimizer.params for name in names if getattr(p, name, None) is not None]
+        states = getattr(self.optimizer, "grad_state", {}).values()
+        found += ["grad_state" for state in states if state["summed_grad"] is not None]
+        return found + ["norm_sample" for part in self.module.modules() if hasattr(part, "norm_sample")]
+
+
+def whole(tensor: Any) -> torch.Tensor:  # noqa: ANN401 - of one rank or sharded
+    gathered: torch.Tensor = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
+    return gathered
+
+
+def wrapped(kind: str) -> nn.Module:
+    model: nn.Module = FSDP2Wrapper(net()) if "fsdp" in kind else DifferentiallyPrivateDistributedDataParallel(net())
+    return model
+
+
+def outcome(rank: int, kind: str) -> dict[str, Any]:
+    """What was asked, what stopped it, and what a refusal left behind."""
+    training = Training(rank, wrapped(kind), **KINDS[kind])
+    assert training.steps(CAPACITY) is None
+    before = training.parameters()
+    stopped = training.steps(1)
+    return {
+        "optimizer": type(training.optimizer).__name__,
+        "asked": training.run.asked if training.run else None,
+        "stopped": stopped,
+        "unchanged": before == training.parameters(),
+        "parameters": before,
+        "left": training.left(),
+    }
+
+
+def released_sum(rank: int, kind: str) -> list[Any]:
+    """The gradient of one batch of all records, with so little noise that it shows the sum alone."""
+    model = wrapped(kind)
+    training = Training(rank, model, **KINDS[kind] | {"noise_multiplier": 1e-3, "max_grad_norm": 1e-2})
+    before = training.parameters()
+    training.loader.batch_sampler.sample_rate = 1.0
+    assert training.steps(1) is None
+    return [(torch.tensor(a) - torch.tensor(b)).tolist() for a, b in zip(before, training.parameters(), strict=True)]
+
+
+def refusals(rank: int) -> dict[str, str | None]:
+    """What stops FSDP trainings whose noise would not fit."""
+    found: dict[str, str | None] = {}
+    factor = FSDP2Wrapper(net())
+    training = Training(rank, factor, **KINDS["fsdp"])
+    for part in factor.children():
+        if hasattr(part, "set_gradient_divide_factor"):
+            part.set_gradient_divide_factor(1.0)
+    # gloo cannot divide by a factor, so that the backward pass before the check would fail.
+    try:
+        training.model.get_clipping_coef()
+    except LedgerError as error:
+        found["factor"] = f"{type(error).__name__}: {error}"
+    late = FSDP2Wrapper(net())
+    training = Training(rank, late, **KINDS["fsdp"])
+    late.set_requires_gradient_sync(False)
+    found["sync"] = training.steps(1)
+    # Two copies of each shard: HSDP over two ranks that shard nothing.
+    copies = net()
+    mesh = init_device_mesh("cpu", (2, 1), mesh_dim_names=("replicate", "shard"))
+    for part in copies:
+        if list(part.parameters()):
+            fully_shard(part, mesh=mesh)
+    training = Training(rank, fully_shard(copies, mesh=mesh), **KINDS["fsdp"])
+    found["copies"] = training.steps(1)
+    return found
+
+
+def nan_on_one_rank(rank: int) -> list[str]:
+    """What stops each step of an epoch, where every record of rank 1 has a NaN."""
+    training = Training(rank, wrapped("flat"))
+    if rank == 1:
+        training.loader.dataset.tensors[0][:] = torch.nan
+    stops = [training.steps(1) for _ in range(4)]
+    return [(stop or "").partition(":")[0] for stop in stops]
+
+
+def one_rank_ahead(rank: int) -> str | None:
+    """Let one rank step the next batch, and the other one that after it."""
+    training = Training(rank, wrapped("flat"))
+    batches = iter(training.loader)
+    for _ in range(1 + rank):
+        (batch,) = next(batches)
+    return training.step(batch)
+
+
+def calibrated(rank: int) -> tuple[float, str]:
+    """The noise that an engine of this rank finds, and what a run of its own is told."""
+    engine, model = PrivacyEngine(accountant="rdp"), wrapped("flat")
+    attach(engine, FakeRun().as_run if rank == 0 else None, public_size=RECORDS)
+    _, optimizer, _ = engine.make_private_with_epsilon(
+        module=model,
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+        data_loader=DataLoader(TensorDataset(torch.randn(RECORDS, 4)), 8),
+        target_epsilon=1.0,
+        target_delta=1e-5,
+        epochs=1,
+        max_grad_norm=1.0,
+    )
+    said = ""
+    if rank == 1:
+        try:
+            attach(optimizer, FakeRun().as_run)
+        except ValueError as error:
+            said = str(error)
+    return float(optimizer.noise_multiplier), said
+
+
+def main(rank: int, store: str) -> dict[str, Any]:
+    dist.init_process_group("gloo", f"file://{store}", timedelta(seconds=120), world_size=2, rank=rank)
+    torch.set_num_threads(1)
+    answer: dict[str, Any] = {kind: outcome(rank, kind) for kind in KINDS}
+    answer["sums"] = {kind: released_sum(rank, kind) for kind in ("ghost", "fsdp")}
+    answer |= {"refusals": refusals(rank), "not finite": nan_on_one_rank(rank)}
+    answer |= {"ahead": one_rank_ahead(rank), "calibrated": calibrated(rank)}
+    dist.destroy_process_group()
+    return answer
+
 
 OPTIMIZERS = {
     "flat": "DistributedDPOptimizer",
@@ -22,18 +216,16 @@ OPTIMIZERS = {
 
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    return run_ranks(distributed_optimizers.__name__, tmp_path_factory.mktemp("gloo"))
+    return run_ranks(MODULE, tmp_path_factory.mktemp("gloo"))
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_rank_0_charges_step_of_all(ranks: list[dict[str, Any]], kind: str) -> None:
+def test_rank_0_charges_step_of_all_and_none_moves_or_keeps_batch_after_refusal(
+    ranks: list[dict[str, Any]], kind: str
+) -> None:
     assert [rank[kind]["optimizer"] for rank in ranks] == [OPTIMIZERS[kind]] * 2
     assert ranks[0][kind]["asked"] == [poisson_sampled(BATCH / RECORDS, gaussian(1.0))] * CAPACITY
     assert ranks[0][kind]["parameters"] == ranks[1][kind]["parameters"]
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_no_rank_moves_or_keeps_batch_after_refusal(ranks: list[dict[str, Any]], kind: str) -> None:
     for rank in ranks:
         assert rank[kind]["stopped"].startswith("BudgetExceededError")
         assert rank[kind]["unchanged"]
@@ -48,14 +240,14 @@ def test_sharded_noise_is_scaled_for_what_is_released(ranks: list[dict[str, Any]
         assert torch.tensor(fsdp) == pytest.approx(torch.tensor(ghost), abs=2e-6)
 
 
-@pytest.mark.parametrize(
-    ("how", "why"),
-    [("factor", "set_gradient_divide_factor"), ("sync", "set_requires_gradient_sync"), ("copies", "not sharded over")],
-)
-def test_sharding_that_noise_does_not_fit_is_refused(ranks: list[dict[str, Any]], how: str, why: str) -> None:
+WHY = {"factor": "set_gradient_divide_factor", "sync": "set_requires_gradient_sync", "copies": "not sharded over"}
+
+
+def test_sharding_that_noise_does_not_fit_is_refused(ranks: list[dict[str, Any]]) -> None:
     for rank in ranks:
-        assert rank["refusals"][how].startswith("UnsupportedTrainingError")
-        assert why in rank["refusals"][how]
+        for how, why in WHY.items():
+            assert rank["refusals"][how].startswith("UnsupportedTrainingError")
+            assert why in rank["refusals"][how]
 
 
 def test_rank_with_nan_or_another_batch_stops_all(ranks: list[dict[str, Any]]) -> None:
@@ -71,3 +263,8 @@ def test_all_ranks_get_noise_of_rank_0_and_no_other_has_run(ranks: list[dict[str
     noise = [rank["calibrated"][0] for rank in ranks]
     assert noise[0] == noise[1] == pytest.approx(LEAST_NOISE, rel=1e-3)
     assert ranks[1]["calibrated"][1] == "Rank 0 asks for all: on rank 1 give None for the run."
+
+
+if __name__ == "__main__":
+    warnings.simplefilter("ignore")
+    print(json.dumps(main(int(sys.argv[1]), sys.argv[2])))  # noqa: T201

@@ -1,5 +1,6 @@
-"""What an attached Opacus optimizer asks for, step by step."""
+"""What an attached Opacus optimizer asks for, step by step, and how many steps it expects."""
 
+from collections.abc import Callable
 from typing import Any
 
 import httpx2
@@ -9,14 +10,15 @@ from opacus import PrivacyEngine
 from opacus.optimizers import DPOptimizer
 from opacus.schedulers import ExponentialNoise
 
-from epsilon_ledger import BudgetExceededError, LedgerUnavailableError, Run, gaussian, poisson_sampled
+from epsilon_ledger import BudgetExceededError, LedgerClient, LedgerUnavailableError, Run, gaussian, poisson_sampled
+from epsilon_ledger.monitor import PrivacyMonitor
 from epsilon_ledger.opacus import UnsupportedTrainingError, attach
-from tests.frameworks.conftest import HOOKS_WARN, make_private, small_loader
+from tests.frameworks.conftest import HOOKS_WARN, STEP, Q, make_private, small_loader
 from tests.sdk.fake_ledger import TRIES, FakeLedger, Fault
-from tests.sdk.fake_runs import BATCH, FakeRun, N
+from tests.sdk.fake_runs import STEPS_PER_EPOCH, FakeRun, N, open_budget
 
-Q = BATCH / N  # a power of 2, which random floats meet exactly
-STEP = poisson_sampled(Q, gaussian(1.0))
+EPOCHS = 3
+STEPS = EPOCHS * STEPS_PER_EPOCH
 
 pytestmark = HOOKS_WARN
 
@@ -25,8 +27,9 @@ def test_two_lines_are_added_to_ordinary_script(engine: PrivacyEngine, fake_run:
     attach(engine, fake_run.as_run)
     training = make_private(engine)
     before = training.parameters()
-    assert training.epoch() == len(fake_run.asked) == N // BATCH
-    assert fake_run.asked == [STEP] * (N // BATCH)
+    assert training.epoch() == STEPS_PER_EPOCH
+    assert fake_run.asked == [STEP] * STEPS_PER_EPOCH
+    assert fake_run.expected_steps is None
     assert not all(map(torch.equal, before, training.parameters()))
     assert engine.get_epsilon(1e-5) == fake_run.state.epsilon == 1.0
 
@@ -35,16 +38,19 @@ def test_refusal_leaves_every_parameter_as_it_was(engine: PrivacyEngine) -> None
     run = FakeRun(capacity=3)
     attach(engine, run.as_run)
     training = make_private(engine)
+
+    def momentum() -> list[torch.Tensor]:
+        state = training.optimizer.state_dict()["state"]
+        return [entry["momentum_buffer"].clone() for entry in state.values()]
+
     batches = iter(training.loader)
     for _ in range(3):
         training.step(next(batches))
-    before, state = training.parameters(), training.optimizer.state_dict()
-    momentum = [entry["momentum_buffer"].clone() for entry in state["state"].values()]
+    moved = momentum()
     with pytest.raises(BudgetExceededError):
         training.step(next(batches))
-    assert all(map(torch.equal, before, training.parameters()))
-    after = [entry["momentum_buffer"] for entry in training.optimizer.state_dict()["state"].values()]
-    assert all(map(torch.equal, momentum, after))
+    assert training.is_unchanged()
+    assert all(map(torch.equal, moved, momentum()))
     # What was noisy is gone, and so is what was not.
     assert all(p.grad is p.grad_sample is p.summed_grad is None for p in training.optimizer.params)
     assert engine.accountant.events == ({"event": STEP, "count": 3},)
@@ -71,10 +77,9 @@ def test_training_goes_on_with_scheduled_noise_after_lost_answer(
     training.step(next(batches))
     scheduler.step()
     ledger.faults.extend([Fault(after=httpx2.ReadTimeout("no answer"))] * TRIES)
-    before = training.parameters()
     with pytest.raises(LedgerUnavailableError):
         training.step(next(batches))
-    assert all(map(torch.equal, before, training.parameters()))
+    assert training.is_unchanged()
     scheduler.step()
     training.step(next(batches))
     charged = {key: body["event"] for key, body in zip(ledger.keys, ledger.bodies, strict=True)}
@@ -96,7 +101,11 @@ def test_accumulated_batches_are_stopped(engine: PrivacyEngine, fake_run: FakeRu
     assert fake_run.asked == []
 
 
-TERMS: list[dict[str, Any]] = [{}, {"sampling_probability": 0.125}, {"event": lambda _: STEP}]
+TERMS: list[dict[str, Any]] = [
+    {},
+    {"sampling_probability": 0.125},
+    {"event": lambda made: gaussian(made.noise_multiplier)},
+]
 
 
 @pytest.mark.parametrize("terms", TERMS)
@@ -107,15 +116,9 @@ def test_optimizer_that_is_attached_twice_asks_once(
     training = make_private(engine)
     attach(training.optimizer, fake_run.as_run, **terms)
     training.epoch()
-    assert fake_run.asked == [STEP] * (N // BATCH)
-    assert engine.accountant.events == ({"event": STEP, "count": N // BATCH},)
-
-
-def test_event_of_function_is_charged(engine: PrivacyEngine, fake_run: FakeRun) -> None:
-    training = make_private(engine, small_loader(shuffle=True), poisson_sampling=False)
-    attach(training.optimizer, fake_run.as_run, event=lambda optimizer: gaussian(optimizer.noise_multiplier / 2))
-    training.epoch()
-    assert fake_run.asked == [gaussian(0.5)] * (N // BATCH)
+    charged = gaussian(1.0) if "event" in terms else STEP
+    assert fake_run.asked == [charged] * STEPS_PER_EPOCH
+    assert engine.accountant.events == ({"event": charged, "count": STEPS_PER_EPOCH},)
 
 
 def test_wrong_calls_are_told_what_would_be_right(engine: PrivacyEngine, fake_run: FakeRun) -> None:
@@ -136,8 +139,60 @@ def test_wrong_calls_are_told_what_would_be_right(engine: PrivacyEngine, fake_ru
         attach(engine, run)
     with pytest.raises(ValueError, match="who is charged"):
         attach(training.optimizer, None)
-    with pytest.raises(ValueError, match=r"must be in \(0, 1\]"):
-        attach(training.optimizer, run, sampling_probability=1.5)
     attach(training.optimizer, run, data_loader=training.loader)
     with pytest.raises(ValueError, match="charged to run_1: one run pays"):
         attach(training.optimizer, FakeRun(id="run_2").as_run, data_loader=training.loader)
+
+
+# The run is told how long the loop is: a refusal answers for all steps that are left of it.
+
+
+def refusal_of(step: Callable[[], object]) -> BudgetExceededError:
+    """Take steps, or epochs, until one is refused."""
+    with pytest.raises(BudgetExceededError) as refused:  # noqa: PT012 - whichever step it is
+        while True:
+            step()
+    return refused.value
+
+
+@pytest.mark.parametrize("target", ["engine", "optimizer"])
+def test_refusal_of_opacus_loop_answers_for_its_epochs(
+    engine: PrivacyEngine, admin: LedgerClient, trainer: LedgerClient, target: str
+) -> None:
+    run = trainer.create_run("digits", budget=open_budget(admin, 3.0))
+    if target == "engine":
+        attach(engine, run, epochs=EPOCHS)
+    training = make_private(engine)
+    if target == "optimizer":
+        attach(training.optimizer, run, data_loader=training.loader, epochs=EPOCHS)
+    assert run.expected_steps == STEPS
+    refusal = refusal_of(training.epoch)
+    assert 0 < run.next_step < STEPS
+    assert refusal.steps_needed == STEPS - run.next_step
+    assert refusal.more_noise is not None
+    assert refusal.more_noise.noise_multiplier is not None
+    training.optimizer.noise_multiplier = refusal.more_noise.noise_multiplier
+    while run.next_step < STEPS:
+        for batch in training.loader:
+            training.step(batch)
+            if run.next_step == STEPS:
+                break
+    assert refusal_of(training.epoch).steps_needed == 1
+
+
+def test_resumed_opacus_loop_expects_what_is_left(engine: PrivacyEngine) -> None:
+    run = FakeRun(asked=[gaussian(1.0)] * 5)
+    attach(engine, run.as_run, epochs=EPOCHS, earlier_steps="charged")
+    make_private(engine)
+    assert run.expected_steps == STEPS
+
+
+def test_monitor_expects_its_epochs(admin: LedgerClient, trainer: LedgerClient) -> None:
+    data: dict[str, Any] = {"num_samples": 1000, "batch_size": 50, "epochs": 50}
+    run = trainer.create_run("digits", budget=open_budget(admin, 2.0))
+    monitor = PrivacyMonitor(trainer, run, **data)
+    assert run.expected_steps == 50 * 20
+    assert refusal_of(monitor.step_begin).steps_needed == 1000 - run.next_step
+    resumed = trainer.resume_run(run.state_dict())
+    PrivacyMonitor(trainer, resumed, **data)
+    assert resumed.expected_steps == 1000

@@ -4,6 +4,7 @@
 
 import logging
 from collections import Counter
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -31,20 +32,28 @@ STEP = poisson_sampled(BATCH / RECORDS, gaussian(1.0))
 pytestmark = FILTERS
 
 
+class After(TrainerCallback):
+    """Callback that keeps the number and the weights after each step."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[int, list[torch.Tensor]]] = []
+
+    def on_step_end(self, *events: Any, **trained: Any) -> None:
+        self.seen.append((events[1].global_step, weights(trained["model"])))
+
+
 def private(folder: Path, run: CheckpointedRun, **terms: Any) -> Any:
     """Make a private Trainer."""
-    own: dict[str, Any] = {
-        name: terms.pop(name) for name in ("noise_multiplier", "sampling_probability") if name in terms
-    }
+    stated: dict[str, Any] = {"noise_multiplier": 1.0, "max_grad_norm": 1.0}
+    stated |= {name: terms.pop(name) for name in ("noise_multiplier", "sampling_probability") if name in terms}
     trainer = trainer_of(folder, **terms)
-    stated: dict[str, Any] = {"noise_multiplier": 1.0, "max_grad_norm": 1.0, **own}
     make_private(trainer, run.as_run, **stated)
     return trainer
 
 
 def test_each_draw_is_one_step_of_trainer_and_one_charge(tmp_path: Path) -> None:
     run, sizes = CheckpointedRun(), Counter[int]()
-    trainer = private(tmp_path, run, callbacks=[])
+    trainer = private(tmp_path, run)
     before = weights(trainer.model)
     prepare = trainer._prepare_inputs
 
@@ -67,18 +76,13 @@ def test_each_draw_is_one_step_of_trainer_and_one_charge(tmp_path: Path) -> None
 
 
 def test_refusal_ends_training_as_after_its_last_step(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    run, seen = CheckpointedRun(capacity=5), []
-
-    class Keeps(TrainerCallback):
-        def on_step_end(self, *events: Any, **trained: Any) -> None:
-            seen.append((events[1].global_step, weights(trained["model"])))
-
-    trainer = private(tmp_path, run, callbacks=[Keeps()], lr_scheduler_type="linear")
+    run, after = CheckpointedRun(capacity=5), After()
+    trainer = private(tmp_path, run, callbacks=[after], lr_scheduler_type="linear")
     with caplog.at_level(logging.WARNING, "epsilon_ledger.transformers"):
         done = trainer.train()
     assert len(run.asked) == done.global_step == trainer.state.global_step == 5
-    assert [step for step, _ in seen] == [1, 2, 3, 4, 5, 5]
-    assert all(map(torch.equal, seen[4][1], weights(trainer.model)))
+    assert [step for step, _ in after.seen] == [1, 2, 3, 4, 5, 5]
+    assert all(map(torch.equal, after.seen[4][1], weights(trainer.model)))
     assert trainer.lr_scheduler.last_epoch == 5
     assert "refused" in str(trainer.refusal)
     assert caplog.messages == [f"The training stops after 5 steps: {trainer.refusal}"]
@@ -174,22 +178,17 @@ def test_only_whole_checkpoints_of_charged_trainings_are_resumed(tmp_path: Path)
 
 
 def test_noise_is_that_of_charge(tmp_path: Path) -> None:
-    trainer = private(tmp_path, CheckpointedRun(), records=sentences(targets=False), max_steps=40, noise_multiplier=4.0)
-    moved: list[torch.Tensor] = []
-    before = weights(trainer.model)
-
-    class Keeps(TrainerCallback):
-        def on_step_end(self, *_: Any, **trained: Any) -> None:
-            nonlocal before
-            after = weights(trained["model"])
-            moved.extend(((new - old) / 0.1).flatten() for new, old in zip(after, before, strict=True))
-            before = after
-
-    trainer.add_callback(Keeps())
+    after, records = After(), sentences(targets=False)
+    trainer = private(
+        tmp_path, CheckpointedRun(), records=records, max_steps=20, noise_multiplier=4.0, callbacks=[after]
+    )
+    ends = [weights(trainer.model)]
     trainer.train()
-    noise = torch.cat(moved)
-    assert len(noise) > 5_000
-    assert float(noise.std()) == pytest.approx(4.0 / BATCH, rel=0.05)
+    ends += [moved for _, moved in after.seen]
+    steps = [((new - old) / 0.1).flatten() for one, two in pairwise(ends) for old, new in zip(one, two, strict=True)]
+    noise = torch.cat(steps)
+    assert len(noise) > 2_500
+    assert float(noise.std()) == pytest.approx(4.0 / BATCH, rel=0.07)
 
 
 def test_model_that_is_made_for_each_training_is_private_each_time(tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ from epsilon_ledger.transformers import UnsupportedTrainingError, make_private
 from tests.frameworks.language_models import (
     FILTERS,
     IGNORED,
+    SIZES,
     WORDS,
     CheckpointedRun,
     gpt2,
@@ -40,17 +41,7 @@ pytestmark = FILTERS
 
 def bert(kind: Any, **how: Any) -> nn.Module:
     torch.manual_seed(1)
-    config = BertConfig(
-        vocab_size=WORDS,
-        hidden_size=16,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        intermediate_size=32,
-        max_position_embeddings=16,
-        hidden_dropout_prob=0,
-        attention_probs_dropout_prob=0,
-        **how,
-    )
+    config = BertConfig(**SIZES, hidden_dropout_prob=0, attention_probs_dropout_prob=0, **how)
     adapters = LoraConfig(
         r=2, target_modules=["query", "value"], modules_to_save=["classifier"], init_lora_weights=False
     )
@@ -59,46 +50,37 @@ def bert(kind: Any, **how: Any) -> nn.Module:
 
 def t5() -> nn.Module:
     torch.manual_seed(1)
-    config = T5Config(
-        vocab_size=WORDS,
-        d_model=16,
-        d_kv=8,
-        d_ff=32,
-        num_layers=1,
-        num_heads=2,
-        dropout_rate=0.0,
-        decoder_start_token_id=0,
-        pad_token_id=0,
-    )
-    return get_peft_model(
-        T5ForConditionalGeneration(config), LoraConfig(r=2, target_modules=["q", "v"], init_lora_weights=False)
-    )
+    sizes: dict[str, Any] = {"vocab_size": WORDS, "d_model": 16, "d_kv": 8, "d_ff": 32, "num_layers": 1}
+    sizes |= {"num_heads": 2, "dropout_rate": 0.0, "decoder_start_token_id": 0, "pad_token_id": 0}
+    adapters = LoraConfig(r=2, target_modules=["q", "v"], init_lora_weights=False)
+    return get_peft_model(T5ForConditionalGeneration(T5Config(**sizes)), adapters)
 
 
 def labelled(label: Callable[[int], torch.Tensor]) -> list[dict[str, torch.Tensor]]:
     return [{**record, "labels": label(number)} for number, record in enumerate(sentences())]
 
 
+CLASSES = BertForSequenceClassification
+SEVERAL: dict[str, Any] = {"num_labels": 3, "problem_type": "multi_label_classification"}
 MODELS: dict[str, tuple[Callable[[], nn.Module], list[dict[str, torch.Tensor]]]] = {
     "gpt2 with lora": (gpt2, sentences()),
     "llama, all of it": (llama, sentences()),
     "llama with tied weights": (lambda: llama(tie_word_embeddings=True), sentences()),
     "masked words": (lambda: bert(BertForMaskedLM), sentences()),
     "tokens": (lambda: bert(BertForTokenClassification, num_labels=WORDS), sentences()),
-    "classes": (
-        lambda: bert(BertForSequenceClassification, num_labels=3),
-        labelled(lambda number: torch.tensor(number % 3)),
-    ),
-    "a number": (
-        lambda: bert(BertForSequenceClassification, num_labels=1),
-        labelled(lambda number: torch.tensor(float(number % 5))),
-    ),
+    "classes": (lambda: bert(CLASSES, num_labels=3), labelled(lambda number: torch.tensor(number % 3))),
+    "a number": (lambda: bert(CLASSES, num_labels=1), labelled(lambda number: torch.tensor(float(number % 5)))),
     "several classes": (
-        lambda: bert(BertForSequenceClassification, num_labels=3, problem_type="multi_label_classification"),
+        lambda: bert(CLASSES, **SEVERAL),
         labelled(lambda number: torch.tensor([1.0, 0.0, float(number % 2)])),
     ),
     "a translation": (t5, sentences()),
 }
+
+
+def private(trainer: Any, run: CheckpointedRun | None = None, **terms: Any) -> Any:
+    make_private(trainer, (run or CheckpointedRun()).as_run, noise_multiplier=1.0, max_grad_norm=1.0, **terms)
+    return trainer
 
 
 def gradients(trainer: Any, records: list[dict[str, torch.Tensor]]) -> list[torch.Tensor]:
@@ -109,16 +91,21 @@ def gradients(trainer: Any, records: list[dict[str, torch.Tensor]]) -> list[torc
 
 
 @pytest.mark.parametrize("which", MODELS)
-def test_gradient_is_same_in_any_batch(tmp_path: Path, which: str) -> None:
+def test_gradient_of_record_is_same_in_any_batch_and_its_loss_is_models_own(tmp_path: Path, which: str) -> None:
     model, records = MODELS[which]
-    trainer: Any = trainer_of(tmp_path, model(), records)
-    make_private(trainer, CheckpointedRun().as_run, noise_multiplier=1.0, max_grad_norm=1.0)
+    made: Any = model()
+    bare = made.get_base_model() if hasattr(made, "get_base_model") else made
+    losses_of = record_losses_of(bare, 0.0)
+    for record in records[:3]:
+        alone = {name: value[None] for name, value in record.items()}
+        outputs = bare(**alone)
+        torch.testing.assert_close(losses_of(outputs, alone), outputs.loss[None])
+    trainer = private(trainer_of(tmp_path, made, records))
     trainer.create_optimizer()
     trainer.model.train()
     together = gradients(trainer, records[:5])
     for number in (0, 3):
-        alone = gradients(trainer, records[number : number + 1])
-        for batch, single in zip(together, alone, strict=True):
+        for batch, single in zip(together, gradients(trainer, records[number : number + 1]), strict=True):
             torch.testing.assert_close(batch[number], single[0], rtol=1e-4, atol=1e-6)
     # The sum of all is what torch computes for the sum of the losses.
     assert isinstance(trainer.optimizer, DPOptimizer)
@@ -132,18 +119,6 @@ def test_gradient_is_same_in_any_batch(tmp_path: Path, which: str) -> None:
         )
 
 
-@pytest.mark.parametrize("which", MODELS)
-def test_losses_are_models_own_for_record_alone(which: str) -> None:
-    model, records = MODELS[which]
-    made: Any = model()
-    bare = made.get_base_model() if hasattr(made, "get_base_model") else made
-    losses = record_losses_of(bare, 0.0)
-    for record in records[:3]:
-        inputs = {name: value[None] for name, value in record.items()}
-        outputs = bare(**inputs)
-        torch.testing.assert_close(losses(outputs, inputs), outputs.loss[None])
-
-
 def test_record_without_targets_has_no_loss() -> None:
     logits = torch.randn(2, 4, WORDS, requires_grad=True)
     labels = torch.tensor([[1, 2, 3, 4], [5, IGNORED, IGNORED, IGNORED]])
@@ -154,40 +129,27 @@ def test_record_without_targets_has_no_loss() -> None:
     assert float(logits.grad[1].abs().max()) == 0.0
 
 
-def test_loss_of_batch_is_refused_where_records_are_not_told_apart(tmp_path: Path) -> None:
-    trainer: Any = trainer_of(tmp_path)
-    make_private(
-        trainer,
-        CheckpointedRun().as_run,
-        noise_multiplier=1.0,
-        max_grad_norm=1.0,
-        record_losses=lambda outputs, _: outputs.loss,
-    )
+def test_loss_that_does_not_tell_records_apart_is_refused(tmp_path: Path) -> None:
+    trainer = private(trainer_of(tmp_path), record_losses=lambda outputs, _: outputs.loss)
     with pytest.raises(UnsupportedTrainingError, match=r"losses of the shape \(\): one loss is needed for each record"):
         trainer.train()
-
-
-def test_model_whose_losses_are_not_known_is_refused(tmp_path: Path) -> None:
-    trainer = trainer_of(tmp_path, bert(BertForQuestionAnswering))
+    unknown = trainer_of(tmp_path, bert(BertForQuestionAnswering))
     with pytest.raises(UnsupportedTrainingError, match="loss of each record of BertForQuestionAnswering is not known"):
-        make_private(trainer, CheckpointedRun().as_run, noise_multiplier=1.0, max_grad_norm=1.0)
+        private(unknown)
 
 
 def test_layers_that_see_batch_as_whole_are_refused(tmp_path: Path) -> None:
-    run = CheckpointedRun()
-    trainer: Any = trainer_of(tmp_path, gpt2(lora=False), max_steps=4)
-    make_private(trainer, run.as_run, noise_multiplier=1.0, max_grad_norm=1.0)
+    trainer = private(trainer_of(tmp_path, gpt2(lora=False), max_steps=4))
     with pytest.raises(UnsupportedTrainingError, match=r"as position embeddings do\. Freeze it"):
         trainer.train()
 
 
 def test_records_packed_into_one_row_are_refused(tmp_path: Path) -> None:
-    trainer: Any = trainer_of(tmp_path)
-
     def packed(records: list[dict[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
         return {name: torch.cat([record[name] for record in records])[None] for name in records[0]}
 
+    trainer: Any = trainer_of(tmp_path)
     trainer.data_collator = packed
-    make_private(trainer, CheckpointedRun().as_run, noise_multiplier=1.0, max_grad_norm=1.0)
+    private(trainer)
     with pytest.raises(UnsupportedTrainingError, match="Do not pack several records into one row"):
         trainer.train()

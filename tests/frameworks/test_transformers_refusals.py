@@ -25,41 +25,32 @@ def refused(trainer: Any, match: str) -> None:
     assert (type(trainer), trainer.args.gradient_accumulation_steps) == (kind, accumulated)
 
 
-@pytest.mark.parametrize(
-    ("setting", "value", "match"),
-    [
-        ("activation_checkpointing", True, "runs layers twice"),
-        ("auto_find_batch_size", True, "Choose per_device_train_batch_size"),
-        ("fp16", True, r"Use bf16=True, or neither"),
-        ("torch_compile", True, "hide the gradients of single records"),
-    ],
-)
-def test_settings_that_confuse_gradients(tmp_path: Path, setting: str, value: object, match: str) -> None:
+SETTINGS = [
+    ("activation_checkpointing", "runs layers twice"),
+    ("auto_find_batch_size", "Choose per_device_train_batch_size"),
+    ("fp16", r"Use bf16=True, or neither"),
+    ("torch_compile", "hide the gradients of single records"),
+]
+
+
+@pytest.mark.parametrize(("setting", "match"), SETTINGS)
+def test_setting_that_confuses_gradients_is_refused(tmp_path: Path, setting: str, match: str) -> None:
     trainer = trainer_of(tmp_path)
-    setattr(trainer.args, setting, value)
+    setattr(trainer.args, setting, True)
     refused(trainer, match)
 
 
-def test_trainer_that_has_trained(tmp_path: Path) -> None:
-    trainer = trainer_of(tmp_path, max_steps=1)
-    trainer.train()
-    refused(trainer, "it has trained already, without noise")
-
-
-def test_loss_of_batch(tmp_path: Path) -> None:
-    trainer = trainer_of(tmp_path, compute_loss_func=lambda outputs, _labels, **_: outputs.logits.mean())
-    refused(trainer, "Give record_losses=")
-
-
-def test_records_without_number(tmp_path: Path) -> None:
+def test_trainer_whose_steps_or_records_are_not_known_is_refused(tmp_path: Path) -> None:
     class Stream(IterableDataset[dict[str, torch.Tensor]]):
         def __iter__(self) -> Any:
             return iter(sentences())
 
+    trained = trainer_of(tmp_path, max_steps=1)
+    trained.train()
+    refused(trained, "it has trained already, without noise")
+    of_batch = trainer_of(tmp_path, compute_loss_func=lambda outputs, _labels, **_: outputs.logits.mean())
+    refused(of_batch, "Give record_losses=")
     refused(trainer_of(tmp_path, records=Stream(), max_steps=2), "Use a Dataset with __len__")
-
-
-def test_optimizer_of_opacus(tmp_path: Path) -> None:
     model = gpt2()
     sgd = torch.optim.SGD([parameter for parameter in model.parameters() if parameter.requires_grad], lr=0.1)
     private = DPOptimizer(sgd, noise_multiplier=1.0, max_grad_norm=1.0, expected_batch_size=8)
@@ -95,7 +86,7 @@ def hooked(model: nn.Module) -> None:
         (hooked, "moves parameters during the backward pass"),
     ],
 )
-def test_models_and_optimizers_that_are_seen_when_training_begins(
+def test_model_or_optimizer_that_is_seen_when_training_begins_is_refused(
     tmp_path: Path, change: Callable[[nn.Module], None], match: str
 ) -> None:
     run, model = CheckpointedRun(), gpt2()
@@ -109,20 +100,24 @@ def test_models_and_optimizers_that_are_seen_when_training_begins(
     assert all(map(torch.equal, before, weights(model)))
 
 
-def test_numbers_out_of_range_and_wrong_objects(tmp_path: Path) -> None:
+NUMBERS: list[tuple[dict[str, Any], str]] = [
+    ({"noise_multiplier": 0.0}, r"noise_multiplier must be in \[0\.001, 1e\+06\], not 0"),
+    ({"max_grad_norm": float("nan")}, r"max_grad_norm must be in \(0, inf\), not nan"),
+    ({"sampling_probability": 1.5}, r"in \(0, 1\], not 1\.5"),
+]
+
+
+def test_numbers_out_of_range_and_wrong_objects_are_refused(tmp_path: Path) -> None:
     run, trainer = CheckpointedRun().as_run, trainer_of(tmp_path)
-    with pytest.raises(ValueError, match=r"noise_multiplier must be in \[0\.001, 1e\+06\], not 0"):
-        make_private(trainer, run, noise_multiplier=0.0, max_grad_norm=1.0)
-    with pytest.raises(ValueError, match=r"max_grad_norm must be in \(0, inf\), not nan"):
-        make_private(trainer, run, noise_multiplier=1.0, max_grad_norm=float("nan"))
-    with pytest.raises(ValueError, match=r"in \(0, 1\], not 1\.5"):
-        make_private(trainer, run, noise_multiplier=1.0, max_grad_norm=1.0, sampling_probability=1.5)
-    few: Any = trainer_of(tmp_path, records=sentences(4))
+    right: dict[str, Any] = {"noise_multiplier": 1.0, "max_grad_norm": 1.0}
+    for wrong, match in NUMBERS:
+        with pytest.raises(ValueError, match=match):
+            make_private(trainer, run, **right | wrong)
     with pytest.raises(ValueError, match="There are 4 records, and a batch has 8"):
-        make_private(few, run, noise_multiplier=1.0, max_grad_norm=1.0, public_size=4)
-    wrong: Any = nn.Linear(1, 1)
+        make_private(trainer_of(tmp_path, records=sentences(4)), run, **right, public_size=4)
+    linear: Any = nn.Linear(1, 1)
     with pytest.raises(TypeError, match=r"takes a transformers\.Trainer"):
-        make_private(wrong, run, noise_multiplier=1.0, max_grad_norm=1.0)
-    make_private(trainer, run, noise_multiplier=1.0, max_grad_norm=1.0)
+        make_private(linear, run, **right)
+    make_private(trainer, run, **right)
     with pytest.raises(TypeError, match="that is not private yet"):
-        make_private(trainer, run, noise_multiplier=1.0, max_grad_norm=1.0)
+        make_private(trainer, run, **right)

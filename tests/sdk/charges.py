@@ -13,6 +13,9 @@ from app.persistence.repositories import accounts, decisions, reservations, runs
 from app.persistence.tables import runs as runs_table
 from tests.api import trainer
 
+AT_ONCE = 20
+"""So few decisions that no steps of them are truncated."""
+
 
 def charged_and_held(database: Database, run_id: str) -> tuple[Counter[bytes], Counter[bytes]]:
     """How often each event was charged (asked for, reported or forfeited), and how often it may be yet."""
@@ -21,11 +24,11 @@ def charged_and_held(database: Database, run_id: str) -> tuple[Counter[bytes], C
     with database.read(ALL_TENANTS) as tx:
         owner = _owner(tx, run_id)
         run = runs.get(tx, owner, run_id)
-        for position in range(run.decisions):  # one by one, so that no steps are truncated
-            [entry] = decisions.at_positions(tx, owner, run_id, [position])
-            if entry.outcome is not DecisionOutcome.REFUSED:
-                for step in entry.steps:
-                    charged[canonical(step.event)] += step.count
+        for first in range(0, run.decisions, AT_ONCE):
+            for entry in decisions.at_positions(tx, owner, run_id, range(first, first + AT_ONCE)):
+                if entry.outcome is not DecisionOutcome.REFUSED:
+                    for step in entry.steps:
+                        charged[canonical(step.event)] += step.count
         if run.reservation_id is not None:
             active = reservations.find(tx, owner, run.reservation_id)
             assert active is not None

@@ -3,15 +3,16 @@
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import httpx2
 import pytest
 
 from epsilon_ledger import LedgerClient, Run
-from tests.conftest import Ledger, open_ledger
+from tests.conftest import open_ledger
 from tests.sdk.fake_ledger import KEY, RUN_ID, URL, FakeLedger
 from tests.sdk.fake_runs import FakeRun
-from tests.sdk.simulation import Simulation, Wire, clock_of_all, new_world
+from tests.sdk.simulation import Simulation, Wire, simulated
 
 # Read when MLflow is imported: tests tell nobody that they ran.
 os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
@@ -65,36 +66,26 @@ def fake_run() -> FakeRun:
 
 
 @pytest.fixture(scope="module")
-def whole_ledger(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ledger]:
+def wire(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Wire]:
     """The real service in this process, for the tests of a module."""
-    with open_ledger(tmp_path_factory.mktemp("ledger")) as opened:
-        yield opened
+    with open_ledger(tmp_path_factory.mktemp("ledger")) as ledger:
+        yield Wire(ledger)
 
 
 @pytest.fixture(scope="module")
-def wire(whole_ledger: Ledger) -> Wire:
-    """What leads to the service in this process."""
-    return Wire(whole_ledger)
-
-
-@pytest.fixture
 def admin(wire: Wire) -> Iterator[LedgerClient]:
-    """A client of the real service, with the key of an admin."""
     with wire.client("admin") as made:
         yield made
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def trainer(wire: Wire) -> Iterator[LedgerClient]:
-    """A client of the real service, with the key of a trainer."""
     with wire.client("trainer") as made:
         yield made
 
 
 @pytest.fixture
-def simulation(whole_ledger: Ledger) -> Iterator[Simulation]:
-    """An organisation of the real service, with a wire that fails on demand and a clock that stands."""
-    with clock_of_all() as clock:
-        made = new_world(whole_ledger, clock)
+def simulation(tmp_path: Path) -> Iterator[Simulation]:
+    """A budget of the real service, a wire that fails on demand, and a clock that stands."""
+    with simulated(tmp_path) as made:
         yield made
-        made.close()

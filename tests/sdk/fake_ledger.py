@@ -72,17 +72,9 @@ REFUSAL = {
 
 
 def problem(status: int, code: str, headers: dict[str, str] | None = None, /, **members: object) -> httpx2.Response:
-    content = {
-        "type": f"urn:problem-type:epsilon-ledger:{code}",
-        "title": "A title",
-        "status": status,
-        "detail": "Why.",
-        "code": code,
-        "request_id": "req_1",
-    }
-    return httpx2.Response(
-        status, content=json.dumps(content | members).encode(), headers={"Content-Type": PROBLEM_JSON} | (headers or {})
-    )
+    named = {"type": f"urn:problem-type:epsilon-ledger:{code}", "title": "A title", "status": status, "code": code}
+    content = json.dumps(named | {"detail": "Why.", "request_id": "req_1"} | members)
+    return httpx2.Response(status, content=content.encode(), headers={"Content-Type": PROBLEM_JSON} | (headers or {}))
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,24 +87,27 @@ class Fault:
 
 @dataclass
 class FakeLedger:
-    """Admits `capacity` steps; `tells_key` names the key of the first answer in a replay."""
+    """Admits `capacity` steps, and answers a request again under its key."""
 
     capacity: int = 10
-    tells_key: bool = False
     status: str = "active"
     faults: deque[Fault] = field(default_factory=deque)
     requests: list[httpx2.Request] = field(default_factory=list)
     next_step: int = 0
     _by_key: dict[str, tuple[bytes, httpx2.Response]] = field(default_factory=dict)
-    _by_step: dict[int, tuple[bytes, str]] = field(default_factory=dict)
 
     def __call__(self, request: httpx2.Request) -> httpx2.Response:
         self.requests.append(request)
         fault = self.faults.popleft() if self.faults else Fault()
-        if fault.instead is not None:
-            return _happen(fault.instead)
-        response = self._answer(request)
-        return response if fault.after is None else _happen(fault.after)
+        answer = fault.instead or self._answer(request)
+        answer = fault.after or answer
+        if isinstance(answer, BaseException):
+            raise answer
+        return answer
+
+    def answers(self, *answers: httpx2.Response | BaseException) -> None:
+        """Let the next requests be answered so, instead of by the ledger."""
+        self.faults.extend(Fault(instead=answer) for answer in answers)
 
     @property
     def keys(self) -> list[str]:
@@ -121,9 +116,6 @@ class FakeLedger:
     @property
     def bodies(self) -> list[dict[str, object]]:
         return [json.loads(request.content) for request in self.requests]
-
-    def run(self) -> dict[str, object]:
-        return RUN | {"status": self.status, "next_step": self.next_step}
 
     def _answer(self, request: httpx2.Request) -> httpx2.Response:
         last = request.url.path.rsplit("/", 1)[-1]
@@ -134,39 +126,32 @@ class FakeLedger:
             if self.status in {"completed", "aborted"} and self.status != reached[last]:
                 return problem(409, "run_state_conflict", run_status=self.status)
             self.status = reached[last]
-        return httpx2.Response(201 if last == "runs" else 200, json=self.run())
+        state = RUN | {"status": self.status, "next_step": self.next_step}
+        return httpx2.Response(201 if last == "runs" else 200, json=state)
 
     def _decide(self, request: httpx2.Request) -> httpx2.Response:
-        key = request.headers["Idempotency-Key"]
+        key, body = request.headers["Idempotency-Key"], json.loads(request.content)
         if key in self._by_key:
             known, first = self._by_key[key]
             assert known == request.content, "one key, two bodies"
-            return _replay(first, key if self.tells_key else None)
-        body = json.loads(request.content)
-        first_step = body["first_step"]
-        if first_step < self.next_step:
-            known, first_key = self._by_step[first_step]
-            if known != request.content:
-                return problem(409, "sequence_conflict")
-            return _replay(self._by_key[first_key][1], first_key if self.tells_key else None)
-        if first_step > self.next_step:
-            return problem(409, "sequence_gap", expected_step=self.next_step)
+            headers = {"Content-Type": first.headers["Content-Type"], "Idempotent-Replayed": "true"}
+            return httpx2.Response(first.status_code, content=first.content, headers=headers)
+        assert body["first_step"] == self.next_step
         count = sum(item["count"] for item in body["events"]) if "events" in body else body["count"]
         dry_run = request.url.params.get("dry_run") == "true"
-        if first_step + count > self.capacity:
-            refusal = REFUSAL | {"first_step": first_step, "count": count, "dry_run": dry_run}
+        if self.next_step + count > self.capacity:
+            refusal = REFUSAL | {"first_step": self.next_step, "count": count, "dry_run": dry_run}
             response = problem(403, "budget_exceeded", **refusal)
         else:
-            response = httpx2.Response(200, json=authorization(first_step, count, self.capacity, dry_run=dry_run))
-            if not dry_run:
-                self.next_step = first_step + count
-                self._by_step[first_step] = (request.content, key)
+            members = authorization(self.next_step, count, self.capacity)
+            response = httpx2.Response(200, json=members | {"dry_run": dry_run})
+            self.next_step += 0 if dry_run else count
         if not dry_run:
             self._by_key[key] = (request.content, response)
         return response
 
 
-def authorization(first_step: int, count: int, capacity: int = 10, *, dry_run: bool = False) -> dict[str, object]:
+def authorization(first_step: int, count: int, capacity: int = 10) -> dict[str, object]:
     return {
         "decision": "admitted",
         "run": RUN_ID,
@@ -179,19 +164,6 @@ def authorization(first_step: int, count: int, capacity: int = 10, *, dry_run: b
         "steps_remaining": capacity - first_step - count,
         "binding_account": "bud_1",
         "binding_account_path": "mimic/icu-team",
-        "dry_run": dry_run,
+        "dry_run": False,
         "a_member_of_a_newer_ledger": {"x": 1},
     }
-
-
-def _happen(what: httpx2.Response | BaseException) -> httpx2.Response:
-    if isinstance(what, BaseException):
-        raise what
-    return what
-
-
-def _replay(first: httpx2.Response, key: str | None) -> httpx2.Response:
-    headers = {"Idempotent-Replayed": "true"} | ({} if key is None else {"Idempotent-Replay-Of": key})
-    return httpx2.Response(
-        first.status_code, content=first.content, headers={"Content-Type": first.headers["Content-Type"]} | headers
-    )

@@ -1,4 +1,4 @@
-"""Runs in memory, as much of them as the adapters read, and a budget of a real server."""
+"""Runs in memory, as much of them as the adapters read, and a budget of the service."""
 
 import uuid
 from dataclasses import dataclass, field
@@ -7,14 +7,15 @@ from typing import Any, cast
 from epsilon_ledger import BudgetExceededError, Event, LedgerClient, Limit, Problem, Run, gaussian
 from tests.sdk.fake_ledger import REFUSAL
 
-N = 64
-BATCH = 8
+N, BATCH = 64, 8
 STEPS_PER_EPOCH = N // BATCH
 LEAST_NOISE = 1.3
-
-
 OWN = gaussian(9.0)
 """Event of a CountingRun that is asked without one."""
+
+
+def refusal() -> BudgetExceededError:
+    return BudgetExceededError(Problem(403, "budget_exceeded", "", "", REFUSAL))
 
 
 @dataclass
@@ -48,23 +49,20 @@ class FakeRun:
     def next_step(self) -> int:
         return len(self.asked)
 
-    @property
-    def step(self) -> int:
-        return len(self.asked)
+    step = next_step
 
     def authorize(self, count: int = 1, *, event: Event | None = None) -> None:
         assert (count, event is None) == (1, False)
         if len(self.asked) == self.capacity:
-            raise BudgetExceededError(Problem(403, "budget_exceeded", "", "", REFUSAL))
-        assert event is not None
-        self.asked.append(event)
+            raise refusal()
+        self.asked.append(cast("Event", event))
         self.state.next_step += 1
         self.state.epsilon += 0.125
 
     def preview(self, count: int = 1, *, event: Event | None = None) -> FakeState:
         assert (count, event is None) == (STEPS_PER_EPOCH, False)
         if cast("Any", event)["event"]["noise_multiplier"] < LEAST_NOISE:
-            raise BudgetExceededError(Problem(403, "budget_exceeded", "", "", REFUSAL))
+            raise refusal()
         return FakeState(epsilon=1.0)
 
     @property
@@ -87,17 +85,13 @@ class CountingRun(FakeRun):
 
     def authorize(self, count: int = 1, *, event: Event | None = None) -> None:
         if len(self.asked) + count > self.capacity:
-            raise BudgetExceededError(Problem(403, "budget_exceeded", "", "", REFUSAL))
+            raise refusal()
         self.counts.append(count)
         self.asked.extend([event or OWN] * count)
 
 
-def open_budget(admin: LedgerClient, epsilon: float) -> str:
-    population = admin.create_population(
-        f"digits-{uuid.uuid4().hex[:8]}",
-        privacy_unit="record",
-        neighboring_relation="add_or_remove_one",
-        size=N,
-        limit=Limit(100.0, 1e-5),
-    )
-    return admin.create_budget("team", parent=population.path, limit=Limit(epsilon, 1e-5)).path
+def open_budget(admin: LedgerClient, epsilon: float, relation: Any = "add_or_remove_one", **terms: Any) -> str:  # noqa: ANN401 - passed on
+    """A budget of its own: its path."""
+    name, limit = f"digits-{uuid.uuid4().hex[:8]}", Limit(100.0, 1e-5)
+    admin.create_population(name, privacy_unit="record", neighboring_relation=relation, size=N, limit=limit)
+    return admin.create_budget("team", parent=name, limit=Limit(epsilon, 1e-5), **terms).path

@@ -4,7 +4,6 @@ The witness notes what was truly released: steps whose `authorize` returned. Wha
 """
 
 import asyncio
-import itertools
 import json
 import threading
 from collections import Counter, deque
@@ -12,8 +11,9 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import wait
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, timedelta
 from enum import StrEnum
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,48 +21,32 @@ import httpx2
 import pytest
 
 from app.accounting.events import canonical, event_from_dict
-from app.ledger.permissions import Role
-from app.service.auth import authentication
-from app.service.governance.api_keys import create_key
 from app.service.verification import verify
 from epsilon_ledger import AsyncLedgerClient, AsyncRun, Event, LedgerClient, Run, StepAuthorization, gaussian
 from tests.api import trainer
 from tests.clocks import stand_at
-from tests.conftest import Ledger
+from tests.conftest import Furnish, Ledger, new_database, open_ledger
 from tests.sdk.charges import charged_and_held, within_limits
 
 URL = "http://ledger.test"
 BUDGET = "mimic/icu-team"
-LOUD: Event = gaussian(40.0)
-QUIET: Event = gaussian(60.0)
-HUSHED: Event = gaussian(90.0)
+LOUD, QUIET, HUSHED = gaussian(40.0), gaussian(60.0), gaussian(90.0)
 TRIES = 3
+HOUR = timedelta(hours=1)
 
 
 class Fault(StrEnum):
     """What befalls one try."""
 
     NONE = "none"
-    NEVER_SENT = "never sent"
-    """It surely did not arrive, and the client knows."""
-    LOST = "lost"
-    """It did not arrive, and the client cannot know."""
-    UNHEARD = "unheard"
-    """It arrives, and the reply does not."""
-    TWICE = "twice"
-    """It arrives twice, and the second reply is heard."""
-    LATE = "late"
-    """It arrives when the test says so: `deliver`."""
-    BUSY = "busy"
-    """The ledger says 503."""
-    CRASHED = "crashed"
-    """It arrives, and the reply is a 500 without any content of the API's."""
-    STRANGE = "strange"
-    """It arrives, and the reply is a page of some proxy."""
-
-
-IN_DOUBT = [Fault.LOST, Fault.UNHEARD, Fault.LATE, Fault.BUSY]
-"""After these a request is tried again."""
+    NEVER_SENT = "never sent"  # as the client knows
+    LOST = "lost"  # as the client cannot know
+    UNHEARD = "unheard"  # it arrives, and the reply does not
+    TWICE = "twice"  # it arrives twice, and the second reply is heard
+    LATE = "late"  # it arrives when the test says so: `deliver`
+    BUSY = "busy"  # the ledger says 503
+    CRASHED = "crashed"  # it arrives, and the reply is a 500 without any content of the API's
+    STRANGE = "strange"  # it arrives, and the reply is a page of some proxy
 
 
 class Wire(httpx2.BaseTransport, httpx2.AsyncBaseTransport):
@@ -74,7 +58,6 @@ class Wire(httpx2.BaseTransport, httpx2.AsyncBaseTransport):
 
     def __init__(self, ledger: Ledger) -> None:
         self.ledger = ledger
-        self._application = httpx2.ASGITransport(ledger.http.app, raise_app_exceptions=False)
         self.faults: deque[Fault] = deque()
         self.requests: list[httpx2.Request] = []
         self.late: list[httpx2.Request] = []
@@ -82,13 +65,12 @@ class Wire(httpx2.BaseTransport, httpx2.AsyncBaseTransport):
         self.after: Callable[[httpx2.Request], None] = lambda _: None
         self.awaited: Callable[[], None] = lambda: None
 
-    def client(self, role: str, organisation: str = "hospital") -> LedgerClient:
+    def client(self, role: str, organisation: str = "hospital", **terms: Any) -> LedgerClient:  # noqa: ANN401 - passed on
         """A client with a key of the ledger."""
-        return LedgerClient(URL, self.ledger.keys[organisation, role], transport=self)
+        return LedgerClient(URL, self.ledger.keys[organisation, role], transport=self, **terms)
 
-    def async_client(self, role: str, organisation: str = "hospital") -> AsyncLedgerClient:
-        """The same, awaited."""
-        return AsyncLedgerClient(URL, self.ledger.keys[organisation, role], transport=self)
+    def async_client(self, role: str, **terms: Any) -> AsyncLedgerClient:  # noqa: ANN401 - passed on
+        return AsyncLedgerClient(URL, self.ledger.keys["hospital", role], transport=self, **terms)
 
     @property
     def asked(self) -> list[str]:
@@ -99,10 +81,11 @@ class Wire(httpx2.BaseTransport, httpx2.AsyncBaseTransport):
         """Let the next tries fail so."""
         self.faults.extend(faults)
 
-    def deliver(self) -> list[httpx2.Response]:
+    def deliver(self) -> None:
         """Let everything arrive that was late; nobody hears the replies."""
         late, self.late = self.late, []
-        return [self._arrive(request) for request in late]
+        for request in late:
+            self._arrive(request)
 
     def handle_request(self, request: httpx2.Request) -> httpx2.Response:
         self.requests.append(request)
@@ -126,10 +109,8 @@ class Wire(httpx2.BaseTransport, httpx2.AsyncBaseTransport):
             return httpx2.Response(503)
         if fault is Fault.LATE:
             self.late.append(request)
-        if fault in {Fault.LOST, Fault.LATE}:
-            raise httpx2.ReadTimeout("no answer", request=request)
-        response = self._arrive(request)
-        if fault is Fault.UNHEARD:
+        response = None if fault in {Fault.LOST, Fault.LATE} else self._arrive(request)
+        if response is None or fault is Fault.UNHEARD:
             raise httpx2.ReadTimeout("no answer", request=request)
         if fault is Fault.TWICE:
             return self._arrive(request)
@@ -140,15 +121,8 @@ class Wire(httpx2.BaseTransport, httpx2.AsyncBaseTransport):
         return response
 
     def _arrive(self, request: httpx2.Request) -> httpx2.Response:
-        portal = self.ledger.http.portal
-        response = portal.call(self._answered, request)
-        assert response.status_code != httpx2.codes.INTERNAL_SERVER_ERROR, response.text
-        return httpx2.Response(response.status_code, content=response.content, headers=response.headers)
-
-    async def _answered(self, request: httpx2.Request) -> httpx2.Response:
-        # As the test client does, which asks its loop eight times for each request.
-        response = await self._application.handle_async_request(request)
-        await response.aread()
+        response = self.ledger.http._transport.handle_request(request)
+        assert response.status_code != httpx2.codes.INTERNAL_SERVER_ERROR, response.read()
         return response
 
 
@@ -161,49 +135,56 @@ class Clock:
     def __call__(self) -> float:
         return self.seconds
 
-    def reset(self) -> None:
-        self.seconds = 0.0
-        self.wait(0.0)
-
     def wait(self, seconds: float) -> None:
         self.seconds += seconds
         trainer.Clock.ahead = timedelta(seconds=self.seconds)
 
 
-_numbers = itertools.count()
-_ROLES = (Role.ADMIN, Role.TRAINER, Role.VIEWER)
+@contextmanager
+def clock_of_all() -> Iterator[Clock]:
+    """Let the service and its clients look at a clock that only a test moves."""
+    clock = Clock()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(trainer.Clock, "ahead", timedelta())
+        stand_at(patch, lambda: trainer.Clock.now(UTC))
+        patch.setattr("epsilon_ledger._run.run_base.time", SimpleNamespace(monotonic=clock))
+        yield clock
+
+
+def in_an_hour() -> str:
+    """By the clock of all."""
+    return (trainer.Clock.now(UTC) + HOUR).isoformat()
+
+
+def icu_team(ledger: Ledger) -> None:
+    """Make a budget of epsilon 1."""
+    ledger.population()
+    ledger.budget()
 
 
 @dataclass
 class Simulation:
-    """An organisation with a budget of epsilon 1, and who trains on it."""
+    """An organisation with a budget, and trainers on it."""
 
     ledger: Ledger
-    owner: str
     wire: Wire
     clock: Clock
     released: dict[str, Counter[bytes]] = field(default_factory=dict)
     clients: list[LedgerClient] = field(default_factory=list)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def client(self, role: str = "trainer") -> LedgerClient:
+    def client(self, role: str = "trainer", **policy: Any) -> LedgerClient:  # noqa: ANN401 - of the retry policy
         """Another process, as far as the ledger can tell."""
-        made = LedgerClient(URL, self.key(role), transport=self.wire, max_attempts=TRIES)
-        made._transport._retry_policy = replace(made._transport._retry_policy, sleep=lambda _: None)
+        made = self.wire.client(role, max_attempts=TRIES)
+        made._transport._retry_policy = replace(made._transport._retry_policy, **{"sleep": lambda _: None} | policy)
         self.clients.append(made)
         return made
 
-    def close(self) -> None:
-        for client in self.clients:
-            client.close()
-
-    def async_client(self) -> AsyncLedgerClient:
-        made = AsyncLedgerClient(URL, self.key(), transport=self.wire, max_attempts=TRIES)
-        made._transport._retry_policy = replace(made._transport._retry_policy, async_sleep=lambda _: asyncio.sleep(0))
+    def async_client(self, **policy: Any) -> AsyncLedgerClient:  # noqa: ANN401 - of the retry policy
+        made = self.wire.async_client("trainer", max_attempts=TRIES)
+        terms = {"async_sleep": lambda _: asyncio.sleep(0)} | policy
+        made._transport._retry_policy = replace(made._transport._retry_policy, **terms)
         return made
-
-    def key(self, role: str = "trainer") -> str:
-        return self.ledger.keys["hospital", role]
 
     def run(self, **terms: Any) -> Run:  # noqa: ANN401 - passed on
         """A new run in a process of its own; LOUD is its event."""
@@ -216,8 +197,12 @@ class Simulation:
         self.note(run, doing)
         return authorization
 
+    def take(self, run: Run, steps: int) -> None:
+        """Release steps one by one."""
+        for _ in range(steps):
+            self.authorize(run)
+
     async def authorize_async(self, run: AsyncRun, count: int = 1, event: Event | None = None) -> StepAuthorization:
-        """The same, awaited."""
         doing = self.foretold(run, count, event)
         authorization = await run.authorize(count, event=event)
         self.note(run, doing)
@@ -263,32 +248,25 @@ class Simulation:
             charged, held = charged_and_held(self.ledger.database, run.id)
             released = self.released.get(run.id, Counter())
             assert (charged, held) == (released, Counter()), f"{run.id} released {released}: {charged} charged"
-        return self.covers() and self.sound()
+            assert within_limits(self.ledger.database, run.id)
+        return True
 
     def sound(self) -> bool:
         """Whether every balance follows from its charges."""
-        found = verify(self.ledger.database, self.owner)
+        found = verify(self.ledger.database)
         assert found.sound, found.problems
         return True
 
 
-def new_world(ledger: Ledger, clock: Clock, epsilon: float = 1.0) -> Simulation:
-    """A new organisation with a population and a budget."""
-    name, now = f"organisation{next(_numbers)}", datetime.now(UTC)
-    owner = authentication.create_organisation(ledger.database, name, now)
-    keys = {("hospital", str(role)): create_key(ledger.database, name, role, now).key for role in _ROLES}
-    own = replace(ledger, keys=keys)
-    own.population(limit={"epsilon": 3.0 * epsilon, "delta": 1e-5})
-    own.budget(limit={"epsilon": epsilon, "delta": 1e-5})
-    return Simulation(own, owner, Wire(own), clock)
-
-
 @contextmanager
-def clock_of_all() -> Iterator[Clock]:
-    """Let the service and its clients look at a clock that only a test moves."""
-    clock = Clock()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(trainer.Clock, "ahead", timedelta())
-        stand_at(patch, lambda: trainer.Clock.now(UTC))
-        patch.setattr("epsilon_ledger._run.run_base.time", SimpleNamespace(monotonic=clock))
-        yield clock
+def simulated(folder: Path, furnish: Furnish = icu_team) -> Iterator[Simulation]:
+    """Copy a ledger with a budget, and open it."""
+    with (
+        clock_of_all() as clock,
+        new_database("sqlite", folder, furnish=furnish) as url,
+        open_ledger(folder, url) as ledger,
+    ):
+        made = Simulation(ledger, Wire(ledger), clock)
+        yield made
+        for client in made.clients:
+            client.close()

@@ -3,6 +3,7 @@
 import math
 import re
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -48,35 +49,33 @@ from tests.accounting.event_strategies import EVENTS
 GAUSSIAN = dp_event.GaussianDpEvent(1.1)
 SAMPLED = dp_event.PoissonSampledDpEvent(0.01, GAUSSIAN)
 
+TREE = dp_event.SingleEpochTreeAggregationDpEvent
+OURS, SAMPLED_OURS = gaussian(1.1), poisson_sampled(0.01, gaussian(1.1))
+OF_256 = (60_000, 256)
+
 PAIRS = [
-    (GAUSSIAN, gaussian(1.1)),
+    (GAUSSIAN, OURS),
     (dp_event.LaplaceDpEvent(2.0), laplace(2.0)),
     (dp_event.DiscreteLaplaceDpEvent(0.5, 3), discrete_laplace(0.5, 3)),
     (dp_event.RandomizedResponseDpEvent(0.5, 4), randomized_response(0.5, 4)),
     (dp_event.ZCDpEvent(0.1), zcdp(0.1)),
     (dp_event.ZCDpEvent(0.1, 0.2), zcdp(0.1, 0.2)),
-    (dp_event.SingleEpochTreeAggregationDpEvent(6.0, [100, 50]), tree_aggregation(6.0, [100, 50])),
-    (SAMPLED, poisson_sampled(0.01, gaussian(1.1))),
-    (
-        dp_event.SampledWithoutReplacementDpEvent(60_000, 256, GAUSSIAN),
-        sampled_without_replacement(60_000, 256, gaussian(1.1)),
-    ),
-    (
-        dp_event.SampledWithReplacementDpEvent(60_000, 256, GAUSSIAN),
-        sampled_with_replacement(60_000, 256, gaussian(1.1)),
-    ),
+    (TREE(6.0, [100, 50]), tree_aggregation(6.0, [100, 50])),
+    (SAMPLED, SAMPLED_OURS),
+    (dp_event.SampledWithoutReplacementDpEvent(*OF_256, GAUSSIAN), sampled_without_replacement(*OF_256, OURS)),
+    (dp_event.SampledWithReplacementDpEvent(*OF_256, GAUSSIAN), sampled_with_replacement(*OF_256, OURS)),
     (
         dp_event.TruncatedSubsampledGaussianDpEvent(60_000, 0.004, 320, 1.1),
-        truncated_poisson_sampled(60_000, 0.004, 320, gaussian(1.1)),
+        truncated_poisson_sampled(60_000, 0.004, 320, OURS),
     ),
     (
         dp_event.MixtureOfGaussiansDpEvent(4.0, [0.0, 1.0], [0.9, 0.1]),
         mixture_of_gaussians(4.0, [0.0, 1.0], [0.9, 0.1]),
     ),
-    (dp_event.SelfComposedDpEvent(SAMPLED, 100), self_composed(poisson_sampled(0.01, gaussian(1.1)), 100)),
-    (dp_event.ComposedDpEvent([GAUSSIAN, dp_event.LaplaceDpEvent(2.0)]), composed([gaussian(1.1), laplace(2.0)])),
-    (dp_event.RepeatAndSelectDpEvent(GAUSSIAN, 20.0, 1.0), repeat_and_select(gaussian(1.1), 20, 1)),
-    (dp_event.RepeatAndSelectDpEvent(GAUSSIAN, 20.0, math.inf), repeat_and_select(gaussian(1.1), 20, None)),
+    (dp_event.SelfComposedDpEvent(SAMPLED, 100), self_composed(SAMPLED_OURS, 100)),
+    (dp_event.ComposedDpEvent([GAUSSIAN, dp_event.LaplaceDpEvent(2.0)]), composed([OURS, laplace(2.0)])),
+    (dp_event.RepeatAndSelectDpEvent(GAUSSIAN, 20.0, 1.0), repeat_and_select(OURS, 20, 1)),
+    (dp_event.RepeatAndSelectDpEvent(GAUSSIAN, 20.0, math.inf), repeat_and_select(OURS, 20, None)),
 ]
 
 
@@ -98,14 +97,11 @@ def test_every_type_of_ledger_is_translated_or_refused_for_reason() -> None:
     assert not set(_TO) & set(_ONLY_OURS)
 
 
-@pytest.mark.parametrize(("theirs", "ours"), PAIRS)
-def test_event_goes_there_and_comes_back(theirs: dp_event.DpEvent, ours: Event) -> None:
-    assert from_dp_accounting(theirs) == ours
-    assert to_dp_accounting(ours) == theirs
-    assert from_dp_accounting(to_dp_accounting(ours)) == ours
-
-
-def test_examples_show_every_translation() -> None:
+def test_event_goes_there_and_comes_back() -> None:
+    for theirs, ours in PAIRS:
+        assert from_dp_accounting(theirs) == ours
+        assert to_dp_accounting(ours) == theirs
+        assert from_dp_accounting(to_dp_accounting(ours)) == ours
     assert {type(theirs) for theirs, _ in PAIRS} | {dp_event.NoOpDpEvent} == set(_FROM)
     assert {ours["type"] for _, ours in PAIRS} == set(_TO)
 
@@ -167,60 +163,50 @@ def test_events_without_release_are_left_out_or_refused() -> None:
 
 
 def test_numbers_of_numpy_and_single_tree_are_written_plainly() -> None:
-    event = from_dp_accounting(
-        dp_event.ComposedDpEvent(
-            [
-                dp_event.GaussianDpEvent(np.float32(0.5)),
-                dp_event.SelfComposedDpEvent(GAUSSIAN, np.int64(2)),
-                dp_event.SingleEpochTreeAggregationDpEvent(2.0, 8),
-                dp_event.SingleEpochTreeAggregationDpEvent(2.0, np.array([8, 9])),
-            ]
-        )
-    )
-    assert event == composed(
-        [gaussian(0.5), self_composed(gaussian(1.1), 2), tree_aggregation(2.0, [8]), tree_aggregation(2.0, [8, 9])]
-    )
+    quiet, twice = dp_event.GaussianDpEvent(np.float32(0.5)), dp_event.SelfComposedDpEvent(GAUSSIAN, np.int64(2))
+    trees = [TREE(2.0, 8), TREE(2.0, np.array([8, 9]))]
+    event = from_dp_accounting(dp_event.ComposedDpEvent([quiet, twice, *trees]))
+    plain = [tree_aggregation(2.0, [8]), tree_aggregation(2.0, [8, 9])]
+    assert event == composed([gaussian(0.5), self_composed(OURS, 2), *plain])
     assert "np." not in repr(event)
 
 
-@pytest.mark.parametrize(
-    ("event", "message"),
-    [
-        (adaptive_clipping(1.0), "adaptive_clipping cannot be translated: dp_accounting has no type"),
-        (gaussian(1.0, clipped="microbatch"), "gaussian cannot be translated: .* no counterpart of clipped"),
-        (
-            truncated_poisson_sampled(9, 0.1, 2, laplace(1.0)),
-            "truncated_poisson_sampled cannot be translated: .* of gaussian events only",
-        ),
-        ({"type": "shuffled"}, "shuffled cannot be translated: it is no event of the ledger"),
-        ({"type": "gaussian"}, "gaussian cannot be translated: it lacks 'noise_multiplier'"),
-    ],
-)
-def test_event_without_counterpart_in_dp_accounting_is_refused(event: Event, message: str) -> None:
-    with pytest.raises(UntranslatableEventError, match=message):
-        to_dp_accounting(event)
+ONLY_OURS: list[tuple[Any, str]] = [
+    (adaptive_clipping(1.0), "adaptive_clipping cannot be translated: dp_accounting has no type"),
+    (gaussian(1.0, clipped="microbatch"), "gaussian cannot be translated: .* no counterpart of clipped"),
+    (truncated_poisson_sampled(9, 0.1, 2, laplace(1.0)), "truncated_poisson_sampled .* of gaussian events only"),
+    ({"type": "shuffled"}, "shuffled cannot be translated: it is no event of the ledger"),
+    ({"type": "gaussian"}, "gaussian cannot be translated: it lacks 'noise_multiplier'"),
+    *((event, "it is no event of the ledger") for event in (None, "gaussian", 3)),
+    ({"type": "self_composed", "event": 3, "count": 1}, "it is no event of the ledger"),
+]
+
+
+def test_event_without_counterpart_in_dp_accounting_is_refused() -> None:
+    for event, message in ONLY_OURS:
+        with pytest.raises(UntranslatableEventError, match=message):
+            to_dp_accounting(event)
 
 
 ADDED, SPECIAL = NeighboringRelation.ADD_OR_REMOVE_ONE, NeighboringRelation.REPLACE_SPECIAL
 WORDS: dict[NeighboringRelation, OurRelation] = {ADDED: "add_or_remove_one", SPECIAL: "replace_special"}
 
 
-@pytest.mark.parametrize(
-    ("event", "count", "relation"),
-    [
-        (GAUSSIAN, 3, ADDED),
-        (SAMPLED, 1_000, ADDED),
-        (SAMPLED, 1_000, SPECIAL),
-        (dp_event.PoissonSampledDpEvent(0.02, dp_event.ComposedDpEvent([GAUSSIAN, GAUSSIAN])), 100, ADDED),
-        (dp_event.SelfComposedDpEvent(SAMPLED, 10), 100, ADDED),
-        (dp_event.LaplaceDpEvent(20.0), 50, ADDED),
-        (dp_event.ZCDpEvent(0.01, 0.001), 20, ADDED),
-        (dp_event.RandomizedResponseDpEvent(0.9, 4), 10, SPECIAL),
-        (dp_event.SingleEpochTreeAggregationDpEvent(10.0, [100, 50]), 3, SPECIAL),
-        (dp_event.RepeatAndSelectDpEvent(dp_event.GaussianDpEvent(5.0), 20.0, 1.0), 1, ADDED),
-        (dp_event.RepeatAndSelectDpEvent(dp_event.GaussianDpEvent(5.0), 20.0, math.inf), 1, ADDED),
-    ],
-)
+TWICE = dp_event.PoissonSampledDpEvent(0.02, dp_event.ComposedDpEvent([GAUSSIAN, GAUSSIAN]))
+LITTLE = dp_event.GaussianDpEvent(5.0)
+PRICES: list[tuple[dp_event.DpEvent, int, NeighboringRelation]] = [
+    (SAMPLED, 1_000, SPECIAL),
+    (TWICE, 100, ADDED),
+    (dp_event.LaplaceDpEvent(20.0), 50, ADDED),
+    (dp_event.ZCDpEvent(0.01, 0.001), 20, ADDED),
+    (dp_event.RandomizedResponseDpEvent(0.9, 4), 10, SPECIAL),
+    (TREE(10.0, [100, 50]), 3, SPECIAL),
+    (dp_event.RepeatAndSelectDpEvent(LITTLE, 20.0, 1.0), 1, ADDED),
+    (dp_event.RepeatAndSelectDpEvent(LITTLE, 20.0, math.inf), 1, ADDED),
+]
+
+
+@pytest.mark.parametrize(("event", "count", "relation"), PRICES)
 def test_translated_event_costs_what_dp_accounting_says(
     trainer: LedgerClient, event: dp_event.DpEvent, count: int, relation: NeighboringRelation
 ) -> None:

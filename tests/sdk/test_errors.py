@@ -2,15 +2,13 @@
 
 import math
 import pickle
-import re
 
 import httpx2
 import pytest
 
 import epsilon_ledger as sdk
 from epsilon_ledger import Alternative, LedgerClient, PlanUsage, RaisedLimit, Run
-from epsilon_ledger._wire import errors
-from tests.sdk.fake_ledger import RDP, REFUSAL, RUN_ID, FakeLedger, Fault, problem
+from tests.sdk.fake_ledger import RDP, REFUSAL, RUN_ID, FakeLedger, problem
 
 CASES = [
     (403, "budget_exceeded", REFUSAL, sdk.BudgetExceededError),
@@ -49,7 +47,7 @@ CASES = [
 def test_mapping(
     run: Run, ledger: FakeLedger, status: int, code: str, members: dict[str, object], kind: type[sdk.ProblemError]
 ) -> None:
-    ledger.faults.append(Fault(instead=problem(status, code, **members)))
+    ledger.answers(problem(status, code, **members))
     with pytest.raises(sdk.ProblemError) as caught:
         run.authorize()
     error = caught.value
@@ -66,7 +64,7 @@ def test_mapping(
 
 
 def test_refusal_carries_all_that_was_said(run: Run, ledger: FakeLedger) -> None:
-    ledger.faults.append(Fault(instead=problem(403, "budget_exceeded", **REFUSAL)))
+    ledger.answers(problem(403, "budget_exceeded", **REFUSAL))
     with pytest.raises(sdk.BudgetExceededError) as caught:
         run.authorize(4)
     for name, value in REFUSAL.items():
@@ -87,21 +85,20 @@ def test_refusal_carries_all_that_was_said(run: Run, ledger: FakeLedger) -> None
     )
 
 
-@pytest.mark.parametrize(
-    "error",
-    [
-        sdk.LedgerUnavailableError("m", attempts=3, elapsed=1.5, retry_after=2.0, in_doubt=False),
-        sdk.UnexpectedResponseError("m", status=302),
-        sdk.RequestInDoubtError("m", first_step=4),
-        sdk.StepsAlreadyTakenError("m", run="run_1", first_step=4, next_step=5),
-        sdk.PlanNotGrantedError("m", run="run_1", reservation="res_1", reservation_status="expired"),
-    ],
-    ids=lambda error: type(error).__name__,
-)
-def test_clients_own_errors_survive_pickling(error: sdk.LedgerError) -> None:
-    copy = pickle.loads(pickle.dumps(error))  # noqa: S301 - our own bytes
-    assert vars(copy) == vars(error)
-    assert str(copy) == "m"
+OWN: list[sdk.LedgerError] = [
+    sdk.LedgerUnavailableError("m", attempts=3, elapsed=1.5, retry_after=2.0, in_doubt=False),
+    sdk.UnexpectedResponseError("m", status=302),
+    sdk.RequestInDoubtError("m", first_step=4),
+    sdk.StepsAlreadyTakenError("m", run="run_1", first_step=4, next_step=5),
+    sdk.PlanNotGrantedError("m", run="run_1", reservation="res_1", reservation_status="expired"),
+]
+
+
+def test_clients_own_errors_survive_pickling() -> None:
+    for error in OWN:
+        copy = pickle.loads(pickle.dumps(error))  # noqa: S301 - our own bytes
+        assert vars(copy) == vars(error)
+        assert str(copy) == "m"
 
 
 USED_UP = {
@@ -111,30 +108,21 @@ USED_UP = {
     "unavailable_alternatives": [{"type": "more_noise", "reason": "exhausted"}],
 }
 PLAN = {"steps": 900, "steps_used": 890, "steps_left": 2}
+SPENT = [  # no rounding hides the reason
+    (1.99888, 2.0, 2.00019, "1.99888 of 2 at delta 1e-05, and this would make it 2.00019."),
+    (1.9999996, 2.0, 2.0000003, "1.9999996 of 2 at delta 1e-05, and this would make it 2.0000003."),
+    (1.5, 2.0000001, 2.5, "1.5 of 2.0000001 at delta 1e-05, and this would make it 2.5."),
+    (2 - 1e-13, 2.0, "Infinity", "1.9999999999999 of 2 at delta 1e-05, and this would make it inf."),
+]
+SAME_NOISE: dict[str, object] = {"alternatives": [{"type": "same_noise", "steps": 1}], "url": None}
 SAID: list[tuple[dict[str, object], str]] = [
-    (
-        {"alternatives": [{"type": "same_noise", "steps": 1}], "url": None},
-        "would make it 3.2. Alternatives: 1 more step as they are.",
-    ),
+    (SAME_NOISE, "would make it 3.2. Alternatives: 1 more step as they are."),
     (USED_UP | {"url": None}, "steps that are still needed fit even at ten times the noise. Alternatives: none."),
     ({"alternatives": []}, "Alternatives: none. See https://ledger.example.org/runs/run_1"),
     ({"plan": PLAN}, "at delta 1e-05, and 2 of the 900 steps of its plan are left. Alternatives"),
-    # No rounding hides the reason.
-    (
-        {"epsilon": 1.99888, "epsilon_limit": 2.0, "epsilon_requested": 2.00019},
-        "1.99888 of 2 at delta 1e-05, and this would make it 2.00019.",
-    ),
-    (
-        {"epsilon": 1.9999996, "epsilon_limit": 2.0, "epsilon_requested": 2.0000003},
-        "1.9999996 of 2 at delta 1e-05, and this would make it 2.0000003.",
-    ),
-    (
-        {"epsilon": 1.5, "epsilon_limit": 2.0000001, "epsilon_requested": 2.5},
-        "1.5 of 2.0000001 at delta 1e-05, and this would make it 2.5.",
-    ),
-    (
-        {"epsilon": 2 - 1e-13, "epsilon_limit": 2.0, "epsilon_requested": "Infinity"},
-        "1.9999999999999 of 2 at delta 1e-05, and this would make it inf.",
+    *(
+        ({"epsilon": spent, "epsilon_limit": limit, "epsilon_requested": requested}, said)
+        for spent, limit, requested, said in SPENT
     ),
 ]
 
@@ -143,21 +131,11 @@ SAID: list[tuple[dict[str, object], str]] = [
 def test_refusal_says_what_is_spent_and_what_fits(
     run: Run, ledger: FakeLedger, changed: dict[str, object], said: str
 ) -> None:
-    ledger.faults.append(Fault(instead=problem(403, "budget_exceeded", **(REFUSAL | changed))))
+    ledger.answers(problem(403, "budget_exceeded", **(REFUSAL | changed)))
     with pytest.raises(sdk.BudgetExceededError) as caught:
         run.authorize()
     assert said in str(caught.value)
     assert caught.value.plan == (PlanUsage(**PLAN) if "plan" in changed else None)
-
-
-def test_infinite_request_is_infinite_number(run: Run, ledger: FakeLedger) -> None:
-    members = REFUSAL | {"epsilon_requested": "Infinity", "rdp": RDP | {"order": "Infinity", "requested": "Infinity"}}
-    ledger.faults.append(Fault(instead=problem(403, "budget_exceeded", **members)))
-    with pytest.raises(sdk.BudgetExceededError) as caught:
-        run.authorize()
-    refused = caught.value
-    assert refused.epsilon_requested == refused.rdp.requested == refused.rdp.order == math.inf
-    assert refused.rdp.spent == RDP["spent"]
 
 
 JSON_PROBLEM = {"Content-Type": "application/problem+json"}
@@ -176,29 +154,23 @@ JSON_PROBLEM = {"Content-Type": "application/problem+json"}
     ],
 )
 def test_answer_that_is_not_ledgers_is_unexpected(run: Run, ledger: FakeLedger, answer: httpx2.Response) -> None:
-    ledger.faults.append(Fault(instead=answer))
+    ledger.answers(answer)
     with pytest.raises(sdk.UnexpectedResponseError) as caught:
         run.authorize()
     assert caught.value.status == answer.status_code
 
 
+def test_infinite_request_is_infinite_number(run: Run, ledger: FakeLedger) -> None:
+    members = REFUSAL | {"epsilon_requested": "Infinity", "rdp": RDP | {"order": "Infinity", "requested": "Infinity"}}
+    ledger.answers(problem(403, "budget_exceeded", **members))
+    with pytest.raises(sdk.BudgetExceededError) as caught:
+        run.authorize()
+    refused = caught.value
+    assert refused.epsilon_requested == refused.rdp.requested == refused.rdp.order == math.inf
+    assert refused.rdp.spent == RDP["spent"]
+
+
 def test_problem_without_words_has_message(client: LedgerClient, ledger: FakeLedger) -> None:
-    ledger.faults.append(Fault(instead=problem(418, "", title=None, detail=5)))
+    ledger.answers(problem(418, "", title=None, detail=5))
     with pytest.raises(sdk.ProblemError, match=r"the ledger gave no reason \(418 no code\)"):
         client.get_run(RUN_ID)
-
-
-def test_tree_in_docstring_is_tree() -> None:
-    drawn: list[tuple[str, str]] = []
-    stack: list[tuple[int, str]] = []
-    for line in (errors.__doc__ or "").splitlines():
-        found = re.match(r"( *)[*+·-] (\w+Error)", line)
-        if found is None:
-            continue
-        depth, name = len(found[1]), found[2]
-        while stack and stack[-1][0] >= depth:
-            stack.pop()
-        drawn.append((name, stack[-1][1] if stack else "Exception"))
-        stack.append((depth, name))
-    public = [getattr(sdk, name) for name in sdk.__all__ if name.endswith("Error")]
-    assert sorted(drawn) == sorted((kind.__name__, kind.__base__.__name__) for kind in public)

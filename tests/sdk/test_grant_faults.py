@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
@@ -16,7 +15,7 @@ from epsilon_ledger import (
 )
 from tests.reliability.conftest import ROUNDS
 from tests.sdk.simulation import LOUD, QUIET, TRIES, Fault, Simulation
-from tests.sdk.test_grants import AHEAD, fading, in_grants
+from tests.sdk.test_grants import AHEAD, fading
 from tests.soak import in_turns
 
 FAULTS = [fault for fault in Fault if fault is not Fault.NONE]
@@ -66,18 +65,15 @@ def test_refused_answer_after_unheard_one_does_not_hide_what_unheard_one_granted
         simulation.authorize(run, 3)
         stranger = simulation.client("admin").get_run(run.id)
         simulation.wire.fails(Fault.UNHEARD)
-        simulation.wire.after = lambda _: None
-        paused: list[str] = []
+        tried, paused = len(simulation.wire.requests) + 1, list[str]()
 
         def pause_before_the_second_try(_: object) -> None:
             if len(simulation.wire.requests) > tried and not paused:
                 paused.append(run.id)
                 stranger.pause()
 
-        tried = len(simulation.wire.requests) + 1
         simulation.wire.before = pause_before_the_second_try
         simulation.authorize(run, 3)
-        simulation.wire.before = lambda _: None
         assert run.state.reservation is not None
         stranger.resume()
         simulation.authorize(run, 2)
@@ -87,7 +83,7 @@ def test_refused_answer_after_unheard_one_does_not_hide_what_unheard_one_granted
 def test_end_that_is_unheard_is_not_undone_by_step(simulation: Simulation) -> None:
     run = simulation.run(**AHEAD["grants"])
     simulation.authorize(run, 2)
-    simulation.wire.fails(*[Fault.NONE], *[Fault.UNHEARD] * TRIES)
+    simulation.wire.fails(Fault.NONE, *[Fault.UNHEARD] * TRIES)
     with pytest.raises(LedgerUnavailableError):
         run.complete()
     with pytest.raises(RunStateConflictError):
@@ -96,17 +92,16 @@ def test_end_that_is_unheard_is_not_undone_by_step(simulation: Simulation) -> No
     assert simulation.exact(run)
 
 
-@in_grants
-@pytest.mark.parametrize("fault", [Fault.LATE, Fault.CRASHED])
+@pytest.mark.parametrize(("way", "fault"), [("grants", Fault.LATE), ("in the background", Fault.CRASHED)])
 @pytest.mark.parametrize("refused", ["a report", "a pause"])
 def test_run_that_takes_no_steps_can_be_completed_whatever_was_unanswered(
-    simulation: Simulation, ahead: dict[str, Any], refused: str, fault: Fault
+    simulation: Simulation, way: str, refused: str, fault: Fault
 ) -> None:
-    run = simulation.run(**ahead)
+    run = simulation.run(**AHEAD[way])
     simulation.authorize(run, 2)
     if refused == "a report":
-        assert run.report(10_000).overdrawn
-        simulation.note(run, [LOUD] * 10_000)
+        assert run.report(500).overdrawn
+        simulation.note(run, [LOUD] * 500)
     else:
         simulation.client().get_run(run.id).pause()
         simulation.authorize(run, 3)
@@ -119,17 +114,22 @@ def test_run_that_takes_no_steps_can_be_completed_whatever_was_unanswered(
     assert (simulation.charged(run), run.status) == (simulation.released[run.id], "completed")
 
 
-@in_grants
 @pytest.mark.parametrize(
-    ("noise", "error"), [(1e-9, InvalidRequestError), (math.nan, ValueError), (None, InvalidRequestError)]
+    ("way", "noise", "error"),
+    [
+        ("grants", 1e-9, InvalidRequestError),
+        ("grants", math.nan, ValueError),
+        ("grants", None, InvalidRequestError),
+        ("in the background", math.nan, ValueError),
+        ("in the background", None, InvalidRequestError),
+    ],
 )
 def test_bad_event_far_ahead_stops_training_only_when_reached(
-    simulation: Simulation, ahead: dict[str, Any], noise: float | None, error: type[Exception]
+    simulation: Simulation, way: str, noise: float | None, error: type[Exception]
 ) -> None:
     planned = [LOUD, LOUD, QUIET, QUIET, {"type": "gaussian", "noise_multiplier": noise}]
-    with simulation.run(**ahead, schedule=lambda step: planned[step]) as run:
-        for _ in range(4):
-            simulation.authorize(run)
+    with simulation.run(**AHEAD[way], schedule=lambda step: planned[step]) as run:
+        simulation.take(run, 4)
         with pytest.raises(error):
             run.authorize()
     assert simulation.exact(run)

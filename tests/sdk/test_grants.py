@@ -1,5 +1,6 @@
 """Steps that are granted ahead: handed out without the network, charged exactly, given back at a clean end."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -8,12 +9,13 @@ from epsilon_ledger import (
     BudgetExceededError,
     Event,
     EventCount,
+    LedgerError,
     LedgerUnavailableError,
     Run,
     RunStateConflictError,
     gaussian,
 )
-from tests.sdk.simulation import HUSHED, LOUD, QUIET, TRIES, Fault, Simulation
+from tests.sdk.simulation import BUDGET, HUSHED, LOUD, QUIET, TRIES, Fault, Simulation
 
 AHEAD: dict[str, dict[str, Any]] = {
     "one by one": {},
@@ -24,19 +26,15 @@ every_way = pytest.mark.parametrize("ahead", AHEAD.values(), ids=AHEAD)
 in_grants = pytest.mark.parametrize("ahead", list(AHEAD.values())[1:], ids=list(AHEAD)[1:])
 
 
-def take(simulation: Simulation, run: Run, steps: int) -> None:
-    for _ in range(steps):
-        simulation.authorize(run)
-
-
-def until_refused(simulation: Simulation, run: Run) -> int:
+def until_error(simulation: Simulation, run: Run) -> tuple[int, LedgerError]:
+    """Release steps until none is admitted."""
     taken = 0
-    try:
-        while True:
+    while True:
+        try:
             simulation.authorize(run)
-            taken += 1
-    except BudgetExceededError:
-        return taken
+        except LedgerError as error:
+            return taken, error
+        taken += 1
 
 
 def fading(step: int) -> Event:
@@ -44,27 +42,17 @@ def fading(step: int) -> Event:
     return {"type": "gaussian", "noise_multiplier": 60.0 - step // 3}
 
 
-@every_way
-@pytest.mark.parametrize("steps", [0, 4, 5, 12])
-def test_clean_exit_charges_exactly_what_was_released(
-    simulation: Simulation, ahead: dict[str, Any], steps: int
-) -> None:
-    with simulation.run(**ahead) as run:
+@pytest.mark.parametrize(("way", "steps"), [*((way, 12) for way in AHEAD), ("grants", 0), ("in the background", 5)])
+def test_clean_exit_charges_exactly_what_was_released(simulation: Simulation, way: str, steps: int) -> None:
+    with simulation.run(**AHEAD[way]) as run:
         for step in range(steps):
             authorization = simulation.authorize(run)
             assert (authorization.first_step, authorization.next_step, run.next_step) == (step, step + 1, step + 1)
             assert simulation.covers()
     assert run.status == "completed"
     assert simulation.exact(run)
-
-
-def test_grant_is_handed_out_without_network(simulation: Simulation) -> None:
-    run = simulation.run(authorize_every=5)
-    for _ in range(5):
-        simulation.authorize(run)
-    assert simulation.wire.asked == ["runs", "reservations"]
-    simulation.authorize(run)
-    assert simulation.wire.asked == ["runs", "reservations", "reservations"]
+    if (way, steps) == ("grants", 12):
+        assert simulation.wire.asked == ["runs", *["reservations"] * 3, "commit", "complete"]
 
 
 @pytest.mark.parametrize("ahead", [*AHEAD.values(), {"authorize_every": 1000}], ids=[*AHEAD, "all at once"])
@@ -76,8 +64,12 @@ def test_budget_admits_as_many_steps_in_grants_as_one_by_one(simulation: Simulat
         most = run.state.steps_remaining
         assert most is not None
         assert most > 10
-        assert until_refused(simulation, run) == most
+        taken, error = until_error(simulation, run)
+        assert (taken, type(error)) == (most, BudgetExceededError)
+        assert run.refusal is error
+        assert run.refusal.first_step == run.next_step
         assert ahead.get("authorize_every", 1) < 1000 or simulation.wire.asked.count("reservations") <= 3
+    assert (run.status, run.state.end_reason) == ("completed", "budget_exhausted")
     assert simulation.exact(run, other)
 
 
@@ -91,56 +83,15 @@ CYCLES: dict[str, list[Event]] = {
 }
 
 
-@in_grants
-@pytest.mark.parametrize("name", CYCLES)
-def test_schedule_is_charged_for_steps_handed_out_up_to_its_end(
-    simulation: Simulation, name: str, ahead: dict[str, Any]
-) -> None:
+@pytest.mark.parametrize(("name", "way"), [(name, "grants") for name in CYCLES] + [("spellings", "in the background")])
+def test_schedule_is_charged_for_steps_handed_out_up_to_its_end(simulation: Simulation, name: str, way: str) -> None:
     planned = (CYCLES[name] * 9)[:9]
-    with simulation.run(**ahead, event=None, schedule=lambda step: planned[step]) as run:
+    with simulation.run(**AHEAD[way], event=None, schedule=lambda step: planned[step]) as run:
         for _ in range(9):
             simulation.authorize(run)
             assert simulation.covers()
         with pytest.raises(IndexError):
             run.authorize()
-    assert simulation.exact(run)
-
-
-@in_grants
-def test_schedule_that_changes_its_mind_is_charged_for_what_was_granted(
-    simulation: Simulation, ahead: dict[str, Any]
-) -> None:
-    noise = dict(LOUD)
-    with simulation.run(**ahead, schedule=lambda _: noise) as run:
-        simulation.authorize(run, 2)
-        noise["noise_multiplier"] = 90.0
-        simulation.wire.fails(*[Fault.UNHEARD] * TRIES)
-        if run._background:
-            simulation.authorize(run, event=LOUD)
-        else:
-            with pytest.raises(LedgerUnavailableError):
-                run.authorize(4)
-            simulation.authorize(run, event=LOUD)
-        assert run.next_step == 3
-        simulation.authorize(run, 2, event=LOUD)
-        for _ in range(4):
-            simulation.authorize(run)
-            assert simulation.covers()
-    assert simulation.exact(run)
-
-
-@in_grants
-def test_event_that_its_owner_changes_afterwards_is_charged_as_it_was(
-    simulation: Simulation, ahead: dict[str, Any]
-) -> None:
-    mine = dict(LOUD)
-    with simulation.run(**ahead, event=None) as run:
-        simulation.authorize(run, event=mine)
-        mine["noise_multiplier"] = 90.0
-        for _ in range(8):
-            simulation.authorize(run, event=dict(LOUD))
-            assert simulation.covers()
-        simulation.authorize(run, event=mine)
     assert simulation.exact(run)
 
 
@@ -154,9 +105,8 @@ def test_grant_is_ended_before_request_that_does_not_go_with_it(simulation: Simu
         several = [EventCount(event=LOUD, count=1), EventCount(event=QUIET, count=2)]
         run.authorize(events=several)
         simulation.note(run, [LOUD, QUIET, QUIET])
-        simulation.authorize(run, event=QUIET)
-        simulation.authorize(run, event=QUIET)
-        simulation.authorize(run)
+        for event in (QUIET, QUIET, None):
+            simulation.authorize(run, event=event)
         simulation.authorize(run, 12)
         run.report(2, event=HUSHED)
         simulation.note(run, [HUSHED] * 2)
@@ -172,36 +122,98 @@ def test_grant_is_ended_before_request_that_does_not_go_with_it(simulation: Simu
         with pytest.raises(BudgetExceededError):
             run.authorize()
     assert simulation.exact(run)
-
-
-def test_refusal_in_background_leaves_what_was_granted(simulation: Simulation) -> None:
-    other = simulation.run()
-    with simulation.run(authorize_every=4, background=True) as run:
-        simulation.authorize(run)
-        most = other.state.steps_remaining
-        assert most is not None
-        simulation.authorize(other, most - 4)
-        for _ in range(3):
-            simulation.authorize(run)
-        with pytest.raises(BudgetExceededError):
-            run.authorize()
-        assert simulation.covers()
-    other.complete()
-    assert simulation.exact(run, other)
+    assert simulation.sound()
 
 
 @in_grants
-def test_grant_is_charged_when_run_is_ended_from_outside(simulation: Simulation, ahead: dict[str, Any]) -> None:
-    for action in ("abort", "pause"):
-        run = simulation.run(**ahead)
+@pytest.mark.parametrize("action", ["abort", "pause"])
+def test_grant_is_charged_when_run_is_ended_from_outside(
+    simulation: Simulation, ahead: dict[str, Any], action: str
+) -> None:
+    run = simulation.run(**ahead)
+    simulation.authorize(run)
+    getattr(simulation.client("admin").get_run(run.id), action)()
+    with pytest.raises(RunStateConflictError):
+        simulation.take(run, 5)
+    # In the background the conflict is heard as soon as the next grant is answered.
+    assert (3 if ahead.get("background") else 5) <= simulation.released[run.id].total() <= 5
+    assert simulation.covers()
+    with pytest.raises(RunStateConflictError):
+        simulation.take(run, 6)
+    assert simulation.covers()
+
+
+# The refusal of the last request is remembered until a charge, and decides how the run ends.
+
+
+@pytest.mark.parametrize("ahead", [{}, AHEAD["in the background"]], ids=["one by one", "in the background"])
+def test_charge_after_refusal_resets_it(simulation: Simulation, ahead: dict[str, Any]) -> None:
+    with simulation.run(**ahead) as run:
+        requests: list[Callable[[], object]] = [
+            lambda: run.authorize(10**6),
+            lambda: run.charge_training(gaussian(0.01), steps=3),
+            *([] if ahead else [lambda: run.reserve([EventCount(event=LOUD, count=10**6)])]),
+        ]
+        for request in requests:
+            simulation.authorize(run)
+            assert run.refusal is None
+            with pytest.raises(BudgetExceededError) as refused:
+                request()
+            assert run.refusal is refused.value
         simulation.authorize(run)
-        getattr(simulation.client("admin").get_run(run.id), action)()
-        with pytest.raises(RunStateConflictError):
-            take(simulation, run, 5)
-        # Whoever asks ahead is told ahead, as soon as that is answered.
-        at_least = 3 if ahead.get("background") else 5
-        assert at_least <= simulation.released[run.id].total() <= 5
-        assert simulation.covers()
-        with pytest.raises(RunStateConflictError):
-            take(simulation, run, 6)
-        assert simulation.covers()
+        with pytest.raises(BudgetExceededError):
+            run.preview(10**6)
+    assert (run.refusal, run.state.end_reason) == (None, "finished")
+    assert simulation.exact(run)
+
+
+def test_refusal_that_settle_finds_counts(simulation: Simulation) -> None:
+    run = simulation.run()
+    simulation.wire.fails(*[Fault.UNHEARD] * TRIES)
+    with pytest.raises(LedgerUnavailableError):
+        run.authorize(10**6)
+    for _ in range(2):
+        assert run.settle() is None
+        assert run.refusal is not None
+    run.complete()
+    assert run.state.end_reason == "budget_exhausted"
+
+
+# The limit is lowered while a trainer holds steps.
+
+
+def lower(simulation: Simulation, epsilon: float) -> None:
+    found = simulation.ledger.get(f"/v1/budgets?path={BUDGET}", "admin").json()["items"][0]["id"]
+    body = {"limit": {"epsilon": epsilon, "delta": 1e-5}, "reason": "the study was narrowed"}
+    reply = simulation.ledger.post(f"/v1/accounts/{found}/limit", body, "admin", If_Match="*")
+    assert reply.status_code == 200, reply.text
+
+
+def test_run_with_plan_hears_refusal_that_names_lowered_limit(simulation: Simulation) -> None:
+    with simulation.run() as run:
+        run.reserve([{"event": LOUD, "count": 90}])
+        simulation.take(run, 5)
+        lower(simulation, 0.5)
+        taken, error = until_error(simulation, run)
+        assert isinstance(error, BudgetExceededError)
+        assert error.limit_change is not None
+        assert (error.limit_change.epsilon_before, error.epsilon_limit) == (1.0, 0.5)
+        assert error.limit_change.actor in str(error)
+        assert 0 < taken < 85
+        run.complete(5 + taken)
+    assert simulation.exact(run)
+
+
+@in_grants
+def test_lowered_limit_ends_steps_after_those_in_hand(simulation: Simulation, ahead: dict[str, Any]) -> None:
+    """Steps in hand when the limit changes are charged, also above it; the next call ends them."""
+    run = simulation.run(**ahead)
+    simulation.authorize(run, 30)
+    simulation.authorize(run)
+    lower(simulation, 0.2)
+    taken, error = until_error(simulation, run)
+    assert taken <= 2 * ahead.get("authorize_every", 0)
+    assert isinstance(error, BudgetExceededError)
+    assert error.limit_change is not None
+    assert simulation.charged(run) == simulation.released[run.id]
+    assert run.refresh().status == ("overdrawn" if taken else "active")

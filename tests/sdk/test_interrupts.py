@@ -17,11 +17,11 @@ import pytest
 from epsilon_ledger import Event, _net, _run
 from tests.reliability.conftest import ROUNDS
 from tests.sdk.simulation import LOUD, Simulation
-from tests.sdk.test_grants import AHEAD, every_way, in_grants
-from tests.soak import in_turns, thinned
+from tests.sdk.test_grants import every_way, in_grants
+from tests.soak import thinned
 
 FILES = {str(file) for room in (_net, _run) for file in Path(str(room.__file__)).parent.glob("*.py")}
-STRIDES = thinned([400, 30], 2)
+STRIDES = thinned([800, 30], 2)
 """Lines between two interrupts."""
 
 
@@ -92,29 +92,6 @@ def test_ctrl_c_at_any_line_charges_one_step_too_many_at_most(
     lines = work(simulation, ahead)
     for at in range(1, lines + 1, max(1, stride // ROUNDS)):
         work(simulation, ahead, at)
-    assert simulation.sound()
-
-
-@pytest.mark.parametrize(("way", "when"), in_turns(AHEAD, ["before", "after"]))
-def test_ctrl_c_while_request_is_on_its_way(simulation: Simulation, way: str, when: str) -> None:
-    ahead = AHEAD[way]
-    main = threading.current_thread()
-    for last in ("reservations", "steps", "commit", "complete"):
-        run = simulation.run(**ahead)
-        hit: list[str] = []
-
-        def interrupt(request: httpx2.Request, last: str = last, hit: list[str] = hit) -> None:
-            if request.url.path.endswith(last) and not hit and threading.current_thread() is main:
-                hit.append(last)
-                raise KeyboardInterrupt
-
-        setattr(simulation.wire, when, interrupt)
-        for _ in range(7):
-            insisting(lambda run=run: simulation.authorize(run))  # type: ignore[misc]
-        insisting(run.preview)
-        insisting(run.complete)
-        setattr(simulation.wire, when, lambda _: None)
-        assert simulation.exact(run)
 
 
 def test_thread_that_breaks_off_is_told_of_once(simulation: Simulation) -> None:
@@ -133,15 +110,13 @@ def test_thread_that_breaks_off_is_told_of_once(simulation: Simulation) -> None:
     while run._inflight is not None:
         with pytest.raises(MemoryError):
             run.authorize()
-    for _ in range(6):
-        simulation.authorize(run)
+    simulation.take(run, 6)
     run.complete()
     assert simulation.exact(run)
 
 
-@every_way
-def test_signal_in_middle_of_call_cannot_make_another_one(simulation: Simulation, ahead: dict[str, Any]) -> None:
-    run = simulation.run(**ahead)
+def test_signal_in_middle_of_call_cannot_make_another_one(simulation: Simulation) -> None:
+    run = simulation.run(authorize_every=5)
 
     def handler(*_: object) -> None:
         run.complete()
@@ -154,26 +129,14 @@ def test_signal_in_middle_of_call_cannot_make_another_one(simulation: Simulation
     finally:
         signal.signal(signal.SIGUSR1, before)
         simulation.wire.after = lambda _: None
-    for _ in range(6):
-        simulation.authorize(run)
+    simulation.take(run, 6)
     run.complete()
     assert simulation.exact(run)
 
 
 @in_grants
-def test_schedule_cannot_ask_for_steps(simulation: Simulation, ahead: dict[str, Any]) -> None:
-    def asking(_: int) -> dict[str, Any]:
-        run.authorize()
-        raise AssertionError("it was asked for")
-
-    run = simulation.run(**ahead, schedule=asking)
-    with pytest.raises(RuntimeError, match="in the middle of a call"):
-        run.authorize()
-
-
-@every_way
 def test_threads_share_run(simulation: Simulation, ahead: dict[str, Any]) -> None:
-    threads, steps = 4, 8
+    threads, steps = 4, 5
     run = simulation.run(**ahead)
     start = threading.Barrier(threads)
 

@@ -1,7 +1,6 @@
 """Lists: a page is requested when it is needed, and a failure loses and repeats no item."""
 
 import asyncio
-import json
 
 import httpx2
 import pytest
@@ -12,10 +11,9 @@ from epsilon_ledger import (
     ItemIterator,
     LedgerClient,
     LedgerUnavailableError,
-    RunState,
     UnexpectedResponseError,
 )
-from tests.sdk.fake_ledger import KEY, RUN, URL
+from tests.sdk.fake_ledger import KEY, RUN, URL, FakeLedger
 
 
 class Pages:
@@ -24,8 +22,9 @@ class Pages:
     def __init__(self, *, fail_at: int = -1) -> None:
         self.requests: list[dict[str, str]] = []
         self.fail_at = fail_at
+        self.transport = httpx2.MockTransport(self._answer)
 
-    def __call__(self, request: httpx2.Request) -> httpx2.Response:
+    def _answer(self, request: httpx2.Request) -> httpx2.Response:
         query = dict(request.url.params)
         self.requests.append(query)
         if len(self.requests) - 1 == self.fail_at:
@@ -33,22 +32,21 @@ class Pages:
         begin, size = int(query.get("after", "0")), int(query["limit"])
         items = [RUN | {"name": str(number)} for number in range(begin, min(7, begin + size))]
         following = str(begin + size) if begin + size < 7 else None
-        return httpx2.Response(200, content=json.dumps({"items": items, "next": following}))
-
-
-def client_of(pages: Pages) -> LedgerClient:
-    return LedgerClient(URL, KEY, max_attempts=1, transport=httpx2.MockTransport(pages))
+        return httpx2.Response(200, json={"items": items, "next": following})
 
 
 def test_pages_are_requested_when_they_are_needed() -> None:
     pages = Pages()
-    runs = client_of(pages).list_runs(budget="mimic", page_size=3)
+    client = LedgerClient(URL, KEY, max_attempts=1, transport=pages.transport)
+    for size in (0, 201):
+        with pytest.raises(ValueError, match="page_size"):
+            client.list_runs(page_size=size)
+    runs = client.list_runs(budget="mimic", page_size=3)
     assert isinstance(runs, ItemIterator)
     assert pages.requests == []
     assert [next(runs).name for _ in range(3)] == ["0", "1", "2"]
     assert pages.requests == [{"budget": "mimic", "sort": "-created_at", "limit": "3"}]
-    first: RunState = next(runs)
-    assert (first.name, len(pages.requests), pages.requests[1]["after"]) == ("3", 2, "3")
+    assert (next(runs).name, len(pages.requests), pages.requests[1]["after"]) == ("3", 2, "3")
     assert [run.name for run in runs] == ["4", "5", "6"]
     assert list(runs) == []
     assert len(pages.requests) == 3
@@ -57,7 +55,7 @@ def test_pages_are_requested_when_they_are_needed() -> None:
 def test_awaited_list_does_alike() -> None:
     async def main() -> None:
         pages = Pages(fail_at=1)
-        async with AsyncLedgerClient(URL, KEY, max_attempts=1, transport=httpx2.MockTransport(pages)) as client:
+        async with AsyncLedgerClient(URL, KEY, max_attempts=1, transport=pages.transport) as client:
             runs = client.list_runs(page_size=3)
             assert isinstance(runs, AsyncItemIterator)
             assert repr(runs) == "<AsyncItemIterator v1/runs {'sort': '-created_at'}>"
@@ -72,19 +70,11 @@ def test_awaited_list_does_alike() -> None:
     asyncio.run(main())
 
 
-@pytest.mark.parametrize("size", [0, 201])
-def test_size_that_no_page_has_is_refused_unsent(size: int) -> None:
-    pages = Pages()
-    with pytest.raises(ValueError, match="page_size"):
-        client_of(pages).list_runs(page_size=size)
-    assert pages.requests == []
-
-
 @pytest.mark.parametrize(
     "answer",
     [[], {"items": None}, {"items": [5], "next": None}, {"items": [{}], "next": None}, {"items": [], "next": 3}],
 )
-def test_answer_that_is_no_page_is_refused(answer: object) -> None:
-    transport = httpx2.MockTransport(lambda _request: httpx2.Response(200, content=json.dumps(answer)))
-    with LedgerClient(URL, KEY, transport=transport) as client, pytest.raises(UnexpectedResponseError):
+def test_answer_that_is_no_page_is_refused(client: LedgerClient, ledger: FakeLedger, answer: object) -> None:
+    ledger.answers(httpx2.Response(200, json=answer))
+    with pytest.raises(UnexpectedResponseError):
         next(client.list_runs())

@@ -19,14 +19,14 @@ def steps(count: int) -> Counter[bytes]:
     return Counter({canonical(event_from_dict(LOUD)): count})
 
 
-@in_grants
-def test_slow_trainer_keeps_its_last_grant(simulation: Simulation, ahead: dict[str, Any]) -> None:
-    other, run = simulation.run(), simulation.run(**ahead | {"authorize_every": 20})
+def test_slow_trainer_keeps_its_last_grant(simulation: Simulation) -> None:
+    ahead = AHEAD["in the background"]
+    other, run = simulation.run(), simulation.run(**ahead | {"authorize_every": 10})
     most = other.state.steps_remaining
     assert most is not None
-    simulation.authorize(other, most - 20)
+    simulation.authorize(other, most - 10)
     with run:
-        for _ in range(20):
+        for _ in range(10):
             simulation.authorize(run)
             simulation.pass_time(run, 150.0)
         with pytest.raises(BudgetExceededError):
@@ -52,7 +52,6 @@ def test_slow_trainer_goes_on_without_ledger_until_lease_runs_out(
     assert simulation.charged(run) >= steps(50)
     run.complete()
     assert simulation.covers()
-    assert simulation.sound()
 
 
 @pytest.mark.parametrize(
@@ -61,8 +60,7 @@ def test_slow_trainer_goes_on_without_ledger_until_lease_runs_out(
 def test_silent_trainer_is_charged_for_its_whole_grant_and_may_go_on(
     simulation: Simulation, way: str, then: str
 ) -> None:
-    ahead = AHEAD[way]
-    run = simulation.run(**ahead)
+    run = simulation.run(**AHEAD[way])
     simulation.authorize(run, 2)
     simulation.clock.wait(LONG)
     if then == "authorize":
@@ -98,14 +96,3 @@ def test_grant_that_ended_in_another_way_is_not_handed_out_any_more(
     run.authorize(4)
     run.complete()
     assert simulation.charged(run) == steps(4)
-
-
-def test_grant_that_arrives_when_its_lease_is_over_is_not_handed_out(simulation: Simulation) -> None:
-    run = simulation.run(authorize_every=5)
-    simulation.wire.after = lambda _: simulation.clock.wait(LONG)
-    simulation.authorize(run)
-    simulation.wire.after = lambda _: None
-    simulation.authorize(run)
-    assert simulation.covers()
-    run.complete()
-    assert simulation.charged(run) == steps(5 + 2)

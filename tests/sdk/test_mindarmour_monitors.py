@@ -8,17 +8,11 @@ import pytest
 from epsilon_ledger import LedgerClient, gaussian, poisson_sampled
 from epsilon_ledger.mindarmour import PrivacyMonitorFactory, PrivacyWarning, RDPMonitor, ZCDPMonitor
 from tests.sdk.fake_runs import FakeRun
-from tests.sdk.mindarmour_trainings import BATCH, N, build, data
+from tests.sdk.test_mindarmour import BATCH, N, build, data
 
 
-@pytest.fixture
-def steps_of_an_epoch() -> list[Any]:
-    return [
-        SimpleNamespace(
-            original_args=lambda step=step: SimpleNamespace(cur_step_num=step, cur_epoch_num=1, batch_num=20)
-        )
-        for step in range(1, 21)
-    ]
+def context(step: int) -> Any:  # noqa: ANN401 - as MindSpore hands it to callbacks
+    return SimpleNamespace(original_args=lambda: SimpleNamespace(cur_step_num=step, cur_epoch_num=1, batch_num=20))
 
 
 def monitored(admin: LedgerClient, **terms: Any) -> tuple[RDPMonitor, list[str]]:  # noqa: ANN401 - passed on
@@ -27,43 +21,32 @@ def monitored(admin: LedgerClient, **terms: Any) -> tuple[RDPMonitor, list[str]]
     return PrivacyMonitorFactory.create("rdp", 1_000, 50, **arguments), lines  # type: ignore[return-value] # of 'rdp'
 
 
-def test_maximum_of_delta_at_epsilon(admin: LedgerClient) -> None:
+def test_monitor_suggests_most_epochs_within_max_delta(admin: LedgerClient) -> None:
     def cost(epochs: int) -> float:
         events = [{"event": poisson_sampled(0.05, gaussian(1.5)), "count": 20 * epochs}]
         return admin.compute_delta(events, epsilon=3.0).delta  # type: ignore[arg-type] # one event
 
-    monitor, lines = monitored(
-        admin, target_delta=None, target_eps=3.0, max_delta=1e-4, orders=[2, 8.5], per_print_times=1
-    )
+    terms: dict[str, Any] = {"target_delta": None, "target_eps": 3.0, "max_delta": 1e-4, "orders": [2, 8.5]}
+    monitor, lines = monitored(admin, **terms, per_print_times=1)
     most = monitor.max_epoch_suggest()
     assert most > 3
     assert cost(most) <= 1e-4 < cost(most + 1)
-    context = SimpleNamespace(original_args=lambda: SimpleNamespace(cur_step_num=20, cur_epoch_num=1, batch_num=20))
-    monitor.step_end(context)
+    monitor.step_end(context(20))
     assert lines == [f"epoch: 1 step: 20, delta is {cost(1):g}, eps is 3"]
+    for limits, message in (
+        ({"max_eps": None}, "Give max_eps with target_delta"),
+        ({"target_delta": None, "target_eps": 1.0}, "Give max_delta with target_eps"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            monitored(admin, **limits)[0].max_epoch_suggest()
 
 
 @pytest.mark.parametrize(("sink", "printed"), [(False, [8, 16]), (True, [20])])
-def test_lines_are_printed_every_so_many_steps(
-    admin: LedgerClient, steps_of_an_epoch: list[Any], *, sink: bool, printed: list[int]
-) -> None:
+def test_lines_are_printed_every_so_many_steps(admin: LedgerClient, *, sink: bool, printed: list[int]) -> None:
     monitor, lines = monitored(admin, per_print_times=8, dataset_sink_mode=sink, noise_decay_mode="Exp")
-    for context in steps_of_an_epoch:
-        monitor.step_end(context)
+    for step in range(1, 21):
+        monitor.step_end(context(step))
     assert [line.split(",")[0] for line in lines] == [f"epoch: 1 step: {step}" for step in printed]
-
-
-@pytest.mark.parametrize(
-    ("terms", "message"),
-    [
-        ({"max_eps": None}, "Give max_eps with target_delta"),
-        ({"target_delta": None, "target_eps": 1.0}, "Give max_delta with target_eps"),
-    ],
-)
-def test_monitor_without_limit_suggests_nothing(admin: LedgerClient, terms: dict[str, Any], message: str) -> None:
-    monitor, _ = monitored(admin, **terms)
-    with pytest.raises(ValueError, match=message):
-        monitor.max_epoch_suggest()
 
 
 def test_monitors_warn_of_their_defaults(fake_run: FakeRun) -> None:

@@ -1,13 +1,26 @@
-"""The client's values have the members of the API's schemas, under the same names."""
+"""The client has the API's schemas and both clients the same methods: values with all members, under the same names."""
 
+import inspect
 import typing
 from dataclasses import fields, is_dataclass
 
 import pytest
 
 import epsilon_ledger
-from epsilon_ledger import Allocation, PolicyRules, Share, UnlockByPlans, UnlockOverTime
-from tests.sdk.documented_api import DOCUMENT
+from epsilon_ledger import (
+    Allocation,
+    AsyncLedgerClient,
+    AsyncRun,
+    Budget,
+    LedgerClient,
+    PolicyRules,
+    Run,
+    RunState,
+    Share,
+    UnlockByPlans,
+    UnlockOverTime,
+)
+from tests.sdk.test_operations import DOCUMENT
 
 SCHEMAS = DOCUMENT["components"]["schemas"]
 # By the client's name: the schema of another name.
@@ -24,43 +37,12 @@ NO_SCHEMA = {
     *("Alternative", "RaisedLimit", "UnavailableAlternative"),
 }
 WHOLE = [
-    "AccountAllocation",
-    "AccountQueue",
-    "AccountShare",
-    "QueueEntry",
-    "Shortage",
-    "Waiting",
-    "AccountHistory",
-    "AccountLimit",
-    "AccountPolicy",
-    "Alert",
-    "AlertSettings",
-    "ApiKey",
-    "ArchivedAccount",
-    "AuditEvent",
-    "AccountBlockSchedule",
-    "AvailableEpsilon",
-    "BlockSchedule",
-    "Budget",
-    "LimitReached",
-    "ChildShare",
-    "CreatedApiKey",
-    "Decision",
-    "Delivery",
-    "Discrepancy",
-    "Experiment",
-    "Forecast",
-    "LimitChange",
-    "Link",
-    "Population",
-    "Proposal",
-    "Quarantine",
-    "Reservation",
-    "RunHistory",
-    "RunHistoryPoint",
-    "Signature",
-    "SigningKey",
-    "Verification",
+    *("AccountAllocation", "AccountQueue", "AccountShare", "QueueEntry", "Shortage", "Waiting", "AccountHistory"),
+    *("AccountLimit", "AccountPolicy", "Alert", "AlertSettings", "ApiKey", "ArchivedAccount", "AuditEvent"),
+    *("AccountBlockSchedule", "AvailableEpsilon", "BlockSchedule", "Budget", "LimitReached", "ChildShare"),
+    *("CreatedApiKey", "Decision", "Delivery", "Discrepancy", "Experiment", "Forecast", "LimitChange", "Link"),
+    *("Population", "Proposal", "Quarantine", "Reservation", "RunHistory", "RunHistoryPoint", "Signature"),
+    *("SigningKey", "Verification"),
 ]
 
 
@@ -72,32 +54,46 @@ def schema(model: type) -> set[str]:
     return set(SCHEMAS[RENAMED.get(model.__name__, model.__name__)]["properties"]) - {"next"}
 
 
-@pytest.mark.parametrize(
-    "name", sorted(name for name in epsilon_ledger.__all__ if is_dataclass(getattr(epsilon_ledger, name)))
-)
-def test_each_member_of_value_is_in_schema(name: str) -> None:
-    model = getattr(epsilon_ledger, name)
-    if name not in NO_SCHEMA:
-        assert members(model) <= schema(model)
+def test_members_of_values_are_those_of_schemas() -> None:
+    for name in epsilon_ledger.__all__:
+        model = getattr(epsilon_ledger, name)
+        if is_dataclass(model) and name not in NO_SCHEMA:
+            assert isinstance(model, type)
+            assert members(model) <= schema(model), name
+            assert name not in WHOLE or schema(model) <= members(model), name
+    assert set(WHOLE) <= set(epsilon_ledger.__all__)
 
 
-@pytest.mark.parametrize("name", WHOLE)
-def test_each_member_of_schema_is_in_value(name: str) -> None:
-    model: type = getattr(epsilon_ledger, name)
-    assert schema(model) <= members(model)
-
-
-def test_each_rule_of_policy_is_known() -> None:
-    assert set(typing.get_type_hints(PolicyRules)) == set(SCHEMAS["PolicyRules"]["properties"])
-
-
-@pytest.mark.parametrize("terms", [Allocation, Share], ids=lambda terms: terms.__name__)
-def test_each_term_of_allocation_is_known(terms: type) -> None:
-    assert set(typing.get_type_hints(terms)) == set(SCHEMAS[f"{terms.__name__}Input"]["properties"])
-
-
-def test_each_term_of_unlock_belongs_to_one_of_its_types() -> None:
+def test_terms_are_those_of_schemas() -> None:
+    for terms, name in ((PolicyRules, "PolicyRules"), (Allocation, "AllocationInput"), (Share, "ShareInput")):
+        assert set(typing.get_type_hints(terms)) == set(SCHEMAS[name]["properties"])
     over_time, by_plans = (typing.get_type_hints(terms) for terms in (UnlockOverTime, UnlockByPlans))
     unlock = SCHEMAS["UnlockInput"]["properties"]
     assert set(over_time) | set(by_plans) == set(unlock)
     assert [*typing.get_args(over_time["type"]), *typing.get_args(by_plans["type"])] == unlock["type"]["enum"]
+
+
+def methods(kind: type) -> dict[str, inspect.Signature]:
+    return {
+        name: inspect.signature(method)
+        for base in reversed(kind.__mro__[:-1])
+        for name, method in vars(base).items()
+        if callable(method) and not name.startswith("_")
+    }
+
+
+@pytest.mark.parametrize(("blocking", "awaited"), [(LedgerClient, AsyncLedgerClient), (Run, AsyncRun)])
+def test_both_clients_have_same_methods_with_same_arguments(blocking: type, awaited: type) -> None:
+    one, other = methods(blocking), methods(awaited)
+    assert one.keys() == other.keys()
+    assert len(one) > 10
+    for name, signature in one.items():
+        if name not in {"track", "charge_epoch", "track_epoch"}:  # they take what is awaited, too
+            assert list(signature.parameters.values()) == list(other[name].parameters.values())
+    for kind, found in ((blocking, one), (awaited, other)):
+        for name, signature in found.items():
+            assert next(iter(signature.parameters)) == "self", name
+            assert signature.return_annotation is not inspect.Signature.empty, name
+            assert inspect.getdoc(getattr(kind, name)), name
+    assert inspect.signature(LedgerClient.create_budget).return_annotation is Budget
+    assert typing.get_type_hints(Run.refresh)["return"] is RunState

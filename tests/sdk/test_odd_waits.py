@@ -1,7 +1,6 @@
 """Replies about waiting plans that no ledger of today sends: nothing is released for them."""
 
 import json
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -23,25 +22,19 @@ from epsilon_ledger import (
 from tests.sdk.fake_ledger import KEY, RUN, URL, problem
 
 PLAN = [EventCount(event=gaussian(2.0), count=5)]
-WAITING = {
-    "rule": "a_rule_of_tomorrow",
-    "position": 1,
-    "plans": 1,
-    "aged": False,
-    "score": "Infinity",
-    "lacks": [
-        {
-            "account": "bud_1",
-            "account_path": "mimic/icu-team",
-            "reason": "a_reason_of_tomorrow",
-            "order": "Infinity",
-            "requested": "Infinity",
-            "available": 0,
-        }
-    ],
-    "estimated_at": "2026-11-28T08:00:00Z",
-    "a_member_of_a_newer_ledger": {"x": 1},
-}
+LACKS: dict[str, Any] = {"account": "bud_1", "account_path": "mimic/icu-team", "reason": "a_reason_of_tomorrow"}
+LACKS |= {"order": "Infinity", "requested": "Infinity", "available": 0}
+WAITING: dict[str, Any] = {"rule": "a_rule_of_tomorrow", "position": 1, "plans": 1, "aged": False, "score": "Infinity"}
+WAITING |= {"lacks": [LACKS], "estimated_at": "2026-11-28T08:00:00Z", "a_member_of_a_newer_ledger": {"x": 1}}
+RESERVATION: dict[str, Any] = {"id": "res_1", "run": "run_1", "attempt": 1, "status": "waiting", "lease_seconds": 3600}
+RESERVATION |= {"plan": [PLAN[0] | {"authorized": 0, "revoked": 0}], "steps_planned": 5, "steps_authorized": 0}
+RESERVATION |= {"steps_revoked": 0, "steps_executed": None}
+
+
+def reservation(members: dict[str, Any]) -> dict[str, Any]:
+    granted = "2026-11-27T08:00:00Z" if members.get("status") == "active" else None
+    expires = (datetime.now(UTC) + timedelta(hours=1)).isoformat()
+    return RESERVATION | {"granted_at": granted, "expires_at": expires} | members
 
 
 @dataclass
@@ -75,61 +68,24 @@ class WaitingLedger:
         return [request.url.path.rpartition("/")[2] for request in self.requests]
 
 
-def reservation(members: dict[str, Any]) -> dict[str, Any]:
-    return {
-        "id": "res_1",
-        "run": "run_1",
-        "attempt": 1,
-        "status": "waiting",
-        "plan": [PLAN[0] | {"authorized": 0, "revoked": 0}],
-        "steps_planned": 5,
-        "steps_authorized": 0,
-        "steps_revoked": 0,
-        "steps_executed": None,
-        "lease_seconds": 3600,
-        "expires_at": (datetime.now(UTC) + timedelta(hours=1)).isoformat(),
-        "granted_at": "2026-11-27T08:00:00Z" if members.get("status") == "active" else None,
-    } | members
+def open_run(ledger: WaitingLedger, **terms: Any) -> Run:  # noqa: ANN401 - passed on
+    client = LedgerClient(URL, KEY, transport=httpx2.MockTransport(ledger), max_attempts=2)
+    client._transport._retry_policy = replace(client._transport._retry_policy, sleep=lambda _: None)
+    return client.create_run("icu", budget="mimic", plan=PLAN, wait=timedelta(hours=1), **terms)
 
 
-@pytest.fixture
-def open_run() -> Iterator[Callable[..., Run]]:
-    clients = []
-
-    def opened(ledger: WaitingLedger, **terms: Any) -> Run:  # noqa: ANN401 - passed on
-        client = LedgerClient(URL, KEY, transport=httpx2.MockTransport(ledger), max_attempts=2)
-        client._transport._retry_policy = replace(client._transport._retry_policy, sleep=lambda _: None)
-        clients.append(client)
-        return client.create_run("icu", budget="mimic", plan=PLAN, wait=timedelta(hours=1), **terms)
-
-    yield opened
-    for client in clients:
-        client.close()
-
-
-def test_additions_of_newer_ledger_are_shown(open_run: Callable[..., Run]) -> None:
+def test_each_reason_and_each_end_is_told() -> None:
     seen: list[Waiting] = []
-    ledger = WaitingLedger([{"waiting": None}, {"waiting": WAITING}, {"waiting": WAITING}, {"status": "active"}])
-    run = open_run(ledger, on_wait=seen.append)
-    assert (run.status, run.state.reservation) == ("active", "res_1")
-    [told] = seen
-    assert str(told) == (
-        "place 1 of 1 by a_rule_of_tomorrow; waits for mimic/icu-team (a_reason_of_tomorrow: 0 of inf nats); "
-        "expected at 2026-11-28 08:00:00 UTC"
-    )
-    assert ledger.asked == ["runs", *["res_1"] * 4, "run_1", "renew"]
-
-
-def test_closed_account_and_other_ends_are_told(open_run: Callable[..., Run]) -> None:
-    seen: list[Waiting] = []
-    lacks = [WAITING["lacks"][0] | {"reason": "closed", "opens_at": "2027-01-01T00:00:00Z"}]  # type: ignore[index]
+    lacks = [LACKS | {"reason": "closed", "opens_at": "2027-01-01T00:00:00Z"}]
     closed, fits = (WAITING | {"lacks": each, "estimated_at": None} for each in (lacks, []))
-    ledger = WaitingLedger([{"waiting": closed}, {"waiting": fits}, {"status": "active"}])
+    looks: list[Any] = [{"waiting": each} for each in (None, WAITING, WAITING, closed, fits)]
+    ledger = WaitingLedger([*looks, {"status": "active"}])
     before = datetime.now(UTC)
     open_run(ledger, on_wait=seen.append)
     sent = datetime.fromisoformat(json.loads(ledger.requests[0].content)["wait_until"])
     assert before <= sent - timedelta(hours=1) <= datetime.now(UTC)  # by this machine's clock
     assert [str(told).partition("; ")[2] for told in seen] == [
+        "waits for mimic/icu-team (a_reason_of_tomorrow: 0 of inf nats); expected at 2026-11-28 08:00:00 UTC",
         "waits for mimic/icu-team (closed, opens at 2027-01-01 00:00:00 UTC)",
         "it fits, others are served first",
     ]
@@ -141,21 +97,19 @@ def test_closed_account_and_other_ends_are_told(open_run: Callable[..., Run]) ->
     assert (open_run(approval).status, approval.asked) == ("pending", ["runs"])
 
 
-@pytest.mark.parametrize(
-    ("looks", "claimed", "error"),
-    [
-        ([{"steps_planned": "five"}], {}, UnexpectedResponseError),
-        ([{"waiting": {"position": 1}}], {}, UnexpectedResponseError),
-        ([httpx2.Response(200, text="<html>")], {}, UnexpectedResponseError),
-        ([problem(404, "not_found")], {}, NotFoundError),
-        ([{"status": "active"}], {"status": "forfeited"}, UnexpectedResponseError),
-        ([{"status": "active"}], {"status": "active", "id": "res_2"}, UnexpectedResponseError),
-    ],
-    ids=["type", "member", "html", "gone", "claim of an ended plan", "claim of another plan"],
-)
-def test_bad_reply_leaves_plan_and_says_how_to_go_on(
-    open_run: Callable[..., Run], looks: list[Any], claimed: dict[str, Any], error: type[LedgerError]
-) -> None:
+BAD: dict[str, tuple[list[Any], dict[str, Any], type[LedgerError]]] = {
+    "type": ([{"steps_planned": "five"}], {}, UnexpectedResponseError),
+    "member": ([{"waiting": {"position": 1}}], {}, UnexpectedResponseError),
+    "html": ([httpx2.Response(200, text="<html>")], {}, UnexpectedResponseError),
+    "gone": ([problem(404, "not_found")], {}, NotFoundError),
+    "claim of an ended plan": ([{"status": "active"}], {"status": "forfeited"}, UnexpectedResponseError),
+    "claim of another plan": ([{"status": "active"}], {"status": "active", "id": "res_2"}, UnexpectedResponseError),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_reply_leaves_plan_and_says_how_to_go_on(name: str) -> None:
+    looks, claimed, error = BAD[name]
     ledger = WaitingLedger(looks, claimed)
     with pytest.raises(error) as caught:
         open_run(ledger)

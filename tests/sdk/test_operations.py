@@ -1,20 +1,26 @@
-"""Every operation for trainers and officers has a method, blocking and awaited, as docs/reference/client.md lists."""
+"""Every operation for trainers and officers has a method, blocking and awaited, as docs/reference/client.md lists.
+
+The API here answers as the OpenAPI document says: it takes what its schemas take, and gives what they describe.
+"""
 
 import asyncio
 import inspect
+import json
 import re
 from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
+from pathlib import Path
 from typing import Any, Final
 
 import httpx2
+import jsonschema_rs
 import pytest
 
 from epsilon_ledger import (
     AsyncLedgerClient,
     BlockSchedule,
     EventCount,
-    InvalidSignatureError,
     LedgerClient,
     Limit,
     Link,
@@ -22,10 +28,96 @@ from epsilon_ledger import (
     Run,
     gaussian,
 )
-from tests.sdk.documented_api import OPERATIONS, ROOT, DocumentedApi, operation_of
 from tests.sdk.fake_ledger import KEY, URL
-from tests.sdk.simulation import BUDGET, LOUD, Simulation
-from tests.sdk.waits import HOUR, Waits, plan
+
+ROOT: Final = Path(__file__).parents[2]
+DOCUMENT: Final[dict[str, Any]] = json.loads((ROOT / "openapi" / "openapi.json").read_text())
+FORMATS: Final = {"date-time": "2026-11-21T08:00:00Z", "date": "2026-11-21"}
+DEEPEST: Final = 12
+
+
+@dataclass(frozen=True)
+class Operation:
+    """An operation of the document."""
+
+    method: str
+    path: re.Pattern[str]
+    description: dict[str, Any]
+
+
+OPERATIONS: Final = {
+    operation["operationId"]: Operation(
+        method.upper(), re.compile(re.sub(r"\\{\w+\\}", "[^/]+", re.escape(path))), operation
+    )
+    for path, methods in DOCUMENT["paths"].items()
+    for method, operation in methods.items()
+    if "operationId" in operation
+}
+
+
+def operation_of(request: httpx2.Request) -> str:
+    """Find the operation that a request asks for."""
+    path = request.url.raw_path.decode().partition("?")[0]
+    [found] = [name for name, each in OPERATIONS.items() if each.method == request.method and each.path.fullmatch(path)]
+    return str(found)
+
+
+def example(schema: dict[str, Any], depth: int = 0) -> Any:  # noqa: ANN401 - a value of any schema
+    """Make a value with all members of a schema."""
+    if "$ref" in schema:
+        return example(DOCUMENT["components"]["schemas"][schema["$ref"].rpartition("/")[2]], depth + 1)
+    for choice in ("anyOf", "oneOf", "allOf"):
+        if choice in schema:
+            return example(next(each for each in schema[choice] if each.get("type") != "null"), depth + 1)
+    if "const" in schema or "enum" in schema:
+        return schema.get("const", schema.get("enum", [None])[0])
+    kind = schema.get("type", "string")
+    kind = kind if isinstance(kind, str) else kind[0]
+    if kind == "object":
+        members: dict[str, Any] = schema.get("properties", {})
+        return {name: example(each, depth + 1) for name, each in members.items()}
+    if kind == "array":
+        return [] if depth > DEEPEST else [example(schema["items"], depth + 1)]
+    plain: dict[str, Any] = {"number": 1.0, "integer": 1, "boolean": True, "null": None}
+    return plain.get(kind, FORMATS.get(schema.get("format", ""), "x"))
+
+
+@dataclass
+class DocumentedApi:
+    """Answers each request with an example, if the document takes the request; notes the operations."""
+
+    called: list[str] = field(default_factory=list)
+
+    def __call__(self, request: httpx2.Request) -> httpx2.Response:
+        self.called.append(operation_of(request))
+        description = OPERATIONS[self.called[-1]].description
+        parameters = {
+            each["name"] for each in map(_resolved, description.get("parameters", [])) if each["in"] == "query"
+        }
+        assert set(request.url.params) <= parameters, request.url
+        if "requestBody" in description:
+            schema = description["requestBody"]["content"]["application/json"]["schema"]
+            whole = {"allOf": [schema], "components": DOCUMENT["components"]}
+            jsonschema_rs.validate(whole, json.loads(request.content))
+        else:
+            # A POST has an object all the same, without any member.
+            assert request.content == (b"{}" if request.method == "POST" else b"")
+        status = min(description["responses"])
+        content = description["responses"][status].get("content", {})
+        if "application/json" not in content:
+            return httpx2.Response(int(status), content=b"picture or text" if content else b"")
+        body = example(content["application/json"]["schema"])
+        if "next" in body:
+            body["next"] = None
+        return httpx2.Response(int(status), json=body, headers={"ETag": '"1"'})
+
+
+def _resolved(parameter: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = parameter
+    for part in parameter.get("$ref", "#").split("/")[1:]:
+        found = DOCUMENT[part] if found is parameter else found[part]
+    return found
+
 
 PAGE: Final = (ROOT / "docs" / "reference" / "client.md").read_text()
 ROW: Final = re.compile(r"^\| (`[^|]+`) \| ([^|]+) \|$", re.MULTILINE)
@@ -186,63 +278,3 @@ def test_method_sends_what_document_takes_and_reads_what_it_describes(name: str,
     assert set(api.called) <= documented
     returned = inspect.signature(getattr(LedgerClient, name.partition(" ")[0])).return_annotation
     assert (result is None) is (returned is type(None))
-
-
-def test_methods_of_runs_call_their_operations(simulation: Simulation) -> None:
-    waits = Waits(simulation)
-    client, wire = waits.client(), simulation.wire
-
-    def called(act: Callable[[], Any]) -> Any:  # noqa: ANN401 - whatever it answers
-        wire.requests.clear()
-        answer = act()
-        # Without those of the run that gives its plan back meanwhile.
-        asked = [request for request in wire.requests if waits.holder.id not in request.url.path]
-        seen.append({operation_of(request) for request in asked})
-        return answer
-
-    seen: list[set[str]] = []
-    run = called(lambda: client.create_run("first", budget=BUDGET, event=LOUD))
-    acts: dict[str, Callable[[], Any]] = {
-        "Run.preview": lambda: run.preview(2),
-        "Run.authorize": lambda: run.authorize(2),
-        "Run.report": run.report,
-        "Run.pause": run.pause,
-        "Run.resume": run.resume,
-        "Run.reserve": lambda: run.reserve(plan(1)),
-        "Run.renew": run.renew,
-        "Run.commit": lambda: run.commit(1),
-        "Run.void": lambda: (run.reserve(plan(1)), run.void()),
-        "Run.request_limit": lambda: run.request_limit("All epochs.", Limit(1.5, 1e-5), account=BUDGET),
-        "Run.refresh": run.refresh,
-        "get_run": lambda: client.get_run(run.id),
-        "get_run by path": lambda: client.get_run(f"{BUDGET}/first"),
-        "resume_run": lambda: client.resume_run(run.state_dict()),
-        "resume_run by path": lambda: client.resume_run(f"{BUDGET}/first").complete(),
-    }
-    for act in acts.values():
-        called(act)
-    waits.acts = {2: waits.give_back}
-    second = called(lambda: client.create_run("second", budget=BUDGET, event=LOUD, plan=plan(20), wait=HOUR))
-    called(second.wait_for_plan)
-    called(lambda: second.complete(0))
-    called(client.create_run("third", budget=BUDGET).abort)
-    names = ["create_run", *acts, "create_run", "Run.wait_for_plan", "Run.complete", "Run.abort"]
-    documented = table()
-    for name, operations in zip(names, seen, strict=True):
-        extra = {"Run.void": {"createReservation"}, "resume_run by path": {"completeRun"}}.get(name, set())
-        # Besides those of the table, a path or a run's state may be looked up.
-        assert operations - extra - {"listBudgets", "listRuns", "getRun"} <= documented[name.partition(" ")[0]], name
-    assert {name for name in documented if "." in name} - ELSEWHERE <= set(names)
-    found = {name.partition(" ")[0]: operations for name, operations in zip(names, seen, strict=True)}
-    assert found["create_run"] == documented["create_run"]
-
-
-def test_statements_and_checkpoints_are_verified_with_key_that_signed_them(admin: LedgerClient) -> None:
-    name = admin.create_population("signed", **POPULATION, limit=LIMIT).id
-    key = admin.get_signing_key()
-    for document in (admin.get_population_statement(name), admin.create_checkpoint()):
-        assert document.signature.key_id == key.key_id
-        document.verify(key.public_key)
-        forged = type(document)({**document.payload, "type": "other"}, document.signature)
-        with pytest.raises(InvalidSignatureError, match=key.key_id):
-            forged.verify(key.public_key)

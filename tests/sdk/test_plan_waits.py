@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, NoReturn
 
@@ -10,9 +11,13 @@ import httpx2
 import pytest
 
 from app.service.maintenance import expire_reservations
+from app.service.scheduling.grants import expire_waiting, grant_waiting
 from epsilon_ledger import (
+    AsyncLedgerClient,
     AsyncRun,
     BudgetExceededError,
+    EventCount,
+    LedgerClient,
     LedgerUnavailableError,
     PlanNotGrantedError,
     Reservation,
@@ -21,8 +26,88 @@ from epsilon_ledger import (
 )
 from epsilon_ledger._run import plan_waits
 from tests.api import trainer
-from tests.sdk.simulation import BUDGET, LOUD, TRIES, Fault, Simulation
-from tests.sdk.waits import HOUR, Waits, plan
+from tests.sdk.simulation import BUDGET, HOUR, LOUD, TRIES, Fault, Simulation, in_an_hour
+
+LEASE = 7 * 24 * 3600
+"""Of the plan that holds the budget, in seconds."""
+
+
+def plan(count: int) -> list[EventCount]:
+    return [EventCount(event=LOUD, count=count)]
+
+
+@dataclass
+class Waits:
+    """A simulation whose budget is held but for 10 steps; the pauses of a client are when the ledger looks at plans.
+
+    `acts` are called at the pauses of these numbers, from 1, before the ledger looks.
+    """
+
+    simulation: Simulation
+    acts: dict[int, Callable[[], object]] = field(default_factory=dict)
+    pauses: list[float] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.database = self.simulation.ledger.database
+        self.most = self.left()
+        self.holder = self.simulation.run(plan=plan(self.most - 10), lease_seconds=LEASE)
+
+    def give_back(self) -> None:
+        """Let the other run end without having used its plan."""
+        self.holder.complete(0)
+
+    def client(self) -> LedgerClient:
+        return self.simulation.client(sleep=self._pause, jitter=lambda _low, high: high)
+
+    def async_client(self) -> AsyncLedgerClient:
+        async def pause(seconds: float) -> None:
+            await asyncio.sleep(0)
+            self._pause(seconds)
+
+        return self.simulation.async_client(async_sleep=pause, jitter=lambda _low, high: high)
+
+    def look(self) -> None:
+        """Let the service's maintenance look at the plans."""
+        grant_waiting(self.database)
+        expire_waiting(self.database)
+
+    def left(self) -> int:
+        """How many steps the budget admits now."""
+        left = self.simulation.run().state.steps_remaining
+        assert left is not None
+        return left
+
+    def left_behind(self, **terms: Any) -> str:  # noqa: ANN401 - passed on
+        """A run whose trainer died while its plan waited; returns its id."""
+        body = {"name": "second", "budget": BUDGET, "event": LOUD, "plan": plan(20), "wait_until": in_an_hour()}
+        made = self.simulation.ledger.post("/v1/runs", body | terms).json()
+        assert made["status"] == "waiting"
+        return str(made["id"])
+
+    def wait_for(self, **terms: Any) -> Run:  # noqa: ANN401 - passed on
+        """Wait for a plan of 20 steps."""
+        return self.client().create_run("second", **(TERMS | terms))
+
+    def second(self, status: str) -> Reservation:
+        """The reservation of the only run of this name, as the audit log names it."""
+        [run] = [run for run in self.simulation.client().list_runs(budget=BUDGET) if run.name == "second"]
+        events = self.simulation.client("admin").list_audit_events(action="reservation.queued")
+        [queued] = [event for event in events if event.after is not None and event.after["run"] == run.id]
+        found = self.simulation.client().get_reservation(queued.subject)
+        assert found.status == status
+        # A run whose plan was given up is not trained.
+        assert run.status == ("waiting" if status == "waiting" else "aborted")
+        return found
+
+    def _pause(self, seconds: float) -> None:
+        self.pauses.append(seconds)
+        assert len(self.pauses) < 500, "it waits for ever"
+        self.simulation.clock.wait(seconds)
+        self.acts.get(len(self.pauses), lambda: None)()
+        self.look()
+
+
+TERMS: dict[str, Any] = {"budget": BUDGET, "event": LOUD, "plan": plan(20), "wait": HOUR}
 
 
 @pytest.fixture
@@ -30,30 +115,17 @@ def waits(simulation: Simulation) -> Waits:
     return Waits(simulation)
 
 
-TERMS: dict[str, Any] = {"budget": BUDGET, "event": LOUD, "plan": plan(20), "wait": HOUR}
-"""Of a run whose plan of 20 steps has to wait."""
+def raising(error: BaseException) -> Callable[..., NoReturn]:
+    def act(*_: object) -> NoReturn:
+        raise error
 
-
-def wait_for(waits: Waits, **terms: Any) -> Run:  # noqa: ANN401 - passed on
-    return waits.client().create_run("second", **(TERMS | terms))
-
-
-def second(waits: Waits, status: str) -> Reservation:
-    """The reservation of the only run of this name, as the audit log names it."""
-    [run] = [run for run in waits.simulation.client().list_runs(budget=BUDGET) if run.name == "second"]
-    events = waits.simulation.client("admin").list_audit_events(action="reservation.queued")
-    [queued] = [event for event in events if event.after is not None and event.after["run"] == run.id]
-    found = waits.simulation.client().get_reservation(queued.subject)
-    assert found.status == status
-    # Nobody trains a run whose plan was given up.
-    assert run.status == ("waiting" if status == "waiting" else "aborted")
-    return found
+    return act
 
 
 def test_run_waits_until_its_plan_fits_and_claims_it(waits: Waits) -> None:
     seen: list[Waiting] = []
     waits.acts = {3: waits.give_back}
-    run = wait_for(waits, on_wait=seen.append)
+    run = waits.wait_for(on_wait=seen.append)
     assert len(waits.pauses) == 3
     [told] = seen
     assert (told.rule, told.position, told.plans, told.estimated_at) == ("first_come", 1, 1, None)
@@ -67,6 +139,7 @@ def test_run_waits_until_its_plan_fits_and_claims_it(waits: Waits) -> None:
     assert waits.simulation.authorize(run, 4).reservation == held.id
     run.complete(4)
     assert waits.simulation.exact(run)
+    assert waits.simulation.sound()
 
 
 def test_awaited_run_waits_and_reserves_again(waits: Waits) -> None:
@@ -89,9 +162,9 @@ def test_awaited_run_waits_and_reserves_again(waits: Waits) -> None:
 
 def test_plan_that_fits_or_never_fits_does_not_wait(waits: Waits) -> None:
     with pytest.raises(BudgetExceededError):
-        wait_for(waits, plan=plan(1000))
+        waits.wait_for(plan=plan(1000))
     waits.give_back()
-    run = wait_for(waits, on_wait=lambda _: pytest.fail("it waits"))
+    run = waits.wait_for(on_wait=lambda _: pytest.fail("it waits"))
     assert (run.status, waits.pauses) == ("active", [])
     assert "renew" not in waits.simulation.wire.asked
 
@@ -102,34 +175,29 @@ def test_plan_that_fits_or_never_fits_does_not_wait(waits: Waits) -> None:
 def test_pauses_grow_up_to_part_of_lease(
     waits: Waits, terms: dict[str, Any], first: list[float], longest: float
 ) -> None:
-    waits.acts = {12: waits.give_back}
-    wait_for(waits, **terms)
+    waits.acts = {10: waits.give_back}
+    waits.wait_for(**terms)
     assert waits.pauses[: len(first)] == pytest.approx(first)
-    assert waits.pauses[-4:] == pytest.approx([longest] * 4)
+    assert waits.pauses[-2:] == pytest.approx([longest] * 2)
 
 
 def test_each_change_of_place_is_told_once_and_logged(waits: Waits, caplog: pytest.LogCaptureFixture) -> None:
-    until = (trainer.Clock.now(tz=None).astimezone() + HOUR).isoformat()
-    body = {"name": "first", "budget": BUDGET, "plan": plan(30), "wait_until": until}
-    first = waits.simulation.ledger.post("/v1/runs", body).json()
+    first = waits.left_behind(name="first", plan=plan(30))
+    reservation = waits.simulation.client().get_run(first).state.waiting_reservation
+    assert reservation is not None
     seen: list[Waiting] = []
     office = waits.simulation.client("admin")
-    waits.acts = {
-        2: lambda: office.cancel_reservation(first["waiting_reservation"], reason="Not needed."),
-        5: waits.give_back,
-    }
+    waits.acts = {2: lambda: office.cancel_reservation(reservation, reason="Not needed."), 5: waits.give_back}
     with caplog.at_level(logging.INFO, "epsilon_ledger"):
-        run = wait_for(waits, on_wait=seen.append)
+        run = waits.wait_for(on_wait=seen.append)
         assert [(told.position, told.plans) for told in seen] == [(2, 2), (1, 1)]
         assert str(seen[1]).startswith(f"place 1 of 1 by first_come; waits for {BUDGET} (reserved: ")
         assert not [record for record in caplog.records if record.name == "epsilon_ledger.waiting"]
         run.complete(0)
         holder = waits.client().create_run("third", budget=BUDGET, plan=plan(waits.most - 10), lease_seconds=3600)
         other = waits.client().create_run("fourth", budget=BUDGET, plan=plan(2))
-        waits.acts = {
-            len(waits.pauses) + 2: lambda: other.complete(0),
-            len(waits.pauses) + 4: lambda: holder.complete(0),
-        }
+        now = len(waits.pauses)
+        waits.acts = {now + 2: lambda: other.complete(0), now + 4: lambda: holder.complete(0)}
         run = waits.client().create_run("fifth", **TERMS)
     lines = [record for record in caplog.records if record.name == "epsilon_ledger.waiting"]
     assert [record.levelno for record in lines] == [logging.WARNING, logging.INFO]
@@ -138,9 +206,9 @@ def test_each_change_of_place_is_told_once_and_logged(waits: Waits, caplog: pyte
 
 def test_plan_that_waits_in_vain_is_error_with_its_facts(waits: Waits) -> None:
     with pytest.raises(PlanNotGrantedError, match=f"it is expired. At last: place 1 .* {BUDGET}") as caught:
-        wait_for(waits, wait=timedelta(seconds=30))
+        waits.wait_for(wait=timedelta(seconds=30))
     error = caught.value
-    found = second(waits, "expired")
+    found = waits.second("expired")
     facts = (error.reservation, error.reservation_status, error.wait_until, error.run)
     assert facts == (found.id, "expired", found.wait_until, found.run)
     assert error.waiting is not None
@@ -150,39 +218,26 @@ def test_plan_that_waits_in_vain_is_error_with_its_facts(waits: Waits) -> None:
     assert not getattr(error, "__notes__", [])
 
 
-def raising(error: BaseException) -> Callable[..., NoReturn]:
-    def act(*_: object) -> NoReturn:
-        raise error
-
-    return act
-
-
-@pytest.mark.parametrize(
-    "error", [KeyboardInterrupt(), SystemExit(1), TimeoutError("place 1 is not good enough")], ids=repr
-)
-def test_interrupt_cancels_plan(waits: Waits, error: BaseException) -> None:
-    asked: dict[str, Any] = {}
-    if isinstance(error, TimeoutError):
-        asked["on_wait"] = raising(error)
-    else:
-        waits.acts = {3: raising(error)}
-    with pytest.raises(type(error)) as caught:
-        wait_for(waits, **asked)
-    found = second(waits, "cancelled")
-    assert waits.simulation.client().get_run(found.run).state.end_reason == "not_granted"
-    assert not getattr(caught.value, "__notes__", [])
-
-
-def test_cancelled_task_cancels_plan(waits: Waits) -> None:
+@pytest.mark.parametrize("how", ["interrupt", "callback", "cancelled task"])
+def test_interrupt_cancels_plan(waits: Waits, how: str) -> None:
     async def main() -> None:
         async with waits.async_client() as client:
             task = asyncio.create_task(client.create_run("second", **TERMS))
             waits.acts = {2: task.cancel}
-            with pytest.raises(asyncio.CancelledError):
-                await task
+            await task
 
-    asyncio.run(main())
-    second(waits, "cancelled")
+    waits.acts = {3: raising(KeyboardInterrupt())} if how == "interrupt" else {}
+    ways: dict[str, tuple[type[BaseException], Callable[[], object]]] = {
+        "interrupt": (KeyboardInterrupt, waits.wait_for),
+        "callback": (TimeoutError, lambda: waits.wait_for(on_wait=raising(TimeoutError("place 1")))),
+        "cancelled task": (asyncio.CancelledError, lambda: asyncio.run(main())),
+    }
+    error, wait = ways[how]
+    with pytest.raises(error) as caught:
+        wait()
+    found = waits.second("cancelled")
+    assert waits.simulation.client().get_run(found.run).state.end_reason == "not_granted"
+    assert not getattr(caught.value, "__notes__", [])
 
 
 @pytest.mark.parametrize("last", ["look", "renew", "runs"])
@@ -202,8 +257,8 @@ def test_interrupt_after_grant_returns_plan(waits: Waits, last: str) -> None:
     if last != "look":
         waits.simulation.wire.after = stop
     with pytest.raises(KeyboardInterrupt):
-        wait_for(waits)
-    found = second(waits, "committed")
+        waits.wait_for()
+    found = waits.second("committed")
     assert (found.granted_at is not None, found.steps_executed) == (True, 0)
     assert waits.left() == waits.most
 
@@ -217,19 +272,17 @@ def test_interrupt_is_not_held_up_by_ledger_that_does_not_answer(waits: Waits) -
     asked: list[int] = []
     waits.acts = {2: cut_off}
     with pytest.raises(KeyboardInterrupt) as caught:
-        wait_for(waits)
+        waits.wait_for()
     assert len(waits.simulation.wire.requests) == asked[0] + 1
     assert "did not confirm that the plan" in caught.value.__notes__[0]
     waits.simulation.wire.faults.clear()
-    second(waits, "waiting")
+    waits.second("waiting")
 
 
-@pytest.mark.parametrize("fault", [Fault.LOST, Fault.BUSY])
-def test_ledger_that_is_away_for_long_is_waited_for(
-    waits: Waits, fault: Fault, caplog: pytest.LogCaptureFixture
-) -> None:
-    waits.acts = {2: lambda: waits.simulation.wire.fails(*[fault] * 4 * TRIES), 20: waits.give_back}
-    assert wait_for(waits).status == "active"
+def test_ledger_that_is_away_for_long_is_waited_for(waits: Waits, caplog: pytest.LogCaptureFixture) -> None:
+    faults = [*[Fault.LOST] * 2 * TRIES, *[Fault.BUSY] * 2 * TRIES]
+    waits.acts = {2: lambda: waits.simulation.wire.fails(*faults), 20: waits.give_back}
+    assert waits.wait_for().status == "active"
     assert sum("No answer about" in record.getMessage() for record in caplog.records) == 4
 
 
@@ -237,59 +290,42 @@ def test_ledger_that_stays_away_until_end_is_given_up(waits: Waits, monkeypatch:
     monkeypatch.setattr(plan_waits, "datetime", trainer.Clock)
     waits.acts = {2: lambda: waits.simulation.wire.fails(*[Fault.LOST] * 1000)}
     with pytest.raises(LedgerUnavailableError) as caught:
-        wait_for(waits, wait=timedelta(seconds=70))
+        waits.wait_for(wait=timedelta(seconds=70))
     waits.simulation.wire.faults.clear()
     # Its end has come at the ledger too, which the client cannot know.
-    run = second(waits, "expired").run
+    run = waits.second("expired").run
     assert f"get_run('{run}').wait_for_plan() waits on for it" in "".join(caught.value.__notes__)
-
-
-def test_claim_whose_answer_is_lost_is_repeated(waits: Waits) -> None:
-    def lose(request: httpx2.Request) -> None:
-        if request.url.path.endswith("/renew") and not lost:
-            lost.extend([Fault.UNHEARD] * TRIES)
-            waits.simulation.wire.fails(*lost)
-
-    lost: list[Fault] = []
-    waits.acts = {2: waits.give_back}
-    waits.simulation.wire.before = lose
-    run = wait_for(waits)
-    assert waits.simulation.wire.asked.count("renew") == TRIES + 1
-    waits.simulation.authorize(run, 20)
-    run.complete(20)
-    assert waits.simulation.exact(run)
 
 
 @pytest.mark.parametrize("seen_first", [False, True], ids=["at the claim", "at a look"])
 def test_plan_whose_lease_ends_before_its_claim_is_not_granted(waits: Waits, *, seen_first: bool) -> None:
+    def expire() -> None:
+        expire_reservations(waits.database, trainer.Clock.now(tz=None).astimezone())
+
     def asleep() -> None:
         waits.give_back()
         waits.look()
         waits.simulation.clock.wait(5000)
         if seen_first:
-            expire_reservations(waits.database, trainer.Clock.now(tz=None).astimezone())
+            expire()
 
     waits.acts = {2: asleep}
     with pytest.raises(PlanNotGrantedError, match="it is voided") as caught:
-        wait_for(waits, wait=10 * HOUR)
+        waits.wait_for(wait=10 * HOUR)
     assert caught.value.reservation_status == "voided"
-    expire_reservations(waits.database, trainer.Clock.now(tz=None).astimezone())
+    expire()
     assert waits.left() == waits.most
 
 
-WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
-    ({"wait": 3600}, TypeError, "wait must be"),
-    *(({"wait": wait}, ValueError, "wait must be") for wait in (timedelta(0), -HOUR)),
-    ({"plan": None}, ValueError, "Only a plan can wait"),
-    *(({"authorize_every": 5, "wait": wait}, ValueError, "leave authorize_every at 1") for wait in (HOUR, None)),
-]
-
-
-@pytest.mark.parametrize(("terms", "error", "said"), WRONG)
-def test_wrong_wait_is_refused_before_anything_is_sent(
-    waits: Waits, terms: dict[str, Any], error: type[Exception], said: str
-) -> None:
+def test_wrong_wait_is_refused_before_anything_is_sent(waits: Waits) -> None:
     asked = len(waits.simulation.wire.requests)
-    with pytest.raises(error, match=said):
-        wait_for(waits, **terms)
+    wrong: list[tuple[dict[str, Any], type[Exception], str]] = [
+        ({"wait": 3600}, TypeError, "wait must be"),
+        *(({"wait": wait}, ValueError, "wait must be") for wait in (timedelta(0), -HOUR)),
+        ({"plan": None}, ValueError, "Only a plan can wait"),
+        *(({"authorize_every": 5, "wait": wait}, ValueError, "leave authorize_every at 1") for wait in (HOUR, None)),
+    ]
+    for terms, error, said in wrong:
+        with pytest.raises(error, match=said):
+            waits.wait_for(**terms)
     assert len(waits.simulation.wire.requests) == asked

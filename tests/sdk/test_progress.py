@@ -9,14 +9,11 @@ from epsilon_ledger import BudgetExceededError, Run
 from tests.sdk.fake_ledger import FakeLedger
 
 
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
-
-
-def in_terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
-    """The place of standard error from now on; pytest puts its own there before each test."""
-    made = Terminal()
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
+    """The place of standard error."""
+    made = io.StringIO()
+    made.isatty = lambda: True  # type: ignore[method-assign]
     monkeypatch.setattr(sys, "stderr", made)
     monkeypatch.setenv("TERM", "xterm")
     return made
@@ -41,28 +38,22 @@ def test_each_batch_is_handed_out_when_its_step_is_admitted(
 
 @pytest.mark.parametrize("missing", [(), ("rich.progress",)], ids=["rich", "tqdm"])
 def test_bar_in_terminal_shows_steps_and_epsilon(
-    run: Run, monkeypatch: pytest.MonkeyPatch, missing: tuple[str, ...]
+    run: Run, terminal: io.StringIO, monkeypatch: pytest.MonkeyPatch, missing: tuple[str, ...]
 ) -> None:
-    terminal = in_terminal(monkeypatch)
     without(monkeypatch, *missing)
+    monkeypatch.setattr(sys, "stderr", terminal)  # pytest puts its own there after fixtures
     assert list(run.track([1, 2, 3, 4])) == [1, 2, 3, 4]
     said = terminal.getvalue()
-    assert "icu" in said
-    assert "epsilon 1 of 3" in said
-    assert "4" in said
+    assert all(part in said for part in ("icu", "epsilon 1 of 3", "4"))
 
 
-def test_bar_can_be_unwanted(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    terminal = in_terminal(monkeypatch)
-    assert list(run.track([1], progress=False)) == [1]
-    assert terminal.getvalue() == ""
-
-
-def test_wanted_bar_without_library_is_refused_before_first_step(
-    run: Run, ledger: FakeLedger, monkeypatch: pytest.MonkeyPatch
+def test_bar_that_is_unwanted_or_has_no_library_is_not_shown(
+    run: Run, ledger: FakeLedger, terminal: io.StringIO, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    terminal = in_terminal(monkeypatch)
+    monkeypatch.setattr(sys, "stderr", terminal)
+    assert list(run.track([1], progress=False)) == [1]
     without(monkeypatch, "rich.progress", "tqdm.auto")
+    ledger.requests.clear()
     with pytest.raises(ImportError, match="rich or tqdm"):
         next(run.track([1], progress=True))
     assert not ledger.requests

@@ -8,7 +8,7 @@ import pytest
 
 from epsilon_ledger import AttemptSupersededError, EventCount, Run
 from tests.sdk.simulation import HUSHED, QUIET, Simulation
-from tests.sdk.test_grants import AHEAD, every_way, fading, in_grants, take
+from tests.sdk.test_grants import AHEAD, fading, in_grants
 from tests.soak import in_turns
 
 
@@ -17,13 +17,13 @@ def test_trainer_that_was_killed_goes_on_from_its_checkpoint(simulation: Simulat
     """Nobody says good-bye: the grant is charged in full, and what is repeated is charged again."""
     ahead = AHEAD[way]
     run = simulation.run(**ahead, schedule=fading)
-    take(simulation, run, 8 - back)
+    simulation.take(run, 8 - back)
     kept = json.loads(json.dumps(run.state_dict()))
     assert kept == {"format": 1, "run": run.id, "attempt": 1, "step": 8 - back}
-    take(simulation, run, back)
+    simulation.take(run, back)
     with simulation.client().resume_run(kept, **ahead, schedule=fading) as resumed:
         assert (resumed.id, resumed.attempt, resumed.state_dict()["step"]) == (run.id, 2, 8 - back)
-        take(simulation, resumed, 6)
+        simulation.take(resumed, 6)
         assert simulation.covers()
     wasted = simulation.charged(run) - simulation.released[run.id]
     assert wasted.total() < ahead.get("authorize_every", 1) * 2
@@ -31,35 +31,23 @@ def test_trainer_that_was_killed_goes_on_from_its_checkpoint(simulation: Simulat
     assert simulation.sound()
 
 
-@every_way
-def test_run_is_taken_up_by_its_id_where_nothing_is_repeated(simulation: Simulation, ahead: dict[str, Any]) -> None:
-    run = simulation.run(**ahead)
-    take(simulation, run, 5)
-    run.preview()
-    with simulation.client().resume_run(run.id, **ahead) as resumed:
-        assert (resumed.attempt, resumed.next_step) == (2, 5)
-        take(simulation, resumed, 3)
-    assert simulation.exact(run)
-
-
 @in_grants
 def test_schedule_goes_on_only_at_step_that_is_known(simulation: Simulation, ahead: dict[str, Any]) -> None:
     """The ledger charged the grant of a process that died, and numbered none of its steps."""
     run = simulation.run(**ahead, schedule=fading)
-    take(simulation, run, 4)
+    simulation.take(run, 4)
     for take_up in (simulation.client().resume_run, simulation.client().get_run):
         with pytest.raises(ValueError, match="step that the training has reached"):
             take_up(run.id, **ahead, schedule=fading)
     with simulation.client().resume_run(run.id, **ahead, schedule=fading, step=4) as resumed:
         assert (resumed.attempt, resumed.step) == (2, 4)
-        take(simulation, resumed, 6)
-        assert simulation.covers()
-    assert simulation.sound()
+        simulation.take(resumed, 6)
+    assert simulation.covers()
 
 
 def test_run_that_was_taken_up_by_its_id_does_not_guess_how_far_training_is(simulation: Simulation) -> None:
     run = simulation.run()
-    take(simulation, run, 2)
+    simulation.take(run, 2)
     assert run.step == 2
     found = simulation.client().get_run(run.id)
     assert (found.step, found.state_dict()["step"]) == (None, None)
@@ -67,9 +55,6 @@ def test_run_that_was_taken_up_by_its_id_does_not_guess_how_far_training_is(simu
         assert (resumed.attempt, resumed.next_step, resumed.step) == (2, 2, None)
     with pytest.raises(ValueError, match="written after 2 steps, not 5"):
         simulation.client().resume_run(run.state_dict(), step=5)
-
-
-def test_state_that_is_no_checkpoint_is_refused(simulation: Simulation) -> None:
     for state in ({}, {"format": 2, "run": "run_1", "step": 1}, {"format": 1, "run": "run_1", "step": "1"}):
         with pytest.raises(ValueError, match="not what run"):
             simulation.client().resume_run(state)  # type: ignore[arg-type]
@@ -85,62 +70,55 @@ def reported(simulation: Simulation, run: Run) -> None:
     simulation.note(run, [QUIET])
 
 
-def leave(error: Exception | None) -> None:
-    if error is not None:
-        raise error
+def after_preview(simulation: Simulation, run: Run) -> None:
+    run.preview()
+    simulation.take(run, FAR)
 
 
 FAR = 12
 """Steps that no grants cover which were made before the process was given up."""
+DOINGS: dict[str, Callable[[Simulation, Run], object]] = {
+    "going on": lambda simulation, run: simulation.take(run, FAR),
+    "another kind": lambda simulation, run: simulation.authorize(run, event=HUSHED),
+    "after a preview": after_preview,
+    "listed": listed,
+    "reported": reported,
+}
 
 
-def going_on(simulation: Simulation, run: Run) -> None:
-    take(simulation, run, FAR)
-
-
-def asking_for_another_kind(simulation: Simulation, run: Run) -> None:
-    simulation.authorize(run, event=HUSHED)
-
-
-def after_a_preview(simulation: Simulation, run: Run) -> None:
-    run.preview()
-    take(simulation, run, FAR)
-
-
-@pytest.mark.parametrize(
-    ("doing", "way"),
-    in_turns([going_on, asking_for_another_kind, after_a_preview, listed, reported], ["one by one", "grants"]),
-)
+@pytest.mark.parametrize(("doing", "way"), in_turns(DOINGS, ["one by one", "grants"]))
 def test_process_that_was_given_up_is_fenced_off_and_what_it_released_is_charged(
-    simulation: Simulation, way: str, doing: Callable[[Simulation, Run], None]
+    simulation: Simulation, way: str, doing: str
 ) -> None:
     ahead = AHEAD[way]
     zombie = simulation.run(**ahead)
-    take(simulation, zombie, 3)
+    simulation.take(zombie, 3)
     resumed = simulation.client().resume_run(zombie.state_dict(), **ahead)
-    take(simulation, resumed, 2)
+    simulation.take(resumed, 2)
     with pytest.raises(AttemptSupersededError):
-        doing(simulation, zombie)
+        DOINGS[doing](simulation, zombie)
     assert zombie.attempt == 1
     assert simulation.covers()
     resumed.resume()
-    take(simulation, resumed, 6)
+    simulation.take(resumed, 6)
     resumed.complete()
     assert simulation.covers()
-    assert simulation.sound()
 
 
-@every_way
-@pytest.mark.parametrize("error", [None, RuntimeError("out of memory")], ids=["cleanly", "with an exception"])
+@pytest.mark.parametrize(("error", "way"), in_turns([None, RuntimeError("out of memory")], AHEAD))
 def test_process_that_was_given_up_and_leaves_does_not_end_run(
-    simulation: Simulation, ahead: dict[str, Any], error: Exception | None
+    simulation: Simulation, way: str, error: Exception | None
 ) -> None:
+    def leave() -> None:
+        if error is not None:
+            raise error
+
+    ahead = AHEAD[way]
     zombie = simulation.run(**ahead)
-    take(simulation, zombie, 2)
+    simulation.take(zombie, 2)
     resumed = simulation.client().resume_run(zombie.state_dict(), **ahead)
     with pytest.raises(AttemptSupersededError if error is None else RuntimeError), zombie:
-        leave(error)
-    take(simulation, resumed, 6)
+        leave()
+    simulation.take(resumed, 6)
     resumed.complete()
     assert simulation.covers()
-    assert simulation.sound()

@@ -7,7 +7,7 @@ import logging
 import warnings
 from collections.abc import Callable
 from contextlib import nullcontext
-from typing import cast
+from typing import Any, cast
 
 import httpx2
 import numpy as np
@@ -28,6 +28,17 @@ from epsilon_ledger import (
 )
 from tests.sdk.fake_ledger import KEY, RUN_ID, TRIES, URL, FakeLedger, Fault, problem
 
+ICU: dict[str, Any] = {"name": "icu", "budget": "mimic/icu-team"}
+DOWN = httpx2.ConnectError("refused")
+
+
+def paths(ledger: FakeLedger) -> list[str]:
+    return [request.url.path.rsplit("/", 1)[-1] for request in ledger.requests]
+
+
+def async_client_of(ledger: FakeLedger) -> AsyncLedgerClient:
+    return AsyncLedgerClient(URL, KEY, max_attempts=1, transport=httpx2.MockTransport(ledger))
+
 
 def test_each_admission_moves_run_on(run: Run) -> None:
     assert (run.id, run.name, run.status, run.next_step, run.epsilon) == (RUN_ID, "icu", "active", 0, 0.0)
@@ -39,30 +50,25 @@ def test_each_admission_moves_run_on(run: Run) -> None:
 
 def test_events_are_sent_as_they_were_given(run: Run, ledger: FakeLedger) -> None:
     event = poisson_sampled(0.01, gaussian(1.1))
+    several: list[Any] = [{"event": event, "count": 3}, {"event": {"type": "laplace"}, "count": 1}]
     run.authorize(2, event=event)
-    run.authorize(events=[{"event": event, "count": 3}, {"event": {"type": "laplace"}, "count": 1}])
-    wire = {
-        "type": "poisson_sampled",
-        "sampling_probability": 0.01,
-        "event": {"type": "gaussian", "noise_multiplier": 1.1},
-    }
+    run.authorize(events=several)
+    inner = {"type": "gaussian", "noise_multiplier": 1.1}
+    wire = {"type": "poisson_sampled", "sampling_probability": 0.01, "event": inner}
+    items = [{"event": wire, "count": 3}, {"event": {"type": "laplace"}, "count": 1}]
     assert ledger.bodies == [
         {"first_step": 0, "attempt": 1, "count": 2, "event": wire},
-        {
-            "first_step": 2,
-            "attempt": 1,
-            "events": [{"event": wire, "count": 3}, {"event": {"type": "laplace"}, "count": 1}],
-        },
+        {"first_step": 2, "attempt": 1, "events": items},
     ]
     assert run.next_step == 6
 
 
 def test_contradicting_arguments_are_refused_before_anything_is_sent(run: Run, ledger: FakeLedger) -> None:
-    items = [{"event": gaussian(1.0), "count": 1}]
+    items: Any = [{"event": gaussian(1.0), "count": 1}]
     with pytest.raises(ValueError, match="either events"):
-        run.authorize(2, events=items)  # type: ignore[arg-type]
+        run.authorize(2, events=items)
     with pytest.raises(ValueError, match="either events"):
-        run.preview(event=gaussian(1.0), events=items)  # type: ignore[arg-type]
+        run.preview(event=gaussian(1.0), events=items)
     for count in (1.5, "3", True):
         with pytest.raises(TypeError, match="count must be a whole number"):
             run.authorize(count)  # type: ignore[arg-type]
@@ -75,8 +81,7 @@ def test_contradicting_arguments_are_refused_before_anything_is_sent(run: Run, l
 
 
 def test_preview_charges_nothing(run: Run, ledger: FakeLedger) -> None:
-    answer = run.preview(10)
-    assert answer.dry_run
+    assert run.preview(10).dry_run
     assert (run.next_step, ledger.next_step) == (0, 0)
     with pytest.raises(BudgetExceededError) as caught:
         run.preview(11)
@@ -85,23 +90,14 @@ def test_preview_charges_nothing(run: Run, ledger: FakeLedger) -> None:
 
 
 def test_states(run: Run, ledger: FakeLedger) -> None:
-    run.pause()
-    assert run.status == "paused"
-    run.resume()
-    assert run.status == "active"
-    run.abort()
-    assert run.status == "aborted"
+    for act, status in ((run.pause, "paused"), (run.resume, "active"), (run.abort, "aborted")):
+        act()
+        assert run.status == status
     with pytest.raises(RunStateConflictError) as caught:
         run.complete()
     assert caught.value.run_status == "aborted"
-    assert [request.url.path for request in ledger.requests] == [
-        f"/v1/runs/{RUN_ID}/{action}" for action in ("pause", "resume", "abort", "complete")
-    ]
+    assert paths(ledger) == ["pause", "resume", "abort", "complete"]
     assert ledger.bodies == [{}, {}, {"attempt": 1}, {"attempt": 1}]
-
-
-def asks_too_much(run: Run) -> object:
-    return run.authorize(11)
 
 
 def fails(error: BaseException) -> Callable[[Run], None]:
@@ -113,7 +109,7 @@ def fails(error: BaseException) -> Callable[[Run], None]:
 
 ENDS: dict[str, tuple[Callable[[Run], object], type[BaseException] | None, str]] = {
     "admitted step": (lambda run: run.authorize(), None, "completed"),
-    "refusal": (asks_too_much, BudgetExceededError, "completed"),
+    "refusal": (lambda run: run.authorize(11), BudgetExceededError, "completed"),
     "no memory": (fails(RuntimeError("out of memory")), RuntimeError, "aborted"),
     "interrupt": (fails(KeyboardInterrupt()), KeyboardInterrupt, "aborted"),
     "exit": (fails(SystemExit(1)), SystemExit, "aborted"),
@@ -130,7 +126,7 @@ def test_end_of_block_decides_status(client: LedgerClient, ledger: FakeLedger, n
     act, error, status = ENDS[name]
 
     async def main() -> None:
-        async with async_client_of(ledger) as other, other.create_run("icu", budget="mimic/icu-team") as run:
+        async with async_client_of(ledger) as other, other.create_run(**ICU) as run:
             found = act(cast("Run", run))
             if inspect.isawaitable(found):
                 await found
@@ -139,49 +135,32 @@ def test_end_of_block_decides_status(client: LedgerClient, ledger: FakeLedger, n
         if awaited:
             asyncio.run(main())
         else:
-            with client.create_run("icu", budget="mimic/icu-team") as run:
+            with client.create_run(**ICU) as run:
                 act(run)
     assert ledger.status == status
 
 
-def test_paused_run_is_not_aborted_by_its_trainer(client: LedgerClient, ledger: FakeLedger) -> None:
+def test_paused_or_ended_run_is_not_ended_by_its_trainer(client: LedgerClient, ledger: FakeLedger) -> None:
     ledger.faults.extend([Fault(), Fault(instead=problem(409, "run_state_conflict", run_status="paused"))])
-    with pytest.raises(RunStateConflictError), client.create_run("icu", budget="mimic/icu-team") as run:
+    with pytest.raises(RunStateConflictError), client.create_run(**ICU) as run:
         run.authorize()
-    assert len(ledger.requests) == 2
-
-
-def test_run_that_has_ended_is_not_ended_again(client: LedgerClient, ledger: FakeLedger) -> None:
-    with client.create_run("icu", budget="mimic/icu-team") as run:
+    with client.create_run(**ICU) as run:
         run.complete()
     with pytest.raises(RuntimeError), run:
         raise RuntimeError
-    assert [request.url.path.rsplit("/", 1)[-1] for request in ledger.requests] == ["runs", "complete"]
+    assert paths(ledger) == ["runs", "steps", "runs", "complete"]
 
 
 def test_first_exception_is_one_that_is_seen(client: LedgerClient, ledger: FakeLedger) -> None:
-    ledger.faults.extend([Fault(), *[Fault(instead=httpx2.ConnectError("refused"))] * TRIES])
-    with pytest.raises(ValueError, match="mine") as caught, client.create_run("icu", budget="mimic/icu-team"):
+    ledger.faults.extend([Fault(), *[Fault(instead=DOWN)] * TRIES])
+    with pytest.raises(ValueError, match="mine") as caught, client.create_run(**ICU):
         raise ValueError("mine")
     assert any("did not confirm the request to abort the run run_1" in note for note in caught.value.__notes__)
     with pytest.raises(LedgerUnavailableError), client.get_run(RUN_ID):
-        ledger.faults.extend([Fault(instead=httpx2.ConnectError("refused"))] * TRIES)
+        ledger.answers(*[DOWN] * TRIES)
 
 
-def async_client_of(ledger: FakeLedger) -> AsyncLedgerClient:
-    return AsyncLedgerClient(URL, KEY, max_attempts=1, transport=httpx2.MockTransport(ledger))
-
-
-def test_run_that_cannot_be_opened_is_not_ended(ledger: FakeLedger) -> None:
-    async def main() -> None:
-        async with async_client_of(ledger) as client:
-            with pytest.raises(LedgerUnavailableError):
-                async with client.create_run("model", budget="mimic"):
-                    pytest.fail("it was not opened")
-
-    ledger.faults.append(Fault(instead=httpx2.ConnectError("down")))
-    asyncio.run(main())
-    assert len(ledger.requests) == 1
+# A run of the awaited client, while it is opened.
 
 
 def test_opening_can_be_awaited_gathered_and_made_task(ledger: FakeLedger) -> None:
@@ -199,22 +178,23 @@ def test_opening_can_be_awaited_gathered_and_made_task(ledger: FakeLedger) -> No
             async with run:
                 pass
             assert run.status == "completed"
+            ledger.answers(DOWN)
+            with pytest.raises(LedgerUnavailableError):
+                async with client.create_run("model", budget="mimic"):
+                    pytest.fail("it was not opened")
+        assert paths(ledger)[-2:] == ["complete", "runs"]
 
     asyncio.run(main())
-
-
-def test_wrong_arguments_of_opening_are_refused_at_once(ledger: FakeLedger) -> None:
-    client = async_client_of(ledger)
-    with pytest.raises(ValueError, match="state_dict"):
-        client.resume_run({"format": 0})  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="'x' is no argument"):
-        client.create_run("model", budget="mimic", x=1)  # type: ignore[call-arg]
 
 
 def test_opening_that_is_dropped_warns_and_closed_one_is_silent(
     ledger: FakeLedger, caplog: pytest.LogCaptureFixture
 ) -> None:
     client = async_client_of(ledger)
+    with pytest.raises(ValueError, match="state_dict"):
+        client.resume_run({"format": 0})  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="'x' is no argument"):
+        client.create_run("model", budget="mimic", x=1)  # type: ignore[call-arg]
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         client.get_run(RUN_ID).close()

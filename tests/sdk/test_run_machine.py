@@ -3,7 +3,10 @@
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import wait
+from contextlib import ExitStack
 from datetime import UTC
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -12,13 +15,13 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from hypothesis.stateful import run_state_machine_as_test as run_machine
 
-from epsilon_ledger import BudgetExceededError, Event, LedgerClient, LedgerError, Run
+from epsilon_ledger import BudgetExceededError, Event, LedgerError, Run
 from epsilon_ledger._run.run_properties import RunStateDict
 from tests.api import trainer
 from tests.conftest import Ledger
 from tests.reliability.conftest import ROUNDS
 from tests.sdk.charges import charged_and_held, has_lapsed_grant
-from tests.sdk.simulation import HUSHED, LOUD, QUIET, TRIES, Clock, Fault, Simulation, clock_of_all, new_world
+from tests.sdk.simulation import HUSHED, LOUD, QUIET, TRIES, Fault, Simulation, simulated
 from tests.soak import thinned
 
 SCHEDULES: dict[str, Callable[[int], Event] | None] = {
@@ -27,8 +30,6 @@ SCHEDULES: dict[str, Callable[[int], Event] | None] = {
     "in turns": lambda step: [LOUD, QUIET, LOUD, HUSHED][step % 4],
 }
 PHASES = (Phase.reuse, Phase.generate, *([Phase.shrink] if ROUNDS > 1 else []))
-EPSILON = 0.35
-"""Enough for some twenty steps."""
 
 places = st.integers(0, 5)
 counts = st.sampled_from([1, 1, 1, 2, 3, 7])
@@ -37,18 +38,22 @@ troubles: st.SearchStrategy[list[Fault]] = st.lists(st.sampled_from(list(Fault))
 """What befalls the next tries."""
 
 
-class Trainers(RuleBasedStateMachine):
-    """An organisation of its own for each example, in one ledger."""
+def twenty_steps(ledger: Ledger) -> None:
+    """Make a budget for some twenty steps."""
+    ledger.population()
+    ledger.budget(limit={"epsilon": 0.35, "delta": 1e-5})
 
-    ledger: Ledger
-    clock: Clock
+
+class Trainers(RuleBasedStateMachine):
+    """A ledger of its own for each example."""
 
     @initialize(
         every=st.sampled_from([1, 3, 3, 6]), background=st.booleans(), schedule=st.sampled_from(list(SCHEDULES))
     )
     def opened(self, every: int, schedule: str, *, background: bool) -> None:
-        self.clock.reset()
-        self.world: Simulation = new_world(self.ledger, self.clock, EPSILON)
+        self.opening = ExitStack()
+        folder = Path(self.opening.enter_context(TemporaryDirectory()))
+        self.world: Simulation = self.opening.enter_context(simulated(folder, twenty_steps))
         self.ahead: dict[str, Any] = {"authorize_every": every, "schedule": SCHEDULES[schedule]}
         self.ahead["background"] = background and every > 1
         self.rivals = [self.world.run(), self.world.run()]
@@ -58,9 +63,6 @@ class Trainers(RuleBasedStateMachine):
         self.unsettled: dict[int, Callable[[], Sequence[Event]]] = {}
         self.alone = True  # nobody else was there, and nothing was forfeited
         self.overdrawn = False
-
-    def client(self) -> LedgerClient:
-        return self.world.client()
 
     def process(self, place: int) -> Run:
         return self.processes[place % len(self.processes)]
@@ -108,31 +110,17 @@ class Trainers(RuleBasedStateMachine):
 
         self.takes(run, ask, faults, insist=insist)
 
-    @rule(place=places, kinds=st.lists(st.sampled_from([LOUD, QUIET]), min_size=1, max_size=3), faults=troubles)
-    def several(self, place: int, kinds: list[Event], faults: list[Fault]) -> None:
+    @rule(place=places, count=st.integers(1, 30), how=st.sampled_from(["list", "truncate", "report"]), faults=troubles)
+    def otherwise(self, place: int, count: int, how: str, faults: list[Fault]) -> None:
+        """Ask for several events, or for as many steps as fit, or report a step."""
         run = self.process(place)
 
         def ask() -> list[Event]:
-            run.authorize(events=[{"event": kind, "count": 1} for kind in kinds])
-            return kinds
-
-        self.takes(run, ask, faults, insist=True)
-
-    @rule(place=places, count=st.integers(1, 30), faults=troubles)
-    def as_many_as_fit(self, place: int, count: int, faults: list[Fault]) -> None:
-        run = self.process(place)
-
-        def ask() -> list[Event]:
-            doing = self.world.foretold(run, count, LOUD)
-            return doing[: run.authorize(count, event=LOUD, truncate=True).count]
-
-        self.takes(run, ask, faults, insist=True)
-
-    @rule(place=places, faults=troubles)
-    def report(self, place: int, faults: list[Fault]) -> None:
-        run = self.process(place)
-
-        def ask() -> list[Event]:
+            if how == "list":
+                run.authorize(events=[{"event": event, "count": 1} for event in (LOUD, QUIET)])
+                return [LOUD, QUIET]
+            if how == "truncate":
+                return [LOUD] * run.authorize(count, event=LOUD, truncate=True).count
             self.overdrawn |= bool(run.report(event=QUIET).overdrawn)
             return [QUIET]
 
@@ -151,19 +139,21 @@ class Trainers(RuleBasedStateMachine):
     def taken_over(self, place: int, faults: list[Fault]) -> None:
         self.alone = False
         state = self.checkpoints[place % len(self.checkpoints)]
-        self.attempt(lambda: self.processes.append(self.client().resume_run(state, **self.ahead)), faults)
+        self.attempt(lambda: self.processes.append(self.world.client().resume_run(state, **self.ahead)), faults)
 
     @precondition(lambda self: self.ahead["schedule"] is None)
     @rule(asks_ahead=st.booleans())
     def looked_up(self, *, asks_ahead: bool) -> None:
         self.alone = False
         ahead = self.ahead if asks_ahead else {}
-        self.attempt(lambda: self.processes.append(self.client().get_run(self.run.id, **ahead)), [])
+        self.attempt(lambda: self.processes.append(self.world.client().get_run(self.run.id, **ahead)), [])
 
     @rule(seconds=st.sampled_from([50.0, 50.0, 100.0, 299.0, 700.0]))
     def time_passes(self, seconds: float) -> None:
-        self.clock.wait(seconds)
-        self.alone = self.alone and not has_lapsed_grant(self.ledger.database, self.run.id, trainer.Clock.now(UTC))
+        self.world.clock.wait(seconds)
+        self.alone = self.alone and not has_lapsed_grant(
+            self.world.ledger.database, self.run.id, trainer.Clock.now(UTC)
+        )
 
     @rule()
     def what_was_late_arrives(self) -> None:
@@ -192,22 +182,14 @@ class Trainers(RuleBasedStateMachine):
         self.world.wire.deliver()
         if self.alone:
             assert error is None, error
-            charged, held = charged_and_held(self.ledger.database, self.run.id)
+            charged, held = charged_and_held(self.world.ledger.database, self.run.id)
             assert (charged, held) == (self.world.released.get(self.run.id, Counter()), Counter())
         assert self.world.covers(limits=not self.overdrawn)
         assert self.world.sound()
-        self.world.close()
+        self.opening.close()
 
 
-@pytest.fixture
-def clock(whole_ledger: Ledger) -> Any:  # noqa: ANN401 - a generator
-    with clock_of_all() as clock:
-        Trainers.ledger, Trainers.clock = whole_ledger, clock
-        yield
-
-
-@pytest.mark.usefixtures("clock")
-@pytest.mark.parametrize("examples", thinned([4, 100], 2))
+@pytest.mark.parametrize("examples", thinned([3, 100], 2))
 def test_whatever_trainers_do(examples: int) -> None:
     run_machine(
         Trainers,

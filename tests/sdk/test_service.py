@@ -1,48 +1,44 @@
-"""The client against the real service in this process: accounts, refusals and errors as the service gives them."""
+"""The client against the real service in this process: accounts, refusals, lists and errors."""
 
+import asyncio
+import re
+import sys
 import uuid
-from datetime import UTC, datetime
+from datetime import UTC
+from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from epsilon_ledger import (
+    AmbiguousPathError,
+    ApprovalRequiredError,
     AuthenticationError,
     BudgetClosedError,
     BudgetExceededError,
-    DataBlock,
-    EventCount,
     InvalidRequestError,
     LedgerClient,
     Limit,
+    Link,
     NameTakenError,
     NotFoundError,
-    ParallelComposition,
     PermissionDeniedError,
-    PlannedEvents,
+    Population,
+    RunStateConflictError,
     UnsupportedEventError,
     gaussian,
     poisson_sampled,
 )
-from tests.sdk.fake_ledger import URL
-from tests.sdk.simulation import Wire
+from epsilon_ledger._wire.frames import data_frame
+from tests.sdk.fake_runs import open_budget
+from tests.sdk.simulation import URL, Wire
 
 STEP = poisson_sampled(0.01, gaussian(1.1))
 
 
 @pytest.fixture
 def budget(admin: LedgerClient) -> str:
-    return open_budget(admin, epsilon=1.0)
-
-
-def open_budget(admin: LedgerClient, *, epsilon: float, planned: PlannedEvents | None = None) -> str:
-    population = admin.create_population(
-        f"mimic-{uuid.uuid4().hex[:8]}",
-        privacy_unit="patient record",
-        neighboring_relation="add_or_remove_one",
-        size=5_000,
-        limit=Limit(3.0, 1e-5),
-    )
-    return admin.create_budget("icu-team", parent=population.path, limit=Limit(epsilon, 1e-5), planned=planned).path
+    return open_budget(admin, 1.0)
 
 
 def test_run_is_charged_step_by_step_until_its_budget_refuses(
@@ -60,58 +56,46 @@ def test_run_is_charged_step_by_step_until_its_budget_refuses(
             run.authorize(3)
     refusal = caught.value
     assert (refusal.first_step, refusal.count, refusal.max_count_that_fits) == (expected, 3, 0)
-    assert (refusal.binding_account_path, refusal.dry_run) == (budget, False)
+    assert (refusal.binding_account_path, refusal.dry_run, refusal.steps_needed) == (budget, False, 3)
     assert refusal.epsilon <= 1.0 < refusal.epsilon_requested
     rdp = refusal.rdp
     assert rdp.spent + rdp.held + rdp.requested > rdp.limit
-    assert refusal.steps_needed == 3
-    assert refusal.higher_limit is not None
-    assert refusal.higher_limit.limits is not None
-    assert refusal.url == run.url
     assert str(refusal).endswith(f"See {run.url}")
-    assert run.status == "completed"
-    assert (run.state.end_reason, run.state.steps_remaining) == ("budget_exhausted", None)
+    assert (run.status, run.state.end_reason, run.state.steps_remaining) == ("completed", "budget_exhausted", None)
     assert admin.get_run(run.id).state == run.state
     history = trainer.get_run_history(run.id)
     assert [point.decision for point in history.points] == ["admitted", "admitted", "refused"]
     assert (history.decisions, history.points[1].next_step, history.points[2].count) == (3, expected, 3)
     assert history.points[0].events == ({"event": STEP, "count": expected - 1},)
     spent = admin.get_budget(run.state.budget)
-    assert (spent.path, spent.weights_frozen) == (budget, True)
-    assert spent.epsilon == run.epsilon
+    assert (spent.path, spent.weights_frozen, spent.epsilon) == (budget, True, run.epsilon)
     population = admin.get_population(run.state.population)
-    assert (population.size, population.privacy_unit) == (5_000, "patient record")
     assert 0.0 < population.epsilon <= population.limit.epsilon
 
 
-def test_alternatives_of_refusal_fit(trainer: LedgerClient, budget: str) -> None:
-    run = trainer.create_run("model", budget=budget, event=STEP)
-    run.authorize()
-    with pytest.raises(BudgetExceededError) as caught:
-        run.authorize(10**6)
-    assert caught.value.more_noise is not None
-    noise = caught.value.more_noise.noise_multiplier
-    assert noise is not None
-    assert run.preview(10**6, event=poisson_sampled(0.01, gaussian(noise))).dry_run
-    assert run.preview(caught.value.max_count_that_fits).dry_run
-    with pytest.raises(BudgetExceededError):
-        run.preview(caught.value.max_count_that_fits + 1)
-
-
-def test_limit_that_refusal_names_can_be_requested(trainer: LedgerClient, budget: str) -> None:
+def test_alternatives_of_refusal_fit_and_can_be_requested(trainer: LedgerClient, budget: str) -> None:
     run = trainer.create_run("model", budget=budget, event=STEP, expected_steps=100_000)
     assert run.expected_steps == 100_000
+    run.authorize()
     with pytest.raises(BudgetExceededError) as caught:
         run.authorize(90_000)
-    assert caught.value.steps_needed == 100_000
-    assert caught.value.higher_limit is not None
-    for raised in caught.value.higher_limit.limits or ():
+    refusal = caught.value
+    assert refusal.steps_needed == 99_999
+    assert refusal.more_noise is not None
+    assert refusal.more_noise.noise_multiplier is not None
+    assert run.preview(99_999, event=poisson_sampled(0.01, gaussian(refusal.more_noise.noise_multiplier))).dry_run
+    assert run.preview(refusal.max_count_that_fits).dry_run
+    with pytest.raises(BudgetExceededError):
+        run.preview(refusal.max_count_that_fits + 1)
+    assert refusal.higher_limit is not None
+    assert refusal.higher_limit.limits
+    for raised in refusal.higher_limit.limits:
         asked = run.request_limit("All epochs.", Limit(raised.epsilon, raised.delta), account=raised.account)
         assert (asked.account, asked.status, asked.reason) == (raised.account, "open", "All epochs.")
     run.expected_steps = 70_000  # its loop is shorter than was planned
     with pytest.raises(BudgetExceededError) as caught:
         run.authorize(50_000)
-    assert caught.value.steps_needed == 70_000
+    assert caught.value.steps_needed == 69_999
 
 
 def test_errors_of_service_have_their_classes(
@@ -129,7 +113,7 @@ def test_errors_of_service_have_their_classes(
     with pytest.raises(BudgetExceededError, match="practically used up"):
         run.authorize(10**9, event=gaussian(0.001))
     with pytest.raises(NameTakenError):
-        admin.create_budget("icu-team", parent=budget.split("/", maxsplit=1)[0], limit=Limit(1.0, 1e-5))
+        admin.create_budget("team", parent=budget.split("/", maxsplit=1)[0], limit=Limit(1.0, 1e-5))
     with pytest.raises(NotFoundError):
         trainer.create_run("model", budget="nowhere/at-all")
     with pytest.raises(PermissionDeniedError):
@@ -138,70 +122,166 @@ def test_errors_of_service_have_their_classes(
         other.get_run(run.id)
     with LedgerClient(URL, "key_unknown.nothing", transport=wire) as stranger, pytest.raises(AuthenticationError):
         stranger.get_run(run.id)
-    closed = {
-        "name": "q1",
-        "parent": budget,
-        "limit": {"epsilon": 1.0, "delta": 1e-5},
-        "closes_at": "2020-04-01T00:00:00Z",
-    }
-    assert wire.ledger.post("/v1/budgets", closed).status_code == 201
+    ends = {"limit": {"epsilon": 1.0, "delta": 1e-5}, "closes_at": "2020-04-01T00:00:00Z"}
+    assert wire.ledger.post("/v1/budgets", {"name": "q1", "parent": budget} | ends).status_code == 201
     with pytest.raises(BudgetClosedError, match="budget_closed") as refused:
         trainer.create_run("late", budget=f"{budget}/q1")
     facts = (refused.value.account_path, refused.value.opens_at, refused.value.closes_at)
     assert facts == (f"{budget}/q1", None, "2020-04-01T00:00:00+00:00")
 
 
-def test_events_of_one_request_are_charged_together(trainer: LedgerClient, budget: str) -> None:
-    run = trainer.create_run("model", budget=budget)
-    events = [EventCount(event=STEP, count=2), EventCount(event=gaussian(50.0), count=1)]
-    assert run.authorize(events=events).count == 3
-    assert trainer.get_run_history(run.id).points[0].events == tuple(events)
+# Ids and paths: each names one thing, or the error says which ones it names.
 
 
-def test_run_on_two_budgets_charges_both(wire: Wire, admin: LedgerClient, trainer: LedgerClient) -> None:
-    budgets = [open_budget(admin, epsilon=epsilon) for epsilon in (1.0, 0.9)]
-    with trainer.create_run("both", budgets=budgets, event=STEP) as run:
-        run.authorize()
-    found = [admin.get_budget(budget) for budget in wire.ledger.get(f"/v1/runs/{run.id}").json()["budgets"]]
-    assert [budget.path for budget in found] == budgets
-    assert all(budget.epsilon > 0 for budget in found)
+def test_no_name_can_be_mistaken_for_id(admin: LedgerClient, budget: str) -> None:
+    limit = Limit(1.0, 1e-6)
+    for name in ("pop_x", "bud_x", "run_x"):
+        with pytest.raises(InvalidRequestError, match="must not look like an id"):
+            admin.create_budget(name, parent=budget, limit=limit)
+        with pytest.raises(InvalidRequestError, match="must not look like an id"):
+            admin.create_population(name, privacy_unit="u", neighboring_relation="replace_one", limit=limit)
+        with pytest.raises(NotFoundError, match=f"the id '{name}'"):
+            admin.get_population(name)
 
 
-def test_planned_budget_admits_more_and_shows_its_use(admin: LedgerClient, trainer: LedgerClient) -> None:
-    plain = trainer.create_run("model", budget=open_budget(admin, epsilon=1.0), event=STEP)
-    path = open_budget(admin, epsilon=1.0, planned=[(STEP, 5), STEP])
-    planned = trainer.create_run("model", budget=path, event=STEP)
-    assert plain.state.steps_remaining is not None
-    assert planned.state.steps_remaining is not None
-    assert plain.state.steps_remaining < planned.state.steps_remaining
-    planned.authorize(7)
-    budget = admin.get_budget(planned.state.budget)
-    assert [(item["event"], item["count"]) for item in budget.planned] == [(STEP, 5), (STEP, None)]
-    plan = budget.plan
-    assert plan is not None
-    assert (plan.state, plan.steps_used, plan.steps_left) == ("active", 7, plan.steps - 7)
-    assert [(item.count, item.steps_used) for item in plan.items] == [(5, 5), (None, 2)]
-    own = trainer.create_run("own", budget=path, event=STEP, limit=Limit(0.5, 1e-6))
-    assert own.state.plan is not None
-    assert own.state.plan.items[0].event == STEP
-    assert (plain.state.plan, planned.state.plan) == (None, None)
+def test_paths_are_quoted_and_work_wherever_id_does(admin: LedgerClient, trainer: LedgerClient, budget: str) -> None:
+    made = admin.create_budget("icu team é?&#", parent=budget, limit=Limit(1.0, 1e-5))
+    run = trainer.create_run("a+b %", budget=made.path, event=STEP, limit=Limit(0.5, 1e-6))
+    run.authorize()
+    path = f"{budget}/icu team é?&#/a+b %"
+    assert run.state.path == path
+    assert trainer.get_run(path).id == run.id
+    assert admin.get_forecast(path) == admin.get_forecast(run.id)
+    assert admin.get_alert_settings(made.path) == admin.get_alert_settings(made.id)
+    assert trainer.get_run_history(path).run == run.id
+    assert [decision.run for decision in admin.list_decisions(run=path)] == [run.id]
+    assert [found.id for found in trainer.list_runs(path=path)] == [run.id]
 
 
-def test_parts_and_blocks_are_created_and_charged(admin: LedgerClient, trainer: LedgerClient) -> None:
-    name, limit = f"records-{uuid.uuid4().hex[:8]}", Limit(1.0, 1e-5)
-    parts = ParallelComposition(
-        "A record belongs to its month.", max_partitions_per_unit=2, replacement_assumption="stay_in_their_parts"
+NOWHERE = [
+    ("get_population", "nowhere", "no population at the path 'nowhere'"),
+    ("get_budget", "nowhere/team", "no budget at the path 'nowhere/team'"),
+    ("get_run", "nowhere/team/model", "no run at the path 'nowhere/team/model'"),
+    ("get_limit", "nowhere", "no population at the path 'nowhere'"),
+    ("get_limit", "nowhere/team", "no run at the path 'nowhere/team'"),
+    ("get_run", "model", "GET /v1/runs"),
+]
+
+
+def test_path_that_leads_nowhere_is_named(admin: LedgerClient) -> None:
+    for method, reference, message in NOWHERE:
+        with pytest.raises(NotFoundError, match=message):
+            getattr(admin, method)(reference)
+        with pytest.raises(ValueError, match="id or a path, and is empty"):
+            getattr(admin, method)("")
+        with pytest.raises(TypeError, match="id or a path, not 7"):
+            getattr(admin, method)(7)
+
+
+def test_several_runs_at_one_path_are_listed_with_their_times(trainer: LedgerClient, budget: str) -> None:
+    runs = [trainer.create_run("model", budget=budget, event=STEP) for _ in range(2)]
+    with pytest.raises(AmbiguousPathError) as caught:
+        trainer.get_run(f"{budget}/model")
+    assert caught.value.ids == (runs[1].id, runs[0].id)
+    for run in runs:
+        moment = run.state.created_at.astimezone(UTC)
+        assert f"{run.id} (active, created {moment:%Y-%m-%d %H:%M:%S} UTC)" in str(caught.value)
+    assert "list_runs(path=" in str(caught.value)
+    for refused in (trainer.get_run_history, trainer.update_run, trainer.get_forecast):
+        with pytest.raises(AmbiguousPathError):
+            refused(f"{budget}/model")
+    with pytest.raises(TypeError, match="created_after must be a datetime"):
+        trainer.list_runs(created_after="yesterday")  # type: ignore[arg-type]
+    assert [found.number for found in trainer.list_runs(path=f"{budget}/model", sort="created_at")] == [1, 2]
+
+
+def test_archived_account_is_found_where_no_other_is(wire: Wire, admin: LedgerClient, budget: str) -> None:
+    population = budget.partition("/")[0]
+    run = admin.create_run("model", budget=budget, event=STEP)
+    with pytest.raises(Exception, match="account_state_conflict"):
+        admin.archive_account(population)
+    run.complete()
+    assert admin.archive_account(population).kind == "population"
+    assert not list(admin.list_populations(path=population))
+    assert admin.get_population(population).archived_at is not None
+    assert admin.get_run(f"{budget}/model").status == "completed"
+    with pytest.raises(ApprovalRequiredError) as proposed:
+        admin.unarchive_account(population)
+    with wire.client("privacy_officer") as officer:
+        officer.approve_proposal(proposed.value.proposal)
+    admin.archive_account(run.id)
+    again = admin.create_run("model", budget=budget, event=STEP)
+    assert admin.get_run(f"{budget}/model").id == again.id
+    with pytest.raises(RunStateConflictError):
+        admin.get_run(run.id).authorize()
+
+
+# Data frames: a row for each item, a column for each field, whatever is missing in it.
+
+
+def test_fields_of_fields_are_columns_and_timestamps_are_times(admin: LedgerClient) -> None:
+    linked = admin.create_population(
+        f"linked-{uuid.uuid4().hex[:8]}",
+        privacy_unit="patient",
+        neighboring_relation="replace_one",
+        limit=Limit(3.0, 1e-5),
+        links=[Link("Study", "https://study.example")],
     )
-    made = admin.create_population(
-        name, privacy_unit="record", neighboring_relation="replace_one", limit=limit, composition=parts
-    )
-    assert (made.composition, made.max_partitions_per_unit) == ("parallel", 2)
-    new_year, begin, end = (datetime(2026, month, 1, tzinfo=UTC) for month in (1, 5, 6))
-    may = DataBlock(begin, end, "may")
-    budget = admin.create_budget("may", parent=name, limit=limit, block=may, opens_at=new_year)
-    assert (budget.block, budget.opens_at, budget.composition) == (may, new_year, "sequential")
-    with trainer.create_run("model", budget=budget.path, event=gaussian(90.0)) as run:
-        run.authorize()
-    lifetime = admin.get_budget(budget.id).lifetime
-    assert lifetime is not None
-    assert (lifetime.population_path, lifetime.epsilon > 0, lifetime.epsilon_limit) == (name, True, 1.0)
+    admin.archive_account(linked.id)
+    frame = data_frame([linked, admin.get_population(linked.id)], Population)
+    assert list(frame.columns[:3]) == ["id", "name", "path"]
+    assert list(frame["limit.epsilon"]) == [3.0, 3.0]
+    assert (frame["epsilon"].dtype, frame["weights_frozen"].dtype) == (float, bool)
+    assert str(frame["created_at"].dtype).endswith("UTC]")
+    assert frame["created_at"][0] == pd.Timestamp(linked.created_at)
+    assert frame["archived_at"].isna().tolist() == [True, False]
+    assert frame["plan.steps"].isna().all()
+    assert frame["links"][1] == linked.links
+    assert "limit" not in frame
+
+
+def test_lists_and_histories_become_frames(wire: Wire, admin: LedgerClient, trainer: LedgerClient, budget: str) -> None:
+    run = trainer.create_run("model", budget=budget, event=STEP)
+    spent = [run.authorize().epsilon for _ in range(3)]
+    decisions = trainer.list_decisions(run=run.id, page_size=2).to_pandas()
+    assert decisions["epsilon"].tolist() == spent[::-1]
+    assert decisions["created_at"].is_monotonic_decreasing
+    history = trainer.get_run_history(run.id).to_pandas()
+    assert (history["epsilon"].tolist(), history["next_step"].tolist()) == (spent, [1, 2, 3])
+    assert admin.get_account_history(budget).to_pandas()["epsilon"].iloc[-1] == admin.get_budget(budget).epsilon
+    events = admin.list_audit_events(subject=run.state.budget).to_pandas()
+    assert events["action"].tolist() == ["budget.created"]
+    runs = trainer.list_runs(budget=budget)
+    assert next(runs).id == run.id
+    assert len(runs.to_pandas()) == 0
+
+    async def main() -> None:
+        async with wire.async_client("trainer") as ledger:
+            assert (await ledger.list_decisions(run=run.id, page_size=2).to_pandas()).equals(decisions)
+
+    asyncio.run(main())
+
+
+def test_error_without_pandas_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(ImportError, match=r"pip install \"epsilon-ledger-client\[pandas\]\""):
+        data_frame([], Population)
+
+
+def test_example_of_package_page_trains_until_it_is_refused(
+    wire: Wire, admin: LedgerClient, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    limit = Limit(3.0, 1e-5)
+    admin.create_population("mimic", privacy_unit="patient", neighboring_relation="add_or_remove_one", limit=limit)
+    admin.create_budget("icu-team", parent="mimic", limit=Limit(0.9, 1e-5))
+    monkeypatch.setattr("epsilon_ledger._client.open_transport", lambda: wire)
+    monkeypatch.setenv("EPSILON_LEDGER_URL", URL)
+    monkeypatch.setenv("EPSILON_LEDGER_API_KEY", wire.ledger.keys["hospital", "trainer"])
+    readme = Path(__file__).parents[2] / "sdk" / "README.md"
+    _, example, *_ = re.findall(r"```python\n(.*?)```", readme.read_text(), re.DOTALL)
+    released: list[None] = []
+    exec(example, {"trained": lambda: False, "train_one_noisy_step": lambda: released.append(None)})  # noqa: S102
+    refusal, summary = capsys.readouterr().out.splitlines()
+    assert "mimic/icu-team has spent epsilon" in refusal
+    assert released
+    assert summary.startswith(f"{len(released)} steps, epsilon 0.")

@@ -1,22 +1,18 @@
 """One charge covers all steps of a training: what is released beyond it, by whichever process, is charged again."""
 
-import asyncio
 import json
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any, cast
 
 import pytest
 
 from epsilon_ledger import (
-    AsyncRun,
     AttemptSupersededError,
-    BudgetExceededError,
     ChargedAgainWarning,
     ChargeExceededError,
-    Event,
     LedgerUnavailableError,
     RequestInDoubtError,
     Run,
@@ -30,14 +26,31 @@ from epsilon_ledger import (
     self_composed,
     truncated_poisson_sampled,
 )
-from tests.sdk.simulation import LOUD, QUIET, TRIES, Fault, Simulation
-from tests.sdk.test_grants import every_way
+from tests.sdk.simulation import LOUD, QUIET, TRIES, Fault, Simulation, simulated
 
 STEPS = 5
+FAINT = gaussian(500.0)
+"""So little that all these tests fit into one budget."""
 
 
-def charged(simulation: Simulation, run: Run | AsyncRun) -> int:
+@pytest.fixture(scope="module")
+def simulation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Simulation]:
+    """One ledger for all of these tests, each with a run of its own."""
+    with simulated(tmp_path_factory.mktemp("charges")) as made:
+        yield made
+
+
+@pytest.fixture
+def run(simulation: Simulation) -> Run:
+    return simulation.run(event=LOUD)
+
+
+def charged(simulation: Simulation, run: Run) -> int:
     return simulation.charged(run).total()
+
+
+def charge(run: Run, **terms: Any) -> TrainingCharge:  # noqa: ANN401 - passed on
+    return run.charge_training(FAINT, steps=STEPS, **terms)
 
 
 def kept(charge: TrainingCharge) -> TrainingStateDict:
@@ -50,9 +63,8 @@ def resumed(simulation: Simulation, run: Run) -> Run:
     return simulation.client().resume_run(run.state_dict())
 
 
-@every_way
-def test_training_is_charged_once_and_its_steps_send_nothing(simulation: Simulation, ahead: dict[str, Any]) -> None:
-    with simulation.run(**ahead) as run:
+def test_training_is_charged_once_and_its_steps_send_nothing(simulation: Simulation) -> None:
+    with simulation.run(authorize_every=5) as run:
         simulation.authorize(run)
         training = run.charge_training(QUIET, steps=STEPS)
         simulation.note(run, [QUIET])
@@ -68,46 +80,23 @@ def test_training_is_charged_once_and_its_steps_send_nothing(simulation: Simulat
     assert simulation.exact(run)
 
 
-def test_awaited_it_is_same(simulation: Simulation) -> None:
-    async def main() -> AsyncRun:
-        async with simulation.async_client() as client:
-            run = await client.create_run("model", budget="mimic/icu-team")
-            training = await run.charge_training(LOUD, steps=STEPS)
-            simulation.note(run, [LOUD])
-            assert list(training.track("ab")) == ["a", "b"]
-            again = await client.resume_run(run.state_dict())
-            went_on = await again.charge_training(LOUD, steps=STEPS, resume=training.suspend())
-            assert (went_on.step, charged(simulation, run)) == (2, 1)
-            await again.complete()
-        return run
-
-    assert simulation.exact(asyncio.run(main()))
-
-
-def test_training_that_does_not_fit_is_refused_and_charges_nothing(simulation: Simulation) -> None:
-    with pytest.raises(BudgetExceededError), simulation.run() as run:
-        run.charge_training(self_composed(LOUD, 10_000), steps=10_000)
-    assert simulation.exact(run)
-    assert run.status == "completed"
-
-
-@pytest.mark.parametrize("fault", [Fault.LOST, Fault.UNHEARD, Fault.LATE, Fault.BUSY])
-def test_charge_without_answer_is_charged_once_when_it_is_repeated(simulation: Simulation, fault: Fault) -> None:
-    run = simulation.run()
+@pytest.mark.parametrize("fault", [Fault.UNHEARD, Fault.LATE])
+def test_charge_without_answer_is_charged_once_when_it_is_repeated(
+    simulation: Simulation, run: Run, fault: Fault
+) -> None:
     simulation.wire.fails(*[fault] * TRIES)
     with pytest.raises(LedgerUnavailableError, match="answer"):
-        run.charge_training(QUIET, steps=STEPS)
+        charge(run)
     with pytest.raises(RequestInDoubtError):
         run.charge_training(LOUD, steps=STEPS)
-    run.charge_training(QUIET, steps=STEPS).authorize()
-    simulation.note(run, [QUIET])
+    charge(run).authorize()
+    simulation.note(run, [FAINT])
     simulation.wire.deliver()
     assert simulation.exact(run)
 
 
-def test_event_of_step_is_not_taken_for_that_of_training(simulation: Simulation) -> None:
-    run = simulation.run()
-    step = poisson_sampled(0.01, gaussian(2.0))
+def test_event_of_step_is_not_taken_for_that_of_training(simulation: Simulation, run: Run) -> None:
+    step = poisson_sampled(0.01, gaussian(5.0))
     others = (
         sampled_without_replacement(100, 1, gaussian(2.0)),
         sampled_with_replacement(100, 1, gaussian(2.0)),
@@ -121,65 +110,50 @@ def test_event_of_step_is_not_taken_for_that_of_training(simulation: Simulation)
     assert charged(simulation, run) == 2
 
 
-def test_checkpoint_is_json_and_says_how_far_training_is(simulation: Simulation) -> None:
-    run = simulation.run()
+def test_checkpoint_is_json_and_says_how_far_training_is(run: Run) -> None:
     run.authorize()
-    event: dict[str, Any] = dict(LOUD)
-    training = run.charge_training(cast("Event", event), steps=STEPS, reproducible=True)
+    event: Any = dict(FAINT)
+    training = run.charge_training(event, steps=STEPS, reproducible=True)
     event["noise_multiplier"] = 99.0  # it is charged as it was given then
     for count in (0, -1, True, 1.0, "1"):
         with pytest.raises((ValueError, TypeError), match="count must be"):
             training.authorize(count)  # type: ignore[arg-type]
     training.authorize(2)
-    assert kept(training) == {
-        "format": 1,
-        "run": run.id,
-        "attempt": 1,
-        "charge": "1/1",
-        "event": LOUD,
-        "steps": 5,
-        "step": 2,
-        "reproducible": True,
-        "suspended": False,
-    }
+    told = {"charge": "1/1", "event": FAINT, "steps": 5, "step": 2, "reproducible": True, "suspended": False}
+    assert kept(training) == {"format": 1, "run": run.id, "attempt": 1} | told
     assert repr(training) == f"<TrainingCharge {run.id}/1/1 step=2 of 5>"
-    assert (training.event, training.steps) == (LOUD, 5)
+    assert (training.event, training.steps) == (FAINT, 5)
 
 
 # What the run has heard stops it.
 
 
-@pytest.mark.parametrize("action", ["pause", "complete", "abort"])
-def test_run_that_stops_takes_no_local_step(simulation: Simulation, action: str) -> None:
-    run = simulation.run()
-    training = run.charge_training(LOUD, steps=STEPS)
-    getattr(simulation.client().get_run(run.id), action)()
+STOPS: dict[str, tuple[Callable[[Run], object], type[Exception]]] = {
+    "paused": (lambda run: run.pause(), RunStateConflictError),
+    "completed": (lambda run: run.complete(), RunStateConflictError),
+    "taken over": (lambda run: run, AttemptSupersededError),
+}
+
+
+@pytest.mark.parametrize("name", STOPS)
+def test_run_that_stops_takes_no_local_step_when_it_hears_of_it(simulation: Simulation, run: Run, name: str) -> None:
+    act, error = STOPS[name]
+    training = charge(run)
+    act(resumed(simulation, run) if name == "taken over" else simulation.client().get_run(run.id))
     training.authorize()
     run.refresh()
-    with pytest.raises(RunStateConflictError, match="release nothing"):
+    with pytest.raises(error):
         training.authorize()
+    with pytest.raises(error):
+        charge(run)
     assert training.step == 1
-
-
-def test_run_that_was_taken_over_takes_no_local_step_when_it_hears_of_it(simulation: Simulation) -> None:
-    run = simulation.run()
-    training = run.charge_training(LOUD, steps=STEPS)
-    resumed(simulation, run)
-    training.authorize()
-    run.refresh()
-    with pytest.raises(AttemptSupersededError):
-        training.authorize()
-    with pytest.raises(AttemptSupersededError):
-        run.charge_training(LOUD, steps=STEPS)
 
 
 # One process counts, once.
 
 
-def test_forked_process_neither_takes_nor_suspends_steps(
-    simulation: Simulation, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    training = simulation.run().charge_training(LOUD, steps=STEPS)
+def test_forked_process_neither_takes_nor_suspends_steps(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    training = charge(run)
     monkeypatch.setattr("os.getpid", lambda: -1)
     for call in (training.authorize, training.suspend):
         with pytest.raises(RuntimeError, match="count the same steps once more"):
@@ -189,8 +163,8 @@ def test_forked_process_neither_takes_nor_suspends_steps(
     assert training.step == 1
 
 
-def test_threads_take_no_more_steps_than_were_charged(simulation: Simulation) -> None:
-    training = simulation.run().charge_training(LOUD, steps=999)
+def test_threads_take_no_more_steps_than_were_charged(run: Run) -> None:
+    training = run.charge_training(FAINT, steps=999)
     taken: list[int] = []
 
     def take() -> None:
@@ -207,9 +181,8 @@ def test_threads_take_no_more_steps_than_were_charged(simulation: Simulation) ->
     assert (len(taken), training.step) == (999, 999)
 
 
-def test_step_that_suspension_interrupts_is_either_counted_or_refused(simulation: Simulation) -> None:
+def test_step_that_suspension_interrupts_is_either_counted_or_refused(run: Run) -> None:
     """As by a signal's handler, at each line of the call."""
-    run = simulation.run()
     outcomes = set()
     for line in range(1, 60):
         training = run.charge_training(gaussian(1e5), steps=STEPS)
@@ -246,89 +219,77 @@ def interrupted(
     return True, state
 
 
-def test_training_that_goes_on_from_checkpoint_is_charged_again(simulation: Simulation) -> None:
-    run = simulation.run()
-    training = run.charge_training(LOUD, steps=STEPS)
+def test_training_that_goes_on_from_checkpoint_is_charged_again(simulation: Simulation, run: Run) -> None:
+    training = charge(run)
     training.authorize(2)
     state = kept(training)
     training.authorize(2)
     other = resumed(simulation, run)
+    with pytest.raises(ChargedAgainWarning):  # warnings are errors in these tests, and charge nothing
+        charge(other, resume=state)
+    assert charged(simulation, run) == 1
     with pytest.warns(ChargedAgainWarning, match=r"charged again as a whole: steps after the checkpoint may have been"):
-        again = other.charge_training(LOUD, steps=STEPS, resume=state)
+        again = charge(other, resume=state)
     assert (again.step, again.remaining, charged(simulation, run)) == (2, 3, 2)
     assert again.id == f"{run.id}/2/1"
 
 
-def test_as_error_warning_charges_nothing(simulation: Simulation) -> None:
-    run = simulation.run()
-    state = kept(run.charge_training(LOUD, steps=STEPS))
-    with pytest.raises(ChargedAgainWarning):  # warnings are errors in these tests
-        resumed(simulation, run).charge_training(LOUD, steps=STEPS, resume=state)
-    assert charged(simulation, run) == 1
-
-
-def test_suspended_training_takes_no_step_and_goes_on_once_in_next_attempt(simulation: Simulation) -> None:
-    run = simulation.run()
-    training = run.charge_training(LOUD, steps=STEPS)
+def test_suspended_training_takes_no_step_and_goes_on_once_in_next_attempt(simulation: Simulation, run: Run) -> None:
+    training = charge(run)
     training.authorize(2)
     state = training.suspend()
     with pytest.raises(ChargeExceededError, match="suspended after 2 steps"):
         training.authorize()
     other = resumed(simulation, run)
-    again = other.charge_training(LOUD, steps=STEPS, resume=state)
-    again.authorize(3)
+    charge(other, resume=state).authorize(3)
     assert charged(simulation, run) == 1
     with pytest.warns(ChargedAgainWarning, match="has gone on from the checkpoint before"):
-        other.charge_training(LOUD, steps=STEPS, resume=state)
+        charge(other, resume=state)
     with pytest.warns(ChargedAgainWarning, match="only the process that opens attempt 2"):
-        resumed(simulation, run).charge_training(LOUD, steps=STEPS, resume=state)
+        charge(resumed(simulation, run), resume=state)
     assert charged(simulation, run) == 3
 
 
-@pytest.mark.parametrize("way", ["same process", "looked up", "looked up after it was taken up"])
-def test_suspended_training_is_charged_again_in_any_other_process(simulation: Simulation, way: str) -> None:
+def test_suspended_training_is_charged_again_in_any_other_process(simulation: Simulation, run: Run) -> None:
     """In an attempt that several processes share, each could repeat its steps."""
-    run = simulation.run()
-    state = run.charge_training(LOUD, steps=STEPS).suspend()
-    if way == "looked up after it was taken up":
-        resumed(simulation, run)
-    other = run if way == "same process" else simulation.client().get_run(run.id)
+    state = charge(run).suspend()
+    others: list[Callable[[], Run]] = [lambda: run, lambda: simulation.client().get_run(run.id)]
+    for times, other in enumerate(others, start=2):
+        with pytest.warns(ChargedAgainWarning, match="only the process that opens attempt 2"):
+            charge(other(), resume=state)
+        assert charged(simulation, run) == times
+    resumed(simulation, run)
     with pytest.warns(ChargedAgainWarning, match="only the process that opens attempt 2"):
-        other.charge_training(LOUD, steps=STEPS, resume=state)
-    assert charged(simulation, run) == 2
+        charge(others[1](), resume=state)
 
 
-def test_reproducible_training_goes_on_from_any_checkpoint_in_any_process(simulation: Simulation) -> None:
-    run = simulation.run()
-    training = run.charge_training(LOUD, steps=STEPS, reproducible=True)
+def test_reproducible_training_goes_on_from_any_checkpoint_in_any_process(simulation: Simulation, run: Run) -> None:
+    training = charge(run, reproducible=True)
     training.authorize(2)
     state = kept(training)
     training.authorize(2)
     for _ in range(2):
-        again = resumed(simulation, run).charge_training(LOUD, steps=STEPS, resume=state, reproducible=True)
+        again = charge(resumed(simulation, run), resume=state, reproducible=True)
         again.authorize(3)
         assert again.state_dict()["reproducible"]
     assert charged(simulation, run) == 1
 
 
 @pytest.mark.parametrize("first", [True, False])
-def test_each_process_must_be_reproducible(simulation: Simulation, *, first: bool) -> None:
-    run = simulation.run()
-    state = kept(run.charge_training(LOUD, steps=STEPS, reproducible=first))
+def test_each_process_must_be_reproducible(simulation: Simulation, run: Run, *, first: bool) -> None:
+    state = kept(charge(run, reproducible=first))
     with pytest.warns(ChargedAgainWarning, match="from the first charge on"):
-        again = resumed(simulation, run).charge_training(LOUD, steps=STEPS, resume=state, reproducible=not first)
-    assert again.state_dict()["reproducible"] is not first
-    assert charged(simulation, run) == 2
+        again = charge(resumed(simulation, run), resume=state, reproducible=not first)
+    assert (again.state_dict()["reproducible"], charged(simulation, run)) == (not first, 2)
 
 
-def test_checkpoint_of_another_training_is_not_taken_up(simulation: Simulation) -> None:
-    run = simulation.run()
-    state = kept(run.charge_training(LOUD, steps=STEPS, reproducible=True))
-    for event, steps in ((QUIET, STEPS), (LOUD, STEPS + 1)):
+def test_checkpoint_of_another_training_is_not_taken_up(simulation: Simulation, run: Run) -> None:
+    state = kept(charge(run, reproducible=True))
+    for event, steps in ((QUIET, STEPS), (FAINT, STEPS + 1)):
         with pytest.raises(ValueError, match="not of"):
             run.charge_training(event, steps=steps, resume=state, reproducible=True)
     with pytest.raises(ValueError, match="open that run"):
-        simulation.run().charge_training(LOUD, steps=STEPS, resume=state, reproducible=True)
+        charge(simulation.run(), resume=state, reproducible=True)
     with pytest.raises(ValueError, match="not what a training charge"):
-        run.charge_training(LOUD, steps=STEPS, resume=cast("TrainingStateDict", run.state_dict() | {"format": 7}))
+        charge(run, resume=cast("TrainingStateDict", run.state_dict() | {"format": 7}))
     assert charged(simulation, run) == 1

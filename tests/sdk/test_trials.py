@@ -1,6 +1,5 @@
-"""Sweeps against a real server: declared, charged, and their trials counted."""
+"""Sweeps against the real service: declared, charged, and their trials counted."""
 
-import uuid
 from types import SimpleNamespace
 from typing import cast
 
@@ -9,7 +8,6 @@ import pytest
 from epsilon_ledger import (
     EventCount,
     LedgerClient,
-    Limit,
     Run,
     RunState,
     RunStateConflictError,
@@ -19,24 +17,15 @@ from epsilon_ledger import (
     poisson_sampled,
     trials,
 )
+from tests.sdk.fake_runs import open_budget
 
 STEP = poisson_sampled(0.01, gaussian(4.0))
 SCORE = gaussian(40.0)
 EACH: list[EventCount] = [{"event": STEP, "count": 3}, {"event": SCORE, "count": 1}]
 
 
-@pytest.fixture
-def budget(admin: LedgerClient) -> str:
-    people = admin.create_population(
-        f"people-{uuid.uuid4().hex[:8]}",
-        privacy_unit="patient",
-        neighboring_relation="add_or_remove_one",
-        limit=Limit(3.0, 1e-5),
-    )
-    return admin.create_budget("team", parent=people.path, limit=Limit(2.0, 1e-5)).path
-
-
-def test_sweep_is_charged_at_once_and_its_trials_send_nothing(admin: LedgerClient, budget: str) -> None:
+def test_sweep_is_charged_at_once_and_its_trials_send_nothing(admin: LedgerClient) -> None:
+    budget = open_budget(admin, 2.0)
     made = admin.create_experiment("rates", budget=budget, events=EACH, mean=4.0, shape=0.0)
     assert made.trials is not None
     assert made.run is not None
@@ -61,12 +50,12 @@ def test_sweep_is_charged_at_once_and_its_trials_send_nothing(admin: LedgerClien
     assert (read.trials, read.status, read.epsilon) == (None, "completed", made.epsilon)
 
 
-def _trial(each: list[EventCount]) -> Trial:
-    return Trial(cast("RunState", type("State", (), {"id": "run_1", "epsilon": 1.5})), 7, each)
+def _trial(*each: EventCount) -> Trial:
+    return Trial(cast("RunState", SimpleNamespace(id="run_1", epsilon=1.5)), 7, list(each))
 
 
 def test_trial_does_no_more_than_was_declared() -> None:
-    trial = _trial([{"event": STEP, "count": 2}, {"event": SCORE, "count": 1}, {"event": STEP, "count": 1}])
+    trial = _trial({"event": STEP, "count": 2}, {"event": SCORE, "count": 1}, {"event": STEP, "count": 1})
     trial.authorize(2, event=STEP)
     with pytest.raises(TrialExceededError, match="1 of those that were declared are left") as caught:
         trial.authorize(2, event=STEP)
@@ -81,18 +70,13 @@ def test_trial_does_no_more_than_was_declared() -> None:
     assert repr(trial) == "<Trial run_1/7 next_step=4>"
 
 
-def test_trial_of_one_event_goes_through_its_batches() -> None:
-    trial = _trial([{"event": STEP, "count": 2}])
-    batches = trial.track("abc")
-    assert [next(batches), next(batches)] == ["a", "b"]
-    with pytest.raises(TrialExceededError):
-        next(batches)
-
-
-def test_trial_takes_no_steps_in_process_that_was_forked(monkeypatch: pytest.MonkeyPatch) -> None:
-    trial = _trial(EACH)
+def test_trial_goes_through_its_batches_in_its_own_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    trial = _trial({"event": STEP, "count": 2})
     monkeypatch.setattr("os.getpid", lambda: -1)
     with pytest.raises(RuntimeError, match="count the same steps once more"):
         trial.authorize(event=STEP)
     monkeypatch.undo()
-    assert trial.next_step == 0
+    batches = trial.track("abc")
+    assert [next(batches), next(batches)] == ["a", "b"]
+    with pytest.raises(TrialExceededError):
+        next(batches)

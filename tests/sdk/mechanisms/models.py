@@ -1,11 +1,13 @@
-"""A small model whose steps can be watched."""
+"""A small model whose steps can be watched, and a run in memory that refuses when it is told to."""
 
 import pickle
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
+from epsilon_ledger import Event
 from epsilon_ledger.mechanisms import (
     AdaptiveClipping,
     DpAdam,
@@ -23,16 +25,36 @@ Floats = NDArray[np.float64]
 Optimizer = DpOptimizer[NDArray[np.intp]]
 Rule = Callable[..., Optimizer]
 
-NOBODY = Unmetered("a test")
+UNMETERED = Unmetered("a test")
 RULES = [DpSgd, DpMomentum, DpAdam]
 RECORDS, Q = 40, 0.25
+
+
+class RefusedError(Exception):
+    pass
+
+
+@dataclass
+class Asked:
+    """Admits `capacity` releases, and remembers them."""
+
+    capacity: int = 10**9
+    events: list[Event] = field(default_factory=list)
+
+    def authorize(self, count: int = 1, *, event: Event | None = None) -> str:
+        assert count == 1
+        assert event is not None
+        if len(self.events) >= self.capacity:
+            raise RefusedError
+        self.events.append(event)
+        return "admitted"
 
 
 def optimizer(
     rule: Rule = DpSgd,
     params: Arrays | None = None,
     *,
-    run: Authorizer = NOBODY,
+    run: Authorizer = UNMETERED,
     adaptive: bool = False,
     seed: int | None = 1,
     q: float = Q,

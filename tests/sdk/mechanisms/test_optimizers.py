@@ -18,8 +18,7 @@ from epsilon_ledger.mechanisms import (
     MicrobatchSampler,
     PoissonSampler,
 )
-from tests.sdk.mechanisms.models import NOBODY, RECORDS, RULES, Floats, Q, Rule, optimizer, pulls
-from tests.sdk.mechanisms.recording_run import Asked
+from tests.sdk.mechanisms.models import RECORDS, RULES, UNMETERED, Asked, Floats, Q, Rule, optimizer, pulls
 
 
 def noisy_means(seed: int) -> Iterator[Floats]:
@@ -100,34 +99,30 @@ def test_micro_batches_are_clipped_as_means_and_divided_by_their_number() -> Non
 def test_arguments_that_do_not_fit_together_are_refused() -> None:
     example, microbatch = PoissonSampler(RECORDS, Q), MicrobatchSampler(RECORDS, Q, 4)
     noise = GaussianNoise(1.0, clipping_norm=1.0)
-    arguments: dict[str, Any] = {"noise": noise, "sampler": example, "run": NOBODY, "learning_rate": 0.1}
-    wrong: list[tuple[dict[str, Any], str]] = [
-        ({"sampler": microbatch}, 'made with clipped="microbatch"'),
-        ({"noise": GaussianNoise(1.0, clipping_norm=1.0, clipped="microbatch")}, "a PoissonSampler without"),
-        ({"noise": AdaptiveClipping(noise, expected_summands=11.0)}, "expected_summands=sampler.expected_summands"),
-        ({"learning_rate": 0.0}, "learning_rate is 0.0"),
-        ({"learning_rate": math.nan}, "learning_rate is nan"),
+    arguments: dict[str, Any] = {"noise": noise, "sampler": example, "run": UNMETERED, "learning_rate": 0.1}
+    means = GaussianNoise(1.0, clipping_norm=1.0, clipped="microbatch")
+    fixed = np.zeros(2)
+    fixed.flags.writeable = False
+    wrong: list[tuple[Any, dict[str, Any], str]] = [
+        (DpSgd, {"sampler": microbatch}, 'made with clipped="microbatch"'),
+        (DpSgd, {"noise": means}, "a PoissonSampler without"),
+        (DpSgd, {"noise": AdaptiveClipping(noise, expected_summands=11.0)}, "=sampler.expected_summands"),
+        (DpSgd, {"learning_rate": 0.0}, "learning_rate is 0.0"),
+        (DpSgd, {"learning_rate": math.nan}, "learning_rate is nan"),
+        *((DpMomentum, {"momentum": momentum}, "momentum is") for momentum in (1.0, -0.1, math.nan, True)),
+        *((DpAdam, {"betas": betas}, "of betas is") for betas in ((1.0, 0.9), (0.9, 1.0), (math.nan, 0.9))),
+        (DpAdam, {"stability": 0.0}, "stability is"),
     ]
-    for other, answer in wrong:
+    for rule, other, answer in wrong:
         with pytest.raises(ValueError, match=answer):
-            DpSgd(np.zeros(2), **(arguments | other))
+            rule(np.zeros(2), **arguments | other)
+    for params in (fixed, np.zeros(2, dtype=np.int64), [np.zeros(1), fixed]):
+        with pytest.raises(ValueError, match="must be a float to be moved"):
+            DpSgd(params, **arguments)
     with pytest.raises(TypeError, match="Unmetered"):
         DpSgd(np.zeros(2), **(arguments | {"run": None}))
     with pytest.raises(TypeError, match="run"):
         DpSgd(np.zeros(2), noise=noise, sampler=example, learning_rate=0.1)  # type: ignore[call-arg]
-    fixed = np.zeros(2)
-    fixed.flags.writeable = False
-    for params in (fixed, np.zeros(2, dtype=np.int64), [np.zeros(1), fixed]):
-        with pytest.raises(ValueError, match="must be a float to be moved"):
-            DpSgd(params, **arguments)
-    for momentum in (1.0, -0.1, math.nan, True):
-        with pytest.raises(ValueError, match="momentum is"):
-            DpMomentum(np.zeros(2), momentum=momentum, **arguments)
-    for betas in ((1.0, 0.9), (0.9, 1.0), (math.nan, 0.9)):
-        with pytest.raises(ValueError, match="of betas is"):
-            DpAdam(np.zeros(2), betas=betas, **arguments)
-    with pytest.raises(ValueError, match="stability is"):
-        DpAdam(np.zeros(2), stability=0.0, **arguments)
 
 
 def test_gradients_of_another_form_are_not_asked_for() -> None:

@@ -1,9 +1,7 @@
-"""Cases of `test_flower` about clients that add noise of their own."""
+"""Clients of Flower that add noise of their own; run by `test_flower` where Flower can be imported."""
 
 # ruff: noqa: ANN401 - what the framework gives and takes has no types here
 
-import sys
-import uuid
 from typing import Any
 
 import numpy as np
@@ -12,23 +10,15 @@ from flwr.app import ConfigRecord, Context, Error, Message, MessageType, MetricR
 from flwr.clientapp import ClientApp
 from flwr.clientapp.mod import LocalDpMod
 
-from epsilon_ledger import Limit, gaussian
+from epsilon_ledger import gaussian
 from epsilon_ledger.flower import LedgerMod
-from tests.frameworks.flower_cases import ledger_client
 from tests.frameworks.flower_grid import LocalGrid, arrays, shifted_by
+from tests.frameworks.test_flower_strategies import ledger_client, open_budget
 
 EPSILON, DELTA, NORM = 8.0, 1e-5, 2.0
 DEVIATION = 1.0 * np.sqrt(2 * np.log(1.25 / DELTA)) / EPSILON
 Z = float(DEVIATION / NORM)
 """Of Flower's noise for sensitivity 1, which is over the norm that it clips to."""
-
-
-def open_budget(relation: Any, unit: str, epsilon: float = 1e4) -> str:
-    name = f"phones-{uuid.uuid4().hex[:8]}"
-    ledger_client().create_population(
-        name, privacy_unit=unit, neighboring_relation=relation, limit=Limit(epsilon, 1e-5)
-    )
-    return name
 
 
 LOCAL_DP = LocalDpMod(clipping_norm=NORM, sensitivity=1.0, epsilon=EPSILON, delta=DELTA)
@@ -49,7 +39,7 @@ def ask(grid: LocalGrid, node: int = 1, kind: str = MessageType.TRAIN, size: int
     return reply
 
 
-def a_noisy_reply_is_charged_before_it_leaves() -> None:
+def test_noisy_reply_is_charged_before_it_leaves() -> None:
     grid = LocalGrid(client_app(open_budget("replace_one", "client")), 2)
     first = ask(grid, size=20_000)
     (vector,) = first.content["arrays"].to_numpy_ndarrays()
@@ -65,7 +55,7 @@ def a_noisy_reply_is_charged_before_it_leaves() -> None:
     assert [run.next_step for run in runs] == [2, 1]
 
 
-def what_a_neighbour_changes_in_a_reply_is_charged() -> None:
+def test_change_of_reply_by_neighbour_is_charged() -> None:
     for relation, unit, z in (
         ("replace_one", "client", Z),
         ("replace_special", "device", Z),
@@ -81,7 +71,7 @@ def what_a_neighbour_changes_in_a_reply_is_charged() -> None:
         assert run.epsilon == expected.epsilon, (relation, unit)
 
 
-def a_reply_that_is_not_charged_stays() -> None:
+def test_reply_that_is_not_charged_stays() -> None:
     refused = ask(LocalGrid(client_app(open_budget("replace_one", "client", epsilon=0.5)), 1))
     assert refused.error.reason.startswith("budget_exceeded")
     shows = ask(LocalGrid(client_app(open_budget("add_or_remove_one", "client")), 1))
@@ -91,7 +81,7 @@ def a_reply_that_is_not_charged_stays() -> None:
     assert "epsilon-ledger" not in grid.contexts[1].state
 
 
-def what_an_app_says_about_its_failure_stays() -> None:
+def test_reason_of_app_for_its_failure_stays() -> None:
     def failing(message: Message, context: Context) -> Message:
         del context
         return Message(Error(code=1, reason="patient 17 has no age"), reply_to=message)
@@ -110,11 +100,7 @@ def what_an_app_says_about_its_failure_stays() -> None:
         assert "17" not in reply.error.reason
 
 
-def a_mod_without_noise_is_refused() -> None:
+def test_mod_without_noise_is_refused() -> None:
     for epsilon, delta, sensitivity in ((0.0, 1e-5, 1.0), (1.0, 0.0, 1.0), (1.0, 1e-5, 0.0), (1.0, 1.25, 1.0)):
         with pytest.raises(ValueError, match="no noise"):
             LedgerMod(LocalDpMod(1.0, sensitivity, epsilon, delta), "phones")
-
-
-if __name__ == "__main__":
-    globals()[sys.argv[1]]()

@@ -1,8 +1,7 @@
-"""Cases of `test_flower`, each in a process of its own that can import Flower: `python -m ... CASE`."""
+"""Strategies of Flower: rounds are charged before they are aggregated; `test_flower` runs these tests."""
 
 # ruff: noqa: ANN401 - what the framework gives and takes has no types here
 
-import sys
 import uuid
 from collections.abc import Iterable
 from functools import cache
@@ -45,17 +44,19 @@ START = arrays(np.zeros(3, np.float32), np.float32(0.0), np.array([7]))
 
 @cache
 def ledger_client() -> LedgerClient:
-    """The case's client."""
+    """The client of these tests, with address and key of the environment."""
     return LedgerClient()
 
 
-def open_run(
-    relation: Any = "add_or_remove_one", unit: str = "client", epsilon: float = 1e4
-) -> tuple[Run, list[Event]]:
+def open_budget(relation: Any = "add_or_remove_one", unit: str = "client", epsilon: float = 1e4) -> str:
+    name, limit = f"phones-{uuid.uuid4().hex[:8]}", Limit(epsilon, 1e-5)
+    ledger_client().create_population(name, privacy_unit=unit, neighboring_relation=relation, limit=limit)
+    return name
+
+
+def open_run(*terms: Any, **named: Any) -> tuple[Run, list[Event]]:
     """Open a run in a population of its own, and list what it is asked for."""
-    client, name, limit = ledger_client(), f"phones-{uuid.uuid4().hex[:8]}", Limit(epsilon, 1e-5)
-    client.create_population(name, privacy_unit=unit, neighboring_relation=relation, limit=limit)
-    run, asked = client.create_run("flower", budget=name), []
+    run, asked = ledger_client().create_run("flower", budget=open_budget(*terms, **named)), []
     authorize = run.authorize
 
     def noted(count: int = 1, *, event: Event | None = None) -> Any:
@@ -72,19 +73,13 @@ def fixed(inner: Strategy | None = None, *, z: float = SMALL, norm: float = 1.0,
     return DifferentialPrivacyServerSideFixedClipping(inner or FedAvg(), z, norm, clients)
 
 
-def moved(strategy: Strategy, app: Any, rounds: int = 1, clients: int = 4) -> list[np.ndarray]:
-    """Return the arrays after so many rounds."""
-    result = strategy.start(LocalGrid(app, clients), START, num_rounds=rounds)
+def moved(strategy: Strategy, app: Any, clients: int = 4) -> list[np.ndarray]:
+    """Return the arrays after a round."""
+    result = strategy.start(LocalGrid(app, clients), START, num_rounds=1)
     return [np.asarray(array) for array in result.arrays.to_numpy_ndarrays()]
 
 
-def refuses(match: str, *arguments: Any, **options: Any) -> None:
-    """Require that rounds are not accepted."""
-    with pytest.raises((UnsupportedRoundError, ValueError, TypeError), match=match):
-        charge_rounds(*arguments, **options)
-
-
-def a_round_is_charged_before_it_is_aggregated() -> None:
+def test_round_is_charged_before_it_is_aggregated() -> None:
     run, asked = open_run()
     grid, charged = LocalGrid(shifted_by(lambda _: 0.25), 4), []
     result = charge_rounds(fixed(z=1.1), run).start(
@@ -100,7 +95,7 @@ def a_round_is_charged_before_it_is_aggregated() -> None:
     assert [len(messages) for messages in grid.asked] == [4, 0, 4, 0, 4, 0]
 
 
-def no_client_moves_the_mean_by_more_than_its_share() -> None:
+def test_no_client_moves_mean_by_more_than_its_share() -> None:
     run, _ = open_run()
 
     def app(message: Message, context: Any) -> Message:
@@ -111,9 +106,14 @@ def no_client_moves_the_mean_by_more_than_its_share() -> None:
     # Three coordinates and a scalar share the norm, and four clients the mean.
     assert np.allclose([*vector, scalar], 0.5 / 4, atol=0.03)
     assert whole.tolist() == [7]
+    # The noise is as charged.
+    strategy = charge_rounds(fixed(z=2.0, norm=0.5, clients=4), run)
+    result = strategy.start(LocalGrid(shifted_by(lambda _: 0.0), 2), arrays(np.zeros(40_000)), num_rounds=1)
+    (noise,) = result.arrays.to_numpy_ndarrays()
+    assert abs(np.std(noise) / (2.0 * 0.5 / 4) - 1) < 0.03
 
 
-def replies_that_are_missing_or_not_bounded_are_no_updates() -> None:
+def test_replies_that_are_missing_or_not_bounded_are_no_updates() -> None:
     run, _ = open_run()
 
     def app(message: Message, context: Any) -> Message:
@@ -130,15 +130,7 @@ def replies_that_are_missing_or_not_bounded_are_no_updates() -> None:
     assert np.allclose([*vector, scalar], 0.2 * 3 / 8, atol=0.03)
 
 
-def the_noise_is_as_charged() -> None:
-    run, _ = open_run()
-    strategy = charge_rounds(fixed(z=2.0, norm=0.5, clients=4), run)
-    result = strategy.start(LocalGrid(shifted_by(lambda _: 0.0), 2), arrays(np.zeros(40_000)), num_rounds=1)
-    (vector,) = result.arrays.to_numpy_ndarrays()
-    assert abs(np.std(vector) / (2.0 * 0.5 / 4) - 1) < 0.03
-
-
-def what_a_neighbour_changes_is_charged() -> None:
+def test_change_by_neighbour_is_charged() -> None:
     one, cost = gaussian(1.0), gaussian(0.5)
     some = {"inner": FedAvg(fraction_train=0.5)}
     cases: list[tuple[str, Any, dict[str, Any], Event]] = [
@@ -163,22 +155,18 @@ def what_a_neighbour_changes_is_charged() -> None:
         assert run.refresh().next_step == 1
 
 
-def samples_are_drawn_here() -> None:
-    run, _ = open_run()
+@pytest.mark.parametrize("how", [{"sampling_probability": 0.5}, {"fixed_size": True}])
+def test_samples_are_drawn_by_adapter(how: dict[str, Any]) -> None:
+    run, _ = open_run("replace_one" if "fixed_size" in how else "add_or_remove_one")
     grid = LocalGrid(shifted_by(lambda _: 0.1), 40)
-    charge_rounds(fixed(z=1.0, clients=20), run, sampling_probability=0.5).start(grid, START, num_rounds=4)
+    charge_rounds(fixed(z=1.0, clients=20), run, **how).start(grid, START, num_rounds=4)
     samples = [frozenset(message.metadata.dst_node_id for message in asked) for asked in grid.asked[::2]]
     assert len(set(samples)) == 4
-    assert all(0 < len(sample) < 40 for sample in samples)
-    run, _ = open_run("replace_one")
-    grid = LocalGrid(shifted_by(lambda _: 0.1), 40)
-    charge_rounds(fixed(z=1.0, clients=20), run, fixed_size=True).start(grid, START, num_rounds=3)
-    samples = [frozenset(message.metadata.dst_node_id for message in asked) for asked in grid.asked[::2]]
-    assert [len(sample) for sample in samples] == [20] * 3
-    assert len(set(samples)) == 3
+    for sample in samples:
+        assert len(sample) == 20 if "fixed_size" in how else 0 < len(sample) < 40
 
 
-def what_cannot_be_charged_is_refused() -> None:
+def test_round_that_cannot_be_charged_is_refused() -> None:
     run, _ = open_run()
     once = run.next_step
     patients, _ = open_run(unit="patient")
@@ -196,23 +184,29 @@ def what_cannot_be_charged_is_refused() -> None:
         def configure_train(self, *arguments: Any) -> Iterable[Message]:
             return list(super().configure_train(*arguments))
 
-    refuses("none of Flower's own wrappers", FedAvg(), run)
-    refuses("none of Flower's own wrappers", Own(FedAvg(), 1.0, 1.0, 2), run)
-    refuses("accountant", counted, run)
-    refuses("single updates", fixed(FedMedian()), run)
-    refuses("noise_multiplier", fixed(z=0.0), run)
-    refuses("not both", fixed(), run, sampling_probability=0.5, fixed_size=True)
-    refuses("sampling_probability", fixed(), run, sampling_probability=1.5)
-    refuses("proposes all clients", fixed(FedAvg(fraction_train=0.5)), run, sampling_probability=0.5)
-    refuses("proposes all clients", fixed(Chooses()), run, sampling_probability=0.5)
-    refuses("under replace_one only", fixed(), run, fixed_size=True)
-    refuses("fixed_size=True", fixed(), replacing, sampling_probability=0.5)
-    refuses("unit='client'", fixed(), patients)
-    refuses("a neighbour replaces an update", fixed(), patients, unit="record", sampling_probability=0.5)
+    half: dict[str, Any] = {"sampling_probability": 0.5}
+    refused: list[tuple[str, Strategy, Run, dict[str, Any]]] = [
+        ("none of Flower's own wrappers", FedAvg(), run, {}),
+        ("none of Flower's own wrappers", Own(FedAvg(), 1.0, 1.0, 2), run, {}),
+        ("accountant", counted, run, {}),
+        ("single updates", fixed(FedMedian()), run, {}),
+        ("noise_multiplier", fixed(z=0.0), run, {}),
+        ("not both", fixed(), run, half | {"fixed_size": True}),
+        ("sampling_probability", fixed(), run, {"sampling_probability": 1.5}),
+        ("proposes all clients", fixed(FedAvg(fraction_train=0.5)), run, half),
+        ("proposes all clients", fixed(Chooses()), run, half),
+        ("under replace_one only", fixed(), run, {"fixed_size": True}),
+        ("fixed_size=True", fixed(), replacing, half),
+        ("unit='client'", fixed(), patients, {}),
+        ("a neighbour replaces an update", fixed(), patients, half | {"unit": "record"}),
+    ]
+    for match, strategy, charged, options in refused:
+        with pytest.raises((UnsupportedRoundError, ValueError, TypeError), match=match):
+            charge_rounds(strategy, charged, **options)
     assert run.next_step == once
 
 
-def a_client_takes_part_once() -> None:
+def test_client_takes_part_once() -> None:
     class Twice(FedAvg):
         def configure_train(self, *arguments: Any) -> Iterable[Message]:
             return [message for message in super().configure_train(*arguments) for _ in range(2)]
@@ -223,7 +217,7 @@ def a_client_takes_part_once() -> None:
     assert asked == []
 
 
-def the_budget_ends_the_rounds_and_keeps_the_model() -> None:
+def test_budget_ends_rounds_and_keeps_model() -> None:
     run, asked = open_run(epsilon=2.0)
     models: list[ArrayRecord] = []
     grid = LocalGrid(shifted_by(lambda _: 0.1), 4)
@@ -239,9 +233,9 @@ def the_budget_ends_the_rounds_and_keeps_the_model() -> None:
     assert len(grid.asked) == 2 * released + 1
 
 
-def without_an_answer_nothing_is_released() -> None:
+def test_nothing_is_released_without_answer() -> None:
     run, asked = open_run()
-    strategy = charge_rounds(fixed(), run)
+    strategy, models = charge_rounds(fixed(), run), list[ArrayRecord]()
     authorize = run.authorize
 
     def away(count: int = 1, *, event: Event | None = None) -> Any:
@@ -250,16 +244,14 @@ def without_an_answer_nothing_is_released() -> None:
         return authorize(count, event=event)
 
     run.authorize = away  # type: ignore[method-assign, assignment]
-    models: list[ArrayRecord] = []
+    how: dict[str, Any] = {"num_rounds": 3, "evaluate_fn": lambda _, model: models.append(model)}
     with pytest.raises(LedgerUnavailableError):
-        strategy.start(
-            LocalGrid(shifted_by(lambda _: 0.1), 4), START, num_rounds=3, evaluate_fn=lambda _, m: models.append(m)
-        )
+        strategy.start(LocalGrid(shifted_by(lambda _: 0.1), 4), START, **how)
     assert len(models) == 3
     assert strategy.result.arrays is models[-1]
 
 
-def an_adaptive_norm_follows_the_quantile() -> None:
+def test_adaptive_norm_follows_quantile() -> None:
     run, asked = open_run()
     wrapper = DifferentialPrivacyServerSideAdaptiveClipping(
         FedAvg(), 0.1, 4, initial_clipping_norm=0.05, target_clipped_quantile=0.5, clipped_count_stddev=0.1
@@ -274,7 +266,7 @@ def an_adaptive_norm_follows_the_quantile() -> None:
     assert 0.15 < wrapper.clipping_norm < 0.35
 
 
-def metrics_of_an_evaluation_are_charged_if_clients_add_noise() -> None:
+def test_metrics_of_evaluation_are_charged_if_clients_add_noise() -> None:
     run, asked = open_run()
     cost = zcdp(0.5)
     result = charge_rounds(fixed(z=1.0), run, evaluate_event=cost).start(
@@ -285,7 +277,7 @@ def metrics_of_an_evaluation_are_charged_if_clients_add_noise() -> None:
     assert run.expected_steps == 4
 
 
-def a_restarted_server_continues_in_a_new_attempt() -> None:
+def test_restarted_server_continues_in_new_attempt() -> None:
     run, _ = open_run()
     app = shifted_by(lambda _: 0.1)
     first = charge_rounds(fixed(z=1.0), run)
@@ -297,7 +289,3 @@ def a_restarted_server_continues_in_a_new_attempt() -> None:
     with pytest.raises(AttemptSupersededError):
         first.start(LocalGrid(app, 4), result.arrays, num_rounds=1)
     assert first.result.arrays is result.arrays
-
-
-if __name__ == "__main__":
-    globals()[sys.argv[1]]()

@@ -1,4 +1,4 @@
-"""Trainings in which every record is a canary: what a released sum holds of each, and which draws it is made of.
+"""Canaries: every record shows how often it is in a released sum, so that releases, draws and charges can be compared.
 
 Record i has the input 1e4 e_i and a target far away, so that its gradient, clipped, is C e_i: component i of a sum
 before its noise is C times the number of times that the record is in it.
@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+import pytest
 import torch
 from opacus import PrivacyEngine
 from opacus.optimizers import DPOptimizer
@@ -19,10 +20,12 @@ from opacus.utils.batch_memory_manager import BatchMemoryManager
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from epsilon_ledger import BudgetExceededError, Event, LedgerUnavailableError, Problem, gaussian
+from epsilon_ledger import BudgetExceededError, Event, LedgerUnavailableError, gaussian
 from epsilon_ledger.opacus import attach
-from tests.sdk.fake_ledger import REFUSAL
-from tests.sdk.fake_runs import FakeRun, FakeState
+from tests.frameworks.conftest import HOOKS_WARN
+from tests.sdk.fake_runs import FakeRun, FakeState, refusal
+
+pytestmark = HOOKS_WARN
 
 RECORDS = 12
 BATCH = 2
@@ -34,10 +37,6 @@ KINDS: dict[str, dict[str, Any]] = {
     "ghost": {"max_grad_norm": NORM, "grad_sample_mode": "ghost"},
 }
 Batch = tuple[torch.Tensor, torch.Tensor]
-
-
-class WrongReleaseError(AssertionError):
-    """Something was released that was not charged for, or a record more often than once."""
 
 
 class FarLoss(nn.MSELoss):
@@ -88,21 +87,15 @@ class FaultyRun(FakeRun):
         if fault == "unavailable":
             raise LedgerUnavailableError("no answer")
         if fault == "refused":
-            raise BudgetExceededError(Problem(403, "budget_exceeded", "", "", REFUSAL))
+            raise refusal()
         super().authorize(count, event=event)
-
-
-def canary_loader(workers: int = 0) -> DataLoader[Any]:
-    x, y = 1e4 * torch.eye(RECORDS), torch.full((RECORDS, 1), 1e6)
-    return DataLoader(TensorDataset(x, y), BATCH, num_workers=workers)
 
 
 def shares(optimizer: DPOptimizer) -> list[int]:
     """How often each record is in the sum that an optimizer releases."""
     found = optimizer.params[0].summed_grad.flatten() / -NORM
     whole = found.round()
-    if not torch.allclose(found, whole, atol=1e-3):
-        raise WrongReleaseError(f"not a sum of clipped canaries: {found.tolist()}")
+    assert torch.allclose(found, whole, atol=1e-3), f"not a sum of clipped canaries: {found.tolist()}"
     return [int(share) for share in whole.tolist()]
 
 
@@ -121,7 +114,8 @@ class Bench:
         self.trace: list[str] = []
         self.broken = False
         """Whether Opacus' module holds what a backward pass that it refused has left, and gives no gradients again."""
-        loader = canary_loader(workers)
+        x, y = 1e4 * torch.eye(RECORDS), torch.full((RECORDS, 1), 1e6)
+        loader = DataLoader(TensorDataset(x, y), BATCH, num_workers=workers)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             engine = PrivacyEngine(accountant="rdp")
@@ -135,7 +129,6 @@ class Bench:
         for place, optimizer in enumerate(self.optimizers):
             self._watch(place, optimizer)
         self.batches: Iterator[Batch] = iter(())
-        self.drawn_by: list[int] = []  # the draw of each piece that is to come
         self.batch: Batch | None = None
         self.draw = -1
         self.left = 0  # how many of its records are still to come
@@ -172,15 +165,13 @@ class Bench:
         self.sums += 1
         self.largest = max(self.largest, *counts)
         held = frozenset(record for record, count in enumerate(counts) if count)
-        if max(counts) > 1 or min(counts) < 0:
-            raise WrongReleaseError(f"records at more than C: {counts}")
+        assert set(counts) <= {0, 1}, f"records at more than C: {counts}"
         free = [
             draw
             for draw in (self.draw, *range(len(self.draws.sets)))
             if draw >= 0 and self.draws.sets[draw] == held and self.released[place, draw] < self.releases
         ]
-        if not free:
-            raise WrongReleaseError(f"{sorted(held)} is no draw, or was released before; at hand was {self.draw}")
+        assert free, f"{sorted(held)} is no draw, or was released before; at hand was {self.draw}"
         # Of draws of the same records, a new charge is for one of which nothing was released yet.
         known = {draw for (_, draw), count in self.released.items() if count}
         new = len(self.run.asked) > len(known)
@@ -194,8 +185,7 @@ class Bench:
     def settle(self) -> None:
         """Compare the charges with the draws of which something was released."""
         draws = {draw for (_, draw), count in self.released.items() if count}
-        if len(self.run.asked) != len(draws):
-            raise WrongReleaseError(f"{len(draws)} draws released and {len(self.run.asked)} charged")
+        assert len(self.run.asked) == len(draws), f"{len(draws)} draws released and {len(self.run.asked)} charged"
 
     def compare(self, event: Event, rate: float, noise: float) -> None:
         """Compare what was charged with how the sample was drawn, and with its noise."""
@@ -203,8 +193,8 @@ class Bench:
         inner = charged["event"]
         while "noise_multiplier" not in inner:
             inner = inner["events"][0] if "events" in inner else inner["event"]
-        if abs(charged["sampling_probability"] - rate) > 1e-6 or (self.together == 1 and inner != gaussian(noise)):
-            raise WrongReleaseError(f"{event} was charged for noise {noise} on samples drawn with {rate}")
+        assert charged["sampling_probability"] == pytest.approx(rate, abs=1e-6)
+        assert self.together > 1 or inner == gaussian(noise), f"{event} was charged for noise {noise}"
 
     # What a training loop does, and what goes wrong in one.
 
@@ -250,3 +240,31 @@ class Bench:
         self.begin(size)
         while self.fetch():
             self.step()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("shape", [{}, {"together": 2}, {"releases": 2}], ids=str)
+def test_each_draw_of_epoch_is_charged_once_and_holds_each_record_once(kind: str, shape: dict[str, int]) -> None:
+    bench = Bench(random.Random(1), kind, **shape)  # noqa: S311 - to do the same again
+    with bench.draws.watched():
+        bench.epoch(0 if shape else 1)
+        bench.epoch()
+    assert len(bench.run.asked) == len(bench.draws.sets) == 2 * DRAWS
+    assert bench.sums == 2 * DRAWS * bench.together * bench.releases
+    assert bench.largest == 1
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_draw_that_was_skipped_or_refused_is_neither_charged_nor_released(kind: str) -> None:
+    bench = Bench(random.Random(2), kind)  # noqa: S311 - to do the same again
+    with bench.draws.watched():
+        bench.begin()
+        bench.fetch()
+        for fault in ("unavailable", "refused"):
+            bench.fetch()
+            bench.run.fault = fault
+            with pytest.raises((LedgerUnavailableError, BudgetExceededError)):
+                bench.step()
+        while bench.fetch():
+            bench.step()
+    assert bench.sums == len(bench.run.asked) == DRAWS - 3

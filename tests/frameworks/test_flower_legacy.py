@@ -1,8 +1,7 @@
-"""Cases of `test_flower` about strategies of Flower's earlier API, with its own server."""
+"""Strategies of Flower's earlier API, with its own server; run by `test_flower` where Flower can be imported."""
 
 # ruff: noqa: ANN401 - what the framework gives and takes has no types here
 
-import sys
 from typing import Any
 
 import numpy as np
@@ -23,7 +22,7 @@ from flwr.server.strategy import DifferentialPrivacyServerSideFixedClipping, Fed
 
 from epsilon_ledger import gaussian
 from epsilon_ledger.flower import charge_rounds
-from tests.frameworks.flower_cases import SMALL, open_run
+from tests.frameworks.test_flower_strategies import SMALL, open_run
 
 OK = Status(Code.OK, "")
 
@@ -65,11 +64,11 @@ def train(strategy: Strategy, shifts: list[float], rounds: int) -> tuple[NDArray
     return parameters_to_ndarrays(server.parameters), history, clients
 
 
-def averaged(**options: Any) -> FedAvg:
-    return FedAvg(initial_parameters=ndarrays_to_parameters([np.zeros(1)]), **options)
+def averaged() -> FedAvg:
+    return FedAvg(initial_parameters=ndarrays_to_parameters([np.zeros(1)]))
 
 
-def rounds_are_charged_and_nothing_else_is_released() -> None:
+def test_rounds_are_charged_and_nothing_else_is_released() -> None:
     run, asked = open_run()
     wrapper = DifferentialPrivacyServerSideFixedClipping(averaged(), SMALL, 1.0, 4)
     # One client's update is long and weighs most, and one fails.
@@ -80,16 +79,11 @@ def rounds_are_charged_and_nothing_else_is_released() -> None:
     assert (history.losses_distributed, history.metrics_distributed) == ([], {})
 
 
-def the_budget_ends_the_rounds() -> None:
+def test_budget_ends_rounds() -> None:
     run, asked = open_run(epsilon=2.0)
     strategy = charge_rounds(DifferentialPrivacyServerSideFixedClipping(averaged(), 4.0, 1.0, 2), run)
     (vector,), _, clients = train(strategy, [0.1, 0.1], 200)
     assert strategy.refusal.code == "budget_exceeded"
-    assert len(asked) - 1 == run.refresh().next_step > 1
     # The refused round was the last one for which clients were asked.
-    assert clients[0].fits == len(asked)
+    assert clients[0].fits == len(asked) == run.refresh().next_step + 1 > 2
     assert np.isfinite(vector).all()
-
-
-if __name__ == "__main__":
-    globals()[sys.argv[1]]()

@@ -1,7 +1,12 @@
-"""A fit of Keras on the torch backend, whose model adds noise itself: prints what the ledger and the model show."""
+"""A fit of Keras on the torch backend, whose model adds noise itself.
+
+This module is also its program, in a process with that backend, which prints what the ledger and the model show.
+"""
 
 # ruff: noqa: ANN401 - Keras' values
 
+import os
+import subprocess
 import sys
 from typing import Any
 
@@ -10,6 +15,7 @@ import numpy as np
 
 from epsilon_ledger import gaussian, poisson_sampled
 from epsilon_ledger.keras import attach
+from tests.fork_server import ROOT
 from tests.sdk.fake_runs import CountingRun
 
 STEP = poisson_sampled(0.25, gaussian(1.5))
@@ -54,6 +60,19 @@ def main() -> None:
     model.fit(x, x.sum(axis=1), batch_size=10, epochs=3, verbose=0, callbacks=[seen])
     unchanged = all(map(np.array_equal, after[4], after[-1]))
     sys.stdout.write(f"{len(run.asked)} {callback.refusal is not None} {unchanged}\n")
+
+
+def test_torch_backend_asks_too() -> None:
+    done = subprocess.run(
+        [sys.executable, "-W", "error::RuntimeWarning", "-m", "tests.frameworks.test_keras_torch"],
+        cwd=ROOT,
+        env=os.environ | {"KERAS_BACKEND": "torch"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.split() == ["5", "True", "True"]
 
 
 if __name__ == "__main__":
