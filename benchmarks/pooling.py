@@ -14,9 +14,9 @@ from typing import Final
 
 from benchmarks.databases import postgresql
 from benchmarks.load import Requests, loaded, request
+from benchmarks.pgbouncer import PROGRAM, pgbouncer
 from benchmarks.servers import UNLIMITED, Server, budget, ledger, serving, steps_path
 from benchmarks.throughput import STEP
-from tests.reliability.pgbouncer import PROGRAM, pgbouncer
 
 CONNECTIONS: Final = (1, 32)
 POOLED: Final = {"EPSILON_LEDGER_DATABASE_POOL_MODE": "transaction"}

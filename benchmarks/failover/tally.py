@@ -2,11 +2,9 @@
 
 from dataclasses import dataclass
 
-import httpx2
-
 from app.persistence.database import Database
 from app.service.verification import verify
-from tests.reliability.history import CHARGED, Journal, disagreements, read_decisions
+from tests.reliability.history import Journal, disagreements, held
 
 
 @dataclass(frozen=True)
@@ -29,17 +27,9 @@ class Tally:
 
 def tally(journal: Journal, db: Database) -> Tally:
     """Count what a ledger has lost or charged twice, where every request of a journal was answered."""
-    kept, _ = read_decisions(journal, db)
-    by_step = {(known.row.run_id, known.row.first_step): known for known in kept if known.row.outcome in CHARGED}
-    told = {
-        (asked.run, answer.json()["first_step"]): asked.items
-        for asked in journal.asked
-        for answer in asked.answers
-        if answer.status_code == httpx2.codes.OK
-    }
-    steps = {place: sum(count for _, count in items) for place, items in told.items()}
-    lost = [place for place, items in told.items() if place not in by_step or by_step[place].items != items]
-    charged = sum(known.row.step_count for known in kept if known.row.outcome in CHARGED)
-    doubled = charged - (sum(steps.values()) - sum(steps[place] for place in lost))
+    told, (charged, _) = journal.told(), held(journal, db)
+    steps = {step: sum(count for _, count in items) for step, (_, items, *_) in told.items()}
+    lost = sum(steps[step] for step in told if told[step] != charged.get(step))
+    doubled = sum(count for _, _, count, *_ in charged.values()) - (sum(steps.values()) - lost)
     problems = (*verify(db).problems, *disagreements(journal, db))
-    return Tally(sum(steps.values()), sum(steps[place] for place in lost), doubled, problems)
+    return Tally(sum(steps.values()), lost, doubled, problems)

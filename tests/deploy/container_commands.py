@@ -1,8 +1,5 @@
 """What deployments start: is it a command of ours, and would it take these options?"""
 
-import re
-import shlex
-
 import typer
 from typer.main import get_command
 
@@ -22,12 +19,6 @@ def require_command(words: list[str]) -> None:
             command = found
         with command.make_context(name, arguments, parent=context):
             pass
-
-
-def commands_in(script: str) -> list[list[str]]:
-    """The calls of epsilon-ledger in a line of shell."""
-    found = re.findall(r"epsilon-ledger [^;&|()#\n]*", script)
-    return [shlex.split(command.split(">")[0]) for command in found]
 
 
 def unknown_settings(names: list[str]) -> list[str]:

@@ -2,7 +2,6 @@
 
 import json
 import re
-import shutil
 import subprocess
 from importlib.resources import files
 from pathlib import Path
@@ -16,7 +15,7 @@ from sqlalchemy import make_url
 from app.service.signatures import signer_of
 from app.settings import PREFIX, Settings
 from app.version import VERSION
-from tests.deploy.container_commands import commands_in, require_command, unknown_settings
+from tests.deploy.container_commands import unknown_settings
 from tests.deploy.manifests import KUBERNETES
 from tests.packaging.dockerfile import ROOT, only, stages
 
@@ -128,27 +127,3 @@ def test_mounted_files_exist_and_secrets_are_made_once_outside_of_the_repository
     assert (tmp_path / "secrets").stat().st_mode & 0o777 == 0o700
     assert "deploy/**/secrets/" in (ROOT / ".gitignore").read_text().splitlines()
     assert "password:" not in TEXT.lower().replace("-password:", "")
-
-
-def test_trial_script_calls_services_workloads_and_commands_that_exist() -> None:
-    script = (ROOT / "deploy" / "try.sh").read_text()
-    assert set(re.findall(r"COMPOSE (?:exec -T|restart) (\w+)", script)) <= SERVICES.keys()
-    manifests = "".join(path.read_text() for path in (KUBERNETES / "base").glob("*.yaml"))
-    for kind, name in re.findall(r"\b(deployment|cronjob|service)/([\w-]+)", script):
-        assert re.search(rf"(?i)kind: {kind}\nmetadata:\n  name: {name}\n", manifests), name
-    for words in commands_in(script.replace(" | secret", ";").replace("/epsilon-ledger", "")):
-        require_command(words)
-
-
-def test_timer_makes_backups_each_week() -> None:
-    service, timer = ((FOLDER / f"epsilon-ledger-backup.{kind}").read_text() for kind in ("service", "timer"))
-    [called] = re.findall(r"(?m)^ExecStart=/opt/epsilon-ledger/(\S+) (\S+)$", service)
-    assert (ROOT / called[0]).stat().st_mode & 0o111
-    assert re.search(r"(?m)^OnCalendar=Sun \d\d:\d\d$", timer)
-    assert " ".join(called) in (ROOT / "docs" / "operations" / "deployment.md").read_text()
-    if shutil.which("systemd-analyze") is None:
-        pytest.skip("needs systemd-analyze, which reads units")
-    verify = ["systemd-analyze", "verify", "--man=no", str(FOLDER / "epsilon-ledger-backup.timer")]
-    done = subprocess.run(verify, capture_output=True, text=True, check=False)
-    problems = [line for line in done.stderr.splitlines() if "is not executable" not in line]
-    assert not [line for line in problems if "epsilon-ledger" in line]

@@ -17,13 +17,8 @@ from tests.packaging.dockerfile import ROOT
 FOLDER = ROOT / "deploy" / "high-availability"
 PAGE = (ROOT / "docs" / "operations" / "high-availability.md").read_text()
 ADDRESSES = {"NODE1": "10.0.0.1", "NODE2": "10.0.0.2", "NODE3": "10.0.0.3"}
-GIVEN = ADDRESSES | {
-    "NODE": "node1",
-    "ADDRESS": "10.0.0.1",
-    "NETWORK": "10.0.0.0/24",
-    "REPLICA1": "127.0.0.1:8001",
-    "REPLICA2": "127.0.0.1:8002",
-}
+REPLICAS = {"REPLICA1": "127.0.0.1:8001", "REPLICA2": "127.0.0.1:8002"}
+GIVEN = ADDRESSES | REPLICAS | {"NODE": "node1", "ADDRESS": "10.0.0.1", "NETWORK": "10.0.0.0/24"}
 
 
 def placeholders(file: str) -> set[str]:
@@ -31,14 +26,14 @@ def placeholders(file: str) -> set[str]:
     return set(Template((FOLDER / file).read_text()).get_identifiers())
 
 
-def filled(file: str, **given: str) -> str:
+def filled(file: str) -> str:
     """A file as it is on the first node; what the test does not care about is a word."""
-    values = {name: name.lower() for name in placeholders(file)} | GIVEN | given
+    values = {name: name.lower() for name in placeholders(file)} | GIVEN
     return Template((FOLDER / file).read_text()).substitute(values)
 
 
-def patroni(**given: str) -> dict[str, Any]:
-    parsed: dict[str, Any] = yaml.safe_load(filled("patroni.yaml", **given))
+def patroni() -> dict[str, Any]:
+    parsed: dict[str, Any] = yaml.safe_load(filled("patroni.yaml"))
     return parsed
 
 

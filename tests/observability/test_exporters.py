@@ -17,9 +17,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
 from tests.certificates import DAY, Authority
-from tests.observability.programs import program
-from tests.observability.test_deployed_files import EXPORTERS, FILES
-from tests.packaging.environments import free_port
+from tests.observability.test_deployed_files import EXPORTERS, FILES, program
+from tests.postgres import free_port
 
 
 @contextmanager

@@ -45,13 +45,11 @@ def stages() -> list[list[Instruction]]:
 
 def only(stage: list[Instruction], name: str) -> Instruction:
     """The one instruction of this name in a stage."""
-    (found,) = (instruction for instruction in stage if instruction.name == name)
+    (found,) = (each for each in stage if each.name == name)
     return found
 
 
 def run_with(stage: list[Instruction], word: str) -> str:
     """The one RUN of a stage in which a word stands."""
-    (found,) = (
-        instruction.arguments for instruction in stage if instruction.name == "RUN" and word in instruction.arguments
-    )
+    (found,) = (each.arguments for each in stage if each.name == "RUN" and word in each.arguments)
     return found

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.packaging import audit
-from tests.packaging.sbom import LOCK, ROOT, locked_packages
+from deploy import audit
+from deploy.sbom import LOCK, ROOT, locked_packages
 
 
 def test_every_lock_is_audited_and_every_package_of_the_service_on_any_platform() -> None:

@@ -1,15 +1,13 @@
 """What can be known about the image without an engine to build it."""
 
-import os
 import re
 import subprocess
 from pathlib import Path
 
-from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from tests.packaging.dockerfile import ROOT, only, run_with, stages
-from tests.packaging.environments import closure
+from tests.packaging.test_installed import closure
 
 
 def test_stages_begin_with_one_base_and_the_image_keeps_no_layer_of_it() -> None:
@@ -54,13 +52,6 @@ def test_ledger_lies_in_the_volume() -> None:
     assert [each.arguments for each in final if each.name == "COPY"][-1] == f"--from=build --chown={user} /empty /"
 
 
-def test_service_listens_on_the_exposed_port_of_every_address() -> None:
-    *_, final = stages()
-    port = only(final, "EXPOSE").arguments
-    assert only(final, "CMD").command == ["epsilon-ledger", "serve", "--host", "0.0.0.0", "--port", port]  # noqa: S104
-    assert f"http://127.0.0.1:{port}/readyz" in only(final, "HEALTHCHECK").arguments
-
-
 def test_copied_files_exist_and_are_let_into_the_build() -> None:
     _, build, final = stages()
     named = (ROOT / ".dockerignore").read_text().splitlines()
@@ -94,18 +85,7 @@ def test_build_backend_is_taken_whole_from_the_development_lock(tmp_path: Path) 
     subprocess.run(["sh", "-c", extract], cwd=tmp_path, check=True)
     lock = (tmp_path / "build.lock").read_text()
     pinned = re.findall(r"(?m)^([a-z0-9.-]+)==\S+ \\\n    --hash=sha256:", lock)
-    assert sorted(pinned) == sorted(_needed_by("hatchling", "hatch-fancy-pypi-readme"))
+    assert sorted(pinned) == sorted(
+        {canonicalize_name(package.name) for package in closure("hatchling", "hatch-fancy-pypi-readme")}
+    )
     assert len(pinned) == len(re.findall(r"(?m)^\S", lock))
-
-
-def test_script_of_ci_is_executable_and_calls_only_targets_of_make() -> None:
-    script = ROOT / ".ci" / "run"
-    assert os.access(script, os.X_OK)
-    lines = script.read_text().splitlines()
-    assert (lines[0], lines[2]) == ("#!/usr/bin/env bash", "set -euo pipefail")
-    assert all(re.fullmatch(r"make [a-z-]+", line) for line in lines[4:])
-    subprocess.run(["bash", "-n", script], check=True)
-
-
-def _needed_by(*names: str) -> set[str]:
-    return {canonicalize_name(package.name) for package in closure(map(Requirement, names))}

@@ -1,59 +1,36 @@
-"""The wheel, installed without a network beside locked packages only: as in the image, with its extras, and without."""
+"""The wheel that the image builds, beside locked packages only: as in the image, with its extras, and without."""
 
 import json
+import os
 import re
+import shutil
 import subprocess
+import sys
+import tomllib
+import zipfile
+from collections.abc import Iterable, Iterator
+from importlib.metadata import Distribution, distribution
 from itertools import chain
 from pathlib import Path
 
 import httpx2
 import pytest
+from packaging.markers import Marker
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
-from tests.packaging.dockerfile import only, stages
-from tests.packaging.environments import Installed, free_port, locked, needed, wait_until_ready
+from deploy.sbom import locked_packages
+from tests.packaging.dockerfile import ROOT, only, run_with, stages
+from tests.postgres import free_port
+from tests.reliability.clients import await_true
 
 FINAL = stages()[-1]
-
-LEDGER = """
-import contextlib, io, json, sys
-from datetime import UTC, datetime
-from starlette.testclient import TestClient
-from app.ledger.permissions import Role
-from app.main import create_app
-from app.persistence.database import Database
-from app.persistence.schema import upgrade
-from app.service.auth.authentication import create_organisation
-from app.service.governance.api_keys import create_key
-from app.settings import Settings
-
-database = Database("sqlite:///ledger.db")
-upgrade(database)
-app = create_app(Settings(database_url="sqlite:///ledger.db"))
-create_organisation(database, "hospital", datetime.now(UTC))
-key = create_key(database, "hospital", Role("admin"), datetime.now(UTC)).key
-http = TestClient(app, base_url="http://testserver")
-http.__enter__()
-headers = {"Authorization": f"Bearer {key}"}
-terms = {"name": "p", "privacy_unit": "patient", "neighboring_relation": "add_or_remove_one"}
-limit = {"limit": {"epsilon": 3.0, "delta": 1e-5}}
-account = http.post("/v1/populations", json=terms | limit, headers=headers).json()["id"]
-run = {"budget": "p", "name": "r", "event": {"type": "gaussian", "noise_multiplier": 5.0}}
-run = http.post("/v1/runs", json=run, headers=headers).json()["id"]
-assert http.post(f"/v1/runs/{run}/steps", json={}, headers=headers).status_code == 200
-same = {"Sec-Fetch-Site": "same-origin", "Origin": "http://testserver"}
-assert http.post("/sign-in", data={"key": key}, headers=same, follow_redirects=False).status_code == 303
-drawn = {kind: http.get(f"/v1/accounts/{account}/history.{kind}", headers=headers) for kind in ("svg", "png")}
-said = {
-    "statuses": [each.status_code for each in drawn.values()],
-    "svg": drawn["svg"].text,
-    "points": len(http.get(f"/v1/accounts/{account}/history", headers=headers).json()["points"]),
-    "page": http.get(f"/accounts/{account}").text,
-    "stranger": TestClient(app).get(f"/v1/accounts/{account}/history.svg").status_code,
-}
-"""
+IMAGE = dict(word.split("=", 1) for word in only(FINAL, "ENV").arguments.split())
+PYTHON = [sys.executable, "-S"]
+"""Without the packages of this environment: those that it may see are in PYTHONPATH."""
 
 BARE = """
-import importlib, os, pkgutil
+import contextlib, importlib, io, json, os, pkgutil, sys
 import app as package
 missing = []
 for name in ("matplotlib", "psycopg", "opentelemetry.sdk", "sklearn", "epsilon_ledger"):
@@ -66,9 +43,12 @@ names = [name for name in names if ".demo" not in name and not name.startswith("
 for name in names:
     importlib.import_module(name)
 
+from app.charts.render import ChartsNotInstalledError, require_drawing
 from app.cli import main
-def refusal(*arguments, **variables):
-    os.environ.update(variables)
+from app.main import create_app
+from app.settings import Settings
+
+def refusal(*arguments):
     sys.argv = ["epsilon-ledger", *arguments]
     output = io.StringIO()
     with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
@@ -77,111 +57,152 @@ def refusal(*arguments, **variables):
         except SystemExit as end:
             return [end.code, output.getvalue()]
 
-url = "postgresql://ledger:secret@127.0.0.1:1/ledger"
-said |= {
-    "missing": missing,
-    "modules": len(names),
-    "commands": [refusal(each, EPSILON_LEDGER_DATABASE_URL=url) for each in ("serve", "verify")],
-    "demo": refusal("demo"),
-    "file": package.__file__,
-}
+try:
+    require_drawing()
+except ChartsNotInstalledError as error:
+    drawing = str(error)
+os.environ["EPSILON_LEDGER_DATABASE_URL"] = "postgresql://ledger:secret@127.0.0.1:1/ledger"
+said = [missing, len(names), package.__file__, drawing, [refusal(each) for each in ("serve", "verify", "demo")]]
 os.environ["OTEL_EXPORTER_OTLP_ENDPOINT"] = "http://127.0.0.1:1"
 create_app(Settings(database_url="sqlite:///ledger.db"))
+print(json.dumps(said))
 """
 
 PICTURES = """
-import io, json
+import io
 from matplotlib.backends import backend_agg, backend_svg
 from matplotlib.figure import Figure
 from app.charts.render import can_draw
-said = {}
+assert can_draw()
 for kind in ("svg", "png"):
     drawn = io.BytesIO()
     Figure().savefig(drawn, format=kind)
-    said[kind] = can_draw() and len(drawn.getvalue()) > 500
+    assert len(drawn.getvalue()) > 500
 """
 
 
-def _said(installed: Installed, folder: Path, code: str) -> tuple[dict[str, object], str]:
-    """What a program says that runs in an environment, and what it warns of."""
-    (folder / "program.py").write_text(f"{code}\nprint(json.dumps(said))\n")
-    done = installed.run("python", "program.py", cwd=folder)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1]), done.stderr
+def locked(*locks: str) -> Iterator[Distribution]:
+    """What locks install on this platform."""
+    for package in chain.from_iterable(locked_packages((ROOT / lock).read_text()) for lock in locks):
+        if not package.marker or Marker(package.marker).evaluate():
+            yield distribution(package.name)
 
 
+def closure(*requirements: str) -> Iterator[Distribution]:
+    """The installed packages that requirements lead to."""
+    wanted, found = [*map(Requirement, requirements)], set[tuple[str, str]]()
+    while wanted:
+        requirement = wanted.pop()
+        for extra in {"", *requirement.extras}:
+            key = (canonicalize_name(requirement.name), extra)
+            if key in found or (requirement.marker is not None and not requirement.marker.evaluate({"extra": ""})):
+                continue
+            found.add(key)
+            package = distribution(requirement.name)
+            parts = [Requirement(text) for text in package.requires or ()]
+            wanted += [each for each in parts if each.marker is None or each.marker.evaluate({"extra": extra})]
+            if not extra:
+                yield package
+
+
+def environment(folder: Path, site: Path, packages: Iterable[Distribution], **more: str) -> dict[str, str]:
+    """Variables with which Python sees a wheel's files and these packages, and no others of this environment."""
+    shown = folder / "shown"
+    shown.mkdir()
+    for package in packages:
+        for file in package.files or ():
+            if file.parts[0] in {"..", "__pycache__"}:
+                continue
+            own = Path(str(package.locate_file(file.parts[0])))
+            shared = own.is_dir() and own.suffix != ".dist-info" and not (own / "__init__.py").exists()
+            place = file if shared else file.parts[0]  # a namespace belongs to several packages
+            if not (shown / place).exists():
+                (shown / place).parent.mkdir(parents=True, exist_ok=True)
+                (shown / place).symlink_to(str(package.locate_file(place)))
+    return {"PATH": os.environ["PATH"], "PYTHONPATH": f"{site}{os.pathsep}{shown}"} | more
+
+
+def _said(code: str, folder: Path, given: dict[str, str]) -> "subprocess.CompletedProcess[str]":
+    command = [*PYTHON, "-c", code]
+    return subprocess.run(command, cwd=folder, env=given, capture_output=True, text=True, timeout=120, check=True)
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The files of the wheel that the image builds from what it copies."""
+    folder = tmp_path_factory.mktemp("image")
+    _, build, _ = stages()
+    for path in (Path(item) for each in build if each.name == "COPY" for item in each.sources):
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        if (ROOT / path).is_dir():
+            shutil.copytree(ROOT / path, folder / path, ignore=shutil.ignore_patterns("__pycache__", "node_modules"))
+        else:
+            shutil.copy(ROOT / path, folder / path)
+    step = run_with(build, "hatchling build").split("&&")[0].replace("/opt/build/bin/python", sys.executable)
+    subprocess.run(["sh", "-c", step], cwd=folder, check=True)
+    (wheel,) = (folder / "wheels").iterdir()
+    with zipfile.ZipFile(wheel) as packed:
+        packed.extractall(folder / "site")
+        licence = next(name for name in packed.namelist() if name.endswith("licenses/LICENSE"))
+        assert packed.read(licence) == (ROOT / "LICENSE").read_bytes()
+    return folder / "site"
+
+
+@pytest.mark.soak
 def test_image_serves_from_an_empty_volume_to_the_first_sign_in_and_its_health_check_follows(
-    installed: Installed, tmp_path: Path
+    site: Path, tmp_path: Path
 ) -> None:
     """As `docker run` does it: no settings but the image's, and not even a home."""
     exposed, port = only(FINAL, "EXPOSE").arguments, str(free_port())
-    given = dict(word.split("=", 1) for word in only(FINAL, "ENV").arguments.split())
     volume = only(FINAL, "VOLUME").arguments
-    given |= {name: value.replace(f"{volume}/", f"{tmp_path}/") for name, value in given.items()}
-    given["PATH"] = given["PATH"].replace("/opt/epsilon-ledger/bin", str(installed.bin))
-    command = [word.replace(exposed, port) for word in only(FINAL, "CMD").command]
-    check = [word.replace(exposed, port) for word in only(FINAL, "HEALTHCHECK").command]
-    with (tmp_path / "output").open("w+") as output:
-        process = subprocess.Popen(
-            [installed.bin / command[0], *command[1:]], cwd=tmp_path, env=given, stdout=output, stderr=output
+    given = environment(tmp_path, site, locked("requirements.lock"))
+    given |= {key: word.replace(f"{volume}/", f"{tmp_path}/") for key, word in IMAGE.items() if key != "PATH"}
+    program, *command = (word.replace(exposed, port) for word in only(FINAL, "CMD").command)
+    assert program == "epsilon-ledger"
+    check = [sys.executable, *(word.replace(exposed, port) for word in only(FINAL, "HEALTHCHECK").command[1:])]
+    output = tmp_path / "output"
+    with output.open("w") as log:
+        process = subprocess.Popen([*PYTHON, "-m", "app", *command], cwd=tmp_path, env=given, stdout=log, stderr=log)
+    try:
+        await_true(
+            lambda: subprocess.run(check, capture_output=True, check=False).returncode == 0, output.read_text, 1.0
         )
-        try:
-            wait_until_ready(int(port), process)
-            output.seek(0)
-            (link,) = re.findall(rf"http://localhost:{port}/sign-in/link#(\S+)", output.read())
-            with httpx2.Client(base_url=f"http://localhost:{port}", trust_env=False) as browser:
-                assert browser.get("/sign-in/link").status_code == 200
-                page = {"Origin": f"http://localhost:{port}"}
-                signed_in = browser.post("/sign-in/link", data={"token": link}, headers=page)
-                assert signed_in.status_code == 303, signed_in.text
-                shown = browser.get("/")
-                assert shown.status_code == 200
-                parts = set(re.findall(r'(?:href|src)="(/[^"#?]*\.\w+)', shown.text))
-                assert {part.rpartition(".")[2] for part in parts} >= {"css", "js"}
-                assert {part: browser.get(part).status_code for part in parts} == dict.fromkeys(parts, 200)
-                assert browser.post("/sign-in/link", data={"token": link}, headers=page).status_code == 401
-            assert installed.run(*check, cwd=tmp_path).returncode == 0
-        finally:
-            process.terminate()
-            assert process.wait(timeout=30) == 0
+        (link,) = re.findall(rf"http://localhost:{port}/sign-in/link#(\S+)", output.read_text())
+        with httpx2.Client(base_url=f"http://localhost:{port}", trust_env=False) as browser:
+            page = {"Origin": f"http://localhost:{port}"}
+            signed_in = browser.post("/sign-in/link", data={"token": link}, headers=page)
+            assert signed_in.status_code == 303, signed_in.text
+            parts = set(re.findall(r'(?:href|src)="(/[^"#?]*\.\w+)', browser.get("/").text))
+            assert {part.rpartition(".")[2] for part in parts} >= {"css", "js"}
+            assert {part: browser.get(part).status_code for part in parts} == dict.fromkeys(parts, 200)
+    finally:
+        process.terminate()
+        assert process.wait(timeout=30) == 0
     assert (tmp_path / "epsilon-ledger.db").exists()
-    assert installed.run(*check, cwd=tmp_path).returncode == 1
+    assert subprocess.run(check, capture_output=True, check=False).returncode == 1
 
 
-def test_without_extras_all_else_works_and_each_use_says_what_to_install(installed: Installed, tmp_path: Path) -> None:
-    said, warned = _said(installed.beside(tmp_path, needed()), tmp_path, LEDGER + BARE)
-    assert said["missing"] == ["matplotlib", "psycopg", "opentelemetry.sdk", "sklearn", "epsilon_ledger"]
-    assert isinstance(said["modules"], int)
-    assert said["modules"] > 200
-    assert Path(str(said["file"])).is_relative_to(tmp_path)  # the wheel, and not the checkout
-    assert said["statuses"] == [501, 501]
-    problem = json.loads(str(said["svg"]))
-    assert problem["code"] == "charts_not_installed"
-    assert "pip install 'epsilon-ledger[charts]'" in problem["detail"]
-    assert said["points"]
-    assert "<canvas" in str(said["page"])
-    assert "history.svg" not in str(said["page"])
-    assert said["stranger"] == 401
-    assert isinstance(said["commands"], list)
-    for (status, text), extra in zip(
-        [*said["commands"], said["demo"]], ["postgresql", "postgresql", "demo"], strict=True
-    ):
+def test_without_extras_all_else_works_and_each_use_says_what_to_install(site: Path, tmp_path: Path) -> None:
+    needed = closure(*tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"])
+    done = _said(BARE, tmp_path, environment(tmp_path, site, needed))
+    missing, modules, file, drawing, commands = json.loads(done.stdout.splitlines()[-1])
+    assert missing == ["matplotlib", "psycopg", "opentelemetry.sdk", "sklearn", "epsilon_ledger"]
+    assert modules > 200
+    assert Path(file).is_relative_to(site)  # the wheel, and not the checkout
+    assert "pip install 'epsilon-ledger[charts]'" in drawing
+    for (status, text), extra in zip(commands, ["postgresql", "postgresql", "demo"], strict=True):
         assert status not in {0, None}
         assert f"pip install 'epsilon-ledger[{extra}]'" in text
         assert "Traceback" not in text
         assert "secret" not in text
-    assert "pip install 'epsilon-ledger[telemetry]'" in warned
+    assert "pip install 'epsilon-ledger[telemetry]'" in done.stderr
 
 
-def test_pictures_are_drawn_with_the_locks_of_production_and_charts_without_a_home(
-    installed: Installed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    charts = installed.beside(tmp_path, chain(locked("requirements.lock"), locked("requirements-charts.lock")))
-    set_by_image = dict(word.split("=", 1) for word in only(FINAL, "ENV").arguments.split())
-    folder = Path(set_by_image["MPLCONFIGDIR"])
+@pytest.mark.soak
+def test_pictures_are_drawn_with_the_locks_of_production_and_charts_without_a_home(site: Path, tmp_path: Path) -> None:
+    folder = Path(IMAGE["MPLCONFIGDIR"])
     assert folder.parent == Path("/tmp")  # noqa: S108 - in the image, where all else may be read-only
-    monkeypatch.setenv("HOME", "/nonexistent")
-    monkeypatch.setenv("MPLCONFIGDIR", str(tmp_path / folder.name))
-    said, _ = _said(charts, tmp_path, PICTURES)
-    assert said == {"svg": True, "png": True}
-    assert (tmp_path / folder.name).is_dir()
+    packages = locked("requirements.lock", "requirements-charts.lock")
+    here = tmp_path / folder.name
+    _said(PICTURES, tmp_path, environment(tmp_path, site, packages, HOME="/nonexistent", MPLCONFIGDIR=str(here)))
+    assert here.is_dir()

@@ -10,15 +10,12 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
+from deploy.sbom import locked_packages
 from tests.packaging.dockerfile import ROOT
-from tests.packaging.sbom import locked_packages
 
 CHARTS, DEV, DOCS, GENERATOR, MUTATIONS, TORCH, CUDA, CPU, FRAMEWORKS, FLOWER = (
     f"requirements-{name}.lock"
-    for name in (
-        *("charts", "dev", "docs", "generator", "mutations"),
-        *("torch", "cuda", "torch-cpu", "frameworks", "flower"),
-    )
+    for name in "charts dev docs generator mutations torch cuda torch-cpu frameworks flower".split()  # noqa: SIM905
 )
 
 

@@ -3,16 +3,12 @@
 import json
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
 
 import pytest
-from packaging.markers import Marker
-from packaging.requirements import Requirement
 
 from app.ledger.errors import InvalidInputError
 from app.persistence.database import Database
-from tests.packaging.dockerfile import ROOT
 
 PROGRAM = """
 import contextlib, importlib, io, json, os, pathlib, pkgutil, re, sys
@@ -59,11 +55,3 @@ def test_database_is_refused_on_windows_alone(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(sys, "platform", "win32")
     with pytest.raises(InvalidInputError, match="Linux or macOS"):
         Database(url)
-
-
-def test_uvloop_is_wanted_where_it_is_built() -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    [uvloop] = [each for each in map(Requirement, project["dependencies"]) if each.name == "uvloop"]
-    assert isinstance(uvloop.marker, Marker)
-    wanted = {name: uvloop.marker.evaluate({"platform_system": name}) for name in ("Linux", "Darwin", "Windows")}
-    assert wanted == {"Linux": True, "Darwin": True, "Windows": False}

@@ -1,5 +1,7 @@
 """Writes of many rows at once: whatever is written is there, and no row is written over another state."""
 
+from collections.abc import Callable
+
 import pytest
 from sqlalchemy import select
 from sqlalchemy.exc import DBAPIError
@@ -48,27 +50,26 @@ def test_number_and_hash_are_written_as_they_are(charged: tuple[CommandRunner, R
         assert [tuple(row) for row in tx.execute(select(decision_events).order_by(decision_events.c.item))] == rows
 
 
-@pytest.mark.parametrize(
-    "stale", [{"chain_head": b"x" * 32}, {"attempt": 2}, {"status": "paused"}, {"account_id": "run_000000000000001"}]
-)
 @pytest.mark.parametrize("save", [runs.save_all, runs.advance_all])
 def test_run_is_not_written_when_its_state_has_changed(
-    charged: tuple[CommandRunner, Run], ledger: Ledger, save: object, stale: dict[str, object]
+    charged: tuple[CommandRunner, Run], ledger: Ledger, save: Callable[..., None]
 ) -> None:
     runner, run = charged
-    before = run._replace(**stale)  # type: ignore[arg-type]
+    after = run._replace(next_step=7, chain_head=b"y" * 32)
 
-    def write() -> None:
+    def write(before: Run) -> None:
         with ledger.database.write(ALL_TENANTS) as tx:
-            after = run._replace(next_step=7, chain_head=b"y" * 32)
-            save(tx, [(runner.organisation_id, run, after), (runner.organisation_id, before, after)])  # type: ignore[operator]
+            save(tx, [(runner.organisation_id, run, after), (runner.organisation_id, before, after)])
 
-    with pytest.raises((LedgerUnavailableError, DBAPIError)) as failed:
-        write()
-    if ledger.database.dialect == "postgresql":
-        assert isinstance(failed.value, DBAPIError)
-        assert getattr(failed.value.orig, "sqlstate", None) == "22012"
-    else:
-        assert failed.type is LedgerUnavailableError
+    on_postgresql = ledger.database.dialect == "postgresql"
+    for stale in (
+        {"chain_head": b"x" * 32},
+        {"attempt": 2},
+        {"status": "paused"},
+        {"account_id": "run_000000000000001"},
+    ):
+        with pytest.raises(DBAPIError if on_postgresql else LedgerUnavailableError) as failed:
+            write(run._replace(**stale))
+        assert not on_postgresql or getattr(getattr(failed.value, "orig", None), "sqlstate", None) == "22012"
     with ledger.database.read(ALL_TENANTS) as tx:
         assert runs.get(tx, runner.organisation_id, run.account_id) == run

@@ -7,6 +7,7 @@ conditions on several columns a table says how they are broken.
 import re
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
+from functools import cache
 from typing import Any
 
 import pytest
@@ -43,8 +44,6 @@ Row = dict[str, Any]
 TABLES = metadata.sorted_tables
 UNNAMED = "FOREIGN KEY constraint failed"
 """SQLite does not say which."""
-
-each_table = pytest.mark.parametrize("table", TABLES, ids=str)
 
 SIMPLE: dict[str, object] = {
     r"(\w+) >= 0": -1,
@@ -112,8 +111,7 @@ BROKEN: list[tuple[str, str, str, list[Row]]] = [
     ("decisions", "counters_in_range", ADMITTED, [{"position": -1}, {"attempt": 0}, {"first_step": -1}]),
     ("decisions", "counters_in_range", ADMITTED, [{"step_count": 0}]),
     ("decisions", "requested_count_at_least_step_count", "step_count > 1", [{"requested_count": 1}]),
-    ("decisions", "event_count_in_range", ADMITTED, [{"event_count": 0}, {"event_count": 10**6}]),
-    ("decisions", "event_count_in_range", ADMITTED, [HUGE]),
+    ("decisions", "event_count_in_range", ADMITTED, [{"event_count": 0}, {"event_count": 10**6}, HUGE]),
     ("decisions", "outcome_consistent", ADMITTED, [{"outcome": "refused"}, {"outcome": "forfeited"}, {"outcome": "x"}]),
     ("decisions", "outcome_consistent", ADMITTED, [{"refusal_details": "{}"}, {"steps_remaining": None}]),
     ("decisions", "outcome_consistent", ADMITTED, [{"outcome": "reported", "refusal_details": "{}"}]),
@@ -204,6 +202,7 @@ def _breaking(column: Column[Any], value: object) -> object:
     return value.hex() if isinstance(column.type, Sha256Hex) and isinstance(value, bytes) else value
 
 
+@cache
 def _checks(table: Table) -> dict[str, Row | None]:
     """The conditions by name, and a change that breaks each; None: it is one on several columns."""
     found: dict[str, Row | None] = {}
@@ -215,12 +214,11 @@ def _checks(table: Table) -> dict[str, Row | None]:
     return found
 
 
-@each_table
-def test_condition_on_one_column_refuses_a_row_that_breaks_it(database: Database, table: Table) -> None:
-    for name, changes in _checks(table).items():
-        if changes is not None:
-            tries = [_update(table, row, changes) for row in _rows(database, table)]
-            assert name in {_refusal(database, each) for each in tries}
+def test_condition_on_one_column_refuses_a_row_that_breaks_it(database: Database) -> None:
+    for table in TABLES:
+        rows = _rows(database, table)
+        for name, changes in ((name, changes) for name, changes in _checks(table).items() if changes):
+            assert any(_refusal(database, _update(table, row, changes)) == name for row in rows), name
 
 
 @pytest.mark.parametrize("name", sorted({name for name, *_ in BROKEN}))
@@ -237,20 +235,20 @@ def test_every_condition_on_several_columns_is_in_the_table_above() -> None:
     assert conditions == {f"ck_{table}_{check}" for table, check, *_ in BROKEN}
 
 
-@pytest.mark.parametrize(("name", "column"), [("decisions", "epsilon"), ("accounts", "epsilon_limit")])
-def test_nan_is_refused_where_there_must_be_a_number(database: Database, name: str, column: str) -> None:
-    if (database.dialect, name) != ("postgresql", "decisions"):  # to PostgreSQL, NaN is a number above all others
-        row = _rows(database, metadata.tables[name], f"{column} IS NOT NULL")[0]
-        _refusal(database, _update(metadata.tables[name], row, {column: float("nan")}))
+def test_nan_is_refused_where_there_must_be_a_number(database: Database) -> None:
+    for name, column in (("decisions", "epsilon"), ("accounts", "epsilon_limit")):
+        if (database.dialect, name) != ("postgresql", "decisions"):  # to PostgreSQL, NaN is above all numbers
+            row = _rows(database, metadata.tables[name], f"{column} IS NOT NULL")[0]
+            _refusal(database, _update(metadata.tables[name], row, {column: float("nan")}))
 
 
-@each_table
-def test_null_is_refused_where_there_must_be_a_value(database: Database, table: Table) -> None:
-    for column in table.columns:
-        if not column.nullable:
+def test_null_is_refused_where_there_must_be_a_value(database: Database) -> None:
+    for table in TABLES:
+        for column in (each for each in table.columns if not each.nullable):
             assert _refusal(database, update(table).values({column.name: null()})) == f"{table.name}.{column.name}"
 
 
+@cache
 def _unique_keys(table: Table) -> list[tuple[str, list[str], str]]:
     """Name, columns and condition of each unique constraint or index."""
     keys = [table.primary_key, *(each for each in table.constraints if isinstance(each, UniqueConstraint))]
@@ -292,41 +290,38 @@ def _copy(database: Database, table: Table, row: Row, keep: Sequence[str], **cha
     return copy
 
 
-@each_table
-def test_second_row_with_a_unique_key_is_refused(database: Database, table: Table) -> None:
-    for _, columns, condition in _unique_keys(table):
-        known = " AND ".join(f"{column} IS NOT NULL" for column in columns)
-        rows = _rows(database, table, f"({condition}) AND {known}")
-        found = {_refusal(database, insert(table).values(_copy(database, table, row, columns))) for row in rows}
-        keys = [(name, key) for name, key, _ in _unique_keys(table) if set(key) <= set(columns)]
-        assert found & {each for name, key in keys for each in (name, ", ".join(f"{table}.{part}" for part in key))}
+def test_second_row_with_a_unique_key_is_refused(database: Database) -> None:
+    for table in TABLES:
+        for _, columns, condition in _unique_keys(table):
+            known = " AND ".join(f"{column} IS NOT NULL" for column in columns)
+            rows = _rows(database, table, f"({condition}) AND {known}")
+            keys = [(name, key) for name, key, _ in _unique_keys(table) if set(key) <= set(columns)]
+            wanted = {each for name, key in keys for each in (name, ", ".join(f"{table}.{part}" for part in key))}
+            copies = (insert(table).values(_copy(database, table, row, columns)) for row in rows)
+            assert any(_refusal(database, copy) in wanted for copy in copies), wanted
 
 
-@each_table
-def test_reference_to_a_row_that_is_not_there_is_refused(database: Database, table: Table) -> None:
-    keys = {str(key.name): key.column_keys for key in table.foreign_key_constraints}
-    for columns in keys.values():
-        *_, last = columns
-        missing = MISSING if isinstance(table.c[last].type, NumberedId) else _fresh(database, table.c[last])
-        copies = [_copy(database, table, row, [last], **{last: missing}) for row in _rows(database, table)]
-        found = {_refusal(database, insert(table).values(copy)) for copy in copies}
-        broken = {name for name, others in keys.items() if last in others}
-        assert found & (broken if database.dialect == "postgresql" else {UNNAMED})
+def test_reference_to_a_row_that_is_not_there_is_refused(database: Database) -> None:
+    for table in TABLES:
+        keys = {str(key.name): key.column_keys for key in table.foreign_key_constraints}
+        for *_, last in keys.values():
+            missing = MISSING if isinstance(table.c[last].type, NumberedId) else _fresh(database, table.c[last])
+            rows = _rows(database, table)
+            copies = (insert(table).values(_copy(database, table, row, [last], **{last: missing})) for row in rows)
+            broken = {name for name, others in keys.items() if last in others} | {UNNAMED}
+            assert any(_refusal(database, copy) in broken for copy in copies), broken
 
 
-@each_table
-def test_reference_to_a_row_of_another_organisation_is_refused(database: Database, table: Table) -> None:
-    keys = {str(key.name): key.column_keys for key in table.foreign_key_constraints if len(key.columns) > 1}
-    if keys:
-        columns = keys[min(keys)]
-        row = _rows(database, table, " AND ".join(f"{column} IS NOT NULL" for column in columns))[0]
-        other = _fresh(database, metadata.tables["accounts"].c.organisation_id)
-        copy = _copy(database, table, row, ["organisation_id"], organisation_id=other)
-        assert _refusal(database, insert(table).values(copy)) in {*keys, UNNAMED}
+def test_reference_to_a_row_of_another_organisation_is_refused(database: Database) -> None:
+    for table in TABLES:
+        keys = {str(key.name): key.column_keys for key in table.foreign_key_constraints if len(key.columns) > 1}
+        if keys:
+            known = " AND ".join(f"{column} IS NOT NULL" for column in keys[min(keys)])
+            row, other = _rows(database, table, known)[0], metadata.tables["accounts"].c.organisation_id
+            copy = _copy(database, table, row, ["organisation_id"], organisation_id=_fresh(database, other))
+            assert _refusal(database, insert(table).values(copy)) in {*keys, UNNAMED}
 
 
-@pytest.mark.parametrize(
-    "name", sorted({key.referred_table.name for each in TABLES for key in each.foreign_key_constraints})
-)
-def test_row_that_others_refer_to_is_not_removed(database: Database, name: str) -> None:
-    assert _refusal(database, delete(metadata.tables[name])).startswith(("fk_", UNNAMED))
+def test_row_that_others_refer_to_is_not_removed(database: Database) -> None:
+    for table in {key.referred_table for each in TABLES for key in each.foreign_key_constraints}:
+        assert _refusal(database, delete(table)).startswith(("fk_", UNNAMED)), table

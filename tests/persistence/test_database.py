@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 
@@ -12,13 +12,7 @@ from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError, Stateme
 
 from app.ledger.errors import LedgerUnavailableError
 from app.persistence import database as database_module
-from app.persistence.database import (
-    ALL_TENANTS,
-    LOCK_TIMEOUT_SECONDS,
-    MAX_TRIES,
-    NO_TENANT,
-    Database,
-)
+from app.persistence.database import ALL_TENANTS, LOCK_TIMEOUT_SECONDS, MAX_TRIES, NO_TENANT, Database
 from app.persistence.pool import PoolUsage, WatchedPool, pool_usage
 from app.persistence.sqlite import WriteLockBusyError
 from app.persistence.tables.base import UtcDateTime
@@ -39,15 +33,18 @@ PRAGMAS = {
 @pytest.fixture
 def database(empty_database_url: str) -> Iterator[Database]:
     """A database with a table of notes."""
-    yield from _with_notes(empty_database_url)
+    with _with_notes(empty_database_url) as found:
+        yield found
 
 
 @pytest.fixture
 def file(tmp_path: Path) -> Iterator[Database]:
     """The same as a SQLite file, for what only that does."""
-    yield from _with_notes(f"sqlite:///{tmp_path / 'file.db'}")
+    with _with_notes(f"sqlite:///{tmp_path / 'file.db'}") as found:
+        yield found
 
 
+@contextmanager
 def _with_notes(url: str) -> Iterator[Database]:
     found = Database(url)
     with found.write(ALL_TENANTS) as tx:
@@ -94,41 +91,31 @@ def test_pragmas_hold_on_every_connection(file: Database) -> None:
 
 
 @both_databases
-def test_write_is_seen_by_others_after_it_only(database: Database) -> None:
+def test_write_is_seen_by_others_after_it_only_and_leaves_nothing_when_it_fails(database: Database) -> None:
     with database.write(ALL_TENANTS) as tx:
         tx.execute(insert(NOTES).values(id=1))
         assert _notes(database) == []
-    assert _notes(database) == [1]
 
-
-@both_databases
-def test_write_leaves_nothing_when_it_fails(database: Database) -> None:
     def fail() -> None:
         with database.write(ALL_TENANTS) as tx:
-            tx.execute(insert(NOTES).values(id=1))
+            tx.execute(insert(NOTES).values(id=2))
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
         fail()
-    assert _notes(database) == []
-    _add(database, 2)
-    assert _notes(database) == [2]
+    _add(database, 3)
+    assert _notes(database) == [1, 3]
 
 
 @both_databases
-def test_read_changes_nothing_when_it_writes(database: Database) -> None:
-    refused = pytest.raises(DBAPIError, match="read-only") if database.dialect == "postgresql" else nullcontext()
-    with refused, database.read(ALL_TENANTS) as tx:
-        tx.execute(insert(NOTES).values(id=1))
-    assert _notes(database) == []
-
-
-@both_databases
-def test_read_sees_one_state_while_others_write(database: Database) -> None:
+def test_read_sees_one_state_while_others_write_and_changes_nothing(database: Database) -> None:
     with database.read(ALL_TENANTS) as tx:
         assert list(tx.execute(select(NOTES.c.id)).scalars()) == []
         _add(database, 1)
         assert list(tx.execute(select(NOTES.c.id)).scalars()) == []
+    refused = pytest.raises(DBAPIError, match="read-only") if database.dialect == "postgresql" else nullcontext()
+    with refused, database.read(ALL_TENANTS) as tx:
+        tx.execute(insert(NOTES).values(id=2))
     assert _notes(database) == [1]
 
 
@@ -205,44 +192,28 @@ def test_error_is_raised_when_it_is_no_race(database: Database, error: type[DBAP
     assert _notes(database) == []
 
 
+MOMENTS = [
+    datetime(1970, 1, 1, tzinfo=UTC),
+    datetime(2026, 1, 1, 23, 0, tzinfo=timezone(timedelta(hours=9))),
+    datetime(2026, 1, 1, 15, 0, tzinfo=UTC),
+    datetime(2026, 3, 29, 2, 30, tzinfo=timezone(timedelta(hours=-9, minutes=-30))),
+    datetime(2026, 11, 21, 9, 0, 0, 123456, tzinfo=UTC),
+    datetime(9999, 12, 31, 23, 59, 59, 999999, tzinfo=UTC),
+]
+
+
 @both_databases
-@pytest.mark.parametrize(
-    "moment",
-    [
-        datetime(2026, 11, 21, 9, 0, 0, 123456, tzinfo=UTC),
-        datetime(2026, 11, 21, 9, 0, tzinfo=timezone(timedelta(hours=14))),
-        datetime(2026, 3, 29, 2, 30, tzinfo=timezone(timedelta(hours=-9, minutes=-30))),
-        datetime(1970, 1, 1, tzinfo=UTC),
-        datetime(9999, 12, 31, 23, 59, 59, 999999, tzinfo=UTC),
-        None,
-    ],
-)
-def test_moment_is_read_as_the_same_moment_in_utc(database: Database, moment: datetime | None) -> None:
+def test_moments_are_read_in_utc_and_sorted_and_none_is_without_a_zone(database: Database) -> None:
     with database.write(ALL_TENANTS) as tx:
-        tx.execute(insert(NOTES).values(id=1, at=moment))
-    with database.read(ALL_TENANTS) as tx:
-        found = tx.execute(select(NOTES.c.at)).scalar_one()
-    assert found == moment
-    if moment is not None:
-        assert found.tzinfo is UTC
-        assert found.utcoffset() == timedelta(0)
-
-
-@both_databases
-def test_moments_are_sorted_in_the_order_of_time(database: Database) -> None:
-    early = datetime(2026, 1, 1, 23, 0, tzinfo=timezone(timedelta(hours=9)))
-    late = datetime(2026, 1, 1, 15, 0, tzinfo=UTC)
-    with database.write(ALL_TENANTS) as tx:
-        tx.execute(insert(NOTES), [{"id": 1, "at": late}, {"id": 2, "at": early}])
-        assert list(tx.execute(select(NOTES.c.id).order_by(NOTES.c.at)).scalars()) == [2, 1]
-
-
-@both_databases
-def test_moment_without_a_zone_is_refused(database: Database) -> None:
+        tx.execute(insert(NOTES), [{"at": each} for each in (None, *MOMENTS[::-1])])
     naive = datetime(2026, 11, 21, 9, 0)  # noqa: DTZ001 - that is the mistake
     with pytest.raises((StatementError, AssertionError)), database.write(ALL_TENANTS) as tx:
-        tx.execute(insert(NOTES).values(id=1, at=naive))
-    assert _notes(database) == []
+        tx.execute(insert(NOTES).values(at=naive))
+    with database.read(ALL_TENANTS) as tx:
+        assert tx.execute(select(NOTES.c.at).where(NOTES.c.at.is_(None))).all() == [(None,)]
+        found = tx.execute(select(NOTES.c.at).where(NOTES.c.at.is_not(None)).order_by(NOTES.c.at)).scalars().all()
+    assert found == MOMENTS
+    assert all(each.tzinfo is UTC for each in found)
 
 
 @both_databases
@@ -263,6 +234,12 @@ def test_connections_are_counted_by_their_use() -> None:
         assert pool_usage(engine.pool, kept=False) == PoolUsage(used=1, limit=2)
         assert pool_usage(engine.pool, kept=True) == PoolUsage(idle=1, limit=2)
     assert pool_usage(engine.pool, kept=False) == PoolUsage(idle=1, limit=2)
+    with ThreadPoolExecutor(1) as other:
+        with engine.connect(), engine.connect():
+            waiting = other.submit(engine.connect)
+            while pool_usage(engine.pool, kept=False).pending == 0:
+                assert not waiting.done()
+        waiting.result().close()
     assert pool_usage(NullPool(lambda: None), kept=False) == PoolUsage()  # type: ignore[arg-type]
 
 

@@ -83,30 +83,20 @@ def _decide(tx: Connection, run_id: str, number: int) -> list[Decided]:
     tx.execute(decision_rows.delete().where(decision_rows.c.run_id == run_id))
     at, actor, decided = START + timedelta(seconds=random.randrange(40)), "", []
     ranges, rows = [], []
+    key = {name: template[name] for name in ("organisation_id", "run_id")}
     for position in range(40 if number else 1):
-        later = random.choice([0, 0, 1, 5, 5, -4])  # a clock may be set back
+        later, outcome = random.choice([0, 0, 1, 5, 5, -4]), random.choice(OUTCOMES)  # a clock may be set back
         at += timedelta(seconds=later)
-        outcome = random.choice(OUTCOMES)
         before, actor = actor, actor if actor and random.random() < 0.8 else random.choice(ACTORS)
         if actor != before or later < 0:
-            ranges.append({"first_position": position, "actor": actor})
+            ranges.append(key | {"first_position": position, "actor": actor})
         decided.append(Decided(at, run_id, position, actor, outcome))
         refused = outcome is DecisionOutcome.REFUSED
-        rows.append(
-            {
-                **template,
-                "position": position,
-                "first_step": position,
-                "created_at": at,
-                "actor": actor,
-                "outcome": str(outcome),
-                "refusal_details": "{}" if refused else None,
-                "steps_remaining": None if refused else 5,
-            }
-        )
+        said = {"refusal_details": "{}", "steps_remaining": None} if refused else {"steps_remaining": 5}
+        place = {"position": position, "first_step": position, "created_at": at, "actor": actor}
+        rows.append(dict(template) | {"refusal_details": None} | place | {"outcome": str(outcome)} | said)
     tx.execute(insert(decision_rows), rows)
-    key = {name: template[name] for name in ("organisation_id", "run_id")}
-    tx.execute(insert(decision_ranges), [key | each for each in ranges])
+    tx.execute(insert(decision_ranges), ranges)
     tx.execute(update(runs).where(runs.c.account_id == run_id).values(decision_count=len(rows)))
     return decided
 
@@ -118,7 +108,7 @@ def test_pages_of_a_list_have_all_of_its_decisions_in_order(
 ) -> None:
     monkeypatch.setattr(decision_lists, "RECENT", recent)
     random = Random(recent + seed)  # noqa: S311 - as above
-    lists = [DecisionFilter(), *(_filter(filled, random) for _ in range(10))]
+    lists = [DecisionFilter(), *(_filter(filled, random) for _ in range(6))]
     with filled.ledger.database.read(filled.organisation_id) as tx:
         for wanted in lists:
             due = filled.listed(wanted)

@@ -18,9 +18,7 @@ from app.persistence.schema import NEWEST, alembic_config, is_current, upgrade
 from app.persistence.tables import metadata
 from app.service.auth.authentication import authenticate, create_organisation
 from app.service.governance.api_keys import create_key
-from tests.conftest import command_line
 from tests.persistence.dump import dump
-from tests.persistence.schema_snapshot import shape_of
 
 
 @pytest.fixture
@@ -54,6 +52,21 @@ def _statements(tx: Connection) -> dict[str, str]:
     return {name: " ".join(sql.split()) for name, sql in rows}
 
 
+def shape_of(tx: Connection) -> dict[str, dict[str, list[str]]]:
+    """Columns, keys, indexes and CHECKs of every table; `alembic check` compares no CHECKs."""
+    kinds = ("columns", "pk_constraint", "foreign_keys", "unique_constraints", "indexes", "check_constraints")
+    found, shape = inspect(tx), dict[str, dict[str, list[str]]]()
+    for kind in kinds:
+        for (_, table), parts in getattr(found, f"get_multi_{kind}")().items():
+            listed = [parts] if kind == "pk_constraint" else parts
+            shape.setdefault(table, {})[kind] = sorted(re.sub(r"[\s()]+", "", str(_plain(part))) for part in listed)
+    return shape
+
+
+def _plain(part: object) -> object:
+    return {key: _plain(value) for key, value in part.items()} if isinstance(part, dict) else str(part)
+
+
 def test_empty_file_gets_the_schema_of_the_migrations(database: Database, tmp_path: Path) -> None:
     migrate(database)
     direct = Database(f"sqlite:///{tmp_path / 'direct.db'}")
@@ -68,7 +81,7 @@ def test_empty_file_gets_the_schema_of_the_migrations(database: Database, tmp_pa
         indexes = created.exec_driver_sql(named).all()
     direct.dispose()
     assert indexes == [each for table in metadata.sorted_tables for each in sorted(indexes) if each[0] == table.name]
-    assert {table: bool(shape) for table, shape in wanted.items()} == dict.fromkeys(metadata.tables, True)
+    assert wanted.keys() == {*metadata.tables, "alembic_version"}
     assert sum(" WHERE " in sql for sql in statements.values()) == 14  # partial indexes
     for table, sql in statements.items():
         for kind in ("CHECK", "FOREIGN KEY", "UNIQUE ("):
@@ -127,11 +140,3 @@ def test_revisions_are_one_line() -> None:
     assert len(scripts.get_bases()) == 1
     for revision in scripts.walk_revisions():
         assert revision.doc, revision.revision
-
-
-def test_migrate_command_makes_a_ledger_once(tmp_path: Path, database: Database) -> None:
-    file = tmp_path / "ledger.db"
-    answer = [command_line("migrate", database=file) for _ in range(2)]
-    assert [(done.returncode, done.stderr) for done in answer] == [(0, f"Created a new ledger at {file}.\n"), (0, "")]
-    with database.read(ALL_TENANTS) as tx:
-        assert is_current(tx)

@@ -16,20 +16,13 @@ ROLE = "holder_of_a_file"
 
 
 @pytest.fixture
-def file(tmp_path: Path) -> Path:
-    return tmp_path / "password"
-
-
-@pytest.fixture
-def database(file: Path) -> Iterator[Database]:
-    """A database whose URL names a role of its own, and no password."""
+def database(tmp_path: Path) -> Iterator[Database]:
+    """A database whose URL names a role of its own, and no password: that stands in a file."""
     need_postgresql()
     with postgres.database() as url:
         postgres.shared().execute(f"CREATE ROLE {ROLE} LOGIN PASSWORD 'first'")
-        whole = make_url(url)
-        database = Database(
-            f"postgresql://{ROLE}@{whole.host}:{whole.port}/{whole.database}", 2, password_file=str(file)
-        )
+        there = make_url(url)._replace(username=ROLE, password=None).render_as_string()
+        database = Database(there, 2, password_file=str(tmp_path / "password"))
         yield database
         database.dispose()
         postgres.shared().execute(f"DROP ROLE {ROLE}")
@@ -41,7 +34,8 @@ def _user(database: Database) -> str:
 
 
 @pytest.mark.postgresql
-def test_new_connection_takes_the_password_that_the_file_holds_then(database: Database, file: Path) -> None:
+def test_new_connection_takes_the_password_that_the_file_holds_then(database: Database, tmp_path: Path) -> None:
+    file = tmp_path / "password"
     with pytest.raises(LedgerUnavailableError) as failed:
         _user(database)
     assert str(file) not in failed.value.detail
@@ -56,8 +50,8 @@ def test_new_connection_takes_the_password_that_the_file_holds_then(database: Da
         assert _user(database) == ROLE
 
 
-def test_sqlite_needs_no_password(tmp_path: Path, file: Path) -> None:
-    database = Database(f"sqlite:///{tmp_path / 'ledger.db'}", password_file=str(file))
+def test_sqlite_needs_no_password(tmp_path: Path) -> None:
+    database = Database(f"sqlite:///{tmp_path / 'ledger.db'}", password_file=str(tmp_path / "password"))
     with database.read(NO_TENANT) as tx:
         assert tx.exec_driver_sql("SELECT 1").scalar_one() == 1
     database.dispose()

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
-from itertools import pairwise
+from itertools import pairwise, product
 from typing import Any
 
 import pytest
@@ -62,26 +62,22 @@ def opened(tmp_path_factory: pytest.TempPathFactory, module_database_url: str) -
 def _plans(ledger: Ledger, ask: Ask, *, bitmaps: bool = False) -> list[str]:
     """How each statement finds rows; what PostgreSQL may do with small tables only is forbidden it.
 
-    Args:
-        bitmaps: whether it may combine several searches of indexes, as it must for rows of several keys.
+    With `bitmaps` it may combine several searches of indexes, as it must for rows of several keys.
     """
     asked: list[tuple[str, Any]] = []
-
-    def note(*given: Any) -> None:  # noqa: ANN401 - as SQLAlchemy hands it on
-        asked.append((given[2], given[3]))
 
     with ledger.database.read(ALL_TENANTS) as tx:
         organisation = tx.execute(select(tables.runs.c.organisation_id)).scalar_one()
     with ledger.database.read(organisation) as tx:
-        event.listen(tx, "before_cursor_execute", note)
+        event.listen(tx, "before_cursor_execute", lambda *given: asked.append((given[2], given[3])))
         ask(tx, organisation)
-        event.remove(tx, "before_cursor_execute", note)
+        statements = list(asked)
         if tx.dialect.name == "postgresql":
             forbidden = ["seqscan", "hashjoin", "mergejoin", "sort", *([] if bitmaps else ["bitmapscan"])]
             for way in forbidden:
                 tx.execute(text(f"SET LOCAL enable_{way} = off"))
         explain = "EXPLAIN QUERY PLAN" if tx.dialect.name == "sqlite" else "EXPLAIN (COSTS OFF)"
-        found = [tx.exec_driver_sql(f"{explain} {statement}", parameters).all() for statement, parameters in asked]
+        found = [tx.exec_driver_sql(f"{explain} {statement}", parameters).all() for statement, parameters in statements]
     return ["\n".join(str(row[-1]) for row in rows) for rows in found]
 
 
@@ -98,21 +94,17 @@ def _admitted(tx: Connection, organisation: str) -> None:
 
 SOME_ROWS: dict[str, tuple[Ask, str]] = {
     "ix_deliveries_pending": (lambda tx, _: alerts.organisations_due(tx, PLACE.created_at, [], 10), "deliveries"),
-    "uq_accounts_path": (
-        lambda tx, organisation: accounts.find_by_path(tx, organisation, "mimic/icu-team"),
-        "accounts",
-    ),
+    "uq_accounts_path": (lambda tx, owner: accounts.find_by_path(tx, owner, "mimic/icu-team"), "accounts"),
     "uq_decisions_first_step": (_admitted, "decisions"),
     "uq_reservations_active": (lambda tx, _: periodic_queries.lapsed(tx, PLACE.created_at, 10), "reservations"),
 }
 
 
-@pytest.mark.parametrize("index", SOME_ROWS)
-def test_partial_index_is_taken_for_its_rows(opened: Ledger, index: str) -> None:
-    ask, table = SOME_ROWS[index]
-    [plan] = [each for each in _plans(opened, ask, bitmaps=True) if re.search(rf"\b{table}\b", each)]
-    one_search = rf"{table} USING (COVERING )?INDEX {index}\b|using {index} on {table}\b"
-    assert re.search(rf"{one_search}|Bitmap Index Scan on {index}\b", plan), plan
+def test_partial_index_is_taken_for_its_rows(opened: Ledger) -> None:
+    for index, (ask, table) in SOME_ROWS.items():
+        [plan] = [each for each in _plans(opened, ask, bitmaps=True) if re.search(rf"\b{table}\b", each)]
+        one_search = rf"{table} USING (COVERING )?INDEX {index}\b|using {index} on {table}\b"
+        assert re.search(rf"{one_search}|Bitmap Index Scan on {index}\b", plan), plan
 
 
 PARTLY_SORTED = r"USE TEMP B-TREE FOR (RIGHT PART|LAST TERM|LAST \d TERMS) OF ORDER BY"
@@ -131,24 +123,22 @@ WANTED = {
 }
 
 
-@pytest.mark.parametrize("before", [None, str(PLACE)], ids=["first page", "later page"])
 @pytest.mark.parametrize("query", WANTED)
-def test_page_of_decisions_is_a_range_of_an_index(opened: Ledger, query: str, before: str | None) -> None:
+def test_page_of_decisions_is_a_range_of_an_index(opened: Ledger, query: str) -> None:
     wanted, index = WANTED[query]
-    name = opened.database.engine.dialect.name
-    plan = _plan(opened, lambda tx, organisation: decisions.page(tx, organisation, wanted, PageRequest(50, before)))
-    if name == "sqlite":
+    for request in (PageRequest(50, None), PageRequest(50, str(PLACE))):
+        plan = _plan(opened, lambda tx, owner, request=request: decisions.page(tx, owner, wanted, request))  # type: ignore[misc]
+        if opened.database.dialect == "postgresql":
+            assert f"Index Scan Backward using {index} on decisions" in plan, plan
+            sorts = {line.strip() for line in plan[plan.index("Limit") :].splitlines() if line.endswith("Sort")}
+            assert sorts <= {"->  Incremental Sort"}, plan
+            continue
         lines = plan.splitlines()
         page = lines[: lines.index("SCAN anon_1")]
         [search, *recent] = [line for line in page if line.split()[1] == "decisions"]
         assert search.startswith(f"SEARCH decisions USING INDEX {index} (organisation_id=?"), plan
         assert all(line.startswith(f"SEARCH decisions USING COVERING INDEX {BY_TIME} (") for line in recent), plan
-        partly = [line for line in page if "TEMP B-TREE" in line]
-        assert all(re.fullmatch(PARTLY_SORTED, line) for line in partly), plan
-    else:
-        assert f"Index Scan Backward using {index} on decisions" in plan, plan
-        sorts = {line.strip() for line in plan[plan.index("Limit") :].splitlines() if line.endswith("Sort")}
-        assert sorts <= {"->  Incremental Sort"}, plan
+        assert all(re.fullmatch(PARTLY_SORTED, line) for line in page if "TEMP B-TREE" in line), plan
 
 
 RARE = {
@@ -160,25 +150,25 @@ RARE = {
 }
 
 
-@pytest.mark.parametrize("behind", [None, PLACE], ids=["first page", "later page"])
 @pytest.mark.parametrize("query", RARE)
-def test_rare_decisions_are_searched_by_positions_of_runs(
-    opened: Ledger, query: str, behind: DecisionCursor | None
-) -> None:
+def test_rare_decisions_are_searched_by_positions_of_runs(opened: Ledger, query: str) -> None:
     """PostgreSQL chooses by the sizes of tables: `python -m benchmarks.decision_lists --postgresql` has some."""
+    for behind in (None, PLACE):
 
-    def ask(tx: Connection, organisation: str) -> None:
-        *_, last = decision_lists.searches(organisation, RARE[query], behind, 51)
-        tx.execute(last.limit(51))
+        def ask(tx: Connection, owner: str, behind: DecisionCursor | None = behind) -> None:
+            *_, last = decision_lists.searches(owner, RARE[query], behind, 51)
+            tx.execute(last.limit(51))
 
-    plan = _plan(opened, ask)
-    if opened.database.dialect == "postgresql":
-        assert plan.index("CTE found") < plan.index("Sort Key: found.created_at DESC"), plan
-        return
-    found = {line for line in plan.splitlines() if re.match(r"(SEARCH|SCAN) (decisions|probe|counted)\b", line)}
-    places = r" USING (COVERING )?INDEX sqlite_autoindex_decisions_1 \(organisation_id=\? AND run_id=\? AND position"
-    assert all(re.match(rf"SEARCH \w+{places}", line) for line in found), plan
-    assert {line.split()[1] for line in found} >= {"decisions", "counted"}, plan
+        plan = _plan(opened, ask)
+        if opened.database.dialect == "postgresql":
+            assert plan.index("CTE found") < plan.index("Sort Key: found.created_at DESC"), plan
+            continue
+        found = {line for line in plan.splitlines() if re.match(r"(SEARCH|SCAN) (decisions|probe|counted)\b", line)}
+        places = (
+            r" USING (COVERING )?INDEX sqlite_autoindex_decisions_1 \(organisation_id=\? AND run_id=\? AND position"
+        )
+        assert all(re.match(rf"SEARCH \w+{places}", line) for line in found), plan
+        assert {line.split()[1] for line in found} >= {"decisions", "counted"}, plan
 
 
 ENTRIES = {"sqlite": "sqlite_autoindex_audit_entries_1", "postgresql": "pk_audit_entries"}
@@ -186,34 +176,27 @@ UNDER = {
     "sqlite": "account_ancestors USING COVERING INDEX sqlite_autoindex_account_ancestors_2 (organisation_id=? AND an",
     "postgresql": "Index Only Scan using uq_account_ancestors_organisation_id_ancestor_id_account_id on account_ancest",
 }
-AUDITED = {
-    "within": (AuditFilter(within=POPULATION), ENTRIES),
-    "actions within": (
-        AuditFilter(within=POPULATION, action="run.created"),
-        dict.fromkeys(ENTRIES, "ix_audit_entries_organisation_id_action_position"),
-    ),
-    "a subject": (
-        AuditFilter(subject=POPULATION),
-        dict.fromkeys(ENTRIES, "ix_audit_entries_organisation_id_subject_position"),
-    ),
+AUDITED: dict[AuditFilter, str | dict[str, str]] = {
+    AuditFilter(within=POPULATION): ENTRIES,
+    AuditFilter(within=POPULATION, action="run.created"): "ix_audit_entries_organisation_id_action_position",
+    AuditFilter(subject=POPULATION): "ix_audit_entries_organisation_id_subject_position",
 }
 
 
-@pytest.mark.parametrize("before", [None, "5"], ids=["first page", "later page"])
-@pytest.mark.parametrize("query", AUDITED)
-def test_page_of_audit_events_is_a_range_of_an_index(opened: Ledger, query: str, before: str | None) -> None:
+def test_page_of_audit_events_is_a_range_of_an_index(opened: Ledger) -> None:
     """Subjects are text, and the ids of the accounts under one are not: only these are converted."""
-    wanted, indexes = AUDITED[query]
-    name = opened.database.engine.dialect.name
-    plan = _plan(opened, lambda tx, organisation: audit.list_entries(tx, organisation, wanted, PageRequest(50, before)))
-    search = {
-        "sqlite": f"SEARCH audit_entries USING INDEX {indexes[name]} (organisation_id=?",
-        "postgresql": f"Index Scan Backward using {indexes[name]} on audit_entries",
-    }
-    assert search[name] in plan, plan
-    assert "TEMP B-TREE" not in plan, plan
-    assert "Sort" not in plan, plan
-    assert (UNDER[name] in plan) == (wanted.within is not None), plan
+    name = opened.database.dialect
+    for (wanted, indexes), before in product(AUDITED.items(), (None, "5")):
+        request, index = PageRequest(50, before), indexes if isinstance(indexes, str) else indexes[name]
+        plan = _plan(opened, lambda tx, owner, wanted=wanted, to=request: audit.list_entries(tx, owner, wanted, to))  # type: ignore[misc]
+        search = {
+            "sqlite": f"SEARCH audit_entries USING INDEX {index} (organisation_id=?",
+            "postgresql": f"Index Scan Backward using {index} on audit_entries",
+        }
+        assert search[name] in plan, plan
+        assert "TEMP B-TREE" not in plan, plan
+        assert "Sort" not in plan, plan
+        assert (UNDER[name] in plan) == (wanted.within is not None), plan
 
 
 @pytest.mark.postgresql
@@ -248,14 +231,14 @@ ONE_ENTRY: dict[str, Ask] = {
 }
 
 
-@pytest.mark.parametrize("query", ONE_ENTRY)
-def test_entry_of_a_chain_is_found_by_its_position(opened: Ledger, query: str) -> None:
+def test_entry_of_a_chain_is_found_by_its_position(opened: Ledger) -> None:
     """With row-level security, PostgreSQL searches for no position that it must compute meanwhile."""
-    lines = "\n".join(_plans(opened, ONE_ENTRY[query])).splitlines()
     chains = r"\b(decisions|audit_entries)(_\d)?\b"
-    if opened.database.dialect == "sqlite":
-        read = [line for line in lines if re.match(rf"(SEARCH|SCAN) {chains}", line)]
-    else:
-        read = [after for line, after in pairwise(lines) if re.search(rf"Scan .*on {chains}", line)]
-    assert read, "\n".join(lines)
-    assert all(re.search(r"\bposition\"? ?[<=]", line) for line in read), "\n".join(lines)
+    for query, ask in ONE_ENTRY.items():
+        lines = "\n".join(_plans(opened, ask)).splitlines()
+        if opened.database.dialect == "sqlite":
+            read = [line for line in lines if re.match(rf"(SEARCH|SCAN) {chains}", line)]
+        else:
+            read = [after for line, after in pairwise(lines) if re.search(rf"Scan .*on {chains}", line)]
+        assert read, query
+        assert all(re.search(r"\bposition\"? ?[<=]", line) for line in read), "\n".join(lines)

@@ -1,7 +1,6 @@
 """A rehearsed step fails where a step would fail, says why, and leaves nothing behind."""
 
 import sqlite3
-import subprocess
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -16,7 +15,6 @@ from app.persistence.rehearsal import Fault, rehearse
 from app.persistence.schema import upgrade
 from app.persistence.tables import metadata
 from tests import postgres
-from tests.disks import a_disk, may_mount, without_room
 from tests.persistence.dump import dump
 
 TABLES = [table.name for table in metadata.sorted_tables]
@@ -28,12 +26,6 @@ def database(database_url: str) -> Iterator[Database]:
     upgrade(opened)
     yield opened
     opened.dispose()
-
-
-@pytest.fixture
-def server(database: Database) -> Database:
-    """The same, in tests on PostgreSQL."""
-    return database
 
 
 def _execute(database: Database, statement: str) -> None:
@@ -50,17 +42,17 @@ def test_rehearsal_leaves_no_row_and_no_connection(database: Database) -> None:
 
 
 @pytest.mark.postgresql
-def test_rehearsal_does_not_wait_for_another(server: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rehearsal_does_not_wait_for_another(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of two replicas: the second begins and ends while the first has written its row."""
     try_statements, within = postgresql.rehearse, []
 
     def rehearse_meanwhile(*given: Any) -> None:  # noqa: ANN401 - as it is called
         monkeypatch.setattr(postgresql, "rehearse", try_statements)
-        within.append(rehearse(server))
+        within.append(rehearse(database))
         try_statements(*given)
 
     monkeypatch.setattr(postgresql, "rehearse", rehearse_meanwhile)
-    assert rehearse(server) is None
+    assert rehearse(database) is None
     assert within == [None]
 
 
@@ -102,64 +94,43 @@ def test_open_transaction_of_another_thread_is_a_fault(tmp_path: Path, monkeypat
     database.dispose()
 
 
-@pytest.mark.skipif(not may_mount(), reason="only root may mount a file system")
-def test_file_is_a_fault_while_its_disk_is_full_or_may_only_be_read(tmp_path: Path) -> None:
-    with a_disk(tmp_path, 2**22) as disk:
-        url = f"sqlite:///{disk / 'ledger.db'}"
-        database = Database(url)
-        upgrade(database)
-        with database.read(ALL_TENANTS), without_room(disk):
-            assert rehearse(database) is Fault.FULL
+@pytest.mark.postgresql
+def test_table_of_another_owner_is_a_fault(database: Database) -> None:
+    with postgres.shared().connect(str(database.engine.url.database)) as session:
+        for table in TABLES:
+            session.execute(f"ALTER TABLE {table} OWNER TO {postgres.ADMIN}".encode())
+            assert rehearse(database) is Fault.FORBIDDEN, table
+            session.execute(f"ALTER TABLE {table} OWNER TO {postgres.SERVICE}".encode())
+    assert rehearse(database) is None
+
+
+@pytest.mark.postgresql
+def test_missing_right_is_a_fault_until_it_is_granted(database: Database) -> None:
+    whom = f"decisions FROM {postgres.SERVICE}"
+    shut = "CREATE POLICY shut ON organisations AS RESTRICTIVE FOR INSERT WITH CHECK (false)"
+    rights = {
+        f"REVOKE {each} ON {whom}": f"GRANT {each} ON {whom.replace('FROM', 'TO')}" for each in ("INSERT", "UPDATE")
+    }
+    for breaks, mends in (rights | {shut: "DROP POLICY shut ON organisations"}).items():
+        _execute(database, breaks)
+        assert rehearse(database) is Fault.FORBIDDEN, breaks
+        _execute(database, mends)
         assert rehearse(database) is None
-        database.dispose()
-        subprocess.run(["mount", "-o", "remount,ro", disk], check=True)
-        assert rehearse(Database(url)) in {Fault.READ_ONLY, Fault.SILENT}
-        subprocess.run(["mount", "-o", "remount,rw", disk], check=True)
-        assert rehearse(database) is None
-        database.dispose()
 
 
 @pytest.mark.postgresql
-def test_table_of_another_owner_is_a_fault(server: Database) -> None:
-    for table in TABLES:
-        _execute(server, f"ALTER TABLE {table} OWNER TO ledger")
-        assert rehearse(server) is Fault.FORBIDDEN, table
-        _execute(server, f"ALTER TABLE {table} OWNER TO {postgres.SERVICE}")
-    assert rehearse(server) is None
-
-
-@pytest.mark.postgresql
-@pytest.mark.parametrize(
-    ("breaks", "mends"),
-    [
-        (f"REVOKE INSERT ON decisions FROM {postgres.SERVICE}", f"GRANT INSERT ON decisions TO {postgres.SERVICE}"),
-        (f"REVOKE UPDATE ON decisions FROM {postgres.SERVICE}", f"GRANT UPDATE ON decisions TO {postgres.SERVICE}"),
-        (
-            "CREATE POLICY shut ON organisations AS RESTRICTIVE FOR INSERT WITH CHECK (false)",
-            "DROP POLICY shut ON organisations",
-        ),
-    ],
-)
-def test_missing_right_is_a_fault_until_it_is_granted(server: Database, breaks: str, mends: str) -> None:
-    _execute(server, breaks)
-    assert rehearse(server) is Fault.FORBIDDEN
-    _execute(server, mends)
-    assert rehearse(server) is None
-
-
-@pytest.mark.postgresql
-def test_role_without_row_security_is_served(server: Database) -> None:
+def test_role_without_row_security_is_served(database: Database) -> None:
     """PostgreSQL then refuses whatever a policy would narrow; the sessions of the service switch it on again."""
-    _execute(server, f"ALTER ROLE {postgres.SERVICE} SET row_security = off")
+    _execute(database, f"ALTER ROLE {postgres.SERVICE} SET row_security = off")
     try:
-        assert rehearse(server) is None
-        with server.read(ALL_TENANTS) as tx:
+        assert rehearse(database) is None
+        with database.read(ALL_TENANTS) as tx:
             assert tx.execute(text("SELECT count(*) FROM organisations")).scalar_one() == 0
     finally:
-        _execute(server, f"ALTER ROLE {postgres.SERVICE} RESET row_security")
+        _execute(database, f"ALTER ROLE {postgres.SERVICE} RESET row_security")
 
 
 @pytest.mark.postgresql
-def test_missing_table_is_a_fault_without_a_name(server: Database) -> None:
-    _execute(server, "ALTER TABLE decisions RENAME TO decided")
-    assert rehearse(server) is Fault.BROKEN
+def test_missing_table_is_a_fault_without_a_name(database: Database) -> None:
+    _execute(database, "ALTER TABLE decisions RENAME TO decided")
+    assert rehearse(database) is Fault.BROKEN

@@ -35,7 +35,6 @@ pytestmark = pytest.mark.postgresql
 TABLES = sorted(metadata.tables.values(), key=lambda table: table.name)
 OWNED = [table for table in TABLES if "organisation_id" in table.c or table.name == "organisations"]
 OTHER = "org_fffffffffffffff"
-each_table = pytest.mark.parametrize("table", OWNED, ids=lambda table: table.name)
 
 
 @dataclass(frozen=True)
@@ -87,50 +86,52 @@ def _whose(table: Table) -> Any:  # noqa: ANN401 - a column
     return table.c.organisation_id if "organisation_id" in table.c else table.c.id
 
 
-def _owners(tx: Connection, table: Table) -> set[str]:
-    return set(tx.execute(select(_whose(table)).distinct()).scalars())
+def _all_owners(tx: Connection) -> dict[str, set[str]]:
+    return {table.name: set(tx.execute(select(_whose(table)).distinct()).scalars()) for table in OWNED}
 
 
 def test_every_table_has_a_column_of_its_organisation() -> None:
     assert {table.name for table in TABLES} == {table.name for table in OWNED}
 
 
-@each_table
-def test_transaction_sees_only_the_rows_of_its_organisation(two: Two, table: Table) -> None:
-    database = two.database
+def test_transaction_sees_only_the_rows_of_its_organisation(two: Two) -> None:
+    database, none = two.database, {table.name: set[str]() for table in OWNED}
     with database.read(ALL_TENANTS) as tx:
-        assert _owners(tx, table) == {two.ours, two.theirs}, "each has a row here, or nothing is tested"
+        assert _all_owners(tx) == {name: {two.ours, two.theirs} for name in none}, (
+            "each has a row, or nothing is tested"
+        )
     for own in (database.read(two.ours), database.read(two.ours, patient=True), database.write(two.ours)):
         with own as tx:
-            assert _owners(tx, table) == {two.ours}
+            assert _all_owners(tx) == {name: {two.ours} for name in none}
     for tenant in (NO_TENANT, "org_nowhere", OTHER):
         with database.read(tenant) as tx, database.write(tenant) as writing:
-            assert (_owners(tx, table), _owners(writing, table)) == (set(), set())
+            assert _all_owners(tx) == _all_owners(writing) == none
 
 
-@each_table
-def test_row_of_another_organisation_is_neither_changed_nor_removed(two: Two, table: Table) -> None:
-    with two.database.write(two.ours) as tx:
+def test_row_of_another_organisation_is_neither_changed_nor_removed(two: Two) -> None:
+    for table in OWNED:
         whose = _whose(table)
-        for statement in (
-            update(table).where(whose == two.theirs).values({whose: two.theirs}),
-            delete(table).where(whose == two.theirs),
-            text(f"UPDATE {table.name} SET {whose.name} = {whose.name} WHERE {whose.name} <> {number_of(two.ours)}"),  # noqa: S608 - our own names
-            text(f"DELETE FROM {table.name} WHERE {whose.name} <> {number_of(two.ours)}"),  # noqa: S608 - as above
-        ):
-            assert tx.execute(statement).rowcount == 0
-        assert tx.execute(select(whose).where(whose == two.theirs).with_for_update()).all() == []
+        others = f"WHERE {whose.name} <> {number_of(two.ours)}"
+        with two.database.write(two.ours) as tx:
+            for statement in (
+                update(table).where(whose == two.theirs).values({whose: two.theirs}),
+                delete(table).where(whose == two.theirs),
+                text(f"UPDATE {table.name} SET {whose.name} = {whose.name} {others}"),  # noqa: S608 - our own names
+                text(f"DELETE FROM {table.name} {others}"),  # noqa: S608 - as above
+            ):
+                assert tx.execute(statement).rowcount == 0, statement
+            assert tx.execute(select(whose).where(whose == two.theirs).with_for_update()).all() == []
 
 
-@each_table
-def test_row_for_another_organisation_is_refused(two: Two, table: Table) -> None:
-    with two.database.read(ALL_TENANTS) as tx:
-        (row, *_) = tx.execute(select(table).where(_whose(table) == two.theirs)).mappings()
-    for statement in (insert(table).values(**row), update(table).values({_whose(table): two.theirs})):
-        with pytest.raises(ProgrammingError, match="row-level security"), two.database.write(two.ours) as tx:
-            tx.execute(statement)
-    with pytest.raises(ProgrammingError, match="row-level security"), two.database.write(NO_TENANT) as tx:
-        tx.execute(insert(table).values(**row))
+def test_row_for_another_organisation_is_refused(two: Two) -> None:
+    for table in OWNED:
+        with two.database.read(ALL_TENANTS) as tx:
+            (row, *_) = tx.execute(select(table).where(_whose(table) == two.theirs)).mappings()
+        foreign = insert(table).values(**row)
+        moved = update(table).values({_whose(table): two.theirs})
+        for tenant, statement in ((two.ours, foreign), (two.ours, moved), (NO_TENANT, foreign)):
+            with pytest.raises(ProgrammingError, match="row-level security"), two.database.write(tenant) as tx:
+                tx.execute(statement)
 
 
 def test_repository_finds_nothing_when_asked_for_another_organisation(two: Two) -> None:
@@ -157,14 +158,12 @@ def test_organisation_of_a_transaction_ends_with_it_when_its_connection_is_lent_
             assert tx.scalar(rows) == 0
 
 
-HOSTILE = ["", "'", "a" * 41, "org 1", "ö", "org_00000000000000G"]
-
-
-@pytest.mark.parametrize("name", [*HOSTILE, "org_000000000000001'; SET LOCAL epsilon_ledger.all_tenants = 'on"])
-def test_statement_has_only_the_number_of_an_id_when_a_text_is_hostile(two: Two, name: str) -> None:
-    assert for_organisation("BEGIN", name) == f"BEGIN; SET LOCAL epsilon_ledger.organisation = '{NO_NUMBER}'"
-    with two.database.read(name) as tx:
-        assert {table.name: _owners(tx, table) for table in OWNED} == {table.name: set() for table in OWNED}
+def test_statement_has_only_the_number_of_an_id_when_a_text_is_hostile(two: Two) -> None:
+    attack = "org_000000000000001'; SET LOCAL epsilon_ledger.all_tenants = 'on"
+    for name in ("", "'", "a" * 41, "org 1", "ö", "org_00000000000000G", attack):
+        assert for_organisation("BEGIN", name) == f"BEGIN; SET LOCAL epsilon_ledger.organisation = '{NO_NUMBER}'"
+        with two.database.read(name) as tx:
+            assert not any(_all_owners(tx).values()), name
 
 
 def test_setting_of_the_organisation_is_never_prepared(two: Two) -> None:
@@ -176,14 +175,12 @@ def test_setting_of_the_organisation_is_never_prepared(two: Two) -> None:
             assert not [key for key in raw._prepared._names if b"epsilon_ledger.organisation = " in key[0]]
 
 
-@pytest.mark.parametrize("user", [postgres.SERVICE, "ledger"])
-def test_start_warns_when_the_role_is_a_superuser(two: Two, capsys: pytest.CaptureFixture[str], user: str) -> None:
-    database = Database(postgres.shared().url(str(two.database.engine.url.database), user), 1)
-    try:
+def test_start_warns_when_the_role_is_a_superuser(two: Two, capsys: pytest.CaptureFixture[str]) -> None:
+    for user in (postgres.SERVICE, postgres.ADMIN):
+        database = Database(postgres.shared().url(str(two.database.engine.url.database), user), 1)
         prepare_to_serve(database)
-    finally:
         database.dispose()
-    assert capsys.readouterr().err.count("is a superuser or has BYPASSRLS") == (user == "ledger")
+        assert capsys.readouterr().err.count("is a superuser or has BYPASSRLS") == (user == postgres.ADMIN)
 
 
 def test_organisation_and_its_key_are_made_when_no_row_names_them_yet(two: Two) -> None:

@@ -46,19 +46,22 @@ def cluster() -> Cluster:
     return postgres.shared()
 
 
-@pytest.fixture(params=[False, True], ids=["session", "transaction"])
+@pytest.fixture
 def database(
     cluster: Cluster, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
 ) -> Iterator[Database]:
-    """A ledger on a database whose own settings are as bad as they can be, in both modes of pooling."""
+    """A ledger on a database whose own settings are as bad as they can be; as a parameter, with pooled sessions."""
     with new_database("postgresql", tmp_path_factory.mktemp("unused")) as url:
         name = url.rpartition("/")[2]
         with cluster.connect() as connection:
             for setting, value in HOSTILE.items():
                 connection.execute(f"ALTER DATABASE {name} SET {setting} = '{value}'".encode())
-        opened = Database(url, pooled=request.param)
+        opened = Database(url, pooled=getattr(request, "param", False))
         yield opened
         opened.dispose()
+
+
+both_modes = pytest.mark.parametrize("database", [False, True], ids=["session", "transaction"], indirect=True)
 
 
 def _name(database: Database) -> str:
@@ -69,6 +72,7 @@ def _setting(tx: Connection, name: str) -> str:
     return str(tx.exec_driver_sql(f"SHOW {name}").scalar_one())
 
 
+@both_modes
 def test_session_has_the_settings_of_the_ledger(database: Database) -> None:
     bound, patient = (
         dict.fromkeys(("statement_timeout", "idle_in_transaction_session_timeout"), value)
@@ -88,12 +92,14 @@ def test_session_has_the_settings_of_the_ledger(database: Database) -> None:
             assert {name: _setting(tx, name) for name in wanted} == wanted
 
 
+@both_modes
 def test_stronger_durability_of_a_database_stays(database: Database, cluster: Cluster) -> None:
     cluster.execute(f"ALTER DATABASE {_name(database)} SET synchronous_commit = 'remote_apply'")
     with database.write(ALL_TENANTS) as tx:
         assert _setting(tx, "synchronous_commit") == "remote_apply"
 
 
+@both_modes
 def test_pipeline_has_the_settings_of_the_ledger(database: Database) -> None:
     """It fails by a division by zero, which is what a client in a pipeline can see."""
     organisation = create_organisation(database, "hospital", datetime.now(UTC))
@@ -138,18 +144,13 @@ def test_error_of_the_connection_is_known() -> None:
     assert not any(map(postgresql.is_gone, [None, "40001", "23505", "57014"]))
 
 
+@both_modes
 def test_values_are_read_as_written_when_settings_are_hostile(database: Database) -> None:
     now = datetime(2026, 2, 3, 4, 5, 6, 789012, tzinfo=UTC)
-    organisation = create_organisation(database, "hospital", now)
+    given = {"x": 0.1 + 0.2, "y": b"\\\0\xff", "id": number_of(create_organisation(database, "hospital", now))}
+    found = "SELECT CAST(:x AS float8), CAST(:y AS bytea), created_at FROM organisations WHERE id = :id"
     with database.read(ALL_TENANTS) as tx:
-        found = tx.execute(text("SELECT created_at FROM organisations WHERE id = :id"), {"id": number_of(organisation)})
-        assert found.scalar_one() == now
-        assert tx.execute(
-            text("SELECT CAST(:x AS float8), CAST(:y AS bytea)"), {"x": 0.1 + 0.2, "y": b"\\\0\xff"}
-        ).one() == (
-            0.1 + 0.2,
-            b"\\\0\xff",
-        )
+        assert tx.execute(text(found), given).one() == (given["x"], given["y"], now)
 
 
 def test_column_of_text_compares_by_bytes(database: Database) -> None:
@@ -173,6 +174,7 @@ def test_session_is_replaced_when_it_was_ended_while_idle(database: Database, cl
     assert rehearse(database) is None
 
 
+@both_modes
 @pytest.mark.parametrize("goes_on", [True, False])
 def test_transaction_leaves_nothing_or_is_in_doubt_when_its_session_is_ended(
     database: Database, cluster: Cluster, *, goes_on: bool
@@ -213,15 +215,15 @@ def test_deadlock_is_run_again(database: Database) -> None:
     for name in names:
         create_organisation(database, name, datetime.now(UTC))
     both = threading.Barrier(2, timeout=30)
-    tries: list[str] = []
+    tries: list[tuple[str, ...]] = []
 
-    def take(order: tuple[str, str]) -> None:
+    def take(order: tuple[str, ...]) -> None:
         def work() -> None:
-            tries.append(order[0])
+            tries.append(order)
             with database.write(ALL_TENANTS) as tx:
-                for place, name in enumerate(order):
+                for name in order:
                     tx.execute(text("SELECT 1 FROM organisations WHERE name = :name FOR UPDATE"), {"name": name})
-                    if place == 0 and tries.count(order[0]) == 1:
+                    if name == order[0] and tries.count(order) == 1:
                         both.wait()
 
         database.retried(work)
@@ -300,7 +302,6 @@ def test_database_is_refused_in_a_sentence_when_it_is_not_in_utf8(cluster: Clust
 
 def test_old_server_is_refused_in_a_sentence(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(postgresql, "OLDEST_VERSION", 99)
-    database.dispose()
     with pytest.raises(LedgerUnavailableError, match="needs 99 or newer"), database.read(ALL_TENANTS):
         raise AssertionError("it was opened")
 

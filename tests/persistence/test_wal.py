@@ -50,6 +50,12 @@ def write_pages(database: Database, count: int) -> None:
             tx.execute(insert(PAGES).values(content=bytes(PAGE)))
 
 
+def checkpoint(database: Database) -> WalState:
+    state = database.checkpoint_wal()
+    assert state is not None
+    return state
+
+
 def count_rows(database: Database) -> int:
     with database.read(ALL_TENANTS) as tx:
         return int(tx.execute(select(func.count()).select_from(PAGES)).scalar_one())
@@ -75,12 +81,11 @@ def test_commit_copies_a_long_log_when_no_checkpoint_was_made(database: Database
 
 def test_commit_leaves_the_log_to_checkpoints_after_the_first_of_them(database: Database, path: Path) -> None:
     write_pages(database, 10)
-    assert database.checkpoint_wal() is not None
+    checkpoint(database)
     before = path.stat().st_size
     write_pages(database, 500)
     assert path.stat().st_size == before
-    state = database.checkpoint_wal()
-    assert state is not None
+    state = checkpoint(database)
     assert state.pages == state.copied > 500
     assert path.stat().st_size > before + 500 * PAGE
     assert count_rows(database) == 510
@@ -96,13 +101,11 @@ def test_log_starts_anew_when_a_long_one_was_checkpointed(database: Database, pa
 
 
 def test_short_log_is_copied_and_goes_on(database: Database) -> None:
-    database.checkpoint_wal()
+    checkpoint(database)
     write_pages(database, 5)
-    first = database.checkpoint_wal()
+    first = checkpoint(database)
     write_pages(database, 5)
-    second = database.checkpoint_wal()
-    assert first is not None
-    assert second is not None
+    second = checkpoint(database)
     assert 0 < first.copied == first.pages < second.pages == second.copied < 200
 
 
@@ -113,12 +116,10 @@ def test_reader_keeps_its_state_and_the_log_ends_after_it(database: Database, pa
         seen = select(func.count()).select_from(PAGES)
         assert tx.execute(seen).scalar_one() == 10
         write_pages(database, 500)
-        held = database.checkpoint_wal()
-        assert held is not None
+        held = checkpoint(database)
         assert held.copied < held.pages
         assert tx.execute(seen).scalar_one() == 10
-    freed = database.checkpoint_wal()
-    assert freed is not None
+    freed = checkpoint(database)
     assert freed.copied == freed.pages == held.pages
     length = log_length(path)
     write_pages(database, 100)
@@ -194,9 +195,8 @@ def test_checkpoint_is_deferred_when_another_process_writes(database: Database, 
     write_pages(database, 300)
     with closing(sqlite3.connect(path, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
-        state = database.checkpoint_wal()  # gives up after its patience
+        state = checkpoint(database)  # gives up after its patience
         other.execute("ROLLBACK")
-    assert state is not None
     assert state.pages == state.copied
     length = log_length(path)
     write_pages(database, 10)

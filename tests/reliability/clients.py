@@ -4,24 +4,25 @@ import random
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar
+from typing import Any
 
 import httpx2
 
 from tests.reliability.history import Asked, Journal
 
-T = TypeVar("T")
 PATIENCE_SECONDS = 90
-PAUSE_SECONDS = 0.02
+PAUSE_SECONDS = 0.1
 NOISE = {"type": "gaussian", "noise_multiplier": 2.0}
 SAMPLED = {"type": "poisson_sampled", "sampling_probability": 0.05, "event": NOISE}
 COUNTED = {"type": "poisson_sampled", "sampling_probability": 0.05, "event": NOISE | {"noise_multiplier": 3.0}}
-UNAVAILABLE = {
-    httpx2.codes.SERVICE_UNAVAILABLE,
-    httpx2.codes.BAD_GATEWAY,  # a proxy lost the service, as the next one
-    httpx2.codes.GATEWAY_TIMEOUT,
-}
+
+
+def await_true(condition: Callable[[], object], log: Callable[[], object] = str, pause: float = PAUSE_SECONDS) -> None:
+    """Wait until something is so."""
+    until = time.monotonic() + PATIENCE_SECONDS
+    while not condition():
+        assert time.monotonic() < until, log()
+        time.sleep(pause)
 
 
 def patiently(send: Callable[[], httpx2.Response]) -> httpx2.Response:
@@ -33,16 +34,10 @@ def patiently(send: Callable[[], httpx2.Response]) -> httpx2.Response:
         except httpx2.TransportError:
             time.sleep(PAUSE_SECONDS)
             continue
-        if reply.status_code not in UNAVAILABLE:
+        if reply.status_code not in {502, 503, 504}:
             return reply
         time.sleep(PAUSE_SECONDS)
     raise AssertionError("the service did not come back")
-
-
-def together(workers: int, work: Callable[[int], T]) -> list[T]:
-    """Do something in so many threads at once."""
-    with ThreadPoolExecutor(workers) as pool:
-        return list(pool.map(work, range(workers)))
 
 
 class Trainer:
@@ -70,13 +65,13 @@ class Trainer:
         reply = patiently(lambda: self.http.post("/v1/runs", json=body, headers=headers))
         assert reply.status_code == httpx2.codes.CREATED, reply.text
         self.run = str(reply.json()["id"])
-        self.journal.registered(self.run, SAMPLED)
+        self.journal.events[self.run] = SAMPLED
         return self.run
 
     def ask(self, body: dict[str, Any], key: str | None) -> Asked:
         """Ask for steps until there is an answer."""
         asked = self.journal.ask(self.run, body, key)
-        asked.answers.append(patiently(lambda: self.once(body, key)))
+        self.again(asked)
         if asked.answers[0].status_code == httpx2.codes.OK:
             self.next_step = asked.answers[0].json()["next_step"]
         return asked
@@ -91,20 +86,17 @@ class Trainer:
         return self.http.post(f"/v1/runs/{self.run}/steps", json=body, headers=headers)
 
     def step(self, *, numbered: bool = True) -> bool:
-        """Take a few steps, known by their number, by a key, or by both.
+        """Take a few steps, known by their number, by a key, or by both; return whether they were admitted.
 
         Args:
             numbered: False where others take steps of the same run, so that only a key can be meant.
-
-        Returns:
-            Whether they were admitted.
         """
-        body = self._content()
-        key = None
+        count = self.chance.randint(1, 3)
+        listed = {"events": [{"event": SAMPLED, "count": 2}, {"event": COUNTED, "count": count}]}
+        body: dict[str, Any] = self.chance.choice([listed, {"event": COUNTED, "count": count}, {"count": count}])
         if numbered and self.chance.random() < 0.7:
             body["first_step"] = self.next_step
-        if "first_step" not in body or self.chance.random() < 0.5:
-            key = self._new_key()
+        key = self._new_key() if "first_step" not in body or self.chance.random() < 0.5 else None
         asked = self.ask(body, key)
         if asked.answers[0].status_code != httpx2.codes.OK:
             assert asked.answers[0].json()["code"] == "budget_exceeded", asked.answers[0].text
@@ -126,24 +118,11 @@ class Trainer:
         self._sent += 1
         return f"{self.run}/{self.name}/{self._sent}"
 
-    def _content(self) -> dict[str, Any]:
-        kind = self.chance.randrange(4)
-        if kind == 0:
-            return {"events": [{"event": SAMPLED, "count": 2}, {"event": COUNTED, "count": self.chance.randint(1, 3)}]}
-        if kind == 1:
-            return {"event": COUNTED, "count": self.chance.randint(1, 4)}
-        return {"count": self.chance.randint(1, 2)}
-
 
 def open_budget(http: httpx2.Client, name: str, epsilon: float, relation: str = "add_or_remove_one") -> str:
     """A population and, under it, a narrower budget; returns the budget's path."""
-    population = {
-        "name": name,
-        "privacy_unit": "patient",
-        "neighboring_relation": relation,
-        "limit": {"epsilon": epsilon * 4, "delta": 1e-5},
-    }
-    http.post("/v1/populations", json=population).raise_for_status()
-    budget = {"name": "team", "parent": name, "limit": {"epsilon": epsilon, "delta": 1e-5}}
-    http.post("/v1/budgets", json=budget).raise_for_status()
+    population = {"name": name, "privacy_unit": "patient", "neighboring_relation": relation}
+    wide, narrow = ({"limit": {"epsilon": each, "delta": 1e-5}} for each in (epsilon * 4, epsilon))
+    http.post("/v1/populations", json=population | wide).raise_for_status()
+    http.post("/v1/budgets", json={"name": "team", "parent": name} | narrow).raise_for_status()
     return f"{name}/team"

@@ -1,10 +1,8 @@
 """What the tests of reliability share: real servers, some of which can be broken on purpose."""
 
 import itertools
-import json
 import os
 import threading
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -17,43 +15,39 @@ from app.ledger.permissions import Role
 from app.persistence.database import Database
 from app.persistence.schema import upgrade
 from app.service.verification import verify
-from tests.conftest import LiveServer, need_postgresql
+from tests.conftest import LiveServer, need_postgresql, new_database
 from tests.postgres import Cluster, in_memory
-from tests.reliability.clients import PATIENCE_SECONDS, Trainer, open_budget
-from tests.reliability.failing_server import FAULTS
+from tests.reliability.clients import Trainer, await_true, open_budget
 from tests.reliability.history import Journal, check
 
 ROUNDS = int(os.environ.get("RELIABILITY_ROUNDS", "1"))
 """How long the tests run; one round in `make test`."""
 
 LONG = ROUNDS > 1
-
-REPLICAS = 2
-
+BROKEN = "tests.reliability.broken_server"
 _numbers = itertools.count()
 
 
 def is_sound(database_url: str) -> None:
     """The ledger agrees with its charges."""
     database = Database(database_url)
-    found = verify(database)
+    assert verify(database).problems == ()
     database.dispose()
-    assert found.sound, found.problems
 
 
 @dataclass
 class Service:
-    """A server process, the file that says how it is broken, and what its clients asked."""
+    """A server process, the file that says when it dies, and what its clients asked."""
 
     server: LiveServer
-    faults: Path
+    death: Path
     journal: Journal = field(default_factory=Journal)
 
-    def breaks(self, **asked: object) -> None:
-        """Break the service from now on, as `failing_server` explains; nothing: it is mended."""
-        fresh = self.faults.with_suffix(".new")
-        fresh.write_text(json.dumps(asked))
-        fresh.replace(self.faults)
+    def dies(self, where: str, writes: int) -> None:
+        """Let it end in one of its next writes, as `broken_server` explains."""
+        fresh = self.death.with_suffix(".new")
+        fresh.write_text(f"{where} {writes}")
+        fresh.replace(self.death)
 
     def restart(self) -> None:
         """Kill the server, as a power cut would, and start it again."""
@@ -68,18 +62,13 @@ class Service:
     def await_answers(self, more: int) -> None:
         """Wait until so many more requests of clients at work were answered."""
         wanted = self.journal.answered + more
-        until = time.monotonic() + PATIENCE_SECONDS
-        while self.journal.answered < wanted:
-            assert time.monotonic() < until, self.server.log()
-            time.sleep(0.01)
+        await_true(lambda: self.journal.answered >= wanted, self.server.log)
 
     def check(self) -> None:
         """Prove the ledger against the journal."""
         database = Database(self.server.database_url)
-        try:
-            check(self.journal, database)
-        finally:
-            database.dispose()
+        check(self.journal, database)
+        database.dispose()
 
 
 @contextmanager
@@ -100,26 +89,13 @@ def started(*servers: LiveServer) -> Iterator[None]:
 
 
 @contextmanager
-def trainer_of(server: LiveServer) -> Iterator[Trainer]:
-    """Start a server with a trainer that has taken a step; after the test the ledger verifies."""
-    with started(server):
-        service = Service(server, server.folder / "faults.json")
-        with server.client("trainer") as http:
-            trainer = Trainer(http, service.journal, 0)
-            trainer.register(service.open_budget(epsilon=5.0))
-            assert trainer.step()
-            yield trainer
-    is_sound(server.database_url)
-
-
-@contextmanager
 def serving(folder: Path, database_url: str) -> Iterator[Service]:
-    """A service that can be broken, on a database of its own."""
-    faults = folder / "faults.json"
-    environment = {FAULTS: str(faults), "EPSILON_LEDGER_WEBHOOKS_ALLOW_PRIVATE": "true"}
-    server = LiveServer(folder, database_url, module="tests.reliability.failing_server", environment=environment)
+    """A service that can be killed within a write, on a database of its own."""
+    death = folder / "death"
+    environment = {"DEATH": str(death), "EPSILON_LEDGER_WEBHOOKS_ALLOW_PRIVATE": "true"}
+    server = LiveServer(folder, database_url, module=BROKEN, environment=environment)
     with started(server):
-        yield Service(server, faults)
+        yield Service(server, death)
 
 
 @contextmanager
@@ -166,21 +142,21 @@ def running(tmp_path_factory: pytest.TempPathFactory, module_database_url: str) 
 
 
 @pytest.fixture
-def service(running: Service) -> Iterator[Service]:
-    """The module's service, alive and mended, with a new journal."""
+def service(running: Service) -> Service:
+    """The module's service, alive, with a new journal."""
     running.journal = Journal()
-    running.breaks()
+    running.death.unlink(missing_ok=True)
     assert running.server.process is not None
     if running.server.process.poll() is not None:
         running.server.start()
-    yield running
-    running.breaks()
+    return running
 
 
 @pytest.fixture(scope="module")
-def replicas(tmp_path_factory: pytest.TempPathFactory, module_database_url: str) -> Iterator[list[LiveServer]]:
+def replicas(tmp_path_factory: pytest.TempPathFactory, database_kind: str) -> Iterator[list[LiveServer]]:
     """Two servers on one database, which is sound afterwards."""
-    servers = [LiveServer(tmp_path_factory.mktemp("replica"), module_database_url) for _ in range(REPLICAS)]
-    with started(*servers):
-        yield servers
-    is_sound(module_database_url)
+    with new_database(database_kind, tmp_path_factory.mktemp("replicas")) as url:
+        servers = [LiveServer(tmp_path_factory.mktemp("replica"), url) for _ in range(2)]
+        with started(*servers):
+            yield servers
+        is_sound(url)

@@ -2,7 +2,6 @@
 
 import json
 import os
-import time
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,8 +11,7 @@ from app.accounting.events import canonical, event_from_dict
 from app.persistence.database import Database
 from app.service.verification import verify
 from tests.fork_server import ForkedProcess, ForkServer, service_server
-from tests.reliability import trainers
-from tests.reliability.clients import PATIENCE_SECONDS
+from tests.reliability.clients import PATIENCE_SECONDS, await_true
 from tests.reliability.conftest import Service
 from tests.reliability.trainers import CHECKPOINT, JOURNAL
 from tests.sdk.charges import charged_and_held, within_limits
@@ -26,7 +24,7 @@ class Job:
     folder: Path
     asked: dict[str, Any]
     processes: list[ForkedProcess] = field(default_factory=list)
-    module: str = trainers.__name__
+    module: str = "tests.reliability.trainers"
     forks: ForkServer = field(default_factory=service_server)
     environment: dict[str, str] = field(default_factory=dict)
 
@@ -36,10 +34,8 @@ class Job:
 
     def start(self) -> None:
         with (self.folder / "log").open("ab") as log:
-            environment = os.environ | self.environment
-            self.processes.append(
-                ForkedProcess(self.forks, self.module, json.dumps(self.asked), environment=environment, output=log)
-            )
+            there, words = os.environ | self.environment, json.dumps(self.asked)
+            self.processes.append(ForkedProcess(self.forks, self.module, words, environment=there, output=log))
 
     def log(self) -> str:
         return (self.folder / "log").read_text()
@@ -52,10 +48,8 @@ class Job:
 
     def await_steps(self, more: int) -> None:
         """Wait until so many further steps were released, or there is nobody to release them."""
-        wanted, until = self.released().total() + more, time.monotonic() + PATIENCE_SECONDS
-        while self.released().total() < wanted and self.process.poll() is None:
-            assert time.monotonic() < until, self.log()
-            time.sleep(0.005)
+        wanted = self.released().total() + more
+        await_true(lambda: self.released().total() >= wanted or self.process.poll() is not None, self.log, 0.005)
 
     def kill(self) -> None:
         self.process.kill()
@@ -64,12 +58,6 @@ class Job:
     def finished(self, process: ForkedProcess | None = None) -> int:
         """How a process ended: by default the last one."""
         return (process or self.process).wait(PATIENCE_SECONDS)
-
-    @property
-    def run(self) -> str | None:
-        """Its id; None: it was killed before it could write it down."""
-        checkpoint = self.folder / CHECKPOINT
-        return str(json.loads(checkpoint.read_text())["run"]) if checkpoint.exists() else None
 
 
 @dataclass
@@ -94,17 +82,16 @@ class Site:
     def is_charged(self, *, exactly: bool) -> None:
         """Compare the journals with the ledger."""
         database = Database(self.service.server.database_url)
-        try:
-            for job in self.jobs:
-                released, run = job.released(), job.run
-                if run is None:
-                    assert not released
-                    continue
-                charged, held = charged_and_held(database, run)
-                assert released <= charged + held, f"{job.folder}: {released - charged - held} is not charged"
-                assert within_limits(database, run)
-                if exactly:
-                    assert (charged, held) == (released, Counter())
-            assert verify(database).problems == ()
-        finally:
-            database.dispose()
+        for job in self.jobs:
+            released, checkpoint = job.released(), job.folder / CHECKPOINT
+            if not checkpoint.exists():  # it was killed before it could write down its run
+                assert not released
+                continue
+            run = str(json.loads(checkpoint.read_text())["run"])
+            charged, held = charged_and_held(database, run)
+            assert released <= charged + held, f"{job.folder}: {released - charged - held} is not charged"
+            assert within_limits(database, run)
+            if exactly:
+                assert (charged, held) == (released, Counter())
+        assert verify(database).problems == ()
+        database.dispose()

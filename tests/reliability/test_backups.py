@@ -4,7 +4,7 @@ import os
 import sqlite3
 import subprocess
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
@@ -61,25 +61,6 @@ def test_file_is_restored_from_backups_made_while_it_was_served(ledger: Ledger, 
     _goes_on(f"sqlite:///{restored}", ledger.keys)
 
 
-def test_file_is_restored_from_its_copy_only_when_the_service_was_stopped(tmp_path: Path) -> None:
-    live, halves = tmp_path / "ledger.db", tmp_path / "half.db"
-    with open_ledger(tmp_path) as opened:
-        fill(opened)
-        before, keys = dump(opened.database), opened.keys
-        halves.write_bytes(live.read_bytes())  # without the log
-    with closing(sqlite3.connect(halves)) as half:
-        tables = half.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
-        rows = half.execute("SELECT count(*) FROM decisions").fetchone()[0] if tables else 0
-    assert rows < len(before["decisions"])
-    assert not live.with_name("ledger.db-wal").exists()  # the last connection puts the log into the file
-    restored = tmp_path / "restored.db"
-    restored.write_bytes(live.read_bytes())
-    database = Database(f"sqlite:///{restored}")
-    assert dump(database) == before
-    database.dispose()
-    _goes_on(f"sqlite:///{restored}", keys)
-
-
 DUMPED = ("--enable-row-security", "--format=custom")
 
 
@@ -106,32 +87,34 @@ def test_database_is_restored_from_a_dump_made_while_it_was_served(tmp_path: Pat
         assert dump(opened.database) == before
 
 
+@pytest.mark.soak
 @pytest.mark.postgresql
 def test_server_is_restored_to_a_moment_from_a_base_backup_and_the_log(tmp_path: Path) -> None:
     """It keeps its write-ahead log for ever, as the document configures it."""
-    with own_cluster("archive_mode = on\narchive_command = 'cp %p ../%f'") as archiving:
+    with (
+        own_cluster("archive_mode = on\narchive_command = 'cp %p ../%f'") as archiving,
+        ExitStack() as stack,
+    ):
         taken = archiving.base_backup()
-        try:
-            _recover(archiving, taken, tmp_path)
-        finally:
-            taken.remove()
-
-
-def _recover(archiving: postgres.Cluster, taken: postgres.Cluster, folder: Path) -> None:
-    with open_ledger(folder, archiving.url("ledger")) as opened:
-        trainer = fill(opened)
-        before = dump(opened.database)
-        archiving.execute("SELECT pg_create_restore_point('accident')")
-        assert trainer.steps(attempt=2).status_code == 200
-    archiving.restart()  # the last of the log is archived
-    taken.recover(archiving.folder, "accident")
-    database, live = Database(taken.url("ledger")), Database(archiving.url("ledger"))
-    assert dump(database) == before
-    report = compare_backup(database, live)
-    assert (report.problems, report.decisions_since) == ((), 1)
-    database.dispose()
-    live.dispose()
-    _goes_on(taken.url("ledger"), opened.keys)
+        stack.callback(taken.remove)
+        with open_ledger(tmp_path, archiving.url("ledger")) as opened:
+            trainer = fill(opened)
+            before = dump(opened.database)
+            archiving.execute("SELECT pg_create_restore_point('accident')")
+            assert trainer.steps(attempt=2).status_code == 200
+        archiving.stop()  # the last of the log is archived
+        archiving.start()
+        restore = f"restore_command = 'cp {archiving.folder}/%f %p'"
+        taken.configure(restore, "recovery_target_name = 'accident'", "recovery_target_action = 'promote'")
+        wanted = taken.data / "recovery.signal"
+        wanted.touch()
+        taken.own(wanted)
+        taken.start()
+        taken.wait_until("SELECT NOT pg_is_in_recovery()")
+        database = Database(taken.url("ledger"))
+        assert dump(database) == before
+        database.dispose()
+        _goes_on(taken.url("ledger"), opened.keys)
 
 
 def test_forgotten_steps_are_reported_to_a_restored_ledger(ledger: Ledger, tmp_path: Path) -> None:
@@ -142,7 +125,10 @@ def test_forgotten_steps_are_reported_to_a_restored_ledger(ledger: Ledger, tmp_p
     _by_vacuum(tmp_path / "ledger.db", restored)
     for count in (1, 4):  # released after the backup: the trainer's log has them
         assert ledger.post(steps, {"count": count}, "trainer").status_code == 200
-    before = _spent(ledger.database)
+    before, backup = _spent(ledger.database), Database(f"sqlite:///{restored}")
+    report = compare_backup(backup, ledger.database)
+    assert (report.problems, report.decisions_since) == ((), 2)
+    backup.dispose()
     with taken_up(f"sqlite:///{restored}", ledger.keys) as back:
         assert _spent(back.database) != before
         assert back.post(steps, {"first_step": 8}, "trainer").json()["expected_step"] == 3  # the trainer notices

@@ -5,7 +5,7 @@ import re
 import resource
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
@@ -14,7 +14,8 @@ import pytest
 
 from app.connections import LINGER_SECONDS, MOST_HEAD_BYTES, OTHER_FILES
 from tests.api.step_routes import JSON, NAMED, Client, request
-from tests.reliability.clients import open_budget
+from tests.reliability.clients import await_true, open_budget
+from tests.reliability.conftest import BROKEN, started
 from tests.servers import LiveServer
 
 SECONDS = 0.5
@@ -30,15 +31,11 @@ BODY = b"POST /v1/runs HTTP/1.1\r\nHost: ledger\r\nAuthorization: Bearer %s\r\nC
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("EPSILON_LEDGER_REQUEST_HEAD_SECONDS", str(SECONDS))
-        patch.setenv("EPSILON_LEDGER_REQUEST_BODY_SECONDS", str(SECONDS))
-        patch.setenv("EPSILON_LEDGER_MAX_CONNECTIONS", str(MOST))
-        live = LiveServer(tmp_path_factory.mktemp("edge"))
-        live.key("admin")
-        live.start()
-    yield live
-    live.stop()
+    limits = {"REQUEST_HEAD_SECONDS": SECONDS, "REQUEST_BODY_SECONDS": SECONDS, "MAX_CONNECTIONS": MOST}
+    environment = {f"EPSILON_LEDGER_{name}": str(value) for name, value in limits.items()}
+    live = LiveServer(tmp_path_factory.mktemp("edge"), environment=environment)
+    with started(live):
+        yield live
     assert "Traceback" not in live.log()
 
 
@@ -158,24 +155,12 @@ def test_connection_is_closed_when_a_refused_client_stays(server: LiveServer) ->
 
 
 def test_requests_are_answered_when_they_come_in_a_row_or_at_once(server: LiveServer) -> None:
-    with _connect(server) as connection, connection.makefile("rb") as reader:
-        for _ in range(3):
-            connection.sendall(HEALTH)
-            assert _answer(reader.readline, reader.read) == 200
-        connection.sendall(3 * HEALTH + HEALTH[:10])
-        assert [_answer(reader.readline, reader.read) for _ in range(3)] == [200] * 3
+    with Client(server.port) as client:
+        assert [client.ask(HEALTH).status for _ in range(3)] == [200] * 3
+        client.send(3 * HEALTH + HEALTH[:10])
+        assert [client.answer().status for _ in range(3)] == [200] * 3
         time.sleep(SECONDS / 2)
-        connection.sendall(HEALTH[10:])
-        assert _answer(reader.readline, reader.read) == 200
-
-
-def _answer(line: Callable[[], bytes], read: Callable[[int], bytes]) -> int:
-    status, length = int(line().split()[1]), 0
-    while (header := line()) != b"\r\n":
-        name, _, value = header.lower().partition(b":")
-        length = int(value) if name == b"content-length" else length
-    read(length)
-    return status
+        assert client.ask(HEALTH[10:]).status == 200
 
 
 def test_connection_is_closed_when_its_answers_are_not_read(server: LiveServer) -> None:
@@ -183,10 +168,7 @@ def test_connection_is_closed_when_its_answers_are_not_read(server: LiveServer) 
     asked = 100
     with _connect(server, window=4096) as connection:
         connection.sendall(ask * asked)
-        until = time.monotonic() + PATIENCE
-        while _connections(server):
-            assert time.monotonic() < until, "the connection is kept"
-            time.sleep(0.1)
+        await_true(lambda: _connections(server) == 0)
         with suppress(ConnectionResetError):
             assert _read(connection).count(b"HTTP/1.1 200 ") < asked
 
@@ -201,53 +183,31 @@ def _connections(server: LiveServer) -> int:
 
 def test_connection_is_refused_when_there_are_too_many_and_others_go_on(server: LiveServer) -> None:
     with ExitStack() as stack:
-        kept = [stack.enter_context(_connect(server)) for _ in range(MOST)]
-        for connection in kept:
-            assert _is_healthy(connection)
+        kept = [stack.enter_context(Client(server.port)) for _ in range(MOST)]
+        assert {client.ask(HEALTH).status for client in kept} == {200}
         refused = httpx2.get(f"{server.url}/healthz", trust_env=False)
         assert (refused.status_code, refused.json()["code"]) == (503, "too_many_connections")
         assert refused.headers["retry-after"] == "1"
-        assert _is_healthy(kept[0])
-        kept[0].close()
-        _await_health(server)
+        assert kept[0].ask(HEALTH).status == 200
+        kept[0].socket.shutdown(socket.SHUT_RDWR)
+        await_true(lambda: _is_healthy(server), server.log)
 
 
-def _is_healthy(connection: socket.socket) -> bool:
-    """Ask for the health and read the whole answer, which may come in several pieces."""
-    connection.sendall(HEALTH)
-    answer = b""
-    while not answer.endswith(b"}"):
-        piece = connection.recv(1 << 16)
-        assert piece, answer
-        answer += piece
-    return answer.startswith(b"HTTP/1.1 200 ")
+def _is_healthy(server: LiveServer) -> bool:
+    with suppress(httpx2.TransportError):
+        return httpx2.get(f"{server.url}/healthz", trust_env=False).status_code == 200
+    return False
 
 
-def _await_health(server: LiveServer) -> None:
-    until = time.monotonic() + PATIENCE
-    while True:
-        with suppress(httpx2.TransportError):
-            if httpx2.get(f"{server.url}/healthz", trust_env=False).status_code == 200:
-                return
-        assert time.monotonic() < until, server.log()
-        time.sleep(0.05)
-
-
-def test_service_goes_on_when_more_connections_come_than_files_may_be_open(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_service_goes_on_when_more_connections_come_than_files_may_be_open(tmp_path: Path) -> None:
     """The process may open few files: it says how many connections it takes, and serves on."""
-    monkeypatch.setenv("EPSILON_LEDGER_REQUEST_HEAD_SECONDS", str(SECONDS))
     room = 100
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     flood = 2 * (OTHER_FILES + room)
     if before[1] < flood + 100:
         pytest.skip("this process may not open as many files")
-    live = LiveServer(tmp_path)
-    live.key("admin")
-    # As `ulimit -n` of the service's shell; ours is as before once it has begun.
-    monkeypatch.setattr(live, "module", "tests.reliability.few_files")
-    monkeypatch.setenv("FEW_FILES", str(OTHER_FILES + room))
+    few = {"FEW_FILES": str(OTHER_FILES + room), "EPSILON_LEDGER_REQUEST_HEAD_SECONDS": str(SECONDS)}
+    live = LiveServer(tmp_path, module=BROKEN, environment=few)
     live.start()
     try:
         with ExitStack() as stack:
@@ -260,7 +220,7 @@ def test_service_goes_on_when_more_connections_come_than_files_may_be_open(
             assert live.process is not None
             opened = len(list(Path(f"/proc/{live.process.pid}/fd").iterdir()))
             assert opened <= OTHER_FILES + room
-            _await_health(live)
+            await_true(lambda: _is_healthy(live), live.log)
         with live.client("admin") as http:
             assert http.get("/v1/runs").status_code == 200
     finally:

@@ -5,15 +5,14 @@ from pathlib import Path
 
 import httpx2
 import pytest
-from sqlalchemy.exc import OperationalError
 
 from app.ledger.errors import LedgerUnavailableError
-from app.persistence.database import NO_TENANT, Database
-from tests.certificates import DAY, Authority
+from app.persistence.database import Database
+from tests.certificates import DAY
 from tests.conftest import need_postgresql
 from tests.encrypted_server import EncryptedServer, encrypted_server
-from tests.reliability.clients import patiently
-from tests.reliability.conftest import trainer_of
+from tests.reliability.clients import Trainer, patiently
+from tests.reliability.conftest import Service, is_sound, started
 from tests.servers import LiveServer
 
 pytestmark = pytest.mark.postgresql
@@ -29,11 +28,8 @@ def one(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EncryptedServer]:
 
 @pytest.fixture
 def encrypted(one: EncryptedServer) -> Iterator[EncryptedServer]:
-    """The server, whose certificate is valid again afterwards, and whose root file has one certificate."""
-    authority, root = one.authority, one.authority.root.read_bytes()
+    """The server, whose certificate is valid again afterwards."""
     yield one
-    one.authority = authority
-    authority.root.write_bytes(root)
     one.renew(90 * DAY)
 
 
@@ -42,7 +38,11 @@ def test_expired_certificate_ends_no_session_and_stops_the_next_ones(
 ) -> None:
     expires_at = encrypted.renew(3 * DAY).expires_at.timestamp()
     server = LiveServer(tmp_path, encrypted.url)
-    with trainer_of(server) as trainer:
+    with started(server), server.client("trainer") as http:
+        service = Service(server, tmp_path / "death")
+        trainer = Trainer(http, service.journal, 0)
+        trainer.register(service.open_budget(epsilon=5.0))
+        assert trainer.step()
         server.await_metric(
             "certificate_expiry_timestamp_seconds", lambda told: told == expires_at, certificate="server"
         )
@@ -59,6 +59,7 @@ def test_expired_certificate_ends_no_session_and_stops_the_next_ones(
         again = patiently(lambda: trainer.once({}, "expired"))
         assert again.status_code == httpx2.codes.OK
         assert server.readiness().json() == {"status": "ok"}
+    is_sound(server.database_url)
 
 
 def test_expiry_is_the_first_of_several_hosts_and_is_read_from_an_expired_certificate(
@@ -88,48 +89,3 @@ def test_server_without_tls_has_no_expiry(encrypted: EncryptedServer) -> None:
     encrypted.reload()
     assert Database(encrypted.cluster.url("ledger")).certificate_expiries() == {}
     encrypted.cluster.execute("ALTER SYSTEM SET ssl = on")
-
-
-def _takes_sessions(url: str) -> bool:
-    database = Database(url)
-    try:
-        with database.read(NO_TENANT):
-            return True
-    except OperationalError:
-        return False
-    finally:
-        database.dispose()
-
-
-def test_own_certificate_is_refused_when_expired_until_its_file_is_replaced(
-    tmp_path: Path, encrypted: EncryptedServer
-) -> None:
-    """Each new session reads the file."""
-    trusted = encrypted.cluster.data / "clients.pem"
-    trusted.write_bytes(encrypted.authority.root.read_bytes())
-    encrypted.cluster.execute("ALTER SYSTEM SET ssl_ca_file = 'clients.pem'")
-    encrypted.reload()
-    own = encrypted.authority.issue(tmp_path, -DAY)
-    url = f"{encrypted.url}&sslcert={own.certificate}&sslkey={own.key}"
-    assert not _takes_sessions(url)
-    encrypted.authority.issue(tmp_path, DAY)
-    assert _takes_sessions(url)
-    encrypted.cluster.execute("ALTER SYSTEM RESET ssl_ca_file")
-
-
-def test_sessions_go_on_when_a_new_root_stands_beside_the_old_one(tmp_path: Path, encrypted: EncryptedServer) -> None:
-    old, following = encrypted.authority, Authority.create(tmp_path, 20 * 365 * DAY)
-    old.root.write_bytes(old.root.read_bytes() + following.root.read_bytes())
-    assert _takes_sessions(encrypted.url)
-    encrypted.authority = following
-    encrypted.renew(90 * DAY)
-    assert _takes_sessions(encrypted.url)
-    root = Database(encrypted.url).certificate_expiries()["root"]
-    assert root == following.certificate.not_valid_after_utc
-
-
-def test_expired_root_is_not_trusted(tmp_path: Path, encrypted: EncryptedServer) -> None:
-    root = str(encrypted.authority.root)
-    encrypted.authority = Authority.create(tmp_path, -DAY)
-    encrypted.renew(90 * DAY)
-    assert not _takes_sessions(encrypted.url.replace(root, str(encrypted.authority.root)))

@@ -1,16 +1,20 @@
 """The disk under a database is really full: the operating system refuses the writes, and then takes them again."""
 
+import os
 import sqlite3
+import subprocess
+import tempfile
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 import httpx2
 import pytest
 
-from app.persistence.rehearsal import Fault
+from app.persistence.database import ALL_TENANTS, Database
+from app.persistence.rehearsal import Fault, rehearse
+from app.persistence.schema import upgrade
 from tests import postgres
-from tests.disks import a_disk, may_mount, without_room
 from tests.reliability.clients import Trainer
 from tests.reliability.conftest import Service, own_cluster, serving
 from tests.reliability.test_faults import nothing_is_admitted, the_service_goes_on
@@ -18,19 +22,69 @@ from tests.reliability.test_faults import nothing_is_admitted, the_service_goes_
 DISK_BYTES = 16 * 2**20
 SERVER_BYTES = 128 * 2**20
 
+
+def may_mount() -> bool:
+    """Whether this process may make a small file system."""
+    if os.geteuid() != 0:
+        return False
+    return subprocess.run(["unshare", "--mount", "true"], capture_output=True, check=False).returncode == 0
+
+
+@contextmanager
+def a_disk(under: Path, size: int) -> Iterator[Path]:
+    """A folder on a file system of its own, with so many bytes; everybody may go there."""
+    folder = Path(tempfile.mkdtemp(prefix="disk-", dir=under))
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size},mode=1777", "none", folder], check=True)
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "--lazy", folder], check=True)
+        folder.rmdir()
+
+
+@contextmanager
+def without_room(folder: Path) -> Iterator[None]:
+    """A file takes all the room there is."""
+    heavy = folder / "ballast"
+    try:
+        with heavy.open("wb") as file:
+            while (room := os.statvfs(folder)).f_bavail > 0:
+                with suppress(OSError):  # others write to the same disk
+                    os.posix_fallocate(file.fileno(), os.fstat(file.fileno()).st_size, room.f_bavail * room.f_bsize)
+        yield
+    finally:
+        heavy.unlink(missing_ok=True)
+
+
 pytestmark = pytest.mark.skipif(not may_mount(), reason="only root may mount a file system")
 
 
 @contextmanager
 def ballast(service: Service) -> Iterator[None]:
-    """A file that takes all the room there is; and a reader, without whom a failed writer would make some.
+    """A file that takes all the room there is, when the log is empty; and a reader, so that it stays.
 
-    Whoever closes a file of SQLite's as the last one empties its log, and the next step fits.
+    Whoever closes a file of SQLite's as the last one removes its log, and the next step fits.
     """
-    with closing(sqlite3.connect(service.server.folder / "ledger.db")) as reader:
-        reader.execute("SELECT count(*) FROM decisions").fetchall()
+    with closing(sqlite3.connect(service.server.folder / "ledger.db", timeout=30)) as reader:
+        assert reader.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0] == 0
         with without_room(service.server.folder):
             yield
+
+
+def test_file_is_a_fault_while_its_disk_is_full_or_may_only_be_read(tmp_path: Path) -> None:
+    with a_disk(tmp_path, 2**22) as disk:
+        url = f"sqlite:///{disk / 'ledger.db'}"
+        database = Database(url)
+        upgrade(database)
+        with database.read(ALL_TENANTS), without_room(disk):
+            assert rehearse(database) is Fault.FULL
+        assert rehearse(database) is None
+        database.dispose()
+        subprocess.run(["mount", "-o", "remount,ro", disk], check=True)
+        assert rehearse(Database(url)) in {Fault.READ_ONLY, Fault.SILENT}
+        subprocess.run(["mount", "-o", "remount,rw", disk], check=True)
+        assert rehearse(database) is None
+        database.dispose()
 
 
 def test_nothing_is_admitted_while_the_disk_of_a_file_is_full(tmp_path: Path) -> None:
@@ -48,8 +102,8 @@ def test_nothing_is_admitted_while_the_disk_of_a_file_is_full(tmp_path: Path) ->
             service.server.await_metric("database_disk_free_bytes", lambda free: free == 0)
             assert service.server.metric("database_disk_size_bytes") == DISK_BYTES
         assert service.server.readiness().json() == {"status": "ok"}
-        assert http.get(f"/v1/runs/{trainer.run}").json()["next_step"] == 3
-        the_service_goes_on(service, trainer)
+        the_service_goes_on(trainer)
+        service.check()
 
 
 @pytest.mark.postgresql

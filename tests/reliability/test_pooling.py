@@ -10,12 +10,12 @@ from sqlalchemy import make_url
 
 from app.persistence.database import ALL_TENANTS, Database
 from app.persistence.schema import is_current
+from benchmarks.pgbouncer import PROGRAM, pgbouncer
 from tests.conftest import LiveServer
 from tests.postgres import Cluster
 from tests.postgres_binaries import binaries
 from tests.reliability.conftest import ROUNDS, Service, at_work, own_cluster, started
 from tests.reliability.history import Journal
-from tests.reliability.pgbouncer import PROGRAM, pgbouncer
 
 pytestmark = [
     pytest.mark.postgresql,

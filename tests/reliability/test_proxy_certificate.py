@@ -6,8 +6,7 @@ import signal
 import socket
 import ssl
 import subprocess
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -19,7 +18,7 @@ import pytest
 from tests.certificates import DAY, Authority
 from tests.packaging.dockerfile import ROOT
 from tests.postgres import free_port
-from tests.reliability.clients import PATIENCE_SECONDS, Trainer
+from tests.reliability.clients import Trainer, await_true
 from tests.reliability.conftest import Service
 
 PROGRAM = shutil.which("haproxy")
@@ -44,9 +43,12 @@ class EncryptingProxy:
 
     def renew(self, lifetime: timedelta) -> None:
         """Replace the file and reload, as `systemctl reload haproxy` does."""
-        found = _write_certificate(self.folder, self.authority, lifetime)
+        found = _write_certificate(self.folder, self.authority, lifetime).strip()
         self.process.send_signal(signal.SIGUSR2)
-        _await(self, lambda: found.strip() == ssl.get_server_certificate(("127.0.0.1", self.port)).strip())
+        await_true(lambda: found == ssl.get_server_certificate(("127.0.0.1", self.port)).strip(), self.log)
+
+    def log(self) -> str:
+        return (self.folder / "haproxy.log").read_text()
 
 
 def _write_certificate(folder: Path, authority: Authority, lifetime: timedelta) -> str:
@@ -81,19 +83,11 @@ def encrypting(folder: Path, upstream: int, lifetime: timedelta) -> Iterator[Enc
         )
     proxy = EncryptingProxy(folder, port, authority, process)
     try:
-        _await(proxy, lambda: _listens(port))
+        await_true(lambda: _listens(port), proxy.log)
         yield proxy
     finally:
         process.send_signal(signal.SIGTERM)
         process.wait(timeout=30)
-
-
-def _await(proxy: EncryptingProxy, condition: Callable[[], bool]) -> None:
-    until = time.monotonic() + PATIENCE_SECONDS
-    while not condition():
-        assert proxy.process.poll() is None, (proxy.folder / "haproxy.log").read_text()
-        assert time.monotonic() < until, (proxy.folder / "haproxy.log").read_text()
-        time.sleep(0.05)
 
 
 def _listens(port: int) -> bool:

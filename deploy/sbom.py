@@ -26,7 +26,7 @@ from packageurl import PackageURL
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-ROOT: Final = Path(__file__).parents[2]
+ROOT: Final = Path(__file__).parents[1]
 LOCK: Final = ROOT / "requirements.lock"
 SCRIPTS: Final = ROOT / "web" / "package-lock.json"
 """What npm fetches at the build; the wheel carries it."""
