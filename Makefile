@@ -115,10 +115,10 @@ dist: $(STAMP) ## build the wheels and sdists of service and client into dist/
 
 sbom: $(STAMP) ## list what the service is made of, as CycloneDX, in dist/epsilon-ledger.cdx.json
 	@mkdir -p dist
-	@$(BIN)/python -m tests.packaging.sbom > dist/epsilon-ledger.cdx.json.new && mv dist/epsilon-ledger.cdx.json.new dist/epsilon-ledger.cdx.json
+	@$(BIN)/python -m deploy.sbom > dist/epsilon-ledger.cdx.json.new && mv dist/epsilon-ledger.cdx.json.new dist/epsilon-ledger.cdx.json
 
 audit: $(STAMP) ## look all that is locked, and the SBOM, up for known weaknesses (needs a network)
-	@$(BIN)/python -m tests.packaging.audit
+	@$(BIN)/python -m deploy.audit
 
 check: $(STAMP) ## format, lint, types, layers: what CI asks for
 	@$(BIN)/ruff format --check .
@@ -132,7 +132,7 @@ format: $(STAMP) ## format and mend what can be mended
 	@$(BIN)/ruff check --fix .
 
 screenshots: $(STAMP) ## take pictures of every page into .cache/screenshots, and those of the documents
-	@$(BIN)/python -m tests.dashboard.screenshots .cache/screenshots
+	@$(BIN)/python -m benchmarks.screenshots .cache/screenshots
 
 openapi: $(STAMP) ## write openapi/openapi.json anew
 	@$(BIN)/epsilon-ledger openapi > openapi/openapi.json.new && mv openapi/openapi.json.new openapi/openapi.json

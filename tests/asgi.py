@@ -31,15 +31,7 @@ class _PortalTransport(httpx2.BaseTransport):
 
 
 class AppClient(httpx2.Client):
-    """A client of an application, which runs in its `with` block; an error of the application is an answer with 500.
-
-    Args:
-        app: the application.
-        base_url: by which it is asked.
-        client: address and port of the caller.
-        portal: event loop of another client of the application, which runs it.
-        follow_redirects: whether redirects are followed.
-    """
+    """A client of an application, which runs in its `with` block, or in the event loop of another client, `portal`."""
 
     def __init__(
         self,

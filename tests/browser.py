@@ -1,19 +1,13 @@
-"""A real browser: Debian's Chromium, driven by Playwright; installed where it can be, and never missed in silence.
+"""A real browser: Debian's Chromium, driven by Playwright; installed where it can be, and never missed in silence."""
 
-Preferred is the build without windows: a page takes a sixth of the processor time that it takes of the other.
-"""
-
-import fcntl
-import os
 import shutil
-import subprocess
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
-from pathlib import Path
 
 from playwright.sync_api import Browser, sync_playwright
+
+from tests.debian import install
 
 FLAGS = [
     *("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"),
@@ -21,8 +15,8 @@ FLAGS = [
 ]
 """The sandbox needs rights that root in a container has not; the others keep the browser from asking its maker."""
 
-
 PROGRAMS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
+"""Preferred is the build without windows: a page takes a sixth of the processor time that it takes of the other."""
 
 
 class NoBrowserError(Exception):
@@ -36,15 +30,17 @@ def chromium() -> str:
     Raises:
         NoBrowserError: there is none, and none can be had.
     """
-    with (Path(tempfile.gettempdir()) / f"chromium-{os.getuid()}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # of two workers one installs it, and the other one waits
-        found = _found()
-        if found is None:
-            _install()
-            found = _found()
+    found, failure = _found(), ""
     if found is None:
-        raise NoBrowserError(f"Debian's package {PROGRAMS[0]} was installed, and yet there is no such program.")
+        failure = install(PROGRAMS[0], "fonts-dejavu-core")
+        found = _found()
+    if found is None:
+        raise NoBrowserError(f"Install Chromium (Debian: apt-get install {PROGRAMS[0]}). {failure}")
     return found
+
+
+def _found() -> str | None:
+    return next((path for name in PROGRAMS if (path := shutil.which(name))), None)
 
 
 @contextmanager
@@ -59,22 +55,3 @@ def browsing() -> Iterator[Browser]:
         browser = playwright.chromium.launch(executable_path=program, args=FLAGS)
         yield browser
         browser.close()
-
-
-def _found() -> str | None:
-    return next((path for name in PROGRAMS if (path := shutil.which(name))), None)
-
-
-def _install() -> None:
-    if os.getuid() != 0 or shutil.which("apt-get") is None:
-        raise NoBrowserError(f"Install Chromium (Debian: apt-get install {PROGRAMS[0]}); only root can do it here.")
-    quietly = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
-    for words in (
-        ["update", "-qq"],
-        ["install", "-y", "-qq", "--no-install-recommends", PROGRAMS[0], "fonts-dejavu-core"],
-    ):
-        done = subprocess.run(
-            ["apt-get", *words], capture_output=True, text=True, check=False, timeout=600, env=quietly
-        )
-        if done.returncode:
-            raise NoBrowserError(f"apt-get {words[0]} failed: {done.stderr.strip()[-500:]}")

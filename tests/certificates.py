@@ -33,25 +33,22 @@ class Authority:
     key: ec.EllipticCurvePrivateKey
 
     @classmethod
-    def create(cls, folder: Path, lifetime: timedelta = 3650 * DAY) -> Self:
-        """An authority whose own certificate expires after a time, which may be over."""
+    def create(cls, folder: Path) -> Self:
+        """An authority whose own certificate is valid for ten years."""
         key = ec.generate_private_key(ec.SECP256R1())
         name = _named(f"tests {secrets.token_hex(4)}")  # two of one name could not be told apart
-        builder = _builder(name, name, key, datetime.now(UTC) + lifetime)
-        builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        certificate = builder.sign(key, hashes.SHA256())
-        root = folder / "root.pem"
-        root.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
-        return cls(root, certificate, key)
+        basic = x509.BasicConstraints(ca=True, path_length=0)
+        certificate = _certificate(name, name, key, key, datetime.now(UTC) + 3650 * DAY, basic)
+        (folder / "root.pem").write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+        return cls(folder / "root.pem", certificate, key)
 
     def issue(self, folder: Path, lifetime: timedelta) -> ServerCertificate:
         """Write a certificate that expires after a time, which may be over; it replaces the one in the folder."""
         key = ec.generate_private_key(ec.SECP256R1())
-        expires_at = (datetime.now(UTC) + lifetime).replace(microsecond=0)
+        end = (datetime.now(UTC) + lifetime).replace(microsecond=0)
         address = x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))])
-        builder = _builder(self.certificate.subject, _named("127.0.0.1"), key, expires_at)
-        certificate = builder.add_extension(address, critical=False).sign(self.key, hashes.SHA256())
-        found = ServerCertificate(folder / "server.crt", folder / "server.key", expires_at)
+        certificate = _certificate(self.certificate.subject, _named("127.0.0.1"), self.key, key, end, address)
+        found = ServerCertificate(folder / "server.crt", folder / "server.key", end)
         found.certificate.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
         plain = serialization.NoEncryption()
         found.key.write_bytes(key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, plain))
@@ -63,12 +60,15 @@ def _named(name: str) -> x509.Name:
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
 
 
-def _builder(
-    issuer: x509.Name, subject: x509.Name, key: ec.EllipticCurvePrivateKey, end: datetime
-) -> x509.CertificateBuilder:
-    builder = x509.CertificateBuilder(issuer_name=issuer, subject_name=subject, public_key=key.public_key())
-    return (
-        builder.serial_number(x509.random_serial_number())
-        .not_valid_before(datetime.now(UTC) - 30 * DAY)
-        .not_valid_after(end)
-    )
+def _certificate(
+    issuer: x509.Name,
+    subject: x509.Name,
+    signer: ec.EllipticCurvePrivateKey,
+    key: ec.EllipticCurvePrivateKey,
+    end: datetime,
+    extension: x509.ExtensionType,
+) -> x509.Certificate:
+    builder = x509.CertificateBuilder(issuer, subject, key.public_key(), x509.random_serial_number())
+    builder = builder.not_valid_before(datetime.now(UTC) - 30 * DAY).not_valid_after(end)
+    critical = isinstance(extension, x509.BasicConstraints)
+    return builder.add_extension(extension, critical=critical).sign(signer, hashes.SHA256())

@@ -72,8 +72,8 @@ def _kinds(test: pytest.Function) -> list[object]:
     on_postgresql = pytest.param("postgresql", marks=pytest.mark.postgresql)
     if test.get_closest_marker("postgresql"):
         return [on_postgresql]
-    both = test.get_closest_marker("both_databases")
-    return ["sqlite", on_postgresql] if both or "TEST_BOTH_DATABASES" in os.environ else ["sqlite"]
+    both = test.get_closest_marker("both_databases") or "TEST_BOTH_DATABASES" in os.environ
+    return ["sqlite", on_postgresql] if both else ["sqlite"]
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -84,8 +84,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "database_kind" in metafunc.fixturenames:
-        kinds = _kinds(metafunc.definition)
-        metafunc.parametrize("database_kind", kinds, indirect=True, scope="module")
+        metafunc.parametrize("database_kind", _kinds(metafunc.definition), indirect=True, scope="module")
 
 
 @pytest.fixture(scope="module")
@@ -99,10 +98,7 @@ def database_kind(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def database_url(database_kind: str, tmp_path: Path, furnishing: Furnish | None) -> Iterator[str]:
-    """A new database for one test: a PostgreSQL database with its tables, or a SQLite file.
-
-    That file is not there yet, unless the database is furnished.
-    """
+    """A new database for one test: of PostgreSQL with its tables, or a SQLite file, not there unless furnished."""
     with new_database(database_kind, tmp_path, furnish=furnishing) as url:
         yield url
 

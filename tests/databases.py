@@ -4,7 +4,7 @@ import os
 import shutil
 from collections import defaultdict
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -56,14 +56,13 @@ def need_postgresql() -> None:
 def new_database(kind: str, folder: Path, *, migrated: bool = True, furnish: Furnish | None = None) -> Iterator[str]:
     """The URL of a database of this kind, for a while; on PostgreSQL, where serving does not do it, migrated."""
     source = furnished(kind, furnish)[1] if furnish else None
-    if kind == "sqlite":
-        url = f"sqlite:///{folder / 'ledger.db'}"
+    with ExitStack() as stack:
+        if kind == "postgresql":
+            url = stack.enter_context(postgres.database(source or (postgres.TEMPLATE if migrated else postgres.EMPTY)))
+        else:
+            url = f"sqlite:///{folder / 'ledger.db'}"
+            if source:
+                shutil.copy(source, folder / "ledger.db")
         if source:
-            shutil.copy(source, folder / "ledger.db")
             copied[url] = source
         yield url
-    else:
-        with postgres.database(source or (postgres.TEMPLATE if migrated else postgres.EMPTY)) as url:
-            if source:
-                copied[url] = source
-            yield url

@@ -7,12 +7,7 @@ T = TypeVar("T")
 
 
 def for_each(cases: Iterable[T], name: Callable[[T], str] = str) -> Callable[[Callable[[T], None]], Callable[[], None]]:
-    """Let one test take all cases, and name those that fail.
-
-    Args:
-        cases: that need no fixture.
-        name: of a case.
-    """
+    """Let one test take all cases, which need no fixture, and name those that fail."""
     kept = list(cases)
 
     def of(test: Callable[[T], None]) -> Callable[[], None]:

@@ -1,6 +1,5 @@
 """A PostgreSQL of the tests' own with TLS, whose certificate a test renews."""
 
-import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,7 +11,6 @@ from app.persistence.database import Database
 from app.persistence.schema import upgrade
 from tests.certificates import DAY, Authority, ServerCertificate
 from tests.postgres import Cluster, in_memory
-from tests.postgres_binaries import ordinary_user
 
 
 @dataclass
@@ -26,10 +24,7 @@ class EncryptedServer:
     def renew(self, lifetime: timedelta) -> ServerCertificate:
         """Give it another certificate, as an operator would."""
         found = self.authority.issue(self.cluster.data, lifetime)
-        user = ordinary_user()
-        if user:
-            for file in (found.certificate, found.key):
-                os.chown(file, user.pw_uid, user.pw_gid)
+        self.cluster.own(found.certificate, found.key)
         self.reload()
         return found
 

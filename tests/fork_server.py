@@ -19,11 +19,10 @@ from contextlib import suppress
 from functools import cache
 from importlib import import_module
 from pathlib import Path
-from typing import IO, Final, NamedTuple
+from typing import IO, Final
 
 ROOT: Final = Path(__file__).parents[1]
 MOST_BYTES: Final = 1 << 20
-NUMBER_BYTES: Final = 4
 
 COMMAND = """#!{python} -IS
 import json, os, signal, socket, sys
@@ -42,7 +41,7 @@ with socket.socket(socket.AF_UNIX) as there:
 
 
 class ForkServer:
-    """The process that forks, which ends with this one.
+    """The process that forks, and ends with this one; what it forked goes on.
 
     Args:
         imported: modules that it imports before.
@@ -65,17 +64,13 @@ class ForkServer:
         atexit.register(self.close)
 
     def close(self) -> None:
-        """End it; what it forked goes on."""
+        """End it."""
         self._process.kill()
         self._process.communicate()
         self._folder.cleanup()
 
     def write_environment(self, folder: Path) -> Path:
-        """Write an environment like the one that Python runs in, where `epsilon-ledger` is forked.
-
-        Returns:
-            The folder of its programs.
-        """
+        """Write an environment like this one, where `epsilon-ledger` is forked; return the folder of its programs."""
         programs = folder / "bin"
         programs.mkdir(parents=True)
         for there in (Path(sys.prefix), Path(sys.prefix) / "bin"):
@@ -95,17 +90,7 @@ def service_server() -> ForkServer:
 
 
 class ForkedProcess:
-    """What `subprocess.Popen` would be for `python -m module`.
-
-    Args:
-        server: forks it.
-        module: to run.
-        arguments: of the module.
-        environment: all of it.
-        output: a file for the standard output, and for errors if `errors` is None.
-        errors: a file for errors.
-        new_session: whether the process leads a session of its own.
-    """
+    """What `subprocess.Popen` would be for `python -m module`; `output` has its errors, too, unless others do."""
 
     def __init__(
         self,
@@ -126,12 +111,12 @@ class ForkedProcess:
             streams = [nothing.fileno(), output.fileno(), (errors or output).fileno()]
             socket.send_fds(self._told, [asked.encode()], streams)
         self._told.shutdown(socket.SHUT_WR)
-        self.pid = _number(self._told.recv(NUMBER_BYTES))
+        self.pid = _number(self._told)
 
     def poll(self) -> int | None:
         """The exit status, if the process has ended; negative: of the signal that ended it."""
-        if self.returncode is None and select.select([self._told], [], [], 0)[0]:
-            self._end()
+        with suppress(subprocess.TimeoutExpired):
+            self.wait(0)
         return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
@@ -143,8 +128,8 @@ class ForkedProcess:
         if self.returncode is None:
             if not select.select([self._told], [], [], timeout)[0]:
                 raise subprocess.TimeoutExpired(self.args, timeout or 0.0)
-            self._end()
-        assert self.returncode is not None
+            self.returncode = _number(self._told)
+            self._told.close()
         return self.returncode
 
     def send_signal(self, number: int) -> None:
@@ -160,127 +145,79 @@ class ForkedProcess:
         """End the process."""
         self.send_signal(signal.SIGKILL)
 
-    def _end(self) -> None:
-        self.returncode = _number(self._told.recv(NUMBER_BYTES))
-        self._told.close()
-
 
 def run(
     module: str, *arguments: str, environment: dict[str, str], timeout: float, server: ForkServer | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """Run a module to its end.
-
-    Args:
-        module: to run.
-        arguments: of the module.
-        environment: all of it.
-        timeout: in seconds.
-        server: forks it; by default the one that has imported the service.
+    """Run a module to its end, by default in a fork of the process that has imported the service.
 
     Raises:
-        subprocess.TimeoutExpired: it takes longer.
+        subprocess.TimeoutExpired: it takes longer than so many seconds.
     """
     with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
-        process = ForkedProcess(
-            server or service_server(), module, *arguments, environment=environment, output=output, errors=errors
-        )
+        there = server or service_server()
+        process = ForkedProcess(there, module, *arguments, environment=environment, output=output, errors=errors)
         try:
             status = process.wait(timeout)
-        except subprocess.TimeoutExpired:
+        finally:
             process.kill()
-            raise
-        said = []
-        for file in (output, errors):
-            file.seek(0)
-            said.append(file.read().decode())
+        said = [(file.seek(0), file.read().decode())[1] for file in (output, errors)]
     return subprocess.CompletedProcess(process.args, status, *said)
 
 
-def _number(answer: bytes) -> int:
-    return int.from_bytes(answer, "big", signed=True)
+def _number(told: socket.socket) -> int:
+    return int.from_bytes(told.recv(4), "big", signed=True)
 
 
-class _Asked(NamedTuple):
-    """What runs in a fork."""
-
-    module: str
-    arguments: list[str]
-    environment: dict[str, str]
-    folder: str
-    new_session: bool
-
-    def prepare(self, streams: list[int]) -> None:
-        """Make this process, just forked, like a new one."""
-        if self.new_session:
-            os.setsid()
-        for number, stream in enumerate(streams):
-            os.dup2(stream, number)
-            os.close(stream)
-        os.chdir(self.folder)
-        os.environ.clear()
-        os.environ.update(self.environment)
-        sys.argv[1:] = self.arguments
+def _tell(there: socket.socket, number: int) -> None:
+    with suppress(OSError):  # who asked may have gone
+        there.sendall(number.to_bytes(4, "big", signed=True))
 
 
-def _await_and_fork(listening: socket.socket) -> _Asked | None:
-    """Fork whenever a module is asked for, and tell the status of each fork that ended.
-
-    Returns:
-        In a fork, what to run; in this process None, once nobody holds its standard input any more.
-    """
-    woken, waking = os.pipe()
-    os.set_blocking(waking, False)
-    signal.set_wakeup_fd(waking)
-    signal.signal(signal.SIGCHLD, lambda *_: None)
-    asking: dict[int, socket.socket] = {}
-    while True:
-        ready, _, _ = select.select([sys.stdin, listening, woken], [], [])
-        if woken in ready:
-            os.read(woken, MOST_BYTES)
-            _tell_ends(asking)
-        if sys.stdin in ready:
-            return None
-        if listening in ready:
-            there, _ = listening.accept()
-            first, streams, _, _ = socket.recv_fds(there, MOST_BYTES, 3)
-            while more := there.recv(MOST_BYTES):
-                first += more
-            child = os.fork()
-            if child == 0:
-                signal.set_wakeup_fd(-1)
-                signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-                for own in (listening, there, *asking.values()):
-                    own.close()
-                for pipe in (woken, waking):
-                    os.close(pipe)
-                asked = _Asked(*json.loads(first))
-                asked.prepare(streams)
-                return asked
-            for stream in streams:
-                os.close(stream)
-            asking[child] = there
-            there.sendall(child.to_bytes(NUMBER_BYTES, "big"))
-
-
-def _tell_ends(asking: dict[int, socket.socket]) -> None:
-    while asking:
-        ended, status = os.waitpid(-1, os.WNOHANG)
-        if not ended:
-            return
-        with asking.pop(ended) as there, suppress(OSError):  # who asked may have gone
-            there.sendall(os.waitstatus_to_exitcode(status).to_bytes(NUMBER_BYTES, "big", signed=True))
+def _accept(listening: socket.socket) -> socket.socket | None:
+    """Accept a connection in a fork; in this process None, once nobody holds its standard input any more."""
+    while sys.stdin not in select.select([sys.stdin, listening], [], [])[0]:
+        there, _ = listening.accept()
+        with suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:  # so that the processor time of the ended ones is known
+                pass
+        if os.fork() == 0:
+            listening.close()
+            return there
+        there.close()
+    return None
 
 
 def main() -> None:
-    """Import, fork, and in a fork run what was asked for."""
+    """Import, fork for each connection, and in the fork fork again: one watches what the other one runs."""
     gc.disable()
     for name in sys.argv[2:]:
         import_module(name)
     gc.freeze()
     gc.enable()
-    asked = _await_and_fork(socket.socket(fileno=int(sys.argv[1])))
-    if asked is not None:
-        runpy.run_module(asked.module, run_name="__main__", alter_sys=True)
+    there = _accept(socket.socket(fileno=int(sys.argv[1])))
+    if there is None:
+        return
+    first, streams, _, _ = socket.recv_fds(there, MOST_BYTES, 3)
+    while more := there.recv(MOST_BYTES):
+        first += more
+    if forked := os.fork():
+        _tell(there, forked)
+        for stream in streams:
+            os.close(stream)
+        _tell(there, os.waitstatus_to_exitcode(os.waitpid(forked, 0)[1]))
+        os._exit(0)
+    there.close()
+    module, sys.argv[1:], environment, folder, new_session = json.loads(first)
+    if new_session:
+        os.setsid()
+    for number, stream in enumerate(streams):
+        os.dup2(stream, number)
+        os.close(stream)
+    os.chdir(folder)
+    os.environ.clear()
+    os.environ.update(environment)
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
 
 
 if __name__ == "__main__":

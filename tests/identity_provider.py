@@ -25,8 +25,7 @@ ALGORITHMS = ("RS256", "PS256", "ES256", "ES384", "EdDSA")
 
 
 class _AnyHeader(JWSRegistry):
-    max_header_length = 1 << 20
-    max_payload_length = 1 << 20
+    max_header_length = max_payload_length = 1 << 20
 
     def get_alg(self, name: str) -> Any:  # noqa: ANN401 - as the service's own
         return self.algorithms[name]
@@ -41,13 +40,12 @@ def key_of(algorithm: str, number: int = 0) -> Key:
 
 
 @cache
-def _key_of(algorithm: str, number: int) -> Key:
-    del number
-    if algorithm in {"RS256", "PS256", "RS512"}:
-        return RSAKey.generate_key(2048)
+def _key_of(algorithm: str, _: int) -> Key:
     if algorithm == "EdDSA":
         return OKPKey.generate_key("Ed25519")
-    return ECKey.generate_key("P-256" if algorithm == "ES256" else "P-384")
+    if algorithm.startswith("ES"):
+        return ECKey.generate_key("P-256" if algorithm == "ES256" else "P-384")
+    return RSAKey.generate_key(2048)
 
 
 def signed(key: Key, header: dict[str, Any], claims: object) -> str:
@@ -87,29 +85,22 @@ class IdentityProvider:
 
     def configuration(self) -> dict[str, object]:
         """What it says about itself."""
-        response: dict[str, object] = {
-            "issuer": self.issuer,
-            "jwks_uri": self.jwks_url,
-            "authorization_endpoint": f"{self.issuer}/authorize",
-            "token_endpoint": f"{self.issuer}/token",
-        }
-        return response | self.configured
+        places = {"authorization_endpoint": f"{self.issuer}/authorize", "token_endpoint": f"{self.issuer}/token"}
+        return {"issuer": self.issuer, "jwks_uri": self.jwks_url} | places | self.configured
 
     def authorize(self, query: dict[str, str]) -> str:
-        """Where somebody is sent back to who came to sign in, as whom nobody asks.
+        """Where somebody is sent back to who came to sign in: with `answered` if that is set, or else with a code.
 
-        `answered` is said instead of a code; whoever is not `known` has to be asked, which `prompt=none` forbids.
+        Whoever is not `known` has to be asked, which `prompt=none` forbids.
         """
-        answer = {"state": query["state"]}
+        answer = {"error": "login_required"}
         if self.answered is not None:
-            answer |= self.answered
-        elif query.get("prompt") == "none" and not self.known:
-            answer["error"] = "login_required"
-        else:
+            answer = self.answered
+        elif query.get("prompt") != "none" or self.known:
             code = secrets.token_urlsafe(16)
             self.codes[code] = query
-            answer |= {"code": code, "iss": self.issuer}
-        return f"{query['redirect_uri']}?{urlencode(answer)}"
+            answer = {"code": code, "iss": self.issuer}
+        return f"{query['redirect_uri']}?{urlencode({'state': query['state']} | answer)}"
 
     def redeem(self, fields: dict[str, str], authorization: str | None) -> tuple[int, dict[str, object]]:
         """The answer to a code, which is taken once: a token, if all is as it was asked for."""
@@ -119,18 +110,12 @@ class IdentityProvider:
         if authorization is not None:
             pair = base64.b64decode(authorization.removeprefix("Basic ")).decode()
             shown = unquote_plus(pair.partition(":")[2])  # RFC 6749, 2.3.1
-        right = (
-            asked is not None
-            and asked["redirect_uri"] == fields["redirect_uri"]
-            and asked["code_challenge_method"] == "S256"
-            and asked["code_challenge"] == challenge_of(fields.get("code_verifier", ""))
-            and shown == self.secret
-        )
-        if not right or asked is None:
+        challenge = challenge_of(fields.get("code_verifier", ""))
+        wanted = {"redirect_uri": fields["redirect_uri"], "code_challenge_method": "S256", "code_challenge": challenge}
+        if asked is None or asked | wanted != asked or shown != self.secret:
             return 400, {"error": "invalid_grant"}
         claims: dict[str, Any] = {"aud": asked["client_id"], "nonce": asked["nonce"], "exp": int(time.time()) + 60}
-        claims |= self.said
-        token = self.token(header=self.headed, **claims)
+        token = self.token(header=self.headed, **claims | self.said)
         return 200, {"access_token": "opaque", "token_type": "Bearer", "id_token": token}
 
     @property
@@ -143,23 +128,15 @@ class IdentityProvider:
 
     def publish(self, *algorithms: str, number: int = 0) -> None:
         """Publish a key for each of these algorithms, and no other one; its id is the algorithm and the number."""
-        self.published = [
-            public(key_of(algorithm, number), kid=f"{algorithm}-{number}", use="sig") for algorithm in algorithms
-        ]
+        keys = {algorithm: key_of(algorithm, number) for algorithm in algorithms}
+        self.published = [public(key, kid=f"{algorithm}-{number}", use="sig") for algorithm, key in keys.items()]
 
     def claims(self, **changed: object) -> dict[str, object]:
         """What a token says by default; a claim that is None is left out."""
         now = int(time.time())
-        claims: dict[str, object] = {
-            "iss": self.issuer,
-            "aud": AUDIENCE,
-            "sub": "marie",
-            "exp": now + 600,
-            "iat": now,
-            "email": "marie.curie@hospital.example",
-            "groups": ["officers"],
-        }
-        return {name: value for name, value in (claims | changed).items() if value is not None}
+        times = {"iss": self.issuer, "aud": AUDIENCE, "iat": now, "exp": now + 600}
+        person = {"sub": "marie", "email": "marie.curie@hospital.example", "groups": ["officers"]}
+        return {name: value for name, value in (times | person | changed).items() if value is not None}
 
     def token(self, algorithm: str = "RS256", number: int = 0, header: object = None, **changed: object) -> str:
         """A token; with other claims, and with another header, if they are given."""
@@ -179,53 +156,38 @@ class IdentityProvider:
     def settings(self, **changed: object) -> dict[str, Any]:
         """The service's settings for it."""
         roles = {"officers": {"role": "privacy_officer"}, "planners": {"role": "planner"}}
-        chosen: dict[str, Any] = {
-            "oidc_issuer": self.issuer,
-            "oidc_audience": AUDIENCE,
-            "oidc_organisation": "hospital",
-            "oidc_roles": json.dumps(roles),
-        }
-        return chosen | changed
+        chosen = {"oidc_issuer": self.issuer, "oidc_audience": AUDIENCE, "oidc_organisation": "hospital"}
+        return chosen | {"oidc_roles": json.dumps(roles)} | changed
 
 
 class _Handler(BaseHTTPRequestHandler):
     provider: ClassVar[IdentityProvider]
 
     def do_GET(self) -> None:
-        provider = self.provider
+        provider, address = self.provider, urlsplit(self.path)
         provider.asked.append(self.path)
-        if provider.silent is not None:
-            provider.silent.wait(30)
-        address = urlsplit(self.path)
         if address.path.endswith("/authorize"):
-            self.send_response(302)
-            self.send_header("Location", provider.authorize(dict(parse_qsl(address.query))))
-            self.send_header("Content-Length", "0")
-            self.end_headers()
+            self._answer(302, b"", provider.authorize(dict(parse_qsl(address.query))))
             return
-        if self.path.endswith("/.well-known/openid-configuration"):
-            content = json.dumps(provider.configuration()).encode()
-        else:
-            content = json.dumps({"keys": provider.published}).encode()
-        if provider.content is not None:
-            content = provider.content
-        self.send_response(503 if provider.down else 302 if provider.location else 200)
-        if provider.location:
-            self.send_header("Location", provider.location)
-        self.send_header("Content-Length", str(len(content)))
-        self.end_headers()
-        self.wfile.write(content)
+        is_configuration = self.path.endswith("/.well-known/openid-configuration")
+        said = provider.configuration() if is_configuration else {"keys": provider.published}
+        content = provider.content if provider.content is not None else json.dumps(said).encode()
+        self._answer(503 if provider.down else 302 if provider.location else 200, content, provider.location)
 
     def do_POST(self) -> None:
         content = self.rfile.read(int(self.headers["Content-Length"])).decode()
+        status, said = self.provider.redeem(dict(parse_qsl(content)), self.headers["Authorization"])
+        self._answer(503 if self.provider.down else status, json.dumps(said).encode())
+
+    def _answer(self, status: int, content: bytes, location: str | None = None) -> None:
         if self.provider.silent is not None:
             self.provider.silent.wait(30)
-        status, answer = self.provider.redeem(dict(parse_qsl(content)), self.headers["Authorization"])
-        body = json.dumps(answer).encode()
-        self.send_response(503 if self.provider.down else status)
-        self.send_header("Content-Length", str(len(body)))
+        self.send_response(status)
+        if location:
+            self.send_header("Location", location)
+        self.send_header("Content-Length", str(len(content)))
         self.end_headers()
-        self.wfile.write(body)
+        self.wfile.write(content)
 
     def log_message(self, *_: object) -> None:
         """Say nothing."""

@@ -9,6 +9,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -54,26 +55,18 @@ class Ledger:
 
     def post(self, path: str, body: object, role: str = "admin", **headers: str) -> httpx2.Response:
         sent = self.headers(role) | {name.replace("_", "-"): value for name, value in headers.items()}
-        reply: httpx2.Response = self.http.post(path, json=body, headers=sent)
-        return reply
+        return self.http.post(path, json=body, headers=sent)
 
     def patch(self, path: str, body: object, role: str = "admin") -> httpx2.Response:
-        reply: httpx2.Response = self.http.patch(path, json=body, headers=self.headers(role))
-        return reply
+        return self.http.patch(path, json=body, headers=self.headers(role))
 
     def get(self, path: str, role: str = "viewer", organisation: str = "hospital", **headers: str) -> httpx2.Response:
         sent = self.headers(role, organisation) | {name.replace("_", "-"): value for name, value in headers.items()}
-        reply: httpx2.Response = self.http.get(path, headers=sent)
-        return reply
+        return self.http.get(path, headers=sent)
 
     def population(self, name: str = "mimic", **terms: object) -> dict[str, object]:
-        body = {
-            "name": name,
-            "privacy_unit": "patient",
-            "neighboring_relation": "add_or_remove_one",
-            "limit": {"epsilon": 3.0, "delta": 1e-5},
-        }
-        return self._made("/v1/populations", body | terms)
+        body = {"name": name, "privacy_unit": "patient", "neighboring_relation": "add_or_remove_one"}
+        return self._made("/v1/populations", body | {"limit": {"epsilon": 3.0, "delta": 1e-5}} | terms)
 
     def budget(self, name: str = "icu-team", parent: str = "mimic", **terms: object) -> dict[str, object]:
         body = {"name": name, "parent": parent, "limit": {"epsilon": 1.0, "delta": 1e-5}}
@@ -93,12 +86,9 @@ class Ledger:
 def schedule_blocks(ledger: Ledger, account: str, role: str = "admin", **terms: object) -> httpx2.Response:
     """Set the block schedule of an account; by default one of which no block is due."""
     schedule = {"period": "month", "start": "2999-01-01", "limit": {"epsilon": 1.0, "delta": 1e-5}}
-    reply: httpx2.Response = ledger.http.put(
-        f"/v1/accounts/{account}/block-schedule",
-        json={"schedule": schedule | terms, "reason": "Each month has a budget of its own."},
-        headers=ledger.headers(role) | {"If-Match": "*"},
-    )
-    return reply
+    body = {"schedule": schedule | terms, "reason": "Each month has a budget of its own."}
+    sent = ledger.headers(role) | {"If-Match": "*"}
+    return ledger.http.put(f"/v1/accounts/{account}/block-schedule", json=body, headers=sent)
 
 
 Furnish = Callable[[Ledger], object]
@@ -139,16 +129,10 @@ KNOWN_SECONDS = 3600.0
 def quiet_app(settings: Settings, *, background_work: bool = False, caller_seconds: float = KNOWN_SECONDS) -> FastAPI:
     """An application in which nothing happens but what a test asks for; readiness and metrics are of the moment.
 
-    Background work would open connections of its own, which on PostgreSQL takes longer than most tests' requests. It
-    would also change rows, or end caches, between two looks at them. Tests of it call it, and real servers do it.
+    Background work would open connections of its own, and change rows or end caches between two looks at them.
     """
-    app = create_app(
-        settings,
-        background_work=background_work,
-        caller_seconds=caller_seconds,
-        readiness_seconds=0.0,
-        metrics_seconds=0.0,
-    )
+    fresh = {"caller_seconds": caller_seconds, "readiness_seconds": 0.0, "metrics_seconds": 0.0}
+    app = create_app(settings, background_work=background_work, **fresh)
     app.state.store.database.clock.moment()  # read now, and not beside the test
     return app
 
@@ -179,7 +163,6 @@ def open_ledger(
 _keys: dict[str | None, Keys] = {}
 """By the id of the first organisation: those of templates, which are known in each of their copies."""
 
-
 _keys_in: dict[str, Keys] = {}
 """By template: the same keys, for which no copy is asked."""
 
@@ -199,13 +182,9 @@ def _keys_of(database: Database) -> Keys:
         return _keys[first]
     now = datetime.now(UTC)
     ids = [authentication.create_organisation(database, organisation, now) for organisation in ORGANISATIONS]
-    keys = {
-        (organisation, str(role)): create_key(database, organisation, role, now).key
-        for organisation in ORGANISATIONS
-        for role in Role
-    }
-    _keys[ids[0]] = keys
-    return keys
+    whose = product(ORGANISATIONS, Role)
+    _keys[ids[0]] = {(name, str(role)): create_key(database, name, role, now).key for name, role in whose}
+    return _keys[ids[0]]
 
 
 def nothing(_: Ledger) -> None:
@@ -216,12 +195,8 @@ def nothing(_: Ledger) -> None:
 def furnished(kind: str, furnish: Furnish = nothing) -> tuple[Any, str]:
     """A database to be copied, made once: to copy it takes no time, to make it takes longer than most tests.
 
-    Args:
-        kind: sqlite or postgresql.
-        furnish: fills the ledger, and says what tests must know of it.
-
     Returns:
-        What `furnish` said, and the file, or the name of the database.
+        What `furnish` said, which fills the ledger, and the file, or the name of the database.
     """
     folder = Path(tempfile.mkdtemp(prefix="furnished-"))
     atexit.register(shutil.rmtree, folder)

@@ -30,16 +30,12 @@ from tests.postgres_binaries import binaries, ordinary_user
 PATIENCE_SECONDS = 60
 MEMORY = Path("/dev/shm")  # noqa: S108 - where Linux has it; a folder of our own is made in it
 ROOMY_BYTES = 4 << 30
-TEMPLATE = "ledger_template"
-EMPTY = "template0"
+TEMPLATE, EMPTY = "ledger_template", "template0"
 INITIAL = "initial"
 """The folder beside a cluster's data that keeps them as `initdb` left them: to copy it takes a tenth of the time."""
 
-SERVICE = "service"
-"""The role that owns the databases and that the service connects as: an ordinary one, whom policies hold."""
-
-ADMIN = "ledger"
-"""The superuser."""
+SERVICE, ADMIN = "service", "ledger"
+"""The role that owns the databases and that the service connects as, whom policies hold; and the superuser."""
 
 CONFIGURATION = "listen_addresses = '127.0.0.1'\nfsync = on\nmax_connections = 200"
 
@@ -52,7 +48,6 @@ rm -rf "$0"
 """Waits for the end of the tests' process, whatever ends it, and then of the server that it may have left behind."""
 
 Connection = psycopg.Connection[tuple[Any, ...]]
-
 _numbers = itertools.count()
 
 
@@ -60,8 +55,7 @@ def free_port() -> int:
     """A port that nothing listens at."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-    return port
+        return int(probe.getsockname()[1])
 
 
 class Cluster:
@@ -82,19 +76,16 @@ class Cluster:
         programs: Path | None = None,
     ) -> None:
         self.password = password or secrets.token_hex(8)
-        self._programs = programs
         self.port = free_port()
         self.process: subprocess.Popen[bytes] | None = None
-        self._user = ordinary_user()
+        self._programs, self._configuration, self._user = programs, configuration, ordinary_user()
         # A short path, as that of a socket must be, and one that the server's user can reach: pytest's are neither.
         self.folder = Path(tempfile.mkdtemp(prefix="pg-", dir=under))
-        if self._user:
-            os.chown(self.folder, self._user.pw_uid, self._user.pw_gid)
         self.data = self.folder / "data"
+        self.own(self.folder)
         self._guard = subprocess.Popen(
             ["sh", "-c", GUARD, self.folder], stdin=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True
         )
-        self._configuration = configuration
 
     @classmethod
     def create(
@@ -105,14 +96,16 @@ class Cluster:
         programs: Path | None = None,
     ) -> Self:
         """A new cluster, started; with the password of the shared one, if it begins as a copy of that one's data."""
-        first = _Shared.cluster if programs is None else None
+        first = _shared[0] if _shared and programs is None else None
         cluster = cls(first.password if first else password, configuration, under, programs)
-        with cluster._removed_if_it_fails():
+        with cluster.removed_if_it_fails():
             if first:
-                cluster._copy_data(first.folder / INITIAL)
+                shutil.copytree(first.folder / INITIAL, cluster.data)
+                cluster.data.chmod(0o700)
+                cluster.own(cluster.data, *cluster.data.rglob("*"))
             else:
                 cluster._initialise()
-            cluster._configure()
+            cluster.configure()
             cluster.start()
             quick = _verifier(cluster.password)
             cluster.execute(f"CREATE ROLE {SERVICE} LOGIN PASSWORD '{quick}'")
@@ -126,36 +119,34 @@ class Cluster:
     def start(self) -> None:
         """Start the server and wait until it takes connections."""
         until = time.monotonic() + PATIENCE_SECONDS
-        self._launch()
         while True:
-            assert self.process is not None
+            if self.process is None or self.process.poll() is not None:
+                # Perhaps again: the children of a killed server may still hold its memory.
+                with (self.folder / "server.log").open("ab") as log:
+                    command: list[str | Path] = [self._binaries / "postgres", "-D", self.data]
+                    self.process = subprocess.Popen(command, stdout=log, stderr=log, **self._as_user())
             try:
-                with self.connect("postgres"):
-                    return
+                self.connect().close()
             except psycopg.OperationalError:
-                pass
-            if self.process.poll() is not None:  # the children of a killed server may still hold its memory
-                self._launch()
-            assert time.monotonic() < until, self.log()
-            time.sleep(0.05)
+                assert time.monotonic() < until, self.log()
+                time.sleep(0.05)
+            else:
+                return
 
-    def stop(self, *, immediately: bool = False) -> None:
-        """Stop the server as `pg_ctl stop` does, fast or immediately, and wait until it is gone."""
-        self._end(signal.SIGQUIT if immediately else signal.SIGINT)
+    def stop(self, how: signal.Signals = signal.SIGINT) -> None:
+        """Stop the server as `pg_ctl stop` does, fast, or in another way, and wait until it is gone."""
+        assert self.process is not None
+        self.process.send_signal(how)
+        self.process.wait(timeout=PATIENCE_SECONDS)
 
     def kill(self) -> None:
         """End the server as a power cut would."""
-        self._end(signal.SIGKILL)
-
-    def restart(self) -> None:
-        """Stop and start."""
-        self.stop()
-        self.start()
+        self.stop(signal.SIGKILL)
 
     def remove(self) -> None:
         """Stop the server, if it runs, and delete its data."""
         if self.process is not None and self.process.poll() is None:
-            self._end(signal.SIGQUIT)
+            self.stop(signal.SIGQUIT)
         shutil.rmtree(self.folder, ignore_errors=True)
         self._guard.kill()
         self._guard.communicate()
@@ -166,7 +157,7 @@ class Cluster:
 
     def connect(self, database: str = "postgres") -> Connection:
         """A connection of the driver's as who may do everything, in autocommit, past the service."""
-        return psycopg.connect(self.url(database, "ledger"), autocommit=True, connect_timeout=5)
+        return psycopg.connect(self.url(database, ADMIN), autocommit=True, connect_timeout=5)
 
     def execute(self, statement: str, database: str = "postgres") -> list[tuple[Any, ...]]:
         """Execute one statement and return its rows."""
@@ -182,130 +173,75 @@ class Cluster:
 
     def drop_database(self, name: str) -> None:
         """Delete a database, whoever is still connected to it."""
-        with self.connect() as connection:
-            _drop(connection, name)
+        self.execute(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)')
 
     def terminate_backends(self, database: str) -> int:
         """End every session of a database, and wait until they have ended; returns how many there were."""
-        ended = self.execute(
-            f"SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity WHERE datname = '{database}'"  # noqa: S608 - a test's own name
-        )
-        return len(ended)
-
-    def standby(self, name: str = "standby") -> "Cluster":
-        """A second server that follows this one; every commit here waits until it is durable there, too."""
-        follower = self.base_backup("--write-recovery-conf")
-        with follower._removed_if_it_fails():
-            follower._configure(f"cluster_name = '{name}'")  # by which the primary knows it
-            follower.start()
-            self.execute(f"ALTER SYSTEM SET synchronous_standby_names = '{name}'")
-            self.execute("SELECT pg_reload_conf()")
-            self._await("SELECT count(*) = 1 FROM pg_stat_replication WHERE sync_state = 'sync'")
-        return follower
+        ended = f"SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity WHERE datname = '{database}'"  # noqa: S608 - a test's own name
+        return len(self.execute(ended))
 
     def base_backup(self, *options: str) -> "Cluster":
         """A copy of this server as it is now, to be configured and started."""
         copy = Cluster(self.password, self._configuration)
-        with copy._removed_if_it_fails():
-            taken = copy._tool(
-                "pg_basebackup",
-                *("--host=127.0.0.1", f"--port={self.port}", "--username=ledger", "--wal-method=stream"),
-                *("--checkpoint=fast", f"--pgdata={copy.data}", *options),
-            )
-            assert taken.returncode == 0, taken.stderr.decode()
+        with copy.removed_if_it_fails():
+            there = ("--host=127.0.0.1", f"--port={self.port}", f"--username={ADMIN}")
+            copy._tool("pg_basebackup", *there, "--wal-method=stream", "--checkpoint=fast", *options)
         return copy
 
-    def recover(self, archive: Path, point: str) -> None:
-        """Start a base backup, and bring it by the archived log to a restore point."""
-        self._configure(
-            f"restore_command = 'cp {archive}/%f %p'",
-            f"recovery_target_name = '{point}'",
-            "recovery_target_action = 'promote'",
-        )
-        signal_file = self.data / "recovery.signal"
-        signal_file.touch()
-        if self._user:
-            os.chown(signal_file, self._user.pw_uid, self._user.pw_gid)
-        self.start()
-        self._await("SELECT NOT pg_is_in_recovery()")
+    def wait_until(self, question: str) -> None:
+        """Wait until a query says that something is so."""
+        until = time.monotonic() + PATIENCE_SECONDS
+        while not self.execute(question)[0][0]:
+            assert time.monotonic() < until, f"{question}\n{self.log()}"
+            time.sleep(0.02)
 
-    def promote(self) -> None:
-        """Make a standby a primary, which waits for no standby of its own."""
-        self.execute("SELECT pg_promote(true)")
-        self._await("SELECT NOT pg_is_in_recovery()")
-        self.execute("ALTER SYSTEM SET synchronous_standby_names = ''")
-        self.execute("SELECT pg_reload_conf()")
+    def configure(self, *lines: str) -> None:
+        """Add lines to postgresql.conf."""
+        own = [f"port = {self.port}", f"unix_socket_directories = '{self.folder}'", *lines]
+        with (self.data / "postgresql.conf").open("a") as file:
+            file.write("\n".join([CONFIGURATION, *own, self._configuration, ""]))
 
-    def _initialise(self) -> None:
-        secret = self.folder / "password"
-        secret.write_text(self.password)
+    def own(self, *paths: Path) -> None:
+        """Give files to the server's user."""
         if self._user:
-            os.chown(secret, self._user.pw_uid, self._user.pw_gid)
-        common = ["--username=ledger", "--auth=scram-sha-256", f"--pwfile={secret}", "--encoding=UTF8", "--no-sync"]
-        # A locale that does not sort as bytes do, so that nothing comes to depend on one that does.
-        made = self._tool("initdb", *common, "--locale=C.UTF-8", "--locale-provider=icu", "--icu-locale=en")
-        if made.returncode != 0:
-            made = self._tool("initdb", *common, "--no-locale")
-        assert made.returncode == 0, made.stderr.decode()
-        shutil.copytree(self.data, self.folder / INITIAL)
-
-    def _copy_data(self, folder: Path) -> None:
-        shutil.copytree(folder, self.data)
-        self.data.chmod(0o700)
-        if self._user:
-            for path in (self.data, *self.data.rglob("*")):
+            for path in paths:
                 os.chown(path, self._user.pw_uid, self._user.pw_gid)
 
     @contextmanager
-    def _removed_if_it_fails(self) -> Iterator[None]:
+    def removed_if_it_fails(self) -> Iterator[None]:
+        """Remove this cluster if the block fails."""
         try:
             yield
         except BaseException:
             self.remove()
             raise
 
-    def _await(self, question: str) -> None:
-        until = time.monotonic() + PATIENCE_SECONDS
-        while not self.execute(question)[0][0]:
-            assert time.monotonic() < until, f"{question}\n{self.log()}"
-            time.sleep(0.02)
-
-    def _configure(self, *lines: str) -> None:
-        own = [f"port = {self.port}", f"unix_socket_directories = '{self.folder}'", *lines]
-        with (self.data / "postgresql.conf").open("a") as file:
-            file.write("\n".join([CONFIGURATION, *own, self._configuration, ""]))
-
-    def _launch(self) -> None:
-        with (self.folder / "server.log").open("ab") as log:
-            self.process = subprocess.Popen(
-                [self._binaries / "postgres", "-D", self.data], stdout=log, stderr=log, **self._as_user()
-            )
-
-    def _end(self, how: signal.Signals) -> None:
-        assert self.process is not None
-        self.process.send_signal(how)
-        self.process.wait(timeout=PATIENCE_SECONDS)
+    def _initialise(self) -> None:
+        secret = self.folder / "password"
+        secret.write_text(self.password)
+        self.own(secret)
+        # A locale that does not sort as bytes do, so that nothing comes to depend on one that does.
+        sorting = ("--locale=C.UTF-8", "--locale-provider=icu", "--icu-locale=en")
+        common = (f"--username={ADMIN}", "--auth=scram-sha-256", f"--pwfile={secret}", "--encoding=UTF8", "--no-sync")
+        try:
+            self._tool("initdb", *common, *sorting)
+        except AssertionError:  # it was built without ICU
+            self._tool("initdb", *common, "--no-locale")
+        shutil.copytree(self.data, self.folder / INITIAL)
 
     @property
     def _binaries(self) -> Path:
         return self._programs or binaries()
 
-    def _tool(self, name: str, *arguments: str) -> subprocess.CompletedProcess[bytes]:
-        target = [f"--pgdata={self.data}"] if name == "initdb" else []
-        return subprocess.run(
-            [self._binaries / name, *target, *arguments],
-            capture_output=True,
-            check=False,
-            timeout=PATIENCE_SECONDS,
-            **self._as_user(),
-        )
+    def _tool(self, name: str, *arguments: str) -> None:
+        command: list[str | Path] = [self._binaries / name, f"--pgdata={self.data}", *arguments]
+        done = subprocess.run(command, capture_output=True, check=False, timeout=PATIENCE_SECONDS, **self._as_user())
+        assert done.returncode == 0, done.stderr.decode()
 
     def _as_user(self) -> dict[str, Any]:
         environment = {name: value for name, value in os.environ.items() if not name.startswith("PG")}
-        options: dict[str, Any] = {
-            "cwd": self.folder,
-            "env": environment | {"LC_ALL": "C.UTF-8", "HOME": str(self.folder), "PGPASSWORD": self.password},
-        }
+        environment |= {"LC_ALL": "C.UTF-8", "HOME": str(self.folder), "PGPASSWORD": self.password}
+        options: dict[str, Any] = {"cwd": self.folder, "env": environment}
         if self._user:
             options |= {"user": self._user.pw_uid, "group": self._user.pw_gid, "extra_groups": []}
         return options
@@ -326,15 +262,11 @@ def _copy(connection: Connection, name: str, template: str) -> None:
     connection.execute(f'CREATE DATABASE "{name}" OWNER {SERVICE} TEMPLATE "{template}" {how}'.encode())
 
 
-def _drop(connection: Connection, name: str) -> None:
-    connection.execute(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)'.encode())
+_shared: list[Cluster] = []
+"""The cluster of this process, once it was asked for."""
 
-
-class _Shared:
-    """The cluster of this process, once somebody asked for it, and a connection by which databases come and go."""
-
-    cluster: Cluster | None = None
-    connection: Connection | None = None
+_connections: list[Connection] = []
+"""A connection to it, by which databases come and go."""
 
 
 def shared() -> Cluster:
@@ -343,16 +275,15 @@ def shared() -> Cluster:
     Raises:
         NoServerError: none can be had.
     """
-    if _Shared.cluster is None:
+    if not _shared:
         binaries()
         # Nobody pulls its plug: servers that are killed belong to the tests that kill them.
-        cluster = Cluster.create("fsync = off\nfull_page_writes = off\nmax_wal_size = 256MB", in_memory())
-        _Shared.cluster = cluster
-        _Shared.connection = cluster.connect()
-        database = Database(cluster.create_database(TEMPLATE))
+        _shared.append(Cluster.create("fsync = off\nfull_page_writes = off\nmax_wal_size = 256MB", in_memory()))
+        _connections.append(_shared[0].connect())
+        database = Database(_shared[0].create_database(TEMPLATE))
         upgrade(database)
         database.dispose()
-    return _Shared.cluster
+    return _shared[0]
 
 
 def in_memory() -> Path | None:
@@ -362,22 +293,18 @@ def in_memory() -> Path | None:
 
 def remove_shared() -> None:
     """Stop the cluster of this process, if there is one."""
-    if _Shared.connection is not None:
-        _Shared.connection.close()
-        _Shared.connection = None
-    if _Shared.cluster is not None:
-        _Shared.cluster.remove()
-        _Shared.cluster = None
+    while _connections:
+        _connections.pop().close()
+    while _shared:
+        _shared.pop().remove()
 
 
 @contextmanager
 def database(template: str = TEMPLATE) -> Iterator[str]:
     """The URL of a new database of the shared cluster, a copy of this one, which is deleted afterwards."""
-    cluster = shared()
-    assert _Shared.connection is not None
-    name = f"ledger_{next(_numbers)}"
-    _copy(_Shared.connection, name, template)
+    cluster, name = shared(), f"ledger_{next(_numbers)}"
+    _copy(_connections[0], name, template)
     try:
         yield cluster.url(name)
     finally:
-        _drop(_Shared.connection, name)
+        _connections[0].execute(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)'.encode())

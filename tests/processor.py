@@ -11,16 +11,7 @@ TRIES: Final = 3
 
 
 def within(seconds: float, call: Callable[[], T], what: object = "") -> T:
-    """Call, again if it took too long.
-
-    Args:
-        seconds: of a processor, that it may take.
-        call: may be repeated.
-        what: to be named if each try took longer.
-
-    Returns:
-        The last call's result.
-    """
+    """Call, which may be repeated, until a call took at most so many seconds of a processor; return its result."""
     spent: list[float] = []
     while not spent or spent[-1] >= seconds:
         assert len(spent) < TRIES, (what, spent)

@@ -10,6 +10,7 @@ import re
 import sys
 from collections import defaultdict
 from collections.abc import Generator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -70,12 +71,7 @@ class ProcessorTimes:
 
 
 def over_budget(recorded: Mapping[str, float], budgets: Mapping[str, float]) -> list[str]:
-    """Find what is wrong with the recorded times.
-
-    Args:
-        recorded: processor seconds by folder.
-        budgets: the same.
-    """
+    """Find what is wrong with the recorded times, by folder."""
     found = [f"{folder}: no budget in {BUDGETS.name}" for folder in sorted(recorded.keys() - budgets.keys())]
     found += [f"{folder}: a budget, and no recorded time" for folder in sorted(budgets.keys() - recorded.keys())]
     for folder in sorted(recorded.keys() & budgets.keys()):
@@ -90,14 +86,10 @@ def _folder_of(item: pytest.Item) -> str:
 
 def _processor_seconds() -> float:
     """The processor time of this process and all that it started, the ended ones included."""
-    total = 0.0
-    this = psutil.Process()
+    total, this = 0.0, psutil.Process()
     for process in [this, *this.children(recursive=True)]:
-        try:
-            times = process.cpu_times()
-        except psutil.NoSuchProcess:
-            continue
-        total += times.user + times.system + times.children_user + times.children_system
+        with suppress(psutil.NoSuchProcess):
+            total += sum(process.cpu_times()[:4])
     return total
 
 

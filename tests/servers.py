@@ -31,10 +31,6 @@ INIT = "EPSILON_LEDGER_INIT_WHEN_EMPTY"
 """Tests found their organisations themselves."""
 
 
-METRIC_SECONDS = 30
-"""After which a metric must have changed: longer than a scrape's results are used again."""
-
-
 def command_line(*arguments: str, database: Path | str, timeout: float = 120) -> subprocess.CompletedProcess[str]:
     """Run `epsilon-ledger` as a person would, on a SQLite file or on the database of a URL."""
     url = database if isinstance(database, str) else f"sqlite:///{database}"
@@ -46,11 +42,9 @@ def command_line(*arguments: str, database: Path | str, timeout: float = 120) ->
 class LiveServer:
     """A server process of its own, by default on a SQLite file of its own; `module` is what it runs.
 
-    It speaks plain HTTP, so that its clients need not read the certificates of all the world (`verify=False`), which
-    takes 30 ms.
-
-    A PostgreSQL database must have the newest schema before the start. `interpreted` is a process that has its
-    interpreter to itself, from the first import on; others are forks of one that has imported the service.
+    It speaks plain HTTP, so that its clients need not read certificates (`verify=False`), which takes 30 ms. A
+    PostgreSQL database must have the newest schema before the start. `interpreted`: not a fork, but an interpreter of
+    its own.
     """
 
     folder: Path
@@ -104,41 +98,35 @@ class LiveServer:
 
     def await_metric(self, name: str, holds: Callable[[float], bool], **labels: str) -> float:
         """Wait until a metric is as it is to be; what it is then."""
-        until = time.monotonic() + METRIC_SECONDS
-        while True:
-            found = self.metric(name, **labels)
-            if found is not None and holds(found):
-                return found
+        until = time.monotonic() + 30  # longer than a scrape's results are used again
+        while (found := self.metric(name, **labels)) is None or not holds(found):
             assert time.monotonic() < until, f"{name} is {found}\n{self.log()}"
             time.sleep(0.2)
+        return found
 
     def start(self) -> None:
         """Start the process and wait until it is ready."""
         self.port = self.port or free_port()
         with (self.folder / "server.log").open("ab") as log:
-            environment = (
-                {SIGN_INS: "0", INIT: "false"} | os.environ | {"EPSILON_LEDGER_DATABASE_URL": self.database_url}
-            )
-            environment |= self.environment
+            given = {SIGN_INS: "0", INIT: "false"} | os.environ | {"EPSILON_LEDGER_DATABASE_URL": self.database_url}
+            given |= self.environment
             command = [self.module, "serve", f"--port={self.port}", f"--workers={self.workers}"]
             if self.interpreted:
-                self.process = subprocess.Popen(
-                    [sys.executable, "-m", *command], env=environment, stdout=log, stderr=log, start_new_session=True
-                )
+                words = [sys.executable, "-m", *command]
+                self.process = subprocess.Popen(words, env=given, stdout=log, stderr=log, start_new_session=True)
             else:
-                self.process = ForkedProcess(
-                    service_server(), *command, environment=environment, output=log, new_session=True
-                )
+                server = service_server()
+                self.process = ForkedProcess(server, *command, environment=given, output=log, new_session=True)
         until = time.monotonic() + 60
-        while True:
-            try:
-                if httpx2.get(f"{self.url}/readyz", timeout=5, trust_env=False, verify=False).status_code == 200:
-                    return
-            except httpx2.TransportError:
-                pass
+        while not self._is_ready():
             assert self.process.poll() is None, self.log()
             assert time.monotonic() < until, self.log()
             time.sleep(0.05)
+
+    def _is_ready(self) -> bool:
+        with suppress(httpx2.TransportError):
+            return httpx2.get(f"{self.url}/readyz", timeout=5, trust_env=False, verify=False).status_code == 200
+        return False
 
     def kill(self) -> None:
         """End the process and its workers as a power cut would."""

@@ -12,15 +12,7 @@ U = TypeVar("U")
 
 
 def thinned(cases: Sequence[T], every: int) -> list[T | ParameterSet]:
-    """Mark all cases but each so many-th one for `make soak`.
-
-    Args:
-        cases: of a parametrized test; a tuple is one case of several arguments.
-        every: how many cases stand behind one that `make test` takes.
-
-    Returns:
-        The cases, in their order.
-    """
+    """Mark all cases but each so many-th one for `make soak`; a tuple is one case of several arguments."""
     return [case if place % every == 0 else _soaked(case) for place, case in enumerate(cases)]
 
 

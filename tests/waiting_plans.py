@@ -13,17 +13,13 @@ OVER_TEN_DAYS: dict[str, Any] = {"type": "over_time", "over_seconds": 864_000, "
 
 def allocate(ledger: Ledger, account: str, **terms: object) -> dict[str, Any]:
     """Let an account share out its budget among plans; a second person approves that it unlocks earlier."""
-    reply = ledger.http.put(
-        f"/v1/accounts/{account}/allocation",
-        json={"allocation": terms or None, "reason": "Several teams share it."},
-        headers=ledger.headers("admin") | {"If-Match": "*"},
-    )
+    body = {"allocation": terms or None, "reason": "Several teams share it."}
+    sent = ledger.headers("admin") | {"If-Match": "*"}
+    reply = ledger.http.put(f"/v1/accounts/{account}/allocation", json=body, headers=sent)
     if reply.status_code == 201:
-        approved = ledger.post(f"/v1/proposals/{reply.json()['id']}/approve", {}, "privacy_officer")
-        assert approved.status_code == 200, approved.text
+        ledger.post(f"/v1/proposals/{reply.json()['id']}/approve", {}, "privacy_officer").raise_for_status()
         reply = ledger.get(f"/v1/accounts/{account}/allocation")
-    assert reply.status_code == 200, reply.text
-    found: dict[str, Any] = reply.json()
+    found: dict[str, Any] = reply.raise_for_status().json()
     return found
 
 
@@ -43,8 +39,7 @@ def preview(ledger: Ledger, account: str, steps: int, role: str = "viewer") -> h
     """Preview such a plan; the account is named by its id or its path."""
     if "/" in account:
         account = ledger.get(f"/v1/budgets?path={account}").json()["items"][0]["id"]
-    body = {"plan": [{"event": SAMPLED, "count": steps}]}
-    return ledger.post(f"/v1/accounts/{account}/queue/what-if", body, role)
+    return ledger.post(f"/v1/accounts/{account}/queue/what-if", {"plan": [{"event": SAMPLED, "count": steps}]}, role)
 
 
 def waiting_of(ledger: Ledger, run: dict[str, Any]) -> dict[str, Any]:

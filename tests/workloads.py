@@ -11,14 +11,11 @@ AUDIENCE: Final = "epsilon-ledger"
 
 POD: Final = "system:serviceaccount:icu:trainer"
 
+PLACE: Final[dict[str, Any]] = {"organisation": "hospital", "scope": "mimic/icu-team"}
+
 RULES: Final[list[dict[str, Any]]] = [
-    {"claims": {"sub": POD}, "organisation": "hospital", "scope": "mimic/icu-team"},
-    {
-        "claims": {"kubernetes.io/namespace": "sweeps"},
-        "organisation": "hospital",
-        "scope": "mimic/icu-team",
-        "single_use": False,
-    },
+    {"claims": {"sub": POD}} | PLACE,
+    {"claims": {"kubernetes.io/namespace": "sweeps"}, "single_use": False} | PLACE,
     {
         "claims": {"sub": "repo:hospital/policies:*", "ref": "refs/heads/main"},
         "organisation": "hospital",

@@ -81,7 +81,10 @@ def load() -> list[Mutant]:
 
 def save(mutants: Iterable[Mutant]) -> None:
     """Write the sample, one mutant a line."""
-    rows = [json.dumps({name: value for name, value in asdict(each).items() if value != ""}) for each in mutants]
+    rows = [
+        json.dumps({name: value for name, value in asdict(each).items() if name != "reason" or value})
+        for each in mutants
+    ]
     SAMPLE.write_text("[\n" + ",\n".join(rows) + "\n]\n")
 
 
