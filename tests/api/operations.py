@@ -46,8 +46,7 @@ def resolved(value: dict[str, Any]) -> dict[str, Any]:
     if reference is None:
         return value
     section, name = reference.removeprefix("#/components/").split("/")
-    found: dict[str, Any] = DOCUMENT["components"][section][name]
-    return found
+    return dict(DOCUMENT["components"][section][name])
 
 
 def validator(schema: dict[str, Any]) -> Draft202012Validator:
@@ -60,7 +59,6 @@ def _compiled(schema: str) -> Draft202012Validator:
 
 
 def errors(schema: dict[str, Any], value: object) -> list[str]:
-    """What is wrong with a value by a schema of the document."""
     return [f"{error.instance_path}: {error.message}" for error in validator(schema).iter_errors(value)]
 
 
@@ -87,18 +85,12 @@ def check_answer(answer: httpx2.Response) -> None:
         assert body["code"] in content[media_type]["examples"], f"{what}: {body['code']} is undocumented"
 
 
-def without_request_id(reply: httpx2.Response) -> dict[str, Any]:
-    """An answer but for the name of its request, which two never share."""
-    return {name: value for name, value in reply.json().items() if name != "request_id"}
-
-
 def _resolved(operation: dict[str, Any]) -> dict[str, Any]:
     responses = {status: dict(resolved(response)) for status, response in operation["responses"].items()}
     for response in responses.values():
         response["content"] = {
-            media_type: content
-            | {"examples": {name: resolved(example) for name, example in content.get("examples", {}).items()}}
-            for media_type, content in response.get("content", {}).items()
+            kind: of | {"examples": {name: resolved(each) for name, each in of.get("examples", {}).items()}}
+            for kind, of in response.get("content", {}).items()
         }
     parameters = [resolved(parameter) for parameter in operation.get("parameters", [])]
     return operation | {"responses": responses} | ({"parameters": parameters} if parameters else {})
@@ -117,7 +109,6 @@ ANEW = {
     *("getRunStatement", "getRunStatementHtml", "getPopulationStatement", "getPopulationStatementHtml"),
 }
 READS = [operation for operation in GUARDED if operation.method == "GET" and operation.id not in ANEW]
-"""But for those that are made anew each time."""
 OPTIONAL_BODY = {each.id for each in WITH_BODY if not each.described["requestBody"].get("required")}
 CONDITIONAL = {
     each.id for each in GUARDED for parameter in each.described.get("parameters", ()) if parameter["name"] == "If-Match"
@@ -125,23 +116,19 @@ CONDITIONAL = {
 _PREFIXES = {"run": "run", "budget": "bud", "population": "pop", "reservation": "res", "key": "key", "account": "bud"}
 _PREFIXES |= {"proposal": "prp", "receiver": "rcv", "delivery": "dlv", "experiment": "exp", "verification": "ver"}
 NOWHERE = {f"{kind}_id": f"{prefix}_nowhere" for kind, prefix in _PREFIXES.items()}
-"""Ids that mean nothing, by the names of path parameters."""
 
-ADD = "add_or_remove_one"
 MONTHLY: dict[str, Any] = {"period": "month", "start": "2026-01-01"}
 CHEAP = {"type": "gaussian", "noise_multiplier": 50.0}
 """What a planning question is about: what it costs is no matter of who asks it, or how."""
 
 
 def valid_body(operation: Operation, name: str = "n") -> dict[str, Any] | None:
-    """A body that the operation takes; None if it needs none."""
-    limit = {"epsilon": 1.0, "delta": 1e-5}
+    limit, plan = {"epsilon": 1.0, "delta": 1e-5}, {"events": [{"event": CHEAP}]}
+    limited: dict[str, Any] = {"name": name, "limit": limit}
     bodies: dict[str, dict[str, Any]] = {
-        "createPopulation": {"name": name, "privacy_unit": "user", "neighboring_relation": ADD, "limit": limit},
-        "updatePopulation": {"owner": name},
-        "updateBudget": {"owner": name},
-        "updateRun": {"owner": name},
-        "createBudget": {"name": name, "parent": "mimic", "limit": limit},
+        "createPopulation": limited | {"privacy_unit": "user", "neighboring_relation": "add_or_remove_one"},
+        **{each: {"owner": name} for each in ("updatePopulation", "updateBudget", "updateRun")},
+        "createBudget": limited | {"parent": "mimic"},
         "createBlocks": MONTHLY | {"count": 2, "limit": limit},
         "replaceBlockSchedule": {"schedule": MONTHLY | {"limit": limit}, "reason": "Each month has a budget."},
         "createRun": {"name": name, "budget": "mimic/icu-team"},
@@ -150,21 +137,18 @@ def valid_body(operation: Operation, name: str = "n") -> dict[str, Any] | None:
         "createAttempt": {},
         "changeAccountLimit": {"limit": {"epsilon": 1.5, "delta": 1e-5}, "reason": "Another study."},
         "requestLimit": {"account": "mimic/icu-team", "limit": {"epsilon": 9.0, "delta": 1e-5}, "reason": "Epochs."},
-        "liftQuarantine": {"reason": "The rows were restored."},
+        **{each: {"reason": "It is over."} for each in ("liftQuarantine", "cancelReservation")},
         "replaceOrganisationPolicy": {"policy": {"max_delta": 0.25}, "reason": "The board has met."},
         "replaceAccountPolicy": {"policy": {"max_delta": 0.2}, "reason": "The board has met."},
         "createApiKey": {"name": name, "role": "viewer"},
-        "createReservation": {"plan": [{"event": SAMPLED}]},
-        "previewWait": {"plan": [{"event": SAMPLED}]},
+        **{each: {"plan": [{"event": SAMPLED}]} for each in ("createReservation", "previewWait")},
         "replaceAllocation": {"allocation": {"aging_seconds": 60}, "reason": "Teams share it."},
-        "cancelReservation": {"reason": "It is not needed."},
         "prioritizeReservation": {"priority": 1, "reason": "It is urgent."},
         "commitReservation": {"steps_executed": 0},
         "createReceiver": {"url": "https://alerts.example/privacy"},
         "replaceAlertSettings": {"thresholds": [0.5, 0.9], "forecast_days": 14},
-        "computeEpsilon": {"events": [{"event": CHEAP}], "delta": 1e-5},
-        "computeDelta": {"events": [{"event": CHEAP}], "epsilon": 1.0},
-        "computeEpsilonTrajectory": {"events": [{"event": CHEAP}], "delta": 1e-5},
+        **{each: plan | {"delta": 1e-5} for each in ("computeEpsilon", "computeEpsilonTrajectory")},
+        "computeDelta": plan | {"epsilon": 1.0},
         "findNoiseMultiplier": {"event": CHEAP, "count": 9} | limit,
         "findMaxSteps": {"event": CHEAP} | limit,
         "findSamplingProbability": {"event": SAMPLED, "count": 9} | limit,

@@ -24,7 +24,6 @@ from tests.conftest import open_ledger
 SHORT, USUAL = 0, 1
 BOTH = (SHORT, USUAL)
 SECONDS = 30.0
-Headers = list[tuple[bytes, bytes]]
 JSON = (b"content-type", b"application/json")
 NAMED = (b"x-request-id", b"mine")
 

@@ -37,14 +37,12 @@ def allowed(*items: tuple[dict[str, Any], int], limit: dict[str, float] = LIMIT,
 
 def planned(ledger: Ledger, *items: dict[str, Any]) -> dict[str, Any]:
     ledger.population(limit=WIDE)
-    found: dict[str, Any] = ledger.budget(planned=list(items), limit=LIMIT)
-    return found
+    return dict(ledger.budget(planned=list(items), limit=LIMIT))
 
 
 def plan_of(ledger: Ledger, path: str = "mimic/icu-team") -> dict[str, Any]:
     [found] = ledger.get(f"/v1/budgets?path={path}").json()["items"]
-    plan: dict[str, Any] = found["plan"]
-    return plan
+    return dict(found["plan"])
 
 
 def test_plan_admits_as_many_steps_as_it_says_and_no_more(ledger: Ledger) -> None:
@@ -109,15 +107,8 @@ def test_reservation_sets_planned_steps_aside(ledger: Ledger) -> None:
     assert trainer.sound()
 
 
-DRAWN = {
-    "type": "mixture_of_gaussians",
-    "standard_deviation": 30.0,
-    "sensitivities": [0.0, 1.0, 2.0],
-    "sampling_probs": [0.5, 0.3, 0.2],
-}
-"""An event, the relation, and why no plan has it."""
-
-
+DRAWN = {"type": "mixture_of_gaussians", "standard_deviation": 30.0}
+DRAWN |= {"sensitivities": [0.0, 1.0, 2.0], "sampling_probs": [0.5, 0.3, 0.2]}
 UNPROVEN: list[tuple[dict[str, Any], str, str]] = [
     ({"type": "zcdp", "rho": 0.1}, "add_or_remove_one", "zcdp under add_or_remove_one"),
     ({"type": "discrete_gaussian", "noise_multiplier": 5.0}, "add_or_remove_one", "add_or_remove_one without `sensi"),

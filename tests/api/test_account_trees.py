@@ -22,8 +22,7 @@ def sites(ledger: Ledger, *names: str, **terms: object) -> list[str]:
 
 
 def steps(ledger: Ledger, run: str, count: int = 1, **body: object) -> dict[str, Any]:
-    answer: dict[str, Any] = ledger.post(f"/v1/runs/{run}/steps", {"count": count} | body).json()
-    return answer
+    return dict(ledger.post(f"/v1/runs/{run}/steps", {"count": count} | body).json())
 
 
 def register(ledger: Ledger, *budgets: str, **body: object) -> httpx2.Response:
@@ -111,8 +110,7 @@ def test_run_charges_a_population_directly(ledger: Ledger) -> None:
     assert steps(ledger, run["id"])["decision"] == "admitted"
     assert ledger.get("/v1/populations?name=mimic").json()["items"][0]["epsilon"] > 0
     both = {"name": "both", "budgets": ["mimic", "other"], "event": NOISE}
-    several = ledger.post("/v1/runs", both)
-    assert several.status_code == 201, several.text
+    several = ledger.post("/v1/runs", both).raise_for_status()
     assert steps(ledger, several.json()["id"])["decision"] == "admitted"
     assert "lies above" in refused(ledger.post("/v1/runs", both | {"budgets": ["mimic", "mimic/icu-team"]}))
     sweep = {"name": "sweep", "budget": "mimic", "charging_mode": "each_run"}
@@ -131,7 +129,7 @@ def test_run_on_two_hospitals_charges_both_or_none(ledger: Ledger) -> None:
     assert made["budgets"] == [budgets["eicu/team"], budgets["mimic/team"]]
     assert (made["budget"], made["path"], made["epsilon_limit"]) == (budgets["eicu/team"], "eicu/team/model", 4.0)
     room = made["steps_remaining"]
-    assert (made["binding_account_path"]) == "mimic/team"
+    assert made["binding_account_path"] == "mimic/team"
     answer = steps(ledger, made["id"], room + 1)
     assert (answer["code"], answer["binding_account_path"]) == ("budget_exceeded", "mimic/team")
     assert {item["epsilon"] for item in ledger.get("/v1/budgets").json()["items"]} == {0.0}
@@ -152,11 +150,8 @@ NOT_TOGETHER: list[tuple[list[str], str, str]] = [
     (["mimic/b", "device/team"], "counted by", "privacy_unit_mismatch"),
     (["mimic/b", "replaced/team"], "kept under", "neighboring_relation_mismatch"),
 ]
-BAD_BUDGETS: list[dict[str, Any]] = [
-    {"budget": "mimic/a", "budgets": ["mimic/b"]},
-    {},
-    *({"budgets": budgets} for budgets in ([], [f"mimic/{number}" for number in range(9)], [1])),
-]
+BAD_BUDGETS: list[dict[str, Any]] = [{}, {"budget": "mimic/a", "budgets": ["mimic/b"]}]
+BAD_BUDGETS += [{"budgets": budgets} for budgets in ([], [f"mimic/{number}" for number in range(9)], [1])]
 
 
 def test_budgets_that_one_run_cannot_charge_together_are_refused(ledger: Ledger) -> None:
@@ -183,11 +178,8 @@ def test_budgets_that_one_run_cannot_charge_together_are_refused(ledger: Ledger)
 WITHIN: dict[str, Any] = REPLACED | {"limit": WIDE}
 ANSWERS = {"type": "randomized_response", "noise_parameter": 0.9, "num_buckets": 2}
 BATCH = {"type": "sampled_without_replacement", "source_dataset_size": 100, "sample_size": 10, "event": NOISE}
-SHOWING = {
-    "randomized_response": ANSWERS,
-    "tree_aggregation": {"type": "tree_aggregation", "noise_multiplier": 60.0, "step_counts": [4]},
-    "sampled_without_replacement": BATCH,
-}
+TREE = {"type": "tree_aggregation", "noise_multiplier": 60.0, "step_counts": [4]}
+SHOWING = {"randomized_response": ANSWERS, "tree_aggregation": TREE, "sampled_without_replacement": BATCH}
 ALONE = {"name": "m", "budget": "mimic/south"}
 TRIALS = {"charging_mode": "repeat_and_select", "trials": {"events": [{"event": ANSWERS}], "mean": 2.0}}
 PLANNED = [{"event": ANSWERS}]

@@ -79,8 +79,7 @@ UNREADABLE = [
 def test_readable_name_is_taken_and_an_unreadable_one_refused(shared: SeededLedger) -> None:
     for place, name in enumerate(READABLE):
         for path in CREATES if place in {2, 5} else CREATES[:1]:
-            made = _create(shared, path, name)
-            assert made.status_code == 201, made.text
+            made = _create(shared, path, name).raise_for_status()
             assert (made.json()["name"], made.json()["path"].endswith(name)) == (name, True)
             assert shared.ledger.get(f"{path}/{made.json()['id']}").json() == made.json()
     before = shared.rows()
@@ -145,7 +144,17 @@ SIZES: list[tuple[int | None, float, str | None]] = [
 ]
 
 
-def test_delta_of_one_over_the_size_is_refused(shared: SeededLedger) -> None:
+UNIT, RELATION = "privacy_unit", "neighboring_relation"
+KNOWN = {UNIT: "patient", RELATION: "add_or_remove_one"}
+DECLARED: list[tuple[dict[str, Any], str | None]] = [
+    *(({name: value}, None) for name, value in KNOWN.items()),
+    ({UNIT: None, RELATION: None}, None),
+    *(({UNIT: value}, f"{UNIT}_mismatch") for value in ("Patient", "record")),
+    *(({RELATION: value}, f"{RELATION}_mismatch") for value in ("replace_one", "replace_special")),
+]
+
+
+def test_delta_of_one_over_the_size_and_another_unit_or_relation_are_refused(shared: SeededLedger) -> None:
     for place, (size, delta, code) in enumerate(SIZES):
         name, limit, tiny = f"sized-{place}", {"epsilon": 1.0, "delta": delta}, {"epsilon": 1.0, "delta": 1e-20}
         reply = _create(shared, "/v1/populations", name, size=size, limit=limit)
@@ -158,19 +167,6 @@ def test_delta_of_one_over_the_size_is_refused(shared: SeededLedger) -> None:
         shared.ledger.budget("team", name, limit=tiny)
         is_refused(_create(shared, "/v1/budgets", "b", parent=name, limit=limit), 422, code)
         is_refused(_create(shared, "/v1/runs", "r", budget=f"{name}/team", limit=limit), 422, code)
-
-
-UNIT, RELATION = "privacy_unit", "neighboring_relation"
-KNOWN = {UNIT: "patient", RELATION: "add_or_remove_one"}
-DECLARED: list[tuple[dict[str, Any], str | None]] = [
-    *(({name: value}, None) for name, value in KNOWN.items()),
-    ({UNIT: None, RELATION: None}, None),
-    *(({UNIT: value}, f"{UNIT}_mismatch") for value in ("Patient", "record")),
-    *(({RELATION: value}, f"{RELATION}_mismatch") for value in ("replace_one", "replace_special")),
-]
-
-
-def test_run_must_protect_what_its_population_protects(shared: SeededLedger) -> None:
     for declared, code in DECLARED:
         before, reply = shared.rows(), _create(shared, "/v1/runs", "r", **declared)
         if code is None:

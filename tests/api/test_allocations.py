@@ -33,8 +33,7 @@ def put(
 
 
 def read(office: Waiting, account: str = "mimic") -> dict[str, Any]:
-    found: dict[str, Any] = office.ledger.get(f"/v1/accounts/{office.ids[account]}/allocation").json()
-    return found
+    return dict(office.ledger.get(f"/v1/accounts/{office.ids[account]}/allocation").json())
 
 
 def test_allocation_is_read_replaced_and_removed(office: Waiting) -> None:

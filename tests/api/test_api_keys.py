@@ -22,8 +22,7 @@ RUN = {"budget": "mimic/icu-team", "event": SAMPLED}
 
 def _issue(seeded: SeededLedger, role: str, by: str = "admin", name: str = "own", **terms: object) -> dict[str, Any]:
     """Issue a key, which asks as `name`."""
-    reply = seeded.ledger.post("/v1/api-keys", {"role": role} | terms, by)
-    assert reply.status_code == 201, reply.text
+    reply = seeded.ledger.post("/v1/api-keys", {"role": role} | terms, by).raise_for_status()
     return _known(seeded, reply, name)
 
 
@@ -155,13 +154,7 @@ def test_key_of_one_run_takes_its_steps_and_nothing_else(seeded: SeededLedger) -
     assert ledger.get(f"/v1/runs/{seeded.run}/history", "own").status_code == 200
     assert ledger.post(f"/v1/runs/{seeded.run}/reservations", PLAN, "own").status_code == 201
     before = seeded.rows()
-    posts: tuple[tuple[str, object], ...] = (
-        ("steps", {}),
-        ("steps?dry_run=true", {}),
-        ("reservations", PLAN),
-        ("attempts", {}),
-        ("abort", None),
-    )
+    posts = [*((path, {}) for path in ("steps", "steps?dry_run=true", "attempts", "abort")), ("reservations", PLAN)]
     gets = (f"runs/{other}", f"runs/{other}/history", f"budgets/{seeded.budget}", f"populations/{seeded.population}")
     for refused in (
         *(ledger.post(f"/v1/runs/{other}/{action}", body, "own") for action, body in posts),

@@ -1,15 +1,13 @@
 """Approvals: runs that another person lets begin, alone and together, and who is another person."""
 
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx2
 import pytest
-from sqlalchemy import event as hooks
 
 from tests.api.conftest import SeededLedger
-from tests.api.test_policies import GAUSSIAN, LIMIT, loosen, put, violation
+from tests.api.test_policies import GAUSSIAN, LIMIT, loosen, put, statements, violation
 from tests.api.trainer import audited, is_refused, issue
 from tests.conftest import SAMPLED
 
@@ -23,12 +21,8 @@ def watched(seeded: SeededLedger) -> SeededLedger:
 
 def _register(seeded: SeededLedger, **terms: object) -> dict[str, Any]:
     body = {"name": "large", "budget": "mimic/icu-team", "event": GAUSSIAN, "limit": LIMIT} | terms
-    reply = seeded.ledger.post(
-        "/v1/runs", {name: value for name, value in body.items() if value is not None}, "trainer"
-    )
-    assert reply.status_code == 201, reply.text
-    made: dict[str, Any] = reply.json()
-    return made
+    body = {name: value for name, value in body.items() if value is not None}
+    return dict(seeded.ledger.post("/v1/runs", body, "trainer").raise_for_status().json())
 
 
 def _proposal(seeded: SeededLedger, run: str) -> dict[str, Any]:
@@ -248,22 +242,9 @@ def test_policy_higher_up_counts_the_runs_of_all_budgets_of_a_population(seeded:
     assert _small(seeded, 0.1, budgets=["mimic/a", "other/b"], budget=None)["status"] == "pending"  # type: ignore[arg-type]
 
 
-def _statements(seeded: SeededLedger, call: Callable[[], object]) -> list[str]:
-    seen: list[str] = []
-
-    def note(_: object, __: object, statement: str, *___: object) -> None:
-        seen.append(statement)
-
-    engine = seeded.ledger.database.engine
-    hooks.listen(engine, "before_cursor_execute", note)
-    call()
-    hooks.remove(engine, "before_cursor_execute", note)
-    return seen
-
-
 def test_bound_is_read_once_for_a_registration_and_not_for_a_step(lab: SeededLedger) -> None:
     made: list[str] = []
-    registered = _statements(lab, lambda: made.append(_small(lab, 0.01)["id"]))
+    registered = statements(lab, lambda: made.append(_small(lab, 0.01)["id"]))
     asked = [each for each in registered if "proposals.status" in each]
     assert (len(asked), "balances" in asked[0]) == (1, False)  # what runs have spent is read off their last decisions
-    assert not any("proposals" in each for each in _statements(lab, lambda: lab.steps(run=made[0])))
+    assert not any("proposals" in each for each in statements(lab, lambda: lab.steps(run=made[0])))

@@ -11,11 +11,11 @@ from app.service.verification import verify
 from tests.api import trainer
 from tests.api.trainer import is_refused
 from tests.clocks import stand_at
-from tests.conftest import SAMPLED, Ledger
+from tests.conftest import Ledger
 
 LIMIT = {"epsilon": 1.0, "delta": 1e-5}
 NOISE = {"type": "gaussian", "noise_multiplier": 60.0}
-START = datetime.now(UTC)
+START = datetime(2031, 3, 10, 12, tzinfo=UTC)
 PARALLEL: dict[str, Any] = {"composition": "parallel", "attestation": "each record has one date"}
 
 
@@ -23,9 +23,9 @@ def after(days: float) -> str:
     return (START + timedelta(days=days)).isoformat()
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def at(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
-    """Let the service's clock stand so many days from now."""
+    """Let the service's clock stand so many days from the start."""
 
     def stand(days: float) -> None:
         stand_at(monkeypatch, lambda: START + timedelta(days=days))
@@ -160,18 +160,10 @@ def test_year_of_monthly_data_is_twelve_budgets(ledger: Ledger) -> None:
     assert [each["name"] for each in items] == [f"2026-{month:02}" for month in range(1, 13)]
     days = {"data_from": "2026-02-01T00:00:00Z", "data_to": "2026-03-01T00:00:00Z"}
     assert items[1]["block"] == days | {"label": "2026-02"}
-    run = ledger.run("mimic/2026-03")
-    assert ledger.post(f"/v1/runs/{run}/steps", {"count": 3, "event": SAMPLED}).status_code == 200
     assert verify(ledger.database).sound
 
 
-NOW = datetime(2031, 3, 10, 12, tzinfo=UTC)
 SCHEDULE: dict[str, Any] = {"period": "month", "start": "2031-01-15", "limit": {"epsilon": 1.0, "delta": 1e-5}}
-
-
-@pytest.fixture(autouse=True)
-def _clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    stand_at(monkeypatch, lambda: NOW)
 
 
 def put(ledger: Ledger, account: object, tag: str | None = "*", **changes: Any) -> httpx2.Response:  # noqa: ANN401 - JSON
@@ -182,8 +174,7 @@ def put(ledger: Ledger, account: object, tag: str | None = "*", **changes: Any) 
 def remove(ledger: Ledger, account: object, tag: str = "*", reason: str = "The study ends.") -> httpx2.Response:
     headers = ledger.headers() | {"If-Match": tag}
     url = f"/v1/accounts/{account}/block-schedule"
-    reply: httpx2.Response = ledger.http.delete(url, params={"reason": reason}, headers=headers)
-    return reply
+    return ledger.http.delete(url, params={"reason": reason}, headers=headers)
 
 
 def names(ledger: Ledger) -> list[str]:

@@ -50,35 +50,26 @@ def test_request_of_an_own_page_reaches_the_operation(shared: SeededLedger) -> N
         assert (reply.status_code != 401, reply.json().get("code") != "csrf_failed") == (True, True), operation.id
 
 
-def test_reading_takes_the_cookie_alone(shared: SeededLedger) -> None:
+def test_reading_takes_the_cookie_alone_before_which_a_key_in_the_header_counts(shared: SeededLedger) -> None:
     cookie = cookie_for(shared.ledger)
     for operation in READS[1::5]:
         path = operation.at(**shared.ids())
         assert shared.ledger.http.get(path, headers=_headers(cookie)).status_code == 200, operation.id
     assert shared.ledger.http.get("/v1/runs", headers=_headers("ses_nowhere.secret")).status_code == 401
-
-
-def test_key_in_the_header_counts_before_a_cookie(shared: SeededLedger) -> None:
     headers = _headers(cookie_for(shared.ledger, "admin")) | shared.ledger.headers("viewer")
     assert shared.ledger.http.post("/v1/api-keys", json={"role": "viewer"}, headers=headers).status_code == 403
     headers["Authorization"] = "Bearer key_nowhere.x"
     assert shared.ledger.http.get("/v1/runs", headers=headers).status_code == 401
 
 
-def test_session_is_no_key_and_a_key_is_no_session(shared: SeededLedger) -> None:
+def test_session_is_no_key_and_opens_its_own_organisation_and_scheme_alone(shared: SeededLedger) -> None:
     cookie, key = cookie_for(shared.ledger), shared.ledger.keys["hospital", "admin"]
     for header in (f"Session {cookie}", f"Bearer {cookie}", cookie):
         assert shared.ledger.http.get("/v1/runs", headers={"Authorization": header}).status_code == 401, header
     assert shared.ledger.http.get("/v1/runs", headers=_headers(key)).status_code == 401
-
-
-def test_session_of_one_organisation_finds_nothing_of_another(shared: SeededLedger) -> None:
     headers = _headers(cookie_for(shared.ledger, "admin", "clinic"))
     assert shared.ledger.http.get(f"/v1/runs/{shared.run}", headers=headers).status_code == 404
     assert shared.ledger.http.get("/v1/populations", headers=headers).json()["items"] == []
-
-
-def test_cookie_of_plain_http_is_not_taken_by_tls(shared: SeededLedger) -> None:
     cookie = cookie_for(shared.ledger)
     for name, status in ((COOKIE, 401), (f"__Host-{COOKIE}", 200)):
         headers = {"Cookie": f"{name}={cookie}"}

@@ -8,6 +8,7 @@ import pytest
 
 from app.api.pagination import encode_cursor
 from tests.api.conftest import SeededLedger
+from tests.api.test_lists import walk
 from tests.api.trainer import issue
 from tests.clocks import stand_at
 from tests.conftest import Ledger
@@ -16,16 +17,12 @@ VAST = {"count": 10**9}
 
 
 def _list(ledger: Ledger, query: str = "", key: str | None = None) -> list[dict[str, Any]]:
-    reply = _asked(ledger, query, key)
-    assert reply.status_code == 200, reply.text
-    items: list[dict[str, Any]] = reply.json()["items"]
-    return items
+    return list(_asked(ledger, query, key).raise_for_status().json()["items"])
 
 
 def _asked(ledger: Ledger, query: str = "", key: str | None = None) -> httpx2.Response:
     headers = ledger.headers("viewer") if key is None else {"Authorization": f"Bearer {key}"}
-    reply: httpx2.Response = ledger.http.get(f"/v1/decisions{query}", headers=headers)
-    return reply
+    return ledger.http.get(f"/v1/decisions{query}", headers=headers)
 
 
 def _key(ledger: Ledger, scope: str) -> str:
@@ -94,19 +91,7 @@ def test_cursors_walk_through_what_a_filter_shows_exactly_once(shared: SeededLed
         wanted = dict(part.split("=") for part in query.format(**runs).split("&")) if query else {}
         expected = [item for item in everything if shown(item, wanted)]
         for limit in (1, 5, 16) if query == "" else (4,):
-            assert _walk(shared.ledger, query.format(**runs), limit) == expected, (query, limit)
-
-
-def _walk(ledger: Ledger, query: str, limit: int) -> list[dict[str, Any]]:
-    """All that a filter shows, page by page."""
-    found: list[dict[str, Any]] = []
-    after: str | None = ""
-    while after is not None:
-        reply = _asked(ledger, f"?{query}&limit={limit}&after={after}".replace("?&", "?")).json()
-        assert len(reply["items"]) <= limit
-        found += reply["items"]
-        after = reply["next"]
-    return found
+            assert walk(shared.ledger, f"/v1/decisions?{query.format(**runs)}", limit) == expected, (query, limit)
 
 
 def test_actor_and_a_time_tell_decisions_apart(shared: SeededLedger, runs: dict[str, str]) -> None:
@@ -132,7 +117,7 @@ def test_decisions_of_one_moment_are_told_apart_by_a_cursor(
     moment = "since=2026-11-22T09:00:00Z&until=2026-11-22T09:00:01Z"
     whole = _list(seeded.ledger, f"?{moment}")
     assert (len(whole), len({item["created_at"] for item in whole})) == (6, 1)
-    assert _walk(seeded.ledger, moment, 1) == whole
+    assert walk(seeded.ledger, f"/v1/decisions?{moment}", 1) == whole
 
 
 def test_key_sees_the_decisions_of_runs_under_its_scope(shared: SeededLedger, runs: dict[str, str]) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from app.api.strict_json import MAX_BODY_BYTES
 from tests.api.conftest import SeededLedger
-from tests.api.matrix import TABLE
+from tests.api.matrix import HIDDEN, TABLE
 from tests.api.operations import (
     DOCUMENT,
     GUARDED,
@@ -44,8 +44,7 @@ def send(
     sent = shared.ledger.headers() | valid_headers(operation) | JSON if headers is None else headers
     path = operation.at(**shared.ids())
     url = path + query.replace("?", "&" if "?" in path else "?")
-    reply: httpx2.Response = shared.ledger.http.request(operation.method, url, content=content, headers=sent)
-    return reply
+    return shared.ledger.http.request(operation.method, url, content=content, headers=sent)
 
 
 def check(reply: httpx2.Response, status: int, code: str, case: object = "") -> None:
@@ -56,6 +55,8 @@ def check(reply: httpx2.Response, status: int, code: str, case: object = "") -> 
 
 def test_every_operation_of_the_document_has_an_entry() -> None:
     assert set(TABLE) == {operation.id for operation in GUARDED}
+    hidden = {name for name, (_, elsewhere) in TABLE.items() if elsewhere == HIDDEN}
+    assert {operation.id for operation in GUARDED if "{" in operation.path} <= hidden
     without = {operation.id for operation in WITH_BODY if valid_body(operation) is None}
     assert without == OPTIONAL_BODY, "a valid body is missing"
 
@@ -149,23 +150,19 @@ OTHERS = [
 ]
 
 
-def test_value_that_is_no_key_is_refused_without_a_word_on_what_exists(shared: SeededLedger) -> None:
+def test_value_that_is_no_key_is_refused_without_a_word_and_its_scheme_read_in_any_case(shared: SeededLedger) -> None:
     key, _, secret = shared.ledger.keys["hospital", "admin"].partition(".")
     other = shared.ledger.keys["clinic", "admin"].partition(".")[0]
     for value in OTHERS:
         headers = {b"Authorization": value.format(id=key, secret=secret, other=other).encode("latin-1")}
         check(shared.ledger.http.get("/v1/runs", headers=headers), 401, "unauthenticated", value)
-    known = [
-        shared.ledger.http.get("/v1/runs", headers={"Authorization": f"Bearer {each}.x"}) for each in (key, "key_n")
-    ]
+    sent = [{"Authorization": f"Bearer {each}.x"} for each in (key, "key_n")]
+    known = [shared.ledger.http.get("/v1/runs", headers=each) for each in sent]
     assert known[0].json() | {"request_id": None} == known[1].json() | {"request_id": None}
     assert shared.ledger.http.get("/v1/runs", headers={"Authorization": "Bearer nope"}).json()["detail"] == NO_FORM
     assert shared.ledger.http.get("/v1/runs").json()["detail"].startswith("Send an API key")
-
-
-def test_scheme_of_a_key_is_read_without_regard_to_case_and_health_needs_none(shared: SeededLedger) -> None:
     for scheme in ("Bearer", "bearer", "BEARER"):
-        headers = {"Authorization": f"{scheme} {shared.ledger.keys['hospital', 'viewer']}"}
-        assert shared.ledger.http.get("/v1/runs", headers=headers).status_code == 200
+        named = {"Authorization": f"{scheme} {shared.ledger.keys['hospital', 'viewer']}"}
+        assert shared.ledger.http.get("/v1/runs", headers=named).status_code == 200
     for path in PUBLIC - {"/metrics"}:
         assert shared.ledger.http.get(path).json() == {"status": "ok"}

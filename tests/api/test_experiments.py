@@ -5,12 +5,11 @@ from typing import Any
 
 import pytest
 
-from tests.api.conftest import SeededLedger, furnish
+from tests.api.conftest import LIMIT, SeededLedger, furnish
 from tests.api.trainer import LOUD, audited, gaussian, is_refused, issue, put
 from tests.conftest import Ledger
 from tests.persistence.dump import changed
 
-LIMIT = {"epsilon": 1.0, "delta": 1e-5}
 TRIALS = {"events": [{"event": LOUD, "count": 5}], "mean": 4.0}
 EVENT = {"type": "repeat_and_select", "event": {"type": "self_composed", "event": LOUD, "count": 5}, "mean": 4.0}
 AT_ONCE = {"name": "rates", "budget": "donors/lab", "charging_mode": "repeat_and_select", "trials": TRIALS}
@@ -28,15 +27,11 @@ FURNISHED = {"seeded": _extended}
 
 
 def declared(ledger: Ledger, body: dict[str, Any], who: str = "admin", **headers: str) -> dict[str, Any]:
-    reply = ledger.post("/v1/experiments", body, who, **headers)
-    assert reply.status_code == 201, reply.text
-    found: dict[str, Any] = reply.json()
-    return found
+    return dict(ledger.post("/v1/experiments", body, who, **headers).raise_for_status().json())
 
 
 def read(ledger: Ledger, experiment: str) -> dict[str, Any]:
-    found: dict[str, Any] = ledger.get(f"/v1/experiments/{experiment}").json()
-    return found
+    return dict(ledger.get(f"/v1/experiments/{experiment}").json())
 
 
 def test_runs_of_an_experiment_are_charged_one_by_one_and_read_as_one(seeded: SeededLedger) -> None:

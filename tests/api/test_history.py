@@ -23,13 +23,7 @@ GAUSSIAN = {"type": "gaussian", "noise_multiplier": 300.0}
 
 
 def _history(seeded: SeededLedger, query: str = "") -> dict[str, Any]:
-    history: dict[str, Any] = seeded.ledger.get(f"/v1/runs/{seeded.run}/history{query}").json()
-    return history
-
-
-def _take(seeded: SeededLedger, body: dict[str, Any]) -> dict[str, Any]:
-    answer: dict[str, Any] = seeded.steps(**body).json()
-    return answer
+    return dict(seeded.ledger.get(f"/v1/runs/{seeded.run}/history{query}").json())
 
 
 def test_history_has_every_decision_as_it_was_answered(seeded: SeededLedger) -> None:
@@ -38,7 +32,7 @@ def test_history_has_every_decision_as_it_was_answered(seeded: SeededLedger) -> 
         *({"count": 3}, {"count": 10**6}, {"event": GAUSSIAN}, {"events": three}),
         *({"events": [{"event": GAUSSIAN, "count": 10**9}, {"event": SAMPLED}]}, {}),
     ]
-    answers = [_take(seeded, body) for body in bodies]
+    answers = [seeded.steps(**body).json() for body in bodies]
     history = _history(seeded)
     assert (history["run"], history["decisions"], len(history["points"])) == (seeded.run, 7, 7)
     path, epsilon = [seeded.population, seeded.budget, seeded.run], history["points"][0]["epsilon"]
@@ -55,23 +49,20 @@ def test_history_has_every_decision_as_it_was_answered(seeded: SeededLedger) -> 
     assert [point["events"] for point in history["points"][3:5]] == [[{"event": GAUSSIAN, "count": 1}], three]
     times = [point["created_at"] for point in history["points"]]
     assert times == sorted(times)
-    for body in ({"first_step": 0}, {"first_step": 9}, {"count": 0}):
-        _take(seeded, body)
-    seeded.steps(query="?dry_run=true")
+    for body in ({"first_step": 0}, {"first_step": 9}, {"count": 0}, {"query": "?dry_run=true"}):
+        seeded.steps(**body)
     seeded.ledger.post(f"/v1/runs/{seeded.run}/pause", None, "trainer")
-    _take(seeded, {})
+    seeded.steps()
     assert _history(seeded) == history, "what is no decision is not in it"
 
 
-def test_thinned_history_keeps_its_ends_and_its_order_and_polling_shows_each_decision_once(
-    seeded: SeededLedger,
-) -> None:
+def test_thinned_history_keeps_its_ends_and_order_and_polling_shows_each_decision_once(seeded: SeededLedger) -> None:
     polled: list[dict[str, Any]] = []
     cursor = ""
     for number in range(1, 16):
         page = _history(seeded, f"?after={cursor}")
         polled, cursor = polled + page["points"], page["next"] or ""
-        _take(seeded, {"event": GAUSSIAN} if number % 7 else {"count": 10**6})
+        seeded.steps(**({"event": GAUSSIAN} if number % 7 else {"count": 10**6}))
     polled += _history(seeded, f"?after={cursor}")["points"]
     whole = _history(seeded)["points"]
     assert [point["position"] for point in whole] == [point["position"] for point in polled] == list(range(16))
@@ -146,10 +137,7 @@ def two_teams(ledger: Ledger) -> str:
 
 
 def history(ledger: Ledger, account: str, query: str = "") -> dict[str, Any]:
-    reply = ledger.get(f"/v1/accounts/{account}/history{query}")
-    assert reply.status_code == 200, reply.text
-    answer: dict[str, Any] = reply.json()
-    return answer
+    return dict(ledger.get(f"/v1/accounts/{account}/history{query}").raise_for_status().json())
 
 
 def test_thinned_history_ends_with_the_spent_epsilon(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -177,8 +165,7 @@ def test_history_of_an_account_has_the_epsilon_that_it_had(ledger: Ledger) -> No
     assert history(ledger, population)["points"] == []
 
     def read() -> dict[str, float]:
-        found: dict[str, float] = ledger.get(f"/v1/populations/{population}").json()
-        return found
+        return dict(ledger.get(f"/v1/populations/{population}").json())
 
     for count in (1, 20, 300):
         assert trainer.steps(count=count).status_code == 200
@@ -219,8 +206,6 @@ def test_waiting_for_histories_takes_no_thread_from_other_requests(
 
 
 SVG = "{http://www.w3.org/2000/svg}"
-
-
 TITLES = {"run": "mimic/icu-team/model: epsilon over steps", "population": "mimic: epsilon over time"}
 
 

@@ -48,8 +48,7 @@ def _ask(
 ) -> httpx2.Response:
     sent = {"Authorization": f"Bearer {token}"} | headers
     method = "GET" if body is None else "POST"
-    reply: httpx2.Response = shared.ledger.http.request(method, path, json=body, headers=sent)
-    return reply
+    return shared.ledger.http.request(method, path, json=body, headers=sent)
 
 
 def _refused(shared: SeededLedger, token: str) -> str:
@@ -64,7 +63,9 @@ def _part(content: object) -> str:
     return base64.urlsafe_b64encode(json.dumps(content).encode()).decode().rstrip("=")
 
 
-def test_token_of_each_algorithm_opens(shared: SeededLedger, provider: IdentityProvider) -> None:
+def test_token_of_each_algorithm_opens_and_its_person_is_named_in_the_audit_log(
+    shared: SeededLedger, provider: IdentityProvider
+) -> None:
     kinds = ("JWT", "at+jwt", "application/at+jwt")
     for place, algorithm in enumerate(ALGORITHMS):
         reply = _ask(shared, provider.token(algorithm, header={"typ": kinds[place % 3]}))
@@ -73,9 +74,6 @@ def test_token_of_each_algorithm_opens(shared: SeededLedger, provider: IdentityP
     assert _ask(shared, provider.token(nbf=soon, iat=soon)).status_code == 200, "clocks may differ a little"
     several = ["https://other.example", provider.claims()["aud"]]
     assert _ask(shared, provider.token(aud=several, sub="x" * 295)).status_code == 200
-
-
-def test_action_of_a_person_has_their_name_in_the_audit_log(shared: SeededLedger, provider: IdentityProvider) -> None:
     made = _ask(shared, provider.token(sub="auth0|63 é"), "/v1/api-keys", {"role": "viewer"})
     assert made.status_code == 201
     [event] = audited(shared.ledger, f"subject={made.json()['id']}")
@@ -174,15 +172,14 @@ GROUPS: list[tuple[object, int, int]] = [
 ]
 
 
-def test_groups_give_roles(shared: SeededLedger, provider: IdentityProvider) -> None:
+def test_groups_give_roles_and_a_role_with_a_scope_holds_under_it_only(
+    shared: SeededLedger, provider: IdentityProvider
+) -> None:
     for groups, governs, trains in GROUPS:
         token = provider.token(groups=groups)
         assert _ask(shared, token, f"/v1/runs/{shared.run}").status_code == 200
         assert _ask(shared, token, "/v1/api-keys").status_code == governs, groups
         assert _ask(shared, token, f"/v1/runs/{shared.run}/steps", {}).status_code == trains, groups
-
-
-def test_role_with_a_scope_holds_under_it_only(shared: SeededLedger, provider: IdentityProvider) -> None:
     ledger = shared.ledger
     ledger.population("eicu")
     ledger.budget("team", "eicu")
@@ -202,8 +199,7 @@ def test_one_person_proposes_and_another_one_approves(shared: SeededLedger, prov
     more = {"limit": {"epsilon": 3.6, "delta": 1e-5}, "reason": "Another study."}
     path = f"/v1/accounts/{shared.ledger.population('shared')['id']}/limit"
     marie, pierre = provider.token(sub="marie"), provider.token(sub="pierre")
-    proposed = _ask(shared, marie, path, more, **{"If-Match": "*"})
-    assert proposed.status_code == 201, proposed.text
+    proposed = _ask(shared, marie, path, more, **{"If-Match": "*"}).raise_for_status()
     approval = f"/v1/proposals/{proposed.json()['id']}/approve"
     again = provider.token("ES256", sub="marie", jti="another token of the same person")
     for own in (marie, again):

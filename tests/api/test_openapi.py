@@ -47,11 +47,8 @@ def _examples(content: dict[str, Any]) -> list[Any]:
     return beside or list(schema.get("examples", []))
 
 
-def test_document_is_kept_as_it_is_served() -> None:
+def test_document_is_valid_and_kept_as_it_is_served() -> None:
     assert KEPT.read_bytes() == openapi_text(APP).encode(), "openapi/openapi.json is out of date: run make openapi"
-
-
-def test_document_is_valid() -> None:
     validate(DOCUMENT)
 
 
@@ -152,14 +149,11 @@ def test_shared_parts_are_written_once_and_referred_to() -> None:
         assert not [name for name in DOCUMENT["components"][section] if f'"#/components/{section}/{name}"' not in text]
 
 
-def test_key_is_asked_of_all_but_public_operations() -> None:
+def test_document_has_every_route_and_asks_for_a_key_but_of_public_ones() -> None:
     assert DOCUMENT["security"] == [{"ApiKey": []}]
     for operation in OPERATIONS:
         public = operation not in GUARDED
         assert operation.described.get("security") == ([] if public else None), operation.id
-
-
-def test_document_has_every_route() -> None:
     documented = {(operation.method, operation.path) for operation in OPERATIONS}
     routed = {(method, route.path) for route in iter_route_contexts(APP.routes) for method in route.methods or ()}
     pages = {

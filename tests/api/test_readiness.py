@@ -20,10 +20,7 @@ from tests.service.tampering import TEAM, shift_curve, tampering
 def _ready(seeded: SeededLedger) -> dict[str, Any]:
     state: Any = seeded.ledger.http.app.state
     state.integrity.check()
-    reply = seeded.ledger.http.get("/readyz")
-    assert reply.status_code == 200, reply.text
-    answer: dict[str, Any] = reply.json()
-    return answer
+    return dict(seeded.ledger.http.get("/readyz").raise_for_status().json())
 
 
 def test_accounts_that_are_stopped_are_told_and_the_rest_is_served(seeded: SeededLedger) -> None:
@@ -38,9 +35,7 @@ def test_accounts_that_are_stopped_are_told_and_the_rest_is_served(seeded: Seede
     assert _ready(seeded) == {"status": "ok"}
 
 
-def test_worker_that_takes_no_step_is_told_and_the_rest_is_served(
-    seeded: SeededLedger, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_worker_that_takes_no_step_is_told_and_served(seeded: SeededLedger, monkeypatch: pytest.MonkeyPatch) -> None:
     workers = {"db1:5432": Fault.SILENT}
     monkeypatch.setattr(readiness, "rehearse_everywhere", lambda _: Rehearsal(None, workers))
     told = {"db1:5432": "The database does not answer."}

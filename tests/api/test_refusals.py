@@ -1,6 +1,7 @@
 """Refusals and truncations: every number in them is one that the next request can rely on."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -8,17 +9,11 @@ import pytest
 from app.accounting.curves import GRID_VERSION, orders
 from app.api.schemas.refusals import REFUSED_EXAMPLE, refusal_text
 from tests.api.conftest import SeededLedger
-from tests.api.trainer import HUGE, LOUD, QUIET, Trainer, counted, hired, is_refused
+from tests.api.trainer import HUGE, LOUD, QUIET, Trainer, counted, gaussian, hired, is_refused
 from tests.conftest import SAMPLED, Ledger
 from tests.persistence.dump import changed
 
 LEVELS = ["run", "budget", "division", "population"]
-PLANNED: dict[str, list[dict[str, Any]]] = {
-    "run": [],
-    "all": [{"event": {"type": "gaussian", "noise_multiplier": 60.0}}],
-}
-"""A plan of the run alone, which its default event is, or of every account."""
-
 LARGE = {"epsilon": 8.0, "delta": 1e-5}
 SMALL = {"epsilon": 1.2, "delta": 1e-5}
 PROBLEM = {"type", "title", "status", "detail", "code", "request_id"}
@@ -31,12 +26,8 @@ REFUSED = {
 }
 
 
-def _gaussian(noise: float) -> dict[str, Any]:
-    return {"type": "gaussian", "noise_multiplier": noise}
-
-
-def _sampled(noise: float, sampling: float = 0.02) -> dict[str, Any]:
-    return {"type": "poisson_sampled", "sampling_probability": sampling, "event": _gaussian(noise)}
+def _sampled(noise: float) -> dict[str, Any]:
+    return {"type": "poisson_sampled", "sampling_probability": 0.02, "event": gaussian(noise)}
 
 
 def _tree(ledger: Ledger, level: str, planned: Sequence[dict[str, Any]] = ()) -> dict[str, str]:
@@ -56,11 +47,9 @@ def more_noise(response: dict[str, Any]) -> float | None:
 
 
 def _ask(ledger: Ledger, run: str, body: dict[str, Any], *, dry: bool = True) -> dict[str, Any]:
-    query = "?dry_run=true" if dry else ""
-    reply = ledger.post(f"/v1/runs/{run}/steps{query}", body, "trainer")
+    reply = ledger.post(f"/v1/runs/{run}/steps?dry_run={'true' if dry else 'false'}", body, "trainer")
     assert reply.status_code in {200, 403}, reply.text
-    answer: dict[str, Any] = reply.json()
-    return answer
+    return dict(reply.json())
 
 
 def test_refusal_has_every_number_and_they_fit_together(seeded: SeededLedger) -> None:
@@ -84,14 +73,17 @@ def test_refusal_has_every_number_and_they_fit_together(seeded: SeededLedger) ->
     assert "mimic/icu-team" in response["detail"]
     assert changed(before, seeded.rows()) == {"decisions", "runs"}
     assert seeded.ledger.get(f"/v1/runs/{seeded.run}").content == read
-    infinite = _ask(seeded.ledger, seeded.run, {"event": _gaussian(1e-3), "count": 10**9})
+    infinite = _ask(seeded.ledger, seeded.run, {"event": gaussian(1e-3), "count": 10**9})
     assert (infinite["epsilon_requested"], infinite["max_count_that_fits"]) == ("Infinity", 0)
     assert "infinite" in infinite["detail"]
 
 
-@pytest.mark.parametrize(("level", "planned"), [("budget", "all"), ("population", "run")])
-def test_count_that_fits_is_exact_whichever_account_binds(ledger: Ledger, level: str, planned: str) -> None:
-    ids = _tree(ledger, level, PLANNED[planned])
+@pytest.mark.parametrize(("level", "planned"), [("budget", [{"event": LOUD}]), ("population", [])])
+def test_count_that_fits_is_exact_whichever_account_binds(
+    ledger: Ledger, level: str, planned: list[dict[str, Any]]
+) -> None:
+    """By a plan of every account, or of the run alone, which its default event is."""
+    ids = _tree(ledger, level, planned)
     for charged in (0, 7):
         if charged:
             assert _ask(ledger, ids["run"], {"count": charged}, dry=False)["decision"] == "admitted"
@@ -108,7 +100,7 @@ def test_count_that_fits_is_exact_whichever_account_binds(ledger: Ledger, level:
 
 def test_count_that_fits_is_exact_for_a_list(ledger: Ledger) -> None:
     run = _tree(ledger, "division")["run"]
-    cheap, dear = {"event": _gaussian(80.0), "count": 50}, {"event": _gaussian(4.0), "count": 50}
+    cheap, dear = {"event": gaussian(80.0), "count": 50}, {"event": gaussian(4.0), "count": 50}
     response = _ask(ledger, run, {"events": [cheap, dear]})
     fitting = response["max_count_that_fits"]
     assert 50 < fitting < response["count"] == 100
@@ -143,11 +135,11 @@ def test_noise_that_fits_is_admitted_and_less_of_it_is_not(ledger: Ledger) -> No
 
 def test_no_noise_is_offered_where_none_is_enough(seeded: SeededLedger) -> None:
     for noise in (100.0, 1e4):
-        event = _gaussian(noise)
+        event = gaussian(noise)
         left = _ask(seeded.ledger, seeded.run, {"event": event, "count": 10**9})["max_count_that_fits"]
         if left:
             assert _ask(seeded.ledger, seeded.run, {"event": event, "count": left}, dry=False)["steps_remaining"] == 0
-    response = _ask(seeded.ledger, seeded.run, {"event": _gaussian(2.0), "count": 10**9})
+    response = _ask(seeded.ledger, seeded.run, {"event": gaussian(2.0), "count": 10**9})
     assert (response["max_count_that_fits"], more_noise(response)) == (0, None)
     assert "noise multiplier" not in response["detail"]
 
@@ -194,9 +186,10 @@ def _prefix(items: list[tuple[dict[str, Any], int]], count: int) -> list[tuple[d
 
 
 @pytest.mark.parametrize(("place", "event"), list(zip(range(6), [None, LOUD] * 3, strict=True)))
-def test_longest_prefix_is_admitted(ledger: Ledger, place: int, event: dict[str, Any] | None) -> None:
+def test_longest_prefix_is_admitted(trainer: Trainer, place: int, event: dict[str, Any] | None) -> None:
     """By the orders alone, or by the plan that the run's default event is as well."""
-    trainer, items = hired(ledger, limit={"epsilon": 0.7, "delta": 1e-5}, event=event), LISTS[place]
+    own, items = trainer.ledger.run(limit={"epsilon": 0.7, "delta": 1e-5}, event=event), LISTS[place]
+    trainer = replace(trainer, run=own)
     asked = sum(count for _, count in items)
     preview = trainer.steps(events=counted(*items), on_exceed="truncate", dry_run=True).json()
     answer = trainer.steps(events=counted(*items), on_exceed="truncate").json()

@@ -36,10 +36,8 @@ def test_report_over_the_limit_is_charged_and_freezes_the_run(trainer: Trainer) 
     assert response["epsilon"] > response["epsilon_limit"]
     assert {spent for spent, _ in trainer.balance()} == {trainer.price((LOUD, 1002))}
     assert trainer.read()["status"] == "overdrawn"
-    for reply in (
-        *(trainer.act("pause"), trainer.act("resume"), trainer.act("attempts", {})),
-        *(trainer.steps(), trainer.reserve((QUIET, 1))),
-    ):
+    acts = [trainer.act("pause"), trainer.act("resume"), trainer.act("attempts", {})]
+    for reply in (*acts, trainer.steps(), trainer.reserve((QUIET, 1))):
         assert is_refused(reply, 409, "run_state_conflict")["run_status"] == "overdrawn"
     assert trainer.steps(mode="report", count=3).json()["overdrawn"]
     assert trainer.path()[0].spent == trainer.price((LOUD, 1005))

@@ -15,7 +15,7 @@ from app.persistence.tables import metadata
 from app.service.governance.api_keys import create_key
 from tests.api.conftest import LIMIT, POPULATION, SeededLedger
 from tests.api.matrix import EVERYONE, HIDDEN, LOOKED_FOR_FIRST, MAY, SAME, TABLE
-from tests.api.operations import GUARDED, NOWHERE, Operation, valid_body, valid_headers, without_request_id
+from tests.api.operations import GUARDED, NOWHERE, Operation, valid_body, valid_headers
 from tests.api.trainer import put
 from tests.conftest import SAMPLED
 from tests.ledgers import schedule_blocks
@@ -35,9 +35,8 @@ def _account(shared: SeededLedger, *, proposed: bool) -> dict[str, str]:
     """A budget, and a proposal for it by a key of none of these roles."""
     ids = {"account_id": str(shared.ledger.budget(f"b-{next(NUMBERS)}")["id"])}
     if proposed:
-        shared.ledger.keys["hospital", "proposer"] = create_key(
-            shared.ledger.database, "hospital", Role.PLANNER, datetime.now(UTC)
-        ).key
+        made = create_key(shared.ledger.database, "hospital", Role.PLANNER, datetime.now(UTC))
+        shared.ledger.keys["hospital", "proposer"] = made.key
         body = {"limit": {"epsilon": 2.0, "delta": 1e-5}, "reason": "More."}
         reply = shared.ledger.post(f"/v1/accounts/{ids['account_id']}/limit", body, "proposer", If_Match="*")
         ids["proposal_id"] = reply.json()["id"]
@@ -130,14 +129,13 @@ def _ask(shared: SeededLedger, operation: Operation, role: str, ids: dict[str, s
     body = valid_body(operation, f"{operation.id}-{next(NUMBERS)}")
     headers = shared.ledger.headers(role) | valid_headers(operation)
     path = operation.at(**ids)
-    reply: httpx2.Response = shared.ledger.http.request(operation.method, path, json=body, headers=headers)
-    return reply
+    return shared.ledger.http.request(operation.method, path, json=body, headers=headers)
 
 
 def test_missing_role_is_refused_before_an_id_is_looked_up(shared: SeededLedger) -> None:
     answers = [shared.ledger.post(f"/v1/runs/{run}/pause", None, "viewer") for run in (shared.run, "run_nothing")]
     assert [reply.status_code for reply in answers] == [403, 403]
-    assert without_request_id(answers[0]) == without_request_id(answers[1])
+    assert answers[0].json() | {"request_id": None} == answers[1].json() | {"request_id": None}
 
 
 NAMES = ("icu-team", "mimic")
@@ -171,10 +169,8 @@ def _ask_as_another(shared: SeededLedger, operation: Operation, role: str, *, th
         body = body.replace(name, f"no-{name}")
     headers = shared.ledger.headers(role, "clinic") | valid_headers(operation) | {"Content-Type": "application/json"}
     content = None if body == "null" else body.encode()
-    reply: httpx2.Response = shared.ledger.http.request(
-        operation.method, operation.at(**(shared.ids() if there else NOWHERE)), content=content, headers=headers
-    )
-    return reply
+    path = operation.at(**(shared.ids() if there else NOWHERE))
+    return shared.ledger.http.request(operation.method, path, content=content, headers=headers)
 
 
 def _as_of_nothing(shared: SeededLedger, answer: httpx2.Response, asked: httpx2.Response) -> None:
@@ -189,11 +185,6 @@ def _as_of_nothing(shared: SeededLedger, answer: httpx2.Response, asked: httpx2.
     fleeting = {"x-request-id", "date", "content-length"}
     kept = [{name: value for name, value in each.headers.items() if name not in fleeting} for each in (answer, asked)]
     assert kept[0] == kept[1]
-
-
-def test_matrix_has_operations_with_an_id_as_hidden() -> None:
-    hidden = {name for name, (_, elsewhere) in TABLE.items() if elsewhere == HIDDEN}
-    assert {operation.id for operation in GUARDED if "{" in operation.path} <= hidden
 
 
 def _asked_of_another(place: int, operation: Operation) -> set[str]:
@@ -212,7 +203,6 @@ def test_role_of_another_organisation_gets_what_the_matrix_says(shared: SeededLe
             if role not in roles and operation.id not in LOOKED_FOR_FIRST:
                 assert (reply.status_code, reply.json()["code"]) == (403, "insufficient_scope"), case
                 assert reply.json()["required_roles"] == roles
-                _as_of_nothing(shared, reply, _ask_as_another(shared, operation, role, there=False))
             elif elsewhere == HIDDEN:
                 assert (reply.status_code, reply.json()["code"]) == (404, "not_found"), case
                 _as_of_nothing(shared, reply, _ask_as_another(shared, operation, role, there=False))

@@ -72,8 +72,7 @@ FURNISHED = {"trainer": _hired}
 
 
 def _open(trainer: Trainer, key: str | None = None, /, **body: object) -> int:
-    made = trainer.post(f"runs/{trainer.run}/attempts", body, key)
-    assert made.status_code == 201, made.text
+    made = trainer.post(f"runs/{trainer.run}/attempts", body, key).raise_for_status()
     assert made.json() == trainer.read()
     return int(made.json()["attempt"])
 

@@ -4,17 +4,30 @@ import json
 import logging
 import secrets
 from collections.abc import Iterator
+from io import StringIO
+from itertools import cycle
 from pathlib import Path
+from typing import NoReturn
 from urllib.parse import quote, unquote
 
 import httpx2
 import pytest
+from fastapi import FastAPI, Request
+from uvicorn.middleware.message_logger import MessageLoggerMiddleware
+from uvicorn.server import ServerState
 
-from app.logging_config import HIDDEN, install_redaction, redact_secrets
-from tests.api.loud_server import SABOTAGED
+from app.connections import BoundedConnection
+from app.logging_config import HIDDEN, JsonFormatter, install_redaction, redact_secrets
 from tests.api.operations import NOWHERE, OPERATIONS
-from tests.conftest import LiveServer
-from tests.identity_provider import IdentityProvider, identity_provider
+from tests.api.step_routes import listening
+from tests.api.test_oidc_tokens import provider
+from tests.conftest import LiveServer, open_ledger
+from tests.identity_provider import IdentityProvider
+
+__all__ = ["provider"]
+
+SABOTAGED = "/v1/sabotaged"
+"""A route that fails with an error whose words hold all that was sent."""
 
 PASSWORD = "hush-Hush%21hush"
 KEY = f"key_0123456789abcdef.{secrets.token_urlsafe(32)}"
@@ -28,14 +41,8 @@ def _places(key: str) -> Iterator[dict[str, object]]:
     secret = key.partition(".")[2]
     good = {"Authorization": f"Bearer {key}"}
     yield {"headers": good}
-    for value in (
-        f"Basic {key}",
-        f"Bearer  {key}x",
-        key,
-        f"bearer {secret}",
-        f"Bearer {key}, {key}",
-        f"Token {secret}",
-    ):
+    others = (f"Basic {key}", f"Bearer  {key}x", key, f"bearer {secret}", f"Bearer {key}, {key}", f"Token {secret}")
+    for value in others:
         yield {"headers": {"Authorization": value}}
     yield {"headers": [("Authorization", f"Bearer {key}"), ("Authorization", f"Bearer {key}")]}
     for name in ("X-Api-Key", "Idempotency-Key", "If-None-Match", "Content-Type", "X-Forwarded-For", "Referer"):
@@ -60,65 +67,87 @@ def _paths(key: str) -> Iterator[str]:
         yield f"{SABOTAGED}?after=1&{written}"
 
 
-@pytest.fixture(scope="module")
-def provider() -> Iterator[IdentityProvider]:
-    with identity_provider() as opened:
-        yield opened
+LOGGERS = ["", "sqlalchemy", "sqlalchemy.engine", "sqlalchemy.pool", "asyncio"]
+LOGGERS += ["uvicorn.error", "uvicorn.access", "uvicorn.asgi"]
+
+
+async def _sabotaged(request: Request) -> NoReturn:
+    logging.getLogger("sabotage").info("%s was asked for with %r", request.url, request.headers)
+    raise RuntimeError(f"{request.method} {request.url} {dict(request.headers)} {await request.body()!r}")
+
+
+Loud = tuple[httpx2.Client, StringIO, str]
+"""A client of a service, all that it has logged, and the key of its admin."""
 
 
 @pytest.fixture(scope="module")
-def loud(tmp_path_factory: pytest.TempPathFactory, provider: IdentityProvider) -> Iterator[LiveServer]:
-    """A server that logs all it can."""
-    with pytest.MonkeyPatch.context() as patch:
-        server = LiveServer(tmp_path_factory.mktemp("loud"), module="tests.api.loud_server")
-        server.key("admin")
-        for name, value in provider.settings().items():
-            patch.setenv(f"EPSILON_LEDGER_{name.upper()}", str(value))
-        patch.setenv("EPSILON_LEDGER_RATE_LIMIT_ANONYMOUS_PER_SECOND", "0")
-        server.start()
-    yield server
-    server.stop()
-
-
-def _asked(loud: LiveServer) -> httpx2.Client:
+def loud(tmp_path_factory: pytest.TempPathFactory, provider: IdentityProvider) -> Iterator[Loud]:
+    """Every logger at its lowest level, with uvicorn's accesses and its trace, and SQL with its parameters."""
+    handler = logging.StreamHandler(StringIO())
+    handler.setFormatter(JsonFormatter())
+    handler.addFilter(lambda record: not record.name.startswith("http"))  # of the client, which is not the service
     apart = httpx2.Limits(max_keepalive_connections=0)  # uvicorn closes the connection behind an error
-    return httpx2.Client(base_url=loud.url, timeout=60, trust_env=False, limits=apart)
+    loggers = [logging.getLogger(name) for name in LOGGERS]
+    before = [(each.level, each.propagate) for each in loggers]
+    for each in loggers:  # an engine asks its logger when it is made
+        each.setLevel(1)
+        each.propagate = True  # whatever a library has set in this process
+    loggers[0].addHandler(handler)
+    with open_ledger(tmp_path_factory.mktemp("loud"), **provider.settings()) as ledger:
+        provider.wait_for(ledger)
+        app = ledger.http.app
+        assert isinstance(app, FastAPI)
+        app.add_route(SABOTAGED, _sabotaged, methods=["GET", "POST"])
+        traced = MessageLoggerMiddleware(app)  # type: ignore[arg-type] # any application
+        with (
+            listening(traced, ServerState(), BoundedConnection, ledger.http.portal) as port,
+            httpx2.Client(base_url=f"http://127.0.0.1:{port}", timeout=60, trust_env=False, limits=apart) as http,
+        ):
+            for each in loggers:  # the server has set its own
+                each.setLevel(1)
+            yield http, handler.stream, ledger.keys["hospital", "admin"]
+    loggers[0].removeHandler(handler)
+    for each, (level, propagate) in zip(loggers, before, strict=True):
+        each.setLevel(level)
+        each.propagate = propagate
 
 
-def test_no_secret_is_logged(loud: LiveServer) -> None:
-    seen = set()
-    with _asked(loud) as http:
-        for key in (loud.key("admin"), KEY, WEB_TOKEN):
-            for turn, place in enumerate(_places(key)):
-                for method, path in (("GET", "/v1/runs") if turn % 2 else ("POST", "/v1/runs"), ("POST", SABOTAGED)):
-                    seen.add(http.request(method, path, **place).status_code)  # type: ignore[arg-type]
-            for turn, path in enumerate(_paths(key)):
-                seen.add(http.get(path, headers={"Authorization": f"Bearer {key}"} if turn % 2 else {}).status_code)
-        for operation in OPERATIONS[::4]:
-            headers = {"Authorization": f"Bearer {KEY}"}
-            seen.add(http.request(operation.method, operation.at(**NOWHERE), headers=headers).status_code)
+TURNS = (("GET", "/v1/runs"), ("POST", SABOTAGED), ("POST", "/v1/runs"), ("POST", SABOTAGED))
+
+
+def test_no_secret_is_logged(loud: Loud) -> None:
+    seen: set[int] = set()
+    turns, (http, lines, admin) = cycle(TURNS), loud
+    for key in (admin, KEY, WEB_TOKEN):
+        next(turns)  # so that a place which failed with one key is answered with the next
+        for place in _places(key):
+            seen.add(http.request(*next(turns), **place).status_code)  # type: ignore[arg-type]
+        for turn, path in enumerate(_paths(key)):
+            seen.add(http.get(path, headers={"Authorization": f"Bearer {key}"} if turn % 2 else {}).status_code)
+    for operation in OPERATIONS[::4]:
+        headers = {"Authorization": f"Bearer {KEY}"}
+        seen.add(http.request(operation.method, operation.at(**NOWHERE), headers=headers).status_code)
     assert {200, 401, 404, 415, 422, 500} <= seen
-    log = loud.log()
+    log = lines.getvalue()
     for loudly in ("GET /v1/runs", "HTTP connection made", "RuntimeError", "sabotage", "SELECT", HIDDEN):
         assert loudly in log, loudly
-    for key in (loud.key("admin"), KEY):
+    for key in (admin, KEY):
         assert key.partition(".")[2] not in log
     assert WEB_TOKEN not in unquote(log)
     assert "hush" not in log.casefold()
 
 
-def test_token_of_a_person_and_its_claims_are_not_logged(loud: LiveServer, provider: IdentityProvider) -> None:
+def test_token_of_a_person_and_its_claims_are_not_logged(loud: Loud, provider: IdentityProvider) -> None:
     tokens = [provider.token(), provider.token("ES256", iss="https://other.example", header={"kid": "unknown"})]
     tokens.append(provider.token(groups=["strangers-of-the-house"]))
-    with _asked(loud) as http:
-        seen = {
-            http.request(method, path, **place).status_code  # type: ignore[arg-type]
-            for token in tokens
-            for place in _places(token)
-            for method, path in (("GET", "/v1/runs"), ("POST", SABOTAGED))
-        }
+    seen: set[int] = set()
+    turns, (http, lines, _) = cycle(TURNS[:2]), loud
+    for token in tokens:
+        next(turns)
+        for place in _places(token):
+            seen.add(http.request(*next(turns), **place).status_code)  # type: ignore[arg-type]
     assert {200, 401, 500} <= seen
-    log = unquote(loud.log())
+    log = unquote(lines.getvalue())
     for token in tokens:
         assert not [part for part in token.split(".") if part in log]
     for said in ("marie.curie", "strangers-of-the-house", "other.example"):
@@ -128,7 +157,7 @@ def test_token_of_a_person_and_its_claims_are_not_logged(loud: LiveServer, provi
 def test_database_that_does_not_let_us_in_costs_no_password(tmp_path: Path) -> None:
     """`serve` ends with a sentence where no database answers."""
     url = f"postgresql://ledger:{PASSWORD}@127.0.0.1:1/ledger?password={PASSWORD}&sslpassword={PASSWORD}"
-    server = LiveServer(tmp_path, url, module="tests.api.loud_server")
+    server = LiveServer(tmp_path, url, environment={"EPSILON_LEDGER_LOG_LEVEL": "debug"})
     with pytest.raises(AssertionError):
         server.start()
     assert "refused" in server.log()

@@ -28,12 +28,10 @@ NOISE = {"type": "gaussian", "noise_multiplier": 80.0}
 
 
 def _stated(seeded: SeededLedger, path: str) -> dict[str, Any]:
-    reply = seeded.ledger.get(path)
-    assert reply.status_code == 200, reply.text
+    reply = seeded.ledger.get(path).raise_for_status()
     document: dict[str, Any] = reply.json()
     assert is_signed_by(document, signing_key()[1].read_bytes())
-    payload: dict[str, Any] = document["payload"]
-    return payload
+    return dict(document["payload"])
 
 
 def test_statement_of_a_run_has_its_mechanisms_and_loss(seeded: SeededLedger) -> None:
@@ -81,9 +79,8 @@ def test_statement_over_the_limit_claims_no_guarantee(seeded: SeededLedger) -> N
 def test_statement_says_that_the_limit_was_changed(seeded: SeededLedger) -> None:
     assert seeded.steps(count=50).status_code == 200
     path = f"/v1/accounts/{seeded.budget}/limit"
-    for revision, (epsilon, said) in enumerate(
-        ((0.99, "each that was in force"), (0.1, "At the limit nothing is proven")), 1
-    ):
+    told = ((0.99, "each that was in force"), (0.1, "At the limit nothing is proven"))
+    for revision, (epsilon, said) in enumerate(told, 1):
         lowered = {"limit": {"epsilon": epsilon, "delta": 1e-5}, "reason": "The study is over."}
         assert seeded.ledger.post(path, lowered, "budget_admin", If_Match="*").status_code == 200
         loss = _stated(seeded, f"/v1/runs/{seeded.run}/statement")["loss"]
@@ -124,17 +121,14 @@ def test_statement_without_a_signing_key_is_refused(tmp_path: Path) -> None:
 
 
 def _made(seeded: SeededLedger) -> dict[str, Any]:
-    reply = seeded.ledger.post("/v1/checkpoints", None, "auditor")
-    assert reply.status_code == 201, reply.text
-    made: dict[str, Any] = reply.json()
-    return made
+    return dict(seeded.ledger.post("/v1/checkpoints", None, "auditor").raise_for_status().json())
 
 
 def _witness(document: dict[str, Any]) -> TrustedCheckpoint:
     return trusted_checkpoint_of(document, signing_key()[1].read_bytes(), "the kept checkpoint")
 
 
-def test_checkpoint_is_signed_with_the_published_key(seeded: SeededLedger) -> None:
+def test_checkpoint_is_signed_with_the_published_key_and_made_again_for_a_new_event(seeded: SeededLedger) -> None:
     made = _made(seeded)
     answer = seeded.ledger.get("/v1/signing-key").json()
     assert answer["public_key"] == signing_key()[1].read_text()
@@ -145,9 +139,6 @@ def test_checkpoint_is_signed_with_the_published_key(seeded: SeededLedger) -> No
     assert (last["action"], last["hash"], last["position"] + 1) == named
     assert last["after"]["runs"][seeded.run][0] == 1
     assert seeded.ledger.get("/v1/checkpoints", "auditor").json() == {"items": [made], "next": None}
-
-
-def test_checkpoint_without_a_new_event_is_the_last_one(seeded: SeededLedger) -> None:
     first = _made(seeded)
     assert _made(seeded) == first
     assert seeded.steps().status_code == 200

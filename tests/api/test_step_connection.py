@@ -11,22 +11,20 @@ from typing import Any
 import pytest
 from fastapi import FastAPI
 from prometheus_client import generate_latest
+from sqlalchemy.exc import IntegrityError, OperationalError
 
 from app.logging_config import REQUESTS
 from app.service.auth.rate_limit import TokenBuckets
+from app.service.charging import commit_queue
 from app.service.charging.commit_queue import CommitQueue
 from app.service.metrics import REGISTRY, TRACES
-from tests.api.step_routes import BOTH, JSON, NAMED, SHORT, Answer, Client, Ports, request, serving_both, watched
+from tests.api.step_routes import BOTH, JSON, NAMED, SHORT, USUAL, Answer, Client, Ports, request, watched
+from tests.api.test_fast_path import VAST, ports
 
-VAST = b'{"count": 1000000000}'
+__all__ = ["ports"]
+
 HEALTH = request("/healthz", b"", NAMED, method="GET")
 PATIENCE = 20.0
-
-
-@pytest.fixture(scope="module")
-def ports(tmp_path_factory: pytest.TempPathFactory, module_database_url: str) -> Iterator[Ports]:
-    with serving_both(tmp_path_factory.mktemp("shared"), module_database_url) as ports:
-        yield ports
 
 
 @contextmanager
@@ -221,3 +219,68 @@ def test_with_traces_every_step_takes_the_framework(ports: Ports, monkeypatch: p
     with watched() as asked:
         assert ports.ask(SHORT, ports.request(VAST)).status == 403
     assert asked == []
+
+
+def test_other_methods_are_answered_alike(ports: Ports) -> None:
+    who = (b"authorization", ports.seeded.ledger.headers("trainer")["Authorization"].encode())
+    path, headers = f"/v1/runs/{ports.seeded.run}/steps", (who, JSON, NAMED, (b"connection", b"close"))
+    for method in ("GET", "HEAD", "PUT", "DELETE", "OPTIONS"):
+        raw = []
+        for way in BOTH:
+            with Client(ports.of[way]) as client, watched() as asked:
+                client.send(request(path, VAST, *headers, method=method))
+                raw.append(client.rest())
+            assert asked == []
+        assert raw[0] == raw[1]
+        assert raw[0].startswith(b"HTTP/1.1 405 ")
+
+
+def test_client_that_expects_100_is_told_to_continue(ports: Ports) -> None:
+    head, _, body = ports.request(VAST, JSON, NAMED, (b"expect", b"100-continue")).partition(b"\r\n\r\n")
+    with Client(ports.of[SHORT]) as client, watched() as asked:
+        assert client.ask(head + b"\r\n\r\n").head == b"HTTP/1.1 100 Continue\r\n\r\n"
+        assert client.ask(body).status == 403
+    assert asked == []
+
+
+FAILURES = [
+    (OperationalError("SELECT 1", {}, Exception("disk I/O error")), 503),
+    (IntegrityError("INSERT 1", {}, Exception("twice")), 503),
+    (ZeroDivisionError("a secret"), 500),
+]
+
+
+@pytest.mark.parametrize(("error", "status"), FAILURES, ids=lambda each: type(each).__name__)
+def test_failed_group_is_answered_alike(
+    ports: Ports, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: Exception, status: int
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr(commit_queue, "commit_group", fail)
+    raw, logs = [], []
+    for way in BOTH:
+        caplog.clear()
+        with Client(ports.of[way]) as client:
+            client.send(ports.request(VAST, JSON, NAMED))
+            answer = client.answer()
+            closes = status == 500  # uvicorn closes after what nobody foresaw
+            assert not closes or client.rest() == b""
+            assert closes or client.ask(ports.request(VAST, JSON, NAMED)) == answer
+        raw.append(answer)
+        logs.append([(record.name, record.levelname, record.getMessage()) for record in caplog.records])
+    assert raw[SHORT] == raw[USUAL]
+    assert (raw[SHORT].status, b"secret" in raw[SHORT].body) == (status, False)
+    assert logs[SHORT] == logs[USUAL]
+
+
+def test_decision_that_cannot_be_rendered_is_not_repeated(ports: Ports, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = ports.seeded.ledger.run()
+
+    def broken(_: object) -> bytes:
+        raise ZeroDivisionError("a bug")
+
+    monkeypatch.setattr("app.step_connection.admitted_content", broken)
+    before = len(ports.seeded.rows()["decisions"])
+    assert ports.ask(SHORT, ports.request(b"{}", run=run)).status == 500
+    assert len(ports.seeded.rows()["decisions"]) == before + 1

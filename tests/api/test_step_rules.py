@@ -80,6 +80,9 @@ def test_repeat_gets_the_first_answer_and_changes_nothing(trainer: Trainer, name
 CONFLICT, GAP, REUSED = (409, "sequence_conflict"), (409, "sequence_gap"), (422, "idempotency_key_reused")
 SUPERSEDED, STATE = (412, "attempt_superseded"), (409, "run_state_conflict")
 NEXT = {"next_step": 4}
+ZERO: dict[str, Any] = {"first_step": 0}
+THINGS = "`event`, `events` or `on_exceed`"
+ONE = "Step 0 was admitted before, {}. The next step is 1."
 PART = "Step {} was admitted before, as part of another request{}. The next step is 4."
 UNNAMED = 'The request named no `attempt`, which means 1; the current one is 2. Its trainer sends "attempt": 2.'
 REFUSED: list[tuple[list[Asked], dict[str, Any], tuple[int, str], dict[str, Any]]] = [
@@ -88,18 +91,8 @@ REFUSED: list[tuple[list[Asked], dict[str, Any], tuple[int, str], dict[str, Any]
     ([FOUR], {"first_step": 1}, CONFLICT, NEXT | {"detail": PART.format(1, "")}),
     ([FOUR], {"first_step": 0, "events": counted((LOUD, 2), (LOUD, 2))}, CONFLICT, NEXT),
     ([FOUR], keyed(FOUR | {"count": 3}, "fresh"), CONFLICT, NEXT),
-    (
-        [{"first_step": 0}],
-        {"first_step": 0, "event": QUIET},
-        CONFLICT,
-        {"detail": "Step 0 was admitted before, with another `event`, `events` or `on_exceed`. The next step is 1."},
-    ),
-    (
-        [{"first_step": 0}],
-        {"first_step": 0, "mode": "report"},
-        CONFLICT,
-        {"detail": "Step 0 was admitted before, in mode `authorize`. The next step is 1."},
-    ),
+    ([ZERO], ZERO | {"event": QUIET}, CONFLICT, {"detail": ONE.format(f"with another {THINGS}")}),
+    ([ZERO], ZERO | {"mode": "report"}, CONFLICT, {"detail": ONE.format("in mode `authorize`")}),
     ([CUT], CUT | {"on_exceed": "refuse"}, CONFLICT, {}),
     ([TOLD], TOLD | {"mode": "authorize"}, CONFLICT, {}),
     ([FOUR], {"first_step": 5}, GAP, {"expected_step": 4}),
@@ -138,10 +131,6 @@ def test_request_that_contradicts_an_earlier_one_is_refused_and_changes_nothing(
         assert {name: answer[name] for name in facts} == facts
         assert "idempotent-replayed" not in reply.headers
     assert trainer.rows() == rows
-
-
-def test_request_without_number_and_key_is_a_new_one_each_time(trainer: Trainer) -> None:
-    assert [trainer.steps().json()["first_step"] for _ in range(3)] == [0, 1, 2]
 
 
 @pytest.mark.parametrize("key", [None, "k-2"])

@@ -5,28 +5,22 @@ from typing import Any
 import pytest
 from sqlalchemy import func, select, update
 
+from app.api.schemas.steps import StepAuthorization
 from app.persistence.database import ALL_TENANTS
 from app.persistence.repositories.accounts import list_all
 from app.persistence.tables import dp_events, event_costs
 from app.service.verification import verify
 from tests.api.conftest import SeededLedger
-from tests.api.trainer import is_refused
+from tests.api.trainer import LOUD as GAUSSIAN
+from tests.api.trainer import gaussian, is_refused
 from tests.conftest import SAMPLED, Ledger
 from tests.persistence.dump import changed
-
-GAUSSIAN = {"type": "gaussian", "noise_multiplier": 60.0}
-ADMITTED = {
-    *("decision", "run", "first_step", "count", "next_step", "epsilon", "delta", "epsilon_limit"),
-    *("steps_remaining", "binding_account", "binding_account_path", "dry_run"),
-    *("attempt", "requested_count", "overdrawn", "reservation", "ended_plans"),
-}
 
 
 @pytest.fixture(params=[[], [{"event": GAUSSIAN}]], ids=["orders", "plan"])
 def planned(request: pytest.FixtureRequest) -> list[dict[str, Any]]:
     """What population and budget have planned."""
-    items: list[dict[str, Any]] = request.param
-    return items
+    return list(request.param)
 
 
 @pytest.fixture
@@ -40,13 +34,11 @@ def fresh(ledger: Ledger, planned: list[dict[str, Any]]) -> SeededLedger:
 def _take(seeded: SeededLedger, body: dict[str, Any], query: str = "", **headers: str) -> dict[str, Any]:
     reply = seeded.ledger.post(f"/v1/runs/{seeded.run}/steps{query}", body, "trainer", **headers)
     assert reply.status_code in {200, 403}, reply.text
-    answer: dict[str, Any] = reply.json()
-    return answer
+    return dict(reply.json())
 
 
 def _read(seeded: SeededLedger) -> dict[str, Any]:
-    run: dict[str, Any] = seeded.ledger.get(f"/v1/runs/{seeded.run}").json()
-    return run
+    return dict(seeded.ledger.get(f"/v1/runs/{seeded.run}").json())
 
 
 def test_steps_are_admitted_with_numbers_that_add_up(fresh: SeededLedger, planned: list[dict[str, Any]]) -> None:
@@ -54,7 +46,7 @@ def test_steps_are_admitted_with_numbers_that_add_up(fresh: SeededLedger, planne
     remaining = _read(fresh)["steps_remaining"]
     for count in (1, 1, 5, 1, 20, 1):
         answer = _take(fresh, {"count": count})
-        assert set(answer) == ADMITTED
+        assert set(answer) == set(StepAuthorization.model_fields)
         assert (answer["decision"], answer["run"], answer["dry_run"]) == ("admitted", fresh.run, False)
         assert (answer["first_step"], answer["count"]) == (next_step, count)
         next_step += count
@@ -93,10 +85,8 @@ def test_rdp_accountant_counts_as_the_stateless_one_does(ledger: Ledger) -> None
     for item in plan:
         assert ledger.post(f"/v1/runs/{one}/steps", {"events": [item]}, "trainer").status_code == 200
     ledger.post(f"/v1/runs/{two}/steps", {"count": 11}, "trainer")
-    asked = [
-        ledger.post("/v1/accounting/epsilon", {"events": events, "delta": 1e-5}, "viewer").json()["epsilon"]
-        for events in (plan, [*plan, {"event": SAMPLED, "count": 11}])
-    ]
+    questions = [{"events": events, "delta": 1e-5} for events in (plan, [*plan, {"event": SAMPLED, "count": 11}])]
+    asked = [ledger.post("/v1/accounting/epsilon", each, "viewer").json()["epsilon"] for each in questions]
     assert ledger.get(f"/v1/runs/{one}").json()["epsilon_rdp"] == asked[0]
     for path in ("/v1/budgets", "/v1/populations"):
         assert [item["epsilon_rdp"] for item in ledger.get(path).json()["items"]] == [asked[1]]
@@ -137,13 +127,8 @@ def test_list_is_admitted_or_refused_as_a_whole(seeded: SeededLedger) -> None:
 
 
 def test_preview_changes_nothing_and_answers_as_the_request_will(seeded: SeededLedger) -> None:
-    bodies: list[dict[str, Any]] = [
-        {"count": 3},
-        {"count": 10**6},
-        {"event": GAUSSIAN},
-        {"events": [{"event": SAMPLED}]},
-    ]
-    for place, body in enumerate(bodies):
+    bodies: tuple[dict[str, Any], ...] = ({"count": 3}, {"count": 10**6}, {"event": GAUSSIAN})
+    for place, body in enumerate((*bodies, {"events": [{"event": SAMPLED}]})):
         before, key = seeded.rows(), {"X_Request_Id": "mine"} | ({"Idempotency_Key": f"k-{place}"} if place % 2 else {})
         preview = _take(seeded, body, "?dry_run=true", **key)
         assert seeded.rows() == before
@@ -192,9 +177,7 @@ def _prices(ledger: Ledger) -> int:
 
 
 def _noises(count: int, start: float) -> dict[str, Any]:
-    return {
-        "events": [{"event": {"type": "gaussian", "noise_multiplier": start + index / 1000}} for index in range(count)]
-    }
+    return {"events": [{"event": gaussian(start + index / 1000)} for index in range(count)]}
 
 
 def test_refusal_stores_no_prices(seeded: SeededLedger) -> None:

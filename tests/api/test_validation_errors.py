@@ -35,9 +35,8 @@ def _is_the_only_fault(answer: dict[str, Any], field: str, message: str) -> None
 
 KNOWN = f"is no event type; known: {ALL_TYPES}"
 TYPED: list[tuple[object, str]] = [
-    *((sent, f"{sent!r} {KNOWN}; did you mean gaussian?") for sent in ("gausian", "Gaussian")),
-    ("poisson-sampled", f"'poisson-sampled' {KNOWN}; did you mean poisson_sampled?"),
-    *((sent, f"'{sent}' {KNOWN}") for sent in ("quux", "", 5)),
+    ("gausian", f"'gausian' {KNOWN}; did you mean gaussian?"),
+    *((sent, f"'{sent}' {KNOWN}") for sent in ("quux", 5)),
     ("a\nb" + "x" * 5000, f"'a\\nb{'x' * 97}' {KNOWN}"),
 ]
 
@@ -52,6 +51,7 @@ def test_unknown_type_is_answered_with_the_known_ones_and_its_place(shared: Seed
     _is_the_only_fault(answer, "body.events.1.event.events.1.event.type", f"'laplce' {KNOWN}; did you mean laplace?")
 
 
+NOISE, SAMPLING = "event.noise_multiplier", "event.sampling_probability"
 TREE = {"type": "tree_aggregation", "noise_multiplier": 1.0, "step_counts": []}
 NESTED = {"poisson_sampled": {"gaussian": 1}}
 GAUSSIAN_MEMBERS = "unknown member; known here: clipped, noise_multiplier, type"
@@ -59,7 +59,6 @@ EITHER = "send either `noise_multiplier`, or `gradient_noise_multiplier` and `co
 FAULTS: list[tuple[object, str, str]] = [
     ({"cuont": 1}, "cuont", f"unknown member; known here: {STEPS_MEMBERS}; did you mean count?"),
     ({"dry_run": True}, "dry_run", "is a query parameter: send ?dry_run=true"),
-    ({"count": "4"}, "count", "must be an integer"),
     ({"count": 4.5}, "count", "must be an integer"),
     ({"mode": 5}, "mode", "must be 'authorize' or 'report'"),
     ({"event": {"type": "gaussian"}}, "event.noise_multiplier", "is required"),
@@ -67,24 +66,14 @@ FAULTS: list[tuple[object, str, str]] = [
     ({"events": {}}, "events", "must be a list"),
     ({"zzz": 1}, "zzz", f"unknown member; known here: {STEPS_MEMBERS}"),
     ({"event": {}}, "event", f"an event needs a `type`, one of {ALL_TYPES}"),
-    ({"event": {"event": GAUSSIAN}}, "event", f"an event needs a `type`, one of {ALL_TYPES}"),
-    ({"event": []}, "event", "must be a JSON object"),
     ({"event": "gaussian"}, "event", "must be a JSON object"),
     ({"event": _sampled(None)}, "event.event", "must be a JSON object"),
-    ({"events": [7]}, "events.0", "must be a JSON object"),
     ({"events": []}, "events", "must hold at least 1 event"),
     ({"event": {"type": "composed", "events": []}}, "event.events", "must hold at least 1 event"),
     ({"event": TREE}, "event.step_counts", "must hold at least 1 item"),
     ({"event": {**GAUSSIAN, "noise_multiplier": 0}}, "event.noise_multiplier", "must be at least 0.001"),
-    (
-        {"event": _sampled({**GAUSSIAN, "noise_multiplier": 1e7})},
-        *("event.event.noise_multiplier", "must be at most 1000000"),
-    ),
-    (
-        {"event": _sampled(GAUSSIAN) | {"sampling_probability": 0}},
-        "event.sampling_probability",
-        "must be greater than 0",
-    ),
+    ({"event": _sampled({**GAUSSIAN, "noise_multiplier": 1e7})}, f"event.{NOISE}", "must be at most 1000000"),
+    ({"event": _sampled(GAUSSIAN) | {"sampling_probability": 0}}, SAMPLING, "must be greater than 0"),
     ({"event": {"type": "epsilon_delta", "epsilon": 1.0, "delta": 0.5}}, "event.delta", "must be less than 0.5"),
     ({"first_step": 2**53 + 1}, "first_step", f"must be at most {2**53}"),
     ({"event": {"type": "adaptive_clipping"}}, "event", EITHER),
@@ -100,16 +89,13 @@ def test_fault_names_the_member_as_it_was_sent_and_what_would_be_right(shared: S
         _is_the_only_fault(_told(shared, body), f"body.{field}".rstrip("."), message)
 
 
-def test_body_must_be_there(shared: SeededLedger) -> None:
+def test_missing_body_and_an_event_without_its_wrapper_are_told_once(shared: SeededLedger) -> None:
     reply = shared.ledger.http.post(f"/v1/runs/{shared.run}/steps", headers=shared.ledger.headers())
     assert reply.status_code == 422
     _is_the_only_fault(reply.json(), "body", "send a JSON object, at least {}")
     headers = shared.ledger.headers() | {"Content-Type": "application/json"}
     reply = shared.ledger.http.post(f"/v1/runs/{shared.run}/steps", content=b"null", headers=headers)
     _is_the_only_fault(reply.json(), "body", "must be a JSON object")
-
-
-def test_event_without_its_wrapper_is_told_once(shared: SeededLedger) -> None:
     for event in (GAUSSIAN, SAMPLED, {"type": "self_composed", "event": GAUSSIAN, "count": 2}):
         _is_the_only_fault(_told(shared, {"events": [{"event": GAUSSIAN}, event]}), "body.events.1", ITEM)
         answer = _told(shared, {"plan": [event, event]}, "/v1/runs/{run}/reservations")
@@ -123,9 +109,6 @@ def test_detail_says_how_many_faults_it_leaves_out(shared: SeededLedger) -> None
         assert answer["detail"].count("unknown member") == min(errors, 3)
         assert ("more" in answer["detail"]) == (errors > 3)
         assert errors <= 3 or answer["detail"].endswith(f"; and {errors - 3} more")
-
-
-def test_other_members_are_told_in_the_same_words(shared: SeededLedger) -> None:
     answer = _told(shared, {"name": 5, "budget": "mimic/icu-team", "planned": 1}, "/v1/runs")
     assert answer["detail"] == "body.name: must be a string; body.planned: must be a list"
     answer = _told(shared, {"name": "", "budget": "mimic/icu-team"}, "/v1/runs")

@@ -76,22 +76,18 @@ def test_plan_that_is_never_claimed_is_returned_and_a_claimed_one_forfeited(offi
     assert office.sound()
 
 
-def test_plan_waits_until_a_later_time_within_a_year(office: Waiting) -> None:
+def test_plan_that_never_fits_is_refused_at_once_and_another_waits_within_a_year(office: Waiting) -> None:
     office.held(FITTING)
+    for count in (FITTING + 1, 10**6):
+        assert is_refused(office.register(count), 403, "budget_exceeded")["binding_account_path"] == "mimic/icu-team"
+    is_refused(office.register(1, event=HUGE), 403, "budget_exceeded")
+    assert _queue(office) == []
     for ahead in (timedelta(0), timedelta(seconds=-1), timedelta(days=366, seconds=1)):
         until = office.now + timedelta(milliseconds=1) + ahead
         answer = is_refused(office.register(1, wait_until=until.isoformat()), 422, "invalid_request")
         assert "wait_until" in answer["detail"]
     until = office.now + timedelta(milliseconds=1, days=366)
     assert office.register(1, wait_until=until.isoformat()).status_code == 201
-
-
-def test_plan_that_never_fits_is_refused_at_once(office: Waiting) -> None:
-    office.held(1)
-    for count in (FITTING + 1, 10**6):
-        assert is_refused(office.register(count), 403, "budget_exceeded")["binding_account_path"] == "mimic/icu-team"
-    is_refused(office.register(1, event=HUGE), 403, "budget_exceeded")
-    assert _queue(office) == []
 
 
 def test_plan_of_an_active_run_waits(office: Waiting) -> None:
@@ -239,9 +235,8 @@ def test_key_reaches_plans_of_its_account_only(office: Waiting) -> None:
     issue(office.ledger, "narrow", "budget_admin", office.ids["icu-team"])
     for reply in (there.cancel("narrow"), there.prioritize(1, "narrow"), here.prioritize(1, "narrow")):
         is_refused(reply, 403, "insufficient_scope")  # a priority is one among all plans of the population
-    queues = [
-        office.ledger.get(f"/v1/accounts/{office.ids[name]}/queue", "narrow") for name in ("mimic", "er", "icu-team")
-    ]
+    paths = [f"/v1/accounts/{office.ids[name]}/queue" for name in ("mimic", "er", "icu-team")]
+    queues = [office.ledger.get(path, "narrow") for path in paths]
     assert [reply.status_code for reply in queues] == [403, 403, 200]
     assert queues[2].json()["plans"] == 1
     assert here.cancel("narrow").status_code == 200

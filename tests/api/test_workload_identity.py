@@ -41,11 +41,8 @@ def shared(
 ) -> Iterator[SeededLedger]:
     folder = tmp_path_factory.mktemp("shared")
     once = {"claims": {"sub": ONCE}, "organisation": "hospital", "scope": "mimic/icu-team"}
-    file = issuers_file(
-        folder,
-        issuer_of(cluster),
-        issuer_of(ci, "ci", audience="ledger-ci", key_minutes=5, single_use_tokens=True, rules=[once, *RULES]),
-    )
+    terms: dict[str, Any] = {"audience": "ledger-ci", "key_minutes": 5, "single_use_tokens": True}
+    file = issuers_file(folder, issuer_of(cluster), issuer_of(ci, "ci", rules=[once, *RULES], **terms))
     with open_ledger(folder, workload_issuers_file=file) as ledger:
         seeded = furnish(ledger)
         for each in (cluster, ci):
@@ -60,21 +57,16 @@ def shared(
 
 def _exchange(shared: SeededLedger, token: str, **more: object) -> httpx2.Response:
     body = {"grant_type": GRANT, "subject_token": token, "subject_token_type": JWT} | more
-    reply: httpx2.Response = shared.ledger.http.post("/v1/token", json=body)
-    return reply
+    return shared.ledger.http.post("/v1/token", json=body)
 
 
 def _key(shared: SeededLedger, token: str, **more: object) -> dict[str, Any]:
-    reply = _exchange(shared, token, **more)
-    assert reply.status_code == 200, reply.text
-    answer: dict[str, Any] = reply.json()
-    return answer
+    return dict(_exchange(shared, token, **more).raise_for_status().json())
 
 
 def _ask(shared: SeededLedger, key: str, method: str, path: str, body: object = None) -> httpx2.Response:
     headers = {"Authorization": f"Bearer {key}"}
-    reply: httpx2.Response = shared.ledger.http.request(method, path, json=body, headers=headers)
-    return reply
+    return shared.ledger.http.request(method, path, json=body, headers=headers)
 
 
 def _refused(shared: SeededLedger, token: str) -> str:
@@ -154,7 +146,6 @@ INVALID: list[tuple[dict[str, object], str, str]] = [
     ({"aud": ["ledger-ci"]}, "audience", "wrong_audience"),
     ({"exp": 1_700_000_000}, "expired", "expired"),
     ({"exp": None}, "when it expires", "malformed"),
-    ({"exp": "soon"}, "`exp`", "malformed"),
     ({"nbf": 99_999_999_999}, "not valid yet", "not_yet_valid"),
 ]
 
@@ -240,16 +231,13 @@ FORGED: dict[str, Callable[[IdentityProvider], str]] = {
 """The checks of signatures are those of tokens of people: test_oidc_tokens.py forges in further ways."""
 
 
-def test_forged_token_is_refused_and_not_recorded(shared: SeededLedger, cluster: IdentityProvider) -> None:
+def test_forged_token_is_refused_and_not_recorded(
+    shared: SeededLedger, cluster: IdentityProvider, ci: IdentityProvider
+) -> None:
     before = shared.rows()
     for name, forged in FORGED.items():
         assert POD not in _refused(shared, forged(cluster)), name
     assert shared.rows() == before, "anyone could fill the audit log"
-
-
-def test_token_of_one_issuer_is_not_checked_with_the_keys_of_another(
-    shared: SeededLedger, cluster: IdentityProvider, ci: IdentityProvider
-) -> None:
     ci.publish("RS256", number=7)
     keys = shared.ledger.http.app.state.keys.workloads.key_sets["ci"]
     assert keys.find("RS256-7")
@@ -272,8 +260,7 @@ def test_workload_never_approves(shared: SeededLedger, cluster: IdentityProvider
 
 def test_form_is_taken_as_the_standard_says(shared: SeededLedger, cluster: IdentityProvider) -> None:
     fields = {"grant_type": GRANT, "subject_token": workload_token(cluster), "subject_token_type": JWT}
-    reply = shared.ledger.http.post("/v1/token", data=fields)
-    assert reply.status_code == 200, reply.text
+    shared.ledger.http.post("/v1/token", data=fields).raise_for_status()
     for wrong in ("grant_type=a&grant_type=b", "grant_type", "&".join(f"f{n}=1" for n in range(99)), "grant_type=ä"):
         headers = {"content-type": "application/x-www-form-urlencoded"}
         is_refused(shared.ledger.http.post("/v1/token", content=wrong, headers=headers), 422, "invalid_request")

@@ -24,8 +24,7 @@ def gaussian(noise: float) -> dict[str, Any]:
     return {"type": "gaussian", "noise_multiplier": noise}
 
 
-LOUD, QUIET = gaussian(60.0), gaussian(90.0)
-HUGE = gaussian(1e-3)
+LOUD, QUIET, HUGE = gaussian(60.0), gaussian(90.0), gaussian(1e-3)
 """Two events that fit many times into a budget of epsilon 1, and one that no budget can bear."""
 
 
@@ -35,28 +34,24 @@ def counted(*items: tuple[dict[str, Any], int]) -> list[dict[str, Any]]:
 
 def put(ledger: Ledger, path: str, body: object, role: str = "admin", tag: str | None = "*") -> httpx2.Response:
     headers = ledger.headers(role) | ({} if tag is None else {"If-Match": tag})
-    reply: httpx2.Response = ledger.http.put(f"/v1/{path}", json=body, headers=headers)
-    return reply
+    return ledger.http.put(f"/v1/{path}", json=body, headers=headers)
 
 
 def issue(ledger: Ledger, name: str, role: str, scope: str | None = None, by: str = "admin") -> dict[str, Any]:
     """Issue a key, with which `ledger` asks as a role of this name."""
-    made = ledger.post("/v1/api-keys", {"role": role, "scope": scope}, by)
-    assert made.status_code == 201, made.text
+    made = ledger.post("/v1/api-keys", {"role": role, "scope": scope}, by).raise_for_status()
     ledger.keys["hospital", name] = made.json()["key"]
     return dict(made.json())
 
 
 def audited(ledger: Ledger, query: str = "") -> list[dict[str, Any]]:
-    """Audit events, the oldest first."""
     reply = ledger.get(f"/v1/audit-events?order=oldest&limit=200&{query}", "auditor")
     return list(reply.json()["items"])
 
 
 def approve(ledger: Ledger, proposed: httpx2.Response, role: str = "privacy_officer") -> None:
     assert proposed.status_code in {201, 202}, proposed.text
-    reply = ledger.post(f"/v1/proposals/{proposed.json()['id']}/approve", {}, role)
-    assert reply.status_code == 200, reply.text
+    ledger.post(f"/v1/proposals/{proposed.json()['id']}/approve", {}, role).raise_for_status()
 
 
 @dataclass(frozen=True)
@@ -75,9 +70,7 @@ class Trainer:
         return self.post(f"runs/{self.run}/reservations", {"plan": counted(*items)} | more, key)
 
     def reserved(self, *items: tuple[dict[str, Any], int], **more: Any) -> str:  # noqa: ANN401 - as steps
-        made = self.reserve(*items, **more)
-        assert made.status_code == 201, made.text
-        return str(made.json()["id"])
+        return str(self.reserve(*items, **more).raise_for_status().json()["id"])
 
     def act(self, action: str, body: object = None) -> httpx2.Response:
         return self.post(f"runs/{self.run}/{action}", body)
@@ -87,12 +80,10 @@ class Trainer:
         return self.post(f"reservations/{reservation}/{how}", body)
 
     def read(self) -> dict[str, Any]:
-        found: dict[str, Any] = self.ledger.get(f"/v1/runs/{self.run}").json()
-        return found
+        return dict(self.ledger.get(f"/v1/runs/{self.run}").json())
 
     def history(self) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = self.ledger.get(f"/v1/runs/{self.run}/history").json()["points"]
-        return found
+        return list(self.ledger.get(f"/v1/runs/{self.run}/history").json()["points"])
 
     def rows(self) -> Dump:
         return dump(self.ledger.database)
@@ -111,9 +102,8 @@ class Trainer:
             listed = {kept.canonical_json: kept.curve for kept in dp_events.list_all(tx)}
         path = self.path()
         plans = {account.id: account.plan.workload for account in path if account.plan is not None}
-        total = RdpCurve.zero(path[0].spent.values.size).using(
-            {owner: (0,) * workload.chains.size for owner, workload in plans.items()}
-        )
+        unused = {owner: (0,) * workload.chains.size for owner, workload in plans.items()}
+        total = RdpCurve.zero(path[0].spent.values.size).using(unused)
         for event, count in items:
             used = {owner: workload.cost(event_from_dict(event)) for owner, workload in plans.items()}
             total = total + listed[canonical(event_from_dict(event))].using(used).times(count)
@@ -129,8 +119,7 @@ class Trainer:
         return [(account.spent, account.held) for account in self.path()]
 
     def sound(self) -> bool:
-        found = verify(self.ledger.database)
-        assert found.problems == (), found.problems
+        assert verify(self.ledger.database).problems == ()
         return True
 
 

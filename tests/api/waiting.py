@@ -14,8 +14,7 @@ from tests.clocks import stand_at
 from tests.conftest import Ledger, furnished
 
 START = datetime(2100, 1, 1, tzinfo=UTC)
-FITTING = 219
-"""Steps of LOUD that fit into a budget of epsilon 1."""
+FITTING = 219  # steps of LOUD, into a budget of epsilon 1
 
 
 @dataclass
@@ -54,13 +53,11 @@ class Waiting:
         return self.ledger.post("/v1/runs", {k: v for k, v in body.items() if v is not None}, "trainer", **headers)
 
     def queued(self, count: int, name: str = "waits", **more: Any) -> "Queued":  # noqa: ANN401 - as register
-        """A run that waits for its plan."""
         reply = self.register(count, name, **more)
         assert (reply.status_code, reply.json()["status"]) == (201, "waiting"), reply.text
         return Queued(self, reply.json()["id"], reply.json()["waiting_reservation"])
 
     def held(self, count: int, name: str = "holds", **more: Any) -> "Queued":  # noqa: ANN401 - as register
-        """A run whose plan was set aside at once."""
         reply = self.register(count, name, **{"wait_until": None, "lease_seconds": 7 * 24 * 3600} | more)
         assert (reply.status_code, reply.json()["status"]) == (201, "active"), reply.text
         return Queued(self, reply.json()["id"], reply.json()["reservation"])
@@ -74,11 +71,9 @@ class Waiting:
     def expired(self) -> int:
         return expire_waiting(self.ledger.database)
 
-    def allocate(self, name: str, **allocation: Any) -> dict[str, Any]:  # noqa: ANN401 - JSON is anything
+    def allocate(self, name: str, **allocation: Any) -> None:  # noqa: ANN401 - JSON is anything
         body = {"allocation": allocation, "reason": "the teams share"}
-        reply = put(self.ledger, f"accounts/{self.ids[name]}/allocation", body, "budget_admin")
-        assert reply.status_code == 200, reply.text
-        return dict(reply.json())
+        assert put(self.ledger, f"accounts/{self.ids[name]}/allocation", body, "budget_admin").status_code == 200
 
     def events(self, action: str) -> list[dict[str, Any]]:
         return audited(self.ledger, f"action={action}")
@@ -99,8 +94,7 @@ class Queued:
         return Trainer(self.office.ledger, self.run)
 
     def read(self) -> dict[str, Any]:
-        found: dict[str, Any] = self.office.ledger.get(f"/v1/reservations/{self.plan}").json()
-        return found
+        return dict(self.office.ledger.get(f"/v1/reservations/{self.plan}").json())
 
     @property
     def status(self) -> tuple[str, str]:
@@ -124,5 +118,4 @@ def furnish_office(ledger: Ledger) -> dict[str, str]:
 
 @pytest.fixture
 def office(ledger: Ledger, database_kind: str, monkeypatch: pytest.MonkeyPatch) -> Waiting:
-    """Of a module whose `FURNISHED` makes it."""
     return Waiting(ledger, monkeypatch, ids=dict(furnished(database_kind, furnish_office)[0]))

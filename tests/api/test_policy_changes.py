@@ -1,0 +1,147 @@
+"""Who changes policies: one person makes them stricter, two make them looser."""
+
+from typing import Any
+
+import pytest
+
+from tests.api import trainer
+from tests.api.conftest import SeededLedger
+from tests.api.test_policies import LIMIT, WHY, loosen, put, set_policy
+from tests.conftest import SAMPLED
+
+
+def test_policy_is_changed_under_the_tag_that_was_read_and_within_a_scope(seeded: SeededLedger) -> None:
+    tag = seeded.ledger.get("/v1/policy").headers["etag"]
+    trainer.is_refused(put(seeded, {}, tag=None), 428, "precondition_required")
+    assert put(seeded, {"max_delta": 1e-4}, tag=tag).status_code == 200
+    stale = trainer.is_refused(put(seeded, {"max_delta": 1e-3}, tag=tag), 412, "precondition_failed")
+    assert stale["policy_revision"] == 1
+    again = put(seeded, {"max_delta": 1e-4})
+    assert (again.status_code, again.json()["revision"]) == (200, 1)
+    assert seeded.ledger.get(f"/v1/accounts/{seeded.run}/policy").status_code == 404, "a run has none"
+    trainer.issue(seeded.ledger, "bound", "privacy_officer", seeded.budget)
+    assert put(seeded, {"require_plan": "declare"}, seeded.run, role="admin").status_code == 404
+    for account, status in ((None, 403), (seeded.population, 403), (seeded.budget, 200)):
+        assert put(seeded, {"require_plan": "declare"}, account, role="bound").status_code == status, account
+
+
+def test_approver_raises_a_limit_alone_where_a_policy_says_so(seeded: SeededLedger) -> None:
+    path = f"/v1/accounts/{seeded.budget}/limit"
+
+    def raised(epsilon: float, role: str) -> int:
+        body = {"limit": {"epsilon": epsilon, "delta": 1e-5}, "reason": WHY}
+        return seeded.ledger.post(path, body, role, If_Match="*").status_code
+
+    set_policy(seeded, {"approvers_to_raise_limit": 1}, seeded.budget)
+    assert raised(1.5, "privacy_officer") == 201
+    proposal = seeded.ledger.get(f"/v1/proposals?status=open&account={seeded.budget}").json()["items"][0]["id"]
+    assert seeded.ledger.post(f"/v1/proposals/{proposal}/reject", {}, "admin").status_code == 200
+    loosen(seeded, {"approvers_to_raise_limit": 1})
+    assert raised(1.5, "privacy_officer") == 200
+    assert raised(2.0, "planner") == 201
+    assert seeded.sound()
+
+
+HELD = {"require_limit": True, "approval_above_epsilon": 0.4, "deviations": "refuse"}
+
+
+def _policy(seeded: SeededLedger, account: str | None = None) -> dict[str, Any]:
+    path = "/v1/policy" if account is None else f"/v1/accounts/{account}/policy"
+    return dict(seeded.ledger.get(path).json())
+
+
+@pytest.mark.parametrize("role", ["privacy_officer", "admin"])
+def test_one_person_with_keys_of_their_own_does_not_train_past_an_approval(seeded: SeededLedger, role: str) -> None:
+    """They would drop the rules that hold a run to its word, register one, train, and put the rules back."""
+    assert put(seeded, HELD, role=role).status_code == 200
+    asked = put(seeded, {"approval_above_epsilon": 0.4}, role=role)
+    assert (asked.status_code, asked.json()["status"]) == (201, "open")
+    for own in (role, "privacy_officer", "trainer"):
+        trainer.issue(seeded.ledger, "own", own, by=role)
+        approval = seeded.ledger.post(f"/v1/proposals/{asked.json()['id']}/approve", {"reason": "Seen."}, "own")
+        trainer.is_refused(approval, 403, "insufficient_scope")
+    body = {"name": "large", "budget": "mimic/icu-team", "planned": [{"event": SAMPLED, "count": 1}]}
+    refused = trainer.is_refused(seeded.ledger.post("/v1/runs", body, "own"), 403, "policy_violation")
+    assert refused["rule"] == "require_limit"
+    assert seeded.ledger.post("/v1/runs", body | {"limit": LIMIT}, "own").json()["status"] == "pending"
+    assert seeded.sound()
+
+
+LOOSER: list[tuple[dict[str, Any], dict[str, Any]]] = [
+    ({"max_epsilon": 1.0}, {"max_epsilon": 1.1}),
+    ({"require_plan": "stay"}, {"require_plan": "declare"}),
+    ({"mechanisms": ["gaussian"]}, {"mechanisms": ["gaussian", "laplace"]}),
+    ({"approval_above_epsilon": 0.4}, {"approval_above_epsilon": 0.5}),
+    ({"deviations": "refuse"}, {"deviations": "flag"}),
+]
+"""Which change of each rule is looser is held in full by `tests/ledger/test_policies.py`."""
+
+
+def test_one_person_makes_a_rule_stricter_and_none_looser(shared: SeededLedger) -> None:
+    account = str(shared.ledger.budget("loosened")["id"])
+    for strict, loose in LOOSER:
+        assert put(shared, strict, account).status_code == 200
+        asked = put(shared, loose, account)
+        assert (asked.status_code, asked.json()["kind"], asked.json()["account"]) == (201, "policy", account)
+        assert _policy(shared, account)["policy"] == {name: value for name, value in strict.items() if value}
+        trainer.approve(shared.ledger, asked, "admin")
+        assert _policy(shared, account)["policy"] == {name: value for name, value in loose.items() if value}
+        back = put(shared, {}, account)
+        if back.status_code == 201:
+            trainer.approve(shared.ledger, back, "admin")
+    assert shared.sound()
+
+
+def test_policy_that_is_stricter_and_looser_at_once_waits_as_a_whole(seeded: SeededLedger) -> None:
+    assert put(seeded, {"max_epsilon": 1.0}).status_code == 200
+    mixed = {"max_epsilon": 2.0, "require_plan": "declare"}
+    asked = put(seeded, mixed)
+    assert (asked.status_code, asked.json()["proposed"]) == (201, {"policy": mixed, "revision": 1})
+    assert [_policy(seeded)[name] for name in ("policy", "revision")] == [{"max_epsilon": 1.0}, 1]
+    assert seeded.ledger.post(f"/v1/proposals/{asked.json()['id']}/approve", {"reason": "So be it."}).status_code == 200
+    assert (_policy(seeded)["policy"], _policy(seeded)["revision"]) == (mixed, 2)
+    told = trainer.audited(seeded.ledger, f"subject={asked.json()['id']}")
+    assert [each["action"] for each in told] == ["policy.proposed", "policy.approved"]
+    assert [each["reason"] for each in told] == [WHY, "So be it."]
+    assert seeded.sound()
+
+
+def test_proposal_about_a_policy_that_was_changed_since_is_not_approved(seeded: SeededLedger) -> None:
+    account = seeded.budget
+    assert put(seeded, {"max_epsilon": 1.0}, account).status_code == 200
+    asked = put(seeded, {}, account).json()
+    assert put(seeded, {"max_epsilon": 0.5}, account).status_code == 200
+    reply = seeded.ledger.post(f"/v1/proposals/{asked['id']}/approve", {}, "admin")
+    assert (reply.status_code, reply.json()["code"], reply.json()["policy_revision"]) == (412, "precondition_failed", 2)
+    assert _policy(seeded, account)["policy"] == {"max_epsilon": 0.5}
+    assert seeded.ledger.post(f"/v1/proposals/{asked['id']}/reject", {}, "admin").status_code == 200
+    loosen(seeded, {}, account)
+    assert seeded.sound()
+
+
+def test_repeated_request_proposes_once_and_another_policy_waits_its_turn(seeded: SeededLedger) -> None:
+    assert put(seeded, {"max_epsilon": 1.0}).status_code == 200
+    first = put(seeded, {})
+    before = seeded.rows()
+    again = put(seeded, {})
+    assert (again.status_code, again.json()) == (201, first.json())
+    for other in (put(seeded, {"max_epsilon": 2.0}), put(seeded, {}, role="admin")):
+        assert (other.status_code, other.json()["proposal"]) == (422, first.json()["id"])
+    assert seeded.rows() == before
+
+
+VAIN: list[tuple[dict[str, Any], str | None]] = [
+    ({"approval_above_epsilon": 1.0, "require_limit": True}, None),
+    ({"max_epsilon": 1.0}, "require_limit"),
+    ({"deviations": "refuse"}, "require_plan"),
+    ({"deviations": "refuse", "require_plan": "declare"}, None),
+]
+
+
+def test_rule_that_does_nothing_without_another_is_warned_of(shared: SeededLedger) -> None:
+    for place, (policy, missing) in enumerate(VAIN):
+        account = str(shared.ledger.budget(f"vain-{place}")["id"])
+        for warnings in (put(shared, policy, account).json()["warnings"], _policy(shared, account)["warnings"]):
+            named = [(each["rule"], each["requires"]) for each in warnings]
+            assert named == [(next(iter(policy)), missing)] * bool(missing)
+            assert all(f"`{missing}`" in each["detail"] for each in warnings)
