@@ -81,13 +81,9 @@ def test_example_is_planned_applied_and_then_complete(shell: Shell) -> None:
     empty = shell.export()
     planned = shell.apply(EXAMPLE, "--dry-run")
     assert planned.status == 0
-    for line in (
-        "~ policy of the organisation",
-        "+ population mimic",
-        "+ budget mimic/icu-team/sepsis",
-        "+ API key grafana",
-    ):
-        assert f"  {line}\n" in planned.out
+    for made in ("population mimic", "budget mimic/icu-team/sepsis", "API key grafana"):
+        assert f"  + {made}\n" in planned.out
+    assert "  ~ policy of the organisation\n" in planned.out
     assert planned.out.endswith("Plan: 12 to create, 1 to update.\n")
     assert shell.export() == empty
     assert shell.apply(EXAMPLE, "--check").status == 1
@@ -119,8 +115,7 @@ def test_secrets_are_written_once_for_their_owner_alone(shell: Shell) -> None:
     assert skipped.out.endswith("Applied 2 of 3 changes. What is done stays done; apply the file again to go on.\n")
 
     said = shell.apply(described, "--yes", "--keys-out", "keys", "--json")
-    (line,) = (shell.folder / "keys").read_text().splitlines()
-    created = json.loads(line)
+    created = json.loads((shell.folder / "keys").read_text())
     assert stat.S_IMODE((shell.folder / "keys").stat().st_mode) == 0o600
     secret = created["key"].partition(".")[2]
     assert secret not in said.out + said.err
@@ -152,11 +147,8 @@ def test_file_that_others_may_read_gets_no_secrets_and_nothing_is_changed(shell:
 def protected(epsilon: float, thresholds: list[float], role: str, **policy: object) -> dict[str, Any]:
     """A population with two budgets and a key."""
     budgets = [budget("icu", epsilon, policy={"require_limit": True} | policy), budget("lab", 0.5 * len(thresholds))]
-    alerts = {"thresholds": thresholds, "forecast_days": 30}
-    return {
-        "populations": [population(budgets=budgets, alert_settings=alerts)],
-        "api_keys": [{"name": "x", "role": role}],
-    }
+    mimic = population(budgets=budgets, alert_settings={"thresholds": thresholds, "forecast_days": 30})
+    return {"populations": [mimic], "api_keys": [{"name": "x", "role": role}]}
 
 
 def test_lower_protection_needs_confirm_and_another_person_once(shell: Shell) -> None:
@@ -219,10 +211,7 @@ def test_metadata_is_set_changed_and_removed(shell: Shell) -> None:
         "owner": "ada",
         "description": "Intensive care,\nfrom 2008 on.",
     }
-    about |= {
-        "labels": {"team": "icu", "cost-centre": "17"},
-        "links": [{"title": "Wiki", "url": "https://w.example/m"}],
-    }
+    about |= {"labels": {"team": "icu", "cost": "17"}, "links": [{"title": "Wiki", "url": "https://w.example/m"}]}
     shell.done({"populations": [population(budgets=[budget("icu", owner="icu")], **about)]})
     text = shell.export()
     assert about.items() <= yaml.safe_load(text)["populations"][0].items()
@@ -237,58 +226,42 @@ def test_metadata_is_set_changed_and_removed(shell: Shell) -> None:
 
 
 def test_refusal_in_the_middle_skips_the_accounts_under_it_and_the_next_apply_goes_on(shell: Shell) -> None:
-    described = {
-        "populations": [
-            population(budgets=[budget("icu-team"), budget("ICU team", budgets=[budget("x")]), budget("lab")]),
-            population("eicu"),
-        ]
-    }
+    taken = budget("ICU team", budgets=[budget("x")])
+    mimic = population(budgets=[budget("icu-team"), taken, budget("lab")])
+    described = {"populations": [mimic, population("eicu")]}
     said = shell.apply(described, "--yes")
     assert said.status == 2
     assert "Failed: budget mimic/ICU team: 'ICU team' differs from 'icu-team', which exists" in said.out
     assert "Skipped budget mimic/ICU team/x: budget mimic/ICU team failed.\n" in said.out
     assert "Created population eicu.\n" in said.out
     assert said.out.endswith("Applied 4 of 6 changes. What is done stays done; apply the file again to go on.\n")
-    described["populations"][0]["budgets"][1]["name"] = "surgery"
+    taken["name"] = "surgery"
     assert shell.done(described).endswith("Applied 2 of 2 changes.\n")
 
 
-def _limit(api: HttpApi, account: str) -> None:
-    _, tag = api.get(f"accounts/{account}/limit")
-    api.post(f"accounts/{account}/limit", {"limit": {"epsilon": 7.0, "delta": 1e-5}, "reason": "Meanwhile."}, etag=tag)
-
-
-def _policy(api: HttpApi, account: str) -> None:
-    _, tag = api.get(f"accounts/{account}/policy")
-    api.change("PUT", f"accounts/{account}/policy", {"policy": {"max_epsilon": 0.5}, "reason": "Meanwhile."}, etag=tag)
-
-
-def _owner(api: HttpApi, account: str) -> None:
-    api.change("PATCH", f"populations/{account}", {"owner": "eve"})
-
-
-def _alerts(api: HttpApi, account: str) -> None:
-    api.change("PUT", f"accounts/{account}/alert-settings", {"thresholds": [0.1], "forecast_days": 3})
-
-
-CHANGED_MEANWHILE: list[tuple[Callable[[HttpApi, str], None], dict[str, Any]]] = [
-    (_limit, {"limit": {"epsilon": 6.0, "delta": 1e-5}}),
-    (_policy, {"policy": {"max_epsilon": 1.0}}),
-    (_owner, {"owner": "ada"}),
-    (_alerts, {"alert_settings": {"thresholds": [0.5, 0.7, 0.8, 1.0]}}),
+WHY, SMALLER = {"reason": "Meanwhile."}, {"limit": {"epsilon": 7.0, "delta": 1e-5}}
+CHANGED_MEANWHILE: list[tuple[str, str, dict[str, Any], dict[str, Any]]] = [
+    ("POST", "accounts/{}/limit", SMALLER | WHY, {"limit": {"epsilon": 6.0, "delta": 1e-5}}),
+    ("PUT", "accounts/{}/policy", {"policy": {"max_epsilon": 0.5}} | WHY, {"policy": {"max_epsilon": 1.0}}),
+    ("PATCH", "populations/{}", {"owner": "eve"}, {"owner": "ada"}),
+    (
+        *("PUT", "accounts/{}/alert-settings", {"thresholds": [0.1], "forecast_days": 3}),
+        {"alert_settings": {"thresholds": [0.5, 0.7, 0.8, 1.0]}},
+    ),
 ]
+"""A change by another person, and the one that was planned."""
 
 
 def test_change_between_plan_and_apply_is_noticed(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     names = [f"mimic{number}" for number in range(len(CHANGED_MEANWHILE))]
     shell.done({"populations": [population(name) for name in names]})
     accounts = {each["path"]: each["id"] for each in shell.get("populations")["items"]}
-    for name, (meanwhile, change) in zip(names, CHANGED_MEANWHILE, strict=True):
+    for name, (method, path, body, change) in zip(names, CHANGED_MEANWHILE, strict=True):
+        sent = method, path.format(accounts[name]), body
 
-        def think(
-            *_: object, do: Callable[[HttpApi, str], None] = meanwhile, account: str = accounts[name], **__: object
-        ) -> bool:
-            do(shell.organisation.api("privacy_officer"), account)
+        def think(*_: object, sent: tuple[str, str, dict[str, Any]] = sent, **__: object) -> bool:
+            api = shell.organisation.api("privacy_officer")
+            api.change(*sent, etag=api.get(sent[1])[1])
             return True
 
         monkeypatch.setattr(typer, "confirm", think)
@@ -300,7 +273,7 @@ def test_change_between_plan_and_apply_is_noticed(shell: Shell, monkeypatch: pyt
     assert {each["path"] for each in shell.get("populations")["items"]} == {*names}
 
 
-def test_person_at_a_terminal_is_asked_and_nothing_is_applied_unasked(
+def test_person_at_a_terminal_is_asked_and_nothing_applied_before(
     shell: Shell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for options in ([], ["--json"]):
@@ -351,7 +324,7 @@ def test_export_is_complete_and_names_what_it_leaves_out(
     assert yaml.safe_load(shell.export()) == exported
 
 
-def test_error_of_the_file_or_the_server_is_reported_before_anything_is_sent(
+def test_error_of_file_or_server_is_reported_before_anything_is_sent(
     shell: Shell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said = shell.apply("version: 1\npopulations:\n  - nme: mimic\n", "--yes")

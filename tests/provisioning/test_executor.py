@@ -17,11 +17,7 @@ from app.provisioning.planner import plan
 from app.provisioning.rendering import plan_text
 from tests.provisioning.organisation import EMPTY, document
 
-KEY: dict[str, Any] = {
-    "id": "key_1",
-    "name": "a",
-    "key": "key_1.s",
-    "role": "viewer",
+KEY: dict[str, Any] = {"id": "key_1", "name": "a", "key": "key_1.s", "role": "viewer"} | {
     "scope": None,
     "expires_at": None,
 }
@@ -60,9 +56,10 @@ def test_secret_that_cannot_be_written_is_reported(tmp_path: Path, monkeypatch: 
         _apply(tmp_path, httpx2.Response(201, json=KEY))
 
 
-@pytest.mark.parametrize(
-    "answer", [{"items": [], "next": None, "policy": {"tomorrow": 1}}, {"items": [{}], "next": None, "policy": {}}, []]
-)
+ODD = [{"items": [], "next": None, "policy": {"tomorrow": 1}}, {"items": [{}], "next": None, "policy": {}}, []]
+
+
+@pytest.mark.parametrize("answer", ODD)
 def test_answer_of_another_version_is_refused(answer: object, monkeypatch: pytest.MonkeyPatch) -> None:
     api = HttpApi("http://ledger.example", "k", httpx2.MockTransport(lambda _: httpx2.Response(200, json=answer)))
     monkeypatch.setattr(HttpApi, "from_environment", lambda: api)

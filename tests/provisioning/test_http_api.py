@@ -34,9 +34,8 @@ def _problem(status: int, code: str = "ledger_unavailable", **headers: str) -> h
 
 
 def test_lost_answer_is_requested_again_with_the_same_idempotency_key(naps: list[float]) -> None:
-    api, seen = _api(
-        httpx2.ReadError("lost"), _problem(503), _problem(429, **{"Retry-After": "7"}), httpx2.Response(201, json={})
-    )
+    late = _problem(429, **{"Retry-After": "7"})
+    api, seen = _api(httpx2.ReadError("lost"), _problem(503), late, httpx2.Response(201, json={}))
     assert api.post("budgets", {"name": "a"}) == (201, {})
     assert len(seen) == 4
     assert len({request.headers["Idempotency-Key"] for request in seen}) == 1
@@ -52,9 +51,7 @@ def test_secret_is_never_created_twice(reply: Reply, naps: list[float]) -> None:
     api, seen = _api(reply)
     with pytest.raises(ServerError):
         api.post_for_secret("api-keys", {})
-    assert len(seen) == 1
-    assert "Idempotency-Key" not in seen[0].headers
-    assert not naps
+    assert (len(seen), "Idempotency-Key" in seen[0].headers, naps) == (1, False, [])
 
 
 @pytest.mark.parametrize("reply", [httpx2.ConnectError("refused"), _problem(429)])
@@ -83,8 +80,7 @@ def test_unusable_server_is_reported_in_one_sentence(reply: Reply, said: str, at
         api.get("policy")
     assert said in str(failed.value)
     assert "secret" not in str(failed.value)
-    assert len(seen) == attempts
-    assert len(naps) == attempts - 1
+    assert (len(seen), len(naps)) == (attempts, attempts - 1)
 
 
 def test_refusal_keeps_its_status() -> None:

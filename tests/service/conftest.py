@@ -1,9 +1,10 @@
-"""Fixtures of several modules: a run that was furnished, who asks for its steps, and an endpoint of alerts."""
+"""Fixtures of several modules."""
 
 from collections.abc import Iterator
 
 import pytest
 
+from app.persistence.database import Database
 from tests.api.trainer import Trainer, hired
 from tests.ledgers import Furnish, Ledger, furnished
 from tests.service.endpoint import Endpoint, receiving
@@ -29,6 +30,14 @@ def run(trainer: Trainer) -> str:
 @pytest.fixture
 def runner(ledger: Ledger) -> CommandRunner:
     return CommandRunner(ledger)
+
+
+@pytest.fixture
+def replica(ledger: Ledger) -> Iterator[Database]:
+    """The ledger's database, as another process opens it."""
+    opened = Database(ledger.database.engine.url.render_as_string(hide_password=False))
+    yield opened
+    opened.dispose()
 
 
 @pytest.fixture

@@ -11,7 +11,6 @@ from app.service.alerts.receivers import ReceiverRules
 from tests.conftest import Ledger
 
 Answer = Callable[[BaseHTTPRequestHandler], None]
-"""Answers one request."""
 
 
 @dataclass(frozen=True)
@@ -19,7 +18,6 @@ class Message:
     path: str
     headers: dict[str, str]
     body: bytes
-    came_at: float = field(default_factory=time.monotonic)
 
 
 @dataclass
@@ -46,8 +44,6 @@ class Endpoint:
 
 
 def status(code: int, **headers: str) -> Answer:
-    """An answer without a body."""
-
     def answer(handler: BaseHTTPRequestHandler) -> None:
         handler.send_response(code)
         for name, value in headers.items():
@@ -96,5 +92,4 @@ def subscribed(ledger: Ledger, url: str | None, **response: object) -> dict[str,
     allow_private(ledger)
     reply = ledger.post("/v1/receivers", {"url": url} | response)
     assert reply.status_code == 201, reply.text
-    made: dict[str, str] = reply.json()
-    return made
+    return dict(reply.json())

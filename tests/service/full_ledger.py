@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from typing import Any
 
 import httpx2
 
@@ -27,9 +28,8 @@ def fill(ledger: Ledger) -> Trainer:
     """Every table gets rows, every outcome and state its own; returns a trainer whose run has an open reservation."""
     trainer = hired(ledger)
     hook = ledger.post("/v1/receivers", {"url": "https://alerts.example/", "account": "mimic"})
-    _answered(201, hook)
-    _answered(201, ledger.post(f"/v1/receivers/{hook.json()['id']}/rotate", None))
-    _answered(201, ledger.post(f"/v1/receivers/{hook.json()['id']}/test", None))
+    for act in ("rotate", "test"):
+        _answered(201, ledger.post(f"/v1/receivers/{hook.json()['id']}/{act}", None))
     _answered(200, trainer.steps(count=2))
     _answered(201, ledger.post("/v1/verifications", None, "auditor"))
     _answered(403, trainer.steps("refused", event=HUGE))
@@ -65,14 +65,13 @@ def fill(ledger: Ledger) -> Trainer:
     trainer.reserved((LOUD, 5), (QUIET, 7), attempt=2, key="reserved")
     _answered(200, trainer.steps("planned", attempt=2))
     about = {"display_name": "ICU", "description": "For beds.", "owner": "icu", "links": [LINK], "labels": {"a": "b"}}
-    _answered(200, ledger.patch(f"/v1/budgets/{team['id']}", about))
-    _answered(200, ledger.patch(f"/v1/budgets/{team['id']}", {"labels": {"a": "c", "team": "icu"}}))
+    for patch in (about, {"labels": {"a": "c", "team": "icu"}}):
+        _answered(200, ledger.patch(f"/v1/budgets/{team['id']}", patch))
     _answered(200, ledger.post(f"/v1/accounts/{silent.run}/archive", None))
     record_usage_snapshots(ledger.database, datetime.now(UTC))
     cookie_for(ledger, "viewer")
     create_sign_in_link(ledger.database, "hospital", ledger.database.clock.now())
-    signer = signer_of(str(signing_key()[0]))
-    assert signer is not None
+    signer: Any = signer_of(str(signing_key()[0]))
     assert sign_due(ledger.database, signer, 3600, datetime.now(UTC)) > 0
     _answered(201, ledger.post("/v1/verifications", None, "auditor"))
     return trainer

@@ -23,9 +23,8 @@ def charge(ledger: Ledger) -> None:
     ledger.budget()
     ledger.budget("planned", planned=[{"event": SAMPLED}])
     several = [{"event": NOISE}, {"event": SAMPLED, "count": 3}, {"event": LOUD}]
-    bodies: list[dict[str, object]] = [{"count": 4}, {"event": NOISE, "count": 10**6}, {"event": NOISE, "count": 2}]
-    run = ledger.run()
-    for number, body in enumerate([*bodies, {"events": several}, {}]):
+    run, huge = ledger.run(), {"event": NOISE, "count": 10**6}
+    for number, body in enumerate([{"count": 4}, huge, {"event": NOISE, "count": 2}, {"events": several}, {}]):
         ledger.post(f"/v1/runs/{run}/steps", body, Idempotency_Key=f"key-{number}")
     other = ledger.run("mimic/planned", name="other", limit={"epsilon": 1.0, "delta": 1e-5})
     ledger.post(f"/v1/runs/{other}/steps", {"count": 7})

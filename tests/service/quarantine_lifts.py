@@ -3,6 +3,7 @@
 from datetime import UTC, datetime
 
 from app.persistence.database import ALL_TENANTS
+from tests.api.trainer import approve
 from tests.conftest import Ledger
 from tests.service.tampering import TEAM, account, shift_curve, tampering
 
@@ -21,7 +22,4 @@ def lift(ledger: Ledger, path: str) -> None:
     """An auditor proposes, an admin approves."""
     with ledger.database.read(ALL_TENANTS) as tx:
         stopped = account(tx, path).id
-    proposed = ledger.post(f"/v1/accounts/{stopped}/quarantine/lift", REASON, "auditor")
-    assert proposed.status_code == 201, proposed.text
-    approved = ledger.post(f"/v1/proposals/{proposed.json()['id']}/approve", {"reason": "I looked."}, "admin")
-    assert approved.status_code == 200, approved.text
+    approve(ledger, ledger.post(f"/v1/accounts/{stopped}/quarantine/lift", REASON, "auditor"), "admin")

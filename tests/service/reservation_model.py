@@ -69,9 +69,8 @@ class Plan:
 
     def said_before(self, how: str, number: int) -> bool:
         """Whether it has ended in just this way."""
-        return (self.status, how) == ("voided", "void") or (
-            (self.status, how, self.executed) == ("committed", "commit", number)
-        )
+        ended = (self.status, how, self.executed)
+        return ended[:2] == ("voided", "void") or ended == ("committed", "commit", number)
 
     def commit(self, number: int) -> None:
         """Further steps are taken in the order of the plan, first those that may be, then those that were revoked."""

@@ -86,9 +86,8 @@ class CommandRunner:
     def _prepare(self, command: StepCommand) -> None:
         """Compute the prices of all events under the run's relation, and let the whole path be locked."""
         for account in self.path(command.request.run_id)[:1]:
-            events = [event or LOUD for event, _ in command.request.items]
             try:
-                command.context.costs.require(account, events)
+                command.context.costs.require(account, [event or LOUD for event, _ in command.request.items])
             except CostNotReadyError as missing:
                 missing.compute(self.organisation_id)
         command.needs_path = True

@@ -21,8 +21,10 @@ MODEL, TEAM, ALL = "mimic/icu-team/model", "mimic/icu-team", "mimic"
 @contextmanager
 def tampering(database: Database) -> Iterator[Connection]:
     """A connection that heeds neither foreign keys nor checks, nor whose rows they are."""
-    with _free(database) as free, free.engine.connect() as tx:
-        if database.dialect == "sqlite":
+    on_postgresql = database.dialect == "postgresql"
+    free = Database(postgres.shared().url(str(database.engine.url.database), "ledger")) if on_postgresql else database
+    with free.engine.connect() as tx:
+        if not on_postgresql:
             for pragma in ("foreign_keys = OFF", "ignore_check_constraints = ON"):
                 tx.connection.cursor().execute(f"PRAGMA {pragma}")  # no pragma works inside a transaction
         else:
@@ -33,19 +35,8 @@ def tampering(database: Database) -> Iterator[Connection]:
         yield tx
         tx.commit()
         tx.invalidate()
-
-
-@contextmanager
-def _free(database: Database) -> Iterator[Database]:
-    """The database as who may do everything."""
-    if database.dialect == "sqlite":
-        yield database
-        return
-    found = Database(postgres.shared().url(str(database.engine.url.database), "ledger"))
-    try:
-        yield found
-    finally:
-        found.dispose()
+    if on_postgresql:
+        free.dispose()
 
 
 def account(tx: Connection, path: str) -> Any:  # noqa: ANN401 - a row
@@ -54,6 +45,11 @@ def account(tx: Connection, path: str) -> Any:  # noqa: ANN401 - a row
 
 def set_account(tx: Connection, path: str, **values: object) -> None:
     assert tx.execute(update(accounts).where(accounts.c.path == path).values(values)).rowcount == 1
+
+
+def write_account(database: Database, path: str, **values: object) -> None:
+    with tampering(database) as tx:
+        set_account(tx, path, **values)
 
 
 def balance(tx: Connection, path: str) -> Account:
@@ -84,10 +80,6 @@ def reweigh(tx: Connection, path: str, change: Callable[[dict[str, Any]], dict[s
     set_account(tx, path, filter_weights=json.dumps(weights | change(weights)))
 
 
-def shift_weights(tx: Connection, path: str) -> None:
-    reweigh(tx, path, lambda weights: {"indices": [index + 1 for index in weights["indices"]]})
-
-
 def run_of(tx: Connection, path: str = MODEL) -> str:
     return str(account(tx, path).id)
 
@@ -103,10 +95,9 @@ def set_decision(tx: Connection, position: int, **values: object) -> None:
 
 def forget(tx: Connection, position: int) -> None:
     """Remove a decision, with its items."""
-    run = run_of(tx)
-    tx.execute(delete(decision_events).where(decision_events.c.run_id == run, decision_events.c.position == position))
-    forgotten = delete(decisions).where(decisions.c.run_id == run, decisions.c.position == position)
-    assert tx.execute(forgotten).rowcount == 1
+    for table in (decision_events, decisions):
+        gone = tx.execute(delete(table).where(table.c.run_id == run_of(tx), table.c.position == position))
+    assert gone.rowcount == 1
 
 
 def reseal(tx: Connection) -> None:

@@ -20,7 +20,7 @@ from app.service.alerts.forecasts import record_usage_snapshots
 from app.service.charging.groups import commit_group
 from app.service.maintenance import alert_stale_reservations
 from tests.api.trainer import LOUD as WIRED
-from tests.api.trainer import Trainer, gaussian
+from tests.api.trainer import Trainer, gaussian, put
 from tests.conftest import Ledger
 from tests.service.endpoint import subscribed
 from tests.service.step_commands import HUGE, LOUD, QUIET, CommandRunner, another, request
@@ -124,9 +124,8 @@ def test_threshold_is_alerted_if_and_only_if_it_was_reached(ledger: Ledger, seed
         runner.group(request(run, (event, chance.randint(1, 120)), mode=mode))
         for each in runner.path(run):
             if each.limit is not None:
-                reached |= {
-                    (each.id, share) for share in (0.5, 0.8, 1.0) if each.epsilon() >= share * each.limit.epsilon
-                }
+                share = each.epsilon() / each.limit.epsilon
+                reached |= {(each.id, threshold) for threshold in (0.5, 0.8, 1.0) if share >= threshold}
     with ledger.database.read(ALL_TENANTS) as tx:
         rows = tx.execute(select(alerts).where(alerts.c.type == "account.threshold_reached")).all()
     ids = {each.id for run in runs for each in runners[0].path(run)}
@@ -141,29 +140,23 @@ def day(number: float) -> datetime:
     return NOW + timedelta(days=number)
 
 
+def write(trainer: Trainer, **values: datetime) -> None:
+    with trainer.ledger.database.write(ALL_TENANTS) as tx:
+        tx.execute(update(accounts).values(version=accounts.c.version + 1, **values))
+
+
 def charge(trainer: Trainer, count: int, at: datetime) -> None:
     """Steps that were taken at a time, by an office whose clock says so."""
     assert trainer.steps(count=count).status_code == 200
-    with trainer.ledger.database.write(ALL_TENANTS) as tx:
-        tx.execute(update(accounts).values(updated_at=at, version=accounts.c.version + 1))
+    write(trainer, updated_at=at)
 
 
 def record(trainer: Trainer, at: datetime) -> int:
     return record_usage_snapshots(trainer.ledger.database, at)
 
 
-def age(trainer: Trainer, at: datetime) -> None:
-    with trainer.ledger.database.write(ALL_TENANTS) as tx:
-        tx.execute(update(accounts).values(created_at=at))
-
-
 def team(trainer: Trainer) -> str:
     return str(trainer.ledger.get("/v1/budgets").json()["items"][0]["id"])
-
-
-def forecast(trainer: Trainer) -> dict[str, Any]:
-    found: dict[str, Any] = trainer.ledger.get(f"/v1/accounts/{team(trainer)}/forecast").json()
-    return found
 
 
 def foreseen(trainer: Trainer) -> list[tuple[str, dict[str, Any]]]:
@@ -171,7 +164,7 @@ def foreseen(trainer: Trainer) -> list[tuple[str, dict[str, Any]]]:
 
 
 def test_budget_that_ends_within_its_days_is_forecast_once(trainer: Trainer) -> None:
-    age(trainer, day(-2))
+    write(trainer, created_at=day(-2))
     charge(trainer, 20, day(0))
     record(trainer, day(0))
     [(path, facts)] = foreseen(trainer)
@@ -186,21 +179,20 @@ def test_budget_that_ends_within_its_days_is_forecast_once(trainer: Trainer) -> 
 
 @pytest.mark.parametrize(("days_old", "steps", "days"), [(2, 5, 30), (0.5, 100, 30), (2, 20, 0), (2, 20, 10)])
 def test_budget_that_lasts_is_not_forecast(trainer: Trainer, days_old: float, steps: int, days: int) -> None:
-    ledger, said = trainer.ledger, {"thresholds": [], "forecast_days": days}
-    reply = ledger.http.put(f"/v1/accounts/{team(trainer)}/alert-settings", json=said, headers=ledger.headers())
-    assert reply.status_code == 200
-    age(trainer, day(-days_old))
+    said = {"thresholds": [], "forecast_days": days}
+    assert put(trainer.ledger, f"accounts/{team(trainer)}/alert-settings", said, tag=None).status_code == 200
+    write(trainer, created_at=day(-days_old))
     charge(trainer, steps, day(0))
     record(trainer, day(0))
     assert foreseen(trainer) == []
 
 
 def test_pace_is_that_of_the_last_seven_days(trainer: Trainer) -> None:
-    age(trainer, day(-100))
+    write(trainer, created_at=day(-100))
     for at, steps in ((-90.0, 50), (-8.0, 10), (-3.0, 7), (-0.1, 7)):
         charge(trainer, steps, day(at))
         record(trainer, day(at))
-    shown = forecast(trainer)
+    shown = trainer.ledger.get(f"/v1/accounts/{team(trainer)}/forecast").json()
     assert shown["utilisation"] == pytest.approx(74 / 219, rel=0.02)
     assert shown["utilisation_per_day"] == pytest.approx(14 / 219 / 8, rel=0.02)
     assert datetime.fromisoformat(shown["observed_since"]) == pytest.approx(day(-8), abs=timedelta(seconds=1))

@@ -23,11 +23,8 @@ def test_orders_zones_and_integers_are_recorded_as_they_are_stored(ledger: Ledge
     for number, budgets in enumerate(permutations(("mimic/team", "sites/may", "mimic/inner/deep"))):
         model = {"name": f"model-{number}", "budgets": budgets, "event": LOUD}
         assert ledger.post("/v1/runs", model).status_code == 201
-    policy: dict[str, object] = {
-        "mechanisms": ["laplace", "gaussian"],
-        "neighboring_relations": ["replace_one", "add_or_remove_one"],
-    }
-    policy |= {"report_roles": ["trainer", "admin"], "max_epsilon": 9, "approval_above_epsilon": 8}
+    policy: dict[str, object] = {"neighboring_relations": ["replace_one", "add_or_remove_one"], "max_epsilon": 9}
+    policy |= {"mechanisms": ["laplace", "gaussian"], "report_roles": ["trainer", "admin"], "approval_above_epsilon": 8}
     headers = ledger.headers() | {"If-Match": "*"}
     settings: list[tuple[str, dict[str, object]]] = [
         ("policy", {"policy": policy, "reason": "House rules."}),

@@ -11,7 +11,7 @@ from app.ledger.errors import AuthenticationError
 from app.ledger.permissions import Role
 from app.persistence.database import Database
 from app.service.auth.authentication import authenticate
-from tests.api.trainer import Trainer
+from tests.api.trainer import Trainer, audited
 from tests.conftest import Ledger, command_line, need_postgresql, new_database
 from tests.persistence.dump import dump
 from tests.service.cli_runner import Run, Said, commands
@@ -75,9 +75,7 @@ def test_unknown_command_or_option_exits_2_without_a_traceback(run: Run) -> None
         *("sqlite+aiosqlite:///x.db", "sqlite:////nowhere/at/all/ledger.db", "sqlite:///.", "sqlite:///broken.db"),
     ],
 )
-def test_unusable_database_or_setting_is_one_sentence(
-    run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, bad: str
-) -> None:
+def test_unusable_setting_is_one_sentence(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, bad: str) -> None:
     (tmp_path / "broken.db").write_bytes(b"this is no database, but it is long enough to be read as one" * 100)
     monkeypatch.setenv(URL, bad)
     for arguments in ("verify", "serve --port 0"):
@@ -90,23 +88,18 @@ def test_unusable_database_or_setting_is_one_sentence(
     assert said.err.startswith(f"{POOL} is invalid: ")
 
 
-def test_migrate_check_changes_nothing(run: Run, tmp_path: Path) -> None:
+def test_missing_ledger_is_named_and_an_empty_one_called_empty(run: Run, url: str, tmp_path: Path) -> None:
     before = run("migrate", "--check")
     assert (before.status, before.err) == (1, "")
     assert "`epsilon-ledger migrate`" in before.out
     assert json.loads(run("migrate", "--check", "--json").out) == {"migrated": False}
-    assert list(tmp_path.iterdir()) == []
-    run("migrate")
-    after = run("migrate", "--check", "--json")
-    assert (after.status, json.loads(after.out)) == (0, {"migrated": True})
-
-
-def test_missing_ledger_is_named_and_an_empty_one_called_empty(run: Run, url: str, tmp_path: Path) -> None:
     said = run("verify")
     assert is_one_sentence(said)
     assert said.err == f"There is no ledger at {tmp_path / 'ledger.db'}, which {URL} names.\n"
     assert list(tmp_path.iterdir()) == []
     run("migrate")
+    after = run("migrate", "--check", "--json")
+    assert (after.status, json.loads(after.out)) == (0, {"migrated": True})
     said = run("verify")
     assert (said.status, said.out) == (0, "The ledger is empty.\n")
     said = run("copy", "--from", "sqlite:///nofile.db", "--to", url)
@@ -147,16 +140,14 @@ def _listed(run: Run, organisation: str = "hospital") -> dict[str, dict[str, Any
     return {key["id"]: key for key in json.loads(said.out)["items"]}
 
 
-def test_key_has_the_name_scope_and_end_that_were_asked_for_and_is_listed_as_by_the_api(
-    serving: Run, trainer: Trainer
-) -> None:
+def test_key_has_the_name_scope_and_end_asked_for_and_is_listed_as_by_the_api(serving: Run, trainer: Trainer) -> None:
     ledger, budget = trainer.ledger, trainer.path()[1].id
     issued = _created(serving, "--name", "scans", "--scope", "mimic/icu-team", "--expires", "2999-01-01T01:00:00+01:00")
     asked = {"role": "trainer", "name": "scans", "scope": budget, "expires_at": END}
     assert issued == {"id": issued["id"], "key": issued["key"]} | asked
     read = ledger.get(f"/v1/api-keys/{issued['id']}", "admin").json()
     assert asked.items() <= read.items()
-    [event] = ledger.get(f"/v1/audit-events?order=oldest&subject={issued['id']}", "admin").json()["items"]
+    [event] = audited(ledger, f"subject={issued['id']}")
     assert (event["action"], event["actor"], event["after"]["scope"]) == ("api_key.created", "cli", budget)
     listed = _listed(serving)
     by_api = ledger.get("/v1/api-keys?limit=200", "admin").json()["items"]
@@ -181,8 +172,7 @@ def test_revoked_key_is_refused_and_the_reason_audited(serving: Run, ledger: Led
     revoked = _listed(serving)[issued["id"]]["revoked_at"]
     again = json.loads(serving("keys", "revoke", issued["id"], "--reason", "Again.", "--json").out)
     assert (again["id"], again["revoked_at"]) == (issued["id"], revoked)
-    path = f"/v1/audit-events?order=oldest&action=api_key.revoked&subject={issued['id']}"
-    events = ledger.get(path, "admin").json()["items"]
+    events = audited(ledger, f"action=api_key.revoked&subject={issued['id']}")
     assert [(event["actor"], event["reason"]) for event in events] == [("cli", "The laptop was lost.")]
     assert serving("verify").status == 0
 

@@ -67,52 +67,38 @@ def test_first_start_prints_a_link_and_the_next_none_for_a_while(run: Run, serve
     assert other.out.startswith("https://ledger.example/sign-in/link#lnk_")
 
 
+ANYWHERE = "0.0.0.0"  # noqa: S104 - nothing listens
+
+
 @pytest.mark.usefixtures("served")
-@pytest.mark.parametrize(
-    ("host", "public", "origin"),
-    [
-        ("0.0.0.0", None, "http://localhost:"),  # noqa: S104 - nothing listens
-        ("::1", None, "http://[::1]:"),
-        ("127.0.0.1", "https://ledger.example", "https://ledger.example/"),
-    ],
-)
-def test_link_has_an_address_that_a_browser_reaches(
-    run: Run, monkeypatch: pytest.MonkeyPatch, host: str, public: str | None, origin: str
-) -> None:
-    if public:
-        monkeypatch.setenv(f"{PREFIX}PUBLIC_URL", public)
-    facts = json.loads(run(*SERVE, "--host", host, "--json").out)
-    assert facts["sign_in_link"]["url"].startswith(origin)
+def test_link_has_an_address_that_a_browser_reaches(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    public = "https://ledger.example"
+    for host, origin in ((ANYWHERE, "http://localhost:"), ("::1", "http://[::1]:"), ("127.0.0.1", f"{public}/")):
+        monkeypatch.setenv(f"{PREFIX}DATABASE_URL", f"sqlite:///{len(origin)}.db")
+        if origin.startswith(public):
+            monkeypatch.setenv(f"{PREFIX}PUBLIC_URL", public)
+        facts = json.loads(run(*SERVE, "--host", host, "--json").out)
+        assert facts["sign_in_link"]["url"].startswith(origin)
 
 
 PROVIDER = {"OIDC_ISSUER": "https://login.example", "OIDC_AUDIENCE": "ledger", "OIDC_ORGANISATION": "hospital"}
 PROVIDER |= {"OIDC_ROLES": '{"admins": {"role": "admin"}}'}
 
 
-@pytest.mark.parametrize(
-    ("arguments", "settings", "named"),
-    [(["--no-init"], {}, "NAME"), ([], {"INIT_WHEN_EMPTY": "false"}, "NAME"), ([], PROVIDER, "hospital")],
-)
+@pytest.mark.parametrize("settings", [{}, {"INIT_WHEN_EMPTY": "false"}, PROVIDER])
 def test_serve_creates_nothing_where_it_is_told_not_to(
-    run: Run,
-    served: Served,
-    monkeypatch: pytest.MonkeyPatch,
-    arguments: list[str],
-    settings: dict[str, str],
-    named: str,
+    run: Run, served: Served, monkeypatch: pytest.MonkeyPatch, settings: dict[str, str]
 ) -> None:
     for name, value in settings.items():
         monkeypatch.setenv(f"{PREFIX}{name}", value)
-    said = run(*SERVE, *arguments)
+    said, named = run(*SERVE, *[] if settings else ["--no-init"]), "hospital" if settings is PROVIDER else "NAME"
     assert served
     told = f"There is no organisation yet. Create one and its admin key: epsilon-ledger init --org {named}\n"
     assert said.out.endswith(f"\n{told}")
     assert json.loads(run("init", "--json").out)["created"]
 
 
-def test_port_in_use_or_foreign_address_is_one_sentence_and_nothing_is_created(
-    run: Run, served: Served, tmp_path: Path
-) -> None:
+def test_port_in_use_or_foreign_address_is_one_sentence_and_no_file(run: Run, served: Served, tmp_path: Path) -> None:
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()
@@ -127,18 +113,15 @@ def test_port_in_use_or_foreign_address_is_one_sentence_and_nothing_is_created(
     assert (served, list(tmp_path.iterdir())) == ([], [])
 
 
-@pytest.mark.parametrize(
-    ("url", "password"),
-    [
+def test_database_url_is_shown_without_passwords() -> None:
+    for url, password in (
         ("postgresql://ledger{}@db1/ledger", ":hush"),
         ("postgresql://ledger@db1/ledger{}", "?sslpassword=hush"),
         ("postgresql://ledger@/ledger?host=db1:5432&host=db2:5432{}", "&password=hush"),
-    ],
-)
-def test_database_url_is_shown_without_passwords(url: str, password: str) -> None:
-    database = Database(url.format(password), 1)
-    assert display_url(database) == url.format("")
-    database.dispose()
+    ):
+        database = Database(url.format(password), 1)
+        assert display_url(database) == url.format("")
+        database.dispose()
 
 
 @pytest.fixture
@@ -158,9 +141,8 @@ def test_verify_exits_0_for_a_sound_ledger_and_counts_what_it_checked(command: R
     said = command("verify", "--json")
     facts = json.loads(said.out)
     counted = {"accounts": 3, "runs": 1, "decisions": 1, "reservations": 0, "charges": 1, "steps": 3}
-    assert (
-        facts == {"discrepancies": [], "unproven": [], "sound": True, "quarantined": {}, "audit_events": 19} | counted
-    )
+    sound = {"discrepancies": [], "unproven": [], "sound": True, "quarantined": {}, "audit_events": 19}
+    assert facts == sound | counted
     answer = command("verify")
     assert (said.status, answer.status, answer.err) == (0, 0, "")
     assert all(str(number) in answer.out for number in counted.values())

@@ -19,7 +19,7 @@ from app.service.auth.authentication import create_organisation
 from app.service.database_copy import copy_database
 from app.service.verification import verify
 from tests.api.trainer import LOUD
-from tests.conftest import Ledger, LiveServer, command_line, need_postgresql, new_database, open_ledger
+from tests.conftest import Ledger, command_line, need_postgresql, new_database, open_ledger
 from tests.persistence.dump import dump
 from tests.service.full_ledger import fill, taken_up
 from tests.service.tampering import TEAM, shift_curve, tampering
@@ -36,24 +36,19 @@ class Copying:
     url: str
 
 
-@pytest.fixture(
-    params=[
-        ("sqlite", "sqlite"),
-        pytest.param(("sqlite", "postgresql"), marks=pytest.mark.postgresql),
-        pytest.param(("postgresql", "sqlite"), marks=pytest.mark.postgresql),
-    ],
-    ids="-to-".join,
-)
+MOVED = [("sqlite", "postgresql"), ("postgresql", "sqlite")]
+KINDS = [("sqlite", "sqlite"), *(pytest.param(each, marks=pytest.mark.postgresql) for each in MOVED)]
+
+
+@pytest.fixture(params=KINDS, ids="-to-".join)
 def copying(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Copying]:
     first, second = request.param
     if "postgresql" in request.param:
         need_postgresql()
-    folders = [tmp_path / name for name in ("from", "to")]
-    for folder in folders:
-        folder.mkdir()
+    (tmp_path / "to").mkdir()
     with (
-        new_database(first, folders[0], furnish=fill) as old,
-        new_database(second, folders[1]) as new,
+        new_database(first, tmp_path, furnish=fill) as old,
+        new_database(second, tmp_path / "to") as new,
         open_ledger(tmp_path, old) as source,
     ):
         target = Database(new)
@@ -113,7 +108,7 @@ def test_target_with_rows_or_without_the_newest_schema_is_left_alone(files: tupl
     assert dump(new) == before
 
 
-def test_copy_is_undone_when_the_source_changes_meanwhile(
+def test_copy_is_undone_when_the_source_changes(
     files: tuple[Database, Database], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     old, new = files
@@ -133,10 +128,8 @@ def test_copy_is_undone_when_the_source_changes_meanwhile(
 
 def test_command_prints_what_it_copied_and_an_unsound_ledger_is_called_unsound(tmp_path: Path) -> None:
     old, new = (f"sqlite:///{tmp_path / name}.db" for name in ("ledger", "new"))
-    with new_database("sqlite", tmp_path, furnish=fill) as url:
-        assert url == old
-        source = Database(url)
-        with tampering(source) as tx:
+    with new_database("sqlite", tmp_path, furnish=fill):
+        with tampering(source := Database(old)) as tx:
             shift_curve(tx, TEAM, -1)
         upgrade(target := Database(new))
         rows = dump(source)
@@ -156,35 +149,20 @@ def test_command_prints_what_it_copied_and_an_unsound_ledger_is_called_unsound(t
 
 
 @pytest.mark.both_databases
-def test_source_that_is_served_is_not_copied(database_url: str, tmp_path: Path) -> None:
+def test_source_with_an_idle_connection_is_not_copied(empty_database_url: str, tmp_path: Path) -> None:
     target = f"sqlite:///{tmp_path / 'copy.db'}"
-    upgrade(made := Database(target))
+    used, made = Database(empty_database_url), Database(target)
+    upgrade(used)
+    upgrade(made)
     made.dispose()
-    server = LiveServer(tmp_path, database_url)
-    server.key("admin")
-    server.start()
-    arguments = ("copy", "--from", database_url, "--to", target)
-    try:
-        refused = command_line(*arguments, database=target)
-        assert (refused.returncode, refused.stdout, refused.stderr.count("\n")) == (2, "", 1)
-        assert refused.stderr.startswith("--from is in use: a service, or another command, is connected to it")
-        assert "Stop every replica and command" in refused.stderr
-        assert server.readiness().status_code == 200
-    finally:
-        server.stop()
+    with used.read(ALL_TENANTS) as tx:
+        tx.execute(select(1))
+    arguments = ("copy", "--from", empty_database_url, "--to", target)
+    refused = command_line(*arguments, database=target)
+    assert (refused.returncode, refused.stdout, refused.stderr.count("\n")) == (2, "", 1)
+    assert refused.stderr.startswith("--from is in use: a service, or another command, is connected to it")
+    assert "Stop every replica and command" in refused.stderr
+    used.dispose()
     copied = command_line(*arguments, database=target)
     assert copied.returncode == 0, copied.stderr
     assert "every curve agrees byte for byte" in copied.stdout
-
-
-@pytest.mark.both_databases
-def test_idle_connection_is_noticed_and_a_closed_one_is_not(empty_database_url: str) -> None:
-    used = Database(empty_database_url)
-    upgrade(used)
-    with used.read(ALL_TENANTS) as tx:
-        tx.execute(select(1))
-    for idle in (True, False):
-        other = Database(empty_database_url)
-        assert other.is_used_by_others() is idle
-        other.dispose()
-        used.dispose()

@@ -7,22 +7,23 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from threading import Barrier
+from typing import Any
 
 import pytest
 from sqlalchemy import select, update
 
 from app.ledger import errors
 from app.ledger.errors import AuthenticationError, InvalidInputError, NotFoundError
-from app.ledger.permissions import PERMISSIONS, Permission, Role
+from app.ledger.permissions import Role
 from app.persistence.database import ALL_TENANTS, Database
 from app.persistence.repositories import api_keys as stored
 from app.persistence.schema import upgrade
 from app.persistence.tables import api_keys, organisations, sign_in_links
 from app.service.auth import sessions
-from app.service.auth.authentication import Principal, authenticate, create_organisation
+from app.service.auth.authentication import authenticate, create_organisation
 from app.service.auth.request_context import RequestContext
 from app.service.auth.sign_in_links import LIFETIME, redeem
-from app.service.governance.api_keys import create_key
+from app.service.governance.api_keys import bind_to_run, create_key
 from app.service.governance.first_admin import RECENT, create_sign_in_link, initialise, set_up
 from app.service.verification import verify
 from tests.api.trainer import Trainer
@@ -52,31 +53,30 @@ def test_organisation_has_a_readable_unique_name_and_only_it_gets_keys(ledger: L
     organisation = create_organisation(ledger.database, "third", NOW)
     before = dump(ledger.database)
     for name in ("", " ", "x" * 101, "a\nb", "a\x00b", " hospital", "hospital ", "hospi\u200btal"):
-        with pytest.raises(errors.InvalidInputError):
+        with pytest.raises(InvalidInputError):
             create_organisation(ledger.database, name, NOW)
     for name in ("third", organisation):
         with pytest.raises(errors.NameTakenError):
             create_organisation(ledger.database, name, NOW)
     for name in ("nobody", "", "Hospital", "hospital ", "%"):
-        with pytest.raises(errors.NotFoundError):
+        with pytest.raises(NotFoundError):
             create_key(ledger.database, name, Role.ADMIN, NOW)
     for header in (None, "", "Bearer", "Bearer .", "Bearer x", "Bearer x.", "Bearer .x", "Basic a.b", "Bearer a.b"):
-        with pytest.raises(errors.AuthenticationError):
+        with pytest.raises(AuthenticationError):
             authenticate(ledger.database, header, NOW)
     assert dump(ledger.database) == before
 
 
-def test_role_has_its_permissions_and_no_others(ledger: Ledger) -> None:
-    for role in Role:
-        call = RequestContext(ledger.database, Principal("org_1", "key_1", role), NOW)
-        for needed in Permission:
-            if needed in PERMISSIONS[role]:
-                call.require_permission(needed)
-                continue
-            with pytest.raises(errors.InsufficientScopeError) as refused:
-                call.require_permission(needed)
-            roles = [str(each) for each in Role if needed in PERMISSIONS[each]]
-            assert refused.value.members == {"required_permission": str(needed), "required_roles": roles}
+def test_key_of_one_run_is_bound_once(trainer: Trainer, now: datetime) -> None:
+    """Also where its caller is remembered as it was before."""
+    ledger, ends = trainer.ledger, (now + timedelta(minutes=10)).isoformat()
+    terms = {"role": "trainer", "scope": "mimic", "single_use": True, "expires_at": ends}
+    key = ledger.post("/v1/api-keys", terms).json()["key"]
+    call = RequestContext(ledger.database, authenticate(ledger.database, f"Bearer {key}", now), now)
+    with ledger.database.write(call.organisation_id) as tx:
+        bind_to_run(tx, call, trainer.run)
+        with pytest.raises(errors.InsufficientScopeError, match="registers no other one"):
+            bind_to_run(tx, call, trainer.run)
 
 
 DAY = timedelta(days=1)
@@ -104,17 +104,16 @@ def _redeem(db: Database, token: str) -> str:
     return redeem(db, token, DAY, None).cookie
 
 
+def _started(db: Database, now: datetime) -> Any:  # noqa: ANN401 - a start, which is one
+    return set_up(db, now)
+
+
 def _token(db: Database, now: datetime) -> str:
-    started = set_up(db, now)
-    assert started is not None
-    assert started.link is not None
-    return started.link.token
+    return str(_started(db, now).link.token)
 
 
 def test_empty_ledger_gets_an_organisation_and_a_link_for_its_admin(db: Database, now: datetime) -> None:
-    started = set_up(db, now)
-    assert started is not None
-    assert started.link is not None
+    started = _started(db, now)
     assert (started.organisation, started.created, started.link.expires_at) == ("default", True, now + LIFETIME)
     assert _count(db) == {"organisations": 1, "api_keys": 1, "sign_in_links": 1}
     opened = redeem(db, started.link.token, DAY, None)
@@ -126,9 +125,7 @@ def test_empty_ledger_gets_an_organisation_and_a_link_for_its_admin(db: Database
 
 def test_link_signs_in_once(db: Database, now: datetime) -> None:
     token = _token(db, now)
-    again = set_up(db, now + RECENT / 2)  # which leaves the link that another start has printed
-    assert again is not None
-    assert again.link is None
+    assert _started(db, now + RECENT / 2).link is None  # which leaves the link that another start has printed
     _redeem(db, token)
     with pytest.raises(AuthenticationError, match="sign-in-link"):
         _redeem(db, token)
@@ -155,18 +152,15 @@ def test_one_of_simultaneous_browsers_is_signed_in(db: Database, now: datetime) 
 
 
 @pytest.mark.both_databases
-def test_simultaneous_starts_create_one_organisation_and_one_link(
-    db: Database, database_url: str, now: datetime
-) -> None:
+def test_simultaneous_starts_make_one_organisation_and_one_link(db: Database, database_url: str, now: datetime) -> None:
     together = Barrier(4)
 
     def start(_: int) -> str | None:
         own = Database(database_url)
         try:
             together.wait()
-            started = set_up(own, now)
-            assert started is not None
-            return None if started.link is None else started.link.token
+            link = _started(own, now).link
+            return link and str(link.token)
         finally:
             own.dispose()
 
@@ -180,25 +174,18 @@ def test_restart_makes_a_new_link_until_the_first_sign_in(db: Database, now: dat
     first = _token(db, now - DAY)
     with pytest.raises(AuthenticationError):  # it has expired
         _redeem(db, first)
-    again = set_up(db, now - RECENT)
-    assert again is not None
+    again = _started(db, now - RECENT)
     assert not again.created
     assert _count(db) == {"organisations": 1, "api_keys": 1, "sign_in_links": 1}
     second = _token(db, now)
-    assert again.link is not None
     for void in (first, again.link.token):
         with pytest.raises(AuthenticationError):
             _redeem(db, void)
-    _redeem(db, second)
+    create_key(db, "default", Role.VIEWER, now)  # nor does a start make one beside another key or organisation
     assert set_up(db, now + DAY) is None
-
-
-def test_start_makes_no_link_beside_another_organisation_or_key(db: Database, now: datetime) -> None:
-    _token(db, now - DAY)
-    create_key(db, "default", Role.VIEWER, now)
-    assert set_up(db, now) is None
     create_organisation(db, "hospital", now)
-    assert set_up(db, now) is None
+    assert set_up(db, now + DAY) is None
+    _redeem(db, second)
 
 
 def test_invalid_token_is_refused_and_uses_nothing_up(db: Database, now: datetime) -> None:
@@ -211,8 +198,8 @@ def test_invalid_token_is_refused_and_uses_nothing_up(db: Database, now: datetim
     for wrong in ("", ".", "x", link_id, f"{link_id}.", f"{link_id}.x", f"lnk_0.{secret}", f"{token}x", "ä.\0"):
         with pytest.raises(AuthenticationError):
             _redeem(db, wrong)
-    with pytest.raises(AuthenticationError):  # nor is a token a key or a cookie
-        authenticate(db, f"Bearer {token}", now)
+    with pytest.raises(AuthenticationError):
+        authenticate(db, f"Bearer {token}", now)  # it is no key
     with pytest.raises(AuthenticationError):
         sessions.authenticate(db, token, now)
     _redeem(db, token)
@@ -230,17 +217,16 @@ def test_changed_link_row_is_refused(db: Database, now: datetime, column: str) -
     assert any("sign_in_links" in problem for problem in verify(db).problems)
 
 
+def _initialised(db: Database, now: datetime, *, new_key: bool) -> Any:  # noqa: ANN401 - with a key or without
+    return initialise(db, "hospital", now, new_key=new_key)
+
+
 def test_init_is_repeatable(db: Database, now: datetime) -> None:
-    made = initialise(db, "hospital", now)
-    assert made.created
-    assert made.key is not None
+    made, again, further = (_initialised(db, now, new_key=new) for new in (False, False, True))
     caller = authenticate(db, f"Bearer {made.key.key}", now)
     assert (caller.organisation_id, caller.role) == (made.organisation_id, Role.ADMIN)
-    again = initialise(db, "hospital", now)
-    assert (again.organisation_id, again.created, again.key) == (made.organisation_id, False, None)
-    further = initialise(db, "hospital", now, new_key=True)
-    assert not further.created
-    assert further.key is not None
+    assert [each.created for each in (made, again, further)] == [True, False, False]
+    assert (again.organisation_id, again.key) == (made.organisation_id, None)
     assert further.key.id != made.key.id
     assert _count(db) == {"organisations": 1, "api_keys": 2, "sign_in_links": 0}
     assert verify(db).sound

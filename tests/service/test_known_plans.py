@@ -13,11 +13,12 @@ from app.persistence.repositories import waiting
 from app.persistence.tables import audit_entries, reservation_items
 from app.persistence.tables import reservations as reservation_rows
 from app.service.scheduling import known_plans
-from app.service.scheduling.grants import grant_in_organisation, service_context
+from app.service.scheduling.grants import expire_waiting, grant_in_organisation, service_context
 from app.service.scheduling.lines import Look, WaitingPlans
-from tests.api.trainer import LOUD, counted
+from tests.api.trainer import LOUD, Trainer, counted, moved
 from tests.api.waiting import FITTING
 from tests.conftest import Ledger
+from tests.service.prepared_ledgers import ATTESTED
 from tests.service.step_commands import organisation
 
 
@@ -53,7 +54,7 @@ def ordered(look: Look) -> dict[str, list[str]]:
 
 @pytest.fixture
 def process(ledger: Ledger) -> Process:
-    ledger.population()
+    ledger.population(**ATTESTED)  # whose other parts are looked at, too
     ledger.budget()
     owner = organisation(ledger)
     made = Process(ledger, owner, WaitingPlans(owner), register(ledger, "held"))
@@ -91,6 +92,15 @@ def test_change_of_a_plan_is_seen(process: Process, path: str, body: object, sta
     assert process.is_up_to_date()
 
 
+def test_pause_of_an_active_run_is_seen_and_its_plan_keeps_its_place(process: Process) -> None:
+    trainer = Trainer(process.ledger, process.ledger.run(name="open", event=LOUD))
+    until = (datetime.now(UTC) + timedelta(days=1)).isoformat()
+    assert trainer.reserve((LOUD, FITTING), wait_until=until).status_code == 202
+    assert process.is_up_to_date()
+    assert trainer.act("pause").status_code == 200
+    assert process.is_up_to_date()
+
+
 def test_granted_plan_is_seen(process: Process) -> None:
     assert process.ledger.post(f"/v1/reservations/{process.held['reservation']}/void", None).status_code == 200
     assert grant_in_organisation(process.ledger.database, process.owner) == 1
@@ -123,18 +133,24 @@ def test_all_plans_are_read_after_many_events(process: Process, monkeypatch: pyt
 
 def test_rolled_back_plan_is_forgotten(process: Process) -> None:
     [first] = process.look().rows
-    changes: tuple[tuple[Table, str, dict[str, Any]], ...] = (
-        (reservation_rows, "id", {"run_id": process.held["id"]}),
-        (reservation_items, "reservation_id", {}),
-    )
+    copied: list[tuple[Table, str, dict[str, Any]]] = [(reservation_rows, "id", {"run_id": process.held["id"]})]
     with suppress(InterruptedError), process.ledger.database.write(process.owner) as tx:
-        for table, column, values in changes:
+        for table, column, values in (*copied, (reservation_items, "reservation_id", {})):
             [row] = tx.execute(select(table).where(table.c[column] == first)).mappings()
             tx.execute(insert(table).values({**row, column: "res_copied", **values}))
         assert len(process.look(tx, asked=("res_copied",)).rows) == 2
         raise InterruptedError
     assert list(process.look().rows) == [first]
     assert process.is_up_to_date()
+
+
+def test_plan_that_fits_too_late_is_barred_for_a_while(process: Process, monkeypatch: pytest.MonkeyPatch) -> None:
+    database = process.ledger.database
+    assert process.ledger.post(f"/v1/reservations/{process.held['reservation']}/void", None).status_code == 200
+    for later in ({"days": 2}, {"days": 2, "minutes": 2}):
+        moved(monkeypatch, **later)
+        assert grant_in_organisation(database, process.owner) == 0
+    assert (len(process.look().rows), expire_waiting(database), len(process.look().rows)) == (1, 1, 0)
 
 
 @pytest.mark.both_databases

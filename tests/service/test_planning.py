@@ -2,26 +2,16 @@
 
 from dataclasses import replace
 from math import inf
+from typing import Any
 
 import pytest
 
+from app.accounting import events
 from app.accounting.calibration.monotone_search import decimal, index_at_or_below
 from app.accounting.calibration.solvers import DIGITS
 from app.accounting.curves import GRID_VERSION
 from app.accounting.errors import PlanTooExpensiveError
-from app.accounting.events import (
-    Composed,
-    Decay,
-    DiscreteGaussian,
-    DpEvent,
-    EpsilonDelta,
-    Gaussian,
-    PoissonSampled,
-    SelfComposed,
-    TruncatedPoissonSampled,
-    with_noise_multiplier,
-    with_sampling_probability,
-)
+from app.accounting.events import DiscreteGaussian, DpEvent, EpsilonDelta, Gaussian, PoissonSampled
 from app.accounting.work import bounded
 from app.ledger.accounts import Account, AccountKind, with_usage, zero_curve
 from app.ledger.admission import Admission, admit
@@ -49,21 +39,10 @@ def admits(plan: Plan, asked: CalibrationGoal, *, declared: bool) -> bool:
     """Whether an account lets all of a plan through, step event by step event."""
     limit, relation = Limit(asked.epsilon, asked.delta), asked.setting.relation
     weights = planned_weights(limit, plan, relation, GRID_VERSION, DECLARED_SHARE) if declared else None
-    account = Account(
-        id="bud_plan",
-        kind=AccountKind.BUDGET,
-        parent_id=None,
-        population_id="pop_plan",
-        name="plan",
-        path="plan",
-        depth=1,
-        relation=relation,
-        limit=limit,
-        planned=plan if declared else (),
-        weights=weights,
-        spent=zero_curve(),
-        held=zero_curve(),
-    )
+    place: Any = {"parent_id": None, "population_id": "pop_plan", "name": "plan", "path": "plan", "depth": 1}
+    terms: Any = {"relation": relation, "limit": limit, "planned": plan if declared else (), "weights": weights}
+    terms |= {"spent": zero_curve(), "held": zero_curve()}
+    account = Account(id="bud_plan", kind=AccountKind.BUDGET, **place, **terms)
     if account.plan is not None:
         account = replace(account, spent=zero_curve().using({account.id: (0,) * len(account.plan.capacity)}))
     for step in plan:
@@ -100,39 +79,31 @@ def test_least_noise_and_most_sampling_fit_and_their_neighbours_do_not(
     event: DpEvent, count: int, delta: float, others: Plan
 ) -> None:
     asked = goal(2.0, others, delta)
-    noise = smallest_noise(event, count, asked)
-    assert noise.value is not None
-    assert noise.value_without_plan is not None
+    noise: Any = smallest_noise(event, count, asked)
     assert noise.value < noise.value_without_plan
     for value, fits in ((noise.value, True), (next_digit(noise.value, -1), False)):
-        assert held((*others, StepEvent(with_noise_multiplier(event, value), count)), asked) is fits
+        assert held((*others, StepEvent(events.with_noise_multiplier(event, value), count)), asked) is fits
     for value, fits in ((noise.value_without_plan, True), (next_digit(noise.value_without_plan, -1), False)):
-        plan = (*others, StepEvent(with_noise_multiplier(event, value), count))
+        plan = (*others, StepEvent(events.with_noise_multiplier(event, value), count))
         assert admits(plan, asked, declared=False) is fits
     if isinstance(event, PoissonSampled):
-        sampling = largest_sampling(event, count, asked)
-        assert sampling.value is not None
-        assert sampling.value_without_plan is not None
+        sampling: Any = largest_sampling(event, count, asked)
         assert sampling.value > sampling.value_without_plan
         for value, fits in ((sampling.value, True), (next_digit(sampling.value, 1), False)):
-            assert held((*others, StepEvent(with_sampling_probability(event, value), count)), asked) is fits
+            assert held((*others, StepEvent(events.with_sampling_probability(event, value), count)), asked) is fits
 
 
 def test_most_steps_fit_and_one_more_does_not() -> None:
     asked = goal(2.0)
-    found = most_steps(STEP, asked, 7)
+    found: Any = most_steps(STEP, asked, 7)
     assert found.steps == pytest.approx(1716, rel=2e-3)
     assert found.steps_without_plan == 1397
     for more, fits in ((0, True), (1, False)):
         assert admits((StepEvent(STEP, found.steps + more),), asked, declared=True) is fits
         assert admits((StepEvent(STEP, found.steps_without_plan + more),), asked, declared=False) is fits
     assert found.epochs == found.steps // 7
-    assert found.epsilon_after_epochs is not None
-    assert found.epsilon is not None
-    assert found.epsilon_after_epochs <= found.epsilon
-    whole = plan_epsilon((StepEvent(STEP, found.epochs * 7),), 1e-5, SETTING)
-    assert found.epsilon_after_epochs == whole.epsilon
-    assert whole.required is not None
+    whole: Any = plan_epsilon((StepEvent(STEP, found.epochs * 7),), 1e-5, SETTING)
+    assert found.epsilon_after_epochs == whole.epsilon <= found.epsilon
     assert whole.required <= 2.0 < whole.epsilon
     assert most_steps(STEP, asked, 10**9).epochs == 0
 
@@ -157,9 +128,8 @@ def test_search_without_a_solution_says_so() -> None:
 @pytest.mark.parametrize("others", [(), (StepEvent(DiscreteGaussian(40.0), 1),)])
 def test_event_without_a_plan_gets_the_answer_of_the_orders_with_a_warning(others: Plan) -> None:
     event: DpEvent = STEP if others else DiscreteGaussian(1.0)
-    found = smallest_noise(event, 100, goal(2.0, others))
+    found: Any = smallest_noise(event, 100, goal(2.0, others))
     assert found.value == found.value_without_plan
-    assert found.event is not None
     plan = (*others, StepEvent(found.event, 100))
     assert admits(plan, goal(2.0), declared=False)
     cost = plan_epsilon(plan, 1e-5, SETTING)
@@ -189,12 +159,12 @@ def test_other_accountants_are_shown_where_they_apply(monkeypatch: pytest.Monkey
 
     sampled = ["plan_filter", "renyi_filter", "rdp", "pld", "rdp_classic"]
     textbooks = ["optimal_composition", "advanced_composition", "basic_composition", "textbook"]
-    assert names(EpsilonDelta(0.1, 1e-6)) == names(Composed((Gaussian(5.0), STEP))) == sampled
+    assert names(EpsilonDelta(0.1, 1e-6)) == names(events.Composed((Gaussian(5.0), STEP))) == sampled
     assert names(STEP) == [*sampled, *textbooks]
     assert names(Gaussian(5.0)) == [*sampled, "zcdp", "analytic_gaussian", *textbooks]
     assert names(EpsilonDelta(0.1)) == names(DiscreteGaussian(5.0, 3)) == [*sampled, "zcdp"]
     assert names(DiscreteGaussian(5.0)) == ["renyi_filter", "rdp", "rdp_classic", "zcdp"]  # no pair is proven for it
-    schedule = Decay("time", 0.001, 20, PoissonSampled(0.01, Gaussian(2.0)))
+    schedule = events.Decay("time", 0.001, 20, PoissonSampled(0.01, Gaussian(2.0)))
     assert names(schedule, 1) == sampled
     with bounded():
         monkeypatch.setattr("app.accounting.work.MAX_PLAN_WORK", 100_000)
@@ -241,9 +211,9 @@ def test_no_limit_is_large_enough_for_an_event_without_protection() -> None:
     assert plan_epsilon((StepEvent(Gaussian(1e6), 1),), 1e-5, SETTING).epsilon == 0
 
 
-NESTED = Composed((Gaussian(9.0), SelfComposed(STEP, 3)))
-DECAYING = Decay(mode="time", decay_rate=6e-4, steps=10, event=STEP)
-CUT = TruncatedPoissonSampled(1000, 0.01, 30, Gaussian(9.0))
+NESTED = events.Composed((Gaussian(9.0), events.SelfComposed(STEP, 3)))
+DECAYING = events.Decay(mode="time", decay_rate=6e-4, steps=10, event=STEP)
+CUT = events.TruncatedPoissonSampled(1000, 0.01, 30, Gaussian(9.0))
 FIXED, SHUFFLED = PlanAssumptions(batches=Batches.FIXED), PlanAssumptions(batches=Batches.SHUFFLED)
 
 

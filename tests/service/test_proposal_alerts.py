@@ -8,6 +8,8 @@ import pytest
 
 from tests.api.trainer import LOUD, Trainer
 from tests.conftest import Ledger
+from tests.dashboard.html_reader import visit
+from tests.login_helpers import signed_in
 
 MORE = {"epsilon": 1.5, "delta": 1e-5}
 
@@ -53,20 +55,11 @@ def test_proposed_limit_is_announced_when_opened_and_when_decided(
     reply = ledger.post(f"/v1/proposals/{proposal['id']}/{verb}", {"reason": "It was discussed."}, role)
     opened, decided = announced(ledger)
     assert (opened["type"], opened["account"]) == ("proposal.opened", team)
-    assert opened["data"] == {
-        "proposal": proposal["id"],
-        "kind": "limit",
-        "status": "open",
-        "account": team,
-        "account_path": "mimic/icu-team",
-        "account_kind": "budget",
-        "proposed": {"limit": MORE},
-        "limit_before": {"epsilon": 1.0, "delta": 1e-5},
-        "epsilon": 0.0,
-        "reason": "The study goes on.",
-        "proposed_by": proposal["proposed_by"],
-        "proposed_by_name": f"key …{proposal['proposed_by'][-6:]} (planner)",
-    }
+    about = {"proposal": proposal["id"], "kind": "limit", "status": "open", "proposed": {"limit": MORE}}
+    about |= {"limit_before": {"epsilon": 1.0, "delta": 1e-5}, "epsilon": 0.0, "reason": "The study goes on."}
+    about |= {"account": team, "account_path": "mimic/icu-team", "account_kind": "budget"}
+    by = proposal["proposed_by"]
+    assert opened["data"] == about | {"proposed_by": by, "proposed_by_name": f"key …{by[-6:]} (planner)"}
     assert (decided["type"], decided["account"]) == ("proposal.decided", team)
     facts = decided["data"]
     assert (facts["status"], facts["decision_reason"]) == (status, "It was discussed.")
@@ -79,6 +72,7 @@ def test_pending_run_is_announced_and_as_no_other_proposal(ledger: Ledger, team:
     body = {"name": "large", "budget": team, "event": LOUD, "limit": {"epsilon": 0.5, "delta": 1e-6}}
     run = ledger.post("/v1/runs", body, "trainer").json()
     assert run["status"] == "pending"
+    assert "mimic/icu-team/large" in visit(ledger, "/approvals", signed_in(ledger, "admin")).text
     assert ledger.post(f"/v1/runs/{run['id']}/abort", None, "trainer").status_code == 200
     waits, decided = announced(ledger, account=run["id"])
     assert (waits["type"], waits["data"]["account_path"]) == ("run.pending", "mimic/icu-team/large")
@@ -103,4 +97,6 @@ def test_proposal_without_an_account_reaches_receivers_without_one(ledger: Ledge
     body = {"name": "cohort", "limit": {"epsilon": 1.0, "delta": 1e-5}} | unit
     assert ledger.post("/v1/populations", body).status_code == 202
     *_, opened = announced(ledger)
+    for name, status in (("other", 202), ("COHORT", 409)):
+        assert ledger.post("/v1/populations", body | {"name": name}).status_code == status
     assert (opened["account"], opened["data"]["proposed"]["name"]) == (None, "cohort")

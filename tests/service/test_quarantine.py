@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-from collections.abc import Iterator
 from threading import Event, Thread, current_thread
 
 import pytest
@@ -56,9 +55,9 @@ def reason(ledger: Ledger, path: str) -> str | None:
 
 
 def test_writes_stop_where_a_balance_is_unproven_and_nowhere_else(ledger: Ledger) -> None:
-    before = dump(ledger.database)
+    sound = dump(ledger.database)
     enforce(ledger)
-    assert dump(ledger.database) == before
+    assert dump(ledger.database) == sound
     shift(ledger, -1)
     before = dump(ledger.database)
     verify(ledger.database)
@@ -71,11 +70,10 @@ def test_writes_stop_where_a_balance_is_unproven_and_nowhere_else(ledger: Ledger
     assert (step(ledger), step(ledger, ELSEWHERE)) == (409, 200)
     assert (reason(ledger, TEAM) or "").startswith(f"{TEAM} (bud_")
     assert reason(ledger, "mimic") is None
-
-
-def test_broken_chain_stops_its_run_only(ledger: Ledger) -> None:
+    shift(ledger, 1)
+    lift(ledger, TEAM)
     with tampering(ledger.database) as tx:
-        set_decision(tx, 1, refusal_details="{}")
+        set_decision(tx, 1, refusal_details="{}")  # a broken chain stops its run only
     enforce(ledger)
     assert (step(ledger), step(ledger, f"{TEAM}/neighbour")) == (409, 200)
 
@@ -95,9 +93,7 @@ def test_stale_verification_stops_nothing_that_was_restored(ledger: Ledger, *, p
     assert step(ledger) == 200
 
 
-def test_accounts_that_are_charged_meanwhile_are_stopped_piece_by_piece(
-    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_accounts_charged_meanwhile_are_stopped_piece_by_piece(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(requests, "QUARANTINED_AT_ONCE", 1)
     paths = ("mimic", TEAM, MODEL)
     shift(ledger, -1, *paths)
@@ -108,17 +104,9 @@ def test_accounts_that_are_charged_meanwhile_are_stopped_piece_by_piece(
     assert step(ledger) == 409
 
 
-@pytest.fixture
-def another(ledger: Ledger) -> Iterator[Database]:
-    """The same database, as another process opens it."""
-    opened = Database(ledger.database.engine.url.render_as_string(hide_password=False))
-    yield opened
-    opened.dispose()
-
-
 @pytest.mark.both_databases
-def test_one_verification_at_a_time_places_quarantines(
-    ledger: Ledger, another: Database, monkeypatch: pytest.MonkeyPatch
+def test_one_verification_at_a_time_stops_writes(
+    ledger: Ledger, replica: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shift(ledger, -1)
     wrong = verify(ledger.database)
@@ -136,13 +124,13 @@ def test_one_verification_at_a_time_places_quarantines(
     first.start()
     assert has_looked.wait(PATIENCE_SECONDS)
     shift(ledger, 1)
-    second = Thread(target=apply_quarantines, args=(another, wrong, CLI_ACTOR, NOW))
+    second = Thread(target=apply_quarantines, args=(replica, wrong, CLI_ACTOR, NOW))
     second.start()
     second.join(0.3)
     waited = second.is_alive()
     may_write.set()
-    for thread in (first, second):
-        thread.join(PATIENCE_SECONDS)
+    first.join(PATIENCE_SECONDS)
+    second.join(PATIENCE_SECONDS)
     assert waited
     placed = ledger.get("/v1/audit-events?order=oldest&action=quarantine.placed", "admin").json()["items"]
     assert len(placed) == 1  # the second has found nothing, and takes nothing back
@@ -170,8 +158,7 @@ def test_turn_to_verify_is_taken_from_a_process_that_dies(ledger: Ledger) -> Non
 
     with subprocess.Popen([sys.executable, "-c", HOLDER, url], stdout=subprocess.PIPE, text=True) as holder:
         try:
-            assert holder.stdout is not None
-            assert holder.stdout.readline() == "has it\n"
+            assert holder.stdout and holder.stdout.readline() == "has it\n"  # noqa: PT018 - for mypy
             waiting = Thread(target=wait)
             waiting.start()
             assert not taken.wait(0.3)

@@ -6,6 +6,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import httpx2
 import numpy as np
 import pytest
 from sqlalchemy import Connection, update
@@ -18,6 +19,7 @@ from app.ledger.filters import Limit
 from app.persistence.repositories import accounts
 from app.persistence.repositories.usage_history import Sample
 from app.persistence.tables import accounts as accounts_table
+from app.service.accounts import availability
 from app.service.auth.authentication import Principal, authenticate
 from app.service.auth.request_context import RequestContext
 from app.service.queries.account_status import AccountStatus, Severity
@@ -26,8 +28,9 @@ from app.service.queries.overview import BUDGETS, POPULATIONS, read_overview
 from app.service.queries.spend_series import SpendSeries, spend_series
 from tests.api.trainer import LOUD, Trainer
 from tests.conftest import Furnish, Ledger
+from tests.service.prepared_ledgers import ATTESTED
 from tests.service.tampering import TEAM, set_account, set_balance, tampering
-from tests.waiting_plans import OVER_TEN_DAYS, allocate, ask, preview
+from tests.waiting_plans import OVER_TEN_DAYS, allocate, ask, later, preview
 
 NOISY = {"type": "gaussian", "noise_multiplier": 0.5}
 NEW_YEAR = datetime(2026, 1, 1, tzinfo=UTC)
@@ -58,7 +61,6 @@ FURNISHED: dict[str, Furnish] = {"charged": charge_two_populations}
 
 @pytest.fixture
 def charged(ledger: Ledger) -> Ledger:
-    """As furnished."""
     return ledger
 
 
@@ -108,6 +110,16 @@ DAMAGES: dict[str, Damage] = {
 }
 
 
+def test_rest_of_a_whole_is_computed_once(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    ledger.population(limit=limit(0.5), **ATTESTED)
+    ledger.budget()
+    book = AccountStatusCache()
+    first = statuses_of(ledger, book)
+    assert first[TEAM].free == first["mimic"].free < 1.0
+    monkeypatch.setattr(availability, "read_tolerating_damage", lambda *_: pytest.fail("it was read again"))
+    assert statuses_of(ledger, book)[TEAM].free == first[TEAM].free
+
+
 @pytest.mark.parametrize("what", DAMAGES)
 def test_damaged_account_comes_first_and_hides_no_other(charged: Ledger, what: str) -> None:
     ledger = charged
@@ -127,18 +139,18 @@ def test_damaged_account_comes_first_and_hides_no_other(charged: Ledger, what: s
     assert (seen.severities[Severity.OVER], sum(seen.severities.values())) == (1, 4)
 
 
-def status(path: str, share: float, *, parent: str | None = None, epsilon: float | None = None) -> AccountStatus:
+def status(path: str, share: float, *, parent: str | None = None) -> AccountStatus:
     """An account that has used a part of its limit of 2."""
     root = path.split("/", maxsplit=1)[0]
     kind = AccountKind.POPULATION if path == root else AccountKind.BUDGET
-    spent = 2 * share if epsilon is None else epsilon
+    spent = 2 * share
     facts = (path, kind, parent, root, path.rpartition("/")[2], path, path.count("/"), datetime.now(UTC), None)
     return AccountStatus(*facts, Limit(2.0, 1e-6), spent, spent, share=share)
 
 
-def ending(account: AccountStatus, days: int) -> AccountStatus:
-    """The same account, if it is empty in so many days."""
-    return replace(account, now=NEW_YEAR, empty_at=NEW_YEAR + timedelta(days=days))
+def ending(days: int) -> AccountStatus:
+    """An account that is empty in so many days."""
+    return replace(status("p", 0.1), now=NEW_YEAR, empty_at=NEW_YEAR + timedelta(days=days))
 
 
 @pytest.mark.parametrize(
@@ -149,11 +161,11 @@ def ending(account: AccountStatus, days: int) -> AccountStatus:
         (status("p", 0.99), "exhausted"),
         (replace(status("p", 0.1), epsilon_including_reserved=1.97, has_reserved=True), "exhausted"),
         (status("p", 0.8), "low"),
-        (ending(status("p", 0.1), 7), "low"),
+        (ending(7), "low"),
         (status("p", 0.5), "half"),
-        (ending(status("p", 0.1), 30), "half"),
+        (ending(30), "half"),
         (status("p", 0.49), "ok"),
-        (ending(status("p", 0.1), 32), "ok"),
+        (ending(32), "ok"),
     ],
 )
 def test_severity_of_an_account(account: AccountStatus, level: str) -> None:
@@ -164,21 +176,16 @@ def test_severity_of_an_account(account: AccountStatus, level: str) -> None:
 def test_most_urgent_of_many_accounts_are_shown(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     names = [f"p{number:03}" for number in range(POPULATIONS + 20)]
     many = [status(name, 0.1) for name in names]
-    teams = [
-        status(f"{name}/t{team}", (place * 3 + team) / 1000, parent=name)
-        for place, name in enumerate(names)
-        for team in range(3)
-    ]
+    places = [(name, place, team) for place, name in enumerate(names) for team in range(3)]
+    teams = [status(f"{name}/t{team}", (place * 3 + team) / 1000, parent=name) for name, place, team in places]
     monkeypatch.setattr(AccountStatusCache, "read", lambda *_: [*many, *teams])
     seen = read_overview(call_of(ledger), AccountStatusCache())
     assert (seen.populations, seen.budgets, len(seen.trees)) == (len(many), len(teams), POPULATIONS)
     shown = [child.status for tree in seen.trees for child in tree.children]
     assert (len(shown), sum(tree.hidden for tree in seen.trees)) == (BUDGETS, 3 * POPULATIONS - BUDGETS)
     assert seen.trees[0].status.path == "p119"
-    in_trees = {
-        each.path: each.share for each in teams if each.population_id in {tree.status.id for tree in seen.trees}
-    }
-    hidden = [share for path, share in in_trees.items() if path not in {each.path for each in shown}]
+    roots, paths = {tree.status.id for tree in seen.trees}, {each.path for each in shown}
+    hidden = [each.share for each in teams if each.population_id in roots and each.path not in paths]
     assert max(hidden) <= min(each.share for each in shown)
     found = read_overview(call_of(ledger), AccountStatusCache(), wanted=" P007/t1 ")
     assert [tree.status.path for tree in found.trees] == ["p007"]
@@ -189,19 +196,10 @@ BEGAN = datetime(2026, 11, 1, tzinfo=UTC)
 
 def grown(children: int, moments: int) -> SpendSeries:
     """Runs of so many children that are charged one unit at each order, one after the other."""
-    size = orders(1).size
-    times = [BEGAN + timedelta(minutes=at) for at in range(moments)]
-    samples = [
-        Sample(f"run-{at}", 0, 1, charged=True, reached=1, steps=1, at=times[at % moments]) for at in range(children)
-    ]
-    return spend_series(
-        samples,
-        {(each.run_id, 0): [("event", 1)] for each in samples},
-        {each.run_id: each.run_id for each in samples},
-        {"event": RdpCurve(np.ones(size, dtype=np.int64), 3)},
-        times,
-        whole=True,
-    )
+    times, runs = [BEGAN + timedelta(minutes=at) for at in range(moments)], [f"run-{at}" for at in range(children)]
+    taken = [Sample(run, 0, 1, charged=True, reached=1, steps=1, at=times[at]) for at, run in enumerate(runs)]
+    items, prices = {(run, 0): [("event", 1)] for run in runs}, {"event": RdpCurve(np.ones(orders(1).size, "i8"), 3)}
+    return spend_series(taken, items, {run: run for run in runs}, prices, times, whole=True)
 
 
 @pytest.mark.parametrize(("most", "counted"), [(None, 10), (10, 10), (4, 4)])
@@ -238,22 +236,16 @@ FURNISHED["insured"] = insure
 
 @pytest.fixture
 def insured(ledger: Ledger) -> Ledger:
-    """As furnished."""
     return ledger
-
-
-def check_blocked(status: AccountStatus, population: AccountStatus) -> None:
-    assert status.free == population.remaining < 0.02
-    assert status.blocked_by is not None
-    assert status.blocked_by.account_path == "claims"
-    assert (status.severity, severity_label(status)) == (Severity.EXHAUSTED, "blocked")
 
 
 def test_idle_child_of_an_exhausted_population_is_blocked_by_it(insured: Ledger) -> None:
     found = statuses_of(insured)
     assert found["claims/idle"].remaining == 3.0
-    for path in ("claims/idle", "claims/idle/deep"):
-        check_blocked(found[path], found["claims"])
+    for each in (found["claims/idle"], found["claims/idle/deep"]):
+        assert each.free == found["claims"].remaining < 0.02
+        assert each.blocked_by and each.blocked_by.account_path == "claims"  # noqa: PT018 - for mypy
+        assert (each.severity, severity_label(each)) == (Severity.EXHAUSTED, "blocked")
     assert found["claims"].blocked_by is None
     seen = read_overview(call_of(insured), AccountStatusCache())
     assert seen.severities == {Severity.EXHAUSTED: 4}
@@ -273,6 +265,8 @@ def test_api_and_forecast_show_what_is_available_and_what_limits_it(insured: Led
     assert answer["available"]["epsilon"] < 0.02
     own = insured.run("claims/idle", name="limited", limit=limit(0.4))
     assert insured.get(f"/v1/accounts/{own}/forecast").json()["available"] == answer["available"]
+    unlimited = insured.run("claims/idle")
+    assert "no limit of its own" in insured.get(f"/v1/accounts/{unlimited}/forecast").json()["detail"]
     untouched = insured.population("mimic")
     assert untouched["available"] == {"epsilon": 3.0, "account": untouched["id"], "account_path": "mimic"}
 
@@ -281,11 +275,8 @@ def test_nothing_is_available_under_a_quarantined_or_damaged_account(ledger: Led
     ledger.population()
     ledger.budget()
     ledger.budget("deep", "mimic/icu-team")
-    wrong: list[dict[str, Any]] = [
-        {"quarantine_reason": "its balance is not proven"},
-        {"quarantine_reason": None, "uncompacted_charges": "[1"},
-    ]
-    for values in wrong:
+    wrong: dict[str, Any] = {"quarantine_reason": "its balance is not proven"}
+    for values in (wrong, {"quarantine_reason": None, "uncompacted_charges": "[1"}):
         with tampering(ledger.database) as tx:
             set_account(tx, "mimic/icu-team", **values)
         deep = statuses_of(ledger)["mimic/icu-team/deep"]
@@ -309,6 +300,10 @@ def test_available_budget_leaves_out_the_locked_part_and_ends_where_no_step_fits
     population = str(ledger.population(limit=LIMIT)["id"])
     budget = str(ledger.budget(limit=LIMIT)["id"])
     whole = available(ledger, budget)["epsilon"]
+    allocate(ledger, population, unlock=OVER_TEN_DAYS | {"since": later()})
+    assert available(ledger, budget)["epsilon"] == 0
+    with pytest.raises(httpx2.HTTPStatusError, match="422"):  # one share by its id and by its path
+        allocate(ledger, population, shares=[{"account": each} for each in (budget, TEAM)])
     allocate(ledger, population, unlock=ALL_UNLOCKED)
     assert available(ledger, budget)["epsilon"] == whole
     allocate(ledger, population, unlock=OVER_TEN_DAYS)

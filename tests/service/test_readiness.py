@@ -62,7 +62,7 @@ def database(monkeypatch: pytest.MonkeyPatch) -> _Database:
     return made
 
 
-def test_answer_of_one_rehearsal_is_reused_for_a_second(database: _Database) -> None:
+def test_answer_is_reused_for_a_second_and_a_lock_is_an_error_later(database: _Database) -> None:
     async def ask() -> list[str | None]:
         return await asyncio.gather(*(database.readiness.trouble() for _ in range(50)))
 
@@ -71,10 +71,7 @@ def test_answer_of_one_rehearsal_is_reused_for_a_second(database: _Database) -> 
     database.readiness, full = Readiness(cast("Database", None)), Fault.FULL
     database.told((None, 0, None), (full, 0.9, None), (full, 0.2, full), (None, 1.1, None))
     assert database.rehearsals == 4
-
-
-def test_lock_is_an_error_once_no_step_would_wait_for_it(database: _Database) -> None:
-    locked, most = Fault.LOCKED, LOCK_TIMEOUT_SECONDS
+    locked, most = Fault.LOCKED, LOCK_TIMEOUT_SECONDS  # an error once no step would wait for it
     once = ((locked, 1.1, None), (locked, most - 1, None), (locked, 1.1, locked), (None, 1.1, None))
     database.told(*once, *once)
 
@@ -93,7 +90,7 @@ def test_change_is_logged_once(database: _Database, caplog: pytest.LogCaptureFix
     ]
 
 
-def test_rehearsal_that_does_not_end_is_an_error_and_no_second_begins(
+def test_endless_rehearsal_is_an_error_and_no_second_begins(
     database: _Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(readiness, "ANSWERED_SECONDS", 0.01)

@@ -9,13 +9,8 @@ from typing import Any
 import pytest
 from sqlalchemy import update
 
-from app.ledger.errors import (
-    AccountQuarantinedError,
-    IdempotencyKeyReusedError,
-    LedgerUnavailableError,
-    RunStateConflictError,
-    SequenceGapError,
-)
+from app.ledger import errors
+from app.ledger.errors import LedgerUnavailableError, SequenceGapError
 from app.persistence.database import ALL_TENANTS, Database
 from app.persistence.repositories import balances, idempotent_responses, raw_rows
 from app.persistence.tables import accounts
@@ -81,19 +76,19 @@ def test_repeated_steps_are_committed_on_cached_rows(ready: Ready) -> None:
     assert ready.recalled == [True] * 5
 
 
-@pytest.mark.parametrize(
-    ("items", "asked"),
-    [
-        ((), {"mode": "report"}),
-        ((), {"first": 0}),
-        ((), {"attempt": 2, "first": 1}),
-        (((LOUD, 10**6),), {"on_exceed": "truncate"}),
-        (((QUIET, 1),), {}),
-        (((LOUD, 10**6),), {}),
-    ],
-    ids=["a report", "a replay", "another attempt", "a truncated one", "a new event", "a refusal"],
-)
-def test_other_steps_are_not_committed_on_cached_rows(ready: Ready, items: Any, asked: dict[str, Any]) -> None:  # noqa: ANN401
+OTHERS: dict[str, tuple[Any, dict[str, Any]]] = {
+    "a report": ((), {"mode": "report"}),
+    "a replay": ((), {"first": 0}),
+    "another attempt": ((), {"attempt": 2, "first": 1}),
+    "a truncated one": (((LOUD, 10**6),), {"on_exceed": "truncate"}),
+    "a new event": (((QUIET, 1),), {}),
+    "a refusal": (((LOUD, 10**6),), {}),
+}
+
+
+@pytest.mark.parametrize("what", OTHERS)
+def test_other_steps_are_not_committed_on_cached_rows(ready: Ready, what: str) -> None:
+    items, asked = OTHERS[what]
     ready.runner.group(ready.request(*items, **asked))
     assert ready.recalled == [False]
 
@@ -117,14 +112,14 @@ def test_failed_command_is_decided_on_validated_rows_and_with_a_used_key_gets_it
     paused = another(ready.ledger)
     ready.runner.charged(request(paused, key="a"))
     assert ready.ledger.post(f"/v1/runs/{paused}/pause", None, "trainer").status_code == 200
-    assert isinstance(ready.once(request(paused))[0], RunStateConflictError)
+    assert isinstance(ready.once(request(paused))[0], errors.RunStateConflictError)
     ready.recalled.clear()
     charged, again = ready.once(ready.request(), request(paused, key="a"))
     assert (charged.replayed, again.replayed, ready.recalled) == (False, True, [False])
     with ready.ledger.database.write(ALL_TENANTS) as tx:
         reply = idempotent_responses.Reply("0" * 64, "{}", 201)
         idempotent_responses.add(tx, ready.runner.organisation_id, "taken", reply, ready.runner.call().now)
-    assert isinstance(ready.once(ready.request(key="taken"))[0], IdempotencyKeyReusedError)
+    assert isinstance(ready.once(ready.request(key="taken"))[0], errors.IdempotencyKeyReusedError)
 
 
 def test_changed_row_is_read_again(ready: Ready) -> None:
@@ -140,7 +135,7 @@ def test_quarantine_and_refusal_by_another_process_are_noticed(ready: Ready) -> 
     for reason in ("its balance is unproven", None):
         with ready.ledger.database.write(ALL_TENANTS) as tx:
             raw_rows.set_quarantine(tx, owner, {team: reason}, ready.runner.call().now)
-        assert isinstance(ready.once(ready.request())[0], AccountQuarantinedError) is (reason is not None)
+        assert isinstance(ready.once(ready.request())[0], errors.AccountQuarantinedError) is (reason is not None)
     assert not CommandRunner(ready.ledger).charged(ready.request((LOUD, 10**6))).admitted
     ready.recalled.clear()
     assert ready.runner.charged(ready.request()).position == 3
@@ -166,9 +161,8 @@ def test_connection_closed_by_the_server_is_not_used(ready: Ready) -> None:
     assert ready.recalled == [True, False]
 
 
-def test_connection_that_breaks_leaves_the_outcome_unknown(ready: Ready) -> None:
-    other = Database(ready.ledger.database.engine.url.render_as_string(hide_password=False))
-    with ThreadPoolExecutor(1) as pool, other.write(ALL_TENANTS) as tx:
+def test_connection_that_breaks_leaves_the_outcome_unknown(ready: Ready, replica: Database) -> None:
+    with ThreadPoolExecutor(1) as pool, replica.write(ALL_TENANTS) as tx:
         tx.execute(update(accounts).where(TEAM_ROW).values(version=accounts.c.version))
         waiting = pool.submit(ready.first_step)
         threading.Event().wait(0.3)
@@ -179,7 +173,6 @@ def test_connection_that_breaks_leaves_the_outcome_unknown(ready: Ready) -> None
         )
         with pytest.raises(LedgerUnavailableError, match="may or may not"):
             waiting.result(30)
-    other.dispose()
     assert ready.first_step() == 1
 
 

@@ -198,9 +198,8 @@ class Reserving(Machine):
         bearable = fits(self.expected(run), total)
         before = self.runners[0].path(run.id)[:-1]
         runner = self.runner
-        command = runner.command(
-            request(run.id, *asked, first=run.next_step if number else None, attempt=run.attempt, mode=mode)
-        )
+        first = run.next_step if number else None
+        command = runner.command(request(run.id, *asked, first=first, attempt=run.attempt, mode=mode))
         command.context = runner.call(self.now)
         command.ends_plan = True
         outcome = self.decided(runner, command)
@@ -229,14 +228,10 @@ class Reserving(Machine):
         held = sum((each.active.planned for each in self.runs if each.active is not None), Counter())
         used, unused = (run.active.used, run.active.unused) if run.active else (Counter(), Counter())
         path = self.runners[0].path(run.id)
-        *ancestors, own = path
-        spent = run.settled + used
+        taken = [(above, held)] * (len(path) - 1) + [(run.settled + used, unused)]
         return [
-            *(
-                replace(account, spent=cost_to(account, path, above), held=cost_to(account, path, held))
-                for account in ancestors
-            ),
-            replace(own, spent=cost_to(own, path, spent), held=cost_to(own, path, unused)),
+            replace(account, spent=cost_to(account, path, spent), held=cost_to(account, path, kept))
+            for account, (spent, kept) in zip(path, taken, strict=True)
         ]
 
     @property
@@ -301,13 +296,9 @@ class Reserving(Machine):
         if preceding is not None and run.plans:  # mostly on the last plan, maybe on one that ended long ago
             before = run.plans[-1] if preceding[0] else run.plans[0]
             word = max(0, before.used.total() + preceding[1] * before.unused.total() // 3)
-        asked = PlanRequest(
-            run.id,
-            tuple(StepEvent(*item) for item in plan),
-            lease,
-            run.attempt,
-            None if before is None else PrecedingReservation(before.id, word),
-        )
+        steps = tuple(StepEvent(*item) for item in plan)
+        follows = None if before is None else PrecedingReservation(before.id, word)
+        asked = PlanRequest(run.id, steps, lease, run.attempt, follows)
         total: Counter[DpEvent] = Counter()
         for event, count in plan:
             total[event] += count
@@ -385,9 +376,8 @@ class Reserving(Machine):
         if run.ended:
             return
         may = run.ended_with(self.now, number, needed=action == "complete")
-        answer = self.attempted(
-            lambda: lifecycle.transition_run(self.runner.call(self.now), run.id, RunAction(action), number)
-        )
+        call = self.runner.call(self.now)
+        answer = self.attempted(lambda: lifecycle.transition_run(call, run.id, RunAction(action), number))
         assert isinstance(answer, LedgerError) == (not may)
         if may:
             run.ended = True
@@ -464,15 +454,10 @@ class Lowering(Reserving):
 
 def run_machine(ledger: Ledger, machine: type[Machine]) -> None:
     Machine.ledger = ledger
-    run_state_machine_as_test(
-        machine,
-        settings=settings(
-            max_examples=1 if ROUNDS == 1 else 3 * ROUNDS,
-            stateful_step_count=25 if ROUNDS == 1 else 40,
-            deadline=None,
-            suppress_health_check=list(HealthCheck),
-        ),
-    )
+    few, many = {"max_examples": 1, "stateful_step_count": 25}, {"max_examples": 3 * ROUNDS, "stateful_step_count": 40}
+    size: dict[str, Any] = few if ROUNDS == 1 else many
+    size |= {"deadline": None, "suppress_health_check": list(HealthCheck)}
+    run_state_machine_as_test(machine, settings=settings(**size))
 
 
 @pytest.mark.both_databases

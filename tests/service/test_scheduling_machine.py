@@ -30,21 +30,10 @@ ACCOUNTS = ("people", "people/a", "people/b", "people/a/sub")
 
 places = st.integers(0, 7)
 counts = st.sampled_from([5, 20, 60, 120, 200])
-UNLOCKS: list[dict[str, Any] | None] = [
-    None,
-    {"type": "over_time", "over_seconds": 400, "parts": 4},
-    {"type": "by_plans", "plans": 6},
-]
-ALLOCATIONS = st.none() | st.fixed_dictionaries(
-    {
-        "rule": st.sampled_from(["first_come", "dominant_share", "most_packed"]),
-        "aging_seconds": st.sampled_from([None, 0, 120]),
-        "unlock": st.sampled_from(UNLOCKS),
-        "minimum": st.sampled_from([0.0, 0.0, 0.3]),
-        "maximum": st.sampled_from([1.0, 1.0, 0.5]),
-        "weight": st.sampled_from([1.0, 3.0]),
-    }
-)
+UNLOCKS = [None, {"type": "over_time", "over_seconds": 400, "parts": 4}, {"type": "by_plans", "plans": 6}]
+TERMS: dict[str, list[Any]] = {"rule": ["first_come", "dominant_share", "most_packed"], "aging_seconds": [None, 0, 120]}
+TERMS |= {"unlock": UNLOCKS, "minimum": [0.0, 0.0, 0.3], "maximum": [1.0, 1.0, 0.5], "weight": [1.0, 3.0]}
+ALLOCATIONS = st.none() | st.fixed_dictionaries({name: st.sampled_from(values) for name, values in TERMS.items()})
 
 BUDGETS = st.sampled_from([(1,), (1,), (2,), (3,), (3,), (1, 2), (3, 2)])
 EVENTS = st.sampled_from([LOUD, LOUD, QUIET])
@@ -117,8 +106,7 @@ class Scheduling(Machine):
         return self.asked[place % len(self.asked)] if self.asked else None
 
     def again(self, place: int, count: int, waits: int | None) -> None:
-        one = self.picked(place)
-        if one is None:
+        if (one := self.picked(place)) is None:
             return
         body = {"plan": counted((LOUD, count)), "lease_seconds": 9000}
         attempt = self.read("runs", one.run)["attempt"]
@@ -132,8 +120,7 @@ class Scheduling(Machine):
         return found
 
     def settle(self, place: int, how: str) -> None:
-        one = self.picked(place)
-        if one is None:
+        if (one := self.picked(place)) is None:
             return
         if how == "steps":
             self.sent(f"runs/{one.run}/steps", {"events": counted((LOUD, 5)), "attempt": 1})
@@ -159,11 +146,8 @@ class Scheduling(Machine):
             share = {name: terms[name] for name in ("minimum", "maximum", "weight")}
             children = {0: "people/a", 1: "people/a/sub"}
             allocation["shares"] = [{"account": children[account]} | share] if account in children else []
-        reply = self.ledger.http.put(
-            f"/v1/accounts/{self.ids[account]}/allocation",
-            json={"allocation": allocation, "reason": "the teams share"},
-            headers=self.headers | {"If-Match": "*"},
-        )
+        body, path = {"allocation": allocation, "reason": "the teams share"}, f"/v1/accounts/{self.ids[account]}"
+        reply = self.ledger.http.put(f"{path}/allocation", json=body, headers=self.headers | {"If-Match": "*"})
         assert reply.status_code in {200, 201}, reply.text
         self.approved(reply)
 
@@ -230,11 +214,9 @@ class Scheduling(Machine):
         """All that was recorded of plans, oldest first."""
         with self.ledger.database.read(self.owner) as tx:
             rows = list(all_entries(tx, self.owner))
-        return [
-            {"action": str(each.action), "subject": each.subject, "after": json.loads(each.after or "null")}
-            for each in rows
-            if str(each.action).startswith("reservation.")
-        ]
+        found = [(str(each.action), each.subject, json.loads(each.after or "null")) for each in rows]
+        names = ("action", "subject", "after")
+        return [dict(zip(names, each, strict=True)) for each in found if each[0].startswith("reservation.")]
 
     def teardown(self) -> None:
         if hasattr(self, "asked"):
@@ -261,11 +243,8 @@ def _act(action: str) -> str:
 
 
 @pytest.mark.both_databases
-def test_sequence_passes_no_limit_and_leaves_no_plan_that_fits(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
-    Scheduling.patch = monkeypatch
-    other = Database(ledger.database.engine.url.render_as_string(hide_password=False))
-    Scheduling.replicas = [ledger.database, other]
-    try:
-        run_machine(ledger, Scheduling)
-    finally:
-        other.dispose()
+def test_sequence_passes_no_limit_and_leaves_no_plan_that_fits(
+    ledger: Ledger, replica: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Scheduling.patch, Scheduling.replicas = monkeypatch, [ledger.database, replica]
+    run_machine(ledger, Scheduling)

@@ -58,11 +58,9 @@ class Raced:
 
 
 @pytest.fixture
-def raced(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> Iterator[Raced]:
-    other = Database(ledger.database.engine.url.render_as_string(hide_password=False))
-    made = Raced(Waiting(ledger, monkeypatch), other, organisation(ledger))
+def raced(ledger: Ledger, replica: Database, monkeypatch: pytest.MonkeyPatch) -> Iterator[Raced]:
+    made = Raced(Waiting(ledger, monkeypatch), replica, organisation(ledger))
     yield made
-    other.dispose()
     assert made.office.sound()
 
 

@@ -8,7 +8,6 @@ import pytest
 from pydantic import ValidationError
 
 from app.ledger.permissions import Role
-from app.service.alerts.mail_sender import SmtpServer
 from app.service.auth.oidc.config import RoleMapping, granted
 from app.settings import PREFIX, Settings
 from app.workload_settings import read_workload_issuers
@@ -23,21 +22,15 @@ PEOPLE: dict[str, Any] = {
     "oidc_roles": json.dumps(ROLES),
 }
 MAIL: dict[str, Any] = {"smtp_host": "smtp.hospital.example", "smtp_from": "ledger@hospital.example"}
-RULE: dict[str, Any] = {
-    "claims": {"sub": "system:serviceaccount:icu:trainer"},
-    "organisation": "hospital",
-    "scope": "m",
-}
+PLACE = {"organisation": "hospital", "scope": "m"}
+RULE: dict[str, Any] = {"claims": {"sub": "system:serviceaccount:icu:trainer"}} | PLACE
 ISSUER: dict[str, Any] = {"name": "cluster", "issuer": "https://a.example", "audience": "ledger", "rules": [RULE]}
 
 
 def test_settings_of_a_provider_are_read() -> None:
-    terms = Settings(**PEOPLE).openid
-    assert terms is not None
-    assert dict(terms.roles) == {
-        "officers": RoleMapping(Role.PRIVACY_OFFICER),
-        "icu": RoleMapping(Role.TRAINER, "mimic/icu-team"),
-    }
+    terms: Any = Settings(**PEOPLE).openid
+    icu = RoleMapping(Role.TRAINER, "mimic/icu-team")
+    assert dict(terms.roles) == {"officers": RoleMapping(Role.PRIVACY_OFFICER), "icu": icu}
     assert (terms.groups_claim, terms.subject_claim, terms.jwks_url) == ("groups", "sub", None)
     assert Settings().openid is None
     for host in ("localhost:8080", "127.0.0.1", "[::1]:80"):  # on this machine a provider needs no TLS
@@ -107,12 +100,9 @@ def test_command_line_names_a_mistake_in_a_sentence(
 
 
 def test_member_of_several_groups_has_one_role() -> None:
-    roles: dict[str, Any] = {
-        name: {"role": role} for name, role in (("c", "viewer"), ("d", "planner"), ("e", "auditor"))
-    }
+    roles: dict[str, Any] = {"c": {"role": "viewer"}, "d": {"role": "planner"}, "e": {"role": "auditor"}}
     roles |= {"b": {"role": "trainer", "scope": "x"}, "a": {"role": "admin", "scope": "y"}}
-    terms = Settings(**PEOPLE | {"oidc_roles": json.dumps(roles)}).openid
-    assert terms is not None
+    terms: Any = Settings(**PEOPLE | {"oidc_roles": json.dumps(roles)}).openid
     scoped = RoleMapping(Role.TRAINER, "x")
     expected = {"": None, "u": None, "b": scoped, "ab": scoped, "cb": RoleMapping(Role.VIEWER)}
     expected |= {"cda": RoleMapping(Role.PLANNER), "ec": RoleMapping(Role.AUDITOR)}
@@ -121,20 +111,20 @@ def test_member_of_several_groups_has_one_role() -> None:
 
 
 def test_port_of_mail_is_that_of_the_encryption_and_its_password_read_when_needed(tmp_path: Path) -> None:
+    def server(**terms: Any) -> Any:  # noqa: ANN401 - a server, which there is
+        return Settings(**MAIL | terms).smtp_server
+
     for tls, port in (("starttls", 587), ("tls", 465), ("none", 25)):
-        terms: dict[str, Any] = MAIL | {"smtp_tls": tls}
-        assert Settings(**terms).smtp_server == SmtpServer(MAIL["smtp_host"], port, tls, MAIL["smtp_from"])  # type: ignore[arg-type] # one of three
-        other = Settings(**terms, smtp_port=2525).smtp_server
-        assert other is not None
-        assert other.port == 2525
+        made = server(smtp_tls=tls)
+        assert (made.host, made.port, made.tls, made.sender) == (MAIL["smtp_host"], port, tls, MAIL["smtp_from"])
+        assert server(smtp_tls=tls, smtp_port=2525).port == 2525
     assert Settings().smtp_server is None
     file = tmp_path / "password"
-    file.write_text("first\n")
-    server = Settings(**MAIL, smtp_user="u", smtp_password_file=str(file)).smtp_server
-    assert server is not None
-    assert server.password() == "first"
-    file.write_text("second")
-    assert server.password() == "second"
+    file.write_text("another")
+    with_password = server(smtp_user="u", smtp_password_file=str(file))
+    for content in ("first\n", "second"):
+        file.write_text(content)
+        assert with_password.password() == content.strip()
 
 
 def written(folder: Path, content: object) -> Path:

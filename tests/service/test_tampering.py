@@ -18,25 +18,9 @@ from app.persistence.tables import metadata
 from app.service.verification import verify
 from tests.api.waiting import FITTING, START, Waiting
 from tests.conftest import Ledger, furnished
+from tests.service import tampering as by_hand
 from tests.service.prepared_ledgers import PREPARED, copied
-from tests.service.tampering import (
-    ALL,
-    MODEL,
-    TEAM,
-    account,
-    balance,
-    forget,
-    reseal,
-    reweigh,
-    run_of,
-    set_account,
-    set_balance,
-    set_decision,
-    set_run,
-    shift_curve,
-    shift_weights,
-    tampering,
-)
+from tests.service.tampering import ALL, MODEL, TEAM, account, run_of, set_account, tampering
 
 Tamper = Callable[[Connection], object]
 
@@ -72,15 +56,15 @@ def on(path: str, **values: object) -> Tamper:
 
 
 def on_balance(path: str, **values: object) -> Tamper:
-    return lambda tx: set_balance(tx, path, **values)
+    return lambda tx: by_hand.set_balance(tx, path, **values)
 
 
 def curve(path: str, units: int, column: str = "spent") -> Tamper:
-    return lambda tx: shift_curve(tx, path, units, column)
+    return lambda tx: by_hand.shift_curve(tx, path, units, column)
 
 
 def on_run(path: str, **values: object) -> Tamper:
-    return lambda tx: set_run(tx, path, **values)
+    return lambda tx: by_hand.set_run(tx, path, **values)
 
 
 def rows(name: str, where: dict[str, object] | None = None, /, **values: object) -> Tamper:
@@ -88,6 +72,11 @@ def rows(name: str, where: dict[str, object] | None = None, /, **values: object)
     table = metadata.tables[name]
     these = [table.c[column] == value for column, value in (where or {}).items()]
     return lambda tx: tx.execute((update(table).values(values) if values else delete(table)).where(*these))
+
+
+def made(make: Callable[[Connection], Tamper]) -> Tamper:
+    """A change that depends on the ledger's rows."""
+    return lambda tx: make(tx)(tx)
 
 
 def on_plan(**values: object) -> Tamper:
@@ -101,15 +90,15 @@ def on_item(item: int, /, **values: object) -> Tamper:
 
 
 def on_charge(position: int, /, **values: object) -> Tamper:
-    return lambda tx: set_decision(tx, position, **values)
+    return lambda tx: by_hand.set_decision(tx, position, **values)
 
 
 def forge(position: int, **values: object) -> Tamper:
     """Change a decision, and make every hash fit."""
 
     def change(tx: Connection) -> None:
-        set_decision(tx, position, **values)
-        reseal(tx)
+        by_hand.set_decision(tx, position, **values)
+        by_hand.reseal(tx)
 
     return change
 
@@ -143,7 +132,7 @@ def reprice(factor: float) -> Tamper:
 
 
 def weights(change: Callable[[dict[str, Any]], dict[str, Any]]) -> Tamper:
-    return lambda tx: reweigh(tx, TEAM, change)
+    return lambda tx: by_hand.reweigh(tx, TEAM, change)
 
 
 def at_order(index: float) -> Tamper:
@@ -168,11 +157,14 @@ def step_taken_back(path: str) -> Tamper:
     return change
 
 
-def without_ancestor(run: str, ancestor: str) -> Tamper:
-    def change(tx: Connection) -> None:
-        rows("account_ancestors", {"account_id": account(tx, run).id, "ancestor_id": account(tx, ancestor).id})(tx)
+def put_elsewhere(tx: Connection) -> None:
+    set_account(tx, TEAM, parent_id=account(tx, PLANNED).id)
 
-    return change
+
+def without_ancestor(run: str, ancestor: str) -> Tamper:
+    return made(
+        lambda tx: rows("account_ancestors", {"account_id": run_of(tx, run), "ancestor_id": run_of(tx, ancestor)})
+    )
 
 
 LOG = metadata.tables["audit_entries"]
@@ -200,36 +192,26 @@ def last_audit_event(*where: Any) -> Any:  # noqa: ANN401 - of SQLAlchemy
 
 def forgotten(action: str) -> Tamper:
     """Remove the last audit event of an action."""
-
-    def change(tx: Connection) -> None:
-        audit_event(tx.execute(last_audit_event(LOG.c.action == action)).one().position)(tx)
-
-    return change
+    return made(lambda tx: audit_event(tx.execute(last_audit_event(LOG.c.action == action)).one().position))
 
 
 def nothing_spent_by_a_part(tx: Connection) -> None:
     set_account(tx, "group/south", uncompacted_charges="{}")  # written as charged since, it would read as before
-    set_balance(tx, "group/south", spent_curve=b"")
+    by_hand.set_balance(tx, "group/south", spent_curve=b"")
 
 
 def _waits(name: str) -> tuple[str, str]:
     """Run and reservation of a plan of the prepared ledger that waits or has waited."""
-    made: dict[str, tuple[str, str]] = furnished("sqlite", wait)[0]
-    return made[name]
+    plans: dict[str, tuple[str, str]] = furnished("sqlite", wait)[0]
+    return plans[name]
 
 
 def of_wait(name: str, **values: object) -> Tamper:
-    def change(tx: Connection) -> None:
-        rows("reservations", {"id": _waits(name)[1]}, **values)(tx)
-
-    return change
+    return made(lambda _: rows("reservations", {"id": _waits(name)[1]}, **values))
 
 
 def run_waits(name: str, status: str) -> Tamper:
-    def change(tx: Connection) -> None:
-        rows("runs", {"account_id": _waits(name)[0]}, status=status)(tx)
-
-    return change
+    return made(lambda _: rows("runs", {"account_id": _waits(name)[0]}, status=status))
 
 
 NOT_RECORDED = "audit event 9 (budget.created) is not the recorded one"
@@ -237,6 +219,8 @@ FINGERPRINT, PRICE, HELD, SPENT = "has another fingerprint", "is not what", "res
 NOT_PLANNED, NO_ORDERS = "are not those of its planned workload", "name orders that there are not"
 UNDER, LIMIT, USAGE = "is not what was charged under it", "its limit is not the one under", "it does not count what it"
 WAIT, STATUS, ALLOCATION = "the wait of reservation", "audit events", "(pop_"
+MORE_THAN_DELTA = "its filter weights sum to more than its delta"
+SECOND_BUDGET = metadata.tables["run_budgets"].c.position
 
 TAMPERINGS: dict[str, dict[str, tuple[Tamper, str]]] = {
     "charged": {
@@ -254,7 +238,7 @@ TAMPERINGS: dict[str, dict[str, tuple[Tamper, str]]] = {
         "a charge's count lowered": (on_charge(2, event_count=1), "its charges are 1."),
         "a further charge elsewhere": (on_item(2, item=5), "decision_events.item"),
         "the further charges deleted": (rows("decision_events"), MODEL),
-        "the last charge deleted": (lambda tx: forget(tx, 4), "4 decisions are kept, but 5 were made."),
+        "the last charge deleted": (lambda tx: by_hand.forget(tx, 4), "4 decisions are kept, but 5 were made."),
         "a charged event made noisier": (renoise("60.0", "61.0"), FINGERPRINT),
         "an event without a charge made noisier": (renoise("70.0", "700.0"), FINGERPRINT),
         "an event's text respelled": (renoise("60.0", " 60.0"), "event "),
@@ -270,27 +254,21 @@ TAMPERINGS: dict[str, dict[str, tuple[Tamper, str]]] = {
         "steps that overlap": (forge(2, first_step=3), "begins at step 3; the steps before it end at 4."),
         "steps with a gap": (forge(2, first_step=5), "begins at step 5; the steps before it end at 4."),
         "an attempt not begun": (forge(2, attempt=2), "attempt 2 does not follow attempt 1 at step 4."),
-        "weights over delta": (
-            weights(lambda frozen: {"deltas": [delta * 1.1 for delta in frozen["deltas"]]}),
-            "its filter weights sum to more than its delta",
-        ),
+        "weights over delta": (weights(lambda at: {"deltas": [each * 1.1 for each in at["deltas"]]}), MORE_THAN_DELTA),
         "a reserve that is no remainder": (weights(lambda frozen: {"reserve": frozen["reserve"] / 2}), NOT_PLANNED),
-        "weights at other orders": (lambda tx: shift_weights(tx, TEAM), NOT_PLANNED),
+        "weights at other orders": (weights(lambda at: {"indices": [each + 1 for each in at["indices"]]}), NOT_PLANNED),
         "weights forgotten": (on(TEAM, filter_weights=None), "weights are not frozen"),
         "weights after the last order": (at_order(9999), NO_ORDERS),
         "weights before the first order": (at_order(-1), NO_ORDERS),
         "weights at half an order": (at_order(7.5), NO_ORDERS),
         "a limit raised": (on(TEAM, epsilon_limit=50.0), LIMIT),
-        "a limit raised by a bit": (
-            on(TEAM, epsilon_limit=float(np.nextafter(1.0, 2))),
-            "its limit is not the one under which decisions were made: epsilon 1.0 at delta 1e-05",
-        ),
+        "a limit raised by a bit": (on(TEAM, epsilon_limit=float(np.nextafter(1.0, 2))), f"{LIMIT} which decisions"),
         "a delta raised": (on(TEAM, delta_limit=0.4), "that its organisation's audit events"),
-        "a run's limit taken away": (
-            on(OTHER, epsilon_limit=None, delta_limit=None),
-            "it has no limit of its own, and yet it has the weights of a filter.",
+        "a run's limit taken away": (on(OTHER, epsilon_limit=None, delta_limit=None), "and yet it has the weights"),
+        "something held": (
+            lambda tx: by_hand.set_balance(tx, TEAM, held_curve=by_hand.balance(tx, TEAM).spent.to_bytes()),
+            HELD,
         ),
-        "something held": (lambda tx: set_balance(tx, TEAM, held_curve=balance(tx, TEAM).spent.to_bytes()), HELD),
         "a delta spent": (on_balance(TEAM, spent_delta=1), "its spent curve is not the sum"),
         "a delta held": (on_balance(TEAM, held_delta=1), HELD),
         "a plan without a price": (on(ALL, planned_events=UNPRICED), "planned_sha256"),
@@ -304,12 +282,9 @@ TAMPERINGS: dict[str, dict[str, tuple[Tamper, str]]] = {
         "another attempt": (on_run(MODEL, attempt=2), "its attempts are [1], but its current one is 2."),
         "an unknown reservation": (
             on_run(MODEL, reservation_id="res_x"),
-            "it names the reservation res_x, but its active one is None.",
+            "names the reservation res_x, but its active",
         ),
-        "a budget put elsewhere": (
-            lambda tx: set_account(tx, TEAM, parent_id=account(tx, PLANNED).id),
-            "it is not as it was opened: parent",
-        ),
+        "a budget put elsewhere": (put_elsewhere, "it is not as it was opened: parent"),
         "a run's status": (rows("runs", status="completed"), "audit events leave it active"),
         "an audit event's actor": (audit_event(9, actor="key_other"), NOT_RECORDED),
         "an audit event left out": (audit_event(9), "audit event 9 is missing"),
@@ -326,10 +301,7 @@ TAMPERINGS: dict[str, dict[str, tuple[Tamper, str]]] = {
         "less used than charged": (on_plan(authorized_count=0), UNDER),
         "a reservation forgotten": (rows("reservations"), "that the run has not"),
         "a plan ended": (rows("reservations", status="committed", steps_executed=2), "but its active one is None."),
-        "a plan ended with more": (
-            rows("reservations", status="committed", steps_executed=3),
-            "attests 3 steps; 2 were",
-        ),
+        "a plan ended with more": (rows("reservations", status="committed", steps_executed=3), "attests 3 steps; 2"),
         "a plan voided": (rows("reservations", status="voided"), "steps were charged under it"),
         "a plan forfeited": (rows("reservations", status="forfeited"), "is not what was forfeited"),
         "a run without its plan": (on_run(MODEL, reservation_id=None), "it names the reservation None, but"),
@@ -347,20 +319,14 @@ TAMPERINGS: dict[str, dict[str, tuple[Tamper, str]]] = {
         "an attestation forgotten": (rows("partition_attestations"), "no attestation says"),
         "a second budget forgotten": (rows("run_budgets", {"position": 1}), "group/south/both"),
         "an ancestor left out": (without_ancestor("group/south/both", "clinic"), "group/south/both"),
-        "another first budget": (
-            rows("run_budgets", position=9 - metadata.tables["run_budgets"].c.position),
-            "the first budget that it",
-        ),
+        "another first budget": (rows("run_budgets", position=9 - SECOND_BUDGET), "the first budget that it"),
         "nothing spent by the whole": (on_balance("group", spent_curve=b"", held_curve=b""), "that have lost most"),
         "nothing held by the whole": (on_balance("group", held_curve=b""), "group ("),
         "nothing spent by a part": (nothing_spent_by_a_part, "group/south ("),
     },
     "planned": {
         "more steps": (plan_weights("steps", lambda steps: steps + 1), "its limit does not allow"),
-        "another epsilon": (
-            plan_weights("epsilons", lambda epsilons: [each * 0.99 for each in epsilons]),
-            "its limit does not allow",
-        ),
+        "another epsilon": (plan_weights("epsilons", lambda at: [each * 0.99 for each in at]), "limit does not allow"),
         "more delta for the plan": (plan_weights("delta", lambda _: 9.9e-6), "sum to more than its delta"),
         "another share": (plan_weights("share", lambda _: 0.95), NOT_PLANNED),
         "steps taken back": (step_taken_back(TEAM), "its spent curve is not the sum of its charges"),

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -15,37 +16,25 @@ from app.accounting.events import Laplace, NeighboringRelation, canonical, finge
 from app.accounting.rdp import FORMULA_VERSION, event_curve
 from app.ledger.audit import AuditEntry, audit_entry_hash, audit_genesis
 from app.ledger.reservations import PlannedItem
-from app.persistence.database import ALL_TENANTS, Database
+from app.persistence.database import Database
 from app.persistence.repositories.audit import all_entries
 from app.persistence.repositories.dp_events import CostTable, StoredCost
 from app.persistence.tables import accounts, audit_entries, decision_events, decisions, runs
 from app.service import verification
+from app.service.audit.checkpoints import sign_due
+from app.service.signatures import signer_of
 from app.service.verification import report, verify
 from app.service.verification.balances import price_problem
 from tests.api.trainer import HUGE, LOUD, QUIET, Trainer
-from tests.conftest import SAMPLED, Ledger, furnished
+from tests.conftest import SAMPLED, Ledger, furnished, signing_key
 from tests.persistence.dump import dump
-from tests.service.prepared_ledgers import OTHER, charge, copied, lower_limit, reserve
+from tests.service import tampering as by_hand
+from tests.service.prepared_ledgers import OTHER, charge, compose, copied, lower_limit, reserve
 from tests.service.step_commands import organisation
-from tests.service.tampering import (
-    ALL,
-    MODEL,
-    TEAM,
-    account,
-    balance,
-    forget,
-    reseal,
-    run_of,
-    set_account,
-    set_decision,
-    set_run,
-    shift_curve,
-    shift_weights,
-    tampering,
-)
+from tests.service.tampering import ALL, MODEL, TEAM, tampering, write_account
 
 LIMIT = {"epsilon": 1.0, "delta": 1e-5}
-FURNISHED = {"charged_ledger": charge, "reserving": reserve, "lowered": lower_limit}
+FURNISHED = {"charged_ledger": charge, "reserving": reserve, "lowered": lower_limit, "composed": compose}
 
 
 @pytest.fixture
@@ -56,7 +45,11 @@ def charged(tmp_path: Path) -> Iterator[Database]:
 
 @pytest.fixture
 def charged_ledger(ledger: Ledger) -> Ledger:
-    """As furnished."""
+    return ledger
+
+
+@pytest.fixture
+def composed(ledger: Ledger) -> Ledger:
     return ledger
 
 
@@ -82,7 +75,7 @@ def names(database: Database, words: str) -> bool:
 
 
 @pytest.mark.both_databases
-def test_verification_counts_what_it_checks_and_changes_nothing(
+def test_verification_counts_its_work_and_changes_nothing(
     charged_ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ledger = charged_ledger
@@ -95,8 +88,8 @@ def test_verification_counts_what_it_checks_and_changes_nothing(
     assert is_sound(ledger, **counted)
     assert dump(ledger.database) == before
     with tampering(ledger.database) as tx:
-        shift_curve(tx, TEAM, 1)
-        set_run(tx, MODEL, next_step=0)
+        by_hand.shift_curve(tx, TEAM, 1)
+        by_hand.set_run(tx, MODEL, next_step=0)
     assert {MODEL, TEAM} == {problem.partition(" (")[0] for problem in verify(ledger.database).problems}
 
 
@@ -107,7 +100,7 @@ def test_ledger_without_room_for_a_step_is_sound(ledger: Ledger) -> None:
     trainer = Trainer(ledger, ledger.run(limit={"epsilon": 1.0, "delta": 1e-6}))
     for event in (SAMPLED, LOUD, {"type": "gaussian", "noise_multiplier": 1e4}):
         trainer.steps(event=event, count=10**9, on_exceed="truncate")
-    assert trainer.steps().status_code == 403
+    assert trainer.steps(event=LOUD).status_code == 403
     assert is_sound(ledger)
 
 
@@ -126,18 +119,13 @@ def test_price_of_other_formulas_is_a_problem(factor: float, version: int) -> No
 
 def test_every_organisation_is_verified(charged_ledger: Ledger) -> None:
     ledger = charged_ledger
-    unit = {"privacy_unit": "patient", "neighboring_relation": "replace_one"}
-    made: dict[str, Any] = {}
-    for path, body in (
-        ("populations", {"name": "mimic", "limit": LIMIT, **unit}),
-        ("budgets", {"name": "clinic-team", "parent": "mimic", "limit": LIMIT}),
-        ("runs", {"name": "model", "budget": "mimic/clinic-team", "event": OTHER}),
-    ):
-        made = ledger.http.post(f"/v1/{path}", json=body, headers=ledger.headers("admin", "clinic")).json()
-    ledger.http.post(f"/v1/runs/{made['id']}/steps", json={}, headers=ledger.headers("admin", "clinic"))
+    there = replace(ledger, keys=ledger.keys | {("hospital", "admin"): ledger.keys["clinic", "admin"]})
+    there.population()
+    there.budget("clinic-team")
+    assert there.post(f"/v1/runs/{there.run('mimic/clinic-team', event=OTHER)}/steps", {}).status_code == 200
     assert is_sound(ledger, accounts=9)
     with tampering(ledger.database) as tx:
-        shift_curve(tx, "mimic/clinic-team", -1)
+        by_hand.shift_curve(tx, "mimic/clinic-team", -1)
     (problem,) = verify(ledger.database).problems
     assert "mimic/clinic-team (bud_" in problem
     assert verify(ledger.database, organisation(ledger)).problems == ()
@@ -145,9 +133,10 @@ def test_every_organisation_is_verified(charged_ledger: Ledger) -> None:
 
 @pytest.mark.parametrize("executed", [2, 6])
 def test_committed_plan_is_spent_as_executed(reserving: Trainer, executed: int) -> None:
-    assert reserving.end(reserving.read()["reservation"], "commit", executed).status_code == 200
+    plan = reserving.read()["reservation"]
+    assert reserving.end(plan, "commit", executed).status_code == 200
     assert is_sound(reserving.ledger, steps=2 + executed)
-    reserving.reserved((QUIET, 1))
+    reserving.reserved((QUIET, 1), preceding={"reservation": plan, "steps_executed": executed})  # said once more
     assert is_sound(reserving.ledger)
 
 
@@ -160,16 +149,6 @@ def test_forfeited_plan_is_charged_and_not_taken(reserving: Trainer) -> None:
     assert names(reserving.ledger.database, "is not what was forfeited")
 
 
-def test_voided_plan_leaves_nothing(trainer: Trainer) -> None:
-    assert trainer.steps().status_code == 200
-    before = trainer.path()[0].spent.to_bytes()
-    assert trainer.end(trainer.reserved((LOUD, 7)), "void").status_code == 200
-    assert is_sound(trainer.ledger)
-    with trainer.ledger.database.read(ALL_TENANTS) as tx:
-        after = balance(tx, ALL)
-    assert (after.spent.to_bytes(), after.held.is_zero) == (before, True)
-
-
 def test_step_that_a_lowered_limit_had_revoked_is_named(lowered: Trainer, monkeypatch: pytest.MonkeyPatch) -> None:
     """As a service would have let it through that takes no notice of it."""
     monkeypatch.setattr(PlannedItem, "left", PlannedItem.unused)
@@ -178,35 +157,44 @@ def test_step_that_a_lowered_limit_had_revoked_is_named(lowered: Trainer, monkey
     assert problem.endswith("that a lowered limit had revoked.")
 
 
+def test_lowered_limit_of_a_whole_revokes_what_its_parts_may_not_take(composed: Ledger) -> None:
+    [group] = [each["id"] for each in composed.get("/v1/populations").json()["items"] if each["name"] == "group"]
+    body = {"limit": {"epsilon": 0.55, "delta": 1e-5}, "reason": "the study was narrowed"}
+    assert composed.post(f"/v1/accounts/{group}/limit", body, If_Match="*").status_code == 200
+    [changed] = composed.get("/v1/audit-events?action=population.limit_changed", "auditor").json()["items"]
+    [revoked] = changed["after"]["revoked"]
+    assert sum(revoked["steps"].values()) == 40
+    assert is_sound(composed)
+
+
 def first_bad(database: Database) -> int:
     return next(each.position for each in verify(database).discrepancies if each.position is not None)
 
 
-@pytest.mark.parametrize("position", range(5))
-def test_removed_decision_is_the_first_bad_row(charged: Database, position: int) -> None:
-    with tampering(charged) as tx:
-        forget(tx, position)
-        if position == 4:  # even if the run's row says nothing of it
-            set_run(tx, decision_count=4, next_step=11)
-    assert first_bad(charged) == position
+CHANGED: list[tuple[int, dict[str, Any]]] = [(0, {"idempotency_key": None}), (1, {"refusal_details": "{}"})]
+CHANGED += [(2, {"epsilon": 0.001}), (4, {"attempt": 2}), *((position, {}) for position in range(5))]
 
 
-@pytest.mark.parametrize(
-    ("position", "values"),
-    [(0, {"idempotency_key": None}), (1, {"refusal_details": "{}"}), (2, {"epsilon": 0.001}), (4, {"attempt": 2})],
-)
-def test_changed_decision_is_the_first_bad_row(charged: Database, position: int, values: dict[str, object]) -> None:
+@pytest.mark.parametrize(("position", "values"), CHANGED)
+def test_changed_or_lost_decision_is_the_first_bad_row(
+    charged: Database, position: int, values: dict[str, Any]
+) -> None:
     with tampering(charged) as tx:
-        set_decision(tx, position, **values)
+        if values:
+            by_hand.set_decision(tx, position, **values)
+        else:
+            by_hand.forget(tx, position)
+        if position == 4 and not values:  # even if the run's row says nothing of it
+            by_hand.set_run(tx, decision_count=4, next_step=11)
     assert first_bad(charged) == position
 
 
 def test_chain_of_another_run_is_bad_from_its_first_row(charged: Database) -> None:
     with tampering(charged) as tx:
-        reseal(tx)
+        by_hand.reseal(tx)
     assert verify(charged).problems == ()  # every hash was right
     with tampering(charged) as tx:
-        run, other = run_of(tx), run_of(tx, f"{ALL}/planned/idle")
+        run, other = by_hand.run_of(tx), by_hand.run_of(tx, f"{ALL}/planned/idle")
         for table in (decisions, decision_events):
             tx.execute(update(table).where(table.c.run_id == run).values(run_id=other))
         row = tx.execute(select(runs).where(runs.c.account_id == run)).mappings().one()
@@ -216,13 +204,14 @@ def test_chain_of_another_run_is_bad_from_its_first_row(charged: Database) -> No
     assert named[other] == 0
 
 
-def test_unreadable_decision_does_not_end_the_verification(charged: Database) -> None:
+def test_chain_that_was_rewritten_is_not_the_one_that_the_organisation_is_tied_to(charged: Database) -> None:
+    signer: Any = signer_of(str(signing_key()[0]))
+    assert sign_due(charged, signer, 3600, datetime.now(UTC)) > 0
+    assert verify(charged).problems == ()
     with tampering(charged) as tx:
-        tx.exec_driver_sql("UPDATE decisions SET created_at = 'yesterday' WHERE position = 2")
-        shift_curve(tx, f"{ALL}/planned/idle", 1)
-    problems = verify(charged).problems
-    assert any("cannot be read" in problem and MODEL in problem for problem in problems)
-    assert any("planned/idle" in problem for problem in problems)
+        by_hand.set_decision(tx, 2, epsilon=0.001)
+        by_hand.reseal(tx)
+    assert names(charged, "is not the one that the organisation's chain is tied to: it was rewritten.")
 
 
 def test_cut_off_audit_log_leaves_accounts_that_nothing_opened(charged: Database) -> None:
@@ -238,7 +227,7 @@ def test_limit_forged_with_its_audit_event_and_every_hash_is_not_found_by_rows_a
     """What the signed checkpoints are for: docs/explanation/verification.md says so."""
     owner, database = organisation(trainer.ledger), trainer.ledger.database
     with tampering(database) as tx:
-        population, head = account(tx, "mimic").id, audit_genesis(owner)
+        population, head = by_hand.account(tx, "mimic").id, audit_genesis(owner)
         for kept in list(all_entries(tx, owner)):
             if kept.subject == population:
                 after = json.loads(kept.after or "{}") | {"limit": {"delta": 1e-5, "epsilon": 9.0}}
@@ -259,7 +248,7 @@ def test_run_that_reported_over_its_limit_stays_overdrawn(trainer: Trainer) -> N
     assert is_sound(trainer.ledger)
     for status in ("active", "paused", "completed"):
         with tampering(trainer.ledger.database) as tx:
-            set_run(tx, status=status)
+            by_hand.set_run(tx, status=status)
         assert names(trainer.ledger.database, f"and yet it is {status}") == (status != "completed")
         assert names(trainer.ledger.database, "audit events leave it active") == (status != "active")
 
@@ -282,7 +271,7 @@ def test_plan_that_costs_nothing_leaves_the_weights_to_the_first_charge(ledger: 
     assert trainer.steps(event=QUIET).status_code == 200
     assert is_sound(ledger)
     with tampering(ledger.database) as tx:
-        shift_weights(tx, TEAM)
+        by_hand.reweigh(tx, TEAM, lambda weights: {"indices": [index + 1 for index in weights["indices"]]})
     assert not verify(ledger.database).sound
 
 
@@ -312,6 +301,5 @@ def test_report_over_the_limit_hides_nothing_that_was_admitted(trainer: Trainer)
     trainer.reserved((LOUD, 5))
     trainer.steps(mode="report", event=HUGE)
     assert is_sound(trainer.ledger)
-    with tampering(trainer.ledger.database) as tx:
-        set_account(tx, TEAM, epsilon_limit=0.01)
+    write_account(trainer.ledger.database, TEAM, epsilon_limit=0.01)
     assert names(trainer.ledger.database, "more is spent and held")

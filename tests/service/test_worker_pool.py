@@ -79,6 +79,8 @@ def test_another_process_answers_as_this_one_and_goes_on_after_an_error(pool: Wo
         pool.submit("lane", unsound).result(30)
     with pytest.raises(PlanTooExpensiveError):
         pool.submit("lane", Job(event_curves, (DEAR, ADD, 1))).result(30)
+    _, given_up = (pool.submit("lane", Job(time.sleep, (0.2,))) for _ in range(2))
+    assert given_up.cancel()
     assert pool.submit("lane", Job(os.getpid, ())).result(30) == before
 
 
