@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import httpx2
-import pytest
 from sqlalchemy import make_url
 
 from tests import postgres
@@ -105,6 +104,7 @@ class OperatorShell:
         kept = {name: value for name, value in os.environ.items() if not name.startswith("PG")}
         path = [str(self.commands), str(binaries()), kept["PATH"]]
         return kept | {
+            **self.server.environment,
             "PATH": os.pathsep.join(path),
             "EPSILON_LEDGER_DATABASE_URL": self.server.database_url,
             "KEY": self.server.key("admin"),
@@ -132,25 +132,24 @@ def operator_shell(folder: Path) -> Iterator[OperatorShell]:
     (folder / "examples").symlink_to(ROOT / "examples")
     new_signing_key(folder)[1].rename(folder / "signing.pub")
     url = whole._replace(password=None).render_as_string()
-    with pytest.MonkeyPatch.context() as environment:
-        environment.setenv("EPSILON_LEDGER_DATABASE_PASSWORD_FILE", str(folder / "database-password"))
-        environment.setenv("EPSILON_LEDGER_SIGNING_KEY_FILE", str(folder / "signing.pem"))
-        server = LiveServer(folder, whole.render_as_string(hide_password=False))
-        for role in ("admin", "privacy_officer"):
-            server.key(role)
-        server.database_url = url
-        server.start()
-        try:
-            shell = OperatorShell(folder, server, cluster, service_server().write_environment(folder / "environment"))
-            limit = {"epsilon": 8.0, "delta": 1e-5}
-            unit = {"privacy_unit": "patient", "neighboring_relation": "add_or_remove_one"}
-            budget = {"name": "icu-team", "parent": "mimic", "limit": limit | {"epsilon": 3.0}}
-            with shell.admin as http:
-                made(http.post("/v1/populations", json={"name": "mimic", "limit": limit, **unit}))
-                made(http.post("/v1/budgets", json=budget))
-            yield shell
-        finally:
-            server.stop()
-            for (name,) in cluster.execute("SELECT datname FROM pg_database WHERE datname LIKE 'ledger%'"):
-                if name == DATABASE or name in {"ledger_restored", "ledger_before", "ledger_moved", "ledger_scratch"}:
-                    cluster.drop_database(name)
+    files = {"DATABASE_PASSWORD_FILE": "database-password", "SIGNING_KEY_FILE": "signing.pem"}
+    server = LiveServer(folder, whole.render_as_string(hide_password=False))
+    for role in ("admin", "privacy_officer"):
+        server.key(role)
+    server.database_url = url
+    server.environment |= {f"EPSILON_LEDGER_{setting}": str(folder / name) for setting, name in files.items()}
+    server.start()
+    try:
+        shell = OperatorShell(folder, server, cluster, service_server().write_environment(folder / "environment"))
+        limit = {"epsilon": 8.0, "delta": 1e-5}
+        unit = {"privacy_unit": "patient", "neighboring_relation": "add_or_remove_one"}
+        budget = {"name": "icu-team", "parent": "mimic", "limit": limit | {"epsilon": 3.0}}
+        with shell.admin as http:
+            made(http.post("/v1/populations", json={"name": "mimic", "limit": limit, **unit}))
+            made(http.post("/v1/budgets", json=budget))
+        yield shell
+    finally:
+        server.stop()
+        for (name,) in cluster.execute("SELECT datname FROM pg_database WHERE datname LIKE 'ledger%'"):
+            if name == DATABASE or name in {"ledger_restored", "ledger_before", "ledger_moved", "ledger_scratch"}:
+                cluster.drop_database(name)
