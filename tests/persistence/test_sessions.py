@@ -122,7 +122,8 @@ def test_transaction_of_a_pooled_session_leaves_nothing_behind(cluster: Cluster)
     database = Database(cluster.create_database("pooled", postgres.TEMPLATE), pool_size=1, pooled=True)
     left = (
         "SELECT (SELECT count(*) FROM pg_prepared_statements),"
-        " (SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'),"
+        " (SELECT count(*) FROM pg_locks JOIN pg_database ON pg_database.oid = database"
+        "  WHERE locktype = 'advisory' AND datname = current_database()),"
         " current_setting('statement_timeout'), current_setting('epsilon_ledger.organisation', true)"
     )
     organisation = create_organisation(database, "hospital", datetime.now(UTC))
