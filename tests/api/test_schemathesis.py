@@ -80,15 +80,7 @@ def _cases() -> Iterator[ParameterSet]:
 def test_every_answer_is_as_the_document_says(
     shared: SeededLedger, operation: Operation, mode: GenerationMode, role: str
 ) -> None:
-    asked = few(EXAMPLES[mode])
-
-    @settings(
-        asked,
-        derandomize=asked.max_examples == EXAMPLES[mode],
-        database=None,
-        phases=[Phase.generate],
-        suppress_health_check=list(HealthCheck),
-    )
+    @settings(few(EXAMPLES[mode]), database=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
     @given(case=SCHEMA[operation.path][operation.method].as_strategy(generation_mode=mode))
     def ask(case: Case[Any]) -> None:
         assert _send(shared, role, case, mode) < 500
