@@ -2,13 +2,13 @@
 
 import argparse
 import os
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -18,107 +18,74 @@ from cosmic_ray.work_item import TestOutcome
 
 from tests.mutations import sample
 from tests.mutations.covering import Covering
-from tests.mutations.sample import Mutant, Verdict
+from tests.mutations.sample import Mutant
 
 ROOT: Final = Path(__file__).parents[2]
 NOT_COPIED: Final = shutil.ignore_patterns(
     ".git", ".*_cache", ".cache", ".hypothesis", "__pycache__", "*.db*", "dist", "site"
 )
 PYTEST: Final = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider"]
+FAILURE: Final = re.compile(r"^(?:FAILED|ERROR) (tests.*?::.*?)(?: - .*)?$", re.MULTILINE)
 TIMEOUT_SECONDS: Final = 900
 
 
-@dataclass(frozen=True)
-class Tried:
-    """What became of a mutant.
-
-    Args:
-        mutant: with the verdict of this run.
-        by: the test that failed, or why none did.
-    """
-
-    mutant: Mutant
-    by: str
+Tried = tuple[Mutant, str]
+"""A mutant with the verdict of this run, and the test that failed, or why none did."""
 
 
 def record_coverage(folder: Path) -> tuple[Path, Path]:
-    """Run the suite with coverage by test.
-
-    Returns:
-        The data file and JUnit's report.
-    """
+    """Run the suite with coverage by test; return the data file and JUnit's report."""
     data, report = folder / "coverage", folder / "report.xml"
-    measured = [f"--cov={package}" for package in sample.PACKAGES]
-    arguments = [
-        "-n",
-        "3",
-        "--dist",
-        "loadfile",
-        *measured,
-        "--cov-context=test",
-        "--cov-report=",
-        f"--junitxml={report}",
-    ]
+    arguments = ["-n3", "--dist=loadfile", "--cov-context=test", "--cov-report=", f"--junitxml={report}"]
+    arguments += [f"--cov={package}" for package in sample.PACKAGES]
     environment = os.environ | {"COVERAGE_FILE": str(data)}
     subprocess.run([sys.executable, "-m", "pytest", "-q", *arguments], cwd=ROOT, env=environment, check=True)
     return data, report
 
 
-def try_mutant(copies: Path, covering: Covering, mutant: Mutant) -> Tried:
-    """Change one line of this process's copy of the repository, and run the tests that run it."""
-    copy = _own_copy(copies)
+def enter_copy(copies: Path) -> None:
+    """Let this process work in a copy of the repository that is its own."""
+    copy = copies / str(os.getpid())
+    shutil.copytree(ROOT, copy, ignore=NOT_COPIED, symlinks=True)
     os.chdir(copy)
-    spec = sample.find(copy, mutant)
+    path = os.pathsep.join([str(copy), str(copy / "sdk" / "src")])
+    os.environ |= {"PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"}
+
+
+def try_mutant(covering: Covering, mutant: Mutant) -> Tried:
+    """Change one line of this process's copy of the repository, and run the tests that run it."""
+    spec = sample.find(Path.cwd(), mutant)
     if spec is None:
-        return Tried(replace(mutant, verdict="removed"), "its line is gone")
+        return replace(mutant, verdict="removed"), "its line is gone"
     tests = covering.tests(mutant.file, spec.start_pos[0])
     skipped: set[str] = set()
     for chosen in (covering.specific(tests), tests):
         while some := [test for test in chosen if test not in skipped]:
-            arguments = copy / "tests.txt"
-            arguments.write_text("\n".join(some))
-            found = mutate_and_test([spec], " ".join([*PYTEST, f"@{arguments}"]), TIMEOUT_SECONDS)
+            Path("tests.txt").write_text("\n".join(some))
+            found = mutate_and_test([spec], " ".join([*PYTEST, "@tests.txt"]), TIMEOUT_SECONDS)
             if found.test_outcome is TestOutcome.SURVIVED:
                 break
-            killer = _first_failure(found.output or "")
-            if killer is None or subprocess.run([*PYTEST, killer], capture_output=True, check=False).returncode == 0:
-                return Tried(replace(mutant, verdict="killed"), killer or "an error at import, or a time-out")
-            skipped.add(killer)  # it fails without the change, too
-    return Tried(replace(mutant, verdict="survived"), f"{len(tests)} tests run it")
-
-
-def _own_copy(copies: Path) -> Path:
-    copy = copies / str(os.getpid())
-    if not copy.exists():
-        shutil.copytree(ROOT, copy, ignore=NOT_COPIED, symlinks=True)
-    os.environ |= {
-        "PYTHONPATH": os.pathsep.join([str(copy), str(copy / "sdk" / "src")]),
-        "PYTHONDONTWRITEBYTECODE": "1",
-    }
-    return copy
-
-
-def _first_failure(output: str) -> str | None:
-    for line in output.splitlines():
-        if line.startswith(("FAILED tests", "ERROR tests")) and "::" in line:
-            return line.split(" ", 1)[1].split(" - ")[0]
-    return None
+            failure = FAILURE.search(found.output or "")
+            if failure is None:
+                return replace(mutant, verdict="killed"), "an error at import, or a time-out"
+            if subprocess.run([*PYTEST, failure[1]], capture_output=True, check=False).returncode == 0:
+                return replace(mutant, verdict="killed"), failure[1]
+            skipped.add(failure[1])  # it fails without the change, too
+    return replace(mutant, verdict="survived"), f"{len(tests)} tests run it"
 
 
 def _report(tried: list[Tried]) -> int:
     """Print the numbers by package and the survivors; count those that were killed when they were last recorded."""
-    before = {each.named: each for each in sample.load()}
-    lost = []
+    before = {each.place: each.verdict for each in sample.load()}
     for package in sample.PACKAGES:
-        own = [each for each in tried if each.mutant.file.startswith(f"{package}/")]
-        verdicts: Counter[Verdict | None] = Counter(each.mutant.verdict for each in own)
-        print(f"{package:40} {verdicts['killed']:4} killed {verdicts['survived']:4} survived of {len(own)}")
-    for each in tried:
-        known = before[each.mutant.named]
-        if each.mutant.verdict == "survived" and known.verdict != "equivalent":
-            print(f"SURVIVED ({known.verdict} before; {each.by})  {each.mutant}")
-            lost += [each] if known.verdict == "killed" else []
-    return len(lost)
+        verdicts = [mutant.verdict for mutant, _ in tried if mutant.file.startswith(f"{package}/")]
+        killed, survived = verdicts.count("killed"), verdicts.count("survived")
+        print(f"{package:40} {killed:4} killed {survived:4} survived of {len(verdicts)}")
+    survivors = [(before[mutant.place], mutant, why) for mutant, why in tried if mutant.verdict == "survived"]
+    for verdict, mutant, why in survivors:
+        if verdict != "equivalent":
+            print(f"SURVIVED ({verdict} before; {why})  {mutant}")
+    return [verdict for verdict, *_ in survivors].count("killed")
 
 
 def main() -> None:
@@ -128,7 +95,7 @@ def main() -> None:
     parser.add_argument("--only", default="", help="mutants whose file contains this")
     parser.add_argument("--survivors", action="store_true", help="only those that survived when last recorded")
     parser.add_argument(
-        "--coverage", type=Path, help="data file with coverage by test; by default the suite is run for it"
+        "--coverage", type=Path, help="data file with coverage by test; default: the suite is run for it"
     )
     parser.add_argument("--report", type=Path, help="JUnit's report of the same run")
     parser.add_argument("--seconds", type=float, default=120, help="longest time of the tests for one mutant")
@@ -145,14 +112,15 @@ def main() -> None:
         data, report = (asked.coverage, asked.report) if asked.coverage else record_coverage(Path(folder))
         covering = Covering(data.resolve(), report, asked.seconds)
         tried = []
-        with ProcessPoolExecutor(asked.processes) as pool:
-            for each in pool.map(partial(try_mutant, Path(folder) / "copies", covering), wanted):
-                tried.append(each)
-                print(f"{each.mutant.verdict:9} {each.mutant}  [{each.by}]", flush=True)
+        copies = Path(folder) / "copies"
+        with ProcessPoolExecutor(asked.processes, initializer=enter_copy, initargs=(copies,)) as pool:
+            for mutant, why in pool.map(partial(try_mutant, covering), wanted):
+                tried.append((mutant, why))
+                print(f"{mutant.verdict:9} {mutant}  [{why}]", flush=True)
     lost = _report(tried)
     if asked.record:
-        found = {each.mutant.named: each.mutant.verdict for each in tried}
-        sample.save(each.tried(found.get(each.named)) for each in sample.load())
+        found = {mutant.place: mutant.verdict for mutant, _ in tried}
+        sample.save(each.tried(found.get(each.place)) for each in sample.load())
     sys.exit(f"{lost} mutants survive that were killed before" if lost else 0)
 
 

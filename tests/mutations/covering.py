@@ -2,6 +2,7 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable
+from itertools import accumulate, chain
 from pathlib import Path
 from typing import Final
 from xml.etree import ElementTree as ET
@@ -24,21 +25,21 @@ class Covering:
     def __init__(self, coverage: Path, report: Path, longest_seconds: float) -> None:
         self._data = CoverageData(basename=str(coverage))
         self._data.read()
-        self._seconds = _seconds(report)
         self._longest = longest_seconds
+        self._seconds = {}  # of each test that passed
+        for case in ET.parse(report).iter("testcase"):  # noqa: S314 - pytest wrote it
+            if not any(case.findall(other) for other in ("failure", "error", "skipped")):
+                file = case.attrib["classname"].replace(".", "/") + ".py"
+                self._seconds[f"{file}::{case.attrib['name']}"] = float(case.attrib["time"])
         self._tests_in = Counter(test.partition("::")[0] for test in self._seconds)
 
     def tests(self, file: str, row: int) -> list[str]:
         """Find the tests that run a line, the quickest first; for a line run at import, those that run its file."""
         by_row = self._data.contexts_by_lineno(file)
-        found = _named(by_row.get(row, ())) or _named(context for each in by_row.values() for context in each)
-        chosen, total = [], 0.0
-        for test in sorted(found & self._seconds.keys(), key=lambda test: (self._seconds[test], test)):
-            total += self._seconds[test]
-            if total > self._longest:
-                break
-            chosen.append(test)
-        return chosen
+        found = _tests_of(by_row.get(row, ())) or _tests_of(chain.from_iterable(by_row.values()))
+        chosen = sorted(found & self._seconds.keys(), key=lambda test: (self._seconds[test], test))
+        totals = accumulate(map(self._seconds.__getitem__, chosen))
+        return chosen[: sum(total <= self._longest for total in totals)]
 
     def specific(self, tests: Iterable[str]) -> list[str]:
         """Of these tests, those in the files that are most about their line."""
@@ -50,16 +51,6 @@ class Covering:
         return [test for file in first[:SPECIFIC_FILES] for test in by_file[file]]
 
 
-def _named(contexts: Iterable[str]) -> set[str]:
+def _tests_of(contexts: Iterable[str]) -> set[str]:
     """The tests of contexts, which also tell set-up, call and tear-down apart."""
     return {context.rpartition("|")[0] for context in contexts if "|" in context}
-
-
-def _seconds(report: Path) -> dict[str, float]:
-    """The seconds of each test that passed, by its id."""
-    found = {}
-    for case in ET.parse(report).iter("testcase"):  # noqa: S314 - pytest wrote it
-        if not len(case.findall("failure") + case.findall("error") + case.findall("skipped")):
-            file = case.attrib["classname"].replace(".", "/") + ".py"
-            found[f"{file}::{case.attrib['name']}"] = float(case.attrib["time"])
-    return found

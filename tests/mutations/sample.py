@@ -3,7 +3,7 @@
 import ast
 import json
 import random
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from functools import cache
@@ -60,9 +60,9 @@ class Mutant:
     reason: str = ""
 
     @property
-    def named(self) -> "Mutant":
-        """The mutant without what became of it."""
-        return replace(self, verdict=None, reason="")
+    def place(self) -> "Mutant":
+        """Where it is and which change there, without the line after it and what became of it."""
+        return replace(self, mutated="", verdict=None, reason="")
 
     def tried(self, verdict: Verdict | None) -> "Mutant":
         """Record a verdict; what is known to be equivalent stays so until a test kills it."""
@@ -81,10 +81,8 @@ def load() -> list[Mutant]:
 
 def save(mutants: Iterable[Mutant]) -> None:
     """Write the sample, one mutant a line."""
-    rows = [
-        json.dumps({name: value for name, value in asdict(each).items() if name != "reason" or value})
-        for each in mutants
-    ]
+    written = ({name: value for name, value in asdict(each).items() if name != "reason" or value} for each in mutants)
+    rows = map(json.dumps, written)
     SAMPLE.write_text("[\n" + ",\n".join(rows) + "\n]\n")
 
 
@@ -93,73 +91,46 @@ def draw(root: Path) -> list[Mutant]:
     chance = random.Random(SEED)  # noqa: S311 - a sample, not a secret
     drawn = []
     for package, wanted in PACKAGES.items():
-        places: dict[tuple[Path, tuple[int, int]], list[MutationSpec]] = defaultdict(list)
+        places: dict[tuple[Path, tuple[int, int]], list[Mutant]] = defaultdict(list)
         for path in sorted((root / package).rglob("*.py")):
             left_out = _annotated(path)
-            for spec in _specs(path):
+            for mutant, spec in _changes(root, str(path.relative_to(root))).items():
                 if spec.start_pos not in left_out:
-                    places[path, spec.start_pos].append(spec)
-        drawn += [_named(root, chance.choice(places[each])) for each in sorted(chance.sample(sorted(places), wanted))]
+                    places[path, spec.start_pos].append(mutant)
+        drawn += [_mutated(root, chance.choice(places[each])) for each in sorted(chance.sample(sorted(places), wanted))]
     return drawn
 
 
 def find(root: Path, mutant: Mutant) -> MutationSpec | None:
     """Find a mutant in the code as it is now; None: its line is no longer there."""
-    path = root / mutant.file
-    rows = _rows(path, mutant.line) if path.exists() else []
-    if len(rows) <= mutant.nth:
-        return None
-    row = rows[mutant.nth]
-    column = mutant.column + _indentation(path, row)
-    same = [spec for spec in _specs(path) if (spec.operator_name, spec.start_pos) == (mutant.operator, (row, column))]
-    return same[mutant.choice] if len(same) > mutant.choice else None
+    return _changes(root, mutant.file).get(mutant.place) if (root / mutant.file).exists() else None
 
 
-def _named(root: Path, spec: MutationSpec) -> Mutant:
-    path, (row, column) = spec.module_path, spec.start_pos
-    before = path.read_text()
+def _mutated(root: Path, mutant: Mutant) -> Mutant:
+    spec = _changes(root, mutant.file)[mutant]
     operator: Any = get_operator(spec.operator_name)()
-    after = mutate_code(before, operator, spec.occurrence)
-    line = before.splitlines()[row - 1].strip()
-    same = [other.occurrence for other in _specs(path) if _place(other) == _place(spec)]
-    return Mutant(
-        file=str(path.relative_to(root)),
-        operator=spec.operator_name,
-        line=line,
-        mutated=after.splitlines()[row - 1].strip(),
-        column=column - _indentation(path, row),
-        nth=_rows(path, line).index(row),
-        choice=same.index(spec.occurrence),
-    )
-
-
-def _place(spec: MutationSpec) -> tuple[str, tuple[int, int]]:
-    return spec.operator_name, spec.start_pos
+    after = mutate_code(spec.module_path.read_text(), operator, spec.occurrence)
+    return replace(mutant, mutated=after.splitlines()[spec.start_pos[0] - 1].strip())
 
 
 @cache
-def _specs(path: Path) -> list[MutationSpec]:
-    """All mutations of a file, in cosmic-ray's order."""
+def _changes(root: Path, file: str) -> dict[Mutant, MutationSpec]:
+    """All mutations of a file by their places, in cosmic-ray's order."""
     work = WorkDB(":memory:", WorkDB.Mode.create)
-    init([path], work, {})
+    init([root / file], work, {})
     specs = [spec for item in work.work_items for spec in item.mutations]
     work.close()
-    return sorted(specs, key=lambda spec: (spec.operator_name, spec.occurrence))
-
-
-@cache
-def _lines(path: Path) -> list[str]:
-    return path.read_text().splitlines()
-
-
-def _rows(path: Path, line: str) -> list[int]:
-    """The numbers of a file's lines with this text."""
-    return [row for row, text in enumerate(_lines(path), 1) if text.strip() == line]
-
-
-def _indentation(path: Path, row: int) -> int:
-    text = _lines(path)[row - 1]
-    return len(text) - len(text.lstrip())
+    lines = (root / file).read_text().splitlines()
+    texts = [line.strip() for line in lines]
+    choices: Counter[tuple[str, tuple[int, int]]] = Counter()
+    found = {}
+    for spec in sorted(specs, key=lambda spec: (spec.operator_name, spec.occurrence)):
+        row, column = spec.start_pos
+        text, place = texts[row - 1], (spec.operator_name, spec.start_pos)
+        nth, column = texts[: row - 1].count(text), column - lines[row - 1].index(text)
+        found[Mutant(file, spec.operator_name, text, "", column, nth, choices[place])] = spec
+        choices[place] += 1
+    return found
 
 
 def _annotated(path: Path) -> set[tuple[int, int]]:
