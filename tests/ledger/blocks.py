@@ -1,11 +1,11 @@
 """Accounts with a few small limits, plans that wait for them, and what the definitions make of both, in Python ints."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from fractions import Fraction
 from functools import cache
-from math import ceil, floor
+from math import floor
 
 import numpy as np
 
@@ -68,11 +68,10 @@ def plus(*several: Units) -> Units:
 
 def block(name: str, limits: Units | None, parent: str | None = None, partitions: int | None = None) -> Account:
     """Make an account; without limits it admits everything."""
-    account = make_account(name=name, limited=limits is not None)
-    fields = {each: getattr(account, each) for each in account.__dataclass_fields__}
+    limited = limits is not None
     changes = {"id": name, "parent_id": parent, "partitions_per_unit": partitions, "kind": AccountKind.BUDGET}
-    frozen = {"weights": WEIGHTS if limits is not None else None, "limits": limits or ()}
-    return Block(**(fields | changes | frozen))
+    frozen = {"weights": WEIGHTS if limited else None, "limits": limits or ()}
+    return Block(**vars(make_account(name=name, limited=limited)) | changes | frozen)
 
 
 def with_loss(account: Account, spent: Units, held: Units = NOTHING) -> Account:
@@ -125,13 +124,12 @@ def tried(standings: Iterable[Standing]) -> list[str]:
 
 
 def room(limits: Units, total: Units, part: Fraction = ALL) -> Units:
-    """What is left of the unlocked part of limits; negative at an order where it is exceeded."""
-    return withheld(limits, total, tuple(max(0, most) - floor(part * max(0, most)) for most in limits))
+    """What is left of the unlocked part of limits; negative at an order where it is exceeded.
 
-
-def withheld(limits: Units, total: Units, kept: Units) -> Units:
-    """What is left beside what is kept: of own deltas nothing is kept that is not left."""
-    left = [most - taken - each for most, taken, each in zip(limits, total, kept, strict=True)]
+    Of own deltas nothing is locked that is not left.
+    """
+    rows = zip(limits, total, locked(part, limits), strict=True)
+    left = [most - taken - each for most, taken, each in rows]
     return (*left[:ORDERS], max(left[ORDERS], min(limits[ORDERS] - total[ORDERS], 0)))
 
 
@@ -140,14 +138,14 @@ def fits(left: Units, cost: Units) -> bool:
     return cost[ORDERS] <= left[ORDERS] and any(new <= each for new, each in zip(cost[:ORDERS], left, strict=False))
 
 
-def part_up(part: Fraction, limits: Units) -> Units:
-    return tuple(ceil(part * max(0, most)) for most in limits)
+def part_of(part: Fraction, limits: Units, rounded: Callable[[Fraction], int] = floor) -> Units:
+    return tuple(rounded(part * max(0, most)) for most in limits)
 
 
-def part_down(part: Fraction, limits: Units) -> Units:
-    return tuple(floor(part * max(0, most)) for most in limits)
+def locked(part: Fraction, limits: Units) -> Units:
+    """What of limits is not in their unlocked part."""
+    return tuple(map(int.__sub__, part_of(ALL, limits), part_of(part, limits)))
 
 
-def total_of(accounts: Sequence[Account] | Mapping[str, Account], name: str) -> Units:
-    found = accounts if isinstance(accounts, Mapping) else {each.id: each for each in accounts}
-    return plus(units_of(found[name].spent), units_of(found[name].held))
+def total_of(books: Books, name: str) -> Units:
+    return units_of(books.accounts[name].spent + books.accounts[name].held)

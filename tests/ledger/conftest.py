@@ -81,14 +81,7 @@ def chained(*accounts: Account) -> tuple[Account, ...]:
     return tuple(found)
 
 
-def make_account(
-    epsilon: float = 1.0,
-    delta: float = 1e-5,
-    *,
-    name: str = "p",
-    limited: bool = True,
-    planned: tuple[StepEvent, ...] = (),
-) -> Account:
+def make_account(epsilon: float = 1.0, delta: float = 1e-5, *, name: str = "p", limited: bool = True) -> Account:
     """Make an account with a limit and nothing spent."""
     return Account(
         id=f"bud_{name}",
@@ -100,7 +93,7 @@ def make_account(
         depth=1,
         relation=NeighboringRelation.ADD_OR_REMOVE_ONE,
         limit=Limit(epsilon, delta) if limited else None,
-        planned=planned,
+        planned=(),
         weights=None,
         spent=zero_curve(),
         held=zero_curve(),

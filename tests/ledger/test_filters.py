@@ -223,7 +223,7 @@ FREE = PricedStep(StepEvent(COIN, 5), event_curve(COIN, NeighboringRelation.REPL
 
 @pytest.mark.parametrize("planned", [(), (FREE.step,)], ids=["nothing planned", "what is free planned"])
 def test_weights_are_frozen_with_the_first_charge_that_costs_anything(planned: tuple[StepEvent, ...]) -> None:
-    opened = make_account(planned=planned)
+    opened = replace(make_account(), planned=planned)
     free = charge(opened, FREE)
     assert free.weights is None
     assert free.spent.is_zero

@@ -11,32 +11,12 @@ from hypothesis import strategies as st
 
 from app.accounting import events as dp
 from app.accounting.events import DpEvent, NeighboringRelation
+from app.ledger import policies, policy_checks
 from app.ledger.errors import InvalidInputError, PolicyViolationError
 from app.ledger.filters import Limit
 from app.ledger.permissions import Role
-from app.ledger.policies import (
-    EMPTY_POLICY,
-    LEAVES,
-    ORGANISATION,
-    PERSONS,
-    Deviations,
-    PlanRule,
-    Policy,
-    PolicySource,
-    effective,
-    facts_of,
-    loosened,
-    policy_of,
-    stricter,
-)
-from app.ledger.policy_checks import (
-    Size,
-    require_limit_allowed,
-    require_relation,
-    require_reporter,
-    require_run,
-    require_steps,
-)
+from app.ledger.policies import ORGANISATION, Deviations, Policy, PolicySource, effective, loosened, stricter
+from app.ledger.policy_checks import Size, require_limit_allowed, require_relation, require_reporter, require_steps
 
 ADD = NeighboringRelation.ADD_OR_REMOVE_ONE
 
@@ -51,8 +31,8 @@ POLICIES = st.builds(
     max_delta=_maybe(st.floats(1e-9, 1e-3)),
     require_delta_below_inverse_size=st.booleans(),
     require_limit=st.booleans(),
-    require_plan=st.none() | st.sampled_from(PlanRule),
-    mechanisms=_maybe(st.frozensets(st.sampled_from(LEAVES))),
+    require_plan=st.none() | st.sampled_from(policies.PlanRule),
+    mechanisms=_maybe(st.frozensets(st.sampled_from(policies.LEAVES))),
     neighboring_relations=_maybe(st.frozensets(st.sampled_from(NeighboringRelation))),
     min_noise_multiplier=_maybe(st.floats(0.1, 10)),
     approval_above_epsilon=_maybe(st.floats(0.1, 10)),
@@ -95,7 +75,7 @@ CHECKS: st.SearchStrategy[Callable[[tuple[PolicySource, ...]], None]] = st.one_o
     ),
     st.builds(
         lambda epsilon, delta, limited, planned: (
-            lambda sources: require_run(sources, Size(epsilon, delta), limited=limited, planned=planned)
+            lambda sources: policy_checks.require_run(sources, Size(epsilon, delta), limited=limited, planned=planned)
         ),
         st.floats(0.1, 10),
         st.floats(1e-9, 1e-3),
@@ -139,7 +119,7 @@ def test_a_policy_that_loosens_nothing_allows_nothing_that_the_one_before_forbad
 def test_the_order_in_which_policies_are_put_together_does_not_matter(a: Policy, b: Policy, c: Policy) -> None:
     assert stricter(stricter(a, b), c) == stricter(a, stricter(b, c))
     assert stricter(a, b) == stricter(b, a)
-    assert stricter(a, a) == a == stricter(a, EMPTY_POLICY)
+    assert stricter(a, a) == a == stricter(a, policies.EMPTY_POLICY)
 
 
 @given(POLICIES, POLICIES, CHECKS)
@@ -159,12 +139,12 @@ def test_both_policies_together_forbid_what_one_of_them_forbids_and_nothing_else
 
 @given(POLICIES)
 def test_a_policy_is_read_as_it_was_written(policy: Policy) -> None:
-    assert policy_of(facts_of(policy)) == policy
+    assert policies.policy_of(policies.facts_of(policy)) == policy
 
 
 def test_one_person_is_enough_only_where_the_organisation_says_so() -> None:
     one = Policy(approvers_to_raise_limit=1)
-    assert effective(()).approvers_to_raise_limit == PERSONS
+    assert effective(()).approvers_to_raise_limit == policies.PERSONS
     assert effective((PolicySource("p", one),)).approvers_to_raise_limit == 2
     assert effective((PolicySource(ORGANISATION, one),)).approvers_to_raise_limit == 1
     assert effective((PolicySource(ORGANISATION, one), PolicySource("p", one))).approvers_to_raise_limit == 1

@@ -12,22 +12,10 @@ from hypothesis import strategies as st
 
 from app.accounting.curves import EXHAUSTED, RdpCurve
 from app.accounting.events import DpEvent, Gaussian
+from app.ledger import reservations
 from app.ledger.errors import InvalidInputError, ReservationClosedError, ReservationStateConflictError
 from app.ledger.parallel_exposure import is_exact, without
-from app.ledger.reservations import (
-    Reservation,
-    ReservationClose,
-    ReservationStatus,
-    Shortfall,
-    commit,
-    extend,
-    forfeit,
-    has_lapsed,
-    plan_of,
-    remaining_items,
-    take,
-    void,
-)
+from app.ledger.reservations import Reservation, ReservationClose, ReservationStatus, Shortfall
 from app.ledger.step_events import StepEvent
 
 NOW = datetime(2026, 12, 1, tzinfo=UTC)
@@ -35,14 +23,14 @@ EVENTS = [Gaussian(1.0), Gaussian(2.0), Gaussian(3.0)]
 STRANGER = Gaussian(9.0)
 STEPS = st.lists(st.builds(StepEvent, st.sampled_from(EVENTS), st.integers(1, 50)), min_size=1, max_size=6)
 ENDS: dict[str, Callable[[Reservation], ReservationClose]] = {
-    "commit": lambda reservation: commit(reservation, reservation.steps_used),
-    "void": void,
-    "forfeit": forfeit,
+    "commit": lambda reservation: reservations.commit(reservation, reservation.steps_used),
+    "void": reservations.void,
+    "forfeit": reservations.forfeit,
 }
 
 
 def _reservation(steps: Iterable[StepEvent], *used: int) -> Reservation:
-    items = plan_of(list(steps))
+    items = reservations.plan_of(list(steps))
     items = tuple(replace(item, used=times) for item, times in zip(items, used or (0,) * len(items), strict=True))
     return Reservation("res_1", "run_1", 1, ReservationStatus.ACTIVE, items, 60, NOW + timedelta(seconds=60))
 
@@ -64,7 +52,7 @@ def _some(draw: st.DrawFn) -> Reservation:
 
 @given(STEPS)
 def test_a_plan_has_each_event_once_and_all_repetitions(steps: list[StepEvent]) -> None:
-    items = plan_of(steps)
+    items = reservations.plan_of(steps)
     assert Counter({item.event: item.count for item in items}) == _count(steps)
     assert [item.event for item in items] == list(dict.fromkeys(step.event for step in steps))
     assert not any(item.used for item in items)
@@ -72,18 +60,18 @@ def test_a_plan_has_each_event_once_and_all_repetitions(steps: list[StepEvent]) 
 
 def test_a_plan_that_cannot_be_counted_is_refused() -> None:
     with pytest.raises(InvalidInputError, match="at least one"):
-        plan_of([])
+        reservations.plan_of([])
     with pytest.raises(InvalidInputError, match="1000000001 repetitions"):
-        plan_of([StepEvent(EVENTS[0], 10**9), StepEvent(EVENTS[0], 1)])
+        reservations.plan_of([StepEvent(EVENTS[0], 10**9), StepEvent(EVENTS[0], 1)])
 
 
 @given(_some(), STEPS)
 def test_steps_are_taken_all_or_none(reservation: Reservation, steps: list[StepEvent]) -> None:
-    asked, left = _count(steps), _count(remaining_items(reservation))
-    taken = take(reservation, steps, NOW)
+    asked, left = _count(steps), _count(reservations.remaining_items(reservation))
+    taken = reservations.take(reservation, steps, NOW)
     if asked <= left:
         assert isinstance(taken, Reservation)
-        assert _count(remaining_items(taken)) == left - asked
+        assert _count(reservations.remaining_items(taken)) == left - asked
         assert taken.steps_used == reservation.steps_used + asked.total()
         assert replace(taken, items=reservation.items) == reservation
     else:
@@ -95,7 +83,9 @@ def test_steps_are_taken_all_or_none(reservation: Reservation, steps: list[StepE
 
 
 def test_an_event_that_is_not_planned_is_named() -> None:
-    taken = take(_reservation([StepEvent(EVENTS[0], 5)]), [StepEvent(EVENTS[0], 1), StepEvent(STRANGER, 2)], NOW)
+    taken = reservations.take(
+        _reservation([StepEvent(EVENTS[0], 5)]), [StepEvent(EVENTS[0], 1), StepEvent(STRANGER, 2)], NOW
+    )
     assert taken == Shortfall(STRANGER, 2, 0, planned=False)
 
 
@@ -104,7 +94,7 @@ def test_a_committed_plan_is_what_was_executed_and_what_is_returned(
     reservation: Reservation, data: st.DataObject
 ) -> None:
     executed = data.draw(st.integers(reservation.steps_used, reservation.steps_planned))
-    closing = commit(reservation, executed)
+    closing = reservations.commit(reservation, executed)
     closed = closing.reservation
     assert (closed.status, closed.steps_executed, closed.steps_used) == ("committed", executed, executed)
     used = Counter({item.event: item.used for item in closed.items})
@@ -113,13 +103,13 @@ def test_a_committed_plan_is_what_was_executed_and_what_is_returned(
     assert used == before + _count(closing.charged)
     assert planned == used + _count(closing.returned)
     assert (closing.forfeited, closing.replayed) == ((), False)
-    again = commit(closed, executed)
+    again = reservations.commit(closed, executed)
     assert again == replace(closing, charged=(), replayed=True)
 
 
 def test_steps_executed_beyond_the_authorised_are_charged_in_plan_order() -> None:
     plan = [StepEvent(EVENTS[0], 5), StepEvent(EVENTS[1], 5), StepEvent(EVENTS[2], 5)]
-    closing = commit(_reservation(plan, 4, 5, 0), 12)
+    closing = reservations.commit(_reservation(plan, 4, 5, 0), 12)
     assert closing.charged == (StepEvent(EVENTS[0], 1), StepEvent(EVENTS[2], 2))
     assert closing.returned == (StepEvent(EVENTS[2], 3),)
 
@@ -127,19 +117,19 @@ def test_steps_executed_beyond_the_authorised_are_charged_in_plan_order() -> Non
 @given(_some())
 def test_an_attestation_outside_the_plan_is_refused(reservation: Reservation) -> None:
     with pytest.raises(InvalidInputError, match=f"Send at least {reservation.steps_used}"):
-        commit(reservation, reservation.steps_used - 1)
+        reservations.commit(reservation, reservation.steps_used - 1)
     with pytest.raises(InvalidInputError, match="report the others"):
-        commit(reservation, reservation.steps_planned + 1)
+        reservations.commit(reservation, reservation.steps_planned + 1)
 
 
 @given(_some())
 def test_a_plan_is_voided_only_if_nothing_of_it_was_used(reservation: Reservation) -> None:
     if reservation.steps_used:
         with pytest.raises(ReservationStateConflictError, match="Commit it") as refused:
-            void(reservation)
+            reservations.void(reservation)
         assert refused.value.members == {"steps_authorized": reservation.steps_used}
     else:
-        closing = void(reservation)
+        closing = reservations.void(reservation)
         assert closing.reservation.status is ReservationStatus.VOIDED
         assert _count(closing.returned) == Counter({item.event: item.count for item in reservation.items})
         assert (closing.charged, closing.forfeited) == ((), ())
@@ -147,7 +137,7 @@ def test_a_plan_is_voided_only_if_nothing_of_it_was_used(reservation: Reservatio
 
 @given(_some())
 def test_a_forfeited_plan_is_spent_whole(reservation: Reservation) -> None:
-    closing = forfeit(reservation)
+    closing = reservations.forfeit(reservation)
     used = Counter({item.event: item.used for item in closing.reservation.items})
     assert used + _count(closing.forfeited) == Counter({item.event: item.count for item in reservation.items})
     assert (closing.charged, closing.returned) == ((), ())
@@ -166,8 +156,8 @@ def test_closed_reservation_stays_closed(first: str, second: str) -> None:
             ENDS[second](closing.reservation)
         assert refused.value.members == {"reservation_status": str(closing.reservation.status)}
     laters: list[Callable[[], object]] = [
-        lambda: take(closing.reservation, [StepEvent(EVENTS[0], 1)], NOW),
-        lambda: extend(closing.reservation, NOW, NOW),
+        lambda: reservations.take(closing.reservation, [StepEvent(EVENTS[0], 1)], NOW),
+        lambda: reservations.extend(closing.reservation, NOW, NOW),
     ]
     for later in laters:
         with pytest.raises(ReservationClosedError):
@@ -175,25 +165,25 @@ def test_closed_reservation_stays_closed(first: str, second: str) -> None:
 
 
 def test_another_attestation_of_a_committed_plan_is_refused() -> None:
-    closed = commit(_reservation([StepEvent(EVENTS[0], 5)]), 3).reservation
+    closed = reservations.commit(_reservation([StepEvent(EVENTS[0], 5)]), 3).reservation
     with pytest.raises(ReservationClosedError, match="committed with 3 steps executed"):
-        commit(closed, 4)
+        reservations.commit(closed, 4)
 
 
 def test_a_lease_runs_out_at_its_moment() -> None:
     reservation = _reservation([StepEvent(EVENTS[0], 5)])
     last = reservation.expires_at - timedelta(microseconds=1)
-    assert not has_lapsed(reservation, last)
-    assert isinstance(take(reservation, [StepEvent(EVENTS[0], 1)], last), Reservation)
-    assert has_lapsed(reservation, reservation.expires_at)
+    assert not reservations.has_lapsed(reservation, last)
+    assert isinstance(reservations.take(reservation, [StepEvent(EVENTS[0], 1)], last), Reservation)
+    assert reservations.has_lapsed(reservation, reservation.expires_at)
     lates: list[Callable[[], object]] = [
-        lambda: take(reservation, [StepEvent(EVENTS[0], 1)], reservation.expires_at),
-        lambda: extend(reservation, reservation.expires_at, reservation.expires_at),
+        lambda: reservations.take(reservation, [StepEvent(EVENTS[0], 1)], reservation.expires_at),
+        lambda: reservations.extend(reservation, reservation.expires_at, reservation.expires_at),
     ]
     for late in lates:
         with pytest.raises(ReservationClosedError, match="lease ran out"):
             late()
-    assert not has_lapsed(forfeit(reservation).reservation, reservation.expires_at)
+    assert not reservations.has_lapsed(reservations.forfeit(reservation).reservation, reservation.expires_at)
 
 
 @pytest.mark.parametrize(
@@ -202,16 +192,16 @@ def test_a_lease_runs_out_at_its_moment() -> None:
 def test_renewal_of_a_lapsed_plan_names_its_end(claimed: datetime | None, status: str, fate: str) -> None:
     granted = replace(_reservation([StepEvent(EVENTS[0], 5)]), granted_at=NOW, claimed_at=claimed)
     with pytest.raises(ReservationClosedError, match=fate) as caught:
-        extend(granted, granted.expires_at, granted.expires_at)
+        reservations.extend(granted, granted.expires_at, granted.expires_at)
     assert caught.value.members["reservation_status"] == status
-    assert str(forfeit(granted).reservation.status) == status
+    assert str(reservations.forfeit(granted).reservation.status) == status
 
 
 @given(st.integers(-(10**6), 59))
 def test_a_renewal_gives_a_whole_lease_and_never_takes_one(seconds: int) -> None:
     reservation = _reservation([StepEvent(EVENTS[0], 5)])
     now = NOW + timedelta(seconds=seconds)
-    extended = extend(reservation, now, now)
+    extended = reservations.extend(reservation, now, now)
     assert extended.expires_at == max(reservation.expires_at, now + timedelta(seconds=60))
     assert replace(extended, expires_at=reservation.expires_at) == reservation
 

@@ -16,26 +16,8 @@ from app.ledger.scheduling_rules import Line
 from app.ledger.withholding import Withholding
 from tests.soak import few
 
-from .blocks import (
-    NOW,
-    ORDERS,
-    Units,
-    block,
-    curve_of,
-    fits,
-    flat,
-    line_of,
-    names,
-    open_books,
-    room,
-    run_pass,
-    total_of,
-    tried,
-    units_of,
-    unlocked,
-    waiting,
-    with_loss,
-)
+from . import blocks
+from .blocks import NOW, ORDERS, block, fits, flat, line_of, open_books, run_pass, tried, units_of, waiting, with_loss
 
 BLOCKS = ("b0", "b1", "b2", "b3")
 AGING = timedelta(minutes=10)
@@ -52,40 +34,40 @@ class World:
 
     rule: SchedulingRule
     aging: timedelta | None
-    limits: dict[str, Units]
-    blocks: tuple[Account, ...]
+    limits: dict[str, blocks.Units]
+    accounts: tuple[Account, ...]
     withholdings: dict[str, Withholding]
     plans: tuple[WaitingPlan, ...]
 
     def books(self) -> Books:
-        return open_books(self.blocks, self.plans, self.withholdings)
+        return open_books(self.accounts, self.plans, self.withholdings)
 
     def line(self) -> Line:
         return line_of(self.rule, self.plans, self.aging)
 
-    def left(self, books: Books, name: str) -> Units:
+    def left(self, books: Books, name: str) -> blocks.Units:
         held = books.withholdings.get(name)
-        return room(self.limits[name], total_of(books.accounts, name), ALL if held is None else held.unlocked)
+        return blocks.room(self.limits[name], blocks.total_of(books, name), ALL if held is None else held.unlocked)
 
     def fits(self, books: Books, plan: WaitingPlan) -> bool:
         return all(fits(self.left(books, name), units_of(plan.cost)) for name in plan.path[:-1])
 
     def is_hopeless(self, books: Books, plan: WaitingPlan) -> bool:
         spent = {name: units_of(books.accounts[name].spent) for name in plan.path[:-1]}
-        return not all(fits(room(self.limits[name], each), units_of(plan.cost)) for name, each in spent.items())
+        return not all(fits(blocks.room(self.limits[name], each), units_of(plan.cost)) for name, each in spent.items())
 
 
 @st.composite
 def worlds(draw: st.DrawFn, aging: st.SearchStrategy[timedelta | None] = st.just(None)) -> World:  # noqa: B008 - a strategy
     most = {name: draw(limits) for name in BLOCKS}
-    blocks = tuple(with_loss(block(name, most[name]), draw(losses), draw(losses)) for name in BLOCKS)
-    withheld = {name: unlocked(part) for name in BLOCKS if (part := draw(parts)) != ALL}
+    accounts = tuple(with_loss(block(name, most[name]), draw(losses), draw(losses)) for name in BLOCKS)
+    withheld = {name: blocks.unlocked(part) for name in BLOCKS if (part := draw(parts)) != ALL}
     plans = []
     for number in range(draw(st.integers(1, 9))):
         path = sorted(draw(st.sets(st.sampled_from(BLOCKS), min_size=1, max_size=3)))
         minute, priority = -draw(st.integers(0, 20)), draw(st.sampled_from([0, 0, 0, 1]))
         plans.append(waiting(f"x{number}", path, draw(costs), minute, priority, draw(st.sampled_from([1.0, 2.0]))))
-    return World(draw(st.sampled_from(SchedulingRule)), draw(aging), most, blocks, withheld, tuple(plans))
+    return World(draw(st.sampled_from(SchedulingRule)), draw(aging), most, accounts, withheld, tuple(plans))
 
 
 agings = st.sampled_from([None, AGING, timedelta(0)])
@@ -128,14 +110,14 @@ def test_different_accounts_may_admit_at_different_orders(place: int) -> None:
     accounts = [block("b0", tuple(limit)), block("b1", (5, 0, 0, 0))]
     plans = [waiting("x", ["b0", "b1"], flat(5)), waiting("y", ["b0", "b1"], flat(1))]
     books = open_books(accounts, plans)
-    assert names(run_pass(line_of(SchedulingRule.FIRST_COME, plans), books)) == ["x"]
+    assert blocks.names(run_pass(line_of(SchedulingRule.FIRST_COME, plans), books)) == ["x"]
 
 
 def test_a_closed_account_admits_nothing() -> None:
     plans = [waiting("x", ["b0"], flat(1)), waiting("y", ["b1"], flat(1))]
     open_ = open_books([block("b0", flat(9)), block("b1", flat(9))], plans)
     books = Books(open_.accounts, {}, lambda account: account.id != "b0")
-    assert names(run_pass(line_of(SchedulingRule.FIRST_COME, plans), books)) == ["y"]
+    assert blocks.names(run_pass(line_of(SchedulingRule.FIRST_COME, plans), books)) == ["y"]
 
 
 @pytest.mark.parametrize("above", [None, "root"])
@@ -150,18 +132,18 @@ def test_a_plan_in_a_partition_without_loss_is_a_candidate(above: str | None) ->
     plan = waiting("x", path, flat(50))
     books, line = open_books(accounts, [plan]), line_of(SchedulingRule.MOST_PACKED, [plan])
     assert line.candidates(books, path[:-1]) == [plan]
-    assert names(run_pass(line, books, NOW, path[:-1])) == ["x"]
+    assert blocks.names(run_pass(line, books, NOW, path[:-1])) == ["x"]
 
 
 def test_candidates_leave_out_what_surely_does_not_fit() -> None:
     plans = [waiting("x", ["b0"], (5, 9, 9, 0)), waiting("y", ["b0"], (6, 9, 9, 0)), waiting("z", ["b1"], flat(1))]
     accounts = [block("b0", (10, 10, 10, 0)), block("b1", flat(9))]
-    books = open_books(accounts, plans, {"b0": unlocked(Fraction(1, 2))})
+    books = open_books(accounts, plans, {"b0": blocks.unlocked(Fraction(1, 2))})
     line = line_of(SchedulingRule.FIRST_COME, plans)
     assert [each.id for each in line.candidates(books, ["b0", "nowhere"])] == ["x"]
     line.remove("x")
     assert line.candidates(books, ["b0"]) == []
-    books.accounts["b1"] = replace(books.accounts["b1"], spent=curve_of(flat(9)))
+    books.accounts["b1"] = replace(books.accounts["b1"], spent=blocks.curve_of(flat(9)))
     assert line.candidates(books, ["b1"]) == []
 
 

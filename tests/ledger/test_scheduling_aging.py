@@ -11,21 +11,8 @@ from app.ledger.parallel_exposure import without
 from app.ledger.scheduling import Books, WaitingPlan
 from app.ledger.withholding import Withholding
 
-from .blocks import (
-    NOTHING,
-    NOW,
-    Units,
-    block,
-    curve_of,
-    flat,
-    line_of,
-    names,
-    open_books,
-    run_pass,
-    unlocked,
-    waiting,
-    with_loss,
-)
+from . import blocks
+from .blocks import NOTHING, NOW, Units, block, flat, line_of, names, open_books, run_pass, waiting, with_loss
 
 FIRST, SHARE, PACKED = SchedulingRule
 AGING = timedelta(minutes=10)
@@ -56,7 +43,7 @@ def busy(rule: SchedulingRule, aging: timedelta | None, large: int, priority: in
 
 def give_back(books: Books, name: str, plan: WaitingPlan) -> None:
     account = books.accounts[name]
-    books.accounts[name] = account.settle_hold(curve_of(NOTHING), without(account.held, plan.cost))
+    books.accounts[name] = account.settle_hold(blocks.curve_of(NOTHING), without(account.held, plan.cost))
 
 
 @pytest.mark.parametrize("rule", SchedulingRule)
@@ -117,7 +104,7 @@ PASSING: dict[str, Given] = {
 }
 DELAYING: dict[str, Given] = {
     "lacks what is held": ([HELD_60], {}, old("b0", flat(50)), new("b0", flat(1))),
-    "lacks what is locked": ([ROOT], {"b0": unlocked(Fraction(1, 2))}, old("b0", flat(51)), new("b0", flat(1))),
+    "lacks what is locked": ([ROOT], {"b0": blocks.unlocked(Fraction(1, 2))}, old("b0", flat(51)), new("b0", flat(1))),
     "lacks a promise that will end": (
         *(TEAMS, keeping(Share(0.5), "c", PART, PART)),
         *(old("b0 a", flat(51)), new("b0 b", flat(1))),

@@ -17,21 +17,8 @@ from app.ledger.scheduling import Books, WaitingPlan
 from app.ledger.scheduling_rules import Line
 from tests.soak import few
 
-from .blocks import (
-    ORDERS,
-    Units,
-    block,
-    curve_of,
-    line_of,
-    names,
-    open_books,
-    part_down,
-    plus,
-    run_pass,
-    units_of,
-    unlocked,
-    waiting,
-)
+from . import blocks
+from .blocks import ORDERS, Units, block, curve_of, line_of, names, open_books, part_of, units_of, unlocked, waiting
 
 BLOCKS = ("b0", "b1", "b2")
 
@@ -49,9 +36,9 @@ class Arrivals:
     def __post_init__(self) -> None:
         self.arrived: Counter[str] = Counter()
         self.line: Line = line_of(SchedulingRule.DOMINANT_SHARE, [])
-        blocks = [block(name, limit) for name, limit in self.limits.items()]
+        accounts = [block(name, limit) for name, limit in self.limits.items()]
         locked = dict.fromkeys(self.limits, unlocked(Fraction(0)))
-        self.books: Books = open_books(blocks, self.plans, locked)
+        self.books: Books = open_books(accounts, self.plans, locked)
 
     def arrive(self, plan: WaitingPlan) -> list[str]:
         for name in plan.path[:-1]:
@@ -59,7 +46,7 @@ class Arrivals:
             part = Fraction(min(self.arrived[name], self.number), self.number)
             self.books.withholdings[name] = unlocked(part)
         self.line.add(plan)
-        return names(run_pass(self.line, self.books, plan.arrived_at, plan.path[:-1]))
+        return names(blocks.run_pass(self.line, self.books, plan.arrived_at, plan.path[:-1]))
 
     @property
     def waiting(self) -> list[WaitingPlan]:
@@ -77,7 +64,7 @@ class Arrivals:
         """Whether a plan asks for no more than a fair share of each of its blocks, at all orders and of own deltas."""
         asked = units_of(plan.cost)
         for name in plan.path[:-1]:
-            share = part_down(Fraction(1, self.number), self.limits[name])
+            share = part_of(Fraction(1, self.number), self.limits[name])
             wanted = [new for new, most in zip(asked[:ORDERS], self.limits[name], strict=False) if most > 0]
             most = [each for each, most in zip(share[:ORDERS], self.limits[name], strict=False) if most > 0]
             if not most or asked[ORDERS] > share[ORDERS]:
@@ -130,7 +117,7 @@ def test_asking_for_more_does_not_get_a_plan_granted_earlier(world: Arrivals, da
     place = data.draw(st.integers(0, len(world.plans) - 1))
     plan = world.plans[place]
     more = data.draw(st.tuples(*[st.integers(0, 9)] * ORDERS, st.integers(0, 3)))
-    greedy = replace(plan, steps=(plan.steps[0]._replace(curve=curve_of(plus(units_of(plan.cost), more))),))
+    greedy = replace(plan, steps=(plan.steps[0]._replace(curve=curve_of(blocks.plus(units_of(plan.cost), more))),))
     asked = [*world.plans[:place], greedy, *world.plans[place + 1 :]]
     never = len(world.plans)
     with_more = Arrivals(world.limits, world.number, asked).granted().get(plan.id, never)

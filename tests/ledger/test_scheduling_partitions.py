@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from fractions import Fraction
+from math import ceil
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,22 +18,8 @@ from app.ledger.scheduling import Books, WaitingPlan
 from app.ledger.withholding import Withholding
 from tests.soak import few
 
-from .blocks import (
-    NOTHING,
-    NOW,
-    ORDERS,
-    Units,
-    block,
-    line_of,
-    open_books,
-    part_down,
-    part_up,
-    plus,
-    run_pass,
-    total_of,
-    units_of,
-    waiting,
-)
+from . import blocks
+from .blocks import NOTHING, NOW, ORDERS, Units, block, line_of, locked, part_of, plus, run_pass, total_of, units_of
 
 POPULATION, TEAM, OTHER = "population", "team", "other"
 PARTITIONS = ("a", "b", "c")
@@ -74,13 +61,12 @@ class Tree:
         limit, kept = self.limits[name], self.kept.get(name)
         if kept is None:
             return NOTHING
-        found = tuple(map(int.__sub__, part_up(ALL, limit), part_down(kept.unlocked, limit)))
+        found = locked(kept.unlocked, limit)
         for under, share in kept.allocation.shares.items():
             if under not in plan.path and (name != TEAM or self.counting > 1):
-                promised = part_up(Fraction(repr(share.minimum)) * kept.window, limit)
-                found = plus(
-                    found, tuple(max(0, each - got) for each, got in zip(promised, self.loss(under), strict=True))
-                )
+                promised = part_of(Fraction(repr(share.minimum)) * kept.window, limit, ceil)
+                pairs = zip(promised, self.loss(under), strict=True)
+                found = plus(found, tuple(max(0, each - got) for each, got in pairs))
         return found
 
     def admits(self, name: str, plan: WaitingPlan) -> bool:
@@ -88,17 +74,13 @@ class Tree:
         cost, limit, leaf = units_of(plan.cost), self.limits[name], plan.path[-2]
         aside, base = self.lines(name, leaf)
         after, withheld = plus(base, cost), self.withheld(name, plan)
-        most = limit
-        own = after
-        kept = self.kept.get(name)
+        most, own, kept = limit, after, self.kept.get(name)
         if kept is not None:
             under = plan.path[plan.path.index(name) + 1]
             maximum = kept.allocation.share_of(under).maximum
             if maximum < 1:
-                most, own = (
-                    part_down(Fraction(repr(maximum)) * kept.unlocked, limit),
-                    plus(self.lines(under, leaf)[1], cost),
-                )
+                most = part_of(Fraction(repr(maximum)) * kept.unlocked, limit)
+                own = plus(self.lines(under, leaf)[1], cost)
 
         def fits(place: int) -> bool:
             within = after[place] + withheld[place] <= limit[place] and own[place] <= most[place]
@@ -121,7 +103,7 @@ def worlds(draw: st.DrawFn) -> tuple[Tree, list[WaitingPlan], SchedulingRule]:
     for number in range(draw(st.integers(1, 9))):
         leaf = draw(st.sampled_from([OTHER, *PARTITIONS]))
         path = [POPULATION, OTHER] if leaf == OTHER else [POPULATION, TEAM, leaf]
-        plans.append(waiting(f"x{number}", path, draw(costs), -draw(st.integers(0, 20))))
+        plans.append(blocks.waiting(f"x{number}", path, draw(costs), -draw(st.integers(0, 20))))
     return tree, plans, draw(st.sampled_from(SchedulingRule))
 
 
@@ -129,7 +111,7 @@ def books_of(tree: Tree, plans: Sequence[WaitingPlan]) -> Books:
     accounts = [block(POPULATION, tree.limits[POPULATION]), block(OTHER, tree.limits[OTHER], POPULATION)]
     accounts.append(block(TEAM, tree.limits[TEAM], POPULATION, tree.counting))
     accounts += [block(name, tree.limits[name], TEAM) for name in PARTITIONS]
-    return open_books(accounts, plans, tree.kept)
+    return blocks.open_books(accounts, plans, tree.kept)
 
 
 @given(worlds())
@@ -144,10 +126,10 @@ def test_a_plan_is_granted_iff_every_account_admits_it(world: tuple[Tree, list[W
         if plan.id in granted:
             tree.granted.append(plan)
     for leaf in (OTHER, *PARTITIONS):
-        assert total_of(books.accounts, leaf) == tree.loss(leaf)
+        assert total_of(books, leaf) == tree.loss(leaf)
     team = largest([tree.loss(each) for each in PARTITIONS], tree.counting)
-    assert total_of(books.accounts, TEAM) == team
-    assert total_of(books.accounts, POPULATION) == plus(team, tree.loss(OTHER))
+    assert total_of(books, TEAM) == team
+    assert total_of(books, POPULATION) == plus(team, tree.loss(OTHER))
 
 
 @few(20)

@@ -13,20 +13,7 @@ from app.ledger.allocation import SchedulingRule
 from app.ledger.scheduling import WaitingPlan
 from app.ledger.step_events import MAX_COUNT, StepEvent
 
-from .blocks import (
-    NOW,
-    Units,
-    block,
-    flat,
-    line_of,
-    names,
-    open_books,
-    run_pass,
-    tried,
-    unlocked,
-    waiting,
-    with_loss,
-)
+from .blocks import NOW, Units, block, flat, line_of, names, open_books, run_pass, tried, unlocked, waiting, with_loss
 from .conftest import make_account, plan_of, planning, priced
 
 FIRST, SHARE, PACKED = SchedulingRule

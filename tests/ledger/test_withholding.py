@@ -16,23 +16,8 @@ from app.ledger.allocation import ALL, Allocation, Share
 from app.ledger.step_events import MAX_COUNT, PricedStep, StepEvent
 from app.ledger.withholding import Withholding
 
-from .blocks import (
-    NOTHING,
-    ORDERS,
-    Units,
-    block,
-    fits,
-    flat,
-    open_books,
-    part_down,
-    plus,
-    room,
-    total_of,
-    units_of,
-    unlocked,
-    waiting,
-    with_loss,
-)
+from . import blocks
+from .blocks import NOTHING, ORDERS, Units, block, fits, flat, open_books, part_of, plus, unlocked, waiting, with_loss
 from .conftest import chained, make_account, plan_of, planning, priced
 
 TEAMS = ("a", "b", "c")
@@ -57,7 +42,7 @@ def test_team_gets_its_minimum_beside_any_requests_of_others(
     shares = {team: Share(least) for team, least in zip(TEAMS, minimums, strict=True)}
     accounts = team_books(limit, {}, flat(0))
     plans = [waiting(f"x{place}", ["root", team], cost) for place, (team, cost) in enumerate(asked)]
-    rest = {team: part_down(Fraction(repr(share.minimum)) * part, limit) for team, share in shares.items()}
+    rest = {team: part_of(Fraction(repr(share.minimum)) * part, limit) for team, share in shares.items()}
     last = {team: waiting(f"last_{team}", ["root", team], flat(0)) for team in TEAMS}
     books = open_books(accounts, [*plans, *last.values()], {"root": Withholding(Allocation(shares=shares), part, part)})
     got = dict.fromkeys(TEAMS, flat(0))
@@ -65,7 +50,7 @@ def test_team_gets_its_minimum_beside_any_requests_of_others(
         held = books.hold(plan)
         if held is not None:
             books.store(plan, held)
-            got[plan.path[1]] = plus(got[plan.path[1]], units_of(plan.cost))
+            got[plan.path[1]] = plus(got[plan.path[1]], blocks.units_of(plan.cost))
     for team in TEAMS:
         left = tuple(max(0, least - each - len(TEAMS)) for least, each in zip(rest[team], got[team], strict=True))
         if left == NOTHING:
@@ -74,7 +59,7 @@ def test_team_gets_its_minimum_beside_any_requests_of_others(
         held = books.hold(mine)
         assert held is not None, "up to a unit of rounding for each team"
         books.store(mine, held)
-    assert fits(room(limit, total_of(books.accounts, "root"), part), NOTHING)
+    assert fits(blocks.room(limit, blocks.total_of(books, "root"), part), NOTHING)
 
 
 def parallel(counting: int, losses: Mapping[str, Units]) -> list[Account]:
