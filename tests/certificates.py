@@ -1,6 +1,7 @@
 """An authority of the tests' own, and certificates of servers at 127.0.0.1 that it signs."""
 
 import secrets
+import ssl
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
@@ -54,6 +55,15 @@ class Authority:
         found.key.write_bytes(key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, plain))
         found.key.chmod(0o600)
         return found
+
+
+def server_context(folder: Path) -> tuple[ssl.SSLContext, Path]:
+    """Make a certificate of 127.0.0.1; return the server's context and the file to trust."""
+    authority = Authority.create(folder)
+    made = authority.issue(folder, DAY)
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(made.certificate, made.key)
+    return context, authority.root
 
 
 def _named(name: str) -> x509.Name:

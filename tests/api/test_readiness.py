@@ -13,8 +13,7 @@ from tests import postgres
 from tests.api.conftest import SeededLedger, furnish
 from tests.conftest import need_postgresql, new_database
 from tests.ledgers import open_ledger
-from tests.service.quarantine_lifts import lift
-from tests.service.tampering import TEAM, shift_curve, tampering
+from tests.service.tampering import TEAM, lift, shift_curve, tampering
 
 
 def _ready(seeded: SeededLedger) -> dict[str, Any]:

@@ -14,7 +14,6 @@ from app.service.verification import verify
 from app.service.verification.requests import apply_quarantines
 from tests.conftest import SAMPLED, Ledger, furnished
 from tests.dashboard.page_visitor import visitor
-from tests.service.quarantine_lifts import NOW
 from tests.service.tampering import ALL, TEAM, shift_curve, tampering
 
 
@@ -37,7 +36,7 @@ def quarantine(ledger: Ledger, path: str) -> None:
     """Let verification find that an account's balance is not what was charged."""
     with tampering(ledger.database) as tx:
         shift_curve(tx, path, -1)
-    apply_quarantines(ledger.database, verify(ledger.database), CLI_ACTOR, NOW)
+    apply_quarantines(ledger.database, verify(ledger.database), CLI_ACTOR, datetime(2026, 12, 1, tzinfo=UTC))
 
 
 def test_lifting_a_quarantine_is_shown_with_its_discrepancies(ledger: Ledger, team: tuple[str, str]) -> None:

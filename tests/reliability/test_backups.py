@@ -19,7 +19,7 @@ from tests.conftest import Ledger, need_postgresql, new_database, open_ledger
 from tests.persistence.dump import dump
 from tests.postgres_binaries import binaries
 from tests.reliability.conftest import own_cluster
-from tests.service.full_ledger import fill, taken_up
+from tests.service.full_ledger import fill
 
 
 def _by_the_shell(live: Path, backup: Path) -> None:
@@ -39,9 +39,9 @@ def ledger(tmp_path: Path) -> Iterator[Ledger]:
         yield opened
 
 
-def _goes_on(url: str, keys: dict[tuple[str, str], str]) -> None:
+def _goes_on(folder: Path, url: str) -> None:
     """A restored ledger is sound, and takes a step of its own."""
-    with taken_up(url, keys) as restored:
+    with open_ledger(folder, url) as restored:
         assert verify(restored.database).problems == ()
         assert restored.get("/readyz").status_code == 200
         run = restored.run(name="after the restore", event={"type": "gaussian", "noise_multiplier": 90.0})
@@ -58,7 +58,7 @@ def test_file_is_restored_from_backups_made_while_it_was_served(ledger: Ledger, 
         database = Database(f"sqlite:///{restored}")
         assert dump(database) == before
         database.dispose()
-    _goes_on(f"sqlite:///{restored}", ledger.keys)
+    _goes_on(tmp_path, f"sqlite:///{restored}")
 
 
 DUMPED = ("--enable-row-security", "--format=custom")
@@ -83,7 +83,7 @@ def test_database_is_restored_from_a_dump_made_while_it_was_served(tmp_path: Pat
             database = Database(other)
             assert dump(database) == before
             database.dispose()
-            _goes_on(other, opened.keys)
+            _goes_on(tmp_path, other)
         assert dump(opened.database) == before
 
 
@@ -114,7 +114,7 @@ def test_server_is_restored_to_a_moment_from_a_base_backup_and_the_log(tmp_path:
         database = Database(taken.url("ledger"))
         assert dump(database) == before
         database.dispose()
-        _goes_on(taken.url("ledger"), opened.keys)
+        _goes_on(tmp_path, taken.url("ledger"))
 
 
 def test_forgotten_steps_are_reported_to_a_restored_ledger(ledger: Ledger, tmp_path: Path) -> None:
@@ -129,7 +129,7 @@ def test_forgotten_steps_are_reported_to_a_restored_ledger(ledger: Ledger, tmp_p
     report = compare_backup(backup, ledger.database)
     assert (report.problems, report.decisions_since) == ((), 2)
     backup.dispose()
-    with taken_up(f"sqlite:///{restored}", ledger.keys) as back:
+    with open_ledger(tmp_path, f"sqlite:///{restored}") as back:
         assert _spent(back.database) != before
         assert back.post(steps, {"first_step": 8}, "trainer").json()["expected_step"] == 3  # the trainer notices
         missing = {"mode": "report", "first_step": 3, "count": 5}

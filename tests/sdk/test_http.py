@@ -16,10 +16,10 @@ import pytest
 from httpx2._transports import default as transports
 
 from epsilon_ledger import AsyncLedgerClient, LedgerClient, LedgerUnavailableError
+from tests.certificates import server_context
 from tests.conftest import open_ledger
 from tests.sdk.fake_ledger import KEY, RUN, RUN_ID
 from tests.sdk.simulation import BUDGET, LOUD, Wire, icu_team
-from tests.service.certificates import server_certificate
 
 RANKS, STEPS = 3, 3
 
@@ -63,7 +63,7 @@ def recording(certificates: Path | None = None) -> Iterator[tuple[Recorder, Path
     with Recorder() as server:
         file = None
         if certificates is not None:
-            context, file = server_certificate(certificates)
+            context, file = server_context(certificates)
             server.socket = context.wrap_socket(server.socket, server_side=True)
         Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
         yield server, file

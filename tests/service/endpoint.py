@@ -4,7 +4,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from app.service.alerts.receivers import ReceiverRules
@@ -20,66 +20,62 @@ class Message:
     body: bytes
 
 
-@dataclass
-class Endpoint:
+class Endpoint(ThreadingHTTPServer):
     """Answers with 204 unless it is told otherwise."""
 
-    port: int = 0
+    daemon_threads = True
     answer: Answer | None = None
-    messages: list[Message] = field(default_factory=list)
 
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}/alerts?from=ledger"
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.messages: list[Message] = []
+        self.url = f"http://127.0.0.1:{self.server_port}/alerts?from=ledger"
 
     @property
     def ids(self) -> list[str]:
         return [message.headers["webhook-id"] for message in self.messages]
 
-    def await_messages(self, count: int, seconds: float = 30.0) -> None:
-        until = time.monotonic() + seconds
+    def await_messages(self, count: int) -> None:
+        until = time.monotonic() + 30
         while len(self.messages) < count:
             assert time.monotonic() < until, f"{len(self.messages)} of {count} came"
             time.sleep(0.01)
 
 
+class _Handler(BaseHTTPRequestHandler):
+    server: Endpoint
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        headers = {name.lower(): value for name, value in self.headers.items()}
+        self.server.messages.append(Message(self.path, headers, body))
+        (self.server.answer or status(204))(self)
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
 def status(code: int, **headers: str) -> Answer:
     def answer(handler: BaseHTTPRequestHandler) -> None:
         handler.send_response(code)
-        for name, value in headers.items():
+        for name, value in ({"Content-Length": "0"} | headers).items():
             handler.send_header(name, value)
-        handler.send_header("Content-Length", "0")
         handler.end_headers()
 
     return answer
 
 
 @contextmanager
-def receiving(port: int = 0) -> Iterator[Endpoint]:
+def receiving() -> Iterator[Endpoint]:
     """An endpoint on a port of its own."""
-    endpoint = Endpoint()
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["Content-Length"]))
-            headers = {name.lower(): value for name, value in self.headers.items()}
-            endpoint.messages.append(Message(self.path, headers, body))
-            (endpoint.answer or status(204))(self)
-
-        def log_message(self, *_: object) -> None:
-            """Say nothing."""
-
-    server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
-    server.daemon_threads = True
-    endpoint.port = server.server_address[1]
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
-    thread.start()
-    try:
-        yield endpoint
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
+    with Endpoint() as endpoint:
+        thread = threading.Thread(target=endpoint.serve_forever, kwargs={"poll_interval": 0.05})
+        thread.start()
+        try:
+            yield endpoint
+        finally:
+            endpoint.shutdown()
+            thread.join()
 
 
 def allow_private(ledger: Ledger) -> None:

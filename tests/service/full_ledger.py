@@ -1,7 +1,5 @@
 """A ledger that has every kind of row: what is copied, backed up or moved must come out as it went in."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any
 
@@ -11,11 +9,9 @@ from app.service.alerts.forecasts import record_usage_snapshots
 from app.service.audit.checkpoints import sign_due
 from app.service.governance.first_admin import create_sign_in_link
 from app.service.signatures import signer_of
-from app.settings import Settings
 from tests.api.trainer import HUGE, LOUD, QUIET, Trainer, counted, hired
-from tests.asgi import AppClient
 from tests.conftest import Ledger, signing_key
-from tests.ledgers import quiet_app, schedule_blocks
+from tests.ledgers import schedule_blocks
 from tests.login_helpers import cookie_for
 
 SAMPLED = {"type": "poisson_sampled", "sampling_probability": 0.01, "event": QUIET}
@@ -83,11 +79,3 @@ def _answered(status: int, reply: httpx2.Response) -> None:
 
 def _employed(ledger: Ledger, budget: str, name: str) -> Trainer:
     return Trainer(ledger, ledger.run(budget, name=name, event=LOUD))
-
-
-@contextmanager
-def taken_up(url: str, keys: dict[tuple[str, str], str]) -> Iterator[Ledger]:
-    """An application on a database that has a ledger already, with the keys that were issued there."""
-    app = quiet_app(Settings(database_url=url))
-    with AppClient(app) as http:
-        yield Ledger(http, app.state.store.database, keys)

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from app.accounting.curves import RdpCurve
@@ -11,16 +11,14 @@ from app.accounting.rdp import event_curve
 from app.ledger.accounts import Account, zero_curve
 from app.ledger.decisions import Decision, DecisionOutcome
 from app.ledger.step_events import PricedStep, StepEvent
+from tests.api.trainer import within_limits
 
 EVENTS: list[DpEvent] = [Gaussian(40.0), Gaussian(70.0), EpsilonDelta(0.001, 1e-9)]
 PRICES = {event: event_curve(event, NeighboringRelation.ADD_OR_REMOVE_ONE) for event in EVENTS}
 
 
 def cost(counts: Counter[DpEvent]) -> RdpCurve:
-    total = zero_curve()
-    for event, count in counts.items():
-        total = total + PRICES[event].times(count)
-    return total
+    return sum((PRICES[event].times(count) for event, count in counts.items()), zero_curve())
 
 
 def cost_to(account: Account, path: Sequence[Account], counts: Counter[DpEvent]) -> RdpCurve:
@@ -28,11 +26,8 @@ def cost_to(account: Account, path: Sequence[Account], counts: Counter[DpEvent])
     workloads = {each.id: each.plan.workload for each in path if each.plan is not None}
     used = {}
     for owner, stored in account.spent.used.items():
-        total = (0,) * len(stored)
-        for event, count in counts.items() if owner in workloads else ():
-            each = workloads[owner].cost(event)
-            total = tuple(before + further * count for before, further in zip(total, each, strict=True))
-        used[owner] = total
+        costs = [(workloads[owner].cost(event), count) for event, count in counts.items() if owner in workloads]
+        used[owner] = tuple(sum(each[place] * count for each, count in costs) for place in range(len(stored)))
     return cost(counts).using(used)
 
 
@@ -69,8 +64,7 @@ class Plan:
 
     def said_before(self, how: str, number: int) -> bool:
         """Whether it has ended in just this way."""
-        ended = (self.status, how, self.executed)
-        return ended[:2] == ("voided", "void") or ended == ("committed", "commit", number)
+        return (self.status, how, self.executed) in {("voided", "void", None), ("committed", "commit", number)}
 
     def commit(self, number: int) -> None:
         """Further steps are taken in the order of the plan, first those that may be, then those that were revoked."""
@@ -140,30 +134,10 @@ class Trained:
 
 
 def fits(path: Sequence[Account], asked: Counter[DpEvent]) -> bool:
-    """Whether accounts bear a charge, by their weights, and by what is spent and held."""
+    """Whether accounts bear a charge, by their weights or their plans, and by what is spent and held."""
     priced = [PricedStep(StepEvent(event, count), PRICES[event]) for event, count in asked.items()]
-    new = cost(asked)
-    for account in path:
-        if account.limit is None:
-            continue
-        ready = account.prepared_for(priced)
-        own_delta = ready.spent.delta + ready.held.delta + new.delta
-        gate = ready.bounds()
-        by_orders = bool((gate.left(ready.spent, ready.held, new) >= 0).any())
-        if own_delta > gate.room or not (by_orders or covers(ready, asked)):
-            return False
-    return True
-
-
-def covers(account: Account, asked: Counter[DpEvent]) -> bool:
-    """Whether an account's plan covers what is spent and held, and a charge."""
-    plan = account.plan
-    if plan is None:
-        return False
-    total = list((account.spent + account.held).used[account.id])
-    for event, count in asked.items():
-        total = [taken + each * count for taken, each in zip(total, plan.workload.cost(event), strict=True)]
-    return all(taken <= there for taken, there in zip(total, plan.capacity, strict=True))
+    ready = [account.prepared_for(priced) for account in path]
+    return within_limits([replace(each, spent=each.spent + cost_to(each, ready, asked)) for each in ready])
 
 
 def said(entries: Sequence[Decision], plan: Plan, outcome: DecisionOutcome) -> Counter[DpEvent]:

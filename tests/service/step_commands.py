@@ -5,14 +5,11 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import select
-
 from app.accounting.events import DpEvent, Gaussian, event_to_dict
 from app.ledger.accounts import Account
 from app.ledger.permissions import Role
 from app.persistence.database import ALL_TENANTS
-from app.persistence.repositories import accounts
-from app.persistence.tables import organisations
+from app.persistence.repositories import accounts, organisations
 from app.service.auth.authentication import Principal
 from app.service.auth.request_context import RequestContext
 from app.service.charging.groups import commit_group
@@ -96,7 +93,7 @@ class CommandRunner:
 
 def organisation(ledger: Ledger, name: str = "hospital") -> str:
     with ledger.database.read(ALL_TENANTS) as tx:
-        return str(tx.execute(select(organisations.c.id).where(organisations.c.name == name)).scalar_one())
+        return str(organisations.find_organisation(tx, name))
 
 
 def opened(ledger: Ledger, **terms: Any) -> str:  # noqa: ANN401 - JSON is anything

@@ -9,12 +9,15 @@ from sqlalchemy import Connection, delete, select, update
 
 from app.ledger.accounts import Account
 from app.ledger.decisions import entry_hash, genesis
-from app.persistence.database import Database
+from app.persistence.database import ALL_TENANTS, Database
 from app.persistence.repositories.accounts import list_all
 from app.persistence.repositories.raw_rows import entries, list_runs
 from app.persistence.tables import accounts, balances, decision_events, decisions, runs
 from tests import postgres
+from tests.api.trainer import approve
+from tests.conftest import Ledger
 
+REASON = {"reason": "The rows were restored from the backup of the night."}
 MODEL, TEAM, ALL = "mimic/icu-team/model", "mimic/icu-team", "mimic"
 
 
@@ -57,6 +60,20 @@ def balance(tx: Connection, path: str) -> Account:
     [found] = [kept.account for kept in list_all(tx) if kept.path == path]
     assert found is not None
     return found
+
+
+def shift(ledger: Ledger, units: int, *paths: str) -> None:
+    """Change what a budget has spent, or other accounts."""
+    with tampering(ledger.database) as tx:
+        for path in paths or (TEAM,):
+            shift_curve(tx, path, units)
+
+
+def lift(ledger: Ledger, path: str) -> None:
+    """Lift a quarantine: an auditor proposes, an admin approves."""
+    with ledger.database.read(ALL_TENANTS) as tx:
+        stopped = account(tx, path).id
+    approve(ledger, ledger.post(f"/v1/accounts/{stopped}/quarantine/lift", REASON, "auditor"), "admin")
 
 
 def set_balance(tx: Connection, path: str, **values: object) -> None:

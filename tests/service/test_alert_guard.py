@@ -76,11 +76,11 @@ def connected(answers: list[list[str]], port: int, *, allowed: bool = False) -> 
 def test_connection_goes_to_the_address_that_was_checked() -> None:
     with receiving() as endpoint:
         local = ["127.0.0.1"]
-        assert connected([local, local], endpoint.port, allowed=True) == ["127.0.0.1", "127.0.0.1"]
+        assert connected([local, local], endpoint.server_port, allowed=True) == ["127.0.0.1", "127.0.0.1"]
         # The resolver's first answer would do, and its second is never asked for.
         for answer in (local, ["8.8.8.8", "127.0.0.1"], ["::ffff:127.0.0.1"]):
-            assert connected([answer], endpoint.port) == ["ForbiddenAddressError"]
-        assert connected([["::1", "127.0.0.1"]], endpoint.port, allowed=True) == ["127.0.0.1"]
+            assert connected([answer], endpoint.server_port) == ["ForbiddenAddressError"]
+        assert connected([["::1", "127.0.0.1"]], endpoint.server_port, allowed=True) == ["127.0.0.1"]
     assert endpoint.messages == []
     assert connected([[]], 80) == ["ConnectError"]
     found = asyncio.run(resolve("localhost", 80))

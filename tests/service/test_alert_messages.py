@@ -25,9 +25,9 @@ from app.service.alerts.http_sender import DeliveryResult
 from app.service.alerts.mail_sender import SmtpServer, mail_of
 from app.service.alerts.messages import message_of, plain
 from tests.api.trainer import Trainer
+from tests.certificates import server_context
 from tests.conftest import Ledger
 from tests.each import for_each
-from tests.service.certificates import server_certificate
 from tests.service.endpoint import Endpoint, status, subscribed
 from tests.service.step_commands import sound
 from tests.service.test_alert_delivery import sent_once, shown, tried
@@ -148,9 +148,9 @@ def test_chat_is_tried_again_disabled_and_guarded_as_a_webhook_and_its_url_kept_
 ) -> None:
     ledger, secret = trainer.ledger, "T0/B0/secretsecret"
     caplog.set_level("DEBUG")
-    receiver = subscribed(ledger, f"http://127.0.0.1:{endpoint.port}/{secret}", kind=kind)
+    receiver = subscribed(ledger, f"http://127.0.0.1:{endpoint.server_port}/{secret}", kind=kind)
     assert (receiver["kind"], bool(receiver["secret"])) == (kind, False)
-    assert receiver["url"] == f"http://127.0.0.1:{endpoint.port}/…cret"
+    assert receiver["url"] == f"http://127.0.0.1:{endpoint.server_port}/…cret"
     assert raised(ledger, trainer.path()[1].id, "Twice the patients.").status_code == 201
     for code, at in ((503, 0), (307, 10)):
         endpoint.answer = status(code, Location=endpoint.url)
@@ -239,7 +239,7 @@ def test_mail_is_the_same_when_it_is_repeated(ledger: Ledger) -> None:
 
 
 def test_password_is_sent_by_trusted_tls_only(ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    tls, file = server_certificate(tmp_path)
+    tls, file = server_context(tmp_path)
     secret = tmp_path / "password"
     secret.write_text("right\n")
     receiver = mailed(ledger, OFFICE)

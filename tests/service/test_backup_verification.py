@@ -20,7 +20,7 @@ from tests.conftest import Ledger, need_postgresql, open_ledger
 from tests.persistence.dump import dump
 from tests.postgres_binaries import binaries
 from tests.service.cli_runner import Run, Said, commands
-from tests.service.full_ledger import fill, taken_up
+from tests.service.full_ledger import fill
 from tests.service.tampering import TEAM, shift_curve, tampering
 
 EVENT = {"type": "gaussian", "noise_multiplier": 90.0}
@@ -76,7 +76,7 @@ def test_backup_of_another_past_is_found(
     assert ledger.post(f"/v1/runs/{model}/steps", {"count": 1}, "trainer").status_code == 200
     newer = _copied(tmp_path / "ledger.db", tmp_path / "newer.db")
     for restored, expected in ((older, "no such run"), (forked, "its first 1 decisions are others")):
-        with taken_up(f"sqlite:///{restored}", ledger.keys) as back:
+        with open_ledger(tmp_path, f"sqlite:///{restored}") as back:
             if restored is forked:
                 assert back.post(f"/v1/runs/{model}/steps", {"count": 2}, "trainer").status_code == 200
             monkeypatch.setenv("EPSILON_LEDGER_DATABASE_URL", f"sqlite:///{restored}")

@@ -17,8 +17,7 @@ from tests.api.trainer import Trainer
 from tests.conftest import Ledger
 from tests.persistence.dump import changed, dump
 from tests.service.cli_runner import Run, commands
-from tests.service.quarantine_lifts import lift, shift
-from tests.service.tampering import MODEL, TEAM, account
+from tests.service.tampering import MODEL, TEAM, account, lift, shift
 
 Served = list[tuple[str, int, int]]
 SERVE = ("serve", "--port", "0")

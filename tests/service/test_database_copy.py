@@ -21,7 +21,7 @@ from app.service.verification import verify
 from tests.api.trainer import LOUD
 from tests.conftest import Ledger, command_line, need_postgresql, new_database, open_ledger
 from tests.persistence.dump import dump
-from tests.service.full_ledger import fill, taken_up
+from tests.service.full_ledger import fill
 from tests.service.tampering import TEAM, shift_curve, tampering
 
 NOW = datetime(2026, 12, 1, 12, tzinfo=UTC)
@@ -68,7 +68,7 @@ def files(tmp_path: Path) -> Iterator[tuple[Database, Database]]:
         database.dispose()
 
 
-def test_copy_has_every_row_and_goes_on(copying: Copying, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_copy_has_every_row_and_goes_on(copying: Copying, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(row_copies, "BATCH", 2)  # the example is small
     source, target = copying.source, copying.target
     before = dump(source.database)
@@ -83,7 +83,7 @@ def test_copy_has_every_row_and_goes_on(copying: Copying, monkeypatch: pytest.Mo
     assert dump(target) == before == dump(source.database)
     assert copied.rows == {name: len(rows) for name, rows in before.items()}
     assert copied.found.checked["decisions"] == len(before["decisions"])
-    with taken_up(copying.url, source.keys) as there:
+    with open_ledger(tmp_path, copying.url) as there:
         steps, asked = f"/v1/runs/{run.account_id}/steps", {"attempt": run.attempt}
         again = there.post(steps, asked, "trainer", Idempotency_Key="planned")
         assert (again.status_code, again.headers["idempotent-replayed"]) == (200, "true")

@@ -1,6 +1,7 @@
 """A quarantine is an entry of the audit log, and ends by two persons where verification finds nothing any more."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import httpx2
@@ -11,13 +12,11 @@ from app.persistence.database import ALL_TENANTS
 from app.persistence.tables import audit_entries
 from app.service.verification import verify
 from tests.api.trainer import LOUD, Trainer, audited, is_refused
-from tests.conftest import Ledger
+from tests.conftest import Ledger, open_ledger
 from tests.dashboard.html_reader import visit, words
 from tests.login_helpers import signed_in
 from tests.service.cli_runner import commands
-from tests.service.full_ledger import taken_up
-from tests.service.quarantine_lifts import REASON, lift, shift
-from tests.service.tampering import MODEL, TEAM, account, tampering, write_account
+from tests.service.tampering import MODEL, REASON, TEAM, account, lift, shift, tampering, write_account
 
 STOPPED = (409, "account_quarantined")
 
@@ -136,8 +135,10 @@ def test_quarantine_found_since_the_proposal_is_not_lifted_with_it(stopped: Trai
 
 
 @pytest.mark.both_databases
-def test_replica_with_a_cached_account_notices_quarantine_and_lift(trainer: Trainer, database_url: str) -> None:
-    with taken_up(database_url, trainer.ledger.keys) as other:
+def test_replica_with_a_cached_account_notices_quarantine_and_lift(
+    trainer: Trainer, database_url: str, tmp_path: Path
+) -> None:
+    with open_ledger(tmp_path, database_url) as other:
         there = Trainer(other, trainer.run)
         assert there.steps().status_code == 200  # it has the account in memory
         shift(trainer.ledger, -1)

@@ -25,9 +25,9 @@ from app.service.auth.oidc.jwks import KEPT_SECONDS, PROVOKED_SECONDS, RENEWED_S
 from app.service.auth.oidc.jwks import JwksCache as Keys
 from app.service.auth.workload.config import WorkloadIssuer
 from app.settings import Settings
+from tests.certificates import server_context
 from tests.conftest import Ledger, open_ledger
 from tests.identity_provider import IdentityProvider, identity_provider, key_of, public
-from tests.service.certificates import server_certificate
 
 Later = Callable[[float], None]
 
@@ -227,7 +227,7 @@ def issuer(tmp_path: Path) -> Iterator[str]:
             """Say nothing."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.socket = server_certificate(tmp_path)[0].wrap_socket(server.socket, server_side=True)
+    server.socket = server_context(tmp_path)[0].wrap_socket(server.socket, server_side=True)
     url = f"https://127.0.0.1:{server.server_port}"
     Thread(target=server.serve_forever, daemon=True).start()
     yield url

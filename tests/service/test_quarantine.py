@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from datetime import UTC, datetime
 from threading import Event, Thread, current_thread
 
 import pytest
@@ -14,11 +15,11 @@ from tests.api.trainer import Trainer, gaussian, is_refused
 from tests.conftest import Ledger
 from tests.persistence.dump import changed, dump
 from tests.service.prepared_ledgers import compose
-from tests.service.quarantine_lifts import NOW, lift, shift
-from tests.service.tampering import MODEL, TEAM, account, set_balance, set_decision, tampering
+from tests.service.tampering import MODEL, TEAM, account, lift, set_balance, set_decision, shift, tampering
 
 ELSEWHERE = "mimic/other-team/model"
 PATIENCE_SECONDS = 30
+NOW = datetime(2026, 12, 1, 12, tzinfo=UTC)
 
 
 def charge_two_budgets(ledger: Ledger) -> None:
