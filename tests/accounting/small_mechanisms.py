@@ -5,7 +5,7 @@ of its outputs on a data set. Noise is binned, which is post-processing: a diver
 one. What the output shows of who was taken is its label.
 """
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from itertools import combinations, product
 from math import comb
 
@@ -24,6 +24,8 @@ BINS = 24
 FEW = 10
 ROUNDED = 6
 REACH = 4.0
+ALL = 2**31
+"""More records than any sample has."""
 
 
 def number(entry: Entry) -> float:
@@ -73,8 +75,7 @@ def truncated_geometric(count: int, most: int, epsilon: float) -> NDArray[np.flo
     alpha = np.exp(-epsilon)
     x = np.arange(most + 1)
     probabilities: NDArray[np.float64] = (1 - alpha) / (1 + alpha) * alpha ** np.abs(x - count)
-    probabilities[0] = alpha**count / (1 + alpha)
-    probabilities[-1] = alpha ** (most - count) / (1 + alpha)
+    probabilities[[0, -1]] = alpha ** np.array([count, most - count]) / (1 + alpha)
     return probabilities
 
 
@@ -104,42 +105,29 @@ def together(mechanisms: Sequence[Mechanism]) -> Mechanism:
     return lambda data: joint(mechanism(data) for mechanism in mechanisms)
 
 
-def poisson(q: float, mechanism: Mechanism) -> Mechanism:
-    """Run a mechanism on a Poisson sample."""
-
-    def run(data: Data) -> Output:
-        present = [place for place, entry in enumerate(data) if entry != ABSENT]
-        parts = []
-        for taken in product((True, False), repeat=len(present)):
-            chosen = {place for place, is_taken in zip(present, taken, strict=True) if is_taken}
-            sample = tuple(entry if place in chosen else ABSENT for place, entry in enumerate(data))
-            parts.append((q ** len(chosen) * (1 - q) ** (len(present) - len(chosen)), mechanism(sample)))
-        return mixture(parts)
-
-    return run
+def kept(data: Data, places: Collection[int]) -> Data:
+    """Let only the entries of some places be there."""
+    return tuple(entry if place in places else ABSENT for place, entry in enumerate(data))
 
 
 def fixed_batch(size: int, mechanism: Mechanism) -> Mechanism:
     """Run a mechanism on a batch of a fixed number of records."""
     return lambda data: mixture(
-        (1 / comb(len(data), size), mechanism(tuple(e if i in batch else ABSENT for i, e in enumerate(data))))
-        for batch in combinations(range(len(data)), size)
+        (1 / comb(len(data), size), mechanism(kept(data, batch))) for batch in combinations(range(len(data)), size)
     )
 
 
-def truncated_poisson(q: float, most: int, mechanism: Mechanism) -> Mechanism:
+def poisson(q: float, mechanism: Mechanism, most: int = ALL) -> Mechanism:
     """Run a mechanism on a Poisson sample, of which an even choice is kept if it is too large."""
 
     def run(data: Data) -> Output:
         present = [place for place, entry in enumerate(data) if entry != ABSENT]
         parts = []
         for count in range(len(present) + 1):
-            kept = list(combinations(present, min(count, most)))
+            batches = list(combinations(present, min(count, most)))
             # Each choice of the kept ones out of the taken ones is equally likely, however many were taken.
-            chance = comb(len(present), count) * q**count * (1 - q) ** (len(present) - count) / len(kept)
-            for batch in kept:
-                sample = tuple(entry if place in batch else ABSENT for place, entry in enumerate(data))
-                parts.append((chance, mechanism(sample)))
+            chance = comb(len(present), count) * q**count * (1 - q) ** (len(present) - count) / len(batches)
+            parts += [(chance, mechanism(kept(data, batch))) for batch in batches]
         return mixture(parts)
 
     return run

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cache, partial, reduce
 from itertools import product
 from math import prod
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -37,25 +37,23 @@ PRICED = 687
 ORDERS = np.array([1.0625, 1.5, 2.0, 3.0, 8.0, 64.0, 1024.0, PURE])
 Q = 0.3
 RUNS = 4.0
-Reading = Callable[[DpEvent, NeighboringRelation], Mechanism | None]
+Reading = Callable[[Any, NeighboringRelation], Mechanism | None]
 """A mechanism of which an event is true under a relation; None: it is not true of this one there."""
 
 
-def noisy_sum(event: DpEvent, _: NeighboringRelation) -> Mechanism:
+def noisy_sum(event: dp.Gaussian | dp.Laplace | dp.DiscreteGaussian, _: NeighboringRelation) -> Mechanism:
     noise = {dp.Gaussian: small.gaussian, dp.Laplace: small.laplace, dp.DiscreteGaussian: small.integers}[type(event)]
     return lambda data: {(): noise(sum(map(small.number, data)), dp.noise_multiplier(event))}
 
 
-def noisy_integers(event: DpEvent, _: NeighboringRelation) -> Mechanism:
+def noisy_integers(event: dp.DiscreteLaplace, _: NeighboringRelation) -> Mechanism:
     """Release a sum of integers: a half stands for another unit that contributes nothing."""
-    assert isinstance(event, dp.DiscreteLaplace)
     moved, parameter = event.sensitivity, event.noise_parameter
     return lambda data: {(): small.geometric_integers(moved * sum(int(small.number(each)) for each in data), parameter)}
 
 
-def drawn_sum(event: DpEvent, _: NeighboringRelation) -> Mechanism:
+def drawn_sum(event: dp.MixtureOfGaussians, _: NeighboringRelation) -> Mechanism:
     """Release a noisy sum to which each record contributes a multiple of its number, drawn by its own coins."""
-    assert isinstance(event, dp.MixtureOfGaussians)
     draws, noise = list(zip(event.sensitivities, event.sampling_probs, strict=True)), event.standard_deviation
 
     def total(drawn: Sequence[tuple[float, float]], data: Data) -> float:
@@ -67,7 +65,7 @@ def drawn_sum(event: DpEvent, _: NeighboringRelation) -> Mechanism:
     )
 
 
-def microbatch(event: DpEvent, _: NeighboringRelation) -> Mechanism:
+def microbatch(event: dp.Gaussian, _: NeighboringRelation) -> Mechanism:
 
     def run(data: Data) -> Output:
         batch = [entry for entry in data if not isinstance(entry, str)]
@@ -77,8 +75,7 @@ def microbatch(event: DpEvent, _: NeighboringRelation) -> Mechanism:
     return run
 
 
-def sum_and_count(event: DpEvent, _: NeighboringRelation) -> Mechanism:
-    assert isinstance(event, dp.AdaptiveClipping)
+def sum_and_count(event: dp.AdaptiveClipping, _: NeighboringRelation) -> Mechanism:
     gradients, count = event.gradient_noise_multiplier, event.count_noise_stddev
     assert gradients is not None
     assert count is not None
@@ -92,10 +89,9 @@ def sum_and_count(event: DpEvent, _: NeighboringRelation) -> Mechanism:
     return run
 
 
-def answers(event: DpEvent, relation: NeighboringRelation, *, absent_shows: bool) -> Mechanism | None:
+def answers(event: dp.RandomizedResponse, relation: NeighboringRelation, *, absent_shows: bool) -> Mechanism | None:
     if relation is ADDED:
         return None
-    assert isinstance(event, dp.RandomizedResponse)
     even = np.full(event.num_buckets, 1 / event.num_buckets)
 
     def answer(entry: Entry) -> Output:
@@ -121,8 +117,7 @@ def locally(reading: Reading) -> Reading:
     return alone
 
 
-def choice(event: DpEvent, _: NeighboringRelation) -> Mechanism:
-    assert isinstance(event, dp.Exponential)
+def choice(event: dp.Exponential, _: NeighboringRelation) -> Mechanism:
 
     def run(data: Data) -> Output:
         votes = np.array([sum(sign * small.number(entry) > 0 for entry in data) for sign in (1, -1)])
@@ -132,9 +127,8 @@ def choice(event: DpEvent, _: NeighboringRelation) -> Mechanism:
     return run
 
 
-def first_choice(event: DpEvent, relation: NeighboringRelation) -> Mechanism:
+def first_choice(event: dp.PermuteAndFlip, relation: NeighboringRelation) -> Mechanism:
     """Choose between two candidates by permute and flip; a record is for one and against the other."""
-    assert isinstance(event, dp.PermuteAndFlip)
     moves = 2 if relation is REPLACED else 1
 
     def run(data: Data) -> Output:
@@ -146,14 +140,12 @@ def first_choice(event: DpEvent, relation: NeighboringRelation) -> Mechanism:
     return run
 
 
-def concentrated(event: DpEvent, relation: NeighboringRelation, bins: int = small.BINS) -> Mechanism:
-    assert isinstance(event, dp.Zcdp)
+def concentrated(event: dp.Zcdp, relation: NeighboringRelation, bins: int = small.BINS) -> Mechanism:
     scale = (2.0 if relation is REPLACED else 1.0) / (2 * event.rho) ** 0.5
     return lambda data: {(): small.gaussian(sum(map(small.number, data)), scale, bins)}
 
 
-def stated(event: DpEvent, _: NeighboringRelation) -> Mechanism:
-    assert isinstance(event, dp.EpsilonDelta)
+def stated(event: dp.EpsilonDelta, _: NeighboringRelation) -> Mechanism:
 
     def run(data: Data) -> Output:
         count = sum(small.number(entry) > 0 for entry in data)
@@ -164,14 +156,13 @@ def stated(event: DpEvent, _: NeighboringRelation) -> Mechanism:
     return run
 
 
-def tree(event: DpEvent, relation: NeighboringRelation, *, absent_shows: bool) -> Mechanism | None:
+def tree(event: dp.TreeAggregation, relation: NeighboringRelation, *, absent_shows: bool) -> Mechanism | None:
     """Release the nodes of a tree over four steps that hold one of the first two, where the unit in question is.
 
     A record that was not taken contributes zero at its step; or the output shows it, and the later steps move up.
     """
     if relation is ADDED:
         return None
-    assert isinstance(event, dp.TreeAggregation)
     assert event.step_counts == (4,)
 
     def run(data: Data) -> Output:
@@ -252,7 +243,7 @@ def poissons(reached: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def truncated(most: int) -> Step:
-    return each(lambda e: dp.TruncatedPoissonSampled(3, Q, most, e), lambda m: small.truncated_poisson(Q, most, m))
+    return each(lambda e: dp.TruncatedPoissonSampled(3, Q, most, e), lambda m: small.poisson(Q, m, most))
 
 
 STEPS: dict[str, Step] = {
