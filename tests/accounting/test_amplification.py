@@ -11,13 +11,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from app.accounting.curves import finite_orders
-from app.accounting.formulas.amplification import (
-    MIN_INTEGRATED_NOISE,
-    sampled_discrete_gaussian_rdp,
-    sampled_epsilon_delta,
-    sampled_laplace_rdp,
-    sampled_pure_dp_rdp,
-)
+from app.accounting.formulas import amplification
+from app.accounting.formulas.amplification import sampled_discrete_gaussian_rdp, sampled_laplace_rdp
 from app.accounting.formulas.mechanisms import gaussian_rdp, laplace_rdp, pure_dp_rdp
 from app.accounting.formulas.sampled_gaussian import sampled_gaussian_rdp
 from tests.each import for_each
@@ -61,7 +56,7 @@ def both_directions_of_laplace(q: float, z: float, order: float) -> tuple[mpmath
 @for_each(product(PROBABILITIES, (1e-6, 0.1, 1.0, 5.0, 50.0, 1e3, 1e5)))
 def test_sampled_pure_dp_is_sampled_randomized_response(case: tuple[float, float]) -> None:
     q, epsilon = case
-    for order, nats in zip(ORDERS, sampled_pure_dp_rdp(q, epsilon, ORDERS), strict=True):
+    for order, nats in zip(ORDERS, amplification.sampled_pure_dp_rdp(q, epsilon, ORDERS), strict=True):
         added, removed = both_directions_of_randomized_response(q, epsilon, order)
         assert abs(mpmath.mpf(float(nats)) - max(added, removed)) <= TOLERANCE * added
 
@@ -78,7 +73,7 @@ def test_sampled_laplace_is_the_larger_of_both_directions(q: float, z: float) ->
 
 @pytest.mark.parametrize("q", PROBABILITIES)
 def test_without_the_integral_laplace_is_charged_as_pure_dp(q: float) -> None:
-    z = MIN_INTEGRATED_NOISE
+    z = amplification.MIN_INTEGRATED_NOISE
     with_integral, without = sampled_laplace_rdp(q, z, GRID), sampled_laplace_rdp(q, np.nextafter(z, 0), GRID)
     assert np.all(with_integral <= without)
     assert np.all(without <= 2 * with_integral)  # at the two ends of the losses it has at most twice the probability
@@ -87,7 +82,7 @@ def test_without_the_integral_laplace_is_charged_as_pure_dp(q: float) -> None:
 @pytest.mark.parametrize(("q", "z"), [(1e-9, 1e-3), (0.01, 0.04), (0.3, 0.3), (0.01, 3.0), (0.99, 1e6)])
 def test_sampling_never_costs_more_than_not_sampling(q: float, z: float) -> None:
     for sampled, unsampled in (
-        (sampled_pure_dp_rdp(q, 1 / z, GRID), pure_dp_rdp(1 / z, GRID)),
+        (amplification.sampled_pure_dp_rdp(q, 1 / z, GRID), pure_dp_rdp(1 / z, GRID)),
         (sampled_laplace_rdp(q, z, GRID), laplace_rdp(z, GRID)),
         (sampled_discrete_gaussian_rdp(q, z, GRID), gaussian_rdp(z, GRID)),
     ):
@@ -97,11 +92,11 @@ def test_sampling_never_costs_more_than_not_sampling(q: float, z: float) -> None
 
 
 def test_taking_every_record_is_not_sampling() -> None:
-    assert np.array_equal(sampled_pure_dp_rdp(1.0, 0.7, GRID), pure_dp_rdp(0.7, GRID))
+    assert np.array_equal(amplification.sampled_pure_dp_rdp(1.0, 0.7, GRID), pure_dp_rdp(0.7, GRID))
     assert np.array_equal(sampled_laplace_rdp(1.0, 0.7, GRID), laplace_rdp(0.7, GRID))
     assert np.array_equal(sampled_discrete_gaussian_rdp(1.0, 0.7, GRID), gaussian_rdp(0.7, GRID))
-    assert sampled_epsilon_delta(1.0, 0.7, 1e-6) == (0.7, 1e-6)
-    assert not sampled_pure_dp_rdp(0.3, 0.0, GRID).any()
+    assert amplification.sampled_epsilon_delta(1.0, 0.7, 1e-6) == (0.7, 1e-6)
+    assert not amplification.sampled_pure_dp_rdp(0.3, 0.0, GRID).any()
 
 
 @pytest.mark.parametrize(("q", "s", "step"), [(0.01, 1.0, 1), (0.3, 2.0, 3), (1e-4, 0.5, 1), (0.9, 5.0, 2)])
@@ -127,7 +122,7 @@ def test_sampled_discrete_noise_is_bounded_in_both_directions(q: float, s: float
 @for_each(product(PROBABILITIES, (0.0, 1e-9, 1.0, 699.0, 701.0, 1e5)))
 def test_sampled_epsilon_delta_is_the_formula(case: tuple[float, float]) -> None:
     q, epsilon = case
-    amplified, delta = sampled_epsilon_delta(q, epsilon, 1e-6)
+    amplified, delta = amplification.sampled_epsilon_delta(q, epsilon, 1e-6)
     truth = mpmath.log1p(mpmath.mpf(q) * mpmath.expm1(mpmath.mpf(epsilon)))
     assert abs(amplified - truth) <= 1e-15 * truth
     assert delta == pytest.approx(q * 1e-6, rel=1e-15)
@@ -143,7 +138,7 @@ def test_more_sampling_or_less_noise_never_costs_less(q: float, exponent: float,
     z, grid = 10**exponent, GRID[::20]
 
     def bounds(q: float, z: float) -> NDArray[np.float64]:
-        pure, laplace = sampled_pure_dp_rdp(q, 1 / z, grid), sampled_laplace_rdp(q, z, grid)
+        pure, laplace = amplification.sampled_pure_dp_rdp(q, 1 / z, grid), sampled_laplace_rdp(q, z, grid)
         return np.stack([pure, laplace, sampled_discrete_gaussian_rdp(q, z, grid)])
 
     here = bounds(q, z) * (1 - TOLERANCE)

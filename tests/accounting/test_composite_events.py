@@ -13,15 +13,9 @@ from app.accounting import events as dp
 from app.accounting.curves import DELTA_UNIT, EXHAUSTED, GRID_VERSION, RdpCurve, orders
 from app.accounting.errors import InvalidEventError, UnsupportedEventError
 from app.accounting.events import DpEvent, NeighboringRelation
+from app.accounting.formulas import noise_schedules
 from app.accounting.formulas.mechanisms import gaussian_rdp
-from app.accounting.formulas.noise_schedules import (
-    EXACT_STEPS,
-    KNOTS,
-    DecayMode,
-    least_noise_segments,
-    scheduled_noise,
-    segments,
-)
+from app.accounting.formulas.noise_schedules import EXACT_STEPS, DecayMode, scheduled_noise, segments
 from app.accounting.formulas.repeat_and_select import repeat_and_select_rdp
 from app.accounting.formulas.sampled_gaussian import sampled_gaussian_rdp
 from app.accounting.rdp import curve_over, event_curve
@@ -142,7 +136,7 @@ def test_few_steps_are_charged_each_by_itself_and_constant_noise_is_one_segment(
         assert {halves for _, halves in plan} == {2}
     for mode, steps in product(MODES, (1, 1000, 1001, 10_000_000)):
         assert segments(mode, 1.5, 0.0, 10**9, steps) == [(1.5, 2 * steps)]
-        assert least_noise_segments(mode, 1.5, 0.0, 10**9, steps) == [(1.5, steps)]
+        assert noise_schedules.least_noise_segments(mode, 1.5, 0.0, 10**9, steps) == [(1.5, steps)]
 
 
 @given(
@@ -155,12 +149,12 @@ def test_the_halves_add_up_and_the_noise_shrinks(mode: DecayMode, rate: float, f
     plan = segments(mode, 30.0, rate, first, steps)
     assert sum(halves for _, halves in plan) == 2 * steps
     assert min(halves for _, halves in plan) >= 1
-    assert len(plan) <= max(EXACT_STEPS, KNOTS)
+    assert len(plan) <= max(EXACT_STEPS, noise_schedules.KNOTS)
     noise = [z for z, _ in plan]
     assert [noise[0], noise[-1]] == scheduled_noise(mode, 30.0, rate, np.array([first, first + steps - 1])).tolist()
     assert all(before > after for before, after in pairwise(noise))
     reached = first - 1
-    for z, count in least_noise_segments(mode, 30.0, rate, first, steps):
+    for z, count in noise_schedules.least_noise_segments(mode, 30.0, rate, first, steps):
         reached += count
         assert scheduled_noise(mode, 30.0, rate, np.array([reached]))[0] == z
     assert reached == first + steps - 1

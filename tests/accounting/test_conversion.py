@@ -8,22 +8,8 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from app.accounting.conversion import (
-    ROUNDING,
-    Rule,
-    TrajectoryPoint,
-    declared_bounds,
-    delta_from_rdp,
-    delta_of_curve,
-    epsilon_at_orders,
-    epsilon_from_rdp,
-    epsilon_of_curve,
-    epsilon_trajectory,
-    rdp_covered_by_delta,
-    remaining_delta,
-    spread,
-    threshold_units,
-)
+from app.accounting import conversion
+from app.accounting.conversion import Rule, delta_from_rdp, delta_of_curve, epsilon_from_rdp, epsilon_of_curve
 from app.accounting.curves import DELTA_UNIT, EXHAUSTED, GRID_VERSION, UNIT, RdpCurve, finite_orders, orders
 from app.accounting.events import DpEvent, Gaussian, NeighboringRelation, PoissonSampled
 from app.accounting.rdp import event_curve
@@ -49,13 +35,13 @@ def exact_threshold(order: float, epsilon: float, delta: float) -> mpmath.mpf:
 def allowance(order: float, epsilon: float, delta: float) -> float:
     """Return how far below the exact threshold the documented rounding may go, in units."""
     price = (np.log(order) - np.log(delta)) / (order - 1)
-    return float(2 * ROUNDING * (epsilon + np.log1p(1 / (order - 1)) + price) / UNIT + 1)
+    return float(2 * conversion.ROUNDING * (epsilon + np.log1p(1 / (order - 1)) + price) / UNIT + 1)
 
 
 @given(epsilon=LIMITS, delta=DELTAS, index=st.integers(0, len(GRID) - 1))
 def test_a_threshold_is_never_above_the_exact_one_and_just_below_it(epsilon: float, delta: float, index: int) -> None:
     order = float(GRID[index])
-    units = int(threshold_units(GRID, epsilon, delta)[index])
+    units = int(conversion.threshold_units(GRID, epsilon, delta)[index])
     with mpmath.workdps(50):
         exact = exact_threshold(order, epsilon, delta) * 2**44
         lost = allowance(order, epsilon, delta)
@@ -68,24 +54,24 @@ def test_a_threshold_is_never_above_the_exact_one_and_just_below_it(epsilon: flo
 def test_thresholds_take_a_delta_for_every_order() -> None:
     some = np.array([2.0, 8.0, 32.0])
     deltas = np.array([1e-6, 0.0, 1e-5])
-    units = threshold_units(some, 3.0, deltas)
+    units = conversion.threshold_units(some, 3.0, deltas)
     assert units.dtype == np.int64
     assert units[:2].tolist() == [-1, -1]  # the second: no delta, no proof
-    assert units[2] == threshold_units(some, 3.0, 1e-5)[2] > 0
-    epsilons = epsilon_at_orders(some, units.astype(np.float64) * UNIT, deltas)
+    assert units[2] == conversion.threshold_units(some, 3.0, 1e-5)[2] > 0
+    epsilons = conversion.epsilon_at_orders(some, units.astype(np.float64) * UNIT, deltas)
     assert np.isinf(epsilons[1])
     assert epsilons[2] == pytest.approx(3.0, rel=1e-12)
 
 
 def test_an_enormous_limit_stays_below_exhausted() -> None:
-    units = threshold_units(GRID, 1e9, 1e-5)
+    units = conversion.threshold_units(GRID, 1e9, 1e-5)
     assert np.all((units > EXHAUSTED - 2048) & (units < EXHAUSTED))
 
 
 def test_the_epsilon_of_a_gaussian_is_the_one_worked_by_hand() -> None:
     # Noise multiplier 1, order 8: 4 + ln(7/8) - (ln 1e-5 + ln 8) / 7.
     by_hand = 4 - 0.13353139262452263 + (11.512925464970229 - 2.0794415416798357) / 7
-    assert epsilon_at_orders(np.array([8.0]), np.array([4.0]), 1e-5) == pytest.approx([by_hand], rel=1e-14)
+    assert conversion.epsilon_at_orders(np.array([8.0]), np.array([4.0]), 1e-5) == pytest.approx([by_hand], rel=1e-14)
     assert epsilon_from_rdp(np.array([8.0]), np.array([4.0]), 1e-5).epsilon == pytest.approx(by_hand, rel=1e-14)
 
 
@@ -102,7 +88,7 @@ def test_the_classic_conversion_is_mironovs_and_looser() -> None:
 
 def test_epsilon_is_never_negative_and_zero_if_nothing_was_released() -> None:
     assert epsilon_from_rdp(GRID, np.zeros_like(GRID), 1e-12).epsilon == 0
-    assert epsilon_at_orders(GRID, np.full_like(GRID, 1e-9), 0.4).min() < 0
+    assert conversion.epsilon_at_orders(GRID, np.full_like(GRID, 1e-9), 0.4).min() < 0
     assert epsilon_from_rdp(GRID, np.full_like(GRID, 1e-9), 0.4).epsilon == 0
 
 
@@ -152,7 +138,7 @@ def test_delta_is_zero_only_if_nothing_was_released_and_one_if_every_order_is_ex
 
 @given(delta=DELTAS)
 def test_divergence_that_delta_covers_costs_no_epsilon(delta: float) -> None:
-    covered = rdp_covered_by_delta(delta)
+    covered = conversion.rdp_covered_by_delta(delta)
     with mpmath.workdps(80):
         exact = -mpmath.log(1 - mpmath.mpf(delta) ** 2)
         assert exact * (1 - 1e-14) <= covered <= exact
@@ -160,12 +146,12 @@ def test_divergence_that_delta_covers_costs_no_epsilon(delta: float) -> None:
     wide[700] = covered
     assert epsilon_from_rdp(GRID, wide, delta).epsilon == 0
     wide[700] = covered * (1 + 1e-12)
-    assert epsilon_from_rdp(GRID, wide, delta).epsilon > 0 or epsilon_at_orders(GRID, wide, delta).min() <= 0
+    assert epsilon_from_rdp(GRID, wide, delta).epsilon > 0 or conversion.epsilon_at_orders(GRID, wide, delta).min() <= 0
 
 
 @given(delta=st.floats(1e-30, 0.5), own=st.integers(0, 2**62))
 def test_remaining_delta_is_rounded_down(delta: float, own: int) -> None:
-    left = remaining_delta(delta, own)
+    left = conversion.remaining_delta(delta, own)
     exact = Fraction(delta) - own * Fraction(DELTA_UNIT)
     assert 0 <= Fraction(left) <= max(exact, Fraction(0))
     if exact > 0:
@@ -217,7 +203,7 @@ def test_a_plan_fits_exactly_where_its_epsilon_is_within_the_target(
 
 def test_delta_alone_covers_what_costs_no_epsilon_and_bounds_cannot_be_written_to() -> None:
     with pytest.raises(ValueError, match="read-only"):
-        declared_bounds(1.0, 1e-5, 1)[0] = 1
+        conversion.declared_bounds(1.0, 1e-5, 1)[0] = 1
     tiny = event_curve(Gaussian(1e3), NeighboringRelation.ADD_OR_REMOVE_ONE)
     assert Rule(0.0, 0.01).fits(tiny)
     assert epsilon_of_curve(ALL_ORDERS, tiny, 0.01).epsilon == 0
@@ -234,9 +220,10 @@ LOUD = RdpCurve(event_curve(Gaussian(10.0), RELATION).values, int(1e-7 / DELTA_U
 PARTS = st.lists(st.tuples(st.sampled_from([*STEPS, LOUD]), st.integers(1, 30)), min_size=1, max_size=6)
 
 
-def trajectory(parts: list[tuple[RdpCurve, int]], max_points: int) -> list[TrajectoryPoint]:
+def trajectory(parts: list[tuple[RdpCurve, int]], max_points: int) -> list[conversion.TrajectoryPoint]:
     """The epsilons at delta 1e-5 after evenly spaced steps."""
-    return epsilon_trajectory(parts, 1e-5, spread(1, 1 + sum(count for _, count in parts), max_points))
+    steps = conversion.spread(1, 1 + sum(count for _, count in parts), max_points)
+    return conversion.epsilon_trajectory(parts, 1e-5, steps)
 
 
 @given(parts=PARTS, max_points=st.integers(1, 60))

@@ -19,17 +19,7 @@ import epsilon_ledger as sdk
 from app.accounting import events as dp
 from app.accounting.curves import EXHAUSTED, GRID_VERSION, HIGHEST, PURE, UNIT, RdpCurve, orders
 from app.accounting.errors import AccountingError, InvalidEventError, UnsupportedEventError
-from app.accounting.events import (
-    DpEvent,
-    NeighboringRelation,
-    batch_in,
-    canonical,
-    event_from_canonical,
-    event_from_dict,
-    event_to_dict,
-    fingerprint,
-    type_name,
-)
+from app.accounting.events import DpEvent, NeighboringRelation, batch_in, canonical, event_from_dict
 from app.accounting.events.base import NAME_BY_TYPE, TYPE_BY_NAME
 from app.accounting.rdp import curve_over, event_curve
 from app.api.schemas.events import Event
@@ -78,10 +68,10 @@ def _price(event: DpEvent, relation: NeighboringRelation) -> RdpCurve:
 @each_case
 def test_event_has_one_wire_form_that_the_client_writes_and_one_fingerprint(case: Case) -> None:
     assert 1 <= case.event.curve_count() <= 1000
-    assert event_to_dict(case.event) == case.wire
+    assert dp.event_to_dict(case.event) == case.wire
     assert canonical(case.event) == json.dumps(case.wire, sort_keys=True, separators=(",", ":")).encode()
-    assert fingerprint(case.event).startswith(case.hash)
-    for read in (event_from_dict(case.wire), event_from_canonical(canonical(case.event))):
+    assert dp.fingerprint(case.event).startswith(case.hash)
+    for read in (event_from_dict(case.wire), dp.event_from_canonical(canonical(case.event))):
         assert read == case.event
         assert hash(read) == hash(case.event)
 
@@ -192,7 +182,7 @@ def _event_and_relation(priced: Priced) -> tuple[DpEvent, NeighboringRelation]:
 
 
 def test_every_type_of_event_has_a_row_a_helper_in_the_client_and_values_that_are_refused() -> None:
-    assert {type_name(case.event) for case in CASES} == set(TYPE_BY_NAME) <= set(sdk.__all__)
+    assert {dp.type_name(case.event) for case in CASES} == set(TYPE_BY_NAME) <= set(sdk.__all__)
     assert {name: cls for cls, name in NAME_BY_TYPE.items()} == TYPE_BY_NAME
     public = {value for value in vars(dp).values() if isinstance(value, type) and issubclass(value, DpEvent)}
     assert public == {DpEvent, *NAME_BY_TYPE}

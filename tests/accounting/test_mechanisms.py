@@ -14,16 +14,8 @@ from numpy.typing import NDArray
 import epsilon_ledger as sdk
 from app.accounting.curves import finite_orders
 from app.accounting.events import NeighboringRelation, TreeAggregation, event_from_dict
-from app.accounting.formulas.mechanisms import (
-    bound_of_tail,
-    bounded_range_rdp,
-    epsilon_of_laplace,
-    gaussian_rdp,
-    laplace_rdp,
-    pure_dp_rdp,
-    randomized_response_rdp,
-    scale_of_tail,
-)
+from app.accounting.formulas import mechanisms
+from app.accounting.formulas.mechanisms import bounded_range_rdp, laplace_rdp, pure_dp_rdp, randomized_response_rdp
 from app.accounting.rdp import curve_over
 from tests.each import for_each
 from tests.soak import few, thinned
@@ -149,16 +141,16 @@ SIZES = st.floats(-12, 12).map(lambda exponent: 10**exponent)
 
 def test_softmax_release_costs_twice_its_guides_epsilon() -> None:
     # Two vectors of probabilities differ by up to 2 in L1, not by 1: 460,517 and not 230,259.
-    scale = scale_of_tail(1e-5, 0.9)
+    scale = mechanisms.scale_of_tail(1e-5, 0.9)
     assert scale == pytest.approx(1e-5 / log(10), rel=1e-15)
-    assert epsilon_of_laplace(scale, 2.0) == pytest.approx(460_517.0186, rel=1e-9)
-    assert epsilon_of_laplace(scale, 1.0) == pytest.approx(230_258.5093, rel=1e-9)
+    assert mechanisms.epsilon_of_laplace(scale, 2.0) == pytest.approx(460_517.0186, rel=1e-9)
+    assert mechanisms.epsilon_of_laplace(scale, 1.0) == pytest.approx(230_258.5093, rel=1e-9)
 
 
 @given(bound=SIZES, probability=st.floats(1e-9, 1 - 1e-9))
 def test_scale_and_bound_are_each_others_inverse(bound: float, probability: float) -> None:
-    scale = scale_of_tail(bound, probability)
-    assert bound_of_tail(scale, probability) == pytest.approx(bound, rel=1e-14)
+    scale = mechanisms.scale_of_tail(bound, probability)
+    assert mechanisms.bound_of_tail(scale, probability) == pytest.approx(bound, rel=1e-14)
     assert -expm1(-bound / scale) == pytest.approx(probability, rel=1e-13)
 
 
@@ -173,7 +165,7 @@ def most_nodes(steps: int, released: int) -> int:
 
 
 def nodes_charged(event: TreeAggregation) -> list[float]:
-    return list(curve_over(event, ORDERS, SPECIALLY).nats() / gaussian_rdp(event.noise_multiplier, ORDERS))
+    return list(curve_over(event, ORDERS, SPECIALLY).nats() / mechanisms.gaussian_rdp(event.noise_multiplier, ORDERS))
 
 
 @for_each(COUNTS)

@@ -14,14 +14,9 @@ from app.accounting import events as dp
 from app.accounting.curves import finite_orders
 from app.accounting.errors import UnsupportedEventError
 from app.accounting.events import NeighboringRelation
+from app.accounting.formulas import random_batches
 from app.accounting.formulas.mechanisms import gaussian_rdp
-from app.accounting.formulas.random_batches import (
-    FAILURE,
-    Shares,
-    Truncation,
-    failure_with_replacement,
-    most_occurrences,
-)
+from app.accounting.formulas.random_batches import FAILURE, Shares, Truncation, failure_with_replacement
 from app.accounting.formulas.sampled_gaussian import sampled_gaussian_rdp
 from app.accounting.formulas.without_replacement import MIN_INTEGRATED_NOISE, without_replacement_gaussian_rdp
 from app.accounting.rdp import event_curve
@@ -71,7 +66,7 @@ def test_sample_that_is_never_truncated_is_a_poisson_sample() -> None:
 
 @pytest.mark.parametrize(("size", "places"), [(60_000, 256), (3, 2), (100, 100), (10**9, 1), (1, 5), (50, 400)])
 def test_occurrences_are_accounted_for_up_to_a_tiny_probability(size: int, places: int) -> None:
-    most = most_occurrences(size, places)
+    most = random_batches.most_occurrences(size, places)
     failure = failure_with_replacement(size, places)
     assert failure <= FAILURE
     if size > 1 and most > 1:
