@@ -24,6 +24,7 @@ from app.ledger.composition import (
 from app.ledger.errors import InvalidInputError
 from app.ledger.filters import Limit
 from app.ledger.limit_changes import with_limit
+from app.ledger.parallel_exposure import without
 from app.ledger.step_events import PricedStep, StepEvent
 from app.ledger.tuning import DECLARED_SHARE, Tuning, weights_under
 
@@ -44,13 +45,8 @@ def limited_to(account: Account, limit: Limit) -> Account:
     return with_limit(account, limit, _weights(Tuning.of(account), limit))
 
 
-def summed(vectors: Sequence[Vector], size: int) -> Vector:
-    """Sum by coordinate; what does not fit is exhausted."""
-    return tuple(min(sum(column), EXHAUSTED) for column in zip((0,) * size, *vectors, strict=True))
-
-
-def most_of(vectors: Sequence[Vector], most: int, size: int) -> Vector:
-    """Sum the largest at every coordinate."""
+def summed(vectors: Sequence[Vector], size: int, most: int | None = None) -> Vector:
+    """Sum by coordinate, or only so many of the largest; what does not fit is exhausted."""
     columns = zip((0,) * size, *vectors, strict=True)
     return tuple(min(sum(sorted(column, reverse=True)[:most]), EXHAUSTED) for column in columns)
 
@@ -151,27 +147,19 @@ class LedgerModel:
         for account in reversed(path):
             inner = topmost_parallel_under(path, account)
             if account.partitions_per_unit is not None:
-                children = [after.get(each.id, each) for each in self.accounts.values() if each.parent_id == account.id]
-                after[account.id] = recompose(account, children)
+                after[account.id] = recompose(account, [after.get(each.id, each) for each in self._under(account.id)])
                 continue
-            held, moved = zero_curve(), zero_curve()
-            for other, what, count in self.holds:
-                if other == account.id or (account.kind is not AccountKind.RUN and self._adds(other, account.id)):
-                    held = held + self._cost(what, count)
-            if executed:
-                moved = self._cost(event, executed)
+            kept = [(what, count) for other, what, count in self.holds if self._adds(other, account.id)]
+            held = sum((self._cost(*each) for each in kept), zero_curve())
+            moved = self._cost(event, executed) if executed else zero_curve()
             if inner is not None:
                 held = held + after[inner.id].held
-                moved = self._growth(inner, after[inner.id])
+                moved = without(after[inner.id].spent, inner.spent)
             after[account.id] = account.settle_hold(moved, held)
         self.put(list(after.values()))
 
-    def _growth(self, before: Account, after: Account) -> RdpCurve:
-        grown = RdpCurve(after.spent.values - before.spent.values, after.spent.delta - before.spent.delta)
-        used = after.spent.used
-        return grown.using(
-            {owner: tuple(map(int.__sub__, each, before.spent.used[owner])) for owner, each in used.items()}
-        )
+    def _under(self, name: str) -> list[Account]:
+        return [account for account in self.accounts.values() if account.parent_id == name]
 
     def _cost(self, event: DpEvent, count: int) -> RdpCurve:
         planned = {each.id: each.plan.workload.cost(event) for each in self.accounts.values() if each.plan is not None}
@@ -179,24 +167,17 @@ class LedgerModel:
 
     def value(self, name: str, entries: Sequence[Entry], cost: Callable[[DpEvent], Vector]) -> Vector:
         """Sum from nothing what an account has lost by these entries, at some coordinates of each event's cost."""
-        account, size = self.accounts[name], len(cost(next(iter(self.curves))))
-        if account.kind is AccountKind.RUN:
-            direct = [entry for entry in entries if entry[0] == name]
-        else:
-            children = [each.id for each in self.accounts.values() if each.parent_id == name and each.id in self._open]
-            if account.parts_that_count is not None:
-                return most_of([self.value(each, entries, cost) for each in children], account.parts_that_count, size)
-            direct = [entry for entry in entries if self._adds(entry[0], name)]
-        own = [tuple(count * each for each in cost(event)) for _, event, count in direct]
-        inner = [] if account.kind is AccountKind.RUN else [self.value(e, entries, cost) for e in self._topmost(name)]
-        return summed([*own, *inner], size)
-
-    @property
-    def _open(self) -> set[str]:
-        return {each.id for each in self.accounts.values() if each.kind is not AccountKind.RUN}
+        counting, size = self.accounts[name].parts_that_count, len(cost(next(iter(self.curves))))
+        if counting is not None:
+            return summed([self.value(each.id, entries, cost) for each in self._under(name)], size, counting)
+        direct = [(event, count) for run, event, count in entries if self._adds(run, name)]
+        own = [tuple(count * each for each in cost(event)) for event, count in direct]
+        return summed([*own, *(self.value(each, entries, cost) for each in self._topmost(name))], size)
 
     def _adds(self, run: str, name: str) -> bool:
         """Whether a run's charges reach an account without passing a parallel one."""
+        if run == name:
+            return True
         for budget in self.budgets[run]:
             for account in reversed(self.line(budget)):
                 if account.partitions_per_unit is not None:
@@ -206,12 +187,11 @@ class LedgerModel:
         return False
 
     def _topmost(self, name: str) -> Iterator[str]:
-        for account in [self.accounts[each] for each in self._open]:
-            if account.parent_id == name:
-                if account.partitions_per_unit is not None:
-                    yield account.id
-                else:
-                    yield from self._topmost(account.id)
+        for account in self._under(name):
+            if account.partitions_per_unit is not None:
+                yield account.id
+            else:
+                yield from self._topmost(account.id)
 
     def admits(self, account: Account, entries: Sequence[Entry]) -> bool:
         """Apply the rule to all that was charged, is held or is new, under an account's filter and plan."""
@@ -249,5 +229,5 @@ class LedgerModel:
                     assert used == self.value(name, self.charges, plan.workload.cost), (name, owner)
                     assert total.used[owner] == self.value(name, made, plan.workload.cost), (name, owner)
             if account.partitions_per_unit is not None:
-                anew = recompose(account, [each for each in self.accounts.values() if each.parent_id == name])
+                anew = recompose(account, self._under(name))
                 assert (anew.spent, anew.held) == (account.spent, account.held), name

@@ -16,6 +16,7 @@ from app.ledger.filters import Limit
 from app.ledger.step_events import MAX_COUNT, PricedStep, StepEvent
 
 from .ledger_model import Entry, LedgerModel, limited_to, most_that
+from .plan_models import limits
 
 PLANS: list[tuple[StepEvent, ...]] = [
     (),
@@ -27,7 +28,6 @@ EVENTS: list[DpEvent] = [
     *(dp.Gaussian(40.0), dp.Gaussian(90.0), dp.Laplace(5.0), dp.Laplace(20.0), dp.Laplace(90.0)),
     *(dp.EpsilonDelta(0.07, 3e-9), dp.Zcdp(0.0005)),
 ]
-limits = st.sampled_from([(1.0, 1e-5), (3.0, 1e-6)])
 plans = st.sampled_from(PLANS)
 units = st.sampled_from([0, 1, 7, 2**41, 2**44, EXHAUSTED // 3, EXHAUSTED])
 counts = st.integers(1, 4) | st.integers(1, 120)
