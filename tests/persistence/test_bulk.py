@@ -13,8 +13,9 @@ from app.persistence.database import ALL_TENANTS
 from app.persistence.repositories import runs
 from app.persistence.tables import decision_events, organisations
 from app.persistence.tables import runs as stored_runs
+from tests.api.trainer import hired
 from tests.conftest import Ledger
-from tests.service.step_commands import CommandRunner, opened, request
+from tests.service.step_commands import CommandRunner, request
 
 pytestmark = pytest.mark.both_databases
 
@@ -23,7 +24,7 @@ HOSTILE = ['"', "\\", "{}", "NULL", "null", "a,b", "", " ", "'; --", "\n", "é\u
 
 @pytest.fixture
 def charged(ledger: Ledger) -> tuple[CommandRunner, Run]:
-    run, runner = opened(ledger), CommandRunner(ledger)
+    run, runner = hired(ledger).run, CommandRunner(ledger)
     runner.charged(request(run))
     with ledger.database.read(ALL_TENANTS) as tx:
         stored = runs.get(tx, runner.organisation_id, run)

@@ -18,8 +18,9 @@ from app.persistence.repositories import runs
 from app.persistence.tables import dp_events, metadata
 from app.persistence.tables import runs as stored_runs
 from app.service.auth.authentication import create_organisation
+from tests.api.trainer import hired
 from tests.conftest import Ledger, open_ledger
-from tests.service.step_commands import CommandRunner, opened, request
+from tests.service.step_commands import CommandRunner, request
 
 pytestmark = pytest.mark.postgresql
 
@@ -72,7 +73,7 @@ def test_tenant_is_set_in_a_message_of_its_own_only_on_citus(url: str, request: 
 
 def test_steps_are_written_on_citus_and_not_over_another_state(ledger: Ledger) -> None:
     """Through both paths: the first step loads its rows, the next ones are sent in a pipeline."""
-    run, runner = opened(ledger), CommandRunner(ledger)
+    run, runner = hired(ledger).run, CommandRunner(ledger)
     assert [runner.charged(request(run)).first_step for _ in range(3)] == [0, 1, 2]
     with ledger.database.read(ALL_TENANTS) as tx:
         found = runs.get(tx, runner.organisation_id, run)
@@ -110,7 +111,7 @@ def test_failed_commit_is_in_doubt_by_its_sqlstate() -> None:
 
 def test_internal_error_at_the_commit_is_in_doubt_on_citus(ledger: Ledger) -> None:
     """In a usual transaction, and in a pipeline."""
-    run, runner = opened(ledger), CommandRunner(ledger)
+    run, runner = hired(ledger).run, CommandRunner(ledger)
     runner.charged(request(run))
     with ledger.database.migration() as tx:
         tx.exec_driver_sql(INTERNAL_ERROR_AT_COMMIT)

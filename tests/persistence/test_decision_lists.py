@@ -15,6 +15,7 @@ from app.persistence.repositories import decision_lists, decisions
 from app.persistence.tables import decision_ranges, runs
 from app.persistence.tables import decisions as decision_rows
 from app.service.verification import verify
+from tests.api.trainer import hired
 from tests.clocks import stand_at
 from tests.conftest import Ledger, open_ledger
 from tests.soak import thinned
@@ -151,9 +152,7 @@ def test_range_of_decisions_begins_when_the_actor_changes_or_a_clock_is_set_back
 ) -> None:
     clock = [datetime.now(UTC) + timedelta(days=1)]
     stand_at(monkeypatch, lambda: clock[0])
-    ledger.population()
-    ledger.budget()
-    run = ledger.run()
+    run = hired(ledger).run
     for role, later in TAKEN:
         clock[0] += timedelta(seconds=later)
         assert ledger.post(f"/v1/runs/{run}/steps", {}, role).status_code == 200

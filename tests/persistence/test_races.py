@@ -5,7 +5,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TypeVar
@@ -21,11 +21,9 @@ from app.service.auth import authentication
 from app.service.charging.saving import save
 from app.service.charging.unit_of_work import UnitOfWork
 from app.service.verification import verify
-from app.settings import Settings
 from tests import postgres
-from tests.asgi import AppClient
+from tests.api.trainer import hired
 from tests.conftest import Ledger, open_ledger
-from tests.ledgers import quiet_app
 
 pytestmark = pytest.mark.both_databases
 
@@ -58,25 +56,16 @@ class Replicas:
             return list(pool.map(run, range(RACERS)))
 
 
-def _furnish(ledger: Ledger) -> str:
-    ledger.population()
-    ledger.budget()
-    return ledger.run()
-
-
-FURNISHED = {"replicas": _furnish, "training": _furnish}
+FURNISHED = {"replicas": hired, "training": hired}
 
 
 @pytest.fixture
 def replicas(tmp_path: Path, database_url: str) -> Iterator[Replicas]:
-    with open_ledger(tmp_path, database_url) as one:
-        app = quiet_app(Settings(database_url=database_url))
-        with AppClient(app) as http:
-            two = replace(one, http=http, database=app.state.store.database)
-            for ledger in (one, two):
-                # FastAPI builds its routes at the first request, which no two applications of a process may do at once.
-                assert ledger.get("/v1/nowhere").status_code == 404
-            yield Replicas((one, two))
+    with open_ledger(tmp_path, database_url) as one, open_ledger(tmp_path, database_url) as two:
+        for ledger in (one, two):
+            # FastAPI builds its routes at the first request, which no two applications of a process may do at once.
+            assert ledger.get("/v1/nowhere").status_code == 404
+        yield Replicas((one, two))
         assert verify(one.database).sound
 
 

@@ -15,6 +15,7 @@ from app.persistence.database import ALL_TENANTS, Database
 from app.persistence.rehearsal import Fault, rehearse
 from app.persistence.schema import alembic_config, is_current, upgrade
 from app.service.verification import verify
+from tests.api.trainer import hired
 from tests.conftest import Ledger
 from tests.persistence.dump import dump
 from tests.persistence.test_migrations import shape_of
@@ -40,9 +41,7 @@ def _migrate(database: Database, revision: str) -> None:
 
 
 def _furnish(ledger: Ledger) -> None:
-    ledger.population()
-    ledger.budget()
-    assert ledger.post(f"/v1/runs/{ledger.run()}/steps", {"count": 3}).status_code == 200
+    assert hired(ledger).steps(count=3).status_code == 200
 
 
 FURNISHED = {"ledger": _furnish}

@@ -10,6 +10,7 @@ from app.persistence.database import ALL_TENANTS, Database
 from app.persistence.repositories.expressions import as_text
 from app.persistence.tables import accounts, decisions, dp_events, metadata, organisations, runs
 from app.persistence.tables.base import NumberedId, Sha256Hex, _StoredNumbers
+from tests.api.trainer import hired
 from tests.conftest import Ledger
 
 pytestmark = pytest.mark.both_databases
@@ -20,9 +21,7 @@ def _columns(kind: type[NumberedId | Sha256Hex]) -> list[Column[str]]:
 
 
 def _charge(ledger: Ledger) -> None:
-    ledger.population()
-    ledger.budget()
-    assert ledger.post(f"/v1/runs/{ledger.run()}/steps", {"count": 2}).status_code == 200
+    assert hired(ledger).steps(count=2).status_code == 200
 
 
 FURNISHED = {"ledger": _charge}

@@ -8,7 +8,7 @@ from typing import Any
 
 from app.persistence.database import Database
 from tests.api.trainer import LOUD as WIRED
-from tests.api.trainer import QUIET, Trainer, counted, gaussian
+from tests.api.trainer import QUIET, Trainer, counted, gaussian, hired
 from tests.conftest import SAMPLED, Furnish, Ledger, furnished
 
 NOISE, LOUD, OTHER = gaussian(60.0), gaussian(50.0), gaussian(70.0)
@@ -33,18 +33,14 @@ def charge(ledger: Ledger) -> None:
 
 def charge_repeated_events(ledger: Ledger) -> None:
     """One decision, whose second event comes three times: row 1 has 4 steps and the repeats [3,[5,2]]."""
-    ledger.population()
-    ledger.budget()
     items = zip((60.0, 70.0, 80.0, 70.0, 90.0, 70.0), (1, 1, 3, 1, 1, 2), strict=True)
     events = counted(*((gaussian(noise), count) for noise, count in items))
-    assert ledger.post(f"/v1/runs/{ledger.run()}/steps", {"events": events}).status_code == 200
+    assert hired(ledger).steps(events=events).status_code == 200
 
 
 def reserve(ledger: Ledger) -> Trainer:
     """A run with two charged steps and an active plan of 5 loud and 3 quiet steps, 2 of the loud ones used."""
-    ledger.population()
-    ledger.budget()
-    trainer = Trainer(ledger, ledger.run(limit={"epsilon": 1.0, "delta": 1e-6}, event=WIRED))
+    trainer = hired(ledger, limit={"epsilon": 1.0, "delta": 1e-6})
     assert trainer.steps(count=2).status_code == 200
     trainer.reserved((WIRED, 5), (QUIET, 3))
     assert trainer.steps(count=2).json()["reservation"] is not None
@@ -53,12 +49,10 @@ def reserve(ledger: Ledger) -> Trainer:
 
 def lower_limit(ledger: Ledger) -> Trainer:
     """A run with a plan of which a lowered limit has revoked a part."""
-    ledger.population()
-    team = ledger.budget()["id"]
-    trainer = Trainer(ledger, ledger.run(event=WIRED))
+    trainer = hired(ledger)
     trainer.reserved((WIRED, 160))
     body = {"limit": {"epsilon": 0.5, "delta": 1e-5}, "reason": "the study was narrowed"}
-    assert ledger.post(f"/v1/accounts/{team}/limit", body, If_Match="*").status_code == 200
+    assert ledger.post(f"/v1/accounts/{trainer.path()[1].id}/limit", body, If_Match="*").status_code == 200
     return trainer
 
 

@@ -96,13 +96,6 @@ def organisation(ledger: Ledger, name: str = "hospital") -> str:
         return str(organisations.find_organisation(tx, name))
 
 
-def opened(ledger: Ledger, **terms: Any) -> str:  # noqa: ANN401 - JSON is anything
-    """A population with epsilon 3, a budget with epsilon 1, and a run whose steps are LOUD; its id."""
-    ledger.population()
-    ledger.budget()
-    return another(ledger, **terms)
-
-
 def another(ledger: Ledger, **terms: Any) -> str:  # noqa: ANN401 - JSON is anything
     """A further run."""
     return ledger.run(**({"name": f"run{next(_numbers)}", "event": event_to_dict(LOUD)} | terms))

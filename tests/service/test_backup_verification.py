@@ -16,6 +16,7 @@ from app.ledger.errors import LedgerUnavailableError
 from app.persistence.database import ALL_TENANTS, Database
 from app.persistence.sqlite import read_only_uri
 from tests import postgres
+from tests.api.trainer import Trainer, hired
 from tests.conftest import Ledger, need_postgresql, open_ledger
 from tests.persistence.dump import dump
 from tests.postgres_binaries import binaries
@@ -38,9 +39,8 @@ def _copied(live: Path, backup: Path) -> Path:
     return backup
 
 
-def _step(ledger: Ledger, count: int = 1) -> None:
-    later = ledger.run(name="later", event=EVENT)
-    assert ledger.post(f"/v1/runs/{later}/steps", {"count": count}, "trainer").status_code == 200
+def _step(ledger: Ledger) -> None:
+    assert Trainer(ledger, ledger.run(name="later", event=EVENT)).steps().status_code == 200
 
 
 def test_older_backup_begins_as_the_ledger_and_a_damaged_one_is_found(ledger: Ledger, tmp_path: Path, run: Run) -> None:
@@ -143,9 +143,7 @@ def test_last_commit_in_the_log_is_read_and_nothing_is_written(
     for folder in (source, copied, alone):
         folder.mkdir()
     with open_ledger(source) as ledger:
-        ledger.population()
-        ledger.budget()
-        _step(ledger)
+        assert hired(ledger).steps().status_code == 200
     shutil.copy(source / "ledger.db", alone / "ledger.db")
     before = (alone / "ledger.db").read_bytes()
     said = verify(alone / "ledger.db")

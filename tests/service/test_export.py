@@ -21,8 +21,8 @@ from app.persistence.database import Database
 from app.service.audit.export import export
 from app.service.maintenance import expire_reservations
 from app.service.verification import verify
-from tests.api.trainer import QUIET, Trainer
-from tests.conftest import Ledger
+from tests.api.trainer import QUIET, Trainer, hired
+from tests.conftest import SAMPLED, Ledger
 from tests.persistence.dump import dump
 from tests.service.cli_runner import Said
 from tests.service.prepared_ledgers import ATTESTED, NOISE, STEP, copied, plan_accounts
@@ -62,9 +62,7 @@ def run_script(*arguments: str) -> Said:
 
 def end_plans(ledger: Ledger) -> None:
     """Two runs with steps and refusals; the first has a committed, a forfeited and an active plan, half used."""
-    ledger.population()
-    ledger.budget()
-    trainer = Trainer(ledger, ledger.run())
+    trainer = hired(ledger, event=SAMPLED)
     for body in ({"count": 4}, {"event": NOISE, "count": 10**6}, {"event": NOISE, "count": 2}):
         trainer.steps(**body)
     committed = trainer.reserved((NOISE, 3))

@@ -51,20 +51,13 @@ def wait(ledger: Ledger) -> dict[str, tuple[str, str]]:
         return {name: (each.run, each.plan) for name, each in plans.items()}
 
 
-def on(path: str, **values: object) -> Tamper:
-    return lambda tx: set_account(tx, path, **values)
+def later(change: Callable[..., object]) -> Callable[..., Tamper]:
+    """Take all that a change needs but the connection."""
+    return lambda *where, **values: lambda tx: change(tx, *where, **values)
 
 
-def on_balance(path: str, **values: object) -> Tamper:
-    return lambda tx: by_hand.set_balance(tx, path, **values)
-
-
-def curve(path: str, units: int, column: str = "spent") -> Tamper:
-    return lambda tx: by_hand.shift_curve(tx, path, units, column)
-
-
-def on_run(path: str, **values: object) -> Tamper:
-    return lambda tx: by_hand.set_run(tx, path, **values)
+on, on_balance, curve = later(set_account), later(by_hand.set_balance), later(by_hand.shift_curve)
+on_run, on_charge, lost = later(by_hand.set_run), later(by_hand.set_decision), later(by_hand.forget)
 
 
 def rows(name: str, where: dict[str, object] | None = None, /, **values: object) -> Tamper:
@@ -72,11 +65,6 @@ def rows(name: str, where: dict[str, object] | None = None, /, **values: object)
     table = metadata.tables[name]
     these = [table.c[column] == value for column, value in (where or {}).items()]
     return lambda tx: tx.execute((update(table).values(values) if values else delete(table)).where(*these))
-
-
-def made(make: Callable[[Connection], Tamper]) -> Tamper:
-    """A change that depends on the ledger's rows."""
-    return lambda tx: make(tx)(tx)
 
 
 def on_plan(**values: object) -> Tamper:
@@ -89,18 +77,11 @@ def on_item(item: int, /, **values: object) -> Tamper:
     return rows("decision_events", {"item": item}, **values)
 
 
-def on_charge(position: int, /, **values: object) -> Tamper:
-    return lambda tx: by_hand.set_decision(tx, position, **values)
-
-
-def forge(position: int, **values: object) -> Tamper:
+@later
+def forge(tx: Connection, position: int, **values: object) -> None:
     """Change a decision, and make every hash fit."""
-
-    def change(tx: Connection) -> None:
-        by_hand.set_decision(tx, position, **values)
-        by_hand.reseal(tx)
-
-    return change
+    by_hand.set_decision(tx, position, **values)
+    by_hand.reseal(tx)
 
 
 def charged_more(tx: Connection) -> None:
@@ -111,24 +92,19 @@ def charged_more(tx: Connection) -> None:
     set_account(tx, MODEL, uncompacted_charges=json.dumps(charged))
 
 
-def renoise(old: str, new: str) -> Tamper:
+@later
+def renoise(tx: Connection, old: str, new: str) -> None:
     """Write another noise into the text of an event."""
-
-    def change(tx: Connection) -> None:
-        [row] = [each for each in tx.execute(select(metadata.tables["dp_events"])) if f":{old}" in each.canonical_json]
-        text = row.canonical_json.replace(f":{old}", f":{new}")
-        rows("dp_events", {"fingerprint": row.fingerprint}, canonical_json=text)(tx)
-
-    return change
+    [row] = [each for each in tx.execute(select(metadata.tables["dp_events"])) if f":{old}" in each.canonical_json]
+    text = row.canonical_json.replace(f":{old}", f":{new}")
+    rows("dp_events", {"fingerprint": row.fingerprint}, canonical_json=text)(tx)
 
 
-def reprice(factor: float) -> Tamper:
-    def change(tx: Connection) -> None:
-        for row in tx.execute(select(metadata.tables["event_costs"])).all():
-            lower = (np.frombuffer(row.curve, dtype="<i8") / factor).astype("<i8").tobytes()
-            rows("event_costs", {"event_fingerprint": row.event_fingerprint}, curve=lower)(tx)
-
-    return change
+@later
+def reprice(tx: Connection, factor: float) -> None:
+    for row in tx.execute(select(metadata.tables["event_costs"])).all():
+        lower = (np.frombuffer(row.curve, dtype="<i8") / factor).astype("<i8").tobytes()
+        rows("event_costs", {"event_fingerprint": row.event_fingerprint}, curve=lower)(tx)
 
 
 def weights(change: Callable[[dict[str, Any]], dict[str, Any]]) -> Tamper:
@@ -145,26 +121,22 @@ def plan_weights(name: str, change: Callable[[Any], Any]) -> Tamper:
     return weights(lambda frozen: {"plan": frozen["plan"] | {name: change(frozen["plan"][name])}})
 
 
-def step_taken_back(path: str) -> Tamper:
+@later
+def step_taken_back(tx: Connection, path: str) -> None:
     """Use one step less of each plan."""
-
-    def change(tx: Connection) -> None:
-        usage = json.loads(account(tx, path).plan_usage)
-        for spent, _ in usage.values():
-            spent[-1] -= 1
-        set_account(tx, path, plan_usage=json.dumps(usage))
-
-    return change
+    usage = json.loads(account(tx, path).plan_usage)
+    for spent, _ in usage.values():
+        spent[-1] -= 1
+    set_account(tx, path, plan_usage=json.dumps(usage))
 
 
 def put_elsewhere(tx: Connection) -> None:
     set_account(tx, TEAM, parent_id=account(tx, PLANNED).id)
 
 
-def without_ancestor(run: str, ancestor: str) -> Tamper:
-    return made(
-        lambda tx: rows("account_ancestors", {"account_id": run_of(tx, run), "ancestor_id": run_of(tx, ancestor)})
-    )
+@later
+def without_ancestor(tx: Connection, run: str, ancestor: str) -> None:
+    rows("account_ancestors", {"account_id": run_of(tx, run), "ancestor_id": run_of(tx, ancestor)})(tx)
 
 
 LOG = metadata.tables["audit_entries"]
@@ -190,9 +162,10 @@ def last_audit_event(*where: Any) -> Any:  # noqa: ANN401 - of SQLAlchemy
     return select(LOG).where(LOG.c.organisation_id == OWNER, *where).order_by(LOG.c.position.desc()).limit(1)
 
 
-def forgotten(action: str) -> Tamper:
+@later
+def forgotten(tx: Connection, action: str) -> None:
     """Remove the last audit event of an action."""
-    return made(lambda tx: audit_event(tx.execute(last_audit_event(LOG.c.action == action)).one().position))
+    audit_event(tx.execute(last_audit_event(LOG.c.action == action)).one().position)(tx)
 
 
 def nothing_spent_by_a_part(tx: Connection) -> None:
@@ -200,18 +173,15 @@ def nothing_spent_by_a_part(tx: Connection) -> None:
     by_hand.set_balance(tx, "group/south", spent_curve=b"")
 
 
-def _waits(name: str) -> tuple[str, str]:
-    """Run and reservation of a plan of the prepared ledger that waits or has waited."""
-    plans: dict[str, tuple[str, str]] = furnished("sqlite", wait)[0]
-    return plans[name]
+@later
+def of_wait(tx: Connection, name: str, **values: object) -> None:
+    """Change a plan of the prepared ledger that waits or has waited."""
+    rows("reservations", {"id": furnished("sqlite", wait)[0][name][1]}, **values)(tx)
 
 
-def of_wait(name: str, **values: object) -> Tamper:
-    return made(lambda _: rows("reservations", {"id": _waits(name)[1]}, **values))
-
-
-def run_waits(name: str, status: str) -> Tamper:
-    return made(lambda _: rows("runs", {"account_id": _waits(name)[0]}, status=status))
+@later
+def run_waits(tx: Connection, name: str, status: str) -> None:
+    rows("runs", {"account_id": furnished("sqlite", wait)[0][name][0]}, status=status)(tx)
 
 
 NOT_RECORDED = "audit event 9 (budget.created) is not the recorded one"
@@ -238,7 +208,7 @@ TAMPERINGS: dict[str, dict[str, tuple[Tamper, str]]] = {
         "a charge's count lowered": (on_charge(2, event_count=1), "its charges are 1."),
         "a further charge elsewhere": (on_item(2, item=5), "decision_events.item"),
         "the further charges deleted": (rows("decision_events"), MODEL),
-        "the last charge deleted": (lambda tx: by_hand.forget(tx, 4), "4 decisions are kept, but 5 were made."),
+        "the last charge deleted": (lost(4), "4 decisions are kept, but 5 were made."),
         "a charged event made noisier": (renoise("60.0", "61.0"), FINGERPRINT),
         "an event without a charge made noisier": (renoise("70.0", "700.0"), FINGERPRINT),
         "an event's text respelled": (renoise("60.0", " 60.0"), "event "),

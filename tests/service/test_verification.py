@@ -25,7 +25,7 @@ from app.service.audit.checkpoints import sign_due
 from app.service.signatures import signer_of
 from app.service.verification import report, verify
 from app.service.verification.balances import price_problem
-from tests.api.trainer import HUGE, LOUD, QUIET, Trainer
+from tests.api.trainer import HUGE, LOUD, QUIET, Trainer, hired
 from tests.conftest import SAMPLED, Ledger, furnished, signing_key
 from tests.persistence.dump import dump
 from tests.service import tampering as by_hand
@@ -95,9 +95,7 @@ def test_verification_counts_its_work_and_changes_nothing(
 
 def test_ledger_without_room_for_a_step_is_sound(ledger: Ledger) -> None:
     assert is_sound(ledger, accounts=0, runs=0, charges=0, steps=0)
-    ledger.population()
-    ledger.budget()
-    trainer = Trainer(ledger, ledger.run(limit={"epsilon": 1.0, "delta": 1e-6}))
+    trainer = hired(ledger, limit={"epsilon": 1.0, "delta": 1e-6})
     for event in (SAMPLED, LOUD, {"type": "gaussian", "noise_multiplier": 1e4}):
         trainer.steps(event=event, count=10**9, on_exceed="truncate")
     assert trainer.steps(event=LOUD).status_code == 403
@@ -126,7 +124,7 @@ def test_every_organisation_is_verified(charged_ledger: Ledger) -> None:
     assert is_sound(ledger, accounts=9)
     with tampering(ledger.database) as tx:
         by_hand.shift_curve(tx, "mimic/clinic-team", -1)
-    (problem,) = verify(ledger.database).problems
+    [problem] = verify(ledger.database).problems
     assert "mimic/clinic-team (bud_" in problem
     assert verify(ledger.database, organisation(ledger)).problems == ()
 
