@@ -11,13 +11,7 @@ from hypothesis import strategies as st
 from app.accounting import events as dp
 from app.accounting.calibration import solvers
 from app.accounting.calibration.monotone_search import decimal, index_at_or_below, root, smallest_fitting
-from app.accounting.calibration.solvers import (
-    Target,
-    max_count,
-    max_sampling_probability,
-    min_noise_multiplier,
-    smallest_noise_multiplier,
-)
+from app.accounting.calibration.solvers import Target, max_count, max_sampling_probability, min_noise_multiplier
 from app.accounting.conversion import Rule
 from app.accounting.curves import GRID_VERSION, RdpCurve, orders
 from app.accounting.errors import UnsupportedEventError
@@ -44,7 +38,7 @@ ANY_NOISE = st.floats(-3, 6).map(lambda exponent: min(1e6, 10**exponent))
 @given(own=ANY_NOISE, least=ANY_NOISE, digits=st.integers(1, 6))
 def test_the_answer_is_the_least_number_with_these_digits(own: float, least: float, digits: int) -> None:
     rule = From(least)
-    found = smallest_noise_multiplier(dp.Gaussian(own), rule, digits)
+    found = solvers.smallest_noise_multiplier(dp.Gaussian(own), rule, digits)
     assert found is not None
     assert found in rule.asked
     if own >= least:
@@ -61,7 +55,7 @@ def test_the_answer_is_the_least_number_with_these_digits(own: float, least: flo
 def test_noise_search_is_empty_if_the_largest_does_not_fit() -> None:
     for own in (1e-3, 1.1, 999_999.0, 1e6):
         rule = From(float("inf"))
-        assert smallest_noise_multiplier(dp.Gaussian(own), rule) is None
+        assert solvers.smallest_noise_multiplier(dp.Gaussian(own), rule) is None
         assert rule.asked[-1] == 1e6
 
 

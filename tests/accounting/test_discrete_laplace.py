@@ -11,11 +11,7 @@ from numpy.typing import NDArray
 
 from app.accounting.curves import finite_orders
 from app.accounting.formulas.amplification import sampled_laplace_rdp, sampled_pure_dp_rdp
-from app.accounting.formulas.discrete_laplace import (
-    MAX_SUMMED,
-    discrete_laplace_rdp,
-    sampled_discrete_laplace_rdp,
-)
+from app.accounting.formulas.discrete_laplace import MAX_SUMMED, discrete_laplace_rdp, sampled_discrete_laplace_rdp
 from app.accounting.formulas.mechanisms import bounded_range_rdp, laplace_rdp, permute_and_flip_rdp, pure_dp_rdp
 from app.accounting.pld.pairs import LaplacePair
 from tests.each import for_each

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -18,7 +19,6 @@ from app.service.charging.commit_queue import CommitQueue
 from app.service.charging.groups import commit_group
 from app.service.charging.requests import StepRequest, StepResult
 from app.service.verification import verify
-from tests.api.trainer import gaussian
 from tests.conftest import Ledger
 from tests.persistence.dump import dump
 from tests.service.prepared_ledgers import ATTESTED
@@ -45,10 +45,10 @@ class Groups:
 
     def commit(self, db: Any, memory: Any, commands: Any, **more: Any) -> Any:  # noqa: ANN401 - passed through
         self.runs.append([command.request.run_id for command in commands])
-        failing = self.error is not None and len(self.runs) == 1
-        outcomes = commit_group(db, memory, commands, **more) if self.written_first or not failing else None
-        if failing and self.error is not None:
-            raise self.error
+        error = self.error if len(self.runs) == 1 else None
+        outcomes = commit_group(db, memory, commands, **more) if self.written_first or error is None else None
+        if error is not None:
+            raise error
         return outcomes
 
 
@@ -132,8 +132,7 @@ def test_missing_costs_are_computed_beside_the_queue(ledger: Ledger, run: str) -
 def test_full_queue_refuses_some_and_serves_others(ledger: Ledger, run: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(commit_queue, "MOST_WAITING", 4)
     found = answers(ledger, [request(run)] * 10, [request(run)])
-    kinds = [*[StepResult] * 4, *[LedgerUnavailableError] * 6, StepResult]
-    assert [type(each) for each in found] == kinds
+    assert [type(each) for each in found] == [*[StepResult] * 4, *[LedgerUnavailableError] * 6, StepResult]
     assert len(dump(ledger.database)["decisions"]) == 6
     monkeypatch.setattr(commit_queue, "MOST_WAITING", 0)
     reply = ledger.post(f"/v1/runs/{run}/steps", {})
@@ -264,14 +263,9 @@ def test_processes_share_the_last_of_a_budget(
     assert 10 < left < 40
 
     def process(place: int, database: Database) -> list[Any]:
-        async def work(charges: CommitQueue) -> list[Any]:
-            found: list[Any] = []
-            for _ in range(5):
-                asked = [request(run, key=f"{place}-{run}-{len(found)}-{more}") for run in runs for more in range(3)]
-                found += await together(*[charges.authorize_steps(runner.call(), each) for each in asked])
-            return found
-
-        return list(within(work, database))
+        keys = [[f"{place}-{round_}-{more}" for more in range(3)] for round_ in range(5)]
+        rounds = ([request(run, key=f"{run}-{key}") for run in runs for key in each] for each in keys)
+        return answers(replace(ledger, database=database), *rounds)
 
     with ThreadPoolExecutor(2) as pool:
         found = [each for part in pool.map(process, range(2), [ledger.database, replica]) for each in part]
@@ -286,18 +280,13 @@ def test_processes_share_the_last_of_a_budget(
 def test_threads_on_sibling_parts_never_get_past_the_whole(ledger: Ledger) -> None:
     """Each with a memory of its own, as processes have; each part may get what there is, and not one step more."""
     ledger.population(limit={"epsilon": 0.5, "delta": 1e-5}, **ATTESTED, max_partitions_per_unit=2)
-    names = ("north", "south", "east")
-    for name in names:
+    for name in ("north", "south", "east"):
         ledger.budget(name, limit={"epsilon": 4.0, "delta": 1e-5})
-    runs = [ledger.run(f"mimic/{name}", event=gaussian(60.0)) for name in names]
+    runs = [another(ledger, budget=f"mimic/{name}") for name in ("north", "south", "east")]
 
     def train(run: str) -> int:
-        runner, admitted = CommandRunner(ledger), 0
-        for _ in range(20):
-            [outcome] = runner.group(request(run, (LOUD, 9)))
-            assert isinstance(outcome, StepResult), outcome
-            admitted += outcome.decision.admitted
-        return admitted
+        runner = CommandRunner(ledger)
+        return sum(runner.charged(request(run, (LOUD, 9))).admitted for _ in range(20))
 
     with ThreadPoolExecutor(3) as pool:
         taken = list(pool.map(train, runs))

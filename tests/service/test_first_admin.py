@@ -217,12 +217,9 @@ def test_changed_link_row_is_refused(db: Database, now: datetime, column: str) -
     assert any("sign_in_links" in problem for problem in verify(db).problems)
 
 
-def _initialised(db: Database, now: datetime, *, new_key: bool) -> Any:  # noqa: ANN401 - with a key or without
-    return initialise(db, "hospital", now, new_key=new_key)
-
-
 def test_init_is_repeatable(db: Database, now: datetime) -> None:
-    made, again, further = (_initialised(db, now, new_key=new) for new in (False, False, True))
+    found: list[Any] = [initialise(db, "hospital", now, new_key=new) for new in (False, False, True)]
+    made, again, further = found
     caller = authenticate(db, f"Bearer {made.key.key}", now)
     assert (caller.organisation_id, caller.role) == (made.organisation_id, Role.ADMIN)
     assert [each.created for each in (made, again, further)] == [True, False, False]

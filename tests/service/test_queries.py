@@ -20,26 +20,25 @@ from app.persistence.repositories import accounts
 from app.persistence.repositories.usage_history import Sample
 from app.persistence.tables import accounts as accounts_table
 from app.service.accounts import availability
-from app.service.auth.authentication import Principal, authenticate
+from app.service.auth.authentication import authenticate
 from app.service.auth.request_context import RequestContext
 from app.service.queries.account_status import AccountStatus, Severity
 from app.service.queries.account_status_cache import AccountStatusCache
 from app.service.queries.overview import BUDGETS, POPULATIONS, read_overview
 from app.service.queries.spend_series import SpendSeries, spend_series
-from tests.api.trainer import LOUD, Trainer
+from tests.api.trainer import LOUD, Trainer, gaussian
 from tests.conftest import Furnish, Ledger
 from tests.service.prepared_ledgers import ATTESTED
-from tests.service.tampering import TEAM, set_account, set_balance, tampering
+from tests.service.tampering import TEAM, set_account, set_balance, tampering, write_account
 from tests.waiting_plans import OVER_TEN_DAYS, allocate, ask, later, preview
 
-NOISY = {"type": "gaussian", "noise_multiplier": 0.5}
 NEW_YEAR = datetime(2026, 1, 1, tzinfo=UTC)
 
 
-def call_of(ledger: Ledger, role: str = "viewer", now: datetime | None = None) -> RequestContext:
-    """What a use case is given when somebody with this role asks."""
-    at = now or datetime.now(UTC)
-    caller: Principal = authenticate(ledger.database, ledger.headers(role)["Authorization"], at)
+def call_of(ledger: Ledger) -> RequestContext:
+    """What a use case is given when a viewer asks."""
+    at = datetime.now(UTC)
+    caller = authenticate(ledger.database, ledger.headers("viewer")["Authorization"], at)
     return RequestContext(ledger.database, caller, at)
 
 
@@ -56,7 +55,17 @@ def charge_two_populations(ledger: Ledger) -> None:
         assert ledger.post(f"/v1/runs/{ledger.run(f'{name}/icu-team')}/steps", {}, "trainer").status_code == 200
 
 
-FURNISHED: dict[str, Furnish] = {"charged": charge_two_populations}
+def insure(ledger: Ledger) -> None:
+    """Insurance claims that one team has used up, and another team that has hardly begun."""
+    ledger.population("claims", limit=limit(1.0))
+    ledger.budget("greedy", "claims", limit=limit(3.0))
+    ledger.budget("idle", "claims", limit=limit(3.0))
+    ledger.budget("deep", "claims/idle", limit=limit(0.5))
+    greedy = Trainer(ledger, ledger.run("claims/greedy", event=gaussian(100.0)))
+    assert greedy.steps(count=10_000, on_exceed="truncate").status_code == 200
+
+
+FURNISHED: dict[str, Furnish] = {"charged": charge_two_populations, "insured": insure}
 
 
 @pytest.fixture
@@ -100,8 +109,7 @@ def test_only_changed_accounts_are_read_again(charged: Ledger, monkeypatch: pyte
     assert sorted(asked[-1]) == sorted(changed[path].id for path in ("imaging", "imaging/icu-team"))
 
 
-Damage = Callable[[Connection], None]
-DAMAGES: dict[str, Damage] = {
+DAMAGES: dict[str, Callable[[Connection], None]] = {
     "what was charged": lambda tx: set_account(tx, TEAM, uncompacted_charges="[1"),
     "its curve": lambda tx: set_balance(tx, TEAM, spent_curve=b"1234567"),
     "its weights": lambda tx: set_account(tx, TEAM, filter_weights='{"indices": [10000], "deltas": [1], "reserve": 0}'),
@@ -122,18 +130,17 @@ def test_rest_of_a_whole_is_computed_once(ledger: Ledger, monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize("what", DAMAGES)
 def test_damaged_account_comes_first_and_hides_no_other(charged: Ledger, what: str) -> None:
-    ledger = charged
     book = AccountStatusCache()
-    whole = statuses_of(ledger, book)
-    with tampering(ledger.database) as tx:
+    whole = statuses_of(charged, book)
+    with tampering(charged.database) as tx:
         DAMAGES[what](tx)
         tx.execute(update(accounts_table).where(accounts_table.c.path == TEAM).values(updated_at=NEW_YEAR))
-    found = statuses_of(ledger, book)
+    found = statuses_of(charged, book)
     hurt = found.pop(TEAM)
     shown = (hurt.name, hurt.limit, hurt.remaining, hurt.severity, severity_label(hurt))
     assert shown == ("icu-team", None, 0.0, Severity.OVER, "unreadable")
     assert found == {path: each for path, each in whole.items() if path != TEAM}
-    seen = read_overview(call_of(ledger), book)
+    seen = read_overview(call_of(charged), book)
     assert [tree.status.path for tree in seen.trees] == ["mimic", "imaging"]
     assert [severity_label(child.status) for child in seen.trees[0].children] == ["unreadable"]
     assert (seen.severities[Severity.OVER], sum(seen.severities.values())) == (1, 4)
@@ -143,9 +150,8 @@ def status(path: str, share: float, *, parent: str | None = None) -> AccountStat
     """An account that has used a part of its limit of 2."""
     root = path.split("/", maxsplit=1)[0]
     kind = AccountKind.POPULATION if path == root else AccountKind.BUDGET
-    spent = 2 * share
     facts = (path, kind, parent, root, path.rpartition("/")[2], path, path.count("/"), datetime.now(UTC), None)
-    return AccountStatus(*facts, Limit(2.0, 1e-6), spent, spent, share=share)
+    return AccountStatus(*facts, Limit(2.0, 1e-6), 2 * share, 2 * share, share=share)
 
 
 def ending(days: int) -> AccountStatus:
@@ -191,12 +197,9 @@ def test_most_urgent_of_many_accounts_are_shown(ledger: Ledger, monkeypatch: pyt
     assert [tree.status.path for tree in found.trees] == ["p007"]
 
 
-BEGAN = datetime(2026, 11, 1, tzinfo=UTC)
-
-
 def grown(children: int, moments: int) -> SpendSeries:
     """Runs of so many children that are charged one unit at each order, one after the other."""
-    times, runs = [BEGAN + timedelta(minutes=at) for at in range(moments)], [f"run-{at}" for at in range(children)]
+    times, runs = [NEW_YEAR + timedelta(minutes=at) for at in range(moments)], [f"run-{at}" for at in range(children)]
     taken = [Sample(run, 0, 1, charged=True, reached=1, steps=1, at=times[at]) for at, run in enumerate(runs)]
     items, prices = {(run, 0): [("event", 1)] for run in runs}, {"event": RdpCurve(np.ones(orders(1).size, "i8"), 3)}
     return spend_series(taken, items, {run: run for run in runs}, prices, times, whole=True)
@@ -209,29 +212,8 @@ def test_children_add_up_or_the_largest_count(most: int | None, counted: int) ->
     assert deltas.tolist() == [3.0 * min(at + 1, counted) for at in range(20)]
 
 
-QUIET = {"type": "gaussian", "noise_multiplier": 100.0}
-
-
 def limit(epsilon: float) -> dict[str, float]:
     return {"epsilon": epsilon, "delta": 1e-5}
-
-
-def charge(ledger: Ledger, budget: str, count: int = 1, name: str = "model") -> None:
-    run = ledger.run(budget, event=QUIET, name=name)
-    taken = ledger.post(f"/v1/runs/{run}/steps", {"count": count, "on_exceed": "truncate"}, "trainer")
-    assert taken.status_code == 200, taken.text
-
-
-def insure(ledger: Ledger) -> None:
-    """Insurance claims that one team has used up, and another team that has hardly begun."""
-    ledger.population("claims", limit=limit(1.0))
-    ledger.budget("greedy", "claims", limit=limit(3.0))
-    ledger.budget("idle", "claims", limit=limit(3.0))
-    ledger.budget("deep", "claims/idle", limit=limit(0.5))
-    charge(ledger, "claims/greedy", 10_000)
-
-
-FURNISHED["insured"] = insure
 
 
 @pytest.fixture
@@ -275,36 +257,29 @@ def test_nothing_is_available_under_a_quarantined_or_damaged_account(ledger: Led
     ledger.population()
     ledger.budget()
     ledger.budget("deep", "mimic/icu-team")
-    wrong: dict[str, Any] = {"quarantine_reason": "its balance is not proven"}
-    for values in (wrong, {"quarantine_reason": None, "uncompacted_charges": "[1"}):
-        with tampering(ledger.database) as tx:
-            set_account(tx, "mimic/icu-team", **values)
+    for reason, charges in (("its balance is not proven", "{}"), (None, "[1")):
+        write_account(ledger.database, TEAM, quarantine_reason=reason, uncompacted_charges=charges)
         deep = statuses_of(ledger)["mimic/icu-team/deep"]
         assert (deep.free, deep.severity) == (0.0, Severity.EXHAUSTED)
         [answer] = ledger.get("/v1/budgets?path=mimic/icu-team/deep").json()["items"]
         assert (answer["available"]["epsilon"], answer["available"]["account_path"]) == (0.0, "mimic/icu-team")
 
 
-LIMIT = {"epsilon": 3.0, "delta": 1e-5}
-ALL_UNLOCKED: dict[str, Any] = {"type": "over_time", "over_seconds": 10, "parts": 1}
-
-
 def available(ledger: Ledger, account: str) -> dict[str, Any]:
     """What an account says that can be taken, and by which account that is limited."""
     kind = "populations" if account.startswith("pop_") else "budgets"
-    found: dict[str, Any] = ledger.get(f"/v1/{kind}/{account}").json()["available"]
-    return found
+    return dict(ledger.get(f"/v1/{kind}/{account}").json()["available"])
 
 
 def test_available_budget_leaves_out_the_locked_part_and_ends_where_no_step_fits(ledger: Ledger) -> None:
-    population = str(ledger.population(limit=LIMIT)["id"])
-    budget = str(ledger.budget(limit=LIMIT)["id"])
+    population = str(ledger.population()["id"])
+    budget = str(ledger.budget(limit=limit(3.0))["id"])
     whole = available(ledger, budget)["epsilon"]
     allocate(ledger, population, unlock=OVER_TEN_DAYS | {"since": later()})
     assert available(ledger, budget)["epsilon"] == 0
     with pytest.raises(httpx2.HTTPStatusError, match="422"):  # one share by its id and by its path
         allocate(ledger, population, shares=[{"account": each} for each in (budget, TEAM)])
-    allocate(ledger, population, unlock=ALL_UNLOCKED)
+    allocate(ledger, population, unlock={"type": "over_time", "over_seconds": 10, "parts": 1})
     assert available(ledger, budget)["epsilon"] == whole
     allocate(ledger, population, unlock=OVER_TEN_DAYS)
     assert available(ledger, budget) == available(ledger, population)

@@ -10,10 +10,7 @@ import numpy as np
 import pytest
 from sqlalchemy import Connection, delete, insert, select, update
 
-from app.ledger.errors import LedgerUnavailableError
-from app.persistence.database import ALL_TENANTS, Database
-from app.persistence.repositories import decisions as stored_decisions
-from app.persistence.repositories.raw_rows import list_runs
+from app.persistence.database import Database
 from app.persistence.tables import metadata
 from app.service.verification import verify
 from tests.api.waiting import FITTING, START, Waiting
@@ -185,9 +182,9 @@ def run_waits(tx: Connection, name: str, status: str) -> None:
 
 
 NOT_RECORDED = "audit event 9 (budget.created) is not the recorded one"
-FINGERPRINT, PRICE, HELD, SPENT = "has another fingerprint", "is not what", "reserved curve differs", "is not the sum"
+FINGERPRINT, PRICE, HELD = "has another fingerprint", "is not what", "reserved curve differs"
 NOT_PLANNED, NO_ORDERS = "are not those of its planned workload", "name orders that there are not"
-UNDER, LIMIT, USAGE = "is not what was charged under it", "its limit is not the one under", "it does not count what it"
+UNDER, LIMIT = "is not what was charged under it", "its limit is not the one under"
 WAIT, STATUS, ALLOCATION = "the wait of reservation", "audit events", "(pop_"
 MORE_THAN_DELTA = "its filter weights sum to more than its delta"
 SECOND_BUDGET = metadata.tables["run_budgets"].c.position
@@ -369,46 +366,3 @@ def test_tampered_rows_are_named(database: Database, name: str, what: str) -> No
     found = verify(database)
     assert any(named in problem for problem in found.problems), found.problems
     assert str(found.discrepancies[0].organisation_id).startswith("org_")
-
-
-FAR = f"{10**4000}{10**4000}"
-"""A number of more digits than Python reads."""
-
-REPEATS = [
-    # Items that are missing, or twice, or others; the second number is the sum of the row's counts.
-    *(("[[5,2]]", 3), ("[3]", 2), ("[]", 4), ("[3,3,[5,2]]", 5), ("[1,3,[5,2]]", 5), ("[2,3,[5,2]]", 5)),
-    *(("[-1,[5,2]]", 4), ("[3,[6,2]]", 4), (f"[3,[{10**18},2]]", 4), (f"[3,[{FAR},2]]", 4), ("[5,[3,2]]", 4)),
-    # Other counts.
-    *(("[3,[5,1]]", 4), ("[3,[5,3]]", 5), ("[3,[5,0]]", 2), ("[3,[5,-2]]", 0), (f"[3,[5,{10**9 + 1}]]", 4)),
-    *(("[3,[5,2]]", 3), ("[3,[5,2]]", 5), ("[3,[5,2]]", 0), ("[3,[5,2]]", -(2**62)), ("[3,[5,2]]", 2**62)),
-    # No list of indexes and counts.
-    *((text, 4) for text in ("", "[3,[5,2]", "[" * 100_000, '{"3":[5,2]}', '"35"', "3", "[3.0,[5,2]]", "[3,[5,NaN]]")),
-    *((text, 4) for text in ("[[3,true],[5,2]]", "[3,[5,2],true]", '[3,[5,"2"]]', "[null,[5,2]]", "[3,[5,2,1]]")),
-    ("[[true,1],3,[5,2]]", 5),
-]
-
-
-@pytest.mark.parametrize("name", ["repeats"])
-def test_damaged_repeats_are_named_and_leave_the_run_unproven(database: Database, name: str) -> None:
-    for repeats, count in REPEATS:
-        with tampering(database) as tx:
-            on_item(1, repeats=repeats, count=count)(tx)
-            run = run_of(tx)
-        found = verify(database)
-        said = (name, repeats[:40], count, found.problems)
-        assert any(MODEL in problem for problem in found.problems), said
-        assert run in {account for _, account in found.unproven}, said
-        assert found.checked["decisions"] == 1, said
-
-
-@pytest.mark.parametrize("name", ["repeats"])
-def test_unreadable_items_are_named_with_their_row_and_shown_nowhere(database: Database, name: str) -> None:
-    with tampering(database) as tx:
-        on_item(1, repeats="[3,[5,2]")(tx)
-        run = run_of(tx)
-    [problem] = [each for each in verify(database).problems if f"decision_events.{name} of the row" in each]
-    assert "position 0, item 1 cannot be read" in problem
-    with database.read(ALL_TENANTS) as tx:
-        [owner] = [each.organisation_id for each in list_runs(tx)]
-        with pytest.raises(LedgerUnavailableError, match=r"decision_events\.repeats"):
-            stored_decisions.at_positions(tx, owner, run, [0])

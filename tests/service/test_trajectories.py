@@ -34,6 +34,7 @@ PLANS: dict[str, Plan] = {
     "a schedule, then Laplace noise": (StepEvent(SCHEDULE, 1), StepEvent(events.Laplace(20.0), 30)),
 }
 QUERIES = (StepEvent(Gaussian(30.0), 400),)
+FIXED_BATCH = events.SampledWithoutReplacement(60_000, 600, Gaussian(4.0))
 
 
 @cache
@@ -66,11 +67,7 @@ def test_trajectory_has_as_many_points_as_asked_and_each_has_a_limit(max_points:
     ("step", "setting", "reason"),
     [
         (sampled(0.01, events.DiscreteGaussian(4.0), 3000), SETTING, "cannot hold discrete_gaussian"),
-        (
-            StepEvent(events.SampledWithoutReplacement(60_000, 600, Gaussian(4.0)), 2000),
-            FIXED,
-            "cannot hold a batch of fixed",
-        ),
+        (StepEvent(FIXED_BATCH, 2000), FIXED, "cannot hold a batch of fixed"),
     ],
 )
 def test_event_without_a_plan_needs_what_the_orders_say(step: StepEvent, setting: PlanAssumptions, reason: str) -> None:
@@ -135,7 +132,7 @@ SPECIAL = PlanDraft(2.0, 0.01, 10, 3.0, 1e-5, NeighboringRelation.REPLACE_SPECIA
     ("sketch", "event"),
     [
         pytest.param(SKETCH, PoissonSampled(0.01, Gaussian(1.1)), marks=pytest.mark.soak),
-        (BATCHES, events.SampledWithoutReplacement(60_000, 600, Gaussian(4.0))),
+        (BATCHES, FIXED_BATCH),
         (PlanDraft(40.0, 1.0, 10, 3.0, 1e-5, ONE), Gaussian(40.0)),
         (SPECIAL, PoissonSampled(0.01, Gaussian(2.0))),
     ],

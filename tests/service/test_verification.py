@@ -33,7 +33,6 @@ from tests.service.prepared_ledgers import OTHER, charge, compose, copied, lower
 from tests.service.step_commands import organisation
 from tests.service.tampering import ALL, MODEL, TEAM, tampering, write_account
 
-LIMIT = {"epsilon": 1.0, "delta": 1e-5}
 FURNISHED = {"charged_ledger": charge, "reserving": reserve, "lowered": lower_limit, "composed": compose}
 
 
@@ -165,10 +164,6 @@ def test_lowered_limit_of_a_whole_revokes_what_its_parts_may_not_take(composed: 
     assert is_sound(composed)
 
 
-def first_bad(database: Database) -> int:
-    return next(each.position for each in verify(database).discrepancies if each.position is not None)
-
-
 CHANGED: list[tuple[int, dict[str, Any]]] = [(0, {"idempotency_key": None}), (1, {"refusal_details": "{}"})]
 CHANGED += [(2, {"epsilon": 0.001}), (4, {"attempt": 2}), *((position, {}) for position in range(5))]
 
@@ -184,7 +179,7 @@ def test_changed_or_lost_decision_is_the_first_bad_row(
             by_hand.forget(tx, position)
         if position == 4 and not values:  # even if the run's row says nothing of it
             by_hand.set_run(tx, decision_count=4, next_step=11)
-    assert first_bad(charged) == position
+    assert next(each.position for each in verify(charged).discrepancies if each.position is not None) == position
 
 
 def test_chain_of_another_run_is_bad_from_its_first_row(charged: Database) -> None:
