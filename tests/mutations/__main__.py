@@ -57,7 +57,7 @@ def try_mutant(covering: Covering, mutant: Mutant) -> Tried:
     spec = sample.find(Path.cwd(), mutant)
     if spec is None:
         return replace(mutant, verdict="removed"), "its line is gone"
-    tests = covering.tests(mutant.file, spec.start_pos[0])
+    tests = covering.tests(str(ROOT / mutant.file), spec.start_pos[0])
     skipped: set[str] = set()
     for chosen in (covering.specific(tests), tests):
         while some := [test for test in chosen if test not in skipped]:

@@ -23,8 +23,7 @@ class Covering:
     """
 
     def __init__(self, coverage: Path, report: Path, longest_seconds: float) -> None:
-        self._data = CoverageData(basename=str(coverage))
-        self._data.read()
+        self._coverage = str(coverage)  # what coverage reads cannot be given to another process
         self._longest = longest_seconds
         self._seconds = {}  # of each test that passed
         for case in ET.parse(report).iter("testcase"):  # noqa: S314 - pytest wrote it
@@ -35,7 +34,9 @@ class Covering:
 
     def tests(self, file: str, row: int) -> list[str]:
         """Find the tests that run a line, the quickest first; for a line run at import, those that run its file."""
-        by_row = self._data.contexts_by_lineno(file)
+        data = CoverageData(basename=self._coverage)
+        data.read()
+        by_row = data.contexts_by_lineno(file)
         found = _tests_of(by_row.get(row, ())) or _tests_of(chain.from_iterable(by_row.values()))
         chosen = sorted(found & self._seconds.keys(), key=lambda test: (self._seconds[test], test))
         totals = accumulate(map(self._seconds.__getitem__, chosen))
