@@ -11,8 +11,6 @@ from peft import LoraConfig, get_peft_model
 from torch import nn
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments
 
-from tests.sdk.fake_runs import FakeRun
-
 RECORDS, PHYSICAL, ACCUMULATED = 64, 2, 4
 BATCH = PHYSICAL * ACCUMULATED
 STEPS_PER_EPOCH = RECORDS // BATCH
@@ -30,13 +28,6 @@ ARGUMENTS: dict[str, Any] = {"per_device_train_batch_size": PHYSICAL, "gradient_
 ARGUMENTS |= {"num_train_epochs": 2, "learning_rate": 0.1, "lr_scheduler_type": "constant", "optim": "sgd"}
 ARGUMENTS |= {"logging_steps": 1, "save_strategy": "no", "report_to": "none", "disable_tqdm": True}
 ARGUMENTS |= {"use_cpu": True, "dataloader_pin_memory": False}
-
-
-class CheckpointedRun(FakeRun):
-    """A run in memory that a checkpoint names."""
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"format": 1, "run": self.id, "attempt": 1, "step": self.step}
 
 
 def gpt2(*, lora: bool = True) -> nn.Module:

@@ -11,7 +11,7 @@ import pytest
 from jax_privacy.batch_selection import pad_to_multiple_of
 from optax.contrib import differentially_private_aggregate as dp_aggregate
 
-from epsilon_ledger import BudgetExceededError, ChargeExceededError, LedgerClient, self_composed
+from epsilon_ledger import BudgetExceededError, ChargeExceededError, LedgerClient, gaussian, self_composed
 from epsilon_ledger.jax import UnsupportedTrainingError, authorized, secret_key
 from tests.frameworks.jax_trainings import (
     DATA,
@@ -27,17 +27,19 @@ from tests.frameworks.jax_trainings import (
     plain,
     privatizer,
 )
-from tests.sdk.fake_runs import OWN, CountingRun, open_budget
+from tests.sdk.fake_runs import FakeRun, open_budget
 
 pytestmark = OPTAX_WARNS
 
+OWN = gaussian(9.0)
+
 
 @pytest.fixture
-def run() -> CountingRun:
-    return CountingRun()
+def run() -> FakeRun:
+    return FakeRun()
 
 
-def test_every_step_asks_for_what_jax_privacy_does(run: CountingRun) -> None:
+def test_every_step_asks_for_what_jax_privacy_does(run: FakeRun) -> None:
     training = Private()
     step = training.authorized(run)
     training.train(step, iter(list(step.batch_iterator(N))))  # drawn ahead, and stepped in their turn
@@ -53,8 +55,8 @@ def test_run_expects_iterations_of_batches(admin: LedgerClient) -> None:
     assert run.expected_steps == run.next_step == POISSON.iterations
 
 
-def test_refusal_leaves_donated_arguments_and_batch(run: CountingRun) -> None:
-    run.capacity = 3
+def test_refusal_leaves_donated_arguments_and_batch(run: FakeRun) -> None:
+    run.ledger.capacity = 3
     training = Private()
     step = training.authorized(run)
     batches = step.batch_iterator(N)
@@ -65,7 +67,7 @@ def test_refusal_leaves_donated_arguments_and_batch(run: CountingRun) -> None:
     with pytest.raises(BudgetExceededError):
         training.take(step, refused)
     assert jax.tree.all(jax.tree.map(np.array_equal, before, training.state[0]))
-    run.capacity = 4
+    run.ledger.capacity = 4
     training.take(step, refused)
     assert run.asked == [STEP] * 4
 
@@ -88,12 +90,13 @@ def test_training_ends_at_its_budget_with_grants(admin: LedgerClient) -> None:
     assert resumed.next_step == 2
 
 
-def test_schedule_of_run_is_charged_by_its_own_word(run: CountingRun) -> None:
-    step = authorized(jax.jit(lambda x: x + 1), run.as_run)
+def test_schedule_of_run_is_charged_by_its_own_word() -> None:
+    run = FakeRun(event=STEP)
+    step = authorized(jax.jit(lambda x: x + 1), run)
     assert int(step(jnp.zeros((), int))) == 1
-    given = authorized(jax.jit(lambda x: x + 1), run.as_run, event=STEP)
+    given = authorized(jax.jit(lambda x: x + 1), run, event=OWN)
     assert int(given(x=jnp.zeros((), int))) == 1
-    assert run.asked == [OWN, STEP]
+    assert run.asked == [STEP, OWN]
 
 
 TRACES: dict[str, Callable[[Any, Any], Any]] = {
@@ -109,8 +112,8 @@ TRACES: dict[str, Callable[[Any, Any], Any]] = {
 }
 
 
-def test_traced_step_is_turned_away(run: CountingRun) -> None:
-    step = authorized(lambda x: x * 2.0, run.as_run, event=STEP)
+def test_traced_step_is_turned_away(run: FakeRun) -> None:
+    step = authorized(lambda x: x * 2.0, run, event=STEP)
     for trace in TRACES.values():
         with pytest.raises(UnsupportedTrainingError, match="being traced"):
             trace(step, jnp.ones(3))
@@ -120,8 +123,8 @@ def test_traced_step_is_turned_away(run: CountingRun) -> None:
     assert run.asked == [STEP]
 
 
-def test_scan_over_steps_is_charged_for_all_of_them(run: CountingRun) -> None:
-    run.capacity = 9
+def test_scan_over_steps_is_charged_for_all_of_them(run: FakeRun) -> None:
+    run.ledger.capacity = 9
     training = Private()
 
     def several(state: Any, x: Any, is_padding: Any) -> Any:
@@ -132,7 +135,7 @@ def test_scan_over_steps_is_charged_for_all_of_them(run: CountingRun) -> None:
     for _ in range(2):
         indices = np.stack([next(drawn) for _ in range(4)])
         training.state = scanned(training.state, DATA[indices], indices < 0)
-    assert run.counts == [4, 4]
+    assert run.ledger.counts == [4, 4]
     next(drawn)
     with pytest.raises(UnsupportedTrainingError, match="takes 4 batch"):
         scanned(training.state, DATA[indices], indices < 0)
@@ -161,7 +164,7 @@ def test_charge_of_whole_training_counts_its_steps(admin: LedgerClient) -> None:
     assert (charge.step, run.next_step) == (3, 1)
 
 
-def test_wrong_arguments_are_named(run: CountingRun, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_arguments_are_named(run: FakeRun, monkeypatch: pytest.MonkeyPatch) -> None:
     noise: dict[str, Any] = {"noise": privatizer(0), "clipped_grad": GRAD}
     wrong: list[tuple[dict[str, Any], type[Exception], str]] = [
         ({"steps_per_call": 0}, ValueError, "at least 1"),
@@ -179,14 +182,14 @@ def test_wrong_arguments_are_named(run: CountingRun, monkeypatch: pytest.MonkeyP
     ]
     for how, error, reason in wrong:
         with pytest.raises(error, match=reason):
-            authorized(DONATED, run.as_run, **how)
+            authorized(DONATED, run, **how)
     for other in (None, run, "run_1"):
         with pytest.raises(TypeError, match=r"step is .*, but it must be a function"):
-            authorized(other, run.as_run, event=STEP)  # type: ignore[arg-type] # what it refuses
+            authorized(other, run, event=STEP)  # type: ignore[arg-type] # what it refuses
     with pytest.raises(ValueError, match="made without batches"):
-        next(authorized(DONATED, run.as_run, event=STEP).batch_iterator(N))
+        next(authorized(DONATED, run, event=STEP).batch_iterator(N))
     for batches in (np.float32(0.5), POISSON):
-        step = authorized(DONATED, run.as_run, **noise, batches=batches)
+        step = authorized(DONATED, run, **noise, batches=batches)
         for records in (1.5, np.nan, "64", None):
             with pytest.raises(TypeError, match="num_examples must be a whole number"):
                 next(step.batch_iterator(records))
@@ -195,5 +198,5 @@ def test_wrong_arguments_are_named(run: CountingRun, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(jax.distributed, "is_initialized", lambda: True)
     monkeypatch.setattr(jax, "process_count", lambda: 2)
     with pytest.raises(UnsupportedTrainingError, match="process 0 of 2"):
-        authorized(DONATED, run.as_run, event=STEP)
+        authorized(DONATED, run, event=STEP)
     assert run.asked == []

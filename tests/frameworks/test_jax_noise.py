@@ -22,14 +22,14 @@ from epsilon_ledger import EventCount, LedgerClient, gaussian, poisson_sampled, 
 from epsilon_ledger.dp_accounting import from_dp_accounting
 from epsilon_ledger.jax import UnsupportedTrainingError, authorized, secret_key
 from tests.frameworks.jax_trainings import CLIP, GRAD, OPTAX_WARNS, N, loss, privatizer
-from tests.sdk.fake_runs import CountingRun
+from tests.sdk.fake_runs import FakeRun
 
 pytestmark = OPTAX_WARNS
 
 
 @pytest.fixture
-def run() -> CountingRun:
-    return CountingRun()
+def run() -> FakeRun:
+    return FakeRun()
 
 
 def plan(**changed: Any) -> Any:
@@ -54,24 +54,24 @@ def deviation(transformation: optax.GradientTransformation, gradient: Any) -> fl
         ({"l2_clip_norm": CLIP, "has_aux": True, "return_grad_norms": True, "microbatch_size": 4}, CLIP),
     ],
 )
-def test_noise_of_jax_privacy_is_read(run: CountingRun, clipping: dict[str, Any], norm: float) -> None:
+def test_noise_of_jax_privacy_is_read(run: FakeRun, clipping: dict[str, Any], norm: float) -> None:
     grad = jax_privacy.clipped_grad(loss, **clipping)
     stddev = 0.7 * grad.sensitivity()
     noise = noise_addition.gaussian_privatizer(stddev=stddev, prng_key=secret_key())
     assert deviation(noise, {"w": jnp.zeros(20_000)}) == pytest.approx(0.7 * norm, rel=0.03)
     for private in (noise, optax.chain(optax.chain(noise), optax.adam(0.1))):
-        step = authorized(lambda: None, run.as_run, noise=private, clipped_grad=grad, batches=1.0)
+        step = authorized(lambda: None, run, noise=private, clipped_grad=grad, batches=1.0)
         next(step.batch_iterator(N))
         assert step.event == poisson_sampled(1.0, gaussian(stddev / norm))
 
 
-def test_noise_of_optax_is_read(run: CountingRun) -> None:
+def test_noise_of_optax_is_read(run: FakeRun) -> None:
     plain = optax.contrib.differentially_private_aggregate(CLIP, 0.7, key=secret_key())
     assert deviation(plain, {"w": jnp.zeros((8, 20_000))}) == pytest.approx(0.7 * CLIP / 8, rel=0.03)
     with pytest.warns(DeprecationWarning, match="seed"):
         whole = optax.contrib.dpsgd(0.1, jnp.asarray(CLIP), 0.7, seed=1, momentum=0.9)
     for noise in (plain, whole, optax.chain(plain, optax.adam(0.1))):
-        step = authorized(lambda: None, run.as_run, noise=noise, batches=0.5)
+        step = authorized(lambda: None, run, noise=noise, batches=0.5)
         next(step.batch_iterator(N))
         assert step.event is not None
         inner: Any = step.event
@@ -81,18 +81,18 @@ def test_noise_of_optax_is_read(run: CountingRun) -> None:
 @pytest.mark.parametrize(
     ("relation", "multiplier"), [(NeighboringRelation.REPLACE_SPECIAL, 1.1), (NeighboringRelation.REPLACE_ONE, 2.2)]
 )
-def test_noise_of_execution_plan_is_read(run: CountingRun, relation: NeighboringRelation, multiplier: float) -> None:
+def test_noise_of_execution_plan_is_read(run: FakeRun, relation: NeighboringRelation, multiplier: float) -> None:
     made = plan(strategy=[0.5], accountant=PLDAccountant(relation), normalize_by=16.0)
     assert deviation(made.noise_addition_transform, {"w": jnp.zeros(20_000)}) == pytest.approx(
         multiplier / 16, rel=0.03
     )
-    step = authorized(lambda: None, run.as_run, noise=made)
+    step = authorized(lambda: None, run, noise=made)
     assert len(list(step.batch_iterator(N))) == 10
     # The ledger doubles the sensitivity under replace_one by itself.
     assert step.event == poisson_sampled(0.1, gaussian(multiplier))
 
 
-def test_plan_that_cannot_be_charged_by_steps_is_refused(run: CountingRun) -> None:
+def test_plan_that_cannot_be_charged_by_steps_is_refused(run: FakeRun) -> None:
     turned_away: list[tuple[dict[str, Any], str]] = [
         ({"strategy": [1.0, 0.5]}, "at once.* but not with column_normalize=True"),
         ({"num_examples": N, "truncated_batch_size": 8}, "at once"),
@@ -104,12 +104,12 @@ def test_plan_that_cannot_be_charged_by_steps_is_refused(run: CountingRun) -> No
     ]
     for changed, reason in turned_away:
         with pytest.raises(UnsupportedTrainingError, match=reason):
-            authorized(lambda: None, run.as_run, noise=plan(**changed))
+            authorized(lambda: None, run, noise=plan(**changed))
     with pytest.raises(ValueError, match="give the plan alone"):
-        authorized(lambda: None, run.as_run, noise=plan(), batches=0.1)
+        authorized(lambda: None, run, noise=plan(), batches=0.1)
 
 
-def test_unknown_noise_is_refused(run: CountingRun) -> None:
+def test_unknown_noise_is_refused(run: FakeRun) -> None:
     aggregate = partial(optax.contrib.differentially_private_aggregate, key=secret_key())
     private = privatizer(0)
     correlated = noise_addition.matrix_factorization_privatizer(streaming_matrix.prefix_sum(), stddev=1.0)
@@ -130,10 +130,10 @@ def test_unknown_noise_is_refused(run: CountingRun) -> None:
     ]
     for noise, clipped, reason in turned_away:
         with pytest.raises(UnsupportedTrainingError, match=reason):
-            authorized(lambda: None, run.as_run, noise=noise, clipped_grad=clipped, batches=0.5)
+            authorized(lambda: None, run, noise=noise, clipped_grad=clipped, batches=0.5)
     unclipped = jax_privacy.clipping.BoundedSensitivityCallable(loss, 1.0, has_aux=False)
     with pytest.raises(UnsupportedTrainingError, match="How clipped_grad clips"):
-        authorized(lambda: None, run.as_run, noise=private, clipped_grad=unclipped, batches=0.5)
+        authorized(lambda: None, run, noise=private, clipped_grad=unclipped, batches=0.5)
 
 
 @pytest.mark.parametrize("relation", [NeighboringRelation.ADD_OR_REMOVE_ONE, NeighboringRelation.REPLACE_SPECIAL])

@@ -38,21 +38,21 @@ from tests.frameworks.jax_trainings import (
     Private,
     loss,
 )
-from tests.sdk.fake_runs import CountingRun
+from tests.sdk.fake_runs import FakeRun
 
 pytestmark = OPTAX_WARNS
 
 
 @pytest.fixture
-def run() -> CountingRun:
-    return CountingRun()
+def run() -> FakeRun:
+    return FakeRun()
 
 
 def refuses(match: str) -> Any:
     return pytest.raises(UnsupportedTrainingError, match=match)
 
 
-def test_batch_is_stepped_once(run: CountingRun) -> None:
+def test_batch_is_stepped_once(run: FakeRun) -> None:
     training = Private()
     step = training.authorized(run)
     with refuses("takes 1 batch"):
@@ -88,7 +88,7 @@ SELECTIONS: list[tuple[Any, Any, Any, int | None]] = [
 
 @pytest.mark.parametrize(("batches", "records", "event", "size"), SELECTIONS)
 def test_selection_of_batches_is_charged(
-    run: CountingRun, batches: Any, records: Any, event: Any, size: int | None
+    run: FakeRun, batches: Any, records: Any, event: Any, size: int | None
 ) -> None:
     step = Private().authorized(run, batches=batches)
     drawn = next(step.batch_iterator(records))
@@ -96,7 +96,7 @@ def test_selection_of_batches_is_charged(
     assert step.event == event
 
 
-def test_batches_that_cannot_be_charged_by_steps_are_refused(run: CountingRun) -> None:
+def test_batches_that_cannot_be_charged_by_steps_are_refused(run: FakeRun) -> None:
     turned_away: list[tuple[Any, str]] = [
         (CyclicPoissonSampling(0.5, 8, cycle_length=4), "cycle_length=4"),
         (BallsInBinsSampling(8, 4), "every n-th batch"),
@@ -114,7 +114,7 @@ def test_batches_that_cannot_be_charged_by_steps_are_refused(run: CountingRun) -
             Private().authorized(run, batches=probability)
 
 
-def test_batches_of_seed_are_not_drawn_again(run: CountingRun) -> None:
+def test_batches_of_seed_are_not_drawn_again(run: FakeRun) -> None:
     training = Private()
     step = training.authorized(run)
     first = [batch.tolist() for batch in step.batch_iterator(N, rng=7)]
@@ -130,7 +130,7 @@ def test_batches_of_seed_are_not_drawn_again(run: CountingRun) -> None:
 # Keys of the noise.
 
 
-def test_state_that_is_not_handed_on_repeats_no_noise(run: CountingRun) -> None:
+def test_state_that_is_not_handed_on_repeats_no_noise(run: FakeRun) -> None:
     training = Private()
     step = training.authorized(run, KEPT)
     batches = step.batch_iterator(N)
@@ -143,7 +143,7 @@ def test_state_that_is_not_handed_on_repeats_no_noise(run: CountingRun) -> None:
     assert len(run.asked) == 1
 
 
-def test_step_may_be_repeated_when_ledger_did_not_answer(run: CountingRun, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_step_may_be_repeated_when_ledger_did_not_answer(run: FakeRun, monkeypatch: pytest.MonkeyPatch) -> None:
     def unavailable(*_: object, **__: object) -> None:
         raise LedgerUnavailableError("no answer")
 
@@ -158,8 +158,8 @@ def test_step_may_be_repeated_when_ledger_did_not_answer(run: CountingRun, monke
     assert run.asked == [STEP]
 
 
-def test_seed_that_another_process_may_have_used_is_refused(run: CountingRun) -> None:
-    run.asked = [STEP]
+def test_seed_that_another_process_may_have_used_is_refused(run: FakeRun) -> None:
+    run.authorize(event=STEP)
     for key in (0, jax.random.key(42)):
         training = Private(key)
         step = training.authorized(run)
@@ -175,7 +175,7 @@ def test_seed_that_another_process_may_have_used_is_refused(run: CountingRun) ->
     assert all(word[0] for word in words)
 
 
-def test_optax_steps_padded_samples_only(run: CountingRun) -> None:
+def test_optax_steps_padded_samples_only(run: FakeRun) -> None:
     """Its padding has no gradient."""
     private = optax.contrib.differentially_private_aggregate(CLIP, NOISE, key=secret_key())
     optimizer = optax.chain(private, optax.sgd(0.1))
@@ -187,7 +187,7 @@ def test_optax_steps_padded_samples_only(run: CountingRun) -> None:
 
     params = {"w": jnp.ones(4)}
     state = (params, optimizer.init(params))
-    step: Any = authorized(jax.jit(plain), run.as_run, noise=optimizer, batches=PROBABILITY)
+    step: Any = authorized(jax.jit(plain), run, noise=optimizer, batches=PROBABILITY)
     batches = step.batch_iterator(N)
     for _ in range(3):
         indices = next(batches)

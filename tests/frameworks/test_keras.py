@@ -11,7 +11,7 @@ from jax_privacy import keras_api
 
 from epsilon_ledger import BudgetExceededError, gaussian, poisson_sampled
 from epsilon_ledger.keras import UnsupportedTrainingError, attach
-from tests.sdk.fake_runs import CountingRun
+from tests.sdk.fake_runs import FakeRun
 
 pytestmark = [
     # jax-privacy 2.0 calls it.
@@ -28,8 +28,8 @@ STEP = poisson_sampled(BATCH / N, gaussian(NOISE))
 
 
 @pytest.fixture
-def run() -> CountingRun:
-    return CountingRun()
+def run() -> FakeRun:
+    return FakeRun()
 
 
 CONFIG: dict[str, Any] = {"epsilon": 1e6, "delta": 1e-5, "clipping_norm": 1.0, "batch_size": BATCH, "train_size": N}
@@ -78,18 +78,17 @@ class Recorder(keras.callbacks.Callback):
         self.epochs.append(logs)
 
 
-def test_every_step_of_fit_asks(run: CountingRun) -> None:
+def test_every_step_of_fit_asks(run: FakeRun) -> None:
     model = private()
     before, seen = weights(model), Recorder()
-    run.state.epsilon = 0.75
-    callback = attach(model, run.as_run)
+    callback = attach(model, run)
     history = fit(model, 2, callbacks=[seen])
     assert run.asked == [STEP] * 2 * STEPS
     assert not is_unchanged(model, before)
-    assert history.history["epsilon"] == [logs["epsilon"] for logs in seen.epochs] == [0.75, 0.75]
+    assert history.history["epsilon"] == [logs["epsilon"] for logs in seen.epochs] == [1.0, 2.0]
     assert callback.refusal is None
     # Each fit asks, with or without callbacks, and a second attach changes nothing.
-    assert attach(model, run.as_run) is callback
+    assert attach(model, run) is callback
     fit(model, callbacks=seen)
     fit(model, callbacks=keras.callbacks.CallbackList([], add_history=True, model=model, epochs=1, steps=STEPS))
     assert run.asked == [STEP] * 4 * STEPS
@@ -97,11 +96,11 @@ def test_every_step_of_fit_asks(run: CountingRun) -> None:
 
 
 @pytest.mark.parametrize("capacity", [0, 6])
-def test_refusal_ends_fit_and_leaves_parameters(run: CountingRun, capacity: int) -> None:
-    run.capacity = capacity
+def test_refusal_ends_fit_and_leaves_parameters(run: FakeRun, capacity: int) -> None:
+    run.ledger.capacity = capacity
     model = private()
     before, seen = weights(model), Recorder()
-    callback = attach(model, run.as_run)
+    callback = attach(model, run)
     history = fit(model, 3, callbacks=[seen])
     assert run.asked == [STEP] * capacity
     assert isinstance(callback.refusal, BudgetExceededError)
@@ -113,48 +112,47 @@ def test_refusal_ends_fit_and_leaves_parameters(run: CountingRun, capacity: int)
     # Asked again, refused again; and with more budget the fit goes on.
     fit(model)
     assert (len(run.asked), callback.refusal is None) == (capacity, False)
-    run.capacity = capacity + STEPS
+    run.ledger.capacity = capacity + STEPS
     fit(model)
     assert len(run.asked) == capacity + STEPS
-    assert attach(model, run.as_run).refusal is None
+    assert attach(model, run).refusal is None
 
 
-def test_execution_of_several_steps_and_accumulated_batches_are_charged_each(run: CountingRun) -> None:
+def test_execution_of_several_steps_and_accumulated_batches_are_charged_each(run: FakeRun) -> None:
     model = private(steps_per_execution=3)
-    run.capacity = STEPS + 3
-    callback = attach(model, run.as_run)
+    run.ledger.capacity = STEPS + 3
+    callback = attach(model, run)
     fit(model)
-    assert run.counts == [3, 1]
+    assert run.ledger.counts == [3, 1]
     fit(model)
-    assert run.counts == [3, 1, 3]
+    assert run.ledger.counts == [3, 1, 3]
     assert callback.refusal is not None
-    model = private(accumulation=4)
-    run.asked.clear()
-    attach(model, run.as_run)
+    model, run = private(accumulation=4), FakeRun()
+    attach(model, run)
     fit(model)
     assert run.asked == [poisson_sampled(BATCH / N, gaussian(NOISE / 2))] * STEPS
 
 
-def test_batches_of_fixed_size_are_turned_away_unless_it_is_said_how_to_charge_them(run: CountingRun) -> None:
+def test_batches_of_fixed_size_are_turned_away_unless_it_is_said_how_to_charge_them(run: FakeRun) -> None:
     model = private(poisson_sampling_in_fit=False)
     with pytest.raises(UnsupportedTrainingError, match=r"no Poisson samples.*poisson_sampling_in_fit=True"):
-        attach(model, run.as_run)
+        attach(model, run)
     with pytest.raises(UnsupportedTrainingError, match="pushes others out of their batches"):
-        attach(model, run.as_run, sampling_probability=1.0)
+        attach(model, run, sampling_probability=1.0)
     with pytest.raises(ValueError, match=r"can only be 1\.0"):
-        attach(model, run.as_run, sampling_probability=0.25)
-    run.state.neighboring_relation = "replace_special"
-    attach(model, run.as_run, sampling_probability=1.0)
+        attach(model, run, sampling_probability=0.25)
+    run.hear(neighboring_relation="replace_special")
+    attach(model, run, sampling_probability=1.0)
     fit(model)
     model.train_on_batch(X[:BATCH], Y[:BATCH])
     assert run.asked == [gaussian(NOISE)] * (STEPS + 1)
     with pytest.raises(ValueError, match="sampling is read"):
-        attach(private(), run.as_run, sampling_probability=1.0)
+        attach(private(), run, sampling_probability=1.0)
 
 
-def test_batches_from_outside_of_fit_are_turned_away(run: CountingRun) -> None:
+def test_batches_from_outside_of_fit_are_turned_away(run: FakeRun) -> None:
     model = private()
-    attach(model, run.as_run)
+    attach(model, run)
     before = weights(model)
     with pytest.raises(UnsupportedTrainingError, match="train_on_batch takes any batch"):
         model.train_on_batch(X[:BATCH], Y[:BATCH])
@@ -167,12 +165,12 @@ def test_batches_from_outside_of_fit_are_turned_away(run: CountingRun) -> None:
     assert run.asked == [STEP] * STEPS
 
 
-def test_no_fit_repeats_samples_or_noise_of_another(run: CountingRun) -> None:
+def test_no_fit_repeats_samples_or_noise_of_another(run: FakeRun) -> None:
     seeds = []
     for _ in range(2):
         keras.utils.set_random_seed(3)  # as scripts begin
         model = private(seed=5)
-        attach(model, run.as_run)
+        attach(model, run)
         for _ in range(2):
             fit(model)
             key = model.non_trainable_weights[0].numpy()
@@ -180,15 +178,15 @@ def test_no_fit_repeats_samples_or_noise_of_another(run: CountingRun) -> None:
     assert len(set(seeds)) == len(seeds)
 
 
-def test_uncharged_steps_from_before_are_found(run: CountingRun) -> None:
+def test_uncharged_steps_from_before_are_found(run: FakeRun) -> None:
     model = private(seed=5)
     fit(model)
-    attach(model, run.as_run)
+    attach(model, run)
     with pytest.raises(UnsupportedTrainingError, match=f"took {STEPS} steps, and the run was asked for 0"):
         fit(model)
     model = private(seed=5)
     fit(model)
-    attach(model, run.as_run, earlier_steps="charged")
+    attach(model, run, earlier_steps="charged")
     fit(model)
     assert run.asked == [STEP] * STEPS
 
@@ -204,13 +202,13 @@ class Noisy(keras.Model):
         return self.dense(x)
 
 
-def test_step_of_users_own_is_charged_by_its_word(run: CountingRun) -> None:
+def test_step_of_users_own_is_charged_by_its_word(run: FakeRun) -> None:
     model = Noisy()
     model.compile(optimizer="sgd", loss="mse")
     with pytest.raises(UnsupportedTrainingError, match="What noise this model adds is not known"):
-        attach(model, run.as_run)
-    attach(model, run.as_run, event=STEP)
-    run.capacity = STEPS + 1
+        attach(model, run)
+    attach(model, run, event=STEP)
+    run.ledger.capacity = STEPS + 1
     fit(model)
     model.train_on_batch(X[:BATCH], Y[:BATCH])
     before = weights(model)
@@ -220,24 +218,24 @@ def test_step_of_users_own_is_charged_by_its_word(run: CountingRun) -> None:
     assert run.asked == [STEP] * (STEPS + 1)
 
 
-def test_arguments_that_do_not_fit_together(run: CountingRun, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_arguments_that_do_not_fit_together(run: FakeRun, monkeypatch: pytest.MonkeyPatch) -> None:
     model = private()
     with pytest.raises(ValueError, match="leave event out"):
-        attach(model, run.as_run, event=STEP)
+        attach(model, run, event=STEP)
     with pytest.raises(ValueError, match="event or sampling_probability"):
-        attach(Noisy(), run.as_run, event=STEP, sampling_probability=1.0)
-    attach(model, run.as_run)
+        attach(Noisy(), run, event=STEP, sampling_probability=1.0)
+    attach(model, run)
     with pytest.raises(ValueError, match="charged to run_1"):
-        attach(model, CountingRun(id="run_2").as_run)
+        attach(model, FakeRun(id="run_2"))
 
     twice = keras_api.make_private(private(), private()._dp_params)
     twice.train_step = lambda *_: None
     with pytest.raises(UnsupportedTrainingError, match="no more the one of make_private"):
-        attach(twice, run.as_run)
+        attach(twice, run)
     other = private()
     monkeypatch.setattr(other.non_trainable_variables[0], "_name", "moved")
     with pytest.raises(UnsupportedTrainingError, match="first two non-trainable variables"):
-        attach(other, run.as_run)
+        attach(other, run)
     monkeypatch.setattr(keras.backend, "backend", lambda: "tensorflow")
     with pytest.raises(UnsupportedTrainingError, match="set KERAS_BACKEND"):
-        attach(private, run.as_run)
+        attach(private, run)

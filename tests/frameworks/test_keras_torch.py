@@ -16,7 +16,7 @@ import numpy as np
 from epsilon_ledger import gaussian, poisson_sampled
 from epsilon_ledger.keras import attach
 from tests.fork_server import ROOT
-from tests.sdk.fake_runs import CountingRun
+from tests.sdk.fake_runs import FakeRun
 
 STEP = poisson_sampled(0.25, gaussian(1.5))
 
@@ -49,8 +49,8 @@ def main() -> None:
     x = np.random.default_rng(0).normal(size=(40, 2)).astype(np.float32)
     model = Noisy()
     model.compile(optimizer="sgd", loss="mse")
-    run = CountingRun(capacity=5)
-    callback = attach(model, run.as_run, event=STEP)
+    run = FakeRun(capacity=5)
+    callback = attach(model, run, event=STEP)
     after: list[Any] = []
     seen = keras.callbacks.LambdaCallback(
         on_train_batch_end=lambda *_, **__: after.append(

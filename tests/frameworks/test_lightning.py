@@ -62,9 +62,9 @@ def trainer_of(package: Any, *callbacks: Any, **terms: Any) -> Any:
 def test_every_step_of_fit_asks(engine: PrivacyEngine, fake_run: FakeRun, package: Any) -> None:
     training = make_private(engine)
     before = training.parameters()
-    trainer = fit(package, training, LedgerCallback(fake_run.as_run))
+    trainer = fit(package, training, LedgerCallback(fake_run))
     assert fake_run.asked == [STEP] * 24
-    assert float(trainer.callback_metrics["epsilon"]) == fake_run.epsilon == 3.0
+    assert float(trainer.callback_metrics["epsilon"]) == fake_run.epsilon == 6.0
     assert not any(map(torch.equal, before, training.parameters()))
 
 
@@ -72,7 +72,7 @@ def test_every_step_of_fit_asks(engine: PrivacyEngine, fake_run: FakeRun, packag
 def test_refusal_ends_fit_and_leaves_parameters(engine: PrivacyEngine, package: Any) -> None:
     run = FakeRun(capacity=10)
     training = make_private(engine)
-    callback = LedgerCallback(run.as_run)
+    callback = LedgerCallback(run)
     fit(package, training, callback, max_steps=10)
     after = training.parameters()
     assert (len(run.asked), callback.refusal) == (10, None)
@@ -87,9 +87,9 @@ def test_shuffled_loader_is_turned_away_unless_it_is_said_how_to_charge_it(
 ) -> None:
     training = make_private(engine, small_loader(shuffle=True), poisson_sampling=False)
     with pytest.raises(UnsupportedTrainingError, match="does not draw Poisson samples"):
-        fit(lightning, training, LedgerCallback(fake_run.as_run))
-    fake_run.state.neighboring_relation = "replace_special"
-    fit(lightning, training, LedgerCallback(fake_run.as_run, sampling_probability=1.0), max_epochs=1)
+        fit(lightning, training, LedgerCallback(fake_run))
+    fake_run.hear(neighboring_relation="replace_special")
+    fit(lightning, training, LedgerCallback(fake_run, sampling_probability=1.0), max_epochs=1)
     assert fake_run.asked == [gaussian(1.0)] * 8
 
 
@@ -99,10 +99,10 @@ def test_fit_without_dp_optimizer_or_with_pieces_that_lightning_would_cut_off_is
     training = make_private(engine)
     plain = Training(training.model, training.optimizer.original_optimizer, training.loader)
     with pytest.raises(ValueError, match="no DP optimizer to charge"):
-        fit(lightning, plain, LedgerCallback(fake_run.as_run))
+        fit(lightning, plain, LedgerCallback(fake_run))
     training.loader = wrap_data_loader(data_loader=training.loader, max_batch_size=3, optimizer=training.optimizer)
     with pytest.raises(UnsupportedTrainingError, match=r"ends an epoch after len.*lightning\.split_batches"):
-        fit(lightning, training, LedgerCallback(fake_run.as_run))
+        fit(lightning, training, LedgerCallback(fake_run))
     assert fake_run.asked == []
 
 
@@ -112,7 +112,7 @@ def test_fit_in_pieces_releases_every_batch_once_and_whole(
 ) -> None:
     training = make_private(engine, small_loader(workers=workers))
     training.loader = split_batches(training.loader, 3, training.optimizer)
-    fit(package, training, LedgerCallback(fake_run.as_run))
+    fit(package, training, LedgerCallback(fake_run))
     assert fake_run.asked == [STEP] * 24
 
 
@@ -120,7 +120,7 @@ def test_fit_that_ends_within_batch_is_not_gone_on_with(engine: PrivacyEngine, f
     training = make_private(engine)
     training.loader = split_batches(training.loader, 1, training.optimizer)
     with pytest.raises(UnsupportedTrainingError, match="discard_batch"):
-        fit(lightning, training, LedgerCallback(fake_run.as_run), limit_train_batches=11)
+        fit(lightning, training, LedgerCallback(fake_run), limit_train_batches=11)
 
 
 def test_ghost_clipping_finds_module_of_fit(engine: PrivacyEngine, fake_run: FakeRun) -> None:
@@ -142,7 +142,7 @@ def test_ghost_clipping_finds_module_of_fit(engine: PrivacyEngine, fake_run: Fak
         def configure_optimizers(self) -> Any:
             return training.optimizer
 
-    trainer_of(lightning, LedgerCallback(fake_run.as_run), max_epochs=1).fit(Model(), training.loader)
+    trainer_of(lightning, LedgerCallback(fake_run), max_epochs=1).fit(Model(), training.loader)
     assert fake_run.asked == [STEP] * 8
 
 
@@ -156,5 +156,5 @@ LENGTHS: list[tuple[dict[str, Any], int]] = [
 
 @pytest.mark.parametrize(("terms", "steps"), LENGTHS)
 def test_fit_expects_its_steps(engine: PrivacyEngine, fake_run: FakeRun, terms: dict[str, Any], steps: int) -> None:
-    fit(lightning, make_private(engine), LedgerCallback(fake_run.as_run), **terms)
+    fit(lightning, make_private(engine), LedgerCallback(fake_run), **terms)
     assert fake_run.expected_steps == steps == len(fake_run.asked)

@@ -48,9 +48,7 @@ def _on_a_processor(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def run() -> FakeRun:
-    made = FakeRun()
-    made.state.neighboring_relation = "replace_one"
-    return made
+    return FakeRun(neighboring_relation="replace_one")
 
 
 def model(network: Theirs = None, **terms: object) -> Theirs:
@@ -74,8 +72,8 @@ class After(Callback):
 
 @pytest.mark.parametrize("capacity", [2, 9])
 def test_each_pass_is_charged_once_and_refused_step_does_not_happen(run: FakeRun, capacity: int) -> None:
-    run.capacity, network = capacity, nn.Dense(4, 2)
-    after, ledger = After(network), adapter.LedgerCallback(run.as_run)
+    run.ledger.capacity, network = capacity, nn.Dense(4, 2)
+    after, ledger = After(network), adapter.LedgerCallback(run)
     model(network).train(3, batches(), callbacks=[ledger, after])
     assert run.asked == [gaussian(1.5)] * min(capacity, 3)
     assert (run.expected_steps, ledger.refusal is None) == (3, capacity > 3)
@@ -101,8 +99,9 @@ UNACCOUNTABLE: dict[str, tuple[Callable[[], Theirs], int, str]] = {
 
 @pytest.mark.parametrize("message", UNACCOUNTABLE)
 def test_unaccountable_training_is_refused_before_first_step(run: FakeRun, message: str) -> None:
-    make, times, run.state.neighboring_relation = UNACCOUNTABLE[message]
+    make, times, relation = UNACCOUNTABLE[message]
+    run.hear(neighboring_relation=relation)
     training = make()
     with pytest.raises(adapter.UnsupportedTrainingError, match=message):
-        training.train(1, batches(times), callbacks=[adapter.LedgerCallback(run.as_run)])
+        training.train(1, batches(times), callbacks=[adapter.LedgerCallback(run)])
     assert run.asked == []

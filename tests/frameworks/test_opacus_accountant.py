@@ -19,7 +19,7 @@ pytestmark = HOOKS_WARN
 
 @pytest.fixture
 def accountant(engine: PrivacyEngine, fake_run: FakeRun) -> LedgerAccountant:
-    made = LedgerAccountant(fake_run.as_run)
+    made = LedgerAccountant(fake_run)
     engine.accountant = made
     return made
 
@@ -40,10 +40,10 @@ def test_step_is_charged_once_whatever_is_attached(
     engine: PrivacyEngine, accountant: LedgerAccountant, fake_run: FakeRun, whom: str
 ) -> None:
     if whom != "optimizer":
-        attach(engine, fake_run.as_run)
+        attach(engine, fake_run)
     training = make_private(engine)
     if whom != "engine":
-        attach(training.optimizer, fake_run.as_run, data_loader=training.loader)
+        attach(training.optimizer, fake_run, data_loader=training.loader)
     steps = training.epoch()
     assert engine.accountant is accountant
     assert fake_run.asked == [STEP] * steps
@@ -56,7 +56,7 @@ def test_loop_of_ones_own_asks_by_step(accountant: LedgerAccountant, fake_run: F
     accountant.step(noise_multiplier=1.0, sample_rate=Q)
     assert fake_run.asked == [STEP]
     assert len(accountant) == 1
-    fake_run.capacity = 1
+    fake_run.ledger.capacity = 1
     with pytest.raises(BudgetExceededError):
         accountant.step(noise_multiplier=1.0, sample_rate=Q)
     assert accountant.events == ({"event": STEP, "count": 1},)
@@ -66,7 +66,7 @@ def test_engine_reads_epsilon_from_ledger(
     engine: PrivacyEngine, accountant: LedgerAccountant, fake_run: FakeRun
 ) -> None:
     accountant.step(noise_multiplier=1.0, sample_rate=Q)
-    fake_run.state.epsilon = 0.75  # another process spent, too
+    fake_run.ledger.run["epsilon"] = 0.5  # another process spent, too
     assert engine.get_epsilon(1e-5) == 0.75
     with pytest.raises(
         ValueError, match="answers at the run's delta, 1e-05, and for no plan at 1e-06: it has no client"
@@ -79,7 +79,7 @@ def test_engine_reads_epsilon_from_ledger(
 def test_checkpoint_keeps_what_was_seen_and_ledger_what_was_spent(
     engine: PrivacyEngine, fake_run: FakeRun, tmp_path: Path
 ) -> None:
-    attach(engine, fake_run.as_run)
+    attach(engine, fake_run)
     training = make_private(engine)
     training.epoch()
     engine.save_checkpoint(path=tmp_path / "checkpoint.pt", module=training.model, optimizer=training.optimizer)
@@ -87,7 +87,7 @@ def test_checkpoint_keeps_what_was_seen_and_ledger_what_was_spent(
     engine.load_checkpoint(path=tmp_path / "checkpoint.pt", module=training.model, optimizer=training.optimizer)
     # The older checkpoint forgets eight steps; the ledger does not.
     assert engine.accountant.events == ({"event": STEP, "count": 8},)
-    assert (len(engine.accountant), engine.get_epsilon(1e-5)) == (16, 2.0)
+    assert (len(engine.accountant), engine.get_epsilon(1e-5)) == (16, 4.0)
 
 
 def test_state_of_another_run_or_another_accountant_is_turned_away(
@@ -95,12 +95,12 @@ def test_state_of_another_run_or_another_accountant_is_turned_away(
 ) -> None:
     accountant.step(noise_multiplier=1.0, sample_rate=Q)
     state = accountant.state_dict()
-    other = LedgerAccountant(FakeRun(id="run_2").as_run)
+    other = LedgerAccountant(FakeRun(id="run_2"))
     with pytest.raises(ValueError, match="belongs to run_1, but the accountant to run_2"):
         other.load_state_dict(state)
     with pytest.raises(ValueError, match="state_dict of rdp"):
         accountant.load_state_dict(create_accountant("rdp").state_dict())
-    again = LedgerAccountant(fake_run.as_run)
+    again = LedgerAccountant(fake_run)
     again.load_state_dict(state)
     assert (again.events, again.history) == (accountant.events, accountant.history)
 

@@ -119,11 +119,11 @@ def test_noise_is_found_for_very_event_that_is_charged(
 def test_uncalibratable_training_is_refused(
     engine: PrivacyEngine, fake_run: FakeRun, admin: LedgerClient, trainer: LedgerClient
 ) -> None:
-    attach(engine, Trial(fake_run.as_run.state, 0, [EventCount(event=gaussian(1.0), count=9)]))
+    attach(engine, Trial(fake_run.state, 0, [EventCount(event=gaussian(1.0), count=9)]))
     with pytest.raises(UnsupportedTrainingError, match="a trial's noise is declared by its sweep"):
         make_private_with_epsilon(engine)
     custom = new_engine()
-    attach(custom, fake_run.as_run, event=lambda _: gaussian(1.0))
+    attach(custom, fake_run, event=lambda _: gaussian(1.0))
     with pytest.raises(UnsupportedTrainingError, match="its events come from event="):
         make_private_with_epsilon(custom)
     run = trainer.create_run("digits", budget=open_budget(admin, 2.0))

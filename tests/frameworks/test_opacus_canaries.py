@@ -23,7 +23,9 @@ from torch.utils.data import DataLoader, TensorDataset
 from epsilon_ledger import BudgetExceededError, Event, LedgerUnavailableError, gaussian
 from epsilon_ledger.opacus import attach
 from tests.frameworks.conftest import HOOKS_WARN
-from tests.sdk.fake_runs import FakeRun, FakeState, refusal
+from tests.sdk.fake_ledger import REFUSAL, problem
+from tests.sdk.fake_runs import FakeRun
+from tests.sdk.wire import Fault, Try
 
 pytestmark = HOOKS_WARN
 
@@ -37,6 +39,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "ghost": {"max_grad_norm": NORM, "grad_sample_mode": "ghost"},
 }
 Batch = tuple[torch.Tensor, torch.Tensor]
+REFUSED = Try(problem(403, "budget_exceeded", **REFUSAL), 0)
 
 
 class FarLoss(nn.MSELoss):
@@ -75,22 +78,6 @@ class Draws:
             torch.rand = plain
 
 
-@dataclass
-class FaultyRun(FakeRun):
-    """A run that does not answer, or refuses, when it is told to."""
-
-    fault: str = ""
-    state: FakeState = field(default_factory=lambda: FakeState(population_size=RECORDS))
-
-    def authorize(self, count: int = 1, *, event: Event | None = None) -> None:
-        fault, self.fault = self.fault, ""
-        if fault == "unavailable":
-            raise LedgerUnavailableError("no answer")
-        if fault == "refused":
-            raise refusal()
-        super().authorize(count, event=event)
-
-
 def shares(optimizer: DPOptimizer) -> list[int]:
     """How often each record is in the sum that an optimizer releases."""
     found = optimizer.params[0].summed_grad.flatten() / -NORM
@@ -106,7 +93,7 @@ class Bench:
         self, dice: random.Random, kind: str, *, together: int = 1, releases: int = 1, workers: int = 0
     ) -> None:
         self.dice, self.kind, self.together, self.releases = dice, kind, together, releases
-        self.run = FaultyRun(capacity=10**9)
+        self.run = FakeRun(10**9, population_size=RECORDS)
         self.draws = Draws()
         self.released: Counter[tuple[int, int]] = Counter()  # by optimizer and draw
         self.sums = 0
@@ -148,8 +135,8 @@ class Bench:
         for model, optimizer in zip(self.models, self.optimizers, strict=True):
             # Alone first: what is attached together later replaces it.
             module = model if self.kind == "ghost" else None
-            attach(optimizer, self.run.as_run, data_loader=self.loader, module=module)
-        attach(self.optimizers, self.run.as_run, data_loader=self.loader, releases_per_sample=self.releases)
+            attach(optimizer, self.run, data_loader=self.loader, module=module)
+        attach(self.optimizers, self.run, data_loader=self.loader, releases_per_sample=self.releases)
 
     def _watch(self, place: int, optimizer: DPOptimizer) -> None:
         """Look at what is released where nothing can be held back any more: in the optimizer under Opacus'."""
@@ -260,9 +247,9 @@ def test_draw_that_was_skipped_or_refused_is_neither_charged_nor_released(kind: 
     with bench.draws.watched():
         bench.begin()
         bench.fetch()
-        for fault in ("unavailable", "refused"):
+        for fault in (Fault.NEVER_SENT, REFUSED):
             bench.fetch()
-            bench.run.fault = fault
+            bench.run.ledger.fails(fault)
             with pytest.raises((LedgerUnavailableError, BudgetExceededError)):
                 bench.step()
         while bench.fetch():

@@ -29,7 +29,7 @@ def test_virtual_steps_are_asked_for_once_and_refusal_leaves_nothing_behind(
     run = FakeRun(capacity=STEPS_PER_EPOCH + 1)
     training = make_private(engine)
     with in_pieces(training) as managed:
-        attach(training.optimizer, run.as_run, data_loader=managed if give_managed else training.loader)
+        attach(training.optimizer, run, data_loader=managed if give_managed else training.loader)
         assert training.epoch(managed) > STEPS_PER_EPOCH
         assert run.asked == [STEP] * STEPS_PER_EPOCH
         with pytest.raises(BudgetExceededError):
@@ -39,7 +39,7 @@ def test_virtual_steps_are_asked_for_once_and_refusal_leaves_nothing_behind(
 
 
 def test_clipping_per_layer_costs_what_its_norms_cost_together(engine: PrivacyEngine, fake_run: FakeRun) -> None:
-    attach(engine, fake_run.as_run)
+    attach(engine, fake_run)
     training = make_private(engine, clipping="per_layer", max_grad_norm=[0.3, 0.4, 0.5, 0.6])
     training.step(next(iter(training.loader)))
     # A scheduler moves what the noise follows, not what the layers are clipped to.
@@ -52,7 +52,7 @@ def test_clipping_per_layer_costs_what_its_norms_cost_together(engine: PrivacyEn
 
 
 def test_adaptive_clipping_is_charged_with_its_count(engine: PrivacyEngine, fake_run: FakeRun) -> None:
-    attach(engine, fake_run.as_run)
+    attach(engine, fake_run)
     training = make_private(engine, **ADAPTIVE)
     norms = [1.0]
     for batch, _ in zip(training.loader, range(3), strict=False):
@@ -60,7 +60,7 @@ def test_adaptive_clipping_is_charged_with_its_count(engine: PrivacyEngine, fake
         norms.append(float(training.optimizer.max_grad_norm))
     assert fake_run.asked == [poisson_sampled(Q, adaptive_clipping(1.0))] * 3
     assert len(set(norms)) == 4
-    fake_run.capacity = 3
+    fake_run.ledger.capacity = 3
     with pytest.raises(BudgetExceededError):
         training.epoch()
     assert training.is_unchanged()
@@ -79,7 +79,7 @@ def test_adapted_norm_tells_noisy_count_and_not_private_size_of_batch(
         return math.exp(-0.2 * (fraction - 0.5))
 
     training = make_private(engine, **ADAPTIVE)
-    attach(training.optimizer, fake_run.as_run, sampling_probability=1.0)
+    attach(training.optimizer, fake_run, sampling_probability=1.0)
     optimizer, noisy = training.optimizer, list[tuple[float, int]]()
     asked = optimizer.step_hook.read
 
@@ -105,7 +105,7 @@ def test_adapted_norm_tells_noisy_count_and_not_private_size_of_batch(
 
 
 def test_ghost_clipping_costs_same(engine: PrivacyEngine, fake_run: FakeRun) -> None:
-    attach(engine, fake_run.as_run)
+    attach(engine, fake_run)
     training = make_private(engine, grad_sample_mode="ghost")
     assert fake_run.asked == [STEP] * training.epoch()
     before = training.parameters()
@@ -119,9 +119,9 @@ def test_ghost_clipping_with_private_count_is_turned_away(fake_run: FakeRun) -> 
     with pytest.warns(UserWarning, match="Secure RNG"):
         engine = PrivacyEngineAdaptiveClipping(accountant="rdp")
     with pytest.raises(UnsupportedTrainingError, match="private size of the batch"):
-        attach(engine, fake_run.as_run)
+        attach(engine, fake_run)
     training = make_private(engine, grad_sample_mode="ghost", noise_multiplier=0.1, target_unclipped_quantile=0.5)
-    attach(training.optimizer, fake_run.as_run, data_loader=training.loader, module=training.model)
+    attach(training.optimizer, fake_run, data_loader=training.loader, module=training.model)
     with pytest.raises(UnsupportedTrainingError, match="private"):
         training.step(next(iter(training.loader)))
     assert fake_run.asked == []

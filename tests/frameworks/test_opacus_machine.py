@@ -15,7 +15,8 @@ import torch
 from epsilon_ledger import BudgetExceededError, LedgerUnavailableError
 from epsilon_ledger.opacus import UnsupportedTrainingError, discard_batch
 from tests.frameworks.conftest import HOOKS_WARN
-from tests.frameworks.test_opacus_canaries import BATCH, DRAWS, KINDS, RECORDS, Bench
+from tests.frameworks.test_opacus_canaries import BATCH, DRAWS, KINDS, RECORDS, REFUSED, Bench
+from tests.sdk.wire import Fault
 
 ROUNDS = int(os.environ.get("RELIABILITY_ROUNDS", "1"))
 INTERLEAVINGS = 40
@@ -93,8 +94,8 @@ ACTIONS: dict[str, tuple[int, Callable[[Bench], object]]] = {
     "begin": (2, lambda bench: bench.begin()),
     "begin in pieces": (4, lambda bench: bench.begin(bench.dice.choice((1, 2)))),
     "discard": (1, discard),
-    "no answer": (2, lambda bench: setattr(bench.run, "fault", "unavailable")),
-    "refusal": (1, lambda bench: setattr(bench.run, "fault", "refused")),
+    "no answer": (2, lambda bench: bench.run.ledger.fails(Fault.NEVER_SENT)),
+    "refusal": (1, lambda bench: bench.run.ledger.fails(REFUSED)),
     "signal": (2, lambda bench: bench.dice.choice(bench.optimizers).signal_skip_step(bench.dice.random() < 0.8)),
     "zero": (1, lambda bench: bench.dice.choice(bench.optimizers).zero_grad()),
     "backward": (1, backward),
@@ -132,7 +133,7 @@ def interleave(seed: int, kind: str, *, together: int = 1, releases: int = 1, wo
             if bench.broken:
                 return bench
             bench.trace.append("an ordinary epoch")
-            bench.run.fault = ""
+            bench.run.ledger.faults.clear()
             discard(bench)
             bench.settle()
             before, size = bench.sums, 0 if releases > 1 else dice.choice((0, 1, 2))

@@ -32,7 +32,7 @@ def refuses(match: str) -> Any:  # noqa: ANN401 - a context
 
 
 def attached(engine: PrivacyEngine, run: FakeRun, **terms: Any) -> Training:  # noqa: ANN401 - passed on
-    attach(engine, run.as_run)
+    attach(engine, run)
     return make_private(engine, **terms)
 
 
@@ -134,18 +134,18 @@ def test_batch_is_stepped_once(training: Training, fake_run: FakeRun) -> None:
 
 def test_batches_of_other_loaders_and_earlier_iterations_are_refused(engine: PrivacyEngine, fake_run: FakeRun) -> None:
     old = small_loader()
-    attach(engine, fake_run.as_run)
+    attach(engine, fake_run)
     training = make_private(engine, old)
     with refuses(r"No batch was drawn .* Iterate the loader that make_private"):
         training.epoch(old)
     begun = make_private(new_engine())
     batches = iter(begun.loader)
-    attach(begun.optimizer, fake_run.as_run, data_loader=begun.loader)
+    attach(begun.optimizer, fake_run, data_loader=begun.loader)
     with refuses("since the optimizer was attached and an iteration began"):
         begun.step(next(batches))
     unordered = make_private(new_engine(), small_loader(workers=1))
     unordered.loader.in_order = False
-    attach(unordered.optimizer, fake_run.as_run, data_loader=unordered.loader)
+    attach(unordered.optimizer, fake_run, data_loader=unordered.loader)
     with refuses("Leave in_order=True"):
         iter(unordered.loader)
     assert fake_run.asked == []
@@ -168,13 +168,13 @@ def test_norm_that_moves_between_pieces_and_noise_without_end_are_refused(
 
 
 def test_unsampled_batches_are_not_added_up(engine: PrivacyEngine, fake_run: FakeRun) -> None:
-    fake_run.state.neighboring_relation = "replace_one"
+    fake_run.hear(neighboring_relation="replace_one")
     training = make_private(engine, small_loader(shuffle=True), poisson_sampling=False)
-    attach(training.optimizer, fake_run.as_run, sampling_probability=1.0)
+    attach(training.optimizer, fake_run, sampling_probability=1.0)
     announce(training)
     with refuses(r"not known which batch this physical batch is of\. .*data_loader="):
         training.step(next(iter(training.loader)))
-    attach(training.optimizer, fake_run.as_run, sampling_probability=1.0, data_loader=training.loader)
+    attach(training.optimizer, fake_run, sampling_probability=1.0, data_loader=training.loader)
     training.epoch(pieces_of(training))
     assert fake_run.asked == [gaussian(1.0)] * EPOCH
     # Charged as if it saw everybody, a batch may be stepped again.
@@ -194,12 +194,12 @@ def test_optimizers_that_share_samples_are_charged_as_one_event(engine: PrivacyE
     loader = small_loader()
     first, second = make_private(engine, loader), make_private(engine, loader, noise_multiplier=2.0)
     for training in (first, second):
-        attach(training.optimizer, fake_run.as_run, data_loader=first.loader)
+        attach(training.optimizer, fake_run, data_loader=first.loader)
     batch = next(iter(first.loader))
     first.step(batch)
     with refuses(r"released already.* attach them together"):
         second.step(batch)
-    attach((first.optimizer, second.optimizer), fake_run.as_run, data_loader=first.loader)
+    attach((first.optimizer, second.optimizer), fake_run, data_loader=first.loader)
     for place, batch in enumerate(first.loader):
         for training in (first, second) if place % 2 else (second, first):
             training.step(batch)
@@ -210,7 +210,7 @@ def test_optimizers_that_share_samples_are_charged_as_one_event(engine: PrivacyE
 
 
 def test_steps_that_share_sample_are_charged_as_one_event(engine: PrivacyEngine, fake_run: FakeRun) -> None:
-    attach(engine, fake_run.as_run, releases_per_sample=2)
+    attach(engine, fake_run, releases_per_sample=2)
     training = make_private(engine)
     for batch in training.loader:
         for _ in range(2):
@@ -233,7 +233,7 @@ def test_norm_of_noise_is_compared_with_norm_that_module_clipped_to(engine: Priv
     training = attached(engine, fake_run, **GHOST)
     training.step(next(iter(training.loader)))
     ExponentialGradClip(training.optimizer, gamma=0.1).step()
-    attach(training.optimizer, fake_run.as_run, data_loader=training.loader)
+    attach(training.optimizer, fake_run, data_loader=training.loader)
     with refuses(r"norm is 0\.1, .* the module that clips, and it did so to 1\.0"):
         training.step(next(iter(training.loader)))
     training.model.max_grad_norm = 0.1
@@ -258,24 +258,15 @@ def test_norm_of_noise_is_compared_with_norm_that_module_clipped_to(engine: Priv
 def test_ghost_optimizer_is_attached_with_its_module(engine: PrivacyEngine, fake_run: FakeRun) -> None:
     training = make_private(engine, **GHOST)
     with refuses(r"Give module=\.\.\., what make_private returned first"):
-        attach(training.optimizer, fake_run.as_run, data_loader=training.loader)
+        attach(training.optimizer, fake_run, data_loader=training.loader)
     # What is refused has changed nothing.
     assert not hasattr(training.optimizer.pre_step.__self__, "source")
-    attach(training.optimizer, fake_run.as_run, data_loader=training.loader, module=training.model)
+    attach(training.optimizer, fake_run, data_loader=training.loader, module=training.model)
     assert fake_run.asked == [STEP] * training.epoch()
 
 
-class ReportingRun(FakeRun):
-    """A run that is told of steps, too."""
-
-    def report(self, *, events: list[EventCount]) -> None:
-        for item in events:
-            self.asked += [item["event"]] * item["count"]
-
-
 def test_earlier_steps_are_refused_reported_or_charged_already(engine: PrivacyEngine) -> None:
-    run = ReportingRun()
-    training = make_private(engine)
+    run, training = FakeRun(), make_private(engine)
     training.epoch()
 
     def attach_to(run: Any, **how: Any) -> None:  # noqa: ANN401 - a run or a trial
@@ -284,7 +275,7 @@ def test_earlier_steps_are_refused_reported_or_charged_already(engine: PrivacyEn
     with refuses(r"shows 8 steps, and 8 of them were not charged.*'report'"):
         attach_to(run)
     with refuses("reports it to a Run"):
-        attach_to(Trial(run.as_run.state, 0, [EventCount(event=STEP, count=99)]), earlier_steps="report")
+        attach_to(Trial(run.state, 0, [EventCount(event=STEP, count=99)]), earlier_steps="report")
     assert run.asked == []
     attach_to(run, earlier_steps="report")
     training.epoch()
@@ -317,7 +308,7 @@ def test_gradient_that_is_not_finite_is_neither_charged_nor_released(
 ) -> None:
     if mode == "accelerator":
         monkeypatch.setattr(torch.Tensor, "is_cpu", False)
-    attach(engine, fake_run.as_run)
+    attach(engine, fake_run)
     training = make_private(engine, loader_with(value), **MODES.get(mode, {}))
     with refuses("has a NaN or an infinity"):
         first_step(training)

@@ -19,18 +19,18 @@ pytestmark = HOOKS_WARN
 
 
 def test_probability_without_loader_or_below_samplers_is_not_believed(engine: PrivacyEngine, fake_run: FakeRun) -> None:
-    fake_run.state.event = STEP
+    fake_run.hear(event=STEP)
     training = make_private(engine)
     for stated in (None, 0.125):
         with pytest.raises(ValueError, match=r"Give data_loader=.*: each step is held to a draw of its own"):
-            attach(training.optimizer, fake_run.as_run, sampling_probability=stated)
+            attach(training.optimizer, fake_run, sampling_probability=stated)
     given: dict[str, Any] = {"data_loader": training.loader}
     with pytest.raises(
         UnsupportedTrainingError, match=r"=0\.001 is stated, but the loader's sampler draws with 0\.125"
     ):
-        attach(training.optimizer, fake_run.as_run, **given, sampling_probability=0.001)
+        attach(training.optimizer, fake_run, **given, sampling_probability=0.001)
     # It may be stated too high, and is held against the sampler at each step.
-    attach(training.optimizer, fake_run.as_run, **given, sampling_probability=0.2)
+    attach(training.optimizer, fake_run, **given, sampling_probability=0.2)
     training.step(next(iter(training.loader)))
     training.loader.batch_sampler.sample_rate = 0.5
     with pytest.raises(UnsupportedTrainingError, match=r"=0\.2 was stated, but this sample was drawn with 0\.5"):
@@ -40,7 +40,7 @@ def test_probability_without_loader_or_below_samplers_is_not_believed(engine: Pr
 
 def test_batches_drawn_ahead_are_charged_as_they_were_drawn(engine: PrivacyEngine, fake_run: FakeRun) -> None:
     training = make_private(engine, small_loader(workers=1))
-    attach(training.optimizer, fake_run.as_run, data_loader=training.loader)
+    attach(training.optimizer, fake_run, data_loader=training.loader)
     for step, batch in enumerate(training.loader):
         training.step(batch)
         if step == 1:
@@ -53,7 +53,7 @@ def test_rate_that_floats_cannot_meet_is_charged_as_it_is_drawn(engine: PrivacyE
     numbers = torch.rand(10_000).double() * 2**24
     assert torch.equal(numbers, numbers.round())
     training = make_private(engine)
-    attach(training.optimizer, fake_run.as_run, data_loader=training.loader)
+    attach(training.optimizer, fake_run, data_loader=training.loader)
     for rate in (1e-8, 0.1):
         training.loader.batch_sampler.sample_rate = rate
         training.step(next(iter(training.loader)))
@@ -67,10 +67,9 @@ def test_rate_that_floats_cannot_meet_is_charged_as_it_is_drawn(engine: PrivacyE
 @pytest.mark.parametrize("relation", ["replace_one", "replace_special", "add_or_remove_one"])
 def test_batches_without_sampling_are_charged_as_if_each_saw_all_records(relation: str) -> None:
     def trained(loader: Any, probability: float | None, **terms: Any) -> list[Event]:  # noqa: ANN401 - passed on
-        run = FakeRun()
-        run.state.neighboring_relation = relation
+        run = FakeRun(neighboring_relation=relation)
         engine = new_engine()
-        attach(engine, run.as_run, sampling_probability=probability)
+        attach(engine, run, sampling_probability=probability)
         make_private(engine, loader, **terms).epoch()
         return run.asked
 
@@ -118,9 +117,8 @@ def test_neighbours_train_with_numbers_of_public_size(name: str) -> None:
     """The state of a run, arguments of attach, numbers of records; and rate, steps and divisor."""
     state, how, sizes, wanted = SIZES[name]
     for records in sizes:
-        run, engine = FakeRun(), new_engine()
-        vars(run.state).update(state)
-        attach(engine, run.as_run, **how)
+        run, engine = FakeRun(**state), new_engine()
+        attach(engine, run, **how)
         training = make_private(engine, loader_of(records))
         training.epoch()
         assert shape(training) == wanted
@@ -134,13 +132,13 @@ def test_training_with_wrong_or_without_public_size_does_not_begin(fake_run: Fak
         N // 2 - 1: f"declares {N // 2 - 1} units, but this dataset has {N} records",
     }
     for size, reason in reasons.items():
-        fake_run.state.population_size = size
+        fake_run.hear(population_size=size)
         engine = new_engine()
-        attach(engine, fake_run.as_run)
+        attach(engine, fake_run)
         with pytest.raises(UnsupportedTrainingError, match=reason):
             make_private(engine)
     with pytest.raises(ValueError, match="public_size must be at least 1, not 0"):
-        attach(engine, fake_run.as_run, public_size=0)
+        attach(engine, fake_run, public_size=0)
 
 
 @pytest.mark.parametrize("records", [N - 1, N + 1])
@@ -149,7 +147,7 @@ def test_attached_later_divisor_is_public_and_loaders_rate_stays(
 ) -> None:
     training = make_private(engine, loader_of(records))
     rate, steps, _ = shape(training)
-    attach(training.optimizer, fake_run.as_run, data_loader=training.loader)
+    attach(training.optimizer, fake_run, data_loader=training.loader)
     assert shape(training) == (rate, steps, int(N * rate))
     assert training.epoch() == steps
 
@@ -170,7 +168,7 @@ def secure(engine: PrivacyEngine) -> PrivacyEngine:
 
 
 def test_secure_generator_makes_all_noise_and_samples(secure: PrivacyEngine, fake_run: FakeRun) -> None:
-    attach(secure, fake_run.as_run)
+    attach(secure, fake_run)
     training = make_private(secure)
     assert training.optimizer.generator is training.loader.batch_sampler.generator is secure.secure_rng
     assert training.optimizer.secure_mode
@@ -183,7 +181,7 @@ def test_secure_generator_makes_all_noise_and_samples(secure: PrivacyEngine, fak
 
 
 def test_noise_of_count_that_is_not_secure_is_refused(secure: PrivacyEngine, fake_run: FakeRun) -> None:
-    attach(secure, fake_run.as_run)
+    attach(secure, fake_run)
     training = make_private(secure, **ADAPTIVE)
     with pytest.raises(UnsupportedTrainingError, match="count from torch's default generator"):
         training.epoch()

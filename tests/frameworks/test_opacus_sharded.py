@@ -23,7 +23,8 @@ from torch.utils.data import DataLoader, TensorDataset
 from epsilon_ledger import LedgerError, gaussian, poisson_sampled
 from epsilon_ledger.opacus import attach
 from tests.frameworks.ranks import run_ranks
-from tests.sdk.fake_runs import LEAST_NOISE, FakeRun
+from tests.sdk.fake_ledger import LEAST_NOISE
+from tests.sdk.fake_runs import FakeRun
 
 MODULE = "tests.frameworks.test_opacus_sharded"
 RECORDS, BATCH, CAPACITY = 64, 16, 2
@@ -48,7 +49,7 @@ class Training:
         self.run = FakeRun(capacity=CAPACITY) if rank == 0 else None
         self.module = model
         engine = PrivacyEngine()
-        attach(engine, self.run.as_run if self.run else None)
+        attach(engine, self.run or None)
         torch.manual_seed(2)
         made = engine.make_private(
             module=model,
@@ -175,12 +176,12 @@ def one_rank_ahead(rank: int) -> str | None:
 def calibrated(rank: int) -> tuple[float, str]:
     """The noise that an engine of this rank finds, and what a run of its own is told."""
     engine, model = PrivacyEngine(accountant="rdp"), wrapped("flat")
-    attach(engine, FakeRun().as_run if rank == 0 else None, public_size=RECORDS)
+    attach(engine, FakeRun() if rank == 0 else None, public_size=RECORDS)
     _, optimizer, _ = engine.make_private_with_epsilon(
         module=model,
         optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
         data_loader=DataLoader(TensorDataset(torch.randn(RECORDS, 4)), 8),
-        target_epsilon=1.0,
+        target_epsilon=2.0,
         target_delta=1e-5,
         epochs=1,
         max_grad_norm=1.0,
@@ -188,7 +189,7 @@ def calibrated(rank: int) -> tuple[float, str]:
     said = ""
     if rank == 1:
         try:
-            attach(optimizer, FakeRun().as_run)
+            attach(optimizer, FakeRun())
         except ValueError as error:
             said = str(error)
     return float(optimizer.noise_multiplier), said

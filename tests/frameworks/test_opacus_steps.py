@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from typing import Any
 
-import httpx2
 import pytest
 import torch
 from opacus import PrivacyEngine
@@ -14,8 +13,9 @@ from epsilon_ledger import BudgetExceededError, LedgerClient, LedgerUnavailableE
 from epsilon_ledger.monitor import PrivacyMonitor
 from epsilon_ledger.opacus import UnsupportedTrainingError, attach
 from tests.frameworks.conftest import HOOKS_WARN, STEP, Q, make_private, small_loader
-from tests.sdk.fake_ledger import TRIES, FakeLedger, Fault
+from tests.sdk.fake_ledger import TRIES, FakeLedger
 from tests.sdk.fake_runs import STEPS_PER_EPOCH, FakeRun, N, open_budget
+from tests.sdk.wire import Fault
 
 EPOCHS = 3
 STEPS = EPOCHS * STEPS_PER_EPOCH
@@ -24,19 +24,19 @@ pytestmark = HOOKS_WARN
 
 
 def test_two_lines_are_added_to_ordinary_script(engine: PrivacyEngine, fake_run: FakeRun) -> None:
-    attach(engine, fake_run.as_run)
+    attach(engine, fake_run)
     training = make_private(engine)
     before = training.parameters()
     assert training.epoch() == STEPS_PER_EPOCH
     assert fake_run.asked == [STEP] * STEPS_PER_EPOCH
     assert fake_run.expected_steps is None
     assert not all(map(torch.equal, before, training.parameters()))
-    assert engine.get_epsilon(1e-5) == fake_run.state.epsilon == 1.0
+    assert engine.get_epsilon(1e-5) == fake_run.state.epsilon == 2.0
 
 
 def test_refusal_leaves_every_parameter_as_it_was(engine: PrivacyEngine) -> None:
     run = FakeRun(capacity=3)
-    attach(engine, run.as_run)
+    attach(engine, run)
     training = make_private(engine)
 
     def momentum() -> list[torch.Tensor]:
@@ -57,7 +57,7 @@ def test_refusal_leaves_every_parameter_as_it_was(engine: PrivacyEngine) -> None
 
 
 def test_noise_scheduler_is_followed(engine: PrivacyEngine, fake_run: FakeRun) -> None:
-    attach(engine, fake_run.as_run)
+    attach(engine, fake_run)
     training = make_private(engine)
     scheduler = ExponentialNoise(training.optimizer, gamma=0.5)
     for batch, _ in zip(training.loader, range(3), strict=False):
@@ -76,7 +76,7 @@ def test_training_goes_on_with_scheduled_noise_after_lost_answer(
     batches = iter(training.loader)
     training.step(next(batches))
     scheduler.step()
-    ledger.faults.extend([Fault(after=httpx2.ReadTimeout("no answer"))] * TRIES)
+    ledger.fails(*[Fault.UNHEARD] * TRIES)
     with pytest.raises(LedgerUnavailableError):
         training.step(next(batches))
     assert training.is_unchanged()
@@ -89,7 +89,7 @@ def test_training_goes_on_with_scheduled_noise_after_lost_answer(
 
 def test_accumulated_batches_are_stopped(engine: PrivacyEngine, fake_run: FakeRun) -> None:
     training = make_private(engine)
-    attach(training.optimizer, fake_run.as_run, data_loader=training.loader)
+    attach(training.optimizer, fake_run, data_loader=training.loader)
     training.model.allow_grad_accumulation()
     before = training.parameters()
     x, y = torch.randn(3, 4), torch.tensor([0, 1, 0])
@@ -112,9 +112,9 @@ TERMS: list[dict[str, Any]] = [
 def test_optimizer_that_is_attached_twice_asks_once(
     engine: PrivacyEngine, fake_run: FakeRun, terms: dict[str, Any]
 ) -> None:
-    attach(engine, fake_run.as_run)
+    attach(engine, fake_run)
     training = make_private(engine)
-    attach(training.optimizer, fake_run.as_run, **terms)
+    attach(training.optimizer, fake_run, **terms)
     training.epoch()
     charged = gaussian(1.0) if "event" in terms else STEP
     assert fake_run.asked == [charged] * STEPS_PER_EPOCH
@@ -122,7 +122,7 @@ def test_optimizer_that_is_attached_twice_asks_once(
 
 
 def test_wrong_calls_are_told_what_would_be_right(engine: PrivacyEngine, fake_run: FakeRun) -> None:
-    run = fake_run.as_run
+    run = fake_run
     with pytest.raises(TypeError, match="the optimizer that its make_private returned"):
         attach(torch.optim.SGD([torch.zeros(1, requires_grad=True)]), run)
     with pytest.raises(ValueError, match="without data_loader"):
@@ -141,7 +141,7 @@ def test_wrong_calls_are_told_what_would_be_right(engine: PrivacyEngine, fake_ru
         attach(training.optimizer, None)
     attach(training.optimizer, run, data_loader=training.loader)
     with pytest.raises(ValueError, match="charged to run_1: one run pays"):
-        attach(training.optimizer, FakeRun(id="run_2").as_run, data_loader=training.loader)
+        attach(training.optimizer, FakeRun(id="run_2"), data_loader=training.loader)
 
 
 # The run is told how long the loop is: a refusal answers for all steps that are left of it.
@@ -181,8 +181,9 @@ def test_refusal_of_opacus_loop_answers_for_its_epochs(
 
 
 def test_resumed_opacus_loop_expects_what_is_left(engine: PrivacyEngine) -> None:
-    run = FakeRun(asked=[gaussian(1.0)] * 5)
-    attach(engine, run.as_run, epochs=EPOCHS, earlier_steps="charged")
+    run = FakeRun()
+    run.authorize(5, event=gaussian(1.0))
+    attach(engine, run, epochs=EPOCHS, earlier_steps="charged")
     make_private(engine)
     assert run.expected_steps == STEPS
 

@@ -20,12 +20,12 @@ from tests.frameworks.language_models import (
     FILTERS,
     RECORDS,
     STEPS_PER_EPOCH,
-    CheckpointedRun,
     gpt2,
     sentences,
     trainer_of,
     weights,
 )
+from tests.sdk.fake_runs import FakeRun
 
 STEP = poisson_sampled(BATCH / RECORDS, gaussian(1.0))
 
@@ -42,17 +42,17 @@ class After(TrainerCallback):
         self.seen.append((events[1].global_step, weights(trained["model"])))
 
 
-def private(folder: Path, run: CheckpointedRun, **terms: Any) -> Any:
+def private(folder: Path, run: FakeRun, **terms: Any) -> Any:
     """Make a private Trainer."""
     stated: dict[str, Any] = {"noise_multiplier": 1.0, "max_grad_norm": 1.0}
     stated |= {name: terms.pop(name) for name in ("noise_multiplier", "sampling_probability") if name in terms}
     trainer = trainer_of(folder, **terms)
-    make_private(trainer, run.as_run, **stated)
+    make_private(trainer, run, **stated)
     return trainer
 
 
 def test_each_draw_is_one_step_of_trainer_and_one_charge(tmp_path: Path) -> None:
-    run, sizes = CheckpointedRun(), Counter[int]()
+    run, sizes = FakeRun(), Counter[int]()
     trainer = private(tmp_path, run)
     before = weights(trainer.model)
     prepare = trainer._prepare_inputs
@@ -69,14 +69,14 @@ def test_each_draw_is_one_step_of_trainer_and_one_charge(tmp_path: Path) -> None
     assert max(sizes) == 2
     assert sizes.total() > 2 * 16, "draws of 8 records on average have several physical batches"
     assert not any(map(torch.equal, before, weights(trainer.model)))
-    assert [entry["epsilon"] for entry in trainer.state.log_history][:3] == [0.125, 0.25, 0.375]
+    assert [entry["epsilon"] for entry in trainer.state.log_history][:3] == [0.25, 0.5, 0.75]
     assert all("grad_norm" not in entry for entry in trainer.state.log_history)
     assert isinstance(trainer, Trainer)
     assert type(trainer).__name__ == "Trainer"
 
 
 def test_refusal_ends_training_as_after_its_last_step(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    run, after = CheckpointedRun(capacity=5), After()
+    run, after = FakeRun(capacity=5), After()
     trainer = private(tmp_path, run, callbacks=[after], lr_scheduler_type="linear")
     with caplog.at_level(logging.WARNING, "epsilon_ledger.transformers"):
         done = trainer.train()
@@ -94,14 +94,14 @@ def test_refusal_ends_training_as_after_its_last_step(tmp_path: Path, caplog: py
         if parameter.requires_grad
     )
     # A higher limit, and the same Trainer goes on.
-    run.capacity = 9
+    run.ledger.capacity = 9
     trainer.train()
     assert len(run.asked) == 9
 
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_draws_without_records_are_steps_too(tmp_path: Path, workers: int) -> None:
-    run = CheckpointedRun()
+    run = FakeRun()
     trainer = private(
         tmp_path, run, records=sentences(3), max_steps=12, sampling_probability=0.125, dataloader_num_workers=workers
     )
@@ -110,13 +110,13 @@ def test_draws_without_records_are_steps_too(tmp_path: Path, workers: int) -> No
 
 
 def test_noise_is_fresh_after_restart_from_one_checkpoint(tmp_path: Path) -> None:
-    trainer = private(tmp_path, CheckpointedRun(), records=sentences(targets=False), max_steps=3, save_steps=2)
+    trainer = private(tmp_path, FakeRun(), records=sentences(targets=False), max_steps=3, save_steps=2)
     trainer.args.save_strategy = "steps"
     trainer.train()
     checkpoint = str(tmp_path / "checkpoint-2")
     ends, states = [weights(trainer.model)], []
     for _ in range(2):
-        again = private(tmp_path, CheckpointedRun(), records=sentences(targets=False), max_steps=3)
+        again = private(tmp_path, FakeRun(), records=sentences(targets=False), max_steps=3)
 
         class Kept(TrainerCallback):
             def on_step_begin(self, *_: Any, **__: Any) -> None:
@@ -131,13 +131,13 @@ def test_noise_is_fresh_after_restart_from_one_checkpoint(tmp_path: Path) -> Non
 
 
 def test_resumed_training_takes_steps_that_are_left(tmp_path: Path) -> None:
-    first = CheckpointedRun(capacity=11)
+    first = FakeRun(capacity=11)
     trainer = private(tmp_path, first, save_strategy="steps", save_steps=5, optim="adamw_torch")
     trainer.train()
     checkpoint = last_checkpoint(str(tmp_path))
     assert checkpoint == str(tmp_path / "checkpoint-10")
     assert run_state(checkpoint) == {"format": 1, "run": "run_1", "attempt": 1, "step": 10}
-    second = CheckpointedRun()
+    second = FakeRun()
     again = private(tmp_path, second, save_strategy="steps", save_steps=5, optim="adamw_torch")
     again.train(resume_from_checkpoint=True)
     assert second.asked == [STEP] * 6
@@ -145,8 +145,8 @@ def test_resumed_training_takes_steps_that_are_left(tmp_path: Path) -> None:
 
 
 def test_training_whose_charges_are_in_doubt_does_not_begin(tmp_path: Path) -> None:
-    private(tmp_path, CheckpointedRun(), max_steps=1, save_strategy="steps", save_steps=1).train()
-    other = CheckpointedRun(id="run_2")
+    private(tmp_path, FakeRun(), max_steps=1, save_strategy="steps", save_steps=1).train()
+    other = FakeRun(id="run_2")
     again = private(tmp_path, other, max_steps=2)
     before = weights(again.model)
     with pytest.raises(ValueError, match=r"charged to run_1, but this training to run_2.*client\.resume_run"):
@@ -166,7 +166,7 @@ def test_only_whole_checkpoints_of_charged_trainings_are_resumed(tmp_path: Path)
     plain = trainer_of(tmp_path, max_steps=2, save_strategy="steps", save_steps=1)
     plain.train()
     assert last_checkpoint(str(tmp_path)) is None
-    trainer = private(tmp_path, CheckpointedRun())
+    trainer = private(tmp_path, FakeRun())
     with pytest.raises(ValueError, match="was not written by a charged training"):
         trainer.train(resume_from_checkpoint=True)
     trainer.save_model(str(tmp_path / "checkpoint-3"))
@@ -179,9 +179,7 @@ def test_only_whole_checkpoints_of_charged_trainings_are_resumed(tmp_path: Path)
 
 def test_noise_is_that_of_charge(tmp_path: Path) -> None:
     after, records = After(), sentences(targets=False)
-    trainer = private(
-        tmp_path, CheckpointedRun(), records=records, max_steps=20, noise_multiplier=4.0, callbacks=[after]
-    )
+    trainer = private(tmp_path, FakeRun(), records=records, max_steps=20, noise_multiplier=4.0, callbacks=[after])
     ends = [weights(trainer.model)]
     trainer.train()
     ends += [moved for _, moved in after.seen]
@@ -192,7 +190,7 @@ def test_noise_is_that_of_charge(tmp_path: Path) -> None:
 
 
 def test_model_that_is_made_for_each_training_is_private_each_time(tmp_path: Path) -> None:
-    run = CheckpointedRun()
+    run = FakeRun()
     trainer = private(tmp_path, run, max_steps=2)
     made = []
 

@@ -17,8 +17,9 @@ import torch.distributed as dist
 
 from epsilon_ledger import gaussian, poisson_sampled
 from epsilon_ledger.transformers import make_private, run_state
-from tests.frameworks.language_models import CheckpointedRun, trainer_of, weights
+from tests.frameworks.language_models import trainer_of, weights
 from tests.frameworks.ranks import run_ranks
+from tests.sdk.fake_runs import FakeRun
 
 MODULE = "tests.frameworks.test_transformers_distributed"
 IMPORTED = ("tests.frameworks.language_models", "epsilon_ledger.transformers")
@@ -48,9 +49,9 @@ def main(rank: int, store: str, capacity: int, folder: str) -> dict[str, Any]:
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2"}
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
     dist.init_process_group("gloo", f"file://{store}", timedelta(seconds=60), world_size=2, rank=rank)
-    run = CheckpointedRun(capacity=capacity) if rank == 0 else None
+    run = FakeRun(capacity=capacity) if rank == 0 else None
     trainer: Any = trainer_of(Path(folder), ddp_backend="gloo", save_strategy="steps", save_steps=3)
-    make_private(trainer, run.as_run if run else None, noise_multiplier=1.0, max_grad_norm=1.0)
+    make_private(trainer, run or None, noise_multiplier=1.0, max_grad_norm=1.0)
     batches: list[int] = []
     prepare = trainer._prepare_inputs
 

@@ -29,12 +29,12 @@ from tests.frameworks.language_models import (
     IGNORED,
     SIZES,
     WORDS,
-    CheckpointedRun,
     gpt2,
     llama,
     sentences,
     trainer_of,
 )
+from tests.sdk.fake_runs import FakeRun
 
 pytestmark = FILTERS
 
@@ -78,8 +78,8 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], list[dict[str, torch.Tensor]]]]
 }
 
 
-def private(trainer: Any, run: CheckpointedRun | None = None, **terms: Any) -> Any:
-    make_private(trainer, (run or CheckpointedRun()).as_run, noise_multiplier=1.0, max_grad_norm=1.0, **terms)
+def private(trainer: Any, run: FakeRun | None = None, **terms: Any) -> Any:
+    make_private(trainer, (run or FakeRun()), noise_multiplier=1.0, max_grad_norm=1.0, **terms)
     return trainer
 
 

@@ -13,7 +13,8 @@ from torch import nn
 from torch.utils.data import IterableDataset
 
 from epsilon_ledger.transformers import UnsupportedTrainingError, make_private
-from tests.frameworks.language_models import FILTERS, CheckpointedRun, gpt2, sentences, trainer_of, weights
+from tests.frameworks.language_models import FILTERS, gpt2, sentences, trainer_of, weights
+from tests.sdk.fake_runs import FakeRun
 
 pytestmark = FILTERS
 
@@ -21,7 +22,7 @@ pytestmark = FILTERS
 def refused(trainer: Any, match: str) -> None:
     kind, accumulated = type(trainer), trainer.args.gradient_accumulation_steps
     with pytest.raises(UnsupportedTrainingError, match=match):
-        make_private(trainer, CheckpointedRun().as_run, noise_multiplier=1.0, max_grad_norm=1.0)
+        make_private(trainer, FakeRun(), noise_multiplier=1.0, max_grad_norm=1.0)
     assert (type(trainer), trainer.args.gradient_accumulation_steps) == (kind, accumulated)
 
 
@@ -89,11 +90,11 @@ def hooked(model: nn.Module) -> None:
 def test_model_or_optimizer_that_is_seen_when_training_begins_is_refused(
     tmp_path: Path, change: Callable[[nn.Module], None], match: str
 ) -> None:
-    run, model = CheckpointedRun(), gpt2()
+    run, model = FakeRun(), gpt2()
     change(model)
     trainer = trainer_of(tmp_path, model)
     before = weights(model)
-    make_private(trainer, run.as_run, noise_multiplier=1.0, max_grad_norm=1.0)
+    make_private(trainer, run, noise_multiplier=1.0, max_grad_norm=1.0)
     with pytest.raises(UnsupportedTrainingError, match=match):
         trainer.train()
     assert run.asked == []
@@ -108,7 +109,7 @@ NUMBERS: list[tuple[dict[str, Any], str]] = [
 
 
 def test_numbers_out_of_range_and_wrong_objects_are_refused(tmp_path: Path) -> None:
-    run, trainer = CheckpointedRun().as_run, trainer_of(tmp_path)
+    run, trainer = FakeRun(), trainer_of(tmp_path)
     right: dict[str, Any] = {"noise_multiplier": 1.0, "max_grad_norm": 1.0}
     for wrong, match in NUMBERS:
         with pytest.raises(ValueError, match=match):

@@ -95,8 +95,8 @@ def test_both_runs_name_each_other(
 
 
 def test_logger_without_wandb_run_says_how_to_start_one(fake_run: FakeRun) -> None:
-    with pytest.raises(ValueError, match=r"Call `wandb\.init\(\)` first"), EpsilonLogger(fake_run.as_run):
+    with pytest.raises(ValueError, match=r"Call `wandb\.init\(\)` first"), EpsilonLogger(fake_run):
         pass
-    fake_run.asked.append(STEP)
+    fake_run.authorize(event=STEP)
     with pytest.raises(ValueError, match="works inside"):
-        EpsilonLogger(fake_run.as_run).log()
+        EpsilonLogger(fake_run).log()

@@ -92,7 +92,7 @@ OPTIONS: list[tuple[dict[str, Any], type[Exception], str]] = [
 def test_wrong_arguments_of_opacus_are_named(training: Training, fake_run: FakeRun) -> None:
     for options, error, match in OPTIONS:
         with pytest.raises(error, match=match):
-            opacus.attach(training.optimizer, fake_run.as_run, **{"data_loader": training.loader} | options)
+            opacus.attach(training.optimizer, fake_run, **{"data_loader": training.loader} | options)
         assert not isinstance(training.optimizer.step_hook, opacus.LedgerHook)
 
 
@@ -120,7 +120,7 @@ def test_wrong_arguments_of_functions_beside_attach_are_named(training: Training
 @pytest.mark.filterwarnings("ignore::epsilon_ledger.mindarmour.PrivacyWarning")
 def test_wrong_arguments_of_keras_and_mindarmour_are_named(fake_run: FakeRun) -> None:
     with pytest.raises(ValueError, match="earlier_steps must be 'refuse' or 'charged', not 'report'"):
-        keras_adapter.attach(dense(), fake_run.as_run, event=STEP, earlier_steps="report")  # type: ignore[arg-type]
+        keras_adapter.attach(dense(), fake_run, event=STEP, earlier_steps="report")  # type: ignore[arg-type]
     wrong: list[dict[str, Any]] = [{"noise_mech": "Gaussian"}, {"clip_mech": "Gaussian"}]
     for terms in wrong:
         with pytest.raises(TypeError, match=f"{next(iter(terms))} must come from"):
@@ -154,4 +154,4 @@ def test_wrong_arguments_of_nvflare_are_named() -> None:
 def test_wrong_arguments_of_loggers_are_named(fake_run: FakeRun, logger: Any) -> None:
     for every in (1.5, math.nan, "2", True):
         with pytest.raises(TypeError, match="every must be a whole number"):
-            logger(fake_run.as_run, every=every)
+            logger(fake_run, every=every)

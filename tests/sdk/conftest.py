@@ -2,35 +2,19 @@
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-import httpx2
 import pytest
 
 from epsilon_ledger import LedgerClient, Run
 from tests.conftest import open_ledger
-from tests.sdk.fake_ledger import KEY, RUN_ID, URL, FakeLedger
+from tests.sdk.fake_ledger import RUN_ID, FakeLedger
 from tests.sdk.fake_runs import FakeRun
-from tests.sdk.simulation import Simulation, Wire, simulated
+from tests.sdk.simulation import LedgerWire, Simulation, simulated
+from tests.sdk.wire import KEY, URL, Clock, with_policy
 
 # Read when MLflow is imported: tests tell nobody that they ran.
 os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
-
-
-@dataclass
-class Clock:
-    """Time that passes only where somebody sleeps; jitter takes the longest pause it may."""
-
-    now: float = 0.0
-    naps: list[float] = field(default_factory=list)
-
-    def __call__(self) -> float:
-        return self.now
-
-    def sleep(self, seconds: float) -> None:
-        self.naps.append(seconds)
-        self.now += seconds
 
 
 @pytest.fixture
@@ -45,12 +29,9 @@ def clock() -> Clock:
 
 @pytest.fixture
 def client(ledger: FakeLedger, clock: Clock) -> Iterator[LedgerClient]:
-    with LedgerClient(URL, KEY, transport=httpx2.MockTransport(ledger)) as made:
-        transport = made._transport
-        transport._retry_policy = replace(
-            transport._retry_policy, clock=clock, sleep=clock.sleep, jitter=lambda _low, high: high
-        )
-        yield made
+    """A client whose jitter takes the longest pause it may."""
+    with LedgerClient(URL, KEY, transport=ledger) as made:
+        yield with_policy(made, clock=clock, sleep=clock.sleep, jitter=lambda _low, high: high)
 
 
 @pytest.fixture
@@ -66,20 +47,20 @@ def fake_run() -> FakeRun:
 
 
 @pytest.fixture(scope="module")
-def wire(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Wire]:
+def wire(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LedgerWire]:
     """The real service in this process, for the tests of a module."""
     with open_ledger(tmp_path_factory.mktemp("ledger")) as ledger:
-        yield Wire(ledger)
+        yield LedgerWire(ledger=ledger)
 
 
 @pytest.fixture(scope="module")
-def admin(wire: Wire) -> Iterator[LedgerClient]:
+def admin(wire: LedgerWire) -> Iterator[LedgerClient]:
     with wire.client("admin") as made:
         yield made
 
 
 @pytest.fixture(scope="module")
-def trainer(wire: Wire) -> Iterator[LedgerClient]:
+def trainer(wire: LedgerWire) -> Iterator[LedgerClient]:
     with wire.client("trainer") as made:
         yield made
 

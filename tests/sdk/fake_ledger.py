@@ -1,74 +1,39 @@
-"""A ledger in memory that answers like the real one, and a network that fails on demand."""
+"""A ledger in memory that answers like the real one."""
 
 import json
-from collections import deque
 from dataclasses import dataclass, field
+from typing import Any
 
 import httpx2
 
-KEY = "key_test.s3cr3t-part"
-URL = "http://ledger.test"
+from epsilon_ledger import Event
+from tests.sdk.wire import Wire
+
 RUN_ID = "run_1"
 # What a client tries by default.
 TRIES = 12
 PROBLEM_JSON = "application/problem+json"
 
-RUN = {
-    "id": RUN_ID,
-    "name": "icu",
-    "budget": "bud_1",
-    "budget_path": "mimic/icu-team",
-    "population": "pop_1",
-    "status": "active",
-    "attempt": 1,
-    "next_step": 0,
-    "event": {"type": "gaussian", "noise_multiplier": 2.0},
-    "epsilon": 0,
-    "epsilon_rdp": 0.0,
-    "delta": 1e-5,
-    "epsilon_limit": 3.0,
-    "steps_remaining": 10,
-    "binding_account": "bud_1",
-    "binding_account_path": "mimic/icu-team",
-    "privacy_unit": "record",
-    "neighboring_relation": "add_or_remove_one",
-    "labels": {},
-    "links": [],
-    "created_at": "2026-11-21T08:00:00Z",
-    "updated_at": "2026-11-21T08:00:00.123456Z",
-}
+ACCOUNT = {"binding_account": "bud_1", "binding_account_path": "mimic/icu-team", "delta": 1e-5, "epsilon_limit": 3.0}
+RUN: dict[str, Any] = ACCOUNT | {"id": RUN_ID, "name": "icu", "budget": "bud_1", "budget_path": "mimic/icu-team"}
+RUN |= {"population": "pop_1", "privacy_unit": "record", "neighboring_relation": "add_or_remove_one"}
+RUN |= {"status": "active", "attempt": 1, "next_step": 0, "event": {"type": "gaussian", "noise_multiplier": 2.0}}
+RUN |= {"epsilon": 0, "epsilon_rdp": 0.0, "steps_remaining": 10, "labels": {}, "links": []}
+RUN |= {"created_at": "2026-11-21T08:00:00Z", "updated_at": "2026-11-21T08:00:00.123456Z"}
 RDP = {"order": 8.5, "spent": 1.5, "held": 0.0, "requested": 0.25, "limit": 1.6}
-REFUSAL = {
-    "decision": "refused",
-    "run": RUN_ID,
-    "first_step": 10,
-    "count": 4,
-    "binding_account": "bud_1",
-    "binding_account_path": "mimic/icu-team",
-    "epsilon": 2.9,
-    "epsilon_requested": 3.2,
-    "epsilon_limit": 3.0,
-    "delta": 1e-5,
-    "rdp": RDP,
-    "delta_requested": 0.0,
-    "delta_left": 1e-7,
-    "plan": None,
-    "max_count_that_fits": 1,
-    "steps_needed": 4,
-    "exhausted": False,
-    "alternatives": [
-        {"type": "same_noise", "steps": 1},
-        {"type": "more_noise", "steps": 4, "noise_multiplier": 3.75},
-        {
-            "type": "higher_limit",
-            "steps": 4,
-            "limits": [{"account": "bud_1", "account_path": "mimic/icu-team", "epsilon": 3.25, "delta": 1e-5}],
-        },
-    ],
-    "unavailable_alternatives": [],
-    "url": "https://ledger.example.org/runs/run_1",
-    "dry_run": False,
-}
+RAISED = {"account": "bud_1", "account_path": "mimic/icu-team", "epsilon": 3.25, "delta": 1e-5}
+ALTERNATIVES = [
+    {"type": "same_noise", "steps": 1},
+    {"type": "more_noise", "steps": 4, "noise_multiplier": 3.75},
+    {"type": "higher_limit", "steps": 4, "limits": [RAISED]},
+]
+REFUSAL: dict[str, Any] = ACCOUNT | {"decision": "refused", "run": RUN_ID, "first_step": 10, "count": 4, "rdp": RDP}
+REFUSAL |= {"epsilon": 2.9, "epsilon_requested": 3.2, "delta_requested": 0.0, "delta_left": 1e-7, "plan": None}
+REFUSAL |= {"max_count_that_fits": 1, "steps_needed": 4, "exhausted": False, "unavailable_alternatives": []}
+REFUSAL |= {"alternatives": ALTERNATIVES, "url": "https://ledger.example.org/runs/run_1", "dry_run": False}
+LEAST_NOISE = 1.3
+"""Of what a FakeLedger previews."""
+REACHED = {"complete": "completed", "abort": "aborted", "pause": "paused", "resume": "active"}
 
 
 def problem(status: int, code: str, headers: dict[str, str] | None = None, /, **members: object) -> httpx2.Response:
@@ -77,37 +42,19 @@ def problem(status: int, code: str, headers: dict[str, str] | None = None, /, **
     return httpx2.Response(status, content=content.encode(), headers={"Content-Type": PROBLEM_JSON} | (headers or {}))
 
 
-@dataclass(frozen=True, slots=True)
-class Fault:
-    """What befalls one try: an answer or an error instead of the ledger's, or after it."""
-
-    instead: httpx2.Response | BaseException | None = None
-    after: httpx2.Response | BaseException | None = None
-
-
-@dataclass
-class FakeLedger:
-    """Admits `capacity` steps, and answers a request again under its key."""
+@dataclass(eq=False, kw_only=True)
+class FakeLedger(Wire):
+    """Admits `capacity` steps of its run, notes their events, and answers a request again under its key."""
 
     capacity: int = 10
-    status: str = "active"
-    faults: deque[Fault] = field(default_factory=deque)
-    requests: list[httpx2.Request] = field(default_factory=list)
-    next_step: int = 0
+    run: dict[str, Any] = field(default_factory=RUN.copy)
+    events: list[Event] = field(default_factory=list)
+    counts: list[int] = field(default_factory=list)
     _by_key: dict[str, tuple[bytes, httpx2.Response]] = field(default_factory=dict)
 
-    def __call__(self, request: httpx2.Request) -> httpx2.Response:
-        self.requests.append(request)
-        fault = self.faults.popleft() if self.faults else Fault()
-        answer = fault.instead or self._answer(request)
-        answer = fault.after or answer
-        if isinstance(answer, BaseException):
-            raise answer
-        return answer
-
-    def answers(self, *answers: httpx2.Response | BaseException) -> None:
-        """Let the next requests be answered so, instead of by the ledger."""
-        self.faults.extend(Fault(instead=answer) for answer in answers)
+    @property
+    def next_step(self) -> int:
+        return len(self.events)
 
     @property
     def keys(self) -> list[str]:
@@ -117,17 +64,16 @@ class FakeLedger:
     def bodies(self) -> list[dict[str, object]]:
         return [json.loads(request.content) for request in self.requests]
 
-    def _answer(self, request: httpx2.Request) -> httpx2.Response:
+    def arrive(self, request: httpx2.Request) -> httpx2.Response:
         last = request.url.path.rsplit("/", 1)[-1]
         if last == "steps":
             return self._decide(request)
-        reached = {"complete": "completed", "abort": "aborted", "pause": "paused", "resume": "active"}
-        if last in reached:
-            if self.status in {"completed", "aborted"} and self.status != reached[last]:
-                return problem(409, "run_state_conflict", run_status=self.status)
-            self.status = reached[last]
-        state = RUN | {"status": self.status, "next_step": self.next_step}
-        return httpx2.Response(201 if last == "runs" else 200, json=state)
+        if last in REACHED:
+            if self.run["status"] in {"completed", "aborted"} and self.run["status"] != REACHED[last]:
+                return problem(409, "run_state_conflict", run_status=self.run["status"])
+            self.run["status"] = REACHED[last]
+        spent = {"next_step": self.next_step, "epsilon": self.run["epsilon"] + 0.25 * self.next_step}
+        return httpx2.Response(201 if last == "runs" else 200, json=self.run | spent)
 
     def _decide(self, request: httpx2.Request) -> httpx2.Response:
         key, body = request.headers["Idempotency-Key"], json.loads(request.content)
@@ -136,34 +82,28 @@ class FakeLedger:
             assert known == request.content, "one key, two bodies"
             headers = {"Content-Type": first.headers["Content-Type"], "Idempotent-Replayed": "true"}
             return httpx2.Response(first.status_code, content=first.content, headers=headers)
-        assert body["first_step"] == self.next_step
-        count = sum(item["count"] for item in body["events"]) if "events" in body else body["count"]
+        first_step, mode = self.next_step, body.get("mode")
+        assert body["first_step"] == first_step
+        items = body.get("events", [{"event": body.get("event", self.run["event"]), "count": body.get("count")}])
+        events = [item["event"] for item in items for _ in range(item["count"])]
         dry_run = request.url.params.get("dry_run") == "true"
-        if self.next_step + count > self.capacity:
-            refusal = REFUSAL | {"first_step": self.next_step, "count": count, "dry_run": dry_run}
-            response = problem(403, "budget_exceeded", **refusal)
+        loud = dry_run and events[0].get("event", {}).get("noise_multiplier", LEAST_NOISE) < LEAST_NOISE
+        asked = {"run": self.run["id"], "first_step": first_step, "count": len(events), "dry_run": dry_run}
+        if (loud or first_step + len(events) > self.capacity) and mode != "report":
+            response = problem(403, "budget_exceeded", **(REFUSAL | asked))
         else:
-            members = authorization(self.next_step, count, self.capacity)
-            response = httpx2.Response(200, json=members | {"dry_run": dry_run})
-            self.next_step += 0 if dry_run else count
+            members = authorization(first_step, len(events), self.capacity) | asked
+            members |= {"decision": "reported"} if mode == "report" else {}
+            response = httpx2.Response(200, json=members)
+            self.events += [] if dry_run else events
+            self.counts += [] if dry_run else [len(events)]
         if not dry_run:
             self._by_key[key] = (request.content, response)
         return response
 
 
 def authorization(first_step: int, count: int, capacity: int = 10) -> dict[str, object]:
-    return {
-        "decision": "admitted",
-        "run": RUN_ID,
-        "first_step": first_step,
-        "count": count,
-        "next_step": first_step + count,
-        "epsilon": 0.25 * (first_step + count),
-        "delta": 1e-5,
-        "epsilon_limit": 3.0,
-        "steps_remaining": capacity - first_step - count,
-        "binding_account": "bud_1",
-        "binding_account_path": "mimic/icu-team",
-        "dry_run": False,
-        "a_member_of_a_newer_ledger": {"x": 1},
-    }
+    next_step = first_step + count
+    said = {"decision": "admitted", "run": RUN_ID, "first_step": first_step, "count": count, "next_step": next_step}
+    said |= {"epsilon": 0.25 * next_step, "steps_remaining": capacity - next_step, "dry_run": False}
+    return ACCOUNT | said | {"a_member_of_a_newer_ledger": {"x": 1}}

@@ -1,93 +1,35 @@
-"""Runs in memory, as much of them as the adapters read, and a budget of the service."""
+"""Runs of a ledger in memory, for the adapters, and a budget of the service."""
 
 import uuid
-from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any
 
-from epsilon_ledger import BudgetExceededError, Event, LedgerClient, Limit, Problem, Run, gaussian
-from tests.sdk.fake_ledger import REFUSAL
+from epsilon_ledger import Event, LedgerClient, Limit, Run
+from epsilon_ledger._run.grants import PrefetchConfig
+from tests.sdk.fake_ledger import RUN, RUN_ID, FakeLedger
+from tests.sdk.wire import KEY, URL
 
 N, BATCH = 64, 8
 STEPS_PER_EPOCH = N // BATCH
-LEAST_NOISE = 1.3
-OWN = gaussian(9.0)
-"""Event of a CountingRun that is asked without one."""
 
 
-def refusal() -> BudgetExceededError:
-    return BudgetExceededError(Problem(403, "budget_exceeded", "", "", REFUSAL))
+class FakeRun(Run):
+    """A run of a ledger in memory, which answers at the first try or not at all."""
 
-
-@dataclass
-class FakeState:
-    """As much of a RunState as the adapters read."""
-
-    event: Event | None = None
-    delta: float = 1e-5
-    epsilon: float = 0.0
-    epsilon_rdp: float | None = None
-    next_step: int = 0
-    neighboring_relation: str = "add_or_remove_one"
-    population_size: int | None = N
-    attempt: int = 1
-    id: str = "run_1"
-    plan: None = None
-
-
-@dataclass
-class FakeRun:
-    """A run that admits `capacity` steps, previews an epoch by its noise, and remembers what it was asked."""
-
-    capacity: int = 1_000
-    id: str = "run_1"
-    asked: list[Event] = field(default_factory=list)
-    state: FakeState = field(default_factory=FakeState)
-    expected_steps: int | None = None
-    refusal: BudgetExceededError | None = None
+    def __init__(self, capacity: int = 1_000, **members: object) -> None:
+        members = {"event": None, "population_size": N} | members
+        self.ledger = FakeLedger(capacity=capacity, run=RUN | members)
+        opened = LedgerClient(URL, KEY, max_attempts=1, transport=self.ledger).get_run(RUN_ID)
+        super().__init__(opened._transport, opened.state, PrefetchConfig(), step=0)
 
     @property
-    def next_step(self) -> int:
-        return len(self.asked)
+    def asked(self) -> list[Event]:
+        """The events that were charged."""
+        return self.ledger.events
 
-    step = next_step
-
-    def authorize(self, count: int = 1, *, event: Event | None = None) -> None:
-        assert (count, event is None) == (1, False)
-        if len(self.asked) == self.capacity:
-            raise refusal()
-        self.asked.append(cast("Event", event))
-        self.state.next_step += 1
-        self.state.epsilon += 0.125
-
-    def preview(self, count: int = 1, *, event: Event | None = None) -> FakeState:
-        assert (count, event is None) == (STEPS_PER_EPOCH, False)
-        if cast("Any", event)["event"]["noise_multiplier"] < LEAST_NOISE:
-            raise refusal()
-        return FakeState(epsilon=1.0)
-
-    @property
-    def epsilon(self) -> float:
-        return self.state.epsilon
-
-    def refresh(self) -> FakeState:
-        return self.state
-
-    @property
-    def as_run(self) -> Run:
-        return cast("Run", self)
-
-
-@dataclass
-class CountingRun(FakeRun):
-    """A FakeRun that is asked for several steps at once, or for its own event."""
-
-    counts: list[int] = field(default_factory=list)
-
-    def authorize(self, count: int = 1, *, event: Event | None = None) -> None:
-        if len(self.asked) + count > self.capacity:
-            raise refusal()
-        self.counts.append(count)
-        self.asked.extend([event or OWN] * count)
+    def hear(self, **members: object) -> None:
+        """Let the ledger say this of the run from now on."""
+        self.ledger.run |= members
+        self.refresh()
 
 
 def open_budget(admin: LedgerClient, epsilon: float, relation: Any = "add_or_remove_one", **terms: Any) -> str:  # noqa: ANN401 - passed on

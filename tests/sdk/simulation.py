@@ -1,4 +1,4 @@
-"""The real service in this process, on a wire that fails on demand, with a clock that tests move and a witness.
+"""The real service in this process, with a witness.
 
 The witness notes what was truly released: steps whose `authorize` returned. Whatever happens, that much is charged.
 """
@@ -6,13 +6,12 @@ The witness notes what was truly released: steps whose `authorize` returned. Wha
 import asyncio
 import json
 import threading
-from collections import Counter, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from concurrent.futures import wait
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
-from datetime import UTC, timedelta
-from enum import StrEnum
+from dataclasses import dataclass, field
+from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -23,47 +22,22 @@ import pytest
 from app.accounting.events import canonical, event_from_dict
 from app.service.verification import verify
 from epsilon_ledger import AsyncLedgerClient, AsyncRun, Event, LedgerClient, Run, StepAuthorization, gaussian
-from tests.api import trainer
 from tests.clocks import stand_at
 from tests.conftest import Furnish, Ledger, new_database, open_ledger
 from tests.sdk.charges import charged_and_held, within_limits
+from tests.sdk.wire import URL, Clock, Wire, with_policy
 
-URL = "http://ledger.test"
 BUDGET = "mimic/icu-team"
 LOUD, QUIET, HUSHED = gaussian(40.0), gaussian(60.0), gaussian(90.0)
 TRIES = 3
 HOUR = timedelta(hours=1)
 
 
-class Fault(StrEnum):
-    """What befalls one try."""
+@dataclass(eq=False, kw_only=True)
+class LedgerWire(Wire):
+    """Carries requests to the application of this process."""
 
-    NONE = "none"
-    NEVER_SENT = "never sent"  # as the client knows
-    LOST = "lost"  # as the client cannot know
-    UNHEARD = "unheard"  # it arrives, and the reply does not
-    TWICE = "twice"  # it arrives twice, and the second reply is heard
-    LATE = "late"  # it arrives when the test says so: `deliver`
-    BUSY = "busy"  # the ledger says 503
-    CRASHED = "crashed"  # it arrives, and the reply is a 500 without any content of the API's
-    STRANGE = "strange"  # it arrives, and the reply is a page of some proxy
-
-
-class Wire(httpx2.BaseTransport, httpx2.AsyncBaseTransport):
-    """Carries requests to the application of this process.
-
-    Args:
-        ledger: the application.
-    """
-
-    def __init__(self, ledger: Ledger) -> None:
-        self.ledger = ledger
-        self.faults: deque[Fault] = deque()
-        self.requests: list[httpx2.Request] = []
-        self.late: list[httpx2.Request] = []
-        self.before: Callable[[httpx2.Request], None] = lambda _: None
-        self.after: Callable[[httpx2.Request], None] = lambda _: None
-        self.awaited: Callable[[], None] = lambda: None
+    ledger: Ledger
 
     def client(self, role: str, organisation: str = "hospital", **terms: Any) -> LedgerClient:  # noqa: ANN401 - passed on
         """A client with a key of the ledger."""
@@ -72,88 +46,10 @@ class Wire(httpx2.BaseTransport, httpx2.AsyncBaseTransport):
     def async_client(self, role: str, **terms: Any) -> AsyncLedgerClient:  # noqa: ANN401 - passed on
         return AsyncLedgerClient(URL, self.ledger.keys["hospital", role], transport=self, **terms)
 
-    @property
-    def asked(self) -> list[str]:
-        """The last part of each path."""
-        return [request.url.path.rsplit("/", 1)[-1] for request in self.requests]
-
-    def fails(self, *faults: Fault) -> None:
-        """Let the next tries fail so."""
-        self.faults.extend(faults)
-
-    def deliver(self) -> None:
-        """Let everything arrive that was late; nobody hears the replies."""
-        late, self.late = self.late, []
-        for request in late:
-            self._arrive(request)
-
-    def handle_request(self, request: httpx2.Request) -> httpx2.Response:
-        self.requests.append(request)
-        self.before(request)
-        response = self._befall(request, self.faults.popleft() if self.faults else Fault.NONE)
-        self.after(request)
-        return response
-
-    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        self.awaited()
-        await asyncio.sleep(0)
-        response = self.handle_request(request)
-        self.awaited()
-        await asyncio.sleep(0)
-        return response
-
-    def _befall(self, request: httpx2.Request, fault: Fault) -> httpx2.Response:
-        if fault is Fault.NEVER_SENT:
-            raise httpx2.ConnectError("refused", request=request)
-        if fault is Fault.BUSY:
-            return httpx2.Response(503)
-        if fault is Fault.LATE:
-            self.late.append(request)
-        response = None if fault in {Fault.LOST, Fault.LATE} else self._arrive(request)
-        if response is None or fault is Fault.UNHEARD:
-            raise httpx2.ReadTimeout("no answer", request=request)
-        if fault is Fault.TWICE:
-            return self._arrive(request)
-        if fault is Fault.CRASHED:
-            return httpx2.Response(500)
-        if fault is Fault.STRANGE:
-            return httpx2.Response(200, text="<html>Welcome</html>")
-        return response
-
-    def _arrive(self, request: httpx2.Request) -> httpx2.Response:
+    def arrive(self, request: httpx2.Request) -> httpx2.Response:
         response = self.ledger.http._transport.handle_request(request)
         assert response.status_code != httpx2.codes.INTERNAL_SERVER_ERROR, response.read()
         return response
-
-
-@dataclass
-class Clock:
-    """Seconds that pass where a test says so, for the service and its clients alike."""
-
-    seconds: float = 0.0
-
-    def __call__(self) -> float:
-        return self.seconds
-
-    def wait(self, seconds: float) -> None:
-        self.seconds += seconds
-        trainer.Clock.ahead = timedelta(seconds=self.seconds)
-
-
-@contextmanager
-def clock_of_all() -> Iterator[Clock]:
-    """Let the service and its clients look at a clock that only a test moves."""
-    clock = Clock()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(trainer.Clock, "ahead", timedelta())
-        stand_at(patch, lambda: trainer.Clock.now(UTC))
-        patch.setattr("epsilon_ledger._run.run_base.time", SimpleNamespace(monotonic=clock))
-        yield clock
-
-
-def in_an_hour() -> str:
-    """By the clock of all."""
-    return (trainer.Clock.now(UTC) + HOUR).isoformat()
 
 
 def icu_team(ledger: Ledger) -> None:
@@ -167,24 +63,18 @@ class Simulation:
     """An organisation with a budget, and trainers on it."""
 
     ledger: Ledger
-    wire: Wire
+    wire: LedgerWire
     clock: Clock
     released: dict[str, Counter[bytes]] = field(default_factory=dict)
-    clients: list[LedgerClient] = field(default_factory=list)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def client(self, role: str = "trainer", **policy: Any) -> LedgerClient:  # noqa: ANN401 - of the retry policy
         """Another process, as far as the ledger can tell."""
-        made = self.wire.client(role, max_attempts=TRIES)
-        made._transport._retry_policy = replace(made._transport._retry_policy, **{"sleep": lambda _: None} | policy)
-        self.clients.append(made)
-        return made
+        return with_policy(self.wire.client(role, max_attempts=TRIES), **{"sleep": lambda _: None} | policy)
 
     def async_client(self, **policy: Any) -> AsyncLedgerClient:  # noqa: ANN401 - of the retry policy
-        made = self.wire.async_client("trainer", max_attempts=TRIES)
-        terms = {"async_sleep": lambda _: asyncio.sleep(0)} | policy
-        made._transport._retry_policy = replace(made._transport._retry_policy, **terms)
-        return made
+        policy = {"async_sleep": lambda _: asyncio.sleep(0)} | policy
+        return with_policy(self.wire.async_client("trainer", max_attempts=TRIES), **policy)
 
     def run(self, **terms: Any) -> Run:  # noqa: ANN401 - passed on
         """A new run in a process of its own; LOUD is its event."""
@@ -211,7 +101,7 @@ class Simulation:
     def pass_time(self, run: Run, seconds: float) -> None:
         """Let time pass when what is on its way has arrived."""
         wait([run._inflight] if run._inflight is not None else [])
-        self.clock.wait(seconds)
+        self.clock.sleep(seconds)
 
     def foretold(self, run: Run | AsyncRun, count: int, event: Event | None) -> list[Event]:
         """What the trainer does in its next steps, by its own count."""
@@ -260,13 +150,13 @@ class Simulation:
 
 @contextmanager
 def simulated(folder: Path, furnish: Furnish = icu_team) -> Iterator[Simulation]:
-    """Copy a ledger with a budget, and open it."""
+    """Copy a ledger with a budget, and open it; the service and its clients look at a clock that only a test moves."""
+    clock = Clock()
     with (
-        clock_of_all() as clock,
+        pytest.MonkeyPatch.context() as patch,
         new_database("sqlite", folder, furnish=furnish) as url,
         open_ledger(folder, url) as ledger,
     ):
-        made = Simulation(ledger, Wire(ledger), clock)
-        yield made
-        for client in made.clients:
-            client.close()
+        stand_at(patch, clock.now)
+        patch.setattr("epsilon_ledger._run.run_base.time", SimpleNamespace(monotonic=clock))
+        yield Simulation(ledger, LedgerWire(ledger=ledger), clock)

@@ -28,7 +28,8 @@ from epsilon_ledger import (
     gaussian,
     poisson_sampled,
 )
-from tests.sdk.fake_ledger import KEY, PROBLEM_JSON, RUN, RUN_ID, TRIES, URL, FakeLedger, problem
+from tests.sdk.fake_ledger import PROBLEM_JSON, RUN, RUN_ID, TRIES, FakeLedger, problem
+from tests.sdk.wire import KEY, URL
 
 LOUD, QUIET = gaussian(2.0), gaussian(3.0)
 LIMIT, SENT_LIMIT = Limit(3.0, 1e-5), {"epsilon": 3.0, "delta": 1e-5}
@@ -64,7 +65,7 @@ BUDGET |= {"planned": [], "plan": None}
 def test_address_and_key_come_from_environment(monkeypatch: pytest.MonkeyPatch, ledger: FakeLedger) -> None:
     monkeypatch.setenv("EPSILON_LEDGER_URL", "https://ledger.test/prefix/")
     monkeypatch.setenv("EPSILON_LEDGER_API_KEY", "key_from_env")
-    with LedgerClient(transport=httpx2.MockTransport(ledger)) as client:
+    with LedgerClient(transport=ledger) as client:
         client.get_run(RUN_ID)
     sent = ledger.requests[0]
     assert sent.url == f"https://ledger.test/prefix/v1/runs/{RUN_ID}"

@@ -27,8 +27,9 @@ from epsilon_ledger import (
     truncated_poisson_sampled,
 )
 from tests.conftest import Ledger
-from tests.sdk.simulation import LOUD, TRIES, Fault, Simulation, simulated
+from tests.sdk.simulation import LOUD, TRIES, Simulation, simulated
 from tests.sdk.test_grants import AHEAD
+from tests.sdk.wire import Fault
 
 BATCHES = [[0, 1], [2, 3], [4]]
 NOISY = gaussian(30.0)

@@ -14,8 +14,9 @@ from epsilon_ledger import (
     RunStateConflictError,
 )
 from tests.reliability.conftest import ROUNDS
-from tests.sdk.simulation import LOUD, QUIET, TRIES, Fault, Simulation
+from tests.sdk.simulation import LOUD, QUIET, TRIES, Simulation
 from tests.sdk.test_grants import AHEAD, fading
+from tests.sdk.wire import Fault
 from tests.soak import in_turns
 
 FAULTS = [fault for fault in Fault if fault is not Fault.NONE]

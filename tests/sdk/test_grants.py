@@ -15,7 +15,8 @@ from epsilon_ledger import (
     RunStateConflictError,
     gaussian,
 )
-from tests.sdk.simulation import BUDGET, HUSHED, LOUD, QUIET, TRIES, Fault, Simulation
+from tests.sdk.simulation import BUDGET, HUSHED, LOUD, QUIET, TRIES, Simulation
+from tests.sdk.wire import Fault
 
 AHEAD: dict[str, dict[str, Any]] = {
     "one by one": {},

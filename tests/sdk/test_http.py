@@ -18,8 +18,10 @@ from httpx2._transports import default as transports
 from epsilon_ledger import AsyncLedgerClient, LedgerClient, LedgerUnavailableError
 from tests.certificates import server_context
 from tests.conftest import open_ledger
-from tests.sdk.fake_ledger import KEY, RUN, RUN_ID
-from tests.sdk.simulation import BUDGET, LOUD, Wire, icu_team
+from tests.sdk.fake_ledger import RUN, RUN_ID
+from tests.sdk.simulation import BUDGET, LOUD, LedgerWire, icu_team
+from tests.sdk.wire import KEY
+from tests.service.certificates import server_certificate
 
 RANKS, STEPS = 3, 3
 
@@ -133,7 +135,7 @@ def test_ranks_that_share_key_are_slowed_down_by_rate_limit_and_none_fails(tmp_p
     """Far over the limit, each is held up many times in a row."""
     with open_ledger(tmp_path, rate_limit_per_second=20, rate_limit_burst=4) as ledger:
         icu_team(ledger)
-        with Wire(ledger).client("trainer", max_attempts=2) as client:
+        with LedgerWire(ledger=ledger).client("trainer", max_attempts=2) as client:
             runs = [client.create_run(f"rank-{rank}", budget=BUDGET, event=LOUD) for rank in range(RANKS)]
             began = time.monotonic()
             with ThreadPoolExecutor(RANKS) as ranks:

@@ -13,7 +13,8 @@ from epsilon_ledger import (
     LedgerUnavailableError,
     UnexpectedResponseError,
 )
-from tests.sdk.fake_ledger import KEY, RUN, URL, FakeLedger
+from tests.sdk.fake_ledger import RUN, FakeLedger
+from tests.sdk.wire import KEY, URL
 
 
 class Pages:

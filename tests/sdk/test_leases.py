@@ -7,8 +7,9 @@ import pytest
 
 from app.accounting.events import canonical, event_from_dict
 from epsilon_ledger import BudgetExceededError, LedgerUnavailableError, ReservationClosedError
-from tests.sdk.simulation import LOUD, TRIES, Fault, Simulation
+from tests.sdk.simulation import LOUD, TRIES, Simulation
 from tests.sdk.test_grants import AHEAD, in_grants
+from tests.sdk.wire import Fault
 from tests.soak import in_turns
 
 LONG = 700.0
@@ -62,7 +63,7 @@ def test_silent_trainer_is_charged_for_its_whole_grant_and_may_go_on(
 ) -> None:
     run = simulation.run(**AHEAD[way])
     simulation.authorize(run, 2)
-    simulation.clock.wait(LONG)
+    simulation.clock.sleep(LONG)
     if then == "authorize":
         assert simulation.authorize(run).first_step == 0
     elif then == "list":

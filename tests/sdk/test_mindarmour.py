@@ -195,23 +195,23 @@ def test_noise_has_one_place_and_clipping_does_not_go_with_adaptive_noise(fake_r
     with pytest.raises(TypeError, match="must be a run of the ledger"):
         DPModel(BATCH, 1.0, NoiseGaussianRandom(), None, SGD([np.zeros(2)]), network=network, run=None)  # type: ignore[arg-type] # refused
     with pytest.raises(ValueError, match="computes its own loss"):
-        DPModel(BATCH, 1.0, NoiseGaussianRandom(), None, SGD([np.zeros(2)]), network=object(), run=fake_run.as_run)
+        DPModel(BATCH, 1.0, NoiseGaussianRandom(), None, SGD([np.zeros(2)]), network=object(), run=fake_run)
     with pytest.raises(ValueError, match="shapes"):
         build(fake_run, optimizer=SGD([np.zeros(2)], 0.1)).train(1, data())
     assert fake_run.asked == []
 
 
 def test_mechanism_is_charged_when_it_is_called(fake_run: FakeRun) -> None:
-    noise = NoiseAdaGaussianRandom(0.5, 2.0, 0, 0.1, "Time", run=fake_run.as_run)
+    noise = NoiseAdaGaussianRandom(0.5, 2.0, 0, 0.1, "Time", run=fake_run)
     total = [np.array([0.2, 0.9]), np.array([[0.1]])]
     first, second = noise(total, sampling_probability=0.25), noise.construct(np.zeros(3))
     assert [part.shape for part in first] == [(2,), (1, 1)]
     assert second.shape == (3,)
     assert fake_run.asked == [poisson_sampled(0.25, gaussian(2.0)), gaussian(2.0 / 1.1)]
-    many = NoiseGaussianRandom(0.5, 2.0, run=fake_run.as_run)(np.full(20_000, 3.0))
+    many = NoiseGaussianRandom(0.5, 2.0, run=fake_run)(np.full(20_000, 3.0))
     assert many.std() == pytest.approx(1.0, abs=0.05)
     with pytest.raises(ValueError, match="no run to charge"):
         NoiseGaussianRandom()(np.zeros(2))
-    fake_run.capacity = len(fake_run.asked)
+    fake_run.ledger.capacity = len(fake_run.asked)
     with pytest.raises(BudgetExceededError):
         noise(total)

@@ -51,13 +51,13 @@ def test_lines_are_printed_every_so_many_steps(admin: LedgerClient, *, sink: boo
 
 def test_monitors_warn_of_their_defaults(fake_run: FakeRun) -> None:
     with pytest.warns(PrivacyWarning) as caught:
-        RDPMonitor(60_000, 32, run=fake_run.as_run)
+        RDPMonitor(60_000, 32, run=fake_run)
     said = [str(warning.message) for warning in caught]
     assert len(said) == 2
     assert "target_delta=0.001 is 1/num_samples, 1.7e-05, or more" in said[0]
     assert "noise_decay_rate=6e-4 are this monitor's defaults" in said[1]
     with pytest.warns(PrivacyWarning, match="zCDP does not shrink with sampling"):
-        ZCDPMonitor(N, BATCH, 1.5, 10.0, 1e-5, None, run=fake_run.as_run)
-    monitor = RDPMonitor(N, BATCH, 1.0, 10.0, 1e-5, noise_decay_mode=None, run=fake_run.as_run, write=print)
+        ZCDPMonitor(N, BATCH, 1.5, 10.0, 1e-5, None, run=fake_run)
+    monitor = RDPMonitor(N, BATCH, 1.0, 10.0, 1e-5, noise_decay_mode=None, run=fake_run, write=print)
     with pytest.warns(PrivacyWarning, match=r"expects noise \(1\.0, None, None\).*adds \(1\.5, None, None\)"):
         build(fake_run).train(1, data(), callbacks=[monitor])

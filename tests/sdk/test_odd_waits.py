@@ -1,7 +1,7 @@
 """Replies about waiting plans that no ledger of today sends: nothing is released for them."""
 
 import json
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -19,7 +19,8 @@ from epsilon_ledger import (
     Waiting,
     gaussian,
 )
-from tests.sdk.fake_ledger import KEY, RUN, URL, problem
+from tests.sdk.fake_ledger import RUN, problem
+from tests.sdk.wire import KEY, URL, Wire, with_policy
 
 PLAN = [EventCount(event=gaussian(2.0), count=5)]
 LACKS: dict[str, Any] = {"account": "bud_1", "account_path": "mimic/icu-team", "reason": "a_reason_of_tomorrow"}
@@ -37,8 +38,8 @@ def reservation(members: dict[str, Any]) -> dict[str, Any]:
     return RESERVATION | {"granted_at": granted, "expires_at": expires} | members
 
 
-@dataclass
-class WaitingLedger:
+@dataclass(eq=False, kw_only=True)
+class WaitingLedger(Wire):
     """Lets every plan wait; `looks` are the members of its reservation at each look, the last one for ever.
 
     A look may be a response instead. `claimed` are the members of the answer to the claim.
@@ -47,10 +48,8 @@ class WaitingLedger:
     looks: list[dict[str, Any] | httpx2.Response] = field(default_factory=list)
     claimed: dict[str, Any] = field(default_factory=lambda: {"status": "active"})
     run: dict[str, Any] = field(default_factory=dict)
-    requests: list[httpx2.Request] = field(default_factory=list)
 
-    def __call__(self, request: httpx2.Request) -> httpx2.Response:
-        self.requests.append(request)
+    def arrive(self, request: httpx2.Request) -> httpx2.Response:
         match request.method, request.url.path.split("/")[2:]:
             case "POST", ["runs"]:
                 return httpx2.Response(201, json=RUN | {"status": "waiting", "waiting_reservation": "res_1"} | self.run)
@@ -63,14 +62,9 @@ class WaitingLedger:
                 return httpx2.Response(200, json=reservation(self.claimed))
         return httpx2.Response(200, json=reservation({"status": "cancelled"}))
 
-    @property
-    def asked(self) -> list[str]:
-        return [request.url.path.rpartition("/")[2] for request in self.requests]
-
 
 def open_run(ledger: WaitingLedger, **terms: Any) -> Run:  # noqa: ANN401 - passed on
-    client = LedgerClient(URL, KEY, transport=httpx2.MockTransport(ledger), max_attempts=2)
-    client._transport._retry_policy = replace(client._transport._retry_policy, sleep=lambda _: None)
+    client = with_policy(LedgerClient(URL, KEY, transport=ledger, max_attempts=2), sleep=lambda _: None)
     return client.create_run("icu", budget="mimic", plan=PLAN, wait=timedelta(hours=1), **terms)
 
 
@@ -79,7 +73,7 @@ def test_each_reason_and_each_end_is_told() -> None:
     lacks = [LACKS | {"reason": "closed", "opens_at": "2027-01-01T00:00:00Z"}]
     closed, fits = (WAITING | {"lacks": each, "estimated_at": None} for each in (lacks, []))
     looks: list[Any] = [{"waiting": each} for each in (None, WAITING, WAITING, closed, fits)]
-    ledger = WaitingLedger([*looks, {"status": "active"}])
+    ledger = WaitingLedger(looks=[*looks, {"status": "active"}])
     before = datetime.now(UTC)
     open_run(ledger, on_wait=seen.append)
     sent = datetime.fromisoformat(json.loads(ledger.requests[0].content)["wait_until"])
@@ -91,7 +85,7 @@ def test_each_reason_and_each_end_is_told() -> None:
     ]
     for status in ("voided", "a_status_of_tomorrow"):
         with pytest.raises(PlanNotGrantedError, match=f"it is {status}") as caught:
-            open_run(WaitingLedger([{"status": status}]))
+            open_run(WaitingLedger(looks=[{"status": status}]))
         assert (caught.value.reservation_status, caught.value.waiting) == (status, None)
     approval = WaitingLedger(run={"status": "pending", "waiting_reservation": None})
     assert (open_run(approval).status, approval.asked) == ("pending", ["runs"])
@@ -110,7 +104,7 @@ BAD: dict[str, tuple[list[Any], dict[str, Any], type[LedgerError]]] = {
 @pytest.mark.parametrize("name", BAD)
 def test_bad_reply_leaves_plan_and_says_how_to_go_on(name: str) -> None:
     looks, claimed, error = BAD[name]
-    ledger = WaitingLedger(looks, claimed)
+    ledger = WaitingLedger(looks=looks, claimed=claimed)
     with pytest.raises(error) as caught:
         open_run(ledger)
     [note] = caught.value.__notes__

@@ -20,9 +20,10 @@ from epsilon_ledger import (
     StepsAlreadyTakenError,
     Trial,
 )
-from tests.sdk.simulation import HUSHED, LOUD, QUIET, TRIES, Fault, Simulation
+from tests.sdk.simulation import HUSHED, LOUD, QUIET, TRIES, Simulation
 from tests.sdk.test_grants import AHEAD
 from tests.sdk.test_resume import reported
+from tests.sdk.wire import Fault
 from tests.soak import in_turns
 
 EVENTS: dict[str, Event | None] = {"planned": None, "planned later": QUIET, "not planned": HUSHED}
@@ -50,7 +51,7 @@ def test_steps_of_another_process_are_never_released(simulation: Simulation, *, 
     """A process that asks for the same steps hears of a replay, and that the first key was not its own."""
     restarted = simulation.run()
     zombie = simulation.client().get_run(restarted.id)
-    arrive = simulation.wire._arrive
+    arrive = simulation.wire.arrive
 
     def arrived(request: httpx2.Request) -> httpx2.Response:
         response = arrive(request)
@@ -58,7 +59,7 @@ def test_steps_of_another_process_are_never_released(simulation: Simulation, *, 
             response.headers.pop("Idempotent-Replay-Of", None)
         return response
 
-    simulation.wire._arrive = arrived  # type: ignore[method-assign]
+    simulation.wire.arrive = arrived  # type: ignore[method-assign]
     simulation.authorize(restarted, 2)
     with pytest.raises(StepsAlreadyTakenError, match=f"Steps 0 to 1 of {restarted.id}") as caught:
         zombie.authorize(2)

@@ -28,7 +28,7 @@ from epsilon_ledger import (
     Run,
     gaussian,
 )
-from tests.sdk.fake_ledger import KEY, URL
+from tests.sdk.wire import KEY, URL
 
 ROOT: Final = Path(__file__).parents[2]
 DOCUMENT: Final[dict[str, Any]] = json.loads((ROOT / "openapi" / "openapi.json").read_text())

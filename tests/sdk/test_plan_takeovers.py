@@ -16,10 +16,10 @@ from epsilon_ledger import (
     StepsAlreadyTakenError,
     Waiting,
 )
-from tests.api import trainer
-from tests.sdk.simulation import BUDGET, HOUR, LOUD, TRIES, Fault, Simulation
+from tests.sdk.simulation import BUDGET, HOUR, LOUD, TRIES, Simulation
 from tests.sdk.test_grants import AHEAD, in_grants
 from tests.sdk.test_plan_waits import Waits, plan, raising
+from tests.sdk.wire import Fault
 
 DAY = timedelta(days=1)
 
@@ -149,9 +149,9 @@ def test_budget_for_plans_only_says_so(waits: Waits) -> None:
 
 def test_steps_are_asked_for_one_by_one_while_others_are_first(waits: Waits) -> None:
     simulation, ahead = waits.simulation, AHEAD["grants"]
-    waits.left_behind(wait_until=(trainer.Clock.now(tz=None).astimezone() + 30 * DAY).isoformat())
+    waits.left_behind(wait_until=(simulation.clock.now() + 30 * DAY).isoformat())
     for _ in range(2):  # after a week it is overtaken no more
-        simulation.clock.wait((4 * DAY).total_seconds())
+        simulation.clock.sleep((4 * DAY).total_seconds())
         waits.holder.renew()
     run = simulation.run(**ahead)
     for _ in range(2):

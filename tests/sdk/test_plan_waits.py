@@ -25,8 +25,8 @@ from epsilon_ledger import (
     Waiting,
 )
 from epsilon_ledger._run import plan_waits
-from tests.api import trainer
-from tests.sdk.simulation import BUDGET, HOUR, LOUD, TRIES, Fault, Simulation, in_an_hour
+from tests.sdk.simulation import BUDGET, HOUR, LOUD, TRIES, Simulation
+from tests.sdk.wire import Fault
 
 LEASE = 7 * 24 * 3600
 """Of the plan that holds the budget, in seconds."""
@@ -79,8 +79,9 @@ class Waits:
 
     def left_behind(self, **terms: Any) -> str:  # noqa: ANN401 - passed on
         """A run whose trainer died while its plan waited; returns its id."""
-        body = {"name": "second", "budget": BUDGET, "event": LOUD, "plan": plan(20), "wait_until": in_an_hour()}
-        made = self.simulation.ledger.post("/v1/runs", body | terms).json()
+        until = (self.simulation.clock.now() + HOUR).isoformat()
+        body = {"name": "second", "budget": BUDGET, "event": LOUD, "plan": plan(20), "wait_until": until} | terms
+        made = self.simulation.ledger.post("/v1/runs", body).json()
         assert made["status"] == "waiting"
         return str(made["id"])
 
@@ -102,7 +103,7 @@ class Waits:
     def _pause(self, seconds: float) -> None:
         self.pauses.append(seconds)
         assert len(self.pauses) < 500, "it waits for ever"
-        self.simulation.clock.wait(seconds)
+        self.simulation.clock.sleep(seconds)
         self.acts.get(len(self.pauses), lambda: None)()
         self.look()
 
@@ -287,7 +288,7 @@ def test_ledger_that_is_away_for_long_is_waited_for(waits: Waits, caplog: pytest
 
 
 def test_ledger_that_stays_away_until_end_is_given_up(waits: Waits, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plan_waits, "datetime", trainer.Clock)
+    monkeypatch.setattr(plan_waits, "datetime", waits.simulation.clock)
     waits.acts = {2: lambda: waits.simulation.wire.fails(*[Fault.LOST] * 1000)}
     with pytest.raises(LedgerUnavailableError) as caught:
         waits.wait_for(wait=timedelta(seconds=70))
@@ -300,12 +301,12 @@ def test_ledger_that_stays_away_until_end_is_given_up(waits: Waits, monkeypatch:
 @pytest.mark.parametrize("seen_first", [False, True], ids=["at the claim", "at a look"])
 def test_plan_whose_lease_ends_before_its_claim_is_not_granted(waits: Waits, *, seen_first: bool) -> None:
     def expire() -> None:
-        expire_reservations(waits.database, trainer.Clock.now(tz=None).astimezone())
+        expire_reservations(waits.database, waits.simulation.clock.now())
 
     def asleep() -> None:
         waits.give_back()
         waits.look()
-        waits.simulation.clock.wait(5000)
+        waits.simulation.clock.sleep(5000)
         if seen_first:
             expire()
 

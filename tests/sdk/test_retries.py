@@ -18,12 +18,9 @@ from epsilon_ledger import (
     UnexpectedResponseError,
     gaussian,
 )
-from tests.sdk.conftest import Clock
-from tests.sdk.fake_ledger import KEY, RUN_ID, TRIES, URL, FakeLedger, Fault, authorization, problem
+from tests.sdk.fake_ledger import RUN_ID, TRIES, FakeLedger, authorization, problem
+from tests.sdk.wire import KEY, URL, Clock, Fault, Try
 
-LOST = Fault(after=httpx2.ReadTimeout("no answer"))
-"""It arrives, and the reply does not."""
-REFUSED = Fault(instead=httpx2.ConnectError("refused"))
 LOST_ON_THE_WAY_BACK = [
     *(httpx2.ReadTimeout("no answer"), httpx2.ReadError("reset"), httpx2.RemoteProtocolError("disconnected")),
     *(problem(502, "bad_gateway"), problem(503, "ledger_unavailable"), httpx2.Response(504, text="<html>proxy</html>")),
@@ -40,7 +37,7 @@ def busy(retry_after: str, status: int = 503) -> httpx2.Response:
 
 def in_doubt(run: Run, ledger: FakeLedger, count: int = 1) -> None:
     """Ask for steps until the client gives up without having heard the answer."""
-    ledger.faults.extend([LOST] * TRIES)
+    ledger.fails(*[Fault.UNHEARD] * TRIES)
     with pytest.raises(LedgerUnavailableError) as caught:
         run.authorize(count)
     assert caught.value.in_doubt
@@ -56,7 +53,7 @@ def keys(ledger: FakeLedger) -> int:
 def test_request_that_may_have_arrived_is_repeated_under_its_key_and_charges_once(
     run: Run, ledger: FakeLedger, fault: httpx2.Response | Exception
 ) -> None:
-    ledger.faults.extend([Fault(after=fault)] * 2)
+    ledger.fails(*[Try(fault)] * 2)
     answer = run.authorize(3)
     assert (answer.first_step, answer.next_step, run.next_step, ledger.next_step) == (0, 3, 3, 3)
     assert ledger.bodies == [{"first_step": 0, "attempt": 1, "count": 3}] * 3
@@ -77,7 +74,7 @@ def test_request_that_never_arrived_is_repeated_and_final_answer_is_not(run: Run
 
 
 def test_every_post_has_its_own_key_and_reads_have_none(client: LedgerClient, ledger: FakeLedger) -> None:
-    ledger.faults.append(LOST)
+    ledger.fails(Fault.UNHEARD)
     run = client.create_run("icu", budget="mimic/icu-team")
     assert len(ledger.requests) == 2
     for ask in (run.preview, run.authorize, run.authorize, run.pause):
@@ -89,7 +86,7 @@ def test_every_post_has_its_own_key_and_reads_have_none(client: LedgerClient, le
 
 
 def test_pauses_double_up_to_ceiling_and_tries_are_bounded(run: Run, ledger: FakeLedger, clock: Clock) -> None:
-    ledger.faults.extend([REFUSED] * 20)
+    ledger.fails(*[Fault.NEVER_SENT] * 20)
     with pytest.raises(LedgerUnavailableError, match="ConnectError: refused") as caught:
         run.authorize()
     assert clock.naps == pytest.approx([0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 10, 10, 10, 10])
@@ -109,14 +106,14 @@ def test_jitter_spreads_pauses_from_zero_to_ceiling() -> None:
 
 def test_whole_time_is_bounded(run: Run, clock: Clock) -> None:
     def slow(_: httpx2.Request) -> httpx2.Response:
-        clock.now += 10.0
+        clock.seconds += 10.0
         raise httpx2.ReadTimeout("no answer")
 
     run._transport._http = httpx2.MockTransport(slow)
     with pytest.raises(LedgerUnavailableError) as caught:
         run.authorize()
     assert caught.value.attempts < TRIES
-    assert clock.now <= 60.0 + 10.0
+    assert clock.seconds <= 60.0 + 10.0
     assert caught.value.in_doubt
 
 
@@ -141,9 +138,9 @@ def test_rate_limit_is_no_failed_try_and_ends_by_time(run: Run, ledger: FakeLedg
     assert clock.naps == pytest.approx([3.1, 3.2, 3.4])
     assert keys(ledger) == 1
     ledger.answers(*[busy("1", 429)] * (2 * TRIES))
-    began = clock.now
+    began = clock.seconds
     assert run.authorize().next_step == 3
-    assert 2 * TRIES <= clock.now - began < 60
+    assert 2 * TRIES <= clock.seconds - began < 60
     ledger.answers(*[busy("1", 429)] * 1000)
     with pytest.raises(LedgerUnavailableError, match="429") as caught:
         run.authorize()
@@ -176,7 +173,7 @@ def test_same_call_settles_steps_in_doubt_and_no_other_call_is_sent_before(run: 
 
 def test_settle_charges_steps_in_doubt_that_no_training_released(run: Run, ledger: FakeLedger) -> None:
     in_doubt(run, ledger)
-    ledger.faults.extend([LOST] * TRIES)
+    ledger.fails(*[Fault.UNHEARD] * TRIES)
     with pytest.raises(LedgerUnavailableError):
         run.settle()
     with pytest.raises(RequestInDoubtError):
@@ -213,14 +210,14 @@ def test_change_of_state_does_not_renumber_steps_in_doubt(run: Run, ledger: Fake
     assert ledger.next_step == 1
 
 
-DOUBTS: dict[str, tuple[list[Fault], type[BaseException]]] = {
-    "interrupt": ([Fault(after=KeyboardInterrupt())], KeyboardInterrupt),
-    "500": ([Fault(after=problem(500, "internal_error"))], ProblemError),
-    "no JSON": ([Fault(after=httpx2.Response(200, text="<html>"))], UnexpectedResponseError),
-    "no authorization": ([Fault(after=httpx2.Response(200, json={"a": 1}))], UnexpectedResponseError),
-    "no key at the second try": ([LOST, Fault(instead=problem(401, "unauthenticated"))], ProblemError),
+DOUBTS: dict[str, tuple[list[Fault | Try], type[BaseException]]] = {
+    "interrupt": ([Try(KeyboardInterrupt())], KeyboardInterrupt),
+    "500": ([Try(problem(500, "internal_error"))], ProblemError),
+    "no JSON": ([Try(httpx2.Response(200, text="<html>"))], UnexpectedResponseError),
+    "no authorization": ([Try(httpx2.Response(200, json={"a": 1}))], UnexpectedResponseError),
+    "no key at the second try": ([Fault.UNHEARD, Try(problem(401, "unauthenticated"), 0)], ProblemError),
     "pause before the second try": (
-        [LOST, Fault(instead=problem(409, "run_state_conflict", run_status="paused"))],
+        [Fault.UNHEARD, Try(problem(409, "run_state_conflict", run_status="paused"), 0)],
         ProblemError,
     ),
 }
@@ -229,7 +226,7 @@ DOUBTS: dict[str, tuple[list[Fault], type[BaseException]]] = {
 @pytest.mark.parametrize("name", DOUBTS)
 def test_step_without_usable_answer_stays_in_doubt(run: Run, ledger: FakeLedger, name: str) -> None:
     faults, error = DOUBTS[name]
-    ledger.faults.extend(faults)
+    ledger.fails(*faults)
     with pytest.raises(error):
         run.authorize()
     with pytest.raises(RequestInDoubtError):
@@ -239,9 +236,11 @@ def test_step_without_usable_answer_stays_in_doubt(run: Run, ledger: FakeLedger,
     assert keys(ledger) == 1
 
 
-@pytest.mark.parametrize("faults", [[REFUSED] * TRIES, [Fault(instead=problem(401, "unauthenticated"))]])
-def test_step_that_surely_had_no_effect_is_not_in_doubt(run: Run, ledger: FakeLedger, faults: list[Fault]) -> None:
-    ledger.faults.extend(faults)
+@pytest.mark.parametrize("faults", [[Fault.NEVER_SENT] * TRIES, [Try(problem(401, "unauthenticated"), 0)]])
+def test_step_that_surely_had_no_effect_is_not_in_doubt(
+    run: Run, ledger: FakeLedger, faults: list[Fault | Try]
+) -> None:
+    ledger.fails(*faults)
     with pytest.raises((LedgerUnavailableError, ProblemError)):
         run.authorize()
     assert run.authorize(2).next_step == 2
@@ -249,7 +248,7 @@ def test_step_that_surely_had_no_effect_is_not_in_doubt(run: Run, ledger: FakeLe
 
 def test_refusal_whose_reply_was_lost_stays_refusal_and_next_call_is_new(run: Run, ledger: FakeLedger) -> None:
     ledger.capacity = 2
-    ledger.faults.append(LOST)
+    ledger.fails(Fault.UNHEARD)
     with pytest.raises(BudgetExceededError):
         run.authorize(3)
     assert keys(ledger) == 1

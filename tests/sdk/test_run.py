@@ -26,7 +26,8 @@ from epsilon_ledger import (
     gaussian,
     poisson_sampled,
 )
-from tests.sdk.fake_ledger import KEY, RUN_ID, TRIES, URL, FakeLedger, Fault, problem
+from tests.sdk.fake_ledger import RUN_ID, TRIES, FakeLedger, problem
+from tests.sdk.wire import KEY, URL, Fault, Try
 
 ICU: dict[str, Any] = {"name": "icu", "budget": "mimic/icu-team"}
 DOWN = httpx2.ConnectError("refused")
@@ -37,7 +38,7 @@ def paths(ledger: FakeLedger) -> list[str]:
 
 
 def async_client_of(ledger: FakeLedger) -> AsyncLedgerClient:
-    return AsyncLedgerClient(URL, KEY, max_attempts=1, transport=httpx2.MockTransport(ledger))
+    return AsyncLedgerClient(URL, KEY, max_attempts=1, transport=ledger)
 
 
 def test_each_admission_moves_run_on(run: Run) -> None:
@@ -137,11 +138,11 @@ def test_end_of_block_decides_status(client: LedgerClient, ledger: FakeLedger, n
         else:
             with client.create_run(**ICU) as run:
                 act(run)
-    assert ledger.status == status
+    assert ledger.run["status"] == status
 
 
 def test_paused_or_ended_run_is_not_ended_by_its_trainer(client: LedgerClient, ledger: FakeLedger) -> None:
-    ledger.faults.extend([Fault(), Fault(instead=problem(409, "run_state_conflict", run_status="paused"))])
+    ledger.fails(Fault.NONE, Try(problem(409, "run_state_conflict", run_status="paused"), 0))
     with pytest.raises(RunStateConflictError), client.create_run(**ICU) as run:
         run.authorize()
     with client.create_run(**ICU) as run:
@@ -152,7 +153,7 @@ def test_paused_or_ended_run_is_not_ended_by_its_trainer(client: LedgerClient, l
 
 
 def test_first_exception_is_one_that_is_seen(client: LedgerClient, ledger: FakeLedger) -> None:
-    ledger.faults.extend([Fault(), *[Fault(instead=DOWN)] * TRIES])
+    ledger.fails(Fault.NONE, *[Try(DOWN, 0)] * TRIES)
     with pytest.raises(ValueError, match="mine") as caught, client.create_run(**ICU):
         raise ValueError("mine")
     assert any("did not confirm the request to abort the run run_1" in note for note in caught.value.__notes__)

@@ -4,7 +4,6 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import wait
 from contextlib import ExitStack
-from datetime import UTC
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -17,11 +16,11 @@ from hypothesis.stateful import run_state_machine_as_test as run_machine
 
 from epsilon_ledger import BudgetExceededError, Event, LedgerError, Run
 from epsilon_ledger._run.run_properties import RunStateDict
-from tests.api import trainer
 from tests.conftest import Ledger
 from tests.reliability.conftest import ROUNDS
 from tests.sdk.charges import charged_and_held, has_lapsed_grant
-from tests.sdk.simulation import HUSHED, LOUD, QUIET, TRIES, Fault, Simulation, simulated
+from tests.sdk.simulation import HUSHED, LOUD, QUIET, TRIES, Simulation, simulated
+from tests.sdk.wire import Fault
 from tests.soak import thinned
 
 SCHEDULES: dict[str, Callable[[int], Event] | None] = {
@@ -150,9 +149,9 @@ class Trainers(RuleBasedStateMachine):
 
     @rule(seconds=st.sampled_from([50.0, 50.0, 100.0, 299.0, 700.0]))
     def time_passes(self, seconds: float) -> None:
-        self.world.clock.wait(seconds)
+        self.world.clock.sleep(seconds)
         self.alone = self.alone and not has_lapsed_grant(
-            self.world.ledger.database, self.run.id, trainer.Clock.now(UTC)
+            self.world.ledger.database, self.run.id, self.world.clock.now()
         )
 
     @rule()

@@ -6,8 +6,8 @@ import httpx2
 import pytest
 
 from epsilon_ledger import ApiKey, LedgerClient, LedgerUnavailableError, Receiver
-from tests.sdk.conftest import Clock
 from tests.sdk.fake_ledger import FakeLedger, problem
+from tests.sdk.wire import Clock
 
 CALLS: dict[str, Callable[[LedgerClient], ApiKey | Receiver]] = {
     "v1/api-keys": lambda client: client.create_api_key("trainer"),
@@ -43,7 +43,7 @@ def test_attempt_in_doubt_is_last_one_and_one_without_effect_is_repeated(
     ledger.answers(httpx2.ConnectError("refused"), refused, answer())
     assert "s3cr3t" not in repr(CALLS[path](client))
     assert len(ledger.requests) == len(LOST) + 3
-    assert clock.now >= 2
+    assert clock.seconds >= 2
     for request in ledger.requests:
         assert (request.method, request.url.path) == ("POST", f"/{path}")
         assert "Idempotency-Key" not in request.headers

@@ -31,7 +31,8 @@ from epsilon_ledger import (
 )
 from epsilon_ledger._wire.frames import data_frame
 from tests.sdk.fake_runs import open_budget
-from tests.sdk.simulation import URL, Wire
+from tests.sdk.simulation import LedgerWire
+from tests.sdk.wire import URL
 
 STEP = poisson_sampled(0.01, gaussian(1.1))
 
@@ -99,7 +100,7 @@ def test_alternatives_of_refusal_fit_and_can_be_requested(trainer: LedgerClient,
 
 
 def test_errors_of_service_have_their_classes(
-    wire: Wire, admin: LedgerClient, trainer: LedgerClient, budget: str
+    wire: LedgerWire, admin: LedgerClient, trainer: LedgerClient, budget: str
 ) -> None:
     run = trainer.create_run("model", budget=budget)
     with pytest.raises(InvalidRequestError):
@@ -195,7 +196,7 @@ def test_several_runs_at_one_path_are_listed_with_their_times(trainer: LedgerCli
     assert [found.number for found in trainer.list_runs(path=f"{budget}/model", sort="created_at")] == [1, 2]
 
 
-def test_archived_account_is_found_where_no_other_is(wire: Wire, admin: LedgerClient, budget: str) -> None:
+def test_archived_account_is_found_where_no_other_is(wire: LedgerWire, admin: LedgerClient, budget: str) -> None:
     population = budget.partition("/")[0]
     run = admin.create_run("model", budget=budget, event=STEP)
     with pytest.raises(Exception, match="account_state_conflict"):
@@ -240,7 +241,9 @@ def test_fields_of_fields_are_columns_and_timestamps_are_times(admin: LedgerClie
     assert "limit" not in frame
 
 
-def test_lists_and_histories_become_frames(wire: Wire, admin: LedgerClient, trainer: LedgerClient, budget: str) -> None:
+def test_lists_and_histories_become_frames(
+    wire: LedgerWire, admin: LedgerClient, trainer: LedgerClient, budget: str
+) -> None:
     run = trainer.create_run("model", budget=budget, event=STEP)
     spent = [run.authorize().epsilon for _ in range(3)]
     decisions = trainer.list_decisions(run=run.id, page_size=2).to_pandas()
@@ -269,7 +272,7 @@ def test_error_without_pandas_says_what_to_install(monkeypatch: pytest.MonkeyPat
 
 
 def test_example_of_package_page_trains_until_it_is_refused(
-    wire: Wire, admin: LedgerClient, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    wire: LedgerWire, admin: LedgerClient, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     limit = Limit(3.0, 1e-5)
     admin.create_population("mimic", privacy_unit="patient", neighboring_relation="add_or_remove_one", limit=limit)

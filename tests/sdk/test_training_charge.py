@@ -26,7 +26,8 @@ from epsilon_ledger import (
     self_composed,
     truncated_poisson_sampled,
 )
-from tests.sdk.simulation import LOUD, QUIET, TRIES, Fault, Simulation, simulated
+from tests.sdk.simulation import LOUD, QUIET, TRIES, Simulation, simulated
+from tests.sdk.wire import Fault
 
 STEPS = 5
 FAINT = gaussian(500.0)

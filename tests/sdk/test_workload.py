@@ -26,8 +26,9 @@ from epsilon_ledger import (
 from epsilon_ledger._net import workload
 from tests.conftest import open_ledger
 from tests.identity_provider import IdentityProvider, identity_provider
-from tests.sdk.fake_ledger import RUN_ID, URL
-from tests.sdk.simulation import BUDGET, Wire
+from tests.sdk.fake_ledger import RUN_ID
+from tests.sdk.simulation import BUDGET, LedgerWire
+from tests.sdk.wire import URL
 from tests.workloads import issuer_of, issuers_file, workload_token
 
 TERMS: Final[dict[str, Any]] = {"budget": BUDGET, "event": poisson_sampled(0.01, gaussian(1.1))}
@@ -40,12 +41,12 @@ def cluster() -> Iterator[IdentityProvider]:
 
 
 @pytest.fixture(scope="module")
-def wire(cluster: IdentityProvider, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Wire]:
+def wire(cluster: IdentityProvider, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LedgerWire]:
     folder = tmp_path_factory.mktemp("ledger")
     with open_ledger(folder, workload_issuers_file=issuers_file(folder, issuer_of(cluster))) as ledger:
         ledger.population()
         ledger.budget(limit={"epsilon": 3.0, "delta": 1e-5})
-        yield Wire(ledger)
+        yield LedgerWire(ledger=ledger)
 
 
 @pytest.fixture
@@ -56,7 +57,7 @@ def file(cluster: IdentityProvider, tmp_path: Path) -> Path:
     return path
 
 
-def client(wire: Wire, **credential: Any) -> LedgerClient:  # noqa: ANN401 - passed on
+def client(wire: LedgerWire, **credential: Any) -> LedgerClient:  # noqa: ANN401 - passed on
     return LedgerClient(URL, transport=wire, **credential)
 
 
@@ -70,7 +71,7 @@ def scopes(admin: LedgerClient) -> list[str | None]:
 
 
 def test_keys_of_run_are_exchanged_as_they_end(
-    wire: Wire, admin: LedgerClient, file: Path, monkeypatch: pytest.MonkeyPatch
+    wire: LedgerWire, admin: LedgerClient, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("EPSILON_LEDGER_URL", URL)
     monkeypatch.setenv("EPSILON_LEDGER_TOKEN_FILE", str(file))
@@ -96,7 +97,7 @@ def test_keys_of_run_are_exchanged_as_they_end(
     assert scopes(admin)[before + 2 :] == [revoked.id, revoked.id]
 
 
-def test_client_trains_several_runs_and_another_pod_resumes_one(wire: Wire, file: Path) -> None:
+def test_client_trains_several_runs_and_another_pod_resumes_one(wire: LedgerWire, file: Path) -> None:
     with client(wire, token_file=file) as ledger:
         runs = [ledger.create_run(f"job-{number}", **TERMS) for number in range(2)]
         for run in runs:

@@ -1,13 +1,10 @@
-"""A small model whose steps can be watched, and a run in memory that refuses when it is told to."""
+"""A small model whose steps can be watched."""
 
-import pickle
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
-from epsilon_ledger import Event
 from epsilon_ledger.mechanisms import (
     AdaptiveClipping,
     DpAdam,
@@ -30,26 +27,6 @@ RULES = [DpSgd, DpMomentum, DpAdam]
 RECORDS, Q = 40, 0.25
 
 
-class RefusedError(Exception):
-    pass
-
-
-@dataclass
-class Asked:
-    """Admits `capacity` releases, and remembers them."""
-
-    capacity: int = 10**9
-    events: list[Event] = field(default_factory=list)
-
-    def authorize(self, count: int = 1, *, event: Event | None = None) -> str:
-        assert count == 1
-        assert event is not None
-        if len(self.events) >= self.capacity:
-            raise RefusedError
-        self.events.append(event)
-        return "admitted"
-
-
 def optimizer(
     rule: Rule = DpSgd,
     params: Arrays | None = None,
@@ -69,8 +46,3 @@ def optimizer(
 def pulls(sample: NDArray[np.intp]) -> Floats:
     """A gradient (2, 3) for each record."""
     return np.asarray(np.cos(np.arange(RECORDS * 6.0).reshape(RECORDS, 2, 3))[sample])
-
-
-def everything(made: Optimizer) -> bytes:
-    """All that a step may change, with the random streams and the sample."""
-    return pickle.dumps((made, made.params, made.__dict__["_pending"]))

@@ -14,7 +14,8 @@ from app.accounting.events import NeighboringRelation as Relation
 from app.accounting.events.serialization import event_from_dict
 from epsilon_ledger import adaptive_clipping, composed, gaussian, poisson_sampled
 from epsilon_ledger.mechanisms import AdaptiveClipping, GaussianNoise
-from tests.sdk.mechanisms.models import UNMETERED, Asked
+from tests.sdk.fake_runs import FakeRun
+from tests.sdk.mechanisms.models import UNMETERED
 
 Mode = Literal["geometric", "linear"]
 
@@ -44,7 +45,7 @@ def test_norm_moves_by_formula(mode: Mode, within: int, beyond: int, norm: float
 
 @pytest.mark.parametrize("seed", [None, 5])
 def test_sum_and_count_have_deviations_that_are_charged(seed: int | None) -> None:
-    run = Asked()
+    run = FakeRun()
     noise = GaussianNoise(1.5, clipping_norm=2.0, insecure_seed=seed)
     # lr = 1, linear, target 1/2: the norm moves by exactly the noisy count over the expected number.
     adaptive = AdaptiveClipping(noise, expected_summands=40.0, learning_rate=1.0, fraction_stddev=0.01, mode="linear")
@@ -55,7 +56,7 @@ def test_sum_and_count_have_deviations_that_are_charged(seed: int | None) -> Non
         sums.append(adaptive.clip_and_release(rows, run=run))
         counts.append((2.0 - adaptive.clipping_norm) * 40)
     answer = adaptive_clipping(gradient_noise_multiplier=1.5, count_noise_stddev=0.4)
-    assert run.events == [answer] * MANY
+    assert run.asked == [answer] * MANY
     assert adaptive.secure is (seed is None)
     assert np.std(sums) == pytest.approx(1.5 * 2.0, rel=7 / math.sqrt(2 * 50 * MANY))
     assert np.mean(sums) == pytest.approx(3 * 2 / math.sqrt(50), abs=7 * 3 / math.sqrt(50 * MANY))
@@ -90,13 +91,13 @@ def test_norm_stays_within_its_bounds(mode: Mode) -> None:
 def test_next_noise_follows_moved_norm_and_decay() -> None:
     noise = GaussianNoise(4.0, clipping_norm=1.0, decay_mode="step", decay_rate=0.5)
     adaptive = AdaptiveClipping(noise, expected_summands=10.0, learning_rate=2.0, fraction_stddev=1e-3)
-    run = Asked()
+    run = FakeRun()
     # None of 10 is within: C grows to e.
     adaptive.clip_and_release(np.full((10, 1), 50.0), run=run, sampling_probability=0.1)
     assert adaptive.clipping_norm == pytest.approx(math.e, rel=0.02)
     noisy = adaptive.clip_and_release(np.zeros((0, 100_000)), run=run, sampling_probability=0.1)
     assert noisy.std() == pytest.approx(2.0 * math.e, rel=0.05)
-    assert run.events == [
+    assert run.asked == [
         poisson_sampled(0.1, adaptive_clipping(gradient_noise_multiplier=z, count_noise_stddev=0.01))
         for z in (4.0, 2.0)
     ]

@@ -15,11 +15,12 @@ from app.accounting.base_rdp import gaussian_noise
 from app.accounting.events import NeighboringRelation
 from app.accounting.events.serialization import event_from_dict
 from app.accounting.formulas.noise_schedules import scheduled_noise
-from epsilon_ledger import Event, gaussian, poisson_sampled
+from epsilon_ledger import BudgetExceededError, Event, gaussian, poisson_sampled
 from epsilon_ledger._wire.noise_decay import DecayMode
 from epsilon_ledger.mechanisms import GaussianNoise, Unmetered
 from epsilon_ledger.mechanisms.arrays import Arrays
-from tests.sdk.mechanisms.models import UNMETERED, Asked, RefusedError
+from tests.sdk.fake_runs import FakeRun
+from tests.sdk.mechanisms.models import UNMETERED
 
 MANY = 200_000
 # The standard deviation of n normals has a relative error of 1 / sqrt(2 n); seven of those.
@@ -41,19 +42,19 @@ def test_decays_are_exact(mode: DecayMode, z: float, rate: float, t: int) -> Non
 
 @pytest.mark.parametrize("mode", ["time", "step", "exp", None])
 def test_every_release_is_what_was_foretold(mode: DecayMode | None) -> None:
-    run = Asked()
+    run = FakeRun()
     noise = GaussianNoise(2.0, clipping_norm=3.0, decay_mode=mode, decay_rate=None if mode is None else 0.01)
     foretold = [noise.event_at(release) for release in range(20)]
     for _ in foretold:
         noise.release(np.zeros(1), run=run)
-    assert run.events == foretold
+    assert run.asked == foretold
     if mode is not None:
         with pytest.raises(ValueError, match="has shrunk"):
             noise.event_at(10**6)
         noise.load_state_dict({"releases": 10**6, "clipping_norm": 3.0})
         with pytest.raises(ValueError, match=r"At release 1000000 .* below 0\.001"):
             noise.release(np.zeros(1), run=run)
-        assert run.events == foretold
+        assert run.asked == foretold
 
 
 @pytest.mark.parametrize("seed", [None, 3])
@@ -62,9 +63,9 @@ def test_noise_has_deviation_that_is_charged_and_follows_norm_and_decay(seed: in
     assert noise.secure is (seed is None)
     for norm in (5.0, 0.01, 700.0):
         noise.clipping_norm = norm
-        run = Asked()
+        run = FakeRun()
         noisy = noise.release(np.full(MANY, 2.5 * norm), run=run)
-        (event,) = run.events
+        (event,) = run.asked
         z = gaussian_noise(event_from_dict(event), NeighboringRelation.ADD_OR_REMOVE_ONE)
         assert abs(noisy.std() / (z * norm) - 1) < SPREAD
         assert abs(noisy.mean() / norm - 2.5) < 7 * z / math.sqrt(MANY)
@@ -95,11 +96,11 @@ def test_arrays_of_any_form_come_back_in_that_form() -> None:
 
 def test_clipping_and_releasing_are_one_call_where_vectors_are_at_hand() -> None:
     vectors = {"w": np.full((4, 2, 2), 100.0), "b": np.zeros((4, 1))}
-    run = Asked()
+    run = FakeRun()
     noisy = GaussianNoise(1e-3, clipping_norm=2.0).clip_and_release(vectors, run=run, sampling_probability=0.5)
     assert noisy["w"] == pytest.approx(np.full((2, 2), 4.0), abs=0.04)
     assert noisy["b"].shape == (1,)
-    assert run.events == [poisson_sampled(0.5, gaussian(1e-3))]
+    assert run.asked == [poisson_sampled(0.5, gaussian(1e-3))]
     with pytest.raises(ValueError, match="no common first axis"):
         GaussianNoise(1.0, clipping_norm=2.0).clip_and_release([np.ones((2, 2)), np.ones((3, 2))], run=run)
     with pytest.raises(ValueError, match="no common first axis"):
@@ -108,20 +109,20 @@ def test_clipping_and_releasing_are_one_call_where_vectors_are_at_hand() -> None
 
 def test_refusal_changes_nothing_and_prepared_release_is_drawn_once() -> None:
     noise = GaussianNoise(2.0, clipping_norm=1.0, decay_mode="step", decay_rate=0.1, insecure_seed=1)
-    noise.release(np.zeros(2), run=Asked())
+    noise.release(np.zeros(2), run=FakeRun())
     before, total = pickle.dumps(noise), np.ones(4)
-    with pytest.raises(RefusedError):
-        noise.release(total, run=Asked(0))
-    with pytest.raises(RefusedError):
-        noise.clip_and_release(np.ones((3, 4)), run=Asked(0))
+    with pytest.raises(BudgetExceededError):
+        noise.release(total, run=FakeRun(0))
+    with pytest.raises(BudgetExceededError):
+        noise.clip_and_release(np.ones((3, 4)), run=FakeRun(0))
     assert pickle.dumps(noise) == before
     assert total.tolist() == [1] * 4
     release = noise.prepare([np.ones((3, 2))])
-    with pytest.raises(RefusedError):
-        release.authorize(Asked(0))
+    with pytest.raises(BudgetExceededError):
+        release.authorize(FakeRun(0))
     with pytest.raises(RuntimeError, match="not admitted"):
         release.draw()
-    release.authorize(Asked())
+    release.authorize(FakeRun())
     assert release.draw().shape == (2,)
     with pytest.raises(RuntimeError, match="drawn before"):
         release.draw()
@@ -130,15 +131,10 @@ def test_refusal_changes_nothing_and_prepared_release_is_drawn_once() -> None:
 
 def test_change_while_ledger_is_asked_does_not_reach_release() -> None:
     noise = GaussianNoise(1.0, clipping_norm=1.0, decay_mode="step", decay_rate=0.5)
-
-    class Meddling(Asked):
-        def authorize(self, count: int = 1, *, event: Event | None = None) -> str:
-            noise.load_state_dict({"releases": 9, "clipping_norm": 1e-6})
-            return super().authorize(count, event=event)
-
-    run = Meddling()
+    run = FakeRun()
+    run.ledger.before = lambda _: noise.load_state_dict({"releases": 9, "clipping_norm": 1e-6})
     noisy = noise.release(np.zeros(MANY), run=run)
-    assert run.events == [gaussian(1.0)]
+    assert run.asked == [gaussian(1.0)]
     assert abs(noisy.std() - 1) < SPREAD
 
 
@@ -162,11 +158,11 @@ NO_ARRAYS: list[Any] = [[], {}, ["text"], np.array(["text"]), np.array([1j]), [[
 
 @pytest.mark.parametrize(("totals", "answer"), [(UNCLIPPED, "not clipped"), (NO_ARRAYS, "give")])
 def test_sum_without_finite_numbers_is_not_asked_for(totals: list[Arrays], answer: str) -> None:
-    run = Asked()
+    run = FakeRun()
     for total in totals:
         with pytest.raises(ValueError, match=answer):
             GaussianNoise(1.0, clipping_norm=1.0).release(total, run=run)
-    assert run.events == []
+    assert run.asked == []
 
 
 NO_NUMBERS: list[Any] = [0, -1, math.nan, math.inf, True, "1", None]

@@ -14,9 +14,10 @@ from scipy import stats
 from app.accounting.base_rdp import rdp
 from app.accounting.events import NeighboringRelation as Relation
 from app.accounting.events.serialization import event_from_dict
-from epsilon_ledger import laplace
+from epsilon_ledger import BudgetExceededError, laplace
 from epsilon_ledger.mechanisms import LaplaceNoise
-from tests.sdk.mechanisms.models import UNMETERED, Asked, RefusedError
+from tests.sdk.fake_runs import FakeRun
+from tests.sdk.mechanisms.models import UNMETERED
 
 MANY = 200_000
 KOLMOGOROV = 3.5  # P(sqrt(n) D > 3.5) is at most 5e-11
@@ -69,14 +70,14 @@ def test_service_charges_client_epsilon_under_every_relation(
 
 
 def test_each_release_is_asked_for_once_for_all_clients() -> None:
-    run = Asked(2)
+    run = FakeRun(2)
     noise = LaplaceNoise(3.0, l1_sensitivity=2.0, insecure_seed=1)
     first = noise.release(np.zeros((4, 3)), run=run)
     second = noise.release(np.zeros((4, 3)), run=run)
-    assert run.events == [laplace(3.0)] * 2
+    assert run.asked == [laplace(3.0)] * 2
     assert np.unique([first, second]).size == 24
     before = pickle.dumps(noise)
-    with pytest.raises(RefusedError):
+    with pytest.raises(BudgetExceededError):
         noise.release(np.zeros((4, 3)), run=run)
     assert pickle.dumps(noise) == before
     assert noise.releases == 2
@@ -112,12 +113,12 @@ def test_wrong_argument_is_refused() -> None:
 
 
 def test_values_of_another_form_are_not_asked_for_and_checkpoint_keeps_count() -> None:
-    run, noise = Asked(), LaplaceNoise(1.0, l1_sensitivity=2.0)
+    run, noise = FakeRun(), LaplaceNoise(1.0, l1_sensitivity=2.0)
     wrong: list[Any] = [[math.nan], [math.inf], ["a"], [1j], [True]]
     for values in (np.zeros(3), np.zeros((2, 2, 2)), *(np.array([row]) for row in wrong)):
         with pytest.raises(ValueError, match=r"\(n_clients, k\)"):
             noise.release(values, run=run)
-    assert run.events == []
+    assert run.asked == []
     for shape in ((0, 3), (3, 0)):
         assert noise.release(np.zeros(shape), run=run).shape == shape
     resumed = LaplaceNoise(1.0, l1_sensitivity=2.0)

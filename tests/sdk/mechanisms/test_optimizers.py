@@ -18,7 +18,8 @@ from epsilon_ledger.mechanisms import (
     MicrobatchSampler,
     PoissonSampler,
 )
-from tests.sdk.mechanisms.models import RECORDS, RULES, UNMETERED, Asked, Floats, Q, Rule, optimizer, pulls
+from tests.sdk.fake_runs import FakeRun
+from tests.sdk.mechanisms.models import RECORDS, RULES, UNMETERED, Floats, Q, Rule, optimizer, pulls
 
 
 def noisy_means(seed: int) -> Iterator[Floats]:
@@ -83,7 +84,7 @@ def test_parameters_of_any_form_are_moved_in_place_together(kind: type[np.floati
 
 
 def test_micro_batches_are_clipped_as_means_and_divided_by_their_number() -> None:
-    run = Asked()
+    run = FakeRun()
     noise = GaussianNoise(1e-3, clipping_norm=0.5, clipped="microbatch")
     made = DpSgd(np.zeros(6), noise=noise, sampler=MicrobatchSampler(RECORDS, Q, 4), run=run, learning_rate=1.0)
     batches = made.sample()
@@ -91,7 +92,7 @@ def test_micro_batches_are_clipped_as_means_and_divided_by_their_number() -> Non
     made.step(np.array(means))
     clipped = np.sum([mean * min(1.0, 0.5 / float(np.linalg.norm(mean))) for mean in means], axis=0)
     assert np.asarray(made.params) == pytest.approx(-clipped / 4, abs=1e-3)
-    assert run.events == [poisson_sampled(Q, gaussian(1e-3, clipped="microbatch"))]
+    assert run.asked == [poisson_sampled(Q, gaussian(1e-3, clipped="microbatch"))]
     with pytest.raises(ValueError, match="one row for each member"):
         made.step(np.zeros((len(made.sample()) + 1, 6)))
 
@@ -126,7 +127,7 @@ def test_arguments_that_do_not_fit_together_are_refused() -> None:
 
 
 def test_gradients_of_another_form_are_not_asked_for() -> None:
-    run = Asked()
+    run = FakeRun()
     made = optimizer(params=[np.zeros((2, 3)), np.zeros(2)], run=run)
     count = len(made.sample())
     right = [np.zeros((count, 2, 3)), np.zeros((count, 2))]
@@ -148,14 +149,14 @@ def test_gradients_of_another_form_are_not_asked_for() -> None:
     for other in others:
         with pytest.raises(ValueError, match="have the names"):
             named.step(other)
-    assert run.events == []
+    assert run.asked == []
     made.step(right)
     named.step({"w": rows})
-    assert len(run.events) == 2
+    assert len(run.asked) == 2
 
 
 def test_diverged_model_is_not_asked_for_and_diverged_gradient_counts_as_zero() -> None:
-    run = Asked()
+    run = FakeRun()
     params = np.zeros((2, 3))
     made = optimizer(params=params, run=run)
     gradients = pulls(made.sample())
@@ -163,7 +164,7 @@ def test_diverged_model_is_not_asked_for_and_diverged_gradient_counts_as_zero() 
     params[0, 0] = math.inf
     with pytest.raises(ValueError, match="diverged"):
         made.step(gradients)
-    assert run.events == []
+    assert run.asked == []
     params[0, 0] = 0.0
     made.step(gradients)
     assert np.isfinite(params).all()

@@ -6,62 +6,56 @@ import os
 import pickle
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import pytest
 
-from epsilon_ledger import Event, gaussian, poisson_sampled
+from epsilon_ledger import BudgetExceededError, gaussian, poisson_sampled
 from epsilon_ledger.mechanisms import DpSgd, GaussianNoise, PoissonSampler
-from tests.sdk.mechanisms.models import (
-    RECORDS,
-    RULES,
-    Asked,
-    Floats,
-    Q,
-    RefusedError,
-    Rule,
-    everything,
-    optimizer,
-    pulls,
-)
+from tests.sdk.fake_runs import FakeRun
+from tests.sdk.mechanisms.models import RECORDS, RULES, Floats, Optimizer, Q, Rule, optimizer, pulls
+
+
+def everything(made: Optimizer) -> bytes:
+    """All that a step may change, with the random streams and the sample."""
+    return pickle.dumps({name: value for name, value in vars(made).items() if name not in {"_guard", "_run"}})
 
 
 @pytest.mark.parametrize("kind", ["fixed norm", "adaptive norm"])
 @pytest.mark.parametrize("rule", RULES)
 def test_refused_step_changes_not_bit_and_can_be_asked_for_again(rule: Rule, kind: str) -> None:
-    run = Asked(3)
+    run = FakeRun(3)
     made = optimizer(rule, run=run, adaptive=kind == "adaptive norm")
     for _ in range(3):
         made.step(pulls(made.sample()))
     gradients = pulls(made.sample())
     before, untouched = everything(made), gradients.copy()
     for _ in range(2):
-        with pytest.raises(RefusedError):
+        with pytest.raises(BudgetExceededError):
             made.step(gradients)
         assert everything(made) == before
         assert np.array_equal(gradients, untouched)
-    run.capacity = 4
+    run.ledger.capacity = 4
     made.step(gradients)
     assert everything(made) != before
-    assert (made.steps, len(run.events)) == (4, 4)
+    assert (made.steps, len(run.asked)) == (4, 4)
 
 
 def test_noise_of_step_is_that_of_its_event_over_expected_number() -> None:
     size = 200_000
-    run = Asked()
+    run = FakeRun()
     noise = GaussianNoise(1.3, clipping_norm=0.7)
     made = DpSgd(np.zeros(size), noise=noise, sampler=PoissonSampler(RECORDS, Q), run=run, learning_rate=1.0)
     made.sample()
     sample = made.sample()
     made.step(np.zeros((len(sample), size)))
-    assert run.events == [poisson_sampled(Q, gaussian(1.3))]
+    assert run.asked == [poisson_sampled(Q, gaussian(1.3))]
     assert np.std(np.asarray(made.params)) == pytest.approx(1.3 * 0.7 / (RECORDS * Q), rel=7 / math.sqrt(2 * size))
 
 
 def test_empty_sample_is_step_of_noise_only() -> None:
-    run = Asked()
+    run = FakeRun()
     forms: list[Any] = [None, [], np.empty((0, 2, 3)), np.empty((0, 3))]
     for form in forms:
         made = optimizer(run=run, q=1e-15)
@@ -77,7 +71,7 @@ def test_empty_sample_is_step_of_noise_only() -> None:
     named.sample()
     with pytest.raises(ValueError, match="one row for each member"):
         named.step({"w": np.zeros((1, 2, 2)), "b": np.zeros((1, 1))})
-    assert len(run.events) == 8
+    assert len(run.asked) == 8
 
 
 def test_sample_stays_until_it_was_stepped_and_is_stepped_once() -> None:
@@ -115,19 +109,10 @@ def test_copies_forks_and_checkpoints_do_not_take_sample_along() -> None:
         made.step(gradients)
 
 
-@dataclass
-class Slow(Asked):
-    """Answers when four threads are waiting for it, or have been turned away."""
-
-    turned: threading.Barrier = field(default_factory=lambda: threading.Barrier(4))
-
-    def authorize(self, count: int = 1, *, event: Event | None = None) -> str:
-        self.turned.wait(10)
-        return super().authorize(count, event=event)
-
-
 def test_threads_do_not_step_one_sample_twice() -> None:
-    run = Slow()
+    run, turned = FakeRun(), threading.Barrier(4)
+    # It answers when four threads are waiting for it, or have been turned away.
+    run.ledger.before = lambda _: turned.wait(10)
     made = optimizer(run=run)
     gradients = pulls(made.sample())
 
@@ -135,18 +120,18 @@ def test_threads_do_not_step_one_sample_twice() -> None:
         try:
             made.step(gradients)
         except RuntimeError as error:
-            run.turned.wait(10)
+            turned.wait(10)
             return str(error)
         return "stepped"
 
     with ThreadPoolExecutor(4) as threads:
         body = [future.result() for future in [threads.submit(step) for _ in range(4)]]
     assert sorted(answer.split(" ", 1)[0] for answer in body) == ["Another"] * 3 + ["stepped"]
-    assert (made.steps, len(run.events)) == (1, 1)
+    assert (made.steps, len(run.asked)) == (1, 1)
 
 
 def test_step_that_was_charged_and_then_failed_does_not_use_its_sample_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    run = Asked()
+    run = FakeRun()
     made = optimizer(run=run)
     gradients = pulls(made.sample())
     before = np.array(made.params)
@@ -157,7 +142,7 @@ def test_step_that_was_charged_and_then_failed_does_not_use_its_sample_again(mon
     monkeypatch.setattr(made, "_direction", broken)
     with pytest.raises(MemoryError):
         made.step(gradients)
-    assert len(run.events) == 1
+    assert len(run.asked) == 1
     assert np.array_equal(before, np.asarray(made.params))
     with pytest.raises(RuntimeError, match="call sample"):
         made.step(gradients)
