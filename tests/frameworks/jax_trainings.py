@@ -10,15 +10,11 @@ import jax.numpy as jnp
 import jax_privacy
 import numpy as np
 import optax
-import pytest
 from jax_privacy import noise_addition
 from jax_privacy.batch_selection import CyclicPoissonSampling, pad_to_multiple_of
 
 from epsilon_ledger import gaussian, poisson_sampled
 from epsilon_ledger.jax import authorized, secret_key
-
-# jax-privacy 2.0 calls what the newest optax renames.
-OPTAX_WARNS = pytest.mark.filterwarnings("ignore:optax.global_norm is deprecated:DeprecationWarning")
 
 N, CLIP, NOISE, PROBABILITY = 64, 1.5, 2.0, 0.25
 SIZE = 48

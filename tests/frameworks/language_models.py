@@ -5,7 +5,6 @@
 from pathlib import Path
 from typing import Any
 
-import pytest
 import torch
 from peft import LoraConfig, get_peft_model
 from torch import nn
@@ -17,11 +16,6 @@ STEPS_PER_EPOCH = RECORDS // BATCH
 TOKENS, WORDS = 6, 50
 IGNORED = -100
 
-FILTERS = [
-    pytest.mark.filterwarnings("ignore:Full backward hook is firing when gradients are computed:UserWarning"),
-    # Transformers itself looks at a property that it has renamed.
-    pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning"),
-]
 SIZES: dict[str, Any] = {"vocab_size": WORDS, "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1}
 SIZES |= {"num_attention_heads": 2, "max_position_embeddings": 16}
 ARGUMENTS: dict[str, Any] = {"per_device_train_batch_size": PHYSICAL, "gradient_accumulation_steps": ACCUMULATED}

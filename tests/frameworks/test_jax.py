@@ -17,7 +17,6 @@ from tests.frameworks.jax_trainings import (
     DATA,
     DONATED,
     GRAD,
-    OPTAX_WARNS,
     POISSON,
     PROBABILITY,
     SIZE,
@@ -29,14 +28,7 @@ from tests.frameworks.jax_trainings import (
 )
 from tests.sdk.fake_runs import FakeRun, open_budget
 
-pytestmark = OPTAX_WARNS
-
 OWN = gaussian(9.0)
-
-
-@pytest.fixture
-def run() -> FakeRun:
-    return FakeRun()
 
 
 def test_every_step_asks_for_what_jax_privacy_does(run: FakeRun) -> None:

@@ -21,15 +21,8 @@ from jax_privacy.matrix_factorization import streaming_matrix
 from epsilon_ledger import EventCount, LedgerClient, gaussian, poisson_sampled, self_composed
 from epsilon_ledger.dp_accounting import from_dp_accounting
 from epsilon_ledger.jax import UnsupportedTrainingError, authorized, secret_key
-from tests.frameworks.jax_trainings import CLIP, GRAD, OPTAX_WARNS, N, loss, privatizer
+from tests.frameworks.jax_trainings import CLIP, GRAD, N, loss, privatizer
 from tests.sdk.fake_runs import FakeRun
-
-pytestmark = OPTAX_WARNS
-
-
-@pytest.fixture
-def run() -> FakeRun:
-    return FakeRun()
 
 
 def plan(**changed: Any) -> Any:

@@ -29,7 +29,6 @@ from tests.frameworks.jax_trainings import (
     DATA,
     KEPT,
     NOISE,
-    OPTAX_WARNS,
     POISSON,
     PROBABILITY,
     SIZE,
@@ -39,13 +38,6 @@ from tests.frameworks.jax_trainings import (
     loss,
 )
 from tests.sdk.fake_runs import FakeRun
-
-pytestmark = OPTAX_WARNS
-
-
-@pytest.fixture
-def run() -> FakeRun:
-    return FakeRun()
 
 
 def refuses(match: str) -> Any:

@@ -13,23 +13,11 @@ from epsilon_ledger import BudgetExceededError, gaussian, poisson_sampled
 from epsilon_ledger.keras import UnsupportedTrainingError, attach
 from tests.sdk.fake_runs import FakeRun
 
-pytestmark = [
-    # jax-privacy 2.0 calls it.
-    pytest.mark.filterwarnings("ignore:optax.global_norm is deprecated:DeprecationWarning"),
-    # Keras' variables know numpy 1.
-    pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy keyword:DeprecationWarning"),
-]
-
 N, BATCH, NOISE, STEPS = 40, 10, 1.5, 4
 """Records, their expected number in a sample, noise multiplier, steps of an epoch."""
 X = np.random.default_rng(0).normal(size=(N, 2)).astype(np.float32)
 Y = X.sum(axis=1, keepdims=True)
 STEP = poisson_sampled(BATCH / N, gaussian(NOISE))
-
-
-@pytest.fixture
-def run() -> FakeRun:
-    return FakeRun()
 
 
 CONFIG: dict[str, Any] = {"epsilon": 1e6, "delta": 1e-5, "clipping_norm": 1.0, "batch_size": BATCH, "train_size": N}

@@ -15,16 +15,8 @@ from torch import nn
 from epsilon_ledger import gaussian
 from epsilon_ledger.lightning import LedgerCallback, split_batches
 from epsilon_ledger.opacus import UnsupportedTrainingError
-from tests.frameworks.conftest import HOOKS_WARN, STEP, Training, make_private, small_loader
+from tests.frameworks.conftest import STEP, Training, make_private, small_loader
 from tests.sdk.fake_runs import FakeRun
-
-pytestmark = [
-    HOOKS_WARN,
-    # Lightning walks trees as torch did before 2.13.
-    pytest.mark.filterwarnings("ignore:.isinstance.treespec, LeafSpec.. is deprecated:FutureWarning"),
-    # Its advice for faster loaders, which these trainings are too small for.
-    pytest.mark.filterwarnings("ignore:The 'train_dataloader' does not have many workers:UserWarning"),
-]
 
 
 def fit(package: Any, training: Training, *callbacks: Any, **terms: Any) -> Any:
@@ -59,12 +51,12 @@ def trainer_of(package: Any, *callbacks: Any, **terms: Any) -> Any:
 
 
 @pytest.mark.parametrize("package", [lightning, pytorch_lightning])
-def test_every_step_of_fit_asks(engine: PrivacyEngine, fake_run: FakeRun, package: Any) -> None:
+def test_every_step_of_fit_asks(engine: PrivacyEngine, run: FakeRun, package: Any) -> None:
     training = make_private(engine)
     before = training.parameters()
-    trainer = fit(package, training, LedgerCallback(fake_run))
-    assert fake_run.asked == [STEP] * 24
-    assert float(trainer.callback_metrics["epsilon"]) == fake_run.epsilon == 6.0
+    trainer = fit(package, training, LedgerCallback(run))
+    assert run.asked == [STEP] * 24
+    assert float(trainer.callback_metrics["epsilon"]) == run.epsilon == 6.0
     assert not any(map(torch.equal, before, training.parameters()))
 
 
@@ -82,48 +74,46 @@ def test_refusal_ends_fit_and_leaves_parameters(engine: PrivacyEngine, package: 
     assert all(map(torch.equal, after, training.parameters()))
 
 
-def test_shuffled_loader_is_turned_away_unless_it_is_said_how_to_charge_it(
-    engine: PrivacyEngine, fake_run: FakeRun
-) -> None:
+def test_shuffled_loader_is_turned_away_unless_it_is_said_how_to_charge_it(engine: PrivacyEngine, run: FakeRun) -> None:
     training = make_private(engine, small_loader(shuffle=True), poisson_sampling=False)
     with pytest.raises(UnsupportedTrainingError, match="does not draw Poisson samples"):
-        fit(lightning, training, LedgerCallback(fake_run))
-    fake_run.hear(neighboring_relation="replace_special")
-    fit(lightning, training, LedgerCallback(fake_run, sampling_probability=1.0), max_epochs=1)
-    assert fake_run.asked == [gaussian(1.0)] * 8
+        fit(lightning, training, LedgerCallback(run))
+    run.hear(neighboring_relation="replace_special")
+    fit(lightning, training, LedgerCallback(run, sampling_probability=1.0), max_epochs=1)
+    assert run.asked == [gaussian(1.0)] * 8
 
 
 def test_fit_without_dp_optimizer_or_with_pieces_that_lightning_would_cut_off_is_turned_away(
-    engine: PrivacyEngine, fake_run: FakeRun
+    engine: PrivacyEngine, run: FakeRun
 ) -> None:
     training = make_private(engine)
     plain = Training(training.model, training.optimizer.original_optimizer, training.loader)
     with pytest.raises(ValueError, match="no DP optimizer to charge"):
-        fit(lightning, plain, LedgerCallback(fake_run))
+        fit(lightning, plain, LedgerCallback(run))
     training.loader = wrap_data_loader(data_loader=training.loader, max_batch_size=3, optimizer=training.optimizer)
     with pytest.raises(UnsupportedTrainingError, match=r"ends an epoch after len.*lightning\.split_batches"):
-        fit(lightning, training, LedgerCallback(fake_run))
-    assert fake_run.asked == []
+        fit(lightning, training, LedgerCallback(run))
+    assert run.asked == []
 
 
 @pytest.mark.parametrize(("package", "workers"), [(lightning, 0), (pytorch_lightning, 2)])
 def test_fit_in_pieces_releases_every_batch_once_and_whole(
-    engine: PrivacyEngine, fake_run: FakeRun, package: Any, workers: int
+    engine: PrivacyEngine, run: FakeRun, package: Any, workers: int
 ) -> None:
     training = make_private(engine, small_loader(workers=workers))
     training.loader = split_batches(training.loader, 3, training.optimizer)
-    fit(package, training, LedgerCallback(fake_run))
-    assert fake_run.asked == [STEP] * 24
+    fit(package, training, LedgerCallback(run))
+    assert run.asked == [STEP] * 24
 
 
-def test_fit_that_ends_within_batch_is_not_gone_on_with(engine: PrivacyEngine, fake_run: FakeRun) -> None:
+def test_fit_that_ends_within_batch_is_not_gone_on_with(engine: PrivacyEngine, run: FakeRun) -> None:
     training = make_private(engine)
     training.loader = split_batches(training.loader, 1, training.optimizer)
     with pytest.raises(UnsupportedTrainingError, match="discard_batch"):
-        fit(lightning, training, LedgerCallback(fake_run), limit_train_batches=11)
+        fit(lightning, training, LedgerCallback(run), limit_train_batches=11)
 
 
-def test_ghost_clipping_finds_module_of_fit(engine: PrivacyEngine, fake_run: FakeRun) -> None:
+def test_ghost_clipping_finds_module_of_fit(engine: PrivacyEngine, run: FakeRun) -> None:
     training = make_private(engine, grad_sample_mode="ghost")
 
     class Model(lightning.LightningModule):
@@ -142,8 +132,8 @@ def test_ghost_clipping_finds_module_of_fit(engine: PrivacyEngine, fake_run: Fak
         def configure_optimizers(self) -> Any:
             return training.optimizer
 
-    trainer_of(lightning, LedgerCallback(fake_run), max_epochs=1).fit(Model(), training.loader)
-    assert fake_run.asked == [STEP] * 8
+    trainer_of(lightning, LedgerCallback(run), max_epochs=1).fit(Model(), training.loader)
+    assert run.asked == [STEP] * 8
 
 
 LENGTHS: list[tuple[dict[str, Any], int]] = [
@@ -155,6 +145,6 @@ LENGTHS: list[tuple[dict[str, Any], int]] = [
 
 
 @pytest.mark.parametrize(("terms", "steps"), LENGTHS)
-def test_fit_expects_its_steps(engine: PrivacyEngine, fake_run: FakeRun, terms: dict[str, Any], steps: int) -> None:
-    fit(lightning, make_private(engine), LedgerCallback(fake_run), **terms)
-    assert fake_run.expected_steps == steps == len(fake_run.asked)
+def test_fit_expects_its_steps(engine: PrivacyEngine, run: FakeRun, terms: dict[str, Any], steps: int) -> None:
+    fit(lightning, make_private(engine), LedgerCallback(run), **terms)
+    assert run.expected_steps == steps == len(run.asked)

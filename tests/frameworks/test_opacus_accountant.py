@@ -11,62 +11,58 @@ from opacus.accountants.analysis import rdp as opacus_rdp
 
 from epsilon_ledger import BudgetExceededError, EventCount, LedgerClient, gaussian, poisson_sampled
 from epsilon_ledger.opacus import LedgerAccountant, UnsupportedTrainingError, attach
-from tests.frameworks.conftest import HOOKS_WARN, STEP, Q, make_private
+from tests.frameworks.conftest import STEP, Q, make_private
 from tests.sdk.fake_runs import FakeRun, open_budget
-
-pytestmark = HOOKS_WARN
 
 
 @pytest.fixture
-def accountant(engine: PrivacyEngine, fake_run: FakeRun) -> LedgerAccountant:
-    made = LedgerAccountant(fake_run)
+def accountant(engine: PrivacyEngine, run: FakeRun) -> LedgerAccountant:
+    made = LedgerAccountant(run)
     engine.accountant = made
     return made
 
 
 def test_accountant_of_optimizer_that_does_not_ask_stops_it(
-    engine: PrivacyEngine, accountant: LedgerAccountant, fake_run: FakeRun
+    engine: PrivacyEngine, accountant: LedgerAccountant, run: FakeRun
 ) -> None:
     training = make_private(engine)
     before = training.parameters()
     with pytest.raises(UnsupportedTrainingError, match=r"does not ask the ledger\. Call attach"):
         training.epoch()
     assert all(map(torch.equal, before, training.parameters()))
-    assert (fake_run.asked, accountant.events) == ([], ())
+    assert (run.asked, accountant.events) == ([], ())
 
 
 @pytest.mark.parametrize("whom", ["engine", "optimizer", "both"])
 def test_step_is_charged_once_whatever_is_attached(
-    engine: PrivacyEngine, accountant: LedgerAccountant, fake_run: FakeRun, whom: str
+    engine: PrivacyEngine, accountant: LedgerAccountant, run: FakeRun, whom: str
 ) -> None:
     if whom != "optimizer":
-        attach(engine, fake_run)
+        attach(engine, run)
     training = make_private(engine)
     if whom != "engine":
-        attach(training.optimizer, fake_run, data_loader=training.loader)
+        attach(training.optimizer, run, data_loader=training.loader)
     steps = training.epoch()
     assert engine.accountant is accountant
-    assert fake_run.asked == [STEP] * steps
+    assert run.asked == [STEP] * steps
     assert accountant.events == ({"event": STEP, "count": steps},)
     assert accountant.history == [(1.0, Q, steps)]
-    assert len(accountant) == steps == fake_run.next_step
+    assert len(accountant) == steps == run.next_step
 
 
-def test_loop_of_ones_own_asks_by_step(accountant: LedgerAccountant, fake_run: FakeRun) -> None:
+def test_loop_of_ones_own_asks_by_step(accountant: LedgerAccountant, run: FakeRun) -> None:
     accountant.step(noise_multiplier=1.0, sample_rate=Q)
-    assert fake_run.asked == [STEP]
+    assert run.asked == [STEP]
     assert len(accountant) == 1
-    fake_run.ledger.capacity = 1
+    run.ledger.capacity = 1
     with pytest.raises(BudgetExceededError):
         accountant.step(noise_multiplier=1.0, sample_rate=Q)
     assert accountant.events == ({"event": STEP, "count": 1},)
 
 
-def test_engine_reads_epsilon_from_ledger(
-    engine: PrivacyEngine, accountant: LedgerAccountant, fake_run: FakeRun
-) -> None:
+def test_engine_reads_epsilon_from_ledger(engine: PrivacyEngine, accountant: LedgerAccountant, run: FakeRun) -> None:
     accountant.step(noise_multiplier=1.0, sample_rate=Q)
-    fake_run.ledger.run["epsilon"] = 0.5  # another process spent, too
+    run.ledger.run["epsilon"] = 0.5  # another process spent, too
     assert engine.get_epsilon(1e-5) == 0.75
     with pytest.raises(
         ValueError, match="answers at the run's delta, 1e-05, and for no plan at 1e-06: it has no client"
@@ -77,9 +73,9 @@ def test_engine_reads_epsilon_from_ledger(
 
 
 def test_checkpoint_keeps_what_was_seen_and_ledger_what_was_spent(
-    engine: PrivacyEngine, fake_run: FakeRun, tmp_path: Path
+    engine: PrivacyEngine, run: FakeRun, tmp_path: Path
 ) -> None:
-    attach(engine, fake_run)
+    attach(engine, run)
     training = make_private(engine)
     training.epoch()
     engine.save_checkpoint(path=tmp_path / "checkpoint.pt", module=training.model, optimizer=training.optimizer)
@@ -90,9 +86,7 @@ def test_checkpoint_keeps_what_was_seen_and_ledger_what_was_spent(
     assert (len(engine.accountant), engine.get_epsilon(1e-5)) == (16, 4.0)
 
 
-def test_state_of_another_run_or_another_accountant_is_turned_away(
-    accountant: LedgerAccountant, fake_run: FakeRun
-) -> None:
+def test_state_of_another_run_or_another_accountant_is_turned_away(accountant: LedgerAccountant, run: FakeRun) -> None:
     accountant.step(noise_multiplier=1.0, sample_rate=Q)
     state = accountant.state_dict()
     other = LedgerAccountant(FakeRun(id="run_2"))
@@ -100,7 +94,7 @@ def test_state_of_another_run_or_another_accountant_is_turned_away(
         other.load_state_dict(state)
     with pytest.raises(ValueError, match="state_dict of rdp"):
         accountant.load_state_dict(create_accountant("rdp").state_dict())
-    again = LedgerAccountant(fake_run)
+    again = LedgerAccountant(run)
     again.load_state_dict(state)
     assert (again.events, again.history) == (accountant.events, accountant.history)
 

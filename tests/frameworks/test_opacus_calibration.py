@@ -22,8 +22,6 @@ from epsilon_ledger._opacus.calibration import TOLERANCE
 from epsilon_ledger.opacus import PlannedTraining, UnsupportedTrainingError, attach, plan_training
 from tests.frameworks.conftest import (
     ADAPTIVE,
-    HOOKS_WARN,
-    SEARCH_WARNS,
     Q,
     make_private,
     make_private_with_epsilon,
@@ -31,8 +29,6 @@ from tests.frameworks.conftest import (
     small_loader,
 )
 from tests.sdk.fake_runs import BATCH, FakeRun, N, open_budget
-
-pytestmark = HOOKS_WARN
 
 EPOCHS = 2
 STEPS = EPOCHS * N // BATCH
@@ -45,7 +41,7 @@ def planned_run(admin: LedgerClient, trainer: LedgerClient) -> tuple[PlannedTrai
     return plan, trainer.create_run("digits", budget=budget, limit=limit, planned=[plan.planned])
 
 
-@SEARCH_WARNS
+@pytest.mark.filterwarnings("ignore:Optimal order is the:UserWarning")  # Opacus tries multipliers until one fits
 def test_planned_loop_fits_its_limit_with_less_noise_than_opacus_finds(
     engine: PrivacyEngine, admin: LedgerClient, trainer: LedgerClient
 ) -> None:
@@ -117,18 +113,18 @@ def test_noise_is_found_for_very_event_that_is_charged(
 
 
 def test_uncalibratable_training_is_refused(
-    engine: PrivacyEngine, fake_run: FakeRun, admin: LedgerClient, trainer: LedgerClient
+    engine: PrivacyEngine, run: FakeRun, admin: LedgerClient, trainer: LedgerClient
 ) -> None:
-    attach(engine, Trial(fake_run.state, 0, [EventCount(event=gaussian(1.0), count=9)]))
+    attach(engine, Trial(run.state, 0, [EventCount(event=gaussian(1.0), count=9)]))
     with pytest.raises(UnsupportedTrainingError, match="a trial's noise is declared by its sweep"):
         make_private_with_epsilon(engine)
     custom = new_engine()
-    attach(custom, fake_run, event=lambda _: gaussian(1.0))
+    attach(custom, run, event=lambda _: gaussian(1.0))
     with pytest.raises(UnsupportedTrainingError, match="its events come from event="):
         make_private_with_epsilon(custom)
-    run = trainer.create_run("digits", budget=open_budget(admin, 2.0))
+    real = trainer.create_run("digits", budget=open_budget(admin, 2.0))
     bound = new_engine()
-    attach(bound, run)
+    attach(bound, real)
     with pytest.raises(ValueError, match=r"is at delta 1e-05, not at 1e-06\. Create the run with a limit"):
         make_private_with_epsilon(bound, target_delta=1e-6)
     with pytest.raises(UnsupportedTrainingError, match=r"it has 0 of 2 already.*Create a run with limit=Limit\(0\.01"):

@@ -22,12 +22,9 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from epsilon_ledger import BudgetExceededError, Event, LedgerUnavailableError, gaussian
 from epsilon_ledger.opacus import attach
-from tests.frameworks.conftest import HOOKS_WARN
 from tests.sdk.fake_ledger import REFUSAL, problem
 from tests.sdk.fake_runs import FakeRun
 from tests.sdk.wire import Fault, Try
-
-pytestmark = HOOKS_WARN
 
 RECORDS = 12
 BATCH = 2

@@ -12,10 +12,8 @@ from opacus.utils.batch_memory_manager import BatchMemoryManager
 
 from epsilon_ledger import BudgetExceededError, Event, adaptive_clipping, poisson_sampled
 from epsilon_ledger.opacus import UnsupportedTrainingError, attach, discard_batch
-from tests.frameworks.conftest import ADAPTIVE, HOOKS_WARN, STEP, Q, Training, make_private
+from tests.frameworks.conftest import ADAPTIVE, STEP, Q, Training, make_private
 from tests.sdk.fake_runs import BATCH, STEPS_PER_EPOCH, FakeRun
-
-pytestmark = HOOKS_WARN
 
 
 def in_pieces(training: Training) -> BatchMemoryManager:
@@ -38,29 +36,29 @@ def test_virtual_steps_are_asked_for_once_and_refusal_leaves_nothing_behind(
     assert all(p.summed_grad is None for p in training.optimizer.params)
 
 
-def test_clipping_per_layer_costs_what_its_norms_cost_together(engine: PrivacyEngine, fake_run: FakeRun) -> None:
-    attach(engine, fake_run)
+def test_clipping_per_layer_costs_what_its_norms_cost_together(engine: PrivacyEngine, run: FakeRun) -> None:
+    attach(engine, run)
     training = make_private(engine, clipping="per_layer", max_grad_norm=[0.3, 0.4, 0.5, 0.6])
     training.step(next(iter(training.loader)))
     # A scheduler moves what the noise follows, not what the layers are clipped to.
     StepGradClip(training.optimizer, step_size=1, gamma=0.5).step()
     training.step(next(iter(training.loader)))
-    assert fake_run.asked[0] == STEP
-    second = fake_run.asked[1]["event"]
+    assert run.asked[0] == STEP
+    second = run.asked[1]["event"]
     assert isinstance(second, dict)
     assert second["noise_multiplier"] == pytest.approx(0.5, rel=1e-6)
 
 
-def test_adaptive_clipping_is_charged_with_its_count(engine: PrivacyEngine, fake_run: FakeRun) -> None:
-    attach(engine, fake_run)
+def test_adaptive_clipping_is_charged_with_its_count(engine: PrivacyEngine, run: FakeRun) -> None:
+    attach(engine, run)
     training = make_private(engine, **ADAPTIVE)
     norms = [1.0]
     for batch, _ in zip(training.loader, range(3), strict=False):
         training.step(batch)
         norms.append(float(training.optimizer.max_grad_norm))
-    assert fake_run.asked == [poisson_sampled(Q, adaptive_clipping(1.0))] * 3
+    assert run.asked == [poisson_sampled(Q, adaptive_clipping(1.0))] * 3
     assert len(set(norms)) == 4
-    fake_run.ledger.capacity = 3
+    run.ledger.capacity = 3
     with pytest.raises(BudgetExceededError):
         training.epoch()
     assert training.is_unchanged()
@@ -73,13 +71,13 @@ def test_adaptive_clipping_is_charged_with_its_count(engine: PrivacyEngine, fake
 
 @pytest.mark.parametrize("size", [1, 20])
 def test_adapted_norm_tells_noisy_count_and_not_private_size_of_batch(
-    engine: PrivacyEngine, fake_run: FakeRun, size: int
+    engine: PrivacyEngine, run: FakeRun, size: int
 ) -> None:
     def moved(fraction: float) -> float:
         return math.exp(-0.2 * (fraction - 0.5))
 
     training = make_private(engine, **ADAPTIVE)
-    attach(training.optimizer, fake_run, sampling_probability=1.0)
+    attach(training.optimizer, run, sampling_probability=1.0)
     optimizer, noisy = training.optimizer, list[tuple[float, int]]()
     asked = optimizer.step_hook.read
 
@@ -104,10 +102,10 @@ def test_adapted_norm_tells_noisy_count_and_not_private_size_of_batch(
     assert float(optimizer.max_grad_norm) == pytest.approx(moved(sums[0] / BATCH), rel=1e-5)
 
 
-def test_ghost_clipping_costs_same(engine: PrivacyEngine, fake_run: FakeRun) -> None:
-    attach(engine, fake_run)
+def test_ghost_clipping_costs_same(engine: PrivacyEngine, run: FakeRun) -> None:
+    attach(engine, run)
     training = make_private(engine, grad_sample_mode="ghost")
-    assert fake_run.asked == [STEP] * training.epoch()
+    assert run.asked == [STEP] * training.epoch()
     before = training.parameters()
     StepGradClip(training.optimizer, step_size=1, gamma=0.5).step()
     with pytest.raises(UnsupportedTrainingError, match="it is the module that clips"):
@@ -115,13 +113,13 @@ def test_ghost_clipping_costs_same(engine: PrivacyEngine, fake_run: FakeRun) -> 
     assert all(map(torch.equal, before, training.parameters()))
 
 
-def test_ghost_clipping_with_private_count_is_turned_away(fake_run: FakeRun) -> None:
+def test_ghost_clipping_with_private_count_is_turned_away(run: FakeRun) -> None:
     with pytest.warns(UserWarning, match="Secure RNG"):
         engine = PrivacyEngineAdaptiveClipping(accountant="rdp")
     with pytest.raises(UnsupportedTrainingError, match="private size of the batch"):
-        attach(engine, fake_run)
+        attach(engine, run)
     training = make_private(engine, grad_sample_mode="ghost", noise_multiplier=0.1, target_unclipped_quantile=0.5)
-    attach(training.optimizer, fake_run, data_loader=training.loader, module=training.model)
+    attach(training.optimizer, run, data_loader=training.loader, module=training.model)
     with pytest.raises(UnsupportedTrainingError, match="private"):
         training.step(next(iter(training.loader)))
-    assert fake_run.asked == []
+    assert run.asked == []

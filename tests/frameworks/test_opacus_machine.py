@@ -14,19 +14,12 @@ import torch
 
 from epsilon_ledger import BudgetExceededError, LedgerUnavailableError
 from epsilon_ledger.opacus import UnsupportedTrainingError, discard_batch
-from tests.frameworks.conftest import HOOKS_WARN
 from tests.frameworks.test_opacus_canaries import BATCH, DRAWS, KINDS, RECORDS, REFUSED, Bench
 from tests.sdk.wire import Fault
 
 ROUNDS = int(os.environ.get("RELIABILITY_ROUNDS", "1"))
 INTERLEAVINGS = 40
 SHAPES: list[dict[str, int]] = [{}, {}, {}, {"together": 2}, {"releases": 2}]
-
-pytestmark = [
-    HOOKS_WARN,
-    pytest.mark.filterwarnings("ignore:.isinstance.treespec, LeafSpec.. is deprecated:FutureWarning"),
-    pytest.mark.filterwarnings("ignore:The 'train_dataloader' does not have many workers:UserWarning"),
-]
 
 EXPECTED = (UnsupportedTrainingError, LedgerUnavailableError, BudgetExceededError)
 

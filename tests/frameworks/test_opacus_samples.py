@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from epsilon_ledger import EventCount, Trial, composed, gaussian, poisson_sampled, self_composed
 from epsilon_ledger.opacus import UnsupportedTrainingError, attach, discard_batch
-from tests.frameworks.conftest import ADAPTIVE, HOOKS_WARN, STEP, Q, Training, make_private, new_engine, small_loader
+from tests.frameworks.conftest import ADAPTIVE, STEP, Q, Training, make_private, new_engine, small_loader
 from tests.sdk.fake_runs import BATCH, FakeRun, N
 from tests.sdk.fake_runs import STEPS_PER_EPOCH as EPOCH
 from tests.soak import in_turns
@@ -23,8 +23,6 @@ KINDS: dict[str, dict[str, Any]] = {
     "per layer": {"clipping": "per_layer", "max_grad_norm": [0.5] * 4},
     "ghost": GHOST,
 }
-
-pytestmark = HOOKS_WARN
 
 
 def refuses(match: str) -> Any:  # noqa: ANN401 - a context
@@ -37,8 +35,8 @@ def attached(engine: PrivacyEngine, run: FakeRun, **terms: Any) -> Training:  # 
 
 
 @pytest.fixture(params=KINDS)
-def training(request: pytest.FixtureRequest, engine: PrivacyEngine, fake_run: FakeRun) -> Training:
-    return attached(engine, fake_run, **KINDS[request.param])
+def training(request: pytest.FixtureRequest, engine: PrivacyEngine, run: FakeRun) -> Training:
+    return attached(engine, run, **KINDS[request.param])
 
 
 def pieces_of(training: Training, size: int = 2) -> DataLoader[Any]:
@@ -54,7 +52,7 @@ def announce(training: Training) -> None:
     training.optimizer.signal_skip_step(do_skip=True)
 
 
-def test_rest_of_batch_is_given_up_before_next_iteration(training: Training, fake_run: FakeRun) -> None:
+def test_rest_of_batch_is_given_up_before_next_iteration(training: Training, run: FakeRun) -> None:
     announce(training)
     with refuses(r"signal_skip_step announced .*discard_batch"):
         iter(training.loader)
@@ -68,12 +66,12 @@ def test_rest_of_batch_is_given_up_before_next_iteration(training: Training, fak
         with refuses(r"holds 2 of the .*discard_batch\(optimizer\) gives up"):
             iter(loader)
     discard_batch(training.optimizer)
-    before = len(fake_run.asked)
+    before = len(run.asked)
     training.epoch(pieces)
-    assert len(fake_run.asked) == before + EPOCH
+    assert len(run.asked) == before + EPOCH
 
 
-def test_sum_of_several_batches_is_not_released(training: Training, fake_run: FakeRun) -> None:
+def test_sum_of_several_batches_is_not_released(training: Training, run: FakeRun) -> None:
     before, batches = training.parameters(), iter(training.loader)
     announce(training)
     training.step(next(batches))
@@ -81,14 +79,14 @@ def test_sum_of_several_batches_is_not_released(training: Training, fake_run: Fa
     with refuses("holds a part of an earlier batch"):
         training.step(next(batches))
     assert all(p.grad is p.summed_grad is None for p in training.optimizer.params)
-    assert fake_run.asked == []
+    assert run.asked == []
     assert all(map(torch.equal, before, training.parameters()))
     # The signals are those of batches that are gone: the next one is whole again.
     training.step(next(batches))
-    assert fake_run.asked == [STEP]
+    assert run.asked == [STEP]
 
 
-def test_batch_that_is_cut_by_hand_is_released_whole_or_not(training: Training, fake_run: FakeRun) -> None:
+def test_batch_that_is_cut_by_hand_is_released_whole_or_not(training: Training, run: FakeRun) -> None:
     batches = (batch for batch in training.loader if len(batch[0]) > 3)
     cuts: list[tuple[slice, slice, str]] = [
         (slice(2), slice(2, None), ""),
@@ -104,10 +102,10 @@ def test_batch_that_is_cut_by_hand_is_released_whole_or_not(training: Training, 
                 training.step((x[second], y[second]))
         else:
             training.step((x[second], y[second]))
-    assert fake_run.asked == [STEP]
+    assert run.asked == [STEP]
 
 
-def test_piece_with_other_records_or_out_of_turn_spoils_its_batch(training: Training, fake_run: FakeRun) -> None:
+def test_piece_with_other_records_or_out_of_turn_spoils_its_batch(training: Training, run: FakeRun) -> None:
     x, y = next(piece for piece in iter(pieces_of(training)) if len(piece[0]) == 2)
     discard_batch(training.optimizer)
     own = next(piece for piece in iter(pieces_of(training)) if len(piece[0]) == 2)
@@ -121,40 +119,38 @@ def test_piece_with_other_records_or_out_of_turn_spoils_its_batch(training: Trai
         training.step(first)
     with refuses("physical batch 2 of its batch, and 0 were stepped"):
         training.step(next(pieces))
-    assert fake_run.asked == []
+    assert run.asked == []
 
 
-def test_batch_is_stepped_once(training: Training, fake_run: FakeRun) -> None:
+def test_batch_is_stepped_once(training: Training, run: FakeRun) -> None:
     for batch in training.loader:
         training.step(batch)
         with refuses(r"released already.*attach\(\(first, second\).*releases_per_sa"):
             training.step(batch)
-    assert fake_run.asked == [STEP] * EPOCH
+    assert run.asked == [STEP] * EPOCH
 
 
-def test_batches_of_other_loaders_and_earlier_iterations_are_refused(engine: PrivacyEngine, fake_run: FakeRun) -> None:
+def test_batches_of_other_loaders_and_earlier_iterations_are_refused(engine: PrivacyEngine, run: FakeRun) -> None:
     old = small_loader()
-    attach(engine, fake_run)
+    attach(engine, run)
     training = make_private(engine, old)
     with refuses(r"No batch was drawn .* Iterate the loader that make_private"):
         training.epoch(old)
     begun = make_private(new_engine())
     batches = iter(begun.loader)
-    attach(begun.optimizer, fake_run, data_loader=begun.loader)
+    attach(begun.optimizer, run, data_loader=begun.loader)
     with refuses("since the optimizer was attached and an iteration began"):
         begun.step(next(batches))
     unordered = make_private(new_engine(), small_loader(workers=1))
     unordered.loader.in_order = False
-    attach(unordered.optimizer, fake_run, data_loader=unordered.loader)
+    attach(unordered.optimizer, run, data_loader=unordered.loader)
     with refuses("Leave in_order=True"):
         iter(unordered.loader)
-    assert fake_run.asked == []
+    assert run.asked == []
 
 
-def test_norm_that_moves_between_pieces_and_noise_without_end_are_refused(
-    engine: PrivacyEngine, fake_run: FakeRun
-) -> None:
-    training = attached(engine, fake_run)
+def test_norm_that_moves_between_pieces_and_noise_without_end_are_refused(engine: PrivacyEngine, run: FakeRun) -> None:
+    training = attached(engine, run)
     pieces = iter(pieces_of(training))
     training.step(next(pieces))
     training.optimizer.max_grad_norm = 0.1
@@ -164,19 +160,19 @@ def test_norm_that_moves_between_pieces_and_noise_without_end_are_refused(
         training.optimizer.noise_multiplier = noise
         with pytest.raises(ValueError, match="noise_multiplier must be in"):
             first_step(training)
-    assert fake_run.asked == []
+    assert run.asked == []
 
 
-def test_unsampled_batches_are_not_added_up(engine: PrivacyEngine, fake_run: FakeRun) -> None:
-    fake_run.hear(neighboring_relation="replace_one")
+def test_unsampled_batches_are_not_added_up(engine: PrivacyEngine, run: FakeRun) -> None:
+    run.hear(neighboring_relation="replace_one")
     training = make_private(engine, small_loader(shuffle=True), poisson_sampling=False)
-    attach(training.optimizer, fake_run, sampling_probability=1.0)
+    attach(training.optimizer, run, sampling_probability=1.0)
     announce(training)
     with refuses(r"not known which batch this physical batch is of\. .*data_loader="):
         training.step(next(iter(training.loader)))
-    attach(training.optimizer, fake_run, sampling_probability=1.0, data_loader=training.loader)
+    attach(training.optimizer, run, sampling_probability=1.0, data_loader=training.loader)
     training.epoch(pieces_of(training))
-    assert fake_run.asked == [gaussian(1.0)] * EPOCH
+    assert run.asked == [gaussian(1.0)] * EPOCH
     # Charged as if it saw everybody, a batch may be stepped again.
     batches = iter(training.loader)
     batch = next(batches)
@@ -186,38 +182,38 @@ def test_unsampled_batches_are_not_added_up(engine: PrivacyEngine, fake_run: Fak
     training.step(batch)
     with refuses("holds a part of an earlier batch"):
         training.step(next(batches))
-    assert fake_run.asked == [gaussian(1.0)] * (EPOCH + 3)
+    assert run.asked == [gaussian(1.0)] * (EPOCH + 3)
 
 
-def test_optimizers_that_share_samples_are_charged_as_one_event(engine: PrivacyEngine, fake_run: FakeRun) -> None:
+def test_optimizers_that_share_samples_are_charged_as_one_event(engine: PrivacyEngine, run: FakeRun) -> None:
     """Two networks, each with its optimizer, that are trained on one loader."""
     loader = small_loader()
     first, second = make_private(engine, loader), make_private(engine, loader, noise_multiplier=2.0)
     for training in (first, second):
-        attach(training.optimizer, fake_run, data_loader=first.loader)
+        attach(training.optimizer, run, data_loader=first.loader)
     batch = next(iter(first.loader))
     first.step(batch)
     with refuses(r"released already.* attach them together"):
         second.step(batch)
-    attach((first.optimizer, second.optimizer), fake_run, data_loader=first.loader)
+    attach((first.optimizer, second.optimizer), run, data_loader=first.loader)
     for place, batch in enumerate(first.loader):
         for training in (first, second) if place % 2 else (second, first):
             training.step(batch)
             with refuses("released already"):
                 training.step(batch)
     together = poisson_sampled(Q, composed([gaussian(1.0), gaussian(2.0)]))
-    assert fake_run.asked == [STEP] + [together] * EPOCH
+    assert run.asked == [STEP] + [together] * EPOCH
 
 
-def test_steps_that_share_sample_are_charged_as_one_event(engine: PrivacyEngine, fake_run: FakeRun) -> None:
-    attach(engine, fake_run, releases_per_sample=2)
+def test_steps_that_share_sample_are_charged_as_one_event(engine: PrivacyEngine, run: FakeRun) -> None:
+    attach(engine, run, releases_per_sample=2)
     training = make_private(engine)
     for batch in training.loader:
         for _ in range(2):
             training.step(batch)
         with refuses("released already"):
             training.step(batch)
-    assert fake_run.asked == [poisson_sampled(Q, self_composed(gaussian(1.0), 2))] * EPOCH
+    assert run.asked == [poisson_sampled(Q, self_composed(gaussian(1.0), 2))] * EPOCH
     assert engine.accountant.events[0]["count"] == EPOCH
     batches = iter(training.loader)
     training.step(batch := next(batches))
@@ -226,19 +222,19 @@ def test_steps_that_share_sample_are_charged_as_one_event(engine: PrivacyEngine,
         training.step(batch)
     training.step(batch := next(batches))
     training.step(batch)
-    assert fake_run.asked[-1] == poisson_sampled(Q, self_composed(gaussian(0.5), 2))
+    assert run.asked[-1] == poisson_sampled(Q, self_composed(gaussian(0.5), 2))
 
 
-def test_norm_of_noise_is_compared_with_norm_that_module_clipped_to(engine: PrivacyEngine, fake_run: FakeRun) -> None:
-    training = attached(engine, fake_run, **GHOST)
+def test_norm_of_noise_is_compared_with_norm_that_module_clipped_to(engine: PrivacyEngine, run: FakeRun) -> None:
+    training = attached(engine, run, **GHOST)
     training.step(next(iter(training.loader)))
     ExponentialGradClip(training.optimizer, gamma=0.1).step()
-    attach(training.optimizer, fake_run, data_loader=training.loader)
+    attach(training.optimizer, run, data_loader=training.loader)
     with refuses(r"norm is 0\.1, .* the module that clips, and it did so to 1\.0"):
         training.step(next(iter(training.loader)))
     training.model.max_grad_norm = 0.1
     training.step(next(iter(training.loader)))
-    assert fake_run.asked == [STEP] * 2
+    assert run.asked == [STEP] * 2
     # A norm that moves for one backward pass only.
     x, y = next(iter(training.loader))
     loss = training.criterion(training.model(x), y)
@@ -252,17 +248,17 @@ def test_norm_of_noise_is_compared_with_norm_that_module_clipped_to(engine: Priv
     torch.nn.functional.cross_entropy(training.model(x), y).backward()
     with refuses("No gradient was clipped"):
         training.optimizer.step()
-    assert fake_run.asked == [STEP] * 2
+    assert run.asked == [STEP] * 2
 
 
-def test_ghost_optimizer_is_attached_with_its_module(engine: PrivacyEngine, fake_run: FakeRun) -> None:
+def test_ghost_optimizer_is_attached_with_its_module(engine: PrivacyEngine, run: FakeRun) -> None:
     training = make_private(engine, **GHOST)
     with refuses(r"Give module=\.\.\., what make_private returned first"):
-        attach(training.optimizer, fake_run, data_loader=training.loader)
+        attach(training.optimizer, run, data_loader=training.loader)
     # What is refused has changed nothing.
     assert not hasattr(training.optimizer.pre_step.__self__, "source")
-    attach(training.optimizer, fake_run, data_loader=training.loader, module=training.model)
-    assert fake_run.asked == [STEP] * training.epoch()
+    attach(training.optimizer, run, data_loader=training.loader, module=training.model)
+    assert run.asked == [STEP] * training.epoch()
 
 
 def test_earlier_steps_are_refused_reported_or_charged_already(engine: PrivacyEngine) -> None:
@@ -304,18 +300,18 @@ def first_step(training: Training) -> None:
 
 @pytest.mark.parametrize(("mode", "value"), in_turns([*MODES, "accelerator"], [math.nan, math.inf, -math.inf]))
 def test_gradient_that_is_not_finite_is_neither_charged_nor_released(
-    engine: PrivacyEngine, fake_run: FakeRun, monkeypatch: pytest.MonkeyPatch, mode: str, value: float
+    engine: PrivacyEngine, run: FakeRun, monkeypatch: pytest.MonkeyPatch, mode: str, value: float
 ) -> None:
     if mode == "accelerator":
         monkeypatch.setattr(torch.Tensor, "is_cpu", False)
-    attach(engine, fake_run)
+    attach(engine, run)
     training = make_private(engine, loader_with(value), **MODES.get(mode, {}))
     with refuses("has a NaN or an infinity"):
         first_step(training)
-    assert fake_run.asked == []
+    assert run.asked == []
     assert training.is_unchanged()
     assert all(p.grad is None and p.summed_grad is None for p in training.optimizer.params)
     if mode == "flat":  # nor one of an earlier physical batch
         with refuses("has a NaN or an infinity"):
             training.epoch(pieces_of(training))
-        assert fake_run.asked == []
+        assert run.asked == []

@@ -12,55 +12,53 @@ from torch.utils.data import DataLoader, TensorDataset
 from epsilon_ledger import Event, LedgerClient, gaussian, poisson_sampled
 from epsilon_ledger._opacus.samples import drawable_probability
 from epsilon_ledger.opacus import UnsupportedTrainingError, attach, plan_training
-from tests.frameworks.conftest import ADAPTIVE, HOOKS_WARN, STEP, Training, make_private, new_engine, small_loader
+from tests.frameworks.conftest import ADAPTIVE, STEP, Training, make_private, new_engine, small_loader
 from tests.sdk.fake_runs import BATCH, FakeRun, N
 
-pytestmark = HOOKS_WARN
 
-
-def test_probability_without_loader_or_below_samplers_is_not_believed(engine: PrivacyEngine, fake_run: FakeRun) -> None:
-    fake_run.hear(event=STEP)
+def test_probability_without_loader_or_below_samplers_is_not_believed(engine: PrivacyEngine, run: FakeRun) -> None:
+    run.hear(event=STEP)
     training = make_private(engine)
     for stated in (None, 0.125):
         with pytest.raises(ValueError, match=r"Give data_loader=.*: each step is held to a draw of its own"):
-            attach(training.optimizer, fake_run, sampling_probability=stated)
+            attach(training.optimizer, run, sampling_probability=stated)
     given: dict[str, Any] = {"data_loader": training.loader}
     with pytest.raises(
         UnsupportedTrainingError, match=r"=0\.001 is stated, but the loader's sampler draws with 0\.125"
     ):
-        attach(training.optimizer, fake_run, **given, sampling_probability=0.001)
+        attach(training.optimizer, run, **given, sampling_probability=0.001)
     # It may be stated too high, and is held against the sampler at each step.
-    attach(training.optimizer, fake_run, **given, sampling_probability=0.2)
+    attach(training.optimizer, run, **given, sampling_probability=0.2)
     training.step(next(iter(training.loader)))
     training.loader.batch_sampler.sample_rate = 0.5
     with pytest.raises(UnsupportedTrainingError, match=r"=0\.2 was stated, but this sample was drawn with 0\.5"):
         training.step(next(iter(training.loader)))
-    assert fake_run.asked == [poisson_sampled(0.2, gaussian(1.0))]
+    assert run.asked == [poisson_sampled(0.2, gaussian(1.0))]
 
 
-def test_batches_drawn_ahead_are_charged_as_they_were_drawn(engine: PrivacyEngine, fake_run: FakeRun) -> None:
+def test_batches_drawn_ahead_are_charged_as_they_were_drawn(engine: PrivacyEngine, run: FakeRun) -> None:
     training = make_private(engine, small_loader(workers=1))
-    attach(training.optimizer, fake_run, data_loader=training.loader)
+    attach(training.optimizer, run, data_loader=training.loader)
     for step, batch in enumerate(training.loader):
         training.step(batch)
         if step == 1:
             training.loader.batch_sampler.sample_rate = 0.0625
     # Two batches lay ready when the rate fell; until they are used up the former rate holds.
-    assert [event["sampling_probability"] for event in fake_run.asked] == [0.125] * 4 + [0.0625] * 4
+    assert [event["sampling_probability"] for event in run.asked] == [0.125] * 4 + [0.0625] * 4
 
 
-def test_rate_that_floats_cannot_meet_is_charged_as_it_is_drawn(engine: PrivacyEngine, fake_run: FakeRun) -> None:
+def test_rate_that_floats_cannot_meet_is_charged_as_it_is_drawn(engine: PrivacyEngine, run: FakeRun) -> None:
     numbers = torch.rand(10_000).double() * 2**24
     assert torch.equal(numbers, numbers.round())
     training = make_private(engine)
-    attach(training.optimizer, fake_run, data_loader=training.loader)
+    attach(training.optimizer, run, data_loader=training.loader)
     for rate in (1e-8, 0.1):
         training.loader.batch_sampler.sample_rate = rate
         training.step(next(iter(training.loader)))
     # The smallest one, and the next one below: a plan for 0.1 covers it.
     drawn = 1677721 * 2**-24
     assert drawn < 0.1 < drawn + 2**-24
-    assert fake_run.asked == [poisson_sampled(rate, gaussian(1.0)) for rate in (2**-24, drawn)]
+    assert run.asked == [poisson_sampled(rate, gaussian(1.0)) for rate in (2**-24, drawn)]
     assert training.loader.batch_sampler.sample_rate == drawn
 
 
@@ -125,29 +123,29 @@ def test_neighbours_train_with_numbers_of_public_size(name: str) -> None:
         assert run.asked == [poisson_sampled(wanted[0], gaussian(1.0))] * int(wanted[1])
 
 
-def test_training_with_wrong_or_without_public_size_does_not_begin(fake_run: FakeRun) -> None:
+def test_training_with_wrong_or_without_public_size_does_not_begin(run: FakeRun) -> None:
     reasons = {
         None: r"the number of records is private.*public_size=",
         N * 2 + 1: f"declares {N * 2 + 1} units, but this dataset has {N} records",
         N // 2 - 1: f"declares {N // 2 - 1} units, but this dataset has {N} records",
     }
     for size, reason in reasons.items():
-        fake_run.hear(population_size=size)
+        run.hear(population_size=size)
         engine = new_engine()
-        attach(engine, fake_run)
+        attach(engine, run)
         with pytest.raises(UnsupportedTrainingError, match=reason):
             make_private(engine)
     with pytest.raises(ValueError, match="public_size must be at least 1, not 0"):
-        attach(engine, fake_run, public_size=0)
+        attach(engine, run, public_size=0)
 
 
 @pytest.mark.parametrize("records", [N - 1, N + 1])
 def test_attached_later_divisor_is_public_and_loaders_rate_stays(
-    engine: PrivacyEngine, fake_run: FakeRun, records: int
+    engine: PrivacyEngine, run: FakeRun, records: int
 ) -> None:
     training = make_private(engine, loader_of(records))
     rate, steps, _ = shape(training)
-    attach(training.optimizer, fake_run, data_loader=training.loader)
+    attach(training.optimizer, run, data_loader=training.loader)
     assert shape(training) == (rate, steps, int(N * rate))
     assert training.epoch() == steps
 
@@ -167,8 +165,8 @@ def secure(engine: PrivacyEngine) -> PrivacyEngine:
     return engine
 
 
-def test_secure_generator_makes_all_noise_and_samples(secure: PrivacyEngine, fake_run: FakeRun) -> None:
-    attach(secure, fake_run)
+def test_secure_generator_makes_all_noise_and_samples(secure: PrivacyEngine, run: FakeRun) -> None:
+    attach(secure, run)
     training = make_private(secure)
     assert training.optimizer.generator is training.loader.batch_sampler.generator is secure.secure_rng
     assert training.optimizer.secure_mode
@@ -177,12 +175,12 @@ def test_secure_generator_makes_all_noise_and_samples(secure: PrivacyEngine, fak
     # Each parameter's noise: one value thrown away, and the sum of four.
     assert normal.call_count == steps * len(training.optimizer.params) * 5
     assert all(call.kwargs["generator"] is secure.secure_rng for call in normal.call_args_list)
-    assert fake_run.asked == [STEP] * steps
+    assert run.asked == [STEP] * steps
 
 
-def test_noise_of_count_that_is_not_secure_is_refused(secure: PrivacyEngine, fake_run: FakeRun) -> None:
-    attach(secure, fake_run)
+def test_noise_of_count_that_is_not_secure_is_refused(secure: PrivacyEngine, run: FakeRun) -> None:
+    attach(secure, run)
     training = make_private(secure, **ADAPTIVE)
     with pytest.raises(UnsupportedTrainingError, match="count from torch's default generator"):
         training.epoch()
-    assert (training.is_unchanged(), fake_run.asked) == (True, [])
+    assert (training.is_unchanged(), run.asked) == (True, [])

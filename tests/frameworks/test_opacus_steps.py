@@ -9,29 +9,26 @@ from opacus import PrivacyEngine
 from opacus.optimizers import DPOptimizer
 from opacus.schedulers import ExponentialNoise
 
-from epsilon_ledger import BudgetExceededError, LedgerClient, LedgerUnavailableError, Run, gaussian, poisson_sampled
+from epsilon_ledger import BudgetExceededError, LedgerClient, LedgerUnavailableError, gaussian, poisson_sampled
 from epsilon_ledger.monitor import PrivacyMonitor
 from epsilon_ledger.opacus import UnsupportedTrainingError, attach
-from tests.frameworks.conftest import HOOKS_WARN, STEP, Q, make_private, small_loader
-from tests.sdk.fake_ledger import TRIES, FakeLedger
+from tests.frameworks.conftest import STEP, Q, make_private, small_loader
 from tests.sdk.fake_runs import STEPS_PER_EPOCH, FakeRun, N, open_budget
 from tests.sdk.wire import Fault
 
 EPOCHS = 3
 STEPS = EPOCHS * STEPS_PER_EPOCH
 
-pytestmark = HOOKS_WARN
 
-
-def test_two_lines_are_added_to_ordinary_script(engine: PrivacyEngine, fake_run: FakeRun) -> None:
-    attach(engine, fake_run)
+def test_two_lines_are_added_to_ordinary_script(engine: PrivacyEngine, run: FakeRun) -> None:
+    attach(engine, run)
     training = make_private(engine)
     before = training.parameters()
     assert training.epoch() == STEPS_PER_EPOCH
-    assert fake_run.asked == [STEP] * STEPS_PER_EPOCH
-    assert fake_run.expected_steps is None
+    assert run.asked == [STEP] * STEPS_PER_EPOCH
+    assert run.expected_steps is None
     assert not all(map(torch.equal, before, training.parameters()))
-    assert engine.get_epsilon(1e-5) == fake_run.state.epsilon == 2.0
+    assert engine.get_epsilon(1e-5) == run.state.epsilon == 2.0
 
 
 def test_refusal_leaves_every_parameter_as_it_was(engine: PrivacyEngine) -> None:
@@ -56,40 +53,38 @@ def test_refusal_leaves_every_parameter_as_it_was(engine: PrivacyEngine) -> None
     assert engine.accountant.events == ({"event": STEP, "count": 3},)
 
 
-def test_noise_scheduler_is_followed(engine: PrivacyEngine, fake_run: FakeRun) -> None:
-    attach(engine, fake_run)
+def test_noise_scheduler_is_followed(engine: PrivacyEngine, run: FakeRun) -> None:
+    attach(engine, run)
     training = make_private(engine)
     scheduler = ExponentialNoise(training.optimizer, gamma=0.5)
     for batch, _ in zip(training.loader, range(3), strict=False):
         training.step(batch)
         scheduler.step()
-    assert fake_run.asked == [poisson_sampled(Q, gaussian(z)) for z in (1.0, 0.5, 0.25)]
+    assert run.asked == [poisson_sampled(Q, gaussian(z)) for z in (1.0, 0.5, 0.25)]
     assert engine.accountant.history == [(1.0, Q, 1), (0.5, Q, 1), (0.25, Q, 1)]
 
 
-def test_training_goes_on_with_scheduled_noise_after_lost_answer(
-    engine: PrivacyEngine, run: Run, ledger: FakeLedger
-) -> None:
+def test_training_goes_on_with_scheduled_noise_after_lost_answer(engine: PrivacyEngine, run: FakeRun) -> None:
     training = make_private(engine)
     attach(training.optimizer, run, data_loader=training.loader, public_size=N)
     scheduler = ExponentialNoise(training.optimizer, gamma=0.5)
     batches = iter(training.loader)
     training.step(next(batches))
     scheduler.step()
-    ledger.fails(*[Fault.UNHEARD] * TRIES)
+    run.ledger.fails(Fault.UNHEARD)
     with pytest.raises(LedgerUnavailableError):
         training.step(next(batches))
     assert training.is_unchanged()
     scheduler.step()
     training.step(next(batches))
-    charged = {key: body["event"] for key, body in zip(ledger.keys, ledger.bodies, strict=True)}
+    charged = {key: body["event"] for key, body in zip(run.ledger.keys, run.ledger.bodies, strict=True)}
     assert list(charged.values()) == [poisson_sampled(Q, gaussian(z)) for z in (1.0, 0.5, 0.25)]
-    assert run.next_step == ledger.next_step == 3
+    assert run.next_step == run.ledger.next_step == 3
 
 
-def test_accumulated_batches_are_stopped(engine: PrivacyEngine, fake_run: FakeRun) -> None:
+def test_accumulated_batches_are_stopped(engine: PrivacyEngine, run: FakeRun) -> None:
     training = make_private(engine)
-    attach(training.optimizer, fake_run, data_loader=training.loader)
+    attach(training.optimizer, run, data_loader=training.loader)
     training.model.allow_grad_accumulation()
     before = training.parameters()
     x, y = torch.randn(3, 4), torch.tensor([0, 1, 0])
@@ -98,7 +93,7 @@ def test_accumulated_batches_are_stopped(engine: PrivacyEngine, fake_run: FakeRu
     with pytest.raises(UnsupportedTrainingError, match="2 batches were accumulated"):
         training.optimizer.step()
     assert all(map(torch.equal, before, training.parameters()))
-    assert fake_run.asked == []
+    assert run.asked == []
 
 
 TERMS: list[dict[str, Any]] = [
@@ -109,20 +104,17 @@ TERMS: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("terms", TERMS)
-def test_optimizer_that_is_attached_twice_asks_once(
-    engine: PrivacyEngine, fake_run: FakeRun, terms: dict[str, Any]
-) -> None:
-    attach(engine, fake_run)
+def test_optimizer_that_is_attached_twice_asks_once(engine: PrivacyEngine, run: FakeRun, terms: dict[str, Any]) -> None:
+    attach(engine, run)
     training = make_private(engine)
-    attach(training.optimizer, fake_run, **terms)
+    attach(training.optimizer, run, **terms)
     training.epoch()
     charged = gaussian(1.0) if "event" in terms else STEP
-    assert fake_run.asked == [charged] * STEPS_PER_EPOCH
+    assert run.asked == [charged] * STEPS_PER_EPOCH
     assert engine.accountant.events == ({"event": charged, "count": STEPS_PER_EPOCH},)
 
 
-def test_wrong_calls_are_told_what_would_be_right(engine: PrivacyEngine, fake_run: FakeRun) -> None:
-    run = fake_run
+def test_wrong_calls_are_told_what_would_be_right(engine: PrivacyEngine, run: FakeRun) -> None:
     with pytest.raises(TypeError, match="the optimizer that its make_private returned"):
         attach(torch.optim.SGD([torch.zeros(1, requires_grad=True)]), run)
     with pytest.raises(ValueError, match="without data_loader"):

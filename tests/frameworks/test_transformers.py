@@ -17,7 +17,6 @@ from epsilon_ledger import gaussian, poisson_sampled
 from epsilon_ledger.transformers import RUN_FILE, UnsupportedTrainingError, last_checkpoint, make_private, run_state
 from tests.frameworks.language_models import (
     BATCH,
-    FILTERS,
     RECORDS,
     STEPS_PER_EPOCH,
     gpt2,
@@ -28,8 +27,6 @@ from tests.frameworks.language_models import (
 from tests.sdk.fake_runs import FakeRun
 
 STEP = poisson_sampled(BATCH / RECORDS, gaussian(1.0))
-
-pytestmark = FILTERS
 
 
 class After(TrainerCallback):

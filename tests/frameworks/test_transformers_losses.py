@@ -25,7 +25,6 @@ from transformers import (
 from epsilon_ledger._transformers.losses import record_losses_of
 from epsilon_ledger.transformers import UnsupportedTrainingError, make_private
 from tests.frameworks.language_models import (
-    FILTERS,
     IGNORED,
     SIZES,
     WORDS,
@@ -35,8 +34,6 @@ from tests.frameworks.language_models import (
     trainer_of,
 )
 from tests.sdk.fake_runs import FakeRun
-
-pytestmark = FILTERS
 
 
 def bert(kind: Any, **how: Any) -> nn.Module:

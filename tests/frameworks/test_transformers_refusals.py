@@ -13,10 +13,8 @@ from torch import nn
 from torch.utils.data import IterableDataset
 
 from epsilon_ledger.transformers import UnsupportedTrainingError, make_private
-from tests.frameworks.language_models import FILTERS, gpt2, sentences, trainer_of, weights
+from tests.frameworks.language_models import gpt2, sentences, trainer_of, weights
 from tests.sdk.fake_runs import FakeRun
-
-pytestmark = FILTERS
 
 
 def refused(trainer: Any, match: str) -> None:

@@ -10,7 +10,7 @@ import wandb
 
 from epsilon_ledger import LedgerClient, Link, Run, gaussian, poisson_sampled
 from epsilon_ledger.wandb import STATEMENT, EpsilonLogger
-from tests.sdk.fake_runs import FakeRun, open_budget
+from tests.sdk.fake_runs import open_budget
 
 STEP = poisson_sampled(0.125, gaussian(4.0))
 
@@ -94,9 +94,9 @@ def test_both_runs_name_each_other(
     assert after.links == (Link(f"W&B run {tracked.name or tracked.id}", url),)
 
 
-def test_logger_without_wandb_run_says_how_to_start_one(fake_run: FakeRun) -> None:
-    with pytest.raises(ValueError, match=r"Call `wandb\.init\(\)` first"), EpsilonLogger(fake_run):
+def test_logger_without_wandb_run_says_how_to_start_one(run: Run) -> None:
+    with pytest.raises(ValueError, match=r"Call `wandb\.init\(\)` first"), EpsilonLogger(run):
         pass
-    fake_run.authorize(event=STEP)
+    run.authorize(event=STEP)
     with pytest.raises(ValueError, match="works inside"):
-        EpsilonLogger(fake_run).log()
+        EpsilonLogger(run).log()

@@ -18,11 +18,9 @@ from epsilon_ledger import jax as jax_adapter
 from epsilon_ledger import keras as keras_adapter
 from epsilon_ledger import mindarmour as armour
 from epsilon_ledger.monitor import PrivacyMonitor
-from tests.frameworks.conftest import HOOKS_WARN, Training, make_private, small_loader
+from tests.frameworks.conftest import Training, make_private, small_loader
 from tests.sdk.fake_runs import FakeRun
 from tests.sdk.test_mindarmour import build
-
-pytestmark = HOOKS_WARN
 
 STEP = gaussian(2.0)
 PLAN: dict[str, Any] = {"num_samples": 100, "batch_size": 10, "max_eps": 1.0, "target_delta": 1e-5}
@@ -89,10 +87,10 @@ OPTIONS: list[tuple[dict[str, Any], type[Exception], str]] = [
 ]
 
 
-def test_wrong_arguments_of_opacus_are_named(training: Training, fake_run: FakeRun) -> None:
+def test_wrong_arguments_of_opacus_are_named(training: Training, run: FakeRun) -> None:
     for options, error, match in OPTIONS:
         with pytest.raises(error, match=match):
-            opacus.attach(training.optimizer, fake_run, **{"data_loader": training.loader} | options)
+            opacus.attach(training.optimizer, run, **{"data_loader": training.loader} | options)
         assert not isinstance(training.optimizer.step_hook, opacus.LedgerHook)
 
 
@@ -118,18 +116,18 @@ def test_wrong_arguments_of_functions_beside_attach_are_named(training: Training
 
 
 @pytest.mark.filterwarnings("ignore::epsilon_ledger.mindarmour.PrivacyWarning")
-def test_wrong_arguments_of_keras_and_mindarmour_are_named(fake_run: FakeRun) -> None:
+def test_wrong_arguments_of_keras_and_mindarmour_are_named(run: FakeRun) -> None:
     with pytest.raises(ValueError, match="earlier_steps must be 'refuse' or 'charged', not 'report'"):
-        keras_adapter.attach(dense(), fake_run, event=STEP, earlier_steps="report")  # type: ignore[arg-type]
+        keras_adapter.attach(dense(), run, event=STEP, earlier_steps="report")  # type: ignore[arg-type]
     wrong: list[dict[str, Any]] = [{"noise_mech": "Gaussian"}, {"clip_mech": "Gaussian"}]
     for terms in wrong:
         with pytest.raises(TypeError, match=f"{next(iter(terms))} must come from"):
-            build(fake_run, **terms)
+            build(run, **terms)
     with pytest.raises(TypeError, match=r"must be arrays \(data, label\)"):
-        build(fake_run).train(1, None)
+        build(run).train(1, None)
     with pytest.raises(TypeError, match="must have step_end"):
-        build(fake_run).train(1, (np.zeros((64, 3)), np.zeros(64)), callbacks="monitor")
-    assert fake_run.asked == []
+        build(run).train(1, (np.zeros((64, 3)), np.zeros(64)), callbacks="monitor")
+    assert run.asked == []
 
 
 def test_wrong_arguments_of_nvflare_are_named() -> None:
@@ -151,7 +149,7 @@ def test_wrong_arguments_of_nvflare_are_named() -> None:
 
 
 @pytest.mark.parametrize("logger", [mlflow.EpsilonLogger, wandb.EpsilonLogger])
-def test_wrong_arguments_of_loggers_are_named(fake_run: FakeRun, logger: Any) -> None:
+def test_wrong_arguments_of_loggers_are_named(run: FakeRun, logger: Any) -> None:
     for every in (1.5, math.nan, "2", True):
         with pytest.raises(TypeError, match="every must be a whole number"):
-            logger(fake_run, every=every)
+            logger(run, every=every)

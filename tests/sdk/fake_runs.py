@@ -20,6 +20,7 @@ class FakeRun(Run):
         self.ledger = FakeLedger(capacity=capacity, run=RUN | members)
         opened = LedgerClient(URL, KEY, max_attempts=1, transport=self.ledger).get_run(RUN_ID)
         super().__init__(opened._transport, opened.state, PrefetchConfig(), step=0)
+        self.ledger.requests.clear()
 
     @property
     def asked(self) -> list[Event]:
