@@ -14,7 +14,7 @@ from tests.fork_server import ForkedProcess, ForkServer, service_server
 from tests.reliability.clients import PATIENCE_SECONDS, await_true
 from tests.reliability.conftest import Service
 from tests.reliability.trainers import CHECKPOINT, JOURNAL
-from tests.sdk.charges import charged_and_held, within_limits
+from tests.sdk.charges import covers
 
 
 @dataclass
@@ -88,10 +88,6 @@ class Site:
                 assert not released
                 continue
             run = str(json.loads(checkpoint.read_text())["run"])
-            charged, held = charged_and_held(database, run)
-            assert released <= charged + held, f"{job.folder}: {released - charged - held} is not charged"
-            assert within_limits(database, run)
-            if exactly:
-                assert (charged, held) == (released, Counter())
+            assert covers(database, run, released, exactly=exactly)
         assert verify(database).problems == ()
         database.dispose()

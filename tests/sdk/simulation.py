@@ -24,7 +24,7 @@ from app.service.verification import verify
 from epsilon_ledger import AsyncLedgerClient, AsyncRun, Event, LedgerClient, Run, StepAuthorization, gaussian
 from tests.clocks import stand_at
 from tests.conftest import Furnish, Ledger, new_database, open_ledger
-from tests.sdk.charges import charged_and_held, within_limits
+from tests.sdk.charges import charges_of, covers
 from tests.sdk.wire import URL, Clock, Wire, with_policy
 
 BUDGET = "mimic/icu-team"
@@ -39,12 +39,14 @@ class LedgerWire(Wire):
 
     ledger: Ledger
 
-    def client(self, role: str, organisation: str = "hospital", **terms: Any) -> LedgerClient:  # noqa: ANN401 - passed on
-        """A client with a key of the ledger."""
-        return LedgerClient(URL, self.ledger.keys[organisation, role], transport=self, **terms)
+    def client(self, role: str = "trainer", organisation: str = "hospital", **policy: Any) -> LedgerClient:  # noqa: ANN401 - of retries
+        """Another process, as far as the ledger can tell; it repeats requests at once."""
+        made = LedgerClient(URL, self.ledger.keys[organisation, role], transport=self)
+        return with_policy(made, **{"max_attempts": TRIES, "sleep": lambda _: None} | policy)
 
-    def async_client(self, role: str, **terms: Any) -> AsyncLedgerClient:  # noqa: ANN401 - passed on
-        return AsyncLedgerClient(URL, self.ledger.keys["hospital", role], transport=self, **terms)
+    def async_client(self, **policy: Any) -> AsyncLedgerClient:  # noqa: ANN401 - of retries
+        made = AsyncLedgerClient(URL, self.ledger.keys["hospital", "trainer"], transport=self)
+        return with_policy(made, **{"max_attempts": TRIES, "async_sleep": lambda _: asyncio.sleep(0)} | policy)
 
     def arrive(self, request: httpx2.Request) -> httpx2.Response:
         response = self.ledger.http._transport.handle_request(request)
@@ -58,23 +60,13 @@ def icu_team(ledger: Ledger) -> None:
     ledger.budget()
 
 
-@dataclass
-class Simulation:
+@dataclass(eq=False, kw_only=True)
+class Simulation(LedgerWire):
     """An organisation with a budget, and trainers on it."""
 
-    ledger: Ledger
-    wire: LedgerWire
     clock: Clock
     released: dict[str, Counter[bytes]] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
-
-    def client(self, role: str = "trainer", **policy: Any) -> LedgerClient:  # noqa: ANN401 - of the retry policy
-        """Another process, as far as the ledger can tell."""
-        return with_policy(self.wire.client(role, max_attempts=TRIES), **{"sleep": lambda _: None} | policy)
-
-    def async_client(self, **policy: Any) -> AsyncLedgerClient:  # noqa: ANN401 - of the retry policy
-        policy = {"async_sleep": lambda _: asyncio.sleep(0)} | policy
-        return with_policy(self.wire.async_client("trainer", max_attempts=TRIES), **policy)
 
     def run(self, **terms: Any) -> Run:  # noqa: ANN401 - passed on
         """A new run in a process of its own; LOUD is its event."""
@@ -122,24 +114,16 @@ class Simulation:
 
     def charged(self, run: Run | AsyncRun) -> Counter[bytes]:
         """What the ledger has charged for a run, by event."""
-        return charged_and_held(self.ledger.database, run.id)[0]
+        return charges_of(self.ledger.database, run.id).charged
 
     def covers(self, *, limits: bool = True) -> bool:
         """Whether all that was released is charged, or set aside; and no account is over its limit."""
-        for run_id, released in self.released.items():
-            charged, held = charged_and_held(self.ledger.database, run_id)
-            assert released <= charged + held, f"{run_id} released {released}: {charged} charged, {held} held"
-            assert not limits or within_limits(self.ledger.database, run_id)
-        return True
+        return all(covers(self.ledger.database, run, noted, limits=limits) for run, noted in self.released.items())
 
-    def exact(self, *runs: Run | AsyncRun) -> bool:
+    def exact(self, *runs: Run | AsyncRun, limits: bool = True) -> bool:
         """Whether exactly what was released is charged for these runs, and nothing is set aside for them."""
-        for run in runs:
-            charged, held = charged_and_held(self.ledger.database, run.id)
-            released = self.released.get(run.id, Counter())
-            assert (charged, held) == (released, Counter()), f"{run.id} released {released}: {charged} charged"
-            assert within_limits(self.ledger.database, run.id)
-        return True
+        noted = {run.id: self.released.get(run.id, Counter[bytes]()) for run in runs}
+        return all(covers(self.ledger.database, run, noted[run], exactly=True, limits=limits) for run in noted)
 
     def sound(self) -> bool:
         """Whether every balance follows from its charges."""
@@ -159,4 +143,4 @@ def simulated(folder: Path, furnish: Furnish = icu_team) -> Iterator[Simulation]
     ):
         stand_at(patch, clock.now)
         patch.setattr("epsilon_ledger._run.run_base.time", SimpleNamespace(monotonic=clock))
-        yield Simulation(ledger, LedgerWire(ledger=ledger), clock)
+        yield Simulation(ledger=ledger, clock=clock)

@@ -102,7 +102,7 @@ def test_call_that_is_cancelled_wherever_it_waits_is_settled_by_next_one(
 
     first = list(AHEAD).index(way) + 1
     for wait in range(first, ANYWHERE + stride, stride):
-        simulation.wire.awaited = canceller = Canceller(wait)
+        simulation.awaited = canceller = Canceller(wait)
         run = with_run(simulation, work, **AHEAD[way], event=HUSHED, schedule=None)
         assert simulation.exact(run)
         if not canceller.hit:
@@ -124,7 +124,7 @@ def test_tasks_share_run_and_some_are_cancelled(simulation: Simulation, ahead: d
         await simulation.authorize_async(run)
         await run.complete()
 
-    simulation.wire.awaited = Canceller(2, 5, 9)
+    simulation.awaited = Canceller(2, 5, 9)
     run = with_run(simulation, work, **ahead)
     assert len(set(numbers)) == len(numbers)
     assert simulation.exact(run)

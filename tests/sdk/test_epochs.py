@@ -179,7 +179,7 @@ def test_epoch_under_add_or_remove_one_is_refused_with_way_out(simulation: Simul
 
 def test_changing_noise_costs_least_of_it_once_though_it_was_unheard(simulation: Simulation, run: Run) -> None:
     events = counted(gaussian(30.0), gaussian(25.0), gaussian(28.0))
-    simulation.wire.fails(*[Fault.UNHEARD] * TRIES)
+    simulation.fails(*[Fault.UNHEARD] * TRIES)
     with pytest.raises(LedgerUnavailableError):
         next(run.track_epoch(BATCHES, events=events))
     assert list(run.track_epoch(iter(BATCHES), events=events)) == BATCHES

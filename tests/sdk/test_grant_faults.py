@@ -53,11 +53,11 @@ def test_released_steps_are_charged_exactly_under_any_fault(simulation: Simulati
     for round_ in range(ROUNDS):
         run = simulation.run(**ahead, schedule=fading)
         for well in (0, 1, 2, 1 + round_ % 5):
-            simulation.wire.fails(fault, *[Fault.NONE] * well, *[fault] * TRIES, *[Fault.NONE] * (1 + well))
+            simulation.fails(fault, *[Fault.NONE] * well, *[fault] * TRIES, *[Fault.NONE] * (1 + well))
         train(simulation, run)
         assert simulation.exact(run)
-        simulation.wire.faults.clear()
-        simulation.wire.deliver()
+        simulation.faults.clear()
+        simulation.deliver()
         assert simulation.exact(run)
 
 
@@ -65,15 +65,15 @@ def test_refused_answer_after_unheard_one_does_not_hide_what_unheard_one_granted
     with simulation.run(**AHEAD["grants"]) as run:
         simulation.authorize(run, 3)
         stranger = simulation.client("admin").get_run(run.id)
-        simulation.wire.fails(Fault.UNHEARD)
-        tried, paused = len(simulation.wire.requests) + 1, list[str]()
+        simulation.fails(Fault.UNHEARD)
+        tried, paused = len(simulation.requests) + 1, list[str]()
 
         def pause_before_the_second_try(_: object) -> None:
-            if len(simulation.wire.requests) > tried and not paused:
+            if len(simulation.requests) > tried and not paused:
                 paused.append(run.id)
                 stranger.pause()
 
-        simulation.wire.before = pause_before_the_second_try
+        simulation.before = pause_before_the_second_try
         simulation.authorize(run, 3)
         assert run.state.reservation is not None
         stranger.resume()
@@ -84,7 +84,7 @@ def test_refused_answer_after_unheard_one_does_not_hide_what_unheard_one_granted
 def test_end_that_is_unheard_is_not_undone_by_step(simulation: Simulation) -> None:
     run = simulation.run(**AHEAD["grants"])
     simulation.authorize(run, 2)
-    simulation.wire.fails(Fault.NONE, *[Fault.UNHEARD] * TRIES)
+    simulation.fails(Fault.NONE, *[Fault.UNHEARD] * TRIES)
     with pytest.raises(LedgerUnavailableError):
         run.complete()
     with pytest.raises(RunStateConflictError):
@@ -106,12 +106,12 @@ def test_run_that_takes_no_steps_can_be_completed_whatever_was_unanswered(
     else:
         simulation.client().get_run(run.id).pause()
         simulation.authorize(run, 3)
-    simulation.wire.fails(fault)
+    simulation.fails(fault)
     with pytest.raises(LedgerError):
         run.authorize()
-    simulation.wire.faults.clear()
+    simulation.faults.clear()
     run.complete()
-    simulation.wire.deliver()
+    simulation.deliver()
     assert (simulation.charged(run), run.status) == (simulation.released[run.id], "completed")
 
 

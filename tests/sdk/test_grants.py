@@ -53,7 +53,7 @@ def test_clean_exit_charges_exactly_what_was_released(simulation: Simulation, wa
     assert run.status == "completed"
     assert simulation.exact(run)
     if (way, steps) == ("grants", 12):
-        assert simulation.wire.asked == ["runs", *["reservations"] * 3, "commit", "complete"]
+        assert simulation.asked == ["runs", *["reservations"] * 3, "commit", "complete"]
 
 
 @pytest.mark.parametrize("ahead", [*AHEAD.values(), {"authorize_every": 1000}], ids=[*AHEAD, "all at once"])
@@ -69,7 +69,7 @@ def test_budget_admits_as_many_steps_in_grants_as_one_by_one(simulation: Simulat
         assert (taken, type(error)) == (most, BudgetExceededError)
         assert run.refusal is error
         assert run.refusal.first_step == run.next_step
-        assert ahead.get("authorize_every", 1) < 1000 or simulation.wire.asked.count("reservations") <= 3
+        assert ahead.get("authorize_every", 1) < 1000 or simulation.asked.count("reservations") <= 3
     assert (run.status, run.state.end_reason) == ("completed", "budget_exhausted")
     assert simulation.exact(run, other)
 
@@ -170,7 +170,7 @@ def test_charge_after_refusal_resets_it(simulation: Simulation, ahead: dict[str,
 
 def test_refusal_that_settle_finds_counts(simulation: Simulation) -> None:
     run = simulation.run()
-    simulation.wire.fails(*[Fault.UNHEARD] * TRIES)
+    simulation.fails(*[Fault.UNHEARD] * TRIES)
     with pytest.raises(LedgerUnavailableError):
         run.authorize(10**6)
     for _ in range(2):

@@ -135,7 +135,7 @@ def test_ranks_that_share_key_are_slowed_down_by_rate_limit_and_none_fails(tmp_p
     """Far over the limit, each is held up many times in a row."""
     with open_ledger(tmp_path, rate_limit_per_second=20, rate_limit_burst=4) as ledger:
         icu_team(ledger)
-        with LedgerWire(ledger=ledger).client("trainer", max_attempts=2) as client:
+        with LedgerWire(ledger=ledger).client(max_attempts=2, sleep=time.sleep) as client:
             runs = [client.create_run(f"rank-{rank}", budget=BUDGET, event=LOUD) for rank in range(RANKS)]
             began = time.monotonic()
             with ThreadPoolExecutor(RANKS) as ranks:

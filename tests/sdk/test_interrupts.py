@@ -103,7 +103,7 @@ def test_thread_that_breaks_off_is_told_of_once(simulation: Simulation) -> None:
             broken.append(request.url.path)
             raise MemoryError
 
-    simulation.wire.before = break_off
+    simulation.before = break_off
     for _ in range(4):
         if not broken:
             simulation.authorize(run)
@@ -123,12 +123,12 @@ def test_signal_in_middle_of_call_cannot_make_another_one(simulation: Simulation
 
     before = signal.signal(signal.SIGUSR1, handler)
     try:
-        simulation.wire.after = lambda _: signal.raise_signal(signal.SIGUSR1)
+        simulation.after = lambda _: signal.raise_signal(signal.SIGUSR1)
         with pytest.raises(RuntimeError, match="in the middle of a call"):
             run.authorize()
     finally:
         signal.signal(signal.SIGUSR1, before)
-        simulation.wire.after = lambda _: None
+        simulation.after = lambda _: None
     simulation.take(run, 6)
     run.complete()
     assert simulation.exact(run)

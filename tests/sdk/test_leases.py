@@ -41,14 +41,14 @@ def test_slow_trainer_goes_on_without_ledger_until_lease_runs_out(
 ) -> None:
     run = simulation.run(**ahead | {"authorize_every": 50})
     simulation.authorize(run)
-    simulation.wire.fails(*[Fault.LOST] * 1000)
+    simulation.fails(*[Fault.LOST] * 1000)
     for _ in range(5):
         simulation.pass_time(run, 110.0)
         simulation.authorize(run)
     simulation.pass_time(run, 110.0)
     with pytest.raises(LedgerUnavailableError):
         run.authorize()
-    simulation.wire.faults.clear()
+    simulation.faults.clear()
     simulation.authorize(run)
     assert simulation.charged(run) >= steps(50)
     run.complete()
@@ -88,7 +88,7 @@ def test_grant_that_ended_in_another_way_is_not_handed_out_any_more(
     simulation.authorize(run)
     thief = simulation.client().get_run(run.id, with_plan=True)
     thief.void()
-    simulation.wire.fails(Fault.NONE, *[Fault.LOST] * TRIES)
+    simulation.fails(Fault.NONE, *[Fault.LOST] * TRIES)
     with pytest.raises(LedgerUnavailableError):
         run.preview()
     assert run._protocol.grants.allocate(1, None) is None

@@ -51,7 +51,7 @@ def test_steps_of_another_process_are_never_released(simulation: Simulation, *, 
     """A process that asks for the same steps hears of a replay, and that the first key was not its own."""
     restarted = simulation.run()
     zombie = simulation.client().get_run(restarted.id)
-    arrive = simulation.wire.arrive
+    arrive = simulation.arrive
 
     def arrived(request: httpx2.Request) -> httpx2.Response:
         response = arrive(request)
@@ -59,7 +59,7 @@ def test_steps_of_another_process_are_never_released(simulation: Simulation, *, 
             response.headers.pop("Idempotent-Replay-Of", None)
         return response
 
-    simulation.wire.arrive = arrived  # type: ignore[method-assign]
+    simulation.arrive = arrived  # type: ignore[method-assign]
     simulation.authorize(restarted, 2)
     with pytest.raises(StepsAlreadyTakenError, match=f"Steps 0 to 1 of {restarted.id}") as caught:
         zombie.authorize(2)
@@ -67,13 +67,13 @@ def test_steps_of_another_process_are_never_released(simulation: Simulation, *, 
     # Neither does a try that never arrived, or may have arrived for all that it knows, make them its own.
     for fault in (Fault.NEVER_SENT, *([Fault.BUSY] if names_key else [])):
         for ask in (zombie.authorize, zombie.preview):
-            simulation.wire.fails(fault)
+            simulation.fails(fault)
             with pytest.raises(StepsAlreadyTakenError):
                 ask(2)
     with pytest.raises(SequenceConflictError):
         zombie.authorize(2, event=QUIET)
     assert zombie.next_step == 0
-    simulation.wire.fails(Fault.UNHEARD)
+    simulation.fails(Fault.UNHEARD)
     assert simulation.authorize(restarted, 2).first_step == 2
     assert simulation.exact(restarted)
 
@@ -88,7 +88,7 @@ def test_reports_of_two_processes_are_both_recorded_or_one_of_them_is_told(simul
     with pytest.raises(SequenceConflictError):
         second.report(2, event=QUIET)
     second.refresh()
-    simulation.wire.fails(*[Fault.UNHEARD] * TRIES)
+    simulation.fails(*[Fault.UNHEARD] * TRIES)
     with pytest.raises(LedgerUnavailableError):
         second.report(event=QUIET)
     with pytest.raises(LedgerError):

@@ -129,9 +129,9 @@ def in_order(waits: Waits) -> None:
 
 def requests(simulation: Simulation, act: Callable[[], object]) -> list[str]:
     """What is requested during an act."""
-    before = len(simulation.wire.requests)
+    before = len(simulation.requests)
     act()
-    return simulation.wire.asked[before:]
+    return simulation.asked[before:]
 
 
 def test_budget_for_plans_only_says_so(waits: Waits) -> None:
@@ -140,7 +140,7 @@ def test_budget_for_plans_only_says_so(waits: Waits) -> None:
     with pytest.raises(PlanRequiredError, match="Register the run with a `plan`") as caught:
         run.authorize()
     assert caught.value.account_path == "mimic"
-    assert waits.simulation.wire.asked[-1] == "steps"
+    assert waits.simulation.asked[-1] == "steps"
     run.reserve(plan(2))
     waits.simulation.authorize(run, 2)
     run.complete(2)
@@ -166,7 +166,7 @@ def test_trainer_is_told_of_earlier_plans_where_only_plans_are_admitted(waits: W
     first = waits.left_behind()
     with pytest.raises(PlansWaitingError, match="other plans wait for the same budget"), simulation.run(**ahead) as run:
         run.authorize()
-    assert simulation.wire.asked[-2:] == ["reservations", "steps"]
+    assert simulation.asked[-2:] == ["reservations", "steps"]
     assert run.refresh().status == "active"
     simulation.client().get_run(first).abort()
     with run:
@@ -201,7 +201,7 @@ def test_grant_in_doubt_that_is_refused_so_is_given_up(waits: Waits) -> None:
     simulation = waits.simulation
     run = granted(waits, {"authorize_every": 5})
     simulation.take(run, 4)
-    simulation.wire.fails(*[Fault.LOST] * TRIES)
+    simulation.fails(*[Fault.LOST] * TRIES)
     with pytest.raises(LedgerUnavailableError):
         run.authorize()
     with pytest.raises(PlansWaitingError):

@@ -167,7 +167,7 @@ def test_plan_that_fits_or_never_fits_does_not_wait(waits: Waits) -> None:
     waits.give_back()
     run = waits.wait_for(on_wait=lambda _: pytest.fail("it waits"))
     assert (run.status, waits.pauses) == ("active", [])
-    assert "renew" not in waits.simulation.wire.asked
+    assert "renew" not in waits.simulation.asked
 
 
 @pytest.mark.parametrize(
@@ -251,12 +251,12 @@ def test_interrupt_after_grant_returns_plan(waits: Waits, last: str) -> None:
     def stop(request: httpx2.Request) -> None:
         granted = request.method == "GET" and request.url.path.split("/")[2] == "runs"
         if request.url.path.endswith("/renew") if last == "renew" else granted:
-            waits.simulation.wire.after = lambda _: None
+            waits.simulation.after = lambda _: None
             raise KeyboardInterrupt
 
     waits.acts = {2: granted_and_interrupted if last == "look" else waits.give_back}
     if last != "look":
-        waits.simulation.wire.after = stop
+        waits.simulation.after = stop
     with pytest.raises(KeyboardInterrupt):
         waits.wait_for()
     found = waits.second("committed")
@@ -266,33 +266,33 @@ def test_interrupt_after_grant_returns_plan(waits: Waits, last: str) -> None:
 
 def test_interrupt_is_not_held_up_by_ledger_that_does_not_answer(waits: Waits) -> None:
     def cut_off() -> None:
-        waits.simulation.wire.fails(*[Fault.LOST] * 10)
-        asked.append(len(waits.simulation.wire.requests))
+        waits.simulation.fails(*[Fault.LOST] * 10)
+        asked.append(len(waits.simulation.requests))
         raise KeyboardInterrupt
 
     asked: list[int] = []
     waits.acts = {2: cut_off}
     with pytest.raises(KeyboardInterrupt) as caught:
         waits.wait_for()
-    assert len(waits.simulation.wire.requests) == asked[0] + 1
+    assert len(waits.simulation.requests) == asked[0] + 1
     assert "did not confirm that the plan" in caught.value.__notes__[0]
-    waits.simulation.wire.faults.clear()
+    waits.simulation.faults.clear()
     waits.second("waiting")
 
 
 def test_ledger_that_is_away_for_long_is_waited_for(waits: Waits, caplog: pytest.LogCaptureFixture) -> None:
     faults = [*[Fault.LOST] * 2 * TRIES, *[Fault.BUSY] * 2 * TRIES]
-    waits.acts = {2: lambda: waits.simulation.wire.fails(*faults), 20: waits.give_back}
+    waits.acts = {2: lambda: waits.simulation.fails(*faults), 20: waits.give_back}
     assert waits.wait_for().status == "active"
     assert sum("No answer about" in record.getMessage() for record in caplog.records) == 4
 
 
 def test_ledger_that_stays_away_until_end_is_given_up(waits: Waits, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plan_waits, "datetime", waits.simulation.clock)
-    waits.acts = {2: lambda: waits.simulation.wire.fails(*[Fault.LOST] * 1000)}
+    waits.acts = {2: lambda: waits.simulation.fails(*[Fault.LOST] * 1000)}
     with pytest.raises(LedgerUnavailableError) as caught:
         waits.wait_for(wait=timedelta(seconds=70))
-    waits.simulation.wire.faults.clear()
+    waits.simulation.faults.clear()
     # Its end has come at the ledger too, which the client cannot know.
     run = waits.second("expired").run
     assert f"get_run('{run}').wait_for_plan() waits on for it" in "".join(caught.value.__notes__)
@@ -319,7 +319,7 @@ def test_plan_whose_lease_ends_before_its_claim_is_not_granted(waits: Waits, *, 
 
 
 def test_wrong_wait_is_refused_before_anything_is_sent(waits: Waits) -> None:
-    asked = len(waits.simulation.wire.requests)
+    asked = len(waits.simulation.requests)
     wrong: list[tuple[dict[str, Any], type[Exception], str]] = [
         ({"wait": 3600}, TypeError, "wait must be"),
         *(({"wait": wait}, ValueError, "wait must be") for wait in (timedelta(0), -HOUR)),
@@ -329,4 +329,4 @@ def test_wrong_wait_is_refused_before_anything_is_sent(waits: Waits) -> None:
     for terms, error, said in wrong:
         with pytest.raises(error, match=said):
             waits.wait_for(**terms)
-    assert len(waits.simulation.wire.requests) == asked
+    assert len(waits.simulation.requests) == asked

@@ -1,6 +1,5 @@
 """Trainers do anything in any order, the line fails anyhow, time passes: what was released is charged, and no more."""
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import wait
 from contextlib import ExitStack
@@ -14,11 +13,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from hypothesis.stateful import run_state_machine_as_test as run_machine
 
+from app.ledger.reservations import has_lapsed
 from epsilon_ledger import BudgetExceededError, Event, LedgerError, Run
 from epsilon_ledger._run.run_properties import RunStateDict
 from tests.conftest import Ledger
 from tests.reliability.conftest import ROUNDS
-from tests.sdk.charges import charged_and_held, has_lapsed_grant
+from tests.sdk.charges import charges_of
 from tests.sdk.simulation import HUSHED, LOUD, QUIET, TRIES, Simulation, simulated
 from tests.sdk.wire import Fault
 from tests.soak import thinned
@@ -68,14 +68,14 @@ class Trainers(RuleBasedStateMachine):
 
     def attempt(self, ask: Callable[[], object], faults: Sequence[Fault]) -> LedgerError | None:
         """Ask, while the line fails; a trainer can live with whatever the client says."""
-        self.world.wire.fails(*faults)
+        self.world.fails(*faults)
         error = None
         try:
             ask()
         except LedgerError as found:
             error = found
         wait([each._inflight for each in self.processes if each._inflight is not None])
-        self.world.wire.faults.clear()
+        self.world.faults.clear()
         return error
 
     def takes(self, run: Run, ask: Callable[[], Sequence[Event]], faults: Sequence[Fault], *, insist: bool) -> None:
@@ -150,13 +150,12 @@ class Trainers(RuleBasedStateMachine):
     @rule(seconds=st.sampled_from([50.0, 50.0, 100.0, 299.0, 700.0]))
     def time_passes(self, seconds: float) -> None:
         self.world.clock.sleep(seconds)
-        self.alone = self.alone and not has_lapsed_grant(
-            self.world.ledger.database, self.run.id, self.world.clock.now()
-        )
+        granted = charges_of(self.world.ledger.database, self.run.id).reservation
+        self.alone = self.alone and (granted is None or not has_lapsed(granted, self.world.clock.now()))
 
     @rule()
     def what_was_late_arrives(self) -> None:
-        self.world.wire.deliver()
+        self.world.deliver()
 
     @rule(place=places, count=st.integers(1, 6))
     def somebody_else_trains(self, place: int, count: int) -> None:
@@ -178,11 +177,10 @@ class Trainers(RuleBasedStateMachine):
         if id(last) in self.unsettled:
             self.takes(last, list, [], insist=True)
         error = self.attempt(last.complete, [])
-        self.world.wire.deliver()
+        self.world.deliver()
         if self.alone:
             assert error is None, error
-            charged, held = charged_and_held(self.world.ledger.database, self.run.id)
-            assert (charged, held) == (self.world.released.get(self.run.id, Counter()), Counter())
+            assert self.world.exact(self.run, limits=not self.overdrawn)
         assert self.world.covers(limits=not self.overdrawn)
         assert self.world.sound()
         self.opening.close()

@@ -17,13 +17,13 @@ ELSEWHERE = {"Run.track", "Run.settle", "Run.charge_training", "Run.charge_epoch
 
 def test_methods_of_runs_call_their_operations(simulation: Simulation) -> None:
     waits = Waits(simulation)
-    client, wire = waits.client(), simulation.wire
+    client = waits.client()
 
     def called(act: Callable[[], Any]) -> Any:  # noqa: ANN401 - whatever it answers
-        wire.requests.clear()
+        simulation.requests.clear()
         answer = act()
         # Without those of the run that gives its plan back meanwhile.
-        asked = [request for request in wire.requests if waits.holder.id not in request.url.path]
+        asked = [request for request in simulation.requests if waits.holder.id not in request.url.path]
         seen.append({operation_of(request) for request in asked})
         return answer
 

@@ -259,7 +259,7 @@ def test_lists_and_histories_become_frames(
     assert len(runs.to_pandas()) == 0
 
     async def main() -> None:
-        async with wire.async_client("trainer") as ledger:
+        async with wire.async_client() as ledger:
             assert (await ledger.list_decisions(run=run.id, page_size=2).to_pandas()).equals(decisions)
 
     asyncio.run(main())

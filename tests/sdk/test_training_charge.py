@@ -69,10 +69,10 @@ def test_training_is_charged_once_and_its_steps_send_nothing(simulation: Simulat
         simulation.authorize(run)
         training = run.charge_training(QUIET, steps=STEPS)
         simulation.note(run, [QUIET])
-        asked = len(simulation.wire.requests)
+        asked = len(simulation.requests)
         assert list(training.track("abc")) == ["a", "b", "c"]
         training.authorize(2)
-        assert len(simulation.wire.requests) == asked
+        assert len(simulation.requests) == asked
         assert (training.step, training.remaining, training.epsilon) == (5, 0, run.epsilon)
         with pytest.raises(ChargeExceededError, match="0 of 5 are left") as caught:
             training.authorize()
@@ -85,14 +85,14 @@ def test_training_is_charged_once_and_its_steps_send_nothing(simulation: Simulat
 def test_charge_without_answer_is_charged_once_when_it_is_repeated(
     simulation: Simulation, run: Run, fault: Fault
 ) -> None:
-    simulation.wire.fails(*[fault] * TRIES)
+    simulation.fails(*[fault] * TRIES)
     with pytest.raises(LedgerUnavailableError, match="answer"):
         charge(run)
     with pytest.raises(RequestInDoubtError):
         run.charge_training(LOUD, steps=STEPS)
     charge(run).authorize()
     simulation.note(run, [FAINT])
-    simulation.wire.deliver()
+    simulation.deliver()
     assert simulation.exact(run)
 
 
