@@ -115,8 +115,3 @@ def make_private(
     given |= {"max_grad_norm": 1.0, "data_loader": loader or small_loader()} | terms
     made = getattr(engine, make)(module=model, optimizer=sgd, **given)
     return Training(made[0], made[1], made[-1], *made[2:-1])
-
-
-def make_private_with_epsilon(engine: PrivacyEngine, **terms: object) -> Training:
-    given = {"target_epsilon": 2.0, "target_delta": 1e-5, "epochs": 2} | terms
-    return make_private(engine, make="make_private_with_epsilon", **given)

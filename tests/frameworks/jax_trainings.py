@@ -68,3 +68,21 @@ class Private:
     def take(self, step: Callable[..., Any], indices: Any) -> None:
         padded = pad_to_multiple_of(indices, SIZE)
         self.state = step(*self.state, DATA[padded], padded < 0)
+
+
+def with_optax(noise: float) -> tuple[Any, Callable[..., Any]]:
+    """Make an optimizer with Optax's noise, and its step on a padded sample, whose padding has no gradient."""
+    private = optax.contrib.differentially_private_aggregate(CLIP, noise, key=secret_key())
+    optimizer = optax.chain(private, optax.sgd(0.1))
+
+    def update(params: Any, state: Any, x: Any, weights: Any) -> Any:
+        one = jax.grad(lambda params, x, weight: weight * loss(params, x[None]))
+        updates, state = optimizer.update(jax.vmap(one, in_axes=(None, 0, 0))(params, x, weights), state)
+        return optax.apply_updates(params, updates), state
+
+    return optimizer, update
+
+
+def padded(indices: Any, size: int) -> tuple[Any, Any]:
+    """Return the records of a sample, and their weights; those of the padding are 0."""
+    return DATA[np.pad(indices, (0, size - len(indices)))], (np.arange(size) < len(indices)).astype(np.float32)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from peft import LoraConfig, get_peft_model
 from torch import nn
-from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments
+from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
 
 RECORDS, PHYSICAL, ACCUMULATED = 64, 2, 4
 BATCH = PHYSICAL * ACCUMULATED
@@ -16,8 +16,6 @@ STEPS_PER_EPOCH = RECORDS // BATCH
 TOKENS, WORDS = 6, 50
 IGNORED = -100
 
-SIZES: dict[str, Any] = {"vocab_size": WORDS, "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1}
-SIZES |= {"num_attention_heads": 2, "max_position_embeddings": 16}
 ARGUMENTS: dict[str, Any] = {"per_device_train_batch_size": PHYSICAL, "gradient_accumulation_steps": ACCUMULATED}
 ARGUMENTS |= {"num_train_epochs": 2, "learning_rate": 0.1, "lr_scheduler_type": "constant", "optim": "sgd"}
 ARGUMENTS |= {"logging_steps": 1, "save_strategy": "no", "report_to": "none", "disable_tqdm": True}
@@ -36,12 +34,6 @@ def gpt2(*, lora: bool = True) -> nn.Module:
         r=2, target_modules=["c_attn"], task_type="CAUSAL_LM", fan_in_fan_out=True, init_lora_weights=False
     )
     return get_peft_model(model, adapters)
-
-
-def llama(**how: Any) -> nn.Module:
-    """Llama of one layer, with weights of its own kind of normalization, all of them trained."""
-    torch.manual_seed(1)
-    return LlamaForCausalLM(LlamaConfig(**SIZES, **how))
 
 
 def sentences(count: int = RECORDS, *, targets: bool = True) -> list[dict[str, torch.Tensor]]:

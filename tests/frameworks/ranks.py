@@ -13,10 +13,8 @@ PATIENCE_SECONDS = 300
 TORCH = ("opacus.distributed", "torch.distributed.fsdp", "tests.sdk.fake_runs")
 
 
-@cache
-def _server(imported: tuple[str, ...]) -> ForkServer:
-    """The one that has imported what takes longer than the trainings."""
-    return ForkServer(*imported)
+# What takes longer to import than the trainings.
+fork_server = cache(ForkServer)
 
 
 def run_ranks(module: str, folder: Path, *arguments: object, imported: tuple[str, ...] = TORCH) -> list[Any]:
@@ -25,11 +23,8 @@ def run_ranks(module: str, folder: Path, *arguments: object, imported: tuple[str
     for rank in range(RANKS):
         words = [str(word) for word in (rank, folder / "store", *arguments)]
         with (folder / f"output {rank}").open("wb") as output, (folder / f"errors {rank}").open("wb") as errors:
-            processes.append(
-                ForkedProcess(
-                    _server(imported), module, *words, environment=dict(os.environ), output=output, errors=errors
-                )
-            )
+            how: dict[str, Any] = {"environment": dict(os.environ), "output": output, "errors": errors}
+            processes.append(ForkedProcess(fork_server(*imported), module, *words, **how))
     for rank, process in enumerate(processes):
         assert process.wait(PATIENCE_SECONDS) == 0, (folder / f"errors {rank}").read_text()[-2000:]
     return [json.loads((folder / f"output {rank}").read_text().splitlines()[-1]) for rank in range(RANKS)]

@@ -127,7 +127,7 @@ def test_scan_over_steps_is_charged_for_all_of_them(run: FakeRun) -> None:
     for _ in range(2):
         indices = np.stack([next(drawn) for _ in range(4)])
         training.state = scanned(training.state, DATA[indices], indices < 0)
-    assert run.ledger.counts == [4, 4]
+    assert [body["count"] for body in run.ledger.bodies] == [4, 4]
     next(drawn)
     with pytest.raises(UnsupportedTrainingError, match="takes 4 batch"):
         scanned(training.state, DATA[indices], indices < 0)

@@ -6,7 +6,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
 from jax_privacy.batch_selection import (
     BallsInBinsSampling,
@@ -25,7 +24,6 @@ from epsilon_ledger import (
 )
 from epsilon_ledger.jax import UnsupportedTrainingError, authorized, secret_key
 from tests.frameworks.jax_trainings import (
-    CLIP,
     DATA,
     KEPT,
     NOISE,
@@ -35,7 +33,8 @@ from tests.frameworks.jax_trainings import (
     STEP,
     N,
     Private,
-    loss,
+    padded,
+    with_optax,
 )
 from tests.sdk.fake_runs import FakeRun
 
@@ -169,27 +168,19 @@ def test_seed_that_another_process_may_have_used_is_refused(run: FakeRun) -> Non
 
 def test_optax_steps_padded_samples_only(run: FakeRun) -> None:
     """Its padding has no gradient."""
-    private = optax.contrib.differentially_private_aggregate(CLIP, NOISE, key=secret_key())
-    optimizer = optax.chain(private, optax.sgd(0.1))
-
-    def plain(params: Any, state: Any, x: Any, weight: Any) -> Any:
-        one = jax.grad(lambda params, x, weight: weight * loss(params, x[None]))
-        updates, state = optimizer.update(jax.vmap(one, in_axes=(None, 0, 0))(params, x, weight), state)
-        return optax.apply_updates(params, updates), state
-
+    optimizer, update = with_optax(NOISE)
     params = {"w": jnp.ones(4)}
     state = (params, optimizer.init(params))
-    step: Any = authorized(jax.jit(plain), run, noise=optimizer, batches=PROBABILITY)
+    step: Any = authorized(jax.jit(update), run, noise=optimizer, batches=PROBABILITY)
     batches = step.batch_iterator(N)
     for _ in range(3):
-        indices = next(batches)
-        padded = np.pad(indices, (0, SIZE - len(indices)))
-        state = step(*state, DATA[padded], (np.arange(SIZE) < len(indices)).astype(np.float32))
+        sample = padded(next(batches), SIZE)
+        state = step(*state, *sample)
     assert run.asked == [STEP] * 3
     with refuses("Optax divides the noise"):
         step(*state, DATA[next(batches)[:3]], np.ones(3, np.float32))
     next(batches), next(batches)
-    step(*state, DATA[padded], np.ones(SIZE, np.float32))
+    step(*state, sample[0], np.ones(SIZE, np.float32))
     with refuses("PRNG key of the step before"):
-        step(*state, DATA[padded], np.ones(SIZE, np.float32))
+        step(*state, sample[0], np.ones(SIZE, np.float32))
     assert len(run.asked) == 4

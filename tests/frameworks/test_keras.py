@@ -111,9 +111,9 @@ def test_execution_of_several_steps_and_accumulated_batches_are_charged_each(run
     run.ledger.capacity = STEPS + 3
     callback = attach(model, run)
     fit(model)
-    assert run.ledger.counts == [3, 1]
+    assert [body["count"] for body in run.ledger.bodies] == [3, 1]
     fit(model)
-    assert run.ledger.counts == [3, 1, 3]
+    assert [body["count"] for body in run.ledger.bodies] == [3, 1, 3, 1]
     assert callback.refusal is not None
     model, run = private(accumulation=4), FakeRun()
     attach(model, run)

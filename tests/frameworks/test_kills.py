@@ -25,7 +25,7 @@ os.environ["KERAS_BACKEND"] = "jax"
 
 IMPORTS: dict[str, tuple[str, ...]] = {
     "numpy_optimizer": ("epsilon_ledger.mechanisms",),
-    "opacus": ("torch", "opacus", "epsilon_ledger.opacus"),
+    "opacus": ("tests.frameworks.conftest", "epsilon_ledger.opacus"),
     "transformers_trainer": ("tests.frameworks.language_models", "epsilon_ledger.transformers"),
     # JAX starts its threads when it is first used, not when it is imported.
     "jax_optax": ("optax", "epsilon_ledger.jax"),

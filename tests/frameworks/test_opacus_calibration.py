@@ -20,19 +20,16 @@ from epsilon_ledger import (
 )
 from epsilon_ledger._opacus.calibration import TOLERANCE
 from epsilon_ledger.opacus import PlannedTraining, UnsupportedTrainingError, attach, plan_training
-from tests.frameworks.conftest import (
-    ADAPTIVE,
-    Q,
-    make_private,
-    make_private_with_epsilon,
-    new_engine,
-    small_loader,
-)
+from tests.frameworks.conftest import ADAPTIVE, Q, Training, make_private, new_engine, small_loader
 from tests.sdk.fake_runs import BATCH, FakeRun, N, open_budget
 
 EPOCHS = 2
 STEPS = EPOCHS * N // BATCH
 GOAL: dict[str, Any] = {"epochs": EPOCHS, "target_epsilon": 2.0, "target_delta": 1e-5}
+
+
+def make_private_with_epsilon(engine: PrivacyEngine, **terms: object) -> Training:
+    return make_private(engine, make="make_private_with_epsilon", **GOAL | terms)
 
 
 def planned_run(admin: LedgerClient, trainer: LedgerClient) -> tuple[PlannedTraining, Run]:

@@ -1,6 +1,7 @@
 """Batches in pieces, and the ways to clip that Opacus has."""
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -8,16 +9,14 @@ from opacus import PrivacyEngine
 from opacus.optimizers import AdaClipDPOptimizer
 from opacus.schedulers import StepGradClip
 from opacus.utils.adaptive_clipping import PrivacyEngineAdaptiveClipping
-from opacus.utils.batch_memory_manager import BatchMemoryManager
+from torch.utils.data import DataLoader, TensorDataset
 
 from epsilon_ledger import BudgetExceededError, Event, adaptive_clipping, poisson_sampled
-from epsilon_ledger.opacus import UnsupportedTrainingError, attach, discard_batch
-from tests.frameworks.conftest import ADAPTIVE, STEP, Q, Training, make_private
-from tests.sdk.fake_runs import BATCH, STEPS_PER_EPOCH, FakeRun
-
-
-def in_pieces(training: Training) -> BatchMemoryManager:
-    return BatchMemoryManager(data_loader=training.loader, max_physical_batch_size=2, optimizer=training.optimizer)
+from epsilon_ledger.opacus import attach, discard_batch
+from tests.frameworks.conftest import ADAPTIVE, STEP, Q, make_private
+from tests.frameworks.test_opacus_samples import GHOST, KINDS, first_step, pieces_of, refuses
+from tests.sdk.fake_runs import BATCH, STEPS_PER_EPOCH, FakeRun, N
+from tests.soak import in_turns
 
 
 @pytest.mark.parametrize("give_managed", [False, True])
@@ -26,12 +25,12 @@ def test_virtual_steps_are_asked_for_once_and_refusal_leaves_nothing_behind(
 ) -> None:
     run = FakeRun(capacity=STEPS_PER_EPOCH + 1)
     training = make_private(engine)
-    with in_pieces(training) as managed:
-        attach(training.optimizer, run, data_loader=managed if give_managed else training.loader)
-        assert training.epoch(managed) > STEPS_PER_EPOCH
-        assert run.asked == [STEP] * STEPS_PER_EPOCH
-        with pytest.raises(BudgetExceededError):
-            training.epoch(managed)
+    managed = pieces_of(training)
+    attach(training.optimizer, run, data_loader=managed if give_managed else training.loader)
+    assert training.epoch(managed) > STEPS_PER_EPOCH
+    assert run.asked == [STEP] * STEPS_PER_EPOCH
+    with pytest.raises(BudgetExceededError):
+        training.epoch(managed)
     assert training.is_unchanged()
     assert all(p.summed_grad is None for p in training.optimizer.params)
 
@@ -65,8 +64,8 @@ def test_adaptive_clipping_is_charged_with_its_count(engine: PrivacyEngine, run:
     # The count of a refused step moves no norm.
     assert float(training.optimizer.max_grad_norm) == norms[-1]
     discard_batch(training.optimizer)
-    with in_pieces(training) as managed, pytest.raises(UnsupportedTrainingError, match="BatchMemoryManager"):
-        training.epoch(managed)
+    with refuses("BatchMemoryManager"):
+        training.epoch(pieces_of(training))
 
 
 @pytest.mark.parametrize("size", [1, 20])
@@ -108,7 +107,7 @@ def test_ghost_clipping_costs_same(engine: PrivacyEngine, run: FakeRun) -> None:
     assert run.asked == [STEP] * training.epoch()
     before = training.parameters()
     StepGradClip(training.optimizer, step_size=1, gamma=0.5).step()
-    with pytest.raises(UnsupportedTrainingError, match="it is the module that clips"):
+    with refuses("it is the module that clips"):
         training.step(next(iter(training.loader)))
     assert all(map(torch.equal, before, training.parameters()))
 
@@ -116,10 +115,38 @@ def test_ghost_clipping_costs_same(engine: PrivacyEngine, run: FakeRun) -> None:
 def test_ghost_clipping_with_private_count_is_turned_away(run: FakeRun) -> None:
     with pytest.warns(UserWarning, match="Secure RNG"):
         engine = PrivacyEngineAdaptiveClipping(accountant="rdp")
-    with pytest.raises(UnsupportedTrainingError, match="private size of the batch"):
+    with refuses("private size of the batch"):
         attach(engine, run)
     training = make_private(engine, grad_sample_mode="ghost", noise_multiplier=0.1, target_unclipped_quantile=0.5)
     attach(training.optimizer, run, data_loader=training.loader, module=training.model)
-    with pytest.raises(UnsupportedTrainingError, match="private"):
+    with refuses("private"):
         training.step(next(iter(training.loader)))
     assert run.asked == []
+
+
+MODES = KINDS | {"adaptive": ADAPTIVE, "ghost": GHOST | {"criterion": torch.nn.CrossEntropyLoss()}}
+
+
+def loader_with(value: float) -> DataLoader[Any]:
+    x = torch.randn(N, 4)
+    x[:, 1] = value
+    return DataLoader(TensorDataset(x, (x[:, 0] > 0).long()), BATCH)
+
+
+@pytest.mark.parametrize(("mode", "value"), in_turns([*MODES, "accelerator"], [math.nan, math.inf, -math.inf]))
+def test_gradient_that_is_not_finite_is_neither_charged_nor_released(
+    engine: PrivacyEngine, run: FakeRun, monkeypatch: pytest.MonkeyPatch, mode: str, value: float
+) -> None:
+    if mode == "accelerator":
+        monkeypatch.setattr(torch.Tensor, "is_cpu", False)
+    attach(engine, run)
+    training = make_private(engine, loader_with(value), **MODES.get(mode, {}))
+    with refuses("has a NaN or an infinity"):
+        first_step(training)
+    assert run.asked == []
+    assert training.is_unchanged()
+    assert all(p.grad is None and p.summed_grad is None for p in training.optimizer.params)
+    if mode == "flat":  # nor one of an earlier physical batch
+        with refuses("has a NaN or an infinity"):
+            training.epoch(pieces_of(training))
+        assert run.asked == []

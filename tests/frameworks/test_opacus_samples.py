@@ -8,14 +8,13 @@ import torch
 from opacus import PrivacyEngine
 from opacus.schedulers import ExponentialGradClip
 from opacus.utils.batch_memory_manager import BatchMemoryManager
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader
 
 from epsilon_ledger import EventCount, Trial, composed, gaussian, poisson_sampled, self_composed
 from epsilon_ledger.opacus import UnsupportedTrainingError, attach, discard_batch
-from tests.frameworks.conftest import ADAPTIVE, STEP, Q, Training, make_private, new_engine, small_loader
-from tests.sdk.fake_runs import BATCH, FakeRun, N
+from tests.frameworks.conftest import STEP, Q, Training, make_private, new_engine, small_loader
 from tests.sdk.fake_runs import STEPS_PER_EPOCH as EPOCH
-from tests.soak import in_turns
+from tests.sdk.fake_runs import FakeRun
 
 GHOST: dict[str, Any] = {"grad_sample_mode": "ghost"}
 KINDS: dict[str, dict[str, Any]] = {
@@ -46,6 +45,10 @@ def pieces_of(training: Training, size: int = 2) -> DataLoader[Any]:
     with manager as pieces:
         loader: DataLoader[Any] = pieces
     return loader
+
+
+def first_step(training: Training) -> None:
+    training.step(next(batch for batch in training.loader if len(batch[0])))
 
 
 def announce(training: Training) -> None:
@@ -283,35 +286,3 @@ def test_earlier_steps_are_refused_reported_or_charged_already(engine: PrivacyEn
     attach_to(charged, earlier_steps="charged")
     training.epoch()
     assert charged.asked == [STEP] * 8
-
-
-MODES = KINDS | {"adaptive": ADAPTIVE, "ghost": GHOST | {"criterion": torch.nn.CrossEntropyLoss()}}
-
-
-def loader_with(value: float) -> DataLoader[Any]:
-    x = torch.randn(N, 4)
-    x[:, 1] = value
-    return DataLoader(TensorDataset(x, (x[:, 0] > 0).long()), BATCH)
-
-
-def first_step(training: Training) -> None:
-    training.step(next(batch for batch in training.loader if len(batch[0])))
-
-
-@pytest.mark.parametrize(("mode", "value"), in_turns([*MODES, "accelerator"], [math.nan, math.inf, -math.inf]))
-def test_gradient_that_is_not_finite_is_neither_charged_nor_released(
-    engine: PrivacyEngine, run: FakeRun, monkeypatch: pytest.MonkeyPatch, mode: str, value: float
-) -> None:
-    if mode == "accelerator":
-        monkeypatch.setattr(torch.Tensor, "is_cpu", False)
-    attach(engine, run)
-    training = make_private(engine, loader_with(value), **MODES.get(mode, {}))
-    with refuses("has a NaN or an infinity"):
-        first_step(training)
-    assert run.asked == []
-    assert training.is_unchanged()
-    assert all(p.grad is None and p.summed_grad is None for p in training.optimizer.params)
-    if mode == "flat":  # nor one of an earlier physical batch
-        with refuses("has a NaN or an infinity"):
-            training.epoch(pieces_of(training))
-        assert run.asked == []

@@ -18,6 +18,8 @@ from transformers import (
     BertForQuestionAnswering,
     BertForSequenceClassification,
     BertForTokenClassification,
+    LlamaConfig,
+    LlamaForCausalLM,
     T5Config,
     T5ForConditionalGeneration,
 )
@@ -26,14 +28,21 @@ from epsilon_ledger._transformers.losses import record_losses_of
 from epsilon_ledger.transformers import UnsupportedTrainingError, make_private
 from tests.frameworks.language_models import (
     IGNORED,
-    SIZES,
     WORDS,
     gpt2,
-    llama,
     sentences,
     trainer_of,
 )
 from tests.sdk.fake_runs import FakeRun
+
+SIZES: dict[str, Any] = {"vocab_size": WORDS, "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1}
+SIZES |= {"num_attention_heads": 2, "max_position_embeddings": 16}
+
+
+def llama(**how: Any) -> nn.Module:
+    """Llama of one layer, with weights of its own kind of normalization, all of them trained."""
+    torch.manual_seed(1)
+    return LlamaForCausalLM(LlamaConfig(**SIZES, **how))
 
 
 def bert(kind: Any, **how: Any) -> nn.Module:

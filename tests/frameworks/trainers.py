@@ -6,7 +6,6 @@ Each notes a release where the framework itself makes it: when the parameters ha
 # ruff: noqa: PLC0415 - each process imports its own framework
 # ruff: noqa: ANN401 - values of frameworks
 
-from collections.abc import Callable
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
@@ -63,40 +62,30 @@ def numpy_optimizer(training: Training) -> None:
 
 
 def opacus(training: Training) -> None:
-    import torch
-    from opacus import PrivacyEngine
-    from torch.utils.data import DataLoader, TensorDataset
-
     from epsilon_ledger.opacus import attach
+    from tests.frameworks.conftest import make_private, new_engine, small_loader
 
-    model: Any = torch.nn.Linear(4, 1)
-    sgd = torch.optim.SGD(model.parameters(), lr=0.1)
-    # Opacus calls it after the noise: here the parameters have moved.
-    sgd.register_step_post_hook(lambda *_: training.folder.released(STEP))
-    engine = PrivacyEngine()
+    engine = new_engine()
     attach(engine, training.run, public_size=RECORDS)
-    data = DataLoader(TensorDataset(torch.tensor(FEATURES)), BATCH)
-    terms: dict[str, Any] = {"noise_multiplier": NOISE, "max_grad_norm": 1.0}
-    model, optimizer, loader = engine.make_private(module=model, optimizer=sgd, data_loader=data, **terms)
+    made = make_private(engine, small_loader(batch_size=BATCH), noise_multiplier=NOISE)
+    # Opacus calls it after the noise: here the parameters have moved.
+    made.optimizer.original_optimizer.register_step_post_hook(lambda *_: training.folder.released(STEP))
     while training.goes_on:
-        for (features,) in loader:
+        for batch in made.loader:
             if training.goes_on:
-                optimizer.zero_grad()
-                model(features).sum().backward()
-                optimizer.step()
+                made.step(batch)
                 training.save()
 
 
 def transformers_trainer(training: Training) -> None:
     """Train from the Trainer's own last checkpoint."""
     import torch
-    from transformers import Trainer, TrainingArguments
 
     from epsilon_ledger.transformers import last_checkpoint, make_private, run_state
-    from tests.frameworks.language_models import gpt2, sentences
+    from tests.frameworks.language_models import gpt2, trainer_of
 
-    output, asked = str(Path(training.asked["folder"]) / "trainer"), training.asked
-    checkpoint = last_checkpoint(output)
+    output, asked = Path(training.asked["folder"]) / "trainer", training.asked
+    checkpoint = last_checkpoint(str(output))
     if checkpoint:
         training.run = training.client.resume_run(run_state(checkpoint), **asked["ahead"])
     model: Any = gpt2()
@@ -104,8 +93,7 @@ def transformers_trainer(training: Training) -> None:
     sgd.register_step_post_hook(lambda *_: training.folder.released(STEP))
     given: dict[str, Any] = {"save_strategy": "steps", "save_steps": CHECKPOINT_STEPS, "save_total_limit": 2}
     given |= {"per_device_train_batch_size": BATCH // 2, "gradient_accumulation_steps": 2, "max_steps": asked["steps"]}
-    given |= {"report_to": "none", "disable_tqdm": True, "use_cpu": True, "dataloader_pin_memory": False}
-    trainer = Trainer(model, TrainingArguments(output, **given), train_dataset=sentences(), optimizers=(sgd, None))
+    trainer = trainer_of(output, model, optimizers=(sgd, None), **given)
     make_private(trainer, training.run, noise_multiplier=NOISE, max_grad_norm=1.0, public_size=RECORDS)
     trainer.train(resume_from_checkpoint=checkpoint)
 
@@ -114,53 +102,40 @@ def jax_optax(training: Training) -> None:
     """Train with Optax's noise on padded Poisson samples."""
     import jax
     import jax.numpy as jnp
-    import optax
 
-    from epsilon_ledger.jax import authorized, secret_key
+    from epsilon_ledger.jax import authorized
+    from tests.frameworks.jax_trainings import padded, with_optax
 
-    noise = optax.contrib.differentially_private_aggregate(1.0, NOISE, key=secret_key())
-    optimizer = optax.chain(noise, optax.sgd(0.1))
-
-    def update(params: Any, state: Any, x: Any, weights: Any) -> Any:
-        one = jax.grad(lambda params, x, weight: weight * (x @ params) ** 2)
-        updates, state = optimizer.update(jax.vmap(one, in_axes=(None, 0, 0))(params, x, weights), state)
-        return optax.apply_updates(params, updates), state
-
-    probability = BATCH / RECORDS
-    step = authorized(jax.jit(update, donate_argnums=(0, 1)), training.run, noise=optimizer, batches=probability)
-    params = jnp.zeros(4)
-    state = optimizer.init(params)
+    optimizer, update = with_optax(NOISE)
+    update, probability = jax.jit(update, donate_argnums=(0, 1)), BATCH / RECORDS
+    step: Any = authorized(update, training.run, noise=optimizer, batches=probability)
+    params = {"w": jnp.zeros(4)}
+    state = params, optimizer.init(params)
     for indices in step.batch_iterator(RECORDS):
         if not training.goes_on:
             return
-        weights = (np.arange(RECORDS) < len(indices)).astype(np.float32)
-        params, state = step(params, state, FEATURES[np.pad(indices, (0, RECORDS - len(indices)))], weights)
-        params.block_until_ready()  # here it is released
+        state = step(*state, *padded(indices, RECORDS))
+        state[0]["w"].block_until_ready()  # here it is released
         training.note()
 
 
 def keras_fit(training: Training) -> None:
     """Fit a model that jax-privacy made private."""
     import keras
-    from jax_privacy import keras_api
 
     from epsilon_ledger.keras import attach
+    from tests.frameworks.test_keras import fit, private
 
     def stepped(*_: object, **__: object) -> None:
         if not model.stop_training:
             training.note()
             model.stop_training = not training.goes_on
 
-    terms: dict[str, Any] = {"epsilon": 10.0, "delta": 1e-5, "clipping_norm": 1.0, "gradient_accumulation_steps": 1}
-    terms |= {"batch_size": BATCH, "train_size": RECORDS, "train_steps": 100, "noise_multiplier": NOISE}
-    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
-    model = keras_api.make_private(model, keras_api.DPKerasConfig(**terms, poisson_sampling_in_fit=True))
-    model.compile(optimizer="sgd", loss="mse")
+    model = private(noise_multiplier=NOISE)
     attach(model, training.run)
     if training.goes_on:
         callback = keras.callbacks.LambdaCallback(on_train_batch_end=stepped)
-        how = {"epochs": training.asked["steps"], "verbose": 0, "callbacks": [callback]}
-        model.fit(FEATURES, FEATURES.sum(axis=1), batch_size=BATCH, **how)
+        fit(model, training.asked["steps"], callbacks=[callback])
 
 
 def flower_server(training: Training) -> None:
@@ -208,17 +183,11 @@ def nvflare_filter(training: Training) -> None:
         training.note(event=gaussian(NOISE))  # a record moves its site's result by two clipping norms
 
 
-TRAINERS: Final[dict[str, Callable[[Training], None]]] = {
-    each.__name__: each
-    for each in (numpy_optimizer, opacus, transformers_trainer, jax_optax, keras_fit, flower_server, nvflare_filter)
-}
-
-
 def train(folder: TrainingFolder, client: LedgerClient, asked: dict[str, Any]) -> None:
     """Train until the end; a spent budget is a normal end."""
     training = Training(folder, client, asked)
     with suppress(BudgetExceededError):
-        TRAINERS[asked["trainer"]](training)
+        globals()[asked["trainer"]](training)
     training.run.complete()
 
 

@@ -49,7 +49,6 @@ class FakeLedger(Wire):
     capacity: int = 10
     run: dict[str, Any] = field(default_factory=RUN.copy)
     events: list[Event] = field(default_factory=list)
-    counts: list[int] = field(default_factory=list)
     _by_key: dict[str, tuple[bytes, httpx2.Response]] = field(default_factory=dict)
 
     @property
@@ -96,7 +95,6 @@ class FakeLedger(Wire):
             members |= {"decision": "reported"} if mode == "report" else {}
             response = httpx2.Response(200, json=members)
             self.events += [] if dry_run else events
-            self.counts += [] if dry_run else [len(events)]
         if not dry_run:
             self._by_key[key] = (request.content, response)
         return response
