@@ -58,8 +58,10 @@ def run() -> FakeRun:
     return FakeRun()
 
 
-def small_loader(*, batch_size: int = BATCH, shuffle: bool = False, workers: int = 0) -> DataLoader[Any]:
-    x = torch.randn(N, 4)
+def small_loader(
+    *, records: int = N, batch_size: int = BATCH, shuffle: bool = False, workers: int = 0
+) -> DataLoader[Any]:
+    x = torch.randn(records, 4)
     return DataLoader(TensorDataset(x, (x.sum(dim=1) > 0).long()), batch_size, shuffle=shuffle, num_workers=workers)
 
 

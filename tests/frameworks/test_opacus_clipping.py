@@ -9,13 +9,12 @@ from opacus import PrivacyEngine
 from opacus.optimizers import AdaClipDPOptimizer
 from opacus.schedulers import StepGradClip
 from opacus.utils.adaptive_clipping import PrivacyEngineAdaptiveClipping
-from torch.utils.data import DataLoader, TensorDataset
 
 from epsilon_ledger import BudgetExceededError, Event, adaptive_clipping, poisson_sampled
 from epsilon_ledger.opacus import attach, discard_batch
-from tests.frameworks.conftest import ADAPTIVE, STEP, Q, make_private
+from tests.frameworks.conftest import ADAPTIVE, STEP, Q, make_private, small_loader
 from tests.frameworks.test_opacus_samples import GHOST, KINDS, first_step, pieces_of, refuses
-from tests.sdk.fake_runs import BATCH, STEPS_PER_EPOCH, FakeRun, N
+from tests.sdk.fake_runs import BATCH, STEPS_PER_EPOCH, FakeRun
 from tests.soak import in_turns
 
 
@@ -127,12 +126,6 @@ def test_ghost_clipping_with_private_count_is_turned_away(run: FakeRun) -> None:
 MODES = KINDS | {"adaptive": ADAPTIVE, "ghost": GHOST | {"criterion": torch.nn.CrossEntropyLoss()}}
 
 
-def loader_with(value: float) -> DataLoader[Any]:
-    x = torch.randn(N, 4)
-    x[:, 1] = value
-    return DataLoader(TensorDataset(x, (x[:, 0] > 0).long()), BATCH)
-
-
 @pytest.mark.parametrize(("mode", "value"), in_turns([*MODES, "accelerator"], [math.nan, math.inf, -math.inf]))
 def test_gradient_that_is_not_finite_is_neither_charged_nor_released(
     engine: PrivacyEngine, run: FakeRun, monkeypatch: pytest.MonkeyPatch, mode: str, value: float
@@ -140,7 +133,9 @@ def test_gradient_that_is_not_finite_is_neither_charged_nor_released(
     if mode == "accelerator":
         monkeypatch.setattr(torch.Tensor, "is_cpu", False)
     attach(engine, run)
-    training = make_private(engine, loader_with(value), **MODES.get(mode, {}))
+    loader: Any = small_loader()
+    loader.dataset.tensors[0][:, 1] = value
+    training = make_private(engine, loader, **MODES.get(mode, {}))
     with refuses("has a NaN or an infinity"):
         first_step(training)
     assert run.asked == []

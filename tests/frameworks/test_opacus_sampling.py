@@ -7,13 +7,12 @@ import pytest
 import torch
 from opacus import PrivacyEngine
 from opacus.optimizers import optimizer as opacus_noise
-from torch.utils.data import DataLoader, TensorDataset
 
 from epsilon_ledger import Event, LedgerClient, gaussian, poisson_sampled
 from epsilon_ledger._opacus.samples import drawable_probability
 from epsilon_ledger.opacus import UnsupportedTrainingError, attach, plan_training
 from tests.frameworks.conftest import ADAPTIVE, STEP, Training, make_private, new_engine, small_loader
-from tests.sdk.fake_runs import BATCH, FakeRun, N
+from tests.sdk.fake_runs import FakeRun, N
 
 
 def test_probability_without_loader_or_below_samplers_is_not_believed(engine: PrivacyEngine, run: FakeRun) -> None:
@@ -86,11 +85,6 @@ def test_batches_without_sampling_are_charged_as_if_each_saw_all_records(relatio
 # Sample rate, steps of an epoch and divisor come from a public size where the number of records is private.
 
 
-def loader_of(records: int) -> DataLoader[tuple[torch.Tensor, ...]]:
-    x = torch.randn(records, 4)
-    return DataLoader(TensorDataset(x, (x.sum(dim=1) > 0).long()), BATCH)
-
-
 def shape(training: Training) -> tuple[float, ...]:
     """What of a training must not depend on the number of records."""
     sampler = training.loader.batch_sampler
@@ -117,7 +111,7 @@ def test_neighbours_train_with_numbers_of_public_size(name: str) -> None:
     for records in sizes:
         run, engine = FakeRun(**state), new_engine()
         attach(engine, run, **how)
-        training = make_private(engine, loader_of(records))
+        training = make_private(engine, small_loader(records=records))
         training.epoch()
         assert shape(training) == wanted
         assert run.asked == [poisson_sampled(wanted[0], gaussian(1.0))] * int(wanted[1])
@@ -143,7 +137,7 @@ def test_training_with_wrong_or_without_public_size_does_not_begin(run: FakeRun)
 def test_attached_later_divisor_is_public_and_loaders_rate_stays(
     engine: PrivacyEngine, run: FakeRun, records: int
 ) -> None:
-    training = make_private(engine, loader_of(records))
+    training = make_private(engine, small_loader(records=records))
     rate, steps, _ = shape(training)
     attach(training.optimizer, run, data_loader=training.loader)
     assert shape(training) == (rate, steps, int(N * rate))
@@ -151,7 +145,9 @@ def test_attached_later_divisor_is_public_and_loaders_rate_stays(
 
 
 def test_loop_is_planned_for_public_size(trainer: LedgerClient) -> None:
-    plan = plan_training(trainer, loader_of(N + 1), epochs=2, target_epsilon=2.0, target_delta=1e-5, public_size=N)
+    plan = plan_training(
+        trainer, small_loader(records=N + 1), epochs=2, target_epsilon=2.0, target_delta=1e-5, public_size=N
+    )
     assert plan.planned == {"event": poisson_sampled(1 / 8, gaussian(plan.noise_multiplier)), "count": 16}
 
 

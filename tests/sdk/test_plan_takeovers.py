@@ -1,9 +1,11 @@
-"""Plans of runs that exist: reserved with patience, taken up after a restart, and grants beside plans that wait."""
+"""Plans that are interrupted, of runs that exist, or taken up after a restart; and grants beside plans that wait."""
 
+import asyncio
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
+import httpx2
 import pytest
 
 from epsilon_ledger import (
@@ -18,7 +20,7 @@ from epsilon_ledger import (
 )
 from tests.sdk.simulation import BUDGET, HOUR, LOUD, TRIES, Simulation
 from tests.sdk.test_grants import AHEAD, in_grants
-from tests.sdk.test_plan_waits import Waits, plan, raising
+from tests.sdk.test_plan_waits import TERMS, Waits, plan, raising
 from tests.sdk.wire import Fault
 
 DAY = timedelta(days=1)
@@ -26,12 +28,12 @@ DAY = timedelta(days=1)
 
 @pytest.fixture
 def waits(simulation: Simulation) -> Waits:
-    return Waits(simulation)
+    return Waits(ledger=simulation.ledger, clock=simulation.clock)
 
 
 def test_trainer_that_restarts_waits_on_for_its_plan(waits: Waits) -> None:
     seen: list[Waiting] = []
-    run = waits.client().get_run(waits.left_behind())
+    run = waits.waiter().get_run(waits.left_behind())
     assert (run.status, run.state.waiting_reservation is not None) == ("waiting", True)
     with pytest.raises(RunStateConflictError, match="Its plan waits for budget") as caught:
         run.authorize()
@@ -40,20 +42,20 @@ def test_trainer_that_restarts_waits_on_for_its_plan(waits: Waits) -> None:
     held = run.wait_for_plan(on_wait=seen.append)
     assert (held.status, held.claimed_at is not None, len(seen)) == ("active", True, 1)
     assert (run.status, run.state.reservation) == ("active", held.id)
-    assert waits.simulation.authorize(run, 3).reservation == held.id
+    assert waits.authorize(run, 3).reservation == held.id
     assert run.wait_for_plan().id == held.id
     run.complete(3)
-    assert waits.simulation.exact(run)
+    assert waits.exact(run)
 
 
 def test_plan_that_was_granted_meanwhile_is_claimed_at_once_and_only_once(waits: Waits) -> None:
     run_id = waits.left_behind()
     # The plan that holds the budget is that of the process that has reserved it.
     with pytest.raises(StepsAlreadyTakenError):
-        waits.client().get_run(waits.holder.id).wait_for_plan()
+        waits.waiter().get_run(waits.holder.id).wait_for_plan()
     waits.give_back()
     waits.look()
-    run, other = waits.client().get_run(run_id), waits.client().get_run(run_id)
+    run, other = waits.waiter().get_run(run_id), waits.waiter().get_run(run_id)
     run.wait_for_plan()
     with pytest.raises(StepsAlreadyTakenError, match="release nothing"):
         other.wait_for_plan()
@@ -61,9 +63,9 @@ def test_plan_that_was_granted_meanwhile_is_claimed_at_once_and_only_once(waits:
     # Its steps are those of the trainer that has claimed it.
     with pytest.raises(StepsAlreadyTakenError):
         other.authorize()
-    waits.simulation.authorize(run, 20)
+    waits.authorize(run, 20)
     run.complete(20)
-    assert waits.simulation.exact(run)
+    assert waits.exact(run)
 
 
 def test_run_without_plan_has_nothing_to_wait_for(simulation: Simulation) -> None:
@@ -74,7 +76,7 @@ def test_run_without_plan_has_nothing_to_wait_for(simulation: Simulation) -> Non
 
 
 def test_interrupt_leaves_plan_that_was_taken_up_and_block_ends_it(waits: Waits) -> None:
-    run_id, client = waits.left_behind(), waits.client()
+    run_id, client = waits.left_behind(), waits.waiter()
     waits.acts = dict.fromkeys((2, 4), raising(KeyboardInterrupt()))
     with pytest.raises(KeyboardInterrupt):
         client.get_run(run_id).wait_for_plan()
@@ -85,9 +87,70 @@ def test_interrupt_leaves_plan_that_was_taken_up_and_block_ends_it(waits: Waits)
     assert not client.get_run(run_id).state.waiting_reservation
 
 
+@pytest.mark.parametrize("how", ["interrupt", "callback", "cancelled task"])
+def test_interrupt_cancels_plan_of_new_run(waits: Waits, how: str) -> None:
+    async def main() -> None:
+        async with waits.async_waiter() as client:
+            task = asyncio.create_task(client.create_run("second", **TERMS))
+            waits.acts = {2: task.cancel}
+            await task
+
+    waits.acts = {3: raising(KeyboardInterrupt())} if how == "interrupt" else {}
+    ways: dict[str, tuple[type[BaseException], Callable[[], object]]] = {
+        "interrupt": (KeyboardInterrupt, waits.wait_for),
+        "callback": (TimeoutError, lambda: waits.wait_for(on_wait=raising(TimeoutError("place 1")))),
+        "cancelled task": (asyncio.CancelledError, lambda: asyncio.run(main())),
+    }
+    error, wait = ways[how]
+    with pytest.raises(error) as caught:
+        wait()
+    found = waits.second("cancelled")
+    assert waits.client().get_run(found.run).state.end_reason == "not_granted"
+    assert not getattr(caught.value, "__notes__", [])
+
+
+@pytest.mark.parametrize("last", ["look", "renew", "runs"])
+def test_interrupt_after_grant_returns_plan(waits: Waits, last: str) -> None:
+    def granted_and_interrupted() -> None:
+        waits.give_back()
+        waits.look()
+        raise KeyboardInterrupt
+
+    def stop(request: httpx2.Request) -> None:
+        granted = request.method == "GET" and request.url.path.split("/")[2] == "runs"
+        if request.url.path.endswith("/renew") if last == "renew" else granted:
+            waits.after = lambda _: None
+            raise KeyboardInterrupt
+
+    waits.acts = {2: granted_and_interrupted if last == "look" else waits.give_back}
+    if last != "look":
+        waits.after = stop
+    with pytest.raises(KeyboardInterrupt):
+        waits.wait_for()
+    found = waits.second("committed")
+    assert (found.granted_at is not None, found.steps_executed) == (True, 0)
+    assert waits.left() == waits.most
+
+
+def test_interrupt_is_not_held_up_by_ledger_that_does_not_answer(waits: Waits) -> None:
+    def cut_off() -> None:
+        waits.fails(*[Fault.LOST] * 10)
+        asked.append(len(waits.requests))
+        raise KeyboardInterrupt
+
+    asked: list[int] = []
+    waits.acts = {2: cut_off}
+    with pytest.raises(KeyboardInterrupt) as caught:
+        waits.wait_for()
+    assert len(waits.requests) == asked[0] + 1
+    assert "did not confirm that the plan" in caught.value.__notes__[0]
+    waits.faults.clear()
+    waits.second("waiting")
+
+
 def running(waits: Waits) -> Run:
-    run = waits.client().create_run("second", budget=BUDGET, event=LOUD)
-    waits.simulation.authorize(run)
+    run = waits.waiter().create_run("second", budget=BUDGET, event=LOUD)
+    waits.authorize(run)
     return run
 
 
@@ -96,12 +159,12 @@ def test_next_plan_of_run_waits_too(waits: Waits) -> None:
     waits.acts = {2: waits.give_back}
     held = run.reserve(plan(20), wait=HOUR, on_wait=seen.append)
     assert (held.status, len(seen), run.state.reservation) == ("active", 1, held.id)
-    assert waits.simulation.authorize(run, 2).reservation == held.id
+    assert waits.authorize(run, 2).reservation == held.id
     run.commit(2)
     assert run.reserve(plan(2), wait=HOUR).status == "active"  # it fits now
     run.void()
     run.complete()
-    assert waits.simulation.exact(run)
+    assert waits.exact(run)
 
 
 def test_interrupt_cancels_plan_and_run_goes_on(waits: Waits) -> None:
@@ -111,9 +174,9 @@ def test_interrupt_cancels_plan_and_run_goes_on(waits: Waits) -> None:
         run.reserve(plan(20), wait=HOUR)
     state = run.refresh()
     assert (state.status, state.reservation, state.waiting_reservation) == ("active", None, None)
-    waits.simulation.authorize(run)
+    waits.authorize(run)
     run.complete()
-    assert waits.simulation.exact(run)
+    assert waits.exact(run)
 
 
 # Grants on budgets for which others wait, or that are for plans only: no step too many, no request without end.
@@ -121,7 +184,7 @@ def test_interrupt_cancels_plan_and_run_goes_on(waits: Waits) -> None:
 
 def in_order(waits: Waits) -> None:
     """Let no plan be overtaken; the population is then for plans only."""
-    office = waits.simulation.client("admin")
+    office = waits.client("admin")
     allocation = office.replace_allocation("mimic", {"aging_seconds": 0}, reason="In order of arrival.")
     assert isinstance(allocation, AccountAllocation)
     assert allocation.plans_only
@@ -135,76 +198,74 @@ def requests(simulation: Simulation, act: Callable[[], object]) -> list[str]:
 
 
 def test_budget_for_plans_only_says_so(waits: Waits) -> None:
-    run = waits.simulation.run()
+    run = waits.run()
     in_order(waits)
     with pytest.raises(PlanRequiredError, match="Register the run with a `plan`") as caught:
         run.authorize()
     assert caught.value.account_path == "mimic"
-    assert waits.simulation.asked[-1] == "steps"
+    assert waits.asked[-1] == "steps"
     run.reserve(plan(2))
-    waits.simulation.authorize(run, 2)
+    waits.authorize(run, 2)
     run.complete(2)
-    assert waits.simulation.exact(run)
+    assert waits.exact(run)
 
 
 def test_steps_are_asked_for_one_by_one_while_others_are_first(waits: Waits) -> None:
-    simulation, ahead = waits.simulation, AHEAD["grants"]
-    waits.left_behind(wait_until=(simulation.clock.now() + 30 * DAY).isoformat())
+    ahead = AHEAD["grants"]
+    waits.left_behind(wait_until=(waits.clock.now() + 30 * DAY).isoformat())
     for _ in range(2):  # after a week it is overtaken no more
-        simulation.clock.sleep((4 * DAY).total_seconds())
+        waits.clock.sleep((4 * DAY).total_seconds())
         waits.holder.renew()
-    run = simulation.run(**ahead)
+    run = waits.run(**ahead)
     for _ in range(2):
-        assert requests(simulation, lambda: simulation.authorize(run)) == ["reservations", "steps"]
+        assert requests(waits, lambda: waits.authorize(run)) == ["reservations", "steps"]
     run.complete()
-    assert simulation.exact(run)
+    assert waits.exact(run)
 
 
 def test_trainer_is_told_of_earlier_plans_where_only_plans_are_admitted(waits: Waits) -> None:
-    simulation, ahead = waits.simulation, AHEAD["in the background"]
+    ahead = AHEAD["in the background"]
     in_order(waits)
     first = waits.left_behind()
-    with pytest.raises(PlansWaitingError, match="other plans wait for the same budget"), simulation.run(**ahead) as run:
+    with pytest.raises(PlansWaitingError, match="other plans wait for the same budget"), waits.run(**ahead) as run:
         run.authorize()
-    assert simulation.asked[-2:] == ["reservations", "steps"]
+    assert waits.asked[-2:] == ["reservations", "steps"]
     assert run.refresh().status == "active"
-    simulation.client().get_run(first).abort()
+    waits.client().get_run(first).abort()
     with run:
-        simulation.authorize(run)
-    assert simulation.exact(run)
+        waits.authorize(run)
+    assert waits.exact(run)
 
 
 def granted(waits: Waits, ahead: dict[str, Any]) -> Run:
     """A run with four more steps of a grant, when others begin to wait."""
     in_order(waits)
-    run = waits.simulation.run(**ahead)
-    waits.simulation.authorize(run)
+    run = waits.run(**ahead)
+    waits.authorize(run)
     waits.left_behind()
     return run
 
 
 @in_grants
 def test_grant_is_used_and_renewed_while_others_wait(waits: Waits, ahead: dict[str, Any]) -> None:
-    simulation = waits.simulation
     run = granted(waits, ahead)
-    simulation.pass_time(run, 301.0)
-    asked = requests(simulation, lambda: simulation.take(run, 4))
+    waits.pass_time(run, 301.0)
+    asked = requests(waits, lambda: waits.take(run, 4))
     assert asked.count("reservations") <= 2
-    assert simulation.covers()
+    assert waits.covers()
     with pytest.raises(PlansWaitingError):
         run.authorize()
     run.complete()
-    assert simulation.exact(run)
+    assert waits.exact(run)
 
 
 def test_grant_in_doubt_that_is_refused_so_is_given_up(waits: Waits) -> None:
-    simulation = waits.simulation
     run = granted(waits, {"authorize_every": 5})
-    simulation.take(run, 4)
-    simulation.fails(*[Fault.LOST] * TRIES)
+    waits.take(run, 4)
+    waits.fails(*[Fault.LOST] * TRIES)
     with pytest.raises(LedgerUnavailableError):
         run.authorize()
     with pytest.raises(PlansWaitingError):
         run.authorize()
     run.complete()
-    assert simulation.exact(run)
+    assert waits.exact(run)

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, NoReturn
 
-import httpx2
 import pytest
 
 from app.service.maintenance import expire_reservations
@@ -36,65 +35,63 @@ def plan(count: int) -> list[EventCount]:
     return [EventCount(event=LOUD, count=count)]
 
 
-@dataclass
-class Waits:
+@dataclass(eq=False, kw_only=True)
+class Waits(Simulation):
     """A simulation whose budget is held but for 10 steps; the pauses of a client are when the ledger looks at plans.
 
     `acts` are called at the pauses of these numbers, from 1, before the ledger looks.
     """
 
-    simulation: Simulation
     acts: dict[int, Callable[[], object]] = field(default_factory=dict)
     pauses: list[float] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.database = self.simulation.ledger.database
         self.most = self.left()
-        self.holder = self.simulation.run(plan=plan(self.most - 10), lease_seconds=LEASE)
+        self.holder = self.run(plan=plan(self.most - 10), lease_seconds=LEASE)
 
     def give_back(self) -> None:
         """Let the other run end without having used its plan."""
         self.holder.complete(0)
 
-    def client(self) -> LedgerClient:
-        return self.simulation.client(sleep=self._pause, jitter=lambda _low, high: high)
+    def waiter(self) -> LedgerClient:
+        return self.client(sleep=self._pause, jitter=lambda _low, high: high)
 
-    def async_client(self) -> AsyncLedgerClient:
+    def async_waiter(self) -> AsyncLedgerClient:
         async def pause(seconds: float) -> None:
             await asyncio.sleep(0)
             self._pause(seconds)
 
-        return self.simulation.async_client(async_sleep=pause, jitter=lambda _low, high: high)
+        return self.async_client(async_sleep=pause, jitter=lambda _low, high: high)
 
     def look(self) -> None:
         """Let the service's maintenance look at the plans."""
-        grant_waiting(self.database)
-        expire_waiting(self.database)
+        grant_waiting(self.ledger.database)
+        expire_waiting(self.ledger.database)
 
     def left(self) -> int:
         """How many steps the budget admits now."""
-        left = self.simulation.run().state.steps_remaining
+        left = self.run().state.steps_remaining
         assert left is not None
         return left
 
     def left_behind(self, **terms: Any) -> str:  # noqa: ANN401 - passed on
         """A run whose trainer died while its plan waited; returns its id."""
-        until = (self.simulation.clock.now() + HOUR).isoformat()
+        until = (self.clock.now() + HOUR).isoformat()
         body = {"name": "second", "budget": BUDGET, "event": LOUD, "plan": plan(20), "wait_until": until} | terms
-        made = self.simulation.ledger.post("/v1/runs", body).json()
+        made = self.ledger.post("/v1/runs", body).json()
         assert made["status"] == "waiting"
         return str(made["id"])
 
     def wait_for(self, **terms: Any) -> Run:  # noqa: ANN401 - passed on
         """Wait for a plan of 20 steps."""
-        return self.client().create_run("second", **(TERMS | terms))
+        return self.waiter().create_run("second", **(TERMS | terms))
 
     def second(self, status: str) -> Reservation:
         """The reservation of the only run of this name, as the audit log names it."""
-        [run] = [run for run in self.simulation.client().list_runs(budget=BUDGET) if run.name == "second"]
-        events = self.simulation.client("admin").list_audit_events(action="reservation.queued")
+        [run] = [run for run in self.client().list_runs(budget=BUDGET) if run.name == "second"]
+        events = self.client("admin").list_audit_events(action="reservation.queued")
         [queued] = [event for event in events if event.after is not None and event.after["run"] == run.id]
-        found = self.simulation.client().get_reservation(queued.subject)
+        found = self.client().get_reservation(queued.subject)
         assert found.status == status
         # A run whose plan was given up is not trained.
         assert run.status == ("waiting" if status == "waiting" else "aborted")
@@ -103,7 +100,7 @@ class Waits:
     def _pause(self, seconds: float) -> None:
         self.pauses.append(seconds)
         assert len(self.pauses) < 500, "it waits for ever"
-        self.simulation.clock.sleep(seconds)
+        self.clock.sleep(seconds)
         self.acts.get(len(self.pauses), lambda: None)()
         self.look()
 
@@ -113,7 +110,7 @@ TERMS: dict[str, Any] = {"budget": BUDGET, "event": LOUD, "plan": plan(20), "wai
 
 @pytest.fixture
 def waits(simulation: Simulation) -> Waits:
-    return Waits(simulation)
+    return Waits(ledger=simulation.ledger, clock=simulation.clock)
 
 
 def raising(error: BaseException) -> Callable[..., NoReturn]:
@@ -135,12 +132,12 @@ def test_run_waits_until_its_plan_fits_and_claims_it(waits: Waits) -> None:
     assert lacking.available < lacking.requested
     assert (run.status, run.state.waiting_reservation) == ("active", None)
     assert run.state.reservation is not None
-    held = waits.simulation.client().get_reservation(run.state.reservation)
+    held = waits.client().get_reservation(run.state.reservation)
     assert (held.status, held.claimed_at is not None, held.waiting) == ("active", True, None)
-    assert waits.simulation.authorize(run, 4).reservation == held.id
+    assert waits.authorize(run, 4).reservation == held.id
     run.complete(4)
-    assert waits.simulation.exact(run)
-    assert waits.simulation.sound()
+    assert waits.exact(run)
+    assert waits.sound()
 
 
 def test_awaited_run_waits_and_reserves_again(waits: Waits) -> None:
@@ -148,17 +145,17 @@ def test_awaited_run_waits_and_reserves_again(waits: Waits) -> None:
     waits.acts = {2: waits.give_back}
 
     async def main() -> AsyncRun:
-        async with waits.async_client() as client, client.create_run("second", **TERMS, on_wait=seen.append) as run:
-            await waits.simulation.authorize_async(run)
+        async with waits.async_waiter() as client, client.create_run("second", **TERMS, on_wait=seen.append) as run:
+            await waits.authorize_async(run)
             await run.commit(1)
             await run.reserve(plan(2), wait=HOUR)
-            await waits.simulation.authorize_async(run, 2)
+            await waits.authorize_async(run, 2)
             await run.commit(2)
         return run
 
     run = asyncio.run(main())
     assert (len(seen), len(waits.pauses), run.status) == (1, 2, "completed")
-    assert waits.simulation.exact(run)
+    assert waits.exact(run)
 
 
 def test_plan_that_fits_or_never_fits_does_not_wait(waits: Waits) -> None:
@@ -167,7 +164,7 @@ def test_plan_that_fits_or_never_fits_does_not_wait(waits: Waits) -> None:
     waits.give_back()
     run = waits.wait_for(on_wait=lambda _: pytest.fail("it waits"))
     assert (run.status, waits.pauses) == ("active", [])
-    assert "renew" not in waits.simulation.asked
+    assert "renew" not in waits.asked
 
 
 @pytest.mark.parametrize(
@@ -184,10 +181,10 @@ def test_pauses_grow_up_to_part_of_lease(
 
 def test_each_change_of_place_is_told_once_and_logged(waits: Waits, caplog: pytest.LogCaptureFixture) -> None:
     first = waits.left_behind(name="first", plan=plan(30))
-    reservation = waits.simulation.client().get_run(first).state.waiting_reservation
+    reservation = waits.client().get_run(first).state.waiting_reservation
     assert reservation is not None
     seen: list[Waiting] = []
-    office = waits.simulation.client("admin")
+    office = waits.client("admin")
     waits.acts = {2: lambda: office.cancel_reservation(reservation, reason="Not needed."), 5: waits.give_back}
     with caplog.at_level(logging.INFO, "epsilon_ledger"):
         run = waits.wait_for(on_wait=seen.append)
@@ -195,11 +192,11 @@ def test_each_change_of_place_is_told_once_and_logged(waits: Waits, caplog: pyte
         assert str(seen[1]).startswith(f"place 1 of 1 by first_come; waits for {BUDGET} (reserved: ")
         assert not [record for record in caplog.records if record.name == "epsilon_ledger.waiting"]
         run.complete(0)
-        holder = waits.client().create_run("third", budget=BUDGET, plan=plan(waits.most - 10), lease_seconds=3600)
-        other = waits.client().create_run("fourth", budget=BUDGET, plan=plan(2))
+        holder = waits.waiter().create_run("third", budget=BUDGET, plan=plan(waits.most - 10), lease_seconds=3600)
+        other = waits.waiter().create_run("fourth", budget=BUDGET, plan=plan(2))
         now = len(waits.pauses)
         waits.acts = {now + 2: lambda: other.complete(0), now + 4: lambda: holder.complete(0)}
-        run = waits.client().create_run("fifth", **TERMS)
+        run = waits.waiter().create_run("fifth", **TERMS)
     lines = [record for record in caplog.records if record.name == "epsilon_ledger.waiting"]
     assert [record.levelno for record in lines] == [logging.WARNING, logging.INFO]
     assert lines[0].getMessage().startswith(f"{run.id} waits for its plan {run.state.reservation}: place 1 of 1")
@@ -214,85 +211,24 @@ def test_plan_that_waits_in_vain_is_error_with_its_facts(waits: Waits) -> None:
     assert facts == (found.id, "expired", found.wait_until, found.run)
     assert error.waiting is not None
     assert error.waiting.lacks[0].reason == "reserved"
-    over = waits.simulation.client().get_run(error.run).state
+    over = waits.client().get_run(error.run).state
     assert (over.end_reason, over.waiting_reservation) == ("not_granted", None)
     assert not getattr(error, "__notes__", [])
 
 
-@pytest.mark.parametrize("how", ["interrupt", "callback", "cancelled task"])
-def test_interrupt_cancels_plan(waits: Waits, how: str) -> None:
-    async def main() -> None:
-        async with waits.async_client() as client:
-            task = asyncio.create_task(client.create_run("second", **TERMS))
-            waits.acts = {2: task.cancel}
-            await task
-
-    waits.acts = {3: raising(KeyboardInterrupt())} if how == "interrupt" else {}
-    ways: dict[str, tuple[type[BaseException], Callable[[], object]]] = {
-        "interrupt": (KeyboardInterrupt, waits.wait_for),
-        "callback": (TimeoutError, lambda: waits.wait_for(on_wait=raising(TimeoutError("place 1")))),
-        "cancelled task": (asyncio.CancelledError, lambda: asyncio.run(main())),
-    }
-    error, wait = ways[how]
-    with pytest.raises(error) as caught:
-        wait()
-    found = waits.second("cancelled")
-    assert waits.simulation.client().get_run(found.run).state.end_reason == "not_granted"
-    assert not getattr(caught.value, "__notes__", [])
-
-
-@pytest.mark.parametrize("last", ["look", "renew", "runs"])
-def test_interrupt_after_grant_returns_plan(waits: Waits, last: str) -> None:
-    def granted_and_interrupted() -> None:
-        waits.give_back()
-        waits.look()
-        raise KeyboardInterrupt
-
-    def stop(request: httpx2.Request) -> None:
-        granted = request.method == "GET" and request.url.path.split("/")[2] == "runs"
-        if request.url.path.endswith("/renew") if last == "renew" else granted:
-            waits.simulation.after = lambda _: None
-            raise KeyboardInterrupt
-
-    waits.acts = {2: granted_and_interrupted if last == "look" else waits.give_back}
-    if last != "look":
-        waits.simulation.after = stop
-    with pytest.raises(KeyboardInterrupt):
-        waits.wait_for()
-    found = waits.second("committed")
-    assert (found.granted_at is not None, found.steps_executed) == (True, 0)
-    assert waits.left() == waits.most
-
-
-def test_interrupt_is_not_held_up_by_ledger_that_does_not_answer(waits: Waits) -> None:
-    def cut_off() -> None:
-        waits.simulation.fails(*[Fault.LOST] * 10)
-        asked.append(len(waits.simulation.requests))
-        raise KeyboardInterrupt
-
-    asked: list[int] = []
-    waits.acts = {2: cut_off}
-    with pytest.raises(KeyboardInterrupt) as caught:
-        waits.wait_for()
-    assert len(waits.simulation.requests) == asked[0] + 1
-    assert "did not confirm that the plan" in caught.value.__notes__[0]
-    waits.simulation.faults.clear()
-    waits.second("waiting")
-
-
 def test_ledger_that_is_away_for_long_is_waited_for(waits: Waits, caplog: pytest.LogCaptureFixture) -> None:
     faults = [*[Fault.LOST] * 2 * TRIES, *[Fault.BUSY] * 2 * TRIES]
-    waits.acts = {2: lambda: waits.simulation.fails(*faults), 20: waits.give_back}
+    waits.acts = {2: lambda: waits.fails(*faults), 20: waits.give_back}
     assert waits.wait_for().status == "active"
     assert sum("No answer about" in record.getMessage() for record in caplog.records) == 4
 
 
 def test_ledger_that_stays_away_until_end_is_given_up(waits: Waits, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plan_waits, "datetime", waits.simulation.clock)
-    waits.acts = {2: lambda: waits.simulation.fails(*[Fault.LOST] * 1000)}
+    monkeypatch.setattr(plan_waits, "datetime", waits.clock)
+    waits.acts = {2: lambda: waits.fails(*[Fault.LOST] * 1000)}
     with pytest.raises(LedgerUnavailableError) as caught:
         waits.wait_for(wait=timedelta(seconds=70))
-    waits.simulation.faults.clear()
+    waits.faults.clear()
     # Its end has come at the ledger too, which the client cannot know.
     run = waits.second("expired").run
     assert f"get_run('{run}').wait_for_plan() waits on for it" in "".join(caught.value.__notes__)
@@ -301,12 +237,12 @@ def test_ledger_that_stays_away_until_end_is_given_up(waits: Waits, monkeypatch:
 @pytest.mark.parametrize("seen_first", [False, True], ids=["at the claim", "at a look"])
 def test_plan_whose_lease_ends_before_its_claim_is_not_granted(waits: Waits, *, seen_first: bool) -> None:
     def expire() -> None:
-        expire_reservations(waits.database, waits.simulation.clock.now())
+        expire_reservations(waits.ledger.database, waits.clock.now())
 
     def asleep() -> None:
         waits.give_back()
         waits.look()
-        waits.simulation.clock.sleep(5000)
+        waits.clock.sleep(5000)
         if seen_first:
             expire()
 
@@ -319,7 +255,7 @@ def test_plan_whose_lease_ends_before_its_claim_is_not_granted(waits: Waits, *, 
 
 
 def test_wrong_wait_is_refused_before_anything_is_sent(waits: Waits) -> None:
-    asked = len(waits.simulation.requests)
+    asked = len(waits.requests)
     wrong: list[tuple[dict[str, Any], type[Exception], str]] = [
         ({"wait": 3600}, TypeError, "wait must be"),
         *(({"wait": wait}, ValueError, "wait must be") for wait in (timedelta(0), -HOUR)),
@@ -329,4 +265,4 @@ def test_wrong_wait_is_refused_before_anything_is_sent(waits: Waits) -> None:
     for terms, error, said in wrong:
         with pytest.raises(error, match=said):
             waits.wait_for(**terms)
-    assert len(waits.simulation.requests) == asked
+    assert len(waits.requests) == asked

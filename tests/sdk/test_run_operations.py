@@ -16,14 +16,14 @@ ELSEWHERE = {"Run.track", "Run.settle", "Run.charge_training", "Run.charge_epoch
 
 
 def test_methods_of_runs_call_their_operations(simulation: Simulation) -> None:
-    waits = Waits(simulation)
-    client = waits.client()
+    waits = Waits(ledger=simulation.ledger, clock=simulation.clock)
+    client = waits.waiter()
 
     def called(act: Callable[[], Any]) -> Any:  # noqa: ANN401 - whatever it answers
-        simulation.requests.clear()
+        waits.requests.clear()
         answer = act()
         # Without those of the run that gives its plan back meanwhile.
-        asked = [request for request in simulation.requests if waits.holder.id not in request.url.path]
+        asked = [request for request in waits.requests if waits.holder.id not in request.url.path]
         seen.append({operation_of(request) for request in asked})
         return answer
 
