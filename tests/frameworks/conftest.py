@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from epsilon_ledger import gaussian, poisson_sampled
 from tests.sdk.conftest import admin, trainer, wire
-from tests.sdk.fake_runs import BATCH, FakeRun, N
+from tests.sdk.fake_ledger import BATCH, FakeRun, N
 
 __all__ = ["admin", "trainer", "wire"]
 

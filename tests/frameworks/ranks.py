@@ -10,7 +10,7 @@ from tests.fork_server import ForkedProcess, ForkServer
 
 RANKS = 2
 PATIENCE_SECONDS = 300
-TORCH = ("opacus.distributed", "torch.distributed.fsdp", "tests.sdk.fake_runs")
+TORCH = ("opacus.distributed", "torch.distributed.fsdp", "tests.sdk.fake_ledger")
 
 
 # What takes longer to import than the trainings.

@@ -25,7 +25,7 @@ from torch.utils.data import (
 
 from epsilon_ledger import LedgerClient, gaussian
 from epsilon_ledger._run.batch_sources import reason_against
-from tests.sdk.fake_runs import open_budget
+from tests.sdk.fake_ledger import open_budget
 
 RECORDS = TensorDataset(torch.arange(10))
 

@@ -26,7 +26,7 @@ from tests.frameworks.jax_trainings import (
     plain,
     privatizer,
 )
-from tests.sdk.fake_runs import FakeRun, open_budget
+from tests.sdk.fake_ledger import FakeRun, open_budget
 
 OWN = gaussian(9.0)
 

@@ -22,7 +22,7 @@ from epsilon_ledger import EventCount, LedgerClient, gaussian, poisson_sampled, 
 from epsilon_ledger.dp_accounting import from_dp_accounting
 from epsilon_ledger.jax import UnsupportedTrainingError, authorized, secret_key
 from tests.frameworks.jax_trainings import CLIP, GRAD, N, loss, privatizer
-from tests.sdk.fake_runs import FakeRun
+from tests.sdk.fake_ledger import FakeRun
 
 
 def plan(**changed: Any) -> Any:

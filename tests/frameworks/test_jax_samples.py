@@ -36,7 +36,7 @@ from tests.frameworks.jax_trainings import (
     padded,
     with_optax,
 )
-from tests.sdk.fake_runs import FakeRun
+from tests.sdk.fake_ledger import FakeRun
 
 
 def refuses(match: str) -> Any:

@@ -11,7 +11,7 @@ from jax_privacy import keras_api
 
 from epsilon_ledger import BudgetExceededError, gaussian, poisson_sampled
 from epsilon_ledger.keras import UnsupportedTrainingError, attach
-from tests.sdk.fake_runs import FakeRun
+from tests.sdk.fake_ledger import FakeRun
 
 N, BATCH, NOISE, STEPS = 40, 10, 1.5, 4
 """Records, their expected number in a sample, noise multiplier, steps of an epoch."""

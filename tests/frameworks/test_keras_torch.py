@@ -16,7 +16,7 @@ import numpy as np
 from epsilon_ledger import gaussian, poisson_sampled
 from epsilon_ledger.keras import attach
 from tests.fork_server import ROOT
-from tests.sdk.fake_runs import FakeRun
+from tests.sdk.fake_ledger import FakeRun
 
 STEP = poisson_sampled(0.25, gaussian(1.5))
 

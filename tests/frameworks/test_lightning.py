@@ -10,44 +10,38 @@ import pytorch_lightning
 import torch
 from opacus import PrivacyEngine
 from opacus.utils.batch_memory_manager import wrap_data_loader
-from torch import nn
 
 from epsilon_ledger import gaussian
 from epsilon_ledger.lightning import LedgerCallback, split_batches
 from epsilon_ledger.opacus import UnsupportedTrainingError
 from tests.frameworks.conftest import STEP, Training, make_private, small_loader
-from tests.sdk.fake_runs import FakeRun
+from tests.sdk.fake_ledger import FakeRun
 
 
-def fit(package: Any, training: Training, *callbacks: Any, **terms: Any) -> Any:
-    trainer = trainer_of(package, *callbacks, **terms)
-
+def fit(package: Any, training: Training, *callbacks: Any, automatic: bool = True, **terms: Any) -> Any:
     class Model(package.LightningModule):
         def __init__(self) -> None:
             super().__init__()
+            self.automatic_optimization = automatic
             self.net = training.model
 
-        def training_step(self, batch: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+        def training_step(self, batch: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor | None:
             x, y = batch
-            return nn.functional.cross_entropy(self.net(x), y)
+            if automatic:
+                return training.criterion(self.net(x), y)
+            optimizer: Any = self.optimizers()
+            optimizer.zero_grad()
+            training.criterion(self.net(x), y).backward()
+            optimizer.step()
+            return None
 
         def configure_optimizers(self) -> Any:
             return training.optimizer
 
+    quiet = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False)
+    trainer = package.Trainer(callbacks=list(callbacks), accelerator="cpu", **{"max_epochs": 3} | quiet | terms)
     trainer.fit(Model(), training.loader)
     return trainer
-
-
-def trainer_of(package: Any, *callbacks: Any, **terms: Any) -> Any:
-    return package.Trainer(
-        callbacks=list(callbacks),
-        accelerator="cpu",
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        **{"max_epochs": 3, **terms},
-    )
 
 
 @pytest.mark.parametrize("package", [lightning, pytorch_lightning])
@@ -115,24 +109,7 @@ def test_fit_that_ends_within_batch_is_not_gone_on_with(engine: PrivacyEngine, r
 
 def test_ghost_clipping_finds_module_of_fit(engine: PrivacyEngine, run: FakeRun) -> None:
     training = make_private(engine, grad_sample_mode="ghost")
-
-    class Model(lightning.LightningModule):
-        def __init__(self) -> None:
-            super().__init__()
-            self.automatic_optimization = False
-            self.net = training.model
-
-        def training_step(self, batch: tuple[torch.Tensor, torch.Tensor]) -> None:
-            optimizer: Any = self.optimizers()
-            x, y = batch
-            optimizer.zero_grad()
-            training.criterion(self.net(x), y).backward()
-            optimizer.step()
-
-        def configure_optimizers(self) -> Any:
-            return training.optimizer
-
-    trainer_of(lightning, LedgerCallback(run), max_epochs=1).fit(Model(), training.loader)
+    fit(lightning, training, LedgerCallback(run), automatic=False, max_epochs=1)
     assert run.asked == [STEP] * 8
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from epsilon_ledger import gaussian
-from tests.sdk.fake_runs import FakeRun
+from tests.sdk.fake_ledger import FakeRun
 
 mindspore = pytest.importorskip("mindspore")
 theirs = pytest.importorskip("mindarmour.privacy.diff_privacy")

@@ -12,7 +12,7 @@ from opacus.accountants.analysis import rdp as opacus_rdp
 from epsilon_ledger import BudgetExceededError, EventCount, LedgerClient, gaussian, poisson_sampled
 from epsilon_ledger.opacus import LedgerAccountant, UnsupportedTrainingError, attach
 from tests.frameworks.conftest import STEP, Q, make_private
-from tests.sdk.fake_runs import FakeRun, open_budget
+from tests.sdk.fake_ledger import FakeRun, open_budget
 
 
 @pytest.fixture

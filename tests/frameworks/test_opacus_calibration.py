@@ -21,7 +21,7 @@ from epsilon_ledger import (
 from epsilon_ledger._opacus.calibration import TOLERANCE
 from epsilon_ledger.opacus import PlannedTraining, UnsupportedTrainingError, attach, plan_training
 from tests.frameworks.conftest import ADAPTIVE, Q, Training, make_private, new_engine, small_loader
-from tests.sdk.fake_runs import BATCH, FakeRun, N, open_budget
+from tests.sdk.fake_ledger import BATCH, FakeRun, N, open_budget
 
 EPOCHS = 2
 STEPS = EPOCHS * N // BATCH

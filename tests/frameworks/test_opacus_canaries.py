@@ -22,8 +22,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from epsilon_ledger import BudgetExceededError, Event, LedgerUnavailableError, gaussian
 from epsilon_ledger.opacus import attach
-from tests.sdk.fake_ledger import REFUSAL, problem
-from tests.sdk.fake_runs import FakeRun
+from tests.sdk.fake_ledger import REFUSAL, FakeRun, problem
 from tests.sdk.wire import Fault, Try
 
 RECORDS = 12

@@ -14,7 +14,7 @@ from epsilon_ledger import BudgetExceededError, Event, adaptive_clipping, poisso
 from epsilon_ledger.opacus import attach, discard_batch
 from tests.frameworks.conftest import ADAPTIVE, STEP, Q, make_private, small_loader
 from tests.frameworks.test_opacus_samples import GHOST, KINDS, first_step, pieces_of, refuses
-from tests.sdk.fake_runs import BATCH, STEPS_PER_EPOCH, FakeRun
+from tests.sdk.fake_ledger import BATCH, STEPS_PER_EPOCH, FakeRun
 from tests.soak import in_turns
 
 

@@ -13,8 +13,8 @@ from torch.utils.data import DataLoader
 from epsilon_ledger import EventCount, Trial, composed, gaussian, poisson_sampled, self_composed
 from epsilon_ledger.opacus import UnsupportedTrainingError, attach, discard_batch
 from tests.frameworks.conftest import STEP, Q, Training, make_private, new_engine, small_loader
-from tests.sdk.fake_runs import STEPS_PER_EPOCH as EPOCH
-from tests.sdk.fake_runs import FakeRun
+from tests.sdk.fake_ledger import STEPS_PER_EPOCH as EPOCH
+from tests.sdk.fake_ledger import FakeRun
 
 GHOST: dict[str, Any] = {"grad_sample_mode": "ghost"}
 KINDS: dict[str, dict[str, Any]] = {

@@ -12,7 +12,7 @@ from epsilon_ledger import Event, LedgerClient, gaussian, poisson_sampled
 from epsilon_ledger._opacus.samples import drawable_probability
 from epsilon_ledger.opacus import UnsupportedTrainingError, attach, plan_training
 from tests.frameworks.conftest import ADAPTIVE, STEP, Training, make_private, new_engine, small_loader
-from tests.sdk.fake_runs import FakeRun, N
+from tests.sdk.fake_ledger import FakeRun, N
 
 
 def test_probability_without_loader_or_below_samplers_is_not_believed(engine: PrivacyEngine, run: FakeRun) -> None:

@@ -23,8 +23,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from epsilon_ledger import LedgerError, gaussian, poisson_sampled
 from epsilon_ledger.opacus import attach
 from tests.frameworks.ranks import run_ranks
-from tests.sdk.fake_ledger import LEAST_NOISE
-from tests.sdk.fake_runs import FakeRun
+from tests.sdk.fake_ledger import LEAST_NOISE, FakeRun
 
 MODULE = "tests.frameworks.test_opacus_sharded"
 RECORDS, BATCH, CAPACITY = 64, 16, 2

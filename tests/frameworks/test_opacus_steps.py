@@ -13,7 +13,7 @@ from epsilon_ledger import BudgetExceededError, LedgerClient, LedgerUnavailableE
 from epsilon_ledger.monitor import PrivacyMonitor
 from epsilon_ledger.opacus import UnsupportedTrainingError, attach
 from tests.frameworks.conftest import STEP, Q, make_private, small_loader
-from tests.sdk.fake_runs import STEPS_PER_EPOCH, FakeRun, N, open_budget
+from tests.sdk.fake_ledger import STEPS_PER_EPOCH, FakeRun, N, open_budget
 from tests.sdk.wire import Fault
 
 EPOCHS = 3

@@ -24,7 +24,7 @@ from tests.frameworks.language_models import (
     trainer_of,
     weights,
 )
-from tests.sdk.fake_runs import FakeRun
+from tests.sdk.fake_ledger import FakeRun
 
 STEP = poisson_sampled(BATCH / RECORDS, gaussian(1.0))
 

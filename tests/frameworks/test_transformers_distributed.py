@@ -19,7 +19,7 @@ from epsilon_ledger import gaussian, poisson_sampled
 from epsilon_ledger.transformers import make_private, run_state
 from tests.frameworks.language_models import trainer_of, weights
 from tests.frameworks.ranks import run_ranks
-from tests.sdk.fake_runs import FakeRun
+from tests.sdk.fake_ledger import FakeRun
 
 MODULE = "tests.frameworks.test_transformers_distributed"
 IMPORTED = ("tests.frameworks.language_models", "epsilon_ledger.transformers")

@@ -33,7 +33,7 @@ from tests.frameworks.language_models import (
     sentences,
     trainer_of,
 )
-from tests.sdk.fake_runs import FakeRun
+from tests.sdk.fake_ledger import FakeRun
 
 SIZES: dict[str, Any] = {"vocab_size": WORDS, "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1}
 SIZES |= {"num_attention_heads": 2, "max_position_embeddings": 16}

@@ -14,7 +14,7 @@ from torch.utils.data import IterableDataset
 
 from epsilon_ledger.transformers import UnsupportedTrainingError, make_private
 from tests.frameworks.language_models import gpt2, sentences, trainer_of, weights
-from tests.sdk.fake_runs import FakeRun
+from tests.sdk.fake_ledger import FakeRun
 
 
 def refused(trainer: Any, match: str) -> None:

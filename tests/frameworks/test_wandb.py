@@ -10,7 +10,7 @@ import wandb
 
 from epsilon_ledger import LedgerClient, Link, Run, gaussian, poisson_sampled
 from epsilon_ledger.wandb import STATEMENT, EpsilonLogger
-from tests.sdk.fake_runs import open_budget
+from tests.sdk.fake_ledger import open_budget
 
 STEP = poisson_sampled(0.125, gaussian(4.0))
 

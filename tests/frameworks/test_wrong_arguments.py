@@ -19,7 +19,7 @@ from epsilon_ledger import keras as keras_adapter
 from epsilon_ledger import mindarmour as armour
 from epsilon_ledger.monitor import PrivacyMonitor
 from tests.frameworks.conftest import Training, make_private, small_loader
-from tests.sdk.fake_runs import FakeRun
+from tests.sdk.fake_ledger import FakeRun
 from tests.sdk.test_mindarmour import build
 
 STEP = gaussian(2.0)

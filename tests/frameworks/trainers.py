@@ -140,10 +140,11 @@ def keras_fit(training: Training) -> None:
 
 def flower_server(training: Training) -> None:
     """Train in rounds, with clients within this process."""
-    from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping, FedAvg
+    from flwr.serverapp.strategy import FedAvg
 
     from epsilon_ledger.flower import charge_rounds
     from tests.frameworks.flower_grid import LocalGrid, arrays, shifted_by
+    from tests.frameworks.test_flower_strategies import fixed
 
     class Noted(FedAvg):
         """Gets what a round has released."""
@@ -152,17 +153,11 @@ def flower_server(training: Training) -> None:
             training.folder.released(poisson_sampled(0.5, gaussian(NOISE)))
             return super().aggregate_train(*arguments, **named)
 
-    wrapper = DifferentialPrivacyServerSideFixedClipping(Noted(), NOISE, 1.0, 4)
-    strategy = charge_rounds(wrapper, training.run, unit="client", sampling_probability=0.5)
+    strategy = charge_rounds(fixed(Noted(), z=NOISE), training.run, unit="client", sampling_probability=0.5)
     if training.goes_on:
-        grid = LocalGrid(shifted_by(lambda _: 0.1), 4)
-        rounds = training.asked["steps"] - (training.run.step or 0)
-        strategy.start(
-            grid,
-            arrays(np.zeros(8)),
-            num_rounds=rounds,
-            evaluate_fn=lambda number, _: training.save() if number else None,
-        )
+        how: dict[str, Any] = {"num_rounds": training.asked["steps"] - (training.run.step or 0)}
+        how["evaluate_fn"] = lambda number, _: training.save() if number else None
+        strategy.start(LocalGrid(shifted_by(lambda _: 0.1), 4), arrays(np.zeros(8)), **how)
 
 
 def nvflare_filter(training: Training) -> None:

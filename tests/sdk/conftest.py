@@ -8,8 +8,7 @@ import pytest
 
 from epsilon_ledger import LedgerClient, Run
 from tests.conftest import open_ledger
-from tests.sdk.fake_ledger import RUN_ID, FakeLedger
-from tests.sdk.fake_runs import FakeRun
+from tests.sdk.fake_ledger import RUN_ID, FakeLedger, FakeRun
 from tests.sdk.simulation import LedgerWire, Simulation, simulated
 from tests.sdk.wire import KEY, URL, Clock, with_policy
 
@@ -28,10 +27,10 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def client(ledger: FakeLedger, clock: Clock) -> Iterator[LedgerClient]:
+def client(ledger: FakeLedger, clock: Clock) -> LedgerClient:
     """A client whose jitter takes the longest pause it may."""
-    with LedgerClient(URL, KEY, transport=ledger) as made:
-        yield with_policy(made, clock=clock, sleep=clock.sleep, jitter=lambda _low, high: high)
+    made = LedgerClient(URL, KEY, transport=ledger)
+    return with_policy(made, clock=clock, sleep=clock.sleep, jitter=lambda _low, high: high)
 
 
 @pytest.fixture
@@ -54,15 +53,13 @@ def wire(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LedgerWire]:
 
 
 @pytest.fixture(scope="module")
-def admin(wire: LedgerWire) -> Iterator[LedgerClient]:
-    with wire.client("admin") as made:
-        yield made
+def admin(wire: LedgerWire) -> LedgerClient:
+    return wire.client("admin")
 
 
 @pytest.fixture(scope="module")
-def trainer(wire: LedgerWire) -> Iterator[LedgerClient]:
-    with wire.client("trainer") as made:
-        yield made
+def trainer(wire: LedgerWire) -> LedgerClient:
+    return wire.client()
 
 
 @pytest.fixture

@@ -1,15 +1,19 @@
-"""A ledger in memory that answers like the real one."""
+"""A ledger in memory that answers like the real one, with runs for the adapters."""
 
 import json
+import uuid
 from dataclasses import dataclass, field
 from typing import Any
 
 import httpx2
 
-from epsilon_ledger import Event
-from tests.sdk.wire import Wire
+from epsilon_ledger import Event, LedgerClient, Limit, Run
+from epsilon_ledger._run.grants import PrefetchConfig
+from tests.sdk.wire import KEY, URL, Wire
 
 RUN_ID = "run_1"
+N, BATCH = 64, 8
+STEPS_PER_EPOCH = N // BATCH
 # What a client tries by default.
 TRIES = 12
 PROBLEM_JSON = "application/problem+json"
@@ -105,3 +109,31 @@ def authorization(first_step: int, count: int, capacity: int = 10) -> dict[str, 
     said = {"decision": "admitted", "run": RUN_ID, "first_step": first_step, "count": count, "next_step": next_step}
     said |= {"epsilon": 0.25 * next_step, "steps_remaining": capacity - next_step, "dry_run": False}
     return ACCOUNT | said | {"a_member_of_a_newer_ledger": {"x": 1}}
+
+
+class FakeRun(Run):
+    """A run of a ledger in memory, which answers at the first try or not at all."""
+
+    def __init__(self, capacity: int = 1_000, **members: object) -> None:
+        members = {"event": None, "population_size": N} | members
+        self.ledger = FakeLedger(capacity=capacity, run=RUN | members)
+        opened = LedgerClient(URL, KEY, max_attempts=1, transport=self.ledger).get_run(RUN_ID)
+        super().__init__(opened._transport, opened.state, PrefetchConfig(), step=0)
+        self.ledger.requests.clear()
+
+    @property
+    def asked(self) -> list[Event]:
+        """The events that were charged."""
+        return self.ledger.events
+
+    def hear(self, **members: object) -> None:
+        """Let the ledger say this of the run from now on."""
+        self.ledger.run |= members
+        self.refresh()
+
+
+def open_budget(admin: LedgerClient, epsilon: float, relation: Any = "add_or_remove_one", **terms: Any) -> str:  # noqa: ANN401 - passed on
+    """A budget of its own: its path."""
+    name, limit = f"digits-{uuid.uuid4().hex[:8]}", Limit(100.0, 1e-5)
+    admin.create_population(name, privacy_unit="record", neighboring_relation=relation, size=N, limit=limit)
+    return admin.create_budget("team", parent=name, limit=Limit(epsilon, 1e-5), **terms).path

@@ -37,26 +37,16 @@ ITEMS = [
     {"event": LOUD, "count": 5, "steps": 5, "steps_used": 4},
     {"event": QUIET, "count": None, "steps": 85, "steps_used": 0},
 ]
-PLAN: dict[str, Any] = {
-    "state": "active",
-    "share": 0.96,
-    "delta": 9.6e-06,
-    "steps": 90,
-    "steps_used": 4,
-    "steps_reserved": 1,
-}
-PLAN |= {"steps_left": 85, "items": ITEMS}
+PLAN: dict[str, Any] = {"state": "active", "share": 0.96, "delta": 9.6e-06, "steps": 90, "steps_used": 4}
+PLAN |= {"steps_reserved": 1, "steps_left": 85, "items": ITEMS}
 PLANNED = [{"event": LOUD, "count": 5, "new": 1}, {"event": QUIET, "count": None}]
 TIMES = {"created_at": "2026-11-21T08:00:00Z", "updated_at": "2026-11-21T08:00:00+00:00"}
-ACCOUNT: dict[str, Any] = {
-    "id": "pop_1",
-    "name": "mimic",
-    "path": "mimic",
-    "limit": SENT_LIMIT,
-    "plan": PLAN,
-    "planned": PLANNED,
-}
-ACCOUNT |= TIMES | {"epsilon": 0.0, "epsilon_rdp": 0.0, "weights_frozen": False, "labels": {}, "links": []}
+ACCOUNT: dict[str, Any] = {"id": "pop_1", "name": "mimic", "path": "mimic", "limit": SENT_LIMIT, "plan": PLAN}
+ACCOUNT |= (
+    {"planned": PLANNED}
+    | TIMES
+    | {"epsilon": 0.0, "epsilon_rdp": 0.0, "weights_frozen": False, "labels": {}, "links": []}
+)
 POPULATION = ACCOUNT | {"privacy_unit": "record", "neighboring_relation": "replace_one", "size": None, "newer": [1]}
 BUDGET = ACCOUNT | {"id": "bud_1", "path": "mimic/icu", "parent": "pop_1", "population": "pop_1"}
 BUDGET |= {"planned": [], "plan": None}

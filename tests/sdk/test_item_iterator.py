@@ -14,22 +14,14 @@ from epsilon_ledger import (
     UnexpectedResponseError,
 )
 from tests.sdk.fake_ledger import RUN, FakeLedger
-from tests.sdk.wire import KEY, URL
+from tests.sdk.wire import KEY, URL, Fault, Wire
 
 
-class Pages:
-    """A list of seven runs, whose requests fail where told to."""
+class Pages(Wire):
+    """A list of seven runs."""
 
-    def __init__(self, *, fail_at: int = -1) -> None:
-        self.requests: list[dict[str, str]] = []
-        self.fail_at = fail_at
-        self.transport = httpx2.MockTransport(self._answer)
-
-    def _answer(self, request: httpx2.Request) -> httpx2.Response:
-        query = dict(request.url.params)
-        self.requests.append(query)
-        if len(self.requests) - 1 == self.fail_at:
-            raise httpx2.ReadTimeout("lost", request=request)
+    def arrive(self, request: httpx2.Request) -> httpx2.Response:
+        query = request.url.params
         begin, size = int(query.get("after", "0")), int(query["limit"])
         items = [RUN | {"name": str(number)} for number in range(begin, min(7, begin + size))]
         following = str(begin + size) if begin + size < 7 else None
@@ -38,7 +30,7 @@ class Pages:
 
 def test_pages_are_requested_when_they_are_needed() -> None:
     pages = Pages()
-    client = LedgerClient(URL, KEY, max_attempts=1, transport=pages.transport)
+    client = LedgerClient(URL, KEY, max_attempts=1, transport=pages)
     for size in (0, 201):
         with pytest.raises(ValueError, match="page_size"):
             client.list_runs(page_size=size)
@@ -46,8 +38,9 @@ def test_pages_are_requested_when_they_are_needed() -> None:
     assert isinstance(runs, ItemIterator)
     assert pages.requests == []
     assert [next(runs).name for _ in range(3)] == ["0", "1", "2"]
-    assert pages.requests == [{"budget": "mimic", "sort": "-created_at", "limit": "3"}]
-    assert (next(runs).name, len(pages.requests), pages.requests[1]["after"]) == ("3", 2, "3")
+    [request] = pages.requests
+    assert dict(request.url.params) == {"budget": "mimic", "sort": "-created_at", "limit": "3"}
+    assert (next(runs).name, len(pages.requests), pages.requests[1].url.params["after"]) == ("3", 2, "3")
     assert [run.name for run in runs] == ["4", "5", "6"]
     assert list(runs) == []
     assert len(pages.requests) == 3
@@ -55,8 +48,9 @@ def test_pages_are_requested_when_they_are_needed() -> None:
 
 def test_awaited_list_does_alike() -> None:
     async def main() -> None:
-        pages = Pages(fail_at=1)
-        async with AsyncLedgerClient(URL, KEY, max_attempts=1, transport=pages.transport) as client:
+        pages = Pages()
+        pages.fails(Fault.NONE, Fault.LOST)
+        async with AsyncLedgerClient(URL, KEY, max_attempts=1, transport=pages) as client:
             runs = client.list_runs(page_size=3)
             assert isinstance(runs, AsyncItemIterator)
             assert repr(runs) == "<AsyncItemIterator v1/runs {'sort': '-created_at'}>"

@@ -20,7 +20,7 @@ from epsilon_ledger.mindarmour import (
     NoiseMechanismsFactory,
     PrivacyWarning,
 )
-from tests.sdk.fake_runs import FakeRun
+from tests.sdk.fake_ledger import FakeRun
 
 Floats: TypeAlias = NDArray[np.float64]
 

@@ -7,7 +7,7 @@ import pytest
 
 from epsilon_ledger import LedgerClient, gaussian, poisson_sampled
 from epsilon_ledger.mindarmour import PrivacyMonitorFactory, PrivacyWarning, RDPMonitor, ZCDPMonitor
-from tests.sdk.fake_runs import FakeRun
+from tests.sdk.fake_ledger import FakeRun
 from tests.sdk.test_mindarmour import BATCH, N, build, data
 
 

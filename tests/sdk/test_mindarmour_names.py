@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 import pytest
 
 from epsilon_ledger import mindarmour
-from tests.sdk.fake_runs import FakeRun
+from tests.sdk.fake_ledger import FakeRun
 
 Parameters: TypeAlias = dict[str, object]
 

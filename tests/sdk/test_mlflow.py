@@ -21,7 +21,7 @@ from epsilon_ledger import (
     poisson_sampled,
 )
 from epsilon_ledger.mlflow import STATEMENT, EpsilonLogger
-from tests.sdk.fake_runs import FakeRun, open_budget
+from tests.sdk.fake_ledger import FakeRun, open_budget
 from tests.sdk.wire import Fault
 
 STEP = poisson_sampled(0.125, gaussian(4.0))

@@ -7,7 +7,7 @@ import pytest
 from epsilon_ledger import BudgetExceededError, LedgerClient, Run, decay, gaussian, poisson_sampled
 from epsilon_ledger._wire.noise_decay import DecayMode
 from epsilon_ledger.monitor import PrivacyMonitor
-from tests.sdk.fake_runs import open_budget
+from tests.sdk.fake_ledger import open_budget
 from tests.soak import thinned
 
 DATA: dict[str, Any] = {"num_samples": 1000, "batch_size": 50}

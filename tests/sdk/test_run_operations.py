@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from epsilon_ledger import InvalidSignatureError, LedgerClient, Limit
-from tests.sdk.fake_runs import open_budget
+from tests.sdk.fake_ledger import open_budget
 from tests.sdk.simulation import BUDGET, HOUR, LOUD, Simulation
 from tests.sdk.test_operations import operation_of, table
 from tests.sdk.test_plan_waits import Waits, plan

@@ -30,7 +30,7 @@ from epsilon_ledger import (
     poisson_sampled,
 )
 from epsilon_ledger._wire.frames import data_frame
-from tests.sdk.fake_runs import open_budget
+from tests.sdk.fake_ledger import open_budget
 from tests.sdk.simulation import LedgerWire
 from tests.sdk.wire import URL
 

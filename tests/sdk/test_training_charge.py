@@ -2,8 +2,8 @@
 
 import json
 import sys
-import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any, cast
 
@@ -168,17 +168,14 @@ def test_threads_take_no_more_steps_than_were_charged(run: Run) -> None:
     training = run.charge_training(FAINT, steps=999)
     taken: list[int] = []
 
-    def take() -> None:
+    def take(_: int) -> None:
         with suppress(ChargeExceededError):
             while True:
                 training.authorize()
                 taken.append(1)
 
-    threads = [threading.Thread(target=take) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(take, range(4)))
     assert (len(taken), training.step) == (999, 999)
 
 

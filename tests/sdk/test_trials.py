@@ -17,7 +17,7 @@ from epsilon_ledger import (
     poisson_sampled,
     trials,
 )
-from tests.sdk.fake_runs import open_budget
+from tests.sdk.fake_ledger import open_budget
 
 STEP = poisson_sampled(0.01, gaussian(4.0))
 SCORE = gaussian(40.0)

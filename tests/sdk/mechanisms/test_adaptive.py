@@ -14,7 +14,7 @@ from app.accounting.events import NeighboringRelation as Relation
 from app.accounting.events.serialization import event_from_dict
 from epsilon_ledger import adaptive_clipping, composed, gaussian, poisson_sampled
 from epsilon_ledger.mechanisms import AdaptiveClipping, GaussianNoise
-from tests.sdk.fake_runs import FakeRun
+from tests.sdk.fake_ledger import FakeRun
 from tests.sdk.mechanisms.models import UNMETERED
 
 Mode = Literal["geometric", "linear"]

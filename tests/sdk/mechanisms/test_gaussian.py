@@ -19,7 +19,7 @@ from epsilon_ledger import BudgetExceededError, Event, gaussian, poisson_sampled
 from epsilon_ledger._wire.noise_decay import DecayMode
 from epsilon_ledger.mechanisms import GaussianNoise, Unmetered
 from epsilon_ledger.mechanisms.arrays import Arrays
-from tests.sdk.fake_runs import FakeRun
+from tests.sdk.fake_ledger import FakeRun
 from tests.sdk.mechanisms.models import UNMETERED
 
 MANY = 200_000

@@ -16,7 +16,7 @@ from app.accounting.events import NeighboringRelation as Relation
 from app.accounting.events.serialization import event_from_dict
 from epsilon_ledger import BudgetExceededError, laplace
 from epsilon_ledger.mechanisms import LaplaceNoise
-from tests.sdk.fake_runs import FakeRun
+from tests.sdk.fake_ledger import FakeRun
 from tests.sdk.mechanisms.models import UNMETERED
 
 MANY = 200_000

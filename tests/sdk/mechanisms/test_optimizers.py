@@ -18,7 +18,7 @@ from epsilon_ledger.mechanisms import (
     MicrobatchSampler,
     PoissonSampler,
 )
-from tests.sdk.fake_runs import FakeRun
+from tests.sdk.fake_ledger import FakeRun
 from tests.sdk.mechanisms.models import RECORDS, RULES, UNMETERED, Floats, Q, Rule, optimizer, pulls
 
 

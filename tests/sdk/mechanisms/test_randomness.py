@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from itertools import product
 from multiprocessing.pool import Pool
 from typing import Any
@@ -118,16 +119,14 @@ def _drawn_by_worker(_: int) -> bytes:
 
 def test_copies_pickles_and_threads_draw_other_numbers() -> None:
     source = SecureRandomness()
-    drawn: list[bytes] = []
+    start = threading.Barrier(8)
 
-    def draw() -> None:
-        drawn.extend(_drawn(source) for _ in range(20))
+    def draw(_: int) -> list[bytes]:
+        start.wait(10)
+        return [_drawn(source) for _ in range(20)]
 
-    threads = [threading.Thread(target=draw) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(8) as threads:
+        drawn = [part for parts in threads.map(draw, range(8)) for part in parts]
     others = (copy.copy(source), copy.deepcopy(source), pickle.loads(pickle.dumps(source)), source)  # noqa: S301
     drawn.extend(map(_drawn, others))
     pieces = [part[start : start + 64] for part in drawn for start in range(0, len(part), 64)]

@@ -13,7 +13,7 @@ import pytest
 
 from epsilon_ledger import BudgetExceededError, gaussian, poisson_sampled
 from epsilon_ledger.mechanisms import DpSgd, GaussianNoise, PoissonSampler
-from tests.sdk.fake_runs import FakeRun
+from tests.sdk.fake_ledger import FakeRun
 from tests.sdk.mechanisms.models import RECORDS, RULES, Floats, Optimizer, Q, Rule, optimizer, pulls
 
 
