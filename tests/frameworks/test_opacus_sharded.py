@@ -48,7 +48,7 @@ class Training:
         self.run = FakeRun(capacity=CAPACITY) if rank == 0 else None
         self.module = model
         engine = PrivacyEngine()
-        attach(engine, self.run or None)
+        attach(engine, self.run)
         torch.manual_seed(2)
         made = engine.make_private(
             module=model,
@@ -174,8 +174,8 @@ def one_rank_ahead(rank: int) -> str | None:
 
 def calibrated(rank: int) -> tuple[float, str]:
     """The noise that an engine of this rank finds, and what a run of its own is told."""
-    engine, model = PrivacyEngine(accountant="rdp"), wrapped("flat")
-    attach(engine, FakeRun() if rank == 0 else None, public_size=RECORDS)
+    engine, model, run = PrivacyEngine(accountant="rdp"), wrapped("flat"), FakeRun() if rank == 0 else None
+    attach(engine, run, public_size=RECORDS)
     _, optimizer, _ = engine.make_private_with_epsilon(
         module=model,
         optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
@@ -185,6 +185,7 @@ def calibrated(rank: int) -> tuple[float, str]:
         epochs=1,
         max_grad_norm=1.0,
     )
+    assert run is None or {body["count"] for body in run.ledger.bodies} == {RECORDS // 8}
     said = ""
     if rank == 1:
         try:

@@ -15,15 +15,7 @@ from transformers import Trainer, TrainerCallback
 
 from epsilon_ledger import gaussian, poisson_sampled
 from epsilon_ledger.transformers import RUN_FILE, UnsupportedTrainingError, last_checkpoint, make_private, run_state
-from tests.frameworks.language_models import (
-    BATCH,
-    RECORDS,
-    STEPS_PER_EPOCH,
-    gpt2,
-    sentences,
-    trainer_of,
-    weights,
-)
+from tests.frameworks.language_models import BATCH, RECORDS, STEPS_PER_EPOCH, gpt2, sentences, trainer_of, weights
 from tests.sdk.fake_ledger import FakeRun
 
 STEP = poisson_sampled(BATCH / RECORDS, gaussian(1.0))

@@ -51,7 +51,7 @@ def main(rank: int, store: str, capacity: int, folder: str) -> dict[str, Any]:
     dist.init_process_group("gloo", f"file://{store}", timedelta(seconds=60), world_size=2, rank=rank)
     run = FakeRun(capacity=capacity) if rank == 0 else None
     trainer: Any = trainer_of(Path(folder), ddp_backend="gloo", save_strategy="steps", save_steps=3)
-    make_private(trainer, run or None, noise_multiplier=1.0, max_grad_norm=1.0)
+    make_private(trainer, run, noise_multiplier=1.0, max_grad_norm=1.0)
     batches: list[int] = []
     prepare = trainer._prepare_inputs
 

@@ -26,13 +26,7 @@ from transformers import (
 
 from epsilon_ledger._transformers.losses import record_losses_of
 from epsilon_ledger.transformers import UnsupportedTrainingError, make_private
-from tests.frameworks.language_models import (
-    IGNORED,
-    WORDS,
-    gpt2,
-    sentences,
-    trainer_of,
-)
+from tests.frameworks.language_models import IGNORED, WORDS, gpt2, sentences, trainer_of
 from tests.sdk.fake_ledger import FakeRun
 
 SIZES: dict[str, Any] = {"vocab_size": WORDS, "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1}
@@ -85,7 +79,7 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], list[dict[str, torch.Tensor]]]]
 
 
 def private(trainer: Any, run: FakeRun | None = None, **terms: Any) -> Any:
-    make_private(trainer, (run or FakeRun()), noise_multiplier=1.0, max_grad_norm=1.0, **terms)
+    make_private(trainer, run or FakeRun(), noise_multiplier=1.0, max_grad_norm=1.0, **terms)
     return trainer
 
 

@@ -14,7 +14,7 @@ from tests.fork_server import ForkedProcess, ForkServer, service_server
 from tests.reliability.clients import PATIENCE_SECONDS, await_true
 from tests.reliability.conftest import Service
 from tests.reliability.trainers import CHECKPOINT, JOURNAL
-from tests.sdk.charges import covers
+from tests.sdk.simulation import covers
 
 
 @dataclass

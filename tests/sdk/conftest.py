@@ -30,7 +30,7 @@ def clock() -> Clock:
 def client(ledger: FakeLedger, clock: Clock) -> LedgerClient:
     """A client whose jitter takes the longest pause it may."""
     made = LedgerClient(URL, KEY, transport=ledger)
-    return with_policy(made, clock=clock, sleep=clock.sleep, jitter=lambda _low, high: high)
+    return with_policy(made, clock=lambda: clock.seconds, sleep=clock.sleep, jitter=lambda _low, high: high)
 
 
 @pytest.fixture

@@ -98,7 +98,7 @@ class FakeLedger(Wire):
             members = authorization(first_step, len(events), self.capacity) | asked
             members |= {"decision": "reported"} if mode == "report" else {}
             response = httpx2.Response(200, json=members)
-            self.events += [] if dry_run else events
+            self.events.extend([] if dry_run else events)
         if not dry_run:
             self._by_key[key] = (request.content, response)
         return response
@@ -120,11 +120,7 @@ class FakeRun(Run):
         opened = LedgerClient(URL, KEY, max_attempts=1, transport=self.ledger).get_run(RUN_ID)
         super().__init__(opened._transport, opened.state, PrefetchConfig(), step=0)
         self.ledger.requests.clear()
-
-    @property
-    def asked(self) -> list[Event]:
-        """The events that were charged."""
-        return self.ledger.events
+        self.asked = self.ledger.events
 
     def hear(self, **members: object) -> None:
         """Let the ledger say this of the run from now on."""

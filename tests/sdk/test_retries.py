@@ -21,7 +21,7 @@ from epsilon_ledger import (
 from tests.sdk.fake_ledger import RUN_ID, TRIES, FakeLedger, authorization, problem
 from tests.sdk.wire import KEY, URL, Clock, Fault, Try
 
-LOST_ON_THE_WAY_BACK = [
+LOST_ON_THE_WAY_BACK: list[httpx2.Response | Exception] = [
     *(httpx2.ReadTimeout("no answer"), httpx2.ReadError("reset"), httpx2.RemoteProtocolError("disconnected")),
     *(problem(502, "bad_gateway"), problem(503, "ledger_unavailable"), httpx2.Response(504, text="<html>proxy</html>")),
 ]

@@ -27,6 +27,7 @@ from epsilon_ledger import (
     poisson_sampled,
 )
 from tests.sdk.fake_ledger import RUN_ID, TRIES, FakeLedger, problem
+from tests.sdk.test_plan_waits import raising
 from tests.sdk.wire import KEY, URL, Fault, Try
 
 ICU: dict[str, Any] = {"name": "icu", "budget": "mimic/icu-team"}
@@ -101,22 +102,15 @@ def test_states(run: Run, ledger: FakeLedger) -> None:
     assert ledger.bodies == [{}, {}, {"attempt": 1}, {"attempt": 1}]
 
 
-def fails(error: BaseException) -> Callable[[Run], None]:
-    def act(_: Run) -> None:
-        raise error
-
-    return act
-
-
 ENDS: dict[str, tuple[Callable[[Run], object], type[BaseException] | None, str]] = {
     "admitted step": (lambda run: run.authorize(), None, "completed"),
     "refusal": (lambda run: run.authorize(11), BudgetExceededError, "completed"),
-    "no memory": (fails(RuntimeError("out of memory")), RuntimeError, "aborted"),
-    "interrupt": (fails(KeyboardInterrupt()), KeyboardInterrupt, "aborted"),
-    "exit": (fails(SystemExit(1)), SystemExit, "aborted"),
-    "cancelled": (fails(asyncio.CancelledError()), asyncio.CancelledError, "aborted"),
-    "other process": (fails(StepsAlreadyTakenError("taken")), StepsAlreadyTakenError, "active"),
-    "no ledger": (fails(LedgerUnavailableError("gone")), LedgerUnavailableError, "active"),
+    "no memory": (raising(RuntimeError("out of memory")), RuntimeError, "aborted"),
+    "interrupt": (raising(KeyboardInterrupt()), KeyboardInterrupt, "aborted"),
+    "exit": (raising(SystemExit(1)), SystemExit, "aborted"),
+    "cancelled": (raising(asyncio.CancelledError()), asyncio.CancelledError, "aborted"),
+    "other process": (raising(StepsAlreadyTakenError("taken")), StepsAlreadyTakenError, "active"),
+    "no ledger": (raising(LedgerUnavailableError("gone")), LedgerUnavailableError, "active"),
 }
 """What a training does in its block, what leaves the block, and the run's status then."""
 

@@ -18,8 +18,7 @@ from epsilon_ledger import BudgetExceededError, Event, LedgerError, Run
 from epsilon_ledger._run.run_properties import RunStateDict
 from tests.conftest import Ledger
 from tests.reliability.conftest import ROUNDS
-from tests.sdk.charges import charges_of
-from tests.sdk.simulation import HUSHED, LOUD, QUIET, TRIES, Simulation, simulated
+from tests.sdk.simulation import HUSHED, LOUD, QUIET, TRIES, Simulation, charges_of, simulated
 from tests.sdk.wire import Fault
 from tests.soak import thinned
 

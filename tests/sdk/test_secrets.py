@@ -7,6 +7,7 @@ import pytest
 
 from epsilon_ledger import ApiKey, LedgerClient, LedgerUnavailableError, Receiver
 from tests.sdk.fake_ledger import FakeLedger, problem
+from tests.sdk.test_retries import LOST_ON_THE_WAY_BACK
 from tests.sdk.wire import Clock
 
 CALLS: dict[str, Callable[[LedgerClient], ApiKey | Receiver]] = {
@@ -18,31 +19,22 @@ CALLS: dict[str, Callable[[LedgerClient], ApiKey | Receiver]] = {
 PLAIN = {"created_at": "2026-11-21T08:00:00Z", "types": [], "kind": "webhook", "addresses": [], "single_use": False}
 SECRETS = {"key": "key_2.s3cr3t", "secret": "whsec_s3cr3t"}
 MEMBERS = dict.fromkeys(("id", "role", "created_by", "url"), "x") | PLAIN | SECRETS
-LOST: list[httpx2.Response | Exception] = [
-    httpx2.ReadTimeout("lost"),
-    problem(503, "ledger_unavailable"),
-    httpx2.Response(504),
-]
-
-
-def answer() -> httpx2.Response:
-    return httpx2.Response(201, json=MEMBERS)
 
 
 @pytest.mark.parametrize("path", CALLS)
 def test_attempt_in_doubt_is_last_one_and_one_without_effect_is_repeated(
     client: LedgerClient, ledger: FakeLedger, clock: Clock, path: str
 ) -> None:
-    for fault in LOST:
+    for fault in LOST_ON_THE_WAY_BACK:
         ledger.answers(fault)
         with pytest.raises(LedgerUnavailableError, match="after 1 try") as caught:
             CALLS[path](client)
         assert caught.value.in_doubt
-    assert len(ledger.requests) == len(LOST)
+    assert len(ledger.requests) == len(LOST_ON_THE_WAY_BACK)
     refused = problem(429, "rate_limited", {"Retry-After": "2"})
-    ledger.answers(httpx2.ConnectError("refused"), refused, answer())
+    ledger.answers(httpx2.ConnectError("refused"), refused, httpx2.Response(201, json=MEMBERS))
     assert "s3cr3t" not in repr(CALLS[path](client))
-    assert len(ledger.requests) == len(LOST) + 3
+    assert len(ledger.requests) == len(LOST_ON_THE_WAY_BACK) + 3
     assert clock.seconds >= 2
     for request in ledger.requests:
         assert (request.method, request.url.path) == ("POST", f"/{path}")

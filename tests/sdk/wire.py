@@ -110,9 +110,6 @@ class Clock:
     seconds: float = 0.0
     naps: list[float] = field(default_factory=list)
 
-    def __call__(self) -> float:
-        return self.seconds
-
     def sleep(self, seconds: float) -> None:
         self.naps.append(seconds)
         self.seconds += seconds
