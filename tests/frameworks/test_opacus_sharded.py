@@ -185,7 +185,8 @@ def calibrated(rank: int) -> tuple[float, str]:
         epochs=1,
         max_grad_norm=1.0,
     )
-    assert run is None or {body["count"] for body in run.ledger.bodies} == {RECORDS // 8}
+    previews = [] if run is None else [each for each in run.ledger.requests if "dry_run" in each.url.params]
+    assert all(json.loads(each.content)["count"] == RECORDS // 8 for each in previews)
     said = ""
     if rank == 1:
         try:
