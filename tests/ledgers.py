@@ -57,6 +57,10 @@ class Ledger:
         sent = self.headers(role) | {name.replace("_", "-"): value for name, value in headers.items()}
         return self.http.post(path, json=body, headers=sent)
 
+    def put(self, path: str, body: object, role: str = "admin", tag: str | None = "*") -> httpx2.Response:
+        headers = self.headers(role) | ({} if tag is None else {"If-Match": tag})
+        return self.http.put(path, json=body, headers=headers)
+
     def patch(self, path: str, body: object, role: str = "admin") -> httpx2.Response:
         return self.http.patch(path, json=body, headers=self.headers(role))
 
@@ -83,12 +87,11 @@ class Ledger:
         return made
 
 
-def schedule_blocks(ledger: Ledger, account: str, role: str = "admin", **terms: object) -> httpx2.Response:
+def schedule_blocks(ledger: Ledger, account: str, **terms: object) -> httpx2.Response:
     """Set the block schedule of an account; by default one of which no block is due."""
     schedule = {"period": "month", "start": "2999-01-01", "limit": {"epsilon": 1.0, "delta": 1e-5}}
     body = {"schedule": schedule | terms, "reason": "Each month has a budget of its own."}
-    sent = ledger.headers(role) | {"If-Match": "*"}
-    return ledger.http.put(f"/v1/accounts/{account}/block-schedule", json=body, headers=sent)
+    return ledger.put(f"/v1/accounts/{account}/block-schedule", body)
 
 
 Furnish = Callable[[Ledger], object]

@@ -14,8 +14,7 @@ OVER_TEN_DAYS: dict[str, Any] = {"type": "over_time", "over_seconds": 864_000, "
 def allocate(ledger: Ledger, account: str, **terms: object) -> dict[str, Any]:
     """Let an account share out its budget among plans; a second person approves that it unlocks earlier."""
     body = {"allocation": terms or None, "reason": "Several teams share it."}
-    sent = ledger.headers("admin") | {"If-Match": "*"}
-    reply = ledger.http.put(f"/v1/accounts/{account}/allocation", json=body, headers=sent)
+    reply = ledger.put(f"/v1/accounts/{account}/allocation", body)
     if reply.status_code == 201:
         ledger.post(f"/v1/proposals/{reply.json()['id']}/approve", {}, "privacy_officer").raise_for_status()
         reply = ledger.get(f"/v1/accounts/{account}/allocation")

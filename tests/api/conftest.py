@@ -7,19 +7,17 @@ from typing import Any
 import httpx2
 import pytest
 
-from app.service.verification import verify
 from tests.api.operations import check_answer
-from tests.api.trainer import Trainer
+from tests.api.trainer import OnLedger, Trainer
 from tests.conftest import SAMPLED, Furnish, Ledger, furnished, new_database, open_ledger
 from tests.ledgers import nothing
-from tests.persistence.dump import Dump, dump
 
 LIMIT = {"epsilon": 1.0, "delta": 1e-5}
 POPULATION = {"name": "people", "privacy_unit": "user", "neighboring_relation": "add_or_remove_one", "limit": LIMIT}
 
 
 @dataclass(frozen=True)
-class SeededLedger:
+class SeededLedger(OnLedger):
     """A ledger with a population, a budget, a run that took one step and gave back a reservation, and a receiver."""
 
     ledger: Ledger
@@ -33,13 +31,6 @@ class SeededLedger:
     delivery: str = ""
     experiment: str = ""
     verification: str = ""
-
-    def rows(self) -> Dump:
-        return dump(self.ledger.database)
-
-    def sound(self) -> bool:
-        assert verify(self.ledger.database).problems == ()
-        return True
 
     def ids(self) -> dict[str, str]:
         ids = {f"{each.name}_id": str(getattr(self, each.name)) for each in fields(self) if each.name != "ledger"}

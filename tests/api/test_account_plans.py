@@ -10,7 +10,7 @@ from app.ledger.filters import Limit
 from app.ledger.step_events import MAX_COUNT, StepEvent
 from app.ledger.tuning import DECLARED_SHARE, planned_weights
 from tests.api.conftest import LIMIT, POPULATION, SeededLedger
-from tests.api.trainer import Trainer, gaussian, is_refused, put
+from tests.api.trainer import Trainer, gaussian, is_refused
 from tests.conftest import Ledger
 
 ADD = NeighboringRelation.ADD_OR_REMOVE_ONE
@@ -81,7 +81,7 @@ def test_step_outside_the_plan_is_announced_and_ends_it_for_good(ledger: Ledger)
 def test_policy_keeps_runs_to_their_plans(ledger: Ledger) -> None:
     made = planned(ledger, {"event": STEP})
     body = {"policy": {"require_plan": "stay"}, "reason": "one training"}
-    assert put(ledger, f"accounts/{made['id']}/policy", body).status_code == 200
+    assert ledger.put(f"/v1/accounts/{made['id']}/policy", body).status_code == 200
     trainer = Trainer(ledger, ledger.run(event=STEP, planned=[{"event": STEP}]))
     assert trainer.steps(count=3).status_code == 200
     problem = is_refused(trainer.steps(event=OTHER), 403, "policy_violation")

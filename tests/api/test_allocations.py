@@ -5,7 +5,6 @@ from typing import Any
 import httpx2
 import pytest
 
-from tests.api import trainer
 from tests.api.trainer import LOUD, Trainer, approve, counted, is_refused, issue, within_limits
 from tests.api.waiting import START, Queued, Waiting, furnish_office, office
 from tests.conftest import Ledger
@@ -29,7 +28,7 @@ def put(
     office: Waiting, account: str, allocation: dict[str, Any] | None, tag: str | None = "*", role: str = "budget_admin"
 ) -> httpx2.Response:
     body = {"allocation": allocation, "reason": "the teams share"}
-    return trainer.put(office.ledger, f"accounts/{office.ids.get(account, account)}/allocation", body, role, tag)
+    return office.ledger.put(f"/v1/accounts/{office.ids.get(account, account)}/allocation", body, role, tag)
 
 
 def read(office: Waiting, account: str = "mimic") -> dict[str, Any]:
@@ -207,5 +206,5 @@ def test_preview_is_an_arrival_and_obeys_policies_kinds_and_scopes(ledger: Ledge
     assert preview(ledger, "mimic/icu-team", 10).json()["fits"]
     assert ledger.get(f"/v1/accounts/{population}/allocation").json()["arrivals"] == 0
     noisier = {"policy": {"min_noise_multiplier": 2.0}, "reason": "Less."}
-    assert trainer.put(ledger, f"accounts/{population}/policy", noisier).status_code == 200
+    assert ledger.put(f"/v1/accounts/{population}/policy", noisier).status_code == 200
     is_refused(preview(ledger, "mimic/icu-team", 1), 403, "policy_violation")

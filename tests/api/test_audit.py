@@ -10,7 +10,7 @@ from app.persistence.database import ALL_TENANTS
 from app.persistence.repositories import verification_results
 from tests.api.conftest import SeededLedger
 from tests.api.test_lists import walk
-from tests.api.trainer import is_refused, issue, put
+from tests.api.trainer import is_refused, issue
 from tests.conftest import SAMPLED, Ledger
 from tests.service.tampering import MODEL, account, set_run, shift_curve, tampering
 
@@ -101,12 +101,12 @@ def ids(shared: SeededLedger) -> dict[str, str]:
         assert ledger.post(f"/v1/proposals/{found[f'proposal of {name}']}/reject", {}).status_code == 200
         account = path.removeprefix("/v1/")
         policy = {"policy": {"max_delta": 0.25}, "reason": "The board has met."}
-        assert put(ledger, f"{account}/policy", policy).status_code == 200
-        assert put(ledger, f"{account}/alert-settings", {"thresholds": [0.7]}).status_code == 200
+        assert ledger.put(f"/v1/{account}/policy", policy).status_code == 200
+        assert ledger.put(f"/v1/{account}/alert-settings", {"thresholds": [0.7]}).status_code == 200
     for run in ("first", "deep run", "other run"):
         assert ledger.post(f"/v1/runs/{found[run]}/pause", None).status_code == 200
     everywhere = {"policy": {"max_delta": 0.3}, "reason": "The board has met."}
-    assert put(ledger, "policy", everywhere).status_code == 200
+    assert ledger.put("/v1/policy", everywhere).status_code == 200
     assert ledger.post("/v1/receivers", {"url": "https://alerts.example", "account": shared.budget}).status_code == 201
     assert ledger.post("/v1/checkpoints", {}).status_code == 201
     return found

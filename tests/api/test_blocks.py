@@ -168,7 +168,7 @@ SCHEDULE: dict[str, Any] = {"period": "month", "start": "2031-01-15", "limit": {
 
 def put(ledger: Ledger, account: object, tag: str | None = "*", **changes: Any) -> httpx2.Response:  # noqa: ANN401 - JSON
     body = {"schedule": SCHEDULE | changes, "reason": "Each month has a budget of its own."}
-    return trainer.put(ledger, f"accounts/{account}/block-schedule", body, tag=tag)
+    return ledger.put(f"/v1/accounts/{account}/block-schedule", body, tag=tag)
 
 
 def remove(ledger: Ledger, account: object, tag: str = "*", reason: str = "The study ends.") -> httpx2.Response:
@@ -233,7 +233,7 @@ def test_schedule_that_could_never_be_opened_is_refused_at_once(ledger: Ledger) 
         refused = put(ledger, "mimic", start=begins, limit={"epsilon": 1.0, "delta": 0.01})
         assert refused.json()["code"] == "delta_too_large"
     policy = {"policy": {"max_delta": 1e-6}, "reason": "The board has met."}
-    assert trainer.put(ledger, "accounts/mimic/policy", policy).status_code == 200
+    assert ledger.put("/v1/accounts/mimic/policy", policy).status_code == 200
     assert put(ledger, "mimic", start=start).json()["code"] == "policy_violation"
     assert ledger.post("/v1/accounts/sums/archive", {}).status_code == 200
     assert put(ledger, "sums", start=start).json()["code"] == "account_archived"

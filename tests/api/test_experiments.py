@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.api.conftest import LIMIT, SeededLedger, furnish
-from tests.api.trainer import LOUD, audited, gaussian, is_refused, issue, put
+from tests.api.trainer import LOUD, audited, gaussian, is_refused, issue
 from tests.conftest import Ledger
 from tests.persistence.dump import changed
 
@@ -110,7 +110,7 @@ def test_sweep_that_does_not_fit_leaves_nothing_but_the_audit_event(seeded: Seed
 def _waiting(ledger: Ledger) -> tuple[dict[str, Any], str]:
     """A sweep that waits for an approval, and its proposal."""
     policy = {"policy": {"approval_above_epsilon": 0.01}, "reason": "Sweeps are looked at."}
-    assert put(ledger, "policy", policy).status_code == 200
+    assert ledger.put("/v1/policy", policy).status_code == 200
     made = declared(ledger, AT_ONCE)
     [waiting] = ledger.get("/v1/proposals?status=open&account=" + made["run"]).json()["items"]
     assert waiting["kind"] == "run"

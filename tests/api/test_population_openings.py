@@ -11,7 +11,6 @@ from app.ledger.proposals import ProposalKind
 from tests.api.conftest import SeededLedger
 from tests.api.test_policies import GAUSSIAN, loosen, put, statements
 from tests.api.trainer import audited, is_refused, issue
-from tests.api.trainer import put as put_anything
 from tests.service.tampering import TEAM, shift_curve, tampering
 
 PLAIN: dict[str, Any] = {
@@ -136,7 +135,7 @@ def _allocation(seeded: SeededLedger) -> None:
     unlock = {"type": "by_plans", "plans": 10}
     for allocation, status in (({"rule": "first_come", "unlock": unlock}, 200), (None, 201)):
         body = {"allocation": allocation, "reason": "For everybody."}
-        assert put_anything(seeded.ledger, f"accounts/{seeded.population}/allocation", body).status_code == status
+        assert seeded.ledger.put(f"/v1/accounts/{seeded.population}/allocation", body).status_code == status
 
 
 def _unarchival(seeded: SeededLedger) -> None:

@@ -11,7 +11,7 @@ from app.service.alerts.receivers import MOST_RECEIVERS
 from app.service.verification import verify
 from tests.api.conftest import SeededLedger
 from tests.api.test_lists import walk
-from tests.api.trainer import audited, is_refused, issue, put
+from tests.api.trainer import audited, is_refused, issue
 from tests.conftest import Ledger
 from tests.service.endpoint import allow_private
 
@@ -62,7 +62,7 @@ def test_receiver_that_contradicts_itself_is_refused(shared: SeededLedger) -> No
         reply = shared.ledger.post(path, sent, Idempotency_Key="k")  # its answer has a secret, which would be stored
         assert "Idempotency-Key" in is_refused(reply, 422, "invalid_request")["detail"]
     for thresholds in ([0.8, 0.5], [0.5, 0.5], [0], [10.5], [n / 20 for n in range(1, 12)]):
-        reply = put(shared.ledger, f"accounts/{shared.budget}/alert-settings", {"thresholds": thresholds})
+        reply = shared.ledger.put(f"/v1/accounts/{shared.budget}/alert-settings", {"thresholds": thresholds})
         is_refused(reply, 422, "invalid_request")
 
 
@@ -130,9 +130,9 @@ def test_deleted_receiver_is_gone_with_its_deliveries_and_its_alerts_stay(
 
 
 def test_audit_log_has_changes_of_receivers_and_no_secret(seeded: SeededLedger) -> None:
-    receiver, account = made(seeded.ledger), f"accounts/{seeded.budget}/alert-settings"
+    receiver, account = made(seeded.ledger), f"/v1/accounts/{seeded.budget}/alert-settings"
     seeded.ledger.post(f"/v1/receivers/{receiver['id']}/rotate", {"overlap_seconds": 60})
-    assert put(seeded.ledger, account, {"thresholds": [0.25], "forecast_days": 0}).status_code == 200
+    assert seeded.ledger.put(account, {"thresholds": [0.25], "forecast_days": 0}).status_code == 200
     created, rotated = audited(seeded.ledger, f"subject={receiver['id']}")
     shown = {name: value for name, value in created["after"].items() if not name.endswith("_sha256")}
     assert shown == {"kind": "webhook", "host": "alerts.example", "types": [], "account": None}
@@ -144,9 +144,9 @@ def test_audit_log_has_changes_of_receivers_and_no_secret(seeded: SeededLedger) 
 
 
 def test_alert_settings_hold_for_the_next_charge_and_tell_reached_thresholds(seeded: SeededLedger) -> None:
-    settings = f"accounts/{seeded.budget}/alert-settings"
+    settings = f"/v1/accounts/{seeded.budget}/alert-settings"
     usual = {"thresholds": [0.5, 0.8, 1.0], "forecast_days": 30}
-    assert seeded.ledger.get(f"/v1/{settings}").json() == usual
+    assert seeded.ledger.get(settings).json() == usual
 
     def answer() -> list[float]:
         alerts = listed(seeded.ledger, f"alerts?account={seeded.budget}", "viewer")
@@ -156,7 +156,7 @@ def test_alert_settings_hold_for_the_next_charge_and_tell_reached_thresholds(see
     before = answer()
     below, above = round(epsilon - 0.05, 3), round(epsilon + 0.01, 3)
     for _ in range(2):
-        assert put(seeded.ledger, settings, {"thresholds": [below, above]}).status_code == 200
+        assert seeded.ledger.put(settings, {"thresholds": [below, above]}).status_code == 200
         assert answer() == sorted({*before, below})
     while seeded.ledger.get(f"/v1/budgets/{seeded.budget}").json()["epsilon"] < above:
         assert seeded.steps(count=5).status_code == 200
@@ -192,5 +192,5 @@ def test_key_of_a_sub_tree_sees_what_lies_in_it(seeded: SeededLedger) -> None:
     for account, status in ((seeded.budget, 200), (seeded.population, 403)):
         for what in ("alert-settings", "forecast"):
             assert ledger.get(f"/v1/accounts/{account}/{what}", "bound").status_code == status
-        replaced = put(ledger, f"accounts/{account}/alert-settings", {"thresholds": [0.5]}, "bound")
+        replaced = ledger.put(f"/v1/accounts/{account}/alert-settings", {"thresholds": [0.5]}, "bound")
         assert replaced.status_code == status

@@ -16,7 +16,6 @@ from app.service.governance.api_keys import create_key
 from tests.api.conftest import LIMIT, POPULATION, SeededLedger
 from tests.api.matrix import EVERYONE, HIDDEN, LOOKED_FOR_FIRST, MAY, SAME, TABLE
 from tests.api.operations import GUARDED, NOWHERE, Operation, valid_body, valid_headers
-from tests.api.trainer import put
 from tests.conftest import SAMPLED
 from tests.ledgers import schedule_blocks
 
@@ -58,7 +57,7 @@ def _approved_sweep(shared: SeededLedger) -> str:
     population = shared.ledger.population(name)["id"]
     shared.ledger.budget("team", name)
     policy = {"policy": {"approval_above_epsilon": 1e-6}, "reason": "Sweeps are looked at."}
-    assert put(shared.ledger, f"accounts/{population}/policy", policy).status_code == 200
+    assert shared.ledger.put(f"/v1/accounts/{population}/policy", policy).status_code == 200
     trials = {"events": [{"event": SAMPLED}], "mean": 2.0}
     body = {"name": "sweep", "budget": f"{name}/team", "charging_mode": "repeat_and_select", "trials": trials}
     made = shared.ledger.post("/v1/experiments", body).json()

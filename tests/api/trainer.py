@@ -32,11 +32,6 @@ def counted(*items: tuple[dict[str, Any], int]) -> list[dict[str, Any]]:
     return [{"event": event, "count": count} for event, count in items]
 
 
-def put(ledger: Ledger, path: str, body: object, role: str = "admin", tag: str | None = "*") -> httpx2.Response:
-    headers = ledger.headers(role) | ({} if tag is None else {"If-Match": tag})
-    return ledger.http.put(f"/v1/{path}", json=body, headers=headers)
-
-
 def issue(ledger: Ledger, name: str, role: str, scope: str | None = None, by: str = "admin") -> dict[str, Any]:
     """Issue a key, with which `ledger` asks as a role of this name."""
     made = ledger.post("/v1/api-keys", {"role": role, "scope": scope}, by).raise_for_status()
@@ -54,8 +49,21 @@ def approve(ledger: Ledger, proposed: httpx2.Response, role: str = "privacy_offi
     ledger.post(f"/v1/proposals/{proposed.json()['id']}/approve", {}, role).raise_for_status()
 
 
+class OnLedger:
+    """What the rows of a test's ledger say."""
+
+    ledger: Ledger
+
+    def rows(self) -> Dump:
+        return dump(self.ledger.database)
+
+    def sound(self) -> bool:
+        assert verify(self.ledger.database).problems == ()
+        return True
+
+
 @dataclass(frozen=True)
-class Trainer:
+class Trainer(OnLedger):
     ledger: Ledger
     run: str
 
@@ -84,9 +92,6 @@ class Trainer:
 
     def history(self) -> list[dict[str, Any]]:
         return list(self.ledger.get(f"/v1/runs/{self.run}/history").json()["points"])
-
-    def rows(self) -> Dump:
-        return dump(self.ledger.database)
 
     def path(self) -> list[Account]:
         """The run's account and its ancestors as they are stored, root first."""
@@ -117,10 +122,6 @@ class Trainer:
     def balance(self) -> list[tuple[RdpCurve, RdpCurve]]:
         """Spent and held of every account of the path, root first."""
         return [(account.spent, account.held) for account in self.path()]
-
-    def sound(self) -> bool:
-        assert verify(self.ledger.database).problems == ()
-        return True
 
 
 def is_refused(reply: httpx2.Response, status: int, code: str) -> dict[str, Any]:

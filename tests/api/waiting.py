@@ -8,8 +8,7 @@ import httpx2
 import pytest
 
 from app.service.scheduling.grants import expire_waiting, grant_waiting
-from app.service.verification import verify
-from tests.api.trainer import LOUD, Trainer, audited, counted, put
+from tests.api.trainer import LOUD, OnLedger, Trainer, audited, counted
 from tests.clocks import stand_at
 from tests.conftest import Ledger, furnished
 
@@ -18,7 +17,7 @@ FITTING = 219  # steps of LOUD, into a budget of epsilon 1
 
 
 @dataclass
-class Waiting:
+class Waiting(OnLedger):
     """A population of epsilon 3 with a team of epsilon 1, at a time that a test sets."""
 
     ledger: Ledger
@@ -73,14 +72,10 @@ class Waiting:
 
     def allocate(self, name: str, **allocation: Any) -> None:  # noqa: ANN401 - JSON is anything
         body = {"allocation": allocation, "reason": "the teams share"}
-        assert put(self.ledger, f"accounts/{self.ids[name]}/allocation", body, "budget_admin").status_code == 200
+        assert self.ledger.put(f"/v1/accounts/{self.ids[name]}/allocation", body, "budget_admin").status_code == 200
 
     def events(self, action: str) -> list[dict[str, Any]]:
         return audited(self.ledger, f"action={action}")
-
-    def sound(self) -> bool:
-        assert verify(self.ledger.database).problems == ()
-        return True
 
 
 @dataclass

@@ -62,7 +62,7 @@ def test_quarantine_is_shown_on_pages_of_accounts_under_it(ledger: Ledger, team:
 
 def test_population_of_disjoint_parts_is_shown_with_its_attestation(ledger: Ledger) -> None:
     rule = {"policy": {"approvers_to_create_population": 2}, "reason": "Two persons."}
-    assert ledger.http.put("/v1/policy", json=rule, headers=ledger.headers("admin") | {"If-Match": "*"}).is_success
+    assert ledger.put("/v1/policy", rule).is_success
     parts = {
         "composition": "parallel",
         "max_partitions_per_unit": 2,
@@ -133,7 +133,7 @@ def test_higher_limit_is_shown_with_what_it_would_leave(ledger: Ledger) -> None:
 
 def test_run_that_needs_approval_is_shown_with_what_its_plan_would_leave(ledger: Ledger, team: tuple[str, str]) -> None:
     rule = {"policy": {"approval_above_epsilon": 0.1}, "reason": "A second look."}
-    assert ledger.http.put("/v1/policy", json=rule, headers=ledger.headers("admin") | {"If-Match": "*"}).is_success
+    assert ledger.put("/v1/policy", rule).is_success
     plan = [{"event": SAMPLED, "count": 50}]
     run = {"name": "cnn", "budget": "mimic/icu-team", "event": SAMPLED, "plan": plan}
     made = ledger.post("/v1/runs", run, "trainer").json()

@@ -1,6 +1,7 @@
 """Audit: every audit event in words, from the newest to the first, and the chain's state of health."""
 
 import re
+from datetime import UTC, datetime
 from typing import Any
 
 from app.dashboard.audit_messages import SENTENCES, describe_event
@@ -9,7 +10,7 @@ from app.ledger.audit import AuditAction, AuditEntry
 from app.ledger.proposals import ProposalKind, ProposalStatus
 from tests.conftest import Ledger
 from tests.dashboard.page_visitor import Page, scoped_visitor, text_of, visitor
-from tests.dashboard.sample_hospital import Clock, Hospital
+from tests.dashboard.sample_hospital import Hospital
 
 
 def events_of(ledger: Ledger, query: str = "") -> list[dict[str, Any]]:
@@ -126,7 +127,7 @@ def test_every_action_has_a_sentence_and_composed_ones_are_actions() -> None:
 
 
 def entry(action: str, subject: str, before: str | None = None, after: str | None = None) -> AuditEntry:
-    return AuditEntry("org_1", 0, "key_1", action, subject, before, after, None, None, Clock.now())
+    return AuditEntry("org_1", 0, "key_1", action, subject, before, after, None, None, datetime.now(UTC))
 
 
 LOWERED = (

@@ -19,8 +19,7 @@ def cells(page: Page, words: str) -> list[str]:
 
 def put_policy(ledger: Ledger, place: str, **policy: object) -> int:
     body = {"policy": policy, "reason": "The board of 12 November."}
-    headers = ledger.headers(OFFICER) | {"If-Match": "*"}
-    return int(ledger.http.put(f"/v1/{place}policy", json=body, headers=headers).status_code)
+    return ledger.put(f"/v1/{place}policy", body, OFFICER).status_code
 
 
 def test_own_proposal_can_only_be_withdrawn(own_sample: Ledger, hospital: Hospital) -> None:
@@ -124,7 +123,7 @@ def test_receiver_is_shown_in_each_of_its_states(own_sample: Ledger) -> None:
 def test_alerts_and_their_settings_are_shown(own_sample: Ledger, hospital: Hospital) -> None:
     settings = {"thresholds": [0.25, 0.75], "forecast_days": 14}
     path = f"/v1/accounts/{hospital.ids['mimic/readmission']}/alert-settings"
-    assert own_sample.http.put(path, json=settings, headers=own_sample.headers(OFFICER)).is_success
+    assert own_sample.put(path, settings, OFFICER, None).is_success
     page = visitor(own_sample, OFFICER).open("/alerts?account=mimic/readmission")
     assert page.fields("Change") == {"thresholds": "0.25, 0.75", "forecast_days": "14"}
     for words in ("run waits for an approval (run)", "proposal opened (limit)"):

@@ -20,7 +20,7 @@ from app.service.alerts.forecasts import record_usage_snapshots
 from app.service.charging.groups import commit_group
 from app.service.maintenance import alert_stale_reservations
 from tests.api.trainer import LOUD as WIRED
-from tests.api.trainer import Trainer, gaussian, put
+from tests.api.trainer import Trainer, gaussian
 from tests.conftest import Ledger
 from tests.service.endpoint import subscribed
 from tests.service.step_commands import HUGE, LOUD, QUIET, CommandRunner, another, request
@@ -180,7 +180,7 @@ def test_budget_that_ends_within_its_days_is_forecast_once(trainer: Trainer) -> 
 @pytest.mark.parametrize(("days_old", "steps", "days"), [(2, 5, 30), (0.5, 100, 30), (2, 20, 0), (2, 20, 10)])
 def test_budget_that_lasts_is_not_forecast(trainer: Trainer, days_old: float, steps: int, days: int) -> None:
     said = {"thresholds": [], "forecast_days": days}
-    assert put(trainer.ledger, f"accounts/{team(trainer)}/alert-settings", said, tag=None).status_code == 200
+    assert trainer.ledger.put(f"/v1/accounts/{team(trainer)}/alert-settings", said, tag=None).status_code == 200
     write(trainer, created_at=day(-days_old))
     charge(trainer, steps, day(0))
     record(trainer, day(0))
