@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Event, Thread
+from threading import Event
 from typing import Any, ClassVar
 from urllib.parse import parse_qsl, unquote_plus, urlencode, urlsplit
 
@@ -19,6 +19,7 @@ from joserfc.jwk import ECKey, Key, OKPKey, RSAKey
 from joserfc.jws import JWSRegistry
 
 from tests.conftest import Ledger
+from tests.servers import background_thread
 
 AUDIENCE = "https://ledger.example"
 ALGORITHMS = ("RS256", "PS256", "ES256", "ES384", "EdDSA")
@@ -202,11 +203,5 @@ def identity_provider() -> Iterator[IdentityProvider]:
     server.daemon_threads = True
     provider.issuer = f"http://127.0.0.1:{server.server_port}/realms/hospital"
     provider.publish(*ALGORITHMS)
-    serving = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-    serving.start()
-    try:
+    with background_thread(server):
         yield provider
-    finally:
-        server.shutdown()
-        serving.join()
-        server.server_close()

@@ -5,11 +5,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
+from socketserver import BaseServer
+from threading import Thread
 
 import httpx2
 from prometheus_client.parser import text_string_to_metric_families
@@ -36,6 +38,19 @@ def command_line(*arguments: str, database: Path | str, timeout: float = 120) ->
     url = database if isinstance(database, str) else f"sqlite:///{database}"
     environment = os.environ | {"EPSILON_LEDGER_DATABASE_URL": url}
     return fork_server.run("app", *arguments, environment=environment, timeout=timeout)
+
+
+@contextmanager
+def background_thread(server: BaseServer) -> Iterator[None]:
+    """Let a server of the standard library serve in a thread, for a while."""
+    thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+    thread.start()
+    try:
+        yield
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
 
 
 @dataclass

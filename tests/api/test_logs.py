@@ -3,7 +3,6 @@
 import json
 import logging
 import secrets
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,7 +18,7 @@ from app.service.metrics import TRACES
 from app.settings import Settings
 from tests.ledgers import SAMPLED
 from tests.reliability.clients import open_budget
-from tests.servers import LiveServer
+from tests.servers import LiveServer, background_thread
 
 KEY = f"key_0123456789abcdef.{secrets.token_urlsafe(32)}"
 TRACE = "ab" * 16
@@ -44,14 +43,8 @@ def _collector() -> Iterator[tuple[str, list[Any]]]:
             """Say nothing."""
 
     server = HTTPServer(("127.0.0.1", 0), Collector)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    try:
+    with background_thread(server):
         yield f"http://127.0.0.1:{server.server_port}", spans
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
 
 
 Served = tuple[str, list[Any]]

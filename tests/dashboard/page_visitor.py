@@ -10,12 +10,22 @@ from xml.etree import ElementTree as ET
 
 import httpx2
 
-from tests.dashboard.html_reader import visit, without_breaks
 from tests.ledgers import Ledger
 from tests.login_helpers import signed_in
 
 VOID: Final = frozenset({"br", "hr", "img", "input", "link", "meta", "source"})
 FIELDS: Final = frozenset({"input", "select", "textarea"})
+
+_INVISIBLE = re.compile(r'<wbr>|<span class="unbroken">([^<]*)</span>')
+"""Marks of where a line may break, and where not."""
+
+_LABELS = re.compile(r' role="(?:row|cell|rowheader|columnheader)"| data-label="[^"]*"')
+"""What app/dashboard/tables.py adds to each cell."""
+
+
+def without_breaks(page: str) -> str:
+    """A page without marks of where a line may break, and without the labels of cells."""
+    return _LABELS.sub("", _INVISIBLE.sub(r"\1", page))
 
 
 class _Parser(HTMLParser):
@@ -62,7 +72,8 @@ class Visitor:
     cookie: dict[str, str]
 
     def open(self, path: str, **headers: str) -> "Page":
-        return Page(self, path, visit(self.ledger, path, self.cookie, **headers))
+        sent = self.cookie | {name.replace("_", "-"): value for name, value in headers.items()}
+        return Page(self, path, self.ledger.http.get(path, headers=sent, follow_redirects=False))
 
 
 def visitor(ledger: Ledger, role: str = "viewer", organisation: str = "hospital") -> Visitor:

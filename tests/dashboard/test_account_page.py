@@ -10,8 +10,7 @@ from app.persistence.repositories import overview_queries
 from app.persistence.repositories.overview_queries import RunOutline
 from tests.api.test_refusals import more_noise
 from tests.conftest import SAMPLED, Ledger, furnished
-from tests.dashboard.html_reader import without_breaks
-from tests.dashboard.page_visitor import Page, text_of, visitor
+from tests.dashboard.page_visitor import Page, text_of, visitor, without_breaks
 
 OFFICER = "privacy_officer"
 

@@ -5,10 +5,8 @@ from datetime import UTC, datetime, timedelta
 
 from app.charts.model import without_zeros
 from tests.conftest import Ledger
-from tests.dashboard.html_reader import visit
 from tests.dashboard.page_visitor import Page, scoped_visitor, text_of, visitor
 from tests.dashboard.sample_hospital import Hospital, at_past
-from tests.login_helpers import signed_in
 
 
 def shown(page: Page) -> list[str]:
@@ -112,12 +110,12 @@ def test_refusal_by_replica_with_late_clock_is_shown_within_a_minute(ledger: Led
         assert ledger.post(f"/v1/runs/{run_id}/steps", {"count": 77_000_000}, "trainer").status_code == 403
 
     with at_past(datetime(2026, 11, 20, 12, 0, 30, tzinfo=UTC)) as clock:
-        cookie = signed_in(ledger)
+        viewer = visitor(ledger)
         refuse(run)
-        tag = visit(ledger, "/decisions", cookie, X_Part="page").headers["etag"]
+        tag = viewer.open("/decisions", X_Part="page").reply.headers["etag"]
         clock.at -= timedelta(seconds=5)
         refuse(other)
         clock.at += timedelta(minutes=1)
-        found = visit(ledger, "/decisions", cookie, X_Part="page", If_None_Match=tag)
+        found = viewer.open("/decisions", X_Part="page", If_None_Match=tag).reply
     assert found.status_code == 200
     assert f"/decisions/{other}/0" in found.text

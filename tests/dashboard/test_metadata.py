@@ -4,10 +4,8 @@ import html
 import re
 
 from tests.conftest import Ledger
-from tests.dashboard.html_reader import visit
 from tests.dashboard.page_visitor import text_of, visitor
 from tests.dashboard.sample_hospital import Hospital
-from tests.login_helpers import signed_in
 
 WRITTEN = {
     "display_name": "Übung <b>1</b>",
@@ -22,7 +20,7 @@ def test_metadata_and_paths_are_shown_as_text(ledger: Ledger) -> None:
     ids = {"populations": str(ledger.population()["id"]), "budgets": str(ledger.budget()["id"]), "runs": ledger.run()}
     for kind, about in ids.items():
         assert ledger.patch(f"/v1/{kind}/{about}", WRITTEN).status_code == 200
-        page = visit(ledger, f"/{'runs' if kind == 'runs' else 'accounts'}/{about}", signed_in(ledger))
+        page = visitor(ledger).open(f"/{'runs' if kind == 'runs' else 'accounts'}/{about}").reply
         for text in ("Übung <b>1</b>", "{{ 7*7 }} second.", WRITTEN["owner"], "team: <i>icu</i>", "<u>MLflow</u>"):
             assert html.escape(str(text)).replace("&quot;", "&#34;").replace("&#x27;", "&#39;") in page.text, text
         for raw in ("<b>1", "<img src=x", "<script>alert", "<i>icu", "<u>ML", "b='\""):

@@ -4,10 +4,8 @@ import re
 
 from app.dashboard.formatting import spent
 from tests.conftest import SAMPLED, Ledger
-from tests.dashboard.html_reader import visit, words
 from tests.dashboard.page_visitor import Page, scoped_visitor, text_of, visitor
 from tests.dashboard.sample_hospital import Hospital
-from tests.login_helpers import signed_in
 from tests.service.tampering import TEAM, set_account, tampering
 
 
@@ -83,19 +81,19 @@ def test_damaged_row_hides_no_other_account(ledger: Ledger) -> None:
     assert ledger.post(f"/v1/runs/{ledger.run()}/steps", {}, "trainer").is_success
     with tampering(ledger.database) as tx:
         set_account(tx, TEAM, uncompacted_charges="[1")
-    cookie = signed_in(ledger, "admin")
-    answer = words(visit(ledger, "/", cookie))
+    admin = visitor(ledger, "admin")
+    answer = admin.open("/").words
     assert "1 over the limit, quarantined or damaged" in answer
     assert re.search("icu-team damaged row: verify the ledger unreadable", answer)
     assert re.search("imaging ε 0.000 of 3, 3.000 free", answer)
     for path in (f"/accounts/{other}", f"/accounts/{population}", "/planner", "/approvals", "/policies", "/keys"):
-        assert visit(ledger, path, cookie).status_code == 200, path
-    answer = words(visit(ledger, f"/accounts/{population}", cookie))
+        assert admin.open(path).status == 200, path
+    answer = admin.open(f"/accounts/{population}").words
     assert re.search(r"icu-team budget \d\.\d % unreadable", answer)
     assert "verify the ledger unreadable" in answer
-    page = visit(ledger, f"/accounts/{team}", cookie)
-    assert (page.status_code, page.headers["content-type"]) == (503, "text/html; charset=utf-8")
-    assert "The row of mimic/icu-team is damaged" in words(page)
+    page = admin.open(f"/accounts/{team}")
+    assert (page.status, page.reply.headers["content-type"]) == (503, "text/html; charset=utf-8")
+    assert "The row of mimic/icu-team is damaged" in page.words
 
 
 def test_guide_is_shown_to_roles_that_may_create(ledger: Ledger) -> None:

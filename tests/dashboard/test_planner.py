@@ -9,8 +9,7 @@ import pytest
 
 from app.dashboard.formatting import spent
 from tests.conftest import Ledger
-from tests.dashboard.html_reader import without_breaks
-from tests.dashboard.page_visitor import scoped_visitor, visitor
+from tests.dashboard.page_visitor import scoped_visitor, visitor, without_breaks
 from tests.dashboard.sample_hospital import Hospital, dp_sgd
 
 BY_BATCH = "sampling=batch&batch=600&size=60000&steps=50"

@@ -4,10 +4,8 @@ from typing import Any
 
 from app.charts.model import without_zeros
 from tests.conftest import SAMPLED, Ledger
-from tests.dashboard.html_reader import visit, words
 from tests.dashboard.page_visitor import Page, fields_of, text_of, value_of, visitor
 from tests.dashboard.sample_hospital import Hospital
-from tests.login_helpers import signed_in
 
 PLAN = {"plan": [{"event": SAMPLED, "count": 100}], "lease_seconds": 3600}
 
@@ -54,7 +52,7 @@ def test_page_follows_a_run_from_its_registration_to_its_end(ledger: Ledger) -> 
 
     statement = f"/v1/runs/{run}/statement.html"
     assert statement in page.links("/v1/")
-    assert "Privacy statement of a model" in visit(ledger, statement, page.visitor.cookie).text
+    assert "Privacy statement of a model" in page.visitor.open(statement).reply.text
 
     assert ledger.post(f"/v1/runs/{run}/complete", {"reason": "budget_exhausted"}, "trainer").status_code == 200
     page = open_run(ledger, run)
@@ -141,7 +139,7 @@ def test_limit_request_outside_of_scope_is_shown_to_its_author(ledger: Ledger) -
     made = ledger.post(f"/v1/runs/{run}/limit-requests", body, "admin").json()
 
     def shown(name: str) -> set[str]:
-        text = words(visit(ledger, f"/runs/{run}", signed_in(ledger, name)))
+        text = visitor(ledger, name).open(f"/runs/{run}").words
         return {reason for reason in ("Of the planner.", "Of the team.") if reason in text}
 
     assert (shown("viewer"), shown("team"), shown("colleague")) == ({"Of the planner."}, set(), set())
@@ -159,8 +157,8 @@ def test_limit_that_was_requested_or_reached_is_not_offered(ledger: Ledger) -> N
     asked = higher["limits"][0]
 
     def offered() -> bool:
-        page = visit(ledger, f"/runs/{run}", signed_in(ledger, "trainer"))
-        return f'name="account" value="{asked["account"]}"' in page.text
+        page = visitor(ledger, "trainer").open(f"/runs/{run}")
+        return f'name="account" value="{asked["account"]}"' in page.reply.text
 
     assert offered()
     limit = {"epsilon": asked["epsilon"], "delta": asked["delta"]}

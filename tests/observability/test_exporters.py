@@ -4,7 +4,6 @@ import http.server
 import socket
 import ssl
 import subprocess
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,6 +18,7 @@ from prometheus_client.samples import Sample
 from tests.certificates import DAY, Authority
 from tests.observability.test_deployed_files import EXPORTERS, FILES, program
 from tests.postgres import free_port
+from tests.servers import background_thread
 
 
 @contextmanager
@@ -49,14 +49,8 @@ def _encrypted_server(folder: Path, lifetime: timedelta) -> Iterator[tuple[str, 
     context.load_cert_chain(certificate.certificate, certificate.key)
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), http.server.SimpleHTTPRequestHandler)
     server.socket = context.wrap_socket(server.socket, server_side=True)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    try:
+    with background_thread(server):
         yield f"https://127.0.0.1:{server.server_address[1]}/", certificate.expires_at.timestamp()
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
 
 
 def _samples(url: str) -> list[Sample]:

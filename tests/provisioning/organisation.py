@@ -1,10 +1,8 @@
 """Files of organisations, and organisations of a real application in this process that they are applied to."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +15,11 @@ from app.provisioning.keys_file import KeysFile
 from app.provisioning.planner import plan
 from app.provisioning.state import State, Versioned
 from app.provisioning.state_reader import read_state
-from app.service.auth import authentication
 from app.service.governance.api_keys import create_key
-from tests.ledgers import Ledger, open_ledger
+from tests.ledgers import Ledger
 
 NOW = datetime(2026, 11, 21, 9, tzinfo=UTC)
 EMPTY = State(policy=Versioned({}, '"org-policy-0"'), accounts={}, now=NOW, api_keys=())
-NUMBERS = count(1)
-ROUNDS = 4
 
 
 def document(**members: Any) -> OrganisationDocument:  # noqa: ANN401 - members of a file
@@ -38,6 +33,13 @@ def population(name: str = "mimic", **members: Any) -> dict[str, Any]:  # noqa: 
 
 def budget(name: str, epsilon: float = 3.0, **members: Any) -> dict[str, Any]:  # noqa: ANN401 - members of a file
     return {"name": name, "limit": {"epsilon": epsilon, "delta": 1e-5}} | members
+
+
+def apply_plan(api: HttpApi, described: OrganisationDocument, state: State, keys: Path) -> list[Outcome]:
+    """Apply a file to a server in this state, and write the secrets of new keys."""
+    with closing(KeysFile(keys)) as keys_file:
+        how: dict[str, Any] = {"reason": "A test.", "keys_file": keys_file, "report": lambda _: None}
+        return Executor(api, described, state, **how).apply(plan(described, state))
 
 
 @dataclass
@@ -67,40 +69,18 @@ class Organisation:
 
     def apply(self, described: OrganisationDocument) -> list[Outcome]:
         """Apply a file; what needs an approval is proposed."""
-        state, keys_file = self.state(described), KeysFile(self.folder / "keys")
-        try:
-            executor = Executor(
-                self.api(), described, state, reason="A test.", keys_file=keys_file, report=lambda _: None
-            )
-            return executor.apply(plan(described, state))
-        finally:
-            keys_file.close()
+        return apply_plan(self.api(), described, self.state(described), self.folder / "keys")
 
     def approve_all(self) -> None:
         officer = self.api("privacy_officer")
         for proposal in list(officer.items("proposals", status="open")):
             officer.post(f"proposals/{proposal['id']}/approve", {})
 
-    def settle(self, described: OrganisationDocument) -> "Organisation":
+    def settle(self, described: OrganisationDocument) -> None:
         """Apply a file until nothing is left, everything being approved."""
-        for _ in range(ROUNDS):
-            planned = self.plan(described)
-            assert not planned.conflicts, planned.conflicts
-            if not planned.changes:
-                return self
+        for _ in range(2):
             self.apply(described)
             self.approve_all()
-        raise AssertionError(self.plan(described))
-
-
-@contextmanager
-def application(folder: Path) -> Iterator[Callable[[], Organisation]]:
-    """An application, and what makes new organisations of it."""
-    with open_ledger(folder) as ledger:
-
-        def new() -> Organisation:
-            name = f"hospital {next(NUMBERS)}"
-            authentication.create_organisation(ledger.database, name, datetime.now(UTC))
-            return Organisation(ledger, folder, name, {})
-
-        yield new
+        planned = self.plan(described)
+        assert not planned.changes, planned
+        assert not planned.conflicts, planned

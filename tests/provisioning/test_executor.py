@@ -2,7 +2,6 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 import httpx2
 import pytest
@@ -10,35 +9,22 @@ import pytest
 from app.provisioning import session
 from app.provisioning.changes import Plan
 from app.provisioning.errors import ProvisioningError
-from app.provisioning.executor import Executor, Outcome
 from app.provisioning.http_api import HttpApi
-from app.provisioning.keys_file import KeysFile
-from app.provisioning.planner import plan
 from app.provisioning.rendering import plan_text
-from tests.provisioning.organisation import EMPTY, document
+from tests.provisioning.organisation import EMPTY, apply_plan, document
 
-KEY: dict[str, Any] = {"id": "key_1", "name": "a", "key": "key_1.s", "role": "viewer"} | {
-    "scope": None,
-    "expires_at": None,
-}
+KEY = {"id": "key_1", "name": "a", "key": "key_1.s", "role": "viewer", "scope": None, "expires_at": None}
 
 
-def _apply(folder: Path, reply: httpx2.Response | Exception, written: Path | None = None) -> list[Outcome]:
+def _apply(folder: Path, error: Exception | None = None) -> None:
     def answer(request: httpx2.Request) -> httpx2.Response:
-        if isinstance(reply, Exception) and json.loads(request.content)["name"] == "b":
-            raise reply
-        return reply if isinstance(reply, httpx2.Response) else httpx2.Response(201, json=KEY)
+        if error is not None and json.loads(request.content)["name"] == "b":
+            raise error
+        return httpx2.Response(201, json=KEY)
 
     described = document(api_keys=[{"name": "a", "role": "viewer"}, {"name": "b", "role": "viewer"}])
-    outcomes: list[Outcome] = []
     api = HttpApi("http://ledger.example", "key_0.s", httpx2.MockTransport(answer))
-    keys_file = KeysFile(written or folder / "keys")
-    try:
-        executor = Executor(api, described, EMPTY, reason="Why.", keys_file=keys_file, report=outcomes.append)
-        executor.apply(plan(described, EMPTY))
-    finally:
-        keys_file.close()
-    return outcomes
+    apply_plan(api, described, EMPTY, folder / "keys")
 
 
 def test_lost_secret_is_reported_and_the_others_are_kept(tmp_path: Path) -> None:
@@ -53,7 +39,7 @@ def test_secret_that_cannot_be_written_is_reported(tmp_path: Path, monkeypatch: 
 
     monkeypatch.setattr("app.provisioning.keys_file.os.fsync", full)
     with pytest.raises(ProvisioningError, match="key_1 was created, but its secret could not be written: No space"):
-        _apply(tmp_path, httpx2.Response(201, json=KEY))
+        _apply(tmp_path)
 
 
 ODD = [{"items": [], "next": None, "policy": {"tomorrow": 1}}, {"items": [{}], "next": None, "policy": {}}, []]

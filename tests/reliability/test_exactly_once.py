@@ -22,6 +22,7 @@ import pytest
 from tests.reliability.clients import PATIENCE_SECONDS, Trainer
 from tests.reliability.conftest import LONG, ROUNDS, Service
 from tests.reliability.jobs import Job, Site
+from tests.servers import background_thread
 
 CLIENTS, SHARED, WRITERS, RACED = (32, 8, 16, 60) if LONG else (6, 2, 6, 30)
 LONGEST_DELAY_SECONDS = 0.05
@@ -125,14 +126,9 @@ def _message(file: BufferedIOBase) -> bytes:
 @contextmanager
 def failing_line(service: Service, plan: Plan, seed: int = 0) -> Iterator[FaultProxy]:
     """A proxy before a service, in threads of its own."""
-    with FaultProxy(service.server.port, plan, seed) as proxy:
-        serving = threading.Thread(target=proxy.serve_forever, kwargs={"poll_interval": 0.02})
-        serving.start()
-        try:
-            yield proxy
-        finally:
-            proxy.shutdown()
-            serving.join()
+    proxy = FaultProxy(service.server.port, plan, seed)
+    with background_thread(proxy):
+        yield proxy
 
 
 def _client(service: Service, proxy: FaultProxy) -> httpx2.Client:

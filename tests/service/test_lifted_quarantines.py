@@ -12,9 +12,8 @@ from app.persistence.database import ALL_TENANTS
 from app.persistence.tables import audit_entries
 from app.service.verification import verify
 from tests.api.trainer import LOUD, Trainer, audited, is_refused
-from tests.conftest import Ledger, open_ledger
-from tests.dashboard.html_reader import visit, words
-from tests.login_helpers import signed_in
+from tests.conftest import Ledger
+from tests.dashboard.page_visitor import visitor
 from tests.service.cli_runner import commands
 from tests.service.tampering import MODEL, REASON, TEAM, account, lift, shift, tampering, write_account
 
@@ -239,15 +238,15 @@ def test_command_line_is_one_of_the_two_persons(
 
 
 def test_pages_show_why_an_account_is_stopped_and_how_that_ends(stopped: Trainer) -> None:
-    ledger, cookie = stopped.ledger, signed_in(stopped.ledger, "auditor")
+    ledger, auditor = stopped.ledger, visitor(stopped.ledger, "auditor")
     page = f"/accounts/{team(ledger)}"
-    assert f'data-call="POST /v1/accounts/{team(ledger)}/quarantine/lift"' in visit(ledger, page, cookie).text
-    assert "two people lift the quarantine" in words(visit(ledger, page, signed_in(ledger, "viewer")))
+    assert f'data-call="POST /v1/accounts/{team(ledger)}/quarantine/lift"' in auditor.open(page).reply.text
+    assert "two people lift the quarantine" in visitor(ledger).open(page).words
     shift(ledger, 1)
-    audit = visit(ledger, "/audit?verify=true", cookie, **{"Sec-Fetch-Site": "same-origin"})
-    assert "until two people lift it" in words(audit)
+    audit = auditor.open("/audit?verify=true", Sec_Fetch_Site="same-origin")
+    assert "until two people lift it" in audit.words
     proposal = proposed(stopped)
-    assert "The ledger is verified first" in visit(ledger, "/approvals", signed_in(ledger, "admin")).text
+    assert "The ledger is verified first" in visitor(ledger, "admin").open("/approvals").reply.text
     assert approve(stopped, proposal).status_code == 200
-    assert "Quarantined" not in words(visit(ledger, page, cookie))
-    assert "lifted the quarantine of mimic/icu-team" in words(visit(ledger, "/audit", cookie))
+    assert "Quarantined" not in auditor.open(page).words
+    assert "lifted the quarantine of mimic/icu-team" in auditor.open("/audit").words

@@ -8,8 +8,7 @@ import pytest
 
 from tests.api.trainer import LOUD, Trainer
 from tests.conftest import Ledger
-from tests.dashboard.html_reader import visit
-from tests.login_helpers import signed_in
+from tests.dashboard.page_visitor import visitor
 
 MORE = {"epsilon": 1.5, "delta": 1e-5}
 
@@ -72,7 +71,7 @@ def test_pending_run_is_announced_and_as_no_other_proposal(ledger: Ledger, team:
     body = {"name": "large", "budget": team, "event": LOUD, "limit": {"epsilon": 0.5, "delta": 1e-6}}
     run = ledger.post("/v1/runs", body, "trainer").json()
     assert run["status"] == "pending"
-    assert "mimic/icu-team/large" in visit(ledger, "/approvals", signed_in(ledger, "admin")).text
+    assert "mimic/icu-team/large" in visitor(ledger, "admin").open("/approvals").reply.text
     assert ledger.post(f"/v1/runs/{run['id']}/abort", None, "trainer").status_code == 200
     waits, decided = announced(ledger, account=run["id"])
     assert (waits["type"], waits["data"]["account_path"]) == ("run.pending", "mimic/icu-team/large")

@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from threading import Thread
 from typing import Any
+from xml.etree.ElementTree import Element
 
 import httpx2
 import pytest
@@ -17,7 +18,7 @@ from app.service.verification import verify
 from epsilon_ledger import BudgetExceededError, LedgerClient, Limit, Run, gaussian, poisson_sampled
 from tests.conftest import LiveServer
 from tests.dashboard.conftest import Enter, session_cookie
-from tests.dashboard.html_reader import words
+from tests.dashboard.page_visitor import parse, text_of
 
 DELTA = 1e-5
 STEPS = 600
@@ -135,17 +136,18 @@ def read_run(script: Script) -> dict[str, Any]:
     return run
 
 
-def look(server: LiveServer, address: str) -> httpx2.Response:
+def look(server: LiveServer, address: str) -> Element:
     """Read a page as a trainer."""
     cookie = session_cookie(server, "trainer")
-    return httpx2.get(address, headers={"Cookie": f"{cookie['name']}={cookie['value']}"}, trust_env=False, timeout=60)
+    sent = {"Cookie": f"{cookie['name']}={cookie['value']}"}
+    return parse(httpx2.get(address, headers=sent, trust_env=False, timeout=60).text)
 
 
-def check_end(script: Script, how: str) -> httpx2.Response:
+def check_end(script: Script, how: str) -> Element:
     """Look how a run has ended at the address that the script printed; return its page."""
     page = look(script.server, script.said[0])
-    assert f"completed {how} at" in words(page), words(page)
-    assert "the run has ended" in words(page)
+    assert f"completed {how} at" in text_of(page), text_of(page)
+    assert "the run has ended" in text_of(page)
     return page
 
 
@@ -159,8 +161,9 @@ def test_refused_script_names_its_page_and_the_alternatives(server: LiveServer) 
     noise = re.search(rf"Alternatives: .*; or a noise multiplier of ([\d.]+) for all {left} steps that are still", said)
     assert noise is not None, said
     assert re.search(rf"a limit of epsilon [\d.]+ for patients/plain, for all {left} steps .* as they are", said), said
-    links = re.findall(r'href="(/decisions/run_\w+/\d+)"', check_end(script, "budget used up").text)
-    assert f"With a noise multiplier of {noise[1]}, all {left} steps" in words(look(server, server.url + links[0]))
+    addresses = [each.get("href", "") for each in check_end(script, "budget used up").iter("a")]
+    links = [address for address in addresses if re.fullmatch(r"/decisions/run_\w+/\d+", address)]
+    assert f"With a noise multiplier of {noise[1]}, all {left} steps" in text_of(look(server, server.url + links[0]))
 
 
 def test_script_that_takes_more_noise_finishes_and_one_that_takes_the_steps_that_fit_stops(server: LiveServer) -> None:
@@ -169,7 +172,7 @@ def test_script_that_takes_more_noise_finishes_and_one_that_takes_the_steps_that
     run = read_run(script)
     assert script.said[-1] == f"completed after {STEPS} of {STEPS} steps"
     assert (run["next_step"], run["end_reason"]) == (STEPS, "finished")
-    assert f"{STEPS} expected" in words(check_end(script, "finished"))
+    assert f"{STEPS} expected" in text_of(check_end(script, "finished"))
     script = Script(server, new_budget(server, "shorter"), "same_noise")
     script.run()
     run = read_run(script)
@@ -209,7 +212,7 @@ def test_script_that_requests_a_higher_limit_waits_for_the_decision(
     thread.join(120)
     assert f"{decided}: {reason}" in script.said
     assert script.said[-1].startswith(steps)
-    assert reason in words(check_end(script, end))
+    assert reason in text_of(check_end(script, end))
 
 
 def test_author_requests_a_higher_limit_on_the_page_and_the_script_goes_on(server: LiveServer, enter: Enter) -> None:
