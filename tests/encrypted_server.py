@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 
-from app.persistence.database import Database
-from app.persistence.schema import upgrade
 from tests.certificates import DAY, Authority, ServerCertificate
+from tests.open_databases import migrate
 from tests.postgres import Cluster, in_memory
 
 
@@ -40,9 +39,7 @@ def encrypted_server(folder: Path) -> Iterator[EncryptedServer]:
     cluster = Cluster.create("fsync = off", in_memory())
     try:
         authority = Authority.create(folder)
-        database = Database(cluster.create_database("ledger"))
-        upgrade(database)
-        database.dispose()
+        migrate(cluster.create_database("ledger"))
         url = f"{cluster.url('ledger')}?sslmode=verify-full&sslrootcert={authority.root}"
         server = EncryptedServer(cluster, authority, url)
         server.renew(90 * DAY)

@@ -29,6 +29,7 @@ from app.service.governance.api_keys import create_key
 from app.settings import Settings
 from tests import postgres
 from tests.asgi import AppClient
+from tests.open_databases import migrate
 
 Keys = dict[tuple[str, str], str]
 """By organisation and role."""
@@ -206,9 +207,7 @@ def furnished(kind: str, furnish: Furnish = nothing) -> tuple[Any, str]:
     source = str(folder / "ledger.db") if kind == "sqlite" else f"{postgres.TEMPLATE}_{folder.name}"
     url = f"sqlite:///{source}" if kind == "sqlite" else postgres.shared().create_database(source, postgres.TEMPLATE)
     if kind == "sqlite":
-        database = Database(url)
-        upgrade(database)
-        database.dispose()
+        migrate(url)
     with open_ledger(folder, url) as ledger:
         _keys_in[source] = dict(ledger.keys)
         said = furnish(ledger)

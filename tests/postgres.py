@@ -18,13 +18,13 @@ import time
 from base64 import b64encode
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any, Self
 
 import psycopg
 
-from app.persistence.database import Database
-from app.persistence.schema import upgrade
+from tests.open_databases import migrate
 from tests.postgres_binaries import binaries, ordinary_user
 
 PATIENCE_SECONDS = 60
@@ -62,20 +62,15 @@ class Cluster:
     """A PostgreSQL server and its data, in a folder of its own.
 
     Args:
-        password: of the users `ledger`, who may do everything, and `service`.
         configuration: further lines of postgresql.conf.
         under: where its folder is made; None: in the temporary folder.
         programs: the folder with the server's binaries; None: those of `binaries`.
     """
 
-    def __init__(
-        self,
-        password: str | None = None,
-        configuration: str = "",
-        under: Path | None = None,
-        programs: Path | None = None,
-    ) -> None:
-        self.password = password or secrets.token_hex(8)
+    password = secrets.token_hex(8)
+    """Of the users `ledger`, who may do everything, and `service`, in every cluster: their nodes know each other."""
+
+    def __init__(self, configuration: str = "", under: Path | None = None, programs: Path | None = None) -> None:
         self.port = free_port()
         self.process: subprocess.Popen[bytes] | None = None
         self._programs, self._configuration, self._user = programs, configuration, ordinary_user()
@@ -88,19 +83,12 @@ class Cluster:
         )
 
     @classmethod
-    def create(
-        cls,
-        configuration: str = "",
-        under: Path | None = None,
-        password: str | None = None,
-        programs: Path | None = None,
-    ) -> Self:
-        """A new cluster, started; with the password of the shared one, if it begins as a copy of that one's data."""
-        first = _shared[0] if _shared and programs is None else None
-        cluster = cls(first.password if first else password, configuration, under, programs)
+    def create(cls, configuration: str = "", under: Path | None = None, programs: Path | None = None) -> Self:
+        """A new cluster, started; its data begin as a copy of the shared one's, if there is one."""
+        cluster = cls(configuration, under, programs)
         with cluster.removed_if_it_fails():
-            if first:
-                shutil.copytree(first.folder / INITIAL, cluster.data)
+            if _is_shared() and programs is None:
+                shutil.copytree(shared().folder / INITIAL, cluster.data)
                 cluster.data.chmod(0o700)
                 cluster.own(cluster.data, *cluster.data.rglob("*"))
             else:
@@ -182,7 +170,7 @@ class Cluster:
 
     def base_backup(self, *options: str) -> "Cluster":
         """A copy of this server as it is now, to be configured and started."""
-        copy = Cluster(self.password, self._configuration)
+        copy = Cluster(self._configuration)
         with copy.removed_if_it_fails():
             there = ("--host=127.0.0.1", f"--port={self.port}", f"--username={ADMIN}")
             copy._tool("pg_basebackup", *there, "--wal-method=stream", "--checkpoint=fast", *options)
@@ -262,28 +250,28 @@ def _copy(connection: Connection, name: str, template: str) -> None:
     connection.execute(f'CREATE DATABASE "{name}" OWNER {SERVICE} TEMPLATE "{template}" {how}'.encode())
 
 
-_shared: list[Cluster] = []
-"""The cluster of this process, once it was asked for."""
-
-_connections: list[Connection] = []
-"""A connection to it, by which databases come and go."""
-
-
+@cache
 def shared() -> Cluster:
     """The cluster of this process, with a template that has the newest schema.
 
     Raises:
         NoServerError: none can be had.
     """
-    if not _shared:
-        binaries()
-        # Nobody pulls its plug: servers that are killed belong to the tests that kill them.
-        _shared.append(Cluster.create("fsync = off\nfull_page_writes = off\nmax_wal_size = 256MB", in_memory()))
-        _connections.append(_shared[0].connect())
-        database = Database(_shared[0].create_database(TEMPLATE))
-        upgrade(database)
-        database.dispose()
-    return _shared[0]
+    binaries()
+    # Nobody pulls its plug: servers that are killed belong to the tests that kill them.
+    cluster = Cluster.create("fsync = off\nfull_page_writes = off\nmax_wal_size = 256MB", in_memory())
+    migrate(cluster.create_database(TEMPLATE))
+    return cluster
+
+
+@cache
+def _connection() -> Connection:
+    """A connection to it, by which databases come and go."""
+    return shared().connect()
+
+
+def _is_shared() -> bool:
+    return shared.cache_info().currsize > 0
 
 
 def in_memory() -> Path | None:
@@ -293,18 +281,17 @@ def in_memory() -> Path | None:
 
 def remove_shared() -> None:
     """Stop the cluster of this process, if there is one."""
-    while _connections:
-        _connections.pop().close()
-    while _shared:
-        _shared.pop().remove()
+    if _is_shared():
+        _connection().close()
+        shared().remove()
 
 
 @contextmanager
 def database(template: str = TEMPLATE) -> Iterator[str]:
     """The URL of a new database of the shared cluster, a copy of this one, which is deleted afterwards."""
     cluster, name = shared(), f"ledger_{next(_numbers)}"
-    _copy(_connections[0], name, template)
+    _copy(_connection(), name, template)
     try:
         yield cluster.url(name)
     finally:
-        _connections[0].execute(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)'.encode())
+        _connection().execute(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)'.encode())

@@ -17,13 +17,13 @@ import httpx2
 from prometheus_client.parser import text_string_to_metric_families
 
 from app.ledger.permissions import Role
-from app.persistence.database import Database
 from app.persistence.schema import upgrade
 from app.service.auth import authentication
 from app.service.governance.api_keys import create_key
 from app.service.readiness import CACHE_SECONDS
 from tests import fork_server
 from tests.fork_server import ForkedProcess, service_server
+from tests.open_databases import open_database
 from tests.postgres import free_port
 
 SIGN_INS = "EPSILON_LEDGER_RATE_LIMIT_SIGN_INS_PER_MINUTE"
@@ -83,13 +83,13 @@ class LiveServer:
         """A key of this role, issued without a process for it; the organisation is founded with its first key."""
         name = f"{organisation}/{role}"
         if name not in self.keys:
-            database, now = Database(self.database_url), datetime.now(UTC)
-            if not database.exists():  # the service was never started on this file
-                upgrade(database)
-            if not any(known.startswith(f"{organisation}/") for known in self.keys):
-                authentication.create_organisation(database, organisation, now)
-            self.keys[name] = create_key(database, organisation, Role(role), now).key
-            database.dispose()
+            now = datetime.now(UTC)
+            with open_database(self.database_url) as database:
+                if not database.exists():  # the service was never started on this file
+                    upgrade(database)
+                if not any(known.startswith(f"{organisation}/") for known in self.keys):
+                    authentication.create_organisation(database, organisation, now)
+                self.keys[name] = create_key(database, organisation, Role(role), now).key
         return self.keys[name]
 
     def client(self, role: str, organisation: str = "hospital") -> httpx2.Client:

@@ -85,7 +85,7 @@ def main(binaries: Path, count: int) -> int:
         service = stack.enter_context(served(cluster.url, folder / "citus", distributed=True))
         homes = organisations(cluster, service)
         kills = kill_rounds(cluster, service, homes, count)
-        single = Cluster.create(password=cluster.coordinator.password, programs=binaries)
+        single = Cluster.create(programs=binaries)
         stack.callback(single.remove)
         plain = stack.enter_context(served(single.create_database("ledger"), folder / "single", distributed=False))
         names = list(homes)

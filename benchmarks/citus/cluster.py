@@ -1,6 +1,5 @@
 """A Citus cluster on this machine: a coordinator and workers, each a server of its own."""
 
-import secrets
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -77,11 +76,10 @@ class CitusCluster:
 @contextmanager
 def citus_cluster(programs: Path) -> Iterator[CitusCluster]:
     """Start a cluster with an empty database, and remove it at the end."""
-    password = secrets.token_hex(8)  # the same everywhere: the nodes log in to each other by it
     with ExitStack() as stack:
         servers = []
         for _ in range(1 + WORKERS):
-            server = Cluster.create(CONFIGURATION, password=password, programs=programs)
+            server = Cluster.create(CONFIGURATION, programs=programs)
             stack.callback(server.remove)
             servers.append(server)
         cluster = CitusCluster(servers[0], servers[1:])

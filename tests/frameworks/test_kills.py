@@ -82,7 +82,7 @@ def test_every_release_is_charged_when_trainer_or_service_is_killed(
         for _ in range(KILLS):
             job.await_steps(chance.randint(1, 5))
             if chance.random() < 0.25:
-                site.restart_server()
+                site.service.restart()
                 continue
             job.kill()
             site.is_charged(exactly=False)

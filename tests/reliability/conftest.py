@@ -12,10 +12,8 @@ from pathlib import Path
 import pytest
 
 from app.ledger.permissions import Role
-from app.persistence.database import Database
-from app.persistence.schema import upgrade
-from app.service.verification import verify
 from tests.conftest import LiveServer, need_postgresql, new_database
+from tests.open_databases import is_sound, migrate, open_database
 from tests.postgres import Cluster, in_memory
 from tests.reliability.clients import Trainer, await_true, open_budget
 from tests.reliability.history import Journal, check
@@ -26,13 +24,6 @@ ROUNDS = int(os.environ.get("RELIABILITY_ROUNDS", "1"))
 LONG = ROUNDS > 1
 BROKEN = "tests.reliability.broken_server"
 _numbers = itertools.count()
-
-
-def is_sound(database_url: str) -> None:
-    """The ledger agrees with its charges."""
-    database = Database(database_url)
-    assert verify(database).problems == ()
-    database.dispose()
 
 
 @dataclass
@@ -66,9 +57,8 @@ class Service:
 
     def check(self) -> None:
         """Prove the ledger against the journal."""
-        database = Database(self.server.database_url)
-        check(self.journal, database)
-        database.dispose()
+        with open_database(self.server.database_url) as database:
+            check(self.journal, database)
 
 
 @contextmanager
@@ -126,9 +116,7 @@ def own_cluster(configuration: str = "", under: Path | None = None) -> Iterator[
     need_postgresql()
     cluster = Cluster.create(f"fsync = off\n{configuration}", under or in_memory())
     try:
-        database = Database(cluster.create_database("ledger"))
-        upgrade(database)
-        database.dispose()
+        migrate(cluster.create_database("ledger"))
         yield cluster
     finally:
         cluster.remove()

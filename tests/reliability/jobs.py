@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from app.accounting.events import canonical, event_from_dict
-from app.persistence.database import Database
 from app.service.verification import verify
 from tests.fork_server import ForkedProcess, ForkServer, service_server
+from tests.open_databases import open_database
 from tests.reliability.clients import PATIENCE_SECONDS, await_true
 from tests.reliability.conftest import Service
 from tests.reliability.trainers import CHECKPOINT, JOURNAL
@@ -75,19 +75,18 @@ class Site:
         for job in self.jobs:
             assert job.finished() == 0, job.log()
 
-    def restart_server(self) -> None:
-        """As after a power cut."""
-        self.service.restart()
-
     def is_charged(self, *, exactly: bool) -> None:
         """Compare the journals with the ledger."""
-        database = Database(self.service.server.database_url)
-        for job in self.jobs:
-            released, checkpoint = job.released(), job.folder / CHECKPOINT
-            if not checkpoint.exists():  # it was killed before it could write down its run
-                assert not released
-                continue
-            run = str(json.loads(checkpoint.read_text())["run"])
-            assert covers(database, run, released, exactly=exactly)
-        assert verify(database).problems == ()
-        database.dispose()
+        with open_database(self.service.server.database_url) as database:
+            for job in self.jobs:
+                released, checkpoint = job.released(), job.folder / CHECKPOINT
+                if not checkpoint.exists():  # it was killed before it could write down its run
+                    assert not released
+                    continue
+                run = str(json.loads(checkpoint.read_text())["run"])
+                charged, held = charged_and_held(database, run)
+                assert released <= charged + held, f"{job.folder}: {released - charged - held} is not charged"
+                assert within_limits(database, run)
+                if exactly:
+                    assert (charged, held) == (released, Counter())
+            assert verify(database).problems == ()

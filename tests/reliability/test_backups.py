@@ -16,6 +16,7 @@ from app.service.verification import verify
 from tests import postgres
 from tests.api.trainer import QUIET
 from tests.conftest import Ledger, need_postgresql, new_database, open_ledger
+from tests.open_databases import open_database
 from tests.persistence.dump import dump
 from tests.postgres_binaries import binaries
 from tests.reliability.conftest import own_cluster
@@ -55,10 +56,9 @@ def test_file_is_restored_from_backups_made_while_it_was_served(ledger: Ledger, 
         restored = tmp_path / f"{backup.__name__}.db"
         backup(tmp_path / "ledger.db", restored)
         assert ledger.get("/readyz").status_code == 200
-        database = Database(f"sqlite:///{restored}")
-        assert dump(database) == before
-        database.dispose()
-    _goes_on(tmp_path, f"sqlite:///{restored}")
+        with open_database(f"sqlite:///{restored}") as database:
+            assert dump(database) == before
+    _goes_on(f"sqlite:///{restored}", ledger.keys)
 
 
 DUMPED = ("--enable-row-security", "--format=custom")
@@ -80,10 +80,9 @@ def test_database_is_restored_from_a_dump_made_while_it_was_served(tmp_path: Pat
         _tool(cluster, "pg_dump", *server, *DUMPED, f"--file={file}", url.rpartition("/")[2])
         with postgres.database(postgres.EMPTY) as other:
             _tool(cluster, "pg_restore", *server, "--exit-on-error", f"--dbname={other.rpartition('/')[2]}", str(file))
-            database = Database(other)
-            assert dump(database) == before
-            database.dispose()
-            _goes_on(tmp_path, other)
+            with open_database(other) as database:
+                assert dump(database) == before
+            _goes_on(other, opened.keys)
         assert dump(opened.database) == before
 
 
@@ -111,10 +110,9 @@ def test_server_is_restored_to_a_moment_from_a_base_backup_and_the_log(tmp_path:
         taken.own(wanted)
         taken.start()
         taken.wait_until("SELECT NOT pg_is_in_recovery()")
-        database = Database(taken.url("ledger"))
-        assert dump(database) == before
-        database.dispose()
-        _goes_on(tmp_path, taken.url("ledger"))
+        with open_database(taken.url("ledger")) as database:
+            assert dump(database) == before
+        _goes_on(taken.url("ledger"), opened.keys)
 
 
 def test_forgotten_steps_are_reported_to_a_restored_ledger(ledger: Ledger, tmp_path: Path) -> None:
@@ -125,11 +123,11 @@ def test_forgotten_steps_are_reported_to_a_restored_ledger(ledger: Ledger, tmp_p
     _by_vacuum(tmp_path / "ledger.db", restored)
     for count in (1, 4):  # released after the backup: the trainer's log has them
         assert ledger.post(steps, {"count": count}, "trainer").status_code == 200
-    before, backup = _spent(ledger.database), Database(f"sqlite:///{restored}")
-    report = compare_backup(backup, ledger.database)
+    before = _spent(ledger.database)
+    with open_database(f"sqlite:///{restored}") as backup:
+        report = compare_backup(backup, ledger.database)
     assert (report.problems, report.decisions_since) == ((), 2)
-    backup.dispose()
-    with open_ledger(tmp_path, f"sqlite:///{restored}") as back:
+    with taken_up(f"sqlite:///{restored}", ledger.keys) as back:
         assert _spent(back.database) != before
         assert back.post(steps, {"first_step": 8}, "trainer").json()["expected_step"] == 3  # the trainer notices
         missing = {"mode": "report", "first_step": 3, "count": 5}

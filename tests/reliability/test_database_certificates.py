@@ -11,8 +11,9 @@ from app.persistence.database import Database
 from tests.certificates import DAY
 from tests.conftest import need_postgresql
 from tests.encrypted_server import EncryptedServer, encrypted_server
+from tests.open_databases import is_sound
 from tests.reliability.clients import Trainer, patiently
-from tests.reliability.conftest import Service, is_sound, started
+from tests.reliability.conftest import Service, started
 from tests.servers import LiveServer
 
 pytestmark = pytest.mark.postgresql

@@ -243,7 +243,7 @@ def test_training_is_charged_exactly_when_the_line_fails_and_the_server_dies(
     with site(service, tmp_path, round_, 3.0) as (trainings, proxy, _):
         trainings.start()
         trainings.jobs[round_ % 3].await_steps(STEPS // 3)
-        trainings.restart_server()
+        service.restart()
         trainings.finish()
         assert all(job.released().total() >= STEPS for job in trainings.jobs)
         assert proxy.counts.total() - proxy.counts[Fault.PASS] > 3
@@ -266,7 +266,7 @@ def test_released_steps_are_charged_when_trainers_are_killed_and_restarted(
                 if number == 0:
                     trainings.is_charged(exactly=False)
                 if number == len(kills) // 2:
-                    trainings.restart_server()
+                    service.restart()
                 job.start()
         trainings.finish()
         trainings.is_charged(exactly=False)

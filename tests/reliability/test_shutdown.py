@@ -14,9 +14,10 @@ import httpx2
 import pytest
 from sqlalchemy import func, select
 
-from app.persistence.database import ALL_TENANTS, Database
+from app.persistence.database import ALL_TENANTS
 from app.persistence.tables import decisions
 from tests.api.step_routes import JSON, Client, request
+from tests.open_databases import open_database
 from tests.reliability.clients import await_true, open_budget
 from tests.reliability.conftest import LONG
 from tests.servers import LiveServer
@@ -46,11 +47,8 @@ class Served:
         return [request(f"/v1/runs/{run}/steps", b"{}", *usual) for run in runs]
 
     def decisions(self) -> int:
-        database = Database(self.server.database_url)
-        with database.read(ALL_TENANTS) as tx:
-            found = tx.execute(select(func.count()).select_from(decisions)).scalar_one()
-        database.dispose()
-        return int(found)
+        with open_database(self.server.database_url) as database, database.read(ALL_TENANTS) as tx:
+            return int(tx.execute(select(func.count()).select_from(decisions)).scalar_one())
 
     def terminate(self) -> None:
         assert self.server.process is not None

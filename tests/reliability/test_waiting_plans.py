@@ -13,8 +13,9 @@ import httpx2
 import pytest
 
 from tests.conftest import LiveServer
+from tests.open_databases import is_sound
 from tests.reliability.clients import SAMPLED, await_true, open_budget, patiently
-from tests.reliability.conftest import LONG, ROUNDS, Service, is_sound
+from tests.reliability.conftest import LONG, ROUNDS, Service
 
 PLANS, KILLS = (30, 2) if LONG else (4, 1)
 STEPS = 40

@@ -13,12 +13,11 @@ import httpx2
 import pytest
 from playwright.sync_api import expect
 
-from app.persistence.database import Database
-from app.service.verification import verify
 from epsilon_ledger import BudgetExceededError, LedgerClient, Limit, Run, gaussian, poisson_sampled
 from tests.conftest import LiveServer
 from tests.dashboard.conftest import Enter, session_cookie
 from tests.dashboard.page_visitor import parse, text_of
+from tests.open_databases import is_sound
 
 DELTA = 1e-5
 STEPS = 600
@@ -115,9 +114,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
         assert api.post("/v1/populations", json=population).status_code == 201
     yield server
     server.stop()
-    database = Database(server.database_url)
-    assert verify(database).problems == ()
-    database.dispose()
+    is_sound(server.database_url)
 
 
 def new_budget(server: LiveServer, name: str, epsilon: float = 6.0) -> str:
