@@ -19,6 +19,7 @@ from joserfc.jwk import ECKey, Key, OKPKey, RSAKey
 from joserfc.jws import JWSRegistry
 
 from tests.conftest import Ledger
+from tests.polling import await_true
 from tests.servers import background_thread
 
 AUDIENCE = "https://ledger.example"
@@ -148,11 +149,8 @@ class IdentityProvider:
 
     def wait_for(self, ledger: Ledger) -> None:
         """Wait until a service has the keys: it fetches them when it starts."""
-        people = ledger.http.app.state.keys.oidc
-        until = time.monotonic() + 10
-        while not people.jwks.publishes(key_of("RS256").thumbprint()):
-            assert time.monotonic() < until
-            time.sleep(0.01)
+        jwks = ledger.http.app.state.keys.oidc.jwks
+        await_true(lambda: jwks.publishes(key_of("RS256").thumbprint()), pause=0.01, seconds=10)
 
     def settings(self, **changed: object) -> dict[str, Any]:
         """The service's settings for it."""

@@ -25,6 +25,7 @@ from typing import Any, Self
 import psycopg
 
 from tests.open_databases import migrate
+from tests.polling import await_true
 from tests.postgres_binaries import binaries, ordinary_user
 
 PATIENCE_SECONDS = 60
@@ -178,10 +179,7 @@ class Cluster:
 
     def wait_until(self, question: str) -> None:
         """Wait until a query says that something is so."""
-        until = time.monotonic() + PATIENCE_SECONDS
-        while not self.execute(question)[0][0]:
-            assert time.monotonic() < until, f"{question}\n{self.log()}"
-            time.sleep(0.02)
+        await_true(lambda: self.execute(question)[0][0], self.log, 0.02, PATIENCE_SECONDS)
 
     def configure(self, *lines: str) -> None:
         """Add lines to postgresql.conf."""

@@ -5,7 +5,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -24,6 +24,7 @@ from app.service.readiness import CACHE_SECONDS
 from tests import fork_server
 from tests.fork_server import ForkedProcess, service_server
 from tests.open_databases import open_database
+from tests.polling import await_true, status_of
 from tests.postgres import free_port
 
 SIGN_INS = "EPSILON_LEDGER_RATE_LIMIT_SIGN_INS_PER_MINUTE"
@@ -67,7 +68,7 @@ class LiveServer:
     module: str = "app"
     workers: int = 1
     port: int = 0
-    process: subprocess.Popen[bytes] | ForkedProcess | None = None
+    process: subprocess.Popen[bytes] | ForkedProcess = field(init=False)
     keys: dict[str, str] = field(default_factory=dict)
     environment: dict[str, str] = field(default_factory=dict)
     interpreted: bool = False
@@ -111,13 +112,9 @@ class LiveServer:
                     return sample.value
         return None
 
-    def await_metric(self, name: str, holds: Callable[[float], bool], **labels: str) -> float:
-        """Wait until a metric is as it is to be; what it is then."""
-        until = time.monotonic() + 30  # longer than a scrape's results are used again
-        while (found := self.metric(name, **labels)) is None or not holds(found):
-            assert time.monotonic() < until, f"{name} is {found}\n{self.log()}"
-            time.sleep(0.2)
-        return found
+    def await_metric(self, name: str, value: float, **labels: str) -> None:
+        """Wait until a metric has a value: longer than a scrape's results are used again."""
+        await_true(lambda: self.metric(name, **labels) == value, self.log, 0.2, seconds=30)
 
     def start(self) -> None:
         """Start the process and wait until it is ready."""
@@ -132,27 +129,21 @@ class LiveServer:
             else:
                 server = service_server()
                 self.process = ForkedProcess(server, *command, environment=given, output=log, new_session=True)
-        until = time.monotonic() + 60
-        while not self._is_ready():
-            assert self.process.poll() is None, self.log()
-            assert time.monotonic() < until, self.log()
-            time.sleep(0.05)
+        await_true(lambda: not self.is_alive or status_of(f"{self.url}/readyz") == 200, self.log, 0.05, seconds=60)
+        assert self.is_alive, self.log()
 
-    def _is_ready(self) -> bool:
-        with suppress(httpx2.TransportError):
-            return httpx2.get(f"{self.url}/readyz", timeout=5, trust_env=False, verify=False).status_code == 200
-        return False
+    @property
+    def is_alive(self) -> bool:
+        return hasattr(self, "process") and self.process.poll() is None
 
     def kill(self) -> None:
         """End the process and its workers as a power cut would."""
-        assert self.process is not None
         with suppress(ProcessLookupError):  # it may have ended by itself
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
 
     def stop(self) -> None:
         """End the process as an operator would."""
-        assert self.process is not None
         self.process.terminate()
         self.process.wait(timeout=30)
 

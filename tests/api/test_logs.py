@@ -3,7 +3,6 @@
 import json
 import logging
 import secrets
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -17,6 +16,7 @@ from app.logging_config import HIDDEN, JsonFormatter, TextFormatter, install_red
 from app.service.metrics import TRACES
 from app.settings import Settings
 from tests.ledgers import SAMPLED
+from tests.polling import await_true
 from tests.reliability.clients import open_budget
 from tests.servers import LiveServer, background_thread
 
@@ -70,10 +70,8 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Served:
             for _ in range(2):
                 http.post(f"/v1/runs/{run}/steps", json={}, headers={"traceparent": CALLER}).raise_for_status()
         server.stop()
-        until = time.monotonic() + 10
-        while not {"authorize_steps", "commit", "POST /v1/runs/{run_id}/steps"} <= {span.name for span in spans}:
-            assert time.monotonic() < until, {span.name for span in spans}
-            time.sleep(0.05)
+        wanted = {"authorize_steps", "commit", "POST /v1/runs/{run_id}/steps"}
+        await_true(lambda: wanted <= {span.name for span in spans}, lambda: {span.name for span in spans}, seconds=10)
     return server.log(), spans
 
 

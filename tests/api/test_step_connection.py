@@ -20,6 +20,7 @@ from app.service.charging.commit_queue import CommitQueue
 from app.service.metrics import REGISTRY, TRACES
 from tests.api.step_routes import BOTH, JSON, NAMED, SHORT, USUAL, Answer, Client, Ports, request, watched
 from tests.api.test_fast_path import VAST, ports
+from tests.polling import await_true
 
 __all__ = ["ports"]
 
@@ -47,10 +48,7 @@ def held_back() -> Iterator[Callable[[], None]]:
 
 def _waiting(ports: Ports, count: int) -> None:
     """Wait until so many connections stand."""
-    until = time.monotonic() + PATIENCE
-    while len(ports.state.connections) != count:
-        assert time.monotonic() < until
-        time.sleep(0.01)
+    await_true(lambda: len(ports.state.connections) == count, pause=0.01, seconds=PATIENCE)
 
 
 def _decisions(ports: Ports) -> int:
@@ -137,10 +135,7 @@ def test_step_of_a_closed_connection_is_decided(ports: Ports, caplog: pytest.Log
         client.__exit__()
         _waiting(ports, 0)
         go()
-        until = time.monotonic() + PATIENCE
-        while not asked:
-            assert time.monotonic() < until
-            time.sleep(0.01)
+        await_true(lambda: asked, pause=0.01, seconds=PATIENCE)
     assert (_decisions(ports), ports.state.total_requests) == (before + 1, answered)
     assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
 
@@ -183,9 +178,9 @@ def test_both_routes_are_counted_and_logged_alike(ports: Ports, caplog: pytest.L
         caplog.clear()
         for content in (b"{}", VAST, b'{"first_step": 0}', b'{"first_step": 9}', b'{"count": 0}'):
             ports.ask(way, ports.request(content, JSON, NAMED, run=run))
-        until = time.monotonic() + PATIENCE
-        while len(lines := [each.getMessage() for each in caplog.records if each.name == REQUESTS]) < 5:
-            assert time.monotonic() < until  # the last one is written behind its answer
+        # The last one is written behind its answer.
+        await_true(lambda: sum(each.name == REQUESTS for each in caplog.records) >= 5, pause=0.01, seconds=PATIENCE)
+        lines = [each.getMessage() for each in caplog.records if each.name == REQUESTS]
         after = _metrics(*counted)
         grown.append({name: value - before.get(name, 0) for name, value in after.items() if value != before.get(name)})
         logs.append([line.rsplit(" in ", 1)[0] for line in lines])

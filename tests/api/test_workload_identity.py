@@ -16,6 +16,7 @@ from tests.api.trainer import audited, is_refused
 from tests.conftest import SAMPLED, Ledger, open_ledger
 from tests.identity_provider import ALGORITHMS, IdentityProvider, identity_provider, key_of, public, signed
 from tests.persistence.dump import changed
+from tests.polling import await_true
 from tests.workloads import AUDIENCE, POD, RULES, issuer_of, issuers_file, workload_token
 
 GRANT = "urn:ietf:params:oauth:grant-type:token-exchange"
@@ -48,10 +49,8 @@ def shared(
         for each in (cluster, ci):
             each.publish(*ALGORITHMS)
         workloads = ledger.http.app.state.keys.workloads
-        until = time.monotonic() + 10
-        while not all(keys.publishes(key_of("RS256").thumbprint()) for keys in workloads.key_sets.values()):
-            assert time.monotonic() < until
-            time.sleep(0.01)
+        print_, sets = key_of("RS256").thumbprint(), workloads.key_sets.values()
+        await_true(lambda: all(keys.publishes(print_) for keys in sets), pause=0.01, seconds=10)
         yield seeded
 
 

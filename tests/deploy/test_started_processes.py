@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import httpx2
 import pytest
 import yaml
 
@@ -20,9 +19,9 @@ from tests.deploy.manifests import KUBERNETES
 from tests.deploy.test_kubernetes import pods, rendered, variables_of
 from tests.fork_server import service_server
 from tests.packaging.dockerfile import ROOT
+from tests.polling import await_true, status_of
 from tests.postgres import free_port
 from tests.postgres_binaries import binaries
-from tests.reliability.clients import await_true
 
 TRY = ROOT / "deploy" / "try.sh"
 SERVICES: dict[str, Any] = yaml.safe_load((ROOT / "deploy" / "compose" / "compose.yaml").read_text())["services"]
@@ -95,10 +94,7 @@ class Machine:
 
     def status(self, path: str) -> int:
         """What a probe is answered; 0: nothing listens."""
-        try:
-            return httpx2.get(self.url + path, trust_env=False, timeout=10).status_code
-        except httpx2.TransportError:
-            return 0
+        return status_of(self.url + path)
 
 
 def _first_start(machine: Machine) -> None:

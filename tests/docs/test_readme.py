@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import socket
 import subprocess
 from decimal import Decimal
 from itertools import pairwise
@@ -16,6 +15,7 @@ from epsilon_ledger import BudgetExceededError, LedgerClient, Limit
 from tests.conftest import Ledger, LiveServer
 from tests.docs.markdown import ROOT, Fence, fences, section
 from tests.fork_server import service_server
+from tests.postgres import free_port
 
 README = (ROOT / "README.md").read_text()
 FIRST = "tutorial/first-budget"
@@ -43,9 +43,7 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 def ran(blocks: list[Fence], folder: Path) -> dict[str, str]:
     """What blocks wrote in one shell, in an empty folder."""
     service_server().write_environment(folder / ".venv")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
+    port = str(free_port())
     assert any("8000" in block.text for block in blocks)
     script = f"\nprintf '{SEPARATOR}'\n".join(block.text.replace("8000", port) for block in blocks)
     done = subprocess.run(

@@ -13,7 +13,7 @@ import pytest
 from tests.fork_server import ForkServer
 from tests.frameworks import trainers
 from tests.frameworks.flower import flower_environment
-from tests.reliability.clients import PATIENCE_SECONDS
+from tests.polling import PATIENCE_SECONDS
 from tests.reliability.conftest import ROUNDS, Service, running, service
 from tests.reliability.jobs import Job, Site
 

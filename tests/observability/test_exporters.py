@@ -1,10 +1,8 @@
 """The exporters of others whose metrics the alerts read, run for real."""
 
 import http.server
-import socket
 import ssl
 import subprocess
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -17,6 +15,7 @@ from prometheus_client.samples import Sample
 
 from tests.certificates import DAY, Authority
 from tests.observability.test_deployed_files import EXPORTERS, FILES, program
+from tests.polling import await_true, status_of
 from tests.postgres import free_port
 from tests.servers import background_thread
 
@@ -28,13 +27,7 @@ def _running(package: str, *options: str) -> Iterator[str]:
     command = [str(program(package, package)), f"--web.listen-address=127.0.0.1:{port}", *options]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
-        until = time.monotonic() + 30
-        while True:
-            with socket.socket() as probe:
-                if probe.connect_ex(("127.0.0.1", port)) == 0:
-                    break
-            assert time.monotonic() < until, f"{package} did not start"
-            time.sleep(0.05)
+        await_true(lambda: status_of(f"http://127.0.0.1:{port}"), lambda: f"{package} did not start", 0.05, seconds=30)
         yield f"http://127.0.0.1:{port}"
     finally:
         process.terminate()

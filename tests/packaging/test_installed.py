@@ -21,8 +21,8 @@ from packaging.utils import canonicalize_name
 
 from deploy.sbom import locked_packages
 from tests.packaging.dockerfile import ROOT, only, run_with, stages
+from tests.polling import await_true
 from tests.postgres import free_port
-from tests.reliability.clients import await_true
 
 FINAL = stages()[-1]
 IMAGE = dict(word.split("=", 1) for word in only(FINAL, "ENV").arguments.split())

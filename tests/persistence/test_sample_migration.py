@@ -19,7 +19,7 @@ from tests.api.trainer import hired
 from tests.conftest import Ledger
 from tests.persistence.dump import dump
 from tests.persistence.test_migrations import shape_of
-from tests.reliability.clients import await_true
+from tests.polling import await_true
 
 pytestmark = pytest.mark.both_databases
 

@@ -4,38 +4,27 @@ import random
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import httpx2
 
+from tests.polling import PATIENCE_SECONDS, PAUSE_SECONDS
 from tests.reliability.history import Asked, Journal
 
-PATIENCE_SECONDS = 90
-PAUSE_SECONDS = 0.1
 NOISE = {"type": "gaussian", "noise_multiplier": 2.0}
 SAMPLED = {"type": "poisson_sampled", "sampling_probability": 0.05, "event": NOISE}
 COUNTED = {"type": "poisson_sampled", "sampling_probability": 0.05, "event": NOISE | {"noise_multiplier": 3.0}}
-
-
-def await_true(condition: Callable[[], object], log: Callable[[], object] = str, pause: float = PAUSE_SECONDS) -> None:
-    """Wait until something is so."""
-    until = time.monotonic() + PATIENCE_SECONDS
-    while not condition():
-        assert time.monotonic() < until, log()
-        time.sleep(pause)
 
 
 def patiently(send: Callable[[], httpx2.Response]) -> httpx2.Response:
     """Repeat a request until it is answered with something other than 503, or a proxy's 502 and 504."""
     until = time.monotonic() + PATIENCE_SECONDS
     while time.monotonic() < until:
-        try:
+        with suppress(httpx2.TransportError):
             reply = send()
-        except httpx2.TransportError:
-            time.sleep(PAUSE_SECONDS)
-            continue
-        if reply.status_code not in {502, 503, 504}:
-            return reply
+            if reply.status_code not in {502, 503, 504}:
+                return reply
         time.sleep(PAUSE_SECONDS)
     raise AssertionError("the service did not come back")
 

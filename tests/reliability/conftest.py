@@ -14,8 +14,9 @@ import pytest
 from app.ledger.permissions import Role
 from tests.conftest import LiveServer, need_postgresql, new_database
 from tests.open_databases import is_sound, migrate, open_database
+from tests.polling import await_true
 from tests.postgres import Cluster, in_memory
-from tests.reliability.clients import Trainer, await_true, open_budget
+from tests.reliability.clients import Trainer, open_budget
 from tests.reliability.history import Journal, check
 
 ROUNDS = int(os.environ.get("RELIABILITY_ROUNDS", "1"))
@@ -74,7 +75,7 @@ def started(*servers: LiveServer) -> Iterator[None]:
         yield
     finally:
         for server in servers:
-            if server.process is not None and server.process.poll() is None:
+            if server.is_alive:
                 server.stop()
 
 
@@ -134,8 +135,7 @@ def service(running: Service) -> Service:
     """The module's service, alive, with a new journal."""
     running.journal = Journal()
     running.death.unlink(missing_ok=True)
-    assert running.server.process is not None
-    if running.server.process.poll() is not None:
+    if not running.server.is_alive:
         running.server.start()
     return running
 

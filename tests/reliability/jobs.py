@@ -11,7 +11,7 @@ from app.accounting.events import canonical, event_from_dict
 from app.service.verification import verify
 from tests.fork_server import ForkedProcess, ForkServer, service_server
 from tests.open_databases import open_database
-from tests.reliability.clients import PATIENCE_SECONDS, await_true
+from tests.polling import PATIENCE_SECONDS, await_true
 from tests.reliability.conftest import Service
 from tests.reliability.trainers import CHECKPOINT, JOURNAL
 from tests.sdk.simulation import covers

@@ -13,7 +13,8 @@ import httpx2
 import pytest
 
 from tests.conftest import LiveServer
-from tests.reliability.clients import NOISE, await_true
+from tests.polling import await_true
+from tests.reliability.clients import NOISE
 from tests.reliability.conftest import BROKEN, LONG, ROUNDS, started
 
 pytestmark = pytest.mark.postgresql

@@ -14,7 +14,8 @@ import pytest
 
 from app.connections import LINGER_SECONDS, MOST_HEAD_BYTES, OTHER_FILES
 from tests.api.step_routes import JSON, NAMED, Client, request
-from tests.reliability.clients import await_true, open_budget
+from tests.polling import await_true, status_of
+from tests.reliability.clients import open_budget
 from tests.reliability.conftest import BROKEN, started
 from tests.servers import LiveServer
 
@@ -175,7 +176,6 @@ def test_connection_is_closed_when_its_answers_are_not_read(server: LiveServer) 
 
 def _connections(server: LiveServer) -> int:
     """How many connections to the port stand on the service's side (state 01: proc(5))."""
-    assert server.process is not None
     rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
     here = f":{server.port:04X}"
     return sum(row[1].endswith(here) and row[3] == "01" for row in rows)
@@ -190,13 +190,7 @@ def test_connection_is_refused_when_there_are_too_many_and_others_go_on(server: 
         assert refused.headers["retry-after"] == "1"
         assert kept[0].ask(HEALTH).status == 200
         kept[0].socket.shutdown(socket.SHUT_RDWR)
-        await_true(lambda: _is_healthy(server), server.log)
-
-
-def _is_healthy(server: LiveServer) -> bool:
-    with suppress(httpx2.TransportError):
-        return httpx2.get(f"{server.url}/healthz", trust_env=False).status_code == 200
-    return False
+        await_true(lambda: status_of(f"{server.url}/healthz") == 200, server.log)
 
 
 def test_service_goes_on_when_more_connections_come_than_files_may_be_open(tmp_path: Path) -> None:
@@ -217,10 +211,9 @@ def test_service_goes_on_when_more_connections_come_than_files_may_be_open(tmp_p
                 connection.connect_ex(("127.0.0.1", live.port))
                 with suppress(OSError):
                     connection.send(b"GET /healthz HTTP/1.1\r\n")
-            assert live.process is not None
             opened = len(list(Path(f"/proc/{live.process.pid}/fd").iterdir()))
             assert opened <= OTHER_FILES + room
-            await_true(lambda: _is_healthy(live), live.log)
+            await_true(lambda: status_of(f"{live.url}/healthz") == 200, live.log)
         with live.client("admin") as http:
             assert http.get("/v1/runs").status_code == 200
     finally:

@@ -19,7 +19,8 @@ from typing import Any
 import httpx2
 import pytest
 
-from tests.reliability.clients import PATIENCE_SECONDS, Trainer
+from tests.polling import PATIENCE_SECONDS
+from tests.reliability.clients import Trainer
 from tests.reliability.conftest import LONG, ROUNDS, Service
 from tests.reliability.jobs import Job, Site
 from tests.servers import background_thread

@@ -13,8 +13,9 @@ from sqlalchemy.exc import DBAPIError
 from app.persistence.database import ALL_TENANTS, Database
 from app.persistence.rehearsal import Fault, rehearse
 from tests import postgres
+from tests.polling import await_true
 from tests.postgres import Cluster
-from tests.reliability.clients import Trainer, await_true
+from tests.reliability.clients import Trainer
 from tests.reliability.conftest import LONG, ROUNDS, Service, at_work, own_cluster, serving
 from tests.reliability.history import Journal
 

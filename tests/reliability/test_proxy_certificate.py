@@ -17,8 +17,9 @@ import pytest
 
 from tests.certificates import DAY, Authority
 from tests.packaging.dockerfile import ROOT
+from tests.polling import await_true
 from tests.postgres import free_port
-from tests.reliability.clients import Trainer, await_true
+from tests.reliability.clients import Trainer
 from tests.reliability.conftest import Service
 
 PROGRAM = shutil.which("haproxy")

@@ -12,7 +12,8 @@ import httpx2
 import pytest
 
 from tests.conftest import LiveServer
-from tests.reliability.clients import PATIENCE_SECONDS, PAUSE_SECONDS, SAMPLED, await_true
+from tests.polling import PATIENCE_SECONDS, PAUSE_SECONDS, await_true
+from tests.reliability.clients import SAMPLED
 from tests.reliability.conftest import LONG, ROUNDS
 
 pytestmark = pytest.mark.postgresql

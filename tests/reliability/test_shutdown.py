@@ -18,7 +18,8 @@ from app.persistence.database import ALL_TENANTS
 from app.persistence.tables import decisions
 from tests.api.step_routes import JSON, Client, request
 from tests.open_databases import open_database
-from tests.reliability.clients import await_true, open_budget
+from tests.polling import await_true
+from tests.reliability.clients import open_budget
 from tests.reliability.conftest import LONG
 from tests.servers import LiveServer
 
@@ -50,12 +51,7 @@ class Served:
         with open_database(self.server.database_url) as database, database.read(ALL_TENANTS) as tx:
             return int(tx.execute(select(func.count()).select_from(decisions)).scalar_one())
 
-    def terminate(self) -> None:
-        assert self.server.process is not None
-        self.server.process.terminate()
-
     def ends(self) -> None:
-        assert self.server.process is not None
         assert self.server.process.wait(BOUND_SECONDS) == 0, self.server.log()
 
 
@@ -63,7 +59,7 @@ class Served:
 def served(tmp_path: Path, database_url: str) -> Iterator[Served]:
     made = Served(LiveServer(tmp_path, database_url))
     yield made
-    if made.server.process is not None and made.server.process.poll() is None:
+    if made.server.is_alive:
         made.server.kill()
 
 
@@ -95,7 +91,7 @@ def test_requests_are_answered_when_the_service_stops(served: Served, workers: i
     with ThreadPoolExecutor(TRAINERS) as pool:
         training = [pool.submit(train, step) for step in served.steps(TRAINERS)]
         assert begun.wait(60), served.server.log()
-        served.terminate()
+        served.server.process.terminate()
         for each in training:
             each.result()
     served.ends()
@@ -108,7 +104,7 @@ def test_kept_connection_is_answered_once_more_when_the_service_stops(served: Se
     served.start()
     with served.server.client("viewer") as http:
         assert "connection" not in http.get("/v1/runs").headers
-        served.terminate()
+        served.server.process.terminate()
 
         def is_refused() -> bool:
             with socket.socket() as probe:
@@ -126,7 +122,7 @@ def test_service_is_not_ready_before_it_stops(served: Served) -> None:
     url = served.server.url
     with served.server.client("viewer") as http, httpx2.Client(base_url=url, trust_env=False, timeout=30) as new:
         http.get("/v1/runs").raise_for_status()
-        served.terminate()
+        served.server.process.terminate()
         await_true(lambda: new.get("/readyz").status_code != 200)
         answer = new.get("/readyz")
         assert (answer.status_code, answer.json()["detail"]) == (503, "This process is stopping.")
@@ -142,7 +138,7 @@ def test_service_stops_in_time_when_a_request_never_ends(served: Served) -> None
         slow.send(step[:-1])
         with served.server.client("viewer") as http:  # the request before it has been read by now
             assert http.get("/healthz").status_code == 200
-        served.terminate()
+        served.server.process.terminate()
         served.ends()
         with suppress(ConnectionResetError):
             assert not slow.rest().startswith(b"HTTP/1.1 2")
@@ -161,7 +157,7 @@ def test_queued_steps_are_answered_when_the_service_stops(served: Served, tmp_pa
                 trainer.send(step)
             time.sleep(0.3)
             trainers[2].socket.shutdown(socket.SHUT_RDWR)
-            served.terminate()
+            served.server.process.terminate()
             time.sleep(0.3)
             writer.execute("ROLLBACK")
         for trainer in trainers[:2]:

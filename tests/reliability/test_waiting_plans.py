@@ -14,7 +14,8 @@ import pytest
 
 from tests.conftest import LiveServer
 from tests.open_databases import is_sound
-from tests.reliability.clients import SAMPLED, await_true, open_budget, patiently
+from tests.polling import await_true
+from tests.reliability.clients import SAMPLED, open_budget, patiently
 from tests.reliability.conftest import LONG, ROUNDS, Service
 
 PLANS, KILLS = (30, 2) if LONG else (4, 1)

@@ -3,11 +3,9 @@
 import os
 import re
 import shlex
-import socket
 import subprocess
 import sys
 import threading
-import time
 import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,10 +16,11 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from app.commands.first_admin import LINK_PATH
-from app.persistence.database import Database
-from app.service.verification import verify
 from tests.dashboard.page_actions import hindrances
 from tests.fork_server import service_server
+from tests.open_databases import is_sound
+from tests.polling import await_true, status_of
+from tests.postgres import free_port
 
 CLIENT = Path(__file__).parents[2] / "sdk" / "pyproject.toml"
 STEPS = 100
@@ -37,9 +36,7 @@ class Newcomer:
         self.folder, self.command = folder, str(command)
         self.log = folder.with_name("serve.log")
         self.environment = {name: value for name, value in os.environ.items() if not name.startswith("EPSILON_LEDGER_")}
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = str(probe.getsockname()[1])
+        self.port = str(free_port())
         self.url = f"http://127.0.0.1:{self.port}"
 
     @contextmanager
@@ -49,21 +46,13 @@ class Newcomer:
             command = [self.command, "serve", "--port", self.port]
             process = subprocess.Popen(command, cwd=self.folder, env=self.environment, stdout=log, stderr=log)
         try:
-            self._wait(process)
+            is_ready = f"{self.url}/readyz"
+            await_true(lambda: process.poll() is not None or status_of(is_ready) == 200, self.log.read_text, 0.05)
+            assert process.poll() is None, self.log.read_text()
             yield self.log.read_text()
         finally:
             process.terminate()
             assert process.wait(30) == 0, self.log.read_text()
-
-    def _wait(self, process: subprocess.Popen[bytes]) -> None:
-        until = time.monotonic() + 60
-        while process.poll() is None and time.monotonic() < until:
-            try:
-                if httpx2.get(f"{self.url}/readyz", trust_env=False, verify=False).status_code == 200:
-                    return
-            except httpx2.TransportError:
-                time.sleep(0.05)
-        raise AssertionError(self.log.read_text())
 
 
 def links(printed: str) -> list[str]:
@@ -166,6 +155,4 @@ def test_newcomer_gets_from_an_empty_folder_to_a_live_run(
         expect(page.get_by_text(f"first-run has taken {STEPS} steps;")).to_be_visible()
         page.goto("about:blank")
     assert [path.name for path in newcomer.folder.iterdir()] == ["epsilon-ledger.db"]
-    database = Database(f"sqlite:///{newcomer.folder / 'epsilon-ledger.db'}")
-    assert verify(database).sound
-    database.dispose()
+    is_sound(f"sqlite:///{newcomer.folder / 'epsilon-ledger.db'}")

@@ -18,6 +18,7 @@ from tests.conftest import LiveServer
 from tests.dashboard.conftest import Enter, session_cookie
 from tests.dashboard.page_visitor import parse, text_of
 from tests.open_databases import is_sound
+from tests.polling import await_true
 
 DELTA = 1e-5
 STEPS = 600
@@ -58,12 +59,10 @@ class Script:
 
     def start(self, until: str) -> Thread:
         """Run it beside the test; wait until it has said something."""
-        thread, last = Thread(target=self.run, daemon=True), time.monotonic() + 120
+        thread = Thread(target=self.run, daemon=True)
         thread.start()
-        while until not in self.output:
-            assert thread.is_alive(), self.output
-            assert time.monotonic() < last, self.output
-            time.sleep(0.05)
+        await_true(lambda: until in self.output or not thread.is_alive(), lambda: self.output, 0.05, 120)
+        assert until in self.output, self.output
         return thread
 
     def _train(self, run: Run, until: int | None = None) -> None:
