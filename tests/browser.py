@@ -30,17 +30,10 @@ def chromium() -> str:
     Raises:
         NoBrowserError: there is none, and none can be had.
     """
-    found, failure = _found(), ""
-    if found is None:
-        failure = install(PROGRAMS[0], "fonts-dejavu-core")
-        found = _found()
-    if found is None:
-        raise NoBrowserError(f"Install Chromium (Debian: apt-get install {PROGRAMS[0]}). {failure}")
-    return found
-
-
-def _found() -> str | None:
-    return next((path for name in PROGRAMS if (path := shutil.which(name))), None)
+    failure = "" if any(map(shutil.which, PROGRAMS)) else install(PROGRAMS[0], "fonts-dejavu-core")
+    for found in filter(None, map(shutil.which, PROGRAMS)):
+        return found
+    raise NoBrowserError(f"Install Chromium (Debian: apt-get install {PROGRAMS[0]}). {failure}")
 
 
 @contextmanager
@@ -51,7 +44,5 @@ def browsing() -> Iterator[Browser]:
         NoBrowserError: there is none, and none can be had.
     """
     program = chromium()
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=program, args=FLAGS)
+    with sync_playwright() as playwright, playwright.chromium.launch(executable_path=program, args=FLAGS) as browser:
         yield browser
-        browser.close()

@@ -46,10 +46,8 @@ settings.load_profile("ledger")
 
 @pytest.fixture(scope="module")
 def live_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
-    server = LiveServer(tmp_path_factory.mktemp("server"))
-    server.start()
-    yield server
-    server.stop()
+    with LiveServer(tmp_path_factory.mktemp("server")) as server:
+        yield server
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from socketserver import BaseServer
 from threading import Thread
+from typing import Self
 
 import httpx2
 from prometheus_client.parser import text_string_to_metric_families
@@ -146,6 +147,14 @@ class LiveServer:
         """End the process as an operator would."""
         self.process.terminate()
         self.process.wait(timeout=30)
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.is_alive:
+            self.stop()
 
     def log(self) -> str:
         return (self.folder / "server.log").read_text()

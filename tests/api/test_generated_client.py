@@ -68,17 +68,13 @@ def test_enums_have_one_name_each(generated: tuple[Path, str]) -> None:
 def test_generated_client_tells_a_trainers_story(generated: tuple[Path, str], tmp_path: Path) -> None:
     """Train until the budget is exhausted, and read what was decided."""
     assert generated
-    server = LiveServer(tmp_path)
-    server.start()
     client = import_module("ledger_api").AuthenticatedClient
-    try:
-        with (
-            client(base_url=server.url, token=server.key("admin")) as admin,
-            client(base_url=server.url, token=server.key("trainer")) as trainer,
-        ):
-            _tell(admin, trainer)
-    finally:
-        server.stop()
+    with (
+        LiveServer(tmp_path) as server,
+        client(base_url=server.url, token=server.key("admin")) as admin,
+        client(base_url=server.url, token=server.key("trainer")) as trainer,
+    ):
+        _tell(admin, trainer)
 
 
 def _call(operation: str, *ids: str, **more: Any) -> Any:  # noqa: ANN401 - of a package that is made by the test

@@ -59,9 +59,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Served:
             environment.setenv(f"EPSILON_LEDGER_LOG_{name}", value)
         environment.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", url)
         environment.setenv("OTEL_BSP_SCHEDULE_DELAY", "100")
-        server = LiveServer(tmp_path_factory.mktemp("logging"))
-        server.start()
-        with server.client("admin") as http:
+        with LiveServer(tmp_path_factory.mktemp("logging")) as server, server.client("admin") as http:
             http.get("/v1/runs", headers={"X-Request-Id": "asked-1"}).raise_for_status()
             http.get(f"/v1/runs/{KEY}?key={KEY}", headers={"X-Request-Id": "asked-2"})
             http.post("/v1/runs/run_1/steps", json={}, headers={"X-Request-Id": "asked-3"})
@@ -69,7 +67,6 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Served:
             run = http.post("/v1/runs", json=register).raise_for_status().json()["id"]
             for _ in range(2):
                 http.post(f"/v1/runs/{run}/steps", json={}, headers={"traceparent": CALLER}).raise_for_status()
-        server.stop()
         wanted = {"authorize_steps", "commit", "POST /v1/runs/{run_id}/steps"}
         await_true(lambda: wanted <= {span.name for span in spans}, lambda: {span.name for span in spans}, seconds=10)
     return server.log(), spans

@@ -47,17 +47,15 @@ def own_sample(hospital: Hospital, tmp_path_factory: pytest.TempPathFactory) -> 
 @pytest.fixture(scope="package")
 def server(hospital: Hospital, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
     """A server process on the hospital, for tests that need a browser; each makes what it changes."""
-    server = serving(hospital.copy(tmp_path_factory.mktemp("server")))
-    yield server
-    server.stop()
+    with server_of(hospital.copy(tmp_path_factory.mktemp("server"))) as server:
+        yield server
 
 
-def serving(hospital: Hospital) -> LiveServer:
-    """Serve a hospital's file with a process that knows its keys."""
+def server_of(hospital: Hospital) -> LiveServer:
+    """A server of a hospital's file that knows its keys, and is not started."""
     signs = {"EPSILON_LEDGER_SIGNING_KEY_FILE": str(signing_key()[0])}
     server = LiveServer(hospital.folder, hospital.database_url, environment=signs)
     server.keys |= {f"{organisation}/{role}": key for (organisation, role), key in hospital.keys.items()}
-    server.start()
     return server
 
 

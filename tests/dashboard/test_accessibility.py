@@ -13,7 +13,7 @@ from playwright.sync_api import Browser, Page, expect
 
 from app.dashboard.tables import labelled
 from tests.conftest import LiveServer, open_ledger
-from tests.dashboard.conftest import SLOWEST, Enter, serving, session_cookie
+from tests.dashboard.conftest import SLOWEST, Enter, server_of, session_cookie
 from tests.dashboard.page_actions import AXE, COLOURS, Colours, hindrances
 from tests.dashboard.sample_hospital import Hospital
 from tests.soak import in_turns, thinned
@@ -120,9 +120,8 @@ def server(hospital: Hospital, tmp_path_factory: pytest.TempPathFactory) -> Iter
         query = f"/v1/decisions?run={hospital.refused}&decision=refused"
         NAMES["position"] = str(ledger.get(query).json()["items"][0]["position"])
     NAMES.update(hospital.ids | {"refused": hospital.refused})
-    server = serving(copy)
-    yield server
-    server.stop()
+    with server_of(copy) as server:
+        yield server
 
 
 @pytest.fixture(scope="module")

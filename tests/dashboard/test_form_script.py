@@ -104,10 +104,8 @@ def show(page: Page) -> Show:
 
     def show(form: str) -> Api:
         page.route("**/v1/**", api.take)
-        page.route(
-            "**/api_forms.js",
-            lambda route: route.fulfill(content_type="text/javascript", body=asset("api_forms.js").content),
-        )
+        script = asset("api_forms.js").content
+        page.route("**/api_forms.js", lambda route: route.fulfill(content_type="text/javascript", body=script))
         whole = HEAD + form + TAIL
         for path in ("/try", "/elsewhere/**", "/sign-in*"):
             page.route(HOME + path, lambda route: route.fulfill(content_type="text/html", body=whole))

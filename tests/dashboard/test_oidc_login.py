@@ -2,13 +2,20 @@
 
 import re
 from collections.abc import Mapping
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
-from urllib.parse import parse_qsl, urlencode, urlsplit
+from pathlib import Path
+from urllib.parse import parse_qs, parse_qsl, urlencode, urlsplit
+
+import pytest
+from playwright.sync_api import Browser, expect
 
 from app.api.session_cookies import COOKIE, FLOW_COOKIE, RENEWED_COOKIE
 from app.service.auth.oidc.authorization_code import LoginState
-from tests.dashboard.oidc_flow import CLIENT, HOME, OidcFlow, new_flow, refused
-from tests.identity_provider import challenge_of, key_of, public
+from tests.dashboard.conftest import SLOWEST
+from tests.dashboard.oidc_flow import CLIENT, HOME, OidcFlow, new_flow, refused, settings_of
+from tests.identity_provider import IdentityProvider, challenge_of, key_of, public
+from tests.servers import LiveServer
 
 
 def test_person_signs_in_as_provider_says(flow: OidcFlow) -> None:
@@ -175,3 +182,30 @@ def test_session_is_not_renewed_after_sign_out_or_sign_in_with_a_key(flow: OidcF
     assert flow.browser.post("/sign-in", data={"key": flow.ledger.keys["hospital", "viewer"]}).status_code == 303
     flow.browser.cookies.delete(COOKIE)
     assert flow.browser.get("/").headers["location"] == "/sign-in"
+
+
+def test_oidc_session_is_renewed_in_a_real_browser(
+    browser: Browser, provider: IdentityProvider, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in settings_of(provider).items():
+        monkeypatch.setenv(f"EPSILON_LEDGER_{name.upper()}", str(value))
+    server = LiveServer(tmp_path)
+    server.key("viewer")
+    with server, closing(browser.new_context().new_page()) as page:
+        page.set_default_timeout(SLOWEST)
+        page.goto(f"{server.url}/approvals")
+        page.get_by_role("link", name="Sign in with").click()
+        page.wait_for_url(f"{server.url}/approvals")
+        person = page.locator("header").get_by_title("oidc:marie")
+        expect(person).to_have_text("marie")
+        expect(page.locator("header")).to_contain_text("privacy officer")
+        page.context.clear_cookies(name=COOKIE)
+        page.goto(f"{server.url}/policies")
+        page.wait_for_url(f"{server.url}/policies")
+        expect(person).to_have_text("marie")
+        assert parse_qs(urlsplit([each for each in provider.asked if "authorize" in each][-1]).query)["prompt"] == [
+            "none"
+        ]
+        page.get_by_role("button", name="Sign out", exact=True).click()
+        page.goto(f"{server.url}/policies")
+        expect(page.get_by_role("link", name="Sign in with")).to_be_visible()

@@ -2,20 +2,15 @@
 
 import re
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
-from urllib.parse import parse_qs, urlsplit
 from zoneinfo import ZoneInfo
 
 import pytest
-from playwright.sync_api import Browser, Locator, Page, Route, expect
+from playwright.sync_api import Locator, Page, Route, expect
 
-from app.api.session_cookies import COOKIE
 from tests.conftest import LiveServer
-from tests.dashboard.conftest import SLOWEST, Enter
-from tests.dashboard.oidc_flow import settings_of
+from tests.dashboard.conftest import Enter
 from tests.dashboard.page_actions import hindrances
 from tests.dashboard.sample_hospital import Hospital, dp_sgd
-from tests.identity_provider import IdentityProvider
 from tests.soak import thinned
 
 ZONES = [
@@ -274,31 +269,3 @@ def test_description_of_api_is_accessible(
     page.goto(f"{server.url}/docs")
     expect(page.locator(".opblock").first).to_be_visible()
     assert hindrances(page) == []
-
-
-def test_oidc_session_is_renewed_in_a_real_browser(
-    browser: Browser, provider: IdentityProvider, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name, value in settings_of(provider).items():
-        monkeypatch.setenv(f"EPSILON_LEDGER_{name.upper()}", str(value))
-    server = LiveServer(tmp_path)
-    server.key("viewer")
-    server.start()
-    page = browser.new_context().new_page()
-    page.set_default_timeout(SLOWEST)
-    page.goto(f"{server.url}/approvals")
-    page.get_by_role("link", name="Sign in with").click()
-    page.wait_for_url(f"{server.url}/approvals")
-    person = page.locator("header").get_by_title("oidc:marie")
-    expect(person).to_have_text("marie")
-    expect(page.locator("header")).to_contain_text("privacy officer")
-    page.context.clear_cookies(name=COOKIE)
-    page.goto(f"{server.url}/policies")
-    page.wait_for_url(f"{server.url}/policies")
-    expect(person).to_have_text("marie")
-    assert parse_qs(urlsplit([each for each in provider.asked if "authorize" in each][-1]).query)["prompt"] == ["none"]
-    page.get_by_role("button", name="Sign out", exact=True).click()
-    page.goto(f"{server.url}/policies")
-    expect(page.get_by_role("link", name="Sign in with")).to_be_visible()
-    page.context.close()
-    server.stop()

@@ -22,10 +22,8 @@ def cluster() -> Iterator[IdentityProvider]:
 def live_server(tmp_path_factory: pytest.TempPathFactory, cluster: IdentityProvider) -> Iterator[LiveServer]:
     folder = tmp_path_factory.mktemp("server")
     issuers = issuers_file(folder, issuer_of(cluster))
-    server = LiveServer(folder, environment={"EPSILON_LEDGER_WORKLOAD_ISSUERS_FILE": issuers})
-    server.start()
-    yield server
-    server.stop()
+    with LiveServer(folder, environment={"EPSILON_LEDGER_WORKLOAD_ISSUERS_FILE": issuers}) as server:
+        yield server
 
 
 @pytest.fixture(scope="session")

@@ -24,7 +24,6 @@ from tests.docs.markdown import ROOT, Block, blocks
 from tests.docs.operator_shell import DATABASE, OperatorShell, made
 from tests.docs.test_reader_pages import NOT_RUN as READERS_NOT_RUN
 from tests.docs.test_reader_pages import READER_SCENES, Scene, answers, play
-from tests.encrypted_server import EncryptedServer
 
 PAGES = (
     "operations/databases",
@@ -228,12 +227,14 @@ def connections_run_out(shell: OperatorShell, see: Block, end: Block, limits: Bl
 def certificate_expires(shell: OperatorShell, see: Block, reload: Block) -> None:
     cluster = postgres.Cluster.create()
     try:
-        expires_at = EncryptedServer(cluster, Authority.create(shell.folder), "").renew(3 * DAY).expires_at
+        issued = Authority.create(shell.folder).issue(cluster.data, 3 * DAY)
+        cluster.own(issued.certificate, issued.key)
         cluster.execute("ALTER SYSTEM SET ssl = on")
         cluster.execute(f"CREATE DATABASE {DATABASE}")
         cluster.execute("SELECT pg_reload_conf()")
         asked = see.text.replace(":5432", f":{cluster.port}")
-        assert f"{expires_at:%b} {expires_at.day:2} {expires_at:%H:%M:%S %Y}" in shell.type(replace(see, text=asked))
+        expires = f"{issued.expires_at:%b} {issued.expires_at.day:2} {issued.expires_at:%H:%M:%S %Y}"
+        assert expires in shell.type(replace(see, text=asked))
         there = f"export PGPORT={cluster.port}\n"
         assert "ssl_cert_file" in shell.type(replace(reload, text=there + reload.text))
     finally:

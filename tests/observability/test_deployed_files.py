@@ -82,20 +82,16 @@ def scraped(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
     """What a real server exports after some traffic, and what verifications of ledger and backup write."""
     folder = tmp_path_factory.mktemp("scraped")
     settings = {"METRICS_TOKEN": "only-for-prometheus", "SIGNING_KEY_FILE": str(signing_key()[0])}
-    server = LiveServer(folder, environment={f"EPSILON_LEDGER_{name}": value for name, value in settings.items()})
-    server.start()
-    try:
-        with server.client("admin") as http:
-            budget = open_budget(http, "crowd", 5.0)
-            register = {"name": "model", "budget": budget, "event": {"type": "gaussian", "noise_multiplier": 5.0}}
-            run = http.post("/v1/runs", json=register).raise_for_status().json()["id"]
-            statuses = [http.post(f"/v1/runs/{run}/steps", json={"count": n}).status_code for n in (1, 1, 10**6)]
-            assert statuses == [200, 200, 403]
-            http.post("/v1/checkpoints").raise_for_status()
-            token = {"Authorization": f"Bearer {settings['METRICS_TOKEN']}"}
-            exported = http.get("/metrics", headers=token).raise_for_status().text
-    finally:
-        server.stop()
+    environment = {f"EPSILON_LEDGER_{name}": value for name, value in settings.items()}
+    with LiveServer(folder, environment=environment) as server, server.client("admin") as http:
+        budget = open_budget(http, "crowd", 5.0)
+        register = {"name": "model", "budget": budget, "event": {"type": "gaussian", "noise_multiplier": 5.0}}
+        run = http.post("/v1/runs", json=register).raise_for_status().json()["id"]
+        statuses = [http.post(f"/v1/runs/{run}/steps", json={"count": n}).status_code for n in (1, 1, 10**6)]
+        assert statuses == [200, 200, 403]
+        http.post("/v1/checkpoints").raise_for_status()
+        token = {"Authorization": f"Bearer {settings['METRICS_TOKEN']}"}
+        exported = http.get("/metrics", headers=token).raise_for_status().text
     ledger, backup = folder / "ledger.db", folder / "backup.db"
     of_ledger, of_backup = folder / "ledger.prom", folder / "backup.prom"
     assert command_line("verify", "--metrics-file", str(of_ledger), database=ledger).returncode == 0

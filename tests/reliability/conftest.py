@@ -5,7 +5,7 @@ import os
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -65,18 +65,14 @@ class Service:
 @contextmanager
 def started(*servers: LiveServer) -> Iterator[None]:
     """Servers that run, whose clients have their keys; they are stopped at the end, if they still run."""
-    try:
+    with ExitStack() as stack:
         for server in servers:
-            server.start()
+            stack.enter_context(server)
         for role in Role:
             servers[0].key(role)
         for server in servers:
             server.keys = servers[0].keys
         yield
-    finally:
-        for server in servers:
-            if server.is_alive:
-                server.stop()
 
 
 @contextmanager

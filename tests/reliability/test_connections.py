@@ -202,8 +202,7 @@ def test_service_goes_on_when_more_connections_come_than_files_may_be_open(tmp_p
         pytest.skip("this process may not open as many files")
     few = {"FEW_FILES": str(OTHER_FILES + room), "EPSILON_LEDGER_REQUEST_HEAD_SECONDS": str(SECONDS)}
     live = LiveServer(tmp_path, module=BROKEN, environment=few)
-    live.start()
-    try:
+    with live:
         with ExitStack() as stack:
             for _ in range(flood):
                 connection = stack.enter_context(socket.socket())
@@ -216,8 +215,6 @@ def test_service_goes_on_when_more_connections_come_than_files_may_be_open(tmp_p
             await_true(lambda: status_of(f"{live.url}/healthz") == 200, live.log)
         with live.client("admin") as http:
             assert http.get("/v1/runs").status_code == 200
-    finally:
-        live.stop()
     assert f"it takes {room} connections at a time" in live.log()
     assert "Traceback" not in live.log()
     assert "Too many open files" not in live.log()

@@ -1,6 +1,9 @@
 """The certificate of a PostgreSQL server expires, and is renewed: the service goes on without a restart."""
 
+import time
 from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 
 import httpx2
@@ -8,22 +11,47 @@ import pytest
 
 from app.ledger.errors import LedgerUnavailableError
 from app.persistence.database import Database
-from tests.certificates import DAY
-from tests.conftest import need_postgresql
-from tests.encrypted_server import EncryptedServer, encrypted_server
+from tests.certificates import DAY, Authority, ServerCertificate
 from tests.open_databases import is_sound
+from tests.postgres import Cluster
 from tests.reliability.clients import Trainer, patiently
-from tests.reliability.conftest import Service, started
+from tests.reliability.conftest import Service, own_cluster, started
 from tests.servers import LiveServer
 
 pytestmark = pytest.mark.postgresql
 
 
+@dataclass
+class EncryptedServer:
+    """A PostgreSQL with TLS, whose clients verify its certificate."""
+
+    cluster: Cluster
+    authority: Authority
+
+    @property
+    def url(self) -> str:
+        return f"{self.cluster.url('ledger')}?sslmode=verify-full&sslrootcert={self.authority.root}"
+
+    def renew(self, lifetime: timedelta) -> ServerCertificate:
+        """Give it another certificate, as an operator would."""
+        found = self.authority.issue(self.cluster.data, lifetime)
+        self.cluster.own(found.certificate, found.key)
+        self.set_tls("on")
+        return found
+
+    def set_tls(self, value: str) -> None:
+        """Let it read its files again."""
+        self.cluster.execute(f"ALTER SYSTEM SET ssl = {value}")
+        self.cluster.execute("SELECT pg_reload_conf()")
+        time.sleep(0.5)  # it does so on a signal
+
+
 @pytest.fixture(scope="module")
 def one(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EncryptedServer]:
-    """One server for all tests."""
-    need_postgresql()
-    with encrypted_server(tmp_path_factory.mktemp("encrypted")) as server:
+    """One server for all tests, with a folder of what clients trust."""
+    with own_cluster() as cluster:
+        server = EncryptedServer(cluster, Authority.create(tmp_path_factory.mktemp("encrypted")))
+        server.renew(90 * DAY)
         yield server
 
 
@@ -84,7 +112,5 @@ def test_expiry_of_the_own_certificate_is_read(tmp_path: Path, encrypted: Encryp
 
 def test_server_without_tls_has_no_expiry(encrypted: EncryptedServer) -> None:
     assert Database(encrypted.url.replace("verify-full", "disable")).certificate_expiries() == {}
-    encrypted.cluster.execute("ALTER SYSTEM SET ssl = off")
-    encrypted.reload()
+    encrypted.set_tls("off")
     assert Database(encrypted.cluster.url("ledger")).certificate_expiries() == {}
-    encrypted.cluster.execute("ALTER SYSTEM SET ssl = on")

@@ -60,10 +60,8 @@ class Office:
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
-    server = LiveServer(tmp_path_factory.mktemp("office"))
-    server.start()
-    yield server
-    server.stop()
+    with LiveServer(tmp_path_factory.mktemp("office")) as server:
+        yield server
 
 
 @pytest.fixture

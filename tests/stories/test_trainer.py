@@ -105,14 +105,12 @@ class Script:
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
     """A new service with a population of patients; the ledger is sound in the end."""
-    server = LiveServer(tmp_path_factory.mktemp("service"))
-    server.start()
-    with server.client("admin") as api:
-        unit = {"privacy_unit": "patient", "neighboring_relation": "add_or_remove_one"}
-        population = {"name": "patients", "limit": {"epsilon": 100.0, "delta": DELTA}} | unit
-        assert api.post("/v1/populations", json=population).status_code == 201
-    yield server
-    server.stop()
+    with LiveServer(tmp_path_factory.mktemp("service")) as server:
+        with server.client("admin") as api:
+            unit = {"privacy_unit": "patient", "neighboring_relation": "add_or_remove_one"}
+            population = {"name": "patients", "limit": {"epsilon": 100.0, "delta": DELTA}} | unit
+            assert api.post("/v1/populations", json=population).status_code == 201
+        yield server
     is_sound(server.database_url)
 
 
