@@ -4,12 +4,13 @@ import gc
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 from tests import postgres, pure_decisions
-from tests.databases import NO_SERVER, need_postgresql, new_database, share_statements
+from tests.databases import NO_SERVER, need_postgresql, new_database
 from tests.ledgers import SAMPLED, Furnish, Keys, Ledger, furnished, nothing, open_ledger, signing_key
 from tests.processor_budget import ProcessorTimes
 from tests.servers import LiveServer, command_line
@@ -27,8 +28,6 @@ __all__ = [
     "open_ledger",
     "signing_key",
 ]
-
-share_statements()
 
 pure_decisions.enforce()
 
@@ -61,6 +60,12 @@ def furnishing(request: pytest.FixtureRequest) -> Furnish | None:
         if name in request.fixturenames:
             return furnish
     return nothing if "ledger" in request.fixturenames else None
+
+
+@pytest.fixture
+def made(furnishing: Furnish, database_kind: str) -> Any:  # noqa: ANN401 - of the test's own
+    """What the function made that furnished the ledger."""
+    return furnished(database_kind, furnishing)[0]
 
 
 @pytest.fixture

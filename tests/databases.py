@@ -30,12 +30,9 @@ _statements: dict[str, _Statements] = defaultdict(_Statements)
 """By kind of database: a test has an engine of its own, which would make every statement's text anew."""
 
 
-def share_statements() -> None:
-    """Let each connection take the text of a statement from whichever engine made it first."""
-    event.listen(Engine, "engine_connect", _share)
-
-
+@event.listens_for(Engine, "engine_connect")
 def _share(connection: Connection) -> None:
+    """Let each connection take the text of a statement from whichever engine made it first."""
     connection.execution_options(compiled_cache=_statements[connection.dialect.name])
 
 

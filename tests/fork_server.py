@@ -147,25 +147,6 @@ class ForkedProcess:
         self.send_signal(signal.SIGKILL)
 
 
-def run(
-    module: str, *arguments: str, environment: dict[str, str], timeout: float, server: ForkServer | None = None
-) -> subprocess.CompletedProcess[str]:
-    """Run a module to its end, by default in a fork of the process that has imported the service.
-
-    Raises:
-        subprocess.TimeoutExpired: it takes longer than so many seconds.
-    """
-    with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
-        there = server or service_server()
-        process = ForkedProcess(there, module, *arguments, environment=environment, output=output, errors=errors)
-        try:
-            status = process.wait(timeout)
-        finally:
-            process.kill()
-        said = [(file.seek(0), file.read().decode())[1] for file in (output, errors)]
-    return subprocess.CompletedProcess(process.args, status, *said)
-
-
 def _number(told: socket.socket) -> int:
     return int.from_bytes(told.recv(4), "big", signed=True)
 

@@ -2,7 +2,6 @@
 
 from datetime import UTC, datetime, timedelta
 
-from app.api.session_cookies import COOKIE
 from app.service.auth import sessions
 from app.service.auth.authentication import authenticate
 from app.service.auth.request_context import RequestContext
@@ -14,8 +13,3 @@ def cookie_for(ledger: Ledger, role: str = "admin", organisation: str = "hospita
     now = datetime.now(UTC)
     caller = authenticate(ledger.database, f"Bearer {ledger.keys[organisation, role]}", now)
     return sessions.open_session(RequestContext(ledger.database, caller, now), timedelta(hours=1))
-
-
-def signed_in(ledger: Ledger, role: str = "viewer", organisation: str = "hospital") -> dict[str, str]:
-    """What such a person's browser sends with every request."""
-    return {"Cookie": f"{COOKIE}={cookie_for(ledger, role, organisation)}"}

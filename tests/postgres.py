@@ -14,10 +14,9 @@ import signal
 import socket
 import subprocess
 import tempfile
-import time
 from base64 import b64encode
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import Any, Self
@@ -107,20 +106,19 @@ class Cluster:
 
     def start(self) -> None:
         """Start the server and wait until it takes connections."""
-        until = time.monotonic() + PATIENCE_SECONDS
-        while True:
+        command: list[str | Path] = [self._binaries / "postgres", "-D", self.data]
+
+        def takes_connections() -> bool:
             if self.process is None or self.process.poll() is not None:
                 # Perhaps again: the children of a killed server may still hold its memory.
                 with (self.folder / "server.log").open("ab") as log:
-                    command: list[str | Path] = [self._binaries / "postgres", "-D", self.data]
                     self.process = subprocess.Popen(command, stdout=log, stderr=log, **self._as_user())
-            try:
+            with suppress(psycopg.OperationalError):
                 self.connect().close()
-            except psycopg.OperationalError:
-                assert time.monotonic() < until, self.log()
-                time.sleep(0.05)
-            else:
-                return
+                return True
+            return False
+
+        await_true(takes_connections, self.log, 0.05, PATIENCE_SECONDS)
 
     def stop(self, how: signal.Signals = signal.SIGINT) -> None:
         """Stop the server as `pg_ctl stop` does, fast, or in another way, and wait until it is gone."""

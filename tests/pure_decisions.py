@@ -14,9 +14,9 @@ DECISIONS: tuple[Callable[..., Any], ...] = (decide, hold_priced)
 """Every decision of the service."""
 
 
-def refusal_of_sql(*decisions: Callable[..., Any]) -> Callable[..., None]:
-    """Make a listener to `before_cursor_execute` that fails within these functions."""
-    watched = {id(each.__code__): each.__name__ for each in decisions}
+def enforce() -> None:
+    """Watch every statement of every engine."""
+    watched = {id(each.__code__): each.__name__ for each in DECISIONS}
 
     def refuse(*given: object) -> None:
         frame: FrameType | None = sys._getframe(1)
@@ -24,9 +24,4 @@ def refusal_of_sql(*decisions: Callable[..., Any]) -> Callable[..., None]:
             assert id(frame.f_code) not in watched, f"{watched[id(frame.f_code)]} executes {given[2]}"
             frame = frame.f_back
 
-    return refuse
-
-
-def enforce() -> None:
-    """Watch every statement of every engine."""
-    event.listen(Engine, "before_cursor_execute", refusal_of_sql(*DECISIONS))
+    event.listen(Engine, "before_cursor_execute", refuse)

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -22,24 +23,28 @@ from app.persistence.schema import upgrade
 from app.service.auth import authentication
 from app.service.governance.api_keys import create_key
 from app.service.readiness import CACHE_SECONDS
-from tests import fork_server
 from tests.fork_server import ForkedProcess, service_server
 from tests.open_databases import open_database
 from tests.polling import await_true, status_of
 from tests.postgres import free_port
 
-SIGN_INS = "EPSILON_LEDGER_RATE_LIMIT_SIGN_INS_PER_MINUTE"
-"""Tests sign in more often than people do."""
-
-INIT = "EPSILON_LEDGER_INIT_WHEN_EMPTY"
-"""Tests found their organisations themselves."""
+SETTINGS = {"EPSILON_LEDGER_RATE_LIMIT_SIGN_INS_PER_MINUTE": "0", "EPSILON_LEDGER_INIT_WHEN_EMPTY": "false"}
+"""Tests sign in more often than people do, and found their organisations themselves."""
 
 
 def command_line(*arguments: str, database: Path | str, timeout: float = 120) -> subprocess.CompletedProcess[str]:
     """Run `epsilon-ledger` as a person would, on a SQLite file or on the database of a URL."""
     url = database if isinstance(database, str) else f"sqlite:///{database}"
     environment = os.environ | {"EPSILON_LEDGER_DATABASE_URL": url}
-    return fork_server.run("app", *arguments, environment=environment, timeout=timeout)
+    with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
+        server, streams = service_server(), (output, errors)
+        process = ForkedProcess(server, "app", *arguments, environment=environment, output=output, errors=errors)
+        try:
+            status = process.wait(timeout)
+        finally:
+            process.kill()
+        said = [(file.seek(0), file.read().decode())[1] for file in streams]
+    return subprocess.CompletedProcess(process.args, status, *said)
 
 
 @contextmanager
@@ -121,7 +126,7 @@ class LiveServer:
         """Start the process and wait until it is ready."""
         self.port = self.port or free_port()
         with (self.folder / "server.log").open("ab") as log:
-            given = {SIGN_INS: "0", INIT: "false"} | os.environ | {"EPSILON_LEDGER_DATABASE_URL": self.database_url}
+            given = SETTINGS | os.environ | {"EPSILON_LEDGER_DATABASE_URL": self.database_url}
             given |= self.environment
             command = [self.module, "serve", f"--port={self.port}", f"--workers={self.workers}"]
             if self.interpreted:

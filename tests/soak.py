@@ -13,7 +13,12 @@ U = TypeVar("U")
 
 def thinned(cases: Sequence[T], every: int) -> list[T | ParameterSet]:
     """Mark all cases but each so many-th one for `make soak`; a tuple is one case of several arguments."""
-    return [case if place % every == 0 else _soaked(case) for place, case in enumerate(cases)]
+    found: list[T | ParameterSet] = list(cases)
+    for place, case in enumerate(cases):
+        if place % every:
+            values = case if isinstance(case, tuple) else (case,)
+            found[place] = pytest.param(*values, marks=pytest.mark.soak)
+    return found
 
 
 def in_turns(first: Iterable[T], second: Iterable[U]) -> list[tuple[T, U] | ParameterSet]:
@@ -29,8 +34,3 @@ def few(examples: int) -> settings:
     """Take so many examples of a slow property in `make test`, and as many times more in `make soak` as of others."""
     more = settings().max_examples / settings.get_profile("ledger").max_examples
     return settings(max_examples=round(examples * more))
-
-
-def _soaked(case: object) -> ParameterSet:
-    values = case if isinstance(case, tuple) else (case,)
-    return pytest.param(*values, marks=pytest.mark.soak)

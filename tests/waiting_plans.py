@@ -39,9 +39,3 @@ def preview(ledger: Ledger, account: str, steps: int, role: str = "viewer") -> h
     if "/" in account:
         account = ledger.get(f"/v1/budgets?path={account}").json()["items"][0]["id"]
     return ledger.post(f"/v1/accounts/{account}/queue/what-if", {"plan": [{"event": SAMPLED, "count": steps}]}, role)
-
-
-def waiting_of(ledger: Ledger, run: dict[str, Any]) -> dict[str, Any]:
-    """Get what the plan of a registered run waits for."""
-    found: dict[str, Any] = ledger.get(f"/v1/reservations/{run['waiting_reservation']}").json()["waiting"]
-    return found

@@ -75,16 +75,13 @@ def furnishing(request: pytest.FixtureRequest, furnishing: Furnish | None) -> Fu
 
 
 @pytest.fixture
-def seeded(request: pytest.FixtureRequest, ledger: Ledger, database_kind: str) -> SeededLedger:
+def seeded(made: SeededLedger, ledger: Ledger) -> SeededLedger:
     """A seeded ledger for one test alone, with what the module's `FURNISHED` adds."""
-    named: dict[str, Furnish] = getattr(request.module, "FURNISHED", {})
-    there: SeededLedger = furnished(database_kind, named.get("seeded", furnish))[0]
-    return replace(there, ledger=ledger)
+    return replace(made, ledger=ledger)
 
 
 @pytest.fixture
-def trainer(request: pytest.FixtureRequest, ledger: Ledger, database_kind: str) -> Trainer:
-    made: Trainer = furnished(database_kind, request.module.FURNISHED["trainer"])[0]
+def trainer(made: Trainer, ledger: Ledger) -> Trainer:
     return replace(made, ledger=ledger)
 
 

@@ -8,7 +8,7 @@ import pytest
 from tests.api.trainer import LOUD, Trainer, approve, counted, is_refused, issue, within_limits
 from tests.api.waiting import START, Queued, Waiting, furnish_office, office
 from tests.conftest import Ledger
-from tests.waiting_plans import OVER_TEN_DAYS, allocate, ask, later, preview, waiting_of
+from tests.waiting_plans import OVER_TEN_DAYS, allocate, ask, later, preview
 
 __all__ = ["office"]
 
@@ -184,7 +184,7 @@ def test_plan_gets_the_place_that_its_preview_has(ledger: Ledger, steps: int) ->
     if said["fits"]:
         assert said["waiting"] is None
         return
-    became = waiting_of(ledger, arrived.json())
+    became = ledger.get(f"/v1/reservations/{arrived.json()['waiting_reservation']}").json()["waiting"]
     available = [[each.pop("available") for each in waiting["lacks"]] for waiting in (became, said["waiting"])]
     assert available[0] == pytest.approx(available[1], rel=1e-6)
     assert became == said["waiting"]

@@ -10,7 +10,7 @@ import pytest
 from app.service.scheduling.grants import expire_waiting, grant_waiting
 from tests.api.trainer import LOUD, OnLedger, Trainer, audited, counted
 from tests.clocks import stand_at
-from tests.conftest import Ledger, furnished
+from tests.conftest import Ledger
 
 START = datetime(2100, 1, 1, tzinfo=UTC)
 FITTING = 219  # steps of LOUD, into a budget of epsilon 1
@@ -112,5 +112,5 @@ def furnish_office(ledger: Ledger) -> dict[str, str]:
 
 
 @pytest.fixture
-def office(ledger: Ledger, database_kind: str, monkeypatch: pytest.MonkeyPatch) -> Waiting:
-    return Waiting(ledger, monkeypatch, ids=dict(furnished(database_kind, furnish_office)[0]))
+def office(made: dict[str, str], ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> Waiting:
+    return Waiting(ledger, monkeypatch, ids=dict(made))

@@ -10,8 +10,10 @@ from xml.etree import ElementTree as ET
 
 import httpx2
 
+from app.api.session_cookies import COOKIE
+from tests.api.trainer import issue
 from tests.ledgers import Ledger
-from tests.login_helpers import signed_in
+from tests.login_helpers import cookie_for
 
 VOID: Final = frozenset({"br", "hr", "img", "input", "link", "meta", "source"})
 FIELDS: Final = frozenset({"input", "select", "textarea"})
@@ -78,14 +80,12 @@ class Visitor:
 
 def visitor(ledger: Ledger, role: str = "viewer", organisation: str = "hospital") -> Visitor:
     """Sign in with the key of a role."""
-    return Visitor(ledger, signed_in(ledger, role, organisation))
+    return Visitor(ledger, {"Cookie": f"{COOKIE}={cookie_for(ledger, role, organisation)}"})
 
 
 def scoped_visitor(ledger: Ledger, role: str, scope: str) -> Visitor:
     """Sign in with a new key for an account and what is under it."""
-    made = ledger.post("/v1/api-keys", {"role": role, "scope": scope})
-    assert made.status_code == 201, made.text
-    ledger.keys["hospital", f"{role} of {scope}"] = made.json()["key"]
+    issue(ledger, f"{role} of {scope}", role, scope)
     return visitor(ledger, f"{role} of {scope}")
 
 

@@ -9,7 +9,7 @@ from app.ledger.pages import Page as ListPage
 from app.persistence.repositories import overview_queries
 from app.persistence.repositories.overview_queries import RunOutline
 from tests.api.test_refusals import more_noise
-from tests.conftest import SAMPLED, Ledger, furnished
+from tests.conftest import SAMPLED, Ledger
 from tests.dashboard.page_visitor import Page, text_of, visitor, without_breaks
 
 OFFICER = "privacy_officer"
@@ -29,13 +29,13 @@ FURNISHED = {"ledger": spent_accounts}
 
 
 @pytest.fixture
-def population() -> str:
-    return str(furnished("sqlite", spent_accounts)[0][0])
+def population(made: tuple[str, str]) -> str:
+    return made[0]
 
 
 @pytest.fixture
-def budget() -> str:
-    return str(furnished("sqlite", spent_accounts)[0][1])
+def budget(made: tuple[str, str]) -> str:
+    return made[1]
 
 
 def open_account(ledger: Ledger, account: str, query: str = "", role: str = "viewer") -> Page:

@@ -11,7 +11,7 @@ from app.service.actors import ActorLabel, label_of, read_actors
 from app.service.auth.authentication import authenticate
 from app.service.auth.request_context import RequestContext
 from app.service.governance.api_keys import SHOWN_AFTER_EXPIRY
-from tests.conftest import Ledger, furnished
+from tests.conftest import Ledger
 from tests.dashboard.oidc_flow import OidcFlow
 from tests.dashboard.page_visitor import visitor
 from tests.service.test_queries import call_of
@@ -48,13 +48,8 @@ def work(ledger: Ledger) -> dict[str, str]:
 FURNISHED = {"ledger": work}
 
 
-def known() -> dict[str, str]:
-    found: dict[str, str] = furnished("sqlite", work)[0]
-    return found
-
-
-def test_pages_show_names_and_roles_of_keys_and_their_ids_on_hover(ledger: Ledger) -> None:
-    ids, admin = known(), visitor(ledger, "admin")
+def test_pages_show_names_and_roles_of_keys_and_their_ids_on_hover(ledger: Ledger, made: dict[str, str]) -> None:
+    ids, admin = made, visitor(ledger, "admin")
     for path, name, role in (
         ("/audit", "Dana", "planner"),
         ("/approvals", "Dana", "planner"),
@@ -71,8 +66,8 @@ def test_pages_show_names_and_roles_of_keys_and_their_ids_on_hover(ledger: Ledge
     assert "revoked the key Dana" in audit
 
 
-def test_refusal_names_the_key_that_changed_the_limit(ledger: Ledger) -> None:
-    ids, officer = known(), issue(ledger, "Olga", "privacy_officer")
+def test_refusal_names_the_key_that_changed_the_limit(ledger: Ledger, made: dict[str, str]) -> None:
+    ids, officer = made, issue(ledger, "Olga", "privacy_officer")
     set_limit(ledger, 0.5, "Olga")
     headers = {"Authorization": f"Bearer {ids['key']}"}
     assert ledger.http.post(f"/v1/runs/{ids['run']}/steps", json=LOUD, headers=headers).status_code == 403
@@ -114,8 +109,8 @@ def test_actors_of_a_page_are_read_by_one_statement(ledger: Ledger) -> None:
     assert read_actors(stranger, ids[:1])[ids[0]] == label_of(ids[0]), "keys of others have no name"
 
 
-def test_expired_workload_key_is_listed_on_demand_and_keeps_its_name(ledger: Ledger) -> None:
-    ids, now = known(), datetime.now(UTC)
+def test_expired_workload_key_is_listed_on_demand_and_keeps_its_name(ledger: Ledger, made: dict[str, str]) -> None:
+    ids, now = made, datetime.now(UTC)
     for name, age in (("icu jobs", SHOWN_AFTER_EXPIRY + timedelta(hours=1)), ("Dana", SHOWN_AFTER_EXPIRY / 2)):
         expired = update(api_keys).where(api_keys.c.id == ids[name])
         with ledger.database.write(ALL_TENANTS) as tx:

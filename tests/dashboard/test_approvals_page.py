@@ -12,7 +12,7 @@ from app.service.auth.request_context import RequestContext
 from app.service.governance.proposals import count_decidable
 from app.service.verification import verify
 from app.service.verification.requests import apply_quarantines
-from tests.conftest import SAMPLED, Ledger, furnished
+from tests.conftest import SAMPLED, Ledger
 from tests.dashboard.page_visitor import visitor
 from tests.service.tampering import ALL, TEAM, shift_curve, tampering
 
@@ -27,9 +27,8 @@ FURNISHED = {"team": work}
 
 
 @pytest.fixture
-def team() -> tuple[str, str]:
-    found: tuple[str, str] = furnished("sqlite", work)[0]
-    return found
+def team(made: tuple[str, str]) -> tuple[str, str]:
+    return made
 
 
 def quarantine(ledger: Ledger, path: str) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from app.ledger.alerts import Alert, AlertType
 from app.service.alerts.messages import message_of
-from tests.conftest import Ledger, furnished
+from tests.conftest import Ledger
 from tests.dashboard.page_visitor import visitor
 
 PATH = "mimic/icu-team/model"
@@ -34,8 +34,8 @@ def alert(kind: AlertType, facts: dict[str, Any]) -> Alert:
     return Alert("evt_1", kind, facts["account"], "once", facts, datetime(2026, 11, 25, tzinfo=UTC))
 
 
-def test_pages_and_files_show_the_number_of_the_second_run(ledger: Ledger) -> None:
-    budget, first, second = furnished("sqlite", two_runs)[0]
+def test_pages_and_files_show_the_number_of_the_second_run(ledger: Ledger, made: tuple[str, str, str]) -> None:
+    budget, first, second = made
     admin, team = visitor(ledger, "admin"), PATH.rpartition("/")[0]
     position = ledger.get(f"/v1/decisions?run={second}").json()["items"][0]["position"]
     raised = {"limit": {"epsilon": 1.1, "delta": 1e-5}, "reason": "A bit more."}
@@ -69,8 +69,8 @@ def test_pages_and_files_show_the_number_of_the_second_run(ledger: Ledger) -> No
     assert f"share of {PATH} #2" in ledger.get(f"/v1/accounts/{budget}/history.csv").text.splitlines()[0]
 
 
-def test_alerts_and_messages_have_the_number_of_a_run(ledger: Ledger) -> None:
-    budget, _, second = furnished("sqlite", two_runs)[0]
+def test_alerts_and_messages_have_the_number_of_a_run(ledger: Ledger, made: tuple[str, str, str]) -> None:
+    budget, _, second = made
     assert ledger.post(f"/v1/runs/{second}/steps", {"count": 1500, "mode": "report"}).status_code == 200
     found = [(each["type"], each["data"]) for each in ledger.get("/v1/alerts").json()["items"]]
     assert {facts["account_number"] for _, facts in found if facts["account"] == second} == {2}

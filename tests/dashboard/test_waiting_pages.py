@@ -12,7 +12,7 @@ from app.ledger.filters import Limit
 from app.service.queries.account_status import AccountStatus, Severity
 from app.service.scheduling.grants import expire_waiting, grant_waiting
 from tests.clocks import stand_at
-from tests.conftest import Ledger, furnished
+from tests.conftest import Ledger
 from tests.dashboard.page_visitor import text_of, visitor
 from tests.waiting_plans import OVER_TEN_DAYS, allocate, ask, later
 
@@ -33,8 +33,8 @@ FURNISHED = {"shared": share_out}
 
 
 @pytest.fixture
-def shared() -> str:
-    return str(furnished("sqlite", share_out)[0])
+def shared(made: str) -> str:
+    return made
 
 
 def team(ledger: Ledger) -> str:

@@ -15,8 +15,7 @@ from sqlalchemy import make_url
 from app.service.signatures import signer_of
 from app.settings import PREFIX, Settings
 from app.version import VERSION
-from tests.deploy.container_commands import unknown_settings
-from tests.deploy.manifests import KUBERNETES
+from tests.deploy.manifests import KUBERNETES, unknown_settings
 from tests.packaging.dockerfile import ROOT, only, stages
 
 FOLDER = ROOT / "deploy" / "compose"

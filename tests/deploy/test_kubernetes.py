@@ -18,8 +18,7 @@ from app.persistence.postgresql import STATEMENT_TIMEOUT_SECONDS
 from app.settings import PREFIX, Settings
 from app.version import VERSION
 from app.workload_settings import read_workload_issuers
-from tests.deploy.container_commands import unknown_settings
-from tests.deploy.manifests import KUBERNETES, Document, documents
+from tests.deploy.manifests import KUBERNETES, Document, documents, unknown_settings
 from tests.docs.markdown import fences
 from tests.packaging.dockerfile import ROOT, only, stages
 

@@ -3,19 +3,14 @@
 import os
 import shlex
 import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import httpx2
-from sqlalchemy import make_url
 
 from tests import postgres
-from tests.docs.markdown import ROOT, Block
-from tests.fork_server import service_server
-from tests.ledgers import new_signing_key
+from tests.docs.markdown import Block
 from tests.postgres_binaries import binaries
 from tests.servers import LiveServer
 
@@ -121,35 +116,3 @@ def made(reply: httpx2.Response) -> Any:  # noqa: ANN401 - JSON is anything
     """What was answered to a request that went well."""
     assert reply.status_code < 300, reply.text
     return reply.json()
-
-
-@contextmanager
-def operator_shell(folder: Path) -> Iterator[OperatorShell]:
-    """A hospital with a population, a budget and both keys; its database's role is an ordinary one."""
-    cluster = postgres.shared()
-    whole = make_url(cluster.create_database(DATABASE, postgres.TEMPLATE))
-    (folder / "database-password").write_text(cluster.password)
-    (folder / "examples").symlink_to(ROOT / "examples")
-    new_signing_key(folder)[1].rename(folder / "signing.pub")
-    url = whole._replace(password=None).render_as_string()
-    files = {"DATABASE_PASSWORD_FILE": "database-password", "SIGNING_KEY_FILE": "signing.pem"}
-    server = LiveServer(folder, whole.render_as_string(hide_password=False))
-    for role in ("admin", "privacy_officer"):
-        server.key(role)
-    server.database_url = url
-    server.environment |= {f"EPSILON_LEDGER_{setting}": str(folder / name) for setting, name in files.items()}
-    server.start()
-    try:
-        shell = OperatorShell(folder, server, cluster, service_server().write_environment(folder / "environment"))
-        limit = {"epsilon": 8.0, "delta": 1e-5}
-        unit = {"privacy_unit": "patient", "neighboring_relation": "add_or_remove_one"}
-        budget = {"name": "icu-team", "parent": "mimic", "limit": limit | {"epsilon": 3.0}}
-        with shell.admin as http:
-            made(http.post("/v1/populations", json={"name": "mimic", "limit": limit, **unit}))
-            made(http.post("/v1/budgets", json=budget))
-        yield shell
-    finally:
-        server.stop()
-        for (name,) in cluster.execute("SELECT datname FROM pg_database WHERE datname LIKE 'ledger%'"):
-            if name == DATABASE or name in {"ledger_restored", "ledger_before", "ledger_moved", "ledger_scratch"}:
-                cluster.drop_database(name)

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from tests.docs.markdown import ROOT, blocks
-from tests.docs.test_runbook import BLOCKS as OPERATED
+from tests.docs.test_operator_pages import BLOCKS as OPERATED
 
 RUN_BY = {
     "how-to/arrange-budgets": "tests/docs/test_readme.py",
