@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from threading import Event
 from typing import Any, ClassVar
 from urllib.parse import parse_qsl, unquote_plus, urlencode, urlsplit
@@ -18,7 +19,7 @@ from joserfc import jws
 from joserfc.jwk import ECKey, Key, OKPKey, RSAKey
 from joserfc.jws import JWSRegistry
 
-from tests.conftest import Ledger
+from tests.ledgers import Ledger, open_ledger
 from tests.polling import await_true
 from tests.servers import background_thread
 
@@ -147,10 +148,13 @@ class IdentityProvider:
         kept = {name: value for name, value in head.items() if value is not None}
         return signed(key_of(algorithm, number), kept, self.claims(**changed))
 
-    def wait_for(self, ledger: Ledger) -> None:
-        """Wait until a service has the keys: it fetches them when it starts."""
-        jwks = ledger.http.app.state.keys.oidc.jwks
-        await_true(lambda: jwks.publishes(key_of("RS256").thumbprint()), pause=0.01, seconds=10)
+    @contextmanager
+    def open_ledger(self, folder: Path, **changed: object) -> Iterator[Ledger]:
+        """A ledger that knows people by this provider, and has its keys: it fetches them when it starts."""
+        with open_ledger(folder, **self.settings() | changed) as ledger:
+            jwks = ledger.http.app.state.keys.oidc.jwks
+            await_true(lambda: jwks.publishes(key_of("RS256").thumbprint()), pause=0.01, seconds=10)
+            yield ledger
 
     def settings(self, **changed: object) -> dict[str, Any]:
         """The service's settings for it."""

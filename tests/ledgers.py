@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import cache
 from itertools import product
 from pathlib import Path
@@ -23,7 +23,8 @@ from app.main import create_app
 from app.persistence.database import ALL_TENANTS, Database
 from app.persistence.repositories import organisations
 from app.persistence.schema import is_current, upgrade
-from app.service.auth import authentication
+from app.service.auth import authentication, sessions
+from app.service.auth.request_context import RequestContext
 from app.service.ed25519 import public_pem
 from app.service.governance.api_keys import create_key
 from app.settings import Settings
@@ -68,6 +69,12 @@ class Ledger:
     def get(self, path: str, role: str = "viewer", organisation: str = "hospital", **headers: str) -> httpx2.Response:
         sent = self.headers(role, organisation) | {name.replace("_", "-"): value for name, value in headers.items()}
         return self.http.get(path, headers=sent)
+
+    def cookie(self, role: str = "admin", organisation: str = "hospital") -> str:
+        """The cookie of somebody who has signed in with the key of a role."""
+        now = datetime.now(UTC)
+        caller = authentication.authenticate(self.database, self.headers(role, organisation)["Authorization"], now)
+        return sessions.open_session(RequestContext(self.database, caller, now), timedelta(hours=1))
 
     def population(self, name: str = "mimic", **terms: object) -> dict[str, object]:
         body = {"name": name, "privacy_unit": "patient", "neighboring_relation": "add_or_remove_one"}

@@ -4,7 +4,6 @@ from app.api.session_cookies import COOKIE, TOKEN_HEADER
 from app.service.auth import sessions
 from tests.api.conftest import SeededLedger
 from tests.api.operations import GUARDED, READS, valid_body, valid_headers
-from tests.login_helpers import cookie_for
 
 UNSAFE = [operation for operation in GUARDED if operation.method != "GET"]
 
@@ -18,7 +17,7 @@ def _with_token(cookie: str, **more: str) -> dict[str, str]:
 
 
 def test_request_of_a_foreign_page_changes_nothing(shared: SeededLedger) -> None:
-    cookie, other = (cookie_for(shared.ledger) for _ in range(2))
+    cookie, other = (shared.ledger.cookie() for _ in range(2))
     before = shared.rows()
     ways = {
         "no token": _headers(cookie),
@@ -41,7 +40,7 @@ def test_request_of_a_foreign_page_changes_nothing(shared: SeededLedger) -> None
 
 
 def test_request_of_an_own_page_reaches_the_operation(shared: SeededLedger) -> None:
-    cookie = cookie_for(shared.ledger, "viewer")
+    cookie = shared.ledger.cookie("viewer")
     sites: tuple[dict[str, str], ...] = ({}, {"Sec-Fetch-Site": "same-origin"}, {"Origin": "http://testserver"})
     for place, operation in enumerate(UNSAFE):
         headers = valid_headers(operation) | _with_token(cookie) | sites[place % 3]
@@ -51,26 +50,26 @@ def test_request_of_an_own_page_reaches_the_operation(shared: SeededLedger) -> N
 
 
 def test_reading_takes_the_cookie_alone_before_which_a_key_in_the_header_counts(shared: SeededLedger) -> None:
-    cookie = cookie_for(shared.ledger)
+    cookie = shared.ledger.cookie()
     for operation in READS[1::5]:
         path = operation.at(**shared.ids())
         assert shared.ledger.http.get(path, headers=_headers(cookie)).status_code == 200, operation.id
     assert shared.ledger.http.get("/v1/runs", headers=_headers("ses_nowhere.secret")).status_code == 401
-    headers = _headers(cookie_for(shared.ledger, "admin")) | shared.ledger.headers("viewer")
+    headers = _headers(shared.ledger.cookie("admin")) | shared.ledger.headers("viewer")
     assert shared.ledger.http.post("/v1/api-keys", json={"role": "viewer"}, headers=headers).status_code == 403
     headers["Authorization"] = "Bearer key_nowhere.x"
     assert shared.ledger.http.get("/v1/runs", headers=headers).status_code == 401
 
 
 def test_session_is_no_key_and_opens_its_own_organisation_and_scheme_alone(shared: SeededLedger) -> None:
-    cookie, key = cookie_for(shared.ledger), shared.ledger.keys["hospital", "admin"]
+    cookie, key = shared.ledger.cookie(), shared.ledger.keys["hospital", "admin"]
     for header in (f"Session {cookie}", f"Bearer {cookie}", cookie):
         assert shared.ledger.http.get("/v1/runs", headers={"Authorization": header}).status_code == 401, header
     assert shared.ledger.http.get("/v1/runs", headers=_headers(key)).status_code == 401
-    headers = _headers(cookie_for(shared.ledger, "admin", "clinic"))
+    headers = _headers(shared.ledger.cookie("admin", "clinic"))
     assert shared.ledger.http.get(f"/v1/runs/{shared.run}", headers=headers).status_code == 404
     assert shared.ledger.http.get("/v1/populations", headers=headers).json()["items"] == []
-    cookie = cookie_for(shared.ledger)
+    cookie = shared.ledger.cookie()
     for name, status in ((COOKIE, 401), (f"__Host-{COOKIE}", 200)):
         headers = {"Cookie": f"{name}={cookie}"}
         reply = shared.ledger.http.get("https://testserver/v1/runs", headers=headers)

@@ -37,9 +37,7 @@ def provider() -> Iterator[IdentityProvider]:
 
 @pytest.fixture(scope="module")
 def shared(provider: IdentityProvider, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SeededLedger]:
-    settings = provider.settings(oidc_roles=json.dumps(ROLES))
-    with open_ledger(tmp_path_factory.mktemp("shared"), **settings) as ledger:
-        provider.wait_for(ledger)
+    with provider.open_ledger(tmp_path_factory.mktemp("shared"), oidc_roles=json.dumps(ROLES)) as ledger:
         yield furnish(ledger)
 
 
@@ -212,8 +210,7 @@ def test_one_person_proposes_and_another_one_approves(shared: SeededLedger, prov
 
 
 def test_person_who_asks_too_often_is_refused_with_any_token(provider: IdentityProvider, tmp_path: Path) -> None:
-    with open_ledger(tmp_path, rate_limit_per_second=1e-3, rate_limit_burst=2, **provider.settings()) as ledger:
-        provider.wait_for(ledger)
+    with provider.open_ledger(tmp_path, rate_limit_per_second=1e-3, rate_limit_burst=2) as ledger:
         shared = SeededLedger(ledger, "", "", "")
         asked = [_ask(shared, provider.token(jti=str(number))).status_code for number in range(4)]
         assert asked == [200, 200, 429, 429]
@@ -221,9 +218,7 @@ def test_person_who_asks_too_often_is_refused_with_any_token(provider: IdentityP
 
 
 def test_claim_may_name_the_organisation(provider: IdentityProvider, tmp_path: Path) -> None:
-    settings = provider.settings(oidc_organisation=None, oidc_organisation_claim="tenant")
-    with open_ledger(tmp_path, **settings) as ledger:
-        provider.wait_for(ledger)
+    with provider.open_ledger(tmp_path, oidc_organisation=None, oidc_organisation_claim="tenant") as ledger:
         furnished = furnish(ledger)
         seen = [_ask(furnished, provider.token(tenant=tenant)).json()["items"] for tenant in ("hospital", "clinic")]
         assert [len(items) for items in seen] == [1, 0]

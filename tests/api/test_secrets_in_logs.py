@@ -21,7 +21,7 @@ from app.logging_config import HIDDEN, JsonFormatter, install_redaction, redact_
 from tests.api.operations import NOWHERE, OPERATIONS
 from tests.api.step_routes import listening
 from tests.api.test_oidc_tokens import provider
-from tests.conftest import LiveServer, open_ledger
+from tests.conftest import LiveServer
 from tests.identity_provider import IdentityProvider
 
 __all__ = ["provider"]
@@ -93,8 +93,7 @@ def loud(tmp_path_factory: pytest.TempPathFactory, provider: IdentityProvider) -
         each.setLevel(1)
         each.propagate = True  # whatever a library has set in this process
     loggers[0].addHandler(handler)
-    with open_ledger(tmp_path_factory.mktemp("loud"), **provider.settings()) as ledger:
-        provider.wait_for(ledger)
+    with provider.open_ledger(tmp_path_factory.mktemp("loud")) as ledger:
         app = ledger.http.app
         assert isinstance(app, FastAPI)
         app.add_route(SABOTAGED, _sabotaged, methods=["GET", "POST"])

@@ -13,7 +13,7 @@ from playwright.sync_api import Browser, Page, expect
 from app.api.session_cookies import COOKIE
 from tests.browser import NoBrowserError, browsing
 from tests.conftest import Ledger, LiveServer, open_ledger, signing_key
-from tests.dashboard.oidc_flow import OidcFlow, new_flow, settings_of
+from tests.dashboard.oidc_flow import OidcFlow, open_flow
 from tests.dashboard.sample_hospital import Hospital, build
 from tests.identity_provider import IdentityProvider, identity_provider
 
@@ -124,6 +124,5 @@ def provider() -> Iterator[IdentityProvider]:
 
 @pytest.fixture
 def flow(tmp_path: Path, provider: IdentityProvider) -> Iterator[OidcFlow]:
-    with open_ledger(tmp_path, **settings_of(provider)) as ledger:
-        provider.wait_for(ledger)  # while the keys are fetched for the first time, people are told to wait
-        yield new_flow(ledger, provider)
+    with open_flow(tmp_path, provider) as flow:
+        yield flow

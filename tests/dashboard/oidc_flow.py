@@ -1,7 +1,9 @@
 """The flow of a person's browser to the identity provider and back."""
 
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import httpx2
@@ -17,11 +19,16 @@ HOME = "http://ledger.example"
 
 @dataclass
 class OidcFlow:
-    """A service, the provider, and a browser at both."""
+    """A service, the provider, and a browser of its own at both."""
 
     ledger: Ledger
     provider: IdentityProvider
-    browser: AppClient
+    browser: AppClient = field(init=False)
+
+    def __post_init__(self) -> None:
+        http = self.ledger.http
+        self.browser = AppClient(http.app, base_url=HOME, portal=http.portal, follow_redirects=False)
+        self.browser.headers["Origin"] = HOME
 
     def begin(self, path: str = "/sign-in/openid?next=/approvals") -> dict[str, str]:
         """Be sent to the provider; what it is asked."""
@@ -46,16 +53,11 @@ class OidcFlow:
         return reply
 
 
-def new_flow(ledger: Ledger, provider: IdentityProvider) -> OidcFlow:
-    """A browser of its own at a service and a provider."""
-    browser = AppClient(ledger.http.app, base_url=HOME, portal=ledger.http.portal, follow_redirects=False)
-    browser.headers["Origin"] = HOME
-    return OidcFlow(ledger, provider, browser)
-
-
-def settings_of(provider: IdentityProvider, **more: object) -> dict[str, Any]:
-    """What a service is told of the provider, at which its pages are a client."""
-    return provider.settings(oidc_client_id=CLIENT, **more)
+@contextmanager
+def open_flow(folder: Path, provider: IdentityProvider, **more: object) -> Iterator[OidcFlow]:
+    """A browser at a new service, whose pages are a client of a provider."""
+    with provider.open_ledger(folder, oidc_client_id=CLIENT, **more) as ledger:
+        yield OidcFlow(ledger, provider)
 
 
 def refused(flow: OidcFlow, reply: httpx2.Response, words: str) -> None:

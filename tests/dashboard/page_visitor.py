@@ -13,7 +13,6 @@ import httpx2
 from app.api.session_cookies import COOKIE
 from tests.api.trainer import issue
 from tests.ledgers import Ledger
-from tests.login_helpers import cookie_for
 
 VOID: Final = frozenset({"br", "hr", "img", "input", "link", "meta", "source"})
 FIELDS: Final = frozenset({"input", "select", "textarea"})
@@ -80,7 +79,7 @@ class Visitor:
 
 def visitor(ledger: Ledger, role: str = "viewer", organisation: str = "hospital") -> Visitor:
     """Sign in with the key of a role."""
-    return Visitor(ledger, {"Cookie": f"{COOKIE}={cookie_for(ledger, role, organisation)}"})
+    return Visitor(ledger, {"Cookie": f"{COOKIE}={ledger.cookie(role, organisation)}"})
 
 
 def scoped_visitor(ledger: Ledger, role: str, scope: str) -> Visitor:

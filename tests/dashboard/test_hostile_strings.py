@@ -11,8 +11,7 @@ import pytest
 
 from app.api.session_cookies import COOKIE, FLOW_COOKIE, RENEWED_COOKIE
 from app.service.auth.oidc.authorization_code import LoginState
-from tests.conftest import open_ledger
-from tests.dashboard.oidc_flow import OidcFlow, new_flow, settings_of
+from tests.dashboard.oidc_flow import OidcFlow, open_flow
 from tests.identity_provider import identity_provider
 from tests.soak import thinned
 
@@ -36,12 +35,8 @@ Requests = Iterator[tuple[str, str, dict[str, Any]]]
 
 @pytest.fixture(scope="module")
 def flow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OidcFlow]:
-    with (
-        identity_provider() as provider,
-        open_ledger(tmp_path_factory.mktemp("hostile"), **settings_of(provider)) as ledger,
-    ):
-        provider.wait_for(ledger)
-        yield new_flow(ledger, provider)
+    with identity_provider() as provider, open_flow(tmp_path_factory.mktemp("hostile"), provider) as flow:
+        yield flow
 
 
 def _bytes(text: str) -> bytes:

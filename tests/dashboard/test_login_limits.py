@@ -12,7 +12,7 @@ from app.service.auth.authentication import GATHERED_SECONDS, MOST_GATHERED_SECO
 from app.service.auth.rate_limit import ADDRESS_FACTOR
 from tests.asgi import AppClient
 from tests.conftest import Ledger, open_ledger
-from tests.dashboard.oidc_flow import new_flow, settings_of
+from tests.dashboard.oidc_flow import OidcFlow, open_flow
 from tests.identity_provider import IdentityProvider
 
 HARDLY = 0.2
@@ -74,15 +74,14 @@ def test_failed_sign_ins_are_limited_by_address(tmp_path: Path, key: str) -> Non
 
 
 def test_sign_ins_of_a_provider_s_person_are_limited(tmp_path: Path, provider: IdentityProvider) -> None:
-    settings = settings_of(provider, rate_limit_sign_ins_per_minute=HARDLY)
-    with open_ledger(tmp_path, **settings) as ledger:
-        provider.wait_for(ledger)
+    with open_flow(tmp_path, provider, rate_limit_sign_ins_per_minute=HARDLY) as flow:
+        ledger = flow.ledger
         before = _entries(ledger)
-        replies = [new_flow(ledger, provider).come_back() for _ in range(4)]
+        replies = [OidcFlow(ledger, provider).come_back() for _ in range(4)]
         assert [reply.status_code for reply in replies] == [303, 303, 429, 429]
         assert int(replies[-1].headers["retry-after"]) >= 1
         provider.said = {"sub": "pierre"}
-        assert new_flow(ledger, provider).come_back().status_code == 303
+        assert OidcFlow(ledger, provider).come_back().status_code == 303
         assert _entries(ledger) - before == {"session.created": AT_ONCE + 1}
 
 

@@ -13,7 +13,7 @@ from playwright.sync_api import Browser, expect
 from app.api.session_cookies import COOKIE, FLOW_COOKIE, RENEWED_COOKIE
 from app.service.auth.oidc.authorization_code import LoginState
 from tests.dashboard.conftest import SLOWEST
-from tests.dashboard.oidc_flow import CLIENT, HOME, OidcFlow, new_flow, refused, settings_of
+from tests.dashboard.oidc_flow import CLIENT, HOME, OidcFlow, refused
 from tests.identity_provider import IdentityProvider, challenge_of, key_of, public
 from tests.servers import LiveServer
 
@@ -66,7 +66,7 @@ def test_answer_to_another_sign_in_is_refused(flow: OidcFlow) -> None:
         refused(flow, flow.come_back(state=state), "was not begun in this browser")
     refused(flow, flow.come_back(iss="https://evil.example"), "from another identity provider")
     assert flow.provider.redeemed == []
-    attacker = new_flow(flow.ledger, flow.provider)
+    attacker = OidcFlow(flow.ledger, flow.provider)
     link = attacker.back(attacker.begin())
     refused(flow, flow.browser.get(link), "was not begun in this browser")
     flow.begin()
@@ -187,7 +187,7 @@ def test_session_is_not_renewed_after_sign_out_or_sign_in_with_a_key(flow: OidcF
 def test_oidc_session_is_renewed_in_a_real_browser(
     browser: Browser, provider: IdentityProvider, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, value in settings_of(provider).items():
+    for name, value in provider.settings(oidc_client_id=CLIENT).items():
         monkeypatch.setenv(f"EPSILON_LEDGER_{name.upper()}", str(value))
     server = LiveServer(tmp_path)
     server.key("viewer")

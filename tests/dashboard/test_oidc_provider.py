@@ -12,18 +12,17 @@ from app.service.auth.oidc import http_json
 from app.settings import Settings
 from tests.asgi import AppClient
 from tests.conftest import open_ledger
-from tests.dashboard.oidc_flow import HOME, OidcFlow, new_flow, refused, settings_of
+from tests.dashboard.oidc_flow import CLIENT, HOME, OidcFlow, open_flow, refused
 from tests.identity_provider import IdentityProvider
 
 
 def test_issuer_is_required_when_provider_promises_it(tmp_path: Path, provider: IdentityProvider) -> None:
     provider.configured = {"authorization_response_iss_parameter_supported": True}
-    with open_ledger(tmp_path, **settings_of(provider)) as ledger:
-        flow = new_flow(ledger, provider)
+    with open_flow(tmp_path, provider) as flow:
         refused(flow, flow.come_back(iss=None), "from another identity provider")
         assert flow.come_back().status_code == 303
         provider.configured = {}
-        ledger.http.app.state.oidc_client._endpoints = None
+        flow.ledger.http.app.state.oidc_client._endpoints = None
         assert flow.come_back(iss=None).status_code == 303, "it need not name itself otherwise"
 
 
@@ -35,9 +34,7 @@ def test_client_secret_is_sent_by_the_provider_s_method(
     provider.configured = {} if methods is None else {"token_endpoint_auth_methods_supported": methods}
     file = tmp_path / "secret"
     file.write_text("s3cret:&%\n")
-    settings = settings_of(provider, oidc_client_secret_file=str(file))
-    with open_ledger(tmp_path, **settings) as ledger:
-        flow = new_flow(ledger, provider)
+    with open_flow(tmp_path, provider, oidc_client_secret_file=str(file)) as flow:
         assert flow.come_back().status_code == 303
         assert ("client_secret" in provider.redeemed[-1]) is (methods == ["client_secret_post"])
 
@@ -45,7 +42,7 @@ def test_client_secret_is_sent_by_the_provider_s_method(
 def test_wrong_settings_stop_the_start(tmp_path: Path, provider: IdentityProvider) -> None:
     (tmp_path / "empty").write_text("\n")
     for name in ("empty", "nowhere"):
-        settings = Settings(**settings_of(provider, oidc_client_secret_file=str(tmp_path / name)))
+        settings = Settings(**provider.settings(oidc_client_id=CLIENT, oidc_client_secret_file=str(tmp_path / name)))
         with pytest.raises(InvalidInputError, match="EPSILON_LEDGER_OIDC_CLIENT_SECRET_FILE"):
             settings.oidc_client()
     for url in ("http://ledger.example", "https://ledger.example/x", "https://u:p@ledger.example", "x"):
@@ -53,8 +50,10 @@ def test_wrong_settings_stop_the_start(tmp_path: Path, provider: IdentityProvide
             Settings(public_url=url)
     for scopes in ("", "profile", "openid ", 'openid "x"', "openid\nprofile"):
         with pytest.raises(ValueError, match="oidc_scopes"):
-            Settings(**settings_of(provider, oidc_scopes=scopes))
-    assert Settings(**settings_of(provider, oidc_scopes="openid groups")).oidc_scopes == "openid groups"
+            Settings(**provider.settings(oidc_client_id=CLIENT, oidc_scopes=scopes))
+    assert (
+        Settings(**provider.settings(oidc_client_id=CLIENT, oidc_scopes="openid groups")).oidc_scopes == "openid groups"
+    )
 
 
 def unavailable(reply: httpx2.Response) -> bool:
@@ -62,7 +61,7 @@ def unavailable(reply: httpx2.Response) -> bool:
 
 
 def test_provider_with_wrong_configuration_is_not_asked(tmp_path: Path, provider: IdentityProvider) -> None:
-    with open_ledger(tmp_path, **settings_of(provider)) as ledger:
+    with open_flow(tmp_path, provider) as flow:
         for name, value in (
             ("authorization_endpoint", "javascript:alert(1)"),
             ("token_endpoint", "file:///etc/passwd"),
@@ -70,7 +69,7 @@ def test_provider_with_wrong_configuration_is_not_asked(tmp_path: Path, provider
             ("issuer", "https://evil.example"),
         ):
             provider.configured = {name: value}
-            assert unavailable(new_flow(ledger, provider).browser.get("/sign-in/openid")), value
+            assert unavailable(OidcFlow(flow.ledger, provider).browser.get("/sign-in/openid")), value
 
 
 def test_provider_that_is_down_or_silent_is_named(flow: OidcFlow, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,8 +97,7 @@ def test_sign_in_without_provider_is_not_found(tmp_path: Path, provider: Identit
 
 
 def test_requests_of_strangers_to_provider_are_limited(tmp_path: Path, provider: IdentityProvider) -> None:
-    with open_ledger(tmp_path, **settings_of(provider), rate_limit_anonymous_per_second=0.1) as ledger:
-        flow = new_flow(ledger, provider)
+    with open_flow(tmp_path, provider, rate_limit_anonymous_per_second=0.1) as flow:
         statuses = [flow.come_back(code="made-up").status_code for _ in range(3)]
     assert statuses[0] == 401
     assert statuses[-1] == 429
@@ -107,6 +105,6 @@ def test_requests_of_strangers_to_provider_are_limited(tmp_path: Path, provider:
 
 
 def test_redirect_uri_has_the_public_address(tmp_path: Path, provider: IdentityProvider) -> None:
-    with open_ledger(tmp_path, **settings_of(provider, public_url="https://ledger.hospital.example/")) as ledger:
-        asked = new_flow(ledger, provider).begin()
+    with open_flow(tmp_path, provider, public_url="https://ledger.hospital.example/") as flow:
+        asked = flow.begin()
     assert asked["redirect_uri"] == "https://ledger.hospital.example/sign-in/openid/return"

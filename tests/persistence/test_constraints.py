@@ -15,7 +15,6 @@ from app.persistence.database import ALL_TENANTS, Database
 from app.persistence.tables import metadata
 from app.persistence.tables.base import NumberedId, Sha256Hex
 from tests.conftest import new_database, open_ledger
-from tests.login_helpers import cookie_for
 from tests.persistence.dump import dump
 from tests.service.full_ledger import fill
 from tests.waiting_plans import ask, later
@@ -130,7 +129,7 @@ def database(database_kind: str, tmp_path_factory: pytest.TempPathFactory) -> It
         raised = {"limit": {"epsilon": 2.0, "delta": 1e-5}, "reason": "Another study."}
         proposed = ledger.post(f"/v1/accounts/{made['id']}/limit", raised, If_Match="*").json()
         assert ledger.post(f"/v1/proposals/{proposed['id']}/reject", {}, "privacy_officer").json()["decided_by"]
-        cookie_for(ledger)
+        ledger.cookie()
         keys, sessions, accounts = (metadata.tables[name] for name in ("api_keys", "sessions", "accounts"))
         with ledger.database.write(ALL_TENANTS) as tx:
             found = sa.select(accounts.c.organisation_id, accounts.c.id).where(accounts.c.path == "mimic")

@@ -26,7 +26,6 @@ from app.service.governance.api_keys import create_key
 from app.service.governance.first_admin import create_sign_in_link
 from tests import postgres
 from tests.conftest import Ledger, need_postgresql, new_database, open_ledger
-from tests.login_helpers import cookie_for
 from tests.persistence.dump import dump
 from tests.service.full_ledger import fill
 
@@ -56,7 +55,7 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Two]:
     need_postgresql()
     folder = tmp_path_factory.mktemp("two")
     with new_database("postgresql", folder, furnish=fill) as url, open_ledger(folder, url) as ledger:
-        cookie_for(ledger, "admin", "clinic")
+        ledger.cookie("admin", "clinic")
         create_sign_in_link(ledger.database, "clinic", datetime.now(UTC))
         with ledger.database.read(ALL_TENANTS) as tx:
             ours, theirs = (organisations.find_organisation(tx, name) for name in ("hospital", "clinic"))

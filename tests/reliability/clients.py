@@ -5,7 +5,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
+from typing import Any, Self
 
 import httpx2
 
@@ -47,7 +47,7 @@ class Trainer:
         self.next_step = 0
         self._sent = 0
 
-    def register(self, budget: str) -> str:
+    def register(self, budget: str) -> Self:
         """Register a run, once, whatever happens to the replies."""
         body = {"name": self.name, "budget": budget, "event": SAMPLED}
         headers = {"Idempotency-Key": f"{budget}/{self.name}"}
@@ -55,7 +55,7 @@ class Trainer:
         assert reply.status_code == httpx2.codes.CREATED, reply.text
         self.run = str(reply.json()["id"])
         self.journal.events[self.run] = SAMPLED
-        return self.run
+        return self
 
     def ask(self, body: dict[str, Any], key: str | None) -> Asked:
         """Ask for steps until there is an answer."""

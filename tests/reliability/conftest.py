@@ -93,8 +93,7 @@ def at_work(service: Service, clients: int) -> Iterator[None]:
 
     def work(number: int) -> None:
         with service.server.client("trainer") as http:
-            trainer = Trainer(http, service.journal, number)
-            trainer.register(budget)
+            trainer = Trainer(http, service.journal, number).register(budget)
             trainer.exhaust(stop)
 
     with ThreadPoolExecutor(clients) as pool:

@@ -69,8 +69,7 @@ def test_expired_certificate_ends_no_session_and_stops_the_next_ones(
     server = LiveServer(tmp_path, encrypted.url)
     with started(server), server.client("trainer") as http:
         service = Service(server, tmp_path / "death")
-        trainer = Trainer(http, service.journal, 0)
-        trainer.register(service.open_budget(epsilon=5.0))
+        trainer = Trainer(http, service.journal, 0).register(service.open_budget(epsilon=5.0))
         assert trainer.step()
         server.await_metric("certificate_expiry_timestamp_seconds", expires_at, certificate="server")
         root = encrypted.authority.certificate.not_valid_after_utc.timestamp()

@@ -93,8 +93,7 @@ def test_nothing_is_admitted_while_the_disk_of_a_file_is_full(tmp_path: Path) ->
         serving(disk, f"sqlite:///{disk / 'ledger.db'}") as service,
         service.server.client("trainer") as http,
     ):
-        trainer = Trainer(http, service.journal, 0)
-        trainer.register(service.open_budget(epsilon=1.5))
+        trainer = Trainer(http, service.journal, 0).register(service.open_budget(epsilon=1.5))
         trainer.ask({"first_step": 0, "count": 3}, None)
         with ballast(service):
             nothing_is_admitted(trainer)
@@ -115,8 +114,7 @@ def test_steps_are_refused_while_the_disk_of_a_server_is_full(tmp_path: Path) ->
         serving(tmp_path, cluster.url("ledger")) as service,
         service.server.client("trainer") as http,
     ):
-        trainer = Trainer(http, service.journal, 0)
-        trainer.register(service.open_budget(epsilon=50))
+        trainer = Trainer(http, service.journal, 0).register(service.open_budget(epsilon=50))
         with without_room(disk):
             assert service.server.readiness().json()["detail"] == Fault.FULL
             replies = (trainer.once({"first_step": step}, "k" * 200 + str(step)) for step in range(1000))

@@ -144,8 +144,7 @@ def test_request_counts_once_when_its_line_fails(service: Service, fault: Fault)
         failing_line(service, lambda number: script[number] if number < len(script) else Fault.PASS) as proxy,
         _client(service, proxy) as http,
     ):
-        trainer = Trainer(http, service.journal, 0)
-        trainer.register(service.open_budget(1.2))
+        trainer = Trainer(http, service.journal, 0).register(service.open_budget(1.2))
         trainer.ask({"first_step": 0, "count": 3}, None)
         trainer.ask({"count": 2}, f"{fault.name}-1")
         trainer.ask({"count": 10**6}, f"{fault.name}-2")
@@ -162,8 +161,7 @@ def test_requests_of_many_clients_count_once_when_every_line_fails(service: Serv
     budget = service.open_budget(1.5 if LONG else 0.8)
     registered = threading.Barrier(CLIENTS, timeout=60)
     with service.server.client("trainer") as http:
-        shared = Trainer(http, service.journal, CLIENTS)
-        shared.register(budget)
+        shared = Trainer(http, service.journal, CLIENTS).register(budget)
 
     def work(number: int) -> None:
         with _client(service, proxy) as http:
@@ -188,15 +186,13 @@ def test_steps_that_fit_are_admitted_when_writers_share_a_budget(service: Servic
     budget = service.open_budget(epsilon=1.0 + 0.02 * (round_ % 10))
     start = threading.Barrier(WRITERS, timeout=60)
     with service.server.client("trainer") as http:
-        first = Trainer(http, service.journal, WRITERS)
-        first.register(budget)
+        first = Trainer(http, service.journal, WRITERS).register(budget)
         room = http.get(f"/v1/runs/{first.run}").json()["steps_remaining"]
         first.ask({"first_step": 0, "count": room - RACED}, None)
 
     def write(number: int) -> int:
         with service.server.client("trainer") as http:
-            writer = Trainer(http, service.journal, number)
-            writer.register(budget)
+            writer = Trainer(http, service.journal, number).register(budget)
             start.wait()
             while writer.ask({"first_step": writer.next_step}, None).answers[0].status_code == 200:
                 pass

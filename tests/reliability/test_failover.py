@@ -98,8 +98,7 @@ def test_step_is_not_acknowledged_while_only_the_primary_has_it(pair: Pair, know
     service, primary = pair.service, pair.primary
     budget = service.open_budget(epsilon=50.0)
     with service.server.client("trainer") as http, ThreadPoolExecutor(1) as pool:
-        trainer = Trainer(http, service.journal, 0)
-        trainer.register(budget)
+        trainer = Trainer(http, service.journal, 0).register(budget)
         trainer.ask({"first_step": 0}, None)  # from now on, the cost of such a step is known
         pair.standby.stop()
         key = f"repeated/{budget}" if known_by == "key" else None

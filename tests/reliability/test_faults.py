@@ -55,8 +55,7 @@ FURNISHED = {"trainer": lambda ledger: open_budget(_client(ledger, "admin"), "pe
 @pytest.fixture
 def trainer(ledger: Ledger) -> Trainer:
     """A client whose run has taken three steps."""
-    made = Trainer(_client(ledger, "trainer"), Journal(), 0)
-    made.register(BUDGET)
+    made = Trainer(_client(ledger, "trainer"), Journal(), 0).register(BUDGET)
     made.ask({"first_step": 0, "count": 3}, None)
     return made
 
@@ -156,8 +155,8 @@ def test_steps_and_order_of_runs_are_right_when_the_clock_jumps(
         assert (reply.status_code, reply.json()["reservation"]) == (200, lease)
         renewed = trainer.http.post(f"/v1/reservations/{lease}/renew")
         assert renewed.json()["status"] == "active", renewed.text
-        other = Trainer(trainer.http, trainer.journal, len(runs))
-        runs.append(other.register(BUDGET))
+        other = Trainer(trainer.http, trainer.journal, len(runs)).register(BUDGET)
+        runs.append(other.run)
         assert other.step()
     assert [run["id"] for run in trainer.http.get("/v1/runs").json()["items"]] == runs[::-1]
     assert runs == sorted(runs), "a cursor over runs would miss one"

@@ -111,8 +111,7 @@ def test_steps_count_once_and_an_expired_certificate_is_refused_while_it_is_rene
         assert service.server.readiness().status_code == httpx2.codes.OK
         proxy.renew(2 * DAY)
         with _client(proxy, service) as http:
-            trainer = Trainer(http, service.journal, 0)
-            trainer.register(service.open_budget(epsilon=5.0))
+            trainer = Trainer(http, service.journal, 0).register(service.open_budget(epsilon=5.0))
             for lifetime in (30 * DAY, 60 * DAY):
                 assert trainer.step()
                 proxy.renew(lifetime)

@@ -11,8 +11,7 @@ from app.service.governance.first_admin import create_sign_in_link
 from app.service.signatures import signer_of
 from tests.api.trainer import HUGE, LOUD, QUIET, Trainer, counted, hired
 from tests.conftest import Ledger, signing_key
-from tests.ledgers import schedule_blocks
-from tests.login_helpers import cookie_for
+from tests.ledgers import quiet_app, schedule_blocks
 
 SAMPLED = {"type": "poisson_sampled", "sampling_probability": 0.01, "event": QUIET}
 LINK = {"title": "MLflow", "url": "https://mlflow.example/"}
@@ -65,7 +64,7 @@ def fill(ledger: Ledger) -> Trainer:
         _answered(200, ledger.patch(f"/v1/budgets/{team['id']}", patch))
     _answered(200, ledger.post(f"/v1/accounts/{silent.run}/archive", None))
     record_usage_snapshots(ledger.database, datetime.now(UTC))
-    cookie_for(ledger, "viewer")
+    ledger.cookie("viewer")
     create_sign_in_link(ledger.database, "hospital", ledger.database.clock.now())
     signer: Any = signer_of(str(signing_key()[0]))
     assert sign_due(ledger.database, signer, 3600, datetime.now(UTC)) > 0

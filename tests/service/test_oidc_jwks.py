@@ -25,8 +25,7 @@ from app.service.auth.oidc.jwks import KEPT_SECONDS, PROVOKED_SECONDS, RENEWED_S
 from app.service.auth.oidc.jwks import JwksCache as Keys
 from app.service.auth.workload.config import WorkloadIssuer
 from app.settings import Settings
-from tests.certificates import server_context
-from tests.conftest import Ledger, open_ledger
+from tests.conftest import Ledger
 from tests.identity_provider import IdentityProvider, identity_provider, key_of, public
 
 Later = Callable[[float], None]
@@ -154,8 +153,7 @@ def test_configuration_of_another_issuer_or_a_redirect_is_refused(
 
 @pytest.fixture
 def opened(provider: IdentityProvider, tmp_path_factory: pytest.TempPathFactory, database_url: str) -> Iterator[Ledger]:
-    with open_ledger(tmp_path_factory.mktemp("opened"), database_url, **provider.settings()) as ledger:
-        provider.wait_for(ledger)
+    with provider.open_ledger(tmp_path_factory.mktemp("opened"), database_url=database_url) as ledger:
         yield ledger
 
 
