@@ -39,7 +39,7 @@ def binaries() -> Path:
 
 def _installed() -> list[Path]:
     found = shutil.which("initdb")
-    debian = sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=_version_of, reverse=True)
+    debian = sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda each: each.parent.name.zfill(3), reverse=True)
     return [*([Path(found).resolve().parent] if found else []), *debian]
 
 
@@ -62,10 +62,6 @@ def _in_wheel() -> list[Path]:
             shutil.copytree(folder, copy / folder.name, symlinks=True)
         package = copy / package.name
     return [package / there]
-
-
-def _version_of(folder: Path) -> int:
-    return int(folder.parent.name) if folder.parent.name.isdecimal() else 0
 
 
 def ordinary_user() -> pwd.struct_passwd | None:

@@ -9,7 +9,6 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Self
 
 import pytest
@@ -18,8 +17,7 @@ from uvicorn.server import ServerState
 from app.connections import BoundedConfig, BoundedConnection, Limits
 from app.service.charging.requests import StepResult
 from app.step_connection import StepConnection
-from tests.api.conftest import SeededLedger, furnish
-from tests.conftest import open_ledger
+from tests.api.conftest import SeededLedger
 
 SHORT, USUAL = 0, 1
 BOTH = (SHORT, USUAL)
@@ -136,18 +134,6 @@ def listening(app: object, state: ServerState, kind: type[BoundedConnection], po
         yield server.sockets[0].getsockname()[1]
     finally:
         portal.call(leave)
-
-
-@contextmanager
-def serving_both(folder: Path, database_url: str) -> Iterator[Ports]:
-    with open_ledger(folder, database_url) as ledger:
-        seeded, state, app, portal = furnish(ledger), ServerState(), ledger.http.app, ledger.http.portal
-        state.default_headers = [(b"date", b"Mon, 23 Nov 2026 12:00:00 GMT")]
-        with (
-            listening(app, state, StepConnection, portal) as short,
-            listening(app, state, BoundedConnection, portal) as usual,
-        ):
-            yield Ports(seeded, (short, usual), state)
 
 
 @contextmanager

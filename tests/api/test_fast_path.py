@@ -6,14 +6,18 @@ from itertools import count, product
 from typing import Any
 
 import pytest
+from uvicorn.server import ServerState
 
 from app.accounting.errors import UnsupportedEventError
 from app.api.schemas.steps import StepAuthorization
+from app.connections import BoundedConnection
 from app.ledger.errors import AttemptSupersededError, LedgerUnavailableError, NotFoundError, SequenceGapError
 from app.service.charging import commit_queue
-from tests.api.step_routes import BOTH, JSON, NAMED, SHORT, USUAL, Answer, Ports, request, serving_both, watched
+from app.step_connection import StepConnection
+from tests.api.conftest import furnish
+from tests.api.step_routes import BOTH, JSON, NAMED, SHORT, USUAL, Answer, Ports, listening, request, watched
 from tests.api.trainer import LOUD, QUIET, counted
-from tests.conftest import SAMPLED
+from tests.conftest import SAMPLED, open_ledger
 from tests.soak import in_turns
 
 SMALL, VAST = b"{}", b'{"count": 1000000000}'
@@ -23,8 +27,14 @@ KEY = (b"idempotency-key", b"a-key")
 
 @pytest.fixture(scope="module")
 def ports(tmp_path_factory: pytest.TempPathFactory, module_database_url: str) -> Iterator[Ports]:
-    with serving_both(tmp_path_factory.mktemp("shared"), module_database_url) as ports:
-        yield ports
+    with open_ledger(tmp_path_factory.mktemp("shared"), module_database_url) as ledger:
+        seeded, state, app, portal = furnish(ledger), ServerState(), ledger.http.app, ledger.http.portal
+        state.default_headers = [(b"date", b"Mon, 23 Nov 2026 12:00:00 GMT")]
+        with (
+            listening(app, state, StepConnection, portal) as short,
+            listening(app, state, BoundedConnection, portal) as usual,
+        ):
+            yield Ports(seeded, (short, usual), state)
 
 
 def _same(ports: Ports, content: bytes, *headers: tuple[bytes, bytes], query: str = "") -> Answer:

@@ -2,7 +2,6 @@
 
 import os
 import re
-import subprocess
 import sys
 from collections.abc import Iterator
 from importlib import import_module
@@ -11,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.programs import run
 from tests.servers import LiveServer
 
 pytestmark = pytest.mark.soak  # the document is compared byte for byte, and a generation takes 20 seconds
@@ -26,18 +26,9 @@ def generated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, 
     config = folder / "config.yaml"
     config.write_text("post_hooks: []\n")
     assert GENERATOR.is_dir(), "install the generator: make .venv/generator"
-    done = subprocess.run(
-        [
-            *(sys.executable, "-m", "openapi_python_client", "generate", "--meta=none", f"--config={config}"),
-            f"--path={ROOT / 'openapi' / 'openapi.json'}",
-            f"--output-path={folder / 'ledger_api'}",
-        ],
-        env=os.environ | {"PYTHONPATH": str(GENERATOR)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    command = [sys.executable, "-m", "openapi_python_client", "generate", "--meta=none", f"--config={config}"]
+    command += [f"--path={ROOT / 'openapi' / 'openapi.json'}", f"--output-path={folder / 'ledger_api'}"]
+    done = run(command, env=os.environ | {"PYTHONPATH": str(GENERATOR)})
     sys.path.insert(0, str(folder))
     yield folder / "ledger_api", done.stdout + done.stderr
     sys.path.remove(str(folder))

@@ -6,14 +6,12 @@ from typing import Any
 
 import httpx2
 import pytest
-from sqlalchemy import select
 
 from app.accounting.curves import RdpCurve
 from app.accounting.events import canonical, event_from_dict
 from app.ledger.accounts import Account
 from app.persistence.database import ALL_TENANTS
-from app.persistence.repositories import accounts, dp_events
-from app.persistence.tables import account_ancestors
+from app.persistence.repositories import accounts, dp_events, organisations
 from app.service.verification import verify
 from tests.clocks import stand_at
 from tests.conftest import Ledger
@@ -95,11 +93,9 @@ class Trainer(OnLedger):
 
     def path(self) -> list[Account]:
         """The run's account and its ancestors as they are stored, root first."""
-        table = account_ancestors.c
         with self.ledger.database.read(ALL_TENANTS) as tx:
-            owner = select(table.organisation_id).where(table.account_id == self.run).limit(1)
-            found = accounts.path_of(tx, str(tx.execute(owner).scalar_one()), self.run)
-        return [record.account for record in found]
+            owner = organisations.find_organisation(tx, "hospital")
+            return [record.account for record in accounts.path_of(tx, str(owner), self.run)]
 
     def price(self, *items: tuple[dict[str, Any], int]) -> RdpCurve:
         """What step events cost by the ledger's own price list, with what they use up of the plans of the path."""

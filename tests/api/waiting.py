@@ -1,6 +1,6 @@
 """Plans that wait, as who asks for them and who runs the service would have it."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -22,15 +22,11 @@ class Waiting(OnLedger):
 
     ledger: Ledger
     patch: pytest.MonkeyPatch
+    ids: dict[str, str]
     now: datetime = START
-    ids: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         stand_at(self.patch, lambda: self.now)
-        if self.ids:  # furnished already
-            return
-        self.ids["mimic"] = str(self.ledger.population()["id"])
-        self.team("icu-team")
 
     def team(self, name: str, parent: str = "mimic", **terms: Any) -> str:  # noqa: ANN401 - JSON is anything
         self.ids[name] = str(self.ledger.budget(name, parent, **terms)["id"])
@@ -107,10 +103,9 @@ class Queued:
 
 
 def furnish_office(ledger: Ledger) -> dict[str, str]:
-    with pytest.MonkeyPatch.context() as patch:
-        return Waiting(ledger, patch).ids
+    return {"mimic": str(ledger.population()["id"]), "icu-team": str(ledger.budget()["id"])}
 
 
 @pytest.fixture
 def office(made: dict[str, str], ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> Waiting:
-    return Waiting(ledger, monkeypatch, ids=dict(made))
+    return Waiting(ledger, monkeypatch, dict(made))

@@ -3,7 +3,6 @@
 import json
 import re
 import shutil
-import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from app.workload_settings import read_workload_issuers
 from tests.deploy.manifests import KUBERNETES, Document, documents, unknown_settings
 from tests.docs.markdown import fences
 from tests.packaging.dockerfile import ROOT, only, stages
+from tests.programs import run
 
 OURS = {"app.kubernetes.io/name": "epsilon-ledger"}
 NEWEST = kubernetes_validate.latest_version()
@@ -42,12 +42,8 @@ def rendered(folder: Path, overlay: str) -> list[Document]:
     if not copy.exists():
         shutil.copytree(KUBERNETES, copy, ignore=shutil.ignore_patterns("secrets"))
     if not (copy / "trial" / "secrets").exists():
-        subprocess.run([ROOT / "deploy" / "secrets.sh", copy / "trial" / "secrets"], check=True, capture_output=True)
-    done = subprocess.run(
-        ["kubectl", "kustomize", copy / overlay], capture_output=True, text=True, timeout=180, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    return documents(done.stdout)
+        run([ROOT / "deploy" / "secrets.sh", copy / "trial" / "secrets"])
+    return documents(run(["kubectl", "kustomize", copy / overlay], timeout=180).stdout)
 
 
 @dataclass

@@ -22,6 +22,7 @@ from tests.packaging.dockerfile import ROOT
 from tests.polling import await_true, status_of
 from tests.postgres import free_port
 from tests.postgres_binaries import binaries
+from tests.programs import run
 
 TRY = ROOT / "deploy" / "try.sh"
 SERVICES: dict[str, Any] = yaml.safe_load((ROOT / "deploy" / "compose" / "compose.yaml").read_text())["services"]
@@ -62,17 +63,8 @@ class Machine:
         self, command: Sequence[str | Path], variables: dict[str, str], *, status: int = 0
     ) -> subprocess.CompletedProcess[str]:
         """Run a command to its end, which must have this status."""
-        done = subprocess.run(
-            [self.here(str(word)) for word in command],
-            cwd=self.folder,
-            env=self.environment(variables),
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
-        assert done.returncode == status, done.stdout + done.stderr
-        return done
+        words = [self.here(str(word)) for word in command]
+        return run(words, status=status, cwd=self.folder, env=self.environment(variables))
 
     def serve(self, command: Sequence[str], variables: dict[str, str]) -> str:
         """Start a replica, wait until it is ready, and return what it said."""
@@ -114,7 +106,7 @@ def machine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Machine]
     secrets, name = tmp_path / "secrets", f"started_{request.node.name.split('_')[1]}"
     secrets.mkdir()
     (secrets / "database-password").write_text(PASSWORD)
-    subprocess.run([ROOT / "deploy" / "secrets.sh", secrets], check=True, capture_output=True)
+    run([ROOT / "deploy" / "secrets.sh", secrets])
     service_server().write_environment(tmp_path / "programs")
     opened, cluster = Machine(tmp_path, name), postgres.shared()
     try:

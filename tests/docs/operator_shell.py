@@ -2,7 +2,6 @@
 
 import os
 import shlex
-import subprocess
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ import httpx2
 from tests import postgres
 from tests.docs.markdown import Block
 from tests.postgres_binaries import binaries
+from tests.programs import run
 from tests.servers import LiveServer
 
 DATABASE = "ledger"
@@ -53,16 +53,9 @@ class OperatorShell:
         for old, new in (names | {f"{name}_…": value for name, value in replaced.items()}).items():
             text = text.replace(old, new)
         how, curl = ("-u", "") if whatever_happens else ("-eu", "--fail-with-body")
-        done = subprocess.run(
-            ["bash", "-c", SHELL.format(how=how, curl=curl, folder=shlex.quote(str(self.folder))) + text],
-            cwd=self.folder,
-            env=self._environment(),
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
-        assert done.returncode == 0 or whatever_happens, f"{block.page}:{block.line}\n{done.stdout}\n{done.stderr}"
+        script = SHELL.format(how=how, curl=curl, folder=shlex.quote(str(self.folder))) + text
+        status = None if whatever_happens else 0
+        done = run(["bash", "-c", script], status=status, cwd=self.folder, env=self._environment())
         self.ran.append(block)
         return done.stdout
 

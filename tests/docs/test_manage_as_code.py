@@ -3,7 +3,6 @@
 import os
 import re
 import shutil
-import subprocess
 from itertools import pairwise
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from app.provisioning.document import read_document
 from tests.conftest import LiveServer
 from tests.docs.markdown import ROOT, Fence, fences
 from tests.fork_server import service_server
+from tests.programs import run
 
 BLOCKS = fences((ROOT / "docs" / "how-to" / "manage-as-code.md").read_text())
 SEPARATOR = "\x1e"
@@ -27,16 +27,9 @@ def said(tmp_path_factory: pytest.TempPathFactory, live_server: LiveServer) -> l
     typed = [block for block in BLOCKS if block.language == "bash"]
     script = f"\nprintf '{SEPARATOR}'\n".join(block.text for block in typed)
     kept = {name: value for name, value in os.environ.items() if not name.startswith("EPSILON_LEDGER_")}
-    done = subprocess.run(
-        ["bash", "-uc", script.replace("http://localhost:8000", live_server.url)],
-        cwd=folder,
-        env=kept | {"PATH": f"{programs}:{os.environ['PATH']}", "KEY": live_server.key("admin", "code")},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=120,
-        check=True,
-    )
+    kept |= {"PATH": f"{programs}:{os.environ['PATH']}", "KEY": live_server.key("admin", "code")}
+    script = "exec 2>&1\n" + script.replace("http://localhost:8000", live_server.url)
+    done = run(["bash", "-uc", script], cwd=folder, env=kept)
     assert (folder / "plan.json").read_text().startswith('{"changes": [')
     return list(zip(typed, done.stdout.split(SEPARATOR), strict=True))
 

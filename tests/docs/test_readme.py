@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import subprocess
 from decimal import Decimal
 from itertools import pairwise
 from pathlib import Path
@@ -16,6 +15,7 @@ from tests.conftest import Ledger, LiveServer
 from tests.docs.markdown import ROOT, Fence, fences, section
 from tests.fork_server import service_server
 from tests.postgres import free_port
+from tests.programs import run
 
 README = (ROOT / "README.md").read_text()
 FIRST = "tutorial/first-budget"
@@ -46,17 +46,10 @@ def ran(blocks: list[Fence], folder: Path) -> dict[str, str]:
     port = str(free_port())
     assert any("8000" in block.text for block in blocks)
     script = f"\nprintf '{SEPARATOR}'\n".join(block.text.replace("8000", port) for block in blocks)
-    done = subprocess.run(
-        # If a block fails, the service must not outlive the test.
-        ["bash", "-c", f"set -euo pipefail\ntrap 'kill $(jobs -p) 2>/dev/null || true' EXIT\n{script}"],
-        cwd=folder,
-        env={name: value for name, value in os.environ.items() if not name.startswith("EPSILON_LEDGER_")},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    # If a block fails, the service must not outlive the test.
+    script = f"set -euo pipefail\ntrap 'kill $(jobs -p) 2>/dev/null || true' EXIT\n{script}"
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("EPSILON_LEDGER_")}
+    done = run(["bash", "-c", script], cwd=folder, env=kept)
     assert done.stderr == f"Created a new ledger at {folder / 'epsilon-ledger.db'}.\n"
     assert sorted(path.name for path in folder.iterdir() if path.suffix not in {".db-wal", ".db-shm"}) == [
         ".venv",

@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from epsilon_ledger import LedgerClient, Limit
 from tests.conftest import LiveServer
 from tests.docs.markdown import ROOT, fences
 from tests.identity_provider import IdentityProvider
+from tests.programs import run
 from tests.workloads import workload_token
 
 PAGE = (ROOT / "docs" / "how-to" / "use-workload-identity.md").read_text()
@@ -74,9 +74,7 @@ def test_request_on_the_page_gets_a_single_use_key(
         admin.create_budget("icu-team", parent="mimic", limit=limit)
     typed = REQUEST.replace("/var/run/secrets/epsilon-ledger/token", str(token)).replace("curl", "curl -sS")
     environment = os.environ | {"LEDGER": live_server.url}
-    said = subprocess.run(
-        ["bash", "-uc", typed], env=environment, capture_output=True, text=True, timeout=60, check=True
-    ).stdout
+    said = run(["bash", "-uc", typed], env=environment).stdout
     answer = json.loads(said)
     assert SHOWN.strip() in said
     with LedgerClient(live_server.url, answer["access_token"]) as job:

@@ -23,6 +23,7 @@ from deploy.sbom import locked_packages
 from tests.packaging.dockerfile import ROOT, only, run_with, stages
 from tests.polling import await_true
 from tests.postgres import free_port
+from tests.programs import run
 
 FINAL = stages()[-1]
 IMAGE = dict(word.split("=", 1) for word in only(FINAL, "ENV").arguments.split())
@@ -122,11 +123,6 @@ def environment(folder: Path, site: Path, packages: Iterable[Distribution], **mo
     return {"PATH": os.environ["PATH"], "PYTHONPATH": f"{site}{os.pathsep}{shown}"} | more
 
 
-def _said(code: str, folder: Path, given: dict[str, str]) -> "subprocess.CompletedProcess[str]":
-    command = [*PYTHON, "-c", code]
-    return subprocess.run(command, cwd=folder, env=given, capture_output=True, text=True, timeout=120, check=True)
-
-
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The files of the wheel that the image builds from what it copies."""
@@ -139,7 +135,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
         else:
             shutil.copy(ROOT / path, folder / path)
     step = run_with(build, "hatchling build").split("&&")[0].replace("/opt/build/bin/python", sys.executable)
-    subprocess.run(["sh", "-c", step], cwd=folder, check=True)
+    run(["sh", "-c", step], cwd=folder)
     (wheel,) = (folder / "wheels").iterdir()
     with zipfile.ZipFile(wheel) as packed:
         packed.extractall(folder / "site")
@@ -184,7 +180,7 @@ def test_image_serves_from_an_empty_volume_to_the_first_sign_in_and_its_health_c
 
 def test_without_extras_all_else_works_and_each_use_says_what_to_install(site: Path, tmp_path: Path) -> None:
     needed = closure(*tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"])
-    done = _said(BARE, tmp_path, environment(tmp_path, site, needed))
+    done = run([*PYTHON, "-c", BARE], cwd=tmp_path, env=environment(tmp_path, site, needed))
     missing, modules, file, drawing, commands = json.loads(done.stdout.splitlines()[-1])
     assert missing == ["matplotlib", "psycopg", "opentelemetry.sdk", "sklearn", "epsilon_ledger"]
     assert modules > 200
@@ -204,5 +200,6 @@ def test_pictures_are_drawn_with_the_locks_of_production_and_charts_without_a_ho
     assert folder.parent == Path("/tmp")  # noqa: S108 - in the image, where all else may be read-only
     packages = locked("requirements.lock", "requirements-charts.lock")
     here = tmp_path / folder.name
-    _said(PICTURES, tmp_path, environment(tmp_path, site, packages, HOME="/nonexistent", MPLCONFIGDIR=str(here)))
+    given = environment(tmp_path, site, packages, HOME="/nonexistent", MPLCONFIGDIR=str(here))
+    run([*PYTHON, "-c", PICTURES], cwd=tmp_path, env=given)
     assert here.is_dir()

@@ -2,11 +2,11 @@
 
 import json
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 from tests.packaging.dockerfile import ROOT
+from tests.programs import run
 
 SCRIPT = ROOT / "deploy" / "image" / "trim.sh"
 WITHOUT = """
@@ -45,11 +45,7 @@ def removed() -> list[str]:
 def test_mechanisms_are_computed_without_the_parts_of_scipy_that_the_image_lacks() -> None:
     parts = removed()
     assert len(parts) > 8
-    done = subprocess.run(
-        [sys.executable, "-c", WITHOUT, json.dumps(parts)], cwd=ROOT, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    assert int(done.stdout) >= 20
+    assert int(run([sys.executable, "-c", WITHOUT, json.dumps(parts)], cwd=ROOT).stdout) >= 20
 
 
 def test_service_names_no_part_of_scipy_that_the_image_lacks() -> None:
@@ -73,7 +69,7 @@ def test_trimming_takes_tests_sources_and_stubs_and_leaves_programs(tmp_path: Pa
     for name in [*kept, *taken, *(f"{part.replace('.', '/')}/__init__.py" for part in removed())]:
         (site / name).parent.mkdir(parents=True, exist_ok=True)
         (site / name).write_text("")
-    subprocess.run([SCRIPT, tmp_path], check=True)
+    run([SCRIPT, tmp_path])
     left = {path.relative_to(site).as_posix() for path in site.rglob("*") if path.is_file()}
     assert left == set(kept)
     assert all(path.stat().st_mtime == 1 for path in site.rglob("*.py"))

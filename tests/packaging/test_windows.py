@@ -1,7 +1,6 @@
 """What Windows lacks holds back no import; a ledger is refused there in a sentence, and a client is not."""
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 
@@ -9,6 +8,7 @@ import pytest
 
 from app.ledger.errors import InvalidInputError
 from app.persistence.database import Database
+from tests.programs import run
 
 PROGRAM = """
 import contextlib, importlib, io, json, os, pathlib, pkgutil, re, sys
@@ -36,10 +36,8 @@ print(json.dumps([len(names), said]))
 
 
 def test_modules_that_name_them_are_imported_and_commands_that_open_a_ledger_say_where_it_runs(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
-    )
-    assert (done.returncode, done.stderr) == (0, "")
+    done = run([sys.executable, "-c", PROGRAM], cwd=tmp_path)
+    assert done.stderr == ""
     modules, said = json.loads(done.stdout)
     assert modules >= 3
     assert "on Windows, use WSL or the container image" in said["serve"]

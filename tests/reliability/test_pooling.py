@@ -1,6 +1,5 @@
 """Sessions of PostgreSQL that are shared by transactions, through PgBouncer with the file that is delivered."""
 
-import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +13,7 @@ from benchmarks.pgbouncer import PROGRAM, pgbouncer
 from tests.conftest import LiveServer
 from tests.postgres import Cluster
 from tests.postgres_binaries import binaries
+from tests.programs import run
 from tests.reliability.conftest import ROUNDS, Service, at_work, own_cluster, started
 from tests.reliability.history import Journal
 
@@ -67,11 +67,9 @@ def test_pool_shows_waiting_clients_and_takes_no_command(pooled_url: str) -> Non
     """As the runbook asks it; another role of the service's could stop the pool."""
     console = str(make_url(pooled_url).set(database="pgbouncer").render_as_string(hide_password=False))
     psql = binaries() / "psql"
-    pools = subprocess.run(
-        [psql, console, "--no-align", "--command", "SHOW POOLS"], capture_output=True, text=True, check=True
-    )
+    pools = run([psql, console, "--no-align", "--command", "SHOW POOLS"])
     assert {"cl_waiting", "maxwait"} <= set(pools.stdout.splitlines()[0].split("|"))
-    refused = subprocess.run([psql, console, "--command", "PAUSE"], capture_output=True, text=True, check=False)
+    refused = run([psql, console, "--command", "PAUSE"], status=None)
     assert refused.returncode != 0
     assert "admin access needed" in refused.stderr
 

@@ -19,7 +19,7 @@ from app.persistence.database import Database
 from app.service.maintenance import expire_reservations
 from app.service.scheduling.grants import expire_waiting, grant_in_organisation, grant_waiting
 from tests.api.trainer import Trainer, within_limits
-from tests.api.waiting import FITTING, Waiting
+from tests.api.waiting import FITTING, Waiting, furnish_office
 from tests.conftest import Ledger
 from tests.reliability.conftest import ROUNDS
 from tests.service.step_commands import PATIENCE_SECONDS, organisation
@@ -59,7 +59,7 @@ class Raced:
 
 @pytest.fixture
 def raced(ledger: Ledger, replica: Database, monkeypatch: pytest.MonkeyPatch) -> Iterator[Raced]:
-    made = Raced(Waiting(ledger, monkeypatch), replica, organisation(ledger))
+    made = Raced(Waiting(ledger, monkeypatch, furnish_office(ledger)), replica, organisation(ledger))
     yield made
     assert made.office.sound()
 

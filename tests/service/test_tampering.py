@@ -13,7 +13,7 @@ from sqlalchemy import Connection, delete, insert, select, update
 from app.persistence.database import Database
 from app.persistence.tables import metadata
 from app.service.verification import verify
-from tests.api.waiting import FITTING, START, Waiting
+from tests.api.waiting import FITTING, START, Waiting, furnish_office
 from tests.conftest import Ledger, furnished
 from tests.service import tampering as by_hand
 from tests.service.prepared_ledgers import PREPARED, copied
@@ -31,7 +31,7 @@ HEAD = b"x" * 32
 def wait(ledger: Ledger) -> dict[str, tuple[str, str]]:
     """Plans that wait or have waited, of every kind; the run and the reservation of each, by name."""
     with pytest.MonkeyPatch.context() as patch:
-        office = Waiting(ledger, patch)
+        office = Waiting(ledger, patch, furnish_office(ledger))
         office.allocate("mimic", rule="first_come", shares=[{"account": "mimic/icu-team", "weight": 2.0}])
         first = office.held(FITTING - 80, "first")
         plans = {"held": office.held(80, "held")}
