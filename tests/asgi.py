@@ -15,12 +15,12 @@ from fastapi import FastAPI
 class _PortalTransport(httpx2.BaseTransport):
     """Carries requests to an application; an answer is there once it is complete."""
 
-    def __init__(self, inner: httpx2.ASGITransport, portal: BlockingPortal | None) -> None:
-        self.portal = portal
+    portal: BlockingPortal
+
+    def __init__(self, inner: httpx2.ASGITransport) -> None:
         self._inner = inner
 
     def handle_request(self, request: httpx2.Request) -> httpx2.Response:
-        assert self.portal is not None, "the application runs"
         request.read()
         return self.portal.call(self._ask, request)
 
@@ -43,7 +43,9 @@ class AppClient(httpx2.Client):
         follow_redirects: bool = True,
     ) -> None:
         inner = httpx2.ASGITransport(app, raise_app_exceptions=False, client=client)
-        self._carrier = _PortalTransport(inner, portal)
+        self._carrier = _PortalTransport(inner)
+        if portal is not None:
+            self._carrier.portal = portal
         self._running = ExitStack()
         self.app: FastAPI = app
         super().__init__(base_url=base_url, transport=self._carrier, follow_redirects=follow_redirects)
@@ -51,7 +53,6 @@ class AppClient(httpx2.Client):
     @property
     def portal(self) -> BlockingPortal:
         """The event loop of the application."""
-        assert self._carrier.portal is not None, "the application runs"
         return self._carrier.portal
 
     def __enter__(self) -> Self:

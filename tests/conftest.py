@@ -74,14 +74,6 @@ def ledger(tmp_path: Path, database_url: str) -> Iterator[Ledger]:
         yield opened
 
 
-def _kinds(test: pytest.Function) -> list[object]:
-    on_postgresql = pytest.param("postgresql", marks=pytest.mark.postgresql)
-    if test.get_closest_marker("postgresql"):
-        return [on_postgresql]
-    both = test.get_closest_marker("both_databases") or "TEST_BOTH_DATABASES" in os.environ
-    return ["sqlite", on_postgresql] if both else ["sqlite"]
-
-
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Files of many short tests come last: whichever worker ends first does not wait long for the other."""
@@ -90,7 +82,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "database_kind" in metafunc.fixturenames:
-        metafunc.parametrize("database_kind", _kinds(metafunc.definition), indirect=True, scope="module")
+        marks = {mark.name for mark in metafunc.definition.iter_markers()}
+        kinds: list[object] = [] if "postgresql" in marks else ["sqlite"]
+        if marks & {"postgresql", "both_databases"} or "TEST_BOTH_DATABASES" in os.environ:
+            kinds.append(pytest.param("postgresql", marks=pytest.mark.postgresql))
+        metafunc.parametrize("database_kind", kinds, indirect=True, scope="module")
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy import Connection, Engine, event
 
 from tests import postgres
-from tests.ledgers import Furnish, copied, furnished
+from tests.ledgers import Furnish, furnished, known_keys
 from tests.postgres_binaries import NoServerError
 
 
@@ -61,5 +61,5 @@ def new_database(kind: str, folder: Path, *, migrated: bool = True, furnish: Fur
             if source:
                 shutil.copy(source, folder / "ledger.db")
         if source:
-            copied[url] = source
+            known_keys[url] = known_keys[source]
         yield url

@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 from urllib.parse import parse_qsl, unquote_plus, urlencode, urlsplit
 
 from joserfc import jws
-from joserfc.jwk import ECKey, Key, OKPKey, RSAKey
+from joserfc.jwk import JWKRegistry, Key
 from joserfc.jws import JWSRegistry
 
 from tests.ledgers import Ledger, open_ledger
@@ -44,11 +44,12 @@ def key_of(algorithm: str, number: int = 0) -> Key:
 
 @cache
 def _key_of(algorithm: str, _: int) -> Key:
-    if algorithm == "EdDSA":
-        return OKPKey.generate_key("Ed25519")
-    if algorithm.startswith("ES"):
-        return ECKey.generate_key("P-256" if algorithm == "ES256" else "P-384")
-    return RSAKey.generate_key(2048)
+    kinds: dict[str, tuple[Any, Any]] = {
+        "EdDSA": ("OKP", "Ed25519"),
+        "ES256": ("EC", "P-256"),
+        "ES384": ("EC", "P-384"),
+    }
+    return JWKRegistry.generate_key(*kinds.get(algorithm, ("RSA", 2048)))
 
 
 def signed(key: Key, header: dict[str, Any], claims: object) -> str:

@@ -165,8 +165,8 @@ def open_ledger(
     if not database.exists():
         _, source = furnished("sqlite")
         shutil.copy(source, str(database.engine.url.database))
-        copied[url] = source
-    keys = _keys_in[copied[url]] if url in copied else _keys_of(database)
+        known_keys[url] = known_keys[source]
+    keys = known_keys.get(url) or _keys_of(database)
     with AppClient(app) as http:
         yield Ledger(http, database, dict(keys))  # a test may add keys of its own: they are in no other copy
 
@@ -174,11 +174,8 @@ def open_ledger(
 _keys: dict[str | None, Keys] = {}
 """By the id of the first organisation: those of templates, which are known in each of their copies."""
 
-_keys_in: dict[str, Keys] = {}
-"""By template: the same keys, for which no copy is asked."""
-
-copied: dict[str, str] = {}
-"""The templates of new databases, by URL."""
+known_keys: dict[str, Keys] = {}
+"""By template, and by the URL of a copy: the same keys, for which no copy is asked."""
 
 
 def _keys_of(database: Database) -> Keys:
@@ -216,7 +213,7 @@ def furnished(kind: str, furnish: Furnish = nothing) -> tuple[Any, str]:
     if kind == "sqlite":
         migrate(url)
     with open_ledger(folder, url) as ledger:
-        _keys_in[source] = dict(ledger.keys)
+        known_keys[source] = dict(ledger.keys)
         said = furnish(ledger)
     # Of a look that began as the service stopped: it keeps copies off, or rows out of the file that is copied.
     if kind == "postgresql":

@@ -26,6 +26,7 @@ import psycopg
 from tests.open_databases import migrate
 from tests.polling import await_true
 from tests.postgres_binaries import binaries, ordinary_user
+from tests.programs import run
 
 PATIENCE_SECONDS = 60
 MEMORY = Path("/dev/shm")  # noqa: S108 - where Linux has it; a folder of our own is made in it
@@ -219,8 +220,7 @@ class Cluster:
 
     def _tool(self, name: str, *arguments: str) -> None:
         command: list[str | Path] = [self._binaries / name, f"--pgdata={self.data}", *arguments]
-        done = subprocess.run(command, capture_output=True, check=False, timeout=PATIENCE_SECONDS, **self._as_user())
-        assert done.returncode == 0, done.stderr.decode()
+        run(command, timeout=PATIENCE_SECONDS, **self._as_user())
 
     def _as_user(self) -> dict[str, Any]:
         environment = {name: value for name, value in os.environ.items() if not name.startswith("PG")}

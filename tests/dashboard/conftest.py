@@ -17,8 +17,6 @@ from tests.dashboard.oidc_flow import OidcFlow, open_flow
 from tests.dashboard.sample_hospital import Hospital, build
 from tests.identity_provider import IdentityProvider, identity_provider
 
-NO_BROWSER = "needs a browser"
-
 SLOWEST = 120_000
 """Milliseconds: what is waited for comes at once, on a machine that has nothing else to do."""
 expect.set_options(timeout=SLOWEST)
@@ -54,7 +52,7 @@ def server(hospital: Hospital, tmp_path_factory: pytest.TempPathFactory) -> Iter
 def server_of(hospital: Hospital) -> LiveServer:
     """A server of a hospital's file that knows its keys, and is not started."""
     signs = {"EPSILON_LEDGER_SIGNING_KEY_FILE": str(signing_key()[0])}
-    server = LiveServer(hospital.folder, hospital.database_url, environment=signs)
+    server = LiveServer(hospital.folder, environment=signs)
     server.keys |= {f"{organisation}/{role}": key for (organisation, role), key in hospital.keys.items()}
     return server
 
@@ -67,8 +65,8 @@ def browser() -> Iterator[Browser]:
             yield browser
     except NoBrowserError as error:
         if os.environ.get("CI"):
-            pytest.fail(f"{NO_BROWSER}: {error}", pytrace=False)
-        pytest.skip(f"{NO_BROWSER}: {error}")
+            pytest.fail(f"needs a browser: {error}", pytrace=False)
+        pytest.skip(f"needs a browser: {error}")
 
 
 Enter = Callable[..., Page]

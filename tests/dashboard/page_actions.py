@@ -18,16 +18,12 @@ AXE_OPTIONS: Final = "{resultTypes: ['violations'], preload: false, selectors: f
 OVERFLOWS: Final = "document.documentElement.scrollWidth > document.documentElement.clientWidth"
 
 
-def faults_of(page: Page) -> list[str]:
-    """Find what keeps or hinders people from using a page, however little, with axe-core."""
+def hindrances(page: Page) -> list[str]:
+    """Find what hinders people from using a page, however little, with axe-core; and whether it is too wide."""
+    for canvas in page.locator("figure .canvas:not([hidden]) canvas").all():
+        expect(canvas).to_have_attribute("data-drawn", re.compile(r"\d+"))
     if page.evaluate("typeof axe") == "undefined":
         page.evaluate(AXE)
     found = page.evaluate(f"axe.run({AXE_OPTIONS}).then(found => found.violations)")
-    return [f"{each['id']}: {each['nodes'][0]['html']}" for each in found]
-
-
-def hindrances(page: Page) -> list[str]:
-    """Find what keeps people from using a page as it is now, and whether it is too wide."""
-    for canvas in page.locator("figure .canvas:not([hidden]) canvas").all():
-        expect(canvas).to_have_attribute("data-drawn", re.compile(r"\d+"))
-    return faults_of(page) + (["it is wider than the screen"] if page.evaluate(OVERFLOWS) else [])
+    faults = [f"{each['id']}: {each['nodes'][0]['html']}" for each in found]
+    return faults + (["it is wider than the screen"] if page.evaluate(OVERFLOWS) else [])

@@ -44,10 +44,6 @@ class Hospital:
     ids: dict[str, str] = field(default_factory=dict)
     refused: str = ""
 
-    @property
-    def database_url(self) -> str:
-        return f"sqlite:///{self.folder / 'ledger.db'}"
-
     def copy(self, folder: Path) -> "Hospital":
         """Copy it to a folder, whose ledger may be changed."""
         for file in self.folder.glob("ledger.db*"):
