@@ -55,6 +55,12 @@ class AppClient(httpx2.Client):
         """The event loop of the application."""
         return self._carrier.portal
 
+    def browser(self, url: str = "http://ledger.example", address: str = "127.0.0.1") -> "AppClient":
+        """A browser of its own at the same application, which follows no redirects."""
+        other = AppClient(self.app, url, (address, 50_000), self.portal, follow_redirects=False)
+        other.headers["Origin"] = url
+        return other
+
     def __enter__(self) -> Self:
         with ExitStack() as stack:
             self._carrier.portal = portal = stack.enter_context(start_blocking_portal())

@@ -10,9 +10,4 @@ from app.persistence.clock import Clock, Moment
 
 def stand_at(patch: pytest.MonkeyPatch, now: Callable[[], datetime]) -> None:
     """Let the clock of every database in this process say what a function does."""
-
-    def moment(_: Clock, *, wait: bool = True) -> Moment:
-        del wait
-        return Moment(now(), now())
-
-    patch.setattr(Clock, "moment", moment)
+    patch.setattr(Clock, "moment", lambda *_, **__: Moment(now(), now()))

@@ -56,10 +56,8 @@ def furnishing(request: pytest.FixtureRequest) -> Furnish | None:
     A module's `FURNISHED` says what is in a ledger by the name of the fixture that stands for it.
     """
     named: dict[str, Furnish] = getattr(request.module, "FURNISHED", {})
-    for name, furnish in named.items():
-        if name in request.fixturenames:
-            return furnish
-    return nothing if "ledger" in request.fixturenames else None
+    named = named | {"ledger": named.get("ledger", nothing)}
+    return next((furnish for name, furnish in named.items() if name in request.fixturenames), None)
 
 
 @pytest.fixture

@@ -3,9 +3,10 @@
 import fcntl
 import os
 import shutil
-import subprocess
 import tempfile
 from pathlib import Path
+
+from tests.programs import run
 
 
 def install(*packages: str) -> str:
@@ -15,8 +16,8 @@ def install(*packages: str) -> str:
     with (Path(tempfile.gettempdir()) / "tests-apt.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         for words in (["update"], ["install", "--yes", "--no-install-recommends", *packages]):
-            command, quiet = ["apt-get", "--quiet", *words], os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
-            done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600, env=quiet)
+            quiet = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
+            done = run(["apt-get", "--quiet", *words], status=None, timeout=600, env=quiet)
             if done.returncode:
                 return f"apt-get {words[0]} failed: {done.stderr.strip()[-500:]}"
     return ""

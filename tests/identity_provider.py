@@ -44,11 +44,7 @@ def key_of(algorithm: str, number: int = 0) -> Key:
 
 @cache
 def _key_of(algorithm: str, _: int) -> Key:
-    kinds: dict[str, tuple[Any, Any]] = {
-        "EdDSA": ("OKP", "Ed25519"),
-        "ES256": ("EC", "P-256"),
-        "ES384": ("EC", "P-384"),
-    }
+    kinds: dict[str, Any] = {"EdDSA": ("OKP", "Ed25519"), "ES256": ("EC", "P-256"), "ES384": ("EC", "P-384")}
     return JWKRegistry.generate_key(*kinds.get(algorithm, ("RSA", 2048)))
 
 

@@ -70,6 +70,16 @@ class Ledger:
         sent = self.headers(role, organisation) | {name.replace("_", "-"): value for name, value in headers.items()}
         return self.http.get(path, headers=sent)
 
+    def set_policy(
+        self, policy: object, account: object = None, role: str = "admin", tag: str | None = "*"
+    ) -> httpx2.Response:
+        path = "/v1/policy" if account is None else f"/v1/accounts/{account}/policy"
+        return self.put(path, {"policy": policy, "reason": "The board has met."}, role, tag)
+
+    def set_limit(self, account: object, epsilon: float, role: str = "admin", delta: float = 1e-5) -> httpx2.Response:
+        body = {"limit": {"epsilon": epsilon, "delta": delta}, "reason": "The board has met."}
+        return self.post(f"/v1/accounts/{account}/limit", body, role, If_Match="*")
+
     def cookie(self, role: str = "admin", organisation: str = "hospital") -> str:
         """The cookie of somebody who has signed in with the key of a role."""
         now = datetime.now(UTC)

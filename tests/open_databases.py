@@ -12,10 +12,8 @@ from app.service.verification import verify
 def open_database(url: str) -> Iterator[Database]:
     """A database, whose connections are closed at the end."""
     database = Database(url)
-    try:
-        yield database
-    finally:
-        database.dispose()
+    yield database
+    database.dispose()
 
 
 def migrate(url: str) -> str:

@@ -88,7 +88,7 @@ class Cluster:
         """A new cluster, started; its data begin as a copy of the shared one's, if there is one."""
         cluster = cls(configuration, under, programs)
         with cluster.removed_if_it_fails():
-            if _is_shared() and programs is None:
+            if shared.cache_info().currsize and programs is None:
                 shutil.copytree(shared().folder / INITIAL, cluster.data)
                 cluster.data.chmod(0o700)
                 cluster.own(cluster.data, *cluster.data.rglob("*"))
@@ -266,10 +266,6 @@ def _connection() -> Connection:
     return shared().connect()
 
 
-def _is_shared() -> bool:
-    return shared.cache_info().currsize > 0
-
-
 def in_memory() -> Path | None:
     """A file system in memory that has room to spare: a commit or a copy there does not wait for any disk."""
     return MEMORY if MEMORY.is_dir() and shutil.disk_usage(MEMORY).free >= ROOMY_BYTES else None
@@ -277,7 +273,7 @@ def in_memory() -> Path | None:
 
 def remove_shared() -> None:
     """Stop the cluster of this process, if there is one."""
-    if _is_shared():
+    if shared.cache_info().currsize:
         _connection().close()
         shared().remove()
 

@@ -43,16 +43,15 @@ class SeededLedger(OnLedger):
 def furnish(ledger: Ledger) -> SeededLedger:
     """Open a population and a budget, register a run, take a step, ask for alerts, declare a sweep, and verify."""
 
-    def made(path: str, body: object = None, role: str = "admin", **headers: str) -> str:
-        return str(ledger.post(f"/v1/{path}", body, role, **headers).json()["id"])
+    def made(path: str, body: object = None, role: str = "admin") -> str:
+        return str(ledger.post(f"/v1/{path}", body, role).json()["id"])
 
     population, budget, run = str(ledger.population()["id"]), str(ledger.budget()["id"]), ledger.run()
     assert ledger.post(f"/v1/runs/{run}/steps", {"first_step": 0}, "trainer").status_code == 200
     reservation = made(f"runs/{run}/reservations", {"plan": [{"event": SAMPLED, "count": 1}]}, "trainer")
     assert ledger.post(f"/v1/reservations/{reservation}/void", {}, "trainer").status_code == 200
     key = made("api-keys", {"role": "viewer"})
-    more = {"limit": {"epsilon": 3.5, "delta": 1e-5}, "reason": "Another study."}
-    proposal = made(f"accounts/{population}/limit", more, "planner", If_Match="*")
+    proposal = str(ledger.set_limit(population, 3.5, "planner").json()["id"])
     receiver = made("receivers", {"url": "https://alerts.example/privacy"})
     sweep = {"name": "sweep", "budget": "mimic/icu-team", "charging_mode": "each_run"}
     rest = made(f"receivers/{receiver}/test"), made("experiments", sweep), made("verifications")

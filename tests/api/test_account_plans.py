@@ -80,8 +80,7 @@ def test_step_outside_the_plan_is_announced_and_ends_it_for_good(ledger: Ledger)
 
 def test_policy_keeps_runs_to_their_plans(ledger: Ledger) -> None:
     made = planned(ledger, {"event": STEP})
-    body = {"policy": {"require_plan": "stay"}, "reason": "one training"}
-    assert ledger.put(f"/v1/accounts/{made['id']}/policy", body).status_code == 200
+    assert ledger.set_policy({"require_plan": "stay"}, made["id"]).status_code == 200
     trainer = Trainer(ledger, ledger.run(event=STEP, planned=[{"event": STEP}]))
     assert trainer.steps(count=3).status_code == 200
     problem = is_refused(trainer.steps(event=OTHER), 403, "policy_violation")

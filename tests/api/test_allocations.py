@@ -205,6 +205,5 @@ def test_preview_is_an_arrival_and_obeys_policies_kinds_and_scopes(ledger: Ledge
     allocate(ledger, population, unlock={"type": "by_plans", "plans": 2})
     assert preview(ledger, "mimic/icu-team", 10).json()["fits"]
     assert ledger.get(f"/v1/accounts/{population}/allocation").json()["arrivals"] == 0
-    noisier = {"policy": {"min_noise_multiplier": 2.0}, "reason": "Less."}
-    assert ledger.put(f"/v1/accounts/{population}/policy", noisier).status_code == 200
+    assert ledger.set_policy({"min_noise_multiplier": 2.0}, population).status_code == 200
     is_refused(preview(ledger, "mimic/icu-team", 1), 403, "policy_violation")

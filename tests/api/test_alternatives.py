@@ -85,7 +85,7 @@ def test_key_of_a_budget_or_a_run_asks_for_the_population_and_withdraws(trainer:
 
 @pytest.mark.parametrize("rules", [{"max_delta": 1e-6}, {"require_delta_below_inverse_size": True}], ids=str)
 def test_no_limit_is_offered_that_a_policy_forbids(trainer: Trainer, rules: dict[str, Any]) -> None:
-    assert trainer.ledger.put("/v1/policy", {"policy": rules, "reason": "The board has met."}).status_code == 200
+    assert trainer.ledger.set_policy(rules).status_code == 200
     refusal = is_refused(trainer.steps(count=4000), 403, "budget_exceeded")
     assert _missing(refusal)["higher_limit"] == "policy"
     is_refused(_request(trainer), 403, "policy_violation")
@@ -94,8 +94,7 @@ def test_no_limit_is_offered_that_a_policy_forbids(trainer: Trainer, rules: dict
 def test_run_s_own_limit_is_offered_up_to_the_largest_of_a_policy(ledger: Ledger) -> None:
     ledger.population(limit={"epsilon": 50.0, "delta": 1e-5})
     budget = ledger.budget(limit={"epsilon": 50.0, "delta": 1e-5})
-    policy = {"policy": {"max_epsilon": 1.5}, "reason": "The board has met."}
-    assert ledger.put(f"/v1/accounts/{budget['id']}/policy", policy).status_code == 200
+    assert ledger.set_policy({"max_epsilon": 1.5}, budget["id"]).status_code == 200
     for steps, fits in ((2000, False), (400, True)):
         trainer = Trainer(ledger, ledger.run(event=LOUD, limit=LIMIT, expected_steps=steps))
         refusal = is_refused(trainer.steps(count=steps), 403, "budget_exceeded")

@@ -39,8 +39,7 @@ def _status(seeded: SeededLedger, run: str) -> str:
 
 
 def _change(seeded: SeededLedger, account: str, epsilon: float, role: str = "privacy_officer") -> int:
-    body = {"limit": {"epsilon": epsilon, "delta": 1e-6}, "reason": "The board has met."}
-    return seeded.ledger.post(f"/v1/accounts/{account}/limit", body, role, If_Match="*").status_code
+    return seeded.ledger.set_limit(account, epsilon, role, 1e-6).status_code
 
 
 def test_run_above_the_threshold_begins_when_another_person_approves_it(watched: SeededLedger) -> None:

@@ -94,19 +94,14 @@ def ids(shared: SeededLedger) -> dict[str, str]:
         assert ledger.post(f"/v1/api-keys/{key['id']}/revoke", None).status_code == 200
         assert ledger.get("/v1/runs", "revoked").status_code == 401
     for name in ("team", "other"):
-        path = f"/v1/accounts/{found[name]}"
-        assert ledger.post(f"{path}/limit", {"limit": LIMIT, "reason": "Less."}, If_Match="*").status_code == 200
-        more = {"limit": {"epsilon": 2.0, "delta": 1e-5}, "reason": "More."}
-        found[f"proposal of {name}"] = str(ledger.post(f"{path}/limit", more, "planner", If_Match="*").json()["id"])
+        assert ledger.set_limit(found[name], LIMIT["epsilon"], delta=LIMIT["delta"]).status_code == 200
+        found[f"proposal of {name}"] = str(ledger.set_limit(found[name], 2.0, "planner").json()["id"])
         assert ledger.post(f"/v1/proposals/{found[f'proposal of {name}']}/reject", {}).status_code == 200
-        account = path.removeprefix("/v1/")
-        policy = {"policy": {"max_delta": 0.25}, "reason": "The board has met."}
-        assert ledger.put(f"/v1/{account}/policy", policy).status_code == 200
-        assert ledger.put(f"/v1/{account}/alert-settings", {"thresholds": [0.7]}).status_code == 200
+        assert ledger.set_policy({"max_delta": 0.25}, found[name]).status_code == 200
+        assert ledger.put(f"/v1/accounts/{found[name]}/alert-settings", {"thresholds": [0.7]}).status_code == 200
     for run in ("first", "deep run", "other run"):
         assert ledger.post(f"/v1/runs/{found[run]}/pause", None).status_code == 200
-    everywhere = {"policy": {"max_delta": 0.3}, "reason": "The board has met."}
-    assert ledger.put("/v1/policy", everywhere).status_code == 200
+    assert ledger.set_policy({"max_delta": 0.3}).status_code == 200
     assert ledger.post("/v1/receivers", {"url": "https://alerts.example", "account": shared.budget}).status_code == 201
     assert ledger.post("/v1/checkpoints", {}).status_code == 201
     return found

@@ -232,8 +232,7 @@ def test_schedule_that_could_never_be_opened_is_refused_at_once(ledger: Ledger) 
     for begins in (start, "2031-01-01"):
         refused = put(ledger, "mimic", start=begins, limit={"epsilon": 1.0, "delta": 0.01})
         assert refused.json()["code"] == "delta_too_large"
-    policy = {"policy": {"max_delta": 1e-6}, "reason": "The board has met."}
-    assert ledger.put("/v1/accounts/mimic/policy", policy).status_code == 200
+    assert ledger.set_policy({"max_delta": 1e-6}, "mimic").status_code == 200
     assert put(ledger, "mimic", start=start).json()["code"] == "policy_violation"
     assert ledger.post("/v1/accounts/sums/archive", {}).status_code == 200
     assert put(ledger, "sums", start=start).json()["code"] == "account_archived"

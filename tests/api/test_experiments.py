@@ -109,8 +109,7 @@ def test_sweep_that_does_not_fit_leaves_nothing_but_the_audit_event(seeded: Seed
 
 def _waiting(ledger: Ledger) -> tuple[dict[str, Any], str]:
     """A sweep that waits for an approval, and its proposal."""
-    policy = {"policy": {"approval_above_epsilon": 0.01}, "reason": "Sweeps are looked at."}
-    assert ledger.put("/v1/policy", policy).status_code == 200
+    assert ledger.set_policy({"approval_above_epsilon": 0.01}).status_code == 200
     made = declared(ledger, AT_ONCE)
     [waiting] = ledger.get("/v1/proposals?status=open&account=" + made["run"]).json()["items"]
     assert waiting["kind"] == "run"

@@ -142,12 +142,11 @@ def history(ledger: Ledger, account: str, query: str = "") -> dict[str, Any]:
 
 def test_thinned_history_ends_with_the_spent_epsilon(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     population = two_teams(ledger)
-    lower = {"limit": {"epsilon": 7.0, "delta": 1e-5}, "reason": "The board has met."}
-    assert ledger.post(f"/v1/accounts/{population}/limit", lower, "privacy_officer", If_Match="*").is_success
+    assert ledger.set_limit(population, 7.0, "privacy_officer").is_success
     exact, few = history(ledger, population), history(ledger, population, "?max_points=3")["points"]
     assert (len(few), few[0], few[-1]) == (3, exact["points"][0], exact["points"][-1])
     [change] = exact["limit_changes"]
-    assert (change["before"], change["after"]) == (WIDE, lower["limit"])
+    assert (change["before"], change["after"]) == (WIDE, WIDE | {"epsilon": 7.0})
     monkeypatch.setattr(account_history, "SAMPLES", 4)
     ledger.http.app.state.account_histories = account_history.AccountHistoryCache()
     thin = history(ledger, population)

@@ -121,6 +121,4 @@ def test_run_s_delta_is_below_one_over_the_size_of_each_of_its_populations(seede
     body = {"name": "both", "budgets": ["small/team", "large/team"], "limit": {"epsilon": 1.0, "delta": 1e-5}}
     run = seeded.ledger.post("/v1/runs", body).json()["id"]
     for delta in (2e-2, 5e-3):
-        changed = {"limit": {"epsilon": 1.0, "delta": delta}, "reason": WHY}
-        reply = seeded.ledger.post(f"/v1/accounts/{run}/limit", changed, "planner", If_Match="*")
-        is_refused(reply, 422, "delta_too_large")
+        is_refused(seeded.ledger.set_limit(run, 1.0, "planner", delta), 422, "delta_too_large")

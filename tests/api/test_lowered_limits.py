@@ -15,9 +15,7 @@ MANY = 160
 def lower(trainer: Trainer, place: int, epsilon: float) -> str:
     """Lower the limit of an account of a trainer's path; return its id."""
     account = trainer.path()[place].id
-    body = {"limit": {"epsilon": epsilon, "delta": 1e-5}, "reason": "the study was narrowed"}
-    reply = trainer.ledger.post(f"/v1/accounts/{account}/limit", body, "budget_admin", If_Match="*")
-    assert reply.status_code == 200, reply.text
+    assert trainer.ledger.set_limit(account, epsilon, "budget_admin").status_code == 200
     return account
 
 

@@ -26,8 +26,7 @@ def put(
     role: str = "privacy_officer",
 ) -> httpx2.Response:
     """Set a policy of the organisation, or of an account."""
-    path = "/v1/policy" if account is None else f"/v1/accounts/{account}/policy"
-    return seeded.ledger.put(path, {"policy": policy, "reason": WHY}, role, tag)
+    return seeded.ledger.set_policy(policy, account, role, tag)
 
 
 def set_policy(seeded: SeededLedger, policy: dict[str, Any], account: str | None = None) -> None:

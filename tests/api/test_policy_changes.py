@@ -26,11 +26,8 @@ def test_policy_is_changed_under_the_tag_that_was_read_and_within_a_scope(seeded
 
 
 def test_approver_raises_a_limit_alone_where_a_policy_says_so(seeded: SeededLedger) -> None:
-    path = f"/v1/accounts/{seeded.budget}/limit"
-
     def raised(epsilon: float, role: str) -> int:
-        body = {"limit": {"epsilon": epsilon, "delta": 1e-5}, "reason": WHY}
-        return seeded.ledger.post(path, body, role, If_Match="*").status_code
+        return seeded.ledger.set_limit(seeded.budget, epsilon, role).status_code
 
     set_policy(seeded, {"approvers_to_raise_limit": 1}, seeded.budget)
     assert raised(1.5, "privacy_officer") == 201

@@ -102,8 +102,7 @@ def test_policies_and_names_of_the_day_of_the_approval_hold(guarded: SeededLedge
 
 
 def _limit(seeded: SeededLedger) -> None:
-    body = {"limit": {"epsilon": 9.0, "delta": 1e-5}, "reason": "The study goes on."}
-    assert seeded.ledger.post(f"/v1/accounts/{seeded.budget}/limit", body, "admin", If_Match="*").status_code == 201
+    assert seeded.ledger.set_limit(seeded.budget, 9.0).status_code == 201
 
 
 def _run(seeded: SeededLedger) -> None:

@@ -36,9 +36,7 @@ def _account(shared: SeededLedger, *, proposed: bool) -> dict[str, str]:
     if proposed:
         made = create_key(shared.ledger.database, "hospital", Role.PLANNER, datetime.now(UTC))
         shared.ledger.keys["hospital", "proposer"] = made.key
-        body = {"limit": {"epsilon": 2.0, "delta": 1e-5}, "reason": "More."}
-        reply = shared.ledger.post(f"/v1/accounts/{ids['account_id']}/limit", body, "proposer", If_Match="*")
-        ids["proposal_id"] = reply.json()["id"]
+        ids["proposal_id"] = shared.ledger.set_limit(ids["account_id"], 2.0, "proposer").json()["id"]
     return ids
 
 
@@ -56,8 +54,7 @@ def _approved_sweep(shared: SeededLedger) -> str:
     name = f"people-{next(NUMBERS)}"
     population = shared.ledger.population(name)["id"]
     shared.ledger.budget("team", name)
-    policy = {"policy": {"approval_above_epsilon": 1e-6}, "reason": "Sweeps are looked at."}
-    assert shared.ledger.put(f"/v1/accounts/{population}/policy", policy).status_code == 200
+    assert shared.ledger.set_policy({"approval_above_epsilon": 1e-6}, population).status_code == 200
     trials = {"events": [{"event": SAMPLED}], "mean": 2.0}
     body = {"name": "sweep", "budget": f"{name}/team", "charging_mode": "repeat_and_select", "trials": trials}
     made = shared.ledger.post("/v1/experiments", body).json()

@@ -78,11 +78,9 @@ def test_statement_over_the_limit_claims_no_guarantee(seeded: SeededLedger) -> N
 
 def test_statement_says_that_the_limit_was_changed(seeded: SeededLedger) -> None:
     assert seeded.steps(count=50).status_code == 200
-    path = f"/v1/accounts/{seeded.budget}/limit"
     told = ((0.99, "each that was in force"), (0.1, "At the limit nothing is proven"))
     for revision, (epsilon, said) in enumerate(told, 1):
-        lowered = {"limit": {"epsilon": epsilon, "delta": 1e-5}, "reason": "The study is over."}
-        assert seeded.ledger.post(path, lowered, "budget_admin", If_Match="*").status_code == 200
+        assert seeded.ledger.set_limit(seeded.budget, epsilon, "budget_admin").status_code == 200
         loss = _stated(seeded, f"/v1/runs/{seeded.run}/statement")["loss"]
         assert (loss["limit_revision"], loss["limit"]["epsilon"]) == (revision, epsilon)
         assert said in loss["guarantee"]

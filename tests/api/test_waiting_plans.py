@@ -217,8 +217,7 @@ def test_closed_account_is_waited_for_if_it_opens_later(office: Waiting) -> None
 
 
 def test_run_that_needs_approval_reserves_nothing_and_does_not_wait(office: Waiting) -> None:
-    policy = {"policy": {"approval_above_epsilon": 0.01}, "reason": "The board has met."}
-    assert office.ledger.put(f"/v1/accounts/{office.ids['icu-team']}/policy", policy).status_code == 200
+    assert office.ledger.set_policy({"approval_above_epsilon": 0.01}, office.ids["icu-team"]).status_code == 200
     for count in (50, FITTING):
         run = office.register(count, f"pending{count}").json()
         assert (run["status"], run["reservation"], run["waiting_reservation"]) == ("pending", None, None)

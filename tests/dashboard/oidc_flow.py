@@ -26,9 +26,7 @@ class OidcFlow:
     browser: AppClient = field(init=False)
 
     def __post_init__(self) -> None:
-        http = self.ledger.http
-        self.browser = AppClient(http.app, base_url=HOME, portal=http.portal, follow_redirects=False)
-        self.browser.headers["Origin"] = HOME
+        self.browser = self.ledger.http.browser(HOME)
 
     def begin(self, path: str = "/sign-in/openid?next=/approvals") -> dict[str, str]:
         """Be sent to the provider; what it is asked."""

@@ -137,8 +137,7 @@ def _today(ledger: Ledger, hospital: Hospital) -> None:
     reserving = _run(ledger, hospital, "mimic/readmission", "gradient-boosting", dp_sgd(1.4, 0.01))
     plan = {"plan": [{"event": dp_sgd(1.4, 0.01), "count": 5000}], "lease_seconds": 86_400}
     post(f"runs/{reserving}/reservations", plan, 201)
-    policy = {"policy": {"approval_above_epsilon": 1.0}, "reason": "Large runs need a second look."}
-    assert ledger.put(f"/v1/accounts/{hospital.ids['imaging']}/policy", policy).status_code == 200
+    assert ledger.set_policy({"approval_above_epsilon": 1.0}, hospital.ids["imaging"]).status_code == 200
     large = {"name": "foundation-model", "budget": "imaging/segmentation", "event": dp_sgd(1.0, 0.01)}
     post("runs", large | {"plan": [{"event": dp_sgd(1.0, 0.01), "count": 8000}]}, 201)
     raised = {"limit": {"epsilon": 3.5, "delta": 1e-6}, "reason": "The ethics board agreed on 12 November."}

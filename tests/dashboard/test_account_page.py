@@ -48,11 +48,6 @@ def preview(ledger: Ledger, account: str, steps: float, noise: float, rate: floa
     return re.sub(r"(?<=\d) (?=\d)", "", words)
 
 
-def lower(ledger: Ledger, account: str, epsilon: float, delta: float = 1e-5) -> None:
-    body = {"limit": {"epsilon": epsilon, "delta": delta}, "reason": "The board has met."}
-    assert ledger.post(f"/v1/accounts/{account}/limit", body, OFFICER, If_Match="*").is_success
-
-
 def test_curves_are_those_of_api_and_a_changed_limit_is_a_mark_and_a_step(ledger: Ledger, population: str) -> None:
     body = ledger.get(f"/v1/accounts/{population}/history").json()
     over_time, shares = open_account(ledger, population).charts()
@@ -62,7 +57,7 @@ def test_curves_are_those_of_api_and_a_changed_limit_is_a_mark_and_a_step(ledger
     assert {y for _, y in series["80\N{NARROW NO-BREAK SPACE}% of the limit"]["points"]} == {6.4}
     assert shares["stacked"] is True
     assert shares["series"][0]["points"][-1][1] == pytest.approx(100 * body["children"][0]["shares"][-1])
-    lower(ledger, population, 7.0)
+    assert ledger.set_limit(population, 7.0, OFFICER).is_success
     chart = open_account(ledger, population).charts()[0]
     assert [mark["label"] for mark in chart["marks"]] == ["limit 8 to 7"]
     [limit] = [each for each in chart["series"] if each["role"] == "limit"]
@@ -70,9 +65,8 @@ def test_curves_are_those_of_api_and_a_changed_limit_is_a_mark_and_a_step(ledger
 
 
 def test_limit_is_shown_as_it_was_set_and_not_rounded(ledger: Ledger, population: str) -> None:
-    lower(ledger, population, 7.0000004, 9.9999996e-6)
-    raised = {"limit": {"epsilon": 10.0000004, "delta": 1e-5}, "reason": "It is not enough."}
-    assert ledger.post(f"/v1/accounts/{population}/limit", raised, "planner", If_Match="*").status_code == 201
+    assert ledger.set_limit(population, 7.0000004, OFFICER, 9.9999996e-6).is_success
+    assert ledger.set_limit(population, 10.0000004, "planner").status_code == 201
     officer = visitor(ledger, OFFICER)
     for path in (f"/accounts/{population}", "/"):
         words = officer.open(path).words

@@ -28,9 +28,8 @@ def issue(ledger: Ledger, name: str, role: str) -> str:
 
 
 def set_limit(ledger: Ledger, epsilon: float, key: str) -> None:
-    body = {"limit": {"epsilon": epsilon, "delta": 1e-5}, "reason": "The board has met."}
     [budget] = ledger.get("/v1/budgets").json()["items"]
-    assert ledger.post(f"/v1/accounts/{budget['id']}/limit", body, key, If_Match="*").is_success
+    assert ledger.set_limit(budget["id"], epsilon, key).is_success
 
 
 def work(ledger: Ledger) -> dict[str, str]:

@@ -12,6 +12,7 @@ from app.service.auth.request_context import RequestContext
 from app.service.governance.proposals import count_decidable
 from app.service.verification import verify
 from app.service.verification.requests import apply_quarantines
+from tests.api.trainer import issue
 from tests.conftest import SAMPLED, Ledger
 from tests.dashboard.page_visitor import visitor
 from tests.service.tampering import ALL, TEAM, shift_curve, tampering
@@ -60,8 +61,7 @@ def test_quarantine_is_shown_on_pages_of_accounts_under_it(ledger: Ledger, team:
 
 
 def test_population_of_disjoint_parts_is_shown_with_its_attestation(ledger: Ledger) -> None:
-    rule = {"policy": {"approvers_to_create_population": 2}, "reason": "Two persons."}
-    assert ledger.put("/v1/policy", rule).is_success
+    assert ledger.set_policy({"approvers_to_create_population": 2}).is_success
     parts = {
         "composition": "parallel",
         "max_partitions_per_unit": 2,
@@ -87,8 +87,7 @@ def test_navigation_counts_proposals_that_this_person_may_decide(ledger: Ledger)
     budgets = [ledger.budget(name)["id"] for name in ("a", "b")]
     assert _badge(ledger, "privacy_officer") == ""
     for account, proposer in zip(budgets, ("planner", "privacy_officer"), strict=True):
-        body = {"limit": {"epsilon": 50.0, "delta": 1e-5}, "reason": "Another year."}
-        assert ledger.post(f"/v1/accounts/{account}/limit", body, proposer, If_Match="*").status_code == 201
+        assert ledger.set_limit(account, 50.0, proposer).status_code == 201
     assert _badge(ledger, "privacy_officer") == "1", "not their own"
     assert _badge(ledger, "admin") == "2"
     assert _badge(ledger, "planner") == _badge(ledger, "viewer") == "", "they decide nothing"
@@ -96,10 +95,8 @@ def test_navigation_counts_proposals_that_this_person_may_decide(ledger: Ledger)
     assert "1 proposal waits for your decision." in visitor(ledger, "privacy_officer").open("/").words
     part = visitor(ledger, "admin").open("/", X_Part="page").reply.text
     assert '<span class="badge">2<' in part, "a page that is open learns it too"
-    own = ledger.post("/v1/api-keys", {"role": "planner", "name": "mine"}, "admin").json()["key"]
-    sent = {"Authorization": f"Bearer {own}", "If-Match": "*"}
-    account = ledger.budget("c")["id"]
-    assert ledger.http.post(f"/v1/accounts/{account}/limit", json=body, headers=sent).status_code == 201
+    issue(ledger, "mine", "planner")
+    assert ledger.set_limit(ledger.budget("c")["id"], 50.0, "mine").status_code == 201
     assert _badge(ledger, "admin") == "2", "not those of a key that one issued"
     assert _badge(ledger, "privacy_officer") == "2"
 
@@ -120,8 +117,7 @@ def test_higher_limit_is_shown_with_what_it_would_leave(ledger: Ledger) -> None:
     budget = ledger.budget(limit={"epsilon": 2.0, "delta": 1e-5})["id"]
     assert ledger.post(f"/v1/runs/{ledger.run()}/steps", {"count": 200}).status_code == 200
     spent = ledger.get(f"/v1/budgets/{budget}").json()["epsilon"]
-    body = {"limit": {"epsilon": 5.0, "delta": 1e-5}, "reason": "Another year."}
-    assert ledger.post(f"/v1/accounts/{budget}/limit", body, "planner", If_Match="*").status_code == 201
+    assert ledger.set_limit(budget, 5.0, "planner").status_code == 201
     card = visitor(ledger, "admin").open("/approvals").words
     assert "2 → becomes 5 at δ 1e-5" in card
     left = f"{floor((2 - spent) * 1000) / 1000:.3f} → becomes {floor((5 - spent) * 1000) / 1000:.3f}"
@@ -131,8 +127,7 @@ def test_higher_limit_is_shown_with_what_it_would_leave(ledger: Ledger) -> None:
 
 
 def test_run_that_needs_approval_is_shown_with_what_its_plan_would_leave(ledger: Ledger, team: tuple[str, str]) -> None:
-    rule = {"policy": {"approval_above_epsilon": 0.1}, "reason": "A second look."}
-    assert ledger.put("/v1/policy", rule).is_success
+    assert ledger.set_policy({"approval_above_epsilon": 0.1}).is_success
     plan = [{"event": SAMPLED, "count": 50}]
     run = {"name": "cnn", "budget": "mimic/icu-team", "event": SAMPLED, "plan": plan}
     made = ledger.post("/v1/runs", run, "trainer").json()

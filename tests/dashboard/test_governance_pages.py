@@ -17,15 +17,8 @@ def cells(page: Page, words: str) -> list[str]:
     return [text_of(each) for each in found.iter("td")]
 
 
-def put_policy(ledger: Ledger, place: str, **policy: object) -> int:
-    body = {"policy": policy, "reason": "The board of 12 November."}
-    return ledger.put(f"/v1/{place}policy", body, OFFICER).status_code
-
-
 def test_own_proposal_can_only_be_withdrawn(own_sample: Ledger, hospital: Hospital) -> None:
-    path = f"/v1/accounts/{hospital.ids['imaging/denoising']}/limit"
-    body = {"limit": {"epsilon": 2.5, "delta": 1e-6}, "reason": "Another year."}
-    proposal = own_sample.post(path, body, OFFICER, If_Match="*").json()["id"]
+    proposal = own_sample.set_limit(hospital.ids["imaging/denoising"], 2.5, OFFICER, 1e-6).json()["id"]
     page = visitor(own_sample, OFFICER).open("/approvals")
     card = page.article("imaging/denoising")
     assert "You proposed this yourself. Another privacy officer or admin decides." in card
@@ -70,7 +63,7 @@ def test_new_key_is_listed_with_its_rights(own_sample: Ledger) -> None:
 def test_policy_names_the_source_of_each_rule(own_sample: Ledger, hospital: Hospital) -> None:
     rules: dict[str, Any] = {"max_epsilon": 1.5, "require_plan": "declare", "deviations": "refuse"}
     rules |= {"mechanisms": ["gaussian"], "neighboring_relations": ["add_or_remove_one"], "approval_above_epsilon": 5}
-    assert put_policy(own_sample, f"accounts/{hospital.ids['imaging/denoising']}/", **rules) == 200
+    assert own_sample.set_policy(rules, hospital.ids["imaging/denoising"], OFFICER).status_code == 200
     page = visitor(own_sample, OFFICER).open("/policies?account=imaging/denoising")
     shown = {**rules, "mechanisms": "gaussian", "neighboring_relations": "add or remove one"}
     for rule, said in shown.items():
@@ -85,7 +78,7 @@ def test_policy_names_the_source_of_each_rule(own_sample: Ledger, hospital: Hosp
 def test_looser_policy_is_shown_as_proposal(own_sample: Ledger, hospital: Hospital) -> None:
     warnings = visitor(own_sample, OFFICER).open("/policies?account=imaging").region("Rules with limited effect")
     assert "approval_above_epsilon can be bypassed: without require_limit a run" in text_of(warnings)
-    assert put_policy(own_sample, f"accounts/{hospital.ids['imaging']}/", approval_above_epsilon=5) == 201
+    assert own_sample.set_policy({"approval_above_epsilon": 5}, hospital.ids["imaging"], OFFICER).status_code == 201
     page = visitor(own_sample, OFFICER).open("/policies?account=imaging")
     assert "A looser policy is proposed" in text_of(page.region("Change the policy of imaging"))
     page = visitor(own_sample, "admin").open("/approvals")

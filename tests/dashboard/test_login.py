@@ -24,17 +24,9 @@ def clinic(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ledger]:
         yield ledger
 
 
-def browser(ledger: Ledger, scheme: str = "http") -> AppClient:
-    """A browser of its own at the same application, which follows no redirects."""
-    url = f"{scheme}://ledger.example"
-    client = AppClient(ledger.http.app, url, portal=ledger.http.portal, follow_redirects=False)
-    client.headers["Origin"] = f"{scheme}://ledger.example"
-    return client
-
-
 @pytest.fixture
 def http(clinic: Ledger) -> AppClient:
-    return browser(clinic)
+    return clinic.http.browser()
 
 
 def _sign_in(client: AppClient, ledger: Ledger, role: str = "viewer", **fields: str) -> httpx2.Response:
@@ -49,7 +41,7 @@ def _csrf(client: AppClient) -> str:
 
 @pytest.mark.parametrize(("scheme", "name"), [("http", COOKIE), ("https", BY_TLS)])
 def test_cookie_is_bound_to_host_and_hidden_from_scripts(clinic: Ledger, scheme: str, name: str) -> None:
-    client = browser(clinic, scheme)
+    client = clinic.http.browser(f"{scheme}://ledger.example")
     reply = _sign_in(client, clinic)
     assert (reply.status_code, reply.headers["location"]) == (303, "/")
     value, *attributes = reply.headers.get_list("set-cookie")[0].split("; ")
@@ -129,7 +121,7 @@ def test_sign_in_is_taken_from_own_pages_only(clinic: Ledger, http: AppClient) -
 def test_public_address_is_own_address(tmp_path: Path) -> None:
     """A proxy that does not say by which address it was asked."""
     with open_ledger(tmp_path, public_url="https://ledger.hospital.example") as ledger:
-        http = browser(ledger)
+        http = ledger.http.browser()
         http.headers["Origin"] = "https://ledger.hospital.example"
         assert _sign_in(http, ledger).status_code == 303
 
@@ -148,16 +140,16 @@ def test_sign_out_by_another_site_is_refused(clinic: Ledger, http: AppClient) ->
 def test_sign_out_ends_the_session_and_its_cookie(clinic: Ledger, http: AppClient) -> None:
     _sign_in(http, clinic)
     kept = {"Cookie": f"{COOKIE}={http.cookies[COOKIE]}"}
-    assert browser(clinic).get("/", headers=kept).status_code == 200
+    assert clinic.http.browser().get("/", headers=kept).status_code == 200
     reply = http.post("/sign-out", data={"csrf": _csrf(http)})
     assert (reply.status_code, reply.headers["location"]) == (303, "/sign-in")
     assert COOKIE not in http.cookies
-    assert browser(clinic).get("/", headers=kept).status_code == 303
+    assert clinic.http.browser().get("/", headers=kept).status_code == 303
     assert http.post("/sign-out").status_code == 303  # twice is as good as once
 
 
 def test_sign_out_everywhere_ends_other_sessions(clinic: Ledger, http: AppClient) -> None:
-    left = browser(clinic)
+    left = clinic.http.browser()
     for client in (left, http):
         _sign_in(client, clinic, "auditor")
     assert "Sign out everywhere" in http.get("/").text
@@ -179,7 +171,7 @@ def test_link_is_used_up_by_sign_in_only(clinic: Ledger, http: AppClient) -> Non
         shown = http.get(LINK_PATH)
         assert (shown.status_code, "set-cookie" in shown.headers) == (200, False)
     for said in (*FOREIGN, {}):
-        stranger = browser(clinic)
+        stranger = clinic.http.browser()
         del stranger.headers["Origin"]
         reply = stranger.post(LINK_PATH, data={"token": token}, headers=said)
         assert (reply.status_code, "set-cookie" in reply.headers) == (403, False), said
@@ -187,13 +179,13 @@ def test_link_is_used_up_by_sign_in_only(clinic: Ledger, http: AppClient) -> Non
     reply = http.post(LINK_PATH, data={"token": pasted})
     assert (reply.status_code, reply.headers["location"]) == (303, "/")
     assert http.get("/keys").status_code == 200
-    again = browser(clinic).post(LINK_PATH, data={"token": token})
+    again = clinic.http.browser().post(LINK_PATH, data={"token": token})
     assert (again.status_code, "set-cookie" in again.headers) == (401, False)
     assert "sign-in-link --org" in again.text
 
 
 def test_guessed_links_are_limited_like_keys(tmp_path: Path) -> None:
     with open_ledger(tmp_path, rate_limit_anonymous_per_second=0.001, rate_limit_sign_ins_per_minute=2) as ledger:
-        http = browser(ledger)
+        http = ledger.http.browser()
         statuses = [http.post(LINK_PATH, data={"token": f"lnk_{number}.x"}).status_code for number in range(3)]
         assert statuses == [401, 429, 429]

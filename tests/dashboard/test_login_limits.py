@@ -20,14 +20,6 @@ HARDLY = 0.2
 AT_ONCE = 2
 
 
-def _browser(ledger: Ledger, address: str = "192.0.2.1") -> AppClient:
-    client = AppClient(
-        *(ledger.http.app, "http://ledger.example", (address, 50_000), ledger.http.portal), follow_redirects=False
-    )
-    client.headers["Origin"] = "http://ledger.example"
-    return client
-
-
 def _sign_in(client: AppClient, key: str) -> httpx2.Response:
     reply: httpx2.Response = client.post("/sign-in", data={"key": key})
     return reply
@@ -47,13 +39,15 @@ def test_sign_ins_of_a_key_are_limited_and_add_nothing_to_the_chain(tmp_path: Pa
     with open_ledger(tmp_path, rate_limit_sign_ins_per_minute=HARDLY) as ledger:
         before = _entries(ledger)
         key = ledger.keys["hospital", "viewer"]
-        replies = [_sign_in(_browser(ledger, f"192.0.2.{number}"), key) for number in range(5)]  # an address each
+        replies = [
+            _sign_in(ledger.http.browser(address=f"192.0.2.{number}"), key) for number in range(5)
+        ]  # an address each
         assert Counter(reply.status_code for reply in replies) == {303: AT_ONCE, 429: 5 - AT_ONCE}
         assert 1 <= int(replies[-1].headers["retry-after"]) <= 60 / HARDLY
         assert "signed in too often" in replies[-1].text
         assert "set-cookie" not in replies[-1].headers
         assert _entries(ledger) - before == {"session.created": AT_ONCE}
-        before, client = _entries(ledger), _browser(ledger)
+        before, client = _entries(ledger), ledger.http.browser()
         for _ in range(4):
             _sign_in(client, ledger.keys["hospital", "admin"])
             csrf = client.get("/").text.partition('name="csrf" value="')[2].partition('"')[0]
@@ -66,11 +60,13 @@ def test_sign_ins_of_a_key_are_limited_and_add_nothing_to_the_chain(tmp_path: Pa
 @pytest.mark.parametrize("key", ["key_unknown.x", "eyJ.eyJ.x"])
 def test_failed_sign_ins_are_limited_by_address(tmp_path: Path, key: str) -> None:
     with open_ledger(tmp_path, rate_limit_sign_ins_per_minute=HARDLY) as ledger:
-        statuses = Counter(_sign_in(_browser(ledger), key).status_code for _ in range(AT_ONCE * ADDRESS_FACTOR + 5))
+        statuses = Counter(
+            _sign_in(ledger.http.browser(), key).status_code for _ in range(AT_ONCE * ADDRESS_FACTOR + 5)
+        )
         assert statuses == {401: AT_ONCE * ADDRESS_FACTOR, 429: 5}
         right = ledger.keys["hospital", "viewer"]
-        assert _sign_in(_browser(ledger), right).status_code == 429
-        assert _sign_in(_browser(ledger, "192.0.2.2"), right).status_code == 303
+        assert _sign_in(ledger.http.browser(), right).status_code == 429
+        assert _sign_in(ledger.http.browser(address="192.0.2.2"), right).status_code == 303
 
 
 def test_sign_ins_of_a_provider_s_person_are_limited(tmp_path: Path, provider: IdentityProvider) -> None:

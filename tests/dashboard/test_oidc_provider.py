@@ -10,7 +10,6 @@ from app.api.session_cookies import COOKIE
 from app.ledger.errors import InvalidInputError
 from app.service.auth.oidc import http_json
 from app.settings import Settings
-from tests.asgi import AppClient
 from tests.conftest import open_ledger
 from tests.dashboard.oidc_flow import CLIENT, HOME, OidcFlow, open_flow, refused
 from tests.identity_provider import IdentityProvider
@@ -90,7 +89,7 @@ def test_sign_in_without_provider_is_not_found(tmp_path: Path, provider: Identit
         folder = tmp_path / str(len(settings))
         folder.mkdir()
         with open_ledger(folder, **settings) as ledger:
-            client = AppClient(ledger.http.app, base_url=HOME, portal=ledger.http.portal, follow_redirects=False)
+            client = ledger.http.browser(HOME)
             assert "Sign in with" not in client.get("/sign-in").text
             for path in ("/sign-in/openid", "/sign-in/openid/return?code=x&state=y"):
                 assert client.get(path).status_code == 404

@@ -72,8 +72,7 @@ def test_run_that_needs_approval_can_only_be_aborted_and_viewers_do_nothing(ledg
     run = ledger.run()
     for role in Role:
         assert bool(shown(ledger, run, role)[0]) is (Permission.RUN_MANAGE in PERMISSIONS[role]), role
-    rule = {"policy": {"approval_above_epsilon": 0.1}, "reason": "Large runs wait."}
-    assert ledger.put("/v1/policy", rule).is_success
+    assert ledger.set_policy({"approval_above_epsilon": 0.1}).is_success
     run = ledger.run(name="large")
     assert shown(ledger, run, Role.BUDGET_ADMIN)[0] == ["abort"]
     assert ledger.post(f"/v1/runs/{run}/abort", None, "budget_admin").status_code == 200

@@ -38,8 +38,7 @@ def test_pages_and_files_show_the_number_of_the_second_run(ledger: Ledger, made:
     budget, first, second = made
     admin, team = visitor(ledger, "admin"), PATH.rpartition("/")[0]
     position = ledger.get(f"/v1/decisions?run={second}").json()["items"][0]["position"]
-    raised = {"limit": {"epsilon": 1.1, "delta": 1e-5}, "reason": "A bit more."}
-    assert ledger.post(f"/v1/accounts/{second}/limit", raised, "planner", If_Match="*").status_code == 201
+    assert ledger.set_limit(second, 1.1, "planner").status_code == 201
     for page, named in {
         "/": f"model #2 {team}",
         "/runs": f"model #2 {team}",

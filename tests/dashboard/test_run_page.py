@@ -96,9 +96,7 @@ def test_reservation_is_listed_with_steps_that_a_lowered_limit_revoked(ledger: L
     page = open_run(ledger, run)
     assert f"{made['id']} active 0 of 100" in page.words
     assert "revoked" not in page.words
-    lowered = {"limit": {"epsilon": 0.1, "delta": 1e-5}, "reason": "Less."}
-    budget = ledger.get(f"/v1/runs/{run}").json()["budget"]
-    assert ledger.post(f"/v1/accounts/{budget}/limit", lowered, If_Match="*").status_code == 200
+    assert ledger.set_limit(ledger.get(f"/v1/runs/{run}").json()["budget"], 0.1).status_code == 200
     page = open_run(ledger, run)
     assert "active 0 of 100 100 revoked" in page.words
     assert "Revoked steps are refused" in page.words

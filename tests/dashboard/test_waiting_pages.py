@@ -143,8 +143,7 @@ def test_preview_says_whether_a_plan_would_wait_or_be_refused(ledger: Ledger) ->
         words = visitor(ledger).open(f"/accounts/{budget}?steps={steps}&noise=1.1&rate=0.01").words
         assert said in words
         assert ("As a plan it would wait at place" in words) == (said == "It has to wait")
-    body = {"policy": {"min_noise_multiplier": 2.0}, "reason": "Less."}
-    assert ledger.put(f"/v1/accounts/{budget}/policy", body, OFFICER).status_code == 200
+    assert ledger.set_policy({"min_noise_multiplier": 2.0}, budget, OFFICER).status_code == 200
     words = visitor(ledger).open(f"/accounts/{budget}?steps=10&noise=1.1&rate=0.01").words
     assert "As a plan of a new run it would be refused now:" in words
 

@@ -27,25 +27,6 @@ def fences(text: str) -> list[Fence]:
     return [Fence(block[1], block[2], text.count("\n", 0, block.start()) + 1) for block in found]
 
 
-def links(text: str) -> list[str]:
-    """Where the links lead, those of code left out."""
-    prose = re.sub(r"(?ms)^```.*?^```$", "", text)
-    return re.findall(r"\]\(([^)\s]+)\)", prose)
-
-
-def sentences(text: str) -> list[str]:
-    """The sentences of paragraphs and lists, those of headings, tables and code left out."""
-    prose = re.sub(r"(?ms)^```.*?^```$|^(?:\||#|    )[^\n]*$", " ", text)
-    prose = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", prose).replace("`", "")
-    return [found for found in re.split(r"(?<=[.!?])\s+", prose) if len(found.split()) > 2]
-
-
-def anchors(text: str) -> set[str]:
-    """The anchors of the headings."""
-    prose = re.sub(r"(?ms)^```.*?^```$", "", text)
-    return {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in re.findall(r"(?m)^#+ (.*)$", prose)}
-
-
 @dataclass(frozen=True)
 class Block:
     """Commands, or what else is indented or fenced as bash, under a heading of the second level."""

@@ -54,8 +54,7 @@ class OperatorShell:
             text = text.replace(old, new)
         how, curl = ("-u", "") if whatever_happens else ("-eu", "--fail-with-body")
         script = SHELL.format(how=how, curl=curl, folder=shlex.quote(str(self.folder))) + text
-        status = None if whatever_happens else 0
-        done = run(["bash", "-c", script], status=status, cwd=self.folder, env=self._environment())
+        done = run(["bash", "-c", script], None if whatever_happens else 0, cwd=self.folder, env=self._environment())
         self.ran.append(block)
         return done.stdout
 

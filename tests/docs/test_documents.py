@@ -9,7 +9,7 @@ import pytest
 
 from app.ledger.audit import AuditEntry
 from app.ledger.decisions import DecisionEntry
-from tests.docs.markdown import ROOT, anchors, fences, links, sentences
+from tests.docs.markdown import ROOT, fences
 
 DOCUMENTS = sorted((*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("sdk/*.md")))
 RECORDS = sorted(ROOT.glob("docs/adr/0*.md"))
@@ -22,6 +22,25 @@ ELSEWHERE = (
 )
 
 
+def _links(text: str) -> list[str]:
+    """Where the links lead, those of code left out."""
+    prose = re.sub(r"(?ms)^```.*?^```$", "", text)
+    return re.findall(r"\]\(([^)\s]+)\)", prose)
+
+
+def _sentences(text: str) -> list[str]:
+    """The sentences of paragraphs and lists, those of headings, tables and code left out."""
+    prose = re.sub(r"(?ms)^```.*?^```$|^(?:\||#|    )[^\n]*$", " ", text)
+    prose = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", prose).replace("`", "")
+    return [found for found in re.split(r"(?<=[.!?])\s+", prose) if len(found.split()) > 2]
+
+
+def _anchors(text: str) -> set[str]:
+    """The anchors of the headings."""
+    prose = re.sub(r"(?ms)^```.*?^```$", "", text)
+    return {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in re.findall(r"(?m)^#+ (.*)$", prose)}
+
+
 def _name(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
 
@@ -29,12 +48,12 @@ def _name(path: Path) -> str:
 def test_links_lead_to_files_and_no_page_names_a_machine() -> None:
     for document in DOCUMENTS:
         text = document.read_text()
-        for link in links(text):
+        for link in _links(text):
             if not link.startswith(ELSEWHERE):
                 place, _, anchor = link.partition("#")
                 page = document.parent / place if place else document
                 assert page.exists(), (document, link)
-                assert not anchor or anchor in anchors(page.read_text()), (document, link)
+                assert not anchor or anchor in _anchors(page.read_text()), (document, link)
         assert str(ROOT) not in text, document
         assert f"{Path.home()}/" not in text, document
 
@@ -49,7 +68,7 @@ def test_named_targets_of_make_exist(document: str) -> None:
 
 def test_sentences_are_short() -> None:
     for document in (page for page in DOCUMENTS if page.name != "README.md"):
-        lengths = [len(sentence.split()) for sentence in sentences(document.read_text())]
+        lengths = [len(sentence.split()) for sentence in _sentences(document.read_text())]
         assert sum(lengths) <= 16 * len(lengths), document
     assert len((ROOT / "README.md").read_text().splitlines()) <= 150
 

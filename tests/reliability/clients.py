@@ -108,9 +108,9 @@ class Trainer:
         return f"{self.run}/{self.name}/{self._sent}"
 
 
-def open_budget(http: httpx2.Client, name: str, epsilon: float, relation: str = "add_or_remove_one") -> str:
+def open_budget(http: httpx2.Client, name: str, epsilon: float) -> str:
     """A population and, under it, a narrower budget; returns the budget's path."""
-    population = {"name": name, "privacy_unit": "patient", "neighboring_relation": relation}
+    population = {"name": name, "privacy_unit": "patient", "neighboring_relation": "add_or_remove_one"}
     wide, narrow = ({"limit": {"epsilon": each, "delta": 1e-5}} for each in (epsilon * 4, epsilon))
     http.post("/v1/populations", json=population | wide).raise_for_status()
     http.post("/v1/budgets", json={"name": "team", "parent": name} | narrow).raise_for_status()

@@ -46,10 +46,10 @@ class Service:
         self.server.kill()
         self.server.start()
 
-    def open_budget(self, epsilon: float, relation: str = "add_or_remove_one") -> str:
+    def open_budget(self, epsilon: float) -> str:
         """A population of its own and a budget; returns the budget's path."""
         with self.server.client("admin") as http:
-            return open_budget(http, f"population{next(_numbers)}", epsilon, relation)
+            return open_budget(http, f"population{next(_numbers)}", epsilon)
 
     def await_answers(self, more: int) -> None:
         """Wait until so many more requests of clients at work were answered."""

@@ -55,10 +55,6 @@ class Job:
         self.process.kill()
         self.process.wait()
 
-    def finished(self, process: ForkedProcess | None = None) -> int:
-        """How a process ended: by default the last one."""
-        return (process or self.process).wait(PATIENCE_SECONDS)
-
 
 @dataclass
 class Site:
@@ -73,7 +69,7 @@ class Site:
 
     def finish(self) -> None:
         for job in self.jobs:
-            assert job.finished() == 0, job.log()
+            assert job.process.wait(PATIENCE_SECONDS) == 0, job.log()
 
     def is_charged(self, *, exactly: bool) -> None:
         """Compare the journals with the ledger."""

@@ -283,6 +283,6 @@ def test_released_steps_are_charged_when_a_replaced_trainer_wakes_up(
             job.start()
             job.await_steps(chance.randint(1, 4))
             asleep.send_signal(signal.SIGCONT)
-            job.finished(asleep)
+            asleep.wait(PATIENCE_SECONDS)
         trainings.finish()
         trainings.is_charged(exactly=False)
