@@ -35,15 +35,14 @@ SETTINGS = {"EPSILON_LEDGER_RATE_LIMIT_SIGN_INS_PER_MINUTE": "0", "EPSILON_LEDGE
 def command_line(*arguments: str, database: Path | str, timeout: float = 120) -> subprocess.CompletedProcess[str]:
     """Run `epsilon-ledger` as a person would, on a SQLite file or on the database of a URL."""
     url = database if isinstance(database, str) else f"sqlite:///{database}"
-    environment = os.environ | {"EPSILON_LEDGER_DATABASE_URL": url}
+    there = os.environ | {"EPSILON_LEDGER_DATABASE_URL": url}
     with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
-        server, streams = service_server(), (output, errors)
-        process = ForkedProcess(server, "app", *arguments, environment=environment, output=output, errors=errors)
+        process = ForkedProcess(service_server(), "app", *arguments, environment=there, output=output, errors=errors)
         try:
             status = process.wait(timeout)
         finally:
             process.kill()
-        said = [(file.seek(0), file.read().decode())[1] for file in streams]
+        said = [(file.seek(0), file.read().decode())[1] for file in (output, errors)]
     return subprocess.CompletedProcess(process.args, status, *said)
 
 

@@ -18,8 +18,7 @@ def allocate(ledger: Ledger, account: str, **terms: object) -> dict[str, Any]:
     if reply.status_code == 201:
         ledger.post(f"/v1/proposals/{reply.json()['id']}/approve", {}, "privacy_officer").raise_for_status()
         reply = ledger.get(f"/v1/accounts/{account}/allocation")
-    found: dict[str, Any] = reply.raise_for_status().json()
-    return found
+    return dict(reply.raise_for_status().json())
 
 
 def later(hours: float = 7200) -> str:

@@ -8,6 +8,7 @@ import os
 import resource
 import signal
 import sys
+from collections import Counter
 from collections.abc import Callable
 from datetime import datetime, timedelta, tzinfo
 from pathlib import Path
@@ -15,8 +16,6 @@ from typing import Any, Self
 
 from app import cli, main  # noqa: F401 - the clock is set in all of their modules
 from app.service.charging import groups, saving
-
-PLACES = ("before insert", "before commit", "after commit")
 
 
 def set_clock(ahead: Callable[[], int], put: Callable[[Any, str, Any], None] = setattr) -> None:
@@ -37,7 +36,7 @@ def set_clock(ahead: Callable[[], int], put: Callable[[Any, str, Any], None] = s
 def die_at(file: Path) -> None:
     """End this process where a file says, and remove it: the next process is to live."""
     save, remember = saving.save, saving.remember
-    reached = dict.fromkeys(PLACES, 0)
+    reached = Counter[str]()
 
     def reach(place: str) -> None:
         if file.exists():
