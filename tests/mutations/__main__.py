@@ -9,7 +9,7 @@ import sys
 import tempfile
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Final
 
@@ -22,7 +22,7 @@ from tests.mutations.sample import Mutant
 
 ROOT: Final = Path(__file__).parents[2]
 NOT_COPIED: Final = shutil.ignore_patterns(
-    ".git", ".*_cache", ".cache", ".hypothesis", "__pycache__", "*.db*", "dist", "site"
+    ".git", ".venv", ".*_cache", ".cache", ".hypothesis", "__pycache__", "*.db*", "dist", "site"
 )
 PYTEST: Final = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider"]
 FAILURE: Final = re.compile(r"^(?:FAILED|ERROR) (tests.*?::.*?)(?: - .*)?$", re.MULTILINE)
@@ -47,9 +47,16 @@ def enter_copy(copies: Path) -> None:
     """Let this process work in a copy of the repository that is its own."""
     copy = copies / str(os.getpid())
     shutil.copytree(ROOT, copy, ignore=NOT_COPIED, symlinks=True)
+    (copy / ".venv").symlink_to(ROOT / ".venv")
     os.chdir(copy)
     path = os.pathsep.join([str(copy), str(copy / "sdk" / "src")])
     os.environ |= {"PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"}
+
+
+@cache
+def passes_unchanged(test: str) -> bool:
+    """Run one test on the code as it is."""
+    return subprocess.run([*PYTEST, test], capture_output=True, check=False).returncode == 0
 
 
 def try_mutant(covering: Covering, mutant: Mutant) -> Tried:
@@ -57,7 +64,7 @@ def try_mutant(covering: Covering, mutant: Mutant) -> Tried:
     spec = sample.find(Path.cwd(), mutant)
     if spec is None:
         return replace(mutant, verdict="removed"), "its line is gone"
-    tests = covering.tests(str(ROOT / mutant.file), spec.start_pos[0])
+    tests = covering.tests(mutant.file, spec.start_pos[0])
     skipped: set[str] = set()
     for chosen in (covering.specific(tests), tests):
         while some := [test for test in chosen if test not in skipped]:
@@ -68,7 +75,7 @@ def try_mutant(covering: Covering, mutant: Mutant) -> Tried:
             failure = FAILURE.search(found.output or "")
             if failure is None:
                 return replace(mutant, verdict="killed"), "an error at import, or a time-out"
-            if subprocess.run([*PYTEST, failure[1]], capture_output=True, check=False).returncode == 0:
+            if passes_unchanged(failure[1]):
                 return replace(mutant, verdict="killed"), failure[1]
             skipped.add(failure[1])  # it fails without the change, too
     return replace(mutant, verdict="survived"), f"{len(tests)} tests run it"
@@ -110,7 +117,7 @@ def main() -> None:
         wanted = [each for each in wanted if each.verdict == "survived"]
     with tempfile.TemporaryDirectory() as folder:
         data, report = (asked.coverage, asked.report) if asked.coverage else record_coverage(Path(folder))
-        covering = Covering(data.resolve(), report, asked.seconds)
+        covering = Covering(ROOT, data.resolve(), report, asked.seconds)
         tried = []
         copies = Path(folder) / "copies"
         with ProcessPoolExecutor(asked.processes, initializer=enter_copy, initargs=(copies,)) as pool:

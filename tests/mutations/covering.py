@@ -17,12 +17,14 @@ class Covering:
     """The tests of a suite by the lines that they run.
 
     Args:
+        root: of the repository.
         coverage: data file with a context for each test, as `pytest --cov-context=test` writes it.
         report: JUnit's XML of the same run.
         longest_seconds: of the tests that are tried for one line, the quickest first.
     """
 
-    def __init__(self, coverage: Path, report: Path, longest_seconds: float) -> None:
+    def __init__(self, root: Path, coverage: Path, report: Path, longest_seconds: float) -> None:
+        self._root = root
         self._coverage = str(coverage)  # what coverage reads cannot be given to another process
         self._longest = longest_seconds
         self._seconds = {}  # of each test that passed
@@ -33,11 +35,18 @@ class Covering:
         self._tests_in = Counter(test.partition("::")[0] for test in self._seconds)
 
     def tests(self, file: str, row: int) -> list[str]:
-        """Find the tests that run a line, the quickest first; for a line run at import, those that run its file."""
+        """Find the tests that run a line, the quickest first.
+
+        A line that is run at import is run by those that run its file, or, if it has nothing else, by its room's.
+        """
         data = CoverageData(basename=self._coverage)
         data.read()
-        by_row = data.contexts_by_lineno(file)
-        found = _tests_of(by_row.get(row, ())) or _tests_of(chain.from_iterable(by_row.values()))
+        by_row = data.contexts_by_lineno(str(self._root / file))
+        found = _tests_of(by_row.get(row, ()))
+        if not found or "" in by_row[row]:
+            found |= _tests_of(chain.from_iterable(by_row.values()))
+        room = f"tests/{Path(file).parts[1] if file.startswith('app/') else 'sdk'}/"
+        found = found or {test for test in self._seconds if test.startswith(room)}
         chosen = sorted(found & self._seconds.keys(), key=lambda test: (self._seconds[test], test))
         totals = accumulate(map(self._seconds.__getitem__, chosen))
         return chosen[: sum(total <= self._longest for total in totals)]
