@@ -70,12 +70,12 @@ def _journal(pair: Pair) -> None:
 
 @pytest.mark.soak
 def test_acknowledged_steps_are_kept_when_the_server_stops_and_comes_back(pair: Pair) -> None:
+    url = pair.service.server.url
     with at_work(pair.service, CLIENTS):
         for _ in range(STOPS):
             pair.service.await_answers(BEFORE)
             pair.primary.stop(signal.SIGQUIT)
-            url = pair.service.server.url  # alive, and soon not ready: a load balancer asks others meanwhile
-            await_true(lambda url=url: status_of(f"{url}/readyz") == 503)
+            await_true(lambda: status_of(f"{url}/readyz") == 503)  # a load balancer asks others meanwhile
             assert status_of(f"{url}/healthz") == 200
             pair.primary.start()
             pair.service.await_answers(AFTER)
