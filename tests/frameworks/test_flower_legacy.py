@@ -5,6 +5,7 @@
 from typing import Any
 
 import numpy as np
+import pytest
 from flwr.common import (
     Code,
     EvaluateIns,
@@ -18,10 +19,15 @@ from flwr.common import (
 )
 from flwr.server import Server, SimpleClientManager
 from flwr.server.client_proxy import ClientProxy
-from flwr.server.strategy import DifferentialPrivacyServerSideFixedClipping, FedAvg, Strategy
+from flwr.server.strategy import (
+    DifferentialPrivacyClientSideAdaptiveClipping,
+    DifferentialPrivacyServerSideFixedClipping,
+    FedAvg,
+    Strategy,
+)
 
-from epsilon_ledger import gaussian
-from epsilon_ledger.flower import charge_rounds
+from epsilon_ledger import gaussian, zcdp
+from epsilon_ledger.flower import UnsupportedRoundError, charge_rounds
 from tests.frameworks.test_flower_strategies import SMALL, open_run
 
 OK = Status(Code.OK, "")
@@ -87,3 +93,28 @@ def test_budget_ends_rounds() -> None:
     # The refused round was the last one for which clients were asked.
     assert clients[0].fits == len(asked) == run.refresh().next_step + 1 > 2
     assert np.isfinite(vector).all()
+
+
+def test_adaptive_norm_follows_quantile_of_clients_that_clip() -> None:
+    run, asked = open_run()
+    wrapper = DifferentialPrivacyClientSideAdaptiveClipping(
+        averaged(), 0.1, 4, initial_clipping_norm=0.05, clipped_count_stddev=0.1
+    )
+    train(charge_rounds(wrapper, run), [0.1, 0.2, 0.3, 0.4], 30)
+    assert asked[0]["type"] == "adaptive_clipping"
+    assert 0.15 < wrapper.clipping_norm < 0.35
+
+
+def test_evaluation_is_charged_if_clients_add_noise() -> None:
+    run, asked = open_run()
+    wrapper = DifferentialPrivacyServerSideFixedClipping(averaged(), 1.0, 1.0, 2)
+    _, history, _ = train(charge_rounds(wrapper, run, evaluate_event=zcdp(0.5)), [0.1, 0.1], 1)
+    assert asked == [gaussian(1.0), zcdp(0.5)]
+    assert history.losses_distributed == [(1, 0.5)]
+
+
+def test_first_model_is_not_of_a_client() -> None:
+    run, _ = open_run()
+    wrapper = DifferentialPrivacyServerSideFixedClipping(FedAvg(), 1.0, 1.0, 2)
+    with pytest.raises(UnsupportedRoundError, match="initial_parameters"):
+        train(charge_rounds(wrapper, run), [0.1, 0.1], 1)
