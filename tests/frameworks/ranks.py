@@ -19,12 +19,17 @@ fork_server = cache(ForkServer)
 
 def run_ranks(module: str, folder: Path, *arguments: object, imported: tuple[str, ...] = TORCH) -> list[Any]:
     """Run a module once for each rank, which meet at a file."""
-    processes = []
+    processes: list[ForkedProcess] = []
     for rank in range(RANKS):
         words = [str(word) for word in (rank, folder / "store", *arguments)]
         with (folder / f"output {rank}").open("wb") as output, (folder / f"errors {rank}").open("wb") as errors:
             how: dict[str, Any] = {"environment": dict(os.environ), "output": output, "errors": errors}
             processes.append(ForkedProcess(fork_server(*imported), module, *words, **how))
-    for rank, process in enumerate(processes):
-        assert process.wait(PATIENCE_SECONDS) == 0, (folder / f"errors {rank}").read_text()[-2000:]
+    try:
+        for rank, process in enumerate(processes):
+            assert process.wait(PATIENCE_SECONDS) == 0, (folder / f"errors {rank}").read_text()[-2000:]
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
     return [json.loads((folder / f"output {rank}").read_text().splitlines()[-1]) for rank in range(RANKS)]
