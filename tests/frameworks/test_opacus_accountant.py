@@ -86,10 +86,14 @@ def test_checkpoint_keeps_what_was_seen_and_ledger_what_was_spent(
     assert (len(engine.accountant), engine.get_epsilon(1e-5)) == (16, 4.0)
 
 
-def test_state_of_another_run_or_another_accountant_is_turned_away(accountant: LedgerAccountant, run: FakeRun) -> None:
+def test_state_or_engine_of_another_run_or_accountant_is_turned_away(
+    engine: PrivacyEngine, accountant: LedgerAccountant, run: FakeRun
+) -> None:
     accountant.step(noise_multiplier=1.0, sample_rate=Q)
     state = accountant.state_dict()
     other = LedgerAccountant(FakeRun(id="run_2"))
+    with pytest.raises(ValueError, match="accountant belongs to run_1"):
+        attach(engine, other.run)
     with pytest.raises(ValueError, match="belongs to run_1, but the accountant to run_2"):
         other.load_state_dict(state)
     with pytest.raises(ValueError, match="state_dict of rdp"):

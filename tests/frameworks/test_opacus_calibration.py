@@ -112,6 +112,9 @@ def test_noise_is_found_for_very_event_that_is_charged(
 def test_uncalibratable_training_is_refused(
     engine: PrivacyEngine, run: FakeRun, admin: LedgerClient, trainer: LedgerClient
 ) -> None:
+    loud = [EventCount(event=gaussian(0.1), count=1)]
+    with pytest.raises(UnsupportedTrainingError, match="The other planned events alone exceed"):
+        plan_training(trainer, small_loader(), **GOAL, other_events=loud)
     attach(engine, Trial(run.state, 0, [EventCount(event=gaussian(1.0), count=9)]))
     with pytest.raises(UnsupportedTrainingError, match="a trial's noise is declared by its sweep"):
         make_private_with_epsilon(engine)

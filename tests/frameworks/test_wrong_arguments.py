@@ -139,6 +139,10 @@ def test_wrong_arguments_of_nvflare_are_named() -> None:
                 make(budget, 1.0, 1.0)
         with pytest.raises(ValueError, match="unit must be 'client' or 'record', not 'person'"):
             make("hospitals", 1.0, 1.0, unit=anything)
+    noise: list[dict[str, Any]] = [{}, {"noise_multiplier": 1.0}, {"noise_multiplier": 1.0, "event": STEP}]
+    for terms in noise:
+        with pytest.raises(ValueError, match="Give noise_multiplier and clipping_norm, or the event"):
+            nvflare.LedgerFilter("hospitals", **terms)
     with pytest.raises(TypeError, match="event must be an event"):
         nvflare.LedgerFilter("hospitals", event=anything)
     wrong: list[tuple[Any, type[Exception]]] = [(1.5, TypeError), ("3", TypeError), (0, ValueError)]

@@ -157,6 +157,9 @@ WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"block": "may"}, TypeError, "block must be a DataBlock"),
     ({"block": DataBlock("may", "june")}, TypeError, "data_from must be a datetime"),  # type: ignore[arg-type]
     ({"planned": LOUD}, TypeError, "planned must be a list of events"),
+    ({"ownr": "ada"}, TypeError, "'ownr' is no argument: metadata has display_name, description, owner"),
+    ({"links": ["https://x.example"]}, TypeError, r"links must be a list of Link\(title, url\), not of 'https"),
+    ({"labels": ["team"]}, TypeError, "labels must be a mapping, such as .* not .'team'."),
     *(
         ({"planned": planned}, TypeError, "planned holds events, or events with counts")
         for planned in ([LOUD, 3], [(LOUD,)], ["gaussian"])

@@ -105,6 +105,12 @@ def test_refusal_ends_training_and_nothing_has_moved(kind: type[Any]) -> None:
     assert network.weight.dtype == kind
 
 
+def test_callback_that_requests_stop_ends_training(fake_run: FakeRun) -> None:
+    listener = SimpleNamespace(step_end=lambda context: context.request_stop() if len(fake_run.asked) == 3 else None)
+    build(fake_run).train(2, data(), callbacks=[listener])
+    assert fake_run.asked == [SAMPLED] * 3
+
+
 def test_noise_decays_as_mindarmours_and_goes_on_after_restart() -> None:
     run = FakeRun()
     for _ in range(2):
@@ -215,3 +221,12 @@ def test_mechanism_is_charged_when_it_is_called(fake_run: FakeRun) -> None:
     fake_run.ledger.capacity = len(fake_run.asked)
     with pytest.raises(BudgetExceededError):
         noise(total)
+
+
+@pytest.mark.parametrize(("policy", "norm"), [("Linear", 1 - 0.5 * 0.25), ("Geometric", np.exp(-0.5 * 0.25))])
+def test_count_is_charged_when_mechanism_is_called(fake_run: FakeRun, policy: Any, norm: float) -> None:  # noqa: ANN401 - a name
+    clip = ClipMechanismsFactory.create("Gaussian", policy, 0.5, 0.5, 1e-4, run=fake_run, summands=32)
+    assert clip(0.75, 1.0, sampling_probability=0.1) == pytest.approx(norm, abs=1e-3)
+    assert fake_run.asked == [poisson_sampled(0.1, gaussian(32e-4))]
+    with pytest.raises(ValueError, match="Whose count"):
+        ClipMechanismsFactory.create("Gaussian")(0.5, 1.0)

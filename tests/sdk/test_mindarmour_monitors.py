@@ -50,6 +50,8 @@ def test_lines_are_printed_every_so_many_steps(admin: LedgerClient, *, sink: boo
 
 
 def test_monitors_warn_of_their_defaults(fake_run: FakeRun) -> None:
+    with pytest.raises(ValueError, match="Who computes"):
+        RDPMonitor(60_000, 32)
     with pytest.warns(PrivacyWarning) as caught:
         RDPMonitor(60_000, 32, run=fake_run)
     said = [str(warning.message) for warning in caught]

@@ -3,6 +3,8 @@
 import copy
 import math
 import pickle
+import types
+from collections.abc import Generator
 from typing import Any
 
 import mpmath
@@ -212,14 +214,21 @@ class Awaited:
         pass
 
 
+class AwaitedGenerator:
+    @types.coroutine
+    def authorize(self, count: int = 1, *, event: Event | None = None) -> Generator[object, None, None]:
+        yield count, event
+
+
 def test_release_without_run_needs_reason() -> None:
     noise = GaussianNoise(1.0, clipping_norm=1.0)
     with pytest.raises(TypeError, match='run=Unmetered\\("why"\\)'):
         noise.release(np.zeros(1), run=None)  # type: ignore[call-overload]
     with pytest.raises(TypeError, match="run"):
         noise.release(np.zeros(1))  # type: ignore[call-overload]
-    with pytest.raises(TypeError, match="at once"):
-        noise.release(np.zeros(1), run=Awaited())
+    for run in (Awaited(), AwaitedGenerator()):
+        with pytest.raises(TypeError, match="at once"):
+            noise.release(np.zeros(1), run=run)
     for reason in ("", " ", None):
         with pytest.raises(ValueError, match="Give the reason"):
             Unmetered(reason)  # type: ignore[arg-type]
