@@ -18,6 +18,7 @@ import jsonschema_rs
 import pytest
 
 from epsilon_ledger import (
+    AccountAllocation,
     AsyncLedgerClient,
     BlockSchedule,
     EventCount,
@@ -25,9 +26,11 @@ from epsilon_ledger import (
     Limit,
     Link,
     ParallelComposition,
+    Proposal,
     Run,
     gaussian,
 )
+from tests.sdk.fake_ledger import open_budget
 from tests.sdk.wire import KEY, URL
 
 ROOT: Final = Path(__file__).parents[2]
@@ -278,3 +281,19 @@ def test_method_sends_what_document_takes_and_reads_what_it_describes(name: str,
     assert set(api.called) <= documented
     returned = inspect.signature(getattr(LedgerClient, name.partition(" ")[0])).return_annotation
     assert (result is None) is (returned is type(None))
+
+
+def test_change_that_another_person_has_to_approve_returns_its_proposal(admin: LedgerClient) -> None:
+    budget = open_budget(admin, 1.0)
+    assert admin.get_allocation(budget).allocation is None
+    shared = admin.replace_allocation(budget, UNLOCK, reason="Two trainers.")
+    assert isinstance(shared, AccountAllocation)
+    assert admin.replace_allocation(budget, shared.allocation, reason="The same.") == shared
+    admin.replace_policy({"max_epsilon": 2.0}, reason="Here.", account=budget)
+    changed = [
+        admin.replace_allocation(budget, None, reason="Back to steps."),
+        admin.change_limit(budget, Limit(2.0, 1e-5), reason="The study goes on."),
+        admin.replace_policy({}, reason="Free.", account=budget),
+    ]
+    proposed = [(each.kind, each.status) for each in changed if isinstance(each, Proposal)]
+    assert proposed == [("allocation", "open"), ("limit", "open"), ("policy", "open")]
