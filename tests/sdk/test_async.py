@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from epsilon_ledger import AsyncRun, BudgetExceededError
-from tests.sdk.simulation import BUDGET, HUSHED, LOUD, QUIET, Simulation
+from epsilon_ledger import AsyncRun, BudgetExceededError, StepsAlreadyTakenError
+from tests.sdk.simulation import BUDGET, HUSHED, LOUD, QUIET, TRIES, Simulation
 from tests.sdk.test_grants import AHEAD, every_way, fading, in_grants
+from tests.sdk.wire import Fault
 from tests.soak import thinned
 
 ANYWHERE = 25
@@ -146,3 +147,38 @@ def test_grant_in_background_that_is_cancelled_with_everything_else_is_asked_for
         await waiting
 
     assert simulation.exact(with_run(simulation, work, authorize_every=5, background=True))
+
+
+@in_grants
+def test_run_of_another_trainer_is_left_with_nothing_in_flight(simulation: Simulation, ahead: dict[str, Any]) -> None:
+    async def train(run: AsyncRun) -> None:
+        async with run:
+            for _ in range(3):
+                await simulation.authorize_async(run)
+            raise StepsAlreadyTakenError("by another one")
+
+    async def work(run: AsyncRun) -> None:
+        simulation.fails(Fault.NONE, *[Fault.LOST] * TRIES)
+        with pytest.raises(StepsAlreadyTakenError):
+            await train(run)
+        assert run._inflight is None
+
+    assert with_run(simulation, work, **ahead).status == "active"
+    assert simulation.covers()
+
+
+def test_unheard_step_is_repeated_after_pauses_and_charged_once(simulation: Simulation) -> None:
+    naps: list[float] = []
+
+    async def nap(seconds: float) -> None:
+        naps.append(seconds)
+
+    async def main() -> AsyncRun:
+        client = simulation.async_client(async_sleep=nap, jitter=lambda _low, high: high)
+        run = await client.create_run("model", budget=BUDGET, event=LOUD)
+        simulation.fails(*[Fault.UNHEARD] * 2)
+        await simulation.authorize_async(run)
+        return run
+
+    assert simulation.exact(asyncio.run(main()))
+    assert naps == pytest.approx([0.1, 0.2])

@@ -96,6 +96,14 @@ def test_schedule_is_charged_for_steps_handed_out_up_to_its_end(simulation: Simu
     assert simulation.exact(run)
 
 
+def test_steps_of_schedule_that_no_grant_can_hold_are_asked_for_directly(simulation: Simulation) -> None:
+    planned = [QUIET, LOUD, QUIET, QUIET]
+    with simulation.run(**AHEAD["grants"], schedule=lambda step: planned[step]) as run:
+        assert simulation.authorize(run, 4).count == 4
+    assert simulation.asked == ["runs", "steps", "complete"]
+    assert simulation.exact(run)
+
+
 @in_grants
 def test_grant_is_ended_before_request_that_does_not_go_with_it(simulation: Simulation, ahead: dict[str, Any]) -> None:
     with simulation.run(**ahead) as run:

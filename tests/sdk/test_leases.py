@@ -1,11 +1,13 @@
 """A grant has a lease: a slow trainer renews it, and a silent one is charged for all that it may have released."""
 
 from collections import Counter
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
 from app.accounting.events import canonical, event_from_dict
+from app.service.maintenance import expire_reservations
 from epsilon_ledger import BudgetExceededError, LedgerUnavailableError, ReservationClosedError
 from tests.sdk.simulation import LOUD, TRIES, Simulation
 from tests.sdk.test_grants import AHEAD, in_grants
@@ -20,8 +22,8 @@ def steps(count: int) -> Counter[bytes]:
     return Counter({canonical(event_from_dict(LOUD)): count})
 
 
-def test_slow_trainer_keeps_its_last_grant(simulation: Simulation) -> None:
-    ahead = AHEAD["in the background"]
+@in_grants
+def test_slow_trainer_keeps_its_last_grant(simulation: Simulation, ahead: dict[str, Any]) -> None:
     other, run = simulation.run(), simulation.run(**ahead | {"authorize_every": 10})
     most = other.state.steps_remaining
     assert most is not None
@@ -97,3 +99,15 @@ def test_grant_that_ended_in_another_way_is_not_handed_out_any_more(
     run.authorize(4)
     run.complete()
     assert simulation.charged(run) == steps(4)
+
+
+@in_grants
+def test_lease_that_ledger_sees_ending_first_is_charged_and_trainer_goes_on(
+    simulation: Simulation, ahead: dict[str, Any]
+) -> None:
+    """Clocks differ: for the trainer the grant is good for some time yet."""
+    with simulation.run(**ahead) as run:
+        simulation.authorize(run, 2)
+        expire_reservations(simulation.ledger.database, simulation.clock.now() + timedelta(seconds=LONG))
+        simulation.take(run, 8)
+    assert simulation.exact(run)

@@ -11,6 +11,7 @@ import pytest
 from epsilon_ledger import (
     AccountAllocation,
     LedgerUnavailableError,
+    PlanNotGrantedError,
     PlanRequiredError,
     PlansWaitingError,
     Run,
@@ -66,6 +67,23 @@ def test_plan_that_was_granted_meanwhile_is_claimed_at_once_and_only_once(waits:
     waits.authorize(run, 20)
     run.complete(20)
     assert waits.exact(run)
+
+
+def test_steps_are_admitted_once_plan_of_another_process_has_ended(waits: Waits) -> None:
+    other = waits.client().get_run(waits.holder.id)
+    waits.holder.void()
+    assert waits.authorize(other).reservation is None
+    other.complete()
+    assert waits.exact(other)
+
+
+def test_plan_that_has_waited_in_vain_meanwhile_says_so(waits: Waits) -> None:
+    run_id = waits.left_behind()
+    waits.clock.sleep(2 * HOUR.total_seconds())
+    waits.look()
+    with pytest.raises(PlanNotGrantedError, match="the run is aborted") as caught:
+        waits.waiter().get_run(run_id).wait_for_plan()
+    assert caught.value.run == run_id
 
 
 def test_run_without_plan_has_nothing_to_wait_for(simulation: Simulation) -> None:

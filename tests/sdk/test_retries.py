@@ -200,6 +200,7 @@ def test_settle_of_refused_step_or_of_another_request_charges_nothing(run: Run, 
 
 def test_change_of_state_does_not_renumber_steps_in_doubt(run: Run, ledger: FakeLedger) -> None:
     in_doubt(run, ledger)
+    assert (run.refresh().next_step, run.next_step) == (1, 0)
     run.pause()
     run.resume()
     assert run.next_step == 1
