@@ -10,11 +10,12 @@ import pytorch_lightning
 import torch
 from opacus import PrivacyEngine
 from opacus.utils.batch_memory_manager import wrap_data_loader
+from torch import nn
 
-from epsilon_ledger import gaussian
+from epsilon_ledger import composed, gaussian, poisson_sampled
 from epsilon_ledger.lightning import LedgerCallback, split_batches
 from epsilon_ledger.opacus import UnsupportedTrainingError
-from tests.frameworks.conftest import STEP, Training, make_private, small_loader
+from tests.frameworks.conftest import STEP, Q, Training, make_private, small_loader
 from tests.sdk.fake_ledger import FakeRun
 
 
@@ -29,10 +30,13 @@ def fit(package: Any, training: Training, *callbacks: Any, automatic: bool = Tru
             x, y = batch
             if automatic:
                 return training.criterion(self.net(x), y)
-            optimizer: Any = self.optimizers()
-            optimizer.zero_grad()
+            found: Any = self.optimizers()
+            optimizers = found if isinstance(found, list) else [found]
+            for optimizer in optimizers:
+                optimizer.zero_grad()
             training.criterion(self.net(x), y).backward()
-            optimizer.step()
+            for optimizer in optimizers:
+                optimizer.step()
             return None
 
         def configure_optimizers(self) -> Any:
@@ -125,3 +129,33 @@ LENGTHS: list[tuple[dict[str, Any], int]] = [
 def test_fit_expects_its_steps(engine: PrivacyEngine, run: FakeRun, terms: dict[str, Any], steps: int) -> None:
     fit(lightning, make_private(engine), LedgerCallback(run), **terms)
     assert run.expected_steps == steps == len(run.asked)
+
+
+class Sum(nn.ModuleList):
+    """The sum of networks."""
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return sum(part(x) for part in self)
+
+
+def test_optimizers_that_share_batches_of_fit_are_charged_together(engine: PrivacyEngine, run: FakeRun) -> None:
+    first = make_private(engine, loader := small_loader())
+    second = make_private(engine, loader, noise_multiplier=2.0)
+    both: Any = [first.optimizer, second.optimizer]
+    training = Training(Sum([first.model, second.model]), both, first.loader)
+    fit(lightning, training, LedgerCallback(run), automatic=False, max_epochs=2)
+    assert run.asked == [poisson_sampled(Q, composed([gaussian(1.0), gaussian(2.0)]))] * 16
+    assert run.expected_steps is None
+
+
+def test_loader_that_is_made_anew_for_each_epoch_is_followed(engine: PrivacyEngine, run: FakeRun) -> None:
+    class Data(lightning.LightningDataModule):
+        def train_dataloader(self) -> Any:
+            return loaders.pop()
+
+    training = make_private(engine, loader := small_loader())
+    loaders = [make_private(engine, loader).loader for _ in range(3)]
+    data: Any = Data()
+    training.loader = data
+    fit(lightning, training, LedgerCallback(run), reload_dataloaders_every_n_epochs=1)
+    assert (loaders, run.asked) == ([], [STEP] * 24)

@@ -133,6 +133,12 @@ def test_batch_is_stepped_once(training: Training, run: FakeRun) -> None:
     assert run.asked == [STEP] * EPOCH
 
 
+def test_draws_of_sampler_without_its_loader_are_charged(training: Training, run: FakeRun) -> None:
+    for indices in training.loader.batch_sampler:
+        training.step(training.loader.dataset[indices])
+    assert run.asked == [STEP] * EPOCH
+
+
 def test_batches_of_other_loaders_and_earlier_iterations_are_refused(engine: PrivacyEngine, run: FakeRun) -> None:
     old = small_loader()
     attach(engine, run)

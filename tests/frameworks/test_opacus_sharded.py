@@ -172,6 +172,20 @@ def one_rank_ahead(rank: int) -> str | None:
     return training.step(batch)
 
 
+def sparse(rank: int) -> list[int]:
+    """How many records each batch of a rank has, where most have none."""
+    training = Training(rank, wrapped("flat"))
+    training.loader.batch_sampler.sample_rate = 2**-12
+    return [len(batch) for (batch,) in training.loader]
+
+
+def twice_on_one_rank(rank: int) -> str | None:
+    """Let one rank step each of its records twice."""
+    training = Training(rank, wrapped("flat"))
+    (batch,) = next(iter(training.loader))
+    return training.step(torch.cat([batch] * (1 + rank)))
+
+
 def calibrated(rank: int) -> tuple[float, str]:
     """The noise that an engine of this rank finds, and what a run of its own is told."""
     engine, model, run = PrivacyEngine(accountant="rdp"), wrapped("flat"), FakeRun() if rank == 0 else None
@@ -203,6 +217,7 @@ def main(rank: int, store: str) -> dict[str, Any]:
     answer["sums"] = {kind: released_sum(rank, kind) for kind in ("ghost", "fsdp")}
     answer |= {"refusals": refusals(rank), "not finite": nan_on_one_rank(rank)}
     answer |= {"ahead": one_rank_ahead(rank), "calibrated": calibrated(rank)}
+    answer |= {"sparse": sparse(rank), "twice": twice_on_one_rank(rank)}
     dist.destroy_process_group()
     return answer
 
@@ -259,6 +274,14 @@ def test_rank_with_nan_or_another_batch_stops_all(ranks: list[dict[str, Any]]) -
     assert first.count("UnsupportedTrainingError") >= 2
     for rank in ranks:
         assert rank["ahead"].startswith("UnsupportedTrainingError")
+        assert rank["twice"] == ranks[1]["twice"]
+        assert "gradient is of" in rank["twice"]
+
+
+def test_rank_gets_its_part_of_each_draw_even_if_it_is_empty(ranks: list[dict[str, Any]]) -> None:
+    for rank in ranks:
+        assert len(rank["sparse"]) == RECORDS // BATCH
+        assert 0 in rank["sparse"]
 
 
 def test_all_ranks_get_noise_of_rank_0_and_no_other_has_run(ranks: list[dict[str, Any]]) -> None:

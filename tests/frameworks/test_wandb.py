@@ -76,6 +76,16 @@ def test_epsilon_is_logged_over_steps_and_statement_at_end(
     assert left == [left[0], left[0] - 1, left[0] - 2]
 
 
+def test_each_step_has_row_of_its_own_without_metrics_of_training(tracked: wandb.Run, run: Run) -> None:
+    rows = []
+    with EpsilonLogger(run) as logger, run:
+        for _ in range(3):
+            run.authorize()
+            logger.log()
+            rows.append(tracked.step)
+    assert rows == [0, 1, 2]
+
+
 def test_both_runs_name_each_other(
     tracked: wandb.Run, admin: LedgerClient, trainer: LedgerClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
