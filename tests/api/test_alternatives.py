@@ -5,8 +5,9 @@ from typing import Any
 import httpx2
 import pytest
 
+from app.service import costing
 from app.service.verification import verify
-from tests.api.trainer import LOUD, Trainer, approve, hired, is_refused, issue
+from tests.api.trainer import LOUD, Trainer, approve, gaussian, hired, is_refused, issue
 from tests.conftest import Ledger
 
 LIMIT = {"epsilon": 1.0, "delta": 1e-5}
@@ -89,6 +90,27 @@ def test_no_limit_is_offered_that_a_policy_forbids(trainer: Trainer, rules: dict
     refusal = is_refused(trainer.steps(count=4000), 403, "budget_exceeded")
     assert _missing(refusal)["higher_limit"] == "policy"
     is_refused(_request(trainer), 403, "policy_violation")
+
+
+def test_steps_beyond_the_declared_ones_are_not_offered_where_a_policy_refuses_them(ledger: Ledger) -> None:
+    trainer = hired(ledger, expected_steps=600)
+    assert ledger.set_policy({"deviations": "refuse"}).status_code == 200
+    refusal = is_refused(trainer.steps(count=590, expected_steps=100_000), 403, "budget_exceeded")
+    assert (refusal["steps_needed"], _missing(refusal)["more_noise"]) == (600, "policy")
+    _raise_limits(trainer, refusal)
+    assert trainer.steps(count=600).status_code == 200
+
+
+def test_alternative_is_not_offered_where_no_noise_or_no_limit_suffices(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(costing, "LITTLE_WORK", 10**9)  # search in this process
+    ledger.population(limit={"epsilon": 3.0, "delta": 1e-3})
+    ledger.budget(limit={"epsilon": 0.1, "delta": 1e-5}, planned=[{"event": LOUD}])
+    trainer, failing = Trainer(ledger, ledger.run()), {"type": "epsilon_delta", "epsilon": 0.01, "delta": 1e-6}
+    for event, count, kind in ((gaussian(1e5), 10**9, "more_noise"), (failing, 100, "higher_limit")):
+        refusal = is_refused(trainer.steps(count=count, event=event), 403, "budget_exceeded")
+        assert _missing(refusal)[kind] == "none_suffices"
 
 
 def test_run_s_own_limit_is_offered_up_to_the_largest_of_a_policy(ledger: Ledger) -> None:

@@ -221,6 +221,10 @@ def test_more_periods_than_parts_name_the_first_day_that_would_do(ledger: Ledger
     assert names(ledger) == []
     assert put(ledger, top, period="week", start="2029-12-24").status_code == 200
     assert len(ledger.get("/v1/budgets?limit=200").json()["items"]) == 64
+    more = is_refused(
+        ledger.post("/v1/budgets", {"name": "x", "parent": "mimic", "limit": LIMIT}), 422, "invalid_request"
+    )
+    assert more["detail"] == "mimic has 64 parts already, the most that an account may have."
 
 
 def test_schedule_that_could_never_be_opened_is_refused_at_once(ledger: Ledger) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from tests.api.conftest import SeededLedger
+from tests.api.conftest import POPULATION, SeededLedger
 from tests.api.trainer import audited, is_refused, issue
 from tests.conftest import SAMPLED
 
@@ -36,6 +36,8 @@ def test_limit_is_lowered_by_one_person_at_once(seeded: SeededLedger) -> None:
     assert reply.headers["ETag"] == seeded.ledger.get(f"/v1/accounts/{seeded.budget}/limit").headers["ETag"]
     assert seeded.ledger.get(f"/v1/budgets/{seeded.budget}").json()["limit"]["epsilon"] == 0.9
     assert seeded.steps().json().items() >= {"epsilon_limit": 0.9, "decision": "admitted"}.items()
+    again = is_refused(_ask(seeded, 0.9, "budget_admin"), 422, "invalid_request")
+    assert again["detail"] == "The account has this limit already."
     assert seeded.sound()
 
 
@@ -122,3 +124,6 @@ def test_run_s_delta_is_below_one_over_the_size_of_each_of_its_populations(seede
     run = seeded.ledger.post("/v1/runs", body).json()["id"]
     for delta in (2e-2, 5e-3):
         is_refused(seeded.ledger.set_limit(run, 1.0, "planner", delta), 422, "delta_too_large")
+    large = POPULATION | {"size": 1000, "limit": {"epsilon": 1.0, "delta": 0.7}}
+    refused = is_refused(seeded.ledger.post("/v1/populations", large), 422, "delta_too_large")
+    assert "delta 0.7 is not below 1/1000 = 0.001" in refused["detail"]

@@ -125,6 +125,8 @@ def test_request_for_more_than_is_left_is_told_how_much_that_is(trainer: Trainer
     assert is_refused(trainer.steps(count=left + 1), 403, "budget_exceeded")["max_count_that_fits"] == left
     cut = trainer.steps(count=left + 1, on_exceed="truncate").json()
     assert (cut["count"], cut["requested_count"], cut["reservation"]) == (left, left + 1, held)
+    ended = is_refused(trainer.end(held, "renew"), 409, "reservation_state_conflict")
+    assert (ended["steps_authorized"], ended["steps_revoked"]) == (left, MANY - left)
     before = trainer.rows()
     assert is_refused(trainer.steps(dry_run=True), 403, "budget_exceeded")["limit_change"] is not None
     assert trainer.rows() == before

@@ -137,7 +137,7 @@ def test_a_part_of_a_real_limit_allows_a_part_of_its_steps(
 
 def test_a_locked_filter_that_is_not_tuned_is_left_alone_and_admits_what_costs_nothing() -> None:
     account = make_account(1.0)
-    assert unlocked(HALF).view(account, [account]) is account
+    assert unlocked(HALF).view(account, [account]) is unlocked(HALF).unlocked_view(account) is account
     step = priced(account, Gaussian(1.0))._replace(curve=zero_curve())
     assert holds(account, step, 1, unlocked(Fraction(0)))
 

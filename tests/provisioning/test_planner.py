@@ -72,6 +72,8 @@ def test_proposed_population_holds_back_what_is_under_it(organisation: Organisat
     assert not again.pending
     (proposal,) = organisation.state(described).proposals
     assert again.waiting[0].reason == f"until another person approves {proposal.id}"
+    (other,) = organisation.plan(document(populations=[population("eicu")])).changes
+    assert (other.operation, other.path, other.reason) == (Operation.CREATE, "eicu", None)
     (conflict,) = organisation.plan(document(populations=[population(size=5)])).conflicts
     assert f"{proposal.id} proposes this population with other terms" in conflict.message
 

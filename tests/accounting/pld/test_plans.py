@@ -16,7 +16,14 @@ from app.accounting.pld.composition import saddle, tilted_sum
 from app.accounting.pld.dots import Dots, connect_the_dots
 from app.accounting.pld.frequencies import NEGLIGIBLE, frequencies
 from app.accounting.pld.pairs import FinitePair, GaussianPair, LaplacePair, Pair, SampledPair
-from app.accounting.pld.plans import FINE, Composition, plan_delta, plan_epsilon, plan_log_delta
+from app.accounting.pld.plans import (
+    FINE,
+    Composition,
+    approximate_plan_log_delta,
+    plan_delta,
+    plan_epsilon,
+    plan_log_delta,
+)
 from tests.soak import few
 
 EPSILONS = st.floats(log(0.05), log(20)).map(exp)
@@ -94,6 +101,7 @@ def test_an_epsilon_below_the_root_is_raised_until_it_is_proven(
 def test_epsilon_is_infinite_where_losses_are_too_large() -> None:
     plan: dict[Pair, int] = {LaplacePair(1e-5): 1, LaplacePair(3.0): 1}
     assert (plan_epsilon(plan, 1e-6), plan_delta(plan, 1.0)) == (inf, 1)
+    assert approximate_plan_log_delta(plan, 1.0, 1e-6) == 0
 
 
 def test_gaussian_noise_alone_has_its_closed_form() -> None:
