@@ -157,6 +157,19 @@ def test_thinned_history_ends_with_the_spent_epsilon(ledger: Ledger, monkeypatch
     assert len(thin["points"]) < len(exact["points"])
 
 
+def test_history_sums_the_children_with_the_smallest_shares(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    population = two_teams(ledger)
+    ledger.budget("large", limit=WIDE)
+    assert Trainer(ledger, ledger.run("mimic/large")).steps(count=300).is_success
+    whole = history(ledger, population)["children"]
+    monkeypatch.setattr(account_history, "MOST_CHILDREN", 1)
+    ledger.http.app.state.account_histories = account_history.AccountHistoryCache()
+    first, rest = history(ledger, population)["children"]
+    assert (first, rest["path"], rest["account"]) == (whole[0], "2 others", None)
+    summed = [sum(pair) for pair in zip(*(child["shares"] for child in whole[1:]), strict=True)]
+    assert rest["shares"] == pytest.approx(summed, rel=1e-12)
+
+
 def test_history_of_an_account_has_the_epsilon_that_it_had(ledger: Ledger) -> None:
     population = str(ledger.population(limit=WIDE)["id"])
     ledger.budget(limit=WIDE)

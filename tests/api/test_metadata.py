@@ -55,6 +55,7 @@ def test_metadata_is_created_read_changed_by_a_merge_patch_and_recorded(seeded: 
     wanted = ABOUT | {"owner": None, "labels": kept, "description": "Short."}
     assert after == ledger.get(url).json() == before | wanted
     assert ledger.patch(url, {"labels": None, "links": None}).json() == before | wanted | {"labels": {}, "links": []}
+    assert ledger.patch(url, {"description": "Short."}).json() == before | wanted | {"labels": {}, "links": []}
     first, second, _ = audited(ledger, f"action={kind}.metadata_changed")
     assert (first["after"]["metadata"], second["before"]["metadata"]) == (ABOUT, ABOUT)
     assert (second["after"]["metadata"]["labels"], "owner" in second["after"]["metadata"]) == (kept, False)

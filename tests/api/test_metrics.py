@@ -23,6 +23,7 @@ from tests.asgi import AppClient
 from tests.databases import new_database
 from tests.ledgers import Ledger, furnished, open_ledger
 from tests.service.tampering import tampering
+from tests.waiting_plans import OVER_TEN_DAYS, allocate
 
 TOKEN = "only-for-prometheus"
 
@@ -106,6 +107,10 @@ def test_with_the_token_the_fullest_accounts_are_named(watched: SeededLedger) ->
     ratio = account["epsilon"] / account["limit"]["epsilon"]
     assert _value(found, "account_epsilon_ratio", **population) == pytest.approx(ratio)
     assert 0 < _value(found, "account_utilisation_ratio", **population) < 1
+    assert not [labels for name, labels in found if name.endswith("account_unlocked_ratio")]
+    allocate(watched.ledger, watched.population, unlock=OVER_TEN_DAYS)
+    unlocked = {labels: value for (name, labels), value in _read(watched.ledger).items() if "account_unlocked" in name}
+    assert unlocked == {frozenset(population.items()): 0.1}
 
 
 def test_decisions_are_counted_by_what_became_of_them(watched: SeededLedger) -> None:

@@ -140,6 +140,17 @@ def test_step_of_a_closed_connection_is_decided(ports: Ports, caplog: pytest.Log
     assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
 
 
+def test_request_that_is_left_before_its_end_is_counted_on_both_routes(ports: Ports) -> None:
+    labels = 'method="POST",route="/v1/runs/{run_id}/steps",status="4xx"'
+    name = f"epsilon_ledger_http_request_duration_seconds_count{{{labels}}}"
+    counted, decided = _metrics(name).get(name, 0), _decisions(ports)
+    for way in BOTH:
+        with Client(ports.of[way]) as client:
+            client.send(ports.request(b"{}")[:-1])
+    await_true(lambda: _metrics(name).get(name) == counted + 2, pause=0.01, seconds=PATIENCE)
+    assert _decisions(ports) == decided
+
+
 @pytest.mark.parametrize("in_queue", [True, False])
 def test_stop_lets_a_step_be_answered_and_closes(ports: Ports, *, in_queue: bool) -> None:
     """As `app.server` stops: a connection with a request is told to shut down, before or after its body came."""
