@@ -170,3 +170,6 @@ def test_journal_that_was_never_rolled_back_is_not_passed_over(tmp_path: Path, m
         with pytest.raises(LedgerUnavailableError, match=rf"ledger\.db-{kind} holds what was committed last"):
             read_only_uri(tmp_path / "ledger.db")
         (tmp_path / f"ledger.db-{kind}").unlink()
+    for kind in ("wal", "shm"):
+        (tmp_path / f"ledger.db-{kind}").write_bytes(b"x")
+    assert read_only_uri(tmp_path / "ledger.db").endswith("ledger.db?mode=ro")

@@ -11,6 +11,7 @@ from app.ledger.errors import AuthenticationError
 from app.ledger.permissions import Role
 from app.persistence.database import Database
 from app.service.auth.authentication import authenticate
+from app.version import VERSION
 from tests.api.trainer import Trainer, audited
 from tests.conftest import Ledger, command_line, need_postgresql, new_database
 from tests.persistence.dump import dump
@@ -57,6 +58,14 @@ def test_organisation_and_keys_of_each_role_are_created(run: Run, url: str) -> N
         assert is_one_sentence(run(*mistaken.split())), mistaken
     assert dump(database) == before
     database.dispose()
+
+
+def test_init_says_how_a_further_key_is_created_and_version_is_printed(run: Run) -> None:
+    made = json.loads(run("init", "--org", "St. Mary", "--json").out)
+    again = run("init", "--org", "St. Mary")
+    assert (again.status, f"({made['id']}) exists already; nothing was changed." in again.out) == (0, True)
+    assert again.out.endswith('Create a further admin key: epsilon-ledger init --new-key --org "St. Mary"\n')
+    assert run("--version") == Said(0, f"epsilon-ledger {VERSION}\n", "")
 
 
 def test_unknown_command_or_option_exits_2_without_a_traceback(run: Run) -> None:
@@ -140,7 +149,9 @@ def _listed(run: Run, organisation: str = "hospital") -> dict[str, dict[str, Any
     return {key["id"]: key for key in json.loads(said.out)["items"]}
 
 
-def test_key_has_the_name_scope_and_end_asked_for_and_is_listed_as_by_the_api(serving: Run, trainer: Trainer) -> None:
+def test_key_has_the_name_scope_and_end_asked_for_and_is_listed_as_by_the_api(
+    serving: Run, trainer: Trainer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     ledger, budget = trainer.ledger, trainer.path()[1].id
     issued = _created(serving, "--name", "scans", "--scope", "mimic/icu-team", "--expires", "2999-01-01T01:00:00+01:00")
     asked = {"role": "trainer", "name": "scans", "scope": budget, "expires_at": END}
@@ -150,6 +161,8 @@ def test_key_has_the_name_scope_and_end_asked_for_and_is_listed_as_by_the_api(se
     [event] = audited(ledger, f"subject={issued['id']}")
     assert (event["action"], event["actor"], event["after"]["scope"]) == ("api_key.created", "cli", budget)
     listed = _listed(serving)
+    monkeypatch.setattr("app.commands.organisations.PAGE", 2)
+    assert _listed(serving) == listed
     by_api = ledger.get("/v1/api-keys?limit=200", "admin").json()["items"]
     unused = {"last_used_at": None}
     assert [each | unused for each in listed.values()] == [each | unused for each in by_api]

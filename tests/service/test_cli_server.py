@@ -1,13 +1,20 @@
 """`epsilon-ledger serve`, `verify` and `export`: what they say."""
 
 import json
+import signal
 import socket
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+import uvicorn
 from sqlalchemy import update
+from uvicorn.supervisors import Multiprocess
 
+from app import server as http_server
 from app.bootstrap import display_url
 from app.commands import server, verification
 from app.commands.first_admin import LINK_PATH
@@ -207,3 +214,31 @@ def test_export_prints_lines_of_json_and_names_an_unknown_scope(command: Run, tr
         said = command("export", *of_none)
         assert (said.status, said.out, said.err.count("\n")) == (2, "", 1)
     assert spent.get("/healthz").status_code == 200
+
+
+def test_stop_signal_during_loading_leaves_the_port_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    served: list[object] = []
+    monkeypatch.setattr(uvicorn.Server, "run", lambda *given: served.append(given))
+    before = {each: signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        for stop in before:
+            config: Any = SimpleNamespace(load=partial(signal.raise_signal, stop))
+            http_server._Server(config).run()
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
+    assert served == []
+
+
+def test_gauges_of_a_worker_that_died_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    supervisor: Any = http_server._WorkerSupervisor.__new__(http_server._WorkerSupervisor)
+    supervisor.processes = [SimpleNamespace(pid=1), SimpleNamespace(pid=2)]
+    dropped: list[int] = []
+
+    def restart(self: Any) -> None:  # noqa: ANN401 - uvicorn's
+        self.processes[1] = SimpleNamespace(pid=3)
+
+    monkeypatch.setattr(Multiprocess, "keep_subprocess_alive", restart)
+    monkeypatch.setattr(http_server, "mark_process_dead", dropped.append)
+    supervisor.keep_subprocess_alive()
+    assert dropped == [2]

@@ -21,9 +21,9 @@ from app.persistence.schema import upgrade
 from app.persistence.tables import api_keys, organisations, sign_in_links
 from app.service.auth import sessions
 from app.service.auth.authentication import authenticate, create_organisation
-from app.service.auth.request_context import RequestContext
+from app.service.auth.request_context import RequestContext, cli_context
 from app.service.auth.sign_in_links import LIFETIME, redeem
-from app.service.governance.api_keys import bind_to_run, create_key
+from app.service.governance.api_keys import bind_to_run, create_key, revoke_key
 from app.service.governance.first_admin import RECENT, create_sign_in_link, initialise, set_up
 from app.service.verification import verify
 from tests.api.trainer import Trainer
@@ -215,6 +215,15 @@ def test_changed_link_row_is_refused(db: Database, now: datetime, column: str) -
     with pytest.raises(AuthenticationError):
         _redeem(db, token)
     assert any("sign_in_links" in problem for problem in verify(db).problems)
+
+
+def test_link_of_a_revoked_key_is_refused(db: Database, now: datetime) -> None:
+    token = _token(db, now)
+    with db.read(ALL_TENANTS) as tx:
+        key = tx.execute(select(api_keys)).one()
+    revoke_key(cli_context(db, key.organisation_id, now), key.id, "A test.")
+    with pytest.raises(AuthenticationError, match="sign-in-link"):
+        _redeem(db, token)
 
 
 def test_init_is_repeatable(db: Database, now: datetime) -> None:
