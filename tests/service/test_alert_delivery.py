@@ -233,6 +233,32 @@ def test_replicas_deliver_each_alert_once(ledger: Ledger, endpoint: Endpoint) ->
     assert len(endpoint.ids) == len(set(endpoint.ids)) == left
 
 
+@pytest.mark.parametrize(("grace", "status"), [(60, "delivered"), (0, "pending")])
+def test_delivery_at_work_at_a_stop_ends_within_its_grace(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch, grace: float, status: str
+) -> None:
+    monkeypatch.setattr(worker, "GRACE_SECONDS", grace)
+    tried(ledger, subscribed(ledger, "https://alerts.example/"))
+    begun, stopped = asyncio.Event(), asyncio.Event()
+
+    class Slow(AlertSender):
+        async def send(self, *_: object) -> DeliveryResult:
+            begun.set()
+            await stopped.wait()
+            return DELIVERED
+
+    async def main() -> None:
+        work = asyncio.create_task(deliver(ledger.database, Slow(allow_private=True)))
+        await begun.wait()
+        work.cancel()
+        if grace:
+            stopped.set()
+        await asyncio.gather(work, return_exceptions=True)
+
+    asyncio.run(main())
+    assert statuses(ledger) == [status]
+
+
 def test_rotated_secret_is_used_beside_the_one_before_for_a_while(
     ledger: Ledger, endpoint: Endpoint, caplog: pytest.LogCaptureFixture
 ) -> None:

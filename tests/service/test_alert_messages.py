@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from app.ledger.alerts import Alert, AlertType
 from app.service.alerts.chat_messages import slack_body, teams_body
 from app.service.alerts.http_sender import DeliveryResult
-from app.service.alerts.mail_sender import SmtpServer, mail_of
+from app.service.alerts.mail_sender import NOT_CONFIGURED, SmtpServer, mail_of
 from app.service.alerts.messages import message_of, plain
 from tests.api.trainer import Trainer
 from tests.certificates import server_context
@@ -236,6 +236,8 @@ def test_mail_is_the_same_when_it_is_repeated(ledger: Ledger) -> None:
     assert envelope.rcpt_tos == other.rcpt_tos == [OFFICE, BOARD]
     assert envelope.mail_from == SENDER
     assert [each["last_status"] for each in shown(ledger)] == [250]
+    assert sent_once(ledger) == [DeliveryResult(None, NOT_CONFIGURED)]
+    assert [each["status"] for each in shown(ledger)] == ["pending"]
 
 
 def test_password_is_sent_by_trusted_tls_only(ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

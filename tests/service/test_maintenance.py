@@ -79,6 +79,8 @@ def test_workers_that_answer_are_asked_one_by_one_and_else_all_at_once(
     down = False
     assert find_due(ledger.database, query) == ["all"]
     down = True
+    with pytest.raises(OperationalError):  # one server: there is no other to ask
+        find_due(ledger.database, query)
     monkeypatch.setattr(citus, "is_distributed", lambda _: True)
     monkeypatch.setattr(citus, "organisations_by_worker", lambda _: {"a:1": ["one"], "b:2": ["two", "three"]})
     assert find_due(ledger.database, query) == ["two", "three"]

@@ -106,6 +106,10 @@ def test_most_steps_fit_and_one_more_does_not() -> None:
     assert found.epsilon_after_epochs == whole.epsilon <= found.epsilon
     assert whole.required <= 2.0 < whole.epsilon
     assert most_steps(STEP, asked, 10**9).epochs == 0
+    failing = EpsilonDelta(0.05, 1e-9)  # the share of delta for the plan depends on the number
+    steps = most_steps(failing, asked).steps
+    for more, fits in ((0, True), (1, False)):
+        assert held((StepEvent(failing, steps + more),), asked) is fits
 
 
 def test_search_without_a_solution_says_so() -> None:
@@ -213,6 +217,8 @@ def test_no_limit_is_large_enough_for_an_event_without_protection() -> None:
 
 NESTED = events.Composed((Gaussian(9.0), events.SelfComposed(STEP, 3)))
 DECAYING = events.Decay(mode="time", decay_rate=6e-4, steps=10, event=STEP)
+REPLACE = events.NeighboringRelation.REPLACE_ONE
+DRAWN = events.SampledWithoutReplacement(100, 10, Gaussian(9.0))
 CUT = events.TruncatedPoissonSampled(1000, 0.01, 30, Gaussian(9.0))
 FIXED, SHUFFLED = PlanAssumptions(batches=Batches.FIXED), PlanAssumptions(batches=Batches.SHUFFLED)
 
@@ -224,6 +230,7 @@ FIXED, SHUFFLED = PlanAssumptions(batches=Batches.FIXED), PlanAssumptions(batche
         (STEP, 5000, PlanAssumptions(population_size=100_000), "one whole record"),
         *((event, 2, FIXED, "Poisson samples") for event in (STEP, NESTED, DECAYING, CUT)),
         (NESTED, 2, SHUFFLED, "Poisson samples"),
+        (DRAWN, 2, PlanAssumptions(REPLACE, batches=Batches.SHUFFLED), "batches drawn anew at every step"),
         *((event, 2, FIXED, "") for event in (Gaussian(9.0), PoissonSampled(1.0, Gaussian(9.0)))),
         (Gaussian(0.1), 1, SETTING, "vacuous"),
         (Gaussian(5000.0), 1, SETTING, "edge of the grid"),

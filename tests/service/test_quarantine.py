@@ -2,15 +2,17 @@
 
 import subprocess
 import sys
+from dataclasses import replace
 from datetime import UTC, datetime
 from threading import Event, Thread, current_thread
 
 import pytest
 
+from app.ledger.audit import Discrepancy
 from app.persistence.database import ALL_TENANTS, Database
 from app.service.auth.authentication import CLI_ACTOR
 from app.service.verification import VerificationReport, requests, verify
-from app.service.verification.requests import apply_quarantines, verification_lock
+from app.service.verification.requests import apply_quarantines, place_quarantines, verification_lock
 from tests.api.trainer import Trainer, gaussian, is_refused
 from tests.conftest import Ledger
 from tests.persistence.dump import changed, dump
@@ -141,6 +143,7 @@ def test_one_verification_at_a_time_stops_writes(
 HOLDER = """
 import sys, time
 from app.persistence.database import Database
+from app.ledger.audit import Discrepancy
 from app.service.verification.requests import verification_lock
 with verification_lock(Database(sys.argv[1])):
     print("has it", flush=True)
@@ -186,3 +189,13 @@ def test_part_that_is_not_proven_stops_the_others(ledger: Ledger) -> None:
     plan = trainer.reserved((gaussian(60.0), 5))
     assert trainer.end(plan, "commit", 2).status_code == 200
     assert verify(ledger.database).sound
+
+
+def test_account_without_a_row_is_not_quarantined(ledger: Ledger) -> None:
+    with ledger.database.read(ALL_TENANTS) as tx:
+        owner = account(tx, TEAM).organisation_id
+    missing = Discrepancy(owner, "bud_gone", None, "There is no row.")
+    before = dump(ledger.database)
+    found = replace(verify(ledger.database), discrepancies=(missing,))
+    assert place_quarantines(ledger.database, owner, found, CLI_ACTOR, NOW).quarantined == {}
+    assert dump(ledger.database) == before

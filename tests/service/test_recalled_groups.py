@@ -153,6 +153,15 @@ def test_command_that_waits_for_a_lock_sees_later_commits(ready: Ready) -> None:
     assert ready.recalled == [False]
 
 
+def test_deallocated_statements_are_prepared_again(ready: Ready) -> None:
+    assert ready.first_step() == 1
+    with ready.ledger.database.engine.connect() as connection:
+        connection.exec_driver_sql("DEALLOCATE ALL")
+        connection.commit()
+    assert [ready.first_step() for _ in range(2)] == [2, 3]
+    assert ready.recalled == [True, False, True]
+
+
 def test_connection_closed_by_the_server_is_not_used(ready: Ready) -> None:
     assert ready.first_step() == 1
     assert postgres.shared().terminate_backends(str(ready.ledger.database.engine.url.database)) > 0

@@ -1,11 +1,14 @@
 """Calculations in other processes: they take turns, one organisation never waits for all of another's, and they end."""
 
+import asyncio
 import os
 import signal
 import sys
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import Future
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import cast
 
@@ -17,7 +20,7 @@ from app.accounting.events import Gaussian, Laplace, NeighboringRelation, Poisso
 from app.accounting.rdp import event_curve, event_curves
 from app.ledger.accounts import Account
 from app.ledger.errors import LedgerUnavailableError, RateLimitedError
-from app.service import worker_pool
+from app.service import costing, worker_pool
 from app.service.costing import CostNotReadyError, PrecomputedCosts
 from app.service.worker_pool import MOST_WAITING, FairQueue, Job, WorkerPool
 
@@ -115,3 +118,24 @@ def test_prices_of_many_events_are_computed_in_parts() -> None:
         else:
             break
     assert parts == 2
+
+
+@pytest.mark.parametrize(("needed", "lane"), [(True, "prices org_1"), (False, "alternatives org_1")])
+def test_search_that_takes_too_long_is_given_up_and_what_is_needed_is_refused(
+    monkeypatch: pytest.MonkeyPatch, lane: str, *, needed: bool
+) -> None:
+    failed: Future[object] = Future()
+    failed.set_exception(PlanTooExpensiveError("It takes too long."))
+    lanes: list[str] = []
+    kept: list[object] = []
+
+    def submit(lane: str, _: object) -> Future[object]:
+        lanes.append(lane)
+        return failed
+
+    monkeypatch.setattr(costing, "WORKER_POOL", SimpleNamespace(submit=submit))
+    missing = CostNotReadyError(Job(os.getpid, ()), kept.append, costing.LITTLE_WORK + 1, needed=needed)
+    for compute in (missing.compute, lambda organisation: asyncio.run(missing.computed(organisation))):
+        with pytest.raises(PlanTooExpensiveError) if needed else nullcontext():
+            compute("org_1")
+    assert (lanes, kept) == ([lane] * 2, [] if needed else [None] * 2)
