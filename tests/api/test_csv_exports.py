@@ -81,6 +81,19 @@ def test_history_of_a_run_has_every_decision(seeded: SeededLedger, monkeypatch: 
     assert "share of mimic/icu-team" in list(rows[0])[-1]
 
 
+def test_value_that_is_no_text_is_written_as_json_or_left_out() -> None:
+    cells: list[tuple[str, object]] = [
+        ("-1.5", -1.5),
+        ("0", 0),
+        ("1e-05", 1e-5),
+        ("true", True),
+        ("", None),
+        ("", {}),
+        ('["é"]', ["é"]),
+    ]
+    assert [cell_of(value) for _, value in cells] == [cell for cell, _ in cells]
+
+
 def test_no_text_becomes_a_formula() -> None:
     for begin in ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20"):
         assert cell_of(f"{begin}cmd|' /C calc'!A0") == f"'{begin}cmd|' /C calc'!A0"

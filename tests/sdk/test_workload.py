@@ -14,6 +14,7 @@ import pytest
 
 from epsilon_ledger import (
     AsyncLedgerClient,
+    AuthenticationError,
     ConfigurationError,
     EventCount,
     LedgerClient,
@@ -114,6 +115,32 @@ def test_client_trains_several_runs_and_another_pod_resumes_one(wire: LedgerWire
             return [(await run.authorize()).next_step for run in awaited]
 
     assert asyncio.run(train()) == [1, 1]
+
+
+def test_one_key_is_enough_where_the_rule_says_so(wire: LedgerWire, cluster: IdentityProvider) -> None:
+    sweep = {"sub": "system:serviceaccount:sweeps:x", "kubernetes.io": {"namespace": "sweeps"}}
+    asked: list[str] = []
+
+    def provide() -> str:
+        asked.append(workload_token(cluster, **sweep))
+        return asked[-1]
+
+    with client(wire, token_provider=provide) as ledger:
+        for number in range(3):
+            run = ledger.create_run(f"trial-{number}", **TERMS)
+            run.authorize()
+            run.complete()
+        assert ledger.get_budget(BUDGET).path == BUDGET
+    assert len(asked) == 1
+
+
+def test_refused_token_says_why(wire: LedgerWire, cluster: IdentityProvider) -> None:
+    expired = workload_token(cluster, exp=int(time.time()) - 1)
+    with (
+        client(wire, token_provider=lambda: expired) as ledger,
+        pytest.raises(AuthenticationError, match="has expired"),
+    ):
+        ledger.create_run("model", **TERMS)
 
 
 def test_client_has_one_credential_and_explicit_one_counts_more_than_environment(

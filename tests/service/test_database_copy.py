@@ -68,6 +68,11 @@ def files(tmp_path: Path) -> Iterator[tuple[Database, Database]]:
         database.dispose()
 
 
+def test_database_is_not_copied_to_itself(files: tuple[Database, Database]) -> None:
+    with pytest.raises(InvalidInputError, match="one database"):
+        copy_database(files[0], files[0])
+
+
 def test_copy_has_every_row_and_goes_on(copying: Copying, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(row_copies, "BATCH", 2)  # the example is small
     source, target = copying.source, copying.target
