@@ -5,7 +5,7 @@ from math import log2
 from unittest.mock import Mock
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from app.accounting import events as dp
@@ -130,6 +130,9 @@ def test_the_least_noise_meets_the_target_and_the_next_number_below_does_not(
 
 
 @few(20)
+@example(  # where the best order is at the edge of the first window
+    event=dp.PoissonSampled(0.5, dp.PermuteAndFlip(2.5)), count=7, rule=Rule(6.5, 1e-9), other_cost=NOTHING
+)
 @given(event=SAMPLED, count=COUNTS, rule=TARGETS, other_cost=OTHER_COSTS)
 def test_the_most_sampling_meets_the_target_and_the_next_number_above_does_not(
     event: DpEvent, count: int, rule: Rule, other_cost: RdpCurve
