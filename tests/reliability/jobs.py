@@ -80,9 +80,5 @@ class Site:
                     assert not released
                     continue
                 run = str(json.loads(checkpoint.read_text())["run"])
-                charged, held = charged_and_held(database, run)
-                assert released <= charged + held, f"{job.folder}: {released - charged - held} is not charged"
-                assert within_limits(database, run)
-                if exactly:
-                    assert (charged, held) == (released, Counter())
+                assert covers(database, run, released, exactly=exactly)
             assert verify(database).problems == ()

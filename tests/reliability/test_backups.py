@@ -58,7 +58,7 @@ def test_file_is_restored_from_backups_made_while_it_was_served(ledger: Ledger, 
         assert ledger.get("/readyz").status_code == 200
         with open_database(f"sqlite:///{restored}") as database:
             assert dump(database) == before
-    _goes_on(f"sqlite:///{restored}", ledger.keys)
+    _goes_on(tmp_path, f"sqlite:///{restored}")
 
 
 DUMPED = ("--enable-row-security", "--format=custom")
@@ -82,7 +82,7 @@ def test_database_is_restored_from_a_dump_made_while_it_was_served(tmp_path: Pat
             _tool(cluster, "pg_restore", *server, "--exit-on-error", f"--dbname={other.rpartition('/')[2]}", str(file))
             with open_database(other) as database:
                 assert dump(database) == before
-            _goes_on(other, opened.keys)
+            _goes_on(tmp_path, other)
         assert dump(opened.database) == before
 
 
@@ -112,7 +112,7 @@ def test_server_is_restored_to_a_moment_from_a_base_backup_and_the_log(tmp_path:
         taken.wait_until("SELECT NOT pg_is_in_recovery()")
         with open_database(taken.url("ledger")) as database:
             assert dump(database) == before
-        _goes_on(taken.url("ledger"), opened.keys)
+        _goes_on(tmp_path, taken.url("ledger"))
 
 
 def test_forgotten_steps_are_reported_to_a_restored_ledger(ledger: Ledger, tmp_path: Path) -> None:
@@ -127,7 +127,7 @@ def test_forgotten_steps_are_reported_to_a_restored_ledger(ledger: Ledger, tmp_p
     with open_database(f"sqlite:///{restored}") as backup:
         report = compare_backup(backup, ledger.database)
     assert (report.problems, report.decisions_since) == ((), 2)
-    with taken_up(f"sqlite:///{restored}", ledger.keys) as back:
+    with open_ledger(tmp_path, f"sqlite:///{restored}") as back:
         assert _spent(back.database) != before
         assert back.post(steps, {"first_step": 8}, "trainer").json()["expected_step"] == 3  # the trainer notices
         missing = {"mode": "report", "first_step": 3, "count": 5}

@@ -21,7 +21,6 @@ from tests.conftest import open_ledger
 from tests.sdk.fake_ledger import RUN, RUN_ID
 from tests.sdk.simulation import BUDGET, LOUD, LedgerWire, icu_team
 from tests.sdk.wire import KEY
-from tests.service.certificates import server_certificate
 
 RANKS, STEPS = 3, 3
 

@@ -11,7 +11,7 @@ from app.service.governance.first_admin import create_sign_in_link
 from app.service.signatures import signer_of
 from tests.api.trainer import HUGE, LOUD, QUIET, Trainer, counted, hired
 from tests.conftest import Ledger, signing_key
-from tests.ledgers import quiet_app, schedule_blocks
+from tests.ledgers import schedule_blocks
 
 SAMPLED = {"type": "poisson_sampled", "sampling_probability": 0.01, "event": QUIET}
 LINK = {"title": "MLflow", "url": "https://mlflow.example/"}

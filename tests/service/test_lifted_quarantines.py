@@ -12,7 +12,7 @@ from app.persistence.database import ALL_TENANTS
 from app.persistence.tables import audit_entries
 from app.service.verification import verify
 from tests.api.trainer import LOUD, Trainer, audited, is_refused
-from tests.conftest import Ledger
+from tests.conftest import Ledger, open_ledger
 from tests.dashboard.page_visitor import visitor
 from tests.service.cli_runner import commands
 from tests.service.tampering import MODEL, REASON, TEAM, account, lift, shift, tampering, write_account

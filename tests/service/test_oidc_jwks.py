@@ -25,6 +25,7 @@ from app.service.auth.oidc.jwks import KEPT_SECONDS, PROVOKED_SECONDS, RENEWED_S
 from app.service.auth.oidc.jwks import JwksCache as Keys
 from app.service.auth.workload.config import WorkloadIssuer
 from app.settings import Settings
+from tests.certificates import server_context
 from tests.conftest import Ledger
 from tests.identity_provider import IdentityProvider, identity_provider, key_of, public
 
