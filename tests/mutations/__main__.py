@@ -26,7 +26,7 @@ NOT_COPIED: Final = shutil.ignore_patterns(
 )
 PYTEST: Final = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider"]
 FAILURE: Final = re.compile(r"^(?:FAILED|ERROR) (tests.*?::.*?)(?: - .*)?$", re.MULTILINE)
-TIMEOUT_SECONDS: Final = 900
+TIMEOUT_SECONDS: Final = 300
 
 
 Tried = tuple[Mutant, str]
