@@ -60,13 +60,13 @@ def passes_unchanged(test: str) -> bool:
 
 
 def try_mutant(covering: Covering, mutant: Mutant) -> Tried:
-    """Change one line of this process's copy of the repository, and run the tests that run it."""
+    """Change one line of this process's copy of the repository, and run the tests that run it, then its room's."""
     spec = sample.find(Path.cwd(), mutant)
     if spec is None:
         return replace(mutant, verdict="removed"), "its line is gone"
     tests = covering.tests(mutant.file, spec.start_pos[0])
     skipped: set[str] = set()
-    for chosen in (covering.specific(tests), tests):
+    for chosen in (covering.specific(tests), tests, covering.of_room(mutant.file)):
         while some := [test for test in chosen if test not in skipped]:
             Path("tests.txt").write_text("\n".join(some))
             found = mutate_and_test([spec], " ".join([*PYTEST, "@tests.txt"]), TIMEOUT_SECONDS)
@@ -78,7 +78,7 @@ def try_mutant(covering: Covering, mutant: Mutant) -> Tried:
             if passes_unchanged(failure[1]):
                 return replace(mutant, verdict="killed"), failure[1]
             skipped.add(failure[1])  # it fails without the change, too
-    return replace(mutant, verdict="survived"), f"{len(tests)} tests run it"
+    return replace(mutant, verdict="survived"), f"{len(tests)} tests run it, and its room's do"
 
 
 def _report(tried: list[Tried]) -> int:

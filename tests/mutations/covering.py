@@ -35,19 +35,22 @@ class Covering:
         self._tests_in = Counter(test.partition("::")[0] for test in self._seconds)
 
     def tests(self, file: str, row: int) -> list[str]:
-        """Find the tests that run a line, the quickest first.
-
-        A line that is run at import is run by those that run its file, or, if it has nothing else, by its room's.
-        """
+        """Find the tests that run a line, the quickest first; for a line run at import, those that run its file."""
         data = CoverageData(basename=self._coverage)
         data.read()
         by_row = data.contexts_by_lineno(str(self._root / file))
         found = _tests_of(by_row.get(row, ()))
         if not found or "" in by_row[row]:
             found |= _tests_of(chain.from_iterable(by_row.values()))
+        return self._quickest(found)
+
+    def of_room(self, file: str) -> list[str]:
+        """Find the tests of a file's room, the quickest first: what runs once, at import or for a cache, is theirs."""
         room = f"tests/{Path(file).parts[1] if file.startswith('app/') else 'sdk'}/"
-        found = found or {test for test in self._seconds if test.startswith(room)}
-        chosen = sorted(found & self._seconds.keys(), key=lambda test: (self._seconds[test], test))
+        return self._quickest(test for test in self._seconds if test.startswith(room))
+
+    def _quickest(self, tests: Iterable[str]) -> list[str]:
+        chosen = sorted(self._seconds.keys() & set(tests), key=lambda test: (self._seconds[test], test))
         totals = accumulate(map(self._seconds.__getitem__, chosen))
         return chosen[: sum(total <= self._longest for total in totals)]
 
