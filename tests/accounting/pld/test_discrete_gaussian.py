@@ -17,7 +17,7 @@ from app.accounting.pld.discrete_gaussian import LEAST, SUMMED, DiscreteGaussian
 from app.accounting.pld.domination import mechanisms
 from app.accounting.pld.dots import Lattice, connect_the_dots, spread
 from app.accounting.pld.events import dominating_pairs
-from app.accounting.pld.pairs import TAIL_ERROR, Pair, SampledPair
+from app.accounting.pld.pairs import TAIL_ERROR, GaussianPair, Pair, SampledPair
 from tests.soak import thinned
 
 ADD, REPLACE, SPECIAL = NeighboringRelation
@@ -88,6 +88,13 @@ def test_tails_are_sums_between_the_jumps(sigma: float, shift: int) -> None:
             raised = max(exact, LEAST) + LEAST
             assert abs(float((mpmath.mpf(float(tail[place])) - raised) / raised)) <= TAIL_ERROR
             assert tail[place] >= LEAST
+
+
+def test_tails_of_much_noise_are_those_of_continuous_noise() -> None:
+    losses = np.array([-1e-5, -2e-6, 0.0, 2e-6, 1e-5])
+    found, continuous = (pair.tails(losses) for pair in (DiscreteGaussianPair(1e12, 2 * 10**6), GaussianPair(5e5)))
+    for name in ("p_below", "p_above", "q_below", "q_above"):
+        assert getattr(found, name) == pytest.approx(getattr(continuous, name), rel=1e-11)
 
 
 def exact_profile(pair: Pair, epsilon: float) -> mpmath.mpf:

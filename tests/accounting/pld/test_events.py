@@ -1,6 +1,6 @@
 """Epsilon of events by their privacy loss distributions, against dp_accounting, closed forms and pure epsilons."""
 
-from math import comb, exp, expm1, log1p, sqrt
+from math import comb, erfc, exp, expm1, log, log1p, sqrt
 
 import pytest
 
@@ -44,6 +44,21 @@ def test_a_mixture_of_one_distance_is_a_sample() -> None:
     sample = composed({dp.PoissonSampled(0.25, dp.Gaussian(1.0)): 1}, ADD)
     assert composed({dp.MixtureOfGaussians(2.0, (0, 2), (0.75, 0.25)): 1}, ADD) == sample
     assert composed({dp.PoissonSampled(0.5, dp.MixtureOfGaussians(2.0, (0, 2), (0.5, 0.5))): 1}, ADD) == sample
+
+
+def test_a_mixture_costs_what_removing_its_record_costs() -> None:
+    # Adding it loses at most -ln 0.9 = 0.105: less than the loss at x = 4.
+    s, x, sizes, shares = 2.0, 4.0, (0.0, 1.0, 2.0), (0.9, 0.09, 0.01)
+    ratio = sum(share * exp(size * (2 * x - size) / (2 * s * s)) for size, share in zip(sizes, shares, strict=True))
+    above = sum(share * erfc((x - size) / s / sqrt(2)) / 2 for size, share in zip(sizes, shares, strict=True))
+    exact = above - ratio * erfc(x / s / sqrt(2)) / 2
+    assert exact <= pld_delta({dp.MixtureOfGaussians(s, sizes, shares): 1}, ADD, log(ratio)) < 1.001 * exact
+
+
+@pytest.mark.parametrize(("most", "mu"), [(20, 2 / 5), (10, 4 / 5)])
+def test_a_truncated_sample_of_all_records_is_their_sum_or_replaces_one(most: int, mu: float) -> None:
+    found = pld_epsilon({dp.TruncatedPoissonSampled(10, 1.0, most, dp.Gaussian(5.0)): 4}, ADD, 1e-6)
+    assert gaussian_epsilon(mu, 1e-6) <= found < 1.001 * gaussian_epsilon(mu, 1e-6)
 
 
 def test_a_pure_guarantee_is_never_exceeded() -> None:

@@ -1,6 +1,6 @@
 """Delta of compositions against closed forms and sums, their frequencies against transforms in long doubles."""
 
-from math import exp, inf, log, sqrt
+from math import exp, expm1, inf, log, sqrt
 
 import mpmath
 import numpy as np
@@ -111,6 +111,18 @@ def test_gaussian_noise_alone_has_its_closed_form() -> None:
     assert gaussian_delta(mu, 1.5) <= plan_delta(plan, 1.5) <= gaussian_delta(mu, 1.5) * (1 + 1e-12)
 
 
+def test_laplace_noise_alone_has_its_closed_form() -> None:
+    exact = -expm1((99.5 - 100.0) / 2)
+    assert exact <= plan_delta({LaplacePair(0.01): 1}, 99.5) <= exact * (1 + 1e-3)
+
+
+def test_a_rare_large_loss_twice_has_its_closed_form() -> None:
+    rare = FinitePair((0.95, 0.05), (1 - 1e-5, 1e-5))
+    found = plan_epsilon({rare: 2, GaussianPair(20.0): 1}, 1e-12)
+    sooner, later = (0.05**2 * gaussian_delta(1 / 20, each - 2 * log(0.05 / 1e-5)) for each in (0.999 * found, found))
+    assert later <= 1e-12 < sooner
+
+
 SOME_PAIRS = st.one_of(
     st.builds(SampledPair, st.floats(1e-3, 0.9), st.builds(GaussianPair, st.floats(0.5, 5)), st.booleans()),
     st.builds(SampledPair, st.floats(1e-2, 0.9), st.builds(LaplacePair, st.floats(0.5, 5)), st.booleans()),
@@ -161,6 +173,13 @@ def test_frequencies_that_are_not_computed_are_negligible(plan: dict[Pair, int],
     assert (np.abs(found.logs.real[places] - exact[computed]) <= found.growth[places] + 1e-9).all()
 
 
+def test_frequencies_of_masses_at_uneven_distances_are_negligible_by_a_grid() -> None:
+    places = np.cumsum(np.tile([2, 3], 10))  # no two are next to each other
+    found = frequencies(np.full((1, 20), 1 / 20), np.array([1e4]), places, 2**21, 0.0)
+    assert found is not None
+    assert found.numbers.size < 3000
+
+
 def delta_in_long_doubles(dots: Dots, counts: Floats, epsilon: float, size: int) -> float:
     """Compose without a tilt on a period that holds everything."""
     product = np.ones(size // 2 + 1, dtype=np.clongdouble)
@@ -190,3 +209,13 @@ def test_delta_is_that_of_long_doubles(plan: dict[Pair, int], epsilon: float) ->
     total = tilted_sum(dots, composition.counts, tilt)
     assert total is not None
     assert 1e-14 < exact <= exp(total.log_delta(epsilon)) <= exact * (1 + 1e-6)
+
+
+def test_rounding_errors_of_a_million_steps_are_within_their_bound() -> None:
+    composition, dots, tilt = dots_of({SampledPair(0.01, GaussianPair(1.0), removes=True): 10**6}, 20.0)
+    total = tilted_sum(dots, composition.counts, tilt)
+    assert total is not None
+    with mpmath.workdps(40):
+        factors = (mpmath.exp(mpmath.mpf(tilt) * float(loss)) for loss in dots.losses)
+        exact = 10**6 * mpmath.log(mpmath.fsum(map(mpmath.fmul, dots.masses[0].tolist(), factors)))
+        assert abs(exact - total.log_moment) <= total.rounding < 1e-7
