@@ -81,6 +81,7 @@ REFUSED: list[tuple[object, str]] = [
         for digits in (60, 400, 5000)
         for sign in (1, -1)
     ),
+    ({"type": "self_composed", "event": GAUSSIAN, "count": 10**39}, f"count is {10**39}, but it must"),
     *(
         ({"type": "adaptive_clipping"} | form, "either noise_multiplier")
         for form in (

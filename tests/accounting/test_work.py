@@ -1,5 +1,6 @@
 """The work of a request is counted before it is done, whoever asked before, and bounded."""
 
+import numpy as np
 import pytest
 from hypothesis import given
 
@@ -11,6 +12,7 @@ from app.accounting.curves import GRID_VERSION, RdpCurve, orders
 from app.accounting.errors import PlanTooExpensiveError
 from app.accounting.events import DpEvent, NeighboringRelation
 from app.accounting.group_privacy import for_group
+from app.accounting.pld.frequencies import frequencies
 from app.accounting.pld.pairs import GaussianPair, SampledPair
 from app.accounting.pld.plans import plan_epsilon
 from app.accounting.rdp import event_curve
@@ -54,6 +56,15 @@ def test_the_work_of_a_loss_distribution_is_about_the_time_it_takes() -> None:
         plan_epsilon({usual: 1000}, 1e-6)
     with bounded(500_000), pytest.raises(PlanTooExpensiveError):
         plan_epsilon({tiny: 30}, 4.25e-5)
+
+
+def test_frequencies_that_are_summed_count_each_product_with_a_mass() -> None:
+    """Of 3 distributions with 10 masses 2,049 frequencies: 7 ns for each frequency and place, 80 ns for each power."""
+    masses, counts, places = np.full((3, 10), 0.1), np.ones(3), np.arange(10)
+    with bounded(632):
+        assert frequencies(masses, counts, places, 4096, 0.0) is not None
+    with bounded(631), pytest.raises(PlanTooExpensiveError):
+        frequencies(masses, counts, places, 4096, 0.0)
 
 
 def test_a_curve_that_is_kept_counts_like_any_other_and_a_bound_does_not_change_it() -> None:
