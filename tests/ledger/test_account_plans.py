@@ -13,7 +13,7 @@ from app.accounting.curves import GRID_VERSION, RdpCurve
 from app.accounting.events import DpEvent, EpsilonDelta, Gaussian, Laplace, NeighboringRelation, PoissonSampled
 from app.accounting.formulas.analytic_gaussian import gaussian_delta
 from app.accounting.rdp import event_curve
-from app.ledger.accounts import Account
+from app.ledger.accounts import Account, zero_curve
 from app.ledger.admission import Admission, first_that_fit, record
 from app.ledger.alerts import LARGEST_SHARE, share_used
 from app.ledger.filters import Limit, filter_bounds, filter_weights
@@ -167,6 +167,23 @@ def test_filter_without_a_plan_never_changes(
     assert gate.bounds.tolist()[:3] == [-1, -1, -1]
     ready = make_account(limit.epsilon, limit.delta).prepared_for([priced(make_account(), event)])
     assert (ready.weights, ready.spent) == (weights, RdpCurve.zero(ready.spent.values.size))
+
+
+def test_account_without_reservations_has_no_reserved_steps() -> None:
+    event = Laplace(10.0)
+    account = planning(make_account(), StepEvent(event, 5))
+    status = account.settle_hold(cost_of(account, [(event, 3)]), zero_curve()).plan_status
+    assert status is not None
+    assert (status.steps_used, status.steps_reserved) == (3, 0)
+
+
+def test_epsilon_of_no_repetitions_is_that_of_what_is_used() -> None:
+    event = Laplace(10.0)
+    account = planning(make_account(), StepEvent(event, 5))
+    plan, cost = plan_of(account), cost_of(account, [(event, 1)]).used[account.id]
+    epsilons = plan.epsilons(cost, cost)
+    assert [epsilons(count) for count in (0, 1)] == [plan.epsilon(each) for each in (cost, (0, 0, 2))]
+    assert epsilons(0) > 0
 
 
 def test_a_charge_is_truncated_to_what_a_plan_has() -> None:

@@ -147,6 +147,14 @@ def test_higher_limit_admits_all_that_a_lower_one_admitted(
             assert account.repetitions((), cost_of(account, asked)) >= before.repetitions((), cost_of(before, asked))
 
 
+def test_begun_plan_keeps_its_orders_under_another_limit() -> None:
+    account = planning(make_account(HIGH.epsilon, HIGH.delta), StepEvent(Gaussian(20.0), 6))
+    begun = account.charged(cost_of(account, [(Gaussian(20.0), 1)]))
+    untouched, after = (weights_of(limited_to(each, Limit(0.3, HIGH.delta))) for each in (account, begun))
+    assert after.indices == weights_of(account).indices != untouched.indices
+    assert after.deltas == weights_of(account).deltas
+
+
 @pytest.mark.parametrize("limit", LIMITS)
 @pytest.mark.parametrize("share", [DECLARED_SHARE, DEFAULT_SHARE])
 def test_a_plan_that_was_used_up_lives_again_under_a_larger_limit_and_one_that_was_left_does_not(

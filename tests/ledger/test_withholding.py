@@ -86,6 +86,12 @@ def test_a_partition_without_loss_has_its_maximum_or_all_that_is_unlocked(
     assert (books.hold(plan) is not None) == granted
 
 
+def test_no_more_own_delta_is_locked_than_is_left() -> None:
+    root = block("root", flat(100, 5))
+    for part, spent, withheld in ((ALL, 3, 0), (HALF, 0, 3), (HALF, 3, 2), (Fraction(0), 3, 2), (Fraction(0), 6, 0)):
+        assert unlocked(part).unlocked_view(with_loss(root, flat(0, spent))).held.delta == withheld
+
+
 def test_a_promise_that_is_taken_is_kept_no_longer() -> None:
     kept = Withholding(Allocation(shares={"a": Share(0.5)}))
     asked = (("x", "b", 51), ("y", "a", 30), ("z", "b", 50))
