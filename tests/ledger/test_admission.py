@@ -8,14 +8,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.accounting import events as dp
+from app.accounting.calibration.monotone_search import decimal, index_at_or_below
 from app.accounting.errors import UnsupportedEventError
 from app.accounting.events import DpEvent, NeighboringRelation
 from app.ledger import accounts, fitting_noise
 from app.ledger.admission import Admission
+from app.ledger.filters import Limit
+from app.ledger.fitting_limits import raise_limits
 from app.ledger.fitting_noise import noise_that_fits
 from app.ledger.step_events import StepEvent
+from app.ledger.trial_admission import Trial
 
 from .conftest import admit, admitted, chained, make_account, planning, priced, refused, repetitions_left
+from .ledger_model import limited_to
 
 EVENTS: list[DpEvent] = [
     *(dp.Gaussian(1.0), dp.Gaussian(8.0), dp.Gaussian(300.0), dp.PoissonSampled(0.004, dp.Gaussian(1.1))),
@@ -39,6 +44,18 @@ def test_the_noise_that_fits_fits_and_a_little_less_does_not(
     assert noise > dp.noise_multiplier(event)
     admitted(path, dp.with_noise_multiplier(event, noise), count)
     refused(path, dp.with_noise_multiplier(event, noise * (1 - 2e-3)), count)
+
+
+@pytest.mark.parametrize(("planned", "digits"), [(False, 4), (True, 3)])
+def test_raised_limit_has_few_digits_and_the_next_smaller_one_is_not_enough(*, planned: bool, digits: int) -> None:
+    event, trial = dp.Laplace(10.0), Trial(keeps_plans=False, keeps_events=False)
+    account = planning(make_account(), StepEvent(event, 40)) if planned else make_account()
+    steps = [priced(account, event, 23)]
+    [raised] = raise_limits(trial, [account], steps)
+    index = index_at_or_below(raised.limit.epsilon, digits)
+    assert decimal(index, digits) == raised.limit.epsilon
+    fitting = [limited_to(account, Limit(decimal(each, digits), 1e-5)) for each in (index - 1, index)]
+    assert [trial.admits([each], steps) for each in fitting] == [False, True]
 
 
 @pytest.mark.parametrize("event", EVENTS)

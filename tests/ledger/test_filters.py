@@ -18,7 +18,15 @@ from app.ledger import admission
 from app.ledger.accounts import Account
 from app.ledger.admission import Admission, Refusal
 from app.ledger.errors import DeltaTooLargeError, InvalidInputError, LimitTooSmallError
-from app.ledger.filters import PLANNED_SHARE, Limit, check_limit, filter_weights, smallest_useful_epsilon
+from app.ledger.filters import (
+    PLANNED_SHARE,
+    SET_ASIDE,
+    Limit,
+    check_limit,
+    filter_weights,
+    smallest_useful_epsilon,
+    spread_beside,
+)
 from app.ledger.step_events import PricedStep, StepEvent
 from app.ledger.tuning import rescale_weights
 from tests.soak import few
@@ -181,6 +189,14 @@ def test_the_parts_of_delta_and_what_is_set_aside_sum_to_at_most_delta(delta: fl
     assert aside * DELTA_UNIT == pytest.approx(0.01 * delta, rel=1e-6, abs=DELTA_UNIT)
 
 
+@pytest.mark.parametrize("delta", [1e-15, 1e-5])
+@pytest.mark.parametrize("units", [0, 1, 5])
+def test_orders_and_plan_share_all_of_delta_that_own_deltas_leave(delta: float, units: int) -> None:
+    shared = Fraction(spread_beside(Limit(1.0, delta), units)) * Fraction(1 - SET_ASIDE)
+    left = Fraction(delta) - (units + 1) * Fraction(DELTA_UNIT)
+    assert left * (1 - Fraction(1, 10**11)) <= shared <= left
+
+
 def test_an_account_that_planned_none_admits_one_hundredth_of_its_delta() -> None:
     opened = charge(make_account(3.0), own(0.0))
     left, _ = admission.repetitions_left([opened], own(1e-8))
@@ -197,6 +213,17 @@ def test_of_equally_refusing_accounts_the_one_without_own_delta_is_named() -> No
         charge(make_account(3.0, delta, name=name), own(0.0)) for delta, name in ((1e-5, "parent"), (1e-6, "child"))
     ]
     refused = admission.admit(path, [own(5e-8, noise=0.5)])  # its curve fits into neither, its delta into the parent's
+    assert isinstance(refused, Refusal)
+    assert refused.binding.name == "child"
+
+
+def test_of_accounts_that_refuse_a_free_charge_the_one_over_its_own_delta_is_named() -> None:
+    paid = charge(make_account(3.0), own(0.0))
+    path = [
+        replace(paid, name=name, spent=paid.spent + more.curve)
+        for name, more in (("parent", own(0.0, noise=0.01)), ("child", own(1e-6)))
+    ]
+    refused = admission.admit(path, [FREE])
     assert isinstance(refused, Refusal)
     assert refused.binding.name == "child"
 
