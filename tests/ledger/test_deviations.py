@@ -78,7 +78,8 @@ def test_run_with_more_steps_than_planned_has_a_deviation() -> None:
 
 def test_run_faster_than_declared_has_a_deviation() -> None:
     run = RUN._replace(declared_steps_per_hour=10.0)
-    assert find_deviations(run, (), [StepEvent(DECLARED, 10)], 0.01) == ()
+    for count in (1, 9, 10):
+        assert find_deviations(run, (), [StepEvent(DECLARED, count)], 0.01) == ()
     assert find_deviations(run._replace(next_step=10), (), [StepEvent(DECLARED, 1)], 0.01) == (
         Deviation(K.STEPS_PER_HOUR, 10.0, 11.0, 10),
     )

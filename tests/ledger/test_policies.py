@@ -150,6 +150,16 @@ def test_one_person_is_enough_only_where_the_organisation_says_so() -> None:
     assert effective((PolicySource(ORGANISATION, one), PolicySource("p", one))).approvers_to_raise_limit == 1
 
 
+@pytest.mark.parametrize(("persons", "needed"), [(1, ["require_limit"]), (2, []), (None, [])])
+def test_most_without_approval_can_be_bypassed_where_one_person_raises_limits(
+    persons: int | None, needed: list[str]
+) -> None:
+    above, own = Policy(approvers_to_raise_limit=persons), Policy(max_unapproved_epsilon_per_budget=1.0)
+    for each, expected in ((own, needed), (replace(own, require_limit=True), [])):
+        holds = effective((PolicySource(ORGANISATION, above), PolicySource("p", each)))
+        assert [warning.requires for warning in policies.warnings_about(each, holds, above)] == expected
+
+
 def test_policy_with_an_unknown_mechanism_is_refused() -> None:
     with pytest.raises(InvalidInputError, match="poisson_sampled"):
         Policy(mechanisms=frozenset({"poisson_sampled"}))

@@ -19,6 +19,14 @@ AFTER: dict[RunStatus, tuple[RunStatus | None, ...]] = {  # pause, resume, compl
 ACTIONS = (A.PAUSE, A.RESUME, A.COMPLETE, A.ABORT)
 TABLE = {(status, each): after for status, row in AFTER.items() for each, after in zip(ACTIONS, row, strict=True)}
 HEAD = genesis("org_x", "run_x")
+NEXT = {
+    S.PENDING: "waits for another person's approval",
+    S.WAITING: "waits for budget",
+    S.PAUSED: "Resume it first",
+    S.COMPLETED: "Register a new run to go on",
+    S.ABORTED: "Register a new run to go on",
+    S.OVERDRAWN: "complete or abort it, and register a new run",
+}
 
 
 def test_table_has_every_status_and_action() -> None:
@@ -42,7 +50,7 @@ def test_only_an_active_run_takes_steps(status: RunStatus) -> None:
     if status is S.ACTIVE:
         require_active(run)
     else:
-        with pytest.raises(RunStateConflictError, match="only an active run"):
+        with pytest.raises(RunStateConflictError, match=f"only an active run takes steps.*{NEXT[status]}"):
             require_active(run)
 
 
