@@ -110,6 +110,8 @@ def test_steps_executed_after_a_lowered_limit_are_charged(trainer: Trainer) -> N
     assert [account.spent for account in trainer.path()] == trainer.costs((LOUD, MANY - 20))
     assert all(account.held.is_zero for account in trainer.path())
     assert trainer.read()["status"] == "overdrawn"
+    [alert] = trainer.ledger.get("/v1/alerts?type=account.exhausted").json()["items"]
+    assert (alert["data"]["account_path"], alert["data"]["run"]) == ("mimic/icu-team", trainer.run)
     is_refused(another(trainer).steps(), 403, "budget_exceeded")
     assert trainer.sound()
 
