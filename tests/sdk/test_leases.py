@@ -110,4 +110,5 @@ def test_lease_that_ledger_sees_ending_first_is_charged_and_trainer_goes_on(
         simulation.authorize(run, 2)
         expire_reservations(simulation.ledger.database, simulation.clock.now() + timedelta(seconds=LONG))
         simulation.take(run, 8)
-    assert simulation.exact(run)
+    # A grant that was fetched meanwhile may end, too, and what it holds is charged as if it had been released.
+    assert simulation.covers() if ahead.get("background") else simulation.exact(run)
