@@ -7,11 +7,13 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection, delete, event, insert
 
+from app.accounting.events import Laplace
 from app.ledger.errors import AccountQuarantinedError, LedgerUnavailableError, RunStateConflictError
 from app.persistence.database import Database
 from app.persistence.sqlite import WriteLockBusyError
 from app.persistence.tables import event_costs, metadata
 from app.service.charging import groups
+from app.service.charging.loading import LoadRequest, load
 from app.service.charging.requests import StepResult
 from tests.api.trainer import LOUD as LOUD_IN_JSON
 from tests.api.trainer import Trainer, is_refused
@@ -122,6 +124,33 @@ def test_everything_is_read_again_after_a_failed_group(
     assert (again > 0) is (ledger.database.dialect == "sqlite")  # PostgreSQL compares the versions of the rows
     assert runner.charged(request(run)).steps_remaining == left - 2
     assert sound(ledger)
+
+
+def test_steps_that_a_plan_may_cover_lock_only_the_account_of_their_run(
+    trainer: Trainer, runner: CommandRunner
+) -> None:
+    trainer.reserved((LOUD_IN_JSON, 5))
+    assert runner.charged(request(trainer.run)).reservation_id is not None
+    with trainer.ledger.database.write(runner.organisation_id) as tx:
+        wanted = [LoadRequest(trainer.run, request(trainer.run), path=False)]
+        work = load(tx, runner.memory, runner.organisation_id, wanted)
+    assert set(work.accounts) == {trainer.run}
+    assert set(work.unlocked) == {account.id for account in trainer.path()[:-1]}
+
+
+def test_steps_of_a_plan_use_it_although_all_accounts_are_locked(trainer: Trainer, runner: CommandRunner) -> None:
+    plan = trainer.reserved((LOUD_IN_JSON, 5))
+    assert runner.charged(request(trainer.run, (QUIET, 1))).reservation_id is None
+    assert [runner.charged(request(trainer.run)).reservation_id for _ in range(2)] == [plan] * 2
+
+
+def test_rest_of_a_plan_is_held_at_its_stored_prices(trainer: Trainer, runner: CommandRunner) -> None:
+    """Also of events that the steps do not name, at orders where subtraction does not tell what is left."""
+    laplace = {"type": "laplace", "noise_multiplier": 200.0}
+    trainer.reserved((LOUD_IN_JSON, 5), (laplace, 3))
+    [outcome] = runner.once(request(trainer.run, (Laplace(200.0), 1)))
+    assert isinstance(outcome, StepResult)
+    assert trainer.path()[-1].held == trainer.price((LOUD_IN_JSON, 5), (laplace, 2))
 
 
 @pytest.mark.both_databases
