@@ -87,6 +87,7 @@ PART = "Step {} was admitted before, as part of another request{}. The next step
 UNNAMED = 'The request named no `attempt`, which means 1; the current one is 2. Its trainer sends "attempt": 2.'
 REFUSED: list[tuple[list[Asked], dict[str, Any], tuple[int, str], dict[str, Any]]] = [
     ([FOUR], FOUR | {"count": 3}, CONFLICT, NEXT | {"detail": PART.format(0, " (steps 0 to 3)")}),
+    ([FOUR], FOUR | {"count": 5}, CONFLICT, NEXT | {"detail": PART.format(0, " (steps 0 to 3)")}),
     ([FOUR], FOUR | {"event": QUIET}, CONFLICT, NEXT),
     ([FOUR], {"first_step": 1}, CONFLICT, NEXT | {"detail": PART.format(1, "")}),
     ([FOUR], {"first_step": 0, "events": counted((LOUD, 2), (LOUD, 2))}, CONFLICT, NEXT),
