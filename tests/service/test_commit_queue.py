@@ -204,13 +204,14 @@ def test_cancelled_command_is_decided_and_holds_up_no_other(ledger: Ledger, run:
     assert sound(ledger)
 
 
-def test_closed_queue_has_answered_every_command(ledger: Ledger, run: str, runner: CommandRunner) -> None:
+def test_closed_queue_has_answered_every_command(run: str, runner: CommandRunner, groups: Groups) -> None:
     async def work(charges: CommitQueue) -> list[Any]:
-        asked = await asked_for(charges, runner, run)
+        asked = [*await asked_for(charges, runner, run), *await asked_for(charges, runner, run)]
         await charges.close()
         return await together(*asked)
 
-    assert firsts(within(work, ledger.database)) == [1, 2, 3]
+    assert firsts(within(work, runner.ledger.database)) == [1, 2, 3, 4, 5, 6]
+    assert groups.sizes == [6]  # commands of the next loop turn join the first ones
 
 
 @contextmanager
