@@ -201,6 +201,25 @@ def test_plan_with_a_higher_priority_is_served_first(office: Waiting) -> None:
     assert office.sound()
 
 
+def test_plan_directly_under_its_population_has_a_place(office: Waiting) -> None:
+    office.allocate("mimic", unlock={"type": "by_plans", "plans": 10})
+    office.queued(200, "direct", budget="mimic")
+    office.queued(200, "team")
+    assert _queue(office) == ["direct", "team"]
+
+
+def test_plan_waits_for_what_other_parts_hold(office: Waiting) -> None:
+    office.team("wards", composition="parallel", max_partitions_per_unit=2, attestation="at most two wards each")
+    for part in ("a", "b"):
+        office.team(part, "mimic/wards")
+    held = office.held(200, budget="mimic/wards/a")
+    waits = office.queued(200, budget="mimic/wards/b")
+    lacks = [(each["account_path"], each["reason"]) for each in waits.read()["waiting"]["lacks"]]
+    assert lacks == [("mimic/wards", "reserved")]
+    held.end("void")
+    assert office.granted() == 1
+
+
 def test_closed_account_is_waited_for_if_it_opens_later(office: Waiting) -> None:
     office.team("quarter", opens_at=office.until(hours=1), closes_at=office.until(days=2))
     office.team("study", "mimic/quarter")
