@@ -12,9 +12,9 @@ from app.persistence.database import ALL_TENANTS
 from app.persistence.repositories import waiting
 from app.persistence.tables import audit_entries, reservation_items
 from app.persistence.tables import reservations as reservation_rows
-from app.service.scheduling import known_plans
+from app.service.scheduling import grants, known_plans
 from app.service.scheduling.grants import expire_waiting, grant_in_organisation, service_context
-from app.service.scheduling.lines import Look, WaitingPlans
+from app.service.scheduling.lines import Look, WaitingPlans, grants_in
 from tests.api.trainer import LOUD, Trainer, counted, moved
 from tests.api.waiting import FITTING
 from tests.conftest import Ledger
@@ -151,6 +151,27 @@ def test_plan_that_fits_too_late_is_barred_for_a_while(process: Process, monkeyp
         moved(monkeypatch, **later)
         assert grant_in_organisation(database, process.owner) == 0
     assert (len(process.look().rows), expire_waiting(database), len(process.look().rows)) == (1, 1, 0)
+
+
+def test_plan_that_a_step_leaves_no_room_goes_on_waiting(process: Process, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step may be charged between the look that finds a plan and the locks under which it is granted."""
+    database, trainer = process.ledger.database, Trainer(process.ledger, process.ledger.run(name="open", event=LOUD))
+    assert process.ledger.post(f"/v1/reservations/{process.held['reservation']}/void", None).status_code == 200
+    look = process.look()
+    with database.read(process.owner) as tx:
+        found = grants_in(tx, process.owner, look, set(), set(look.rows))
+    assert [each.standing.plan.id for each in found] == list(look.rows)
+    assert trainer.steps(count=5).status_code == 200
+    monkeypatch.setattr(grants, "grants_in", lambda *_: found)
+    assert grant_in_organisation(database, process.owner) == 0
+    assert list(process.look().rows) == list(look.rows)
+
+
+def test_plan_that_is_due_in_two_processes_expires_once(process: Process, monkeypatch: pytest.MonkeyPatch) -> None:
+    due = [(process.owner, plan) for plan in process.look().rows]
+    moved(monkeypatch, days=2)
+    monkeypatch.setattr(grants, "find_due", lambda *_: due * 2)
+    assert expire_waiting(process.ledger.database) == 1
 
 
 @pytest.mark.both_databases
