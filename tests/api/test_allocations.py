@@ -6,7 +6,7 @@ import httpx2
 import pytest
 
 from tests.api.trainer import LOUD, Trainer, approve, counted, is_refused, issue, within_limits
-from tests.api.waiting import START, Queued, Waiting, furnish_office, office
+from tests.api.waiting import FITTING, START, Queued, Waiting, furnish_office, office
 from tests.conftest import Ledger
 from tests.waiting_plans import OVER_TEN_DAYS, allocate, ask, later, preview
 
@@ -167,6 +167,13 @@ def test_limit_is_unlocked_by_the_runs_that_ask(office: Waiting) -> None:
     assert office.sound()
 
 
+def test_minimum_that_its_budget_has_taken_is_promised_no_more(office: Waiting) -> None:
+    office.team("er")
+    office.allocate("mimic", shares=[share("mimic/icu-team", weight=2.0), share("mimic/er", minimum=0.95)])
+    office.held(FITTING, budget="mimic/er")
+    office.held(20, "small")
+
+
 @pytest.mark.parametrize("steps", [1, 5000, 100_000])
 def test_plan_gets_the_place_that_its_preview_has(ledger: Ledger, steps: int) -> None:
     population = str(ledger.population()["id"])
@@ -195,8 +202,11 @@ def test_preview_is_an_arrival_and_obeys_policies_kinds_and_scopes(ledger: Ledge
     budget = str(ledger.budget(limit={"epsilon": 3.0, "delta": 1e-5})["id"])
     ledger.budget("quarter", opens_at=later(24))
     ledger.budget("wards", composition="parallel", attestation="Each patient is in one ward.")
-    [short] = preview(ledger, "mimic/quarter", 10).json()["waiting"]["lacks"]
+    waiting = preview(ledger, "mimic/quarter", 10).json()["waiting"]
+    [short] = waiting["lacks"]
     assert (short["reason"], short["opens_at"] is not None) == ("closed", True)
+    assert waiting["estimated_at"] == short["opens_at"]
+    assert preview(ledger, population, 1).json()["fits"]
     issue(ledger, "bound", "viewer", budget)
     assert preview(ledger, "mimic/icu-team", 1, "bound").json() == {"fits": True, "waiting": None}
     is_refused(preview(ledger, "mimic/quarter", 1, "bound"), 403, "insufficient_scope")

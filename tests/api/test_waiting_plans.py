@@ -220,6 +220,19 @@ def test_plan_waits_for_what_other_parts_hold(office: Waiting) -> None:
     assert office.granted() == 1
 
 
+def test_barred_plan_under_a_population_is_tried_again(office: Waiting) -> None:
+    population = str(office.ledger.population("eicu", limit={"epsilon": 1.0, "delta": 1e-5})["id"])
+    held = office.held(FITTING, budget="eicu")
+    office.queued(FITTING, budget="eicu")
+    assert office.ledger.set_policy({"min_noise_multiplier": 50.0}, population).status_code == 200
+    held.end("void")
+    assert office.granted() == 0
+    assert office.ledger.set_policy({}, population).status_code == 200
+    assert office.granted() == 0
+    office.later(minutes=1)
+    assert office.granted() == 1
+
+
 def test_closed_account_is_waited_for_if_it_opens_later(office: Waiting) -> None:
     office.team("quarter", opens_at=office.until(hours=1), closes_at=office.until(days=2))
     office.team("study", "mimic/quarter")
