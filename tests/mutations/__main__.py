@@ -65,19 +65,20 @@ def try_mutant(covering: Covering, mutant: Mutant) -> Tried:
     if spec is None:
         return replace(mutant, verdict="removed"), "its line is gone"
     tests = covering.tests(mutant.file, spec.start_pos[0])
-    skipped: set[str] = set()
+    done: set[str] = set()
     for chosen in (covering.specific(tests), tests, covering.of_room(mutant.file)):
-        while some := [test for test in chosen if test not in skipped]:
+        while some := [test for test in chosen if test not in done]:
             Path("tests.txt").write_text("\n".join(some))
             found = mutate_and_test([spec], " ".join([*PYTEST, "@tests.txt"]), TIMEOUT_SECONDS)
             if found.test_outcome is TestOutcome.SURVIVED:
+                done |= set(some)
                 break
             failure = FAILURE.search(found.output or "")
             if failure is None:
                 return replace(mutant, verdict="killed"), "an error at import, or a time-out"
             if passes_unchanged(failure[1]):
                 return replace(mutant, verdict="killed"), failure[1]
-            skipped.add(failure[1])  # it fails without the change, too
+            done.add(failure[1])  # it fails without the change, too
     return replace(mutant, verdict="survived"), f"{len(tests)} tests run it, and its room's do"
 
 
