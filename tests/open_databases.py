@@ -12,8 +12,10 @@ from app.service.verification import verify
 def open_database(url: str) -> Iterator[Database]:
     """A database, whose connections are closed at the end."""
     database = Database(url)
-    yield database
-    database.dispose()
+    try:
+        yield database
+    finally:
+        database.dispose()
 
 
 def migrate(url: str) -> str:

@@ -23,6 +23,7 @@ from app.persistence.database import Database
 from app.service.auth.loopback import is_loopback
 from app.service.verification import verify
 from tests.fork_server import ForkedProcess, service_server
+from tests.polling import await_true
 
 
 @dataclass(frozen=True)
@@ -63,15 +64,11 @@ def sample_server(folder: Path, module: str = "app") -> Iterator[SampleServer]:
             service_server(), *command, environment=os.environ | foreign, output=said.file, errors=log, new_session=True
         )
         try:
-            until = time.monotonic() + 120
-            while not (facts := Path(said.name).read_text()).endswith("\n"):
-                assert process.poll() is None, (folder / "demo.log").read_text()
-                assert time.monotonic() < until
-                time.sleep(0.1)
-            served = SampleServer(process, folder, json.loads(facts))
-            while not served.is_ready():
-                assert time.monotonic() < until
-                time.sleep(0.1)
+            facts = Path(said.name)
+            await_true(lambda: process.poll() is not None or facts.read_text().endswith("\n"))
+            assert process.poll() is None, (folder / "demo.log").read_text()
+            served = SampleServer(process, folder, json.loads(facts.read_text()))
+            await_true(served.is_ready)
             yield served
         finally:
             process.kill()

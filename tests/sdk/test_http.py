@@ -9,7 +9,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
 
 import httpx2
 import pytest
@@ -21,6 +20,7 @@ from tests.conftest import open_ledger
 from tests.sdk.fake_ledger import RUN, RUN_ID
 from tests.sdk.simulation import BUDGET, LOUD, LedgerWire, icu_team
 from tests.sdk.wire import KEY
+from tests.servers import background_thread
 
 RANKS, STEPS = 3, 3
 
@@ -61,14 +61,12 @@ class _Handler(BaseHTTPRequestHandler):
 @contextmanager
 def recording(certificates: Path | None = None) -> Iterator[tuple[Recorder, Path | None]]:
     """A server, over TLS if there is a folder for its certificate, and the file of that."""
-    with Recorder() as server:
-        file = None
-        if certificates is not None:
-            context, file = server_context(certificates)
-            server.socket = context.wrap_socket(server.socket, server_side=True)
-        Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+    server, file = Recorder(), None
+    if certificates is not None:
+        context, file = server_context(certificates)
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+    with background_thread(server):
         yield server, file
-        server.shutdown()
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
 from typing import Any, Final
 
 import httpx2
@@ -30,6 +29,7 @@ from tests.identity_provider import IdentityProvider, identity_provider
 from tests.sdk.fake_ledger import RUN_ID
 from tests.sdk.simulation import BUDGET, LedgerWire
 from tests.sdk.wire import URL
+from tests.servers import background_thread
 from tests.workloads import issuer_of, issuers_file, workload_token
 
 TERMS: Final[dict[str, Any]] = {"budget": BUDGET, "event": poisson_sampled(0.01, gaussian(1.1))}
@@ -206,8 +206,8 @@ def test_github_gives_token_for_audience(monkeypatch: pytest.MonkeyPatch) -> Non
     provide = github_actions_token("epsilon-ledger")
     with pytest.raises(ConfigurationError, match="id-token: write"):
         provide()
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    with background_thread(server):
         url = f"http://127.0.0.1:{server.server_port}"
         monkeypatch.setenv("ACTIONS_ID_TOKEN_REQUEST_TOKEN", "secret")
         monkeypatch.setenv("ACTIONS_ID_TOKEN_REQUEST_URL", f"{url}/good?api=2")
@@ -217,4 +217,3 @@ def test_github_gives_token_for_audience(monkeypatch: pytest.MonkeyPatch) -> Non
         with pytest.raises(ConfigurationError) as caught:
             provide()
         assert "secret" not in str(caught.value)
-        server.shutdown()

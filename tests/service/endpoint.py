@@ -1,7 +1,5 @@
 """An endpoint of receivers: a real HTTP server with everything that it was sent."""
 
-import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -9,6 +7,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from app.service.alerts.receivers import ReceiverRules
 from tests.conftest import Ledger
+from tests.polling import await_true
+from tests.servers import background_thread
 
 Answer = Callable[[BaseHTTPRequestHandler], None]
 
@@ -36,10 +36,7 @@ class Endpoint(ThreadingHTTPServer):
         return [message.headers["webhook-id"] for message in self.messages]
 
     def await_messages(self, count: int) -> None:
-        until = time.monotonic() + 30
-        while len(self.messages) < count:
-            assert time.monotonic() < until, f"{len(self.messages)} of {count} came"
-            time.sleep(0.01)
+        await_true(lambda: len(self.messages) >= count, lambda: f"{len(self.messages)} of {count} came", 0.01, 30)
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -68,14 +65,9 @@ def status(code: int, **headers: str) -> Answer:
 @contextmanager
 def receiving() -> Iterator[Endpoint]:
     """An endpoint on a port of its own."""
-    with Endpoint() as endpoint:
-        thread = threading.Thread(target=endpoint.serve_forever, kwargs={"poll_interval": 0.05})
-        thread.start()
-        try:
-            yield endpoint
-        finally:
-            endpoint.shutdown()
-            thread.join()
+    endpoint = Endpoint()
+    with background_thread(endpoint):
+        yield endpoint
 
 
 def allow_private(ledger: Ledger) -> None:

@@ -28,6 +28,7 @@ from app.settings import Settings
 from tests.certificates import server_context
 from tests.conftest import Ledger
 from tests.identity_provider import IdentityProvider, identity_provider, key_of, public
+from tests.servers import background_thread
 
 Later = Callable[[float], None]
 
@@ -228,10 +229,8 @@ def issuer(tmp_path: Path) -> Iterator[str]:
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.socket = server_context(tmp_path)[0].wrap_socket(server.socket, server_side=True)
     url = f"https://127.0.0.1:{server.server_port}"
-    Thread(target=server.serve_forever, daemon=True).start()
-    yield url
-    server.shutdown()
-    server.server_close()
+    with background_thread(server):
+        yield url
 
 
 def test_cluster_gives_its_keys_to_its_own_pods(issuer: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
