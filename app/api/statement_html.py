@@ -26,7 +26,7 @@ POLICY: Final = (
 )
 """Content-Security-Policy of the page."""
 
-TITLES = {"run_statement": "Privacy statement of a model", "population_statement": "Privacy statement of a population"}
+TITLES = {"run_statement": "Privacy statement of a run", "population_statement": "Privacy statement of a population"}
 
 
 def page_of(document: Mapping[str, Any]) -> str:
@@ -52,6 +52,15 @@ def page_of(document: Mapping[str, Any]) -> str:
         f"<h2>{'Run' if 'run' in payload else 'Population'}</h2>",
         _table(about),
     ]
+    if "accounts" in payload:
+        limits = [
+            (each["path"], each["kind"], each["limit"]["epsilon"], each["limit"]["delta"], _epsilon(each, "epsilon"))
+            for each in payload["accounts"]
+        ]
+        parts += [
+            "<h2>Accounts charged</h2>",
+            _rows(("Account", "Kind", "Limit", "Delta", "Spent, by the filter"), limits),
+        ]
     if "mechanisms" in payload:
         parts += [
             f"<h2>Mechanisms: {payload['steps']} steps, {payload['mechanisms_in_all']} different events</h2>",
@@ -64,7 +73,7 @@ def page_of(document: Mapping[str, Any]) -> str:
         parts += ["<h2>Chosen in a sweep</h2>", _rows(("Experiment", "Runs", "Spent on all", "Choice"), sweeps)]
     if "runs" in payload:
         rows = [(_title(run), run["status"], _epsilon(run, "epsilon"), run["delta"]) for run in payload["runs"]]
-        parts += [f"<h2>{payload['runs_in_all']} models</h2>", _rows(("Run", "Status", "Epsilon", "Delta"), rows)]
+        parts += [f"<h2>{payload['runs_in_all']} runs</h2>", _rows(("Run", "Status", "Epsilon", "Delta"), rows)]
     parts += [
         "<h2>Covered</h2>",
         _list(payload["covered"]),

@@ -67,24 +67,39 @@ def test_statement_of_a_population_names_every_charged_run(seeded: SeededLedger)
 
 
 def test_statement_over_the_limit_claims_no_guarantee(seeded: SeededLedger) -> None:
-    assert "no step went past it" in _stated(seeded, f"/v1/runs/{seeded.run}/statement")["loss"]["guarantee"]
     assert seeded.steps(count=10**5, mode="report").json()["overdrawn"]
     for path in (f"runs/{seeded.run}", f"populations/{seeded.population}"):
         loss = _stated(seeded, f"/v1/{path}/statement")["loss"]
         assert loss["epsilon_by_filter"] > loss["limit"]["epsilon"]
-        assert "At the limit nothing is proven" in loss["guarantee"]
-        assert "fixed beforehand" not in seeded.ledger.get(f"/v1/{path}/statement.html").text
+        assert "at the limit nothing is proven" in loss["guarantee"]
+        assert "at its limit" not in loss["guarantee"]
+        assert "within the limit of" not in seeded.ledger.get(f"/v1/{path}/statement.html").text
+
+
+def test_statement_of_a_run_claims_what_it_adds_and_of_a_population_all(seeded: SeededLedger) -> None:
+    added = _stated(seeded, f"/v1/runs/{seeded.run}/statement")
+    assert [
+        "everything outside of budget mimic/icu-team was computed from the same data" in added["loss"]["guarantee"],
+        "with or without one patient" in added["loss"]["guarantee"],
+        "no bound on the model alone" in added["loss"]["guarantee"],
+        "together are within the limit of population mimic" in added["loss"]["guarantee"],
+        "Other runs on these people" in added["not_covered"][0],
+    ] == [True] * 5
+    whole = _stated(seeded, f"/v1/populations/{seeded.population}/statement")
+    assert "all that was released under population mimic is (epsilon, delta)-diff" in whole["loss"]["guarantee"]
+    assert "Condition: everything released about these people was charged here." in whole["loss"]["guarantee"]
+    assert "ompare two worlds" not in whole["loss"]["guarantee"]
 
 
 def test_statement_says_that_the_limit_was_changed(seeded: SeededLedger) -> None:
     assert seeded.steps(count=50).status_code == 200
-    told = ((0.99, "each that was in force"), (0.1, "At the limit nothing is proven"))
+    told = ((0.99, "No limit in force exceeded epsilon 1 at delta 1e-05"), (0.1, "at the limit nothing is proven"))
     for revision, (epsilon, said) in enumerate(told, 1):
         assert seeded.ledger.set_limit(seeded.budget, epsilon, "budget_admin").status_code == 200
         loss = _stated(seeded, f"/v1/runs/{seeded.run}/statement")["loss"]
         assert (loss["limit_revision"], loss["limit"]["epsilon"]) == (revision, epsilon)
         assert said in loss["guarantee"]
-        assert "fixed beforehand" not in loss["guarantee"]
+        assert "of its limit" not in loss["guarantee"]
 
 
 def test_page_of_a_statement_escapes_names(seeded: SeededLedger) -> None:
@@ -94,7 +109,7 @@ def test_page_of_a_statement_escapes_names(seeded: SeededLedger) -> None:
         page = seeded.ledger.get(f"/v1/{what}/statement.html")
         assert page.headers["content-type"] == "text/html; charset=utf-8"
         assert "<img" not in page.text
-        for words in ("&lt;img src=x", "fixed beforehand", "Not covered", "Signature", "patient"):
+        for words in ("&lt;img src=x", "Condition" if what.startswith("pop") else "Compare two worlds", "Signature"):
             assert words in page.text
 
 

@@ -2,20 +2,21 @@
 
 import json
 from collections.abc import Collection, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import Any, Final
 
 from sqlalchemy import Connection
 
 from app.accounting.events import fingerprint
 from app.ledger.account_records import AccountRecord
-from app.ledger.accounts import Account, AccountKind, zero_curve
+from app.ledger.accounts import Account, AccountKind
 from app.ledger.admission import governing_of, reading_of
 from app.ledger.errors import AccountQuarantinedError
 from app.ledger.experiments import ChargingMode
 from app.ledger.runs import TERMINAL
 from app.persistence.repositories import account_metadata, accounts, audit, experiments, runs, usage_history
 from app.service.accounts.create import get_account
+from app.service.audit.guarantees import guarantee
 from app.service.auth.request_context import RequestContext
 from app.service.experiments import ExperimentRecord, read_all
 from app.service.json_values import json_finite
@@ -27,21 +28,6 @@ FORMAT: Final = 1
 MOST_EVENTS: Final = 50
 MOST_RUNS: Final = 200
 
-ADAPTIVE: Final = (
-    "Whatever the trainer chose while it looked at earlier outputs, all that was released under this account is "
-    "(epsilon, delta)-differentially private at its limit: the limit was fixed beforehand, and no step went past it."
-)
-CHANGED: Final = (
-    "The limit was changed after the account was opened. All that was released under this account is (epsilon, "
-    "delta)-differentially private at any limit that was named beforehand and is at least as large as each that was in "
-    "force."
-)
-EXCEEDED: Final = (
-    "More was released under this account than its limit allows: it was reported after it had happened, or the limit "
-    "was lowered. At the limit nothing is proven. All that was released under this account is (epsilon, "
-    "delta)-differentially private at any limit of this delta that was named beforehand and is at least "
-    "epsilon_by_filter."
-)
 NOT_CHARGED: Final = (
     "The sweep was not charged as it was declared: neither its trials nor the choice among them are covered."
 )
@@ -62,6 +48,10 @@ NOT_COVERED: Final = (
     "Whether the trainer clipped, sampled and drew noise as it said.",
     "Other data about the same people that is not in this population.",
     "What is true of the people as a group: privacy is about what one of them adds.",
+    "Whether the parts of an account with disjoint parts are as disjoint as a person attested.",
+)
+OTHER_RUNS: Final = (
+    "Other runs on these people, also those that this run started from: the population's statement has all."
 )
 
 
@@ -81,7 +71,7 @@ def run_statement(context: RequestContext, run_id: str, signer: Signer) -> dict[
         governing = governing_of(touched)
         numbers = account_metadata.numbers_of(tx, context.organisation_id, [run_id])
         payload = {
-            **_head(context, "run_statement"),
+            **_head(context, "run_statement", OTHER_RUNS),
             "run": {
                 "id": run_id,
                 "name": own.account.name,
@@ -100,7 +90,8 @@ def run_statement(context: RequestContext, run_id: str, signer: Signer) -> dict[
             "mechanisms_in_all": kinds,
             "steps": steps,
             "decisions": usage_history.outcomes(tx, context.organisation_id, run_id),
-            "loss": _loss(governing, own.account, reading_of(touched).epsilon),
+            "loss": _loss(governing, own.account, reading_of(touched).epsilon)
+            | {"guarantee": guarantee(tx, context.organisation_id, governing, path)},
             "accounts": [_account(account) for account in touched if account.limit is not None],
             "experiments": _experiments(tx, context, run_id, {tally.fingerprint for tally in events}),
             "chain": {"decisions": run.decisions, "head": run.chain_head.hex(), **_chain(tx, context)},
@@ -128,7 +119,8 @@ def population_statement(context: RequestContext, population_id: str, signer: Si
             **_head(context, "population_statement"),
             "population": {"id": population_id, "name": record.account.name},
             "protected": _protected([record]),
-            "loss": _loss(record.account, record.account, record.account.epsilon()),
+            "loss": _loss(record.account, record.account, record.account.epsilon())
+            | {"guarantee": guarantee(tx, context.organisation_id, record.account, [record])},
             "runs": _trained(tx, context, ids),
             "runs_in_all": count,
             "chain": _chain(tx, context),
@@ -137,7 +129,7 @@ def population_statement(context: RequestContext, population_id: str, signer: Si
     return signer.signed(payload)
 
 
-def _head(context: RequestContext, kind: str) -> dict[str, Any]:
+def _head(context: RequestContext, kind: str, *not_covered: str) -> dict[str, Any]:
     return {
         "type": kind,
         "format": FORMAT,
@@ -145,7 +137,7 @@ def _head(context: RequestContext, kind: str) -> dict[str, Any]:
         "issued_at": context.now.isoformat(),
         "issued_to": context.principal.actor,
         "covered": list(COVERED),
-        "not_covered": list(NOT_COVERED),
+        "not_covered": [*not_covered, *NOT_COVERED],
         "versions": {"service": VERSION},
     }
 
@@ -173,7 +165,6 @@ def _loss(governing: Account, account: Account, epsilon: float) -> dict[str, Any
         "limit_of": governing.id,
         "limit_revision": governing.limit_revision,
         "plan": _plan(governing),
-        "guarantee": _guarantee(governing),
         "delta": governing.limit.delta,
         **json_finite(
             epsilon_by_filter=epsilon,
@@ -190,15 +181,6 @@ def _plan(account: Account) -> dict[str, Any] | None:
         return None
     counts = {"steps": status.steps, "steps_used": status.steps_used, "steps_left": status.steps_left}
     return {"state": str(status.state), "delta": status.delta, **counts}
-
-
-def _guarantee(governing: Account) -> str:
-    """Choose the guarantee: at the limit only if fixed beforehand and never exceeded (ADR 0020)."""
-    released = replace(governing, held=zero_curve(governing.grid_version))
-    exceeded = not released.spent.is_zero and not released.fits()
-    if exceeded or governing.limit_revision:
-        return EXCEEDED if exceeded else CHANGED
-    return ADAPTIVE
 
 
 def _account(account: Account) -> dict[str, Any]:

@@ -123,9 +123,10 @@ class RunLogger(ABC):
         return {
             "claim": (
                 f"Run {state.id} has spent epsilon {state.epsilon:.6g} at delta {state.delta:g}, where the limit that "
-                f"governs it is {state.epsilon_limit:.6g}, valid under adaptive choices. This protects one "
-                f"{state.privacy_unit} under {state.neighboring_relation}, if the trainer did what its events say. "
-                f"Other runs on the same people come on top: {state.population} has them all."
+                f"governs it is {state.epsilon_limit:.6g}. That limit bounds what is added to all other releases about "
+                f"the same people, whatever was chosen from any outputs. For the model alone, which may repeat what "
+                f"other runs released, the limit of {state.population} holds. It protects one {state.privacy_unit} "
+                f"under {state.neighboring_relation}, if the trainer did what its events say."
             ),
             "run": state.id,
             "name": state.name,
