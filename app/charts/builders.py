@@ -15,10 +15,10 @@ from app.charts.model import (
     Series,
     SeriesKind,
     SeriesRole,
-    format_exact,
     milliseconds,
 )
 from app.ledger.decisions import DecisionOutcome
+from app.ledger.wording import format_exact
 from app.service.queries.account_history import AccountHistory
 from app.service.queries.run_detail import RunDetail
 

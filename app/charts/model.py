@@ -2,7 +2,6 @@
 
 import json
 import math
-import re
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -20,7 +19,6 @@ PERCENT: Final = "\N{NARROW NO-BREAK SPACE}%"
 """Percent sign after a number."""
 
 _MILLE: Final = 1000
-_PADDED: Final = re.compile(r"(?<=\d)(e-)0+(?=\d)")
 
 
 def count(number: int) -> str:
@@ -30,17 +28,6 @@ def count(number: int) -> str:
 
 def _grouped(number: str) -> str:
     return number.replace(",", "\N{NARROW NO-BREAK SPACE}")
-
-
-def format_exact(number: float) -> str:
-    """Format a configured number as short as possible without rounding it; small ones as 1e-5, as people write them."""
-    short = f"{number:g}"
-    return without_zeros(short if float(short) == number else repr(number))
-
-
-def without_zeros(text: str) -> str:
-    """Drop the leading zeros of negative exponents in a text: "1e-05" becomes "1e-5"."""
-    return _PADDED.sub(r"\1", text)
 
 
 class AxisKind(StrEnum):

@@ -17,7 +17,6 @@ from app.accounting.events import (
 from app.api.pagination import decode_cursor
 from app.api.routers.accounts import HISTORIANS
 from app.charts.builders import account_chart, noise_chart, run_chart, sampling_chart, sampling_of, share_chart
-from app.charts.model import format_exact
 from app.dashboard.advice import Advice
 from app.dashboard.form_fields import Fields, read_fields
 from app.dashboard.formatting import END_REASONS, RELATIONS, actors_of
@@ -25,6 +24,7 @@ from app.dashboard.page_context import PageContext, PageDep, router
 from app.ledger.deviations import DeviationKind
 from app.ledger.permissions import Permission
 from app.ledger.reservations import has_lapsed
+from app.ledger.wording import format_exact
 from app.service.queries.account_detail import HypotheticalRun, get_account_detail
 from app.service.queries.first_steps import read_first_steps
 from app.service.queries.overview import read_change_token, read_overview

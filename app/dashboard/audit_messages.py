@@ -4,12 +4,13 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
-from app.charts.model import count, format_exact
+from app.charts.model import count
 from app.dashboard.formatting import END_REASONS, RULES, seconds
 from app.ledger.allocation import SchedulingRule
 from app.ledger.audit import AuditAction, AuditEntry
 from app.ledger.metadata import ARCHIVALS, METADATA_CHANGES, UNARCHIVALS
 from app.ledger.runs import EndReason
+from app.ledger.wording import format_exact
 from app.service.actors import ActorLabel, label_of
 
 SENTENCES: Final[Mapping[str, str]] = {

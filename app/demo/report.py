@@ -169,7 +169,7 @@ def show(screen: Screen, facts: Facts, refusal: BudgetExceededError) -> None:
         ),
     )
     screen.say()
-    screen.say(f"The refusal in full: {refusal}")
+    screen.say(str(refusal))
     screen.say("The accuracies are for this show: a real project tests on records that it may publish about.")
     found = facts.verification
     screen.say(

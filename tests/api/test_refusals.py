@@ -1,5 +1,6 @@
 """Refusals and truncations: every number in them is one that the next request can rely on."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -75,7 +76,7 @@ def test_refusal_has_every_number_and_they_fit_together(seeded: SeededLedger) ->
     assert seeded.ledger.get(f"/v1/runs/{seeded.run}").content == read
     infinite = _ask(seeded.ledger, seeded.run, {"event": gaussian(1e-3), "count": 10**9})
     assert (infinite["epsilon_requested"], infinite["max_count_that_fits"]) == ("Infinity", 0)
-    assert "infinite" in infinite["detail"]
+    assert "no finite epsilon" in infinite["detail"]
 
 
 @pytest.mark.parametrize(("level", "planned"), [("budget", [{"event": LOUD}]), ("population", [])])
@@ -141,15 +142,15 @@ def test_no_noise_is_offered_where_none_is_enough(seeded: SeededLedger) -> None:
             assert _ask(seeded.ledger, seeded.run, {"event": event, "count": left}, dry=False)["steps_remaining"] == 0
     response = _ask(seeded.ledger, seeded.run, {"event": gaussian(2.0), "count": 10**9})
     assert (response["max_count_that_fits"], more_noise(response)) == (0, None)
-    assert "noise multiplier" not in response["detail"]
+    assert "With a noise multiplier" not in response["detail"]
 
 
 ROUNDED: list[tuple[float, float, float | str, str]] = [
-    (1.5, 2.0, 2.5, "1.5000 of 2 (delta 1e-05); with this request it would be 2.5000."),
-    (1.99997, 2.0, 2.00002, "1.99997 of 2 (delta 1e-05); with this request it would be 2.00002."),
-    (2.0, 2.0, 2.0000004, "2.0000000 of 2 (delta 1e-05); with this request it would be 2.0000004."),
-    (1.99996, 1.99998, 2.5, "1.99996 of 1.99998 (delta 1e-05); with this request it would be 2.50000."),
-    (2 - 1e-13, 2.0, "Infinity", "1.9999999999999 of 2 (delta 1e-05); with this request it would be infinite."),
+    (1.5, 2.0, 2.5, "1.5 of 2 (delta 1e-5), and this step would bring it to 2.5."),
+    (1.99997, 2.0, 2.00002, "1.99997 of 2 (delta 1e-5), and this step would bring it to 2.00002."),
+    (2.0, 2.0, 2.0000004, "2 of 2 (delta 1e-5), and this step would bring it to 2.0000004."),
+    (1.99996, 1.99998, 2.5, "1.99996 of 1.99998 (delta 1e-5), and this step would bring it to 2.5."),
+    (2 - 1e-13, 2.0, "Infinity", "1.9999999999999 of 2 (delta 1e-5), and this step has no finite epsilon."),
 ]
 
 
@@ -159,6 +160,65 @@ def test_no_rounding_hides_the_reason_of_a_refusal(
 ) -> None:
     facts = REFUSED_EXAMPLE | {"epsilon": spent, "epsilon_limit": limit, "epsilon_requested": requested}
     assert refusal_text(facts, "mimic", 1).startswith(f"mimic has spent epsilon {told} ")
+
+
+def _limits(*epsilons: float) -> dict[str, Any]:
+    paths = zip("abc", epsilons, strict=False)
+    return {"type": "higher_limit", "limits": [{"account_path": path, "epsilon": value} for path, value in paths]}
+
+
+NOISE = {"type": "more_noise", "noise_multiplier": 1.423}
+NO_NOISE, NO_LIMIT = ({"type": kind, "reason": "none_suffices"} for kind in ("more_noise", "higher_limit"))
+CHANGE = {"epsilon_before": 4.0, "delta_before": 1e-5, "changed_at": "2026-11-28T10:00:00+00:00", "actor": "key_abc"}
+WORDED: list[tuple[int, dict[str, Any], str]] = [
+    (1, {"plan": {"steps": 1028, "steps_left": 0}}, "and its plan of 1,028 steps is used up."),
+    (1, {"plan": {"steps": 1, "steps_left": 0}}, "and its plan of 1 step is used up."),
+    (1, {"plan": {"steps": 100, "steps_left": 1}}, "and 1 of its 100 planned steps is left."),
+    (1, {"plan": {"steps": 5000, "steps_left": 2}}, "and 2 of its 5,000 planned steps are left."),
+    (2, {"max_count_that_fits": 1}, "Only the first of the 2 requested steps would fit."),
+    (1000, {"max_count_that_fits": 2}, "Only the first 2 of the 1,000 requested steps would fit."),
+    (2, {}, "None of the 2 requested steps fits."),
+    (1, {"exhausted": True, "steps_needed": 1}, "not even this step would fit at ten times the noise."),
+    (1, {"exhausted": True, "steps_needed": 1000}, "fewer than 1% of the 1,000 remaining steps would fit."),
+    (
+        1,
+        {"alternatives": [NOISE], "steps_needed": 2},
+        "With a noise multiplier of 1.423, both remaining steps would fit.",
+    ),
+    (
+        1,
+        {"alternatives": [_limits(3.42)], "steps_needed": 1},
+        "Raise the limit of a to epsilon 3.42; this step then fits un",
+    ),
+    (
+        1,
+        {"alternatives": [NOISE, _limits(3.42, 8.1, 2.5)]},
+        "Or raise the limits to epsilon 3.42 for a, 8.1 for b and 2.5 for c; ",
+    ),
+    (1, {"alternatives": [{"type": "same_noise", "steps": 1}]}, "1 more step would fit unchanged."),
+    (1, {"alternatives": [{"type": "same_noise", "steps": 1000}]}, "1,000 more steps would fit unchanged."),
+    (1, {"unavailable_alternatives": [NO_NOISE]}, "No noise multiplier in the allowed range is enough."),
+    (1, {"unavailable_alternatives": [NO_NOISE, NO_LIMIT]}, "Neither more noise nor a higher limit is enough."),
+    (
+        1,
+        {"delta_requested": 2e-7},
+        "need 2e-7 of delta for their own failure probability, but the account has set aside only 1e-7.",
+    ),
+    (
+        1,
+        {"limit_change": CHANGE},
+        "Its limit was lowered from epsilon 4 to 3 on 28 November 2026, 10:00 UTC by key_abc.",
+    ),
+    (1, {"rdp": {"held": 1.0}}, "Part of what remains is reserved for other plans."),
+]
+
+
+@pytest.mark.parametrize(("count", "members", "told"), WORDED)
+def test_refusal_is_a_sentence_for_one_two_and_many(count: int, members: dict[str, Any], told: str) -> None:
+    bare = {"alternatives": [], "unavailable_alternatives": []}
+    said = refusal_text(REFUSED_EXAMPLE | bare | members, "mimic", count)
+    assert told in said
+    assert not re.search(r"\b1 \w+s\b|\b0 of|\binf\b|e-0\d|  |\.\.", said), said
 
 
 LISTS: list[list[tuple[dict[str, Any], int]]] = [

@@ -93,7 +93,7 @@ def test_statement_of_a_run_claims_what_it_adds_and_of_a_population_all(seeded: 
 
 def test_statement_says_that_the_limit_was_changed(seeded: SeededLedger) -> None:
     assert seeded.steps(count=50).status_code == 200
-    told = ((0.99, "No limit in force exceeded epsilon 1 at delta 1e-05"), (0.1, "at the limit nothing is proven"))
+    told = ((0.99, "No limit in force exceeded epsilon 1 at delta 1e-5"), (0.1, "at the limit nothing is proven"))
     for revision, (epsilon, said) in enumerate(told, 1):
         assert seeded.ledger.set_limit(seeded.budget, epsilon, "budget_admin").status_code == 200
         loss = _stated(seeded, f"/v1/runs/{seeded.run}/statement")["loss"]

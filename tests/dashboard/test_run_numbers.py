@@ -58,7 +58,7 @@ def test_pages_and_files_show_the_number_of_the_second_run(ledger: Ledger, made:
         assert ledger.get(f"/v1/runs/{run}/statement").json()["payload"]["run"]["number"] == number
         found = rows(ledger.get(f"/v1/runs/{run}/history.csv").text)
         assert {row["run_number"] for row in found} == {str(number)}
-    assert f"a model: {PATH} #2<" in ledger.get(f"/v1/runs/{second}/statement.html").text
+    assert f"a run: {PATH} #2<" in ledger.get(f"/v1/runs/{second}/statement.html").text
     population = ledger.get("/v1/populations").json()["items"][0]["id"]
     statement = ledger.get(f"/v1/populations/{population}/statement").json()["payload"]
     assert {each["id"]: each["number"] for each in statement["runs"]} == {first: 1, second: 2}

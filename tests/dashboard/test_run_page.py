@@ -2,7 +2,6 @@
 
 from typing import Any
 
-from app.charts.model import without_zeros
 from tests.conftest import SAMPLED, Ledger
 from tests.dashboard.page_visitor import Page, fields_of, text_of, value_of, visitor
 from tests.dashboard.sample_hospital import Hospital
@@ -46,13 +45,13 @@ def test_page_follows_a_run_from_its_registration_to_its_end(ledger: Ledger) -> 
 
     refused = take(ledger, run, 10_000_000)
     page = open_run(ledger, run)
-    assert without_zeros(refused["detail"]) in page.text
+    assert refused["detail"].partition(" refused: ")[2] in page.text
     assert "exhausted." not in page.words
     assert [each["kind"] for each in page.charts()[0]["series"] if each["role"] == "refused"] == ["points"]
 
     statement = f"/v1/runs/{run}/statement.html"
     assert statement in page.links("/v1/")
-    assert "Privacy statement of a model" in page.visitor.open(statement).reply.text
+    assert "Privacy statement of a run" in page.visitor.open(statement).reply.text
 
     assert ledger.post(f"/v1/runs/{run}/complete", {"reason": "budget_exhausted"}, "trainer").status_code == 200
     page = open_run(ledger, run)
@@ -186,7 +185,7 @@ def test_refused_run_offers_a_request_for_the_limit_that_it_needs(own_sample: Le
     offered = {each["type"]: each for each in take(own_sample, run, 4000)["alternatives"]}
     [raised] = [each for each in offered["higher_limit"]["limits"] if each["account"] == budget]
     page = visitor(own_sample, "trainer").open(f"/runs/{run}")
-    assert "all 4,000 steps that the training still needs would fit" in text_of(page.region("Alternatives"))
+    assert "all 4,000 remaining steps would fit" in text_of(page.region("Alternatives"))
     requests = [each for each in page.root.iter("form") if "limit-requests" in each.get("data-call", "")]
     several = [{each.get("name"): value_of(each) for each in fields_of(form)} for form in requests]
     [fields] = [each for each in several if each["account"] == budget]

@@ -165,5 +165,5 @@ def test_sample_of_the_demo_has_the_numbers_of_the_ledger(ledger: Ledger) -> Non
     assert re.search(rf"thanks to the plan +│ {more} ", sample)
     assert re.search(rf"epsilon spent +│ {spent:.4f} of {EPSILON:g}, at delta {DELTA:g} ", sample)
     assert (refused["plan"]["steps_left"], refused["max_count_that_fits"]) == (0, 0)
-    assert f"{refused['plan']['steps_left']} of the {refused['plan']['steps']} steps of its plan are left" in sample
-    assert f"has spent epsilon {refused['epsilon']:.6g} of {EPSILON:g} at delta" in sample
+    why = refused["detail"].partition(run)[2].strip().replace("patients/model", "breast-cancer-patients/tumour-model")
+    assert f"Step {steps:,} of run_… {why}" in sample

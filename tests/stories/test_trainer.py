@@ -181,7 +181,7 @@ def test_script_that_takes_more_noise_finishes_and_one_that_takes_the_steps_that
 def test_script_whose_budget_is_practically_used_up_stops(server: LiveServer) -> None:
     script = Script(server, new_budget(server, "tiny", 0.05), "more_noise", 200_000, 0.5)
     script.run()
-    assert "The budget is practically used up: fewer than 1 % of the 200000 steps" in script.output
+    assert "even at ten times the noise, fewer than 1% of the 200,000 remaining steps would fit" in script.output
     run = read_run(script)
     assert (run["next_step"], run["end_reason"]) == (0, "budget_exhausted")
     check_end(script, "budget used up")

@@ -16,7 +16,7 @@ from app.api.schemas.common import (
     Page,
     example,
 )
-from app.api.schemas.refusals import REFUSED_EXAMPLE, refusal_facts, refusal_text
+from app.api.schemas.refusals import REFUSED_EXAMPLE, decision_text, refusal_facts
 from app.api.schemas.steps import EndedPlan, ended_plans_of
 from app.ledger.decisions import Decision as DomainDecision
 from app.ledger.decisions import DecisionOutcome, DecisionWithPath
@@ -157,4 +157,4 @@ def _refusal(decision: DomainDecision) -> dict[str, Any] | None:
     if decision.refusal_details is None:
         return None
     facts = refusal_facts(decision)
-    return {"detail": refusal_text(facts, decision.binding_account_path, decision.step_count), **facts}
+    return {"detail": decision_text(decision), **facts}

@@ -1,7 +1,7 @@
 """Refusals of steps, plans and sweeps: their numbers, their alternatives, and both in words."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
 
@@ -9,14 +9,15 @@ from app.api.links import run_url
 from app.api.schemas.common import EXAMPLE_BUDGET_ID, EXAMPLE_REQUEST_ID, EXAMPLE_RUN_ID
 from app.ledger.alternatives import AlternativeType, UnavailableReason
 from app.ledger.decisions import Decision
+from app.ledger.wording import counted, format_exact, joined
 
 REFUSED_EXAMPLE: dict[str, Any] = {
     "type": "urn:problem-type:epsilon-ledger:budget_exceeded",
     "title": "Budget exceeded",
     "status": 403,
-    "detail": "mimic/icu-team has spent epsilon 2.9996 of 3 (delta 1e-05); with this request it would be 3.0001. "
-    "None of the requested steps fits. With a noise multiplier of 1.423, all 882 steps that the training still needs "
-    "would fit. With the limit epsilon 3.42 for mimic/icu-team, they would fit as they are.",
+    "detail": f"Step 3,118 of {EXAMPLE_RUN_ID} was refused: mimic/icu-team has spent epsilon 2.9996 of 3 (delta 1e-5), "
+    "and this step would bring it to 3.0001. With a noise multiplier of 1.423, all 882 remaining steps would fit. Or "
+    "raise the limit of mimic/icu-team to epsilon 3.42; all 882 remaining steps then fit unchanged.",
     "code": "budget_exceeded",
     "request_id": EXAMPLE_REQUEST_ID,
     "decision": "refused",
@@ -69,7 +70,7 @@ def refusal_members(decision: Decision, *, dry_run: bool) -> tuple[str, dict[str
         "url": run_url(decision.run_id),
         "dry_run": dry_run,
     }
-    return refusal_text(facts, decision.binding_account_path, decision.step_count), members
+    return decision_text(decision), members
 
 
 def refusal_facts(decision: Decision) -> dict[str, Any]:
@@ -77,6 +78,58 @@ def refusal_facts(decision: Decision) -> dict[str, Any]:
     assert decision.refusal_details is not None, "a refusal has its numbers"
     facts: dict[str, Any] = json.loads(decision.refusal_details)
     return facts
+
+
+def decision_text(decision: Decision) -> str:
+    """Describe the refusal of a decision."""
+    first, count = decision.first_step, decision.step_count
+    steps = f"Step {first:,}" if count == 1 else f"Steps {first:,} to {first + count - 1:,}"
+    was = "was" if count == 1 else "were"
+    return f"{steps} of {decision.run_id} {was} refused: " + refusal_text(
+        refusal_facts(decision), decision.binding_account_path, count
+    )
+
+
+def plan_text(facts: Mapping[str, Any], binding_path: str, count: int) -> str:
+    """Describe the refusal of a plan."""
+    return f"A plan of {counted(count, 'step')} was refused: {refusal_text(facts, binding_path, count)}"
+
+
+def refusal_text(facts: Mapping[str, Any], binding_path: str, count: int) -> str:
+    """Describe why a request of so many steps was refused, and what would be admitted instead."""
+    sentences = [f"{binding_path} has spent {_spent(facts, count)}."]
+    if facts["rdp"]["held"]:
+        sentences.append("Part of what remains is reserved for other plans.")
+    if facts["delta_requested"] > facts["delta_left"]:
+        sentences.append(
+            f"These events need {_rounded(facts['delta_requested'])} of delta for their own failure probability, but "
+            f"the account has set aside only {_rounded(facts['delta_left'])}. Declare them in `planned` when you "
+            "create the account."
+        )
+    fitting = facts["max_count_that_fits"]
+    if count > 1:
+        first = "the first" if fitting == 1 else f"the first {fitting:,}"
+        requested = f"of the {count:,} requested steps"
+        sentences.append(f"Only {first} {requested} would fit." if fitting else f"None {requested} fits.")
+    if facts["limit_change"] is not None:
+        sentences.append(_changed(facts, facts["limit_change"]))
+    return " ".join([*sentences, *alternative_sentences(facts, stated=fitting)])
+
+
+def _spent(facts: Mapping[str, Any], count: int) -> str:
+    """Describe what is spent, and what the request would make of it, or what is left of the plan."""
+    is_now, limit, became = _epsilon_texts(*(float(facts[name]) for name in _EPSILONS))
+    spent, plan = f"epsilon {is_now} of {limit} (delta {format_exact(facts['delta'])})", facts["plan"]
+    if plan is not None:
+        left, steps = plan["steps_left"], counted(plan["steps"], "step")
+        if not left:
+            return f"{spent}, and its plan of {steps} is used up"
+        are = "is" if left == 1 else "are"
+        return f"{spent}, and {left:,} of its {counted(plan['steps'], 'planned step')} {are} left"
+    request = "this step" if count == 1 else "this request"
+    if became == "infinite":
+        return f"{spent}, and {request} has no finite epsilon"
+    return f"{spent}, and {request} would bring it to {became}"
 
 
 _EPSILONS: Final = ("epsilon", "epsilon_limit", "epsilon_requested")
@@ -89,83 +142,91 @@ def _epsilon_texts(spent: float, limit: float, requested: float) -> tuple[str, s
         if _comparisons(round(spent, decimals), limit, round(requested, decimals)) == _comparisons(
             spent, limit, requested
         ):
-            texts = (f"{spent:.{decimals}f}", f"{requested:.{decimals}f}")
+            texts = (f"{spent:.{decimals}f}".rstrip("0"), f"{requested:.{decimals}f}".rstrip("0"))
             break
-    is_now, became = ("infinite" if text == "inf" else text for text in texts)
-    return is_now, repr(limit).removesuffix(".0"), became
+    is_now, became = ("infinite" if text == "inf" else text.rstrip(".") for text in texts)
+    return is_now, format_exact(limit), became
 
 
 def _comparisons(*numbers: float) -> list[bool]:
     return [one < other for one in numbers for other in numbers]
 
 
-def refusal_text(facts: Mapping[str, Any], binding_path: str, count: int) -> str:
-    """Describe a refusal of steps or of a plan."""
-    is_now, limit, became = _epsilon_texts(*(float(facts[name]) for name in _EPSILONS))
-    fitting = facts["max_count_that_fits"]
-    spent = f"{binding_path} has spent epsilon {is_now} of {limit} (delta {facts['delta']:g})"
-    plan = facts["plan"]
-    if plan is None:
-        spent += f"; with this request it would be {became}."
+def _rounded(number: float) -> str:
+    return format_exact(float(f"{number:.3g}"))
+
+
+def _changed(facts: Mapping[str, Any], change: Mapping[str, Any]) -> str:
+    """Describe the last change of the binding account's limit."""
+    at = datetime.fromisoformat(change["changed_at"])
+    before, after = (change["epsilon_before"], change["delta_before"]), (facts["epsilon_limit"], facts["delta"])
+    if before[1] == after[1]:
+        moved = f"{'lowered' if after < before else 'raised'} from epsilon {format_exact(before[0])} to "
+        moved += format_exact(after[0])
     else:
-        spent += f", and {plan['steps_left']:,} of the {plan['steps']:,} steps of its plan are left."
-    if facts["rdp"]["held"]:
-        spent += " Reservations hold a part of the rest."
-    if facts["delta_requested"] > facts["delta_left"]:
-        spent += (
-            f" Its mechanisms take {facts['delta_requested']:.3g} of delta for themselves, and "
-            f"{facts['delta_left']:.3g} is left for that: an account sets aside what its `planned` events take."
-        )
-    fits = f"The first {fitting:,} of the {count:,} requested steps would fit."
-    sentences = [spent, fits if fitting else "None of the requested steps fits."]
-    change = facts["limit_change"]
-    if change is not None:
-        at = datetime.fromisoformat(change["changed_at"])
-        sentences.append(
-            f"Its limit was changed from epsilon {change['epsilon_before']:g} (delta {change['delta_before']:g}) at "
-            f"{at:%Y-%m-%d %H:%M:%S} UTC by {change['actor']}."
-        )
-    return " ".join([*sentences, *alternative_sentences(facts, stated=fitting)])
+        texts = [f"epsilon {format_exact(epsilon)} (delta {format_exact(delta)})" for epsilon, delta in (before, after)]
+        moved = f"changed from {texts[0]} to {texts[1]}"
+    return f"Its limit was {moved} on {at.day} {at:%B %Y, %H:%M} UTC by {change['actor']}."
 
 
 def alternative_sentences(facts: Mapping[str, Any], *, stated: int) -> list[str]:
     """Describe the alternatives to a refused request; `stated` is the number of fitting steps that is known already."""
     needed = facts["steps_needed"]
-    steps = "the step" if needed == 1 else f"all {needed:,} steps that the training still needs"
+    steps = {1: "this step", 2: "both remaining steps"}.get(needed, f"all {needed:,} remaining steps")
     sentences = []
     if facts["exhausted"]:
         sentences.append(
-            f"The budget is practically used up: fewer than 1 % of the {needed:,} steps that the training still needs "
-            "would fit even at ten times the noise."
+            "The budget is used up: not even this step would fit at ten times the noise."
+            if needed == 1
+            else f"The budget is practically used up: even at ten times the noise, fewer than 1% of the {needed:,} "
+            "remaining steps would fit."
         )
+    other = any(each["type"] == AlternativeType.MORE_NOISE for each in facts["alternatives"])
     for each in facts["alternatives"]:
         match each["type"]:
             case AlternativeType.SAME_NOISE if each["steps"] != stated:
-                plural = "s" if each["steps"] > 1 else ""
-                sentences.append(f"{each['steps']:,} more step{plural} would fit as they are.")
+                sentences.append(f"{counted(each['steps'], 'more step')} would fit unchanged.")
             case AlternativeType.MORE_NOISE:
-                sentences.append(f"With a noise multiplier of {each['noise_multiplier']:g}, {steps} would fit.")
+                noise = format_exact(each["noise_multiplier"])
+                sentences.append(f"With a noise multiplier of {noise}, {steps} would fit.")
             case AlternativeType.HIGHER_LIMIT:
-                raised = [f"epsilon {limit['epsilon']:g} for {limit['account_path']}" for limit in each["limits"]]
-                plural = "s" if len(raised) > 1 else ""
-                sentences.append(f"With the limit{plural} {' and '.join(raised)}, {steps} would fit as they are.")
-    missing = {each["type"]: each["reason"] for each in facts["unavailable_alternatives"]}
-    sentences += [
-        f"{_NOT_OFFERED[kind]}: {_REASONS[reason]}." for kind, reason in missing.items() if reason in _REASONS
+                then = f"{steps} then fit{'s' * (needed == 1)} unchanged"
+                sentences.append(f"{'Or raise' if other else 'Raise'} {_raised(each['limits'])}; {then}.")
+    return sentences + _missing({each["type"]: each["reason"] for each in facts["unavailable_alternatives"]})
+
+
+def _raised(limits: Sequence[Mapping[str, Any]]) -> str:
+    texts = [(limit["account_path"], format_exact(limit["epsilon"])) for limit in limits]
+    if len(texts) == 1:
+        return f"the limit of {texts[0][0]} to epsilon {texts[0][1]}"
+    return "the limits to epsilon " + joined(f"{epsilon} for {path}" for path, epsilon in texts)
+
+
+def _missing(reasons: Mapping[str, str]) -> list[str]:
+    """Describe why alternatives are not offered; that the budget is used up has a sentence of its own."""
+    if len(reasons) > 1 and set(reasons.values()) == {UnavailableReason.NONE_SUFFICES}:
+        return ["Neither more noise nor a higher limit is enough."]
+    return [
+        _NONE_SUFFICES[kind]
+        if reason == UnavailableReason.NONE_SUFFICES
+        else f"{_NOT_OFFERED[kind]}: {_REASONS[reason]}."
+        for kind, reason in reasons.items()
+        if reason != UnavailableReason.EXHAUSTED
     ]
-    return sentences
 
 
 _NOT_OFFERED: Final[Mapping[str, str]] = {
     AlternativeType.MORE_NOISE: "More noise is not offered",
     AlternativeType.HIGHER_LIMIT: "A higher limit is not offered",
 }
+_NONE_SUFFICES: Final[Mapping[str, str]] = {
+    AlternativeType.MORE_NOISE: "No noise multiplier in the allowed range is enough.",
+    AlternativeType.HIGHER_LIMIT: "No limit in the allowed range is enough.",
+}
 _REASONS: Final[Mapping[str, str]] = {
-    UnavailableReason.NONE_SUFFICES: "none is enough",
     UnavailableReason.SEVERAL_EVENTS: "the request has several events",
     UnavailableReason.NO_NOISE_MULTIPLIER: "the event has no single noise multiplier to change",
     UnavailableReason.POLICY: "a policy forbids it",
     UnavailableReason.TOO_EXPENSIVE: "the search would take more work than a request may take",
     UnavailableReason.NOT_SEARCHED: "other charges came in between, or too many searches are waiting",
 }
-"""Why an alternative is not offered; that the budget is practically used up has a sentence of its own."""

@@ -22,7 +22,7 @@ from app.api.schemas.common import (
     example,
 )
 from app.api.schemas.events import EventCount, EventCounts, step_events_of
-from app.api.schemas.refusals import refusal_text
+from app.api.schemas.refusals import plan_text
 from app.api.schemas.steps import Attempt, ExpectedSteps
 from app.api.schemas.waiting import Waiting
 from app.ledger.admission import Refusal
@@ -278,5 +278,5 @@ def not_made(
         **facts,
         **({} if run_id is None else {"url": run_url(run_id)}),
     }
-    body = problem_body("budget_exceeded", refusal_text(facts, binding_path, count), members)
+    body = problem_body("budget_exceeded", plan_text(facts, binding_path, count), members)
     return StoredResponse(body, HTTPStatus.FORBIDDEN)

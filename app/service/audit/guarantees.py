@@ -13,6 +13,7 @@ from app.ledger.accounts import Account, AccountKind, zero_curve
 from app.ledger.audit import AuditAction, AuditFilter
 from app.ledger.filters import Limit
 from app.ledger.pages import PageRequest
+from app.ledger.wording import format_exact
 from app.persistence.repositories import audit
 
 _PAGE: Final = 200
@@ -40,8 +41,8 @@ ABOUT: Final = (
 CONDITION: Final = "Condition: everything released about these people was charged here."
 CHANGED: Final = (
     "The limit was changed. For every limit that was named beforehand, the process that stops as soon as a limit in "
-    "force exceeds it is differentially private at it{sense}. No limit in force exceeded epsilon {limit.epsilon:.10g} "
-    "at delta {limit.delta:g}, and these releases are a transcript of that process."
+    "force exceeds it is differentially private at it{sense}. No limit in force exceeded epsilon {epsilon} at delta "
+    "{delta}, and these releases are a transcript of that process."
 )
 EXCEEDED: Final = (
     "More was released than the limit allows, so at the limit nothing is proven. For every limit of this delta that "
@@ -101,7 +102,8 @@ def _changed(tx: Connection, organisation_id: str, account: Account, *, outermos
     if not account.limit_revision:
         return None
     sense = "" if outermost else " in this sense"
-    return CHANGED.format(sense=sense, limit=_largest_limit(tx, organisation_id, account))
+    largest = _largest_limit(tx, organisation_id, account)
+    return CHANGED.format(sense=sense, epsilon=format_exact(largest.epsilon), delta=format_exact(largest.delta))
 
 
 def is_exceeded(account: Account) -> bool:

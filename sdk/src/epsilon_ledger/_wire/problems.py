@@ -185,22 +185,8 @@ class BudgetExceededError(ProblemError):
         self.limit_change = refusal.limit_change
 
     def __str__(self) -> str:
-        """Format the exhausted account, the excess and the steps that would fit."""
-        if self.first_step is None:
-            what = f"a plan of {self.count} steps was"
-        elif self.count == 1:
-            what = f"step {self.first_step} of {self.run}"
-        else:
-            what = f"{self.count} steps from {self.first_step} of {self.run}"
-        spent, limit, requested = _epsilon_texts(self.epsilon, self.epsilon_limit, self.epsilon_requested)
-        then = f"this would make it {requested}"
-        if self.plan is not None:
-            then = f"{self.plan.steps_left} of the {self.plan.steps} steps of its plan are left"
-        page = "" if self.url is None else f" See {self.url}"
-        return (
-            f"{what} refused: {self.binding_account_path} has spent epsilon {spent} of {limit} at delta "
-            f"{self.delta:g}, and {then}. {self._alternatives_text()}{self._changed()}{page}"
-        )
+        """Return the ledger's own sentences, and where the run's page is."""
+        return self.detail if self.url is None else f"{self.detail} See {self.url}"
 
     @property
     def same_noise(self) -> Alternative | None:
@@ -219,46 +205,3 @@ class BudgetExceededError(ProblemError):
 
     def _alternative(self, kind: str) -> Alternative | None:
         return next((each for each in self.alternatives if each.type == kind), None)
-
-    def _alternatives_text(self) -> str:
-        needed = "the step" if self.steps_needed == 1 else f"all {self.steps_needed} steps that are still needed"
-        found = []
-        for each in self.alternatives:
-            if each.noise_multiplier is not None:
-                found.append(f"a noise multiplier of {each.noise_multiplier:.6g} for {needed}")
-            elif each.limits is not None:
-                raised = " and ".join(f"{limit.epsilon:.6g} for {limit.account_path}" for limit in each.limits)
-                found.append(f"a limit of epsilon {raised}, for {needed} as they are")
-            else:
-                found.append(f"{each.steps} more step{'s' * (each.steps > 1)} as they are")
-        used_up = ""
-        if self.exhausted:
-            used_up = (
-                f"The budget is practically used up: fewer than 1 % of the {self.steps_needed} steps that are still "
-                "needed fit even at ten times the noise. "
-            )
-        return f"{used_up}Alternatives: {'; or '.join(found) or 'none'}."
-
-    def _changed(self) -> str:
-        change = self.limit_change
-        if change is None:
-            return ""
-        return (
-            f" The limit was changed from epsilon {change.epsilon_before:g} "
-            f"at {change.changed_at:%Y-%m-%d %H:%M:%S %Z} by {change.actor}."
-        )
-
-
-def _epsilon_texts(spent: float, limit: float, requested: float) -> tuple[str, str, str]:
-    """Format the epsilons of a refusal with enough digits that rounding changes no comparison."""
-    texts = (repr(spent), repr(requested))
-    for digits in range(6, 11):
-        rounded = (f"{spent:.{digits}g}", f"{requested:.{digits}g}")
-        if _comparisons(float(rounded[0]), limit, float(rounded[1])) == _comparisons(spent, limit, requested):
-            texts = rounded
-            break
-    return texts[0], repr(limit).removesuffix(".0"), texts[1]
-
-
-def _comparisons(*numbers: float) -> list[bool]:
-    return [one < other for one in numbers for other in numbers]

@@ -1,0 +1,29 @@
+"""Counts, lists and numbers as people write them in sentences."""
+
+import re
+from collections.abc import Iterable
+from typing import Final
+
+_PADDED: Final = re.compile(r"(?<=\d)(e-)0+(?=\d)")
+
+
+def counted(number: int, noun: str) -> str:
+    """Write a number of things: "1 step", "1,028 steps"."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def joined(items: Iterable[str]) -> str:
+    """Write a list: "a", "a and b", "a, b and c"."""
+    *first, last = items
+    return f"{', '.join(first)} and {last}" if first else last
+
+
+def format_exact(number: float) -> str:
+    """Format a configured number as short as possible without rounding it; small ones as 1e-5, as people write them."""
+    short = f"{number:g}"
+    return without_zeros(short if float(short) == number else repr(number))
+
+
+def without_zeros(text: str) -> str:
+    """Drop the leading zeros of negative exponents in a text: "1e-05" becomes "1e-5"."""
+    return _PADDED.sub(r"\1", text)
