@@ -138,7 +138,6 @@ def create_app(
             yield
         finally:
             await background.stop()
-            await sender.close()
             await asyncio.to_thread(app.state.keys.close)
             await store.close()
 

@@ -93,7 +93,7 @@ def _admitted(tx: Connection, organisation: str) -> None:
 
 
 SOME_ROWS: dict[str, tuple[Ask, str]] = {
-    "ix_deliveries_pending": (lambda tx, _: alerts.organisations_due(tx, PLACE.created_at, [], 10), "deliveries"),
+    "ix_deliveries_pending": (lambda tx, _: alerts.organisations_due(tx, PLACE.created_at, []), "deliveries"),
     "uq_accounts_path": (lambda tx, owner: accounts.find_by_path(tx, owner, "mimic/icu-team"), "accounts"),
     "uq_decisions_first_step": (_admitted, "decisions"),
     "uq_reservations_active": (lambda tx, _: periodic_queries.lapsed(tx, PLACE.created_at, 10), "reservations"),

@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler
 from typing import Any
@@ -53,7 +54,6 @@ def sent_once(ledger: Ledger, *, allowed: bool = True, at: float = 0, **by: Any)
             sent = await sender.send(due, now())
             record_attempt(ledger.database, due, sent, moment)
             outcomes.append(sent)
-        await sender.close()
         return outcomes
 
     return asyncio.run(main())
@@ -71,7 +71,6 @@ def delivering(done: Callable[[], object], *databases: Database) -> None:
         for each in work:
             each.cancel()
         await asyncio.gather(*work, return_exceptions=True)
-        await sender.close()
 
     asyncio.run(main())
 
@@ -222,15 +221,32 @@ def test_replicas_deliver_each_alert_once(ledger: Ledger, endpoint: Endpoint) ->
         tried(ledger, hook)
     with ThreadPoolExecutor(4) as pool:
         claims = pool.map(lambda _: claim_due(ledger.database, now(), most=2), range(4))
-        taken = [due.id for each in claims for due in each]
+        claimed = [due for each in claims for due in each]
+    taken = [due.id for due in claimed]
     assert len(taken) == len(set(taken)) >= 2, "claims at the same moment share nothing"
-    assert claim_due(ledger.database, now(), frozenset(hook["id"] for hook in hooks)) == []
+    busy = [replace(claimed[0], receiver=replace(claimed[0].receiver, id=hook["id"])) for hook in hooks]
+    assert claim_due(ledger.database, now(), busy) == []
     url = ledger.database.engine.url.render_as_string(hide_password=False)
     replicas, left = [Database(url) for _ in range(2)], 9 - len(taken)
     delivering(lambda: statuses(ledger, limit="200").count("delivered") == left, *replicas)
     for replica in replicas:
         replica.dispose()
     assert len(endpoint.ids) == len(set(endpoint.ids)) == left
+
+
+@pytest.mark.both_databases
+def test_slow_receivers_of_one_organisation_leave_deliveries_free_for_others(ledger: Ledger) -> None:
+    for organisation, count in (("hospital", 8), ("clinic", 1)):
+        headers = ledger.headers("admin", organisation)
+        for number in range(count):
+            target = {"url": f"https://silent{number}.example/"}
+            made = ledger.http.post("/v1/receivers", json=target, headers=headers).json()["id"]
+            assert ledger.http.post(f"/v1/receivers/{made}/test", headers=headers).status_code == 201
+    [ours, theirs] = claim_due(ledger.database, now(), most=9)
+    assert ours.organisation_id != theirs.organisation_id, "one of nine each, though the first has eight receivers"
+    assert claim_due(ledger.database, now(), [ours, theirs], most=9) == [], "each has its share"
+    assert len(claim_due(ledger.database, now(), [ours, theirs], most=26)) == 2, "an eighth of 24 is three"
+    assert len(claim_due(ledger.database, now(2 * CLAIM_SECONDS))) == 9, "enough for one with all its receivers"
 
 
 @pytest.mark.parametrize(("grace", "status"), [(60, "delivered"), (0, "pending")])

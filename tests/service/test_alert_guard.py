@@ -2,12 +2,11 @@
 
 import asyncio
 
-import httpcore2
 import pytest
 
 from app.ledger.errors import InvalidInputError
-from app.service.alerts.guarded_backend import GuardedBackend
-from app.service.alerts.ssrf_guard import check_url, is_public, resolve
+from app.service.alerts.ssrf_guard import check_url, is_public
+from app.service.egress.connection import EgressError, connect, resolve
 from tests.each import for_each
 from tests.service.endpoint import receiving
 
@@ -59,15 +58,15 @@ def connected(answers: list[list[str]], port: int, *, allowed: bool = False) -> 
         return next(left)
 
     async def main() -> list[str]:
-        backend, found = GuardedBackend(allow_private=allowed, resolver=rebinding), []
+        permitted, found = None if allowed else is_public, []
         for _ in answers:
             try:
-                stream = await backend.connect_tcp("rebind.example", port, timeout=5)
-            except httpcore2.ConnectError as error:
+                opened = await connect("rebind.example", port, 1000, permitted=permitted, resolver=rebinding)
+            except EgressError as error:
                 found.append(type(error).__name__)
             else:
-                found.append(stream.get_extra_info("server_addr")[0])
-                await stream.aclose()
+                found.append(opened._socket.getpeername()[0])
+                opened.close()
         return found
 
     return asyncio.run(main())
@@ -82,7 +81,7 @@ def test_connection_goes_to_the_address_that_was_checked() -> None:
             assert connected([answer], endpoint.server_port) == ["ForbiddenAddressError"]
         assert connected([["::1", "127.0.0.1"]], endpoint.server_port, allowed=True) == ["127.0.0.1"]
     assert endpoint.messages == []
-    assert connected([[]], 80) == ["ConnectError"]
+    assert connected([[]], 80) == ["EgressError"]
     found = asyncio.run(resolve("localhost", 80))
     assert len(found) == len(set(found)) > 0
 

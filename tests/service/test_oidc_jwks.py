@@ -2,14 +2,11 @@
 
 import base64
 import json
-import socket
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from datetime import timedelta
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Event, Thread
 from time import monotonic
 from typing import Any
 
@@ -18,7 +15,6 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 
 from app.ledger.errors import AuthenticationError, LedgerUnavailableError
 from app.service.auth import credential_cache
-from app.service.auth.oidc import http_json
 from app.service.auth.oidc import jwks as provider_module
 from app.service.auth.oidc.http_json import MOST_BYTES, RETRIED_SECONDS, FetchAccess
 from app.service.auth.oidc.jwks import KEPT_SECONDS, PROVOKED_SECONDS, RENEWED_SECONDS, fetch_key_set
@@ -179,33 +175,6 @@ def test_token_is_accepted_while_its_key_is_published(
     with pytest.raises(AuthenticationError, match="not signed"):
         ring.authenticate(header)
     ring.authenticate(f"Bearer {provider.token('ES256')}")
-
-
-OK, CONTINUE = b"HTTP/1.1 200 OK\r\n", b"HTTP/1.1 100 Continue\r\n\r\n"
-DRIPS = [(b"", b"H"), (OK + b"X: ", b"y"), (CONTINUE, CONTINUE), (OK + b"Content-Length: 100000\r\n\r\n", b" ")]
-
-
-@pytest.mark.parametrize("drip", DRIPS)
-def test_dripping_provider_is_left_after_a_timeout(monkeypatch: pytest.MonkeyPatch, drip: tuple[bytes, bytes]) -> None:
-    """It says its answer so slowly that no single read ever takes long."""
-    before, piece = drip
-    monkeypatch.setattr(http_json, "FETCH_SECONDS", 0.3)
-    left = Event()
-
-    def answer() -> None:
-        connection, _ = listening.accept()
-        with connection, suppress(OSError):
-            connection.recv(1 << 16)
-            connection.sendall(before)
-            while not left.wait(0.05):
-                connection.sendall(piece)
-        left.set()
-
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        Thread(target=answer, daemon=True).start()
-        with pytest.raises(TimeoutError, match=r"took longer than 0\.3 seconds"):
-            http_json.fetched_from(f"http://127.0.0.1:{listening.getsockname()[1]}")
-        assert left.wait(20), "the connection is kept"
 
 
 @pytest.fixture

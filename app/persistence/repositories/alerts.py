@@ -184,13 +184,13 @@ class ClaimedDelivery:
 
 
 def organisations_due(
-    tx: Connection, now: datetime, busy: Collection[str], most: int, among: Collection[str] | None = None
+    tx: Connection, now: datetime, busy: Collection[str], among: Collection[str] | None = None
 ) -> list[str]:
     """List the organisations with a delivery that is due for a receiver that is not busy, the longest due first.
 
-    At most `most` deliveries of some organisations, None: of all, are looked at.
+    All due deliveries of some organisations, None: of all, are looked at: those of one must not hide another's.
     """
-    due = _due(now, busy).where(owned_by_any(deliveries, among)).order_by(*_BY_AGE).limit(most).subquery()
+    due = _due(now, busy).where(owned_by_any(deliveries, among)).subquery()
     owner, since = due.c.organisation_id, func.min(due.c.next_attempt_at)
     return list(tx.execute(select(owner).group_by(owner).order_by(since, owner)).scalars())
 

@@ -1,5 +1,6 @@
 """Sending of alerts to receivers of every kind."""
 
+import asyncio
 from datetime import datetime
 
 from app.ledger.alerts import ReceiverKind
@@ -8,8 +9,9 @@ from app.service.alerts.chat_messages import slack_body, teams_body
 from app.service.alerts.http_sender import DeliveryResult, HttpSender
 from app.service.alerts.mail_sender import MailSender, SmtpServer
 from app.service.alerts.messages import message_of
-from app.service.alerts.ssrf_guard import Resolver, resolve
 from app.service.alerts.webhook_signatures import message, signed_headers
+from app.service.egress.connection import Resolver, resolve
+from app.service.egress.thread import EGRESS
 
 
 class AlertSender:
@@ -28,7 +30,10 @@ class AlertSender:
         self._public_url = public_url
 
     async def send(self, due: ClaimedDelivery, now: datetime) -> DeliveryResult:
-        """Send an alert to a receiver once."""
+        """Send an alert to a receiver once, in the egress thread."""
+        return await asyncio.wrap_future(EGRESS.submit(self._send(due, now)))
+
+    async def _send(self, due: ClaimedDelivery, now: datetime) -> DeliveryResult:
         receiver, alert = due.receiver, due.alert
         if receiver.kind is ReceiverKind.WEBHOOK:
             body = message(alert)
@@ -40,7 +45,3 @@ class AlertSender:
             return await self._mail.send(alert, written, receiver.addresses, link)
         build = slack_body if receiver.kind is ReceiverKind.SLACK else teams_body
         return await self._http.post(receiver.url or "", {}, build(written, link))
-
-    async def close(self) -> None:
-        """Close all connections."""
-        await self._http.close()

@@ -6,6 +6,8 @@ A claim expires, so that a crash loses nothing; receivers detect duplicates by t
 import asyncio
 import logging
 import secrets
+from collections import Counter
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Final
@@ -25,7 +27,14 @@ from app.service.alerts.receivers import disable
 from app.service.background import attempt
 from app.service.due_work import find_due, isolated
 
-MOST_AT_ONCE: Final = 64
+MOST_AT_ONCE: Final = 256
+
+SHARE: Final = 8
+"""An organisation has at most one eighth as many deliveries at work as are free, and at least one.
+
+So one with its 20 receivers is not limited while it is alone, and however many have receivers that never answer, some
+deliveries stay free for the others.
+"""
 
 LOOK_SECONDS: Final = 1.0
 """Interval between checks for due deliveries."""
@@ -51,11 +60,11 @@ _logger = logging.getLogger(__name__)
 
 async def deliver(db: Database, sender: AlertSender, look_seconds: float = LOOK_SECONDS) -> None:
     """Send due alerts until cancelled, one at a time to each receiver; failures are logged and retried."""
-    at_work: dict[asyncio.Task[None], str] = {}
+    at_work: dict[asyncio.Task[None], ClaimedDelivery] = {}
     try:
         while True:
-            for due in await _claimed(db, frozenset(at_work.values()), MOST_AT_ONCE - len(at_work)):
-                at_work[asyncio.create_task(_deliver_one(db, sender, due))] = due.receiver.id
+            for due in await _claimed(db, list(at_work.values())):
+                at_work[asyncio.create_task(_deliver_one(db, sender, due))] = due
             if at_work:
                 done, _ = await asyncio.wait(at_work, timeout=look_seconds, return_when=asyncio.FIRST_COMPLETED)
                 for task in done:
@@ -70,11 +79,11 @@ async def deliver(db: Database, sender: AlertSender, look_seconds: float = LOOK_
         await asyncio.gather(*at_work, return_exceptions=True)
 
 
-async def _claimed(db: Database, busy: frozenset[str], most: int) -> list[ClaimedDelivery]:
-    if most <= 0:
+async def _claimed(db: Database, at_work: Sequence[ClaimedDelivery]) -> list[ClaimedDelivery]:
+    if len(at_work) >= MOST_AT_ONCE:
         return []
     failure = "Deliveries cannot be looked for, and are looked for again"
-    return await attempt("deliveries", failure, lambda: claim_due(db, db.clock.now(), busy, most)) or []
+    return await attempt("deliveries", failure, lambda: claim_due(db, db.clock.now(), at_work)) or []
 
 
 async def _deliver_one(db: Database, sender: AlertSender, due: ClaimedDelivery) -> None:
@@ -100,18 +109,23 @@ async def _attempted(sender: AlertSender, due: ClaimedDelivery, now: datetime) -
 
 
 def claim_due(
-    db: Database, now: datetime, busy: frozenset[str] = frozenset(), most: int = MOST_AT_ONCE
+    db: Database, now: datetime, at_work: Sequence[ClaimedDelivery] = (), most: int = MOST_AT_ONCE
 ) -> list[ClaimedDelivery]:
-    """Claim at most `most` due deliveries for `CLAIM_SECONDS`, one for each receiver that is not `busy`."""
-    owners = find_due(db, lambda tx, among: alerts.organisations_due(tx, now, busy, most, among))
+    """Claim due deliveries for `CLAIM_SECONDS`: at most `most` with those `at_work`.
+
+    Each organisation has at most its share (`SHARE`), and each receiver one.
+    """
+    busy = frozenset(each.receiver.id for each in at_work)
+    working = Counter(each.organisation_id for each in at_work)
+    owners = find_due(db, lambda tx, among: alerts.organisations_due(tx, now, busy, among))
     until = now + timedelta(seconds=CLAIM_SECONDS)
     claimed: list[ClaimedDelivery] = []
     for owner in owners:
-        left = most - len(claimed)
-        if left <= 0:
-            break
-        with isolated("The deliveries of %s cannot be claimed, and are claimed later", owner):
-            claimed += db.transact(owner, partial(_claim, owner, now, until, busy, left))
+        free = most - len(at_work) - len(claimed)
+        room = min(free, max(1, free // SHARE) - working[owner])
+        if room > 0:
+            with isolated("The deliveries of %s cannot be claimed, and are claimed later", owner):
+                claimed += db.transact(owner, partial(_claim, owner, now, until, busy, room))
     return claimed
 
 

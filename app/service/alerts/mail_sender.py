@@ -2,16 +2,20 @@
 
 import asyncio
 import ssl
+from contextlib import closing
 from dataclasses import dataclass
 from email.headerregistry import Address
 from email.message import EmailMessage
 from email.policy import SMTP
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
 from app.ledger.alerts import Alert
 from app.service.alerts.http_sender import MOST_ERROR_CHARACTERS, DeliveryResult, trusted_certificates
 from app.service.alerts.messages import Message, plain
+from app.service.egress.connection import OVERHEAD_BYTES, connect
+from app.service.egress.relay import relayed
 
 if TYPE_CHECKING:
     import aiosmtplib
@@ -59,11 +63,14 @@ class SmtpServer:
 
 
 class MailSender:
-    """SMTP client; each mail has its own connection."""
+    """SMTP client, which runs in the egress thread; each mail has its own connection."""
 
     def __init__(self, server: SmtpServer | None) -> None:
         self._server = server
-        self._certificates: ssl.SSLContext | None = None
+
+    @cached_property
+    def _trust(self) -> ssl.SSLContext:
+        return trusted_certificates()
 
     async def send(
         self, alert: Alert, message: Message, addresses: tuple[str, ...], link: str | None
@@ -92,20 +99,21 @@ class MailSender:
         """Send a mail; return the refused addresses."""
         import aiosmtplib  # noqa: PLC0415 - as above
 
-        if self._certificates is None and server.tls != "none":
-            self._certificates = await asyncio.to_thread(trusted_certificates)
-        client = aiosmtplib.SMTP(
-            hostname=server.host,
-            port=server.port,
-            use_tls=server.tls == "tls",
-            start_tls=server.tls == "starttls",
-            tls_context=self._certificates,
-            username=server.user or None,
-            password=await asyncio.to_thread(server.password) if server.user else None,
-            timeout=TIMEOUT_SECONDS,
-        )
-        async with client:
-            refused, _ = await client.sendmail(server.sender, list(addresses), mail.as_bytes())
+        password = await asyncio.to_thread(server.password) if server.user else None
+        with closing(await connect(server.host, server.port, OVERHEAD_BYTES)) as connection:
+            async with relayed(connection) as relay:
+                client = aiosmtplib.SMTP(
+                    hostname=server.host,
+                    sock=relay,
+                    use_tls=server.tls == "tls",
+                    start_tls=server.tls == "starttls",
+                    tls_context=None if server.tls == "none" else self._trust,
+                    username=server.user or None,
+                    password=password,
+                    timeout=TIMEOUT_SECONDS,
+                )
+                async with client:
+                    refused, _ = await client.sendmail(server.sender, list(addresses), mail.as_bytes())
         return sorted(refused)
 
 

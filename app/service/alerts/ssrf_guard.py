@@ -1,17 +1,11 @@
 """Protection against SSRF: which addresses and URLs receivers may have."""
 
-import asyncio
-import socket
-from collections.abc import Awaitable, Callable
 from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import Final
 from urllib.parse import SplitResult, urlsplit
 
 from app.ledger.errors import InvalidInputError
 from app.ledger.names import MAX_URL_LENGTH
-
-Resolver = Callable[[str, int], Awaitable[list[str]]]
-"""Resolver of a host's addresses."""
 
 _MORE_THAN_PRIVATE: Final = tuple(
     map(
@@ -101,9 +95,3 @@ def _is_address(host: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-async def resolve(host: str, port: int) -> list[str]:
-    """Resolve a host to its addresses, in the order to try them."""
-    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    return list(dict.fromkeys(str(address[0]) for *_, address in found))

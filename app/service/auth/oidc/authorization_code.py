@@ -12,13 +12,12 @@ from pathlib import Path
 from threading import BoundedSemaphore, Lock
 from time import monotonic
 from typing import Final, Self
-from urllib.error import HTTPError
 from urllib.parse import quote_plus, urlencode
-from urllib.request import Request
 
 from app.ledger.errors import AuthenticationError, InvalidInputError, LedgerUnavailableError
 from app.service.auth.oidc.config import OidcConfig, check_url
-from app.service.auth.oidc.http_json import FAILURES, configuration_of, fetch_json, said
+from app.service.auth.oidc.http_json import FAILURES, HttpStatusError, configuration_of, fetch_json, said
+from app.service.egress.http_client import HttpRequest
 from app.service.json_values import read_object
 
 CONFIGURED_SECONDS: Final = 3600.0
@@ -174,21 +173,21 @@ class OidcClient:
         elif self._secret is not None:
             pair = f"{quote_plus(self.client_id)}:{quote_plus(self._secret)}"  # RFC 6749, 2.3.1
             headers["Authorization"] = f"Basic {base64.b64encode(pair.encode()).decode()}"
-        request = Request(endpoints.token, urlencode(fields).encode(), headers)  # noqa: S310 - it was checked
+        request = HttpRequest("POST", endpoints.token, headers, urlencode(fields).encode())
         token = self._asked(request).get("id_token")
         if not isinstance(token, str):
             raise AuthenticationError("The identity provider answered without an ID token; is `openid` a scope?")
         return token
 
-    def _asked(self, request: Request) -> dict[str, object]:
+    def _asked(self, request: HttpRequest) -> dict[str, object]:
         if not self._asking.acquire(blocking=False):
             raise LedgerUnavailableError(_DOWN)
         try:
             return fetch_json(request)
-        except HTTPError as error:
+        except HttpStatusError as error:
             why = said(error)
             _logger.warning("The identity provider did not take a code: %s", why)
-            if error.code in {400, 401, 403}:
+            if error.status in {400, 401, 403}:
                 raise AuthenticationError("The identity provider did not take its own code; begin again.") from None
             raise LedgerUnavailableError(_DOWN) from None
         except FAILURES as error:

@@ -130,7 +130,7 @@ def fetch_key_set(terms: OidcConfig) -> dict[str, object]:
     """Fetch the key set of an OpenID Connect provider.
 
     Raises:
-        HTTPError, OSError, HTTPException, ValueError: there is none.
+        OSError, ValueError: there is none.
     """
     return fetched_from(terms.jwks_url or check_url(str(configuration_of(terms.issuer).get("jwks_uri")), terms.issuer))
 

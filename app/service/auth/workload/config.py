@@ -71,7 +71,7 @@ class WorkloadIssuer:
         """Read or fetch the key set.
 
         Raises:
-            OSError, HTTPException, ValueError: there is none.
+            OSError, ValueError: there is none.
         """
         if self.jwks_file is not None:
             return read_object(Path(self.jwks_file).read_bytes())
