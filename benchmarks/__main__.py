@@ -17,6 +17,7 @@ from benchmarks import (
     step_groups,
     step_latency,
     throughput,
+    webhooks,
 )
 
 if __name__ == "__main__":
@@ -31,6 +32,7 @@ if __name__ == "__main__":
         step_latency,
         throughput,
         planning,
+        webhooks,
         plans,
         sdk_overhead,
         secure_noise,

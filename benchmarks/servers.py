@@ -191,13 +191,18 @@ def ledger(database_url: str, workers: int = 1) -> Iterator[Server]:
 @contextmanager
 def ledger_of_two(database_url: str, role: str = "viewer") -> Iterator[tuple[Server, Server]]:
     """As `ledger`, with a second organisation: an admin's client of the first, one with a role of the second."""
-    with ledger(database_url) as ours:
-        environment = {"EPSILON_LEDGER_DATABASE_URL": database_url}
-        key = _organisation(environment, "others", role)
-        base = f"http://127.0.0.1:{ours.port}"
-        headers = {"Authorization": f"Bearer {key}"}
-        with httpx2.Client(base_url=base, headers=headers, timeout=60, trust_env=False) as client:
-            yield ours, Server(ours.process, ours.port, client)
+    with ledger(database_url) as ours, another_organisation(database_url, ours, "others", role) as theirs:
+        yield ours, theirs
+
+
+@contextmanager
+def another_organisation(database_url: str, server: Server, name: str, role: str) -> Iterator[Server]:
+    """Create an organisation of a running service; yield a client with a role of it."""
+    key = _organisation({"EPSILON_LEDGER_DATABASE_URL": database_url}, name, role)
+    headers = {"Authorization": f"Bearer {key}"}
+    base = f"http://127.0.0.1:{server.port}"
+    with httpx2.Client(base_url=base, headers=headers, timeout=60, trust_env=False) as client:
+        yield Server(server.process, server.port, client)
 
 
 def _organisation(environment: dict[str, str], name: str, role: str) -> str:
