@@ -18,12 +18,12 @@ from app.api.links import remember_origin
 from app.api.problems import cacheable_responses, problem_response, responses
 from app.api.session_cookies import credential_of
 from app.api.strict_json import StrictJsonRequest
-from app.ledger.errors import AuthenticationError, InvalidInputError, NotFoundError
+from app.ledger.errors import InvalidInputError, NotFoundError
 from app.ledger.names import KEY_LENGTH
 from app.logging_config import request_id
 from app.service.auth.authentication import Principal
 from app.service.auth.credential_cache import Authenticator
-from app.service.auth.rate_limit import RequestLimits, TokenBuckets
+from app.service.auth.rate_limit import UNAUTHENTICATED, RequestLimits, TokenBuckets
 from app.service.auth.request_context import RequestContext
 from app.service.charging.commit_queue import CommitQueue
 from app.service.ledger_store import LedgerStore
@@ -100,7 +100,7 @@ async def _known(request: Request, credential: str | None) -> Principal:
         return known
     if keys.was_known(credential):  # not limited by anonymous requests from the same address
         return await run_in_threadpool(keys.authenticate, credential, request_id.get())
-    with anonymous_limiter(request).refund_unless(AuthenticationError, address_of(request)):
+    with anonymous_limiter(request).refund_unless(UNAUTHENTICATED, address_of(request)):
         return await run_in_threadpool(keys.authenticate, credential, request_id.get())
 
 

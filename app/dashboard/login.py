@@ -29,6 +29,7 @@ from app.logging_config import request_id
 from app.service.auth import sessions, sign_in_links
 from app.service.auth.authentication import Principal, token_in
 from app.service.auth.oidc.authorization_code import MOST_CHARACTERS, LoginState, OidcClient
+from app.service.auth.rate_limit import UNAUTHENTICATED
 from app.service.auth.request_context import RequestContext
 
 if TYPE_CHECKING:
@@ -101,7 +102,7 @@ async def redeem_link(request: Request) -> Response:
     lasting = timedelta(hours=request.app.state.session_hours)
     db = store_of(request).database
     try:
-        with rates.anonymous.refund_unless(AuthenticationError, address):
+        with rates.anonymous.refund_unless(UNAUTHENTICATED, address):
             opened = await run_in_threadpool(sign_in_links.redeem, db, token, lasting, request_id.get())
     except AuthenticationError as error:
         return _link_page(error.detail)
@@ -158,7 +159,7 @@ async def _redeem(request: Request, flow: LoginState | None) -> Response:
     answer = {name: value[:MOST_CHARACTERS] for name, value in request.query_params.items()}
     address, rates = address_of(request), rates_of(request)
     rates.sign_ins_tried.take(address)
-    with rates.anonymous.refund_unless(AuthenticationError, address):
+    with rates.anonymous.refund_unless(UNAUTHENTICATED, address):
         flow = await run_in_threadpool(client.require_ours, flow, answer)
         if "error" in answer:
             return _refused(request, flow, answer)
@@ -179,7 +180,7 @@ async def _open_session(
 
     def open_session() -> str:
         context = RequestContext(db, caller, db.clock.now(), request_id.get())
-        told = (None, None) if person is None else (person.thumbprint, person.name)
+        told = (None, None, None) if person is None else (person.thumbprint, person.name, person.nonce)
         return sessions.open_session(context, lasting, *told)
 
     return _signed_in(request, await run_in_threadpool(open_session), target, renewed=person is not None)

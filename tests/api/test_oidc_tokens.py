@@ -217,6 +217,16 @@ def test_person_who_asks_too_often_is_refused_with_any_token(provider: IdentityP
         assert _ask(shared, provider.token(sub="pierre")).status_code == 200
 
 
+def test_made_up_tokens_are_limited_while_the_provider_is_down(provider: IdentityProvider, tmp_path: Path) -> None:
+    with provider.open_ledger(tmp_path, rate_limit_anonymous_per_second=0.2) as ledger:  # two at once
+        provider.down = True
+        ledger.http.app.state.keys.oidc.jwks._fetched_at = float("-inf")  # for longer than its keys are kept
+        shared = SeededLedger(ledger, "", "", "")
+        asked = [_ask(shared, provider.token(number=number)).status_code for number in range(4)]
+        provider.down = False
+    assert asked == [503, 503, 429, 429]
+
+
 def test_claim_may_name_the_organisation(provider: IdentityProvider, tmp_path: Path) -> None:
     with provider.open_ledger(tmp_path, oidc_organisation=None, oidc_organisation_claim="tenant") as ledger:
         furnished = furnish(ledger)

@@ -281,3 +281,13 @@ def test_workload_and_strangers_are_held_up(cluster: IdentityProvider, tmp_path:
         refused = [_exchange(shared, "a.b.c") for _ in range(3)]
         assert [each.status_code for each in refused] == [401, 401, 429]
         assert int(refused[2].headers["retry-after"]) >= 1
+
+
+def test_exchanges_are_limited_while_the_issuer_is_down(cluster: IdentityProvider, tmp_path: Path) -> None:
+    file = issuers_file(tmp_path, issuer_of(cluster))
+    cluster.down = True
+    with open_ledger(tmp_path, workload_issuers_file=file, rate_limit_anonymous_per_second=0.2) as ledger:
+        shared = furnish(ledger)
+        statuses = [_exchange(shared, workload_token(cluster)).status_code for _ in range(3)]
+    cluster.down = False
+    assert statuses == [503, 503, 429]

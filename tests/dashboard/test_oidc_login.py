@@ -84,6 +84,17 @@ def test_answer_is_taken_once(flow: OidcFlow) -> None:
     refused(flow, flow.browser.get(link), "did not take its own code")
 
 
+def test_login_opens_one_session_even_with_another_code(flow: OidcFlow) -> None:
+    asked = flow.begin()
+    kept = flow.browser.cookies[FLOW_COOKIE]
+    assert flow.browser.get(flow.back(asked)).status_code == 303
+    for _ in range(2):
+        flow.browser.cookies.clear()
+        flow.browser.cookies.set(FLOW_COOKIE, kept)
+        again = flow.browser.get(flow.back(asked))
+        assert (again.status_code, COOKIE in again.cookies, "used already" in again.text) == (401, False, True)
+
+
 WRONG: tuple[tuple[Mapping[str, object], str], ...] = (
     *(({"nonce": nonce}, "belongs to another sign-in") for nonce in ("another", None, 7)),
     ({"aud": "another-client"}, "made out to another audience"),

@@ -68,6 +68,7 @@ def test_provider_with_wrong_configuration_is_not_asked(tmp_path: Path, provider
             ("issuer", "https://evil.example"),
         ):
             provider.configured = {name: value}
+            flow.ledger.http.app.state.oidc_client._failed_at = float("-inf")
             assert unavailable(OidcFlow(flow.ledger, provider).browser.get("/sign-in/openid")), value
 
 
@@ -101,6 +102,13 @@ def test_requests_of_strangers_to_provider_are_limited(tmp_path: Path, provider:
     assert statuses[0] == 401
     assert statuses[-1] == 429
     assert len(provider.redeemed) < 3
+
+
+def test_provider_that_is_down_is_asked_seldom(tmp_path: Path, provider: IdentityProvider) -> None:
+    with open_flow(tmp_path, provider) as flow:
+        provider.down, asked = True, len(provider.asked)
+        assert all(unavailable(flow.browser.get("/sign-in/openid")) for _ in range(20))
+        assert len(provider.asked) == asked + 1
 
 
 def test_redirect_uri_has_the_public_address(tmp_path: Path, provider: IdentityProvider) -> None:

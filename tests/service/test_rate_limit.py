@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from app.ledger.errors import AuthenticationError, RateLimitedError
 from app.service.auth import rate_limit
-from app.service.auth.rate_limit import MOST_BUCKETS, TokenBuckets
+from app.service.auth.rate_limit import MOST_BUCKETS, UNAUTHENTICATED, TokenBuckets
 
 
 class Clock:
@@ -53,14 +53,14 @@ def test_empty_bucket_says_when_the_next_token_comes(clock: Clock) -> None:
 def test_only_the_named_failure_costs_a_token() -> None:
     bucket = TokenBuckets(1, 2, "Wait.")
     for _ in range(9):
-        with bucket.refund_unless(AuthenticationError, "here"):
+        with bucket.refund_unless(UNAUTHENTICATED, "here"):
             pass
-        with pytest.raises(ZeroDivisionError), bucket.refund_unless(AuthenticationError, "here"):
+        with pytest.raises(ZeroDivisionError), bucket.refund_unless(UNAUTHENTICATED, "here"):
             raise ZeroDivisionError
     for _ in range(2):
-        with pytest.raises(AuthenticationError), bucket.refund_unless(AuthenticationError, "here"):
+        with pytest.raises(AuthenticationError), bucket.refund_unless(UNAUTHENTICATED, "here"):
             raise AuthenticationError("Who?")
-    with pytest.raises(RateLimitedError), bucket.refund_unless(AuthenticationError, "here"):
+    with pytest.raises(RateLimitedError), bucket.refund_unless(UNAUTHENTICATED, "here"):
         pytest.fail("nothing is to be done without a token")
 
 

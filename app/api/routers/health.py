@@ -13,6 +13,7 @@ from app.api.route import anonymous_limiter, operation_id, store_of
 from app.api.schemas.common import Output, example
 from app.ledger.errors import AuthenticationError, LedgerUnavailableError
 from app.service.auth.loopback import is_loopback
+from app.service.auth.rate_limit import UNAUTHENTICATED
 from app.service.background import STOPPING, TaskRegistry
 from app.service.monitoring.certificates import CertificateMonitor
 from app.service.monitoring.database_collector import DatabaseCollector, IntegrityMonitor
@@ -114,7 +115,7 @@ async def get_metrics(request: Request) -> Response:
     """
     token: str | None = request.app.state.metrics_token
     address = request.client.host if request.client else ""
-    with anonymous_limiter(request).refund_unless(AuthenticationError, address):
+    with anonymous_limiter(request).refund_unless(UNAUTHENTICATED, address):
         if token is None:
             _require_this_machine(request, address)
         else:

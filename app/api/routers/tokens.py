@@ -13,9 +13,10 @@ from app.api.route import AuthenticatedRoute, LedgerRouter, address_of, operatio
 from app.api.schemas.api_keys import ApiKey
 from app.api.schemas.tokens import ExchangedToken, ExchangeToken
 from app.api.strict_json import StrictJsonRequest
-from app.ledger.errors import AuthenticationError, InvalidInputError, NotFoundError
+from app.ledger.errors import InvalidInputError, NotFoundError
 from app.logging_config import request_id
 from app.service.auth.credential_cache import Authenticator
+from app.service.auth.rate_limit import UNAUTHENTICATED
 from app.service.governance.api_keys import IssuedKey
 from app.service.governance.workload_keys import exchange_token as exchange
 
@@ -82,7 +83,7 @@ async def exchange_token(body: ExchangeToken, request: Request) -> Response:
     workloads, rates, name = keys.workloads, rates_of(request), request_id.get()
     if workloads is None:
         raise NotFoundError("This service exchanges no tokens. Use an API key.")
-    with rates.anonymous.refund_unless(AuthenticationError, address_of(request)):
+    with rates.anonymous.refund_unless(UNAUTHENTICATED, address_of(request)):
         identity = await run_in_threadpool(workloads.authenticate, body.subject_token, name)
         rates.exchanges.take(identity.actor)
         db = store_of(request).database

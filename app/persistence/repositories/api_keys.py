@@ -156,9 +156,10 @@ def remove_session(tx: Connection, organisation_id: str, session_id: str) -> boo
 
 
 def sessions_of(tx: Connection, organisation_id: str, actor: str) -> list[str]:
-    """List the ids of an actor's sessions."""
+    """List the ids of an actor's sessions, the oldest first."""
     mine = owned_by(sessions, organisation_id, actor=actor)
-    return list(tx.execute(select(sessions.c.id).where(mine).order_by(sessions.c.id)).scalars())
+    by_age = select(sessions.c.id).where(mine).order_by(sessions.c.created_at, sessions.c.id)
+    return list(tx.execute(by_age).scalars())
 
 
 def replace_sign_in_link(tx: Connection, link: SignInLinkRecord) -> None:

@@ -33,6 +33,7 @@ from app.persistence.repositories.expressions import (
     in_period,
     join_on,
     matches,
+    owned_by,
 )
 from app.persistence.repositories.locks import descendant_ids
 from app.persistence.repositories.organisations import lock as lock_organisation
@@ -140,6 +141,14 @@ def list_entries(
         true() if wanted.within is None else audit_entries.c.subject.in_(_subjects(organisation_id, wanted.within)),
         oldest_first=oldest_first,
     )
+
+
+def has_entry(tx: Connection, organisation_id: str, action: AuditAction, subject: str) -> bool:
+    """Return whether an action on a subject was recorded."""
+    found = select(audit_entries.c.position).where(
+        owned_by(audit_entries, organisation_id, action=str(action), subject=subject)
+    )
+    return tx.execute(found.limit(1)).scalar() is not None
 
 
 def last_sign_ins(tx: Connection, organisation_id: str, actors: Collection[str]) -> dict[str, dict[str, Any]]:

@@ -10,7 +10,8 @@ from contextlib import contextmanager
 from time import monotonic
 from typing import Final
 
-from app.ledger.errors import RateLimitedError
+from app.ledger.errors import AuthenticationError, RateLimitedError
+from app.service.auth.oidc.errors import ProviderUnavailableError
 
 MOST_BUCKETS: Final = 10_000
 """How many buckets are kept; beyond it, full ones are dropped first."""
@@ -46,8 +47,8 @@ class TokenBuckets:
         self._full_at[name] = max(now, full_at) + self._token
 
     @contextmanager
-    def refund_unless(self, failure: type[Exception], name: str) -> Iterator[None]:
-        """Take a token, and return it unless the body raises `failure`.
+    def refund_unless(self, failures: tuple[type[Exception], ...], name: str) -> Iterator[None]:
+        """Take a token, and return it unless the body raises one of `failures`.
 
         Raises:
             RateLimitedError: the bucket is empty; the body did not run.
@@ -56,7 +57,7 @@ class TokenBuckets:
         failed = False
         try:
             yield
-        except failure:
+        except failures:
             failed = True
             raise
         finally:
@@ -68,6 +69,9 @@ class TokenBuckets:
         # A flood of new names: dropping all buckets is cheaper than tracking them.
         self._full_at = left if len(left) < MOST_BUCKETS // 2 else {}
 
+
+UNAUTHENTICATED: Final = (AuthenticationError, ProviderUnavailableError)
+"""Failures of credentials that anyone can make up, also while nobody can check them."""
 
 STRANGERS_SECONDS: Final = 10
 """Burst of anonymous requests, in seconds of their rate."""

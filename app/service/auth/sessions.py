@@ -17,13 +17,14 @@ from sqlalchemy import Connection
 
 from app.ledger.audit import AuditAction, canonical, digest
 from app.ledger.errors import AuthenticationError
+from app.ledger.ids import TIME_DIGITS
 from app.ledger.permissions import KeyRecord, Role
 from app.persistence.database import ALL_TENANTS, Database
-from app.persistence.repositories import api_keys
+from app.persistence.repositories import api_keys, audit, organisations
 from app.persistence.repositories.api_keys import SessionRecord
 from app.service.auth.authentication import Principal, principal_of, secret_hash
 from app.service.auth.request_context import RequestContext
-from app.service.ids import new_id
+from app.service.ids import RANDOM_DIGITS, new_id
 
 SCHEME: Final = "\N{LOCK}Session"
 """Scheme before a cookie's value where all credentials are handled alike. Headers are Latin-1 and cannot contain it, so
@@ -44,10 +45,14 @@ class SignedInSession:
 
 
 def open_session(
-    context: RequestContext, lasting: timedelta, thumbprint: str | None = None, name: str | None = None
+    context: RequestContext,
+    lasting: timedelta,
+    thumbprint: str | None = None,
+    name: str | None = None,
+    nonce: str | None = None,
 ) -> str:
     """Create a session for an authenticated caller in its own transaction; see `add_session`."""
-    return context.transact(lambda tx: add_session(tx, context, lasting, thumbprint, name))
+    return context.transact(lambda tx: add_session(tx, context, lasting, thumbprint, name, nonce))
 
 
 def add_session(
@@ -56,11 +61,15 @@ def add_session(
     lasting: timedelta,
     thumbprint: str | None = None,
     name: str | None = None,
+    nonce: str | None = None,
 ) -> str:
     """Create a session for an authenticated caller; return the cookie's value, which is stored nowhere else.
 
     It lasts for `lasting`, and no longer than the key. People have the `thumbprint` of the provider's key, and the
-    `name` that it told, which pages show.
+    `name` that it told, which pages show. The `nonce` of their login opens one session, ever.
+
+    Raises:
+        AuthenticationError: the login has opened a session already.
     """
     caller, ends = context.principal, context.now + lasting
     secret = secrets.token_urlsafe(32)
@@ -69,7 +78,7 @@ def add_session(
     if not person and caller.expires_at is not None:
         ends = min(ends, caller.expires_at)
     session = SessionRecord(
-        id=new_id("ses", context.now),
+        id=new_id("ses", context.now) if nonce is None else _unused_id(tx, caller.organisation_id, nonce),
         organisation_id=caller.organisation_id,
         secret_hash=b"",
         actor=caller.actor,
@@ -139,6 +148,15 @@ def look_up(tx: Connection, session_ids: list[str], now: datetime) -> Mapping[st
         if caller is not None:
             found[session.id] = SignedInSession(session, caller)
     return found
+
+
+def _unused_id(tx: Connection, organisation_id: str, nonce: str) -> str:
+    """Derive a session's id from its login, so that the audit log says whether there was one."""
+    organisations.lock(tx, organisation_id)  # of two answers at once, one waits for the other's entry
+    made = f"ses_{digest(canonical([nonce, organisation_id]))[: TIME_DIGITS + RANDOM_DIGITS]}"
+    if audit.has_entry(tx, organisation_id, AuditAction.SESSION_CREATED, made):
+        raise AuthenticationError("This sign-in has been used already; begin again.")
+    return made
 
 
 def _bound_hash(secret: str, session: SessionRecord) -> bytes:

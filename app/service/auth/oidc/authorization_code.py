@@ -14,9 +14,17 @@ from time import monotonic
 from typing import Final, Self
 from urllib.parse import quote_plus, urlencode
 
-from app.ledger.errors import AuthenticationError, InvalidInputError, LedgerUnavailableError
+from app.ledger.errors import AuthenticationError, InvalidInputError
 from app.service.auth.oidc.config import OidcConfig, check_url
-from app.service.auth.oidc.http_json import FAILURES, HttpStatusError, configuration_of, fetch_json, said
+from app.service.auth.oidc.errors import ProviderUnavailableError
+from app.service.auth.oidc.http_json import (
+    FAILURES,
+    RETRIED_SECONDS,
+    HttpStatusError,
+    configuration_of,
+    fetch_json,
+    said,
+)
 from app.service.egress.http_client import HttpRequest
 from app.service.json_values import read_object
 
@@ -112,6 +120,7 @@ class OidcClient:
         self._secret = secret
         self._scopes = scopes
         self._endpoints: _Endpoints | None = None
+        self._failed_at = float("-inf")
         self._reading = Lock()
         self._asking = BoundedSemaphore(MOST_AT_ONCE)
 
@@ -119,7 +128,7 @@ class OidcClient:
         """Build the URL of the provider's login page, which redirects to `return_to`.
 
         Raises:
-            LedgerUnavailableError: the provider's configuration cannot be read.
+            ProviderUnavailableError: the provider's configuration cannot be read.
         """
         challenge = base64.urlsafe_b64encode(hashlib.sha256(flow.verifier.encode()).digest()).decode().rstrip("=")
         asked = {
@@ -142,7 +151,7 @@ class OidcClient:
 
         Raises:
             AuthenticationError: it belongs to another login, or to another issuer (RFC 9207).
-            LedgerUnavailableError: the provider's configuration cannot be read.
+            ProviderUnavailableError: the provider's configuration cannot be read.
         """
         state = answer.get("state", "")
         if flow is None or not compare_digest(flow.state.encode(), state.encode()):
@@ -157,7 +166,7 @@ class OidcClient:
 
         Raises:
             AuthenticationError: the provider refuses the code.
-            LedgerUnavailableError: the provider does not answer properly.
+            ProviderUnavailableError: the provider does not answer properly.
         """
         endpoints = self._read()
         fields = {
@@ -181,7 +190,7 @@ class OidcClient:
 
     def _asked(self, request: HttpRequest) -> dict[str, object]:
         if not self._asking.acquire(blocking=False):
-            raise LedgerUnavailableError(_DOWN)
+            raise ProviderUnavailableError(_DOWN)
         try:
             return fetch_json(request)
         except HttpStatusError as error:
@@ -189,28 +198,33 @@ class OidcClient:
             _logger.warning("The identity provider did not take a code: %s", why)
             if error.status in {400, 401, 403}:
                 raise AuthenticationError("The identity provider did not take its own code; begin again.") from None
-            raise LedgerUnavailableError(_DOWN) from None
+            raise ProviderUnavailableError(_DOWN) from None
         except FAILURES as error:
             _logger.warning("The identity provider did not answer a code: %s", said(error))
-            raise LedgerUnavailableError(_DOWN) from None
+            raise ProviderUnavailableError(_DOWN) from None
         finally:
             self._asking.release()
 
     def _read(self) -> _Endpoints:
-        """Get the provider's endpoints; one thread fetches them, and the others do not wait."""
+        """Get the provider's endpoints; one thread fetches them, and the others do not wait.
+
+        After a failure nobody asks for a while: anyone can open the page that does.
+        """
         current = self._endpoints
         if current is not None and monotonic() - current.read_at < CONFIGURED_SECONDS:
             return current
-        if not self._reading.acquire(blocking=False):
+        paused = monotonic() - self._failed_at < RETRIED_SECONDS
+        if paused or not self._reading.acquire(blocking=False):
             if current is not None:
                 return current
-            raise LedgerUnavailableError(_DOWN)
+            raise ProviderUnavailableError(_DOWN)
         try:
             self._endpoints = _endpoints(self._terms)
         except FAILURES as error:
+            self._failed_at = monotonic()
             _logger.warning("The identity provider did not say where people sign in: %s", said(error))
             if current is None:
-                raise LedgerUnavailableError(_DOWN) from None
+                raise ProviderUnavailableError(_DOWN) from None
             return current
         else:
             return self._endpoints

@@ -1,6 +1,10 @@
 """Errors of tokens; importing them loads no cryptography."""
 
-from app.ledger.errors import AuthenticationError
+from app.ledger.errors import AuthenticationError, LedgerUnavailableError
+
+
+class ProviderUnavailableError(LedgerUnavailableError):
+    """An identity provider or issuer does not answer, so that a credential can be neither accepted nor refused."""
 
 
 class TokenRefusedError(AuthenticationError):

@@ -25,11 +25,15 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class OidcIdentity:
-    """An authenticated person, the thumbprint of the key that signed the token, and the person's name, if told."""
+    """An authenticated person, the thumbprint of the key that signed the token, and the person's name, if told.
+
+    `nonce` is that of the login whose ID token this was; None: an access token.
+    """
 
     caller: Principal
     thumbprint: str
     name: str | None = None
+    nonce: str | None = None
 
 
 class OidcAuthenticator:
@@ -61,7 +65,8 @@ class OidcAuthenticator:
         except TokenRefusedError as error:
             self._note(error.why, claims, request_id)
             raise
-        return OidcIdentity(caller, thumbprint, tokens.display_name(claims))
+        nonce = None if login is None else login[1]
+        return OidcIdentity(caller, thumbprint, tokens.display_name(claims), nonce)
 
     def _caller(self, claims: Mapping[str, object], now: datetime, terms: OidcConfig) -> Principal:
         ends = tokens.validate_claims(terms, claims, now)

@@ -11,8 +11,8 @@ from typing import Final
 from joserfc.errors import JoseError
 from joserfc.jwk import ECKey, Key, OKPKey, RSAKey, import_key
 
-from app.ledger.errors import LedgerUnavailableError
 from app.service.auth.oidc.config import OidcConfig, check_url
+from app.service.auth.oidc.errors import ProviderUnavailableError
 from app.service.auth.oidc.http_json import FAILURES, RETRIED_SECONDS, configuration_of, fetched_from, said
 from app.service.background import run_detached
 
@@ -52,7 +52,7 @@ class JwksCache:
     def __init__(self, fetch: Callable[[], dict[str, object]], whose: str = "identity provider") -> None:
         self._fetch_key_set = fetch
         self._whose = whose
-        self._keys: Mapping[str, tuple[SigningKey, ...]] = {}
+        self._keys: Mapping[str, tuple[SigningKey, ...]] | None = None
         self._fetched_at = float("-inf")
         self._tried_at = float("-inf")
         self._provoked_at = float("-inf")
@@ -63,10 +63,10 @@ class JwksCache:
         """Get the keys with a `kid`; empty if the provider has none.
 
         Raises:
-            LedgerUnavailableError: the provider does not answer, or another thread fetches the keys.
+            ProviderUnavailableError: the provider does not answer, or another thread fetches the keys.
         """
         current = self._current()
-        if key_id in current:
+        if current is not None and key_id in current:
             return current[key_id]
         if not current:
             self.renew()
@@ -74,14 +74,14 @@ class JwksCache:
             self._fetch(provoked=True)
         asking = self._fetching.locked()  # read before its result is
         current = self._current()
-        found = current.get(key_id, ())
-        if not found and (not current or self._failed or asking):
-            raise LedgerUnavailableError(f"The keys of the {self._whose} are unavailable. Retry the request shortly.")
+        found = () if current is None else current.get(key_id, ())
+        if not found and (current is None or self._failed or asking):
+            raise ProviderUnavailableError(f"The keys of the {self._whose} are unavailable. Retry the request shortly.")
         return found
 
     def publishes(self, thumbprint: str) -> bool:
         """Whether the cached key set has a key."""
-        return any(each.thumbprint == thumbprint for keys in self._current().values() for each in keys)
+        return any(each.thumbprint == thumbprint for keys in (self._current() or {}).values() for each in keys)
 
     def renew(self) -> None:
         """Fetch the keys if they are due."""
@@ -94,24 +94,27 @@ class JwksCache:
         while True:
             try:
                 await run_detached(self.renew)
-            except LedgerUnavailableError:  # a request fetches them already
+            except ProviderUnavailableError:  # a request fetches them already
                 pass
             except Exception:
                 _logger.exception("The keys of the %s could not be fetched", self._whose)
             await asyncio.sleep(RETRIED_SECONDS)
 
-    def _current(self) -> Mapping[str, tuple[SigningKey, ...]]:
-        """Get the keys by `kid`; empty if there are none that may still be used."""
-        return self._keys if monotonic() - self._fetched_at < KEPT_SECONDS else {}
+    def _current(self) -> Mapping[str, tuple[SigningKey, ...]] | None:
+        """Get the keys by `kid`; empty: the provider has withdrawn all; None: they are unknown, or too old."""
+        return self._keys if monotonic() - self._fetched_at < KEPT_SECONDS else None
 
     def _fetch(self, *, provoked: bool = False) -> None:
         """Fetch the keys, `provoked` by a token with an unknown key.
 
         Raises:
-            LedgerUnavailableError: another thread fetches them. Waiting would let a silent provider take every thread.
+            ProviderUnavailableError: another thread fetches them. Waiting would let a silent provider take every
+                thread.
         """
         if not self._fetching.acquire(blocking=False):
-            raise LedgerUnavailableError(f"The keys of the {self._whose} are being fetched. Retry the request shortly.")
+            raise ProviderUnavailableError(
+                f"The keys of the {self._whose} are being fetched. Retry the request shortly."
+            )
         try:
             self._tried_at = asked = monotonic()
             if provoked:
@@ -119,6 +122,8 @@ class JwksCache:
             self._keys = _signing_keys(self._fetch_key_set())
             self._fetched_at = asked  # last: keys that are too old are never taken for new ones
             self._failed = False
+            if not self._keys:
+                _logger.warning("The %s publishes no key that could sign: all its tokens are refused", self._whose)
         except FAILURES as error:
             self._failed = True
             _logger.warning("The keys of the %s could not be fetched: %s", self._whose, said(error))
@@ -136,7 +141,11 @@ def fetch_key_set(terms: OidcConfig) -> dict[str, object]:
 
 
 def _signing_keys(key_set: dict[str, object]) -> dict[str, tuple[SigningKey, ...]]:
-    """Select the signing keys of a set; RFC 7517 asks to skip the others."""
+    """Select the signing keys of a set; RFC 7517 asks to skip the others.
+
+    Raises:
+        ValueError: it is no key set. One without a usable key is: it withdraws those before.
+    """
     listed = key_set.get("keys")
     if not isinstance(listed, list) or len(listed) > MOST_KEYS:
         raise ValueError(f"its key set has no list `keys`, or one of more than {MOST_KEYS}")
@@ -148,8 +157,6 @@ def _signing_keys(key_set: dict[str, object]) -> dict[str, tuple[SigningKey, ...
             algorithm = each.get("alg")
             named = algorithm if isinstance(algorithm, str) else None
             by_id[key_id] = (*by_id.get(key_id, ()), SigningKey(key, named, key.thumbprint()))
-    if not by_id:
-        raise ValueError("its key set has no key with a `kid` that could sign")
     return by_id
 
 
