@@ -215,7 +215,7 @@ WORDED: list[tuple[int, dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(("count", "members", "told"), WORDED)
 def test_refusal_is_a_sentence_for_one_two_and_many(count: int, members: dict[str, Any], told: str) -> None:
-    bare = {"alternatives": [], "unavailable_alternatives": []}
+    bare: dict[str, Any] = {"alternatives": [], "unavailable_alternatives": []}
     said = refusal_text(REFUSED_EXAMPLE | bare | members, "mimic", count)
     assert told in said
     assert not re.search(r"\b1 \w+s\b|\b0 of|\binf\b|e-0\d|  |\.\.", said), said
