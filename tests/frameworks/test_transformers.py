@@ -73,7 +73,7 @@ def test_refusal_ends_training_as_after_its_last_step(tmp_path: Path, caplog: py
     assert [step for step, _ in after.seen] == [1, 2, 3, 4, 5, 5]
     assert all(map(torch.equal, after.seen[4][1], weights(trainer.model)))
     assert trainer.lr_scheduler.last_epoch == 5
-    assert "refused" in str(trainer.refusal)
+    assert trainer.refusal.code == "budget_exceeded"
     assert caplog.messages == [f"The training stops after 5 steps: {trainer.refusal}"]
     losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
     assert done.training_loss == pytest.approx(sum(losses) / 5, rel=1e-3)

@@ -37,7 +37,7 @@ def test_rank_0_asks_for_whole_batch_of_both_and_refusal_ends_both(ranks: list[d
     for rank in ranks:
         assert rank["optimizer"] == "DistributedDPOptimizer"
         assert rank["wrapper"] == "DifferentiallyPrivateDistributedDataParallel"
-        assert "refused" in rank["refused"]
+        assert "runs/run_1" in rank["refused"]
         assert (rank["steps"], rank["moved"]) == ([5, 8], True)
         assert rank["state"] == {"format": 1, "run": "run_1", "attempt": 1, "step": 3}
     assert max(rank["largest"] for rank in ranks) == 2
