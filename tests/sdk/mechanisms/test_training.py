@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from epsilon_ledger import BudgetExceededError, gaussian, poisson_sampled
-from epsilon_ledger.mechanisms import DpSgd, GaussianNoise, PoissonSampler
+from epsilon_ledger.mechanisms import DpSgd, GaussianNoise, LaplaceNoise, PoissonSampler
 from tests.sdk.fake_ledger import FakeRun
 from tests.sdk.mechanisms.models import RECORDS, RULES, Floats, Optimizer, Q, Rule, optimizer, pulls
 
@@ -88,14 +88,18 @@ def test_sample_stays_until_it_was_stepped_and_is_stepped_once() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
-def test_copies_forks_and_checkpoints_do_not_take_sample_along() -> None:
+def test_drawn_sample_is_neither_copied_nor_discarded() -> None:
     made = optimizer(seed=None)
+    state = made.state_dict()
+    for copied in (copy.copy(made), copy.deepcopy(made), pickle.loads(pickle.dumps(made))):  # noqa: S301
+        copied.sample()
     sample = made.sample()
     gradients = pulls(sample)
-    for other in (copy.copy(made), copy.deepcopy(made), pickle.loads(pickle.dumps(made))):  # noqa: S301
-        with pytest.raises(RuntimeError, match="call sample"):
-            other.step(gradients)
-        assert other.sample() is not sample
+    for duplicate in (copy.copy, copy.deepcopy, pickle.dumps):
+        with pytest.raises(RuntimeError, match="step it, and copy"):
+            duplicate(made)
+    made.load_state_dict(state)
+    assert made.sample() is sample
     child = os.fork()
     if child == 0:
         try:
@@ -104,9 +108,22 @@ def test_copies_forks_and_checkpoints_do_not_take_sample_along() -> None:
             os._exit(0 if made.sample() is not sample else 2)
         os._exit(1)
     assert os.waitpid(child, 0)[1] == 0
-    made.load_state_dict(made.state_dict())
-    with pytest.raises(RuntimeError, match="call sample"):
-        made.step(gradients)
+    made.step(gradients)
+
+
+def test_seed_is_refused_in_later_attempt_of_run() -> None:
+    run = FakeRun(attempt=2)
+    noise, sampler = GaussianNoise(2.0, clipping_norm=0.5), PoissonSampler(RECORDS, Q, insecure_seed=1)
+    seeded = DpSgd(np.zeros(6), noise=noise, sampler=sampler, run=run, learning_rate=0.1)
+    releases = (
+        seeded.sample,
+        lambda: GaussianNoise(2.0, clipping_norm=0.5, insecure_seed=1).release(np.zeros(2), run=run),
+        lambda: LaplaceNoise(1.0, l1_sensitivity=1.0, insecure_seed=1).release(np.zeros((1, 2)), run=run),
+    )
+    for release in releases:
+        with pytest.raises(ValueError, match="attempt 2 of the run, and a seed would repeat"):
+            release()
+    assert run.asked == []
 
 
 def test_threads_do_not_step_one_sample_twice() -> None:

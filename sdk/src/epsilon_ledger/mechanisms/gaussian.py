@@ -249,4 +249,4 @@ class GaussianNoise(ClippedSumMechanism):
             self._releases += 1
             return noisy
 
-        return PreparedRelease(gaussian(z, clipped=self._clipped), draw)
+        return PreparedRelease(gaussian(z, clipped=self._clipped), draw, secure=self.secure)

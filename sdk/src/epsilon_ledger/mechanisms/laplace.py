@@ -140,7 +140,7 @@ class LaplaceNoise:
             self._releases += 1
             return lattice.add(multiples, noise, scale)
 
-        release = PreparedRelease(self.event, draw)
+        release = PreparedRelease(self.event, draw, secure=self.secure)
         release.authorize(require_run(run))
         return release.draw()
 

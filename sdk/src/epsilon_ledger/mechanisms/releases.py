@@ -51,11 +51,13 @@ class PreparedRelease:
     Args:
         event: on the records of the sample.
         draw: draws the noise, advances the mechanism, and returns the noisy vector.
+        secure: whether the noise is unpredictable.
     """
 
-    def __init__(self, event: Event, draw: Callable[[], NDArray[np.float64]]) -> None:
+    def __init__(self, event: Event, draw: Callable[[], NDArray[np.float64]], *, secure: bool) -> None:
         self._event = event
         self._draw = draw
+        self._secure = secure
         self._state = "new"
         self._lock = Lock()
 
@@ -72,7 +74,7 @@ class PreparedRelease:
             then()
             return noisy
 
-        return type(self)(event, draw)
+        return type(self)(event, draw, secure=self._secure)
 
     def authorize(self, run: Authorizer, sampling_probability: float | None = None) -> None:
         """Authorize this release.
@@ -83,8 +85,10 @@ class PreparedRelease:
 
         Raises:
             TypeError: the run is asynchronous.
+            ValueError: the noise is seeded, and the run has an earlier attempt.
             Exception: from `run`; nothing was released and nothing has changed.
         """
+        require_unrepeatable(run, secure=self._secure)
         answer = run.authorize(event=sampled(self._event, sampling_probability))
         if isawaitable(answer):
             raise TypeError(f"{run!r} has to be awaited and has admitted nothing: give a run that answers at once.")
@@ -116,6 +120,25 @@ def require_run(run: Authorizer) -> Authorizer:
             'Without a charge, give run=Unmetered("why").'
         )
     return run
+
+
+def require_unrepeatable(run: Authorizer, *, secure: bool) -> None:
+    """Require random numbers that an earlier attempt of the run cannot have used.
+
+    Args:
+        run: to charge.
+        secure: whether the numbers are unpredictable.
+
+    Raises:
+        ValueError: they are seeded, and the run has an earlier attempt: the difference of two releases with the same
+            noise has none.
+    """
+    attempt = getattr(getattr(run, "state", None), "attempt", 1)
+    if not secure and attempt > 1:
+        raise ValueError(
+            f"This is attempt {attempt} of the run, and a seed would repeat the noise or the samples of attempt 1: "
+            "leave the seed out."
+        )
 
 
 def sampled(event: Event, sampling_probability: float | None) -> Event:

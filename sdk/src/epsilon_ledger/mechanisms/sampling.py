@@ -36,6 +36,11 @@ class Sampler(Protocol[Sample_co]):
         """The kind of summands: examples' vectors, or means of micro-batches."""
         ...
 
+    @property
+    def secure(self) -> bool:
+        """Whether the samples are unpredictable; False if they are seeded."""
+        ...
+
     def sample(self) -> Sample_co:
         """Draw a sample; its length is the number of summands."""
         ...

@@ -15,7 +15,7 @@ from epsilon_ledger.mechanisms import checks
 from epsilon_ledger.mechanisms.arrays import Arrays, Rows, flat, parts_of, rows_of, split
 from epsilon_ledger.mechanisms.gaussian import MAX_RELEASES
 from epsilon_ledger.mechanisms.mechanism import ClippedSumMechanism
-from epsilon_ledger.mechanisms.releases import Authorizer, require_run, sampled
+from epsilon_ledger.mechanisms.releases import Authorizer, require_run, require_unrepeatable, sampled
 from epsilon_ledger.mechanisms.sampling import Sample_co, Sampler
 
 Floats = NDArray[np.float64]
@@ -32,9 +32,9 @@ class DpOptimizer(ABC, Generic[Sample_co]):
 
     Give the run the number of all steps, as `expected_steps`: a refusal then answers for those that are left.
 
-    A sample is stepped once with all its gradients, and is kept until then: discarding samples at will would not be
-    Poisson sampling. A copy, pickle, fork or checkpoint does not include it. One thread uses an optimizer at a time;
-    concurrent calls are refused.
+    A sample is stepped once with all its gradients, and is kept until then, also by `load_state_dict`: discarding
+    samples at will would not be Poisson sampling. A fork or checkpoint does not include it; copies and pickles are made
+    between steps. One thread uses an optimizer at a time; concurrent calls are refused.
 
     Args:
         params: a float array, or a list or dictionary of float arrays, updated in place.
@@ -112,12 +112,17 @@ class DpOptimizer(ABC, Generic[Sample_co]):
 
         Returns:
             The indices of the examples, or of each micro-batch's examples. An empty sample is stepped like any other,
-                with no
-            gradients.
+            with no gradients.
+
+        Raises:
+            RuntimeError: another thread is in a call.
+            ValueError: the sampler is seeded, and the run has an earlier attempt.
         """
         with self._alone():
-            if self._pending is None or self._pending[0] != os.getpid():
+            if not self._has_sample:
+                require_unrepeatable(self._run, secure=self._sampler.secure)
                 self._pending = (os.getpid(), self._sampler.sample())
+            assert self._pending is not None
             return self._pending[1]
 
     def step(self, gradients: Rows | None) -> None:
@@ -138,8 +143,9 @@ class DpOptimizer(ABC, Generic[Sample_co]):
             self._step(gradients)
 
     def _step(self, gradients: Rows | None) -> None:
-        if self._pending is None or self._pending[0] != os.getpid():
+        if not self._has_sample:
             raise RuntimeError("There is no sample to step: call sample(), and step its gradients once.")
+        assert self._pending is not None
         parts = parts_of(self._params)
         params = flat(parts)
         if not np.isfinite(params).all():
@@ -172,7 +178,7 @@ class DpOptimizer(ABC, Generic[Sample_co]):
     def load_state_dict(self, state: object) -> None:
         """Restore a checkpoint; the caller restores the parameters.
 
-        Charges are final: a repeated step is charged again.
+        Charges are final: a repeated step is charged again. A sample that was drawn and not stepped stays the next one.
 
         Args:
             state: from `state_dict` of an optimizer with the same arguments.
@@ -190,16 +196,28 @@ class DpOptimizer(ABC, Generic[Sample_co]):
         moments = [checks.vector("moments", moment, size) for moment in stored]
         self._noise.load_state_dict(found["noise"])
         self._set_moments(moments)
-        self._steps, self._learning_rate, self._pending = steps, rate, None
+        self._steps, self._learning_rate = steps, rate
 
     def __getstate__(self) -> dict[str, Any]:
-        """Exclude the sample from copies and pickles, because it must be stepped once."""
+        """Return the state for a copy or a pickle.
+
+        Raises:
+            RuntimeError: a sample was drawn and not stepped: with it the copy would step it again, and without it a
+                script could discard the sample.
+        """
+        if self._has_sample:
+            raise RuntimeError("A sample was drawn and not stepped: step it, and copy or pickle the optimizer then.")
         return {name: value for name, value in self.__dict__.items() if name != "_guard"} | {"_pending": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Restore the state with a new lock."""
         self.__dict__.update(state)
         self._guard = os.getpid(), Lock()
+
+    @property
+    def _has_sample(self) -> bool:
+        """Whether this process has drawn a sample that it has not stepped."""
+        return self._pending is not None and self._pending[0] == os.getpid()
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
