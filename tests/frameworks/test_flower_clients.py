@@ -101,6 +101,14 @@ def test_reason_of_app_for_its_failure_stays() -> None:
 
 
 def test_mod_without_noise_is_refused() -> None:
-    for epsilon, delta, sensitivity in ((0.0, 1e-5, 1.0), (1.0, 0.0, 1.0), (1.0, 1e-5, 0.0), (1.0, 1.25, 1.0)):
+    for epsilon, delta, sensitivity in (
+        (0.0, 1e-5, 1.0),
+        (1.0, 0.0, 1.0),
+        (1.0, 1e-5, 0.0),
+        (1.0, 1.25, 1.0),
+        (np.inf, 1e-5, 1.0),
+    ):
         with pytest.raises(ValueError, match="no noise"):
             LedgerMod(LocalDpMod(1.0, sensitivity, epsilon, delta), "phones")
+    with pytest.raises(ValueError, match="clipping_norm is inf"):
+        LedgerMod(LocalDpMod(np.inf, 1.0, 1.0, 1e-5), "phones")

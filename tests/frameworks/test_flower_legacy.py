@@ -26,7 +26,7 @@ from flwr.server.strategy import (
     Strategy,
 )
 
-from epsilon_ledger import gaussian, zcdp
+from epsilon_ledger import gaussian, poisson_sampled, zcdp
 from epsilon_ledger.flower import UnsupportedRoundError, charge_rounds
 from tests.frameworks.test_flower_strategies import SMALL, open_run
 
@@ -93,6 +93,16 @@ def test_budget_ends_rounds() -> None:
     # The refused round was the last one for which clients were asked.
     assert clients[0].fits == len(asked) == run.refresh().next_step + 1 > 2
     assert np.isfinite(vector).all()
+
+
+def test_round_without_clients_is_step_of_noise_alone() -> None:
+    run, asked = open_run()
+    wrapper = DifferentialPrivacyServerSideFixedClipping(averaged(), 1.0, 1.0, 2)
+    models: list[float] = []
+    wrapper.strategy.evaluate_fn = lambda _, arrays, __: models.append(float(arrays[0][0]))
+    train(charge_rounds(wrapper, run, sampling_probability=0.25), [0.1, 0.1], 12)
+    assert asked == [poisson_sampled(0.25, gaussian(1.0))] * 12
+    assert len(set(models)) == 1 + 12
 
 
 def test_adaptive_norm_follows_quantile_of_clients_that_clip() -> None:

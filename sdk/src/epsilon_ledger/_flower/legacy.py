@@ -29,8 +29,9 @@ from numpy.typing import NDArray
 from epsilon_ledger import BudgetExceededError, Run, Trial
 from epsilon_ledger._federated.errors import UnsupportedRoundError
 from epsilon_ledger._federated.updates import ClientCounts, NoisyMean
+from epsilon_ledger._flower.rounds import Rounds, require_different
 from epsilon_ledger._flower.settings import RoundOptions, Settings
-from epsilon_ledger._flower.strategy import NORM_BIT, require_different
+from epsilon_ledger._flower.strategy import NORM_BIT
 from epsilon_ledger._run.blocking_run import require_blocking_run
 
 WRAPPERS: Final = (
@@ -70,7 +71,7 @@ class LedgerLegacyStrategy(Strategy):
         self._settings = Settings(
             strategy, run, options, kinds=WRAPPERS, configures="configure_fit", fraction="fraction_fit"
         )
-        self._sent: dict[int, tuple[Parameters, int, int]] = {}
+        self._rounds = Rounds[Parameters](run, self._settings)
 
     def initialize_parameters(self, client_manager: ClientManager) -> Parameters:
         """Return the initial parameters of the wrapped strategy.
@@ -89,14 +90,23 @@ class LedgerLegacyStrategy(Strategy):
     def configure_fit(
         self, server_round: int, parameters: Parameters, client_manager: ClientManager
     ) -> list[tuple[ClientProxy, FitIns]]:
-        """Choose the clients of a round; after a refusal none."""
+        """Choose the clients of a round; after a refusal none.
+
+        Flower cancels a round without clients. So an empty sample, whose round is noise alone, has one that fails.
+
+        Raises:
+            LedgerError: an earlier round, whose clients were drawn in vain, cannot be charged; but not a refusal.
+        """
         if self.refusal is not None:
             return []
         proposed = self.strategy.configure_fit(server_round, parameters, client_manager)
-        instructions, clients = self._settings.draw(proposed)
+        try:
+            instructions = self._rounds.draw(server_round, parameters, proposed)
+        except BudgetExceededError as refusal:
+            self.refusal = refusal
+            return []
         require_different([client.cid for client, _ in instructions])
-        self._sent[server_round] = (parameters, clients, len(instructions))
-        return instructions
+        return instructions or ([(_NoClient("none"), FitIns(parameters, {}))] if proposed else [])
 
     def aggregate_fit(
         self, server_round: int, results: list[tuple[ClientProxy, FitRes]], failures: Failures
@@ -115,9 +125,7 @@ class LedgerLegacyStrategy(Strategy):
             LedgerError: anything but a refusal; nothing of the round was released.
         """
         del failures
-        if server_round not in self._sent:
-            raise UnsupportedRoundError(f"Round {server_round} was not configured here, or was aggregated before.")
-        parameters, clients, sampled = self._sent.pop(server_round)
+        parameters = self._rounds.require_open(server_round).model
         require_different([client.cid for client, _ in results])
         mechanism = self._settings.mechanism()
         mean = NoisyMean(
@@ -128,7 +136,7 @@ class LedgerLegacyStrategy(Strategy):
             within=[_is_within(result) for _, result in results] if isinstance(mechanism, ClientCounts) else None,
         )
         try:
-            self.run.authorize(event=self._settings.event(mechanism, clients=clients, sampled=sampled))
+            self._rounds.charge(mechanism)
         except BudgetExceededError as refusal:
             self.refusal = refusal
             return None, {}
@@ -171,12 +179,12 @@ class LedgerLegacyStrategy(Strategy):
     def _step(self, server_round: int, noisy: dict[str, NDArray[Any]]) -> tuple[Parameters | None, dict[str, Scalar]]:
         """Give the noisy mean to the innermost strategy as if one client had sent it: that is post-processing."""
         fitted = FitRes(Status(Code.OK, ""), ndarrays_to_parameters(list(noisy.values())), 1, {})
-        parameters, metrics = self.strategy.strategy.aggregate_fit(server_round, [(_Server("server"), fitted)], [])
+        parameters, metrics = self.strategy.strategy.aggregate_fit(server_round, [(_NoClient("server"), fitted)], [])
         return parameters, metrics
 
 
-class _Server(ClientProxy):
-    """Stands for the client of the noisy mean; nobody calls it."""
+class _NoClient(ClientProxy):
+    """Stands for the client of the noisy mean, or of an empty sample: whatever it is asked fails."""
 
     def _absent(self, *_: object, **__: object) -> Any:  # noqa: ANN401 - never returns
         raise NotImplementedError

@@ -17,6 +17,7 @@ from epsilon_ledger._federated.charges import RoundCost, Unit, unit_of
 from epsilon_ledger._federated.errors import UnsupportedRoundError
 from epsilon_ledger._federated.updates import NoisyMean, fits
 from epsilon_ledger.mechanisms import GaussianNoise
+from epsilon_ledger.mechanisms.checks import clipping_norm
 
 STATE: Final = "epsilon-ledger"
 """Record of a client's context that has its run's id, which Flower keeps from message to message."""
@@ -116,13 +117,15 @@ class LedgerMod:
     def _noise(self) -> GaussianNoise:
         """Make the mechanism with the noise that LocalDpMod would add."""
         local = self._local_dp
-        if local.epsilon <= 0 or not 0 < local.delta < FACTOR or local.sensitivity <= 0:
+        positive = 0 < local.epsilon < math.inf and 0 < local.sensitivity < math.inf
+        if not positive or not 0 < local.delta < FACTOR:
             raise ValueError(
                 f"LocalDpMod has epsilon {local.epsilon}, delta {local.delta} and sensitivity {local.sensitivity}, "
-                f"which give no noise: all must be above 0, and delta below {FACTOR}."
+                f"which give no noise: all must be finite and above 0, and delta below {FACTOR}."
             )
+        norm = clipping_norm("clipping_norm", local.clipping_norm)
         deviation = local.sensitivity * math.sqrt(2 * math.log(FACTOR / local.delta)) / local.epsilon
-        return GaussianNoise(deviation / local.clipping_norm, clipping_norm=local.clipping_norm)
+        return GaussianNoise(deviation / norm, clipping_norm=norm)
 
     def _event(self, run: Run, noise: GaussianNoise) -> Event:
         """Return the event of a reply: neighbours move it by two clipping norms, wherever they are in the ball."""

@@ -1,6 +1,6 @@
 """The wrapper of strategies that exchange messages (`flwr.serverapp`)."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -18,8 +18,8 @@ from flwr.serverapp.strategy import (
 from numpy.typing import NDArray
 
 from epsilon_ledger import BudgetExceededError, Run, Trial
-from epsilon_ledger._federated.errors import UnsupportedRoundError
 from epsilon_ledger._federated.updates import ClientCounts, NoisyMean
+from epsilon_ledger._flower.rounds import Rounds, require_different
 from epsilon_ledger._flower.settings import RoundOptions, Settings
 from epsilon_ledger._run.blocking_run import require_blocking_run
 
@@ -70,7 +70,7 @@ class LedgerStrategy(Strategy):
         self._settings = Settings(
             strategy, run, options, kinds=WRAPPERS, configures="configure_train", fraction="fraction_train"
         )
-        self._sent: dict[int, tuple[ArrayRecord, int, int]] = {}
+        self._rounds = Rounds[ArrayRecord](run, self._settings)
 
     def start(  # noqa: PLR0917 - Flower's signature
         self,
@@ -127,11 +127,14 @@ class LedgerStrategy(Strategy):
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Choose the clients of a round; a sample is drawn here if that is asked for."""
+        """Choose the clients of a round; a sample is drawn here if that is asked for.
+
+        Raises:
+            LedgerError: an earlier round, whose clients were drawn in vain, cannot be charged.
+        """
         proposed = self.strategy.configure_train(server_round, arrays, config, grid)
-        messages, clients = self._settings.draw(proposed)
+        messages = self._rounds.draw(server_round, arrays, proposed)
         require_different([message.metadata.dst_node_id for message in messages])
-        self._sent[server_round] = (arrays, clients, len(messages))
         return messages
 
     def aggregate_train(
@@ -150,9 +153,7 @@ class LedgerStrategy(Strategy):
             BudgetExceededError: nothing of the round was released.
             LedgerError: as above.
         """
-        if server_round not in self._sent:
-            raise UnsupportedRoundError(f"Round {server_round} was not configured here, or was aggregated before.")
-        arrays, clients, sampled = self._sent.pop(server_round)
+        arrays = self._rounds.require_open(server_round).model
         contents = self._contents(replies)
         mechanism = self._settings.mechanism()
         mean = NoisyMean(
@@ -162,7 +163,7 @@ class LedgerStrategy(Strategy):
             clients=self._settings.divisor,
             within=[_is_within(content) for content in contents] if isinstance(mechanism, ClientCounts) else None,
         )
-        self.run.authorize(event=self._settings.event(mechanism, clients=clients, sampled=sampled))
+        self._rounds.charge(mechanism)
         noisy = mean.draw()
         self._settings.keep(mechanism)
         new, metrics = self._step(server_round, noisy)
@@ -225,16 +226,6 @@ class LedgerStrategy(Strategy):
         )
         arrays, metrics = inner.aggregate_train(server_round, [reply])
         return arrays, metrics
-
-
-def require_different(nodes: Sequence[object]) -> None:
-    """Require that no client takes part twice.
-
-    Raises:
-        UnsupportedRoundError: one does, and its share would be larger than a clipping norm.
-    """
-    if len(set(nodes)) != len(nodes):
-        raise UnsupportedRoundError("A client takes part in this round twice, so that its share has no known bound.")
 
 
 def _arrays_of(content: RecordDict) -> dict[str, NDArray[Any]]:
