@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from itertools import count
+from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
@@ -28,6 +29,7 @@ class Free(Unmetered):
     id = "free"
     next_step = step = 0
     expected_steps: int | None = None
+    state = SimpleNamespace(neighboring_relation="replace_one")
 
 
 def steps(run: Run | None) -> Iterator[None]:

@@ -117,12 +117,16 @@ class LegacyScript(RoundsScript):
             raise self.strategy.refusal
 
 
+NO_STATE = {
+    "test_noise_that_is_brought_back_is_not_released_again": "its noise is the operating system's, without a state"
+}
+
+
 class TestMessages(AdapterContract):
     script = MessageScript
-    NOT_APPLICABLE: ClassVar = {
-        "test_noise_that_is_brought_back_is_not_released_again": "its noise is the operating system's, without a state",
-    }
+    NOT_APPLICABLE: ClassVar = NO_STATE
 
 
-class TestLegacy(TestMessages):
+class TestLegacy(AdapterContract):
     script = LegacyScript
+    NOT_APPLICABLE: ClassVar = NO_STATE

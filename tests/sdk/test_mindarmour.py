@@ -41,9 +41,9 @@ class Line:
         return [(data * error[:, np.newaxis]).mean(axis=0), error.mean(keepdims=True)]
 
 
-def data() -> tuple[Floats, Floats]:
+def data(records: int = N) -> tuple[Floats, Floats]:
     rng = np.random.default_rng(5)
-    x = rng.normal(size=(N, 3))
+    x = rng.normal(size=(records, 3))
     return x, x @ np.array([1.0, -2.0, 0.5])
 
 
@@ -173,7 +173,8 @@ MISFITS: list[tuple[dict[str, Any], str]] = [
     ({"optimizer": Momentum}, "not None or its class"),
     ({"noise_mech": None}, "Give either noise_mech, or"),
     ({"batch_size": None}, "How many records has a batch"),
-    ({"batch_size": N + 1, "micro_batches": N + 1}, "from 1 to all records"),
+    ({"batch_size": N + 1, "micro_batches": N + 1}, f"A batch has {N + 1} of {N} records, but at most all"),
+    ({"public_size": 0}, "public_size must be at least 1, not 0"),
     ({"loss_fn": print}, "computes its own loss"),
 ]
 
@@ -182,6 +183,32 @@ def test_misfitting_arguments_are_refused(fake_run: FakeRun) -> None:
     for wrong, message in MISFITS:
         with pytest.raises(ValueError, match=message):
             build(fake_run, **wrong).train(1, data())
+    assert fake_run.asked == []
+
+
+@pytest.mark.parametrize("terms", [{}, {"public_size": 60}])
+def test_number_of_records_shows_in_neither_steps_nor_rate_nor_divisor(terms: dict[str, int]) -> None:
+    size = 1_000 if terms else 60
+    for records in (59, 60):
+        run, network = FakeRun(population_size=size), Line()
+        noise = NoiseGaussianRandom(1.0, 1e-3)
+        build(run, network, noise_mech=noise, batch_size=20, micro_batches=20, **terms).train(1, data(records))
+        assert run.asked == [poisson_sampled(20 / 60, gaussian(1e-3))] * 3
+        # Of these records, each has a gradient of 1 for the bias.
+        ones = np.zeros((records, 3)), np.full(records, -1.0)
+        network = Line()
+        build(run, network, noise_mech=noise, batch_size=60, micro_batches=60, **terms).train(1, ones)
+        assert network.bias == pytest.approx(-0.1 * records / 60, abs=1e-4)
+    with pytest.raises(ValueError, match=r"the number of records is private.*public_size="):
+        build(FakeRun(population_size=None)).train(1, data())
+
+
+def test_sample_of_failed_step_is_not_discarded_for_other_records(fake_run: FakeRun) -> None:
+    model = build(fake_run, optimizer=SGD([np.zeros(2)], 0.1), public_size=N)
+    with pytest.raises(ValueError, match="shapes"):
+        model.train(1, data())
+    with pytest.raises(ValueError, match="had drawn a sample, which was not charged"):
+        model.train(1, data(N - 1))
     assert fake_run.asked == []
 
 

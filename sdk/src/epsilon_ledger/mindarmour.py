@@ -16,9 +16,10 @@ except ModuleNotFoundError as error:
         "pip install 'epsilon-ledger-client[mindarmour]'"
     ) from error
 
+from epsilon_ledger._mindarmour.callbacks import RunContext
 from epsilon_ledger._mindarmour.clipping import AdaClippingWithGaussianRandom, ClipMechanismsFactory
 from epsilon_ledger._mindarmour.dangers import PrivacyWarning
-from epsilon_ledger._mindarmour.model import DPModel, RunContext
+from epsilon_ledger._mindarmour.model import DPModel
 from epsilon_ledger._mindarmour.monitors import PrivacyMonitorFactory, RDPMonitor, ZCDPMonitor
 from epsilon_ledger._mindarmour.noise import NoiseAdaGaussianRandom, NoiseGaussianRandom, NoiseMechanismsFactory
 from epsilon_ledger._mindarmour.optimizers import SGD, Adam, DPOptimizer, DPOptimizerClassFactory, Momentum

@@ -128,9 +128,7 @@ def records_of(dataset: Any, batch_size: int | None) -> Records:  # noqa: ANN401
         data, label = (np.asarray(column) for column in dataset)
     if batch_size is None:
         raise ValueError("How many records has a batch? Give batch_size to the DPModel.")
-    if len(data) != len(label) or not 1 <= whole("batch_size", batch_size) <= len(data):
-        raise ValueError(
-            f"There are {len(data)} records with {len(label)} labels, of which a batch has {batch_size}: each record "
-            "has a label, and a batch has from 1 to all records."
-        )
+    whole("batch_size", batch_size)
+    if len(data) != len(label) or not len(data):
+        raise ValueError(f"There are {len(data)} records with {len(label)} labels: each record has a label.")
     return Records(data, label, batch_size)

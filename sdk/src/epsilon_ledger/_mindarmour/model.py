@@ -1,7 +1,6 @@
 """MindArmour's model: a training that asks before each noisy step."""
 
 from collections.abc import Callable, Iterator, Sequence
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -9,45 +8,21 @@ from numpy.typing import NDArray
 
 from epsilon_ledger import BudgetExceededError, Run
 from epsilon_ledger._mindarmour import frameworks
+from epsilon_ledger._mindarmour.callbacks import RunContext, step_end
 from epsilon_ledger._mindarmour.clipping import AdaClippingWithGaussianRandom
 from epsilon_ledger._mindarmour.dangers import warn, warn_of_count_noise, warn_of_microbatches
 from epsilon_ledger._mindarmour.monitors import RDPMonitor, ZCDPMonitor
 from epsilon_ledger._mindarmour.noise import MAX_NORM, MIN_NORM, NoiseAdaGaussianRandom, NoiseGaussianRandom
 from epsilon_ledger._mindarmour.optimizers import DPOptimizer, Momentum
+from epsilon_ledger._mindspore.pipelines import UnsupportedTrainingError
 from epsilon_ledger._run.blocking_run import require_blocking_run
+from epsilon_ledger._run.public_size import choose_public_size
 from epsilon_ledger._wire.coercion import real, whole
 from epsilon_ledger.mechanisms import AdaptiveClipping, GaussianNoise, MicrobatchSampler, PoissonSampler
 from epsilon_ledger.mechanisms.arrays import split
 
 Array = NDArray[Any]
 Members = Array | Sequence[Array]
-
-
-class RunContext:
-    """What a callback of a training learns.
-
-    Args:
-        **params: of the step.
-    """
-
-    def __init__(self, **params: Any) -> None:  # noqa: ANN401 - of any kind
-        self._params = SimpleNamespace(**params)
-        self._stop = False
-
-    def original_args(self) -> SimpleNamespace:
-        """Return cur_step_num, cur_epoch_num, batch_num, epoch_num, network and optimizer.
-
-        There is no loss: that of a batch is private, and printing it would be a release without noise.
-        """
-        return self._params
-
-    def request_stop(self) -> None:
-        """End the training after this step."""
-        self._stop = True
-
-    def get_stop_requested(self) -> bool:
-        """Whether a callback has asked to end the training."""
-        return self._stop
 
 
 class DPModel:
@@ -67,13 +42,15 @@ class DPModel:
         network: an object with gradients(data, label), or a cell of MindSpore.
         loss_fn: of a cell of MindSpore.
         batch_size: expected number of records in a batch, if the data set has none.
+        public_size: public number of records, from which the sampling probability and the steps of an epoch are
+            derived; by default the population's size under add_or_remove_one, where the real number is private.
 
     Raises:
         TypeError: a number is not a number, or the run is an AsyncRun or no run.
         ValueError: an argument is out of its bounds, or the arguments do not fit together.
     """
 
-    def __init__(  # noqa: PLR0913 - MindArmour's and four more
+    def __init__(  # noqa: PLR0913 - MindArmour's and five more
         self,
         micro_batches: int = 2,
         norm_bound: float = 1.0,
@@ -85,6 +62,7 @@ class DPModel:
         network: Any,  # noqa: ANN401 - as above
         loss_fn: Any = None,  # noqa: ANN401 - as above
         batch_size: int | None = None,
+        public_size: int | None = None,
     ) -> None:
         if micro_batches is None:
             raise ValueError("micro_batches must be a number: MindArmour's None trains without clipping and noise.")
@@ -114,11 +92,14 @@ class DPModel:
         self._network = network
         self._gradients = frameworks.gradients_of(network, loss_fn, self._optimizer)
         self._batch_size = batch_size
+        self._public_size = None if public_size is None else whole("public_size", public_size)
         require_blocking_run(run)
         self._run = run
         self._noise: GaussianNoise | AdaptiveClipping | None = None
         self._made_for: tuple[str, float] | None = None
         self._state: object = None
+        self._drawn: tuple[tuple[int, float], Any] | None = None
+        """A sample that was not charged, with the number of its records and its sampling probability."""
         self.refusal: BudgetExceededError | None = None
         """The refusal that ended the last training, or None."""
 
@@ -134,7 +115,7 @@ class DPModel:
         A refusal ends the training without an exception: `refusal` has it, and the parameters are as before the step.
 
         Args:
-            epoch: number of epochs, of n // batch size steps each.
+            epoch: number of epochs, of public size // batch size steps each.
             train_dataset: arrays (data, label), or a data set of MindSpore with batches of two columns. Its order and
                 its batches do not matter.
             callbacks: one or several, whose step_end(run_context) is called after each step.
@@ -142,11 +123,13 @@ class DPModel:
 
         Raises:
             LedgerError: as `Run.authorize`, except a refusal.
-            ValueError: an argument is out of its bounds, or the noise decays and the run's step is unknown.
+            UnsupportedTrainingError: the number of records is private, and no public size is known.
+            ValueError: an argument is out of its bounds, the noise decays and the run's step is unknown, or a sample of
+                other records is left by a step that failed.
         """
         listeners = callbacks if isinstance(callbacks, list | tuple) else [] if callbacks is None else [callbacks]
         self._compare(listeners)
-        ends = [_step_end(listener) for listener in listeners]
+        ends = [step_end(listener) for listener in listeners]
         for context in self.steps(epoch, train_dataset):
             for end in ends:
                 end(context)
@@ -168,9 +151,10 @@ class DPModel:
             ValueError: as `train`.
         """
         records = frameworks.records_of(train_dataset, self._batch_size)
-        sampler = self._sampler(records)
+        size = self._size(records)
+        sampler = self._sampler(records, size)
         noise = self._mechanism(sampler)
-        batches = len(records) // records.batch_size
+        batches = size // records.batch_size
         self._run.expected_steps = self._run.next_step + whole("epoch", epoch) * batches
         self.refusal = None
         for step in range(1, epoch * batches + 1):
@@ -200,14 +184,21 @@ class DPModel:
         """
         self._noise, self._state = None, state
 
-    def _sampler(self, records: frameworks.Records) -> PoissonSampler | MicrobatchSampler:
-        size, count = records.batch_size, self._micro_batches
-        if size % count:
-            raise ValueError(f"micro_batches must divide the batch size, {size}, but is {count}.")
-        probability = size / len(records)
-        if count == size:
-            return PoissonSampler(len(records), probability)
-        warn_of_microbatches(count, size, self._noise_mech.initial_noise_multiplier)
+    def _size(self, records: frameworks.Records) -> int:
+        found = choose_public_size(self._run, len(records), self._public_size, UnsupportedTrainingError)
+        size = len(records) if found is None else found
+        if records.batch_size > size:
+            raise ValueError(f"A batch has {records.batch_size} of {size} records, but at most all of them.")
+        return size
+
+    def _sampler(self, records: frameworks.Records, size: int) -> PoissonSampler | MicrobatchSampler:
+        batch, count = records.batch_size, self._micro_batches
+        if batch % count:
+            raise ValueError(f"micro_batches must divide the batch size, {batch}, but is {count}.")
+        probability = batch / size
+        if count == batch:
+            return PoissonSampler(len(records), probability, expected_batch_size=batch)
+        warn_of_microbatches(count, batch, self._noise_mech.initial_noise_multiplier)
         return MicrobatchSampler(len(records), probability, count)
 
     def _mechanism(self, sampler: PoissonSampler | MicrobatchSampler) -> GaussianNoise | AdaptiveClipping:
@@ -251,14 +242,29 @@ class DPModel:
         sampler: PoissonSampler | MicrobatchSampler,
         noise: GaussianNoise | AdaptiveClipping,
     ) -> None:
-        members: Any = sampler.sample()
+        members = self._sample(records, sampler)
         shapes = frameworks.shapes_of(self._optimizer)
         rows = _rows(self._gradients, records, members, shapes)
         release = noise.prepare(rows)
+        # From here on nothing depends on the sample but what is released.
+        self._drawn = None
         release.authorize(self._run, sampler.sampling_probability)
         gradient = release.draw()
         gradient /= sampler.expected_summands
         frameworks.move(self._optimizer, split(gradient, shapes))
+
+    def _sample(self, records: frameworks.Records, sampler: PoissonSampler | MicrobatchSampler) -> Members:
+        """Draw a sample, or return the one whose step has failed: its records may be why."""
+        made_for = len(records), sampler.sampling_probability
+        if self._drawn is None:
+            self._drawn = made_for, sampler.sample()
+        if self._drawn[0] != made_for:
+            raise ValueError(
+                "The last training failed after it had drawn a sample, which was not charged: train on its records "
+                "first, or make a new DPModel."
+            )
+        members: Members = self._drawn[1]
+        return members
 
 
 def _rows(
@@ -279,12 +285,3 @@ def _rows(
         for row, part in zip(rows, found, strict=True):
             row[place] = part.ravel()
     return rows
-
-
-def _step_end(listener: Any) -> Callable[[RunContext], object]:  # noqa: ANN401 - a callback
-    found: Callable[[RunContext], object] | None = getattr(listener, "on_train_step_end", None) or getattr(
-        listener, "step_end", None
-    )
-    if found is None:
-        raise TypeError(f"A callback must have step_end(run_context), but {listener!r} has none.")
-    return found

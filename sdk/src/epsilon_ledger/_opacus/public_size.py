@@ -1,16 +1,11 @@
-"""The public size of the data, where the number of records is private.
+"""What Opacus derives from the number of records, derived from a public size instead.
 
-Opacus derives three numbers from `len(dataset)`: the sample rate, the steps of an epoch, and the expected batch size by
-which each noisy sum is divided. Under add_or_remove_one a neighbour has another number of records, so that all three
-may differ, and the divisor shows in every released gradient. DP-SGD takes them as fixed. Here they are derived in the
-same way from a size that is public.
-
-Source: Opacus' trackers 571 and 819; Abadi et al. 2016 (arXiv 1607.00133), algorithm 1 with a fixed lot size.
+Source: Opacus' trackers 571 and 819.
 """
 
 import math
 from collections.abc import Sized
-from typing import Any, Final
+from typing import Any
 
 from opacus.optimizers import DPOptimizer
 from opacus.utils.uniform_sampler import DistributedUniformWithReplacementSampler, UniformWithReplacementSampler
@@ -20,9 +15,7 @@ from epsilon_ledger import Run, Trial
 from epsilon_ledger._opacus.errors import UnsupportedTrainingError
 from epsilon_ledger._opacus.loaders import sampler_of
 from epsilon_ledger._opacus.ranks import workers
-
-_MOST_APART: Final = 2
-"""Factor between a declared size and the number of records, from which the one no longer describes the other."""
+from epsilon_ledger._run.public_size import choose_public_size
 
 
 def public_size_of(run: Run | Trial, dataset: Sized, given: int | None) -> int | None:
@@ -36,24 +29,7 @@ def public_size_of(run: Run | Trial, dataset: Sized, given: int | None) -> int |
     Raises:
         UnsupportedTrainingError: the number of records is private, and no public one is known.
     """
-    if given is not None or run.state.neighboring_relation != "add_or_remove_one":
-        return given
-    size = run.state.population_size
-    if size is None:
-        raise UnsupportedTrainingError(
-            "The population is under add_or_remove_one, so the number of records is private. Opacus derives the "
-            "sample rate, the steps of an epoch and the divisor of each noisy sum from it, and so releases it. Declare "
-            "the population's size, or give public_size=..., from which they are derived then: len(dataset) only if "
-            "that number is public."
-        )
-    records = len(dataset)
-    if not size <= records * _MOST_APART <= size * _MOST_APART**2:
-        raise UnsupportedTrainingError(
-            f"The population declares {size} units, but this dataset has {records} records: batches would have "
-            f"{records / size:.3g} times the wanted size. Give public_size=..., the public number of records in this "
-            f"training's part of the data."
-        )
-    return size
+    return choose_public_size(run, len(dataset), given, UnsupportedTrainingError)
 
 
 def steps_per_epoch(loader: DataLoader, size: int | None) -> int:
