@@ -56,14 +56,24 @@ class NoisyAggregator(ModelAggregator):
         if self.run is None or self.cost is None or not self.current:
             raise UnsupportedRoundError("The round was not started by LedgerFedAvg, so that its model is not known.")
         mean = NoisyMean(self.noise, list(self._replies.values()), self.current, clients=self.clients)
-        self.run.authorize(
-            event=self.cost.event(self.noise.noise_multiplier, None, clients=self.clients, sampled=self.clients)
-        )
+        self._charge(self.run, self.cost)
         return FLModel(params=mean.draw(), params_type=ParamsType.FULL)
 
     def reset_stats(self) -> None:
-        """Forget the round."""
-        self._replies = {}
+        """Begin a round; one that has replies and was not aggregated is charged.
+
+        Otherwise the replies could decide which rounds are charged.
+
+        Raises:
+            LedgerError: that round is not admitted.
+        """
+        if self._replies and self.run is not None and self.cost is not None:
+            self._charge(self.run, self.cost)
+
+    def _charge(self, run: Run, cost: RoundCost) -> None:
+        """Charge the round, which ends with it, whatever the ledger answers."""
+        self._replies, self.current = {}, {}
+        run.authorize(event=cost.event(self.noise.noise_multiplier, None, clients=self.clients, sampled=self.clients))
 
 
 class LedgerFedAvg(FedAvg):
