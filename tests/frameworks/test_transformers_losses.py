@@ -138,6 +138,22 @@ def test_loss_that_does_not_tell_records_apart_is_refused(tmp_path: Path) -> Non
         private(unknown)
 
 
+def test_loss_with_negatives_of_batch_is_refused(tmp_path: Path) -> None:
+    def in_batch(outputs: Any, _: Any) -> torch.Tensor:
+        embedded = outputs.logits.mean(dim=1)
+        return torch.nn.functional.cross_entropy(embedded @ embedded.T, torch.arange(len(embedded)), reduction="none")
+
+    def less_mean(outputs: Any, _: Any) -> torch.Tensor:
+        losses = outputs.logits.square().mean(dim=(1, 2))
+        return losses - losses.mean()
+
+    for losses in (in_batch, less_mean):
+        trainer = private(trainer_of(tmp_path), record_losses=losses)
+        trainer.create_optimizer()
+        with pytest.raises(UnsupportedTrainingError, match=r"depends on other records.*InfoNCE"):
+            gradients(trainer, sentences(2))
+
+
 def test_layers_that_see_batch_as_whole_are_refused(tmp_path: Path) -> None:
     trainer = private(trainer_of(tmp_path, gpt2(lora=False), max_steps=4))
     with pytest.raises(UnsupportedTrainingError, match=r"as position embeddings do\. Freeze it"):

@@ -70,6 +70,44 @@ def token_losses(logits: torch.Tensor, labels: torch.Tensor, *, label_smoothing:
     return tokens.view(labels.shape).sum(dim=1) / targets
 
 
+def require_separate_losses(record_losses: RecordLosses, outputs: Any, inputs: Mapping[str, Any]) -> None:  # noqa: ANN401 - of any model
+    """Require that the loss of the first record depends on no other record's outputs, as in-batch negatives do.
+
+    Args:
+        record_losses: to check.
+        outputs: of the model, for several records.
+        inputs: of the model.
+
+    Raises:
+        UnsupportedTrainingError: it does, so that clipping each record's gradient does not bound its share.
+    """
+    # Of copies, so that nothing flows back into the model and its hooks.
+    copies: list[torch.Tensor] = []
+    first = record_losses(_copied(outputs, copies), inputs)[0]
+    if not first.requires_grad:
+        return
+    gradients = torch.autograd.grad(first, copies, allow_unused=True)
+    if any(each is not None and each.ndim and each[1:].nan_to_num().count_nonzero() for each in gradients):
+        raise UnsupportedTrainingError(
+            "The loss of a record depends on other records of its batch, as with in-batch negatives (InfoNCE) or a "
+            "mean over the batch, so that clipping its gradient does not bound what it changes. Give record_losses=... "
+            "of each record alone: put its negatives into the record."
+        )
+
+
+def _copied(outputs: Any, copies: list[torch.Tensor]) -> Any:  # noqa: ANN401 - of any model
+    """Copy the tensors of a model's outputs, and list those copies that can have gradients."""
+    if isinstance(outputs, torch.Tensor) and outputs.is_floating_point():
+        copies.append(outputs.detach().requires_grad_())
+        return copies[-1]
+    if isinstance(outputs, Mapping):
+        kind: Any = type(outputs)
+        return kind(**{name: _copied(each, copies) for name, each in outputs.items()})
+    if type(outputs) in {tuple, list}:
+        return [_copied(each, copies) for each in outputs]
+    return outputs
+
+
 def _class_losses(
     logits: torch.Tensor,
     labels: torch.Tensor,

@@ -26,8 +26,8 @@ from epsilon_ledger._opacus.hook import LedgerHook
 from epsilon_ledger._run.run_properties import RunStateDict, parse_state
 from epsilon_ledger._transformers.checks import check_hooks, check_model
 from epsilon_ledger._transformers.loading import fresh_generator, private_loader
-from epsilon_ledger._transformers.losses import RecordLosses
-from epsilon_ledger.opacus import attach
+from epsilon_ledger._transformers.losses import RecordLosses, require_separate_losses
+from epsilon_ledger.opacus import attach, discard_batch
 
 RUN_FILE: Final = "epsilon_ledger.json"
 """Name of the run's state in the folder of a checkpoint or a saved model."""
@@ -70,6 +70,7 @@ class PrivateTraining(Trainer):
     refusal: BudgetExceededError | None
     """The refusal that ended the training, or None."""
     _hooked: nn.Module | None = None
+    _losses_are_separate = False
 
     def train(self, resume_from_checkpoint: str | bool | None = None, *arguments: Any, **options: Any) -> Any:  # noqa: ANN401, FBT001 - the Trainer's signature
         """Train as the Trainer does, until its end or a refusal.
@@ -93,6 +94,9 @@ class PrivateTraining(Trainer):
         if checkpoint:
             self._require_own_checkpoint(str(checkpoint))
         self.refusal = None
+        if isinstance(_innermost(self.optimizer), DPOptimizer):
+            # An exception of an earlier training may have left a draw without a step.
+            discard_batch(self._private_optimizer)
         return super().train(resume_from_checkpoint, *arguments, **options)
 
     def _require_own_checkpoint(self, checkpoint: str) -> None:
@@ -211,12 +215,16 @@ class PrivateTraining(Trainer):
         inputs = self._prepare_inputs(batch)
         given = inputs if self.privacy.keep_labels else {key: value for key, value in inputs.items() if key != "labels"}
         with self.compute_loss_context_manager():
-            losses = self.privacy.record_losses(model(**given), inputs)
+            outputs = model(**given)
+            losses = self.privacy.record_losses(outputs, inputs)
         if losses.shape != (records,):
             raise UnsupportedTrainingError(
                 f"There are {records} records in this physical batch, and losses of the shape {tuple(losses.shape)}: "
                 f"one loss is needed for each record. Do not pack several records into one row."
             )
+        if records > 1 and not self._losses_are_separate:
+            require_separate_losses(self.privacy.record_losses, outputs, inputs)
+            self._losses_are_separate = True
         total = losses.sum()
         total.backward()
         self._take_gradients(records)
