@@ -4,7 +4,6 @@ from math import exp
 from typing import Any, Final
 
 from epsilon_ledger import Event, Run, gaussian
-from epsilon_ledger._mindarmour.dangers import warn
 from epsilon_ledger._mindspore.pipelines import (
     UnsupportedTrainingError,
     require_no_batch_statistics,
@@ -55,7 +54,8 @@ class DpTraining:
             )
         self._cell = cell
         self._mechanism = cell._noise_mech or params.optimizer._mech  # noqa: SLF001 - as above
-        self._warn_of_seeds()
+        self._require_fresh_noise()
+        _require_exact(cell.weights)
         size = params.train_dataset.get_batch_size()
         self._clipped = "example" if cell._micro_batches == size else "microbatch"  # noqa: SLF001 - as above
         self.steps_of_pass: int = params.train_dataset.get_dataset_size()
@@ -92,14 +92,23 @@ class DpTraining:
             factor = before / (before + rate * steps)
         return float(factor) * _ROUNDING**steps
 
-    def _warn_of_seeds(self) -> None:
+    def _require_fresh_noise(self) -> None:
         from mindspore import get_seed  # noqa: PLC0415 - where a training of it is
 
         if self._mechanism._seed != 0 or get_seed() is not None:  # noqa: SLF001 - as above
-            warn(
-                "The noise is predictable: MindArmour draws it from MindSpore's generators, which a seed of the "
-                "mechanism or mindspore.set_seed determines. Anyone who knows the seed can remove it. Set none but in "
-                "tests."
+            raise UnsupportedTrainingError(
+                "The noise would be repeated in each process: MindArmour draws it from MindSpore's generators, which a "
+                "seed of the mechanism or mindspore.set_seed determines. Set neither; numpy.random.seed is free. "
+                f"{_INSTEAD}"
+            )
+
+
+def _require_exact(parameters: Any) -> None:  # noqa: ANN401 - MindSpore's
+    """Require parameters that are fine enough for the noise."""
+    for parameter in parameters:
+        if str(parameter.dtype) not in {"Float32", "Float64"}:
+            raise UnsupportedTrainingError(
+                f"The parameter {parameter.name} is {parameter.dtype}, too coarse for the noise: train Float32."
             )
 
 
