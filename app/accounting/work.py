@@ -5,9 +5,10 @@ formula; privacy loss distributions count their lattices themselves. It ignores 
 always accepted or always refused. Nothing is counted outside `bounded`. See docs/adr/0027.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from app.accounting.errors import PlanTooExpensiveError, UnsupportedEventError
@@ -100,44 +101,68 @@ SELECTION: Final = 700
 POISSON_SELECTION: Final = 4500
 """The bound for a Poisson number of runs compares every order with every other one."""
 
-_spent: ContextVar[list[int] | None] = ContextVar("_spent", default=None)
+MOST_KNOWN: Final = 512
+"""Results that a request is counted for once; the caches that keep them have at least as many places."""
+
+
+@dataclass(slots=True)
+class _Tally:
+    """Work of a block, in microseconds: its limit, what was counted, and results that are counted already."""
+
+    most: int
+    spent: int = 0
+    known: set[Hashable] = field(default_factory=set)
+
+
+_tally: ContextVar[_Tally | None] = ContextVar("_tally", default=None)
 
 
 @contextmanager
 def bounded(most: int = MAX_WORK) -> Iterator[None]:
     """Limit the work of the enclosed block to `most` microseconds."""
-    token = _spent.set([0, most])
+    token = _tally.set(_Tally(most))
     try:
         yield
     finally:
-        _spent.reset(token)
+        _tally.reset(token)
 
 
 @contextmanager
 def bounded_apart() -> Iterator[None]:
     """Limit the work of a block within `bounded` apart, to MAX_PLAN_WORK; without that, it has no limit."""
-    with bounded(MAX_PLAN_WORK) if _spent.get() is not None else nullcontext():
+    with bounded(MAX_PLAN_WORK) if _tally.get() is not None else nullcontext():
         yield
 
 
-def spend(work: int) -> None:
+def spend(work: float) -> None:
     """Count work, in microseconds; raise PlanTooExpensiveError beyond the limit of `bounded`."""
     require_affordable(work)
-    spent = _spent.get()
-    if spent is not None:
-        spent[0] += work
+    tally = _tally.get()
+    if tally is not None:
+        tally.spent += int(work)
 
 
-def require_affordable(work: int) -> None:
+def spend_once(result: Hashable, work: float) -> None:
+    """Count the work of a result that is cached for the request, as `spend`, unless the request has it already."""
+    tally = _tally.get()
+    if tally is None or result in tally.known:
+        return
+    spend(work)
+    if len(tally.known) >= MOST_KNOWN:
+        tally.known.clear()
+    tally.known.add(result)
+
+
+def require_affordable(work: float) -> None:
     """Raise PlanTooExpensiveError if work would exceed the limit, without counting it."""
-    spent = _spent.get()
-    if spent is not None and spent[0] + work > spent[1]:
-        raise PlanTooExpensiveError(_too_expensive_message("What this asks for takes more", spent[1]))
+    tally = _tally.get()
+    if tally is not None and tally.spent + int(work) > tally.most:
+        raise PlanTooExpensiveError(_too_expensive_message("What this asks for takes more", tally.most))
 
 
 def spend_curve(event: DpEvent, orders: int) -> None:
     """Count the work of pricing an event over a number of orders, as `spend`."""
-    if _spent.get() is not None:
+    if _tally.get() is not None:
         spend(curve_work(event, few=orders <= FEW_ORDERS))
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -152,7 +153,7 @@ class CostNotReadyError(Exception):
             self._keep(self._calculation.result())
             return
         try:
-            result = WORKER_POOL.submit(self._lane(organisation_id), self._calculation).result()
+            result = self._submit(organisation_id).result()
         except (RateLimitedError, LedgerUnavailableError, PlanTooExpensiveError):
             if self._needed:
                 raise
@@ -169,19 +170,21 @@ class CostNotReadyError(Exception):
             await asyncio.to_thread(self.compute, organisation_id)
             return
         try:
-            result = await asyncio.wrap_future(WORKER_POOL.submit(self._lane(organisation_id), self._calculation))
+            result = await asyncio.wrap_future(self._submit(organisation_id))
         except (RateLimitedError, LedgerUnavailableError, PlanTooExpensiveError):
             if self._needed:
                 raise
             result = None
         self._keep(result)
 
-    def _lane(self, organisation_id: str) -> str:
-        """Name the lane of an organisation's costs, apart from its plans'.
+    def _submit(self, organisation_id: str) -> "Future[Any]":
+        """Queue the calculation in the lane of an organisation's costs, apart from its plans'.
 
-        What is not needed has another one: searches for refused requests must not keep others from what they need.
+        What is not needed has another lane, which is not urgent: searches for refused requests must not keep others
+        from what they need.
         """
-        return f"{'prices' if self._needed else 'alternatives'} {organisation_id}"
+        lane = f"{'prices' if self._needed else 'alternatives'} {organisation_id}"
+        return WORKER_POOL.submit(lane, self._calculation, urgent=self._needed)
 
 
 def _as_many_as_fit(events: Sequence[DpEvent]) -> tuple[list[DpEvent], int]:

@@ -5,6 +5,7 @@ as long, and up to 0.3 s. A worker process is `python -m app.service.worker_pool
 """
 
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
+from pathlib import Path
 from threading import Condition, Lock, Thread
 from time import monotonic
 from types import FrameType
@@ -28,8 +30,11 @@ from app.ledger.errors import LedgerUnavailableError, RateLimitedError
 
 T = TypeVar("T")
 
-MOST_PROCESSES: Final = 2
-"""One lane uses one process. The second starts after the first result, ready for another organisation."""
+MOST_PROCESSES: Final = 3
+"""One lane uses one process. The others start after the first result, ready for another organisation."""
+
+RESERVED: Final = 1
+"""Processes that only urgent lanes use, so that no step waits behind plans."""
 
 NICENESS: Final = 5
 """Gives steps priority when processors are scarce; a worker keeps a third of a share."""
@@ -49,8 +54,16 @@ RETRY_AFTER: Final = 2
 LATER: Final = "scipy.optimize"
 """Imported early, since the formulas import it late (0.3 s); it imports scipy.special, too."""
 
-MOST_SECONDS: Final = 5.0
-"""Limit of processor time of a job; one estimated at a second stays under it on slow machines."""
+MOST_SECONDS, AGAIN_SECONDS = 5.0, 0.5
+"""Limit of processor time of a job, and time after which it is stopped again; one estimated at a second stays under it
+on slow machines."""
+
+MOST_BYTES: Final = 400_000_000
+"""Address space of a job besides what the process has when it is ready."""
+
+
+class _StoppedError(BaseException):
+    """The time of a job is over: no handler of errors catches it, as they catch PlanTooExpensiveError."""
 
 
 class FairQueue(Generic[T]):
@@ -60,9 +73,10 @@ class FairQueue(Generic[T]):
         self._changed = Condition()
         self._lanes: OrderedDict[str, deque[T]] = OrderedDict()
         self._at_work: set[str] = set()
+        self._urgent: set[str] = set()
 
-    def put(self, lane: str, task: T) -> None:
-        """Add a task to a lane; RateLimitedError if too many are waiting there."""
+    def put(self, lane: str, task: T, *, urgent: bool = False) -> None:
+        """Add a task to a lane, which is urgent or not; RateLimitedError if too many are waiting there."""
         with self._changed:
             waiting = self._lanes.setdefault(lane, deque())
             if len(waiting) >= MOST_WAITING:
@@ -71,19 +85,31 @@ class FairQueue(Generic[T]):
                     retry_after=RETRY_AFTER,
                 )
             waiting.append(task)
-            self._changed.notify()
+            if urgent:
+                self._urgent.add(lane)
+            self._changed.notify_all()  # not each taker takes each task
 
-    def take(self, seconds: float) -> tuple[str, T] | None:
-        """Wait for a task of an idle lane, and mark the lane as busy until `done`; None on timeout."""
+    def take(self, seconds: float, *, urgent: bool = False) -> tuple[str, T] | None:
+        """Wait for a task of an idle lane, and mark the lane as busy until `done`.
+
+        Args:
+            seconds: to wait at most.
+            urgent: whether to take tasks of urgent lanes only.
+
+        Returns:
+            The lane and the task; None on timeout.
+        """
         with self._changed:
-            if not self._changed.wait_for(lambda: self._next() is not None, seconds):
+            if not self._changed.wait_for(lambda: self._next(urgent=urgent) is not None, seconds):
                 return None
-            lane = self._next()
+            lane = self._next(urgent=urgent)
             assert lane is not None, "it was waited for"
             waiting = self._lanes.pop(lane)
             task = waiting.popleft()
             if waiting:  # behind all others
                 self._lanes[lane] = waiting
+            else:
+                self._urgent.discard(lane)
             self._at_work.add(lane)
             return lane, task
 
@@ -93,8 +119,9 @@ class FairQueue(Generic[T]):
             self._at_work.discard(lane)
             self._changed.notify_all()
 
-    def _next(self) -> str | None:
-        return next((lane for lane in self._lanes if lane not in self._at_work), None)
+    def _next(self, *, urgent: bool) -> str | None:
+        lanes = (lane for lane in self._lanes if lane in self._urgent or not urgent)
+        return next((lane for lane in lanes if lane not in self._at_work), None)
 
 
 @dataclass(frozen=True)
@@ -125,24 +152,25 @@ class WorkerPool:
         self._begun = False
         self._idle = [_Process() for _ in range(MOST_PROCESSES)]
 
-    def submit(self, lane: str, calculation: Job[T]) -> "Future[T]":
+    def submit(self, lane: str, calculation: Job[T], *, urgent: bool = False) -> "Future[T]":
         """Queue a job; jobs of one lane run sequentially, and lanes take turns.
 
-        The future has the result or error: LedgerUnavailableError if the process died. RateLimitedError: a full lane.
+        A process is kept free for lanes that are urgent. The future has the result or error: LedgerUnavailableError if
+        the process died. RateLimitedError: a full lane.
         """
         future: Future[T] = Future()
-        self._queue.put(lane, (calculation, cast("Future[Any]", future)))
+        self._queue.put(lane, (calculation, cast("Future[Any]", future)), urgent=urgent)
         with self._lock:
             if not self._begun:
                 self._begun = True
-                for _ in range(MOST_PROCESSES):
-                    Thread(target=self._work, name="calculator", daemon=True).start()
+                for number in range(MOST_PROCESSES):
+                    Thread(target=self._work, args=(number < RESERVED,), name="calculator", daemon=True).start()
         return future
 
-    def _work(self) -> None:
-        """Pass tasks to processes, forever."""
+    def _work(self, reserved: bool) -> None:  # noqa: FBT001 - a thread passes it
+        """Pass tasks, or urgent ones only, to processes, forever."""
         while True:
-            taken = self._queue.take(IDLE_SECONDS)
+            taken = self._queue.take(IDLE_SECONDS, urgent=reserved)
             if taken is None:
                 self._end_idle()
                 continue
@@ -242,29 +270,46 @@ def run_worker(pipe: Connection, module: str) -> None:
     signal.signal(signal.SIGPROF, _stop)
     for each in (module, LATER):
         import_module(each)
+    _limit_memory()
     with suppress(EOFError, OSError):
         while True:
             pipe.send(_run_job(*pipe.recv()))
 
 
+def _limit_memory() -> None:
+    """Limit the address space to MOST_BYTES more than it is now, where the system tells it."""
+    with suppress(OSError):
+        pages = int(Path("/proc/self/statm").read_text().split()[0])
+        _, most = resource.getrlimit(resource.RLIMIT_AS)
+        resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + MOST_BYTES, most))
+
+
 def _run_job(function: Callable[..., object], arguments: tuple[Any, ...], most: int) -> tuple[bool, object]:
     """Run a job; return whether it succeeded, and its result or error."""
-    signal.setitimer(signal.ITIMER_PROF, MOST_SECONDS)
     try:
-        with bounded(most):
-            return True, function(*arguments)
+        signal.setitimer(signal.ITIMER_PROF, MOST_SECONDS, AGAIN_SECONDS)
+        try:
+            with bounded(most):
+                return True, function(*arguments)
+        finally:
+            signal.setitimer(signal.ITIMER_PROF, 0)
+    except _StoppedError:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        return False, _too_expensive(f"was calculated for {MOST_SECONDS:g} s of a processor without an end")
+    except MemoryError:
+        return False, _too_expensive(f"needed more than {MOST_BYTES / 1e6:g} MB of memory")
     except Exception as error:  # noqa: BLE001 - the service raises it
         error.add_note(traceback.format_exc())
         return False, error
-    finally:
-        signal.setitimer(signal.ITIMER_PROF, 0)
 
 
 def _stop(number: int, frame: FrameType | None) -> None:
     del number, frame
-    raise PlanTooExpensiveError(
-        f"This was calculated for {MOST_SECONDS:g} s of a processor without an end. Send fewer different events."
-    )
+    raise _StoppedError
+
+
+def _too_expensive(what: str) -> PlanTooExpensiveError:
+    return PlanTooExpensiveError(f"This {what}. Send fewer different events.")
 
 
 if __name__ == "__main__":

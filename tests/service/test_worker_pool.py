@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from types import SimpleNamespace
 from typing import cast
 
@@ -22,6 +22,7 @@ from app.ledger.accounts import Account
 from app.ledger.errors import LedgerUnavailableError, RateLimitedError
 from app.service import costing, worker_pool
 from app.service.costing import CostNotReadyError, PrecomputedCosts
+from app.service.planning.assumptions import if_planned
 from app.service.worker_pool import MOST_WAITING, FairQueue, Job, WorkerPool
 
 ADD = NeighboringRelation.ADD_OR_REMOVE_ONE
@@ -55,6 +56,54 @@ def test_lanes_take_turns_and_one_task_of_a_lane_runs_at_a_time() -> None:
     assert queue.take(0) == ("loud", 2)
 
 
+def test_urgent_task_is_taken_while_others_wait() -> None:
+    queue: FairQueue[int] = FairQueue()
+    queue.put("plans", 1)
+    assert queue.take(0, urgent=True) is None
+    queue.put("prices", 2, urgent=True)
+    assert queue.take(0, urgent=True) == ("prices", 2)
+    assert queue.take(0) == ("plans", 1)
+
+
+def test_step_with_an_expensive_event_does_not_wait_for_plans_of_many_organisations(pool: WorkerPool) -> None:
+    plans = [pool.submit(f"plans {number}", Job(time.sleep, (0.3,))) for number in range(6)]
+    missing = CostNotReadyError(Job(os.getpid, ()), work=costing.LITTLE_WORK + 1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(costing, "WORKER_POOL", pool)
+        missing.compute("org")
+    assert not plans[-1].done()
+    for plan in plans:
+        plan.result(30)
+
+
+def _for_ever() -> None:
+    while True:
+        with suppress(Exception):
+            time.process_time()
+
+
+@pytest.mark.parametrize(
+    ("job", "reason"),
+    [
+        (Job(if_planned, (_for_ever,)), "0.05 s of a processor"),
+        (Job(np.zeros, (10**18,)), "MB of memory"),
+    ],
+)
+def test_job_beyond_its_time_or_memory_is_refused_whatever_handles_errors(
+    monkeypatch: pytest.MonkeyPatch, job: Job[object], reason: str
+) -> None:
+    monkeypatch.setattr(worker_pool, "MOST_SECONDS", 0.05)
+    monkeypatch.setattr(worker_pool, "AGAIN_SECONDS", 0.01)
+    before = signal.signal(signal.SIGPROF, worker_pool._stop)
+    try:
+        succeeded, error = worker_pool._run_job(job.function, job.arguments, job.most)
+    finally:
+        signal.signal(signal.SIGPROF, before)
+    assert (succeeded, type(error)) == (False, PlanTooExpensiveError)
+    assert reason in str(error)
+    assert signal.getitimer(signal.ITIMER_PROF) == (0, 0)
+
+
 def test_full_lane_refuses_and_others_do_not_and_a_waiting_taker_gets_the_next_task() -> None:
     queue: FairQueue[int] = FairQueue()
     taken: list[object] = []
@@ -82,6 +131,8 @@ def test_another_process_answers_as_this_one_and_goes_on_after_an_error(pool: Wo
         pool.submit("lane", unsound).result(30)
     with pytest.raises(PlanTooExpensiveError):
         pool.submit("lane", Job(event_curves, (DEAR, ADD, 1))).result(30)
+    with pytest.raises(PlanTooExpensiveError, match="400 MB of memory"):
+        pool.submit("lane", Job(np.ones, (10**8,))).result(30)
     _, given_up = (pool.submit("lane", Job(time.sleep, (0.2,))) for _ in range(2))
     assert given_up.cancel()
     assert pool.submit("lane", Job(os.getpid, ())).result(30) == before
@@ -129,7 +180,8 @@ def test_search_that_takes_too_long_is_given_up_and_what_is_needed_is_refused(
     lanes: list[str] = []
     kept: list[object] = []
 
-    def submit(lane: str, _: object) -> Future[object]:
+    def submit(lane: str, _: object, *, urgent: bool) -> Future[object]:
+        assert urgent == needed
         lanes.append(lane)
         return failed
 

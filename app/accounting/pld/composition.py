@@ -36,8 +36,12 @@ LARGEST_TILT: Final = 1e5
 
 MAX_TRIALS: Final = 100
 
-TILT, TILT_EACH, TILT_MASS = 600, 100, 0.14
-"""Microseconds for a composition, for each distribution, and for each of its masses."""
+TILT, TILT_MASS = 20, 0.012
+"""Microseconds for the moments of a tilted sum, and for each mass."""
+
+SUM, SUM_EACH, SUM_MASS, SUM_FREQUENCY = 150, 5, 0.01, 0.08
+"""Microseconds for a tilted sum besides its frequencies, for each distribution, for each mass, and for each frequency
+that counts."""
 
 DELTA, DELTA_EACH = 60, 0.2
 """Microseconds for a delta, and for each frequency that counts."""
@@ -56,6 +60,7 @@ class Tilted:
 def tilted(distributions: Distributions, counts: Floats, tilt: float) -> Tilted:
     """Compute K, K' and K'' of the sum of (n,) repetitions of each loss."""
     losses = distributions.losses
+    spend(TILT + TILT_MASS * distributions.masses.size)
     weights, tops = _tilted_masses(distributions, tilt)
     totals = weights.sum(axis=1)
     first = weights @ losses / totals
@@ -160,7 +165,7 @@ class TiltedSum:
         epsilon = max(0.0, epsilon * (1 - 4 * ROUNDING) - self.loss_error)
         if self.most <= epsilon:
             return self.log_infinite
-        spend(int(DELTA + DELTA_EACH * self.numbers.size))
+        spend(DELTA + DELTA_EACH * self.numbers.size)
         weights, sizes = _weight_frequencies(epsilon, self.spacing, self.tilt, self.size, self.numbers)
         terms = (self.powers * weights[:-1].conj()).real
         # No frequency of a positive function is above its first.
@@ -175,7 +180,7 @@ def tilted_sum(dots: Dots, counts: Floats, tilt: float) -> TiltedSum | None:
 
     None if there are too many; then a larger spacing is needed.
     """
-    spend(int(TILT + counts.size * (TILT_EACH + TILT_MASS * dots.places.size)))
+    spend(SUM + SUM_EACH * counts.size + SUM_MASS * dots.masses.size)
     found = tilted(dots, counts, tilt)
     weights, _ = _tilted_masses(dots, tilt)
     size = max(ceil(min(period(found) / dots.spacing, LARGEST_PERIOD)), 64)
@@ -184,6 +189,7 @@ def tilted_sum(dots: Dots, counts: Floats, tilt: float) -> TiltedSum | None:
     parts = frequencies(weights, counts, dots.places, size, ROUNDING * (64 + reach))
     if parts is None:
         return None
+    spend(SUM_FREQUENCY * parts.numbers.size)
     shares = np.where((parts.numbers == 0) | (2 * parts.numbers == parts.size), 1 / parts.size, 2 / parts.size)
     powers = shares * np.exp(parts.logs)
     # |x^n - y^n| <= (|x| + e)^n - |x|^n for |x - y| <= e

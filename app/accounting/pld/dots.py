@@ -16,6 +16,8 @@ from numpy.typing import NDArray
 
 from app.accounting.curves import Floats
 from app.accounting.pld.pairs import TAIL_ERROR, Pair, Tails
+from app.accounting.pld.row_work import row_work
+from app.accounting.work import MOST_KNOWN, spend, spend_once
 
 LARGEST_LOSS: Final = 1e4
 """Nats; larger losses count as infinite."""
@@ -25,6 +27,13 @@ LARGEST_EXPONENT: Final = 700.0
 
 ROUGH: Final = np.concatenate([-np.geomspace(LARGEST_LOSS, 1e-9, 500), [0.0], np.geomspace(1e-9, LARGEST_LOSS, 500)])
 """Losses at which a pair is looked at, to find where its mass is."""
+
+
+PLACED: Final = 0.4
+"""Microseconds for each place of a lattice."""
+
+KEPT: Final = 2**13
+"""Most places of a lattice on which pairs are cached: 512 of them take 32 MB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +148,12 @@ def spread(pair: Pair, negligible: float) -> Spread:
     return Spread(deviation, middle, float(ROUGH[first]), float(ROUGH[last]), beyond, infinite, tails.loss_error)
 
 
-@lru_cache(maxsize=512)
+def spend_look(pair: Pair) -> None:
+    """Count the work of looking at a pair, once for a request."""
+    spend_once(pair, row_work(pair, ROUGH.size))
+
+
+@lru_cache(maxsize=MOST_KNOWN)
 def _rough(pair: Pair) -> tuple[float, Tails, Floats]:
     """Compute deviation, tails and masses of a privacy loss at the losses ROUGH."""
     tails = pair.tails(ROUGH)
@@ -159,7 +173,17 @@ def rough_distributions(pairs: Sequence[Pair], lowest: float, highest: float) ->
 def connect_the_dots(pairs: Sequence[Pair], lattice: Lattice) -> Dots:
     """Move the mass of each cell to its ends; that below the first place to it, that above the last to infinity."""
     places = _places(lattice)
-    rows = [_row(pair, lattice) for pair in pairs]
+    is_kept = places.size <= KEPT
+    spend_once(lattice, PLACED * places.size)
+    rows = []
+    for pair in pairs:
+        work = row_work(pair, places.size)
+        if is_kept:
+            spend_once((pair, lattice), work)
+            rows.append(_kept_row(pair, lattice))
+        else:
+            spend(work)
+            rows.append(_row(pair, lattice))
     masses = np.stack([row for row, _, _ in rows])
     infinite, errors = (np.array([row[which] for row in rows]) for which in (1, 2))
     losses = np.multiply(places, lattice.spacing, dtype=np.float64)
@@ -171,12 +195,14 @@ def _places(lattice: Lattice) -> NDArray[np.int64]:
     return lattice.places()
 
 
-@lru_cache(maxsize=512)
 def _row(pair: Pair, lattice: Lattice) -> tuple[Floats, float, float]:
     """Compute the masses of one pair, its probability of an infinite loss, and the error of its losses."""
     losses = np.multiply(_places(lattice), lattice.spacing, dtype=np.float64)
     tails = pair.tails(losses)
     return _ends(tails, losses), float(tails.p_above[-1]) * (1 + TAIL_ERROR), tails.loss_error
+
+
+_kept_row = lru_cache(maxsize=MOST_KNOWN)(_row)
 
 
 def _last_positive(masses: Floats) -> NDArray[np.intp]:

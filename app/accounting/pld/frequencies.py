@@ -10,7 +10,7 @@ a frequency changes little.
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from math import ceil, cos, log2, pi, sqrt
+from math import ceil, cos, isqrt, log2, pi, sqrt
 from typing import Final, TypeAlias
 
 import numpy as np
@@ -56,15 +56,27 @@ CHANGE: Final = 0.05
 MAX_TURNS: Final = 2**23
 """Maximum products of frequencies that are computed one by one and masses."""
 
+MAX_VALUES: Final = 2**21
+"""Maximum frequencies that are computed one by one, of all distributions: 32 MB."""
+
 CHUNK: Final = 128
 """Masses that are summed up at first, so that few roundings follow one another."""
 
 BLOCK: Final = 16
-"""Frequencies that are computed together: with 2^14 masses, their angles take 4 MB."""
+"""Fewest frequencies that are computed together: with 2^14 masses, their angles take 4 MB."""
 
-TURNED, TURNED_EACH, TRANSFORMED, POWERED = 0.004, 0.001, 0.014, 0.08
-"""Microseconds for the angle of a frequency and a place, and for its products with the masses of each distribution; for
-each place of a fast transform; and for each frequency whose power is computed."""
+LARGEST_BLOCK: Final = 2**17
+"""Most products of frequencies that are computed together and masses, but for BLOCK."""
+
+PAIRED, PAIRED_PLACE, PAIRED_MASS, GRID_MASS = 120, 0.08, 0.05, 0.03
+"""Microseconds for pairs of masses, and for each place and mass in them; and for a mass and a grid of angles."""
+
+TURNED, TURNED_EACH, SUMMED = 0.006, 0.001, 0.05
+"""Microseconds for the angle of a frequency and a place, and for its products with the masses of each distribution; and
+for each frequency of a distribution."""
+
+TRANSFORMED, POWERED = 0.014, 0.15
+"""Microseconds for each place of a fast transform, and for each frequency whose power is computed."""
 
 ROUNDING: Final = 2.0**-52
 
@@ -102,19 +114,20 @@ def frequencies(
     """
     first = _first_negligible(masses, counts, places, size, error)
     too_many = size > min(MAX_SIZE, MAX_SIZES // counts.size)
-    if first * places.size <= MAX_TURNS and (too_many or _is_cheap(first, masses, size)):
-        spend(int(first * places.size * (TURNED + TURNED_EACH * counts.size)))
+    few = first * places.size <= MAX_TURNS and first * counts.size <= MAX_VALUES
+    if few and (too_many or _is_cheap(first, masses, size)):
+        spend(first * (places.size * (TURNED + TURNED_EACH * counts.size) + SUMMED * counts.size))
         rows: Iterable[tuple[Complexes, float]] = _directly(masses, places, size, first)
     else:
         if too_many:
             return None
         size = scipy.fft.next_fast_len(size, real=True)
-        spend(int(size * counts.size * TRANSFORMED))
+        spend(size * counts.size * TRANSFORMED)
         first, rows = size // 2 + 1, _fast(masses, places, size)
     used = np.arange(first)
     logs, largest, growth = np.zeros(first, dtype=complex), np.zeros(first), np.zeros(first)
     for (values, own_error), count in zip(rows, counts, strict=True):
-        spend(int(used.size * POWERED))
+        spend(used.size * POWERED)
         row = values[used]
         absolute, own = np.maximum(np.abs(row), TINY), own_error + error
         largest += count * np.log(absolute + own)
@@ -140,6 +153,7 @@ def _first_negligible(masses: Floats, counts: Floats, places: NDArray[np.int64],
     """
     if float(counts.sum()) < -2 * NEGLIGIBLE:  # pairs take half of a frequency at most
         return size // 2 + 1
+    spend(PAIRED + PAIRED_PLACE * places.size + PAIRED_MASS * masses.size)
     angles = pi * RATIO ** -np.arange(ceil(log2(size / 2) / log2(RATIO)) + 1.0)
     proven = _by_pairs(masses, counts, places, angles, error)
     first = _first_of_proven(proven, angles, size)
@@ -187,6 +201,7 @@ def _by_a_grid(
 
     A mass w at place p turns by at most 2 w, and by |p - c| w for each unit of the angle, where c may be any place.
     """
+    spend(GRID_MASS * masses.size)
     middles = places[np.argmax(masses, axis=1)]
     away = np.abs(places - middles[:, np.newaxis])
     points = GRID
@@ -197,7 +212,7 @@ def _by_a_grid(
         points *= 4
         if points > most:
             return np.zeros(angles.size - 1, dtype=bool)
-    spend(int(points * counts.size * POWERED / 2))
+    spend(points * counts.size * POWERED / 2)
     folded = np.stack([np.bincount(places % points, row, minlength=points) for row in masses])
     change += error + _error_of_transform(points, 1.0)
     largest = counts @ np.log(np.abs(scipy.fft.rfft(folded)) + change[:, np.newaxis])
@@ -214,23 +229,26 @@ def _directly(masses: Floats, places: NDArray[np.int64], size: int, most: int) -
     Angles are exact multiples of 2 pi / size: a sine or cosine errs by less than 16 roundings, a product of two by less
     than 64, and a sum of sums by one for each term of the longest sum and for each sum.
     """
-    chunks = ceil(places.size / CHUNK)
-    padded = ((0, 0), (0, chunks * CHUNK - places.size))
+    width = min(CHUNK, places.size)
+    chunks = ceil(places.size / width)
+    padded = ((0, 0), (0, chunks * width - places.size))
     folded = np.pad(places % size, padded[1])
-    split = np.pad(masses, padded).reshape(-1, chunks, CHUNK).transpose(1, 0, 2)
+    split = np.pad(masses, padded).reshape(-1, chunks, width).transpose(1, 0, 2)
+    # Of each block one angle is computed anew, and all are computed in the first one.
+    together = max(BLOCK, min(LARGEST_BLOCK // folded.size, 4 * isqrt(most)))
 
     def turns(numbers: NDArray[np.int64]) -> Complexes:
         angles = np.multiply.outer(numbers, folded) % size * (-2 * pi / size)
         found: Complexes = np.exp(1j * angles)
         return found
 
-    within = turns(np.arange(min(BLOCK, most)))
+    within = turns(np.arange(min(together, most)))
     values = np.empty((masses.shape[0], most), dtype=complex)
-    for begin in range(0, most, BLOCK):
-        block = (turns(np.array([begin])) * within[: most - begin]).reshape(-1, chunks, CHUNK).transpose(1, 2, 0)
+    for begin in range(0, most, together):
+        block = (turns(np.array([begin])) * within[: most - begin]).reshape(-1, chunks, width).transpose(1, 2, 0)
         sums = (split @ block.real).sum(axis=0) + 1j * (split @ block.imag).sum(axis=0)
-        values[:, begin : begin + BLOCK] = sums
-    error = ROUNDING * (128 + 2 * (chunks + CHUNK))
+        values[:, begin : begin + together] = sums
+    error = ROUNDING * (128 + 2 * (chunks + width))
     return ((row, error) for row in values)
 
 
