@@ -59,7 +59,7 @@ def test_the_work_of_a_loss_distribution_is_about_the_time_it_takes() -> None:
 
 
 def test_frequencies_that_are_summed_count_each_product_with_a_mass() -> None:
-    """Of 3 distributions with 10 masses 2,049 frequencies: 122 µs for pairs of masses, 491 for sums, the rest powers."""
+    """Of 3 distributions with 10 masses 2,049 frequencies: 122 µs for pairs of masses, 491 for sums, then powers."""
     masses, counts, places = np.full((3, 10), 0.1), np.ones(3), np.arange(10)
     with bounded(1412):
         assert frequencies(masses, counts, places, 4096, 0.0) is not None

@@ -167,10 +167,12 @@ class TiltedSum:
             return self.log_infinite
         spend(DELTA + DELTA_EACH * self.numbers.size)
         weights, sizes = _weight_frequencies(epsilon, self.spacing, self.tilt, self.size, self.numbers)
-        terms = (self.powers * weights[:-1].conj()).real
         # No frequency of a positive function is above its first.
-        expected = float((terms + self.errors * sizes[:-1]).sum()) + 2 * exp(NEGLIGIBLE) * sizes[-1]
-        assert expected > 0, "it bounds a positive number"
+        with np.errstate(over="ignore", invalid="ignore"):
+            terms = (self.powers * weights[:-1].conj()).real + self.errors * sizes[:-1]
+            expected = float(terms.sum()) + 2 * exp(NEGLIGIBLE) * sizes[-1]
+        if not 0 < expected < inf:  # after so many repetitions rounding errors leave no bound
+            return 0.0
         slack = self.rounding + 4 * ROUNDING * self.tilt * epsilon
         return float(np.logaddexp(self.log_moment - self.tilt * epsilon + log(expected) + slack, self.log_infinite))
 
@@ -193,8 +195,9 @@ def tilted_sum(dots: Dots, counts: Floats, tilt: float) -> TiltedSum | None:
     shares = np.where((parts.numbers == 0) | (2 * parts.numbers == parts.size), 1 / parts.size, 2 / parts.size)
     powers = shares * np.exp(parts.logs)
     # |x^n - y^n| <= (|x| + e)^n - |x|^n for |x - y| <= e
-    errors = shares * np.exp(parts.largest) * -np.expm1(-parts.growth)
-    errors += ROUNDING * (64 + 4 * np.abs(parts.logs)) * (np.abs(powers) + errors)
+    with np.errstate(over="ignore", invalid="ignore"):  # of too many repetitions nothing is known, and `log_delta` 0
+        errors = shares * np.exp(parts.largest) * -np.expm1(-parts.growth)
+        errors += ROUNDING * (64 + 4 * np.abs(parts.logs)) * (np.abs(powers) + errors)
     infinite = float(counts @ dots.infinite)
     return TiltedSum(
         tilt=tilt,

@@ -10,7 +10,7 @@ import numpy as np
 import scipy
 
 from app.accounting.curves import Floats
-from app.accounting.pld.pairs import LOSS_ERROR, Tails
+from app.accounting.pld.pairs import LOSS_ERROR, ROUNDING, TAIL_ERROR, Tails
 
 LEAST: Final = 1e-120
 """Smaller tails are rounded up to it. Then sigma may have two rounding errors: a probability is at least LEAST only up
@@ -62,11 +62,15 @@ class DiscreteGaussianPair:
         Each is raised to LEAST, and then by LEAST. What Q has in a cell is not raised. What P has at the largest losses
         moves to infinity. At the smallest losses it may move down by at most LEAST, but as much is added at infinity.
         """
-        last = np.floor(losses * (self.sigma**2 / self.shift) + self.shift / 2)
+        with np.errstate(over="ignore"):  # beyond all losses that occur
+            last = np.floor(losses * (self.sigma**2 / self.shift) + self.shift / 2)
         moved = last - self.shift
         p_below, p_above, q_below, q_above = (self._at_least(x) for x in (-moved, moved + 1, -last, last + 1))
         error = LOSS_ERROR * (float(np.abs(losses).max()) + (self.shift / self.sigma) ** 2 / 2)
-        return Tails(p_below, p_above, q_below, q_above, error)
+        u = np.minimum((np.abs(last) + self.shift + 1) / self.sigma, FARTHEST)
+        # Sums err by 2^-50.5 and 34 roundings; a rounding of sigma, its square or u by at most u^2 each.
+        errors = np.minimum(ROUNDING * (64 + 8 * u**2), TAIL_ERROR)
+        return Tails(p_below, p_above, q_below, q_above, errors, error)
 
     def _at_least(self, least: Floats) -> Floats:
         """Compute the probabilities S of at least (n,) integers: S(m) = 1 - S(1 - m)."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from app.accounting.curves import Floats
-from app.accounting.pld.pairs import LOSS_ERROR, Tails
+from app.accounting.pld.pairs import LOSS_ERROR, Tails, exponential_errors
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,8 @@ class DiscreteLaplacePair:
         q_below = np.where(every, 1.0, np.where(none, 0.0, 1 - _at_least(x + 1, c)))
         p_below = np.where(every, 1.0, np.where(none, 0.0, _at_least(shift - x, c)))
         p_above = np.where(every, 0.0, np.where(none, 1.0, 1 - _at_least(shift - x, c)))
-        return Tails(p_below, p_above, q_below, q_above, LOSS_ERROR * (float(np.abs(losses).max()) + c * shift))
+        error = LOSS_ERROR * (float(np.abs(losses).max()) + c * shift)
+        return Tails(p_below, p_above, q_below, q_above, exponential_errors(c * (shift + 1), losses.size), error)
 
 
 def _at_least(x: Floats, c: float) -> Floats:

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.accounting.curves import Floats
-from app.accounting.pld.pairs import TAIL_ERROR, Pair, Tails
+from app.accounting.pld.pairs import ROUNDING, Pair, Tails
 from app.accounting.pld.row_work import row_work
 from app.accounting.work import MOST_KNOWN, spend, spend_once
 
@@ -28,6 +28,9 @@ LARGEST_EXPONENT: Final = 700.0
 ROUGH: Final = np.concatenate([-np.geomspace(LARGEST_LOSS, 1e-9, 500), [0.0], np.geomspace(1e-9, LARGEST_LOSS, 500)])
 """Losses at which a pair is looked at, to find where its mass is."""
 
+
+PRODUCT_ERROR: Final = 16 * ROUNDING
+"""Error of a mass under P less that under Q times e^loss, relative to their sum."""
 
 PLACED: Final = 0.4
 """Microseconds for each place of a lattice."""
@@ -143,7 +146,7 @@ def spread(pair: Pair, negligible: float) -> Spread:
     deviation, tails, _ = _rough(pair)
     last = int(np.argmax(tails.p_above <= negligible)) or ROUGH.size - 1
     first = max(int(np.argmax(tails.p_below > negligible)) - 1, 0)
-    beyond, infinite = (float(tails.p_above[place]) * (1 + TAIL_ERROR) for place in (last, -1))
+    beyond, infinite = (float(tails.p_above[place] * (1 + tails.tail_errors[place])) for place in (last, -1))
     middle = float(ROUGH[int(np.argmin(np.abs(tails.p_below - tails.p_above)))])
     return Spread(deviation, middle, float(ROUGH[first]), float(ROUGH[last]), beyond, infinite, tails.loss_error)
 
@@ -157,7 +160,7 @@ def spend_look(pair: Pair) -> None:
 def _rough(pair: Pair) -> tuple[float, Tails, Floats]:
     """Compute deviation, tails and masses of a privacy loss at the losses ROUGH."""
     tails = pair.tails(ROUGH)
-    mass, _ = _cells(tails.p_below, tails.p_above)
+    mass, _ = _cells(tails.p_below, tails.p_above, tails.tail_errors)
     middle = (ROUGH[1:] + ROUGH[:-1]) / 2
     deviation = sqrt(float(mass @ (middle - float(mass @ middle)) ** 2))
     return deviation, tails, _ends(tails, ROUGH)
@@ -199,7 +202,7 @@ def _row(pair: Pair, lattice: Lattice) -> tuple[Floats, float, float]:
     """Compute the masses of one pair, its probability of an infinite loss, and the error of its losses."""
     losses = np.multiply(_places(lattice), lattice.spacing, dtype=np.float64)
     tails = pair.tails(losses)
-    return _ends(tails, losses), float(tails.p_above[-1]) * (1 + TAIL_ERROR), tails.loss_error
+    return _ends(tails, losses), float(tails.p_above[-1] * (1 + tails.tail_errors[-1])), tails.loss_error
 
 
 _kept_row = lru_cache(maxsize=MOST_KNOWN)(_row)
@@ -216,23 +219,24 @@ def _ends(tails: Tails, losses: Floats) -> Floats:
     A cell (a, b] with masses P and Q puts (P - e^a Q) / (1 - e^(a - b)) at b and the rest of P at a. All
     rounding gives more mass to larger losses.
     """
-    p, p_error = _cells(tails.p_below, tails.p_above)
-    q, q_error = _cells(tails.q_below, tails.q_above)
+    p, p_error = _cells(tails.p_below, tails.p_above, tails.tail_errors)
+    q, q_error = _cells(tails.q_below, tails.q_above, tails.tail_errors)
     p = p + p_error
     q_scale = np.exp(np.minimum(losses[:-1], LARGEST_EXPONENT))  # a smaller scale gives larger losses
     upper = p - q_scale * np.maximum(q - q_error, 0)
-    upper += TAIL_ERROR * (p + q_scale * q)
+    upper += PRODUCT_ERROR * (p + q_scale * q)
     upper = np.clip(upper / -np.expm1(losses[:-1] - losses[1:]), 0, p)
     masses = np.zeros(losses.size)
     masses[1:] += upper
     masses[:-1] += p - upper
-    masses[0] += tails.p_below[0] * (1 + TAIL_ERROR)
+    masses[0] += tails.p_below[0] * (1 + tails.tail_errors[0])
     return masses
 
 
-def _cells(below: Floats, above: Floats) -> tuple[Floats, Floats]:
+def _cells(below: Floats, above: Floats, errors: Floats) -> tuple[Floats, Floats]:
     """Compute the masses between (n,) losses from the smaller tails, and bounds on their errors."""
     left = below[1:] < above[:-1]
     mass = np.where(left, below[1:] - below[:-1], above[:-1] - above[1:])
-    error = TAIL_ERROR * np.where(left, below[1:] + below[:-1], above[:-1] + above[1:])
+    below, above = below * errors, above * errors
+    error = np.where(left, below[1:] + below[:-1], above[:-1] + above[1:])
     return np.maximum(mass, 0), error

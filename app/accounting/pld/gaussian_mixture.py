@@ -8,7 +8,7 @@ import scipy
 
 from app.accounting.curves import Floats
 from app.accounting.formulas.gaussian_mixture import Mixture
-from app.accounting.pld.pairs import LOSS_ERROR, Pair, Tails
+from app.accounting.pld.pairs import LOSS_ERROR, MIXTURE_ERROR, Pair, Tails, normal_errors
 
 REACH: Final = 40.0
 """Standard deviations beyond which a tail of the normal distribution is no positive number."""
@@ -39,9 +39,10 @@ class GaussianMixturePair:
         sizes, shares = np.array(self.mixture.sizes)[:, np.newaxis], np.array(self.mixture.shares)
         below, above = (shares @ scipy.special.ndtr(side * (x - sizes) / s) for side in (1, -1))
         none_below, none_above = scipy.special.ndtr(x / s), scipy.special.ndtr(-x / s)
+        errors = normal_errors((np.abs(x) + 1) / s) + MIXTURE_ERROR * len(self.mixture.sizes)
         if self.removes:
-            return Tails(below, above, none_below, none_above, error)
-        return Tails(none_above[::-1], none_below[::-1], above[::-1], below[::-1], error)
+            return Tails(below, above, none_below, none_above, errors, error)
+        return Tails(none_above[::-1], none_below[::-1], above[::-1], below[::-1], errors[::-1], error)
 
     def _places(self, losses: Floats) -> tuple[Floats, float]:
         """Find where the mixture has these losses, by Newton's method, and the largest error of a loss there.
@@ -84,4 +85,5 @@ class CasesPair:
             np.array(self.shares) @ np.array([getattr(tails, name) for tails in each])
             for name in ("p_below", "p_above", "q_below", "q_above")
         )
-        return Tails(below, above, none_below, none_above, max(tails.loss_error for tails in each))
+        errors = np.max([tails.tail_errors for tails in each], axis=0) + MIXTURE_ERROR * len(each)
+        return Tails(below, above, none_below, none_above, errors, max(tails.loss_error for tails in each))

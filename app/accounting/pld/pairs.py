@@ -15,14 +15,22 @@ import scipy
 
 from app.accounting.curves import Floats
 
+ROUNDING: Final = 2.0**-53
+"""Relative error of an operation."""
+
 TAIL_ERROR: Final = 2.0**-42
-"""Relative error allowed for a tail. That of scipy's normal distribution is at most 3.4e-14 (Cephes, `ndtr`), and a
-mixture adds two roundings."""
+"""Maximum relative error of a tail that counts in an answer."""
+
+FARTHEST: Final = 40.0
+"""Standard deviations from which on a tail of the normal distribution is no positive number."""
 
 LOSS_ERROR: Final = 2.0**-48
 """Error allowed for a loss at which tails are computed, relative to the numbers on the way: 32 roundings, which include
 those of the pair's parameters and of the loss itself."""
 
+
+MIXTURE_ERROR: Final = 8 * ROUNDING
+"""Relative error that a mixture of two tails adds to theirs."""
 
 HALF: Final = 0.5
 TINY: Final = 1e-300
@@ -37,7 +45,9 @@ class Tails:
     """Probabilities under P and Q that the privacy loss is at most, or more than, each of (n,) losses.
 
     Args:
-        p_below, p_above, q_below, q_above: (n,) probabilities with a relative error of at most TAIL_ERROR.
+        p_below, p_above, q_below, q_above: (n,) probabilities.
+        tail_errors: (n,) bounds on the relative errors of the smaller ones. They matter: each cell of a lattice is
+            rounded up, and a billion repetitions make 1e-13 of a thousand cells some percent of epsilon.
         loss_error: nats by which the losses may differ from those given.
     """
 
@@ -45,7 +55,23 @@ class Tails:
     p_above: Floats
     q_below: Floats
     q_above: Floats
+    tail_errors: Floats
     loss_error: float
+
+
+def normal_errors(x: Floats) -> Floats:
+    """Bound the relative errors of scipy's normal distribution at (n,) places in standard deviations.
+
+    It is 1/2 + erf / 2 in the middle, and erfc / 2 beyond, whose factor exp(-x^2 / 2) errs by x^2 roundings each for
+    the place and its square (Cephes, `ndtr`: at most 3.4e-14 down to -13, where this bound is 7.8e-14).
+    """
+    found: Floats = ROUNDING * (24 + 4 * np.minimum(np.abs(x), FARTHEST) ** 2)
+    return found
+
+
+def exponential_errors(exponent: float, count: int) -> Floats:
+    """Bound the relative errors of `count` tails that are made of a few exponentials of at most so many nats."""
+    return np.full(count, ROUNDING * (24 + 4 * exponent))
 
 
 class Pair(Hashable, Protocol):
@@ -68,7 +94,8 @@ class GaussianPair:
         ndtr = scipy.special.ndtr
         below_p, below_q = scaled - half, scaled + half
         error = LOSS_ERROR * (float(np.abs(losses).max()) + half / self.noise_multiplier)
-        return Tails(ndtr(below_p), ndtr(-below_p), ndtr(below_q), ndtr(-below_q), error)
+        errors = normal_errors(np.abs(scaled) + half)
+        return Tails(ndtr(below_p), ndtr(-below_p), ndtr(below_q), ndtr(-below_q), errors, error)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +123,8 @@ class LaplacePair:
             np.where(none, 0, np.where(every, 1, 1 - half_q)),
             np.where(none, 1, np.where(every, 0, half_q)),
         )
-        return Tails(p_below, p_above, q_below, q_above, LOSS_ERROR * (float(np.abs(losses).max()) + 1 / b))
+        error = LOSS_ERROR * (float(np.abs(losses).max()) + 1 / b)
+        return Tails(p_below, p_above, q_below, q_above, exponential_errors(1 / b, losses.size), error)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +153,7 @@ class BoundedRangePair:
         q_below = -np.expm1(-lower) / whole
         p_below = np.exp(-upper) * -np.expm1(-lower) / whole
         error = LOSS_ERROR * (float(np.abs(losses).max()) + epsilon)
-        return Tails(p_below, p_above, q_below, q_above, error)
+        return Tails(p_below, p_above, q_below, q_above, exponential_errors(epsilon, losses.size), error)
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +184,8 @@ class FinitePair:
         at = np.searchsorted(steps, losses, side="right")
         (p_below, p_above), (q_below, q_above) = _sums(self.p), _sums(self.q)
         error = LOSS_ERROR * (1 + float(np.abs(losses).max()) + float(np.abs(steps).max()))
-        return Tails(p_below[at], p_above[at], q_below[at], q_above[at], error)
+        errors = exponential_errors(len(self.p), losses.size)
+        return Tails(p_below[at], p_above[at], q_below[at], q_above[at], errors, error)
 
 
 def _sums(masses: tuple[float, ...]) -> tuple[Floats, Floats]:
@@ -185,12 +214,17 @@ class SampledPair:
         q = self.sampling_probability
         inner = self._inner(losses if self.removes else -losses[::-1])
         below, above = (1 - q) * inner.q_below + q * inner.p_below, (1 - q) * inner.q_above + q * inner.p_above
+        errors, error = inner.tail_errors + MIXTURE_ERROR, inner.loss_error
         if self.removes:
-            return Tails(below, above, inner.q_below, inner.q_above, inner.loss_error)
-        return Tails(inner.q_above[::-1], inner.q_below[::-1], above[::-1], below[::-1], inner.loss_error)
+            return Tails(below, above, inner.q_below, inner.q_above, errors, error)
+        return Tails(inner.q_above[::-1], inner.q_below[::-1], above[::-1], below[::-1], errors[::-1], error)
 
     def _inner(self, losses: Floats) -> Tails:
-        """Compute the pair's tails where the mixture has these losses."""
+        """Compute the pair's tails where the mixture has these losses l, with the error of l.
+
+        An error of v changes l by its share q e^v / (1 - q + q e^v) = 1 - (1 - q) e^-l, which grows with l, and by at
+        most e^d where v grows by d: a tiny sample hardly shows the error of v.
+        """
         q = self.sampling_probability
         inside = losses > log1p(-q)
         with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
@@ -201,14 +235,16 @@ class SampledPair:
         own = np.where(losses > 1, far, near)[inside]
         found, outside = self.pair.tails(own), self.pair.tails(NONE)
         place = np.maximum(np.arange(1 + own.size - losses.size, 1 + own.size), 0)  # the smallest losses are outside
-        p_below, p_above, q_below, q_above = (
+        p_below, p_above, q_below, q_above, errors = (
             np.concatenate(each)[place]
             for each in (
                 (outside.p_below, found.p_below),
                 (outside.p_above, found.p_above),
                 (outside.q_below, found.q_below),
                 (outside.q_above, found.q_above),
+                (outside.tail_errors, found.tail_errors),
             )
         )
-        error = LOSS_ERROR * (1 + float(np.abs(losses).max())) + found.loss_error
-        return Tails(p_below, p_above, q_below, q_above, error)
+        share = -expm1(min(log1p(-q) - float(losses[-1]), 0.0)) * exp(found.loss_error)
+        error = LOSS_ERROR * (1 + float(np.abs(losses).max())) + share * found.loss_error
+        return Tails(p_below, p_above, q_below, q_above, errors, error)

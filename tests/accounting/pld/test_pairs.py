@@ -5,12 +5,21 @@ from math import exp, expm1, log
 import mpmath
 import numpy as np
 import pytest
+from scipy.special import ndtr
 
 from app.accounting.formulas.gaussian_mixture import Mixture
 from app.accounting.pld.discrete_laplace import DiscreteLaplacePair
 from app.accounting.pld.dots import Dots, Lattice, connect_the_dots, spread
 from app.accounting.pld.gaussian_mixture import CasesPair, GaussianMixturePair
-from app.accounting.pld.pairs import TAIL_ERROR, BoundedRangePair, FinitePair, GaussianPair, LaplacePair, Pair
+from app.accounting.pld.pairs import (
+    TAIL_ERROR,
+    BoundedRangePair,
+    FinitePair,
+    GaussianPair,
+    LaplacePair,
+    Pair,
+    normal_errors,
+)
 from app.accounting.pld.pairs import SampledPair as Sampled
 from tests.soak import thinned
 
@@ -126,8 +135,17 @@ def test_tails_of_discrete_laplace_noise_are_sums_over_its_outputs(pair: Discret
             above = [each for each in x if steps[each] > loss]
             for p_or_q, below, more in ((q[::-1], found.p_below, found.p_above), (q, found.q_below, found.q_above)):
                 exact = mpmath.fsum(p_or_q[each] for each in above)
-                assert float(abs(more[place] - exact)) <= TAIL_ERROR * float(exact)
-                assert float(abs(below[place] - (1 - exact))) <= TAIL_ERROR * float(1 - exact) + 1e-16
+                error = found.tail_errors[place]
+                assert float(abs(more[place] - exact)) <= error * float(exact)
+                assert float(abs(below[place] - (1 - exact))) <= error * float(1 - exact) + 1e-16
+
+
+def test_errors_of_the_normal_distribution_are_within_half_of_their_bound() -> None:
+    x = np.linspace(-37, 2, 3000)
+    with mpmath.workdps(40):
+        exact = [mpmath.ncdf(mpmath.mpf(float(each))) for each in x]
+        off = [float(abs(mpmath.mpf(float(found)) / true - 1)) for found, true in zip(ndtr(x), exact, strict=True)]
+    assert (np.array(off) <= normal_errors(x) / 2).all()
 
 
 def test_tails_of_cases_are_means() -> None:
