@@ -2,6 +2,7 @@
 
 from functools import singledispatch
 from math import fsum, inf, log, log1p, sqrt
+from typing import Final
 
 from app.accounting.curves import Floats
 from app.accounting.errors import UnsupportedEventError
@@ -20,6 +21,7 @@ from app.accounting.events import (
     NeighboringRelation,
     PermuteAndFlip,
     RandomizedResponse,
+    SampledWithoutReplacement,
     SelfComposed,
     TreeAggregation,
     Zcdp,
@@ -37,6 +39,9 @@ from app.accounting.formulas.mechanisms import (
     tree_aggregation_rdp,
 )
 from app.accounting.group_privacy import for_group
+
+UP: Final = 1 + 2.0**-52
+"""Factor that rounds a sum or product up."""
 
 
 @singledispatch
@@ -226,6 +231,28 @@ def _(event: DiscreteLaplace, relation: NeighboringRelation) -> float:
 def _(event: Exponential | PermuteAndFlip | EpsilonDelta, relation: NeighboringRelation) -> float:
     del relation  # stated by the caller for it
     return event.epsilon
+
+
+@worst_loss.register
+def _(event: Composed, relation: NeighboringRelation) -> float:
+    return UP * fsum(worst_loss(part, relation) for part in event.events)
+
+
+@worst_loss.register
+def _(event: SelfComposed, relation: NeighboringRelation) -> float:
+    return UP * (event.count * worst_loss(event.event, relation))
+
+
+@worst_loss.register
+def _(event: GroupPrivacy, relation: NeighboringRelation) -> float:
+    # Records are exchanged one after the other; each changes no probability by more than the factor of one record.
+    return UP * (event.group_size * worst_loss(event.event, relation))
+
+
+@worst_loss.register
+def _(event: SampledWithoutReplacement, relation: NeighboringRelation) -> float:
+    # Given the sample, one replaced record changes no probability by more than the factor of the event inside.
+    return worst_loss(event.event, relation) if relation is NeighboringRelation.REPLACE_ONE else inf
 
 
 @worst_loss.register

@@ -61,6 +61,24 @@ def test_a_truncated_sample_of_all_records_is_their_sum_or_replaces_one(most: in
     assert gaussian_epsilon(mu, 1e-6) <= found < 1.001 * gaussian_epsilon(mu, 1e-6)
 
 
+LAPLACE = dp.Laplace(1.0)
+
+
+@for_each(
+    [
+        (dp.GroupPrivacy(3, LAPLACE), ADD),
+        (dp.SelfComposed(LAPLACE, 3), ADD),
+        (dp.Composed((LAPLACE, dp.SelfComposed(LAPLACE, 2))), ADD),
+        (dp.PoissonSampled(1.0, dp.SelfComposed(LAPLACE, 3)), ADD),
+        (dp.SampledWithoutReplacement(9, 9, dp.SelfComposed(dp.Laplace(2.0), 3)), REPLACE),
+    ]
+)
+def test_a_wrapper_of_pure_mechanisms_is_pure(case: tuple[DpEvent, NeighboringRelation]) -> None:
+    event, relation = case
+    assert pld_epsilon({event: 1}, relation, 1e-6) <= 3
+    assert pld_delta({event: 1}, relation, 3 * (1 + 1e-12)) == 0
+
+
 def test_a_pure_guarantee_is_never_exceeded() -> None:
     assert pld_epsilon({dp.Laplace(1.0): 1}, ADD, 1e-12) <= 1
     assert pld_epsilon({dp.EpsilonDelta(0.7, 1e-8): 2}, ADD, 1e-12) <= 1.4
