@@ -189,9 +189,9 @@ def ledger(database_url: str, workers: int = 1) -> Iterator[Server]:
 
 
 @contextmanager
-def ledger_of_two(database_url: str, role: str = "viewer") -> Iterator[tuple[Server, Server]]:
+def ledger_of_two(database_url: str, role: str = "viewer", workers: int = 1) -> Iterator[tuple[Server, Server]]:
     """As `ledger`, with a second organisation: an admin's client of the first, one with a role of the second."""
-    with ledger(database_url) as ours, another_organisation(database_url, ours, "others", role) as theirs:
+    with ledger(database_url, workers) as ours, another_organisation(database_url, ours, "others", role) as theirs:
         yield ours, theirs
 
 
