@@ -33,6 +33,7 @@ from epsilon_ledger._opacus.attachment import (
 )
 from epsilon_ledger._opacus.calibration import PlannedTraining, calibrated, expect_steps, plan_training
 from epsilon_ledger._opacus.errors import UnsupportedTrainingError
+from epsilon_ledger._opacus.generators import keep_noise
 from epsilon_ledger._opacus.guard import clipping_of, discard_batch, guard_of
 from epsilon_ledger._opacus.hook import LedgerHook
 from epsilon_ledger._opacus.public_size import use_public_size
@@ -66,6 +67,9 @@ def attach(  # noqa: PLR0913 - all that only the trainer knows, by name
     client: LedgerClient | None = None,
 ) -> None:
     """Authorize every noisy step of an optimizer or engine.
+
+    Noise and samples get generators of their own, filled with the operating system's entropy, whatever a script has
+    seeded or restores. In secure mode the generator stays.
 
     A privacy engine must not have made anything private yet: all its optimizers are attached, and its accountant
     becomes a LedgerAccountant. Its `make_private_with_epsilon` finds the minimum noise with which all accounts of the
@@ -163,8 +167,11 @@ def _attach_optimizers(optimizers: tuple[DPOptimizer, ...], run: Run | Trial | N
         guard.source, guard.trusted = source, options.event is not None
         guard.amplified = options.sampling_probability != 1.0
         guard.clipping = None if module is None else clipping_of(module)
+        keep_noise(optimizer)
         if source is not None:
             source.consumers.add(guard)
+            if source.poisson or guard.amplified:
+                source.keep_samples(secure=optimizer.secure_mode)
         then = optimizer.step_hook
         hook = LedgerHook(
             checked,

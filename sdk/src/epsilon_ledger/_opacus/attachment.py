@@ -21,11 +21,12 @@ from epsilon_ledger._opacus.accountant import LedgerAccountant
 from epsilon_ledger._opacus.errors import UnsupportedTrainingError
 from epsilon_ledger._opacus.guard import present_guard
 from epsilon_ledger._opacus.hook import accountant_of, uncharged_steps
-from epsilon_ledger._opacus.loaders import kind_of, observe, sampler_of
+from epsilon_ledger._opacus.loaders import observe, sampler_of
 from epsilon_ledger._opacus.public_size import public_size_of
 from epsilon_ledger._opacus.ranks import computed_by_rank_0, workers
 from epsilon_ledger._opacus.samples import SampleSource, drawn_probability
 from epsilon_ledger._opacus.steps import GHOST, check_unsampled
+from epsilon_ledger._run.batch_sources import reason_against_dataset
 from epsilon_ledger._wire.coercion import one_of, real, whole
 
 
@@ -98,10 +99,36 @@ def find_source(optimizer: DPOptimizer, run: Run | Trial | None, options: Attach
             "How are records drawn? Give data_loader=..., the one that make_private returned, or attach the privacy "
             "engine before make_private: each step is held to a draw of its own."
         )
+    if source is not None and not source.poisson:
+        _check_stated(source.kind, stated)
     return source
 
 
+def _check_stated(kind: type, stated: float | None) -> None:
+    """Require that it is known, or stated by who may know it, how a sampler that is none of Opacus draws."""
+    if stated is None:
+        raise UnsupportedTrainingError(
+            f"This loader's {kind.__name__} does not draw Poisson samples, so its batch size over n is no sampling "
+            f"probability, and the usual accounting does not hold. Let make_private do it (poisson_sampling=True, its "
+            f"default), and give its data loader. Or choose the charge: with sampling_probability=1.0 every step is "
+            f"charged as if it saw all the data; event=... takes a function from the optimizer to the event of the "
+            f"step that it is about to take."
+        )
+    if stated < 1.0 and kind.__module__.partition(".")[0] == "torch":
+        raise UnsupportedTrainingError(
+            f"sampling_probability={stated:g} is stated, but torch's {kind.__name__} makes batches of one size, which "
+            f"are no Poisson samples. Let make_private draw them (poisson_sampling=True, its default), or state 1.0: "
+            f"then every step is charged as if it saw all the data."
+        )
+
+
 def _observed(loader: DataLoader, stated: float | None) -> SampleSource | None:
+    reason = reason_against_dataset(loader.dataset)
+    if reason is not None:
+        raise UnsupportedTrainingError(
+            f"A record may be in a batch twice, which moves the sum by two clipping norms, and one is charged: "
+            f"{reason}."
+        )
     sampler = sampler_of(loader)
     source = observe(loader)
     if source is not None:
@@ -113,14 +140,8 @@ def _observed(loader: DataLoader, stated: float | None) -> SampleSource | None:
                 f"sampling_probability={stated:g} is stated, but the loader's sampler draws with {rate:g}. Leave "
                 f"sampling_probability out: it is read from the sampler at each step."
             )
-    elif stated is None:
-        raise UnsupportedTrainingError(
-            f"{type(loader).__name__} with {kind_of(sampler).__name__} does not draw Poisson samples, so its batch "
-            f"size over n is no sampling probability, and the usual accounting does not hold. Let make_private do it "
-            f"(poisson_sampling=True, its default), and give its data loader. Or choose the charge: with "
-            f"sampling_probability=1.0 every step is charged as if it saw all the data; event=... takes a function "
-            f"from the optimizer to the event of the step that it is about to take."
-        )
+    elif source is None:  # a list of batches, or none
+        _check_stated(type(sampler), stated)
     return source
 
 

@@ -19,7 +19,14 @@ from torch.utils.data import DataLoader
 
 from epsilon_ledger._opacus.errors import UnsupportedTrainingError
 from epsilon_ledger._opacus.guard import present_guard
-from epsilon_ledger._opacus.samples import Draw, Iteration, PhysicalBatch, SampleSource, drawn_probability
+from epsilon_ledger._opacus.samples import (
+    Draw,
+    Iteration,
+    PhysicalBatch,
+    SampleSource,
+    drawn_probability,
+    require_distinct,
+)
 
 _SOURCES: Final[weakref.WeakKeyDictionary[Any, SampleSource]] = weakref.WeakKeyDictionary()
 
@@ -34,7 +41,7 @@ def observe(data_loader: DataLoader) -> SampleSource | None:
         return _SOURCES[sampler]
     kind: type = type(sampler)
     try:
-        source = _SOURCES.setdefault(sampler, SampleSource(kind))
+        source = _SOURCES.setdefault(sampler, SampleSource(sampler))
         sampler.__class__ = _derived(_ObservedSampler, kind)
     except TypeError:  # a list of batches, or none
         return None
@@ -75,7 +82,7 @@ class _Drawing:
     def __init__(self, sampler: _ObservedSampler, source: SampleSource, *, split: bool) -> None:
         self._sampler = sampler
         self._split = split
-        self._poisson = source.poisson
+        self._source = source
         self._indices = _indices(sampler)
         # Without a loader, a draw is delivered at once.
         self._delivers = source.opening is None
@@ -89,10 +96,13 @@ class _Drawing:
     def __next__(self) -> Any:  # noqa: ANN401 - a list or a tensor of indices
         sampler: Any = self._sampler
         probability = None
-        if self._poisson:
+        if self._source.poisson:
             probability = sampler.sample_rate = drawn_probability(sampler)
-        indices = next(self._indices)
-        self.draw = draw = Draw(len(indices), probability, (getattr(sampler, "epoch", 0), self._count))
+        with self._source.drawing(sampler):
+            indices = next(self._indices)
+        if not self._source.poisson:
+            require_distinct(map(_comparable, indices), f"{self._source.kind.__name__} drew")
+        self.draw = draw = Draw(indices, probability, (getattr(sampler, "epoch", 0), self._count))
         self._count += 1
         if not self._split:
             self.iteration.add(PhysicalBatch(draw, 0, draw.size, last=True, split=False))
@@ -199,6 +209,12 @@ def _parts_of_rank(sampler: Any) -> Iterator[list[int]]:  # noqa: ANN401 - mypy 
     own = order[sampler.rank :: sampler.num_replicas]
     for _ in range(sampler.num_batches):
         yield own[torch.rand(len(own), generator=sampler.generator) < sampler.sample_rate].tolist()
+
+
+def _comparable(index: Any) -> Any:  # noqa: ANN401 - what a sampler draws: a number, or a tensor of one or several
+    """Return an index that is compared by value."""
+    value = index.tolist() if hasattr(index, "tolist") else index
+    return tuple(value) if isinstance(value, list) else value
 
 
 @functools.cache

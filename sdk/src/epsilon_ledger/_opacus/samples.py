@@ -3,7 +3,9 @@
 import functools
 import math
 import weakref
-from collections import deque
+from collections import Counter, deque
+from collections.abc import Iterable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from threading import RLock
 from typing import Any, Final, Protocol
@@ -13,6 +15,8 @@ from opacus.optimizers import DPOptimizer
 from opacus.utils.uniform_sampler import DistributedUniformWithReplacementSampler, UniformWithReplacementSampler
 
 from epsilon_ledger import Event
+from epsilon_ledger._opacus.errors import UnsupportedTrainingError
+from epsilon_ledger._opacus.generators import Drawing, private_samples
 
 POISSON: Final = (UniformWithReplacementSampler, DistributedUniformWithReplacementSampler)
 
@@ -22,16 +26,21 @@ class Draw:
     """One draw of a sampler, covered by one charge.
 
     Args:
-        size: number of records.
+        records: indices of the records.
         sampling_probability: of each record, in (0, 1]; None if the sampler does not state it.
         place: epoch and index of the draw; equal on all ranks.
         unreleased: charged and unreleased events by optimizer; None before the charge.
     """
 
-    size: int
+    records: list[Any]
     sampling_probability: float | None
     place: tuple[int, int]
     unreleased: dict[DPOptimizer, list[Event]] | None = None
+
+    @property
+    def size(self) -> int:
+        """Number of records."""
+        return len(self.records)
 
 
 @dataclass(eq=False, slots=True)
@@ -82,8 +91,13 @@ class Consumer(Protocol):
 class SampleSource:
     """Draws of one sampler, shared by all optimizers that step its samples."""
 
-    def __init__(self, kind: type) -> None:
-        self.poisson = kind in POISSON
+    def __init__(self, sampler: Any) -> None:  # noqa: ANN401 - any sampler
+        self.kind: type = type(sampler)
+        """Class of the sampler."""
+        self.poisson = self.kind in POISSON
+        self._sampler = weakref.ref(sampler)
+        self.drawing: Drawing = nullcontext
+        """Gives the sampler its random numbers for one draw."""
         self.lock = RLock()
         self.consumers: weakref.WeakSet[Consumer] = weakref.WeakSet()
         self.iteration = Iteration()
@@ -93,6 +107,15 @@ class SampleSource:
         """Whether the loader puts a random record into an empty batch."""
         self.delivered_by_trainer = False
         """Whether a framework fetches ahead, and says itself (`iteration.deliver`) which batch it trains on."""
+
+    def keep_samples(self, *, secure: bool) -> None:
+        """Let the samples come from random numbers of the sampler's own, unless they do already.
+
+        Args:
+            secure: whether the optimizer is in Opacus' secure mode.
+        """
+        if self.drawing is nullcontext:
+            self.drawing = private_samples(self._sampler(), poisson=self.poisson, secure=secure)
 
     def begin(self) -> Iteration:
         """Begin a new iteration, discarding unreleased draws of the previous one.
@@ -104,6 +127,25 @@ class SampleSource:
             consumer.require_nothing_open()
         self.iteration = Iteration()
         return self.iteration
+
+
+def require_distinct(records: Iterable[Any], drawn: str) -> None:
+    """Require that no record is in one batch twice.
+
+    Args:
+        records: indices of the whole batch.
+        drawn: who drew them, for the message.
+
+    Raises:
+        UnsupportedTrainingError: a record is in it more than once.
+    """
+    repeated = next(((record, count) for record, count in Counter(records).most_common(1) if count > 1), None)
+    if repeated is not None:
+        raise UnsupportedTrainingError(
+            f"{drawn} record {repeated[0]} {repeated[1]} times for one batch. It would move the sum by as many "
+            f"clipping norms, and is charged for one. Draw each record once: let make_private draw Poisson samples, or "
+            f"shuffle without replacement and without weights."
+        )
 
 
 def drawn_probability(sampler: Any) -> float:  # noqa: ANN401 - mypy does not read Opacus

@@ -41,7 +41,7 @@ def _against_loader(loader: Any, torch_data: ModuleType) -> str | None:  # noqa:
     sampler = loader.sampler if loader.batch_sampler is None else loader.batch_sampler
     while type(sampler) is torch_data.BatchSampler:
         sampler = sampler.sampler
-    return _against_sampler(sampler, torch_data) or _against_dataset(loader.dataset, torch_data)
+    return _against_sampler(sampler, torch_data) or reason_against_dataset(loader.dataset)
 
 
 def _against_sampler(sampler: Any, torch_data: ModuleType) -> str | None:  # noqa: ANN401 - torch's
@@ -81,16 +81,17 @@ _TORCH_SAMPLERS: Final[Mapping[str, Callable[[Any], str | None]]] = {
 }
 
 
-def _against_dataset(dataset: Any, torch_data: ModuleType) -> str | None:  # noqa: ANN401 - torch's
-    """Examine a dataset of torch for repeated records."""
+def reason_against_dataset(dataset: Any) -> str | None:  # noqa: ANN401 - torch's, or any other
+    """Return why a dataset of torch has a record at several indices; None if it is not known to have one."""
+    torch_data = sys.modules["torch.utils.data"]
     if type(dataset) is torch_data.Subset:
         if not _distinct(dataset.indices):
             return "the Subset has an index twice"
-        return _against_dataset(dataset.dataset, torch_data)
+        return reason_against_dataset(dataset.dataset)
     if type(dataset) is torch_data.ConcatDataset:
         if not _distinct(map(id, dataset.datasets)):
             return "the ConcatDataset has a dataset twice"
-        return next(filter(None, (_against_dataset(part, torch_data) for part in dataset.datasets)), None)
+        return next(filter(None, map(reason_against_dataset, dataset.datasets)), None)
     return None
 
 

@@ -1,15 +1,10 @@
 """Poisson samples of a Trainer's records, split into physical batches."""
 
-import secrets
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any
 
-import torch
 from opacus.utils.uniform_sampler import DistributedUniformWithReplacementSampler, UniformWithReplacementSampler
 from torch.utils.data import DataLoader
-
-_WORDS: Final = slice(24, 24 + 8 * 624)
-"""Bytes of a CPU generator's state that hold the twister's words of 32 bits, each in 64."""
 
 
 class PhysicalBatches:
@@ -40,20 +35,14 @@ def private_loader(plain: DataLoader, *, sampling_probability: float, size: int,
         workers: processes that train together, each of which draws from its own part of the records.
 
     Returns:
-        A loader of draws, whose length is that of an epoch.
+        A loader of draws, whose length is that of an epoch. `attach` gives it its random numbers.
     """
     records = len(plain.dataset)
     steps = max(1, round(1 / sampling_probability))
-    # The Trainer seeds torch's own generator with a public number, and restores it from a checkpoint.
-    generator = fresh_generator(torch.device("cpu"))
     sampler: Any = (
-        UniformWithReplacementSampler(
-            num_samples=records, sample_rate=sampling_probability, generator=generator, steps=steps
-        )
+        UniformWithReplacementSampler(num_samples=records, sample_rate=sampling_probability, steps=steps)
         if workers == 1
-        else DistributedUniformWithReplacementSampler(
-            total_size=records, sample_rate=sampling_probability, generator=generator, steps=steps
-        )
+        else DistributedUniformWithReplacementSampler(total_size=records, sample_rate=sampling_probability, steps=steps)
     )
     return DataLoader(
         plain.dataset,
@@ -68,17 +57,3 @@ def private_loader(plain: DataLoader, *, sampling_probability: float, size: int,
         persistent_workers=plain.persistent_workers,
         in_order=plain.in_order,
     )
-
-
-def fresh_generator(device: torch.device) -> torch.Generator:
-    """Make a generator whose state nobody knows and no checkpoint keeps."""
-    generator = torch.Generator(device)
-    if device.type != "cpu":
-        generator.manual_seed(secrets.randbits(63))
-        return generator
-    # Of a seed torch's Mersenne Twister uses 32 bits, which can be tried out: fill all of its state.
-    state = generator.get_state()
-    words = state[_WORDS].view(torch.int64)
-    words.copy_(torch.tensor([secrets.randbits(32) for _ in range(len(words))]))
-    generator.set_state(state)
-    return generator

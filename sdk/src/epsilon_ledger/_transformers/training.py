@@ -25,7 +25,7 @@ from epsilon_ledger._opacus.errors import UnsupportedTrainingError
 from epsilon_ledger._opacus.hook import LedgerHook
 from epsilon_ledger._run.run_properties import RunStateDict, parse_state
 from epsilon_ledger._transformers.checks import check_hooks, check_model
-from epsilon_ledger._transformers.loading import fresh_generator, private_loader
+from epsilon_ledger._transformers.loading import private_loader
 from epsilon_ledger._transformers.losses import RecordLosses, require_separate_losses
 from epsilon_ledger.opacus import attach, discard_batch
 
@@ -135,9 +135,6 @@ class PrivateTraining(Trainer):
             noise_multiplier=self.privacy.noise_multiplier,
             max_grad_norm=self.privacy.max_grad_norm,
             expected_batch_size=self.privacy.expected_batch_size / workers,
-            # The state of torch's own generator is in each checkpoint: noise from it would be drawn again after a
-            # restart, for other records, and the difference of both models would be without noise.
-            generator=fresh_generator(self.args.device),
         )
         check_hooks(private.params)
         private.step = functools.partial(self._step, private.step)
