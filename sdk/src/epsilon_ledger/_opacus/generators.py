@@ -1,6 +1,5 @@
 """Generators of noise and samples whose random numbers nobody can repeat."""
 
-import os
 import secrets
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -19,9 +18,8 @@ _WORDS: Final = slice(24, 24 + 8 * 624)
 class OwnGenerator:
     """A generator that belongs to an optimizer or a sampler, and repeats no random number.
 
-    Its state comes from the operating system's entropy. A seed or a checkpoint may bring an earlier state back, and a
-    forked process begins with the same one: before each use, a state that is not what the last use left is filled anew.
-    So scripts may load what they have saved.
+    Its state comes from the operating system's entropy. A seed or a checkpoint may bring an earlier state back: before
+    each use, a state that is not what the last use left is filled anew. So scripts may load what they have saved.
 
     Args:
         holder: draws from its attribute `generator`.
@@ -35,7 +33,7 @@ class OwnGenerator:
         self._kept = given is not None and (secure or not _has_state(given))
         self._generator = given if given is not None and self._kept else fresh_generator(device)
         self._stateless = self._kept and not _has_state(self._generator)
-        self._left: object = None if self._kept else self._state()
+        self._left: bytes | None = None if self._kept else self._state()
         holder.generator = self._generator
 
     @contextmanager
@@ -55,8 +53,8 @@ class OwnGenerator:
             self._generator = fresh_generator(device)
             self._left = self._state()
 
-    def _state(self) -> object:
-        return None if self._stateless else (os.getpid(), self._generator.get_state().numpy().tobytes())
+    def _state(self) -> bytes | None:
+        return None if self._stateless else self._generator.get_state().numpy().tobytes()
 
 
 class OwnNoise:
