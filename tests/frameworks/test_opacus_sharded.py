@@ -4,6 +4,7 @@ This module is also the program of a rank: `python -m MODULE RANK STORE` prints 
 """
 
 import json
+import re
 import sys
 import warnings
 from datetime import timedelta
@@ -18,7 +19,7 @@ from opacus.utils.fsdp_utils import FSDP2Wrapper
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 from epsilon_ledger import LedgerError, gaussian, poisson_sampled
 from epsilon_ledger.opacus import attach
@@ -41,21 +42,24 @@ def net() -> nn.Module:
     return nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
 
 
+def loader_of(records: int, **terms: Any) -> DataLoader[Any]:  # noqa: ANN401 - torch's
+    return DataLoader(TensorDataset(torch.randn(records, 4)), BATCH, **terms)
+
+
 class Training:
     """A distributed training with the fake run on rank 0."""
 
     def __init__(self, rank: int, model: nn.Module, **terms: Any) -> None:  # noqa: ANN401 - Opacus' arguments
-        self.run = FakeRun(capacity=CAPACITY) if rank == 0 else None
+        self.run = FakeRun(capacity=CAPACITY, neighboring_relation="replace_one") if rank == 0 else None
         self.module = model
         engine = PrivacyEngine()
-        attach(engine, self.run)
+        attach(engine, self.run, sampling_probability=None if terms.get("poisson_sampling", True) else 1.0)
         torch.manual_seed(2)
         made = engine.make_private(
             module=model,
             optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
             criterion=nn.CrossEntropyLoss(),
-            data_loader=DataLoader(TensorDataset(torch.randn(RECORDS, 4)), BATCH),
-            **{"noise_multiplier": 1.0, "max_grad_norm": 1.0} | terms,
+            **{"noise_multiplier": 1.0, "max_grad_norm": 1.0, "data_loader": loader_of(RECORDS)} | terms,
         )
         made_module, self.optimizer = made[:2]
         self.model = made_module if terms.get("wrap_model", True) else model
@@ -179,6 +183,24 @@ def sparse(rank: int) -> list[int]:
     return [len(batch) for (batch,) in training.loader]
 
 
+def seeded_equally(rank: int) -> tuple[list[list[int]], list[int]]:
+    """The places within a rank's records that it draws, and its noise, where all ranks have one seed."""
+    torch.manual_seed(0)
+    loader = loader_of(RECORDS, generator=torch.Generator().manual_seed(0))
+    training = Training(rank, wrapped("flat"), data_loader=loader, noise_generator=torch.Generator())
+    sampler = training.loader.batch_sampler
+    sampler.shuffle = False  # rank 0 has the even records
+    places = [[index // 2 for index in indices] for indices in sampler]
+    return places, training.optimizer.generator.get_state().tolist()
+
+
+def same_records(rank: int, **terms: Any) -> str | None:  # noqa: ANN401 - torch's
+    """Let a record be in the parts of both ranks."""
+    data = TensorDataset(torch.randn(BATCH + 1, 4))
+    loader = DataLoader(data, BATCH, **{name: make(data) for name, make in terms.items()})
+    return Training(rank, wrapped("flat"), data_loader=loader, poisson_sampling=False).steps(1)
+
+
 def twice_on_one_rank(rank: int) -> str | None:
     """Let one rank step each of its records twice."""
     training = Training(rank, wrapped("flat"))
@@ -217,7 +239,8 @@ def main(rank: int, store: str) -> dict[str, Any]:
     answer["sums"] = {kind: released_sum(rank, kind) for kind in ("ghost", "fsdp")}
     answer |= {"refusals": refusals(rank), "not finite": nan_on_one_rank(rank)}
     answer |= {"ahead": one_rank_ahead(rank), "calibrated": calibrated(rank)}
-    answer |= {"sparse": sparse(rank), "twice": twice_on_one_rank(rank)}
+    answer |= {"sparse": sparse(rank), "twice": twice_on_one_rank(rank), "seeded": seeded_equally(rank)}
+    answer |= {"whole": same_records(rank), "padded": same_records(rank, sampler=DistributedSampler)}
     dist.destroy_process_group()
     return answer
 
@@ -276,6 +299,18 @@ def test_rank_with_nan_or_another_batch_stops_all(ranks: list[dict[str, Any]]) -
         assert rank["ahead"].startswith("UnsupportedTrainingError")
         assert rank["twice"] == ranks[1]["twice"]
         assert "gradient is of" in rank["twice"]
+
+
+def test_ranks_with_one_seed_draw_other_places_and_noise(ranks: list[dict[str, Any]]) -> None:
+    (places, noise), (other_places, other_noise) = (rank["seeded"] for rank in ranks)
+    assert not [place for place, other in zip(places, other_places, strict=True) if place == other and place]
+    assert noise != other_noise
+
+
+@pytest.mark.parametrize("how", ["whole", "padded"])
+def test_record_in_parts_of_both_ranks_is_refused(ranks: list[dict[str, Any]], how: str) -> None:
+    for rank in ranks:
+        assert re.match(r"UnsupportedTrainingError: The ranks together drew record \d+ 2 times", rank[how])
 
 
 def test_rank_gets_its_part_of_each_draw_even_if_it_is_empty(ranks: list[dict[str, Any]]) -> None:

@@ -101,7 +101,7 @@ class _Drawing:
         with self._source.drawing(sampler):
             indices = next(self._indices)
         if not self._source.poisson:
-            require_distinct(map(_comparable, indices), f"{self._source.kind.__name__} drew")
+            require_distinct(indices, f"{self._source.kind.__name__} drew")
         self.draw = draw = Draw(indices, probability, (getattr(sampler, "epoch", 0), self._count))
         self._count += 1
         if not self._split:
@@ -209,12 +209,6 @@ def _parts_of_rank(sampler: Any) -> Iterator[list[int]]:  # noqa: ANN401 - mypy 
     own = order[sampler.rank :: sampler.num_replicas]
     for _ in range(sampler.num_batches):
         yield own[torch.rand(len(own), generator=sampler.generator) < sampler.sample_rate].tolist()
-
-
-def _comparable(index: Any) -> Any:  # noqa: ANN401 - what a sampler draws: a number, or a tensor of one or several
-    """Return an index that is compared by value."""
-    value = index.tolist() if hasattr(index, "tolist") else index
-    return tuple(value) if isinstance(value, list) else value
 
 
 @functools.cache

@@ -3,20 +3,22 @@
 import pickle
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import NamedTuple
+from itertools import chain
+from typing import Any, NamedTuple
 
 import torch
 from opacus.optimizers import DPOptimizer
 
 from epsilon_ledger import LedgerError
 from epsilon_ledger._opacus.errors import UnsupportedTrainingError
-from epsilon_ledger._opacus.samples import Draw
+from epsilon_ledger._opacus.samples import Draw, comparable, require_distinct
 
 
 class _Verdict(NamedTuple):
     error: bytes | None
     place: tuple[int, int] | None
     sampling_probability: float
+    records: list[Any]
     needed: bool
 
 
@@ -26,7 +28,7 @@ def workers(optimizer: DPOptimizer) -> int:
 
 
 def agree(optimizer: DPOptimizer, error: UnsupportedTrainingError | None, draw: Draw | None, *, needed: bool) -> None:
-    """Let a step proceed if every rank agrees and has a part of the same draw.
+    """Let a step proceed if every rank agrees and has a part of the same draw, and no record is in two parts.
 
     Args:
         optimizer: of this rank.
@@ -41,6 +43,7 @@ def agree(optimizer: DPOptimizer, error: UnsupportedTrainingError | None, draw: 
         None if error is None else pickle_error(error),
         None if draw is None else draw.place,
         0.0 if draw is None else draw.sampling_probability or 0.0,
+        [] if draw is None else [comparable(record) for record in draw.records],
         needed,
     )
     verdicts: list[_Verdict] = [own] * workers(optimizer)
@@ -56,6 +59,7 @@ def agree(optimizer: DPOptimizer, error: UnsupportedTrainingError | None, draw: 
             f"The ranks step different draws (epoch and number of each: {places}). Attach the optimizer of every rank "
             f"with its own data_loader, and let all ranks step each batch that they are handed, the empty ones too."
         )
+    require_distinct(chain.from_iterable(verdict.records for verdict in verdicts), "The ranks together drew")
     if draw is not None and draw.sampling_probability is not None:
         draw.sampling_probability = max(verdict.sampling_probability for verdict in verdicts)
 

@@ -139,13 +139,20 @@ def require_distinct(records: Iterable[Any], drawn: str) -> None:
     Raises:
         UnsupportedTrainingError: a record is in it more than once.
     """
-    repeated = next(((record, count) for record, count in Counter(records).most_common(1) if count > 1), None)
-    if repeated is not None:
+    for record, count in Counter(map(comparable, records)).most_common(1):
+        if count == 1:
+            return
         raise UnsupportedTrainingError(
-            f"{drawn} record {repeated[0]} {repeated[1]} times for one batch. It would move the sum by as many "
+            f"{drawn} record {record} {count} times for one batch. It would move the sum by as many "
             f"clipping norms, and is charged for one. Draw each record once: let make_private draw Poisson samples, or "
             f"shuffle without replacement and without weights."
         )
+
+
+def comparable(index: Any) -> Any:  # noqa: ANN401 - what a sampler draws: a number, or a tensor of one or several
+    """Return an index that is compared by value."""
+    value = index.tolist() if hasattr(index, "tolist") else index
+    return tuple(value) if isinstance(value, list) else value
 
 
 def drawn_probability(sampler: Any) -> float:  # noqa: ANN401 - mypy does not read Opacus
