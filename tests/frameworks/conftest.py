@@ -1,6 +1,7 @@
 """Small trainings with the real frameworks, charged to a run in memory or to the real service."""
 
 import os
+import random
 import warnings
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,6 +14,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from epsilon_ledger import gaussian, poisson_sampled
+from epsilon_ledger._opacus import generators
 from tests.sdk.conftest import admin, trainer, wire
 from tests.sdk.fake_ledger import BATCH, FakeRun, N
 
@@ -47,8 +49,10 @@ ADAPTIVE |= {"max_clipbound": 1e6, "min_clipbound": 1e-6, "unclipped_num_std": 2
 
 
 @pytest.fixture(autouse=True)
-def _seeded_and_quiet() -> None:
+def _seeded_and_quiet(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(7)
+    # The entropy of Opacus' noise and samples: the same in each run of a test, and never twice within one.
+    monkeypatch.setattr(generators, "token_bytes", random.Random(7).randbytes)  # noqa: S311 - to do the same again
     for message, category in IGNORED:
         warnings.filterwarnings("ignore", message, category)
 

@@ -9,6 +9,7 @@ from opacus import PrivacyEngine
 from opacus.optimizers import optimizer as opacus_noise
 
 from epsilon_ledger import Event, LedgerClient, gaussian, poisson_sampled
+from epsilon_ledger._opacus import generators
 from epsilon_ledger._opacus.samples import drawable_probability
 from epsilon_ledger.opacus import UnsupportedTrainingError, attach, plan_training
 from tests.frameworks.conftest import ADAPTIVE, STEP, Training, make_private, new_engine, small_loader
@@ -151,7 +152,7 @@ def test_loop_is_planned_for_public_size(trainer: LedgerClient) -> None:
     assert plan.planned == {"event": poisson_sampled(1 / 8, gaussian(plan.noise_multiplier)), "count": 16}
 
 
-# Secure mode: its generator makes all noise and samples; the adapter leaves both as they are.
+# Secure mode: its generator makes all noise and samples, and stays.
 
 
 @pytest.fixture
@@ -174,9 +175,30 @@ def test_secure_generator_makes_all_noise_and_samples(secure: PrivacyEngine, run
     assert run.asked == [STEP] * steps
 
 
+class StatelessGenerator(torch.Generator):
+    """A generator whose state nobody can read, as torchcsprng's."""
+
+    def get_state(self) -> torch.Tensor:
+        raise RuntimeError("not implemented")
+
+
+@pytest.mark.parametrize("stateless", [True, False])
+def test_secure_generator_is_filled_anew_only_if_it_has_state(
+    secure: PrivacyEngine, run: FakeRun, *, stateless: bool
+) -> None:
+    generator = secure.secure_rng = StatelessGenerator() if stateless else torch.Generator()
+    attach(secure, run)
+    training = make_private(secure)
+    training.optimizer.generator = training.loader.batch_sampler.generator = None
+    with patch.object(generators, "_fill", wraps=generators._fill) as fill:
+        assert run.asked == [STEP] * training.epoch()
+    assert training.optimizer.generator is training.loader.batch_sampler.generator is generator
+    assert bool(fill.call_count) is not stateless
+
+
 def test_noise_of_count_that_is_not_secure_is_refused(secure: PrivacyEngine, run: FakeRun) -> None:
     attach(secure, run)
     training = make_private(secure, **ADAPTIVE)
-    with pytest.raises(UnsupportedTrainingError, match="count from torch's default generator"):
+    with pytest.raises(UnsupportedTrainingError, match="noise of its count as a single value"):
         training.epoch()
     assert (training.is_unchanged(), run.asked) == (True, [])

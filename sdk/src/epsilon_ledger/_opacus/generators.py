@@ -1,15 +1,14 @@
 """Generators of noise and samples whose random numbers nobody can repeat."""
 
-import secrets
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable
+from secrets import randbits, token_bytes
 from typing import Any, Final
 
 import torch
 from opacus.optimizers import DPOptimizer
 
-Drawing = Callable[[Any], AbstractContextManager[None]]
-"""Gives the holder of a generator, an optimizer or a sampler, its random numbers for one use."""
+Draws = Callable[[Any, Callable[[], Any]], Any]
+"""Calls what draws random numbers for an optimizer or a sampler, and returns its result."""
 
 _WORDS: Final = slice(24, 24 + 8 * 624)
 """Bytes of a CPU generator's state that hold the twister's words of 32 bits, each in 64."""
@@ -36,14 +35,13 @@ class OwnGenerator:
         self._left: bytes | None = None if self._kept else self._state()
         holder.generator = self._generator
 
-    @contextmanager
-    def drawing(self, holder: Any) -> Iterator[None]:  # noqa: ANN401 - as above
+    def draw(self, holder: Any, numbers: Callable[[], Any]) -> Any:  # noqa: ANN401 - as above, and any result
         """Let the holder draw from this generator, from a state that was never used."""
         if self._left != self._state():
             _fill(self._generator)
         holder.generator = self._generator
         try:
-            yield
+            return numbers()
         finally:
             self._left = self._state()
 
@@ -72,8 +70,7 @@ class OwnNoise:
     def add_noise(self) -> None:
         """Add noise as Opacus does."""
         self._generator.follow(_device_of(self._optimizer))
-        with self._generator.drawing(self._optimizer):
-            self._add_noise()
+        self._generator.draw(self._optimizer, self._add_noise)
 
 
 def keep_noise(optimizer: DPOptimizer) -> None:
@@ -82,7 +79,7 @@ def keep_noise(optimizer: DPOptimizer) -> None:
         OwnNoise(optimizer)
 
 
-def private_samples(sampler: Any, *, poisson: bool, secure: bool) -> Drawing:  # noqa: ANN401 - any sampler
+def private_samples(sampler: Any, *, poisson: bool, secure: bool) -> Draws:  # noqa: ANN401 - any sampler
     """Give a sampler random numbers of its own.
 
     Args:
@@ -94,17 +91,21 @@ def private_samples(sampler: Any, *, poisson: bool, secure: bool) -> Drawing:  #
     given = getattr(sampler, "generator", None)
     if poisson or isinstance(given, torch.Generator):
         device = torch.get_default_device() if given is None else given.device
-        return OwnGenerator(sampler, device, secure=secure).drawing
-    return _private_default
+        return OwnGenerator(sampler, device, secure=secure).draw
+    return draw_by_private_default
 
 
-@contextmanager
-def _private_default(_: object) -> Iterator[None]:
-    """Let torch's default generator draw from a fresh state, and go on as if nothing had been drawn."""
+def draw_plainly(_: object, numbers: Callable[[], Any]) -> Any:  # noqa: ANN401 - any result
+    """Draw from whatever a script has seeded."""
+    return numbers()
+
+
+def draw_by_private_default(_: object, numbers: Callable[[], Any]) -> Any:  # noqa: ANN401 - any result
+    """Draw from a fresh state of torch's default generator, which then goes on as if nothing had been drawn."""
     outside = torch.get_rng_state()
     _fill(torch.default_generator)
     try:
-        yield
+        return numbers()
     finally:
         torch.set_rng_state(outside)
 
@@ -119,12 +120,12 @@ def fresh_generator(device: torch.device) -> torch.Generator:
 def _fill(generator: torch.Generator) -> None:
     """Fill a generator's state with the operating system's entropy."""
     if generator.device.type != "cpu":
-        generator.manual_seed(secrets.randbits(63))
+        generator.manual_seed(randbits(63))
         return
     # Of a seed torch's Mersenne Twister uses 32 bits, which can be tried out: fill all of its state.
     state = torch.Generator().get_state()
     words = state[_WORDS].view(torch.int64)
-    words.copy_(torch.frombuffer(bytearray(secrets.token_bytes(4 * len(words))), dtype=torch.uint32))
+    words.copy_(torch.frombuffer(bytearray(token_bytes(4 * len(words))), dtype=torch.uint32))
     generator.set_state(state)
 
 

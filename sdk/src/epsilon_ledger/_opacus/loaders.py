@@ -98,8 +98,7 @@ class _Drawing:
         probability = None
         if self._source.poisson:
             probability = sampler.sample_rate = drawn_probability(sampler)
-        with self._source.drawing(sampler):
-            indices = next(self._indices)
+        indices = self._source.draw(sampler, self._indices.__next__)
         if not self._source.poisson:
             require_distinct(indices, f"{self._source.kind.__name__} drew")
         self.draw = draw = Draw(indices, probability, (getattr(sampler, "epoch", 0), self._count))

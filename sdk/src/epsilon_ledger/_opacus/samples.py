@@ -5,7 +5,6 @@ import math
 import weakref
 from collections import Counter, deque
 from collections.abc import Iterable
-from contextlib import nullcontext
 from dataclasses import dataclass
 from threading import RLock
 from typing import Any, Final, Protocol
@@ -16,7 +15,7 @@ from opacus.utils.uniform_sampler import DistributedUniformWithReplacementSample
 
 from epsilon_ledger import Event
 from epsilon_ledger._opacus.errors import UnsupportedTrainingError
-from epsilon_ledger._opacus.generators import Drawing, private_samples
+from epsilon_ledger._opacus.generators import Draws, draw_plainly, private_samples
 
 POISSON: Final = (UniformWithReplacementSampler, DistributedUniformWithReplacementSampler)
 
@@ -96,8 +95,8 @@ class SampleSource:
         """Class of the sampler."""
         self.poisson = self.kind in POISSON
         self._sampler = weakref.ref(sampler)
-        self.drawing: Drawing = nullcontext
-        """Gives the sampler its random numbers for one draw."""
+        self.draw: Draws = draw_plainly
+        """Draws from the sampler."""
         self.lock = RLock()
         self.consumers: weakref.WeakSet[Consumer] = weakref.WeakSet()
         self.iteration = Iteration()
@@ -114,8 +113,8 @@ class SampleSource:
         Args:
             secure: whether the optimizer is in Opacus' secure mode.
         """
-        if self.drawing is nullcontext:
-            self.drawing = private_samples(self._sampler(), poisson=self.poisson, secure=secure)
+        if self.draw is draw_plainly:
+            self.draw = private_samples(self._sampler(), poisson=self.poisson, secure=secure)
 
     def begin(self) -> Iteration:
         """Begin a new iteration, discarding unreleased draws of the previous one.

@@ -185,8 +185,8 @@ def _adaptive(optimizer: Any) -> Event:  # noqa: ANN401 - mypy does not read Opa
         raise UnsupportedTrainingError("Adaptive clipping needs expected_batch_size: the actual size is private.")
     if optimizer.secure_mode:
         raise UnsupportedTrainingError(
-            "In secure mode Opacus' adaptive clipping still draws the noise of its count from torch's default "
-            "generator: use clipping='flat'."
+            "In secure mode Opacus' adaptive clipping still draws the noise of its count as a single value, whose last "
+            "digits may show the count, where that of gradients is the sum of four: use clipping='flat'."
         )
     return adaptive_clipping(optimizer.noise_multiplier)
 
