@@ -190,7 +190,8 @@ def seeded_equally(rank: int) -> tuple[list[list[int]], list[int]]:
     training = Training(rank, wrapped("flat"), data_loader=loader, noise_generator=torch.Generator())
     sampler = training.loader.batch_sampler
     sampler.shuffle = False  # rank 0 has the even records
-    places = [[index // 2 for index in indices] for indices in sampler]
+    with torch.no_grad():  # nothing is trained on them
+        places = [[index // 2 for index in indices] for indices in sampler]
     return places, training.optimizer.generator.get_state().tolist()
 
 
