@@ -106,6 +106,7 @@ def test_fit_in_pieces_releases_every_batch_once_and_whole(
 
 def test_fit_that_ends_within_batch_is_not_gone_on_with(engine: PrivacyEngine, run: FakeRun) -> None:
     training = make_private(engine)
+    training.loader.batch_sampler.sample_rate = 1.0
     training.loader = split_batches(training.loader, 1, training.optimizer)
     with pytest.raises(UnsupportedTrainingError, match="discard_batch"):
         fit(lightning, training, LedgerCallback(run), limit_train_batches=11)

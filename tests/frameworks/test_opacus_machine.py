@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from epsilon_ledger import BudgetExceededError, LedgerUnavailableError
-from epsilon_ledger.opacus import UnsupportedTrainingError, discard_batch
+from epsilon_ledger.opacus import UnsupportedTrainingError
 from tests.frameworks.test_opacus_canaries import BATCH, DRAWS, KINDS, RECORDS, REFUSED, Bench
 from tests.sdk.wire import Fault
 
@@ -28,11 +28,6 @@ def step_next(bench: Bench) -> None:
     """Do what a loop does each time; without a next batch, step the last one again."""
     bench.fetch()
     bench.step()
-
-
-def discard(bench: Bench) -> None:
-    for optimizer in bench.optimizers:
-        discard_batch(optimizer)
 
 
 def backward(bench: Bench) -> None:
@@ -72,8 +67,8 @@ def one_of_two(bench: Bench) -> None:
 
 
 def two_at_once(bench: Bench) -> None:
-    """Step two batches as if they were one."""
-    first = bench.batch if bench.fetch() else None
+    """Step a batch together with the one before, as if they were one."""
+    first = bench.batch
     second = bench.batch if bench.fetch() else None
     if first is not None and second is not None and len(first[0]) and len(second[0]):
         bench.batch = torch.cat((first[0], second[0])), torch.cat((first[1], second[1]))
@@ -86,7 +81,8 @@ ACTIONS: dict[str, tuple[int, Callable[[Bench], object]]] = {
     "step again": (2, lambda bench: bench.step()),
     "begin": (2, lambda bench: bench.begin()),
     "begin in pieces": (4, lambda bench: bench.begin(bench.dice.choice((1, 2)))),
-    "discard": (1, discard),
+    "discard": (2, lambda bench: bench.discard()),
+    "evaluate": (1, lambda bench: bench.evaluate()),
     "no answer": (2, lambda bench: bench.run.ledger.fails(Fault.NEVER_SENT)),
     "refusal": (1, lambda bench: bench.run.ledger.fails(REFUSED)),
     "signal": (2, lambda bench: bench.dice.choice(bench.optimizers).signal_skip_step(bench.dice.random() < 0.8)),
@@ -127,7 +123,7 @@ def interleave(seed: int, kind: str, *, together: int = 1, releases: int = 1, wo
                 return bench
             bench.trace.append("an ordinary epoch")
             bench.run.ledger.faults.clear()
-            discard(bench)
+            bench.discard()
             bench.settle()
             before, size = bench.sums, 0 if releases > 1 else dice.choice((0, 1, 2))
             bench.epoch(size)
@@ -139,6 +135,7 @@ def interleave(seed: int, kind: str, *, together: int = 1, releases: int = 1, wo
     return bench
 
 
+@pytest.mark.filterwarnings("ignore:A batch was fetched and not stepped, and was charged")
 @pytest.mark.parametrize("turn", range(ROUNDS))
 def test_releases_draws_and_charges_are_equal_and_no_record_is_in_sum_twice(turn: int) -> None:
     done: Counter[str] = Counter()

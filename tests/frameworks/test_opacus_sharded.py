@@ -22,7 +22,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 from epsilon_ledger import LedgerError, gaussian, poisson_sampled
-from epsilon_ledger.opacus import attach
+from epsilon_ledger.opacus import attach, discard_batch
 from tests.frameworks.ranks import run_ranks
 from tests.sdk.fake_ledger import LEAST_NOISE, FakeRun
 
@@ -171,7 +171,9 @@ def one_rank_ahead(rank: int) -> str | None:
     """Let one rank step the next batch, and the other one that after it."""
     training = Training(rank, wrapped("flat"))
     batches = iter(training.loader)
-    for _ in range(1 + rank):
+    (batch,) = next(batches)
+    if rank:
+        discard_batch(training.optimizer)
         (batch,) = next(batches)
     return training.step(batch)
 
@@ -180,7 +182,8 @@ def sparse(rank: int) -> list[int]:
     """How many records each batch of a rank has, where most have none."""
     training = Training(rank, wrapped("flat"))
     training.loader.batch_sampler.sample_rate = 2**-12
-    return [len(batch) for (batch,) in training.loader]
+    with torch.no_grad():
+        return [len(batch) for (batch,) in training.loader]
 
 
 def seeded_equally(rank: int) -> tuple[list[list[int]], list[int]]:

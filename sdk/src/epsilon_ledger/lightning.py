@@ -114,7 +114,7 @@ class LedgerCallback(Callback):
     def on_train_batch_start(self, *_: Any) -> None:  # noqa: ANN401 - as above
         """Record the delivery of the batch; Lightning may have prefetched others."""
         if self._source is not None:
-            self._source.iteration.deliver()
+            self._source.deliver_next()
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, *batch: Any) -> None:  # noqa: ANN401, ARG002 - as above
         """Log the epsilon spent, as often as Lightning hands metrics to loggers: `log` takes a millisecond."""

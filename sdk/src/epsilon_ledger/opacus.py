@@ -34,7 +34,8 @@ from epsilon_ledger._opacus.attachment import (
 from epsilon_ledger._opacus.calibration import PlannedTraining, calibrated, expect_steps, plan_training
 from epsilon_ledger._opacus.errors import UnsupportedTrainingError
 from epsilon_ledger._opacus.generators import keep_noise
-from epsilon_ledger._opacus.guard import clipping_of, discard_batch, guard_of
+from epsilon_ledger._opacus.ghost import clipping_of
+from epsilon_ledger._opacus.guard import discard_batch, guard_of
 from epsilon_ledger._opacus.hook import LedgerHook
 from epsilon_ledger._opacus.public_size import use_public_size
 from epsilon_ledger._opacus.ranks import workers
@@ -163,13 +164,14 @@ def _attach_optimizers(optimizers: tuple[DPOptimizer, ...], run: Run | Trial | N
             # Signals of unobserved batches: the next iteration starts without them.
             optimizer._step_skip_queue.clear()  # noqa: SLF001 - no public API empties it
             if guard.source is not None:
-                guard.source.consumers.discard(guard)
+                guard.source.consumers.pop(guard, None)
         guard.source, guard.trusted = source, options.event is not None
         guard.amplified = options.sampling_probability != 1.0
         guard.clipping = None if module is None else clipping_of(module)
+        guard.module = options.module if options.module is not None else guard.module
         keep_noise(optimizer)
         if source is not None:
-            source.consumers.add(guard)
+            source.consumers[guard] = None
             if source.poisson or guard.amplified:
                 source.keep_samples(secure=optimizer.secure_mode)
         then = optimizer.step_hook
@@ -183,6 +185,7 @@ def _attach_optimizers(optimizers: tuple[DPOptimizer, ...], run: Run | Trial | N
         )
         # Opacus keeps one hook, which a later one would silently replace.
         DPOptimizer.attach_step_hook(optimizer, hook)
+        guard.charger = hook
         optimizer.attach_step_hook = hook.chain
     if options.epochs is not None and options.data_loader is not None and not isinstance(checked, Trial | None):
         expect_steps(checked, options.epochs * len(options.data_loader) * _charges_per_sample(optimizers, options))

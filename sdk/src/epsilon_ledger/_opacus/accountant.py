@@ -76,7 +76,7 @@ class LedgerAccountant(IAccountant):
         """
         event = poisson_sampled(sample_rate, gaussian(noise_multiplier))
         self.run.authorize(event=event)
-        self._record(event, noise_multiplier, sample_rate)
+        self.record(event, noise_multiplier, sample_rate)
 
     def get_optimizer_hook_fn(self, sample_rate: float) -> Callable[[DPOptimizer], None]:
         """Return the hook that `make_private` attaches to its optimizer.
@@ -96,7 +96,7 @@ class LedgerAccountant(IAccountant):
                     "make_private, or attach(optimizer, run, data_loader=data_loader) after it."
                 )
             if hook.charged:
-                self._record(hook.event, optimizer.noise_multiplier, sample_rate)
+                self.record(hook.event, optimizer.noise_multiplier, sample_rate)
 
         return record
 
@@ -208,7 +208,14 @@ class LedgerAccountant(IAccountant):
     def _is_own(self, run: Run | Trial | None) -> bool:
         return run is self.run or run is None or run.id == self.run.id
 
-    def _record(self, event: Event, noise_multiplier: float, sample_rate: float) -> None:
+    def record(self, event: Event, noise_multiplier: float, sample_rate: float) -> None:
+        """Record a step that was authorized.
+
+        Args:
+            event: that was charged.
+            noise_multiplier: of the step.
+            sample_rate: for the history.
+        """
         noise, rate = float(noise_multiplier), float(sample_rate)
         if self.history and self.history[-1][:2] == (noise, rate):
             self.history[-1] = (noise, rate, self.history[-1][2] + 1)

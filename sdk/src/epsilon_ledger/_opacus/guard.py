@@ -1,20 +1,31 @@
 """Guard that each released gradient covers exactly one complete sample."""
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from opacus.optimizers import AdaClipDPOptimizer, DPOptimizer
 
 from epsilon_ledger._opacus.errors import UnsupportedTrainingError
+from epsilon_ledger._opacus.ghost import GhostClipping
+from epsilon_ledger._opacus.parameters import clipping_norm, private_parameters, refuse_scaler, rows_of
 from epsilon_ledger._opacus.ranks import agree, workers
 from epsilon_ledger._opacus.samples import Draw, PhysicalBatch, SampleSource
-from epsilon_ledger._opacus.sharding import check_reduction, is_sharded
 
 _FETCH_AND_STEP: Final = (
     "Iterate the loader that make_private returned, or that a BatchMemoryManager made of it, and step each batch once, "
     "before the next one is fetched."
 )
-_DISCARD: Final = "epsilon_ledger.opacus.discard_batch(optimizer) gives up what was not released"
+_DISCARD: Final = (
+    "epsilon_ledger.opacus.discard_batch(optimizer) gives up what was not released, and charges a batch that was drawn"
+)
+
+
+class Charger(Protocol):
+    """The step hook that charges for an optimizer."""
+
+    def charge_unreleased(self, optimizer: DPOptimizer, draw: Draw) -> None:
+        """Charge a draw that is not released."""
+        ...
 
 
 class GradientGuard:
@@ -35,16 +46,39 @@ class GradientGuard:
         """Whether the user states the event of a step, without checks of its gradient."""
         self.clipping: GhostClipping | None = None
         """The module that clips, where it is not the optimizer."""
+        self.module: Any = None
+        """The trained module, or Opacus' hooks of it, if known."""
+        self.charger: Charger | None = None
+        """The hook that charges, once attached."""
+        self.authorized = False
+        """Whether the hook has let the current step through."""
         self._open: Draw | None = None
         self._stepped = 0
         self._rows = 0
         self._clipped_to: object = None
         optimizer.pre_step = self.pre_step
+        # So a GradScaler calls `step` whatever it has found in the gradients.
+        optimizer._step_supports_amp_scaling = True  # noqa: SLF001 - torch's name of it
 
     @property
     def draw(self) -> Draw | None:
         """The sample of the current step."""
         return self._open
+
+    @property
+    def evaluates(self) -> bool:
+        """Whether the module is known to be in evaluation mode, as a whole."""
+        module = getattr(self.module, "_module", self.module)
+        return module is not None and not module.training and not any(part.training for part in module.modules())
+
+    def charge_unreleased(self, draw: Draw) -> None:
+        """Charge a draw that this optimizer does not release.
+
+        Raises:
+            LedgerError: the charge was not admitted.
+        """
+        if self.charger is not None:
+            self.charger.charge_unreleased(self._optimizer, draw)
 
     def pre_step(self, closure: object = None) -> Any:  # noqa: ANN401, ARG002 - as Opacus has it
         """Clip and accumulate; before a release check, add noise and authorize.
@@ -57,9 +91,13 @@ class GradientGuard:
         """
         signals = self._optimizer._step_skip_queue  # noqa: SLF001 - no public API for split batches
         left = max(0, len(signals) - 1)
+        self.authorized = False
         try:
+            refuse_scaler(self._optimizer)
             self._check()
             released = self._pre_step()
+            if released:
+                self._require_authorized()
         except BaseException:
             self.wipe()
             del signals[: max(0, len(signals) - left)]
@@ -89,7 +127,7 @@ class GradientGuard:
     def wipe(self) -> None:
         """Delete all gradients, sums and norms of records."""
         optimizer = self._optimizer
-        for parameter in optimizer.params:
+        for parameter in (each for group in optimizer.param_groups for each in group["params"]):
             parameter.grad = parameter.grad_sample = parameter.summed_grad = None
             for name in ("_current_grad_sample", "_norm_sample"):
                 if hasattr(parameter, name):
@@ -103,6 +141,13 @@ class GradientGuard:
         optimizer._is_last_step_skipped = False  # noqa: SLF001 - otherwise zero_grad keeps the next sum
         self._open = None
 
+    def _require_authorized(self) -> None:
+        if not self.authorized:
+            raise UnsupportedTrainingError(
+                "The optimizer's step_hook is not the one that attach has set, so this step was not charged, and is "
+                "not released. Attach again; optimizer.attach_step_hook(hook) adds a hook of your own."
+            )
+
     def _check(self) -> None:
         """Check the current gradient, on all ranks together if it is to be released."""
         error: UnsupportedTrainingError | None = None
@@ -112,12 +157,19 @@ class GradientGuard:
         except UnsupportedTrainingError as found:
             error = found
         if not self._alone and not self._optimizer._check_skip_next_step(pop_next=False):  # noqa: SLF001
-            agree(self._optimizer, error, self._open, needed=self.source is not None and not self.trusted)
+            self._agree(error)
         elif error is not None:
             raise error
 
+    def _agree(self, error: UnsupportedTrainingError | None) -> None:
+        source = None if self.trusted else self.source
+        owed = 0 if source is None else source.owed
+        owed = agree(self._optimizer, error, self._open, needed=source is not None, owed=owed)
+        if source is not None:
+            source.owed = owed
+
     def _take_piece(self) -> None:
-        parameters = self._optimizer.params
+        parameters = private_parameters(self._optimizer)
         rows, clipped_to = self._clipped(parameters)
         if self._open is None and self._holds_sum(parameters):
             raise UnsupportedTrainingError(
@@ -130,7 +182,13 @@ class GradientGuard:
                     "the loader that make_private returned."
                 )
             return
-        physical = self.source.iteration.current
+        physical = self.source.current
+        if self.source.evaluated and (physical is None or physical.draw.asked):
+            raise UnsupportedTrainingError(
+                "The last batch was fetched without gradients, or by a loop in evaluation mode: it was read for an "
+                "evaluation, was not charged, and is not stepped. Fetch the batches of the training with gradients "
+                "enabled and the module in training mode."
+            )
         if physical is None:
             raise UnsupportedTrainingError(
                 f"No batch was drawn for this step since the optimizer was attached and an iteration began. "
@@ -189,6 +247,10 @@ class GradientGuard:
             )
 
     def _require_unused(self, draw: Draw) -> None:
+        if draw.unreleased == {}:
+            raise UnsupportedTrainingError(
+                "This batch was given up, and charged without a step: it is not released. Fetch the next one."
+            )
         if self.amplified and draw.unreleased is not None and not draw.unreleased.get(self._optimizer):
             raise UnsupportedTrainingError(
                 f"This batch was released already: a second release of one sample is not charged as a sample of its "
@@ -199,70 +261,10 @@ class GradientGuard:
 
     def _clipped(self, parameters: list[Any]) -> tuple[int, object]:
         """Return the gradient's number of records and its clipping norm."""
+        norm = clipping_norm(self._optimizer)
         if self.clipping is not None:
-            return self.clipping.take(self._optimizer.max_grad_norm)
-        rows = 0
-        for parameter in parameters:
-            samples = parameter.grad_sample
-            if isinstance(samples, list):
-                raise UnsupportedTrainingError(
-                    f"{len(samples)} batches were accumulated for one step: a record may be in "
-                    f"several of them, which its clipping norm does not bound. Use a larger batch, and Opacus' "
-                    f"BatchMemoryManager if it does not fit into memory."
-                )
-            rows = rows or (0 if samples is None else samples.shape[0])
-        norms = getattr(self._optimizer, "max_grad_norms", None)
-        return rows, tuple(norms) if norms is not None else float(self._optimizer.max_grad_norm)
-
-
-class GhostClipping:
-    """Recorder of a module's ghost clipping; created by `clipping_of`.
-
-    It replaces the module's `get_clipping_coef`.
-    """
-
-    def __init__(self, module: Any) -> None:  # noqa: ANN401 - a module, or Opacus' hooks of one
-        self.module = module
-        self._coefficients: Callable[[], Any] = module.get_clipping_coef
-        self._sharded = is_sharded(module)
-        self._last: tuple[int, float] | None = None
-        module.get_clipping_coef = self.get_clipping_coef
-
-    def get_clipping_coef(self) -> Any:  # noqa: ANN401 - a tensor
-        """Return the clipping coefficients, and record their number and norm."""
-        if self._sharded:
-            check_reduction(self.module)
-        coefficients = self._coefficients()
-        self._last = len(coefficients), float(self.module.max_grad_norm)
-        return coefficients
-
-    def take(self, expected: float) -> tuple[int, float]:
-        """Consume the record of the last backward pass: the number of records and the norm.
-
-        Raises:
-            UnsupportedTrainingError: nothing was clipped, or not to `expected`, the norm of the noise.
-        """
-        last, self._last = self._last, None
-        if last is None:
-            raise UnsupportedTrainingError(
-                "No gradient was clipped for this step. With ghost clipping the loss must come from the criterion that "
-                "make_private returned, and one backward pass goes with one step."
-            )
-        if last[1] != float(expected):
-            raise UnsupportedTrainingError(
-                f"The optimizer's clipping norm is {float(expected)}, but with ghost clipping it is the module that "
-                f"clips, and it did so to {last[1]}: the noise would not fit. Keep both norms equal, or use "
-                f"grad_sample_mode='hooks'."
-            )
-        return last
-
-    def wipe(self) -> None:
-        """Delete the norms of the last batch's records."""
-        self._last = None
-        self.module._per_sample_gradient_norms = None  # noqa: SLF001 - its setter's name; the getter raises then
-        for part in self.module._module.modules() if self._sharded else ():  # noqa: SLF001 - no public name in the hooks
-            if hasattr(part, "norm_sample"):
-                del part.norm_sample
+            return self.clipping.take(parameters, self._optimizer.max_grad_norm)
+        return rows_of(parameters), norm
 
 
 def present_guard(optimizer: DPOptimizer) -> GradientGuard | None:
@@ -276,25 +278,22 @@ def guard_of(optimizer: DPOptimizer) -> GradientGuard:
     return present_guard(optimizer) or GradientGuard(optimizer)
 
 
-def clipping_of(module: Any) -> GhostClipping:  # noqa: ANN401 - a module, or Opacus' hooks of one
-    """Return the clipping recorder of a module, created if needed."""
-    present = getattr(module.get_clipping_coef, "__self__", None)
-    return present if isinstance(present, GhostClipping) else GhostClipping(module)
-
-
 def discard_batch(optimizer: DPOptimizer) -> None:
-    """Discard the unreleased part of a batch after a loop that ended within it.
+    """Give up the batch that was fetched last, or the part of it that was stepped.
 
-    Nothing of the batch is released or charged. The loader's iteration ends with it: start a new one.
+    Nothing of it is released. It was drawn, so it is charged, unless its step was asked for. The loop may go on.
 
     Args:
         optimizer: an attached optimizer.
 
     Raises:
         TypeError: it is none of Opacus.
+        LedgerError: the charge was not admitted.
     """
     if not isinstance(optimizer, DPOptimizer):
         raise TypeError(f"optimizer must be the DPOptimizer that make_private returned, not {optimizer!r}.")
     guard = guard_of(optimizer)
     guard.wipe()
     optimizer._step_skip_queue.clear()  # noqa: SLF001 - nothing public empties it
+    if guard.source is not None:
+        guard.source.charge_unreleased()

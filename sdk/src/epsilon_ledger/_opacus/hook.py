@@ -68,6 +68,7 @@ class LedgerHook:
             self._authorize_step(optimizer)
         else:
             self._authorize_on_all_ranks(optimizer)
+        guard_of(optimizer).authorized = True
         if type(optimizer) is AdaClipDPOptimizer and isinstance(self.read, StepReader):
             publish_fixed_fraction(optimizer)
         if self.then is not None:
@@ -79,20 +80,51 @@ class LedgerHook:
         """Chain a hook that is attached later by `attach_step_hook` instead of being replaced by it."""
         self.then = hook
         accountant = accountant_of(hook)
+        self._record = getattr(accountant, "record", None)  # a LedgerAccountant's
         self._counted = None if accountant is None else _STEPS_COUNTED_BY_OPACUS.setdefault(accountant, Counter())
+
+    def charge_unreleased(self, optimizer: DPOptimizer, draw: Draw) -> None:
+        """Charge a draw as if it were released; in a distributed training with the next release, for which all wait.
+
+        Raises:
+            LedgerError: the charge was not admitted.
+        """
+        source = guard_of(optimizer).source
+        assert source is not None, "a draw has a source"
+        if self._alone:
+            self._authorize_unreleased(optimizer, draw)
+        else:
+            source.owed += 1
+        draw.unreleased, draw.asked = {}, True
+
+    def _authorize_unreleased(self, optimizer: DPOptimizer, draw: Draw) -> None:
+        _, release = self._all_releases(optimizer, mechanism_of(optimizer))
+        probability = self._probability(draw) if guard_of(optimizer).amplified else 1.0
+        self._authorize(self._sampled(probability, release))
+        if self._record is not None:
+            self._record(self.event, optimizer.noise_multiplier, probability)
 
     def _authorize_on_all_ranks(self, optimizer: DPOptimizer) -> None:
         if optimizer.rank > 0:
+            self._note_request(optimizer)
             receive_result()
             self._authorize_step(optimizer)
             return
         with broadcast_result():
+            self._authorize_owed(optimizer)
             self._authorize_step(optimizer)
+
+    def _authorize_owed(self, optimizer: DPOptimizer) -> None:
+        guard = guard_of(optimizer)
+        while guard.source is not None and guard.draw is not None and guard.source.owed:
+            self._authorize_unreleased(optimizer, guard.draw)
+            guard.source.owed -= 1
 
     def _authorize_step(self, optimizer: DPOptimizer) -> None:
         """Charge the step, unless the charge of its sample covers it."""
         step = self.read(optimizer)
         guard = guard_of(optimizer)
+        self._note_request(optimizer)
         if guard.trusted or not guard.amplified:
             self._authorize(step)
         else:
@@ -102,17 +134,17 @@ class LedgerHook:
             with source.lock:
                 self._authorize_sample(optimizer, draw, step)
 
+    @staticmethod
+    def _note_request(optimizer: DPOptimizer) -> None:
+        draw = guard_of(optimizer).draw
+        if draw is not None:
+            draw.asked = True
+
     def _authorize_sample(self, optimizer: DPOptimizer, draw: Draw, step: Event) -> None:
         """Charge all releases of a sample before the first one, and mark this one as used."""
         self.charged = False
         if draw.unreleased is None:
-            steps, release = {optimizer: [step]}, step
-            if not self._single:
-                steps = {
-                    member: [step if member is optimizer else mechanism_of(member)] * self._releases
-                    for member in self._members
-                }
-                release = together([event for events in steps.values() for event in events])
+            steps, release = self._all_releases(optimizer, step)
             self._authorize(self._sampled(self._probability(draw), release))
             draw.unreleased = steps
         left = draw.unreleased.get(optimizer)
@@ -126,6 +158,15 @@ class LedgerHook:
                 f"{left[0]}. Move noise and clipping norms only between samples, after the last release of one."
             )
         left.pop(0)
+
+    def _all_releases(self, optimizer: DPOptimizer, step: Event) -> tuple[dict[DPOptimizer, list[Event]], Event]:
+        """Return the events of all releases of a sample by optimizer, and together."""
+        if self._single:
+            return {optimizer: [step]}, step
+        steps = {
+            member: [step if member is optimizer else mechanism_of(member)] * self._releases for member in self._members
+        }
+        return steps, together([event for events in steps.values() for event in events])
 
     def _probability(self, draw: Draw) -> float:
         known, stated = draw.sampling_probability, self._stated

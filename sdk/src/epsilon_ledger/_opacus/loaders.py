@@ -87,6 +87,8 @@ class _Drawing:
         # Without a loader, a draw is delivered at once.
         self._delivers = source.opening is None
         self.iteration: Iteration = source.opening or source.begin()
+        if self._delivers:
+            self.iteration.hand_to(self)
         self.draw: Draw | None = None
         self._count = 0
 
@@ -96,6 +98,8 @@ class _Drawing:
     def __next__(self) -> Any:  # noqa: ANN401 - a list or a tensor of indices
         sampler: Any = self._sampler
         probability = None
+        if self._delivers:
+            self._source.require_settled(self.iteration)
         if self._source.poisson:
             probability = sampler.sample_rate = drawn_probability(sampler)
         indices = self._source.draw(sampler, self._indices.__next__)
@@ -106,7 +110,7 @@ class _Drawing:
         if not self._split:
             self.iteration.add(PhysicalBatch(draw, 0, draw.size, last=True, split=False))
             if self._delivers:
-                self.iteration.deliver()
+                self._source.deliver(self.iteration)
         return indices
 
 
@@ -151,9 +155,16 @@ class _HandingIterator:
 
     def __next__(self) -> Any:  # noqa: ANN401 - a batch
         kind: Any = type(self).__mro__[1]
-        batch = kind.__next__(self)
-        if not self.source.delivered_by_trainer:
-            self.iteration.deliver()
+        source, iteration = self.source, self.iteration
+        if not source.delivered_by_trainer:
+            source.require_settled(iteration)
+        try:
+            batch = kind.__next__(self)
+        except StopIteration:
+            iteration.ended = True
+            raise
+        if not source.delivered_by_trainer:
+            source.deliver(iteration)
         return batch
 
 
@@ -179,7 +190,8 @@ def _observed_iteration(loader: DataLoader) -> Any:  # noqa: ANN401 - torch's it
         if not isinstance(iterator, _HandingIterator):
             kind: type = type(iterator)
             iterator.__class__ = _derived(_HandingIterator, kind)
-        iterator.source, iterator.iteration = source, source.opening
+        iterator.source = source
+        source.opening.hand_to(iterator)
         return iterator
     finally:
         source.opening = None

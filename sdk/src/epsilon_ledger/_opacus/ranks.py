@@ -20,6 +20,7 @@ class _Verdict(NamedTuple):
     sampling_probability: float
     records: list[Any]
     needed: bool
+    owed: int
 
 
 def workers(optimizer: DPOptimizer) -> int:
@@ -27,7 +28,9 @@ def workers(optimizer: DPOptimizer) -> int:
     return int(getattr(optimizer, "world_size", 1))
 
 
-def agree(optimizer: DPOptimizer, error: UnsupportedTrainingError | None, draw: Draw | None, *, needed: bool) -> None:
+def agree(
+    optimizer: DPOptimizer, error: UnsupportedTrainingError | None, draw: Draw | None, *, needed: bool, owed: int
+) -> int:
     """Let a step proceed if every rank agrees and has a part of the same draw, and no record is in two parts.
 
     Args:
@@ -35,6 +38,10 @@ def agree(optimizer: DPOptimizer, error: UnsupportedTrainingError | None, draw: 
         error: this rank's objection, or None.
         draw: of this rank's part; it gets the largest probability of all ranks.
         needed: whether each rank must know its draw.
+        owed: number of draws that this rank gave up and nobody has charged.
+
+    Returns:
+        The largest number owed, on rank 0, which charges for all; otherwise 0.
 
     Raises:
         UnsupportedTrainingError: on all ranks.
@@ -45,6 +52,7 @@ def agree(optimizer: DPOptimizer, error: UnsupportedTrainingError | None, draw: 
         0.0 if draw is None else draw.sampling_probability or 0.0,
         [] if draw is None else [comparable(record) for record in draw.records],
         needed,
+        owed,
     )
     verdicts: list[_Verdict] = [own] * workers(optimizer)
     torch.distributed.all_gather_object(verdicts, own)
@@ -62,6 +70,7 @@ def agree(optimizer: DPOptimizer, error: UnsupportedTrainingError | None, draw: 
     require_distinct(chain.from_iterable(verdict.records for verdict in verdicts), "The ranks together drew")
     if draw is not None and draw.sampling_probability is not None:
         draw.sampling_probability = max(verdict.sampling_probability for verdict in verdicts)
+    return 0 if optimizer.rank > 0 else max(verdict.owed for verdict in verdicts)
 
 
 def on_any_rank(optimizer: DPOptimizer, found: bool) -> bool:  # noqa: FBT001 - what is reduced
