@@ -21,6 +21,7 @@ from torch.utils.data import DataLoader
 from epsilon_ledger import Event, adaptive_clipping, gaussian
 from epsilon_ledger._opacus.errors import UnsupportedTrainingError
 from epsilon_ledger._opacus.loaders import kind_of, sampler_of
+from epsilon_ledger._opacus.parameters import require_exact
 from epsilon_ledger._opacus.ranks import on_any_rank, workers
 from epsilon_ledger._opacus.samples import POISSON
 from epsilon_ledger._opacus.sharding import check_sharding
@@ -65,10 +66,12 @@ class StepReader:
         optimizer: from `make_private`.
 
     Raises:
-        UnsupportedTrainingError: the cost of this kind of optimizer is unknown.
+        UnsupportedTrainingError: the cost of this kind of optimizer is unknown, or a parameter is too coarse.
     """
 
     def __init__(self, optimizer: DPOptimizer) -> None:
+        for parameter in optimizer.params:
+            require_exact(parameter)
         self.mechanism = self._reader_for(type(optimizer))
         """Returns the event of an optimizer's next release, with its current noise."""
 

@@ -2,13 +2,13 @@
 
 from typing import Any
 
-import torch
 from opacus.optimizers import DPOptimizer
 from torch import nn
 from torch.utils.data import IterableDataset
 from transformers import Trainer
 
 from epsilon_ledger._opacus.errors import UnsupportedTrainingError
+from epsilon_ledger._opacus.parameters import is_too_coarse
 
 
 def check_trainer(trainer: Trainer, *, own_losses: bool) -> None:
@@ -61,7 +61,7 @@ def check_model(model: nn.Module) -> None:
                 f"their mean. Replace it: opacus.validators.ModuleValidator.fix(model)"
             )
     for name, parameter in model.named_parameters():
-        if parameter.requires_grad and torch.finfo(parameter.dtype).bits < 32:  # noqa: PLR2004 - of single precision
+        if parameter.requires_grad and is_too_coarse(parameter):
             _refuse(f"{name} is {parameter.dtype}, too coarse for the noise. Train float32 parameters")
 
 
