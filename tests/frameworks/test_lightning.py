@@ -2,12 +2,14 @@
 
 # ruff: noqa: ANN401 - two packages with the same classes
 
+from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as lightning
 import pytest
 import pytorch_lightning
 import torch
+from lightning.pytorch.callbacks import ModelCheckpoint
 from opacus import PrivacyEngine
 from opacus.utils.batch_memory_manager import wrap_data_loader
 from torch import nn
@@ -18,8 +20,14 @@ from epsilon_ledger.opacus import UnsupportedTrainingError
 from tests.frameworks.conftest import STEP, Q, Training, make_private, small_loader
 from tests.sdk.fake_ledger import FakeRun
 
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:You defined a `validation_step`", "ignore:Using ModelCheckpoint with manual optimization"
+)
 
-def fit(package: Any, training: Training, *callbacks: Any, automatic: bool = True, **terms: Any) -> Any:
+
+def fit(
+    package: Any, training: Training, *callbacks: Any, automatic: bool = True, validated: Any = None, **terms: Any
+) -> Any:
     class Model(package.LightningModule):
         def __init__(self) -> None:
             super().__init__()
@@ -39,12 +47,15 @@ def fit(package: Any, training: Training, *callbacks: Any, automatic: bool = Tru
                 optimizer.step()
             return None
 
+        def validation_step(self, batch: tuple[torch.Tensor, torch.Tensor]) -> None:
+            training.criterion(self.net(batch[0]), batch[1])
+
         def configure_optimizers(self) -> Any:
             return training.optimizer
 
     quiet = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False)
     trainer = package.Trainer(callbacks=list(callbacks), accelerator="cpu", **{"max_epochs": 3} | quiet | terms)
-    trainer.fit(Model(), training.loader)
+    trainer.fit(Model(), training.loader, validated)
     return trainer
 
 
@@ -70,6 +81,29 @@ def test_refusal_ends_fit_and_leaves_parameters(engine: PrivacyEngine, package: 
     assert (len(run.asked), trainer.should_stop) == (10, True)
     assert callback.refusal is not None
     assert all(map(torch.equal, after, training.parameters()))
+
+
+@pytest.mark.parametrize("automatic", [True, False])
+def test_refused_step_is_not_counted(engine: PrivacyEngine, tmp_path: Path, *, automatic: bool) -> None:
+    saved = ModelCheckpoint(tmp_path, filename="{step}", save_top_k=-1, every_n_train_steps=1)
+    terms: dict[str, Any] = {"automatic": automatic, "enable_checkpointing": True}
+    callback = LedgerCallback(FakeRun(capacity=3))
+    trainer = fit(lightning, make_private(engine), saved, callback, **terms)
+    assert callback.refusal is not None
+    assert trainer.global_step == 3
+    assert {path.stem for path in tmp_path.iterdir()} == {f"step={step}" for step in (1, 2, 3)}
+
+
+def test_validation_on_trained_batches_within_fit_does_not_stop_it(engine: PrivacyEngine, run: FakeRun) -> None:
+    training = make_private(engine)
+    fit(lightning, training, LedgerCallback(run), validated=training.loader, val_check_interval=2, max_epochs=2)
+    assert run.asked == [STEP] * 16
+
+
+def test_accumulated_batches_stop_fit(engine: PrivacyEngine, run: FakeRun) -> None:
+    with pytest.raises(UnsupportedTrainingError, match="do not skip, prefetch or accumulate"):
+        fit(lightning, make_private(engine), LedgerCallback(run), accumulate_grad_batches=2)
+    assert run.asked == []
 
 
 def test_shuffled_loader_is_turned_away_unless_it_is_said_how_to_charge_it(engine: PrivacyEngine, run: FakeRun) -> None:

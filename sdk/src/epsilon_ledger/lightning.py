@@ -14,7 +14,8 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from opacus.optimizers import DPOptimizer, DPOptimizerFastGradientClipping
+from opacus.grad_sample import AbstractGradSampleModule
+from opacus.optimizers import DPOptimizer
 from opacus.utils.batch_memory_manager import BatchSplittingSampler, wrap_data_loader
 from torch.utils.data import DataLoader
 
@@ -82,6 +83,7 @@ class LedgerCallback(Callback):
         """The refusal that ended the fit, or None."""
         self._how = how
         self._steps: list[tuple[DPOptimizer, Callable[..., Any]]] = []
+        self._refused = 0
         self._loader: Any = None
         self._source: SampleSource | None = None
 
@@ -117,7 +119,13 @@ class LedgerCallback(Callback):
             self._source.deliver_next()
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, *batch: Any) -> None:  # noqa: ANN401, ARG002 - as above
-        """Log the epsilon spent, as often as Lightning hands metrics to loggers: `log` takes a millisecond."""
+        """Take refused steps back from `global_step`; log the epsilon spent.
+
+        It is logged as often as Lightning hands metrics to loggers: `log` takes a millisecond.
+        """
+        if self._refused:
+            _take_back(trainer, pl_module, self._refused)
+            self._refused = 0
         every = max(1, trainer.log_every_n_steps)
         due = trainer.is_last_batch or trainer.global_step % every == 0
         if self.run is not None and (due or self.refusal is not None):
@@ -149,9 +157,9 @@ class LedgerCallback(Callback):
         loader = trainer.train_dataloader
         how = {"data_loader": loader} | self._how
         _require_whole_batches(how["data_loader"])
-        if any(isinstance(optimizer, DPOptimizerFastGradientClipping) for optimizer in private):
-            clips = (module for module in pl_module.modules() if hasattr(module, "get_clipping_coef"))
-            how = {"module": next(clips, None)} | how
+        trained = [module for module in pl_module.modules() if isinstance(module, AbstractGradSampleModule)]
+        clips = [module for module in trained if hasattr(module, "get_clipping_coef")]
+        how = {"module": next(iter(clips or trained), None)} | how
         attach(private, self.run, **how)
         self._loader = loader
         self._source = observe(how["data_loader"]) if isinstance(how["data_loader"], DataLoader) else None
@@ -164,12 +172,27 @@ class LedgerCallback(Callback):
         except BudgetExceededError as refusal:
             # Raised before the update: the parameters are unchanged, and the batch is discarded.
             self.refusal = refusal
+            self._refused += 1
             trainer.should_stop = True
             return None
 
 
 def _private(trainer: Any) -> list[DPOptimizer]:  # noqa: ANN401 - a trainer
     return [optimizer for optimizer in trainer.optimizers if isinstance(optimizer, DPOptimizer)]
+
+
+def _take_back(trainer: Any, pl_module: Any, steps: int) -> None:  # noqa: ANN401 - a trainer and its model
+    """Take steps that were not taken back from what Lightning counted, which checkpoints and loggers show."""
+    loop = trainer.fit_loop.epoch_loop
+    automatic = pl_module.automatic_optimization
+    counted = (
+        loop.automatic_optimization.optim_progress.optimizer.step
+        if automatic
+        else loop.manual_optimization.optim_step_progress
+    )
+    for count in (counted.total, counted.current):
+        count.ready -= steps
+        count.completed -= steps
 
 
 def _require_whole_batches(loader: Any) -> None:  # noqa: ANN401 - a loader, or what else Lightning takes

@@ -7,9 +7,10 @@
 `optimizer.step()` raises the errors of `run.authorize`, such as BudgetExceededError. The parameters are then unchanged,
 and the noisy gradient is deleted. Needs `pip install "epsilon-ledger-client[opacus]"`.
 
-One draw of the sampler covers one release: step each batch of the loader once, whole, before the next one is fetched.
+One draw of the sampler covers one release: step each batch of the loader once, whole, before the next one is fetched,
+empty ones too. A batch that is left is charged; evaluate on the loader under `torch.no_grad()`, which costs nothing.
 Several steps on one batch are charged as one event: `attach((first, second), ...)` for optimizers,
-`releases_per_sample=` for steps. A loop that ends within a batch leaves a part of it behind: see `discard_batch`.
+`releases_per_sample=` for steps. `discard_batch` gives a batch up.
 """
 
 import functools
