@@ -18,6 +18,7 @@ from app.service.queries import account_history
 from tests.api.conftest import SeededLedger
 from tests.api.trainer import Trainer
 from tests.conftest import SAMPLED, Ledger
+from tests.dashboard.page_visitor import visitor
 
 GAUSSIAN = {"type": "gaussian", "noise_multiplier": 300.0}
 
@@ -194,6 +195,38 @@ def test_history_of_an_account_has_the_epsilon_that_it_had(ledger: Ledger) -> No
     assert [point["epsilon"] for point in answer["points"]] == pytest.approx(shown, rel=1e-12)
     assert (answer["exact"], answer["decisions"], answer["decisions_sampled"]) == (True, 4, 4)
     assert ledger.get(f"/v1/accounts/{trainer.run}/history").status_code == 404
+
+
+# The series of the run's charges in the history of each account: of a child, or of the run itself.
+BUDGETS_OF_A_RUN: list[dict[str, set[str]]] = [
+    {"p": {"run"}, "q": {"run"}},
+    {"p/b": {"run"}, "q/b": {"run"}, "p": {"p/b"}, "q": {"q/b"}},
+    {"p/b": {"run"}, "q": {"run"}, "p": {"p/b"}},
+    {"p/b": {"run"}, "p/c": {"run"}, "p": {"run"}},
+    {"p/parts/b": {"run"}, "p/parts/c": {"run"}, "p/parts": {"p/parts/b", "p/parts/c"}},
+]
+
+
+@pytest.mark.both_databases
+@pytest.mark.parametrize("series", BUDGETS_OF_A_RUN, ids=",".join)
+def test_history_of_every_account_shows_a_run_on_two_budgets(ledger: Ledger, series: dict[str, set[str]]) -> None:
+    ids = {name: str(ledger.population(name, limit=WIDE)["id"]) for name in ("p", "q")}
+    parallel = {"composition": "parallel", "max_partitions_per_unit": 1, "attestation": "Each person is in one part."}
+    ids["p/parts"] = str(ledger.budget("parts", "p", limit=WIDE, **parallel)["id"])
+    for name in ("p/b", "p/c", "q/b", "p/parts/b", "p/parts/c"):
+        parent, _, own = name.rpartition("/")
+        ids[name] = str(ledger.budget(own, parent, limit=WIDE)["id"])
+    made = {"name": "both", "budgets": list(series)[:2], "event": SAMPLED}
+    ids["run"] = str(ledger.post("/v1/runs", made).raise_for_status().json()["id"])
+    for run in (ids["run"], ledger.run(made["budgets"][1]), ids["run"]):
+        assert ledger.post(f"/v1/runs/{run}/steps", {"count": 5}, "trainer").status_code == 200
+    for name, children in series.items():
+        answer = history(ledger, ids[name])
+        read = ledger.get(f"/v1/{'budgets' if '/' in name else 'populations'}/{ids[name]}").json()
+        assert (answer["points"][-1]["epsilon"], answer["exact"]) == (read["epsilon"], True)
+        assert {ids[each] for each in children} <= {child["account"] for child in answer["children"]}, name
+        assert answer["decisions"] == len(ledger.get(f"/v1/runs?within={ids[name]}").json()["items"]) + 1
+        assert visitor(ledger).open(f"/accounts/{ids[name]}").status == 200
 
 
 def test_waiting_for_histories_takes_no_thread_from_other_requests(

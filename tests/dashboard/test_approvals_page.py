@@ -14,7 +14,7 @@ from app.service.verification import verify
 from app.service.verification.requests import apply_quarantines
 from tests.api.trainer import issue
 from tests.conftest import SAMPLED, Ledger
-from tests.dashboard.page_visitor import visitor
+from tests.dashboard.page_visitor import scoped_visitor, visitor
 from tests.service.tampering import ALL, TEAM, shift_curve, tampering
 
 
@@ -138,3 +138,17 @@ def test_run_that_needs_approval_is_shown_with_what_its_plan_would_leave(ledger:
     assert ledger.post(f"/v1/runs/{made['id']}/steps", {"count": 50}).status_code == 200
     spent = ledger.get(f"/v1/budgets/{team[0]}").json()["epsilon"]
     assert f"0.000 → becomes {ceil(spent * 1000) / 1000:.3f}" in card, "what was foretold is what was spent"
+
+
+def test_run_on_two_budgets_is_shown_in_the_scope_of_either(ledger: Ledger, team: tuple[str, str]) -> None:
+    ledger.population("eicu")
+    lab = str(ledger.budget("lab", "eicu")["id"])
+    assert ledger.set_policy({"approval_above_epsilon": 0.4}, team[0]).is_success
+    limit = {"epsilon": 0.5, "delta": 1e-6}
+    both = {"name": "both", "budgets": ["mimic/icu-team", "eicu/lab"], "event": SAMPLED, "limit": limit}
+    run = ledger.post("/v1/runs", both).raise_for_status().json()
+    assert run["status"] == "pending"
+    for scope in (team[0], lab):
+        page = scoped_visitor(ledger, "viewer", scope).open("/approvals")
+        effects = {link.get("href") for head in page.root.iter("th") for link in head.iter("a")}
+        assert {f"/accounts/{scope}", f"/runs/{run['id']}"} <= effects

@@ -3,6 +3,7 @@
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from itertools import groupby
 from typing import Any, Final
 
 from sqlalchemy import CTE, ColumnElement, Connection, Select, Table, and_, case, func, literal, select, union_all
@@ -27,6 +28,7 @@ from app.persistence.tables import (
     decisions,
     dp_events,
     event_costs,
+    run_budgets,
     runs,
 )
 
@@ -56,18 +58,21 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class ChargedRun:
-    """A run under an account, and the account's child on its path."""
+    """A run under an account, and the account's children that the run charges: several, where it has several budgets.
+
+    It is a child itself where it charges the account directly.
+    """
 
     run_id: str
-    child_id: str
+    children: tuple[str, ...]
     decisions: int
 
 
 def charged_runs(tx: Connection, organisation_id: str, account_id: str) -> list[ChargedRun]:
     """List the runs with decisions under an account with its children."""
     down, up = account_ancestors.alias("down"), account_ancestors.alias("up")
-    found = (
-        select(runs.c.account_id, func.min(accounts.c.id), runs.c.decision_count)
+    through = (
+        select(runs.c.account_id.label("run_id"), accounts.c.id.label("child_id"), runs.c.decision_count)
         .select_from(down)
         .join(runs, join_on(runs, down, account_id="account_id"))
         .join(up, join_on(up, down, account_id="account_id"))
@@ -75,12 +80,22 @@ def charged_runs(tx: Connection, organisation_id: str, account_id: str) -> list[
         .where(
             owned_by(down, organisation_id, ancestor_id=account_id),
             accounts.c.parent_id == account_id,
+            NO_RUN,
             runs.c.decision_count > 0,
         )
-        .group_by(runs.c.account_id, runs.c.decision_count)
-        .order_by(runs.c.account_id)
     )
-    return [ChargedRun(*row) for row in tx.execute(found)]
+    # A run's parent is only the first of its budgets.
+    directly = (
+        select(runs.c.account_id, runs.c.account_id, runs.c.decision_count)
+        .select_from(run_budgets)
+        .join(runs, join_on(runs, run_budgets, account_id="run_id"))
+        .where(owned_by(run_budgets, organisation_id, budget_id=account_id), runs.c.decision_count > 0)
+    )
+    rows = tx.execute(union_all(through, directly).order_by("run_id", "child_id"))
+    return [
+        ChargedRun(run_id, tuple(row.child_id for row in found), decisions)
+        for (run_id, decisions), found in groupby(rows, lambda row: (row.run_id, row.decision_count))
+    ]
 
 
 def sample_decisions(tx: Connection, organisation_id: str, account_id: str, each: int) -> list[Sample]:

@@ -20,7 +20,7 @@ from app.ledger.pages import PageRequest
 from app.persistence.lru_cache import LruCache
 from app.persistence.repositories import audit, dp_events, overview_queries, usage_history
 from app.persistence.repositories.dp_events import CostTable
-from app.persistence.repositories.usage_history import Sample
+from app.persistence.repositories.usage_history import ChargedRun, Sample
 from app.service.accounts.lookup import find_account
 from app.service.auth.request_context import RequestContext
 from app.service.queries.spend_series import SpendSeries, curve_at, spend_series
@@ -128,7 +128,7 @@ def _made(tx: Connection, organisation_id: str, record: AccountRecord, max_point
     grown = spend_series(
         found,
         events,
-        {part.run_id: part.child_id for part in parts},
+        {part.run_id: _series_of(account, part) for part in parts},
         _with_plan(tx, organisation_id, account, dp_events.find_curves(tx, prices, keys)),
         moments,
         whole=whole,
@@ -152,6 +152,15 @@ def _made(tx: Connection, organisation_id: str, record: AccountRecord, max_point
         read=sum(min(part.decisions, each) for part in parts),
         exact=exact,
     )
+
+
+def _series_of(account: Account, part: ChargedRun) -> tuple[str, ...]:
+    """List the series that a run's charges belong to: those of the children that it charges.
+
+    Where losses add up, a charge through several children counts once: such a run has a series of its own.
+    """
+    once = account.partitions_per_unit is None and len(part.children) > 1
+    return (part.run_id,) if once else part.children
 
 
 def _with_plan(

@@ -107,8 +107,9 @@ def _spent(account: Account) -> float:
 def _readable(context: RequestContext, path: Sequence[Account]) -> list[Account]:
     """Select the accounts of a path, ancestors first, that the caller may read; populations are always readable."""
     scope = context.principal.scope
-    under = {scope}
+    under, above = {scope}, {each.id for each in path}
     for each in path:
-        if each.parent_id in under:
+        run_under = each.kind is AccountKind.RUN and scope in above  # its parent is only the first of its budgets
+        if each.parent_id in under or run_under:
             under.add(each.id)
     return [each for each in path if scope is None or each.id in under or each.kind is AccountKind.POPULATION]

@@ -104,7 +104,7 @@ def curve_at(values: NDArray[np.float64], delta: float) -> RdpCurve:
 def spend_series(
     samples: Iterable[Sample],
     events: Events,
-    children: Mapping[str, str],
+    children: Mapping[str, Sequence[str]],
     curves: Mapping[str, RdpCurve],
     moments: Sequence[datetime],
     *,
@@ -115,7 +115,7 @@ def spend_series(
     Args:
         samples: charged decisions.
         events: fingerprints and counts of the samples.
-        children: by run, the child through which it charges.
+        children: by run, the children whose charges its charges are.
         curves: costs by fingerprint.
         moments: the times of the series, increasing.
         whole: whether `samples` is complete; otherwise a missing decision equals the next sample, at evenly spread
@@ -124,13 +124,14 @@ def spend_series(
     counts: dict[str, dict[str, Counts]] = {}
     places = np.array([moment.timestamp() for moment in moments])
     for run_id, found in groupby(samples, attrgetter("run_id")):
-        mine = counts.setdefault(children[run_id], {})
+        each_of = [counts.setdefault(child, {}) for child in children[run_id]]
         for key, (at, cumulated) in _by_event(list(found), events).items():
             if whole:
                 further = np.concatenate(([0.0], cumulated))[[bisect_right(at, place) for place in places.tolist()]]
             else:
                 further = np.interp(places, [places[0], *at], [0.0, *cumulated])
-            mine[key] = mine[key] + further if key in mine else further
+            for mine in each_of:
+                mine[key] = mine[key] + further if key in mine else further
     prices = {key: curve.values.astype(np.float64) for key, curve in curves.items()}
     known = {child: {key: times for key, times in mine.items() if key in prices} for child, mine in counts.items()}
     return SpendSeries(
