@@ -4,6 +4,7 @@ import email.message
 import hashlib
 from collections.abc import Callable, Coroutine, Mapping
 from enum import Enum
+from time import monotonic
 from typing import Annotated, Any, Final, TypeVar
 
 from fastapi import APIRouter, Depends, Header, Request, Response, Security, params
@@ -22,7 +23,7 @@ from app.ledger.errors import InvalidInputError, NotFoundError
 from app.ledger.names import KEY_LENGTH
 from app.logging_config import request_id
 from app.service.auth.authentication import Principal
-from app.service.auth.credential_cache import Authenticator
+from app.service.auth.credential_cache import BODY_SECONDS, Authenticator
 from app.service.auth.rate_limit import UNAUTHENTICATED, RequestLimits, TokenBuckets
 from app.service.auth.request_context import RequestContext
 from app.service.charging.commit_queue import CommitQueue
@@ -37,7 +38,7 @@ Endpoint = TypeVar("Endpoint", bound=Callable[..., Any])
 
 
 class AuthenticatedRoute(APIRoute):
-    """Route that authenticates the caller before it reads the body."""
+    """Route that authenticates the caller before it reads the body, and again after a body that took long."""
 
     def get_route_handler(self) -> Handler:
         """Wrap FastAPI's handler."""
@@ -50,12 +51,16 @@ class AuthenticatedRoute(APIRoute):
 
         async def ask(request: Request) -> Response:
             await self.admit(request)
+            admitted_at = monotonic()
             _check_once(request, "content-type", "idempotency-key")
             reject_nul(request)
             _check_query(request, known)
             remember_origin(request, request.app.state.public_url)
             strict = await self.strict_request(request)
-            if await strict.body():
+            content = await strict.body()
+            if monotonic() - admitted_at > BODY_SECONDS:
+                await self.readmit(request)
+            if content:
                 if not _is_json(strict.headers.get("content-type")):
                     return _not_taken("Send the body as JSON, with Content-Type: application/json.")
                 if not _is_plain(request):
@@ -68,6 +73,10 @@ class AuthenticatedRoute(APIRoute):
         """Authenticate the caller of a request."""
         _check_once(request, "authorization")
         request.state.principal = await authenticate_request(request, credential_of(request))
+
+    async def readmit(self, request: Request) -> None:
+        """Authenticate the caller as of now: the key may have been revoked while the body arrived."""
+        request.state.principal = await _known(request, credential_of(request))
 
     async def strict_request(self, request: Request) -> StrictJsonRequest:
         """Read a request's body as strict JSON."""

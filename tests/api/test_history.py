@@ -216,9 +216,10 @@ def test_history_of_every_account_shows_a_run_on_two_budgets(ledger: Ledger, ser
     for name in ("p/b", "p/c", "q/b", "p/parts/b", "p/parts/c"):
         parent, _, own = name.rpartition("/")
         ids[name] = str(ledger.budget(own, parent, limit=WIDE)["id"])
-    made = {"name": "both", "budgets": list(series)[:2], "event": SAMPLED}
+    first, second, *_ = series
+    made = {"name": "both", "budgets": [first, second], "event": SAMPLED}
     ids["run"] = str(ledger.post("/v1/runs", made).raise_for_status().json()["id"])
-    for run in (ids["run"], ledger.run(made["budgets"][1]), ids["run"]):
+    for run in (ids["run"], ledger.run(second), ids["run"]):
         assert ledger.post(f"/v1/runs/{run}/steps", {"count": 5}, "trainer").status_code == 200
     for name, children in series.items():
         answer = history(ledger, ids[name])

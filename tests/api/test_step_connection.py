@@ -1,11 +1,13 @@
 """A connection that answers steps itself goes on as any other: in pieces, one behind the other, left, and stopped."""
 
 import asyncio
+import json
 import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import product
 from typing import Any
 
 import pytest
@@ -20,6 +22,8 @@ from app.service.charging.commit_queue import CommitQueue
 from app.service.metrics import REGISTRY, TRACES
 from tests.api.step_routes import BOTH, JSON, NAMED, SHORT, USUAL, Answer, Client, Ports, request, watched
 from tests.api.test_fast_path import VAST, ports
+from tests.api.trainer import issue
+from tests.conftest import SAMPLED
 from tests.polling import await_true
 
 __all__ = ["ports"]
@@ -218,6 +222,28 @@ def test_rate_of_a_key_is_limited_on_both_routes(ports: Ports, monkeypatch: pyte
             assert client.rest().count(b"HTTP/1.1 ") == 1
         limited.append(_metrics(counted)[counted] - before)
     assert limited == [1, 1]
+
+
+def test_key_that_is_revoked_while_a_body_arrives_changes_nothing(ports: Ports) -> None:
+    ledger, before = ports.seeded.ledger, _decisions(ports)
+    assert isinstance(ledger.http.app, FastAPI)
+    steps, runs = f"/v1/runs/{ports.seeded.run}/steps", "/v1/runs"
+    registers = json.dumps({"name": "late", "budget": ports.seeded.budget, "event": SAMPLED}).encode()
+    for way, (path, body) in product(BOTH, ((steps, b'{"count": 1}'), (runs, registers))):
+        key = issue(ledger, "late", "trainer")["id"]
+        authorization = (b"authorization", ledger.headers("late")["Authorization"].encode())
+        head, _, content = request(path, body, authorization, JSON).partition(b"\r\n\r\n")
+        assert ledger.get("/v1/runs", "late").status_code == 200  # now this process knows it
+        with Client(ports.of[way]) as client:
+            client.send(head + b"\r\n\r\n" + content[:1])
+            time.sleep(0.1)
+            assert ledger.post(f"/v1/api-keys/{key}/revoke", {}).is_success
+            ledger.http.app.state.keys.refresh()  # as a task does every 0.4 seconds
+            client.send(content[1:])
+            answer = client.answer()
+        assert (answer.status, json.loads(answer.body)["detail"]) == (401, "This API key was revoked."), (way, path)
+    assert _decisions(ports) == before
+    assert "late" not in {run["name"] for run in ledger.get("/v1/runs").json()["items"]}
 
 
 def test_with_traces_every_step_takes_the_framework(ports: Ports, monkeypatch: pytest.MonkeyPatch) -> None:

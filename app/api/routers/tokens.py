@@ -31,6 +31,9 @@ class TokenRoute(AuthenticatedRoute):
     async def admit(self, request: Request) -> None:
         """Let everybody in: the body has the credential."""
 
+    async def readmit(self, request: Request) -> None:
+        """Let everybody in, as `admit`."""
+
     async def strict_request(self, request: Request) -> StrictJsonRequest:
         """Read the request, a form as the JSON object of its fields."""
         strict = await super().strict_request(request)

@@ -38,6 +38,9 @@ if TYPE_CHECKING:
 CACHE_SECONDS: Final = 1.0
 """Lifetime of a cached caller: a revoked key can work for this long."""
 
+BODY_SECONDS: Final = 0.02
+"""Time after which a caller who was found by a request's head is looked up again when its body is complete."""
+
 LOOK_SECONDS: Final = 0.4
 """Interval of the background refresh, which keeps active callers from waiting for a query."""
 
