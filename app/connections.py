@@ -61,7 +61,9 @@ class BoundedConnection(HttpToolsProtocol):
     _due: float | None
     """Deadline of the arriving request; None while there is none or it is being processed."""
     _lingers: bool = False
-    """Whether a refusal is sent, and what still arrives is discarded."""
+    """Whether what still arrives is discarded: a refusal is sent, or waits for its turn."""
+    _refusal: tuple[str, str] | None = None
+    """Code and detail of a refusal that waits until the requests before it are answered."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as uvicorn's own
         """Wait for a request head, or refuse a connection over the limit."""
@@ -114,8 +116,11 @@ class BoundedConnection(HttpToolsProtocol):
         self._await_next()
 
     def on_response_complete(self) -> None:
-        """Start waiting for the next request."""
+        """Start waiting for the next request, or send the refusal of the one that was wrong."""
         super().on_response_complete()
+        if self._refusal is not None and not self._is_answering_earlier() and not self.transport.is_closing():
+            self._send_refusal(*self._refusal)
+            return
         if self._due is None:
             self._await_next()
 
@@ -127,7 +132,7 @@ class BoundedConnection(HttpToolsProtocol):
         """Close the connection if its deadline has passed on the event loop's clock."""
         if self._is_stuck(now):
             self.transport.abort()
-        elif self._due is None or now < self._due or self.transport.is_closing():
+        elif self._due is None or now < self._due or self._refusal is not None or self.transport.is_closing():
             return
         elif self.flow.read_paused:  # this side stopped reading
             self._due = now + self._limits.body_seconds
@@ -162,7 +167,25 @@ class BoundedConnection(HttpToolsProtocol):
             self._unsent, self._unsent_until = unsent, now + self._limits.body_seconds
         return now >= self._unsent_until and unsent > 0
 
+    def send_400_response(self, msg: str) -> None:  # noqa: ARG002 - uvicorn's words
+        """Refuse bytes that are no request."""
+        self._refuse("bad_request", "What was sent here is no HTTP request. Nothing behind it was read.")
+
     def _refuse(self, code: str, why: str) -> None:
+        """Refuse the request that arrives, once those before it are answered, and read no more."""
+        if self.pipeline and self.pipeline[0][0].more_body:  # it is the refused one
+            self.pipeline.popleft()
+        if self._is_answering_earlier():
+            self._refusal, self._lingers = (code, why), True
+        else:
+            self._send_refusal(code, why)
+
+    def _is_answering_earlier(self) -> bool:
+        """Return whether a complete request waits for its response."""
+        running = self._answered
+        return bool(self.pipeline) or (running is not None and not running.more_body and not running.response_complete)
+
+    def _send_refusal(self, code: str, why: str) -> None:
         """Send a problem response unless another is in progress, and close.
 
         A socket that is closed with unread data resets the connection, and the client may lose the response (RFC 9112,
@@ -189,7 +212,7 @@ class BoundedConnection(HttpToolsProtocol):
 
     def _linger(self) -> None:
         """Close the sending side, and discard what arrives until the client closes or its time is over."""
-        self._lingers, self._due = True, None
+        self._lingers, self._due, self._refusal = True, None, None
         if self.cycle is not None:
             self.cycle.disconnected = True
             self.cycle.message_event.set()

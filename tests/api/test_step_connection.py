@@ -112,6 +112,32 @@ def test_requests_behind_a_waiting_step_are_answered_in_order(ports: Ports) -> N
     assert asked == [ports.seeded.run] * 2  # the first, and the one when nothing waited
 
 
+WRONG = [b"\x00\x01garbage\r\n\r\n", b"GET / HTTP/1.1\r\nX: " + b"y" * 300_000]
+CUT_OFF = b"POST /v1/runs HTTP/1.1\r\nHost: ledger\r\nTransfer-Encoding: chunked\r\n\r\nno length\r\n"
+
+
+@pytest.mark.parametrize("wrong", [*WRONG, CUT_OFF], ids=["garbage", "long head", "broken chunk"])
+@pytest.mark.parametrize("together", [True, False])
+def test_wrong_bytes_behind_steps_are_refused_after_their_answers(
+    ports: Ports, wrong: bytes, *, together: bool
+) -> None:
+    before = _decisions(ports)
+    plain, unusual = ports.request(b"{}"), ports.request(b"{}", JSON, (b"x-twice", b"1"), (b"x-twice", b"2"))
+    for way, sent in product(BOTH, ([plain], [plain, unusual, plain])):
+        with held_back() as go, Client(ports.of[way]) as client:
+            for piece in [b"".join([*sent, wrong])] if together else [*sent, wrong]:
+                client.send(piece)
+            time.sleep(0.05)
+            go()
+            statuses = [client.answer().status for _ in sent]
+            refused = client.answer()
+            assert statuses == [200] * len(sent)
+            assert refused.status == (431 if wrong == WRONG[1] else 400)
+            assert refused.header(b"connection") == b"close"
+            assert client.rest() == b""
+    assert _decisions(ports) == before + 2 * 4
+
+
 @pytest.mark.parametrize("version", [b"1.0", b"1.1"])
 def test_connection_is_kept_as_the_client_wants(ports: Ports, version: bytes) -> None:
     for headers in ((), ((b"connection", b"keep-alive"),), ((b"connection", b"close"),)):
