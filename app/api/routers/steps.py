@@ -54,10 +54,11 @@ async def authorize_steps(
     """Admit and charge the steps to the run and to everything above it, or refuse them and charge nothing.
 
     An answer of 200 means that the charge is durable: release the noisy result now. Any other answer means
-    that nothing was charged: release nothing. Admitted steps are pinned by `first_step`, any answer by its
-    `Idempotency-Key`; asking again gets the first answer with the header `Idempotent-Replayed: true`, and with
-    the key of the first request, if it carried one, as `Idempotent-Replay-Of`: a trainer that did not send that
-    key was not the one who was admitted, and must release nothing.
+    that nothing was charged: release nothing. Admitted steps are pinned by `first_step`, and they and a
+    `budget_exceeded` by their `Idempotency-Key`; asking again gets the first answer, but for `request_id` and
+    `url` of a refusal, with the header `Idempotent-Replayed: true`, and with the key of the first request, if it
+    carried one, as `Idempotent-Replay-Of`: a trainer that did not send that key was not the one who was
+    admitted, and must release nothing.
     """
     asked = body.request(run_id, key)
     try:
