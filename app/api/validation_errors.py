@@ -32,7 +32,6 @@ _BOUNDS: Final = {
 
 _INTEGER: Final = "must be an integer"
 _NUMBER: Final = "must be a number"
-_TIME: Final = "must be a time such as 2026-11-21T09:00:00Z"
 _MESSAGES: Final = {
     "missing": "is required",
     "model_type": "must be a JSON object",
@@ -48,10 +47,6 @@ _MESSAGES: Final = {
     "string_type": "must be a string",
     "bool_type": "must be true or false",
     "bool_parsing": "must be true or false",
-    "datetime_type": _TIME,
-    "datetime_parsing": _TIME,
-    "datetime_from_date_parsing": _TIME,
-    "timezone_aware": "must have a time zone, such as 2026-11-21T09:00:00Z",
 }
 """Messages by pydantic's error type, where they need nothing of the error."""
 

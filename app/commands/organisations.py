@@ -1,7 +1,7 @@
 """Commands for organisations, their quarantines and their API keys; audited as the command line."""
 
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Annotated, Final
 
 import typer
@@ -10,6 +10,7 @@ from app.bootstrap import Json, Organisation, Reason, open_ledger, open_organisa
 from app.ledger.errors import NotFoundError
 from app.ledger.pages import PageRequest
 from app.ledger.permissions import KeyRecord, Role
+from app.ledger.times import parse_time
 from app.persistence.database import ALL_TENANTS, Database
 from app.persistence.repositories import api_keys as stored
 from app.service.auth import authentication
@@ -72,12 +73,9 @@ def lift_quarantine(
 def _timestamp(text: str) -> datetime:
     """Parse a timestamp as the API does."""
     try:
-        timestamp = datetime.fromisoformat(text)
-    except ValueError:
-        timestamp = None
-    if timestamp is None or timestamp.tzinfo is None:
-        raise typer.BadParameter("give a timestamp with its time zone, such as 2027-01-01T00:00:00Z")
-    return timestamp.astimezone(UTC)
+        return parse_time(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
 
 
 def _role(text: str) -> Role:

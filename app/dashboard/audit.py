@@ -1,11 +1,10 @@
 """Pages of decisions, and of the audit log and its integrity."""
 
-from datetime import UTC, datetime
 from typing import Annotated, Any, Final
 from urllib.parse import urlencode
 
 from fastapi import Path, Request, Response
-from pydantic import AfterValidator, Field
+from pydantic import Field
 from starlette.concurrency import run_in_threadpool
 
 from app.accounting.events import event_to_dict
@@ -15,7 +14,7 @@ from app.api.schemas.refusals import refusal_facts
 from app.api.session_cookies import require_own_page
 from app.dashboard.advice import Advice
 from app.dashboard.audit_messages import SENTENCES, actors_in, describe_event, ids_in, is_known
-from app.dashboard.form_fields import Fields, read_fields
+from app.dashboard.form_fields import Fields, Moment, read_fields
 from app.dashboard.formatting import actors_of
 from app.dashboard.page_context import PageContext, PageDep, router
 from app.ledger.audit import AuditEntry, AuditFilter
@@ -36,16 +35,6 @@ MOST_EVENTS: Final = 100
 
 SHOWN_VERIFICATIONS: Final = 5
 
-
-def _in_utc(at: datetime) -> datetime:
-    try:
-        return at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)
-    except OverflowError:
-        raise ValueError("must be between the years 1 and 9999") from None
-
-
-Moment = Annotated[datetime, AfterValidator(_in_utc)] | None
-"""A time as HTML fields write it; UTC unless it has a zone."""
 
 Word = Annotated[str | None, Field(max_length=ACTOR_LENGTH)]
 

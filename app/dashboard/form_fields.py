@@ -1,11 +1,14 @@
 """Fields of GET forms, with an error message for each field."""
 
+import re
 from collections.abc import Mapping
-from typing import Any, Final, TypeVar
+from datetime import datetime
+from typing import Annotated, Any, Final, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 
 from app.api.validation_errors import validation_messages
+from app.ledger.times import parse_time
 
 _WORDS: Final = {
     "int_parsing": "write a whole number, such as 5000",
@@ -13,11 +16,29 @@ _WORDS: Final = {
     "int_parsing_size": "this is more than can be counted",
     "float_parsing": "write a number, such as 1.5 or 1e-5",
     "finite_number": "write a finite number",
-    "datetime_from_date_parsing": "write a moment as 2026-11-21T09:00:00Z, or a day",
 }
 """Messages by pydantic's error type, where its own are for programmers."""
 
 T = TypeVar("T", bound="Fields")
+
+_SHORT: Final = re.compile(
+    r"([0-9]{4}-[0-9]{2}-[0-9]{2})(?:T([0-9]{2}:[0-9]{2})(:[0-9]{2}(?:\.[0-9]+)?)?(Z|[-+][0-9]{2}:[0-9]{2})?)?"
+)
+"""A day, or a time that may lack its seconds and its zone."""
+
+
+def _parse_moment(text: object) -> datetime:
+    found = _SHORT.fullmatch(text) if isinstance(text, str) else None
+    if found is not None:
+        text = f"{found[1]}T{found[2] or '00:00'}{found[3] or ':00'}{found[4] or 'Z'}"
+    try:
+        return parse_time(text)
+    except ValueError:
+        raise ValueError("write a moment as 2026-11-21T09:00:00Z, or a day") from None
+
+
+Moment = Annotated[datetime, BeforeValidator(_parse_moment)] | None
+"""A time as HTML fields write it; UTC unless it has a zone."""
 
 
 class Fields(BaseModel):

@@ -8,8 +8,7 @@ from pydantic import Field
 
 from app.api.filters import read_label
 from app.api.pagination import decode_cursor, encode_cursor
-from app.dashboard.audit import Moment
-from app.dashboard.form_fields import Fields, read_fields
+from app.dashboard.form_fields import Fields, Moment, read_fields
 from app.dashboard.formatting import END_REASONS
 from app.dashboard.page_context import PageDep, router
 from app.ledger.account_filters import MetadataFilter, RunFilter, RunOrder

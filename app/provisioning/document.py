@@ -158,6 +158,8 @@ def _messages(errors: list[Any], read: YamlDocument) -> list[tuple[int | None, s
         for item in items:
             field, message = item["field"].removeprefix("body").lstrip("."), item["message"]
             words = message.replace("a JSON object", "a mapping")
+            if error["type"] == "string_type" and isinstance(error["input"], (bool, int, float)):
+                words += "; put it into quotes"
             found[read.line_of(place), f"{field}: {words}" if field else words] = None
     more = len(errors) - MAX_ERRORS
     ordered = sorted(found, key=lambda item: item[0] or 0)

@@ -21,6 +21,9 @@ MAX_VALUES: Final = 200_000
 MAX_DIGITS: Final = 20
 """No field takes an integer beyond 64 bits."""
 
+_OR_TEXT: Final = "; if it is text, put it into quotes"
+"""A hexadecimal name such as 695e0514 is a number."""
+
 _PREFIX: Final = "tag:yaml.org,2002:"
 _STRING: Final = f"{_PREFIX}str"
 _KINDS: Final = (
@@ -170,7 +173,7 @@ class _Construction:
 
     def _integer(self, node: yaml.Node, text: str) -> int:
         if len(text) > MAX_DIGITS:
-            raise self._error(node, f"the number {text[:40]} is too large")
+            raise self._error(node, f"the number {text[:40]} is too large{_OR_TEXT}")
         try:
             return int(text, 0 if text[:2] in {"0o", "0x"} else 10)
         except ValueError:  # `!!int x`
@@ -182,7 +185,7 @@ class _Construction:
         except ValueError:  # `.inf`, or `!!float x`
             value = math.inf
         if not math.isfinite(value):
-            raise self._error(node, f"{text[:40]} is not a finite number")
+            raise self._error(node, f"{text[:40]} is not a finite number{_OR_TEXT}")
         return value
 
     def _require_tag(self, node: yaml.Node, kind: str) -> None:

@@ -99,9 +99,9 @@ def test_steps_under_a_reservation_end_with_the_window(ledger: Ledger, at: Calla
 MAY = {"data_from": "2026-05-01T00:00:00Z", "data_to": "2026-06-01T00:00:00Z"}
 BAD: list[tuple[dict[str, Any], str]] = [
     ({"opens_at": after(1), "closes_at": after(1)}, "closes_at"),
-    ({"opens_at": "2026-12-01T00:00:00"}, "time zone"),
+    ({"opens_at": "2026-12-01T00:00:00"}, "with its zone"),
     ({"closes_at": "tomorrow"}, "closes_at"),
-    ({"closes_at": 1798761600}, "write a moment as text"),
+    ({"closes_at": 1798761600}, "as text such as"),
     ({"closes_at": "2026-02-30T00:00:00Z"}, "closes_at"),
     ({"opens_at": "0001-01-01T00:00:00+14:00"}, "years 1 and 9999"),
     ({"block": MAY | {"data_to": MAY["data_from"]}}, "data_to"),

@@ -120,6 +120,7 @@ def test_detail_says_how_many_faults_it_leaves_out(shared: SeededLedger) -> None
     assert [error["field"] for error in answer["errors"]] == ["header.Idempotency-Key"]
     answer = _told(shared, {}, "/v1/runs/{run}/steps?dry_run=maybe")
     _is_the_only_fault(answer, "query.dry_run", "must be true or false")
-    for since, words in (("soon", "be a time such as"), ("2026-11-21T09:00:00", "have a time zone, such as")):
+    for since, hint in (("soon", ""), ("2026-11-21T09:00:00+05:00", "; in an address, the + of a zone is written %2B")):
         detail = shared.ledger.get(f"/v1/audit-events?since={since}").json()["detail"]
-        assert detail == f"query.since: must {words} 2026-11-21T09:00:00Z"
+        form = "as text such as 2026-11-21T09:00:00Z (RFC 3339)"
+        assert detail == f"query.since: must be a time with its zone, {form}{hint}"

@@ -3,7 +3,7 @@
 import copy
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
 from typing import Any, Final
@@ -13,6 +13,7 @@ import pytest
 from tests.api.conftest import SeededLedger
 from tests.api.operations import CHEAP, DOCUMENT, GUARDED, WITH_BODY, Operation, resolved, valid_body, validator
 from tests.api.test_endpoints import check, send, unchanged
+from tests.ledger.test_times import NOT_DAYS, NOT_TIMES
 
 __all__ = ["unchanged"]
 
@@ -49,6 +50,8 @@ class Member:
         values = [kinds[(turn + 5 * place) % len(kinds)] for place in range(min(most, len(kinds)))]
         for value in (*values, *(each for each in _beyond(self.schema) if not check.is_valid(each))):
             yield changed(self.body, self.place, value)
+        for value in _not_times(self.schema)[:most]:
+            yield changed(self.body, self.place, value)
         types = str(self.schema.get("type"))
         if "number" in types or "integer" in types:
             yield changed(self.body, self.place, math.nan)
@@ -72,6 +75,13 @@ def changed(body: JSON, place: Place, value: JSON) -> JSON:
     else:
         holder[place[-1]] = value
     return whole
+
+
+def _not_times(schema: dict[str, Any]) -> Sequence[str]:
+    """Text that is no time, or no day, where a schema wants one: the first of them would be Unix seconds."""
+    formats = {whole.get("format") for whole in (schema, *map(resolved, schema.get("anyOf", ())))}
+    times = ("1798761600", *NOT_TIMES) if "date-time" in formats else ()
+    return (*times, *(("1767225600", *NOT_DAYS) if "date" in formats else ()))
 
 
 def _beyond(schema: dict[str, Any]) -> Iterator[JSON]:
@@ -203,7 +213,7 @@ def _wrong_texts(schema: dict[str, Any]) -> Iterator[str]:
     elif "enum" in whole:
         yield from ("", "none of them", str(whole["enum"][0]).upper(), "null")
     elif whole.get("format") == "date-time":
-        yield from ("", "soon", "2026-11-21T09:00:00", "2026-02-30T00:00:00Z")
+        yield from ("20270101", "", "soon", "2026-11-21T09:00:00", "2026-02-30T00:00:00Z")
     else:
         yield from ("%00", *_beyond(whole))
 

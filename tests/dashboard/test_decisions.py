@@ -79,6 +79,7 @@ def test_wrong_filter_is_named_at_its_field_and_empty_list_says_why(sample: Ledg
         ("run=run_nowhere", "run", "run_nowhere"),
         ("decision=perhaps", "decision", "admitted"),
         ("since=yesterday", "since", "write a moment"),
+        ("since=20261125", "since", "write a moment"),
         ("since=2026-11-22&until=2026-11-21", "until", "lies before `since`"),
         (f"actor={'x' * 5000}", "actor", "at most"),
     ):

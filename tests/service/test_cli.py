@@ -197,6 +197,7 @@ def test_mistake_is_named_and_no_key_created(serving: Run) -> None:
         ("--scope", "mimic/nowhere", "no population or budget"),
         ("--expires", past, "is in the past"),
         ("--expires", "2999-01-01T00:00:00", "zone"),
+        ("--expires", "29990101", "RFC 3339"),
         ("--name", "a/b", "A name has no slash"),
     ):
         said = serving("keys", "create", "--org", "hospital", "--role", "viewer", option, value)

@@ -1,15 +1,15 @@
 """Request schemas that create populations and budgets."""
 
-from datetime import date
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, model_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 from typing_extensions import TypeAliasType
 
 from app.api.schemas.common import (
     AttestationText,
     Body,
     Composition,
+    Day,
     Input,
     LimitInput,
     Name,
@@ -177,20 +177,13 @@ class CreateBudget(BudgetFields):
     parent: Reference
 
 
-def _written_day(value: object) -> object:
-    try:
-        return date.fromisoformat(value) if isinstance(value, str) and len(value) == len("2026-01-01") else value
-    except ValueError:
-        raise ValueError('write a day, as "2026-01-01"') from None
-
-
 class BlockTemplate(Input):
     """Common fields of data blocks by calendar."""
 
     period: Annotated[CalendarPeriod, Field(strict=False)] = Field(
         description="Length of each block, in UTC; weeks are those of ISO 8601."
     )
-    start: Annotated[date, BeforeValidator(_written_day)] = Field(description="A day of the first period.")
+    start: Day = Field(description="A day of the first period.")
     limit: LimitInput = Field(description="The limit of each block.")
     prefix: Annotated[str, Field(max_length=MAX_PREFIX_LENGTH)] = Field(
         default="", description="Begins the names, which end with the period: 2026-W01, 2026-01 or 2026-Q1."

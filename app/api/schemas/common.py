@@ -1,6 +1,6 @@
 """Common bases, types and limits of schemas."""
 
-from datetime import UTC, datetime
+from datetime import date
 from typing import Annotated, Any, Final, Generic, Literal, Self, TypeVar
 
 from pydantic import (
@@ -22,6 +22,7 @@ from app.accounting.events import MAX_EVENTS, NeighboringRelation, event_to_dict
 from app.ledger.errors import InvalidInputError
 from app.ledger.filters import Limit as DomainLimit
 from app.ledger.names import MAX_NAME_LENGTH, check_name
+from app.ledger.times import parse_day, parse_time
 from app.service.accounts.spec import ID_PREFIXES
 from app.service.json_values import json_number
 
@@ -157,26 +158,14 @@ def readable(value: str) -> str:
     return value
 
 
-def _text(value: object) -> object:
-    if not isinstance(value, str):
-        raise ValueError('write a moment as text, as "2026-11-21T09:00:00Z"')  # noqa: TRY004 - pydantic takes this one
-    return value
-
-
 Reason = Annotated[
     str, Field(min_length=1, max_length=2000, description="Reason, stored in the audit log."), AfterValidator(readable)
 ]
 AttestationText = Annotated[str, Field(min_length=1, max_length=4000), AfterValidator(readable)]
 
 
-def _utc(value: datetime) -> datetime:
-    try:
-        return value.astimezone(UTC)
-    except OverflowError:
-        raise ValueError("a moment lies within the years 1 and 9999") from None
-
-
-Timestamp = Annotated[AwareDatetime, BeforeValidator(_text), AfterValidator(_utc), Field(strict=False)]
+Timestamp = Annotated[AwareDatetime, BeforeValidator(parse_time)]
+Day = Annotated[date, BeforeValidator(parse_day)]
 Reference = Annotated[
     str, Field(min_length=1, max_length=2000, description="Id, or path of names such as mimic/icu-team.")
 ]
