@@ -31,7 +31,7 @@ ALTERNATIVES = [
     {"type": "more_noise", "steps": 4, "noise_multiplier": 3.75},
     {"type": "higher_limit", "steps": 4, "limits": [RAISED]},
 ]
-REFUSAL: dict[str, Any] = ACCOUNT | {"decision": "refused", "run": RUN_ID, "first_step": 10, "count": 4, "rdp": RDP}
+REFUSAL: dict[str, Any] = ACCOUNT | {"decision": "refused", "run": RUN_ID, "first_step": 0, "count": 4, "rdp": RDP}
 REFUSAL |= {"epsilon": 2.9, "epsilon_requested": 3.2, "delta_requested": 0.0, "delta_left": 1e-7, "plan": None}
 REFUSAL |= {"max_count_that_fits": 1, "steps_needed": 4, "exhausted": False, "unavailable_alternatives": []}
 REFUSAL |= {"alternatives": ALTERNATIVES, "url": "https://ledger.example.org/runs/run_1", "dry_run": False}
@@ -75,8 +75,9 @@ class FakeLedger(Wire):
             if self.run["status"] in {"completed", "aborted"} and self.run["status"] != REACHED[last]:
                 return problem(409, "run_state_conflict", run_status=self.run["status"])
             self.run["status"] = REACHED[last]
+        named = {"name": json.loads(request.content)["name"]} if last == "runs" and request.content else {}
         spent = {"next_step": self.next_step, "epsilon": self.run["epsilon"] + 0.25 * self.next_step}
-        return httpx2.Response(201 if last == "runs" else 200, json=self.run | spent)
+        return httpx2.Response(201 if last == "runs" else 200, json=self.run | named | spent)
 
     def _decide(self, request: httpx2.Request) -> httpx2.Response:
         key, body = request.headers["Idempotency-Key"], json.loads(request.content)

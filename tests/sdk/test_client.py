@@ -48,7 +48,7 @@ ACCOUNT |= (
     | {"epsilon": 0.0, "epsilon_rdp": 0.0, "weights_frozen": False, "labels": {}, "links": []}
 )
 POPULATION = ACCOUNT | {"privacy_unit": "record", "neighboring_relation": "replace_one", "size": None, "newer": [1]}
-BUDGET = ACCOUNT | {"id": "bud_1", "path": "mimic/icu", "parent": "pop_1", "population": "pop_1"}
+BUDGET = ACCOUNT | {"id": "bud_1", "name": "icu", "path": "mimic/icu", "parent": "pop_1", "population": "pop_1"}
 BUDGET |= {"planned": [], "plan": None}
 
 

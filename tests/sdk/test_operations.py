@@ -112,7 +112,19 @@ class DocumentedApi:
         body = example(content["application/json"]["schema"])
         if "next" in body:
             body["next"] = None
+        sent = json.loads(request.content or b"{}")
+        body |= {
+            name: value for name, value in sent.items() if isinstance(value, str) and isinstance(body.get(name), str)
+        }
+        body |= {name: part for name, part in _named(request.url.path) if name in body}
         return httpx2.Response(int(status), json=body, headers={"ETag": '"1"'})
+
+
+def _named(path: str) -> Iterator[tuple[str, str]]:
+    """The members that name the object of a path, or the one above."""
+    _, _, kind, *names = path.split("/")
+    if names:
+        yield {"runs": "run", "accounts": "account", "receivers": "receiver"}.get(kind, "id"), names[0]
 
 
 def _resolved(parameter: dict[str, Any]) -> dict[str, Any]:

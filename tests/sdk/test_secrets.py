@@ -18,7 +18,7 @@ CALLS: dict[str, Callable[[LedgerClient], ApiKey | Receiver]] = {
 }
 PLAIN = {"created_at": "2026-11-21T08:00:00Z", "types": [], "kind": "webhook", "addresses": [], "single_use": False}
 SECRETS = {"key": "key_2.s3cr3t", "secret": "whsec_s3cr3t"}
-MEMBERS = dict.fromkeys(("id", "role", "created_by", "url"), "x") | PLAIN | SECRETS
+MEMBERS = dict.fromkeys(("id", "created_by", "url"), "x") | {"role": "trainer"} | PLAIN | SECRETS
 
 
 @pytest.mark.parametrize("path", CALLS)

@@ -16,7 +16,9 @@ from typing import Any, TypeAlias, TypeVar
 import httpx2
 
 from epsilon_ledger._net.http import RequestBuilder
-from epsilon_ledger._wire.errors import LedgerUnavailableError
+from epsilon_ledger._wire.errors import LedgerUnavailableError, UnexpectedResponseError
+from epsilon_ledger._wire.matching import require_match
+from epsilon_ledger._wire.problems import ProblemError
 from epsilon_ledger._wire.requests import Pause, Request
 from epsilon_ledger._wire.responses import Response, read_json, reason, refusal, retry_after
 
@@ -261,14 +263,26 @@ def _classify(request: Request, answer: _Outcome, *, sent_before: bool) -> Respo
         held_up = answer.status_code == HTTPStatus.TOO_MANY_REQUESTS
         return _Failure(reason(answer), retry_after(answer), held_up)
     if not answer.is_success:
-        raise refusal(answer)
+        error = refusal(answer)
+        if isinstance(error, ProblemError):
+            _require_match(request, error.problem.members, answer)
+        raise error
     data = read_json(answer) if request.is_json else answer.content
+    _require_match(request, data, answer)
     replayed = answer.headers.get("Idempotent-Replayed", "").lower() == "true"
     # The ledger names the key that it answered first. If it does not, the guess is on the safe side:
     # without an earlier try that may have arrived, the replay belongs to somebody else.
     first_key = answer.headers.get("Idempotent-Replay-Of")
     ours = not replayed or (sent_before if first_key is None else first_key == request.key)
     return Response(answer.status_code, data, ours, answer.headers.get("ETag"))
+
+
+def _require_match(request: Request, members: object, answer: httpx2.Response) -> None:
+    try:
+        require_match(request.path, request.echoes, members, answer.status_code)
+    except UnexpectedResponseError:
+        request.in_doubt = True  # its own response is elsewhere
+        raise
 
 
 def _result(end: StopIteration) -> Response:

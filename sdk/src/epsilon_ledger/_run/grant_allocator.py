@@ -264,7 +264,8 @@ class GrantAllocator:
         if self._grant is not None:
             used = self._grant.used
             body["preceding"] = {"reservation": self._grant.reservation.id, "steps_executed": used}
-        return PendingGrant(post(f"{self._step_requests.path}/reservations", body), planned, used, self._clock())
+        request = post(f"{self._step_requests.path}/reservations", body)
+        return PendingGrant(request, planned, used, self.next_step, self._clock())
 
     def _drop(self, pending: PendingGrant, error: LedgerError) -> None:
         """Drop the request, unless it may have had an effect: then it must be repeated."""
@@ -279,7 +280,9 @@ class GrantAllocator:
             as_asked = [planned.count for planned in reservation.plan] == [
                 planned["count"] for planned in steps.to_wire()
             ]
-            if reservation.steps_planned != steps.remaining or (meanwhile and not steps.take(meanwhile, None)):
+            is_next = reservation.next_step >= pending.next_step  # else it is an earlier grant's answer
+            as_many = reservation.steps_planned == steps.remaining
+            if not is_next or not as_many or (meanwhile and not steps.take(meanwhile, None)):
                 raise UnexpectedResponseError(
                     f"The ledger's answer grants other steps than {self._step_requests.state.id} asked for: release "
                     "nothing.",

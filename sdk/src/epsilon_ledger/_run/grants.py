@@ -188,10 +188,12 @@ class PendingGrant:
         request: with its key; repeated until it is answered.
         steps: the plan.
         used: allocated steps of the previous grant at the time of the request.
+        next_step: number of the first step not allocated then.
         requested_at: time of the request.
     """
 
     request: Request
     steps: StepPlan
     used: int
+    next_step: int
     requested_at: float

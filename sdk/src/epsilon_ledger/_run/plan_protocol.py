@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from http import HTTPStatus
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from epsilon_ledger._run.grant_client import GrantClient
 from epsilon_ledger._run.grants import PrefetchConfig
@@ -12,7 +12,7 @@ from epsilon_ledger._run.plan_waits import OnWait, PlanWait, wait_end
 from epsilon_ledger._run.step_requests import StepRequests, wire_events
 from epsilon_ledger._wire.coercion import whole
 from epsilon_ledger._wire.endpoints.runs import get_run
-from epsilon_ledger._wire.errors import LedgerError, PlanNotGrantedError
+from epsilon_ledger._wire.errors import LedgerError, PlanNotGrantedError, UnexpectedResponseError
 from epsilon_ledger._wire.events import EventCount
 from epsilon_ledger._wire.models import RunState
 from epsilon_ledger._wire.problems import BudgetExceededError
@@ -20,6 +20,9 @@ from epsilon_ledger._wire.requests import RequestFlow, path, post
 from epsilon_ledger._wire.reservation_models import Reservation
 
 T = TypeVar("T")
+
+_ENDS: Final = {"commit": "committed", "void": "voided"}
+"""Status of a plan after each action."""
 
 
 class PlanProtocol:
@@ -99,7 +102,8 @@ class PlanProtocol:
             "wait_until": wait_end(wait),
             "expected_steps": self.step_requests.expected_steps,
         }
-        return (yield from self._keep_refusal(self._reserve(body, on_wait, waits=wait is not None)))
+        steps = sum(item["count"] for item in plan)
+        return (yield from self._keep_refusal(self._reserve(body, steps, on_wait, waits=wait is not None)))
 
     def wait_for_plan(self, *, on_wait: OnWait | None = None) -> RequestFlow[Reservation]:
         """Wait until the run's plan is granted, and claim it; the run's steps are then taken from it.
@@ -172,7 +176,8 @@ class PlanProtocol:
             ReservationClosedError: it is closed; if its lease expired, its remainder is forfeited.
             LedgerError: any other failure.
         """
-        return (yield post(f"{path('reservations', self._own_plan())}/renew", {})).read(Reservation)
+        response = yield post(f"{path('reservations', self._own_plan())}/renew", {})
+        return self._require_plan(response.read(Reservation), "active", response.status)
 
     def refresh(self) -> RequestFlow[RunState]:
         """Get the run's current state.
@@ -196,10 +201,14 @@ class PlanProtocol:
             self._refused = self.grants.next_step, refusal
             raise
 
-    def _reserve(self, body: dict[str, object], on_wait: OnWait | None, *, waits: bool) -> RequestFlow[Reservation]:
+    def _reserve(
+        self, body: dict[str, object], steps: int, on_wait: OnWait | None, *, waits: bool
+    ) -> RequestFlow[Reservation]:
         response = yield post(f"{self.step_requests.path}/reservations", body)
         made = response.read(Reservation, waits=waits)
-        if response.status != HTTPStatus.ACCEPTED:
+        accepted = response.status == HTTPStatus.ACCEPTED
+        self._require_plan(made, "waiting" if accepted else "active", response.status, steps)
+        if not accepted:
             self.step_requests.plan = made.id
             self.step_requests.state = replace(self.state, reservation=made.id)
             return made
@@ -220,12 +229,28 @@ class PlanProtocol:
         self.step_requests.update_state(state)
         return claimed
 
+    def _require_plan(self, said: Reservation, reached: str, status: int, steps: int | None = None) -> Reservation:
+        """Require that a response is about this run's plan, with so many steps, and has set it to a status.
+
+        Raises:
+            UnexpectedResponseError: it is about another plan, or says something else of it.
+        """
+        asked = (self.state.id, reached, said.steps_planned if steps is None else steps)
+        if (said.run, said.status, said.steps_planned) != asked:
+            raise UnexpectedResponseError(
+                f"The ledger's answer is about {said.steps_planned} steps of {said.run} that are {said.status}, not "
+                f"about the plan of {self.state.id}: release nothing.",
+                status=status,
+            )
+        return said
+
     def _own_plan(self) -> str:
         if self.step_requests.plan is None:
             raise ValueError("This run has set no plan aside: call reserve first.")
         return self.step_requests.plan
 
     def _end_plan(self, action: str, body: Mapping[str, object]) -> RequestFlow[Reservation]:
-        ended = (yield post(f"{path('reservations', self._own_plan())}/{action}", body)).read(Reservation)
+        response = yield post(f"{path('reservations', self._own_plan())}/{action}", body)
+        ended = self._require_plan(response.read(Reservation), _ENDS[action], response.status)
         self.step_requests.update_state((yield get_run(self.state.id).request).read(RunState))
         return ended

@@ -11,6 +11,7 @@ from epsilon_ledger._run.provenance import provenance
 from epsilon_ledger._run.run_properties import RunStateDict, parse_state
 from epsilon_ledger._wire.coercion import whole
 from epsilon_ledger._wire.endpoints.runs import get_run as read_run
+from epsilon_ledger._wire.errors import UnexpectedResponseError
 from epsilon_ledger._wire.events import Event, EventCount, PlannedEvents
 from epsilon_ledger._wire.members import wire_limit, wire_planned
 from epsilon_ledger._wire.metadata import Metadata, wire_metadata
@@ -226,8 +227,16 @@ def _known_step(step: int | None, schedule: Callable[[int], Event] | None) -> in
 def _next_attempt(run: str, step: int | None, steps_executed: int | None) -> RequestFlow[RunState]:
     """Open a new attempt after a checkpoint, which fences off earlier processes."""
     run_id = yield from find_run_id(run)
+    before = None
     if step is not None:
         # Grants of a process that died were charged without step numbers.
-        step = min(step, (yield read_run(run_id).request).read(RunState).next_step)
-    body = {"first_step": step, "steps_executed": steps_executed}
-    return (yield post(f"{path('runs', run_id)}/attempts", body)).read(RunState)
+        before = (yield read_run(run_id).request).read(RunState)
+        step = min(step, before.next_step)
+    response = yield post(f"{path('runs', run_id)}/attempts", {"first_step": step, "steps_executed": steps_executed})
+    state = response.read(RunState)
+    if before is not None and (state.attempt <= before.attempt or state.next_step != step):
+        raise UnexpectedResponseError(
+            f"The ledger's answer does not begin an attempt of {run_id} at step {step}: release nothing.",
+            status=response.status,
+        )
+    return state

@@ -4,10 +4,11 @@ The flows are generators that yield requests and receive responses; `Run` and `A
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from epsilon_ledger._run.grants import PrefetchConfig
 from epsilon_ledger._run.plan_protocol import PlanProtocol
+from epsilon_ledger._wire.errors import UnexpectedResponseError
 from epsilon_ledger._wire.events import Event, EventCount
 from epsilon_ledger._wire.governance_models import Proposal
 from epsilon_ledger._wire.members import wire_limit
@@ -17,6 +18,9 @@ from epsilon_ledger._wire.problems import BudgetExceededError
 from epsilon_ledger._wire.requests import RequestFlow, post
 
 T = TypeVar("T")
+
+_REACHED: Final = {"complete": "completed", "pause": "paused", "resume": "active", "abort": "aborted"}
+"""Status of a run after each action."""
 
 
 class RunProtocol(PlanProtocol):
@@ -231,4 +235,11 @@ class RunProtocol(PlanProtocol):
         return (yield post(f"{self.step_requests.path}/limit-requests", body)).read(Proposal)
 
     def _transition(self, action: str, body: Mapping[str, object]) -> RequestFlow[None]:
-        self.step_requests.update_state((yield post(f"{self.step_requests.path}/{action}", body)).read(RunState))
+        response = yield post(f"{self.step_requests.path}/{action}", body)
+        state = response.read(RunState)
+        if state.status != _REACHED[action]:
+            raise UnexpectedResponseError(
+                f"The ledger was asked to {action} {state.id}, and answers that it is {state.status}: look at the run.",
+                status=response.status,
+            )
+        self.step_requests.update_state(state)

@@ -28,11 +28,13 @@ class _Pending:
         request: with its key.
         first_step: number of its first step.
         report: whether its steps were released before the request.
+        count: number of its steps; None: as many as fit.
     """
 
     request: Request
     first_step: int
     report: bool
+    count: int | None
     expected_steps: int | None = None
 
 
@@ -101,11 +103,9 @@ class StepRequests:
         if self._pending is None:
             yield from self._require_no_foreign_plan()
         unusual: dict[str, object] = {"on_exceed": "truncate"} if truncate else {}
-        pending = self._next_request(steps_body(self.state, count, event, events) | unusual)
-        response = yield from self._send(pending)
-        authorization = self._parse_authorization(
-            response, pending.first_step, None if truncate else _requested_count(count, events)
-        )
+        asked = None if truncate else _requested_count(count, events)
+        pending = self._next_request(steps_body(self.state, count, event, events) | unusual, asked)
+        authorization = self._parse_authorization((yield from self._send(pending)), pending)
         # In this order: after an interrupt in between, the repeated request gets the same response.
         self.record_charge(authorization)
         self._pending = None
@@ -136,11 +136,8 @@ class StepRequests:
             response = yield from self._send(pending)
         except SequenceConflictError:
             return None
-        charged = (
-            self._parse_report(response)
-            if pending.report
-            else self._parse_authorization(response, pending.first_step, None)
-        )
+        parse = self._parse_report if pending.report else self._parse_authorization
+        charged = parse(response, pending)
         self.record_charge(charged)
         self._pending = None
         return charged, pending.report
@@ -175,7 +172,7 @@ class StepRequests:
             status="overdrawn" if authorization.overdrawn else self.state.status,
         )
 
-    def _next_request(self, body: dict[str, object], *, report: bool = False) -> _Pending:
+    def _next_request(self, body: dict[str, object], count: int | None, *, report: bool = False) -> _Pending:
         """Prepare a request for the next steps, or return the identical pending one.
 
         Raises:
@@ -185,7 +182,7 @@ class StepRequests:
         if pending is None:
             expected = self.expected_steps
             request = post(f"{self.path}/steps", body | {"expected_steps": expected})
-            return _Pending(request, self.state.next_step, report, expected)
+            return _Pending(request, self.state.next_step, report, count, expected)
         body |= {"expected_steps": pending.expected_steps}  # it may have become known meanwhile
         if post(f"{self.path}/steps", body | {"first_step": pending.first_step}).body != pending.request.body:
             raise self._in_doubt_error(pending.first_step)
@@ -211,46 +208,67 @@ class StepRequests:
             )
         return authorization
 
-    def _parse_authorization(self, response: Response, first_step: int, asked: int | None) -> StepAuthorization:
+    def _parse_authorization(self, response: Response, pending: _Pending) -> StepAuthorization:
         """Parse an authorization, and require that it is ours and matches the request."""
         authorization = self._parse_own(response)
-        if (
-            authorization.decision != "admitted"
-            or authorization.dry_run
-            or authorization.run != self.state.id
-            or authorization.first_step != first_step
-            or authorization.next_step != first_step + authorization.count
-            or authorization.count != (asked or authorization.count)
-        ):
-            raise UnexpectedResponseError(
-                f"The ledger's answer does not admit step {first_step} of {self.state.id}: release nothing.",
-                status=response.status,
-            )
+        self._require_asked(authorization, "admitted", pending.first_step, pending.count, response.status)
         return authorization
+
+    def _require_asked(
+        self,
+        said: StepAuthorization,
+        decision: str,
+        first_step: int,
+        count: int | None,
+        status: int,
+        *,
+        dry_run: bool = False,
+    ) -> None:
+        """Require that a response decides on the steps that were asked for.
+
+        Raises:
+            UnexpectedResponseError: it is about other steps, or decides something else.
+        """
+        asked = (decision, dry_run, self.state.id, first_step, said.count if count is None else count)
+        if (said.decision, said.dry_run, said.run, said.first_step, said.count) == asked and (
+            said.next_step == first_step + said.count
+        ):
+            return
+        done = {"admitted": "admit", "reported": "record"}[decision]
+        raise UnexpectedResponseError(
+            f"The ledger's answer does not {done} step {first_step} of {self.state.id}: release nothing.", status=status
+        )
 
     def preview(
         self, count: int, event: Event | None, events: Sequence[EventCount] | None
     ) -> RequestFlow[StepAuthorization]:
         """Preview steps, as `Run.preview`."""
         body = steps_body(self.state, count, event, events) | {"expected_steps": self.expected_steps}
-        return self._parse_own((yield post(f"{self.path}/steps?dry_run=true", body)))
+        first_step = self.state.next_step
+        response = yield post(f"{self.path}/steps?dry_run=true", body)
+        previewed = self._parse_own(response)
+        asked = _requested_count(count, events)
+        self._require_asked(previewed, "admitted", first_step, asked, response.status, dry_run=True)
+        return previewed
 
     def report(
         self, count: int, event: Event | None, events: Sequence[EventCount] | None
     ) -> RequestFlow[StepAuthorization]:
         """Report steps, as `Run.report`."""
         body = steps_body(self.state, count, event, events) | {"mode": "report"}
-        recorded = self._parse_report((yield from self._send(self._next_request(body, report=True))))
+        pending = self._next_request(body, _requested_count(count, events), report=True)
+        recorded = self._parse_report((yield from self._send(pending)), pending)
         self.record_charge(recorded)
         self._pending = None
         return recorded
 
-    def _parse_report(self, response: Response) -> StepAuthorization:
-        """Parse the response to a report, and refuse one of another process."""
+    def _parse_report(self, response: Response, pending: _Pending) -> StepAuthorization:
+        """Parse the response to a report, and require that it is ours and matches the request."""
         recorded = response.read(StepAuthorization)
         if not response.is_own:
             self._pending = None
             raise _foreign_steps_error(recorded)
+        self._require_asked(recorded, "reported", pending.first_step, pending.count, response.status)
         return recorded
 
 

@@ -9,7 +9,7 @@ from datetime import UTC
 from http import HTTPStatus
 from typing import Final, TypeVar
 
-from epsilon_ledger._wire.errors import AmbiguousPathError
+from epsilon_ledger._wire.errors import AmbiguousPathError, UnexpectedResponseError
 from epsilon_ledger._wire.models import Budget, Population, RunState
 from epsilon_ledger._wire.problem_errors import NotFoundError
 from epsilon_ledger._wire.problems import Problem
@@ -17,6 +17,7 @@ from epsilon_ledger._wire.requests import RequestFlow, get, path
 from epsilon_ledger._wire.responses import Page
 
 T = TypeVar("T")
+A = TypeVar("A", Population, Budget, RunState)
 
 _ID_PREFIXES: Final = ("pop_", "bud_", "run_")
 _MAX_NAMED: Final = 10
@@ -75,10 +76,18 @@ def find_account_id(reference: str) -> RequestFlow[str]:
     return budgets.items[0].id if budgets.items else (yield from find_run(reference)).id
 
 
-def _at_path(kind: str, reference: str, shape: type[T]) -> RequestFlow[Page[T]]:
+def _at_path(kind: str, reference: str, shape: type[A]) -> RequestFlow[Page[A]]:
     """Get what is at a path; archived accounts, which lists hide, only if there is nothing else."""
     found = (yield get(kind, {"path": reference})).read_page(shape)
-    return found if found.items else (yield get(kind, {"path": reference, "archived": True})).read_page(shape)
+    if not found.items:
+        found = (yield get(kind, {"path": reference, "archived": True})).read_page(shape)
+    for each in found.items:
+        if each.path not in {None, reference}:
+            raise UnexpectedResponseError(
+                f"The ledger was asked for what is at {reference!r}, and answers about {each.path!r}: release nothing.",
+                status=HTTPStatus.OK,
+            )
+    return found
 
 
 def _text(name: str, reference: str) -> str:

@@ -9,6 +9,7 @@ from typing import Generic, TypeAlias, TypeVar
 from urllib.parse import quote, urlencode
 
 from epsilon_ledger._wire.coercion import whole
+from epsilon_ledger._wire.matching import echoes
 from epsilon_ledger._wire.responses import Page, Response
 
 T = TypeVar("T")
@@ -33,6 +34,7 @@ class Request:
         is_repeatable: whether to send it again after an attempt that may have had an effect.
         max_attempts: maximum number of attempts; None: that of the client.
         is_json: whether its response is JSON.
+        echoes: members that its response must repeat, if it has them.
     """
 
     method: str
@@ -44,6 +46,7 @@ class Request:
     is_repeatable: bool = True
     max_attempts: int | None = None
     is_json: bool = True
+    echoes: Mapping[str, object] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +81,7 @@ def post(path: str, body: Mapping[str, object], *, if_match: str | None = None) 
     Raises:
         ValueError: a number is infinite or NaN.
     """
-    return Request("POST", path, _encode(body), str(uuid.uuid4()), if_match=if_match)
+    return Request("POST", path, _encode(body), str(uuid.uuid4()), if_match=if_match, echoes=echoes(body))
 
 
 def post_for_secret(path: str, body: Mapping[str, object]) -> Request:
@@ -86,7 +89,7 @@ def post_for_secret(path: str, body: Mapping[str, object]) -> Request:
 
     It has no idempotency key, so that it is not sent again after an attempt that may have had an effect.
     """
-    return Request("POST", path, _encode(body), is_repeatable=False)
+    return Request("POST", path, _encode(body), is_repeatable=False, echoes=echoes(body))
 
 
 def put(path: str, body: Mapping[str, object], *, if_match: str | None = None) -> Request:
