@@ -1,7 +1,7 @@
 """Commands that verify, sign, copy and export a ledger."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from time import monotonic
@@ -29,7 +29,7 @@ from app.service.signatures import require_signer, signer_of
 from app.service.verification import VerificationReport
 from app.service.verification import verify as verify_ledger
 from app.service.verification.requests import apply_quarantines
-from app.service.verification.trusted_checkpoints import TrustedCheckpoint, trusted_checkpoint_of
+from app.service.verification.trusted_checkpoints import Evidence, TrustedCheckpoint, trusted_checkpoint_of
 from app.settings import Settings
 
 MAX_LIFT_COMMANDS: Final = 20
@@ -79,7 +79,10 @@ def verify(
         list[Path] | None, typer.Option("--checkpoint", help="File of a signed checkpoint to compare with; repeatable.")
     ] = None,
     public_key: Annotated[
-        Path | None, typer.Option("--public-key", help="PEM file of the key that signed the checkpoints.")
+        list[Path] | None,
+        typer.Option(
+            "--public-key", help="PEM file of a key that signed checkpoints, the stored ones too; repeatable."
+        ),
     ] = None,
     metrics_file: MetricsFile = None,
     as_json: Json = False,
@@ -88,12 +91,12 @@ def verify(
 
     Unverified accounts are quarantined until two persons lift that: `quarantine lift`.
     """
-    witnesses = _trusted_checkpoints(checkpoint or [], public_key)
+    evidence = _evidence(checkpoint or [], public_key or [])
     began_at = monotonic()
     with open_ledger(migrated=False, read_only=read_only) as db:
-        found = verify_ledger(db, witnesses=witnesses)
+        found = verify_ledger(db, evidence=evidence)
         if not read_only:
-            found = apply_quarantines(db, found, CLI_ACTOR, db.clock.now())
+            found = apply_quarantines(db, found, CLI_ACTOR, db.clock.now(), evidence)
     if metrics_file is not None:
         write_verification(metrics_file, found, monotonic() - began_at, datetime.now(UTC))
     facts = {
@@ -149,15 +152,22 @@ def _lift_commands(found: VerificationReport) -> Iterator[str]:
     yield "The other one approves it, or has proposed it, on the pages. It covers everything under an account."
 
 
-def _trusted_checkpoints(files: list[Path], public_key: Path | None) -> list[TrustedCheckpoint]:
-    """Read and check the checkpoints that were kept elsewhere."""
-    if files and public_key is None:
+def _evidence(files: list[Path], public_keys: list[Path]) -> Evidence:
+    """Read and check the checkpoints that were kept elsewhere, and the public keys."""
+    if files and not public_keys:
         raise InvalidInputError("A checkpoint is believed by its signature: name the public key with --public-key.")
+    from app.service.ed25519 import key_id_of_pem  # noqa: PLC0415 - as its docstring says
+
     try:
-        return [
-            trusted_checkpoint_of(json.loads(file.read_text()), public_key.read_bytes(), str(file))
-            for file in files
-            if public_key is not None
-        ]
+        keys = {key_id_of_pem(content): content for content in (file.read_bytes() for file in public_keys)}
+        return Evidence([_trusted(file, keys) for file in files], keys)
     except (OSError, ValueError) as error:
         raise InvalidInputError(f"A checkpoint, or the public key, cannot be read: {error}") from error
+
+
+def _trusted(file: Path, keys: Mapping[str, bytes]) -> TrustedCheckpoint:
+    """Read a checkpoint, by the key that it names, or else by any: it is then refused."""
+    document = json.loads(file.read_text())
+    signature = document.get("signature") if isinstance(document, dict) else None
+    named = signature.get("key_id") if isinstance(signature, dict) else None
+    return trusted_checkpoint_of(document, keys.get(str(named), next(iter(keys.values()))), str(file))

@@ -8,10 +8,11 @@ from typing import Final
 from sqlalchemy import Connection, func, select
 
 from app.ledger.errors import InvalidInputError, NotFoundError
-from app.persistence.database import ALL_TENANTS, Database
+from app.persistence.database import ALL_TENANTS, Database, error_summary
 from app.persistence.schema import has_ledger
 from app.persistence.tables import audit_entries, decision_events, decisions, metadata, organisations, runs
-from app.service.verification import VerificationReport, verify
+from app.service.verification import UNREADABLE, VerificationReport, damage_of_file, require_damage, verify
+from app.service.verification.report import CHECKED
 
 APPEND_ONLY: Final = (decisions, decision_events, audit_entries)
 """Tables whose rows are never changed or deleted: a backup has the first rows of the ledger."""
@@ -59,6 +60,19 @@ def compare_backup(backup: Database, live: Database) -> BackupReport:
     """
     if backup.engine.url == live.engine.url:
         raise InvalidInputError("The backup is the ledger itself; restore it into another database.")
+    damage = damage_of_file(backup)
+    try:
+        return _compared(backup, live)
+    except UNREADABLE as error:
+        require_damage(error)
+        with live.read(ALL_TENANTS, patient=True) as new:
+            rows = {name: (0, count) for name, count in _counts(new).items()}
+        nothing = VerificationReport(dict.fromkeys(CHECKED, 0), (), {})
+        unread = f"The rest of the backup cannot be read: {error_summary(error)}."
+        return BackupReport(nothing, (*damage, unread), rows, None)
+
+
+def _compared(backup: Database, live: Database) -> BackupReport:
     if not has_ledger(backup):
         raise NotFoundError("The backup has no ledger of this version; verify it with the version that made it.")
     found = verify(backup)

@@ -1,6 +1,7 @@
 """Keys and signatures of Ed25519. To import `cryptography` takes 25 ms, so this is imported where it is needed."""
 
 import base64
+import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,21 @@ def load_private_key(file: Path, called: str) -> Ed25519PrivateKey:
 def public_pem(key: Ed25519PublicKey) -> str:
     """Serialize a public key as PEM."""
     return key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo).decode()
+
+
+def key_id_of_pem(public_key: bytes) -> str:
+    """Get the id of a public key in PEM: 16 hex digits of its sha256.
+
+    Raises:
+        InvalidInputError: it is no Ed25519 public key.
+    """
+    try:
+        key = load_pem_public_key(public_key)
+    except (ValueError, UnsupportedAlgorithm) as error:
+        raise InvalidInputError("This is no public key in PEM.") from error
+    if not isinstance(key, Ed25519PublicKey):
+        raise InvalidInputError("The public key is not Ed25519.")
+    return hashlib.sha256(key.public_bytes_raw()).hexdigest()[:16]
 
 
 def is_signed_by(document: Mapping[str, Any], public_key: bytes) -> bool:

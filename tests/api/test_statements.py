@@ -7,17 +7,17 @@ from typing import Any
 import pytest
 from sqlalchemy import delete, select, update
 
-from app.ledger.audit import audit_entry_hash, audit_genesis
+from app.ledger.audit import audit_entry_hash, audit_genesis, canonical
 from app.ledger.errors import InvalidInputError
 from app.persistence.repositories.audit import all_entries
 from app.persistence.tables import api_keys, audit_entries, checkpoints, decisions, run_anchors, runs
 from app.service.audit.checkpoints import sign_due
 from app.service.auth.authentication import CLI_ACTOR
-from app.service.ed25519 import is_signed_by
+from app.service.ed25519 import is_signed_by, key_id_of_pem
 from app.service.signatures import require_signer, signer_of
 from app.service.verification import verify
 from app.service.verification.requests import apply_quarantines
-from app.service.verification.trusted_checkpoints import TrustedCheckpoint, trusted_checkpoint_of
+from app.service.verification.trusted_checkpoints import Evidence, TrustedCheckpoint, trusted_checkpoint_of
 from tests.api.conftest import SeededLedger
 from tests.api.trainer import audited, is_refused, issue
 from tests.conftest import SAMPLED, open_ledger, signing_key
@@ -157,7 +157,7 @@ def test_checkpoint_is_signed_with_the_published_key_and_made_again_for_a_new_ev
     assert seeded.steps().status_code == 200
     second = _made(seeded)
     assert second["payload"]["audit_length"] == first["payload"]["audit_length"] + 1
-    assert verify(seeded.ledger.database, witnesses=[_witness(first), _witness(second)]).sound
+    assert verify(seeded.ledger.database, evidence=Evidence([_witness(first), _witness(second)])).sound
 
 
 def test_another_key_signs_anew_and_the_chain_names_both(seeded: SeededLedger, tmp_path: Path) -> None:
@@ -172,7 +172,7 @@ def test_another_key_signs_anew_and_the_chain_names_both(seeded: SeededLedger, t
     assert last["action"] == "signing_key.changed"
     assert [last[side]["key_id"] for side in ("before", "after")] == [first["signature"]["key_id"], signer.key_id]
     by_new_key = trusted_checkpoint_of(second, signer.public_key.encode(), "the one by the new key")
-    assert verify(database, witnesses=[_witness(first), by_new_key]).sound
+    assert verify(database, evidence=Evidence([_witness(first), by_new_key])).sound
 
 
 def _rewrite_audit_events(seeded: SeededLedger) -> None:
@@ -209,12 +209,12 @@ def test_history_that_was_cut_or_rewritten_is_found_by_a_checkpoint_that_was_kep
         tx.execute(delete(checkpoints))
         tx.execute(delete(run_anchors))
     assert seeded.sound()
-    [problem] = verify(seeded.ledger.database, witnesses=[witness]).problems
+    [problem] = verify(seeded.ledger.database, evidence=Evidence([witness])).problems
     assert "it was cut" in problem
     witness = _witness(_made(seeded))
     _rewrite_audit_events(seeded)
     assert seeded.sound()
-    problems = verify(seeded.ledger.database, witnesses=[witness]).problems
+    problems = verify(seeded.ledger.database, evidence=Evidence([witness])).problems
     assert any("the kept checkpoint signed another history of the first" in problem for problem in problems)
 
 
@@ -224,3 +224,36 @@ def test_document_that_is_no_checkpoint_is_refused(seeded: SeededLedger) -> None
             _witness(document)
     with pytest.raises(InvalidInputError, match="no public key"):
         trusted_checkpoint_of(_made(seeded), b"-----BEGIN", "x")
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "by_form"),
+    [
+        ((), {"note": "all is well"}, True),
+        (("payload",), {"note": "all is well"}, True),
+        (("signature",), {"algorithm": "none"}, True),
+        (("signature",), {"value": None}, True),
+        (("signature",), {"value": "AAAA"}, True),
+        (("signature",), {"key_id": "x"}, True),
+        (("signature",), {"key_id": "0123456789abcdef"}, False),
+        (("signature",), {"value": "A" * 86 + "=="}, False),
+    ],
+    ids=str,
+)
+def test_changed_document_of_a_checkpoint_is_found(
+    seeded: SeededLedger, place: tuple[str, ...], value: dict[str, Any], *, by_form: bool
+) -> None:
+    made = seeded.ledger.post("/v1/checkpoints", None, "auditor").raise_for_status().json()
+    pem = signing_key()[1].read_bytes()
+    evidence = Evidence(public_keys={key_id_of_pem(pem): pem})
+    database = seeded.ledger.database
+    assert verify(database, evidence=evidence).sound
+    changed = made
+    for name in place:
+        changed = changed[name]
+    changed |= value
+    with tampering(database) as tx:
+        tx.execute(update(checkpoints).values(document=canonical(made)))
+    assert verify(database).sound != by_form
+    [problem] = verify(database, evidence=evidence).problems
+    assert "the checkpoint after" in problem

@@ -246,6 +246,8 @@ UNREADABLE = [
     ("api_keys", "expires_at", 1),
     ("api_keys", "single_use", 2),
     ("organisations", "name", b"\xff\xfe"),
+    ("organisations", "id", -1),
+    ("organisations", "id", "x"),
     ("balances", "held_curve", "x"),
     ("accounts", "planned_events", "[" * 100_000),
     ("decisions", "created_at", "infinity"),

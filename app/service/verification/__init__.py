@@ -1,11 +1,17 @@
 """Verify the ledger: recompute every account from its charges, and check every chain."""
 
 import json
+import re
+import sqlite3
 from collections.abc import Collection, Mapping
+from dataclasses import replace
+from typing import Final
+
+from sqlalchemy.exc import DatabaseError
 
 from app.ledger.accounts import AccountKind
 from app.ledger.audit import Discrepancy
-from app.persistence.database import ALL_TENANTS, Database
+from app.persistence.database import ALL_TENANTS, Database, error_summary
 from app.persistence.repositories import accounts, partitions, raw_rows
 from app.persistence.repositories.accounts import StoredAccount
 from app.persistence.repositories.audit import all_checkpoints, all_entries, list_records
@@ -15,9 +21,10 @@ from app.service.verification.audit_replay import AuditState, account_discrepanc
 from app.service.verification.balances import check_balance, read_prices
 from app.service.verification.decision_chains import check_run
 from app.service.verification.record_replay import compare, missing
-from app.service.verification.report import Balance, VerificationContext, VerificationReport
+from app.service.verification.report import CHECKED, Balance, VerificationContext, VerificationReport
 from app.service.verification.trusted_checkpoints import (
-    TrustedCheckpoint,
+    NO_EVIDENCE,
+    Evidence,
     contradictions,
     document_discrepancy,
     last_trusted_checkpoint,
@@ -25,23 +32,74 @@ from app.service.verification.trusted_checkpoints import (
 
 __all__ = ["VerificationReport"]
 
+MOST_DAMAGE: Final = 20
+"""Sentences about a damaged file."""
+
+_OF_A_CELL: Final = re.compile(r"(CHECK constraint failed|[\w-]+ value) in ")
+"""A value that the schema does not admit, in a whole file: the rest of a verification says what it means."""
+
+UNREADABLE: Final = (DatabaseError, ArithmeticError, LookupError, TypeError, ValueError)
+"""Exceptions that reading a damaged file raises; those of a database that does not answer, see `require_damage`."""
+
+_NOT_ANSWERING: Final = tuple(
+    f"SQLITE_{each}" for each in ("BUSY", "LOCKED", "CANTOPEN", "READONLY", "FULL", "IOERR", "NOMEM", "INTERRUPT")
+)
+
 ROWS_AT_ONCE = 100
 """Rows fetched at a time; one row of an account has 22 KB."""
 
 
-def verify(
-    db: Database, organisation_id: str | None = None, witnesses: Collection[TrustedCheckpoint] = ()
-) -> VerificationReport:
+def verify(db: Database, organisation_id: str | None = None, evidence: Evidence = NO_EVIDENCE) -> VerificationReport:
     """Recompute accounts from their charges, and check all chains; change nothing.
 
-    Without an id, of every organisation on the database; `witnesses` are checkpoints that were kept outside the ledger.
+    Without an id, of every organisation on the database, whose file is checked first. What a damaged file does not let
+    read is a discrepancy, too.
+
+    Raises:
+        SQLAlchemyError: the database does not answer.
     """
+    damage = [] if organisation_id is not None else damage_of_file(db)
+    try:
+        found = _verify(db, organisation_id, evidence)
+    except UNREADABLE as error:
+        require_damage(error)
+        damage.append(f"The rest of the ledger cannot be read: {type(error).__name__} {error_summary(error)}.")
+        found = VerificationReport(dict.fromkeys(CHECKED, 0), (), {}, organisation_id)
+    broken = tuple(Discrepancy(None, None, None, each) for each in damage)
+    return replace(found, discrepancies=broken + found.discrepancies)
+
+
+def damage_of_file(db: Database) -> list[str]:
+    """List what SQLite finds damaged in its file, at most 20 sentences; nothing of another database."""
+    if db.dialect != "sqlite":
+        return []
+    try:
+        with db.read(ALL_TENANTS, patient=True) as tx:
+            rows = tx.exec_driver_sql("PRAGMA integrity_check(1000)").scalars().all()
+    except UNREADABLE as error:
+        require_damage(error)
+        rows = [error_summary(error)]
+    broken = [row for row in rows if row != "ok" and not _OF_A_CELL.match(row)]
+    return [f"SQLite finds its file damaged: {row}. Restore a backup." for row in broken[:MOST_DAMAGE]]
+
+
+def require_damage(error: Exception) -> None:
+    """Raise an error of reading if it only means that the database does not answer."""
+    cause = getattr(error, "orig", None)
+    is_of_file = isinstance(cause, sqlite3.Error)
+    if isinstance(error, DatabaseError) and (
+        not is_of_file or getattr(cause, "sqlite_errorname", "").startswith(_NOT_ANSWERING)
+    ):
+        raise error
+
+
+def _verify(db: Database, organisation_id: str | None, evidence: Evidence) -> VerificationReport:
     with db.read(organisation_id or ALL_TENANTS, patient=True) as tx:
         # By default PostgreSQL's driver fetches the whole result first.
         tx.execution_options(yield_per=ROWS_AT_ONCE)
         audit = VerificationContext(tx)
         read_prices(audit, organisation_id)
-        _replay_audit_log(audit, organisation_id, witnesses)
+        _replay_audit_log(audit, organisation_id, evidence)
         audit.paths = raw_rows.ancestors(tx, organisation_id, audit.report)
         audit.charged = raw_rows.charged_budgets(tx, organisation_id, audit.report)
         audit.attested, audit.blocks = partitions.list_all(tx, organisation_id, audit.report)
@@ -55,16 +113,16 @@ def verify(
     return VerificationReport(audit.checked, tuple(audit.discrepancies), quarantined, organisation_id)
 
 
-def _replay_audit_log(
-    audit: VerificationContext, organisation_id: str | None, witnesses: Collection[TrustedCheckpoint]
-) -> None:
+def _replay_audit_log(audit: VerificationContext, organisation_id: str | None, evidence: Evidence) -> None:
     """Check the audit logs, also against the checkpoints that signed them."""
     stored = list(all_checkpoints(audit.tx, organisation_id, audit.report))
+    witnesses = [each for each in evidence.checkpoints if organisation_id in {None, each.organisation_id}]
     trusted = [*map(last_trusted_checkpoint, stored), *witnesses]
     signed = {(each.organisation_id, each.audit_length) for each in trusted}
     audit.states = replay_audit_log(all_entries(audit.tx, organisation_id, audit.report), signed)
     found = [(owner, state.error) for owner, state in audit.states.items() if state.error is not None]
-    found += [(each.organisation_id, detail) for each in stored if (detail := document_discrepancy(each)) is not None]
+    documents = [(each.organisation_id, document_discrepancy(each, evidence)) for each in stored]
+    found += [(owner, detail) for owner, detail in documents if detail is not None]
     found += contradictions(audit.states, trusted)
     found += _record_discrepancies(audit, organisation_id)
     audit.discrepancies += [Discrepancy(owner, None, None, f"{owner}: {detail}") for owner, detail in found]

@@ -28,6 +28,7 @@ from app.service.auth.request_context import RequestContext
 from app.service.idempotency import Effect
 from app.service.ids import new_id
 from app.service.verification import VerificationReport, verify
+from app.service.verification.trusted_checkpoints import NO_EVIDENCE, Evidence
 
 QUARANTINED_AT_ONCE: Final = 100
 """Accounts quarantined per transaction, each with an audit event."""
@@ -89,7 +90,9 @@ def _store(tx: Connection, context: RequestContext, found: VerificationReport) -
     return verification
 
 
-def apply_quarantines(db: Database, found: VerificationReport, actor: Actor, now: datetime) -> VerificationReport:
+def apply_quarantines(
+    db: Database, found: VerificationReport, actor: Actor, now: datetime, evidence: Evidence = NO_EVIDENCE
+) -> VerificationReport:
     """Quarantine accounts with discrepancies; only two people can lift a quarantine, never a verification.
 
     The report may be outdated, because rows may have been restored since. So it only selects the organisations to
@@ -101,7 +104,7 @@ def apply_quarantines(db: Database, found: VerificationReport, actor: Actor, now
             standing = raw_rows.quarantined(tx, found.organisation_id, lambda _: None)  # already reported
         other = {key[0] for key, why in found.unproven.items() if standing.get(key) != why}
         again = [
-            place_quarantines(db, organisation_id, verify(db, organisation_id), actor, now)
+            place_quarantines(db, organisation_id, verify(db, organisation_id, evidence), actor, now)
             for organisation_id in sorted(filter(is_id, other))  # no charge uses another one
         ]
     return replace(found, quarantined=standing).revised(again)

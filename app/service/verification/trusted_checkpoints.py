@@ -1,12 +1,15 @@
 """Compare audit logs with the checkpoints that signed them."""
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any
+import re
+from base64 import b64decode
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
 
-from app.ledger.audit import Checkpoint
+from app.ledger.audit import Checkpoint, canonical, utc_text
 from app.ledger.errors import InvalidInputError
+from app.service.signatures import ALGORITHM
 from app.service.verification.audit_replay import AuditState
 
 
@@ -56,19 +59,54 @@ def contradictions(states: Mapping[str, AuditState], trusted: Iterable[TrustedCh
             yield each.organisation_id, detail
 
 
-def document_discrepancy(checkpoint: Checkpoint) -> str | None:
-    """Compare a checkpoint's row with its document, without the signature; None: equal."""
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """Evidence from outside of the ledger.
+
+    Args:
+        checkpoints: that were kept elsewhere.
+        public_keys: PEM by the key's id; a document of a checkpoint is to be signed by one of them. Empty: the
+            signatures are not checked.
+    """
+
+    checkpoints: Sequence[TrustedCheckpoint] = ()
+    public_keys: Mapping[str, bytes] = field(default_factory=dict)
+
+
+NO_EVIDENCE: Final = Evidence()
+_KEY_ID: Final = re.compile(r"[0-9a-f]{16}")
+_SIGNATURE_BYTES: Final = 64
+
+
+def document_discrepancy(checkpoint: Checkpoint, evidence: Evidence = NO_EVIDENCE) -> str | None:
+    """Compare a checkpoint's document with its row and with the public keys; None: no discrepancy."""
     name = _name(checkpoint)
+    payload = {
+        "type": "checkpoint",
+        "organisation": checkpoint.organisation_id,
+        "audit_length": checkpoint.audit_length,
+        "audit_head": checkpoint.audit_head.hex(),
+        "created_at": utc_text(checkpoint.created_at),
+    }
     try:
-        payload = json.loads(checkpoint.document)["payload"]
-        documented = (payload["organisation"], payload["audit_length"], payload["audit_head"])
-        if documented != (checkpoint.organisation_id, checkpoint.audit_length, checkpoint.audit_head.hex()):
-            return f"{name} is not the one that its document says."
-        if payload["created_at"] != checkpoint.created_at.isoformat(timespec="microseconds"):
-            return f"{name} was not made when its document says."
+        document = json.loads(checkpoint.document)
+        signature = document["signature"]
+        key_id = signature["key_id"]
+        form = {"algorithm": ALGORITHM, "key_id": key_id, "value": signature["value"]}
+        if checkpoint.document != canonical({"payload": payload, "signature": form}):
+            return f"{name} is not the one that its document says, or the document was changed."
+        if not _KEY_ID.fullmatch(key_id) or len(b64decode(form["value"], validate=True)) != _SIGNATURE_BYTES:
+            return f"{name} has a document whose signature was changed."
+        if not evidence.public_keys:
+            return None
+        from app.service.ed25519 import is_signed_by  # noqa: PLC0415 - as its docstring says
+
+        key = evidence.public_keys.get(key_id)
+        if key is None:
+            return f"{name} was signed by the key {key_id}, which is none of those that were named (--public-key)."
+        return None if is_signed_by(document, key) else f"{name} was not signed with the key {key_id}, or was changed."
     except (KeyError, TypeError, ValueError) as error:
         return f"{name} cannot be read: {error}"
-    return None
 
 
 def _name(checkpoint: Checkpoint) -> str:
