@@ -15,7 +15,7 @@ from app.persistence.database import ALL_TENANTS, Database
 from app.persistence.repositories import api_keys as stored
 from app.service.auth import authentication
 from app.service.auth.request_context import RequestContext, cli_context
-from app.service.governance import api_keys, proposals, quarantines
+from app.service.governance import api_keys, persons, proposals, quarantines
 from app.service.governance.api_keys import KeyTerms
 from app.service.idempotency import run_effect
 
@@ -118,12 +118,7 @@ def list_keys(organisation: Organisation, *, as_json: Json = False) -> None:
     """List an organisation's API keys, newest first, including revoked and expired ones, without secrets."""
     with open_organisation(organisation) as context:
         found = list(_all_keys(context))
-    states = [_describe_state(key, context.now) for key in found]
-    lines = [
-        f"{key.id}  {key.role:15}  {state:32}  {key.name or ''}  {key.scope or ''}"
-        for key, state in zip(found, states, strict=True)
-    ]
-    text = "\n".join(line.rstrip() for line in lines) or "No keys."
+    text = "\n".join(_line(key, context.now) for key in found) or "No keys."
     print_result(as_json=as_json, text=text, facts={"items": [_key_fields(key) for key in found]})
 
 
@@ -149,6 +144,33 @@ def revoke_key(
     print_result(as_json=as_json, text=f"{key.id} was {_describe_state(key, context.now)}.", facts=_key_fields(key))
 
 
+def remove_person(
+    person: Annotated[str, typer.Argument(metavar="PERSON", help="As the audit log names them, such as oidc:9f3c.")],
+    organisation: Organisation,
+    reason: Reason,
+    *,
+    revoke_keys: Annotated[
+        bool, typer.Option("--revoke-keys", metavar="", help="Revoke also the keys that come from the person.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """End a person's sessions, and name the keys from the person that still work.
+
+    Remove the person at the identity provider first: until then they sign in again. Their tokens work until these
+    expire. A key comes from the person if the person issued it, or one of their keys did, or it was rotated from one.
+    """
+    require_reason(reason)
+    with open_organisation(organisation) as context:
+        removed = persons.remove_person(context, person, reason, revoke_keys=revoke_keys)
+    what = "revoked with" if revoke_keys else "that still work, of"
+    lines = [f"{removed.sessions} sessions ended, {len(removed.keys)} keys {what} {person}."]
+    lines += [_line(key, context.now) for key in removed.keys]
+    if removed.keys and not revoke_keys:
+        lines.append("Revoke them by --revoke-keys, or one by one: epsilon-ledger keys revoke ID")
+    facts = {"sessions_ended": removed.sessions, "keys": [_key_fields(key) for key in removed.keys]}
+    print_result(as_json=as_json, text="\n".join(lines), facts=facts)
+
+
 def _all_keys(context: RequestContext) -> Iterator[KeyRecord]:
     """Iterate over all keys, page by page."""
     page = PageRequest(PAGE)
@@ -167,6 +189,10 @@ def _context_of_key(db: Database, key_id: str) -> RequestContext:
     if found is None:
         raise NotFoundError(f"There is no key {key_id.partition('.')[0]!r}; `epsilon-ledger keys list` lists them.")
     return cli_context(db, found.organisation_id, db.clock.now())
+
+
+def _line(key: KeyRecord, now: datetime) -> str:
+    return f"{key.id}  {key.role:15}  {_describe_state(key, now):32}  {key.name or ''}  {key.scope or ''}".rstrip()
 
 
 def _describe_state(key: KeyRecord, now: datetime) -> str:

@@ -15,6 +15,7 @@ from app.ledger.policies import LEAVES
 from app.service.alerts.receivers import list_receiver_statuses
 from app.service.alerts.settings import get_alert_settings, list_alerts
 from app.service.governance.api_keys import SHOWN_AFTER_EXPIRY, list_keys
+from app.service.governance.key_expiry import read_latest_expiry
 from app.service.queries.governance import (
     CurrentLimit,
     read_current_limit,
@@ -144,6 +145,7 @@ def show_keys(page: PageDep, after: Cursor = "", *, past: bool = False) -> Respo
         "keys.html",
         found=found,
         past=past,
+        latest=read_latest_expiry(page.context),
         days_shown=SHOWN_AFTER_EXPIRY.days,
         actors=[key.created_by for key in found.items],
         scopes=account_titles_of(page.context, [page.context.principal.scope, *(key.scope for key in found.items)]),

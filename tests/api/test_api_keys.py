@@ -133,6 +133,19 @@ def test_key_that_ends_issues_none_that_outlives_it(shared: SeededLedger) -> Non
     _issue(shared, "viewer", "ends", expires_at=soon)
 
 
+def test_key_that_ends_rotates_none_into_one_that_outlives_it(shared: SeededLedger) -> None:
+    soon, later = "2098-01-01T00:00:00Z", "2099-01-01T00:00:00Z"
+    _issue(shared, "privacy_officer", name="ends", expires_at=soon)
+    for terms, until in (({}, soon), ({"expires_at": later}, soon), ({"expires_at": "2097-01-01T00:00:00Z"}, None)):
+        key = _issue(shared, "privacy_officer", name="other", **terms)
+        rotated = shared.ledger.post(f"/v1/api-keys/{key['id']}/rotate", {}, "ends")
+        assert _known(shared, rotated, "other")["expires_at"] == (until or key["expires_at"])
+        own = shared.ledger.post(f"/v1/api-keys/{rotated.json()['id']}/rotate", {}, "other").json()
+        assert own["expires_at"] == rotated.json()["expires_at"]
+    forever = _issue(shared, "viewer", name="forever")
+    assert shared.ledger.post(f"/v1/api-keys/{forever['id']}/rotate", {}).json()["expires_at"] is None
+
+
 def test_key_is_revoked_with_those_for_which_it_was_changed(at_once: SeededLedger) -> None:
     ledger, chain = at_once.ledger, [_issue(at_once, "trainer", name="stolen")]
     for before, name in (("stolen", "successor"), ("successor", "grandchild")):

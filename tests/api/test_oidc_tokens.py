@@ -5,6 +5,7 @@ import hmac
 import json
 import time
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -207,6 +208,25 @@ def test_one_person_proposes_and_another_one_approves(shared: SeededLedger, prov
     approved = _ask(shared, pierre, approval, {"reason": "Seen."})
     assert (approved.status_code, approved.json()["status"]) == (200, "approved")
     assert (approved.json()["proposed_by"], approved.json()["decided_by"]) == ("oidc:marie", "oidc:pierre")
+
+
+def test_key_that_a_person_issues_or_rotates_ends_within_its_bound(
+    shared: SeededLedger, provider: IdentityProvider
+) -> None:
+    token = provider.token(exp=int(time.time()) + 45)
+    now = datetime.now(UTC)
+    soon, latest, late = ((now + timedelta(days=days)).isoformat() for days in (1, 89.9, 90.1))
+    for terms, days in (({}, 90.0), ({"expires_at": soon}, 1), ({"expires_at": latest}, 89.9)):
+        made = _ask(shared, token, "/v1/api-keys", {"role": "viewer"} | terms).json()
+        assert datetime.fromisoformat(made["expires_at"]) - now == pytest.approx(
+            timedelta(days=days), abs=timedelta(minutes=1)
+        )
+    refused = _ask(shared, token, "/v1/api-keys", {"role": "viewer", "expires_at": late})
+    assert (refused.status_code, refused.json()["field"]) == (422, "expires_at")
+    assert "ends within 90 days" in refused.json()["detail"]
+    forever = shared.ledger.post("/v1/api-keys", {"role": "trainer"}).json()
+    rotated = _ask(shared, token, f"/v1/api-keys/{forever['id']}/rotate", {}).json()
+    assert datetime.fromisoformat(rotated["expires_at"]) <= datetime.now(UTC) + timedelta(days=90)
 
 
 def test_person_who_asks_too_often_is_refused_with_any_token(provider: IdentityProvider, tmp_path: Path) -> None:

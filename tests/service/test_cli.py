@@ -8,9 +8,13 @@ from typing import Any
 import pytest
 
 from app.ledger.errors import AuthenticationError
-from app.ledger.permissions import Role
+from app.ledger.permissions import KeyRecord, Role
 from app.persistence.database import Database
-from app.service.auth.authentication import authenticate
+from app.service.auth import sessions
+from app.service.auth.authentication import Principal, authenticate
+from app.service.auth.request_context import RequestContext
+from app.service.governance.api_keys import KeyTerms, issue_key, revoke_key
+from app.service.idempotency import run_effect
 from app.version import VERSION
 from tests.api.trainer import Trainer, audited
 from tests.conftest import Ledger, command_line, need_postgresql, new_database
@@ -187,6 +191,42 @@ def test_revoked_key_is_refused_and_the_reason_audited(serving: Run, ledger: Led
     assert (again["id"], again["revoked_at"]) == (issued["id"], revoked)
     events = audited(ledger, f"action=api_key.revoked&subject={issued['id']}")
     assert [(event["actor"], event["reason"]) for event in events] == [("cli", "The laptop was lost.")]
+    assert serving("verify").status == 0
+
+
+def _person(ledger: Ledger, actor: str) -> RequestContext:
+    return RequestContext(ledger.database, Principal(_hospital(ledger), actor, Role.ADMIN), datetime.now(UTC))
+
+
+def _issued(context: RequestContext, name: str, role: Role = Role.VIEWER, **terms: Any) -> KeyRecord:  # noqa: ANN401 - of a key
+    return run_effect(context, issue_key(context, KeyTerms(role, name, **terms))).record
+
+
+def _hospital(ledger: Ledger) -> str:
+    return authenticate(ledger.database, ledger.headers()["Authorization"], datetime.now(UTC)).organisation_id
+
+
+def test_removed_person_has_no_session_and_the_keys_that_remain_are_named(serving: Run, ledger: Ledger) -> None:
+    officer = _person(ledger, "oidc:9f3c")
+    mine = _issued(officer, "mine", Role.ADMIN)
+    child = _issued(_person(ledger, mine.id), "child", expires_at=mine.expires_at)
+    heir = ledger.post(f"/v1/api-keys/{child.id}/rotate", {"overlap_seconds": 0}).json()["id"]
+    revoke_key(officer, _issued(officer, "ended").id, None)
+    _issued(_person(ledger, "oidc:other"), "another")
+    sessions.open_session(officer, timedelta(hours=1), "print", "Marie")
+    arguments = ("people", "remove", "oidc:9f3c", "--org", "hospital", "--reason", "She left.")
+    said = json.loads(serving(*arguments, "--json").out)
+    assert (said["sessions_ended"], {key["id"] for key in said["keys"]}) == (1, {mine.id, heir})
+    assert f"{mine.id}  admin" in serving(*arguments).out
+    [ended] = audited(ledger, "action=session.ended")
+    assert (ended["actor"], ended["reason"]) == ("cli", "She left.")
+    revoked = json.loads(serving(*arguments, "--revoke-keys", "--json").out)["keys"]
+    assert all(key["revoked_at"] for key in revoked)
+    assert {key["id"] for key in revoked} == {mine.id, heir}
+    assert json.loads(serving(*arguments, "--json").out) == {"sessions_ended": 0, "keys": []}
+    for wrong, words in (("oidc:nobody", "names no 'oidc:nobody'"), ("marie", "is no person")):
+        refused = serving("people", "remove", wrong, "--org", "hospital", "--reason", "x")
+        assert (refused.status, words in refused.err) == (2, True)
     assert serving("verify").status == 0
 
 

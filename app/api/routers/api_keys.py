@@ -36,7 +36,10 @@ def get_api_key(key_id: str, request: Request, context: ContextDep) -> Response:
 def rotate_api_key(
     key_id: str, context: ContextDep, idempotency: IdempotencyDep, body: RotateApiKey | None = None
 ) -> Response:
-    """Replace a key by a new one; the old one expires after an overlap. Every key can rotate itself."""
+    """Replace a key by a new one; the old one expires after an overlap. Every key can rotate itself.
+
+    The new key expires when the old one would have, or earlier if the caller issues none that lasts so long.
+    """
     effect = api_keys.rotate_key(context, key_id, (body or RotateApiKey()).overlap_seconds)
     return idempotency.respond_with_secret(effect, CreatedApiKey.of, _IF_LOST)
 

@@ -46,7 +46,9 @@ class CreateApiKey(Body):
         description="Scope of the key: a population or budget (id or path) or a run (id), and accounts under it. "
         "Null: the whole organisation.",
     )
-    expires_at: Timestamp | None = Field(default=None, description="Null: it never expires.")
+    expires_at: Timestamp | None = Field(
+        default=None, description="Null: it never expires; if a person issues it, it expires after 90 days."
+    )
 
     single_use: bool = Field(
         default=False,

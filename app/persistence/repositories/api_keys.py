@@ -1,6 +1,6 @@
 """API keys, browser sessions and sign-in links, without their secrets."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -105,6 +105,13 @@ def page(
 def keys_named(tx: Connection, organisation_id: str, name: str) -> list[KeyRecord]:
     """List an organisation's keys of a name, oldest first."""
     rows = tx.execute(_KEYS.select(organisation_id, name=name).order_by(api_keys.c.id))
+    return [_KEYS.read(row) for row in rows]
+
+
+def issued_by(tx: Connection, organisation_id: str, actors: Collection[str]) -> list[KeyRecord]:
+    """List the keys that some keys or persons have issued."""
+    theirs = api_keys.c.created_by.in_(bindparam("issuers", expanding=True))
+    rows = tx.execute(_KEYS.select(organisation_id).where(theirs), {"issuers": sorted(actors)})
     return [_KEYS.read(row) for row in rows]
 
 

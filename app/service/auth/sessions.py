@@ -102,12 +102,20 @@ def end_sessions(context: RequestContext, cookie: str | None = None) -> None:
     """End the session of a cookie, or all of a key or person; other replicas notice within a second."""
 
     def write(tx: Connection) -> None:
-        caller = context.principal
-        every = api_keys.sessions_of(tx, caller.organisation_id, caller.actor) if cookie is None else [cookie]
-        for each in every:
-            _end(tx, context, each.partition(".")[0])
+        if cookie is None:
+            end_all(tx, context, context.principal.actor)
+        else:
+            _end(tx, context, cookie.partition(".")[0])
 
     context.transact(write)
+
+
+def end_all(tx: Connection, context: RequestContext, actor: str, reason: str | None = None) -> int:
+    """End all sessions of a key or person within a transaction; return their number."""
+    found = api_keys.sessions_of(tx, context.organisation_id, actor)
+    for each in found:
+        _end(tx, context, each, reason)
+    return len(found)
 
 
 def cookie_in(credential: str | None) -> str | None:
@@ -177,9 +185,9 @@ def _facts(session: SessionRecord) -> dict[str, object]:
     }
 
 
-def _end(tx: Connection, context: RequestContext, session_id: str) -> None:
+def _end(tx: Connection, context: RequestContext, session_id: str, reason: str | None = None) -> None:
     if api_keys.remove_session(tx, context.organisation_id, session_id):
-        context.record(tx, AuditAction.SESSION_ENDED, session_id)
+        context.record(tx, AuditAction.SESSION_ENDED, session_id, reason=reason)
 
 
 def _caller(session: SessionRecord, key: KeyRecord | None, now: datetime) -> Principal | None:

@@ -19,6 +19,7 @@ from app.persistence.repositories import api_keys, audit, organisations
 from app.service.accounts.lookup import find_account, require_every_budget, require_reach
 from app.service.auth.authentication import WORKLOAD_PREFIX, secret_hash
 from app.service.auth.request_context import RequestContext, cli_context
+from app.service.governance.key_expiry import bounded_expiry, successor_expiry
 from app.service.idempotency import run_effect, use_case
 from app.service.ids import new_id
 
@@ -104,20 +105,20 @@ def create_key(db: Database, organisation: str, asked: Role | KeyTerms, now: dat
 def issue_key(tx: Connection, context: RequestContext, terms: KeyTerms) -> IssuedKey:
     """Issue a key.
 
-    The caller's role must be allowed to issue the key's, and a key issues none that outlives it.
+    The caller's role must be allowed to issue the key's, and its expiry is bounded by `bounded_expiry`.
     """
     _check_terms(terms, context.now)
     terms = _with_scope_id(tx, context, terms)
     _require_lendable(tx, context, terms.role, terms.scope)
-    _require_no_longer(tx, context, terms.expires_at)
-    return add_key(tx, context, terms)
+    return add_key(tx, context, replace(terms, expires_at=bounded_expiry(tx, context, terms.expires_at)))
 
 
 @use_case()
 def rotate_key(tx: Connection, context: RequestContext, key_id: str, overlap_seconds: int) -> IssuedKey:
     """Issue a key's successor; the old key stays valid for an overlap.
 
-    Needs KEY_MANAGE and a role that may issue the key's, or is the key itself.
+    Needs KEY_MANAGE and a role that may issue the key's, or is the key itself. The successor expires with the key, or
+    earlier if the caller issues none that lasts so long.
 
     Raises:
         InvalidInputError: the key is revoked or expired, or single-use.
@@ -128,7 +129,8 @@ def rotate_key(tx: Connection, context: RequestContext, key_id: str, overlap_sec
     trouble = old.invalid_reason(context.now)
     if trouble is not None:
         raise InvalidInputError(f"The key {key_id} is {trouble}; issue a new one.")
-    issued = add_key(tx, context, KeyTerms(Role(old.role), old.name, old.scope, old.expires_at))
+    until = successor_expiry(tx, context, old.expires_at)
+    issued = add_key(tx, context, KeyTerms(Role(old.role), old.name, old.scope, until))
     ends = context.now + timedelta(seconds=overlap_seconds)
     ends = ends if old.expires_at is None else min(ends, old.expires_at)
     api_keys.change(tx, old, expires_at=ends)
@@ -150,8 +152,8 @@ def revoke_key(
         old = _manageable(tx, context, key_id)
         if include_successors:
             for heir in sorted(rotation_lineage(tx, context.organisation_id, {key_id}) - {key_id}):
-                _revoke(tx, context, _found(tx, context, heir), reason)
-        return _revoke(tx, context, old, reason)
+                revoke_in(tx, context, _found(tx, context, heir), reason)
+        return revoke_in(tx, context, old, reason)
 
     return run_effect(context, revoke)
 
@@ -209,7 +211,8 @@ def _with_scope_id(tx: Connection, context: RequestContext, terms: KeyTerms) -> 
     return replace(terms, scope=find_account(tx, context, terms.scope).account.id)
 
 
-def _revoke(tx: Connection, context: RequestContext, old: KeyRecord, reason: str | None) -> KeyRecord:
+def revoke_in(tx: Connection, context: RequestContext, old: KeyRecord, reason: str | None) -> KeyRecord:
+    """Revoke a key within a transaction; a revoked one stays as it is."""
     if old.revoked_at is not None:
         return old
     api_keys.change(tx, old, revoked_at=context.now)
@@ -279,17 +282,6 @@ def _check_terms(terms: KeyTerms, now: datetime) -> None:
     for name in ("scope", "expires_at"):
         if getattr(terms, name) is None:
             raise InvalidInputError(f"A key with `single_use` needs `{name}`.", field=name)
-
-
-def _require_no_longer(tx: Connection, context: RequestContext, expires_at: datetime | None) -> None:
-    """Refuse an expiry after that of the caller's own key."""
-    own = api_keys.find(tx, context.principal.actor)
-    ends = None if own is None else own.expires_at
-    if ends is not None and (expires_at is None or expires_at > ends):
-        raise InvalidInputError(
-            f"Your own key ends at {ends.isoformat()}, and issues none that outlives it: send an `expires_at` that is "
-            "not later."
-        )
 
 
 def _require_lendable(tx: Connection, context: RequestContext, role: Role, scope: str | None) -> None:

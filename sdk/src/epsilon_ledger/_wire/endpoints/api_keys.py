@@ -21,7 +21,7 @@ def create_api_key(
         role: of its permissions.
         name: for display.
         scope: id or path of the account that limits it; None: the whole organisation.
-        expires_at: timezone-aware; None: never.
+        expires_at: timezone-aware; None: never, or after 90 days if a person issues it.
         single_use: whether the key is for one run of a trainer: of its scope, or the one that it registers under it. It
             needs a scope and an expiry.
 
@@ -71,7 +71,7 @@ def get_api_key(key_id: str) -> Call[ApiKey]:
 
 
 def rotate_api_key(key_id: str, *, overlap_seconds: int | None = None) -> Call[CreatedApiKey]:
-    """Create a successor of an API key.
+    """Create a successor of an API key, which ends with it, or earlier if the caller issues none that lasts so long.
 
     Args:
         key_id: its id.
