@@ -23,7 +23,31 @@ function canonical(value) {
 }
 
 const sha256 = (...parts) => parts.reduce((hash, part) => hash.update(part), createHash("sha256")).digest();
-const readJson = (file) => JSON.parse(readFileSync(file, "utf8"));
+const readJson = (file) => parseJson(readFileSync(file, "utf8"));
+
+// JSON.parse takes the last of two members with one name, and other readers take the first. Such a text says two things.
+function parseJson(text) {
+  const value = JSON.parse(text), open = [];
+  for (const [token, name, colon] of text.matchAll(/("(?:[^"\\]|\\.)*")(\s*:)?|[{}[\]]/g)) {
+    if (token === "{" || token === "[") open.push(new Set());
+    else if (token === "}" || token === "]") open.pop();
+    else if (colon) {
+      const names = open.at(-1), member = JSON.parse(name);
+      require(!names.has(member), `the member ${shown(member)} is given twice`);
+      names.add(member);
+    }
+  }
+  return value;
+}
+
+// What somebody else wrote, so that it stays within its line and its quotes.
+const shown = (text) => JSON.stringify(String(text).slice(0, 200)).replace(/[^\x20-\x7e]/g, (character) => `\\u${character.charCodeAt(0).toString(16).padStart(4, "0")}`);
+
+function requireMembers(object, what, ...names) {
+  const given = Object.keys(object ?? {});
+  for (const name of names) require(given.includes(name), `the ${what} has no member ${name}`);
+  for (const name of given) require(names.includes(name), `the ${what} has a member that is not signed: ${shown(name)}`);
+}
 
 // Each hash covers the one before it, and the text of the entry.
 class Chain {
@@ -57,6 +81,7 @@ function verifyExport(file) {
       require(line.startsWith(before) && line.endsWith("}"), `a line of type ${type} is not as it was written`);
       (type === "decision" ? chains.get(entry.run_id) : audit).add(line.slice(before.length, -1), entry.position, hash);
     }
+    parseJson(line);  // no hash covers the names beside an entry
   }
   require(JSON.parse(lines.at(-1)).lines === lines.length, "lines are missing");
   for (const [id, run] of runs) {
@@ -85,11 +110,28 @@ function verifyAuditLog(file, organisation) {
 }
 
 function verifyDocument(file, keyFile) {
-  const { payload, signature } = readJson(file);
-  const key = createPublicKey(readFileSync(keyFile));
-  const value = Buffer.from(signature.value, "base64");
+  const document = readJson(file), key = createPublicKey(readFileSync(keyFile));
+  if (key.asymmetricKeyType !== "ed25519") throw new Error("the public key is not Ed25519");
+  requireMembers(document, "document", "payload", "signature");
+  const { payload, signature } = document;
+  requireMembers(signature, "signature", "algorithm", "key_id", "value");
+  require(signature.algorithm === "Ed25519", `the signature's algorithm is ${shown(signature.algorithm)}, and not Ed25519`);
+  // The id is derived from the key: what the document says of it is not signed.
+  const keyId = sha256(Buffer.from(key.export({ format: "jwk" }).x, "base64url")).toString("hex").slice(0, 16);
+  require(signature.key_id === keyId, `the document names the key ${shown(signature.key_id)}, and this one is ${keyId}`);
+  const value = Buffer.from(String(signature.value), "base64");
+  require(value.toString("base64") === signature.value, "the signature's value is not base64");
   require(verify(null, Buffer.from(canonical(payload)), key, value), "the document is not signed by this key");
-  return `signed by key ${signature.key_id}`;
+  return `signed by the key ${keyId}: ${described(payload)}`;
+}
+
+// Only what is signed: kind, organisation, subject, epsilon and date.
+function described({ type, organisation, run, population, loss, ...payload }) {
+  const subject = run?.path ?? population?.name;
+  const audited = `${payload.audit_length} audit events, head ${payload.audit_head}`;
+  const about = subject === undefined ? audited : `${shown(subject)}, ${(run ?? population).id}`;
+  const epsilon = loss === undefined ? "" : `, epsilon ${loss.epsilon_by_filter} of ${loss.limit.epsilon} at delta ${loss.delta}`;
+  return `${type} of ${organisation} about ${about}${epsilon}, on ${payload.issued_at ?? payload.created_at}`;
 }
 
 function verifyWebhook(secret, headersFile, bodyFile) {

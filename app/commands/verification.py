@@ -1,6 +1,5 @@
 """Commands that verify, sign, copy and export a ledger."""
 
-import json
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -24,6 +23,7 @@ from app.service.audit.checkpoints import sign
 from app.service.audit.export import export
 from app.service.auth.authentication import CLI_ACTOR
 from app.service.database_copy import copy_database, require_unused
+from app.service.json_values import read_object
 from app.service.monitoring.textfile import write_verification
 from app.service.signatures import require_signer, signer_of
 from app.service.verification import VerificationReport
@@ -110,7 +110,8 @@ def verify(
     verdict = "every curve agrees byte for byte" if found.sound else f"{len(found.problems)} discrepancies"
     stopped = f"Writes to {len(found.quarantined)} accounts are stopped." if found.quarantined else ""
     whole = f"{summary}: {verdict}." if found.checked["accounts"] or not found.sound else "The ledger is empty."
-    lines = [whole, *found.problems, stopped, *_lift_commands(found)]
+    compared = [f"Compared with {each.name}: {each.signed}." for each in witnesses]
+    lines = [whole, *compared, *found.problems, stopped, *_lift_commands(found)]
     print_result(as_json=as_json, text="\n".join(filter(None, lines)), facts=facts)
     raise typer.Exit(0 if found.sound else 1)
 
@@ -156,10 +157,10 @@ def _evidence(files: list[Path], public_keys: list[Path]) -> Evidence:
     """Read and check the checkpoints that were kept elsewhere, and the public keys."""
     if files and not public_keys:
         raise InvalidInputError("A checkpoint is believed by its signature: name the public key with --public-key.")
-    from app.service.ed25519 import key_id_of_pem  # noqa: PLC0415 - as its docstring says
+    from app.service.ed25519 import key_id_of, load_public_key  # noqa: PLC0415 - as its docstring says
 
     try:
-        keys = {key_id_of_pem(content): content for content in (file.read_bytes() for file in public_keys)}
+        keys = {key_id_of(load_public_key(content)): content for content in (file.read_bytes() for file in public_keys)}
         return Evidence([_trusted(file, keys) for file in files], keys)
     except (OSError, ValueError) as error:
         raise InvalidInputError(f"A checkpoint, or the public key, cannot be read: {error}") from error
@@ -167,7 +168,7 @@ def _evidence(files: list[Path], public_keys: list[Path]) -> Evidence:
 
 def _trusted(file: Path, keys: Mapping[str, bytes]) -> TrustedCheckpoint:
     """Read a checkpoint, by the key that it names, or else by any: it is then refused."""
-    document = json.loads(file.read_text())
-    signature = document.get("signature") if isinstance(document, dict) else None
+    document = read_object(file.read_bytes())
+    signature = document.get("signature")
     named = signature.get("key_id") if isinstance(signature, dict) else None
     return trusted_checkpoint_of(document, keys.get(str(named), next(iter(keys.values()))), str(file))

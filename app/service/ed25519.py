@@ -17,6 +17,7 @@ from cryptography.hazmat.primitives.serialization import (
 
 from app.ledger.audit import canonical
 from app.ledger.errors import InvalidInputError
+from app.service.signatures import ALGORITHM
 
 
 def load_private_key(file: Path, called: str) -> Ed25519PrivateKey:
@@ -40,35 +41,45 @@ def public_pem(key: Ed25519PublicKey) -> str:
     return key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo).decode()
 
 
-def key_id_of_pem(public_key: bytes) -> str:
-    """Get the id of a public key in PEM: 16 hex digits of its sha256.
+def key_id_of(key: Ed25519PublicKey) -> str:
+    """Get the id of a public key: 16 hex digits of its sha256."""
+    return hashlib.sha256(key.public_bytes_raw()).hexdigest()[:16]
+
+
+def load_public_key(pem: bytes) -> Ed25519PublicKey:
+    """Load a public key in PEM.
 
     Raises:
         InvalidInputError: it is no Ed25519 public key.
     """
     try:
-        key = load_pem_public_key(public_key)
+        key = load_pem_public_key(pem)
     except (ValueError, UnsupportedAlgorithm) as error:
         raise InvalidInputError("This is no public key in PEM.") from error
     if not isinstance(key, Ed25519PublicKey):
         raise InvalidInputError("The public key is not Ed25519.")
-    return hashlib.sha256(key.public_bytes_raw()).hexdigest()[:16]
+    return key
 
 
 def is_signed_by(document: Mapping[str, Any], public_key: bytes) -> bool:
-    """Return whether a document is signed by a PEM public key.
+    """Return whether a document is signed by a PEM public key, and says nothing that is not signed.
+
+    Only the payload is signed. So the algorithm and the key's id must be those of the key, and further members make
+    another document.
 
     Raises:
         InvalidInputError: the key or the document is malformed.
     """
+    key = load_public_key(public_key)
     try:
-        key = load_pem_public_key(public_key)
-        value = base64.b64decode(document["signature"]["value"], validate=True)
+        signature = document["signature"]
+        value = base64.b64decode(signature["value"], validate=True)
         text = canonical(document["payload"]).encode()
-    except (KeyError, TypeError, ValueError, UnsupportedAlgorithm) as error:
-        raise InvalidInputError("This is no signed document, or no public key in PEM.") from error
-    if not isinstance(key, Ed25519PublicKey):
-        raise InvalidInputError("The public key is not Ed25519.")
+    except (KeyError, TypeError, ValueError) as error:
+        raise InvalidInputError("This is no signed document.") from error
+    unsigned = {"algorithm": ALGORITHM, "key_id": key_id_of(key), "value": base64.b64encode(value).decode()}
+    if document != {"payload": document["payload"], "signature": unsigned}:
+        return False
     try:
         key.verify(value, text)
     except InvalidSignature:

@@ -1,7 +1,6 @@
 """Signed documents that the public key alone verifies."""
 
 import base64
-import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,8 +46,7 @@ def signer_of(file: str) -> Signer | None:
 
     key = ed25519.load_private_key(Path(file), SETTING)
     public = key.public_key()
-    key_id = hashlib.sha256(public.public_bytes_raw()).hexdigest()[:16]
-    return Signer(key_id, ed25519.public_pem(public), key.sign)
+    return Signer(ed25519.key_id_of(public), ed25519.public_pem(public), key.sign)
 
 
 def require_signer(signer: Signer | None) -> Signer:

@@ -1,5 +1,6 @@
 """Statements and checkpoints: signed, complete, and plain about what they do not say."""
 
+import json
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,8 @@ from app.persistence.repositories.audit import all_entries
 from app.persistence.tables import api_keys, audit_entries, checkpoints, decisions, run_anchors, runs
 from app.service.audit.checkpoints import sign_due
 from app.service.auth.authentication import CLI_ACTOR
-from app.service.ed25519 import is_signed_by, key_id_of_pem
+from app.service.ed25519 import is_signed_by, key_id_of, load_public_key
+from app.service.json_values import read_object
 from app.service.signatures import require_signer, signer_of
 from app.service.verification import verify
 from app.service.verification.requests import apply_quarantines
@@ -21,6 +23,7 @@ from app.service.verification.trusted_checkpoints import Evidence, TrustedCheckp
 from tests.api.conftest import SeededLedger
 from tests.api.trainer import audited, is_refused, issue
 from tests.conftest import SAMPLED, open_ledger, signing_key
+from tests.forged_documents import forged_documents
 from tests.ledgers import new_signing_key
 from tests.service.tampering import shift_curve, tampering
 
@@ -64,6 +67,20 @@ def test_statement_of_a_population_names_every_charged_run(seeded: SeededLedger)
     assert idle not in str(said["runs"])
     population = seeded.ledger.get(f"/v1/populations/{seeded.population}").json()
     assert (said["loss"]["epsilon_by_filter"], said["loss"]["limit"]) == (population["epsilon"], population["limit"])
+
+
+def test_document_with_something_that_is_not_signed_is_refused(seeded: SeededLedger) -> None:
+    public = signing_key()[1].read_bytes()
+    made = _made(seeded)
+    assert _sound(json.dumps(made), public)
+    assert [name for name, text in forged_documents(made).items() if _sound(text, public)] == []
+
+
+def _sound(text: str, public: bytes) -> bool:
+    try:
+        return is_signed_by(read_object(text.encode()), public)
+    except (ValueError, InvalidInputError):
+        return False
 
 
 def test_statement_over_the_limit_claims_no_guarantee(seeded: SeededLedger) -> None:
@@ -245,7 +262,7 @@ def test_changed_document_of_a_checkpoint_is_found(
 ) -> None:
     made = seeded.ledger.post("/v1/checkpoints", None, "auditor").raise_for_status().json()
     pem = signing_key()[1].read_bytes()
-    evidence = Evidence(public_keys={key_id_of_pem(pem): pem})
+    evidence = Evidence(public_keys={key_id_of(load_public_key(pem)): pem})
     database = seeded.ledger.database
     assert verify(database, evidence=evidence).sound
     changed = made

@@ -14,6 +14,7 @@ from app.ledger.alerts import Alert, AlertType
 from app.service.alerts.webhook_signatures import message, new_secret, signed_headers
 from app.service.audit.export import export
 from tests.conftest import open_ledger, signing_key
+from tests.forged_documents import forged_documents
 
 SCRIPT = Path(__file__).parents[2] / "examples" / "verify.mjs"
 NOW = datetime(2026, 12, 2, tzinfo=UTC)
@@ -74,6 +75,7 @@ def test_export_is_sound(written: Written, tmp_path: Path) -> None:
         ("decision", lambda _: None, "is missing"),
         ("audit_event", lambda line: line.replace('"reason":null', '"reason":"x"'), "is that of another entry"),
         ("audit_event", lambda _: None, "is missing"),
+        ("run", lambda line: line.replace('"id":', '"id":"run_x","id":'), 'the member "id" is given twice'),
         ("event", lambda line: line.replace("60.0", "61.0"), "it is another one"),
         ("end", lambda _: None, "lines are missing"),
         ("last decision", lambda _: None, ""),
@@ -113,12 +115,24 @@ def test_audit_log_of_api_is_sound_and_each_change_of_it_is_found(written: Writt
 
 def test_signed_document_is_verified(written: Written, tmp_path: Path) -> None:
     file, (_, public) = tmp_path / "document.json", signing_key()
-    for document in (written.statement, written.checkpoint):
+    loss, run = (written.statement["payload"][name] for name in ("loss", "run"))
+    about = f'"mimic/large/model", {run["id"]}, epsilon {loss["epsilon_by_filter"]} of 30 at delta 0.00001'
+    for document, signed in ((written.statement, about), (written.checkpoint, " audit events, head ")):
         file.write_text(json.dumps(document))  # as another program wrote it: with spaces, and in ASCII
         status, said = verified("document", file, public)
         assert status == 0, said
-    file.write_text(json.dumps(document | {"payload": document["payload"] | {"type": "x"}}))
-    assert verified("document", file, public) == (1, "NOT SOUND: the document is not signed by this key.\n")
+        payload, key_id = document["payload"], document["signature"]["key_id"]
+        assert said.startswith(f"Sound: signed by the key {key_id}: {payload['type']} of {written.organisation} about ")
+        assert signed in said
+        assert said.endswith(f", on {payload.get('issued_at') or payload['created_at']}.\n")
+
+
+def test_document_with_something_that_is_not_signed_is_not_sound(written: Written, tmp_path: Path) -> None:
+    file, (_, public) = tmp_path / "document.json", signing_key()
+    for name, text in forged_documents(written.checkpoint).items():
+        file.write_text(text)
+        status, said = verified("document", file, public)
+        assert (status, said.startswith("NOT SOUND: "), said.count("\n")) == (1, True, 1), (name, said)
 
 
 def test_webhook_is_verified(tmp_path: Path) -> None:

@@ -1,11 +1,14 @@
 """Methods of runs call the operations that docs/reference/client.md lists, and signatures verify."""
 
+import json
 from collections.abc import Callable
+from dataclasses import asdict
 from typing import Any
 
 import pytest
 
-from epsilon_ledger import InvalidSignatureError, LedgerClient, Limit
+from epsilon_ledger import Checkpoint, InvalidSignatureError, LedgerClient, Limit, SigningKey
+from tests.forged_documents import forged_documents
 from tests.sdk.fake_ledger import open_budget
 from tests.sdk.simulation import BUDGET, HOUR, LOUD, Simulation
 from tests.sdk.test_operations import operation_of, table
@@ -69,7 +72,25 @@ def test_statements_and_checkpoints_are_verified_with_key_that_signed_them(admin
     key = admin.get_signing_key()
     for document in (admin.get_population_statement(name), admin.create_checkpoint()):
         assert document.signature.key_id == key.key_id
-        document.verify(key.public_key)
+        text = json.dumps(asdict(document))
+        signed = type(document).from_json(text).verify(key.public_key)
+        assert signed == document.verify(key.public_key)
+        payload: Any = document.payload
+        assert signed.startswith(
+            f"Signed by the key {key.key_id}: {payload['type']} of {payload['organisation']} about "
+        )
+        if "loss" in payload:
+            loss = payload["loss"]
+            assert f"'{name}', " in signed
+            assert f", epsilon {loss['epsilon_by_filter']} of {loss['limit']['epsilon']} at delta " in signed
+        assert [forgery for forgery, sent in forged_documents(json.loads(text)).items() if _sound(sent, key)] == []
         forged = type(document)({**document.payload, "type": "other"}, document.signature)
         with pytest.raises(InvalidSignatureError, match=key.key_id):
             forged.verify(key.public_key)
+
+
+def _sound(text: str, key: SigningKey) -> bool:
+    try:
+        return bool(Checkpoint.from_json(text).verify(key.public_key))
+    except (InvalidSignatureError, ValueError):
+        return False

@@ -15,12 +15,19 @@ from app.service.verification.audit_replay import AuditState
 
 @dataclass(frozen=True, slots=True)
 class TrustedCheckpoint:
-    """Contents of a checkpoint: length and head (hex) of the audit log."""
+    """Contents of a checkpoint: length and head (hex) of the audit log, and when it was made, as text."""
 
     organisation_id: str
     audit_length: int
     head: str
     name: str
+    created_at: str
+
+    @property
+    def signed(self) -> str:
+        """Describe what was signed."""
+        what = f"{self.audit_length} audit events, head {self.head}"
+        return f"checkpoint of {self.organisation_id} about {what}, on {self.created_at}"
 
 
 def trusted_checkpoint_of(document: Mapping[str, Any], public_key: bytes, name: str) -> TrustedCheckpoint:
@@ -36,13 +43,18 @@ def trusted_checkpoint_of(document: Mapping[str, Any], public_key: bytes, name: 
     payload = document["payload"]
     if payload.get("type") != "checkpoint":
         raise InvalidInputError(f"{name} is a signed {payload.get('type')}, and no checkpoint.")
-    return TrustedCheckpoint(payload["organisation"], payload["audit_length"], payload["audit_head"], name)
+    facts = (payload["organisation"], payload["audit_length"], payload["audit_head"], name, payload["created_at"])
+    return TrustedCheckpoint(*facts)
 
 
 def last_trusted_checkpoint(checkpoint: Checkpoint) -> TrustedCheckpoint:
     """Convert a stored checkpoint by its row, without checking its signature."""
     return TrustedCheckpoint(
-        checkpoint.organisation_id, checkpoint.audit_length, checkpoint.audit_head.hex(), _name(checkpoint)
+        checkpoint.organisation_id,
+        checkpoint.audit_length,
+        checkpoint.audit_head.hex(),
+        _name(checkpoint),
+        utc_text(checkpoint.created_at),
     )
 
 

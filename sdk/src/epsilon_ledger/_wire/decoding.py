@@ -1,5 +1,6 @@
 """Decoding of JSON into typed values by class annotations."""
 
+import json
 import math
 import types
 import typing
@@ -19,6 +20,24 @@ _WIRE_NAMES = {"next_cursor": "next"}
 
 class MalformedError(Exception):
     """A member of a response is missing or has the wrong type."""
+
+
+def parse_json(text: str | bytes) -> object:
+    """Parse JSON without repeated names: readers differ on which of two values they take.
+
+    Raises:
+        ValueError: it is not such JSON.
+        RecursionError: it is nested too deeply.
+    """
+    return json.loads(text, object_pairs_hook=_object)
+
+
+def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    members = dict(pairs)
+    if len(members) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"the member {max(names, key=names.count)[:100]!a} is given twice")
+    return members
 
 
 def decode(shape: type[T], data: object) -> T:

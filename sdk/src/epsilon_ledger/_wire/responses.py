@@ -9,7 +9,7 @@ from typing import Generic, TypeVar, cast
 
 import httpx2
 
-from epsilon_ledger._wire.decoding import MalformedError, decode
+from epsilon_ledger._wire.decoding import MalformedError, decode, parse_json
 from epsilon_ledger._wire.errors import ApprovalRequiredError, UnexpectedResponseError
 from epsilon_ledger._wire.problem_errors import problem_error
 from epsilon_ledger._wire.problems import Problem, ProblemError
@@ -112,7 +112,7 @@ def read_json(response: httpx2.Response) -> object:
         UnexpectedResponseError: it is not JSON.
     """
     try:
-        return response.json()
+        return parse_json(response.content)
     except (ValueError, RecursionError):
         raise UnexpectedResponseError(
             f"{response.request.url} answered {response.status_code} without readable JSON: is this the ledger?",
