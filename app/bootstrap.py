@@ -12,6 +12,7 @@ import typer
 from sqlalchemy.exc import SQLAlchemyError
 
 from app.ledger.errors import NotFoundError
+from app.ledger.names import is_text
 from app.persistence.database import ALL_TENANTS, URL_SETTING, Database
 from app.persistence.repositories import organisations
 from app.persistence.schema import has_ledger, upgrade
@@ -150,6 +151,8 @@ def print_result(*, as_json: bool, text: str, facts: Mapping[str, object]) -> No
 
 
 def require_reason(reason: str) -> None:
-    """Refuse a reason of white space."""
-    if not reason.strip():
-        raise typer.BadParameter("give a reason", param_hint="--reason")
+    """Refuse a reason that cannot be read."""
+    if not is_text(reason):
+        raise typer.BadParameter(
+            "give a reason in words that can be read, without control characters", param_hint="--reason"
+        )

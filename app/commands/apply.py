@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from app.bootstrap import Json, print_result
+from app.bootstrap import Json, print_result, require_reason
 
 if TYPE_CHECKING:
     from app.provisioning.session import Outcome, Session
@@ -117,8 +117,8 @@ def _require_usable(file: Path | None, reason: str | None, *, asks: bool, as_jso
     """Check options that depend on each other; return the file."""
     if file is None:
         raise typer.BadParameter("give the organisation's file: -f organisation.yaml", param_hint="--file")
-    if reason is not None and not reason.strip():
-        raise typer.BadParameter("give a reason", param_hint="--reason")
+    if reason is not None:
+        require_reason(reason)
     if asks and (as_json or str(file) == "-" or not sys.stdin.isatty()):
         raise typer.BadParameter("there is no terminal to ask on: give --yes, or --dry-run", param_hint="--yes")
     return file

@@ -110,7 +110,7 @@ def verify(
     verdict = "every curve agrees byte for byte" if found.sound else f"{len(found.problems)} discrepancies"
     stopped = f"Writes to {len(found.quarantined)} accounts are stopped." if found.quarantined else ""
     whole = f"{summary}: {verdict}." if found.checked["accounts"] or not found.sound else "The ledger is empty."
-    compared = [f"Compared with {each.name}: {each.signed}." for each in witnesses]
+    compared = [f"Compared with {each.name}: {each.signed}." for each in evidence.checkpoints]
     lines = [whole, *compared, *found.problems, stopped, *_lift_commands(found)]
     print_result(as_json=as_json, text="\n".join(filter(None, lines)), facts=facts)
     raise typer.Exit(0 if found.sound else 1)

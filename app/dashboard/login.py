@@ -4,10 +4,10 @@ from contextlib import suppress
 from datetime import timedelta
 from functools import partial
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Final
 from urllib.parse import parse_qs
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import APIRouter, Request, Response
 from fastapi.responses import RedirectResponse
 from starlette.concurrency import run_in_threadpool
 
@@ -28,7 +28,7 @@ from app.ledger.errors import AuthenticationError, InvalidInputError, NotFoundEr
 from app.logging_config import request_id
 from app.service.auth import sessions, sign_in_links
 from app.service.auth.authentication import Principal, token_in
-from app.service.auth.oidc.authorization_code import MOST_CHARACTERS, LoginState, OidcClient
+from app.service.auth.oidc.authorization_code import FIRST_PAGE, MOST_CHARACTERS, LoginState, OidcClient
 from app.service.auth.rate_limit import UNAUTHENTICATED
 from app.service.auth.request_context import RequestContext
 
@@ -56,13 +56,11 @@ UNSEEN: Final = frozenset({"login_required", "interaction_required", "consent_re
 
 _MOST_FIELDS: Final = 10
 
-Next = Annotated[str, Query(max_length=4000)]
-
 routes = APIRouter(route_class=PublicPageRoute, include_in_schema=False)
 
 
 @routes.get("/sign-in")
-async def show_sign_in(request: Request, next: Next = "/") -> Response:  # noqa: A002 - the field's name in the address
+async def show_sign_in(request: Request, next: str = "/") -> Response:  # noqa: A002 - the field's name in the address
     """Show the sign-in form."""
     return login_page(request, own_path(next))
 
@@ -130,7 +128,7 @@ async def sign_out(request: Request) -> Response:
 
 
 @routes.get("/sign-in/openid")
-async def begin(request: Request, next: Next = "/", silent: bool = False) -> Response:  # noqa: A002, FBT001, FBT002 - the fields' names in the address
+async def begin(request: Request, next: str = "/", silent: bool = False) -> Response:  # noqa: A002, FBT001, FBT002 - the fields' names in the address
     """Redirect the browser to the provider."""
     client = _oidc_client(request)
     flow = LoginState.begin(own_path(next), silent=silent)
@@ -240,4 +238,4 @@ async def form_of(request: Request) -> dict[str, str]:
 def own_path(wanted: str) -> str:
     """Get a safe redirect target: a path of this service, whatever was requested."""
     plain = wanted.isprintable() and wanted.startswith("/") and not wanted.startswith(("//", "/\\"))
-    return wanted if plain else "/"
+    return wanted if plain and len(wanted) <= MOST_CHARACTERS else FIRST_PAGE

@@ -35,7 +35,29 @@ def check_name(name: str) -> str:
         raise InvalidInputError(f"A name has 1 to {MAX_NAME_LENGTH} characters.")
     if "/" in name or not name.isprintable() or name != name.strip():
         raise InvalidInputError("A name has no slash, no control characters, and no space at its ends.")
+    if not is_visible(name):
+        raise InvalidInputError("A name has a letter, a digit or a sign that can be seen.")
     return name
+
+
+def is_visible(text: str) -> bool:
+    """Whether a text has a character that can be seen by itself: a letter, digit, punctuation mark or symbol."""
+    return any(character not in _INVISIBLE and unicodedata.category(character)[0] in "LNPS" for character in text)
+
+
+def is_line(text: str) -> bool:
+    """Whether a text for people is one visible line without control characters."""
+    return text.isprintable() and is_visible(text)
+
+
+def is_text(text: str) -> bool:
+    """Whether a text for people is visible, and has no control characters but line breaks and tabs."""
+    return is_visible(text) and all(character.isprintable() or character in "\n\t" for character in text)
+
+
+def is_subject(text: str) -> bool:
+    """Whether a person's or workload's id is shown as it is: no space at its ends, and no character that is unseen."""
+    return is_line(text) and text == text.strip() and _INVISIBLE.isdisjoint(text)
 
 
 _BETWEEN_DIGITS: Final = "\x1f"
@@ -50,7 +72,7 @@ _LEFT_TO_RIGHT: Final = "\u200e"
 
 _INVISIBLE: Final = frozenset(
     {
-        *map(chr, (0x034F, 0x115F, 0x1160, 0x17B4, 0x17B5, 0x2800, 0x3164, 0xFFA0)),
+        *map(chr, (0x034F, 0x115F, 0x1160, 0x17B4, 0x17B5, 0x2800, 0x3164, 0xFFA0, 0x13441, 0x13442, 0x1D159)),
         *map(chr, range(0x180B, 0x1810)),
         *map(chr, range(0xFE00, 0xFE10)),
         *map(chr, range(0xE0100, 0xE01F0)),

@@ -144,6 +144,8 @@ class Executor:
         self._api.change("PATCH", path, patch)
 
     def _create_key(self, change: Change) -> None:
+        for key in change.revokes:  # before, since valid keys have different names
+            self._api.change("POST", f"api-keys/{key}/revoke", {"reason": self._reason})
         if change.after:
             assert self._keys_file is not None, "the change is skipped without"
             scope = change.after["scope"]
@@ -156,8 +158,6 @@ class Executor:
                     "the list of keys has it, and apply the file again."
                 ) from None
             self._keys_file.write(created)
-        for key in change.revokes:
-            self._api.change("POST", f"api-keys/{key}/revoke", {"reason": self._reason})
 
 
 def _proposal_in(status: int, reply: Any) -> str | None:  # noqa: ANN401 - JSON is anything

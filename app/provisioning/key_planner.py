@@ -1,6 +1,6 @@
 """Compare the API keys of a file with those of a server.
 
-A key's terms cannot be changed. So a key that differs is replaced: a new one is created, and the old ones are revoked.
+A key's terms cannot be changed. So a key that differs is replaced: the old ones are revoked, and a new one is created.
 """
 
 from collections.abc import Iterator, Mapping

@@ -146,6 +146,19 @@ def test_key_that_ends_rotates_none_into_one_that_outlives_it(shared: SeededLedg
     assert shared.ledger.post(f"/v1/api-keys/{forever['id']}/rotate", {}).json()["expires_at"] is None
 
 
+def test_name_of_a_valid_key_is_given_to_no_other_one(at_once: SeededLedger) -> None:
+    named = at_once.ledger.post("/v1/api-keys", {"role": "viewer", "name": "icu trainer"}).json()
+    for name in ("icu trainer", "ICU-trainer", "\u0456cu trainer", "Command line"):
+        refused = at_once.ledger.post("/v1/api-keys", {"role": "viewer", "name": name})
+        assert is_refused(refused, 409, "name_taken")["name"] in (named["name"], "command line")
+    is_refused(at_once.ledger.post("/v1/api-keys", {"role": "viewer", "name": "\u3164"}), 422, "invalid_request")
+    rotated = at_once.ledger.post(f"/v1/api-keys/{named['id']}/rotate", {}).json()
+    assert rotated["name"] == named["name"]
+    for ended in (named, rotated):
+        assert at_once.ledger.post(f"/v1/api-keys/{ended['id']}/revoke", {}).status_code == 200
+    assert at_once.ledger.post("/v1/api-keys", {"role": "viewer", "name": "ICU trainer"}).status_code == 201
+
+
 def test_key_is_revoked_with_those_for_which_it_was_changed(at_once: SeededLedger) -> None:
     ledger, chain = at_once.ledger, [_issue(at_once, "trainer", name="stolen")]
     for before, name in (("stolen", "successor"), ("successor", "grandchild")):

@@ -39,12 +39,13 @@ def _made(seeded: SeededLedger, kind: str, name: str, **about: Any) -> dict[str,
 
 @pytest.mark.parametrize("kind", ["population", "budget", "run"])
 def test_metadata_is_created_read_changed_by_a_merge_patch_and_recorded(seeded: SeededLedger, kind: str) -> None:
-    ledger, made = seeded.ledger, _made(seeded, kind, "described", **ABOUT)
-    assert _about(made) == ABOUT | {"archived_at": None}
+    created_with = ABOUT | {"display_name": "Delirium"}
+    ledger, made = seeded.ledger, _made(seeded, kind, "described", **created_with)
+    assert _about(made) == created_with | {"archived_at": None}
     assert ledger.get(f"/v1/{kind}s?limit=1").json()["items"] == [made]
     assert ledger.get(f"/v1/{kind}s/{made['id']}").json() == made
     [created] = audited(ledger, f"subject={made['id']}")
-    assert created["after"]["metadata"] == ABOUT
+    assert created["after"]["metadata"] == created_with
     url = f"/v1/{kind}s/{_id(seeded, kind)}"
     before = ledger.get(url).json()
     assert _about(before) == NOTHING
@@ -67,8 +68,10 @@ URLS = [
     *("https://t@x.example/", 'https://x.example/"', "https://x.example/\n", "javascript:alert(1)", "ftp://x.example"),
 ]
 BAD: list[tuple[dict[str, Any], str]] = [
-    *(({"display_name": text}, "display_name") for text in (" ", "a\nb")),
-    ({"description": "\x07"}, "description"),
+    *(({"display_name": text}, "display_name") for text in (" ", "a\nb", "\u3164")),
+    ({"owner": "\u2800"}, "owner"),
+    ({"labels": {"team": " "}}, "labels"),
+    *(({"description": text}, "description") for text in ("\x07", "\u3164")),
     *(({"labels": {key: "x"}}, "labels") for key in ("Team", "", "-x", "x" * 64)),
     *(({"labels": {"team": value}}, "labels") for value in ("x" * 201, "a\nb", 5)),
     ({"labels": {f"k{number}": "" for number in range(MAX_LABELS + 1)}}, "labels"),
@@ -207,3 +210,23 @@ def test_account_is_unarchived_by_two_persons(ended: SeededLedger) -> None:
     event = audited(ended.ledger, f"subject={ended.budget}")[-1]
     assert (event["action"], event["reason"]) == ("budget.unarchived", "It is needed.")
     assert ended.sound()
+
+
+def test_display_name_is_that_of_no_other_population_or_sibling(seeded: SeededLedger) -> None:
+    ledger = seeded.ledger
+    other, team = ledger.population("eicu", display_name="Elderly")["id"], ledger.budget("other")["id"]
+    population = {"privacy_unit": "user", "neighboring_relation": "add_or_remove_one", "limit": LIMIT}
+    changes = [("populations", other, ("mimic", "Mimic", "m\u0456mic")), ("budgets", team, ("icu-team", "ICU team"))]
+    changes.append(("populations", seeded.population, ("elderly", "EICU")))
+    for kind, account, taken in changes:
+        for name in taken:
+            refused = ledger.patch(f"/v1/{kind}/{account}", {"display_name": name})
+            assert is_refused(refused, 409, "name_taken")["name"] in ("mimic", "icu-team", "Elderly", "eicu")
+    for terms in ({"name": "elderly"}, {"name": "new", "display_name": "mimic"}):
+        is_refused(ledger.post("/v1/populations", population | terms), 409, "name_taken")
+    for kind, account, name in (
+        ("populations", other, "eicu"),
+        ("budgets", team, "mimic"),
+        ("runs", seeded.run, "mimic"),
+    ):
+        assert ledger.patch(f"/v1/{kind}/{account}", {"display_name": name}).json()["display_name"] == name

@@ -100,7 +100,7 @@ def test_signed_token_that_opens_nothing_is_recorded(shared: SeededLedger, provi
 
 
 def test_token_without_usable_characters_opens_nothing(shared: SeededLedger, provider: IdentityProvider) -> None:
-    for subject in (None, "", 7, "x" * 296, "a\0b", "a\nb"):
+    for subject in (None, "", 7, "x" * 296, "a\0b", "a\nb", " ", "\u3164", "marie ", "marie\u3164"):
         assert "`sub`" in _refused(shared, provider.token(sub=subject)), ascii(subject)
     for claims in ({"sub": "\ud800"}, {"name": "x\udfff"}, {"\udc80": 1}, {"groups": ["\ud800"]}):
         assert "half a surrogate pair" in _refused(shared, provider.token(**claims)), ascii(claims)

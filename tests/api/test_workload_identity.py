@@ -161,7 +161,7 @@ def test_workload_without_a_rule_or_with_an_invalid_token_gets_nothing(
         [event] = audited(shared.ledger, f"subject=workload:cluster:job-{place}")
         assert (event["action"], event["actor"]) == ("workload_token.authentication_failed", "unauthenticated")
         assert event["after"] == {"issuer": cluster.issuer, "times": {why: 1}}
-    for subject in (None, "a" * 300, "line\n"):
+    for subject in (None, "a" * 300, "line\n", " ", "\u3164"):
         assert "`sub`" in _refused(shared, workload_token(cluster, **sweeps | {"sub": subject}))
     for subject in ("lost", "stranger"):
         words = _refused(shared, workload_token(cluster, sub=f"system:serviceaccount:icu:{subject}"))

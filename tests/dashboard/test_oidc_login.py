@@ -44,6 +44,15 @@ def test_person_signs_in_as_provider_says(flow: OidcFlow) -> None:
     assert timedelta(minutes=55) < lasting <= timedelta(minutes=60)
 
 
+def test_person_signs_in_from_address_that_no_cookie_holds(flow: OidcFlow) -> None:
+    near = "/runs?q=" + "x" * 2000
+    for wanted in (near, "/" + "x" * 3999, "/" + "\N{HOT BEVERAGE}" * 999, "/" + "x" * 5000):
+        asked = flow.begin(f"/sign-in/openid?{urlencode({'next': wanted})}")
+        reply = flow.browser.get(flow.back(asked))
+        assert (reply.status_code, reply.headers["location"]) == (303, wanted if wanted == near else "/")
+        assert flow.browser.get(f"/sign-in?{urlencode({'next': wanted})}").status_code == 200
+
+
 def test_state_of_sign_in_is_bound_to_browser_and_removed_afterwards(flow: OidcFlow) -> None:
     reply = flow.browser.get("/sign-in/openid")
     attributes = set(reply.headers["set-cookie"].split("; ")[1:])
@@ -105,7 +114,7 @@ WRONG: tuple[tuple[Mapping[str, object], str], ...] = (
     ({"exp": 1}, "has expired"),
     ({"exp": None}, "needs `exp`"),
     ({"groups": ["visitors"]}, "None of the groups"),
-    ({"sub": None}, "is missing or empty"),
+    ({"sub": None}, "is missing, too long or not readable"),
 )
 """What a token says, and why it is refused."""
 

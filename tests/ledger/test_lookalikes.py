@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.ledger.names import look_alike, name_skeleton
+from app.ledger.errors import InvalidInputError
+from app.ledger.names import check_name, is_line, is_subject, is_text, look_alike, name_skeleton
 
 ALIKE = [
     *(("mimic", "Mimic"), ("mimic", "MIMIC"), ("MIMIC", "MlMlC"), ("mimic", "rnimic"), ("form", "\u017form")),
@@ -37,6 +38,24 @@ def test_names_that_differ_by_case_separators_or_look_alikes_are_alike(name: str
 def test_names_that_differ_by_more_are_apart(name: str, other: str) -> None:
     assert not look_alike(name, other)
     assert not look_alike(other, name)
+
+
+UNSEEN = ["", " ", "\u3164", "\u2800", "\uffa0 \u115f", "\u0301", "\ufe0f", "\U0001d159", "\U00013441"]
+"""Texts of spaces, fillers, blanks of a script and marks without a letter."""
+
+
+def test_name_and_text_of_nothing_that_is_seen_is_refused() -> None:
+    for text in UNSEEN:
+        assert [holds(text) for holds in (is_line, is_text, is_subject)] == [False] * 3, ascii(text)
+        with pytest.raises(InvalidInputError):
+            check_name(text)
+    for text in ("a", "7", "?", "\u2603", "\u6771\u4eac", "e\u0301", "\u270c\ufe0f"):
+        assert check_name(text) == text
+        assert is_line(text)
+    assert is_text("a\n\tb")
+    assert not is_line("a\nb")
+    assert not is_text("a\x07")
+    assert [is_subject(text) for text in ("auth0|63 \u00e9", " a", "a ", "a\u3164")] == [True, False, False, False]
 
 
 def test_small_letters_and_digits_are_apart_from_one_another() -> None:

@@ -81,6 +81,7 @@ def get_population(population_id: str, request: Request, context: ContextDep) ->
     "/populations/{population_id}",
     "Update the metadata of a population",
     *WRITE_ERRORS,
+    "name_taken",
     "not_found",
     tag="populations",
     method="PATCH",
@@ -146,7 +147,13 @@ def get_budget(budget_id: str, request: Request, context: ContextDep) -> Respons
 
 
 @routes.change(
-    "/budgets/{budget_id}", "Update the metadata of a budget", *WRITE_ERRORS, "not_found", tag="budgets", method="PATCH"
+    "/budgets/{budget_id}",
+    "Update the metadata of a budget",
+    *WRITE_ERRORS,
+    "name_taken",
+    "not_found",
+    tag="budgets",
+    method="PATCH",
 )
 def update_budget(budget_id: str, body: UpdateMetadata, context: ContextDep) -> Budget:
     """Change what people see of a budget, by a JSON merge patch: null removes, labels are merged by key."""

@@ -14,7 +14,7 @@ routes = router("api-keys")
 _IF_LOST = "revoke the lost key and retry"
 
 
-@routes.create("/api-keys", "Create an API key", CreatedApiKey, *WRITE_ERRORS, "not_found")
+@routes.create("/api-keys", "Create an API key", CreatedApiKey, *WRITE_ERRORS, "name_taken", "not_found")
 def create_api_key(body: CreateApiKey, context: ContextDep, idempotency: IdempotencyDep) -> Response:
     """Create a key. Only this response contains its secret; the request therefore takes no Idempotency-Key."""
     return idempotency.respond_with_secret(api_keys.issue_key(context, body.terms()), CreatedApiKey.of, _IF_LOST)

@@ -21,7 +21,7 @@ from typing_extensions import TypeAliasType
 from app.accounting.events import MAX_EVENTS, NeighboringRelation, event_to_dict
 from app.ledger.errors import InvalidInputError
 from app.ledger.filters import Limit as DomainLimit
-from app.ledger.names import MAX_NAME_LENGTH, check_name
+from app.ledger.names import MAX_NAME_LENGTH, check_name, is_text
 from app.ledger.times import parse_day, parse_time
 from app.service.accounts.spec import ID_PREFIXES
 from app.service.json_values import json_number
@@ -153,7 +153,7 @@ Name = Annotated[str, Field(min_length=1, max_length=MAX_NAME_LENGTH), AfterVali
 
 def readable(value: str) -> str:
     """Raise ValueError unless a text has words, and no control characters but line breaks and tabs."""
-    if not value.strip() or any(not (char.isprintable() or char in "\n\t") for char in value):
+    if not is_text(value):
         raise ValueError("write words that can be read, without control characters")
     return value
 

@@ -23,6 +23,7 @@ from app.ledger.metadata import (
     Metadata,
 )
 from app.ledger.metadata import Link as DomainLink
+from app.ledger.names import is_line
 
 METADATA_EXAMPLE: dict[str, Any] = {
     "display_name": "Mortality model",
@@ -35,14 +36,14 @@ _KEY: Final = re.compile(rf"[a-z0-9][a-z0-9_.\-/]{{0,{MAX_LABEL_KEY - 1}}}")
 
 
 def _line(value: str) -> str:
-    if not value.strip() or not value.isprintable():
+    if not is_line(value):
         raise ValueError("write one line of words that can be read, without control characters")
     return value.strip()
 
 
 def _value(value: str) -> str:
-    if value and not value.isprintable():
-        raise ValueError("a label's value is one line without control characters")
+    if value and not is_line(value):
+        raise ValueError("a label's value is empty, or one line of words that can be read, without control characters")
     return value
 
 

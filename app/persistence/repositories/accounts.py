@@ -179,13 +179,22 @@ def read_many(tx: Connection, organisation_id: str, account_ids: Sequence[str]) 
     return [_record(tx, book, row) for row in rows]
 
 
-def names_beside(tx: Connection, organisation_id: str, parent_id: str | None) -> list[str]:
-    """List the names of an organisation's populations, or of an account's child budgets."""
+def names_beside(
+    tx: Connection, organisation_id: str, parent_id: str | None, but: str | None = None
+) -> list[tuple[str, str | None]]:
+    """List the names and display names of an organisation's populations, or of an account's child budgets.
+
+    `but` is the id of one that is left out.
+    """
     place = accounts.c.parent_id.is_(None) if parent_id is None else accounts.c.parent_id == parent_id
-    found = select(accounts.c.name).where(
-        accounts.c.organisation_id == organisation_id, place, accounts.c.kind != str(AccountKind.RUN)
+    found = (
+        select(accounts.c.name, account_metadata.c.display_name)
+        .join(account_metadata, join_on(account_metadata, accounts, account_id="id"))
+        .where(accounts.c.organisation_id == organisation_id, place, accounts.c.kind != str(AccountKind.RUN))
     )
-    return list(tx.execute(found.order_by(accounts.c.id)).scalars())
+    if but is not None:
+        found = found.where(accounts.c.id != but)
+    return [(row.name, row.display_name) for row in tx.execute(found.order_by(accounts.c.id))]
 
 
 def children(tx: Connection, organisation_id: str, parent_ids: Sequence[str]) -> list[AccountRecord]:

@@ -108,6 +108,15 @@ def keys_named(tx: Connection, organisation_id: str, name: str) -> list[KeyRecor
     return [_KEYS.read(row) for row in rows]
 
 
+def valid_names(tx: Connection, organisation_id: str, now: datetime) -> list[str]:
+    """List the names of an organisation's keys that are neither revoked nor expired."""
+    valid = api_keys.c.revoked_at.is_(None) & (api_keys.c.expires_at.is_(None) | (api_keys.c.expires_at > now))
+    mine = owned_by(api_keys, organisation_id)
+    return list(
+        tx.execute(select(api_keys.c.name).where(mine, valid, api_keys.c.name.is_not(None)).distinct()).scalars()
+    )
+
+
 def issued_by(tx: Connection, organisation_id: str, actors: Collection[str]) -> list[KeyRecord]:
     """List the keys that some keys or persons have issued."""
     theirs = api_keys.c.created_by.in_(bindparam("issuers", expanding=True))

@@ -25,6 +25,7 @@ from app.persistence.repositories import account_writes, accounts, organisations
 from app.persistence.repositories.account_values import planned_text, read_planned
 from app.service.accounts.lookup import AccountView, account_views, find_of_kind, find_parent
 from app.service.accounts.metadata import require_unarchived
+from app.service.accounts.names import require_name_free
 from app.service.accounts.spec import (
     AccountSpec,
     ParallelSpec,
@@ -130,7 +131,7 @@ def check_population(tx: Connection, context: RequestContext, terms: AccountSpec
     require_dates([account], population)
     if terms.parallel is not None:
         build_attestation(context, terms.parallel, population.relation)
-    require_name_free(tx, context, None, terms.name)
+    require_name_free(tx, context, None, terms.name, terms.metadata.display_name)
     return account
 
 
@@ -184,7 +185,7 @@ def check_budget(tx: Connection, context: RequestContext, above: AccountRecord, 
     path = [record.account for record in ancestors]
     account = with_plan(proposed, path, context.costs)
     require_dates([*path, account], above.population)
-    require_name_free(tx, context, above.account.id, terms.name)
+    require_name_free(tx, context, above.account.id, terms.name, terms.metadata.display_name)
     return [*path, account]
 
 
@@ -208,23 +209,6 @@ def list_accounts(
         wanted = replace(wanted, within=context.principal.scope, parent_id=parent_id)
         found = accounts.page(tx, context.organisation_id, wanted, page)
         return found.map(lambda records: account_views(tx, context, records))
-
-
-def require_name_free(tx: Connection, context: RequestContext, parent_id: str | None, name: str) -> None:
-    """Refuse the name of a sibling, or a lookalike.
-
-    `parent_id` None: a population. The organisation must be locked, so that no sibling is created meanwhile.
-    """
-    others = accounts.names_beside(tx, context.organisation_id, parent_id)
-    if name in others:
-        raise NameTakenError(f"There is {name!r} already; choose another name.", name=name)
-    for other in others:
-        if look_alike(name, other):
-            raise NameTakenError(
-                f"{name!r} differs from {other!r}, which exists, only by case, separators or look-alike characters; "
-                "choose a more distinct name.",
-                name=other,
-            )
 
 
 def _open(

@@ -18,6 +18,7 @@ from app.ledger.permissions import Permission
 from app.ledger.proposals import Proposal, ProposalKind
 from app.persistence.repositories import account_metadata, accounts, overview_queries
 from app.service.accounts.lookup import find_account, find_of_kind, require_every_budget
+from app.service.accounts.names import require_display_name_free
 from app.service.auth.request_context import RequestContext
 from app.service.change_control import one_person_suffices, propose_once
 from app.service.idempotency import run_effect
@@ -36,6 +37,7 @@ def change_metadata(context: RequestContext, kind: AccountKind, account: str, ch
 
     Raises:
         InvalidInputError: there would be too many labels.
+        NameTakenError: a sibling has the display name, or a lookalike.
     """
     context.require_permission(_NEEDED[kind])
 
@@ -44,6 +46,8 @@ def change_metadata(context: RequestContext, kind: AccountKind, account: str, ch
         require_every_budget(tx, context, changed.id)
         before = account_metadata.find_many(tx, context.organisation_id, [changed.id])[changed.id].metadata
         after = before.patched(changes)
+        if after.display_name is not None and after.display_name != before.display_name:
+            require_display_name_free(tx, context, changed, after.display_name)
         if after != before:
             account_metadata.save(tx, context.organisation_id, changed, after)
             facts = {"path": changed.path, "metadata": after.payload()}

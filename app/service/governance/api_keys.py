@@ -10,7 +10,12 @@ from typing import Final
 from sqlalchemy import Connection
 
 from app.ledger.audit import AuditAction, AuditFilter, digest
-from app.ledger.errors import InsufficientScopeError, InvalidInputError, NotFoundError, require_found
+from app.ledger.errors import (
+    InsufficientScopeError,
+    InvalidInputError,
+    NotFoundError,
+    require_found,
+)
 from app.ledger.names import check_name
 from app.ledger.pages import Page, PageRequest
 from app.ledger.permissions import ISSUES, SINGLE_USE_ROLE, KeyRecord, Permission, Role, is_for_new_run
@@ -20,6 +25,7 @@ from app.service.accounts.lookup import find_account, require_every_budget, requ
 from app.service.auth.authentication import WORKLOAD_PREFIX, secret_hash
 from app.service.auth.request_context import RequestContext, cli_context
 from app.service.governance.key_expiry import bounded_expiry, successor_expiry
+from app.service.governance.key_names import require_key_name_free
 from app.service.idempotency import run_effect, use_case
 from app.service.ids import new_id
 
@@ -95,7 +101,9 @@ def create_key(db: Database, organisation: str, asked: Role | KeyTerms, now: dat
         organisation_id = organisations.find_organisation(tx, organisation)
         if organisation_id is None:
             raise NotFoundError(f"There is no organisation {organisation!r}; make it with `epsilon-ledger org create`.")
+        organisations.lock(tx, organisation_id)
         context = cli_context(db, organisation_id, now)
+        require_key_name_free(tx, context, terms.name)
         return add_key(tx, context, _with_scope_id(tx, context, terms))
 
     return db.transact(ALL_TENANTS, create)
@@ -110,6 +118,7 @@ def issue_key(tx: Connection, context: RequestContext, terms: KeyTerms) -> Issue
     _check_terms(terms, context.now)
     terms = _with_scope_id(tx, context, terms)
     _require_lendable(tx, context, terms.role, terms.scope)
+    require_key_name_free(tx, context, terms.name)
     return add_key(tx, context, replace(terms, expires_at=bounded_expiry(tx, context, terms.expires_at)))
 
 

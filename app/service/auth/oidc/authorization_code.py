@@ -6,7 +6,7 @@ import json
 import logging
 import secrets
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from hmac import compare_digest
 from pathlib import Path
 from threading import BoundedSemaphore, Lock
@@ -35,7 +35,9 @@ MOST_AT_ONCE: Final = 8
 """Concurrent token requests: a silent provider must not take every thread."""
 
 MOST_CHARACTERS: Final = 4000
-"""Length limit of input from a browser or a provider."""
+"""Length limit of input from a browser or a provider. Browsers keep cookies of 4096 bytes, with their names."""
+
+FIRST_PAGE: Final = "/"
 
 _DOWN: Final = "The identity provider does not answer. Try again shortly, or sign in with a key."
 _logger = logging.getLogger(__name__)
@@ -61,9 +63,10 @@ class LoginState:
 
     @classmethod
     def begin(cls, target: str, *, silent: bool) -> Self:
-        """Begin a login that leads to a page of this service."""
+        """Begin a login that leads to a page of this service; to the first one if a cookie cannot hold the target."""
         state, nonce, verifier = (secrets.token_urlsafe(32) for _ in range(3))
-        return cls(state, nonce, verifier, target, silent)
+        begun = cls(state, nonce, verifier, target, silent)
+        return begun if len(begun.to_cookie()) <= MOST_CHARACTERS else replace(begun, target=FIRST_PAGE)
 
     @classmethod
     def from_cookie(cls, cookie: str | None) -> Self | None:

@@ -72,7 +72,9 @@ class OidcAuthenticator:
         ends = tokens.validate_claims(terms, claims, now)
         actor = tokens.actor(terms, claims)
         if actor is None:
-            raise TokenRefusedError("malformed", f"The token's `{terms.subject_claim}` is missing or empty.")
+            raise TokenRefusedError(
+                "malformed", f"The token's `{terms.subject_claim}` is missing, too long or not readable."
+            )
         grant = granted(terms, _groups(terms, claims))
         if grant is None:
             raise TokenRefusedError(

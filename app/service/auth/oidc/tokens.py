@@ -12,7 +12,7 @@ from joserfc.jws import CompactSignature, JWSRegistry
 from joserfc.util import urlsafe_b64decode
 
 from app.ledger.errors import AuthenticationError
-from app.ledger.names import ACTOR_LENGTH
+from app.ledger.names import ACTOR_LENGTH, is_line, is_subject
 from app.service.auth.oidc.config import ACTOR_PREFIX, OidcConfig
 from app.service.auth.oidc.errors import TokenRefusedError
 from app.service.auth.oidc.jwks import JwksCache, SigningKey
@@ -133,17 +133,18 @@ def check_sign_in(claims: Mapping[str, object], client_id: str, nonce: str) -> N
 
 
 def actor(terms: OidcConfig, claims: Mapping[str, object]) -> str | None:
-    """Get the actor of a token's subject; None: missing, too long or not printable."""
+    """Get the actor of a token's subject; None: missing, too long or not readable."""
     subject = claims.get(terms.subject_claim)
-    fits = isinstance(subject, str) and 0 < len(subject) <= ACTOR_LENGTH - len(ACTOR_PREFIX)
-    return f"{ACTOR_PREFIX}{subject}" if fits and isinstance(subject, str) and subject.isprintable() else None
+    if not isinstance(subject, str) or len(subject) > ACTOR_LENGTH - len(ACTOR_PREFIX) or not is_subject(subject):
+        return None
+    return f"{ACTOR_PREFIX}{subject}"
 
 
 def display_name(claims: Mapping[str, object]) -> str | None:
     """Get the name of a token's person, as in the claim `name` or `preferred_username`; None: not told."""
     for claim in ("name", "preferred_username"):
         named = claims.get(claim)
-        if isinstance(named, str) and 0 < len(named.strip()) <= ACTOR_LENGTH and named.isprintable():
+        if isinstance(named, str) and len(named.strip()) <= ACTOR_LENGTH and is_line(named):
             return named.strip()
     return None
 

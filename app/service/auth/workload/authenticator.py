@@ -11,7 +11,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from app.ledger.audit import AuditAction, canonical
 from app.ledger.errors import AuthenticationError, LedgerError
-from app.ledger.names import ACTOR_LENGTH
+from app.ledger.names import ACTOR_LENGTH, is_subject
 from app.persistence.database import error_summary
 from app.service import metrics
 from app.service.auth.authentication import WORKLOAD_PREFIX, FailedAttempt, FailedAttemptLog
@@ -154,14 +154,14 @@ def _require_rule(issuer: WorkloadIssuer, rule: WorkloadRule | None) -> Workload
 def _require_subject(issuer: WorkloadIssuer, claims: Mapping[str, object]) -> str:
     actor = _actor(issuer, claims)
     if actor is None:
-        raise TokenRefusedError("malformed", "The token's `sub` is missing, too long or not printable.")
+        raise TokenRefusedError("malformed", "The token's `sub` is missing, too long or not readable.")
     return actor
 
 
 def _actor(issuer: WorkloadIssuer, claims: Mapping[str, object]) -> str | None:
-    """Get the actor of a token's subject; None: missing, too long or not printable."""
+    """Get the actor of a token's subject; None: missing, too long or not readable."""
     subject, prefix = claims.get("sub"), f"{WORKLOAD_PREFIX}{issuer.name}:"
-    if not isinstance(subject, str) or not 0 < len(subject) <= ACTOR_LENGTH - len(prefix) or not subject.isprintable():
+    if not isinstance(subject, str) or len(subject) > ACTOR_LENGTH - len(prefix) or not is_subject(subject):
         return None
     return f"{prefix}{subject}"
 
