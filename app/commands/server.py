@@ -18,6 +18,7 @@ from app.commands.first_admin import browser_origin, greet, http_url, no_organis
 from app.persistence.schema import has_ledger
 from app.server import PortError, check_port
 from app.server import serve as serve_http
+from app.service.signatures import signer_of
 from app.settings import Settings
 
 
@@ -48,10 +49,11 @@ def serve(
     if demo:
         serve_demo(host, taken, workers, as_json=as_json)
         return
+    settings = Settings()
+    _require_secrets(settings)
     with open_database() as db:
         prepare_to_serve(db)
         database = display_url(db)
-        settings = Settings()
         origin = browser_origin(host, taken, settings.public_url)
         hint, link = ("", {}) if no_init else greet(db, origin, settings)
         if not hint and not has_organisations(db):
@@ -64,6 +66,16 @@ def serve(
         facts={"host": host, "port": taken, "workers": workers, "database": database, **link},
     )
     serve_http(host, taken, workers)
+
+
+def _require_secrets(settings: Settings) -> None:
+    """Read the files that the application needs, before anything is created or a sign-in link printed.
+
+    Raises:
+        InvalidInputError: a file cannot be read, or holds something else.
+    """
+    signer_of(settings.signing_key_file)
+    settings.oidc_client()
 
 
 def migrate(

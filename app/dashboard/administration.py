@@ -11,7 +11,7 @@ from app.ledger.alerts import AlertType, ReceiverKind
 from app.ledger.errors import InsufficientScopeError, NotFoundError
 from app.ledger.pages import PageRequest
 from app.ledger.permissions import ISSUES, Permission, Role
-from app.ledger.policies import LEAVES
+from app.ledger.policies import DEFAULT_RULES, LEAVES
 from app.service.alerts.receivers import list_receiver_statuses
 from app.service.alerts.settings import get_alert_settings, list_alerts
 from app.service.governance.api_keys import SHOWN_AFTER_EXPIRY, list_keys
@@ -128,6 +128,7 @@ def show_policies(page: PageDep, account: Account = "") -> Response:
         ruled=ruled,
         actors=[ruled.waiting.proposed_by if ruled.waiting else None],
         words=RULES,
+        default_rules=DEFAULT_RULES,
         may=page.has_permission(Permission.POLICY_MANAGE) and (on_account or page.context.principal.scope is None),
         mechanisms=LEAVES,
         relations=list(map(str, NeighboringRelation)),

@@ -16,6 +16,9 @@ PERSONS: Final = 2
 OPENERS: Final = 1
 """Default number of persons to create a population."""
 
+PERSON_RULES: Final = ("approvers_to_raise_limit", "approvers_to_create_population")
+"""Rules that only the organisation's policy sets, or loosens."""
+
 ORGANISATION: Final = "organisation"
 """The path of the organisation's own policy."""
 
@@ -102,6 +105,23 @@ class PolicySource:
     policy: Policy
 
 
+def require_account_policy(policy: Policy) -> None:
+    """Refuse rules that only the organisation's policy can set.
+
+    Raises:
+        InvalidInputError: a rule would have no effect in the policy of an account.
+    """
+    if policy.approvers_to_create_population is not None:
+        raise InvalidInputError(
+            "`approvers_to_create_population` belongs to the organisation's policy: a population opens no population."
+        )
+    if policy.approvers_to_raise_limit == 1:
+        raise InvalidInputError(
+            "`approvers_to_raise_limit` 1 belongs to the organisation's policy: an account's can only require 2. Leave "
+            "it out here."
+        )
+
+
 def _either(one: bool, other: bool) -> bool:  # noqa: FBT001 - two values of the same kind
     return one or other
 
@@ -138,7 +158,7 @@ _DEFAULTS: Final[Mapping[str, Any]] = {
 }
 """Effective values of an account policy's missing rules."""
 
-_HOUSE_DEFAULTS: Final = {**_DEFAULTS, "approvers_to_raise_limit": PERSONS}
+DEFAULT_RULES: Final[Mapping[str, Any]] = {**_DEFAULTS, "approvers_to_raise_limit": PERSONS}
 """Effective values of the organisation policy's missing rules."""
 
 
@@ -180,7 +200,7 @@ def loosened(before: Policy, after: Policy, *, of_organisation: bool) -> tuple[s
     A rule is loosened unless the stricter of its two values is the new one, also if neither is stricter, as with two
     lists that do not contain each other. The organisation's defaults differ from an account's.
     """
-    defaults = _HOUSE_DEFAULTS if of_organisation else _DEFAULTS
+    defaults = DEFAULT_RULES if of_organisation else _DEFAULTS
     found = []
     for name, choose in _STRICTER.items():
         first, second = (_effective_value(policy, name, defaults) for policy in (before, after))

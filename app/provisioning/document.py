@@ -15,6 +15,7 @@ from app.api.validation_errors import validation_messages
 from app.ledger.alerts import check_thresholds
 from app.ledger.errors import InvalidInputError, LedgerError
 from app.ledger.permissions import Role
+from app.ledger.policies import PERSON_RULES, Policy, require_account_policy
 from app.provisioning.errors import ProvisioningError
 from app.provisioning.yaml_text import Path, YamlDocument, read_yaml
 
@@ -45,8 +46,13 @@ class ManagedAccount(Input):
 
     @model_validator(mode="after")
     def _policy_is_of_an_account(self) -> Self:
-        if self.policy is not None and self.policy.approvers_to_create_population is not None:
-            raise ValueError("`approvers_to_create_population` belongs to the organisation's policy")
+        if self.policy is None:
+            return self
+        persons = {name: getattr(self.policy, name) for name in PERSON_RULES}
+        try:
+            require_account_policy(Policy(**persons))
+        except InvalidInputError as error:
+            raise ValueError(error.detail.rstrip(".")) from None
         return self
 
 

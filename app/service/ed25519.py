@@ -26,14 +26,26 @@ def load_private_key(file: Path, called: str) -> Ed25519PrivateKey:
     Raises:
         InvalidInputError: the file, which the setting `called` names, has no Ed25519 private key.
     """
-    right = "make one by `openssl genpkey -algorithm ed25519 -out signing.pem`."
     try:
-        key = load_pem_private_key(file.read_bytes(), password=None)
-    except (OSError, ValueError, TypeError, UnsupportedAlgorithm) as error:
-        raise InvalidInputError(f"{called} names no private key that can be read; {right}") from error
+        content = file.read_bytes()
+    except (OSError, ValueError) as error:  # a path with NUL is no value
+        raise InvalidInputError(f"{called} names {file}, which cannot be read: {_cause(error)}.") from error
+    right = "make one by `openssl genpkey -algorithm ed25519 -out signing.pem`"
+    try:
+        key = load_pem_private_key(content, password=None)
+    except TypeError as error:
+        raise InvalidInputError(
+            f"{called} names {file}, whose key is encrypted; the service has no password for it: {right}."
+        ) from error
+    except (ValueError, UnsupportedAlgorithm) as error:
+        raise InvalidInputError(f"{called} names {file}, which holds no private key in PEM; {right}.") from error
     if not isinstance(key, Ed25519PrivateKey):
-        raise InvalidInputError(f"{called} names a key that is not Ed25519; {right}")
+        raise InvalidInputError(f"{called} names {file}, whose key is not Ed25519; {right}.")
     return key
+
+
+def _cause(error: Exception) -> str:
+    return str(getattr(error, "strerror", None) or error)
 
 
 def public_pem(key: Ed25519PublicKey) -> str:

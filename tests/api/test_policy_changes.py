@@ -6,7 +6,7 @@ import pytest
 
 from tests.api import trainer
 from tests.api.conftest import SeededLedger
-from tests.api.test_policies import LIMIT, WHY, loosen, put, set_policy
+from tests.api.test_policies import LIMIT, WHY, loosen, put
 from tests.conftest import SAMPLED
 
 
@@ -29,7 +29,8 @@ def test_approver_raises_a_limit_alone_where_a_policy_says_so(seeded: SeededLedg
     def raised(epsilon: float, role: str) -> int:
         return seeded.ledger.set_limit(seeded.budget, epsilon, role).status_code
 
-    set_policy(seeded, {"approvers_to_raise_limit": 1}, seeded.budget)
+    alone = put(seeded, {"approvers_to_raise_limit": 1}, seeded.budget)
+    assert "can only require 2" in trainer.is_refused(alone, 422, "invalid_request")["detail"]
     assert raised(1.5, "privacy_officer") == 201
     proposal = seeded.ledger.get(f"/v1/proposals?status=open&account={seeded.budget}").json()["items"][0]["id"]
     assert seeded.ledger.post(f"/v1/proposals/{proposal}/reject", {}, "admin").status_code == 200

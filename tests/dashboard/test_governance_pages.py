@@ -60,6 +60,12 @@ def test_new_key_is_listed_with_its_rights(own_sample: Ledger) -> None:
     assert ("admin" in offered, "trainer" in offered) == (False, True)
 
 
+def _options(page: Page, rule: str) -> list[str]:
+    """What the form of a policy offers for a rule."""
+    [select] = [each for each in page.root.iter("select") if each.get("name") == f"policy.{rule}"]
+    return [text_of(each) for each in select.iter("option")]
+
+
 def test_policy_names_the_source_of_each_rule(own_sample: Ledger, hospital: Hospital) -> None:
     rules: dict[str, Any] = {"max_epsilon": 1.5, "require_plan": "declare", "deviations": "refuse"}
     rules |= {"mechanisms": ["gaussian"], "neighboring_relations": ["add_or_remove_one"], "approval_above_epsilon": 5}
@@ -72,6 +78,12 @@ def test_policy_names_the_source_of_each_rule(own_sample: Ledger, hospital: Hosp
         assert found[2] == ("imaging" if rule == "approval_above_epsilon" else "imaging/denoising"), rule
     assert cells(page, " approval_above_epsilon")[1] == "1", "stricter above: it changes nothing"
     assert "by default" in cells(page, "approvers_to_raise_limit")[2]
+    options = _options(page, "approvers_to_raise_limit")
+    assert options == ["not set", "two"], "one person is the organisation's to allow"
+    page = visitor(own_sample, OFFICER).open("/policies")
+    assert cells(page, "approvers_to_raise_limit") == ["2 by default"]
+    assert cells(page, "deviations") == ["flag by default"]
+    assert _options(page, "approvers_to_raise_limit") == ["not set: two", "two", "one"]
     assert page.fields("Change the policy")["policy.max_epsilon"] == "1.5"
 
 

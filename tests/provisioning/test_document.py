@@ -65,6 +65,7 @@ def test_json_is_a_file_as_well() -> None:
         (START + "    size: 1.5\n", "org.yaml:7: populations.0.size: must be an integer"),
         (START + "    owner: ada\n    privacy_units: x\n", "did you mean privacy_unit?"),
         (START + "    policy: {approvers_to_create_population: 2}\n", "belongs to the organisation's policy"),
+        (START + "    policy: {approvers_to_raise_limit: 1}\n", "belongs to the organisation's policy"),
         (START + "    alert_settings: {thresholds: [0.8, 0.5]}\n", "org.yaml:7: populations.0.alert_settings: Thre"),
         (START + "    alert_settings: {thresholds: [0]}\n", "alert_settings.thresholds.0: must be greater than 0"),
         (START + "    attestation: disjoint\n", "need parts"),

@@ -206,8 +206,8 @@ def test_archived_account_is_found_where_no_other_is(wire: LedgerWire, admin: Le
     assert not list(admin.list_populations(path=population))
     assert admin.get_population(population).archived_at is not None
     assert admin.get_run(f"{budget}/model").status == "completed"
-    with pytest.raises(ApprovalRequiredError) as proposed:
-        admin.unarchive_account(population)
+    with pytest.raises(ApprovalRequiredError, match=f"Follow-up. Until .*, {population} stays archived") as proposed:
+        admin.unarchive_account(population, reason="Follow-up")
     with wire.client("privacy_officer") as officer:
         officer.approve_proposal(proposed.value.proposal)
     admin.archive_account(run.id)

@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, Encoding, PrivateFormat
 
 from app.ledger.errors import AuthenticationError
 from app.ledger.permissions import KeyRecord, Role
@@ -17,7 +19,7 @@ from app.service.governance.api_keys import KeyTerms, issue_key, revoke_key
 from app.service.idempotency import run_effect
 from app.version import VERSION
 from tests.api.trainer import Trainer, audited
-from tests.conftest import Ledger, command_line, need_postgresql, new_database
+from tests.conftest import Ledger, command_line, need_postgresql, new_database, signing_key
 from tests.persistence.dump import dump
 from tests.service.cli_runner import Run, Said, commands
 
@@ -129,6 +131,27 @@ def test_misspelt_variable_is_named_and_those_of_the_client_are_not(run: Run, mo
     said = run("verify")
     assert said.status == 0
     assert said.err == f"EPSILON_LEDGER_DATABASE_ULR is no setting and has no effect; did you mean {URL}?\n"
+
+
+def test_service_with_a_bad_file_names_it_before_it_creates_anything(
+    run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    encrypted = Ed25519PrivateKey.generate().private_bytes(
+        Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"secret")
+    )
+    contents = {"missing.pem": None, "text.pem": b"no key", "public.pem": signing_key()[1].read_bytes()}
+    words = {"missing.pem": "No such file", "text.pem": "no private key", "public.pem": "no private key"}
+    contents["locked.pem"], words["locked.pem"] = encrypted, "is encrypted"
+    for name, content in contents.items():
+        file = tmp_path / name
+        if content is not None:
+            file.write_bytes(content)
+        monkeypatch.setenv("EPSILON_LEDGER_SIGNING_KEY_FILE", str(file))
+        said = run("serve", "--port", "0")
+        assert is_one_sentence(said)
+        assert f"EPSILON_LEDGER_SIGNING_KEY_FILE names {file}, " in said.err
+        assert words[name] in said.err
+    assert not (tmp_path / "ledger.db").exists()
 
 
 @pytest.fixture

@@ -105,7 +105,8 @@ class PolicyRules(Input):
         description="Roles that may report released steps (mode `report`), besides admins.",
     )
     approvers_to_raise_limit: Annotated[int, Field(ge=1, le=2)] | None = Field(
-        default=None, description="Number of persons to raise a limit; 2 by default."
+        default=None,
+        description="Number of persons to raise a limit; 2 by default. The policy of an account can only require 2.",
     )
     approvers_to_create_population: Annotated[int, Field(ge=1, le=2)] | None = Field(
         default=None,

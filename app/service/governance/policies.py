@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from sqlalchemy import Connection
 
 from app.ledger.audit import AuditAction
-from app.ledger.errors import InvalidInputError, PreconditionFailedError
+from app.ledger.errors import PreconditionFailedError
 from app.ledger.permissions import Permission
 from app.ledger.policies import (
     EMPTY_POLICY,
@@ -17,6 +17,7 @@ from app.ledger.policies import (
     facts_of,
     loosened,
     policy_of,
+    require_account_policy,
     warnings_about,
 )
 from app.ledger.policy_checks import sources_of
@@ -86,10 +87,8 @@ def change_policy(
         InvalidInputError: another looser policy is proposed already, or a rule is only valid for the organisation.
     """
     context.require_permission(Permission.POLICY_MANAGE, whole_organisation=account is None)
-    if account is not None and policy.approvers_to_create_population is not None:
-        raise InvalidInputError(
-            "`approvers_to_create_population` belongs to the organisation's policy: a population opens no population."
-        )
+    if account is not None:
+        require_account_policy(policy)
 
     def change(tx: Connection) -> PolicyRecord | Proposal:
         before = find_policy(tx, context, None if account is None else find_parent(tx, context, account).account.id)

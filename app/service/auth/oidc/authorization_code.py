@@ -109,7 +109,7 @@ def secret_in(file: str) -> str:
     except (OSError, ValueError) as error:
         raise InvalidInputError(f"EPSILON_LEDGER_OIDC_CLIENT_SECRET_FILE cannot be read: {error}") from None
     if not secret:
-        raise InvalidInputError("The file that EPSILON_LEDGER_OIDC_CLIENT_SECRET_FILE names is empty.")
+        raise InvalidInputError(f"EPSILON_LEDGER_OIDC_CLIENT_SECRET_FILE names {file}, which is empty.")
     return secret
 
 

@@ -60,12 +60,13 @@ class Response:
         """The bytes of a response that is not JSON."""
         return cast("bytes", self.data)
 
-    def read(self, shape: type[T], *, waits: bool = False) -> T:
+    def read(self, shape: type[T], *, waits: bool = False, until_approved: str = "it does not exist") -> T:
         """Parse the response as a value of a class.
 
         Args:
             shape: the class.
             waits: whether what is accepted (202) is the value, which waits, and no proposal.
+            until_approved: what holds until a proposal is approved.
 
         Raises:
             ApprovalRequiredError: only a proposal was created.
@@ -74,10 +75,8 @@ class Response:
         try:
             if self.status == HTTPStatus.ACCEPTED and not waits:
                 proposal = decode(_Proposal, self.data)
-                raise ApprovalRequiredError(
-                    f"{proposal.reason} Until then it does not exist; the proposal is {proposal.id}.",
-                    proposal=proposal.id,
-                )
+                waits_for = f"Until another person approves the proposal {proposal.id}, {until_approved}."
+                raise ApprovalRequiredError(f"{proposal.reason.rstrip(' .')}. {waits_for}", proposal=proposal.id)
             return self._decode(shape)
         except MalformedError as error:
             raise self._unreadable(error) from None

@@ -43,7 +43,8 @@ def unarchive_account(account: str, *, reason: str | None = None) -> RequestFlow
         LedgerError: it does not exist, or no response arrived.
     """
     account_id = yield from find_account_id(account)
-    return (yield post(f"{path('accounts', account_id)}/unarchive", {"reason": reason})).read(ArchivedAccount)
+    answer = yield post(f"{path('accounts', account_id)}/unarchive", {"reason": reason})
+    return answer.read(ArchivedAccount, until_approved=f"{account} stays archived")
 
 
 def get_account_history(account: str, *, max_points: int = 200) -> RequestFlow[AccountHistory]:
