@@ -80,10 +80,10 @@ def test_policy_names_the_source_of_each_rule(own_sample: Ledger, hospital: Hosp
     assert "by default" in cells(page, "approvers_to_raise_limit")[2]
     options = _options(page, "approvers_to_raise_limit")
     assert options == ["not set", "two"], "one person is the organisation's to allow"
-    page = visitor(own_sample, OFFICER).open("/policies")
-    assert cells(page, "approvers_to_raise_limit") == ["2 by default"]
-    assert cells(page, "deviations") == ["flag by default"]
-    assert _options(page, "approvers_to_raise_limit") == ["not set: two", "two", "one"]
+    organisation = visitor(own_sample, OFFICER).open("/policies")
+    assert cells(organisation, "approvers_to_raise_limit") == ["2 by default"]
+    assert cells(organisation, "deviations") == ["flag by default"]
+    assert _options(organisation, "approvers_to_raise_limit") == ["not set: two", "two", "one"]
     assert page.fields("Change the policy")["policy.max_epsilon"] == "1.5"
 
 
