@@ -34,7 +34,7 @@ class _AnyHeader(JWSRegistry):
         return self.algorithms[name]
 
 
-_REGISTRY = _AnyHeader(algorithms=[*ALGORITHMS, "RS512"], strict_check_header=False)
+REGISTRY = _AnyHeader(algorithms=[*ALGORITHMS, "RS512"], strict_check_header=False)
 
 
 def key_of(algorithm: str, number: int = 0) -> Key:
@@ -50,7 +50,7 @@ def _key_of(algorithm: str, _: int) -> Key:
 
 def signed(key: Key, header: dict[str, Any], claims: object) -> str:
     """A token with exactly this header and these claims."""
-    return jws.serialize_compact(header, json.dumps(claims), key, registry=_REGISTRY)
+    return jws.serialize_compact(header, json.dumps(claims), key, registry=REGISTRY)
 
 
 def public(key: Key, **more: str) -> dict[str, Any]:

@@ -11,13 +11,13 @@ from typing import Any
 
 import httpx2
 import pytest
-from joserfc.jwk import RSAKey
+from joserfc.jwk import Key, RSAKey
 
 from app.service.auth.oidc.tokens import LEEWAY_SECONDS, MOST_CHARACTERS
 from tests.api.conftest import SeededLedger, furnish
 from tests.api.trainer import audited
 from tests.conftest import open_ledger
-from tests.identity_provider import ALGORITHMS, IdentityProvider, identity_provider, key_of, public, signed
+from tests.identity_provider import ALGORITHMS, REGISTRY, IdentityProvider, identity_provider, key_of, public, signed
 from tests.persistence.dump import changed
 
 ROLES = {
@@ -106,6 +106,57 @@ def test_token_without_usable_characters_opens_nothing(shared: SeededLedger, pro
         assert "half a surrogate pair" in _refused(shared, provider.token(**claims)), ascii(claims)
 
 
+TWO = ': {"a":1,"a":2}}'
+WRONG_ALGORITHMS = ("NONE", "rs256", "HS384", "HS512", "ES256K", ["RS256"], True)
+
+
+def _twice(claims: dict[str, object], name: str, first: object) -> str:
+    """Claims as text with another value before that of one of them."""
+    return json.dumps({name: first}, separators=(",", ":"))[:-1] + "," + json.dumps(claims, separators=(",", ":"))[1:]
+
+
+def _signed_text(key: Key, header: object, claims: object) -> str:
+    """A token of exactly these texts, signed by the provider's key."""
+    texts = [each if isinstance(each, str) else json.dumps(each) for each in (header, claims)]
+    content = ".".join(base64.urlsafe_b64encode(text.encode()).decode().rstrip("=") for text in texts)
+    signature = REGISTRY.get_alg("RS256").sign(content.encode(), key)
+    return f"{content}.{base64.urlsafe_b64encode(signature).decode().rstrip('=')}"
+
+
+def _signed_oddly(provider: IdentityProvider) -> dict[str, str]:
+    """Tokens that a key of the provider signed, with a header or claims that nobody may rely on."""
+    rsa, mine, claims = key_of("RS256"), key_of("RS256", 7), provider.claims()
+    own: dict[str, object] = {"alg": "RS256", "kid": "RS256-0", "typ": "JWT"}
+    within = json.dumps(claims | {"x": 0}).replace(": 0}", ': {"a": 1, "a": 2}}')
+    contents: dict[str, tuple[object, object]] = {
+        "two algorithms": ('{"alg":"none","alg":"RS256","kid":"RS256-0","typ":"JWT"}', claims),
+        "two keys": ('{"alg":"RS256","kid":"x","kid":"RS256-0","typ":"JWT"}', claims),
+        "two persons": (own, _twice(claims, "sub", "pierre")),
+        "two audiences": (own, _twice(claims, "aud", "https://other.example")),
+        "two lists of groups": (own, _twice(claims, "groups", ["viewers"])),
+        "two names in a claim": (own, within),
+        "a token within a token": (own | {"cty": "JWT"}, provider.token()),
+    }
+    headers = {
+        "alg": ("NONE", "rs256", "HS384", "HS512", "ES256K", ["RS256"], True),
+        "kid": ("", "../../keys", "RS256-0 ", ["RS256-0"], True, 0),
+        "crit": ([], ["exp"], "exp", None),
+        "b64": (False, None),
+        "typ": (["JWT"], True, "JWS"),
+    }
+    contents |= {
+        f"{name} {value!r}": (own | {name: value}, claims) for name, values in headers.items() for value in values
+    }
+    signed_by_us = {name: _signed_text(rsa, *content) for name, content in contents.items()}
+    brought = {"x5u": f"{provider.issuer}/mine", "x5c": ["MIIB"], "x5t": "x"}
+    issuers: tuple[object, ...] = (None, [provider.issuer], True, "", f"{provider.issuer} ")
+    return (
+        signed_by_us
+        | {name: _signed_text(mine, own | {name: value}, claims) for name, value in brought.items()}
+        | {f"the issuer {issuer!r}": provider.token(iss=issuer) for issuer in issuers}
+    )
+
+
 def _bad_tokens(provider: IdentityProvider) -> dict[str, str]:
     """Tokens that the provider did not sign, or not for us, or not so that it could be read."""
     good = provider.token()
@@ -118,7 +169,7 @@ def _bad_tokens(provider: IdentityProvider) -> dict[str, str]:
     claims, mine = provider.claims(), key_of("RS256", 7)
     own = {"alg": "RS256", "kid": "RS256-0", "typ": "JWT"}
     deep = base64.urlsafe_b64encode(b'{"alg":"RS256","x":' + b"[" * 1500 + b"]" * 1500 + b"}").decode()
-    return {
+    return _signed_oddly(provider) | {
         "no algorithm": f"{_part({'alg': 'none', 'kid': 'RS256-0', 'typ': 'JWT'})}.{content}.",
         "no signature": f"{head}.{content}.",
         "a public key as a secret": f"{confused}.{by_public_key}",

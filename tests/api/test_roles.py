@@ -2,7 +2,8 @@
 
 import itertools
 import json
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -15,7 +16,7 @@ from app.persistence.tables import metadata
 from app.service.governance.api_keys import create_key
 from tests.api.conftest import LIMIT, POPULATION, SeededLedger
 from tests.api.matrix import EVERYONE, HIDDEN, LOOKED_FOR_FIRST, MAY, SAME, TABLE
-from tests.api.operations import GUARDED, NOWHERE, Operation, valid_body, valid_headers
+from tests.api.operations import GUARDED, NOWHERE, WITH_BODY, Operation, resolved, valid_body, valid_headers
 from tests.conftest import SAMPLED
 from tests.ledgers import schedule_blocks
 
@@ -233,6 +234,101 @@ def test_reference_to_an_object_of_another_organisation_is_404(shared: SeededLed
         replies += [_clinic(shared, "GET", f"/v1/{path}{named}") for path in FILTERS]
         assert {(reply.status_code, reply.json()["code"]) for reply in replies} == {(404, "not_found")}
     assert shared.rows() == before
+
+
+NAMING = {"parent", "budget", "budgets", "account", "scope", "reservation"}
+"""Fields of bodies that name objects; what a path names is the matrix's."""
+
+
+def _naming(schema: dict[str, Any], within: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """The places of a body's schema that name an object, also within other objects."""
+    schema = resolved(schema)
+    for option in (*schema.get("anyOf", ()), *schema.get("oneOf", ()), *schema.get("allOf", ())):
+        yield from _naming(option, within)
+    for name, each in schema.get("properties", {}).items() if len(within) < 3 else ():
+        if name in NAMING:
+            yield (*within, name)
+        else:
+            yield from _naming(each, (*within, name))
+
+
+def _foreign(shared: SeededLedger) -> list[tuple[str, str]]:
+    """Ids and paths of the hospital, each with one of the same form that nobody has."""
+    return [
+        *((value, NOWHERE[kind]) for kind, value in shared.ids().items()),
+        *((name, f"no-{name}") for name in NAMES),
+    ]
+
+
+def _clinics_run(shared: SeededLedger) -> str:
+    """A run of the clinic, for bodies that are looked at once their path is found."""
+    name = f"own-{next(NUMBERS)}"
+    assert _clinic(shared, "POST", "/v1/populations", POPULATION | {"name": name}).status_code == 201
+    budget = {"name": "team", "parent": name, "limit": LIMIT}
+    assert _clinic(shared, "POST", "/v1/budgets", budget).status_code == 201
+    made = _clinic(shared, "POST", "/v1/runs", {"name": "r", "budget": f"{name}/team", "event": SAMPLED})
+    return str(made.json()["id"])
+
+
+def _told_alike(
+    shared: SeededLedger, operation: Operation, sent: Callable[[str], dict[str, Any]], run: str = "elsewhere"
+) -> int:
+    """Ask as the clinic with each id of the hospital, and with one that nobody has; count the questions."""
+    path = operation.at(**dict.fromkeys(NOWHERE, "elsewhere") | {"run_id": run})
+    headers = shared.ledger.headers("admin", "clinic") | valid_headers(operation)
+    for value, unknown in _foreign(shared):
+        told: list[tuple[int, str]] = []
+        for each in (value, unknown):
+            reply = shared.ledger.http.request(operation.method, path, headers=headers, **sent(each))
+            shown = re.sub(r"req_[0-9a-f]+", "", reply.text.replace(f"'{each}'", "X"))
+            told.append((reply.status_code, shown))
+        assert told[0] == told[1], (operation.id, value)
+    return len(NAMES) + len(shared.ids())
+
+
+def test_body_names_objects_of_another_organisation_in_vain(shared: SeededLedger) -> None:
+    """Each field of each operation's body that names an object, as the document says: told as of none."""
+    before, found, run = _hospitals(shared), set(), _clinics_run(shared)
+    for operation in WITH_BODY:
+        content = operation.described["requestBody"]["content"]["application/json"]
+        for place in set(_naming(content["schema"])):
+            found.add((operation.id, *place))
+
+            def sent(value: str, place: tuple[str, ...] = place, operation: Operation = operation) -> dict[str, Any]:
+                body: dict[str, Any] = json.loads(json.dumps(valid_body(operation, "n") or {}))
+                if place[-1] == "budgets":  # instead of one
+                    body.pop("budget", None)
+                at = body
+                for name in place[:-1]:
+                    at = at.setdefault(name, {})
+                at[place[-1]] = [value] if place[-1] == "budgets" else value
+                return {"json": body}
+
+            _told_alike(shared, operation, sent, run)
+    assert found >= {
+        ("createBudget", "parent"),
+        ("createRun", "budget"),
+        ("createReservation", "preceding", "reservation"),
+    }
+    assert _hospitals(shared) == before
+
+
+def _query(name: str) -> Callable[[str], dict[str, Any]]:
+    return lambda value: {"params": {name: value}}
+
+
+def test_query_names_objects_of_another_organisation_in_vain(shared: SeededLedger) -> None:
+    """Each text in each operation's query, as the document lists them: told as of nobody's."""
+    before, asked = _hospitals(shared), 0
+    for operation in GUARDED:
+        if operation.method != "GET" or "{" in operation.path:
+            continue
+        for parameter in operation.described.get("parameters", ()):
+            texts = [each.get("type") for each in parameter["schema"].get("anyOf", (parameter["schema"],))]
+            if parameter["in"] == "query" and "string" in texts:
+                asked += _told_alike(shared, operation, _query(parameter["name"]))
+    assert asked > 500
+    assert _hospitals(shared) == before
 
 
 def test_two_organisations_use_the_same_names_and_keys(seeded: SeededLedger) -> None:

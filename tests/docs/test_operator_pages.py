@@ -33,6 +33,7 @@ ENGINE = "needs a container engine; tests/deploy runs the commands of the same f
 SYSTEMD = "needs systemd; tests/deploy/test_compose.py reads both units"
 NODES = "needs three machines of Debian; `make failover` starts the same programs with the same files"
 NOT_RUN = READERS_NOT_RUN | {
+    'epsilon-ledger people remove oidc:9f3c… --org hospital --reason "Left the hospital."': "tests/service/test_cli.py",
     "CREATE ROLE ledger LOGIN PASSWORD '…';": "tests/deploy/test_started_processes.py runs a script that has both",
     "export EPSILON_LEDGER_DATABASE_URL=postgresql://ledger@db.internal/ledger": "tests/reliability serves PostgreSQL",
     "apt-get install -y patroni etcd-server etcd-client pgbouncer postgresql-15 gettext-base": NODES,

@@ -176,7 +176,7 @@ def alerts(*thresholds: float, **days: int) -> dict[str, Any]:
         (alerts(0.5, 1.0, forecast_days=30), ("removes the threshold 0.8",)),
         (alerts(), ("removes the thresholds 0.5, 0.8, 1",)),
         (alerts(0.1, 0.5, 0.8, 1.0, forecast_days=31), ()),
-        ({"policy": {"approvers_to_raise_limit": 1}}, ()),
+        ({"policy": {"approvers_to_raise_limit": 2}}, ()),
     ],
 )
 def test_change_that_lowers_protection_says_how(changed: dict[str, Any], loosens: tuple[str, ...] | None) -> None:
