@@ -251,6 +251,10 @@ def audit_genesis(organisation_id: str) -> bytes:
     return hashlib.sha256(text.encode()).digest()
 
 
+SIGNATURE_ALGORITHM: Final = "Ed25519"
+"""Of the signatures of canonical JSON."""
+
+
 def canonical(value: object) -> str:
     """Serialize JSON to its unique text by RFC 8785, which every language can reproduce.
 

@@ -15,9 +15,8 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_public_key,
 )
 
-from app.ledger.audit import canonical
+from app.ledger.audit import SIGNATURE_ALGORITHM, canonical
 from app.ledger.errors import InvalidInputError
-from app.service.signatures import ALGORITHM
 
 
 def load_private_key(file: Path, called: str) -> Ed25519PrivateKey:
@@ -89,7 +88,7 @@ def is_signed_by(document: Mapping[str, Any], public_key: bytes) -> bool:
         text = canonical(document["payload"]).encode()
     except (KeyError, TypeError, ValueError) as error:
         raise InvalidInputError("This is no signed document.") from error
-    unsigned = {"algorithm": ALGORITHM, "key_id": key_id_of(key), "value": base64.b64encode(value).decode()}
+    unsigned = {"algorithm": SIGNATURE_ALGORITHM, "key_id": key_id_of(key), "value": base64.b64encode(value).decode()}
     if document != {"payload": document["payload"], "signature": unsigned}:
         return False
     try:

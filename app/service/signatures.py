@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from app.ledger.audit import canonical
+from app.ledger.audit import SIGNATURE_ALGORITHM, canonical
 from app.ledger.errors import SigningNotConfiguredError
 
-ALGORITHM: Final = "Ed25519"
 SETTING: Final = "EPSILON_LEDGER_SIGNING_KEY_FILE"
 
 
@@ -30,7 +29,7 @@ class Signer:
     def signed(self, payload: Mapping[str, object]) -> dict[str, Any]:
         """Build a document of the payload and a signature of its canonical JSON."""
         value = self.sign(canonical(payload).encode())
-        signature = {"algorithm": ALGORITHM, "key_id": self.key_id, "value": base64.b64encode(value).decode()}
+        signature = {"algorithm": SIGNATURE_ALGORITHM, "key_id": self.key_id, "value": base64.b64encode(value).decode()}
         return {"payload": dict(payload), "signature": signature}
 
 
