@@ -7,9 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from app.ledger.audit import Checkpoint, canonical, utc_text
+from app.ledger.audit import SIGNATURE_ALGORITHM, Checkpoint, canonical, utc_text
 from app.ledger.errors import InvalidInputError
-from app.service.signatures import ALGORITHM
 from app.service.verification.audit_replay import AuditState
 
 
@@ -104,7 +103,7 @@ def document_discrepancy(checkpoint: Checkpoint, evidence: Evidence = NO_EVIDENC
         document = json.loads(checkpoint.document)
         signature = document["signature"]
         key_id = signature["key_id"]
-        form = {"algorithm": ALGORITHM, "key_id": key_id, "value": signature["value"]}
+        form = {"algorithm": SIGNATURE_ALGORITHM, "key_id": key_id, "value": signature["value"]}
         if checkpoint.document != canonical({"payload": payload, "signature": form}):
             return f"{name} is not the one that its document says, or the document was changed."
         if not _KEY_ID.fullmatch(key_id) or len(b64decode(form["value"], validate=True)) != _SIGNATURE_BYTES:
