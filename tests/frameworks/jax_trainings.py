@@ -44,7 +44,7 @@ def plain(params: Any, opt_state: Any, noise_state: Any, x: Any, is_padding: Any
     return optax.apply_updates(params, updates), opt_state, noise_state
 
 
-KEPT, DONATED = jax.jit(plain), jax.jit(plain, donate_argnums=(0, 1, 2))
+DONATED = jax.jit(plain, donate_argnums=(0, 1, 2))
 
 
 @dataclass

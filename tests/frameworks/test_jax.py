@@ -34,7 +34,7 @@ OWN = gaussian(9.0)
 def test_every_step_asks_for_what_jax_privacy_does(run: FakeRun) -> None:
     training = Private()
     step = training.authorized(run)
-    training.train(step, iter(list(step.batch_iterator(N))))  # drawn ahead, and stepped in their turn
+    training.train(step, step.batch_iterator(N))
     assert run.asked == [STEP] * POISSON.iterations
     assert np.asarray(training.state[0]["w"]).all()
 
@@ -135,6 +135,35 @@ def test_scan_over_steps_is_charged_for_all_of_them(run: FakeRun) -> None:
         next(drawn)
     with pytest.raises(BudgetExceededError):
         scanned(training.state, DATA[indices], indices < 0)
+    with pytest.raises(UnsupportedTrainingError, match=r"4 batch\(es\) were drawn and not stepped"):
+        next(drawn)
+
+
+def test_scan_that_is_charged_as_one_step_is_stopped(run: FakeRun) -> None:
+    """The key of the noise shows how often a call added it."""
+    training = Private()
+
+    def scan(state: Any, *batch: Any) -> Any:
+        return jax.lax.scan(lambda carry, _: (plain(*carry, *batch), None), state, length=20)[0]
+
+    def loop(state: Any, count: Any, *batch: Any) -> Any:
+        return jax.lax.fori_loop(0, count, lambda _, carry: plain(*carry, *batch), state)
+
+    padding = np.zeros(N, bool)
+    scanned = training.authorized(run, jax.jit(scan), batches=1.0)
+    next(scanned.batch_iterator(N))
+    with pytest.raises(UnsupportedTrainingError, match=r"took 20 noisy steps.*Give steps_per_call=20"):
+        scanned(training.state, DATA, padding)
+    looped = training.authorized(run, jax.jit(loop), batches=1.0)
+    for taken, batch in enumerate(looped.batch_iterator(N)):
+        training.state = looped(training.state, 1 + 6 * (taken == 1), DATA[np.sort(batch)], padding)
+        if taken == 1:
+            break
+    # What was released without a charge is charged, and nothing more is.
+    for _ in range(2):
+        with pytest.raises(UnsupportedTrainingError, match="took 7 noisy steps"):
+            next(looped.batch_iterator(N))
+    assert [body["count"] for body in run.ledger.bodies] == [1, 1, 1, 6]
 
 
 def test_charge_of_whole_training_counts_its_steps(admin: LedgerClient) -> None:

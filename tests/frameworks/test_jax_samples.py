@@ -25,7 +25,6 @@ from epsilon_ledger import (
 from epsilon_ledger.jax import UnsupportedTrainingError, authorized, secret_key
 from tests.frameworks.jax_trainings import (
     DATA,
-    KEPT,
     NOISE,
     POISSON,
     PROBABILITY,
@@ -34,6 +33,7 @@ from tests.frameworks.jax_trainings import (
     N,
     Private,
     padded,
+    plain,
     with_optax,
 )
 from tests.sdk.fake_ledger import FakeRun
@@ -52,14 +52,27 @@ def test_batch_is_stepped_once(run: FakeRun) -> None:
     training.take(step, indices)
     with refuses("takes 1 batch"):
         training.take(step, indices)
-    # What the first iteration left behind covers nothing.
-    left, again = step.batch_iterator(N), step.batch_iterator(N)
-    next(left)
-    indices = next(again)
-    training.take(step, indices)
+    assert len(run.asked) == 1
+
+
+def test_batch_that_is_not_stepped_stops_next_draw_and_is_charged(run: FakeRun) -> None:
+    training = Private()
+    step = training.authorized(run)
+    batches = step.batch_iterator(N)
+    training.take(step, next(batches))
+    next(batches)
+    with refuses("were drawn and not stepped"):
+        next(batches)
+    # Iterations that are left before the step: a peek, a break, and the end of the last one.
+    with pytest.warns(UserWarning, match=r"1 batch\(es\) were drawn and not stepped"):
+        next(step.batch_iterator(N))
+    assert len(run.asked) == 2
+    for taken, indices in enumerate(step.batch_iterator(N), 1):
+        if taken < POISSON.iterations:
+            training.take(step, indices)
+    assert len(run.asked) == 3 + POISSON.iterations
     with refuses("takes 1 batch"):
         training.take(step, indices)
-    assert len(run.asked) == 2
 
 
 USERS = np.repeat(np.arange(8), 8)
@@ -105,33 +118,67 @@ def test_batches_that_cannot_be_charged_by_steps_are_refused(run: FakeRun) -> No
             Private().authorized(run, batches=probability)
 
 
-def test_batches_of_seed_are_not_drawn_again(run: FakeRun) -> None:
-    training = Private()
-    step = training.authorized(run)
-    first = [batch.tolist() for batch in step.batch_iterator(N, rng=7)]
-    generator = np.random.default_rng(7)
-    training.take(step, next(step.batch_iterator(N, rng=generator)))
-    for rng in (7, np.random.default_rng(7)):
-        with refuses("draw their batches again"):
+def test_generator_of_script_is_refused(run: FakeRun) -> None:
+    step = Private().authorized(run)
+    for rng in (7, np.random.default_rng(7), np.random.default_rng()):
+        with refuses("in another process or run"):
             next(step.batch_iterator(N, rng=rng))
-    for other in (None, generator, np.random.default_rng()):
-        assert [batch.tolist() for batch in step.batch_iterator(N, rng=other)] != first
+    samples = [next(Private().authorized(run).batch_iterator(N)).tolist() for _ in range(2)]
+    assert samples[0] != samples[1]
 
 
 # Keys of the noise.
 
 
-def test_state_that_is_not_handed_on_repeats_no_noise(run: FakeRun) -> None:
+def test_step_without_key_of_its_noise_is_refused(run: FakeRun) -> None:
     training = Private()
-    step = training.authorized(run, KEPT)
-    batches = step.batch_iterator(N)
-    first = training.state
-    training.take(step, next(batches))
-    params, opt_state, _ = training.state
-    training.state = (params, opt_state, first[2])
-    with refuses("PRNG key of the step before"):
-        training.take(step, next(batches))
-    assert len(run.asked) == 1
+    params, opt_state, noise_state = training.state
+
+    def closed(params: Any, opt_state: Any, x: Any, is_padding: Any) -> Any:
+        return plain(params, opt_state, noise_state, x, is_padding)[:2]
+
+    def begun(params: Any, opt_state: Any, x: Any, is_padding: Any) -> Any:
+        return plain(params, opt_state, training.privatizer.init(params), x, is_padding)
+
+    def dropped(params: Any, opt_state: Any, noise_state: Any, x: Any, is_padding: Any) -> Any:
+        return *plain(params, opt_state, noise_state, x, is_padding)[:2], noise_state
+
+    for wrong in (closed, begun):
+        step = training.authorized(run, jax.jit(wrong))
+        next(step.batch_iterator(N))
+        with refuses("No argument of this step is the PRNG key"):
+            step(params, opt_state, DATA, np.zeros(N, bool))
+    assert run.asked == []
+    step = training.authorized(run, jax.jit(dropped))
+    next(step.batch_iterator(N))
+    with refuses("does not return the state of its noise"):
+        step(params, opt_state, noise_state, DATA, np.zeros(N, bool))
+
+
+def test_key_is_followed_wherever_arguments_have_it(run: FakeRun) -> None:
+    training = Private()
+
+    def nested(state: Any, *, x: Any) -> Any:
+        return {"all": list(plain(*state["all"], *x))}
+
+    state = {"all": list(training.state)}
+    step = training.authorized(run, jax.jit(nested))
+    for indices in step.batch_iterator(N):
+        assert indices.size >= 0
+        state = step(state, x=(DATA, np.zeros(N, bool)))
+    assert len(run.asked) == POISSON.iterations
+
+
+def test_key_is_followed_if_its_parts_depend_on_their_number(run: FakeRun) -> None:
+    with jax.threefry_partitionable(False):  # noqa: FBT003 - JAX's signature
+        optimizer, update = with_optax(NOISE)
+        params = {"w": jnp.ones(4), "b": jnp.ones(4), "c": jnp.ones(4)}
+        state = (params, optimizer.init(params))
+        step: Any = authorized(jax.jit(update), run, noise=optimizer, batches=PROBABILITY)
+        batches = step.batch_iterator(N)
+        for _ in range(3):
+            state = step(*state, *padded(next(batches), SIZE))
+    assert len(run.asked) == 3
 
 
 def test_step_may_be_repeated_when_ledger_did_not_answer(run: FakeRun, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -149,18 +196,7 @@ def test_step_may_be_repeated_when_ledger_did_not_answer(run: FakeRun, monkeypat
     assert run.asked == [STEP]
 
 
-def test_seed_that_another_process_may_have_used_is_refused(run: FakeRun) -> None:
-    run.authorize(event=STEP)
-    for key in (0, jax.random.key(42)):
-        training = Private(key)
-        step = training.authorized(run)
-        with refuses("begins with the seed"):
-            training.take(step, next(step.batch_iterator(N)))
-    assert run.asked == [STEP]
-    training = Private()
-    step = training.authorized(run)
-    training.take(step, next(step.batch_iterator(N)))
-    assert len(run.asked) == 2
+def test_secret_keys_have_64_bits() -> None:
     words = [tuple(jax.random.key_data(secret_key()).tolist()) for _ in range(3)]
     assert len(set(words)) == 3
     assert all(word[0] for word in words)
@@ -179,8 +215,3 @@ def test_optax_steps_padded_samples_only(run: FakeRun) -> None:
     assert run.asked == [STEP] * 3
     with refuses("Optax divides the noise"):
         step(*state, DATA[next(batches)[:3]], np.ones(3, np.float32))
-    next(batches), next(batches)
-    step(*state, sample[0], np.ones(SIZE, np.float32))
-    with refuses("PRNG key of the step before"):
-        step(*state, sample[0], np.ones(SIZE, np.float32))
-    assert len(run.asked) == 4

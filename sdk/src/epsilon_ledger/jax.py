@@ -7,11 +7,12 @@
 The step raises the errors of `run.authorize`, such as BudgetExceededError. It is not called then, no argument is
 donated, and nothing has changed. Needs `pip install "epsilon-ledger-client[jax]"`.
 
-One draw covers one release: step each batch once.
+One draw covers one release: step each batch once, before the next is drawn. Each call gets a fresh key for its noise.
 """
 
 import functools
 import os
+import warnings
 from collections.abc import Callable, Iterator
 from threading import Lock
 from typing import Any, Final, Generic, ParamSpec, TypeVar
@@ -20,10 +21,11 @@ import jax
 import numpy as np
 
 from epsilon_ledger import Event, Run, TrainingCharge, Trial, gaussian
-from epsilon_ledger._jax.arguments import KeyWatch, ShapeWatch, require_one_process
+from epsilon_ledger._jax.arguments import ShapeWatch, require_one_process
 from epsilon_ledger._jax.errors import UnsupportedTrainingError
+from epsilon_ledger._jax.keys import NoiseKeys
 from epsilon_ledger._jax.noise import Noise, read_noise, read_plan
-from epsilon_ledger._jax.sampling import Batches, Rng, read_batches, replays
+from epsilon_ledger._jax.sampling import Batches, read_batches
 from epsilon_ledger._run.blocking_run import require_blocking_run
 from epsilon_ledger._wire.coercion import whole
 
@@ -43,8 +45,8 @@ _OUTSIDE: Final = get_opaque_trace_state()
 def secret_key() -> Any:  # noqa: ANN401 - a key of JAX
     """Make a PRNG key from the operating system's entropy, of 64 bits.
 
-    Seeds of Optax's and jax-privacy's transformations have 32 bits at most, and a seed in a program repeats its noise
-    after a restart.
+    For noise that `authorized` does not renew: the one of a whole training, or your own. Seeds of Optax's and
+    jax-privacy's transformations have 32 bits at most, and a seed in a program repeats its noise after a restart.
 
     Returns:
         A typed key, for `key=` or `prng_key=` of a transformation.
@@ -73,7 +75,7 @@ def authorized(
         run: to charge; or a charge from `run.charge_training`, which covers noise and batches: give it alone.
         noise: transformation that adds the noise: Optax's `dpsgd` or `differentially_private_aggregate`, jax-privacy's
             `gaussian_privatizer`, or a chain that begins with one of them; or jax-privacy's execution plan, which has
-            all else.
+            all else. The step takes its state and returns it.
         clipped_grad: from `jax_privacy.clipped_grad`, with a privatizer.
         batches: Poisson sampling probability, or jax-privacy's selection strategy, with `noise`.
         event: of each step, with its sampling, instead of what is read; the caller then guarantees both.
@@ -149,13 +151,18 @@ class AuthorizedStep(Generic[P, T]):
         self._batches = batches
         self._steps = steps_per_call
         self._mechanism = None if noise is None else gaussian(noise.multiplier)
-        self._keys = None if noise is None or noise.key is None else KeyWatch(noise.key, resumed=_taken(run) > 0)
+        self._keys = None if noise is None else NoiseKeys(noise, steps_per_call)
         self._shapes = ShapeWatch() if noise is not None and noise.divides_by_batch else None
         self._drawn = 0
+        self._warned = False
         self._lock = Lock()
 
-    def batch_iterator(self, num_examples: Any, rng: Rng = None) -> Iterator[Any]:  # noqa: ANN401 - jax-privacy's
-        """Draw the batches of the steps.
+    def batch_iterator(self, num_examples: Any, rng: None = None) -> Iterator[Any]:  # noqa: ANN401 - jax-privacy's
+        """Draw the batches of the steps, from the operating system's entropy.
+
+        Step each batch before you draw the next: if the data decided which batches are stepped, the number of steps
+        would tell about the data. An iteration that is left early may leave one call's batches, which are charged when
+        the next one begins.
 
         Nothing that is released depends on the number of records here: a Poisson sample has no fixed size, and samples
         without replacement, whose event has that number, are charged under `replace_one`, where it is public. What the
@@ -164,37 +171,46 @@ class AuthorizedStep(Generic[P, T]):
 
         Args:
             num_examples: number of records; with a UserSelectionStrategy, the user of each record.
-            rng: of the draws; by default from the operating system's entropy.
+            rng: None. A generator of the caller would draw the same batches in another process or run.
 
         Yields:
             Indices of the records of a batch; with jax-privacy's strategies, as they yield them.
 
         Raises:
-            UnsupportedTrainingError: `rng` would draw the batches of an earlier process again.
+            UnsupportedTrainingError: `rng` is given, or batches were drawn that no call has taken.
             ValueError: the step was made without `batches`.
+            LedgerError: batches that were left are charged, as by `Run.authorize`.
         """
         batches, mechanism = self._batches, self._mechanism
         if batches is None or mechanism is None:
             raise ValueError("This step was made without batches=...: it does not know how to draw them.")
-        if _taken(self.run) and replays(rng):
+        if rng is not None:
             raise UnsupportedTrainingError(
-                "The run has steps from before, and this seed would draw their batches again, which are then no "
-                "independent samples. Leave rng out."
+                "A generator or seed of yours may draw the same batches in another process or run, so that they are no "
+                "independent samples. Leave rng out: batches are drawn from the operating system's entropy."
             )
-        self.event = batches.charge(mechanism, num_examples)
-        self._drawn = 0  # a batch that an earlier iteration left behind covers nothing
+        event = batches.charge(mechanism, num_examples)
+        self._charge_left()
+        self.event = event
         if isinstance(self.run, Run) and self.run.expected_steps is None and batches.iterations:
             self.run.expected_steps = self.run.next_step + batches.iterations
-        for batch in batches.draw(num_examples, rng):
+        for batch in batches.draw(num_examples):
             with self._lock:
+                if self._drawn >= self._steps:
+                    raise UnsupportedTrainingError(
+                        f"{self._drawn} batch(es) were drawn and not stepped, and a call takes {self._steps}. Step "
+                        f"each batch before you draw the next, also an empty or a large one: the number of steps must "
+                        f"not depend on the data. For a scan over several steps give steps_per_call=..."
+                    )
                 self._drawn += 1
             yield batch
+        self._charge_left()
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> T:
-        """Authorize the call, and make it.
+        """Authorize the call, and make it with a fresh key for its noise.
 
         Raises:
-            UnsupportedTrainingError: the call is traced, has no batch of its own, or would repeat its noise.
+            UnsupportedTrainingError: the call is traced, has no batch of its own, or its noise cannot be followed.
             LedgerError: as `Run.authorize`; the step was not called.
         """
         if get_opaque_trace_state() != _OUTSIDE:
@@ -205,21 +221,52 @@ class AuthorizedStep(Generic[P, T]):
             )
         if self._batches is not None:
             self._take_batches(self._steps)
+        arguments: Any = (args, kwargs)
         try:
             if self._shapes is not None:
-                self._shapes.check((args, kwargs))
-            keys = None if self._keys is None else self._keys.check((args, kwargs))
-            if self.event is None or isinstance(self.run, TrainingCharge):
-                self.run.authorize(self._steps)
-            else:
-                self.run.authorize(self._steps, event=self.event)
+                self._shapes.check(arguments)
+            if self._keys is not None:
+                self._keys.settle(self._report)
+                arguments, issue = self._keys.renew(arguments)
+            self._authorize(self._steps)
         except BaseException:
             self._take_batches(-self._steps)
             raise
-        result = self._step(*args, **kwargs)
-        if self._keys is not None and keys is not None:
-            self._keys.last = keys
+        result = self._step(*arguments[0], **arguments[1])
+        if self._keys is not None:
+            self._keys.note(issue, result, arguments)
         return result
+
+    def _authorize(self, steps: int) -> None:
+        if self.event is None or isinstance(self.run, TrainingCharge):
+            self.run.authorize(steps)
+        else:
+            self.run.authorize(steps, event=self.event)
+
+    def _report(self, steps: int) -> None:
+        """Charge steps that were taken already."""
+        if isinstance(self.run, Run) and self.event is not None:
+            self.run.report(steps, event=self.event)
+        else:
+            self._authorize(steps)
+
+    def _charge_left(self) -> None:
+        """Charge batches that an iteration has left: whether it was left early may depend on the data."""
+        if self._keys is not None:
+            self._keys.settle(self._report, wait=True)
+        left = self._drawn
+        if not left:
+            return
+        if not self._warned:
+            self._warned = True
+            warnings.warn(
+                f"{left} batch(es) were drawn and not stepped before the iteration ended. They are charged, as the "
+                f"number of steps must not depend on the data. End an iteration after a step.",
+                stacklevel=3,
+            )
+        self._authorize(left)
+        with self._lock:
+            self._drawn -= left
 
     def _take_batches(self, count: int) -> None:
         """Take drawn batches for a call, or give them back if it is not made."""
@@ -230,7 +277,3 @@ class AuthorizedStep(Generic[P, T]):
                     f"this step's batch_iterator once. A batch that is stepped twice costs more than two samples."
                 )
             self._drawn -= count
-
-
-def _taken(run: Run | Trial | TrainingCharge) -> int:
-    return run.step if isinstance(run, TrainingCharge) else run.next_step

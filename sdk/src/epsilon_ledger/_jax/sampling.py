@@ -18,11 +18,6 @@ from epsilon_ledger import (
 from epsilon_ledger._jax.errors import UnsupportedTrainingError
 from epsilon_ledger._wire.coercion import whole
 
-Rng = np.random.Generator | int | None
-
-_GUESSABLE: Final = 1 << 64
-"""Seeds below are chosen by somebody; those of numpy itself have 128 bits."""
-
 _REFUSED: Final = {
     "BallsInBinsSampling": "a record is in every n-th batch, so that steps cannot be charged one by one",
     "BMinSepSampling": "a batch depends on those before it, so that steps cannot be charged one by one",
@@ -44,8 +39,8 @@ class Batches(ABC):
         """Return the event of a step on one of the batches."""
 
     @abstractmethod
-    def draw(self, records: Any, rng: Rng) -> Iterator[Any]:  # noqa: ANN401 - as above
-        """Draw batches of indices."""
+    def draw(self, records: Any) -> Iterator[Any]:  # noqa: ANN401 - as above
+        """Draw batches of indices, from the operating system's entropy."""
 
 
 class PoissonBatches(Batches):
@@ -63,9 +58,9 @@ class PoissonBatches(Batches):
         """Return the Poisson-sampled event."""
         return poisson_sampled(self.probability, mechanism)
 
-    def draw(self, records: Any, rng: Rng) -> Iterator[NDArray[np.intp]]:  # noqa: ANN401 - as above
+    def draw(self, records: Any) -> Iterator[NDArray[np.intp]]:  # noqa: ANN401 - as above
         """Draw samples for ever."""
-        records, generator = whole("num_examples", records), np.random.default_rng(rng)
+        records, generator = whole("num_examples", records), np.random.default_rng()
         while True:
             size = generator.binomial(records, self.probability)
             yield generator.choice(records, size=size, replace=False, shuffle=False)
@@ -111,9 +106,9 @@ class SelectedBatches(Batches):
             return poisson_sampled(float(base.sampling_prob), mechanism)
         return truncated_poisson_sampled(units, float(base.sampling_prob), int(base.truncated_batch_size), mechanism)
 
-    def draw(self, records: Any, rng: Rng) -> Iterator[Any]:  # noqa: ANN401 - as above
+    def draw(self, records: Any) -> Iterator[Any]:  # noqa: ANN401 - as above
         """Draw batches from the strategy."""
-        return iter(self._strategy.batch_iterator(records, rng))
+        return iter(self._strategy.batch_iterator(records, np.random.default_rng()))
 
 
 def read_batches(batches: Any) -> Batches:  # noqa: ANN401 - a probability or a strategy
@@ -138,13 +133,3 @@ def read_batches(batches: Any) -> Batches:  # noqa: ANN401 - a probability or a 
         f"probability, or jax_privacy.batch_selection.CyclicPoissonSampling. The size of a shuffled loader's batches "
         f"over n is no sampling probability."
     )
-
-
-def replays(rng: Rng) -> bool:
-    """Return whether a generator begins with a seed that somebody has chosen: it draws the same batches each time."""
-    if not isinstance(rng, np.random.Generator):
-        return rng is not None
-    bits: Any = rng.bit_generator
-    entropy = getattr(bits.seed_seq, "entropy", None)
-    chosen = isinstance(entropy, int) and entropy < _GUESSABLE
-    return chosen and str(type(bits)(bits.seed_seq).state) == str(bits.state)
