@@ -147,9 +147,11 @@ def test_batches_from_outside_of_fit_are_turned_away(run: FakeRun) -> None:
     with pytest.raises(UnsupportedTrainingError, match="train_on_batch takes any batch"):
         keras.Model.fit(model, X, Y, batch_size=BATCH, verbose=0)
     assert (run.asked, is_unchanged(model, before)) == ([], True)
-    # Compiled anew, it still asks.
+    # Compiled anew, it still asks, and for samples of fit only.
     model.compile(optimizer="sgd", loss="mse")
-    fit(model)
+    own = keras.callbacks.LambdaCallback(on_epoch_end=lambda *_: model.train_on_batch(X[:BATCH], Y[:BATCH]))
+    with pytest.raises(UnsupportedTrainingError, match="train_on_batch takes any batch"):
+        fit(model, callbacks=[own])
     assert run.asked == [STEP] * STEPS
 
 
@@ -216,6 +218,9 @@ def test_arguments_that_do_not_fit_together(run: FakeRun, monkeypatch: pytest.Mo
     with pytest.raises(ValueError, match="charged to run_1"):
         attach(model, FakeRun(id="run_2"))
 
+    model.train_step = lambda *_: None
+    with pytest.raises(UnsupportedTrainingError, match="no more the one of make_private"):
+        fit(model)
     twice = keras_api.make_private(private(), private()._dp_params)
     twice.train_step = lambda *_: None
     with pytest.raises(UnsupportedTrainingError, match="no more the one of make_private"):

@@ -19,7 +19,7 @@ import keras
 
 from epsilon_ledger import BudgetExceededError, Event, Run, Trial
 from epsilon_ledger._jax.errors import UnsupportedTrainingError
-from epsilon_ledger._keras.private import event_reader, renew_seeds, weight
+from epsilon_ledger._keras.private import event_reader, renew_noise, renew_sampling, weight
 from epsilon_ledger._run.blocking_run import require_blocking_run
 from epsilon_ledger._wire.coercion import one_of
 
@@ -38,8 +38,8 @@ def attach(
 ) -> "LedgerCallback":
     """Authorize every step of a model's `fit` and `train_on_batch`.
 
-    The event of a model from jax-privacy's `make_private` is read from its configuration. Its samples and its noise get
-    a new secret seed at each `fit`, because a seed that is used again draws the same samples and noise.
+    The event of a model from jax-privacy's `make_private` is read from its configuration. Its samples get a new secret
+    seed at each `fit`, and its noise a new key at each step: one that is used again draws the same samples and noise.
 
     Args:
         model: to charge; private already.
@@ -112,6 +112,7 @@ class LedgerCallback(keras.callbacks.Callback):
         """Logs of the epoch's last step."""
         self.fitting = False
         """Whether `fit` is running, which ends at a refusal."""
+        self._drawn = False
         self._read = read
         self._earlier_steps = earlier_steps
 
@@ -126,6 +127,10 @@ class LedgerCallback(keras.callbacks.Callback):
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:  # noqa: ANN401, ARG002 - as above
         """Forget the logs of the last epoch."""
         self.logs = {}
+
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:  # noqa: ANN401, ARG002 - as above
+        """Note that the next batches are a sample of the fit."""
+        self._drawn = True
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:  # noqa: ANN401, ARG002 - as above
         """Log the epsilon spent."""
@@ -159,7 +164,8 @@ class LedgerCallback(keras.callbacks.Callback):
             BudgetExceededError: they are refused outside of `fit`.
             LedgerError: as `Run.authorize`.
         """
-        if self.private and event["type"] == "poisson_sampled" and not self.fitting:
+        drawn, self._drawn = self.fitting and self._drawn, False
+        if self.private and event["type"] == "poisson_sampled" and not drawn:
             raise UnsupportedTrainingError(
                 "train_on_batch takes any batch, and jax-privacy draws its samples in fit: only those are charged here."
             )
@@ -207,6 +213,8 @@ class _Guarded:
                 raise
             if not admitted:
                 return self._callback.logs, state
+            if self._callback.private:
+                state = renew_noise(state)
         logs, state = self._function(state, iter(batches))
         self._callback.logs = logs
         return logs, state
@@ -228,7 +236,7 @@ def _make_guarded(make: Callable[..., Any], callback: LedgerCallback, force: boo
 
 
 def _charged_fit(fit: Callable[..., Any], callback: LedgerCallback) -> Callable[..., Any]:
-    """Make a `fit` with the callback, and with samples and noise of its own."""
+    """Make a `fit` with the callback, and with samples of its own."""
     # Of the class: that of jax-privacy's wrapper lacks its first parameter.
     signature = inspect.signature(types.MethodType(type(callback.trained).fit, callback.trained))
 
@@ -236,7 +244,7 @@ def _charged_fit(fit: Callable[..., Any], callback: LedgerCallback) -> Callable[
     def charged_fit(model: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - as Keras' fit
         given = dict(signature.bind_partial(*args, **kwargs).arguments)
         if callback.private:
-            renew_seeds(model)
+            renew_sampling(model)
         callbacks = given.get("callbacks")
         if isinstance(callbacks, keras.callbacks.CallbackList):
             callbacks.callbacks.append(callback)

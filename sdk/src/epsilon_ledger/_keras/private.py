@@ -43,6 +43,16 @@ def event_reader(
             "What noise this model adds is not known here: give it to jax_privacy.keras_api.make_private first. If its "
             "own train_step adds noise, give event=..., the event of a step with its sampling."
         )
+    _require_private(model)
+    if not config.poisson_sampling_in_fit:
+        _require_unsampled(config, run, sampling_probability)
+    elif sampling_probability is not None:
+        raise ValueError("With poisson_sampling_in_fit the sampling is read: leave sampling_probability out.")
+    return functools.partial(_private_event, model)
+
+
+def _require_private(model: Any) -> None:  # noqa: ANN401 - as above
+    """Require that a model's step and its first variables are still those of `make_private`."""
     from jax_privacy import keras_api  # noqa: PLC0415 - the model has imported it
 
     if getattr(model.train_step, "__func__", None) is not keras_api._dp_train_step:  # noqa: SLF001 - not public
@@ -52,11 +62,6 @@ def event_reader(
             "jax-privacy takes the first two non-trainable variables of a model for its own, and here they are others: "
             "call make_private once, before other variables are added."
         )
-    if not config.poisson_sampling_in_fit:
-        _require_unsampled(config, run, sampling_probability)
-    elif sampling_probability is not None:
-        raise ValueError("With poisson_sampling_in_fit the sampling is read: leave sampling_probability out.")
-    return functools.partial(_private_event, model)
 
 
 def _private_event(model: Any) -> Event:  # noqa: ANN401 - as above
@@ -64,6 +69,7 @@ def _private_event(model: Any) -> Event:  # noqa: ANN401 - as above
 
     With gradient accumulation each batch gets its own part of the noise, and draws its own sample: each is charged.
     """
+    _require_private(model)
     config = model._dp_params  # noqa: SLF001 - as above
     mechanism = gaussian(model.get_noise_multiplier() / sqrt(config.gradient_accumulation_steps))
     if not config.poisson_sampling_in_fit:
@@ -87,13 +93,21 @@ def _require_unsampled(config: Any, run: Run | Trial, sampling_probability: floa
         )
 
 
-def renew_seeds(model: Any) -> None:  # noqa: ANN401 - as above
-    """Give the next fit a new seed for its samples, and a new key for its noise."""
+def renew_sampling(model: Any) -> None:  # noqa: ANN401 - as above
+    """Give the next fit a new seed for its samples."""
     config = copy.copy(model._dp_params)  # noqa: SLF001 - as above
     # Not dataclasses.replace, which computes the epsilon once more.
     object.__setattr__(config, "seed", secrets.randbits(63))
     model._dp_params = config  # noqa: SLF001 - as above
-    weight(model, "_rng").assign(np.frombuffer(secrets.token_bytes(8), np.uint32))
+
+
+def renew_noise(state: Any) -> Any:  # noqa: ANN401 - as above
+    """Return the state of a step with a fresh key of the noise, which is its first non-trainable variable.
+
+    Checkpoints, `set_weights` and `load_weights` bring an earlier key back, and with it noise that was released.
+    """
+    trainable, (_, *others), *rest = state
+    return trainable, [np.frombuffer(secrets.token_bytes(8), np.uint32), *others], *rest
 
 
 def weight(model: Any, name: str) -> Any:  # noqa: ANN401 - as above
