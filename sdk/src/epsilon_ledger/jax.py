@@ -227,14 +227,14 @@ class AuthorizedStep(Generic[P, T]):
                 self._shapes.check(arguments)
             if self._keys is not None:
                 self._keys.settle(self._report)
-                arguments, issue = self._keys.renew(arguments)
+                arguments, call = self._keys.renew(arguments)
             self._authorize(self._steps)
         except BaseException:
             self._take_batches(-self._steps)
             raise
         result = self._step(*arguments[0], **arguments[1])
         if self._keys is not None:
-            self._keys.note(issue, result, arguments)
+            self._keys.note(call, result, arguments)
         return result
 
     def _authorize(self, steps: int) -> None:

@@ -18,26 +18,26 @@ _OPTAX_STATE: Final = "DifferentiallyPrivateAggregateState"
 _JAX_PRIVACY_STATE: Final = ("key", "state of the matrix")
 _MOST_STEPS: Final = 1 << 12
 """Noisy steps of a call, up to which they are counted."""
+_BLOCK: Final = 32
+"""Keys that are made at once: one alone takes ten times as long."""
 
 Place = tuple[int, ...]
 """Where a leaf is in a tree: the number of the child at each level."""
 
 
 @dataclass
-class Issue:
-    """The key of one call.
+class Call:
+    """One call of a step.
 
     Args:
-        words: of the key.
-        advanced: words of the key that the call is to return.
+        words: of its fresh key.
     """
 
     words: NDArray[np.uint32]
-    advanced: Any
     returned: Any = None
-    """Key that the call returned."""
+    """Key that it returned."""
     as_charged: Any = None
-    """Whether it is the one that is expected: an array, as the call may not have ended."""
+    """Whether that one is the expected one: an array, as the call may not have ended."""
 
 
 class NoiseKeys:
@@ -60,10 +60,12 @@ class NoiseKeys:
         """Of a typed key; None for plain words."""
         self._places: list[Place] = []
         self._returned: Place | None = None
-        self._calls: deque[Issue] = deque()
+        self._fresh: list[tuple[NDArray[np.uint32], Any]] = []
+        self._process = os.getpid()
+        self._calls: deque[Call] = deque()
         self._error: str | None = None
 
-    def renew(self, arguments: Any) -> tuple[Any, Issue]:  # noqa: ANN401 - a tree
+    def renew(self, arguments: Any) -> tuple[Any, Call]:  # noqa: ANN401 - a tree
         """Replace the key of the noise among a step's arguments by a fresh one.
 
         Returns:
@@ -72,23 +74,23 @@ class NoiseKeys:
         Raises:
             UnsupportedTrainingError: there is none, so that each call would add the same noise.
         """
-        old = [_get(arguments, place) for place in self._places]
-        if not old or not all(map(_is_key, old)):
+        old: Any = _get(arguments, self._places[0]) if self._places else None
+        if not _is_key(old):
             self._places = self._find(arguments)
-            old = [_get(arguments, place) for place in self._places]
-        like = old[0]
-        typed = _is_typed(like)
-        self._impl = jax.random.key_impl(like) if typed else None
-        words = np.frombuffer(os.urandom(4 * (_words(like) if typed else like).size), np.uint32)
-        key, advanced = _issuer(self._impl, self._parts, self._steps)(words)
-        if getattr(like, "committed", False):
-            key = jax.device_put(key, like.sharding)
+            old = _get(arguments, self._places[0])
+            self._impl = jax.random.key_impl(old) if _is_typed(old) else None
+            self._fresh = []
+        if not self._fresh or self._process != os.getpid():
+            self._process, self._fresh = os.getpid(), _make_keys(self._impl, _words(old).size)
+        words, key = self._fresh.pop()
+        if getattr(old, "committed", False):
+            key = jax.device_put(key, old.sharding)
         for number, place in enumerate(self._places):
             # Copies, as each may be donated.
             arguments = _put(arguments, place, jax.numpy.copy(key) if number else key)
-        return arguments, Issue(words, advanced)
+        return arguments, Call(words)
 
-    def note(self, issue: Issue, result: Any, arguments: Any) -> None:  # noqa: ANN401 - trees
+    def note(self, call: Call, result: Any, arguments: Any) -> None:  # noqa: ANN401 - trees
         """Note the result of a call; the first one is checked before the script sees it.
 
         Raises:
@@ -96,10 +98,10 @@ class NoiseKeys:
         """
         key = None if self._returned is None else _get(result, self._returned)
         if not _is_key(key):
-            self._returned = self._find_returned(issue, result, arguments)
+            self._returned = self._find_returned(call, result, arguments)
             return
-        issue.returned, issue.as_charged = key, _equal(key, issue.advanced)
-        self._calls.append(issue)
+        call.returned, call.as_charged = key, self._is_as_charged(call.words, key)
+        self._calls.append(call)
 
     def settle(self, report: Callable[[int], object], *, wait: bool = False) -> None:
         """Check the calls that have ended.
@@ -114,9 +116,9 @@ class NoiseKeys:
             UnsupportedTrainingError: a call took another number of noisy steps than was charged.
         """
         while self._calls and (wait or len(self._calls) > 1 or self._calls[0].as_charged.is_ready()):
-            issue = self._calls.popleft()
-            if not bool(issue.as_charged):
-                taken = self._count(issue, [_words(issue.returned)])
+            call = self._calls.popleft()
+            if not call.as_charged:
+                taken = self._count(call, [call.returned])
                 self._error = self._wrong_number(taken)
                 if taken is not None and taken > self._steps:
                     report(taken - self._steps)
@@ -140,24 +142,26 @@ class NoiseKeys:
             )
         return found
 
-    def _find_returned(self, issue: Issue, result: Any, arguments: Any) -> Place:  # noqa: ANN401 - trees
+    def _find_returned(self, call: Call, result: Any, arguments: Any) -> Place:  # noqa: ANN401 - trees
         """Find the key that has advanced as often as is charged."""
-        keys = [(place, _words(node)) for place, node in _walk(result) if _is_key(node)]
+        keys = [(place, node) for place, node in _walk(result) if _words(node).size == call.words.size]
         parts = [2]
         if self._noise.divides_by_batch and not jax.config.jax_threefry_partitionable:
             # The first part then depends on the number of parts, which Optax takes from the number of parameters.
             parts += range(3, len(jax.tree_util.tree_leaves(arguments)) + 2)
         for self._parts in parts:
-            wanted = np.asarray(_issuer(self._impl, self._parts, self._steps)(issue.words)[1])
-            for place, words in keys:
-                if np.array_equal(words, wanted):
+            for place, key in keys:
+                if self._is_as_charged(call.words, key):
                     return place
-        raise UnsupportedTrainingError(self._wrong_number(self._count(issue, [words for _, words in keys])))
+        raise UnsupportedTrainingError(self._wrong_number(self._count(call, [key for _, key in keys])))
 
-    def _count(self, issue: Issue, keys: list[Any]) -> int | None:
+    def _is_as_charged(self, words: NDArray[np.uint32], key: Any) -> Any:  # noqa: ANN401 - arrays
+        return _comparison(self._impl, self._parts, self._steps)(words, key)
+
+    def _count(self, call: Call, keys: list[Any]) -> int | None:
         """Count the noisy steps of a call; None: it returned no key of its noise."""
-        chain = np.concatenate([issue.words[None], _chain(self._impl, self._parts)(issue.words)])
-        found = [np.flatnonzero((chain == words).all(axis=1)) for words in keys if words.shape == issue.words.shape]
+        chain = np.concatenate([call.words[None], _chain(self._impl, self._parts)(call.words)])
+        found = [np.flatnonzero((chain == _words(key)).all(axis=1)) for key in keys]
         return max((int(places[0]) for places in found if places.size), default=None)
 
     def _wrong_number(self, taken: int | None) -> str:
@@ -230,18 +234,21 @@ def _put(tree: Any, place: Place, leaf: Any) -> Any:  # noqa: ANN401 - as above
     return jax.tree_util.tree_unflatten(structure, children)
 
 
-_equal: Final[Callable[[Any, Any], Any]] = jax.jit(lambda key, words: (_data(key) == words).all())
+def _make_keys(impl: Any, size: int) -> list[tuple[NDArray[np.uint32], Any]]:  # noqa: ANN401 - arrays
+    """Make some keys from the operating system's entropy, each with its words."""
+    words = np.frombuffer(os.urandom(4 * size * _BLOCK), np.uint32).reshape(_BLOCK, size)
+    return list(zip(words, _key(words, impl), strict=True))
 
 
 @functools.cache
-def _issuer(impl: Any, parts: int, steps: int) -> Any:  # noqa: ANN401 - a jitted function
-    """Make the function from words to their key, and to its words after some noisy steps."""
+def _comparison(impl: Any, parts: int, steps: int) -> Any:  # noqa: ANN401 - a jitted function
+    """Make the function that compares words, after some noisy steps, with a key."""
 
-    def issue(words: Any) -> tuple[Any, Any]:  # noqa: ANN401 - arrays
-        key = words if impl is None else jax.random.wrap_key_data(words, impl=impl)
-        return key, _data(jax.lax.fori_loop(0, steps, lambda _, key: jax.random.split(key, parts)[0], key))
+    def compare(words: Any, key: Any) -> Any:  # noqa: ANN401 - arrays
+        last = jax.lax.fori_loop(0, steps, lambda _, key: jax.random.split(key, parts)[0], _key(words, impl))
+        return (_data(last) == _data(key)).all()
 
-    return jax.jit(issue)
+    return jax.jit(compare)
 
 
 @functools.cache
@@ -252,11 +259,11 @@ def _chain(impl: Any, parts: int) -> Any:  # noqa: ANN401 - as above
         key = jax.random.split(key, parts)[0]
         return key, _data(key)
 
-    def chain(words: Any) -> Any:  # noqa: ANN401 - arrays
-        key = words if impl is None else jax.random.wrap_key_data(words, impl=impl)
-        return jax.lax.scan(advance, key, length=_MOST_STEPS)[1]
+    return jax.jit(lambda words: jax.lax.scan(advance, _key(words, impl), length=_MOST_STEPS)[1])
 
-    return jax.jit(chain)
+
+def _key(words: Any, impl: Any) -> Any:  # noqa: ANN401 - arrays
+    return jax.numpy.asarray(words) if impl is None else jax.random.wrap_key_data(words, impl=impl)
 
 
 def _data(key: Any) -> Any:  # noqa: ANN401 - arrays
