@@ -31,13 +31,15 @@ class Call:
 
     Args:
         words: of its fresh key.
+        advanced: words of the key that it is to return.
+        key: the fresh key.
     """
 
     words: NDArray[np.uint32]
+    advanced: Any
+    key: Any
     returned: Any = None
-    """Key that it returned."""
-    as_charged: Any = None
-    """Whether that one is the expected one: an array, as the call may not have ended."""
+    """Key that it returned; an array, so that the call may not have ended."""
 
 
 class NoiseKeys:
@@ -60,7 +62,7 @@ class NoiseKeys:
         """Of a typed key; None for plain words."""
         self._places: list[Place] = []
         self._returned: Place | None = None
-        self._fresh: list[tuple[NDArray[np.uint32], Any]] = []
+        self._fresh: list[Call] = []
         self._process = os.getpid()
         self._calls: deque[Call] = deque()
         self._error: str | None = None
@@ -81,14 +83,15 @@ class NoiseKeys:
             self._impl = jax.random.key_impl(old) if _is_typed(old) else None
             self._fresh = []
         if not self._fresh or self._process != os.getpid():
-            self._process, self._fresh = os.getpid(), _make_keys(self._impl, _words(old).size)
-        words, key = self._fresh.pop()
+            self._process, self._fresh = os.getpid(), self._make_calls(_words(old).size)
+        call = self._fresh.pop()
+        key, call.key = call.key, None  # it may be donated
         if getattr(old, "committed", False):
             key = jax.device_put(key, old.sharding)
         for number, place in enumerate(self._places):
             # Copies, as each may be donated.
             arguments = _put(arguments, place, jax.numpy.copy(key) if number else key)
-        return arguments, Call(words)
+        return arguments, call
 
     def note(self, call: Call, result: Any, arguments: Any) -> None:  # noqa: ANN401 - trees
         """Note the result of a call; the first one is checked before the script sees it.
@@ -100,13 +103,11 @@ class NoiseKeys:
         if not _is_key(key):
             self._returned = self._find_returned(call, result, arguments)
             return
-        call.returned, call.as_charged = key, self._is_as_charged(call.words, key)
+        call.returned = key
         self._calls.append(call)
 
     def settle(self, report: Callable[[int], object], *, wait: bool = False) -> None:
-        """Check the calls that have ended.
-
-        The last one may be on its way, so that the device always has work.
+        """Check the calls before the last one, which may be on its way: so the device always has work.
 
         Args:
             report: charges noisy steps beyond those that were charged.
@@ -115,9 +116,10 @@ class NoiseKeys:
         Raises:
             UnsupportedTrainingError: a call took another number of noisy steps than was charged.
         """
-        while self._calls and (wait or len(self._calls) > 1 or self._calls[0].as_charged.is_ready()):
+        while self._calls and (wait or len(self._calls) > 1):
             call = self._calls.popleft()
-            if not call.as_charged:
+            # On the host: a computation would wait for the step that is on its way.
+            if not np.array_equal(_words(call.returned), np.asarray(call.advanced)):
                 taken = self._count(call, [call.returned])
                 self._error = self._wrong_number(taken)
                 if taken is not None and taken > self._steps:
@@ -150,13 +152,18 @@ class NoiseKeys:
             # The first part then depends on the number of parts, which Optax takes from the number of parameters.
             parts += range(3, len(jax.tree_util.tree_leaves(arguments)) + 2)
         for self._parts in parts:
+            wanted = np.asarray(_advance(self._impl, self._parts, self._steps)(call.words))
             for place, key in keys:
-                if self._is_as_charged(call.words, key):
+                if np.array_equal(_words(key), wanted):
+                    self._fresh = []
                     return place
         raise UnsupportedTrainingError(self._wrong_number(self._count(call, [key for _, key in keys])))
 
-    def _is_as_charged(self, words: NDArray[np.uint32], key: Any) -> Any:  # noqa: ANN401 - arrays
-        return _comparison(self._impl, self._parts, self._steps)(words, key)
+    def _make_calls(self, size: int) -> list[Call]:
+        """Make the records of some calls, with keys from the operating system's entropy."""
+        words = np.frombuffer(os.urandom(4 * size * _BLOCK), np.uint32).reshape(_BLOCK, size)
+        advance = _advance(self._impl, self._parts, self._steps)
+        return [Call(row, advance(row), key) for row, key in zip(words, _key(words, self._impl), strict=True)]
 
     def _count(self, call: Call, keys: list[Any]) -> int | None:
         """Count the noisy steps of a call; None: it returned no key of its noise."""
@@ -234,21 +241,14 @@ def _put(tree: Any, place: Place, leaf: Any) -> Any:  # noqa: ANN401 - as above
     return jax.tree_util.tree_unflatten(structure, children)
 
 
-def _make_keys(impl: Any, size: int) -> list[tuple[NDArray[np.uint32], Any]]:  # noqa: ANN401 - arrays
-    """Make some keys from the operating system's entropy, each with its words."""
-    words = np.frombuffer(os.urandom(4 * size * _BLOCK), np.uint32).reshape(_BLOCK, size)
-    return list(zip(words, _key(words, impl), strict=True))
-
-
 @functools.cache
-def _comparison(impl: Any, parts: int, steps: int) -> Any:  # noqa: ANN401 - a jitted function
-    """Make the function that compares words, after some noisy steps, with a key."""
+def _advance(impl: Any, parts: int, steps: int) -> Any:  # noqa: ANN401 - a jitted function
+    """Make the function from words to those of the key after some noisy steps."""
 
-    def compare(words: Any, key: Any) -> Any:  # noqa: ANN401 - arrays
-        last = jax.lax.fori_loop(0, steps, lambda _, key: jax.random.split(key, parts)[0], _key(words, impl))
-        return (_data(last) == _data(key)).all()
+    def advance(words: Any) -> Any:  # noqa: ANN401 - an array
+        return _data(jax.lax.fori_loop(0, steps, lambda _, key: jax.random.split(key, parts)[0], _key(words, impl)))
 
-    return jax.jit(compare)
+    return jax.jit(advance)
 
 
 @functools.cache
