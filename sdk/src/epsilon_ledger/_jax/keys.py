@@ -18,6 +18,8 @@ _OPTAX_STATE: Final = "DifferentiallyPrivateAggregateState"
 _JAX_PRIVACY_STATE: Final = ("key", "state of the matrix")
 _MOST_STEPS: Final = 1 << 12
 """Noisy steps of a call, up to which they are counted."""
+_ON_THEIR_WAY: Final = 8
+"""Calls that are checked later."""
 _BLOCK: Final = 32
 """Keys that are made at once: one alone takes ten times as long."""
 
@@ -107,16 +109,16 @@ class NoiseKeys:
         self._calls.append(call)
 
     def settle(self, report: Callable[[int], object], *, wait: bool = False) -> None:
-        """Check the calls before the last one, which may be on its way: so the device always has work.
+        """Check the calls before the last ones, which may be on their way: so the device always has work.
 
         Args:
             report: charges noisy steps beyond those that were charged.
-            wait: whether to wait for the last one.
+            wait: whether to wait for the last ones.
 
         Raises:
             UnsupportedTrainingError: a call took another number of noisy steps than was charged.
         """
-        while self._calls and (wait or len(self._calls) > 1):
+        while self._calls and (wait or len(self._calls) > _ON_THEIR_WAY):
             call = self._calls.popleft()
             # On the host: a computation would wait for the step that is on its way.
             if not np.array_equal(_words(call.returned), np.asarray(call.advanced)):
