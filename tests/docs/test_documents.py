@@ -115,7 +115,7 @@ def test_job_of_any_framework_gets_three_lines_more_at_most(page: Path) -> None:
 
 
 def test_page_of_contract_names_tests_of_every_adapter() -> None:
-    written = {str(found) for found in (ROOT / "tests").glob("**/test_*contract.py") if "AdapterContract)" in found.read_text()}
+    written = set(map(str, (ROOT / "tests").glob("**/test_*contract.py")))
     named = re.findall(r"`(tests/[\w/]*test_\w*contract\.py)`", (ROOT / "docs/contributing/adapters.md").read_text())
     assert {str(ROOT / name) for name in named} == written
 
