@@ -8,7 +8,6 @@ bytes. ADR 0015 has the reasons.
 import asyncio
 import logging
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from time import perf_counter
@@ -76,6 +75,7 @@ class _Step:
 
     cycle: RequestResponseCycle
     run_id: str
+    credential: str
     caller: Principal
     key: str | None
     name: bytes
@@ -152,7 +152,8 @@ class StepConnection(BoundedConnection):
             or self.transport.is_closing()
         ):
             return None
-        caller = self._services.keys.find(_authorization(headers))
+        credential = headers.get(b"authorization", b"").decode("latin-1")
+        caller = self._services.keys.find(credential)
         key = headers.get(b"idempotency-key")
         try:
             key_text = None if key is None else _IDEMPOTENCY_KEY.validate_python(key.decode("latin-1"))
@@ -164,7 +165,7 @@ class StepConnection(BoundedConnection):
         if self._by_proxy and b"x-forwarded-proto" in headers:  # by uvicorn's rule
             by_tls = _BY_TLS.get(headers[b"x-forwarded-proto"].decode("latin-1").strip(), by_tls)
         name = name_request(headers.get(REQUEST_ID))
-        return _Step(cycle, path[1].decode(), caller, key_text, name, by_tls, perf_counter())
+        return _Step(cycle, path[1].decode(), credential, caller, key_text, name, by_tls, perf_counter())
 
     def _submit(self, step: _Step) -> bool:
         """Give the request to the commit queue, or return False: the body is not plain."""
@@ -173,7 +174,8 @@ class StepConnection(BoundedConnection):
         outer = request_id.set(name)
         try:
             body = _read(step.cycle.body)
-            if body is None or not self._is_admitted(step):
+            slow = perf_counter() - step.began_at > BODY_SECONDS
+            if body is None or (slow and not self._is_still_admitted(step)):
                 return False
             step.names_attempt = "attempt" in body.model_fields_set
             self._services.rates.take(step.caller.actor)
@@ -187,12 +189,10 @@ class StepConnection(BoundedConnection):
             request_id.reset(outer)
         return True
 
-    def _is_admitted(self, step: _Step) -> bool:
+    def _is_still_admitted(self, step: _Step) -> bool:
         """Look the caller up again after a body that took long; False: the usual route has to ask the database."""
         assert self._services is not None, "plain requests need them"
-        if perf_counter() - step.began_at <= BODY_SECONDS:
-            return True
-        caller = self._services.keys.find(_authorization(dict(step.cycle.scope["headers"])))
+        caller = self._services.keys.find(step.credential)
         if caller is None:
             return False
         step.caller = caller
@@ -248,10 +248,6 @@ class StepConnection(BoundedConnection):
         if not keeps:
             self.transport.close()
         self.on_response_complete()
-
-
-def _authorization(headers: Mapping[bytes, bytes]) -> str:
-    return headers.get(b"authorization", b"").decode("latin-1")
 
 
 def _read(content: bytearray) -> AuthorizeSteps | None:

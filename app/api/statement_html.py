@@ -15,7 +15,8 @@ h1 { font-size: 1.5rem; line-height: 1.25; }
 h2 { font-size: 1.15rem; margin: 1.75rem 0 .5rem; }
 table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
 th, td { text-align: left; vertical-align: top; padding: .35rem .6rem; border-bottom: 1px solid GrayText; }
-th { font-weight: 600; min-width: 9rem; }
+th { font-weight: 600; }
+th[scope="row"] { min-width: 9rem; }
 @media print { body { margin: 0; max-width: none; } h2 { break-after: avoid; } tr { break-inside: avoid; } }
 """
 """Inline, so that saved copies look the same; allowed by its hash."""

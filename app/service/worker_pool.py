@@ -5,7 +5,6 @@ as long, and up to 0.3 s. A worker process is `python -m app.service.worker_pool
 """
 
 import os
-import resource
 import signal
 import subprocess
 import sys
@@ -278,6 +277,8 @@ def run_worker(pipe: Connection, module: str) -> None:
 
 def _limit_memory() -> None:
     """Limit the address space to MOST_BYTES more than it is now, where the system tells it."""
+    import resource  # noqa: PLC0415 - Windows lacks it, and imports this module
+
     with suppress(OSError):
         pages = int(Path("/proc/self/statm").read_text().split()[0])
         _, most = resource.getrlimit(resource.RLIMIT_AS)

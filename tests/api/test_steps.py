@@ -149,7 +149,7 @@ def test_deltas_beyond_all_bounds_are_refused_with_numbers(seeded: SeededLedger)
         assert answer["code"] == "budget_exceeded"
         assert 0.3 <= answer["delta_requested"] <= 1
         assert (answer["delta_left"] < 1e-6, answer["epsilon_requested"]) == (True, "Infinity")
-        assert "of delta for themselves" in answer["detail"]
+        assert "of delta for their own failure probability" in answer["detail"]
         assert _take(seeded, body, **key) | {"request_id": None} == answer | {"request_id": None}
     assert seeded.sound()
 

@@ -70,7 +70,7 @@ def test_each_party_is_held_to_its_own_budget_and_spends_what_reference_says(
             state = ledger.get_run(each["run"]).state
             assert (state.status, state.next_step, state.epsilon) == ("completed", each["steps"], each["epsilon"])
             assert ledger.get_budget(state.budget).epsilon == each["epsilon"] <= finished.epsilon
-        assert each["refusal"].startswith(f"step {each['steps']} of {each['run']} refused")
+        assert each["refusal"].startswith(f"Step {each['steps']} of {each['run']} was refused")
         # The ledger's orders are finer: never above the reference, and hardly below. The plan admits more than they.
         answer = reference(each["records"], each["steps"], each["delta"])
         assert each["epsilon_reference"] == answer
@@ -79,7 +79,7 @@ def test_each_party_is_held_to_its_own_budget_and_spends_what_reference_says(
     steps = [each["steps"] for each in privacy]
     assert steps == sorted(steps)
     assert steps[0] > 50 * (finished.epsilon / 3) ** 2
-    assert finished.said.count("stopped: step") == len(RECORDS)
+    assert finished.said.count("stopped: Step") == len(RECORDS)
 
 
 def test_files_agree_with_each_other(finished: Finished) -> None:

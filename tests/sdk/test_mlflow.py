@@ -100,7 +100,7 @@ def test_refusal_is_part_of_statement_and_steps_between_are_left_out(store: Path
     said = statement(store, tracked)  # without a client
     assert (said["decisions"], said["events"], said["warnings"], said["ledger"]) == (None, None, None, None)
     assert (said["steps"], said["status"], tags(tracked)["epsilon_ledger.refused"]) == (10, "completed", "true")
-    assert said["refusal"]["said"].startswith(f"step 10 of {run.id} refused")
+    assert said["refusal"]["said"].startswith(f"Step 10 of {run.id} was refused")
     assert said["refusal"]["epsilon_requested"] > 2.0
 
 

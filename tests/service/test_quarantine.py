@@ -5,6 +5,7 @@ import sys
 from dataclasses import replace
 from datetime import UTC, datetime
 from threading import Event, Thread, current_thread
+from typing import Any
 
 import pytest
 
@@ -115,8 +116,8 @@ def test_one_verification_at_a_time_stops_writes(
     wrong = verify(ledger.database)
     has_looked, may_write = Event(), Event()
 
-    def looking(db: Database, organisation_id: str | None = None) -> VerificationReport:
-        found = verify(db, organisation_id)
+    def looking(*arguments: Any) -> VerificationReport:
+        found = verify(*arguments)
         if current_thread() is first:
             has_looked.set()
             assert may_write.wait(PATIENCE_SECONDS)

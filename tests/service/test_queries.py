@@ -202,7 +202,7 @@ def grown(children: int, moments: int) -> SpendSeries:
     times, runs = [NEW_YEAR + timedelta(minutes=at) for at in range(moments)], [f"run-{at}" for at in range(children)]
     taken = [Sample(run, 0, 1, charged=True, reached=1, steps=1, at=times[at]) for at, run in enumerate(runs)]
     items, prices = {(run, 0): [("event", 1)] for run in runs}, {"event": RdpCurve(np.ones(orders(1).size, "i8"), 3)}
-    return spend_series(taken, items, {run: run for run in runs}, prices, times, whole=True)
+    return spend_series(taken, items, {run: [run] for run in runs}, prices, times, whole=True)
 
 
 @pytest.mark.parametrize(("most", "counted"), [(None, 10), (10, 10), (4, 4)])

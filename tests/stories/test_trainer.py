@@ -152,12 +152,16 @@ def test_refused_script_names_its_page_and_the_alternatives(server: LiveServer) 
     run, said = read_run(script), str(refused.value)
     assert said.endswith(f" See {run['url']}")
     left = STEPS - run["next_step"]
-    noise = re.search(rf"Alternatives: .*; or a noise multiplier of ([\d.]+) for all {left} steps that are still", said)
+    noise = re.search(rf"With a noise multiplier of ([\d.]+), all {left} remaining steps would fit", said)
     assert noise is not None, said
-    assert re.search(rf"a limit of epsilon [\d.]+ for patients/plain, for all {left} steps .* as they are", said), said
+    assert re.search(
+        rf"raise the limit of patients/plain to epsilon [\d.]+; all {left} remaining steps then fit unchanged", said
+    ), said
     addresses = [each.get("href", "") for each in check_end(script, "budget used up").iter("a")]
     links = [address for address in addresses if re.fullmatch(r"/decisions/run_\w+/\d+", address)]
-    assert f"With a noise multiplier of {noise[1]}, all {left} steps" in text_of(look(server, server.url + links[0]))
+    assert f"With a noise multiplier of {noise[1]}, all {left} remaining steps" in text_of(
+        look(server, server.url + links[0])
+    )
 
 
 def test_script_that_takes_more_noise_finishes_and_one_that_takes_the_steps_that_fit_stops(server: LiveServer) -> None:
@@ -170,7 +174,7 @@ def test_script_that_takes_more_noise_finishes_and_one_that_takes_the_steps_that
     script = Script(server, new_budget(server, "shorter"), "same_noise")
     script.run()
     run = read_run(script)
-    said = re.search(r"steps from (\d+) of run_.* Alternatives: (\d+) more steps? as they are", script.output)
+    said = re.search(r"Steps (\d+) to \d+ of run_.* Only the first (\d+) of", script.output)
     assert said is not None, script.output
     last = int(said[1]) + int(said[2])
     assert script.said[-1] == f"completed after {last} of {STEPS} steps"

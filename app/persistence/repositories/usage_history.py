@@ -4,6 +4,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import groupby
+from operator import itemgetter
 from typing import Any, Final
 
 from sqlalchemy import CTE, ColumnElement, Connection, Select, Table, and_, case, func, literal, select, union_all
@@ -127,11 +128,15 @@ def events_of(
     Counts include an event's later items, which are in the same row.
     """
     found: dict[tuple[str, int], list[tuple[str, int]]] = {}
-    for table, count in ((decisions, decisions.c.event_count), (decision_events, decision_events.c.count)):
-        wanted = select(table.c.run_id, table.c.position, table.c.event_fingerprint, count)
+    first = literal(0).label("item")
+    for table, item, count in (
+        (decisions, first, decisions.c.event_count),
+        (decision_events, decision_events.c.item, decision_events.c.count),
+    ):
+        wanted = select(table.c.run_id, table.c.position, table.c.event_fingerprint, count, item)
         few = [decision_events.c.item < most] if table is decision_events else []
         sampled = _spread(wanted, organisation_id, account_id, each, table, *few)
-        for run_id, position, fingerprint, times in tx.execute(sampled):
+        for run_id, position, fingerprint, times, _ in sorted(tx.execute(sampled), key=itemgetter(-1)):
             found.setdefault((run_id, position), []).append((fingerprint, times))
     return found
 
