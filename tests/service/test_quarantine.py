@@ -116,7 +116,7 @@ def test_one_verification_at_a_time_stops_writes(
     wrong = verify(ledger.database)
     has_looked, may_write = Event(), Event()
 
-    def looking(*arguments: Any) -> VerificationReport:
+    def looking(*arguments: Any) -> VerificationReport:  # noqa: ANN401 - passed on
         found = verify(*arguments)
         if current_thread() is first:
             has_looked.set()
