@@ -74,7 +74,8 @@ class Refusal:
 
     Args:
         binding: the account that admits the fewest of the requested steps.
-        epsilon: of the binding account, by its filter; `epsilon_requested` after the charge.
+        epsilon: of the binding account, by its filter: spent, `epsilon_including_reserved` with what reservations hold,
+            and `epsilon_requested` with that and this charge.
         order: the order at which the binding account comes closest to admitting.
         requested: growth of the binding account.
         limit: the threshold at `order`.
@@ -89,6 +90,7 @@ class Refusal:
     reading: Reading
     binding: Account
     epsilon: float
+    epsilon_including_reserved: float
     epsilon_requested: float
     order: float
     spent: float
@@ -290,7 +292,8 @@ def _refused(
         reading=reading_of(path),
         binding=binding,
         epsilon=binding.epsilon(),
-        epsilon_requested=binding.epsilon(binding.charged(new).spent),
+        epsilon_including_reserved=binding.epsilon(binding.spent + binding.held),
+        epsilon_requested=binding.epsilon(binding.spent + binding.held + growth),
         order=float(grid[at][0]),
         spent=float(binding.spent.at(at).nats()[0]),
         held=float(binding.held.at(at).nats()[0]),

@@ -20,7 +20,8 @@ SMALL = {"epsilon": 1.2, "delta": 1e-5}
 PROBLEM = {"type", "title", "status", "detail", "code", "request_id"}
 REFUSED = {
     *("decision", "run", "first_step", "count", "binding_account", "binding_account_path", "epsilon"),
-    *("epsilon_requested", "epsilon_limit", "delta", "rdp", "delta_requested", "delta_left"),
+    *("epsilon_including_reserved", "epsilon_requested", "epsilon_limit", "delta", "rdp"),
+    *("delta_requested", "delta_left"),
     *("max_count_that_fits", "limit_change", "dry_run", "url"),
     *("steps_needed", "exhausted", "alternatives", "unavailable_alternatives"),
     *("attempt", "plan"),
@@ -158,7 +159,8 @@ ROUNDED: list[tuple[float, float, float | str, str]] = [
 def test_no_rounding_hides_the_reason_of_a_refusal(
     spent: float, limit: float, requested: float | str, told: str
 ) -> None:
-    facts = REFUSED_EXAMPLE | {"epsilon": spent, "epsilon_limit": limit, "epsilon_requested": requested}
+    numbers = {"epsilon": spent, "epsilon_including_reserved": spent, "epsilon_requested": requested}
+    facts = REFUSED_EXAMPLE | numbers | {"epsilon_limit": limit}
     assert refusal_text(facts, "mimic", 1).startswith(f"mimic has spent epsilon {told} ")
 
 
@@ -167,14 +169,19 @@ def _limits(*epsilons: float) -> dict[str, Any]:
     return {"type": "higher_limit", "limits": [{"account_path": path, "epsilon": value} for path, value in paths]}
 
 
+def _plan(steps: int, used: int, left: int) -> dict[str, int]:
+    return {"steps": steps, "steps_used": used, "steps_left": left}
+
+
 NOISE = {"type": "more_noise", "noise_multiplier": 1.423}
 NO_NOISE, NO_LIMIT = ({"type": kind, "reason": "none_suffices"} for kind in ("more_noise", "higher_limit"))
 CHANGE = {"epsilon_before": 4.0, "delta_before": 1e-5, "changed_at": "2026-11-28T10:00:00+00:00", "actor": "key_abc"}
 WORDED: list[tuple[int, dict[str, Any], str]] = [
-    (1, {"plan": {"steps": 1028, "steps_left": 0}}, "and its plan of 1,028 steps is used up."),
-    (1, {"plan": {"steps": 1, "steps_left": 0}}, "and its plan of 1 step is used up."),
-    (1, {"plan": {"steps": 100, "steps_left": 1}}, "and 1 of its 100 planned steps is left."),
-    (1, {"plan": {"steps": 5000, "steps_left": 2}}, "and 2 of its 5,000 planned steps are left."),
+    (1, {"plan": _plan(1028, 1028, 0)}, "and its plan of 1,028 steps is used up."),
+    (1, {"plan": _plan(1, 1, 0)}, "and its plan of 1 step is used up."),
+    (1, {"plan": _plan(24, 0, 0)}, "and its plan of 24 steps is used up or reserved."),
+    (1, {"plan": _plan(100, 99, 1)}, "and 1 of its 100 planned steps is left."),
+    (1, {"plan": _plan(5000, 10, 2)}, "and 2 of its 5,000 planned steps are left."),
     (2, {"max_count_that_fits": 1}, "Only the first of the 2 requested steps would fit."),
     (1000, {"max_count_that_fits": 2}, "Only the first 2 of the 1,000 requested steps would fit."),
     (2, {}, "None of the 2 requested steps fits."),
@@ -209,7 +216,11 @@ WORDED: list[tuple[int, dict[str, Any], str]] = [
         {"limit_change": CHANGE},
         "Its limit was lowered from epsilon 4 to 3 on 28 November 2026, 10:00 UTC by key_abc.",
     ),
-    (1, {"rdp": {"held": 1.0}}, "Part of what remains is reserved for other plans."),
+    (
+        1,
+        {"rdp": {"held": 1.0}, "epsilon": 0.2, "epsilon_including_reserved": 2.84, "epsilon_requested": 3.01},
+        "epsilon 0.2 of 3 (delta 1e-5), or 2.84 with all that is reserved, and this step would bring it to 3.01.",
+    ),
 ]
 
 

@@ -83,6 +83,18 @@ def _sound(text: str, public: bytes) -> bool:
         return False
 
 
+def test_statements_cover_released_steps_of_an_open_plan(seeded: SeededLedger) -> None:
+    plan = {"plan": [{"event": NOISE, "count": 24}]}
+    assert seeded.ledger.post(f"/v1/runs/{seeded.run}/reservations", plan, "trainer").is_success
+    assert seeded.steps(event=NOISE, count=24).status_code == 200
+    run = _stated(seeded, f"/v1/runs/{seeded.run}/statement")
+    whole = _stated(seeded, f"/v1/populations/{seeded.population}/statement")
+    epsilons = {each["path"]: each["epsilon"] for each in run["accounts"]}
+    assert epsilons["mimic/icu-team"] == run["loss"]["epsilon_by_filter"]
+    assert whole["loss"]["epsilon_by_filter"] == epsilons["mimic"] > 0
+    assert whole["loss"]["epsilon_rdp"] == run["loss"]["epsilon_rdp"] > 0
+
+
 def test_statement_over_the_limit_claims_no_guarantee(seeded: SeededLedger) -> None:
     assert seeded.steps(count=10**5, mode="report").json()["overdrawn"]
     for path in (f"runs/{seeded.run}", f"populations/{seeded.population}"):

@@ -220,7 +220,8 @@ class ComposedAccount(Account):
     composition: Composition
     max_partitions_per_unit: int | None = None
     epsilon_including_reserved: ExtendedNumber = Field(
-        description="Epsilon including reserved steps, by the same filter."
+        description="The same with all steps of open plans. Some of them may have been released already: `epsilon` of "
+        "an account above their run has them once the plan is closed."
     )
     available: AvailableEpsilon
     attestation: Attestation | None = None

@@ -63,8 +63,8 @@ class AuditEventPage(Page[AuditEvent]):
 
 
 _FACTS = (
-    *("detail", "epsilon", "epsilon_requested", "epsilon_limit", "delta", "rdp", "delta_requested", "delta_left"),
-    *("plan", "max_count_that_fits", "limit_change"),
+    *("detail", "epsilon", "epsilon_including_reserved", "epsilon_requested", "epsilon_limit", "delta", "rdp"),
+    *("delta_requested", "delta_left", "plan", "max_count_that_fits", "limit_change"),
     *("steps_needed", "exhausted", "alternatives", "unavailable_alternatives"),
 )
 DECISION_EXAMPLE: dict[str, Any] = {

@@ -28,6 +28,7 @@ REFUSED_EXAMPLE: dict[str, Any] = {
     "binding_account": EXAMPLE_BUDGET_ID,
     "binding_account_path": "mimic/icu-team",
     "epsilon": 2.9996,
+    "epsilon_including_reserved": 2.9996,
     "epsilon_requested": 3.0001,
     "epsilon_limit": 3.0,
     "delta": 1e-5,
@@ -98,8 +99,6 @@ def plan_text(facts: Mapping[str, Any], binding_path: str, count: int) -> str:
 def refusal_text(facts: Mapping[str, Any], binding_path: str, count: int) -> str:
     """Describe why a request of so many steps was refused, and what would be admitted instead."""
     sentences = [f"{binding_path} has spent {_spent(facts, count)}."]
-    if facts["rdp"]["held"]:
-        sentences.append("Part of what remains is reserved for other plans.")
     if facts["delta_requested"] > facts["delta_left"]:
         sentences.append(
             f"These events need {_rounded(facts['delta_requested'])} of delta for their own failure probability, but "
@@ -118,12 +117,18 @@ def refusal_text(facts: Mapping[str, Any], binding_path: str, count: int) -> str
 
 def _spent(facts: Mapping[str, Any], count: int) -> str:
     """Describe what is spent, and what the request would make of it, or what is left of the plan."""
-    is_now, limit, became = _epsilon_texts(*(float(facts[name]) for name in _EPSILONS))
+    numbers = {name: float(facts[name]) for name in _EPSILONS}
+    limit = format_exact(facts["epsilon_limit"])
+    is_now, reserved, became = _epsilon_texts(numbers)
     spent, plan = f"epsilon {is_now} of {limit} (delta {format_exact(facts['delta'])})", facts["plan"]
+    if facts["rdp"]["held"]:
+        spent += f", or {reserved} with all that is reserved"
     if plan is not None:
         left, steps = plan["steps_left"], counted(plan["steps"], "step")
         if not left:
-            return f"{spent}, and its plan of {steps} is used up"
+            return f"{spent}, and its plan of {steps} is used up" + " or reserved" * (
+                plan["steps_used"] < plan["steps"]
+            )
         are = "is" if left == 1 else "are"
         return f"{spent}, and {left:,} of its {counted(plan['steps'], 'planned step')} {are} left"
     request = "this step" if count == 1 else "this request"
@@ -132,20 +137,18 @@ def _spent(facts: Mapping[str, Any], count: int) -> str:
     return f"{spent}, and {request} would bring it to {became}"
 
 
-_EPSILONS: Final = ("epsilon", "epsilon_limit", "epsilon_requested")
+_EPSILONS: Final = ("epsilon", "epsilon_including_reserved", "epsilon_requested", "epsilon_limit")
 
 
-def _epsilon_texts(spent: float, limit: float, requested: float) -> tuple[str, str, str]:
+def _epsilon_texts(numbers: Mapping[str, float]) -> list[str]:
     """Format the epsilons of a refusal with enough decimals that rounding changes no comparison."""
-    texts = (repr(spent), repr(requested))
+    *shown, limit = (numbers[name] for name in _EPSILONS)
+    texts = [repr(each) for each in shown]
     for decimals in range(4, 11):
-        if _comparisons(round(spent, decimals), limit, round(requested, decimals)) == _comparisons(
-            spent, limit, requested
-        ):
-            texts = (f"{spent:.{decimals}f}".rstrip("0"), f"{requested:.{decimals}f}".rstrip("0"))
+        if _comparisons(*(round(each, decimals) for each in shown), limit) == _comparisons(*shown, limit):
+            texts = [f"{each:.{decimals}f}".rstrip("0") for each in shown]
             break
-    is_now, became = ("infinite" if text == "inf" else text.rstrip(".") for text in texts)
-    return is_now, format_exact(limit), became
+    return ["infinite" if text == "inf" else text.rstrip(".") for text in texts]
 
 
 def _comparisons(*numbers: float) -> list[bool]:

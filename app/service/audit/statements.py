@@ -2,14 +2,14 @@
 
 import json
 from collections.abc import Collection, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any, Final
 
 from sqlalchemy import Connection
 
 from app.accounting.events import fingerprint
 from app.ledger.account_records import AccountRecord
-from app.ledger.accounts import Account, AccountKind
+from app.ledger.accounts import Account, AccountKind, zero_curve
 from app.ledger.admission import governing_of, reading_of
 from app.ledger.errors import AccountQuarantinedError
 from app.ledger.experiments import ChargingMode
@@ -34,6 +34,7 @@ NOT_CHARGED: Final = (
 COVERED: Final = (
     "Every step that was asked for or reported here, whether or not its result was used.",
     "Steps that were set aside for a trainer that fell silent: they count as released.",
+    "On accounts above runs, all steps of plans that are still open: some of them may have been released already.",
     "Everything that is computed from the released results afterwards.",
 )
 CHOICES: Final = {
@@ -92,7 +93,7 @@ def run_statement(context: RequestContext, run_id: str, signer: Signer) -> dict[
             "decisions": usage_history.outcomes(tx, context.organisation_id, run_id),
             "loss": _loss(governing, own.account, reading_of(touched).epsilon)
             | {"guarantee": guarantee(tx, context.organisation_id, governing, path)},
-            "accounts": [_account(account) for account in touched if account.limit is not None],
+            "accounts": [_account(_released(account)) for account in touched if account.limit is not None],
             "experiments": _experiments(tx, context, run_id, {tally.fingerprint for tally in events}),
             "chain": {"decisions": run.decisions, "head": run.chain_head.hex(), **_chain(tx, context)},
         }
@@ -114,12 +115,13 @@ def population_statement(context: RequestContext, population_id: str, signer: Si
     with context.db.read(context.organisation_id) as tx:
         [record] = accounts.path_of(tx, context.organisation_id, record.account.id)
         _require_proven([record])
+        released = _released(record.account)
         ids, count = usage_history.runs_under(tx, context.organisation_id, population_id, MOST_RUNS)
         payload = {
             **_head(context, "population_statement"),
             "population": {"id": population_id, "name": record.account.name},
             "protected": _protected([record]),
-            "loss": _loss(record.account, record.account, record.account.epsilon())
+            "loss": _loss(released, released, released.epsilon())
             | {"guarantee": guarantee(tx, context.organisation_id, record.account, [record])},
             "runs": _trained(tx, context, ids),
             "runs_in_all": count,
@@ -181,6 +183,17 @@ def _plan(account: Account) -> dict[str, Any] | None:
         return None
     counts = {"steps": status.steps, "steps_used": status.steps_used, "steps_left": status.steps_left}
     return {"state": str(status.state), "delta": status.delta, **counts}
+
+
+def _released(account: Account) -> Account:
+    """Copy an account with all that may have been released under it as spent.
+
+    Steps of a plan are charged to their run at once, and to the accounts above it when the plan is closed: until then
+    these only hold them. A run's own account is exact.
+    """
+    if account.kind is AccountKind.RUN:
+        return account
+    return replace(account, spent=account.spent + account.held, held=zero_curve(account.grid_version))
 
 
 def _account(account: Account) -> dict[str, Any]:

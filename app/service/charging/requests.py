@@ -157,7 +157,11 @@ def refusal_details(refusal: Refusal) -> dict[str, Any]:
     limit = refusal.binding.limit
     assert limit is not None, "only a limit refuses"
     return {
-        **json_finite(epsilon=refusal.epsilon, epsilon_requested=refusal.epsilon_requested),
+        **json_finite(
+            epsilon=refusal.epsilon,
+            epsilon_including_reserved=refusal.epsilon_including_reserved,
+            epsilon_requested=refusal.epsilon_requested,
+        ),
         "epsilon_limit": limit.epsilon,
         "delta": limit.delta,
         "rdp": json_finite(

@@ -121,6 +121,7 @@ class _Refusal:
     binding_account: str
     binding_account_path: str
     epsilon: float
+    epsilon_including_reserved: float
     epsilon_requested: float
     epsilon_limit: float
     delta: float
@@ -158,10 +159,12 @@ class BudgetExceededError(ProblemError):
         self.first_step = refusal.first_step
         self.count = refusal.count
         self.dry_run = refusal.dry_run is True
-        # The exhausted account and its epsilon at its own delta.
+        # The exhausted account and its epsilon at its own delta: spent, with all that is reserved, and with that and this
+        # request.
         self.binding_account = refusal.binding_account
         self.binding_account_path = refusal.binding_account_path
         self.epsilon = refusal.epsilon
+        self.epsilon_including_reserved = refusal.epsilon_including_reserved
         self.epsilon_requested = refusal.epsilon_requested
         self.epsilon_limit = refusal.epsilon_limit
         self.delta = refusal.delta
