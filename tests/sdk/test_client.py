@@ -2,6 +2,7 @@
 
 import math
 import traceback
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
@@ -25,8 +26,11 @@ from epsilon_ledger import (
     PlannedEventCount,
     Run,
     UnexpectedResponseError,
+    composed,
     gaussian,
+    mixture_of_gaussians,
     poisson_sampled,
+    tree_aggregation,
 )
 from tests.sdk.fake_ledger import PROBLEM_JSON, RUN, RUN_ID, TRIES, FakeLedger, problem
 from tests.sdk.wire import KEY, URL
@@ -156,7 +160,7 @@ WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"opens_at": "2027-01-01"}, TypeError, "opens_at must be a datetime, such as .* not '2027-01-01'"),
     ({"block": "may"}, TypeError, "block must be a DataBlock"),
     ({"block": DataBlock("may", "june")}, TypeError, "data_from must be a datetime"),  # type: ignore[arg-type]
-    ({"planned": LOUD}, TypeError, "planned must be a list of events"),
+    ({"planned": LOUD}, TypeError, "planned must be a list, such as"),
     ({"ownr": "ada"}, TypeError, "'ownr' is no argument: metadata has display_name, description, owner"),
     ({"links": ["https://x.example"]}, TypeError, r"links must be a list of Link\(title, url\), not of 'https"),
     ({"labels": ["team"]}, TypeError, "labels must be a mapping, such as .* not .'team'."),
@@ -177,6 +181,38 @@ def test_wrong_argument_is_named_before_anything_is_sent(client: LedgerClient, l
         with pytest.raises(TypeError, match="start must be a date"):
             client.create_blocks("bud_1", "month", start=start, count=3, limit=LIMIT)  # type: ignore[arg-type]
     assert ledger.requests == []
+
+
+NO_LIST: dict[str, Callable[[LedgerClient, Any], object]] = {
+    "budgets": lambda client, text: client.create_run("icu", budgets=text),
+    "budgets of a sweep": lambda client, text: client.create_experiment("sweep", budgets=text),
+    "events": lambda client, text: client.compute_epsilon(text, delta=1e-5),
+    "events of a run": lambda client, text: client.get_run(RUN_ID).authorize(events=text),
+    "events of a trial": lambda client, text: client.create_experiment("sweep", budget="a/b", events=text, mean=2.0),
+    "events of a mechanism": lambda _, text: composed(text),
+    "other_events": lambda client, text: client.find_max_steps(LOUD, epsilon=1.0, delta=1e-5, other_events=text),
+    "plan": lambda client, text: client.create_run("icu", budget="a/b", plan=text),
+    "plan of a reservation": lambda client, text: client.get_run(RUN_ID).reserve(text),
+    "plan that may wait": lambda client, text: client.preview_wait("a/b", text),
+    "planned": lambda client, text: client.create_run("icu", budget="a/b", planned=text),
+    "links": lambda client, text: client.create_run("icu", budget="a/b", links=text),
+    "addresses": lambda client, text: client.create_receiver("email", addresses=text),
+    "types": lambda client, text: client.create_receiver(url="https://a.example", types=text),
+    "thresholds": lambda client, text: client.replace_alert_settings("a/b", thresholds=text),
+    "sensitivities": lambda _, text: mixture_of_gaussians(1.0, text, [1.0]),
+    "sampling_probs": lambda _, text: mixture_of_gaussians(1.0, [1.0], text),
+    "step_counts": lambda _, text: tree_aggregation(1.0, text),
+}
+
+
+@pytest.mark.parametrize("argument", NO_LIST)
+def test_text_or_one_item_in_place_of_a_list_is_named_before_anything_is_sent(
+    client: LedgerClient, ledger: FakeLedger, argument: str
+) -> None:
+    for wrong in ("mimic/icu-team", EventCount(event=LOUD, count=1), 3):
+        with pytest.raises(TypeError, match=rf"^{argument.partition(' ')[0]} must be a list, such as \[.*, not "):
+            NO_LIST[argument](client, wrong)
+    assert {request.method for request in ledger.requests} <= {"GET"}
 
 
 def test_run_is_created_with_its_terms(

@@ -126,9 +126,8 @@ def _spent(facts: Mapping[str, Any], count: int) -> str:
     if plan is not None:
         left, steps = plan["steps_left"], counted(plan["steps"], "step")
         if not left:
-            return f"{spent}, and its plan of {steps} is used up" + " or reserved" * (
-                plan["steps_used"] < plan["steps"]
-            )
+            used_up = "used up" if plan["steps_used"] >= plan["steps"] else "used up or reserved"
+            return f"{spent}, and its plan of {steps} is {used_up}"
         are = "is" if left == 1 else "are"
         return f"{spent}, and {left:,} of its {counted(plan['steps'], 'planned step')} {are} left"
     request = "this step" if count == 1 else "this request"

@@ -6,6 +6,7 @@ from typing import Any, Final
 from epsilon_ledger._run.batch_sources import reason_against
 from epsilon_ledger._wire.coercion import whole
 from epsilon_ledger._wire.events import SAMPLES, Event, EventCount
+from epsilon_ledger._wire.members import wire_events
 from epsilon_ledger._wire.models import RunState
 
 _SINGLE_NOISE: Final = frozenset({"gaussian", "laplace", "discrete_gaussian"})
@@ -40,7 +41,7 @@ def epoch_event(state: RunState, event: Event | None, events: Sequence[EventCoun
     if events is not None:
         if event is not None:
             raise ValueError("Give either event or events.")
-        event = _least_noise([item["event"] for item in events])
+        event = _least_noise([item["event"] for item in wire_events(events)])
     event = event if event is not None else state.event
     if event is None:
         raise ValueError("The run was created without an event: give the batches' `event`.")
@@ -69,7 +70,7 @@ def epoch_steps(batches: object, events: Sequence[EventCount] | None, steps: int
     if steps is not None:
         return whole("steps", steps)
     if events is not None:
-        return sum(whole("count", item["count"]) for item in events)
+        return sum(item["count"] for item in wire_events(events))
     length = _length(batches)
     if length is None:
         raise ValueError("These batches have no length, and might never end: give their number in an epoch as `steps`.")

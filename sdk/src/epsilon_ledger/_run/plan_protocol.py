@@ -9,11 +9,12 @@ from typing import Final, TypeVar
 from epsilon_ledger._run.grant_client import GrantClient
 from epsilon_ledger._run.grants import PrefetchConfig
 from epsilon_ledger._run.plan_waits import OnWait, PlanWait, wait_end
-from epsilon_ledger._run.step_requests import StepRequests, wire_events
+from epsilon_ledger._run.step_requests import StepRequests
 from epsilon_ledger._wire.coercion import whole
 from epsilon_ledger._wire.endpoints.runs import get_run
 from epsilon_ledger._wire.errors import LedgerError, PlanNotGrantedError, UnexpectedResponseError
 from epsilon_ledger._wire.events import EventCount
+from epsilon_ledger._wire.members import wire_events
 from epsilon_ledger._wire.models import RunState
 from epsilon_ledger._wire.problems import BudgetExceededError
 from epsilon_ledger._wire.requests import RequestFlow, path, post
@@ -96,7 +97,7 @@ class PlanProtocol:
         """
         self.grants.prefetch.require_none(has_plan=True)
         body = {
-            "plan": wire_events(plan),
+            "plan": wire_events(plan, "plan"),
             "lease_seconds": lease_seconds,
             "attempt": self.state.attempt,
             "wait_until": wait_end(wait),

@@ -13,7 +13,7 @@ from epsilon_ledger._wire.coercion import whole
 from epsilon_ledger._wire.endpoints.runs import get_run as read_run
 from epsilon_ledger._wire.errors import UnexpectedResponseError
 from epsilon_ledger._wire.events import Event, EventCount, PlannedEvents
-from epsilon_ledger._wire.members import wire_limit, wire_planned
+from epsilon_ledger._wire.members import wire_budgets, wire_events, wire_limit, wire_planned
 from epsilon_ledger._wire.metadata import Metadata, wire_metadata
 from epsilon_ledger._wire.models import Limit, NeighboringRelation, RunState
 from epsilon_ledger._wire.references import find_run, find_run_id
@@ -108,13 +108,13 @@ def create_run(  # noqa: PLR0913 - the members of the request, by name
     body = {
         "name": name,
         "budget": budget,
-        "budgets": None if budgets is None else list(budgets),
+        "budgets": wire_budgets(budgets),
         "event": event,
         "limit": wire_limit(limit),
         "planned": wire_planned(planned),
         "privacy_unit": privacy_unit,
         "neighboring_relation": neighboring_relation,
-        "plan": plan,
+        "plan": None if plan is None else wire_events(plan, "plan"),
         "expected_steps": None if expected_steps is None else whole("expected_steps", expected_steps),
         "lease_seconds": lease_seconds if plan else None,
         "wait_until": wait_end(wait),

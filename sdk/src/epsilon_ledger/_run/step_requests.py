@@ -1,6 +1,6 @@
 """Direct requests for steps, their numbers and doubts, without I/O."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from epsilon_ledger._wire.coercion import whole
@@ -13,6 +13,7 @@ from epsilon_ledger._wire.errors import (
     UnexpectedResponseError,
 )
 from epsilon_ledger._wire.events import Event, EventCount
+from epsilon_ledger._wire.members import wire_events
 from epsilon_ledger._wire.models import RunState, StepAuthorization
 from epsilon_ledger._wire.problem_errors import AttemptSupersededError, SequenceConflictError
 from epsilon_ledger._wire.problems import BudgetExceededError, Problem
@@ -103,8 +104,8 @@ class StepRequests:
         if self._pending is None:
             yield from self._require_no_foreign_plan()
         unusual: dict[str, object] = {"on_exceed": "truncate"} if truncate else {}
-        asked = None if truncate else _requested_count(count, events)
-        pending = self._next_request(steps_body(self.state, count, event, events) | unusual, asked)
+        body = steps_body(self.state, count, event, events) | unusual
+        pending = self._next_request(body, None if truncate else _requested_count(count, events))
         authorization = self._parse_authorization((yield from self._send(pending)), pending)
         # In this order: after an interrupt in between, the repeated request gets the same response.
         self.record_charge(authorization)
@@ -286,11 +287,6 @@ def steps_body(
 
 def _requested_count(count: int, events: Sequence[EventCount] | None) -> int:
     return count if events is None else sum(item["count"] for item in events)
-
-
-def wire_events(events: Sequence[EventCount]) -> list[Mapping[str, object]]:
-    """Serialize events with their counts."""
-    return [{"event": item["event"], "count": whole("count", item["count"])} for item in events]
 
 
 def _foreign_steps_error(authorization: StepAuthorization) -> StepsAlreadyTakenError:

@@ -9,6 +9,7 @@ from epsilon_ledger._run.run import Run
 from epsilon_ledger._wire.coercion import whole
 from epsilon_ledger._wire.errors import TrialExceededError
 from epsilon_ledger._wire.events import Event, EventCount
+from epsilon_ledger._wire.members import wire_events
 from epsilon_ledger._wire.models import RunState
 
 T = TypeVar("T")
@@ -31,7 +32,7 @@ class Trial:
     def __init__(self, state: RunState, number: int, events: Sequence[EventCount]) -> None:
         self.state = state
         self.number = number
-        self._remaining = [(item["event"], whole("count", item["count"])) for item in events]
+        self._remaining = [(item["event"], item["count"]) for item in wire_events(events)]
         self._taken = 0
         self._process = os.getpid()
         self._lock = Lock()

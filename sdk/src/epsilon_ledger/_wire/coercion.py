@@ -1,6 +1,7 @@
-"""Validation of numbers before they are sent."""
+"""Validation of numbers and lists before they are sent."""
 
 import math
+from collections.abc import Iterable, Mapping
 from operator import index
 from typing import TypeVar
 
@@ -67,3 +68,16 @@ def whole(name: str, value: int, least: int = 1) -> int:
     if index(value) < least:
         raise ValueError(f"{name} must be at least {least}, not {value}.")
     return index(value)
+
+
+def items(name: str, values: Iterable[T], example: str) -> list[T]:
+    """Check a collection, and return its items as a list.
+
+    A text has items, too, and a single event has keys: neither is meant where a list is expected.
+
+    Raises:
+        TypeError: it is a text or a mapping, or has no items; `example` shows a valid value.
+    """
+    if isinstance(values, (str, bytes, Mapping)) or not isinstance(values, Iterable):
+        raise TypeError(f"{name} must be a list, such as {example}, not {values!r}.")
+    return list(values)

@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 from typing import Literal
 
-from epsilon_ledger._wire.coercion import noise, real, whole
+from epsilon_ledger._wire.coercion import items, noise, real, whole
 from epsilon_ledger._wire.events import (
     AdaptiveClippingEvent,
     ComposedEvent,
@@ -179,13 +179,17 @@ def mixture_of_gaussians(
     Returns:
         The event for the wire.
     """
-    if len(sensitivities) != len(sampling_probs):
+    norms, probabilities = (
+        items("sensitivities", sensitivities, "[1.0]"),
+        items("sampling_probs", sampling_probs, "[1.0]"),
+    )
+    if len(norms) != len(probabilities):
         raise ValueError("Give as many sampling_probs as sensitivities.")
     return {
         "type": "mixture_of_gaussians",
         "standard_deviation": real("standard_deviation", standard_deviation, 1e-9, 1e9),
-        "sensitivities": [real("sensitivities", each, 0.0, 1e9) for each in sensitivities],
-        "sampling_probs": [real("sampling_probs", each, 0.0, 1.0) for each in sampling_probs],
+        "sensitivities": [real("sensitivities", each, 0.0, 1e9) for each in norms],
+        "sampling_probs": [real("sampling_probs", each, 0.0, 1.0) for each in probabilities],
     }
 
 
@@ -206,7 +210,7 @@ def tree_aggregation(
     Returns:
         The event for the wire.
     """
-    counts = [whole("step_counts", steps) for steps in step_counts]
+    counts = [whole("step_counts", steps) for steps in items("step_counts", step_counts, "[100, 100]")]
     if completed:
         counts = [whole("step_counts", 1 << (steps - 1).bit_length()) for steps in counts]
     return {"type": "tree_aggregation", "noise_multiplier": noise(noise_multiplier), "step_counts": counts}
@@ -253,7 +257,7 @@ def composed(events: Sequence[Event]) -> ComposedEvent:
     Returns:
         The event for the wire.
     """
-    return {"type": "composed", "events": list(events)}
+    return {"type": "composed", "events": items("events", events, "[gaussian(1.1), laplace(2.0)]")}
 
 
 def self_composed(event: Event, count: int) -> SelfComposedEvent:

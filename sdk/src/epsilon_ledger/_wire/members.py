@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from datetime import date, datetime
 from typing import cast
 
-from epsilon_ledger._wire.coercion import whole
-from epsilon_ledger._wire.events import PlannedEvents
+from epsilon_ledger._wire.coercion import items, whole
+from epsilon_ledger._wire.events import Event, EventCount, PlannedEvents
 from epsilon_ledger._wire.models import DataBlock, Limit, ParallelComposition
 
 
@@ -29,9 +29,33 @@ def wire_planned(planned: PlannedEvents | None) -> list[dict[str, object]] | Non
     """
     if planned is None:
         return None
-    if not isinstance(planned, Sequence):
-        raise TypeError(f"planned must be a list of events, such as [(gaussian(1.1), 1000)], not {planned!r}.")
-    return [_planned_event(item) for item in planned]
+    return [_planned_event(item) for item in items("planned", planned, "[(gaussian(1.1), 1000)]")]
+
+
+def wire_budgets(budgets: Sequence[str] | None) -> list[str] | None:
+    """Serialize references to budgets, or None.
+
+    Raises:
+        TypeError: it is not a list of them; a single one is the argument `budget`.
+    """
+    return None if budgets is None else items("budgets", budgets, '["mimic/icu-team"]')
+
+
+def wire_events(events: Sequence[EventCount], name: str = "events") -> list[EventCount]:
+    """Serialize events with their counts.
+
+    Raises:
+        TypeError: it is not a list of them.
+    """
+    example = '[{"event": gaussian(1.1), "count": 1000}]'
+    return [_event_count(name, item, example) for item in items(name, events, example)]
+
+
+def _event_count(name: str, item: object, example: str) -> EventCount:
+    match item:
+        case {"event": event, "count": count}:
+            return EventCount(event=cast("Event", event), count=whole("count", cast("int", count)))
+    raise TypeError(f"{name} must be a list of events with counts, such as {example}, not of {item!r}.")
 
 
 def _planned_event(item: object) -> dict[str, object]:

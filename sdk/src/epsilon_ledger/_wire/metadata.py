@@ -3,7 +3,9 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Final, TypedDict
+from typing import Final, TypedDict, cast
+
+from epsilon_ledger._wire.coercion import items
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +62,7 @@ class ArchivedAccount:
 
 
 _MEMBERS: Final = tuple(Metadata.__annotations__)
+_LINKS: Final = "[Link(title, url)]"
 
 
 def wire_metadata(given: Mapping[str, object]) -> dict[str, object]:
@@ -78,7 +81,7 @@ def wire_metadata(given: Mapping[str, object]) -> dict[str, object]:
             raise TypeError(f"labels must be a mapping, such as {{'team': 'icu'}}, not {labels!r}.")
         members["labels"] = dict(labels)
     if links is not None:
-        members["links"] = [_wire_link(link) for link in links] if isinstance(links, Sequence) else _wire_link(links)
+        members["links"] = [_wire_link(link) for link in items("links", cast("Sequence[Link]", links), _LINKS)]
     return members
 
 
@@ -86,7 +89,10 @@ def metadata_filters(
     q: str | None, owner: str | None, labels: Mapping[str, str | None] | None, *, archived: bool
 ) -> dict[str, object]:
     """Serialize the filters of a list by metadata; a label of None has any value."""
-    pairs = tuple(key if value is None else f"{key}:{value}" for key, value in (labels or {}).items())
+    labels = {} if labels is None else labels
+    if not isinstance(labels, Mapping):
+        raise TypeError(f"labels must be a mapping, such as {{'team': 'icu'}}, not {labels!r}.")
+    pairs = tuple(key if value is None else f"{key}:{value}" for key, value in labels.items())
     return {"q": q, "owner": owner, "label": pairs, "archived": archived or None}
 
 

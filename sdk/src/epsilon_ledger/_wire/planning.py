@@ -13,6 +13,7 @@ from epsilon_ledger._wire.estimates import (
     SamplingProbabilityEstimate,
 )
 from epsilon_ledger._wire.events import Event, EventCount
+from epsilon_ledger._wire.members import wire_events
 from epsilon_ledger._wire.models import NeighboringRelation
 from epsilon_ledger._wire.requests import Call, post
 
@@ -43,7 +44,9 @@ def compute_epsilon(
     Raises:
         LedgerError: the events are not supported, or no response arrived.
     """
-    body = {"events": events, "delta": delta} | _assumptions(neighboring_relation, population_size, batches)
+    body = {"events": wire_events(events), "delta": delta} | _assumptions(
+        neighboring_relation, population_size, batches
+    )
     return Call(post("v1/accounting/epsilon", body), EpsilonEstimate)
 
 
@@ -70,7 +73,9 @@ def compute_delta(
     Raises:
         LedgerError: the events are not supported, or no response arrived.
     """
-    body = {"events": events, "epsilon": epsilon} | _assumptions(neighboring_relation, population_size, batches)
+    body = {"events": wire_events(events), "epsilon": epsilon} | _assumptions(
+        neighboring_relation, population_size, batches
+    )
     return Call(post("v1/accounting/delta", body), DeltaEstimate)
 
 
@@ -100,7 +105,7 @@ def compute_epsilon_trajectory(
     Raises:
         LedgerError: the events are not supported, or no response arrived.
     """
-    body = {"events": events, "delta": delta, "max_points": max_points}
+    body = {"events": wire_events(events), "delta": delta, "max_points": max_points}
     return Call(
         post("v1/accounting/trajectory", body | _assumptions(neighboring_relation, population_size, batches)),
         EpsilonTrajectory,
@@ -136,7 +141,13 @@ def find_noise_multiplier(  # noqa: PLR0913 - the members of the request, by nam
     Raises:
         LedgerError: the event is not supported, or no response arrived.
     """
-    body = {"event": event, "count": count, "epsilon": epsilon, "delta": delta, "other_events": other_events}
+    body = {
+        "event": event,
+        "count": count,
+        "epsilon": epsilon,
+        "delta": delta,
+        "other_events": _wire_other(other_events),
+    }
     assumptions = _assumptions(neighboring_relation, population_size, batches)
     return Call(post("v1/accounting/noise-multiplier", body | assumptions), NoiseMultiplierEstimate)
 
@@ -170,7 +181,13 @@ def find_sampling_probability(  # noqa: PLR0913 - the members of the request, by
     Raises:
         LedgerError: the event is not supported, or no response arrived.
     """
-    body = {"event": event, "count": count, "epsilon": epsilon, "delta": delta, "other_events": other_events}
+    body = {
+        "event": event,
+        "count": count,
+        "epsilon": epsilon,
+        "delta": delta,
+        "other_events": _wire_other(other_events),
+    }
     assumptions = _assumptions(neighboring_relation, population_size, batches)
     return Call(
         post("v1/accounting/sampling-probability", body | assumptions),
@@ -212,7 +229,7 @@ def find_max_steps(  # noqa: PLR0913 - the members of the request, by name
         "epsilon": epsilon,
         "delta": delta,
         "steps_per_epoch": steps_per_epoch,
-        "other_events": other_events,
+        "other_events": _wire_other(other_events),
     }
     assumptions = _assumptions(neighboring_relation, population_size, batches)
     return Call(post("v1/accounting/steps", body | assumptions), MaxStepsEstimate)
@@ -252,6 +269,10 @@ def compute_laplace_cost(
         "delta": delta,
     }
     return Call(post("v1/accounting/laplace", body), LaplaceCost)
+
+
+def _wire_other(events: Sequence[EventCount] | None) -> list[EventCount] | None:
+    return None if events is None else wire_events(events, "other_events")
 
 
 def _assumptions(

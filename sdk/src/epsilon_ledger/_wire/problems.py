@@ -159,7 +159,7 @@ class BudgetExceededError(ProblemError):
         self.first_step = refusal.first_step
         self.count = refusal.count
         self.dry_run = refusal.dry_run is True
-        # The exhausted account and its epsilon at its own delta: spent, with all that is reserved, and with that and this
+        # The exhausted account, and its epsilon at its own delta: of what is spent, with what is reserved, and with the
         # request.
         self.binding_account = refusal.binding_account
         self.binding_account_path = refusal.binding_account_path

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from epsilon_ledger._wire.alert_models import Alert, AlertSettings, Forecast
+from epsilon_ledger._wire.coercion import items
 from epsilon_ledger._wire.references import find_account_id
 from epsilon_ledger._wire.requests import Listing, RequestFlow, get, path, put
 
@@ -63,8 +64,8 @@ def replace_alert_settings(
     Raises:
         LedgerError: they were not replaced, or no response arrived.
     """
+    body: dict[str, object] = {"thresholds": items("thresholds", thresholds, "[0.5, 0.8]")}
     account_id = yield from find_account_id(account)
-    body: dict[str, object] = {"thresholds": list(thresholds)}
     if forecast_days is not None:
         body["forecast_days"] = forecast_days
     return (yield put(f"{path('accounts', account_id)}/alert-settings", body)).read(AlertSettings)

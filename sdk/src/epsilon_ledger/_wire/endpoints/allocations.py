@@ -7,6 +7,7 @@ from epsilon_ledger._wire.allocation_models import AccountAllocation, AccountQue
 from epsilon_ledger._wire.endpoints.etags import tag_of
 from epsilon_ledger._wire.events import EventCount
 from epsilon_ledger._wire.governance_models import Proposal
+from epsilon_ledger._wire.members import wire_events
 from epsilon_ledger._wire.references import find_account_id
 from epsilon_ledger._wire.requests import RequestFlow, get, path, post, put
 
@@ -86,6 +87,7 @@ def preview_wait(account: str, plan: Sequence[EventCount]) -> RequestFlow[WaitPr
     Raises:
         LedgerError: the account does not exist, a policy forbids the plan, or no response arrived.
     """
+    body = {"plan": wire_events(plan, "plan")}
     account_id = yield from find_account_id(account)
-    answer = yield post(f"{path('accounts', account_id)}/queue/what-if", {"plan": list(plan)})
+    answer = yield post(f"{path('accounts', account_id)}/queue/what-if", body)
     return answer.read(WaitPreview)

@@ -5,7 +5,7 @@ from typing import Unpack
 
 from epsilon_ledger._wire.events import EventCount, PlannedEvents
 from epsilon_ledger._wire.experiment_models import Experiment
-from epsilon_ledger._wire.members import wire_limit, wire_planned
+from epsilon_ledger._wire.members import wire_budgets, wire_events, wire_limit, wire_planned
 from epsilon_ledger._wire.metadata import Metadata, wire_metadata
 from epsilon_ledger._wire.models import Limit, NeighboringRelation
 from epsilon_ledger._wire.requests import Call, Listing, get, path, post
@@ -60,10 +60,10 @@ def create_experiment(  # noqa: PLR0913 - the members of the request, by name
         "name": name,
         "charging_mode": "each_run" if events is None else "repeat_and_select",
         "budget": budget,
-        "budgets": None if budgets is None else list(budgets),
+        "budgets": wire_budgets(budgets),
         "limit": wire_limit(limit),
         "planned": wire_planned(planned),
-        "trials": None if events is None else {"events": list(events), "mean": mean, "shape": shape},
+        "trials": None if events is None else {"events": wire_events(events), "mean": mean, "shape": shape},
         "privacy_unit": privacy_unit,
         "neighboring_relation": neighboring_relation,
         **wire_metadata(metadata),

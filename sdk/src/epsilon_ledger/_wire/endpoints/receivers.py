@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from epsilon_ledger._wire.alert_models import CreatedReceiver, Delivery, DeliveryStatus, Receiver, ReceiverKind
+from epsilon_ledger._wire.coercion import items
 from epsilon_ledger._wire.requests import Call, Listing, RequestFlow, delete, get, path, post, post_for_secret
 
 
@@ -34,8 +35,8 @@ def create_receiver(
     body: dict[str, object] = {
         "kind": kind,
         "url": url,
-        "addresses": list(addresses) or None,
-        "types": list(types),
+        "addresses": items("addresses", addresses, '["privacy@hospital.example"]') or None,
+        "types": items("types", types, '["account.exhausted"]'),
         "account": account,
     }
     return Call(post_for_secret("v1/receivers", body), CreatedReceiver)
