@@ -176,7 +176,8 @@ def _marks(seen: RunDetail) -> tuple[Mark, ...]:
     run, remaining = seen.record.run, seen.record.steps_remaining
     marks = []
     if remaining and seen.projected and seen.projected[-1][0] == remaining:
-        marks.append(Mark(float(run.next_step + remaining), "budget exhausted"))
+        assert seen.record.binding is not None, "an account leaves the remaining steps"
+        marks.append(Mark(float(run.next_step + remaining), f"no room left in {seen.record.binding.path}"))
     if run.expected_steps is not None and run.next_step:
         marks.append(Mark(float(run.expected_steps), "expected end"))
     return tuple(marks)

@@ -6,31 +6,27 @@ from anyio import to_thread
 from fastapi import Query, Response
 from pydantic import Field
 
-from app.accounting.events import (
-    MAX_NOISE_MULTIPLIER,
-    MIN_NOISE_MULTIPLIER,
-    DpEvent,
-    mechanisms_in,
-    smallest_noise,
-    type_name,
-)
+from app.accounting.events import MAX_NOISE_MULTIPLIER, MIN_NOISE_MULTIPLIER
 from app.api.pagination import decode_cursor
 from app.api.routers.accounts import HISTORIANS
-from app.charts.builders import account_chart, noise_chart, run_chart, sampling_chart, sampling_of, share_chart
+from app.charts.builders import account_chart, noise_chart, run_chart, sampling_chart, share_chart
 from app.dashboard.advice import Advice
+from app.dashboard.event_descriptions import describe_event
 from app.dashboard.form_fields import Fields, read_fields
 from app.dashboard.formatting import END_REASONS, RELATIONS, actors_of
 from app.dashboard.page_context import PageContext, PageDep, router
 from app.ledger.deviations import DeviationKind
 from app.ledger.permissions import Permission
 from app.ledger.reservations import has_lapsed
-from app.ledger.wording import format_exact
 from app.service.queries.account_detail import HypotheticalRun, get_account_detail
 from app.service.queries.first_steps import read_first_steps
 from app.service.queries.overview import read_change_token, read_overview
 from app.service.queries.run_detail import RunDetail, get_run_detail, run_change_token
 
 routes = router()
+
+MOST_CHARGED: Final = 3
+"""Different events of a run's steps that are described."""
 
 KINDS: Final = {
     DeviationKind.SAMPLER: "how the data are sampled",
@@ -106,6 +102,7 @@ def show_run(run_id: str, page: PageDep) -> Response:
         event=None if seen.record.run.event is None else describe_event(seen.record.run.event),
         describe=describe_event,
         chart=run_chart(seen),
+        charged=_charged(seen),
         traits=[chart for chart in (noise_chart(seen), sampling_chart(seen)) if chart is not None],
         signed=page.state.signer is not None,
         kinds=KINDS,
@@ -115,23 +112,18 @@ def show_run(run_id: str, page: PageDep) -> Response:
     )
 
 
+def _charged(seen: RunDetail) -> list[str]:
+    """Describe the first few events of the latest attempt's steps."""
+    latest = (each for each in seen.points if each.admitted and each.attempt == seen.record.run.attempt)
+    events = dict.fromkeys(step.event for each in latest for step in each.steps)
+    return [describe_event(event) for event in list(events)[:MOST_CHARGED]]
+
+
 def _advice(seen: RunDetail) -> Advice | None:
     """Get the alternatives to the latest refusal, unless steps were admitted after it."""
     latest, run = next(iter(seen.refusals), None), seen.record.run
     if latest is None or latest.first_step != run.next_step:
         return None
-    found = Advice.of(latest)
+    found = Advice.of(latest, seen.limits_changed)
     accounts = [each.account for each in seen.record.path]
-    return found and found.requestable(accounts, seen.limit_requests, ended=run.end_reason is not None)
-
-
-def describe_event(event: DpEvent) -> str:
-    """Describe an event in words."""
-    mechanisms = " and ".join(dict.fromkeys(type_name(leaf).replace("_", " ") for leaf in mechanisms_in(event)))
-    words = [mechanisms[:1].upper() + mechanisms[1:]]
-    noise, sampled = smallest_noise(event), sampling_of(event)
-    if noise is not None:
-        words.append(f"noise multiplier {format_exact(noise)}")
-    if sampled is not None:
-        words.append(f"Poisson sampling with probability {format_exact(sampled)}")
-    return ", ".join(words)
+    return found and found.requestable(accounts, seen.limits_waiting, ended=run.end_reason is not None)

@@ -1,6 +1,6 @@
 """The alternatives to a refused request, for the pages of a run and of a decision."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 from typing import Any, Self
@@ -9,33 +9,33 @@ from app.api.schemas.refusals import alternative_sentences, refusal_facts
 from app.ledger.accounts import Account
 from app.ledger.alternatives import AlternativeType
 from app.ledger.decisions import Decision
-from app.ledger.proposals import Proposal, ProposalStatus
+from app.service.queries.outdated_alternatives import ChangedLimit
 
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """The alternatives as sentences, and the limits that would have to be raised."""
+    """The alternatives as sentences, the limits that would have to be raised, and those that were `changed` since."""
 
     texts: Sequence[str]
     limits: Sequence[dict[str, Any]]
+    changed: Sequence[ChangedLimit]
 
     @classmethod
-    def of(cls, decision: Decision | None) -> Self | None:
+    def of(cls, decision: Decision | None, changed: Sequence[ChangedLimit]) -> Self | None:
         """Get the alternatives of a refusal; None for any other decision."""
         if decision is None or decision.refusal_details is None:
             return None
         facts = refusal_facts(decision)
         raised = (each["limits"] for each in facts["alternatives"] if each["type"] == AlternativeType.HIGHER_LIMIT)
         texts = alternative_sentences(facts, stated=0) or ["No alternative would let the training finish."]
-        return cls(texts, next(raised, []))
+        return cls(texts, next(raised, []), changed)
 
-    def requestable(self, accounts: Sequence[Account], requests: Sequence[Proposal], *, ended: bool) -> Self:
+    def requestable(self, accounts: Sequence[Account], waiting: Collection[str], *, ended: bool) -> Self:
         """Copy with the limits that may be requested now.
 
-        Left out are those that somebody has requested, or that the accounts of the run have reached meanwhile, and the
-        run's own if it has ended.
+        Left out are those of accounts that are `waiting` for the approval of another one, or have reached it meanwhile,
+        and the run's own if it has ended.
         """
-        waiting = {each.account_id for each in requests if each.status is ProposalStatus.OPEN}
         asked = [each for each in (accounts[:-1] if ended else accounts) if each.id not in waiting]
         present = {each.id: each.limit.epsilon for each in asked if each.limit is not None}
         limits = [each for each in self.limits if each["epsilon"] > present.get(each["account"], inf)]

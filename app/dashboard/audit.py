@@ -23,7 +23,13 @@ from app.ledger.errors import InsufficientScopeError, InvalidInputError, NotFoun
 from app.ledger.names import ACTOR_LENGTH
 from app.ledger.pages import MAX_DIGITS, Page, PageRequest
 from app.ledger.permissions import Permission
-from app.service.audit.queries import read_audit_entries, read_decision, read_decisions, read_health
+from app.service.audit.queries import (
+    read_audit_entries,
+    read_changed_limits,
+    read_decision,
+    read_decisions,
+    read_health,
+)
 from app.service.queries.overview import account_titles_of, read_change_token
 from app.service.verification.requests import list_verifications
 
@@ -99,7 +105,7 @@ def show_decision(page: PageDep, run_id: str, position: Annotated[int, Path(ge=0
         events=[(event_to_dict(step.event), step.count) for step in decision.steps[:MOST_EVENTS]],
         hidden=max(0, len(decision.steps) - MOST_EVENTS),
         facts=None if decision.refusal_details is None else refusal_facts(decision),
-        advice=Advice.of(decision),
+        advice=Advice.of(decision, read_changed_limits(page.context, decision)),
     )
 
 

@@ -190,6 +190,8 @@ def severity_label(status: AccountStatus) -> str:
         return "unreadable"
     if status.quarantine is not None:
         return "quarantined"
+    if status.archived:
+        return "archived"
     if status.is_blocked:
         return "blocked"
     return "locked" if status.is_locked else SEVERITIES[status.severity]

@@ -38,14 +38,28 @@ class Deviation:
     observed: float | str | None
     first_step: int
 
+    @property
+    def is_weaker(self) -> bool:
+        """Whether the steps may protect less than declared: more noise and rarer sampling protect more."""
+        if not isinstance(self.declared, float) or not isinstance(self.observed, float):
+            return True
+        if self.kind is DeviationKind.NOISE_MULTIPLIER:
+            return self.observed < self.declared
+        return self.kind is not DeviationKind.SAMPLING_PROBABILITY or self.observed > self.declared
+
+    @property
+    def respect(self) -> tuple[DeviationKind, bool]:
+        """What only the first deviation is kept of: its kind and direction."""
+        return self.kind, self.is_weaker
+
 
 _Difference = tuple[DeviationKind, float | str | None, float | str | None]
 
 
 def merge_deviations(before: tuple[Deviation, ...], found: tuple[Deviation, ...]) -> tuple[Deviation, ...]:
-    """Keep the first deviation of each kind."""
-    kinds = {each.kind for each in before}
-    further = tuple(each for each in found if each.kind not in kinds)
+    """Keep the first deviation of each kind and direction: less noise is not hidden by more noise before."""
+    known = {each.respect for each in before}
+    further = tuple(each for each in found if each.respect not in known)
     return (*before, *further) if further else before
 
 

@@ -47,6 +47,9 @@ class EndReason(StrEnum):
 TERMINAL = frozenset({RunStatus.COMPLETED, RunStatus.ABORTED})
 """Final statuses."""
 
+TAKES_NO_STEPS = TERMINAL | {RunStatus.PENDING, RunStatus.WAITING}
+"""Statuses of runs that have ended, or cannot begin before an approval or before their plan is granted."""
+
 ENDS = frozenset({RunAction.COMPLETE, RunAction.ABORT})
 """The only actions on an overdrawn run."""
 
@@ -79,7 +82,7 @@ class Run(NamedTuple):
         attempt_first_step: number of the current attempt's first step.
         expected_steps: number of all its steps, as declared.
         declared_steps_per_hour: its maximum rate, if declared.
-        deviations: the first deviation of each kind from its declaration.
+        deviations: the first deviation of each kind and direction from its declaration.
         last_decided_at: time of the last decision; None before the first one.
         last_actor: its author.
         end_reason: of a run that has ended, at `ended_at`.
@@ -241,11 +244,11 @@ def remaining_steps(run: Run, requested: int, expected: int | None) -> int:
 def find_deviations(
     run: Run, planned: Sequence[StepEvent], steps: Sequence[StepEvent], hours: float
 ) -> tuple[Deviation, ...]:
-    """Find the first deviation of each kind from a run's declaration, `hours` after the run was registered.
+    """Find the first deviation of each kind and direction from a run's declaration, `hours` after its registration.
 
     Besides its default event the run has declared the `planned` ones.
     """
-    found: dict[DeviationKind, Deviation] = {}
+    found: dict[tuple[DeviationKind, bool], Deviation] = {}
     compared: set[int] = set()
     at = run.next_step
     for step in steps:
@@ -254,13 +257,16 @@ def find_deviations(
             if step.event != run.event and all(step.event != each.event for each in planned):
                 usual = run.event or next((each.event for each in planned), None)
                 for kind, expected, seen in () if usual is None else differences(usual, step.event):
-                    found.setdefault(kind, Deviation(kind, expected, seen, at))
+                    deviation = Deviation(kind, expected, seen, at)
+                    found.setdefault(deviation.respect, deviation)
         at += step.count
     if run.expected_steps is not None and at > run.expected_steps:
         first = max(run.next_step, run.expected_steps)
-        found[DeviationKind.STEPS] = Deviation(DeviationKind.STEPS, run.expected_steps, at, first)
+        more_steps = Deviation(DeviationKind.STEPS, run.expected_steps, at, first)
+        found[more_steps.respect] = more_steps
     most = run.declared_steps_per_hour
     if most is not None and at > most * max(hours, LEAST_HOURS):
         rate = at / max(hours, LEAST_HOURS)
-        found[DeviationKind.STEPS_PER_HOUR] = Deviation(DeviationKind.STEPS_PER_HOUR, most, rate, run.next_step)
+        faster = Deviation(DeviationKind.STEPS_PER_HOUR, most, rate, run.next_step)
+        found[faster.respect] = faster
     return tuple(found.values())

@@ -58,6 +58,19 @@ def test_quarantine_is_shown_on_pages_of_accounts_under_it(ledger: Ledger, team:
     assert ledger.post(f"/v1/runs/{run}/steps", {}).json()["code"] == "account_quarantined"
     for page in (f"/runs/{run}", f"/accounts/{budget}"):
         assert f"Quarantined, no charges accepted: {ALL}" in visitor(ledger).open(page).words
+    assert "0 limited by mimic , in quarantine" in visitor(ledger).open(f"/runs/{run}").words
+    for page in ("/", "/runs", f"/accounts/{budget}"):
+        assert "active quarantined" in visitor(ledger).open(page).words, page
+    assert ledger.get(f"/v1/runs/{run}").json()["steps_remaining"] == 0
+
+
+def test_quarantined_run_is_shown_on_the_overview_though_it_has_ended(ledger: Ledger, team: tuple[str, str]) -> None:
+    _, run = team
+    assert ledger.post(f"/v1/runs/{run}/steps", {"count": 2}).status_code == 200
+    assert ledger.post(f"/v1/runs/{run}/complete", None).status_code == 200
+    quarantine(ledger, ledger.get(f"/v1/runs/{run}").json()["path"])
+    assert "Quarantined by verification: " in visitor(ledger).open("/").words
+    assert "completed finished quarantined" in visitor(ledger).open("/runs").words
 
 
 def test_population_of_disjoint_parts_is_shown_with_its_attestation(ledger: Ledger) -> None:

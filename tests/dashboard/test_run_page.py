@@ -69,7 +69,7 @@ def test_projection_ends_where_budget_is_exhausted(ledger: Ledger) -> None:
     [projected] = [each["points"] for each in chart["series"] if each["role"] == "projected"]
     assert projected[-1][0] == 100 + remaining
     assert projected[-1][1] <= 1.0
-    assert {"x": 100.0 + remaining, "label": "budget exhausted"} in chart["marks"]
+    assert {"x": 100.0 + remaining, "label": "no room left in mimic/icu-team"} in chart["marks"]
 
 
 def test_attempts_and_deviations_of_a_run_are_drawn(ledger: Ledger) -> None:
@@ -145,6 +145,53 @@ def test_limit_request_outside_of_scope_is_shown_to_its_author(ledger: Ledger) -
     assert ledger.post(f"/v1/runs/{run}/limit-requests", body, "team").status_code == 201
     assert (shown("viewer"), shown("colleague")) == ({"Of the planner.", "Of the team."}, set())
     assert shown("team") == {"Of the team."}
+
+
+def test_alternatives_are_outdated_once_a_limit_was_changed(ledger: Ledger) -> None:
+    run = a_run(ledger)
+    take(ledger, run, 10**7)
+    [refusal] = ledger.get(f"/v1/decisions?run={run}&decision=refused").json()["items"]
+    pages = (f"/runs/{run}", f"/decisions/{run}/{refusal['position']}")
+    assert not any("Outdated" in visitor(ledger).open(page).words for page in pages)
+    made = ledger.set_limit(ledger.get(f"/v1/runs/{run}").json()["budget"], 1.5).json()
+    assert ledger.post(f"/v1/proposals/{made['id']}/approve", {}, "privacy_officer").status_code == 200
+    for page in pages:
+        assert "Outdated : the limit of mimic/icu-team was changed to epsilon 1.5" in visitor(ledger).open(page).words
+    take(ledger, run, 10**7)
+    assert "Outdated" not in open_run(ledger, run).words
+
+
+def test_constant_noise_of_a_run_without_default_event_is_shown(ledger: Ledger) -> None:
+    a_run(ledger)
+    run = ledger.run(name="adapter", event=None)
+    take(ledger, run, 10, event=SAMPLED)
+    words = open_run(ledger, run).words
+    told = "Gaussian, noise multiplier 1.1, Poisson sampling with probability"
+    assert f"Steps so far: {told}" in words
+    assert f"the same noise and sampling: {told}" in words
+
+
+def test_more_noise_than_declared_is_no_warning_and_hides_no_less(ledger: Ledger) -> None:
+    ledger.population(limit={"epsilon": 8.0, "delta": 1e-5})
+    ledger.budget(limit={"epsilon": 7.0, "delta": 1e-5})
+    run = ledger.run()
+    for noise, shown in ((2.5, "more private than declared"), (1.05, "deviates")):
+        take(ledger, run, 1, event=SAMPLED | {"event": {"type": "gaussian", "noise_multiplier": noise}})
+        for page in ("/", "/runs"):
+            assert f"active {shown}" in visitor(ledger).open(page).words
+    assert "Deviates from its declaration" in open_run(ledger, run).words
+
+
+def test_requested_limit_is_shown_on_the_page_of_its_run_only(ledger: Ledger) -> None:
+    run, other = a_run(ledger), ledger.run(name="other")
+    budget = ledger.get(f"/v1/runs/{run}").json()["budget"]
+    body = {"limit": {"epsilon": 2.0, "delta": 1e-5}, "reason": "For one run.", "account": budget}
+    assert ledger.post(f"/v1/runs/{run}/limit-requests", body, "trainer").status_code == 201
+    assert ledger.set_limit("mimic", 9.0, "planner").status_code == 201
+    shown, unrelated = (open_run(ledger, each).words for each in (run, other))
+    assert ("For one run." in shown, "Requested limits" in unrelated) == (True, False)
+    assert "Epsilon 9" not in shown
+    assert f'href="/runs/{run}"' in visitor(ledger).open("/approvals").reply.text
 
 
 def test_limit_that_was_requested_or_reached_is_not_offered(ledger: Ledger) -> None:

@@ -68,6 +68,8 @@ def test_queue_names_plans_and_what_they_lack(ledger: Ledger, shared: str) -> No
     counted = [each.get("href") for each in page.root.iter("a") if text_of(each) == "2 waiting"]
     assert sorted(map(str, counted)) == sorted(f"/accounts/{each}#queue-title" for each in (shared, team(ledger)))
     assert "2 waiting." in page.words.partition("Unfinished runs")[2]
+    assert "Steps left – its plan waits" in visitor(ledger).open(f"/runs/{first['id']}").words  # noqa: RUF001 - a dash
+    assert (first["steps_remaining"], first["binding_account"]) == (None, None)
     ask(ledger, "small", 5)
     listed = visitor(ledger).open("/runs?status=waiting").part("list")
     assert ("first" in listed, "small" in listed) == (True, False)

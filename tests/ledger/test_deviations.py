@@ -95,3 +95,13 @@ def test_first_deviation_of_each_kind_is_kept() -> None:
     assert merge_deviations((), (first,)) == (first,)
     assert merge_deviations((first,), (second,)) == (first,)
     assert merge_deviations((first,), (second, other)) == (first, other)
+
+
+def test_less_noise_is_kept_after_more_noise_and_only_it_is_weaker() -> None:
+    more, less = (Deviation(K.NOISE_MULTIPLIER, 1.1, noise, step) for noise, step in ((2.0, 3), (1.0, 5)))
+    assert merge_deviations((more,), (less,)) == (more, less)
+    steps = [StepEvent(dp.PoissonSampled(0.01, dp.Gaussian(noise)), 1) for noise in (2.0, 1.0)]
+    assert [each.is_weaker for each in find_deviations(RUN, (), steps, 1.0)] == [False, True]
+    rarer, denser = (Deviation(K.SAMPLING_PROBABILITY, 0.01, rate, 0) for rate in (0.001, 0.1))
+    assert (rarer.is_weaker, denser.is_weaker) == (False, True)
+    assert Deviation(K.MECHANISM, "gaussian", "laplace", 0).is_weaker

@@ -19,6 +19,7 @@ from epsilon_ledger import (
     BudgetExceededError,
     LedgerClient,
     LedgerUnavailableError,
+    Limit,
     Run,
     RunOpening,
     RunStateConflictError,
@@ -26,7 +27,7 @@ from epsilon_ledger import (
     gaussian,
     poisson_sampled,
 )
-from tests.sdk.fake_ledger import RUN_ID, TRIES, FakeLedger, problem
+from tests.sdk.fake_ledger import RAISED, REFUSAL, RUN_ID, TRIES, FakeLedger, problem
 from tests.sdk.test_plan_waits import raising
 from tests.sdk.wire import KEY, URL, Fault, Try
 
@@ -200,3 +201,36 @@ def test_opening_that_is_dropped_warns_and_closed_one_is_silent(
     assert ["was never awaited" in str(warning.message) for warning in caught] == [True]
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
     assert not ledger.requests
+
+
+def test_request_for_a_higher_limit_asks_for_all_that_the_refusal_names(run: Run, ledger: FakeLedger) -> None:
+    with pytest.raises(ValueError, match="names no limit that would be enough"):
+        run.request_limit("All epochs.")
+    limits = [RAISED, RAISED | {"account": "pop_1", "account_path": "mimic", "epsilon": 9.0}]
+    offered = [{"type": "higher_limit", "steps": 4, "limits": limits}]
+    ledger.answers(problem(403, "budget_exceeded", **REFUSAL | {"alternatives": offered}))
+    with pytest.raises(BudgetExceededError):
+        run.authorize(4)
+    made: dict[str, Any] = {
+        "id": "prp_1",
+        "kind": "limit",
+        "account": "bud_1",
+        "proposed": {},
+        "status": "open",
+        "reason": "All epochs.",
+    }
+    made |= {"proposed_by": "key_1", "proposed_at": "2026-11-21T08:00:00Z", "decided_by": None, "decided_at": None}
+    made |= {"decision_reason": None}
+    asked: list[tuple[dict[str, Any], list[tuple[str, float]]]] = [
+        ({}, [("bud_1", 3.25), ("pop_1", 9.0)]),
+        ({"limit": Limit(4.0, 1e-5)}, [("bud_1", 4.0), ("pop_1", 9.0)]),
+        ({"account": "mimic"}, [("pop_1", 9.0)]),
+        ({"limit": Limit(4.0, 1e-5), "account": "mimic"}, [("mimic", 4.0)]),
+    ]
+    for given, sent in asked:
+        ledger.requests.clear()
+        ids = [{"mimic": "pop_1"}.get(account, account) for account, _ in sent]
+        ledger.answers(*(httpx2.Response(201, json=made | {"account": each}) for each in ids))
+        assert len(run.request_limit("All epochs.", **given)) == len(sent)
+        bodies: list[dict[str, Any]] = ledger.bodies
+        assert [(body["account"], body["limit"]["epsilon"]) for body in bodies] == sent

@@ -90,8 +90,11 @@ def test_alternatives_of_refusal_fit_and_can_be_requested(trainer: LedgerClient,
         run.preview(refusal.max_count_that_fits + 1)
     assert refusal.higher_limit is not None
     assert refusal.higher_limit.limits
+    assert [each.account for each in run.request_limit("All epochs.")] == [
+        each.account for each in refusal.higher_limit.limits
+    ]
     for raised in refusal.higher_limit.limits:
-        asked = run.request_limit("All epochs.", Limit(raised.epsilon, raised.delta), account=raised.account)
+        [asked] = run.request_limit("All epochs.", Limit(raised.epsilon, raised.delta), account=raised.account)
         assert (asked.account, asked.status, asked.reason) == (raised.account, "open", "All epochs.")
     run.expected_steps = 70_000  # its loop is shorter than was planned
     with pytest.raises(BudgetExceededError) as caught:

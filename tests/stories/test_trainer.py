@@ -13,7 +13,7 @@ import httpx2
 import pytest
 from playwright.sync_api import expect
 
-from epsilon_ledger import BudgetExceededError, LedgerClient, Limit, Run, gaussian, poisson_sampled
+from epsilon_ledger import BudgetExceededError, LedgerClient, Run, gaussian, poisson_sampled
 from tests.conftest import LiveServer
 from tests.dashboard.conftest import Enter, session_cookie
 from tests.dashboard.page_visitor import parse, text_of
@@ -77,15 +77,12 @@ class Script:
             self._train(run, self.taken + refusal.same_noise.steps)
             raise refusal
         elif self.advice == "higher_limit" and refusal.higher_limit is not None:
-            for each in refusal.higher_limit.limits or ():
-                limit = Limit(each.epsilon, each.delta)
-                asked = run.request_limit("All epochs, as planned.", limit, account=each.account)
-                self.said.append(f"requested {asked.id} of {each.account_path} ({asked.status})")
-                while asked.status == "open":
+            for asked in run.request_limit("All epochs, as planned."):
+                self.said.append(f"requested {asked.id} of {asked.account} ({asked.status})")
+                while (decided := ledger.get_proposal(asked.id)).status == "open":
                     time.sleep(0.2)
-                    asked = ledger.get_proposal(asked.id)
-                self.said.append(f"{asked.status}: {asked.decision_reason}")
-                if asked.status != "approved":
+                self.said.append(f"{decided.status}: {decided.decision_reason}")
+                if decided.status != "approved":
                     raise refusal
         elif self.advice == "wait":
             while not self._fits(run, refusal.steps_needed):

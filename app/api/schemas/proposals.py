@@ -102,7 +102,8 @@ class Proposal(Output):
     kind: ProposalKind
     account: str | None = Field(validation_alias="account_id", description="Null: the organisation itself.")
     proposed: dict[str, Any] = Field(
-        description="By kind: a new limit or policy and the revision that it replaces; the limit of a run; a new "
+        description="By kind: a new limit or policy and the revision that it replaces, of a limit also the run that "
+        "requested it; the limit of a run; a new "
         "population; the quarantined accounts and reasons; a new allocation and its revision; or the path of an "
         "archived account."
     )

@@ -182,14 +182,15 @@ class Run(Account):
     )
     expected_steps: int | None = Field(description="Number of all steps that the training means to take.")
     declared_steps_per_hour: float | None
-    deviations: list[Deviation] = Field(description="First deviation of each kind from its declaration.")
+    deviations: list[Deviation] = Field(description="First deviation of each kind and direction from its declaration.")
     limit: Limit | None
     delta: float = Field(description="Of the run's limit: its own, or else its budget's.")
     epsilon_limit: float = Field(description="Of the run's limit: its own, or else its budget's.")
     steps_remaining: int | None = Field(
-        description="Number of further default steps that every account admits; null once the run has ended."
+        description="Number of further default steps that every account admits, 0 in quarantine. Null: it has no "
+        "default event, has ended, or waits for an approval or for its plan."
     )
-    binding_account: str | None = Field(description="The account with the least room.")
+    binding_account: str | None = Field(description="The account with the least room, or in quarantine.")
     binding_account_path: str | None
 
     @classmethod

@@ -8,12 +8,14 @@ from typing import Any
 from sqlalchemy import Connection, Row, and_, bindparam, func, select
 
 from app.ledger.accounts import AccountKind
+from app.ledger.deviations import Deviation
 from app.ledger.metadata import title_of
 from app.ledger.pages import Page, PageRequest
 from app.ledger.runs import RunStatus
 from app.persistence.repositories.account_metadata import not_archived
 from app.persistence.repositories.expressions import NO_RUN, columns_of, join_on, owned_by, read_page
 from app.persistence.repositories.locks import within
+from app.persistence.repositories.runs import read_deviations
 from app.persistence.tables import (
     account_ancestors,
     account_metadata,
@@ -184,7 +186,7 @@ def names_of(tx: Connection, organisation_id: str, account_ids: Collection[str])
 
 @dataclass(frozen=True, slots=True)
 class RunOutline:
-    """A run in a list; `deviates` is whether it differs from its declaration."""
+    """A run in a list; it is `quarantined` if it or an account above is."""
 
     id: str
     path: str
@@ -192,7 +194,8 @@ class RunOutline:
     status: RunStatus
     next_step: int
     attempt: int
-    deviates: bool
+    deviations: tuple[Deviation, ...]
+    quarantined: bool
     updated_at: datetime
 
 
@@ -214,6 +217,13 @@ def unfinished_runs(
     return [_outline(row) for row in rows], numbers
 
 
+def quarantined_runs(tx: Connection, organisation_id: str, account_id: str | None, limit: int) -> list[RunOutline]:
+    """List runs that are quarantined themselves under an account, None: any, newest first, ended or not."""
+    here = within(runs.c.account_id, organisation_id, account_id)
+    found = _OUTLINES.where(runs.c.organisation_id == organisation_id, here, accounts.c.quarantine_reason.is_not(None))
+    return [_outline(row) for row in tx.execute(found.order_by(runs.c.account_id.desc()).limit(limit))]
+
+
 def count_runs(tx: Connection, organisation_id: str, *, most: int) -> int:
     """Count an organisation's runs, `most` of them."""
     some = select(runs.c.account_id).where(runs.c.organisation_id == organisation_id).limit(most).subquery()
@@ -228,9 +238,21 @@ def newest_runs(tx: Connection, organisation_id: str, account_id: str | None, re
     return read_page(tx, found, runs.c.account_id, request, _outline)
 
 
+_ABOVE = accounts.alias()
+_QUARANTINED = (
+    select(account_ancestors.c.ancestor_id)
+    .join(_ABOVE, join_on(_ABOVE, account_ancestors, id="ancestor_id"))
+    .where(
+        account_ancestors.c.organisation_id == runs.c.organisation_id,
+        account_ancestors.c.account_id == runs.c.account_id,
+        _ABOVE.c.quarantine_reason.is_not(None),
+    )
+    .correlate(runs)
+    .exists()
+)
 _OUTLINES = select(
     *(runs.c.account_id, accounts.c.path, account_metadata.c.number, runs.c.status, runs.c.next_step, runs.c.attempt),
-    *(runs.c.deviations.is_not(None), accounts.c.updated_at),
+    *(runs.c.deviations, _QUARANTINED, accounts.c.updated_at),
 )
 _OUTLINES = _OUTLINES.join(accounts, join_on(accounts, runs, id="account_id")).join(
     account_metadata, join_on(account_metadata, runs, account_id="account_id")
@@ -238,5 +260,5 @@ _OUTLINES = _OUTLINES.join(accounts, join_on(accounts, runs, id="account_id")).j
 
 
 def _outline(row: Row[Any]) -> RunOutline:
-    run_id, path, number, status, *others = tuple(row)
-    return RunOutline(run_id, path, number, RunStatus(status), *others)
+    run_id, path, number, status, next_step, attempt, deviations, *others = tuple(row)
+    return RunOutline(run_id, path, number, RunStatus(status), next_step, attempt, read_deviations(deviations), *others)

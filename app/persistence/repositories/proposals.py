@@ -1,10 +1,10 @@
 """Proposals and their reviews by another person."""
 
-from datetime import datetime
 from typing import Final
 
 from sqlalchemy import ColumnElement, Connection, ScalarSelect, Select, case, func, or_, select
 
+from app.ledger.audit import canonical
 from app.ledger.pages import Page, PageRequest
 from app.ledger.policies import ORGANISATION
 from app.ledger.proposals import Proposal, ProposalFilter, ProposalKind, ProposalStatus, Unapproved
@@ -52,24 +52,36 @@ def list_closed(tx: Connection, organisation_id: str, scope: str | None, request
     return _PROPOSALS.page(tx, organisation_id, request, about, closed)
 
 
-def newest_limits_along(
-    tx: Connection, organisation_id: str, account_id: str, since: datetime, seen_by: tuple[str, str | None], limit: int
+def newest_limits_for(
+    tx: Connection, organisation_id: str, run_id: str, seen_by: tuple[str, str | None], limit: int
 ) -> list[Proposal]:
-    """List proposals of limits of an account and its ancestors, newest first: the open ones, and others since a time.
+    """List proposals of a run's own limit, and those of limits above it that were requested for it, newest first.
 
     `seen_by` is an actor and its scope: its own, and those about accounts in the scope, None: all.
     """
     actor, scope = seen_by
+    named = canonical({"run": run_id})[1:-1]  # as in the canonical JSON of a payload
     found = _PROPOSALS.page(
         tx,
         organisation_id,
         PageRequest(limit),
-        proposals.c.account_id.in_(_along(organisation_id, account_id)),
+        proposals.c.account_id.in_(_along(organisation_id, run_id)),
         proposals.c.kind == str(ProposalKind.LIMIT),
-        OPEN | (proposals.c.proposed_at >= since),
+        or_(proposals.c.account_id == run_id, proposals.c.payload.contains(named, autoescape=True)),
         or_(proposals.c.proposed_by == actor, within(proposals.c.account_id, organisation_id, scope)),
     )
     return list(found.items)
+
+
+def open_limits_along(tx: Connection, organisation_id: str, account_id: str) -> set[str]:
+    """List the accounts among an account and its ancestors whose limit somebody has proposed to change."""
+    found = select(proposals.c.account_id).where(
+        owned_by(proposals, organisation_id),
+        proposals.c.account_id.in_(_along(organisation_id, account_id)),
+        proposals.c.kind == str(ProposalKind.LIMIT),
+        OPEN,
+    )
+    return set(tx.execute(found).scalars())
 
 
 def path_change_token(tx: Connection, organisation_id: str, account_id: str) -> tuple[int, int]:

@@ -7,13 +7,14 @@ from sqlalchemy import Connection
 
 from app.ledger.accounts import AccountKind
 from app.ledger.audit import AuditEntry, AuditFilter, Checkpoint
-from app.ledger.decisions import DecisionFilter, DecisionWithPath
+from app.ledger.decisions import Decision, DecisionFilter, DecisionWithPath
 from app.ledger.errors import InvalidInputError, NotFoundError
 from app.ledger.pages import Page, PageRequest
 from app.ledger.permissions import Permission
 from app.persistence.repositories import account_metadata, audit, decisions, overview_queries, raw_rows
 from app.service.accounts.lookup import find_account
 from app.service.auth.request_context import RequestContext
+from app.service.queries.outdated_alternatives import ChangedLimit, limits_changed_since
 from app.service.queries.runs import find_path
 
 
@@ -37,6 +38,13 @@ def read_decision(context: RequestContext, run_id: str, position: int) -> Decisi
     if not found:
         raise NotFoundError(f"The run {run_id} has no decision {position}.")
     return DecisionWithPath(found[0], run.path, numbers.get(run.id, 1))
+
+
+def read_changed_limits(context: RequestContext, decision: Decision) -> tuple[ChangedLimit, ...]:
+    """List the limits along a run's path that were changed after a decision."""
+    with context.read() as tx:
+        path = find_path(tx, context, decision.run_id)
+        return limits_changed_since(tx, context.organisation_id, path, decision)
 
 
 def read_audit_entries(

@@ -163,10 +163,14 @@ def propose_limit(
     tx: Connection, context: RequestContext, record: AccountRecord, limit: Limit, reason: str
 ) -> Proposal:
     """Propose a limit that was checked, for another person to decide."""
-    account = record.account
-    require_none_open(tx, context, account.id, {ProposalKind.LIMIT, ProposalKind.RUN})
-    facts = {"limit": asdict(limit), "revision": account.limit_revision}
-    return propose(tx, context, ProposalKind.LIMIT, account.id, facts, reason, before=limit_payload(record))
+    require_none_open(tx, context, record.account.id, {ProposalKind.LIMIT, ProposalKind.RUN})
+    facts, before = proposal_facts(record, limit), limit_payload(record)
+    return propose(tx, context, ProposalKind.LIMIT, record.account.id, facts, reason, before=before)
+
+
+def proposal_facts(record: AccountRecord, limit: Limit) -> dict[str, object]:
+    """Build the payload of a proposed limit."""
+    return {"limit": asdict(limit), "revision": record.account.limit_revision}
 
 
 def _limited(path: Sequence[AccountRecord], limit: Limit, costs: PrecomputedCosts) -> Account:

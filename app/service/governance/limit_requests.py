@@ -15,13 +15,19 @@ from app.ledger.filters import Limit
 from app.ledger.limit_changes import is_lowered, is_raised
 from app.ledger.pages import PageRequest
 from app.ledger.permissions import Permission
-from app.ledger.proposals import Proposal
+from app.ledger.proposals import Proposal, ProposalKind
 from app.ledger.runs import TERMINAL
 from app.persistence.repositories import accounts, decisions, runs
 from app.service.accounts.lookup import missing_account_error
 from app.service.accounts.metadata import require_unarchived
 from app.service.auth.request_context import RequestContext
-from app.service.governance.limit_changes import check_limit_change, propose_limit, require_own_limit
+from app.service.change_control import propose_once, require_none_open
+from app.service.governance.limit_changes import (
+    check_limit_change,
+    limit_payload,
+    proposal_facts,
+    require_own_limit,
+)
 from app.service.idempotency import use_case
 
 
@@ -32,7 +38,8 @@ def request_limit(
     """Propose to raise a limit that a run is charged to, for another person to decide.
 
     The account, by id or path, is on the run's path; None: the one that refused last. The run is in the caller's scope,
-    but the account may lie above it: to ask changes nothing.
+    but the account may lie above it: to ask changes nothing. A request that the caller has made already is returned:
+    of several limits, some may have been requested before an error.
 
     Raises:
         InvalidInputError: the account is not charged by the run, none has refused it, the limit is not raised, or it
@@ -63,7 +70,10 @@ def request_limit(
             f"{present.epsilon:g} (delta {present.delta:g}). Request a higher one."
         )
     check_limit_change(path, limit, context.costs)
-    return propose_limit(tx, context, record, limit, reason)
+    require_none_open(tx, context, record.account.id, {ProposalKind.RUN})
+    facts = proposal_facts(record, limit) | {"run": run_id}
+    before = limit_payload(record)
+    return propose_once(tx, context, ProposalKind.LIMIT, record.account.id, facts, reason, before=before)
 
 
 def _charged_account(

@@ -168,7 +168,8 @@ def get_account_detail(
         above = statuses.read_above(tx, context, record.account.id)
         shown = with_burn_rate(tx, context, _chosen(everything, record.account.id), above)
         shown = with_waiting_plans(tx, context, with_metadata(tx, context, shown))
-        [tree] = trees_of(shown, everything)
+        archived = next(iter(account_metadata.archived_above(tx, context.organisation_id, record.account.id)), None)
+        [tree] = trees_of([replace(each, archived=archived is not None) for each in shown], everything)
         if tree.status.limit is None:
             raise LedgerUnavailableError(
                 f"The row of {record.account.path} is damaged: its numbers mean nothing; run `epsilon-ledger verify`."
@@ -188,7 +189,7 @@ def get_account_detail(
             runs=overview_queries.newest_runs(tx, context.organisation_id, record.account.id, PageRequest(RUNS, after)),
             refusals=decisions.page(tx, context.organisation_id, refused, PageRequest(REFUSALS)).items,
             limit=current_limit(tx, context, path),
-            archived=next(iter(account_metadata.archived_above(tx, context.organisation_id, record.account.id)), None),
+            archived=archived,
             schedule=None if record.account.partitions_per_unit is None else find_schedule(tx, context, record),
             sharing=read_sharing(tx, context, record.account),
             children=tuple(children),

@@ -61,6 +61,7 @@ class AccountStatus:
         path_empty_at: when the first limit along its path is reached, and `path_empty_by` the path of that account.
         display_name: what people see instead of its name; None until `with_metadata`, or if nobody gave one.
         owner: likewise.
+        archived: whether it or an account above it is archived, so that nothing can be taken.
     """
 
     id: str
@@ -90,6 +91,7 @@ class AccountStatus:
     path_empty_by: str | None = None
     display_name: str | None = None
     owner: str | None = None
+    archived: bool = False
 
     @property
     def title(self) -> str:
@@ -108,7 +110,7 @@ class AccountStatus:
     @property
     def free(self) -> float:
         """Epsilon that can really be taken now: the least along the path."""
-        if self.quarantine is not None:
+        if self.quarantine is not None or self.archived:
             return 0.0
         return self.remaining if self.available is None else self.available.epsilon
 

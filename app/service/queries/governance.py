@@ -142,6 +142,7 @@ class CurrentLimit:
         waiting: an open proposal of another limit.
         alone: whether the caller may raise it without a second approver.
         title: its path, with the number of a run that is not the first.
+        archived: path of the archived account that makes it read-only; None: none does.
     """
 
     record: AccountRecord
@@ -151,6 +152,7 @@ class CurrentLimit:
     waiting: Proposal | None
     alone: bool
     title: str
+    archived: str | None
 
 
 def read_open_proposals(context: RequestContext) -> Page[ProposalDetail]:
@@ -202,6 +204,7 @@ def current_limit(tx: Connection, context: RequestContext, path: Sequence[Accoun
         waiting=next(iter(waiting), None),
         alone=single_approver_allowed(tx, context, [each.account for each in path], record.account.limit),
         title=title_of(record.account.path, number),
+        archived=next(iter(account_metadata.archived_above(tx, context.organisation_id, record.account.id)), None),
     )
 
 

@@ -48,6 +48,7 @@ class Overview:
         severities: number of accounts by severity.
         runs: active runs, the most recently used first.
         unfinished: number of active runs by status.
+        quarantined: the newest runs that are quarantined themselves, ended or not.
         refusals: the latest refused decisions.
     """
 
@@ -57,6 +58,7 @@ class Overview:
     severities: dict[Severity, int]
     runs: list[RunOutline]
     unfinished: dict[str, int]
+    quarantined: list[RunOutline]
     refusals: Sequence[DecisionWithPath]
 
     @property
@@ -83,6 +85,7 @@ def read_overview(context: RequestContext, statuses: AccountStatusCache, *, want
         rated = with_burn_rate(tx, context, _chosen(found), above)
         chosen = with_waiting_plans(tx, context, with_metadata(tx, context, rated))
         unfinished, numbers = overview_queries.unfinished_runs(tx, context.organisation_id, scope, RUNS)
+        quarantined = overview_queries.quarantined_runs(tx, context.organisation_id, scope, RUNS)
         refused = DecisionFilter(outcome=DecisionOutcome.REFUSED, within=scope)
         refusals = decisions.page(tx, context.organisation_id, refused, PageRequest(REFUSALS)).items
     severities: dict[Severity, int] = {}
@@ -95,6 +98,7 @@ def read_overview(context: RequestContext, statuses: AccountStatusCache, *, want
         severities=severities,
         runs=unfinished,
         unfinished=numbers,
+        quarantined=quarantined,
         refusals=refusals,
     )
 

@@ -26,6 +26,7 @@ from app.persistence.repositories import (
 from app.persistence.repositories.overview_queries import Attempt
 from app.service.auth.request_context import RequestContext
 from app.service.costing import cost_steps
+from app.service.queries.outdated_alternatives import ChangedLimit, limits_changed_since
 from app.service.queries.runs import RunRecord, read_run
 from app.service.scheduling.explanations import WaitingDetail, explain_waiting
 
@@ -48,7 +49,9 @@ class RunDetail:
 
     Args:
         points: its decisions, evenly thinned out.
-        limit_requests: newest proposals of limits of its path: the open ones, and others since its registration.
+        limit_requests: newest proposals of its own limit, and of limits of its path that were requested for it.
+        limits_changed: those of its path that were changed after its latest refusal.
+        limits_waiting: ids of the accounts of its path whose limit somebody has proposed to change.
         waiting: the place of its waiting plan, and what that waits for; None: none waits.
         governing: the account whose limit governs it: its own, or the nearest above.
         projected: further steps of its default event, and the epsilon after them; empty: no such event, or no steps
@@ -61,6 +64,8 @@ class RunDetail:
     attempts: tuple[Attempt, ...]
     reservations: tuple[Reservation, ...]
     limit_requests: tuple[Proposal, ...]
+    limits_waiting: frozenset[str]
+    limits_changed: tuple[ChangedLimit, ...]
     registered_by: str | None
     waiting: tuple[Reservation, WaitingDetail] | None
     governing: Account
@@ -103,6 +108,8 @@ def _seen(tx: Connection, context: RequestContext, run_id: str) -> RunDetail:
         attempts=tuple(overview_queries.newest_attempts(tx, organisation_id, run_id, LATEST)),
         reservations=tuple(reservations.newest_of(tx, organisation_id, run_id, LATEST)),
         limit_requests=_limit_requests(tx, context, record),
+        limits_changed=(limits_changed_since(tx, organisation_id, record.path, found[0].decision) if found else ()),
+        limits_waiting=frozenset(proposals.open_limits_along(tx, organisation_id, run_id)),
         registered_by=registered[0].actor if registered else None,
         waiting=_waiting(tx, context, record),
         governing=governing_of([each.account for each in record.path]),
@@ -117,10 +124,9 @@ def _waiting(tx: Connection, context: RequestContext, record: RunRecord) -> tupl
 
 
 def _limit_requests(tx: Connection, context: RequestContext, record: RunRecord) -> tuple[Proposal, ...]:
-    """List proposals of limits of a run's path: the caller's own, and those in the caller's scope."""
+    """List the limits requested for a run: the caller's own, and those in the caller's scope."""
     seen_by = context.principal.actor, context.principal.scope
-    run_id, since = record.run.account_id, record.own.created_at
-    return tuple(proposals.newest_limits_along(tx, context.organisation_id, run_id, since, seen_by, LATEST))
+    return tuple(proposals.newest_limits_for(tx, context.organisation_id, record.run.account_id, seen_by, LATEST))
 
 
 def _projected(tx: Connection, context: RequestContext, record: RunRecord) -> tuple[tuple[int, float], ...]:

@@ -16,7 +16,7 @@ from app.ledger.composition import budgets_of, exposed
 from app.ledger.decisions import Decision, DecisionWithPath
 from app.ledger.metadata import AccountMetadata, title_of
 from app.ledger.pages import Page, PageRequest
-from app.ledger.runs import TERMINAL, Run
+from app.ledger.runs import TAKES_NO_STEPS, Run
 from app.ledger.step_events import PricedStep, StepEvent
 from app.persistence.repositories import (
     account_metadata,
@@ -45,7 +45,8 @@ class RunRecord:
     """A run with its accounts by depth and id, its metadata, and its remaining steps.
 
     Args:
-        steps_remaining: how many more of its default event fit; None: it has no default event, or has ended.
+        steps_remaining: how many more of its default event fit, 0 in quarantine; None: it has no default event, has
+            ended, or waits for an approval or for its plan.
         binding: the account that leaves the fewest; None likewise.
         waiting: the reservation for which it waits.
     """
@@ -133,6 +134,11 @@ class RunRow:
     def title(self) -> str:
         """What people see: the display name or the name, with the number of a run that is not the first."""
         return title_of(self.own.account.name, self.about.number, self.about.metadata.display_name)
+
+    @property
+    def quarantined(self) -> bool:
+        """Whether it or an account above is quarantined, so that it takes no steps."""
+        return any(record.quarantine is not None for record in self.path)
 
 
 def list_run_rows(context: RequestContext, wanted: RunFilter, order: RunOrder, page: PageRequest) -> Page[RunRow]:
@@ -223,8 +229,9 @@ def _records(tx: Connection, context: RequestContext, found: Sequence[tuple[Run,
         touched = exposed([record.account for record in path], beside)
         event, rule = run.event, _rule(path[0].account)
         left: tuple[int, Account] | tuple[None, None] = (None, None)
-        if event is not None and run.status not in TERMINAL:
-            left = repetitions_left(touched, prices[rule, event])
+        if event is not None and run.status not in TAKES_NO_STEPS:
+            stopped = next((record.account for record in path if record.quarantine is not None), None)
+            left = repetitions_left(touched, prices[rule, event]) if stopped is None else (0, stopped)
         reading, waits_for = reading_of(touched), waits.get(run.account_id)
         read.append(RunRecord(run, path, about[run.account_id], reading, left[0], left[1], waits_for))
     return read
@@ -240,7 +247,7 @@ def _prices(
     """Get the cost of each run's default event."""
     wanted: dict[Rule, tuple[Account, set[StepEvent]]] = {}
     for run, path in found:
-        if run.event is not None and run.status not in TERMINAL:
+        if run.event is not None and run.status not in TAKES_NO_STEPS:
             root = path[0].account
             wanted.setdefault(_rule(root), (root, set()))[1].add(StepEvent(run.event, 1))
     return {

@@ -215,24 +215,49 @@ class RunProtocol(PlanProtocol):
         yield from self._transition("abort", {"attempt": self.state.attempt, "reason": reason})
         self.grants.drop()
 
-    def request_limit(self, reason: str, limit: Limit, *, account: str | None = None) -> RequestFlow[Proposal]:
-        """Request a higher limit of an account that the run charges; a person with the right decides it.
+    def request_limit(
+        self, reason: str, limit: Limit | None = None, *, account: str | None = None
+    ) -> RequestFlow[tuple[Proposal, ...]]:
+        """Request higher limits of accounts that the run charges; a person with the right decides each.
 
-        A refusal's `higher_limit` names the limits with which the training would finish as planned.
+        A refusal's `higher_limit` names the limits with which the training would finish as planned, often of several
+        accounts: by default all of them are requested. After an error, the same call requests the rest.
 
         Args:
             reason: for the person who decides.
-            limit: the wanted one.
-            account: id or path; by default the account that refused last.
+            limit: the wanted one; None: those that the latest refusal names.
+            account: its id or path; None: `limit` is of the account that refused last, and the other accounts that the
+                refusal names are asked for, too.
 
         Returns:
-            The open proposal.
+            The open proposals.
 
         Raises:
-            LedgerError: it was not made.
+            ValueError: there is no `limit`, and nothing that was refused names one.
+            LedgerError: they were not all made.
         """
-        body = {"account": account, "limit": wire_limit(limit), "reason": reason}
-        return (yield post(f"{self.step_requests.path}/limit-requests", body)).read(Proposal)
+        proposals = []
+        for wanted, epsilon_delta in self._wanted_limits(limit, account):
+            body = {"account": wanted, "limit": wire_limit(epsilon_delta), "reason": reason}
+            proposals.append((yield post(f"{self.step_requests.path}/limit-requests", body)).read(Proposal))
+        return tuple(proposals)
+
+    def _wanted_limits(self, limit: Limit | None, account: str | None) -> list[tuple[str | None, Limit]]:
+        """List the limits to request, by account; None: the account that refused last."""
+        if limit is not None and account is not None:
+            return [(account, limit)]
+        refusal = self.refusal
+        offered = None if refusal is None else refusal.higher_limit
+        wanted: dict[str | None, Limit] = {
+            each.account: Limit(each.epsilon, each.delta)
+            for each in (() if offered is None else offered.limits or ())
+            if account in {None, each.account, each.account_path}
+        }
+        if limit is not None:
+            wanted[None if refusal is None else refusal.binding_account] = limit
+        if not wanted:
+            raise ValueError("The request refused last names no limit that would be enough: give `limit`.")
+        return list(wanted.items())
 
     def _transition(self, action: str, body: Mapping[str, object]) -> RequestFlow[None]:
         response = yield post(f"{self.step_requests.path}/{action}", body)

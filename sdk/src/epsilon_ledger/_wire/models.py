@@ -81,7 +81,7 @@ class Attestation:
 
 @dataclass(frozen=True, slots=True)
 class Deviation:
-    """The first deviation of its kind from what a run declared."""
+    """The first deviation of its kind and direction from what a run declared."""
 
     kind: str
     declared: object
