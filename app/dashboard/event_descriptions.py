@@ -33,27 +33,29 @@ def describe_event(event: DpEvent) -> str:
 def _described(event: DpEvent) -> str:
     match event:
         case SelfComposed():
-            return f"{count(event.count)} times: {_described(event.event)}"
+            text = f"{count(event.count)} times: {_described(event.event)}"
         case Composed():
-            return _together(event)
+            text = _together(event)
         case RepeatAndSelect():
             trials = f"{format_exact(event.mean)} trials on average"
-            return f"selection of the best of {trials}, each {_described(event.event)}"
+            text = f"selection of the best of {trials}, each {_described(event.event)}"
         case GroupPrivacy():
-            return f"{_described(event.event)}, for groups of {count(event.group_size)} records"
+            text = f"{_described(event.event)}, for groups of {count(event.group_size)} records"
         case Decay():
-            return f"{_described(event.event)}, noise decaying over {count(event.steps)} steps"
+            text = f"{_described(event.event)}, noise decaying over {count(event.steps)} steps"
         case PoissonSampled() | TruncatedPoissonSampled():
-            sampled = f"Poisson sampling with probability {format_exact(event.sampling_probability)}"
+            text = f"{_described(event.event)}, Poisson sampling with probability "
+            text += format_exact(event.sampling_probability)
             if isinstance(event, TruncatedPoissonSampled):
-                sampled += f", at most {count(event.truncated_batch_size)} records"
-            return f"{_described(event.event)}, {sampled}"
+                text += f", at most {count(event.truncated_batch_size)} records"
         case SampledWithoutReplacement() | SampledWithReplacement():
             again = "without" if isinstance(event, SampledWithoutReplacement) else "with"
             batch = f"batches of {count(event.sample_size)} of {count(event.source_dataset_size)} records"
-            return f"{_described(event.event)}, {batch} {again} replacement"
-    noise, name = smallest_noise(event), type_name(event).replace("_", " ")
-    return name if noise is None else f"{name}, noise multiplier {format_exact(noise)}"
+            text = f"{_described(event.event)}, {batch} {again} replacement"
+        case _:
+            noise, text = smallest_noise(event), type_name(event).replace("_", " ")
+            text += "" if noise is None else f", noise multiplier {format_exact(noise)}"
+    return text
 
 
 def _together(event: Composed) -> str:
