@@ -25,6 +25,7 @@ NOT_COPIED: Final = shutil.ignore_patterns(
     ".git", ".venv", ".*_cache", ".cache", ".hypothesis", "__pycache__", "*.db*", "dist", "site"
 )
 PYTEST: Final = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider"]
+CHOSEN: Final = "@tests.txt"
 FAILURE: Final = re.compile(r"^(?:FAILED|ERROR) (tests.*?::.*?)(?: - .*)?$", re.MULTILINE)
 TIMEOUT_SECONDS: Final = 300
 
@@ -59,6 +60,13 @@ def passes_unchanged(test: str) -> bool:
     return subprocess.run([*PYTEST, test], capture_output=True, check=False).returncode == 0
 
 
+def require_chosen() -> None:
+    """Fail unless all chosen tests are there: pytest runs none of them otherwise, with the change or without."""
+    found = subprocess.run([*PYTEST, "--collect-only", CHOSEN], capture_output=True, text=True, check=False)
+    if found.returncode:
+        sys.exit(f"Tests of the report cannot be run; run the suite for a new report. {found.stdout}{found.stderr}")
+
+
 def try_mutant(covering: Covering, mutant: Mutant) -> Tried:
     """Change one line of this process's copy of the repository, and run the tests that run it, then its room's."""
     spec = sample.find(Path.cwd(), mutant)
@@ -68,13 +76,14 @@ def try_mutant(covering: Covering, mutant: Mutant) -> Tried:
     done: set[str] = set()
     for chosen in (covering.specific(tests), tests, covering.of_room(mutant.file)):
         while some := [test for test in chosen if test not in done]:
-            Path("tests.txt").write_text("\n".join(some))
-            found = mutate_and_test([spec], " ".join([*PYTEST, "@tests.txt"]), TIMEOUT_SECONDS)
+            Path(CHOSEN[1:]).write_text("\n".join(some))
+            found = mutate_and_test([spec], " ".join([*PYTEST, CHOSEN]), TIMEOUT_SECONDS)
             if found.test_outcome is TestOutcome.SURVIVED:
                 done |= set(some)
                 break
             failure = FAILURE.search(found.output or "")
             if failure is None:
+                require_chosen()
                 return replace(mutant, verdict="killed"), "an error at import, or a time-out"
             if passes_unchanged(failure[1]):
                 return replace(mutant, verdict="killed"), failure[1]

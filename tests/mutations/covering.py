@@ -30,8 +30,8 @@ class Covering:
         self._seconds = {}  # of each test that passed
         for case in ET.parse(report).iter("testcase"):  # noqa: S314 - pytest wrote it
             if not any(case.findall(other) for other in ("failure", "error", "skipped")):
-                file = case.attrib["classname"].replace(".", "/") + ".py"
-                self._seconds[f"{file}::{case.attrib['name']}"] = float(case.attrib["time"])
+                found = _node_of(root, case.attrib["classname"])
+                self._seconds[f"{found}::{case.attrib['name']}"] = float(case.attrib["time"])
         self._tests_in = Counter(test.partition("::")[0] for test in self._seconds)
 
     def tests(self, file: str, row: int) -> list[str]:
@@ -62,6 +62,14 @@ class Covering:
         share = {file: len(found) / self._tests_in[file] for file, found in by_file.items()}
         first = sorted(by_file, key=lambda file: (-share[file], sum(map(self._seconds.__getitem__, by_file[file]))))
         return [test for file in first[:SPECIFIC_FILES] for test in by_file[file]]
+
+
+def _node_of(root: Path, classname: str) -> str:
+    """Name a file of tests, and the classes within it, as pytest takes them from the command line."""
+    parts = classname.split(".")
+    ends = range(1, len(parts) + 1)
+    end = next((end for end in ends if root.joinpath(*parts[:end]).with_suffix(".py").is_file()), len(parts))
+    return "::".join(["/".join(parts[:end]) + ".py", *parts[end:]])
 
 
 def _tests_of(contexts: Iterable[str]) -> set[str]:
