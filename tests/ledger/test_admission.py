@@ -11,7 +11,7 @@ from app.accounting import events as dp
 from app.accounting.calibration.monotone_search import decimal, index_at_or_below
 from app.accounting.errors import UnsupportedEventError
 from app.accounting.events import DpEvent, NeighboringRelation
-from app.ledger import accounts, fitting_noise
+from app.ledger import accounts, fitting_limits, fitting_noise
 from app.ledger.admission import Admission
 from app.ledger.filters import Limit
 from app.ledger.fitting_limits import raise_limits
@@ -56,6 +56,16 @@ def test_raised_limit_has_few_digits_and_the_next_smaller_one_is_not_enough(*, p
     assert decimal(index, digits) == raised.limit.epsilon
     fitting = [limited_to(account, Limit(decimal(each, digits), 1e-5)) for each in (index - 1, index)]
     assert [trial.admits([each], steps) for each in fitting] == [False, True]
+
+
+def test_raised_limit_is_the_next_digit_where_an_estimate_is_one_too_low(monkeypatch: pytest.MonkeyPatch) -> None:
+    event, trial = dp.Laplace(10.0), Trial(keeps_plans=False, keeps_events=False)
+    account = planning(make_account(), StepEvent(event, 40))
+    steps = [priced(account, event, 23)]
+    raised = raise_limits(trial, [account], steps)
+    low = decimal(index_at_or_below(raised[0].limit.epsilon, 3) - 2, 3)  # the search begins one above it
+    monkeypatch.setattr(fitting_limits, "_planned_epsilon", lambda *_: low)
+    assert raise_limits(trial, [account], steps) == raised
 
 
 @pytest.mark.parametrize("event", EVENTS)

@@ -11,10 +11,11 @@ from app.ledger.names import check_name, is_line, is_subject, is_text, look_alik
 
 ALIKE = [
     *(("mimic", "Mimic"), ("mimic", "MIMIC"), ("MIMIC", "MlMlC"), ("mimic", "rnimic"), ("form", "\u017form")),
-    # Cyrillic letters, full width, mathematical bold, a grapheme joiner, a filler and a lunate sigma.
+    # Cyrillic letters, full width, mathematical bold, a grapheme joiner, two fillers and a lunate sigma.
     *(("mimic", "m\u0456mic"), ("mimic", "\u041c\u0406\u041c\u0406\u0421"), ("hospital", "\u04bbospital")),
     *(("mimic", "\uff4d\uff49\uff4d\uff49\uff43"), ("mimic", "\U0001d426\U0001d422\U0001d426\U0001d422\U0001d41c")),
-    *(("mimic", "mi\u034fmic"), ("mimic", "mimic\u3164"), ("mimic", "mimi\u03f2")),
+    *(("mimic", "mi\u034fmic"), ("mimic", "mimic\u3164"), ("mimic", "mi\u115fmic")),
+    ("mimic", "mimi\u03f2"),
     *(("mimic", "mi\u0307mic"), ("mimic", "M\u0130M\u0130C")),  # a second dot on the i, and Turkish capitals
     *(("icu-team", "icu_team"), ("icu-team", "ICU team"), ("icu-team", "icuteam"), ("icu-team", "icu\u2010team")),
     *(("mimic-2", "mimic2"), ("2026-01", "2026_01"), ("cohort-1", "cohort-l"), ("phase-I", "phase-1"), ("v10", "vlO")),

@@ -143,9 +143,11 @@ def test_one_verification_at_a_time_stops_writes(
 
 HOLDER = """
 import sys, time
+from app.persistence import postgresql
 from app.persistence.database import Database
 from app.ledger.audit import Discrepancy
 from app.service.verification.requests import verification_lock
+postgresql.STATEMENT_TIMEOUT_SECONDS = 1  # a verification takes longer, and is no idle transaction
 with verification_lock(Database(sys.argv[1])):
     print("has it", flush=True)
     time.sleep(600)
@@ -166,7 +168,7 @@ def test_turn_to_verify_is_taken_from_a_process_that_dies(ledger: Ledger) -> Non
             assert holder.stdout and holder.stdout.readline() == "has it\n"  # noqa: PT018 - for mypy
             waiting = Thread(target=wait)
             waiting.start()
-            assert not taken.wait(0.3)
+            assert not taken.wait(1.5)
             assert step(ledger) == 200  # whoever charges does not notice
         finally:
             holder.kill()

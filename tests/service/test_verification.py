@@ -14,19 +14,21 @@ from sqlalchemy import delete, select, update
 from app.accounting.curves import GRID_VERSION, RdpCurve
 from app.accounting.events import Laplace, NeighboringRelation, canonical, fingerprint
 from app.accounting.rdp import FORMULA_VERSION, event_curve
+from app.ledger.accounts import zero_curve
 from app.ledger.audit import AuditEntry, audit_entry_hash, audit_genesis
 from app.ledger.reservations import PlannedItem
-from app.persistence.database import Database
+from app.persistence.database import ALL_TENANTS, Database
 from app.persistence.repositories.audit import all_entries
 from app.persistence.repositories.dp_events import CostTable, StoredCost
 from app.persistence.tables import accounts, audit_entries, decision_events, decisions, runs
 from app.service import verification
 from app.service.audit.checkpoints import sign_due
 from app.service.signatures import signer_of
-from app.service.verification import report, verify
+from app.service.verification import balances, report, verify
 from app.service.verification.balances import price_problem
 from tests.api.trainer import HUGE, LOUD, QUIET, Trainer, hired
 from tests.conftest import SAMPLED, Ledger, furnished, signing_key
+from tests.ledger.conftest import make_account
 from tests.persistence.dump import dump
 from tests.service import tampering as by_hand
 from tests.service.prepared_ledgers import OTHER, charge, compose, copied, lower_limit, reserve
@@ -162,6 +164,16 @@ def test_lowered_limit_of_a_whole_revokes_what_its_parts_may_not_take(composed: 
     [revoked] = changed["after"]["revoked"]
     assert sum(revoked["steps"].values()) == 40
     assert is_sound(composed)
+
+
+def test_what_plans_may_take_is_known_of_a_whole_with_many_parts(charged: Database) -> None:
+    """Beyond 256, equal numbers of parts are not one object."""
+    whole, part = ("org", "whole"), ("org", "part")
+    with charged.read(ALL_TENANTS) as tx:
+        audit = report.VerificationContext(tx, children={whole: [part] * 257})
+        audit.balances[part] = report.Balance(make_account())
+        audit.balances[whole] = report.Balance(replace(make_account(), partitions_per_unit=1))
+        assert balances._current_of(audit, whole) == (zero_curve(GRID_VERSION), False)
 
 
 CHANGED: list[tuple[int, dict[str, Any]]] = [(0, {"idempotency_key": None}), (1, {"refusal_details": "{}"})]

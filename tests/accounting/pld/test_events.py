@@ -82,6 +82,7 @@ def test_a_wrapper_of_pure_mechanisms_is_pure(case: tuple[DpEvent, NeighboringRe
 def test_a_pure_guarantee_is_never_exceeded() -> None:
     assert pld_epsilon({dp.Laplace(1.0): 1}, ADD, 1e-12) <= 1
     assert pld_epsilon({dp.EpsilonDelta(0.7, 1e-8): 2}, ADD, 1e-12) <= 1.4
+    assert pld_epsilon({dp.DiscreteLaplace(0.5, 2): 3}, ADD, 1e-12) <= 3
     assert pld_epsilon({dp.Laplace(1.0): 1}, ADD, 1e-30) <= 1 + 2**-49
     assert 0 <= pld_delta({dp.Laplace(1.0): 1}, ADD, 1.0) <= 2**-49
     assert pld_delta({dp.Laplace(1.0): 1}, ADD, 1.001) == 0

@@ -102,6 +102,13 @@ def test_epsilon_is_infinite_where_losses_are_too_large() -> None:
     plan: dict[Pair, int] = {LaplacePair(1e-5): 1, LaplacePair(3.0): 1}
     assert (plan_epsilon(plan, 1e-6), plan_delta(plan, 1.0)) == (inf, 1)
     assert approximate_plan_log_delta(plan, 1.0, 1e-6) == 0
+    assert plan_epsilon({LaplacePair(1e-4): 1}, 1e-6) < 10_001  # a loss of 10,000 is looked at
+
+
+def test_worse_tilt_does_not_raise_an_epsilon_that_was_proven(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = iter([2.0, 3.0, 3.0])
+    monkeypatch.setattr(plans, "_proven_root", lambda *_: next(found))
+    assert plan_epsilon({LaplacePair(1.0): 10}, 1e-6) == 2.0
 
 
 def test_gaussian_noise_alone_has_its_closed_form() -> None:
