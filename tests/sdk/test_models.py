@@ -1,17 +1,21 @@
 """The client has the API's schemas and both clients the same methods: values with all members, under the same names."""
 
 import inspect
+import math
 import typing
+from collections.abc import Callable
 from dataclasses import fields, is_dataclass
 
 import pytest
 
 import epsilon_ledger
+from app.accounting.events import event_from_dict, event_to_dict
 from epsilon_ledger import (
     Allocation,
     AsyncLedgerClient,
     AsyncRun,
     Budget,
+    Event,
     LedgerClient,
     PolicyRules,
     Run,
@@ -19,6 +23,11 @@ from epsilon_ledger import (
     Share,
     UnlockByPlans,
     UnlockOverTime,
+    decay,
+    epsilon_delta,
+    gaussian,
+    permute_and_flip,
+    randomized_response,
 )
 from tests.sdk.test_operations import DOCUMENT
 
@@ -97,3 +106,22 @@ def test_both_clients_have_same_methods_with_same_arguments(blocking: type, awai
             assert inspect.getdoc(getattr(kind, name)), name
     assert inspect.signature(LedgerClient.create_budget).return_annotation is Budget
     assert typing.get_type_hints(Run.refresh)["return"] is RunState
+
+
+@pytest.mark.parametrize(
+    ("describe", "inside", "outside"),
+    [
+        (gaussian, (1e-3, 1e6), (9.9e-4, 1e6 + 0.5)),
+        (lambda value: randomized_response(value, 4), (1e-9, 1.0), (0.0, 1.1)),
+        (permute_and_flip, (1e-9, 1e4), (0.0, 10_001.0)),
+        (epsilon_delta, (1e-9, 1e4), (0.0, 10_001.0)),
+        (lambda value: decay("time", value, gaussian(1.0), steps=2, first_step=3), (0.0, 1.0), (-0.5, math.inf)),
+    ],
+)
+def test_event_is_described_up_to_the_ends_that_the_service_takes(
+    describe: Callable[[float], Event], inside: tuple[float, ...], outside: tuple[float, ...]
+) -> None:
+    assert all(event_to_dict(event_from_dict(describe(value))) == describe(value) for value in inside)
+    for value in outside:
+        with pytest.raises(ValueError, match="must be in"):
+            describe(value)

@@ -166,14 +166,16 @@ def test_lowered_limit_of_a_whole_revokes_what_its_parts_may_not_take(composed: 
     assert is_sound(composed)
 
 
-def test_what_plans_may_take_is_known_of_a_whole_with_many_parts(charged: Database) -> None:
+def test_what_plans_under_many_parts_may_take_is_known_of_all_accounts_above(charged: Database) -> None:
     """Beyond 256, equal numbers of parts are not one object."""
-    whole, part = ("org", "whole"), ("org", "part")
+    population, whole, part = ("org", "population"), ("org", "whole"), ("org", "part")
     with charged.read(ALL_TENANTS) as tx:
-        audit = report.VerificationContext(tx, children={whole: [part] * 257})
-        audit.balances[part] = report.Balance(make_account())
+        audit = report.VerificationContext(tx, children={population: [whole], whole: [part] * 257})
+        audit.balances[part] = report.Balance(make_account(), left=1)
         audit.balances[whole] = report.Balance(replace(make_account(), partitions_per_unit=1))
-        assert balances._current_of(audit, whole) == (zero_curve(GRID_VERSION), False)
+        audit.balances[population] = report.Balance(make_account())
+        for each in (whole, population):
+            assert balances._current_of(audit, each) == (zero_curve(GRID_VERSION), True)
 
 
 CHANGED: list[tuple[int, dict[str, Any]]] = [(0, {"idempotency_key": None}), (1, {"refusal_details": "{}"})]
