@@ -166,6 +166,25 @@ def test_scan_that_is_charged_as_one_step_is_stopped(run: FakeRun) -> None:
     assert [body["count"] for body in run.ledger.bodies] == [1, 1, 1, 6]
 
 
+def test_call_of_too_many_steps_is_found_while_training_goes_on(run: FakeRun) -> None:
+    training = Private()
+
+    def loop(state: Any, count: Any, *batch: Any) -> Any:
+        return jax.lax.fori_loop(0, count, lambda _, carry: plain(*carry, *batch), state)
+
+    looped = training.authorized(run, jax.jit(loop), batches=1.0)
+    batches = looped.batch_iterator(N)
+
+    def train() -> None:
+        for taken in range(48):
+            batch = DATA[np.sort(next(batches))]
+            training.state = looped(training.state, 1 + 2 * (taken == 5), batch, np.zeros(N, bool))
+
+    with pytest.raises(UnsupportedTrainingError, match="took 3 noisy steps"):
+        train()
+    assert run.ledger.bodies[-1]["count"] == 2
+
+
 def test_charge_of_whole_training_counts_its_steps(admin: LedgerClient) -> None:
     run = admin.create_run("whole", budget=open_budget(admin, 6.0))
     charge = run.charge_training(self_composed(STEP, 4), steps=4)

@@ -181,6 +181,28 @@ def test_key_is_followed_if_its_parts_depend_on_their_number(run: FakeRun) -> No
     assert len(run.asked) == 3
 
 
+def test_key_is_made_where_state_is_kept(run: FakeRun) -> None:
+    training = Private()
+    step = training.authorized(run)
+    device = jax.devices()[0]
+    for taken, indices in enumerate(step.batch_iterator(N)):
+        if taken == 4:
+            training.state = jax.device_put(training.state, device)
+        training.take(step, indices)
+    assert training.state[2][0].committed
+    assert len(run.asked) == POISSON.iterations
+
+
+def test_state_may_be_donated_between_steps(run: FakeRun) -> None:
+    training = Private()
+    hand_on = jax.jit(lambda state: jax.tree.map(jnp.copy, state), donate_argnums=0)
+    step = training.authorized(run)
+    for indices in step.batch_iterator(N):
+        training.take(step, indices)
+        training.state = hand_on(training.state)
+    assert len(run.asked) == POISSON.iterations
+
+
 def test_step_may_be_repeated_when_ledger_did_not_answer(run: FakeRun, monkeypatch: pytest.MonkeyPatch) -> None:
     def unavailable(*_: object, **__: object) -> None:
         raise LedgerUnavailableError("no answer")
