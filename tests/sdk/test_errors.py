@@ -8,6 +8,8 @@ import pytest
 
 import epsilon_ledger as sdk
 from epsilon_ledger import Alternative, LedgerClient, RaisedLimit, Run
+from epsilon_ledger._wire.references import _first
+from tests.each import for_each
 from tests.sdk.fake_ledger import RDP, REFUSAL, RUN_ID, FakeLedger, problem
 
 CASES = [
@@ -132,3 +134,10 @@ def test_problem_without_words_has_message(client: LedgerClient, ledger: FakeLed
     ledger.answers(problem(418, "", title=None, detail=5))
     with pytest.raises(sdk.ProblemError, match=r"the ledger gave no reason \(418 no code\)"):
         client.get_run(RUN_ID)
+
+
+@for_each([("population", "mimic"), ("budget", "mimic/icu-team"), ("run", "mimic/icu-team/model")])
+def test_missing_object_is_reported_with_a_path_of_its_kind(case: tuple[str, str]) -> None:
+    kind, example = case
+    with pytest.raises(sdk.NotFoundError, match=rf"There is no {kind} at .* looks like {example}\.$"):
+        _first((), kind, "nowhere")

@@ -125,3 +125,7 @@ def test_event_is_described_up_to_the_ends_that_the_service_takes(
     for value in outside:
         with pytest.raises(ValueError, match="must be in"):
             describe(value)
+
+
+def test_first_step_of_a_decay_is_sent() -> None:
+    assert decay("time", 0.1, gaussian(1.0), steps=2, first_step=3).get("first_step") == 3

@@ -236,7 +236,8 @@ def test_fields_of_fields_are_columns_and_timestamps_are_times(admin: LedgerClie
     assert list(frame.columns[:3]) == ["id", "name", "path"]
     assert list(frame["limit.epsilon"]) == [3.0, 3.0]
     assert (frame["epsilon"].dtype, frame["weights_frozen"].dtype) == (float, bool)
-    assert str(frame["created_at"].dtype).endswith("UTC]")
+    for each in (frame, data_frame([], Population)):
+        assert str(each["created_at"].dtype).endswith("UTC]")
     assert frame["created_at"][0] == pd.Timestamp(linked.created_at)
     assert frame["archived_at"].isna().tolist() == [True, False]
     assert frame["plan.steps"].isna().all()

@@ -258,7 +258,7 @@ TAMPERINGS: dict[str, dict[str, tuple[Tamper, str]]] = {
         "two audit events swapped": (swap_audit_events, "audit event 8 (budget.created) is not the recorded one"),
         "an audit event put in": (append_audit_event, "(run.created) is not the recorded one"),
     },
-    "refused": {"a limit that a refusal names": (on(ALL, epsilon_limit=2.0), f"{ALL} (pop_")},
+    "refused": {"a limit that a refusal names": (on(ALL, epsilon_limit=2.0), LIMIT)},
     "reserved": {
         "a population's held curve": (curve(ALL, -1, "held"), HELD),
         "a budget's held curve": (curve(TEAM, 1, "held"), HELD),

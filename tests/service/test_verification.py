@@ -176,6 +176,17 @@ def test_what_plans_under_many_parts_may_take_is_known_of_all_accounts_above(cha
         audit.balances[population] = report.Balance(make_account())
         for each in (whole, population):
             assert balances._current_of(audit, each) == (zero_curve(GRID_VERSION), True)
+        audit.balances[part].spent["an event without a price"] = 1
+        assert balances._value_of(audit, population) is None
+
+
+def test_decisions_of_a_run_without_a_limit_are_made_under_that_of_its_budget(charged: Database) -> None:
+    team = make_account(name="team")
+    run = replace(make_account(name="run", limited=False), parent_id=team.id)
+    with charged.read(ALL_TENANTS) as tx:
+        audit = report.VerificationContext(tx)
+        audit.balances = {("org", each.id): report.Balance(each) for each in (run, team)}
+        assert [each.account for each in audit.upwards(("org", run.id))] == [run, team]
 
 
 CHANGED: list[tuple[int, dict[str, Any]]] = [(0, {"idempotency_key": None}), (1, {"refusal_details": "{}"})]
