@@ -47,24 +47,24 @@ def deviation(transformation: optax.GradientTransformation, gradient: Any) -> fl
         ({"l2_clip_norm": CLIP, "has_aux": True, "return_grad_norms": True, "microbatch_size": 4}, CLIP),
     ],
 )
-def test_noise_of_jax_privacy_is_read(run: FakeRun, clipping: dict[str, Any], norm: float) -> None:
+def test_noise_of_jax_privacy_is_read(clipping: dict[str, Any], norm: float) -> None:
     grad = jax_privacy.clipped_grad(loss, **clipping)
     stddev = 0.7 * grad.sensitivity()
     noise = noise_addition.gaussian_privatizer(stddev=stddev, prng_key=secret_key())
     assert deviation(noise, {"w": jnp.zeros(20_000)}) == pytest.approx(0.7 * norm, rel=0.03)
     for private in (noise, optax.chain(optax.chain(noise), optax.adam(0.1))):
-        step = authorized(lambda: None, run, noise=private, clipped_grad=grad, batches=1.0)
+        step = authorized(lambda: None, FakeRun(), noise=private, clipped_grad=grad, batches=1.0)
         next(step.batch_iterator(N))
         assert step.event == poisson_sampled(1.0, gaussian(stddev / norm))
 
 
-def test_noise_of_optax_is_read(run: FakeRun) -> None:
+def test_noise_of_optax_is_read() -> None:
     plain = optax.contrib.differentially_private_aggregate(CLIP, 0.7, key=secret_key())
     assert deviation(plain, {"w": jnp.zeros((8, 20_000))}) == pytest.approx(0.7 * CLIP / 8, rel=0.03)
     with pytest.warns(DeprecationWarning, match="seed"):
         whole = optax.contrib.dpsgd(0.1, jnp.asarray(CLIP), 0.7, seed=1, momentum=0.9)
     for noise in (plain, whole, optax.chain(plain, optax.adam(0.1))):
-        step = authorized(lambda: None, run, noise=noise, batches=0.5)
+        step = authorized(lambda: None, FakeRun(), noise=noise, batches=0.5)
         next(step.batch_iterator(N))
         assert step.event is not None
         inner: Any = step.event
@@ -127,7 +127,7 @@ def test_unknown_noise_is_refused(run: FakeRun) -> None:
             authorized(lambda: None, run, noise=noise, clipped_grad=clipped, batches=0.5)
     unclipped = jax_privacy.clipping.BoundedSensitivityCallable(loss, 1.0, has_aux=False)
     with pytest.raises(UnsupportedTrainingError, match="How clipped_grad clips"):
-        authorized(lambda: None, run, noise=private, clipped_grad=unclipped, batches=0.5)
+        authorized(lambda: None, FakeRun(), noise=private, clipped_grad=unclipped, batches=0.5)
 
 
 @pytest.mark.parametrize("relation", [NeighboringRelation.ADD_OR_REMOVE_ONE, NeighboringRelation.REPLACE_SPECIAL])

@@ -55,6 +55,15 @@ def test_batch_is_stepped_once(run: FakeRun) -> None:
     assert len(run.asked) == 1
 
 
+def test_draw_left_for_another_step_of_run_is_charged(run: FakeRun) -> None:
+    training = Private()
+    first = training.authorized(run).batch_iterator(N)
+    next(first)
+    with pytest.warns(UserWarning, match="were drawn and not stepped"):
+        next(training.authorized(run).batch_iterator(N))
+    assert run.asked == [STEP]
+
+
 def test_batch_that_is_not_stepped_stops_next_draw_and_is_charged(run: FakeRun) -> None:
     training = Private()
     step = training.authorized(run)
@@ -123,14 +132,14 @@ def test_generator_of_script_is_refused(run: FakeRun) -> None:
     for rng in (7, np.random.default_rng(7), np.random.default_rng()):
         with refuses("in another process or run"):
             next(step.batch_iterator(N, rng=rng))
-    samples = [next(Private().authorized(run).batch_iterator(N)).tolist() for _ in range(2)]
+    samples = [next(Private().authorized(FakeRun()).batch_iterator(N)).tolist() for _ in range(2)]
     assert samples[0] != samples[1]
 
 
 # Keys of the noise.
 
 
-def test_step_without_key_of_its_noise_is_refused(run: FakeRun) -> None:
+def test_step_without_key_of_its_noise_is_refused() -> None:
     training = Private()
     params, opt_state, noise_state = training.state
 
@@ -144,12 +153,13 @@ def test_step_without_key_of_its_noise_is_refused(run: FakeRun) -> None:
         return *plain(params, opt_state, noise_state, x, is_padding)[:2], noise_state
 
     for wrong in (closed, begun):
+        run = FakeRun()
         step = training.authorized(run, jax.jit(wrong))
         next(step.batch_iterator(N))
         with refuses("No argument of this step is the PRNG key"):
             step(params, opt_state, DATA, np.zeros(N, bool))
-    assert run.asked == []
-    step = training.authorized(run, jax.jit(dropped))
+        assert run.asked == []
+    step = training.authorized(FakeRun(), jax.jit(dropped))
     next(step.batch_iterator(N))
     with refuses("does not return the state of its noise"):
         step(params, opt_state, noise_state, DATA, np.zeros(N, bool))

@@ -13,6 +13,7 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from opacus import PrivacyEngine
 from opacus.utils.batch_memory_manager import wrap_data_loader
 from torch import nn
+from torch.optim.lr_scheduler import ExponentialLR
 
 from epsilon_ledger import composed, gaussian, poisson_sampled
 from epsilon_ledger.lightning import LedgerCallback, split_batches
@@ -98,6 +99,15 @@ def test_validation_on_trained_batches_within_fit_does_not_stop_it(engine: Priva
     training = make_private(engine)
     fit(lightning, training, LedgerCallback(run), validated=training.loader, val_check_interval=2, max_epochs=2)
     assert run.asked == [STEP] * 16
+
+
+def test_scheduler_that_is_made_within_fit_does_not_stop_it(engine: PrivacyEngine, run: FakeRun) -> None:
+    class Scheduled(lightning.Callback):
+        def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002 - Lightning's signature
+            ExponentialLR(trainer.optimizers[0], 0.9)
+
+    fit(lightning, make_private(engine), LedgerCallback(run), Scheduled(), max_epochs=1)
+    assert run.asked == [STEP] * 8
 
 
 def test_accumulated_batches_stop_fit(engine: PrivacyEngine, run: FakeRun) -> None:

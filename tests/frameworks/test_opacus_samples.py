@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from opacus import PrivacyEngine
+from opacus.data_loader import DPDataLoader
 from opacus.schedulers import ExponentialGradClip
 from opacus.utils.batch_memory_manager import BatchMemoryManager
 from torch.utils.data import DataLoader
@@ -80,6 +81,30 @@ def test_rest_of_batch_is_given_up_before_next_iteration(training: Training, run
     before = len(run.asked)
     training.epoch(pieces)
     assert len(run.asked) == before + EPOCH
+
+
+@pytest.mark.parametrize("again", ["loader", "training"])
+def test_draw_left_for_another_loader_or_training_of_run_is_charged(
+    engine: PrivacyEngine, run: FakeRun, again: str
+) -> None:
+    training = attached(engine, run)
+    next(iter(training.loader))
+    if again == "loader":
+        other = DPDataLoader.from_data_loader(small_loader())
+        attach(training.optimizer, run, data_loader=other)
+    else:
+        attached(new_engine(), run)
+    assert run.asked == [STEP]
+    discard_batch(training.optimizer)
+    assert run.asked == [STEP]
+
+
+def test_draw_is_given_up_though_hook_was_taken_away(engine: PrivacyEngine, run: FakeRun) -> None:
+    training = attached(engine, run)
+    next(iter(training.loader))
+    training.optimizer.step_hook = None
+    discard_batch(training.optimizer)
+    assert run.asked == [STEP]
 
 
 def test_sum_of_several_batches_is_not_released(training: Training, run: FakeRun) -> None:

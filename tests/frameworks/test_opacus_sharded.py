@@ -212,6 +212,15 @@ def twice_on_one_rank(rank: int) -> str | None:
     return training.step(torch.cat([batch] * (1 + rank)))
 
 
+def other_norm(rank: int, kind: str) -> str | None:
+    """Let rank 1 clip to another norm than rank 0, whose noise is charged."""
+    training = Training(rank, wrapped(kind), **KINDS[kind])
+    training.optimizer.max_grad_norm *= 1 + rank
+    if kind == "ghost":
+        training.model.max_grad_norm *= 1 + rank
+    return training.steps(1)
+
+
 def calibrated(rank: int) -> tuple[float, str]:
     """The noise that an engine of this rank finds, and what a run of its own is told."""
     engine, model, run = PrivacyEngine(accountant="rdp"), wrapped("flat"), FakeRun() if rank == 0 else None
@@ -244,6 +253,7 @@ def main(rank: int, store: str) -> dict[str, Any]:
     answer |= {"refusals": refusals(rank), "not finite": nan_on_one_rank(rank)}
     answer |= {"ahead": one_rank_ahead(rank), "calibrated": calibrated(rank)}
     answer |= {"sparse": sparse(rank), "twice": twice_on_one_rank(rank), "seeded": seeded_equally(rank)}
+    answer |= {"norms": [other_norm(rank, kind) for kind in ("flat", "ghost")]}
     answer |= {"whole": same_records(rank), "padded": same_records(rank, sampler=DistributedSampler)}
     dist.destroy_process_group()
     return answer
@@ -309,6 +319,12 @@ def test_ranks_with_one_seed_draw_other_places_and_noise(ranks: list[dict[str, A
     (places, noise), (other_places, other_noise) = (rank["seeded"] for rank in ranks)
     assert not [place for place, other in zip(places, other_places, strict=True) if place == other and place]
     assert noise != other_noise
+
+
+def test_rank_that_clips_to_another_norm_stops_all(ranks: list[dict[str, Any]]) -> None:
+    for rank in ranks:
+        for stopped in rank["norms"]:
+            assert stopped.startswith("UnsupportedTrainingError: The ranks clip to different norms")
 
 
 @pytest.mark.parametrize("how", ["whole", "padded"])

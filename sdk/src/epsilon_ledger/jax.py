@@ -16,6 +16,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from threading import Lock
 from typing import Any, Final, Generic, ParamSpec, TypeVar
+from weakref import WeakKeyDictionary
 
 import jax
 import numpy as np
@@ -40,6 +41,8 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 _OUTSIDE: Final = get_opaque_trace_state()
+_WITH_DRAWN: Final[WeakKeyDictionary[Any, set[Any]]] = WeakKeyDictionary()
+"""Steps of a run that have drawn batches and not taken them."""
 
 
 def secret_key() -> Any:  # noqa: ANN401 - a key of JAX
@@ -154,6 +157,8 @@ class AuthorizedStep(Generic[P, T]):
         self._keys = None if noise is None else NoiseKeys(noise, steps_per_call)
         self._shapes = ShapeWatch() if noise is not None and noise.divides_by_batch else None
         self._drawn = 0
+        # A further step of the run may begin because of what was drawn.
+        self._others = tuple(_WITH_DRAWN.get(run, ())) if batches is not None else ()
         self._warned = False
         self._lock = Lock()
 
@@ -190,7 +195,9 @@ class AuthorizedStep(Generic[P, T]):
                 "independent samples. Leave rng out: batches are drawn from the operating system's entropy."
             )
         event = batches.charge(mechanism, num_examples)
-        self._charge_left()
+        for step in (*self._others, self):
+            step._charge_left()  # noqa: SLF001 - of its own class
+        self._others = ()
         self.event = event
         if isinstance(self.run, Run) and self.run.expected_steps is None and batches.iterations:
             self.run.expected_steps = self.run.next_step + batches.iterations
@@ -202,7 +209,7 @@ class AuthorizedStep(Generic[P, T]):
                         f"each batch before you draw the next, also an empty or a large one: the number of steps must "
                         f"not depend on the data. For a scan over several steps give steps_per_call=..."
                     )
-                self._drawn += 1
+                self._count_drawn(1)
             yield batch
         self._charge_left()
 
@@ -266,7 +273,7 @@ class AuthorizedStep(Generic[P, T]):
             )
         self._authorize(left)
         with self._lock:
-            self._drawn -= left
+            self._count_drawn(-left)
 
     def _take_batches(self, count: int) -> None:
         """Take drawn batches for a call, or give them back if it is not made."""
@@ -276,4 +283,9 @@ class AuthorizedStep(Generic[P, T]):
                     f"A call takes {count} batch(es), and {self._drawn} of those drawn are left: step each batch of "
                     f"this step's batch_iterator once. A batch that is stepped twice costs more than two samples."
                 )
-            self._drawn -= count
+            self._count_drawn(-count)
+
+    def _count_drawn(self, count: int) -> None:
+        self._drawn += count
+        drawn = _WITH_DRAWN.setdefault(self.run, set())
+        drawn.add(self) if self._drawn else drawn.discard(self)

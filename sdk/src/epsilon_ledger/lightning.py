@@ -9,8 +9,8 @@ Split batches that exceed the memory: `trainer.fit(model, split_batches(loader, 
 Needs `pip install "epsilon-ledger-client[lightning]"`; works with `lightning` and with `pytorch_lightning`.
 """
 
-import functools
 import math
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -106,7 +106,7 @@ class LedgerCallback(Callback):
         iter(trainer.fit_loop._data_fetcher)  # noqa: SLF001 - no public API restarts it
         for optimizer in _private(trainer):
             self._steps.append((optimizer, optimizer.step))
-            optimizer.step = functools.partial(self._step, optimizer.step, trainer)
+            optimizer.step = self._stopping(optimizer, trainer)
 
     def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:  # noqa: ANN401 - as above
         """Attach the optimizers to the epoch's loader if it has changed."""
@@ -166,15 +166,21 @@ class LedgerCallback(Callback):
         if self._source is not None:
             self._source.delivered_by_trainer = True
 
-    def _step(self, step: Callable[..., Any], trainer: Any, closure: Callable[[], Any] | None = None) -> Any:  # noqa: ANN401 - Lightning's
-        try:
-            return step(closure)
-        except BudgetExceededError as refusal:
-            # Raised before the update: the parameters are unchanged, and the batch is discarded.
-            self.refusal = refusal
-            self._refused += 1
-            trainer.should_stop = True
-            return None
+    def _stopping(self, optimizer: DPOptimizer, trainer: Any) -> Any:  # noqa: ANN401 - Lightning's
+        """Make an optimizer's `step`, a bound method as torch's schedulers expect, that stops the fit at a refusal."""
+        step = optimizer.step
+
+        def stop_at_refusal(_: DPOptimizer, closure: Callable[[], Any] | None = None) -> Any:  # noqa: ANN401 - torch's
+            try:
+                return step(closure)
+            except BudgetExceededError as refusal:
+                # Raised before the update: the parameters are unchanged, and the batch is discarded.
+                self.refusal = refusal
+                self._refused += 1
+                trainer.should_stop = True
+                return None
+
+        return types.MethodType(stop_at_refusal, optimizer)
 
 
 def _private(trainer: Any) -> list[DPOptimizer]:  # noqa: ANN401 - a trainer

@@ -36,10 +36,12 @@ from epsilon_ledger._opacus.calibration import PlannedTraining, calibrated, expe
 from epsilon_ledger._opacus.errors import UnsupportedTrainingError
 from epsilon_ledger._opacus.generators import keep_noise
 from epsilon_ledger._opacus.ghost import clipping_of
-from epsilon_ledger._opacus.guard import discard_batch, guard_of
+from epsilon_ledger._opacus.guard import discard_batch, guard_of, present_guard
 from epsilon_ledger._opacus.hook import LedgerHook
+from epsilon_ledger._opacus.loaders import outstanding_sources
 from epsilon_ledger._opacus.public_size import use_public_size
 from epsilon_ledger._opacus.ranks import workers
+from epsilon_ledger._opacus.samples import SampleSource
 from epsilon_ledger._opacus.steps import StepReader
 from epsilon_ledger._run.blocking_run import require_blocking_run
 
@@ -156,6 +158,7 @@ def _attach_optimizers(optimizers: tuple[DPOptimizer, ...], run: Run | Trial | N
     clippings = [None if options.event else find_clipping(optimizer, options) for optimizer in optimizers]
     for optimizer in optimizers:
         settle_earlier_steps(optimizer, checked, options)
+    _charge_left(optimizers, checked, sources)
     size = find_public_size(optimizers[0], checked, options)
     for optimizer, read, source, module in zip(optimizers, readers, sources, clippings, strict=True):
         guard = guard_of(optimizer)
@@ -190,6 +193,19 @@ def _attach_optimizers(optimizers: tuple[DPOptimizer, ...], run: Run | Trial | N
         optimizer.attach_step_hook = hook.chain
     if options.epochs is not None and options.data_loader is not None and not isinstance(checked, Trial | None):
         expect_steps(checked, options.epochs * len(options.data_loader) * _charges_per_sample(optimizers, options))
+
+
+def _charge_left(
+    optimizers: tuple[DPOptimizer, ...], run: Run | Trial | None, sources: list[SampleSource | None]
+) -> None:
+    """Charge the draws that these optimizers, or others of the run, have left: the data may have decided it."""
+    own = [present_guard(optimizer) for optimizer in optimizers]
+    for left in outstanding_sources():
+        if left in sources or not any(guard in own or guard.pays_by(run) for guard in left.consumers):
+            continue
+        left.charge_unreleased()
+        if sources[0] is not None:
+            sources[0].owed, left.owed = sources[0].owed + left.owed, 0
 
 
 def _charges_per_sample(optimizers: tuple[DPOptimizer, ...], options: AttachOptions) -> int:

@@ -5,6 +5,7 @@ from typing import Any, Final, Protocol
 
 from opacus.optimizers import AdaClipDPOptimizer, DPOptimizer
 
+from epsilon_ledger import Event, Run, Trial
 from epsilon_ledger._opacus.errors import UnsupportedTrainingError
 from epsilon_ledger._opacus.ghost import GhostClipping
 from epsilon_ledger._opacus.parameters import clipping_norm, private_parameters, refuse_scaler, rows_of
@@ -22,6 +23,11 @@ _DISCARD: Final = (
 
 class Charger(Protocol):
     """The step hook that charges for an optimizer."""
+
+    run: Run | Trial | None
+    """Charged; None in a distributed worker."""
+    read: Callable[[DPOptimizer], Event]
+    """Returns an optimizer's step as an event."""
 
     def charge_unreleased(self, optimizer: DPOptimizer, draw: Draw) -> None:
         """Charge a draw that is not released."""
@@ -70,6 +76,10 @@ class GradientGuard:
         """Whether the module is known to be in evaluation mode, as a whole."""
         module = getattr(self.module, "_module", self.module)
         return module is not None and not module.training and not any(part.training for part in module.modules())
+
+    def pays_by(self, run: Run | Trial | None) -> bool:
+        """Return whether its steps are charged to a run."""
+        return run is not None and self.charger is not None and self.charger.run is run
 
     def charge_unreleased(self, draw: Draw) -> None:
         """Charge a draw that this optimizer does not release.
@@ -150,18 +160,18 @@ class GradientGuard:
 
     def _check(self) -> None:
         """Check the current gradient, on all ranks together if it is to be released."""
-        error: UnsupportedTrainingError | None = None
+        error: Exception | None = None
         try:
             if not self.trusted:
                 self._take_piece()
-        except UnsupportedTrainingError as found:
+        except (UnsupportedTrainingError, ValueError) as found:
             error = found
         if not self._alone and not self._optimizer._check_skip_next_step(pop_next=False):  # noqa: SLF001
             self._agree(error)
         elif error is not None:
             raise error
 
-    def _agree(self, error: UnsupportedTrainingError | None) -> None:
+    def _agree(self, error: Exception | None) -> None:
         source = None if self.trusted else self.source
         owed = 0 if source is None else source.owed
         owed = agree(self._optimizer, error, self._open, needed=source is not None, owed=owed)

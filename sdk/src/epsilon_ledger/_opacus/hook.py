@@ -200,7 +200,9 @@ class LedgerHook:
 
 def mechanism_of(optimizer: DPOptimizer) -> Event:
     """Return the event of an attached optimizer's next step, without the sampling."""
-    read = optimizer.step_hook.read
+    charger = guard_of(optimizer).charger  # not its step_hook, which a script may have replaced
+    assert charger is not None, "the optimizer is attached"
+    read = charger.read
     event: Event = read.mechanism(optimizer) if isinstance(read, StepReader) else read(optimizer)
     return event
 

@@ -50,6 +50,11 @@ def observe(data_loader: DataLoader) -> SampleSource | None:
     return source
 
 
+def outstanding_sources() -> list[SampleSource]:
+    """Return the sources whose last draw was neither stepped nor charged."""
+    return [source for source in tuple(_SOURCES.values()) if source.outstanding]
+
+
 def sampler_of(data_loader: DataLoader) -> Any:  # noqa: ANN401 - any iterable will do for torch
     """Return a loader's batch sampler before a BatchMemoryManager's splitting, or None."""
     sampler = data_loader.batch_sampler

@@ -7,7 +7,7 @@ from itertools import chain
 from typing import Any, NamedTuple
 
 import torch
-from opacus.optimizers import DPOptimizer
+from opacus.optimizers import DPOptimizer, FSDPOptimizerFastGradientClipping
 
 from epsilon_ledger import LedgerError
 from epsilon_ledger._opacus.errors import UnsupportedTrainingError
@@ -21,6 +21,7 @@ class _Verdict(NamedTuple):
     records: list[Any]
     needed: bool
     owed: int
+    scale: tuple[float, ...]
 
 
 def workers(optimizer: DPOptimizer) -> int:
@@ -28,10 +29,8 @@ def workers(optimizer: DPOptimizer) -> int:
     return int(getattr(optimizer, "world_size", 1))
 
 
-def agree(
-    optimizer: DPOptimizer, error: UnsupportedTrainingError | None, draw: Draw | None, *, needed: bool, owed: int
-) -> int:
-    """Let a step proceed if every rank agrees and has a part of the same draw, and no record is in two parts.
+def agree(optimizer: DPOptimizer, error: Exception | None, draw: Draw | None, *, needed: bool, owed: int) -> int:
+    """Let a step proceed if all ranks agree, clip alike, and have parts of one draw, each record in one of them.
 
     Args:
         optimizer: of this rank.
@@ -45,6 +44,7 @@ def agree(
 
     Raises:
         UnsupportedTrainingError: on all ranks.
+        ValueError: a norm is not in (0, inf), on all ranks.
     """
     own = _Verdict(
         None if error is None else pickle_error(error),
@@ -53,6 +53,7 @@ def agree(
         [] if draw is None else [comparable(record) for record in draw.records],
         needed,
         owed,
+        _scale(optimizer),
     )
     verdicts: list[_Verdict] = [own] * workers(optimizer)
     torch.distributed.all_gather_object(verdicts, own)
@@ -67,10 +68,23 @@ def agree(
             f"The ranks step different draws (epoch and number of each: {places}). Attach the optimizer of every rank "
             f"with its own data_loader, and let all ranks step each batch that they are handed, the empty ones too."
         )
+    scales = [verdict.scale for verdict in verdicts]
+    if len(set(scales)) > 1:
+        raise UnsupportedTrainingError(
+            f"The ranks clip to different norms, or add different noise (of each: {scales}), but the noise of a step "
+            f"and its charge are those of rank 0. Move norm and noise on all ranks by the same schedule."
+        )
     require_distinct(chain.from_iterable(verdict.records for verdict in verdicts), "The ranks together drew")
     if draw is not None and draw.sampling_probability is not None:
         draw.sampling_probability = max(verdict.sampling_probability for verdict in verdicts)
     return 0 if optimizer.rank > 0 else max(verdict.owed for verdict in verdicts)
+
+
+def _scale(optimizer: DPOptimizer) -> tuple[float, ...]:
+    """Return what must be equal on all ranks: the clipping norms, and the noise where each rank adds its own."""
+    norms = tuple(map(float, getattr(optimizer, "max_grad_norms", ())))
+    noise = (float(optimizer.noise_multiplier),) if type(optimizer) is FSDPOptimizerFastGradientClipping else ()
+    return (float(optimizer.max_grad_norm), *norms, *noise)
 
 
 def on_any_rank(optimizer: DPOptimizer, found: bool) -> bool:  # noqa: FBT001 - what is reduced

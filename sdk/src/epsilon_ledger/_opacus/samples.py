@@ -14,7 +14,7 @@ import torch
 from opacus.optimizers import DPOptimizer
 from opacus.utils.uniform_sampler import DistributedUniformWithReplacementSampler, UniformWithReplacementSampler
 
-from epsilon_ledger import Event
+from epsilon_ledger import Event, Run, Trial
 from epsilon_ledger._opacus.errors import NOT_STEPPED, SECOND_ITERATION, UnsupportedTrainingError
 from epsilon_ledger._opacus.generators import Draws, draw_plainly, private_samples
 
@@ -104,6 +104,10 @@ class Consumer(Protocol):
     @property
     def evaluates(self) -> bool:
         """Whether its module is known to be in evaluation mode."""
+        ...
+
+    def pays_by(self, run: Run | Trial | None) -> bool:
+        """Return whether its steps are charged to a run."""
         ...
 
     def require_nothing_open(self) -> None:
@@ -221,6 +225,11 @@ class SampleSource:
         """
         self.require_settled(self.newest)
         self.deliver(self.newest)
+
+    @property
+    def outstanding(self) -> bool:
+        """Whether the ledger was not asked for the current draw yet."""
+        return self.current is not None and not self.current.draw.asked
 
     def charge_unreleased(self) -> None:
         """Charge the current draw, unless it was, and let nobody release it.
