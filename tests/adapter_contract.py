@@ -3,7 +3,8 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Any, ClassVar, Final
+from random import Random
+from typing import Any, ClassVar, Final, NamedTuple
 
 import numpy as np
 import pytest
@@ -21,6 +22,18 @@ REPEATED_SHARE: Final = 0.2
 """Of the coordinates of a release, from which their equality with another one's is no chance."""
 
 
+class Payment(NamedTuple):
+    """What there was when a release was seen.
+
+    Args:
+        charged: number of charges of the run.
+        rate: sampling probability with which the sample was drawn.
+    """
+
+    charged: int
+    rate: float
+
+
 class Script(ABC):
     """A training script with one adapter, and an observer who sees every release.
 
@@ -30,15 +43,22 @@ class Script(ABC):
         run: to charge.
         noise_multiplier: of each step.
         canary: whether record 0 has a gradient; without it, a release is noise alone.
+        dice: of a random script, which choose what its training is like; None: as most are.
     """
 
     bound: float
     """Norm by which record 0 moves a release: the clipping norm."""
 
-    def __init__(self, run: FakeRun, *, noise_multiplier: float = 1.0, canary: bool = True) -> None:
-        self.run, self.noise_multiplier, self.canary = run, noise_multiplier, canary
+    def __init__(
+        self, run: FakeRun, *, noise_multiplier: float = 1.0, canary: bool = True, dice: Random | None = None
+    ) -> None:
+        self.run, self.noise_multiplier, self.canary, self.dice = run, noise_multiplier, canary, dice
         self.releases: list[NDArray[Any]] = []
         """Noisy sums that were released, each flat."""
+        self.payments: list[Payment] = []
+        """Of each release, what was charged before it."""
+        self.rate = 1.0
+        """Sampling probability of the sample drawn last."""
         self.drawn = 0
         """Number of different samples that the script has seen."""
 
@@ -53,6 +73,31 @@ class Script(ABC):
     @abstractmethod
     def parameters(self) -> NDArray[Any]:
         """Return what is trained, flat."""
+
+    def note(self, release: NDArray[Any]) -> None:
+        """Note a release, when it is seen."""
+        self.releases.append(release)
+        self.payments.append(Payment(len(self.run.asked), self.rate))
+
+    outstanding = 1
+    """Draws that may be neither charged nor refused at one time: one for each training."""
+
+    # Of random scripts (`tests/random_scripts.py`).
+
+    def perform(self, action: Callable[[], object]) -> None:
+        """Do what a loop does between two draws, where the framework would do it."""
+        action()
+
+    def take(self) -> None:
+        """Step within `perform`."""
+        self.step()
+
+    def quiet(self, release: NDArray[Any]) -> NDArray[Any]:  # noqa: ARG002 - of those that are written
+        """Return the numbers of a release that are noise alone, 250 or so."""
+        pytest.fail(NOT_WRITTEN)
+
+    def end(self) -> None:  # noqa: B027 - most have nothing to end
+        """End the training, if the framework still waits for more."""
 
     # What goes wrong in scripts. A script whose adapter has no such thing names the case in `NOT_APPLICABLE`. An
     # error would pass for a training that stops.

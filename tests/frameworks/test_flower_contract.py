@@ -36,7 +36,7 @@ class RoundsScript(Script):
         self.model: Any = None
 
     def release(self, before: NDArray[Any]) -> None:
-        self.releases.append((self.parameters() - before) * CLIENTS)
+        self.note((self.parameters() - before) * CLIENTS)
 
     def checkpoint(self) -> object:
         return self.model

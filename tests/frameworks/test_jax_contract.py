@@ -1,6 +1,7 @@
 """The contract of an adapter, for JAX with the noise of Optax and of jax-privacy."""
 # ruff: noqa: ANN401 - arrays and trees
 
+from functools import cache
 from typing import Any, ClassVar
 
 import jax
@@ -17,25 +18,32 @@ from tests.sdk.fake_ledger import FakeRun, N
 
 SEED = 7
 """Of the noise: scripts choose one."""
+WIDTH, MOVED = 256, 4
+"""Numbers of each parameter, and how many of them the canary moves."""
 
 
 class JaxScript(Script):
     """A training with one fixed seed for its noise, in what is released and in the state that it hands on."""
 
     bound = 0.5
+    probability = 1.0
 
     def __init__(self, run: FakeRun, **terms: Any) -> None:
         super().__init__(run, **terms)
-        self.data = np.zeros((N, 16), np.float32)
-        self.data[0] = 1e3 * self.canary
-        self.params: Any = {"w": jnp.zeros(16)}
-        self.state, self.stepped = self.make()
+        self.rate = self.probability
+        self.data = np.zeros((N, WIDTH), np.float32)
+        self.data[0, :MOVED] = 1e3 * self.canary
+        self.params: Any = {"w": jnp.zeros(WIDTH)}
+        self.noise, self.function, self.how = self.make(self.noise_multiplier)
+        self.state = self.noise.init(self.params)
+        self.stepped = authorized(self.function, run, noise=self.noise, batches=self.probability, **self.how)
         self.first = self.state
         self.batches = self.stepped.batch_iterator(N)
         self.indices: Any = None
 
-    def make(self) -> tuple[Any, Any]:
-        """Make the state of the noise, and the step that is charged."""
+    @classmethod
+    def make(cls, noise_multiplier: float) -> tuple[Any, Any, dict[str, Any]]:
+        """Make the noise, the step that adds it, and what else its charge is read from."""
         raise NotImplementedError
 
     def draw(self) -> None:
@@ -43,9 +51,22 @@ class JaxScript(Script):
         self.drawn += 1
 
     def step(self) -> None:
-        params, state = self.stepped(self.params, self.state, self.data[np.sort(self.indices)])
-        self.releases.append(self.flat(self.params) - self.flat(params))
+        self.step_with(self.state)
+
+    def step_with(self, state: Any) -> None:
+        """Step with a state of the noise."""
+        params, state = self.stepped(self.params, state, self.sample())
+        self.note(self.flat(self.params) - self.flat(params))
         self.params, self.state = params, state
+
+    def sample(self) -> NDArray[Any]:
+        """Return the records drawn last, and zeros up to one size: they have no gradient."""
+        x = np.zeros_like(self.data)
+        x[: len(self.indices)] = self.data[np.sort(self.indices)]
+        return x
+
+    def quiet(self, release: NDArray[Any]) -> NDArray[Any]:
+        return release[MOVED:WIDTH]
 
     def parameters(self) -> NDArray[Any]:
         return self.flat(self.params)
@@ -79,7 +100,7 @@ class JaxScript(Script):
         )
 
     def add_parameters(self) -> None:
-        self.params = self.params | {"added": jnp.zeros(16)}
+        self.params = self.params | {"x": jnp.zeros(WIDTH)}
 
     def evaluate(self) -> None:
         assert self.data.size, "the data are the script's own"
@@ -90,34 +111,34 @@ def is_typed(leaf: Any) -> bool:
 
 
 class PrivatizerScript(JaxScript):
-    def make(self) -> tuple[Any, Any]:
-        clipped = jax_privacy.clipped_grad(self.loss, l2_clip_norm=self.bound)
+    @classmethod
+    @cache
+    def make(cls, noise_multiplier: float) -> tuple[Any, Any, dict[str, Any]]:
+        clipped = jax_privacy.clipped_grad(cls.loss, l2_clip_norm=cls.bound)
         noise = noise_addition.gaussian_privatizer(
-            stddev=self.noise_multiplier * self.bound, prng_key=jax.random.PRNGKey(SEED)
+            stddev=noise_multiplier * cls.bound, prng_key=jax.random.PRNGKey(SEED)
         )
 
         def step(params: Any, state: Any, x: Any) -> Any:
             noisy, state = noise.update(clipped(params, x), state)
             return optax.apply_updates(params, jax.tree.map(jnp.negative, noisy)), state
 
-        return noise.init(self.params), authorized(
-            jax.jit(step), self.run, noise=noise, clipped_grad=clipped, batches=1.0
-        )
+        return noise, jax.jit(step), {"clipped_grad": clipped}
 
 
 class OptaxScript(JaxScript):
-    def make(self) -> tuple[Any, Any]:
-        noise = optax.contrib.differentially_private_aggregate(
-            self.bound, self.noise_multiplier, key=jax.random.key(SEED)
-        )
+    @classmethod
+    @cache
+    def make(cls, noise_multiplier: float) -> tuple[Any, Any, dict[str, Any]]:
+        noise = optax.contrib.differentially_private_aggregate(cls.bound, noise_multiplier, key=jax.random.key(SEED))
         optimizer = optax.chain(noise, optax.sgd(float(N)))
 
         def step(params: Any, state: Any, x: Any) -> Any:
-            gradients = jax.vmap(jax.grad(self.loss), in_axes=(None, 0))(params, x)
+            gradients = jax.vmap(jax.grad(cls.loss), in_axes=(None, 0))(params, x)
             updates, state = optimizer.update(gradients, state)
             return optax.apply_updates(params, updates), state
 
-        return optimizer.init(self.params), authorized(jax.jit(step), self.run, noise=optimizer, batches=1.0)
+        return optimizer, jax.jit(step), {}
 
 
 NOT_APPLICABLE = {

@@ -13,7 +13,8 @@ from tests.adapter_contract import AdapterContract, Script
 from tests.frameworks.test_keras import CONFIG
 from tests.sdk.fake_ledger import FakeRun
 
-RECORDS, WIDTH = 8, 16
+RECORDS, WIDTH, MOVED = 8, 256, 4
+"""Records, numbers of each, and how many of them the canary has."""
 
 
 class KerasScript(Script):
@@ -24,7 +25,7 @@ class KerasScript(Script):
     def __init__(self, run: FakeRun, **terms: Any) -> None:
         super().__init__(run, **terms)
         self.data = np.zeros((RECORDS, WIDTH), np.float32)
-        self.data[0] = 1e3 * self.canary
+        self.data[0, :MOVED] = 1e3 * self.canary
         inputs = keras.Input((WIDTH,))
         layers = [keras.layers.Dense(1, use_bias=False, trainable=trained) for trained in (True, False)]
         self.frozen = layers[1]
@@ -50,6 +51,9 @@ class KerasScript(Script):
         self.model.fit(self.data, self.data[:, :1], batch_size=RECORDS, epochs=1, verbose=0, callbacks=[self.observer])
         if self.charge.refusal is not None:
             raise self.charge.refusal
+
+    def quiet(self, release: NDArray[Any]) -> NDArray[Any]:
+        return release[MOVED:WIDTH]
 
     def parameters(self) -> NDArray[Any]:
         return np.concatenate([np.array(layer.kernel.numpy()).ravel() for layer in self.model.layers if layer.weights])
@@ -93,7 +97,8 @@ class Observer(keras.callbacks.Callback):
         assert self.model is self.script.model
         release = (self.before - self.script.parameters()) * RECORDS
         if self.script.charge.refusal is None:
-            self.script.releases.append(release[release != 0])
+            trained = [layer.kernel.numpy().size for layer in self.script.model.layers if layer.trainable_weights]
+            self.script.note(release[: sum(trained)])
 
 
 class TestKeras(AdapterContract):

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from queue import Queue
 from tempfile import TemporaryDirectory
-from threading import Thread
+from threading import Thread, current_thread
 from typing import Any
 
 import lightning.pytorch as lightning
@@ -72,6 +72,10 @@ class LightningScript(OpacusScript):
     def act(self, action: Callable[[], object] | None) -> None:
         if self.thread is None:
             raise StoppedError
+        if current_thread() is self.thread:
+            if action is not None:
+                action()
+            return
         self.actions.put(action)
         self.wait()
 
@@ -85,7 +89,10 @@ class LightningScript(OpacusScript):
         self.drawn += 1
 
     def step(self) -> None:
-        self.act(super().step)
+        self.perform(super().take)
+
+    def perform(self, action: Callable[[], object]) -> None:
+        self.act(action)
         if self.callback.refusal is not None:
             raise self.callback.refusal
 

@@ -39,7 +39,7 @@ class Told(training.Callback):
         self.script.obey("step")
 
     def on_train_step_end(self, _: Any) -> None:
-        self.script.releases.append((self.script.before - self.script.parameters()) * RECORDS)
+        self.script.note((self.script.before - self.script.parameters()) * RECORDS)
         self.script.obey("draw")
 
 

@@ -43,7 +43,7 @@ class RoundScript(Script):
         before = self.parameters()
         aggregated = self.federation.aggregator.aggregate_model()
         self.model = self.federation.update_model(self.model, aggregated)
-        self.releases.append((self.parameters() - before) * CLIENTS)
+        self.note((self.parameters() - before) * CLIENTS)
 
     def parameters(self) -> NDArray[Any]:
         return np.concatenate([part.copy() for part in self.model.params.values()])
@@ -95,7 +95,7 @@ class ResultScript(Script):
         except ContentBlockedException as blocked:  # FLARE sends nothing then
             raise RuntimeError from blocked
         self.model = {name: self.model[name] + left[name] for name in left}
-        self.releases.append(np.concatenate(list(left.values())))
+        self.note(np.concatenate(list(left.values())))
 
     def parameters(self) -> NDArray[Any]:
         return np.concatenate(list(self.model.values()))

@@ -1,6 +1,7 @@
 """The contract of an adapter, for each way to clip that Opacus has."""
 
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any, ClassVar
 
 import numpy as np
@@ -15,19 +16,20 @@ from tests.frameworks.conftest import ADAPTIVE, new_engine
 from tests.frameworks.test_opacus_canaries import FarLoss
 from tests.sdk.fake_ledger import BATCH, FakeRun, N
 
-BOUND = 0.5
+BOUND, WIDTH, HIDDEN = 0.5, 64, 4
 
 
 def records(*, canary: bool) -> TensorDataset:
-    """Records without a gradient, and the first one with a large one, of both layers."""
-    x, y = torch.zeros(N, 4), torch.zeros(N, 1)
-    x[0], y[0] = 1e4 * canary, 1e6 * canary
+    """Records without a gradient, and the first one with a large one, of its first input in both layers."""
+    x, y = torch.zeros(N, WIDTH), torch.zeros(N, 1)
+    x[0, 0], y[0] = 1e4 * canary, 1e6 * canary
     return TensorDataset(x, y)
 
 
 def network() -> nn.Sequential:
     """Two layers that are trained, and a frozen one."""
-    made = nn.Sequential(*(nn.Linear(4, size, bias=False) for size in (4, 4, 1)))
+    sizes = (WIDTH, HIDDEN, HIDDEN, 1)
+    made = nn.Sequential(*(nn.Linear(*size, bias=False) for size in pairwise(sizes)))
     made[2].requires_grad_(requires_grad=False)
     return made
 
@@ -49,11 +51,11 @@ class OpacusScript(Script):
     def __init__(self, run: FakeRun, **terms: Any) -> None:  # noqa: ANN401 - passed on
         super().__init__(run, **terms)
         engine, self.network = new_engine(), network()
-        attach(engine, run)
+        attach(engine, self.payer())
         made = engine.make_private(
-            module=self.network,
+            module=self.wrapped(),
             optimizer=torch.optim.SGD(self.network.parameters(), lr=1e-3),
-            data_loader=DataLoader(records(canary=self.canary), BATCH),
+            data_loader=DataLoader(records(canary=self.canary), BATCH, num_workers=self.workers()),
             criterion=FarLoss(),
             noise_multiplier=self.noise_multiplier,
             **self.terms,
@@ -65,12 +67,24 @@ class OpacusScript(Script):
         self.batch: Any = None
         self.states: tuple[torch.Tensor, ...] = ()
         # What is applied, exactly: the parameters round it.
-        self.optimizer.original_optimizer.register_step_pre_hook(lambda *_: self.releases.append(self.release()))
+        self.optimizer.original_optimizer.register_step_pre_hook(lambda *_: self.note(self.release()))
+
+    def payer(self) -> FakeRun | None:
+        """Return the run that this process charges."""
+        return self.run
+
+    def wrapped(self) -> nn.Module:
+        return self.network
+
+    def workers(self) -> int:
+        """Return how many processes fetch the batches: starting them takes long."""
+        return 0 if self.dice is None or self.dice.random() < 0.97 else 2
 
     def release(self) -> NDArray[Any]:
         """Return the gradients that are about to be applied, as the sum that they were."""
         groups = self.optimizer.original_optimizer.param_groups
         found = [each.grad.flatten() for group in groups for each in group["params"] if each.grad is not None]
+        assert min(torch.finfo(each.dtype).bits for each in found) >= 32, "too coarse for the noise"
         return np.asarray(torch.cat(found).numpy() * self.optimizer.expected_batch_size)
 
     def draw(self) -> None:
@@ -79,13 +93,20 @@ class OpacusScript(Script):
             self.batches = iter(self.loader)
             self.batch = next(self.batches)
         self.drawn += 1
+        self.rate = getattr(self.loader.batch_sampler, "sample_rate", 1.0)
 
     def step(self) -> None:
+        self.take()
+
+    def take(self) -> None:
         self.states = self.random_states()
         x, y = self.batch
         self.optimizer.zero_grad()
         self.criterion(self.model(x), y).backward()
         self.optimizer.step()
+
+    def quiet(self, release: NDArray[Any]) -> NDArray[Any]:
+        return release[: WIDTH * HIDDEN].reshape(HIDDEN, WIDTH)[:, 1:].ravel()
 
     def parameters(self) -> NDArray[Any]:
         return np.concatenate([each.detach().numpy().flatten() for each in self.network.parameters()])
@@ -116,8 +137,9 @@ class OpacusScript(Script):
 
     def repeat_record(self) -> None:
         sampler: Any = AllTwice()
+        self.batches = iter(())
         self.loader = DataLoader(self.loader.dataset, batch_sampler=sampler)
-        attach(self.optimizer, self.run, data_loader=self.loader, sampling_probability=1.0, module=self.model)
+        attach(self.optimizer, self.payer(), data_loader=self.loader, sampling_probability=1.0, module=self.model)
 
     def evaluate(self) -> None:
         self.model.eval()

@@ -124,7 +124,7 @@ class TrainerScript(Script):
         optimizer = self.trainer.optimizer.optimizer
         self.states = self.random_states()
         if not optimizer.original_optimizer._optimizer_step_pre_hooks:
-            optimizer.original_optimizer.register_step_pre_hook(lambda *_: self.releases.append(self.release()))
+            optimizer.original_optimizer.register_step_pre_hook(lambda *_: self.note(self.release()))
 
     def release(self) -> NDArray[Any]:
         """Return the gradients that are about to be applied, as the sum that they were."""

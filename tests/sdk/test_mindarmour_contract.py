@@ -75,7 +75,7 @@ class ModelScript(Script):
         if not list(self.model.steps(1, DATA)):
             assert self.model.refusal is not None
             raise self.model.refusal
-        self.releases.append((before - self.parameters()) * N)
+        self.note((before - self.parameters()) * N)
 
     def parameters(self) -> NDArray[Any]:
         return np.concatenate(self.network.params)

@@ -29,7 +29,7 @@ class ArrayScript(Script):
     def step(self) -> None:
         before = self.parameters()
         self.optimizer.step(self.gradients[self.rows])
-        self.releases.append((before - self.parameters()) * N)
+        self.note((before - self.parameters()) * N)
 
     def parameters(self) -> NDArray[Any]:
         return np.array(self.optimizer.params)
