@@ -218,7 +218,7 @@ def print_schedules() -> None:
         limit = Limit(epsilon, 1e-6)
         bound = planned_weights(limit, items, RELATION, GRID_VERSION, DECLARED_SHARE).plan
         assert bound is not None, "it has a plan"
-        with patch("app.accounting.pld.merging.MAX_PAIRS", FINE):
+        with patch("app.accounting.pld.merging.MAX_PLANNED", FINE):
             ideal = Workload.of(items, RELATION).longest(epsilon, limit.delta)
         found.append(bound.steps / ideal)
         assert isinstance(schedule.event, PoissonSampled), "every one is sampled"

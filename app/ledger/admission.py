@@ -15,7 +15,9 @@ import numpy as np
 from app.accounting.curves import DELTA_UNIT, EXHAUSTED, UNIT, RdpCurve, orders
 from app.ledger.accounts import UNLIMITED, Account, with_usage, zero_curve
 from app.ledger.alternatives import Alternatives
+from app.ledger.event_differences import PlanDifference
 from app.ledger.filters import Limit
+from app.ledger.plan_causes import find_differences
 from app.ledger.plans import PlanStatus
 from app.ledger.step_events import PricedStep, total_cost
 
@@ -48,15 +50,22 @@ class Admission(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class EndedPlan:
-    """A plan that a charge ended because it did not cover it, and its steps that are given up."""
+    """A plan that a charge ended because it did not cover it.
+
+    Args:
+        steps_given_up: its steps that were neither used nor reserved.
+        differences: of the charge from what was planned; none: more steps than are left of the plan.
+    """
 
     account: Account
     steps_given_up: int
+    differences: tuple[PlanDifference, ...]
 
     def facts(self) -> dict[str, object]:
         """Get the fields recorded with the decision."""
         name = {"account": self.account.id, "account_path": self.account.path}
-        return name | {"steps_given_up": self.steps_given_up}
+        differences = [each.facts() for each in self.differences]
+        return name | {"steps_given_up": self.steps_given_up, "differences": differences}
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +91,7 @@ class Refusal:
         delta_requested: growth of the mechanisms' own deltas.
         delta_left: of the binding account for own deltas.
         plan: of the binding account, which covers all that was charged to it, but not this.
+        differences: of the charge from what was planned; none: it is planned, or there is no such plan.
         max_count_that_fits: number of requested steps, from the first, that would be admitted.
         alternatives: what would be admitted instead; None if they were not looked for.
         limit_change: the latest change of the binding account's limit; None if it never changed or was not looked up.
@@ -100,6 +110,7 @@ class Refusal:
     delta_requested: float
     delta_left: float
     plan: PlanStatus | None
+    differences: tuple[PlanDifference, ...]
     max_count_that_fits: int
     alternatives: Alternatives | None
     limit_change: LimitChange | None = None
@@ -187,20 +198,27 @@ def record(path: Sequence[Account], steps: Sequence[PricedStep]) -> Admission:
     assert all(each.limit is None for each in undecided) or new.is_zero, "weights are fixed before a charge"
     remaining, binding = min_repetitions(accounts, (new,), steps[-1].curve)
     afterwards = tuple(account.charged(new) for account in accounts)
-    overdrawn, ended = remaining < 0, ended_plans(path, afterwards)
+    overdrawn, ended = remaining < 0, ended_plans(path, afterwards, steps)
     return Admission(afterwards, reading_of(afterwards), max(0, remaining), afterwards[binding], overdrawn, ended)
 
 
-def ended_plans(before: Sequence[Account], after: Sequence[Account]) -> tuple[EndedPlan, ...]:
-    """Find the plans that a charge or a hold ended."""
+def ended_plans(
+    before: Sequence[Account], after: Sequence[Account], steps: Sequence[PricedStep]
+) -> tuple[EndedPlan, ...]:
+    """Find the plans that a charge or a hold of steps ended."""
     ended = []
     for account, charged in zip(before, after, strict=True):
         if account.plan is None or charged.is_planned() or not account.is_planned():
             continue
         status = account.plan_status
         assert status is not None, "it has a plan"
-        ended.append(EndedPlan(account, status.steps_left))
+        ended.append(EndedPlan(account, status.steps_left, _differences(account, steps)))
     return tuple(ended)
+
+
+def _differences(account: Account, steps: Sequence[PricedStep]) -> tuple[PlanDifference, ...]:
+    assert account.plan is not None, "it has a plan"
+    return find_differences(account.plan, account.planned, [priced.step for priced in steps])
 
 
 def min_repetitions(accounts: Sequence[Account], pending: Sequence[RdpCurve], curve: RdpCurve) -> tuple[int, int]:
@@ -302,6 +320,7 @@ def _refused(
         delta_requested=growth.delta_value(),
         delta_left=max(0, gate.room - binding.own_delta()) * DELTA_UNIT,
         plan=binding.plan_status if binding.is_planned() else None,
+        differences=_differences(binding, steps) if binding.is_planned() else (),
         max_count_that_fits=fitting,
         alternatives=search and search(path, steps, fitting),
     )

@@ -15,6 +15,7 @@ from app.accounting.events import (
     smallest_noise,
     type_name,
 )
+from app.ledger.event_differences import differing_parameters
 
 
 class DeviationKind(StrEnum):
@@ -65,7 +66,12 @@ def merge_deviations(before: tuple[Deviation, ...], found: tuple[Deviation, ...]
 
 @lru_cache(maxsize=4096)
 def differences(declared: DpEvent, observed: DpEvent) -> tuple[_Difference, ...]:
-    """List the traits in which an event differs from the declared one: kind, declared and observed value."""
+    """List the traits in which an event differs from the declared one: kind, declared and observed value.
+
+    There is none if its parameters differ in the last place only.
+    """
+    if not any(differing_parameters(declared, observed)):
+        return ()
     usual, seen = _traits(declared), _traits(observed)
     found = tuple((kind, usual[kind], seen[kind]) for kind in usual if usual[kind] != seen[kind])
     return found or ((DeviationKind.EVENT, type_name(declared), type_name(observed)),)

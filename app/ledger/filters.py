@@ -245,6 +245,11 @@ class FilterBounds:
             left = np.maximum(left, _BELOW_ZERO) - curve.values[self.places]  # an exceeded order stays exceeded
         return left
 
+    def repetitions(self, spent: RdpCurve, curve: RdpCurve) -> int:
+        """Count the repetitions of a curve that some order and the room for own deltas admit after what is spent."""
+        most = int((self.left(spent) // np.maximum(curve.values[self.places], 1)).max())
+        return min(most, (self.room - spent.delta) // curve.delta) if curve.delta else most
+
     def epsilon(self, spent: RdpCurve) -> float:
         """Compute the smallest epsilon limit that the orders of this filter would still have admitted."""
         if spent.delta > self.room:

@@ -1,6 +1,7 @@
 """The limits with which refused steps would be admitted."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from math import inf
 from typing import Final
 
@@ -55,6 +56,8 @@ def _raised(trial: Trial, account: Account, steps: Sequence[PricedStep]) -> Acco
     bound, delta = None if account.weights is None else account.weights.plan, account.limit.delta
     digits = DIGITS if bound is None else PLAN_DIGITS
     tuning = Tuning.of(account)
+    if bound is None:
+        tuning = replace(tuning, items=())  # a plan that is not taken here is not searched for again at each limit
     last = index_at_or_below(MAX_EPSILON, digits)
 
     def raised(index: int, known: PlanBound | None = None) -> Account | None:

@@ -17,19 +17,18 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property, lru_cache
 from itertools import accumulate
-from math import ceil, inf, nextafter, sqrt
+from math import ceil, fsum, inf, nextafter, sqrt
 from operator import ge
 from typing import Final, TypeVar
 
-from app.accounting.base_rdp import worst_loss
 from app.accounting.errors import UnsupportedEventError
 from app.accounting.events import Decay, DpEvent, NeighboringRelation
 from app.accounting.pld.domination import Mechanism, dominates, mechanisms
 from app.accounting.pld.events import Directions
-from app.accounting.pld.merging import with_less_noise
+from app.accounting.pld.margins import is_near, largest_loss, stand_ins
 from app.accounting.pld.pairs import GaussianPair, Pair
 from app.accounting.pld.plans import COARSE, Fineness
-from app.accounting.pld.prefixes import Part, longest_prefix, prefix_delta
+from app.accounting.pld.prefixes import ROUNDING, Part, longest_prefix, prefix_delta
 from app.accounting.pld.readings import PlanReadings
 from app.ledger.step_events import StepEvent
 
@@ -54,19 +53,24 @@ class Chains:
 
     Args:
         chains: weakest first, without Gaussian noise on all data.
+        gaussians: Gaussian noise on all data.
+        items: for each mechanism as planned the one that stands for it, where it is another.
     """
 
     chains: tuple[tuple[Mechanism, ...], ...]
+    gaussians: tuple[Mechanism, ...] = ()
+    items: Mapping[Mechanism, Mechanism] = field(default_factory=dict)
     _costs: dict[Mechanism, Coordinates] = field(default_factory=dict, repr=False, compare=False)
 
     def __getstate__(self) -> dict[str, object]:
         """Pickle without what is remembered, to which another thread may add meanwhile."""
-        return {"chains": self.chains, "_costs": {}}
+        return {"chains": self.chains, "gaussians": self.gaussians, "items": self.items, "_costs": {}}
 
     @classmethod
-    def of(cls, mechanisms: Iterable[Mechanism]) -> "Chains":
+    def of(cls, mechanisms: Iterable[Mechanism], items: Mapping[Mechanism, Mechanism] | None = None) -> "Chains":
         """Arrange mechanisms in few chains: each goes to the end of the first that it dominates."""
-        different = [each for each in dict.fromkeys(mechanisms) if not is_gaussian(each)]
+        every = tuple(dict.fromkeys(mechanisms))
+        different = [each for each in every if not is_gaussian(each)]
         weaker = {each: sum(dominates(each, other) for other in different) for each in different}
         chains: list[list[Mechanism]] = []
         for each in sorted(different, key=weaker.__getitem__):  # which dominates another dominates more
@@ -75,7 +79,7 @@ class Chains:
                 chains.append([each])
             else:
                 chain.append(each)
-        return cls(tuple(map(tuple, chains)))
+        return cls(tuple(map(tuple, chains)), tuple(filter(is_gaussian, every)), items or {})
 
     @property
     def size(self) -> int:
@@ -98,21 +102,27 @@ class Chains:
         return known
 
     def _counted(self, mechanism: Mechanism) -> Coordinates:
-        total = [0] * self.size
+        total, own = [0] * self.size, self._own(mechanism)
         if is_gaussian(mechanism):
-            assert isinstance(mechanism.removal, GaussianPair), "it is Gaussian"
-            total[1] = _units(mechanism.removal.noise_multiplier)
+            total[1] = _units(own or mechanism)
             return tuple(total)
-        own = [chain for chain in self.chains if mechanism in chain]  # another might dominate it, too
         begin = 2
         for chain in self.chains:
             weakest = next((place for place, each in enumerate(chain) if dominates(each, mechanism)), None)
-            if weakest is not None and own in ([], [chain]):
+            if weakest is not None and (own is None or own in chain):  # another chain might dominate it, too
                 total[begin : begin + weakest + 1] = [1] * (weakest + 1)
                 return tuple(total)
             begin += len(chain)
         total[0] = 1
         return tuple(total)
+
+    def _own(self, mechanism: Mechanism) -> Mechanism | None:
+        """Find the mechanism of the plan that another one is, or is near; None if there is none."""
+        known = self.items.get(mechanism)
+        if known is not None:
+            return known
+        every = [*self.gaussians, *(each for chain in self.chains for each in chain)]
+        return mechanism if mechanism in every else next((each for each in every if is_near(each, mechanism)), None)
 
 
 def is_gaussian(mechanism: Mechanism) -> bool:
@@ -120,9 +130,10 @@ def is_gaussian(mechanism: Mechanism) -> bool:
     return isinstance(mechanism.removal, GaussianPair) and mechanism.removal == mechanism.addition
 
 
-def _units(noise: float) -> int:
+def _units(mechanism: Mechanism) -> int:
     """Count the units of Gaussian noise on all data, rounded up."""
-    return ceil(UNITS / Fraction(noise) ** 2)
+    assert isinstance(mechanism.removal, GaussianPair), "it is Gaussian"
+    return ceil(UNITS / Fraction(mechanism.removal.noise_multiplier) ** 2)
 
 
 def _in_whole_units(mechanism: Mechanism) -> Mechanism:
@@ -132,8 +143,7 @@ def _in_whole_units(mechanism: Mechanism) -> Mechanism:
     """
     if not is_gaussian(mechanism):
         return mechanism
-    assert isinstance(mechanism.removal, GaussianPair), "it is Gaussian"
-    units = _units(mechanism.removal.noise_multiplier)
+    units = _units(mechanism)
     noise = sqrt(UNITS / units)
     while Fraction(noise) ** 2 * units > UNITS:  # its loss may not be less than its units'
         noise = nextafter(noise, 0.0)
@@ -192,22 +202,21 @@ class Workload:
             UnsupportedEventError: no pair is proven to dominate an event, or there are too many different mechanisms.
         """
         steps = [(step, mechanisms(step.event, relation)) for step in items]
-        removal, addition = (with_less_noise(each[side] for _, found in steps for each in found) for side in (0, 1))
+        items_of = stand_ins((found, step.count) for step, found in steps)
         parts: list[tuple[Counter[Mechanism], Part]] = []
         events = []
         for step, found in steps:
             before = len(parts)
             fewer = Counter[Mechanism]()
             for each, count in found.items():
-                less = Mechanism(removal.get(each.removal, each.removal), addition.get(each.addition, each.addition))
-                fewer[less] += count
-            worst = worst_loss(step.event, relation)
+                fewer[items_of[each]] += count
             if isinstance(step.event, Decay) and step.count == 1:
-                parts += [(Counter({each: 1}), _part({each: 1}, count, inf)) for each, count in fewer.items()]
+                parts += [(Counter({each: 1}), _part({each: 1}, count)) for each, count in fewer.items()]
             else:
-                parts.append((fewer, _part(fewer, step.count, worst)))
+                parts.append((fewer, _part(fewer, step.count)))
             events.append((step.count, len(parts) - before))
-        return cls(relation, Chains.of(each for one, _ in parts for each in one), tuple(parts), tuple(events))
+        chains = Chains.of((each for one, _ in parts for each in one), items_of)
+        return cls(relation, chains, tuple(parts), tuple(events))
 
     @cached_property
     def _ends(self) -> tuple[list[int], list[Coordinates]]:
@@ -291,10 +300,11 @@ def workload_of(items: tuple[StepEvent, ...], relation: NeighboringRelation) -> 
     return Workload.of(items, relation)
 
 
-def _part(found: Mapping[Mechanism, int], count: int, worst: float) -> Part:
+def _part(found: Mapping[Mechanism, int], count: int) -> Part:
     removal, addition = Counter[Pair](), Counter[Pair]()
     for mechanism, number in found.items():
         each = _in_whole_units(mechanism)
         removal[each.removal] += number
         addition[each.addition] += number
+    worst = fsum(number * largest_loss(mechanism) for mechanism, number in found.items()) * (1 + ROUNDING)
     return Part(Directions(removal, addition), count, worst)

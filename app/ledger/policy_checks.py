@@ -24,6 +24,7 @@ from app.ledger.filters import Limit
 from app.ledger.permissions import Role
 from app.ledger.policies import ORGANISATION, Deviations, PlanRule, Policy, PolicySource
 from app.ledger.windows import ALWAYS
+from app.ledger.wording import joined
 
 Mismatch = tuple[object, object]
 """The requested and the allowed value."""
@@ -231,6 +232,9 @@ def require_plans_kept(sources: tuple[PolicySource, ...], ended: Sequence[EndedP
     if ended:
         first = ended[0]
         what = f"a step that ends the plan of {first.account.path} and gives up {first.steps_given_up} of its steps"
+        if first.differences:
+            names = [f"{each.parameter} {each.sent}, planned {each.planned}" for each in first.differences]
+            what += f" ({joined(names)})"
         refused = (what, str(PlanRule.STAY))
         _raise_first(sources, "require_plan", lambda policy: refused if policy.require_plan is PlanRule.STAY else None)
 

@@ -39,7 +39,7 @@ class Trial:
         if charged.overdrawn or (self.keeps_plans and charged.ended_plans):
             return False
         held = hold_if_fitting(path, steps)
-        return held is not None and not (self.keeps_plans and ended_plans(path, held))
+        return held is not None and not (self.keeps_plans and ended_plans(path, held, steps))
 
     def longest(self, path: Sequence[Account], steps: Sequence[PricedStep]) -> int:
         """Count the steps, from the first, that are admitted however they are divided."""

@@ -4,11 +4,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Self
 
-from app.accounting.curves import RdpCurve
+from app.accounting.curves import RdpCurve, orders
 from app.accounting.events import NeighboringRelation
 from app.accounting.rdp import event_curve
 from app.ledger.accounts import Account
-from app.ledger.filters import FilterWeights, Limit, PlanBound, filter_weights, spread_beside, spread_delta
+from app.ledger.filters import (
+    FilterBounds,
+    FilterWeights,
+    Limit,
+    PlanBound,
+    filter_bounds,
+    filter_weights,
+    spread_beside,
+    spread_delta,
+)
 from app.ledger.limit_changes import is_lowered
 from app.ledger.plan_filter import workload_of
 from app.ledger.plans import bound_plan
@@ -44,7 +53,7 @@ def planned_weights(
         items: the planned events; the last one may have no end.
         relation: of the account.
         grid_version: of the account.
-        share: of the limit's delta, for the plan.
+        share: of the limit's delta, for the plan, if it then admits no fewer of these steps than the orders without it.
         bound: what was found before of the same; None: it is searched for.
 
     Raises:
@@ -59,7 +68,40 @@ def planned_weights(
         spread = beside
         found = bound or bound_plan(workload_of(items, relation), limit.epsilon, share, share * spread)
         held = _total(first_steps(items, max(found.steps, 1)), relation, grid_version)
-    return filter_weights(limit, held, grid_version, replace(found, delta=share * spread), spread)
+    weights = filter_weights(limit, held, grid_version, replace(found, delta=share * spread), spread)
+    return weights if bound else _better(limit, weights, items, relation, grid_version)
+
+
+def _better(
+    limit: Limit, planned: FilterWeights, items: Sequence[StepEvent], relation: NeighboringRelation, grid_version: int
+) -> FilterWeights:
+    """Choose weights without a plan if they admit more of the planned steps: a pair may lose more than its curve."""
+    assert planned.plan is not None, "it was found"
+    steps = [PricedStep(each, event_curve(each.event, relation, grid_version)) for each in items]
+    without = filter_weights(limit, _total(_sample(items), relation, grid_version), grid_version)
+    steps_of = workload_of(tuple(items), relation).steps_of
+    with_it, without_it = (
+        steps_of(_admitted(filter_bounds(limit, weights, grid_version), steps, grid_version))
+        for weights in (planned, without)
+    )
+    by_plan = max(with_it, planned.plan.steps)
+    if without_it != by_plan or not planned.plan.steps:
+        return without if without_it > by_plan else planned
+    # All of it fits in both ways, so that what is left for more decides.
+    by_orders = filter_bounds(limit, without, grid_version).epsilon(total_cost(steps))
+    return without if by_orders < planned.plan.epsilons[-1] else planned
+
+
+def _admitted(bounds: FilterBounds, steps: Sequence[PricedStep], grid_version: int) -> int:
+    """Count the steps, from the first, that the orders of a filter admit."""
+    spent, admitted = RdpCurve.zero(len(orders(grid_version))), 0
+    for priced in steps:
+        most = bounds.repetitions(spent, priced.curve)
+        if most < priced.step.count:
+            return admitted + max(most, 0)
+        admitted += priced.step.count
+        spent = spent + priced.cost
+    return admitted
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,10 +136,12 @@ def weights_under(before: Tuning, limit: Limit, bound: PlanBound | None = None) 
         PlanTooExpensiveError: it would take more work than a request may take.
     """
     weights = before.weights
-    if weights is None or (weights.plan is None and before.untouched):
+    if weights is None or (before.untouched and not before.items):
         return None
-    if weights.plan is not None and before.untouched:
-        return planned_weights(limit, before.items, before.relation, before.grid_version, weights.plan.share, bound)
+    if before.untouched:
+        rule = (before.relation, before.grid_version)
+        share = _undeclared_share(before.items) if weights.plan is None else weights.plan.share
+        return planned_weights(limit, before.items, *rule, share, bound)
     scaled = rescale_weights(weights, before.limit, limit)
     if scaled.plan is None:
         return scaled
@@ -107,6 +151,11 @@ def weights_under(before: Tuning, limit: Limit, bound: PlanBound | None = None) 
     workload = workload_of(before.items, before.relation)
     bound = bound_plan(workload, limit.epsilon, scaled.plan.share, scaled.plan.delta, at_least=known)
     return replace(scaled, plan=bound)
+
+
+def _undeclared_share(items: Sequence[StepEvent]) -> float:
+    """Guess the share of a plan that was not taken: one event without end is mostly the default event of a run."""
+    return DEFAULT_SHARE if [each.count for each in items] == [MAX_COUNT] else DECLARED_SHARE
 
 
 def rescale_weights(weights: FilterWeights, before: Limit, after: Limit) -> FilterWeights:

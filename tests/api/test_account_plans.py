@@ -1,5 +1,6 @@
 """Plans of accounts: what they are, what they admit, and what ends them."""
 
+from math import nextafter
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from tests.conftest import Ledger
 ADD = NeighboringRelation.ADD_OR_REMOVE_ONE
 WIDE = {"epsilon": 50.0, "delta": 1e-5}
 OTHER = {"type": "laplace", "noise_multiplier": 400.0}
+PLANNED_OTHERWISE = [{"parameter": "type", "planned": "gaussian", "sent": "laplace"}]
 
 
 def sampled(q: float, z: float) -> dict[str, Any]:
@@ -62,6 +64,32 @@ def test_plan_admits_as_many_steps_as_it_says_and_no_more(ledger: Ledger) -> Non
     assert trainer.sound()
 
 
+def test_a_parameter_that_differs_in_the_last_place_stays_in_the_plan(ledger: Ledger) -> None:
+    most = planned(ledger, {"event": LONG_STEP})["plan"]["steps"]
+    trainer = Trainer(ledger, ledger.run(event=LONG_STEP))
+    ledger.put("/v1/policy", {"deviations": "refuse"})
+    for event in (
+        sampled(nextafter(0.02, 1), 1.5),
+        sampled(0.02, nextafter(1.5, 0)),
+        sampled(0.02 * (1 + 2**-24), 1.5),
+    ):
+        assert trainer.steps(event=event).json()["ended_plans"] == []
+    assert (plan_of(ledger)["state"], plan_of(ledger)["steps_left"]) == ("active", most - 3)
+    assert trainer.sound()
+
+
+def test_what_leaves_a_plan_is_named(ledger: Ledger) -> None:
+    most = planned(ledger, {"event": LONG_STEP})["plan"]["steps"]
+    trainer = Trainer(ledger, ledger.run(event=LONG_STEP))
+    cause = [{"parameter": "noise_multiplier", "planned": 1.5, "sent": 1.4}]
+    [ended] = trainer.steps(event=sampled(0.02, 1.4), dry_run=True).json()["ended_plans"]
+    assert (ended["steps_given_up"], ended["differences"]) == (most, cause)
+    assert trainer.steps(count=most - 5).status_code == 200
+    refusal = is_refused(trainer.steps(event=sampled(0.02, 1.4), count=100), 403, "budget_exceeded")
+    assert refusal["plan"]["differences"] == cause
+    assert "The plan does not cover this event: its noise_multiplier is 1.4, planned 1.5." in refusal["detail"]
+
+
 def test_step_outside_the_plan_is_announced_and_ends_it_for_good(ledger: Ledger) -> None:
     made = planned(ledger, {"event": STEP})
     most = made["plan"]["steps"]
@@ -71,6 +99,7 @@ def test_step_outside_the_plan_is_announced_and_ends_it_for_good(ledger: Ledger)
         answer = trainer.steps(event=OTHER, dry_run=dry_run, first_step=10).json()
         [ended] = answer["ended_plans"]
         assert (ended["account_path"], ended["steps_given_up"]) == ("mimic/icu-team", most - 10)
+        assert ended["differences"] == PLANNED_OTHERWISE
         assert plan_of(ledger)["state"] == ("active" if dry_run else "ended")
     assert trainer.steps(event=OTHER, first_step=10).json()["ended_plans"] == answer["ended_plans"]  # a replay
     following = trainer.steps().json()

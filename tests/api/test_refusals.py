@@ -169,19 +169,26 @@ def _limits(*epsilons: float) -> dict[str, Any]:
     return {"type": "higher_limit", "limits": [{"account_path": path, "epsilon": value} for path, value in paths]}
 
 
-def _plan(steps: int, used: int, left: int) -> dict[str, int]:
-    return {"steps": steps, "steps_used": used, "steps_left": left}
+def _plan(steps: int, used: int, left: int, *differences: dict[str, Any]) -> dict[str, Any]:
+    return {"steps": steps, "steps_used": used, "steps_left": left, "differences": differences}
 
 
 NOISE = {"type": "more_noise", "noise_multiplier": 1.423}
 NO_NOISE, NO_LIMIT = ({"type": kind, "reason": "none_suffices"} for kind in ("more_noise", "higher_limit"))
 CHANGE = {"epsilon_before": 4.0, "delta_before": 1e-5, "changed_at": "2026-11-28T10:00:00+00:00", "actor": "key_abc"}
+LESS_NOISE = {"parameter": "noise_multiplier", "planned": 1.7, "sent": 1.69}
+OTHER_KIND = {"parameter": "type", "planned": "gaussian", "sent": "laplace"}
 WORDED: list[tuple[int, dict[str, Any], str]] = [
     (1, {"plan": _plan(1028, 1028, 0)}, "and its plan of 1,028 steps is used up."),
     (1, {"plan": _plan(1, 1, 0)}, "and its plan of 1 step is used up."),
     (1, {"plan": _plan(24, 0, 0)}, "and its plan of 24 steps is used up or reserved."),
     (1, {"plan": _plan(100, 99, 1)}, "and 1 of its 100 planned steps is left."),
     (1, {"plan": _plan(5000, 10, 2)}, "and 2 of its 5,000 planned steps are left."),
+    (
+        1,
+        {"plan": _plan(28, 16, 12, LESS_NOISE, OTHER_KIND)},
+        "The plan does not cover this event: its noise_multiplier is 1.69, planned 1.7 and its type is laplace",
+    ),
     (2, {"max_count_that_fits": 1}, "Only the first of the 2 requested steps would fit."),
     (1000, {"max_count_that_fits": 2}, "Only the first 2 of the 1,000 requested steps would fit."),
     (2, {}, "None of the 2 requested steps fits."),

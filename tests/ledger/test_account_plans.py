@@ -10,7 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.accounting.curves import GRID_VERSION, RdpCurve
-from app.accounting.events import DpEvent, EpsilonDelta, Gaussian, Laplace, NeighboringRelation, PoissonSampled
+from app.accounting.events import (
+    DpEvent,
+    EpsilonDelta,
+    Exponential,
+    Gaussian,
+    Laplace,
+    NeighboringRelation,
+    PoissonSampled,
+)
 from app.accounting.formulas.analytic_gaussian import gaussian_delta
 from app.accounting.rdp import event_curve
 from app.ledger.accounts import Account, zero_curve
@@ -20,7 +28,7 @@ from app.ledger.filters import Limit, filter_bounds, filter_weights
 from app.ledger.plan_filter import UNITS
 from app.ledger.plans import PlanState, is_allowed
 from app.ledger.step_events import MAX_COUNT, StepEvent, counts_of, first_steps
-from app.ledger.tuning import DECLARED_SHARE, planned_weights
+from app.ledger.tuning import DECLARED_SHARE, DEFAULT_SHARE, planned_weights
 from tests.soak import few
 
 from .conftest import admit, admitted, make_account, plan_of, planning, priced
@@ -193,6 +201,18 @@ def test_a_charge_is_truncated_to_what_a_plan_has() -> None:
     assert steps > 1000
     admitted([account], event, steps)
     assert first_that_fit([account], [priced(account, event, steps + 1)]) == steps
+
+
+@pytest.mark.parametrize("count", [100, MAX_COUNT])
+@pytest.mark.parametrize("share", [DECLARED_SHARE, DEFAULT_SHARE])
+def test_a_plan_is_not_taken_where_the_orders_admit_more(count: int, share: float) -> None:
+    limit, event = Limit(1.0, 1e-5), Exponential(0.1)
+    weights = planned_weights(limit, (StepEvent(event, count),), ADD, 1, share)
+    assert weights == filter_weights(limit, event_curve(event, ADD, 1), 1)
+    bounds = filter_bounds(limit, weights, 1)
+    assert bounds.repetitions(zero_curve(), event_curve(event, ADD, 1)) == 25  # with a plan 22 or 23
+    quiet = planned_weights(limit, (StepEvent(PoissonSampled(0.01, Gaussian(1.0)), count),), ADD, 1, share)
+    assert quiet.plan is not None
 
 
 @pytest.mark.parametrize(

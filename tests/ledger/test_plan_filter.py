@@ -2,8 +2,11 @@
 
 import pickle
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
+from math import nextafter
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,11 +15,12 @@ from scipy.sparse.csgraph import maximum_bipartite_matching
 
 from app.accounting import events as dp
 from app.accounting.errors import UnsupportedEventError
-from app.accounting.events import NeighboringRelation
+from app.accounting.events import DpEvent, NeighboringRelation
 from app.accounting.pld.domination import Mechanism, dominates, mechanisms
 from app.ledger import plan_filter
-from app.ledger.plan_filter import Chains, Workload, repetitions
+from app.ledger.plan_filter import Chains, Workload, repeated, repetitions
 from app.ledger.step_events import StepEvent
+from tests.each import for_each
 
 ADD = NeighboringRelation.ADD_OR_REMOVE_ONE
 
@@ -76,6 +80,49 @@ def test_a_charge_is_covered_by_less_noise_and_more_data() -> None:
     others = (dp.Gaussian(9.0), dp.Laplace(9.0), dp.PoissonSampled(0.01, dp.Laplace(9.0)))
     for other in (sampled(0.02, 0.99), sampled(0.021, 1.0), *others):
         assert repetitions(workload.capacity(5), (0, 0, 0), workload.cost(other)) == 0
+
+
+def _sampled(noise: float) -> DpEvent:
+    return dp.PoissonSampled(0.1, dp.Gaussian(noise))
+
+
+NEAR: tuple[tuple[NeighboringRelation, Callable[[float], DpEvent], float], ...] = (
+    *((ADD, each, 0.3) for each in (dp.Gaussian, dp.Laplace, dp.Exponential, dp.PermuteAndFlip, _sampled)),
+    (ADD, lambda q: dp.PoissonSampled(q, dp.Gaussian(1.7)), 0.1),
+    (ADD, lambda epsilon: dp.PoissonSampled(0.1, dp.EpsilonDelta(epsilon, 1e-8)), 0.7),
+    (ADD, lambda c: dp.DiscreteLaplace(c, 3), 0.3),
+    (ADD, lambda noise: dp.MixtureOfGaussians(noise, (0, 1, 2), (0.5, 0.25, 0.25)), 0.7),
+    (ADD, lambda noise: dp.TruncatedPoissonSampled(1000, 0.01, 60, dp.Gaussian(noise)), 1.7),
+    (ADD, lambda noise: dp.Decay("exp", 0.01, 50, _sampled(noise)), 1.7),
+    (ADD, lambda noise: dp.GroupPrivacy(3, dp.Laplace(noise)), 1.7),
+    (NeighboringRelation.REPLACE_ONE, lambda p: dp.RandomizedResponse(p, 2), 0.3),
+    (NeighboringRelation.REPLACE_ONE, lambda p: dp.RandomizedResponse(p, 4), 0.3),
+)
+
+
+@for_each(NEAR)
+def test_a_parameter_that_differs_in_the_last_place_uses_up_what_was_planned(
+    case: tuple[NeighboringRelation, Callable[[float], DpEvent], float],
+) -> None:
+    relation, make, meant = case
+    workload = Workload.of([StepEvent(make(meant), 10)], relation)
+
+    def fitting(sent: float) -> float:
+        return repetitions(workload.capacity(10), workload.capacity(0), workload.cost(make(sent)))
+
+    assert {fitting(sent) for sent in (meant, nextafter(meant, 0), nextafter(meant, 9), float(np.float32(meant)))} == {
+        10
+    }
+    assert min(fitting(meant * (1 + change)) for change in (-(2**-20), 2**-20)) < 10
+
+
+def test_many_sampling_probabilities_are_planned() -> None:
+    events = [dp.PoissonSampled(0.001 * (1 + place / 30), dp.Gaussian(1.1)) for place in range(150)]
+    workload = Workload.of([StepEvent(each, 20) for each in events], ADD)
+    used = workload.capacity(0)
+    for each in events:
+        used = repeated(used, workload.cost(each), 20)
+    assert used == workload.capacity(workload.steps)
 
 
 def test_composed_event_counts_its_mechanisms() -> None:

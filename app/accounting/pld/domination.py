@@ -11,7 +11,7 @@ from app.accounting.events import DpEvent, NeighboringRelation
 from app.accounting.pld.discrete_gaussian import DiscreteGaussianPair
 from app.accounting.pld.discrete_laplace import DiscreteLaplacePair
 from app.accounting.pld.events import dominating_pairs, leaves
-from app.accounting.pld.gaussian_mixture import GaussianMixturePair
+from app.accounting.pld.gaussian_mixture import CasesPair, GaussianMixturePair
 from app.accounting.pld.pairs import BoundedRangePair, FinitePair, GaussianPair, LaplacePair, Pair, SampledPair
 
 
@@ -51,8 +51,12 @@ def _dominates(pair: Pair, other: Pair) -> bool:
     - Discrete Gaussians of one sigma, or discrete Laplace distributions of one parameter, that move less: their
       trade-off function is larger (`DiscreteGaussianPair`), so there is a function that makes them of the other two
       (Blackwell's theorem; Dong, Roth, Su 2022, section 2).
+    - Discrete Laplace noise with a smaller parameter: add independent noise. With p = e^-c < r = e^-d, the quotient of
+      the generating functions has the factors (1 - p x) / (1 - r x) and that of 1 / x, whose coefficients are positive.
     - A smaller range of losses: mechanisms of the smaller range are some of those of the larger one.
-    - Two exchanged outputs with more likely ones: flip the output with some probability.
+    - Two exchanged outputs with more likely ones: flip the output with some probability. Where a further output says
+      nothing, and is rarer: also replace the others by it with some probability.
+    - Cases with the same probabilities, each of which dominates the other's: the case is shown.
     - A pair on samples with more of the data: with probability q' / q keep the output, else draw one from Q, so that
       (1 - q) Q + q P becomes (1 - q') Q + q' P, and Q stays. What is done to P and Q is done to their mixtures.
     """
@@ -62,22 +66,30 @@ def _dominates(pair: Pair, other: Pair) -> bool:
         case DiscreteGaussianPair(), DiscreteGaussianPair():
             found = pair.sigma == other.sigma and pair.shift >= other.shift
         case DiscreteLaplacePair(), DiscreteLaplacePair():
-            found = pair.noise_parameter == other.noise_parameter and pair.shift >= other.shift
+            found = pair.noise_parameter >= other.noise_parameter and pair.shift >= other.shift
         case BoundedRangePair(), BoundedRangePair():
             found = pair.epsilon >= other.epsilon
         case FinitePair(), FinitePair() if pair != other:
-            found = _is_exchanged(pair) and _is_exchanged(other) and pair.p[-1] >= other.p[-1]
+            found = is_exchanged(pair) and is_exchanged(other) and common(pair) <= common(other)
+            found = found and pair.p[-1] / pair.p[0] >= other.p[-1] / other.p[0]
         case SampledPair(), SampledPair():
             less = pair.removes == other.removes and pair.sampling_probability >= other.sampling_probability
             found = less and _dominates(pair.pair, other.pair)
         case GaussianMixturePair(one, first), GaussianMixturePair(two, second):
             alike = (one.sizes, one.shares, first) == (two.sizes, two.shares, second)
             found = alike and one.noise_multiplier <= two.noise_multiplier
+        case CasesPair(), CasesPair():
+            found = pair.shares == other.shares and all(map(_dominates, pair.pairs, other.pairs))
         case _:
             found = pair == other
     return found
 
 
-def _is_exchanged(pair: FinitePair) -> bool:
-    """Check for two outputs whose probabilities are exchanged."""
-    return len(pair.p) == 2 and pair.p == pair.q[::-1]  # noqa: PLR2004 - as `FinitePair.exchanged` makes them
+def is_exchanged(pair: FinitePair) -> bool:
+    """Check for two outputs whose probabilities are exchanged, and at most one that says nothing."""
+    return len(pair.p) <= 3 and pair.p == pair.q[::-1]  # noqa: PLR2004 - as `FinitePair.exchanged` makes them
+
+
+def common(pair: FinitePair) -> float:
+    """Get the probability of the output that says nothing."""
+    return sum(pair.p[1:-1])

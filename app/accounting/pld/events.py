@@ -178,7 +178,7 @@ def _(event: RandomizedResponse, relation: NeighboringRelation) -> Directions:
     if p == 1:  # every answer is drawn evenly
         return Directions({}, {})
     if relation is NeighboringRelation.REPLACE_ONE:
-        return Directions.both(FinitePair.exchanged(log1p(k * (1 - p) / p), 1 - kept - other))
+        return Directions.both(FinitePair.exchanged(log1p(k * (1 - p) / p), p - 2 * other))
     if relation is NeighboringRelation.REPLACE_SPECIAL:
         answers, even = (1 - kept, kept), (1 - 1 / k, 1 / k)
         return Directions({FinitePair(answers, even): 1}, {FinitePair(even[::-1], answers[::-1]): 1})

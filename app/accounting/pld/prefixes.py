@@ -15,7 +15,7 @@ from app.accounting.calibration.monotone_search import root, smallest_fitting
 from app.accounting.curves import Floats
 from app.accounting.pld.dots import spread
 from app.accounting.pld.events import Directions
-from app.accounting.pld.merging import with_less_noise
+from app.accounting.pld.merging import dominating_classes
 from app.accounting.pld.pairs import GaussianPair, Pair
 from app.accounting.pld.plans import (
     FINE,
@@ -176,13 +176,16 @@ class Prefixes:
 def both_directions(parts: Sequence[Part]) -> list[Prefixes]:
     """Take a sequence apart by direction; one if both are equal.
 
-    Many noises on samples become fewer with less noise.
+    Many pairs become fewer that dominate them.
     """
     removals = [part.directions.removal for part in parts]
     additions = [part.directions.addition for part in parts]
     found = []
     for side in [removals] if removals == additions else [removals, additions]:
-        fewer = with_less_noise(pair for pairs in side for pair in pairs)
+        counts = Counter[Pair]()
+        for pairs, part in zip(side, parts, strict=True):
+            counts.update({pair: number * part.count for pair, number in pairs.items()})
+        fewer = dominating_classes(counts, planned=True)
         merged = list[tuple[Mapping[Pair, int], Part]]()
         for pairs, part in zip(side, parts, strict=True):
             counted = Counter[Pair]()

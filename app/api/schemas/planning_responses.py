@@ -213,8 +213,8 @@ class CalibrationEstimate(Output):
     reachable: bool = Field(description="Whether any number suffices; if not, a warning explains why.")
     event: AnsweredEvent | None = Field(description="The event with this number, or null.")
     epsilon: float | None = Field(
-        description="Of the whole plan with this number, as an in-process Rényi accountant prints it. It may be above "
-        "the target, since a declared plan admits more."
+        description="Of the whole plan with this number, as an in-process Rényi accountant prints it; where that "
+        "is above the target, by privacy loss distributions. Never above the target."
     )
     delta: float
     optimal_order: OptimalOrder = Field(description="The Rényi order at which that epsilon is smallest.")
@@ -262,8 +262,9 @@ class MaxStepsEstimate(Output):
     steps_without_plan: int = Field(description=_WITHOUT_PLAN)
     epochs: int | None = Field(description="Whole epochs in these steps; null without `steps_per_epoch`.")
     epsilon: float | None = Field(
-        description="Of these steps and the other planned events, as an in-process Rényi accountant prints it. It may "
-        "be above the target, since a declared plan admits more. Null if the other events exceed the target."
+        description="Of these steps and the other planned events, as an in-process Rényi accountant prints it; "
+        "where that is above the target, by privacy loss distributions. Never above the target. Null if the other "
+        "events exceed the target."
     )
     epsilon_after_epochs: float | None = Field(description="The same for the whole epochs.")
     delta: float

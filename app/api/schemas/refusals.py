@@ -99,6 +99,8 @@ def plan_text(facts: Mapping[str, Any], binding_path: str, count: int) -> str:
 def refusal_text(facts: Mapping[str, Any], binding_path: str, count: int) -> str:
     """Describe why a request of so many steps was refused, and what would be admitted instead."""
     sentences = [f"{binding_path} has spent {_spent(facts, count)}."]
+    if facts["plan"] is not None and facts["plan"]["differences"]:
+        sentences.append(f"The plan does not cover this event: {differences_text(facts['plan']['differences'])}.")
     if facts["delta_requested"] > facts["delta_left"]:
         sentences.append(
             f"These events need {_rounded(facts['delta_requested'])} of delta for their own failure probability, but "
@@ -134,6 +136,21 @@ def _spent(facts: Mapping[str, Any], count: int) -> str:
     if became == "infinite":
         return f"{spent}, and {request} has no finite epsilon"
     return f"{spent}, and {request} would bring it to {became}"
+
+
+def differences_text(differences: Sequence[Mapping[str, Any]]) -> str:
+    """Describe in which parameters an event differs from what was planned."""
+    texts = [{name: _parameter(each[name]) for name in ("planned", "sent")} for each in differences]
+    return joined(
+        f"its {each['parameter']} is {text['sent']}, planned {text['planned']}"
+        for each, text in zip(differences, texts, strict=True)
+    )
+
+
+def _parameter(value: object) -> str:
+    if value is None:
+        return "not given"
+    return format_exact(float(value)) if isinstance(value, int | float) else str(value)
 
 
 _EPSILONS: Final = ("epsilon", "epsilon_including_reserved", "epsilon_requested", "epsilon_limit")

@@ -114,12 +114,23 @@ class AuthorizeSteps(Body):
         )
 
 
+class PlanDifference(Output):
+    """A parameter of a step that differs from the most similar planned event, beyond the last place."""
+
+    parameter: str = Field(description="Field of the event; `type` if the events are of different kinds.")
+    planned: float | str | None
+    sent: float | str | None
+
+
 class EndedPlan(Output):
     """A plan that steps have ended."""
 
     account: str
     account_path: str
     steps_given_up: int = Field(description="Steps of the plan that were neither used nor reserved.")
+    differences: list[PlanDifference] = Field(
+        description="Why the plan does not cover the steps. None: they are planned, but more than are left."
+    )
 
 
 class StepAuthorization(Output):

@@ -13,6 +13,7 @@ from app.ledger.accounts import Account
 from app.ledger.admission import Admission, LimitChange, Refusal
 from app.ledger.alternatives import Alternatives, AlternativeType
 from app.ledger.decisions import Decision, DecisionOutcome
+from app.ledger.event_differences import PlanDifference
 from app.ledger.plans import PlanStatus
 from app.ledger.reservations import Reservation
 from app.ledger.runs import Run
@@ -173,7 +174,7 @@ def refusal_details(refusal: Refusal) -> dict[str, Any]:
         ),
         "delta_requested": refusal.delta_requested,
         "delta_left": refusal.delta_left,
-        "plan": None if refusal.plan is None else _plan_facts(refusal.plan),
+        "plan": None if refusal.plan is None else _plan_facts(refusal.plan, refusal.differences),
         "max_count_that_fits": refusal.max_count_that_fits,
         **({} if refusal.alternatives is None else _alternatives_facts(refusal.alternatives)),
         "limit_change": None if refusal.limit_change is None else _change_facts(refusal.limit_change),
@@ -202,8 +203,9 @@ def _alternatives_facts(found: Alternatives) -> dict[str, Any]:
     }
 
 
-def _plan_facts(plan: PlanStatus) -> dict[str, int]:
-    return {"steps": plan.steps, "steps_used": plan.steps_used, "steps_left": plan.steps_left}
+def _plan_facts(plan: PlanStatus, differences: Sequence[PlanDifference]) -> dict[str, Any]:
+    counts = {"steps": plan.steps, "steps_used": plan.steps_used, "steps_left": plan.steps_left}
+    return counts | {"differences": [each.facts() for each in differences]}
 
 
 def _change_facts(change: LimitChange) -> dict[str, Any]:

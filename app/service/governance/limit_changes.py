@@ -178,7 +178,7 @@ def _limited(path: Sequence[AccountRecord], limit: Limit, costs: PrecomputedCost
     account = path[-1].account
     tuning = Tuning.of(account)
     # Without a plan this takes no time, and another try would read the accounts again.
-    planned = account.weights is not None and account.weights.plan is not None
+    planned = account.weights is not None and bool(account.planned)
     choice = Job(weights_under, (tuning, limit), MAX_PLAN_WORK)
     weights = costs.filter_weights(choice) if planned else choice.result()
     after = with_limit(account, limit, weights)

@@ -28,6 +28,7 @@ from app.accounting.rdp import event_curve
 from app.ledger.filters import Limit
 from app.ledger.step_events import StepEvent
 from app.service.planning.assumptions import PlanAssumptions, about_epsilon, if_planned, total_of
+from app.service.planning.costs import pld_reading
 from app.service.planning.plan_search import (
     DeclaredTarget,
     max_planned_sampling,
@@ -82,7 +83,7 @@ class Solution:
         value: for an account that declares the plan.
         value_without_plan: for an account that declares none.
         event: with this value.
-        epsilon: of the whole plan with it, as an in-process accountant prints it; it may be above the goal's.
+        epsilon: of the whole plan with it, at most the goal's.
         optimal_order: at which that is smallest.
         warnings: about the result.
     """
@@ -109,8 +110,7 @@ class Steps:
         steps: the maximum of an account that declares the plan; 0 if not even one fits.
         steps_without_plan: the maximum of an account that declares none.
         epochs: whole epochs in `steps`; None without a length of an epoch.
-        epsilon: of `steps` and the other planned events, as an in-process accountant prints it; it may be above the
-            goal's. None if the other events exceed the goal.
+        epsilon: of `steps` and the other planned events, at most the goal's. None if the other events exceed the goal.
         epsilon_after_epochs: the same for the whole epochs.
         optimal_order: at which `epsilon` is smallest.
         warnings: about the result.
@@ -171,13 +171,15 @@ def most_steps(event: DpEvent, goal: CalibrationGoal, steps_per_epoch: int | Non
             return Steps(0, 0, epochs, None, None, goal.delta, None, tuple(warnings))
     grid, total = orders(GRID_VERSION), other_cost + curve.times(steps)
     found = epsilon_of_curve(grid, total, goal.delta)
+    reached = _epsilon(found.epsilon, event, steps, goal)
     warnings += about_epsilon(found, total, goal.delta)
     whole = None
     if steps_per_epoch is not None:
-        in_epochs = curve.times(steps - steps % steps_per_epoch)
-        whole = epsilon_of_curve(grid, other_cost + in_epochs, goal.delta).epsilon
+        fewer = steps - steps % steps_per_epoch
+        by_rdp = epsilon_of_curve(grid, other_cost + curve.times(fewer), goal.delta).epsilon
+        whole = _epsilon(by_rdp, event, fewer, goal)
     order = None if total.is_zero else found.order
-    return Steps(steps, without, epochs, found.epsilon, whole, goal.delta, order, tuple(warnings))
+    return Steps(steps, without, epochs, reached, whole, goal.delta, order, tuple(warnings))
 
 
 def _solution(
@@ -186,7 +188,16 @@ def _solution(
     total = goal.other_cost + goal.setting.curve([step])
     found, warnings = goal.setting.epsilon((*goal.other_events, step), total, goal.delta)
     warnings += unplanned
-    return Solution(value, without, step.event, found.epsilon, goal.delta, found.order, tuple(warnings))
+    reached = _epsilon(found.epsilon, step.event, step.count, goal)
+    return Solution(value, without, step.event, reached, goal.delta, found.order, tuple(warnings))
+
+
+def _epsilon(by_rdp: float, event: DpEvent, count: int, goal: CalibrationGoal) -> float:
+    """Compute the epsilon of what meets a goal: by Rényi divergence or, if that is above it, by loss distributions."""
+    if by_rdp <= goal.epsilon:
+        return by_rdp
+    planned = (*goal.other_events, *([StepEvent(event, count)] if count else []))
+    return min([goal.epsilon, *(each.value for each in pld_reading(planned, goal.setting, goal.delta))])
 
 
 def _unreachable(goal: CalibrationGoal, extreme: str) -> Solution:

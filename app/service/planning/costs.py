@@ -129,14 +129,13 @@ def plan_epsilon(steps: tuple[StepEvent, ...], delta: float, setting: PlanAssump
     found, warnings = setting.epsilon(steps, total, delta)
     classic = epsilon_of_curve(orders(GRID_VERSION), total, delta, "classic")
     order = None if found.epsilon == inf else found.order
-    left = remaining_delta(delta, total.delta)
     by_orders = required_epsilon(total, first_curve(steps, curves), delta, found.epsilon)
     declared, unplanned = _declared(steps, setting, curves, lambda plan: plan.required_epsilon(delta, found.epsilon))
     accountants = (
         *declared,
         AccountantReading("renyi_filter", by_orders, None, RENYI_FILTER),
         AccountantReading("rdp", found.epsilon, order, RDP),
-        *_by_loss_distributions(steps, lambda events: pld_epsilon(events, setting.relation, left) if left else inf),
+        *pld_reading(steps, setting, delta),
         AccountantReading("rdp_classic", classic.epsilon, None if classic.epsilon == inf else classic.order, CLASSIC),
         *_unsampled(steps, setting, lambda plan: plan.epsilon(delta), lambda plan: plan.exact_epsilon(delta)),
         *_by_composition(steps, setting, delta),
@@ -226,6 +225,12 @@ def _delta_limits(
     by_orders = required_delta(total_of(steps, curves), first_curve(steps, curves), epsilon, fixed)
     declared, unplanned = _declared(steps, setting, curves, lambda plan: plan.required_delta(epsilon, fixed))
     return [*declared, AccountantReading("renyi_filter", by_orders, None, RENYI_FILTER)], unplanned
+
+
+def pld_reading(steps: tuple[StepEvent, ...], setting: PlanAssumptions, delta: float) -> list[AccountantReading]:
+    """Compute the epsilon of a plan by loss distributions; none where they are unknown or take too long."""
+    left = remaining_delta(delta, total_of(steps, setting.curves(steps)).delta)
+    return _by_loss_distributions(steps, lambda events: pld_epsilon(events, setting.relation, left) if left else inf)
 
 
 def _by_loss_distributions(

@@ -74,5 +74,5 @@ def hold_priced(
     needs = partial(remaining_training, work, work.run(plan.run_id), plan.path, requested, expected_steps)
     holding = hold(plan.path, plan.steps, partial(context.costs.alternatives, needs=needs), views)
     if not isinstance(holding, Refusal):
-        require_plans_kept(sources_of(plan.path), ended_plans(plan.path, holding))
+        require_plans_kept(sources_of(plan.path), ended_plans(plan.path, holding, plan.steps))
     return holding

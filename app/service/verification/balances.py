@@ -17,7 +17,7 @@ from app.ledger.composition import counting_plans
 from app.ledger.filters import FilterWeights, filter_weights
 from app.ledger.parallel_exposure import held_of, largest
 from app.ledger.plans import is_allowed
-from app.ledger.tuning import planned_weights, rescale_weights
+from app.ledger.tuning import DECLARED_SHARE, DEFAULT_SHARE, planned_weights, rescale_weights
 from app.persistence.repositories import dp_events
 from app.persistence.repositories.dp_events import CostTable, StoredCost
 from app.persistence.repositories.raw_rows import Key
@@ -298,6 +298,16 @@ def _are_due(audit: VerificationContext, key: Key, account: Account, before: Acc
     return any(
         filter_weights(account.limit, price, account.grid_version) == weights
         for price in _workloads(audit, key, audit.balances[key])
+    ) or _is_without_plan(account, weights)
+
+
+def _is_without_plan(account: Account, weights: FilterWeights) -> bool:
+    """Check whether the weights are those of a plan that the orders alone admit more of."""
+    assert account.limit is not None, "only a limit has weights"
+    rule = (account.relation, account.grid_version)
+    return bool(account.planned) and any(
+        planned_weights(account.limit, account.planned, *rule, share) == weights
+        for share in (DECLARED_SHARE, DEFAULT_SHARE)
     )
 
 

@@ -1,7 +1,9 @@
 """Direct requests for steps, their numbers and doubts, without I/O."""
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
 from epsilon_ledger._wire.coercion import whole
 from epsilon_ledger._wire.endpoints.runs import get_run
@@ -19,6 +21,8 @@ from epsilon_ledger._wire.problem_errors import AttemptSupersededError, Sequence
 from epsilon_ledger._wire.problems import BudgetExceededError, Problem
 from epsilon_ledger._wire.requests import Request, RequestFlow, path, post
 from epsilon_ledger._wire.responses import Response
+
+_LOGGER: Final = logging.getLogger("epsilon_ledger.plans")
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +164,9 @@ class StepRequests:
             raise
 
     def record_charge(self, authorization: StepAuthorization) -> None:
-        """Update the state after a charge."""
+        """Update the state after a charge, and log the plans that it ended."""
+        for ended in authorization.ended_plans or ():
+            _LOGGER.warning("%s", ended)
         self.state = replace(
             self.state,
             next_step=authorization.next_step,

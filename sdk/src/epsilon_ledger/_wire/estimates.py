@@ -98,7 +98,7 @@ class NoiseMultiplierEstimate(_CalibrationEstimate):
     """Minimum noise multiplier with which a plan fits, and its event; None if none suffices.
 
     The plan is declared as `planned`, or else `noise_multiplier_without_plan` is needed. `epsilon` is that of
-    in-process accountants, and may be above the limit.
+    the whole plan, and never above the limit.
     """
 
     noise_multiplier: float | None
@@ -110,7 +110,7 @@ class SamplingProbabilityEstimate(_CalibrationEstimate):
     """Maximum sampling probability with which a plan fits, and its event; None if none suffices.
 
     The plan is declared as `planned`, or else `sampling_probability_without_plan` is needed. `epsilon` is that of
-    in-process accountants, and may be above the limit.
+    the whole plan, and never above the limit.
     """
 
     sampling_probability: float | None
@@ -121,8 +121,7 @@ class SamplingProbabilityEstimate(_CalibrationEstimate):
 class MaxStepsEstimate:
     """Maximum steps and whole epochs that an account admits if it declares them as `planned`.
 
-    An account without a plan admits `steps_without_plan`. `epsilon` is that of in-process accountants for `steps`, and
-    may be above the limit.
+    An account without a plan admits `steps_without_plan`. `epsilon` is that of `steps`, and never above the limit.
     """
 
     steps: int

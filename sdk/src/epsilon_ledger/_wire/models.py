@@ -285,12 +285,31 @@ class RunState(AccountMetadata):
 
 
 @dataclass(frozen=True, slots=True)
+class PlanDifference:
+    """A parameter of a step that differs from the most similar planned event; `type` if the kinds differ."""
+
+    parameter: str
+    planned: float | str | None
+    sent: float | str | None
+
+
+@dataclass(frozen=True, slots=True)
 class EndedPlan:
-    """A plan that steps have ended since it does not cover them, and its steps that are given up."""
+    """A plan that steps have ended since it does not cover them, its steps that are given up, and the cause.
+
+    Without `differences` the steps are planned, but more than are left.
+    """
 
     account: str
     account_path: str
     steps_given_up: int
+    differences: tuple[PlanDifference, ...]
+
+    def __str__(self) -> str:
+        """Describe what ended the plan."""
+        causes = [f"{each.parameter} is {each.sent}, planned {each.planned}" for each in self.differences]
+        cause = "; ".join(causes) or "more steps than it had left"
+        return f"These steps ended the plan of {self.account_path}, which gives up {self.steps_given_up:,}: {cause}."
 
 
 # Not frozen, which would make its creation the longest part of an authorization from a grant.

@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from epsilon_ledger._wire.decoding import members
 from epsilon_ledger._wire.errors import LedgerError
+from epsilon_ledger._wire.models import PlanDifference
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,11 +76,15 @@ class RdpComparison:
 
 @dataclass(frozen=True, slots=True)
 class PlanUsage:
-    """The steps of a plan that a limit allows, and how many are used and left."""
+    """The steps of a plan that a limit allows, how many are used and left, and why it does not cover the request.
+
+    Without `differences` the steps are planned, but more than are left.
+    """
 
     steps: int
     steps_used: int
     steps_left: int
+    differences: tuple[PlanDifference, ...]
 
 
 @dataclass(frozen=True, slots=True)
