@@ -18,6 +18,7 @@ RUN = Run("run_1", RunStatus.ACTIVE, DECLARED, attempt=1, next_step=0, decisions
     ("event", "expected"),
     [
         (DECLARED, {}),
+        (dp.PoissonSampled(0.1 * 0.1, dp.Gaussian(1.1 * (1 + 2**-24))), {}),
         (dp.PoissonSampled(0.01, dp.Gaussian(1.0)), {K.NOISE_MULTIPLIER: (1.1, 1.0)}),
         (dp.PoissonSampled(0.02, dp.Gaussian(1.1)), {K.SAMPLING_PROBABILITY: (0.01, 0.02)}),
         (dp.PoissonSampled(0.01, dp.Laplace(1.1)), {K.MECHANISM: ("gaussian", "laplace")}),
