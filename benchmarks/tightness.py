@@ -21,7 +21,7 @@ from dp_accounting.privacy_accountant import NeighboringRelation as TheirRelatio
 from dp_accounting.rdp import RdpAccountant
 from matplotlib.figure import Figure
 
-from app.accounting.conversion import epsilon_of_curve, remaining_delta
+from app.accounting.conversion import epsilon_of_curve
 from app.accounting.curves import GRID_VERSION, orders
 from app.accounting.errors import UnsupportedEventError
 from app.accounting.events import Gaussian, NeighboringRelation, PoissonSampled
@@ -87,7 +87,7 @@ def read(plan: Plan) -> Row:
     return Row(
         low=plan.low(),
         high=None if plan.high is None else plan.high(),
-        pld=our_pld(plan, remaining_delta(DELTA, curve.delta)),
+        pld=our_pld(plan, DELTA),
         ours=epsilon_of_curve(grid, curve, DELTA).epsilon,
         other=None if plan.other is None else their_epsilon(plan.other, plan.relation),
         classic=epsilon_of_curve(grid, curve, DELTA, "classic").epsilon,

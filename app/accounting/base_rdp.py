@@ -4,6 +4,8 @@ from functools import singledispatch
 from math import fsum, inf, log, log1p, sqrt
 from typing import Final
 
+import numpy as np
+
 from app.accounting.curves import Floats
 from app.accounting.errors import UnsupportedEventError
 from app.accounting.events import (
@@ -19,6 +21,7 @@ from app.accounting.events import (
     Laplace,
     MixtureOfGaussians,
     NeighboringRelation,
+    NoOp,
     PermuteAndFlip,
     RandomizedResponse,
     SampledWithoutReplacement,
@@ -38,7 +41,6 @@ from app.accounting.formulas.mechanisms import (
     randomized_response_rdp,
     tree_aggregation_rdp,
 )
-from app.accounting.group_privacy import for_group
 
 UP: Final = 1 + 2.0**-52
 """Factor that rounds a sum or product up."""
@@ -121,11 +123,18 @@ def _(event: SelfComposed, relation: NeighboringRelation) -> float:
 
 @gaussian_noise.register
 def _(event: GroupPrivacy, relation: NeighboringRelation) -> float:
-    return gaussian_noise(for_group(event.event, event.group_size), relation)
+    # Contributions add up: the sum moves at most `group_size` times as far.
+    return gaussian_noise(event.event, relation) / event.group_size
 
 
 def _combined_noise_multiplier(noise_multipliers: list[float]) -> float:
     return 1 / sqrt(fsum(z**-2 for z in noise_multipliers))
+
+
+@rdp.register
+def _(event: NoOp, orders: Floats, relation: NeighboringRelation) -> Floats:
+    del event, relation  # nothing is released
+    return np.zeros_like(orders)
 
 
 @rdp.register
@@ -215,6 +224,12 @@ def worst_loss(event: DpEvent, relation: NeighboringRelation) -> float:  # noqa:
     It is infinite for Gaussian noise and where no bound is known.
     """
     return inf
+
+
+@worst_loss.register
+def _(event: NoOp, relation: NeighboringRelation) -> float:
+    del event, relation  # nothing is released
+    return 0.0
 
 
 @worst_loss.register

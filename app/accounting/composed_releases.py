@@ -7,7 +7,13 @@ from typing import Final
 
 import numpy as np
 
-from app.accounting.events import DpEvent, NeighboringRelation, PoissonSampled, SampledWithoutReplacement
+from app.accounting.events import (
+    DpEvent,
+    NeighboringRelation,
+    PoissonSampled,
+    SampledWithoutReplacement,
+    without_no_ops,
+)
 from app.accounting.formulas.amplification import sampled_epsilon_delta
 from app.accounting.formulas.analytic_gaussian import gaussian_epsilon
 from app.accounting.formulas.composition import advanced_epsilons, optimal_epsilons, textbook_gaussian_epsilon
@@ -68,10 +74,10 @@ def compose_releases(
 
 def _gaussian_on_sample(event: DpEvent, relation: NeighboringRelation) -> tuple[float, float] | None:
     """Get mu of a Gaussian sum and its sampling probability, where sampling is known to amplify under the relation."""
-    probability = 1.0
+    probability, event = 1.0, without_no_ops(event)
     if isinstance(event, PoissonSampled) and relation is not NeighboringRelation.REPLACE_ONE:
         probability, event = event.sampling_probability, event.event
     elif isinstance(event, SampledWithoutReplacement) and relation is NeighboringRelation.REPLACE_ONE:
         probability, event = event.sample_size / event.source_dataset_size, event.event
     bound = zcdp_bound(event, relation)
-    return (sqrt(2 * bound.rho), probability) if bound is not None and bound.is_gaussian else None
+    return (sqrt(2 * bound.rho), probability) if bound is not None and bound.is_gaussian and bound.rho else None

@@ -7,12 +7,14 @@ from itertools import product
 from math import exp, expm1, fsum, inf, log, log1p
 from typing import Final
 
+import numpy as np
 import scipy
-from numpy import euler_gamma
 
+from app.accounting.base_rdp import gaussian_noise
 from app.accounting.errors import InvalidEventError, UnsupportedEventError
 from app.accounting.events import (
     MAX_SENSITIVITIES,
+    MIN_NOISE_MULTIPLIER,
     AdaptiveClipping,
     Composed,
     Decay,
@@ -25,6 +27,8 @@ from app.accounting.events import (
     GroupPrivacy,
     Laplace,
     MixtureOfGaussians,
+    NeighboringRelation,
+    NoOp,
     PermuteAndFlip,
     PoissonSampled,
     RandomizedResponse,
@@ -32,8 +36,18 @@ from app.accounting.events import (
     SelfComposed,
     TreeAggregation,
     Zcdp,
+    is_gaussian_sum,
     type_name,
 )
+from app.accounting.formulas.numerics import TINY
+
+ADDED: Final = NeighboringRelation.ADD_OR_REMOVE_ONE
+_LIKELY: Final = 1e-20
+_LEVELS: Final = 40
+"""Probability of a number of draws from which on it is likely, and levels over such numbers."""
+
+_SHARE_ERROR: Final = 1e-12
+"""Relative error allowed for the probability of a number of draws."""
 
 _TOO_MANY_SUMS: Final = f"it has more than {MAX_SENSITIVITIES} sensitivities."
 
@@ -56,11 +70,47 @@ def for_group(event: DpEvent, size: int) -> DpEvent:
         ) from error
 
 
+def strip_group(event: DpEvent) -> DpEvent:
+    """Convert nested group-privacy events to the unit-level event."""
+    while isinstance(event, GroupPrivacy):
+        event = for_group(event.event, event.group_size)
+    return event
+
+
+def sampled_mixture(event: PoissonSampled) -> MixtureOfGaussians | None:
+    """Describe a Gaussian sum on a Poisson sample by the distance that a record moves it; None for other events.
+
+    A record that is not on the sample moves it by 0.
+
+    Raises:
+        UnsupportedEventError: its releases have too little noise together.
+    """
+    inner, q = strip_group(event.event), event.sampling_probability
+    if isinstance(inner, MixtureOfGaussians):
+        shares = tuple(q * share for share in inner.sampling_probs)
+        return MixtureOfGaussians(inner.standard_deviation, (0.0, *inner.sensitivities), (1 - q, *shares))
+    if not is_gaussian_sum(inner):
+        return None
+    z = gaussian_noise(inner, ADDED)
+    if z < MIN_NOISE_MULTIPLIER:
+        raise UnsupportedEventError(
+            f"The releases of one sample have together a noise multiplier of {z:.3g}, but it must be at least "
+            f"{MIN_NOISE_MULTIPLIER:g}."
+        )
+    return MixtureOfGaussians(z, (0.0, 1.0), (1 - q, q))
+
+
 @singledispatch
 def _in_group(event: DpEvent, size: int) -> DpEvent:
     raise UnsupportedEventError(
         f"There is no bound for groups of {size} records where a {type_name(event)} event protects one."
     )
+
+
+@_in_group.register
+def _(event: NoOp, size: int) -> DpEvent:
+    del size  # none of the records is released
+    return event
 
 
 @_in_group.register
@@ -105,7 +155,9 @@ def _(event: MixtureOfGaussians, size: int) -> DpEvent:
     if len(drawn) == 1:
         return MixtureOfGaussians(event.standard_deviation, (size * event.largest,), (1.0,))
     if size >= MAX_SENSITIVITIES:  # two distances alone have size + 1 sums
-        raise InvalidEventError(_TOO_MANY_SUMS)
+        if len(drawn) > 2 or 0.0 not in drawn:  # noqa: PLR2004 - none, or one
+            raise InvalidEventError(_TOO_MANY_SUMS)
+        return _many_draws(event.standard_deviation, event.largest, drawn[event.largest], size)
     sums = {0.0: 1.0}
     for _ in range(size):
         longer = defaultdict[float, float](float)
@@ -126,7 +178,7 @@ def _(event: Exponential | PermuteAndFlip, size: int) -> DpEvent:
 @_in_group.register
 def _(event: Zcdp, size: int) -> DpEvent:
     # Bun, Steinke 2016 (arXiv 1605.02065), on group privacy: rho k^2 and xi k (1 + 1/2 + ... + 1/k).
-    harmonic = float(scipy.special.digamma(size + 1)) + euler_gamma
+    harmonic = float(scipy.special.digamma(size + 1)) + np.euler_gamma
     return Zcdp(rho=event.rho * size * size, xi=event.xi * size * harmonic)
 
 
@@ -135,13 +187,38 @@ def _(event: EpsilonDelta, size: int) -> DpEvent:
     # Dwork, Roth 2014, section 2.3 with the sum kept: k epsilon, and delta (1 + e^eps + ... + e^((k-1) eps)).
     if event.delta == 0:
         return EpsilonDelta(size * event.epsilon)
+    if event.epsilon == 0:
+        return EpsilonDelta(0, size * event.delta)
     log_sum = (size - 1) * event.epsilon + log(expm1(-size * event.epsilon) / expm1(-event.epsilon))
     log_delta = log(event.delta) + log_sum
     return EpsilonDelta(size * event.epsilon, exp(log_delta) if log_delta < 0 else inf)
 
 
+def _many_draws(standard_deviation: float, distance: float, probability: float, size: int) -> MixtureOfGaussians:
+    """Describe the sum of `size` draws of a distance or 0 by few distances, to which others are raised.
+
+    Moving farther dominates (`app.accounting.formulas.gaussian_mixture`). Levels are even over the likely numbers, and
+    their distances grow beyond them.
+    """
+    counts = np.arange(1, size + 1)
+    shares = scipy.stats.binom.pmf(counts, size, probability)
+    likely = np.flatnonzero(shares >= _LIKELY) + 1
+    low, high = (int(likely[0]), int(likely[-1])) if likely.size else (1, 1)
+    even, growing = np.linspace(low, high, _LEVELS), np.geomspace(high, size, MAX_SENSITIVITIES - 1 - _LEVELS)
+    levels = np.unique(np.rint(np.concatenate([even, growing])).astype(int))
+    shares = np.maximum(np.add.reduceat(shares, np.append(0, levels[:-1])), TINY)
+    # With errors in favor of larger distances, the probabilities of at least each level are rounded up.
+    at_least = np.append(1.0, np.minimum(np.cumsum(shares[::-1]) * (1 + _SHARE_ERROR), 1.0)[::-1])
+    probabilities = at_least - np.append(at_least[1:], 0.0)
+    return MixtureOfGaussians(standard_deviation, (0.0, *(distance * levels).tolist()), tuple(probabilities.tolist()))
+
+
 @_in_group.register
 def _(event: PoissonSampled, size: int) -> DpEvent:
+    # Ganesh 2024 (arXiv 2401.10294): the sampled ones of a unit's records move a Gaussian sum by at most their number.
+    mixture = None if event.takes_all else sampled_mixture(event)
+    if mixture is not None:
+        return for_group(mixture, size)
     # A sample includes at least one of the unit's records with probability 1 - (1 - q)^k. Given that, the output is a
     # mixture over the subset that was sampled. Both directions of the divergence are convex in that mixture, so the
     # worst subset of up to k records bounds them.
@@ -156,9 +233,18 @@ def _(event: Composed, size: int) -> DpEvent:
 
 
 @_in_group.register
-def _(event: SelfComposed | RepeatAndSelect | Decay, size: int) -> DpEvent:
-    # A schedule scales its noise multiplier, and selection accepts any bound on one run: both keep their form.
+def _(event: SelfComposed | RepeatAndSelect, size: int) -> DpEvent:
+    # Selection accepts any bound on one run.
     return replace(event, event=for_group(event.event, size))
+
+
+@_in_group.register
+def _(event: Decay, size: int) -> DpEvent:
+    # Each step is one of a group. On a sample it has another form, without the noise multiplier that decays.
+    inner = event.event
+    return replace(
+        event, event=GroupPrivacy(size, inner) if isinstance(inner, PoissonSampled) else for_group(inner, size)
+    )
 
 
 @_in_group.register

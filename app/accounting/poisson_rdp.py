@@ -1,7 +1,6 @@
 """Rényi divergence of mechanisms that run on a Poisson sample."""
 
 from functools import singledispatch
-from typing import Final
 
 import numpy as np
 
@@ -18,7 +17,6 @@ from app.accounting.events import (
     EpsilonDelta,
     Exponential,
     Gaussian,
-    GroupPrivacy,
     Laplace,
     MixtureOfGaussians,
     NeighboringRelation,
@@ -28,8 +26,8 @@ from app.accounting.events import (
     Zcdp,
     batch_in,
     is_noisy_sum,
-    mechanisms_in,
     type_name,
+    without_no_ops,
 )
 from app.accounting.formulas.amplification import (
     sampled_discrete_gaussian_rdp,
@@ -41,10 +39,7 @@ from app.accounting.formulas.gaussian_mixture import gaussian_mixture_rdp
 from app.accounting.formulas.mechanisms import bounded_range_rdp, noise_of_pure_loss
 from app.accounting.formulas.numerics import TINY, log1p_u
 from app.accounting.formulas.sampled_gaussian import sampled_gaussian_rdp
-from app.accounting.group_privacy import for_group
-
-NOISY_SUMS: Final = (Gaussian, AdaptiveClipping, Laplace, DiscreteGaussian, DiscreteLaplace, MixtureOfGaussians)
-"""Mechanisms that release only a noisy sum of the sample's contributions, not its membership."""
+from app.accounting.group_privacy import strip_group
 
 
 @rdp.register
@@ -61,11 +56,11 @@ def is_amplified(event: DpEvent, relation: NeighboringRelation) -> bool:
     Then the outputs are a mixture against one of its own parts, as `poisson_sampled_rdp` requires. True under
     add_or_remove_one: the other neighbour lacks the record in any case. Under replace_special it is true of a noisy
     sum, to which a special record contributes zero or is left out of its micro-batch. The output of other events may
-    show who was sampled, for example clients that answer a server directly. See docs/adr/0025.
+    show who was sampled, for example clients that answer a server directly. Under replace_one each neighbour has a
+    record of its own, so both are mixtures. See docs/adr/0025.
 
     Raises:
-        UnsupportedEventError: the event is a noisy sum under replace_one, or holds a batch out of a known number of
-            records.
+        UnsupportedEventError: the event holds a batch out of a known number of records.
     """
     batch = batch_in(event)
     if batch is not None:
@@ -75,15 +70,7 @@ def is_amplified(event: DpEvent, relation: NeighboringRelation) -> bool:
         )
     if relation is NeighboringRelation.ADD_OR_REMOVE_ONE:
         return True
-    if relation is NeighboringRelation.REPLACE_SPECIAL:
-        return is_noisy_sum(event)
-    if all(isinstance(each, NOISY_SUMS) for each in mechanisms_in(event)):
-        raise UnsupportedEventError(
-            "Poisson sampling of a noisy sum is not supported under replace_one: its amplification is proven for "
-            "adding or removing one record (Mironov, Talwar, Zhang 2019). Declare add_or_remove_one or "
-            "replace_special if that is what protection means for this data, or send the event without sampling."
-        )
-    return False
+    return relation is NeighboringRelation.REPLACE_SPECIAL and is_noisy_sum(event)
 
 
 @singledispatch
@@ -97,7 +84,7 @@ def poisson_sampled_rdp(event: DpEvent, sampling_probability: float, orders: Flo
         f"{orders.size} orders; a poisson_sampled event may hold a gaussian or adaptive_clipping event, several of "
         "these composed, a laplace, discrete_gaussian, discrete_laplace, mixture_of_gaussians, exponential, "
         "permute_and_flip or epsilon_delta event, or the group_privacy of one of these under add_or_remove_one, "
-        "anything under replace_special, anything but noisy sums under replace_one."
+        "anything under replace_special and replace_one."
     )
 
 
@@ -158,22 +145,18 @@ def _(event: Zcdp, sampling_probability: float, orders: Floats) -> Floats:
     raise UnsupportedEventError(
         f"zcdp does not amplify by sampling under add_or_remove_one: that the divergence is at most {event.rho:g} a at "
         f"all of {orders.size} orders a says too little about a mechanism for a sample of probability "
-        f"{sampling_probability:g}. Name the mechanism itself, for example gaussian."
+        f"{sampling_probability:g}. Name the mechanism itself: gaussian or discrete_gaussian, where it adds such noise."
     )
-
-
-def strip_group(event: DpEvent) -> DpEvent:
-    """Convert nested group-privacy events to the unit-level event."""
-    while isinstance(event, GroupPrivacy):
-        event = for_group(event.event, event.group_size)
-    return event
 
 
 @worst_loss.register
 def _(event: PoissonSampled, relation: NeighboringRelation) -> float:
     # Balle, Barthe, Gaboardi 2018 (arXiv 1807.01647), Theorem 8: adding a record has the larger loss.
-    loss = worst_loss(strip_group(event.event), relation)
-    if event.takes_all or not is_amplified(event.event, relation):
+    released = without_no_ops(event)
+    if not isinstance(released, PoissonSampled):
+        return 0.0
+    loss = worst_loss(strip_group(released.event), relation)
+    if event.takes_all or not is_amplified(released.event, relation):
         return loss
     sampled = float(log1p_u(event.sampling_probability, np.array([loss]))[0])
     return max(sampled, TINY) if loss else 0.0  # a positive loss never rounds to zero

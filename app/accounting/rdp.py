@@ -31,6 +31,7 @@ from app.accounting.events import (
     TruncatedPoissonSampled,
     scheduled_events,
     type_name,
+    without_no_ops,
 )
 from app.accounting.formulas.amplification import replace_sampled_rdp, sampled_epsilon_delta
 from app.accounting.formulas.mechanisms import pure_dp_rdp
@@ -46,11 +47,11 @@ from app.accounting.formulas.random_batches import (
 )
 from app.accounting.formulas.repeat_and_select import repeat_and_select_rdp
 from app.accounting.formulas.without_replacement import without_replacement_gaussian_rdp
-from app.accounting.group_privacy import for_group
-from app.accounting.poisson_rdp import is_amplified, strip_group
+from app.accounting.group_privacy import for_group, sampled_mixture, strip_group
+from app.accounting.poisson_rdp import is_amplified
 from app.accounting.work import spend_curve
 
-__all__ = ["FORMULA_VERSION", "curve_over", "event_curve", "rdp"]
+__all__ = ["FORMULA_VERSION", "curve_by_type", "curve_over", "event_curve", "rdp"]
 
 FORMULA_VERSION: Final = 1
 """Version of the pricing formulas, stored with each cost."""
@@ -65,7 +66,7 @@ def event_curve(event: DpEvent, relation: NeighboringRelation, grid_version: int
     The last 256 curves are cached. A cache hit still counts as work, so that it cannot decide whether a request is
     too expensive.
     """
-    spend_curve(event, orders_of_grid(grid_version).size)
+    spend_curve(event, orders_of_grid(grid_version).size, relation)
     return cached_event_curve(event, relation, grid_version)
 
 
@@ -75,7 +76,6 @@ def cached_event_curve(event: DpEvent, relation: NeighboringRelation, grid_versi
     return curve_over(event, orders_of_grid(grid_version), relation)
 
 
-@singledispatch
 def curve_over(event: DpEvent, orders: Floats, relation: NeighboringRelation) -> RdpCurve:
     """Compute the cost of one repetition of an event over any orders.
 
@@ -87,6 +87,12 @@ def curve_over(event: DpEvent, orders: Floats, relation: NeighboringRelation) ->
     Raises:
         UnsupportedEventError: no proven formula covers this event under this relation.
     """
+    return curve_by_type(without_no_ops(event), orders, relation)
+
+
+@singledispatch
+def curve_by_type(event: DpEvent, orders: Floats, relation: NeighboringRelation) -> RdpCurve:
+    """Compute what `curve_over` does, of an event of which each part releases something."""
     delta = event.delta if isinstance(event, EpsilonDelta) else 0.0
     return _rounded(lambda at: rdp(event, at, relation), orders, worst_loss(event, relation), delta)
 
@@ -100,7 +106,7 @@ def _rounded(formula: Callable[[Floats], Floats], orders: Floats, loss: float, d
     return RdpCurve.from_nats(nats, delta)
 
 
-@curve_over.register
+@curve_by_type.register
 def _(event: Composed, orders: Floats, relation: NeighboringRelation) -> RdpCurve:
     total = RdpCurve.zero(orders.size)
     for part, count in Counter(event.events).items():
@@ -108,17 +114,17 @@ def _(event: Composed, orders: Floats, relation: NeighboringRelation) -> RdpCurv
     return total
 
 
-@curve_over.register
+@curve_by_type.register
 def _(event: SelfComposed, orders: Floats, relation: NeighboringRelation) -> RdpCurve:
     return curve_over(event.event, orders, relation).times(event.count)
 
 
-@curve_over.register
+@curve_by_type.register
 def _(event: GroupPrivacy, orders: Floats, relation: NeighboringRelation) -> RdpCurve:
     return curve_over(for_group(event.event, event.group_size), orders, relation)
 
 
-@curve_over.register
+@curve_by_type.register
 def _(event: RepeatAndSelect, orders: Floats, relation: NeighboringRelation) -> RdpCurve:
     searched = np.union1d(orders, orders_of_grid(SELECTION_GRID))
     run = curve_over(event.event, searched, relation)
@@ -132,7 +138,7 @@ def _(event: RepeatAndSelect, orders: Floats, relation: NeighboringRelation) -> 
     return RdpCurve.from_nats(selected[np.searchsorted(searched, orders)])
 
 
-@curve_over.register
+@curve_by_type.register
 def _(event: Decay, orders: Floats, relation: NeighboringRelation) -> RdpCurve:
     whole, halves = RdpCurve.zero(orders.size), RdpCurve.zero(orders.size)
     for step, count in scheduled_events(event):
@@ -143,13 +149,18 @@ def _(event: Decay, orders: Floats, relation: NeighboringRelation) -> RdpCurve:
     return whole + RdpCurve(np.where(halves.values == EXHAUSTED, EXHAUSTED, half))
 
 
-@curve_over.register
+@curve_by_type.register
 def _(event: PoissonSampled, orders: Floats, relation: NeighboringRelation) -> RdpCurve:
     if event.takes_all:
         return curve_over(event.event, orders, relation)
     inner = strip_group(event.event)
     if not is_amplified(inner, relation):
-        return _replace_sampled_curve(event.sampling_probability, curve_over(inner, orders, relation), orders)
+        sampled = _replace_sampled_curve(event.sampling_probability, curve_over(inner, orders, relation), orders)
+        mixture = sampled_mixture(event) if relation is NeighboringRelation.REPLACE_ONE else None
+        if mixture is None:
+            return sampled
+        # Smaller for the mean of a micro-batch, which a replaced record moves no farther than an added one.
+        return RdpCurve(np.minimum(curve_over(mixture, orders, relation).values, sampled.values))
     if isinstance(inner, EpsilonDelta) and inner.delta:
         epsilon, delta = sampled_epsilon_delta(event.sampling_probability, inner.epsilon, inner.delta)
         # A positive delta costs at least one unit, even if q delta underflows.
@@ -168,7 +179,7 @@ def _replace_sampled_curve(q: float, taken: RdpCurve, orders: Floats) -> RdpCurv
     return RdpCurve(np.minimum(sampled.values, taken.values), min(sampled.delta, taken.delta))
 
 
-@curve_over.register
+@curve_by_type.register
 def _(event: SampledWithoutReplacement, orders: Floats, relation: NeighboringRelation) -> RdpCurve:
     if relation is not NeighboringRelation.REPLACE_ONE:
         raise UnsupportedEventError(
@@ -182,7 +193,7 @@ def _(event: SampledWithoutReplacement, orders: Floats, relation: NeighboringRel
     return _rounded(lambda at: without_replacement_gaussian_rdp(q, z, at), orders, inf)
 
 
-@curve_over.register
+@curve_by_type.register
 def _(event: TruncatedPoissonSampled, orders: Floats, relation: NeighboringRelation) -> RdpCurve:
     inner, q = _sum_of_batch(event, relation), event.sampling_probability
     noises = gaussian_noise(inner, relation), gaussian_noise(inner, NeighboringRelation.REPLACE_ONE)
@@ -194,7 +205,7 @@ def _(event: TruncatedPoissonSampled, orders: Floats, relation: NeighboringRelat
     return _rounded(lambda at: truncated_poisson_replaced_rdp(truncation, q, noises, at, special=special), orders, inf)
 
 
-@curve_over.register
+@curve_by_type.register
 def _(event: SampledWithReplacement, orders: Floats, relation: NeighboringRelation) -> RdpCurve:
     if relation is not NeighboringRelation.REPLACE_ONE:
         raise UnsupportedEventError(

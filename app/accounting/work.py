@@ -24,6 +24,7 @@ from app.accounting.events import (
     GroupPrivacy,
     Laplace,
     MixtureOfGaussians,
+    NeighboringRelation,
     PermuteAndFlip,
     PoissonSampled,
     RandomizedResponse,
@@ -34,12 +35,14 @@ from app.accounting.events import (
     TreeAggregation,
     TruncatedPoissonSampled,
     is_noisy_sum,
+    scheduled_events,
+    without_no_ops,
 )
 from app.accounting.formulas.amplification import MIN_INTEGRATED_NOISE
-from app.accounting.formulas.gaussian_mixture import MAX_REPLACED, Mixture, is_summed, mixture_work
+from app.accounting.formulas.gaussian_mixture import MAX_REPLACED, Mixture, is_summed, mixture_work, replaced_work
 from app.accounting.formulas.mechanisms import noise_of_pure_loss
 from app.accounting.formulas.random_batches import MAX_OCCURRENCES, most_occurrences
-from app.accounting.group_privacy import for_group
+from app.accounting.group_privacy import for_group, sampled_mixture
 
 MAX_WORK: Final = 800_000
 """Per request: 0.8 s. A schedule of 1,000 different noises on a sample takes all but 0.05 s of it."""
@@ -160,10 +163,10 @@ def require_affordable(work: float) -> None:
         raise PlanTooExpensiveError(_too_expensive_message("What this asks for takes more", tally.most))
 
 
-def spend_curve(event: DpEvent, orders: int) -> None:
+def spend_curve(event: DpEvent, orders: int, relation: NeighboringRelation) -> None:
     """Count the work of pricing an event over a number of orders, as `spend`."""
     if _tally.get() is not None:
-        spend(curve_work(event, few=orders <= FEW_ORDERS))
+        spend(curve_work(event, few=orders <= FEW_ORDERS, relation=relation))
 
 
 def require_affordable_events(events: Iterable[DpEvent]) -> int:
@@ -184,28 +187,45 @@ def _too_expensive_message(what: str, most: int) -> str:
     )
 
 
-def curve_work(event: DpEvent, *, few: bool) -> int:
+def curve_work(event: DpEvent, *, few: bool, relation: NeighboringRelation | None = None) -> int:
     """Estimate an upper bound, in microseconds, on the work of pricing an event once.
 
-    `few` is whether at most FEW_ORDERS orders are needed, not a whole grid.
+    Args:
+        event: to price.
+        few: whether at most FEW_ORDERS orders are needed, not a whole grid.
+        relation: of neighbours. None: not known; a Gaussian sum on a sample takes longer if a record is replaced.
     """
+    event = without_no_ops(event)
     match event:
         case Composed():
-            work = OVERHEAD * len(event.events) + sum(curve_work(part, few=few) for part in set(event.events))
+            work = OVERHEAD * len(event.events) + sum(
+                curve_work(part, few=few, relation=relation) for part in set(event.events)
+            )
         case Decay():
-            work = event.curve_count() * curve_work(event.event, few=few)
+            # The work of a mixture grows while the noise falls.
+            grows = isinstance(event.event, GroupPrivacy) or relation is NeighboringRelation.REPLACE_ONE
+            steps = [step for step, _ in scheduled_events(event)] if grows else [event.event] * event.curve_count()
+            work = len(steps) * max(curve_work(step, few=few, relation=relation) for step in (steps[0], steps[-1]))
         case RepeatAndSelect():  # the second order is searched over the whole grid
-            work = (POISSON_SELECTION if event.shape is None else SELECTION) + curve_work(event.event, few=False)
+            work = (POISSON_SELECTION if event.shape is None else SELECTION) + curve_work(
+                event.event, few=False, relation=relation
+            )
         case PoissonSampled() if not event.takes_all:
-            work = OVERHEAD + _sampled_work(event.event, few=few)
+            replaced = _if_replaced(event) if relation is NeighboringRelation.REPLACE_ONE else None
+            work = (
+                _sampled_work(event.event, few=few, relation=relation)
+                if replaced is None
+                else curve_work(replaced, few=few, relation=relation)
+            )
+            work += OVERHEAD
         case SampledWithoutReplacement() | TruncatedPoissonSampled() | SampledWithReplacement() if _batches(event):
             work = OVERHEAD + _batches(event) * FIXED_BATCH.over(few=few)
         case MixtureOfGaussians():
-            work = OVERHEAD + _mixture_work(event, 1.0, few=few)
+            work = OVERHEAD + _mixture_work(event, 1.0, few=few, relation=relation)
         case GroupPrivacy():
-            work = OVERHEAD + curve_work(_of_group(event), few=few)
+            work = OVERHEAD + curve_work(_of_group(event), few=few, relation=relation)
         case PoissonSampled() | SampledWithoutReplacement() | SelfComposed():
-            work = OVERHEAD + curve_work(event.event, few=few)
+            work = OVERHEAD + curve_work(event.event, few=few, relation=relation)
         case TreeAggregation():
             work = OVERHEAD + TREE.over(few=few) + len(event.step_counts)
         case _:
@@ -232,36 +252,47 @@ def _of_group(event: GroupPrivacy) -> DpEvent:
         return event.event
 
 
+def _if_replaced(event: PoissonSampled) -> MixtureOfGaussians | None:
+    """Get the mixture that is priced if a record of a sample is replaced; None if there is none."""
+    try:
+        return sampled_mixture(event)
+    except UnsupportedEventError:
+        return None
+
+
 def _occurrences(event: SampledWithReplacement) -> int:
     return most_occurrences(event.source_dataset_size, event.sample_size, MAX_OCCURRENCES)
 
 
-def _mixture_work(event: MixtureOfGaussians, taken: float, *, few: bool) -> int:
+def _mixture_work(event: MixtureOfGaussians, taken: float, *, few: bool, relation: NeighboringRelation | None) -> int:
     """Estimate the work of a mixture: a sum if a record is added, a batch for each distance if one is replaced."""
     mixture = Mixture.of(event.standard_deviation, event.sensitivities, event.sampling_probs, taken)
     summed = mixture_work(mixture, few=few) if is_summed(mixture) else 0
-    replaced = min(len(mixture.sizes), MAX_REPLACED) * FIXED_BATCH.over(few=few)
-    return max(summed + SAMPLED_GAUSSIAN.over(few=few), replaced)
+    summed += SAMPLED_GAUSSIAN.over(few=few)
+    replaced = min(len(mixture.sizes), MAX_REPLACED) * FIXED_BATCH.over(few=few) + replaced_work(mixture, few=few)
+    if relation is None:
+        return max(summed, replaced)
+    return replaced if relation is NeighboringRelation.REPLACE_ONE else summed
 
 
-def _sampled_work(event: DpEvent, *, few: bool) -> int:
+def _sampled_work(event: DpEvent, *, few: bool, relation: NeighboringRelation | None) -> int:
     """Estimate the work of pricing an event on a Poisson sample."""
-    amplified = _amplified_work(event, few=few)
+    amplified = _amplified_work(event, few=few, relation=relation)
     if is_noisy_sum(event):
         return amplified
     # If a record is replaced, the bound is computed from the curve of the event inside.
-    return max(amplified, REPLACE_SAMPLED.over(few=few) + curve_work(event, few=few))
+    return max(amplified, REPLACE_SAMPLED.over(few=few) + curve_work(event, few=few, relation=relation))
 
 
-def _amplified_work(event: DpEvent, *, few: bool) -> int:
+def _amplified_work(event: DpEvent, *, few: bool, relation: NeighboringRelation | None) -> int:
     if isinstance(event, GroupPrivacy):
-        return OVERHEAD + _amplified_work(_of_group(event), few=few)
+        return OVERHEAD + _amplified_work(_of_group(event), few=few, relation=relation)
     if isinstance(event, Laplace | PermuteAndFlip):
         z = event.noise_multiplier if isinstance(event, Laplace) else noise_of_pure_loss(event.epsilon)
         nodes = SAMPLED_LAPLACE_NODES.over(few=few) / max(z, MIN_INTEGRATED_NOISE)
         return int(SAMPLED_LAPLACE.over(few=few) + nodes)
     if isinstance(event, MixtureOfGaussians):
-        return _mixture_work(event, RARE, few=few)
+        return _mixture_work(event, RARE, few=few, relation=relation)
     if type(event) in SAMPLED:
         return SAMPLED[type(event)].over(few=few)
     return _composition_work(event) + SAMPLED_GAUSSIAN.over(few=few)

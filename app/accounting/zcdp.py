@@ -26,6 +26,7 @@ from app.accounting.events import (
     GroupPrivacy,
     Laplace,
     NeighboringRelation,
+    NoOp,
     PermuteAndFlip,
     PoissonSampled,
     RandomizedResponse,
@@ -34,6 +35,7 @@ from app.accounting.events import (
     TreeAggregation,
     Zcdp,
     scheduled_events,
+    without_no_ops,
 )
 from app.accounting.formulas.analytic_gaussian import gaussian_delta, gaussian_epsilon
 from app.accounting.group_privacy import for_group
@@ -95,7 +97,7 @@ def total_zcdp_bound(steps: Iterable[tuple[DpEvent, float]], relation: Neighbori
         counts[event] += count
     total = ZcdpBound(0.0, is_gaussian=True)
     for event, count in counts.items():
-        one = zcdp_bound(event, relation)
+        one = zcdp_bound(without_no_ops(event), relation)
         if one is None:
             return None
         total = total + one.times(count)
@@ -107,6 +109,12 @@ def zcdp_bound(event: DpEvent, relation: NeighboringRelation) -> ZcdpBound | Non
     """Compute the zCDP bound of one event; None if none is proven."""
     del event, relation
     return None
+
+
+@zcdp_bound.register
+def _(event: NoOp, relation: NeighboringRelation) -> ZcdpBound | None:
+    del event, relation  # nothing is released
+    return ZcdpBound(0.0, is_gaussian=True)
 
 
 @zcdp_bound.register

@@ -141,10 +141,7 @@ def _side_by_side(found: Estimate | None) -> list[dict[str, Any]]:
     """List the readings of each accountant by relation; None where it does not apply."""
     if found is None:
         return []
-    by_relation = {
-        relation: {} if cost is None else {each.name: each for each in cost.accountants}
-        for relation, cost in found.costs.items()
-    }
+    by_relation = {relation: {each.name: each for each in cost.accountants} for relation, cost in found.costs.items()}
     rows = []
     for name, title in ACCOUNTANTS.items():
         readings = [by_relation[relation].get(name) for relation in RELATIONS]
@@ -178,7 +175,7 @@ def _needed(curve: Curve) -> tuple[Point, ...]:
 
 def _snippets(found: Estimate | None) -> list[tuple[str, str, str]]:
     """Get id, name and text of the code samples."""
-    if found is None or found.event is None:
+    if found is None:
         return []
     sketch, event = found.sketch, found.event
     return [("curl", "API request", as_curl(sketch, event)), ("python", "Python client", as_python(sketch, event))]

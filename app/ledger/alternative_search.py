@@ -65,7 +65,7 @@ def _more_noise(trial: Trial, path: Sequence[Account], steps: Sequence[PricedSte
     if len(steps) > 1:
         raise _UnavailableError(UnavailableReason.SEVERAL_EVENTS)
     asked = steps[0].step
-    if curve_work(asked.event, few=False) > MOST_WORK_OF_A_TRIAL:
+    if curve_work(asked.event, few=False, relation=path[0].relation) > MOST_WORK_OF_A_TRIAL:
         raise _UnavailableError(UnavailableReason.TOO_EXPENSIVE)
     try:
         louder = min(LOUDER * noise_multiplier(asked.event), MAX_NOISE_MULTIPLIER)

@@ -33,7 +33,7 @@ def noise_that_fits(path: Sequence[Account], steps: Sequence[PricedStep]) -> flo
         Four digits, rounded up; None if no noise is enough, there are several events or one without a single noise
         multiplier, or one trial is too much work.
     """
-    if len(steps) > 1 or curve_work(steps[0].step.event, few=False) > MOST_WORK_OF_A_TRIAL:
+    if len(steps) > 1 or curve_work(steps[0].step.event, few=False, relation=path[0].relation) > MOST_WORK_OF_A_TRIAL:
         return None
     try:
         return min_noise(path, steps[0], Trial(keeps_plans=False, keeps_events=False).admits)
@@ -78,7 +78,7 @@ def _estimated_noise(path: Sequence[Account], priced: PricedStep) -> float:
     def excess(at: float) -> float:
         """Compute the logarithm of cost over room at the best order of the account with the least room."""
         event = with_noise_multiplier(asked.event, min(max(exp(at), own), MAX_NOISE_MULTIPLIER))
-        spend_curve(event, places.size)
+        spend_curve(event, places.size, path[0].relation)
         cost = curve_over(event, grid, path[0].relation).times(asked.count).values
         shares = [float((cost[at] / np.maximum(left, 0.5)).min()) for at, left in free]
         return log(max(*shares, 1e-300))

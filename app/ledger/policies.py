@@ -26,7 +26,7 @@ LEAVES: Final = (
     *("adaptive_clipping", "discrete_gaussian", "discrete_laplace", "epsilon_delta", "exponential", "gaussian"),
     *("laplace", "mixture_of_gaussians", "permute_and_flip", "randomized_response", "tree_aggregation", "zcdp"),
 )
-"""Mechanisms that a policy may allow: event types that contain no other event."""
+"""Mechanisms that a policy may allow: event types that contain no other event, and release something."""
 
 
 class Deviations(StrEnum):

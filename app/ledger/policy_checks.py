@@ -11,10 +11,12 @@ from app.accounting.errors import UnsupportedEventError
 from app.accounting.events import (
     DpEvent,
     NeighboringRelation,
+    NoOp,
     mechanisms_in,
     smallest_noise,
     type_name,
     unbounded_on_removal,
+    without_no_ops,
 )
 from app.ledger.accounts import Account
 from app.ledger.admission import EndedPlan
@@ -178,8 +180,9 @@ def require_run(sources: tuple[PolicySource, ...], size: Size, *, limited: bool,
 
 @lru_cache(maxsize=8192)
 def _of_event(sources: tuple[PolicySource, ...], relation: NeighboringRelation, event: DpEvent) -> Violation | None:
-    names = {type_name(leaf) for leaf in mechanisms_in(event)}
-    noise = smallest_noise(event)
+    released = without_no_ops(event)
+    names = {type_name(leaf) for leaf in mechanisms_in(released) if leaf != NoOp()}
+    noise = smallest_noise(released)
 
     def mechanisms(policy: Policy) -> Mismatch | None:
         return next((found for name in sorted(names) if (found := _outside(name, policy.mechanisms))), None)

@@ -65,7 +65,7 @@ class PrecomputedCosts:
         rule = (account.relation, account.grid_version)
         unpriced = [event for event in wanted if (*rule, event) not in self.prices]
         if unpriced:
-            now, work = _as_many_as_fit(unpriced)
+            now, work = _as_many_as_fit(unpriced, account.relation)
 
             def keep(curves: list[RdpCurve]) -> None:
                 self.prices.update({(*rule, event): curve for event, curve in zip(now, curves, strict=True)})
@@ -113,7 +113,7 @@ class PrecomputedCosts:
             search = Job(find_alternatives, (tuple(path), tuple(steps), training), MAX_WORK + MAX_PLAN_WORK)
             work = MAX_PLAN_WORK if any(account.plan is not None for account in path) else 0
             if len(steps) == 1:
-                work += USUAL_TRIALS * curve_work(steps[0].step.event, few=False)
+                work += USUAL_TRIALS * curve_work(steps[0].step.event, few=False, relation=path[0].relation)
             raise CostNotReadyError(search, keep, work, needed=False)
         return self.found[state]
 
@@ -187,12 +187,12 @@ class CostNotReadyError(Exception):
         return WORKER_POOL.submit(lane, self._calculation, urgent=self._needed)
 
 
-def _as_many_as_fit(events: Sequence[DpEvent]) -> tuple[list[DpEvent], int]:
+def _as_many_as_fit(events: Sequence[DpEvent], relation: NeighboringRelation) -> tuple[list[DpEvent], int]:
     """Get the first events that one calculation may do, and its work."""
     chosen: list[DpEvent] = []
     total = 0
     for event in events:
-        work = curve_work(event, few=False)
+        work = curve_work(event, few=False, relation=relation)
         if chosen and total + work > MAX_WORK:
             break
         chosen.append(event)

@@ -12,7 +12,6 @@ from app.accounting.events.base import NAME_BY_TYPE
 Relations = frozenset[NeighboringRelation]
 ALL = frozenset(NeighboringRelation)
 NOT_ADDED = ALL - {NeighboringRelation.ADD_OR_REMOVE_ONE}
-NOT_REPLACED = ALL - {NeighboringRelation.REPLACE_ONE}
 REPLACED = frozenset({NeighboringRelation.REPLACE_ONE})
 
 
@@ -67,6 +66,8 @@ LEAVES = (
     ),
     Case(dp.Zcdp(0.5), "1bdce789b7dab8fd", ALL, {"rho": 0.51}, {"xi": 0.01}, dp.Gaussian(1.0)),
     Case(dp.Zcdp(0.5, 0.25), "ace9e90f9014186a"),
+    Case(dp.NoOp(), "b81b922ba7d1b941"),
+    Case(dp.EpsilonDelta(0, 1e-6), "99d6a1983da4541f", ALL, {"delta": 1.1e-6}, {"epsilon": 0.1}),
     Case(dp.EpsilonDelta(0.5), "c59f822b02f1f30d", ALL, {"epsilon": 0.51}, {"delta": 1e-300}),
     Case(dp.EpsilonDelta(1, 1e-6), "227f063c559de67f", ALL, {"delta": 1.1e-6}, {"epsilon": 1.1}),
     Case(
@@ -95,21 +96,22 @@ def _sampled(q: float, event: DpEvent, digits: str, relations: Relations, *deare
 
 SAMPLES = (
     _sampled(
-        *(0.01, dp.Gaussian(1.1), "4f27ac7c5bf12462", NOT_REPLACED),
+        *(0.01, dp.Gaussian(1.1), "4f27ac7c5bf12462", ALL),
         *(dp.Gaussian(1.0), dp.Gaussian(1.1, "microbatch"), dp.DiscreteGaussian(1.1)),
     ),
+    Case(dp.PoissonSampled(0, dp.Gaussian(1.1)), "33fdec7a96ce6887", ALL, {"sampling_probability": 1e-9}),
     Case(dp.PoissonSampled(1, dp.Gaussian(1.1)), "11d84e1067ecf39d", ALL, dp.Gaussian(1.1)),
     _sampled(
-        *(0.05, TWO_RELEASES, "5a36c7a3ac97c977", NOT_REPLACED),
+        *(0.05, TWO_RELEASES, "5a36c7a3ac97c977", ALL),
         dp.Composed((dp.Gaussian(1.5), dp.SelfComposed(dp.AdaptiveClipping(8), 4))),
     ),
-    _sampled(0.02, dp.Laplace(0.8), "609260c3b9854ac4", NOT_REPLACED, dp.Laplace(0.79)),
-    _sampled(0.02, dp.DiscreteGaussian(2), "840579d787b28831", NOT_REPLACED, dp.DiscreteGaussian(1.9)),
+    _sampled(0.02, dp.Laplace(0.8), "609260c3b9854ac4", ALL, dp.Laplace(0.79)),
+    _sampled(0.02, dp.DiscreteGaussian(2), "840579d787b28831", ALL, dp.DiscreteGaussian(1.9)),
     _sampled(
-        *(0.02, dp.DiscreteLaplace(0.5, 3), "0915984332e75b87", NOT_REPLACED),
+        *(0.02, dp.DiscreteLaplace(0.5, 3), "0915984332e75b87", ALL),
         *(dp.DiscreteLaplace(0.51, 3), dp.DiscreteLaplace(0.5, 4)),
     ),
-    _sampled(0.1, MIXTURE, "100054c246bfec60", NOT_REPLACED),
+    _sampled(0.1, MIXTURE, "100054c246bfec60", ALL),
     _sampled(0.9, dp.PermuteAndFlip(2), "28e346f7c745060d", ALL, dp.PermuteAndFlip(2.1)),
     _sampled(0.9, dp.Exponential(2), "659e9c7c49331928", ALL, dp.Exponential(2.1)),
     _sampled(
@@ -137,23 +139,23 @@ SAMPLES = (
 
 PARTS = (SAMPLED, dp.Laplace(10), dp.EpsilonDelta(0.1, 1e-8))
 WRAPPERS = (
-    Case(dp.Composed(PARTS), "83cb50b41bd5ecdd", NOT_REPLACED, {"events": (*PARTS, dp.Zcdp(1e-6))}),
-    Case(dp.SelfComposed(SAMPLED, 500), "798470636c6bb6c1", NOT_REPLACED, {"count": 501}),
+    Case(dp.Composed(PARTS), "83cb50b41bd5ecdd", ALL, {"events": (*PARTS, dp.Zcdp(1e-6))}),
+    Case(dp.SelfComposed(SAMPLED, 200), "aa855b7c6b513e6c", ALL, {"count": 201}),
     Case(
         *(dp.RepeatAndSelect(dp.Gaussian(5), 10, 1), "ff6e9be0bd52ffa4", ALL),
         *({"event": dp.Gaussian(4.9)}, {"mean": 11}, {"event": dp.SelfComposed(dp.Gaussian(5), 2)}),
     ),
     Case(
-        *(dp.RepeatAndSelect(dp.SelfComposed(SAMPLED, 100), 20, None), "89d2114d8ccb6f04", NOT_REPLACED),
+        *(dp.RepeatAndSelect(dp.SelfComposed(SAMPLED, 100), 20, None), "89d2114d8ccb6f04", ALL),
         {"event": dp.SelfComposed(SAMPLED, 101)},
     ),
     Case(
-        *(dp.GroupPrivacy(4, dp.PoissonSampled(0.001, dp.Gaussian(8))), "90f09852c0b297b6", NOT_REPLACED),
+        *(dp.GroupPrivacy(4, dp.PoissonSampled(0.001, dp.Gaussian(8))), "90f09852c0b297b6", ALL),
         *({"group_size": 5}, {"event": dp.PoissonSampled(0.0011, dp.Gaussian(8))}),
         {"event": dp.PoissonSampled(0.001, dp.Gaussian(7.9))},
     ),
     Case(
-        *(dp.Decay("time", 6e-4, 50, SAMPLED), "d576d893a1591b38", NOT_REPLACED, {"steps": 51}, {"decay_rate": 7e-4}),
+        *(dp.Decay("time", 6e-4, 50, SAMPLED), "d576d893a1591b38", ALL, {"steps": 51}, {"decay_rate": 7e-4}),
         *({"event": dp.PoissonSampled(0.01, dp.Gaussian(1.0))}, {"first_step": 1}),
     ),
     Case(
@@ -182,6 +184,7 @@ STEPS: Values = (3, None, [], [0], [2.0], [True], ["1"], [[1]], [10**9 + 1], [1]
 PLACES = {"source_dataset_size": COUNTS, "sample_size": COUNTS, "event": HELD}
 
 REFUSED: dict[type[DpEvent], Mapping[str, Values]] = {
+    dp.NoOp: {},
     dp.Gaussian: {"noise_multiplier": NOISES, "clipped": ("batch", None, 1, True)},
     dp.Laplace: {"noise_multiplier": NOISES},
     dp.DiscreteGaussian: {"noise_multiplier": NOISES, "sensitivity": SENSITIVITIES},
@@ -190,7 +193,7 @@ REFUSED: dict[type[DpEvent], Mapping[str, Values]] = {
     dp.Exponential: {"epsilon": EPSILONS},
     dp.PermuteAndFlip: {"epsilon": EPSILONS},
     dp.Zcdp: {"rho": (0, -1, 1.1e6, "1", None, True), "xi": (-1e-9, 1.1e6, "1", None, True)},
-    dp.EpsilonDelta: {"epsilon": EPSILONS, "delta": (-1e-9, 0.5, "0", None, True)},
+    dp.EpsilonDelta: {"epsilon": EPSILONS[1:], "delta": (-1e-9, 0.5, "0", None, True)},
     dp.MixtureOfGaussians: {
         "standard_deviation": (0, -1.0, 1e-10, 1.1e9, 1e-3, "1", None, True, [1.0]),
         "sensitivities": SIZES,
@@ -199,10 +202,10 @@ REFUSED: dict[type[DpEvent], Mapping[str, Values]] = {
     dp.TreeAggregation: {"noise_multiplier": NOISES, "step_counts": STEPS},
     dp.AdaptiveClipping: dict.fromkeys(("gradient_noise_multiplier", "count_noise_stddev"), (1.0,))
     | {"noise_multiplier": NOISES},
-    dp.PoissonSampled: {"sampling_probability": PROBABILITIES, "event": HELD},
+    dp.PoissonSampled: {"sampling_probability": PROBABILITIES[1:], "event": HELD},
     dp.SampledWithoutReplacement: PLACES | {"source_dataset_size": (255, *COUNTS), "sample_size": (60001, *COUNTS)},
     dp.TruncatedPoissonSampled: dict.fromkeys(("source_dataset_size", "truncated_batch_size"), COUNTS)
-    | {"sampling_probability": PROBABILITIES, "event": HELD},
+    | {"sampling_probability": PROBABILITIES[1:], "event": HELD},
     dp.SampledWithReplacement: PLACES,
     dp.Composed: {"events": (None, 3, {}, [], [3], [[GAUSSIAN_WIRE]], [{}], [GAUSSIAN_WIRE] * 1001, GAUSSIAN_WIRE)},
     dp.SelfComposed: {"count": COUNTS, "event": HELD},

@@ -198,7 +198,7 @@ def test_search_of_an_event_without_the_parameter_or_a_bound_is_refused() -> Non
         min_noise_multiplier(dp.EpsilonDelta(1.0), target)
     with pytest.raises(UnsupportedEventError, match="no single sampling probability"):
         max_sampling_probability(dp.Gaussian(1.0), target)
-    sampled = dp.PoissonSampled(0.1, dp.Gaussian(1.0))
+    sampled = dp.PoissonSampled(0.1, dp.SampledWithoutReplacement(100, 10, dp.Gaussian(1.0)))
     with pytest.raises(UnsupportedEventError, match="replace_one"):
         min_noise_multiplier(sampled, target)
     with pytest.raises(UnsupportedEventError, match="replace_one"):

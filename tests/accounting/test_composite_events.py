@@ -1,5 +1,6 @@
 """Events made of others: composition in whole units, selection, and schedules as segments, on the safe side."""
 
+from collections.abc import Callable
 from itertools import pairwise, product
 from unittest.mock import Mock
 
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from app.accounting import events as dp
+from app.accounting.composed_releases import compose_releases
 from app.accounting.curves import DELTA_UNIT, EXHAUSTED, GRID_VERSION, RdpCurve, orders
 from app.accounting.errors import InvalidEventError, UnsupportedEventError
 from app.accounting.events import DpEvent, NeighboringRelation
@@ -18,7 +20,10 @@ from app.accounting.formulas.mechanisms import gaussian_rdp
 from app.accounting.formulas.noise_schedules import EXACT_STEPS, DecayMode, scheduled_noise, segments
 from app.accounting.formulas.repeat_and_select import repeat_and_select_rdp
 from app.accounting.formulas.sampled_gaussian import sampled_gaussian_rdp
+from app.accounting.pld.accountant import pld_delta, pld_epsilon
 from app.accounting.rdp import curve_over, event_curve
+from app.accounting.zcdp import total_zcdp_bound
+from tests.each import for_each
 from tests.soak import thinned
 
 ADD_OR_REMOVE = NeighboringRelation.ADD_OR_REMOVE_ONE
@@ -40,6 +45,37 @@ def test_composition_is_the_same_sum_however_it_is_written(
     shuffled = dp.Composed(tuple(data.draw(st.permutations(flat))))
     for event in (nested, shuffled, dp.Composed((nested,)), dp.SelfComposed(nested, 1)):
         assert event_curve(event, ADD_OR_REMOVE) == expected
+
+
+NOTHING = [
+    *(dp.NoOp(), dp.PoissonSampled(0, dp.RandomizedResponse(0.5, 2)), dp.EpsilonDelta(0)),
+    dp.TruncatedPoissonSampled(10, 0, 3, dp.Gaussian(1)),
+]
+AROUND: list[Callable[[DpEvent], DpEvent]] = [
+    *(lambda event: event, lambda event: dp.PoissonSampled(0.5, event), lambda event: dp.SelfComposed(event, 10**9)),
+    *(lambda event: dp.GroupPrivacy(9, event), lambda event: dp.RepeatAndSelect(event, 10, None)),
+    *(lambda event: dp.SampledWithoutReplacement(9, 3, event), lambda event: dp.SampledWithReplacement(9, 3, event)),
+    *(lambda event: dp.TruncatedPoissonSampled(9, 0.5, 3, event), lambda event: dp.Composed((event, dp.NoOp()))),
+]
+
+
+@for_each(product(NOTHING, AROUND, NeighboringRelation))
+def test_what_releases_nothing_costs_nothing(
+    case: tuple[DpEvent, Callable[[DpEvent], DpEvent], NeighboringRelation],
+) -> None:
+    nothing, around, relation = case
+    event = around(nothing)
+    assert event_curve(event, relation).is_zero
+    assert pld_epsilon({event: 10**9}, relation, 1e-30) == 0
+    assert pld_delta({event: 1}, relation, 0.0) == 0
+    zcdp = total_zcdp_bound([(event, 3)], relation)
+    assert zcdp is not None
+    assert (zcdp.rho, zcdp.xi) == (0, 0)
+    assert compose_releases(event, 3, 1e-5, relation) is None
+    some = dp.Composed((event, dp.Gaussian(3), dp.SelfComposed(event, 2)))
+    for whole, part in ((some, dp.Gaussian(3)), (dp.PoissonSampled(0.1, some), dp.PoissonSampled(0.1, dp.Gaussian(3)))):
+        assert event_curve(whole, relation) == event_curve(part, relation)
+        assert pld_epsilon({whole: 1}, relation, 1e-5) == pytest.approx(pld_epsilon({part: 1}, relation, 1e-5))
 
 
 def test_sum_that_does_not_fit_is_exhausted() -> None:

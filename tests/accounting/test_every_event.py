@@ -129,10 +129,11 @@ def test_event_without_a_price_under_a_relation_is_refused_with_its_name(case: C
 
 
 @each_price
-def test_price_is_finite_and_positive_and_grows_with_the_order(priced: Priced) -> None:
+def test_price_is_finite_and_positive_or_nothing_and_grows_with_the_order(priced: Priced) -> None:
     curve = event_curve(*_event_and_relation(priced))
     assert curve.values.shape == GRID.shape
-    assert curve.values.min() > 0
+    assert curve.is_zero == (dp.without_no_ops(priced[0].event) == dp.NoOp())
+    assert curve.values.min() > 0 or not curve.values.any()
     assert curve.values[GRID <= HIGHEST].max() < EXHAUSTED
     steps = np.diff(curve.values.astype(np.float64))
     assert np.all(steps >= -1 - 1e-12 * curve.values[1:])  # rounding may make a step down of a unit
@@ -252,6 +253,7 @@ def test_sample_at_the_bounds_costs_at_most_all_records(case: tuple[DpEvent, flo
 @example(
     event=dp.MixtureOfGaussians(1.0, (0.0, 1e-290, 10.0), (0.9, 0.09, 0.01)), relation=NeighboringRelation.REPLACE_ONE
 )
+@example(event=dp.PoissonSampled(0, dp.DiscreteGaussian(1.0)), relation=NeighboringRelation.REPLACE_ONE)
 @given(event=EVENTS, relation=st.sampled_from(list(NeighboringRelation)))
 def test_any_event_has_a_price_or_is_refused(event: DpEvent, relation: NeighboringRelation) -> None:
     _check(event, relation)

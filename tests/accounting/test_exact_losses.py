@@ -45,6 +45,11 @@ def gaussian(z: float, q: float, count: int) -> Loss:
     return _of(pld.from_gaussian_mechanism, z, sampling_prob=q, count=count)
 
 
+def replaced(z: float, q: float, count: int) -> Loss:
+    relation = Theirs.REPLACE_ONE
+    return _of(pld.from_gaussian_mechanism, z, sampling_prob=q, count=count, neighboring_relation=relation)
+
+
 def laplace(z: float, q: float, count: int) -> Loss:
     return _of(pld.from_laplace_mechanism, z, sampling_prob=q, count=count)
 
@@ -133,6 +138,7 @@ def _sampled(q: float, event: DpEvent, count: int, loss: Callable[[float, int], 
 
 CLIPPING = dp.AdaptiveClipping(gradient_noise_multiplier=1.1, count_noise_stddev=12.8)
 SIZES, SHARES = (0.0, 1.0, 2.0), (0.9, 0.09, 0.01)
+TWO_DRAWS = (0.81, 0.18, 0.01)
 SAMPLED = dp.PoissonSampled(0.01, dp.Gaussian(1.0))
 GROUP_OF_DRAWN = dp.GroupPrivacy(2, dp.MixtureOfGaussians(4, (0, 1), (0.9, 0.1)))
 MIXED = dp.MixtureOfGaussians(2.0, SIZES, SHARES)
@@ -146,7 +152,9 @@ ROWS = [
     one(dp.Gaussian(30), 100, gaussian(30, 1, 100)),
     one(SAMPLED, 500, gaussian(1.0, 0.01, 500)),
     _sampled(0.05, dp.Composed((dp.Gaussian(4.0), dp.Gaussian(4.0))), 100, partial(gaussian, 4 / sqrt(2))),
-    one(dp.GroupPrivacy(2, dp.PoissonSampled(0.05, dp.Gaussian(4.0))), 100, gaussian(2.0, 1 - 0.95**2, 100)),
+    one(dp.PoissonSampled(0.01, dp.Gaussian(1.0)), 100, replaced(1.0, 0.01, 100), REPLACE),
+    one(dp.PoissonSampled(0.5, dp.Gaussian(5.0)), 20, replaced(5.0, 0.5, 20), REPLACE),
+    one(dp.MixtureOfGaussians(4.0, (2,), (1,)), 3, gaussian(1.0, 1, 3), REPLACE),
     one(dp.SelfComposed(dp.GroupPrivacy(2, dp.Gaussian(8)), 5), 2, gaussian(4, 1, 10)),
     one(dp.TreeAggregation(6, (100,)), 2, gaussian(6, 1, 14), SPECIAL),
     one(dp.Laplace(0.5), 1, laplace(0.5, 1, 1)),
@@ -190,7 +198,8 @@ SLOW = [
     one(MIXED, 50, mixture(2.0, SIZES, SHARES, 50, 2e-3)),
     one(MIXED, 20, mixture(2.0, SIZES, SHARES, 20, 2e-3), SPECIAL),
     one(dp.PoissonSampled(0.3, MIXED), 6, mixture(2.0, SIZES, (0.97, 0.027, 0.003), 6, 4e-3), room=1.005),
-    one(GROUP_OF_DRAWN, 50, mixture(4, SIZES, (0.81, 0.18, 0.01), 50, 2e-3)),
+    one(dp.GroupPrivacy(2, dp.PoissonSampled(0.1, dp.Gaussian(4.0))), 50, mixture(4, SIZES, TWO_DRAWS, 50, 2e-3)),
+    one(GROUP_OF_DRAWN, 50, mixture(4, SIZES, TWO_DRAWS, 50, 2e-3)),
     Row({REPEATED: 10}, with_replacement(3, 2, 20, 10), REPLACE, has_pairs=False),
 ]
 

@@ -81,13 +81,40 @@ def test_mixture_with_little_noise_is_the_mean_of_its_parts() -> None:
     assert mixed_rdp(mixture, ORDERS) == pytest.approx(bound, rel=1e-12)
 
 
-def test_a_replaced_record_of_one_distance_is_one_of_a_fixed_batch() -> None:
-    mixture = Mixture.of(3.0, (0, 2), (0.9, 0.1))
-    expected = without_replacement_gaussian_rdp(0.1, 0.75, ORDERS)
-    assert replaced_rdp(mixture, ORDERS) == pytest.approx(expected, rel=1e-12)
+def mirrored(mixture: Mixture, order: float) -> mpmath.mpf:
+    """Sum the definition for a mixture and its mirror image."""
+    s, a = mpmath.mpf(mixture.noise_multiplier), mpmath.mpf(order)
+    total = mpmath.fsum(mixture.shares)
+    terms = [(mpmath.mpf(p) / total, mpmath.mpf(c)) for p, c in zip(mixture.shares, mixture.sizes, strict=True)]
+    step = min(s, s * s) / 8
+
+    def ratio(x: mpmath.mpf) -> mpmath.mpf:
+        return mpmath.fsum(p * mpmath.exp(c * (2 * x - c) / (2 * s * s)) for p, c in terms)
+
+    count = int((2 * order + 14 * s + 1) / step)
+    places = (step * place for place in range(-count, count))
+    moment = mpmath.fsum(mpmath.exp(-x * x / (2 * s * s)) * ratio(x) ** a * ratio(-x) ** (1 - a) for x in places)
+    return mpmath.log(moment * step / (s * mpmath.sqrt(2 * mpmath.pi))) / (a - 1)
 
 
-def test_many_distances_of_a_replaced_record_become_fewer_larger_ones() -> None:
+@pytest.mark.parametrize("mixture", thinned([*MIXTURES[:6], Mixture.of(50.0, (0, 1), (0.9, 0.1))], 7), ids=str)
+def test_a_replaced_record_costs_the_integral_of_mirrored_mixtures(mixture: Mixture) -> None:
+    with mpmath.workdps(DIGITS):
+        for order, nats in zip(ORDERS[:4], replaced_rdp(mixture, ORDERS[:4]), strict=True):
+            exact = mirrored(mixture, float(order))
+            assert abs(mpmath.mpf(float(nats)) - exact) <= 1e-10 * exact
+
+
+def test_a_replaced_record_of_one_distance_is_one_of_a_fixed_batch_above_the_summed_orders() -> None:
+    mixture, at = Mixture.of(3.0, (0, 2), (0.9, 0.1)), np.array([64.0, 65.0, 1000.0])
+    batch, found = without_replacement_gaussian_rdp(0.1, 0.75, at), replaced_rdp(mixture, at)
+    assert found[1:] == pytest.approx(batch[1:], rel=1e-12)
+    assert found[0] < batch[0]
+    assert np.all(np.diff(found) > 0)
+
+
+def test_many_distances_of_a_replaced_record_become_fewer_larger_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("app.accounting.formulas.gaussian_mixture.MAX_REPLACED_NODES", 0)
     exact = Mixture.of(9.0, range(17), [1 / 17] * 17)
     more = Mixture.of(9.0, range(33), [1 / 33] * 33)
     raised = Mixture.of(9.0, range(0, 33, 2), [1 / 33, *[2 / 33] * 16])

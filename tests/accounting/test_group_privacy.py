@@ -1,6 +1,9 @@
 """Groups of records: each rewriting against the definition that it rests on."""
 
+from collections import Counter
+from functools import reduce
 from math import exp, expm1
+from operator import add
 
 import numpy as np
 import pytest
@@ -11,10 +14,12 @@ from app.accounting import events as dp
 from app.accounting.errors import UnsupportedEventError
 from app.accounting.events import DpEvent, NeighboringRelation
 from app.accounting.group_privacy import for_group
+from app.accounting.pld.accountant import pld_epsilon
 from app.accounting.rdp import event_curve
 
-REPLACE_SPECIAL = NeighboringRelation.REPLACE_SPECIAL
+ADDED, REPLACE_SPECIAL = NeighboringRelation.ADD_OR_REMOVE_ONE, NeighboringRelation.REPLACE_SPECIAL
 THREE_DRAWS = dp.MixtureOfGaussians(2, (0, 1, 2, 3), (1 / 8, 3 / 8, 3 / 8, 1 / 8))
+FADING = dp.Decay("exp", 0.1, 5, dp.PoissonSampled(0.5, dp.Gaussian(6)))
 FIXED = dp.SampledWithoutReplacement(100, 10, dp.Gaussian(1))
 
 
@@ -42,6 +47,11 @@ FIXED = dp.SampledWithoutReplacement(100, 10, dp.Gaussian(1))
         (dp.RepeatAndSelect(dp.Gaussian(6), 5, 1), dp.RepeatAndSelect(dp.Gaussian(2), 5, 1)),
         (dp.Decay("exp", 0.1, 5, dp.Gaussian(6), 2), dp.Decay("exp", 0.1, 5, dp.Gaussian(2), 2)),
         (dp.PoissonSampled(1, dp.Gaussian(6)), dp.PoissonSampled(1, dp.Gaussian(2))),
+        (dp.PoissonSampled(0.5, dp.Gaussian(2)), THREE_DRAWS),
+        (dp.PoissonSampled(0.5, dp.Gaussian(4, "microbatch")), THREE_DRAWS),
+        (dp.PoissonSampled(0.5, dp.SelfComposed(dp.GroupPrivacy(2, dp.Gaussian(8)), 4)), THREE_DRAWS),
+        (dp.PoissonSampled(0.625, dp.MixtureOfGaussians(2, (0, 1), (0.2, 0.8))), THREE_DRAWS),
+        (FADING, dp.Decay("exp", 0.1, 5, dp.GroupPrivacy(3, FADING.event))),
         (dp.GroupPrivacy(2, dp.Gaussian(12)), dp.Gaussian(2)),
     ],
     ids=str,
@@ -49,6 +59,40 @@ FIXED = dp.SampledWithoutReplacement(100, 10, dp.Gaussian(1))
 def test_three_records_of_a_unit_are_one_of_a_dearer_event(event: DpEvent, expected: DpEvent) -> None:
     assert for_group(event, 3) == expected
     assert for_group(event, 1) is event
+
+
+@pytest.mark.parametrize(
+    ("size", "q", "z", "steps", "known"),
+    [
+        *((2, 0.0064, 1, 782, 2.532), (3, 0.0064, 1, 782, 3.937), (10, 0.0064, 1, 782, 15.465)),
+        *((4, 0.001, 0.8, 5000, 3.071), (2, 0.01, 1, 1000, 4.554), (4, 0.01, 4, 2000, 2.0555)),
+        *((10, 0.001, 2, 10_000, 2.4505), (32, 0.001, 8, 5000, 1.2219)),
+    ],
+)
+def test_a_group_on_samples_costs_the_loss_of_its_mixture(
+    size: int, q: float, z: float, steps: int, known: float
+) -> None:
+    """Known are dp_accounting's distributions of mixtures at delta 1e-6."""
+    event = dp.GroupPrivacy(size, dp.PoissonSampled(q, dp.Gaussian(z)))
+    assert pld_epsilon({event: steps}, ADDED, 1e-6) == pytest.approx(known, rel=5e-4)
+
+
+def test_more_records_than_a_mixture_has_distances_cost_a_little_more_than_their_mixture() -> None:
+    epsilons = [
+        pld_epsilon({dp.GroupPrivacy(size, dp.PoissonSampled(q, dp.Gaussian(40))): 1000}, ADDED, 1e-6)
+        for size, q in ((63, 1 / 63), (64, 1 / 64), (1000, 1 / 1000))
+    ]
+    assert epsilons == sorted(epsilons)  # nearer to Poisson's distribution, which varies most
+    assert epsilons[-1] < 1.02 * epsilons[0]
+
+
+def test_schedule_of_groups_costs_its_steps_or_a_little_more() -> None:
+    steps = [dp.GroupPrivacy(3, dp.PoissonSampled(0.01, dp.Gaussian(6 / (1 + 0.01 * t)))) for t in range(20)]
+    exact = pld_epsilon(Counter(steps), ADDED, 1e-6)
+    schedule = dp.GroupPrivacy(3, dp.Decay("time", 0.01, 20, dp.PoissonSampled(0.01, dp.Gaussian(6))))
+    assert exact < pld_epsilon({schedule: 1}, ADDED, 1e-6) < 1.03 * exact
+    total = reduce(add, (event_curve(step, ADDED) for step in steps))
+    assert np.all(event_curve(schedule, ADDED).values >= total.values)
 
 
 def test_zcdp_of_a_group_grows_with_the_square() -> None:
@@ -68,9 +112,9 @@ def test_delta_of_a_group_is_the_sum_over_its_records(epsilon: float, delta: flo
 
 @given(q=st.floats(1e-9, 1 - 1e-9), size=st.integers(2, 50))
 def test_a_group_is_sampled_if_one_of_its_records_is(q: float, size: int) -> None:
-    found = for_group(dp.PoissonSampled(q, dp.Gaussian(100)), size)
+    found = for_group(dp.PoissonSampled(q, dp.Laplace(100)), size)
     assert isinstance(found, dp.PoissonSampled)
-    assert found.event == dp.Gaussian(100 / size)
+    assert found.event == dp.Laplace(100 / size)
     assert q <= found.sampling_probability < 1
     none = np.exp(size * np.log1p(-q))
     assert found.sampling_probability == pytest.approx(1 - none, abs=1e-15)
@@ -84,7 +128,7 @@ def test_a_group_is_sampled_if_one_of_its_records_is(q: float, size: int) -> Non
         (dp.Gaussian(1), 1001, "noise_multiplier is 0.000999"),
         (dp.Laplace(1), 10**6, "a whole group|protects the whole group"),
         (dp.Exponential(5), 2001, "epsilon is 10005"),
-        (dp.MixtureOfGaussians(2, (0, 1), (0.5, 0.5)), 64, "more than 64 sensitivities"),
+        (dp.MixtureOfGaussians(2, (0.5, 1), (0.5, 0.5)), 64, "more than 64 sensitivities"),
         # The sums of a million draws are so near each other that floats are too few to tell them apart.
         (dp.MixtureOfGaussians(1e6, (1, 1 + 2**-52), (0.5, 0.5)), 10**6, "more than 64 sensitivities"),
         (dp.MixtureOfGaussians(2, (0, 0.1, 1), (0.5, 0.3, 0.2)), 20, "more than 64 sensitivities"),

@@ -135,12 +135,12 @@ def test_reservation_sets_planned_steps_aside(ledger: Ledger) -> None:
     assert trainer.sound()
 
 
-DRAWN = {"type": "mixture_of_gaussians", "standard_deviation": 30.0}
-DRAWN |= {"sensitivities": [0.0, 1.0, 2.0], "sampling_probs": [0.5, 0.3, 0.2]}
+SAMPLED_LAPLACE = {"type": "poisson_sampled", "sampling_probability": 0.1}
+SAMPLED_LAPLACE |= {"event": {"type": "laplace", "noise_multiplier": 30.0}}
 UNPROVEN: list[tuple[dict[str, Any], str, str]] = [
     ({"type": "zcdp", "rho": 0.1}, "add_or_remove_one", "zcdp under add_or_remove_one"),
     ({"type": "discrete_gaussian", "noise_multiplier": 5.0}, "add_or_remove_one", "add_or_remove_one without `sensi"),
-    (DRAWN, "replace_one", "mixture_of_gaussians under replace_one"),
+    (SAMPLED_LAPLACE, "replace_one", "a Poisson sample of laplace under replace_one"),
 ]
 """An event, the relation, and why no plan has it."""
 

@@ -177,8 +177,12 @@ def test_delta_of_one_over_the_size_and_another_unit_or_relation_are_refused(sha
         assert shared.rows() == before
 
 
+BATCH = {"type": "sampled_without_replacement", "source_dataset_size": 100, "sample_size": 10, "event": GAUSSIAN}
+TWICE_SAMPLED = {"type": "poisson_sampled", "sampling_probability": 0.1, "event": BATCH}
+
+
 def test_sampling_is_refused_where_its_amplification_is_not_proven(ledger: Ledger) -> None:
-    replaced, planned = {RELATION: "replace_one"}, {"planned": [{"event": SAMPLED}]}
+    replaced, planned = {RELATION: "replace_one"}, {"planned": [{"event": TWICE_SAMPLED}]}
     ledger.population(**replaced)
     ledger.budget()
     seeded = SeededLedger(ledger, "", "", ledger.run(event=None))
@@ -186,9 +190,9 @@ def test_sampling_is_refused_where_its_amplification_is_not_proven(ledger: Ledge
     for path, body in (
         ("populations", POPULATION | replaced | planned),
         ("budgets", _bodies("b")["/v1/budgets"] | planned),
-        *(("runs", registered | planned), ("runs", registered | {"event": SAMPLED})),
-        *((steps, {"event": SAMPLED}), (steps, {"events": [{"event": GAUSSIAN}, {"event": SAMPLED}]})),
-        ("accounting/epsilon", {"events": [{"event": SAMPLED}], "delta": 1e-5} | replaced),
+        *(("runs", registered | planned), ("runs", registered | {"event": TWICE_SAMPLED})),
+        *((steps, {"event": TWICE_SAMPLED}), (steps, {"events": [{"event": GAUSSIAN}, {"event": TWICE_SAMPLED}]})),
+        ("accounting/epsilon", {"events": [{"event": TWICE_SAMPLED}], "delta": 1e-5} | replaced),
     ):
         is_refused(ledger.post(f"/v1/{path}", body), 422, "unsupported_event")
     assert seeded.rows() == before

@@ -37,8 +37,9 @@ def test_number_out_of_bounds_is_named_at_its_field(sample: Ledger) -> None:
     assert "<i>" not in text
 
 
-def test_replace_one_has_a_bound_for_batches_of_known_size(sample: Ledger) -> None:
-    assert "No known bound for this plan" in visitor(sample).open("/planner?relation=replace_one").reply.text
+def test_replace_one_has_a_bound_for_samples_and_for_batches_of_known_size(sample: Ledger) -> None:
+    sampled = visitor(sample).open("/planner?relation=replace_one").reply.text
+    assert "Limit needed, planned" in sampled
     fixed = visitor(sample).open(f"/planner?relation=replace_one&noise=4&{BY_BATCH}").reply.text
     assert "sampled_without_replacement" in fixed
     assert "No known bound" not in fixed

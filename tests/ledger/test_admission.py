@@ -146,4 +146,4 @@ def test_replace_one_costs_four_times_as_much() -> None:
     replaced = replace(added, relation=NeighboringRelation.REPLACE_ONE)
     assert priced(replaced, dp.Gaussian(10.0)).curve == priced(added, dp.Gaussian(5.0)).curve
     with pytest.raises(UnsupportedEventError, match="replace_one"):
-        admit([replaced], dp.PoissonSampled(0.01, dp.Gaussian(1.0)))
+        admit([replaced], dp.PoissonSampled(0.01, dp.SampledWithoutReplacement(100, 10, dp.Gaussian(1.0))))

@@ -194,6 +194,7 @@ def test_mechanisms_are_found_however_deep_they_lie() -> None:
         require_steps(sources, ADD, [event])
     assert caught.value.members == {"policy": "a", "rule": "mechanisms", "value": "laplace", "allowed": ["gaussian"]}
     assert caught.value.detail == "The policy of a does not allow this: mechanisms is gaussian, and this is laplace."
+    require_steps(sources, ADD, [dp.NoOp(), dp.Composed((dp.PoissonSampled(0, event), dp.Gaussian(1.0)))])
 
 
 def test_of_two_policies_that_forbid_it_the_one_higher_up_is_named() -> None:

@@ -11,7 +11,7 @@ from app.accounting.calibration.monotone_search import decimal, index_at_or_belo
 from app.accounting.calibration.solvers import DIGITS
 from app.accounting.curves import GRID_VERSION
 from app.accounting.errors import PlanTooExpensiveError
-from app.accounting.events import DiscreteGaussian, DpEvent, EpsilonDelta, Gaussian, PoissonSampled
+from app.accounting.events import DiscreteGaussian, DpEvent, EpsilonDelta, Gaussian, Laplace, NoOp, PoissonSampled
 from app.accounting.work import bounded
 from app.ledger.accounts import Account, AccountKind, with_usage, zero_curve
 from app.ledger.admission import Admission, admit
@@ -195,6 +195,20 @@ def test_smallest_limits_admit_the_plan_and_the_next_smaller_ones_do_not(plan: P
     assert admits(plan, goal(planned, delta=reading(by_delta, "renyi_filter")), declared=False)
 
 
+def test_no_limit_is_smaller_than_the_proven_delta_of_a_plan_fixed_in_advance() -> None:
+    cost = plan_delta((StepEvent(PoissonSampled(0.2, Laplace(0.5)), 3),), 2.46964, SETTING)
+    fixed = next(each.value for each in cost.accountants if each.name == "pld")
+    assert cost.required is not None
+    assert 1.8e-8 < fixed < cost.required
+
+
+def test_own_deltas_are_composed_where_fixed_in_advance() -> None:
+    cost = plan_delta((StepEvent(EpsilonDelta(1, 0.1), 1), StepEvent(EpsilonDelta(2, 0.2), 1)), 3.0, SETTING)
+    assert {each.name: each.value for each in cost.accountants}["pld"] == pytest.approx(0.28, rel=1e-8)
+    cost = plan_epsilon((StepEvent(EpsilonDelta(0.1, 1e-7), 100),), 1e-5, SETTING)
+    assert {each.name: each.value for each in cost.accountants}["pld"] == pytest.approx(6.378, rel=1e-4)
+
+
 def test_no_limit_is_large_enough_for_an_event_without_protection() -> None:
     cost = plan_delta(TRAINING, 0.0, SETTING)  # nor has a limit an epsilon of zero
     assert (cost.required, [each.name for each in cost.accountants]) == (None, ["rdp", "pld", "rdp_classic"])
@@ -237,6 +251,8 @@ FIXED, SHUFFLED = PlanAssumptions(batches=Batches.FIXED), PlanAssumptions(batche
         (Gaussian(1e6), 1, SETTING, ""),
         (Gaussian(1e-3), 10**9, SETTING, "exhausted"),
         (EpsilonDelta(0.01, 1e-6), 20, SETTING, "own deltas"),
+        *((event, 1, SETTING, "they cost 0") for event in (NoOp(), PoissonSampled(0, STEP), EpsilonDelta(0))),
+        (events.Composed((events.SelfComposed(NoOp(), 3), Gaussian(9.0))), 1, SETTING, "they cost 0"),
     ],
 )
 def test_careful_reader_is_warned(event: DpEvent, count: int, setting: PlanAssumptions, words: str) -> None:

@@ -75,7 +75,7 @@ class Target:
     def total(self, event: DpEvent) -> RdpCurve:
         """Compute the curve of the whole plan over the rule's grid."""
         grid = orders(self.rule.grid_version)
-        spend_curve(event, grid.size)
+        spend_curve(event, grid.size, self.relation)
         return self.other_cost + curve_over(event, grid, self.relation).times(self.count)
 
 
@@ -145,7 +145,7 @@ def max_sampling_probability(event: DpEvent, target: Target) -> float | None:
         UnsupportedEventError: the event has no single sampling probability, or no formula even with the smallest.
     """
     bounds = (0.0, -log(MIN_SAMPLING_PROBABILITY))
-    start = min(-log(sampling_probability(event)), bounds[1])
+    start = -log(max(sampling_probability(event), MIN_SAMPLING_PROBABILITY))
     near = exp(-_estimate(lambda at: with_sampling_probability(event, exp(-at)), target, start, bounds))
     # Counted downwards: smaller probabilities fit.
     found = smallest_fitting(
@@ -188,7 +188,7 @@ def _estimate(event_at: EventAt, target: Target, start: float, bounds: tuple[flo
     fitting.
     """
     rule, size = target.rule, target.other_cost.values.size
-    require_affordable(MIN_TRIALS * curve_work(event_at(start), few=False))
+    require_affordable(MIN_TRIALS * curve_work(event_at(start), few=False, relation=target.relation))
     excess = _Excess(event_at, target, np.arange(0, size, COARSE))
     at = root(excess, start, bounds, ROUGHLY)
     for _ in range(MAX_WINDOW_MOVES):
@@ -237,7 +237,7 @@ class _Excess:
         grid = orders(rule.grid_version)[self.places]
         try:
             event = self.event_at(at)
-            spend_curve(event, grid.size)
+            spend_curve(event, grid.size, target.relation)
             curve = curve_over(event, grid, target.relation)
         except OUT_OF_BOUNDS:
             return MAX_LOG_EXCESS

@@ -28,8 +28,10 @@ from app.accounting.events.composite import (
     SelfComposed,
     TruncatedPoissonSampled,
     batch_in,
+    is_gaussian_sum,
     is_noisy_sum,
     unbounded_on_removal,
+    without_no_ops,
 )
 from app.accounting.events.mechanisms import (
     MAX_SENSITIVITIES,
@@ -42,12 +44,14 @@ from app.accounting.events.mechanisms import (
     Gaussian,
     Laplace,
     MixtureOfGaussians,
+    NoOp,
     PermuteAndFlip,
     RandomizedResponse,
     TreeAggregation,
     Zcdp,
 )
 from app.accounting.events.parameters import (
+    least_noise_events,
     noise_multiplier,
     sampling_probability,
     scheduled_events,
@@ -89,6 +93,7 @@ __all__ = [
     "Laplace",
     "MixtureOfGaussians",
     "NeighboringRelation",
+    "NoOp",
     "PermuteAndFlip",
     "PoissonSampled",
     "RandomizedResponse",
@@ -106,7 +111,9 @@ __all__ = [
     "event_from_dict",
     "event_to_dict",
     "fingerprint",
+    "is_gaussian_sum",
     "is_noisy_sum",
+    "least_noise_events",
     "mechanisms_in",
     "noise_multiplier",
     "sampling_probability",
@@ -116,4 +123,5 @@ __all__ = [
     "unbounded_on_removal",
     "with_noise_multiplier",
     "with_sampling_probability",
+    "without_no_ops",
 ]

@@ -127,7 +127,10 @@ class Real:
 
 def noise(sensitivity: str, *, optional: bool = False) -> Real:
     """Describe a noise multiplier in [1e-3, 1e6]; `sensitivity` is the norm that the noise is divided by."""
-    meaning = f"{sensitivity}. No noise at all is an infinite loss and cannot be charged"
+    meaning = (
+        f"{sensitivity}. No noise at all is an infinite loss and cannot be charged; with infinite noise nothing is "
+        "released, which is a no_op event"
+    )
     return Real(MIN_NOISE_MULTIPLIER, MAX_NOISE_MULTIPLIER, meaning, optional=optional)
 
 

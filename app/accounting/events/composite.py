@@ -1,6 +1,6 @@
 """Events that contain other events: compositions, groups, samples and schedules."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Final, TypeAlias, get_args
 
 from app.accounting.errors import InvalidEventError, UnsupportedEventError
@@ -9,9 +9,11 @@ from app.accounting.events.mechanisms import (
     AdaptiveClipping,
     DiscreteGaussian,
     DiscreteLaplace,
+    EpsilonDelta,
     Gaussian,
     Laplace,
     MixtureOfGaussians,
+    NoOp,
     RandomizedResponse,
     TreeAggregation,
 )
@@ -21,6 +23,9 @@ MAX_EVENTS: Final = 1000
 MAX_CURVES: Final = 1000
 MAX_GROUP: Final = 1_000_000
 MAX_STEPS: Final = 10_000_000
+GROUP_KNOTS: Final = 8
+"""Noise multipliers of a schedule of group privacy, since the mixture of each takes long."""
+
 MIN_SHAPE: Final = -0.9999
 """Nearer to -1 the number of runs is almost constant, and its parameter loses its digits."""
 
@@ -104,7 +109,7 @@ class PoissonSampled(DpEvent):
 
     sampling_probability: Annotated[
         float,
-        Real(0, 1, "the probability with which each record is taken, independently of the others", above=True),
+        Real(0, 1, "the probability with which each record is taken, independently of the others"),
     ]
     event: Annotated[DpEvent, Inner("happened to the sample")]
 
@@ -151,7 +156,7 @@ class TruncatedPoissonSampled(DpEvent):
 
     source_dataset_size: Annotated[int, Whole(1, MAX_COUNT, "the number of records")]
     sampling_probability: Annotated[
-        float, Real(0, 1, "the probability with which each record is taken, before the batch is cut", above=True)
+        float, Real(0, 1, "the probability with which each record is taken, before the batch is cut")
     ]
     truncated_batch_size: Annotated[int, Whole(1, MAX_COUNT, "the most records of one batch")]
     event: Annotated[DpEvent, Inner("happened to the batch")]
@@ -184,7 +189,7 @@ class Decay(DpEvent):
         decay_rate: k, at least 0, below 1 in mode "step".
         steps: number of steps.
         event: the mechanism with the noise multiplier of step 0: a gaussian event, an adaptive_clipping event with one
-            noise multiplier, or one of these on a Poisson sample.
+            noise multiplier, one of these on a Poisson sample, or the group privacy of one.
         first_step: number t of the first step.
 
     Raises:
@@ -204,17 +209,21 @@ class Decay(DpEvent):
             raise InvalidEventError(f'mode is {truncate(self.mode)}, but it must be "time", "step" or "exp".')
         object.__setattr__(self, "decay_rate", RATES[self.mode].checked("decay_rate", self.decay_rate))
         DpEvent.__post_init__(self)
-        inner = self.event.event if isinstance(self.event, PoissonSampled) else self.event
+        step = self.event.event if isinstance(self.event, GroupPrivacy) else self.event
+        inner = step.event if isinstance(step, PoissonSampled) else step
         z = inner.noise_multiplier if isinstance(inner, Gaussian | AdaptiveClipping) else None
         if z is None:
             raise UnsupportedEventError(
-                "A decay event may hold a gaussian event, an adaptive_clipping event with one noise_multiplier, or a "
-                "poisson_sampled event of one of these: for others no bound along a schedule is proven here."
+                "A decay event may hold a gaussian event, an adaptive_clipping event with one noise_multiplier, a "
+                "poisson_sampled event of one of these, or the group_privacy of one: for others no bound along a "
+                "schedule is proven here."
             )
         check_noise(self.mode, z, self.decay_rate, self.first_step, self.first_step + self.steps - 1)
 
     def curve_count(self) -> int:
         """Count the noise multipliers that the schedule is reduced to."""
+        if isinstance(self.event, GroupPrivacy):
+            return min(self.steps, GROUP_KNOTS)
         return self.steps if self.steps <= EXACT_STEPS else KNOTS
 
 
@@ -225,18 +234,41 @@ Wrapper: TypeAlias = PoissonSampled | Batch | SelfComposed | RepeatAndSelect | G
 """The events that contain one other event, as their field `event`."""
 
 
+NOTHING: Final = NoOp()
+
+
+def without_no_ops(event: DpEvent) -> DpEvent:
+    """Leave out the parts of an event that release nothing; a no_op if all of it does.
+
+    Nothing is released by a no_op event, from an empty sample, and with a guarantee of (0, 0).
+    """
+    if isinstance(event, PoissonSampled | TruncatedPoissonSampled) and not event.sampling_probability:
+        return NOTHING
+    if isinstance(event, EpsilonDelta) and not event.epsilon and not event.delta:
+        return NOTHING
+    if isinstance(event, Composed):
+        parts = tuple(map(without_no_ops, event.events))
+        kept = tuple(part for part in parts if part != NOTHING)
+        return event if kept == event.events else Composed(kept) if kept else NOTHING
+    if isinstance(event, Wrapper):
+        inner = without_no_ops(event.event)
+        return NOTHING if inner == NOTHING else event if inner is event.event else replace(event, event=inner)
+    return event
+
+
 def is_noisy_sum(event: DpEvent) -> bool:
     """Check whether an event releases one noisy sum, or several Gaussian ones composed."""
     if isinstance(event, GroupPrivacy):
         return is_noisy_sum(event.event)
-    return isinstance(event, Laplace | DiscreteGaussian | DiscreteLaplace | MixtureOfGaussians) or _is_gaussian_sum(
+    return isinstance(event, Laplace | DiscreteGaussian | DiscreteLaplace | MixtureOfGaussians) or is_gaussian_sum(
         event
     )
 
 
-def _is_gaussian_sum(event: DpEvent) -> bool:
+def is_gaussian_sum(event: DpEvent) -> bool:
+    """Check whether an event releases one sum with Gaussian noise, or several composed."""
     if isinstance(event, Composed | SelfComposed | GroupPrivacy):
-        return all(map(_is_gaussian_sum, child_events(event)))
+        return all(map(is_gaussian_sum, child_events(event)))
     return isinstance(event, Gaussian | AdaptiveClipping)
 
 

@@ -33,6 +33,12 @@ MIXED_NOISE: Final = "the noise of a mixture over its largest distance"
 GAUSSIAN_NOISE: Final = "the noise's standard deviation divided by the sum's sensitivity"
 
 
+@wire_type("no_op")
+@dataclass(frozen=True, slots=True)
+class NoOp(DpEvent):
+    """Nothing is released."""
+
+
 def _part(meaning: str) -> Real:
     return Real(MIN_NOISE_MULTIPLIER, MAX_NOISE_MULTIPLIER, meaning, optional=True)
 
@@ -259,7 +265,7 @@ class EpsilonDelta(DpEvent):
     Its delta is subtracted from the account's.
     """
 
-    epsilon: Annotated[float, Real(0, MAX_EPSILON, "the mechanism's guarantee, in nats", above=True)]
+    epsilon: Annotated[float, Real(0, MAX_EPSILON, "the mechanism's guarantee, in nats")]
     delta: Annotated[
         float, Real(0, 0.5, "the probability with which the mechanism's epsilon need not hold", below=True)
     ] = 0.0

@@ -12,9 +12,16 @@ import numpy as np
 
 from app.accounting.errors import UnsupportedEventError
 from app.accounting.events.base import DpEvent, child_events, type_name
-from app.accounting.events.composite import Batch, Decay, PoissonSampled, Wrapper
+from app.accounting.events.composite import GROUP_KNOTS, Batch, Decay, GroupPrivacy, PoissonSampled, Wrapper
 from app.accounting.events.mechanisms import AdaptiveClipping, DiscreteLaplace, MixtureOfGaussians
-from app.accounting.formulas.noise_schedules import scheduled_noise, segments
+from app.accounting.formulas.noise_schedules import (
+    EXACT_STEPS,
+    KNOTS,
+    DecayMode,
+    least_noise_segments,
+    scheduled_noise,
+    segments,
+)
 
 Parameter: TypeAlias = Literal["noise_multiplier", "sampling_probability"]
 
@@ -40,9 +47,23 @@ def with_sampling_probability(event: DpEvent, q: float) -> DpEvent:
 
 
 def scheduled_events(event: Decay) -> list[tuple[DpEvent, int]]:
-    """Reduce a schedule to events with counts of half steps, as `segments`."""
-    found = segments(event.mode, noise_multiplier(event.event), event.decay_rate, event.first_step, event.steps)
+    """Reduce a schedule to events with counts of half steps, that together cost no less."""
+    if isinstance(event.event, GroupPrivacy):  # that its cost is below a straight line between two steps is not proven
+        return [(step, 2 * count) for step, count in least_noise_events(event)]
+    found = segments(*_schedule(event))
     return [(with_noise_multiplier(event.event, z), halves) for z, halves in found]
+
+
+def least_noise_events(event: Decay) -> list[tuple[DpEvent, int]]:
+    """Reduce a schedule to events with counts of steps, none of which has more noise."""
+    is_group = isinstance(event.event, GroupPrivacy)
+    exact, most = (GROUP_KNOTS, GROUP_KNOTS) if is_group else (EXACT_STEPS, KNOTS)
+    found = least_noise_segments(*_schedule(event), exact=exact, most=most)
+    return [(with_noise_multiplier(event.event, z), count) for z, count in found]
+
+
+def _schedule(event: Decay) -> tuple[DecayMode, float, float, int, int]:
+    return event.mode, noise_multiplier(event.event), event.decay_rate, event.first_step, event.steps
 
 
 def _get(event: DpEvent, name: Parameter) -> float:

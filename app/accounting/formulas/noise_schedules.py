@@ -55,20 +55,20 @@ def segments(mode: DecayMode, z0: float, rate: float, first_step: int, steps: in
     times the difference of their divergences. Measured over schedules of DP-SGD: a share of at most 3e-4, but 1/2 at an
     order that only the last step or two take past the bend of the curve.
     """
-    knots = _knots(mode, z0, rate, first_step, steps)
+    knots = _knots(mode, z0, rate, first_step, steps, exact=EXACT_STEPS, most=KNOTS)
     distances = np.diff(knots)
     halves = np.concatenate([[1], distances]) + np.concatenate([distances, [1]])
     return _merged(scheduled_noise(mode, z0, rate, knots), halves)
 
 
 def least_noise_segments(
-    mode: DecayMode, z0: float, rate: float, first_step: int, steps: int
+    mode: DecayMode, z0: float, rate: float, first_step: int, steps: int, *, exact: int = EXACT_STEPS, most: int = KNOTS
 ) -> list[tuple[float, int]]:
-    """Reduce a schedule to at most 1000 noise multipliers with counts of steps, none of which has more noise.
+    """Reduce a schedule to few noise multipliers with counts of steps, none of which has more noise.
 
-    Of more than 1000 steps, each has the noise of the next of up to 512 knots.
+    Of more than `exact` steps, each has the noise of the next of up to `most` knots.
     """
-    knots = _knots(mode, z0, rate, first_step, steps)
+    knots = _knots(mode, z0, rate, first_step, steps, exact=exact, most=most)
     return _merged(scheduled_noise(mode, z0, rate, knots), np.diff(knots, prepend=first_step - 1))
 
 
@@ -90,8 +90,10 @@ def check_noise(mode: DecayMode, z0: float, rate: float, first_step: int, last_s
     )
 
 
-def _knots(mode: DecayMode, z0: float, rate: float, first_step: int, steps: int) -> NDArray[np.int64]:
-    """Choose the steps between which straight lines bound the divergence: all of a short schedule.
+def _knots(
+    mode: DecayMode, z0: float, rate: float, first_step: int, steps: int, *, exact: int, most: int
+) -> NDArray[np.int64]:
+    """Choose the steps between which straight lines bound the divergence: all of up to `exact`, else `most`.
 
     The lines' excess is minimal if the density of knots is the cube root of the second derivative: that of 1 / z^2 for
     "step" and "exp", none in particular for "time". Half of the knots follow it, half are spaced evenly.
@@ -101,7 +103,7 @@ def _knots(mode: DecayMode, z0: float, rate: float, first_step: int, steps: int)
     """
     last_step = first_step + steps - 1
     check_noise(mode, z0, rate, first_step, last_step)
-    if steps <= EXACT_STEPS:
+    if steps <= exact:
         return np.arange(first_step, last_step + 1)
     t = np.linspace(first_step, last_step, DENSE)
     bend = scheduled_noise(mode, z0, rate, t) ** (-2 / 3)
@@ -109,7 +111,7 @@ def _knots(mode: DecayMode, z0: float, rate: float, first_step: int, steps: int)
     place = (t - first_step) / (last_step - first_step)
     if span > 0:
         place = (place + (bend - bend[0]) / span) / 2
-    return np.unique(np.rint(np.interp(np.linspace(0, 1, KNOTS), place, t)).astype(np.int64))
+    return np.unique(np.rint(np.interp(np.linspace(0, 1, most), place, t)).astype(np.int64))
 
 
 def _merged(noise: Floats, counts: NDArray[np.int64]) -> list[tuple[float, int]]:

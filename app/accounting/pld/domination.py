@@ -11,7 +11,7 @@ from app.accounting.events import DpEvent, NeighboringRelation
 from app.accounting.pld.discrete_gaussian import DiscreteGaussianPair
 from app.accounting.pld.discrete_laplace import DiscreteLaplacePair
 from app.accounting.pld.events import dominating_pairs, leaves
-from app.accounting.pld.gaussian_mixture import CasesPair, GaussianMixturePair
+from app.accounting.pld.gaussian_mixture import CasesPair, GaussianMixturePair, ReplacedMixturePair
 from app.accounting.pld.pairs import BoundedRangePair, FinitePair, GaussianPair, LaplacePair, Pair, SampledPair
 
 
@@ -58,7 +58,8 @@ def _dominates(pair: Pair, other: Pair) -> bool:
       nothing, and is rarer: also replace the others by it with some probability.
     - Cases with the same probabilities, each of which dominates the other's: the case is shown.
     - A pair on samples with more of the data: with probability q' / q keep the output, else draw one from Q, so that
-      (1 - q) Q + q P becomes (1 - q') Q + q' P, and Q stays. What is done to P and Q is done to their mixtures.
+      (1 - q) Q + q P becomes (1 - q') Q + q' P, and Q stays. What is done to P and Q is done to their mixtures. If a
+      record is replaced, draw from the output without either.
     """
     match pair, other:
         case (GaussianPair(z), GaussianPair(w)) | (LaplacePair(z), LaplacePair(w)):
@@ -80,6 +81,10 @@ def _dominates(pair: Pair, other: Pair) -> bool:
             found = alike and one.noise_multiplier <= two.noise_multiplier
         case CasesPair(), CasesPair():
             found = pair.shares == other.shares and all(map(_dominates, pair.pairs, other.pairs))
+        case ReplacedMixturePair(one), ReplacedMixturePair(two):
+            alike = (one.sizes, one.shares) == (two.sizes, two.shares)
+            rarer = one.only_share and two.only_share and one.only_share >= two.only_share
+            found = bool(alike or rarer) and one.noise_multiplier <= two.noise_multiplier
         case _:
             found = pair == other
     return found

@@ -23,6 +23,7 @@ from app.accounting.events import (
     Laplace,
     MixtureOfGaussians,
     NeighboringRelation,
+    NoOp,
     PermuteAndFlip,
     PoissonSampled,
     RandomizedResponse,
@@ -31,21 +32,21 @@ from app.accounting.events import (
     SelfComposed,
     TreeAggregation,
     TruncatedPoissonSampled,
+    least_noise_events,
     type_name,
+    without_no_ops,
 )
-from app.accounting.events.parameters import noise_multiplier, with_noise_multiplier
 from app.accounting.formulas.amplification import sampled_epsilon_delta
 from app.accounting.formulas.gaussian_mixture import Mixture
 from app.accounting.formulas.mechanisms import most_nodes, noise_of_pure_loss
-from app.accounting.formulas.noise_schedules import least_noise_segments
 from app.accounting.formulas.random_batches import Shares
-from app.accounting.group_privacy import for_group
+from app.accounting.group_privacy import for_group, sampled_mixture, strip_group
 from app.accounting.pld.discrete_gaussian import DiscreteGaussianPair
 from app.accounting.pld.discrete_laplace import DiscreteLaplacePair
-from app.accounting.pld.gaussian_mixture import CasesPair, GaussianMixturePair
+from app.accounting.pld.gaussian_mixture import CasesPair, GaussianMixturePair, ReplacedMixturePair
 from app.accounting.pld.merging import merged
 from app.accounting.pld.pairs import BoundedRangePair, FinitePair, GaussianPair, LaplacePair, Pair, SampledPair
-from app.accounting.poisson_rdp import is_amplified, strip_group
+from app.accounting.poisson_rdp import is_amplified
 
 LARGEST_EPSILON: Final = 500.0
 """Pure epsilon above which the smaller probabilities would not be numbers."""
@@ -89,6 +90,12 @@ def dominating_pairs(event: DpEvent, relation: NeighboringRelation) -> Direction
 
 
 @dominating_pairs.register
+def _(event: NoOp, relation: NeighboringRelation) -> Directions:
+    del event, relation  # nothing is released
+    return Directions({}, {})
+
+
+@dominating_pairs.register
 def _(event: Gaussian | AdaptiveClipping, relation: NeighboringRelation) -> Directions:
     return Directions.both(GaussianPair(gaussian_noise(event, relation)))
 
@@ -125,12 +132,12 @@ def _(event: DiscreteLaplace, relation: NeighboringRelation) -> Directions:
 
 @dominating_pairs.register
 def _(event: MixtureOfGaussians, relation: NeighboringRelation) -> Directions:
-    if relation is NeighboringRelation.REPLACE_ONE:
-        raise UnsupportedEventError(
-            f"A plan cannot hold mixture_of_gaussians under {relation}: no pair of distributions is proven to dominate "
-            "it. Leave it out of the plan; it is charged by its Rényi divergence."
-        )
-    return _mixed(mixture_of(event))
+    mixture = mixture_of(event)
+    if relation is not NeighboringRelation.REPLACE_ONE:
+        return _mixed(mixture)
+    if len(mixture.sizes) == 1:
+        return Directions.both(GaussianPair(mixture.noise_multiplier / 2))
+    return Directions.both(ReplacedMixturePair(mixture))
 
 
 def _mixed(mixture: Mixture) -> Directions:
@@ -200,6 +207,8 @@ def _(event: PermuteAndFlip, relation: NeighboringRelation) -> Directions:
 @dominating_pairs.register
 def _(event: EpsilonDelta, relation: NeighboringRelation) -> Directions:
     del relation  # stated by the caller for it
+    if not event.epsilon:  # but for its delta, nothing is shown
+        return Directions({}, {})
     return Directions.both(FinitePair.exchanged(_checked(event.epsilon)))
 
 
@@ -231,14 +240,17 @@ def _(event: PoissonSampled, relation: NeighboringRelation) -> Directions:
         return composed({event.event: 1}, relation)
     inner = strip_group(event.event)
     if not is_amplified(inner, relation):
+        mixture = sampled_mixture(event) if relation is NeighboringRelation.REPLACE_ONE else None
+        if mixture is not None:
+            return dominating_pairs(mixture, relation)
         raise UnsupportedEventError(
-            f"A plan cannot hold a Poisson sample of {type_name(inner)} under {relation}: its output may show who was "
-            "sampled, and no pair of distributions is proven to dominate it."
+            f"A plan cannot hold a Poisson sample of {type_name(inner)} under {relation}: no pair of distributions "
+            "is proven to dominate it. Leave it out of the plan; it is charged by its Rényi divergence."
         )
     q = event.sampling_probability
     if isinstance(inner, EpsilonDelta) and inner.delta:  # the result is again a guarantee of this kind, on all data
         sampled, _ = sampled_epsilon_delta(q, inner.epsilon, inner.delta)
-        return Directions.both(FinitePair.exchanged(_checked(sampled)))
+        return dominating_pairs(EpsilonDelta(sampled), relation)
     if isinstance(inner, MixtureOfGaussians):
         return _mixed(mixture_of(inner, q))
     if isinstance(inner, Composed | SelfComposed):
@@ -261,7 +273,8 @@ def composed(events: Mapping[DpEvent, int], relation: NeighboringRelation) -> Di
 def leaves(events: Mapping[DpEvent, int], relation: NeighboringRelation) -> Mapping[DpEvent, int]:
     """Replace events that are compositions by what they compose, and schedules by steps of no more noise."""
     found = Counter[DpEvent]()
-    for event, count in events.items():
+    for given, count in events.items():
+        event = without_no_ops(given)
         inner = _composes(event, relation)
         parts = {event: 1} if inner is None else leaves(inner, relation)
         found.update({part: number * count for part, number in parts.items()})
@@ -276,9 +289,7 @@ def _composes(event: DpEvent, relation: NeighboringRelation) -> Mapping[DpEvent,
         case SelfComposed():
             return {event.event: event.count}
         case Decay():
-            noise = noise_multiplier(event.event)
-            segments = least_noise_segments(event.mode, noise, event.decay_rate, event.first_step, event.steps)
-            return {with_noise_multiplier(event.event, z): count for z, count in segments}
+            return dict(least_noise_events(event))
         case GroupPrivacy():
             return {for_group(event.event, event.group_size): 1}
         case PoissonSampled() | SampledWithoutReplacement() if _is_of_all(event, relation):

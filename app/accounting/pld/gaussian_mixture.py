@@ -67,6 +67,55 @@ class GaussianMixturePair:
 
 
 @dataclass(frozen=True, slots=True)
+class ReplacedMixturePair:
+    """Normal distributions with drawn means (P), and with their negatives (Q); equal in both directions.
+
+    It dominates a vector that moves by drawn distances one way on one neighbour, and any other way on the other
+    (`app.accounting.formulas.gaussian_mixture`).
+
+    Args:
+        mixture: of the means, in units of the largest.
+    """
+
+    mixture: Mixture
+
+    def tails(self, losses: Floats) -> Tails:
+        """Compute the tails: the loss grows with x, so each loss has its x."""
+        s = self.mixture.noise_multiplier
+        x, error = self._places(losses)
+        sizes, shares = np.array(self.mixture.sizes)[:, np.newaxis], np.array(self.mixture.shares)
+        p_below, p_above, q_below, q_above = (
+            shares @ scipy.special.ndtr(side * (x - mean) / s) for mean in (sizes, -sizes) for side in (1, -1)
+        )
+        errors = normal_errors((np.abs(x) + 1) / s) + MIXTURE_ERROR * len(self.mixture.sizes)
+        return Tails(p_below, p_above, q_below, q_above, errors, error)
+
+    def _places(self, losses: Floats) -> tuple[Floats, float]:
+        """Find where the pair has these losses, by Newton's method within a bracket, and the largest error there."""
+        mixture, s = self.mixture, self.mixture.noise_multiplier
+        end = 1 + REACH * s
+        scale = LOSS_ERROR * (1 + float(np.abs(losses).max()) + 2 * end / s**2)
+        low, high = np.full(losses.size, -end), np.full(losses.size, end)
+        last = float(self._loss(np.array([end]))[0])
+        x = np.where(losses < 0, low, high)
+        inside = np.abs(losses) < last
+        low, high, wanted, found = low[inside], high[inside], losses[inside], np.zeros(int(inside.sum()))
+        error = np.zeros(1)
+        for _ in range(MOST_ROUNDS):
+            error = self._loss(found) - wanted
+            if not error.size or np.abs(error).max() <= CLOSE * scale / LOSS_ERROR:
+                break
+            low, high = np.where(error < 0, found, low), np.where(error < 0, high, found)
+            following = found - error / (mixture.slope(found) + mixture.slope(-found))
+            found = np.where((low < following) & (following < high), following, (low + high) / 2)
+        x[inside] = found
+        return x, scale + float(np.abs(error).max(initial=0.0))
+
+    def _loss(self, x: Floats) -> Floats:
+        return self.mixture.log_ratio(x) - self.mixture.log_ratio(-x)
+
+
+@dataclass(frozen=True, slots=True)
 class CasesPair:
     """A pair for each of some cases, whose probabilities do not depend on the data; the output shows the case.
 

@@ -92,11 +92,11 @@ COARSE: Final = Fineness(1e-4, 1 / 32, 0.1)
 """For numbers of a chart, in half of the time."""
 
 
-def plan_delta(plan: Mapping[Pair, int], epsilon: float) -> float:
+def plan_delta(plan: Mapping[Pair, int], epsilon: float, fineness: Fineness = FINE) -> float:
     """Compute an upper bound on the delta at epsilon of a plan of pairs with counts."""
-    found = plan_log_delta(plan, epsilon, GUESS)
+    found = plan_log_delta(plan, epsilon, GUESS, fineness)
     if found < log(GUESS):
-        found = min(found, plan_log_delta(plan, epsilon, exp(max(found, -LARGEST_LOG))))
+        found = min(found, plan_log_delta(plan, epsilon, exp(max(found, -LARGEST_LOG)), fineness))
     return min(1.0, exp(found))
 
 

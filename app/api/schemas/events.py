@@ -28,6 +28,7 @@ from app.api.schemas.mechanisms import (
     GaussianEvent,
     LaplaceEvent,
     MixtureOfGaussiansEvent,
+    NoOpEvent,
     PermuteAndFlipEvent,
     RandomizedResponseEvent,
     Size,
@@ -55,7 +56,7 @@ class PoissonSampledEvent(EventInput):
     )
 
     type: Literal["poisson_sampled"]
-    sampling_probability: float = Field(gt=0, le=1)
+    sampling_probability: float = Field(ge=0, le=1, description="0: nothing is released, at no cost")
     event: "Event"
 
 
@@ -83,7 +84,7 @@ class TruncatedPoissonSampledEvent(EventInput):
 
     type: Literal["truncated_poisson_sampled"]
     source_dataset_size: Size
-    sampling_probability: float = Field(gt=0, le=1, description="before the batch is cut")
+    sampling_probability: float = Field(ge=0, le=1, description="before the batch is cut")
     truncated_batch_size: Size = Field(description="The most records that are kept.")
     event: "Event"
 
@@ -173,6 +174,7 @@ class Event(
             | GroupPrivacyEvent
             | LaplaceEvent
             | MixtureOfGaussiansEvent
+            | NoOpEvent
             | PermuteAndFlipEvent
             | PoissonSampledEvent
             | RandomizedResponseEvent

@@ -22,6 +22,12 @@ class EventInput(Input):
         return {name: value for name, value in written.items() if value != fields[name].default}
 
 
+class NoOpEvent(EventInput):
+    """Nothing is released; it costs 0."""
+
+    type: Literal["no_op"]
+
+
 class GaussianEvent(EventInput):
     """The Gaussian mechanism on a sum of vectors whose L2 norm is clipped."""
 
@@ -93,7 +99,7 @@ class EpsilonDeltaEvent(EventInput):
     """A mechanism known to be (epsilon, delta)-DP under the population's neighboring relation."""
 
     type: Literal["epsilon_delta"]
-    epsilon: Epsilon
+    epsilon: float = Field(ge=0, le=1e4)
     delta: float = Field(default=0.0, ge=0, lt=0.5, description="subtracted from the account's delta")
 
 

@@ -12,11 +12,13 @@ from app.accounting.errors import PlanTooExpensiveError, UnsupportedEventError
 from app.accounting.events import (
     DpEvent,
     NeighboringRelation,
+    NoOp,
     PoissonSampled,
     SampledWithoutReplacement,
     SampledWithReplacement,
     TruncatedPoissonSampled,
     type_name,
+    without_no_ops,
 )
 from app.accounting.rdp import event_curve
 from app.accounting.work import bounded_apart
@@ -61,7 +63,7 @@ class PlanAssumptions:
         return found, self.warnings(steps, delta) + about_epsilon(found, total, delta)
 
     def warnings(self, steps: Sequence[StepEvent], delta: float) -> list[str]:
-        """List warnings about a plan's delta and batches."""
+        """List warnings about a plan's delta, batches, and parts that release nothing."""
         found, events = [], [step.event for step in steps]
         if self.population_size is not None and delta * self.population_size >= 1:
             found.append(
@@ -73,6 +75,11 @@ class PlanAssumptions:
             found.append(
                 f"The batches are {_DRAWN[self.batches]}, but {poisson} events are accounted as Poisson samples, "
                 "in which every record is taken independently: this epsilon does not hold for such batches."
+            )
+        if any(without_no_ops(event) != event for event in events) or NoOp() in events:
+            found.append(
+                "Nothing is released by no_op events, samples with probability 0, and epsilon_delta events of (0, 0): "
+                "they cost 0."
             )
         drawn = _samples_in(events, (SampledWithoutReplacement, SampledWithReplacement))
         if self.batches is Batches.SHUFFLED and drawn:

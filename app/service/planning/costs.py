@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from math import inf
 
 from app.accounting.composed_releases import compose_releases
-from app.accounting.conversion import delta_of_curve, epsilon_of_curve, remaining_delta
+from app.accounting.conversion import delta_of_curve, epsilon_of_curve
 from app.accounting.curves import GRID_VERSION, RdpCurve, orders
 from app.accounting.errors import PlanTooExpensiveError, UnsupportedEventError
 from app.accounting.events import DpEvent
@@ -36,7 +36,8 @@ RDP = (
     "print, for plans fixed in advance."
 )
 PLD = (
-    "Privacy loss distributions, rounded up (Doroshenko et al. 2022): usually the smallest, for plans fixed in advance."
+    "Privacy loss distributions, rounded up (Doroshenko et al. 2022): usually the smallest, for plans fixed in "
+    "advance; own deltas d compose to 1 - (1 - d)^n."
 )
 CLASSIC = "The best of all orders by the conversion of 2017 (Mironov), ln(1/delta) / (order - 1): older tools."
 ZCDP = "xi + rho + 2 sqrt(rho ln(1/delta)) (Bun, Steinke 2016), for plans without sampling: zCDP monitors."
@@ -155,9 +156,7 @@ def plan_delta(steps: tuple[StepEvent, ...], epsilon: float, setting: PlanAssump
     accountants = (
         *limits,
         AccountantReading("rdp", found.delta, order, RDP),
-        *_by_loss_distributions(
-            steps, lambda events: min(1.0, pld_delta(events, setting.relation, epsilon) + total.delta_value())
-        ),
+        *_by_loss_distributions(steps, lambda events: pld_delta(events, setting.relation, epsilon)),
         AccountantReading("rdp_classic", classic.delta, classic.order if classic.delta < 1 else None, CLASSIC),
         *_unsampled(steps, setting, lambda plan: plan.delta(epsilon), lambda plan: plan.exact_delta(epsilon)),
     )
@@ -229,8 +228,7 @@ def _delta_limits(
 
 def pld_reading(steps: tuple[StepEvent, ...], setting: PlanAssumptions, delta: float) -> list[AccountantReading]:
     """Compute the epsilon of a plan by loss distributions; none where they are unknown or take too long."""
-    left = remaining_delta(delta, total_of(steps, setting.curves(steps)).delta)
-    return _by_loss_distributions(steps, lambda events: pld_epsilon(events, setting.relation, left) if left else inf)
+    return _by_loss_distributions(steps, lambda events: pld_epsilon(events, setting.relation, delta))
 
 
 def _by_loss_distributions(

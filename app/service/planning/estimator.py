@@ -48,15 +48,14 @@ class PlanDraft:
         """The plan's assumptions."""
         return PlanAssumptions(self.relation, self.size)
 
-    def event(self, noise: float | None = None) -> DpEvent | None:
-        """Build the event of one step, or None without a bound: under `replace_one` batches must have a fixed size."""
+    def event(self, noise: float | None = None) -> DpEvent:
+        """Build the event of one step; under `replace_one` batches have a fixed size if it is given."""
         released = Gaussian(self.noise if noise is None else noise)
         if self.probability == 1:
             return released
-        if self.relation is not NeighboringRelation.REPLACE_ONE:
+        is_fixed = self.relation is NeighboringRelation.REPLACE_ONE
+        if not is_fixed or self.batch is None or self.size is None:
             return PoissonSampled(self.probability, released)
-        if self.batch is None or self.size is None:
-            return None
         return SampledWithoutReplacement(self.size, self.batch, released)
 
 
@@ -73,46 +72,45 @@ class Estimate:
     """Costs of a draft, and parameters that fit its limit.
 
     Args:
-        event: of one step; None if it has no bound, and the following fields are empty.
-        costs: by relation; None without a bound.
+        event: of one step.
+        costs: by relation.
         noise: minimum noise with which an account admits all steps.
         most: maximum number of steps with the draft's noise.
         curves: epsilon by step for several noise multipliers, at the same steps.
     """
 
     sketch: PlanDraft
-    event: DpEvent | None
-    costs: dict[NeighboringRelation, PlanCost | None]
-    noise: Solution | None = None
-    most: Steps | None = None
-    curves: tuple[Curve, ...] = ()
+    event: DpEvent
+    costs: dict[NeighboringRelation, PlanCost]
+    noise: Solution
+    most: Steps
+    curves: tuple[Curve, ...]
 
     @property
-    def cost(self) -> PlanCost | None:
+    def cost(self) -> PlanCost:
         """Cost under the draft's own relation."""
         return self.costs[self.sketch.relation]
 
     @property
-    def required_epsilon(self) -> float | None:
-        """Minimum limit of an account that declares the plan; None without a bound."""
-        return None if self.cost is None else self.cost.required
+    def required_epsilon(self) -> float:
+        """Minimum limit of an account that declares the plan."""
+        assert self.cost.required is not None, "only a delta at epsilon 0 has no limit"
+        return self.cost.required
 
     @property
-    def required_without_plan(self) -> float | None:
-        """Minimum limit of an account that declares no plan; None without a bound."""
-        if self.cost is None:
-            return None
+    def required_without_plan(self) -> float:
+        """Minimum limit of an account that declares no plan."""
         return next(each.value for each in self.cost.accountants if each.name == "renyi_filter")
 
     @property
     def is_planned(self) -> bool:
         """Whether the limit needed is that of an account that declares the plan; a plan cannot hold every event."""
-        return self.cost is not None and any(each.name == "plan_filter" for each in self.cost.accountants)
+        return any(each.name == "plan_filter" for each in self.cost.accountants)
 
     @property
     def fits(self) -> bool:
         """Whether an empty account with the draft's limit admits the whole plan, which it declares."""
-        return self.required_epsilon is not None and self.required_epsilon <= self.sketch.epsilon
+        return self.required_epsilon <= self.sketch.epsilon
 
 
 @lru_cache(maxsize=REMEMBERED)
@@ -121,8 +119,6 @@ def estimate(sketch: PlanDraft) -> Estimate:
     event = sketch.event()
     with bounded():  # each part takes what a request to the API may take
         costs = _costs(sketch)
-    if event is None:
-        return Estimate(sketch, None, costs)
     goal = CalibrationGoal(sketch.epsilon, sketch.delta, (), sketch.setting)
     with bounded():
         noise = smallest_noise(event, sketch.steps, goal)
@@ -144,14 +140,13 @@ def _curves(sketch: PlanDraft) -> list[Curve]:
     found = []
     for noise in sorted(noises):
         event = sketch.event(noise)
-        assert event is not None, "its step has a bound with any noise"
         with bounded():
             way = trajectory_at(places, (StepEvent(event, sketch.steps),), sketch.delta, sketch.setting)
         found.append(Curve(noise, way.points))
     return found
 
 
-def _costs(sketch: PlanDraft) -> dict[NeighboringRelation, PlanCost | None]:
+def _costs(sketch: PlanDraft) -> dict[NeighboringRelation, PlanCost]:
     """Compute the costs by relation; without the record, or with an empty one for it, these steps lose the same."""
     found = {
         relation: _cost(replace(sketch, relation=relation))
@@ -161,8 +156,5 @@ def _costs(sketch: PlanDraft) -> dict[NeighboringRelation, PlanCost | None]:
     return found | {NeighboringRelation.REPLACE_SPECIAL: found[NeighboringRelation.ADD_OR_REMOVE_ONE]}
 
 
-def _cost(sketch: PlanDraft) -> PlanCost | None:
-    event = sketch.event()
-    if event is None:
-        return None
-    return plan_epsilon((StepEvent(event, sketch.steps),), sketch.delta, sketch.setting)
+def _cost(sketch: PlanDraft) -> PlanCost:
+    return plan_epsilon((StepEvent(sketch.event(), sketch.steps),), sketch.delta, sketch.setting)

@@ -7,7 +7,6 @@ from typing import Final
 
 from sqlalchemy import Connection
 
-from app.accounting.errors import UnsupportedEventError
 from app.accounting.events import Gaussian, PoissonSampled
 from app.ledger.account_records import AccountRecord
 from app.ledger.accounts import Account, AccountKind, with_usage
@@ -219,14 +218,11 @@ def _spenders(
 
 def what_if(
     tx: Connection, context: RequestContext, path: list[AccountRecord], plan: HypotheticalRun
-) -> tuple[WhatIfResult | None, WaitPreview | str | None]:
-    """Evaluate a run under the last account of a path, and its plan; None: its cost is not proven."""
+) -> tuple[WhatIfResult, WaitPreview | str | None]:
+    """Evaluate a run under the last account of a path, and its plan."""
     accounts = tuple(each.account for each in path)
-    try:
-        answer = context.run_with_costs(lambda: _answer(tx, context, accounts, plan))
-        return answer, context.run_with_costs(lambda: preview_or_reason(tx, context, path, plan.step))
-    except UnsupportedEventError:
-        return None, None
+    answer = context.run_with_costs(lambda: _answer(tx, context, accounts, plan))
+    return answer, context.run_with_costs(lambda: preview_or_reason(tx, context, path, plan.step))
 
 
 def _answer(tx: Connection, context: RequestContext, path: Sequence[Account], plan: HypotheticalRun) -> WhatIfResult:

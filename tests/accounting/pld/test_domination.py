@@ -95,6 +95,21 @@ def test_a_mixture_with_less_noise_dominates_the_same_mixture_only() -> None:
     assert not dominates(stronger, rarer)
 
 
+def test_replaced_record_of_a_rarer_sample_or_with_more_noise_is_dominated() -> None:
+    def replaced(q: float, noise: float, size: int = 1) -> Mechanism:
+        shares = (1 - q, q / 2, q / 2) if size > 1 else (1 - q, q)
+        [found] = mechanisms(MixtureOfGaussians(noise, tuple(range(size + 1)), shares), NeighboringRelation.REPLACE_ONE)
+        return found
+
+    stronger = replaced(0.2, 2.0)
+    for weaker in (replaced(0.1, 2.0), replaced(0.2, 3.0), replaced(0.1, 3.0)):
+        assert dominates(stronger, weaker)
+        assert not dominates(weaker, stronger)
+        assert (divergences(stronger.removal) >= divergences(weaker.removal) - 1e-12).all()
+    assert dominates(replaced(0.2, 2.0, 2), replaced(0.2, 3.0, 2))
+    assert not dominates(replaced(0.2, 2.0, 2), replaced(0.1, 2.0, 2))
+
+
 def test_one_direction_alone_is_not_enough() -> None:
     removal, addition = on_sample(0.1, GaussianPair(1.0))
     assert not dominates(Mechanism(removal, removal), Mechanism(removal, addition))

@@ -10,7 +10,7 @@ from scipy.special import ndtr
 from app.accounting.formulas.gaussian_mixture import Mixture
 from app.accounting.pld.discrete_laplace import DiscreteLaplacePair
 from app.accounting.pld.dots import Dots, Lattice, connect_the_dots, spread
-from app.accounting.pld.gaussian_mixture import CasesPair, GaussianMixturePair
+from app.accounting.pld.gaussian_mixture import CasesPair, GaussianMixturePair, ReplacedMixturePair
 from app.accounting.pld.pairs import (
     TAIL_ERROR,
     BoundedRangePair,
@@ -48,6 +48,10 @@ MIXTURES: dict[str, Pair] = {
     }.items()
     for removes in (True, False)
 }
+REPLACED: dict[str, Pair] = {
+    "replaced, rare": ReplacedMixturePair(Mixture.of(1.3, (0, 0.5, 1), (0.9, 0.09, 0.01))),
+    "replaced, always": ReplacedMixturePair(Mixture.of(1.3, (0.2, 1), (0.5, 0.5))),
+}
 INTEGERS = [DiscreteLaplacePair(c, shift) for c, shift in ((0.7, 1), (0.013, 5), (0.4, 12), (1e-3, 2000))]
 LOSSES = (-1.5, -0.31, -3e-5, 0.0, 2e-5, 0.11, 0.9, 3.0)
 
@@ -63,15 +67,21 @@ def noise_below(pair: Pair, centre: float, x: mpmath.mpf) -> tuple[mpmath.mpf, m
 
 def both(pair: Pair, x: mpmath.mpf) -> tuple[tuple[mpmath.mpf, mpmath.mpf], tuple[mpmath.mpf, mpmath.mpf]]:
     """Density at x and probability below it of P and of Q."""
-    if isinstance(pair, GaussianMixturePair):
+    if isinstance(pair, GaussianMixturePair | ReplacedMixturePair):
         alone = GaussianPair(pair.mixture.noise_multiplier)
         # As floats, the shares add up to 1 to within 2^-55 only, which a far tail shows.
         whole = mpmath.fsum(pair.mixture.shares)
         parts = [(size, share / whole) for size, share in zip(pair.mixture.sizes, pair.mixture.shares, strict=True)]
-        drawn, left_out = ([noise_below(alone, size, x) for size, _ in parts], noise_below(alone, 0, x))
-        mixed = tuple(
-            mpmath.fsum(share * each[place] for (_, share), each in zip(parts, drawn, strict=True)) for place in (0, 1)
+        left_out = noise_below(alone, 0, x)
+        mixed, mirrored = (
+            tuple(
+                mpmath.fsum(share * noise_below(alone, side * size, x)[place] for size, share in parts)
+                for place in (0, 1)
+            )
+            for side in (1, -1)
         )
+        if isinstance(pair, ReplacedMixturePair):
+            return mixed, mirrored
         return (mixed, left_out) if pair.removes else (left_out, mixed)
     if not isinstance(pair, Sampled):
         return noise_below(pair, 1, x), noise_below(pair, 0, x)
@@ -93,7 +103,11 @@ def exact_above(pair: Pair, loss: float) -> tuple[mpmath.mpf, mpmath.mpf]:
         return (1 - p, 1 - q) if rises else (p, q)
 
 
-@pytest.mark.parametrize("pair", [*thinned([*CONTINUOUS.values()], 6), *thinned([*MIXTURES.values()], 4)], ids=str)
+@pytest.mark.parametrize(
+    "pair",
+    [*thinned([*CONTINUOUS.values()], 6), *thinned([*MIXTURES.values()], 4), *thinned([*REPLACED.values()], 2)],
+    ids=str,
+)
 def test_tails_are_those_of_the_noises(pair: Pair) -> None:
     found = pair.tails(np.array(LOSSES))
     assert 0 < found.loss_error < 1e-11

@@ -17,6 +17,10 @@ def noise(value: float, name: str = "noise_multiplier") -> float:
         TypeError: it is not a number.
         ValueError: it is outside of [1e-3, 1e6].
     """
+    if value == math.inf:
+        raise ValueError(
+            f"{name} must be in [{LEAST_NOISE:g}, {MOST_NOISE:g}]: infinite noise releases nothing, which is no_op()."
+        )
     return real(name, value, LEAST_NOISE, MOST_NOISE)
 
 

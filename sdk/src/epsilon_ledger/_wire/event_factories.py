@@ -21,6 +21,7 @@ from epsilon_ledger._wire.events import (
     GroupPrivacyEvent,
     LaplaceEvent,
     MixtureOfGaussiansEvent,
+    NoOpEvent,
     PermuteAndFlipEvent,
     RandomizedResponseEvent,
     RepeatAndSelectEvent,
@@ -28,6 +29,15 @@ from epsilon_ledger._wire.events import (
     TreeAggregationEvent,
     ZcdpEvent,
 )
+
+
+def no_op() -> NoOpEvent:
+    """Describe a step that releases nothing, at no cost.
+
+    Returns:
+        The event for the wire.
+    """
+    return {"type": "no_op"}
 
 
 def gaussian(noise_multiplier: float, *, clipped: Literal["example", "microbatch"] = "example") -> GaussianEvent:
@@ -154,13 +164,13 @@ def epsilon_delta(epsilon: float, delta: float = 0.0) -> EpsilonDeltaEvent:
     """Describe a mechanism by its (epsilon, delta) guarantee under the population's neighboring relation.
 
     Args:
-        epsilon: in (0, 1e4].
+        epsilon: in [0, 1e4].
         delta: in [0, 0.5); subtracted from the budget's delta.
 
     Returns:
         The event for the wire.
     """
-    event: EpsilonDeltaEvent = {"type": "epsilon_delta", "epsilon": real("epsilon", epsilon, 0.0, 1e4, above=True)}
+    event: EpsilonDeltaEvent = {"type": "epsilon_delta", "epsilon": real("epsilon", epsilon, 0.0, 1e4)}
     if delta:
         event["delta"] = real("delta", delta, 0.0, 0.5, below=True)
     return event

@@ -12,6 +12,12 @@ SAMPLES: Final = frozenset(
 """Types of events on a random sample of the data, each drawn anew."""
 
 
+class NoOpEvent(TypedDict):
+    """Nothing is released."""
+
+    type: Literal["no_op"]
+
+
 class GaussianEvent(TypedDict):
     """Gaussian noise on a sum whose sensitivity is bounded by clipping."""
 

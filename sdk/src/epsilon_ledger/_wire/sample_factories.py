@@ -17,7 +17,8 @@ def poisson_sampled(sampling_probability: float, event: Event) -> PoissonSampled
     If the server sees each client's noisy answer, describe it as zcdp, under `replace_one` or `replace_special`.
 
     Args:
-        sampling_probability: of each record, in (0, 1]; not the batch size over n of a shuffled loader.
+        sampling_probability: of each record, in [0, 1]; not the batch size over n of a shuffled loader. At 0 nothing
+            is released, at no cost.
         event: on the sample.
 
     Returns:
@@ -25,7 +26,7 @@ def poisson_sampled(sampling_probability: float, event: Event) -> PoissonSampled
     """
     return {
         "type": "poisson_sampled",
-        "sampling_probability": real("sampling_probability", sampling_probability, 0.0, 1.0, above=True),
+        "sampling_probability": real("sampling_probability", sampling_probability, 0.0, 1.0),
         "event": event,
     }
 
@@ -58,7 +59,7 @@ def truncated_poisson_sampled(
 
     Args:
         source_dataset_size: number of records.
-        sampling_probability: of each record, in (0, 1], before the batch is cut.
+        sampling_probability: of each record, in [0, 1], before the batch is cut.
         truncated_batch_size: the most records that are kept.
         event: on the batch.
 
@@ -68,7 +69,7 @@ def truncated_poisson_sampled(
     return {
         "type": "truncated_poisson_sampled",
         "source_dataset_size": whole("source_dataset_size", source_dataset_size),
-        "sampling_probability": real("sampling_probability", sampling_probability, 0.0, 1.0, above=True),
+        "sampling_probability": real("sampling_probability", sampling_probability, 0.0, 1.0),
         "truncated_batch_size": whole("truncated_batch_size", truncated_batch_size),
         "event": event,
     }
