@@ -19,10 +19,15 @@ from epsilon_ledger import (
     Event,
     LedgerError,
     composed,
+    discrete_gaussian,
     discrete_laplace,
+    epsilon_delta,
+    exponential,
     gaussian,
     laplace,
     mixture_of_gaussians,
+    no_op,
+    permute_and_flip,
     poisson_sampled,
     randomized_response,
     repeat_and_select,
@@ -58,7 +63,7 @@ class UntranslatableEventError(LedgerError, ValueError):
 def from_dp_accounting(event: theirs.DpEvent) -> Event:
     """Translate an event of dp_accounting into the ledger's.
 
-    Parts of a composition that release nothing (NoOpDpEvent) are left out.
+    Parts of a composition that release nothing (NoOpDpEvent, samples with probability 0) are left out.
 
     Args:
         event: of dp_accounting.
@@ -69,12 +74,7 @@ def from_dp_accounting(event: theirs.DpEvent) -> Event:
     Raises:
         UntranslatableEventError: it, or a part of it, has no counterpart.
     """
-    found = _from(event)
-    if found is None:
-        raise UntranslatableEventError(
-            type(event).__name__, "it releases nothing, so there is nothing to ask the ledger for."
-        )
-    return found
+    return _from(event) or no_op()
 
 
 def to_dp_accounting(event: Event) -> theirs.DpEvent:
@@ -106,10 +106,12 @@ def to_dp_accounting(event: Event) -> theirs.DpEvent:
 
 def _from(event: theirs.DpEvent) -> Event | None:
     """Translate by exact type; return None for an event that releases nothing."""
+    name = type(event).__name__
     translate = _FROM.get(type(event))
+    if translate is None and getattr(theirs, name, None) is type(event):
+        translate = _LATER.get(name)
     if translate is not None:
         return translate(event)
-    name = type(event).__name__
     raise UntranslatableEventError(name, _ONLY_THEIRS.get(name, "this version of the client does not know it."))
 
 
@@ -124,10 +126,10 @@ def _from_self_composed(event: Any) -> Event | None:  # noqa: ANN401 - mypy does
 
 
 def _wrapped(write: Callable[[Any, Event], Event]) -> Callable[[Any], Event | None]:
-    """Make the translation of a wrapper, which is None around None."""
+    """Make the translation of a wrapper, which is None around None and of an empty batch."""
 
     def translate(event: Any) -> Event | None:  # noqa: ANN401 - mypy does not read dp_accounting
-        part = _from(event.event)
+        part = None if getattr(event, "sample_size", 1) == 0 else _from(event.event)
         return None if part is None else write(event, part)
 
     return translate
@@ -135,6 +137,17 @@ def _wrapped(write: Callable[[Any, Event], Event]) -> Callable[[Any], Event | No
 
 def _step_counts(counts: int | Iterable[int]) -> list[int]:
     return [index(steps) for steps in counts] if isinstance(counts, Iterable) else [index(counts)]
+
+
+def _from_poisson(event: Any) -> Event | None:  # noqa: ANN401 - mypy does not read dp_accounting
+    part = _from(event.event) if event.sampling_probability else None
+    return None if part is None else poisson_sampled(event.sampling_probability, part)
+
+
+def _from_discrete_gaussian(event: Any) -> Event:  # noqa: ANN401 - mypy does not read dp_accounting
+    """Translate discrete Gaussian noise; only of one dimension, the sensitivity is an L1 norm, too."""
+    is_l1 = event.dimension == 1 and float(event.sensitivity).is_integer()
+    return discrete_gaussian(event.sigma / event.sensitivity, int(event.sensitivity) if is_l1 else None)
 
 
 def _from_mixture(event: Any) -> Event | None:  # noqa: ANN401 - mypy does not read dp_accounting
@@ -170,8 +183,8 @@ _FROM: Final[Mapping[type, Callable[[Any], Event | None]]] = {
     theirs.GaussianDpEvent: lambda event: gaussian(event.noise_multiplier),
     theirs.LaplaceDpEvent: lambda event: laplace(event.noise_multiplier),
     theirs.DiscreteLaplaceDpEvent: lambda event: discrete_laplace(event.noise_parameter, index(event.sensitivity)),
-    theirs.RandomizedResponseDpEvent: lambda event: randomized_response(
-        event.noise_parameter, index(event.num_buckets)
+    theirs.RandomizedResponseDpEvent: lambda event: (
+        None if event.num_buckets == 1 else randomized_response(event.noise_parameter, index(event.num_buckets))
     ),
     theirs.ZCDpEvent: lambda event: zcdp(event.rho, event.xi),
     theirs.SingleEpochTreeAggregationDpEvent: lambda event: tree_aggregation(
@@ -179,7 +192,7 @@ _FROM: Final[Mapping[type, Callable[[Any], Event | None]]] = {
     ),
     theirs.ComposedDpEvent: _from_composed,
     theirs.SelfComposedDpEvent: _from_self_composed,
-    theirs.PoissonSampledDpEvent: _wrapped(lambda event, part: poisson_sampled(event.sampling_probability, part)),
+    theirs.PoissonSampledDpEvent: _from_poisson,
     theirs.SampledWithoutReplacementDpEvent: _wrapped(
         lambda event, part: sampled_without_replacement(
             index(event.source_dataset_size), index(event.sample_size), part
@@ -194,6 +207,14 @@ _FROM: Final[Mapping[type, Callable[[Any], Event | None]]] = {
         lambda event, part: repeat_and_select(part, event.mean, None if math.isinf(event.shape) else event.shape)
     ),
 }
+
+_LATER: Final[Mapping[str, Callable[[Any], Event]]] = {
+    "DiscreteGaussianDpEvent": _from_discrete_gaussian,
+    "EpsilonDeltaDpEvent": lambda event: epsilon_delta(event.epsilon, event.delta),
+    "ExponentialMechanismDpEvent": lambda event: exponential(event.epsilon),
+    "PermuteAndFlipDpEvent": lambda event: permute_and_flip(event.epsilon),
+}
+"""Types of later versions than 0.6 of dp_accounting."""
 
 _ONLY_THEIRS: Final[Mapping[str, str]] = {
     "NonPrivateDpEvent": "an operation without privacy costs more than any budget has.",
@@ -211,6 +232,7 @@ _TO: Final[Mapping[str, tuple[tuple[str, ...], Callable[[Any], theirs.DpEvent]]]
         ("noise_parameter", "num_buckets"),
         lambda event: theirs.RandomizedResponseDpEvent(event["noise_parameter"], event["num_buckets"]),
     ),
+    "no_op": ((), lambda _: theirs.NoOpDpEvent()),
     "zcdp": (("rho", "xi"), lambda event: theirs.ZCDpEvent(event["rho"], event.get("xi", 0.0))),
     "tree_aggregation": (
         ("noise_multiplier", "step_counts"),
@@ -259,9 +281,9 @@ _ONLY_OURS: Final[Mapping[str, str]] = {
     "adaptive_clipping": "dp_accounting has no type for it. Two GaussianDpEvents composed, of the gradients and of "
     "twice the count's noise, cost the same.",
     "decay": "dp_accounting has no schedules. Compose the event of each step.",
-    "discrete_gaussian": "dp_accounting has no discrete Gaussian noise.",
-    "epsilon_delta": "dp_accounting has no event for a stated guarantee.",
-    "exponential": "dp_accounting has no exponential mechanism.",
-    "permute_and_flip": "dp_accounting has no permute-and-flip mechanism.",
+    "discrete_gaussian": "dp_accounting 0.6 has no discrete Gaussian noise, and later versions ask for its dimension.",
+    "epsilon_delta": "dp_accounting 0.6 has no event for a stated guarantee.",
+    "exponential": "dp_accounting 0.6 has no exponential mechanism.",
+    "permute_and_flip": "dp_accounting 0.6 has no permute-and-flip mechanism.",
     "group_privacy": "dp_accounting has no units with several records.",
 }
