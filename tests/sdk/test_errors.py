@@ -139,5 +139,5 @@ def test_problem_without_words_has_message(client: LedgerClient, ledger: FakeLed
 @for_each([("population", "mimic"), ("budget", "mimic/icu-team"), ("run", "mimic/icu-team/model")])
 def test_missing_object_is_reported_with_a_path_of_its_kind(case: tuple[str, str]) -> None:
     kind, example = case
-    with pytest.raises(sdk.NotFoundError, match=rf"There is no {kind} at .* looks like {example}\.$"):
+    with pytest.raises(sdk.NotFoundError, match=rf"There is no {kind} at .* looks like {example}\. "):
         _first((), kind, "nowhere")
