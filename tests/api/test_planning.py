@@ -119,8 +119,7 @@ def test_plan_without_a_bound_or_with_too_much_work_is_refused(shared: SeededLed
     batch = {"type": "sampled_without_replacement", "source_dataset_size": 100, "sample_size": 10, "event": GAUSSIAN}
     event = {"type": "poisson_sampled", "sampling_probability": 0.1, "event": batch}
     body = GOOD[what] | ({"event": event} if "event" in GOOD[what] else {"events": [{"event": event}]})
-    body |= {"neighboring_relation": "replace_one"}
-    assert "replace_one" in is_refused(send(shared, what, body), 422, "unsupported_event")["detail"]
+    assert "add_or_remove_one" in is_refused(send(shared, what, body), 422, "unsupported_event")["detail"]
     decay = {"type": "decay", "mode": "time", "decay_rate": 1e-4, "steps": 1000, "event": SAMPLED}
     events = [{"event": decay | {"first_step": index}} for index in range(10)]
     body = GOOD[what] | {"other_events" if "event" in GOOD[what] else "events": events}

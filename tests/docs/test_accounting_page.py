@@ -108,9 +108,8 @@ def is_supported(event: DpEvent, relation: NeighboringRelation) -> bool:
 
 def is_mirrored(sampled: PoissonSampled, relation: NeighboringRelation) -> bool:
     """Say whether a replaced record of a sample is charged as a mixture, or as nothing."""
-    return relation is NeighboringRelation.REPLACE_ONE and (
-        sampled.event == NoOp() or sampled_mixture(sampled) is not None
-    )
+    is_replaced = relation is NeighboringRelation.REPLACE_ONE
+    return sampled.event == NoOp() or (is_replaced and sampled_mixture(sampled) is not None)
 
 
 @pytest.mark.parametrize("row", rows(section(PAGE, "Neighboring relations")), ids=lambda row: row[0])
