@@ -39,15 +39,13 @@ from app.accounting.events import (
     is_gaussian_sum,
     type_name,
 )
+from app.accounting.formulas.composition import TAIL_ERROR
 from app.accounting.formulas.numerics import TINY
 
 ADDED: Final = NeighboringRelation.ADD_OR_REMOVE_ONE
 _LIKELY: Final = 1e-20
 _LEVELS: Final = 40
 """Probability of a number of draws from which on it is likely, and levels over such numbers."""
-
-_SHARE_ERROR: Final = 1e-12
-"""Relative error allowed for the probability of a number of draws."""
 
 _TOO_MANY_SUMS: Final = f"it has more than {MAX_SENSITIVITIES} sensitivities."
 
@@ -201,15 +199,16 @@ def _many_draws(standard_deviation: float, distance: float, probability: float, 
     their distances grow beyond them.
     """
     counts = np.arange(1, size + 1)
-    shares = scipy.stats.binom.pmf(counts, size, probability)
-    likely = np.flatnonzero(shares >= _LIKELY) + 1
-    low, high = (int(likely[0]), int(likely[-1])) if likely.size else (1, 1)
+    at_least = scipy.special.bdtrc(counts - 1, size, probability)
+    low = int(np.argmax(scipy.special.bdtr(counts, size, probability) >= _LIKELY)) + 1
+    high = max(low, int(np.count_nonzero(at_least >= _LIKELY)))
     even, growing = np.linspace(low, high, _LEVELS), np.geomspace(high, size, MAX_SENSITIVITIES - 1 - _LEVELS)
     levels = np.unique(np.rint(np.concatenate([even, growing])).astype(int))
-    shares = np.maximum(np.add.reduceat(shares, np.append(0, levels[:-1])), TINY)
-    # With errors in favor of larger distances, the probabilities of at least each level are rounded up.
-    at_least = np.append(1.0, np.minimum(np.cumsum(shares[::-1]) * (1 + _SHARE_ERROR), 1.0)[::-1])
-    probabilities = at_least - np.append(at_least[1:], 0.0)
+    # Numbers above a level are raised to the next one. With errors in favor of larger distances: rounded up.
+    above = at_least[np.append(0, levels[:-1])] * (1 + TAIL_ERROR)
+    falling = TINY * np.arange(levels.size, 0, -1)
+    reached = np.append(1.0, np.minimum(np.maximum(above, falling), 1.0))
+    probabilities = reached - np.append(reached[1:], 0.0)
     return MixtureOfGaussians(standard_deviation, (0.0, *(distance * levels).tolist()), tuple(probabilities.tolist()))
 
 

@@ -60,7 +60,7 @@ AROUND: list[Callable[[DpEvent], DpEvent]] = [
 
 
 @for_each(product(NOTHING, AROUND, NeighboringRelation))
-def test_what_releases_nothing_costs_nothing(
+def test_event_that_releases_nothing_costs_nothing(
     case: tuple[DpEvent, Callable[[DpEvent], DpEvent], NeighboringRelation],
 ) -> None:
     nothing, around, relation = case

@@ -78,7 +78,7 @@ def test_a_parameter_that_differs_in_the_last_place_stays_in_the_plan(ledger: Le
     assert trainer.sound()
 
 
-def test_what_leaves_a_plan_is_named(ledger: Ledger) -> None:
+def test_parameter_that_leaves_a_plan_is_named(ledger: Ledger) -> None:
     most = planned(ledger, {"event": LONG_STEP})["plan"]["steps"]
     trainer = Trainer(ledger, ledger.run(event=LONG_STEP))
     cause = [{"parameter": "noise_multiplier", "planned": 1.5, "sent": 1.4}]

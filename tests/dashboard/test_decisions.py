@@ -36,7 +36,7 @@ def test_refusal_is_found_with_its_reason_and_alternatives(sample: Ledger, hospi
     assert before in page.links()
 
 
-def test_what_a_plan_decided_is_explained_by_its_steps(ledger: Ledger) -> None:
+def test_decision_of_a_plan_is_explained_by_its_steps(ledger: Ledger) -> None:
     ledger.population()
     event = {"type": "gaussian", "noise_multiplier": 60.0}
     ledger.budget(planned=[{"event": event}])

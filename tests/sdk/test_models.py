@@ -114,7 +114,7 @@ def test_both_clients_have_same_methods_with_same_arguments(blocking: type, awai
         (gaussian, (1e-3, 1e6), (9.9e-4, 1e6 + 0.5)),
         (lambda value: randomized_response(value, 4), (1e-9, 1.0), (0.0, 1.1)),
         (permute_and_flip, (1e-9, 1e4), (0.0, 10_001.0)),
-        (epsilon_delta, (1e-9, 1e4), (0.0, 10_001.0)),
+        (epsilon_delta, (0.0, 1e-9, 1e4), (-1e-9, 10_001.0)),
         (lambda value: decay("time", value, gaussian(1.0), steps=2, first_step=3), (0.0, 1.0), (-0.5, math.inf)),
     ],
 )

@@ -166,7 +166,7 @@ def test_lowered_limit_of_a_whole_revokes_what_its_parts_may_not_take(composed: 
     assert is_sound(composed)
 
 
-def test_what_plans_under_many_parts_may_take_is_known_of_all_accounts_above(charged: Database) -> None:
+def test_plans_under_many_parts_take_from_all_accounts_above(charged: Database) -> None:
     """Beyond 256, equal numbers of parts are not one object."""
     population, whole, part = ("org", "population"), ("org", "whole"), ("org", "part")
     with charged.read(ALL_TENANTS) as tx:

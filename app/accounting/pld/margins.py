@@ -75,7 +75,7 @@ def _with_margin(pair: Pair) -> Pair:
             wide = replace(pair, noise_parameter=c * (1 + MARGIN))
         case BoundedRangePair(epsilon):
             wide = BoundedRangePair(epsilon * (1 + MARGIN))
-        case FinitePair() if is_exchanged(pair):
+        case FinitePair() if is_exchanged(pair) and 0 < pair.p[0] < pair.p[-1]:
             wide = FinitePair.exchanged(log(pair.p[-1] / pair.p[0]) * (1 + MARGIN), common(pair) * (1 - MARGIN))
         case SampledPair(q, inner, removes):
             wide = SampledPair(min(q * (1 + MARGIN), LARGEST_PROBABILITY), _with_margin(inner), removes)
@@ -104,7 +104,7 @@ def _largest_loss(pair: Pair) -> float:
         case BoundedRangePair(epsilon):
             found = epsilon
         case FinitePair(p, q):
-            found = max(log(one / other) for one, other in zip(p, q, strict=True)) + LOGARITHM
+            found = max(log(one / other) if other else inf for one, other in zip(p, q, strict=True) if one) + LOGARITHM
         case SampledPair(q, inner, removes):
             loss = _largest_loss(inner)
             if not removes:

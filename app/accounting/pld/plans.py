@@ -195,6 +195,8 @@ class Composition:
         """Find the smallest epsilon at which ln delta is proven to be at most `goal`."""
         if log(self.infinite or exp(-LARGEST_LOG)) > goal:
             return inf
+        if self.rough.losses[-1] <= 0:  # there is nothing to tilt
+            return max(0.0, self._most())
         tilt, near = saddle_of_delta(self.rough, self.counts, goal)
         best = inf
         for _ in range(MAX_TILTS):

@@ -4,7 +4,8 @@ import json
 import math
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import is_dataclass
 from datetime import date, datetime
 from functools import cache, partial
@@ -76,8 +77,8 @@ def _member_decoders(shape: type) -> tuple[tuple[str, str, _Decoder], ...]:
 def _decoder(hint: Any) -> _Decoder:  # noqa: ANN401 - a type hint can be anything
     origin = typing.get_origin(hint)
     if origin is types.UnionType:
-        (option,) = (option for option in typing.get_args(hint) if option is not types.NoneType)
-        return partial(_optional, _decoder(option))
+        options = [_decoder(option) for option in typing.get_args(hint) if option is not types.NoneType]
+        return partial(_optional, options[0] if len(options) == 1 else partial(_any, options))
     if origin is tuple:
         return partial(_list, _decoder(typing.get_args(hint)[0]))
     expected = origin or hint
@@ -90,6 +91,14 @@ def _decoder(hint: Any) -> _Decoder:  # noqa: ANN401 - a type hint can be anythi
 
 def _optional(decoder: _Decoder, raw: object) -> object:
     return None if raw is None else decoder(raw)
+
+
+def _any(decoders: Sequence[_Decoder], raw: object) -> object:
+    """Decode by the first of several decoders that takes a value."""
+    for decoder in decoders[:-1]:
+        with suppress(MalformedError):
+            return decoder(raw)
+    return decoders[-1](raw)
 
 
 def _list(decoder: _Decoder, raw: object) -> object:
