@@ -73,7 +73,7 @@ FAULTS: list[tuple[object, str, str]] = [
     ({"event": TREE}, "event.step_counts", "must hold at least 1 item"),
     ({"event": {**GAUSSIAN, "noise_multiplier": 0}}, "event.noise_multiplier", "must be at least 0.001"),
     ({"event": _sampled({**GAUSSIAN, "noise_multiplier": 1e7})}, f"event.{NOISE}", "must be at most 1000000"),
-    ({"event": _sampled(GAUSSIAN) | {"sampling_probability": 0}}, SAMPLING, "must be greater than 0"),
+    ({"event": _sampled(GAUSSIAN) | {"sampling_probability": -0.1}}, SAMPLING, "must be at least 0"),
     ({"event": {"type": "epsilon_delta", "epsilon": 1.0, "delta": 0.5}}, "event.delta", "must be less than 0.5"),
     ({"first_step": 2**53 + 1}, "first_step", f"must be at most {2**53}"),
     ({"event": {"type": "adaptive_clipping"}}, "event", EITHER),

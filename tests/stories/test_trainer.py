@@ -77,8 +77,9 @@ class Script:
             self._train(run, self.taken + refusal.same_noise.steps)
             raise refusal
         elif self.advice == "higher_limit" and refusal.higher_limit is not None:
+            paths = {limit.account: limit.account_path for limit in refusal.higher_limit.limits or ()}
             for asked in run.request_limit("All epochs, as planned."):
-                self.said.append(f"requested {asked.id} of {asked.account} ({asked.status})")
+                self.said.append(f"requested {asked.id} of {paths[asked.account or '']} ({asked.status})")
                 while (decided := ledger.get_proposal(asked.id)).status == "open":
                     time.sleep(0.2)
                 self.said.append(f"{decided.status}: {decided.decision_reason}")

@@ -84,7 +84,7 @@ MOST_STEPS_EXAMPLE: dict[str, Any] = {
     "steps_without_plan": 1397,
     "epochs": 17,
     "epsilon": 1.99631,
-    "epsilon_after_epochs": 2.1949,
+    "epsilon_after_epochs": 1.98486,
     "delta": 1e-5,
     "optimal_order": 8.6018,
     "warnings": [],
