@@ -35,7 +35,6 @@ KINDS: dict[str, dict[str, Any]] = {
     "ghost": {"max_grad_norm": NORM, "grad_sample_mode": "ghost"},
 }
 Batch = tuple[torch.Tensor, torch.Tensor]
-REFUSED = Try(problem(403, "budget_exceeded", **REFUSAL), 0)
 
 
 class FarLoss(nn.MSELoss):
@@ -263,6 +262,11 @@ class Bench:
             self.step()
 
 
+def refusal_of(bench: Bench) -> Try:
+    """What a client hears if the ledger refuses its next step."""
+    return Try(problem(403, "budget_exceeded", **(REFUSAL | {"first_step": len(bench.run.asked), "count": 1})), 0)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("shape", [{}, {"together": 2}, {"releases": 2}], ids=str)
 def test_each_draw_of_epoch_is_charged_once_and_holds_each_record_once(kind: str, shape: dict[str, int]) -> None:
@@ -287,9 +291,9 @@ def test_draw_that_was_given_up_is_charged_and_one_that_ledger_refused_is_not(ki
         with pytest.warns(UserWarning, match="charged as drawn"):
             bench.fetch()
         bench.discard()
-        for fault in (Fault.NEVER_SENT, REFUSED):
+        for refused in (False, True):
             bench.fetch()
-            bench.run.ledger.fails(fault)
+            bench.run.ledger.fails(refusal_of(bench) if refused else Fault.NEVER_SENT)
             with pytest.raises((LedgerUnavailableError, BudgetExceededError)):
                 bench.step()
         while bench.fetch():

@@ -14,7 +14,7 @@ import torch
 
 from epsilon_ledger import BudgetExceededError, LedgerUnavailableError
 from epsilon_ledger.opacus import UnsupportedTrainingError
-from tests.frameworks.test_opacus_canaries import BATCH, DRAWS, KINDS, RECORDS, REFUSED, Bench
+from tests.frameworks.test_opacus_canaries import BATCH, DRAWS, KINDS, RECORDS, Bench, refusal_of
 from tests.sdk.wire import Fault
 
 ROUNDS = int(os.environ.get("RELIABILITY_ROUNDS", "1"))
@@ -84,7 +84,7 @@ ACTIONS: dict[str, tuple[int, Callable[[Bench], object]]] = {
     "discard": (2, lambda bench: bench.discard()),
     "evaluate": (1, lambda bench: bench.evaluate()),
     "no answer": (2, lambda bench: bench.run.ledger.fails(Fault.NEVER_SENT)),
-    "refusal": (1, lambda bench: bench.run.ledger.fails(REFUSED)),
+    "refusal": (1, lambda bench: bench.run.ledger.fails(refusal_of(bench))),
     "signal": (2, lambda bench: bench.dice.choice(bench.optimizers).signal_skip_step(bench.dice.random() < 0.8)),
     "zero": (1, lambda bench: bench.dice.choice(bench.optimizers).zero_grad()),
     "backward": (1, backward),

@@ -119,7 +119,7 @@ class FakeRun(Run):
     def __init__(self, capacity: int = 1_000, **members: object) -> None:
         members = {"event": None, "population_size": N} | members
         self.ledger = FakeLedger(capacity=capacity, run=RUN | members)
-        opened = LedgerClient(URL, KEY, max_attempts=1, transport=self.ledger).get_run(RUN_ID)
+        opened = LedgerClient(URL, KEY, max_attempts=1, transport=self.ledger).get_run(str(members.get("id", RUN_ID)))
         super().__init__(opened._transport, opened.state, PrefetchConfig(), step=0)
         self.ledger.requests.clear()
         self.asked = self.ledger.events
