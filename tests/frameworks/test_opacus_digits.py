@@ -21,7 +21,7 @@ def test_example_is_stopped_at_its_budget_and_its_epsilon_is_opacus_own(
     said = example(live_server, "opacus_digits", tmp_path / "out", LIMIT=Limit(epsilon, 1e-4))
     facts = json.loads((tmp_path / "out" / "opacus.json").read_text())
     assert facts["refused"]
-    assert f"Stopped: step {facts['steps']} of {facts['run']} refused" in said
+    assert f"Stopped: Step {facts['steps']} of {facts['run']} was refused" in said
     # Neither grid of orders contains the other: over 44 to 400 steps they differ by -1.6e-4 to 3e-5 of the value.
     assert 1 - 5e-4 <= facts["epsilon_rdp"] / facts["epsilon_opacus"] <= 1 + 5e-5
     rules = facts["accountants"]
