@@ -1,7 +1,7 @@
 """The contract of an adapter (docs/contributing/adapters.md), as tests that each adapter's module inherits."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from random import Random
 from typing import Any, ClassVar, Final, NamedTuple
@@ -32,6 +32,12 @@ class Payment(NamedTuple):
 
     charged: int
     rate: float
+
+
+NO_STATE: Final = {
+    "test_noise_that_is_brought_back_is_not_released_again": "its noise is the operating system's, without a state"
+}
+"""Why that case does not concern an adapter whose noise is drawn by the client's own mechanisms."""
 
 
 class Script(ABC):
@@ -145,9 +151,18 @@ class AdapterContract:
         if reason:
             pytest.skip(reason)
 
+    @pytest.fixture(autouse=True)
+    def _ended(self) -> Iterator[None]:
+        self.begun: list[Script] = []
+        yield
+        for script in self.begun:
+            script.end()
+
     def started(self, run: FakeRun, **terms: Any) -> Script:  # noqa: ANN401 - passed on
         type(self).seed()
-        return type(self).script(run, **terms)
+        script = type(self).script(run, **terms)
+        self.begun.append(script)
+        return script
 
     def test_canary_moves_release_by_clipping_norm_at_most(self) -> None:
         script = self.started(FakeRun(), noise_multiplier=LEAST_NOISE)

@@ -15,7 +15,7 @@ from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping, 
 from numpy.typing import NDArray
 
 from epsilon_ledger.flower import charge_rounds
-from tests.adapter_contract import AdapterContract, Script
+from tests.adapter_contract import NO_STATE, AdapterContract, Script
 from tests.frameworks.flower_grid import LocalGrid, arrays, shifted_by
 from tests.frameworks.test_flower_legacy import Client
 from tests.sdk.fake_ledger import FakeRun
@@ -115,11 +115,6 @@ class LegacyScript(RoundsScript):
         """Stop, where Flower's server would do its other rounds without clients."""
         if self.strategy.refusal is not None:
             raise self.strategy.refusal
-
-
-NO_STATE = {
-    "test_noise_that_is_brought_back_is_not_released_again": "its noise is the operating system's, without a state"
-}
 
 
 class TestMessages(AdapterContract):

@@ -1,6 +1,6 @@
 """The contract of an adapter, for Lightning: a fit in a thread, which the script lets go on step by step."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from queue import Queue
 from tempfile import TemporaryDirectory
@@ -8,10 +8,9 @@ from threading import Thread, current_thread
 from typing import Any
 
 import lightning.pytorch as lightning
-import pytest
 
 from epsilon_ledger.lightning import LedgerCallback
-from tests.adapter_contract import AdapterContract, Script
+from tests.adapter_contract import AdapterContract
 from tests.frameworks.test_opacus_contract import OpacusScript
 from tests.sdk.fake_ledger import FakeRun
 
@@ -124,15 +123,3 @@ class LightningScript(OpacusScript):
 class TestLightning(AdapterContract):
     script = LightningScript
     seed = staticmethod(lambda: lightning.seed_everything(42, verbose=False))
-
-    @pytest.fixture(autouse=True)
-    def _ended(self) -> Iterator[None]:
-        self.begun: list[Any] = []
-        yield
-        for script in self.begun:
-            script.end()
-
-    def started(self, run: FakeRun, **terms: Any) -> Script:  # noqa: ANN401 - passed on
-        script = super().started(run, **terms)
-        self.begun.append(script)
-        return script

@@ -2,7 +2,6 @@
 
 # ruff: noqa: ANN401 - what the frameworks give and take has no types here
 
-from collections.abc import Iterator
 from contextlib import suppress
 from queue import Queue
 from threading import Thread
@@ -139,14 +138,5 @@ class TestPasses(AdapterContract):
     }
 
     @pytest.fixture(autouse=True)
-    def _ended(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-        self.begun: list[Any] = []
+    def _on_processor(self, monkeypatch: pytest.MonkeyPatch) -> None:
         training.run_on_processor(monkeypatch)
-        yield
-        for script in self.begun:
-            script.end()
-
-    def started(self, run: FakeRun, **terms: Any) -> Script:
-        script = super().started(run, **terms)
-        self.begun.append(script)
-        return script

@@ -12,7 +12,7 @@ from nvflare.app_common.abstract.fl_model import FLModel
 
 from epsilon_ledger._federated.charges import RoundCost
 from epsilon_ledger.nvflare import LedgerFilter
-from tests.adapter_contract import AdapterContract, Script
+from tests.adapter_contract import NO_STATE, AdapterContract, Script
 from tests.frameworks.test_nvflare import Federation, by, result, site_context
 from tests.sdk.fake_ledger import FakeRun
 
@@ -111,11 +111,6 @@ class ResultScript(Script):
 
     def evaluate(self) -> None:
         assert self.update
-
-
-NO_STATE = {
-    "test_noise_that_is_brought_back_is_not_released_again": "its noise is the operating system's, without a state"
-}
 
 
 class TestRounds(AdapterContract):

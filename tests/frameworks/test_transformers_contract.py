@@ -3,7 +3,7 @@
 # ruff: noqa: ANN401 - a Trainer of a class that is made for it, and Transformers' signatures
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from queue import Queue
@@ -12,7 +12,6 @@ from threading import Thread
 from typing import Any
 
 import numpy as np
-import pytest
 import torch
 from numpy.typing import NDArray
 from torch import nn
@@ -213,15 +212,3 @@ class TestTrainer(AdapterContract):
     NOT_APPLICABLE = {  # noqa: RUF012 - as in the base class
         "test_repeated_record_moves_release_by_one_norm_or_stops_training": "its samplers draw each place once",
     }
-
-    @pytest.fixture(autouse=True)
-    def _ended(self) -> Iterator[None]:
-        self.begun: list[Any] = []
-        yield
-        for script in self.begun:
-            script.end()
-
-    def started(self, run: FakeRun, **terms: Any) -> Script:
-        script = super().started(run, **terms)
-        self.begun.append(script)
-        return script

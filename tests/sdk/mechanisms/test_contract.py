@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from epsilon_ledger.mechanisms import DpSgd, GaussianNoise, PoissonSampler
-from tests.adapter_contract import AdapterContract, Script
+from tests.adapter_contract import NO_STATE, AdapterContract, Script
 from tests.sdk.fake_ledger import FakeRun, N
 
 
@@ -46,8 +46,7 @@ class ArrayScript(Script):
 
 class TestArrays(AdapterContract):
     script = ArrayScript
-    NOT_APPLICABLE: ClassVar = {
-        "test_noise_that_is_brought_back_is_not_released_again": "its noise is the operating system's, without a state",
+    NOT_APPLICABLE: ClassVar = NO_STATE | {
         "test_repeated_record_moves_release_by_one_norm_or_stops_training": "its samplers draw each place once",
         "test_added_parameters_are_clipped_or_stop_training": "its parameters are those of the optimizer, for good",
     }
