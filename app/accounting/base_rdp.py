@@ -1,8 +1,7 @@
 """Rényi divergence of mechanisms without sampling, one formula per event type."""
 
 from functools import singledispatch
-from math import fsum, inf, log, log1p, sqrt
-from typing import Final
+from math import fsum, sqrt
 
 import numpy as np
 
@@ -24,7 +23,6 @@ from app.accounting.events import (
     NoOp,
     PermuteAndFlip,
     RandomizedResponse,
-    SampledWithoutReplacement,
     SelfComposed,
     TreeAggregation,
     Zcdp,
@@ -41,9 +39,6 @@ from app.accounting.formulas.mechanisms import (
     randomized_response_rdp,
     tree_aggregation_rdp,
 )
-
-UP: Final = 1 + 2.0**-52
-"""Factor that rounds a sum or product up."""
 
 
 @singledispatch
@@ -144,7 +139,15 @@ def _(event: Gaussian | AdaptiveClipping, orders: Floats, relation: NeighboringR
 
 @rdp.register
 def _(event: Laplace, orders: Floats, relation: NeighboringRelation) -> Floats:
-    return laplace_rdp(event.noise_multiplier / sensitivity(relation), orders)
+    return laplace_rdp(laplace_noise(event, relation), orders)
+
+
+def laplace_noise(event: Laplace, relation: NeighboringRelation) -> float:
+    """Compute the scale of Laplace noise divided by the L1 sensitivity under a relation."""
+    if event.epsilon is not None:
+        return 1 / event.epsilon
+    assert event.noise_multiplier is not None, "an event has one of its two forms"
+    return event.noise_multiplier / sensitivity(relation)
 
 
 @rdp.register
@@ -215,64 +218,3 @@ def _(event: Zcdp, orders: Floats, relation: NeighboringRelation) -> Floats:
     # Bun, Steinke 2016 (arXiv 1605.02065), Definition 1.1: the divergence is at most xi + rho a at every order a.
     del relation  # stated by the caller for it
     return event.xi + event.rho * orders
-
-
-@singledispatch
-def worst_loss(event: DpEvent, relation: NeighboringRelation) -> float:  # noqa: ARG001 - dispatch looks at it
-    """Compute the largest privacy loss of an event, its divergence of order infinity.
-
-    It is infinite for Gaussian noise and where no bound is known.
-    """
-    return inf
-
-
-@worst_loss.register
-def _(event: NoOp, relation: NeighboringRelation) -> float:
-    del event, relation  # nothing is released
-    return 0.0
-
-
-@worst_loss.register
-def _(event: Laplace, relation: NeighboringRelation) -> float:
-    return sensitivity(relation) / event.noise_multiplier
-
-
-@worst_loss.register
-def _(event: DiscreteLaplace, relation: NeighboringRelation) -> float:
-    return event.noise_parameter * event.sensitivity * sensitivity(relation)
-
-
-@worst_loss.register
-def _(event: Exponential | PermuteAndFlip | EpsilonDelta, relation: NeighboringRelation) -> float:
-    del relation  # stated by the caller for it
-    return event.epsilon
-
-
-@worst_loss.register
-def _(event: Composed, relation: NeighboringRelation) -> float:
-    return UP * fsum(worst_loss(part, relation) for part in event.events)
-
-
-@worst_loss.register
-def _(event: SelfComposed, relation: NeighboringRelation) -> float:
-    return UP * (event.count * worst_loss(event.event, relation))
-
-
-@worst_loss.register
-def _(event: GroupPrivacy, relation: NeighboringRelation) -> float:
-    # Records are exchanged one after the other; each changes no probability by more than the factor of one record.
-    return UP * (event.group_size * worst_loss(event.event, relation))
-
-
-@worst_loss.register
-def _(event: SampledWithoutReplacement, relation: NeighboringRelation) -> float:
-    # Given the sample, one replaced record changes no probability by more than the factor of the event inside.
-    return worst_loss(event.event, relation) if relation is NeighboringRelation.REPLACE_ONE else inf
-
-
-@worst_loss.register
-def _(event: RandomizedResponse, relation: NeighboringRelation) -> float:
-    # Probabilities times k: the true value has k - (k - 1) p, each other one p, each value of a special record 1.
-    p, k = event.noise_parameter, event.num_buckets
-    kept, other = log1p((k - 1) * (1 - p)), log(p)
-    return max(kept, -other) if relation is NeighboringRelation.REPLACE_SPECIAL else kept - other

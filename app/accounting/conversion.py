@@ -19,7 +19,18 @@ from typing import ClassVar, Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from app.accounting.curves import DELTA_UNIT, EXHAUSTED, GRID_VERSION, UNIT, Floats, RdpCurve
+from app.accounting.curves import (
+    DELTA_UNIT,
+    EXHAUSTED,
+    GRID_VERSION,
+    PURE,
+    UNBOUNDED,
+    UNIT,
+    Floats,
+    RdpCurve,
+    pure_limit,
+    pure_nats,
+)
 from app.accounting.curves import orders as orders_of_grid
 
 ROUNDING: Final = 2.0**-49
@@ -92,19 +103,23 @@ def delta_from_rdp(orders: Floats, rdp_nats: Floats, epsilon: float, method: Met
 def epsilon_of_curve(orders: Floats, curve: RdpCurve, delta: float, method: Method = "improved") -> EpsilonAtOrder:
     """Compute the smallest epsilon that a curve proves at a delta.
 
-    The curve's own delta is subtracted from `delta`, in (0, 1), first; epsilon is infinite if nothing remains.
+    The curve's own delta is subtracted from `delta`, in (0, 1), first; epsilon is infinite if nothing remains, or if
+    less than nothing does for the pure loss, which needs none.
     """
-    left = remaining_delta(delta, curve.delta)
-    if left <= 0:
-        return EpsilonAtOrder(inf, float(orders[0]))
-    return epsilon_from_rdp(orders, curve.nats(), left, method)
+    left, purely = remaining_delta(delta, curve.delta), inf
+    if curve.pure != UNBOUNDED and curve.delta * Fraction(DELTA_UNIT) <= Fraction(delta):
+        purely = pure_nats(curve.pure)
+    found = epsilon_from_rdp(orders, curve.nats(), left, method) if left > 0 else EpsilonAtOrder(inf, float(orders[0]))
+    return EpsilonAtOrder(purely, PURE) if purely < found.epsilon else found
 
 
 def delta_of_curve(orders: Floats, curve: RdpCurve, epsilon: float, method: Method = "improved") -> DeltaAtOrder:
     """Compute the smallest delta that a curve proves at an epsilon, rounded up.
 
-    The curve's own delta is added; `epsilon` is finite and at least 0.
+    The curve's own delta is added, and to nothing if epsilon covers the pure loss; `epsilon` is finite and at least 0.
     """
+    if curve.pure <= pure_limit(epsilon):
+        return DeltaAtOrder(curve.delta_value(), PURE)
     found = delta_from_rdp(orders, curve.nats(), epsilon, method)
     if not curve.delta:
         return found
@@ -177,7 +192,7 @@ def _terms(orders: Floats, delta: float | Floats) -> tuple[Floats, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """Accept a plan, fixed in advance, if one order proves the target.
+    """Accept a plan, fixed in advance, if one order or its pure loss proves the target.
 
     The target has epsilon >= 0, in nats, and delta in (0, 1).
     """
@@ -194,8 +209,13 @@ class Rule:
         return declared_bounds(self.epsilon, remaining_delta(self.delta, total.delta), self.grid_version)
 
     def fits(self, total: RdpCurve) -> bool:
-        """Check whether some order of a plan's curve is within its bound."""
-        return bool((total.values <= self.bounds(total)).any())
+        """Check whether some order of a plan's curve is within its bound, or its pure loss within epsilon."""
+        by_orders = bool((total.values <= self.bounds(total)).any())
+        return by_orders or (total.pure <= pure_limit(self.epsilon) and self.has_room(total))
+
+    def has_room(self, total: RdpCurve) -> bool:
+        """Check whether the target's delta covers a plan's own."""
+        return total.delta * Fraction(DELTA_UNIT) <= Fraction(self.delta)
 
 
 @lru_cache(maxsize=64)

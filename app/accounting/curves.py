@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import lru_cache
-from math import ceil, inf, nextafter
+from math import ceil, floor, inf, lcm, nextafter
 from operator import add
 from typing import Final, Self, TypeAlias
 
@@ -24,10 +24,20 @@ UNIT: Final = 2.0**-44
 EXHAUSTED: Final = int(np.iinfo(np.int64).max)
 """Value of an order whose divergence is infinite or does not fit: about 524,288 nats and above."""
 
+_LENGTH: Final = 2
+"""Bytes of the length of a serialized pure loss."""
+
 _EXHAUSTED: Final = np.array(EXHAUSTED)  # subtracting from a Python int takes numpy twice as long
 
 DELTA_UNIT: Final = 2.0**-62
 """Probability per unit of a curve's delta, 2.2e-19."""
+
+PER_NAT: Final = 10**40 * lcm(*range(1, 1001))
+"""Units of a curve's pure loss per nat. Decimals, and their quotients by whole numbers up to 1,000, are whole numbers
+of units, so that their sums are exact."""
+
+UNBOUNDED: Final = 2**19 * PER_NAT
+"""A pure loss that is infinite or does not fit: 524,288 nats and above."""
 
 SAFETY: Final = 1 + 1e-9
 """Factor applied to floats before rounding up: ten times the formulas' error of 1e-10."""
@@ -79,11 +89,13 @@ class RdpCurve:
         values: (n_orders,) int64 in [0, EXHAUSTED], units of 2^-44 nats; copied and made read-only.
         delta: in [0, EXHAUSTED], units of 2^-62.
         used: further integers that add up with it, of accounts' plans (docs/adr/0038).
+        pure: a bound on the privacy loss itself, in [0, UNBOUNDED], units of 1 / PER_NAT nats (docs/adr/0046).
     """
 
     values: NDArray[np.int64]
     delta: int = 0
     used: Usage = field(default_factory=dict)
+    pure: int = field(default=UNBOUNDED, repr=False)
 
     def __post_init__(self) -> None:
         """Copy the values read-only: curves are shared between threads."""
@@ -91,6 +103,8 @@ class RdpCurve:
             raise ValueError("A curve is a vector of int64, none of them negative.")
         if not 0 <= self.delta <= EXHAUSTED:
             raise ValueError("A curve's delta is a whole number of units, not negative, within int64.")
+        if not 0 <= self.pure <= UNBOUNDED:
+            raise ValueError("A curve's pure loss is a whole number of units from 0 to UNBOUNDED.")
         own = self.values.copy()
         own.flags.writeable = False
         object.__setattr__(self, "values", own)
@@ -100,19 +114,20 @@ class RdpCurve:
         return RdpCurve.from_bytes, (self.to_bytes(), self.delta, self.used)
 
     @classmethod
-    def _of(cls, values: NDArray[np.int64], delta: int, used: Usage) -> Self:
+    def _of(cls, values: NDArray[np.int64], delta: int, used: Usage, pure: int) -> Self:
         """Wrap a fresh, valid vector without copying it."""
         curve = object.__new__(cls)
         values.flags.writeable = False
         object.__setattr__(curve, "values", values)
         object.__setattr__(curve, "delta", delta)
         object.__setattr__(curve, "used", used)
+        object.__setattr__(curve, "pure", pure)
         return curve
 
     @classmethod
     def zero(cls, n: int) -> Self:
         """Create the curve of no release over `n` orders."""
-        return cls(np.zeros(n, dtype=np.int64))
+        return cls(np.zeros(n, dtype=np.int64), pure=0)
 
     @classmethod
     def from_nats(cls, rdp: Floats, delta: float = 0.0) -> Self:
@@ -125,21 +140,31 @@ class RdpCurve:
             raise ValueError("A Rényi divergence is a number of at least 0.")
         if not 0 <= delta <= 1:
             raise ValueError("The delta of a mechanism is a probability.")
+        pure = 0 if not delta and not rdp.any() else UNBOUNDED
         # Clipping first keeps the products finite. Scaling by a power of two and ceil are exact.
         units = np.ceil(np.minimum(rdp, EXHAUSTED * UNIT) * SAFETY / UNIT)
         fits = units < EXHAUSTED  # EXHAUSTED compares as 2^63, the nearest float: everything below converts exactly
-        return cls(
-            np.where(fits, np.where(fits, units, 0.0).astype(np.int64), EXHAUSTED), ceil(delta * SAFETY / DELTA_UNIT)
-        )
+        values = np.where(fits, np.where(fits, units, 0.0).astype(np.int64), EXHAUSTED)
+        return cls(values, ceil(delta * SAFETY / DELTA_UNIT), pure=pure)
 
     @classmethod
     def from_bytes(cls, data: bytes, delta: int = 0, used: Usage | None = None) -> Self:
-        """Read a curve from the bytes of `to_bytes`, its stored delta and usage of plans."""
-        return cls(np.frombuffer(data, dtype="<i8").astype(np.int64), delta, used or {})
+        """Read a curve from the bytes of `to_bytes`, its stored delta and usage of plans; no bytes have no orders."""
+        end = len(data) - _LENGTH
+        begin = end - int.from_bytes(data[end:], "little")
+        if data and begin < 0:
+            raise ValueError("The bytes of a curve end with its pure loss and the length of that.")
+        values = np.frombuffer(data[: max(begin, 0)], dtype="<i8").astype(np.int64)
+        pure = int.from_bytes(data[begin:end], "little") if begin < end else UNBOUNDED
+        return cls(values, delta, used or {}, pure)
 
     def to_bytes(self) -> bytes:
-        """Serialize the values as little-endian int64; delta and usage of plans are stored separately."""
-        return self.values.astype("<i8").tobytes()
+        """Serialize the values as little-endian int64, then the pure loss; delta and usage are stored separately.
+
+        The pure loss is a little-endian integer, no bytes if it is unbounded; the last two bytes are their number.
+        """
+        pure = b"" if self.pure == UNBOUNDED else self.pure.to_bytes(self.pure.bit_length() // 8 + 1, "little")
+        return self.values.astype("<i8").tobytes() + pure + len(pure).to_bytes(_LENGTH, "little")
 
     def __add__(self, other: "RdpCurve") -> "RdpCurve":
         """Compose two releases exactly; a sum that does not fit is EXHAUSTED."""
@@ -147,7 +172,8 @@ class RdpCurve:
             raise ValueError("Curves over different grids of orders cannot be added.")
         # EXHAUSTED - other is never negative, so neither operation can overflow.
         values = other.values + np.minimum(self.values, _EXHAUSTED - other.values)
-        return RdpCurve._of(values, min(self.delta + other.delta, EXHAUSTED), added(self.used, other.used))
+        delta, pure = min(self.delta + other.delta, EXHAUSTED), min(self.pure + other.pure, UNBOUNDED)
+        return RdpCurve._of(values, delta, added(self.used, other.used), pure)
 
     def times(self, count: int) -> "RdpCurve":
         """Compose `count` repetitions exactly; a product that does not fit is EXHAUSTED."""
@@ -161,15 +187,19 @@ class RdpCurve:
         product = np.minimum(self.values, EXHAUSTED // count) * np.int64(min(count, EXHAUSTED))
         product[self.values > EXHAUSTED // count] = EXHAUSTED
         used = {owner: tuple([each * count for each in counts]) for owner, counts in self.used.items()}
-        return RdpCurve._of(product, min(self.delta * count, EXHAUSTED), used)
+        return RdpCurve._of(product, min(self.delta * count, EXHAUSTED), used, min(self.pure * count, UNBOUNDED))
 
     def using(self, used: Usage) -> "RdpCurve":
         """Copy the curve with another usage of plans."""
-        return self if not used and not self.used else RdpCurve._of(self.values, self.delta, used)
+        return self if not used and not self.used else RdpCurve._of(self.values, self.delta, used, self.pure)
+
+    def with_pure(self, pure: int) -> "RdpCurve":
+        """Copy the curve with another bound on the privacy loss."""
+        return RdpCurve._of(self.values, self.delta, self.used, pure)
 
     def at(self, places: NDArray[np.intp] | slice) -> "RdpCurve":
-        """Select some orders by grid index or slice; delta stays."""
-        return RdpCurve._of(self.values[places], self.delta, self.used)
+        """Select some orders by grid index or slice; delta and pure loss stay."""
+        return RdpCurve._of(self.values[places], self.delta, self.used, self.pure)
 
     def nats(self) -> Floats:
         """Convert to nats, rounded up; infinite at EXHAUSTED orders."""
@@ -183,13 +213,14 @@ class RdpCurve:
         return min(value, 1.0)
 
     def covers(self, other: "RdpCurve") -> bool:
-        """Check that no order, nor delta, is below the other curve's."""
-        return self.delta >= other.delta and bool((self.values >= other.values).all())
+        """Check that no order, nor delta or the pure loss, is below the other curve's."""
+        no_less = self.delta >= other.delta and self.pure >= other.pure
+        return no_less and bool((self.values >= other.values).all())
 
     @property
     def is_zero(self) -> bool:
-        """Whether every order and delta are 0."""
-        return not (self.delta or self.values.any())
+        """Whether every order, delta and the pure loss are 0."""
+        return not (self.pure or self.delta or self.values.any())
 
     @property
     def is_exhausted(self) -> bool:
@@ -197,14 +228,48 @@ class RdpCurve:
         return bool((self.values == EXHAUSTED).all())
 
     def __eq__(self, other: object) -> bool:
-        """Compare values, delta and usage of plans."""
+        """Compare values, delta, usage of plans and pure loss."""
         if not isinstance(other, RdpCurve) or (self.delta, self.used) != (other.delta, other.used):
             return False
         return self.to_bytes() == other.to_bytes()
 
     def __hash__(self) -> int:
-        """Hash values and delta."""
+        """Hash values, delta and pure loss."""
         return hash((self.to_bytes(), self.delta))
+
+
+def pure_units(epsilon: float | Fraction) -> int:
+    """Convert a pure loss, in nats, to units, rounded up; a float is read as it is written."""
+    if epsilon == inf:
+        return UNBOUNDED
+    return min(ceil((exact(epsilon) if isinstance(epsilon, float) else epsilon) * PER_NAT), UNBOUNDED)
+
+
+def pure_limit(epsilon: float) -> int:
+    """Convert the largest pure loss that a limit allows to units, rounded down; see `pure_units`."""
+    return floor(exact(epsilon) * PER_NAT)
+
+
+def pure_nats(pure: int) -> float:
+    """Convert a pure loss to the next float that is no less as it is written."""
+    if pure >= UNBOUNDED:
+        return inf
+    nearest = pure / PER_NAT
+    return nearest if pure_limit(nearest) >= pure else nextafter(nearest, inf)
+
+
+@lru_cache(maxsize=4096)
+def exact(number: float) -> Fraction:
+    """Read a number as it is written: 0.1 is a tenth, so that 0.1 and 0.2 are 0.3."""
+    return Fraction(repr(number))
+
+
+def quotient(asked: int, whole: int) -> float:
+    """Divide by a whole number of at least 0; infinite where that is 0, or beyond the floats."""
+    try:
+        return asked / whole if whole else inf if asked else 0.0
+    except OverflowError:
+        return inf if asked > 0 else -inf
 
 
 def added(one: Usage, other: Usage) -> Usage:

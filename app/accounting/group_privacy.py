@@ -112,9 +112,18 @@ def _(event: NoOp, size: int) -> DpEvent:
 
 
 @_in_group.register
-def _(event: Gaussian | Laplace | TreeAggregation, size: int) -> DpEvent:
+def _(event: Gaussian | TreeAggregation, size: int) -> DpEvent:
     # Contributions add up: the sum, or the vector of a tree's nodes, moves at most `size` times as far.
     return replace(event, noise_multiplier=event.noise_multiplier / size)
+
+
+@_in_group.register
+def _(event: Laplace, size: int) -> DpEvent:
+    # As above.
+    if event.noise_multiplier is None:
+        assert event.epsilon is not None, "an event has one of its two forms"
+        return Laplace(epsilon=event.epsilon * size)
+    return Laplace(event.noise_multiplier / size)
 
 
 @_in_group.register

@@ -4,7 +4,7 @@ from functools import singledispatch
 
 import numpy as np
 
-from app.accounting.base_rdp import gaussian_noise, mixture_of, rdp, worst_loss
+from app.accounting.base_rdp import gaussian_noise, laplace_noise, mixture_of, rdp
 from app.accounting.curves import Floats
 from app.accounting.errors import UnsupportedEventError
 from app.accounting.events import (
@@ -27,7 +27,6 @@ from app.accounting.events import (
     batch_in,
     is_noisy_sum,
     type_name,
-    without_no_ops,
 )
 from app.accounting.formulas.amplification import (
     sampled_discrete_gaussian_rdp,
@@ -37,7 +36,6 @@ from app.accounting.formulas.amplification import (
 from app.accounting.formulas.discrete_laplace import sampled_discrete_laplace_rdp
 from app.accounting.formulas.gaussian_mixture import gaussian_mixture_rdp
 from app.accounting.formulas.mechanisms import bounded_range_rdp, noise_of_pure_loss
-from app.accounting.formulas.numerics import TINY, log1p_u
 from app.accounting.formulas.sampled_gaussian import sampled_gaussian_rdp
 from app.accounting.group_privacy import strip_group
 
@@ -103,7 +101,9 @@ def _(
 
 @poisson_sampled_rdp.register
 def _(event: Laplace, sampling_probability: float, orders: Floats) -> Floats:
-    return sampled_laplace_rdp(sampling_probability, event.noise_multiplier, orders)
+    return sampled_laplace_rdp(
+        sampling_probability, laplace_noise(event, NeighboringRelation.ADD_OR_REMOVE_ONE), orders
+    )
 
 
 @poisson_sampled_rdp.register
@@ -147,16 +147,3 @@ def _(event: Zcdp, sampling_probability: float, orders: Floats) -> Floats:
         f"all of {orders.size} orders a says too little about a mechanism for a sample of probability "
         f"{sampling_probability:g}. Name the mechanism itself: gaussian or discrete_gaussian, where it adds such noise."
     )
-
-
-@worst_loss.register
-def _(event: PoissonSampled, relation: NeighboringRelation) -> float:
-    # Balle, Barthe, Gaboardi 2018 (arXiv 1807.01647), Theorem 8: adding a record has the larger loss.
-    released = without_no_ops(event)
-    if not isinstance(released, PoissonSampled):
-        return 0.0
-    loss = worst_loss(strip_group(released.event), relation)
-    if event.takes_all or not is_amplified(released.event, relation):
-        return loss
-    sampled = float(log1p_u(event.sampling_probability, np.array([loss]))[0])
-    return max(sampled, TINY) if loss else 0.0  # a positive loss never rounds to zero

@@ -9,7 +9,7 @@ from typing import Final
 
 import numpy as np
 
-from app.accounting.base_rdp import gaussian_noise, rdp, worst_loss
+from app.accounting.base_rdp import gaussian_noise, rdp
 from app.accounting.curves import EXHAUSTED, GRID_VERSION, HIGHEST, Floats, RdpCurve
 from app.accounting.curves import orders as orders_of_grid
 from app.accounting.errors import UnsupportedEventError
@@ -49,6 +49,7 @@ from app.accounting.formulas.repeat_and_select import repeat_and_select_rdp
 from app.accounting.formulas.without_replacement import without_replacement_gaussian_rdp
 from app.accounting.group_privacy import for_group, sampled_mixture, strip_group
 from app.accounting.poisson_rdp import is_amplified
+from app.accounting.pure_losses import pure_loss, worst_loss
 from app.accounting.work import spend_curve
 
 __all__ = ["FORMULA_VERSION", "curve_by_type", "curve_over", "event_curve", "rdp"]
@@ -87,7 +88,8 @@ def curve_over(event: DpEvent, orders: Floats, relation: NeighboringRelation) ->
     Raises:
         UnsupportedEventError: no proven formula covers this event under this relation.
     """
-    return curve_by_type(without_no_ops(event), orders, relation)
+    released = without_no_ops(event)
+    return curve_by_type(released, orders, relation).with_pure(pure_loss(released, relation))
 
 
 @singledispatch

@@ -11,6 +11,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
+from app.accounting.base_rdp import laplace_noise
 from app.accounting.errors import PlanTooExpensiveError, UnsupportedEventError
 from app.accounting.events import (
     Batch,
@@ -288,7 +289,8 @@ def _amplified_work(event: DpEvent, *, few: bool, relation: NeighboringRelation 
     if isinstance(event, GroupPrivacy):
         return OVERHEAD + _amplified_work(_of_group(event), few=few, relation=relation)
     if isinstance(event, Laplace | PermuteAndFlip):
-        z = event.noise_multiplier if isinstance(event, Laplace) else noise_of_pure_loss(event.epsilon)
+        added = NeighboringRelation.ADD_OR_REMOVE_ONE
+        z = laplace_noise(event, added) if isinstance(event, Laplace) else noise_of_pure_loss(event.epsilon)
         nodes = SAMPLED_LAPLACE_NODES.over(few=few) / max(z, MIN_INTEGRATED_NOISE)
         return int(SAMPLED_LAPLACE.over(few=few) + nodes)
     if isinstance(event, MixtureOfGaussians):

@@ -12,7 +12,7 @@ from typing import Final
 
 import numpy as np
 
-from app.accounting.base_rdp import rdp, worst_loss
+from app.accounting.base_rdp import rdp
 from app.accounting.events import (
     AdaptiveClipping,
     Composed,
@@ -39,6 +39,7 @@ from app.accounting.events import (
 )
 from app.accounting.formulas.analytic_gaussian import gaussian_delta, gaussian_epsilon
 from app.accounting.group_privacy import for_group
+from app.accounting.pure_losses import worst_loss
 
 ROUNDING: Final = 1e-12
 """Relative margin for rounding in a sum of thousands of terms; results are increased by it."""

@@ -8,6 +8,7 @@ from app.accounting.events import (
     Decay,
     DpEvent,
     GroupPrivacy,
+    Laplace,
     PoissonSampled,
     RepeatAndSelect,
     SampledWithoutReplacement,
@@ -52,6 +53,8 @@ def _described(event: DpEvent) -> str:
             again = "without" if isinstance(event, SampledWithoutReplacement) else "with"
             batch = f"batches of {count(event.sample_size)} of {count(event.source_dataset_size)} records"
             text = f"{_described(event.event)}, {batch} {again} replacement"
+        case Laplace(epsilon=float(epsilon)):
+            text = f"laplace, epsilon {format_exact(epsilon)}"
         case _:
             noise, text = smallest_noise(event), type_name(event).replace("_", " ")
             text += "" if noise is None else f", noise multiplier {format_exact(noise)}"

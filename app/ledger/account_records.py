@@ -15,7 +15,7 @@ from typing import Final
 
 import numpy as np
 
-from app.accounting.curves import EXHAUSTED, UNIT, RdpCurve
+from app.accounting.curves import EXHAUSTED, UNIT, RdpCurve, pure_nats
 from app.accounting.events import NeighboringRelation, fingerprint
 from app.ledger.accounts import Account
 from app.ledger.alerts import DEFAULT_ALERT_SETTINGS, AlertSettings
@@ -196,7 +196,10 @@ def watermark_of(account: Account, thresholds: Sequence[float]) -> ThresholdWate
         by_plan = ThresholdWatermark(passed, 0, EXHAUSTED, gate.room, (account.id, most))
         if by_plan.holds(account.spent):
             return by_plan
-    best = int(np.argmin(account.spent.at(gate.places).nats() + gate.prices))
-    price = float(gate.prices[best])
+    epsilons = account.spent.at(gate.places).nats() + gate.prices
+    best = int(np.argmin(epsilons))
+    place, price = int(gate.places[best]), float(gate.prices[best])
+    if pure_nats(account.spent.pure) < epsilons[best]:  # which the order that represents infinity bounds, at no price
+        place, price = account.spent.values.size - 1, 0.0
     bound = floor((target - price - _ROUNDING * (target + abs(price))) / UNIT) - 1
-    return ThresholdWatermark(passed, int(gate.places[best]), max(-1, min(bound, EXHAUSTED - 1)), gate.room)
+    return ThresholdWatermark(passed, place, max(-1, min(bound, EXHAUSTED - 1)), gate.room)

@@ -15,7 +15,16 @@ from app.accounting.curves import EXHAUSTED, GRID_VERSION, RdpCurve, Usage, orde
 from app.accounting.events import DpEvent, NeighboringRelation
 from app.accounting.rdp import event_curve
 from app.ledger.allocation import Allocation
-from app.ledger.filters import UNTUNED, FilterBounds, FilterWeights, Limit, filter_bounds, filter_weights
+from app.ledger.filters import (
+    UNLIMITED,
+    UNTUNED,
+    FilterBounds,
+    FilterWeights,
+    Limit,
+    filter_bounds,
+    filter_weights,
+    pure_repetitions,
+)
 from app.ledger.parallel_exposure import ParallelExposure, held_of, value, without
 from app.ledger.plans import Plan, PlanStatus, plan_of
 from app.ledger.policies import Policy
@@ -24,9 +33,6 @@ from app.ledger.windows import ALWAYS, Window
 
 MAX_DEPTH = 8
 """Maximum depth of budgets between a population and a run."""
-
-UNLIMITED: Final = 2**62
-"""Repetitions that an account without a limit admits: more than any count."""
 
 _ONE: Final = np.array(1)
 """A zero-dimensional array: Python ints take numpy twice as long."""
@@ -170,7 +176,7 @@ class Account:
         gate = self.bounds()
         if self.own_delta(*new) > gate.room:
             return False
-        return bool((self.headroom(gate, *new) >= 0).any()) or self.is_planned(*new)
+        return bool((self.headroom(gate, *new) >= 0).any()) or self.pure_left(gate, *new) >= 0 or self.is_planned(*new)
 
     def repetitions(self, pending: Sequence[RdpCurve], curve: RdpCurve) -> int:
         """Count the repetitions of `curve` that fit after `pending`; negative if `pending` does not."""
@@ -178,7 +184,8 @@ class Account:
         if self.own_delta(*pending) > gate.room:
             return -1
         by_orders = int((self.headroom(gate, *pending) // np.maximum(curve.values[gate.places], _ONE)).max())
-        most = max(by_orders, self.planned_repetitions(pending, curve))
+        purely = pure_repetitions(self.pure_left(gate, *pending), curve.pure)
+        most = max(by_orders, purely, self.planned_repetitions(pending, curve))
         return most if most <= 0 or not curve.delta else min(most, self.delta_left(gate, *pending) // curve.delta)
 
     def is_planned(self, *new: RdpCurve) -> bool:
@@ -237,6 +244,14 @@ class Account:
             return gate.room - self.own_delta(*new)
         further = sum([cost.delta for cost in new])
         room = {slope: gate.room - base.delta - slope * further for slope, base in self.exposure.total.items()}
+        return -1 if room.pop(0, 0) < 0 else min(left // slope for slope, left in room.items())
+
+    def pure_left(self, gate: FilterBounds, *new: RdpCurve) -> int:
+        """Compute the largest pure loss of a further charge; negative if exceeded."""
+        further = sum([cost.pure for cost in new])
+        if self.exposure is None:
+            return gate.pure - self.spent.pure - self.held.pure - further
+        room = {slope: gate.pure - base.pure - slope * further for slope, base in self.exposure.total.items()}
         return -1 if room.pop(0, 0) < 0 else min(left // slope for slope, left in room.items())
 
     def grown_by(self, cost: RdpCurve) -> RdpCurve:

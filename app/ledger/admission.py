@@ -1,7 +1,8 @@
 """The admission rule: every account on a charge's path admits it, or none.
 
-Admit iff every account with a limit covers the charge by its plan, or has some order j with spent_j + held_j + new_j
-<= B_j. There is no tolerance: all three are integers rounded up and B_j is an integer rounded down.
+Admit iff every account with a limit covers the charge by its plan, has some order j with spent_j + held_j + new_j
+<= B_j, or a pure loss of at most epsilon. There is no tolerance: all three are integers rounded up and B_j is an
+integer rounded down.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -12,11 +13,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from app.accounting.curves import DELTA_UNIT, EXHAUSTED, UNIT, RdpCurve, orders
-from app.ledger.accounts import UNLIMITED, Account, with_usage, zero_curve
+from app.accounting.curves import DELTA_UNIT, EXHAUSTED, PURE, UNBOUNDED, UNIT, RdpCurve, orders, pure_nats, quotient
+from app.ledger.accounts import Account, with_usage, zero_curve
 from app.ledger.alternatives import Alternatives
 from app.ledger.event_differences import PlanDifference
-from app.ledger.filters import Limit
+from app.ledger.filters import UNLIMITED, Limit
 from app.ledger.plan_causes import find_differences
 from app.ledger.plans import PlanStatus
 from app.ledger.step_events import PricedStep, total_cost
@@ -281,11 +282,17 @@ def _longest_prefix(accounts: Sequence[Account], steps: Sequence[PricedStep]) ->
 
 
 def _relative_room(account: Account, pending: RdpCurve, refused: RdpCurve) -> float:
-    """Compute the largest share of a refused charge that fits at an order; -inf if own deltas refuse it."""
+    """Compute the largest share of a refused charge that fits at an order or purely; -inf if own deltas refuse it."""
     gate = account.bounds()
     if account.own_delta(pending, refused) > gate.room:
         return -inf
-    return float((account.headroom(gate, pending) / np.maximum(refused.values[gate.places], 1)).max())
+    by_orders = float((account.headroom(gate, pending) / np.maximum(refused.values[gate.places], 1)).max())
+    return max(by_orders, _pure_share(account.pure_left(gate, pending), refused.pure))
+
+
+def _pure_share(left: int, asked: int) -> float:
+    """Compute the share of a pure loss that fits; -inf if it has no bound."""
+    return -inf if asked == UNBOUNDED else quotient(left, asked)
 
 
 def _refused(
@@ -304,19 +311,22 @@ def _refused(
     telling = (gate.bounds >= 0) & (spent < EXHAUSTED) & (asked < EXHAUSTED)
     shown = telling if telling.any() else gate.bounds >= 0
     closest = int(np.argmax(np.where(shown, share, -np.inf)))
-    grid = orders(binding.grid_version)
-    at = np.arange(grid.size)[gate.places][[closest]]
+    order, limit = float(orders(binding.grid_version)[gate.places[closest]]), float(gate.bounds[closest]) * UNIT
+    losses = [float(curve.at(gate.places[[closest]]).nats()[0]) for curve in (binding.spent, binding.held, growth)]
+    if _pure_share(gate.pure - binding.spent.pure - binding.held.pure, growth.pure) > share[closest]:
+        order, limit = PURE, pure_nats(gate.pure)
+        losses = [pure_nats(curve.pure) for curve in (binding.spent, binding.held, growth)]
     return Refusal(
         reading=reading_of(path),
         binding=binding,
         epsilon=binding.epsilon(),
         epsilon_including_reserved=binding.epsilon(binding.spent + binding.held),
         epsilon_requested=binding.epsilon(binding.spent + binding.held + growth),
-        order=float(grid[at][0]),
-        spent=float(binding.spent.at(at).nats()[0]),
-        held=float(binding.held.at(at).nats()[0]),
-        requested=float(growth.at(at).nats()[0]),
-        limit=float(gate.bounds[closest]) * UNIT,
+        order=order,
+        spent=losses[0],
+        held=losses[1],
+        requested=losses[2],
+        limit=limit,
         delta_requested=growth.delta_value(),
         delta_left=max(0, gate.room - binding.own_delta()) * DELTA_UNIT,
         plan=binding.plan_status if binding.is_planned() else None,

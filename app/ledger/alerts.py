@@ -228,8 +228,8 @@ class Forecast:
 def share_used(account: Account) -> float:
     """Compute the used share of an account's limit by its filter.
 
-    It is the minimum over orders j of spent_j / B_j and the share of planned steps, or the used share of delta for own
-    deltas if that is larger.
+    It is the minimum over orders j of spent_j / B_j, the share of planned steps, and the pure loss over epsilon; or the
+    used share of delta for own deltas if that is larger.
     """
     if account.spent.is_zero:
         return 0.0
@@ -239,7 +239,8 @@ def share_used(account: Account) -> float:
     by_order = np.where(usable, spent / np.maximum(gate.bounds, 1), LARGEST_SHARE)
     by_delta = account.spent.delta / gate.room if gate.room > 0 else (LARGEST_SHARE if account.spent.delta else 0.0)
     by_plan = LARGEST_SHARE if account.plan is None else account.plan.share(account.spent.used[account.id])
-    return min(LARGEST_SHARE, max(min(float(by_order.min()), by_plan), by_delta))
+    least = min(float(by_order.min()), by_plan, gate.pure_share(account.spent.pure))
+    return min(LARGEST_SHARE, max(least, by_delta))
 
 
 def forecast(share: float, before: float, days: float) -> Forecast:

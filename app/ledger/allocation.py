@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
 from fractions import Fraction
-from functools import lru_cache
 from typing import Any, Final
 
+from app.accounting.curves import exact
 from app.ledger.errors import InvalidInputError
 
 MAX_PARTS: Final = 1000
@@ -160,7 +160,7 @@ class Allocation:
             raise InvalidInputError(
                 f"`aging_seconds` is 0 to {MAX_SECONDS}, or null, not {self.aging_seconds}.", field="aging_seconds"
             )
-        promised = sum(decimal(share.minimum) for share in self.shares.values())
+        promised = sum(exact(share.minimum) for share in self.shares.values())
         if promised > 1:
             raise InvalidInputError(
                 f"The minimums of the shares are {float(promised):g} together; they may be 1 at most.", field="shares"
@@ -169,12 +169,6 @@ class Allocation:
     def share_of(self, account_id: str) -> Share:
         """Get the share of an account under it."""
         return self.shares.get(account_id, DEFAULT_SHARE)
-
-
-@lru_cache(maxsize=4096)
-def decimal(value: float) -> Fraction:
-    """Read a number as it is written: 0.1 is a tenth, so that three shares of 0.3, 0.3 and 0.4 are the whole."""
-    return Fraction(repr(value))
 
 
 def facts_of(allocation: Allocation) -> dict[str, Any]:

@@ -17,7 +17,19 @@ from app.accounting.conversion import (
     epsilon_at_orders,
     threshold_units,
 )
-from app.accounting.curves import DELTA_UNIT, EXHAUSTED, GRID_VERSION, HIGHEST, RdpCurve, nats_of, orders
+from app.accounting.curves import (
+    DELTA_UNIT,
+    EXHAUSTED,
+    GRID_VERSION,
+    HIGHEST,
+    UNBOUNDED,
+    RdpCurve,
+    nats_of,
+    orders,
+    pure_limit,
+    pure_nats,
+    quotient,
+)
 from app.ledger.errors import DeltaTooLargeError, InvalidInputError, LimitTooSmallError
 
 SET_ASIDE = 0.01
@@ -230,12 +242,14 @@ class FilterBounds:
         bounds: (n_places,) int64, units of 2^-44 nats, rounded down; -1 at an order that admits nothing.
         prices: (n_places,) nats that the conversion to epsilon adds.
         room: maximum sum of mechanisms' own deltas, units of 2^-62.
+        pure: maximum pure loss, units of 1 / PER_NAT nats: it takes no part of delta (ADR 0046).
     """
 
     places: NDArray[np.intp]
     bounds: NDArray[np.int64]
     prices: NDArray[np.float64]
     room: int
+    pure: int
 
     def left(self, *taken: RdpCurve) -> NDArray[np.int64]:
         """Subtract curves from the bounds; (n_places,), negative where an order is exceeded."""
@@ -246,18 +260,32 @@ class FilterBounds:
         return left
 
     def repetitions(self, spent: RdpCurve, curve: RdpCurve) -> int:
-        """Count the repetitions of a curve that some order and the room for own deltas admit after what is spent."""
-        most = int((self.left(spent) // np.maximum(curve.values[self.places], 1)).max())
+        """Count the repetitions of a curve that fit after what is spent: at some order or purely, and by own deltas."""
+        by_orders = int((self.left(spent) // np.maximum(curve.values[self.places], 1)).max())
+        most = max(by_orders, pure_repetitions(self.pure - spent.pure, curve.pure))
         return min(most, (self.room - spent.delta) // curve.delta) if curve.delta else most
 
     def epsilon(self, spent: RdpCurve) -> float:
-        """Compute the smallest epsilon limit that the orders of this filter would still have admitted."""
+        """Compute the smallest epsilon limit under which this filter would still have admitted what is spent."""
         if spent.delta > self.room:
             return inf
-        return max(0.0, float((nats_of(spent.values[self.places]) + self.prices).min()))
+        by_orders = max(0.0, float((nats_of(spent.values[self.places]) + self.prices).min()))
+        return by_orders if spent.pure == UNBOUNDED else min(by_orders, pure_nats(spent.pure))
+
+    def pure_share(self, loss: int) -> float:
+        """Compute a pure loss as a share of the largest one; infinite without a bound."""
+        return inf if loss == UNBOUNDED else quotient(loss, self.pure)
 
 
-UNTUNED: Final = FilterBounds(np.array([0]), np.array([EXHAUSTED - 1]), np.array([0.0]), 0)
+def pure_repetitions(left: int, each: int) -> int:
+    """Count the repetitions of a pure loss that fit into what is left of the limit; negative if that is exceeded."""
+    return -1 if left < 0 else left // each if each else UNLIMITED
+
+
+UNLIMITED: Final = 2**62
+"""Repetitions of what loses nothing, or that an account without a limit admits: more than any count."""
+
+UNTUNED: Final = FilterBounds(np.array([0]), np.array([EXHAUSTED - 1]), np.array([0.0]), 0, 0)
 """Bounds of a filter without weights, under which nothing has been charged that loses anything."""
 
 
@@ -272,4 +300,5 @@ def filter_bounds(limit: Limit, weights: FilterWeights, grid_version: int) -> Fi
     places = np.array(weights.indices)
     chosen, deltas = orders(grid_version)[places], np.array(weights.deltas)
     bounds = threshold_units(chosen, limit.epsilon, deltas)
-    return FilterBounds(places, bounds, epsilon_at_orders(chosen, np.zeros(chosen.shape), deltas), weights.set_aside())
+    prices = epsilon_at_orders(chosen, np.zeros(chosen.shape), deltas)
+    return FilterBounds(places, bounds, prices, weights.set_aside(), pure_limit(limit.epsilon))

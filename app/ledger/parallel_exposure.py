@@ -1,8 +1,8 @@
 """Growth of an account with disjoint partitions by a charge under it.
 
-At every order, and for own deltas as for one more order, it is the maximum of straight lines: max over t of
-(base_t + t * charge). A partition that the charge does not reach may be the maximum (t = 0); the charge may reach
-several of those that count (t > 1). See ADR 0017.
+At every order, and for own deltas and the pure loss as for further orders, it is the maximum of straight lines: max
+over t of (base_t + t * charge). A partition that the charge does not reach may be the maximum (t = 0); the charge may
+reach several of those that count (t > 1). See ADR 0017.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,7 +12,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from app.accounting.curves import EXHAUSTED, RdpCurve, Usage
+from app.accounting.curves import EXHAUSTED, UNBOUNDED, RdpCurve, Usage
 
 Lines = Mapping[int, RdpCurve]
 """Bases by slope."""
@@ -72,28 +72,30 @@ def compose_partitions(
 
 
 def without(whole: RdpCurve, part: RdpCurve) -> RdpCurve:
-    """Subtract one term from a sum; an exhausted order stays exhausted."""
+    """Subtract one term from a sum; an exhausted order stays exhausted, and an unbounded pure loss unbounded."""
     rest = whole.values - part.values
     rest[whole.values == EXHAUSTED] = EXHAUSTED
     used = {
         owner: tuple(map(sub, counts, part.used[owner])) if owner in part.used else counts
         for owner, counts in whole.used.items()
     }
-    return RdpCurve(rest, EXHAUSTED if whole.delta == EXHAUSTED else whole.delta - part.delta, used)
+    delta = EXHAUSTED if whole.delta == EXHAUSTED else whole.delta - part.delta
+    return RdpCurve(rest, delta, used, UNBOUNDED if whole.pure == UNBOUNDED else whole.pure - part.pure)
 
 
 def is_exact(held: RdpCurve, left: Iterable[RdpCurve]) -> bool:
     """Check whether subtracting a part from a hold leaves the exact sum of the remaining curves.
 
     True if one repetition of the remaining curves exhausts every order at which `held` is exhausted, as every Gaussian
-    exhausts the order that represents infinity. `left` is consumed only as far as needed.
+    exhausts the order that represents infinity, and so for the pure loss. `left` is consumed only as far as needed.
     """
-    doubtful = np.flatnonzero(held.values == EXHAUSTED)
+    doubtful, unbounded = np.flatnonzero(held.values == EXHAUSTED), held.pure == UNBOUNDED
     for curve in left:
-        if not doubtful.size:
+        if not doubtful.size and not unbounded:
             break
         doubtful = doubtful[curve.values[doubtful] != EXHAUSTED]
-    return not doubtful.size and held.delta != EXHAUSTED
+        unbounded = unbounded and curve.pure != UNBOUNDED
+    return not doubtful.size and not unbounded and held.delta != EXHAUSTED
 
 
 def held_of(spent: RdpCurve, total: RdpCurve) -> RdpCurve:
@@ -101,7 +103,8 @@ def held_of(spent: RdpCurve, total: RdpCurve) -> RdpCurve:
     held = without(total, spent)
     values = held.values.copy()
     values[spent.values == EXHAUSTED] = 0
-    return RdpCurve(values, 0 if spent.delta == EXHAUSTED else held.delta, held.used)
+    delta, pure = 0 if spent.delta == EXHAUSTED else held.delta, 0 if spent.pure == UNBOUNDED else held.pure
+    return RdpCurve(values, delta, held.used, pure)
 
 
 def _moved(lines: Lines, cost: RdpCurve) -> Lines:
@@ -129,13 +132,16 @@ def _merge_max(curves: dict[Key, RdpCurve], key: Key, curve: RdpCurve) -> None:
     before = curves.get(key)
     if before is not None:
         used = _ranked_usage([before, curve], 1)[0]
-        curve = RdpCurve(np.maximum(before.values, curve.values), max(before.delta, curve.delta), used)
+        delta, pure = max(before.delta, curve.delta), max(before.pure, curve.pure)
+        curve = RdpCurve(np.maximum(before.values, curve.values), delta, used, pure)
     curves[key] = curve
 
 
 def _top_sums(curves: Sequence[RdpCurve], most: int) -> list[RdpCurve]:
     """Sum the 0, 1, 2, ... `most` largest values at every order."""
-    deltas = sorted((curve.delta for curve in curves), reverse=True)
+    deltas, pures = (
+        sorted(each, reverse=True) for each in zip(*((one.delta, one.pure) for one in curves), strict=True)
+    )
     many = min(most, len(curves))
     ranked = [np.zeros_like(curves[0].values)] * many
     for curve in curves:  # insertion sort by order: few of many partitions count
@@ -145,7 +151,7 @@ def _top_sums(curves: Sequence[RdpCurve], most: int) -> list[RdpCurve]:
     usage = _ranked_usage(curves, many)
     sums = [RdpCurve.zero(curves[0].values.size)]
     for place in range(many):
-        sums.append(sums[-1] + RdpCurve(ranked[place], deltas[place], usage[place]))
+        sums.append(sums[-1] + RdpCurve(ranked[place], deltas[place], usage[place], pures[place]))
     return sums
 
 

@@ -5,8 +5,9 @@ from typing import NamedTuple
 
 from app.accounting.curves import EXHAUSTED, RdpCurve, added
 from app.ledger.account_records import ThresholdWatermark
-from app.ledger.accounts import UNLIMITED, Account
+from app.ledger.accounts import Account
 from app.ledger.filter_orders import FilterOrders
+from app.ledger.filters import UNLIMITED
 from app.ledger.plan_filter import Coordinates, repeated, repetitions
 from app.ledger.plans import Plan
 

@@ -141,8 +141,9 @@ class Books:
             return True
         for account in map(self.accounts.__getitem__, plan.path):
             if has_only_orders(account):
-                places = account.bounds().places
-                if not (plan.cost.values[places] <= self.room(account)).any():
+                gate = account.bounds()
+                by_orders = (plan.cost.values[gate.places] <= self.room(account)).any()
+                if not by_orders and plan.cost.pure > gate.pure:
                     return False
         return True
 
@@ -186,7 +187,7 @@ class Books:
 
 
 def has_only_orders(account: Account) -> bool:
-    """Check whether nothing but the orders of its frozen filter decides what an account admits, beside own deltas."""
+    """Check whether an account admits by its frozen filter alone: by its orders and the pure loss, and own deltas."""
     return account.limit is not None and account.weights is not None and account.plan is None
 
 

@@ -21,6 +21,7 @@ from datetime import datetime, timedelta
 import numpy as np
 from numpy.typing import NDArray
 
+from app.accounting.curves import quotient
 from app.ledger.accounts import Account
 from app.ledger.allocation import SchedulingRule
 from app.ledger.filters import FilterBounds
@@ -37,12 +38,14 @@ class _Demands:
         bounds: of the account's filter, which is frozen.
         plans: that wait, in any order.
         matrix: (n_plans, n_places) int64, units of 2^-44 nats.
+        bounded: (n_plans,) whether the plan's pure loss is within the limit.
     """
 
     def __init__(self, bounds: FilterBounds, plans: Iterable[WaitingPlan]) -> None:
         self.bounds = bounds
         self.plans = sorted(plans, key=_arrival)
         self.matrix = np.array([plan.cost.values[bounds.places] for plan in self.plans])
+        self.bounded = np.array([plan.cost.pure <= bounds.pure for plan in self.plans], dtype=bool)
         self.weights = np.array([plan.weight for plan in self.plans])
 
     def add(self, plan: WaitingPlan) -> None:
@@ -50,6 +53,7 @@ class _Demands:
         row = bisect(self.plans, _arrival(plan), key=_arrival)
         self.plans.insert(row, plan)
         self.matrix = np.insert(self.matrix, row, plan.cost.values[self.bounds.places], axis=0)
+        self.bounded = np.insert(self.bounded, row, plan.cost.pure <= self.bounds.pure)
         self.weights = np.insert(self.weights, row, plan.weight)
 
     def remove(self, plan: WaitingPlan) -> None:
@@ -57,17 +61,18 @@ class _Demands:
         row = self.plans.index(plan)
         del self.plans[row]
         self.matrix = np.delete(self.matrix, row, axis=0)
+        self.bounded = np.delete(self.bounded, row)
         self.weights = np.delete(self.weights, row)
 
     def shares(self, plans: Sequence[WaitingPlan]) -> NDArray[np.float64]:
-        """Compute the part of the limit that plans ask for, at the order at which it is least; (n_plans,)."""
+        """Compute the part of the limit that plans ask for, in the way in which it is least; (n_plans,)."""
         usable = self.bounds.bounds > 0
-        if not usable.any():
-            return np.full(len(plans), np.inf)
-        asked = np.array([plan.cost.values[self.bounds.places[usable]] for plan in plans])
-        of_orders = (asked / self.bounds.bounds[usable]).min(axis=1)
-        of_deltas = [_part(plan.cost.delta, self.bounds.room) for plan in plans]
-        shares: NDArray[np.float64] = np.maximum(of_orders, of_deltas)
+        least = np.array([self.bounds.pure_share(plan.cost.pure) for plan in plans])
+        if usable.any():
+            asked = np.array([plan.cost.values[self.bounds.places[usable]] for plan in plans])
+            least = np.minimum(least, (asked / self.bounds.bounds[usable]).min(axis=1))
+        of_deltas = [quotient(plan.cost.delta, self.bounds.room) for plan in plans]
+        shares: NDArray[np.float64] = np.maximum(least, of_deltas)
         return shares
 
     def parts(self, plans: Sequence[WaitingPlan], room: NDArray[np.int64]) -> NDArray[np.float64]:
@@ -91,8 +96,8 @@ class _Demands:
         return packed
 
     def may_fit(self, room: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Check which plans fit into the room at some order; (n_plans,)."""
-        fitting: NDArray[np.bool_] = np.less_equal(self.matrix, room).any(axis=1)
+        """Check which plans fit into the room at some order, or may purely; (n_plans,)."""
+        fitting: NDArray[np.bool_] = np.less_equal(self.matrix, room).any(axis=1) | self.bounded
         return fitting
 
 
@@ -245,7 +250,7 @@ def _share(account: Account, plan: WaitingPlan) -> float:
     share = float(_Demands(own.bounds(), [plan]).shares([plan])[0])
     if own.plan is None:
         return share
-    return max(min(share, _usage(own, plan)), _part(plan.cost.delta, own.bounds().room))
+    return max(min(share, _usage(own, plan)), quotient(plan.cost.delta, own.bounds().room))
 
 
 def _usage(account: Account, plan: WaitingPlan) -> float:
@@ -256,9 +261,4 @@ def _usage(account: Account, plan: WaitingPlan) -> float:
     for priced in plan.steps:
         for place, each in enumerate(own.workload.cost(priced.step.event)):
             cost[place] += each * priced.step.count
-    return max(_part(used, most) for used, most in zip(cost, own.capacity, strict=True))
-
-
-def _part(asked: int, whole: int) -> float:
-    """Compute the part of a whole that is asked for; infinite if there is nothing."""
-    return asked / whole if whole else np.inf if asked else 0.0
+    return max(quotient(used, most) for used, most in zip(cost, own.capacity, strict=True))

@@ -10,9 +10,9 @@ from fractions import Fraction
 
 import numpy as np
 
-from app.accounting.curves import EXHAUSTED, RdpCurve
+from app.accounting.curves import EXHAUSTED, UNBOUNDED, RdpCurve, exact
 from app.ledger.accounts import Account, zero_curve
-from app.ledger.allocation import ALL, Allocation, decimal
+from app.ledger.allocation import ALL, Allocation
 from app.ledger.filters import FilterBounds
 from app.ledger.parallel_exposure import Lines, held_of, value
 
@@ -81,7 +81,7 @@ class Withholding:
             return total
         for account_id, share in self.allocation.shares.items():
             if share.minimum and account_id not in own:
-                promised = _part(account, bounds, decimal(share.minimum) * self.window)
+                promised = _part(account, bounds, exact(share.minimum) * self.window)
                 taken = self.taken.get(account_id)
                 total = total + (promised if taken is None else _excess(promised, taken))
         return total
@@ -94,7 +94,7 @@ class Withholding:
         share = self.allocation.share_of(under.id)
         if share.maximum >= 1:
             return []
-        most = _part(account, bounds, decimal(share.maximum) * self.unlocked, up=False)
+        most = _part(account, bounds, exact(share.maximum) * self.unlocked, up=False)
         beyond = _excess(_part(account, bounds, ALL), most)
         return [(slope, base + beyond) for slope, base in lines_of(under).items() if slope]
 
@@ -112,7 +112,7 @@ def _with_withheld(account: Account, withheld: RdpCurve, lines: Sequence[tuple[i
         return replace(account, held=account.held + kept)
     total = {slope: base + _left_of(account, withheld, base, slope) for slope, base in lines_of(account).items()}
     whole = _part(account, account.bounds(), ALL)
-    most = replace(whole, values=np.full_like(whole.values, EXHAUSTED))
+    most = replace(whole, values=np.full_like(whole.values, EXHAUSTED), pure=UNBOUNDED)
     for slope, line in lines:
         least = _smaller(line, most)
         total[slope] = _larger(total[slope], least) if slope in total else least
@@ -126,42 +126,47 @@ def _left_of(account: Account, withheld: RdpCurve, taken: RdpCurve, slope: int =
     All of these must hold, and a charge that needs none of one may not be refused for it; nor, at any order, if it adds
     nothing to a line. Any other order may be exceeded, as by charges.
     """
-    bounds, plan, values, used = account.bounds(), account.plan, withheld.values, withheld.used
+    bounds, plan, values, used, pure = account.bounds(), account.plan, withheld.values, withheld.used, withheld.pure
     if not slope:
         values = values.copy()
         values[bounds.places] = np.minimum(values[bounds.places], np.maximum(bounds.left(taken), 0))
+        pure = min(pure, max(0, bounds.pure - taken.pure))
     if plan is not None:
         columns = zip(used[account.id], plan.capacity, plan.used_by(taken, account.id), strict=True)
         used = {account.id: tuple([min(each, max(0, most - got)) for each, most, got in columns])}
-    return RdpCurve(values, min(withheld.delta, max(0, bounds.room - taken.delta)), used)
+    return RdpCurve(values, min(withheld.delta, max(0, bounds.room - taken.delta)), used, pure)
 
 
 def _part(account: Account, bounds: FilterBounds, part: Fraction, *, up: bool = True) -> RdpCurve:
-    """Compute a part of a limit: at the orders of the filter, of the own deltas, and of the plan's coordinates."""
+    """Compute a part of a limit: at the filter's orders, of own deltas, the plan's coordinates, and the pure loss."""
     above, below, plan = part.numerator, part.denominator, account.plan
     rest = below - 1 if up else 0  # far faster than multiplying fractions
     values = np.zeros_like(account.spent.values)
     values[bounds.places] = [(max(0, most) * above + rest) // below for most in bounds.bounds.tolist()]
     used = {} if plan is None else {account.id: tuple([(most * above + rest) // below for most in plan.capacity])}
-    return RdpCurve(values, (bounds.room * above + rest) // below, used)
+    delta, pure = ((most * above + rest) // below for most in (bounds.room, bounds.pure))
+    return RdpCurve(values, delta, used, pure)
 
 
 def _excess(one: RdpCurve, other: RdpCurve) -> RdpCurve:
     """Compute by how much one curve is above another, at least 0."""
     used = {owner: tuple(max(0, each - less) for each, less in pairs) for owner, pairs in _usage(one, other)}
-    return RdpCurve(np.maximum(one.values - other.values, 0), max(0, one.delta - other.delta), used)
+    delta, pure = max(0, one.delta - other.delta), max(0, one.pure - other.pure)
+    return RdpCurve(np.maximum(one.values - other.values, 0), delta, used, pure)
 
 
 def _larger(one: RdpCurve, other: RdpCurve) -> RdpCurve:
     """Take the larger of two curves at every order."""
     used = {owner: tuple(max(pair) for pair in pairs) for owner, pairs in _usage(one, other)}
-    return RdpCurve(np.maximum(one.values, other.values), max(one.delta, other.delta), used)
+    delta, pure = max(one.delta, other.delta), max(one.pure, other.pure)
+    return RdpCurve(np.maximum(one.values, other.values), delta, used, pure)
 
 
 def _smaller(one: RdpCurve, other: RdpCurve) -> RdpCurve:
     """Take the smaller of two curves at every order."""
     used = {owner: tuple(min(pair) for pair in pairs) for owner, pairs in _usage(one, other)}
-    return RdpCurve(np.minimum(one.values, other.values), min(one.delta, other.delta), used)
+    delta, pure = min(one.delta, other.delta), min(one.pure, other.pure)
+    return RdpCurve(np.minimum(one.values, other.values), delta, used, pure)
 
 
 def _usage(one: RdpCurve, other: RdpCurve) -> Iterator[tuple[str, Iterator[tuple[int, int]]]]:

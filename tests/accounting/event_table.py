@@ -52,6 +52,7 @@ LEAVES = (
     Case(dp.Gaussian(1.1), "e9d556ba97b48ed5", ALL, {"noise_multiplier": 1.0}, {"clipped": "microbatch"}),
     Case(dp.Gaussian(2, "microbatch"), "17cee6263eaed0a8", ALL, {"noise_multiplier": 1.9}),
     Case(dp.Laplace(1.5), "390b137fd682a26d", ALL, {"noise_multiplier": 1.499}),
+    Case(dp.Laplace(epsilon=0.1), "a0f5c9118108ad0b", ALL, {"epsilon": 0.101}, dp.EpsilonDelta(0.1)),
     Case(dp.DiscreteGaussian(4), "c0946acb6c8e4887", ALL, {"noise_multiplier": 3.9}),
     Case(dp.DiscreteGaussian(4, 3), "4e85dde745be4057", ALL, {"noise_multiplier": 3.9}),
     Case(
@@ -186,7 +187,7 @@ PLACES = {"source_dataset_size": COUNTS, "sample_size": COUNTS, "event": HELD}
 REFUSED: dict[type[DpEvent], Mapping[str, Values]] = {
     dp.NoOp: {},
     dp.Gaussian: {"noise_multiplier": NOISES, "clipped": ("batch", None, 1, True)},
-    dp.Laplace: {"noise_multiplier": NOISES},
+    dp.Laplace: {"noise_multiplier": NOISES, "epsilon": (0.1, 0.0, 1e-7, 1.1e3, "1", True)},
     dp.DiscreteGaussian: {"noise_multiplier": NOISES, "sensitivity": SENSITIVITIES},
     dp.DiscreteLaplace: {"noise_parameter": (*EPSILONS, [1.0]), "sensitivity": (*SENSITIVITIES, None)},
     dp.RandomizedResponse: {"noise_parameter": PROBABILITIES, "num_buckets": (1, *COUNTS)},

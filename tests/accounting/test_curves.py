@@ -3,6 +3,7 @@
 from functools import lru_cache
 from hashlib import sha256
 from itertools import product
+from math import inf, nextafter
 
 import numpy as np
 import pytest
@@ -11,7 +12,21 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from app.accounting.conversion import epsilon_at_orders, epsilon_from_rdp, threshold_units
-from app.accounting.curves import EXHAUSTED, GRID_VERSION, HIGHEST, PURE, UNIT, RdpCurve, finite_orders, orders
+from app.accounting.curves import (
+    EXHAUSTED,
+    GRID_VERSION,
+    HIGHEST,
+    PER_NAT,
+    PURE,
+    UNBOUNDED,
+    UNIT,
+    RdpCurve,
+    finite_orders,
+    orders,
+    pure_limit,
+    pure_nats,
+    pure_units,
+)
 from app.accounting.errors import UnknownGridVersionError
 from app.accounting.events import Gaussian, NeighboringRelation, PoissonSampled
 from app.accounting.rdp import event_curve, rdp
@@ -84,11 +99,39 @@ def test_curve_of_other_values_than_int64_amounts_is_refused() -> None:
             RdpCurve(np.array(values, dtype=kind))
 
 
-@given(units=st.lists(UNITS, min_size=1, max_size=5))
-def test_bytes_round_trip_and_are_little_endian(units: list[int]) -> None:
-    stored = curve(*units).to_bytes()
-    assert stored == b"".join(unit.to_bytes(8, "little") for unit in units)
-    assert RdpCurve.from_bytes(stored) == curve(*units)
+PURE_LOSSES = st.integers(0, UNBOUNDED) | st.sampled_from([0, 1, 127, 128, 255, 256, PER_NAT, UNBOUNDED - 1, UNBOUNDED])
+
+
+@given(units=st.lists(UNITS, min_size=1, max_size=5), pure=PURE_LOSSES)
+def test_bytes_round_trip_and_are_little_endian(units: list[int], pure: int) -> None:
+    kept = curve(*units).with_pure(pure)
+    stored = kept.to_bytes()
+    assert stored.startswith(b"".join(unit.to_bytes(8, "little") for unit in units))
+    assert RdpCurve.from_bytes(stored) == kept
+
+
+@pytest.mark.parametrize("data", [b"\0", bytes(8) + b"\xff\xff", bytes(8), bytes(7) + b"\0\0", bytes(8) + b"\1\0"])
+def test_bytes_that_no_curve_has_are_refused(data: bytes) -> None:
+    with pytest.raises(ValueError, match="size|bytes"):
+        RdpCurve.from_bytes(data)
+
+
+@given(one=PURE_LOSSES, other=PURE_LOSSES, count=st.integers(0, 10**9))
+def test_pure_losses_add_up_exactly_up_to_the_highest(one: int, other: int, count: int) -> None:
+    both = curve(1).with_pure(one) + curve(1).with_pure(other)
+    assert both.pure == min(one + other, UNBOUNDED)
+    assert curve(1).with_pure(one).times(count).pure == min(one * count, UNBOUNDED)
+    assert curve(1).with_pure(max(one, other)).covers(curve(1).with_pure(one))
+    assert curve(1).with_pure(one).covers(curve(1).with_pure(other)) is (one >= other)
+    assert curve(0).with_pure(one).is_zero is (one == 0)
+
+
+@given(epsilon=st.floats(1e-30, 1e5))
+def test_pure_loss_of_a_decimal_reads_as_that_decimal(epsilon: float) -> None:
+    units = pure_units(epsilon)
+    assert pure_limit(epsilon) <= units <= pure_limit(epsilon) + 1
+    assert pure_nats(units) in (epsilon, nextafter(epsilon, inf))
+    assert pure_limit(pure_nats(units)) >= units
 
 
 def test_curve_is_an_immutable_value() -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from app.accounting import events as dp
-from app.accounting.curves import DELTA_UNIT, GRID_VERSION, HIGHEST, RdpCurve, orders
+from app.accounting.curves import DELTA_UNIT, GRID_VERSION, HIGHEST, UNBOUNDED, RdpCurve, orders, pure_nats
 from app.accounting.errors import UnsupportedEventError
 from app.accounting.events import DpEvent, NeighboringRelation
 from app.accounting.formulas.amplification import sampled_epsilon_delta, sampled_pure_dp_rdp
@@ -143,7 +143,9 @@ def test_hardly_any_noise_is_priced_and_less_is_refused() -> None:
 def test_a_sampled_choice_costs_at_most_what_its_range_allows() -> None:
     q, epsilon = 0.7, 3.0
     expected = np.minimum(sampled_pure_dp_rdp(q, epsilon, GRID), bounded_range_rdp(epsilon, GRID))
-    assert event_curve(dp.PoissonSampled(q, dp.Exponential(epsilon)), ADD_OR_REMOVE) == RdpCurve.from_nats(expected)
+    curve = event_curve(dp.PoissonSampled(q, dp.Exponential(epsilon)), ADD_OR_REMOVE)
+    assert curve.with_pure(UNBOUNDED) == RdpCurve.from_nats(expected)
+    assert pure_nats(curve.pure) == pytest.approx(expected[-1], rel=1e-9)
 
 
 @pytest.mark.parametrize(("q", "delta"), [(0.01, 1e-6), (0.9, 1e-12), (1e-300, 1e-300)])

@@ -31,7 +31,7 @@ WEIGHTS = FilterWeights((0,), (1e-6,))
 
 @cache
 def bounds_of(limits: Units) -> FilterBounds:
-    return FilterBounds(np.arange(ORDERS), np.array(limits[:ORDERS]), np.zeros(ORDERS), limits[ORDERS])
+    return FilterBounds(np.arange(ORDERS), np.array(limits[:ORDERS]), np.zeros(ORDERS), limits[ORDERS], 0)
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from operator import le
 
 import numpy as np
 
-from app.accounting.curves import EXHAUSTED, RdpCurve
+from app.accounting.curves import EXHAUSTED, UNBOUNDED, RdpCurve
 from app.accounting.events import DpEvent, NeighboringRelation
 from app.ledger.accounts import Account, AccountKind, zero_curve
 from app.ledger.composition import (
@@ -45,10 +45,10 @@ def limited_to(account: Account, limit: Limit) -> Account:
     return with_limit(account, limit, _weights(Tuning.of(account), limit))
 
 
-def summed(vectors: Sequence[Vector], size: int, most: int | None = None) -> Vector:
-    """Sum by coordinate, or only so many of the largest; what does not fit is exhausted."""
+def summed(vectors: Sequence[Vector], size: int, highest: int, most: int | None = None) -> Vector:
+    """Sum by coordinate, or only so many of the largest; what does not fit is the highest value."""
     columns = zip((0,) * size, *vectors, strict=True)
-    return tuple(min(sum(sorted(column, reverse=True)[:most]), EXHAUSTED) for column in columns)
+    return tuple(min(sum(sorted(column, reverse=True)[:most]), highest) for column in columns)
 
 
 def most_that(fit: Callable[[int], bool]) -> int:
@@ -165,14 +165,23 @@ class LedgerModel:
         planned = {each.id: each.plan.workload.cost(event) for each in self.accounts.values() if each.plan is not None}
         return self.curves[event].using(planned).times(count)
 
-    def value(self, name: str, entries: Sequence[Entry], cost: Callable[[DpEvent], Vector]) -> Vector:
+    def value(
+        self, name: str, entries: Sequence[Entry], cost: Callable[[DpEvent], Vector], highest: int = EXHAUSTED
+    ) -> Vector:
         """Sum from nothing what an account has lost by these entries, at some coordinates of each event's cost."""
         counting, size = self.accounts[name].parts_that_count, len(cost(next(iter(self.curves))))
         if counting is not None:
-            return summed([self.value(each.id, entries, cost) for each in self._under(name)], size, counting)
+            parts = [self.value(each.id, entries, cost, highest) for each in self._under(name)]
+            return summed(parts, size, highest, counting)
         direct = [(event, count) for run, event, count in entries if self._adds(run, name)]
         own = [tuple(count * each for each in cost(event)) for event, count in direct]
-        return summed([*own, *(self.value(each, entries, cost) for each in self._topmost(name))], size)
+        parallel = (self.value(each, entries, cost, highest) for each in self._topmost(name))
+        return summed([*own, *parallel], size, highest)
+
+    def pure(self, name: str, entries: Sequence[Entry]) -> int:
+        """Sum from nothing the pure loss of an account."""
+        [loss] = self.value(name, entries, lambda event: (self.curves[event].pure,), UNBOUNDED)
+        return loss
 
     def _adds(self, run: str, name: str) -> bool:
         """Whether a run's charges reach an account without passing a parallel one."""
@@ -203,6 +212,8 @@ class LedgerModel:
             return False
         if any(loss <= bound for loss, bound in zip(losses, gate.bounds.tolist(), strict=True)):
             return True
+        if self.pure(account.id, entries) <= gate.pure:
+            return True
         return plan is not None and all(map(le, self.value(account.id, entries, plan.workload.cost), plan.capacity))
 
     def at(self, places: Sequence[int] | np.ndarray[tuple[int], np.dtype[np.int64]]) -> Callable[[DpEvent], Vector]:
@@ -223,6 +234,7 @@ class LedgerModel:
             for curve, entries in ((account.spent, self.charges), (total, made)):
                 found = (*map(int, curve.values[np.asarray(places)]), curve.delta)
                 assert found == self.value(name, entries, self.at(places)), name
+                assert curve.pure == self.pure(name, entries), name
             for owner, used in account.spent.used.items():
                 plan = self.accounts[owner].plan
                 if plan is not None:

@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.accounting.curves import EXHAUSTED, UNIT, RdpCurve
+from app.accounting.curves import EXHAUSTED, PER_NAT, UNBOUNDED, UNIT, RdpCurve
 from app.ledger.filter_orders import FilterOrders
-from app.ledger.filters import FilterBounds
+from app.ledger.filters import UNLIMITED, FilterBounds
 
 ORDERS = 6
 EXACT = 2**53
@@ -24,7 +24,8 @@ def vectors(values: st.SearchStrategy[int]) -> st.SearchStrategy[list[int]]:
 
 
 def curves() -> st.SearchStrategy[RdpCurve]:
-    return vectors(units).map(lambda values: RdpCurve(np.array(values, dtype=np.int64)))
+    pure = st.sampled_from([0, 1, 7, PER_NAT // 3, PER_NAT, UNBOUNDED])
+    return st.builds(lambda values, pure: RdpCurve(np.array(values, dtype=np.int64), pure=pure), vectors(units), pure)
 
 
 @st.composite
@@ -38,6 +39,7 @@ def gates(draw: st.DrawFn) -> FilterBounds:
         np.array(bounds, dtype=np.int64)[places],
         np.array(prices)[places] / 7,
         draw(st.integers(0, 2)),
+        draw(st.sampled_from([0, 3, 100, PER_NAT, 7 * PER_NAT])),
     )
 
 
@@ -45,13 +47,15 @@ def gates(draw: st.DrawFn) -> FilterBounds:
 def test_orders_count_as_the_bounds(
     gate: FilterBounds, begun: RdpCurve, delta: int, charges: list[tuple[RdpCurve, int]], further: int
 ) -> None:
-    spent = RdpCurve(begun.values, min(delta, gate.room))
+    spent = RdpCurve(begun.values, min(delta, gate.room), pure=begun.pure)
     orders = FilterOrders.of(gate, spent, charges[0][0])
     for number, (curve, count) in enumerate(charges):
         most, endless = orders.repetitions()
         for charged in (0, count, max(most, 0), max(most, 0) + 1):  # the boundary, and one beside it
             left = gate.left(spent, curve.times(charged))
-            ruled = int((left // np.maximum(curve.values[gate.places], 1)).max())
+            by_orders = int((left // np.maximum(curve.values[gate.places], 1)).max())
+            pure_left = gate.pure - (spent + curve.times(charged)).pure
+            ruled = max(by_orders, -1 if pure_left < 0 else pure_left // curve.pure if curve.pure else UNLIMITED)
             counted = max(most - charged, endless)
             assert counted == ruled if ruled >= 0 else counted < 0
         epsilons = orders.epsilons()
@@ -60,7 +64,7 @@ def test_orders_count_as_the_bounds(
             found = epsilons(repeated)
             if found is None:
                 here, cost = spent.values[gate.places], curve.values[gate.places]
-                least = gate.epsilon(after) - gate.prices.min()
+                least = gate.epsilon(after.with_pure(UNBOUNDED)) - gate.prices.min()
                 finite = (here < EXHAUSTED) & (cost < EXHAUSTED)
                 assert not (here[finite].any() or cost[finite].any()) or least >= EXACT * UNIT - 1
             else:
@@ -72,7 +76,7 @@ def test_orders_count_as_the_bounds(
 @pytest.fixture
 def gate() -> FilterBounds:
     """The bounds at three orders."""
-    return FilterBounds(np.array([0, 1, 2]), np.array([90, 90, 90]), np.array([0.5, 0.1, 0.2]), 0)
+    return FilterBounds(np.array([0, 1, 2]), np.array([90, 90, 90]), np.array([0.5, 0.1, 0.2]), 0, 0)
 
 
 def curve(*values: int) -> RdpCurve:

@@ -39,6 +39,11 @@ class NoOp(DpEvent):
     """Nothing is released."""
 
 
+RELEASE: Final = Real(
+    1 / MAX_NOISE_MULTIPLIER, 1 / MIN_NOISE_MULTIPLIER, "the privacy loss of one release, in nats", optional=True
+)
+
+
 def _part(meaning: str) -> Real:
     return Real(MIN_NOISE_MULTIPLIER, MAX_NOISE_MULTIPLIER, meaning, optional=True)
 
@@ -76,10 +81,25 @@ class Gaussian(DpEvent):
 class Laplace(DpEvent):
     """A sum with Laplace noise in every coordinate.
 
-    `noise_multiplier` is the scale b of the noise divided by the L1 clipping norm of a record's vector.
+    Args:
+        noise_multiplier: the scale b of the noise divided by the L1 clipping norm of a record's vector.
+        epsilon: the privacy loss of one release, in nats: the sum's L1 sensitivity under the population's neighboring
+            relation divided by the scale; given instead of `noise_multiplier`.
     """
 
-    noise_multiplier: Annotated[float, noise("the noise's scale divided by the sum's L1 sensitivity")]
+    noise_multiplier: Annotated[
+        float | None, noise("the noise's scale divided by the sum's L1 sensitivity", optional=True)
+    ] = None
+    epsilon: Annotated[float | None, RELEASE] = None
+
+    def __post_init__(self) -> None:
+        """Check that exactly one of the two is given, and its bounds."""
+        if (self.noise_multiplier is None) == (self.epsilon is None):
+            raise InvalidEventError(
+                "An event of type laplace has either a noise_multiplier, the noise's scale divided by the L1 clipping "
+                "norm, or an epsilon, the privacy loss of one release."
+            )
+        DpEvent.__post_init__(self)
 
 
 @wire_type("discrete_gaussian")

@@ -13,7 +13,7 @@ import numpy as np
 from app.accounting.errors import UnsupportedEventError
 from app.accounting.events.base import DpEvent, child_events, type_name
 from app.accounting.events.composite import GROUP_KNOTS, Batch, Decay, GroupPrivacy, PoissonSampled, Wrapper
-from app.accounting.events.mechanisms import AdaptiveClipping, DiscreteLaplace, MixtureOfGaussians
+from app.accounting.events.mechanisms import AdaptiveClipping, DiscreteLaplace, Laplace, MixtureOfGaussians
 from app.accounting.formulas.noise_schedules import (
     EXACT_STEPS,
     KNOTS,
@@ -90,15 +90,18 @@ def _is_inside(event: DpEvent, name: Parameter) -> TypeGuard[Wrapper]:
 
 
 def _without(event: DpEvent, name: Parameter) -> str:
-    two = " with two noises" if hasattr(event, name) else ""  # only adaptive_clipping may have a noise multiplier
-    return f"{type_name(event)}{two} has no single {name.replace('_', ' ')}"
+    form = ""
+    if hasattr(event, name):  # adaptive_clipping and laplace may have a noise multiplier
+        form = " with an epsilon" if isinstance(event, Laplace) else " with two noises"
+    return f"{type_name(event)}{form} has no single {name.replace('_', ' ')}"
 
 
 def smallest_noise(event: DpEvent) -> float | None:
     """Find the smallest noise multiplier in an event; None if no part has one.
 
     For adaptive clipping it is that of gradients and count together (arXiv 1905.03871, Theorem 1), for a decay its
-    last, for discrete Laplace noise 1 / c over the sensitivity, for a mixture that of the largest sensitivity.
+    last, for Laplace noise of an epsilon 1 / epsilon, for discrete Laplace noise 1 / c over the sensitivity, for a
+    mixture that of the largest sensitivity.
     """
     if isinstance(event, Decay):
         first = smallest_noise(event.event)
@@ -109,11 +112,16 @@ def smallest_noise(event: DpEvent) -> float | None:
         assert event.gradient_noise_multiplier is not None
         assert event.count_noise_stddev is not None
         return 1 / hypot(1 / event.gradient_noise_multiplier, 1 / (2 * event.count_noise_stddev))
-    if isinstance(event, DiscreteLaplace):
-        return 1 / (event.noise_parameter * event.sensitivity)
-    if isinstance(event, MixtureOfGaussians):
-        return event.standard_deviation / event.largest
     parts = child_events(event)
     if parts:
-        return min((noise for each in parts if (noise := smallest_noise(each)) is not None), default=None)
-    return getattr(event, "noise_multiplier", None)
+        return min((least for each in parts if (least := smallest_noise(each)) is not None), default=None)
+    match event:
+        case DiscreteLaplace():
+            noise: float | None = 1 / (event.noise_parameter * event.sensitivity)
+        case MixtureOfGaussians():
+            noise = event.standard_deviation / event.largest
+        case Laplace(epsilon=float(epsilon)):
+            noise = 1 / epsilon
+        case _:
+            noise = getattr(event, "noise_multiplier", None)
+    return noise

@@ -7,7 +7,7 @@ from functools import singledispatch
 from math import log1p, sqrt
 from typing import Final, Self
 
-from app.accounting.base_rdp import gaussian_noise, mixture_of, sensitivity
+from app.accounting.base_rdp import gaussian_noise, laplace_noise, mixture_of, sensitivity
 from app.accounting.errors import UnsupportedEventError
 from app.accounting.events import (
     AdaptiveClipping,
@@ -110,7 +110,7 @@ def _(event: TreeAggregation, relation: NeighboringRelation) -> Directions:
 
 @dominating_pairs.register
 def _(event: Laplace, relation: NeighboringRelation) -> Directions:
-    return Directions.both(LaplacePair(event.noise_multiplier / sensitivity(relation)))
+    return Directions.both(LaplacePair(laplace_noise(event, relation)))
 
 
 @dominating_pairs.register

@@ -43,8 +43,19 @@ class GaussianEvent(EventInput):
 class LaplaceEvent(EventInput):
     """The Laplace mechanism on a sum of vectors whose L1 norm is clipped."""
 
+    model_config = example({"type": "laplace", "noise_multiplier": 20.0}, {"type": "laplace", "epsilon": 0.1})
+
     type: Literal["laplace"]
-    noise_multiplier: NoiseMultiplier = Field(description="scale b / clipping norm")
+    noise_multiplier: NoiseMultiplier | None = Field(default=None, description="scale b / clipping norm")
+    epsilon: Annotated[float, Field(ge=1e-6, le=1e3)] | None = Field(
+        default=None, description="the privacy loss of one release, in nats; instead of `noise_multiplier`"
+    )
+
+    @model_validator(mode="after")
+    def _one_form(self) -> "LaplaceEvent":
+        if (self.noise_multiplier is None) == (self.epsilon is None):
+            raise ValueError("send either `noise_multiplier` or `epsilon`")
+        return self
 
 
 class DiscreteGaussianEvent(EventInput):

@@ -11,7 +11,7 @@ from app.accounting.conversion import Rule
 from app.accounting.curves import RdpCurve
 from app.accounting.events import DpEvent
 from app.accounting.work import spend
-from app.ledger.filters import Limit, filter_bounds, filter_weights
+from app.ledger.filters import FilterBounds, Limit, filter_bounds, filter_weights
 from app.ledger.step_events import StepEvent
 from app.service.planning.declared_plans import DELTAS, EPSILONS, smallest_limit
 
@@ -47,14 +47,21 @@ class RenyiRule(Rule):
             (n_orders,) int64, units of 2^-44 nats; -1 at an unused order.
         """
         spend(WEIGHING)
-        limit = Limit(self.epsilon, self.delta)
-        # Repetitions of an event choose the same orders as the event.
-        weights = filter_weights(limit, total if self.first is None else self.first, self.grid_version)
-        gate = filter_bounds(limit, weights, self.grid_version)
+        gate = self._gate(total)
         bounds = np.full(total.values.shape, CLOSED, dtype=np.int64)
         if total.delta <= gate.room:
             bounds[gate.places] = gate.bounds
         return bounds
+
+    def has_room(self, total: RdpCurve) -> bool:
+        """Check whether the part of delta that is set aside covers the events' own."""
+        return total.delta <= self._gate(total).room
+
+    def _gate(self, total: RdpCurve) -> FilterBounds:
+        limit = Limit(self.epsilon, self.delta)
+        # Repetitions of an event choose the same orders as the event.
+        weights = filter_weights(limit, total if self.first is None else self.first, self.grid_version)
+        return filter_bounds(limit, weights, self.grid_version)
 
 
 def first_curve(steps: Iterable[StepEvent], curves: Mapping[DpEvent, RdpCurve]) -> RdpCurve | None:

@@ -4,13 +4,15 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from fractions import Fraction
+from math import ceil
 from typing import Final
 
 import numpy as np
 from sqlalchemy import Connection
 
 from app.accounting.conversion import spread
-from app.accounting.curves import EXHAUSTED, RdpCurve, orders
+from app.accounting.curves import EXHAUSTED, PER_NAT, UNBOUNDED, UNIT, RdpCurve, orders, pure_units
 from app.ledger.account_records import AccountRecord
 from app.ledger.accounts import Account, AccountKind
 from app.ledger.audit import AuditAction, AuditFilter
@@ -166,24 +168,27 @@ def _series_of(account: Account, part: ChargedRun) -> tuple[str, ...]:
 def _with_plan(
     tx: Connection, organisation_id: str, account: Account, curves: Mapping[str, RdpCurve]
 ) -> Mapping[str, RdpCurve]:
-    """Add to the costs of events, as further orders, what they use up of an account's plan."""
+    """Add to the costs of events, as further orders, what they use up of an account's plan and the pure loss."""
     plan = account.plan
     if plan is None:
-        return curves
+        return {key: _extended(curve, ()) for key, curve in curves.items()}
     events = dp_events.find_events(tx, organisation_id, curves)
     return {key: _extended(curve, plan.workload.cost(events[key])) for key, curve in curves.items() if key in events}
 
 
 def _extended(curve: RdpCurve, used: Sequence[int]) -> RdpCurve:
-    further = np.array([min(each, EXHAUSTED) for each in used], dtype=np.int64)
+    pure = ceil(Fraction(curve.pure, PER_NAT) / Fraction(UNIT))
+    further = np.array([min(each, EXHAUSTED) for each in (*used, pure)], dtype=np.int64)
     return RdpCurve(np.concatenate([curve.values, further]), curve.delta)
 
 
 def _divided(account: Account, curve: RdpCurve) -> RdpCurve:
-    """Take a curve and the usage of an account's plan apart."""
+    """Take a curve, the usage of an account's plan and the pure loss apart."""
     size = account.spent.values.size
-    used = {account.id: tuple(curve.values[size:].tolist())} if account.id in account.spent.used else {}
-    return RdpCurve(curve.values[:size], curve.delta, used)
+    *counts, pure = curve.values[size:].tolist()
+    used = {account.id: tuple(counts)} if account.id in account.spent.used else {}
+    loss = UNBOUNDED if pure == EXHAUSTED else pure_units(pure * Fraction(UNIT))
+    return RdpCurve(curve.values[:size], curve.delta, used, loss)
 
 
 def _moments(record: AccountRecord, found: Sequence[Sample], max_points: int) -> list[datetime]:
@@ -216,14 +221,23 @@ def _shares(
 
 
 def _deciding(account: Account) -> tuple[int, float] | None:
-    """Find the order, or the plan's mechanism behind the orders, that decides, and its threshold; None: none fits."""
+    """Find the order, or the plan's mechanism behind the orders, that decides, and its threshold; None: none fits.
+
+    The pure loss is that at the order that represents infinity.
+    """
     gate, plan = account.bounds(), account.plan
     spent = account.spent.values[gate.places]
     usable = (gate.bounds > 0) & (spent < EXHAUSTED)
     shares = np.where(usable, spent / np.maximum(gate.bounds, 1), np.inf)
     chosen = int(np.argmin(shares))
-    found = (int(gate.places[chosen]), float(gate.bounds[chosen])) if usable.any() else None
-    if plan is None or plan.share(account.spent.used[account.id]) > float(shares[chosen]):
+    found, share = (
+        (int(gate.places[chosen]), float(gate.bounds[chosen])) if usable.any() else None,
+        float(shares[chosen]),
+    )
+    by_pure = gate.pure_share(account.spent.pure)
+    if by_pure < share:
+        found, share = (account.spent.values.size - 1, gate.pure / PER_NAT / UNIT), by_pure
+    if plan is None or plan.share(account.spent.used[account.id]) > share:
         return found
     used = zip(account.spent.used[account.id], plan.capacity, strict=True)
     by_share = [each / most if most else 0.0 for each, most in used]

@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from fractions import Fraction
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -53,11 +54,20 @@ def price_problem(stored: StoredCost) -> str | None:
     except DAMAGED as error:
         return f"under {relation} and grid {grid_version} it cannot be priced: {error}"
     same_grid = fresh.values.shape == stored.curve.values.shape
-    if same_grid and all(
-        _agree(now, kept) for now, kept in ((fresh.values, stored.curve.values), (fresh.delta, stored.curve.delta))
+    if (
+        same_grid
+        and all(
+            _agree(now, kept) for now, kept in ((fresh.values, stored.curve.values), (fresh.delta, stored.curve.delta))
+        )
+        and _agree_purely(fresh.pure, stored.curve.pure)
     ):
         return None
     return f"its price under {relation} and grid {grid_version} is not what {stored.canonical_json.decode()} costs."
+
+
+def _agree_purely(fresh: int, stored: int) -> bool:
+    """Whether two pure losses are equal up to the tolerance: those that are no quotients are computed."""
+    return abs(stored - fresh) <= Fraction(TOLERANCE) * fresh
 
 
 def _agree(fresh: ArrayLike, stored: ArrayLike) -> bool:

@@ -57,16 +57,27 @@ def gaussian(noise_multiplier: float, *, clipped: Literal["example", "microbatch
     return event
 
 
-def laplace(noise_multiplier: float) -> LaplaceEvent:
-    """Describe Laplace noise on a sum.
+def laplace(noise_multiplier: float | None = None, *, epsilon: float | None = None) -> LaplaceEvent:
+    """Describe Laplace noise on a sum. Give one of the two.
+
+    Decimals add up exactly: ten releases of epsilon 0.1 are 1. A noise multiplier of 1 / 0.07 is a little more than an
+    epsilon of 0.07.
 
     Args:
         noise_multiplier: scale of the noise divided by each record's L1 clipping norm, in [1e-3, 1e6].
+        epsilon: privacy loss of one release, in [1e-6, 1e3] nats: the sum's L1 sensitivity under the population's
+            neighboring relation divided by the scale.
 
     Returns:
         The event for the wire.
     """
-    return {"type": "laplace", "noise_multiplier": noise(noise_multiplier)}
+    if epsilon is None:
+        if noise_multiplier is None:
+            raise ValueError("Give noise_multiplier or epsilon.")
+        return {"type": "laplace", "noise_multiplier": noise(noise_multiplier)}
+    if noise_multiplier is not None:
+        raise ValueError("Give either noise_multiplier or epsilon.")
+    return {"type": "laplace", "epsilon": real("epsilon", epsilon, 1e-6, 1e3)}
 
 
 def discrete_gaussian(noise_multiplier: float, sensitivity: int | None = None) -> DiscreteGaussianEvent:

@@ -30,7 +30,8 @@ class LaplaceEvent(TypedDict):
     """Laplace noise on a sum whose L1 sensitivity is bounded by clipping."""
 
     type: Literal["laplace"]
-    noise_multiplier: float
+    noise_multiplier: NotRequired[float]
+    epsilon: NotRequired[float]
 
 
 class DiscreteGaussianEvent(TypedDict):
