@@ -1,5 +1,6 @@
 """A proxy that gives a trainer another one's answer, or an old one: it is not believed, and the request is repeated."""
 
+import json
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -93,6 +94,29 @@ def test_grant_that_is_not_its_own_releases_nothing(wire: LedgerWire, admin: Led
     assert own.next_step == 5
     own.complete()
     assert admin.get_run(own.id).next_step == 5
+
+
+def test_grant_of_other_counts_than_planned_is_returned_unused(
+    wire: LedgerWire, admin: LedgerClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which of its steps are the next ones, the trainer would not know."""
+    planned, arrive = [gaussian(60.0)] * 2 + [gaussian(40.0)] * 3, wire.arrive
+
+    def divide_otherwise(request: httpx2.Request) -> httpx2.Response:
+        response = arrive(request)
+        if not request.url.path.endswith("/reservations"):
+            return response
+        answer = json.loads(response.read())
+        first, second = answer["plan"]
+        first["count"], second["count"] = 1, 4
+        return httpx2.Response(response.status_code, json=answer)
+
+    monkeypatch.setattr(wire, "arrive", divide_otherwise)
+    terms: Any = {"budget": open_budget(admin, 1.0), "authorize_every": 5, "schedule": lambda step: planned[step]}
+    run = wire.client().create_run("own", **terms)
+    assert run.authorize().reservation is None
+    assert (run.state.reservation, run.next_step) == (None, 1)
+    assert wire.asked[-3:] == ["reservations", "commit", "steps"]
 
 
 def test_run_of_another_name_or_attempt_is_not_taken_up(wire: LedgerWire, admin: LedgerClient) -> None:

@@ -105,6 +105,19 @@ def test_awaited_epoch_and_training_are_charged_alike(simulation: Simulation) ->
     asyncio.run(main())
 
 
+def test_awaited_epoch_of_repeated_batches_is_refused(simulation: Simulation) -> None:
+    async def main() -> None:
+        async with simulation.async_client() as client:
+            run = await client.create_run("repeated", budget="replace_one", event=NOISY)
+            with pytest.raises(ValueError, match="a cycle repeats them"):
+                run.track_epoch(cycle(BATCHES), steps=3)
+            with pytest.raises(ValueError, match="a cycle repeats them"):
+                await run.charge_epoch(cycle(BATCHES), steps=3)
+            assert charged(simulation, run) == 0
+
+    asyncio.run(main())
+
+
 SAMPLED = [
     poisson_sampled(0.1, NOISY),
     sampled_without_replacement(10, 2, NOISY),

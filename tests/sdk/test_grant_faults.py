@@ -1,5 +1,6 @@
 """Replies are lost, come late or make no sense: what was released is charged, and in the end nothing else is."""
 
+import json
 import math
 from collections.abc import Callable
 
@@ -7,6 +8,7 @@ import pytest
 
 from epsilon_ledger import (
     BudgetExceededError,
+    Event,
     InvalidRequestError,
     LedgerError,
     LedgerUnavailableError,
@@ -133,4 +135,20 @@ def test_bad_event_far_ahead_stops_training_only_when_reached(
         simulation.take(run, 4)
         with pytest.raises(error):
             run.authorize()
+    assert simulation.exact(run)
+
+
+def test_schedule_that_fails_ahead_is_not_called_again_for_that_grant(simulation: Simulation) -> None:
+    failures = [IndexError("not yet")]
+
+    def schedule(step: int) -> Event:
+        if step == 2 and failures:
+            raise failures.pop()
+        return LOUD
+
+    with simulation.run(**AHEAD["grants"], schedule=schedule) as run:
+        simulation.authorize(run)
+        [planned] = json.loads(simulation.requests[-1].content)["plan"]
+        assert planned["count"] == 2
+        simulation.take(run, 2)
     assert simulation.exact(run)

@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import select, text
 from sqlalchemy.exc import IntegrityError
 
-from app.accounting.events import Gaussian
+from app.accounting.events import Gaussian, event_to_dict
 from app.ledger import errors
 from app.ledger.account_records import MOST_EVENTS
 from app.ledger.errors import NotFoundError, SequenceConflictError, SequenceGapError
@@ -116,6 +116,18 @@ def test_last_steps_of_a_budget_go_to_the_first_commands(ledger: Ledger, run: st
     assert [each.admitted for each in found] == [True, True, True, False, False]
     assert [each.step_count for each in found[:3]] == [1, left - 3, 2]
     assert found[2].steps_remaining == 0
+    assert sound(ledger)
+
+
+def test_planned_steps_are_taken_from_their_plan_beside_steps_of_others(
+    ledger: Ledger, run: str, runner: CommandRunner
+) -> None:
+    """The others' steps lock the whole path, so that counting could charge the budget, too."""
+    planned = another(ledger, plan=[{"event": event_to_dict(LOUD), "count": 5}])
+    for left in (4, 3):
+        beside, taken = decisions(runner.group(request(run), request(planned)))
+        assert (beside.reservation_id, taken.steps_remaining) == (None, left)
+        assert taken.reservation_id is not None
     assert sound(ledger)
 
 
