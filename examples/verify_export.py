@@ -15,6 +15,7 @@ import argparse
 import base64
 import hashlib
 import json
+import math
 import re
 import struct
 import sys
@@ -24,7 +25,10 @@ from typing import Any
 
 Line = dict[str, Any]
 Curve = tuple[list[int], int]
-"""Integer values for every order, and an integer delta."""
+"""Integer values for every order, with the pure loss behind them, and an integer delta."""
+
+UNBOUNDED = 2**19 * 10**40 * math.lcm(*range(1, 1001))
+"""A pure loss without a bound."""
 
 STEPS_TAKEN = {"admitted", "reported"}
 CHARGED = STEPS_TAKEN | {"forfeited"}
@@ -54,7 +58,7 @@ def main() -> int:
     except BadRowError as error:
         print(f"NOT SOUND: {error}.")
         return 1
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, struct.error) as error:
         name = "standard input" if options.file == "-" else options.file
         print(f"{name} cannot be read as an export: {type(error).__name__}: {error}.", file=sys.stderr)
         return 2
@@ -149,7 +153,8 @@ class Export:
             lost = self._largest(zero, [spent for spent, _ in parts], most)
             total = self._largest(zero, [self._sum(part) for part in parts], most)
             # Where no more can be counted, whatever is held besides is as much.
-            rest = [b if b == self.exhausted else b - a for a, b in zip(lost[0], total[0], strict=True)]
+            highest = self._highest(total[0])
+            rest = [b if b == top else b - a for a, b, top in zip(lost[0], total[0], highest, strict=True)]
             return lost, (rest, self.exhausted if total[1] == self.exhausted else total[1] - lost[1]), True
         inner = [self._value(part, owner) for part in self._topmost(account)]
         spent = self._sum([self._cost(account, self.added["spent"][account["id"]], owner), *(one[0] for one in inner)])
@@ -306,7 +311,7 @@ class Export:
             raise BadRowError(f"{name}: what was executed is not what was charged under it")
 
     def _cost(self, account: Line, counts: Mapping[str, int], owner: str | None = None) -> Curve:
-        """Sum the cost of repeated events, saturated at 64 bits; with an `owner`, what they use up of its plan."""
+        """Sum the cost of repeated events, saturated; with an `owner`, what they use up of its plan."""
         if owner is not None:
             return self._plan_cost(account, counts, owner)
         values, delta = [0] * len(_values(account["spent"])), 0
@@ -315,7 +320,7 @@ class Export:
             if key not in self.prices:
                 raise BadRowError(f"account {account['path']}: event {fingerprint} was charged and has no price")
             price, price_delta = self.prices[key]
-            values = [min(sum_ + one * count, self.exhausted) for sum_, one in zip(values, price, strict=True)]
+            values = self._saturated([sum_ + one * count for sum_, one in zip(values, price, strict=True)])
             delta = min(delta + price_delta * count, self.exhausted)
         return values, delta
 
@@ -332,16 +337,23 @@ class Export:
         return used, 0
 
     def _sum(self, curves: Iterable[Curve]) -> Curve:
-        """Sum curves, saturated at 64 bits."""
+        """Sum curves, saturated."""
         values, deltas = zip(*curves, strict=True)
-        whole = [min(sum(column), self.exhausted) for column in zip(*values, strict=True)]
+        whole = self._saturated([sum(column) for column in zip(*values, strict=True)])
         return whole, min(sum(deltas), self.exhausted)
 
     def _largest(self, zero: Curve, curves: list[Curve], most: int) -> Curve:
         """Sum the largest curves at every order."""
         values, deltas = zip(zero, *curves, strict=True)
-        whole = [min(sum(sorted(column, reverse=True)[:most]), self.exhausted) for column in zip(*values, strict=True)]
+        whole = self._saturated([sum(sorted(column, reverse=True)[:most]) for column in zip(*values, strict=True)])
         return whole, min(sum(sorted(deltas, reverse=True)[:most]), self.exhausted)
+
+    def _saturated(self, values: list[int]) -> list[int]:
+        return list(map(min, values, self._highest(values)))
+
+    def _highest(self, values: list[int]) -> list[int]:
+        """Return the highest values: of the orders at 64 bits, and of the pure loss behind them."""
+        return [self.exhausted] * (len(values) - 1) + [UNBOUNDED]
 
 
 class Chain:
@@ -420,7 +432,10 @@ def _canonical(content: Line, *, ascii_only: bool = True) -> bytes:
 
 def _values(text: str) -> list[int]:
     data = base64.b64decode(text, validate=True)
-    return list(struct.unpack(f"<{len(data) // 8}q", data))
+    end = len(data) - 8
+    begin = end - 8 * int.from_bytes(data[end:], "little")
+    pure = int.from_bytes(data[begin:end], "little") if begin < end else UNBOUNDED
+    return [*struct.unpack(f"<{begin // 8}q", data[:begin]), pure]
 
 
 def _curve(line: Line, what: str) -> Curve:

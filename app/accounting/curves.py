@@ -24,8 +24,8 @@ UNIT: Final = 2.0**-44
 EXHAUSTED: Final = int(np.iinfo(np.int64).max)
 """Value of an order whose divergence is infinite or does not fit: about 524,288 nats and above."""
 
-_LENGTH: Final = 2
-"""Bytes of the length of a serialized pure loss."""
+_WORD: Final = 8
+"""Bytes of the words of a serialized curve."""
 
 _EXHAUSTED: Final = np.array(EXHAUSTED)  # subtracting from a Python int takes numpy twice as long
 
@@ -150,8 +150,8 @@ class RdpCurve:
     @classmethod
     def from_bytes(cls, data: bytes, delta: int = 0, used: Usage | None = None) -> Self:
         """Read a curve from the bytes of `to_bytes`, its stored delta and usage of plans; no bytes have no orders."""
-        end = len(data) - _LENGTH
-        begin = end - int.from_bytes(data[end:], "little")
+        end = len(data) - _WORD
+        begin = end - _WORD * int.from_bytes(data[end:], "little")
         if data and begin < 0:
             raise ValueError("The bytes of a curve end with its pure loss and the length of that.")
         values = np.frombuffer(data[: max(begin, 0)], dtype="<i8").astype(np.int64)
@@ -161,10 +161,12 @@ class RdpCurve:
     def to_bytes(self) -> bytes:
         """Serialize the values as little-endian int64, then the pure loss; delta and usage are stored separately.
 
-        The pure loss is a little-endian integer, no bytes if it is unbounded; the last two bytes are their number.
+        The pure loss is a little-endian integer of so many words of 8 bytes as the last word says: none if it is
+        unbounded.
         """
-        pure = b"" if self.pure == UNBOUNDED else self.pure.to_bytes(self.pure.bit_length() // 8 + 1, "little")
-        return self.values.astype("<i8").tobytes() + pure + len(pure).to_bytes(_LENGTH, "little")
+        words = 0 if self.pure == UNBOUNDED else self.pure.bit_length() // (8 * _WORD) + 1
+        pure = self.pure.to_bytes(_WORD * words, "little") if words else b""
+        return self.values.astype("<i8").tobytes() + pure + words.to_bytes(_WORD, "little")
 
     def __add__(self, other: "RdpCurve") -> "RdpCurve":
         """Compose two releases exactly; a sum that does not fit is EXHAUSTED."""
@@ -256,6 +258,12 @@ def pure_nats(pure: int) -> float:
         return inf
     nearest = pure / PER_NAT
     return nearest if pure_limit(nearest) >= pure else nextafter(nearest, inf)
+
+
+def pure_nats_within(pure: int) -> float:
+    """Convert what is left of a pure loss to the float before that is no more as it is written; 0 if it is exceeded."""
+    nearest = max(pure, 0) / PER_NAT
+    return nearest if pure_units(nearest) <= pure else max(nextafter(nearest, 0.0), 0.0)
 
 
 @lru_cache(maxsize=4096)

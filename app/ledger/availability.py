@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 
+from app.accounting.curves import pure_nats_within
 from app.ledger.accounts import Account, AccountKind
 from app.ledger.composition import exposed
 from app.ledger.withholding import Withholding
@@ -53,7 +54,9 @@ def room_of(account: Account) -> float:
         return inf
     most = account.limit.epsilon
     if account.exposure is None:
-        return max(0.0, most - max(account.epsilon(), account.epsilon(account.spent + account.held)))
+        both = account.spent + account.held
+        left = max(0.0, most - max(account.epsilon(), account.epsilon(both)))
+        return left if both.is_zero or both.delta else max(left, pure_nats_within(account.bounds().pure - both.pure))
     left = most
     for slope, base in account.exposure.total.items():
         beyond = most - account.epsilon(base)

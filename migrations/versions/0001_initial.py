@@ -321,7 +321,7 @@ def _create_balances() -> None:
         sa.PrimaryKeyConstraint("organisation_id", "account_id"),
         _foreign_key("accounts", account_id="id"),
         sa.CheckConstraint(
-            "length(spent_curve) % 8 = 0 AND length(held_curve) % 8 = 0 AND (length(spent_curve) = 0 OR length(held_curve) IN (0, length(spent_curve)))",
+            "length(spent_curve) % 8 = 0 AND length(held_curve) % 8 = 0",
             name="curve_lengths",
         ),
         sa.CheckConstraint("spent_delta >= 0", name="spent_delta_nonnegative"),

@@ -25,6 +25,7 @@ from app.accounting.curves import (
     orders,
     pure_limit,
     pure_nats,
+    pure_nats_within,
     pure_units,
 )
 from app.accounting.errors import UnknownGridVersionError
@@ -110,9 +111,9 @@ def test_bytes_round_trip_and_are_little_endian(units: list[int], pure: int) -> 
     assert RdpCurve.from_bytes(stored) == kept
 
 
-@pytest.mark.parametrize("data", [b"\0", bytes(8) + b"\xff\xff", bytes(8), bytes(7) + b"\0\0", bytes(8) + b"\1\0"])
+@pytest.mark.parametrize("data", [b"\0", bytes(9), bytes(15), b"\1" + bytes(7), bytes(8) + b"\xff" * 8])
 def test_bytes_that_no_curve_has_are_refused(data: bytes) -> None:
-    with pytest.raises(ValueError, match="size|bytes"):
+    with pytest.raises(ValueError, match=r"size|bytes"):
         RdpCurve.from_bytes(data)
 
 
@@ -132,6 +133,9 @@ def test_pure_loss_of_a_decimal_reads_as_that_decimal(epsilon: float) -> None:
     assert pure_limit(epsilon) <= units <= pure_limit(epsilon) + 1
     assert pure_nats(units) in (epsilon, nextafter(epsilon, inf))
     assert pure_limit(pure_nats(units)) >= units
+    assert pure_nats_within(units) in (epsilon, nextafter(epsilon, inf))
+    assert pure_nats_within(units - 1) == nextafter(epsilon, 0.0)
+    assert pure_nats_within(-units) == 0
 
 
 def test_curve_is_an_immutable_value() -> None:

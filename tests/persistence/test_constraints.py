@@ -42,7 +42,7 @@ UNUSED, ANY = "authorized_count = 0 AND revoked_count = 0", "1 = 1"
 SECRETS: Row = {"secret": None, "previous_secret": None, "previous_secret_expires_at": None}
 HUGE: Row = {"step_count": 10**10, "requested_count": 10**10, "event_count": 10**10}
 NOT_LIMITED: Row = {"epsilon_limit": None, "delta_limit": None, "filter_weights": None}
-ODD_LENGTHS = [(7, 0), (16, 8), (0, 7)]
+ODD_LENGTHS = [(7, 0), (0, 7)]
 MISSING, FRESH = "run_eeeeeeeeeeeeeee", "run_ddddddddddddddd"  # of nothing, and of a new account
 
 BROKEN: list[tuple[str, str, str, list[Row]]] = [

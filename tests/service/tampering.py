@@ -3,10 +3,12 @@
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 from sqlalchemy import Connection, delete, select, update
 
+from app.accounting.curves import RdpCurve
 from app.ledger.accounts import Account
 from app.ledger.decisions import entry_hash, genesis
 from app.persistence.database import ALL_TENANTS, Database
@@ -86,9 +88,10 @@ def set_balance(tx: Connection, path: str, **values: object) -> None:
 
 
 def shift_curve(tx: Connection, path: str, units: int, column: str = "spent") -> None:
-    curve = getattr(balance(tx, path), column).values.copy()
-    curve[3] += units
-    set_balance(tx, path, **{f"{column}_curve": curve.tobytes()})
+    curve: RdpCurve = getattr(balance(tx, path), column)
+    values = curve.values.copy()
+    values[3] += units
+    set_balance(tx, path, **{f"{column}_curve": replace(curve, values=values).to_bytes()})
 
 
 def reweigh(tx: Connection, path: str, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:

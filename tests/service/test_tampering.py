@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 from sqlalchemy import Connection, delete, insert, select, update
 
+from app.accounting.curves import RdpCurve
 from app.persistence.database import Database
 from app.persistence.tables import metadata
 from app.service.verification import verify
@@ -100,8 +102,16 @@ def renoise(tx: Connection, old: str, new: str) -> None:
 @later
 def reprice(tx: Connection, factor: float) -> None:
     for row in tx.execute(select(metadata.tables["event_costs"])).all():
-        lower = (np.frombuffer(row.curve, dtype="<i8") / factor).astype("<i8").tobytes()
-        rows("event_costs", {"event_fingerprint": row.event_fingerprint}, curve=lower)(tx)
+        curve = RdpCurve.from_bytes(row.curve)
+        lower = replace(curve, values=(curve.values / factor).astype(np.int64))
+        rows("event_costs", {"event_fingerprint": row.event_fingerprint}, curve=lower.to_bytes())(tx)
+
+
+def undercut(tx: Connection) -> None:
+    for row in tx.execute(select(metadata.tables["event_costs"])).all():
+        curve = RdpCurve.from_bytes(row.curve)
+        lower = replace(curve, pure=curve.pure // 2)
+        rows("event_costs", {"event_fingerprint": row.event_fingerprint}, curve=lower.to_bytes())(tx)
 
 
 def weights(change: Callable[[dict[str, Any]], dict[str, Any]]) -> Tamper:
@@ -212,6 +222,7 @@ TAMPERINGS: dict[str, dict[str, tuple[Tamper, str]]] = {
         "an event's text broken": (renoise("60.0", "x"), "it cannot be priced"),
         "a price a little lower": (reprice(1.000001), PRICE),
         "a price of nothing": (reprice(1e30), PRICE),
+        "half of a pure loss": (undercut, PRICE),
         "a price with a delta": (rows("event_costs", curve_delta=10**9), PRICE),
         "the next step put back": (on_run(MODEL, next_step=0), "its next step is 0."),
         "an idle run's next step": (on_run(IDLE, next_step=1), "its next step is 1."),

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from sqlalchemy import delete, select, update
 
-from app.accounting.curves import GRID_VERSION, RdpCurve
+from app.accounting.curves import GRID_VERSION
 from app.accounting.events import Laplace, NeighboringRelation, canonical, fingerprint
 from app.accounting.rdp import FORMULA_VERSION, event_curve
 from app.ledger.accounts import zero_curve
@@ -111,7 +111,7 @@ def test_price_of_other_formulas_is_a_problem(factor: float, version: int) -> No
     event = Laplace(5.0)
     curve = event_curve(event, NeighboringRelation.ADD_OR_REMOVE_ONE)
     prices = CostTable("org_1", NeighboringRelation.ADD_OR_REMOVE_ONE, GRID_VERSION)
-    kept = RdpCurve((curve.values * factor).astype(np.int64))
+    kept = replace(curve, values=(curve.values * factor).astype(np.int64))
     problem = price_problem(StoredCost(fingerprint(event), canonical(event), prices, kept, version))
     assert (problem is None) == (factor == 1.0 and version == FORMULA_VERSION)
 

@@ -155,8 +155,7 @@ balances = owned_table(
     *number_column("held_delta", BigInteger),
     foreign_key("accounts", account_id="id"),
     key=("account_id",),
-    curve_lengths="length(spent_curve) % 8 = 0 AND length(held_curve) % 8 = 0"
-    " AND (length(spent_curve) = 0 OR length(held_curve) IN (0, length(spent_curve)))",
+    curve_lengths="length(spent_curve) % 8 = 0 AND length(held_curve) % 8 = 0",
 )
 
 account_ancestors = owned_table(
