@@ -78,17 +78,17 @@ def _locked(database: Database) -> Iterator[None]:
 
 @pytest.mark.both_databases
 def test_lock_is_a_fault_until_it_is_released(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("app.persistence.rehearsal.TRIAL_SECONDS", 0.05)
-    with _locked(database):
+    with _locked(database), monkeypatch.context() as impatient:
+        impatient.setattr("app.persistence.rehearsal.TRIAL_SECONDS", 0.05)
         assert rehearse(database) is Fault.LOCKED
     assert rehearse(database) is None
 
 
 def test_open_transaction_of_another_thread_is_a_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("app.persistence.database.TRIAL_SECONDS", 0.05)
     database = Database(f"sqlite:///{tmp_path / 'ledger.db'}")
     upgrade(database)
-    with database.write(ALL_TENANTS):
+    with database.write(ALL_TENANTS), monkeypatch.context() as impatient:
+        impatient.setattr("app.persistence.database.TRIAL_SECONDS", 0.05)
         assert rehearse(database) is Fault.LOCKED
     assert rehearse(database) is None
     database.dispose()
