@@ -71,9 +71,10 @@ class EndedPlan:
 
 @dataclass(frozen=True, slots=True)
 class LimitChange:
-    """The latest change of an account's limit; an increase is by its approver."""
+    """A change of an account's limit; an increase is by its approver."""
 
     before: Limit
+    after: Limit
     at: datetime
     actor: str
 

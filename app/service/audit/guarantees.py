@@ -1,6 +1,5 @@
 """State what an account's limit guarantees, in words that are true as they are written (ADR 0005, 0017, 0020)."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
@@ -10,13 +9,9 @@ from sqlalchemy import Connection
 from app.accounting.events import NeighboringRelation
 from app.ledger.account_records import AccountRecord
 from app.ledger.accounts import Account, AccountKind, zero_curve
-from app.ledger.audit import AuditAction, AuditFilter
 from app.ledger.filters import Limit
-from app.ledger.pages import PageRequest
 from app.ledger.wording import format_exact
-from app.persistence.repositories import audit
-
-_PAGE: Final = 200
+from app.persistence.repositories.limit_changes import list_limit_changes
 
 WORLDS: Final = (
     "Compare two worlds. In both, everything outside of {account} was computed from the same data. They differ only in "
@@ -115,17 +110,8 @@ def is_exceeded(account: Account) -> bool:
 def _largest_limit(tx: Connection, organisation_id: str, account: Account) -> Limit:
     """Find the smallest limit that is at least each that was in force."""
     assert account.limit is not None, "it governs by its limit"
-    wanted = AuditFilter(action=AuditAction(f"{account.kind}.limit_changed"), subject=account.id)
-    epsilons, deltas, page = [account.limit.epsilon], [account.limit.delta], PageRequest(_PAGE)
-    while True:
-        found = audit.list_entries(tx, organisation_id, wanted, page)
-        for entry in found.items:
-            before = json.loads(entry.before or "{}")["limit"]
-            epsilons.append(before["epsilon"])
-            deltas.append(before["delta"])
-        if found.next is None:
-            return Limit(max(epsilons), max(deltas))
-        page = PageRequest(_PAGE, found.next)
+    limits = [account.limit, *(each.before for each in list_limit_changes(tx, organisation_id, account))]
+    return Limit(max(each.epsilon for each in limits), max(each.delta for each in limits))
 
 
 def _total(population: Account) -> str:

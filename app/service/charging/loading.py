@@ -1,6 +1,5 @@
 """Load and lock what decisions need, before the first of them; locked rows validate the cache."""
 
-import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -10,15 +9,11 @@ from app.accounting.events import DpEvent, RepeatAndSelect
 from app.ledger.account_records import AccountVersion
 from app.ledger.accounts import Account
 from app.ledger.admission import LimitChange
-from app.ledger.audit import AuditAction, AuditFilter
 from app.ledger.counting import CountedAccount
-from app.ledger.filters import Limit
-from app.ledger.pages import PageRequest
 from app.ledger.reservations import PlannedItem
 from app.ledger.runs import Run
 from app.persistence.repositories import accounts as account_rows
 from app.persistence.repositories import (
-    audit,
     decisions,
     experiments,
     idempotent_responses,
@@ -27,6 +22,7 @@ from app.persistence.repositories import (
     runs,
 )
 from app.persistence.repositories.dp_events import CostTable
+from app.persistence.repositories.limit_changes import list_limit_changes
 from app.persistence.repositories.locks import AccountState
 from app.service.auth.request_context import RequestContext
 from app.service.charging.requests import Mode, NotLoadedError, StepRequest
@@ -111,14 +107,7 @@ def load_missing(tx: Connection, memory: LedgerCache, work: UnitOfWork, missing:
 
 def find_limit_change(tx: Connection, organisation_id: str, account: Account) -> LimitChange | None:
     """Find the last change of an account's limit; None if the log has none."""
-    if not account.limit_revision:
-        return None
-    wanted = AuditFilter(action=AuditAction(f"{account.kind}.limit_changed"), subject=account.id)
-    last = next(iter(audit.list_entries(tx, organisation_id, wanted, PageRequest(1)).items), None)
-    if last is None or last.before is None:
-        return None  # a truncated log is for verification to report
-    before = json.loads(last.before)["limit"]
-    return LimitChange(Limit(before["epsilon"], before["delta"]), last.created_at, last.actor)
+    return next(list_limit_changes(tx, organisation_id, account), None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,10 +1,10 @@
 """Read model of an account's spending over time."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from fractions import Fraction
+from itertools import islice
 from math import ceil
 from typing import Final
 
@@ -15,13 +15,12 @@ from app.accounting.conversion import spread
 from app.accounting.curves import EXHAUSTED, PER_NAT, UNBOUNDED, UNIT, RdpCurve, orders, pure_units
 from app.ledger.account_records import AccountRecord
 from app.ledger.accounts import Account, AccountKind
-from app.ledger.audit import AuditAction, AuditFilter
+from app.ledger.admission import LimitChange
 from app.ledger.errors import NotFoundError
-from app.ledger.filters import Limit
-from app.ledger.pages import PageRequest
 from app.persistence.lru_cache import LruCache
-from app.persistence.repositories import audit, dp_events, overview_queries, usage_history
+from app.persistence.repositories import dp_events, overview_queries, usage_history
 from app.persistence.repositories.dp_events import CostTable
+from app.persistence.repositories.limit_changes import list_limit_changes
 from app.persistence.repositories.usage_history import ChargedRun, Sample
 from app.service.accounts.lookup import find_account
 from app.service.auth.request_context import RequestContext
@@ -48,15 +47,6 @@ class ChildShare:
     path: str
     kind: AccountKind | None
     shares: tuple[float, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class LimitChange:
-    """A change of a limit."""
-
-    at: datetime
-    before: Limit
-    after: Limit
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,11 +236,4 @@ def _deciding(account: Account) -> tuple[int, float] | None:
 
 
 def _changes(tx: Connection, organisation_id: str, account: Account) -> tuple[LimitChange, ...]:
-    wanted = AuditFilter(action=AuditAction(f"{account.kind}.limit_changed"), subject=account.id)
-    found = audit.list_entries(tx, organisation_id, wanted, PageRequest(CHANGES), oldest_first=True).items
-    return tuple(LimitChange(each.created_at, _limit(each.before), _limit(each.after)) for each in found)
-
-
-def _limit(facts: str | None) -> Limit:
-    limit = json.loads(facts or "{}")["limit"]
-    return Limit(limit["epsilon"], limit["delta"])
+    return tuple(islice(list_limit_changes(tx, organisation_id, account, oldest_first=True), CHANGES))

@@ -7,11 +7,9 @@ from datetime import datetime
 from sqlalchemy import Connection
 
 from app.ledger.account_records import AccountRecord
-from app.ledger.audit import AuditAction, AuditFilter
 from app.ledger.decisions import Decision
 from app.ledger.filters import Limit
-from app.ledger.pages import PageRequest
-from app.persistence.repositories import audit
+from app.persistence.repositories.limit_changes import list_limit_changes
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,12 +29,7 @@ def limits_changed_since(
     found: list[ChangedLimit] = []
     for record in path:
         account = record.account
-        if account.limit is None or not account.limit_revision:
-            continue
-        action = AuditAction(f"{account.kind}.limit_changed")
-        wanted = AuditFilter(action=action, subject=account.id, since=refusal.created_at)
-        found += [
-            ChangedLimit(account.id, account.path, account.limit, entry.created_at)
-            for entry in audit.list_entries(tx, organisation_id, wanted, PageRequest(1)).items
-        ]
+        last = next(list_limit_changes(tx, organisation_id, account, since=refusal.created_at), None)
+        if account.limit is not None and last is not None:
+            found.append(ChangedLimit(account.id, account.path, account.limit, last.at))
     return tuple(found)

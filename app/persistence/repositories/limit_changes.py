@@ -1,0 +1,40 @@
+"""Read the changes of an account's limit from the audit log."""
+
+import json
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Final
+
+from sqlalchemy import Connection
+
+from app.ledger.accounts import Account
+from app.ledger.admission import LimitChange
+from app.ledger.audit import AuditAction, AuditFilter
+from app.ledger.filters import Limit
+from app.ledger.pages import PageRequest
+from app.persistence.repositories import audit
+
+_PAGE: Final = 200
+
+
+def list_limit_changes(
+    tx: Connection, organisation_id: str, account: Account, *, since: datetime | None = None, oldest_first: bool = False
+) -> Iterator[LimitChange]:
+    """List changes of an account's limit, the latest first unless `oldest_first`; pages are read as they are needed.
+
+    Entries without a limit are left out: a damaged log is for verification to report.
+    """
+    wanted = AuditFilter(action=AuditAction(f"{account.kind}.limit_changed"), subject=account.id, since=since)
+    page: PageRequest | None = PageRequest(_PAGE) if account.limit_revision else None
+    while page is not None:
+        found = audit.list_entries(tx, organisation_id, wanted, page, oldest_first=oldest_first)
+        for entry in found.items:
+            before, after = _limit(entry.before), _limit(entry.after)
+            if before is not None and after is not None:
+                yield LimitChange(before, after, entry.created_at, entry.actor)
+        page = None if found.next is None else PageRequest(_PAGE, found.next)
+
+
+def _limit(facts: str | None) -> Limit | None:
+    limit = json.loads(facts or "{}").get("limit")
+    return None if limit is None else Limit(limit["epsilon"], limit["delta"])
