@@ -29,7 +29,7 @@ def steps(run: Run | None) -> Iterator[None]:
         return optax.apply_updates(params, updates), state
 
     step: Any = jax.jit(update, donate_argnums=(0, 1))
-    draws: Iterator[Any] = _draws()
+    draws: Iterator[Any] = poisson_draws(RECORDS, PROBABILITY)
     if run is not None:
         step = authorized(step, run, noise=optimizer, batches=PROBABILITY)
         draws = step.batch_iterator(RECORDS)
@@ -43,8 +43,9 @@ def steps(run: Run | None) -> Iterator[None]:
         yield
 
 
-def _draws() -> Iterator[Any]:
+def poisson_draws(records: int, probability: float) -> Iterator[Any]:
+    """Draw the samples that the adapter would draw."""
     generator = np.random.default_rng()
     while True:
-        size = generator.binomial(RECORDS, PROBABILITY)
-        yield generator.choice(RECORDS, size=size, replace=False, shuffle=False)
+        size = generator.binomial(records, probability)
+        yield generator.choice(records, size=size, replace=False, shuffle=False)

@@ -34,26 +34,37 @@ class _InStep(keras.callbacks.Callback):
 def steps(run: Run | None) -> Iterator[None]:
     """Train, and yield after each step."""
     model = keras.Sequential([keras.Input((64,)), keras.layers.Dense(10)])
+    x = np.random.default_rng(0).normal(size=(RECORDS, 64)).astype(np.float32)
+    return train(run, model, "mse", x, x[:, :10], BATCH)
+
+
+def train(run: Run | None, model: keras.Model, loss: str, x: Any, y: Any, batch: int) -> Iterator[None]:  # noqa: ANN401 - arrays
+    """Make a model private and train it, and yield after each step."""
     config = keras_api.DPKerasConfig(
         epsilon=100.0,
         delta=1e-5,
         clipping_norm=1.0,
-        batch_size=BATCH,
+        batch_size=batch,
         gradient_accumulation_steps=1,
         train_steps=1_000_000,
-        train_size=RECORDS,
+        train_size=len(x),
         noise_multiplier=NOISE,
         poisson_sampling_in_fit=True,
         seed=1,
     )
     model = keras_api.make_private(model, config)
-    model.compile(optimizer="sgd", loss="mse")
+    model.compile(optimizer="sgd", loss=loss)
     if run is not None:
         attach(model, run)
-    x = np.random.default_rng(0).normal(size=(RECORDS, 64)).astype(np.float32)
     in_step = _InStep()
-    given: dict[str, Any] = {"batch_size": BATCH, "epochs": 100, "verbose": 0, "callbacks": [in_step]}
-    Thread(target=model.fit, args=(x, x[:, :10]), kwargs=given, daemon=True).start()
+    given: dict[str, Any] = {
+        "batch_size": batch,
+        "steps_per_epoch": 100,
+        "epochs": 1_000,
+        "verbose": 0,
+        "callbacks": [in_step],
+    }
+    Thread(target=model.fit, args=(x, y), kwargs=given, daemon=True).start()
     while True:
         in_step.wanted.release()
         in_step.taken.acquire()

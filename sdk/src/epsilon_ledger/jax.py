@@ -157,8 +157,9 @@ class AuthorizedStep(Generic[P, T]):
         self._keys = None if noise is None else NoiseKeys(noise, steps_per_call)
         self._shapes = ShapeWatch() if noise is not None and noise.divides_by_batch else None
         self._drawn = 0
+        self._with_drawn: set[Any] = set() if batches is None else _WITH_DRAWN.setdefault(run, set())
         # A further step of the run may begin because of what was drawn.
-        self._others = tuple(_WITH_DRAWN.get(run, ())) if batches is not None else ()
+        self._others = tuple(self._with_drawn)
         self._warned = False
         self._lock = Lock()
 
@@ -286,6 +287,6 @@ class AuthorizedStep(Generic[P, T]):
             self._count_drawn(-count)
 
     def _count_drawn(self, count: int) -> None:
-        self._drawn += count
-        drawn = _WITH_DRAWN.setdefault(self.run, set())
-        drawn.add(self) if self._drawn else drawn.discard(self)
+        had, self._drawn = self._drawn, self._drawn + count
+        if bool(had) != bool(self._drawn):
+            self._with_drawn.add(self) if self._drawn else self._with_drawn.discard(self)

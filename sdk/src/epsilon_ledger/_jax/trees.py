@@ -1,7 +1,8 @@
 """Leaves of trees, by their places: a whole tree is not flattened for one of them."""
 
+import operator
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Final
 
 import jax
 
@@ -9,12 +10,33 @@ Place = tuple[int, ...]
 """Where a leaf is in a tree: the number of the child at each level."""
 
 
-def _children(tree: Any) -> tuple[list[Any], Any]:  # noqa: ANN401 - a tree
-    """Return the children of a node, and what makes the node of them."""
-    if type(tree) is tuple or type(tree) is list:
-        return list(tree), type(tree)
+_LIKE_TUPLES: Final[dict[type, bool]] = {tuple: True, list: True}
+"""Types whose children are their elements, tuples of names among them; False: JAX was told of others."""
+
+
+def _is_like_tuple(tree: Any) -> bool:  # noqa: ANN401 - a tree
+    """Return whether a node's children are its elements, without JAX, which takes longer."""
+    kind = type(tree)
+    known = _LIKE_TUPLES.get(kind)
+    if known is None:
+        known = isinstance(tree, tuple) and hasattr(kind, "_fields")
+        if known:
+            children, _ = _flatten(tree)
+            known = len(children) == len(tree) and all(map(operator.is_, children, tree))
+        _LIKE_TUPLES[kind] = known
+    return known
+
+
+def _flatten(tree: Any) -> tuple[list[Any], Any]:  # noqa: ANN401 - as above
     children, structure = jax.tree_util.tree_flatten(tree, is_leaf=lambda node: node is not tree)
     return children, structure.unflatten
+
+
+def _children(tree: Any) -> tuple[list[Any], Any]:  # noqa: ANN401 - as above
+    """Return the children of a node, and what makes the node of them."""
+    if _is_like_tuple(tree):
+        return list(tree), getattr(type(tree), "_make", type(tree))
+    return _flatten(tree)
 
 
 def walk(tree: Any, place: Place = ()) -> Iterator[tuple[Place, Any]]:  # noqa: ANN401 - a tree and its nodes
@@ -29,7 +51,7 @@ def walk(tree: Any, place: Place = ()) -> Iterator[tuple[Place, Any]]:  # noqa: 
 def get(tree: Any, place: Place) -> Any:  # noqa: ANN401 - a tree and its leaf
     """Return the leaf at a place; None if the tree has no such place any more."""
     for index in place:
-        children = tree if type(tree) is tuple else _children(tree)[0]
+        children = tree if _is_like_tuple(tree) else _flatten(tree)[0]
         if index >= len(children):
             return None
         tree = children[index]

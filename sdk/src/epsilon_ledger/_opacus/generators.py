@@ -139,4 +139,9 @@ def _has_state(generator: torch.Generator) -> bool:
 
 
 def _device_of(optimizer: DPOptimizer) -> torch.device:
-    return next((parameter.device for parameter in optimizer.params), torch.device("cpu"))
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            if parameter.requires_grad:
+                device: torch.device = parameter.device
+                return device
+    return torch.device("cpu")

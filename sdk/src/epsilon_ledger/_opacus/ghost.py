@@ -8,10 +8,13 @@ from typing import Any, Final
 import torch
 from opacus.utils.fast_gradient_clipping_utils import DPTensorFastGradientClipping
 from torch import nn
+from torch.autograd.graph import get_gradient_edge
 
 from epsilon_ledger._opacus.errors import UnsupportedTrainingError
 from epsilon_ledger._opacus.sharding import check_reduction, is_sharded
 
+_ACCUMULATION: Final = type(get_gradient_edge(torch.zeros((), requires_grad=True)).node)
+"""Class of the nodes that add up the gradient of a parameter."""
 _SUMS: Final = ("__add__", "__radd__", "__sub__", "__rsub__", "__mul__", "__rmul__", "__truediv__")
 
 
@@ -72,8 +75,9 @@ class GhostClipping:
         """
         if self._sharded:
             return
-        for parameter, uses in _uses(losses).items():
-            if parameter in self._used_once and uses > parameter._forward_counter:  # noqa: SLF001 - Opacus' own count
+        for identity, uses in _uses(losses).items():
+            parameter = self._used_once.get(identity)
+            if parameter is not None and uses > parameter._forward_counter:  # noqa: SLF001 - Opacus' own count
                 raise UnsupportedTrainingError(
                     f"The loss depends on a parameter of the shape {tuple(parameter.shape)} otherwise than through its "
                     f"layer: by a penalty on weights, or a weight that is used for two things. With ghost clipping no "
@@ -106,8 +110,10 @@ class GhostClipping:
             )
         for parameter in parameters:
             _require_clipped(parameter, left.get(id(parameter)))
-        if any(parameters.get(name) is not parameter for parameters, name, parameter in self._layers):
-            require_untied(self.module)
+        for own, name, parameter in self._layers:
+            if own.get(name) is not parameter:
+                require_untied(self.module)
+                break
         return last
 
     def wipe(self) -> None:
@@ -156,12 +162,12 @@ def _require_clipped(parameter: nn.Parameter, left: tuple[Any, int] | None) -> N
         )
 
 
-def _parameters_used_by_their_layer(module: Any) -> set[nn.Parameter]:  # noqa: ANN401 - as above
-    """Return the parameters of layers that use each of them once in a forward pass: all that Opacus has rules for."""
+def _parameters_used_by_their_layer(module: Any) -> dict[int, Any]:  # noqa: ANN401 - as above
+    """Return by identity the parameters of layers that use each of them once in a forward pass: all Opacus' rules."""
     if module.force_functorch:
-        return set()
+        return {}
     return {
-        parameter
+        id(parameter): parameter
         for layer in module._module.modules()  # noqa: SLF001 - as above
         if type(layer) in module.GRAD_SAMPLERS
         for parameter in layer.parameters(recurse=False)
@@ -169,21 +175,21 @@ def _parameters_used_by_their_layer(module: Any) -> set[nn.Parameter]:  # noqa: 
     }
 
 
-def _uses(losses: torch.Tensor) -> Counter[nn.Parameter]:
-    """Count the uses of each parameter in the graph of a backward pass."""
-    uses: Counter[nn.Parameter] = Counter()
+def _uses(losses: torch.Tensor) -> dict[int, int]:
+    """Count the uses of each parameter, by identity, in the graph of a backward pass."""
+    accumulations: list[Any] = []
     pending = [losses.grad_fn]
-    seen = set(pending)
+    seen = {None, *pending}
     while pending:
         node = pending.pop()
         for following, _ in () if node is None else node.next_functions:
-            variable = getattr(following, "variable", None)
-            if variable is not None:
-                uses[variable] += 1
+            # By its class: each attribute that a node lacks would cost an error.
+            if type(following) is _ACCUMULATION:
+                accumulations.append(following)
             elif following not in seen:
                 seen.add(following)
                 pending.append(following)
-    return uses
+    return Counter(id(accumulation.variable) for accumulation in accumulations)
 
 
 def _present_clipping(module: Any) -> GhostClipping | None:  # noqa: ANN401 - as above

@@ -139,7 +139,12 @@ def require_finite(optimizer: DPOptimizer) -> None:
 
 def _is_finite(optimizer: DPOptimizer) -> bool:
     """Return whether all gradients are finite, with FSDP those of this rank's shards."""
-    gradients = [gradient for each in optimizer.params if (gradient := each.grad) is not None]
+    gradients = [
+        gradient
+        for group in optimizer.param_groups
+        for each in group["params"]
+        if each.requires_grad and (gradient := each.grad) is not None
+    ]
     if type(optimizer) is FSDPOptimizerFastGradientClipping:
         gradients = [getattr(gradient, "_local_tensor", gradient) for gradient in gradients]
     if all(gradient.is_cpu for gradient in gradients):
