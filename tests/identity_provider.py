@@ -21,7 +21,7 @@ from joserfc.jws import JWSRegistry
 
 from tests.ledgers import Ledger, open_ledger
 from tests.polling import await_true
-from tests.servers import background_thread
+from tests.servers import QuietHandler, background_thread
 
 AUDIENCE = "https://ledger.example"
 ALGORITHMS = ("RS256", "PS256", "ES256", "ES384", "EdDSA")
@@ -160,7 +160,7 @@ class IdentityProvider:
         return chosen | {"oidc_roles": json.dumps(roles)} | changed
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(QuietHandler, BaseHTTPRequestHandler):
     provider: ClassVar[IdentityProvider]
 
     def do_GET(self) -> None:
@@ -182,15 +182,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _answer(self, status: int, content: bytes, location: str | None = None) -> None:
         if self.provider.silent is not None:
             self.provider.silent.wait(30)
-        self.send_response(status)
-        if location:
-            self.send_header("Location", location)
-        self.send_header("Content-Length", str(len(content)))
-        self.end_headers()
-        self.wfile.write(content)
-
-    def log_message(self, *_: object) -> None:
-        """Say nothing."""
+        self.answer(status, content, **({"Location": location} if location else {}))
 
 
 @contextmanager

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from socketserver import BaseServer
 from threading import Thread
@@ -44,6 +45,21 @@ def command_line(*arguments: str, database: Path | str, timeout: float = 120) ->
             process.kill()
         said = [(file.seek(0), file.read().decode())[1] for file in (output, errors)]
     return subprocess.CompletedProcess(process.args, status, *said)
+
+
+class QuietHandler(BaseHTTPRequestHandler):
+    """A handler that answers whole, and logs nothing."""
+
+    def answer(self, status: int, content: bytes = b"", **headers: str) -> None:
+        """Send an answer; a header's name has `_` for `-`."""
+        self.send_response(status)
+        for name, value in (headers | {"Content_Length": str(len(content))}).items():
+            self.send_header(name.replace("_", "-"), value)
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
 
 
 @contextmanager

@@ -25,10 +25,6 @@ def _asked(ledger: Ledger, query: str = "", key: str | None = None) -> httpx2.Re
     return ledger.http.get(f"/v1/decisions{query}", headers=headers)
 
 
-def _key(ledger: Ledger, scope: str) -> str:
-    return str(issue(ledger, "bound", "viewer", scope)["key"])
-
-
 @pytest.fixture(scope="module")
 def runs(shared: SeededLedger) -> dict[str, str]:
     """Four runs in three budgets that took steps in turns, were refused some, and told of some."""
@@ -124,7 +120,7 @@ def test_key_sees_the_decisions_of_runs_under_its_scope(shared: SeededLedger, ru
     everything = _list(shared.ledger, "?limit=200")
     scopes = {"mimic": {"first", "deep", "both"}, "mimic/icu-team/deep": {"deep"}, "eicu": {"other", "both"}}
     for scope, names in scopes.items():
-        key, within = _key(shared.ledger, scope), {runs[name] for name in names}
+        key, within = str(issue(shared.ledger, "bound", "viewer", scope)["key"]), {runs[name] for name in names}
         seen = [item for item in everything if item["run"] in within]
         assert _list(shared.ledger, "?limit=200", key) == seen
         refused = [item for item in seen if item["decision"] == "refused"]

@@ -18,7 +18,7 @@ from app.settings import Settings
 from tests.ledgers import SAMPLED
 from tests.polling import await_true
 from tests.reliability.clients import open_budget
-from tests.servers import LiveServer, background_thread
+from tests.servers import LiveServer, QuietHandler, background_thread
 
 KEY = f"key_0123456789abcdef.{secrets.token_urlsafe(32)}"
 TRACE = "ab" * 16
@@ -30,17 +30,13 @@ def _collector() -> Iterator[tuple[str, list[Any]]]:
     """A collector's URL, and the spans that it was sent."""
     spans: list[Any] = []
 
-    class Collector(BaseHTTPRequestHandler):
+    class Collector(QuietHandler, BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["Content-Length"]))
             if self.headers["Content-Encoding"] is None:
                 for resource in ExportTraceServiceRequest.FromString(body).resource_spans:
                     spans.extend(span for scope in resource.scope_spans for span in scope.spans)
-            self.send_response(200)
-            self.end_headers()
-
-        def log_message(self, *_: object) -> None:
-            """Say nothing."""
+            self.answer(200)
 
     server = HTTPServer(("127.0.0.1", 0), Collector)
     with background_thread(server):

@@ -106,10 +106,6 @@ def test_token_without_usable_characters_opens_nothing(shared: SeededLedger, pro
         assert "half a surrogate pair" in _refused(shared, provider.token(**claims)), ascii(claims)
 
 
-TWO = ': {"a":1,"a":2}}'
-WRONG_ALGORITHMS = ("NONE", "rs256", "HS384", "HS512", "ES256K", ["RS256"], True)
-
-
 def _twice(claims: dict[str, object], name: str, first: object) -> str:
     """Claims as text with another value before that of one of them."""
     return json.dumps({name: first}, separators=(",", ":"))[:-1] + "," + json.dumps(claims, separators=(",", ":"))[1:]

@@ -50,20 +50,6 @@ def _receiver(shared: SeededLedger) -> dict[str, str]:
     return {"receiver_id": receiver, "delivery_id": delivery}
 
 
-def _approved_sweep(shared: SeededLedger) -> str:
-    """A sweep that is approved and not charged yet, on people of its own."""
-    name = f"people-{next(NUMBERS)}"
-    population = shared.ledger.population(name)["id"]
-    shared.ledger.budget("team", name)
-    assert shared.ledger.set_policy({"approval_above_epsilon": 1e-6}, population).status_code == 200
-    trials = {"events": [{"event": SAMPLED}], "mean": 2.0}
-    body = {"name": "sweep", "budget": f"{name}/team", "charging_mode": "repeat_and_select", "trials": trials}
-    made = shared.ledger.post("/v1/experiments", body).json()
-    [waiting] = shared.ledger.get(f"/v1/proposals?account={made['run']}").json()["items"]
-    assert shared.ledger.post(f"/v1/proposals/{waiting['id']}/approve", {}, "privacy_officer").status_code == 200
-    return str(made["id"])
-
-
 def test_role_is_allowed_what_the_matrix_says(shared: SeededLedger) -> None:
     """A role that may does each operation; what only reads is asked by a second one, in turn."""
     for place, operation in enumerate(GUARDED):
@@ -96,7 +82,17 @@ def _fresh(shared: SeededLedger, operation: Operation) -> dict[str, str]:
             assert owner is not None
             raw_rows.set_quarantine(tx, owner, {ids["account_id"]: "its rows were changed"}, datetime.now(UTC))
     if operation.id == "chargeExperiment":
-        ids["experiment_id"] = _approved_sweep(shared)
+        # A sweep that is approved and not charged yet, on people of its own.
+        name = f"people-{next(NUMBERS)}"
+        population = shared.ledger.population(name)["id"]
+        shared.ledger.budget("team", name)
+        assert shared.ledger.set_policy({"approval_above_epsilon": 1e-6}, population).status_code == 200
+        trials = {"events": [{"event": SAMPLED}], "mean": 2.0}
+        body = {"name": "sweep", "budget": f"{name}/team", "charging_mode": "repeat_and_select", "trials": trials}
+        made = shared.ledger.post("/v1/experiments", body).json()
+        [waiting] = shared.ledger.get(f"/v1/proposals?account={made['run']}").json()["items"]
+        assert shared.ledger.post(f"/v1/proposals/{waiting['id']}/approve", {}, "privacy_officer").status_code == 200
+        ids["experiment_id"] = str(made["id"])
     if "key_id" in operation.path:
         ids["key_id"] = str(shared.ledger.post("/v1/api-keys", {"role": "viewer"}).json()["id"])
     if "reservation_id" in operation.path:
@@ -139,14 +135,6 @@ NAMES = ("icu-team", "mimic")
 """Of the hospital's budget and its population; the clinic has neither."""
 
 
-def _never_told(shared: SeededLedger) -> frozenset[str]:
-    """Every id of the hospital, and every word that it has chosen: what no other tenant is ever told."""
-    words = {value for table in _hospitals(shared).values() for row in table for value in row if isinstance(value, str)}
-    ids = {word for word in words if word[3:4] == "_" and len(word) > 18}
-    assert {*shared.ids().values()} <= ids
-    return frozenset({*ids, *NAMES})
-
-
 def _hospitals(shared: SeededLedger) -> dict[str, list[tuple[object, ...]]]:
     """Every row of the hospital."""
     with shared.ledger.database.read(ALL_TENANTS) as tx:
@@ -184,18 +172,18 @@ def _as_of_nothing(shared: SeededLedger, answer: httpx2.Response, asked: httpx2.
     assert kept[0] == kept[1]
 
 
-def _asked_of_another(place: int, operation: Operation) -> set[str]:
-    """A role that may and one that may not, in turn: which may is held within an organisation."""
-    may = MAY[operation.id]
-    others = [role for role in EVERYONE if role not in may] or may
-    return {may[place % len(may)], others[place % len(others)]}
-
-
 def test_role_of_another_organisation_gets_what_the_matrix_says(shared: SeededLedger) -> None:
-    never_told, before = _never_told(shared), _hospitals(shared)
+    # Every id of the hospital, and every word that it has chosen: what no other tenant is ever told.
+    words = {value for table in _hospitals(shared).values() for row in table for value in row if isinstance(value, str)}
+    ids = {word for word in words if word[3:4] == "_" and len(word) > 18}
+    assert {*shared.ids().values()} <= ids
+    never_told, before = frozenset({*ids, *NAMES}), _hospitals(shared)
     for place, operation in enumerate(GUARDED):
         roles, elsewhere = TABLE[operation.id]
-        for role in _asked_of_another(place, operation):
+        # A role that may and one that may not, in turn: which may is held within an organisation.
+        may = MAY[operation.id]
+        others = [role for role in EVERYONE if role not in may] or may
+        for role in {may[place % len(may)], others[place % len(others)]}:
             reply, case = _ask_as_another(shared, operation, role), (operation.id, role)
             if role not in roles and operation.id not in LOOKED_FOR_FIRST:
                 assert (reply.status_code, reply.json()["code"]) == (403, "insufficient_scope"), case
@@ -252,14 +240,6 @@ def _naming(schema: dict[str, Any], within: tuple[str, ...] = ()) -> Iterator[tu
             yield from _naming(each, (*within, name))
 
 
-def _foreign(shared: SeededLedger) -> list[tuple[str, str]]:
-    """Ids and paths of the hospital, each with one of the same form that nobody has."""
-    return [
-        *((value, NOWHERE[kind]) for kind, value in shared.ids().items()),
-        *((name, f"no-{name}") for name in NAMES),
-    ]
-
-
 def _clinics_run(shared: SeededLedger) -> str:
     """A run of the clinic, for bodies that are looked at once their path is found."""
     name = f"own-{next(NUMBERS)}"
@@ -276,7 +256,11 @@ def _told_alike(
     """Ask as the clinic with each id of the hospital, and with one that nobody has; count the questions."""
     path = operation.at(**dict.fromkeys(NOWHERE, "elsewhere") | {"run_id": run})
     headers = shared.ledger.headers("admin", "clinic") | valid_headers(operation)
-    for value, unknown in _foreign(shared):
+    # Ids and paths of the hospital, each with one of the same form that nobody has.
+    for value, unknown in [
+        *((value, NOWHERE[kind]) for kind, value in shared.ids().items()),
+        *((name, f"no-{name}") for name in NAMES),
+    ]:
         told: list[tuple[int, str]] = []
         for each in (value, unknown):
             reply = shared.ledger.http.request(operation.method, path, headers=headers, **sent(each))

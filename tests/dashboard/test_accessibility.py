@@ -154,14 +154,6 @@ def _words(value: str | Look) -> str:
     return value if isinstance(value, str) else "-".join(map(str, value))
 
 
-def check_cards(page: Page) -> None:
-    """On a telephone a table is a list of cards, in which no column is missing and no time is cut off."""
-    for table in page.evaluate(READ_TABLES):
-        for row in table["rows"]:
-            assert row == [[head, True] for head in table["heads"]], table["name"]
-    assert page.evaluate(CUT) == []
-
-
 @pytest.mark.parametrize(("name", "look"), [*in_turns(PAGES, LOOKS), *OTHERS], ids=_words)
 def test_page_is_accessible(pages: Pages, server: LiveServer, name: str, look: Look) -> None:
     page = pages(look)
@@ -169,7 +161,11 @@ def test_page_is_accessible(pages: Pages, server: LiveServer, name: str, look: L
     page.evaluate(OPEN)
     if look[0] == 400:
         page.wait_for_timeout(100)  # of charts, which take their width from the page
-        check_cards(page)
+        # On a telephone a table is a list of cards, in which no column is missing and no time is cut off.
+        for table in page.evaluate(READ_TABLES):
+            for row in table["rows"]:
+                assert row == [[head, True] for head in table["heads"]], table["name"]
+        assert page.evaluate(CUT) == []
     page.evaluate(SHORTEN)
     assert hindrances(page) == []
 

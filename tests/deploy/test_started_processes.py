@@ -89,16 +89,6 @@ class Machine:
         return status_of(self.url + path)
 
 
-def _first_start(machine: Machine) -> None:
-    """Run what PostgreSQL's image runs at its first start; the tests' own superuser has the name of the role."""
-    script = (KUBERNETES / "trial" / "create-ledger.sh").read_text()
-    for old in ("ROLE ledger ", "DATABASE ledger OWNER ledger ", "DATABASE ledger_scratch OWNER ledger "):
-        assert old in script
-        script = script.replace(old, old.replace("ledger", machine.name))
-    script = script.replace("--username postgres", f"--username {postgres.ADMIN}")
-    machine.run(["sh", "-c", script], {"LEDGER_PASSWORD_FILE": "/run/secrets/database-password"})
-
-
 @pytest.fixture
 def machine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Machine]:
     """A machine with its secrets and its database, after the database's first start."""
@@ -110,7 +100,13 @@ def machine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Machine]
     service_server().write_environment(tmp_path / "programs")
     opened, cluster = Machine(tmp_path, name), postgres.shared()
     try:
-        _first_start(opened)
+        # Run what PostgreSQL's image runs at its first start; the tests' own superuser has the name of the role.
+        script = (KUBERNETES / "trial" / "create-ledger.sh").read_text()
+        for old in ("ROLE ledger ", "DATABASE ledger OWNER ledger ", "DATABASE ledger_scratch OWNER ledger "):
+            assert old in script
+            script = script.replace(old, old.replace("ledger", opened.name))
+        script = script.replace("--username postgres", f"--username {postgres.ADMIN}")
+        opened.run(["sh", "-c", script], {"LEDGER_PASSWORD_FILE": "/run/secrets/database-password"})
         yield opened
     finally:
         opened.stop()

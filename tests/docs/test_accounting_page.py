@@ -185,19 +185,15 @@ def test_row_of_tightness_is_computed_by_the_script(plan: Plan) -> None:
     assert float(ratio.removeprefix("at most ")) >= 1
 
 
-def calls() -> list[tuple[str, object, object]]:
-    """The paths, the bodies as a shell makes them, and the answers in the comments below."""
+def test_every_call_is_answered_as_shown(ledger: Ledger) -> None:
+    # The paths, the bodies as a shell makes them, and the answers in the comments below.
     blocks: list[Fence] = [fence for fence in FENCES if fence.language == "bash"]
     script = "\n".join(block.text for block in blocks)
     shell = 'LEDGER=\nask() { printf \'%s\\t%s\\n\' "$1" "$3"; }\n'
     said = subprocess.run(["bash", "-euc", shell + script], capture_output=True, text=True, check=True).stdout
     answers = [json.loads(line[2:], parse_float=Decimal) for line in script.splitlines() if line.startswith("# ")]
     asked = [line.split("\t") for line in said.splitlines()]
-    return [(path, json.loads(body), answer) for (path, body), answer in zip(asked, answers, strict=True)]
-
-
-def test_every_call_is_answered_as_shown(ledger: Ledger) -> None:
-    shown = calls()
+    shown = [(path, json.loads(body), answer) for (path, body), answer in zip(asked, answers, strict=True)]
     assert len({path for path, _, _ in shown}) == 7
     for path, body, answer in shown:
         reply = ledger.post(path, body, "viewer")

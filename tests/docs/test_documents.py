@@ -22,12 +22,6 @@ ELSEWHERE = (
 )
 
 
-def _links(text: str) -> list[str]:
-    """Where the links lead, those of code left out."""
-    prose = re.sub(r"(?ms)^```.*?^```$", "", text)
-    return re.findall(r"\]\(([^)\s]+)\)", prose)
-
-
 def _sentences(text: str) -> list[str]:
     """The sentences of paragraphs and lists, those of headings, tables and code left out."""
     prose = re.sub(r"(?ms)^```.*?^```$|^(?:\||#|    )[^\n]*$", " ", text)
@@ -48,7 +42,9 @@ def _name(path: Path) -> str:
 def test_links_lead_to_files_and_no_page_names_a_machine() -> None:
     for document in DOCUMENTS:
         text = document.read_text()
-        for link in _links(text):
+        # Where the links lead, those of code left out.
+        prose = re.sub(r"(?ms)^```.*?^```$", "", text)
+        for link in re.findall(r"\]\(([^)\s]+)\)", prose):
             if not link.startswith(ELSEWHERE):
                 place, _, anchor = link.partition("#")
                 page = document.parent / place if place else document

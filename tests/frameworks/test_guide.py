@@ -3,11 +3,11 @@
 import os
 import re
 import socket
-import subprocess
 from itertools import pairwise
 
 import pytest
 
+from tests import programs
 from tests.docs.markdown import ROOT, Fence, fences
 from tests.fork_server import service_server
 
@@ -29,16 +29,9 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> dict[int, str]:
     first, *others = [block.text for block in code if block.language == "bash"]
     pause = f"\nprintf '{SEPARATOR}'\n"
     script = pause.join([first.replace("8000", port), "python3 session.py", *others])
-    done = subprocess.run(
-        ["bash", "-c", f"set -euo pipefail\ntrap 'kill $(jobs -p) 2>/dev/null || true' EXIT\n{script}"],
-        cwd=folder,
-        env={name: value for name, value in os.environ.items() if not name.startswith("EPSILON_LEDGER_")},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    shell = f"set -euo pipefail\ntrap 'kill $(jobs -p) 2>/dev/null || true' EXIT\n{script}"
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("EPSILON_LEDGER_")}
+    done = programs.run(["bash", "-c", shell], cwd=folder, env=environment, timeout=300)
     return dict(zip((block.line for block in code), done.stdout.split(SEPARATOR), strict=True))
 
 

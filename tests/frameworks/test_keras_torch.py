@@ -6,7 +6,6 @@ This module is also its program, in a process with that backend, which prints wh
 # ruff: noqa: ANN401 - Keras' values
 
 import os
-import subprocess
 import sys
 from typing import Any
 
@@ -15,6 +14,7 @@ import numpy as np
 
 from epsilon_ledger import gaussian, poisson_sampled
 from epsilon_ledger.keras import attach
+from tests import programs
 from tests.fork_server import ROOT
 from tests.sdk.fake_ledger import FakeRun
 
@@ -63,15 +63,8 @@ def main() -> None:
 
 
 def test_torch_backend_asks_too() -> None:
-    done = subprocess.run(
-        [sys.executable, "-W", "error::RuntimeWarning", "-m", "tests.frameworks.test_keras_torch"],
-        cwd=ROOT,
-        env=os.environ | {"KERAS_BACKEND": "torch"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    command = [sys.executable, "-W", "error::RuntimeWarning", "-m", "tests.frameworks.test_keras_torch"]
+    done = programs.run(command, cwd=ROOT, env=os.environ | {"KERAS_BACKEND": "torch"}, timeout=None)
     assert done.stdout.split() == ["5", "True", "True"]
 
 

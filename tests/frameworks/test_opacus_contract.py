@@ -19,13 +19,6 @@ from tests.sdk.fake_ledger import BATCH, FakeRun, N
 BOUND, WIDTH, HIDDEN = 0.5, 64, 4
 
 
-def records(*, canary: bool) -> TensorDataset:
-    """Records without a gradient, and the first one with a large one, of its first input in both layers."""
-    x, y = torch.zeros(N, WIDTH), torch.zeros(N, 1)
-    x[0, 0], y[0] = 1e4 * canary, 1e6 * canary
-    return TensorDataset(x, y)
-
-
 def network() -> nn.Sequential:
     """Two layers that are trained, and a frozen one."""
     sizes = (WIDTH, HIDDEN, HIDDEN, 1)
@@ -52,10 +45,13 @@ class OpacusScript(Script):
         super().__init__(run, **terms)
         engine, self.network = new_engine(), network()
         attach(engine, self.payer())
+        # Records without a gradient, and the first one with a large one, of its first input in both layers.
+        x, y = torch.zeros(N, WIDTH), torch.zeros(N, 1)
+        x[0, 0], y[0] = 1e4 * self.canary, 1e6 * self.canary
         made = engine.make_private(
             module=self.wrapped(),
             optimizer=torch.optim.SGD(self.network.parameters(), lr=1e-3),
-            data_loader=DataLoader(records(canary=self.canary), BATCH, num_workers=self.workers()),
+            data_loader=DataLoader(TensorDataset(x, y), BATCH, num_workers=self.workers()),
             criterion=FarLoss(),
             noise_multiplier=self.noise_multiplier,
             **self.terms,

@@ -1,13 +1,13 @@
 """The example with Opacus, against a real server."""
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from epsilon_ledger import LedgerClient, Limit
+from tests import programs
 from tests.conftest import LiveServer
 from tests.examples.example_runner import EXAMPLES, example, is_picture
 from tests.soak import thinned
@@ -40,10 +40,6 @@ def test_example_is_stopped_at_its_budget_and_its_epsilon_is_opacus_own(
     assert event["sampling_probability"] == pytest.approx(0.1)
     assert event["event"] == {"type": "gaussian", "noise_multiplier": 1.5}
     assert facts["accuracy"] > accuracy
-    again = subprocess.run(
-        [sys.executable, EXAMPLES / "opacus_digits.py", "--load", tmp_path / "out" / "model.pt"],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    command = [sys.executable, str(EXAMPLES / "opacus_digits.py"), "--load", str(tmp_path / "out" / "model.pt")]
+    again = programs.run(command, timeout=None)
     assert again.stdout == f"{facts['accuracy']:.1%} right\n"

@@ -1,12 +1,12 @@
 """Every Python snippet of the pages about frameworks runs, in order, in one session a page, against a real service."""
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from tests import programs
 from tests.conftest import LiveServer
 from tests.docs.markdown import ROOT, fences
 from tests.frameworks.flower import flower_environment
@@ -39,13 +39,4 @@ def test_snippets_of_page_run(page: Path, live_server: LiveServer, tmp_path: Pat
     }
     if page.stem in IN_FLOWER:
         environment |= flower_environment()
-    done = subprocess.run(
-        [sys.executable, "session.py"],
-        cwd=tmp_path,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    programs.run([sys.executable, "session.py"], cwd=tmp_path, env=environment, timeout=300)

@@ -11,11 +11,7 @@ NOT_A_SUBJECT = re.compile(
 LONGEST = 101
 
 
-def names(folder: Path) -> list[str]:
-    return [name for file in sorted(folder.rglob("test_*.py")) for name in NAME.findall(file.read_text())]
-
-
 def test_every_test_is_named_by_its_subject() -> None:
-    found = names(ROOT / "tests")
+    found = [name for file in sorted((ROOT / "tests").rglob("test_*.py")) for name in NAME.findall(file.read_text())]
     assert len(found) > 1000
     assert [name for name in found if NOT_A_SUBJECT.search(name) or len(name) > LONGEST] == []

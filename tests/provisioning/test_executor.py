@@ -42,10 +42,9 @@ def test_secret_that_cannot_be_written_is_reported(tmp_path: Path, monkeypatch: 
         _apply(tmp_path)
 
 
-ODD = [{"items": [], "next": None, "policy": {"tomorrow": 1}}, {"items": [{}], "next": None, "policy": {}}, []]
-
-
-@pytest.mark.parametrize("answer", ODD)
+@pytest.mark.parametrize(
+    "answer", [{"items": [], "next": None, "policy": {"tomorrow": 1}}, {"items": [{}], "next": None, "policy": {}}, []]
+)
 def test_answer_of_another_version_is_refused(answer: object, monkeypatch: pytest.MonkeyPatch) -> None:
     api = HttpApi("http://ledger.example", "k", httpx2.MockTransport(lambda _: httpx2.Response(200, json=answer)))
     monkeypatch.setattr(HttpApi, "from_environment", lambda: api)

@@ -414,7 +414,15 @@ class Beside(RuleBasedStateMachine):
             body["first_step"] = request.first_step
         expected = self.model.steps(request, dry_run=dry_run)
         path = f"/v1/runs/{request.run}/steps" + ("?dry_run=true" if dry_run else "")
-        agrees(self.post(path, body, request.key), expected, dry_run=dry_run)
+        # The answer is the model's, in every member that the model knows.
+        reply = self.post(path, body, request.key)
+        answer = reply.json()
+        members = expected.members | ({"dry_run": dry_run} if "dry_run" in expected.members else {})
+        assert reply.status_code == expected.status, reply.text
+        assert {name: answer.get(name) for name in members} == members, reply.text
+        assert ("idempotent-replayed" in reply.headers) == expected.replayed
+        if reply.status_code == httpx2.codes.OK and not answer["overdrawn"]:
+            assert answer["epsilon"] <= answer["epsilon_limit"]
 
     @rule(run_id=runs)
     def history(self, run_id: str) -> None:
@@ -446,17 +454,6 @@ def verified(ledger: Ledger) -> None:
     """The whole ledger is sound."""
     found = verify(ledger.database)
     assert found.sound, found.problems
-
-
-def agrees(reply: httpx2.Response, expected: Expected, *, dry_run: bool) -> None:
-    """The answer is the model's, in every member that the model knows."""
-    answer = reply.json()
-    members = expected.members | ({"dry_run": dry_run} if "dry_run" in expected.members else {})
-    assert reply.status_code == expected.status, reply.text
-    assert {name: answer.get(name) for name in members} == members, reply.text
-    assert ("idempotent-replayed" in reply.headers) == expected.replayed
-    if reply.status_code == httpx2.codes.OK and not answer["overdrawn"]:
-        assert answer["epsilon"] <= answer["epsilon_limit"]
 
 
 @pytest.mark.both_databases

@@ -20,7 +20,7 @@ from tests.conftest import open_ledger
 from tests.sdk.fake_ledger import RUN, RUN_ID
 from tests.sdk.simulation import BUDGET, LOUD, LedgerWire, icu_team
 from tests.sdk.wire import KEY
-from tests.servers import background_thread
+from tests.servers import QuietHandler, background_thread
 
 RANKS, STEPS = 3, 3
 
@@ -40,22 +40,14 @@ class Recorder(ThreadingHTTPServer):
         """Let a distrustful client leave in the middle."""
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(QuietHandler, BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def do_GET(self) -> None:
         assert isinstance(self.server, Recorder)
         self.server.seen.append((self.path, self.client_address[1]))
         content = gzip.compress(json.dumps(RUN).encode())
-        self.send_response(200)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Encoding", "gzip")
-        self.send_header("Content-Length", str(len(content)))
-        self.end_headers()
-        self.wfile.write(content)
-
-    def log_message(self, *_: object) -> None:
-        pass
+        self.answer(200, content, Content_Type="application/json", Content_Encoding="gzip")
 
 
 @contextmanager

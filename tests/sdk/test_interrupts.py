@@ -21,7 +21,6 @@ from tests.sdk.test_grants import every_way, in_grants
 from tests.soak import thinned
 
 FILES = {str(file) for room in (_net, _run) for file in Path(str(room.__file__)).parent.glob("*.py")}
-STRIDES = thinned([800, 30], 2)
 """Lines between two interrupts."""
 
 
@@ -85,7 +84,7 @@ def work(simulation: Simulation, ahead: dict[str, Any], at: int = 0) -> int:
 
 
 @every_way
-@pytest.mark.parametrize("stride", STRIDES)
+@pytest.mark.parametrize("stride", thinned([800, 30], 2))
 def test_ctrl_c_at_any_line_charges_one_step_too_many_at_most(
     simulation: Simulation, ahead: dict[str, Any], stride: int
 ) -> None:

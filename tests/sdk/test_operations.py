@@ -237,8 +237,6 @@ CALLS: dict[str, Callable[[Any], Any]] = {
     "compute_laplace_cost": lambda c: c.compute_laplace_cost(l1_sensitivity=2.0, scale=1.0),
 }
 IN_STORY: Final = {"create_run", "get_run", "resume_run"}
-ELSEWHERE: Final = {"Run.track", "Run.settle", "Run.charge_training", "Run.charge_epoch", "Run.track_epoch"}
-"""Methods that call their operations in other tests."""
 
 
 def table() -> dict[str, set[str]]:

@@ -29,7 +29,7 @@ from tests.identity_provider import IdentityProvider, identity_provider
 from tests.sdk.fake_ledger import RUN_ID
 from tests.sdk.simulation import BUDGET, LedgerWire
 from tests.sdk.wire import URL
-from tests.servers import background_thread
+from tests.servers import QuietHandler, background_thread
 from tests.workloads import issuer_of, issuers_file, workload_token
 
 TERMS: Final[dict[str, Any]] = {"budget": BUDGET, "event": poisson_sampled(0.01, gaussian(1.1))}
@@ -193,15 +193,10 @@ def test_answer_that_is_none_is_tried_again(file: Path, body: str) -> None:
 def test_github_gives_token_for_audience(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[str, str | None]] = []
 
-    class Handler(BaseHTTPRequestHandler):
+    class Handler(QuietHandler, BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             asked.append((self.path, self.headers["Authorization"]))
-            self.send_response(200 if "good" in self.path else 500)
-            self.end_headers()
-            self.wfile.write(json.dumps({"value": "eyJ"}).encode())
-
-        def log_message(self, *_: object) -> None:
-            """Say nothing."""
+            self.answer(200 if "good" in self.path else 500, json.dumps({"value": "eyJ"}).encode())
 
     provide = github_actions_token("epsilon-ledger")
     with pytest.raises(ConfigurationError, match="id-token: write"):

@@ -8,7 +8,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from app.service.alerts.receivers import ReceiverRules
 from tests.conftest import Ledger
 from tests.polling import await_true
-from tests.servers import background_thread
+from tests.servers import QuietHandler, background_thread
 
 Answer = Callable[[BaseHTTPRequestHandler], None]
 
@@ -39,7 +39,7 @@ class Endpoint(ThreadingHTTPServer):
         await_true(lambda: len(self.messages) >= count, lambda: f"{len(self.messages)} of {count} came", 0.01, 30)
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(QuietHandler, BaseHTTPRequestHandler):
     server: Endpoint
 
     def do_POST(self) -> None:
@@ -47,9 +47,6 @@ class _Handler(BaseHTTPRequestHandler):
         headers = {name.lower(): value for name, value in self.headers.items()}
         self.server.messages.append(Message(self.path, headers, body))
         (self.server.answer or status(204))(self)
-
-    def log_message(self, *_: object) -> None:
-        """Say nothing."""
 
 
 def status(code: int, **headers: str) -> Answer:

@@ -36,7 +36,7 @@ from tests.hostile_servers import (
     hostile,
 )
 from tests.polling import await_true
-from tests.servers import background_thread
+from tests.servers import QuietHandler, background_thread
 
 PATIENCE = 20.0
 """Seconds that an endless answer may never take: it is left before a timeout."""
@@ -52,12 +52,6 @@ def posted(port: int, scheme: str = "http") -> DeliveryResult:
 
 def fetched(port: int) -> object:
     return http_json.fetched_from(f"http://127.0.0.1:{port}/")
-
-
-def mailed(port: int) -> DeliveryResult:
-    sender = MailSender(SmtpServer("127.0.0.1", port, "none", "ledger@hospital.example"))
-    alert = make_test_alert("rcv_1", datetime.now(UTC))
-    return EGRESS.submit(sender.send(alert, message_of(alert), ("office@hospital.example",), None)).result(60)
 
 
 def set_timeouts(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
@@ -77,7 +71,9 @@ def fetch_error_of(port: int) -> str:
 
 
 def mail_error_of(port: int) -> str | None:
-    return mailed(port).error
+    sender = MailSender(SmtpServer("127.0.0.1", port, "none", "ledger@hospital.example"))
+    alert = make_test_alert("rcv_1", datetime.now(UTC))
+    return EGRESS.submit(sender.send(alert, message_of(alert), ("office@hospital.example",), None)).result(60).error
 
 
 def left_early(answers: dict[str, Answer], ask: Callable[[int], str | None]) -> dict[str, str]:
@@ -152,13 +148,12 @@ def test_answer_that_breaks_off_is_refused() -> None:
 def cut_off(begin: bytes) -> Iterator[int]:
     """A server that closes the connection after some bytes."""
 
-    class Handler(BaseHTTPRequestHandler):
+    class Handler(QuietHandler, BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             self.wfile.write(begin)
             self.close_connection = True
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    Handler.log_message = lambda *_: None  # type: ignore[method-assign]
     with background_thread(server):
         yield server.server_port
 
@@ -251,7 +246,7 @@ class ForwardProxy(ThreadingHTTPServer):
         self.asked: list[tuple[str, str]] = []
 
 
-class _ProxyHandler(BaseHTTPRequestHandler):
+class _ProxyHandler(QuietHandler, BaseHTTPRequestHandler):
     server: ForwardProxy
 
     def do_CONNECT(self) -> None:
@@ -267,9 +262,6 @@ class _ProxyHandler(BaseHTTPRequestHandler):
             back.start()
             pump(self.connection, there)
             back.join()
-
-    def log_message(self, *_: object) -> None:
-        """Say nothing."""
 
 
 def pump(source: socket.socket, target: socket.socket) -> None:

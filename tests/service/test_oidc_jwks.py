@@ -24,7 +24,7 @@ from app.settings import Settings
 from tests.certificates import server_context
 from tests.conftest import Ledger
 from tests.identity_provider import IdentityProvider, identity_provider, key_of, public
-from tests.servers import background_thread
+from tests.servers import QuietHandler, background_thread
 
 Later = Callable[[float], None]
 
@@ -197,19 +197,12 @@ def test_token_is_accepted_while_its_key_is_published(
 def issuer(tmp_path: Path) -> Iterator[str]:
     """The URL of an issuer with TLS, which answers those with the token "mine"."""
 
-    class Handler(BaseHTTPRequestHandler):
+    class Handler(QuietHandler, BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             allowed = self.headers["Authorization"] == "Bearer mine"
             keys = {"keys": [public(key_of("RS256"), kid="one", use="sig")]}
             found = keys if self.path == "/keys" else {"issuer": url, "jwks_uri": f"{url}/keys"}
-            content = json.dumps(found).encode()
-            self.send_response(200 if allowed else 403)
-            self.send_header("Content-Length", str(len(content)))
-            self.end_headers()
-            self.wfile.write(content)
-
-        def log_message(self, *_: object) -> None:
-            """Say nothing."""
+            self.answer(200 if allowed else 403, json.dumps(found).encode())
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.socket = server_context(tmp_path)[0].wrap_socket(server.socket, server_side=True)
