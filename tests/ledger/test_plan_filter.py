@@ -23,6 +23,7 @@ from app.ledger.step_events import StepEvent
 from tests.each import for_each
 
 ADD = NeighboringRelation.ADD_OR_REMOVE_ONE
+REPLACE = NeighboringRelation.REPLACE_ONE
 
 
 def test_a_plan_is_pickled_without_what_it_remembers() -> None:
@@ -95,8 +96,16 @@ NEAR: tuple[tuple[NeighboringRelation, Callable[[float], DpEvent], float], ...] 
     (ADD, lambda noise: dp.TruncatedPoissonSampled(1000, 0.01, 60, dp.Gaussian(noise)), 1.7),
     (ADD, lambda noise: dp.Decay("exp", 0.01, 50, _sampled(noise)), 1.7),
     (ADD, lambda noise: dp.GroupPrivacy(3, dp.Laplace(noise)), 1.7),
-    (NeighboringRelation.REPLACE_ONE, lambda p: dp.RandomizedResponse(p, 2), 0.3),
-    (NeighboringRelation.REPLACE_ONE, lambda p: dp.RandomizedResponse(p, 4), 0.3),
+    *(
+        (ADD, each, 0.3)
+        for each in (lambda q: dp.GroupPrivacy(2, sampled(q, 1.7)), lambda epsilon: dp.Laplace(epsilon=epsilon))
+    ),
+    (ADD, lambda q: dp.GroupPrivacy(9, sampled(q, 1.7)), 0.1),
+    (REPLACE, lambda q: sampled(q, 1.7), 0.1),
+    (REPLACE, lambda noise: sampled(0.1, noise), 1.7),
+    (REPLACE, lambda q: dp.GroupPrivacy(2, sampled(q, 1.7)), 0.1),
+    (REPLACE, lambda p: dp.RandomizedResponse(p, 2), 0.3),
+    (REPLACE, lambda p: dp.RandomizedResponse(p, 4), 0.3),
 )
 
 
@@ -116,9 +125,10 @@ def test_a_parameter_that_differs_in_the_last_place_uses_up_what_was_planned(
     assert min(fitting(meant * (1 + change)) for change in (-(2**-20), 2**-20)) < 10
 
 
-def test_many_sampling_probabilities_are_planned() -> None:
+@pytest.mark.parametrize("relation", [ADD, REPLACE])
+def test_many_sampling_probabilities_are_planned(relation: NeighboringRelation) -> None:
     events = [dp.PoissonSampled(0.001 * (1 + place / 30), dp.Gaussian(1.1)) for place in range(150)]
-    workload = Workload.of([StepEvent(each, 20) for each in events], ADD)
+    workload = Workload.of([StepEvent(each, 20) for each in events], relation)
     used = workload.capacity(0)
     for each in events:
         used = repeated(used, workload.cost(each), 20)

@@ -26,7 +26,7 @@ is 1 makes the mean no larger: y' >= k y with some k(t) >= 0. Hence y >= 0: the 
 
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import ceil, cos, floor, fsum, inf, log, log1p, pi, sqrt
 from typing import Final, Self
@@ -101,6 +101,16 @@ class Mixture:
     def only_share(self) -> float | None:
         """The share of the largest distance, if all other ones are 0."""
         return self.shares[-1] if not any(self.sizes[:-1]) else None
+
+    @property
+    def reached(self) -> tuple[float, ...]:
+        """Probabilities of moving at least as far as each size but the first."""
+        return tuple(fsum(self.shares[place:]) for place in range(1, len(self.shares)))
+
+    def with_reached(self, reached: Iterable[float]) -> Self:
+        """Copy the mixture with other probabilities of moving at least as far as each size but the first."""
+        bounds = (1.0, *reached, 0.0)
+        return replace(self, shares=tuple(one - other for one, other in pairwise(bounds)))
 
     def log_ratio(self, x: Floats) -> Floats:
         """Compute w = ln L at (n,) places x, in units of the largest distance, without cancellation or overflow."""

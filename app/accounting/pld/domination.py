@@ -5,14 +5,18 @@ Q'. Every rule here names that function.
 """
 
 from collections import Counter
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from app.accounting.events import DpEvent, NeighboringRelation
+from app.accounting.formulas.gaussian_mixture import Mixture
 from app.accounting.pld.discrete_gaussian import DiscreteGaussianPair
 from app.accounting.pld.discrete_laplace import DiscreteLaplacePair
 from app.accounting.pld.events import dominating_pairs, leaves
 from app.accounting.pld.gaussian_mixture import CasesPair, GaussianMixturePair, ReplacedMixturePair
 from app.accounting.pld.pairs import BoundedRangePair, FinitePair, GaussianPair, LaplacePair, Pair, SampledPair
+
+SUMMED: Final = 2.0**-50
+"""Relative error allowed for a sum of probabilities."""
 
 
 class Mechanism(NamedTuple):
@@ -45,9 +49,11 @@ def dominates(stronger: Mechanism, weaker: Mechanism) -> bool:
 def _dominates(pair: Pair, other: Pair) -> bool:
     """Check whether a pair is known to dominate another.
 
-    - Normal distributions with less noise, mixed or not: add noise. Laplace distributions: likewise, for with a < b,
-      Laplace noise of scale b is that of scale a plus an independent variable that is 0 with probability a^2 / b^2,
-      and else Laplace noise of scale b (the ratio of the characteristic functions).
+    - Normal distributions with less noise, mixed or not: add noise. Mixed ones whose means are at least as likely to be
+      large: each draw moves as far or farther (`app.accounting.formulas.gaussian_mixture`).
+    - Laplace distributions with less noise: likewise, for with a < b, Laplace noise of scale b is that of scale a plus
+      an independent variable that is 0 with probability a^2 / b^2, and else Laplace noise of scale b (the ratio of the
+      characteristic functions).
     - Discrete Gaussians of one sigma, or discrete Laplace distributions of one parameter, that move less: their
       trade-off function is larger (`DiscreteGaussianPair`), so there is a function that makes them of the other two
       (Blackwell's theorem; Dong, Roth, Su 2022, section 2).
@@ -77,17 +83,24 @@ def _dominates(pair: Pair, other: Pair) -> bool:
             less = pair.removes == other.removes and pair.sampling_probability >= other.sampling_probability
             found = less and _dominates(pair.pair, other.pair)
         case GaussianMixturePair(one, first), GaussianMixturePair(two, second):
-            alike = (one.sizes, one.shares, first) == (two.sizes, two.shares, second)
-            found = alike and one.noise_multiplier <= two.noise_multiplier
+            found = first == second and _is_farther(one, two)
         case CasesPair(), CasesPair():
             found = pair.shares == other.shares and all(map(_dominates, pair.pairs, other.pairs))
         case ReplacedMixturePair(one), ReplacedMixturePair(two):
-            alike = (one.sizes, one.shares) == (two.sizes, two.shares)
-            rarer = one.only_share and two.only_share and one.only_share >= two.only_share
-            found = bool(alike or rarer) and one.noise_multiplier <= two.noise_multiplier
+            found = _is_farther(one, two)
         case _:
             found = pair == other
     return found
+
+
+def _is_farther(one: Mixture, other: Mixture) -> bool:
+    """Check whether a mixture of the same sizes has less noise, and at least the other's probability to reach each."""
+    if one.sizes != other.sizes or one.noise_multiplier > other.noise_multiplier:
+        return False
+    if one.shares == other.shares:
+        return True
+    pairs = zip(one.reached, other.reached, strict=True)
+    return all(reached * (1 - SUMMED) >= less for reached, less in pairs)
 
 
 def is_exchanged(pair: FinitePair) -> bool:

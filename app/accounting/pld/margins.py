@@ -12,10 +12,11 @@ from typing import Final
 
 import numpy as np
 
+from app.accounting.formulas.gaussian_mixture import Mixture
 from app.accounting.formulas.numerics import log1p_u
 from app.accounting.pld.discrete_laplace import DiscreteLaplacePair
 from app.accounting.pld.domination import Mechanism, common, dominates, is_exchanged
-from app.accounting.pld.gaussian_mixture import CasesPair, GaussianMixturePair
+from app.accounting.pld.gaussian_mixture import CasesPair, GaussianMixturePair, ReplacedMixturePair
 from app.accounting.pld.merging import dominating_classes
 from app.accounting.pld.pairs import BoundedRangePair, FinitePair, GaussianPair, LaplacePair, Pair, SampledPair
 
@@ -55,7 +56,7 @@ def with_margin(mechanism: Mechanism) -> Mechanism:
     """Take a mechanism that dominates all whose parameters differ by at most MARGIN, where a rule of domination does.
 
     Noise is smaller by MARGIN, samples and pure epsilons are larger. Sigma of a discrete Gaussian stays, as no rule
-    compares two of them, and so do the probabilities of cases and mixtures.
+    compares two of them, and so do the probabilities of cases.
     """
     wide = Mechanism(*map(_with_margin, mechanism))
     return wide if dominates(wide, mechanism) else mechanism  # rounding may be more than the margin of a tiny epsilon
@@ -80,13 +81,25 @@ def _with_margin(pair: Pair) -> Pair:
         case SampledPair(q, inner, removes):
             wide = SampledPair(min(q * (1 + MARGIN), LARGEST_PROBABILITY), _with_margin(inner), removes)
         case GaussianMixturePair(mixture, removes):
-            noise = mixture.noise_multiplier * (1 - MARGIN)
-            wide = GaussianMixturePair(replace(mixture, noise_multiplier=noise), removes)
+            wide = GaussianMixturePair(_wider(mixture), removes)
+        case ReplacedMixturePair(mixture):
+            wide = ReplacedMixturePair(_wider(mixture))
         case CasesPair(shares, pairs):
             wide = CasesPair(shares, tuple(map(_with_margin, pairs)))
         case _:
             pass
     return wide
+
+
+def _wider(mixture: Mixture) -> Mixture:
+    """Take less noise, and let every size be reached with a larger probability, as by a sample of more of the data.
+
+    Of n records of a group, k are on the sample with a probability that grows at most as its k-th power.
+    """
+    less = replace(mixture, noise_multiplier=mixture.noise_multiplier * (1 - MARGIN))
+    more = [each * (1 + MARGIN) ** place for place, each in enumerate(mixture.reached, 1)]
+    shares = less.with_reached(more)
+    return shares if min(shares.shares) > 0 else less
 
 
 def largest_loss(mechanism: Mechanism) -> float:

@@ -11,6 +11,7 @@ import numpy as np
 
 from app.accounting.curves import Floats
 from app.accounting.errors import UnsupportedEventError
+from app.accounting.pld.gaussian_mixture import ReplacedMixturePair
 from app.accounting.pld.pairs import BoundedRangePair, FinitePair, GaussianPair, LaplacePair, Pair, SampledPair
 
 MAX_PAIRS: Final = 160
@@ -92,6 +93,9 @@ def _family(pair: Pair) -> tuple[Hashable, _Place] | None:
             return found and ((found[0], removes), found[1]._replace(sampled=q))
         case GaussianPair(z) | LaplacePair(z):
             return type(pair).__name__, _Place(1.0, -z, 1 / z**2)
+        case ReplacedMixturePair(mixture) if mixture.only_share is not None:
+            z = mixture.noise_multiplier / 2  # twice the distance of one that is added
+            return type(pair).__name__, _Place(mixture.only_share, -z, 1 / z**2)
         case BoundedRangePair(epsilon):
             return type(pair).__name__, _Place(1.0, epsilon, epsilon**2)
         case FinitePair((_, likely), q) if pair.p == q[::-1]:
@@ -121,7 +125,11 @@ def _cut(members: tuple[Pair, ...], places: Mapping[Pair, _Place], counts: Mappi
     """Build the class of some pairs."""
     strongest = max(members, key=lambda each: places[each].strength)
     most = max(places[each].sampled for each in members)
-    stands = replace(strongest, sampling_probability=most) if isinstance(strongest, SampledPair) else strongest
+    stands = strongest
+    if isinstance(strongest, SampledPair):
+        stands = replace(strongest, sampling_probability=most)
+    elif isinstance(strongest, ReplacedMixturePair):
+        stands = ReplacedMixturePair(strongest.mixture.with_reached([most]))
     best = members, members[:0], 0.0
     for by in (attrgetter("sampled", "strength"), attrgetter("strength", "sampled")):
         row = sorted(members, key=lambda each, by=by: by(places[each]))  # type: ignore[misc]

@@ -81,33 +81,40 @@ def test_discrete_noise_that_moves_less_with_a_larger_parameter_is_not_compared(
     assert not dominates(loud, Mechanism(GaussianPair(9.0), GaussianPair(9.0)))
 
 
-def test_a_mixture_with_less_noise_dominates_the_same_mixture_only() -> None:
-    quiet, loud = (
-        mechanisms(MixtureOfGaussians(noise, (0, 1, 2), (0.8, 0.1, 0.1)), NeighboringRelation.ADD_OR_REMOVE_ONE)
-        for noise in (2.0, 3.0)
-    )
-    [stronger], [weaker] = quiet, loud
-    assert dominates(stronger, weaker)
-    assert not dominates(weaker, stronger)
-    for one, other in zip(stronger, weaker, strict=True):
-        assert (divergences(one) >= divergences(other) - 1e-12).all()
-    [rarer] = mechanisms(MixtureOfGaussians(3.0, (0, 1, 2), (0.9, 0.05, 0.05)), NeighboringRelation.ADD_OR_REMOVE_ONE)
-    assert not dominates(stronger, rarer)
+def mixed(noise: float, shares: tuple[float, ...], relation: NeighboringRelation) -> Mechanism:
+    [found] = mechanisms(MixtureOfGaussians(noise, tuple(range(len(shares))), shares), relation)
+    return found
 
 
-def test_replaced_record_of_a_rarer_sample_or_with_more_noise_is_dominated() -> None:
-    def replaced(q: float, noise: float, size: int = 1) -> Mechanism:
-        shares = (1 - q, q / 2, q / 2) if size > 1 else (1 - q, q)
-        [found] = mechanisms(MixtureOfGaussians(noise, tuple(range(size + 1)), shares), NeighboringRelation.REPLACE_ONE)
-        return found
+RELATIONS = (NeighboringRelation.ADD_OR_REMOVE_ONE, NeighboringRelation.REPLACE_ONE)
 
-    stronger = replaced(0.2, 2.0)
-    for weaker in (replaced(0.1, 2.0), replaced(0.2, 3.0), replaced(0.1, 3.0)):
+
+@pytest.mark.parametrize("relation", RELATIONS)
+@pytest.mark.parametrize("shares", [(0.8, 0.2), (0.8, 0.1, 0.1)])
+def test_a_mixture_is_dominated_by_less_noise_and_by_more_that_moves_far(
+    shares: tuple[float, ...], relation: NeighboringRelation
+) -> None:
+    stronger = mixed(2.0, shares, relation)
+    rarer = (0.9, *(share / 2 for share in shares[1:]))
+    for weaker in (mixed(3.0, shares, relation), mixed(2.0, rarer, relation), mixed(3.0, rarer, relation)):
         assert dominates(stronger, weaker)
         assert not dominates(weaker, stronger)
-        assert (divergences(stronger.removal) >= divergences(weaker.removal) - 1e-12).all()
-    assert dominates(replaced(0.2, 2.0, 2), replaced(0.2, 3.0, 2))
-    assert not dominates(replaced(0.2, 2.0, 2), replaced(0.1, 2.0, 2))
+    assert not dominates(mixed(3.0, shares, relation), mixed(2.0, rarer, relation))
+    assert not dominates(mixed(2.0, (0.7, 0.25, 0.05), relation), mixed(2.0, (0.8, 0.1, 0.1), relation))
+    assert not dominates(mixed(2.0, (0.8, 0.1, 0.1), relation), mixed(2.0, (0.7, 0.25, 0.05), relation))
+
+
+SHARES = st.lists(st.integers(1, 50), min_size=3, max_size=3).map(lambda parts: tuple(p / sum(parts) for p in parts))
+
+
+@given(st.tuples(NOISES, NOISES), st.tuples(SHARES, SHARES), st.sampled_from(RELATIONS))
+def test_dominating_mixture_has_no_smaller_divergence(
+    noises: tuple[float, float], shares: tuple[tuple[float, ...], ...], relation: NeighboringRelation
+) -> None:
+    one, other = (mixed(noise, each, relation) for noise, each in zip(sorted(noises), shares, strict=True))
+    assume(dominates(one, other))
+    for stronger, weaker in zip(one, other, strict=True):
+        assert (divergences(stronger) >= divergences(weaker) - 1e-12).all()
 
 
 def test_one_direction_alone_is_not_enough() -> None:
