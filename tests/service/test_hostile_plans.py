@@ -7,6 +7,7 @@ import pytest
 
 from app.accounting.work import MAX_PLAN_WORK, MAX_WORK
 from benchmarks.hostile_plans import KNOWN, Json, hostile_plans, measure, warm_up
+from tests.processor_budget import slowness
 
 MOST_SECONDS = (MAX_WORK + 2 * MAX_PLAN_WORK) / 1e6 + 0.7
 """A plan and the reading of its loss distributions have work of their own each; a busy machine takes longer."""
@@ -29,7 +30,7 @@ def test_known_hostile_plan_stops_soon_after_a_bound_of_a_tenth_of_a_second(
     warm_up()
     monkeypatch.setattr("app.accounting.work.MAX_PLAN_WORK", 100_000)
     found = measure(*KNOWN[name])
-    assert found.seconds <= 1
+    assert found.seconds <= max(1.0, slowness()), "a second of processor time, or of the machine of the budgets"
     assert found.megabytes <= 120
 
 
