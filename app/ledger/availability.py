@@ -82,9 +82,10 @@ def least_above_part(
     `path` has all accounts above it, ancestors first; `parts` the children of every parallel account of the path;
     `room` computes what one of them leaves.
     """
-    part = path[-1]
-    run = replace(part, id="", kind=AccountKind.RUN, parent_id=part.id, limit=None, partitions_per_unit=None)
-    above = exposed([*path, run], parts)[:-2]
+    # A part that is split again grows by no more than a charge to one of its own parts: by all of it, at most.
+    part = replace(path[-1], partitions_per_unit=None)
+    run = replace(part, id="", kind=AccountKind.RUN, parent_id=part.id, limit=None)
+    above = exposed([*path[:-1], part, run], parts)[:-2]
     return min((Available(room(each), each.id, each.path) for each in reversed(above)), key=lambda one: one.epsilon)
 
 

@@ -56,6 +56,17 @@ def test_parts_share_no_loss(ledger: Ledger) -> None:
     assert verify(ledger.database).sound
 
 
+def test_part_that_is_split_again_can_take_what_the_whole_leaves(ledger: Ledger) -> None:
+    [north] = sites(ledger, "north")
+    south = ledger.budget("south", limit=WIDE, **ATTESTED)
+    assert south["available"] == {"epsilon": 1.0, "account": south["population"], "account_path": "mimic"}
+    ward = ledger.budget("ward", "mimic/south", limit=WIDE)
+    assert "epsilon" in steps(ledger, ledger.run("mimic/south/ward", event=NOISE), 9)
+    left = [ledger.get(f"/v1/budgets/{each}").json()["available"] for each in (south["id"], ward["id"], north)]
+    assert 0.0 < left[0]["epsilon"] <= left[1]["epsilon"] < left[2]["epsilon"] == 1.0
+    assert [each["account_path"] for each in left] == ["mimic"] * 3
+
+
 REPLACED = ATTESTED | {"neighboring_relation": "replace_one"}
 NOT_ATTESTED: list[tuple[dict[str, Any], str]] = [
     ({"composition": "parallel"}, "an `attestation` is needed"),

@@ -99,6 +99,21 @@ def test_other_parts_over_the_limit_leave_nothing() -> None:
     assert not sites.charge("b", 400.0, 1)
 
 
+def test_part_that_is_split_again_has_at_most_what_its_own_parts_can_take() -> None:
+    sites = Sites(2.0, 4.0, 1, ADD)
+    sites.model.open("split", "p", (4.0, 1e-5), (), 1)
+    for name in ("ward", "other"):
+        sites.model.open(name, "split", (4.0, 1e-5))
+        assert sites.model.register(f"run_{name}", name)
+    assert sites.charge("ward", 5.0, 3)
+    whole, split = sites.accounts["p"], sites.accounts["split"]
+    parts = [*(sites.accounts[name] for name in "abc"), split]
+    left = least_above_part([whole, split], parts)
+    assert isclose(left.epsilon, room_of(whole))
+    under = [sites.accounts[name] for name in ("ward", "other")]
+    assert left.epsilon <= min(least_above_part([whole, split, each], [*parts, *under]).epsilon for each in under)
+
+
 def room(name: str, epsilon: float, *, parallel: bool = False) -> AccountRoom:
     parent = name.rpartition("/")[0] or None
     return AccountRoom(name, name, parent, parallel, epsilon)
