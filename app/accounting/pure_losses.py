@@ -84,8 +84,9 @@ def _(event: Exponential | PermuteAndFlip | EpsilonDelta, relation: NeighboringR
 @pure_loss.register
 def _(event: RandomizedResponse, relation: NeighboringRelation) -> int:
     # Probabilities times k: the true value has k - (k - 1) p, each other one p, each value of a special record 1.
-    p, k = event.noise_parameter, event.num_buckets
-    kept, other = log1p((k - 1) * (1 - p)), log(p)
+    # Near 1 the float and what is written differ by a part of 1 - p: the smaller one loses more.
+    k, p = event.num_buckets, min(exact(event.noise_parameter), Fraction(event.noise_parameter))
+    kept, other = log1p((k - 1) * (1 - p)), log(p) if 2 * p < 1 else log1p(p - 1)
     loss = max(kept, -other) if relation is NeighboringRelation.REPLACE_SPECIAL else kept - other
     return pure_units(Fraction(loss) * ELEMENTARY)
 
@@ -132,5 +133,6 @@ def _(event: PoissonSampled, relation: NeighboringRelation) -> int:
     loss = pure_loss(event.event, relation) if event.sampling_probability else 0
     if loss in (0, UNBOUNDED) or event.takes_all or not is_amplified(event.event, relation):
         return loss
-    sampled = float(log1p_u(event.sampling_probability, np.array([pure_nats(loss)]))[0])
+    q = max(event.sampling_probability, TINY)  # a smaller float has few digits: another number is written
+    sampled = float(log1p_u(q, np.array([pure_nats(loss)]))[0])
     return min(pure_units(Fraction(max(sampled, TINY)) * ELEMENTARY), loss)  # a positive loss never rounds to zero

@@ -4,9 +4,9 @@ from decimal import Decimal
 from fractions import Fraction
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
-from mpmath import exp, mp, mpf
+from mpmath import exp, log1p, mp, mpf
 
 from app.accounting.curves import PER_NAT, UNBOUNDED, pure_limit, pure_nats
 from app.accounting.events import (
@@ -171,15 +171,23 @@ def test_loss_without_a_bound_never_fits(event: DpEvent) -> None:
     assert account.pure_left(account.bounds(), event_curve(event, ADDED)) < 0
 
 
-@given(st.floats(1e-9, 1.0), st.integers(2, 50), st.floats(1e-6, 0.999), st.floats(1e-3, 20.0))
+@example(p=0.9999999999999994, k=2, q=0.5, epsilon=1.0)
+@given(p=st.floats(1e-9, 1.0), k=st.integers(2, 50), q=st.floats(1e-6, 0.999), epsilon=st.floats(1e-3, 20.0))
 def test_computed_loss_is_rounded_up_a_little(p: float, k: int, q: float, epsilon: float) -> None:
     """Compare logarithms with rationals: e^loss is the largest quotient of probabilities, up to 1e-12."""
     with mp.workdps(50):
         answered = exp(mpf(pure_loss(RandomizedResponse(p, k), REPLACED)) / PER_NAT)
-        quotient = (k - (k - 1) * mpf(p)) / mpf(p)
+        least = min(mpf(p), mpf(repr(p)))  # near 1 they differ by a part of 1 - p
+        quotient = (k - (k - 1) * least) / least
         assert quotient <= answered <= quotient ** (1 + mpf(1e-12)) * (1 + mpf(1e-15))
         sampled = exp(mpf(pure_loss(PoissonSampled(q, EpsilonDelta(epsilon)), ADDED)) / PER_NAT)
         exact = 1 + mpf(q) * (exp(mpf(repr(epsilon))) - 1)
         assert exact <= sampled * (1 + mpf(1e-18))
         assert sampled <= exact ** (1 + mpf(1e-12)) * (1 + mpf(1e-15))
         assert pure_nats(pure_loss(EpsilonDelta(epsilon), ADDED)) == epsilon
+
+
+def test_sample_of_a_probability_with_few_digits_loses_no_less_than_is_written() -> None:
+    event, written = PoissonSampled(1.5e-323, EpsilonDelta(750.0)), mpf("1.5e-323")  # the float is 1 % smaller
+    with mp.workdps(50):
+        assert pure_loss(event, ADDED) >= log1p(written * (exp(mpf(750)) - 1)) * PER_NAT
