@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from math import ceil, exp, inf, log, log2, sqrt
+from math import ceil, exp, expm1, inf, log, log2, sqrt
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -173,9 +173,8 @@ class Composition:
         """Compute an upper bound on ln delta at epsilon."""
         if self.infinite >= 1:
             return 0.0
-        if self._most() <= epsilon:  # the tilt would have no end
-            beyond = float(self.counts @ [each.beyond for each in self.spreads])
-            return log(beyond) if beyond else -inf
+        if self._most() <= epsilon or self.rough.losses[-1] <= 0:  # the tilt would have no end, or nothing to tilt
+            return self._log_delta_of_most(epsilon)
         found = saddle(self.rough, self.counts, epsilon)
         return min(self.total(self.lattice(found, epsilon, fineness), found.tilt).log_delta(epsilon), 0.0)
 
@@ -183,9 +182,15 @@ class Composition:
         """Guess ln delta at epsilon."""
         if self.infinite >= 1:
             return 0.0
-        if self._most() <= epsilon:
-            return -inf
+        if self._most() <= epsilon or self.rough.losses[-1] <= 0:
+            return self._log_delta_of_most(epsilon)
         return approximate_log_delta(saddle(self.rough, self.counts, epsilon), epsilon)
+
+    def _log_delta_of_most(self, epsilon: float) -> float:
+        """Bound ln delta as if every loss were the largest one, or beyond the spreads."""
+        beyond = float(self.counts @ [each.beyond for each in self.spreads])
+        delta = beyond + max(0.0, -expm1(epsilon - self._most()))
+        return log(min(delta, 1.0)) if delta else -inf
 
     def _most(self) -> float:
         """Sum the largest losses that are not beyond the spreads, rounded up."""

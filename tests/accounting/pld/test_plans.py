@@ -105,6 +105,13 @@ def test_epsilon_is_infinite_where_losses_are_too_large() -> None:
     assert plan_epsilon({LaplacePair(1e-4): 1}, 1e-6) < 10_001  # a loss of 10,000 is looked at
 
 
+def test_losses_below_every_lattice_have_little_delta() -> None:
+    plan: dict[Pair, int] = {FinitePair.exchanged(1e-17): 10**9}
+    assert 1e-13 < plan_delta(plan, 0.0) < 0.05
+    assert approximate_plan_log_delta(plan, 0.0, 1e-6) == pytest.approx(log(plan_delta(plan, 0.0)))
+    assert plan_delta(plan, 1.0) == 0
+
+
 def test_worse_tilt_does_not_raise_an_epsilon_that_was_proven(monkeypatch: pytest.MonkeyPatch) -> None:
     found = iter([2.0, 3.0, 3.0])
     monkeypatch.setattr(plans, "_proven_root", lambda *_: next(found))
