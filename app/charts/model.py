@@ -4,6 +4,7 @@ import json
 import math
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from decimal import ROUND_CEILING, Context
 from enum import StrEnum
 from typing import Final
 
@@ -14,6 +15,11 @@ MOST_ROWS: Final = 40
 
 MOST_MARKS: Final = 24
 """Maximum number of vertical lines; the last ones are drawn."""
+
+MOST_DIGITS: Final = 15
+"""Maximum number of digits behind the point; of a smaller value its power of ten is written."""
+
+_FOUR_DIGITS: Final = Context(prec=4, rounding=ROUND_CEILING)
 
 PERCENT: Final = "\N{NARROW NO-BREAK SPACE}%"
 """Percent sign after a number."""
@@ -192,6 +198,8 @@ def format_value(y: float | None) -> str:
     if y == 0:
         return "0"
     digits = 3 - math.floor(math.log10(abs(y)))
+    if digits > MOST_DIGITS:
+        return f"{_FOUR_DIGITS.create_decimal(repr(y)):e}"
     scale = 10.0**digits
     return _grouped(f"{math.ceil(round(y * scale, 6)) / scale:,.{max(digits, 0)}f}")
 

@@ -71,7 +71,10 @@ def test_last_of_many_marks_are_drawn() -> None:
 
 @pytest.mark.parametrize(
     ("y", "answer"),
-    [(0.0, "0"), (0.50001, "0.5001"), (1.64771, "1.648"), (95.8205, "95.83"), (123_456.7, "123\u202f500"), (None, "")],
+    [
+        *((0.0, "0"), (0.50001, "0.5001"), (1.64771, "1.648"), (95.8205, "95.83"), (123_456.7, "123\u202f500")),
+        *((1.00001e-12, "0.000000000001001"), (1.00001e-17, "1.001e-17"), (5e-324, "5e-324"), (None, "")),
+    ],
 )
 def test_value_is_rounded_up(y: float | None, answer: str) -> None:
     assert format_value(y) == answer
