@@ -189,7 +189,7 @@ class Composition:
     def _log_delta_of_most(self, epsilon: float) -> float:
         """Bound ln delta as if every loss were the largest one, or beyond the spreads."""
         beyond = float(self.counts @ [each.beyond for each in self.spreads])
-        delta = beyond + max(0.0, -expm1(epsilon - self._most()))
+        delta = beyond - expm1(min(epsilon - self._most(), 0.0))
         return log(min(delta, 1.0)) if delta else -inf
 
     def _most(self) -> float:
