@@ -41,7 +41,7 @@ def steps(run: Run | None) -> Iterator[None]:
 def train(run: Run | None, model: keras.Model, loss: str, x: Any, y: Any, batch: int) -> Iterator[None]:  # noqa: ANN401 - arrays
     """Make a model private and train it, and yield after each step."""
     config = keras_api.DPKerasConfig(
-        epsilon=100.0,
+        epsilon=1e5,
         delta=1e-5,
         clipping_norm=1.0,
         batch_size=batch,
