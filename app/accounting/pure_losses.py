@@ -1,7 +1,7 @@
 """Largest privacy loss of an event, exact for what people write in decimals (ADR 0046).
 
 A loss is a whole number of units of 1 / PER_NAT nats. Numbers of an event are read as the shortest decimals of their
-floats, as whoever typed them meant them; what has no rational loss is rounded up.
+floats, which people type; a loss that is no such fraction is rounded up.
 """
 
 from collections import Counter

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cache, cached_property
 from math import inf, isinf
+from operator import attrgetter
 from typing import Final, Self
 
 import numpy as np
@@ -243,16 +244,14 @@ class Account:
         if self.exposure is None:
             return gate.room - self.own_delta(*new)
         further = sum([cost.delta for cost in new])
-        room = {slope: gate.room - base.delta - slope * further for slope, base in self.exposure.total.items()}
-        return -1 if room.pop(0, 0) < 0 else min(left // slope for slope, left in room.items())
+        return self.exposure.left(gate.room, further, attrgetter("delta"))
 
     def pure_left(self, gate: FilterBounds, *new: RdpCurve) -> int:
         """Compute the largest pure loss of a further charge; negative if exceeded."""
         further = sum([cost.pure for cost in new])
         if self.exposure is None:
             return gate.pure - self.spent.pure - self.held.pure - further
-        room = {slope: gate.pure - base.pure - slope * further for slope, base in self.exposure.total.items()}
-        return -1 if room.pop(0, 0) < 0 else min(left // slope for slope, left in room.items())
+        return self.exposure.left(gate.pure, further, attrgetter("pure"))
 
     def grown_by(self, cost: RdpCurve) -> RdpCurve:
         """Compute the growth of the spent and held sum by a charge."""

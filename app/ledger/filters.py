@@ -260,13 +260,13 @@ class FilterBounds:
         return left
 
     def repetitions(self, spent: RdpCurve, curve: RdpCurve) -> int:
-        """Count the repetitions of a curve that fit after what is spent: at some order or purely, and by own deltas."""
+        """Count the repetitions of a curve that fit after a loss: at some order or purely, and by own deltas."""
         by_orders = int((self.left(spent) // np.maximum(curve.values[self.places], 1)).max())
         most = max(by_orders, pure_repetitions(self.pure - spent.pure, curve.pure))
         return min(most, (self.room - spent.delta) // curve.delta) if curve.delta else most
 
     def epsilon(self, spent: RdpCurve) -> float:
-        """Compute the smallest epsilon limit under which this filter would still have admitted what is spent."""
+        """Compute the smallest epsilon limit under which this filter would still have admitted a loss."""
         if spent.delta > self.room:
             return inf
         by_orders = max(0.0, float((nats_of(spent.values[self.places]) + self.prices).min()))

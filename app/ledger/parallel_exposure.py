@@ -5,7 +5,7 @@ over t of (base_t + t * charge). A partition that the charge does not reach may 
 reach several of those that count (t > 1). See ADR 0017.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import sub
 from typing import TypeVar
@@ -39,6 +39,17 @@ class ParallelExposure:
     def holding(self, cost: RdpCurve) -> "ParallelExposure":
         """Copy the exposure after a hold."""
         return ParallelExposure(self.spent, _moved(self.total, cost))
+
+    def left(self, most: int, further: int, taken: Callable[[RdpCurve], int]) -> int:
+        """Compute the largest own delta or pure loss of a charge after a further one; negative if exceeded.
+
+        Args:
+            most: that the account may have.
+            further: of charges before it.
+            taken: gets it from a curve.
+        """
+        room = {slope: most - taken(base) - slope * further for slope, base in self.total.items()}
+        return -1 if room.pop(0, 0) < 0 else min(left // slope for slope, left in room.items())
 
     def beside(self, spent: RdpCurve, total: RdpCurve) -> "ParallelExposure":
         """Copy the exposure with a constant loss added."""

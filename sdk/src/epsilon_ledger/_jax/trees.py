@@ -11,7 +11,7 @@ Place = tuple[int, ...]
 
 
 _LIKE_TUPLES: Final[dict[type, bool]] = {tuple: True, list: True}
-"""Types whose children are their elements, tuples of names among them; False: JAX was told of others."""
+"""Types whose children are their elements, tuples of names among them; False: other types are registered with JAX."""
 
 
 def _is_like_tuple(tree: Any) -> bool:  # noqa: ANN401 - a tree
