@@ -1,5 +1,9 @@
 """The work of a request is counted before it is done, whoever asked before, and bounded."""
 
+from itertools import product
+from math import log
+from unittest.mock import patch
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -11,10 +15,12 @@ from app.accounting.conversion import Rule
 from app.accounting.curves import GRID_VERSION, RdpCurve, orders
 from app.accounting.errors import PlanTooExpensiveError
 from app.accounting.events import DpEvent, NeighboringRelation
+from app.accounting.formulas.gaussian_mixture import Mixture
 from app.accounting.group_privacy import for_group
 from app.accounting.pld.frequencies import frequencies
+from app.accounting.pld.gaussian_mixture import ReplacedMixturePair
 from app.accounting.pld.pairs import GaussianPair, SampledPair
-from app.accounting.pld.plans import plan_epsilon
+from app.accounting.pld.plans import plan_epsilon, plan_log_delta
 from app.accounting.rdp import event_curve
 from app.accounting.work import MAX_WORK, bounded, bounded_apart, curve_work, require_affordable_events, spend
 from tests.accounting.event_strategies import EVENTS
@@ -56,6 +62,22 @@ def test_the_work_of_a_loss_distribution_is_about_the_time_it_takes() -> None:
         plan_epsilon({usual: 1000}, 1e-6)
     with bounded(500_000), pytest.raises(PlanTooExpensiveError):
         plan_epsilon({tiny: 30}, 4.25e-5)
+
+
+@for_each(product((1e-6, 0.1, 0.9), (0.3, 1.0, 10.0)))
+def test_losses_of_a_replaced_record_are_found_in_few_rounds(q_and_z: tuple[float, float]) -> None:
+    """A place that was found left its bracket, and was searched for by halving in 50 rounds."""
+    q, z = q_and_z
+    with patch.object(Mixture, "slope", autospec=True, side_effect=Mixture.slope) as slope:
+        ReplacedMixturePair(Mixture(z, (0.0, 1.0), (1 - q, q))).tails(np.linspace(-10, 10, 201))
+    assert slope.call_count / 2 <= 12
+
+
+def test_epsilon_at_almost_half_of_delta_takes_no_finer_lattice() -> None:
+    """Places between 0 and an epsilon of 1e-9 took 12 s, and were given up again."""
+    sampled = ReplacedMixturePair(Mixture(1.0, (0.0, 1.0), (0.9, 0.1)))
+    with bounded(300_000):
+        assert log(0.06) < plan_log_delta({sampled: 1}, 1e-9, 0.49) < log(0.07)
 
 
 def test_frequencies_that_are_summed_count_each_product_with_a_mass() -> None:

@@ -77,8 +77,8 @@ class Lattice:
         """Compute the multiples; (m,) increasing integers."""
         sides = []
         for reach, most in ((-self.lowest, -self.lowest), (self.highest, self.widest)):
-            places, place, widest = [0], 0, max(most, 1)
-            while place < max(reach, 1):
+            places, place, end, widest = [0], 0, max(reach, 1), max(most, 1)
+            while place < end:
                 width = int(place * self.width)
                 place += min(width, widest) if width else 1
                 places.append(place)

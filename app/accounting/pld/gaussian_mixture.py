@@ -107,7 +107,8 @@ class ReplacedMixturePair:
                 break
             low, high = np.where(error < 0, found, low), np.where(error < 0, high, found)
             following = found - error / (mixture.slope(found) + mixture.slope(-found))
-            found = np.where((low < following) & (following < high), following, (low + high) / 2)
+            # A place that is found is an end of its bracket, and stays.
+            found = np.where((low <= following) & (following <= high), following, (low + high) / 2)
         x[inside] = found
         return x, scale + float(np.abs(error).max(initial=0.0))
 

@@ -33,6 +33,10 @@ from app.accounting.work import spend
 PLACES_BELOW: Final = 128.0
 """Places of the lattice between 0 and epsilon."""
 
+LEAST_TILTED: Final = 1e-3
+"""Tilt times epsilon from which on `PLACES_BELOW` counts. Below it ln delta hardly depends on epsilon: places as far
+apart as there change it by 5e-12 for a repetition."""
+
 SPACINGS: Final = 8.0
 """Maximum width of cells in spacings, where half of the losses are smaller."""
 
@@ -225,7 +229,7 @@ class Composition:
         t, repetitions = found.tilt, float(self.counts.sum())
         wide = max(fineness.widest / t, (highest - lowest) / MAX_PLACES)
         fine = sqrt(12 * fineness.precision * max(1.0, t * epsilon) / (repetitions * t * (t + 1)))
-        fine = min(fine, epsilon / PLACES_BELOW) if epsilon > 0 else fine
+        fine = min(fine, max(epsilon, LEAST_TILTED / t) / PLACES_BELOW) if epsilon > 0 else fine
         middle = max(abs(each.middle) for each in self.spreads)  # there, cells may be little wider than the spacing
         width = min(fineness.width, max(SPACINGS * fine / middle, NARROWEST)) if middle else fineness.width
         return Lattice.over(lowest, highest, min(fine, wide), wide, width)

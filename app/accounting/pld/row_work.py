@@ -3,7 +3,7 @@
 from typing import Final
 
 from app.accounting.pld.discrete_gaussian import REACH, SUMMED, DiscreteGaussianPair
-from app.accounting.pld.gaussian_mixture import CasesPair, GaussianMixturePair
+from app.accounting.pld.gaussian_mixture import CasesPair, GaussianMixturePair, ReplacedMixturePair
 from app.accounting.pld.pairs import Pair, SampledPair
 
 ROW, ROW_PLACE = 80, 0.15
@@ -14,6 +14,9 @@ NESTED: Final = 0.07
 
 MIXED: Final = 0.35
 """Microseconds for a place and a distance of a mixture: up to 18 rounds of Newton's method were counted."""
+
+MIRRORED: Final = 0.8
+"""The same of a mixture and its mirror image."""
 
 SUMMED_MASS: Final = 0.02
 """Microseconds for a mass of a discrete Gaussian."""
@@ -33,6 +36,8 @@ def _tails_work(pair: Pair, places: int) -> float:
             return sum(NESTED * places + _tails_work(each, places) for each in pair.pairs)
         case GaussianMixturePair():
             return MIXED * places * len(pair.mixture.sizes)
+        case ReplacedMixturePair():
+            return MIRRORED * places * len(pair.mixture.sizes)
         case DiscreteGaussianPair() if pair.sigma < SUMMED:
             return SUMMED_MASS * REACH * pair.sigma
         case _:
