@@ -28,14 +28,14 @@ from app.persistence.tables import organisations
 from app.service.auth.authentication import Principal
 from app.service.auth.request_context import RequestContext
 from app.service.charging import groups
+from app.service.charging.ledger_state import LedgerState
 from app.service.charging.requests import StepCommand, StepRequest, StepResult
-from app.service.charging.saving import LedgerCache
 from benchmarks.servers import different_events
 from benchmarks.step_trace import new_ledger, post, register_runs
 
 GROUP = 64
 WARM_ROUNDS = 20
-STAGES = ("recall", "load", "decide_command", "save")
+STAGES = ("load", "decide_command", "save")
 KINDS = 10
 SHAPES = {
     "64 steps, one run": (GROUP, 1, 1),
@@ -57,7 +57,7 @@ class Groups:
         with self.database.read(ALL_TENANTS) as tx:
             organisation = tx.execute(select(organisations.c.id)).scalar_one()
         self._principal = Principal(organisation, "key_benchmark", Role.TRAINER)
-        self._memory = LedgerCache()
+        self._memory = LedgerState()
         self._next = dict.fromkeys(self.run_ids, kinds)
         self._events = cycle([PoissonSampled(0.001, Gaussian(10.0 + kind)) for kind in range(kinds)])
 

@@ -24,9 +24,10 @@ from app.service.accounts.lookup import find_parent, require_reach
 from app.service.accounts.spec import AccountSpec
 from app.service.auth.request_context import RequestContext
 from app.service.charging.groups import decide_command
+from app.service.charging.ledger_state import LedgerState
 from app.service.charging.loading import load_for
 from app.service.charging.requests import StepCommand, StepRequest, StepResult
-from app.service.charging.saving import LedgerCache, save
+from app.service.charging.saving import save
 from app.service.charging.unit_of_work import UnitOfWork
 from app.service.idempotency import use_case
 from app.service.ids import new_id
@@ -180,7 +181,7 @@ def _whole_charge(run_id: str) -> StepRequest:
 def _charge(tx: Connection, work: UnitOfWork, context: RequestContext, run_id: str) -> Decision | None:
     """Charge a sweep's run and complete it; return a refusal, if any."""
     command = StepCommand(context, _whole_charge(run_id), charges_sweep=True)
-    result = decide_command(tx, LedgerCache(), work, command)
+    result = decide_command(tx, LedgerState(), work, command)
     if not isinstance(result, StepResult):
         raise result
     decision = result.decision

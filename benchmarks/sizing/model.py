@@ -47,7 +47,7 @@ ACCOUNTS: Final = TRAINERS + 2
 """Charged in an organisation: each run, one budget and one population; an assumption."""
 
 CACHED_ACCOUNTS: Final = 2048
-"""Of a worker process: `LedgerCache.accounts` (app/service/charging/saving.py)."""
+"""Of a worker process: `LedgerState.accounts` (app/service/charging/ledger_state.py)."""
 
 CACHED_ORGANISATIONS: Final = CACHED_ACCOUNTS // ACCOUNTS
 """Organisations whose accounts fit a process's cache."""

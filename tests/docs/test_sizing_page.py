@@ -8,7 +8,7 @@ from math import ceil
 
 import pytest
 
-from app.service.charging.saving import LedgerCache
+from app.service.charging.ledger_state import LedgerState
 from benchmarks.sizing import costs, report
 from benchmarks.sizing.costs import (
     BARE,
@@ -176,7 +176,7 @@ def test_lone_request_waits_for_each_part_once() -> None:
 
 
 def test_cache_has_the_size_that_the_model_assumes() -> None:
-    assert LedgerCache().accounts._size == CACHED_ACCOUNTS
+    assert LedgerState().accounts._size == CACHED_ACCOUNTS
     assert ACCOUNTS * CACHED_ORGANISATIONS <= CACHED_ACCOUNTS
     assert f"{CACHED_ACCOUNTS:,} in each worker, which are {CACHED_ORGANISATIONS} of these" in PAGE
 

@@ -12,9 +12,9 @@ from app.persistence.database import ALL_TENANTS
 from app.persistence.repositories import accounts, organisations
 from app.service.auth.authentication import Principal
 from app.service.auth.request_context import RequestContext
-from app.service.charging.groups import commit_group
+from app.service.charging.groups import commit_counted, commit_group
+from app.service.charging.ledger_state import LedgerState
 from app.service.charging.requests import Mode, OnExceed, StepCommand, StepRequest, StepResult
-from app.service.charging.saving import LedgerCache
 from app.service.costing import CostNotReadyError
 from app.service.verification import verify
 from tests.conftest import Ledger
@@ -45,7 +45,7 @@ class CommandRunner:
 
     ledger: Ledger
     organisation_id: str = ""
-    memory: LedgerCache = field(default_factory=LedgerCache)
+    memory: LedgerState = field(default_factory=LedgerState)
 
     def __post_init__(self) -> None:
         self.organisation_id = self.organisation_id or organisation(self.ledger)
@@ -60,7 +60,14 @@ class CommandRunner:
     def once(self, *asked: StepRequest | StepCommand) -> list[Any]:
         """One group, decided as it comes."""
         commands = [each if isinstance(each, StepCommand) else self.command(each) for each in asked]
-        return list(self.ledger.database.retried(lambda: commit_group(self.ledger.database, self.memory, commands)))
+        database = self.ledger.database
+        found = {} if database.dialect == "sqlite" else commit_counted(database, self.memory, commands)
+        left = [place for place in range(len(commands)) if place not in found]
+        if left:
+            others = [commands[place] for place in left]
+            decided = database.retried(lambda: commit_group(database, self.memory, others))
+            found |= dict(zip(left, decided, strict=True))
+        return [found[place] for place in range(len(commands))]
 
     def group(self, *asked: StepRequest) -> list[Any]:
         """One group of commands that lack nothing: whatever they need was computed before, and nothing was decided."""

@@ -10,9 +10,9 @@ from sqlalchemy import Connection, delete, event, insert
 from app.accounting.events import Laplace
 from app.ledger.errors import AccountQuarantinedError, LedgerUnavailableError, RunStateConflictError
 from app.persistence.database import Database
+from app.persistence.repositories import balances
 from app.persistence.sqlite import WriteLockBusyError
 from app.persistence.tables import event_costs, metadata
-from app.service.charging import groups
 from app.service.charging.loading import LoadRequest, load
 from app.service.charging.requests import StepResult
 from tests.api.trainer import LOUD as LOUD_IN_JSON
@@ -115,13 +115,12 @@ def test_everything_is_read_again_after_a_failed_group(
         raise OSError("the disk is gone")
 
     with monkeypatch.context() as patch:
-        patch.setattr(groups, "save", fail)
+        patch.setattr(balances, "save", fail)
         with pytest.raises(OSError, match="disk"):
             runner.once(request(run))
     assert runner.memory.revision is None  # by itself, although the connection is replaced, too
     reads = Reads(ledger.database)
-    again = reads.during(lambda: runner.once(request(run)))
-    assert (again > 0) is (ledger.database.dialect == "sqlite")  # PostgreSQL compares the versions of the rows
+    assert reads.during(lambda: runner.once(request(run))) > 0
     assert runner.charged(request(run)).steps_remaining == left - 2
     assert sound(ledger)
 

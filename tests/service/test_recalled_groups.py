@@ -1,7 +1,7 @@
 """Groups that PostgreSQL decides in one round trip: they commit only if the cached rows were still the same."""
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -14,12 +14,13 @@ from app.ledger.errors import LedgerUnavailableError, SequenceGapError
 from app.persistence.database import ALL_TENANTS, Database
 from app.persistence.repositories import balances, idempotent_responses, raw_rows
 from app.persistence.tables import accounts
-from app.service.charging import groups
-from app.service.charging.requests import StepRequest, StepResult
-from app.service.charging.saving import MOST_VALIDATED, LedgerCache
+from app.service.charging.groups import CommandResult, commit_counted
+from app.service.charging.ledger_state import MOST_VALIDATED, LedgerState
+from app.service.charging.requests import StepCommand, StepRequest, StepResult
 from app.service.verification import verify
 from tests import postgres
 from tests.conftest import Ledger
+from tests.service import step_commands
 from tests.service.step_commands import LOUD, QUIET, CommandRunner, another, request
 
 pytestmark = pytest.mark.postgresql
@@ -29,7 +30,7 @@ TEAM_ROW = accounts.c.path == "mimic/icu-team"
 
 @dataclass
 class Ready:
-    """A run whose rows are cached; of each group whether it was committed on cached rows."""
+    """A run whose rows are cached; of each group whether all of it was committed on cached rows."""
 
     ledger: Ledger
     run: str
@@ -53,16 +54,15 @@ class Ready:
 @pytest.fixture
 def ready(ledger: Ledger, run: str, runner: CommandRunner, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ready]:
     """Everything is sound in the end."""
-    commit: Callable[..., object] = vars(groups)["_commit_recalled"]
     made = Ready(ledger, run, runner, [])
     made.runner.charged(made.request())
 
-    def look(*given: object) -> object:
-        outcomes = commit(*given)
-        made.recalled.append(outcomes is not None)
+    def look(database: Database, state: LedgerState, commands: Sequence[StepCommand]) -> dict[int, CommandResult]:
+        outcomes = commit_counted(database, state, commands)
+        made.recalled.append(len(outcomes) == len(commands))
         return outcomes
 
-    monkeypatch.setattr(groups, "_commit_recalled", look)
+    monkeypatch.setattr(step_commands, "commit_counted", look)
     yield made
     assert not verify(ledger.database).unproven
 
@@ -94,21 +94,22 @@ def test_other_steps_are_not_committed_on_cached_rows(ready: Ready, what: str) -
 
 
 def test_new_keys_are_committed_on_cached_rows_and_used_keys_are_replayed(ready: Ready) -> None:
-    first, again, other = ready.once(*(ready.request(key=key) for key in ("a", "a", "b")))
-    assert again == StepResult(first.decision, replayed=True)
+    first, other = ready.once(*(ready.request(key=key) for key in ("a", "b")))
     assert (other.decision.first_step, ready.recalled) == (2, [True])
-    [later] = ready.once(ready.request(key="a"))
-    assert (later.replayed, later.decision.position) == (True, first.decision.position)
+    for asked in ("a",), ("c", "c"):
+        *_, later = ready.once(*(ready.request(key=key) for key in asked))
+        place = first.decision.position if asked == ("a",) else 3
+        assert (later.replayed, later.decision.position) == (True, place)
     charged, replayed = ready.once(ready.request(), ready.request(first=0))
     assert (charged.replayed, replayed.replayed, replayed.decision.first_step) == (False, True, 0)
-    assert ready.recalled == [True, False, False]
+    assert ready.recalled == [True, False, False, False]
 
 
 def test_failed_command_is_decided_on_validated_rows_and_with_a_used_key_gets_its_decision(ready: Ready) -> None:
     charged, gap = ready.once(ready.request(), ready.request(first=9))
     assert (type(charged), type(gap)) == (StepResult, SequenceGapError)
     assert isinstance(ready.once(ready.request(first=9))[0], SequenceGapError)
-    assert ready.recalled == [True, False]  # nothing is required where nothing is written
+    assert ready.recalled == [False, False]
     paused = another(ready.ledger)
     ready.runner.charged(request(paused, key="a"))
     assert ready.ledger.post(f"/v1/runs/{paused}/pause", None, "trainer").status_code == 200
@@ -195,12 +196,12 @@ def test_program_error_leaves_a_clean_connection(
         patch.setattr(balances, "save", fail)  # after other statements were sent
         with pytest.raises(ZeroDivisionError):
             ready.first_step()
-    assert (ready.first_step(), ready.recalled) == (1, [True])
+    assert (ready.first_step(), ready.recalled) == (1, [False])
     assert not caplog.records  # of the pool, which could not reset it
 
 
 def test_trust_returns_later_after_each_failure() -> None:
-    memory, lengths = LedgerCache(), []
+    memory, lengths = LedgerState(), []
     for _ in range(8):
         assert memory.trusts("org")
         memory.distrust("org")

@@ -18,8 +18,8 @@ from app.persistence.database import ALL_TENANTS, NO_TENANT
 from app.persistence.lru_cache import LruCache
 from app.persistence.repositories.dp_events import CostCache
 from app.persistence.tables import accounts, balances
+from app.service.charging.ledger_state import LedgerState
 from app.service.charging.requests import StepResult
-from app.service.charging.saving import LedgerCache
 from app.service.costing import CostNotReadyError
 from tests.conftest import Ledger
 from tests.persistence.dump import changed, dump
@@ -158,7 +158,7 @@ def test_new_price_is_stored_once_for_a_group(ledger: Ledger, run: str, runner: 
 def test_evicted_rows_are_read_again(ledger: Ledger, run: str, size: int) -> None:
     """A memory so small that prices, paths and accounts go between two groups, or within one."""
     runs, events = [run, another(ledger), another(ledger)], [LOUD, QUIET, Gaussian(100.0)]
-    runner = CommandRunner(ledger, memory=LedgerCache(LruCache(size), LruCache(size), CostCache(size), LruCache(size)))
+    runner = CommandRunner(ledger, memory=LedgerState(LruCache(size), LruCache(size), CostCache(size), LruCache(size)))
     asked = [request(each, (event, 1)) for each in runs for event in events]
     decisions(runner.group(*asked))
     before = dump(ledger.database)
@@ -219,8 +219,8 @@ def test_failed_group_changes_nothing_and_is_not_cached(ledger: Ledger, run: str
     with tampering(ledger.database) as tx:
         set_run(tx, path, decision_count=0)
     before, remembered = dump(ledger.database), runner.path(other)
-    with pytest.raises(IntegrityError):
-        runner.group(request(other), request(run), request(other, (QUIET, 1)))
+    with pytest.raises(IntegrityError):  # of a new event: PostgreSQL would commit repetitions by themselves
+        runner.group(request(other, (QUIET, 1)), request(run, (QUIET, 1)))
     assert dump(ledger.database) == before
     kept = runner.memory.accounts.get_many((runner.organisation_id, each.id) for each in remembered)
     assert [counted.copy().settled().account for counted in kept.values()] == remembered

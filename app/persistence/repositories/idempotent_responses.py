@@ -47,6 +47,18 @@ def known(tx: Connection, organisation_id: str, idempotency_keys: Sequence[str])
     return list(tx.execute(_KNOWN, asked).scalars())
 
 
+_DECIDED = select(decisions.c.idempotency_key).where(
+    decisions.c.organisation_id == bindparam("of_organisation"),
+    decisions.c.idempotency_key.in_(bindparam("of_keys", expanding=True)),
+)
+
+
+def used(tx: Connection, organisation_id: str, idempotency_keys: Sequence[str]) -> list[str]:
+    """List the keys that have a stored response or a decision."""
+    asked = {"of_organisation": organisation_id, "of_keys": idempotency_keys}
+    return [key for found in (_KNOWN, _DECIDED) for key in tx.execute(found, asked).scalars()]
+
+
 _LOCK: Final = (
     "SELECT pg_advisory_xact_lock(hashtextextended(%(organisation)s::text || ' ' || key, 0))"
     " FROM unnest(%(keys)s::text[]) AS key"

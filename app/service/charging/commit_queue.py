@@ -6,11 +6,12 @@ Results are handed on after the commit of their group.
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from time import perf_counter
+from typing import TypeVar
 
 from opentelemetry.trace import Span
 from sqlalchemy.exc import InterfaceError, OperationalError, TimeoutError  # noqa: A004 - of its pool
@@ -22,7 +23,8 @@ from app.persistence.sqlite import WriteLockBusyError
 from app.service import metrics
 from app.service.auth.request_context import RequestContext
 from app.service.charging.close import close_revoked
-from app.service.charging.groups import CommandResult, NotReady, commit_group, preview
+from app.service.charging.groups import CommandResult, NotReady, commit_counted, commit_group, preview
+from app.service.charging.ledger_state import LedgerState
 from app.service.charging.requests import (
     PathNotLockedError,
     PlanRevokedError,
@@ -30,9 +32,10 @@ from app.service.charging.requests import (
     StepRequest,
     StepResult,
 )
-from app.service.charging.saving import LedgerCache
 from app.service.costing import CostNotReadyError
 from app.service.metrics import TRACES
+
+T = TypeVar("T")
 
 MOST_WAITING = 2048
 MOST_OF_A_LANE = 1024
@@ -47,6 +50,8 @@ MOST_ITEMS = 4000
 
 Done = Callable[[StepResult | Exception], None]
 """Receiver of a final result; it raises nothing."""
+
+_Commit = Callable[[list[StepCommand]], Awaitable[dict[int, CommandResult]]]
 
 _CRASHED = "The writer broke off, so the request may or may not have been carried out. Repeat it as it was."
 
@@ -69,7 +74,7 @@ class CommitQueue:
     """The commands of this process to one database; for one event loop."""
 
     db: Database
-    memory: LedgerCache = field(default_factory=LedgerCache)
+    memory: LedgerState = field(default_factory=LedgerState)
     _lanes: dict[str, deque[_Waiting]] = field(default_factory=dict)
     _writers: "dict[str, asyncio.Task[None]]" = field(default_factory=dict)
     _preparing: "set[asyncio.Task[None]]" = field(default_factory=set)
@@ -188,10 +193,19 @@ class CommitQueue:
                 await asyncio.to_thread(close_revoked, self.db, command.context, command.request.run_id, ended)
 
     async def _committed(self, commands: list[StepCommand]) -> "list[CommandResult | Exception]":
-        """Commit a group; retry commands alone if one may be at fault."""
+        """Commit a group; on PostgreSQL, first what can be counted."""
+        outcomes = {} if self.db.dialect == "sqlite" else await self._outcomes(commands, self._count)
+        left = [place for place in range(len(commands)) if place not in outcomes]
+        if left:
+            found = await self._outcomes([commands[place] for place in left], self._decide)
+            outcomes |= {left[place]: outcome for place, outcome in found.items()}
+        return [outcomes[place] for place in range(len(commands))]
+
+    async def _outcomes(self, commands: list[StepCommand], commit: _Commit) -> "dict[int, CommandResult | Exception]":
+        """Commit what a function can of a group, by place; repeat commands alone if one may be at fault."""
         began_at = perf_counter()
         try:
-            outcomes = await self._tried(commands)
+            outcomes = await commit(commands)
         except Exception as error:
             foreseen = isinstance(error, _OUTAGES)
             metrics.count_failed_group(foreseen=foreseen)
@@ -201,26 +215,34 @@ class CommitQueue:
                 "A group of %d commands could not be written: %s", len(commands), why, exc_info=not foreseen
             )
             if len(commands) == 1 or foreseen:
-                return [error] * len(commands)
+                return dict.fromkeys(range(len(commands)), error)
         else:
             outcomes_and_steps = [
                 (metrics.REPLAYED if each.replayed else each.decision.outcome, each.decision.requested_count)
-                for each in outcomes
+                for each in outcomes.values()
                 if isinstance(each, StepResult)
             ]
-            metrics.count_group(len(commands), perf_counter() - began_at, outcomes_and_steps)
-            return outcomes
-        return [(await self._committed([command]))[0] for command in commands]
+            if outcomes:
+                metrics.count_group(len(outcomes), perf_counter() - began_at, outcomes_and_steps)
+            return {**outcomes}
+        alone = [await self._outcomes([command], commit) for command in commands]
+        return {place: outcome for place, found in enumerate(alone) for outcome in found.values()}
 
-    async def _tried(self, commands: list[StepCommand]) -> "list[CommandResult | Exception]":
+    async def _count(self, commands: list[StepCommand]) -> dict[int, CommandResult]:
+        return await self._in_thread(partial(commit_counted, self.db, self.memory, commands))
+
+    async def _decide(self, commands: list[StepCommand]) -> dict[int, CommandResult]:
         if self.db.dialect == "sqlite":
             # On this thread: a handover to another one takes longer than the write.
             try:
-                return list(commit_group(self.db, self.memory, commands, wait=False))
+                return dict(enumerate(commit_group(self.db, self.memory, commands, wait=False)))
             except WriteLockBusyError:
                 pass
-        work = partial(commit_group, self.db, self.memory, commands)
-        return list(await asyncio.get_running_loop().run_in_executor(self._threads, self.db.retried, work))
+        commit = partial(commit_group, self.db, self.memory, commands)
+        return dict(enumerate(await self._in_thread(partial(self.db.retried, commit))))
+
+    async def _in_thread(self, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 
 
 def _next_group(lane: deque[_Waiting]) -> list[_Waiting]:

@@ -10,7 +10,6 @@ from functools import lru_cache, partial
 from app.ledger.accounts import Account
 from app.ledger.admission import Admission, Refusal, admit, first_that_fit, record
 from app.ledger.batches import map_once, step_events
-from app.ledger.counting import admit_by_counting
 from app.ledger.decisions import Decision, item_of
 from app.ledger.errors import InvalidInputError
 from app.ledger.policy_checks import (
@@ -33,8 +32,7 @@ from app.ledger.runs import (
     require_no_gap,
     require_no_sweep,
 )
-from app.ledger.step_events import PricedStep, StepEvent, first_steps
-from app.ledger.windows import ALWAYS
+from app.ledger.step_events import StepEvent, first_steps
 from app.service.alerts.alert_factory import exhausted_alert, overdrawn_alert
 from app.service.charging.remaining_training import remaining_training
 from app.service.charging.requests import (
@@ -77,7 +75,7 @@ def decide(work: UnitOfWork, command: StepCommand) -> StepResult:
     run = work.run(request.run_id)
     command.context.require_scope(work.paths[request.run_id])
     steps = _steps(request, run)
-    fingerprint = _fingerprint(request, steps)
+    fingerprint = request_fingerprint(request, steps)
     earlier = work.find_earlier(request, run, fingerprint)
     if earlier is not None:
         return StepResult(earlier, replayed=True)
@@ -90,10 +88,6 @@ def decide(work: UnitOfWork, command: StepCommand) -> StepResult:
         require_attempt(run, request.attempt)
     require_no_gap(run, request.first_step)
     plan = work.reservations.get(request.run_id) if request.mode is Mode.AUTHORIZE else None
-    if plan is None and request.mode is Mode.AUTHORIZE:
-        counted = _by_counting(work, command, run, steps, fingerprint)
-        if counted is not None:
-            return StepResult(counted, replayed=False)
     path = work.path(request.run_id)
     if plan is not None and not has_lapsed(plan, command.context.lapsed_by):
         taken, covered = take_reserved(command, plan, steps)
@@ -115,7 +109,7 @@ def _steps(request: StepRequest, run: Run) -> tuple[StepEvent, ...]:
     return step_events(items)
 
 
-def _fingerprint(request: StepRequest, steps: tuple[StepEvent, ...]) -> str:
+def request_fingerprint(request: StepRequest, steps: tuple[StepEvent, ...]) -> str:
     """Compute the sha256 (hex) of run, steps and non-default options, which identifies repetitions."""
     items = tuple(map_once(item_of, steps))
     digest = _digest if len(items) == 1 else _digest.__wrapped__  # a trainer repeats itself
@@ -130,30 +124,6 @@ def _digest(run_id: str, items: tuple[tuple[str, int], ...], mode: Mode, on_exce
     if unusual:
         content.append(unusual)
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()
-
-
-def _by_counting(
-    work: UnitOfWork, command: StepCommand, run: Run, steps: tuple[StepEvent, ...], fingerprint: str
-) -> Decision | None:
-    """Admit repetitions of one event that fit by counting (ADR 0033); None if the rule must decide."""
-    path = [work.accounts[at] for at in work.paths[run.account_id] if at in work.accounts]
-    if len(steps) > 1 or len(path) < len(work.paths[run.account_id]):
-        return None
-    step, now = steps[0], command.context.now
-    for counted in path:
-        account = counted.record.account
-        window = account.window
-        if account.allocation is not None or (window is not ALWAYS and not window.holds(now)):
-            return None
-    curve = work.costs_of(path[0].record.account).get(step.event)
-    if curve is None:
-        return None
-    outcome = admit_by_counting(path, PricedStep(step, curve))
-    if outcome is None or not outcome.steps_remaining:  # the last step raises an alert
-        return None
-    decision = new_decision(command, run, steps, fingerprint, outcome)
-    work.count(path, step.count, now)
-    return work.append(run, decision, work.find_deviations(run, steps, now))
 
 
 def _by_the_accounts(

@@ -1,4 +1,4 @@
-"""Decide a group of commands, and commit the decisions in one transaction.
+"""Decide a group of commands, and commit the decisions in one transaction, or two on PostgreSQL.
 
 Only `commit_group` charges steps. Its order guarantees that no budget is exceeded:
 
@@ -7,9 +7,9 @@ Only `commit_group` charges steps. Its order guarantees that no budget is exceed
 3. Each command is decided on the state that the previous ones left.
 4. Decisions and balances are written in the same transaction.
 
-A group whose rows are all cached reads nothing. SQLite shows that no other transaction has written (ADR 0033). On
-PostgreSQL it is decided first; the transaction takes one round trip, and fails if a locked row is another one
-(ADR 0035).
+Steps that fit by counting are charged to cached accounts in place, and read nothing. SQLite shows that no other
+transaction has written (ADR 0033). On PostgreSQL they are decided first; their transaction takes one round trip, and
+fails if a locked row is another one (ADR 0035). All others are loaded and decided after them.
 """
 
 from collections.abc import Sequence
@@ -23,9 +23,10 @@ from app.persistence.database import ALL_TENANTS, Database
 from app.persistence.pipeline import NOT_PREPARED
 from app.persistence.postgresql import RACES_LOST
 from app.persistence.repositories import idempotent_responses, locks
+from app.service.charging.counted_steps import CountedSteps
 from app.service.charging.decision import decide
+from app.service.charging.ledger_state import LedgerState
 from app.service.charging.loading import LoadRequest, load, load_missing
-from app.service.charging.recall import recall
 from app.service.charging.requests import (
     NotLoadedError,
     PathNotLockedError,
@@ -33,7 +34,7 @@ from app.service.charging.requests import (
     StepCommand,
     StepResult,
 )
-from app.service.charging.saving import LedgerCache, raise_threshold_alerts, remember, save
+from app.service.charging.saving import remember, save
 from app.service.charging.unit_of_work import UnitOfWork
 from app.service.costing import CostNotReadyError
 
@@ -44,10 +45,50 @@ CommandResult = StepResult | LedgerError | AccountingError | NotReady
 """Decision, error or missing prerequisite of a command."""
 
 
+def commit_counted(db: Database, state: LedgerState, commands: Sequence[StepCommand]) -> dict[int, CommandResult]:
+    """Decide on cached rows what can be counted, and commit it on PostgreSQL in one round trip.
+
+    Returns:
+        Results by place in the group; none if the rows had changed. `commit_group` decides the others.
+
+    Raises:
+        SQLAlchemyError, LedgerUnavailableError: as `commit_group`, of the steps that are counted.
+    """
+    owner = commands[0].context.organisation_id
+    if not state.trusts(owner):
+        return {}
+    counted = CountedSteps(state)
+    outcomes: dict[int, CommandResult] = {**counted.charge_all(commands)}
+    if not counted.decided:
+        return outcomes
+    committed = False
+    try:
+        with db.pipeline(owner) as tx:
+            if tx is None:
+                return {}
+            if counted.keys:
+                idempotent_responses.require_new(tx, owner, counted.keys)
+            locks.require(tx, owner, counted.seen)
+            counted.save(tx)
+        committed = True
+    except DBAPIError as error:
+        lost = getattr(error.orig, "sqlstate", None)
+        if lost not in RACES_LOST | {NOT_PREPARED}:
+            raise
+        if lost != NOT_PREPARED:
+            state.distrust(owner)
+        return {}
+    finally:
+        if not committed:
+            counted.forget()
+    counted.publish()
+    return outcomes
+
+
 def commit_group(
-    db: Database, memory: LedgerCache, commands: Sequence[StepCommand], *, wait: bool = True
+    db: Database, state: LedgerState, commands: Sequence[StepCommand], *, wait: bool = True
 ) -> list[CommandResult]:
-    """Decide commands in order and commit the decisions in one transaction.
+    """Decide commands in order and commit the decisions in one transaction; on SQLite, first what can be counted.
 
     Each command has its own result; a failed one changes nothing. Only on SQLite may a group mix organisations.
 
@@ -55,85 +96,67 @@ def commit_group(
         WriteLockBusyError: another writer is active and `wait` is false; nothing was done.
         SQLAlchemyError: the database failed; the commit may have succeeded, and all commands can be repeated.
     """
-    owners = [command.context.organisation_id for command in commands]
-    wanted: dict[str, list[LoadRequest]] = {}
-    for owner, command in zip(owners, commands, strict=True):
-        request = LoadRequest(command.request.run_id, command.request, command.needs_path)
-        wanted.setdefault(owner, []).append(request)
-    whose = next(iter(wanted)) if len(wanted) == 1 else ALL_TENANTS
-    if db.dialect == "postgresql" and len(wanted) == 1:
-        recalled = _commit_recalled(db, memory, str(whose), wanted[str(whose)], commands)
-        if recalled is not None:
-            return recalled
-    with db.write(whose, wait=wait) as tx:
-        revision = db.revision(tx)
-        memory.begin(revision)
-        trusting = revision is not None
-        works = {
-            owner: (trusting and recall(memory, owner, wanted[owner]))
-            or load(tx, memory, owner, wanted[owner], trusting=trusting)
-            for owner in sorted(wanted)
-        }
-        outcomes = [
-            decide_command(tx, memory, works[owner], command) for owner, command in zip(owners, commands, strict=True)
-        ]
-        save(tx, *works.values())
+    counted = CountedSteps(state)
+    outcomes: dict[int, CommandResult] = {}
+    owners = {command.context.organisation_id for command in commands}
+    try:
+        with db.write(next(iter(owners)) if len(owners) == 1 else ALL_TENANTS, wait=wait) as tx:
+            revision = db.revision(tx)
+            state.begin(revision)
+            if revision is not None:
+                outcomes |= counted.charge_all(commands, _used_keys(tx, commands))
+                if counted.decided:
+                    counted.save(tx)
+                    counted.publish()
+            others = [place for place in range(len(commands)) if place not in outcomes]
+            works = _load(tx, state, [commands[place] for place in others], trusting=revision is not None)
+            for place in others:
+                work = works[commands[place].context.organisation_id]
+                outcomes[place] = decide_command(tx, state, work, commands[place])
+            save(tx, *works.values())
+    except BaseException:
+        counted.forget()
+        raise
     for work in works.values():
-        remember(memory, work)
-    memory.revision = revision and (revision[0] + 1, revision[1])
-    return outcomes
+        remember(state, work)
+    state.end(revision)
+    return [outcomes[place] for place in range(len(commands))]
 
 
-def _commit_recalled(
-    db: Database, memory: LedgerCache, owner: str, wanted: Sequence[LoadRequest], commands: Sequence[StepCommand]
-) -> list[CommandResult] | None:
-    """Decide on cached rows, and commit in one round trip; None if nothing was done, since it takes more."""
-    work = recall(memory, owner, wanted, keyed=True) if memory.trusts(owner) else None
-    if work is None:
-        return None
+def _used_keys(tx: Connection, commands: Sequence[StepCommand]) -> set[str]:
+    """List the idempotency keys of commands that have an answer, in any organisation of the group."""
     keys = [key for command in commands if (key := command.request.idempotency_key) is not None]
-    seen = [(each.record.account.id, each.version, each.updated_at) for each in work.accounts.values()]
-    try:
-        outcomes = [_decided(work, command) for command in commands]
-    except NotLoadedError:
-        return None
-    raise_threshold_alerts(work)
-    if not work.only_charges:
-        return None
-    try:
-        with db.pipeline(owner) as tx:
-            if tx is None:
-                return None
-            if keys:
-                idempotent_responses.require_new(tx, owner, keys)
-            locks.require(tx, owner, seen)
-            save(tx, work)
-    except DBAPIError as error:
-        state = getattr(error.orig, "sqlstate", None)
-        if state not in RACES_LOST | {NOT_PREPARED}:
-            raise
-        if state != NOT_PREPARED:
-            memory.distrust(owner)
-        return None
-    remember(memory, work)
-    return outcomes
+    owners = {command.context.organisation_id for command in commands} if keys else ()
+    return {key for owner in owners for key in idempotent_responses.used(tx, owner, keys)}
 
 
-def preview(db: Database, memory: LedgerCache, command: StepCommand) -> CommandResult:
-    """Decide a command without writing."""
+def _load(
+    tx: Connection, state: LedgerState, commands: Sequence[StepCommand], *, trusting: bool
+) -> dict[str, UnitOfWork]:
+    """Load what commands need, by organisation."""
+    wanted: dict[str, list[LoadRequest]] = {}
+    for command in commands:
+        request = LoadRequest(command.request.run_id, command.request, command.needs_path)
+        wanted.setdefault(command.context.organisation_id, []).append(request)
+    return {owner: load(tx, state, owner, wanted[owner], trusting=trusting) for owner in sorted(wanted)}
+
+
+def preview(db: Database, state: LedgerState, command: StepCommand) -> CommandResult:
+    """Decide a command without writing; its accounts are not the cached ones, which may be ahead of the database."""
     owner, request = command.context.organisation_id, command.request
+    apart = LedgerState(costs=state.costs)
     with db.read(owner) as tx:
-        work = load(tx, memory, owner, [LoadRequest(request.run_id, request, command.needs_path)])
-        return decide_command(tx, memory, work, command)
+        work = load(tx, apart, owner, [LoadRequest(request.run_id, request, command.needs_path)])
+        return decide_command(tx, apart, work, command)
 
 
-def decide_command(tx: Connection, memory: LedgerCache, work: UnitOfWork, command: StepCommand) -> CommandResult:
+def decide_command(tx: Connection, state: LedgerState, work: UnitOfWork, command: StepCommand) -> CommandResult:
     """Decide a command, after loading rows that few decisions need."""
     while True:
         try:
             return _decided(work, command)
         except NotLoadedError as missing:
-            load_missing(tx, memory, work, missing)
+            load_missing(tx, state, work, missing)
 
 
 def _decided(work: UnitOfWork, command: StepCommand) -> CommandResult:

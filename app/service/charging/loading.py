@@ -25,9 +25,9 @@ from app.persistence.repositories.dp_events import CostTable
 from app.persistence.repositories.limit_changes import list_limit_changes
 from app.persistence.repositories.locks import AccountState
 from app.service.auth.request_context import RequestContext
+from app.service.charging.ledger_state import CachedRun, CostRule, Key, LedgerState
 from app.service.charging.requests import Mode, NotLoadedError, StepRequest
-from app.service.charging.saving import CachedRun, Key, LedgerCache
-from app.service.charging.unit_of_work import CostRule, UnitOfWork
+from app.service.charging.unit_of_work import UnitOfWork
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class LoadRequest:
 
 def load(
     tx: Connection,
-    memory: LedgerCache,
+    state: LedgerState,
     organisation_id: str,
     wanted: Sequence[LoadRequest],
     *,
@@ -59,8 +59,8 @@ def load(
     Accounts are locked by depth and id; a caller with several organisations loads them by id (ADR 0003). If `trusting`,
     no other transaction has written since the current ones of the cached rows were read or written.
     """
-    work = UnitOfWork(organisation_id, stored_costs=memory.stored_costs if trusting else set())
-    loader = _Loader(tx, memory, work, memory.current if trusting else set())
+    work = UnitOfWork(organisation_id)
+    loader = _Loader(tx, state, work, state.current if trusting else set())
     keys = {each.steps.idempotency_key for each in wanted if each.steps is not None} - {None}
     if keys:
         idempotent_responses.lock_keys(tx, organisation_id, [str(key) for key in keys])
@@ -77,7 +77,7 @@ def load(
 
 def load_run(tx: Connection, organisation_id: str, run_id: str) -> UnitOfWork:
     """Load one run with its path as `load`, without the cache."""
-    return load(tx, LedgerCache(), organisation_id, [LoadRequest(run_id)])
+    return load(tx, LedgerState(), organisation_id, [LoadRequest(run_id)])
 
 
 def load_for(
@@ -88,20 +88,20 @@ def load_for(
     events: Iterable[DpEvent] = (),
 ) -> UnitOfWork:
     """Load one run as `load_run`, within the caller's scope, with the costs of steps or events."""
-    work = load(tx, LedgerCache(), context.organisation_id, [LoadRequest(run_id, steps, events=tuple(events))])
+    work = load(tx, LedgerState(), context.organisation_id, [LoadRequest(run_id, steps, events=tuple(events))])
     if run_id in work.paths:
         context.require_scope(work.paths[run_id])
     return work
 
 
-def load_missing(tx: Connection, memory: LedgerCache, work: UnitOfWork, missing: NotLoadedError) -> None:
+def load_missing(tx: Connection, state: LedgerState, work: UnitOfWork, missing: NotLoadedError) -> None:
     """Load the rows that a decision lacks: all costs of a plan, or the last change of a limit."""
     if missing.plan is None:
         work.limit_changes[missing.account.id] = find_limit_change(tx, work.organisation_id, missing.account)
         return
     table = CostTable.of(work.organisation_id, missing.account)
     events = {item.event for item in missing.plan.items if item.unused}
-    work.costs_of(missing.account).update(memory.costs.find_events(tx, table, events))
+    work.costs_of(missing.account).update(state.costs.find_events(tx, table, events))
     work.costed_plans.add(missing.plan.run_id)
 
 
@@ -120,7 +120,7 @@ class _Loader:
     """
 
     tx: Connection
-    memory: LedgerCache
+    state: LedgerState
     work: UnitOfWork
     current: set[Key]
     hinted: set[str] = field(default_factory=set)
@@ -128,14 +128,14 @@ class _Loader:
     def load_paths(self, run_ids: set[str]) -> None:
         """Load the account ids of each run's path."""
         owner = self.work.organisation_id
-        for (_, run_id), known in self.memory.runs.get_many([(owner, run_id) for run_id in run_ids]).items():
+        for (_, run_id), known in self.state.runs.get_many([(owner, run_id) for run_id in run_ids]).items():
             self.work.paths[run_id] = known.path
             if known.run is not None and known.run.reservation_id is not None:
                 self.hinted.add(run_id)
         unknown = run_ids - self.work.paths.keys()
         if unknown:
             for run_id, path in locks.paths(self.tx, owner, list(unknown)).items():
-                self.memory.runs.put((owner, run_id), CachedRun(path))
+                self.state.runs.put((owner, run_id), CachedRun(path))
                 self.work.paths[run_id] = path
 
     def lock_accounts(self, wanted: Sequence[LoadRequest]) -> None:
@@ -149,7 +149,7 @@ class _Loader:
             locked.update(path[-1:] if own_only else path)
             above.update(path[:-1] if own_only else ())
         states = locks.read_states(self.tx, owner, above - locked) if above - locked else []
-        for (_, account_id), counted in self.memory.accounts.get_many(self._current_of(locked)).items():
+        for (_, account_id), counted in self.state.accounts.get_many(self._current_of(locked)).items():
             self.work.accounts[account_id] = counted.copy()
         others = locked - self.work.accounts.keys()
         found = locks.lock(self.tx, owner, others) if others else []
@@ -165,7 +165,7 @@ class _Loader:
     def _current(self, seen: Sequence[AccountVersion]) -> list[CountedAccount]:
         """Get accounts from the cache if it is current, else from the database."""
         owner = self.work.organisation_id
-        cached = self.memory.accounts.get_many([(owner, each.id) for each in seen])
+        cached = self.state.accounts.get_many([(owner, each.id) for each in seen])
         current, stale = [], []
         for each in seen:
             counted = cached.get((owner, each.id))
@@ -174,7 +174,7 @@ class _Loader:
             else:
                 current.append(counted.copy())
         if stale:
-            for record in account_rows.find_many(self.tx, self.memory.costs, owner, stale):
+            for record in account_rows.find_many(self.tx, self.state.costs, owner, stale):
                 earlier = cached.get((owner, record.account.id))
                 current.append(CountedAccount(record if earlier is None else record.after(earlier.record)))
         return current
@@ -182,7 +182,7 @@ class _Loader:
     def _load_ancestors(self, states: Sequence[AccountState]) -> None:
         """Load the ancestors of runs whose plans cover their steps: they are neither charged nor locked."""
         owner = self.work.organisation_id
-        cached = self.memory.accounts.get_many([(owner, each.id) for each in states])
+        cached = self.state.accounts.get_many([(owner, each.id) for each in states])
         unknown = []
         for each in states:
             counted = cached.get((owner, each.id))
@@ -199,7 +199,7 @@ class _Loader:
             else:
                 self.work.unlocked[each.id] = record
         if unknown:
-            for record in account_rows.find_many(self.tx, self.memory.costs, owner, unknown):
+            for record in account_rows.find_many(self.tx, self.state.costs, owner, unknown):
                 self.work.unlocked[record.account.id] = record
 
     def _load_parts(self, parallel: Sequence[str]) -> None:
@@ -235,14 +235,14 @@ class _Loader:
     def _runs(self, run_ids: Sequence[str]) -> list[Run]:
         """Get runs from the cache if they are current, else from the database."""
         owner = self.work.organisation_id
-        cached = self.memory.runs.get_many(self._current_of(run_ids)).values()
+        cached = self.state.runs.get_many(self._current_of(run_ids)).values()
         known = [each.run for each in cached if each.run is not None]
         others = set(run_ids).difference(run.account_id for run in known)
         return [*known, *runs.get_many(self.tx, owner, sorted(others))] if others else known
 
     def _cached_plan(self, run_id: str, reservation_id: str) -> tuple[PlannedItem, ...] | None:
         """Get the cached rest of a plan if its run's account is unchanged."""
-        plan = self.memory.plans.get((self.work.organisation_id, reservation_id))
+        plan = self.state.plans.get((self.work.organisation_id, reservation_id))
         if plan is None or run_id not in self.work.accounts:
             return None
         own = self.work.record(run_id)
@@ -287,4 +287,4 @@ class _Loader:
         for rule, events in rules.items():
             if events:
                 table = CostTable(self.work.organisation_id, *rule)
-                self.work.costs[rule] = self.memory.costs.find_events(self.tx, table, events)
+                self.work.costs[rule] = self.state.costs.find_events(self.tx, table, events)

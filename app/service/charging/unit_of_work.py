@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from app.accounting.curves import RdpCurve
-from app.accounting.events import DpEvent, NeighboringRelation
+from app.accounting.events import DpEvent
 from app.ledger.account_records import AccountRecord
 from app.ledger.accounts import Account, AccountKind
 from app.ledger.admission import LimitChange
@@ -22,11 +22,9 @@ from app.ledger.reservations import Reservation
 from app.ledger.runs import Run, RunStatus, find_deviations
 from app.ledger.step_events import PricedStep, StepEvent
 from app.service.accounts.lookup import missing_account_error
+from app.service.charging.ledger_state import CostRule
 from app.service.charging.requests import Mode, StepRequest
 from app.service.idempotency import key_reused_error
-
-CostRule = tuple[NeighboringRelation, int]
-"""Neighboring relation and grid version: what the cost of an event depends on."""
 
 
 @dataclass
@@ -52,10 +50,8 @@ class UnitOfWork:
         new_ranges: run, position and actor of the decisions that begin ranges.
         changed: accounts to write; `changed_runs` and `changed_plan_items` (positions in a run's plan) likewise.
         frozen: those of the changed accounts whose filter weights are new.
-        advanced: runs of which only the next step and the chain's length and head are to be written.
         opened: reservations to add, with the curve of their plans; likewise those `queued` to wait.
         granted: reservations that have waited.
-        stored_costs: costs that are known to be stored.
         mentioned: events of refusals, stored without costs.
         added_costs: those of them that the ledger lacks.
     """
@@ -80,14 +76,12 @@ class UnitOfWork:
     new_ranges: list[tuple[str, int, str]] = field(default_factory=list)
     changed: set[str] = field(default_factory=set)
     frozen: set[str] = field(default_factory=set)
-    advanced: set[str] = field(default_factory=set)
     changed_runs: set[str] = field(default_factory=set)
     changed_plan_items: dict[str, set[int]] = field(default_factory=dict)
     opened: list[tuple[Reservation, RdpCurve, datetime]] = field(default_factory=list)
     queued: list[tuple[Reservation, RdpCurve, datetime]] = field(default_factory=list)
     granted: list[tuple[Reservation, datetime]] = field(default_factory=list)
     closed: list[tuple[Reservation, datetime]] = field(default_factory=list)
-    stored_costs: set[tuple[str, CostRule, DpEvent]] = field(default_factory=set)
     mentioned: set[DpEvent] = field(default_factory=set)
     alerts: list[Alert] = field(default_factory=list)
     added_costs: dict[CostRule, dict[DpEvent, RdpCurve]] = field(default_factory=dict)
@@ -236,12 +230,6 @@ class UnitOfWork:
         if after.account.weights is not before.account.weights:
             self.frozen.add(account_id)
 
-    def count(self, path: Iterable[CountedAccount], number: int, now: datetime) -> None:
-        """Charge repetitions that were found to fit by counting."""
-        for counted in path:
-            counted.charge(number, now)
-            self.changed.add(counted.record.account.id)
-
     def append(self, run: Run, decision: Decision, found: tuple[Deviation, ...] = ()) -> Decision:
         """Append a decision to its run's chain, and the deviations found in its steps to the run."""
         entry = entry_of(self.organisation_id, decision)
@@ -255,24 +243,8 @@ class UnitOfWork:
         if entry.actor != run.last_actor or last is None or entry.created_at < last:  # a clock may be set back
             self.new_ranges.append((entry.run_id, entry.position, entry.actor))
         after = run.advanced(decision.next_step, head, entry.created_at, entry.actor)
-        deviations = merge_deviations(run.deviations, found) if found else run.deviations
-        if deviations is not run.deviations:
-            self.move(after._replace(deviations=deviations))
-        elif run is self.runs[run.account_id]:
-            self.runs[run.account_id] = after
-            self.advanced.add(run.account_id)
-        else:
-            self.move(after)
+        self.move(after._replace(deviations=merge_deviations(run.deviations, found)) if found else after)
         return decision
-
-    @property
-    def only_charges(self) -> bool:
-        """Whether there are decisions to write, and nothing besides but the balances and states that they change."""
-        others = (
-            *(self.opened, self.queued, self.granted, self.closed, self.alerts),
-            *(self.mentioned, self.added_costs, self.changed_plan_items),
-        )
-        return bool(self.decided) and not self.new_ranges and not any(others)
 
     def run_change(self, run_id: str) -> tuple[str, Run, Run]:
         """Get the owner of a run, and the run as it was loaded and as it is now."""

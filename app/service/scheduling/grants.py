@@ -21,8 +21,9 @@ from app.persistence.repositories import alerts, organisations, reservations, wa
 from app.service.alerts.alert_factory import granted_alert
 from app.service.auth.authentication import Principal
 from app.service.auth.request_context import RequestContext
+from app.service.charging.ledger_state import LedgerState
 from app.service.charging.loading import LoadRequest, load
-from app.service.charging.saving import LedgerCache, save
+from app.service.charging.saving import save
 from app.service.charging.unit_of_work import UnitOfWork
 from app.service.due_work import find_due, isolated
 from app.service.scheduling.endings import end_waiting
@@ -91,7 +92,7 @@ def _grant(tx: Connection, context: RequestContext) -> tuple[int, bool]:
             plans.settle(look)
             return 0, False
     wanted = [LoadRequest(each.standing.plan.path[-1]) for each in found]
-    work = load(tx, LedgerCache(), organisation_id, wanted)
+    work = load(tx, LedgerState(), organisation_id, wanted)
     waited = reservations.get_many(tx, organisation_id, {each.standing.plan.id: None for each in found})
     by_id = {each.id: each for each in waited}
     granted = []

@@ -1,0 +1,207 @@
+"""Steps that fit by counting: decided on the rows that the last group left, and charged to them in place."""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import Connection
+
+from app.accounting.curves import RdpCurve
+from app.accounting.events import DpEvent, RepeatAndSelect
+from app.ledger.account_records import AccountRecord
+from app.ledger.counting import CountedAccount, admit_by_counting
+from app.ledger.decisions import Decision, DecisionEntry, entry_hash, entry_of
+from app.ledger.deviations import merge_deviations
+from app.ledger.errors import InsufficientScopeError
+from app.ledger.runs import Run, RunStatus, find_deviations
+from app.ledger.step_events import PricedStep, StepEvent
+from app.ledger.windows import ALWAYS, Window
+from app.persistence.repositories import balances, decisions, runs
+from app.persistence.repositories.dp_events import CostTable
+from app.service.auth.request_context import RequestContext
+from app.service.charging.decision import request_fingerprint
+from app.service.charging.ledger_state import CachedRun, CountedRequest, Key, LedgerState
+from app.service.charging.requests import Mode, StepCommand, StepRequest, StepResult, new_decision
+
+
+@dataclass(slots=True)
+class _Counted:
+    """A run of the group: its state as it is stored, and now, and the accounts of its path by key.
+
+    Args:
+        windows: of the accounts that are not always open.
+        asked: what its last counted request has asked for.
+    """
+
+    ids: tuple[str, ...]
+    path: dict[Key, CountedAccount]
+    windows: tuple[Window, ...]
+    stored: Run
+    run: Run
+    asked: CountedRequest | None
+
+
+class CountedSteps:
+    """The steps of a group that are charged in place.
+
+    Until the caller publishes them the accounts are ahead of the database: whatever fails, it must forget them.
+    """
+
+    def __init__(self, state: LedgerState) -> None:
+        self._state = state
+        self._runs: dict[Key, _Counted] = {}
+        self._left: set[Key] = set()
+        """Runs whose next steps are decided the usual way, after these."""
+        self._charged: dict[Key, CountedAccount] = {}
+        self.seen: list[tuple[str, int, datetime]] = []
+        """Id, version and time of change that the charged accounts must have in the database."""
+        self.decided: list[tuple[DecisionEntry, bytes]] = []
+        """Decisions to write, with their hashes."""
+
+    @property
+    def keys(self) -> list[str]:
+        """The idempotency keys of the decisions."""
+        return [entry.idempotency_key for entry, _ in self.decided if entry.idempotency_key is not None]
+
+    def charge_all(
+        self, commands: Sequence[StepCommand], used_keys: Collection[str] = ()
+    ) -> dict[int, StepResult | InsufficientScopeError]:
+        """Charge what can be counted.
+
+        Args:
+            commands: of the group, in order.
+            used_keys: those of their idempotency keys that have an answer.
+
+        Returns:
+            Results by place in the group, without those of the commands that are left.
+        """
+        found: dict[int, StepResult | InsufficientScopeError] = {}
+        taken = set(used_keys)
+        for place, command in enumerate(commands):
+            run, key = (command.context.organisation_id, command.request.run_id), command.request.idempotency_key
+            decision = None
+            if run not in self._left and key not in taken:
+                try:
+                    decision = self._charge(run, command)
+                except InsufficientScopeError as error:
+                    found[place] = error
+                    continue
+            if decision is None:
+                self._left.add(run)
+                continue
+            found[place] = StepResult(decision, replayed=False)
+            if key is not None:
+                taken.add(key)
+        return found
+
+    def save(self, tx: Connection) -> None:
+        """Write the decisions, and the states and balances that they lead to."""
+        decisions.add_all(tx, self.decided)
+        runs.advance_all(tx, [(owner, each.stored, each.run) for (owner, _), each in self._advanced])
+        balances.save(tx, [(owner, counted) for (owner, _), counted in self._charged.items()])
+
+    def publish(self) -> None:
+        """Let the next decisions see the runs as they are now."""
+        self._state.runs.put_many((key, CachedRun(each.ids, each.run, each.asked)) for key, each in self._advanced)
+
+    def forget(self) -> None:
+        """Forget what was charged: it may not be stored."""
+        self._state.forget(self._charged, self._runs)
+
+    @property
+    def _advanced(self) -> list[tuple[Key, _Counted]]:
+        return [(key, each) for key, each in self._runs.items() if each.run is not each.stored]
+
+    def _charge(self, key: Key, command: StepCommand) -> Decision | None:
+        """Charge the repetitions of one event to its run's accounts; None: it cannot be decided by counting."""
+        known = self._runs.get(key) or self._load(key)
+        if known is None:
+            return None
+        command.context.require_scope(known.ids)
+        asked, run, now = self._asked(key[0], known, command), known.run, command.context.now
+        if asked is None:
+            return None
+        step, path = asked.priced.step, tuple(known.path.values())
+        outcome = admit_by_counting(path, asked.priced)
+        if outcome is None or not outcome.steps_remaining:  # the last step raises an alert
+            return None
+        if _deviates(run, path[-1].record, step, now):
+            return None
+        decision = new_decision(command, run, (step,), asked.fingerprint, outcome)
+        entry = entry_of(key[0], decision)
+        head = entry_hash(run.chain_head, entry)
+        for at, counted in known.path.items():
+            if at not in self._charged:
+                self._charged[at] = counted
+                self.seen.append((at[1], counted.version, counted.updated_at))
+            counted.charge(step.count, now)
+        known.run, known.asked = run.advanced(decision.next_step, head, now, entry.actor), asked
+        self.decided.append((entry, head))
+        return decision
+
+    def _load(self, key: Key) -> _Counted | None:
+        """Get a run and the accounts of its path, if all of them are current, and none shares out its budget."""
+        cached = self._state.runs.get(key)
+        if cached is None or cached.run is None:
+            return None
+        keys = [(key[0], at) for at in cached.path]
+        path = self._state.accounts.get_many(keys)
+        if len(path) < len(keys) or not self._state.current.issuperset(keys):
+            return None
+        accounts = [counted.record.account for counted in path.values()]
+        if any(account.allocation is not None for account in accounts):
+            return None
+        windows = tuple([account.window for account in accounts if account.window is not ALWAYS])
+        known = _Counted(cached.path, path, windows, cached.run, cached.run, cached.counted)
+        self._runs[key] = known
+        return known
+
+    def _asked(self, owner: str, known: _Counted, command: StepCommand) -> CountedRequest | None:
+        """Get what a command asks for, if counting may decide it."""
+        run, request, context = known.run, command.request, command.context
+        if len(request.items) > 1 or not _is_next(request, run) or not _follows(context, run):
+            return None
+        if known.windows and not all(window.holds(context.now) for window in known.windows):
+            return None
+        [(sent, count)] = request.items
+        event, last = sent or run.event, known.asked
+        if last is not None and last.repeats(event, count, request.on_exceed):
+            return last
+        curve = None if event is None else self._cost(owner, known, event)
+        if event is None or curve is None:
+            return None
+        step = StepEvent(event, count)
+        return CountedRequest(PricedStep(step, curve), request.on_exceed, request_fingerprint(request, (step,)))
+
+    def _cost(self, owner: str, known: _Counted, event: DpEvent) -> RdpCurve | None:
+        """Get the cost of an event, if it is known to be stored."""
+        account = known.path[owner, known.ids[-1]].record.account
+        if (owner, (account.relation, account.grid_version), event) not in self._state.stored_costs:
+            return None
+        return self._state.costs.cached(CostTable.of(owner, account), [event]).get(event)
+
+
+def _follows(context: RequestContext, run: Run) -> bool:
+    """Check that a decision needs no new range: its author is that of the last one, and its time no earlier."""
+    last = run.last_decided_at  # a clock may be set back
+    return last is not None and context.now >= last and context.principal.actor == run.last_actor
+
+
+def _deviates(run: Run, own: AccountRecord, step: StepEvent, now: datetime) -> bool:
+    """Check whether a step deviates from the run's declaration as none before."""
+    if step.event is run.event and run.expected_steps is None and run.declared_steps_per_hour is None:
+        return False
+    found = find_deviations(run, own.account.planned, (step,), (now - own.created_at).total_seconds() / 3600)
+    return bool(found) and merge_deviations(run.deviations, found) is not run.deviations
+
+
+def _is_next(request: StepRequest, run: Run) -> bool:
+    """Check that a request is for the next steps of an active run that pays by itself, without a plan."""
+    return (
+        request.mode is Mode.AUTHORIZE
+        and request.attempt == run.attempt
+        and request.first_step in {None, run.next_step}
+        and run.status is RunStatus.ACTIVE
+        and run.reservation_id is None
+        and not isinstance(run.event, RepeatAndSelect)
+    )

@@ -1,0 +1,123 @@
+"""Ledger data that a process keeps between groups."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import NamedTuple
+
+from app.accounting.events import DpEvent, NeighboringRelation
+from app.ledger.counting import CountedAccount
+from app.ledger.reservations import PlannedItem
+from app.ledger.runs import Run
+from app.ledger.step_events import PricedStep
+from app.persistence.lru_cache import LruCache
+from app.persistence.repositories.dp_events import CostCache
+from app.persistence.sqlite_writer import Revision
+from app.service.charging.requests import OnExceed
+
+Key = tuple[str, str]
+"""Organisation id and id of an object in it."""
+
+CostRule = tuple[NeighboringRelation, int]
+"""Neighboring relation and grid version: what the cost of an event depends on."""
+
+MOST_VALIDATED = 63
+"""Groups of an organisation that are validated after its rows were found to be others' again."""
+
+MOST_CURRENT = 20_000
+"""Accounts and costs known to be current; more than are cached."""
+
+
+@dataclass(frozen=True, slots=True)
+class CachedPlan:
+    """A reservation's plan at one version of its run's account."""
+
+    version: int
+    updated_at: datetime
+    items: tuple[PlannedItem, ...]
+
+
+class CountedRequest(NamedTuple):
+    """What a request that was decided by counting has asked for, and its fingerprint: trainers repeat themselves."""
+
+    priced: PricedStep
+    on_exceed: OnExceed
+    fingerprint: str
+
+    def repeats(self, event: DpEvent | None, count: int, on_exceed: OnExceed) -> bool:
+        """Check whether another request asks for the same."""
+        step = self.priced.step
+        return step.event is event and step.count == count and self.on_exceed is on_exceed
+
+
+@dataclass(frozen=True, slots=True)
+class CachedRun:
+    """The accounts of a run by depth and id, its state in the last group that read it, and what was counted last."""
+
+    path: tuple[str, ...]
+    run: Run | None = None
+    counted: CountedRequest | None = None
+
+
+@dataclass
+class LedgerState:
+    """Ledger data that is kept between transactions.
+
+    Rows that were written or read since anybody else is known to have written are current. On SQLite they need not be
+    read again, not even their versions; on PostgreSQL somebody may have written unnoticed (`groups`).
+
+    Args:
+        runs: a run never moves, and its reservation is a hint of what to lock.
+        accounts: valid if the database has the same version and time of change (ADR 0009). `CountedSteps` charges them
+            in place; others take copies.
+        costs: committed costs of events, which never change.
+        plans: remaining plans of reservations; valid for one version of the run's account, which every use of a plan
+            charges.
+        revision: of the file after the last group; None on PostgreSQL, and before the first one.
+        current: accounts whose rows, and those of their runs, are current.
+        stored_costs: costs of which the same is true, by organisation, relation and grid.
+        validating: groups of an organisation whose rows are to be validated before they are trusted again, and how many
+            were to be after the last one that should not have been.
+    """
+
+    runs: LruCache[Key, CachedRun] = field(default_factory=lambda: LruCache(16384))
+    accounts: LruCache[Key, CountedAccount] = field(default_factory=lambda: LruCache(2048))
+    costs: CostCache = field(default_factory=CostCache)
+    plans: LruCache[Key, CachedPlan] = field(default_factory=lambda: LruCache(2048))
+    revision: Revision | None = None
+    current: set[Key] = field(default_factory=set)
+    stored_costs: set[tuple[str, CostRule, DpEvent]] = field(default_factory=set)
+    validating: dict[str, tuple[int, int]] = field(default_factory=dict)
+
+    def begin(self, revision: Revision | None) -> None:
+        """Note the revision that a group begins with: on SQLite, all is current only after the previous one's."""
+        written = revision is not None and revision != self.revision
+        if written or len(self.current) + len(self.stored_costs) > MOST_CURRENT:
+            self.current.clear()
+            self.stored_costs.clear()
+        self.revision = None  # until the group is committed
+
+    def end(self, revision: Revision | None) -> None:
+        """Note that the group that began with a revision is committed."""
+        self.revision = revision and (revision[0] + 1, revision[1])
+
+    def forget(self, account_ids: Iterable[Key], run_ids: Iterable[Key]) -> None:
+        """Forget rows that may be ahead of the database."""
+        for key in account_ids:
+            self.accounts.forget(key)
+            self.current.discard(key)
+        for key in run_ids:
+            self.runs.forget(key)
+
+    def trusts(self, organisation_id: str) -> bool:
+        """Check whether the current rows of an organisation may be used before they are validated; count its groups."""
+        left, length = self.validating.get(organisation_id, (0, 0))
+        if left:
+            self.validating[organisation_id] = (left - 1, length)
+        return not left
+
+    def distrust(self, organisation_id: str) -> None:
+        """Validate the rows of the next groups: twice as many as last time, if rows are often another's."""
+        _, length = self.validating.get(organisation_id, (0, 0))
+        length = min(2 * length + 1, MOST_VALIDATED)
+        self.validating[organisation_id] = (length, length)
