@@ -21,6 +21,9 @@ POOL_SIZE: Final = 48
 
 READ: Final = "BEGIN"
 WRITE: Final = "BEGIN IMMEDIATE"  # a deferred BEGIN that turns into a write fails under load
+DRIVER: Final = "driver"
+"""Execution option with the driver's connection, of one that is used again and again."""
+
 _PRIMARY_CODE: Final = 0xFF
 
 BUSY: Final = sqlite3.SQLITE_BUSY
@@ -123,7 +126,7 @@ def any_text(connection: Connection) -> Iterator[None]:
 
 def driver(connection: Connection) -> sqlite3.Connection:
     """Get the driver's connection: SQLAlchemy takes ten times as long for a short statement."""
-    raw = connection.connection.driver_connection
+    raw = connection.get_execution_options().get(DRIVER) or connection.connection.driver_connection
     assert isinstance(raw, sqlite3.Connection)
     return raw
 
@@ -176,10 +179,12 @@ def execute_many(connection: Connection, statement: str, rows: Iterable[Sequence
         raise translated(statement, error, connection.dialect) from error
 
 
-def prepare_writer(connection: Connection, *, checkpoints: bool) -> None:
-    """Let a connection cache what a writer needs again, and its commits checkpoint a long log or not."""
+def prepare_writer(connection: Connection, *, checkpoints: bool) -> Connection:
+    """Let a connection cache what a writer needs again, and its commits checkpoint a long log or not; return it."""
+    raw = driver(connection)
     for pragma in (_WRITER_CACHE, _CHECKPOINT if checkpoints else _NO_CHECKPOINT):
-        driver(connection).execute(f"PRAGMA {pragma}")
+        raw.execute(f"PRAGMA {pragma}")
+    return connection.execution_options(begin="", writes=True, **{DRIVER: raw})
 
 
 def data_version(connection: Connection) -> int:

@@ -45,8 +45,7 @@ class SqliteWriter:
         """
         connection, self._kept = self._kept, None
         if connection is None:
-            connection = self._engine.connect().execution_options(begin="", writes=True)
-            sqlite.prepare_writer(connection, checkpoints=self._checkpoints)
+            connection = sqlite.prepare_writer(self._engine.connect(), checkpoints=self._checkpoints)
             self._transactions += 1  # it has data versions of its own
         try:
             sqlite.begin(connection, wait=wait)

@@ -3,7 +3,7 @@
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -14,12 +14,12 @@ import httpx2
 import pytest
 from sqlalchemy import Connection
 
+from app.ledger.counting import CountedAccount
 from app.ledger.errors import NameTakenError
 from app.persistence.database import Database
+from app.persistence.repositories import balances
 from app.persistence.schema import upgrade
 from app.service.auth import authentication
-from app.service.charging.saving import save
-from app.service.charging.unit_of_work import UnitOfWork
 from app.service.verification import verify
 from tests import postgres
 from tests.api.trainer import hired
@@ -189,22 +189,22 @@ def test_step_is_answered_when_every_idle_session_was_ended(training: tuple[Ledg
 
 
 @pytest.mark.postgresql
-@pytest.mark.parametrize("before", [True, False], ids=["before the insert", "before the commit"])
+@pytest.mark.parametrize("before", [True, False], ids=["before the last write", "before the commit"])
 def test_step_is_503_and_decided_once_when_its_session_is_ended(
     training: tuple[Ledger, str], monkeypatch: pytest.MonkeyPatch, *, before: bool
 ) -> None:
-    (ledger, run), cluster = training, postgres.shared()
+    (ledger, run), cluster, save = training, postgres.shared(), balances.save
     name = str(ledger.database.engine.url.database)
 
-    def save_and_die(tx: Connection, *works: UnitOfWork) -> None:
+    def save_and_die(tx: Connection, changed: Sequence[tuple[str, CountedAccount]]) -> None:
         if not before:
-            save(tx, *works)
+            save(tx, changed)
         assert cluster.terminate_backends(name) > 0
         if before:
-            save(tx, *works)
+            save(tx, changed)
 
     with monkeypatch.context() as patched:
-        patched.setattr("app.service.charging.groups.save", save_and_die)
+        patched.setattr(balances, "save", save_and_die)
         reply = ledger.post(f"/v1/runs/{run}/steps", {"first_step": 1}, Idempotency_Key="k-1")
     assert (reply.status_code, reply.json()["code"]) == (503, "ledger_unavailable")
     assert int(reply.headers["retry-after"]) >= 1
