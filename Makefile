@@ -99,7 +99,7 @@ test-frameworks: $(FRAMEWORKS) $(FLOWER) ## run the tests with Opacus, Lightning
 soak: $(FRAMEWORKS) $(FLOWER) $(GENERATOR) ## run the long searches and all their cases (RELIABILITY_ROUNDS rounds, default 50), failover and deployments
 	@TEST_BOTH_DATABASES=1 RELIABILITY_ROUNDS=$${RELIABILITY_ROUNDS:-50} $(BIN)/python -m pytest -x \
 		tests/reliability tests/frameworks/test_kills.py tests/frameworks/test_opacus_machine.py \
-		tests/service/test_reservation_machine.py tests/service/test_changed_cells.py
+		tests/service/test_reservation_machine.py tests/service/test_counted_steps.py tests/service/test_changed_cells.py
 	@TEST_BOTH_DATABASES=1 $(BIN)/python -m pytest -x -m soak tests
 	@$(BIN)/python -m pytest -x --hypothesis-profile=soak tests/accounting tests/ledger tests/service/test_planning.py \
 		tests/api/test_schemathesis.py

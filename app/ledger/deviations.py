@@ -42,8 +42,8 @@ class Deviation:
     @property
     def is_weaker(self) -> bool:
         """Whether the steps may protect less than declared: more noise and rarer sampling protect more."""
-        if not isinstance(self.declared, float) or not isinstance(self.observed, float):
-            return True
+        if not isinstance(self.declared, float | int) or not isinstance(self.observed, float | int):
+            return True  # a number that is stored may be whole
         if self.kind is DeviationKind.NOISE_MULTIPLIER:
             return self.observed < self.declared
         return self.kind is not DeviationKind.SAMPLING_PROBABILITY or self.observed > self.declared

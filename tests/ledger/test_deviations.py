@@ -7,6 +7,7 @@ from app.accounting.events import DpEvent
 from app.ledger.deviations import Deviation, DeviationKind, merge_deviations
 from app.ledger.runs import Run, RunStatus, find_deviations
 from app.ledger.step_events import StepEvent
+from app.persistence.repositories.runs import deviations_text, read_deviations
 
 K = DeviationKind
 POISSON = "poisson_sampled"
@@ -96,6 +97,13 @@ def test_first_deviation_of_each_kind_is_kept() -> None:
     assert merge_deviations((), (first,)) == (first,)
     assert merge_deviations((first,), (second,)) == (first,)
     assert merge_deviations((first,), (second, other)) == (first, other)
+
+
+def test_stored_deviation_of_a_whole_number_is_known_again() -> None:
+    """JSON writes 60.0 as 60: each process that read a run added its deviations once more."""
+    one, later = (Deviation(DeviationKind.NOISE_MULTIPLIER, 1.1, 60.0, step) for step in (0, 9))
+    stored = read_deviations(deviations_text((one,)))
+    assert merge_deviations(stored, (later,)) is stored
 
 
 def test_less_noise_is_kept_after_more_noise_and_only_it_is_weaker() -> None:

@@ -151,7 +151,7 @@ def save_all(tx: Connection, changed: Iterable[RunChange]) -> None:
         (
             *_key(organisation_id, before),
             *(str(run.status), run.attempt, run.next_step, run.decisions, run.chain_head, run.reservation_id),
-            *(_deviations_text(run.deviations), run.end_reason and str(run.end_reason), run.ended_at),
+            *(deviations_text(run.deviations), run.end_reason and str(run.end_reason), run.ended_at),
         )
         for organisation_id, before, run in changed
     ]
@@ -193,7 +193,8 @@ def _run(row: Row[Any]) -> Run:
 
 
 @lru_cache(maxsize=1024)
-def _deviations_text(found: tuple[Deviation, ...]) -> str | None:
+def deviations_text(found: tuple[Deviation, ...]) -> str | None:
+    """Serialize a run's deviations."""
     return canonical([asdict(each) for each in found]) if found else None
 
 
