@@ -113,7 +113,8 @@ def commit_group(
             for place in others:
                 work = works[commands[place].context.organisation_id]
                 outcomes[place] = decide_command(tx, state, work, commands[place])
-            save(tx, *works.values())
+            if works:
+                save(tx, *works.values())
     except BaseException:
         counted.forget()
         raise
