@@ -8,7 +8,7 @@ from datetime import timedelta
 from fastapi import FastAPI
 from starlette.datastructures import State
 
-from app.api import middleware, problems
+from app.api import middleware, problems, step_path
 from app.api.openapi import describe
 from app.api.routers import (
     accounts,
@@ -165,6 +165,7 @@ def create_app(
         app.router.routes.extend(module.routes.routes)
     describe(app)
     middleware.install(app)
+    step_path.install(app)
     return app
 
 

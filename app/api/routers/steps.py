@@ -1,6 +1,6 @@
 """Authorization of training steps, before every noisy release.
 
-`app/step_connection.py` answers plain requests to this route without the framework.
+`app/api/step_path.py` answers plain requests to this route without the framework.
 """
 
 from typing import Annotated
