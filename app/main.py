@@ -8,7 +8,7 @@ from datetime import timedelta
 from fastapi import FastAPI
 from starlette.datastructures import State
 
-from app.api import middleware, problems, step_path
+from app.api import middleware, problems
 from app.api.openapi import describe
 from app.api.routers import (
     accounts,
@@ -33,6 +33,7 @@ from app.api.routers import (
     tokens,
     verifications,
 )
+from app.api.step_path import StepPath
 from app.dashboard import accounts as accounts_pages
 from app.dashboard import administration, api_docs, assets, login, planner
 from app.dashboard import audit as audit_pages
@@ -165,7 +166,6 @@ def create_app(
         app.router.routes.extend(module.routes.routes)
     describe(app)
     middleware.install(app)
-    step_path.install(app)
     return app
 
 
@@ -222,6 +222,6 @@ def _start_background_work(background: TaskRegistry, state: State, settings: Set
         background.start("checkpoints", run_checkpoints(database, state.signer, settings.checkpoint_seconds))
 
 
-def application() -> FastAPI:
-    """Build the application from the environment's settings, once for each worker process."""
-    return create_app(Settings())
+def application() -> StepPath:
+    """Build what the server serves from the environment's settings, once for each worker process."""
+    return StepPath(create_app(Settings()))

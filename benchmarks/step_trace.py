@@ -20,6 +20,7 @@ from starlette.types import ASGIApp, Message, Scope
 from uvicorn.server import ServerState
 
 import app
+from app.api.step_path import StepPath
 from app.connections import BoundedConfig, BoundedConnection, Limits
 from app.ledger.permissions import Role
 from app.main import create_app
@@ -164,10 +165,10 @@ class _Wire(asyncio.Transport):
         return False
 
 
-def _connection(served: ASGIApp) -> BoundedConnection:
+def _connection(served: FastAPI) -> BoundedConnection:
     """Open a connection of the server."""
     config = BoundedConfig(
-        served, http=BoundedConnection, ws="none", lifespan="off", log_config=None, log_level="warning"
+        StepPath(served), http=BoundedConnection, ws="none", lifespan="off", log_config=None, log_level="warning"
     )
     config.limits = Limits(head_seconds=60.0, body_seconds=60.0, connections=1)
     config.load()
@@ -187,7 +188,7 @@ async def take_step(connection: BoundedConnection, key: str, path: str, body: ob
     assert answer.startswith(b"HTTP/1.1 200 "), answer
 
 
-async def _trace(served: ASGIApp, key: str) -> StepTrace:
+async def _trace(served: FastAPI, key: str) -> StepTrace:
     [run] = await register_runs(served, key, 1)
     path, connection = f"/v1/runs/{run}/steps", _connection(served)
     for step in range(WARM_STEPS):

@@ -11,7 +11,6 @@ from typing import Final, NamedTuple
 
 from fastapi import FastAPI, Request
 from pydantic import TypeAdapter, ValidationError
-from starlette.datastructures import State
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app import logging_config
@@ -63,10 +62,11 @@ class _Head(NamedTuple):
 
 
 class StepPath:
-    """ASGI middleware, outside of all others of this application, that answers plain requests for steps."""
+    """ASGI application that answers plain requests for steps, and hands others on to the framework's."""
 
-    def __init__(self, app: ASGIApp, state: State) -> None:
-        self.usual: Final = app
+    def __init__(self, app: FastAPI) -> None:
+        state = app.state
+        self._usual: Final[ASGIApp] = app
         self._keys: Final[Authenticator] = state.keys
         self._rates: Final[RequestLimits] = state.rates
         self._store: Final[LedgerStore] = state.store
@@ -79,7 +79,7 @@ class StepPath:
         head = self._plain_head(scope) if scope["type"] == "http" else None
         caller = head and self._keys.find_by_fingerprint(head.credential)
         if head is None or caller is None:
-            await self.usual(scope, receive, send)
+            await self._usual(scope, receive, send)
             return
         message = await receive()
         if message.get("more_body"):
@@ -88,7 +88,7 @@ class StepPath:
         if body is not None and perf_counter() - began_at > BODY_SECONDS:
             caller = self._keys.find_by_fingerprint(head.credential)
         if body is None or caller is None:
-            await self.usual(scope, _replayed(message, receive), send)
+            await self._usual(scope, _replayed(message, receive), send)
             return
         await self._answer(scope, send, began_at, head, caller, body)
 
@@ -130,7 +130,7 @@ class StepPath:
             if isinstance(error, AttemptSupersededError) and not body.names_attempt:
                 failure = error.unnamed()
             response = problem_from_exception(Request(scope), failure)
-        always = security_headers(public=False, by_tls=scope["scheme"] == "https")
+        always = security_headers(public=False, by_tls=scope["scheme"] == "https", shown=False)
         headers = [*response.raw_headers, *always, (REQUEST_ID, name)]
         try:
             await send({"type": "http.response.start", "status": response.status_code, "headers": headers})
@@ -188,9 +188,3 @@ def _read(message: Message, head: _Head) -> StepBody | None:
     if message["type"] != "http.request" or message.get("more_body"):
         return None
     return read_body(message["body"], head.run_id, head.key)
-
-
-def install(app: FastAPI) -> None:
-    """Install the fast path outside of the other middleware, whose work it does for its own requests."""
-    build = app.build_middleware_stack
-    app.build_middleware_stack = lambda: StepPath(build(), app.state)  # type: ignore[method-assign]

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 import pytest
-from starlette.applications import Starlette
-from starlette.types import Message, Receive, Scope, Send
+from starlette.types import Message, Scope, Send
 from uvicorn.server import ServerState
 
 from app.api.step_path import StepPath
@@ -135,19 +134,6 @@ def listening(app: object, state: ServerState, portal: Any) -> Iterator[int]:  #
         yield server.sockets[0].getsockname()[1]
     finally:
         portal.call(leave)
-
-
-@dataclass(frozen=True)
-class WithoutStepPath:
-    """An application whose requests for steps all take the usual route."""
-
-    app: Starlette
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        path = self.app.middleware_stack
-        assert isinstance(path, StepPath)
-        scope["app"] = self.app
-        await path.usual(scope, receive, send)
 
 
 @contextmanager

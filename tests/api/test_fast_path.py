@@ -6,10 +6,12 @@ from itertools import count, product
 from typing import Any
 
 import pytest
+from fastapi import FastAPI
 from uvicorn.server import ServerState
 
 from app.accounting.errors import UnsupportedEventError
 from app.api.schemas.steps import StepAuthorization
+from app.api.step_path import StepPath
 from app.ledger.errors import AttemptSupersededError, LedgerUnavailableError, NotFoundError, SequenceGapError
 from app.service.charging import commit_queue
 from tests.api.conftest import furnish
@@ -21,7 +23,6 @@ from tests.api.step_routes import (
     USUAL,
     Answer,
     Ports,
-    WithoutStepPath,
     listening,
     request,
     watched,
@@ -40,10 +41,11 @@ STEPS = "/v1/runs/{run}/steps"
 def ports(tmp_path_factory: pytest.TempPathFactory, module_database_url: str) -> Iterator[Ports]:
     with open_ledger(tmp_path_factory.mktemp("shared"), module_database_url) as ledger:
         seeded, state, app, portal = furnish(ledger), ServerState(), ledger.http.app, ledger.http.portal
+        assert isinstance(app, FastAPI)
         state.default_headers = [(b"date", b"Mon, 23 Nov 2026 12:00:00 GMT")]
         with (
-            listening(app, state, portal) as short,
-            listening(WithoutStepPath(app), state, portal) as usual,
+            listening(StepPath(app), state, portal) as short,
+            listening(app, state, portal) as usual,
         ):
             yield Ports(seeded, (short, usual), state)
 
