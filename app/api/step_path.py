@@ -9,7 +9,7 @@ import re
 from time import perf_counter
 from typing import Final, NamedTuple
 
-from fastapi import FastAPI, Request
+from fastapi import FastAPI, Request, Response
 from pydantic import TypeAdapter, ValidationError
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -18,13 +18,14 @@ from app.api.links import remember_origin
 from app.api.middleware import REQUEST_ID, name_request, record, security_headers
 from app.api.problems import EXPECTED_ERRORS, problem_from_exception
 from app.api.route import IdempotencyKey
-from app.api.routers.steps import step_response
+from app.api.routers.steps import admitted_content, step_response
 from app.api.step_bodies import StepBody, read_body
 from app.ledger.decisions import DecisionOutcome
 from app.ledger.errors import AttemptSupersededError
 from app.service.auth.authentication import Principal
 from app.service.auth.credential_cache import BODY_SECONDS, Authenticator, fingerprint
 from app.service.auth.rate_limit import RequestLimits
+from app.service.charging.requests import StepResult
 from app.service.ledger_store import LedgerStore
 from app.service.metrics import TRACES
 
@@ -42,6 +43,10 @@ _Text = tuple[bytes, tuple[tuple[bytes, bytes], ...]]
 _PATH: Final = re.compile(rb"/v1/runs/([A-Za-z0-9_.~-]+)/steps")
 _UNUSUAL: Final = frozenset({b"content-encoding", b"expect", b"transfer-encoding", b"upgrade"})
 """Headers that the framework or the server acts on."""
+
+_JSON: Final = (b"content-type", b"application/json")
+_Parts = tuple[int, list[tuple[bytes, bytes]], bytes]
+"""Status, headers and content of a response."""
 
 _IDEMPOTENCY_KEY: Final[TypeAdapter[str | None]] = TypeAdapter(IdempotencyKey)
 
@@ -122,23 +127,33 @@ class StepPath:
             self._rates.keys.take(caller.actor)
             context = self._store.context(caller, name.decode())
             answered = await self._store.charges.authorize_steps(context, body.request)
-            if answered.decision.outcome is DecisionOutcome.REFUSED:  # it has the URL of its run's page
-                remember_origin(Request(scope), self._public_url)
-            response = step_response(answered)
+            status, headers, content = self._rendered(scope, answered)
         except Exception as error:  # noqa: BLE001 - rendered, and raised again if it is not expected
             failure = error
             if isinstance(error, AttemptSupersededError) and not body.names_attempt:
                 failure = error.unnamed()
-            response = problem_from_exception(Request(scope), failure)
-        always = security_headers(public=False, by_tls=scope["scheme"] == "https", shown=False)
-        headers = [*response.raw_headers, *always, (REQUEST_ID, name)]
+            status, headers, content = _parts(problem_from_exception(Request(scope), failure))
+        headers += security_headers(public=False, by_tls=scope["scheme"] == "https", shown=False)
+        headers.append((REQUEST_ID, name))
         try:
-            await send({"type": "http.response.start", "status": response.status_code, "headers": headers})
-            await send({"type": "http.response.body", "body": response.body})
+            await send({"type": "http.response.start", "status": status, "headers": headers})
+            await send({"type": "http.response.body", "body": content})
         finally:
-            record("POST", TEMPLATE, response.status_code, perf_counter() - began_at)
+            record("POST", TEMPLATE, status, perf_counter() - began_at)
         if failure is not None and not isinstance(failure, EXPECTED_ERRORS):
             raise failure
+
+    def _rendered(self, scope: Scope, answered: StepResult) -> _Parts:
+        if answered.decision.admitted and not answered.replayed:  # as `step_response`, without its object
+            content = admitted_content(answered.decision)
+            return 200, [(b"content-length", b"%d" % len(content)), _JSON], content
+        if answered.decision.outcome is DecisionOutcome.REFUSED:  # it has the URL of its run's page
+            remember_origin(Request(scope), self._public_url)
+        return _parts(step_response(answered))
+
+
+def _parts(response: Response) -> _Parts:
+    return response.status_code, response.raw_headers, bytes(response.body)
 
 
 def _read_head(scope: Scope) -> _Head | None:

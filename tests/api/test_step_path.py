@@ -1,4 +1,4 @@
-"""A connection that answers steps itself goes on as any other: in pieces, one behind the other, left, and stopped."""
+"""A connection whose steps take the fast path goes on as any other: in pieces, one behind the other, and stopped."""
 
 import asyncio
 import json
@@ -338,7 +338,7 @@ def test_decision_that_cannot_be_rendered_is_not_repeated(ports: Ports, monkeypa
     def broken(_: object) -> bytes:
         raise ZeroDivisionError("a bug")
 
-    monkeypatch.setattr("app.api.routers.steps.admitted_content", broken)
+    monkeypatch.setattr("app.api.step_path.admitted_content", broken)
     before = len(ports.seeded.rows()["decisions"])
     assert ports.ask(SHORT, ports.request(b"{}", run=run)).status == 500
     assert len(ports.seeded.rows()["decisions"]) == before + 1
