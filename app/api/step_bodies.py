@@ -35,32 +35,28 @@ _kept: Final[dict[tuple[bytes, bytes], StepBody]] = {}
 
 
 def read_body(content: bytes, run_id: str, key: str | None) -> StepBody | None:
-    """Parse a body of a run, with its idempotency key; None: it does not fit the schema."""
-    digits = _FIRST_STEP.search(content) if len(content) <= MOST_KEPT_BYTES else None
+    """Read a short body of a run, with its idempotency key; None: it does not fit the schema."""
+    digits = _FIRST_STEP.search(content)
     text = (content, b"") if digits is None else (content[: digits.start(1)], content[digits.end(1) :])
     body = _kept.get(text)
     if body is not None:
-        first_step = body.request.first_step if digits is None else int(digits[1])
-    else:
-        body = _parsed(content)
-        if body is None:
-            return None
-        first_step = body.request.first_step
-        if len(content) <= MOST_KEPT_BYTES and (digits is None or _is_first_step(digits, first_step)):
-            if len(_kept) >= MOST_KEPT:
-                _kept.clear()
-            _kept[text] = body
-    asked = body.request
-    request = StepRequest(
-        *(run_id, asked.items, first_step, key, asked.attempt, asked.mode, asked.on_exceed, asked.expected_steps)
-    )
-    return StepBody(request, body.names_attempt)
+        asked = body.request
+        first_step = asked.first_step if digits is None else int(digits[1])
+        rest = (asked.attempt, asked.mode, asked.on_exceed, asked.expected_steps)
+        return StepBody(StepRequest(run_id, asked.items, first_step, key, *rest), body.names_attempt)
+    body = parse_body(content, run_id, key)
+    if body is not None and (digits is None or _is_first_step(digits, body.request.first_step)):
+        if len(_kept) >= MOST_KEPT:
+            _kept.clear()
+        _kept[text] = body
+    return body
 
 
-def _parsed(content: bytes) -> StepBody | None:
+def parse_body(content: bytes, run_id: str = "", key: str | None = None) -> StepBody | None:
+    """Parse a body strictly; None: it does not fit the schema."""
     try:
         body = AuthorizeSteps.model_validate(strict_loads(content))
-        return StepBody(body.request("", None), "attempt" in body.model_fields_set)
+        return StepBody(body.request(run_id, key), "attempt" in body.model_fields_set)
     except (LedgerError, AccountingError, ValidationError):
         return None
 
@@ -71,5 +67,5 @@ def _is_first_step(digits: re.Match[bytes], first_step: int | None) -> bool:
         return False
     other = first_step ^ 1
     content = digits.string
-    body = _parsed(b"%b%d%b" % (content[: digits.start(1)], other, content[digits.end(1) :]))
+    body = parse_body(b"%b%d%b" % (content[: digits.start(1)], other, content[digits.end(1) :]))
     return body is not None and body.request.first_step == other

@@ -19,7 +19,9 @@ from app.api.middleware import REQUEST_ID, name_request, record, security_header
 from app.api.problems import EXPECTED_ERRORS, problem_from_exception
 from app.api.route import IdempotencyKey
 from app.api.routers.steps import admitted_content, step_response
-from app.api.step_bodies import StepBody, read_body
+from app.api.step_batches import read_long_body
+from app.api.step_bodies import MOST_KEPT_BYTES, StepBody, read_body
+from app.api.strict_json import MAX_BODY_BYTES
 from app.ledger.decisions import DecisionOutcome
 from app.ledger.errors import AttemptSupersededError
 from app.service.auth.authentication import Principal
@@ -30,9 +32,6 @@ from app.service.ledger_store import LedgerStore
 from app.service.metrics import TRACES
 
 TEMPLATE: Final = "/v1/runs/{run_id}/steps"
-MOST_BODY_BYTES: Final = 65_536
-"""Larger bodies are handed on."""
-
 MOST_HEADS: Final = 4096
 MOST_HEAD_BYTES: Final = 2048
 """Number and length of the heads that are kept."""
@@ -164,7 +163,7 @@ def _read_head(scope: Scope) -> _Head | None:
         path is None
         or len(headers) < len(scope["headers"])
         or headers.get(b"content-type") != b"application/json"
-        or not 0 < int(headers.get(b"content-length", 0)) <= MOST_BODY_BYTES
+        or not 0 < int(headers.get(b"content-length", 0)) <= MAX_BODY_BYTES
         or not headers.keys().isdisjoint(_UNUSUAL)
     ):
         return None
@@ -202,4 +201,6 @@ def _read(message: Message, head: _Head) -> StepBody | None:
     """Parse a whole body; None: it is not plain, or the client left."""
     if message["type"] != "http.request" or message.get("more_body"):
         return None
-    return read_body(message["body"], head.run_id, head.key)
+    content = message["body"]
+    read = read_body if len(content) <= MOST_KEPT_BYTES else read_long_body
+    return read(content, head.run_id, head.key)
