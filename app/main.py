@@ -33,6 +33,7 @@ from app.api.routers import (
     tokens,
     verifications,
 )
+from app.api.step_path import StepPath
 from app.dashboard import accounts as accounts_pages
 from app.dashboard import administration, api_docs, assets, login, planner
 from app.dashboard import audit as audit_pages
@@ -221,6 +222,6 @@ def _start_background_work(background: TaskRegistry, state: State, settings: Set
         background.start("checkpoints", run_checkpoints(database, state.signer, settings.checkpoint_seconds))
 
 
-def application() -> FastAPI:
-    """Build the application from the environment's settings, once for each worker process."""
-    return create_app(Settings())
+def application() -> StepPath:
+    """Build what the server serves from the environment's settings, once for each worker process."""
+    return StepPath(create_app(Settings()))

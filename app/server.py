@@ -25,7 +25,6 @@ from app.logging_config import log_config
 from app.service.background import STOPPING
 from app.service.monitoring.exposition import SHARED_FOLDER
 from app.settings import Settings
-from app.step_connection import StepConnection
 
 QUIET_SECONDS: Final = 1.0
 """Time without requests after which the remaining connections count as idle."""
@@ -75,7 +74,7 @@ def serve(host: str, port: int, workers: int) -> None:
         host=host,
         port=port,
         loop="uvloop",
-        http=StepConnection,  # of httptools
+        http=BoundedConnection,  # of httptools
         ws="none",  # an upgraded connection would have no limits
         log_config=log_config(settings.log_format, settings.log_level, requests=settings.log_requests),
         log_level=settings.log_level,
@@ -198,7 +197,7 @@ class _WorkerSupervisor(multiprocess.Multiprocess):
 
 
 def _is_answering(connection: asyncio.Protocol) -> bool:
-    """Return whether a connection has an unanswered request, with a task or in the commit queue."""
+    """Return whether a connection has an unanswered request."""
     assert isinstance(connection, BoundedConnection)
     return connection.cycle is not None and not connection.cycle.response_complete
 

@@ -20,7 +20,8 @@ from starlette.types import ASGIApp, Message, Scope
 from uvicorn.server import ServerState
 
 import app
-from app.connections import BoundedConfig, Limits
+from app.api.step_path import StepPath
+from app.connections import BoundedConfig, BoundedConnection, Limits
 from app.ledger.permissions import Role
 from app.main import create_app
 from app.persistence.database import Database
@@ -28,7 +29,6 @@ from app.persistence.schema import upgrade
 from app.service.auth.authentication import create_organisation
 from app.service.governance.api_keys import create_key
 from app.settings import Settings
-from app.step_connection import StepConnection
 from benchmarks.load import request
 from benchmarks.servers import EVENT
 
@@ -145,33 +145,39 @@ async def register_runs(served: ASGIApp, key: str, count: int, planned: Sequence
 
 
 class _Wire(asyncio.Transport):
-    """Transport of a connection without a network; its one write is the answer."""
+    """Transport of a connection without a network; its two writes are head and body of the answer."""
 
     def expect(self) -> "asyncio.Future[bytes]":
-        """Wait for the next write."""
+        """Wait for the next answer."""
+        self._head = b""
         self._answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         return self._answer
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        """Take the answer."""
-        self._answer.set_result(bytes(data))
+        """Take the head or the body."""
+        if self._head:
+            self._answer.set_result(self._head + bytes(data))
+        else:
+            self._head = bytes(data)
 
     def is_closing(self) -> bool:
         """Stay open."""
         return False
 
 
-def _connection(served: ASGIApp) -> StepConnection:
-    """Open a connection of the server, which answers plain steps itself."""
-    config = BoundedConfig(served, http=StepConnection, ws="none", lifespan="off", log_config=None, log_level="warning")
+def _connection(served: FastAPI) -> BoundedConnection:
+    """Open a connection of the server."""
+    config = BoundedConfig(
+        StepPath(served), http=BoundedConnection, ws="none", lifespan="off", log_config=None, log_level="warning"
+    )
     config.limits = Limits(head_seconds=60.0, body_seconds=60.0, connections=1)
     config.load()
-    connection = StepConnection(config, ServerState(), {})
+    connection = BoundedConnection(config, ServerState(), {})
     connection.connection_made(_Wire())
     return connection
 
 
-async def take_step(connection: StepConnection, key: str, path: str, body: object) -> None:
+async def take_step(connection: BoundedConnection, key: str, path: str, body: object) -> None:
     """Send a plain request for a step by a known caller, and wait for its answer."""
     text = request(path, body, {"Authorization": f"Bearer {key}"})
     wire = connection.transport
@@ -182,7 +188,7 @@ async def take_step(connection: StepConnection, key: str, path: str, body: objec
     assert answer.startswith(b"HTTP/1.1 200 "), answer
 
 
-async def _trace(served: ASGIApp, key: str) -> StepTrace:
+async def _trace(served: FastAPI, key: str) -> StepTrace:
     [run] = await register_runs(served, key, 1)
     path, connection = f"/v1/runs/{run}/steps", _connection(served)
     for step in range(WARM_STEPS):

@@ -25,8 +25,8 @@ PUBLIC: Final = frozenset({"/docs", "/openapi.json"})
 REQUEST_ID: Final = b"x-request-id"
 _READABLE: Final = re.compile(rb"[A-Za-z0-9._:/+=-]{1,%d}" % REQUEST_ID_LENGTH)
 
-_ALWAYS: Final[Headers] = (
-    (b"x-content-type-options", b"nosniff"),
+_ALWAYS: Final[Headers] = ((b"x-content-type-options", b"nosniff"),)
+_FOR_BROWSERS: Final[Headers] = (
     (b"referrer-policy", b"same-origin"),  # with no-referrer, browsers send `Origin: null` with forms
     (b"x-frame-options", b"DENY"),
     (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
@@ -35,11 +35,16 @@ _PRIVATE: Final[Headers] = ((b"cache-control", b"no-store"),)
 _BY_TLS: Final[Headers] = ((b"strict-transport-security", b"max-age=31536000"),)
 """A year; not for subdomains, which may be others' and know no TLS."""
 
-_SETS: Final[dict[tuple[bool, bool], Headers]] = {
-    (public, by_tls): _ALWAYS + (() if public else _PRIVATE) + (_BY_TLS if by_tls else ())
+_SETS: Final[dict[tuple[bool, bool, bool], Headers]] = {
+    (public, by_tls, shown): _ALWAYS
+    + (_FOR_BROWSERS if shown else ())
+    + (() if public else _PRIVATE)
+    + (_BY_TLS if by_tls else ())
     for public in (False, True)
     for by_tls in (False, True)
+    for shown in (False, True)
 }
+_JSON: Final = frozenset({b"application/json", b"application/problem+json"})
 
 _METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 _logger = logging.getLogger(logging_config.REQUESTS)
@@ -61,7 +66,7 @@ class RequestMiddleware:
         request_id = name_request(sent[0] if len(sent) == 1 else None)
         logging_config.request_id.set(request_id.decode())  # for the rest of this request's task
         by_tls = scope["scheme"] == "https"
-        wanted = (*security_headers(public=scope["path"] in PUBLIC, by_tls=by_tls), (REQUEST_ID, request_id))
+        by_program = any(name == b"authorization" for name, _ in scope["headers"])
         if method == "HEAD":
             scope["method"] = "GET"
 
@@ -71,8 +76,11 @@ class RequestMiddleware:
             scope["method"] = method  # the server computes the length of the body by it
             if message["type"] == "http.response.start":
                 status = message["status"]
-                there = {name for name, _ in message["headers"]}
-                message["headers"] = [*message["headers"], *(header for header in wanted if header[0] not in there)]
+                there = dict(message["headers"])
+                shown = not by_program or there.get(b"content-type") not in _JSON
+                always = security_headers(public=scope["path"] in PUBLIC, by_tls=by_tls, shown=shown)
+                wanted = (header for header in (*always, (REQUEST_ID, request_id)) if header[0] not in there)
+                message["headers"] = [*message["headers"], *wanted]
             elif method == "HEAD" and message["type"] == "http.response.body":
                 message = {**message, "body": b""}
             return send(message)
@@ -84,9 +92,16 @@ class RequestMiddleware:
             record(method if method in _METHODS else "other", route, status, perf_counter() - began_at)
 
 
-def security_headers(*, public: bool, by_tls: bool) -> Headers:
-    """Return the headers of every response that has none of their names."""
-    return _SETS[public, by_tls]
+def security_headers(*, public: bool, by_tls: bool, shown: bool) -> Headers:
+    """Return the headers of every response that has none of their names.
+
+    Args:
+        public: whether caches may store the response.
+        by_tls: whether the request came by https.
+        shown: whether a browser may show the response. It sends no Authorization header when it opens or frames a page,
+            so JSON for such a request is a program's.
+    """
+    return _SETS[public, by_tls, shown]
 
 
 def name_request(sent: bytes | None) -> bytes:

@@ -5,7 +5,7 @@ what depends only on the item is computed once for each object.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from app.accounting.events import DpEvent
@@ -15,21 +15,17 @@ T = TypeVar("T")
 Result = TypeVar("Result")
 
 
-def step_events(items: Iterable[tuple[DpEvent, int]]) -> tuple[StepEvent, ...]:
+def step_events(items: Sequence[tuple[DpEvent, int]]) -> tuple[StepEvent, ...]:
     """Build step events; items with the same event object and count share one.
 
     Raises:
         InvalidInputError: a count is out of range.
     """
-    made: dict[tuple[int, int], StepEvent] = {}
-    found = []
-    for event, count in items:
-        key = (id(event), count)
-        step = made.get(key)
-        if step is None:
-            step = made[key] = StepEvent(event, count)
-        found.append(step)
-    return tuple(found)
+    if len(items) == 1:
+        return (StepEvent(*items[0]),)
+    keys = [(id(event), count) for event, count in items]
+    made = {key: StepEvent(*item) for key, item in dict(zip(keys, items, strict=True)).items()}
+    return tuple(map(made.__getitem__, keys))
 
 
 def map_once(function: Callable[[T], Result], items: Sequence[T]) -> list[Result]:
@@ -37,12 +33,12 @@ def map_once(function: Callable[[T], Result], items: Sequence[T]) -> list[Result
     if len(items) == 1:
         return [function(items[0])]
     results = {place: function(item) for place, item in distinct(items).items()}
-    return [results[id(item)] for item in items]
+    return list(map(results.__getitem__, map(id, items)))
 
 
-def distinct(items: Iterable[T]) -> dict[int, T]:
+def distinct(items: Sequence[T]) -> dict[int, T]:
     """Collect the different objects among items by identity, in order of first occurrence."""
-    return {id(item): item for item in items}
+    return dict(zip(map(id, items), items, strict=True))
 
 
 def repeated(items: Sequence[T]) -> list[tuple[T, int]]:

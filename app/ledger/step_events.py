@@ -1,5 +1,6 @@
 """Step events: DpEvents with counts, and their costs."""
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
@@ -64,9 +65,10 @@ def total_cost(steps: Sequence[PricedStep]) -> RdpCurve:
     # Equal events share one curve object: adding their counts first saves curve additions.
     counts: dict[int, int] = {}
     curves: dict[int, RdpCurve] = {}
-    for priced in steps:
+    times = Counter(map(id, steps))  # a batch repeats few objects
+    for number, priced in dict(zip(map(id, steps), steps, strict=True)).items():
         place = id(priced.curve)
-        counts[place] = counts.get(place, 0) + priced.step.count
+        counts[place] = counts.get(place, 0) + priced.step.count * times[number]
         curves[place] = priced.curve
     costs = [curve.times(counts[place]) for place, curve in curves.items()]
     total = costs[0]

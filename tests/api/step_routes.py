@@ -1,4 +1,4 @@
-"""A seeded ledger behind two ports of this process: one answers plain steps on the connection, one takes the framework.
+"""A seeded ledger behind two ports of this process: one has the fast path of steps, one has the usual route alone.
 
 Requests and answers are raw bytes, so that every byte can be compared.
 """
@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 import pytest
+from starlette.types import Message, Scope, Send
 from uvicorn.server import ServerState
 
+from app.api.step_path import StepPath
 from app.connections import BoundedConfig, BoundedConnection, Limits
-from app.service.charging.requests import StepResult
-from app.step_connection import StepConnection
 from tests.api.conftest import SeededLedger
 
 SHORT, USUAL = 0, 1
@@ -114,15 +114,15 @@ def request(path: str, content: bytes, *headers: tuple[bytes, bytes], method: st
 
 
 @contextmanager
-def listening(app: object, state: ServerState, kind: type[BoundedConnection], portal: Any) -> Iterator[int]:  # noqa: ANN401 - anyio's
+def listening(app: object, state: ServerState, portal: Any) -> Iterator[int]:  # noqa: ANN401 - anyio's
     """Serve an application on a free port, in the event loop of its test client."""
-    config = BoundedConfig(app, http=kind, ws="none", lifespan="off", log_config=None, log_level="warning")  # type: ignore[arg-type] # any application
+    config = BoundedConfig(app, http=BoundedConnection, ws="none", lifespan="off", log_config=None, log_level="warning")  # type: ignore[arg-type] # any application
     config.limits = Limits(SECONDS, SECONDS, 100)
     config.load()
 
     async def listen() -> asyncio.Server:
         loop = asyncio.get_running_loop()
-        return await loop.create_server(lambda: kind(config, state, {}), "127.0.0.1", 0)
+        return await loop.create_server(lambda: BoundedConnection(config, state, {}), "127.0.0.1", 0)
 
     async def leave() -> None:
         server.close()
@@ -138,14 +138,18 @@ def listening(app: object, state: ServerState, kind: type[BoundedConnection], po
 
 @contextmanager
 def watched() -> Iterator[list[str]]:
-    """The runs whose steps are decided the short way meanwhile, past the framework."""
+    """The runs whose steps are decided on the fast path meanwhile, past the framework."""
     asked: list[str] = []
-    answer = StepConnection._answer
+    answer: Any = StepPath._answer
 
-    def watch(self: StepConnection, step: Any, outcome: StepResult | Exception) -> None:  # noqa: ANN401 - its own
-        asked.append(step.run_id)
-        answer(self, step, outcome)
+    async def watch(self: StepPath, scope: Scope, send: Send, *arguments: Any) -> None:  # noqa: ANN401 - passed through
+        async def send_watched(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                asked.append(scope["path"].split("/")[3])
+            await send(message)
+
+        await answer(self, scope, send_watched, *arguments)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(StepConnection, "_answer", watch)
+        patch.setattr(StepPath, "_answer", watch)
         yield asked

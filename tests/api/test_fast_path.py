@@ -1,4 +1,4 @@
-"""A step is answered on the connection as the framework would answer it: the same bytes, whatever was sent."""
+"""A step is answered on the fast path as the framework would answer it: the same bytes, whatever was sent."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -6,16 +6,27 @@ from itertools import count, product
 from typing import Any
 
 import pytest
+from fastapi import FastAPI
 from uvicorn.server import ServerState
 
 from app.accounting.errors import UnsupportedEventError
 from app.api.schemas.steps import StepAuthorization
-from app.connections import BoundedConnection
+from app.api.step_path import StepPath
 from app.ledger.errors import AttemptSupersededError, LedgerUnavailableError, NotFoundError, SequenceGapError
 from app.service.charging import commit_queue
-from app.step_connection import StepConnection
 from tests.api.conftest import furnish
-from tests.api.step_routes import BOTH, JSON, NAMED, SHORT, USUAL, Answer, Ports, listening, request, watched
+from tests.api.step_routes import (
+    BOTH,
+    JSON,
+    NAMED,
+    SHORT,
+    USUAL,
+    Answer,
+    Ports,
+    listening,
+    request,
+    watched,
+)
 from tests.api.trainer import LOUD, QUIET, counted
 from tests.conftest import SAMPLED, open_ledger
 from tests.soak import in_turns
@@ -23,16 +34,18 @@ from tests.soak import in_turns
 SMALL, VAST = b"{}", b'{"count": 1000000000}'
 """The second is refused, so that nothing changes but the chain."""
 KEY = (b"idempotency-key", b"a-key")
+STEPS = "/v1/runs/{run}/steps"
 
 
 @pytest.fixture(scope="module")
 def ports(tmp_path_factory: pytest.TempPathFactory, module_database_url: str) -> Iterator[Ports]:
     with open_ledger(tmp_path_factory.mktemp("shared"), module_database_url) as ledger:
         seeded, state, app, portal = furnish(ledger), ServerState(), ledger.http.app, ledger.http.portal
+        assert isinstance(app, FastAPI)
         state.default_headers = [(b"date", b"Mon, 23 Nov 2026 12:00:00 GMT")]
         with (
-            listening(app, state, StepConnection, portal) as short,
-            listening(app, state, BoundedConnection, portal) as usual,
+            listening(StepPath(app), state, portal) as short,
+            listening(app, state, portal) as usual,
         ):
             yield Ports(seeded, (short, usual), state)
 
@@ -165,15 +178,18 @@ USUALLY: list[list[tuple[bytes, bytes]]] = [
 ]
 
 
-def test_usual_request_is_answered_on_the_connection(ports: Ports) -> None:
+def test_usual_request_is_answered_on_the_fast_path(ports: Ports) -> None:
     for headers, event in product(USUALLY, (LOUD, None)):
         content = json.dumps({"count": 10**9, "event": event, "attempt": 1}).encode()
         with watched() as asked:
             assert ports.ask(SHORT, ports.request(content, *headers)).status in {403, 422}
         assert asked == [ports.seeded.run], headers
+    with watched() as asked:  # whose path the server has read
+        absolute = f"http://ledger{STEPS}".format(run=ports.seeded.run)
+        assert ports.same(ports.request(VAST, JSON, NAMED, path=absolute)).status == 403
+    assert asked == [ports.seeded.run]
 
 
-STEPS = "/v1/runs/{run}/steps"
 UNUSUAL: list[tuple[str, bytes, list[tuple[bytes, bytes]], int]] = [
     (f"{STEPS}?dry_run=true", VAST, [JSON], 403),
     (STEPS, VAST, [JSON, (b"x-twice", b"1"), (b"x-twice", b"2")], 403),
@@ -193,7 +209,6 @@ UNUSUAL: list[tuple[str, bytes, list[tuple[bytes, bytes]], int]] = [
     (f"{STEPS}/", VAST, [JSON], 404),
     ("/v1/runs/a/{run}/steps", VAST, [JSON], 404),
     ("/v1/runs/steps", VAST, [JSON], 405),
-    (f"http://ledger{STEPS}", VAST, [JSON], 403),
 ]
 
 

@@ -16,7 +16,6 @@ from fastapi import FastAPI, Request
 from uvicorn.middleware.message_logger import MessageLoggerMiddleware
 from uvicorn.server import ServerState
 
-from app.connections import BoundedConnection
 from app.logging_config import HIDDEN, JsonFormatter, install_redaction, redact_secrets
 from tests.api.operations import NOWHERE, OPERATIONS
 from tests.api.step_routes import listening
@@ -99,7 +98,7 @@ def loud(tmp_path_factory: pytest.TempPathFactory, provider: IdentityProvider) -
         app.add_route(SABOTAGED, _sabotaged, methods=["GET", "POST"])
         traced = MessageLoggerMiddleware(app)  # type: ignore[arg-type] # any application
         with (
-            listening(traced, ServerState(), BoundedConnection, ledger.http.portal) as port,
+            listening(traced, ServerState(), ledger.http.portal) as port,
             httpx2.Client(base_url=f"http://127.0.0.1:{port}", timeout=60, trust_env=False, limits=apart) as http,
         ):
             for each in loggers:  # the server has set its own

@@ -19,6 +19,7 @@ from app.api.schemas.common import (
     example,
 )
 from app.api.schemas.events import EventCounts, SentEvent, step_events_of
+from app.ledger.batches import map_once
 from app.ledger.decisions import Decision, DecisionOutcome
 from app.ledger.step_events import MAX_COUNT
 from app.service.charging.requests import Mode, OnExceed, StepRequest
@@ -101,7 +102,7 @@ class AuthorizeSteps(Body):
             event = None if self.event is None else self.event.domain
             items: tuple[tuple[DpEvent | None, int], ...] = ((event, self.count or 1),)
         else:
-            items = tuple([(step.event, step.count) for step in step_events_of(self.events)])
+            items = tuple(map_once(lambda step: (step.event, step.count), step_events_of(self.events)))
         return StepRequest(
             run_id,
             items,

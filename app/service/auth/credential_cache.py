@@ -108,7 +108,11 @@ class Authenticator:
 
     def find(self, authorization: str | None) -> Principal | None:
         """Get the cached caller of a header; None: not in the cache."""
-        known = self._known.get(_fingerprint(authorization))
+        return self.find_by_fingerprint(fingerprint(authorization))
+
+    def find_by_fingerprint(self, header: bytes) -> Principal | None:
+        """Get the cached caller of a header with this fingerprint; None: not in the cache."""
+        known = self._known.get(header)
         now = monotonic()
         if known is None or now - known.seen_at >= self.cache_seconds:
             return None
@@ -122,7 +126,7 @@ class Authenticator:
 
     def was_known(self, authorization: str | None) -> bool:
         """Whether this process has authenticated the header before, as far as it remembers."""
-        return self._ever.get(_fingerprint(authorization)) is not None
+        return self._ever.get(fingerprint(authorization)) is not None
 
     def authenticate(self, authorization: str | None, request_id: str | None = None) -> Principal:
         """Authenticate a caller and cache the result.
@@ -133,7 +137,7 @@ class Authenticator:
             AuthenticationError: the credential is missing, unknown or refused.
             LedgerUnavailableError, SQLAlchemyError: the database or the provider does not answer.
         """
-        header = _fingerprint(authorization)
+        header = fingerprint(authorization)
         token = token_in(authorization)
         if token is not None:
             return self._authenticate_person(token, header, request_id)
@@ -187,7 +191,7 @@ class Authenticator:
 
     def evict(self, authorization: str) -> None:
         """Remove a credential from the cache of this process."""
-        self._forget(_fingerprint(authorization))
+        self._forget(fingerprint(authorization))
 
     def close(self) -> None:
         """Write the failed attempts that are not written yet."""
@@ -283,5 +287,6 @@ def _workload_authenticator(
     return WorkloadAuthenticator(issuers, breaker, failures)
 
 
-def _fingerprint(authorization: str | None) -> bytes:
+def fingerprint(authorization: str | None) -> bytes:
+    """Compute the name of a header's value in the cache, which does not hold the credential itself."""
     return hashlib.sha256((authorization or "").encode()).digest()

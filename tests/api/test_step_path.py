@@ -1,4 +1,4 @@
-"""A connection that answers steps itself goes on as any other: in pieces, one behind the other, left, and stopped."""
+"""A connection whose steps take the fast path goes on as any other: in pieces, one behind the other, and stopped."""
 
 import asyncio
 import json
@@ -109,7 +109,7 @@ def test_requests_behind_a_waiting_step_are_answered_in_order(ports: Ports) -> N
             answers = [client.answer() for _ in range(3)]
         assert [answer.header(b"x-request-id") for answer in answers] == [b"one", b"two", b"mine"]
         assert client.ask(first).status == 403
-    assert asked == [ports.seeded.run] * 2  # the first, and the one when nothing waited
+    assert asked == [ports.seeded.run] * 3
 
 
 WRONG = [b"\x00\x01garbage\r\n\r\n", b"GET / HTTP/1.1\r\nX: " + b"y" * 300_000]
@@ -338,7 +338,7 @@ def test_decision_that_cannot_be_rendered_is_not_repeated(ports: Ports, monkeypa
     def broken(_: object) -> bytes:
         raise ZeroDivisionError("a bug")
 
-    monkeypatch.setattr("app.step_connection.admitted_content", broken)
+    monkeypatch.setattr("app.api.step_path.admitted_content", broken)
     before = len(ports.seeded.rows()["decisions"])
     assert ports.ask(SHORT, ports.request(b"{}", run=run)).status == 500
     assert len(ports.seeded.rows()["decisions"]) == before + 1
