@@ -59,7 +59,7 @@ def load(
     Accounts are locked by depth and id; a caller with several organisations loads them by id (ADR 0003). If `trusting`,
     no other transaction has written since the current ones of the cached rows were read or written.
     """
-    work = UnitOfWork(organisation_id)
+    work = UnitOfWork(organisation_id, stored_costs=state.stored_costs if trusting else set())
     loader = _Loader(tx, state, work, state.current if trusting else set())
     keys = {each.steps.idempotency_key for each in wanted if each.steps is not None} - {None}
     if keys:

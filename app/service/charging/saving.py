@@ -57,7 +57,8 @@ def _save_referenced(tx: Connection, work: UnitOfWork) -> None:
     for (relation, grid_version), costs in work.costs.items() if work.changed or work.queued else ():
         table = CostTable(work.organisation_id, relation, grid_version)
         new = work.added_costs.get((relation, grid_version), {})
-        unknown = [each for each in costs if each not in new]
+        place = (work.organisation_id, (relation, grid_version))
+        unknown = [each for each in costs if each not in new and (*place, each) not in work.stored_costs]
         lost = dp_events.without_curve(tx, table, unknown) if unknown else []  # by a backup that was restored
         if new or lost:
             added = work.added_costs[relation, grid_version] = new | {event: costs[event] for event in lost}

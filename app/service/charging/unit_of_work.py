@@ -52,6 +52,7 @@ class UnitOfWork:
         frozen: those of the changed accounts whose filter weights are new.
         opened: reservations to add, with the curve of their plans; likewise those `queued` to wait.
         granted: reservations that have waited.
+        stored_costs: costs that are known to be stored.
         mentioned: events of refusals, stored without costs.
         added_costs: those of them that the ledger lacks.
     """
@@ -82,6 +83,7 @@ class UnitOfWork:
     queued: list[tuple[Reservation, RdpCurve, datetime]] = field(default_factory=list)
     granted: list[tuple[Reservation, datetime]] = field(default_factory=list)
     closed: list[tuple[Reservation, datetime]] = field(default_factory=list)
+    stored_costs: set[tuple[str, CostRule, DpEvent]] = field(default_factory=set)
     mentioned: set[DpEvent] = field(default_factory=set)
     alerts: list[Alert] = field(default_factory=list)
     added_costs: dict[CostRule, dict[DpEvent, RdpCurve]] = field(default_factory=dict)
