@@ -117,17 +117,8 @@ def _classify(request: Request, answer: Outcome, *, sent_before: bool) -> Respon
         if isinstance(answer, _NEVER_SENT):
             request.in_doubt = sent_before
         return _Failure(f"{type(answer).__name__}: {answer}" if str(answer) else type(answer).__name__)
-    if answer.status < HTTPStatus.INTERNAL_SERVER_ERROR and not answer.is_success:
-        # This attempt has no effect; an earlier one may have.
-        request.in_doubt = sent_before
-    if answer.status in _RETRYABLE_STATUSES:
-        held_up = answer.status == HTTPStatus.TOO_MANY_REQUESTS
-        return _Failure(reason(answer), retry_after(answer), held_up)
     if not answer.is_success:
-        error = refusal(answer)
-        if isinstance(error, ProblemError):
-            _require_match(request, error.problem.members, answer)
-        raise error
+        return _classify_refusal(request, answer, sent_before=sent_before)
     data = read_json(answer) if request.is_json else answer.content
     _require_match(request, data, answer)
     replayed = answer.headers.get("idempotent-replayed", "").lower() == "true"
@@ -136,6 +127,20 @@ def _classify(request: Request, answer: Outcome, *, sent_before: bool) -> Respon
     first_key = answer.headers.get("idempotent-replay-of")
     ours = not replayed or (sent_before if first_key is None else first_key == request.key)
     return Response(answer.status, data, ours, answer.headers.get("etag"))
+
+
+def _classify_refusal(request: Request, answer: HttpAnswer, *, sent_before: bool) -> _Failure:
+    """Return the failure of an attempt that may be repeated, or raise the error of another answer."""
+    if answer.status < HTTPStatus.INTERNAL_SERVER_ERROR:
+        # This attempt has no effect; an earlier one may have.
+        request.in_doubt = sent_before
+    if answer.status in _RETRYABLE_STATUSES:
+        held_up = answer.status == HTTPStatus.TOO_MANY_REQUESTS
+        return _Failure(reason(answer), retry_after(answer), held_up)
+    error = refusal(answer)
+    if isinstance(error, ProblemError):
+        _require_match(request, error.problem.members, answer)
+    raise error
 
 
 def _require_match(request: Request, members: object, answer: HttpAnswer) -> None:

@@ -64,7 +64,7 @@ class RunProtocol(PlanProtocol):
         step_requests, grants = self.step_requests, self.grants
         single = events is None and not truncate
         others_first: PlansWaitingError | None = None
-        if not step_requests.in_doubt:
+        if grants.are_used and not step_requests.in_doubt:
             if single:
                 yield from grants.renew_lease()
                 authorization = grants.allocate(count, event)

@@ -15,6 +15,11 @@ from epsilon_ledger._wire.problems import Problem, ProblemError
 
 T = TypeVar("T")
 
+# Each look at a member of an enumeration is a call.
+_OK, _ACCEPTED, _MULTIPLE_CHOICES = (
+    int(status) for status in (HTTPStatus.OK, HTTPStatus.ACCEPTED, HTTPStatus.MULTIPLE_CHOICES)
+)
+
 
 @dataclass(slots=True)
 class HttpAnswer:
@@ -35,7 +40,7 @@ class HttpAnswer:
     @property
     def is_success(self) -> bool:
         """Whether the request was accepted."""
-        return HTTPStatus.OK <= self.status < HTTPStatus.MULTIPLE_CHOICES
+        return _OK <= self.status < _MULTIPLE_CHOICES
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +99,7 @@ class Response:
             UnexpectedResponseError: the response has another shape.
         """
         try:
-            if self.status == HTTPStatus.ACCEPTED and not waits:
+            if self.status == _ACCEPTED and not waits:
                 proposal = decode(_Proposal, self.data)
                 waits_for = f"Until another person approves the proposal {proposal.id}, {until_approved}."
                 raise ApprovalRequiredError(f"{proposal.reason.rstrip(' .')}. {waits_for}", proposal=proposal.id)
