@@ -3,13 +3,19 @@
 One trainer, the service on the same machine, SQLite. The same DP-SGD step in numpy runs without the service, with a
 call before each step, with grants of 50, and with grants of 50 requested in the background: in turn, for some hundred
 steps, so that background work hits its own trainer. The overhead is the additional time of a step: of the medians, and
-of the means, which include the server's work. For comparison: a POST of the same HTTP client to a bare endpoint, with
-the processor time of both.
+of the means, which include the server's work. For comparison: a POST of httpx2 to a bare endpoint, with the processor
+time of both. Then the client's own processor time of a call, beside that of the same request through a socket, through
+`http.client`, and of the client over httpx2, one call of each in turn.
 """
 
+import json
+import socket
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http import HTTPStatus
+from http.client import HTTPConnection
 from pathlib import Path
 from statistics import mean, median
 from typing import NamedTuple
@@ -17,12 +23,13 @@ from typing import NamedTuple
 import httpx2
 import numpy as np
 
-from benchmarks.servers import EVENT, bare, ledger
+from benchmarks.servers import EVENT, Server, bare, ledger, steps_path
 from epsilon_ledger import LedgerClient, Run
 
 ROUNDS, STEPS = 10, 200
 RECORDS, FEATURES, CLASSES = 128, 784, 10
 EVERY = 50
+CALLS, WARM_UP = 2000, 50
 
 
 def training_step(rng: np.random.Generator) -> Callable[[], object]:
@@ -94,7 +101,8 @@ def main() -> None:
         for run in runs.values():
             if run is not None:
                 run.complete()
-    show(steps, asked, floors)
+        show(steps, asked, floors)
+        compare_calls(service)
 
 
 def show(steps: dict[str, list[float]], asked: dict[str, list[Cost]], floors: list[Cost]) -> None:
@@ -115,6 +123,59 @@ def show(steps: dict[str, list[float]], asked: dict[str, list[Cost]], floors: li
     for what, position in (("time", 0), ("processor time", 1)):
         call, post = (median(costs[position] for costs in measured) for measured in (calls, floors))
         print(f"{what} of a call per step: {call:.1f}, {call / post:.2f} times that of a bare POST ({post:.1f})")
+
+
+def compare_calls(service: Server) -> None:
+    """Print the processor time of a call in several ways, as a median, at the least, and as a multiple."""
+    with calls(service) as ways:
+        taken: dict[str, list[float]] = {name: [] for name in ways}
+        for number in range(WARM_UP + CALLS):
+            for name, call in ways.items():
+                processor = cost(lambda call=call, number=number: call(number)).processor  # type: ignore[misc]
+                if number >= WARM_UP:
+                    taken[name].append(processor)
+    standard = taken["http.client"]
+    print(f"\n{'processor time of a call':28} {'median':>9} {'least':>8} {'of http.client':>15}")
+    for name, times in taken.items():
+        print(f"{name:28} {median(times):9.1f} {min(times):8.1f} {median(times) / median(standard):15.2f}")
+
+
+@contextmanager
+def calls(service: Server) -> Iterator[dict[str, Callable[[int], object]]]:
+    """Yield functions that take step n of a run, of each its own, in several ways."""
+    url, key = f"http://127.0.0.1:{service.port}", service.client.headers["Authorization"]
+    headers = {"Authorization": key, "Content-Type": "application/json"}
+    with (
+        socket.create_connection(("127.0.0.1", service.port)) as connection,
+        LedgerClient(url, key.removeprefix("Bearer "), transport=httpx2.HTTPTransport()) as over_httpx2,
+        LedgerClient(url, key.removeprefix("Bearer ")) as client,
+    ):
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        lines = [f"POST {steps_path(service)} HTTP/1.1", "Host: 127.0.0.1", *map(": ".join, headers.items()), ""]
+        head = "\r\n".join(lines).encode()
+        standard, path = HTTPConnection("127.0.0.1", service.port), steps_path(service)
+
+        def by_socket(number: int) -> None:
+            body = json.dumps({"count": 1, "first_step": number}).encode()
+            connection.sendall(b"%bContent-Length: %d\r\n\r\n%b" % (head, len(body), body))
+            status, _, content = connection.recv(1 << 16).partition(b"\r\n\r\n")
+            assert status.startswith(b"HTTP/1.1 200 "), content
+            json.loads(content)
+
+        def by_http_client(number: int) -> None:
+            standard.request("POST", path, json.dumps({"count": 1, "first_step": number}), headers)
+            answer = standard.getresponse()
+            content = json.loads(answer.read())
+            assert answer.status == HTTPStatus.OK, content
+
+        runs = [each.create_run("calls", budget="p/b", event=EVENT) for each in (over_httpx2, client)]
+        yield {
+            "a socket": by_socket,
+            "http.client": by_http_client,
+            "the client, over httpx2": lambda _: runs[0].authorize(),
+            "the client": lambda _: runs[1].authorize(),
+        }
+        standard.close()
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ import httpx2
 import pytest
 
 from epsilon_ledger import LedgerClient, LedgerUnavailableError, Run
+from epsilon_ledger._net import step_connections
 from tests.sdk.fake_ledger import RUN_ID
 from tests.sdk.hostile_server import HostileServer, Sent, Spoiler, ports, take
 from tests.sdk.wire import KEY
@@ -86,7 +87,7 @@ ODD: dict[str, Spoiler] = {
 
 
 @pytest.mark.parametrize("name", ODD)
-def test_odd_answer_is_read_by_httpx2_which_sends_the_steps_from_then_on(name: str, server: HostileServer) -> None:
+def test_odd_answer_is_read_by_httpx2_which_sends_the_next_steps(name: str, server: HostileServer) -> None:
     """Even by a client that tries once: the repetition belongs to the same try."""
     with LedgerClient(server.url, KEY, max_attempts=1) as client:
         run = client.get_run(RUN_ID)
@@ -95,6 +96,18 @@ def test_odd_answer_is_read_by_httpx2_which_sends_the_steps_from_then_on(name: s
             take(run, server)
     assert [each.is_by_httpx2 for each in server.asked] == [False, True, True, True]
     assert len({each.headers["idempotency-key"] for each in server.asked}) == 3
+
+
+def test_steps_leave_httpx2_again_some_time_after_an_odd_answer(
+    server: HostileServer, socket_run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A proxy's page about an outage may have been odd."""
+    server.spoil(chunked)
+    take(socket_run, server)
+    take(socket_run, server)
+    monkeypatch.setattr(step_connections, "monotonic", lambda: monotonic() + 600.0)
+    take(socket_run, server)
+    assert [each.is_by_httpx2 for each in server.asked] == [False, True, True, False]
 
 
 def test_step_is_in_doubt_if_httpx2_cannot_connect_after_an_odd_answer(server: HostileServer) -> None:

@@ -29,6 +29,9 @@ _MOST_IDLE: Final = 20
 _LEAST_SECONDS: Final = 1e-6
 """Of waiting: none at all would mean not to wait for what has not arrived."""
 
+_DETOUR_SECONDS: Final = 600.0
+"""For which httpx2 carries steps after an odd answer, which a proxy may give to all of them, or during an outage."""
+
 _MOST_HEADS: Final = 64
 """Remembered heads of requests, one for each run."""
 
@@ -47,17 +50,18 @@ class StepConnections:
         # A list's own operations are atomic: no lock, which a fork might copy while it is held.
         self._idle: list[_Connection] = []
         self._heads: dict[str, tuple[bytes, str]] = {}
-        self._stopped = False
+        self._carries_from = 0.0
+        self._closed = False
 
     def carries(self, request: Request) -> bool:
         """Return whether a request goes over these connections."""
-        return request.method == "POST" and request.path.endswith("/steps") and not self._stopped
+        return request.method == "POST" and request.path.endswith("/steps") and monotonic() >= self._carries_from
 
     def exchange(self, request: Request) -> HttpAnswer:
         """Send a request once, and return its answer.
 
         Raises:
-            NotPlainError: httpx2 is needed to read the answer, now and in future.
+            NotPlainError: httpx2 is needed to read the answer, and carries what follows for a while.
             httpx2.RequestError: as a transport of httpx2.
         """
         assert request.body is not None, "steps have a body"
@@ -70,7 +74,8 @@ class StepConnections:
         try:
             answer, keeps_alive = connection.exchange(message, url)
         except NotPlainError:
-            self.close()
+            self._carries_from = monotonic() + _DETOUR_SECONDS
+            self._close_idle()
             raise
         finally:
             # After an interrupt or an error, the next request must not read what is left of this one's answer.
@@ -81,8 +86,11 @@ class StepConnections:
         return answer
 
     def close(self) -> None:
-        """Close the connections, and carry nothing more."""
-        self._stopped = True
+        """Close the connections; those in use are closed after their answers."""
+        self._closed = True
+        self._close_idle()
+
+    def _close_idle(self) -> None:
         with suppress(IndexError):
             while True:
                 self._idle.pop().close()
@@ -97,8 +105,8 @@ class StepConnections:
     def _keep(self, connection: "_Connection") -> None:
         connection.idle_since = monotonic()
         self._idle.append(connection)
-        if self._stopped:  # by another thread meanwhile
-            self.close()
+        if self._closed:  # by another thread meanwhile
+            self._close_idle()
 
     def _build_head(self, path: str) -> tuple[bytes, str]:
         if len(self._heads) >= _MOST_HEADS:
