@@ -5,7 +5,7 @@ call before each step, with grants of 50, and with grants of 50 requested in the
 steps, so that background work hits its own trainer. The overhead is the additional time of a step: of the medians, and
 of the means, which include the server's work. For comparison: a POST of httpx2 to a bare endpoint, with the processor
 time of both. Then the client's own processor time of a call, beside that of the same request through a socket, through
-`http.client`, and of the client over httpx2, one call of each in turn.
+`http.client`, and of the client over httpx2.
 """
 
 import json
@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http import HTTPStatus
 from http.client import HTTPConnection
+from itertools import count
 from pathlib import Path
 from statistics import mean, median
 from typing import NamedTuple
@@ -126,23 +127,25 @@ def show(steps: dict[str, list[float]], asked: dict[str, list[Cost]], floors: li
 
 
 def compare_calls(service: Server) -> None:
-    """Print the processor time of a call in several ways, as a median, at the least, and as a multiple."""
-    with calls(service) as ways:
-        taken: dict[str, list[float]] = {name: [] for name in ways}
-        for number in range(WARM_UP + CALLS):
-            for name, call in ways.items():
-                processor = cost(lambda call=call, number=number: call(number)).processor  # type: ignore[misc]
-                if number >= WARM_UP:
-                    taken[name].append(processor)
-    standard = taken["http.client"]
-    print(f"\n{'processor time of a call':28} {'median':>9} {'least':>8} {'of http.client':>15}")
-    for name, times in taken.items():
-        print(f"{name:28} {median(times):9.1f} {min(times):8.1f} {median(times) / median(standard):15.2f}")
+    """Print the processor time of a call in several ways, each in turn with one through `http.client`.
+
+    In pairs, because one way of the client would leave the code of the next one in the processor's caches.
+    """
+    print(f"\n{'processor time of a call':28} {'median':>9} {'least':>8} {'http.client':>12} {'ratio':>6}")
+    with calls(service) as (standard, ways):
+        steps = count()
+        for name, call in ways.items():
+            pairs = [
+                (cost(lambda: standard(next(steps))).processor, cost(call).processor) for _ in range(WARM_UP + CALLS)
+            ]
+            by_standard, taken = zip(*pairs[WARM_UP:], strict=True)
+            middle = median(by_standard)
+            print(f"{name:28} {median(taken):9.1f} {min(taken):8.1f} {middle:12.1f} {median(taken) / middle:6.2f}")
 
 
 @contextmanager
-def calls(service: Server) -> Iterator[dict[str, Callable[[int], object]]]:
-    """Yield functions that take step n of a run, of each its own, in several ways."""
+def calls(service: Server) -> Iterator[tuple[Callable[[int], object], dict[str, Callable[[], object]]]]:
+    """Yield a function that takes step n of a run by `http.client`, and others that take the next step of their own."""
     url, key = f"http://127.0.0.1:{service.port}", service.client.headers["Authorization"]
     headers = {"Authorization": key, "Content-Type": "application/json"}
     with (
@@ -169,12 +172,13 @@ def calls(service: Server) -> Iterator[dict[str, Callable[[int], object]]]:
             assert answer.status == HTTPStatus.OK, content
 
         runs = [each.create_run("calls", budget="p/b", event=EVENT) for each in (over_httpx2, client)]
-        yield {
-            "a socket": by_socket,
-            "http.client": by_http_client,
-            "the client, over httpx2": lambda _: runs[0].authorize(),
-            "the client": lambda _: runs[1].authorize(),
+        numbers = count()
+        ways: dict[str, Callable[[], object]] = {
+            "a socket": lambda: by_socket(next(numbers)),
+            "the client, over httpx2": runs[0].authorize,
+            "the client": runs[1].authorize,
         }
+        yield by_http_client, ways
         standard.close()
 
 
