@@ -16,7 +16,7 @@ from typing import Final
 import httpx2
 
 from epsilon_ledger._net.http import RequestBuilder
-from epsilon_ledger._net.plain_http import NotPlainError, PlainAnswer, read_plain_answer
+from epsilon_ledger._net.plain_http import NotPlainError, read_plain_answer
 from epsilon_ledger._wire.requests import Request
 from epsilon_ledger._wire.responses import HttpAnswer
 
@@ -96,11 +96,12 @@ class StepConnections:
                 self._idle.pop().close()
 
     def _take_idle(self) -> "_Connection | None":
-        with suppress(IndexError):
+        try:
             while not (connection := self._idle.pop()).is_usable():
                 connection.close()
-            return connection
-        return None
+        except IndexError:
+            return None
+        return connection
 
     def _keep(self, connection: "_Connection") -> None:
         connection.idle_since = monotonic()
@@ -131,13 +132,14 @@ class _Connection:
 
     Args:
         connected: its socket.
-        timeout: seconds in which a request is sent and its answer received; None: unlimited.
+        timeout: seconds in which a request is sent, and in which its whole answer is received; None: unlimited.
     """
 
     def __init__(self, connected: socket.socket, timeout: float | None) -> None:
         self._socket = connected
         self._timeout = timeout
-        self._until = 0.0
+        self._until: float | None = None
+        self._is_shortened = True
         self._process = os.getpid()
         self._is_readable = _readability(connected)
         self.idle_since = 0.0
@@ -150,10 +152,12 @@ class _Connection:
         fresh = monotonic() - self.idle_since < _IDLE_SECONDS
         return fresh and self._process == os.getpid() and not self._is_readable()
 
-    def exchange(self, message: bytes, url: str) -> PlainAnswer:
-        """Send a request, and read its answer."""
-        self._socket.settimeout(self._timeout)
-        self._until = 0.0 if self._timeout is None else monotonic() + self._timeout
+    def exchange(self, message: bytes, url: str) -> tuple[HttpAnswer, bool]:
+        """Send a request; return its answer, and whether the connection may carry another one."""
+        if self._is_shortened:
+            self._socket.settimeout(self._timeout)
+            self._is_shortened = False
+        self._until = None
         sent = True
         try:
             self._socket.sendall(message)
@@ -162,7 +166,7 @@ class _Connection:
         except OSError:
             sent = False  # a server may refuse a request, and close, before it has read all of it
         answer, keeps_alive = read_plain_answer(self._receive, url)
-        return PlainAnswer(answer, keeps_alive and sent)
+        return answer, keeps_alive and sent
 
     def close(self) -> None:
         """Close the connection."""
@@ -172,7 +176,11 @@ class _Connection:
         """Receive bytes within what is left of the time; none: the server has closed the connection."""
         try:
             if self._timeout is not None:
-                self._socket.settimeout(max(self._until - monotonic(), _LEAST_SECONDS))
+                if self._until is None:
+                    self._until = monotonic() + self._timeout
+                else:
+                    self._is_shortened = True
+                    self._socket.settimeout(max(self._until - monotonic(), _LEAST_SECONDS))
             return self._socket.recv(_RECEIVED_BYTES)
         except TimeoutError as error:
             raise httpx2.ReadTimeout(str(error)) from error

@@ -56,7 +56,7 @@ class RunProtocol(PlanProtocol):
         self, count: int, event: Event | None, events: Sequence[EventCount] | None, *, truncate: bool
     ) -> RequestFlow[StepAuthorization]:
         """Authorize steps from a grant or directly; see `Run.authorize`."""
-        return (yield from self._keep_refusal(self._authorize(count, event, events, truncate=truncate)))
+        return self._keep_refusal(self._authorize(count, event, events, truncate=truncate))
 
     def _authorize(
         self, count: int, event: Event | None, events: Sequence[EventCount] | None, *, truncate: bool
