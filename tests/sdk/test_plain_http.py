@@ -82,6 +82,11 @@ def test_bytes_after_the_answer_are_no_part_of_it_and_end_the_connection(split: 
     assert (answer.content, keeps_alive) == (BODY, False)
 
 
+@pytest.mark.parametrize("status", [b"200", b"200 ", b"200 \tFine (so far)"])
+def test_answer_may_have_any_reason_or_none(status: bytes) -> None:
+    assert agree(ANSWER.replace(b"200 OK", status))
+
+
 def edited(old: bytes, new: bytes) -> bytes:
     assert old in ANSWER
     return ANSWER.replace(old, new)

@@ -252,6 +252,10 @@ def test_proxies_workloads_and_given_transports_have_no_connections_beside(
     for given in ({"transport": httpx2.HTTPTransport()}, {"api_key": None, "token_provider": lambda: "token"}):
         with LedgerClient(server.url, **{"api_key": KEY} | given) as client:
             assert client._transport._steps is None
+    for name in ("NO_PROXY", "FTP_PROXY"):  # neither makes a proxy of it
+        monkeypatch.setenv(name, "127.0.0.2")
+    with LedgerClient(server.url, KEY) as client:
+        assert client._transport._steps is not None
     monkeypatch.setenv("HTTP_PROXY", server.url)
     with LedgerClient("http://ledger.test", KEY, max_attempts=1) as client:
         take(client.get_run(RUN_ID), server)

@@ -90,9 +90,14 @@ class _AsyncProxyTransport(httpx2.AsyncBaseTransport):
 
 def open_transport() -> httpx2.BaseTransport:
     """Open a transport to the network, through the environment's proxies if it has any."""
-    return _ProxyTransport() if getproxies() else httpx2.HTTPTransport()
+    return _ProxyTransport() if _has_proxies() else httpx2.HTTPTransport()
 
 
 def open_async_transport() -> httpx2.AsyncBaseTransport:
     """As `open_transport`, asynchronous."""
-    return _AsyncProxyTransport() if getproxies() else httpx2.AsyncHTTPTransport()
+    return _AsyncProxyTransport() if _has_proxies() else httpx2.AsyncHTTPTransport()
+
+
+def _has_proxies() -> bool:
+    """Return whether the environment names a proxy that httpx2 heeds."""
+    return not getproxies().keys().isdisjoint({"http", "https", "all"})

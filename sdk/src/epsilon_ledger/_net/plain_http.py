@@ -16,7 +16,9 @@ MOST_HEAD_BYTES: Final = 16 * 1024
 MOST_BODY_BYTES: Final = 1024 * 1024
 
 _END: Final = b"\r\n\r\n"
-_HEAD: Final = re.compile(rb"HTTP/1\.1 [2-5][0-9][0-9] [\t -~]*\r\n(?:[!#$%&'*+.^_`|~0-9A-Za-z-]+:[\t -~]*\r\n)+\r\n")
+_HEAD: Final = re.compile(
+    rb"HTTP/1\.1 [2-5][0-9][0-9](?: [\t -~]*)?\r\n(?:[!#$%&'*+.^_`|~0-9A-Za-z-]+:[\t -~]*\r\n)+\r\n"
+)
 _BODILESS: Final = frozenset({HTTPStatus.NO_CONTENT, HTTPStatus.NOT_MODIFIED})
 _CODINGS: Final = frozenset({"transfer-encoding", "content-encoding"})
 

@@ -1,6 +1,6 @@
 """Connections of the client's own for the requests of steps, for which each step of a training waits.
 
-httpx2 takes four times the processor time for one of them, and sends all other requests.
+httpx2 takes several times the processor time for one of them, and sends all other requests.
 """
 
 import os
