@@ -3,13 +3,20 @@
 One trainer, the service on the same machine, SQLite. The same DP-SGD step in numpy runs without the service, with a
 call before each step, with grants of 50, and with grants of 50 requested in the background: in turn, for some hundred
 steps, so that background work hits its own trainer. The overhead is the additional time of a step: of the medians, and
-of the means, which include the server's work. For comparison: a POST of the same HTTP client to a bare endpoint, with
-the processor time of both.
+of the means, which include the server's work. For comparison: a POST of httpx2 to a bare endpoint, with the processor
+time of both. Then the client's own processor time of a call, beside that of the same request through a socket, through
+`http.client`, and of the client over httpx2.
 """
 
+import json
+import socket
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http import HTTPStatus
+from http.client import HTTPConnection
+from itertools import count
 from pathlib import Path
 from statistics import mean, median
 from typing import NamedTuple
@@ -17,12 +24,13 @@ from typing import NamedTuple
 import httpx2
 import numpy as np
 
-from benchmarks.servers import EVENT, bare, ledger
+from benchmarks.servers import EVENT, Server, bare, ledger, steps_path
 from epsilon_ledger import LedgerClient, Run
 
 ROUNDS, STEPS = 10, 200
 RECORDS, FEATURES, CLASSES = 128, 784, 10
 EVERY = 50
+CALLS, WARM_UP = 2000, 50
 
 
 def training_step(rng: np.random.Generator) -> Callable[[], object]:
@@ -94,7 +102,8 @@ def main() -> None:
         for run in runs.values():
             if run is not None:
                 run.complete()
-    show(steps, asked, floors)
+        show(steps, asked, floors)
+        compare_calls(service)
 
 
 def show(steps: dict[str, list[float]], asked: dict[str, list[Cost]], floors: list[Cost]) -> None:
@@ -115,6 +124,62 @@ def show(steps: dict[str, list[float]], asked: dict[str, list[Cost]], floors: li
     for what, position in (("time", 0), ("processor time", 1)):
         call, post = (median(costs[position] for costs in measured) for measured in (calls, floors))
         print(f"{what} of a call per step: {call:.1f}, {call / post:.2f} times that of a bare POST ({post:.1f})")
+
+
+def compare_calls(service: Server) -> None:
+    """Print the processor time of a call in several ways, each in turn with one through `http.client`.
+
+    In pairs, because one way of the client would leave the code of the next one in the processor's caches.
+    """
+    print(f"\n{'processor time of a call':28} {'median':>9} {'least':>8} {'http.client':>12} {'ratio':>6}")
+    with calls(service) as (standard, ways):
+        steps = count()
+        for name, call in ways.items():
+            pairs = [
+                (cost(lambda: standard(next(steps))).processor, cost(call).processor) for _ in range(WARM_UP + CALLS)
+            ]
+            by_standard, taken = zip(*pairs[WARM_UP:], strict=True)
+            middle = median(by_standard)
+            print(f"{name:28} {median(taken):9.1f} {min(taken):8.1f} {middle:12.1f} {median(taken) / middle:6.2f}")
+
+
+@contextmanager
+def calls(service: Server) -> Iterator[tuple[Callable[[int], object], dict[str, Callable[[], object]]]]:
+    """Yield a function that takes step n of a run by `http.client`, and others that take the next step of their own."""
+    url, key = f"http://127.0.0.1:{service.port}", service.client.headers["Authorization"]
+    headers = {"Authorization": key, "Content-Type": "application/json"}
+    with (
+        socket.create_connection(("127.0.0.1", service.port)) as connection,
+        LedgerClient(url, key.removeprefix("Bearer "), transport=httpx2.HTTPTransport()) as over_httpx2,
+        LedgerClient(url, key.removeprefix("Bearer ")) as client,
+    ):
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        lines = [f"POST {steps_path(service)} HTTP/1.1", "Host: 127.0.0.1", *map(": ".join, headers.items()), ""]
+        head = "\r\n".join(lines).encode()
+        standard, path = HTTPConnection("127.0.0.1", service.port), steps_path(service)
+
+        def by_socket(number: int) -> None:
+            body = json.dumps({"count": 1, "first_step": number}).encode()
+            connection.sendall(b"%bContent-Length: %d\r\n\r\n%b" % (head, len(body), body))
+            status, _, content = connection.recv(1 << 16).partition(b"\r\n\r\n")
+            assert status.startswith(b"HTTP/1.1 200 "), content
+            json.loads(content)
+
+        def by_http_client(number: int) -> None:
+            standard.request("POST", path, json.dumps({"count": 1, "first_step": number}), headers)
+            answer = standard.getresponse()
+            content = json.loads(answer.read())
+            assert answer.status == HTTPStatus.OK, content
+
+        runs = [each.create_run("calls", budget="p/b", event=EVENT) for each in (over_httpx2, client)]
+        numbers = count()
+        ways: dict[str, Callable[[], object]] = {
+            "a socket": lambda: by_socket(next(numbers)),
+            "the client, over httpx2": runs[0].authorize,
+            "the client": runs[1].authorize,
+        }
+        yield by_http_client, ways
+        standard.close()
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ import pytest
 from epsilon_ledger import LedgerClient, Run
 from tests.conftest import open_ledger
 from tests.sdk.fake_ledger import RUN_ID, FakeLedger, FakeRun
+from tests.sdk.hostile_server import HostileServer
 from tests.sdk.simulation import LedgerWire, Simulation, simulated
 from tests.sdk.wire import KEY, URL, Clock, with_policy
 
@@ -67,3 +68,28 @@ def simulation(tmp_path: Path) -> Iterator[Simulation]:
     """A budget of the real service, a wire that fails on demand, and a clock that stands."""
     with simulated(tmp_path) as made:
         yield made
+
+
+@pytest.fixture
+def server() -> Iterator[HostileServer]:
+    with HostileServer() as served:
+        yield served
+
+
+@pytest.fixture
+def socket_client(server: HostileServer) -> Iterator[LedgerClient]:
+    """A client of `server` that does not wait between its attempts."""
+    with LedgerClient(server.url, KEY, max_attempts=3) as made:
+        yield with_policy(made, sleep=lambda _: None)
+
+
+@pytest.fixture
+def socket_run(socket_client: LedgerClient) -> Run:
+    return socket_client.get_run(RUN_ID)
+
+
+@pytest.fixture
+def no_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)

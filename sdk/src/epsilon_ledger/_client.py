@@ -93,7 +93,9 @@ class LedgerClient:
     ) -> None:
         to = connection(url, Credentials(api_key, token_file, token_provider), timeout, max_attempts, give_up_after)
         self._url = to.requests.address
-        self._transport = Transport(to.transport(transport or open_transport()), to.requests, to.retry_policy)
+        http = open_transport() if transport is None else transport
+        steps = to.step_connections(http) if transport is None else None
+        self._transport = Transport(to.transport(http), to.requests, to.retry_policy, steps)
 
     def __repr__(self) -> str:
         """Show the ledger's address, never the key, even if the constructor failed."""

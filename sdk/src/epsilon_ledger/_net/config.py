@@ -6,8 +6,9 @@ from importlib.metadata import version
 
 import httpx2
 
+from epsilon_ledger._net.attempts import RetryPolicy
 from epsilon_ledger._net.http import RequestBuilder
-from epsilon_ledger._net.transport import RetryPolicy
+from epsilon_ledger._net.step_connections import StepConnections
 from epsilon_ledger._net.workload import (
     AsyncWorkloadTransport,
     TokenProvider,
@@ -99,6 +100,20 @@ class Connection:
         if self.token_provider is None:
             return inner
         return WorkloadTransport(inner, self._keys(), self.token_provider)
+
+    def step_connections(self, http: httpx2.BaseTransport) -> StepConnections | None:
+        """Open connections for steps beside a transport to the network.
+
+        Returns:
+            None: the transport sends the steps, too, through a proxy or with the keys of a workload.
+        """
+        if self.token_provider is not None or type(http) is not httpx2.HTTPTransport:
+            return None
+        context = None
+        if self.requests.address.scheme == "https":
+            context = httpx2.create_ssl_context()
+            context.set_alpn_protocols(["http/1.1"])
+        return StepConnections(self.requests, context)
 
     def async_transport(self, inner: httpx2.AsyncBaseTransport) -> httpx2.AsyncBaseTransport:
         """As `transport`, asynchronous."""

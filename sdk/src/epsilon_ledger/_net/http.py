@@ -44,6 +44,17 @@ class RequestBuilder:
             built.headers["Accept"] = "*/*"
         return built
 
+    def build_head(self, path: str) -> tuple[bytes, str]:
+        """Build the head of POST requests of JSON to a path, but for the headers that differ; return its URL, too.
+
+        The headers are those of `build`, except that the response must not be compressed.
+        """
+        built = self.build(Request("POST", path, b""))
+        built.headers["Accept-Encoding"] = "identity"
+        del built.headers["Content-Length"]
+        lines = (b"%b: %b\r\n" % header for header in built.headers.raw)
+        return b"POST %b HTTP/1.1\r\n%b" % (built.url.raw_path, b"".join(lines)), str(built.url)
+
 
 @lru_cache(maxsize=64)
 def _join(address: httpx2.URL, path: str) -> httpx2.URL:
@@ -79,9 +90,14 @@ class _AsyncProxyTransport(httpx2.AsyncBaseTransport):
 
 def open_transport() -> httpx2.BaseTransport:
     """Open a transport to the network, through the environment's proxies if it has any."""
-    return _ProxyTransport() if getproxies() else httpx2.HTTPTransport()
+    return _ProxyTransport() if _has_proxies() else httpx2.HTTPTransport()
 
 
 def open_async_transport() -> httpx2.AsyncBaseTransport:
     """As `open_transport`, asynchronous."""
-    return _AsyncProxyTransport() if getproxies() else httpx2.AsyncHTTPTransport()
+    return _AsyncProxyTransport() if _has_proxies() else httpx2.AsyncHTTPTransport()
+
+
+def _has_proxies() -> bool:
+    """Return whether the environment names a proxy that httpx2 heeds."""
+    return not getproxies().keys().isdisjoint({"http", "https", "all"})

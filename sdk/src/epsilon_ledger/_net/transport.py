@@ -1,87 +1,41 @@
-"""Requests with retries, under one idempotency key and with the same bytes.
-
-Decisions are separate from I/O, so that the blocking and the asynchronous transport share them.
-"""
+"""Requests with retries, under one idempotency key and with the same bytes."""
 
 import asyncio
-import random
-import time
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Generator
 from concurrent.futures import Future, wait
 from contextlib import aclosing, closing
-from dataclasses import dataclass
-from http import HTTPStatus
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeVar
 
 import httpx2
 
+from epsilon_ledger._net.attempts import Outcome, RetryPolicy, attempts
 from epsilon_ledger._net.http import RequestBuilder
-from epsilon_ledger._wire.errors import LedgerUnavailableError, UnexpectedResponseError
-from epsilon_ledger._wire.matching import require_match
-from epsilon_ledger._wire.problems import ProblemError
+from epsilon_ledger._net.step_connections import StepConnections
 from epsilon_ledger._wire.requests import Pause, Request
-from epsilon_ledger._wire.responses import Response, read_json, reason, refusal, retry_after
+from epsilon_ledger._wire.responses import HttpAnswer, Response
 
 T = TypeVar("T")
 
-_RETRYABLE_STATUSES = frozenset(
-    {
-        HTTPStatus.TOO_MANY_REQUESTS,
-        HTTPStatus.BAD_GATEWAY,
-        HTTPStatus.SERVICE_UNAVAILABLE,
-        HTTPStatus.GATEWAY_TIMEOUT,
-    }
-)
-_Outcome: TypeAlias = httpx2.Response | httpx2.RequestError
-
-_LONGEST_SPREAD_SECONDS = 1.0
-"""Random time on top of what a rate limit asks for, which spreads trainers; the ledger has named the rest."""
-
-# These fail before any byte of the request is sent.
-_NEVER_SENT = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout)
-
-
-@dataclass(frozen=True, slots=True)
-class RetryPolicy:
-    """Number, duration and pauses of attempts.
-
-    Args:
-        max_attempts: at least 1. Being held up by a rate limit (429) counts as none, unless it is 1.
-        give_up_after: seconds after which no further attempt starts.
-        first_pause: maximum of the first random pause, seconds; it doubles with every attempt.
-        longest_pause: maximum of all pauses, seconds.
-        clock: monotonic, in seconds.
-        sleep: blocks for some seconds.
-        async_sleep: the awaitable `sleep`.
-        jitter: random number between its arguments; full jitter keeps trainers from retrying simultaneously.
-    """
-
-    max_attempts: int = 12
-    give_up_after: float = 60.0
-    first_pause: float = 0.1
-    longest_pause: float = 10.0
-    clock: Callable[[], float] = time.monotonic
-    sleep: Callable[[float], None] = time.sleep
-    async_sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
-    jitter: Callable[[float, float], float] = random.uniform
-
-    def pause(self, attempt: int, retry_after: float, *, held_up: bool = False) -> float:
-        """Choose the seconds to wait after attempt `attempt` (from 1) failed, or was held up by a rate limit."""
-        longest = min(self.longest_pause, _LONGEST_SPREAD_SECONDS) if held_up else self.longest_pause
-        # The exponent is bounded because 2.0**1024 overflows.
-        ceiling = min(longest, self.first_pause * 2.0 ** min(attempt - 1, 64))
-        return retry_after + self.jitter(0.0, ceiling)
-
-    def length(self, pause: Pause) -> float:
-        """Choose the seconds of a flow's pause."""
-        return self.jitter(pause.least, pause.most)
-
 
 class Transport:
-    """Sender of requests over a connection pool; threads may share it."""
+    """Sender of requests over connection pools; threads may share it.
 
-    def __init__(self, http: httpx2.BaseTransport, requests: RequestBuilder, retry_policy: RetryPolicy) -> None:
+    Args:
+        http: for all requests but those of `steps`.
+        requests: builder of requests.
+        retry_policy: of each request.
+        steps: connections for steps, or None.
+    """
+
+    def __init__(
+        self,
+        http: httpx2.BaseTransport,
+        requests: RequestBuilder,
+        retry_policy: RetryPolicy,
+        steps: StepConnections | None,
+    ) -> None:
         self._http = http
+        self._steps = steps
         self._requests = requests
         self._retry_policy = retry_policy
         self._closed = False
@@ -89,6 +43,8 @@ class Transport:
     def close(self) -> None:
         """Close the connections."""
         self._closed = True
+        if self._steps is not None:
+            self._steps.close()
         self._http.close()
 
     def send(self, request: Request) -> Response:
@@ -99,28 +55,29 @@ class Transport:
             ProblemError: the ledger refused.
             UnexpectedResponseError: the response is not one of this API.
         """
-        http_request = self._requests.build(request)
-        tries = _attempts(request, self._retry_policy, self._requests.address)
+        tries = attempts(request, self._retry_policy, self._requests.address)
         pause = next(tries)
         try:
             while True:
                 if pause:
                     self._retry_policy.sleep(pause)
-                pause = tries.send(self._exchange(http_request))
+                pause = tries.send(self._exchange(request))
         except StopIteration as end:
             return _result(end)
 
-    def _exchange(self, request: httpx2.Request) -> _Outcome:
+    def _exchange(self, request: Request) -> Outcome:
         """Send a request once; return its response, read to the end, or the failure."""
         _require_open(closed=self._closed)
         try:
-            response = self._http.handle_request(request)
+            if self._steps is not None and self._steps.carries(request):
+                return self._steps.exchange(request)
+            sent = self._requests.build(request)
+            response = self._http.handle_request(sent)
             with closing(response):
                 response.read()
         except httpx2.RequestError as error:
             return error
-        response.request = request
-        return response
+        return _answer(response, sent)
 
     def execute(self, flow: Generator[Request | Pause | Future[Response], Any, T]) -> T:
         """Run a request flow and return its result; pause, and wait for what it yields in flight.
@@ -164,28 +121,27 @@ class AsyncTransport:
 
     async def send(self, request: Request) -> Response:
         """As `Transport.send`."""
-        http_request = self._requests.build(request)
-        tries = _attempts(request, self._retry_policy, self._requests.address)
+        tries = attempts(request, self._retry_policy, self._requests.address)
         pause = next(tries)
         try:
             while True:
                 if pause:
                     await self._retry_policy.async_sleep(pause)
-                pause = tries.send(await self._exchange(http_request))
+                pause = tries.send(await self._exchange(request))
         except StopIteration as end:
             return _result(end)
 
-    async def _exchange(self, request: httpx2.Request) -> _Outcome:
+    async def _exchange(self, request: Request) -> Outcome:
         """As `Transport._exchange`."""
         _require_open(closed=self._closed)
+        sent = self._requests.build(request)
         try:
-            response = await self._http.handle_async_request(request)
+            response = await self._http.handle_async_request(sent)
             async with aclosing(response):
                 await response.aread()
         except httpx2.RequestError as error:
             return error
-        response.request = request
-        return response
+        return _answer(response, sent)
 
     async def execute(self, flow: Generator[Request | Pause | asyncio.Task[Response], Any, T]) -> T:
         """As `Transport.execute`."""
@@ -209,80 +165,13 @@ class AsyncTransport:
             return result
 
 
-@dataclass(frozen=True, slots=True)
-class _Failure:
-    reason: str
-    retry_after: float | None = None
-    held_up: bool = False
-
-
-def _attempts(request: Request, retry_policy: RetryPolicy, address: httpx2.URL) -> Generator[float, _Outcome, Response]:
-    """Yield the pause before each attempt, receive its result, and return the final response."""
-    began = retry_policy.clock()
-    most = min(retry_policy.max_attempts, request.max_attempts or retry_policy.max_attempts)
-    pause, attempt, held_up = 0.0, 0, 0
-    while True:
-        attempt += 1
-        sent_before = request.in_doubt
-        # Set before sending, so that it is right after an interrupt.
-        request.in_doubt = True
-        outcome = _classify(request, (yield pause), sent_before=sent_before)
-        if isinstance(outcome, Response):
-            return outcome
-        elapsed = retry_policy.clock() - began
-        # A ledger that holds a trainer up is not down: it says when to come again, and many ranks may share a key.
-        held_up += outcome.held_up and most > 1
-        pause = retry_policy.pause(attempt, outcome.retry_after or 0.0, held_up=outcome.held_up)
-        final = attempt - held_up >= most or elapsed + pause > retry_policy.give_up_after
-        if final or (request.in_doubt and not request.is_repeatable):
-            raise LedgerUnavailableError(
-                f"No answer from the ledger at {address} after {attempt} "
-                f"{'try' if attempt == 1 else 'tries'} in {elapsed:.1f} s; the last: {outcome.reason}.",
-                attempts=attempt,
-                elapsed=elapsed,
-                retry_after=outcome.retry_after,
-                in_doubt=request.in_doubt,
-            )
+def _answer(response: httpx2.Response, request: httpx2.Request) -> HttpAnswer:
+    return HttpAnswer(response.status_code, response.headers, response.content, str(request.url))
 
 
 def _require_open(*, closed: bool) -> None:
     if closed:
         raise RuntimeError("Cannot send a request, as the client has been closed.")
-
-
-def _classify(request: Request, answer: _Outcome, *, sent_before: bool) -> Response | _Failure:
-    """Return the response, or the failure; update whether the request may have had an effect."""
-    if isinstance(answer, httpx2.RequestError):
-        if isinstance(answer, _NEVER_SENT):
-            request.in_doubt = sent_before
-        return _Failure(f"{type(answer).__name__}: {answer}" if str(answer) else type(answer).__name__)
-    if answer.status_code < HTTPStatus.INTERNAL_SERVER_ERROR and not answer.is_success:
-        # This attempt has no effect; an earlier one may have.
-        request.in_doubt = sent_before
-    if answer.status_code in _RETRYABLE_STATUSES:
-        held_up = answer.status_code == HTTPStatus.TOO_MANY_REQUESTS
-        return _Failure(reason(answer), retry_after(answer), held_up)
-    if not answer.is_success:
-        error = refusal(answer)
-        if isinstance(error, ProblemError):
-            _require_match(request, error.problem.members, answer)
-        raise error
-    data = read_json(answer) if request.is_json else answer.content
-    _require_match(request, data, answer)
-    replayed = answer.headers.get("Idempotent-Replayed", "").lower() == "true"
-    # The ledger names the key that it answered first. If it does not, the guess is on the safe side:
-    # without an earlier try that may have arrived, the replay belongs to somebody else.
-    first_key = answer.headers.get("Idempotent-Replay-Of")
-    ours = not replayed or (sent_before if first_key is None else first_key == request.key)
-    return Response(answer.status_code, data, ours, answer.headers.get("ETag"))
-
-
-def _require_match(request: Request, members: object, answer: httpx2.Response) -> None:
-    try:
-        require_match(request.path, request.echoes, members, answer.status_code)
-    except UnexpectedResponseError:
-        request.in_doubt = True  # its own response is elsewhere
-        raise
 
 
 def _result(end: StopIteration) -> Response:

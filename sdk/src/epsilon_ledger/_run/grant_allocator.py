@@ -70,6 +70,11 @@ class GrantAllocator:
         self._at_limit = False
 
     @property
+    def are_used(self) -> bool:
+        """Whether steps may come from grants; otherwise each is requested directly."""
+        return self.prefetch.every > 1
+
+    @property
     def next_step(self) -> int:
         """Number of the first step neither admitted nor allocated."""
         return self._step_requests.state.next_step if self._grant is None else self._grant.next_step
@@ -197,7 +202,8 @@ class GrantAllocator:
 
     def record_direct_steps(self, event: Event | None, count: int) -> None:
         """Record steps that were requested directly; further steps of the same kind are worth a grant."""
-        self._remember_event(event)
+        if self.are_used:
+            self._remember_event(event)
         self.advance(count)
 
     def drop(self) -> None:

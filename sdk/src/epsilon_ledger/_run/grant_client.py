@@ -122,8 +122,6 @@ class GrantClient(GrantAllocator):
 
     def _is_predictable(self, event: Event | None) -> bool:
         """Return whether the next steps are predictable: by schedule, or like the last ones."""
-        if self.prefetch.every == 1:
-            return False
         if self.prefetch.schedule is not None:
             return event is None
         expected = self._expected_event(event)

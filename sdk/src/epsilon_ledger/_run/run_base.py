@@ -53,10 +53,12 @@ class RunBase(RunProperties, ABC, Generic[F]):
         """Authorize steps from a grant or directly, and prefetch the next grant."""
         if self._inflight is not None and self._inflight.done():
             yield from self._adopt_grant()
-        local = events is None and not truncate and (self._background or not self._protocol.grants.renewal_due)
+        grants = self._protocol.grants
+        local = grants.are_used and events is None and not truncate and (self._background or not grants.renewal_due)
         authorization = (yield from self._allocate(count, event)) if local else None
         if authorization is None:
-            authorization = yield from self._alone(self._protocol.authorize(count, event, events, truncate=truncate))
+            flow = self._protocol.authorize(count, event, events, truncate=truncate)
+            authorization = yield from (flow if self._inflight is None else self._alone(flow))
         self._prefetch()
         return authorization
 

@@ -56,7 +56,7 @@ class RunProtocol(PlanProtocol):
         self, count: int, event: Event | None, events: Sequence[EventCount] | None, *, truncate: bool
     ) -> RequestFlow[StepAuthorization]:
         """Authorize steps from a grant or directly; see `Run.authorize`."""
-        return (yield from self._keep_refusal(self._authorize(count, event, events, truncate=truncate)))
+        return self._keep_refusal(self._authorize(count, event, events, truncate=truncate))
 
     def _authorize(
         self, count: int, event: Event | None, events: Sequence[EventCount] | None, *, truncate: bool
@@ -64,7 +64,7 @@ class RunProtocol(PlanProtocol):
         step_requests, grants = self.step_requests, self.grants
         single = events is None and not truncate
         others_first: PlansWaitingError | None = None
-        if not step_requests.in_doubt:
+        if grants.are_used and not step_requests.in_doubt:
             if single:
                 yield from grants.renew_lease()
                 authorization = grants.allocate(count, event)

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from epsilon_ledger._run.charged_state import ChargedState
 from epsilon_ledger._wire.coercion import whole
 from epsilon_ledger._wire.endpoints.runs import get_run
 from epsilon_ledger._wire.errors import (
@@ -55,16 +56,21 @@ class StepRequests:
     """
 
     def __init__(self, state: RunState, plan: str | None) -> None:
-        self.state = state
+        self._state = ChargedState(state)
+        self.path = path("runs", state.id)  # under the ledger's address
         self.plan = plan
         self.expected_steps: int | None = None
         self._pending: _Pending | None = None
         self._latest_attempt = state.attempt
 
     @property
-    def path(self) -> str:
-        """Path of the run under the ledger's address."""
-        return path("runs", self.state.id)
+    def state(self) -> RunState:
+        """The run's latest state."""
+        return self._state.current
+
+    @state.setter
+    def state(self, state: RunState) -> None:
+        self._state.replace(state)
 
     @property
     def in_doubt(self) -> bool:
@@ -105,10 +111,10 @@ class StepRequests:
         Raises:
             LedgerError: as `Run.authorize`.
         """
-        if self._pending is None:
+        if self._pending is None and self._state.reservation not in {None, self.plan}:
             yield from self._require_no_foreign_plan()
         unusual: dict[str, object] = {"on_exceed": "truncate"} if truncate else {}
-        body = steps_body(self.state, count, event, events) | unusual
+        body = steps_body(self._state, count, event, events) | unusual
         pending = self._next_request(body, None if truncate else _requested_count(count, events))
         authorization = self._parse_authorization((yield from self._send(pending)), pending)
         # In this order: after an interrupt in between, the repeated request gets the same response.
@@ -117,9 +123,7 @@ class StepRequests:
         return authorization
 
     def _require_no_foreign_plan(self) -> RequestFlow[None]:
-        """Require that no other process's reservation is active, from which the ledger would take the steps."""
-        if self.state.reservation in {None, self.plan}:
-            return
+        """Require that no other process's reservation is active any more: the ledger would take the steps from it."""
         self.update_state((yield get_run(self.state.id).request).read(RunState))
         if self.state.reservation is not None:
             raise foreign_plan_error(self.state.id, self.state.reservation, self.state.next_step)
@@ -167,17 +171,7 @@ class StepRequests:
         """Update the state after a charge, and log the plans that it ended."""
         for ended in authorization.ended_plans or ():
             _LOGGER.warning("%s", ended)
-        self.state = replace(
-            self.state,
-            next_step=authorization.next_step,
-            epsilon=authorization.epsilon,
-            delta=authorization.delta,
-            epsilon_limit=authorization.epsilon_limit,
-            steps_remaining=authorization.steps_remaining,
-            binding_account=authorization.binding_account,
-            binding_account_path=authorization.binding_account_path,
-            status="overdrawn" if authorization.overdrawn else self.state.status,
-        )
+        self._state.charge(authorization)
 
     def _next_request(self, body: dict[str, object], count: int | None, *, report: bool = False) -> _Pending:
         """Prepare a request for the next steps, or return the identical pending one.
@@ -189,7 +183,7 @@ class StepRequests:
         if pending is None:
             expected = self.expected_steps
             request = post(f"{self.path}/steps", body | {"expected_steps": expected})
-            return _Pending(request, self.state.next_step, report, count, expected)
+            return _Pending(request, self._state.next_step, report, count, expected)
         body |= {"expected_steps": pending.expected_steps}  # it may have become known meanwhile
         if post(f"{self.path}/steps", body | {"first_step": pending.first_step}).body != pending.request.body:
             raise self._in_doubt_error(pending.first_step)
@@ -236,7 +230,7 @@ class StepRequests:
         Raises:
             UnexpectedResponseError: it is about other steps, or decides something else.
         """
-        asked = (decision, dry_run, self.state.id, first_step, said.count if count is None else count)
+        asked = (decision, dry_run, self._state.id, first_step, said.count if count is None else count)
         if (said.decision, said.dry_run, said.run, said.first_step, said.count) == asked and (
             said.next_step == first_step + said.count
         ):
@@ -280,7 +274,7 @@ class StepRequests:
 
 
 def steps_body(
-    state: RunState, count: int, event: Event | None, events: Sequence[EventCount] | None
+    state: RunState | ChargedState, count: int, event: Event | None, events: Sequence[EventCount] | None
 ) -> dict[str, object]:
     """Build the body of a step request; numpy integers are accepted."""
     numbered: dict[str, object] = {"first_step": state.next_step, "attempt": state.attempt}

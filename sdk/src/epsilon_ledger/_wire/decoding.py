@@ -30,7 +30,9 @@ def parse_json(text: str | bytes) -> object:
         ValueError: it is not such JSON.
         RecursionError: it is nested too deeply.
     """
-    return json.loads(text, object_pairs_hook=_object)
+    if isinstance(text, bytes):
+        text = text.decode(json.detect_encoding(text), "surrogatepass")
+    return _JSON.decode(text)
 
 
 def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
@@ -39,6 +41,10 @@ def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
         names = [name for name, _ in pairs]
         raise ValueError(f"the member {max(names, key=names.count)[:100]!a} is given twice")
     return members
+
+
+# Made once: `json.loads` makes one for each text.
+_JSON = json.JSONDecoder(object_pairs_hook=_object)
 
 
 def decode(shape: type[T], data: object) -> T:

@@ -4,6 +4,7 @@ A proxy that mixes up connections, or replays what it has stored, would let a tr
 """
 
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from typing import Final
 from urllib.parse import unquote
 
@@ -57,13 +58,18 @@ def require_match(path: str, echoed: Mapping[str, object], members: object, stat
 
 def _of_path(path: str, members: Mapping[str, object]) -> Iterator[tuple[str, str]]:
     """Select what a response must say about the object of a path such as v1/runs/run_1/steps."""
-    _, kind, name, *action = [*path.partition("?")[0].split("/"), "", ""][:5]
-    name = unquote(name)
+    kind, name, is_new = _parse(path)
     if not name or (kind in _BY_PATH and not name.startswith(_ACCOUNT_IDS)):
         return
     own = members.get("id")
-    is_new = kind == "api-keys" and action[0] == "rotate"
     if isinstance(own, str) and own.partition("_")[0] == name.partition("_")[0] and not is_new:
         yield "id", name
     if kind in _OWNERS:
         yield _OWNERS[kind], name
+
+
+@lru_cache(maxsize=64)
+def _parse(path: str) -> tuple[str, str, bool]:
+    """Parse a path: the kind of its object, its name, and whether the response is about a new object."""
+    _, kind, name, *action = [*path.partition("?")[0].split("/"), "", ""][:5]
+    return kind, unquote(name), kind == "api-keys" and action[0] == "rotate"

@@ -1,7 +1,7 @@
 """Requests before they are sent."""
 
 import json
-import uuid
+import os
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -81,7 +81,7 @@ def post(path: str, body: Mapping[str, object], *, if_match: str | None = None) 
     Raises:
         ValueError: a number is infinite or NaN.
     """
-    return Request("POST", path, _encode(body), str(uuid.uuid4()), if_match=if_match, echoes=echoes(body))
+    return Request("POST", path, _encode(body), os.urandom(16).hex(), if_match=if_match, echoes=echoes(body))
 
 
 def post_for_secret(path: str, body: Mapping[str, object]) -> Request:

@@ -1,5 +1,6 @@
 """Parsing of HTTP responses."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -7,14 +8,39 @@ from email.utils import parsedate_to_datetime
 from http import HTTPStatus
 from typing import Generic, TypeVar, cast
 
-import httpx2
-
 from epsilon_ledger._wire.decoding import MalformedError, decode, parse_json
 from epsilon_ledger._wire.errors import ApprovalRequiredError, UnexpectedResponseError
 from epsilon_ledger._wire.problem_errors import problem_error
 from epsilon_ledger._wire.problems import Problem, ProblemError
 
 T = TypeVar("T")
+
+# Each look at a member of an enumeration is a call.
+_OK, _ACCEPTED, _MULTIPLE_CHOICES = (
+    int(status) for status in (HTTPStatus.OK, HTTPStatus.ACCEPTED, HTTPStatus.MULTIPLE_CHOICES)
+)
+
+
+@dataclass(slots=True)
+class HttpAnswer:
+    """An HTTP response that was read to its end.
+
+    Args:
+        status: HTTP status.
+        headers: by names that are compared in lower case.
+        content: the body, decoded from its content coding.
+        url: of the request.
+    """
+
+    status: int
+    headers: Mapping[str, str]
+    content: bytes
+    url: str
+
+    @property
+    def is_success(self) -> bool:
+        """Whether the request was accepted."""
+        return _OK <= self.status < _MULTIPLE_CHOICES
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +99,7 @@ class Response:
             UnexpectedResponseError: the response has another shape.
         """
         try:
-            if self.status == HTTPStatus.ACCEPTED and not waits:
+            if self.status == _ACCEPTED and not waits:
                 proposal = decode(_Proposal, self.data)
                 waits_for = f"Until another person approves the proposal {proposal.id}, {until_approved}."
                 raise ApprovalRequiredError(f"{proposal.reason.rstrip(' .')}. {waits_for}", proposal=proposal.id)
@@ -104,30 +130,30 @@ class Response:
         return UnexpectedResponseError(f"The ledger's answer cannot be read: {error}.", status=self.status)
 
 
-def read_json(response: httpx2.Response) -> object:
+def read_json(answer: HttpAnswer) -> object:
     """Decode the JSON of a successful response.
 
     Raises:
         UnexpectedResponseError: it is not JSON.
     """
     try:
-        return parse_json(response.content)
+        return parse_json(answer.content)
     except (ValueError, RecursionError):
         raise UnexpectedResponseError(
-            f"{response.request.url} answered {response.status_code} without readable JSON: is this the ledger?",
-            status=response.status_code,
+            f"{answer.url} answered {answer.status} without readable JSON: is this the ledger?",
+            status=answer.status,
         ) from None
 
 
-def refusal(response: httpx2.Response) -> ProblemError | UnexpectedResponseError:
+def refusal(answer: HttpAnswer) -> ProblemError | UnexpectedResponseError:
     """Create the exception for an unsuccessful response."""
-    problem = _problem(response)
+    problem = _problem(answer)
     if problem is None:
         return UnexpectedResponseError(
-            f"{response.request.url} answered {response.status_code} "
-            f"({response.headers.get('Content-Type', 'no content type')}), which is not the ledger's way to "
+            f"{answer.url} answered {answer.status} "
+            f"({answer.headers.get('content-type', 'no content type')}), which is not the ledger's way to "
             f"say no: is this its address, and is a proxy in between?",
-            status=response.status_code,
+            status=answer.status,
         )
     try:
         return problem_error(problem)
@@ -138,16 +164,16 @@ def refusal(response: httpx2.Response) -> ProblemError | UnexpectedResponseError
         )
 
 
-def reason(response: httpx2.Response) -> str:
+def reason(answer: HttpAnswer) -> str:
     """Describe a failure that is retried: status, code and detail."""
-    problem = _problem(response)
+    problem = _problem(answer)
     problem_text = f" {problem.code}: {problem.detail}".rstrip(": .") if problem else ""
-    return f"status {response.status_code}{problem_text}"
+    return f"status {answer.status}{problem_text}"
 
 
-def retry_after(response: httpx2.Response) -> float | None:
+def retry_after(answer: HttpAnswer) -> float | None:
     """Parse Retry-After in either form to seconds from now, at least 0, or None."""
-    text = response.headers.get("Retry-After", "").strip()
+    text = answer.headers.get("retry-after", "").strip()
     if text.isdecimal():
         return float(text)
     try:
@@ -158,11 +184,11 @@ def retry_after(response: httpx2.Response) -> float | None:
     return max(0.0, (aware - datetime.now(UTC)).total_seconds())
 
 
-def _problem(response: httpx2.Response) -> Problem | None:
-    if not response.headers.get("Content-Type", "").startswith("application/problem+json"):
+def _problem(answer: HttpAnswer) -> Problem | None:
+    if not answer.headers.get("content-type", "").startswith("application/problem+json"):
         return None
     try:
-        members = response.json()
+        members = json.loads(answer.content)
     except (ValueError, RecursionError):
         return None
     if not isinstance(members, dict):
@@ -170,4 +196,4 @@ def _problem(response: httpx2.Response) -> Problem | None:
     code, title, detail = (
         text if isinstance(text := members.get(name), str) else "" for name in ("code", "title", "detail")
     )
-    return Problem(response.status_code, code, title, detail, members)
+    return Problem(answer.status, code, title, detail, members)
