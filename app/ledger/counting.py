@@ -16,6 +16,7 @@ the same result as the rule in `app.ledger.admission`. The rule decides every ot
 """
 
 from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
@@ -47,8 +48,8 @@ class CountedAccount:
         event: fingerprint of the current event, the only one that is counted now.
         curve: its cost, and `cost` the same with its usage of plans that the account counts.
         count: its repetitions since it is the current one.
-        charges: number of all charges, each of which made a new version.
-        charged_at: time of the last one.
+        version: of the account after all charges, each of which made a new one.
+        updated_at: time of the last one, or of the record.
         room: before the repetitions of the current event; None if the rule must decide.
         governing: of a run, the place in its path of the account whose filter gives its epsilon, once it was looked up.
         governed: that account, and the run's loss at the orders of its filter before the repetitions.
@@ -60,22 +61,16 @@ class CountedAccount:
     curve: RdpCurve | None = None
     cost: RdpCurve | None = None
     count: int = 0
-    charges: int = 0
-    charged_at: datetime | None = None
+    version: int = field(init=False)
+    updated_at: datetime = field(init=False)
     room: Room | None = field(default=None, repr=False)
     governing: int | None = None
     governed: tuple[Account, FilterOrders] | None = field(default=None, repr=False)
     epsilons: Epsilons | None = field(default=None, repr=False)
 
-    @property
-    def version(self) -> int:
-        """The account's version after the charges."""
-        return self.record.account.version + self.charges
-
-    @property
-    def updated_at(self) -> datetime:
-        """The time of the account's last change."""
-        return self.charged_at or self.record.updated_at
+    def __post_init__(self) -> None:
+        """Begin at the record's version."""
+        self.version, self.updated_at = self.record.account.version, self.record.updated_at
 
     @property
     def uncompacted(self) -> UncompactedCharges:
@@ -91,15 +86,14 @@ class CountedAccount:
     def used(self) -> Usage:
         """Usage of plans by what is spent, with these charges."""
         used = self.record.account.spent.used
-        if used and self.charges:
+        if used:
             for cost, count in self._counts().values():
                 used = {**used, **{owner: repeated(used[owner], each, count) for owner, each in cost.used.items()}}
         return used
 
     def copy(self) -> "CountedAccount":
         """Copy the counts, for a transaction of its own."""
-        current = (self.event, self.curve, self.cost, self.count, self.charges, self.charged_at, self.room)
-        return CountedAccount(self.record, self.charged, *current, self.governing, self.governed, self.epsilons)
+        return copy(self)
 
     def matches(self, read: AccountVersion) -> bool:
         """Check whether the database has the same version; after a restore a version alone may repeat."""
@@ -108,7 +102,7 @@ class CountedAccount:
 
     def settled(self) -> AccountRecord:
         """Add the counted charges to the account's curves, and begin to count anew."""
-        if self.charges:
+        if self.version != self.record.account.version:
             account, spent = self.record.account, self._spent(self._counts())
             self.record = replace(
                 self.record,
@@ -117,7 +111,7 @@ class CountedAccount:
                 uncompacted=self.uncompacted,
             )
             self.charged, self.event, self.curve, self.cost = {}, "", None, None
-            self.count, self.charges, self.charged_at = 0, 0, None
+            self.count = 0
             self.room = self.governed = self.epsilons = None
         return self.record
 
@@ -132,8 +126,8 @@ class CountedAccount:
     def charge(self, number: int, now: datetime) -> None:
         """Charge repetitions that fit."""
         self.count += number
-        self.charges += 1
-        self.charged_at = now
+        self.version += 1
+        self.updated_at = now
 
     def epsilon(self, governing: Account, number: int) -> float | None:
         """Get the epsilon by the governing filter after a further `number` of repetitions; None to ask the rule."""
