@@ -48,6 +48,9 @@ MOST_COMMANDS = 256
 MOST_ITEMS = 4000
 """Maximum size of one transaction, in commands and in their step events."""
 
+_QUIET_TURNS = 3
+"""Turns of the event loop without a further request that end a group: answers are sent, and others read and queued."""
+
 Done = Callable[[StepResult | Exception], None]
 """Receiver of a final result; it raises nothing."""
 
@@ -148,8 +151,9 @@ class CommitQueue:
         group: list[_Waiting] = []
         try:
             while lane:
-                size = 0
-                while size != len(lane):  # requests that are read now may join; a lone one waits one loop turn
+                size, quiet = 0, 0
+                while quiet < _QUIET_TURNS:  # requests that are read now may join
+                    quiet = quiet + 1 if size == len(lane) else 0
                     size = len(lane)
                     await asyncio.sleep(0)
                 group = _next_group(lane)
