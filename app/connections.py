@@ -4,10 +4,11 @@ import asyncio
 import logging
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Final
+from typing import Any, Final
 
 import uvicorn
 from uvicorn._types import ASGI3Application
+from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
@@ -50,6 +51,43 @@ class BoundedConfig(uvicorn.Config):
     limits: Limits
 
 
+class _JoinedWrites:
+    """Transport that sends head and body of a response together: the server writes one after the other."""
+
+    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+        self._transport, self._loop = transport, loop
+        self._waiting: list[bytes] = []
+        self.is_closing = transport.is_closing
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - of the transport
+        """Get what is not joined from the transport."""
+        return getattr(self._transport, name)
+
+    def write(self, data: bytes) -> None:
+        """Send data at the end of the response or of the event loop's turn, or at once if it is long."""
+        if not self._waiting:
+            self._loop.call_soon(self.flush)
+        self._waiting.append(data)
+        if len(data) > HIGH_WATER_LIMIT:  # the transport must learn of it, to pause who writes
+            self.flush()
+
+    def write_eof(self) -> None:
+        """Send what waits, and close the sending side."""
+        self.flush()
+        self._transport.write_eof()
+
+    def close(self) -> None:
+        """Send what waits, and close."""
+        self.flush()
+        self._transport.close()
+
+    def flush(self) -> None:
+        """Send what waits."""
+        waiting, self._waiting = self._waiting, []
+        if waiting:
+            self._transport.write(b"".join(waiting))
+
+
 class BoundedConnection(HttpToolsProtocol):
     """Connection that closes when a request is late or too long, or its response is not read.
 
@@ -67,7 +105,7 @@ class BoundedConnection(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as uvicorn's own
         """Wait for a request head, or refuse a connection over the limit."""
-        super().connection_made(transport)
+        super().connection_made(_JoinedWrites(transport, self.loop))  # type: ignore[arg-type] # as a transport
         self._limits = self.config.limits
         self._messages = 0
         self._answered: RequestResponseCycle | None = None
@@ -117,6 +155,7 @@ class BoundedConnection(HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         """Start waiting for the next request, or send the refusal of the one that was wrong."""
+        self.transport.flush()  # type: ignore[attr-defined] # see `_JoinedWrites`
         super().on_response_complete()
         if self._refusal is not None and not self._is_answering_earlier() and not self.transport.is_closing():
             self._send_refusal(*self._refusal)

@@ -55,8 +55,8 @@ class Call:
 
     @property
     def climbs(self) -> bool:
-        """Whether a lower layer called a higher one."""
-        return self.caller is not None and _height(self.file) > _height(self.caller)
+        """Whether a lower layer called a higher one; the server, which ASGI calls to send, is in none."""
+        return self.caller is not None and _height(self.caller) < _height(self.file) < len(LAYERS)
 
 
 @dataclass(frozen=True)
@@ -145,27 +145,23 @@ async def register_runs(served: ASGIApp, key: str, count: int, planned: Sequence
 
 
 class _Wire(asyncio.Transport):
-    """Transport of a connection without a network; its two writes are head and body of the answer."""
+    """Transport of a connection without a network; its one write is the answer."""
 
     def expect(self) -> "asyncio.Future[bytes]":
-        """Wait for the next answer."""
-        self._head = b""
+        """Wait for the next write."""
         self._answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         return self._answer
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        """Take the head or the body."""
-        if self._head:
-            self._answer.set_result(self._head + bytes(data))
-        else:
-            self._head = bytes(data)
+        """Take the answer."""
+        self._answer.set_result(bytes(data))
 
     def is_closing(self) -> bool:
         """Stay open."""
         return False
 
 
-def _connection(served: FastAPI) -> BoundedConnection:
+def _connection(served: FastAPI, wire: _Wire) -> BoundedConnection:
     """Open a connection of the server."""
     config = BoundedConfig(
         StepPath(served), http=BoundedConnection, ws="none", lifespan="off", log_config=None, log_level="warning"
@@ -173,15 +169,13 @@ def _connection(served: FastAPI) -> BoundedConnection:
     config.limits = Limits(head_seconds=60.0, body_seconds=60.0, connections=1)
     config.load()
     connection = BoundedConnection(config, ServerState(), {})
-    connection.connection_made(_Wire())
+    connection.connection_made(wire)
     return connection
 
 
-async def take_step(connection: BoundedConnection, key: str, path: str, body: object) -> None:
+async def take_step(connection: BoundedConnection, wire: _Wire, key: str, path: str, body: object) -> None:
     """Send a plain request for a step by a known caller, and wait for its answer."""
     text = request(path, body, {"Authorization": f"Bearer {key}"})
-    wire = connection.transport
-    assert isinstance(wire, _Wire)
     expected = wire.expect()
     connection.data_received(text.encode())
     answer = await expected
@@ -190,13 +184,14 @@ async def take_step(connection: BoundedConnection, key: str, path: str, body: ob
 
 async def _trace(served: FastAPI, key: str) -> StepTrace:
     [run] = await register_runs(served, key, 1)
-    path, connection = f"/v1/runs/{run}/steps", _connection(served)
+    path, wire = f"/v1/runs/{run}/steps", _Wire()
+    connection = _connection(served, wire)
     for step in range(WARM_STEPS):
-        await take_step(connection, key, path, {"event": EVENT, "count": 1, "first_step": step})
+        await take_step(connection, wire, key, path, {"event": EVENT, "count": 1, "first_step": step})
     tracer = _Tracer(Path(app.__file__).parent)
     sys.setprofile(tracer)
     try:
-        await take_step(connection, key, path, {"event": EVENT, "count": 1, "first_step": WARM_STEPS})
+        await take_step(connection, wire, key, path, {"event": EVENT, "count": 1, "first_step": WARM_STEPS})
     finally:
         sys.setprofile(None)
     return StepTrace(tuple(tracer.calls))

@@ -36,7 +36,8 @@ MOST_HEADS: Final = 4096
 MOST_HEAD_BYTES: Final = 2048
 """Number and length of the heads that are kept."""
 
-_Text = tuple[bytes, tuple[tuple[bytes, bytes], ...]]
+_Headers = tuple[tuple[bytes, bytes], ...]
+_Text = tuple[bytes, _Headers]
 """Path and headers."""
 
 _PATH: Final = re.compile(rb"/v1/runs/([A-Za-z0-9_.~-]+)/steps")
@@ -100,10 +101,10 @@ class StepPath:
         """Get the head of a request; None: it is not plain."""
         if scope["method"] != "POST" or scope["query_string"] or scope["root_path"] or TRACES.active:
             return None
-        text = scope["raw_path"], tuple(scope["headers"])
+        text = scope.get("raw_path") or b"", tuple(scope["headers"])
         head = self._heads.get(text)
         if head is None:
-            head = _read_head(scope)
+            head = _read_head(*text)
             if head is not None and head.key is None and head.name is None:
                 self._keep(text, head)
         return head
@@ -155,13 +156,13 @@ def _parts(response: Response) -> _Parts:
     return response.status_code, response.raw_headers, bytes(response.body)
 
 
-def _read_head(scope: Scope) -> _Head | None:
+def _read_head(raw_path: bytes, sent: _Headers) -> _Head | None:
     """Read path and headers; None: the request is not plain."""
-    path = _PATH.fullmatch(scope["raw_path"])
-    headers = dict(scope["headers"])
+    path = _PATH.fullmatch(raw_path)
+    headers = dict(sent)
     if (
         path is None
-        or len(headers) < len(scope["headers"])
+        or len(headers) < len(sent)
         or headers.get(b"content-type") != b"application/json"
         or not 0 < int(headers.get(b"content-length", 0)) <= MAX_BODY_BYTES
         or not headers.keys().isdisjoint(_UNUSUAL)

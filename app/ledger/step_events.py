@@ -62,6 +62,8 @@ class PricedStep(NamedTuple):
 
 def total_cost(steps: Sequence[PricedStep]) -> RdpCurve:
     """Sum the costs of one or more step events, exactly."""
+    if len(steps) == 1:
+        return steps[0].cost
     # Equal events share one curve object: adding their counts first saves curve additions.
     counts: dict[int, int] = {}
     curves: dict[int, RdpCurve] = {}

@@ -15,18 +15,7 @@ from app.api.step_path import StepPath
 from app.ledger.errors import AttemptSupersededError, LedgerUnavailableError, NotFoundError, SequenceGapError
 from app.service.charging import commit_queue
 from tests.api.conftest import furnish
-from tests.api.step_routes import (
-    BOTH,
-    JSON,
-    NAMED,
-    SHORT,
-    USUAL,
-    Answer,
-    Ports,
-    listening,
-    request,
-    watched,
-)
+from tests.api.step_routes import BOTH, JSON, NAMED, SHORT, USUAL, Answer, Ports, listening, request, watched
 from tests.api.trainer import LOUD, QUIET, counted
 from tests.conftest import SAMPLED, open_ledger
 from tests.soak import in_turns
