@@ -32,12 +32,12 @@ class OwnGenerator:
         self._kept = given is not None and (secure or not _has_state(given))
         self._generator = given if given is not None and self._kept else fresh_generator(device)
         self._stateless = self._kept and not _has_state(self._generator)
-        self._left: bytes | None = None if self._kept else self._state()
+        self._left: torch.Tensor | None = None if self._kept else self._state()
         holder.generator = self._generator
 
     def draw(self, holder: Any, numbers: Callable[[], Any]) -> Any:  # noqa: ANN401 - as above, and any result
         """Let the holder draw from this generator, from a state that was never used."""
-        if self._left != self._state():
+        if not self._stateless and (self._left is None or not torch.equal(self._left, self._generator.get_state())):
             _fill(self._generator)
         holder.generator = self._generator
         try:
@@ -51,8 +51,8 @@ class OwnGenerator:
             self._generator = fresh_generator(device)
             self._left = self._state()
 
-    def _state(self) -> bytes | None:
-        return None if self._stateless else self._generator.get_state().numpy().tobytes()
+    def _state(self) -> torch.Tensor | None:
+        return None if self._stateless else self._generator.get_state()
 
 
 class OwnNoise:

@@ -1,7 +1,6 @@
 """Ghost clipping, where the module clips: what it clipped, to which norm, and whether that is what is released."""
 
 import functools
-from collections import Counter
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -177,7 +176,7 @@ def _parameters_used_by_their_layer(module: Any) -> dict[int, Any]:  # noqa: ANN
 
 def _uses(losses: torch.Tensor) -> dict[int, int]:
     """Count the uses of each parameter, by identity, in the graph of a backward pass."""
-    accumulations: list[Any] = []
+    found: dict[int, int] = {}
     pending = [losses.grad_fn]
     seen = {None, *pending}
     while pending:
@@ -185,11 +184,12 @@ def _uses(losses: torch.Tensor) -> dict[int, int]:
         for following, _ in () if node is None else node.next_functions:
             # By its class: each attribute that a node lacks would cost an error.
             if type(following) is _ACCUMULATION:
-                accumulations.append(following)
+                identity = id(following.variable)
+                found[identity] = found.get(identity, 0) + 1
             elif following not in seen:
                 seen.add(following)
                 pending.append(following)
-    return Counter(id(accumulation.variable) for accumulation in accumulations)
+    return found
 
 
 def _present_clipping(module: Any) -> GhostClipping | None:  # noqa: ANN401 - as above
