@@ -749,13 +749,6 @@ def _create_decisions() -> None:
         ["organisation_id", "outcome", "created_at"],
         where="outcome <> 'admitted'",
     )
-    _create_partial_index(
-        "uq_decisions_first_step",
-        "decisions",
-        ["organisation_id", "run_id", "attempt", "first_step"],
-        where="outcome IN ('admitted', 'reported')",
-        unique=True,
-    )
 
 
 def _create_decision_ranges() -> None:

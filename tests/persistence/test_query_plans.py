@@ -86,16 +86,9 @@ def _plan(ledger: Ledger, ask: Ask) -> str:
     return _plans(ledger, ask)[0]
 
 
-def _admitted(tx: Connection, organisation: str) -> None:
-    """Of a run with decisions: where there are none, each index with a run is as good."""
-    run = tx.execute(select(tables.runs.c.account_id)).scalar_one()
-    decisions.find_admitted(tx, organisation, [(run, 1, 5), (RUNS[1], 1, 7)])
-
-
 SOME_ROWS: dict[str, tuple[Ask, str]] = {
     "ix_deliveries_pending": (lambda tx, _: alerts.organisations_due(tx, PLACE.created_at, []), "deliveries"),
     "uq_accounts_path": (lambda tx, owner: accounts.find_by_path(tx, owner, "mimic/icu-team"), "accounts"),
-    "uq_decisions_first_step": (_admitted, "decisions"),
     "uq_reservations_active": (lambda tx, _: periodic_queries.lapsed(tx, PLACE.created_at, 10), "reservations"),
 }
 
@@ -105,6 +98,18 @@ def test_partial_index_is_taken_for_its_rows(opened: Ledger) -> None:
         [plan] = [each for each in _plans(opened, ask, bitmaps=True) if re.search(rf"\b{table}\b", each)]
         one_search = rf"{table} USING (COVERING )?INDEX {index}\b|using {index} on {table}\b"
         assert re.search(rf"{one_search}|Bitmap Index Scan on {index}\b", plan), plan
+
+
+def test_admitted_step_is_searched_by_positions_of_its_run(opened: Ledger) -> None:
+    plan = _plan(opened, lambda tx, owner: decisions.find_admitted(tx, owner, RUNS[0], 1, 5))
+    if opened.database.dialect == "postgresql":
+        searches = [line for line in plan.splitlines() if re.search(r"\bon decisions\b", line)]
+        assert all("Index Scan using pk_decisions on decisions" in line for line in searches), plan
+    else:
+        searches = [line for line in plan.splitlines() if re.match(r"(SEARCH|SCAN) (decisions|probe)\b", line)]
+        place = "USING INDEX sqlite_autoindex_decisions_1 (organisation_id=? AND run_id=? AND position=?)"
+        assert all(line.endswith(place) for line in searches), plan
+    assert len(searches) == 2, plan
 
 
 PARTLY_SORTED = r"USE TEMP B-TREE FOR (RIGHT PART|LAST TERM|LAST \d TERMS) OF ORDER BY"

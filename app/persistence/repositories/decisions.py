@@ -1,9 +1,22 @@
 """Decisions on requests for steps, admitted and refused."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
-from sqlalchemy import Connection, Row, bindparam, func, or_, select
+from sqlalchemy import (
+    BigInteger,
+    BindParameter,
+    Connection,
+    Row,
+    Select,
+    and_,
+    bindparam,
+    case,
+    cast,
+    func,
+    or_,
+    select,
+)
 
 from app.ledger.admission import Reading
 from app.ledger.audit import Actor
@@ -22,7 +35,15 @@ from app.persistence.repositories import decision_lists
 from app.persistence.repositories.decision_items import COLUMNS, group_items, read_items
 from app.persistence.repositories.dp_events import read_event
 from app.persistence.repositories.expressions import ADVANCED, join_on, owned_by
-from app.persistence.tables import account_metadata, accounts, decision_events, decision_ranges, decisions, dp_events
+from app.persistence.tables import (
+    account_metadata,
+    accounts,
+    decision_events,
+    decision_ranges,
+    decisions,
+    dp_events,
+    runs,
+)
 
 EVENTS_ROOM = 4 << 20
 """Bytes of events read at once; more would take seconds and hundreds of megabytes."""
@@ -46,6 +67,52 @@ _BY_KEYS = _DECISIONS.where(
     decisions.c.organisation_id == bindparam("of_organisation"),
     decisions.c.idempotency_key.in_(bindparam("of_keys", expanding=True)),
 )
+_PROBE: Final = decisions.alias("probe")
+
+
+def _admitted() -> Select[Any]:
+    """Select the decision that admitted a step, by bisection of the positions of its run.
+
+    Attempts and first steps do not decrease with the position, and after an admitted decision one of them is larger: it
+    is the last one up to this step. The first probe is the run's last decision, of which most steps are repeated.
+    """
+    run: dict[str, BindParameter[str]] = {
+        "organisation_id": bindparam("of_organisation"),
+        "run_id": bindparam("of_run"),
+    }
+    count = runs.c.decision_count
+    first = select(cast(0, BigInteger).label("low"), count.label("high"), (count - 1).label("probed")).where(
+        runs.c.organisation_id == run["organisation_id"], runs.c.account_id == run["run_id"]
+    )
+    # The next position is computed here: PostgreSQL's row-level security allows no arithmetic in a search of an index.
+    search = first.cte("search", recursive=True)
+    low, high, probed = search.c.low, search.c.high, search.c.probed
+    attempt: BindParameter[int] = bindparam("of_attempt")
+    step: BindParameter[int] = bindparam("of_first_step")
+    is_passed = or_(_PROBE.c.attempt < attempt, and_(_PROBE.c.attempt == attempt, _PROBE.c.first_step <= step))
+    here = and_(*[_PROBE.c[name] == value for name, value in run.items()], _PROBE.c.position == probed)
+    following = (
+        select(
+            case((is_passed, probed + 1), else_=low),
+            case((is_passed, high), else_=probed),
+            case((is_passed, probed + 1 + high), else_=low + probed) // 2,
+        )
+        .join_from(search, _PROBE, here)
+        .where(low < high)
+    )
+    found = search.union_all(following)
+    last = select((found.c.low - 1).label("position")).where(found.c.low == found.c.high).cte("last")
+    these = [decisions.c[name] == value for name, value in run.items()]
+    return _DECISIONS.where(
+        *these,
+        decisions.c.position == last.c.position,
+        decisions.c.attempt == attempt,
+        decisions.c.first_step == step,
+        ADVANCED,
+    )
+
+
+_ADMITTED: Final = _admitted()
 _RUN, _BINDING = accounts.alias("run"), accounts.alias("binding")
 _NUMBER = account_metadata.c.number.label("run_number")
 _ITEMS: Final = DecisionEntry._fields.index("items")
@@ -99,14 +166,11 @@ def find_by_key(tx: Connection, organisation_id: str, idempotency_key: str) -> D
     return next(iter(find_by_keys(tx, organisation_id, [idempotency_key])), None)
 
 
-def find_admitted(tx: Connection, organisation_id: str, places: Iterable[tuple[str, int, int]]) -> list[Decision]:
-    """Find the decisions that admitted steps from a run, attempt and first step on, without these steps."""
-    these = [
-        (decisions.c.run_id == run_id) & (decisions.c.attempt == attempt) & (decisions.c.first_step == first_step)
-        for run_id, attempt, first_step in places
-    ]
-    found = _DECISIONS.where(decisions.c.organisation_id == organisation_id, or_(*these), ADVANCED)
-    return [_decision(row, ()) for row in tx.execute(found)]
+def find_admitted(tx: Connection, organisation_id: str, run_id: str, attempt: int, first_step: int) -> Decision | None:
+    """Find the decision that admitted steps from a run, attempt and first step on, without these steps."""
+    asked = {"of_organisation": organisation_id, "of_run": run_id, "of_attempt": attempt, "of_first_step": first_step}
+    row = tx.execute(_ADMITTED, asked).one_or_none()
+    return None if row is None else _decision(row, ())
 
 
 def at_positions(tx: Connection, organisation_id: str, run_id: str, positions: Sequence[int]) -> list[Decision]:

@@ -155,14 +155,6 @@ decisions = owned_table(
     # not written by an admitted charge without a key, as most are
     partial_index("uq_decisions_idempotency_key", "idempotency_key", where="idempotency_key IS NOT NULL", unique=True),
     partial_index("ix_decisions_not_admitted", "outcome", "created_at", where="outcome <> 'admitted'"),
-    partial_index(
-        "uq_decisions_first_step",
-        "run_id",
-        "attempt",
-        "first_step",
-        where="outcome IN ('admitted', 'reported')",
-        unique=True,
-    ),
     key=("run_id", "position"),
     counters_in_range="position >= 0 AND attempt >= 1 AND first_step >= 0 AND step_count >= 1",
     requested_count_at_least_step_count="requested_count >= step_count",

@@ -260,16 +260,17 @@ class _Loader:
     def load_earlier_steps(self, wanted: Iterable[LoadRequest]) -> None:
         """Load the decisions on steps that were taken before; later ones are taken in this transaction."""
         answered = self.work.by_key.keys() | self.work.reused_keys
-        earlier = set()
         for each in wanted:
             run, steps = self.work.runs[each.run_id], each.steps
             if steps is None or steps.first_step is None or steps.idempotency_key in answered:
                 continue
-            if steps.attempt != run.attempt or steps.first_step < run.next_step:
-                earlier.add((run.account_id, steps.attempt, steps.first_step))
-        if earlier:
-            for decision in decisions.find_admitted(self.tx, self.work.organisation_id, earlier):
-                self.work.by_first_step[decision.run_id, decision.attempt, decision.first_step] = decision
+            place = run.account_id, steps.attempt, steps.first_step
+            if (
+                steps.attempt != run.attempt or steps.first_step < run.next_step
+            ) and place not in self.work.by_first_step:
+                decision = decisions.find_admitted(self.tx, self.work.organisation_id, *place)
+                if decision is not None:
+                    self.work.by_first_step[place] = decision
 
     def load_costs(self, wanted: Iterable[LoadRequest]) -> None:
         """Load the costs of requested events, and of a plan's last event, which mostly shows that its hold is exact."""
