@@ -3,8 +3,7 @@
 `app/api/step_path.py` answers plain requests to this route without the framework.
 """
 
-from functools import partial
-from typing import Annotated, Final
+from typing import Annotated
 
 from fastapi import Query, Response
 from pydantic_core import to_json
@@ -13,21 +12,9 @@ from app.api.problems import COSTING_ERRORS, PROBLEM_JSON, WRITE_ERRORS, problem
 from app.api.route import CommitQueueDep, ContextDep, IdempotencyKey, router
 from app.api.schemas.refusals import REFUSED_EXAMPLE, refusal_members
 from app.api.schemas.steps import AuthorizeSteps, StepAuthorization, admitted_members
-from app.ledger.decisions import Decision, DecisionOutcome
+from app.ledger.decisions import Decision
 from app.ledger.errors import AttemptSupersededError
 from app.service.charging.requests import StepResult
-
-MOST_TEMPLATES: Final = 4096
-"""Number of runs, or other sources of their steps, whose answers are kept as templates."""
-
-_NUMBERS: Final = {
-    **dict.fromkeys(("first_step", "count", "requested_count", "next_step", "steps_remaining"), b"%d"),
-    **dict.fromkeys(("epsilon", "delta", "epsilon_limit"), b"%b"),
-}
-"""Members of an admission that change from step to step."""
-
-_json = partial(to_json, inf_nan_mode="strings")
-_templates: Final[dict[tuple[object, ...], bytes]] = {}
 
 routes = router("runs")
 
@@ -96,33 +83,4 @@ def step_response(answered: StepResult, *, dry_run: bool = False) -> Response:
 
 def admitted_content(decision: Decision, *, dry_run: bool = False) -> bytes:
     """Build the body of an admission; validation by StepAuthorization would take longer than parsing the request."""
-    remaining = decision.steps_remaining
-    if dry_run or remaining is None or decision.ended_plans is not None:
-        return _json(admitted_members(decision, dry_run=dry_run))
-    reading = decision.reading
-    numbers = (decision.first_step, decision.step_count, decision.requested_count, decision.next_step)
-    readings = (_json(reading.epsilon), _json(reading.delta), _json(reading.epsilon_limit))
-    return _template(decision) % (*numbers, *readings, remaining)
-
-
-def _template(decision: Decision) -> bytes:
-    """Get the body of a run's usual admissions without their numbers."""
-    fixed = (
-        decision.run_id,
-        decision.attempt,
-        decision.outcome is DecisionOutcome.ADMITTED,
-        decision.binding_account_id,
-        decision.binding_account_path,
-        decision.reservation_id,
-    )
-    template = _templates.get(fixed)
-    if template is None:
-        if len(_templates) >= MOST_TEMPLATES:
-            _templates.clear()
-        members = {
-            name: _NUMBERS.get(name) or _json(value).replace(b"%", b"%%")
-            for name, value in admitted_members(decision, dry_run=False).items()
-        }
-        template = b"{%b}" % b",".join(b'"%b":%b' % (name.encode(), text) for name, text in members.items())
-        _templates[fixed] = template
-    return template
+    return to_json(admitted_members(decision, dry_run=dry_run), inf_nan_mode="strings")
