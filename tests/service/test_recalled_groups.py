@@ -10,10 +10,12 @@ import pytest
 from sqlalchemy import update
 
 from app.ledger import errors
+from app.ledger.decisions import entry_hash
 from app.ledger.errors import LedgerUnavailableError, SequenceGapError
 from app.persistence.database import ALL_TENANTS, Database
 from app.persistence.repositories import balances, idempotent_responses, raw_rows
 from app.persistence.tables import accounts
+from app.service.charging import counted_steps
 from app.service.charging.groups import CommandResult, commit_counted
 from app.service.charging.ledger_state import MOST_VALIDATED, LedgerState
 from app.service.charging.requests import StepCommand, StepRequest, StepResult
@@ -198,6 +200,21 @@ def test_program_error_leaves_a_clean_connection(
             ready.first_step()
     assert (ready.first_step(), ready.recalled) == (1, [False])
     assert not caplog.records  # of the pool, which could not reset it
+
+
+def test_error_in_the_midst_of_a_group_leaves_nothing_charged(ready: Ready, monkeypatch: pytest.MonkeyPatch) -> None:
+    hashed: list[bytes] = []
+
+    def fail_later(*given: Any) -> bytes:  # noqa: ANN401 - as `entry_hash`
+        hashed.append(entry_hash(*given))
+        return hashed[-1] if len(hashed) == 1 else hashed[9]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(counted_steps, "entry_hash", fail_later)
+        with pytest.raises(IndexError):
+            ready.once(ready.request(), ready.request())
+    assert [ready.first_step() for _ in range(2)] == [1, 2]
+    assert ready.recalled == [False, True]
 
 
 def test_trust_returns_later_after_each_failure() -> None:

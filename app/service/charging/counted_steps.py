@@ -106,7 +106,7 @@ class CountedSteps:
 
     def forget(self) -> None:
         """Forget what was charged: it may not be stored."""
-        self._state.forget(self._charged, self._runs)
+        self._state.forget(self._charged, [key for key, _ in self._advanced])
 
     @property
     def _advanced(self) -> list[tuple[Key, _Counted]]:

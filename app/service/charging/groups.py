@@ -58,11 +58,11 @@ def commit_counted(db: Database, state: LedgerState, commands: Sequence[StepComm
     if not state.trusts(owner):
         return {}
     counted = CountedSteps(state)
-    outcomes: dict[int, CommandResult] = {**counted.charge_all(commands)}
-    if not counted.decided:
-        return outcomes
     committed = False
     try:
+        outcomes: dict[int, CommandResult] = {**counted.charge_all(commands)}
+        if not counted.decided:
+            return outcomes
         with db.pipeline(owner) as tx:
             if tx is None:
                 return {}
