@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Final
 
 import keras
 import lightning.pytorch as lightning
+import numpy as np
 import pytest
 import torch
 
@@ -128,6 +129,19 @@ def test_random_script_is_charged_and_goes_on_if_it_is_honest(kind: str, seeds: 
             raise
         finally:
             play.end()
+
+
+def test_noise_that_a_script_of_keras_raises_is_traced_anew() -> None:
+    """JAX kept the trace of the model's step, whose smaller noise was charged as the larger one."""
+    play = Play(Keras, 1, honest=False)
+    play.act("step")
+    config = play.script.model._dp_params
+    object.__setattr__(config, "noise_multiplier", 10 * config.noise_multiplier)
+    play.act("step")
+    before, after = (float(np.std(play.script.quiet(release))) for release in play.script.releases)
+    assert 8 < after / before < 12
+    play.judge()
+    play.end()
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ import functools
 import inspect
 import types
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from itertools import islice
 from typing import Any, Final, Literal
 
@@ -228,11 +229,32 @@ class _Guarded:
 
 def _make_guarded(make: Callable[..., Any], callback: LedgerCallback, force: bool = False) -> None:  # noqa: FBT001, FBT002 - Keras' signature
     """Make the training function, which asks before its steps."""
-    event, function = callback.read(), callback.trained.train_function
+    model = callback.trained
+    event, function = callback.read(), model.train_function
     if force or not isinstance(function, _Guarded) or function.event != event:
         # One that is compiled already keeps the noise that it was traced with: it is traced again with what was read.
-        make(force=True)
-        callback.trained.train_function = _Guarded(callback.trained.train_function, event, callback)
+        with _new_step(model):
+            make(force=True)
+        model.train_function = _Guarded(model.train_function, event, callback)
+
+
+@contextmanager
+def _new_step(model: keras.Model) -> Iterator[None]:
+    """Let a model's step be another function for a while: JAX keeps the trace of an equal one, as a bound method is."""
+    own, step = vars(model).get("train_step"), model.train_step
+
+    @functools.wraps(step)
+    def train_step(*arguments: Any) -> Any:  # noqa: ANN401 - of the backend
+        return step(*arguments)
+
+    model.train_step = train_step
+    try:
+        yield
+    finally:
+        if own is None:
+            del model.train_step
+        else:
+            model.train_step = own
 
 
 def _charged_fit(fit: Callable[..., Any], callback: LedgerCallback) -> Callable[..., Any]:
