@@ -14,6 +14,9 @@ REACH: Final = 40.0
 """Standard deviations beyond which a tail of the normal distribution is no positive number."""
 
 MOST_ROUNDS: Final = 200
+LOOKED_UP: Final = 1024
+"""Places of a table of losses, from which the search for each begins."""
+
 CLOSE: Final = 2.0**-50
 """Relative error of a loss at which the search for it ends; what is left is counted."""
 
@@ -95,11 +98,14 @@ class ReplacedMixturePair:
         mixture, s = self.mixture, self.mixture.noise_multiplier
         end = 1 + REACH * s
         scale = LOSS_ERROR * (1 + float(np.abs(losses).max()) + 2 * end / s**2)
-        low, high = np.full(losses.size, -end), np.full(losses.size, end)
-        last = float(self._loss(np.array([end]))[0])
-        x = np.where(losses < 0, low, high)
-        inside = np.abs(losses) < last
-        low, high, wanted, found = low[inside], high[inside], losses[inside], np.zeros(int(inside.sum()))
+        table = np.linspace(-end, end, LOOKED_UP)
+        known = np.maximum.accumulate(self._loss(table))
+        x = np.where(losses < 0, -end, end)
+        inside = np.abs(losses) < known[-1]
+        wanted = losses[inside]
+        above = np.searchsorted(known, wanted)
+        low, high = table[np.maximum(above - 2, 0)], table[np.minimum(above + 1, LOOKED_UP - 1)]
+        found = np.interp(wanted, known, table)
         error = np.zeros(1)
         for _ in range(MOST_ROUNDS):
             error = self._loss(found) - wanted

@@ -15,7 +15,7 @@ NESTED: Final = 0.07
 MIXED: Final = 0.35
 """Microseconds for a place and a distance of a mixture: up to 18 rounds of Newton's method were counted."""
 
-MIRRORED: Final = 0.8
+MIRRORED: Final = 0.45
 """The same of a mixture and its mirror image."""
 
 SUMMED_MASS: Final = 0.02

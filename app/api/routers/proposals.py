@@ -40,7 +40,7 @@ def get_account_limit(account_id: str, request: Request, context: ContextDep) ->
         **responses(
             *WRITE_ERRORS,
             *("not_found", "account_archived", "delta_too_large", "limit_too_small", "idempotency_key_reused"),
-            *("policy_violation", "precondition_required", "precondition_failed"),
+            *("policy_violation", "precondition_required", "precondition_failed", "computation_limit_exceeded"),
         ),
     },
 )
@@ -108,6 +108,7 @@ def get_proposal(proposal_id: str, request: Request, context: ContextDep) -> Res
     "Approve a proposal",
     *(*WRITE_ERRORS, "not_found", "name_taken", "proposal_closed", "precondition_failed"),
     *("delta_too_large", "limit_too_small", "policy_violation", "account_archived", "account_quarantined"),
+    "computation_limit_exceeded",
     tag="proposals",
 )
 def approve_proposal(proposal_id: str, context: ContextDep, body: ProposalReview | None = None) -> Proposal:
