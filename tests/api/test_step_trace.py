@@ -2,7 +2,7 @@
 
 from benchmarks.step_trace import trace_step
 
-MOST = {"functions": 112, "files": 32, "switches between files": 101, "climbs back": 0}
+MOST = {"functions": 113, "files": 33, "switches between files": 102, "climbs back": 0}
 """ADR 0032 has what it was; lower these when the way gets shorter."""
 
 
