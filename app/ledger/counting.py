@@ -19,6 +19,7 @@ from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from typing import NamedTuple
 
 from app.accounting.curves import RdpCurve, Usage
 from app.accounting.events import fingerprint
@@ -34,6 +35,17 @@ from app.ledger.filter_orders import Epsilons, FilterOrders
 from app.ledger.plan_filter import repeated
 from app.ledger.room import Room
 from app.ledger.step_events import PricedStep
+
+
+class CountMark(NamedTuple):
+    """A counted account at some time."""
+
+    record: AccountRecord
+    charged: Mapping[str, tuple[RdpCurve, int]]
+    event: str
+    repetitions: int
+    version: int
+    updated_at: datetime
 
 
 @dataclass(slots=True)
@@ -128,6 +140,18 @@ class CountedAccount:
         self.count += number
         self.version += 1
         self.updated_at = now
+
+    @property
+    def mark(self) -> CountMark:
+        """What `undo` needs to take back the charges that follow."""
+        return CountMark(self.record, self.charged, self.event, self.count, self.version, self.updated_at)
+
+    def undo(self, mark: CountMark) -> bool:
+        """Take back what was charged since a mark; false if it is more than repetitions of one event."""
+        if self.record is not mark.record or self.charged is not mark.charged or self.event != mark.event:
+            return False
+        self.count, self.version, self.updated_at = mark.repetitions, mark.version, mark.updated_at
+        return True
 
     def epsilon(self, governing: Account, number: int) -> float | None:
         """Get the epsilon by the governing filter after a further `number` of repetitions; None to ask the rule."""

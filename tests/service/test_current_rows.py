@@ -120,7 +120,8 @@ def test_everything_is_read_again_after_a_failed_group(
             runner.once(request(run))
     assert runner.memory.revision is None  # by itself, although the connection is replaced, too
     reads = Reads(ledger.database)
-    assert reads.during(lambda: runner.once(request(run))) > 0
+    again = reads.during(lambda: runner.once(request(run)))
+    assert (again > 0) is (ledger.database.dialect == "sqlite")  # PostgreSQL compares the versions of the rows
     assert runner.charged(request(run)).steps_remaining == left - 2
     assert sound(ledger)
 

@@ -9,7 +9,7 @@ from sqlalchemy import Connection
 from app.accounting.curves import RdpCurve
 from app.accounting.events import DpEvent, RepeatAndSelect
 from app.ledger.account_records import AccountRecord
-from app.ledger.counting import CountedAccount, admit_by_counting
+from app.ledger.counting import CountedAccount, CountMark, admit_by_counting
 from app.ledger.decisions import Decision, DecisionEntry, entry_hash, entry_of
 from app.ledger.deviations import merge_deviations
 from app.ledger.errors import InsufficientScopeError
@@ -44,7 +44,7 @@ class _Counted:
 class CountedSteps:
     """The steps of a group that are charged in place.
 
-    Until the caller publishes them the accounts are ahead of the database: whatever fails, it must forget them.
+    Until the caller publishes them the accounts are ahead of the database: whatever fails, it must undo them.
     """
 
     def __init__(self, state: LedgerState) -> None:
@@ -53,10 +53,15 @@ class CountedSteps:
         self._left: set[Key] = set()
         """Runs whose next steps are decided the usual way, after these."""
         self._charged: dict[Key, CountedAccount] = {}
-        self.seen: list[tuple[str, int, datetime]] = []
-        """Id, version and time of change that the charged accounts must have in the database."""
+        self._marks: dict[Key, CountMark] = {}
+        """The charged accounts as they are stored."""
         self.decided: list[tuple[DecisionEntry, bytes]] = []
         """Decisions to write, with their hashes."""
+
+    @property
+    def seen(self) -> list[tuple[str, int, datetime]]:
+        """Id, version and time of change that the charged accounts must have in the database."""
+        return [(key[1], mark.version, mark.updated_at) for key, mark in self._marks.items()]
 
     @property
     def keys(self) -> list[str]:
@@ -104,9 +109,10 @@ class CountedSteps:
         """Let the next decisions see the runs as they are now."""
         self._state.runs.put_many((key, CachedRun(each.ids, each.run, each.asked)) for key, each in self._advanced)
 
-    def forget(self) -> None:
-        """Forget what was charged: it may not be stored."""
-        self._state.forget(self._charged, [key for key, _ in self._advanced])
+    def undo(self) -> None:
+        """Take back what was charged, which may not be stored, or forget the account."""
+        self._state.forget([key for key, counted in self._charged.items() if not counted.undo(self._marks[key])])
+        self._state.runs.put_many((key, CachedRun(each.ids, each.stored, each.asked)) for key, each in self._advanced)
 
     @property
     def _advanced(self) -> list[tuple[Key, _Counted]]:
@@ -132,8 +138,7 @@ class CountedSteps:
         head = entry_hash(run.chain_head, entry)
         for at, counted in known.path.items():
             if at not in self._charged:
-                self._charged[at] = counted
-                self.seen.append((at[1], counted.version, counted.updated_at))
+                self._charged[at], self._marks[at] = counted, counted.mark
             counted.charge(step.count, now)
         known.run, known.asked = run.advanced(decision.next_step, head, now, entry.actor), asked
         self.decided.append((entry, head))

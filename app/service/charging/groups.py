@@ -80,7 +80,7 @@ def commit_counted(db: Database, state: LedgerState, commands: Sequence[StepComm
         return {}
     finally:
         if not committed:
-            counted.forget()
+            counted.undo()
     counted.publish()
     return outcomes
 
@@ -116,7 +116,7 @@ def commit_group(
             if works:
                 save(tx, *works.values())
     except BaseException:
-        counted.forget()
+        counted.undo()
         raise
     for work in works.values():
         remember(state, work)

@@ -101,13 +101,11 @@ class LedgerState:
         """Note that the group that began with a revision is committed."""
         self.revision = revision and (revision[0] + 1, revision[1])
 
-    def forget(self, account_ids: Iterable[Key], run_ids: Iterable[Key]) -> None:
-        """Forget rows that may be ahead of the database."""
+    def forget(self, account_ids: Iterable[Key]) -> None:
+        """Forget accounts that may be ahead of the database."""
         for key in account_ids:
             self.accounts.forget(key)
             self.current.discard(key)
-        for key in run_ids:
-            self.runs.forget(key)
 
     def trusts(self, organisation_id: str) -> bool:
         """Check whether the current rows of an organisation may be used before they are validated; count its groups."""
