@@ -30,7 +30,7 @@ RECENT: Final = 5_000
 """Decisions of an organisation that are searched by time before runs are searched individually."""
 
 # Built once: an alias of a wide table takes a millisecond.
-_PROBE, _COUNTED, _NEXT = decisions.alias("probe"), decisions.alias("counted"), decision_ranges.alias("next")
+PROBE, _COUNTED, _NEXT = decisions.alias("probe"), decisions.alias("counted"), decision_ranges.alias("next")
 
 
 def newest_first(rows: FromClause) -> list[ColumnElement[Any]]:
@@ -147,21 +147,35 @@ def _cut_off(ranges: CTE, organisation_id: str, wanted: DecisionFilter, behind: 
     # Bisection: the decisions before `low` are behind, those from `high` on are not. Most runs have ended before. The
     # next position is computed here: PostgreSQL's row-level security allows no arithmetic in a search of an index.
     search = first.cte("search", recursive=True)
-    low, high, probed = search.c.low, search.c.high, search.c.probed
-    conditions = in_period(_PROBE.c.created_at, None, wanted.until)
+    conditions = in_period(PROBE.c.created_at, None, wanted.until)
     if behind is not None:
-        conditions.append(_lies_behind(_PROBE, behind))
+        conditions.append(_lies_behind(PROBE, behind))
     is_behind = and_(*conditions)
     step = (
         select(
             *(search.c[name] for name in ("run_id", "start", "end")),
-            case((is_behind, probed + 1), else_=low),
-            case((is_behind, high), else_=probed),
-            case((is_behind, probed + 1 + high), else_=low + probed) // 2,
+            *bisected(search, is_behind),
         )
-        .outerjoin_from(search, _PROBE, and_(_of(_PROBE, organisation_id, search), _PROBE.c.position == probed))
-        .where(low < high)
+        .outerjoin_from(search, PROBE, and_(_of(PROBE, organisation_id, search), PROBE.c.position == search.c.probed))
+        .where(search.c.low < search.c.high)
     )
     found = search.union_all(step)
     ended = select(found.c.run_id, found.c.start, found.c.low.label("end"))
     return ended.where(found.c.low == found.c.high, found.c.low > found.c.start).cte("cut_off")
+
+
+def bisected(search: CTE, is_before: ColumnElement[bool]) -> tuple[ColumnElement[Any], ...]:
+    """Build the next `low`, `high` and `probed` of a bisection of positions.
+
+    The decisions before `low` are before the place that is searched, and those from `high` on are not.
+
+    Args:
+        search: with these columns.
+        is_before: whether the probed decision is before the place.
+    """
+    low, high, probed = search.c.low, search.c.high, search.c.probed
+    return (
+        case((is_before, probed + 1), else_=low),
+        case((is_before, high), else_=probed),
+        case((is_before, probed + 1 + high), else_=low + probed) // 2,
+    )

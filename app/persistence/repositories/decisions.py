@@ -11,7 +11,6 @@ from sqlalchemy import (
     Select,
     and_,
     bindparam,
-    case,
     cast,
     func,
     or_,
@@ -33,6 +32,7 @@ from app.ledger.step_events import StepEvent
 from app.persistence.bulk import BulkStatement
 from app.persistence.repositories import decision_lists
 from app.persistence.repositories.decision_items import COLUMNS, group_items, read_items
+from app.persistence.repositories.decision_lists import PROBE, bisected
 from app.persistence.repositories.dp_events import read_event
 from app.persistence.repositories.expressions import ADVANCED, join_on, owned_by
 from app.persistence.tables import (
@@ -67,7 +67,6 @@ _BY_KEYS = _DECISIONS.where(
     decisions.c.organisation_id == bindparam("of_organisation"),
     decisions.c.idempotency_key.in_(bindparam("of_keys", expanding=True)),
 )
-_PROBE: Final = decisions.alias("probe")
 
 
 def _admitted() -> Select[Any]:
@@ -86,21 +85,12 @@ def _admitted() -> Select[Any]:
     )
     # The next position is computed here: PostgreSQL's row-level security allows no arithmetic in a search of an index.
     search = first.cte("search", recursive=True)
-    low, high, probed = search.c.low, search.c.high, search.c.probed
     attempt: BindParameter[int] = bindparam("of_attempt")
     step: BindParameter[int] = bindparam("of_first_step")
-    is_passed = or_(_PROBE.c.attempt < attempt, and_(_PROBE.c.attempt == attempt, _PROBE.c.first_step <= step))
-    here = and_(*[_PROBE.c[name] == value for name, value in run.items()], _PROBE.c.position == probed)
-    following = (
-        select(
-            case((is_passed, probed + 1), else_=low),
-            case((is_passed, high), else_=probed),
-            case((is_passed, probed + 1 + high), else_=low + probed) // 2,
-        )
-        .join_from(search, _PROBE, here)
-        .where(low < high)
-    )
-    found = search.union_all(following)
+    is_passed = or_(PROBE.c.attempt < attempt, and_(PROBE.c.attempt == attempt, PROBE.c.first_step <= step))
+    here = and_(*[PROBE.c[name] == value for name, value in run.items()], PROBE.c.position == search.c.probed)
+    following = select(*bisected(search, is_passed)).join_from(search, PROBE, here)
+    found = search.union_all(following.where(search.c.low < search.c.high))
     last = select((found.c.low - 1).label("position")).where(found.c.low == found.c.high).cte("last")
     these = [decisions.c[name] == value for name, value in run.items()]
     return _DECISIONS.where(
