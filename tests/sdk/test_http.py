@@ -22,6 +22,8 @@ from tests.sdk.simulation import BUDGET, LOUD, LedgerWire, icu_team
 from tests.sdk.wire import KEY
 from tests.servers import QuietHandler, background_thread
 
+pytestmark = pytest.mark.usefixtures("no_proxies")
+
 RANKS, STEPS = 3, 3
 
 
@@ -65,13 +67,6 @@ def recording(certificates: Path | None = None) -> Iterator[tuple[Recorder, Path
 def recorder() -> Iterator[Recorder]:
     with recording() as (server, _):
         yield server
-
-
-@pytest.fixture(autouse=True)
-def no_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy"):
-        monkeypatch.delenv(name, raising=False)
-        monkeypatch.delenv(name.upper(), raising=False)
 
 
 async def _get_run(url: str) -> str:

@@ -3,7 +3,7 @@
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from linecache import getline
@@ -25,18 +25,18 @@ FILES = {str(file) for room in (_net, _run) for file in Path(str(room.__file__))
 
 
 class Interruption:
-    """Ctrl-C before a line of the client is run.
+    """Ctrl-C before a line of some files of the client is run.
 
     Python takes no signal between the body of a `with` and its end, nor where a `try` stands, so there is none there.
     """
 
-    def __init__(self, at: int) -> None:
+    def __init__(self, at: int, files: Collection[str]) -> None:
         self.lines = 0
-        self._at = at
+        self._at, self._files = at, files
 
     def __call__(self, frame: FrameType, what: str, _: object) -> "Interruption | None":
         name = frame.f_code.co_filename
-        if name not in FILES:
+        if name not in self._files:
             return None
         if what == "line" and not getline(name, frame.f_lineno).lstrip().startswith(("with ", "try:")):
             self.lines += 1
@@ -46,8 +46,8 @@ class Interruption:
 
 
 @contextmanager
-def interrupted(at: int) -> Iterator[Interruption]:
-    before, tracing = sys.gettrace(), Interruption(at)
+def interrupted(at: int, files: Collection[str] = FILES) -> Iterator[Interruption]:
+    before, tracing = sys.gettrace(), Interruption(at, files)
     sys.settrace(tracing)
     try:
         yield tracing

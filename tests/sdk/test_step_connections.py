@@ -4,13 +4,10 @@ import json
 import math
 import signal
 import socket
-import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from linecache import getline
 from pathlib import Path
 from time import monotonic
-from types import FrameType
 
 import httpx2
 import pytest
@@ -22,7 +19,7 @@ from epsilon_ledger._wire.responses import HttpAnswer
 from tests.polling import await_true
 from tests.sdk.fake_ledger import RUN_ID
 from tests.sdk.hostile_server import HostileServer, Sent, ports, take
-from tests.sdk.test_interrupts import insisting
+from tests.sdk.test_interrupts import insisting, interrupted
 from tests.sdk.test_one_process import in_a_fork
 from tests.sdk.wire import KEY
 
@@ -157,23 +154,8 @@ def test_never_sent_step_is_not_in_doubt(server: HostileServer) -> None:
         assert not failed.value.in_doubt
 
 
-class Interruption:
-    """Ctrl-C before a line of the connections or of the reader, where Python may take it."""
-
-    FILES = (step_connections.__file__, plain_http.__file__)
-
-    def __init__(self, at: int) -> None:
-        self.lines, self._at = 0, at
-
-    def __call__(self, frame: FrameType, what: str, _: object) -> "Interruption | None":
-        name = frame.f_code.co_filename
-        if name not in self.FILES:
-            return None
-        if what == "line" and not getline(name, frame.f_lineno).lstrip().startswith(("with ", "try:")):
-            self.lines += 1
-            if self.lines == self._at:
-                raise KeyboardInterrupt
-        return self
+FILES = (step_connections.__file__, plain_http.__file__)
+"""The connections and the reader, at whose lines Python may take an interrupt."""
 
 
 # Between two lines a new socket has no owner yet: Python closes it, and warns of that.
@@ -181,16 +163,14 @@ class Interruption:
     "ignore:unclosed <socket:ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"
 )
 def test_ctrl_c_at_any_line_leaves_no_half_read_answer(server: HostileServer, socket_run: Run) -> None:
-    at, tracing = 0, Interruption(0)
-    while tracing.lines >= at:
-        at, before, tracing = at + 1, sys.gettrace(), Interruption(at + 1)
+    at = lines = 0
+    while lines >= at:
+        at += 1
         number = server.ledger.next_step
         server.spoil(lambda whole: Sent([whole[:-5], whole[-5:]]))
-        sys.settrace(tracing)
-        try:
+        with interrupted(at, FILES) as tracing:
             insisting(socket_run.authorize)
-        finally:
-            sys.settrace(before)
+        lines = tracing.lines
         assert socket_run.next_step == server.ledger.next_step == number + 1
         take(socket_run, server)
     assert at > 50
