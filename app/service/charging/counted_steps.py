@@ -30,7 +30,7 @@ class _Counted:
 
     Args:
         windows: of the accounts that are not always open.
-        asked: what its last counted request has asked for.
+        asked: the request that was counted last.
     """
 
     ids: tuple[str, ...]
@@ -52,16 +52,15 @@ class CountedSteps:
         self._runs: dict[Key, _Counted] = {}
         self._left: set[Key] = set()
         """Runs whose next steps are decided the usual way, after these."""
-        self._charged: dict[Key, CountedAccount] = {}
-        self._marks: dict[Key, CountMark] = {}
-        """The charged accounts as they are stored."""
+        self._charged: dict[Key, tuple[CountedAccount, CountMark]] = {}
+        """The charged accounts, and what they are in the database."""
         self.decided: list[tuple[DecisionEntry, bytes]] = []
         """Decisions to write, with their hashes."""
 
     @property
     def seen(self) -> list[tuple[str, int, datetime]]:
         """Id, version and time of change that the charged accounts must have in the database."""
-        return [(key[1], mark.version, mark.updated_at) for key, mark in self._marks.items()]
+        return [(key[1], mark.version, mark.updated_at) for key, (_, mark) in self._charged.items()]
 
     @property
     def keys(self) -> list[str]:
@@ -103,7 +102,7 @@ class CountedSteps:
         """Write the decisions, and the states and balances that they lead to."""
         decisions.add_all(tx, self.decided)
         runs.advance_all(tx, [(owner, each.stored, each.run) for (owner, _), each in self._advanced])
-        balances.save(tx, [(owner, counted) for (owner, _), counted in self._charged.items()])
+        balances.save(tx, [(owner, counted) for (owner, _), (counted, _) in self._charged.items()])
 
     def publish(self) -> None:
         """Let the next decisions see the runs as they are now."""
@@ -111,7 +110,7 @@ class CountedSteps:
 
     def undo(self) -> None:
         """Take back what was charged, which may not be stored, or forget the account."""
-        self._state.forget([key for key, counted in self._charged.items() if not counted.undo(self._marks[key])])
+        self._state.forget([key for key, (counted, mark) in self._charged.items() if not counted.undo(mark)])
         self._state.runs.put_many((key, CachedRun(each.ids, each.stored, each.asked)) for key, each in self._advanced)
 
     @property
@@ -138,7 +137,7 @@ class CountedSteps:
         head = entry_hash(run.chain_head, entry)
         for at, counted in known.path.items():
             if at not in self._charged:
-                self._charged[at], self._marks[at] = counted, counted.mark
+                self._charged[at] = counted, counted.mark
             counted.charge(step.count, now)
         known.run, known.asked = run.advanced(decision.next_step, head, now, entry.actor), asked
         self.decided.append((entry, head))
@@ -157,7 +156,7 @@ class CountedSteps:
         if any(account.allocation is not None for account in accounts):
             return None
         windows = tuple([account.window for account in accounts if account.window is not ALWAYS])
-        known = _Counted(cached.path, path, windows, cached.run, cached.run, cached.counted)
+        known = _Counted(cached.path, path, windows, cached.run, cached.run, cached.asked)
         self._runs[key] = known
         return known
 

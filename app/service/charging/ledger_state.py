@@ -38,7 +38,7 @@ class CachedPlan:
 
 
 class CountedRequest(NamedTuple):
-    """What a request that was decided by counting has asked for, and its fingerprint: trainers repeat themselves."""
+    """A request that counting has decided, with its price and fingerprint: trainers repeat themselves."""
 
     priced: PricedStep
     on_exceed: OnExceed
@@ -52,11 +52,11 @@ class CountedRequest(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CachedRun:
-    """The accounts of a run by depth and id, its state in the last group that read it, and what was counted last."""
+    """The accounts of a run by depth and id, its state in the last group that read it, and its last counted request."""
 
     path: tuple[str, ...]
     run: Run | None = None
-    counted: CountedRequest | None = None
+    asked: CountedRequest | None = None
 
 
 @dataclass
@@ -115,7 +115,7 @@ class LedgerState:
         return not left
 
     def distrust(self, organisation_id: str) -> None:
-        """Validate the rows of the next groups: twice as many as last time, if rows are often another's."""
+        """Validate the rows of the next groups: of twice the number of groups, if rows are often another's."""
         _, length = self.validating.get(organisation_id, (0, 0))
         length = min(2 * length + 1, MOST_VALIDATED)
         self.validating[organisation_id] = (length, length)
