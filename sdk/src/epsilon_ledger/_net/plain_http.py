@@ -84,9 +84,9 @@ def _parse_head(head: bytes) -> tuple[int, dict[str, str]]:
 
 
 def _body_length(status: int, headers: dict[str, str]) -> int:
-    """Return the bytes of the body, which must be told."""
+    """Return the bytes of the body, which the answer must state."""
     length = headers.get("content-length", "")
-    told = length.isdecimal() and len(length) <= len(str(MOST_BODY_BYTES)) and int(length) <= MOST_BODY_BYTES
-    if not told or status in _BODILESS or not _CODINGS.isdisjoint(headers):
+    is_stated = length.isdecimal() and len(length) <= len(str(MOST_BODY_BYTES)) and int(length) <= MOST_BODY_BYTES
+    if not is_stated or status in _BODILESS or not _CODINGS.isdisjoint(headers):
         raise NotPlainError("the answer has a coding, or no length that is read here")
     return int(length)

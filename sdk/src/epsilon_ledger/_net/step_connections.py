@@ -199,7 +199,7 @@ def _open_socket(host: str, port: int, context: ssl.SSLContext | None, timeout: 
 
 
 def _readability(connected: socket.socket) -> Callable[[], object]:
-    """Return a function that tells whether a socket can be read without waiting."""
+    """Return a function that checks whether a socket can be read without waiting."""
     if not hasattr(select, "poll"):  # on Windows
         return lambda: select.select([connected], [], [], 0)[0]
     poll = select.poll()
