@@ -48,7 +48,8 @@ class LruCache(Generic[K, V]):
                 if len(self._values) > self._size:
                     self._values.popitem(last=False)
 
-    def forget(self, key: K) -> None:
-        """Remove a value."""
+    def forget_many(self, keys: Iterable[K]) -> None:
+        """Remove values."""
         with self._lock:
-            self._values.pop(key, None)
+            for key in keys:
+                self._values.pop(key, None)

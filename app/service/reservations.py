@@ -209,7 +209,6 @@ def reserve(
 
 def _as_held(work: UnitOfWork, reservation: Reservation, last: StepEvent) -> CreatedReservation:
     path = work.path(reservation.run_id)
-    assert path is not None, "the whole path is locked before a plan is reserved"
     own = path[-1]
     executed = (*path[:-1], replace(own, spent=own.spent + own.held))
     [step] = price_steps(path[0], [replace(last, count=1)], work.costs_of(path[0]), PrecomputedCosts())
@@ -259,6 +258,8 @@ def renew_reservation(context: RequestContext, reservation_id: str) -> Reservati
         work = load_for(tx, context, found.run_id)
         renewed = extend(_as_it_stands(tx, work, found), context.now, context.lapsed_by)
         reservations.save_lease(tx, context.organisation_id, renewed)
+        work.renew(found.run_id)
+        save(tx, work)
         return renewed
 
     return context.transact(renew)

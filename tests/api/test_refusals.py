@@ -73,7 +73,7 @@ def test_refusal_has_every_number_and_they_fit_together(seeded: SeededLedger) ->
     assert rdp["held"] == 0 < response["max_count_that_fits"] < 10_000
     assert more_noise(response) is not None
     assert "mimic/icu-team" in response["detail"]
-    assert changed(before, seeded.rows()) == {"decisions", "runs"}
+    assert changed(before, seeded.rows()) == {"accounts", "decisions", "runs"}  # of the run, another version
     assert seeded.ledger.get(f"/v1/runs/{seeded.run}").content == read
     infinite = _ask(seeded.ledger, seeded.run, {"event": gaussian(1e-3), "count": 10**9})
     assert (infinite["epsilon_requested"], infinite["max_count_that_fits"]) == ("Infinity", 0)

@@ -121,7 +121,7 @@ def test_list_is_admitted_or_refused_as_a_whole(seeded: SeededLedger) -> None:
     before = seeded.rows()
     refused = _take(seeded, {"events": [{"event": SAMPLED}, {"event": SAMPLED, "count": remaining}]})
     assert (refused["decision"], refused["max_count_that_fits"]) == ("refused", remaining)
-    assert changed(before, seeded.rows()) == {"decisions", "decision_events", "runs"}
+    assert changed(before, seeded.rows()) == {"accounts", "decisions", "decision_events", "runs"}
     admitted = _take(seeded, {"events": [{"event": SAMPLED}, {"event": SAMPLED, "count": remaining - 1}]})
     assert (admitted["decision"], admitted["count"], admitted["steps_remaining"]) == ("admitted", remaining, 0)
 

@@ -88,13 +88,12 @@ class CommandRunner:
             return [record.account for record in accounts.path_of(tx, self.organisation_id, run)]
 
     def _prepare(self, command: StepCommand) -> None:
-        """Compute the prices of all events under the run's relation, and let the whole path be locked."""
+        """Compute the prices of all events under the run's relation."""
         for account in self.path(command.request.run_id)[:1]:
             try:
                 command.context.costs.require(account, [event or LOUD for event, _ in command.request.items])
             except CostNotReadyError as missing:
                 missing.compute(self.organisation_id)
-        command.needs_path = True
         command.context.costs.searches = 10**6  # a refusal goes without the noise that fits
 
 

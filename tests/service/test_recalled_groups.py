@@ -15,7 +15,7 @@ from app.ledger.errors import LedgerUnavailableError, SequenceGapError
 from app.persistence.database import ALL_TENANTS, Database
 from app.persistence.repositories import balances, idempotent_responses, raw_rows
 from app.persistence.tables import accounts
-from app.service.charging import counted_steps
+from app.service.charging import counted_steps, groups
 from app.service.charging.groups import CommandResult, commit_counted
 from app.service.charging.ledger_state import MOST_VALIDATED, LedgerState
 from app.service.charging.requests import StepCommand, StepRequest, StepResult
@@ -125,15 +125,15 @@ def test_failed_command_is_decided_on_validated_rows_and_with_a_used_key_gets_it
     assert isinstance(ready.once(ready.request(key="taken"))[0], errors.IdempotencyKeyReusedError)
 
 
-def test_changed_row_is_read_again(ready: Ready) -> None:
+def test_changed_row_is_read_again_and_charged_by_counting(ready: Ready, monkeypatch: pytest.MonkeyPatch) -> None:
     assert CommandRunner(ready.ledger).charged(ready.request()).first_step == 1
     ready.recalled.clear()
+    monkeypatch.delattr(groups, "decide_command")
     assert [ready.first_step() for _ in range(3)] == [2, 3, 4]
     assert ready.recalled == [False, False, True]  # one more was validated
 
 
 def test_quarantine_and_refusal_by_another_process_are_noticed(ready: Ready) -> None:
-    """No account has a new version after a refusal, but the chain has another head."""
     team, owner = ready.runner.path(ready.run)[1].id, ready.runner.organisation_id
     for reason in ("its balance is unproven", None):
         with ready.ledger.database.write(ALL_TENANTS) as tx:
@@ -198,7 +198,7 @@ def test_program_error_leaves_a_clean_connection(
         patch.setattr(balances, "save", fail)  # after other statements were sent
         with pytest.raises(ZeroDivisionError):
             ready.first_step()
-    assert (ready.first_step(), ready.recalled) == (1, [True])
+    assert (ready.first_step(), ready.recalled) == (1, [False])
     assert not caplog.records  # of the pool, which could not reset it
 
 
@@ -214,7 +214,7 @@ def test_error_in_the_midst_of_a_group_leaves_nothing_charged(ready: Ready, monk
         with pytest.raises(IndexError):
             ready.once(ready.request(), ready.request())
     assert [ready.first_step() for _ in range(2)] == [1, 2]
-    assert ready.recalled == [True, True]
+    assert ready.recalled == [False, True]
 
 
 def test_trust_returns_later_after_each_failure() -> None:

@@ -30,7 +30,7 @@ from app.service import maintenance, reservations
 from app.service.auth import authentication
 from app.service.charging.close import close_revoked
 from app.service.charging.groups import CommandResult, NotReady
-from app.service.charging.requests import PlanRevokedError, StepCommand, StepResult
+from app.service.charging.requests import StepCommand, StepResult
 from app.service.costing import CostNotReadyError
 from app.service.governance import limit_changes, proposals
 from app.service.governance.api_keys import create_key
@@ -175,10 +175,8 @@ class Reserving(Machine):
         while isinstance(outcome, NotReady):
             if isinstance(outcome, CostNotReadyError):
                 outcome.compute(command.context.organisation_id)
-            elif isinstance(outcome, PlanRevokedError):
-                close_revoked(self.ledger.database, command.context, command.request.run_id, outcome.reservation_id)
             else:
-                command.needs_path = True
+                close_revoked(self.ledger.database, command.context, command.request.run_id, outcome.reservation_id)
             [outcome] = runner.once(command)
         return outcome
 

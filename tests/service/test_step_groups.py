@@ -218,6 +218,7 @@ def test_failed_group_changes_nothing_and_is_not_cached(ledger: Ledger, run: str
     path = runner.path(run)[-1].path
     with tampering(ledger.database) as tx:
         set_run(tx, path, decision_count=0)
+        set_account(tx, path, version=99)
     before, remembered = dump(ledger.database), runner.path(other)
     with pytest.raises(IntegrityError):  # of a new event: PostgreSQL would commit repetitions by themselves
         runner.group(request(other, (QUIET, 1)), request(run, (QUIET, 1)))

@@ -1,7 +1,6 @@
 """Lock accounts in the global order (ADR 0003)."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -48,9 +47,6 @@ _REQUIRED = pipeline.required(
     "cardinality(%(ids)s::bigint[])",
 )
 _CHILDREN = _VERSIONS.where(_OWN, accounts.c.parent_id.in_(bindparam("of_accounts", expanding=True)))
-_STATES = select(
-    accounts.c.id, accounts.c.path, accounts.c.quarantine_reason.is_not(None), accounts.c.limit_revision
-).where(_OWN, _NAMED)
 
 
 def writes(connection: Connection) -> bool:
@@ -97,22 +93,6 @@ def read_children(tx: Connection, organisation_id: str, account_ids: Iterable[st
     """Read the children of locked accounts; charges lock the parents first."""
     asked = {"of_organisation": organisation_id, "of_accounts": list(account_ids)}
     return [AccountVersion(*row) for row in tx.execute(_CHILDREN, asked)]
-
-
-@dataclass(frozen=True, slots=True)
-class AccountState:
-    """The columns read of an account that is neither charged nor locked."""
-
-    id: str
-    path: str
-    quarantined: bool
-    limit_revision: int
-
-
-def read_states(tx: Connection, organisation_id: str, account_ids: Iterable[str]) -> list[AccountState]:
-    """Read accounts without locks."""
-    asked = {"of_organisation": organisation_id, "of_accounts": list(account_ids)}
-    return [AccountState(*row) for row in tx.execute(_STATES, asked)]
 
 
 def ancestor_ids(tx: Connection, organisation_id: str, account_id: str) -> list[str]:

@@ -1,6 +1,6 @@
 """Reservations and the rest of their plans."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any, Final
 
@@ -53,23 +53,20 @@ def add(tx: Connection, organisation_id: str, reservation: Reservation, reserved
     )
 
 
-def get_many(
-    tx: Connection, organisation_id: str, wanted: Mapping[str, tuple[PlannedItem, ...] | None]
-) -> list[Reservation]:
+def get_many(tx: Connection, organisation_id: str, reservation_ids: Sequence[str]) -> list[Reservation]:
     """List reservations by id, ignoring unknown ones.
 
-    Nothing is locked: a writer holds the run's account, and a reservation changes only under that lock. `wanted` maps
-    ids to plans that the caller knows, or None to read them.
+    Nothing is locked: a writer holds the run's account, and a reservation changes only under that lock.
     """
     mine = reservations.c.organisation_id == organisation_id
-    rows = tx.execute(_RESERVATIONS.where(mine, reservations.c.id.in_(wanted)).order_by(reservations.c.id)).all()
-    plans = _plans(tx, organisation_id, [row.id for row in rows if wanted[row.id] is None])
-    return [_reservation(row, wanted[row.id] or plans[row.id]) for row in rows]
+    rows = tx.execute(_RESERVATIONS.where(mine, reservations.c.id.in_(reservation_ids))).all()
+    plans = _plans(tx, organisation_id, [row.id for row in rows])
+    return [_reservation(row, plans[row.id]) for row in rows]
 
 
 def find(tx: Connection, organisation_id: str, reservation_id: str) -> Reservation | None:
     """Find a reservation by id."""
-    return next(iter(get_many(tx, organisation_id, {reservation_id: None})), None)
+    return next(iter(get_many(tx, organisation_id, [reservation_id])), None)
 
 
 def newest_of(tx: Connection, organisation_id: str, run_id: str, limit: int) -> list[Reservation]:

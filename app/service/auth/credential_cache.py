@@ -248,7 +248,7 @@ class Authenticator:
 
     def _forget(self, header: bytes) -> None:
         self._known.pop(header, None)
-        self._ever.forget(header)
+        self._ever.forget_many([header])
 
     def _write_use(self, callers: list[_Known], asked: float, now: datetime) -> None:
         due = [each for each in callers if each.written_at < min(each.used_at, asked - USE_WRITTEN_SECONDS)]

@@ -47,7 +47,6 @@ def close_reservation(
 ) -> None:
     """Settle a reservation's hold on its locked path, and close it; the caller saves the work."""
     path = work.path(before.run_id)
-    assert path is not None, "the whole path is locked before a reservation ends"
     others = _load_others(tx, work, path, before)
     run = work.run(before.run_id)
     used = [StepEvent(item.event, item.used) for item in before.items if item.used]
@@ -129,7 +128,6 @@ def _load_others(tx: Connection, work: UnitOfWork, path: Sequence[Account], befo
 def _append(work: UnitOfWork, run: Run, ended: _Ended, outcome: DecisionOutcome, steps: Sequence[StepEvent]) -> Run:
     """Append a decision; set a run over a limit to overdrawn."""
     path = work.path(run.account_id)
-    assert path is not None, "it has not been unlocked"
     priced = _priced(work, path, steps)
     # Executed steps that were cancelled count as reported: recorded even over a limit.
     over = (

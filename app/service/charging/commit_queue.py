@@ -26,7 +26,6 @@ from app.service.charging.close import close_revoked
 from app.service.charging.groups import CommandResult, NotReady, commit_counted, commit_group, preview
 from app.service.charging.ledger_state import LedgerState
 from app.service.charging.requests import (
-    PathNotLockedError,
     PlanRevokedError,
     StepCommand,
     StepRequest,
@@ -77,7 +76,7 @@ class CommitQueue:
     """The commands of this process to one database; for one event loop."""
 
     db: Database
-    memory: LedgerState = field(default_factory=LedgerState)
+    state: LedgerState = field(default_factory=LedgerState)
     _lanes: dict[str, deque[_Waiting]] = field(default_factory=dict)
     _writers: "dict[str, asyncio.Task[None]]" = field(default_factory=dict)
     _preparing: "set[asyncio.Task[None]]" = field(default_factory=set)
@@ -118,7 +117,7 @@ class CommitQueue:
         """Decide as `authorize_steps` without recording."""
         context.require_permission(Permission.STEP_AUTHORIZE)
         command = StepCommand(context, request)
-        while isinstance(outcome := await asyncio.to_thread(preview, self.db, self.memory, command), NotReady):
+        while isinstance(outcome := await asyncio.to_thread(preview, self.db, self.state, command), NotReady):
             await self._meet(command, outcome)
         if isinstance(outcome, StepResult):
             return outcome
@@ -191,8 +190,6 @@ class CommitQueue:
         match missing:
             case CostNotReadyError():
                 await missing.computed(command.context.organisation_id)
-            case PathNotLockedError():
-                command.needs_path = True
             case PlanRevokedError(reservation_id=ended):
                 await asyncio.to_thread(close_revoked, self.db, command.context, command.request.run_id, ended)
 
@@ -233,16 +230,16 @@ class CommitQueue:
         return {place: outcome for place, found in enumerate(alone) for outcome in found.values()}
 
     async def _count(self, commands: list[StepCommand]) -> dict[int, CommandResult]:
-        return await self._in_thread(partial(commit_counted, self.db, self.memory, commands))
+        return await self._in_thread(partial(commit_counted, self.db, self.state, commands))
 
     async def _decide(self, commands: list[StepCommand]) -> dict[int, CommandResult]:
         if self.db.dialect == "sqlite":
             # On this thread: a handover to another one takes longer than the write.
             try:
-                return dict(enumerate(commit_group(self.db, self.memory, commands, wait=False)))
+                return dict(enumerate(commit_group(self.db, self.state, commands, wait=False)))
             except WriteLockBusyError:
                 pass
-        commit = partial(commit_group, self.db, self.memory, commands)
+        commit = partial(commit_group, self.db, self.state, commands)
         return dict(enumerate(await self._in_thread(partial(self.db.retried, commit))))
 
     async def _in_thread(self, work: Callable[[], T]) -> T:

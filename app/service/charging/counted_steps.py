@@ -20,7 +20,7 @@ from app.persistence.repositories import balances, decisions, runs
 from app.persistence.repositories.dp_events import CostTable
 from app.service.auth.request_context import RequestContext
 from app.service.charging.decision import request_fingerprint
-from app.service.charging.ledger_state import CachedRun, CountedRequest, Key, LedgerState
+from app.service.charging.ledger_state import CachedRun, CountedRequest, CurrentRows, Key, LedgerState
 from app.service.charging.requests import Mode, StepCommand, StepRequest, StepResult, new_decision
 
 
@@ -47,8 +47,9 @@ class CountedSteps:
     Until the caller publishes them the accounts are ahead of the database: whatever fails, it must undo them.
     """
 
-    def __init__(self, state: LedgerState) -> None:
+    def __init__(self, state: LedgerState, rows: CurrentRows) -> None:
         self._state = state
+        self._rows = rows
         self._runs: dict[Key, _Counted] = {}
         self._left: set[Key] = set()
         """Runs whose next steps are decided the usual way, after these."""
@@ -106,12 +107,14 @@ class CountedSteps:
 
     def publish(self) -> None:
         """Let the next decisions see the runs as they are now."""
-        self._state.runs.put_many((key, CachedRun(each.ids, each.run, each.asked)) for key, each in self._advanced)
+        advanced = {key: CachedRun(each.ids, each.run, None, each.asked) for key, each in self._advanced}
+        self._rows.runs |= advanced
+        self._state.runs.put_many(advanced.items())
 
     def undo(self) -> None:
-        """Take back what was charged, which may not be stored, or forget the account."""
+        """Take back what was charged, which may not be stored; whatever cannot be taken back is forgotten."""
         self._state.forget([key for key, (counted, mark) in self._charged.items() if not counted.undo(mark)])
-        self._state.runs.put_many((key, CachedRun(each.ids, each.stored, each.asked)) for key, each in self._advanced)
+        self._state.runs.forget_many(self._runs)
 
     @property
     def _advanced(self) -> list[tuple[Key, _Counted]]:
@@ -144,14 +147,11 @@ class CountedSteps:
         return decision
 
     def _load(self, key: Key) -> _Counted | None:
-        """Get a run and the accounts of its path, if all of them are current, and none shares out its budget."""
-        cached = self._state.runs.get(key)
-        if cached is None or cached.run is None:
+        """Get a run and the accounts of its path, if none of them shares out its budget."""
+        cached = self._rows.runs.get(key)
+        if cached is None:
             return None
-        keys = [(key[0], at) for at in cached.path]
-        path = self._state.accounts.get_many(keys)
-        if len(path) < len(keys) or not self._state.current.issuperset(keys):
-            return None
+        path = {(key[0], at): self._rows.accounts[key[0], at] for at in cached.path}
         accounts = [counted.record.account for counted in path.values()]
         if any(account.allocation is not None for account in accounts):
             return None

@@ -39,7 +39,6 @@ from app.service.charging.requests import (
     Mode,
     NotLoadedError,
     OnExceed,
-    PathNotLockedError,
     StepCommand,
     StepRequest,
     StepResult,
@@ -68,7 +67,6 @@ def decide(work: UnitOfWork, command: StepCommand) -> StepResult:
         PolicyViolationError: a policy of the path forbids it.
         CostNotReadyError: a cost must be computed first.
         NotLoadedError: rows that few decisions need must be loaded first.
-        PathNotLockedError: the run's ancestors must be locked first.
         PlanRevokedError: the run's reservation must be closed first.
     """
     request = command.request
@@ -93,8 +91,6 @@ def decide(work: UnitOfWork, command: StepCommand) -> StepResult:
         taken, covered = take_reserved(command, plan, steps)
         if taken is not None:
             return StepResult(charge_reserved(work, command, run, taken, covered, fingerprint), replayed=False)
-    if path is None:
-        raise PathNotLockedError
     return StepResult(_by_the_accounts(work, command, run, path, steps, fingerprint), replayed=False)
 
 

@@ -7,9 +7,9 @@ Only `commit_group` charges steps. Its order guarantees that no budget is exceed
 3. Each command is decided on the state that the previous ones left.
 4. Decisions and balances are written in the same transaction.
 
-Steps that fit by counting are charged to cached accounts in place, and read nothing. SQLite shows that no other
-transaction has written (ADR 0033). On PostgreSQL they are decided first; their transaction takes one round trip, and
-fails if a locked row is another one (ADR 0035). All others are loaded and decided after them.
+Steps that fit by counting are charged to cached accounts in place (ADR 0049); the rule decides the others after them.
+SQLite shows which rows no other transaction has written (ADR 0033). On PostgreSQL, `commit_counted` takes the cached
+rows as they are: its transaction takes one round trip, and fails if a locked row is another one (ADR 0035).
 """
 
 from collections.abc import Sequence
@@ -25,20 +25,14 @@ from app.persistence.postgresql import RACES_LOST
 from app.persistence.repositories import idempotent_responses, locks
 from app.service.charging.counted_steps import CountedSteps
 from app.service.charging.decision import decide
-from app.service.charging.ledger_state import LedgerState
-from app.service.charging.loading import LoadRequest, load, load_missing
-from app.service.charging.requests import (
-    NotLoadedError,
-    PathNotLockedError,
-    PlanRevokedError,
-    StepCommand,
-    StepResult,
-)
+from app.service.charging.ledger_state import CurrentRows, LedgerState
+from app.service.charging.loading import LoadRequest, load, load_missing, refresh
+from app.service.charging.requests import NotLoadedError, PlanRevokedError, StepCommand, StepResult
 from app.service.charging.saving import remember, save
 from app.service.charging.unit_of_work import UnitOfWork
 from app.service.costing import CostNotReadyError
 
-NotReady = CostNotReadyError | PathNotLockedError | PlanRevokedError
+NotReady = CostNotReadyError | PlanRevokedError
 """Prerequisite to meet before a command is repeated."""
 
 CommandResult = StepResult | LedgerError | AccountingError | NotReady
@@ -57,7 +51,8 @@ def commit_counted(db: Database, state: LedgerState, commands: Sequence[StepComm
     owner = commands[0].context.organisation_id
     if not state.trusts(owner):
         return {}
-    counted = CountedSteps(state)
+    state.find_current({(owner, command.request.run_id) for command in commands}, rows := CurrentRows())
+    counted = CountedSteps(state, rows)
     committed = False
     try:
         outcomes: dict[int, CommandResult] = {**counted.charge_all(commands)}
@@ -88,7 +83,7 @@ def commit_counted(db: Database, state: LedgerState, commands: Sequence[StepComm
 def commit_group(
     db: Database, state: LedgerState, commands: Sequence[StepCommand], *, wait: bool = True
 ) -> list[CommandResult]:
-    """Decide commands in order and commit the decisions in one transaction; on SQLite, first what can be counted.
+    """Decide commands in order and commit the decisions in one transaction: first what can be counted.
 
     Each command has its own result; a failed one changes nothing. Only on SQLite may a group mix organisations.
 
@@ -96,20 +91,25 @@ def commit_group(
         WriteLockBusyError: another writer is active and `wait` is false; nothing was done.
         SQLAlchemyError: the database failed; the commit may have succeeded, and all commands can be repeated.
     """
-    counted = CountedSteps(state)
-    outcomes: dict[int, CommandResult] = {}
-    owners = {command.context.organisation_id for command in commands}
+    owners = sorted({command.context.organisation_id for command in commands})
+    run_keys = {(command.context.organisation_id, command.request.run_id) for command in commands}
+    rows = CurrentRows()
+    counted = CountedSteps(state, rows)
     try:
-        with db.write(next(iter(owners)) if len(owners) == 1 else ALL_TENANTS, wait=wait) as tx:
+        with db.write(owners[0] if len(owners) == 1 else ALL_TENANTS, wait=wait) as tx:
             revision = db.revision(tx)
-            state.begin(revision)
-            if revision is not None:
-                outcomes |= counted.charge_all(commands, _used_keys(tx, commands))
-                if counted.decided:
-                    counted.save(tx)
-                    counted.publish()
+            trusting = revision is not None
+            state.begin(revision, run_keys, rows)
+            used_keys = _lock_keys(tx, commands)
+            if missing := run_keys - rows.runs.keys():
+                refresh(tx, state, rows, missing, trusting=trusting)
+            outcomes: dict[int, CommandResult] = {**counted.charge_all(commands, used_keys)}
+            if counted.decided:
+                counted.save(tx)
+                counted.publish()
             others = [place for place in range(len(commands)) if place not in outcomes]
-            works = _load(tx, state, [commands[place] for place in others], trusting=revision is not None)
+            left = _wanted([commands[place] for place in others])
+            works = {owner: load(tx, state, owner, left[owner], rows, trusting=trusting) for owner in sorted(left)}
             for place in others:
                 work = works[commands[place].context.organisation_id]
                 outcomes[place] = decide_command(tx, state, work, commands[place])
@@ -124,22 +124,26 @@ def commit_group(
     return [outcomes[place] for place in range(len(commands))]
 
 
-def _used_keys(tx: Connection, commands: Sequence[StepCommand]) -> set[str]:
-    """List the idempotency keys of commands that have an answer, in any organisation of the group."""
-    keys = [key for command in commands if (key := command.request.idempotency_key) is not None]
-    owners = {command.context.organisation_id for command in commands} if keys else ()
-    return {key for owner in owners for key in idempotent_responses.used(tx, owner, keys)}
+def _lock_keys(tx: Connection, commands: Sequence[StepCommand]) -> set[str]:
+    """Lock the idempotency keys of commands, and list those that have an answer, in any organisation of the group."""
+    sent: dict[str, list[str]] = {}
+    for command in commands:
+        if (key := command.request.idempotency_key) is not None:
+            sent.setdefault(command.context.organisation_id, []).append(key)
+    used: set[str] = set()
+    for owner in sorted(sent):
+        idempotent_responses.lock_keys(tx, owner, sent[owner])
+        used.update(idempotent_responses.used(tx, owner, sent[owner]))
+    return used
 
 
-def _load(
-    tx: Connection, state: LedgerState, commands: Sequence[StepCommand], *, trusting: bool
-) -> dict[str, UnitOfWork]:
-    """Load what commands need, by organisation."""
+def _wanted(commands: Sequence[StepCommand]) -> dict[str, list[LoadRequest]]:
+    """List what commands need, by organisation."""
     wanted: dict[str, list[LoadRequest]] = {}
     for command in commands:
-        request = LoadRequest(command.request.run_id, command.request, command.needs_path)
+        request = LoadRequest(command.request.run_id, command.request)
         wanted.setdefault(command.context.organisation_id, []).append(request)
-    return {owner: load(tx, state, owner, wanted[owner], trusting=trusting) for owner in sorted(wanted)}
+    return wanted
 
 
 def preview(db: Database, state: LedgerState, command: StepCommand) -> CommandResult:
@@ -147,7 +151,7 @@ def preview(db: Database, state: LedgerState, command: StepCommand) -> CommandRe
     owner, request = command.context.organisation_id, command.request
     apart = LedgerState(costs=state.costs)
     with db.read(owner) as tx:
-        work = load(tx, apart, owner, [LoadRequest(request.run_id, request, command.needs_path)])
+        work = load(tx, apart, owner, [LoadRequest(request.run_id, request)])
         return decide_command(tx, apart, work, command)
 
 
@@ -163,5 +167,5 @@ def decide_command(tx: Connection, state: LedgerState, work: UnitOfWork, command
 def _decided(work: UnitOfWork, command: StepCommand) -> CommandResult:
     try:
         return decide(work, command)
-    except (LedgerError, AccountingError, CostNotReadyError, PathNotLockedError, PlanRevokedError) as reason:
+    except (LedgerError, AccountingError, CostNotReadyError, PlanRevokedError) as reason:
         return reason

@@ -1,13 +1,12 @@
 """Ledger data that a process keeps between groups."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
-from datetime import datetime
 from typing import NamedTuple
 
 from app.accounting.events import DpEvent, NeighboringRelation
 from app.ledger.counting import CountedAccount
-from app.ledger.reservations import PlannedItem
+from app.ledger.reservations import Reservation
 from app.ledger.runs import Run
 from app.ledger.step_events import PricedStep
 from app.persistence.lru_cache import LruCache
@@ -28,15 +27,6 @@ MOST_CURRENT = 20_000
 """Accounts and costs known to be current; more than are cached."""
 
 
-@dataclass(frozen=True, slots=True)
-class CachedPlan:
-    """A reservation's plan at one version of its run's account."""
-
-    version: int
-    updated_at: datetime
-    items: tuple[PlannedItem, ...]
-
-
 class CountedRequest(NamedTuple):
     """A request that counting has decided, with its price and fingerprint: trainers repeat themselves."""
 
@@ -52,11 +42,26 @@ class CountedRequest(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CachedRun:
-    """The accounts of a run by depth and id, its state in the last group that read it, and its last counted request."""
+    """A run, its reservation, and the ids of the accounts of its path by depth and id.
+
+    They are current if the run's account is: whatever changes them makes a new version of it.
+
+    Args:
+        asked: the request of the run that was counted last.
+    """
 
     path: tuple[str, ...]
-    run: Run | None = None
+    run: Run
+    reservation: Reservation | None = None
     asked: CountedRequest | None = None
+
+
+@dataclass(slots=True)
+class CurrentRows:
+    """Runs with the accounts of their paths, as they are in the database or were changed by this transaction."""
+
+    runs: dict[Key, CachedRun] = field(default_factory=dict)
+    accounts: dict[Key, CountedAccount] = field(default_factory=dict)
 
 
 @dataclass
@@ -67,14 +72,12 @@ class LedgerState:
     read again, not even their versions; on PostgreSQL somebody may have written unnoticed (`groups`).
 
     Args:
-        runs: a run never moves, and its reservation is a hint of what to lock.
+        runs: valid if the run's account is; its path never changes.
         accounts: valid if the database has the same version and time of change (ADR 0009). `CountedSteps` charges them
             in place; others take copies.
         costs: committed costs of events, which never change.
-        plans: remaining plans of reservations; valid for one version of the run's account, which every use of a plan
-            charges.
         revision: of the file after the last group; None on PostgreSQL, and before the first one.
-        current: accounts whose rows, and those of their runs, are current.
+        current: accounts whose cached rows are current.
         stored_costs: costs of which the same is true, by organisation, relation and grid.
         validating: groups of an organisation whose rows are to be validated before they are trusted again, and how many
             were to be after the last one that should not have been.
@@ -83,29 +86,42 @@ class LedgerState:
     runs: LruCache[Key, CachedRun] = field(default_factory=lambda: LruCache(16384))
     accounts: LruCache[Key, CountedAccount] = field(default_factory=lambda: LruCache(2048))
     costs: CostCache = field(default_factory=CostCache)
-    plans: LruCache[Key, CachedPlan] = field(default_factory=lambda: LruCache(2048))
     revision: Revision | None = None
     current: set[Key] = field(default_factory=set)
     stored_costs: set[tuple[str, CostRule, DpEvent]] = field(default_factory=set)
     validating: dict[str, tuple[int, int]] = field(default_factory=dict)
 
-    def begin(self, revision: Revision | None) -> None:
-        """Note the revision that a group begins with: on SQLite, all is current only after the previous one's."""
+    def begin(self, revision: Revision | None, run_keys: Iterable[Key], rows: CurrentRows) -> None:
+        """Note the revision that a group begins with, and add its runs of which nothing needs to be read.
+
+        On SQLite, all is current only after the previous group's revision; on PostgreSQL, nothing is.
+        """
         written = revision is not None and revision != self.revision
         if written or len(self.current) + len(self.stored_costs) > MOST_CURRENT:
             self.current.clear()
             self.stored_costs.clear()
         self.revision = None  # until the group is committed
+        if revision is not None:
+            self.find_current(run_keys, rows)
 
     def end(self, revision: Revision | None) -> None:
         """Note that the group that began with a revision is committed."""
         self.revision = revision and (revision[0] + 1, revision[1])
 
-    def forget(self, account_ids: Iterable[Key]) -> None:
+    def find_current(self, run_keys: Iterable[Key], found: CurrentRows) -> None:
+        """Add the runs of which nothing needs to be read."""
+        for key, cached in self.runs.get_many(run_keys).items():
+            path = [(key[0], at) for at in cached.path]
+            if self.current.issuperset(path):
+                accounts = self.accounts.get_many(path)
+                if len(accounts) == len(path):
+                    found.runs[key] = cached
+                    found.accounts |= accounts
+
+    def forget(self, account_keys: Collection[Key]) -> None:
         """Forget accounts that may be ahead of the database."""
-        for key in account_ids:
-            self.accounts.forget(key)
-            self.current.discard(key)
+        self.accounts.forget_many(account_keys)
+        self.current.difference_update(account_keys)
 
     def trusts(self, organisation_id: str) -> bool:
         """Check whether the current rows of an organisation may be used before they are validated; count its groups."""

@@ -1,7 +1,7 @@
-"""Load and lock what decisions need, before the first of them; locked rows validate the cache."""
+"""Load and lock what decisions need, before the first of them; locked rows validate the cached ones."""
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
 
 from sqlalchemy import Connection
 
@@ -10,22 +10,12 @@ from app.ledger.account_records import AccountVersion
 from app.ledger.accounts import Account
 from app.ledger.admission import LimitChange
 from app.ledger.counting import CountedAccount
-from app.ledger.reservations import PlannedItem
-from app.ledger.runs import Run
 from app.persistence.repositories import accounts as account_rows
-from app.persistence.repositories import (
-    decisions,
-    experiments,
-    idempotent_responses,
-    locks,
-    reservations,
-    runs,
-)
+from app.persistence.repositories import decisions, experiments, idempotent_responses, locks, reservations, runs
 from app.persistence.repositories.dp_events import CostTable
 from app.persistence.repositories.limit_changes import list_limit_changes
-from app.persistence.repositories.locks import AccountState
 from app.service.auth.request_context import RequestContext
-from app.service.charging.ledger_state import CachedRun, CostRule, Key, LedgerState
+from app.service.charging.ledger_state import CachedRun, CostRule, CurrentRows, Key, LedgerState
 from app.service.charging.requests import Mode, NotLoadedError, StepRequest
 from app.service.charging.unit_of_work import UnitOfWork
 
@@ -36,14 +26,24 @@ class LoadRequest:
 
     Args:
         steps: the request whose earlier decision and costs are needed as well.
-        path: whether to lock the run's ancestors even if a reservation may cover the steps.
         events: further events whose costs are needed.
     """
 
     run_id: str
     steps: StepRequest | None = None
-    path: bool = True
     events: tuple[DpEvent, ...] = ()
+
+
+def refresh(
+    tx: Connection, state: LedgerState, rows: CurrentRows, run_keys: Collection[Key], *, trusting: bool = False
+) -> None:
+    """Add the current rows of existing runs and of the accounts of their paths; lock the accounts in a write.
+
+    Accounts are locked by depth and id; a caller with several organisations takes them by id (ADR 0003). If `trusting`,
+    no other transaction has written since the current ones of the cached rows were read or written.
+    """
+    for owner in sorted({owner for owner, _ in run_keys}):
+        _Refresh(tx, state, owner, rows, trusting).read({key for key in run_keys if key[0] == owner})
 
 
 def load(
@@ -51,28 +51,33 @@ def load(
     state: LedgerState,
     organisation_id: str,
     wanted: Sequence[LoadRequest],
+    rows: CurrentRows | None = None,
     *,
     trusting: bool = False,
 ) -> UnitOfWork:
-    """Load rows of existing runs, locked if the transaction writes.
-
-    Accounts are locked by depth and id; a caller with several organisations loads them by id (ADR 0003). If `trusting`,
-    no other transaction has written since the current ones of the cached rows were read or written.
-    """
+    """Copy current rows of existing runs, by default of a `refresh`, and read what else decisions on them need."""
+    sent = {each.steps.idempotency_key for each in wanted if each.steps is not None}
+    keys = sorted(key for key in sent if key is not None)
+    run_keys = {(organisation_id, each.run_id) for each in wanted}
+    if rows is None:
+        idempotent_responses.lock_keys(tx, organisation_id, keys)
+        refresh(tx, state, rows := CurrentRows(), run_keys)
     work = UnitOfWork(organisation_id, stored_costs=state.stored_costs if trusting else set())
-    loader = _Loader(tx, state, work, state.current if trusting else set())
-    keys = {each.steps.idempotency_key for each in wanted if each.steps is not None} - {None}
+    for run_key in run_keys & rows.runs.keys():
+        cached = rows.runs[run_key]
+        work.add_run(cached.path, cached.run, cached.reservation)
+        for at in cached.path:
+            if at not in work.accounts:
+                work.accounts[at] = rows.accounts[organisation_id, at].copy()
+    loader = _Loader(tx, state, work)
+    loader.load_parts()
+    loader.load_sweeps()
     if keys:
-        idempotent_responses.lock_keys(tx, organisation_id, [str(key) for key in keys])
-    loader.load_paths({each.run_id for each in wanted})
-    loader.lock_accounts(wanted)
-    loader.load_runs()
-    if keys:
-        loader.load_answers([str(key) for key in keys])
-    existing = [each for each in wanted if each.run_id in loader.work.runs]
+        loader.load_answers(keys)
+    existing = [each for each in wanted if each.run_id in work.runs]
     loader.load_earlier_steps(existing)
     loader.load_costs(existing)
-    return loader.work
+    return work
 
 
 def load_run(tx: Connection, organisation_id: str, run_id: str) -> UnitOfWork:
@@ -88,7 +93,7 @@ def load_for(
     events: Iterable[DpEvent] = (),
 ) -> UnitOfWork:
     """Load one run as `load_run`, within the caller's scope, with the costs of steps or events."""
-    work = load(tx, LedgerState(), context.organisation_id, [LoadRequest(run_id, steps, events=tuple(events))])
+    work = load(tx, LedgerState(), context.organisation_id, [LoadRequest(run_id, steps, tuple(events))])
     if run_id in work.paths:
         context.require_scope(work.paths[run_id])
     return work
@@ -110,147 +115,112 @@ def find_limit_change(tx: Connection, organisation_id: str, account: Account) ->
     return next(list_limit_changes(tx, organisation_id, account), None)
 
 
+def current_accounts(
+    tx: Connection, state: LedgerState, organisation_id: str, seen: Sequence[AccountVersion]
+) -> tuple[dict[Key, CountedAccount], set[Key]]:
+    """Get accounts from the cache if they have the versions that were read, else from the database.
+
+    Returns:
+        The accounts by key, and the keys of those that were read; they are not cached yet.
+    """
+    cached = state.accounts.get_many([(organisation_id, each.id) for each in seen])
+    found, stale = {}, []
+    for each in seen:
+        key = organisation_id, each.id
+        counted = cached.get(key)
+        if counted is not None and counted.matches(each):
+            found[key] = counted
+        else:
+            stale.append(each.id)
+    for record in account_rows.find_many(tx, state.costs, organisation_id, stale) if stale else ():
+        earlier = cached.get((organisation_id, record.account.id))
+        current = record if earlier is None else record.after(earlier.record)
+        found[organisation_id, record.account.id] = CountedAccount(current)
+    return found, {(organisation_id, each) for each in stale}
+
+
+@dataclass(frozen=True, slots=True)
+class _Refresh:
+    """The statements that make cached rows of one organisation current."""
+
+    tx: Connection
+    state: LedgerState
+    organisation_id: str
+    rows: CurrentRows
+    trusting: bool
+
+    def read(self, run_keys: set[Key]) -> None:
+        """Read what has changed of runs and their accounts, or was not cached."""
+        cached = self.state.runs.get_many(run_keys)
+        paths = {key: known.path for key, known in cached.items()}
+        if unknown := [run_id for _, run_id in run_keys - paths.keys()]:
+            found = locks.paths(self.tx, self.organisation_id, unknown)
+            paths |= {(self.organisation_id, run_id): path for run_id, path in found.items()}
+        read = self._read_accounts({(self.organisation_id, at) for path in paths.values() for at in path})
+        changed = [key for key in paths if key in read or key not in cached]
+        self.rows.runs |= {key: known for key, known in cached.items() if key not in read}
+        if changed:
+            self._read_runs({run_id: paths[owner, run_id] for owner, run_id in changed})
+
+    def _read_accounts(self, keys: set[Key]) -> set[Key]:
+        """Lock accounts, and get the keys of those that had to be read."""
+        kept = self.state.accounts.get_many(keys & self.state.current) if self.trusting else {}
+        self.rows.accounts |= kept
+        others = [account_id for _, account_id in keys - kept.keys()]
+        if not others:
+            return set()
+        seen = locks.lock(self.tx, self.organisation_id, others)
+        found, read = current_accounts(self.tx, self.state, self.organisation_id, seen)
+        self.rows.accounts |= found
+        self.state.accounts.put_many(found.items())
+        self.state.current.update(found)
+        return read
+
+    def _read_runs(self, paths: dict[str, tuple[str, ...]]) -> None:
+        """Read runs with their active reservations."""
+        found = runs.get_many(self.tx, self.organisation_id, sorted(paths))
+        held = [run.reservation_id for run in found if run.reservation_id is not None]
+        plans = {each.id: each for each in reservations.get_many(self.tx, self.organisation_id, held)} if held else {}
+        read = {}
+        for run in found:
+            plan = None if run.reservation_id is None else plans[run.reservation_id]
+            read[self.organisation_id, run.account_id] = CachedRun(paths[run.account_id], run, plan)
+        self.rows.runs |= read
+        self.state.runs.put_many(read.items())
+
+
 @dataclass(frozen=True, slots=True)
 class _Loader:
-    """The statements of one load, in their order.
-
-    Args:
-        current: accounts whose cached rows, and those of their runs, need no validation.
-        hinted: runs that had a reservation when they were last seen.
-    """
+    """The statements that read what only the rule needs, in their order."""
 
     tx: Connection
     state: LedgerState
     work: UnitOfWork
-    current: set[Key]
-    hinted: set[str] = field(default_factory=set)
 
-    def load_paths(self, run_ids: set[str]) -> None:
-        """Load the account ids of each run's path."""
+    def load_parts(self) -> None:
+        """Load the children of parallel accounts; the lock on the parent protects them."""
         owner = self.work.organisation_id
-        for (_, run_id), known in self.state.runs.get_many([(owner, run_id) for run_id in run_ids]).items():
-            self.work.paths[run_id] = known.path
-            if known.run is not None and known.run.reservation_id is not None:
-                self.hinted.add(run_id)
-        unknown = run_ids - self.work.paths.keys()
-        if unknown:
-            for run_id, path in locks.paths(self.tx, owner, list(unknown)).items():
-                self.state.runs.put((owner, run_id), CachedRun(path))
-                self.work.paths[run_id] = path
-
-    def lock_accounts(self, wanted: Sequence[LoadRequest]) -> None:
-        """Lock the accounts of all paths; of a run with a plan, only its own if that is enough."""
-        owner = self.work.organisation_id
-        locked: set[str] = set()
-        above: set[str] = set()
-        for each in wanted:
-            path = self.work.paths.get(each.run_id, ())
-            own_only = each.run_id in self.hinted and not each.path
-            locked.update(path[-1:] if own_only else path)
-            above.update(path[:-1] if own_only else ())
-        states = locks.read_states(self.tx, owner, above - locked) if above - locked else []
-        for (_, account_id), counted in self.state.accounts.get_many(self._current_of(locked)).items():
-            self.work.accounts[account_id] = counted.copy()
-        others = locked - self.work.accounts.keys()
-        found = locks.lock(self.tx, owner, others) if others else []
-        for counted in self._current(found):
-            self.work.accounts[counted.record.account.id] = counted
-        if states:
-            self._load_ancestors(states)
         loaded = [counted.record.account for counted in self.work.accounts.values()]
         parallel = [account.id for account in loaded if account.partitions_per_unit is not None]
-        if parallel:
-            self._load_parts(parallel)
-
-    def _current(self, seen: Sequence[AccountVersion]) -> list[CountedAccount]:
-        """Get accounts from the cache if it is current, else from the database."""
-        owner = self.work.organisation_id
-        cached = self.state.accounts.get_many([(owner, each.id) for each in seen])
-        current, stale = [], []
-        for each in seen:
-            counted = cached.get((owner, each.id))
-            if counted is None or not counted.matches(each):
-                stale.append(each.id)
-            else:
-                current.append(counted.copy())
-        if stale:
-            for record in account_rows.find_many(self.tx, self.state.costs, owner, stale):
-                earlier = cached.get((owner, record.account.id))
-                current.append(CountedAccount(record if earlier is None else record.after(earlier.record)))
-        return current
-
-    def _load_ancestors(self, states: Sequence[AccountState]) -> None:
-        """Load the ancestors of runs whose plans cover their steps: they are neither charged nor locked."""
-        owner = self.work.organisation_id
-        cached = self.state.accounts.get_many([(owner, each.id) for each in states])
-        unknown = []
-        for each in states:
-            counted = cached.get((owner, each.id))
-            record = None if counted is None else counted.copy().settled()
-            if each.quarantined:
-                self.work.quarantined_paths[each.id] = each.path
-            # A filter that was not frozen when it was cached may be by now.
-            if (
-                record is None
-                or not record.account.weights_frozen
-                or record.account.limit_revision != each.limit_revision
-            ):
-                unknown.append(each.id)
-            else:
-                self.work.unlocked[each.id] = record
-        if unknown:
-            for record in account_rows.find_many(self.tx, self.state.costs, owner, unknown):
-                self.work.unlocked[record.account.id] = record
-
-    def _load_parts(self, parallel: Sequence[str]) -> None:
-        """Load the children of parallel accounts; the lock on the parent protects them."""
-        found = locks.read_children(self.tx, self.work.organisation_id, parallel)
-        for counted in self._current([part for part in found if part.id not in self.work.accounts]):
-            self.work.unlocked[counted.record.account.id] = counted.settled()
+        found = locks.read_children(self.tx, owner, parallel) if parallel else []
+        beside, _ = current_accounts(
+            self.tx, self.state, owner, [part for part in found if part.id not in self.work.accounts]
+        )
+        for counted in beside.values():
+            record = counted.copy().settled()
+            self.work.unlocked[record.account.id] = record
         for part in found:
             parent = self.work.record(part.id).account.parent_id
             assert parent is not None, "a partition has a parent"
             self.work.parts.setdefault(parent, []).append(part.id)
 
-    def load_runs(self) -> None:
-        """Load the runs with their active reservations, and which of them are whole sweeps."""
-        owner = self.work.organisation_id
-        plans: dict[str, tuple[PlannedItem, ...] | None] = {}
-        for run in self._runs(list(self.work.paths)):
-            self.work.runs[run.account_id] = self.work.stored_runs[run.account_id] = run
-            if run.reservation_id is not None:
-                plans[run.reservation_id] = self._cached_plan(run.account_id, run.reservation_id)
-        if plans:
-            for reservation in reservations.get_many(self.tx, owner, plans):
-                self.work.reservations[reservation.run_id] = reservation
+    def load_sweeps(self) -> None:
+        """Load which runs are whole sweeps."""
         sweeps = [run.account_id for run in self.work.runs.values() if isinstance(run.event, RepeatAndSelect)]
         if sweeps:
-            self.work.sweeps = experiments.charged_at_once(self.tx, owner, sweeps)
+            self.work.sweeps = experiments.charged_at_once(self.tx, self.work.organisation_id, sweeps)
 
-    def _current_of(self, account_ids: Iterable[str]) -> list[Key]:
-        """List the keys of cached rows that need no validation."""
-        owner = self.work.organisation_id
-        return [(owner, each) for each in account_ids if (owner, each) in self.current]
-
-    def _runs(self, run_ids: Sequence[str]) -> list[Run]:
-        """Get runs from the cache if they are current, else from the database."""
-        owner = self.work.organisation_id
-        cached = self.state.runs.get_many(self._current_of(run_ids)).values()
-        known = [each.run for each in cached if each.run is not None]
-        others = set(run_ids).difference(run.account_id for run in known)
-        return [*known, *runs.get_many(self.tx, owner, sorted(others))] if others else known
-
-    def _cached_plan(self, run_id: str, reservation_id: str) -> tuple[PlannedItem, ...] | None:
-        """Get the cached rest of a plan if its run's account is unchanged."""
-        plan = self.state.plans.get((self.work.organisation_id, reservation_id))
-        if plan is None or run_id not in self.work.accounts:
-            return None
-        own = self.work.record(run_id)
-        if (plan.version, plan.updated_at) != (own.account.version, own.updated_at):
-            return None
-        return plan.items
-
-    def load_answers(self, keys: list[str]) -> None:
+    def load_answers(self, keys: Sequence[str]) -> None:
         """Load the decisions on idempotency keys, and which other requests have used them."""
         for decision in decisions.find_by_keys(self.tx, self.work.organisation_id, keys):
             assert decision.idempotency_key is not None, "it was found by its key"

@@ -63,14 +63,12 @@ class StepCommand:
     """A request in the commit queue, repeated until its prerequisites are met.
 
     Args:
-        needs_path: whether to lock the run's ancestors even if a reservation may cover the steps.
         ends_plan: whether to close a reservation whose next steps were cancelled, so that its rest is released.
         charges_sweep: whether it is the single charge of a sweep.
     """
 
     context: RequestContext
     request: StepRequest
-    needs_path: bool = False
     ends_plan: bool = False
     charges_sweep: bool = False
 
@@ -81,10 +79,6 @@ class StepResult:
 
     decision: Decision
     replayed: bool
-
-
-class PathNotLockedError(Exception):
-    """A command needs its run's ancestors, but only the run's account was locked."""
 
 
 class PlanRevokedError(Exception):

@@ -11,7 +11,7 @@ from app.ledger.runs import Run
 from app.persistence.repositories import alerts, balances, decisions, dp_events, reservations, runs
 from app.persistence.repositories.dp_events import CostTable
 from app.service.alerts.alert_factory import threshold_alerts
-from app.service.charging.ledger_state import CachedPlan, CachedRun, LedgerState
+from app.service.charging.ledger_state import CachedRun, LedgerState
 from app.service.charging.unit_of_work import UnitOfWork
 
 
@@ -45,10 +45,9 @@ def save(tx: Connection, *works: UnitOfWork) -> None:
 
 
 def save_transition(tx: Connection, work: UnitOfWork, now: datetime, run: Run) -> None:
-    """Write a run and a new version of its account, which invalidates caches."""
-    own = work.record(run.account_id).account
+    """Write a run and a new version of its account."""
     work.move(run)
-    work.change([replace(own, version=own.version + 1)], now)
+    work.renew(run.account_id, now)
     save(tx, work)
 
 
@@ -96,15 +95,14 @@ def remember(state: LedgerState, work: UnitOfWork) -> None:
     state.current.update((owner, each) for each in work.accounts)
     if work.changed:
         state.stored_costs.update((owner, rule, event) for rule, costs in work.costs.items() for event in costs)
-    state.runs.put_many(((owner, run_id), CachedRun(work.paths[run_id], run)) for run_id, run in work.runs.items())
+    state.runs.put_many(
+        ((owner, run_id), CachedRun(work.paths[run_id], run, work.reservations.get(run_id)))
+        for run_id, run in work.runs.items()
+    )
     if work.unlocked:
         known = state.accounts.get_many([(owner, each) for each in work.unlocked])
         new = {each: record for each, record in work.unlocked.items() if (owner, each) not in known}
         state.accounts.put_many(((owner, each), CountedAccount(record)) for each, record in new.items())
-    for run_id, reservation in work.reservations.items():
-        own = work.record(run_id)
-        plan = CachedPlan(own.account.version, own.updated_at, reservation.items)
-        state.plans.put((owner, reservation.id), plan)
     for (relation, grid_version), costs in work.added_costs.items():
         state.costs.put_events(CostTable(owner, relation, grid_version), costs)
 

@@ -4,7 +4,7 @@ It has no connection: rows are loaded before the first decision and saved after 
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from app.accounting.curves import RdpCurve
@@ -34,9 +34,8 @@ class UnitOfWork:
     Args:
         paths: account ids of each run's path, by depth and id.
         accounts: loaded accounts; locked if the transaction writes.
-        unlocked: children that the lock on their parallel parent protects, and ancestors that are not charged.
+        unlocked: children that the lock on their parallel parent protects.
         parts: child ids of parallel accounts.
-        quarantined_paths: paths of unlocked accounts in quarantine.
         stored_runs: the runs as they were loaded.
         reservations: active reservations by run.
         sweeps: runs that are charged once, as a whole sweep.
@@ -62,7 +61,6 @@ class UnitOfWork:
     accounts: dict[str, CountedAccount] = field(default_factory=dict)
     unlocked: dict[str, AccountRecord] = field(default_factory=dict)
     parts: dict[str, list[str]] = field(default_factory=dict)
-    quarantined_paths: dict[str, str] = field(default_factory=dict)
     runs: dict[str, Run] = field(default_factory=dict)
     stored_runs: dict[str, Run] = field(default_factory=dict)
     reservations: dict[str, Reservation] = field(default_factory=dict)
@@ -88,6 +86,13 @@ class UnitOfWork:
     alerts: list[Alert] = field(default_factory=list)
     added_costs: dict[CostRule, dict[DpEvent, RdpCurve]] = field(default_factory=dict)
 
+    def add_run(self, path: tuple[str, ...], run: Run, reservation: Reservation | None) -> None:
+        """Add a run as it was loaded, with its active reservation and the ids of its path."""
+        self.paths[run.account_id] = path
+        self.runs[run.account_id] = self.stored_runs[run.account_id] = run
+        if reservation is not None:
+            self.reservations[run.account_id] = reservation
+
     def run(self, run_id: str) -> Run:
         """Get a run.
 
@@ -104,33 +109,27 @@ class UnitOfWork:
         counted = self.accounts.get(account_id)
         return self.unlocked[account_id] if counted is None else counted.settled()
 
-    def path(self, run_id: str) -> tuple[Account, ...] | None:
-        """Get the accounts of a run's path; None if they are not locked.
+    def path(self, run_id: str) -> tuple[Account, ...]:
+        """Get the accounts of a run's path.
 
         Raises:
             AccountQuarantinedError: one of them, or a child of a parallel one, is quarantined.
         """
-        path = []
-        for at in self.paths[run_id]:
-            if at in self.accounts:
-                record = self.record(at)
-                if record.quarantine is not None:
-                    raise _quarantined(record.account.path, at)
-                path.append(record.account)
-            elif at in self.quarantined_paths:
-                raise _quarantined(self.quarantined_paths[at], at)
-        if len(path) < len(self.paths[run_id]):
-            return None
+        path = [self._sound(at) for at in self.paths[run_id]]
         return exposed(path, self._parts_of(path)) if self.parts else tuple(path)
+
+    def _sound(self, account_id: str) -> Account:
+        """Get an account that is not quarantined."""
+        record = self.record(account_id)
+        if record.quarantine is not None:
+            raise _quarantined(record.account)
+        return record.account
 
     def _parts_of(self, path: Sequence[Account]) -> Iterator[Account]:
         """Yield the children of all parallel accounts of a path."""
         for account in path:
             for part in self.parts.get(account.id, ()):
-                record = self.record(part)
-                if record.quarantine is not None:  # its parent's balance is unproven, too
-                    raise _quarantined(record.account.path, part)
-                yield record.account
+                yield self._sound(part)  # if it is not, its parent's balance is unproven, too
 
     def find_earlier(self, request: StepRequest, run: Run, fingerprint: str) -> Decision | None:
         """Find an earlier decision on this request by key or first step.
@@ -225,6 +224,12 @@ class UnitOfWork:
             before = self.record(account.id)
             self._write(before, before.changed_to(account, now))
 
+    def renew(self, run_id: str, now: datetime | None = None) -> None:
+        """Give a run's account a new version, so that no cached row of the run is valid any more."""
+        before = self.record(run_id)
+        account = replace(before.account, version=before.account.version + 1)
+        self._write(before, before.changed_to(account, now or before.updated_at, before.uncompacted))
+
     def _write(self, before: AccountRecord, after: AccountRecord) -> None:
         account_id = after.account.id
         self.accounts[account_id] = CountedAccount(after)
@@ -234,6 +239,8 @@ class UnitOfWork:
 
     def append(self, run: Run, decision: Decision, found: tuple[Deviation, ...] = ()) -> Decision:
         """Append a decision to its run's chain, and the deviations found in its steps to the run."""
+        if run.account_id not in self.changed:  # it was refused
+            self.renew(run.account_id)
         entry = entry_of(self.organisation_id, decision)
         head = entry_hash(run.chain_head, entry)
         self.decided.append((entry, head))
@@ -258,12 +265,12 @@ class UnitOfWork:
         self.changed_runs.add(run.account_id)
 
 
-def _quarantined(path: str, account_id: str) -> AccountQuarantinedError:
+def _quarantined(account: Account) -> AccountQuarantinedError:
     return AccountQuarantinedError(
-        f"Nothing is charged to {path}: verification found that its balance does not follow "
+        f"Nothing is charged to {account.path}: verification found that its balance does not follow "
         "from its charges. Run `epsilon-ledger verify`, restore the rows that it names, and let two persons lift the "
-        f"quarantine: POST /v1/accounts/{account_id}/quarantine/lift.",
-        account=account_id,
+        f"quarantine: POST /v1/accounts/{account.id}/quarantine/lift.",
+        account=account.id,
     )
 
 

@@ -30,7 +30,7 @@ def revoke_plans(tx: Connection, context: RequestContext, limited: Account) -> l
     locks.lock(tx, context.organisation_id, [run_id for run_id, _ in active])
     # Read under the locks: steps may have been taken out of the plans until now.
     order = {reservation_id: place for place, (_, reservation_id) in enumerate(active)}
-    found = reservations.get_many(tx, context.organisation_id, dict.fromkeys(order))
+    found = reservations.get_many(tx, context.organisation_id, list(order))
     plans = _plans(tx, context, limited, sorted(found, key=lambda each: order[each.id]))
     events = {item.event for each in found for item in each.items}
     priced = cost_steps(tx, context.organisation_id, limited, [StepEvent(event, 1) for event in events], context.costs)

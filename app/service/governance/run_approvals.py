@@ -234,9 +234,7 @@ def _end_waiting(
             f"The run is {run.status}; it does not wait any more.", run_status=str(run.status)
         )
     if reached is RunStatus.ACTIVE:
-        path = work.path(proposal.subject)
-        assert path is not None, "the whole path is locked"
-        require_still_allowed(path, proposal)
+        require_still_allowed(work.path(proposal.subject), proposal)
     ends = reached is RunStatus.ABORTED
     after = run.ended(reached, EndReason.ABORTED, context.now) if ends else run._replace(status=reached)
     save_transition(tx, work, context.now, after)

@@ -93,7 +93,7 @@ def _grant(tx: Connection, context: RequestContext) -> tuple[int, bool]:
             return 0, False
     wanted = [LoadRequest(each.standing.plan.path[-1]) for each in found]
     work = load(tx, LedgerState(), organisation_id, wanted)
-    waited = reservations.get_many(tx, organisation_id, {each.standing.plan.id: None for each in found})
+    waited = reservations.get_many(tx, organisation_id, [each.standing.plan.id for each in found])
     by_id = {each.id: each for each in waited}
     granted = []
     barred = False

@@ -42,7 +42,6 @@ def price_plan(work: UnitOfWork, context: RequestContext, run_id: str, items: Se
         RunStateConflictError: the run belongs to a sweep that is charged at once.
     """
     path = work.path(run_id)
-    assert path is not None, "the whole path is locked before a plan is reserved"
     run = work.run(run_id)
     require_no_sweep(run, work.sweeps)
     events: list[DpEvent] = [item.event for item in items]

@@ -78,7 +78,7 @@ def refresh(tx: Connection, organisation_id: str, known: KnownPlans, asked: Coll
     changed &= rows.keys()
     for each in changed & known.rows.keys():  # with another place, or paused, it may delay others no longer
         known.left.update(known.plans[each].path[:-1])
-    new = reservations.get_many(tx, organisation_id, dict.fromkeys(sorted(changed - known.plans.keys())))
+    new = reservations.get_many(tx, organisation_id, sorted(changed - known.plans.keys()))
     paths = locks.paths(tx, organisation_id, [each.run_id for each in new]) if new else {}
     for path in paths.values():
         known.above.update(path[:-1])

@@ -100,8 +100,8 @@ def read_queue(tx: Connection, context: RequestContext, account: Account, limit:
             found += [each.plan for each in line.order(line.through([account.id]), look.books, look.now)]
         shown = found[:limit]
         details = explain(tx, context.organisation_id, look, shown, context.now + LONGEST_WAIT)
-    wanted = dict.fromkeys(plan.id for plan in shown)
-    kept = {each.id: each for each in reservations.get_many(tx, context.organisation_id, wanted)}
+    ids = [plan.id for plan in shown]
+    kept = {each.id: each for each in reservations.get_many(tx, context.organisation_id, ids)}
     runs = accounts.read_many(tx, context.organisation_id, [plan.path[-1] for plan in shown])
     by_id = {record.account.id: record.account for record in runs}
     entries = [
