@@ -11,6 +11,9 @@ where most is the largest floor(room_j / c_j) with c_j > 0, and endless the larg
 The plan is one more coordinate: while it covers all that was charged, n fits also if n <= planned - k, with the number
 of repetitions that it covers. A charge that would leave the plan is for the rule.
 
+A plan of the run that is held is one more bound: repetitions of it are moved from held to spent on the run's account
+alone, and n fits if n <= left - k, with what is left of the event in the plan.
+
 All numbers are integers, so this is the admission rule and not an approximation of it. A count can only admit, with
 the same result as the rule in `app.ledger.admission`. The rule decides every other charge, and it alone refuses.
 """
@@ -32,6 +35,7 @@ from app.ledger.account_records import (
 from app.ledger.accounts import Account, usage_of
 from app.ledger.admission import Admission, Reading, governing_of
 from app.ledger.filter_orders import Epsilons, FilterOrders
+from app.ledger.parallel_exposure import is_exact, without
 from app.ledger.plan_filter import repeated
 from app.ledger.room import Room
 from app.ledger.step_events import PricedStep
@@ -62,6 +66,7 @@ class CountedAccount:
         count: its repetitions since it is the current one.
         version: of the account after all charges, each of which made a new one.
         updated_at: time of the last one, or of the record.
+        from_held: whether all these repetitions are taken out of what the account holds.
         room: before the repetitions of the current event; None if the rule must decide.
         governing: of a run, the place in its path of the account whose filter gives its epsilon, once it was looked up.
         governed: that account, and the run's loss at the orders of its filter before the repetitions.
@@ -75,6 +80,7 @@ class CountedAccount:
     count: int = 0
     version: int = field(init=False)
     updated_at: datetime = field(init=False)
+    from_held: bool = False
     room: Room | None = field(default=None, repr=False)
     governing: int | None = None
     governed: tuple[Account, FilterOrders] | None = field(default=None, repr=False)
@@ -91,16 +97,25 @@ class CountedAccount:
         for event, count in [(self.event, self.count), *((each, count) for each, (_, count) in self.charged.items())]:
             if count:
                 times, taken = found.get(event, (0, 0))
-                found[event] = (times + count, taken)
+                found[event] = (times + count, taken + count if self.from_held else taken)
         return found
 
     @property
     def used(self) -> Usage:
         """Usage of plans by what is spent, with these charges."""
-        used = self.record.account.spent.used
+        return self._used(self.record.account.spent.used, 1)
+
+    @property
+    def held_used(self) -> Usage:
+        """Usage of plans by what is held, without these charges if they are taken out of it."""
+        held = self.record.account.held.used
+        return self._used(held, -1) if self.from_held else held
+
+    def _used(self, used: Usage, sign: int) -> Usage:
         if used:
             for cost, count in self._counts().values():
-                used = {**used, **{owner: repeated(used[owner], each, count) for owner, each in cost.used.items()}}
+                changed = {owner: repeated(used[owner], each, sign * count) for owner, each in cost.used.items()}
+                used = {**used, **changed}
         return used
 
     def copy(self) -> "CountedAccount":
@@ -115,21 +130,27 @@ class CountedAccount:
     def settled(self) -> AccountRecord:
         """Add the counted charges to the account's curves, and begin to count anew."""
         if self.version != self.record.account.version:
-            account, spent = self.record.account, self._spent(self._counts())
+            account, counts = self.record.account, self._counts()
+            spent, held = self._spent(counts), account.held
+            for cost, count in counts.values() if self.from_held else ():
+                held = without(held, cost.times(count))
             self.record = replace(
                 self.record,
-                account=replace(account, spent=spent, version=self.version),
+                account=replace(account, spent=spent, held=held, version=self.version),
                 updated_at=self.updated_at,
                 uncompacted=self.uncompacted,
             )
-            self.charged, self.event, self.curve, self.cost = {}, "", None, None
-            self.count = 0
-            self.room = self.governed = self.epsilons = None
+            self._forget_counts()
         return self.record
 
-    def is_current(self, event: str, curve: RdpCurve) -> bool:
-        """Check whether this event is the one that is counted."""
-        return self.curve is curve and self.event == event
+    def _forget_counts(self) -> None:
+        self.charged, self.event, self.curve, self.cost = {}, "", None, None
+        self.count = 0
+        self.room = self.governed = self.epsilons = None
+
+    def is_current(self, event: str, curve: RdpCurve, *, from_held: bool) -> bool:
+        """Check whether this event is the one that is counted, and from where."""
+        return self.curve is curve and self.event == event and self.from_held is from_held
 
     def fits(self, number: int) -> int:
         """Count the repetitions of the event that would still fit after `number`; negative to ask the rule."""
@@ -191,15 +212,25 @@ class CountedAccount:
         unrestricted = self.record.quarantine is None and account.policy is None and account.organisation_policy is None
         return unrestricted and account.partitions_per_unit is None
 
-    def make_current(self, event: str, curve: RdpCurve, used: Usage) -> bool:
+    def make_current(self, event: str, curve: RdpCurve, used: Usage, *, from_held: bool) -> bool:
         """Count another event from now on; false if the rule must decide on it."""
+        if from_held is not self.from_held:
+            self.settled()
+            self._forget_counts()
+            self.from_held = from_held
         watermark = self.record.watermark
-        if watermark is None or curve.delta or not (event in self.charged or self._is_plain(event)):
+        known = event in self.charged or self._is_plain(event)
+        if (
+            watermark is None
+            or curve.delta
+            or not known
+            or (from_held and not is_exact(self.record.account.held, [curve]))
+        ):
             self.settled()
             return False
         cost = self.record.account.counting(curve.using(used))
         if self.room is None:
-            self.room = Room.of(self.settled().account, cost, watermark)
+            self.room = Room.of(self.settled().account, cost, watermark, from_held=from_held)
         else:
             self.room = self.room.after(self.count, cost, watermark)
             if self.governed is not None:
@@ -224,24 +255,34 @@ class CountedAccount:
         return {**self.charged, self.event: (self.cost, earlier + self.count)}
 
 
-def admit_by_counting(path: Sequence[CountedAccount], priced: PricedStep) -> Admission | None:
+def admit_by_counting(
+    path: Sequence[CountedAccount], priced: PricedStep, left_of_plan: int | None = None
+) -> Admission | None:
     """Admit repetitions of one event that fit, as `admission.admit` would; None if the rule must decide.
 
     Nothing is charged: `CountedAccount.charge` does that. The admission has no accounts, which are added up only when
     somebody needs them.
+
+    Args:
+        path: of a run, root to leaf.
+        priced: the event with its cost and number of repetitions.
+        left_of_plan: repetitions that the run's plan has left, if they are taken out of it; then the charge is its
+            account's alone.
     """
     key, curve, number = fingerprint(priced.step.event), priced.curve, priced.step.count
-    left, used = [], None
-    for counted in path:
-        if not counted.is_current(key, curve):
+    own, reserved = path[-1], left_of_plan is not None
+    used, remaining, binding = None, left_of_plan, own
+    for counted in path[-1:] if reserved else path:
+        if not counted.is_current(key, curve, from_held=reserved):
             used = usage_of([each.record.account for each in path], priced.step.event) if used is None else used
-            if not counted.make_current(key, curve, used):
+            if not counted.make_current(key, curve, used, from_held=reserved):
                 return None
-        left.append(counted.fits(number))
-        if left[-1] < 0:
+        left = counted.fits(number)
+        if left < 0:
             return None
-    remaining = min(left)
-    own = path[-1]
+        if remaining is None or left < remaining:
+            remaining, binding = left, counted
+    assert remaining is not None, "a path has accounts"
     if own.governing is None:  # a run never moves
         accounts = [counted.record.account for counted in path]
         own.governing = [account.id for account in accounts].index(governing_of(accounts).id)
@@ -251,4 +292,4 @@ def admit_by_counting(path: Sequence[CountedAccount], priced: PricedStep) -> Adm
         return None
     assert governing.limit is not None, "it governs"
     reading = Reading(epsilon, governing.limit.delta, governing.limit.epsilon)
-    return Admission((), reading, remaining, path[left.index(remaining)].record.account)
+    return Admission((), reading, remaining, binding.record.account)

@@ -4,7 +4,7 @@ Everything here is counted in repetitions of events; their cost follows from the
 returned + forfeited holds for the counts, and for every curve multiplied by them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -175,13 +175,16 @@ def take(reservation: Reservation, steps: Sequence[StepEvent], now: datetime) ->
     for event, count in asked.items():
         if count > left.get(event, 0):
             return Shortfall(event, count, left.get(event, 0), event in left)
-    return replace(
-        reservation,
-        items=tuple(
-            replace(item, used=item.used + asked[item.event]) if item.event in asked else item
-            for item in reservation.items
-        ),
-    )
+    places = {item.event: place for place, item in enumerate(reservation.items) if item.event in asked}
+    return used_further(reservation, {places[event]: count for event, count in asked.items()})
+
+
+def used_further(reservation: Reservation, taken: Mapping[int, int]) -> Reservation:
+    """Copy a reservation after further repetitions were authorised, by place in its plan."""
+    items = list(reservation.items)
+    for place, count in taken.items():
+        items[place] = replace(items[place], used=items[place].used + count)
+    return replace(reservation, items=tuple(items))
 
 
 def count_covered(reservation: Reservation, steps: Sequence[StepEvent]) -> int:

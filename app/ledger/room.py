@@ -42,7 +42,7 @@ class Room(NamedTuple):
     """How often an account admits an event, from one state of its balance on.
 
     Args:
-        orders: its loss and the event's cost at the orders of its filter; None without a limit.
+        orders: its loss and the event's cost at the orders of its filter; None if no filter decides.
         plan: its plan, unless it has none or has left it.
         watched: units spent at the order of the threshold watermark; may be more than EXHAUSTED.
         used: usage of its own plan by what is spent, if the plan is the watermark.
@@ -62,12 +62,15 @@ class Room(NamedTuple):
     endless: int
 
     @classmethod
-    def of(cls, account: Account, cost: RdpCurve, watermark: ThresholdWatermark) -> "Room | None":
-        """Compute the room of an account; None if its filter is not fixed, or has no delta left."""
+    def of(cls, account: Account, cost: RdpCurve, watermark: ThresholdWatermark, *, from_held: bool) -> "Room | None":
+        """Compute the room of an account, which what is moved `from_held` to spent leaves as it is.
+
+        None if its filter is not fixed, or has no delta left.
+        """
         spent, orders, plan = account.spent, None, None
         if spent.delta > watermark.delta:
             return None
-        if account.limit is not None:
+        if account.limit is not None and not from_held:
             assert account.exposure is None, "it is valid for one run only"
             gate = account.bounds()
             if not account.weights_frozen or account.own_delta() > gate.room:

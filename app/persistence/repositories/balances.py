@@ -87,7 +87,7 @@ def save(tx: Connection, changed: Sequence[tuple[str, CountedAccount]]) -> None:
                 owner,
                 counted.record.account.id,
                 _charges_text(counted.uncompacted),
-                usage_text(counted.used, counted.record.account.held.used),
+                usage_text(counted.used, counted.held_used),
                 counted.version,
                 counted.updated_at,
             )

@@ -46,6 +46,12 @@ _REQUIRED = pipeline.required(
     " AS seen (id, version, updated_at) USING (id, version, updated_at)",
     "cardinality(%(ids)s::bigint[])",
 )
+# Of accounts that are not charged: their limits are read, and none may be in quarantine.
+_ABOVE = pipeline.required(
+    "SELECT 1 FROM accounts JOIN unnest(%(ids)s::bigint[], %(revisions)s::bigint[]) AS seen (id, limit_revision)"
+    " USING (id, limit_revision) WHERE organisation_id = %(organisation)s AND quarantine_reason IS NULL",
+    "cardinality(%(ids)s::bigint[])",
+)
 _CHILDREN = _VERSIONS.where(_OWN, accounts.c.parent_id.in_(bindparam("of_accounts", expanding=True)))
 
 
@@ -87,6 +93,20 @@ def require(tx: Connection, organisation_id: str, seen: Sequence[tuple[str, int,
         "times": pipeline.texts(times),
     }
     pipeline.execute(tx, _REQUIRED, parameters)
+
+
+def require_above(tx: Connection, organisation_id: str, seen: Sequence[tuple[str, int]]) -> None:
+    """Read accounts in a pipeline on PostgreSQL, which fails unless they have these limits and no quarantine.
+
+    An account is given by its id and the revision of its limit.
+    """
+    names, revisions = zip(*seen, strict=True)
+    parameters = {
+        "organisation": stored_number(organisation_id),
+        "ids": pipeline.numbers(map(stored_number, names)),
+        "revisions": pipeline.numbers(revisions),
+    }
+    pipeline.execute(tx, _ABOVE, parameters)
 
 
 def read_children(tx: Connection, organisation_id: str, account_ids: Iterable[str]) -> list[AccountVersion]:

@@ -1,7 +1,7 @@
 """Steps that fit by counting: decided on the rows that the last group left, and charged to them in place."""
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 
 from sqlalchemy import Connection
@@ -9,14 +9,16 @@ from sqlalchemy import Connection
 from app.accounting.curves import RdpCurve
 from app.accounting.events import DpEvent, RepeatAndSelect
 from app.ledger.account_records import AccountRecord
+from app.ledger.admission import Admission
 from app.ledger.counting import CountedAccount, CountMark, admit_by_counting
 from app.ledger.decisions import Decision, DecisionEntry, entry_hash, entry_of
 from app.ledger.deviations import merge_deviations
 from app.ledger.errors import InsufficientScopeError
+from app.ledger.reservations import Reservation, has_lapsed, used_further
 from app.ledger.runs import Run, RunStatus, find_deviations
 from app.ledger.step_events import PricedStep, StepEvent
 from app.ledger.windows import ALWAYS, Window
-from app.persistence.repositories import balances, decisions, runs
+from app.persistence.repositories import balances, decisions, reservations, runs
 from app.persistence.repositories.dp_events import CostTable
 from app.service.auth.request_context import RequestContext
 from app.service.charging.decision import request_fingerprint
@@ -26,19 +28,42 @@ from app.service.charging.requests import Mode, StepCommand, StepRequest, StepRe
 
 @dataclass(slots=True)
 class _Counted:
-    """A run of the group: its state as it is stored, and now, and the accounts of its path by key.
+    """A run of the group: as it is stored, and now, and the accounts of its path by key.
 
     Args:
         windows: of the accounts that are not always open.
         asked: the request that was counted last.
+        taken: steps that the group has taken out of the run's plan, by place of their event.
     """
 
-    ids: tuple[str, ...]
+    stored: CachedRun
     path: dict[Key, CountedAccount]
     windows: tuple[Window, ...]
-    stored: Run
     run: Run
     asked: CountedRequest | None
+    taken: dict[int, int] = field(default_factory=dict)
+
+    @property
+    def plan(self) -> Reservation | None:
+        """The run's reservation now."""
+        plan = self.stored.reservation
+        return plan if plan is None or not self.taken else used_further(plan, self.taken)
+
+    def left_of(self, event: DpEvent) -> int:
+        """Count the repetitions of an event that the run's plan has left."""
+        place = self._place(event)
+        assert self.stored.reservation is not None, "it is asked for runs with a plan"
+        return 0 if place is None else self.stored.reservation.items[place].left - self.taken.get(place, 0)
+
+    def take(self, step: StepEvent) -> None:
+        """Take repetitions out of the run's plan."""
+        place = self._place(step.event)
+        assert place is not None, "it is planned"
+        self.taken[place] = self.taken.get(place, 0) + step.count
+
+    def _place(self, event: DpEvent) -> int | None:
+        items = () if self.stored.reservation is None else self.stored.reservation.items
+        return next((place for place, item in enumerate(items) if item.event is event or item.event == event), None)
 
 
 class CountedSteps:
@@ -57,6 +82,13 @@ class CountedSteps:
         """The charged accounts, and what they are in the database."""
         self.decided: list[tuple[DecisionEntry, bytes]] = []
         """Decisions to write, with their hashes."""
+
+    @property
+    def above(self) -> list[tuple[str, int]]:
+        """Id and revision of the limit that the accounts above those charged by steps of plans must have."""
+        runs = [each for _, each in self._advanced if each.taken]
+        accounts = {key: counted for each in runs for key, counted in each.path.items() if key not in self._charged}
+        return [(key[1], counted.record.account.limit_revision) for key, counted in accounts.items()]
 
     @property
     def seen(self) -> list[tuple[str, int, datetime]]:
@@ -102,12 +134,15 @@ class CountedSteps:
     def save(self, tx: Connection) -> None:
         """Write the decisions, and the states and balances that they lead to."""
         decisions.add_all(tx, self.decided)
-        runs.advance_all(tx, [(owner, each.stored, each.run) for (owner, _), each in self._advanced])
+        runs.advance_all(tx, [(owner, each.stored.run, each.run) for (owner, _), each in self._advanced])
+        taken = [(owner, plan, each.taken) for (owner, _), each in self._advanced if each.taken and (plan := each.plan)]
+        if taken:
+            reservations.save_items(tx, taken)
         balances.save(tx, [(owner, counted) for (owner, _), (counted, _) in self._charged.items()])
 
     def publish(self) -> None:
         """Let the next decisions see the runs as they are now."""
-        advanced = {key: CachedRun(each.ids, each.run, None, each.asked) for key, each in self._advanced}
+        advanced = {key: CachedRun(each.stored.path, each.run, each.plan, each.asked) for key, each in self._advanced}
         self._rows.runs |= advanced
         self._state.runs.put_many(advanced.items())
 
@@ -118,33 +153,43 @@ class CountedSteps:
 
     @property
     def _advanced(self) -> list[tuple[Key, _Counted]]:
-        return [(key, each) for key, each in self._runs.items() if each.run is not each.stored]
+        return [(key, each) for key, each in self._runs.items() if each.run is not each.stored.run]
 
     def _charge(self, key: Key, command: StepCommand) -> Decision | None:
         """Charge the repetitions of one event to its run's accounts; None: it cannot be decided by counting."""
         known = self._runs.get(key) or self._load(key)
         if known is None:
             return None
-        command.context.require_scope(known.ids)
+        command.context.require_scope(known.stored.path)
         asked, run, now = self._asked(key[0], known, command), known.run, command.context.now
         if asked is None:
             return None
-        step, path = asked.priced.step, tuple(known.path.values())
-        outcome = admit_by_counting(path, asked.priced)
-        if outcome is None or not outcome.steps_remaining:  # the last step raises an alert
-            return None
-        if _deviates(run, path[-1].record, step, now):
-            return None
-        decision = new_decision(command, run, (step,), asked.fingerprint, outcome)
+        step, own = asked.priced.step, known.path[key]
+        outcome, reservation_id = self._admit(known, command, asked.priced)
+        if outcome is None or outcome.steps_remaining <= 0 or _deviates(run, own.record, step, now):
+            return None  # the last step raises an alert, or is the last one of the plan
+        decision = new_decision(command, run, (step,), asked.fingerprint, outcome, reservation_id)
         entry = entry_of(key[0], decision)
         head = entry_hash(run.chain_head, entry)
-        for at, counted in known.path.items():
+        for at, counted in known.path.items() if reservation_id is None else [(key, own)]:
             if at not in self._charged:
                 self._charged[at] = counted, counted.mark
             counted.charge(step.count, now)
+        if reservation_id is not None:
+            known.take(step)
         known.run, known.asked = run.advanced(decision.next_step, head, now, entry.actor), asked
         self.decided.append((entry, head))
         return decision
+
+    def _admit(self, known: _Counted, command: StepCommand, priced: PricedStep) -> tuple[Admission | None, str | None]:
+        """Admit repetitions to the accounts of a path, or to the run's reservation, whose id comes with them."""
+        path, plan = tuple(known.path.values()), known.stored.reservation
+        if plan is None:
+            return admit_by_counting(path, priced), None
+        left = known.left_of(priced.step.event) - priced.step.count
+        if left <= 0 or has_lapsed(plan, command.context.lapsed_by):
+            return None, None
+        return admit_by_counting(path, priced, left), plan.id
 
     def _load(self, key: Key) -> _Counted | None:
         """Get a run and the accounts of its path, if none of them shares out its budget."""
@@ -156,7 +201,7 @@ class CountedSteps:
         if any(account.allocation is not None for account in accounts):
             return None
         windows = tuple([account.window for account in accounts if account.window is not ALWAYS])
-        known = _Counted(cached.path, path, windows, cached.run, cached.run, cached.asked)
+        known = _Counted(cached, path, windows, cached.run, cached.asked)
         self._runs[key] = known
         return known
 
@@ -179,7 +224,7 @@ class CountedSteps:
 
     def _cost(self, owner: str, known: _Counted, event: DpEvent) -> RdpCurve | None:
         """Get the cost of an event, if it is known to be stored."""
-        account = known.path[owner, known.ids[-1]].record.account
+        account = known.path[owner, known.run.account_id].record.account
         if (owner, (account.relation, account.grid_version), event) not in self._state.stored_costs:
             return None
         return self._state.costs.cached(CostTable.of(owner, account), [event]).get(event)
@@ -200,12 +245,11 @@ def _deviates(run: Run, own: AccountRecord, step: StepEvent, now: datetime) -> b
 
 
 def _is_next(request: StepRequest, run: Run) -> bool:
-    """Check that a request is for the next steps of an active run that pays by itself, without a plan."""
+    """Check that a request is for the next steps of an active run that pays by itself."""
     return (
         request.mode is Mode.AUTHORIZE
         and request.attempt == run.attempt
         and request.first_step in {None, run.next_step}
         and run.status is RunStatus.ACTIVE
-        and run.reservation_id is None
         and not isinstance(run.event, RepeatAndSelect)
     )

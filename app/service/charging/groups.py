@@ -64,6 +64,8 @@ def commit_counted(db: Database, state: LedgerState, commands: Sequence[StepComm
             if counted.keys:
                 idempotent_responses.require_new(tx, owner, counted.keys)
             locks.require(tx, owner, counted.seen)
+            if counted.above:
+                locks.require_above(tx, owner, counted.above)
             counted.save(tx)
         committed = True
     except DBAPIError as error:

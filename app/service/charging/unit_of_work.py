@@ -239,7 +239,7 @@ class UnitOfWork:
 
     def append(self, run: Run, decision: Decision, found: tuple[Deviation, ...] = ()) -> Decision:
         """Append a decision to its run's chain, and the deviations found in its steps to the run."""
-        if run.account_id not in self.changed:  # it was refused
+        if decision.outcome is DecisionOutcome.REFUSED:  # any other one changes the run's account
             self.renew(run.account_id)
         entry = entry_of(self.organisation_id, decision)
         head = entry_hash(run.chain_head, entry)
