@@ -14,7 +14,9 @@ from app.accounting.events import event_to_dict
 from app.ledger.permissions import Role
 from app.service.auth.authentication import Principal
 from app.service.auth.request_context import RequestContext
+from app.service.charging import groups
 from app.service.charging.counted_steps import CountedSteps
+from app.service.charging.groups import commit_counted, decide_command
 from app.service.charging.ledger_state import LedgerState
 from app.service.charging.requests import Mode, OnExceed, StepCommand, StepRequest, StepResult
 from tests.conftest import Ledger
@@ -127,22 +129,27 @@ def random_group(dice: random.Random, next_steps: list[int], keys: list[str]) ->
     return group
 
 
-def decided(world: World, asked: Sequence[Asked], now: datetime) -> tuple[list[object], list[int]]:
-    """Decide a group; return what is told, and the places that were counted."""
-    counted: list[int] = []
-    # On PostgreSQL what was counted is forgotten if a row has changed, and on SQLite it is known before.
-    on_sqlite = world.ledger.database.dialect == "sqlite"
-    where, name = (CountedSteps, "charge_all") if on_sqlite else (step_commands, "commit_counted")
-    count = getattr(where, name)
+def decided(world: World, asked: Sequence[Asked], now: datetime) -> tuple[list[object], list[int], int]:
+    """Decide a group.
 
-    def look(*given: Any) -> Any:  # noqa: ANN401 - as either of them
-        found = count(*given)
-        counted.extend(found)
+    Returns:
+        What is told, the places in the order of the decisions, and the number of the last that the rule decided.
+    """
+    commands, ruled = world.commands(asked, now), list[int]()
+    at_once: dict[int, object] = {}
+
+    def count(*given: Any) -> Any:  # noqa: ANN401 - as `commit_counted`
+        at_once.update(found := commit_counted(*given))
         return found
 
-    with patch.object(where, name, look):
-        outcomes = world.runner.once(*world.commands(asked, now))
-    return world.told(outcomes), counted
+    def decide(*given: Any) -> Any:  # noqa: ANN401 - as `decide_command`
+        ruled.append(next(place for place, command in enumerate(commands) if command is given[-1]))
+        return decide_command(*given)
+
+    with patch.object(step_commands, "commit_counted", count), patch.object(groups, "decide_command", decide):
+        outcomes = world.runner.once(*commands)
+    counted = [place for place in range(len(asked)) if place not in at_once and place not in ruled]
+    return world.told(outcomes), [*at_once, *counted, *dict.fromkeys(ruled)], len(set(ruled))
 
 
 def decided_by_rule(world: World, asked: Sequence[Asked], now: datetime) -> list[object]:
@@ -172,11 +179,10 @@ def test_random_groups_are_decided_as_by_the_rule(worlds: tuple[World, World], s
     for number in range(GROUPS):
         now += timedelta(seconds=-2 if dice.random() < 0.05 else 1)
         asked = random_group(dice, next_steps, keys)
-        told, counted = decided(counting, asked, now)
-        order = [*counted, *(place for place in range(len(asked)) if place not in counted)]
+        told, order, ruled = decided(counting, asked, now)
         same = decided_by_rule(ruling, [asked[place] for place in order], now)
         assert [told[place] for place in order] == same, (number, asked)
-        all_counted += len(counted)
+        all_counted += len(order) - ruled
         if dice.random() < 0.05:  # another process
             counting.runner.memory = LedgerState()
         if number % 10 == 0 or dice.random() < 0.05:

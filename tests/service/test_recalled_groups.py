@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from sqlalchemy import update
 
+from app.accounting.events import event_to_dict
 from app.ledger import errors
 from app.ledger.decisions import entry_hash
 from app.ledger.errors import LedgerUnavailableError, SequenceGapError
@@ -131,6 +132,21 @@ def test_changed_row_is_read_again_and_charged_by_counting(ready: Ready, monkeyp
     monkeypatch.delattr(groups, "decide_command")
     assert [ready.first_step() for _ in range(3)] == [2, 3, 4]
     assert ready.recalled == [False, False, True]  # one more was validated
+
+
+def test_steps_of_plan_are_committed_though_others_charge_the_accounts_above(ready: Ready) -> None:
+    plan = {"plan": [{"event": event_to_dict(LOUD), "count": 20}], "lease_seconds": 600}
+    assert ready.ledger.post(f"/v1/runs/{ready.run}/reservations", plan, "trainer").status_code == 201
+    ready.once(ready.request())
+    elsewhere, beside = CommandRunner(ready.ledger), another(ready.ledger)
+    for step in (2, 3, 4):
+        assert elsewhere.charged(request(beside)).admitted
+        assert ready.first_step() == step
+    assert ready.recalled[-3::2] == [True, True]  # after those that were validated
+    team, owner = ready.runner.path(ready.run)[1].id, ready.runner.organisation_id
+    with ready.ledger.database.write(ALL_TENANTS) as tx:
+        raw_rows.set_quarantine(tx, owner, {team: "its balance is unproven"}, ready.runner.call().now)
+    assert isinstance(ready.once(ready.request())[0], errors.AccountQuarantinedError)
 
 
 def test_quarantine_and_refusal_by_another_process_are_noticed(ready: Ready) -> None:
