@@ -192,13 +192,15 @@ class CountedSteps:
         return admit_by_counting(path, priced, left), plan.id
 
     def _load(self, key: Key) -> _Counted | None:
-        """Get a run and the accounts of its path, if none of them shares out its budget."""
+        """Get a run and the accounts of its path, if none of them is shared out, parallel or in quarantine."""
         cached = self._rows.runs.get(key)
         if cached is None:
             return None
         path = {(key[0], at): self._rows.accounts[key[0], at] for at in cached.path}
         accounts = [counted.record.account for counted in path.values()]
-        if any(account.allocation is not None for account in accounts):
+        if any(account.allocation is not None or account.partitions_per_unit is not None for account in accounts):
+            return None
+        if any(counted.record.quarantine is not None for counted in path.values()):
             return None
         windows = tuple([account.window for account in accounts if account.window is not ALWAYS])
         known = _Counted(cached, path, windows, cached.run, cached.asked)
