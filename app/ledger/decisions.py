@@ -46,6 +46,9 @@ class Decision(NamedTuple):
         refusal_details: JSON of a refusal; None if admitted.
         ended_plans: JSON of the plans that these steps ended; None if there are none.
         reservation_id: the source of the steps; None: the accounts.
+        population_version: of the population's account afterwards, which orders the decisions of all its runs. Those
+            that do not change it, refusals and steps out of reservations, have the version that they saw; it may be
+            an earlier one of a step out of a reservation.
         actor: the author and id of the request.
         entry_hash: link of the run's chain, of a decision that was read from the ledger.
     """
@@ -67,6 +70,7 @@ class Decision(NamedTuple):
     request_fingerprint: str
     idempotency_key: str | None
     reservation_id: str | None
+    population_version: int
     created_at: datetime
     actor: Actor
     entry_hash: bytes = b""
@@ -95,6 +99,7 @@ class DecisionEntry(NamedTuple):
         epsilon: of the run, afterwards, at `delta`.
         steps_remaining: further repetitions of the last event; None if refused or forfeited.
         refusal_details: of a refusal, as stored text; `ended_plans` likewise, of steps that ended plans.
+        population_version: of the population's account, afterwards.
         actor: the author of the request.
     """
 
@@ -117,6 +122,7 @@ class DecisionEntry(NamedTuple):
     binding_account_id: str
     refusal_details: str | None
     ended_plans: str | None
+    population_version: int
     created_at: datetime
     actor: str
     request_id: str | None = None
@@ -147,6 +153,7 @@ def canonical_entry(entry: DecisionEntry) -> str:
         f'"epsilon_limit":{_float(entry.epsilon_limit)},"first_step":{entry.first_step},'
         f'"idempotency_key":{key},"items":[{items}],'
         f'"organisation_id":{_text(entry.organisation_id)},"outcome":{_text(entry.outcome)},'
+        f'"population_version":{entry.population_version},'
         f'"position":{entry.position},"refusal_details":{details},'
         f'"request_fingerprint":{_text(entry.request_fingerprint)},"request_id":{request},'
         f'"requested_count":{entry.requested_count},'
@@ -194,6 +201,7 @@ def entry_of(organisation_id: str, decision: Decision) -> DecisionEntry:
         decision.binding_account_id,
         decision.refusal_details,
         decision.ended_plans,
+        decision.population_version,
         decision.created_at,
         actor.id,
         actor.request_id,

@@ -704,6 +704,7 @@ def _create_decisions() -> None:
         _number("binding_account_id"),
         sa.Column("refusal_details", sa.Text),
         sa.Column("ended_plans", sa.Text),
+        sa.Column("population_version", sa.BigInteger, nullable=False),
         _digest("entry_hash"),
         _timestamp("created_at", nullable=False),
         sa.Column("actor", sa.String(300), nullable=False),
@@ -721,6 +722,7 @@ def _create_decisions() -> None:
             "event_count >= 1 AND event_count <= step_count AND event_count <= 1000000000", name="event_count_in_range"
         ),
         sa.CheckConstraint("steps_remaining >= 0", name="steps_remaining_nonnegative"),
+        sa.CheckConstraint("population_version >= 0", name="population_version_nonnegative"),
         sa.CheckConstraint(
             "(outcome IN ('admitted', 'reported') AND refusal_details IS NULL"
             " AND (outcome = 'reported' OR steps_remaining IS NOT NULL))"

@@ -38,6 +38,7 @@ ENTRIES = st.builds(
     outcome=st.sampled_from(["admitted", "refused", "reported", "forfeited"]),
     **dict.fromkeys(("organisation_id", "run_id", "request_fingerprint", "binding_account_id", "actor"), TEXT),
     **dict.fromkeys(("position", "attempt", "first_step", "step_count", "requested_count"), COUNT),
+    population_version=COUNT,
     **dict.fromkeys(
         ("idempotency_key", "reservation_id", "refusal_details", "ended_plans", "request_id"), st.none() | TEXT
     ),
@@ -65,6 +66,7 @@ ENTRY = DecisionEntry(
     delta=1e-5,
     epsilon_limit=3.0,
     steps_remaining=12,
+    population_version=9,
     binding_account_id="bud_1",
     refusal_details=None,
     ended_plans=None,
@@ -78,12 +80,13 @@ def test_hash_formula_never_changes() -> None:
     assert canonical_entry(ENTRY) == (
         '{"actor":"key_1","attempt":1,"binding_account_id":"bud_1","created_at":"2026-12-01T09:30:00.000000+00:00",'
         '"delta":1e-05,"ended_plans":null,"epsilon":0.5,"epsilon_limit":3.0,"first_step":7,"idempotency_key":"key",'
-        f'"items":[["{"a" * 64}",2]],"organisation_id":"org_1","outcome":"admitted","position":3,'
+        f'"items":[["{"a" * 64}",2]],"organisation_id":"org_1","outcome":"admitted","population_version":9,'
+        '"position":3,'
         f'"refusal_details":null,"request_fingerprint":"{"f" * 64}","request_id":null,"requested_count":2,'
         '"reservation_id":null,"run_id":"run_1","step_count":2,"steps_remaining":12}'
     )
     assert entry_hash(genesis("org_1", "run_1"), ENTRY).hex() == (
-        "61f710a7c8f4d2a492df1adab92e13ffeaa74cd38c2f3f9e8cae58e369d4fef4"
+        "e015eac1fb40f221ffff7d0af8f6b123f47fcb79c1698c278545e004c483eea8"
     )
 
 

@@ -9,9 +9,12 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
+from sqlalchemy import select
 
 from app.accounting.events import event_to_dict
 from app.ledger.permissions import Role
+from app.persistence.database import ALL_TENANTS
+from app.persistence.tables import decisions
 from app.service.auth.authentication import Principal
 from app.service.auth.request_context import RequestContext
 from app.service.charging import groups
@@ -82,6 +85,7 @@ class World:
                         binding_account_id="",
                         request_fingerprint="",
                         reservation_id=of.reservation_id and "held",
+                        population_version=0 if of.reservation_id else of.population_version,
                         refusal_details=None,
                         entry_hash=b"",
                         steps=() if outcome.replayed else of.steps,
@@ -90,6 +94,12 @@ class World:
             else:
                 found.append(type(outcome))
         return found
+
+    def population_versions(self) -> list[int]:
+        """Of the decisions of all runs that charged the population."""
+        charging = (decisions.c.outcome.in_(("admitted", "reported")), decisions.c.reservation_id.is_(None))
+        with self.ledger.database.read(ALL_TENANTS) as tx:
+            return list(tx.execute(select(decisions.c.population_version).where(*charging)).scalars())
 
     def balances(self) -> list[object]:
         """What is spent on each account, and where each run stands."""
@@ -197,4 +207,7 @@ def test_random_groups_are_decided_as_by_the_rule(worlds: tuple[World, World], s
         next_steps = [each["next_step"] for each in shown]
     assert counting.balances() == ruling.balances()
     assert all_counted > GROUPS / 10
+    for world in worlds:
+        versions = world.population_versions()
+        assert len(set(versions)) == len(versions)
     assert all(sound(world.ledger) for world in worlds)

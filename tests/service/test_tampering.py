@@ -232,6 +232,10 @@ TAMPERINGS: dict[str, dict[str, tuple[Tamper, str]]] = {
         "steps that overlap": (forge(2, first_step=3), "begins at step 3; the steps before it end at 4."),
         "steps with a gap": (forge(2, first_step=5), "begins at step 5; the steps before it end at 4."),
         "an attempt not begun": (forge(2, attempt=2), "attempt 2 does not follow attempt 1 at step 4."),
+        "an order that runs backwards": (
+            forge(2, population_version=0),
+            "on an earlier state of its population than the one before.",
+        ),
         "weights over delta": (weights(lambda at: {"deltas": [each * 1.1 for each in at["deltas"]]}), MORE_THAN_DELTA),
         "a reserve that is no remainder": (weights(lambda frozen: {"reserve": frozen["reserve"] / 2}), NOT_PLANNED),
         "weights at other orders": (weights(lambda at: {"indices": [each + 1 for each in at["indices"]]}), NOT_PLANNED),

@@ -56,7 +56,7 @@ a second to read and write."""
 _PLAIN: Final = (
     *("run_id", "position", "attempt", "first_step", "step_count", "requested_count", "steps_remaining"),
     *("binding_account_id", "refusal_details", "ended_plans", "request_fingerprint", "idempotency_key"),
-    *("reservation_id", "created_at", "entry_hash"),
+    *("reservation_id", "population_version", "created_at", "entry_hash"),
 )
 _DECISIONS = select(decisions, accounts.c.path.label("binding_account_path")).join(
     accounts, join_on(accounts, decisions, id="binding_account_id")

@@ -144,6 +144,7 @@ decisions = owned_table(
     *reference("binding_account_id", "accounts"),
     Column("refusal_details", Text),
     Column("ended_plans", Text),
+    *number_column("population_version", BigInteger),
     *digest_column("entry_hash"),
     Column("created_at", UtcDateTime, nullable=False),
     Column("actor", String(ACTOR_LENGTH), nullable=False),

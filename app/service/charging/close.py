@@ -219,6 +219,7 @@ def _decision(
         request_fingerprint=hashlib.sha256(request.encode()).hexdigest(),
         idempotency_key=None,
         reservation_id=ended.id,
+        population_version=path[0].version,
         created_at=ended.at,
         actor=ended.by,
     )

@@ -168,15 +168,18 @@ class CountedSteps:
         outcome, reservation_id = self._admit(known, command, asked.priced)
         if outcome is None or outcome.steps_remaining <= 0 or _deviates(run, own.record, step, now):
             return None  # the last step raises an alert, or is the last one of the plan
-        decision = new_decision(command, run, (step,), asked.fingerprint, outcome, reservation_id)
-        entry = entry_of(key[0], decision)
-        head = entry_hash(run.chain_head, entry)
         for at, counted in known.path.items() if reservation_id is None else [(key, own)]:
             if at not in self._charged:
                 self._charged[at] = counted, counted.mark
             counted.charge(step.count, now)
         if reservation_id is not None:
             known.take(step)
+        version = next(iter(known.path.values())).version
+        decision = new_decision(
+            command, run, (step,), asked.fingerprint, outcome, version, reservation_id=reservation_id
+        )
+        entry = entry_of(key[0], decision)
+        head = entry_hash(run.chain_head, entry)
         known.run, known.asked = run.advanced(decision.next_step, head, now, entry.actor), asked
         self.decided.append((entry, head))
         return decision

@@ -153,10 +153,10 @@ def _by_the_accounts(
     if isinstance(outcome, Refusal):
         outcome = _explained(work, command, outcome, steps)
         work.mentioned.update(step.event for step in steps)
-        return work.append(run, new_decision(command, run, steps, fingerprint, outcome))
+        return work.append(run, new_decision(command, run, steps, fingerprint, outcome, path[0].version))
     if request.mode is Mode.AUTHORIZE:
         require_plans_kept(sources_of(path), outcome.ended_plans)
-    decision = new_decision(command, run, steps, fingerprint, outcome)
+    decision = new_decision(command, run, steps, fingerprint, outcome, outcome.accounts[0].version)
     if computed.prices:  # only then may the ledger lack any
         work.remember_costs(path[0], priced)
     work.charge(outcome.accounts, priced, now)

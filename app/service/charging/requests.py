@@ -104,6 +104,8 @@ def new_decision(
     steps: tuple[StepEvent, ...],
     fingerprint: str,
     outcome: Admission | Refusal,
+    population_version: int,
+    *,
     reservation_id: str | None = None,
 ) -> Decision:
     """Build the decision; appending it to the chain adds the hash."""
@@ -133,6 +135,7 @@ def new_decision(
         fingerprint,
         request.idempotency_key,
         reservation_id,
+        population_version,
         command.context.now,
         command.context.actor,
     )

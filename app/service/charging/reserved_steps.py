@@ -49,7 +49,7 @@ def charge_reserved(
     after = own.settle_hold(cost, held)
     remaining = next(item.left for item in taken.items if item.event == steps[-1].event)
     outcome = Admission((after,), reading_of((*path[:-1], after)), remaining, after)
-    decision = new_decision(command, run, steps, fingerprint, outcome, taken.id)
+    decision = new_decision(command, run, steps, fingerprint, outcome, path[0].version, reservation_id=taken.id)
     work.take(taken)
     if exact:
         work.charge((after,), priced, command.context.now, from_held=True)

@@ -123,6 +123,8 @@ class _ChainReplay:
         if anchored is not None and anchored != stored.entry_hash.hex() and not self.broken:
             self.broken = True
             self._fail_at(entry, "is not the one that the organisation's chain is tied to: it was rewritten.")
+        if self.last is not None and entry.population_version < self.last.population_version:
+            self._fail_at(entry, "was made on an earlier state of its population than the one before.")
         if self.last is None or entry.actor != self.last.actor or entry.created_at < self.last.created_at:
             self.ranges[entry.position] = entry.actor
         self.last = entry
