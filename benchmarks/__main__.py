@@ -17,6 +17,7 @@ from benchmarks import (
     secure_noise,
     step_groups,
     step_latency,
+    step_stages,
     throughput,
     webhooks,
 )
@@ -30,6 +31,7 @@ if __name__ == "__main__":
         admission,
         filters,
         step_groups,
+        step_stages,
         step_latency,
         throughput,
         planning,

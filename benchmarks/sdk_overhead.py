@@ -5,17 +5,19 @@ call before each step, with grants of 50, and with grants of 50 requested in the
 steps, so that background work hits its own trainer. The overhead is the additional time of a step: of the medians, and
 of the means, which include the server's work. For comparison: a POST of httpx2 to a bare endpoint, with the processor
 time of both. Then the client's own processor time of a call, beside that of the same request through a socket, through
-`http.client`, and of the client over httpx2.
+`http.client`, and of the client over httpx2; the asynchronous client's, too, on asyncio's own event loop.
 """
 
+import asyncio
 import json
 import socket
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from http import HTTPStatus
 from http.client import HTTPConnection
+from inspect import isawaitable
 from itertools import count
 from pathlib import Path
 from statistics import mean, median
@@ -25,7 +27,7 @@ import httpx2
 import numpy as np
 
 from benchmarks.servers import EVENT, Server, bare, ledger, steps_path
-from epsilon_ledger import LedgerClient, Run
+from epsilon_ledger import AsyncLedgerClient, LedgerClient, Run
 
 ROUNDS, STEPS = 10, 200
 RECORDS, FEATURES, CLASSES = 128, 784, 10
@@ -103,7 +105,7 @@ def main() -> None:
             if run is not None:
                 run.complete()
         show(steps, asked, floors)
-        compare_calls(service)
+        asyncio.run(compare_calls(service))
 
 
 def show(steps: dict[str, list[float]], asked: dict[str, list[Cost]], floors: list[Cost]) -> None:
@@ -126,60 +128,74 @@ def show(steps: dict[str, list[float]], asked: dict[str, list[Cost]], floors: li
         print(f"{what} of a call per step: {call:.1f}, {call / post:.2f} times that of a bare POST ({post:.1f})")
 
 
-def compare_calls(service: Server) -> None:
+async def compare_calls(service: Server) -> None:
     """Print the processor time of a call in several ways, each in turn with one through `http.client`.
 
     In pairs, because one way of the client would leave the code of the next one in the processor's caches.
     """
-    print(f"\n{'processor time of a call':28} {'median':>9} {'least':>8} {'http.client':>12} {'ratio':>6}")
-    with calls(service) as (standard, ways):
+    print(f"\n{'processor time of a call':38} {'median':>9} {'least':>8} {'http.client':>12} {'ratio':>6}")
+    async with calls(service) as (standard, ways):
         steps = count()
         for name, call in ways.items():
             pairs = [
-                (cost(lambda: standard(next(steps))).processor, cost(call).processor) for _ in range(WARM_UP + CALLS)
+                (cost(lambda: standard(next(steps))).processor, await processor_time(call))
+                for _ in range(WARM_UP + CALLS)
             ]
             by_standard, taken = zip(*pairs[WARM_UP:], strict=True)
             middle = median(by_standard)
-            print(f"{name:28} {median(taken):9.1f} {min(taken):8.1f} {middle:12.1f} {median(taken) / middle:6.2f}")
+            print(f"{name:38} {median(taken):9.1f} {min(taken):8.1f} {middle:12.1f} {median(taken) / middle:6.2f}")
 
 
-@contextmanager
-def calls(service: Server) -> Iterator[tuple[Callable[[int], object], dict[str, Callable[[], object]]]]:
+async def processor_time(call: Callable[[], object]) -> float:
+    """Return the microseconds of processor time of a call, which may be awaited."""
+    started = time.thread_time()
+    answer = call()
+    if isawaitable(answer):
+        await answer
+    return (time.thread_time() - started) * 1e6
+
+
+@asynccontextmanager
+async def calls(service: Server) -> AsyncIterator[tuple[Callable[[int], object], dict[str, Callable[[], object]]]]:
     """Yield a function that takes step n of a run by `http.client`, and others that take the next step of their own."""
-    url, key = f"http://127.0.0.1:{service.port}", service.client.headers["Authorization"]
-    headers = {"Authorization": key, "Content-Type": "application/json"}
-    with (
-        socket.create_connection(("127.0.0.1", service.port)) as connection,
-        LedgerClient(url, key.removeprefix("Bearer "), transport=httpx2.HTTPTransport()) as over_httpx2,
-        LedgerClient(url, key.removeprefix("Bearer ")) as client,
+    url, key = f"http://127.0.0.1:{service.port}", service.client.headers["Authorization"].removeprefix("Bearer ")
+    headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
+    async with (
+        AsyncLedgerClient(url, key, transport=httpx2.AsyncHTTPTransport()) as async_over_httpx2,
+        AsyncLedgerClient(url, key) as async_client,
     ):
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        lines = [f"POST {steps_path(service)} HTTP/1.1", "Host: 127.0.0.1", *map(": ".join, headers.items()), ""]
-        head = "\r\n".join(lines).encode()
-        standard, path = HTTPConnection("127.0.0.1", service.port), steps_path(service)
+        with (
+            socket.create_connection(("127.0.0.1", service.port)) as connection,
+            LedgerClient(url, key, transport=httpx2.HTTPTransport()) as over_httpx2,
+            LedgerClient(url, key) as client,
+        ):
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            lines = [f"POST {steps_path(service)} HTTP/1.1", "Host: 127.0.0.1", *map(": ".join, headers.items()), ""]
+            head = "\r\n".join(lines).encode()
+            standard, path = HTTPConnection("127.0.0.1", service.port), steps_path(service)
 
-        def by_socket(number: int) -> None:
-            body = json.dumps({"count": 1, "first_step": number}).encode()
-            connection.sendall(b"%bContent-Length: %d\r\n\r\n%b" % (head, len(body), body))
-            status, _, content = connection.recv(1 << 16).partition(b"\r\n\r\n")
-            assert status.startswith(b"HTTP/1.1 200 "), content
-            json.loads(content)
+            def by_socket(number: int) -> None:
+                body = json.dumps({"count": 1, "first_step": number}).encode()
+                connection.sendall(b"%bContent-Length: %d\r\n\r\n%b" % (head, len(body), body))
+                status, _, content = connection.recv(1 << 16).partition(b"\r\n\r\n")
+                assert status.startswith(b"HTTP/1.1 200 "), content
+                json.loads(content)
 
-        def by_http_client(number: int) -> None:
-            standard.request("POST", path, json.dumps({"count": 1, "first_step": number}), headers)
-            answer = standard.getresponse()
-            content = json.loads(answer.read())
-            assert answer.status == HTTPStatus.OK, content
+            def by_http_client(number: int) -> None:
+                standard.request("POST", path, json.dumps({"count": 1, "first_step": number}), headers)
+                answer = standard.getresponse()
+                content = json.loads(answer.read())
+                assert answer.status == HTTPStatus.OK, content
 
-        runs = [each.create_run("calls", budget="p/b", event=EVENT) for each in (over_httpx2, client)]
-        numbers = count()
-        ways: dict[str, Callable[[], object]] = {
-            "a socket": lambda: by_socket(next(numbers)),
-            "the client, over httpx2": runs[0].authorize,
-            "the client": runs[1].authorize,
-        }
-        yield by_http_client, ways
-        standard.close()
+            numbers = count()
+            ways: dict[str, Callable[[], object]] = {"a socket": lambda: by_socket(next(numbers))}
+            for name, each in (("over httpx2", over_httpx2), ("alone", client)):
+                ways[f"the client, {name}"] = each.create_run("calls", budget="p/b", event=EVENT).authorize
+            for name, other in (("over httpx2", async_over_httpx2), ("alone", async_client)):
+                run = await other.create_run("calls", budget="p/b", event=EVENT)
+                ways[f"the asynchronous client, {name}"] = run.authorize
+            yield by_http_client, ways
+            standard.close()
 
 
 if __name__ == "__main__":

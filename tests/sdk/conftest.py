@@ -1,13 +1,16 @@
 """Clients: of a ledger in memory, and of the real service in this process."""
 
+import asyncio
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from epsilon_ledger import LedgerClient, Run
 from tests.conftest import open_ledger
+from tests.sdk.both_clients import CLIENTS, Driven, OpenClient
 from tests.sdk.fake_ledger import RUN_ID, FakeLedger, FakeRun
 from tests.sdk.hostile_server import HostileServer
 from tests.sdk.simulation import LedgerWire, Simulation, simulated
@@ -76,11 +79,25 @@ def server() -> Iterator[HostileServer]:
         yield served
 
 
+@pytest.fixture(params=CLIENTS)
+def open_client(request: pytest.FixtureRequest) -> Iterator[OpenClient]:
+    """Opens clients of either kind that do not wait between their attempts."""
+
+    async def nap(_: float) -> None:
+        pass
+
+    def opened(*arguments: Any, **named: Any) -> Any:  # noqa: ANN401 - of the client
+        client = with_policy(request.param(*arguments, **named), sleep=lambda _: None, async_sleep=nap)
+        return client if request.param is LedgerClient else Driven(client, runner)
+
+    with asyncio.Runner() as runner:
+        yield opened
+
+
 @pytest.fixture
-def socket_client(server: HostileServer) -> Iterator[LedgerClient]:
-    """A client of `server` that does not wait between its attempts."""
-    with LedgerClient(server.url, KEY, max_attempts=3) as made:
-        yield with_policy(made, sleep=lambda _: None)
+def socket_client(server: HostileServer, open_client: OpenClient) -> Iterator[LedgerClient]:
+    with open_client(server.url, KEY, max_attempts=3) as made:
+        yield made
 
 
 @pytest.fixture

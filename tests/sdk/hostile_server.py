@@ -13,6 +13,7 @@ import httpx2
 
 from epsilon_ledger import Run
 from tests.certificates import server_context
+from tests.sdk.both_clients import Driven
 from tests.sdk.fake_ledger import FakeLedger
 
 
@@ -143,7 +144,7 @@ def ports(asked: list[Asked]) -> list[int]:
     return [each.port for each in asked]
 
 
-def take(run: Run, server: HostileServer) -> None:
+def take(run: Run | Driven, server: HostileServer) -> None:
     """Take a step, which is the next one of the ledger's."""
     number = server.ledger.next_step
     answer = run.authorize()

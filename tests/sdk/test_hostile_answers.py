@@ -7,8 +7,9 @@ from time import monotonic
 import httpx2
 import pytest
 
-from epsilon_ledger import LedgerClient, LedgerUnavailableError, Run
-from epsilon_ledger._net import step_connections
+from epsilon_ledger import LedgerUnavailableError, Run
+from epsilon_ledger._net import step_pool
+from tests.sdk.both_clients import OpenClient
 from tests.sdk.fake_ledger import RUN_ID
 from tests.sdk.hostile_server import HostileServer, Sent, Spoiler, ports, take
 from tests.sdk.wire import KEY
@@ -87,9 +88,11 @@ ODD: dict[str, Spoiler] = {
 
 
 @pytest.mark.parametrize("name", ODD)
-def test_odd_answer_is_read_by_httpx2_which_sends_the_next_steps(name: str, server: HostileServer) -> None:
+def test_odd_answer_is_read_by_httpx2_which_sends_the_next_steps(
+    name: str, server: HostileServer, open_client: OpenClient
+) -> None:
     """Even by a client that tries once: the repetition belongs to the same try."""
-    with LedgerClient(server.url, KEY, max_attempts=1) as client:
+    with open_client(server.url, KEY, max_attempts=1) as client:
         run = client.get_run(RUN_ID)
         server.spoil(*[ODD[name]] * 4)
         for _ in range(3):
@@ -105,29 +108,31 @@ def test_steps_leave_httpx2_again_some_time_after_an_odd_answer(
     server.spoil(chunked)
     take(socket_run, server)
     take(socket_run, server)
-    monkeypatch.setattr(step_connections, "monotonic", lambda: monotonic() + 600.0)
+    monkeypatch.setattr(step_pool, "monotonic", lambda: monotonic() + 600.0)
     take(socket_run, server)
     assert [each.is_by_httpx2 for each in server.asked] == [False, True, True, False]
 
 
-def test_step_is_in_doubt_if_httpx2_cannot_connect_after_an_odd_answer(server: HostileServer) -> None:
-    with LedgerClient(server.url, KEY, max_attempts=1) as client:
+def test_step_is_in_doubt_if_httpx2_cannot_connect_after_an_odd_answer(
+    server: HostileServer, open_client: OpenClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with open_client(server.url, KEY, max_attempts=1) as client:
         run = client.get_run(RUN_ID)
 
         def refuse(request: httpx2.Request) -> httpx2.Response:
             raise httpx2.ConnectError("refused", request=request)
 
         server.spoil(chunked)
-        client._transport._http.close()
-        client._transport._http = httpx2.MockTransport(refuse)
-        with pytest.raises(LedgerUnavailableError, match="ConnectError: refused") as failed:
-            run.authorize()
+        with monkeypatch.context() as patch:
+            patch.setattr(client._transport, "_http", httpx2.MockTransport(refuse))
+            with pytest.raises(LedgerUnavailableError, match="ConnectError: refused") as failed:
+                run.authorize()
         assert failed.value.in_doubt
 
 
-def test_answer_that_drips_ends_with_the_time(server: HostileServer) -> None:
+def test_answer_that_drips_ends_with_the_time(server: HostileServer, open_client: OpenClient) -> None:
     gone = threading.Event()
-    with LedgerClient(server.url, KEY, timeout=0.1, max_attempts=1) as client:
+    with open_client(server.url, KEY, timeout=0.1, max_attempts=1) as client:
         run = client.get_run(RUN_ID)
         server.spoil(lambda whole: Sent([whole[:20], *[b"x"] * 10_000], between=lambda: gone.wait(0.01)))
         began = monotonic()

@@ -85,8 +85,9 @@ class AsyncLedgerClient:
     ) -> None:
         to = connection(url, Credentials(api_key, token_file, token_provider), timeout, max_attempts, give_up_after)
         self._url = to.requests.address
-        http = to.async_transport(transport or open_async_transport())
-        self._transport = AsyncTransport(http, to.requests, to.retry_policy)
+        http = open_async_transport() if transport is None else transport
+        steps = to.async_step_connections(http) if transport is None else None
+        self._transport = AsyncTransport(to.async_transport(http), to.requests, to.retry_policy, steps)
 
     def __repr__(self) -> str:
         """Show the ledger's address, never the key."""

@@ -1,11 +1,13 @@
 """Configuration of a client, checked before anything is sent."""
 
 import os
+import ssl
 from dataclasses import dataclass, field
 from importlib.metadata import version
 
 import httpx2
 
+from epsilon_ledger._net.async_step_connections import AsyncStepConnections
 from epsilon_ledger._net.attempts import RetryPolicy
 from epsilon_ledger._net.http import RequestBuilder
 from epsilon_ledger._net.step_connections import StepConnections
@@ -109,17 +111,27 @@ class Connection:
         """
         if self.token_provider is not None or type(http) is not httpx2.HTTPTransport:
             return None
-        context = None
-        if self.requests.address.scheme == "https":
-            context = httpx2.create_ssl_context()
-            context.set_alpn_protocols(["http/1.1"])
-        return StepConnections(self.requests, context)
+        return StepConnections(self.requests, self._context())
 
     def async_transport(self, inner: httpx2.AsyncBaseTransport) -> httpx2.AsyncBaseTransport:
         """As `transport`, asynchronous."""
         if self.token_provider is None:
             return inner
         return AsyncWorkloadTransport(inner, self._keys(), self.token_provider)
+
+    def async_step_connections(self, http: httpx2.AsyncBaseTransport) -> AsyncStepConnections | None:
+        """As `step_connections`, asynchronous."""
+        if self.token_provider is not None or type(http) is not httpx2.AsyncHTTPTransport:
+            return None
+        return AsyncStepConnections(self.requests, self._context())
+
+    def _context(self) -> ssl.SSLContext | None:
+        """Create the TLS context of connections for steps; None: the ledger's address is http."""
+        if self.requests.address.scheme == "http":
+            return None
+        context = httpx2.create_ssl_context()
+        context.set_alpn_protocols(["http/1.1"])
+        return context
 
     def _keys(self) -> WorkloadKeys:
         return WorkloadKeys(self.requests.address, self.requests.timeout)

@@ -28,6 +28,12 @@ class RequestBuilder:
         self.timeout = httpx2.Timeout(timeout).as_dict()
         self._extensions = {"timeout": self.timeout}
 
+    @property
+    def host_and_port(self) -> tuple[str, int]:
+        """Where to connect to."""
+        port = self.address.port or (443 if self.address.scheme == "https" else 80)
+        return self.address.raw_host.decode(), port
+
     def build(self, request: Request) -> httpx2.Request:
         """Build the HTTP request of a logical request, for all attempts."""
         url = _join(self.address, request.path)

@@ -4,9 +4,9 @@ Everything else is refused rather than guessed at: `NotPlainError` leaves it to 
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from http import HTTPStatus
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 import httpx2
 
@@ -34,6 +34,10 @@ class PlainAnswer(NamedTuple):
     keeps_alive: bool
 
 
+AnswerReader: TypeAlias = Generator[None, bytes, PlainAnswer]
+"""Waits for the next bytes of the connection; none: it has ended."""
+
+
 def read_plain_answer(receive: Callable[[], bytes], url: str) -> PlainAnswer:
     """Read one answer to its end.
 
@@ -42,28 +46,46 @@ def read_plain_answer(receive: Callable[[], bytes], url: str) -> PlainAnswer:
         url: of the request.
 
     Raises:
+        NotPlainError, httpx2.RemoteProtocolError: as `answer_reader`.
+    """
+    reader = answer_reader(url)
+    next(reader)
+    try:
+        while True:
+            reader.send(receive())
+    except StopIteration as end:
+        answer: PlainAnswer = end.value
+        return answer
+
+
+def answer_reader(url: str) -> AnswerReader:
+    """Read one answer to its end, without I/O.
+
+    Args:
+        url: of the request.
+
+    Raises:
         NotPlainError: it is chunked, compressed, interim, too large, or no HTTP/1.1.
         httpx2.RemoteProtocolError: the connection ended before the answer.
     """
-    received = bytearray(receive())
+    received = bytearray((yield))
     if not received:
         raise httpx2.RemoteProtocolError("Server disconnected without sending a response.")
     while (end := received.find(_END)) < 0:
         # A line that ends otherwise would be waited for until the deadline.
         if len(received) > MOST_HEAD_BYTES or received.count(b"\n") != received.count(b"\r\n"):
             raise NotPlainError("the head of the answer is too long, or not one of HTTP/1.1")
-        received += _more(receive)
+        received += _some((yield))
     start = end + len(_END)
     status, headers = _parse_head(bytes(received[:start]))
     end = start + _body_length(status, headers)
     while len(received) < end:
-        received += _more(receive)
+        received += _some((yield))
     keeps_alive = len(received) == end and headers.get("connection", "keep-alive").lower() == "keep-alive"
     return PlainAnswer(HttpAnswer(status, headers, bytes(received[start:end]), url), keeps_alive)
 
 
-def _more(receive: Callable[[], bytes]) -> bytes:
-    received = receive()
+def _some(received: bytes) -> bytes:
     if not received:
         raise httpx2.RemoteProtocolError("Server disconnected in the middle of its response.")
     return received

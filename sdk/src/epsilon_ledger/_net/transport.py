@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import httpx2
 
+from epsilon_ledger._net.async_step_connections import AsyncStepConnections
 from epsilon_ledger._net.attempts import Outcome, RetryPolicy, attempts
 from epsilon_ledger._net.http import RequestBuilder
 from epsilon_ledger._net.step_connections import StepConnections
@@ -108,8 +109,15 @@ class Transport:
 class AsyncTransport:
     """`Transport` with awaitable methods; tasks of one event loop may share it."""
 
-    def __init__(self, http: httpx2.AsyncBaseTransport, requests: RequestBuilder, retry_policy: RetryPolicy) -> None:
+    def __init__(
+        self,
+        http: httpx2.AsyncBaseTransport,
+        requests: RequestBuilder,
+        retry_policy: RetryPolicy,
+        steps: AsyncStepConnections | None,
+    ) -> None:
         self._http = http
+        self._steps = steps
         self._requests = requests
         self._retry_policy = retry_policy
         self._closed = False
@@ -117,6 +125,8 @@ class AsyncTransport:
     async def close(self) -> None:
         """Close the connections."""
         self._closed = True
+        if self._steps is not None:
+            self._steps.close()
         await self._http.aclose()
 
     async def send(self, request: Request) -> Response:
@@ -134,8 +144,10 @@ class AsyncTransport:
     async def _exchange(self, request: Request) -> Outcome:
         """As `Transport._exchange`."""
         _require_open(closed=self._closed)
-        sent = self._requests.build(request)
         try:
+            if self._steps is not None and self._steps.carries(request):
+                return await self._steps.exchange(request)
+            sent = self._requests.build(request)
             response = await self._http.handle_async_request(sent)
             async with aclosing(response):
                 await response.aread()
