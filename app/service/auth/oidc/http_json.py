@@ -3,7 +3,6 @@
 import ssl
 from dataclasses import dataclass
 from functools import cache
-from http import HTTPStatus
 from pathlib import Path
 from typing import Final
 
@@ -70,7 +69,7 @@ def fetch_json(request: HttpRequest, trust: ssl.SSLContext | None = None) -> dic
         answer = EGRESS.submit(sent).result()
     except TimeoutError:
         raise TimeoutError(f"its answer took longer than {FETCH_SECONDS:g} seconds") from None
-    if not HTTPStatus.OK <= answer.status < HTTPStatus.MULTIPLE_CHOICES:
+    if not answer.succeeded:
         raise HttpStatusError(answer.status)
     return read_object(answer.body)
 
