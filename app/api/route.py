@@ -5,11 +5,9 @@ import hashlib
 from collections.abc import Callable, Coroutine, Mapping
 from enum import Enum
 from time import monotonic
-from typing import Annotated, Any, Final, TypeVar
+from typing import Annotated, Any, Final, TypeVar, get_args, get_origin
 
-from fastapi import APIRouter, Depends, Header, Request, Response, Security, params
-from fastapi._compat import field_annotation_is_sequence
-from fastapi.dependencies.utils import get_flat_params
+from fastapi import APIRouter, Depends, Header, Request, Response, Security
 from fastapi.routing import APIRoute
 from fastapi.security import HTTPBearer
 from pydantic import BaseModel
@@ -43,11 +41,11 @@ class AuthenticatedRoute(APIRoute):
     def get_route_handler(self) -> Handler:
         """Wrap FastAPI's handler."""
         handle = super().get_route_handler()
-        known = {
-            field.alias: field_annotation_is_sequence(field.field_info.annotation)
-            for field in get_flat_params(self.dependant)
-            if isinstance(field.field_info, params.Query)
-        }
+        known: dict[str, bool] = {}
+        parts = [self.dependant]
+        for part in parts:  # which grows meanwhile
+            known |= {field.alias: _is_list(field.field_info.annotation) for field in part.query_params}
+            parts += part.dependencies
 
         async def ask(request: Request) -> Response:
             await self.admit(request)
@@ -142,6 +140,11 @@ def _check_once(request: Request, *names: str) -> None:
     for name in names:
         if len(request.headers.getlist(name)) > 1:
             raise InvalidInputError(f"The header {name.title()} is given twice; send it once.")
+
+
+def _is_list(annotation: object) -> bool:
+    """Whether an annotation is a list, or one or None."""
+    return any(get_origin(part) is list for part in (annotation, *get_args(annotation)))
 
 
 def _check_query(request: Request, known: Mapping[str, bool]) -> None:
