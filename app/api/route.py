@@ -24,6 +24,7 @@ from app.service.auth.authentication import Principal
 from app.service.auth.credential_cache import BODY_SECONDS, Authenticator
 from app.service.auth.rate_limit import UNAUTHENTICATED, RequestLimits, TokenBuckets
 from app.service.auth.request_context import RequestContext
+from app.service.auth.sessions import Credential
 from app.service.charging.commit_queue import CommitQueue
 from app.service.ledger_store import LedgerStore
 from app.service.signatures import Signer, require_signer
@@ -87,7 +88,7 @@ class AuthenticatedRoute(APIRoute):
         return await handle(request)
 
 
-async def authenticate_request(request: Request, credential: str | None) -> Principal:
+async def authenticate_request(request: Request, credential: Credential) -> Principal:
     """Authenticate a request, and apply the rate limits.
 
     Raises:
@@ -100,7 +101,7 @@ async def authenticate_request(request: Request, credential: str | None) -> Prin
     return caller
 
 
-async def _known(request: Request, credential: str | None) -> Principal:
+async def _known(request: Request, credential: Credential) -> Principal:
     keys: Authenticator = request.app.state.keys
     known = keys.find(credential)
     if known is not None:

@@ -203,7 +203,7 @@ class PageRoute(PublicPageRoute):
             if cookie is None:
                 return _redirect_to_login(request)
             try:
-                request.state.principal = await authenticate_request(request, f"{sessions.SCHEME} {cookie}")
+                request.state.principal = await authenticate_request(request, sessions.SessionCookie(cookie))
                 reject_nul(request)
                 return await handle(request)
             except PageUnchangedError as unchanged:
