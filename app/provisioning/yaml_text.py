@@ -6,6 +6,7 @@ YAML 1.2.2 (section 10.3.2) applies, and moments stay text, as in the API.
 
 import math
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
@@ -110,6 +111,12 @@ def read_yaml(content: bytes, name: str) -> YamlDocument:
     except RecursionError:
         raise ProvisioningError.of_file(name, [(None, f"values are nested more than {MAX_DEPTH} deep")]) from None
     return document
+
+
+def quotes_hint(error: Mapping[str, Any]) -> str:
+    """Return what to add to a validation error of pydantic about text that was written as a number or a truth value."""
+    is_plain = error["type"] == "string_type" and isinstance(error["input"], bool | int | float)
+    return "; put it into quotes" if is_plain else ""
 
 
 def write_yaml(value: object) -> str:
