@@ -186,7 +186,7 @@ def _shapes(chart: Chart) -> Iterator[list[Corners]]:
                 pieces[-1].append((x, pieces[-1][-1][1]))
             pieces[-1].append((x, y))
         if series.kind is SeriesKind.AREA and pieces[0]:
-            floor = below or [(x, 0.0) for x, _ in pieces[0]]
+            floor = below if len(below) == len(pieces[0]) else [(x, 0.0) for x, _ in pieces[0]]
             top = [(x, y + low) for (x, y), (_, low) in zip(pieces[0], floor, strict=True)]
             below = top if chart.stacked else []
             pieces = [[*top, *reversed(floor)]]
@@ -270,7 +270,7 @@ def _places(chart: Chart, x: _Scale) -> list[tuple[float, str]]:
 
 def _step(least: float) -> float:
     """Return the least of 1, 2 and 5 times a power of ten that is not below a number."""
-    power = 10.0 ** math.floor(math.log10(least))
+    power = 10.0 ** math.floor(math.log10(max(least, 1e-300)))
     return next((factor * power for factor in (1, 2, 5) if factor * power >= least), 10 * power)
 
 
