@@ -113,10 +113,10 @@ class _Scale:
 
 
 def draw(chart: Chart, frame: Frame) -> bytes:
-    """Draw a chart as SVG, which loads and runs nothing."""
+    """Draw a chart of lines, steps and points as SVG, which loads and runs nothing."""
     colours, looks = _COLOURS[frame.theme], _looks(chart, frame.theme)
     legend = _legend(chart, looks, frame)
-    shapes = list(_shapes(chart))
+    shapes = [_pieces(series) for series in chart.series]
     heights = [y for pieces in shapes for piece in pieces for _, y in piece]
     foot = frame.height - _LINE * len(legend) - 2.6 * _LINE
     low, high = _extent(heights, chart.y.start)
@@ -173,36 +173,26 @@ def _looks(chart: Chart, theme: ChartTheme) -> list[_Look]:
     return found
 
 
-def _shapes(chart: Chart) -> Iterator[list[Corners]]:
-    """Yield each series' pieces between gaps; an area's outline ends with its floor, from right to left."""
-    below: Corners = []
-    for series in chart.series:
-        pieces: list[Corners] = [[]]
-        for x, y in series.points:
-            if y is None or not math.isfinite(y):
-                pieces.append([])
-                continue
-            if series.kind in {SeriesKind.STEP, SeriesKind.AREA} and pieces[-1]:
-                pieces[-1].append((x, pieces[-1][-1][1]))
-            pieces[-1].append((x, y))
-        if series.kind is SeriesKind.AREA and pieces[0]:
-            floor = below if len(below) == len(pieces[0]) else [(x, 0.0) for x, _ in pieces[0]]
-            top = [(x, y + low) for (x, y), (_, low) in zip(pieces[0], floor, strict=True)]
-            below = top if chart.stacked else []
-            pieces = [[*top, *reversed(floor)]]
-        yield [piece for piece in pieces if piece]
+def _pieces(series: Series) -> list[Corners]:
+    """Return the corners of a series between its gaps."""
+    pieces: list[Corners] = [[]]
+    for x, y in series.points:
+        if y is None or not math.isfinite(y):
+            pieces.append([])
+            continue
+        if series.kind is SeriesKind.STEP and pieces[-1]:
+            pieces[-1].append((x, pieces[-1][-1][1]))
+        pieces[-1].append((x, y))
+    return [piece for piece in pieces if piece]
 
 
 def _drawn(series: Series, number: int, look: _Look, pieces: list[Corners]) -> str:
-    paint = f'fill="none" {look.stroke}'
     if series.kind is SeriesKind.POINTS:
-        corners = [corner for piece in pieces for corner in piece]
-        path = " ".join(f"M {x:g} {y:g} m -4 -4 {_CROSS}" for x, y in corners)
+        path = " ".join(f"M {x:g} {y:g} m -4 -4 {_CROSS}" for piece in pieces for x, y in piece)
     else:
         path = " ".join("M " + " L ".join(f"{x:g} {y:g}" for x, y in [*piece, piece[-1]]) for piece in pieces)
-    if series.kind is SeriesKind.AREA:
-        paint = f'fill="{look.colour}" fill-opacity="0.65" stroke="none"'
-    return f'<g id="series-{number}"><path {paint} stroke-linejoin="round" stroke-linecap="round" d="{path}"/></g>'
+    joined = 'fill="none" stroke-linejoin="round" stroke-linecap="round"'
+    return f'<g id="series-{number}"><path {look.stroke} {joined} d="{path}"/></g>'
 
 
 def _marks(chart: Chart, x: _Scale, y: _Scale, colours: Mapping[str, str]) -> Iterator[str]:
@@ -212,7 +202,7 @@ def _marks(chart: Chart, x: _Scale, y: _Scale, colours: Mapping[str, str]) -> It
         side, anchor = (-4, "end") if at + _LETTER * len(label) > x.end else (4, "start")
         halo = f'fill="{colours["ink"]}" stroke="{colours["paper"]}" stroke-width="4" paint-order="stroke"'
         yield (
-            f'<path stroke="{colours["ink"]}" stroke-dasharray="1 3" d="M {at:g} {y.start:g} L {at:g} {y.end:g}"/>'
+            f'<path stroke="{colours["ink"]}" stroke-dasharray="1 3" d="M {at:g} {y.start:g} V {y.end:g}"/>'
             + _text(at + side, row, label, f'{halo} text-anchor="{anchor}"')
         )
 
@@ -229,16 +219,10 @@ def _legend(chart: Chart, looks: Sequence[_Look], frame: Frame) -> list[list[str
         if rows[-1] and at + width > frame.width:
             rows.append([])
             at = float(_EDGE)
-        rows[-1].append(_sample(series.kind, look, at) + _text(at + 34, 0, name))
+        sample = f"M {at + 10:g} -8 {_CROSS}" if series.kind is SeriesKind.POINTS else f"M {at:g} -4 h 28"
+        rows[-1].append(f'<path {look.stroke} d="{sample}"/>{_text(at + 34, 0, name)}')
         at += width + 10
     return rows[: frame.height // (8 * _LINE)]
-
-
-def _sample(kind: SeriesKind, look: _Look, at: float) -> str:
-    if kind is SeriesKind.AREA:
-        return f'<rect x="{at:g}" y="-9" width="28" height="10" fill="{look.colour}" fill-opacity="0.65"/>'
-    path = f"M {at + 10:g} -8 {_CROSS}" if kind is SeriesKind.POINTS else f"M {at:g} -4 h 28"
-    return f'<path {look.stroke} d="{path}"/>'
 
 
 def _across(chart: Chart) -> tuple[float, float]:

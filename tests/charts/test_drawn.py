@@ -3,7 +3,6 @@
 import re
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
-from itertools import pairwise
 from xml.etree import ElementTree as ET
 
 import pytest
@@ -15,8 +14,6 @@ from app.dashboard.assets import asset
 Polygon = list[tuple[float, float]]
 SVG = "{http://www.w3.org/2000/svg}"
 START = datetime(2026, 11, 21, 9, tzinfo=UTC)
-TIMES = [milliseconds(START + timedelta(hours=hours)) for hours in (0, 1, 5, 6, 12)]
-SHARES = ((0.0, 10.0, 10.0, 30.0, 35.0), (5.0, 5.0, 20.0, 20.0, 25.0))
 TIME = Axis("Time (UTC)", AxisKind.TIME)
 CLOSE = 0.02
 """Of a point of a picture."""
@@ -68,37 +65,6 @@ def check_same(drawn: Polygon, expected: Polygon) -> None:
     for (x, y), (other_x, other_y) in zip(left, right, strict=True):
         assert x == pytest.approx(other_x, abs=1e-2)
         assert y == pytest.approx(other_y, abs=0.05)
-
-
-HOURS = [(at - TIMES[0]) / 3_600_000 for at in TIMES]
-
-
-@pytest.mark.parametrize("stacked", [True, False])
-def test_areas_have_steps_and_no_slopes(stacked: bool) -> None:  # noqa: FBT001 - a kind of chart
-    series = [
-        Series(name, tuple(zip(TIMES, shares, strict=True)), SeriesKind.AREA)
-        for name, shares in zip(("a", "b"), SHARES, strict=True)
-    ]
-    polygons = drawn(Chart("Shares", TIME, Axis("%", start=0), tuple(series), stacked=stacked))
-    every = [corner for polygon in polygons.values() for corner in polygon]
-    across = scale([(0.0, min(x for x, _ in every)), (12.0, max(x for x, _ in every))])
-    highest = SHARES[0][-1] + SHARES[1][-1] if stacked else max(SHARES[0][-1], SHARES[1][-1])
-    up = scale([(0.0, max(y for _, y in every)), (highest, min(y for _, y in every))])
-    floor = [0.0] * len(TIMES)
-    for polygon, shares in zip(polygons.values(), SHARES, strict=True):
-        corners = data_of(polygon, across, up)
-        for (x, y), (to_x, to_y) in pairwise(corners):
-            assert abs(x - to_x) < 1e-3 or abs(y - to_y) < CLOSE, "an edge is a slope: spending that never happened"
-        top = [low + share for low, share in zip(floor, shares, strict=True)]
-        for number, hour in enumerate(HOURS[:-1]):
-            between = (hour + HOURS[number + 1]) / 2
-            crossed = sorted(
-                y
-                for (x, y), (to_x, _) in zip(corners, [*corners[1:], corners[0]], strict=True)
-                if min(x, to_x) < between < max(x, to_x)
-            )
-            assert crossed == pytest.approx(sorted([floor[number], top[number]]), abs=0.1)
-        floor = top if stacked else floor
 
 
 @pytest.mark.parametrize("kind", [SeriesKind.LINE, SeriesKind.STEP, SeriesKind.POINTS])

@@ -16,10 +16,6 @@ from app.service.egress.proxies import Proxy
 Connect = Callable[[str, int, int], Awaitable[Connection]]
 """Connects to a host and port; the third argument is how many bytes the server may send."""
 
-_INTERIM: Final = range(200)
-_SUCCESS: Final = range(200, 300)
-"""Statuses of answers (RFC 9110, 15)."""
-
 MOST_INTERIM: Final = 8
 """Interim answers (100 Continue, 103 Early Hints) before the answer."""
 
@@ -55,7 +51,7 @@ class HttpResponse:
     @property
     def succeeded(self) -> bool:
         """Whether the server did what was asked; a redirect did not."""
-        return self.status in _SUCCESS
+        return self.status in range(200, 300)
 
 
 async def exchange(
@@ -136,7 +132,7 @@ class _Answer:
 
     def on_headers_complete(self) -> None:
         status = self._parser.get_status_code()
-        if status not in _INTERIM:
+        if status not in range(200):
             self.status = status
             return
         self._interim += 1

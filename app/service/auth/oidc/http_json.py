@@ -33,10 +33,8 @@ class HttpStatusError(OSError):
         self.status = status
 
 
-@cache
-def _trusting() -> ssl.SSLContext:
-    """Load the trusted certificates (the system's, or SSL_CERT_FILE) once; it is slow."""
-    return ssl.create_default_context()
+_trusting: Final = cache(ssl.create_default_context)
+"""Loads the trusted certificates (the system's, or SSL_CERT_FILE) once; it is slow."""
 
 
 @dataclass(frozen=True, slots=True)
