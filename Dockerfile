@@ -28,13 +28,9 @@ RUN apt-get update && apt-get install --yes --no-install-recommends binutils npm
 RUN python -m venv /opt/build && python -m venv --without-pip /opt/epsilon-ledger
 
 # First what seldom changes: the dependencies, each by its hash. Most of it is never imported: it is compiled later.
-COPY requirements.lock requirements-charts.lock requirements-dev.lock ./
+COPY requirements.lock requirements-dev.lock ./
 RUN /opt/build/bin/python -m pip --python /opt/epsilon-ledger/bin/python install --no-compile \
     --require-hashes --requirement requirements.lock
-# Pictures of charts for the API need 50 MB more: docker build --build-arg CHARTS=yes
-ARG CHARTS=
-RUN test -z "$CHARTS" || /opt/build/bin/python -m pip --python /opt/epsilon-ledger/bin/python install --no-compile \
-    --no-deps --require-hashes --requirement requirements-charts.lock
 # The build backend stands in the development lock. Should it come to need another package, pip stops here and names it.
 RUN awk '/^[a-z]/ { kept = /^(hatch-fancy-pypi-readme|hatchling|packaging|pathspec|pluggy|tomlkit|trove-classifiers)==/ } kept' requirements-dev.lock > build.lock \
     && /opt/build/bin/python -m pip install --require-hashes --requirement build.lock
@@ -66,7 +62,6 @@ ENV PATH=/opt/epsilon-ledger/bin:/usr/local/bin:/usr/bin:/bin \
     LANG=C.UTF-8 \
     PYTHONUNBUFFERED=1 \
     MALLOC_ARENA_MAX=1 \
-    MPLCONFIGDIR=/tmp/matplotlib \
     EPSILON_LEDGER_DATABASE_URL=sqlite:////data/epsilon-ledger.db
 USER 10001:10001
 WORKDIR /data

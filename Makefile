@@ -154,11 +154,7 @@ citus: $(STAMP) ## try the service on a Citus cluster that is built from CITUS_S
 
 lock: $(STAMP) ## pin the newest versions that pyproject.toml admits
 	@$(COMPILE) pyproject.toml --extra postgresql --extra telemetry -o requirements.lock
-	@$(COMPILE) pyproject.toml --extra charts -c requirements.lock \
-		$$(awk -F '==' '/^[a-z]/ { print "--no-emit-package", $$1 }' requirements.lock) -o requirements-charts.lock
-	@sed -i '/^#/d' requirements-charts.lock
-	@$(COMPILE) pyproject.toml --extra charts --extra postgresql --extra telemetry --group dev \
-		-c requirements.lock -c requirements-charts.lock -o requirements-dev.lock
+	@$(COMPILE) pyproject.toml --extra postgresql --extra telemetry --group dev -c requirements.lock -o requirements-dev.lock
 	@$(COMPILE) --group docs -c requirements-dev.lock -o requirements-docs.lock
 	@$(COMPILE) --group mutations -c requirements-dev.lock \
 		$$(awk -F '==' '/^[a-z]/ { print "--no-emit-package", $$1 }' requirements-dev.lock) -o requirements-mutations.lock

@@ -129,7 +129,7 @@ def read_workload_issuers(path: Path) -> tuple[WorkloadIssuer, ...]:
         ValueError: it cannot be read, or is invalid; the message names the first place.
     """
     # Imported here: most services have no such file.
-    from app.provisioning.yaml_text import read_yaml  # noqa: PLC0415 - as said
+    from app.provisioning.yaml_text import quotes_hint, read_yaml  # noqa: PLC0415 - as said
 
     try:
         document = read_yaml(path.read_bytes(), str(path))
@@ -141,6 +141,6 @@ def read_workload_issuers(path: Path) -> tuple[WorkloadIssuer, ...]:
     except ValidationError as error:
         first = error.errors()[0]
         line, place = document.line_of(first["loc"]), ".".join(map(str, first["loc"]))
-        why = first["msg"].removeprefix("Value error, ").removesuffix(".")
+        why = first["msg"].removeprefix("Value error, ").removesuffix(".") + quotes_hint(first)
         raise ValueError(f"line {line or 1}: {place + ': ' if place else ''}{why}") from None
     return tuple(each.workload_issuer() for each in found.issuers)

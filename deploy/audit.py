@@ -16,7 +16,6 @@ LOCKS: Final = tuple(
     f"requirements{name}.lock"
     for name in (
         "",
-        "-charts",
         "-dev",
         "-docs",
         "-generator",

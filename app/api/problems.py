@@ -69,7 +69,6 @@ STATUSES: Final[Mapping[str, tuple[int, str]]] = {
     "rate_limited": (429, "Too Many Requests"),
     "headers_too_large": (431, "Request Header Fields Too Large"),
     "internal_error": (500, "Internal Server Error"),
-    "charts_not_installed": (501, "Charts not installed"),
     "ledger_unavailable": (503, "Ledger unavailable"),
     "too_many_connections": (503, "Too many connections"),
     "unsupported_order_grid": (503, "Unsupported order grid"),

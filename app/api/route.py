@@ -5,11 +5,9 @@ import hashlib
 from collections.abc import Callable, Coroutine, Mapping
 from enum import Enum
 from time import monotonic
-from typing import Annotated, Any, Final, TypeVar
+from typing import Annotated, Any, Final, TypeVar, get_args, get_origin
 
-from fastapi import APIRouter, Depends, Header, Request, Response, Security, params
-from fastapi._compat import field_annotation_is_sequence
-from fastapi.dependencies.utils import get_flat_params
+from fastapi import APIRouter, Depends, Header, Request, Response, Security
 from fastapi.routing import APIRoute
 from fastapi.security import HTTPBearer
 from pydantic import BaseModel
@@ -26,6 +24,7 @@ from app.service.auth.authentication import Principal
 from app.service.auth.credential_cache import BODY_SECONDS, Authenticator
 from app.service.auth.rate_limit import UNAUTHENTICATED, RequestLimits, TokenBuckets
 from app.service.auth.request_context import RequestContext
+from app.service.auth.sessions import Credential
 from app.service.charging.commit_queue import CommitQueue
 from app.service.ledger_store import LedgerStore
 from app.service.signatures import Signer, require_signer
@@ -43,11 +42,11 @@ class AuthenticatedRoute(APIRoute):
     def get_route_handler(self) -> Handler:
         """Wrap FastAPI's handler."""
         handle = super().get_route_handler()
-        known = {
-            field.alias: field_annotation_is_sequence(field.field_info.annotation)
-            for field in get_flat_params(self.dependant)
-            if isinstance(field.field_info, params.Query)
-        }
+        known: dict[str, bool] = {}
+        parts = [self.dependant]
+        for part in parts:  # which grows meanwhile
+            known |= {field.alias: _is_list(field.field_info.annotation) for field in part.query_params}
+            parts += part.dependencies
 
         async def ask(request: Request) -> Response:
             await self.admit(request)
@@ -89,7 +88,7 @@ class AuthenticatedRoute(APIRoute):
         return await handle(request)
 
 
-async def authenticate_request(request: Request, credential: str | None) -> Principal:
+async def authenticate_request(request: Request, credential: Credential) -> Principal:
     """Authenticate a request, and apply the rate limits.
 
     Raises:
@@ -102,7 +101,7 @@ async def authenticate_request(request: Request, credential: str | None) -> Prin
     return caller
 
 
-async def _known(request: Request, credential: str | None) -> Principal:
+async def _known(request: Request, credential: Credential) -> Principal:
     keys: Authenticator = request.app.state.keys
     known = keys.find(credential)
     if known is not None:
@@ -142,6 +141,11 @@ def _check_once(request: Request, *names: str) -> None:
     for name in names:
         if len(request.headers.getlist(name)) > 1:
             raise InvalidInputError(f"The header {name.title()} is given twice; send it once.")
+
+
+def _is_list(annotation: object) -> bool:
+    """Whether an annotation is a list, or one or None."""
+    return any(get_origin(part) is list for part in (annotation, *get_args(annotation)))
 
 
 def _check_query(request: Request, known: Mapping[str, bool]) -> None:

@@ -42,7 +42,7 @@ def keep_cookie(request: Request, reply: Response, cookie: str, value: str, seco
     )
 
 
-def credential_of(request: Request) -> str | None:
+def credential_of(request: Request) -> sessions.Credential:
     """Return the request's Authorization header, or else its session cookie, or None.
 
     Raises:
@@ -57,7 +57,7 @@ def credential_of(request: Request) -> str | None:
     if request.method not in _SAFE:
         require_own_page(request)
         require_token(cookie, request.headers.get(TOKEN_HEADER, ""))
-    return f"{sessions.SCHEME} {cookie}"
+    return sessions.SessionCookie(cookie)
 
 
 def _named(request: Request, cookie: str) -> str:

@@ -37,11 +37,10 @@ def _grouped(number: str) -> str:
 
 
 class AxisKind(StrEnum):
-    """Scale of the horizontal axis: numbers, times (milliseconds since 1970, UTC) or logarithmic."""
+    """Scale of the horizontal axis: numbers, or times (milliseconds since 1970, UTC)."""
 
     NUMBER = "number"
     TIME = "time"
-    LOG = "log"
 
 
 class SeriesKind(StrEnum):
@@ -57,7 +56,6 @@ class SeriesRole(StrEnum):
     """Meaning of a series; determines its colour and dashes in every chart."""
 
     SPENT = "spent"
-    RESERVED = "reserved"
     LIMIT = "limit"
     PROJECTED = "projected"
     REFUSED = "refused"

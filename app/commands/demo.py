@@ -1,5 +1,6 @@
 """Commands that show the service alive: a training, and a sample organisation."""
 
+from importlib.util import find_spec
 from ipaddress import ip_address
 from typing import Final
 
@@ -15,11 +16,21 @@ from app.settings import Settings
 _SHOWN: Final = (Role.PRIVACY_OFFICER, Role.TRAINER, Role.VIEWER)
 """Roles whose keys are printed; two persons are needed to approve a proposal."""
 
+_NEEDED: Final = {"sklearn": "scikit-learn", "epsilon_ledger": "epsilon-ledger-client"}
+
 
 def watch_training(*, as_json: Json = False) -> None:
     """Watch a real DP-SGD training stop at its budget."""
+    missing = [package for module, package in _NEEDED.items() if find_spec(module) is None]
+    if missing:
+        typer.echo(
+            f"The demo needs {' and '.join(missing)}. In a checkout, `make demo` installs all that it needs; "
+            "elsewhere: pip install 'epsilon-ledger[demo]'",
+            err=as_json,
+        )
+        raise typer.Exit(1)
     # As for `openapi`: importing the application would slow the start of every command by a third.
-    from app.demo import run_demo  # noqa: PLC0415 - as said
+    from app.demo.scenario import run_demo  # noqa: PLC0415 - as said
 
     raise typer.Exit(run_demo(as_json=as_json))
 

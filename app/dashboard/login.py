@@ -114,7 +114,7 @@ async def sign_out(request: Request) -> Response:
     with suppress(AuthenticationError):  # it has ended already
         require_own_page(request)
         if cookie is not None:
-            credential = f"{sessions.SCHEME} {cookie}"
+            credential = sessions.SessionCookie(cookie)
             fields = await form_of(request)
             require_token(cookie, fields.get("csrf", ""))
             request.state.principal = await authenticate_request(request, credential)

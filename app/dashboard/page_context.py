@@ -17,7 +17,6 @@ from app.api.problems import EXPECTED_ERRORS, problem_from_exception
 from app.api.route import Handler, authenticate_request, context_of, reject_nul
 from app.api.session_cookies import RENEWED_COOKIE, cookie_of
 from app.api.validation_errors import truncate_echo
-from app.charts.render import can_draw
 from app.dashboard.assets import asset_url
 from app.dashboard.formatting import FILTERS, RULES
 from app.dashboard.navigation import NAV_ITEMS
@@ -65,7 +64,7 @@ def templates() -> "Environment":
     )
     environment.filters.update(FILTERS)
     environment.globals.update(asset=asset_url, version=VERSION, Permission=Permission, nav_items=NAV_ITEMS)
-    environment.globals.update(scheduling_rules=RULES, can_draw=can_draw)
+    environment.globals.update(scheduling_rules=RULES)
     environment.globals.update(page=None, part=False)  # of pages without a PageContext, and of errors
     return environment
 
@@ -203,7 +202,7 @@ class PageRoute(PublicPageRoute):
             if cookie is None:
                 return _redirect_to_login(request)
             try:
-                request.state.principal = await authenticate_request(request, f"{sessions.SCHEME} {cookie}")
+                request.state.principal = await authenticate_request(request, sessions.SessionCookie(cookie))
                 reject_nul(request)
                 return await handle(request)
             except PageUnchangedError as unchanged:

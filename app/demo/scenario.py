@@ -1,11 +1,16 @@
 """The sequence of the demo."""
 
+import json
+import shutil
+import sys
+import tempfile
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import httpx2
 import numpy as np
+from rich.console import Console
 
 from app.demo import DemoError
 from app.demo.report import Facts, Screen, gather, point_further, show
@@ -34,6 +39,27 @@ class Keys:
     admin: str
     trainer: str
     viewer: str
+
+
+def run_demo(*, keep: bool = True, as_json: bool = False, seed: int | None = None) -> int:
+    """Train until the ledger refuses a step, verify the ledger, return the exit status.
+
+    With `as_json` the story goes to standard error, the facts as JSON to standard output. A `seed` is for tests only,
+    because predictable noise protects no one.
+    """
+    screen = Screen(Console(stderr=as_json))
+    folder = Path(tempfile.mkdtemp(prefix="epsilon-ledger-demo-"))
+    try:
+        facts = play(screen, folder, seed=seed, keep=keep)
+    except DemoError as error:
+        screen.say(f"The demo failed: {error}")
+        return 1
+    finally:
+        if not keep:
+            shutil.rmtree(folder)
+    if as_json:
+        sys.stdout.write(json.dumps(asdict(facts)) + "\n")
+    return 0
 
 
 def play(screen: Screen, folder: Path, *, seed: int | None, keep: bool) -> Facts:

@@ -17,7 +17,7 @@ from app.ledger.errors import InvalidInputError, LedgerError
 from app.ledger.permissions import Role
 from app.ledger.policies import PERSON_RULES, Policy, require_account_policy
 from app.provisioning.errors import ProvisioningError
-from app.provisioning.yaml_text import Path, YamlDocument, read_yaml
+from app.provisioning.yaml_text import Path, YamlDocument, quotes_hint, read_yaml
 
 MAX_ERRORS: Final = 20
 """Maximum number of errors of a file that are printed."""
@@ -163,9 +163,7 @@ def _messages(errors: list[Any], read: YamlDocument) -> list[tuple[int | None, s
             place = (*place, part) if (*place, part) in read.lines else place
         for item in items:
             field, message = item["field"].removeprefix("body").lstrip("."), item["message"]
-            words = message.replace("a JSON object", "a mapping")
-            if error["type"] == "string_type" and isinstance(error["input"], (bool, int, float)):
-                words += "; put it into quotes"
+            words = message.replace("a JSON object", "a mapping") + quotes_hint(error)
             found[read.line_of(place), f"{field}: {words}" if field else words] = None
     more = len(errors) - MAX_ERRORS
     ordered = sorted(found, key=lambda item: item[0] or 0)

@@ -6,6 +6,7 @@ YAML 1.2.2 (section 10.3.2) applies, and moments stay text, as in the API.
 
 import math
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
@@ -25,7 +26,6 @@ _OR_TEXT: Final = "; if it is text, put it into quotes"
 """A hexadecimal name such as 695e0514 is a number."""
 
 _PREFIX: Final = "tag:yaml.org,2002:"
-_STRING: Final = f"{_PREFIX}str"
 _KINDS: Final = (
     ("null", re.compile(r"(?:~|null|Null|NULL|)\Z"), "~nN\0"),
     ("bool", re.compile(r"(?:true|True|TRUE|false|False|FALSE)\Z"), "tTfF"),
@@ -112,6 +112,12 @@ def read_yaml(content: bytes, name: str) -> YamlDocument:
     return document
 
 
+def quotes_hint(error: Mapping[str, Any]) -> str:
+    """Return what to add to a validation error of pydantic about text that was written as a number or a truth value."""
+    is_plain = error["type"] == "string_type" and isinstance(error["input"], bool | int | float)
+    return "; put it into quotes" if is_plain else ""
+
+
 def write_yaml(value: object) -> str:
     """Write a value of JSON as YAML that `read_yaml` reads as the same value."""
     return yaml.dump(value, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120)
@@ -131,15 +137,14 @@ class _Construction:
             raise self._error(node, f"the file has more than {MAX_VALUES} values, aliases expanded")
         if len(path) > MAX_DEPTH:
             raise self._error(node, f"values are nested more than {MAX_DEPTH} deep")
-        match node:
-            case yaml.MappingNode():
-                self._require_tag(node, "map")
+        match node.tag.removeprefix(_PREFIX), node:
+            case "map", yaml.MappingNode():
                 return self._mapping(node, path)
-            case yaml.SequenceNode():
-                self._require_tag(node, "seq")
+            case "seq", yaml.SequenceNode():
                 return [self.value_of(item, (*path, place)) for place, item in enumerate(node.value)]
-            case _:
+            case _, yaml.ScalarNode():
                 return self._scalar(node)
+        raise self._tag_error(node)
 
     def _mapping(self, node: yaml.MappingNode, path: Path) -> dict[str, object]:
         found: dict[str, object] = {}
@@ -169,7 +174,7 @@ class _Construction:
                 return self._integer(node, text)
             case "float":
                 return self._number(node, text)
-        raise self._error(node, f"the tag {node.tag[:100]!r} is not supported; write plain YAML")
+        raise self._tag_error(node)
 
     def _integer(self, node: yaml.Node, text: str) -> int:
         if len(text) > MAX_DIGITS:
@@ -188,9 +193,8 @@ class _Construction:
             raise self._error(node, f"{text[:40]} is not a finite number{_OR_TEXT}")
         return value
 
-    def _require_tag(self, node: yaml.Node, kind: str) -> None:
-        if node.tag != f"{_PREFIX}{kind}":
-            raise self._error(node, f"the tag {node.tag[:100]!r} is not supported; write plain YAML")
+    def _tag_error(self, node: yaml.Node) -> ProvisioningError:
+        return self._error(node, f"the tag {node.tag[:100]!r} is not supported; write plain YAML")
 
     def _error(self, node: yaml.Node, message: str) -> ProvisioningError:
         return ProvisioningError.of_file(self._name, [(node.start_mark.line + 1, message)])

@@ -3,20 +3,17 @@
 import re
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
-from itertools import pairwise
 from xml.etree import ElementTree as ET
 
 import pytest
 
 from app.charts.model import Axis, AxisKind, Chart, Series, SeriesKind, SeriesRole, milliseconds
-from app.charts.render import _COLOURS, _ROLES, _SERIES, ChartTheme, Frame, PictureKind, draw
+from app.charts.render import _COLOURS, _ROLES, _SERIES, ChartTheme, Frame, draw
 from app.dashboard.assets import asset
 
 Polygon = list[tuple[float, float]]
 SVG = "{http://www.w3.org/2000/svg}"
 START = datetime(2026, 11, 21, 9, tzinfo=UTC)
-TIMES = [milliseconds(START + timedelta(hours=hours)) for hours in (0, 1, 5, 6, 12)]
-SHARES = ((0.0, 10.0, 10.0, 30.0, 35.0), (5.0, 5.0, 20.0, 20.0, 25.0))
 TIME = Axis("Time (UTC)", AxisKind.TIME)
 CLOSE = 0.02
 """Of a point of a picture."""
@@ -24,14 +21,12 @@ CLOSE = 0.02
 
 def drawn(chart: Chart, theme: ChartTheme = ChartTheme.LIGHT, width: int = 800) -> dict[str, Polygon]:
     """The corners of what is drawn of each series."""
-    root = ET.fromstring(draw(chart, Frame(PictureKind.SVG, theme, width, 400)))  # noqa: S314 - our own
+    root = ET.fromstring(draw(chart, Frame(theme, width, 400)))  # noqa: S314 - our own
     found = {}
     for group in root.iter(f"{SVG}g"):
         if group.get("id", "").startswith("series-"):
-            path = max((each.get("d", "") for each in group.iter(f"{SVG}path")), key=len)
-            places = [(float(each.get("x", "0")), float(each.get("y", "0"))) for each in group.iter(f"{SVG}use")]
-            numbers = [tuple(map(float, pair)) for pair in re.findall(r"[ML] (\S+) (\S+)", path)]
-            found[group.get("id", "")] = [*places] if len(places) > 1 else [(x, y) for x, y in numbers]
+            [path] = (each.get("d", "") for each in group.iter(f"{SVG}path"))
+            found[group.get("id", "")] = [(float(x), float(y)) for x, y in re.findall(r"[ML] (\S+) (\S+)", path)]
     return found
 
 
@@ -72,37 +67,6 @@ def check_same(drawn: Polygon, expected: Polygon) -> None:
         assert y == pytest.approx(other_y, abs=0.05)
 
 
-HOURS = [(at - TIMES[0]) / 3_600_000 for at in TIMES]
-
-
-@pytest.mark.parametrize("stacked", [True, False])
-def test_areas_have_steps_and_no_slopes(stacked: bool) -> None:  # noqa: FBT001 - a kind of chart
-    series = [
-        Series(name, tuple(zip(TIMES, shares, strict=True)), SeriesKind.AREA)
-        for name, shares in zip(("a", "b"), SHARES, strict=True)
-    ]
-    polygons = drawn(Chart("Shares", TIME, Axis("%", start=0), tuple(series), stacked=stacked))
-    every = [corner for polygon in polygons.values() for corner in polygon]
-    across = scale([(0.0, min(x for x, _ in every)), (12.0, max(x for x, _ in every))])
-    highest = SHARES[0][-1] + SHARES[1][-1] if stacked else max(SHARES[0][-1], SHARES[1][-1])
-    up = scale([(0.0, max(y for _, y in every)), (highest, min(y for _, y in every))])
-    floor = [0.0] * len(TIMES)
-    for polygon, shares in zip(polygons.values(), SHARES, strict=True):
-        corners = data_of(polygon, across, up)
-        for (x, y), (to_x, to_y) in pairwise(corners):
-            assert abs(x - to_x) < 1e-3 or abs(y - to_y) < CLOSE, "an edge is a slope: spending that never happened"
-        top = [low + share for low, share in zip(floor, shares, strict=True)]
-        for number, hour in enumerate(HOURS[:-1]):
-            between = (hour + HOURS[number + 1]) / 2
-            crossed = sorted(
-                y
-                for (x, y), (to_x, _) in zip(corners, [*corners[1:], corners[0]], strict=True)
-                if min(x, to_x) < between < max(x, to_x)
-            )
-            assert crossed == pytest.approx(sorted([floor[number], top[number]]), abs=0.1)
-        floor = top if stacked else floor
-
-
 @pytest.mark.parametrize("kind", [SeriesKind.LINE, SeriesKind.STEP, SeriesKind.POINTS])
 def test_lines_steps_and_points_are_where_the_data_are(kind: SeriesKind) -> None:
     points = [(0.0, 0.0), (10.0, 1.0), (15.0, 1.5), (40.0, 4.0), (100.0, 5.0)]
@@ -114,12 +78,12 @@ def test_lines_steps_and_points_are_where_the_data_are(kind: SeriesKind) -> None
     check_same(corners, stepped(points) if kind is SeriesKind.STEP else points)
 
 
-@pytest.mark.parametrize("seconds", [250, 15_900, 371_520, 138_240_000])
+@pytest.mark.parametrize("seconds", [0, 3, 250, 15_900, 371_520, 138_240_000])
 def test_every_span_of_time_has_ticks(seconds: int) -> None:
-    """For these, between two units of time, matplotlib warned that it found none: here, a warning is an error."""
     points = ((milliseconds(START), 1.0), (milliseconds(START + timedelta(seconds=seconds)), 2.0))
-    [polygon] = drawn(Chart("Epsilon", TIME, Axis("Epsilon"), (Series("a", points),))).values()
-    assert len(polygon) == 2
+    image = draw(Chart("Epsilon", TIME, Axis("Epsilon"), (Series("a", points),)), Frame(ChartTheme.LIGHT, 800, 400))
+    ticks = re.findall(r">((?:\d{4}-)?\d\d-\d\d|[\d-]* ?\d\d:\d\d(?::\d\d)?)<", image.decode())
+    assert 2 <= len(set(ticks)) == len(ticks) <= 8
 
 
 def test_infinite_value_is_a_gap_in_the_picture() -> None:
@@ -130,12 +94,12 @@ def test_infinite_value_is_a_gap_in_the_picture() -> None:
 
 @pytest.mark.parametrize("theme", ChartTheme)
 def test_colours_of_series_differ_from_those_of_roles(theme: ChartTheme) -> None:
-    """Except what is spent, where the others begin with the second; and warnings and reserves, which stand alone."""
+    """Except what is spent, where the others begin with the second; and warnings, which stand alone."""
 
     def numbers(colour: str) -> list[int]:
         return [int(colour[at : at + 2], 16) for at in (1, 3, 5)]
 
-    roles = {look.colour for role, look in _ROLES.items() if role is not SeriesRole.SPENT} - {"reserved", "warn"}
+    roles = {look.colour for role, look in _ROLES.items() if role is not SeriesRole.SPENT} - {"warn"}
     for colour in _SERIES[theme]:
         for role in roles:
             away = [abs(a - b) for a, b in zip(numbers(colour), numbers(_COLOURS[theme][role]), strict=True)]
@@ -152,9 +116,9 @@ def test_attempts_have_colours_of_their_own() -> None:
     last = Series("Attempt 3", ((2.0, 2.0), (3.0, 3.0)), role=SeriesRole.SPENT)
     svg = draw(
         Chart("Epsilon", Axis("Step"), Axis("Epsilon"), (*attempts, last)),
-        Frame(PictureKind.SVG, ChartTheme.LIGHT, 800, 400),
+        Frame(ChartTheme.LIGHT, 800, 400),
     ).decode()
-    strokes = re.findall(r'id="series-\d".*?stroke: (#\w+)', svg, re.DOTALL)
+    strokes = re.findall(r'id="series-\d".*?stroke="(#\w+)', svg, re.DOTALL)
     assert len(set(strokes)) == 3
 
 
@@ -163,7 +127,7 @@ def test_long_names_leave_room_for_what_is_drawn(letter: str, width: int) -> Non
     name = f"a{letter * 300}z"
     points = tuple((float(x), float(x)) for x in range(5))
     chart = Chart(name, Axis("Steps"), Axis("Epsilon"), (Series(name, points, SeriesKind.LINE, SeriesRole.SPENT),))
-    image = draw(chart, Frame(PictureKind.SVG, ChartTheme.LIGHT, width, 300)).decode()
+    image = draw(chart, Frame(ChartTheme.LIGHT, width, 300)).decode()
     assert f"<title>{name}</title>" in image
     [polygon] = drawn(chart, width=width).values()
     assert polygon[-1][0] - polygon[0][0] > 0.25 * width, "in points"

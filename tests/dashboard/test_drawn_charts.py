@@ -2,6 +2,7 @@
 
 import random
 import re
+import struct
 from itertools import accumulate, pairwise
 from typing import Any
 
@@ -79,6 +80,12 @@ def test_spending_over_time_has_steps(enter: Enter, hospital: Hospital) -> None:
 def test_epsilon_over_steps_goes_through_its_points(enter: Enter, server: LiveServer, hospital: Hospital) -> None:
     page = enter("viewer", f"/runs/{hospital.refused}")
     assert check(read(page, "curve"), {"line", "step"}) >= 2
+    with page.expect_download() as saved:
+        page.locator("#curve").get_by_role("button", name="Save as PNG").click()
+    assert saved.value.suggested_filename.endswith("Epsilon over steps.png")
+    image = saved.value.path().read_bytes()
+    size = page.locator("#curve canvas").evaluate("(canvas) => [canvas.width, canvas.height + 32]")
+    assert (image[:8], list(struct.unpack(">II", image[16:24]))) == (b"\x89PNG\r\n\x1a\n", size), "with a title"
     traits = page.locator("figure.chart").evaluate_all("all => all.map((each) => each.id)")
     assert all(check(read(page, trait), {"line", "step"}) == 1 for trait in traits if trait != "curve")
     page.goto(f"{server.url}/planner")

@@ -13,9 +13,10 @@ from typing import cast
 
 import numpy as np
 import pytest
+import typer
 from rich.console import Console
 
-from app import demo
+from app.commands import demo
 from app.demo import DemoError, scenario, server_process
 from app.demo.report import Screen, gather
 from app.demo.server_process import DemoFolder, run_command, running_service
@@ -40,7 +41,7 @@ def test_demo_stops_a_training_at_its_budget(
     (folder := tmp_path / "demo").mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(folder))
     monkeypatch.setattr(scenario, "EPSILON", epsilon)
-    assert demo.run_demo(as_json=True) == 0
+    assert scenario.run_demo(as_json=True) == 0
     output, answer = capsys.readouterr()
     facts = json.loads(output)
     assert 200 * epsilon**2 < facts["steps_admitted"] == facts["steps_released"] < 500 * epsilon**2
@@ -100,7 +101,9 @@ def test_missing_package_is_named_with_its_installation(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(demo, "find_spec", lambda name: None if name == "sklearn" else name)
-    assert demo.run_demo() == 1
+    with pytest.raises(typer.Exit) as ended:
+        demo.watch_training()
+    assert ended.value.exit_code == 1
     said = capsys.readouterr().out
     assert "needs scikit-learn." in said
     assert "pip install 'epsilon-ledger[demo]'" in said
@@ -112,7 +115,7 @@ def test_failed_demo_names_the_cause_and_cleans_up(
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     says = "print('no such table'); raise SystemExit(3)"
     monkeypatch.setattr(server_process, "_command", lambda *_: [sys.executable, "-IS", "-c", says])
-    assert demo.run_demo(keep=False) == 1
+    assert scenario.run_demo(keep=False) == 1
     said = capsys.readouterr().out
     assert "The demo failed: The service exited with 3" in said
     assert "no such table" in said

@@ -74,7 +74,7 @@ def test_packages_are_installed_by_hash_or_without_an_index() -> None:
         for command in instruction.arguments.split("&&")
         if re.search(r"\bpip .*\binstall\b", command)
     ]
-    assert len(installs) == 4
+    assert len(installs) == 3
     assert all("--require-hashes" in command or "--no-deps --no-index" in command for command in installs)
 
 

@@ -34,7 +34,7 @@ BARE = """
 import contextlib, importlib, io, json, os, pkgutil, sys
 import app as package
 missing = []
-for name in ("matplotlib", "psycopg", "opentelemetry.sdk", "sklearn", "epsilon_ledger"):
+for name in ("psycopg", "opentelemetry.sdk", "sklearn", "epsilon_ledger"):
     try:
         importlib.import_module(name)
     except ModuleNotFoundError:
@@ -44,7 +44,6 @@ names = [name for name in names if ".demo" not in name and not name.startswith("
 for name in names:
     importlib.import_module(name)
 
-from app.charts.render import ChartsNotInstalledError, require_drawing
 from app.cli import main
 from app.main import create_app
 from app.settings import Settings
@@ -58,27 +57,11 @@ def refusal(*arguments):
         except SystemExit as end:
             return [end.code, output.getvalue()]
 
-try:
-    require_drawing()
-except ChartsNotInstalledError as error:
-    drawing = str(error)
 os.environ["EPSILON_LEDGER_DATABASE_URL"] = "postgresql://ledger:secret@127.0.0.1:1/ledger"
-said = [missing, len(names), package.__file__, drawing, [refusal(each) for each in ("serve", "verify", "demo")]]
+said = [missing, len(names), package.__file__, [refusal(each) for each in ("serve", "verify", "demo")]]
 os.environ["OTEL_EXPORTER_OTLP_ENDPOINT"] = "http://127.0.0.1:1"
 create_app(Settings(database_url="sqlite:///ledger.db"))
 print(json.dumps(said))
-"""
-
-PICTURES = """
-import io
-from matplotlib.backends import backend_agg, backend_svg
-from matplotlib.figure import Figure
-from app.charts.render import can_draw
-assert can_draw()
-for kind in ("svg", "png"):
-    drawn = io.BytesIO()
-    Figure().savefig(drawn, format=kind)
-    assert len(drawn.getvalue()) > 500
 """
 
 
@@ -181,25 +164,13 @@ def test_image_serves_from_an_empty_volume_to_the_first_sign_in_and_its_health_c
 def test_without_extras_all_else_works_and_each_use_says_what_to_install(site: Path, tmp_path: Path) -> None:
     needed = closure(*tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"])
     done = run([*PYTHON, "-c", BARE], cwd=tmp_path, env=environment(tmp_path, site, needed))
-    missing, modules, file, drawing, commands = json.loads(done.stdout.splitlines()[-1])
-    assert missing == ["matplotlib", "psycopg", "opentelemetry.sdk", "sklearn", "epsilon_ledger"]
+    missing, modules, file, commands = json.loads(done.stdout.splitlines()[-1])
+    assert missing == ["psycopg", "opentelemetry.sdk", "sklearn", "epsilon_ledger"]
     assert modules > 200
     assert Path(file).is_relative_to(site)  # the wheel, and not the checkout
-    assert "pip install 'epsilon-ledger[charts]'" in drawing
     for (status, text), extra in zip(commands, ["postgresql", "postgresql", "demo"], strict=True):
         assert status not in {0, None}
         assert f"pip install 'epsilon-ledger[{extra}]'" in text
         assert "Traceback" not in text
         assert "secret" not in text
     assert "pip install 'epsilon-ledger[telemetry]'" in done.stderr
-
-
-@pytest.mark.soak
-def test_pictures_are_drawn_with_the_locks_of_production_and_charts_without_a_home(site: Path, tmp_path: Path) -> None:
-    folder = Path(IMAGE["MPLCONFIGDIR"])
-    assert folder.parent == Path("/tmp")  # noqa: S108 - in the image, where all else may be read-only
-    packages = locked("requirements.lock", "requirements-charts.lock")
-    here = tmp_path / folder.name
-    given = environment(tmp_path, site, packages, HOME="/nonexistent", MPLCONFIGDIR=str(here))
-    run([*PYTHON, "-c", PICTURES], cwd=tmp_path, env=given)
-    assert here.is_dir()

@@ -13,9 +13,9 @@ from packaging.version import Version
 from deploy.sbom import locked_packages
 from tests.packaging.dockerfile import ROOT
 
-CHARTS, DEV, DOCS, GENERATOR, MUTATIONS, TORCH, CUDA, CPU, FRAMEWORKS, FLOWER = (
+DEV, DOCS, GENERATOR, MUTATIONS, TORCH, CUDA, CPU, FRAMEWORKS, FLOWER = (
     f"requirements-{name}.lock"
-    for name in "charts dev docs generator mutations torch cuda torch-cpu frameworks flower".split()  # noqa: SIM905
+    for name in "dev docs generator mutations torch cuda torch-cpu frameworks flower".split()  # noqa: SIM905
 )
 
 
@@ -34,7 +34,6 @@ def project(folder: str) -> dict[str, Any]:
 
 LEAST = {
     "requirements.lock": 21,
-    CHARTS: 9,
     DEV: 21,
     DOCS: 10,
     GENERATOR: 20,
@@ -52,7 +51,7 @@ def test_lock_names_no_registry_and_hashes_everything(lock: str, at_least: int) 
     assert len(list(locked_packages(text))) == len(re.findall(r"(?m)^\S", text)) >= at_least
 
 
-@pytest.mark.parametrize("lock", ["requirements.lock", CHARTS, DOCS, MUTATIONS, TORCH, CUDA, FRAMEWORKS])
+@pytest.mark.parametrize("lock", ["requirements.lock", DOCS, MUTATIONS, TORCH, CUDA, FRAMEWORKS])
 def test_locks_share_the_versions_of_the_development_lock(lock: str) -> None:
     development = pinned(DEV)
     shared = {name: versions for name, versions in pinned(lock).items() if name in development}
@@ -77,13 +76,11 @@ def test_dependency_group_is_locked_whole(group: str) -> None:
     _are_met(project(".")["dependency-groups"][group], pinned(f"requirements-{group}.lock"))
 
 
-def test_image_has_the_packages_of_production_and_no_pictures() -> None:
-    production, pictures = pinned("requirements.lock"), pinned(CHARTS)
+def test_image_has_the_packages_of_production() -> None:
+    production = pinned("requirements.lock")
     extras = project(".")["project"]["optional-dependencies"]
     _are_met([*project(".")["project"]["dependencies"], *extras["postgresql"], *extras["telemetry"]], production)
-    _are_met(extras["charts"], pictures)
     assert not {"matplotlib", "scikit-learn"} & set(production)
-    assert not set(production) & set(pictures)
 
 
 def test_extras_of_the_client_are_locked_for_their_tests() -> None:

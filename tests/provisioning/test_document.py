@@ -81,6 +81,7 @@ def test_json_is_a_file_as_well() -> None:
         ("version: 1\napi_keys: [{name: a, role: viewer, expires_at: 2027-01-01}]", "a time with its zone"),
         ("version: 1\napi_keys: [{name: a, role: viewer, expires_at: '20270101'}]", "a time with its zone"),
         ("version: 1\napi_keys: [{name: 12, role: viewer}]", "api_keys.0.name: must be a string; put it into quotes"),
+        ("version: 1\napi_keys: [{name: 695e05, role: viewer}]", "name: must be a string; put it into quotes"),
         ("version: 1\napi_keys:\n  - {role: viewer, name: 695e0514}", "yaml:3: 695e0514 is not a finite number; if"),
     ],
 )

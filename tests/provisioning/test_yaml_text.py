@@ -53,7 +53,27 @@ def test_json_is_read_as_json_reads_it(value: object) -> None:
     assert json.dumps(read(json.dumps(value, indent=1, ensure_ascii=False).encode("utf-8"))) == json.dumps(value)
 
 
-@given(st.sampled_from(["1e-5", "no", "1e5", "010", "null", "~", "2027-01-01", "1_0", "=", "<<", "0o7", ".5", "1:30"]))
+@given(
+    st.sampled_from(
+        [
+            "1e-5",
+            "no",
+            "1e5",
+            "010",
+            "null",
+            "~",
+            "2027-01-01",
+            "1_0",
+            "=",
+            "<<",
+            "0o7",
+            ".5",
+            "1:30",
+            "695e0514",
+            "695e05",
+        ]
+    )
+)
 def test_text_that_looks_like_another_type_stays_text_for_both_versions(text: str) -> None:
     written = write_yaml({"name": text})
     assert read(written) == {"name": text}

@@ -41,7 +41,6 @@ CASES = [
     (409, "a_code_of_tomorrow", {}, sdk.ProblemError),
     (418, "", {}, sdk.ProblemError),
     (500, "internal_error", {}, sdk.ProblemError),
-    (501, "charts_not_installed", {}, sdk.ChartsNotInstalledError),
 ]
 
 

@@ -38,9 +38,9 @@ def opened(ledger: Ledger, caller: Principal, now: datetime | None = None, thumb
     return sessions.open_session(context, LASTING, thumbprint)
 
 
-def credential(ledger: Ledger, *who: str) -> str:
+def credential(ledger: Ledger, *who: str) -> sessions.SessionCookie:
     """That of a new session of a role, maybe of another organisation."""
-    return f"{sessions.SCHEME} {opened(ledger, caller_of(ledger, *who))}"
+    return sessions.SessionCookie(opened(ledger, caller_of(ledger, *who)))
 
 
 def seen(ledger: Ledger, cookie: str, now: datetime | None = None) -> Principal:
@@ -111,7 +111,7 @@ def test_sign_out_ends_one_session_or_all_of_a_key_on_every_replica(ledger: Ledg
     others = [credential(ledger, "viewer"), credential(ledger, "planner", "clinic")]
     for each in (*own, *others):
         ring.authenticate(each)
-    first = own[0].partition(" ")[2]
+    first = own[0].value
     stranger = RequestContext(ledger.database, caller_of(ledger, "admin", "clinic"), datetime.now(UTC), "req-1")
     sessions.end_sessions(stranger, first)
     assert audited(ledger, "action=session.ended") == []
@@ -146,7 +146,7 @@ def test_changed_session_row_is_refused(ledger: Ledger, ring: Authenticator, col
     stranger = caller_of(ledger, "admin", "clinic").organisation_id
     others = {"actor": caller_of(ledger, "admin").actor, "organisation_id": stranger}
     cookie = opened(ledger, caller_of(ledger, "viewer"), thumbprint="print" if person else None)
-    known = f"{sessions.SCHEME} {cookie}"
+    known = sessions.SessionCookie(cookie)
     if not person:
         assert ring.authenticate(known).role is Role.VIEWER
     seen(ledger, cookie)
@@ -165,7 +165,7 @@ def test_person_is_signed_in_while_the_provider_publishes_the_key(ledger: Ledger
     with identity_provider() as provider:
         own: Any = Authenticator(ledger.database, Settings(**provider.settings()).openid)
         marie = own.authenticate(f"Bearer {provider.token()}")
-        cookie = f"{sessions.SCHEME} {opened(ledger, marie, thumbprint=key_of('RS256').thumbprint())}"
+        cookie = sessions.SessionCookie(opened(ledger, marie, thumbprint=key_of("RS256").thumbprint()))
         found = own.authenticate(cookie)
         assert (found.actor, found.role, found.scope) == ("oidc:marie", Role.PRIVACY_OFFICER, None)
         own.refresh()

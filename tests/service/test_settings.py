@@ -156,6 +156,7 @@ ISSUER_MISTAKES: list[tuple[dict[str, Any], str]] = [
     (claim("repo:hospital/models*"), "a prefix ends with one of : /"),
     (claim("repo:*:main"), "at the end only"),
     (claim(["a"]), "claims.sub"),
+    (claim(695e5), "should be a valid string; put it into quotes"),
     ({"rules": [RULE | {"role": "owner"}]}, "role"),
     ({"rules": [RULE | {"role": "admin", "single_use": True}]}, "`single_use` is for the role trainer"),
     ({"rules": [RULE | {"scope": None}]}, "give the `scope`"),

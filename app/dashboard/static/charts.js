@@ -6,7 +6,6 @@ const colour = (name) => getComputedStyle(root).getPropertyValue(`--${name}`).tr
 // Lines differ by dash and point shape too, not by colour alone.
 const ROLES = {
   spent: { colour: "spent", width: 2.5 },
-  reserved: { colour: "reserved", dash: [8, 3] },
   limit: { colour: "stop", dash: [10, 4], bare: true },
   projected: { colour: "soft", dash: [2, 4], bare: true },
   refused: { colour: "stop", shape: "crossRot", size: 7 },
@@ -90,22 +89,20 @@ const grouped = (text) => text.replaceAll(",", "\u202f");
 const count = (number) => grouped(number.toLocaleString("en"));
 const said = (y) => y === null ? "∞" : Math.abs(y) >= 1000 ? count(y) : String(Number(y.toPrecision(5)));
 
-function tickOf(kind) {
-  const format = Chart.defaults.scales[kind].ticks.callback;
-  return function (...tick) { return grouped(String(format.apply(this, tick))); };
+function linearTick(...tick) {
+  return grouped(String(Chart.defaults.scales.linear.ticks.callback.apply(this, tick)));
 }
 
 const lastOf = (spec) => Math.max(...spec.series.flatMap((each) => each.points.map(([x]) => x)), 0);
 
 function xAxis(spec, ink, line) {
   const times = spec.x.kind === "time";
-  const type = spec.x.kind === "log" ? "logarithmic" : "linear";
   return {
-    type,
+    type: "linear",
     ...(spec.x.from === null ? {} : { min: spec.x.from }),
     bounds: times ? "data" : "ticks",
     title: { display: true, text: times ? `Time (${localTime.zone(lastOf(spec))})` : spec.x.label, color: ink },
-    ticks: { color: ink, maxRotation: 0, autoSkipPadding: 16, callback: times ? (_, at, all) => all[at].label : tickOf(type) },
+    ticks: { color: ink, maxRotation: 0, autoSkipPadding: 16, callback: times ? (_, at, all) => all[at].label : linearTick },
     grid: { color: line },
     ...(times ? { afterBuildTicks: timeTicks } : {}),
   };
@@ -128,7 +125,7 @@ function optionsOf(spec) {
       x: xAxis(spec, ink, line),
       y: {
         ...(spec.y.from === null ? {} : { min: spec.y.from }),
-        title: { display: true, text: spec.y.label, color: ink }, ticks: { color: ink, callback: tickOf("linear") }, grid: { color: line },
+        title: { display: true, text: spec.y.label, color: ink }, ticks: { color: ink, callback: linearTick }, grid: { color: line },
       },
     },
     plugins: {
@@ -185,6 +182,19 @@ const marksPlugin = {
   },
 };
 
+// As it is shown, on the colour of the card, under the name of the page.
+function saveAsPng(figure, { canvas, currentDevicePixelRatio: ratio }) {
+  const title = `${document.title.split(" · ")[0]}: ${figure.querySelector("figcaption").textContent}`;
+  const copy = document.createElement("canvas"), top = Math.round(32 * ratio), context = copy.getContext("2d");
+  Object.assign(copy, { width: canvas.width, height: canvas.height + top });
+  context.fillStyle = colour("card");
+  context.fillRect(0, 0, copy.width, copy.height);
+  Object.assign(context, { fillStyle: colour("ink"), font: `${14 * ratio}px ${Chart.defaults.font.family}` });
+  context.fillText(title, 8 * ratio, 21 * ratio, copy.width - 16 * ratio);
+  context.drawImage(canvas, 0, top);
+  Object.assign(document.createElement("a"), { href: copy.toDataURL(), download: `${title}.png` }).click();
+}
+
 function draw(figure, again) {
   const data = figure.querySelector('script[type="application/json"]');
   const frame = figure.querySelector(".canvas"), canvas = figure.querySelector("canvas");
@@ -193,6 +203,8 @@ function draw(figure, again) {
   if (before && before.text === text && !again) return;
   const spec = JSON.parse(text);
   frame.hidden = !spec.series.some((each) => each.points.length && each.role !== "limit" && each.role !== "threshold");
+  const save = figure.querySelector("button");
+  save.hidden = frame.hidden;
   const made = { datasets: datasetsOf(spec) };
   let chart = before?.chart;
   if (chart) {
@@ -201,6 +213,7 @@ function draw(figure, again) {
     chart.update("none");
   } else {
     chart = new Chart(canvas, { type: "line", data: made, options: optionsOf(spec), plugins: [marksPlugin] });
+    save.addEventListener("click", () => saveAsPng(figure, chart));
   }
   canvas.dataset.drawn = String(spec.series.reduce((sum, each) => sum + each.points.length, 0));
   drawn.set(figure, { chart, text });

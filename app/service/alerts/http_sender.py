@@ -4,7 +4,6 @@ import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
-from http import HTTPStatus
 from typing import Final
 
 import certifi
@@ -17,6 +16,7 @@ from app.version import VERSION
 TIMEOUT_SECONDS: Final = 10.0
 """Timeout of a whole attempt, from the DNS lookup to the response headers."""
 
+GONE_STATUS: Final = 410
 GONE: Final = "The receiver answered 410 Gone."
 
 MOST_ERROR_CHARACTERS: Final = 200
@@ -46,7 +46,7 @@ class DeliveryResult:
     @property
     def gone(self) -> str | None:
         """Why the receiver refuses all further alerts; None: it does not."""
-        return GONE if self.status == HTTPStatus.GONE else self.refusal
+        return GONE if self.status == GONE_STATUS else self.refusal
 
 
 class HttpSender:
@@ -72,7 +72,7 @@ class HttpSender:
             return DeliveryResult(None, f"There was no answer within {TIMEOUT_SECONDS:g} seconds.")
         except OSError as error:
             return DeliveryResult(None, (str(error) or type(error).__name__)[:MOST_ERROR_CHARACTERS])
-        if HTTPStatus.OK <= answer.status < HTTPStatus.MULTIPLE_CHOICES:
+        if answer.succeeded:
             return DeliveryResult(answer.status, None)
         return DeliveryResult(answer.status, f"The answer was {answer.status}.")
 

@@ -26,6 +26,7 @@ from app.service.auth.authentication import (
 )
 from app.service.auth.circuit_breaker import CircuitBreaker
 from app.service.auth.oidc.config import OidcConfig
+from app.service.auth.sessions import Credential, SessionCookie
 from app.service.auth.workload.config import WorkloadIssuer
 from app.service.background import repeat
 from app.service.due_work import find_due
@@ -106,9 +107,9 @@ class Authenticator:
         issuers = {} if self.workloads is None else self.workloads.key_sets
         return found | {f"workload-issuer:{name}": keys for name, keys in issuers.items()}
 
-    def find(self, authorization: str | None) -> Principal | None:
-        """Get the cached caller of a header; None: not in the cache."""
-        return self.find_by_fingerprint(fingerprint(authorization))
+    def find(self, credential: Credential) -> Principal | None:
+        """Get the cached caller of a credential; None: not in the cache."""
+        return self.find_by_fingerprint(fingerprint(credential))
 
     def find_by_fingerprint(self, header: bytes) -> Principal | None:
         """Get the cached caller of a header with this fingerprint; None: not in the cache."""
@@ -124,27 +125,25 @@ class Authenticator:
         known.used_at = now
         return known.caller
 
-    def was_known(self, authorization: str | None) -> bool:
-        """Whether this process has authenticated the header before, as far as it remembers."""
-        return self._ever.get(fingerprint(authorization)) is not None
+    def was_known(self, credential: Credential) -> bool:
+        """Whether this process has authenticated the credential before, as far as it remembers."""
+        return self._ever.get(fingerprint(credential)) is not None
 
-    def authenticate(self, authorization: str | None, request_id: str | None = None) -> Principal:
+    def authenticate(self, credential: Credential, request_id: str | None = None) -> Principal:
         """Authenticate a caller and cache the result.
-
-        The credential is a header's value, or a session cookie after its scheme.
 
         Raises:
             AuthenticationError: the credential is missing, unknown or refused.
             LedgerUnavailableError, SQLAlchemyError: the database or the provider does not answer.
         """
-        header = fingerprint(authorization)
-        token = token_in(authorization)
+        header = fingerprint(credential)
+        token = None if isinstance(credential, SessionCookie) else token_in(credential)
         if token is not None:
             return self._authenticate_person(token, header, request_id)
         asked = monotonic()
         try:
             with self._breaker.guard() as db:
-                known = self._look_up(db, authorization, asked)
+                known = self._look_up(db, credential, asked)
         except KeyRefusedError as error:
             self._forget(header)
             self._failures.note(error.tried, error.why, request_id)
@@ -189,9 +188,9 @@ class Authenticator:
             self._renew(header, known, caller, asked)
         self._write_use([known for known in here.values() if known.thumbprint is None], asked, now)
 
-    def evict(self, authorization: str) -> None:
+    def evict(self, credential: Credential) -> None:
         """Remove a credential from the cache of this process."""
-        self._forget(fingerprint(authorization))
+        self._forget(fingerprint(credential))
 
     def close(self) -> None:
         """Write the failed attempts that are not written yet."""
@@ -222,15 +221,15 @@ class Authenticator:
             return None
         return found.caller
 
-    def _look_up(self, db: Database, credential: str | None, asked: float) -> _Known:
+    def _look_up(self, db: Database, credential: Credential, asked: float) -> _Known:
         """Authenticate a key or session."""
-        if "\0" in (credential or ""):
+        text = credential.value if isinstance(credential, SessionCookie) else credential or ""
+        if "\0" in text:
             raise AuthenticationError("No key and no session holds the character NUL.")  # PostgreSQL refuses it
         now = db.clock.now()
-        cookie = sessions.cookie_in(credential)
-        if cookie is None:
+        if not isinstance(credential, SessionCookie):
             return _Known(authenticate(db, credential, now), asked, asked)
-        found = sessions.authenticate(db, cookie, now)
+        found = sessions.authenticate(db, text, now)
         thumbprint = found.session.oidc_key_thumbprint
         if not self._is_key_published(thumbprint):
             raise AuthenticationError(sessions.ENDED)
@@ -287,6 +286,8 @@ def _workload_authenticator(
     return WorkloadAuthenticator(issuers, breaker, failures)
 
 
-def fingerprint(authorization: str | None) -> bytes:
-    """Compute the name of a header's value in the cache, which does not hold the credential itself."""
-    return hashlib.sha256((authorization or "").encode()).digest()
+def fingerprint(credential: Credential) -> bytes:
+    """Compute the name of a credential in the cache, which does not hold it itself; a session's is longer."""
+    if isinstance(credential, SessionCookie):
+        return b"session" + hashlib.sha256(credential.value.encode()).digest()
+    return hashlib.sha256((credential or "").encode()).digest()

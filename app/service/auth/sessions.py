@@ -26,14 +26,21 @@ from app.service.auth.authentication import Principal, principal_of, secret_hash
 from app.service.auth.request_context import RequestContext
 from app.service.ids import RANDOM_DIGITS, new_id
 
-SCHEME: Final = "\N{LOCK}Session"
-"""Scheme before a cookie's value where all credentials are handled alike. Headers are Latin-1 and cannot contain it, so
-a session can only be sent as a cookie, with its cross-site protection."""
-
 MOST_SESSIONS: Final = 200
 """Sessions of one key or person; one more ends the oldest."""
 
 ENDED: Final = "You are not signed in any more; sign in again."
+
+
+@dataclass(frozen=True, slots=True)
+class SessionCookie:
+    """A session as a credential. No header is one: it is sent as a cookie only, with its cross-site protection."""
+
+    value: str
+
+
+Credential = str | SessionCookie | None
+"""What a request is authenticated by: the value of its Authorization header, its session or nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,12 +123,6 @@ def end_all(tx: Connection, context: RequestContext, actor: str, reason: str | N
     for each in found:
         _end(tx, context, each, reason)
     return len(found)
-
-
-def cookie_in(credential: str | None) -> str | None:
-    """Get the session cookie of a credential; None: a key, a token or nothing."""
-    scheme, _, cookie = (credential or "").partition(" ")
-    return cookie if scheme == SCHEME and cookie else None
 
 
 def csrf_token(cookie: str) -> str:

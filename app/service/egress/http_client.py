@@ -5,7 +5,6 @@ import ssl
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
-from http import HTTPStatus
 from typing import Final
 from urllib.parse import SplitResult, urlsplit
 
@@ -48,6 +47,11 @@ class HttpResponse:
 
     status: int
     body: bytes
+
+    @property
+    def succeeded(self) -> bool:
+        """Whether the server did what was asked; a redirect did not."""
+        return self.status in range(200, 300)
 
 
 async def exchange(
@@ -128,7 +132,7 @@ class _Answer:
 
     def on_headers_complete(self) -> None:
         status = self._parser.get_status_code()
-        if status >= HTTPStatus.OK:
+        if status not in range(200):
             self.status = status
             return
         self._interim += 1
@@ -169,9 +173,9 @@ async def _answer(connection: Connection, most_body: int) -> HttpResponse:
 async def _open_tunnel(connection: Connection, proxy: Proxy, target: str) -> None:
     """Ask a proxy for a connection to a host."""
     await connection.send(f"CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n{_lines(proxy.headers)}\r\n".encode())
-    status = (await _answer(connection, 0)).status
-    if not HTTPStatus.OK <= status < HTTPStatus.MULTIPLE_CHOICES:
-        raise EgressError(f"The proxy {proxy.host} answered {status}.")
+    answer = await _answer(connection, 0)
+    if not answer.succeeded:
+        raise EgressError(f"The proxy {proxy.host} answered {answer.status}.")
 
 
 def _request_head(request: HttpRequest, parts: SplitResult, *, to_proxy: bool, proxy: Proxy | None) -> bytes:

@@ -135,7 +135,6 @@ class LedgerClient:
     get_account_history = client_method(accounts.get_account_history)
     export_account_history = client_method(accounts.export_account_history)
     get_account_history_svg = client_method(accounts.get_account_history_svg)
-    get_account_history_png = client_method(accounts.get_account_history_png)
     get_population_statement = client_method(populations.get_population_statement)
     get_population_statement_html = client_method(populations.get_population_statement_html)
 
@@ -145,7 +144,6 @@ class LedgerClient:
     get_run_history = client_method(runs.get_run_history)
     export_run_history = client_method(runs.export_run_history)
     get_run_history_svg = client_method(runs.get_run_history_svg)
-    get_run_history_png = client_method(runs.get_run_history_png)
     get_run_statement = client_method(runs.get_run_statement)
     get_run_statement_html = client_method(runs.get_run_statement_html)
     get_reservation = client_method(reservations.get_reservation)

@@ -3,7 +3,6 @@
 import ssl
 from dataclasses import dataclass
 from functools import cache
-from http import HTTPStatus
 from pathlib import Path
 from typing import Final
 
@@ -34,10 +33,8 @@ class HttpStatusError(OSError):
         self.status = status
 
 
-@cache
-def _trusting() -> ssl.SSLContext:
-    """Load the trusted certificates (the system's, or SSL_CERT_FILE) once; it is slow."""
-    return ssl.create_default_context()
+_trusting: Final = cache(ssl.create_default_context)
+"""Loads the trusted certificates (the system's, or SSL_CERT_FILE) once; it is slow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +67,7 @@ def fetch_json(request: HttpRequest, trust: ssl.SSLContext | None = None) -> dic
         answer = EGRESS.submit(sent).result()
     except TimeoutError:
         raise TimeoutError(f"its answer took longer than {FETCH_SECONDS:g} seconds") from None
-    if not HTTPStatus.OK <= answer.status < HTTPStatus.MULTIPLE_CHOICES:
+    if not answer.succeeded:
         raise HttpStatusError(answer.status)
     return read_object(answer.body)
 

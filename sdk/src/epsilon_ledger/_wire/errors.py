@@ -26,7 +26,6 @@
     · AccountQuarantinedError     account_quarantined
     · AccountArchivedError        account_archived
     · AccountStateConflictError   account_state_conflict
-    · ChartsNotInstalledError     charts_not_installed
     · IdempotencyKeyReusedError   idempotency_key_reused
     · NameTakenError              name_taken
     · PreconditionFailedError     precondition_failed

@@ -224,12 +224,6 @@ class SigningNotConfiguredError(ProblemError):
     codes = ("signing_not_configured",)
 
 
-class ChartsNotInstalledError(ProblemError):
-    """The ledger renders no images: its operator installs the extra `charts`."""
-
-    codes = ("charts_not_installed",)
-
-
 class InvalidRequestError(ProblemError):
     """The request is invalid or contradicts the ledger.
 
@@ -306,7 +300,6 @@ _KINDS: tuple[type[ProblemError], ...] = (
     ProposalClosedError,
     ReceiverStateConflictError,
     SigningNotConfiguredError,
-    ChartsNotInstalledError,
     InvalidRequestError,
     PolicyViolationError,
     UnsupportedEventError,

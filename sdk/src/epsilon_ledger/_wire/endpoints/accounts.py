@@ -103,25 +103,3 @@ def get_account_history_svg(
     account_id = yield from find_account_id(account)
     query = {"theme": theme, "width": width, "height": height}
     return (yield get_bytes(f"{path('accounts', account_id)}/history.svg", query)).content
-
-
-def get_account_history_png(
-    account: str, *, theme: Theme = "light", width: int = 760, height: int = 340
-) -> RequestFlow[bytes]:
-    """Get the chart of an account's history as PNG.
-
-    Args:
-        account: as in `get_account_history_svg`.
-        theme: as in `get_account_history_svg`.
-        width: as in `get_account_history_svg`.
-        height: as in `get_account_history_svg`.
-
-    Returns:
-        The image.
-
-    Raises:
-        LedgerError: the account does not exist, or no response arrived.
-    """
-    account_id = yield from find_account_id(account)
-    query = {"theme": theme, "width": width, "height": height}
-    return (yield get_bytes(f"{path('accounts', account_id)}/history.png", query)).content

@@ -188,26 +188,6 @@ def get_run_history_svg(run: str, *, theme: Theme = "light", width: int = 760, h
     return (yield get_bytes(f"{path('runs', run_id)}/history.svg", query)).content
 
 
-def get_run_history_png(run: str, *, theme: Theme = "light", width: int = 760, height: int = 340) -> RequestFlow[bytes]:
-    """Get the chart of a run's history as PNG.
-
-    Args:
-        run: as in `get_run_history`.
-        theme: as in `get_run_history_svg`.
-        width: as in `get_run_history_svg`.
-        height: as in `get_run_history_svg`.
-
-    Returns:
-        The image.
-
-    Raises:
-        LedgerError: the run does not exist, or no response arrived.
-    """
-    run_id = yield from find_run_id(run)
-    query = {"theme": theme, "width": width, "height": height}
-    return (yield get_bytes(f"{path('runs', run_id)}/history.png", query)).content
-
-
 def get_run_statement(run: str) -> RequestFlow[Statement]:
     """Get the signed statement of a run.
 
