@@ -101,22 +101,14 @@ class CountedAccount:
         return found
 
     @property
-    def used(self) -> Usage:
-        """Usage of plans by what is spent, with these charges."""
-        return self._used(self.record.account.spent.used, 1)
-
-    @property
-    def held_used(self) -> Usage:
-        """Usage of plans by what is held, without these charges if they are taken out of it."""
-        held = self.record.account.held.used
-        return self._used(held, -1) if self.from_held else held
-
-    def _used(self, used: Usage, sign: int) -> Usage:
-        if used:
+    def usage(self) -> tuple[Usage, Usage]:
+        """Usage of plans by what is spent and by what is held, with these charges."""
+        spent, held = self.record.account.spent.used, self.record.account.held.used
+        if spent:
             for cost, count in self._counts().values():
-                changed = {owner: repeated(used[owner], each, sign * count) for owner, each in cost.used.items()}
-                used = {**used, **changed}
-        return used
+                spent = _used_further(spent, cost, count)
+                held = _used_further(held, cost, -count) if self.from_held else held
+        return spent, held
 
     def copy(self) -> "CountedAccount":
         """Copy the counts, for a transaction of its own."""
@@ -253,6 +245,10 @@ class CountedAccount:
         assert self.cost is not None, "something was charged"
         _, earlier = self.charged.get(self.event, (None, 0))
         return {**self.charged, self.event: (self.cost, earlier + self.count)}
+
+
+def _used_further(used: Usage, cost: RdpCurve, count: int) -> Usage:
+    return {**used, **{owner: repeated(used[owner], each, count) for owner, each in cost.used.items()}}
 
 
 def admit_by_counting(

@@ -2,7 +2,7 @@
 
 from benchmarks.step_trace import trace_step
 
-MOST = {"functions": 113, "files": 33, "switches between files": 102, "climbs back": 0}
+MOST = {"calls": 164, "functions": 111, "files": 33, "switches between files": 101, "climbs back": 0}
 """ADR 0032 has what it was; lower these when the way gets shorter."""
 
 

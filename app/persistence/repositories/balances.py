@@ -87,7 +87,7 @@ def save(tx: Connection, changed: Sequence[tuple[str, CountedAccount]]) -> None:
                 owner,
                 counted.record.account.id,
                 _charges_text(counted.uncompacted),
-                usage_text(counted.used, counted.held_used),
+                usage_text(*counted.usage),
                 counted.version,
                 counted.updated_at,
             )

@@ -80,6 +80,7 @@ class CountedSteps:
         """Runs whose next steps are decided the usual way, after these."""
         self._charged: dict[Key, tuple[CountedAccount, CountMark]] = {}
         """The charged accounts, and what they are in the database."""
+        self._advanced: list[tuple[Key, _Counted]] = []
         self.decided: list[tuple[DecisionEntry, bytes]] = []
         """Decisions to write, with their hashes."""
 
@@ -151,10 +152,6 @@ class CountedSteps:
         self._state.forget([key for key, (counted, mark) in self._charged.items() if not counted.undo(mark)])
         self._state.runs.forget_many(self._runs)
 
-    @property
-    def _advanced(self) -> list[tuple[Key, _Counted]]:
-        return [(key, each) for key, each in self._runs.items() if each.run is not each.stored.run]
-
     def _charge(self, key: Key, command: StepCommand) -> Decision | None:
         """Charge the repetitions of one event to its run's accounts; None: it cannot be decided by counting."""
         known = self._runs.get(key) or self._load(key)
@@ -180,6 +177,8 @@ class CountedSteps:
         )
         entry = entry_of(key[0], decision)
         head = entry_hash(run.chain_head, entry)
+        if run is known.stored.run:
+            self._advanced.append((key, known))
         known.run, known.asked = run.advanced(decision.next_step, head, now, entry.actor), asked
         self.decided.append((entry, head))
         return decision

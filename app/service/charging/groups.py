@@ -110,7 +110,7 @@ def commit_group(
                 counted.save(tx)
                 counted.publish()
             others = [place for place in range(len(commands)) if place not in outcomes]
-            left = _wanted([commands[place] for place in others])
+            left = _wanted([commands[place] for place in others]) if others else {}
             works = {owner: load(tx, state, owner, left[owner], rows, trusting=trusting) for owner in sorted(left)}
             for place in others:
                 work = works[commands[place].context.organisation_id]
