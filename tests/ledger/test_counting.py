@@ -91,7 +91,7 @@ def compare_with_the_rule(records: list[AccountRecord], steps: Sequence[PricedSt
         for each, record in zip(counted, records, strict=True):
             each.charge(number, NOW)
             assert (each.version, each.uncompacted) == (record.account.version, record.uncompacted)
-            assert each.used == record.account.spent.used
+            assert each.usage[0] == record.account.spent.used
             assert record.watermark is not None
             assert record.watermark.holds(record.account.spent)
             assert each.copy().settled() == record

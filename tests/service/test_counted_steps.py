@@ -11,8 +11,10 @@ from unittest.mock import patch
 import pytest
 from sqlalchemy import select
 
+from app.accounting.curves import RdpCurve
 from app.accounting.events import event_to_dict
 from app.ledger.permissions import Role
+from app.ledger.plan_filter import Coordinates
 from app.persistence.database import ALL_TENANTS
 from app.persistence.tables import decisions
 from app.service.auth.authentication import Principal
@@ -40,15 +42,15 @@ class World:
     def __init__(self, ledger: Ledger) -> None:
         self.ledger, self.runner = ledger, CommandRunner(ledger)
         ledger.population()
-        ledger.budget()
-        ledger.budget("lab", limit={"epsilon": 0.6, "delta": 1e-5})
         event = event_to_dict(LOUD)
-        declared = {"expected_steps": 30, "plan": {"events": [{"event": event, "count": 60}]}}
+        planned = [{"event": event, "count": 150}, {"event": event_to_dict(QUIET), "count": 30}]
+        ledger.budget(planned=planned)
+        ledger.budget("lab", limit={"epsilon": 0.6, "delta": 1e-5})
         self.runs = [
             ledger.run("mimic/icu-team", name="a", event=event),
             ledger.run("mimic/icu-team", name="b"),
             ledger.run("mimic/lab", name="c", event=event),
-            ledger.run("mimic/lab", name="d", event=event, expected_steps=declared["expected_steps"]),
+            ledger.run("mimic/lab", name="d", event=event, expected_steps=30),
             ledger.run("mimic/icu-team", name="e", event=event),
             ledger.run("mimic/lab", name="f", event=event),
         ]
@@ -104,12 +106,17 @@ class World:
     def balances(self) -> list[object]:
         """What is spent on each account, and where each run stands."""
         spent = [
-            (account.path, account.spent, account.held, account.version)
+            (account.path, account.version, *_nameless(account.spent), *_nameless(account.held))
             for run in self.runs
             for account in self.runner.path(run)
         ]
         shown = [self.ledger.get(f"/v1/runs/{run}").json() for run in self.runs]
         return [spent, [(each["status"], each["next_step"], each["deviations"]) for each in shown]]
+
+
+def _nameless(curve: RdpCurve) -> tuple[RdpCurve, list[Coordinates]]:
+    """A curve and its usage of plans, without the ids of their accounts."""
+    return curve.using({}), list(curve.used.values())
 
 
 def random_group(dice: random.Random, next_steps: list[int], keys: list[str]) -> list[Asked]:
