@@ -49,7 +49,7 @@ RUN export EPSILON_LEDGER_DATABASE_URL=sqlite:///compiled.db PATH=/opt/epsilon-l
     && epsilon-ledger init > /dev/null && epsilon-ledger verify > /dev/null && epsilon-ledger openapi > /dev/null \
     && export EPSILON_LEDGER_DATABASE_URL=sqlite:///migrated.db \
     && python -c 'from alembic import command; from app.persistence.schema import alembic_config as config; command.upgrade(config(), "head")' \
-    && python -c 'import app.server, app.service.ed25519, httptools, psycopg, scipy.fft, scipy.optimize, scipy.special, uvloop' \
+    && python -c 'import app.http.server, app.service.signing.ed25519, httptools, psycopg, scipy.fft, scipy.optimize, scipy.special, uvloop' \
     && install --directory --owner 10001 --group 10001 --mode 0700 /empty/data
 
 # Two layers of its own, and none of the base image's: those would keep what is removed above.

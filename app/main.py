@@ -33,13 +33,13 @@ from app.api.routers import (
     tokens,
     verifications,
 )
-from app.api.step_path import StepPath
 from app.dashboard import accounts as accounts_pages
 from app.dashboard import administration, api_docs, assets, login, planner
 from app.dashboard import audit as audit_pages
 from app.dashboard import experiments as experiment_pages
 from app.dashboard import runs as run_pages
 from app.dashboard.page_context import install_error_pages
+from app.http.step_path import StepPath
 from app.logging_config import install_redaction
 from app.persistence.database import Database
 from app.service import readiness
@@ -60,7 +60,7 @@ from app.service.monitoring.process_sampler import Sampler
 from app.service.queries.account_history import AccountHistoryCache
 from app.service.queries.account_status_cache import AccountStatusCache
 from app.service.runs.lost import run_lost_check
-from app.service.signatures import signer_of
+from app.service.signing.signatures import signer_of
 from app.service.timekeeping import keep_time
 from app.settings import Settings
 from app.tracing_setup import configure_tracing

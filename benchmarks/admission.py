@@ -20,14 +20,14 @@ from numpy.typing import NDArray
 from app.accounting.curves import GRID_VERSION, orders
 from app.accounting.events import Gaussian, NeighboringRelation, PoissonSampled
 from app.accounting.rdp import cached_event_curve
-from app.ledger.account_records import AccountRecord, Population, watermark_of
-from app.ledger.accounts import Account, AccountKind, zero_curve
-from app.ledger.admission import Admission, admit
-from app.ledger.composition import counting_plans
-from app.ledger.counting import CountedAccount, admit_by_counting
-from app.ledger.filters import Limit, filter_bounds
+from app.ledger.accounts.account import Account, AccountKind, zero_curve
+from app.ledger.accounts.account_records import AccountRecord, Population, watermark_of
+from app.ledger.admission.admission import Admission, admit
+from app.ledger.admission.composition import counting_plans
+from app.ledger.admission.counted_accounts import CountedAccount, admit_by_counting
+from app.ledger.filter.filters import Limit, filter_bounds
+from app.ledger.governance.filter_weights import DECLARED_SHARE, planned_weights
 from app.ledger.step_events import MAX_COUNT, PricedStep, StepEvent
-from app.ledger.tuning import DECLARED_SHARE, planned_weights
 
 DEPTH = 4
 STEP = StepEvent(PoissonSampled(0.01, Gaussian(1.1)), 1)

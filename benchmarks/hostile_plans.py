@@ -26,8 +26,8 @@ from typing import Any, Final, NamedTuple
 import httpx2
 
 from app.accounting.errors import AccountingError
-from app.accounting.work import bounded
-from app.api.plans import answer_plan
+from app.accounting.pricing_effort import bounded
+from app.api.planning_jobs import answer_plan
 from app.ledger.errors import LedgerError
 from benchmarks.servers import Server, ledger_of_two, steps_path
 

@@ -31,15 +31,15 @@ from app.accounting.curves import GRID_VERSION
 from app.accounting.events import Decay, Gaussian, NeighboringRelation, PoissonSampled, noise_multiplier
 from app.accounting.formulas.noise_schedules import DecayMode
 from app.accounting.pld.accountant import pld_epsilon
+from app.accounting.pld.prefix_epsilons import PlanReadings
 from app.accounting.pld.prefixes import MAX_COUNT, prefix_epsilon
-from app.accounting.pld.readings import PlanReadings
 from app.accounting.rdp import event_curve
-from app.ledger.filters import Limit, PlanBound, filter_bounds, filter_weights
-from app.ledger.plan_filter import Workload
-from app.ledger.plans import KNOTS
+from app.ledger.filter.filters import Limit, PlanBound, filter_bounds, filter_weights
+from app.ledger.governance.filter_weights import DECLARED_SHARE, DEFAULT_SHARE, planned_weights
+from app.ledger.plan.plan_filter import Workload
+from app.ledger.plan.plans import KNOTS
 from app.ledger.step_events import StepEvent
-from app.ledger.tuning import DECLARED_SHARE, DEFAULT_SHARE, planned_weights
-from app.service.planning.plan_search import DeclaredTarget, min_planned_noise
+from app.planning.plan_search import DeclaredTarget, min_planned_noise
 
 RELATION = NeighboringRelation.ADD_OR_REMOVE_ONE
 EVENTS = [

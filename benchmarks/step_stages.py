@@ -27,8 +27,8 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from app import gc_frozen
-from app.api import step_path
-from app.api.step_path import StepPath
+from app.http import step_path
+from app.http.step_path import StepPath
 from app.service.charging import commit_queue
 from benchmarks import bare
 from benchmarks.load import request

@@ -25,8 +25,8 @@ from app.persistence.repositories import organisations
 from app.persistence.schema import is_current, upgrade
 from app.service.auth import authentication, sessions
 from app.service.auth.request_context import RequestContext
-from app.service.ed25519 import public_pem
-from app.service.governance.api_keys import create_key
+from app.service.keys.api_keys import create_key
+from app.service.signing.ed25519 import public_pem
 from app.settings import Settings
 from tests import postgres
 from tests.asgi import AppClient

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 
 from app.persistence.database import Database
 from app.persistence.schema import upgrade
-from app.service.verification import verify
+from app.service.verification.verify import verify
 
 
 @contextmanager

@@ -22,7 +22,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from app.ledger.permissions import Role
 from app.persistence.schema import upgrade
 from app.service.auth import authentication
-from app.service.governance.api_keys import create_key
+from app.service.keys.api_keys import create_key
 from app.service.readiness import CACHE_SECONDS
 from tests.fork_server import ForkedProcess, service_server
 from tests.open_databases import open_database

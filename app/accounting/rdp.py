@@ -49,8 +49,8 @@ from app.accounting.formulas.repeat_and_select import repeat_and_select_rdp
 from app.accounting.formulas.without_replacement import without_replacement_gaussian_rdp
 from app.accounting.group_privacy import for_group, sampled_mixture, strip_group
 from app.accounting.poisson_rdp import is_amplified
+from app.accounting.pricing_effort import spend_curve
 from app.accounting.pure_losses import pure_loss, worst_loss
-from app.accounting.work import spend_curve
 
 __all__ = ["FORMULA_VERSION", "curve_by_type", "curve_over", "event_curve", "rdp"]
 

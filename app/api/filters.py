@@ -7,10 +7,10 @@ from fastapi import Depends, Query
 
 from app.api.pagination import NamedAccount
 from app.api.schemas.common import Timestamp
-from app.ledger.account_filters import Label, MetadataFilter, RunFilter, RunOrder
+from app.ledger.accounts.metadata import MAX_LABELS, MAX_OWNER
 from app.ledger.errors import InvalidInputError
-from app.ledger.metadata import MAX_LABELS, MAX_OWNER
-from app.ledger.runs import EndReason, RunStatus
+from app.ledger.runs.list_filters import Label, MetadataFilter, RunFilter, RunOrder
+from app.ledger.runs.run import EndReason, RunStatus
 
 _SEARCH: Final = "Only accounts with this text in path, display name or owner, ignoring case, or with this id."
 _LABEL: Final = "Only accounts with this label: `key:value`, or `key` with any value. Repeated: with all of them."

@@ -27,7 +27,7 @@ from app.service.auth.request_context import RequestContext
 from app.service.auth.sessions import Credential
 from app.service.charging.commit_queue import CommitQueue
 from app.service.ledger_store import LedgerStore
-from app.service.signatures import Signer, require_signer
+from app.service.signing.signatures import Signer, require_signer
 
 BEARER: Final = "ApiKey"
 """Name of the security scheme in the OpenAPI document."""

@@ -6,7 +6,7 @@ from hashlib import sha256
 from html import escape
 from typing import Any, Final
 
-from app.ledger.metadata import title_of
+from app.ledger.accounts.metadata import title_of
 
 STYLE: Final = """
 :root { color-scheme: light dark; font: 16px/1.5 system-ui, "Segoe UI", Roboto, "Noto Sans", sans-serif; }

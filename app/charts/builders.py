@@ -17,7 +17,7 @@ from app.charts.model import (
     SeriesRole,
     milliseconds,
 )
-from app.ledger.decisions import DecisionOutcome
+from app.ledger.runs.decisions import DecisionOutcome
 from app.ledger.wording import format_exact
 from app.service.queries.account_history import AccountHistory
 from app.service.queries.run_detail import RunDetail

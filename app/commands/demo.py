@@ -8,8 +8,8 @@ import typer
 
 from app.bootstrap import Json, print_result
 from app.commands.first_admin import browser_origin, http_url, link_facts, link_url
+from app.http.server import serve as serve_http
 from app.ledger.permissions import Role
-from app.server import serve as serve_http
 from app.service.auth.loopback import is_loopback
 from app.settings import Settings
 

@@ -10,7 +10,7 @@ from app.bootstrap import Json, Organisation, open_ledger, print_result
 from app.ledger.errors import LedgerUnavailableError
 from app.persistence.database import Database
 from app.service.auth.sign_in_links import LIFETIME, SignInLink
-from app.service.governance.first_admin import (
+from app.service.keys.first_admin import (
     DEFAULT_ORGANISATION,
     FirstStart,
     create_sign_in_link,

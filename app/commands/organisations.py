@@ -15,9 +15,10 @@ from app.persistence.database import ALL_TENANTS, Database
 from app.persistence.repositories import api_keys as stored
 from app.service.auth import authentication
 from app.service.auth.request_context import RequestContext, cli_context
-from app.service.governance import api_keys, persons, proposals, quarantines
-from app.service.governance.api_keys import KeyTerms
+from app.service.governance import persons, proposals, quarantines
 from app.service.idempotency import run_effect
+from app.service.keys import api_keys
+from app.service.keys.api_keys import KeyTerms
 
 PAGE: Final = 500
 

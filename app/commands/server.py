@@ -15,10 +15,10 @@ from app.bootstrap import (
 from app.bootstrap import migrate as upgrade_schema
 from app.commands.demo import serve_demo
 from app.commands.first_admin import browser_origin, greet, http_url, no_organisation_hint
+from app.http.server import PortError, check_port
+from app.http.server import serve as serve_http
 from app.persistence.schema import has_ledger
-from app.server import PortError, check_port
-from app.server import serve as serve_http
-from app.service.signatures import signer_of
+from app.service.signing.signatures import signer_of
 from app.settings import Settings
 
 

@@ -25,11 +25,11 @@ from app.service.auth.authentication import CLI_ACTOR
 from app.service.database_copy import copy_database, require_unused
 from app.service.json_values import read_object
 from app.service.monitoring.textfile import write_verification
-from app.service.signatures import require_signer, signer_of
-from app.service.verification import VerificationReport
-from app.service.verification import verify as verify_ledger
+from app.service.signing.signatures import require_signer, signer_of
+from app.service.verification.report import VerificationReport
 from app.service.verification.requests import apply_quarantines
 from app.service.verification.trusted_checkpoints import Evidence, TrustedCheckpoint, trusted_checkpoint_of
+from app.service.verification.verify import verify as verify_ledger
 from app.settings import Settings
 
 MAX_LIFT_COMMANDS: Final = 20
@@ -157,7 +157,7 @@ def _evidence(files: list[Path], public_keys: list[Path]) -> Evidence:
     """Read and check the checkpoints that were kept elsewhere, and the public keys."""
     if files and not public_keys:
         raise InvalidInputError("A checkpoint is believed by its signature: name the public key with --public-key.")
-    from app.service.ed25519 import key_id_of, load_public_key  # noqa: PLC0415 - as its docstring says
+    from app.service.signing.ed25519 import key_id_of, load_public_key  # noqa: PLC0415 - as its docstring says
 
     try:
         keys = {key_id_of(load_public_key(content)): content for content in (file.read_bytes() for file in public_keys)}

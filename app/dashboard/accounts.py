@@ -10,14 +10,14 @@ from app.accounting.events import MAX_NOISE_MULTIPLIER, MIN_NOISE_MULTIPLIER
 from app.api.pagination import decode_cursor
 from app.api.routers.accounts import HISTORIANS
 from app.charts.builders import account_chart, noise_chart, run_chart, sampling_chart, share_chart
-from app.dashboard.advice import Advice
+from app.dashboard.alternatives import Advice
 from app.dashboard.event_descriptions import describe_event
 from app.dashboard.form_fields import Fields, read_fields
 from app.dashboard.formatting import END_REASONS, RELATIONS, actors_of
 from app.dashboard.page_context import PageContext, PageDep, router
-from app.ledger.deviations import DeviationKind
 from app.ledger.permissions import Permission
-from app.ledger.reservations import has_lapsed
+from app.ledger.runs.deviations import DeviationKind
+from app.ledger.runs.reservations import has_lapsed
 from app.service.queries.account_detail import HypotheticalRun, get_account_detail
 from app.service.queries.first_steps import read_first_steps
 from app.service.queries.overview import read_change_token, read_overview

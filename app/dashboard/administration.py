@@ -7,15 +7,15 @@ from fastapi import Query, Response
 from app.accounting.events import NeighboringRelation
 from app.api.pagination import decode_cursor
 from app.dashboard.page_context import PageContext, PageDep, router
-from app.ledger.alerts import AlertType, ReceiverKind
+from app.ledger.accounts.alerts import AlertType, ReceiverKind
 from app.ledger.errors import InsufficientScopeError, NotFoundError
 from app.ledger.pages import PageRequest
 from app.ledger.permissions import ISSUES, Permission, Role
-from app.ledger.policies import DEFAULT_RULES, LEAVES
+from app.ledger.settings.policies import DEFAULT_RULES, LEAVES
 from app.service.alerts.receivers import list_receiver_statuses
 from app.service.alerts.settings import get_alert_settings, list_alerts
-from app.service.governance.api_keys import SHOWN_AFTER_EXPIRY, list_keys
-from app.service.governance.key_expiry import read_latest_expiry
+from app.service.keys.api_keys import SHOWN_AFTER_EXPIRY, list_keys
+from app.service.keys.key_expiry import read_latest_expiry
 from app.service.queries.governance import (
     CurrentLimit,
     read_current_limit,

@@ -12,17 +12,17 @@ from app.api.pagination import decode_cursor, encode_cursor
 from app.api.routers.verifications import verify_now
 from app.api.schemas.refusals import refusal_facts
 from app.api.session_cookies import require_own_page
-from app.dashboard.advice import Advice
+from app.dashboard.alternatives import Advice
 from app.dashboard.audit_messages import SENTENCES, actors_in, describe_event, ids_in, is_known
 from app.dashboard.form_fields import Fields, Moment, read_fields
 from app.dashboard.formatting import actors_of
 from app.dashboard.page_context import PageContext, PageDep, router
 from app.ledger.audit import AuditEntry, AuditFilter
-from app.ledger.decisions import DecisionFilter, DecisionOutcome, DecisionWithPath
 from app.ledger.errors import InsufficientScopeError, InvalidInputError, NotFoundError
 from app.ledger.names import ACTOR_LENGTH
 from app.ledger.pages import MAX_DIGITS, Page, PageRequest
 from app.ledger.permissions import Permission
+from app.ledger.runs.decisions import DecisionFilter, DecisionOutcome, DecisionWithPath
 from app.service.audit.queries import (
     read_audit_entries,
     read_changed_limits,

@@ -6,10 +6,10 @@ from typing import Any, Final
 
 from app.charts.model import count
 from app.dashboard.formatting import END_REASONS, RULES, seconds
-from app.ledger.allocation import SchedulingRule
+from app.ledger.accounts.metadata import ARCHIVALS, METADATA_CHANGES, UNARCHIVALS
 from app.ledger.audit import AuditAction, AuditEntry
-from app.ledger.metadata import ARCHIVALS, METADATA_CHANGES, UNARCHIVALS
-from app.ledger.runs import EndReason
+from app.ledger.runs.run import EndReason
+from app.ledger.settings.allocation import SchedulingRule
 from app.ledger.wording import format_exact
 from app.service.actors import ActorLabel, label_of
 

@@ -14,11 +14,11 @@ from app.api.pagination import encode_cursor
 from app.api.schemas.refusals import refusal_facts, refusal_text
 from app.charts.model import PERCENT, count
 from app.dashboard.tables import labelled
-from app.ledger.account_records import Block
-from app.ledger.allocation import SchedulingRule
-from app.ledger.decisions import Decision, DecisionOutcome
-from app.ledger.runs import EndReason
-from app.ledger.waiting_reasons import Shortage
+from app.ledger.accounts.account_records import Block
+from app.ledger.runs.decisions import Decision, DecisionOutcome
+from app.ledger.runs.run import EndReason
+from app.ledger.scheduling.waiting_reasons import Shortage
+from app.ledger.settings.allocation import SchedulingRule
 from app.ledger.wording import format_exact, without_zeros
 from app.service.queries.account_status import AccountStatus, Severity
 

@@ -24,7 +24,7 @@ from app.dashboard.form_fields import Fields, read_fields
 from app.dashboard.formatting import RELATIONS
 from app.dashboard.page_context import PageContext, PageDep, router
 from app.ledger.wording import format_exact
-from app.service.planning.estimator import Curve, Estimate, PlanDraft, estimate
+from app.planning.estimator import Curve, Estimate, PlanDraft, estimate
 from app.service.queries.overview import find_accounts, read_change_token
 from app.service.worker_pool import WORKER_POOL, Job
 

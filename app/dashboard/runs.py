@@ -11,11 +11,11 @@ from app.api.pagination import decode_cursor, encode_cursor
 from app.dashboard.form_fields import Fields, Moment, read_fields
 from app.dashboard.formatting import END_REASONS
 from app.dashboard.page_context import PageDep, router
-from app.ledger.account_filters import MetadataFilter, RunFilter, RunOrder
+from app.ledger.accounts.metadata import MAX_LABELS, MAX_OWNER
 from app.ledger.errors import InsufficientScopeError, InvalidInputError, NotFoundError
-from app.ledger.metadata import MAX_LABELS, MAX_OWNER
 from app.ledger.pages import Page, PageRequest
-from app.ledger.runs import EndReason, RunStatus
+from app.ledger.runs.list_filters import MetadataFilter, RunFilter, RunOrder
+from app.ledger.runs.run import EndReason, RunStatus
 from app.service.queries.overview import read_change_token
 from app.service.queries.runs import RunRow, list_run_rows
 

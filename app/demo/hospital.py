@@ -30,7 +30,7 @@ from app.demo.in_process import InProcessApi
 from app.ledger.permissions import Role
 from app.service.alerts.forecasts import record_usage_snapshots
 from app.service.auth.authentication import create_organisation
-from app.service.governance.api_keys import KeyTerms, create_key
+from app.service.keys.api_keys import KeyTerms, create_key
 from app.service.scheduling.grants import grant_waiting
 
 ORGANISATION: Final = "northfield-hospitals"

@@ -17,7 +17,7 @@ from typing import NoReturn
 import httpx2
 
 from app.demo import DemoError
-from app.server import check_port
+from app.http.server import check_port
 
 _READY_WITHIN = 30.0
 _STOPPED_WITHIN = 10.0

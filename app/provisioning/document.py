@@ -12,10 +12,10 @@ from app.api.schemas.alerts import ReplaceAlertSettings
 from app.api.schemas.common import Body, Input, Name, Reference, Timestamp, example
 from app.api.schemas.policies import PolicyRules
 from app.api.validation_errors import validation_messages
-from app.ledger.alerts import check_thresholds
+from app.ledger.accounts.alerts import check_thresholds
 from app.ledger.errors import InvalidInputError, LedgerError
 from app.ledger.permissions import Role
-from app.ledger.policies import PERSON_RULES, Policy, require_account_policy
+from app.ledger.settings.policies import PERSON_RULES, Policy, require_account_policy
 from app.provisioning.errors import ProvisioningError
 from app.provisioning.yaml_text import Path, YamlDocument, quotes_hint, read_yaml
 

@@ -3,10 +3,10 @@
 from collections.abc import Iterator
 from typing import Any, Final
 
-from app.ledger.alerts import DEFAULT_ALERT_SETTINGS
-from app.ledger.filters import Limit
-from app.ledger.limit_changes import is_raised
-from app.ledger.policies import EMPTY_POLICY, OPENERS, facts_of, loosened, policy_of
+from app.ledger.accounts.alerts import DEFAULT_ALERT_SETTINGS
+from app.ledger.filter.filters import Limit
+from app.ledger.governance.limit_changes import is_raised
+from app.ledger.settings.policies import EMPTY_POLICY, OPENERS, facts_of, loosened, policy_of
 from app.provisioning.changes import ORGANISATION, Change, Conflict, Operation, Plan, Resource
 from app.provisioning.document import DesiredAccount, OrganisationDocument, PopulationDocument, accounts_of
 from app.provisioning.key_planner import plan_api_keys

@@ -11,8 +11,8 @@ from app.ledger.errors import InvalidInputError, NotFoundError
 from app.persistence.database import ALL_TENANTS, Database, error_summary
 from app.persistence.schema import has_ledger
 from app.persistence.tables import audit_entries, decision_events, decisions, metadata, organisations, runs
-from app.service.verification import UNREADABLE, VerificationReport, damage_of_file, require_damage, verify
-from app.service.verification.report import CHECKED
+from app.service.verification.report import CHECKED, VerificationReport
+from app.service.verification.verify import UNREADABLE, damage_of_file, require_damage, verify
 
 APPEND_ONLY: Final = (decisions, decision_events, audit_entries)
 """Tables whose rows are never changed or deleted: a backup has the first rows of the ledger."""

@@ -6,14 +6,14 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from app.ledger.accounts import Account
+from app.ledger.accounts.account import Account
 from app.ledger.audit import AuditAction, canonical
 from app.ledger.errors import InvalidInputError, PreconditionFailedError, PreconditionRequiredError
+from app.ledger.governance.policy_checks import sources_of
+from app.ledger.governance.proposals import Proposal, ProposalFilter, ProposalKind, ProposalStatus
 from app.ledger.pages import PageRequest
 from app.ledger.permissions import PERMISSIONS, Permission
-from app.ledger.policies import ORGANISATION, effective
-from app.ledger.policy_checks import sources_of
-from app.ledger.proposals import Proposal, ProposalFilter, ProposalKind, ProposalStatus
+from app.ledger.settings.policies import ORGANISATION, effective
 from app.persistence.repositories import alerts, proposals
 from app.service.auth.request_context import RequestContext
 from app.service.ids import new_id

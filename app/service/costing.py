@@ -11,14 +11,14 @@ from sqlalchemy import Connection
 from app.accounting.curves import RdpCurve
 from app.accounting.errors import PlanTooExpensiveError
 from app.accounting.events import DpEvent, NeighboringRelation
+from app.accounting.pricing_effort import MAX_PLAN_WORK, MAX_WORK, curve_work
 from app.accounting.rdp import event_curves
-from app.accounting.work import MAX_PLAN_WORK, MAX_WORK, curve_work
-from app.ledger.accounts import Account
-from app.ledger.alternative_search import find_alternatives
-from app.ledger.alternatives import Alternatives, RemainingTraining, unsearched
-from app.ledger.batches import distinct, map_once
+from app.ledger.accounts.account import Account
+from app.ledger.admission.alternatives import Alternatives, RemainingTraining, unsearched
 from app.ledger.errors import LedgerUnavailableError, RateLimitedError
-from app.ledger.filters import FilterWeights
+from app.ledger.filter.filters import FilterWeights
+from app.ledger.fitting.alternative_search import find_alternatives
+from app.ledger.repeated_events import distinct, map_once
 from app.ledger.step_events import PricedStep, StepEvent
 from app.persistence.lru_cache import LruCache
 from app.persistence.repositories.dp_events import CostCache, CostTable

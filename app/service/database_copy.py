@@ -10,7 +10,8 @@ from app.persistence.database import ALL_TENANTS, Database
 from app.persistence.repositories import organisations, row_copies
 from app.persistence.schema import has_ledger
 from app.persistence.tables import accounts, metadata
-from app.service.verification import VerificationReport, verify
+from app.service.verification.report import VerificationReport
+from app.service.verification.verify import verify
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,15 +9,15 @@ from sqlalchemy import Connection
 
 from app.accounting.events import RepeatAndSelect
 from app.accounting.formulas.repeat_and_select import number_of_runs
-from app.ledger.account_records import AccountRecord
-from app.ledger.admission import Reading, reading_of
+from app.ledger.accounts.account_records import AccountRecord
+from app.ledger.admission.admission import Reading, reading_of
 from app.ledger.audit import AuditAction
-from app.ledger.decisions import Decision, DecisionOutcome
 from app.ledger.errors import InsufficientScopeError, InvalidInputError, RunStateConflictError, require_found
 from app.ledger.experiments import ChargingMode, Experiment
 from app.ledger.pages import Page, PageRequest
 from app.ledger.permissions import Permission
-from app.ledger.runs import EndReason, Run, RunStatus, require_active, status_payload
+from app.ledger.runs.decisions import Decision, DecisionOutcome
+from app.ledger.runs.run import EndReason, Run, RunStatus, require_active, status_payload
 from app.persistence.repositories import accounts, experiments, locks, runs
 from app.service.accounts.create import open_budget
 from app.service.accounts.lookup import find_parent, require_reach

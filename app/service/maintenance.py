@@ -9,18 +9,18 @@ from typing import Final
 from sqlalchemy import Connection
 
 from app.ledger.audit import SERVICE
-from app.ledger.reservations import forfeit, has_lapsed
+from app.ledger.runs.reservations import forfeit, has_lapsed
 from app.persistence.database import Database
 from app.persistence.repositories import periodic_queries
 from app.persistence.repositories.periodic_queries import Lapsed, find_stale
 from app.service.alerts.alert_factory import stale_reservation_alert
 from app.service.alerts.forecasts import record_usage_snapshots
 from app.service.background import repeat
-from app.service.charging.close import close_reservation
 from app.service.charging.loading import load_run
+from app.service.charging.reservation_ends import close_reservation
 from app.service.charging.saving import save
-from app.service.due_work import find_due, isolated
 from app.service.governance.block_schedules import open_due_blocks
+from app.service.periodic_work import find_due, isolated
 from app.service.scheduling.grants import expire_waiting, grant_waiting
 
 LOOK_SECONDS: Final = 5.0

@@ -12,7 +12,7 @@ from opentelemetry import trace
 from opentelemetry.context import Context
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
 
-from app.ledger.decisions import DecisionOutcome
+from app.ledger.runs.decisions import DecisionOutcome
 
 disable_created_metrics()  # type: ignore[no-untyped-call] # one unused series for each counter
 

@@ -8,8 +8,8 @@ from typing import Any, Final
 
 from sqlalchemy import Connection
 
-from app.ledger.alerts import Alert, AlertType
-from app.ledger.proposals import Proposal, ProposalKind
+from app.ledger.accounts.alerts import Alert, AlertType
+from app.ledger.governance.proposals import Proposal, ProposalKind
 from app.persistence.repositories import accounts, overview_queries
 from app.service.actors import name_actor
 from app.service.auth.request_context import RequestContext

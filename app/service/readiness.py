@@ -10,7 +10,7 @@ from typing import Final
 
 from app.persistence import database
 from app.persistence.database import Database
-from app.persistence.rehearsal import Fault, Rehearsal, rehearse_everywhere
+from app.persistence.write_probe import Fault, Rehearsal, rehearse_everywhere
 
 CACHE_SECONDS: Final = 1.0
 """Lifetime of a result, so that frequent probes cost no more than one."""

@@ -6,12 +6,12 @@ from datetime import datetime, timedelta
 
 from sqlalchemy import Connection
 
-from app.ledger.accounts import Account
-from app.ledger.admission import Reading, Refusal, reading_of, repetitions_left
+from app.ledger.accounts.account import Account
+from app.ledger.admission.admission import Reading, Refusal, reading_of, repetitions_left
 from app.ledger.audit import AuditAction
 from app.ledger.errors import NotFoundError, ReservationStateConflictError, require_found
 from app.ledger.permissions import Permission
-from app.ledger.reservations import (
+from app.ledger.runs.reservations import (
     Reservation,
     ReservationClose,
     ReservationStatus,
@@ -22,15 +22,15 @@ from app.ledger.reservations import (
     plan_of,
     void,
 )
-from app.ledger.runs import RunStatus, require_active, require_attempt
+from app.ledger.runs.run import RunStatus, require_active, require_attempt
+from app.ledger.scheduling.waiting import check_wait, wait
 from app.ledger.step_events import StepEvent, total_cost
-from app.ledger.waiting import check_wait, wait
 from app.persistence.repositories import reservations
 from app.service.accounts.lookup import require_reach
 from app.service.auth.request_context import RequestContext
-from app.service.charging.close import close_reservation
 from app.service.charging.loading import find_limit_change, load_for
 from app.service.charging.requests import refusal_payload
+from app.service.charging.reservation_ends import close_reservation
 from app.service.charging.saving import save
 from app.service.charging.unit_of_work import UnitOfWork
 from app.service.costing import PrecomputedCosts, price_steps

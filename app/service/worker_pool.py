@@ -24,7 +24,7 @@ from types import FrameType
 from typing import Any, Final, Generic, TypeVar, cast
 
 from app.accounting.errors import PlanTooExpensiveError
-from app.accounting.work import MAX_WORK, bounded
+from app.accounting.pricing_effort import MAX_WORK, bounded
 from app.ledger.errors import LedgerUnavailableError, RateLimitedError
 
 T = TypeVar("T")

@@ -9,8 +9,8 @@ from functools import partial
 from statistics import fmean
 from typing import Final
 
-from app.ledger.allocation import SchedulingRule
-from app.ledger.scheduling_rules import Line
+from app.ledger.scheduling.scheduling_rules import Line
+from app.ledger.settings.allocation import SchedulingRule
 from benchmarks.allocation.blocks import own_filter
 from benchmarks.allocation.dpack_workloads import Knobs, offline, online
 from benchmarks.allocation.dpack_zoo import LIMIT, ORDERS, buckets, events, scaled, zoo

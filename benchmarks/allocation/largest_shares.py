@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from app.ledger.allocation import SchedulingRule
-from app.ledger.scheduling import Books, WaitingPlan
-from app.ledger.scheduling_rules import Line, Scores
+from app.ledger.scheduling.queue import Books, WaitingPlan
+from app.ledger.scheduling.scheduling_rules import Line, Scores
+from app.ledger.settings.allocation import SchedulingRule
 
 
 class LargestShares(Line):

@@ -10,7 +10,7 @@ import numpy as np
 from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import lil_array
 
-from app.ledger.filters import filter_bounds
+from app.ledger.filter.filters import filter_bounds
 from benchmarks.allocation.simulation import Workload
 
 

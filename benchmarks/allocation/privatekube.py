@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 from statistics import fmean
 from typing import Final
 
-from app.ledger.allocation import SchedulingRule
-from app.ledger.scheduling_rules import Line
+from app.ledger.scheduling.scheduling_rules import Line
+from app.ledger.settings.allocation import SchedulingRule
 from benchmarks.allocation.blocks import BlockFilter
 from benchmarks.allocation.privatekube_workloads import Kind, basic, many_blocks, renyi, single_block
 from benchmarks.allocation.simulation import Outcome, Unlocking, Workload, by_plans, fair_plans, over_time, simulate

@@ -9,13 +9,13 @@ from typing import Final
 
 import numpy as np
 
-from app.ledger.accounts import Account
-from app.ledger.allocation import ALL, Allocation, Unlock, UnlockByPlans, UnlockOverTime
-from app.ledger.filters import filter_bounds
-from app.ledger.scheduling import Books, WaitingPlan, schedule
-from app.ledger.scheduling_rules import Line
+from app.ledger.accounts.account import Account
+from app.ledger.filter.filters import filter_bounds
+from app.ledger.scheduling.queue import Books, WaitingPlan, schedule
+from app.ledger.scheduling.scheduling_rules import Line
+from app.ledger.scheduling.withholding import Withholding
+from app.ledger.settings.allocation import ALL, Allocation, Unlock, UnlockByPlans, UnlockOverTime
 from app.ledger.step_events import PricedStep
-from app.ledger.withholding import Withholding
 from benchmarks.allocation.blocks import BlockFilter, make_block, make_run, used_part, within_limits
 
 START: Final = datetime(2026, 1, 1, tzinfo=UTC)

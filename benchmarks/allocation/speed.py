@@ -9,13 +9,13 @@ from time import process_time
 from typing import Final
 
 from app.accounting.events import Gaussian
-from app.ledger.accounts import Account
-from app.ledger.allocation import ALL, Allocation, SchedulingRule, UnlockByPlans
-from app.ledger.filters import Limit, filter_weights
-from app.ledger.scheduling import Books, WaitingPlan, schedule
-from app.ledger.scheduling_rules import Line
+from app.ledger.accounts.account import Account
+from app.ledger.filter.filters import Limit, filter_weights
+from app.ledger.scheduling.queue import Books, WaitingPlan, schedule
+from app.ledger.scheduling.scheduling_rules import Line
+from app.ledger.scheduling.withholding import Withholding
+from app.ledger.settings.allocation import ALL, Allocation, SchedulingRule, UnlockByPlans
 from app.ledger.step_events import PricedStep, StepEvent
-from app.ledger.withholding import Withholding
 from benchmarks.allocation.blocks import BlockFilter, make_block, make_run, priced
 from benchmarks.allocation.simulation import START
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from app.persistence.database import Database
-from app.service.verification import verify
+from app.service.verification.verify import verify
 from tests.reliability.history import Journal, disagreements, held
 
 

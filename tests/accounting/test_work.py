@@ -21,8 +21,8 @@ from app.accounting.pld.frequencies import frequencies
 from app.accounting.pld.gaussian_mixture import ReplacedMixturePair
 from app.accounting.pld.pairs import GaussianPair, SampledPair
 from app.accounting.pld.plans import plan_epsilon, plan_log_delta
+from app.accounting.pricing_effort import MAX_WORK, bounded, bounded_apart, curve_work, require_affordable_events, spend
 from app.accounting.rdp import event_curve
-from app.accounting.work import MAX_WORK, bounded, bounded_apart, curve_work, require_affordable_events, spend
 from tests.accounting.event_strategies import EVENTS
 from tests.each import for_each
 
@@ -41,7 +41,7 @@ def test_work_without_a_bound_is_not_counted() -> None:
 
 
 def test_work_that_is_counted_apart_has_a_limit_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("app.accounting.work.MAX_PLAN_WORK", 5)
+    monkeypatch.setattr("app.accounting.pricing_effort.MAX_PLAN_WORK", 5)
     with bounded_apart():
         spend(10**12)
     with bounded(10):

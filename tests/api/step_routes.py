@@ -15,8 +15,8 @@ import pytest
 from starlette.types import Message, Scope, Send
 from uvicorn.server import ServerState
 
-from app.api.step_path import StepPath
-from app.connections import BoundedConfig, BoundedConnection, Limits
+from app.http.connections import BoundedConfig, BoundedConnection, Limits
+from app.http.step_path import StepPath
 from tests.api.conftest import SeededLedger
 
 SHORT, USUAL = 0, 1

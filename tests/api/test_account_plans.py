@@ -7,9 +7,9 @@ import pytest
 
 from app.accounting.curves import GRID_VERSION
 from app.accounting.events import NeighboringRelation, event_from_dict
-from app.ledger.filters import Limit
+from app.ledger.filter.filters import Limit
+from app.ledger.governance.filter_weights import DECLARED_SHARE, planned_weights
 from app.ledger.step_events import MAX_COUNT, StepEvent
-from app.ledger.tuning import DECLARED_SHARE, planned_weights
 from tests.api.conftest import LIMIT, POPULATION, SeededLedger
 from tests.api.trainer import Trainer, gaussian, is_refused
 from tests.conftest import Ledger

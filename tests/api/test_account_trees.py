@@ -5,7 +5,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from app.service.verification import verify
+from app.service.verification.verify import verify
 from tests.api.conftest import LIMIT
 from tests.api.trainer import is_refused
 from tests.conftest import Ledger

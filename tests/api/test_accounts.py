@@ -8,8 +8,8 @@ import httpx2
 import pytest
 
 from app.accounting.curves import GRID_VERSION, finite_orders
-from app.ledger.accounts import MAX_DEPTH
-from app.ledger.filters import smallest_useful_epsilon
+from app.ledger.accounts.account import MAX_DEPTH
+from app.ledger.filter.filters import smallest_useful_epsilon
 from tests.api.conftest import LIMIT, POPULATION, SeededLedger
 from tests.api.trainer import is_refused
 from tests.conftest import SAMPLED, Ledger

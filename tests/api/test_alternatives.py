@@ -6,7 +6,7 @@ import httpx2
 import pytest
 
 from app.service import costing
-from app.service.verification import verify
+from app.service.verification.verify import verify
 from tests.api.trainer import LOUD, Trainer, approve, gaussian, hired, is_refused, issue
 from tests.conftest import Ledger
 

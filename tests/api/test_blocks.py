@@ -7,7 +7,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from app.service.verification import verify
+from app.service.verification.verify import verify
 from tests.api import trainer
 from tests.api.trainer import is_refused
 from tests.clocks import stand_at

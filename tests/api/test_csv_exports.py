@@ -17,8 +17,8 @@ import pytest
 from app.api import csv_responses
 from app.api.csv_responses import ROWS_AT_ONCE, cell_of, csv_response, read_pages
 from app.api.routers.exports import export_runs
-from app.ledger.account_filters import RunFilter
 from app.ledger.pages import Page
+from app.ledger.runs.list_filters import RunFilter
 from app.persistence.database import ALL_TENANTS, Database
 from app.persistence.repositories import organisations
 from app.service.auth.request_context import cli_context

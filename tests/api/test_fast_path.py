@@ -11,7 +11,7 @@ from uvicorn.server import ServerState
 
 from app.accounting.errors import UnsupportedEventError
 from app.api.schemas.steps import StepAuthorization
-from app.api.step_path import StepPath
+from app.http.step_path import StepPath
 from app.ledger.errors import AttemptSupersededError, LedgerUnavailableError, NotFoundError, SequenceGapError
 from app.service.charging import commit_queue
 from tests.api.conftest import furnish

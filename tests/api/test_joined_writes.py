@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 
-from app.connections import _JoinedWrites
+from app.http.connections import _JoinedWrites
 
 Sent = list[bytes | str]
 

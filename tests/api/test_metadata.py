@@ -5,7 +5,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from app.ledger.metadata import MAX_LABELS
+from app.ledger.accounts.metadata import MAX_LABELS
 from tests.api.conftest import LIMIT, SeededLedger
 from tests.api.trainer import approve, audited, is_refused
 

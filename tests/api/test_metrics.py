@@ -12,7 +12,7 @@ from prometheus_client.mmap_dict import MmapedDict, mmap_key
 from prometheus_client.parser import text_string_to_metric_families
 from pydantic import ValidationError
 
-from app.persistence.rehearsal import Fault, Rehearsal
+from app.persistence.write_probe import Fault, Rehearsal
 from app.service import readiness
 from app.service.monitoring.database_collector import DatabaseCollector
 from app.service.monitoring.exposition import SHARED_FOLDER

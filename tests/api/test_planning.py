@@ -10,10 +10,10 @@ from app.accounting.conversion import epsilon_from_rdp
 from app.accounting.curves import GRID_VERSION, orders
 from app.accounting.errors import PlanTooExpensiveError
 from app.accounting.events import NeighboringRelation, event_from_dict
+from app.accounting.pricing_effort import bounded
 from app.accounting.rdp import event_curve
-from app.accounting.work import bounded
 from app.api import strict_json
-from app.api.plans import BYTES_PER_MICROSECOND, PLANS, answer_plan
+from app.api.planning_jobs import BYTES_PER_MICROSECOND, PLANS, answer_plan
 from app.api.routers.planning import MOST_READ_HERE, routes
 from app.api.schemas import planning_responses
 from app.ledger.errors import InvalidInputError

@@ -7,7 +7,7 @@ from typing import Any, Final
 import httpx2
 import pytest
 
-from app.ledger.proposals import ProposalKind
+from app.ledger.governance.proposals import ProposalKind
 from tests.api.conftest import SeededLedger
 from tests.api.test_policies import GAUSSIAN, loosen, put, statements
 from tests.api.trainer import audited, is_refused, issue

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from app.service.verification import verify
+from app.service.verification.verify import verify
 from tests.api.trainer import counted, gaussian, is_refused
 from tests.conftest import Ledger
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from app.persistence.rehearsal import Fault, Rehearsal
+from app.persistence.write_probe import Fault, Rehearsal
 from app.service import readiness
 from app.service.background import TaskRegistry
 from tests import postgres

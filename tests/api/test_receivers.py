@@ -8,7 +8,7 @@ from sqlalchemy import update
 from app.persistence.database import ALL_TENANTS
 from app.persistence.tables import receivers
 from app.service.alerts.receivers import MOST_RECEIVERS
-from app.service.verification import verify
+from app.service.verification.verify import verify
 from tests.api.conftest import SeededLedger
 from tests.api.test_lists import walk
 from tests.api.trainer import audited, is_refused, issue

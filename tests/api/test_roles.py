@@ -13,7 +13,7 @@ from app.ledger.permissions import Role
 from app.persistence.database import ALL_TENANTS
 from app.persistence.repositories import organisations, raw_rows
 from app.persistence.tables import metadata
-from app.service.governance.api_keys import create_key
+from app.service.keys.api_keys import create_key
 from tests.api.conftest import LIMIT, POPULATION, SeededLedger
 from tests.api.matrix import EVERYONE, HIDDEN, LOOKED_FOR_FIRST, MAY, SAME, TABLE
 from tests.api.operations import GUARDED, NOWHERE, WITH_BODY, Operation, resolved, valid_body, valid_headers

@@ -14,12 +14,12 @@ from app.persistence.repositories.audit import all_entries
 from app.persistence.tables import api_keys, audit_entries, checkpoints, decisions, run_anchors, runs
 from app.service.audit.checkpoints import sign_due
 from app.service.auth.authentication import CLI_ACTOR
-from app.service.ed25519 import is_signed_by, key_id_of, load_public_key
 from app.service.json_values import read_object
-from app.service.signatures import require_signer, signer_of
-from app.service.verification import verify
+from app.service.signing.ed25519 import is_signed_by, key_id_of, load_public_key
+from app.service.signing.signatures import require_signer, signer_of
 from app.service.verification.requests import apply_quarantines
 from app.service.verification.trusted_checkpoints import Evidence, TrustedCheckpoint, trusted_checkpoint_of
+from app.service.verification.verify import verify
 from tests.api.conftest import SeededLedger
 from tests.api.trainer import audited, is_refused, issue
 from tests.conftest import SAMPLED, open_ledger, signing_key

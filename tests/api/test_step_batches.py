@@ -6,9 +6,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from app.api import step_batches, step_bodies
-from app.api.step_batches import MOST_NEW_ITEMS, MOST_PARSED_BYTES, read_batch, read_long_body
-from app.api.step_bodies import MOST_KEPT, MOST_KEPT_BYTES
+from app.http import step_batches, step_bodies
+from app.http.step_batches import MOST_NEW_ITEMS, MOST_PARSED_BYTES, read_batch, read_long_body
+from app.http.step_bodies import MOST_KEPT, MOST_KEPT_BYTES
 from tests.api.step_routes import JSON, NAMED, SHORT, USUAL, Ports, watched
 from tests.api.test_fast_path import ports
 from tests.api.test_step_bodies import PIECES, read_strictly

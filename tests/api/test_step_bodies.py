@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from app.accounting.errors import AccountingError
-from app.api import step_bodies
 from app.api.schemas.steps import AuthorizeSteps
-from app.api.step_bodies import MOST_KEPT, StepBody, read_body
 from app.api.strict_json import strict_loads
+from app.http import step_bodies
+from app.http.step_bodies import MOST_KEPT, StepBody, read_body
 from app.ledger.errors import LedgerError
 from tests.api.trainer import LOUD
 

@@ -3,8 +3,8 @@
 import pytest
 from fastapi import FastAPI
 
-from app.api import step_path
-from app.api.step_path import MOST_HEAD_BYTES, StepPath
+from app.http import step_path
+from app.http.step_path import MOST_HEAD_BYTES, StepPath
 from tests.api.step_routes import JSON, SHORT, Ports, request, watched
 from tests.api.test_fast_path import VAST, ports
 from tests.api.trainer import issue

@@ -183,7 +183,7 @@ def test_request_that_is_left_before_its_end_is_counted_on_both_routes(ports: Po
 
 @pytest.mark.parametrize("in_queue", [True, False])
 def test_stop_lets_a_step_be_answered_and_closes(ports: Ports, *, in_queue: bool) -> None:
-    """As `app.server` stops: a connection with a request is told to shut down, before or after its body came."""
+    """As `app.http.server` stops: a connection with a request is told to shut down, before or after its body came."""
     sent = ports.request(VAST, JSON, NAMED)
 
     def stop() -> None:
@@ -338,7 +338,7 @@ def test_decision_that_cannot_be_rendered_is_not_repeated(ports: Ports, monkeypa
     def broken(_: object) -> bytes:
         raise ZeroDivisionError("a bug")
 
-    monkeypatch.setattr("app.api.step_path.admitted_content", broken)
+    monkeypatch.setattr("app.http.step_path.admitted_content", broken)
     before = len(ports.seeded.rows()["decisions"])
     assert ports.ask(SHORT, ports.request(b"{}", run=run)).status == 500
     assert len(ports.seeded.rows()["decisions"]) == before + 1

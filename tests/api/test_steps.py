@@ -9,7 +9,7 @@ from app.api.schemas.steps import StepAuthorization
 from app.persistence.database import ALL_TENANTS
 from app.persistence.repositories.accounts import list_all
 from app.persistence.tables import dp_events, event_costs
-from app.service.verification import verify
+from app.service.verification.verify import verify
 from tests.api.conftest import SeededLedger
 from tests.api.trainer import LOUD as GAUSSIAN
 from tests.api.trainer import gaussian, is_refused

@@ -9,10 +9,10 @@ import pytest
 
 from app.accounting.curves import RdpCurve
 from app.accounting.events import canonical, event_from_dict
-from app.ledger.accounts import Account
+from app.ledger.accounts.account import Account
 from app.persistence.database import ALL_TENANTS
 from app.persistence.repositories import accounts, dp_events, organisations
-from app.service.verification import verify
+from app.service.verification.verify import verify
 from tests.clocks import stand_at
 from tests.conftest import Ledger
 from tests.persistence.dump import Dump, dump

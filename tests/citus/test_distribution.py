@@ -12,7 +12,7 @@ from app.persistence import citus
 from app.persistence.database import ALL_TENANTS, Database
 from app.persistence.schema import alembic_config, upgrade
 from app.service.database_copy import copy_database
-from app.service.verification import verify
+from app.service.verification.verify import verify
 from benchmarks.citus.cluster import CitusCluster
 from tests.conftest import new_database
 from tests.persistence.dump import dump

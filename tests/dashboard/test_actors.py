@@ -10,7 +10,7 @@ from app.persistence.tables import api_keys
 from app.service.actors import ActorLabel, label_of, read_actors
 from app.service.auth.authentication import authenticate
 from app.service.auth.request_context import RequestContext
-from app.service.governance.api_keys import SHOWN_AFTER_EXPIRY
+from app.service.keys.api_keys import SHOWN_AFTER_EXPIRY
 from tests.conftest import Ledger
 from tests.dashboard.oidc_flow import OidcFlow
 from tests.dashboard.page_visitor import visitor

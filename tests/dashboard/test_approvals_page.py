@@ -10,8 +10,8 @@ from sqlalchemy import event
 from app.service.auth.authentication import CLI_ACTOR, authenticate
 from app.service.auth.request_context import RequestContext
 from app.service.governance.proposals import count_decidable
-from app.service.verification import verify
 from app.service.verification.requests import apply_quarantines
+from app.service.verification.verify import verify
 from tests.api.trainer import issue
 from tests.conftest import SAMPLED, Ledger
 from tests.dashboard.page_visitor import scoped_visitor, visitor

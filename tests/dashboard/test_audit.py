@@ -5,9 +5,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 from app.dashboard.audit_messages import SENTENCES, describe_event
-from app.ledger.accounts import AccountKind
+from app.ledger.accounts.account import AccountKind
 from app.ledger.audit import AuditAction, AuditEntry
-from app.ledger.proposals import ProposalKind, ProposalStatus
+from app.ledger.governance.proposals import ProposalKind, ProposalStatus
 from tests.conftest import Ledger
 from tests.dashboard.page_visitor import Page, scoped_visitor, text_of, visitor
 from tests.dashboard.sample_hospital import Hospital

@@ -10,7 +10,7 @@ from app.api.session_cookies import COOKIE
 from app.commands.first_admin import LINK_PATH
 from app.dashboard.login import own_path
 from app.service.auth import sessions
-from app.service.governance.first_admin import create_sign_in_link
+from app.service.keys.first_admin import create_sign_in_link
 from tests.asgi import AppClient
 from tests.conftest import Ledger, open_ledger
 

@@ -5,7 +5,7 @@ import io
 from datetime import UTC, datetime
 from typing import Any
 
-from app.ledger.alerts import Alert, AlertType
+from app.ledger.accounts.alerts import Alert, AlertType
 from app.service.alerts.messages import message_of
 from tests.conftest import Ledger
 from tests.dashboard.page_visitor import visitor

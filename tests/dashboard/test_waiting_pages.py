@@ -6,9 +6,9 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from app.dashboard.formatting import free
-from app.ledger.accounts import AccountKind
-from app.ledger.availability import Available
-from app.ledger.filters import Limit
+from app.ledger.accounts.account import AccountKind
+from app.ledger.filter.filters import Limit
+from app.ledger.scheduling.availability import Available
 from app.service.queries.account_status import AccountStatus, Severity
 from app.service.scheduling.grants import expire_waiting, grant_waiting
 from tests.clocks import stand_at

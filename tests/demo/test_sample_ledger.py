@@ -21,7 +21,7 @@ from app.commands.first_admin import LINK_PATH
 from app.demo.hospital import LIVE_BUDGET, WEEKS
 from app.persistence.database import Database
 from app.service.auth.loopback import is_loopback
-from app.service.verification import verify
+from app.service.verification.verify import verify
 from tests.fork_server import ForkedProcess, service_server
 from tests.polling import await_true
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from app.ledger.audit import AuditEntry
-from app.ledger.decisions import DecisionEntry
+from app.ledger.runs.decisions import DecisionEntry
 from tests.docs.markdown import ROOT, fences
 
 DOCUMENTS = sorted((*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("sdk/*.md")))

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 import pytest
 
 from app.api.problems import STATUSES
-from app.ledger.alerts import AlertType
+from app.ledger.accounts.alerts import AlertType
 from app.ledger.audit import AuditAction
 from app.ledger.permissions import ISSUES, Permission, Role
 from tests.api.matrix import MAY

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from app.ledger.alerts import Alert, AlertType
+from app.ledger.accounts.alerts import Alert, AlertType
 from app.service.alerts.webhook_signatures import message, new_secret, signed_headers
 from app.service.audit.export import export
 from tests.conftest import open_ledger, signing_key

@@ -11,13 +11,13 @@ import numpy as np
 
 from app.accounting.curves import GRID_VERSION, RdpCurve, orders
 from app.accounting.events import Gaussian
-from app.ledger.accounts import Account, AccountKind
-from app.ledger.allocation import ALL, Allocation, SchedulingRule
-from app.ledger.filters import FilterBounds, FilterWeights
-from app.ledger.scheduling import Books, Grant, Standing, WaitingPlan, schedule
-from app.ledger.scheduling_rules import Line
+from app.ledger.accounts.account import Account, AccountKind
+from app.ledger.filter.filters import FilterBounds, FilterWeights
+from app.ledger.scheduling.queue import Books, Grant, Standing, WaitingPlan, schedule
+from app.ledger.scheduling.scheduling_rules import Line
+from app.ledger.scheduling.withholding import Withholding
+from app.ledger.settings.allocation import ALL, Allocation, SchedulingRule
 from app.ledger.step_events import PricedStep, StepEvent
-from app.ledger.withholding import Withholding
 
 from .conftest import make_account
 

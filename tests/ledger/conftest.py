@@ -9,14 +9,14 @@ from numpy.typing import NDArray
 
 from app.accounting.curves import GRID_VERSION, orders
 from app.accounting.events import DpEvent, NeighboringRelation
-from app.ledger import admission
-from app.ledger.accounts import Account, AccountKind, zero_curve
-from app.ledger.admission import Admission, Refusal
-from app.ledger.composition import counting_plans
-from app.ledger.filters import FilterWeights, Limit
-from app.ledger.plans import Plan
+from app.ledger.accounts.account import Account, AccountKind, zero_curve
+from app.ledger.admission import admission
+from app.ledger.admission.admission import Admission, Refusal
+from app.ledger.admission.composition import counting_plans
+from app.ledger.filter.filters import FilterWeights, Limit
+from app.ledger.governance.filter_weights import DECLARED_SHARE, planned_weights
+from app.ledger.plan.plans import Plan
 from app.ledger.step_events import PricedStep, StepEvent
-from app.ledger.tuning import DECLARED_SHARE, planned_weights
 
 
 def priced(account: Account, event: DpEvent, count: int = 1) -> PricedStep:

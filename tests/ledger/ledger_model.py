@@ -12,8 +12,8 @@ import numpy as np
 
 from app.accounting.curves import EXHAUSTED, UNBOUNDED, RdpCurve
 from app.accounting.events import DpEvent, NeighboringRelation
-from app.ledger.accounts import Account, AccountKind, zero_curve
-from app.ledger.composition import (
+from app.ledger.accounts.account import Account, AccountKind, zero_curve
+from app.ledger.admission.composition import (
     check_several,
     counting_plans,
     exposed,
@@ -22,11 +22,11 @@ from app.ledger.composition import (
     topmost_parallel_under,
 )
 from app.ledger.errors import InvalidInputError
-from app.ledger.filters import Limit
-from app.ledger.limit_changes import with_limit
-from app.ledger.parallel_exposure import without
+from app.ledger.filter.filters import Limit
+from app.ledger.filter.parallel_exposure import without
+from app.ledger.governance.filter_weights import DECLARED_SHARE, Tuning, weights_under
+from app.ledger.governance.limit_changes import with_limit
 from app.ledger.step_events import PricedStep, StepEvent
-from app.ledger.tuning import DECLARED_SHARE, Tuning, weights_under
 
 from .conftest import make_account, planning
 

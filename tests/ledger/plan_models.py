@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 from app.accounting import events as dp
 from app.accounting.curves import RdpCurve
 from app.accounting.events import DpEvent
-from app.ledger.accounts import Account, with_usage
+from app.ledger.accounts.account import Account, with_usage
+from app.ledger.governance.filter_weights import DECLARED_SHARE, DEFAULT_SHARE
 from app.ledger.step_events import MAX_COUNT, StepEvent, total_cost
-from app.ledger.tuning import DECLARED_SHARE, DEFAULT_SHARE
 
 from .conftest import make_account, planning, priced
 

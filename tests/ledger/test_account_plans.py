@@ -21,14 +21,14 @@ from app.accounting.events import (
 )
 from app.accounting.formulas.analytic_gaussian import gaussian_delta
 from app.accounting.rdp import event_curve
-from app.ledger.accounts import Account, zero_curve
-from app.ledger.admission import Admission, first_that_fit, record
-from app.ledger.alerts import LARGEST_SHARE, share_used
-from app.ledger.filters import Limit, filter_bounds, filter_weights
-from app.ledger.plan_filter import UNITS
-from app.ledger.plans import PlanState, is_allowed
+from app.ledger.accounts.account import Account, zero_curve
+from app.ledger.accounts.alerts import LARGEST_SHARE, share_used
+from app.ledger.admission.admission import Admission, first_that_fit, record
+from app.ledger.filter.filters import Limit, filter_bounds, filter_weights
+from app.ledger.governance.filter_weights import DECLARED_SHARE, DEFAULT_SHARE, planned_weights
+from app.ledger.plan.plan_filter import UNITS
+from app.ledger.plan.plans import PlanState, is_allowed
 from app.ledger.step_events import MAX_COUNT, StepEvent, counts_of, first_steps
-from app.ledger.tuning import DECLARED_SHARE, DEFAULT_SHARE, planned_weights
 from tests.soak import few
 
 from .conftest import admit, admitted, make_account, plan_of, planning, priced

@@ -11,13 +11,14 @@ from app.accounting import events as dp
 from app.accounting.calibration.monotone_search import decimal, index_at_or_below
 from app.accounting.errors import UnsupportedEventError
 from app.accounting.events import DpEvent, NeighboringRelation
-from app.ledger import accounts, fitting_limits, fitting_noise
-from app.ledger.admission import Admission
-from app.ledger.filters import Limit
-from app.ledger.fitting_limits import raise_limits
-from app.ledger.fitting_noise import noise_that_fits
+from app.ledger.accounts import account as accounts
+from app.ledger.admission.admission import Admission
+from app.ledger.filter.filters import Limit
+from app.ledger.fitting import fitting_limits, fitting_noise
+from app.ledger.fitting.fitting_limits import raise_limits
+from app.ledger.fitting.fitting_noise import noise_that_fits
+from app.ledger.fitting.trial_admission import Trial
 from app.ledger.step_events import StepEvent
-from app.ledger.trial_admission import Trial
 
 from .conftest import admit, admitted, chained, make_account, planning, priced, refused, repetitions_left
 from .ledger_model import limited_to

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.ledger.allocation import (
+from app.ledger.errors import InvalidInputError
+from app.ledger.settings.allocation import (
     MAX_PARTS,
     MAX_SECONDS,
     Allocation,
@@ -24,7 +25,6 @@ from app.ledger.allocation import (
     facts_of,
     unlocks_earlier,
 )
-from app.ledger.errors import InvalidInputError
 
 SINCE = datetime(2026, 3, 29, 1, 30, tzinfo=UTC)
 TICK = timedelta(microseconds=1)

@@ -3,9 +3,9 @@
 from functools import partial
 
 from app.accounting.events import EpsilonDelta
-from app.ledger.allocation import SchedulingRule
-from app.ledger.filters import Limit
-from app.ledger.scheduling_rules import Line
+from app.ledger.filter.filters import Limit
+from app.ledger.scheduling.scheduling_rules import Line
+from app.ledger.settings.allocation import SchedulingRule
 from benchmarks.allocation.blocks import priced, pure_filter, used_part
 from benchmarks.allocation.dpack_workloads import Knobs, offline
 from benchmarks.allocation.dpack_zoo import ORDERS, buckets, events, zoo

@@ -12,7 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from app.ledger.audit import AuditEntry, canonical, canonical_audit_entry, utc_text
-from app.ledger.decisions import DecisionEntry, canonical_entry, entry_hash, genesis
+from app.ledger.runs.decisions import DecisionEntry, canonical_entry, entry_hash, genesis
 from tests.soak import few
 
 TEXT = st.text(max_size=20)

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.accounting.events import Gaussian, NeighboringRelation
-from app.ledger.admission import Admission
-from app.ledger.availability import AccountRoom, Available, available_of, least_above_part, room_of
+from app.ledger.admission.admission import Admission
+from app.ledger.scheduling.availability import AccountRoom, Available, available_of, least_above_part, room_of
 from tests.soak import few
 
 from .conftest import admit

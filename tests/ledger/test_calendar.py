@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.ledger.account_records import Block
-from app.ledger.calendar import BlockSchedule, CalendarPeriod, calendar_blocks, due_blocks
+from app.ledger.accounts.account_records import Block
+from app.ledger.accounts.calendar import BlockSchedule, CalendarPeriod, calendar_blocks, due_blocks
 from app.ledger.errors import InvalidInputError
-from app.ledger.filters import Limit
+from app.ledger.filter.filters import Limit
 
 LIMIT = Limit(1.0, 1e-5)
 PERIODS = st.sampled_from(CalendarPeriod)

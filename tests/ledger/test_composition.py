@@ -7,9 +7,9 @@ import pytest
 
 from app.accounting.curves import EXHAUSTED, RdpCurve
 from app.accounting.events import DpEvent, Gaussian, Laplace, NeighboringRelation
-from app.ledger.accounts import Account, zero_curve
-from app.ledger.admission import hold, record
-from app.ledger.composition import budgets_of, check_several, topmost_parallel_under
+from app.ledger.accounts.account import Account, zero_curve
+from app.ledger.admission.admission import hold, record
+from app.ledger.admission.composition import budgets_of, check_several, topmost_parallel_under
 from app.ledger.errors import InvalidInputError
 from app.ledger.step_events import MAX_COUNT, StepEvent
 

@@ -9,13 +9,13 @@ import pytest
 from app.accounting.curves import EXHAUSTED, RdpCurve
 from app.accounting.events import EpsilonDelta, Gaussian, Laplace, NeighboringRelation
 from app.accounting.events import RandomizedResponse as Answer
-from app.ledger import admission
-from app.ledger.account_records import MOST_EVENTS, AccountRecord
-from app.ledger.accounts import Account, zero_curve
-from app.ledger.admission import Admission
-from app.ledger.counting import CountedAccount, admit_by_counting
-from app.ledger.filters import Limit
-from app.ledger.policies import Policy
+from app.ledger.accounts.account import Account, zero_curve
+from app.ledger.accounts.account_records import MOST_EVENTS, AccountRecord
+from app.ledger.admission import admission
+from app.ledger.admission.admission import Admission
+from app.ledger.admission.counted_accounts import CountedAccount, admit_by_counting
+from app.ledger.filter.filters import Limit
+from app.ledger.settings.policies import Policy
 from app.ledger.step_events import MAX_COUNT, PricedStep, StepEvent
 
 from .conftest import chained, make_account, plan_of, planning, priced

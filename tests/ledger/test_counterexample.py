@@ -19,7 +19,7 @@ from app.accounting.conversion import Rule, declared_bounds
 from app.accounting.curves import GRID_VERSION, RdpCurve, orders
 from app.accounting.events import EpsilonDelta, NeighboringRelation, PoissonSampled
 from app.accounting.rdp import event_curve
-from app.ledger.filters import FilterWeights, Limit, filter_weights
+from app.ledger.filter.filters import FilterWeights, Limit, filter_weights
 from tests.soak import few
 
 from .conftest import thresholds

@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 
 from app.accounting.curves import EXHAUSTED, RdpCurve
 from app.accounting.events import DpEvent, Gaussian, Laplace, NeighboringRelation, PoissonSampled
-from app.ledger import admission
-from app.ledger.account_records import AccountRecord, Population, watermark_of
-from app.ledger.accounts import Account, zero_curve
-from app.ledger.admission import Admission
-from app.ledger.alerts import AlertSettings
-from app.ledger.counting import CountedAccount, admit_by_counting
+from app.ledger.accounts.account import Account, zero_curve
+from app.ledger.accounts.account_records import AccountRecord, Population, watermark_of
+from app.ledger.accounts.alerts import AlertSettings
+from app.ledger.admission import admission
+from app.ledger.admission.admission import Admission
+from app.ledger.admission.counted_accounts import CountedAccount, admit_by_counting
+from app.ledger.governance.filter_weights import DEFAULT_SHARE
 from app.ledger.step_events import PricedStep, StepEvent
-from app.ledger.tuning import DEFAULT_SHARE
 from tests.soak import few
 
 from .conftest import chained, make_account, planning, priced

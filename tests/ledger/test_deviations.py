@@ -4,8 +4,8 @@ import pytest
 
 from app.accounting import events as dp
 from app.accounting.events import DpEvent
-from app.ledger.deviations import Deviation, DeviationKind, merge_deviations
-from app.ledger.runs import Run, RunStatus, find_deviations
+from app.ledger.runs.deviations import Deviation, DeviationKind, merge_deviations
+from app.ledger.runs.run import Run, RunStatus, find_deviations
 from app.ledger.step_events import StepEvent
 from app.persistence.repositories.runs import deviations_text, read_deviations
 

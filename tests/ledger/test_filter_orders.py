@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.accounting.curves import EXHAUSTED, PER_NAT, UNBOUNDED, UNIT, RdpCurve
-from app.ledger.filter_orders import FilterOrders
-from app.ledger.filters import UNLIMITED, FilterBounds
+from app.ledger.filter.filter_orders import FilterOrders
+from app.ledger.filter.filters import UNLIMITED, FilterBounds
 
 ORDERS = 6
 EXACT = 2**53

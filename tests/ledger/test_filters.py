@@ -14,11 +14,11 @@ from app.accounting.conversion import declared_bounds, epsilon_of_curve
 from app.accounting.curves import DELTA_UNIT, EXHAUSTED, GRID_VERSION, RdpCurve, finite_orders, orders
 from app.accounting.events import Gaussian, NeighboringRelation, PoissonSampled, RandomizedResponse
 from app.accounting.rdp import event_curve
-from app.ledger import admission
-from app.ledger.accounts import Account
-from app.ledger.admission import Admission, Refusal
+from app.ledger.accounts.account import Account
+from app.ledger.admission import admission
+from app.ledger.admission.admission import Admission, Refusal
 from app.ledger.errors import DeltaTooLargeError, InvalidInputError, LimitTooSmallError
-from app.ledger.filters import (
+from app.ledger.filter.filters import (
     PLANNED_SHARE,
     SET_ASIDE,
     Limit,
@@ -27,8 +27,8 @@ from app.ledger.filters import (
     smallest_useful_epsilon,
     spread_beside,
 )
+from app.ledger.governance.filter_weights import rescale_weights
 from app.ledger.step_events import PricedStep, StepEvent
-from app.ledger.tuning import rescale_weights
 from tests.soak import few
 
 from .conftest import make_account, thresholds

@@ -10,9 +10,9 @@ from app.accounting import events as dp
 from app.accounting.curves import EXHAUSTED, RdpCurve
 from app.accounting.events import DpEvent, NeighboringRelation
 from app.accounting.rdp import event_curve
-from app.ledger.accounts import Account, zero_curve
-from app.ledger.admission import Admission, Refusal, admit, governing_of, hold, record, repetitions_left
-from app.ledger.filters import UNLIMITED, Limit
+from app.ledger.accounts.account import Account, zero_curve
+from app.ledger.admission.admission import Admission, Refusal, admit, governing_of, hold, record, repetitions_left
+from app.ledger.filter.filters import UNLIMITED, Limit
 from app.ledger.step_events import MAX_COUNT, PricedStep, StepEvent
 
 from .ledger_model import Entry, LedgerModel, limited_to, most_that

@@ -15,9 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.accounting.curves import GRID_VERSION, RdpCurve
-from app.ledger.accounts import zero_curve
-from app.ledger.filters import FilterWeights, Limit
-from app.ledger.parallel_exposure import largest
+from app.ledger.accounts.account import zero_curve
+from app.ledger.filter.filters import FilterWeights, Limit
+from app.ledger.filter.parallel_exposure import largest
 from tests.soak import few
 
 from .conftest import thresholds

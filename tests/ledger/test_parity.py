@@ -13,7 +13,7 @@ from app.accounting.conversion import Rule, declared_bounds
 from app.accounting.curves import GRID_VERSION, HIGHEST, RdpCurve, orders
 from app.accounting.events import DpEvent, Gaussian, NeighboringRelation, PoissonSampled
 from app.accounting.rdp import event_curve
-from app.ledger.accounts import Account
+from app.ledger.accounts.account import Account
 from tests.soak import thinned
 
 from .conftest import admitted, make_account, refused, repetitions_left

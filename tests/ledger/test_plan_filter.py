@@ -17,8 +17,8 @@ from app.accounting import events as dp
 from app.accounting.errors import UnsupportedEventError
 from app.accounting.events import DpEvent, NeighboringRelation
 from app.accounting.pld.domination import Mechanism, dominates, mechanisms
-from app.ledger import plan_filter
-from app.ledger.plan_filter import Chains, Workload, repeated, repetitions
+from app.ledger.plan import plan_filter
+from app.ledger.plan.plan_filter import Chains, Workload, repeated, repetitions
 from app.ledger.step_events import StepEvent
 from tests.each import for_each
 

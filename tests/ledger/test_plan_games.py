@@ -17,9 +17,9 @@ import pytest
 
 from app.accounting.events import EpsilonDelta, NeighboringRelation
 from app.accounting.rdp import event_curve
-from app.ledger.accounts import Account
-from app.ledger.admission import hold_if_fitting, record
-from app.ledger.filters import Limit
+from app.ledger.accounts.account import Account
+from app.ledger.admission.admission import hold_if_fitting, record
+from app.ledger.filter.filters import Limit
 from app.ledger.step_events import StepEvent
 from tests.soak import thinned
 

@@ -10,15 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.accounting.events import Gaussian, Laplace, NeighboringRelation
-from app.ledger import reservations
-from app.ledger.accounts import Account, with_usage
-from app.ledger.admission import Admission, record
-from app.ledger.filters import FilterWeights, Limit
-from app.ledger.limit_changes import ActivePlan, revoked_plans
-from app.ledger.plans import is_allowed
-from app.ledger.reservations import Reservation, ReservationStatus
+from app.ledger.accounts.account import Account, with_usage
+from app.ledger.admission.admission import Admission, record
+from app.ledger.filter.filters import FilterWeights, Limit
+from app.ledger.governance.filter_weights import DECLARED_SHARE, DEFAULT_SHARE
+from app.ledger.governance.limit_changes import ActivePlan, revoked_plans
+from app.ledger.plan.plans import is_allowed
+from app.ledger.runs import reservations
+from app.ledger.runs.reservations import Reservation, ReservationStatus
 from app.ledger.step_events import MAX_COUNT, StepEvent, total_cost
-from app.ledger.tuning import DECLARED_SHARE, DEFAULT_SHARE
 from tests.soak import few
 
 from .conftest import admit, chained, make_account, plan_of, planning, priced

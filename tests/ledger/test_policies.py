@@ -11,12 +11,19 @@ from hypothesis import strategies as st
 
 from app.accounting import events as dp
 from app.accounting.events import DpEvent, NeighboringRelation
-from app.ledger import policies, policy_checks
 from app.ledger.errors import InvalidInputError, PolicyViolationError
-from app.ledger.filters import Limit
+from app.ledger.filter.filters import Limit
+from app.ledger.governance import policy_checks
+from app.ledger.governance.policy_checks import (
+    Size,
+    require_limit_allowed,
+    require_relation,
+    require_reporter,
+    require_steps,
+)
 from app.ledger.permissions import Role
-from app.ledger.policies import ORGANISATION, Deviations, Policy, PolicySource, effective, loosened, stricter
-from app.ledger.policy_checks import Size, require_limit_allowed, require_relation, require_reporter, require_steps
+from app.ledger.settings import policies
+from app.ledger.settings.policies import ORGANISATION, Deviations, Policy, PolicySource, effective, loosened, stricter
 
 ADD = NeighboringRelation.ADD_OR_REMOVE_ONE
 

@@ -26,8 +26,8 @@ from app.accounting.events import (
 )
 from app.accounting.pure_losses import pure_loss
 from app.accounting.rdp import event_curve
-from app.ledger.accounts import Account
-from app.ledger.alerts import share_used
+from app.ledger.accounts.account import Account
+from app.ledger.accounts.alerts import share_used
 from app.ledger.step_events import StepEvent
 
 from .conftest import admitted, chained, make_account, planning, refused, repetitions_left

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from app.accounting.curves import EXHAUSTED, RdpCurve
 from app.accounting.events import DpEvent, Gaussian
-from app.ledger import reservations
 from app.ledger.errors import InvalidInputError, ReservationClosedError, ReservationStateConflictError
-from app.ledger.parallel_exposure import is_exact, without
-from app.ledger.reservations import Reservation, ReservationClose, ReservationStatus, Shortfall
+from app.ledger.filter.parallel_exposure import is_exact, without
+from app.ledger.runs import reservations
+from app.ledger.runs.reservations import Reservation, ReservationClose, ReservationStatus, Shortfall
 from app.ledger.step_events import StepEvent
 
 NOW = datetime(2026, 12, 1, tzinfo=UTC)

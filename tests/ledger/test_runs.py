@@ -2,9 +2,9 @@
 
 import pytest
 
-from app.ledger.decisions import genesis
 from app.ledger.errors import AttemptSupersededError, RunStateConflictError, SequenceGapError
-from app.ledger.runs import Run, RunAction, RunStatus, next_status, require_active, require_attempt, require_no_gap
+from app.ledger.runs.decisions import genesis
+from app.ledger.runs.run import Run, RunAction, RunStatus, next_status, require_active, require_attempt, require_no_gap
 
 S, A = RunStatus, RunAction
 AFTER: dict[RunStatus, tuple[RunStatus | None, ...]] = {  # pause, resume, complete, abort

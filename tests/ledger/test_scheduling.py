@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.ledger.accounts import Account
-from app.ledger.allocation import ALL, SchedulingRule
-from app.ledger.scheduling import Books, WaitingPlan, schedule
-from app.ledger.scheduling_rules import Line
-from app.ledger.withholding import Withholding
+from app.ledger.accounts.account import Account
+from app.ledger.scheduling.queue import Books, WaitingPlan, schedule
+from app.ledger.scheduling.scheduling_rules import Line
+from app.ledger.scheduling.withholding import Withholding
+from app.ledger.settings.allocation import ALL, SchedulingRule
 from tests.soak import few
 
 from . import blocks

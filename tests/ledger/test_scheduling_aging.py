@@ -5,11 +5,11 @@ from fractions import Fraction
 
 import pytest
 
-from app.ledger.accounts import Account
-from app.ledger.allocation import ALL, Allocation, SchedulingRule, Share
-from app.ledger.parallel_exposure import without
-from app.ledger.scheduling import Books, WaitingPlan
-from app.ledger.withholding import Withholding
+from app.ledger.accounts.account import Account
+from app.ledger.filter.parallel_exposure import without
+from app.ledger.scheduling.queue import Books, WaitingPlan
+from app.ledger.scheduling.withholding import Withholding
+from app.ledger.settings.allocation import ALL, Allocation, SchedulingRule, Share
 
 from . import blocks
 from .blocks import NOTHING, NOW, Units, block, flat, line_of, names, open_books, run_pass, waiting, with_loss

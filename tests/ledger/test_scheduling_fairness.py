@@ -12,9 +12,9 @@ from fractions import Fraction
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.ledger.allocation import SchedulingRule
-from app.ledger.scheduling import Books, WaitingPlan
-from app.ledger.scheduling_rules import Line
+from app.ledger.scheduling.queue import Books, WaitingPlan
+from app.ledger.scheduling.scheduling_rules import Line
+from app.ledger.settings.allocation import SchedulingRule
 from tests.soak import few
 
 from . import blocks

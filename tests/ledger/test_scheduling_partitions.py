@@ -13,9 +13,9 @@ from math import ceil
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.ledger.allocation import ALL, Allocation, SchedulingRule, Share
-from app.ledger.scheduling import Books, WaitingPlan
-from app.ledger.withholding import Withholding
+from app.ledger.scheduling.queue import Books, WaitingPlan
+from app.ledger.scheduling.withholding import Withholding
+from app.ledger.settings.allocation import ALL, Allocation, SchedulingRule, Share
 from tests.soak import few
 
 from . import blocks

@@ -8,9 +8,9 @@ from math import inf
 import pytest
 
 from app.accounting.events import EpsilonDelta, Gaussian
-from app.ledger.accounts import with_usage
-from app.ledger.allocation import SchedulingRule
-from app.ledger.scheduling import WaitingPlan
+from app.ledger.accounts.account import with_usage
+from app.ledger.scheduling.queue import WaitingPlan
+from app.ledger.settings.allocation import SchedulingRule
 from app.ledger.step_events import MAX_COUNT, StepEvent
 
 from .blocks import NOW, Units, block, flat, line_of, names, open_books, run_pass, tried, unlocked, waiting, with_loss

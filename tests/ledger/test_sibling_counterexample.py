@@ -11,8 +11,8 @@ from statistics import NormalDist
 import pytest
 
 from app.accounting.events import EpsilonDelta, Gaussian
-from app.ledger.accounts import Account
-from app.ledger.filters import Limit
+from app.ledger.accounts.account import Account
+from app.ledger.filter.filters import Limit
 
 from .conftest import admitted, chained, make_account
 

@@ -7,11 +7,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.accounting.events import DpEvent, EpsilonDelta, Gaussian, Laplace, PoissonSampled
-from app.ledger.account_records import holds_on, reached, watermark_of
-from app.ledger.accounts import Account
-from app.ledger.alerts import DEFAULT_THRESHOLDS, LARGEST_SHARE, Forecast, check_thresholds, forecast, share_used
+from app.ledger.accounts.account import Account
+from app.ledger.accounts.account_records import holds_on, reached, watermark_of
+from app.ledger.accounts.alerts import (
+    DEFAULT_THRESHOLDS,
+    LARGEST_SHARE,
+    Forecast,
+    check_thresholds,
+    forecast,
+    share_used,
+)
 from app.ledger.errors import InvalidInputError
-from app.ledger.filters import Limit
+from app.ledger.filter.filters import Limit
 from tests.soak import few
 
 from .conftest import admitted, make_account, priced

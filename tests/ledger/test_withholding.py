@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.accounting.events import DpEvent, EpsilonDelta, Gaussian, PoissonSampled
-from app.ledger.accounts import Account, with_usage, zero_curve
-from app.ledger.admission import hold_if_fitting
-from app.ledger.allocation import ALL, Allocation, Share
+from app.ledger.accounts.account import Account, with_usage, zero_curve
+from app.ledger.admission.admission import hold_if_fitting
+from app.ledger.scheduling.withholding import Withholding
+from app.ledger.settings.allocation import ALL, Allocation, Share
 from app.ledger.step_events import MAX_COUNT, PricedStep, StepEvent
-from app.ledger.withholding import Withholding
 
 from . import blocks
 from .blocks import NOTHING, ORDERS, Units, block, fits, flat, open_books, part_of, plus, unlocked, waiting, with_loss

@@ -21,7 +21,7 @@ class Trimmed(MetaPathFinder):
 PARTS = json.loads(sys.argv[1])
 sys.meta_path.insert(0, Trimmed())
 
-import app.main, app.server, scipy.fft, scipy.optimize, scipy.special
+import app.main, app.http.server, scipy.fft, scipy.optimize, scipy.special
 from app.accounting.curves import GRID_VERSION
 from app.accounting.formulas.numerics import root
 from app.accounting.rdp import event_curve

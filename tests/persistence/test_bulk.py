@@ -7,7 +7,7 @@ from sqlalchemy import select
 from sqlalchemy.exc import DBAPIError
 
 from app.ledger.errors import LedgerUnavailableError
-from app.ledger.runs import Run
+from app.ledger.runs.run import Run
 from app.persistence.bulk import BulkStatement
 from app.persistence.database import ALL_TENANTS
 from app.persistence.repositories import runs

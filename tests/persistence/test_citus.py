@@ -9,14 +9,15 @@ from sqlalchemy import Connection, event, select
 from sqlalchemy.exc import DBAPIError
 
 from app.ledger.errors import InvalidInputError, LedgerUnavailableError
-from app.persistence import citus, postgresql, rehearsal
+from app.persistence import citus, postgresql
+from app.persistence import write_probe as rehearsal
 from app.persistence.bulk import BulkStatement
 from app.persistence.database import ALL_TENANTS, Database
 from app.persistence.postgresql import CITUS, is_in_doubt
-from app.persistence.rehearsal import Fault, Rehearsal, rehearse, rehearse_everywhere
 from app.persistence.repositories import runs
 from app.persistence.tables import dp_events, metadata
 from app.persistence.tables import runs as stored_runs
+from app.persistence.write_probe import Fault, Rehearsal, rehearse, rehearse_everywhere
 from app.service.auth.authentication import create_organisation
 from tests.api.trainer import hired
 from tests.conftest import Ledger, open_ledger

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from sqlalchemy import Connection, delete, func, select, update
 
 from app.accounting.events import Gaussian, canonical, fingerprint
-from app.ledger.decisions import DecisionEntry
+from app.ledger.runs.decisions import DecisionEntry
 from app.ledger.step_events import MAX_COUNT
 from app.persistence.database import ALL_TENANTS, Database
 from app.persistence.repositories import decisions, dp_events, raw_rows, usage_history

@@ -8,13 +8,13 @@ from typing import Any, NamedTuple
 import pytest
 from sqlalchemy import Connection, insert, select, update
 
-from app.ledger.decisions import Decision, DecisionFilter, DecisionOutcome
 from app.ledger.pages import PageRequest
+from app.ledger.runs.decisions import Decision, DecisionFilter, DecisionOutcome
 from app.persistence.database import ALL_TENANTS
 from app.persistence.repositories import decision_lists, decisions
 from app.persistence.tables import decision_ranges, runs
 from app.persistence.tables import decisions as decision_rows
-from app.service.verification import verify
+from app.service.verification.verify import verify
 from tests.api.trainer import hired
 from tests.clocks import stand_at
 from tests.conftest import Ledger, open_ledger

@@ -17,7 +17,7 @@ from app.persistence.database import ALL_TENANTS, Database
 from app.persistence.schema import NEWEST, alembic_config, is_current, upgrade
 from app.persistence.tables import metadata
 from app.service.auth.authentication import authenticate, create_organisation
-from app.service.governance.api_keys import create_key
+from app.service.keys.api_keys import create_key
 from tests.persistence.dump import dump
 
 

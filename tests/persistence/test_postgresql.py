@@ -10,9 +10,9 @@ from sqlalchemy import insert
 from app.ledger.errors import LedgerUnavailableError
 from app.persistence import postgresql
 from app.persistence.database import ALL_TENANTS, Database
-from app.persistence.rehearsal import Fault, rehearse
 from app.persistence.schema import is_current, upgrade
 from app.persistence.tables import organisations
+from app.persistence.write_probe import Fault, rehearse
 from tests import postgres
 from tests.conftest import need_postgresql
 from tests.postgres import Cluster

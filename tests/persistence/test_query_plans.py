@@ -10,8 +10,8 @@ import pytest
 from sqlalchemy import Connection, event, select, text
 
 from app.ledger.audit import AuditFilter
-from app.ledger.decisions import DecisionCursor, DecisionFilter, DecisionOutcome
 from app.ledger.pages import PageRequest
+from app.ledger.runs.decisions import DecisionCursor, DecisionFilter, DecisionOutcome
 from app.persistence import tables
 from app.persistence.database import ALL_TENANTS
 from app.persistence.repositories import (

@@ -14,13 +14,13 @@ import httpx2
 import pytest
 from sqlalchemy import Connection
 
-from app.ledger.counting import CountedAccount
+from app.ledger.admission.counted_accounts import CountedAccount
 from app.ledger.errors import NameTakenError
 from app.persistence.database import Database
 from app.persistence.repositories import balances
 from app.persistence.schema import upgrade
 from app.service.auth import authentication
-from app.service.verification import verify
+from app.service.verification.verify import verify
 from tests import postgres
 from tests.api.trainer import hired
 from tests.conftest import Ledger, open_ledger

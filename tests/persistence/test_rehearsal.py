@@ -11,9 +11,9 @@ from sqlalchemy import text
 
 from app.persistence import postgresql
 from app.persistence.database import ALL_TENANTS, Database
-from app.persistence.rehearsal import Fault, rehearse
 from app.persistence.schema import upgrade
 from app.persistence.tables import metadata
+from app.persistence.write_probe import Fault, rehearse
 from tests import postgres
 from tests.persistence.dump import dump
 
@@ -79,7 +79,7 @@ def _locked(database: Database) -> Iterator[None]:
 @pytest.mark.both_databases
 def test_lock_is_a_fault_until_it_is_released(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     with _locked(database), monkeypatch.context() as impatient:
-        impatient.setattr("app.persistence.rehearsal.TRIAL_SECONDS", 0.05)
+        impatient.setattr("app.persistence.write_probe.TRIAL_SECONDS", 0.05)
         assert rehearse(database) is Fault.LOCKED
     assert rehearse(database) is None
 

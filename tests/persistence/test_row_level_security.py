@@ -22,8 +22,8 @@ from app.persistence.repositories import accounts, api_keys, decisions, organisa
 from app.persistence.repositories.dp_events import CostCache
 from app.persistence.tables import metadata
 from app.service.auth import authentication
-from app.service.governance.api_keys import create_key
-from app.service.governance.first_admin import create_sign_in_link
+from app.service.keys.api_keys import create_key
+from app.service.keys.first_admin import create_sign_in_link
 from tests import postgres
 from tests.conftest import Ledger, need_postgresql, new_database, open_ledger
 from tests.persistence.dump import dump

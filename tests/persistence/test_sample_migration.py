@@ -12,9 +12,9 @@ from sqlalchemy import Connection, inspect, text
 
 from app.ledger.errors import LedgerUnavailableError
 from app.persistence.database import ALL_TENANTS, Database
-from app.persistence.rehearsal import Fault, rehearse
 from app.persistence.schema import alembic_config, is_current, upgrade
-from app.service.verification import verify
+from app.persistence.write_probe import Fault, rehearse
+from app.service.verification.verify import verify
 from tests.api.trainer import hired
 from tests.conftest import Ledger
 from tests.persistence.dump import dump

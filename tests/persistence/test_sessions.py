@@ -14,8 +14,8 @@ from app.ledger.errors import LedgerUnavailableError
 from app.ledger.ids import number_of
 from app.persistence import pipeline, postgresql
 from app.persistence.database import ALL_TENANTS, Database
-from app.persistence.rehearsal import rehearse
 from app.persistence.schema import is_current
+from app.persistence.write_probe import rehearse
 from app.service.auth.authentication import create_organisation
 from tests import postgres
 from tests.conftest import need_postgresql, new_database

@@ -7,7 +7,7 @@ from sqlalchemy.exc import OperationalError
 
 from app.ledger.errors import InvalidInputError
 from app.persistence.database import ALL_TENANTS, Database
-from app.persistence.rehearsal import Fault, rehearse
+from app.persistence.write_probe import Fault, rehearse
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from app.provisioning.keys_file import KeysFile
 from app.provisioning.planner import plan
 from app.provisioning.state import State, Versioned
 from app.provisioning.state_reader import read_state
-from app.service.governance.api_keys import create_key
+from app.service.keys.api_keys import create_key
 from tests.ledgers import Ledger
 
 NOW = datetime(2026, 11, 21, 9, tzinfo=UTC)

@@ -10,7 +10,7 @@ from app.accounting.events import event_from_dict, fingerprint
 from app.persistence.database import ALL_TENANTS, Database
 from app.persistence.repositories import raw_rows
 from app.persistence.tables import runs
-from app.service.verification import verify
+from app.service.verification.verify import verify
 
 Step = tuple[str, int]
 """A run, and the number of the first step that a decision is about."""

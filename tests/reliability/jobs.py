@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from app.accounting.events import canonical, event_from_dict
-from app.service.verification import verify
+from app.service.verification.verify import verify
 from tests.fork_server import ForkedProcess, ForkServer, service_server
 from tests.open_databases import open_database
 from tests.polling import PATIENCE_SECONDS, await_true

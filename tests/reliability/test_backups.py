@@ -12,7 +12,7 @@ import pytest
 from app.persistence.database import ALL_TENANTS, Database
 from app.persistence.repositories.accounts import list_all
 from app.service.backups import compare_backup
-from app.service.verification import verify
+from app.service.verification.verify import verify
 from tests import postgres
 from tests.api.trainer import QUIET
 from tests.conftest import Ledger, need_postgresql, new_database, open_ledger

@@ -12,7 +12,7 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from app.connections import LINGER_SECONDS, MOST_HEAD_BYTES, OTHER_FILES
+from app.http.connections import LINGER_SECONDS, MOST_HEAD_BYTES, OTHER_FILES
 from tests.api.step_routes import JSON, NAMED, Client, request
 from tests.polling import await_true, status_of
 from tests.reliability.clients import open_budget

@@ -12,8 +12,8 @@ import httpx2
 import pytest
 
 from app.persistence.database import ALL_TENANTS, Database
-from app.persistence.rehearsal import Fault, rehearse
 from app.persistence.schema import upgrade
+from app.persistence.write_probe import Fault, rehearse
 from tests import postgres
 from tests.reliability.clients import Trainer
 from tests.reliability.conftest import Service, own_cluster, serving

@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy.exc import DBAPIError
 
 from app.persistence.database import ALL_TENANTS, Database
-from app.persistence.rehearsal import Fault, rehearse
+from app.persistence.write_probe import Fault, rehearse
 from tests import postgres
 from tests.polling import await_true, status_of
 from tests.postgres import Cluster

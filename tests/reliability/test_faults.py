@@ -13,7 +13,7 @@ from sqlalchemy import QueuePool, text
 from app.persistence.database import ALL_TENANTS, Database
 from app.persistence.pool import PoolUsage
 from app.persistence.tables import metadata
-from app.service.verification import verify
+from app.service.verification.verify import verify
 from tests.asgi import AppClient
 from tests.conftest import Ledger
 from tests.reliability.broken_server import set_clock

@@ -20,8 +20,8 @@ import pytest
 from app.accounting.events import DpEvent, NeighboringRelation, event_from_dict
 from app.accounting.rdp import event_curve
 from app.api.problems import STATUSES
-from app.ledger.accounts import Account
-from app.ledger.filters import Limit
+from app.ledger.accounts.account import Account
+from app.ledger.filter.filters import Limit
 from app.ledger.permissions import Role
 from app.persistence.database import ALL_TENANTS
 from app.persistence.repositories import accounts, raw_rows

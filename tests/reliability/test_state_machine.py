@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 from app.accounting.curves import GRID_VERSION, orders
-from app.service.verification import verify
+from app.service.verification.verify import verify
 from tests.conftest import Ledger
 from tests.reliability.conftest import ROUNDS
 

@@ -21,13 +21,13 @@ import pytest
 from sqlalchemy import select
 
 from app.accounting.events import canonical, event_from_dict
-from app.ledger.accounts import Account
-from app.ledger.decisions import DecisionOutcome
-from app.ledger.reservations import Reservation
+from app.ledger.accounts.account import Account
+from app.ledger.runs.decisions import DecisionOutcome
+from app.ledger.runs.reservations import Reservation
 from app.persistence.database import ALL_TENANTS, Database
 from app.persistence.repositories import accounts, decisions, reservations, runs
 from app.persistence.tables import runs as runs_table
-from app.service.verification import verify
+from app.service.verification.verify import verify
 from epsilon_ledger import AsyncLedgerClient, AsyncRun, Event, LedgerClient, Run, StepAuthorization, gaussian
 from tests.api.trainer import within_limits
 from tests.clocks import stand_at

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from hypothesis.stateful import run_state_machine_as_test as run_machine
 
-from app.ledger.reservations import has_lapsed
+from app.ledger.runs.reservations import has_lapsed
 from epsilon_ledger import BudgetExceededError, Event, LedgerError, Run
 from epsilon_ledger._run.run_properties import RunStateDict
 from tests.conftest import Ledger

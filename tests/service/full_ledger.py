@@ -7,8 +7,8 @@ import httpx2
 
 from app.service.alerts.forecasts import record_usage_snapshots
 from app.service.audit.checkpoints import sign_due
-from app.service.governance.first_admin import create_sign_in_link
-from app.service.signatures import signer_of
+from app.service.keys.first_admin import create_sign_in_link
+from app.service.signing.signatures import signer_of
 from tests.api.trainer import HUGE, LOUD, QUIET, Trainer, counted, hired
 from tests.conftest import Ledger, signing_key
 from tests.ledgers import schedule_blocks

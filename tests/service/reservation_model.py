@@ -8,8 +8,8 @@ from datetime import datetime
 from app.accounting.curves import RdpCurve
 from app.accounting.events import DpEvent, EpsilonDelta, Gaussian, NeighboringRelation
 from app.accounting.rdp import event_curve
-from app.ledger.accounts import Account, zero_curve
-from app.ledger.decisions import Decision, DecisionOutcome
+from app.ledger.accounts.account import Account, zero_curve
+from app.ledger.runs.decisions import Decision, DecisionOutcome
 from app.ledger.step_events import PricedStep, StepEvent
 from tests.api.trainer import within_limits
 

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from app.accounting.events import DpEvent, Gaussian, event_to_dict
-from app.ledger.accounts import Account
+from app.ledger.accounts.account import Account
 from app.ledger.permissions import Role
 from app.persistence.database import ALL_TENANTS
 from app.persistence.repositories import accounts, organisations
@@ -16,7 +16,7 @@ from app.service.charging.groups import commit_counted, commit_group
 from app.service.charging.ledger_state import LedgerState
 from app.service.charging.requests import Mode, OnExceed, StepCommand, StepRequest, StepResult
 from app.service.costing import CostNotReadyError
-from app.service.verification import verify
+from app.service.verification.verify import verify
 from tests.conftest import Ledger
 
 LOUD, QUIET, HUGE = Gaussian(60.0), Gaussian(90.0), Gaussian(1e-3)

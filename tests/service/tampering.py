@@ -9,8 +9,8 @@ from typing import Any
 from sqlalchemy import Connection, delete, select, update
 
 from app.accounting.curves import RdpCurve
-from app.ledger.accounts import Account
-from app.ledger.decisions import entry_hash, genesis
+from app.ledger.accounts.account import Account
+from app.ledger.runs.decisions import entry_hash, genesis
 from app.persistence.database import ALL_TENANTS, Database
 from app.persistence.repositories.accounts import list_all
 from app.persistence.repositories.raw_rows import entries, list_runs

@@ -19,7 +19,7 @@ from aiosmtpd.smtp import SMTP, AuthResult, Envelope, LoginPassword, Session
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.ledger.alerts import Alert, AlertType
+from app.ledger.accounts.alerts import Alert, AlertType
 from app.service.alerts.chat_messages import slack_body, teams_body
 from app.service.alerts.http_sender import DeliveryResult
 from app.service.alerts.mail_sender import NOT_CONFIGURED, SmtpServer, mail_of

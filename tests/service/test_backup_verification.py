@@ -18,7 +18,7 @@ from app.ledger.errors import InvalidInputError, LedgerUnavailableError, NotFoun
 from app.persistence.database import ALL_TENANTS, Database
 from app.persistence.sqlite import read_only_uri
 from app.service.backups import compare_backup
-from app.service.verification import verify
+from app.service.verification.verify import verify
 from tests import postgres
 from tests.api.trainer import Trainer, hired
 from tests.conftest import Ledger, need_postgresql, open_ledger

@@ -13,7 +13,7 @@ from app.persistence.clock import Moment
 from app.persistence.database import Database
 from app.service.governance import block_schedules as schedules
 from app.service.governance.block_schedules import RETRY, open_due_blocks
-from app.service.verification import verify
+from app.service.verification.verify import verify
 from tests.clocks import stand_at
 from tests.conftest import SAMPLED, Ledger
 from tests.ledgers import schedule_blocks

@@ -2,7 +2,7 @@
 
 from itertools import permutations
 
-from app.service.verification import verify
+from app.service.verification.verify import verify
 from tests.conftest import Ledger
 from tests.ledgers import SAMPLED
 

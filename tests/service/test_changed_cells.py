@@ -19,11 +19,11 @@ from app.ledger.ids import id_of
 from app.persistence.database import ALL_TENANTS, Database
 from app.persistence.tables import metadata
 from app.persistence.tables.base import UtcDateTime
-from app.persistence.tolerant import DamagedCell
+from app.persistence.tolerant_rows import DamagedCell
 from app.service.auth.authentication import CLI_ACTOR
-from app.service.verification import verify
 from app.service.verification.report import VerificationContext
 from app.service.verification.requests import apply_quarantines
+from app.service.verification.verify import verify
 from tests.conftest import furnished
 from tests.service.full_ledger import fill
 

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 import pytest
 from sqlalchemy import update
 
-from app.service.verification import verify
+from app.service.verification.verify import verify
 from tests.conftest import Ledger
 from tests.service.full_ledger import fill
 from tests.service.tampering import account, tampering

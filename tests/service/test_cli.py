@@ -15,8 +15,8 @@ from app.persistence.database import Database
 from app.service.auth import sessions
 from app.service.auth.authentication import Principal, authenticate
 from app.service.auth.request_context import RequestContext
-from app.service.governance.api_keys import KeyTerms, issue_key, revoke_key
 from app.service.idempotency import run_effect
+from app.service.keys.api_keys import KeyTerms, issue_key, revoke_key
 from app.version import VERSION
 from tests.api.trainer import Trainer, audited
 from tests.conftest import Ledger, command_line, need_postgresql, new_database, signing_key

@@ -14,10 +14,10 @@ import uvicorn
 from sqlalchemy import update
 from uvicorn.supervisors import Multiprocess
 
-from app import server as http_server
 from app.bootstrap import display_url
 from app.commands import server, verification
 from app.commands.first_admin import LINK_PATH
+from app.http import server as http_server
 from app.persistence.database import ALL_TENANTS, Database
 from app.persistence.tables import runs
 from tests.api.trainer import Trainer

@@ -18,7 +18,7 @@ from app.service.charging import commit_queue
 from app.service.charging.commit_queue import CommitQueue
 from app.service.charging.groups import commit_group
 from app.service.charging.requests import StepRequest, StepResult
-from app.service.verification import verify
+from app.service.verification.verify import verify
 from tests.conftest import Ledger
 from tests.persistence.dump import dump
 from tests.service.prepared_ledgers import ATTESTED

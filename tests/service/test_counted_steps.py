@@ -14,7 +14,7 @@ from sqlalchemy import select
 from app.accounting.curves import RdpCurve
 from app.accounting.events import event_to_dict
 from app.ledger.permissions import Role
-from app.ledger.plan_filter import Coordinates
+from app.ledger.plan.plan_filter import Coordinates
 from app.persistence.database import ALL_TENANTS
 from app.persistence.tables import decisions
 from app.service.auth.authentication import Principal

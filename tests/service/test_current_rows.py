@@ -80,10 +80,15 @@ def test_processes_in_turns_see_each_other(
     assert sound(ledger)
 
 
-ELSEWHERE: dict[str, Callable[[Connection, str], object]] = {
+def pause(tx: Connection, path: str) -> None:
+    set_run(tx, path, status="paused")
+    set_account(tx, path, version=99)
+
+
+ELSEWHERE: dict[str, Callable[[Connection, str], None]] = {
     "a lowered limit": lambda tx, _: set_account(tx, "mimic", epsilon_limit=0.001, version=99),
     "a quarantine": lambda tx, _: set_account(tx, "mimic", quarantine_reason="its balance is unproven", version=99),
-    "a pause": lambda tx, path: (set_run(tx, path, status="paused"), set_account(tx, path, version=99)),
+    "a pause": pause,
 }
 
 

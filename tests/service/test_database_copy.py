@@ -17,7 +17,7 @@ from app.persistence.schema import upgrade
 from app.persistence.tables import decisions, organisations, reservations, runs
 from app.service.auth.authentication import create_organisation
 from app.service.database_copy import copy_database
-from app.service.verification import verify
+from app.service.verification.verify import verify
 from tests.api.trainer import LOUD
 from tests.conftest import Ledger, command_line, need_postgresql, new_database, open_ledger
 from tests.persistence.dump import dump

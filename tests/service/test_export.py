@@ -20,7 +20,7 @@ from app.ledger.errors import InvalidInputError, LedgerUnavailableError, NotFoun
 from app.persistence.database import Database
 from app.service.audit.export import export
 from app.service.maintenance import expire_reservations
-from app.service.verification import verify
+from app.service.verification.verify import verify
 from tests.api.trainer import QUIET, Trainer, hired
 from tests.conftest import SAMPLED, Ledger
 from tests.persistence.dump import dump

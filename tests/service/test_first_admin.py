@@ -23,9 +23,9 @@ from app.service.auth import sessions
 from app.service.auth.authentication import authenticate, create_organisation
 from app.service.auth.request_context import RequestContext, cli_context
 from app.service.auth.sign_in_links import LIFETIME, redeem
-from app.service.governance.api_keys import bind_to_run, create_key, revoke_key
-from app.service.governance.first_admin import RECENT, create_sign_in_link, initialise, set_up
-from app.service.verification import verify
+from app.service.keys.api_keys import bind_to_run, create_key, revoke_key
+from app.service.keys.first_admin import RECENT, create_sign_in_link, initialise, set_up
+from app.service.verification.verify import verify
 from tests.api.trainer import Trainer
 from tests.conftest import Ledger
 from tests.persistence.dump import dump

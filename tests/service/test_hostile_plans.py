@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from app.accounting.work import MAX_PLAN_WORK, MAX_WORK
+from app.accounting.pricing_effort import MAX_PLAN_WORK, MAX_WORK
 from benchmarks.hostile_plans import KNOWN, Json, hostile_plans, measure, warm_up
 from tests.processor_budget import slowness
 
@@ -28,7 +28,7 @@ def test_known_hostile_plan_stops_soon_after_a_bound_of_a_tenth_of_a_second(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     warm_up()
-    monkeypatch.setattr("app.accounting.work.MAX_PLAN_WORK", 100_000)
+    monkeypatch.setattr("app.accounting.pricing_effort.MAX_PLAN_WORK", 100_000)
     found = measure(*KNOWN[name])
     assert found.seconds <= max(1.0, slowness()), "a second of processor time, or of the machine of the budgets"
     assert found.megabytes <= 120

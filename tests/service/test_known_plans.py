@@ -12,9 +12,10 @@ from app.persistence.database import ALL_TENANTS
 from app.persistence.repositories import waiting
 from app.persistence.tables import audit_entries, reservation_items
 from app.persistence.tables import reservations as reservation_rows
-from app.service.scheduling import grants, known_plans
+from app.service.scheduling import grants
+from app.service.scheduling import waiting_plans as known_plans
 from app.service.scheduling.grants import expire_waiting, grant_in_organisation, service_context
-from app.service.scheduling.lines import Look, WaitingPlans, grants_in
+from app.service.scheduling.queue_snapshots import Look, WaitingPlans, grants_in
 from tests.api.trainer import LOUD, Trainer, counted, moved
 from tests.api.waiting import FITTING
 from tests.conftest import Ledger

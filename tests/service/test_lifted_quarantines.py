@@ -10,7 +10,7 @@ from sqlalchemy import update
 
 from app.persistence.database import ALL_TENANTS
 from app.persistence.tables import audit_entries
-from app.service.verification import verify
+from app.service.verification.verify import verify
 from tests.api.trainer import LOUD, Trainer, audited, is_refused
 from tests.conftest import Ledger, open_ledger
 from tests.dashboard.page_visitor import visitor

@@ -13,10 +13,10 @@ from app.ledger.errors import LedgerUnavailableError
 from app.persistence import citus
 from app.persistence.clock import Clock, Moment, Reading, counted
 from app.service import maintenance, timekeeping
-from app.service.due_work import find_due
+from app.service.periodic_work import find_due
 from app.service.runs.lost import end_lost_runs
 from app.service.timekeeping import keep_time, wrong_clock
-from app.service.verification import verify
+from app.service.verification.verify import verify
 from tests.api.trainer import LOUD, Trainer, audited, moved
 from tests.conftest import Ledger
 from tests.service.tampering import tampering

@@ -12,15 +12,15 @@ from app.accounting.calibration.solvers import DIGITS
 from app.accounting.curves import GRID_VERSION
 from app.accounting.errors import PlanTooExpensiveError
 from app.accounting.events import DiscreteGaussian, DpEvent, EpsilonDelta, Gaussian, Laplace, NoOp, PoissonSampled
-from app.accounting.work import bounded
-from app.ledger.accounts import Account, AccountKind, with_usage, zero_curve
-from app.ledger.admission import Admission, admit
-from app.ledger.filters import Limit
+from app.accounting.pricing_effort import bounded
+from app.ledger.accounts.account import Account, AccountKind, with_usage, zero_curve
+from app.ledger.admission.admission import Admission, admit
+from app.ledger.filter.filters import Limit
+from app.ledger.governance.filter_weights import DECLARED_SHARE, planned_weights
 from app.ledger.step_events import StepEvent
-from app.ledger.tuning import DECLARED_SHARE, planned_weights
-from app.service.planning.assumptions import Batches, PlanAssumptions
-from app.service.planning.calibration import CalibrationGoal, largest_sampling, most_steps, smallest_noise
-from app.service.planning.costs import LaplaceNoise, PlanCost, plan_delta, plan_epsilon, plan_laplace
+from app.planning.assumptions import Batches, PlanAssumptions
+from app.planning.calibration import CalibrationGoal, largest_sampling, most_steps, smallest_noise
+from app.planning.costs import LaplaceNoise, PlanCost, plan_delta, plan_epsilon, plan_laplace
 
 Plan = tuple[StepEvent, ...]
 
@@ -148,7 +148,7 @@ def test_event_without_a_plan_gets_the_answer_of_the_orders_with_a_warning(other
 
 def test_search_over_the_bound_of_work_is_answered_by_the_orders(monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch, bounded():
-        patch.setattr("app.accounting.work.MAX_PLAN_WORK", 10_000)
+        patch.setattr("app.accounting.pricing_effort.MAX_PLAN_WORK", 10_000)
         found = smallest_noise(STEP, 10_000, goal(2.0))
     assert found.value == found.value_without_plan
     (warning,) = found.warnings
@@ -171,7 +171,7 @@ def test_other_accountants_are_shown_where_they_apply(monkeypatch: pytest.Monkey
     schedule = events.Decay("time", 0.001, 20, PoissonSampled(0.01, Gaussian(2.0)))
     assert names(schedule, 1) == sampled
     with bounded():
-        monkeypatch.setattr("app.accounting.work.MAX_PLAN_WORK", 100_000)
+        monkeypatch.setattr("app.accounting.pricing_effort.MAX_PLAN_WORK", 100_000)
         assert names(replace(schedule, steps=900), 1) == ["renyi_filter", "rdp", "rdp_classic"]
 
 

@@ -12,8 +12,10 @@ import pytest
 from app.ledger.audit import Discrepancy
 from app.persistence.database import ALL_TENANTS, Database
 from app.service.auth.authentication import CLI_ACTOR
-from app.service.verification import VerificationReport, requests, verify
+from app.service.verification import requests
+from app.service.verification.report import VerificationReport
 from app.service.verification.requests import apply_quarantines, place_quarantines, verification_lock
+from app.service.verification.verify import verify
 from tests.api.trainer import Trainer, gaussian, is_refused
 from tests.conftest import Ledger
 from tests.persistence.dump import changed, dump

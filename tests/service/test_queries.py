@@ -13,9 +13,9 @@ from sqlalchemy import Connection, update
 
 from app.accounting.curves import RdpCurve, orders
 from app.dashboard.formatting import severity_label
-from app.ledger.account_records import AccountRecord
-from app.ledger.accounts import AccountKind
-from app.ledger.filters import Limit
+from app.ledger.accounts.account import AccountKind
+from app.ledger.accounts.account_records import AccountRecord
+from app.ledger.filter.filters import Limit
 from app.persistence.repositories import accounts
 from app.persistence.repositories.usage_history import Sample
 from app.persistence.tables import accounts as accounts_table

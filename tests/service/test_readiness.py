@@ -15,7 +15,7 @@ from sqlalchemy.exc import OperationalError
 from app.ledger.errors import AuthenticationError, LedgerUnavailableError
 from app.ledger.permissions import Role
 from app.persistence.database import LOCK_TIMEOUT_SECONDS, Database
-from app.persistence.rehearsal import Fault, Rehearsal
+from app.persistence.write_probe import Fault, Rehearsal
 from app.service import readiness
 from app.service.auth import credential_cache
 from app.service.auth.authentication import authenticate

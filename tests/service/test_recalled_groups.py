@@ -11,8 +11,8 @@ from sqlalchemy import update
 
 from app.accounting.events import event_to_dict
 from app.ledger import errors
-from app.ledger.decisions import entry_hash
 from app.ledger.errors import LedgerUnavailableError, SequenceGapError
+from app.ledger.runs.decisions import entry_hash
 from app.persistence.database import ALL_TENANTS, Database
 from app.persistence.repositories import balances, idempotent_responses, raw_rows
 from app.persistence.tables import accounts
@@ -20,7 +20,7 @@ from app.service.charging import counted_steps, groups
 from app.service.charging.groups import CommandResult, commit_counted
 from app.service.charging.ledger_state import MOST_VALIDATED, LedgerState
 from app.service.charging.requests import StepCommand, StepRequest, StepResult
-from app.service.verification import verify
+from app.service.verification.verify import verify
 from tests import postgres
 from tests.conftest import Ledger
 from tests.service import step_commands

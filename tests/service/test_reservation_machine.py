@@ -14,30 +14,30 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 from app.accounting.events import DpEvent
-from app.ledger.accounts import Account
-from app.ledger.admission import Refusal
-from app.ledger.decisions import DecisionOutcome
+from app.ledger.accounts.account import Account
+from app.ledger.admission.admission import Refusal
 from app.ledger.errors import InvalidInputError, LedgerError, ReservationClosedError, ReservationStateConflictError
-from app.ledger.filters import Limit
+from app.ledger.filter.filters import Limit
+from app.ledger.governance.proposals import Proposal
 from app.ledger.permissions import Role
-from app.ledger.proposals import Proposal
-from app.ledger.reservations import Reservation
-from app.ledger.runs import RunAction
+from app.ledger.runs.decisions import DecisionOutcome
+from app.ledger.runs.reservations import Reservation
+from app.ledger.runs.run import RunAction
 from app.ledger.step_events import StepEvent
 from app.persistence.database import ALL_TENANTS
 from app.persistence.repositories import decisions, runs
 from app.service import maintenance, reservations
 from app.service.auth import authentication
-from app.service.charging.close import close_revoked
 from app.service.charging.groups import CommandResult, NotReady
 from app.service.charging.requests import StepCommand, StepResult
+from app.service.charging.reservation_ends import close_revoked
 from app.service.costing import CostNotReadyError
 from app.service.governance import limit_changes, proposals
-from app.service.governance.api_keys import create_key
 from app.service.idempotency import run_effect
+from app.service.keys.api_keys import create_key
 from app.service.reservations import PlanRequest, PrecedingReservation
 from app.service.runs import lifecycle
-from app.service.verification import verify
+from app.service.verification.verify import verify
 from tests.conftest import Ledger
 from tests.reliability.conftest import ROUNDS
 from tests.service.reservation_model import EVENTS, Plan, Trained, cost, cost_to, fits, said

@@ -17,7 +17,7 @@ from app.service.auth import sessions
 from app.service.auth.authentication import Principal, authenticate
 from app.service.auth.credential_cache import Authenticator
 from app.service.auth.request_context import RequestContext
-from app.service.verification import verify
+from app.service.verification.verify import verify
 from app.settings import Settings
 from tests.api.trainer import audited
 from tests.conftest import Ledger

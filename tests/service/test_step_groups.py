@@ -12,7 +12,7 @@ from sqlalchemy.exc import IntegrityError
 
 from app.accounting.events import Gaussian, event_to_dict
 from app.ledger import errors
-from app.ledger.account_records import MOST_EVENTS
+from app.ledger.accounts.account_records import MOST_EVENTS
 from app.ledger.errors import NotFoundError, SequenceConflictError, SequenceGapError
 from app.persistence.database import ALL_TENANTS, NO_TENANT
 from app.persistence.lru_cache import LruCache
@@ -158,7 +158,7 @@ def test_new_price_is_stored_once_for_a_group(ledger: Ledger, run: str, runner: 
 def test_evicted_rows_are_read_again(ledger: Ledger, run: str, size: int) -> None:
     """A memory so small that prices, paths and accounts go between two groups, or within one."""
     runs, events = [run, another(ledger), another(ledger)], [LOUD, QUIET, Gaussian(100.0)]
-    runner = CommandRunner(ledger, memory=LedgerState(LruCache(size), LruCache(size), CostCache(size), LruCache(size)))
+    runner = CommandRunner(ledger, memory=LedgerState(LruCache(size), LruCache(size), CostCache(size)))
     asked = [request(each, (event, 1)) for each in runs for event in events]
     decisions(runner.group(*asked))
     before = dump(ledger.database)

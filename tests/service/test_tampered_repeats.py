@@ -9,7 +9,7 @@ from app.ledger.errors import LedgerUnavailableError
 from app.persistence.database import ALL_TENANTS, Database
 from app.persistence.repositories import decisions as stored_decisions
 from app.persistence.repositories.raw_rows import list_runs
-from app.service.verification import verify
+from app.service.verification.verify import verify
 from tests.service.prepared_ledgers import copied
 from tests.service.tampering import MODEL, run_of, tampering
 from tests.service.test_tampering import on_item

@@ -14,7 +14,7 @@ from sqlalchemy import Connection, delete, insert, select, update
 from app.accounting.curves import RdpCurve
 from app.persistence.database import Database
 from app.persistence.tables import metadata
-from app.service.verification import verify
+from app.service.verification.verify import verify
 from tests.api.waiting import FITTING, START, Waiting, furnish_office
 from tests.conftest import Ledger, furnished
 from tests.service import tampering as by_hand

@@ -8,13 +8,13 @@ import pytest
 
 from app.accounting import events
 from app.accounting.events import DpEvent, EpsilonDelta, Gaussian, NeighboringRelation, PoissonSampled
-from app.accounting.work import bounded
+from app.accounting.pricing_effort import bounded
 from app.ledger.step_events import StepEvent, first_steps
-from app.service.planning.assumptions import PlanAssumptions
-from app.service.planning.calibration import CalibrationGoal, most_steps, smallest_noise
-from app.service.planning.costs import plan_epsilon
-from app.service.planning.estimator import POINTS, PlanDraft, estimate
-from app.service.planning.trajectories import KNOTS, plan_trajectory
+from app.planning.assumptions import PlanAssumptions
+from app.planning.calibration import CalibrationGoal, most_steps, smallest_noise
+from app.planning.costs import plan_epsilon
+from app.planning.estimator import POINTS, PlanDraft, estimate
+from app.planning.trajectories import KNOTS, plan_trajectory
 
 DELTA = 1e-5
 ADD, ONE = NeighboringRelation.ADD_OR_REMOVE_ONE, NeighboringRelation.REPLACE_ONE
@@ -81,7 +81,7 @@ def test_event_without_a_plan_needs_what_the_orders_say(step: StepEvent, setting
 
 
 def test_plan_over_the_bound_of_work_needs_what_the_orders_say(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("app.accounting.work.MAX_PLAN_WORK", 100_000)
+    monkeypatch.setattr("app.accounting.pricing_effort.MAX_PLAN_WORK", 100_000)
     schedule = events.Decay(mode="time", decay_rate=0.0578, steps=400, event=PoissonSampled(1e-4, Gaussian(4.0)))
     plan = (StepEvent(schedule, 1), sampled(0.01, Gaussian(1.5), 300))
     with bounded():
@@ -99,7 +99,7 @@ def test_plan_over_the_bound_of_work_needs_what_the_orders_say(monkeypatch: pyte
 
 def test_few_knots_are_warned_of_and_the_last_is_that_of_the_plan(monkeypatch: pytest.MonkeyPatch) -> None:
     plan = PLANS["a training"]
-    monkeypatch.setattr("app.accounting.work.MAX_PLAN_WORK", 22_000)
+    monkeypatch.setattr("app.accounting.pricing_effort.MAX_PLAN_WORK", 22_000)
     with bounded():
         found = plan_trajectory(plan, DELTA, 100, SETTING)
     (warning,) = found.warnings

@@ -14,18 +14,19 @@ from sqlalchemy import delete, select, update
 from app.accounting.curves import GRID_VERSION
 from app.accounting.events import Laplace, NeighboringRelation, canonical, fingerprint
 from app.accounting.rdp import FORMULA_VERSION, event_curve
-from app.ledger.accounts import zero_curve
+from app.ledger.accounts.account import zero_curve
 from app.ledger.audit import AuditEntry, audit_entry_hash, audit_genesis
-from app.ledger.reservations import PlannedItem
+from app.ledger.runs.reservations import PlannedItem
 from app.persistence.database import ALL_TENANTS, Database
 from app.persistence.repositories.audit import all_entries
 from app.persistence.repositories.dp_events import CostTable, StoredCost
 from app.persistence.tables import accounts, audit_entries, decision_events, decisions, runs
 from app.service import verification
 from app.service.audit.checkpoints import sign_due
-from app.service.signatures import signer_of
-from app.service.verification import balances, report, verify
+from app.service.signing.signatures import signer_of
+from app.service.verification import balances, report
 from app.service.verification.balances import price_problem
+from app.service.verification.verify import verify
 from tests.api.trainer import HUGE, LOUD, QUIET, Trainer, hired
 from tests.conftest import SAMPLED, Ledger, furnished, signing_key
 from tests.ledger.conftest import make_account

@@ -18,11 +18,11 @@ import pytest
 from app.accounting.errors import PlanTooExpensiveError, UnsupportedEventError
 from app.accounting.events import Gaussian, Laplace, NeighboringRelation, PoissonSampled, Zcdp
 from app.accounting.rdp import event_curve, event_curves
-from app.ledger.accounts import Account
+from app.ledger.accounts.account import Account
 from app.ledger.errors import LedgerUnavailableError, RateLimitedError
+from app.planning.assumptions import if_planned
 from app.service import costing, worker_pool
 from app.service.costing import CostNotReadyError, PrecomputedCosts
-from app.service.planning.assumptions import if_planned
 from app.service.worker_pool import MOST_WAITING, FairQueue, Job, WorkerPool
 
 ADD = NeighboringRelation.ADD_OR_REMOVE_ONE

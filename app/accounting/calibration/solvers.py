@@ -27,8 +27,8 @@ from app.accounting.events import (
     with_noise_multiplier,
     with_sampling_probability,
 )
+from app.accounting.pricing_effort import curve_work, require_affordable, spend_curve
 from app.accounting.rdp import curve_over
-from app.accounting.work import curve_work, require_affordable, spend_curve
 
 DIGITS: Final = 6
 """Significant decimal digits of an answer."""

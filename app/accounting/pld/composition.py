@@ -17,9 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.accounting.curves import Floats
-from app.accounting.pld.dots import Distributions, Dots
+from app.accounting.pld.connect_the_dots import Distributions, Dots
 from app.accounting.pld.frequencies import NEGLIGIBLE, ROUNDING, Complexes, frequencies
-from app.accounting.work import spend
+from app.accounting.pricing_effort import spend
 
 DEVIATIONS: Final = 16.0
 """Length of the period in standard deviations of the tilted sum."""

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from app.accounting.curves import Floats
 from app.accounting.pld.pairs import TINY
-from app.accounting.work import spend
+from app.accounting.pricing_effort import spend
 
 Complexes: TypeAlias = NDArray[np.complex128]
 

@@ -18,7 +18,7 @@ from app.accounting.pld.composition import (
     saddle_of_delta,
     tilted_sum,
 )
-from app.accounting.pld.dots import (
+from app.accounting.pld.connect_the_dots import (
     Distributions,
     Lattice,
     Spread,
@@ -28,7 +28,7 @@ from app.accounting.pld.dots import (
     spread,
 )
 from app.accounting.pld.pairs import LOSS_ERROR, GaussianPair, Pair
-from app.accounting.work import spend
+from app.accounting.pricing_effort import spend
 
 PLACES_BELOW: Final = 128.0
 """Places of the lattice between 0 and epsilon."""

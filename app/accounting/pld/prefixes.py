@@ -13,7 +13,7 @@ import numpy as np
 
 from app.accounting.calibration.monotone_search import root, smallest_fitting
 from app.accounting.curves import Floats
-from app.accounting.pld.dots import spread
+from app.accounting.pld.connect_the_dots import spread
 from app.accounting.pld.events import Directions
 from app.accounting.pld.merging import dominating_classes
 from app.accounting.pld.pairs import GaussianPair, Pair

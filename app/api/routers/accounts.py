@@ -16,9 +16,9 @@ from app.api.schemas.accounts import Budget, BudgetPage, CreatedBlocks, Populati
 from app.api.schemas.histories import AccountHistory
 from app.api.schemas.metadata import ArchivedAccount, ChangeArchive, UpdateMetadata
 from app.api.schemas.proposals import Proposal
-from app.ledger.account_filters import AccountFilter
-from app.ledger.accounts import AccountKind
-from app.ledger.proposals import Proposal as DomainProposal
+from app.ledger.accounts.account import AccountKind
+from app.ledger.governance.proposals import Proposal as DomainProposal
+from app.ledger.runs.list_filters import AccountFilter
 from app.service.accounts import create, metadata
 from app.service.accounts.lookup import AccountView
 from app.service.idempotency import StoredResponse

@@ -8,7 +8,7 @@ from app.api.pagination import NamedAccount, PageRequestDep, page_response
 from app.api.problems import READ_ERRORS, WRITE_ERRORS, responses
 from app.api.route import ContextDep, etag_response, router
 from app.api.schemas.alerts import Alert, AlertPage, AlertSettings, Forecast, ReplaceAlertSettings
-from app.ledger.alerts import AlertType
+from app.ledger.accounts.alerts import AlertType
 from app.service.alerts import settings
 
 routes = router("alerts")

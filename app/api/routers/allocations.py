@@ -9,7 +9,7 @@ from app.api.route import ContextDep, IfMatch, etag_response, router
 from app.api.schemas.allocations import AccountAllocation, ReplaceAllocation
 from app.api.schemas.proposals import Proposal
 from app.api.schemas.queues import AccountQueue, PreviewWait, WaitPreview
-from app.ledger.proposals import Proposal as DomainProposal
+from app.ledger.governance.proposals import Proposal as DomainProposal
 from app.service.governance import allocations
 from app.service.scheduling import requests, what_if
 

@@ -7,7 +7,7 @@ from app.api.pagination import PageRequestDep, page_response
 from app.api.problems import LIST_ERRORS, READ_ERRORS, WRITE_ERRORS
 from app.api.route import ContextDep, etag_response, router
 from app.api.schemas.api_keys import ApiKey, ApiKeyPage, CreateApiKey, CreatedApiKey, RevokeApiKey, RotateApiKey
-from app.service.governance import api_keys
+from app.service.keys import api_keys
 
 routes = router("api-keys")
 

@@ -10,8 +10,8 @@ from app.api.route import ContextDep, router
 from app.api.schemas.audit import AuditEvent, AuditEventPage, Decision, DecisionPage
 from app.api.schemas.common import Timestamp
 from app.ledger.audit import AuditFilter, AuditOrder
-from app.ledger.decisions import DecisionFilter, DecisionOutcome
 from app.ledger.names import ACTOR_LENGTH
+from app.ledger.runs.decisions import DecisionFilter, DecisionOutcome
 from app.service.audit import queries
 
 routes = router()

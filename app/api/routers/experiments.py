@@ -9,7 +9,7 @@ from app.api.pagination import AnyAccount, PageRequestDep, page_response
 from app.api.problems import CHARGING, OPENING, READ_ERRORS, WRITE_ERRORS
 from app.api.route import ContextDep, etag_response, router
 from app.api.schemas.experiments import CreatedExperiment, CreateExperiment, Experiment, ExperimentPage, sweep_refused
-from app.ledger.decisions import Decision
+from app.ledger.runs.decisions import Decision
 from app.service import experiments
 from app.service.experiments import NewExperiment
 from app.service.idempotency import StoredResponse

@@ -14,9 +14,9 @@ from app.api.route import ContextDep, router
 from app.api.routers.accounts import HISTORIANS
 from app.api.routers.audit import AuditOrderParameter, audit_filter, decision_filter
 from app.api.schemas.audit import AuditEvent, Decision
-from app.ledger.account_filters import RunOrder
 from app.ledger.audit import AuditFilter, AuditOrder
-from app.ledger.decisions import DecisionFilter
+from app.ledger.runs.decisions import DecisionFilter
+from app.ledger.runs.list_filters import RunOrder
 from app.service.audit import queries
 from app.service.json_values import json_number
 from app.service.queries import runs

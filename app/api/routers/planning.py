@@ -11,7 +11,7 @@ from typing import Final, TypeVar
 from fastapi import Request, Response
 from pydantic import BaseModel
 
-from app.api.plans import PLANS, answer_plan
+from app.api.planning_jobs import PLANS, answer_plan
 from app.api.problems import COSTING_ERRORS, SENDING, responses
 from app.api.route import AuthenticatedRoute, Endpoint, Handler, router
 from app.api.schemas.common import Body

@@ -9,7 +9,7 @@ from app.api.problems import READ_ERRORS, WRITE_ERRORS, responses
 from app.api.route import ContextDep, IfMatch, etag_response, router
 from app.api.schemas.policies import AccountPolicy, ReplacePolicy
 from app.api.schemas.proposals import Proposal
-from app.ledger.proposals import Proposal as DomainProposal
+from app.ledger.governance.proposals import Proposal as DomainProposal
 from app.service.auth.request_context import RequestContext
 from app.service.governance import policies
 

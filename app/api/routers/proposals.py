@@ -10,9 +10,9 @@ from app.api.pagination import NamedAccount, PageRequestDep, page_response
 from app.api.problems import READ_ERRORS, WRITE_ERRORS, responses
 from app.api.route import ContextDep, IfMatch, etag_response, router
 from app.api.schemas.proposals import AccountLimit, ChangeLimit, LiftQuarantine, Proposal, ProposalPage, ProposalReview
-from app.ledger.account_records import AccountRecord
-from app.ledger.proposals import Proposal as DomainProposal
-from app.ledger.proposals import ProposalStatus
+from app.ledger.accounts.account_records import AccountRecord
+from app.ledger.governance.proposals import Proposal as DomainProposal
+from app.ledger.governance.proposals import ProposalStatus
 from app.service.governance import limit_changes, proposals, quarantines
 from app.service.idempotency import StoredResponse
 

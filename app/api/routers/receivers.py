@@ -18,7 +18,7 @@ from app.api.schemas.alerts import (
     ReceiverPage,
     RotateReceiverSecret,
 )
-from app.ledger.alerts import DeliveryStatus
+from app.ledger.accounts.alerts import DeliveryStatus
 from app.service.alerts import receivers
 from app.service.alerts.receivers import ReceiverRules
 

@@ -19,9 +19,9 @@ from app.api.schemas.reservations import (
 )
 from app.api.schemas.runs import Run
 from app.api.schemas.waiting import CancelReservation, PrioritizeReservation
-from app.ledger.admission import Refusal
+from app.ledger.admission.admission import Refusal
 from app.ledger.errors import AttemptSupersededError
-from app.ledger.runs import RunAction
+from app.ledger.runs.run import RunAction
 from app.service import reservations
 from app.service.governance import limit_requests
 from app.service.idempotency import StoredResponse

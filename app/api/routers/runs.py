@@ -13,10 +13,10 @@ from app.api.schemas.histories import RunHistory
 from app.api.schemas.metadata import UpdateMetadata
 from app.api.schemas.reservations import plan_refused
 from app.api.schemas.runs import CreateRun, Run, RunPage
-from app.ledger.account_filters import RunOrder
-from app.ledger.accounts import AccountKind
-from app.ledger.admission import Refusal
+from app.ledger.accounts.account import AccountKind
+from app.ledger.admission.admission import Refusal
 from app.ledger.errors import InvalidInputError
+from app.ledger.runs.list_filters import RunOrder
 from app.service.accounts.metadata import change_metadata
 from app.service.idempotency import StoredResponse
 from app.service.queries import runs

@@ -1,6 +1,6 @@
 """Authorization of training steps, before every noisy release.
 
-`app/api/step_path.py` answers plain requests to this route without the framework.
+`app/http/step_path.py` answers plain requests to this route without the framework.
 """
 
 from typing import Annotated
@@ -12,8 +12,8 @@ from app.api.problems import COSTING_ERRORS, PROBLEM_JSON, WRITE_ERRORS, problem
 from app.api.route import CommitQueueDep, ContextDep, IdempotencyKey, router
 from app.api.schemas.refusals import REFUSED_EXAMPLE, refusal_members
 from app.api.schemas.steps import AuthorizeSteps, StepAuthorization, admitted_members
-from app.ledger.decisions import Decision
 from app.ledger.errors import AttemptSupersededError
+from app.ledger.runs.decisions import Decision
 from app.service.charging.requests import StepResult
 
 routes = router("runs")

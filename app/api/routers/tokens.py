@@ -17,8 +17,8 @@ from app.ledger.errors import InvalidInputError, NotFoundError
 from app.logging_config import request_id
 from app.service.auth.credential_cache import Authenticator
 from app.service.auth.rate_limit import UNAUTHENTICATED
-from app.service.governance.api_keys import IssuedKey
-from app.service.governance.workload_keys import exchange_token as exchange
+from app.service.keys.api_keys import IssuedKey
+from app.service.keys.workload_keys import exchange_token as exchange
 
 FORM = "application/x-www-form-urlencoded"
 

@@ -21,12 +21,12 @@ from app.api.schemas.common import (
 )
 from app.api.schemas.events import PlannedEvents, planned_events_of
 from app.api.schemas.metadata import MetadataInput
-from app.ledger.account_records import Block, Population
-from app.ledger.calendar import BlockSchedule, CalendarPeriod
-from app.ledger.composition import MAX_PARTITIONS
-from app.ledger.filters import check_delta
+from app.ledger.accounts.account_records import Block, Population
+from app.ledger.accounts.calendar import BlockSchedule, CalendarPeriod
+from app.ledger.admission.composition import MAX_PARTITIONS
+from app.ledger.filter.filters import check_delta
 from app.ledger.names import MAX_PREFIX_LENGTH
-from app.ledger.windows import ALWAYS, Window
+from app.ledger.settings.windows import ALWAYS, Window
 from app.service.accounts.spec import AccountSpec, ParallelSpec
 
 BLOCK_EXAMPLE: dict[str, Any] = {

@@ -25,15 +25,15 @@ from app.api.schemas.metadata import (
     Link,
     metadata_members,
 )
-from app.ledger.account_records import AccountRecord
-from app.ledger.accounts import Account as DomainAccount
-from app.ledger.admission import Reading, reading_of
-from app.ledger.availability import Available
-from app.ledger.metadata import AccountMetadata
-from app.ledger.plans import PlanState
+from app.ledger.accounts.account import Account as DomainAccount
+from app.ledger.accounts.account_records import AccountRecord
+from app.ledger.accounts.metadata import AccountMetadata
+from app.ledger.admission.admission import Reading, reading_of
+from app.ledger.plan.plans import PlanState
+from app.ledger.scheduling.availability import Available
 from app.ledger.step_events import MAX_COUNT
+from app.planning.assumptions import about_limit, about_loss
 from app.service.accounts.lookup import AccountView
-from app.service.planning.assumptions import about_limit, about_loss
 
 _ACCOUNT = {
     "epsilon_including_reserved": 2.3187,

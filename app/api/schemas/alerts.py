@@ -16,8 +16,8 @@ from app.api.schemas.common import (
     Reference,
     example,
 )
-from app.ledger.alerts import LARGEST_THRESHOLD, MOST_THRESHOLDS, AlertType, DeliveryStatus, ReceiverKind
-from app.ledger.alerts import AlertSettings as DomainAlertSettings
+from app.ledger.accounts.alerts import LARGEST_THRESHOLD, MOST_THRESHOLDS, AlertType, DeliveryStatus, ReceiverKind
+from app.ledger.accounts.alerts import AlertSettings as DomainAlertSettings
 from app.ledger.names import EMAIL_PATTERN, MAX_EMAIL_LENGTH, MAX_URL_LENGTH
 from app.service.alerts.forecasts import PathForecast
 from app.service.alerts.receivers import Subscription

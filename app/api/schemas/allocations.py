@@ -16,7 +16,8 @@ from app.api.schemas.common import (
     Timestamp,
     example,
 )
-from app.ledger.allocation import (
+from app.ledger.errors import InvalidInputError
+from app.ledger.settings.allocation import (
     DEFAULT_AGING_SECONDS,
     MAX_PARTS,
     MAX_SECONDS,
@@ -25,8 +26,7 @@ from app.ledger.allocation import (
     UnlockByPlans,
     UnlockOverTime,
 )
-from app.ledger.allocation import Share as DomainShare
-from app.ledger.errors import InvalidInputError
+from app.ledger.settings.allocation import Share as DomainShare
 from app.service.governance.allocations import AllocationRecord, AllocationTerms
 
 DAY_SECONDS = 86_400

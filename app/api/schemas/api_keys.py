@@ -18,7 +18,7 @@ from app.api.schemas.common import (
     example,
 )
 from app.ledger.permissions import Role
-from app.service.governance.api_keys import MOST_OVERLAP_SECONDS, IssuedKey, KeyTerms
+from app.service.keys.api_keys import MOST_OVERLAP_SECONDS, IssuedKey, KeyTerms
 
 KEY_EXAMPLE: dict[str, Any] = {
     "id": EXAMPLE_KEY_ID,

@@ -18,8 +18,8 @@ from app.api.schemas.common import (
 )
 from app.api.schemas.refusals import REFUSED_EXAMPLE, decision_text, refusal_facts
 from app.api.schemas.steps import EndedPlan, ended_plans_of
-from app.ledger.decisions import Decision as DomainDecision
-from app.ledger.decisions import DecisionOutcome, DecisionWithPath
+from app.ledger.runs.decisions import Decision as DomainDecision
+from app.ledger.runs.decisions import DecisionOutcome, DecisionWithPath
 
 ACT_EXAMPLE: dict[str, Any] = {
     "position": 3,

@@ -7,7 +7,7 @@ from pydantic import Field
 
 from app.api.schemas.account_creation import BlockTemplate
 from app.api.schemas.common import EXAMPLE_BUDGET_ID, Body, Limit, Output, Reason, example
-from app.ledger.calendar import CalendarPeriod
+from app.ledger.accounts.calendar import CalendarPeriod
 from app.service.governance.block_schedules import AccountSchedule
 
 _TEMPLATE: dict[str, Any] = {

@@ -6,7 +6,7 @@ from pydantic import Field
 
 from app.api.schemas.common import EXAMPLE_ORGANISATION_ID, EXAMPLE_RUN_ID, Output, Page, example
 from app.ledger.audit import Checkpoint as DomainCheckpoint
-from app.service.signatures import Signer
+from app.service.signing.signatures import Signer
 
 SIGNATURE_EXAMPLE: dict[str, Any] = {"algorithm": "Ed25519", "key_id": "6e1a0b2c3d4e5f60", "value": "oYf0…"}
 CHECKPOINT_EXAMPLE: dict[str, Any] = {

@@ -20,7 +20,7 @@ from typing_extensions import TypeAliasType
 
 from app.accounting.events import MAX_EVENTS, NeighboringRelation, event_to_dict
 from app.ledger.errors import InvalidInputError
-from app.ledger.filters import Limit as DomainLimit
+from app.ledger.filter.filters import Limit as DomainLimit
 from app.ledger.names import MAX_NAME_LENGTH, check_name, is_text
 from app.ledger.times import parse_day, parse_time
 from app.service.accounts.spec import ID_PREFIXES

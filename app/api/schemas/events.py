@@ -16,7 +16,7 @@ from pydantic_core import PydanticSerializationError, to_json
 
 from app.accounting.errors import InvalidEventError
 from app.accounting.events import MAX_COUNT, MAX_EVENTS, MAX_GROUP, MAX_NESTING, MIN_SHAPE, DpEvent, event_from_dict
-from app.accounting.work import require_affordable_events
+from app.accounting.pricing_effort import require_affordable_events
 from app.api.schemas.common import Count, Input, example
 from app.api.schemas.mechanisms import (
     AdaptiveClippingEvent,
@@ -35,8 +35,8 @@ from app.api.schemas.mechanisms import (
     TreeAggregationEvent,
     ZcdpEvent,
 )
-from app.ledger.batches import distinct, step_events
 from app.ledger.errors import InvalidInputError, RequestTooLargeError
+from app.ledger.repeated_events import distinct, step_events
 from app.ledger.step_events import StepEvent
 
 

@@ -28,10 +28,10 @@ from app.api.schemas.common import (
 from app.api.schemas.events import EventCounts, planned_events_of, step_events_of
 from app.api.schemas.refusals import refusal_facts
 from app.api.schemas.reservations import not_made
-from app.ledger.composition import MAX_BUDGETS
-from app.ledger.decisions import Decision
+from app.ledger.admission.composition import MAX_BUDGETS
 from app.ledger.experiments import ChargingMode, sweep_event
-from app.ledger.runs import RunStatus
+from app.ledger.runs.decisions import Decision
+from app.ledger.runs.run import RunStatus
 from app.ledger.step_events import StepEvent
 from app.service.accounts.spec import AccountSpec
 from app.service.experiments import ExperimentRecord

@@ -21,8 +21,8 @@ from app.api.schemas.common import (
     Output,
     example,
 )
-from app.ledger.accounts import AccountKind
-from app.ledger.decisions import DecisionOutcome
+from app.ledger.accounts.account import AccountKind
+from app.ledger.runs.decisions import DecisionOutcome
 from app.service.queries.account_history import AccountHistory as DomainAccountHistory
 from app.service.queries.runs import History
 

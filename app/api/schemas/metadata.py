@@ -8,8 +8,8 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, Field
 
 from app.api.schemas.common import EXAMPLE_RUN_ID, Body, Input, Output, Reason, example, readable
-from app.ledger.accounts import Account, AccountKind
-from app.ledger.metadata import (
+from app.ledger.accounts.account import Account, AccountKind
+from app.ledger.accounts.metadata import (
     MAX_DESCRIPTION,
     MAX_DISPLAY_NAME,
     MAX_LABEL_KEY,
@@ -22,7 +22,7 @@ from app.ledger.metadata import (
     AccountMetadata,
     Metadata,
 )
-from app.ledger.metadata import Link as DomainLink
+from app.ledger.accounts.metadata import Link as DomainLink
 from app.ledger.names import is_line
 
 METADATA_EXAMPLE: dict[str, Any] = {

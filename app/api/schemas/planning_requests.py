@@ -8,9 +8,9 @@ from app.accounting.events import DpEvent, NeighboringRelation
 from app.api.schemas.common import EXAMPLE_EVENT, Body, Count, Delta, Relation, example
 from app.api.schemas.events import EventCounts, SentEvent, step_events_of
 from app.ledger.step_events import StepEvent
-from app.service.planning.assumptions import Batches, PlanAssumptions
-from app.service.planning.calibration import CalibrationGoal
-from app.service.planning.costs import LaplaceNoise
+from app.planning.assumptions import Batches, PlanAssumptions
+from app.planning.calibration import CalibrationGoal
+from app.planning.costs import LaplaceNoise
 
 EXAMPLE_PLAN: dict[str, Any] = {"events": [{"event": EXAMPLE_EVENT, "count": 5000}]}
 EXAMPLE_TARGET: dict[str, Any] = {"event": EXAMPLE_EVENT, "epsilon": 2.0, "delta": 1e-5}

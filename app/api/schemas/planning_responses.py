@@ -7,7 +7,7 @@ from typing_extensions import TypeAliasType
 
 from app.accounting.curves import PURE
 from app.api.schemas.common import AnsweredEvent, ExtendedNumber, Output, example
-from app.service.planning.costs import ADVANCED, BASIC, CLASSIC, OPTIMAL, PLAN_FILTER, PLD, RDP, RENYI_FILTER, TEXTBOOK
+from app.planning.costs import ADVANCED, BASIC, CLASSIC, OPTIMAL, PLAN_FILTER, PLD, RDP, RENYI_FILTER, TEXTBOOK
 
 EPSILON_EXAMPLE: dict[str, Any] = {
     "epsilon": 3.847,

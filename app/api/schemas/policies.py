@@ -6,7 +6,7 @@ from pydantic import Field
 from typing_extensions import TypeAliasType
 
 from app.api.schemas.common import EXAMPLE_BUDGET_ID, Body, Delta, Input, Output, Reason, Relation, example
-from app.ledger.policies import Policy, facts_of, policy_of
+from app.ledger.settings.policies import Policy, facts_of, policy_of
 from app.service.governance.policies import PolicyRecord
 
 _WHY = "The board of 12 November: DP-SGD only, and a plan for every run."

@@ -18,7 +18,7 @@ from app.api.schemas.common import (
     Reference,
     example,
 )
-from app.ledger.proposals import ProposalKind, ProposalStatus
+from app.ledger.governance.proposals import ProposalKind, ProposalStatus
 
 _WHY = "The study goes on for another year, as its board has approved."
 PROPOSAL_EXAMPLE: dict[str, Any] = {

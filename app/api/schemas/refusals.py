@@ -7,8 +7,8 @@ from typing import Any, Final
 
 from app.api.links import run_url
 from app.api.schemas.common import EXAMPLE_BUDGET_ID, EXAMPLE_REQUEST_ID, EXAMPLE_RUN_ID
-from app.ledger.alternatives import AlternativeType, UnavailableReason
-from app.ledger.decisions import Decision
+from app.ledger.admission.alternatives import AlternativeType, UnavailableReason
+from app.ledger.runs.decisions import Decision
 from app.ledger.wording import counted, format_exact, joined
 
 REFUSED_EXAMPLE: dict[str, Any] = {

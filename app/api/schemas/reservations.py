@@ -25,10 +25,10 @@ from app.api.schemas.events import EventCount, EventCounts, step_events_of
 from app.api.schemas.refusals import plan_text
 from app.api.schemas.steps import Attempt, ExpectedSteps
 from app.api.schemas.waiting import Waiting
-from app.ledger.admission import Refusal
-from app.ledger.reservations import Reservation as DomainReservation
-from app.ledger.reservations import ReservationStatus
-from app.ledger.runs import EndReason
+from app.ledger.admission.admission import Refusal
+from app.ledger.runs.reservations import Reservation as DomainReservation
+from app.ledger.runs.reservations import ReservationStatus
+from app.ledger.runs.run import EndReason
 from app.service.charging.requests import refusal_details
 from app.service.idempotency import StoredResponse
 from app.service.reservations import CreatedReservation as DomainCreatedReservation

@@ -29,9 +29,9 @@ from app.api.schemas.events import EventCounts, SentEvent, planned_events_of, st
 from app.api.schemas.metadata import METADATA_EXAMPLE
 from app.api.schemas.reservations import DEFAULT_LEASE_SECONDS, LeaseSeconds, WaitUntil
 from app.api.schemas.steps import ExpectedSteps
-from app.ledger.composition import MAX_BUDGETS
-from app.ledger.deviations import DeviationKind
-from app.ledger.runs import EndReason, RunStatus
+from app.ledger.admission.composition import MAX_BUDGETS
+from app.ledger.runs.deviations import DeviationKind
+from app.ledger.runs.run import EndReason, RunStatus
 from app.service.accounts.spec import AccountSpec
 from app.service.queries.runs import RunRecord
 from app.service.runs.register import RunRegistration

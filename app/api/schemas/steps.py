@@ -19,8 +19,8 @@ from app.api.schemas.common import (
     example,
 )
 from app.api.schemas.events import EventCounts, SentEvent, step_events_of
-from app.ledger.batches import map_once
-from app.ledger.decisions import Decision, DecisionOutcome
+from app.ledger.repeated_events import map_once
+from app.ledger.runs.decisions import Decision, DecisionOutcome
 from app.ledger.step_events import MAX_COUNT
 from app.service.charging.requests import Mode, OnExceed, StepRequest
 

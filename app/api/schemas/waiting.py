@@ -6,9 +6,9 @@ from typing import Any
 from pydantic import Field
 
 from app.api.schemas.common import EXAMPLE_BUDGET_ID, Body, ExtendedNumber, Output, Reason, example
-from app.ledger.allocation import SchedulingRule
-from app.ledger.waiting import MAX_PRIORITY
-from app.ledger.waiting_reasons import WaitingReason
+from app.ledger.scheduling.waiting import MAX_PRIORITY
+from app.ledger.scheduling.waiting_reasons import WaitingReason
+from app.ledger.settings.allocation import SchedulingRule
 
 WAITING_EXAMPLE: dict[str, Any] = {
     "rule": "dominant_share",

@@ -21,10 +21,10 @@ from sqlalchemy import (
     update,
 )
 
-from app.ledger.account_filters import MetadataFilter
-from app.ledger.accounts import Account, AccountKind
+from app.ledger.accounts.account import Account, AccountKind
+from app.ledger.accounts.metadata import AccountMetadata, Link, Metadata, search_text
 from app.ledger.ids import is_id
-from app.ledger.metadata import AccountMetadata, Link, Metadata, search_text
+from app.ledger.runs.list_filters import MetadataFilter
 from app.persistence.repositories.expressions import RUN, join_on, owned_by
 from app.persistence.tables import account_ancestors, account_labels, account_metadata, accounts
 

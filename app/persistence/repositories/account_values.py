@@ -8,14 +8,14 @@ from functools import lru_cache
 from typing import Any, Final
 
 from app.accounting.events import event_from_dict, event_to_dict
-from app.ledger.alerts import AlertSettings
-from app.ledger.allocation import Allocation, allocation_of
-from app.ledger.allocation import facts_of as allocation_facts
+from app.ledger.accounts.alerts import AlertSettings
 from app.ledger.audit import canonical
-from app.ledger.filters import FilterWeights, PlanBound
-from app.ledger.policies import Policy, facts_of, policy_of
+from app.ledger.filter.filters import FilterWeights, PlanBound
+from app.ledger.settings.allocation import Allocation, allocation_of
+from app.ledger.settings.allocation import facts_of as allocation_facts
+from app.ledger.settings.policies import Policy, facts_of, policy_of
 from app.ledger.step_events import StepEvent
-from app.persistence.tolerant import json_object
+from app.persistence.tolerant_rows import json_object
 
 SAME_NAMES: Final = (
     *("id", "parent_id", "population_id", "name", "path", "depth", "grid_version", "version"),

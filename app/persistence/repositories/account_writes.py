@@ -7,11 +7,11 @@ from datetime import datetime
 
 from sqlalchemy import Connection, Update, insert, update
 
-from app.ledger.account_records import Population
-from app.ledger.accounts import Account, AccountKind
-from app.ledger.alerts import AlertSettings
-from app.ledger.composition import budgets_of
-from app.ledger.metadata import Metadata
+from app.ledger.accounts.account import Account, AccountKind
+from app.ledger.accounts.account_records import Population
+from app.ledger.accounts.alerts import AlertSettings
+from app.ledger.accounts.metadata import Metadata
+from app.ledger.admission.composition import budgets_of
 from app.ledger.names import name_skeleton
 from app.persistence.repositories import account_metadata, balances
 from app.persistence.repositories.account_values import (

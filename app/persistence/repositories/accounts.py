@@ -9,14 +9,14 @@ from sqlalchemy import Connection, Row, Select, bindparam, func, select
 from app.accounting.curves import RdpCurve, orders
 from app.accounting.events import NeighboringRelation
 from app.ledger import ids
-from app.ledger.account_filters import AccountFilter
-from app.ledger.account_records import AccountRecord, Population
-from app.ledger.accounts import Account, AccountKind
-from app.ledger.composition import REMOVAL_IS_BOUNDED
+from app.ledger.accounts.account import Account, AccountKind
+from app.ledger.accounts.account_records import AccountRecord, Population
+from app.ledger.admission.composition import REMOVAL_IS_BOUNDED
 from app.ledger.errors import LedgerError, LedgerUnavailableError
-from app.ledger.filters import Limit
+from app.ledger.filter.filters import Limit
 from app.ledger.pages import Page, PageRequest
-from app.ledger.windows import ALWAYS, Window
+from app.ledger.runs.list_filters import AccountFilter
+from app.ledger.settings.windows import ALWAYS, Window
 from app.persistence.repositories import balances
 from app.persistence.repositories.account_metadata import matching
 from app.persistence.repositories.account_values import (
@@ -32,7 +32,7 @@ from app.persistence.repositories.expressions import NO_RUN, join_on, matches, r
 from app.persistence.repositories.locks import ancestor_ids, lock, within, writes
 from app.persistence.tables import account_ancestors, account_metadata, accounts, partition_attestations, populations
 from app.persistence.tables import balances as kept_balances
-from app.persistence.tolerant import DAMAGED, Contents, Report, TolerantQuery, refuse
+from app.persistence.tolerant_rows import DAMAGED, Contents, Report, TolerantQuery, refuse
 
 _FACTS = (
     *balances.COLUMNS,

@@ -8,7 +8,8 @@ from typing import Any, Final
 
 from sqlalchemy import CompoundSelect, Connection, Row, delete, func, insert, or_, select, true, union_all
 
-from app.ledger.alerts import ReceiverKind
+from app.ledger.accounts.alerts import ReceiverKind
+from app.ledger.accounts.calendar import CalendarPeriod
 from app.ledger.audit import (
     Actor,
     AuditAction,
@@ -20,12 +21,11 @@ from app.ledger.audit import (
     audit_genesis,
     canonical,
 )
-from app.ledger.calendar import CalendarPeriod
 from app.ledger.experiments import ChargingMode
+from app.ledger.governance.proposals import ProposalKind, ProposalStatus
 from app.ledger.pages import Page, PageRequest
 from app.ledger.permissions import Role
-from app.ledger.proposals import ProposalKind, ProposalStatus
-from app.persistence import tolerant
+from app.persistence import tolerant_rows as tolerant
 from app.persistence.repositories.account_values import read_policy
 from app.persistence.repositories.expressions import (
     RecordTable,
@@ -60,7 +60,7 @@ from app.persistence.tables import (
     sign_in_links,
     verifications,
 )
-from app.persistence.tolerant import Contents, Report, TolerantQuery, json_object, refuse
+from app.persistence.tolerant_rows import Contents, Report, TolerantQuery, json_object, refuse
 
 _ENTRIES = RecordTable(audit_entries, AuditEntry)
 _CHECKPOINTS = RecordTable(checkpoints, Checkpoint)

@@ -12,16 +12,16 @@ from sqlalchemy import Connection, Row, insert
 
 from app.accounting.curves import RdpCurve, Usage
 from app.accounting.events import NeighboringRelation
-from app.ledger.account_records import MOST_EVENTS, UncompactedCharges
-from app.ledger.accounts import Account, zero_curve
-from app.ledger.counting import CountedAccount
+from app.ledger.accounts.account import Account, zero_curve
+from app.ledger.accounts.account_records import MOST_EVENTS, UncompactedCharges
+from app.ledger.admission.counted_accounts import CountedAccount
 from app.ledger.errors import LedgerUnavailableError
-from app.ledger.parallel_exposure import without
+from app.ledger.filter.parallel_exposure import without
 from app.persistence.bulk import BulkStatement
 from app.persistence.repositories.account_values import weights_text
 from app.persistence.repositories.dp_events import CostCache, CostTable
 from app.persistence.tables import accounts, balances
-from app.persistence.tolerant import json_object
+from app.persistence.tolerant_rows import json_object
 
 COLUMNS = (balances.c.spent_curve, balances.c.spent_delta, balances.c.held_curve, balances.c.held_delta)
 

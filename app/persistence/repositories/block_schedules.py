@@ -5,8 +5,8 @@ from datetime import date, datetime
 
 from sqlalchemy import Connection, Row, delete, select, update
 
-from app.ledger.calendar import BlockSchedule, CalendarPeriod, ScheduleStatus
-from app.ledger.filters import Limit
+from app.ledger.accounts.calendar import BlockSchedule, CalendarPeriod, ScheduleStatus
+from app.ledger.filter.filters import Limit
 from app.persistence.repositories.expressions import owned_by, owned_by_any, upsert
 from app.persistence.tables import block_schedules
 

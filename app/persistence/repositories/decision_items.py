@@ -14,7 +14,7 @@ from sqlalchemy import ColumnElement, Row
 
 from app.ledger.step_events import MAX_COUNT
 from app.persistence.tables import decision_events
-from app.persistence.tolerant import DAMAGED, DamagedCell, Report, refuse
+from app.persistence.tolerant_rows import DAMAGED, DamagedCell, Report, refuse
 
 IndexedItem = tuple[int, str, int]
 """An item's index in its decision, event fingerprint and count."""

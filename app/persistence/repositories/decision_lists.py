@@ -22,7 +22,7 @@ from sqlalchemy import (
     select,
 )
 
-from app.ledger.decisions import DecisionCursor, DecisionFilter, DecisionOutcome
+from app.ledger.runs.decisions import DecisionCursor, DecisionFilter, DecisionOutcome
 from app.persistence.repositories.expressions import NOT_ADMITTED, in_period, join_on, matches, owned_by
 from app.persistence.tables import account_ancestors, decision_ranges, decisions, runs
 

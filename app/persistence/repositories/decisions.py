@@ -17,9 +17,10 @@ from sqlalchemy import (
     select,
 )
 
-from app.ledger.admission import Reading
+from app.ledger.admission.admission import Reading
 from app.ledger.audit import Actor
-from app.ledger.decisions import (
+from app.ledger.pages import Page, PageRequest
+from app.ledger.runs.decisions import (
     Decision,
     DecisionCursor,
     DecisionEntry,
@@ -27,7 +28,6 @@ from app.ledger.decisions import (
     DecisionOutcome,
     DecisionWithPath,
 )
-from app.ledger.pages import Page, PageRequest
 from app.ledger.step_events import StepEvent
 from app.persistence.bulk import BulkStatement
 from app.persistence.repositories import decision_lists

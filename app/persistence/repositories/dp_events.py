@@ -12,12 +12,12 @@ from sqlalchemy import Connection, Row, bindparam, insert, select
 from app.accounting.curves import RdpCurve, orders
 from app.accounting.events import DpEvent, NeighboringRelation, canonical, event_from_canonical, fingerprint
 from app.accounting.rdp import FORMULA_VERSION
-from app.ledger.accounts import Account
+from app.ledger.accounts.account import Account
 from app.ledger.errors import LedgerUnavailableError
 from app.persistence.lru_cache import LruCache
 from app.persistence.repositories.expressions import join_on
 from app.persistence.tables import dp_events, event_costs
-from app.persistence.tolerant import Report, TolerantQuery, refuse
+from app.persistence.tolerant_rows import Report, TolerantQuery, refuse
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,10 +7,10 @@ from typing import Final
 
 from sqlalchemy import Connection
 
-from app.ledger.accounts import Account
-from app.ledger.admission import LimitChange
+from app.ledger.accounts.account import Account
+from app.ledger.admission.admission import LimitChange
 from app.ledger.audit import AuditAction, AuditFilter
-from app.ledger.filters import Limit
+from app.ledger.filter.filters import Limit
 from app.ledger.pages import PageRequest
 from app.persistence.repositories import audit
 

@@ -6,8 +6,8 @@ from typing import Any
 
 from sqlalchemy import Column, ColumnElement, Connection, Select, bindparam, select, true
 
-from app.ledger.account_records import AccountVersion
-from app.ledger.accounts import AccountKind
+from app.ledger.accounts.account import AccountKind
+from app.ledger.accounts.account_records import AccountVersion
 from app.persistence import pipeline
 from app.persistence.repositories.expressions import join_on, owned_by
 from app.persistence.tables import account_ancestors, accounts

@@ -5,7 +5,7 @@ from datetime import datetime
 
 from sqlalchemy import Connection, insert, select, text, true, update
 
-from app.ledger.policies import Policy
+from app.ledger.settings.policies import Policy
 from app.persistence.repositories.account_values import policy_text, read_policy
 from app.persistence.tables import organisations
 

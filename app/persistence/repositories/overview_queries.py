@@ -7,11 +7,11 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, and_, bindparam, func, select
 
-from app.ledger.accounts import AccountKind
-from app.ledger.deviations import Deviation
-from app.ledger.metadata import title_of
+from app.ledger.accounts.account import AccountKind
+from app.ledger.accounts.metadata import title_of
 from app.ledger.pages import Page, PageRequest
-from app.ledger.runs import RunStatus
+from app.ledger.runs.deviations import Deviation
+from app.ledger.runs.run import RunStatus
 from app.persistence.repositories.account_metadata import not_archived
 from app.persistence.repositories.expressions import NO_RUN, columns_of, join_on, owned_by, read_page
 from app.persistence.repositories.locks import within

@@ -4,10 +4,10 @@ from collections.abc import Iterable, Sequence
 
 from sqlalchemy import Connection, select
 
-from app.ledger.account_records import Attestation, Block
+from app.ledger.accounts.account_records import Attestation, Block
 from app.persistence.repositories.expressions import RecordTable, join_on
 from app.persistence.tables import account_ancestors, accounts, data_blocks, partition_attestations
-from app.persistence.tolerant import Report, TolerantQuery, refuse
+from app.persistence.tolerant_rows import Report, TolerantQuery, refuse
 
 _ATTESTATIONS = RecordTable(partition_attestations, Attestation, {"text": "attestation"})
 _BLOCKS = RecordTable(data_blocks, Block)

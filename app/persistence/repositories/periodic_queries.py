@@ -16,8 +16,8 @@ from sqlalchemy import (
     select,
 )
 
-from app.ledger.alerts import AlertType
-from app.ledger.runs import TERMINAL, RunStatus
+from app.ledger.accounts.alerts import AlertType
+from app.ledger.runs.run import TERMINAL, RunStatus
 from app.persistence.repositories.expressions import (
     ACTIVE,
     PENDING,

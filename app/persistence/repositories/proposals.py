@@ -5,10 +5,10 @@ from typing import Final
 from sqlalchemy import ColumnElement, Connection, ScalarSelect, Select, case, func, or_, select
 
 from app.ledger.audit import canonical
+from app.ledger.governance.proposals import Proposal, ProposalFilter, ProposalKind, ProposalStatus, Unapproved
 from app.ledger.pages import Page, PageRequest
-from app.ledger.policies import ORGANISATION
-from app.ledger.proposals import Proposal, ProposalFilter, ProposalKind, ProposalStatus, Unapproved
-from app.ledger.runs import RunStatus
+from app.ledger.runs.run import RunStatus
+from app.ledger.settings.policies import ORGANISATION
 from app.persistence.repositories.expressions import (
     OPEN,
     RecordTable,

@@ -9,8 +9,8 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, Table, bindparam, select, union, update
 
-from app.ledger.decisions import DecisionEntry
-from app.persistence import tolerant
+from app.ledger.runs.decisions import DecisionEntry
+from app.persistence import tolerant_rows as tolerant
 from app.persistence.repositories.decision_items import COLUMNS, IndexedItem, read_items
 from app.persistence.repositories.expressions import RecordTable, join_on, owned_by
 from app.persistence.repositories.locks import lock
@@ -27,7 +27,7 @@ from app.persistence.tables import (
     run_budgets,
     runs,
 )
-from app.persistence.tolerant import DamagedCell, Report, TolerantQuery, refuse
+from app.persistence.tolerant_rows import DamagedCell, Report, TolerantQuery, refuse
 
 PAGE = 2000
 """Rows fetched at once; a run may have millions."""

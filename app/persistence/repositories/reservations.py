@@ -8,7 +8,7 @@ from sqlalchemy import ColumnElement, Connection, Row, Update, func, insert, sel
 
 from app.accounting.curves import RdpCurve
 from app.accounting.events import DpEvent, fingerprint
-from app.ledger.reservations import PlannedItem, Reservation, ReservationStatus
+from app.ledger.runs.reservations import PlannedItem, Reservation, ReservationStatus
 from app.persistence.bulk import BulkStatement
 from app.persistence.repositories.dp_events import read_event, remember
 from app.persistence.repositories.expressions import ACTIVE, join_on, owned_by, values_of

@@ -10,11 +10,11 @@ from typing import Any, Final
 from sqlalchemy import Connection, Row, bindparam, func, insert, select
 
 from app.accounting.events import fingerprint
-from app.ledger.account_filters import RunFilter, RunOrder
 from app.ledger.audit import canonical
-from app.ledger.deviations import Deviation, DeviationKind
 from app.ledger.pages import Page, PageRequest
-from app.ledger.runs import EndReason, Run, RunStatus
+from app.ledger.runs.deviations import Deviation, DeviationKind
+from app.ledger.runs.list_filters import RunFilter, RunOrder
+from app.ledger.runs.run import EndReason, Run, RunStatus
 from app.persistence.bulk import BulkStatement
 from app.persistence.repositories.account_metadata import matching
 from app.persistence.repositories.dp_events import read_event, remember

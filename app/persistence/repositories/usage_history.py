@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from sqlalchemy import CTE, ColumnElement, Connection, Select, Table, and_, case, func, literal, select, union_all
 
-from app.ledger.decisions import DecisionOutcome
+from app.ledger.runs.decisions import DecisionOutcome
 from app.persistence.repositories.expressions import (
     NO_RUN,
     columns_of,

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from sqlalchemy import Connection, bindparam, case, distinct, func, select, true
 
 from app.accounting.events import DpEvent
-from app.ledger.reservations import NEVER_HELD, ReservationStatus
+from app.ledger.runs.reservations import NEVER_HELD, ReservationStatus
 from app.persistence.repositories.dp_events import read_event
 from app.persistence.repositories.expressions import ACTIVE, WAITING, join_on, owned_by_any
 from app.persistence.tables import account_ancestors, accounts, dp_events, reservation_items, reservations, runs

@@ -16,10 +16,10 @@ from sqlalchemy import (
 )
 
 from app.accounting.events import NeighboringRelation
-from app.ledger.accounts import AccountKind
-from app.ledger.calendar import CalendarPeriod
+from app.ledger.accounts.account import AccountKind
+from app.ledger.accounts.calendar import CalendarPeriod
+from app.ledger.accounts.metadata import MAX_DISPLAY_NAME, MAX_LABEL_KEY, MAX_LABEL_VALUE, MAX_OWNER
 from app.ledger.experiments import ChargingMode
-from app.ledger.metadata import MAX_DISPLAY_NAME, MAX_LABEL_KEY, MAX_LABEL_VALUE, MAX_OWNER
 from app.ledger.names import ACTOR_LENGTH, KEY_LENGTH, MAX_NAME_LENGTH, MAX_PREFIX_LENGTH
 from app.ledger.permissions import Role
 from app.persistence.tables.base import (

@@ -2,9 +2,9 @@
 
 from sqlalchemy import BigInteger, Column, Float, Index, Integer, String, Text, UniqueConstraint
 
-from app.ledger.alerts import DeliveryStatus, ReceiverKind
+from app.ledger.accounts.alerts import DeliveryStatus, ReceiverKind
+from app.ledger.governance.proposals import ProposalKind, ProposalStatus
 from app.ledger.names import ACTOR_LENGTH, KEY_LENGTH, MAX_URL_LENGTH, REQUEST_ID_LENGTH
-from app.ledger.proposals import ProposalKind, ProposalStatus
 from app.persistence.tables.base import (
     UtcDateTime,
     digest_column,

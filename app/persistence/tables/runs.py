@@ -4,8 +4,8 @@ from sqlalchemy import BigInteger, Column, Float, Index, Integer, LargeBinary, S
 
 from app.accounting.events import NeighboringRelation
 from app.ledger.names import ACTOR_LENGTH, KEY_LENGTH, REQUEST_ID_LENGTH
-from app.ledger.reservations import ReservationStatus
-from app.ledger.runs import EndReason, RunStatus
+from app.ledger.runs.reservations import ReservationStatus
+from app.ledger.runs.run import EndReason, RunStatus
 from app.persistence.tables.base import (
     Sha256Hex,
     UtcDateTime,

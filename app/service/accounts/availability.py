@@ -7,10 +7,10 @@ from typing import Final
 
 from sqlalchemy import Connection
 
-from app.ledger.account_records import AccountRecord
-from app.ledger.accounts import AccountKind
-from app.ledger.availability import AccountRoom, Available, available_of, least_above_part, room_of
-from app.ledger.composition import exposed
+from app.ledger.accounts.account import AccountKind
+from app.ledger.accounts.account_records import AccountRecord
+from app.ledger.admission.composition import exposed
+from app.ledger.scheduling.availability import AccountRoom, Available, available_of, least_above_part, room_of
 from app.persistence.lru_cache import LruCache
 from app.persistence.repositories import accounts, overview_queries
 from app.persistence.repositories.overview_queries import AccountSummary

@@ -8,19 +8,19 @@ from typing import Any, Final
 from sqlalchemy import Connection
 
 from app.accounting.events import NeighboringRelation
-from app.ledger.account_filters import AccountFilter
-from app.ledger.account_records import AccountRecord, Block, Population
-from app.ledger.accounts import MAX_DEPTH, Account, AccountKind
+from app.ledger.accounts.account import MAX_DEPTH, Account, AccountKind
+from app.ledger.accounts.account_records import AccountRecord, Block, Population
+from app.ledger.accounts.calendar import BlockSchedule
+from app.ledger.accounts.metadata import metadata_of
 from app.ledger.audit import AuditAction
-from app.ledger.calendar import BlockSchedule
 from app.ledger.errors import InvalidInputError, NameTakenError
-from app.ledger.filters import Limit
-from app.ledger.metadata import metadata_of
+from app.ledger.filter.filters import Limit
+from app.ledger.governance.proposals import Proposal, ProposalKind
 from app.ledger.names import look_alike
 from app.ledger.pages import Page, PageRequest
 from app.ledger.permissions import Permission
-from app.ledger.policies import EMPTY_POLICY, ORGANISATION, PolicySource, effective
-from app.ledger.proposals import Proposal, ProposalKind
+from app.ledger.runs.list_filters import AccountFilter
+from app.ledger.settings.policies import EMPTY_POLICY, ORGANISATION, PolicySource, effective
 from app.persistence.repositories import account_writes, accounts, organisations, partitions
 from app.persistence.repositories.account_values import planned_text, read_planned
 from app.service.accounts.lookup import AccountView, account_views, find_of_kind, find_parent

@@ -5,9 +5,9 @@ from typing import TypeVar
 
 from sqlalchemy import Connection
 
-from app.ledger.account_records import AccountRecord
+from app.ledger.accounts.account_records import AccountRecord
 from app.persistence.repositories import accounts
-from app.persistence.tolerant import DAMAGED
+from app.persistence.tolerant_rows import DAMAGED
 
 T = TypeVar("T")
 

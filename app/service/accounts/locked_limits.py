@@ -8,10 +8,10 @@ from typing import Final
 
 from sqlalchemy import Connection
 
-from app.ledger.accounts import Account
-from app.ledger.allocation import ALL, Allocation, UnlockByPlans, UnlockOverTime
-from app.ledger.availability import room_of, unlocked_room_of
-from app.ledger.withholding import Withholding
+from app.ledger.accounts.account import Account
+from app.ledger.scheduling.availability import room_of, unlocked_room_of
+from app.ledger.scheduling.withholding import Withholding
+from app.ledger.settings.allocation import ALL, Allocation, UnlockByPlans, UnlockOverTime
 from app.persistence.lru_cache import LruCache
 from app.persistence.repositories import waiting
 from app.persistence.repositories.overview_queries import AccountSummary

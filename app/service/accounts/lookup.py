@@ -6,12 +6,12 @@ from typing import Final
 
 from sqlalchemy import Connection
 
-from app.ledger.account_records import AccountRecord, Attestation, Block
-from app.ledger.accounts import Account, AccountKind
-from app.ledger.availability import Available
-from app.ledger.composition import budgets_of
+from app.ledger.accounts.account import Account, AccountKind
+from app.ledger.accounts.account_records import AccountRecord, Attestation, Block
+from app.ledger.accounts.metadata import AccountMetadata
+from app.ledger.admission.composition import budgets_of
 from app.ledger.errors import NotFoundError
-from app.ledger.metadata import AccountMetadata
+from app.ledger.scheduling.availability import Available
 from app.persistence.repositories import account_metadata, accounts, locks, partitions
 from app.persistence.repositories.dp_events import CostCache
 from app.service.accounts.availability import read_available

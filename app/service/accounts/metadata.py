@@ -10,12 +10,12 @@ from typing import Any, Final
 
 from sqlalchemy import Connection
 
-from app.ledger.account_records import AccountRecord
-from app.ledger.accounts import Account, AccountKind
+from app.ledger.accounts.account import Account, AccountKind
+from app.ledger.accounts.account_records import AccountRecord
+from app.ledger.accounts.metadata import ARCHIVALS, METADATA_CHANGES, UNARCHIVALS
 from app.ledger.errors import AccountArchivedError, AccountStateConflictError, PreconditionFailedError
-from app.ledger.metadata import ARCHIVALS, METADATA_CHANGES, UNARCHIVALS
+from app.ledger.governance.proposals import Proposal, ProposalKind
 from app.ledger.permissions import Permission
-from app.ledger.proposals import Proposal, ProposalKind
 from app.persistence.repositories import account_metadata, accounts, overview_queries
 from app.service.accounts.lookup import find_account, find_of_kind, require_every_budget
 from app.service.accounts.names import require_display_name_free

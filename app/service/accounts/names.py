@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from sqlalchemy import Connection
 
-from app.ledger.accounts import Account, AccountKind
+from app.ledger.accounts.account import Account, AccountKind
 from app.ledger.errors import NameTakenError
 from app.ledger.names import look_alike
 from app.persistence.repositories import accounts

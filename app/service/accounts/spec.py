@@ -8,24 +8,24 @@ from sqlalchemy import Connection
 from app.accounting.curves import GRID_VERSION
 from app.accounting.errors import UnsupportedEventError
 from app.accounting.events import DpEvent, NeighboringRelation
-from app.accounting.work import MAX_PLAN_WORK
-from app.ledger.account_records import Attestation, Block, Population
-from app.ledger.accounts import Account, AccountKind, zero_curve
-from app.ledger.composition import MAX_PARTITIONS, REMOVAL_IS_BOUNDED, counting_plans
+from app.accounting.pricing_effort import MAX_PLAN_WORK
+from app.ledger.accounts.account import Account, AccountKind, zero_curve
+from app.ledger.accounts.account_records import Attestation, Block, Population
+from app.ledger.accounts.metadata import NO_METADATA, Metadata
+from app.ledger.admission.composition import MAX_PARTITIONS, REMOVAL_IS_BOUNDED, counting_plans
 from app.ledger.errors import InvalidInputError
-from app.ledger.filters import Limit, check_limit
-from app.ledger.metadata import NO_METADATA, Metadata
-from app.ledger.plan_filter import workload_of
-from app.ledger.policy_checks import (
+from app.ledger.filter.filters import Limit, check_limit
+from app.ledger.governance.filter_weights import DECLARED_SHARE, DEFAULT_SHARE, planned_weights
+from app.ledger.governance.policy_checks import (
     require_bounded_on_removal,
     require_limit_allowed,
     require_relation,
     require_steps,
     sources_of,
 )
+from app.ledger.plan.plan_filter import workload_of
+from app.ledger.settings.windows import ALWAYS, Window
 from app.ledger.step_events import MAX_COUNT, StepEvent
-from app.ledger.tuning import DECLARED_SHARE, DEFAULT_SHARE, planned_weights
-from app.ledger.windows import ALWAYS, Window
 from app.persistence.repositories import accounts, organisations, partitions
 from app.persistence.repositories.account_values import planned_sha256
 from app.service.auth.request_context import RequestContext

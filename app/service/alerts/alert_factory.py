@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-from app.ledger.accounts import Account
-from app.ledger.alerts import Alert, AlertType, Forecast
-from app.ledger.reservations import Reservation
+from app.ledger.accounts.account import Account
+from app.ledger.accounts.alerts import Alert, AlertType, Forecast
+from app.ledger.runs.reservations import Reservation
 from app.service.ids import new_id
 from app.service.json_values import json_finite
 

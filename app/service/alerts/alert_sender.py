@@ -3,7 +3,7 @@
 import asyncio
 from datetime import datetime
 
-from app.ledger.alerts import ReceiverKind
+from app.ledger.accounts.alerts import ReceiverKind
 from app.persistence.repositories.alerts import ClaimedDelivery
 from app.service.alerts.chat_messages import slack_body, teams_body
 from app.service.alerts.http_sender import DeliveryResult, HttpSender

@@ -25,7 +25,7 @@ from app.service.alerts.alert_sender import AlertSender
 from app.service.alerts.http_sender import DeliveryResult
 from app.service.alerts.receivers import disable
 from app.service.background import attempt
-from app.service.due_work import find_due, isolated
+from app.service.periodic_work import find_due, isolated
 
 MOST_AT_ONCE: Final = 256
 

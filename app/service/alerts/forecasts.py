@@ -11,17 +11,17 @@ from typing import Final
 
 from sqlalchemy import Connection
 
-from app.ledger.account_records import AccountRecord
-from app.ledger.accounts import Account
-from app.ledger.alerts import Forecast, forecast, share_used
-from app.ledger.availability import Available
+from app.ledger.accounts.account import Account
+from app.ledger.accounts.account_records import AccountRecord
+from app.ledger.accounts.alerts import Forecast, forecast, share_used
 from app.ledger.errors import LedgerError
+from app.ledger.scheduling.availability import Available
 from app.persistence.database import Database
 from app.persistence.repositories import accounts, alerts, usage_history
 from app.persistence.repositories.usage_history import Reading
 from app.service.accounts.availability import read_available_along
 from app.service.alerts.alert_factory import forecast_alert
-from app.service.due_work import find_due, isolated
+from app.service.periodic_work import find_due, isolated
 
 WINDOW: Final = timedelta(days=7)
 """Window of the pace: a whole week, because weekends are slower."""

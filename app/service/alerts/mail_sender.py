@@ -11,7 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
-from app.ledger.alerts import Alert
+from app.ledger.accounts.alerts import Alert
 from app.service.alerts.http_sender import MOST_ERROR_CHARACTERS, DeliveryResult, trusted_certificates
 from app.service.alerts.messages import Message, plain
 from app.service.egress.connection import OVERHEAD_BYTES, connect

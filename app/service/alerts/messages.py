@@ -7,9 +7,9 @@ from datetime import datetime
 from math import ceil
 from typing import Any, Final, NamedTuple
 
-from app.ledger.alerts import Alert, AlertType
-from app.ledger.metadata import title_of
-from app.ledger.proposals import ProposalKind
+from app.ledger.accounts.alerts import Alert, AlertType
+from app.ledger.accounts.metadata import title_of
+from app.ledger.governance.proposals import ProposalKind
 
 MOST_SUBJECT_CHARACTERS: Final = 150
 """The longest header of a Slack message."""

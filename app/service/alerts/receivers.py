@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from sqlalchemy import Connection
 
-from app.ledger.alerts import AlertType, Delivery, DeliveryStatus, Receiver, ReceiverKind
+from app.ledger.accounts.alerts import AlertType, Delivery, DeliveryStatus, Receiver, ReceiverKind
 from app.ledger.audit import Actor, AuditAction, AuditEvent, digest
 from app.ledger.errors import InvalidInputError, ReceiverStateConflictError, require_found
 from app.ledger.pages import Page, PageRequest

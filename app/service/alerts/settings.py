@@ -8,8 +8,8 @@ from dataclasses import asdict
 
 from sqlalchemy import Connection
 
-from app.ledger.account_records import reached
-from app.ledger.alerts import Alert, AlertFilter, AlertSettings, AlertType, check_thresholds
+from app.ledger.accounts.account_records import reached
+from app.ledger.accounts.alerts import Alert, AlertFilter, AlertSettings, AlertType, check_thresholds
 from app.ledger.audit import AuditAction
 from app.ledger.errors import InvalidInputError
 from app.ledger.pages import Page, PageRequest

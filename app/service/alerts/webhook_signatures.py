@@ -9,7 +9,7 @@ from typing import Final
 
 from standardwebhooks.webhooks import Webhook
 
-from app.ledger.alerts import Alert
+from app.ledger.accounts.alerts import Alert
 
 PREFIX: Final = "whsec_"
 """Begins every secret, by the Standard Webhooks specification."""

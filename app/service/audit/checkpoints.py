@@ -19,9 +19,9 @@ from app.persistence.repositories import audit, organisations
 from app.persistence.repositories.audit import record_event
 from app.service.auth.request_context import RequestContext
 from app.service.background import repeat
-from app.service.due_work import find_due, isolated
 from app.service.idempotency import use_case
-from app.service.signatures import Signer
+from app.service.periodic_work import find_due, isolated
+from app.service.signing.signatures import Signer
 
 RUNS_AN_ACT: Final = 500
 """Runs anchored per audit event."""

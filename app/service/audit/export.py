@@ -11,16 +11,16 @@ from typing import Any, Final
 from sqlalchemy import Connection
 
 from app.accounting.curves import EXHAUSTED
-from app.ledger.accounts import Account, AccountKind
+from app.ledger.accounts.account import Account, AccountKind
 from app.ledger.audit import canonical_audit_entry
-from app.ledger.decisions import canonical_entry
 from app.ledger.errors import InvalidInputError, NotFoundError
+from app.ledger.runs.decisions import canonical_entry
 from app.persistence.database import ALL_TENANTS, Database
 from app.persistence.repositories import accounts, audit, dp_events, organisations, raw_rows
 from app.persistence.repositories.account_values import planned_text, weights_facts
 from app.persistence.repositories.accounts import StoredAccount
 from app.persistence.repositories.raw_rows import StoredReservation, StoredRun
-from app.persistence.tolerant import DamagedCell, refuse
+from app.persistence.tolerant_rows import DamagedCell, refuse
 from app.service.verification.audit_replay import AuditState, RecordedAccount, replay_audit_log
 
 Damaged = Mapping[object, DamagedCell]

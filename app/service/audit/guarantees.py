@@ -7,9 +7,9 @@ from typing import Final
 from sqlalchemy import Connection
 
 from app.accounting.events import NeighboringRelation
-from app.ledger.account_records import AccountRecord
-from app.ledger.accounts import Account, AccountKind, zero_curve
-from app.ledger.filters import Limit
+from app.ledger.accounts.account import Account, AccountKind, zero_curve
+from app.ledger.accounts.account_records import AccountRecord
+from app.ledger.filter.filters import Limit
 from app.ledger.wording import format_exact
 from app.persistence.repositories.limit_changes import list_limit_changes
 

@@ -5,12 +5,12 @@ from datetime import datetime
 
 from sqlalchemy import Connection
 
-from app.ledger.accounts import AccountKind
+from app.ledger.accounts.account import AccountKind
 from app.ledger.audit import AuditEntry, AuditFilter, Checkpoint
-from app.ledger.decisions import Decision, DecisionFilter, DecisionWithPath
 from app.ledger.errors import InvalidInputError, NotFoundError
 from app.ledger.pages import Page, PageRequest
 from app.ledger.permissions import Permission
+from app.ledger.runs.decisions import Decision, DecisionFilter, DecisionWithPath
 from app.persistence.repositories import account_metadata, audit, decisions, overview_queries, raw_rows
 from app.service.accounts.lookup import find_account
 from app.service.auth.request_context import RequestContext

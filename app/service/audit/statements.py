@@ -8,12 +8,12 @@ from typing import Any, Final
 from sqlalchemy import Connection
 
 from app.accounting.events import fingerprint
-from app.ledger.account_records import AccountRecord
-from app.ledger.accounts import Account, AccountKind, zero_curve
-from app.ledger.admission import governing_of, reading_of
+from app.ledger.accounts.account import Account, AccountKind, zero_curve
+from app.ledger.accounts.account_records import AccountRecord
+from app.ledger.admission.admission import governing_of, reading_of
 from app.ledger.errors import AccountQuarantinedError
 from app.ledger.experiments import ChargingMode
-from app.ledger.runs import TERMINAL
+from app.ledger.runs.run import TERMINAL
 from app.persistence.repositories import account_metadata, accounts, audit, experiments, runs, usage_history
 from app.service.accounts.create import get_account
 from app.service.audit.guarantees import guarantee
@@ -21,7 +21,7 @@ from app.service.auth.request_context import RequestContext
 from app.service.experiments import ExperimentRecord, read_all
 from app.service.json_values import json_finite
 from app.service.queries.runs import find_path, find_paths
-from app.service.signatures import Signer
+from app.service.signing.signatures import Signer
 from app.version import VERSION
 
 FORMAT: Final = 1

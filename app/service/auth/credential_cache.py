@@ -29,7 +29,7 @@ from app.service.auth.oidc.config import OidcConfig
 from app.service.auth.sessions import Credential, SessionCookie
 from app.service.auth.workload.config import WorkloadIssuer
 from app.service.background import repeat
-from app.service.due_work import find_due
+from app.service.periodic_work import find_due
 
 if TYPE_CHECKING:
     from app.service.auth.oidc.identities import OidcAuthenticator

@@ -22,7 +22,6 @@ from app.persistence.database import Database, error_summary
 from app.persistence.sqlite import WriteLockBusyError
 from app.service import metrics
 from app.service.auth.request_context import RequestContext
-from app.service.charging.close import close_revoked
 from app.service.charging.groups import CommandResult, NotReady, commit_counted, commit_group, preview
 from app.service.charging.ledger_state import LedgerState
 from app.service.charging.requests import (
@@ -31,6 +30,7 @@ from app.service.charging.requests import (
     StepRequest,
     StepResult,
 )
+from app.service.charging.reservation_ends import close_revoked
 from app.service.costing import CostNotReadyError
 from app.service.metrics import TRACES
 

@@ -8,16 +8,16 @@ from sqlalchemy import Connection
 
 from app.accounting.curves import RdpCurve
 from app.accounting.events import DpEvent, RepeatAndSelect
-from app.ledger.account_records import AccountRecord
-from app.ledger.admission import Admission
-from app.ledger.counting import CountedAccount, CountMark, admit_by_counting
-from app.ledger.decisions import Decision, DecisionEntry, entry_hash, entry_of
-from app.ledger.deviations import merge_deviations
+from app.ledger.accounts.account_records import AccountRecord
+from app.ledger.admission.admission import Admission
+from app.ledger.admission.counted_accounts import CountedAccount, CountMark, admit_by_counting
 from app.ledger.errors import InsufficientScopeError
-from app.ledger.reservations import Reservation, has_lapsed, used_further
-from app.ledger.runs import Run, RunStatus, find_deviations
+from app.ledger.runs.decisions import Decision, DecisionEntry, entry_hash, entry_of
+from app.ledger.runs.deviations import merge_deviations
+from app.ledger.runs.reservations import Reservation, has_lapsed, used_further
+from app.ledger.runs.run import Run, RunStatus, find_deviations
+from app.ledger.settings.windows import ALWAYS, Window
 from app.ledger.step_events import PricedStep, StepEvent
-from app.ledger.windows import ALWAYS, Window
 from app.persistence.repositories import balances, decisions, reservations, runs
 from app.persistence.repositories.dp_events import CostTable
 from app.service.auth.request_context import RequestContext

@@ -7,12 +7,10 @@ from dataclasses import replace
 from datetime import datetime
 from functools import lru_cache, partial
 
-from app.ledger.accounts import Account
-from app.ledger.admission import Admission, Refusal, admit, first_that_fit, record
-from app.ledger.batches import map_once, step_events
-from app.ledger.decisions import Decision, item_of
+from app.ledger.accounts.account import Account
+from app.ledger.admission.admission import Admission, Refusal, admit, first_that_fit, record
 from app.ledger.errors import InvalidInputError
-from app.ledger.policy_checks import (
+from app.ledger.governance.policy_checks import (
     require_bounded_on_removal,
     require_declared,
     require_open,
@@ -22,8 +20,10 @@ from app.ledger.policy_checks import (
     require_steps,
     sources_of,
 )
-from app.ledger.reservations import count_covered, has_lapsed
-from app.ledger.runs import (
+from app.ledger.repeated_events import map_once, step_events
+from app.ledger.runs.decisions import Decision, item_of
+from app.ledger.runs.reservations import count_covered, has_lapsed
+from app.ledger.runs.run import (
     TERMINAL,
     Run,
     RunStatus,

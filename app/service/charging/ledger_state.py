@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from app.accounting.events import DpEvent, NeighboringRelation
-from app.ledger.counting import CountedAccount
-from app.ledger.reservations import Reservation
-from app.ledger.runs import Run
+from app.ledger.admission.counted_accounts import CountedAccount
+from app.ledger.runs.reservations import Reservation
+from app.ledger.runs.run import Run
 from app.ledger.step_events import PricedStep
 from app.persistence.lru_cache import LruCache
 from app.persistence.repositories.dp_events import CostCache

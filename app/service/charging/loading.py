@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from sqlalchemy import Connection
 
 from app.accounting.events import DpEvent, RepeatAndSelect
-from app.ledger.account_records import AccountVersion
-from app.ledger.accounts import Account
-from app.ledger.admission import LimitChange
-from app.ledger.counting import CountedAccount
+from app.ledger.accounts.account import Account
+from app.ledger.accounts.account_records import AccountVersion
+from app.ledger.admission.admission import LimitChange
+from app.ledger.admission.counted_accounts import CountedAccount
 from app.persistence.repositories import accounts as account_rows
 from app.persistence.repositories import decisions, experiments, idempotent_responses, locks, reservations, runs
 from app.persistence.repositories.dp_events import CostTable

@@ -2,12 +2,12 @@
 
 from collections.abc import Iterator, Sequence
 
-from app.ledger.accounts import Account, AccountKind
-from app.ledger.alternatives import RemainingTraining
+from app.ledger.accounts.account import Account, AccountKind
+from app.ledger.admission.alternatives import RemainingTraining
 from app.ledger.errors import PolicyViolationError
-from app.ledger.policies import Deviations, effective
-from app.ledger.policy_checks import require_limit_allowed, sources_of
-from app.ledger.runs import Run, remaining_steps
+from app.ledger.governance.policy_checks import require_limit_allowed, sources_of
+from app.ledger.runs.run import Run, remaining_steps
+from app.ledger.settings.policies import Deviations, effective
 from app.service.charging.unit_of_work import UnitOfWork
 
 

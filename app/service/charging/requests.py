@@ -9,14 +9,14 @@ from typing import Any
 
 from app.accounting.curves import PURE
 from app.accounting.events import DpEvent
-from app.ledger.accounts import Account
-from app.ledger.admission import Admission, LimitChange, Refusal
-from app.ledger.alternatives import Alternatives, AlternativeType
-from app.ledger.decisions import Decision, DecisionOutcome
+from app.ledger.accounts.account import Account
+from app.ledger.admission.admission import Admission, LimitChange, Refusal
+from app.ledger.admission.alternatives import Alternatives, AlternativeType
 from app.ledger.event_differences import PlanDifference
-from app.ledger.plans import PlanStatus
-from app.ledger.reservations import Reservation
-from app.ledger.runs import Run
+from app.ledger.plan.plans import PlanStatus
+from app.ledger.runs.decisions import Decision, DecisionOutcome
+from app.ledger.runs.reservations import Reservation
+from app.ledger.runs.run import Run
 from app.ledger.step_events import StepEvent
 from app.service.auth.request_context import RequestContext
 from app.service.json_values import json_finite

@@ -3,13 +3,13 @@
 from collections.abc import Sequence
 
 from app.accounting.curves import RdpCurve
-from app.ledger.accounts import Account, with_usage, zero_curve
-from app.ledger.admission import Admission, reading_of
-from app.ledger.decisions import Decision
-from app.ledger.parallel_exposure import is_exact, without
-from app.ledger.policy_checks import require_open
-from app.ledger.reservations import Reservation, Shortfall, count_covered, is_revoked, remaining_items, take
-from app.ledger.runs import Run
+from app.ledger.accounts.account import Account, with_usage, zero_curve
+from app.ledger.admission.admission import Admission, reading_of
+from app.ledger.filter.parallel_exposure import is_exact, without
+from app.ledger.governance.policy_checks import require_open
+from app.ledger.runs.decisions import Decision
+from app.ledger.runs.reservations import Reservation, Shortfall, count_covered, is_revoked, remaining_items, take
+from app.ledger.runs.run import Run
 from app.ledger.step_events import StepEvent, first_steps, total_cost
 from app.service.charging.requests import NotLoadedError, OnExceed, PlanRevokedError, StepCommand, new_decision
 from app.service.charging.unit_of_work import UnitOfWork

@@ -5,9 +5,9 @@ from datetime import datetime
 
 from sqlalchemy import Connection
 
-from app.ledger.account_records import AccountRecord, watermark_of
-from app.ledger.counting import CountedAccount
-from app.ledger.runs import Run
+from app.ledger.accounts.account_records import AccountRecord, watermark_of
+from app.ledger.admission.counted_accounts import CountedAccount
+from app.ledger.runs.run import Run
 from app.persistence.repositories import alerts, balances, decisions, dp_events, reservations, runs
 from app.persistence.repositories.dp_events import CostTable
 from app.service.alerts.alert_factory import threshold_alerts

@@ -9,17 +9,17 @@ from datetime import datetime
 
 from app.accounting.curves import RdpCurve
 from app.accounting.events import DpEvent
-from app.ledger.account_records import AccountRecord
-from app.ledger.accounts import Account, AccountKind
-from app.ledger.admission import LimitChange
-from app.ledger.alerts import Alert
-from app.ledger.composition import exposed
-from app.ledger.counting import CountedAccount
-from app.ledger.decisions import Decision, DecisionEntry, DecisionOutcome, entry_hash, entry_of
-from app.ledger.deviations import Deviation, merge_deviations
+from app.ledger.accounts.account import Account, AccountKind
+from app.ledger.accounts.account_records import AccountRecord
+from app.ledger.accounts.alerts import Alert
+from app.ledger.admission.admission import LimitChange
+from app.ledger.admission.composition import exposed
+from app.ledger.admission.counted_accounts import CountedAccount
 from app.ledger.errors import AccountQuarantinedError, SequenceConflictError
-from app.ledger.reservations import Reservation
-from app.ledger.runs import Run, RunStatus, find_deviations
+from app.ledger.runs.decisions import Decision, DecisionEntry, DecisionOutcome, entry_hash, entry_of
+from app.ledger.runs.deviations import Deviation, merge_deviations
+from app.ledger.runs.reservations import Reservation
+from app.ledger.runs.run import Run, RunStatus, find_deviations
 from app.ledger.step_events import PricedStep, StepEvent
 from app.service.accounts.lookup import missing_account_error
 from app.service.charging.ledger_state import CostRule

@@ -7,8 +7,12 @@ from fractions import Fraction
 
 from sqlalchemy import Connection
 
-from app.ledger.accounts import Account, AccountKind
-from app.ledger.allocation import (
+from app.ledger.accounts.account import Account, AccountKind
+from app.ledger.audit import AuditAction
+from app.ledger.errors import InvalidInputError, PreconditionFailedError
+from app.ledger.governance.proposals import Proposal, ProposalKind
+from app.ledger.permissions import Permission
+from app.ledger.settings.allocation import (
     Allocation,
     SchedulingRule,
     Share,
@@ -18,10 +22,6 @@ from app.ledger.allocation import (
     facts_of,
     unlocks_earlier,
 )
-from app.ledger.audit import AuditAction
-from app.ledger.errors import InvalidInputError, PreconditionFailedError
-from app.ledger.permissions import Permission
-from app.ledger.proposals import Proposal, ProposalKind
 from app.persistence.repositories import account_writes, accounts
 from app.service.accounts.locked_limits import Unlocked, read_unlocked
 from app.service.accounts.lookup import find_parent

@@ -9,10 +9,10 @@ from typing import Any, Final
 
 from sqlalchemy import Connection
 
-from app.ledger.account_records import AccountRecord, Block
+from app.ledger.accounts.account_records import AccountRecord, Block
+from app.ledger.accounts.calendar import BlockSchedule, ScheduleStatus, due_blocks
+from app.ledger.admission.composition import MAX_PARTITIONS
 from app.ledger.audit import AuditAction, canonical, utc_text
-from app.ledger.calendar import BlockSchedule, ScheduleStatus, due_blocks
-from app.ledger.composition import MAX_PARTITIONS
 from app.ledger.errors import InvalidInputError, LedgerError, NotFoundError
 from app.ledger.permissions import Permission
 from app.persistence.clock import Moment
@@ -23,8 +23,8 @@ from app.service.accounts.lookup import find_parent
 from app.service.alerts.alert_factory import schedule_failed_alert
 from app.service.auth.request_context import RequestContext, service_context
 from app.service.change_control import require_if_match
-from app.service.due_work import find_due, isolated
 from app.service.idempotency import run_effect
+from app.service.periodic_work import find_due, isolated
 
 RETRY: Final = timedelta(minutes=5)
 """Interval between attempts to open a block that could not be opened."""

@@ -8,21 +8,21 @@ from dataclasses import asdict, replace
 
 from sqlalchemy import Connection
 
-from app.accounting.work import MAX_PLAN_WORK
-from app.ledger.account_records import AccountRecord, Population, reached
-from app.ledger.accounts import Account, AccountKind
+from app.accounting.pricing_effort import MAX_PLAN_WORK
+from app.ledger.accounts.account import Account, AccountKind
+from app.ledger.accounts.account_records import AccountRecord, Population, reached
 from app.ledger.audit import AuditAction
 from app.ledger.errors import (
     InvalidInputError,
     NotFoundError,
     PreconditionFailedError,
 )
-from app.ledger.filters import Limit
-from app.ledger.limit_changes import is_lowered, is_raised, with_limit
+from app.ledger.filter.filters import Limit
+from app.ledger.governance.filter_weights import Tuning, weights_under
+from app.ledger.governance.limit_changes import is_lowered, is_raised, with_limit
+from app.ledger.governance.policy_checks import Size, require_limit_allowed, require_run, sources_of
+from app.ledger.governance.proposals import Proposal, ProposalKind
 from app.ledger.permissions import Permission
-from app.ledger.policy_checks import Size, require_limit_allowed, require_run, sources_of
-from app.ledger.proposals import Proposal, ProposalKind
-from app.ledger.tuning import Tuning, weights_under
 from app.persistence.repositories import account_writes, accounts, alerts
 from app.persistence.repositories.account_values import weights_facts
 from app.service.accounts.lookup import find_account, find_path_of, require_every_budget

@@ -4,19 +4,19 @@ from collections.abc import Sequence
 
 from sqlalchemy import Connection
 
-from app.ledger.account_records import AccountRecord
-from app.ledger.accounts import AccountKind
-from app.ledger.decisions import DecisionFilter, DecisionOutcome
+from app.ledger.accounts.account import AccountKind
+from app.ledger.accounts.account_records import AccountRecord
 from app.ledger.errors import (
     InvalidInputError,
     RunStateConflictError,
 )
-from app.ledger.filters import Limit
-from app.ledger.limit_changes import is_lowered, is_raised
+from app.ledger.filter.filters import Limit
+from app.ledger.governance.limit_changes import is_lowered, is_raised
+from app.ledger.governance.proposals import Proposal, ProposalKind
 from app.ledger.pages import PageRequest
 from app.ledger.permissions import Permission
-from app.ledger.proposals import Proposal, ProposalKind
-from app.ledger.runs import TERMINAL
+from app.ledger.runs.decisions import DecisionFilter, DecisionOutcome
+from app.ledger.runs.run import TERMINAL
 from app.persistence.repositories import accounts, decisions, runs
 from app.service.accounts.lookup import missing_account_error
 from app.service.accounts.metadata import require_unarchived

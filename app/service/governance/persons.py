@@ -12,8 +12,8 @@ from app.persistence.repositories import api_keys, audit
 from app.service.auth import sessions
 from app.service.auth.oidc.config import ACTOR_PREFIX
 from app.service.auth.request_context import RequestContext
-from app.service.governance.api_keys import revoke_in, rotation_lineage
 from app.service.idempotency import run_effect
+from app.service.keys.api_keys import revoke_in, rotation_lineage
 
 
 @dataclass(frozen=True, slots=True)

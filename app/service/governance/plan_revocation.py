@@ -6,9 +6,9 @@ from typing import Any
 from sqlalchemy import Connection
 
 from app.accounting.events import fingerprint
-from app.ledger.accounts import Account
-from app.ledger.limit_changes import ActivePlan, revoked_plans
-from app.ledger.reservations import Reservation, has_lapsed
+from app.ledger.accounts.account import Account
+from app.ledger.governance.limit_changes import ActivePlan, revoked_plans
+from app.ledger.runs.reservations import Reservation, has_lapsed
 from app.ledger.step_events import StepEvent
 from app.persistence.repositories import account_writes, accounts, locks, reservations
 from app.service.auth.request_context import RequestContext

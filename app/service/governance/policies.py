@@ -6,8 +6,10 @@ from sqlalchemy import Connection
 
 from app.ledger.audit import AuditAction
 from app.ledger.errors import PreconditionFailedError
+from app.ledger.governance.policy_checks import sources_of
+from app.ledger.governance.proposals import Proposal, ProposalKind
 from app.ledger.permissions import Permission
-from app.ledger.policies import (
+from app.ledger.settings.policies import (
     EMPTY_POLICY,
     ORGANISATION,
     Policy,
@@ -20,8 +22,6 @@ from app.ledger.policies import (
     require_account_policy,
     warnings_about,
 )
-from app.ledger.policy_checks import sources_of
-from app.ledger.proposals import Proposal, ProposalKind
 from app.persistence.repositories import account_writes, accounts, organisations
 from app.service.accounts.lookup import find_parent
 from app.service.auth.request_context import RequestContext

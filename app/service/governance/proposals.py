@@ -7,9 +7,9 @@ from typing import Final
 from sqlalchemy import Connection
 
 from app.ledger.errors import InsufficientScopeError, ProposalClosedError, require_found
+from app.ledger.governance.proposals import Proposal, ProposalFilter, ProposalKind, ProposalStatus
 from app.ledger.pages import Page, PageRequest
 from app.ledger.permissions import PERMISSIONS, Permission
-from app.ledger.proposals import Proposal, ProposalFilter, ProposalKind, ProposalStatus
 from app.persistence.repositories import api_keys, proposals
 from app.service.accounts.create import approve_population
 from app.service.accounts.lookup import find_account, require_every_budget, require_reach
@@ -18,12 +18,12 @@ from app.service.auth.authentication import CLI_ACTOR, WORKLOAD_PREFIX
 from app.service.auth.request_context import RequestContext
 from app.service.change_control import close_proposal
 from app.service.governance.allocations import approve_allocation
-from app.service.governance.api_keys import rotation_lineage
 from app.service.governance.limit_changes import approve_limit
 from app.service.governance.policies import approve_policy
 from app.service.governance.quarantines import approve_lift, verify_before_lift
 from app.service.governance.run_approvals import approve_run, reject_run
 from app.service.idempotency import run_effect
+from app.service.keys.api_keys import rotation_lineage
 
 MOST_COUNTED: Final = 100
 """Number of open proposals that are looked at to count those that a person may decide."""

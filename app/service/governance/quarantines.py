@@ -8,15 +8,15 @@ from sqlalchemy import Connection
 
 from app.ledger.audit import AuditAction
 from app.ledger.errors import AccountQuarantinedError, InvalidInputError, PreconditionFailedError
+from app.ledger.governance.proposals import Proposal, ProposalKind
 from app.ledger.permissions import Permission
-from app.ledger.proposals import Proposal, ProposalKind
 from app.persistence.repositories import locks, raw_rows
 from app.service.accounts.lookup import find_account
 from app.service.auth.request_context import RequestContext
 from app.service.change_control import open_proposals, propose, require_none_open
 from app.service.idempotency import use_case
-from app.service.verification import verify
 from app.service.verification.requests import verification_lock
+from app.service.verification.verify import verify
 
 MOST_FAULTS: Final = 20
 """Maximum number of discrepancies in the error."""

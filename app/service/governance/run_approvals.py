@@ -12,15 +12,15 @@ from sqlalchemy import Connection
 from app.accounting.conversion import epsilon_of_curve
 from app.accounting.curves import orders
 from app.accounting.events import DpEvent
-from app.ledger.account_records import Population
-from app.ledger.accounts import Account
+from app.ledger.accounts.account import Account
+from app.ledger.accounts.account_records import Population
+from app.ledger.admission.composition import budgets_of
 from app.ledger.audit import AuditAction
-from app.ledger.composition import budgets_of
 from app.ledger.errors import PreconditionFailedError
-from app.ledger.policies import Policy, effective
-from app.ledger.policy_checks import Size, require_bounded_on_removal, require_run, require_steps, sources_of
-from app.ledger.proposals import Proposal, ProposalKind, Unapproved
-from app.ledger.runs import EndReason, RunStatus, status_payload
+from app.ledger.governance.policy_checks import Size, require_bounded_on_removal, require_run, require_steps, sources_of
+from app.ledger.governance.proposals import Proposal, ProposalKind, Unapproved
+from app.ledger.runs.run import EndReason, RunStatus, status_payload
+from app.ledger.settings.policies import Policy, effective
 from app.ledger.step_events import PricedStep, StepEvent, is_endless, total_cost
 from app.persistence.repositories import accounts
 from app.persistence.repositories.proposals import find_unapproved

@@ -13,17 +13,17 @@ from typing import Final
 from sqlalchemy import Connection
 from sqlalchemy.exc import SQLAlchemyError
 
-from app.ledger.account_records import AccountRecord
-from app.ledger.accounts import AccountKind
-from app.ledger.alerts import share_used
-from app.ledger.availability import AccountRoom
+from app.ledger.accounts.account import AccountKind
+from app.ledger.accounts.account_records import AccountRecord
+from app.ledger.accounts.alerts import share_used
 from app.ledger.errors import LedgerError
+from app.ledger.scheduling.availability import AccountRoom
 from app.persistence.database import ALL_TENANTS, Database, error_summary
-from app.persistence.rehearsal import READABLE, Fault
 from app.persistence.repositories import overview_queries, periodic_queries
 from app.persistence.repositories.overview_queries import AccountSummary
 from app.persistence.repositories.periodic_queries import Backlog, Heads, Signing, Waiting
 from app.persistence.sqlite import DiskSpace
+from app.persistence.write_probe import READABLE, Fault
 from app.service.accounts.availability import AvailabilityReader, room_of_record
 from app.service.accounts.damaged_rows import read_tolerating_damage
 from app.service.background import attempt

@@ -13,7 +13,7 @@ from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import Collector
 
-from app.ledger.accounts import AccountKind
+from app.ledger.accounts.account import AccountKind
 from app.service.metrics import REGISTRY
 from app.service.monitoring.database_collector import IntegrityWarnings, LedgerSnapshot, LedgerStats, Utilisation
 from app.service.queries.account_status import NEARLY_EXHAUSTED

@@ -8,7 +8,7 @@ from prometheus_client import CollectorRegistry, Gauge, write_to_textfile
 
 from app.ledger.errors import InvalidInputError
 from app.service.backups import BackupReport
-from app.service.verification import VerificationReport
+from app.service.verification.report import VerificationReport
 
 
 def write_verification(file: Path, found: VerificationReport, seconds: float, now: datetime) -> None:

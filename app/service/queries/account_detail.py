@@ -8,14 +8,14 @@ from typing import Final
 from sqlalchemy import Connection
 
 from app.accounting.events import Gaussian, PoissonSampled
-from app.ledger.account_records import AccountRecord
-from app.ledger.accounts import Account, AccountKind, with_usage
-from app.ledger.admission import Refusal, admit
-from app.ledger.composition import exposed, trial_account
-from app.ledger.decisions import DecisionFilter, DecisionOutcome, DecisionWithPath
+from app.ledger.accounts.account import Account, AccountKind, with_usage
+from app.ledger.accounts.account_records import AccountRecord
+from app.ledger.admission.admission import Refusal, admit
+from app.ledger.admission.composition import exposed, trial_account
 from app.ledger.errors import LedgerUnavailableError, NotFoundError
-from app.ledger.fitting_noise import noise_that_fits
+from app.ledger.fitting.fitting_noise import noise_that_fits
 from app.ledger.pages import Page, PageRequest
+from app.ledger.runs.decisions import DecisionFilter, DecisionOutcome, DecisionWithPath
 from app.ledger.step_events import PricedStep, StepEvent
 from app.persistence.repositories import account_metadata, decisions, overview_queries
 from app.persistence.repositories.overview_queries import RunOutline

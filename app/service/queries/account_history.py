@@ -13,9 +13,9 @@ from sqlalchemy import Connection
 
 from app.accounting.conversion import spread
 from app.accounting.curves import EXHAUSTED, PER_NAT, UNBOUNDED, UNIT, RdpCurve, orders, pure_units
-from app.ledger.account_records import AccountRecord
-from app.ledger.accounts import Account, AccountKind
-from app.ledger.admission import LimitChange
+from app.ledger.accounts.account import Account, AccountKind
+from app.ledger.accounts.account_records import AccountRecord
+from app.ledger.admission.admission import LimitChange
 from app.ledger.errors import NotFoundError
 from app.persistence.lru_cache import LruCache
 from app.persistence.repositories import dp_events, overview_queries, usage_history

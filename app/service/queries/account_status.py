@@ -9,9 +9,9 @@ from typing import Final
 
 from sqlalchemy import Connection
 
-from app.ledger.accounts import AccountKind
-from app.ledger.availability import Available
-from app.ledger.filters import Limit
+from app.ledger.accounts.account import AccountKind
+from app.ledger.filter.filters import Limit
+from app.ledger.scheduling.availability import Available
 from app.persistence.repositories import account_metadata, waiting
 from app.persistence.repositories.usage_history import Reading
 from app.service.accounts.locked_limits import LockedLimit

@@ -6,9 +6,9 @@ from typing import Final
 
 from sqlalchemy import Connection
 
-from app.ledger.account_records import AccountRecord
-from app.ledger.alerts import share_used
-from app.ledger.availability import AccountRoom, Available, room_of
+from app.ledger.accounts.account_records import AccountRecord
+from app.ledger.accounts.alerts import share_used
+from app.ledger.scheduling.availability import AccountRoom, Available, room_of
 from app.persistence.lru_cache import LruCache
 from app.persistence.repositories import overview_queries
 from app.persistence.repositories.overview_queries import AccountSummary

@@ -6,11 +6,11 @@ from typing import Final
 
 from sqlalchemy import Connection
 
-from app.ledger.account_records import AccountRecord
-from app.ledger.accounts import Account
-from app.ledger.alerts import share_used
+from app.ledger.accounts.account import Account
+from app.ledger.accounts.account_records import AccountRecord
+from app.ledger.accounts.alerts import share_used
+from app.ledger.accounts.metadata import AccountMetadata, title_of
 from app.ledger.errors import BudgetClosedError, PolicyViolationError
-from app.ledger.metadata import AccountMetadata, title_of
 from app.ledger.step_events import StepEvent
 from app.persistence.repositories import account_metadata
 from app.service.auth.request_context import RequestContext

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from app.ledger.accounts import AccountKind
+from app.ledger.accounts.account import AccountKind
 from app.ledger.pages import PageRequest
 from app.ledger.permissions import Permission, Role
 from app.persistence.repositories import api_keys, overview_queries

@@ -6,15 +6,15 @@ from typing import Any, Final
 
 from sqlalchemy import Connection
 
-from app.ledger.account_records import AccountRecord
-from app.ledger.accounts import AccountKind
-from app.ledger.filters import Limit
-from app.ledger.metadata import title_of
+from app.ledger.accounts.account import AccountKind
+from app.ledger.accounts.account_records import AccountRecord
+from app.ledger.accounts.metadata import title_of
+from app.ledger.filter.filters import Limit
+from app.ledger.governance.policy_checks import sources_of
+from app.ledger.governance.proposals import Proposal, ProposalFilter, ProposalKind, ProposalStatus
 from app.ledger.pages import Page, PageRequest
 from app.ledger.permissions import PERMISSIONS, Permission
-from app.ledger.policies import ORGANISATION, Policy, PolicySource, policy_of
-from app.ledger.policy_checks import sources_of
-from app.ledger.proposals import Proposal, ProposalFilter, ProposalKind, ProposalStatus
+from app.ledger.settings.policies import ORGANISATION, Policy, PolicySource, policy_of
 from app.persistence.repositories import account_metadata, accounts, proposals, runs
 from app.service.accounts.lookup import find_path_of
 from app.service.auth.request_context import RequestContext

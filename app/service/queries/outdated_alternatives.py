@@ -6,9 +6,9 @@ from datetime import datetime
 
 from sqlalchemy import Connection
 
-from app.ledger.account_records import AccountRecord
-from app.ledger.decisions import Decision
-from app.ledger.filters import Limit
+from app.ledger.accounts.account_records import AccountRecord
+from app.ledger.filter.filters import Limit
+from app.ledger.runs.decisions import Decision
 from app.persistence.repositories.limit_changes import list_limit_changes
 
 

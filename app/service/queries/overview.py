@@ -6,9 +6,9 @@ from typing import Final
 
 from sqlalchemy import Connection
 
-from app.ledger.accounts import AccountKind
-from app.ledger.decisions import DecisionFilter, DecisionOutcome, DecisionWithPath
+from app.ledger.accounts.account import AccountKind
 from app.ledger.pages import PageRequest
+from app.ledger.runs.decisions import DecisionFilter, DecisionOutcome, DecisionWithPath
 from app.persistence.repositories import account_metadata, decisions, overview_queries
 from app.persistence.repositories.overview_queries import RunOutline
 from app.service.auth.request_context import RequestContext

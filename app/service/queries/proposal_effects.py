@@ -6,14 +6,14 @@ from dataclasses import dataclass, replace
 from sqlalchemy import Connection
 
 from app.accounting.errors import UnsupportedEventError
-from app.ledger.account_records import AccountRecord
-from app.ledger.accounts import Account, AccountKind, with_usage
-from app.ledger.composition import exposed
-from app.ledger.filters import Limit
-from app.ledger.limit_changes import with_limit
-from app.ledger.runs import Run
+from app.ledger.accounts.account import Account, AccountKind, with_usage
+from app.ledger.accounts.account_records import AccountRecord
+from app.ledger.admission.composition import exposed
+from app.ledger.filter.filters import Limit
+from app.ledger.governance.filter_weights import rescale_weights
+from app.ledger.governance.limit_changes import with_limit
+from app.ledger.runs.run import Run
 from app.ledger.step_events import PricedStep, StepEvent, is_endless, total_cost
-from app.ledger.tuning import rescale_weights
 from app.service.auth.request_context import RequestContext
 from app.service.costing import cost_steps
 from app.service.queries.runs import partitions_of

@@ -6,13 +6,13 @@ from typing import Final
 from sqlalchemy import Connection
 
 from app.accounting.conversion import spread
-from app.ledger.accounts import Account, with_usage
-from app.ledger.admission import governing_of
+from app.ledger.accounts.account import Account, with_usage
+from app.ledger.admission.admission import governing_of
 from app.ledger.audit import AuditAction, AuditFilter
-from app.ledger.decisions import Decision, DecisionFilter, DecisionOutcome
+from app.ledger.governance.proposals import Proposal
 from app.ledger.pages import PageRequest
-from app.ledger.proposals import Proposal
-from app.ledger.reservations import Reservation
+from app.ledger.runs.decisions import Decision, DecisionFilter, DecisionOutcome
+from app.ledger.runs.reservations import Reservation
 from app.ledger.step_events import MAX_COUNT, PricedStep, StepEvent
 from app.persistence.repositories import (
     account_metadata,

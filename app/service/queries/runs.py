@@ -8,15 +8,15 @@ from sqlalchemy import Connection
 
 from app.accounting.conversion import spread
 from app.accounting.events import DpEvent, NeighboringRelation
-from app.ledger.account_filters import RunFilter, RunOrder
-from app.ledger.account_records import AccountRecord
-from app.ledger.accounts import Account, AccountKind
-from app.ledger.admission import Reading, reading_of, repetitions_left
-from app.ledger.composition import budgets_of, exposed
-from app.ledger.decisions import Decision, DecisionWithPath
-from app.ledger.metadata import AccountMetadata, title_of
+from app.ledger.accounts.account import Account, AccountKind
+from app.ledger.accounts.account_records import AccountRecord
+from app.ledger.accounts.metadata import AccountMetadata, title_of
+from app.ledger.admission.admission import Reading, reading_of, repetitions_left
+from app.ledger.admission.composition import budgets_of, exposed
 from app.ledger.pages import Page, PageRequest
-from app.ledger.runs import TAKES_NO_STEPS, Run
+from app.ledger.runs.decisions import Decision, DecisionWithPath
+from app.ledger.runs.list_filters import RunFilter, RunOrder
+from app.ledger.runs.run import TAKES_NO_STEPS, Run
 from app.ledger.step_events import PricedStep, StepEvent
 from app.persistence.repositories import (
     account_metadata,

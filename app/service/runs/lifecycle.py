@@ -4,10 +4,10 @@ from sqlalchemy import Connection
 
 from app.ledger.audit import AuditAction
 from app.ledger.errors import InvalidInputError, ReservationStateConflictError
+from app.ledger.governance.proposals import ProposalKind, ProposalStatus
 from app.ledger.permissions import Permission
-from app.ledger.proposals import ProposalKind, ProposalStatus
-from app.ledger.reservations import commit, forfeit, has_lapsed
-from app.ledger.runs import (
+from app.ledger.runs.reservations import commit, forfeit, has_lapsed
+from app.ledger.runs.run import (
     ENDS,
     EndReason,
     RunAction,
@@ -19,12 +19,12 @@ from app.ledger.runs import (
     require_not_ended,
     status_payload,
 )
-from app.ledger.waiting import cancel
+from app.ledger.scheduling.waiting import cancel
 from app.persistence.repositories import reservations, runs
 from app.service.auth.request_context import RequestContext
 from app.service.change_control import close_proposal, open_proposals
-from app.service.charging.close import close_reservation
 from app.service.charging.loading import load_for
+from app.service.charging.reservation_ends import close_reservation
 from app.service.charging.saving import save_transition
 from app.service.charging.unit_of_work import UnitOfWork
 from app.service.idempotency import run_effect, use_case

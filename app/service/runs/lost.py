@@ -7,14 +7,14 @@ from typing import Final
 from sqlalchemy import Connection
 
 from app.ledger.audit import SERVICE, AuditAction, AuditEvent
-from app.ledger.runs import EndReason, RunStatus, status_payload
+from app.ledger.runs.run import EndReason, RunStatus, status_payload
 from app.persistence.database import Database
 from app.persistence.repositories import organisations, periodic_queries
 from app.persistence.repositories.audit import record_event
 from app.service.background import repeat
 from app.service.charging.loading import load_run
 from app.service.charging.saving import save_transition
-from app.service.due_work import find_due, isolated
+from app.service.periodic_work import find_due, isolated
 from app.service.scheduling.endings import waiting_of
 
 LOOK_SECONDS: Final = 600.0

@@ -7,17 +7,17 @@ from datetime import datetime
 from sqlalchemy import Connection
 
 from app.accounting.events import DpEvent, NeighboringRelation, fingerprint
-from app.ledger.account_records import AccountRecord, Population
-from app.ledger.accounts import Account, AccountKind
-from app.ledger.admission import Refusal
+from app.ledger.accounts.account import Account, AccountKind
+from app.ledger.accounts.account_records import AccountRecord, Population
+from app.ledger.admission.admission import Refusal
+from app.ledger.admission.composition import budgets_of, check_several, require_charged_directly
 from app.ledger.audit import AuditAction
-from app.ledger.composition import budgets_of, check_several, require_charged_directly
-from app.ledger.decisions import genesis
 from app.ledger.errors import InvalidInputError, PrivacyUnitMismatchError, RelationMismatchError
+from app.ledger.governance.policy_checks import Size, require_open, require_run, sources_of
 from app.ledger.permissions import Permission
-from app.ledger.policy_checks import Size, require_open, require_run, sources_of
-from app.ledger.reservations import Reservation, ReservationStatus
-from app.ledger.runs import Run, RunStatus
+from app.ledger.runs.decisions import genesis
+from app.ledger.runs.reservations import Reservation, ReservationStatus
+from app.ledger.runs.run import Run, RunStatus
 from app.ledger.step_events import StepEvent, planned_steps
 from app.persistence.repositories import account_writes, accounts, runs
 from app.service.accounts.lookup import find_parent
@@ -34,7 +34,6 @@ from app.service.accounts.spec import (
 )
 from app.service.auth.request_context import RequestContext
 from app.service.charging.requests import refusal_payload
-from app.service.governance.api_keys import bind_to_run
 from app.service.governance.run_approvals import (
     find_excess,
     largest,
@@ -44,6 +43,7 @@ from app.service.governance.run_approvals import (
     size_of,
 )
 from app.service.idempotency import use_case
+from app.service.keys.api_keys import bind_to_run
 from app.service.queries.runs import RunRecord, read_run
 from app.service.reservations import PlanRequest, load_plan, reserve
 from app.service.scheduling.arrivals import record_queued

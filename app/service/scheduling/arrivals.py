@@ -8,22 +8,22 @@ from datetime import datetime
 from sqlalchemy import Connection
 
 from app.accounting.events import fingerprint
-from app.ledger.accounts import Account
-from app.ledger.admission import Refusal, short_accounts
+from app.ledger.accounts.account import Account
+from app.ledger.admission.admission import Refusal, short_accounts
 from app.ledger.audit import AuditAction
 from app.ledger.errors import PlansWaitingError
-from app.ledger.policy_checks import require_open
-from app.ledger.reservations import Reservation
-from app.ledger.scheduling import Books, WaitingPlan, never_fits
+from app.ledger.governance.policy_checks import require_open
+from app.ledger.runs.reservations import Reservation
+from app.ledger.scheduling.queue import Books, WaitingPlan, never_fits
+from app.ledger.scheduling.withholding import Withholding
 from app.ledger.step_events import PricedStep
-from app.ledger.withholding import Withholding
 from app.persistence.repositories import waiting
 from app.service.auth.request_context import RequestContext
 from app.service.charging.unit_of_work import UnitOfWork
 from app.service.scheduling.explanations import WaitingDetail, explain_waiting, queue_payload
 from app.service.scheduling.holding import PricedPlan, hold_priced
-from app.service.scheduling.known_plans import DEFAULT, new_line, weight_of
-from app.service.scheduling.lines import Look, grants_in, waiting_plans
+from app.service.scheduling.queue_snapshots import Look, grants_in, waiting_plans
+from app.service.scheduling.waiting_plans import DEFAULT, new_line, weight_of
 from app.service.scheduling.withholdings import read_withholdings
 
 NEWCOMER = "newcomer"

@@ -3,8 +3,8 @@
 from sqlalchemy import Connection
 
 from app.ledger.audit import AuditAction
-from app.ledger.reservations import Reservation, ReservationStatus
-from app.ledger.runs import EndReason, RunStatus, status_payload
+from app.ledger.runs.reservations import Reservation, ReservationStatus
+from app.ledger.runs.run import EndReason, RunStatus, status_payload
 from app.persistence.repositories import alerts, reservations, waiting
 from app.service.alerts.alert_factory import expired_alert
 from app.service.auth.request_context import RequestContext

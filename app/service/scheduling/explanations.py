@@ -8,13 +8,13 @@ from typing import Any, Final
 
 from sqlalchemy import Connection
 
-from app.ledger.allocation import SchedulingRule
-from app.ledger.reservations import Reservation, ReservationStatus
-from app.ledger.scheduling import Grant, Standing, WaitingPlan
-from app.ledger.waiting_reasons import Shortage, WaitingReason, estimates, shortages
+from app.ledger.runs.reservations import Reservation, ReservationStatus
+from app.ledger.scheduling.queue import Grant, Standing, WaitingPlan
+from app.ledger.scheduling.waiting_reasons import Shortage, WaitingReason, estimates, shortages
+from app.ledger.settings.allocation import SchedulingRule
 from app.service.auth.request_context import RequestContext
 from app.service.json_values import json_finite
-from app.service.scheduling.lines import Look, waiting_plans, with_runs
+from app.service.scheduling.queue_snapshots import Look, waiting_plans, with_runs
 
 SHOWN: Final = 10
 """Maximum number of overtaken plans that the audit log names."""

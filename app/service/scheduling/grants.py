@@ -7,15 +7,15 @@ from typing import Final
 
 from sqlalchemy import Connection
 
-from app.ledger.admission import Refusal
+from app.ledger.admission.admission import Refusal
 from app.ledger.audit import SERVICE, AuditAction
 from app.ledger.errors import LedgerError, ReservationStateConflictError
+from app.ledger.governance.policy_checks import require_open
 from app.ledger.permissions import Role
-from app.ledger.policy_checks import require_open
-from app.ledger.reservations import Reservation
-from app.ledger.runs import RunStatus, status_payload
-from app.ledger.scheduling import Books, Grant
-from app.ledger.waiting import expire, grant, has_expired
+from app.ledger.runs.reservations import Reservation
+from app.ledger.runs.run import RunStatus, status_payload
+from app.ledger.scheduling.queue import Books, Grant
+from app.ledger.scheduling.waiting import expire, grant, has_expired
 from app.persistence.database import Database
 from app.persistence.repositories import alerts, organisations, reservations, waiting
 from app.service.alerts.alert_factory import granted_alert
@@ -25,11 +25,11 @@ from app.service.charging.ledger_state import LedgerState
 from app.service.charging.loading import LoadRequest, load
 from app.service.charging.saving import save
 from app.service.charging.unit_of_work import UnitOfWork
-from app.service.due_work import find_due, isolated
+from app.service.periodic_work import find_due, isolated
 from app.service.scheduling.endings import end_waiting
 from app.service.scheduling.explanations import grant_payload
 from app.service.scheduling.holding import hold_priced, price_plan
-from app.service.scheduling.lines import BEGINS, Look, grants_in, waiting_plans
+from app.service.scheduling.queue_snapshots import BEGINS, Look, grants_in, waiting_plans
 
 PAGE: Final = 100
 """Maximum number of plans that one look ends, and that one transaction grants."""

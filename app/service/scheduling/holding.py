@@ -5,17 +5,17 @@ from dataclasses import dataclass
 from functools import partial
 
 from app.accounting.events import DpEvent
-from app.ledger.accounts import Account
-from app.ledger.admission import Refusal, Views, ended_plans, hold
-from app.ledger.policy_checks import (
+from app.ledger.accounts.account import Account
+from app.ledger.admission.admission import Refusal, Views, ended_plans, hold
+from app.ledger.governance.policy_checks import (
     require_bounded_on_removal,
     require_declared,
     require_plans_kept,
     require_steps,
     sources_of,
 )
-from app.ledger.reservations import PlannedItem
-from app.ledger.runs import require_no_sweep
+from app.ledger.runs.reservations import PlannedItem
+from app.ledger.runs.run import require_no_sweep
 from app.ledger.step_events import PricedStep, StepEvent
 from app.service.auth.request_context import RequestContext
 from app.service.charging.remaining_training import remaining_training

@@ -5,20 +5,20 @@ from typing import Final
 
 from sqlalchemy import Connection
 
-from app.ledger.accounts import Account
+from app.ledger.accounts.account import Account
 from app.ledger.audit import AuditAction
 from app.ledger.errors import require_found
 from app.ledger.permissions import Permission
-from app.ledger.reservations import Reservation
-from app.ledger.scheduling import WaitingPlan
-from app.ledger.waiting import LONGEST_WAIT, cancel, prioritize
+from app.ledger.runs.reservations import Reservation
+from app.ledger.scheduling.queue import WaitingPlan
+from app.ledger.scheduling.waiting import LONGEST_WAIT, cancel, prioritize
 from app.persistence.repositories import accounts, reservations
 from app.service.accounts.lookup import find_parent, require_reach
 from app.service.auth.request_context import RequestContext
 from app.service.idempotency import run_effect
 from app.service.scheduling.endings import end_waiting
 from app.service.scheduling.explanations import WaitingDetail, explain
-from app.service.scheduling.lines import waiting_plans
+from app.service.scheduling.queue_snapshots import waiting_plans
 
 MAX_LISTED: Final = 100
 """Maximum number of waiting plans that one list explains."""

@@ -5,19 +5,19 @@ from dataclasses import dataclass, replace
 
 from sqlalchemy import Connection
 
-from app.ledger.account_records import AccountRecord
-from app.ledger.composition import exposed, require_charged_directly, trial_account
-from app.ledger.policy_checks import require_bounded_on_removal, require_open, require_steps, sources_of
-from app.ledger.scheduling import Books, never_fits
+from app.ledger.accounts.account_records import AccountRecord
+from app.ledger.admission.composition import exposed, require_charged_directly, trial_account
+from app.ledger.governance.policy_checks import require_bounded_on_removal, require_open, require_steps, sources_of
+from app.ledger.scheduling.queue import Books, never_fits
+from app.ledger.scheduling.waiting import LONGEST_WAIT
 from app.ledger.step_events import StepEvent
-from app.ledger.waiting import LONGEST_WAIT
 from app.persistence.repositories import accounts
 from app.service.accounts.lookup import find_parent, find_path_of
 from app.service.auth.request_context import RequestContext
 from app.service.costing import cost_steps
 from app.service.scheduling.arrivals import NEWCOMER, is_granted, newcomer_in, opens_later
 from app.service.scheduling.explanations import WaitingDetail, explain
-from app.service.scheduling.lines import waiting_plans
+from app.service.scheduling.queue_snapshots import waiting_plans
 from app.service.scheduling.withholdings import read_withholdings
 
 

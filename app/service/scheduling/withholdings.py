@@ -6,10 +6,10 @@ from datetime import datetime
 from sqlalchemy import Connection
 
 from app.accounting.curves import RdpCurve
-from app.ledger.accounts import Account, usage_of, zero_curve
-from app.ledger.allocation import Allocation
+from app.ledger.accounts.account import Account, usage_of, zero_curve
 from app.ledger.errors import LedgerUnavailableError
-from app.ledger.withholding import Withholding
+from app.ledger.scheduling.withholding import Withholding
+from app.ledger.settings.allocation import Allocation
 from app.persistence.repositories import waiting
 from app.persistence.repositories.dp_events import CostCache, CostTable
 from app.service.accounts.locked_limits import read_unlocked

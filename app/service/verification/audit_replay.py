@@ -7,18 +7,18 @@ from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from typing import Any, Final
 
-from app.ledger.account_records import AccountRecord
-from app.ledger.accounts import Account, AccountKind
-from app.ledger.alerts import DEFAULT_ALERT_SETTINGS
+from app.ledger.accounts.account import Account, AccountKind
+from app.ledger.accounts.account_records import AccountRecord
+from app.ledger.accounts.alerts import DEFAULT_ALERT_SETTINGS
 from app.ledger.audit import AuditAction, AuditEntry, audit_entry_hash, audit_genesis, canonical
-from app.ledger.filters import FilterWeights, Limit
+from app.ledger.filter.filters import FilterWeights, Limit
 from app.ledger.names import name_skeleton
-from app.ledger.policies import Policy, facts_of
-from app.ledger.reservations import ReservationStatus
-from app.ledger.runs import RunStatus
+from app.ledger.runs.reservations import ReservationStatus
+from app.ledger.runs.run import RunStatus
+from app.ledger.settings.policies import Policy, facts_of
 from app.persistence.repositories.account_values import allocation_text, weights_of
 from app.persistence.repositories.raw_rows import StoredRun
-from app.persistence.tolerant import DAMAGED
+from app.persistence.tolerant_rows import DAMAGED
 from app.service.verification import record_replay
 from app.service.verification.record_replay import Records
 

@@ -12,17 +12,17 @@ from app.accounting.curves import RdpCurve, orders
 from app.accounting.errors import AccountingError
 from app.accounting.events import event_from_canonical
 from app.accounting.rdp import FORMULA_VERSION, event_curve
-from app.ledger.accounts import Account, AccountKind, zero_curve
+from app.ledger.accounts.account import Account, AccountKind, zero_curve
+from app.ledger.admission.composition import counting_plans
 from app.ledger.audit import Discrepancy
-from app.ledger.composition import counting_plans
-from app.ledger.filters import FilterWeights, filter_weights
-from app.ledger.parallel_exposure import held_of, largest
-from app.ledger.plans import is_allowed
-from app.ledger.tuning import DECLARED_SHARE, DEFAULT_SHARE, planned_weights, rescale_weights
+from app.ledger.filter.filters import FilterWeights, filter_weights
+from app.ledger.filter.parallel_exposure import held_of, largest
+from app.ledger.governance.filter_weights import DECLARED_SHARE, DEFAULT_SHARE, planned_weights, rescale_weights
+from app.ledger.plan.plans import is_allowed
 from app.persistence.repositories import dp_events
 from app.persistence.repositories.dp_events import CostTable, StoredCost
 from app.persistence.repositories.raw_rows import Key
-from app.persistence.tolerant import DAMAGED
+from app.persistence.tolerant_rows import DAMAGED
 from app.service.verification.report import Balance, VerificationContext
 
 TOLERANCE = 1e-9

@@ -7,12 +7,12 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from math import isclose
 
-from app.ledger.decisions import DecisionEntry, entry_hash, genesis
-from app.ledger.reservations import NEVER_HELD, ReservationStatus
-from app.ledger.runs import RunStatus
+from app.ledger.runs.decisions import DecisionEntry, entry_hash, genesis
+from app.ledger.runs.reservations import NEVER_HELD, ReservationStatus
+from app.ledger.runs.run import RunStatus
 from app.persistence.repositories import raw_rows
 from app.persistence.repositories.raw_rows import Key, StoredEntry, StoredReservation, StoredRun
-from app.persistence.tolerant import DAMAGED
+from app.persistence.tolerant_rows import DAMAGED
 from app.service.ids import is_of
 from app.service.verification.audit_replay import status_discrepancy
 from app.service.verification.balances import TOLERANCE, is_readable

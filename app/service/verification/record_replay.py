@@ -7,9 +7,9 @@ from typing import Any, Final
 
 from sqlalchemy import Row
 
+from app.ledger.accounts.metadata import ARCHIVALS, METADATA_CHANGES, UNARCHIVALS, metadata_of, search_text
 from app.ledger.audit import AuditAction, AuditEntry, canonical, digest
-from app.ledger.metadata import ARCHIVALS, METADATA_CHANGES, UNARCHIVALS, metadata_of, search_text
-from app.ledger.proposals import ProposalKind, ProposalStatus
+from app.ledger.governance.proposals import ProposalKind, ProposalStatus
 from app.persistence.repositories.audit import StoredRecord
 
 Records = dict[str, dict[str, dict[str, Any]]]

@@ -9,14 +9,14 @@ from typing import Final
 from sqlalchemy import Connection
 
 from app.accounting.curves import RdpCurve, Usage
-from app.ledger.account_records import Attestation, Block
-from app.ledger.accounts import Account, zero_curve
+from app.ledger.accounts.account import Account, zero_curve
+from app.ledger.accounts.account_records import Attestation, Block
 from app.ledger.audit import Discrepancy
-from app.ledger.plan_filter import repeated
+from app.ledger.plan.plan_filter import repeated
 from app.persistence.repositories import dp_events
 from app.persistence.repositories.dp_events import CostCache, CostTable
 from app.persistence.repositories.raw_rows import Ancestor, Key, StoredReservation
-from app.persistence.tolerant import DAMAGED, DamagedCell
+from app.persistence.tolerant_rows import DAMAGED, DamagedCell
 from app.service.verification.audit_replay import AuditState, RecordedAccount
 
 PRICES_AT_ONCE = 500

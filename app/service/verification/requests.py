@@ -22,13 +22,14 @@ from app.ledger.permissions import Permission
 from app.persistence.database import ALL_TENANTS, NO_TENANT, Database
 from app.persistence.repositories import organisations, raw_rows, verification_results
 from app.persistence.repositories.audit import record_event
-from app.persistence.tolerant import DAMAGED
+from app.persistence.tolerant_rows import DAMAGED
 from app.service import metrics
 from app.service.auth.request_context import RequestContext
 from app.service.idempotency import Effect
 from app.service.ids import new_id
-from app.service.verification import VerificationReport, verify
+from app.service.verification.report import VerificationReport
 from app.service.verification.trusted_checkpoints import NO_EVIDENCE, Evidence
+from app.service.verification.verify import verify
 
 QUARANTINED_AT_ONCE: Final = 100
 """Accounts quarantined per transaction, each with an audit event."""

@@ -35,7 +35,7 @@ def trusted_checkpoint_of(document: Mapping[str, Any], public_key: bytes, name: 
     Raises:
         InvalidInputError: it is no checkpoint, or the signature is wrong.
     """
-    from app.service.ed25519 import is_signed_by  # noqa: PLC0415 - as its docstring says
+    from app.service.signing.ed25519 import is_signed_by  # noqa: PLC0415 - as its docstring says
 
     if not is_signed_by(document, public_key):
         raise InvalidInputError(f"{name} was not signed with this key, or was changed since.")
@@ -110,7 +110,7 @@ def document_discrepancy(checkpoint: Checkpoint, evidence: Evidence = NO_EVIDENC
             return f"{name} has a document whose signature was changed."
         if not evidence.public_keys:
             return None
-        from app.service.ed25519 import is_signed_by  # noqa: PLC0415 - as its docstring says
+        from app.service.signing.ed25519 import is_signed_by  # noqa: PLC0415 - as its docstring says
 
         key = evidence.public_keys.get(key_id)
         if key is None:

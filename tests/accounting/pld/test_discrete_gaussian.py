@@ -13,9 +13,9 @@ from app.accounting.curves import Floats
 from app.accounting.errors import UnsupportedEventError
 from app.accounting.events import DpEvent, NeighboringRelation
 from app.accounting.pld.accountant import pld_epsilon
+from app.accounting.pld.connect_the_dots import Lattice, connect_the_dots, spread
 from app.accounting.pld.discrete_gaussian import LEAST, SUMMED, DiscreteGaussianPair
 from app.accounting.pld.domination import mechanisms
-from app.accounting.pld.dots import Lattice, connect_the_dots, spread
 from app.accounting.pld.events import dominating_pairs
 from app.accounting.pld.pairs import TAIL_ERROR, GaussianPair, Pair, SampledPair
 from tests.soak import thinned

@@ -8,8 +8,8 @@ import pytest
 from scipy.special import ndtr
 
 from app.accounting.formulas.gaussian_mixture import Mixture
+from app.accounting.pld.connect_the_dots import Dots, Lattice, connect_the_dots, spread
 from app.accounting.pld.discrete_laplace import DiscreteLaplacePair
-from app.accounting.pld.dots import Dots, Lattice, connect_the_dots, spread
 from app.accounting.pld.gaussian_mixture import CasesPair, GaussianMixturePair, ReplacedMixturePair
 from app.accounting.pld.pairs import (
     TAIL_ERROR,

@@ -13,7 +13,7 @@ from app.accounting.curves import Floats
 from app.accounting.formulas.analytic_gaussian import gaussian_delta, gaussian_epsilon
 from app.accounting.pld import plans
 from app.accounting.pld.composition import saddle, tilted_sum
-from app.accounting.pld.dots import Dots, connect_the_dots
+from app.accounting.pld.connect_the_dots import Dots, connect_the_dots
 from app.accounting.pld.frequencies import NEGLIGIBLE, frequencies
 from app.accounting.pld.pairs import FinitePair, GaussianPair, LaplacePair, Pair, SampledPair
 from app.accounting.pld.plans import (

@@ -13,8 +13,8 @@ from app.accounting.formulas.analytic_gaussian import gaussian_epsilon
 from app.accounting.pld.events import Directions
 from app.accounting.pld.pairs import FinitePair, GaussianPair, LaplacePair, Pair, SampledPair
 from app.accounting.pld.plans import FINEST, plan_delta, plan_log_delta
+from app.accounting.pld.prefix_epsilons import PlanReadings
 from app.accounting.pld.prefixes import MAX_COUNT, SPARE, Part, longest_prefix, prefix_delta, prefix_epsilon, pure_delta
-from app.accounting.pld.readings import PlanReadings
 from tests.soak import few, thinned
 
 EPSILONS = st.floats(log(0.05), log(20)).map(exp)

@@ -1,0 +1,1 @@
+"""Accounts: what they have spent and hold, what describes them, and their alerts."""

@@ -1,0 +1,336 @@
+"""Accounts: the common base of populations, budgets and runs."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from functools import cache, cached_property
+from math import inf, isinf
+from operator import attrgetter
+from typing import Final, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.accounting.conversion import epsilon_of_curve
+from app.accounting.curves import EXHAUSTED, GRID_VERSION, RdpCurve, Usage, orders
+from app.accounting.events import DpEvent, NeighboringRelation
+from app.accounting.rdp import event_curve
+from app.ledger.filter.filters import (
+    UNLIMITED,
+    UNTUNED,
+    FilterBounds,
+    FilterWeights,
+    Limit,
+    filter_bounds,
+    filter_weights,
+    pure_repetitions,
+)
+from app.ledger.filter.parallel_exposure import ParallelExposure, held_of, value, without
+from app.ledger.plan.plans import Plan, PlanStatus, plan_of
+from app.ledger.settings.allocation import Allocation
+from app.ledger.settings.policies import Policy
+from app.ledger.settings.windows import ALWAYS, Window
+from app.ledger.step_events import PricedStep, StepEvent
+
+MAX_DEPTH = 8
+"""Maximum depth of budgets between a population and a run."""
+
+_ONE: Final = np.array(1)
+"""A zero-dimensional array: Python ints take numpy twice as long."""
+
+
+class AccountKind(StrEnum):
+    """The three kinds of account."""
+
+    POPULATION = "population"
+    BUDGET = "budget"
+    RUN = "run"
+
+
+@dataclass(frozen=True)
+class Account:
+    """A limit, a spent and a held curve at a node of a tree.
+
+    Args:
+        limit: None only for a run without a limit of its own.
+        planned: the events of its plan, in order; the last one is repeated without end if its count is MAX_COUNT. The
+            filter's weights are chosen for them, and without them for the first event charged.
+        weights: frozen weights; None before the first charge, if nothing is planned.
+        spent: with usage of its own plan, and of plans above that it is a part of.
+        held: loss reserved by plans.
+        version: number of changes of this account; the revisions count changes of its limit and policy.
+        partitions_per_unit: number of its disjoint children that may hold data of one privacy unit; None: the children
+            are not disjoint, and their losses add up.
+        parts_lose_units: whether a replaced unit may leave its partition, and its replacement enter another.
+        exposure: its loss as a function of a charge from the path's run; None: the loss grows by the charge.
+        policy: the policy of this subtree, if any.
+        organisation_policy: the organisation's policy, on populations, if any.
+        allocation: how it shares out its budget among plans; None: it admits steps without a plan, too.
+    """
+
+    id: str
+    kind: AccountKind
+    parent_id: str | None
+    population_id: str
+    name: str
+    path: str
+    depth: int
+    relation: NeighboringRelation
+    limit: Limit | None
+    planned: tuple[StepEvent, ...]
+    weights: FilterWeights | None
+    spent: RdpCurve
+    held: RdpCurve
+    grid_version: int = GRID_VERSION
+    version: int = 0
+    limit_revision: int = 0
+    partitions_per_unit: int | None = None
+    parts_lose_units: bool = False
+    window: Window = ALWAYS
+    exposure: ParallelExposure | None = field(default=None, compare=False)
+    policy: Policy | None = None
+    organisation_policy: Policy | None = None
+    policy_revision: int = 0
+    allocation: Allocation | None = None
+    allocation_revision: int = 0
+
+    def __getstate__(self) -> dict[str, object]:
+        """Pickle a copy: another thread may add the cached plan meanwhile."""
+        return self.__dict__.copy()
+
+    @property
+    def parts_that_count(self) -> int | None:
+        """Number of partitions whose losses add up for one privacy unit; None without partitions.
+
+        A replaced unit may leave its partitions, and its replacement enter others: twice as many (ADR 0017).
+        """
+        if self.partitions_per_unit is None:
+            return None
+        return self.partitions_per_unit * (2 if self.relation is NeighboringRelation.REPLACE_ONE else 1)
+
+    @property
+    def weights_frozen(self) -> bool:
+        """Whether the admission rule can no longer change."""
+        return self.weights is not None
+
+    @property
+    def is_untouched(self) -> bool:
+        """Whether nothing was charged or is reserved, so that the filter may be chosen anew."""
+        return self.spent.is_zero and self.held.is_zero
+
+    @cached_property
+    def plan(self) -> Plan | None:
+        """The plan that its limit allows; None: nothing was planned, or the first charge was of another kind."""
+        if self.weights is None or self.weights.plan is None:
+            return None
+        return plan_of(self.planned, self.relation, self.weights.plan)
+
+    @property
+    def plan_status(self) -> PlanStatus | None:
+        """What is used of its plan, if it has one."""
+        plan = self.plan
+        if plan is None:
+            return None
+        nothing = (0,) * len(plan.capacity)
+        used, held = (curve.used.get(self.id, nothing) for curve in (self.spent, self.held))
+        return plan.status(self.planned, used, held)
+
+    def price(self, step: StepEvent) -> PricedStep:
+        """Price a step event now, under this account's relation and grid."""
+        return PricedStep(step, event_curve(step.event, self.relation, self.grid_version))
+
+    def prepared_for(self, steps: Sequence[PricedStep], *, held: bool = False) -> Self:
+        """Copy the account with the weights that these steps would freeze.
+
+        They fit the first step with a nonzero cost: without weights nothing is charged. A plan that does not cover
+        these steps ends before anything was released, so that the orders get its share of delta; not if the steps are
+        only `held`, since they may never be released.
+        """
+        if self.limit is None or (self.weights is not None and (held or not self._leaves_plan(steps))):
+            return self
+        first = next((step.curve for step in steps if not step.curve.is_zero), None)
+        if first is None:
+            return self
+        others = [
+            curve.using({owner: each for owner, each in curve.used.items() if owner != self.id})
+            for curve in (self.spent, self.held)
+        ]
+        weights = filter_weights(self.limit, first, self.grid_version)
+        return replace(self, weights=weights, spent=others[0], held=others[1])
+
+    def _leaves_plan(self, steps: Sequence[PricedStep]) -> bool:
+        """Check whether first steps are of another kind than those planned."""
+        plan = self.plan
+        if plan is None or not self.is_untouched:
+            return False
+        return not all(plan.workload.covers(step.step.event) for step in steps)
+
+    def bounds(self) -> FilterBounds:
+        """Get the orders of its filter."""
+        assert self.limit is not None, "an account without a limit has no filter"
+        return UNTUNED if self.weights is None else filter_bounds(self.limit, self.weights, self.grid_version)
+
+    def fits(self, *new: RdpCurve) -> bool:
+        """Check whether the account, with weights if it needs them, admits further curves."""
+        if self.limit is None:
+            return True
+        gate = self.bounds()
+        if self.own_delta(*new) > gate.room:
+            return False
+        return bool((self.headroom(gate, *new) >= 0).any()) or self.pure_left(gate, *new) >= 0 or self.is_planned(*new)
+
+    def repetitions(self, pending: Sequence[RdpCurve], curve: RdpCurve) -> int:
+        """Count the repetitions of `curve` that fit after `pending`; negative if `pending` does not."""
+        gate = self.bounds()
+        if self.own_delta(*pending) > gate.room:
+            return -1
+        by_orders = int((self.headroom(gate, *pending) // np.maximum(curve.values[gate.places], _ONE)).max())
+        purely = pure_repetitions(self.pure_left(gate, *pending), curve.pure)
+        most = max(by_orders, purely, self.planned_repetitions(pending, curve))
+        return most if most <= 0 or not curve.delta else min(most, self.delta_left(gate, *pending) // curve.delta)
+
+    def is_planned(self, *new: RdpCurve) -> bool:
+        """Check whether its plan covers all that was charged and is held, and further curves."""
+        return self.planned_repetitions(new, None) >= 0
+
+    def planned_repetitions(self, pending: Sequence[RdpCurve], curve: RdpCurve | None) -> int:
+        """Count the repetitions of `curve` that its plan covers after `pending`; negative if that is not covered."""
+        plan, owner = self.plan, self.id
+        if plan is None:
+            return -1
+        cost = (0,) * len(plan.capacity) if curve is None else plan.used_by(curve, owner)
+        further = [plan.used_by(each, owner) for each in pending]
+        if self.exposure is None:
+            lines = [(1, [plan.used_by(self.spent, owner), plan.used_by(self.held, owner)])]
+        else:
+            lines = [(slope, [plan.used_by(base, owner)]) for slope, base in self.exposure.total.items()]
+        most = inf
+        for slope, taken in lines:
+            charges = further if slope == 1 else [tuple([slope * count for count in each]) for each in further]
+            used = tuple(map(sum, zip(*taken, *charges, strict=True)))
+            fitting = plan.repetitions(used, cost if slope == 1 else tuple([slope * count for count in cost]))
+            if fitting < 0:
+                return -1
+            most = min(most, fitting)
+        return UNLIMITED if isinf(most) else int(most)
+
+    def own_delta(self, *new: RdpCurve) -> int:
+        """Sum the mechanisms' own deltas after further charges, in units of 2^-62."""
+        if self.exposure is None:
+            return self.spent.delta + self.held.delta + sum([cost.delta for cost in new])
+        further = sum([cost.delta for cost in new])
+        return max(base.delta + slope * further for slope, base in self.exposure.total.items())
+
+    def headroom(self, gate: FilterBounds, *new: RdpCurve) -> NDArray[np.int64]:
+        """Compute the largest further charge at each order of the filter after `new`; (n_places,).
+
+        Negative where an order is exceeded.
+        """
+        if self.exposure is None:
+            return gate.left(self.spent, self.held, *new)
+        least: NDArray[np.int64] | None = None
+        for slope, base in self.exposure.total.items():
+            room = gate.left(base, *(cost.times(slope) for cost in new if slope))
+            if not slope:  # lines that the charge does not move must fit by themselves
+                room = np.where(room < 0, room, EXHAUSTED)
+            elif slope > 1:
+                room = room // slope
+            least = room if least is None else np.minimum(least, room)
+        assert least is not None, "an exposure has a line"
+        return least
+
+    def delta_left(self, gate: FilterBounds, *new: RdpCurve) -> int:
+        """Compute the largest own delta of a further charge; negative if exceeded."""
+        if self.exposure is None:
+            return gate.room - self.own_delta(*new)
+        further = sum([cost.delta for cost in new])
+        return self.exposure.left(gate.room, further, attrgetter("delta"))
+
+    def pure_left(self, gate: FilterBounds, *new: RdpCurve) -> int:
+        """Compute the largest pure loss of a further charge; negative if exceeded."""
+        further = sum([cost.pure for cost in new])
+        if self.exposure is None:
+            return gate.pure - self.spent.pure - self.held.pure - further
+        return self.exposure.left(gate.pure, further, attrgetter("pure"))
+
+    def grown_by(self, cost: RdpCurve) -> RdpCurve:
+        """Compute the growth of the spent and held sum by a charge."""
+        if self.exposure is None:
+            return cost
+        return without(value(self.exposure.holding(cost).total), self.spent + self.held)
+
+    def charged(self, cost: RdpCurve) -> Self:
+        """Copy the account after a charge."""
+        # Hot path, once per account and step; dataclasses.replace takes five times as long.
+        if self.exposure is not None:
+            return self._moved(self.exposure.charged(cost))
+        after = object.__new__(type(self))
+        after.__dict__.update(self.__dict__, spent=self.spent + self.counting(cost), version=self.version + 1)
+        return after
+
+    def settle_hold(self, cost: RdpCurve, held: RdpCurve) -> Self:
+        """Copy the account after a charge from its holds, `held` remaining."""
+        return replace(self, spent=self.spent + self.counting(cost), held=self.counting(held), version=self.version + 1)
+
+    def with_hold(self, cost: RdpCurve) -> Self:
+        """Copy the account with a further hold."""
+        if self.exposure is None:
+            return replace(self, held=self.held + self.counting(cost), version=self.version + 1)
+        return self._moved(self.exposure.holding(cost))
+
+    def composed(self, spent: RdpCurve, total: RdpCurve) -> Self:
+        """Copy the account with balances composed from its partitions."""
+        spent, total = self.counting(spent), self.counting(total)
+        return replace(self, spent=spent, held=held_of(spent, total), version=self.version + 1)
+
+    def counting(self, cost: RdpCurve) -> RdpCurve:
+        """Leave out the usage of plans that the account does not count."""
+        if cost.used.keys() <= self.spent.used.keys():
+            return cost
+        return cost.using({owner: each for owner, each in cost.used.items() if owner in self.spent.used})
+
+    def _moved(self, exposure: ParallelExposure) -> Self:
+        return replace(self.composed(value(exposure.spent), value(exposure.total)), exposure=exposure)
+
+    def epsilon(self, spent: RdpCurve | None = None) -> float:
+        """Compute the filter's epsilon of `spent`, or of another curve, at the limit's delta.
+
+        It is the smallest limit under which the same orders, or the same plan, would have admitted it.
+        """
+        curve = self.spent if spent is None else spent
+        if curve.is_zero:
+            return 0.0
+        gate, plan = self.bounds(), self.plan
+        if plan is None or self.id not in curve.used or curve.delta > gate.room:
+            return gate.epsilon(curve)
+        return min(gate.epsilon(curve), plan.epsilon(curve.used[self.id]))
+
+    def epsilon_rdp(self, delta: float) -> float:
+        """Compute what an in-process RDP accountant would print: a bound only if all events were fixed in advance."""
+        return epsilon_of_curve(orders(self.grid_version), self.spent, delta).epsilon
+
+
+def usage_of(accounts: Iterable[Account], event: DpEvent) -> Usage:
+    """Count what an event uses up of the plans of accounts."""
+    return {account.id: account.plan.workload.cost(event) for account in accounts if account.plan is not None}
+
+
+def with_usage(path: Sequence[Account], steps: Sequence[PricedStep]) -> Sequence[PricedStep]:
+    """Add to the costs of steps what they use up of the plans of a path."""
+    planned = [account for account in path if account.plan is not None]
+    if not planned:
+        return steps
+    curves: dict[int, RdpCurve] = {}
+    found = []
+    for priced in steps:
+        curve = curves.get(id(priced.step.event))
+        if curve is None:
+            curve = curves[id(priced.step.event)] = priced.curve.using(usage_of(planned, priced.step.event))
+        found.append(priced._replace(curve=curve))
+    return found
+
+
+@cache
+def zero_curve(grid_version: int = GRID_VERSION) -> RdpCurve:
+    """Get the zero curve of a grid."""
+    return RdpCurve.zero(len(orders(grid_version)))

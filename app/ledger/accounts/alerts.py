@@ -1,0 +1,252 @@
+"""Alerts, the settings and forecasts that cause them, and their deliveries to receivers (ADR 0018).
+
+A forecast does not extrapolate epsilon: the first step takes a large part of it, the thousandth almost none. A steady
+workload uses an evenly growing share of the filter's threshold at the order that admits longest.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from itertools import pairwise
+from typing import Any, Final
+
+import numpy as np
+
+from app.accounting.curves import EXHAUSTED
+from app.ledger.accounts.account import Account
+from app.ledger.errors import InvalidInputError
+
+DEFAULT_THRESHOLDS: Final = (0.5, 0.8, 1.0)
+"""Shares of a limit's epsilon."""
+
+MOST_THRESHOLDS: Final = 10
+LARGEST_THRESHOLD: Final = 10.0
+"""An overdrawn account may be far past its limit."""
+
+
+@dataclass(frozen=True, slots=True)
+class AlertSettings:
+    """An account's alert settings.
+
+    Args:
+        thresholds: increasing shares of its limit's epsilon.
+        forecast_days: horizon of the forecast alert; 0 disables it.
+    """
+
+    thresholds: tuple[float, ...]
+    forecast_days: int
+
+
+DEFAULT_ALERT_SETTINGS: Final = AlertSettings(DEFAULT_THRESHOLDS, 30)
+
+
+def check_thresholds(thresholds: Sequence[float]) -> None:
+    """Raise InvalidInputError unless there are few increasing thresholds in (0, 10]."""
+    if len(thresholds) > MOST_THRESHOLDS:
+        raise InvalidInputError(f"An account has at most {MOST_THRESHOLDS} thresholds, not {len(thresholds)}.")
+    if any(after <= before for before, after in pairwise(thresholds)):
+        raise InvalidInputError("Thresholds are written in increasing order, each once.")
+    if not all(0 < each <= LARGEST_THRESHOLD for each in thresholds):
+        raise InvalidInputError(f"A threshold is a share of the limit's epsilon, in (0, {LARGEST_THRESHOLD:g}].")
+
+
+class AlertType(StrEnum):
+    """The types of alerts."""
+
+    THRESHOLD = "account.threshold_reached"
+    EXHAUSTED = "account.exhausted"
+    FORECAST = "account.exhaustion_forecast"
+    OVERDRAWN = "run.overdrawn"
+    RESERVATION_EXPIRED = "reservation.expired"
+    RESERVATION_GRANTED = "reservation.granted"
+    RESERVATION_STALE = "reservation.stale"
+    RESERVATION_FORFEITED = "reservation.forfeited"
+    BLOCK_SCHEDULE_FAILED = "block_schedule.failed"
+    RUN_PENDING = "run.pending"
+    PROPOSAL_OPENED = "proposal.opened"
+    PROPOSAL_DECIDED = "proposal.decided"
+    TEST = "receiver.test"
+
+
+@dataclass(frozen=True, slots=True)
+class Alert:
+    """A notification that is sent once.
+
+    Args:
+        id: lets receivers detect repetitions.
+        account_id: the subject; None: the organisation itself, or a test.
+        dedup_key: equal for alerts of an account that are the same.
+        payload: JSON members.
+    """
+
+    id: str
+    type: AlertType
+    account_id: str | None
+    dedup_key: str
+    payload: Mapping[str, Any]
+    created_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class AlertFilter:
+    """A filter of alerts by type, and by an account and its descendants."""
+
+    kind: AlertType | None
+    within: str | None
+
+
+SHOWN_CHARACTERS: Final = 4
+"""Last characters of a secret URL, by which people recognise it."""
+
+
+class ReceiverKind(StrEnum):
+    """How a receiver gets alerts."""
+
+    WEBHOOK = "webhook"
+    SLACK = "slack"
+    TEAMS = "teams"
+    EMAIL = "email"
+
+
+@dataclass(frozen=True, slots=True)
+class Receiver:
+    """A receiver of alerts.
+
+    Args:
+        kind: decides what is sent, and where.
+        url: where to; None for mail. That of Slack or Teams is a secret.
+        addresses: of mail.
+        types: of alerts; empty: all.
+        account_id: limits alerts to this account and its descendants, if set.
+        secret: signs alerts to a webhook; shown only at creation.
+        previous_secret: signs, too, until `previous_secret_expires_at` after a rotation.
+        disabled_reason: why nothing is sent, if disabled.
+    """
+
+    id: str
+    kind: ReceiverKind
+    url: str | None
+    addresses: tuple[str, ...]
+    types: tuple[str, ...]
+    account_id: str | None
+    secret: str | None
+    created_at: datetime
+    previous_secret: str | None = None
+    previous_secret_expires_at: datetime | None = None
+    disabled_at: datetime | None = None
+    disabled_reason: str | None = None
+
+    @property
+    def shown_url(self) -> str | None:
+        """The URL, masked if it is a secret that lets anyone post."""
+        if self.url is None or self.kind is ReceiverKind.WEBHOOK:
+            return self.url
+        scheme, _, rest = self.url.partition("://")
+        return f"{scheme}://{rest.partition('/')[0]}/…{self.url[-SHOWN_CHARACTERS:]}"
+
+    @property
+    def destination(self) -> str:
+        """Where alerts go, as people may see it."""
+        return self.shown_url or ", ".join(self.addresses)
+
+    def wants(self, kind: str, above: Collection[str]) -> bool:
+        """Check whether it receives alerts of a kind about an account with these ancestors."""
+        return (not self.types or kind in self.types) and (self.account_id is None or self.account_id in above)
+
+    def secrets(self, now: datetime) -> tuple[str, ...]:
+        """List the current signing secrets, newest first."""
+        if self.secret is None:
+            return ()
+        if (
+            self.previous_secret is None
+            or self.previous_secret_expires_at is None
+            or now >= self.previous_secret_expires_at
+        ):
+            return (self.secret,)
+        return (self.secret, self.previous_secret)
+
+
+class DeliveryStatus(StrEnum):
+    """The status of a delivery."""
+
+    PENDING = "pending"
+    DELIVERED = "delivered"
+    GIVEN_UP = "given_up"
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """An alert's delivery to a receiver.
+
+    Args:
+        attempts: number of attempts, including one in progress.
+        next_attempt_at: when it is due, if pending.
+        last_status: HTTP status of the last response, if any.
+        last_error: why the last attempt failed.
+        delivered_at: when it was first acknowledged.
+    """
+
+    id: str
+    receiver_id: str
+    alert_id: str
+    alert_type: str
+    status: DeliveryStatus
+    attempts: int
+    next_attempt_at: datetime
+    last_attempt_at: datetime | None
+    last_status: int | None
+    last_error: str | None
+    delivered_at: datetime | None
+    created_at: datetime
+
+    @property
+    def due_at(self) -> datetime | None:
+        """When the next attempt is due; None unless it is pending."""
+        return self.next_attempt_at if self.status is DeliveryStatus.PENDING else None
+
+
+LARGEST_SHARE: Final = 1e9
+"""Share of an exhausted account."""
+
+FARTHEST_DAYS: Final = 36_500.0
+"""Longest forecast."""
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """The used share of a limit, its growth, and the days until it is 1.
+
+    None is unknown; for `days_left` also never or already.
+    """
+
+    share: float
+    per_day: float | None
+    days_left: float | None
+
+
+def share_used(account: Account) -> float:
+    """Compute the used share of an account's limit by its filter.
+
+    It is the minimum over orders j of spent_j / B_j, the share of planned steps, and the pure loss over epsilon; or the
+    used share of delta for own deltas if that is larger.
+    """
+    if account.spent.is_zero:
+        return 0.0
+    gate = account.bounds()
+    spent = account.spent.values[gate.places]
+    usable = (gate.bounds > 0) & (spent < EXHAUSTED)
+    by_order = np.where(usable, spent / np.maximum(gate.bounds, 1), LARGEST_SHARE)
+    by_delta = account.spent.delta / gate.room if gate.room > 0 else (LARGEST_SHARE if account.spent.delta else 0.0)
+    by_plan = LARGEST_SHARE if account.plan is None else account.plan.share(account.spent.used[account.id])
+    least = min(float(by_order.min()), by_plan, gate.pure_share(account.spent.pure))
+    return min(LARGEST_SHARE, max(least, by_delta))
+
+
+def forecast(share: float, before: float, days: float) -> Forecast:
+    """Extrapolate the growth of a share from `before`, `days` ago, to `share` linearly."""
+    if days <= 0:
+        return Forecast(share, None, None)
+    per_day = max(0.0, share - before) / days
+    left = (1.0 - share) / per_day if per_day > 0 and share < 1 else None
+    return Forecast(share, per_day, left if left is not None and left <= FARTHEST_DAYS else None)

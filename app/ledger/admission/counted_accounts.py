@@ -1,0 +1,291 @@
+"""Repeated charges of one event, decided by counting (ADR 0033).
+
+Adding a curve to an account and comparing it with the filter's bounds takes many times as long as adding 1 to a count.
+For an account and an event without a delta of its own, let room_j be what order j has left and c_j the cost. After k
+repetitions a further n of them fit iff at some order n c_j <= room_j - k c_j, that is iff
+
+    n <= max(most - k, endless)
+
+where most is the largest floor(room_j / c_j) with c_j > 0, and endless the largest room_j with c_j = 0.
+
+The plan is one more coordinate: while it covers all that was charged, n fits also if n <= planned - k, with the number
+of repetitions that it covers. A charge that would leave the plan is for the rule.
+
+A plan of the run that is held is one more bound: repetitions of it are moved from held to spent on the run's account
+alone, and n fits if n <= left - k, with what is left of the event in the plan.
+
+All numbers are integers, so this is the admission rule and not an approximation of it. A count can only admit, with
+the same result as the rule in `admission`. The rule decides every other charge, and it alone refuses.
+"""
+
+from collections.abc import Mapping, Sequence
+from copy import copy
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import NamedTuple
+
+from app.accounting.curves import RdpCurve, Usage
+from app.accounting.events import fingerprint
+from app.ledger.accounts.account import Account, usage_of
+from app.ledger.accounts.account_records import (
+    MOST_EVENTS,
+    AccountRecord,
+    AccountVersion,
+    UncompactedCharges,
+)
+from app.ledger.admission.admission import Admission, Reading, governing_of
+from app.ledger.admission.repetition_room import Room
+from app.ledger.filter.filter_orders import Epsilons, FilterOrders
+from app.ledger.filter.parallel_exposure import is_exact, without
+from app.ledger.plan.plan_filter import repeated
+from app.ledger.step_events import PricedStep
+
+
+class CountMark(NamedTuple):
+    """A counted account at some time."""
+
+    record: AccountRecord
+    charged: Mapping[str, tuple[RdpCurve, int]]
+    event: str
+    repetitions: int
+    version: int
+    updated_at: datetime
+
+
+@dataclass(slots=True)
+class CountedAccount:
+    """An account and the repetitions of events that were charged to it since its curves were added up.
+
+    It is changed by the transaction that charges; others get a copy.
+
+    Args:
+        record: the account before these charges.
+        charged: cost and repetitions by event, without those that `count` has; never changed in place.
+        event: fingerprint of the current event, the only one that is counted now.
+        curve: its cost, and `cost` the same with its usage of plans that the account counts.
+        count: its repetitions since it is the current one.
+        version: of the account after all charges, each of which made a new one.
+        updated_at: time of the last one, or of the record.
+        from_held: whether all these repetitions are taken out of what the account holds.
+        room: before the repetitions of the current event; None if the rule must decide.
+        governing: of a run, the place in its path of the account whose filter gives its epsilon, once it was looked up.
+        governed: that account, and the run's loss at the orders of its filter before the repetitions.
+    """
+
+    record: AccountRecord
+    charged: Mapping[str, tuple[RdpCurve, int]] = field(default_factory=dict)
+    event: str = ""
+    curve: RdpCurve | None = None
+    cost: RdpCurve | None = None
+    count: int = 0
+    version: int = field(init=False)
+    updated_at: datetime = field(init=False)
+    from_held: bool = False
+    room: Room | None = field(default=None, repr=False)
+    governing: int | None = None
+    governed: tuple[Account, FilterOrders] | None = field(default=None, repr=False)
+    epsilons: Epsilons | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        """Begin at the record's version."""
+        self.version, self.updated_at = self.record.account.version, self.record.updated_at
+
+    @property
+    def uncompacted(self) -> UncompactedCharges:
+        """The charges since the stored curves, with these."""
+        found = dict(self.record.uncompacted or {})
+        for event, count in [(self.event, self.count), *((each, count) for each, (_, count) in self.charged.items())]:
+            if count:
+                times, taken = found.get(event, (0, 0))
+                found[event] = (times + count, taken + count if self.from_held else taken)
+        return found
+
+    @property
+    def usage(self) -> tuple[Usage, Usage]:
+        """Usage of plans by what is spent and by what is held, with these charges."""
+        spent, held = self.record.account.spent.used, self.record.account.held.used
+        if spent:
+            for cost, count in self._counts().values():
+                spent = _used_further(spent, cost, count)
+                held = _used_further(held, cost, -count) if self.from_held else held
+        return spent, held
+
+    def copy(self) -> "CountedAccount":
+        """Copy the counts, for a transaction of its own."""
+        return copy(self)
+
+    def matches(self, read: AccountVersion) -> bool:
+        """Check whether the database has the same version; after a restore a version alone may repeat."""
+        here = (self.version, self.updated_at, self.record.quarantine)
+        return here == (read.version, read.updated_at, read.quarantine)
+
+    def settled(self) -> AccountRecord:
+        """Add the counted charges to the account's curves, and begin to count anew."""
+        if self.version != self.record.account.version:
+            account, counts = self.record.account, self._counts()
+            spent, held = self._spent(counts), account.held
+            for cost, count in counts.values() if self.from_held else ():
+                held = without(held, cost.times(count))
+            self.record = replace(
+                self.record,
+                account=replace(account, spent=spent, held=held, version=self.version),
+                updated_at=self.updated_at,
+                uncompacted=self.uncompacted,
+            )
+            self._forget_counts()
+        return self.record
+
+    def _forget_counts(self) -> None:
+        self.charged, self.event, self.curve, self.cost = {}, "", None, None
+        self.count = 0
+        self.room = self.governed = self.epsilons = None
+
+    def is_current(self, event: str, curve: RdpCurve, *, from_held: bool) -> bool:
+        """Check whether this event is the one that is counted, and from where."""
+        return self.curve is curve and self.event == event and self.from_held is from_held
+
+    def fits(self, number: int) -> int:
+        """Count the repetitions of the event that would still fit after `number`; negative to ask the rule."""
+        return -1 if self.room is None else self.room.left_after(self.count + number)
+
+    def charge(self, number: int, now: datetime) -> None:
+        """Charge repetitions that fit."""
+        self.count += number
+        self.version += 1
+        self.updated_at = now
+
+    @property
+    def mark(self) -> CountMark:
+        """What `undo` needs to take back the charges that follow."""
+        return CountMark(self.record, self.charged, self.event, self.count, self.version, self.updated_at)
+
+    def undo(self, mark: CountMark) -> bool:
+        """Take back what was charged since a mark; false if it is more than repetitions of one event."""
+        if self.record is not mark.record or self.charged is not mark.charged or self.event != mark.event:
+            return False
+        self.count, self.version, self.updated_at = mark.repetitions, mark.version, mark.updated_at
+        return True
+
+    def epsilon(self, governing: Account, number: int) -> float | None:
+        """Get the epsilon by the governing filter after a further `number` of repetitions; None to ask the rule."""
+        assert self.cost is not None, "its event is counted"
+        if self.governed is None or self.governed[0] is not governing:
+            spent, gate = self._spent(self.charged), governing.bounds()
+            if spent.delta > gate.room:
+                return None
+            self.governed = governing, FilterOrders.of(gate, spent, self.cost)
+            self.epsilons = None
+        if self.epsilons is None:
+            self.epsilons = self._epsilons(*self.governed)
+        return self.epsilons(self.count + number)
+
+    def _epsilons(self, governing: Account, orders: FilterOrders) -> Epsilons:
+        """Prepare to compute epsilon as `Account.epsilon` does."""
+        assert self.cost is not None, "its event is counted"
+        by_orders, plan, each = orders.epsilons(), governing.plan, self.cost.used.get(governing.id)
+        if plan is None or each is None:
+            return by_orders
+        used = self.record.account.spent.used[governing.id]
+        for cost, count in self.charged.values():
+            used = repeated(used, cost.used[governing.id], count)
+        by_plan = plan.epsilons(used, each)
+
+        def epsilon(count: int) -> float | None:
+            found = by_orders(count)
+            return None if found is None else min(found, by_plan(count))
+
+        return epsilon
+
+    def _is_plain(self, event: str) -> bool:
+        """Check that only the limit and window decide, and that the curves need not be written."""
+        account, known = self.record.account, self.record.uncompacted
+        if known is None or len({*known, *self.charged, self.event, event} - {""}) > MOST_EVENTS:
+            return False
+        unrestricted = self.record.quarantine is None and account.policy is None and account.organisation_policy is None
+        return unrestricted and account.partitions_per_unit is None
+
+    def make_current(self, event: str, curve: RdpCurve, used: Usage, *, from_held: bool) -> bool:
+        """Count another event from now on; false if the rule must decide on it."""
+        if from_held is not self.from_held:
+            self.settled()
+            self._forget_counts()
+            self.from_held = from_held
+        watermark = self.record.watermark
+        known = event in self.charged or self._is_plain(event)
+        if (
+            watermark is None
+            or curve.delta
+            or not known
+            or (from_held and not is_exact(self.record.account.held, [curve]))
+        ):
+            self.settled()
+            return False
+        cost = self.record.account.counting(curve.using(used))
+        if self.room is None:
+            self.room = Room.of(self.settled().account, cost, watermark, from_held=from_held)
+        else:
+            self.room = self.room.after(self.count, cost, watermark)
+            if self.governed is not None:
+                self.governed = self.governed[0], self.governed[1].after(self.count, curve)
+            self.charged = self._counts()
+        self.event, self.curve, self.cost, self.count, self.epsilons = event, curve, cost, 0, None
+        return True
+
+    def _spent(self, charged: Mapping[str, tuple[RdpCurve, int]]) -> RdpCurve:
+        """Add charges to the account's curve."""
+        spent = self.record.account.spent
+        for curve, count in charged.values():
+            spent = spent + curve.times(count)
+        return spent
+
+    def _counts(self) -> Mapping[str, tuple[RdpCurve, int]]:
+        """Collect cost and repetitions of all events, by fingerprint."""
+        if not self.count:
+            return self.charged
+        assert self.cost is not None, "something was charged"
+        _, earlier = self.charged.get(self.event, (None, 0))
+        return {**self.charged, self.event: (self.cost, earlier + self.count)}
+
+
+def _used_further(used: Usage, cost: RdpCurve, count: int) -> Usage:
+    return {**used, **{owner: repeated(used[owner], each, count) for owner, each in cost.used.items()}}
+
+
+def admit_by_counting(
+    path: Sequence[CountedAccount], priced: PricedStep, left_of_plan: int | None = None
+) -> Admission | None:
+    """Admit repetitions of one event that fit, as `admission.admit` would; None if the rule must decide.
+
+    Nothing is charged: `CountedAccount.charge` does that. The admission has no accounts, which are added up only when
+    somebody needs them.
+
+    Args:
+        path: of a run, root to leaf.
+        priced: the event with its cost and number of repetitions.
+        left_of_plan: repetitions that the run's plan has left, if they are taken out of it; then the charge is its
+            account's alone.
+    """
+    key, curve, number = fingerprint(priced.step.event), priced.curve, priced.step.count
+    own, reserved = path[-1], left_of_plan is not None
+    used, remaining, binding = None, left_of_plan, own
+    for counted in path[-1:] if reserved else path:
+        if not counted.is_current(key, curve, from_held=reserved):
+            used = usage_of([each.record.account for each in path], priced.step.event) if used is None else used
+            if not counted.make_current(key, curve, used, from_held=reserved):
+                return None
+        left = counted.fits(number)
+        if left < 0:
+            return None
+        if remaining is None or left < remaining:
+            remaining, binding = left, counted
+    assert remaining is not None, "a path has accounts"
+    if own.governing is None:  # a run never moves
+        accounts = [counted.record.account for counted in path]
+        own.governing = [account.id for account in accounts].index(governing_of(accounts).id)
+    governing = path[own.governing].record.account
+    epsilon = own.epsilon(governing, number)
+    if epsilon is None:
+        return None
+    assert governing.limit is not None, "it governs"
+    reading = Reading(epsilon, governing.limit.delta, governing.limit.epsilon)
+    return Admission((), reading, remaining, binding.record.account)

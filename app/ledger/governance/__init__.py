@@ -1,0 +1,1 @@
+"""Governance: what policies allow, proposals, and changes of limits."""

@@ -1,0 +1,1 @@
+"""Plans of accounts: declared events, and how much of them is used."""

@@ -1,0 +1,1 @@
+"""Scheduling: the order of plans that wait, and what they wait for."""

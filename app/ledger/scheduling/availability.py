@@ -1,0 +1,107 @@
+"""The epsilon that an account can still take: the least that its own limit and the limits above it leave.
+
+Each limit counts in epsilon, by its account's filter and at its delta. Of a limit that is unlocked in parts, what is
+locked can not be taken now, and is not used either. Under a parallel account, a charge to one part
+counts only where it exceeds the other parts, so what its limit leaves differs from part to part.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import inf
+
+from app.accounting.curves import pure_nats_within
+from app.ledger.accounts.account import Account, AccountKind
+from app.ledger.admission.composition import exposed
+from app.ledger.scheduling.withholding import Withholding
+
+
+@dataclass(frozen=True, slots=True)
+class Available:
+    """Epsilon that can be taken now, and the account whose limit leaves no more.
+
+    Args:
+        when_unlocked: the same, were nothing locked; None: nothing that is locked makes a difference.
+    """
+
+    epsilon: float
+    account_id: str
+    account_path: str
+    when_unlocked: "Available | None" = None
+
+
+@dataclass(frozen=True, slots=True)
+class AccountRoom:
+    """What an account's own limit leaves.
+
+    Args:
+        parallel: whether its children are disjoint parts.
+        epsilon: 0 also if nothing may be charged, such as to a quarantined account.
+    """
+
+    id: str
+    path: str
+    parent_id: str | None
+    parallel: bool
+    epsilon: float
+
+
+def room_of(account: Account) -> float:
+    """Compute the epsilon that an account's own limit leaves, at least 0; infinite without a limit.
+
+    With an exposure, it is what its limit leaves for a charge from the path's run.
+    """
+    if account.limit is None:
+        return inf
+    most = account.limit.epsilon
+    if account.exposure is None:
+        both = account.spent + account.held
+        left = max(0.0, most - max(account.epsilon(), account.epsilon(both)))
+        return left if both.is_zero or both.delta else max(left, pure_nats_within(account.bounds().pure - both.pure))
+    left = most
+    for slope, base in account.exposure.total.items():
+        beyond = most - account.epsilon(base)
+        if slope:
+            left = min(left, beyond / slope)
+        elif beyond < 0:  # the other parts alone exceed the limit
+            return 0.0
+    return max(0.0, left)
+
+
+def unlocked_room_of(account: Account, withholding: Withholding) -> float:
+    """Compute the epsilon that the unlocked part of an account's limit leaves: what is locked counts as reserved."""
+    if account.weights is None:  # nothing was charged, and its orders are not chosen
+        return room_of(account) * float(withholding.unlocked)
+    return room_of(withholding.unlocked_view(account))
+
+
+def least_above_part(
+    path: Sequence[Account], parts: Iterable[Account], room: Callable[[Account], float] = room_of
+) -> Available:
+    """Find the least room above the last account of a path, a part of a parallel account, for its own charges.
+
+    `path` has all accounts above it, ancestors first; `parts` the children of every parallel account of the path;
+    `room` computes what one of them leaves.
+    """
+    # A part that is split again grows by no more than a charge to one of its own parts: by all of it, at most.
+    part = replace(path[-1], partitions_per_unit=None)
+    run = replace(part, id="", kind=AccountKind.RUN, parent_id=part.id, limit=None)
+    above = exposed([*path[:-1], part, run], parts)[:-2]
+    return min((Available(room(each), each.id, each.path) for each in reversed(above)), key=lambda one: one.epsilon)
+
+
+def available_of(
+    rooms: Iterable[AccountRoom], above_parts: Mapping[str, Available] | None = None
+) -> dict[str, Available]:
+    """Find what each account can still take, by id.
+
+    `rooms` has parents before their children. `above_parts` has the result of `least_above_part` for parts of parallel
+    accounts; for a part without one, the room of the parallel account as a whole counts, which is never more.
+    """
+    found: dict[str, Available] = {}
+    for each in rooms:
+        own = Available(each.epsilon, each.id, each.path)
+        above = found.get(each.parent_id) if each.parent_id is not None else None
+        if above_parts and each.id in above_parts:
+            above = above_parts[each.id]
+        found[each.id] = own if above is None or own.epsilon <= above.epsilon else above
+    return found

@@ -1,0 +1,276 @@
+"""Scheduling: which of the plans that wait gets the budget that is left (ADR 0041).
+
+A plan is granted as a whole, by the rule of admission, the moment that every account of its path admits it. A
+scheduling rule only says in which order the waiting plans are tried. It looks at declared plans, limits, balances and
+times, never at data or outputs, so it costs no privacy.
+
+A plan that has waited for longer than an aging time is tried before all younger ones, and no other is granted that
+takes what it lacks, unless its priority is higher. So no rule with an aging time starves a plan that could be granted
+without a higher limit.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.accounting.curves import RdpCurve
+from app.ledger.accounts.account import Account, with_usage, zero_curve
+from app.ledger.admission.admission import hold_if_fitting, prepared_plan, short_accounts
+from app.ledger.admission.composition import exposed
+from app.ledger.scheduling.withholding import Withholding, lines_of
+from app.ledger.step_events import PricedStep, total_cost
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class WaitingPlan:
+    """A plan that waits to be set aside.
+
+    Args:
+        id: of its reservation.
+        path: ids of the run's account and all above it, by depth and id.
+        steps: with their costs; at least one.
+        arrived_at: when it began to wait.
+        priority: plans with a higher one are tried first; 0 unless the privacy office has set another.
+        weight: of its budget, see `Share`.
+    """
+
+    id: str
+    path: tuple[str, ...]
+    steps: tuple[PricedStep, ...]
+    arrived_at: datetime
+    priority: int = 0
+    weight: float = 1.0
+    cost: RdpCurve = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        """Sum its cost."""
+        object.__setattr__(self, "cost", total_cost(self.steps))
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """The place of a waiting plan in the order of a rule.
+
+    Args:
+        aged: whether it has waited so long that no younger plan may delay it.
+        score: by the rule, the least first; empty by `first_come`.
+    """
+
+    plan: WaitingPlan
+    aged: bool
+    score: tuple[float, ...]
+
+    @property
+    def key(self) -> tuple[int, bool, tuple[float, ...], datetime, str]:
+        """Sort key: priority, age, score, arrival. The aged are sorted by arrival."""
+        return (-self.plan.priority, not self.aged, self.score, self.plan.arrived_at, self.plan.id)
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """A plan that is granted.
+
+    Args:
+        held: the accounts of its path with its reservation.
+        overtaken: the plans tried before it that go on waiting.
+    """
+
+    standing: Standing
+    held: tuple[Account, ...]
+    overtaken: tuple[Standing, ...]
+
+
+class Books:
+    """The accounts that waiting plans would charge, as they are and as grants change them.
+
+    Args:
+        accounts: by id, with all children of parallel ones.
+        withholdings: of the accounts with an allocation, by id.
+        is_open: whether an account may be charged now.
+    """
+
+    def __init__(
+        self,
+        accounts: Mapping[str, Account],
+        withholdings: Mapping[str, Withholding] | None = None,
+        is_open: Callable[[Account], bool] = lambda _: True,
+    ) -> None:
+        self.accounts = dict(accounts)
+        self.withholdings = dict(withholdings or {})
+        self.is_open = is_open
+        self._rooms: dict[str, tuple[Account, Withholding | None, NDArray[np.int64]]] = {}
+        self._parts: dict[str, list[str]] = {
+            each.id: [] for each in self.accounts.values() if each.partitions_per_unit is not None
+        }
+        for each in self.accounts.values() if self._parts else ():
+            if each.parent_id in self._parts:
+                self._parts[each.parent_id].append(each.id)
+
+    def path(self, plan: WaitingPlan, change: Callable[[Account], Account] | None = None) -> tuple[Account, ...]:
+        """Get the accounts of a plan, maybe changed, with their exposure to it."""
+        path = [self.accounts[each] for each in plan.path]
+        parts = [self.accounts[part] for each in path for part in self._parts.get(each.id, ())]
+        if change is not None:
+            path, parts = list(map(change, path)), list(map(change, parts))
+        return exposed(path, parts) if parts else tuple(path)
+
+    def views(self, accounts: Sequence[Account]) -> Iterator[Account]:
+        """Add what the accounts of a path withhold from its plan, one after the other: the first refusal ends it."""
+        return self._views(accounts, lambda withholding: withholding)
+
+    def _views(self, accounts: Sequence[Account], change: Callable[[Withholding], Withholding]) -> Iterator[Account]:
+        for account in accounts:
+            withholding = self.withholdings.get(account.id)
+            yield account if withholding is None else change(withholding).view(account, accounts)
+
+    def room(self, account: Account) -> NDArray[np.int64]:
+        """Compute what an account has left at the orders of its filter without its locked part; (n_places,)."""
+        withholding = self.withholdings.get(account.id)
+        known = self._rooms.get(account.id)
+        if known is None or known[0] is not account or known[1] is not withholding:
+            unlocked = account if withholding is None else withholding.unlocked_view(account)
+            known = self._rooms[account.id] = account, withholding, unlocked.headroom(account.bounds())
+        return known[2]
+
+    def may_fit(self, plan: WaitingPlan) -> bool:
+        """Check in little time whether no account surely refuses a plan."""
+        if self.is_composed(plan):
+            return True
+        for account in map(self.accounts.__getitem__, plan.path):
+            if has_only_orders(account):
+                gate = account.bounds()
+                by_orders = (plan.cost.values[gate.places] <= self.room(account)).any()
+                if not by_orders and plan.cost.pure > gate.pure:
+                    return False
+        return True
+
+    def is_composed(self, plan: WaitingPlan) -> bool:
+        """Check whether a plan reaches a parallel account, so that accounts grow by less or more than its cost."""
+        return not self._parts.keys().isdisjoint(plan.path)
+
+    def hold(self, plan: WaitingPlan) -> tuple[Account, ...] | None:
+        """Hold a plan on all of its accounts, without storing it; None if one of them refuses."""
+        if not self.may_fit(plan):
+            return None
+        path = self.path(plan)
+        if not all(map(self.is_open, path)):
+            return None
+        return hold_if_fitting(path, plan.steps, self.views)
+
+    def seen_by(self, plan: WaitingPlan) -> tuple[Sequence[Account], RdpCurve]:
+        """Get the accounts of a plan with what they withhold from it, and its cost."""
+        accounts, cost = prepared_plan(self.path(plan), plan.steps)
+        return tuple(self.views(accounts)), cost
+
+    def is_hopeless(self, plan: WaitingPlan) -> bool:
+        """Check whether a plan would not fit even if all reservations were returned and the whole limits unlocked.
+
+        So is a plan with a closed account, until that opens.
+        """
+        path = self.path(plan, unreserved)
+        if not all(map(self.is_open, path)):
+            return True
+        return hold_if_fitting(path, plan.steps, lambda each: self._views(each, Withholding.lasting)) is None
+
+    def store(self, plan: WaitingPlan, held: Iterable[Account]) -> None:
+        """Store the accounts of a granted plan."""
+        path = [replace(account, exposure=None) for account in held]
+        self.accounts.update((account.id, account) for account in path)
+        for account in path:
+            withholding = self.withholdings.get(account.id)
+            if withholding is not None and withholding.allocation.shares:
+                cost = total_cost(with_usage(path, plan.steps))
+                self.withholdings[account.id] = withholding.after(path, cost)
+
+
+def has_only_orders(account: Account) -> bool:
+    """Check whether an account admits by its frozen filter alone: by its orders and the pure loss, and own deltas."""
+    return account.limit is not None and account.weights is not None and account.plan is None
+
+
+def never_fits(
+    path: Sequence[Account], steps: Sequence[PricedStep], withholdings: Mapping[str, Withholding] | None = None
+) -> bool:
+    """Check whether a path could not hold a plan even if nothing had ever been charged, and all were unlocked."""
+    lasting = {each: withholding.lasting() for each, withholding in (withholdings or {}).items()}
+    return bool(short_accounts(list(map(_uncharged, path)), steps, Books({}, lasting).views))
+
+
+def _uncharged(account: Account) -> Account:
+    bare = unreserved(account)
+    used = {owner: (0,) * len(each) for owner, each in bare.spent.used.items()}
+    return replace(bare, spent=zero_curve(bare.grid_version).using(used), exposure=None)
+
+
+def unreserved(account: Account) -> Account:
+    """Copy an account without its reservations."""
+    zero = zero_curve(account.grid_version)
+    return replace(account, held=zero.using({owner: (0,) * len(each) for owner, each in account.held.used.items()}))
+
+
+def schedule(order: Sequence[Standing], aged: Sequence[Standing], books: Books) -> Iterator[Grant]:
+    """Grant the plans that fit, one after the other, in an order; the books are changed.
+
+    A single pass is enough: a grant never makes room for another plan.
+
+    Args:
+        order: the plans that may fit now, by `Standing.key`.
+        aged: all plans that no younger one may delay, in the same order; they need not be in the first.
+        books: the current accounts.
+    """
+    overtaken: list[Standing] = []
+    granted: set[str] = set()
+    for standing in order:
+        held = books.hold(standing.plan)
+        waiting = (each for each in aged if each.plan.id not in granted)
+        if held is None or _delays(standing, waiting, books, held):
+            overtaken.append(standing)
+            continue
+        books.store(standing.plan, held)
+        granted.add(standing.plan.id)
+        yield Grant(standing, held, tuple(overtaken))
+
+
+def _delays(standing: Standing, aged: Iterable[Standing], books: Books, held: Sequence[Account]) -> bool:
+    """Check whether a grant would take what an aged plan before it lacks, or would lack then."""
+    after: Books | None = None
+    for other in aged:
+        if other.key >= standing.key:
+            return False
+        shared = set(other.plan.path) & set(standing.plan.path)
+        if not shared:
+            continue
+        if after is None:
+            after = Books(books.accounts, books.withholdings)
+            after.store(standing.plan, held)
+        if _takes_from(other.plan, shared, books, after) and not books.is_hopeless(other.plan):
+            return True
+    return False
+
+
+def _takes_from(plan: WaitingPlan, shared: set[str], before: Books, after: Books) -> bool:
+    """Check whether one of the shared accounts refuses a plan after a grant, and has less for it than before.
+
+    It has no less if the grant was promised, or is in a disjoint partition.
+    """
+    were = {each.id: each for each in before.seen_by(plan)[0]}
+    now, cost = after.seen_by(plan)
+    return any(each.id in shared and not each.fits(cost) and _has_less(each, were[each.id]) for each in now)
+
+
+def _has_less(account: Account, before: Account) -> bool:
+    """Check whether an account has less left than before at an order, for own deltas or of its plan."""
+    if account.weights != before.weights:
+        return True
+    gate = before.bounds()
+    if account.delta_left(gate) < before.delta_left(gate):
+        return True
+    if np.less(account.headroom(gate), before.headroom(gate)).any():
+        return True
+    used, were = (
+        [line.used.get(account.id) for slope, line in lines_of(each).items() if slope] for each in (account, before)
+    )
+    return used != were

@@ -1,0 +1,169 @@
+"""What a waiting plan lacks, and when that is known to change."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from enum import StrEnum
+from functools import partial
+
+import numpy as np
+
+from app.accounting.curves import EXHAUSTED, PURE, UNIT, orders
+from app.ledger.accounts.account import Account
+from app.ledger.admission.admission import prepared_plan
+from app.ledger.scheduling.queue import Books, WaitingPlan, schedule, unreserved
+from app.ledger.scheduling.scheduling_rules import Line
+from app.ledger.scheduling.withholding import Withholding
+from app.ledger.settings.allocation import UnlockOverTime
+
+MAX_TIMES = 100
+"""Maximum number of future times at which a line is tried."""
+
+MAX_TRIES = 1000
+"""Maximum number of plans that are tried at all those times together; each takes up to some milliseconds."""
+
+
+class WaitingReason(StrEnum):
+    """Why an account does not hold a plan now."""
+
+    CLOSED = "closed"
+    LIMIT = "limit"
+    RESERVED = "reserved"
+    LOCKED = "locked"
+    PROMISED = "promised"
+
+
+@dataclass(frozen=True, slots=True)
+class Shortage:
+    """An account that does not hold a plan, and the order at which it comes closest.
+
+    Args:
+        reason: a closed account opens later or never; a limit must be raised; what is reserved, locked or promised to
+            other budgets may become free.
+        order: of the filter; infinite: of pure epsilons.
+        requested: by the plan, in nats at this order; infinite if no order can hold it.
+        available: in nats, at least 0.
+        opens_at: of a closed account that opens later.
+    """
+
+    account_id: str
+    account_path: str
+    reason: WaitingReason
+    order: float
+    requested: float
+    available: float
+    opens_at: datetime | None = None
+
+
+def shortages(plan: WaitingPlan, books: Books, now: datetime) -> list[Shortage]:
+    """List what a plan lacks, by account from the root; none: it fits, and waits for its turn."""
+    path, cost = prepared_plan(books.path(plan), plan.steps)
+    bare, _ = prepared_plan(books.path(plan, unreserved), plan.steps)
+    found = []
+    for account, view, free in zip(path, books.views(path), bare, strict=True):
+        closed = not books.is_open(account)
+        if not closed and view.fits(cost):
+            continue
+        if closed:
+            reason = WaitingReason.CLOSED
+        elif not free.fits(cost):
+            reason = WaitingReason.LIMIT
+        elif not account.fits(cost):
+            reason = WaitingReason.RESERVED
+        elif not books.withholdings[account.id].unlocked_view(account).fits(cost):
+            reason = WaitingReason.LOCKED
+        else:
+            reason = WaitingReason.PROMISED
+        opens_at = account.window.opens_at
+        found.append(_shortage(view, plan, reason, opens_at if closed and opens_at and opens_at > now else None))
+    return found
+
+
+def _shortage(view: Account, plan: WaitingPlan, reason: WaitingReason, opens_at: datetime | None) -> Shortage:
+    gate = view.bounds()
+    asked = view.grown_by(plan.cost).values[gate.places]
+    left = np.maximum(gate.left(view.spent, view.held), 0)
+    share = np.where(asked < EXHAUSTED, left / np.maximum(asked, 1), -1.0)
+    closest = int(np.argmax(share))
+    order = float(orders(view.grid_version)[gate.places][closest])
+    requested = np.inf if asked[closest] == EXHAUSTED else float(asked[closest]) * UNIT
+    available = float(left[closest]) * UNIT
+    return Shortage(view.id, view.path, reason, np.inf if order == PURE else order, requested, available, opens_at)
+
+
+def estimates(
+    plans: Iterable[WaitingPlan], line: Line, books: Books, now: datetime, until: datetime
+) -> dict[str, datetime]:
+    """Estimate when plans of a line will be granted: if nothing changes but what time unlocks and opens.
+
+    `books` have the runs of all plans of the line. The result has times by plan; those without one are unknown.
+    """
+    wanted = {plan.id: plan for plan in plans}
+    found: dict[str, datetime] = {}
+    if not wanted:
+        return found
+    waiting = Line(line.rule, line.aging)
+    for each in line.plans.values():
+        waiting.add(each)
+    books = Books(_tuned(waiting, books, now), books.withholdings)
+    tries = 0
+    for at in _times(wanted.values(), books, now, until):
+        books = Books(books.accounts, _withholdings(books, at), partial(_is_open_at, at))
+        candidates = waiting.candidates(books, list(books.accounts))
+        tries += len(candidates)
+        if tries > MAX_TRIES:
+            break
+        for granted in list(schedule(waiting.order(candidates, books, at), waiting.aged(at), books)):
+            waiting.remove(granted.standing.plan.id)
+            if granted.standing.plan.id in wanted:
+                found[granted.standing.plan.id] = at
+        if len(found) == len(wanted):
+            break
+    return found
+
+
+def _tuned(line: Line, books: Books, now: datetime) -> dict[str, Account]:
+    """Get the accounts, whose filters are chosen for the first plan of a line where nothing was charged yet.
+
+    So they are chosen once, and not again each time that a plan is tried.
+    """
+    accounts = dict(books.accounts)
+    first = line.order(list(line.plans.values()), books, now)[0].plan
+    for account_id in first.path[:-1]:
+        accounts[account_id] = accounts[account_id].prepared_for(first.steps, held=True)
+    return accounts
+
+
+def _is_open_at(at: datetime, account: Account) -> bool:
+    return account.window.holds(at)
+
+
+def _times(plans: Iterable[WaitingPlan], books: Books, now: datetime, until: datetime) -> Sequence[datetime]:
+    """List the times at which more of the accounts of plans becomes usable."""
+    found: set[datetime] = set()
+    for account_id in {each for plan in plans for each in plan.path}:
+        account = books.accounts[account_id]
+        if account.window.opens_at is not None:
+            found.add(account.window.opens_at)
+        if account.allocation is not None and isinstance(account.allocation.unlock, UnlockOverTime):
+            found.update(_begins(account.allocation.unlock, now))
+    return sorted(at for at in found if now < at <= until)[:MAX_TIMES]
+
+
+def _begins(unlock: UnlockOverTime, now: datetime) -> Iterator[datetime]:
+    first = unlock.window(now) + 1
+    for window in range(first, min(first + MAX_TIMES, unlock.parts + 1)):  # nothing is kept after the last one
+        yield unlock.begin(window)
+
+
+def _withholdings(books: Books, at: datetime) -> dict[str, Withholding]:
+    """Compute what accounts withhold at a later time; a new window has given nothing yet."""
+    found = {}
+    for account_id, withholding in books.withholdings.items():
+        unlock = withholding.allocation.unlock
+        part = (unlock.fraction(at), unlock.window_part(at)) if isinstance(unlock, UnlockOverTime) else None
+        if part is not None and part != (withholding.unlocked, withholding.window):
+            found[account_id] = replace(withholding, unlocked=part[0], window=part[1], taken={})
+        else:
+            found[account_id] = withholding
+    return found

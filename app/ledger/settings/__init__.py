@@ -1,0 +1,1 @@
+"""What is set on an account besides its limit: policies, allocation and windows."""

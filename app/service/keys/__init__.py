@@ -1,0 +1,1 @@
+"""API keys: creation, rotation, expiry, the first administrator's, and those of workloads."""

@@ -1,0 +1,157 @@
+"""Looks at the plans that wait in an organisation, and the grants that changes lead to."""
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from threading import RLock
+from weakref import WeakKeyDictionary
+
+from sqlalchemy import Connection
+
+from app.ledger.runs.run import RunStatus
+from app.ledger.scheduling.queue import Books, Grant, Standing, WaitingPlan, schedule
+from app.ledger.scheduling.scheduling_rules import Line
+from app.persistence.database import Database
+from app.persistence.repositories import accounts as account_rows
+from app.persistence.repositories.waiting import WaitingRow
+from app.service.scheduling.waiting_plans import KnownPlans, refresh
+from app.service.scheduling.withholdings import read_withholdings
+
+BEGINS: frozenset[str] = frozenset(map(str, (RunStatus.ACTIVE, RunStatus.WAITING)))
+"""Statuses of runs whose plans may be granted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """The waiting plans of an organisation, and the books at one time.
+
+    Args:
+        now: the time.
+        rows: by reservation.
+        lines: by population.
+        homes: as in `KnownPlans`.
+        books: accounts above the runs; `with_runs` adds runs.
+        states: what an account's plans depend on, by account.
+        barred: plans that are left out for a while.
+    """
+
+    now: datetime
+    rows: dict[str, WaitingRow]
+    lines: dict[str, Line]
+    homes: dict[str, tuple[str, str | None]]
+    books: Books
+    states: dict[str, object]
+    barred: Collection[str] = ()
+
+    def line_of(self, reservation_id: str) -> Line:
+        """Get the line in which a plan waits."""
+        return self.lines[self.homes[reservation_id][0]]
+
+
+class WaitingPlans:
+    """The waiting plans of an organisation in one database; no other organisation waits for them.
+
+    A caller holds `lock` while it uses them and a look at them. A transaction that has locked the organisation may wait
+    for it: who holds the lock waits for no row.
+    """
+
+    def __init__(self, organisation_id: str) -> None:
+        self.organisation_id = organisation_id
+        self.lock = RLock()
+        self._known = KnownPlans()
+
+    def look(self, tx: Connection, now: datetime, earliest: datetime, asked: Collection[str] = ()) -> Look:
+        """Read the waiting plans and their accounts.
+
+        `now` is for windows, `earliest` for what is unlocked. Reservations that are `asked` for may be written in this
+        transaction.
+        """
+        known = self._known
+        try:
+            refresh(tx, self.organisation_id, known, asked)
+        except BaseException:
+            self._known = KnownPlans()
+            raise
+        for each in [each for each, until in known.barred.items() if now >= until or each not in known.plans]:
+            del known.barred[each]
+            if each in known.plans:  # it is tried again
+                known.left.update(known.plans[each].path[:-1])
+        found = {each: record.account for each, record in known.records.items()}
+        withholdings = read_withholdings(tx, self.organisation_id, found.values(), earliest)
+        closed = {each for each, record in known.records.items() if record.quarantine is not None}
+        closed |= {each.id for each in found.values() if not each.window.holds(now)}
+        states: dict[str, object] = {}
+        for each, record in known.records.items():
+            withholding = withholdings.get(each)
+            part = None if withholding is None else (withholding.unlocked, withholding.window)
+            states[each] = (record.account.version, record.updated_at, part, each in closed)
+        books = Books(found, withholdings, lambda account: account.id not in closed)
+        return Look(now, known.rows, known.lines, known.homes, books, states, set(known.barred))
+
+    def changed(self, look: Look) -> tuple[set[str], set[str]]:
+        """Find the accounts and plans that have changed since no plan fitted."""
+        known = self._known
+        accounts = {each for each, state in look.states.items() if known.settled.get(each) != state}
+        return accounts | (known.left & look.states.keys()), set(known.changed)
+
+    def settle(self, look: Look) -> None:
+        """Note that no plan fits in what a look has seen."""
+        self._known.settled = look.states
+        self._known.left.clear()
+        self._known.changed.clear()
+
+    def doubt(self, reservation_id: str) -> None:
+        """Read a plan again with the next look: its run is not as it was seen."""
+        self._known.unsure.add(reservation_id)
+
+    def bar(self, reservation_id: str, until: datetime) -> None:
+        """Leave a plan out for a while, so that it keeps no other waiting."""
+        self._known.barred[reservation_id] = until
+
+
+_PLANS: "WeakKeyDictionary[Database, dict[str, WaitingPlans]]" = WeakKeyDictionary()
+
+
+def waiting_plans(db: Database, organisation_id: str) -> WaitingPlans:
+    """Get what this process knows of an organisation's waiting plans in a database."""
+    return _PLANS.setdefault(db, {}).setdefault(organisation_id, WaitingPlans(organisation_id))
+
+
+def grants_in(
+    tx: Connection, organisation_id: str, look: Look, accounts: set[str], plans: set[str], newcomer: str | None = None
+) -> list[Grant]:
+    """Compute the grants that changed accounts and plans lead to, in order; the books are changed.
+
+    `newcomer` is the reservation of a plan of a run that the books have already.
+    """
+    tried: list[tuple[Line, list[WaitingPlan], list[Standing]]] = []
+    for population in sorted(look.lines):
+        line = look.lines[population]
+        named = plans & line.plans.keys()
+        if not named and line.accounts.isdisjoint(accounts):
+            continue
+        aged = [each for each in line.aged(look.now) if each.plan.id == newcomer or _may_begin(look, each.plan)]
+        wanted = {plan.id: plan for plan in line.candidates(look.books, accounts, aged)}
+        wanted |= {each: line.plans[each] for each in named}
+        ready = [plan for plan in wanted.values() if plan.id == newcomer or _may_begin(look, plan)]
+        if ready:
+            tried.append((line, ready, aged))
+    needed = [plan for _, ready, aged in tried for plan in (*ready, *(each.plan for each in aged))]
+    with_runs(tx, organisation_id, look.books, needed)
+    granted: list[Grant] = []
+    for line, ready, aged in tried:
+        granted += schedule(line.order(ready, look.books, look.now), aged, look.books)
+    return granted
+
+
+def _may_begin(look: Look, plan: WaitingPlan) -> bool:
+    """Check whether a run's plan may be granted; one that is barred or of a paused run waits, and delays nobody."""
+    return look.rows[plan.id].run_status in BEGINS and plan.id not in look.barred
+
+
+def with_runs(tx: Connection, organisation_id: str, books: Books, plans: Iterable[WaitingPlan]) -> None:
+    """Add the accounts of plans' runs to the books."""
+    unknown = sorted({plan.path[-1] for plan in plans} - books.accounts.keys())
+    if unknown:
+        for record in account_rows.read_many(tx, organisation_id, unknown):
+            books.accounts[record.account.id] = record.account

@@ -1,0 +1,218 @@
+"""What a process knows of an organisation's waiting plans, brought up to date from the database.
+
+The audit chain records every change of a waiting plan and of its run. So only the subjects of the events since the last
+look are read again. An account changes with its version.
+"""
+
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Final
+
+from sqlalchemy import Connection
+
+from app.ledger.accounts.account_records import AccountRecord, AccountVersion
+from app.ledger.runs.reservations import Reservation
+from app.ledger.scheduling.queue import WaitingPlan
+from app.ledger.scheduling.scheduling_rules import Line
+from app.ledger.settings.allocation import Allocation, SchedulingRule
+from app.ledger.step_events import StepEvent
+from app.persistence.repositories import accounts as account_rows
+from app.persistence.repositories import audit, locks, reservations, waiting
+from app.persistence.repositories.dp_events import CostCache, CostTable
+from app.persistence.repositories.waiting import WaitingRow
+from app.service.costing import PrecomputedCosts, price_steps
+
+DEFAULT: Final = Allocation(rule=SchedulingRule.FIRST_COME)
+"""Of a population without an allocation."""
+
+MAX_EVENTS: Final = 500
+"""If there are more events since the last look, all waiting plans are read."""
+
+
+@dataclass
+class KnownPlans:
+    """The waiting plans of an organisation, their accounts and their order.
+
+    Args:
+        seen: position and hash of the last event of the audit chain that was seen; None: read all.
+        unsure: reservations that may be seen in a transaction that is rolled back, and are read again.
+        rows: by reservation.
+        plans: by reservation.
+        homes: the population in whose line a reservation waits, and the population's child on its path.
+        records: accounts above the runs, and all parts of parallel ones.
+        lines: by population.
+        rules: the allocation of each line's population.
+        above: numbers of plans that would charge each account above their runs.
+        left: accounts of plans that wait no longer, have changed, or are left out no longer. Others may be next.
+        changed: plans that are new or have changed since no plan fitted.
+        barred: until when plans are left out that fitted and might not be granted.
+        settled: states of accounts with which no plan that waits fits.
+    """
+
+    seen: tuple[int, bytes] | None = None
+    unsure: set[str] = field(default_factory=set)
+    rows: dict[str, WaitingRow] = field(default_factory=dict)
+    plans: dict[str, WaitingPlan] = field(default_factory=dict)
+    homes: dict[str, tuple[str, str | None]] = field(default_factory=dict)
+    records: dict[str, AccountRecord] = field(default_factory=dict)
+    lines: dict[str, Line] = field(default_factory=dict)
+    rules: dict[str, Allocation] = field(default_factory=dict)
+    above: Counter[str] = field(default_factory=Counter)
+    left: set[str] = field(default_factory=set)
+    changed: set[str] = field(default_factory=set)
+    barred: dict[str, datetime] = field(default_factory=dict)
+    settled: dict[str, object] = field(default_factory=dict)
+
+
+def refresh(tx: Connection, organisation_id: str, known: KnownPlans, asked: Collection[str] = ()) -> None:
+    """Read what has changed.
+
+    Reservations that are `asked` for may have been written in this transaction, before they are recorded.
+    """
+    rows, touched, seen = _read_rows(tx, organisation_id, known, asked)
+    changed = {each for each in touched if known.rows.get(each) != rows.get(each)}
+    for gone in changed - rows.keys():
+        _remove(known, gone)
+    changed &= rows.keys()
+    for each in changed & known.rows.keys():  # with another place, or paused, it may delay others no longer
+        known.left.update(known.plans[each].path[:-1])
+    new = reservations.get_many(tx, organisation_id, sorted(changed - known.plans.keys()))
+    paths = locks.paths(tx, organisation_id, [each.run_id for each in new]) if new else {}
+    for path in paths.values():
+        known.above.update(path[:-1])
+    _refresh_accounts(tx, organisation_id, known)
+    if new:
+        _add(tx, organisation_id, known, new, paths)
+    _refresh_lines(known, rows, changed)
+    known.rows = rows
+    known.changed = (known.changed & rows.keys()) | changed
+    if asked:
+        known.unsure = touched
+    else:
+        known.seen, known.unsure = seen, set()
+
+
+def _read_rows(
+    tx: Connection, organisation_id: str, known: KnownPlans, asked: Collection[str]
+) -> tuple[dict[str, WaitingRow], set[str], tuple[int, bytes] | None]:
+    """Read the rows of waiting plans.
+
+    Returns:
+        The rows, the reservations whose rows may have changed, and position and hash of the last event.
+    """
+    events = None if known.seen is None else audit.events_since(tx, organisation_id, *known.seen, MAX_EVENTS)
+    if events is None:
+        length, last = audit.head(tx, organisation_id)
+        rows = {row.id: row for row in waiting.list_waiting(tx, organisation_id)}
+        return rows, rows.keys() | known.rows.keys(), (length - 1, last) if length else None
+    subjects = {subject for _, _, subject in events}
+    runs = {each for each in subjects if each.startswith("run_")}
+    touched = {each for each in subjects if each.startswith("res_")} | known.unsure | set(asked)
+    if runs:
+        touched |= {row.id for row in known.rows.values() if row.run_id in runs}
+    seen = events[-1][:2] if events else known.seen
+    if not touched and not runs:
+        return known.rows, set(), seen
+    found = {row.id: row for row in waiting.list_among(tx, organisation_id, touched, runs)}
+    kept = {each: row for each, row in known.rows.items() if each not in touched}
+    return kept | found, touched | found.keys(), seen
+
+
+def _refresh_accounts(tx: Connection, organisation_id: str, known: KnownPlans) -> None:
+    """Read the accounts above waiting plans that have changed, and the parts of parallel ones."""
+    wanted = known.above.keys()
+    seen = {each.id: each for each in locks.read_versions(tx, organisation_id, wanted)} if wanted else {}
+    _read_stale(tx, organisation_id, known, seen)
+    parallel = [each for each in wanted if known.records[each].account.partitions_per_unit is not None]
+    if parallel:
+        parts = {each.id: each for each in locks.read_children(tx, organisation_id, parallel)}
+        _read_stale(tx, organisation_id, known, parts)
+        seen |= parts
+    for gone in known.records.keys() - seen.keys():
+        del known.records[gone]
+
+
+def _read_stale(tx: Connection, organisation_id: str, known: KnownPlans, seen: dict[str, AccountVersion]) -> None:
+    stale = []
+    for each in seen.values():
+        record = known.records.get(each.id)
+        current = record is not None and (record.account.version, record.updated_at, record.quarantine) == (
+            each.version,
+            each.updated_at,
+            each.quarantine,
+        )
+        if not current:
+            stale.append(each.id)
+    if stale:
+        found = account_rows.read_many(tx, organisation_id, sorted(stale))
+        known.records |= {record.account.id: record for record in found}
+
+
+def _add(
+    tx: Connection,
+    organisation_id: str,
+    known: KnownPlans,
+    new: Sequence[Reservation],
+    paths: dict[str, tuple[str, ...]],
+) -> None:
+    """Add plans that have begun to wait."""
+    runs = waiting.parents(tx, organisation_id, [each.run_id for each in new])
+    prices = CostCache()
+    for each in new:
+        path = paths[each.run_id]
+        root = known.records[path[0]].account
+        steps = [StepEvent(item.event, item.count) for item in each.items]
+        stored = prices.find_events(tx, CostTable.of(organisation_id, root), [step.event for step in steps])
+        priced = tuple(price_steps(root, steps, stored, PrecomputedCosts()))
+        population = runs[each.run_id][1]
+        team = next((above for above in path[:-1] if known.records[above].account.parent_id == population), None)
+        known.homes[each.id] = (population, team)
+        assert each.created_at is not None, "it was read"
+        known.plans[each.id] = WaitingPlan(each.id, path, priced, each.created_at, each.priority)
+
+
+def _refresh_lines(known: KnownPlans, rows: Mapping[str, WaitingRow], changed: set[str]) -> None:
+    """Put each changed plan into the line of its population, with its priority and weight."""
+    renewed = set()
+    for population in {home for home, _ in known.homes.values()}:
+        rule = known.records[population].account.allocation or DEFAULT
+        if known.rules.get(population) != rule:
+            known.rules[population] = rule
+            known.lines[population] = new_line(rule)
+            renewed.add(population)
+    if renewed:
+        changed = changed | {each for each, (home, _) in known.homes.items() if home in renewed}
+    for each in changed:
+        population, team = known.homes[each]
+        line, plan = known.lines[population], known.plans[each]
+        weight = weight_of(known.rules[population], team)
+        if (plan.priority, plan.weight) != (rows[each].priority, weight):
+            plan = WaitingPlan(plan.id, plan.path, plan.steps, plan.arrived_at, rows[each].priority, weight)
+            known.plans[each] = plan
+        if line.plans.get(each) is not plan:
+            if each in line.plans:
+                line.remove(each)
+            line.add(plan)
+
+
+def weight_of(rule: Allocation, team: str | None) -> float:
+    """Get the weight of a plan by the budget under its population; None: its run is directly under that."""
+    return 1.0 if team is None else rule.share_of(team).weight
+
+
+def new_line(rule: Allocation) -> Line:
+    """Create the line of a population with an allocation."""
+    aging = None if rule.aging_seconds is None else timedelta(seconds=rule.aging_seconds)
+    return Line(rule.rule or SchedulingRule.FIRST_COME, aging)
+
+
+def _remove(known: KnownPlans, reservation_id: str) -> None:
+    above = known.plans.pop(reservation_id).path[:-1]
+    known.left.update(above)
+    known.above -= Counter(above)
+    population, _ = known.homes.pop(reservation_id)
+    line = known.lines.get(population)
+    if line is not None and reservation_id in line.plans:
+        line.remove(reservation_id)
