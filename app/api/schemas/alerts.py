@@ -1,9 +1,9 @@
 """Schemas of alerts, forecasts, receivers and deliveries."""
 
 from datetime import datetime
-from typing import Annotated, Any, Final, Literal, Self
+from typing import Annotated, Any, Final, Self
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, WithJsonSchema, model_validator
 from typing_extensions import TypeAliasType
 
 from app.api.schemas.accounts import AvailableEpsilon
@@ -16,8 +16,9 @@ from app.api.schemas.common import (
     Reference,
     example,
 )
-from app.ledger.accounts.alerts import LARGEST_THRESHOLD, MOST_THRESHOLDS, AlertType, DeliveryStatus, ReceiverKind
+from app.ledger.accounts.alerts import LARGEST_THRESHOLD, MOST_THRESHOLDS, AlertType, DeliveryStatus
 from app.ledger.accounts.alerts import AlertSettings as DomainAlertSettings
+from app.ledger.accounts.receivers import RECEIVER_FORMS, ReceiverKind
 from app.ledger.names import EMAIL_PATTERN, MAX_EMAIL_LENGTH, MAX_URL_LENGTH
 from app.service.alerts.forecasts import PathForecast
 from app.service.alerts.receivers import Subscription
@@ -69,21 +70,20 @@ DELIVERY_EXAMPLE: dict[str, Any] = {
     "created_at": "2026-11-21T09:30:00Z",
 }
 
+
+def _not_a_test(kind: AlertType) -> AlertType:
+    if kind is AlertType.TEST:
+        raise ValueError("a test is sent to the receiver that it tests, whatever its types")
+    return kind
+
+
 SubscribedAlertType = TypeAliasType(
     "SubscribedAlertType",
-    Literal[
-        "account.threshold_reached",
-        "account.exhausted",
-        "account.exhaustion_forecast",
-        "run.overdrawn",
-        "reservation.expired",
-        "reservation.granted",
-        "reservation.stale",
-        "reservation.forfeited",
-        "block_schedule.failed",
-        "run.pending",
-        "proposal.opened",
-        "proposal.decided",
+    Annotated[
+        AlertType,
+        Field(strict=False),
+        AfterValidator(_not_a_test),
+        WithJsonSchema({"type": "string", "enum": [str(kind) for kind in AlertType if kind is not AlertType.TEST]}),
     ],
 )
 """Every type of alert except tests, which are always delivered."""
@@ -108,14 +108,13 @@ class CreateReceiver(Body):
 
     kind: Annotated[ReceiverKind, Field(strict=False)] = Field(
         default=ReceiverKind.WEBHOOK,
-        description="`webhook`: signed JSON to a service of yours. `slack`, `teams`: a message to the channel of an "
-        "incoming webhook. `email`: a mail.",
+        description=" ".join(f"`{kind}`: {form.gets}." for kind, form in RECEIVER_FORMS.items()),
     )
     url: str | None = Field(
         default=None,
         min_length=1,
         max_length=MAX_URL_LENGTH,
-        description="Where to, https only. Of Slack or Teams: the incoming webhook. Required unless `email`.",
+        description="Where to, https only; of a chat, its incoming webhook or workflow. Required unless `email`.",
     )
     addresses: list[MailAddress] = Field(
         default=[], max_length=MOST_ADDRESSES, description="Mail addresses; required for `email`."
@@ -129,16 +128,16 @@ class CreateReceiver(Body):
 
     @model_validator(mode="after")
     def _has_one_destination(self) -> Self:
-        if self.kind is ReceiverKind.EMAIL and (self.url is not None or not self.addresses):
-            raise ValueError("a receiver of the kind `email` has `addresses` and no `url`")
-        if self.kind is not ReceiverKind.EMAIL and (self.url is None or self.addresses):
-            raise ValueError(f"a receiver of the kind `{self.kind}` has a `url` and no `addresses`")
+        by_mail = RECEIVER_FORMS[self.kind].by_mail
+        if by_mail == (self.url is not None) or by_mail != bool(self.addresses):
+            has = "`addresses` and no `url`" if by_mail else "a `url` and no `addresses`"
+            raise ValueError(f"a receiver of the kind `{self.kind}` has {has}")
         return self
 
     def subscription(self) -> Subscription:
         """Convert to the domain."""
         addresses, types = dict.fromkeys(self.addresses), dict.fromkeys(self.types)
-        return Subscription(self.kind, self.url, tuple(addresses), tuple(map(AlertType, types)), self.account)
+        return Subscription(self.kind, self.url, tuple(addresses), tuple(types), self.account)
 
 
 class RotateReceiverSecret(Body):
@@ -158,9 +157,7 @@ class Receiver(Output):
 
     id: str
     kind: ReceiverKind
-    url: str | None = Field(
-        validation_alias="shown_url", description="That of Slack or Teams is masked; null for `email`."
-    )
+    url: str | None = Field(validation_alias="shown_url", description="Masked unless `webhook`; null for `email`.")
     addresses: list[str] = Field(description="Mail addresses; empty unless `email`.")
     types: list[str] = Field(description="Types of alerts; empty: all.")
     account: str | None = Field(

@@ -4,7 +4,7 @@ A forecast does not extrapolate epsilon: the first step takes a large part of it
 workload uses an evenly growing share of the filter's threshold at the order that admits longest.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -69,6 +69,24 @@ class AlertType(StrEnum):
     TEST = "receiver.test"
 
 
+ALERT_TITLES: Final[Mapping[AlertType, str]] = {
+    AlertType.THRESHOLD: "threshold reached",
+    AlertType.EXHAUSTED: "budget exhausted",
+    AlertType.FORECAST: "limit expected soon",
+    AlertType.OVERDRAWN: "run over its limit",
+    AlertType.RESERVATION_EXPIRED: "plan waited in vain",
+    AlertType.RESERVATION_GRANTED: "waiting plan set aside",
+    AlertType.RESERVATION_STALE: "trainer silent",
+    AlertType.RESERVATION_FORFEITED: "reservation forfeited",
+    AlertType.BLOCK_SCHEDULE_FAILED: "data block not opened",
+    AlertType.RUN_PENDING: "run waits for an approval",
+    AlertType.PROPOSAL_OPENED: "proposal opened",
+    AlertType.PROPOSAL_DECIDED: "proposal decided",
+    AlertType.TEST: "test event",
+}
+"""Of the types of alerts, as pages show them."""
+
+
 @dataclass(frozen=True, slots=True)
 class Alert:
     """A notification that is sent once.
@@ -94,77 +112,6 @@ class AlertFilter:
 
     kind: AlertType | None
     within: str | None
-
-
-SHOWN_CHARACTERS: Final = 4
-"""Last characters of a secret URL, by which people recognise it."""
-
-
-class ReceiverKind(StrEnum):
-    """How a receiver gets alerts."""
-
-    WEBHOOK = "webhook"
-    SLACK = "slack"
-    TEAMS = "teams"
-    EMAIL = "email"
-
-
-@dataclass(frozen=True, slots=True)
-class Receiver:
-    """A receiver of alerts.
-
-    Args:
-        kind: decides what is sent, and where.
-        url: where to; None for mail. That of Slack or Teams is a secret.
-        addresses: of mail.
-        types: of alerts; empty: all.
-        account_id: limits alerts to this account and its descendants, if set.
-        secret: signs alerts to a webhook; shown only at creation.
-        previous_secret: signs, too, until `previous_secret_expires_at` after a rotation.
-        disabled_reason: why nothing is sent, if disabled.
-    """
-
-    id: str
-    kind: ReceiverKind
-    url: str | None
-    addresses: tuple[str, ...]
-    types: tuple[str, ...]
-    account_id: str | None
-    secret: str | None
-    created_at: datetime
-    previous_secret: str | None = None
-    previous_secret_expires_at: datetime | None = None
-    disabled_at: datetime | None = None
-    disabled_reason: str | None = None
-
-    @property
-    def shown_url(self) -> str | None:
-        """The URL, masked if it is a secret that lets anyone post."""
-        if self.url is None or self.kind is ReceiverKind.WEBHOOK:
-            return self.url
-        scheme, _, rest = self.url.partition("://")
-        return f"{scheme}://{rest.partition('/')[0]}/…{self.url[-SHOWN_CHARACTERS:]}"
-
-    @property
-    def destination(self) -> str:
-        """Where alerts go, as people may see it."""
-        return self.shown_url or ", ".join(self.addresses)
-
-    def wants(self, kind: str, above: Collection[str]) -> bool:
-        """Check whether it receives alerts of a kind about an account with these ancestors."""
-        return (not self.types or kind in self.types) and (self.account_id is None or self.account_id in above)
-
-    def secrets(self, now: datetime) -> tuple[str, ...]:
-        """List the current signing secrets, newest first."""
-        if self.secret is None:
-            return ()
-        if (
-            self.previous_secret is None
-            or self.previous_secret_expires_at is None
-            or now >= self.previous_secret_expires_at
-        ):
-            return (self.secret,)
-        return (self.secret, self.previous_secret)
 
 
 class DeliveryStatus(StrEnum):
