@@ -7,8 +7,8 @@ from fastapi import Query, Response
 from app.accounting.events import NeighboringRelation
 from app.api.pagination import decode_cursor
 from app.dashboard.page_context import PageContext, PageDep, router
-from app.ledger.accounts.alerts import ALERT_TITLES
-from app.ledger.accounts.receivers import RECEIVER_FORMS
+from app.ledger.accounts.alerts import AlertType
+from app.ledger.accounts.receivers import ReceiverKind
 from app.ledger.errors import InsufficientScopeError, NotFoundError
 from app.ledger.pages import PageRequest
 from app.ledger.permissions import ISSUES, Permission, Role
@@ -150,8 +150,8 @@ def show_alerts(page: PageDep, account: Account = "", after: Cursor = "") -> Res
         places=account_titles_of(
             page.context, [*(each.receiver.account_id for each in found.items), *(each.account_id for each in alerts)]
         ),
-        words=ALERT_TITLES,
-        kinds=RECEIVER_FORMS,
+        words={kind.value: kind.label for kind in AlertType},
+        kinds=list(ReceiverKind),
         sends_mail=page.state.receiver_rules.sends_mail,
         account=account,
         chosen=chosen and (chosen, get_alert_settings(page.context, chosen.id)),

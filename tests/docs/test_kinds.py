@@ -3,9 +3,11 @@
 import re
 from typing import get_args
 
-from app.ledger.accounts.alerts import ALERT_TITLES, AlertType
-from app.ledger.accounts.receivers import RECEIVER_FORMS, ReceiverKind
+from app.ledger.accounts.alerts import AlertType
+from app.ledger.accounts.receivers import ReceiverKind
+from app.ledger.audit import AuditAction
 from app.service.alerts.chat_messages import CHAT_BODIES
+from app.service.verification import record_replay
 from epsilon_ledger._wire import alert_models
 from tests.docs.markdown import ROOT
 
@@ -14,13 +16,17 @@ ALERTS = (ROOT / "docs/how-to/send-alerts.md").read_text()
 
 def test_receivers() -> None:
     kinds = list(ReceiverKind)
-    assert list(RECEIVER_FORMS) == kinds
-    assert list(CHAT_BODIES) == [kind for kind, form in RECEIVER_FORMS.items() if not (form.signed or form.by_mail)]
+    assert all(kind.form.title for kind in kinds)
+    assert list(CHAT_BODIES) == [kind for kind in kinds if not (kind.form.signed or kind.form.by_mail)]
     assert [*get_args(alert_models.ReceiverKind)] == kinds
     assert re.findall(r"(?m)^\| `(\w+)`[^|]*\| `(?:url|addresses)`", ALERTS) == kinds
 
 
 def test_alert_types() -> None:
-    types = list(AlertType)
-    assert list(ALERT_TITLES) == types
-    assert sorted(re.findall(r"(?m)^\| `(\w+\.\w+)` \|", ALERTS)) == sorted(types)
+    assert all(kind.label for kind in AlertType)
+    assert sorted(re.findall(r"(?m)^\| `(\w+\.\w+)` \|", ALERTS)) == sorted(AlertType)
+
+
+def test_audit_actions() -> None:
+    assert all(action.sentence for action in AuditAction)
+    assert set(record_replay._HANDLERS) <= set(AuditAction)

@@ -18,7 +18,7 @@ from app.api.schemas.common import (
 )
 from app.ledger.accounts.alerts import LARGEST_THRESHOLD, MOST_THRESHOLDS, AlertType, DeliveryStatus
 from app.ledger.accounts.alerts import AlertSettings as DomainAlertSettings
-from app.ledger.accounts.receivers import RECEIVER_FORMS, ReceiverKind
+from app.ledger.accounts.receivers import ReceiverKind
 from app.ledger.names import EMAIL_PATTERN, MAX_EMAIL_LENGTH, MAX_URL_LENGTH
 from app.service.alerts.forecasts import PathForecast
 from app.service.alerts.receivers import Subscription
@@ -108,7 +108,7 @@ class CreateReceiver(Body):
 
     kind: Annotated[ReceiverKind, Field(strict=False)] = Field(
         default=ReceiverKind.WEBHOOK,
-        description=" ".join(f"`{kind}`: {form.gets}." for kind, form in RECEIVER_FORMS.items()),
+        description=" ".join(f"`{kind}`: {kind.form.gets}." for kind in ReceiverKind),
     )
     url: str | None = Field(
         default=None,
@@ -128,7 +128,7 @@ class CreateReceiver(Body):
 
     @model_validator(mode="after")
     def _has_one_destination(self) -> Self:
-        by_mail = RECEIVER_FORMS[self.kind].by_mail
+        by_mail = self.kind.form.by_mail
         if by_mail == (self.url is not None) or by_mail != bool(self.addresses):
             has = "`addresses` and no `url`" if by_mail else "a `url` and no `addresses`"
             raise ValueError(f"a receiver of the kind `{self.kind}` has {has}")

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from itertools import pairwise
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import numpy as np
 
@@ -54,37 +54,28 @@ def check_thresholds(thresholds: Sequence[float]) -> None:
 class AlertType(StrEnum):
     """The types of alerts."""
 
-    THRESHOLD = "account.threshold_reached"
-    EXHAUSTED = "account.exhausted"
-    FORECAST = "account.exhaustion_forecast"
-    OVERDRAWN = "run.overdrawn"
-    RESERVATION_EXPIRED = "reservation.expired"
-    RESERVATION_GRANTED = "reservation.granted"
-    RESERVATION_STALE = "reservation.stale"
-    RESERVATION_FORFEITED = "reservation.forfeited"
-    BLOCK_SCHEDULE_FAILED = "block_schedule.failed"
-    RUN_PENDING = "run.pending"
-    PROPOSAL_OPENED = "proposal.opened"
-    PROPOSAL_DECIDED = "proposal.decided"
-    TEST = "receiver.test"
+    label: str
 
+    def __new__(cls, name: str, label: str = "") -> Self:
+        """Keep the label of pages beside the name; it is optional since a type is looked up by its name alone."""
+        kind = str.__new__(cls, name)
+        kind._value_ = name
+        kind.label = label
+        return kind
 
-ALERT_TITLES: Final[Mapping[AlertType, str]] = {
-    AlertType.THRESHOLD: "threshold reached",
-    AlertType.EXHAUSTED: "budget exhausted",
-    AlertType.FORECAST: "limit expected soon",
-    AlertType.OVERDRAWN: "run over its limit",
-    AlertType.RESERVATION_EXPIRED: "plan waited in vain",
-    AlertType.RESERVATION_GRANTED: "waiting plan set aside",
-    AlertType.RESERVATION_STALE: "trainer silent",
-    AlertType.RESERVATION_FORFEITED: "reservation forfeited",
-    AlertType.BLOCK_SCHEDULE_FAILED: "data block not opened",
-    AlertType.RUN_PENDING: "run waits for an approval",
-    AlertType.PROPOSAL_OPENED: "proposal opened",
-    AlertType.PROPOSAL_DECIDED: "proposal decided",
-    AlertType.TEST: "test event",
-}
-"""Of the types of alerts, as pages show them."""
+    THRESHOLD = "account.threshold_reached", "threshold reached"
+    EXHAUSTED = "account.exhausted", "budget exhausted"
+    FORECAST = "account.exhaustion_forecast", "limit expected soon"
+    OVERDRAWN = "run.overdrawn", "run over its limit"
+    RESERVATION_EXPIRED = "reservation.expired", "plan waited in vain"
+    RESERVATION_GRANTED = "reservation.granted", "waiting plan set aside"
+    RESERVATION_STALE = "reservation.stale", "trainer silent"
+    RESERVATION_FORFEITED = "reservation.forfeited", "reservation forfeited"
+    BLOCK_SCHEDULE_FAILED = "block_schedule.failed", "data block not opened"
+    RUN_PENDING = "run.pending", "run waits for an approval"
+    PROPOSAL_OPENED = "proposal.opened", "proposal opened"
+    PROPOSAL_DECIDED = "proposal.decided", "proposal decided"
+    TEST = "receiver.test", "test event"
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,15 +10,6 @@ SHOWN_CHARACTERS: Final = 4
 """Last characters of a secret URL, by which people recognise it."""
 
 
-class ReceiverKind(StrEnum):
-    """How a receiver gets alerts."""
-
-    WEBHOOK = "webhook"
-    SLACK = "slack"
-    TEAMS = "teams"
-    EMAIL = "email"
-
-
 @dataclass(frozen=True, slots=True)
 class ReceiverForm:
     """What receivers of a kind are.
@@ -36,7 +27,21 @@ class ReceiverForm:
     by_mail: bool = False
 
 
-RECEIVER_FORMS: Final[Mapping[ReceiverKind, ReceiverForm]] = {
+class ReceiverKind(StrEnum):
+    """How a receiver gets alerts."""
+
+    WEBHOOK = "webhook"
+    SLACK = "slack"
+    TEAMS = "teams"
+    EMAIL = "email"
+
+    @property
+    def form(self) -> ReceiverForm:
+        """What receivers of the kind are."""
+        return _FORMS[self]
+
+
+_FORMS: Final[Mapping[ReceiverKind, ReceiverForm]] = {
     ReceiverKind.WEBHOOK: ReceiverForm("Webhook", "signed JSON to a service of yours", signed=True),
     ReceiverKind.SLACK: ReceiverForm("Slack", "a message to the channel of an incoming webhook"),
     ReceiverKind.TEAMS: ReceiverForm("Microsoft Teams", "a card to the channel of a workflow"),
@@ -73,14 +78,9 @@ class Receiver:
     disabled_reason: str | None = None
 
     @property
-    def form(self) -> ReceiverForm:
-        """The declaration of its kind."""
-        return RECEIVER_FORMS[self.kind]
-
-    @property
     def shown_url(self) -> str | None:
         """The URL, masked if it is a secret that lets anyone post."""
-        if self.url is None or self.form.signed:
+        if self.url is None or self.kind.form.signed:
             return self.url
         scheme, _, rest = self.url.partition("://")
         return f"{scheme}://{rest.partition('/')[0]}/…{self.url[-SHOWN_CHARACTERS:]}"

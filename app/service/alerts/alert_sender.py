@@ -34,12 +34,12 @@ class AlertSender:
 
     async def _send(self, due: ClaimedDelivery, now: datetime) -> DeliveryResult:
         receiver, alert = due.receiver, due.alert
-        if receiver.form.signed:
+        if receiver.kind.form.signed:
             body = message(alert)
             headers = signed_headers(receiver.secrets(now), alert.id, int(now.timestamp()), body)
             return await self._http.post(receiver.url or "", headers, body)
         written = message_of(alert)
         link = None if self._public_url is None else self._public_url + written.path
-        if receiver.form.by_mail:
+        if receiver.kind.form.by_mail:
             return await self._mail.send(alert, written, receiver.addresses, link)
         return await self._http.post(receiver.url or "", {}, CHAT_BODIES[receiver.kind](written, link))
