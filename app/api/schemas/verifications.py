@@ -6,7 +6,7 @@ from typing import Any, Self
 from pydantic import Field
 
 from app.api.schemas.common import EXAMPLE_KEY_ID, EXAMPLE_RUN_ID, Output, Page, example
-from app.ledger.audit import Verification as DomainVerification
+from app.ledger.verification import Verification as DomainVerification
 
 _DETAIL = (
     f"mimic/icu-team/resnet ({EXAMPLE_RUN_ID}): decision 1 is not the one that was made: its hash is that of another."
