@@ -9,6 +9,7 @@ from typing import Any, Final, get_args, get_type_hints
 
 from pydantic import BaseModel
 
+from app.api.schemas.event_models import EVENT_MODELS
 from app.api.schemas.events import Event, EventCount
 from app.api.schemas.steps import AuthorizeSteps
 from app.ledger.errors import InvalidInputError
@@ -17,11 +18,6 @@ MAX_ERRORS: Final = 20
 MAX_TOLD: Final = 3
 MAX_TEXT: Final = 300
 MAX_NAME: Final = 100
-
-_EVENTS: Final[Mapping[str, type[BaseModel]]] = {
-    get_args(kind.model_fields["type"].annotation)[0]: kind for kind in get_args(Event.model_fields["root"].annotation)
-}
-"""Event types by tag, which pydantic adds to the paths of errors."""
 
 _BOUNDS: Final = {
     "greater_than_equal": ("at least", "ge"),
@@ -123,7 +119,7 @@ def _place(body: object, error: Mapping[str, Any]) -> _Place:
     owner, holds = None, _model_in(body) if root == "body" else None
     for part in parts:
         if holds is Event and isinstance(part, str):
-            holds = _EVENTS.get(part)
+            holds = EVENT_MODELS.get(part)
             continue
         path.append(part)
         if isinstance(part, str):
@@ -153,9 +149,9 @@ def _message(place: _Place, error: Mapping[str, Any]) -> str:
         case "extra_forbidden" if place.owner is not None:
             words = _unknown_member(place.owner, str(place.path[-1]))
         case "union_tag_invalid":
-            words = f"{facts['tag'][:MAX_NAME]!r} is no event type; known: {_among(_EVENTS, facts['tag'])}"
+            words = f"{facts['tag'][:MAX_NAME]!r} is no event type; known: {_among(EVENT_MODELS, facts['tag'])}"
         case "union_tag_not_found":
-            words = f"an event needs a `type`, one of {', '.join(sorted(_EVENTS))}"
+            words = f"an event needs a `type`, one of {', '.join(sorted(EVENT_MODELS))}"
         case "unwrapped":
             words = 'each item is {"event": {...}, "count": n}'
         case "missing" if place.path == ("body",):

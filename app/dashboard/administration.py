@@ -7,7 +7,8 @@ from fastapi import Query, Response
 from app.accounting.events import NeighboringRelation
 from app.api.pagination import decode_cursor
 from app.dashboard.page_context import PageContext, PageDep, router
-from app.ledger.accounts.alerts import AlertType, ReceiverKind
+from app.ledger.accounts.alerts import AlertType
+from app.ledger.accounts.receivers import ReceiverKind
 from app.ledger.errors import InsufficientScopeError, NotFoundError
 from app.ledger.pages import PageRequest
 from app.ledger.permissions import ISSUES, Permission, Role
@@ -59,31 +60,8 @@ PURPOSES: Final = {
 }
 """Purpose of each role."""
 
-ALERT_TYPES: Final = {
-    AlertType.THRESHOLD: "threshold reached",
-    AlertType.EXHAUSTED: "budget exhausted",
-    AlertType.FORECAST: "limit expected soon",
-    AlertType.OVERDRAWN: "run over its limit",
-    AlertType.RESERVATION_EXPIRED: "plan waited in vain",
-    AlertType.RESERVATION_GRANTED: "waiting plan set aside",
-    AlertType.RESERVATION_STALE: "trainer silent",
-    AlertType.RESERVATION_FORFEITED: "reservation forfeited",
-    AlertType.BLOCK_SCHEDULE_FAILED: "data block not opened",
-    AlertType.RUN_PENDING: "run waits for an approval",
-    AlertType.PROPOSAL_OPENED: "proposal opened",
-    AlertType.PROPOSAL_DECIDED: "proposal decided",
-    AlertType.TEST: "test event",
-}
-
 Account = Annotated[str, Query(max_length=2000)]
 Cursor = Annotated[str, Query(max_length=200)]
-
-RECEIVER_KINDS: Final = {
-    ReceiverKind.WEBHOOK: "Webhook",
-    ReceiverKind.SLACK: "Slack",
-    ReceiverKind.TEAMS: "Microsoft Teams",
-    ReceiverKind.EMAIL: "E-mail",
-}
 
 routes = router()
 
@@ -172,8 +150,8 @@ def show_alerts(page: PageDep, account: Account = "", after: Cursor = "") -> Res
         places=account_titles_of(
             page.context, [*(each.receiver.account_id for each in found.items), *(each.account_id for each in alerts)]
         ),
-        words=ALERT_TYPES,
-        kinds=RECEIVER_KINDS,
+        words={kind.value: kind.label for kind in AlertType},
+        kinds=list(ReceiverKind),
         sends_mail=page.state.receiver_rules.sends_mail,
         account=account,
         chosen=chosen and (chosen, get_alert_settings(page.context, chosen.id)),

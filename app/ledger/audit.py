@@ -1,4 +1,4 @@
-"""The audit log: its actions, the hash chain of its entries, signed checkpoints, and results of verifications.
+"""The audit log: its actions, the hash chain of its entries, and signed checkpoints.
 
 An entry's hash covers the previous hash and all of its own fields, so changed or missing entries break the chain. The
 first link depends on the organisation, so that chains cannot be exchanged (ADR 0014).
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
 from functools import lru_cache
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Self
 
 import rfc8785
 
@@ -24,98 +24,122 @@ class AuditOrder(StrEnum):
 
 
 class AuditAction(StrEnum):
-    """Name what an audit event records; docs/reference/glossary.md explains each."""
+    """Name what an audit event records; docs/reference/glossary.md explains each.
 
-    ALERT_SETTINGS_REPLACED = "alert_settings.replaced"
-    ALLOCATION_APPROVED = "allocation.approved"
-    ALLOCATION_PROPOSED = "allocation.proposed"
-    ALLOCATION_REJECTED = "allocation.rejected"
-    ALLOCATION_REPLACED = "allocation.replaced"
-    ALLOCATION_SUPERSEDED = "allocation.superseded"
-    ALLOCATION_WITHDRAWN = "allocation.withdrawn"
-    API_KEY_AUTHENTICATION_FAILED = "api_key.authentication_failed"
-    API_KEY_BOUND = "api_key.bound"
-    API_KEY_CREATED = "api_key.created"
-    API_KEY_REVOKED = "api_key.revoked"
-    API_KEY_ROTATED = "api_key.rotated"
-    BLOCK_SCHEDULE_REMOVED = "block_schedule.removed"
-    BLOCK_SCHEDULE_REPLACED = "block_schedule.replaced"
-    BUDGET_ARCHIVED = "budget.archived"
-    BUDGET_CREATED = "budget.created"
-    BUDGET_LIMIT_CHANGED = "budget.limit_changed"
-    BUDGET_METADATA_CHANGED = "budget.metadata_changed"
-    BUDGET_UNARCHIVED = "budget.unarchived"
-    EXPERIMENT_CREATED = "experiment.created"
-    EXPERIMENT_REFUSED = "experiment.refused"
-    LIMIT_APPROVED = "limit.approved"
-    LIMIT_PROPOSED = "limit.proposed"
-    LIMIT_REJECTED = "limit.rejected"
-    LIMIT_SUPERSEDED = "limit.superseded"
-    LIMIT_WITHDRAWN = "limit.withdrawn"
-    OIDC_TOKEN_AUTHENTICATION_FAILED = "oidc_token.authentication_failed"  # noqa: S105 - an action
-    ORGANISATION_CREATED = "organisation.created"
-    POLICY_APPROVED = "policy.approved"
-    POLICY_PROPOSED = "policy.proposed"
-    POLICY_REJECTED = "policy.rejected"
-    POLICY_REPLACED = "policy.replaced"
-    POLICY_SUPERSEDED = "policy.superseded"
-    POLICY_WITHDRAWN = "policy.withdrawn"
-    POPULATION_APPROVED = "population.approved"
-    POPULATION_ARCHIVED = "population.archived"
-    POPULATION_CREATED = "population.created"
-    POPULATION_LIMIT_CHANGED = "population.limit_changed"
-    POPULATION_METADATA_CHANGED = "population.metadata_changed"
-    POPULATION_PROPOSED = "population.proposed"
-    POPULATION_REJECTED = "population.rejected"
-    POPULATION_SUPERSEDED = "population.superseded"
-    POPULATION_UNARCHIVED = "population.unarchived"
-    POPULATION_WITHDRAWN = "population.withdrawn"
-    QUARANTINE_APPROVED = "quarantine.approved"
-    QUARANTINE_LIFTED = "quarantine.lifted"
-    QUARANTINE_PLACED = "quarantine.placed"
-    QUARANTINE_PROPOSED = "quarantine.proposed"
-    QUARANTINE_REJECTED = "quarantine.rejected"
-    QUARANTINE_SUPERSEDED = "quarantine.superseded"
-    QUARANTINE_WITHDRAWN = "quarantine.withdrawn"
-    RESERVATION_CANCELLED = "reservation.cancelled"
-    RESERVATION_EXPIRED = "reservation.expired"
-    RESERVATION_GRANTED = "reservation.granted"
-    RESERVATION_PRIORITIZED = "reservation.prioritized"
-    RESERVATION_QUEUED = "reservation.queued"
-    RESERVATION_REFUSED = "reservation.refused"
-    RUN_ABORTED = "run.aborted"
-    RUN_ACTIVATED = "run.activated"
-    RUN_APPROVED = "run.approved"
-    RUN_ARCHIVED = "run.archived"
-    RUN_ATTEMPT_CREATED = "run.attempt_created"
-    RUN_COMPLETED = "run.completed"
-    RUN_CREATED = "run.created"
-    RUN_LIMIT_CHANGED = "run.limit_changed"
-    RUN_METADATA_CHANGED = "run.metadata_changed"
-    RUN_PAUSED = "run.paused"
-    RUN_PROPOSED = "run.proposed"
-    RUN_REFUSED = "run.refused"
-    RUN_REJECTED = "run.rejected"
-    RUN_RESUMED = "run.resumed"
-    RUN_SUPERSEDED = "run.superseded"
-    RUN_UNARCHIVED = "run.unarchived"
-    RUN_WITHDRAWN = "run.withdrawn"
-    RUNS_ANCHORED = "runs.anchored"
-    SESSION_CREATED = "session.created"
-    SESSION_ENDED = "session.ended"
-    SIGN_IN_LINK_CREATED = "sign_in_link.created"
-    SIGNING_KEY_CHANGED = "signing_key.changed"
-    UNARCHIVAL_APPROVED = "unarchival.approved"
-    UNARCHIVAL_PROPOSED = "unarchival.proposed"
-    UNARCHIVAL_REJECTED = "unarchival.rejected"
-    UNARCHIVAL_SUPERSEDED = "unarchival.superseded"
-    UNARCHIVAL_WITHDRAWN = "unarchival.withdrawn"
-    WORKLOAD_TOKEN_AUTHENTICATION_FAILED = "workload_token.authentication_failed"  # noqa: S105 - an action
-    RECEIVER_CREATED = "receiver.created"
-    RECEIVER_DELETED = "receiver.deleted"
-    RECEIVER_DISABLED = "receiver.disabled"
-    RECEIVER_ENABLED = "receiver.enabled"
-    RECEIVER_SECRET_ROTATED = "receiver.secret_rotated"  # noqa: S105 - an action
+    Behind the name stands the sentence of the pages, without its subject; `describe_event` fills in the facts.
+    """
+
+    sentence: str
+
+    def __new__(cls, name: str, sentence: str = "") -> Self:
+        """Keep the sentence beside the name; it is optional since an action is looked up by its name alone."""
+        action = str.__new__(cls, name)
+        action._value_ = name
+        action.sentence = sentence
+        return action
+
+    ALERT_SETTINGS_REPLACED = "alert_settings.replaced", "changed the alert settings of {name}"
+    ALLOCATION_APPROVED = "allocation.approved", "approved the proposed allocation {name}"
+    ALLOCATION_PROPOSED = "allocation.proposed", "proposed to unlock the limit of {account} earlier"
+    ALLOCATION_REJECTED = "allocation.rejected", "rejected the proposed allocation {name}"
+    ALLOCATION_REPLACED = "allocation.replaced", "changed the allocation of {name}{allocation}"
+    ALLOCATION_SUPERSEDED = "allocation.superseded", "superseded the proposed allocation {name}"
+    ALLOCATION_WITHDRAWN = "allocation.withdrawn", "withdrew the proposed allocation {name}"
+    API_KEY_AUTHENTICATION_FAILED = (
+        "api_key.authentication_failed",
+        "failed to authenticate with the key {name}, {times}",
+    )
+    API_KEY_BOUND = "api_key.bound", "bound the key {name} to the run that it registered"
+    API_KEY_CREATED = "api_key.created", "issued the key {name} with the role {role}"
+    API_KEY_REVOKED = "api_key.revoked", "revoked the key {name}"
+    API_KEY_ROTATED = "api_key.rotated", "rotated the key {name} to {heir}"
+    BLOCK_SCHEDULE_REMOVED = "block_schedule.removed", "removed the block schedule of {name}"
+    BLOCK_SCHEDULE_REPLACED = "block_schedule.replaced", "set the block schedule of {name} with {limit} for each block"
+    BUDGET_ARCHIVED = "budget.archived", "archived {name}"
+    BUDGET_CREATED = "budget.created", "created the budget {name} with {limit}"
+    BUDGET_LIMIT_CHANGED = "budget.limit_changed", "changed the limit of {name} from {limit_before} to {limit}"
+    BUDGET_METADATA_CHANGED = "budget.metadata_changed", "changed the description of {name}"
+    BUDGET_UNARCHIVED = "budget.unarchived", "unarchived {name}"
+    EXPERIMENT_CREATED = "experiment.created", "created the experiment {name}"
+    EXPERIMENT_REFUSED = "experiment.refused", "requested an experiment under {name} that did not fit"
+    LIMIT_APPROVED = "limit.approved", "approved the proposed limit {name}"
+    LIMIT_PROPOSED = "limit.proposed", "proposed {limit} for {account}, instead of {limit_before}"
+    LIMIT_REJECTED = "limit.rejected", "rejected the proposed limit {name}"
+    LIMIT_SUPERSEDED = "limit.superseded", "superseded the proposed limit {name}"
+    LIMIT_WITHDRAWN = "limit.withdrawn", "withdrew the proposed limit {name}"
+    OIDC_TOKEN_AUTHENTICATION_FAILED = (
+        "oidc_token.authentication_failed",
+        "failed to authenticate with a token of {name}, {times}",
+    )
+    ORGANISATION_CREATED = "organisation.created", "created the organisation {name}"
+    POLICY_APPROVED = "policy.approved", "approved the proposed policy {name}"
+    POLICY_PROPOSED = "policy.proposed", "proposed to loosen the policy of {account}"
+    POLICY_REJECTED = "policy.rejected", "rejected the proposed policy {name}"
+    POLICY_REPLACED = "policy.replaced", "changed the policy of {name}"
+    POLICY_SUPERSEDED = "policy.superseded", "superseded the proposed policy {name}"
+    POLICY_WITHDRAWN = "policy.withdrawn", "withdrew the proposed policy {name}"
+    POPULATION_APPROVED = "population.approved", "approved the population of the proposal {name}"
+    POPULATION_ARCHIVED = "population.archived", "archived {name}"
+    POPULATION_CREATED = "population.created", "created the population {name} with {limit}"
+    POPULATION_LIMIT_CHANGED = "population.limit_changed", "changed the limit of {name} from {limit_before} to {limit}"
+    POPULATION_METADATA_CHANGED = "population.metadata_changed", "changed the description of {name}"
+    POPULATION_PROPOSED = "population.proposed", "proposed to create the population {name} with {limit}"
+    POPULATION_REJECTED = "population.rejected", "rejected the population of the proposal {name}"
+    POPULATION_SUPERSEDED = "population.superseded", "superseded the proposal {name} for a population"
+    POPULATION_UNARCHIVED = "population.unarchived", "unarchived {name}"
+    POPULATION_WITHDRAWN = "population.withdrawn", "withdrew the population of the proposal {name}"
+    QUARANTINE_APPROVED = "quarantine.approved", "approved the proposal {name} to lift a quarantine"
+    QUARANTINE_LIFTED = "quarantine.lifted", "lifted the quarantine of {name}"
+    QUARANTINE_PLACED = "quarantine.placed", "found a discrepancy in {name} and quarantined it"
+    QUARANTINE_PROPOSED = "quarantine.proposed", "proposed to lift the quarantine of {account}"
+    QUARANTINE_REJECTED = "quarantine.rejected", "rejected the proposal {name} to lift a quarantine"
+    QUARANTINE_SUPERSEDED = "quarantine.superseded", "superseded the proposal {name} to lift a quarantine"
+    QUARANTINE_WITHDRAWN = "quarantine.withdrawn", "withdrew the proposal {name} to lift a quarantine"
+    RESERVATION_CANCELLED = "reservation.cancelled", "cancelled the waiting plan of {run}"
+    RESERVATION_EXPIRED = "reservation.expired", "ended the plan of {run}, which waited in vain"
+    RESERVATION_GRANTED = "reservation.granted", "granted the waiting plan of {run}{grant}"
+    RESERVATION_PRIORITIZED = (
+        "reservation.prioritized",
+        "moved the plan of {run} from priority {priority_before} to {priority}",
+    )
+    RESERVATION_QUEUED = "reservation.queued", "let a plan of {run} wait{place}"
+    RESERVATION_REFUSED = "reservation.refused", "requested a plan of {name} that did not fit"
+    RUN_ABORTED = "run.aborted", "aborted the run {name}{ending}"
+    RUN_ACTIVATED = "run.activated", "activated the run {name}"
+    RUN_APPROVED = "run.approved", "approved the run of the proposal {name}"
+    RUN_ARCHIVED = "run.archived", "archived {name}"
+    RUN_ATTEMPT_CREATED = "run.attempt_created", "started attempt {attempt} of the run {name}"
+    RUN_COMPLETED = "run.completed", "completed the run {name}{ending}"
+    RUN_CREATED = "run.created", "registered the run {name}"
+    RUN_LIMIT_CHANGED = "run.limit_changed", "changed the limit of {name} from {limit_before} to {limit}"
+    RUN_METADATA_CHANGED = "run.metadata_changed", "changed the description of {name}"
+    RUN_PAUSED = "run.paused", "paused the run {name}"
+    RUN_PROPOSED = "run.proposed", "requested approval of the run {account}"
+    RUN_REFUSED = "run.refused", "requested a run under {name} whose plan did not fit"
+    RUN_REJECTED = "run.rejected", "rejected the run of the proposal {name}"
+    RUN_RESUMED = "run.resumed", "resumed the run {name}"
+    RUN_SUPERSEDED = "run.superseded", "superseded the proposal {name} for a run"
+    RUN_UNARCHIVED = "run.unarchived", "unarchived {name}"
+    RUN_WITHDRAWN = "run.withdrawn", "withdrew the run of the proposal {name}"
+    RUNS_ANCHORED = "runs.anchored", "anchored the chains of {runs} runs in this one"
+    SESSION_CREATED = "session.created", "signed in"
+    SESSION_ENDED = "session.ended", "signed out"
+    SIGN_IN_LINK_CREATED = "sign_in_link.created", "created a link that signs in once"
+    SIGNING_KEY_CHANGED = "signing_key.changed", "changed the signing key from {signing_key_before} to {signing_key}"
+    UNARCHIVAL_APPROVED = "unarchival.approved", "approved the proposal {name} to unarchive an account"
+    UNARCHIVAL_PROPOSED = "unarchival.proposed", "proposed to unarchive {account}"
+    UNARCHIVAL_REJECTED = "unarchival.rejected", "rejected the proposal {name} to unarchive an account"
+    UNARCHIVAL_SUPERSEDED = "unarchival.superseded", "superseded the proposal {name} to unarchive an account"
+    UNARCHIVAL_WITHDRAWN = "unarchival.withdrawn", "withdrew the proposal {name} to unarchive an account"
+    WORKLOAD_TOKEN_AUTHENTICATION_FAILED = (
+        "workload_token.authentication_failed",
+        "failed to exchange a token of {name}, {times}",
+    )
+    RECEIVER_CREATED = "receiver.created", "created a receiver at {host}"
+    RECEIVER_DELETED = "receiver.deleted", "deleted the receiver {name} at {host_before}"
+    RECEIVER_DISABLED = "receiver.disabled", "disabled the receiver {name}"
+    RECEIVER_ENABLED = "receiver.enabled", "enabled the receiver {name}"
+    RECEIVER_SECRET_ROTATED = "receiver.secret_rotated", "rotated the secret of the receiver {name}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,59 +179,6 @@ class Checkpoint:
     audit_head: bytes
     document: str
     created_at: datetime
-
-
-@dataclass(frozen=True, slots=True)
-class Discrepancy:
-    """A discrepancy between the ledger's records.
-
-    Args:
-        organisation_id: None: an event's description, found while all ledgers are verified.
-        account_id: the account whose balance it leaves unproven; None: no account.
-        position: the first bad decision of the run's chain; None: not about a decision.
-    """
-
-    organisation_id: str | None
-    account_id: str | None
-    position: int | None
-    detail: str
-
-
-@dataclass(frozen=True, slots=True)
-class QuarantinedAccount:
-    """A quarantined account with the reason; `liftable` if no discrepancy of it remains."""
-
-    account_id: str
-    detail: str
-    liftable: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Verification:
-    """The result of a verification of an organisation.
-
-    Args:
-        checked: number of checked objects, by kind.
-        discrepancies: the first ones.
-        discrepancy_count: number of all discrepancies.
-        quarantined: the first quarantined accounts.
-        quarantined_count: number of all quarantined accounts.
-    """
-
-    id: str
-    organisation_id: str
-    actor: str
-    checked: Mapping[str, int]
-    discrepancies: tuple[Discrepancy, ...]
-    discrepancy_count: int
-    quarantined: tuple[QuarantinedAccount, ...]
-    quarantined_count: int
-    created_at: datetime
-
-    @property
-    def sound(self) -> bool:
-        """Whether there were no discrepancies."""
-        return self.discrepancy_count == 0
 
 
 class Actor(NamedTuple):

@@ -7,7 +7,7 @@ from typing import Any
 import epsilon_ledger as sdk
 from app.accounting import events as dp
 from app.accounting.events import DpEvent, NeighboringRelation
-from app.accounting.events.base import NAME_BY_TYPE
+from app.accounting.events.base import EVENT_TYPES
 
 Relations = frozenset[NeighboringRelation]
 ALL = frozenset(NeighboringRelation)
@@ -39,7 +39,7 @@ def _written(value: object) -> Any:  # noqa: ANN401 - a value of JSON
     chosen = {field.name: getattr(value, field.name) for field in fields(value)}
     defaults = {field.name: field.default for field in fields(value) if field.default is not MISSING}
     given = {name: _written(each) for name, each in chosen.items() if name not in defaults or each != defaults[name]}
-    return getattr(sdk, NAME_BY_TYPE[type(value)])(**given)
+    return getattr(sdk, EVENT_TYPES[type(value)].name)(**given)
 
 
 SAMPLED = dp.PoissonSampled(0.01, dp.Gaussian(1.1))

@@ -20,7 +20,7 @@ from app.accounting import events as dp
 from app.accounting.curves import EXHAUSTED, GRID_VERSION, HIGHEST, PURE, UNIT, RdpCurve, orders
 from app.accounting.errors import AccountingError, InvalidEventError, UnsupportedEventError
 from app.accounting.events import DpEvent, NeighboringRelation, batch_in, canonical, event_from_dict
-from app.accounting.events.base import NAME_BY_TYPE, TYPE_BY_NAME
+from app.accounting.events.base import EVENT_TYPES, TYPE_BY_NAME
 from app.accounting.rdp import curve_over, event_curve
 from app.api.schemas.events import Event
 from tests.each import for_each
@@ -184,10 +184,10 @@ def _event_and_relation(priced: Priced) -> tuple[DpEvent, NeighboringRelation]:
 
 def test_every_type_of_event_has_a_row_a_helper_in_the_client_and_values_that_are_refused() -> None:
     assert {dp.type_name(case.event) for case in CASES} == set(TYPE_BY_NAME) <= set(sdk.__all__)
-    assert {name: cls for cls, name in NAME_BY_TYPE.items()} == TYPE_BY_NAME
+    assert {declared.name: cls for cls, declared in EVENT_TYPES.items()} == TYPE_BY_NAME
     public = {value for value in vars(dp).values() if isinstance(value, type) and issubclass(value, DpEvent)}
-    assert public == {DpEvent, *NAME_BY_TYPE}
-    for cls in NAME_BY_TYPE:
+    assert public == {DpEvent, *EVENT_TYPES}
+    for cls in EVENT_TYPES:
         assert set(REFUSED[cls]) == {field.name for field in fields(cls)}
 
 

@@ -4,7 +4,7 @@ import re
 from datetime import UTC, datetime
 from typing import Any
 
-from app.dashboard.audit_messages import SENTENCES, describe_event
+from app.dashboard.audit_messages import describe_event
 from app.ledger.accounts.account import AccountKind
 from app.ledger.audit import AuditAction, AuditEntry
 from app.ledger.governance.proposals import ProposalKind, ProposalStatus
@@ -115,8 +115,7 @@ def test_key_of_account_reads_the_events_under_it(own_sample: Ledger, hospital: 
         assert hidden not in page.reply.text
 
 
-def test_every_action_has_a_sentence_and_composed_ones_are_actions() -> None:
-    assert set(SENTENCES) == set(AuditAction)
+def test_composed_actions_are_actions() -> None:
     decided = [status for status in ProposalStatus if status is not ProposalStatus.OPEN]
     for kind in ProposalKind:
         for done in ("proposed", *decided):

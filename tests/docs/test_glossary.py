@@ -1,4 +1,4 @@
-"""The glossary lists every permission, audit action, error code and event type of the code, and nothing else."""
+"""The glossary lists every permission, audit action and error code of the code, and nothing else."""
 
 import re
 from collections.abc import Iterable
@@ -6,7 +6,6 @@ from collections.abc import Iterable
 import pytest
 
 from app.api.problems import STATUSES
-from app.ledger.accounts.alerts import AlertType
 from app.ledger.audit import AuditAction
 from app.ledger.permissions import ISSUES, Permission, Role
 from tests.api.matrix import MAY
@@ -21,7 +20,6 @@ GLOSSARY = (ROOT / "docs/reference/glossary.md").read_text()
         ("Permissions", Permission),
         ("Audit actions", AuditAction),
         ("Error codes", STATUSES),
-        ("Event types", AlertType),
     ],
 )
 def test_glossary_lists_every_name_of_the_code_and_no_other(heading: str, names: Iterable[str]) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from app.ledger.audit import Discrepancy
+from app.ledger.verification import Discrepancy
 from app.persistence.database import ALL_TENANTS, Database
 from app.service.auth.authentication import CLI_ACTOR
 from app.service.verification import requests
@@ -147,7 +147,7 @@ HOLDER = """
 import sys, time
 from app.persistence import postgresql
 from app.persistence.database import Database
-from app.ledger.audit import Discrepancy
+from app.ledger.verification import Discrepancy
 from app.service.verification.requests import verification_lock
 postgresql.STATEMENT_TIMEOUT_SECONDS = 1  # a verification takes longer, and is no idle transaction
 with verification_lock(Database(sys.argv[1])):

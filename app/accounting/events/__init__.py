@@ -1,7 +1,6 @@
 """Mechanisms as frozen DpEvents, with wire form, canonical form and fingerprint.
 
-To add an event type, write a dataclass under `@wire_type(name)` in the module of its kind, and a formula in
-`app.accounting.base_rdp` or `app.accounting.rdp`.
+docs/contributing/add-a-kind.md says what a further one needs.
 """
 
 from app.accounting.events.base import (

@@ -1,10 +1,14 @@
-"""The base of all events: frozen dataclasses with a wire name, whose annotations bound their fields."""
+"""The base of all events: frozen dataclasses with a wire name, whose annotations bound their fields.
 
-from collections.abc import Callable
-from dataclasses import dataclass
+What else is known of an event is derived from its class: the API's schemas, and the mechanisms that a policy may allow.
+The API's description of an event is the docstring up to its first section; that of a field is a text in the annotation.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 from math import inf
-from typing import Final, Protocol, TypeVar, get_type_hints
+from typing import Any, Final, Protocol, TypeVar, get_type_hints, runtime_checkable
 
 from app.accounting.errors import InvalidEventError
 from app.accounting.formulas.noise_schedules import MIN_NOISE_MULTIPLIER
@@ -24,6 +28,7 @@ class NeighboringRelation(StrEnum):
     REPLACE_SPECIAL = "replace_special"
 
 
+@runtime_checkable
 class FieldCheck(Protocol):
     """The values that a field may hold, written as `Annotated` in an event class."""
 
@@ -36,8 +41,11 @@ class DpEvent:
     """Base of every event: one use of a mechanism (named as in dp_accounting)."""
 
     def __post_init__(self) -> None:
-        """Check the annotated fields. Subclasses call this by name: `slots=True` breaks `super()`."""
-        for name, check in CHECKS[type(self)]:
+        """Check the form and the annotated fields. Subclasses call this by name: `slots=True` breaks `super()`."""
+        declared = EVENT_TYPES[type(self)]
+        if not declared.has_one_form(lambda name: getattr(self, name) is not None):
+            raise InvalidEventError(f"An event of type {declared.name} has either {declared.forms_in_words()}.")
+        for name, check in declared.checks.items():
             object.__setattr__(self, name, check.checked(name, getattr(self, name)))
 
     def curve_count(self) -> int:
@@ -47,19 +55,60 @@ class DpEvent:
 
 EventT = TypeVar("EventT", bound=DpEvent)
 
+
+@dataclass(frozen=True, slots=True)
+class EventType:
+    """What is declared of an event class.
+
+    Args:
+        name: `type` on the wire.
+        checks: of its fields, by name.
+        descriptions: of its fields for the API, by name; not of all.
+        examples: fields of examples for the API.
+        forms: sets of fields, of which an event has exactly one; none: its fields are independent.
+    """
+
+    name: str
+    checks: Mapping[str, FieldCheck] = field(default_factory=dict)
+    descriptions: Mapping[str, str] = field(default_factory=dict)
+    examples: tuple[Mapping[str, Any], ...] = ()
+    forms: tuple[tuple[str, ...], ...] = ()
+
+    @property
+    def is_mechanism(self) -> bool:
+        """Whether it contains no other event."""
+        return "event" not in self.checks and "events" not in self.checks
+
+    def has_one_form(self, is_given: Callable[[str], bool]) -> bool:
+        """Check whether exactly one of the forms is given, and nothing of another one."""
+        given = tuple(name for form in self.forms for name in form if is_given(name))
+        return not self.forms or given in self.forms
+
+    def forms_in_words(self, quote: str = "") -> str:
+        """Write the forms as alternatives, with `quote` around names."""
+        between = ", or " if any(len(form) > 1 for form in self.forms) else " or "
+        return between.join(" and ".join(f"{quote}{name}{quote}" for name in form) for form in self.forms)
+
+
 TYPE_BY_NAME: Final[dict[str, type[DpEvent]]] = {}
-NAME_BY_TYPE: Final[dict[type[DpEvent], str]] = {}
-CHECKS: Final[dict[type[DpEvent], list[tuple[str, FieldCheck]]]] = {}
+EVENT_TYPES: Final[dict[type[DpEvent], EventType]] = {}
 
 
-def wire_type(name: str) -> Callable[[type[EventT]], type[EventT]]:
-    """Register an event class under its `type` name on the wire, with the checks of its fields."""
+def wire_type(
+    name: str, *examples: Mapping[str, Any], forms: tuple[tuple[str, ...], ...] = ()
+) -> Callable[[type[EventT]], type[EventT]]:
+    """Register an event class under its `type` name on the wire; arguments are as for `EventType`."""
 
     def register(cls: type[EventT]) -> type[EventT]:
+        checks, descriptions = {}, {}
+        for field_name, hint in get_type_hints(cls, include_extras=True).items():
+            for said in getattr(hint, "__metadata__", ()):
+                if isinstance(said, FieldCheck):
+                    checks[field_name] = said
+                else:
+                    descriptions[field_name] = said
         TYPE_BY_NAME[name] = cls
-        NAME_BY_TYPE[cls] = name
-        hints = get_type_hints(cls, include_extras=True)
-        CHECKS[cls] = [(field, check) for field, hint in hints.items() for check in getattr(hint, "__metadata__", ())]
+        EVENT_TYPES[cls] = EventType(name, checks, descriptions, examples, forms)
         return cls
 
     return register
@@ -67,7 +116,7 @@ def wire_type(name: str) -> Callable[[type[EventT]], type[EventT]]:
 
 def type_name(event: DpEvent) -> str:
     """Get the `type` name of an event on the wire."""
-    return NAME_BY_TYPE[type(event)]
+    return EVENT_TYPES[type(event)].name
 
 
 def child_events(event: DpEvent) -> list[DpEvent]:
@@ -153,6 +202,21 @@ class Whole:
             raise InvalidEventError(
                 f"{name} is {truncate(value)}, but it must lie between {self.low} and {self.high}: {self.meaning}."
             )
+        return value
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One of several texts; `meaning` is as for `Real`."""
+
+    options: tuple[str, ...]
+    meaning: str
+
+    def checked(self, name: str, value: object) -> str:
+        """Get an allowed text."""
+        if not isinstance(value, str) or value not in self.options:
+            known = ", ".join(f'"{option}"' for option in self.options[:-1]) + f' or "{self.options[-1]}"'
+            raise InvalidEventError(f"{name} is {truncate(value)}, but it must be {known}: {self.meaning}.")
         return value
 
 

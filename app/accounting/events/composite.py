@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Final, TypeAlias, get_args
 
 from app.accounting.errors import InvalidEventError, UnsupportedEventError
-from app.accounting.events.base import MAX_COUNT, DpEvent, Inner, Items, Real, Whole, child_events, truncate, wire_type
+from app.accounting.events.base import MAX_COUNT, Choice, DpEvent, Inner, Items, Real, Whole, child_events, wire_type
 from app.accounting.events.mechanisms import (
     AdaptiveClipping,
     DiscreteGaussian,
@@ -33,13 +33,12 @@ SHAPE: Final = Real(
     MIN_SHAPE, 1e6, "the shape of the distribution of the number of runs, or null for Poisson's", optional=True
 )
 RATE: Final = "how fast the noise shrinks from step to step"
-RATES: Final = {"time": Real(0, 1e6, RATE), "step": Real(0, 1, RATE, below=True), "exp": Real(0, 1e6, RATE)}
 
 
 @wire_type("composed")
 @dataclass(frozen=True, slots=True)
 class Composed(DpEvent):
-    """1 to 1,000 mechanisms on the same data, each possibly chosen from earlier outputs."""
+    """Several mechanisms on the same data, each possibly chosen from earlier outputs."""
 
     events: Annotated[tuple[DpEvent, ...], Items(Inner("is composed with the others"), MAX_EVENTS, "events")]
 
@@ -56,7 +55,7 @@ class Composed(DpEvent):
 @wire_type("self_composed")
 @dataclass(frozen=True, slots=True)
 class SelfComposed(DpEvent):
-    """The same mechanism repeated on the same data, 1 to 1e9 times."""
+    """The same mechanism, repeated on the same data."""
 
     event: Annotated[DpEvent, Inner("is repeated")]
     count: Annotated[int, Whole(1, MAX_COUNT, "how often the event is repeated")]
@@ -65,9 +64,9 @@ class SelfComposed(DpEvent):
 @wire_type("repeat_and_select")
 @dataclass(frozen=True, slots=True)
 class RepeatAndSelect(DpEvent):
-    """A hyperparameter search: random many runs, of which only the best output is released.
+    """A hyper-parameter search: the best output of a random number of runs of a mechanism.
 
-    Each run draws its hyperparameters from the same distribution; the number of runs is drawn in advance and is not
+    Each run draws its hyper-parameters from the same distribution; the number of runs is drawn in advance and is not
     released. Source: Papernot, Steinke 2022 (arXiv 2110.03620), Definition 1.
 
     Args:
@@ -78,8 +77,12 @@ class RepeatAndSelect(DpEvent):
     """
 
     event: Annotated[DpEvent, Inner("is one run")]
-    mean: Annotated[float, Real(1, MAX_COUNT, "the expected number of runs")]
-    shape: Annotated[float | None, SHAPE]
+    mean: Annotated[float, Real(1, MAX_COUNT, "the expected number of runs"), "expected number of runs"]
+    shape: Annotated[
+        float | None,
+        SHAPE,
+        "of the truncated negative binomial distribution of their number: 1 geometric, 0 logarithmic; null: Poisson",
+    ]
 
     def curve_count(self) -> int:
         """Count the run, and for a Poisson number of runs the comparison of every order with every other one."""
@@ -89,27 +92,33 @@ class RepeatAndSelect(DpEvent):
 @wire_type("group_privacy")
 @dataclass(frozen=True, slots=True)
 class GroupPrivacy(DpEvent):
-    """A mechanism, with parameters for records as units, where one privacy unit owns up to `group_size` records.
+    """A mechanism that protects single records, where a privacy unit owns several.
 
     Under `replace_one` the replacing unit has equally many.
     """
 
-    group_size: Annotated[int, Whole(1, MAX_GROUP, "the most records that one privacy unit owns")]
+    group_size: Annotated[
+        int, Whole(1, MAX_GROUP, "the most records that one privacy unit owns"), "maximum number of records of one unit"
+    ]
     event: Annotated[DpEvent, Inner("protects one record")]
 
 
-@wire_type("poisson_sampled")
+STEP_EXAMPLE: Final = {"type": "gaussian", "noise_multiplier": 1.1}
+
+
+@wire_type("poisson_sampled", {"sampling_probability": 0.01, "event": STEP_EXAMPLE})
 @dataclass(frozen=True, slots=True)
 class PoissonSampled(DpEvent):
-    """A mechanism on a Poisson sample, which includes each record independently.
+    """A mechanism on a sample that includes each privacy unit independently.
 
-    To a noisy sum, an unsampled record contributes the same as a missing or special one. The output of other mechanisms
-    may show who was sampled: they are amplified under `add_or_remove_one` only.
+    Under `replace_special` and `replace_one` the output of any mechanism but a noisy sum may reveal the sample, which
+    reduces the amplification.
     """
 
     sampling_probability: Annotated[
         float,
         Real(0, 1, "the probability with which each record is taken, independently of the others"),
+        "0: nothing is released, at no cost",
     ]
     event: Annotated[DpEvent, Inner("happened to the sample")]
 
@@ -122,13 +131,13 @@ class PoissonSampled(DpEvent):
 @wire_type("sampled_without_replacement")
 @dataclass(frozen=True, slots=True)
 class SampledWithoutReplacement(DpEvent):
-    """A mechanism on a batch of fixed size, drawn uniformly without replacement.
+    """A mechanism on a uniformly random batch of fixed size; for `replace_one`.
 
     The number of records to draw from is public, since neighbours replace a record.
     """
 
     source_dataset_size: Annotated[int, Whole(1, MAX_COUNT, "the number of records")]
-    sample_size: int
+    sample_size: Annotated[int, Whole(1, MAX_COUNT, "the records of one batch"), "At most the data set's size."]
     event: Annotated[DpEvent, Inner("happened to the batch")]
 
     def __post_init__(self) -> None:
@@ -142,10 +151,18 @@ class SampledWithoutReplacement(DpEvent):
         return self.sample_size == self.source_dataset_size
 
 
-@wire_type("truncated_poisson_sampled")
+@wire_type(
+    "truncated_poisson_sampled",
+    {
+        "source_dataset_size": 60000,
+        "sampling_probability": 0.004,
+        "truncated_batch_size": 320,
+        "event": STEP_EXAMPLE,
+    },
+)
 @dataclass(frozen=True, slots=True)
 class TruncatedPoissonSampled(DpEvent):
-    """A mechanism on a Poisson sample that is cut to a largest size: of more records, an even choice is kept.
+    """A mechanism on a Poisson sample that is cut to a largest size by an even choice.
 
     Args:
         source_dataset_size: number of records, of which each is taken independently.
@@ -156,30 +173,46 @@ class TruncatedPoissonSampled(DpEvent):
 
     source_dataset_size: Annotated[int, Whole(1, MAX_COUNT, "the number of records")]
     sampling_probability: Annotated[
-        float, Real(0, 1, "the probability with which each record is taken, before the batch is cut")
+        float,
+        Real(0, 1, "the probability with which each record is taken, before the batch is cut"),
+        "before the batch is cut",
     ]
-    truncated_batch_size: Annotated[int, Whole(1, MAX_COUNT, "the most records of one batch")]
+    truncated_batch_size: Annotated[
+        int, Whole(1, MAX_COUNT, "the most records of one batch"), "The most records that are kept."
+    ]
     event: Annotated[DpEvent, Inner("happened to the batch")]
 
 
 @wire_type("sampled_with_replacement")
 @dataclass(frozen=True, slots=True)
 class SampledWithReplacement(DpEvent):
-    """A mechanism on a batch of fixed size, each place of which holds any of the records with equal probability.
+    """A mechanism on a batch, each place of which holds any of the records; for `replace_one`.
 
     A record that is in several places contributes several times. The number of records is public, since neighbours
     replace a record.
     """
 
     source_dataset_size: Annotated[int, Whole(1, MAX_COUNT, "the number of records")]
-    sample_size: Annotated[int, Whole(1, MAX_COUNT, "the places of one batch")]
+    sample_size: Annotated[int, Whole(1, MAX_COUNT, "the places of one batch"), "The places of the batch."]
     event: Annotated[DpEvent, Inner("happened to the batch")]
 
 
-@wire_type("decay")
+@wire_type(
+    "decay",
+    {
+        "mode": "time",
+        "decay_rate": 6e-4,
+        "steps": 2344,
+        "event": {
+            "type": "poisson_sampled",
+            "sampling_probability": 0.0042667,
+            "event": {"type": "gaussian", "noise_multiplier": 1.5},
+        },
+    },
+)
 @dataclass(frozen=True, slots=True)
 class Decay(DpEvent):
-    """A mechanism that runs at every step of a schedule with decreasing noise.
+    """A mechanism at each step of a decaying noise schedule.
 
     With z the noise multiplier of `event` and k the decay rate, step t = 0, 1, 2, ... has z / (1 + k t) in mode "time",
     z (1 - k)^t in mode "step" and z exp(-k t) in mode "exp" (MindArmour's names).
@@ -197,18 +230,21 @@ class Decay(DpEvent):
         UnsupportedEventError: no sound bound is known for such an `event` along a schedule.
     """
 
-    mode: DecayMode
-    decay_rate: float
+    mode: Annotated[
+        DecayMode,
+        Choice(get_args(DecayMode), "how the noise shrinks from step to step"),
+        "noise at step t: z / (1 + k t), z (1 - k)^t or z exp(-k t), with z of `event` and k `decay_rate`",
+    ]
+    decay_rate: Annotated[float, Real(0, 1e6, RATE), "below 1 in mode `step`"]
     steps: Annotated[int, Whole(1, MAX_STEPS, "how many steps the event covers")]
     event: Annotated[DpEvent, Inner("happens at each step")]
     first_step: Annotated[int, Whole(0, MAX_COUNT, "the number of the first of the steps")] = 0
 
     def __post_init__(self) -> None:
         """Check the bounds, and the noise of every step."""
-        if self.mode not in get_args(DecayMode):
-            raise InvalidEventError(f'mode is {truncate(self.mode)}, but it must be "time", "step" or "exp".')
-        object.__setattr__(self, "decay_rate", RATES[self.mode].checked("decay_rate", self.decay_rate))
         DpEvent.__post_init__(self)
+        if self.mode == "step":
+            Real(0, 1, RATE, below=True).checked("decay_rate", self.decay_rate)
         step = self.event.event if isinstance(self.event, GroupPrivacy) else self.event
         inner = step.event if isinstance(step, PoissonSampled) else step
         z = inner.noise_multiplier if isinstance(inner, Gaussian | AdaptiveClipping) else None

@@ -9,12 +9,12 @@ from app.accounting.events.base import (
     MAX_COUNT,
     MAX_EPSILON,
     MAX_NOISE_MULTIPLIER,
+    Choice,
     DpEvent,
     Items,
     Real,
     Whole,
     noise,
-    truncate,
     wire_type,
 )
 from app.accounting.formulas.noise_schedules import MIN_NOISE_MULTIPLIER
@@ -36,7 +36,7 @@ GAUSSIAN_NOISE: Final = "the noise's standard deviation divided by the sum's sen
 @wire_type("no_op")
 @dataclass(frozen=True, slots=True)
 class NoOp(DpEvent):
-    """Nothing is released."""
+    """Nothing is released; it costs 0."""
 
 
 RELEASE: Final = Real(
@@ -51,7 +51,7 @@ def _part(meaning: str) -> Real:
 @wire_type("gaussian")
 @dataclass(frozen=True, slots=True)
 class Gaussian(DpEvent):
-    """A sum with Gaussian noise.
+    """The Gaussian mechanism on a sum of vectors whose L2 norm is clipped.
 
     Args:
         noise_multiplier: standard deviation of the noise divided by the L2 clipping norm of a summand (for DP-SGD:
@@ -63,23 +63,19 @@ class Gaussian(DpEvent):
             left out of the mean.
     """
 
-    noise_multiplier: Annotated[float, noise(GAUSSIAN_NOISE)]
-    clipped: Literal["example", "microbatch"] = "example"
-
-    def __post_init__(self) -> None:
-        """Check the noise and `clipped`."""
-        DpEvent.__post_init__(self)
-        if self.clipped not in ("example", "microbatch"):
-            raise InvalidEventError(
-                f'clipped is {truncate(self.clipped)}, but it must be "example" or "microbatch": what has its norm '
-                "bounded before the sum."
-            )
+    noise_multiplier: Annotated[float, noise(GAUSSIAN_NOISE), "sigma / clipping norm"]
+    clipped: Annotated[
+        Literal["example", "microbatch"],
+        Choice(("example", "microbatch"), "what has its norm bounded before the sum"),
+        "The clipped unit: one example's vector, or the mean of a micro-batch, which one example can move by two "
+        "clipping norms.",
+    ] = "example"
 
 
-@wire_type("laplace")
+@wire_type("laplace", {"noise_multiplier": 20.0}, {"epsilon": 0.1}, forms=(("noise_multiplier",), ("epsilon",)))
 @dataclass(frozen=True, slots=True)
 class Laplace(DpEvent):
-    """A sum with Laplace noise in every coordinate.
+    """The Laplace mechanism on a sum of vectors whose L1 norm is clipped.
 
     Args:
         noise_multiplier: the scale b of the noise divided by the L1 clipping norm of a record's vector.
@@ -88,24 +84,19 @@ class Laplace(DpEvent):
     """
 
     noise_multiplier: Annotated[
-        float | None, noise("the noise's scale divided by the sum's L1 sensitivity", optional=True)
+        float | None,
+        noise("the noise's scale divided by the sum's L1 sensitivity", optional=True),
+        "scale b / clipping norm",
     ] = None
-    epsilon: Annotated[float | None, RELEASE] = None
-
-    def __post_init__(self) -> None:
-        """Check that exactly one of the two is given, and its bounds."""
-        if (self.noise_multiplier is None) == (self.epsilon is None):
-            raise InvalidEventError(
-                "An event of type laplace has either a noise_multiplier, the noise's scale divided by the L1 clipping "
-                "norm, or an epsilon, the privacy loss of one release."
-            )
-        DpEvent.__post_init__(self)
+    epsilon: Annotated[
+        float | None, RELEASE, "the privacy loss of one release, in nats; instead of `noise_multiplier`"
+    ] = None
 
 
 @wire_type("discrete_gaussian")
 @dataclass(frozen=True, slots=True)
 class DiscreteGaussian(DpEvent):
-    """A sum of integer vectors with discrete Gaussian noise in every coordinate.
+    """The discrete Gaussian mechanism on a sum of integer vectors whose norm is clipped.
 
     Args:
         noise_multiplier: the parameter sigma of the noise divided by `sensitivity`, or without one, by the L2 clipping
@@ -114,16 +105,22 @@ class DiscreteGaussian(DpEvent):
             determines by which integers the sum can move. None: not stated.
     """
 
-    noise_multiplier: Annotated[float, noise("the noise's parameter sigma divided by the sum's L2 sensitivity")]
+    noise_multiplier: Annotated[
+        float,
+        noise("the noise's parameter sigma divided by the sum's L2 sensitivity"),
+        "sigma / `sensitivity`, or without one / L2 clipping norm",
+    ]
     sensitivity: Annotated[
-        int | None, Whole(1, MAX_SENSITIVITY, "the L1 norm to which a record's vector is clipped", optional=True)
+        int | None,
+        Whole(1, MAX_SENSITIVITY, "the L1 norm to which a record's vector is clipped", optional=True),
+        "L1 clipping norm of a record's integers; a plan needs it",
     ] = None
 
 
 @wire_type("discrete_laplace")
 @dataclass(frozen=True, slots=True)
 class DiscreteLaplace(DpEvent):
-    """A sum of integer vectors with discrete Laplace noise in every coordinate.
+    """The discrete Laplace mechanism on a sum of integer vectors whose L1 norm is clipped.
 
     Args:
         noise_parameter: c of the noise, which is x with a probability proportional to exp(-c |x|), for integers x.
@@ -131,15 +128,26 @@ class DiscreteLaplace(DpEvent):
     """
 
     noise_parameter: Annotated[
-        float, Real(0, MAX_EPSILON, "the noise is x with a probability proportional to exp(-c |x|)", above=True)
+        float,
+        Real(0, MAX_EPSILON, "the noise is x with a probability proportional to exp(-c |x|)", above=True),
+        "c: the noise is x with a probability proportional to exp(-c |x|)",
     ]
-    sensitivity: Annotated[int, Whole(1, MAX_SENSITIVITY, "the L1 norm to which a record's vector is clipped")]
+    sensitivity: Annotated[
+        int,
+        Whole(1, MAX_SENSITIVITY, "the L1 norm to which a record's vector is clipped"),
+        "L1 clipping norm of a record's integers",
+    ]
 
 
-@wire_type("adaptive_clipping")
+@wire_type(
+    "adaptive_clipping",
+    {"noise_multiplier": 1.0},
+    {"gradient_noise_multiplier": 1.02, "count_noise_stddev": 12.8},
+    forms=(("noise_multiplier",), ("gradient_noise_multiplier", "count_noise_stddev")),
+)
 @dataclass(frozen=True, slots=True)
 class AdaptiveClipping(DpEvent):
-    """A noisy clipped sum, and the noisy count that adapts its norm.
+    """Adaptive clipping: a clipped sum and the count that adapts its norm, with one noise multiplier or two.
 
     Both are released from the same records: together they are one Gaussian release of a longer vector. The count is the
     sum of b_i - 1/2, where b_i is 1 if record i was within the norm and else 0, so a record moves it by 1/2. The
@@ -154,29 +162,28 @@ class AdaptiveClipping(DpEvent):
             fraction of such records, multiply by the fraction's divisor.
     """
 
-    noise_multiplier: Annotated[float | None, noise(GAUSSIAN_NOISE, optional=True)] = None
+    noise_multiplier: Annotated[float | None, noise(GAUSSIAN_NOISE, optional=True), "of both together"] = None
     gradient_noise_multiplier: Annotated[
-        float | None, _part("the standard deviation of the gradients' noise divided by the clipping norm")
+        float | None,
+        _part("the standard deviation of the gradients' noise divided by the clipping norm"),
+        "sigma of the gradients / clipping norm; with `count_noise_stddev`",
     ] = None
-    count_noise_stddev: Annotated[float | None, _part("the standard deviation of the noise of the count")] = None
-
-    def __post_init__(self) -> None:
-        """Check that exactly one of the two forms is given, and the noises."""
-        parts = sum(part is not None for part in (self.gradient_noise_multiplier, self.count_noise_stddev))
-        if parts != (2 if self.noise_multiplier is None else 0):
-            raise InvalidEventError(
-                "An event of type adaptive_clipping has either noise_multiplier, of the gradients and the count "
-                "together, or both gradient_noise_multiplier and count_noise_stddev."
-            )
-        DpEvent.__post_init__(self)
+    count_noise_stddev: Annotated[
+        float | None,
+        _part("the standard deviation of the noise of the count"),
+        "sigma of the sum of b - 1/2 over the examples, b = 1 where one is within the norm",
+    ] = None
 
 
-@wire_type("mixture_of_gaussians")
+@wire_type(
+    "mixture_of_gaussians",
+    {"standard_deviation": 4.0, "sensitivities": [0.0, 1.0, 2.0], "sampling_probs": [0.9801, 0.0198, 0.0001]},
+)
 @dataclass(frozen=True, slots=True)
 class MixtureOfGaussians(DpEvent):
-    """A sum with Gaussian noise, to which a record contributes a vector of random size.
+    """Gaussian noise on a sum to which a record contributes a vector whose size is drawn by its own coins.
 
-    The size is drawn for each record by its own coins, which do not depend on the data.
+    The coins do not depend on the data.
 
     Args:
         standard_deviation: of the noise.
@@ -184,12 +191,16 @@ class MixtureOfGaussians(DpEvent):
         sampling_probs: probabilities of the outcomes. They sum to 1 but for rounding, and are divided by their sum.
     """
 
-    standard_deviation: Annotated[float, Real(1e-9, 1e9, "the standard deviation of the noise")]
+    standard_deviation: Annotated[float, Real(1e-9, 1e9, "the standard deviation of the noise"), "of the noise"]
     sensitivities: Annotated[
-        tuple[float, ...], Items(Real(0, 1e9, "an L2 norm of a record's contribution"), MAX_SENSITIVITIES, "numbers")
+        tuple[float, ...],
+        Items(Real(0, 1e9, "an L2 norm of a record's contribution"), MAX_SENSITIVITIES, "numbers"),
+        "largest L2 norm of the contribution, for each outcome",
     ]
     sampling_probs: Annotated[
-        tuple[float, ...], Items(Real(0, 1, "the probability of a sensitivity"), MAX_SENSITIVITIES, "probabilities")
+        tuple[float, ...],
+        Items(Real(0, 1, "the probability of a sensitivity"), MAX_SENSITIVITIES, "probabilities"),
+        "probability of each outcome; they sum to 1",
     ]
 
     def __post_init__(self) -> None:
@@ -217,30 +228,35 @@ class MixtureOfGaussians(DpEvent):
 @wire_type("tree_aggregation")
 @dataclass(frozen=True, slots=True)
 class TreeAggregation(DpEvent):
-    """DP-FTRL: prefix sums from binary trees of noisy partial sums.
+    """DP-FTRL: running sums from noisy binary trees; each record occurs in one step of one tree.
 
-    Every record occurs in one step of one tree; several epochs are repetitions of this event.
+    Virtual steps count: a trainer that completes its trees before a restart sends the steps of the completed trees.
+    Several epochs are repetitions of this event.
 
     Args:
         noise_multiplier: standard deviation of each node's noise divided by the clipping norm.
-        step_counts: steps of each tree between two restarts. Virtual steps that complete a tree count: they release the
-            nodes above the last steps.
+        step_counts: steps of each tree between two restarts. Virtual steps release the nodes above the last steps.
     """
 
-    noise_multiplier: Annotated[float, noise(GAUSSIAN_NOISE)]
+    noise_multiplier: Annotated[float, noise(GAUSSIAN_NOISE), "sigma of a node / clipping norm"]
     step_counts: Annotated[
         tuple[int, ...],
         Items(Whole(1, MAX_COUNT, "the steps of a tree between two restarts"), MAX_TREES, "whole numbers"),
+        "steps of each tree between restarts, virtual ones included: 8, where 7 steps are completed to 8",
     ]
 
 
 @wire_type("randomized_response")
 @dataclass(frozen=True, slots=True)
 class RandomizedResponse(DpEvent):
-    """Each record reports one of `num_buckets` values: its own or, with `noise_parameter`, one drawn from all."""
+    """Randomized response: every record reports its value or a uniformly random one."""
 
-    noise_parameter: Annotated[float, Real(0, 1, "the probability with which the answer is drawn evenly", above=True)]
-    num_buckets: Annotated[int, Whole(2, MAX_COUNT, "how many values an answer can have")]
+    noise_parameter: Annotated[
+        float,
+        Real(0, 1, "the probability with which the answer is drawn evenly", above=True),
+        "probability of a uniformly random answer",
+    ]
+    num_buckets: Annotated[int, Whole(2, MAX_COUNT, "how many values an answer can have"), "number of values"]
 
 
 @wire_type("exponential")
@@ -258,11 +274,11 @@ class Exponential(DpEvent):
 @wire_type("permute_and_flip")
 @dataclass(frozen=True, slots=True)
 class PermuteAndFlip(DpEvent):
-    """Permute and flip: candidates in random order, each accepted with exp(epsilon (score - best) / (2 sensitivity)).
+    """Permute and flip: a choice by report noisy max with exponential noise of mean 2 sensitivity / epsilon.
 
-    The sensitivity is that of the scores under the population's neighboring relation. Report noisy max with exponential
-    noise of mean 2 sensitivity / epsilon is the same. Sources: McKenna, Sheldon 2020 (arXiv 2010.12603); Ding, Kifer,
-    Sayed, Steinke, Wang, Xiao, Zhang 2021 (arXiv 2105.07260).
+    Candidates come in random order, each accepted with exp(epsilon (score - best) / (2 sensitivity)). The sensitivity
+    is that of the scores under the population's neighboring relation. Sources: McKenna, Sheldon 2020 (arXiv
+    2010.12603); Ding, Kifer, Sayed, Steinke, Wang, Xiao, Zhang 2021 (arXiv 2105.07260).
     """
 
     epsilon: Annotated[float, Real(0, MAX_EPSILON, "the privacy loss of one choice, in nats", above=True)]
@@ -271,7 +287,7 @@ class PermuteAndFlip(DpEvent):
 @wire_type("zcdp")
 @dataclass(frozen=True, slots=True)
 class Zcdp(DpEvent):
-    """A mechanism known to be (xi, rho)-zCDP, in nats, under the population's neighboring relation."""
+    """A mechanism known to be (xi, rho)-zCDP under the population's neighboring relation."""
 
     rho: Annotated[float, Real(0, 1e6, "the divergence at an order divided by the order", above=True)]
     xi: Annotated[float, Real(0, 1e6, "the part of the divergence that every order has, in nats")] = 0.0
@@ -280,12 +296,11 @@ class Zcdp(DpEvent):
 @wire_type("epsilon_delta")
 @dataclass(frozen=True, slots=True)
 class EpsilonDelta(DpEvent):
-    """A mechanism known to be (epsilon, delta)-DP, epsilon in nats, under the population's neighboring relation.
-
-    Its delta is subtracted from the account's.
-    """
+    """A mechanism known to be (epsilon, delta)-DP under the population's neighboring relation."""
 
     epsilon: Annotated[float, Real(0, MAX_EPSILON, "the mechanism's guarantee, in nats")]
     delta: Annotated[
-        float, Real(0, 0.5, "the probability with which the mechanism's epsilon need not hold", below=True)
+        float,
+        Real(0, 0.5, "the probability with which the mechanism's epsilon need not hold", below=True),
+        "subtracted from the account's delta",
     ] = 0.0

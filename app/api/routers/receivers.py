@@ -32,7 +32,7 @@ _CONFLICTING = (*_CHANGING, "receiver_state_conflict")
 def create_receiver(
     body: CreateReceiver, request: Request, context: ContextDep, idempotency: IdempotencyDep
 ) -> Response:
-    """Create a receiver: a webhook by the Standard Webhooks specification, a Slack or Teams channel, or mail addresses.
+    """Create a receiver: a webhook by the Standard Webhooks specification, a channel of a chat, or mail addresses.
 
     Only this response contains the secret; the request therefore takes no Idempotency-Key.
     """

@@ -1,7 +1,7 @@
 """Schemas of alerts, forecasts, receivers and deliveries."""
 
 from datetime import datetime
-from typing import Annotated, Any, Final, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self, TypeAlias
 
 from pydantic import Field, model_validator
 from typing_extensions import TypeAliasType
@@ -13,29 +13,19 @@ from app.api.schemas.common import (
     Page,
     Reference,
 )
-from app.ledger.accounts.alerts import LARGEST_THRESHOLD, MOST_THRESHOLDS, AlertType, DeliveryStatus, ReceiverKind
+from app.ledger.accounts.alerts import LARGEST_THRESHOLD, MOST_THRESHOLDS, AlertType, DeliveryStatus
 from app.ledger.accounts.alerts import AlertSettings as DomainAlertSettings
+from app.ledger.accounts.receivers import ReceiverKind
 from app.ledger.names import EMAIL_PATTERN, MAX_EMAIL_LENGTH, MAX_URL_LENGTH
 from app.service.alerts.forecasts import PathForecast
 from app.service.alerts.receivers import Subscription
 
-SubscribedAlertType = TypeAliasType(
-    "SubscribedAlertType",
-    Literal[
-        "account.threshold_reached",
-        "account.exhausted",
-        "account.exhaustion_forecast",
-        "run.overdrawn",
-        "reservation.expired",
-        "reservation.granted",
-        "reservation.stale",
-        "reservation.forfeited",
-        "block_schedule.failed",
-        "run.pending",
-        "proposal.opened",
-        "proposal.decided",
-    ],
-)
+if TYPE_CHECKING:
+    SubscribedAlertType: TypeAlias = str
+else:
+    SubscribedAlertType = TypeAliasType(
+        "SubscribedAlertType", Literal[tuple(kind.value for kind in AlertType if kind is not AlertType.TEST)]
+    )
 """Every type of alert except tests, which are always delivered."""
 
 
@@ -49,14 +39,13 @@ class CreateReceiver(Body):
 
     kind: Annotated[ReceiverKind, Field(strict=False)] = Field(
         default=ReceiverKind.WEBHOOK,
-        description="`webhook`: signed JSON to a service of yours. `slack`, `teams`: a message to the channel of an "
-        "incoming webhook. `email`: a mail.",
+        description=" ".join(f"`{kind}`: {kind.form.gets}." for kind in ReceiverKind),
     )
     url: str | None = Field(
         default=None,
         min_length=1,
         max_length=MAX_URL_LENGTH,
-        description="Where to, https only. Of Slack or Teams: the incoming webhook. Required unless `email`.",
+        description="Where to, https only; of a chat, its incoming webhook or workflow. Required unless `email`.",
     )
     addresses: list[MailAddress] = Field(
         default=[], max_length=MOST_ADDRESSES, description="Mail addresses; required for `email`."
@@ -70,10 +59,10 @@ class CreateReceiver(Body):
 
     @model_validator(mode="after")
     def _has_one_destination(self) -> Self:
-        if self.kind is ReceiverKind.EMAIL and (self.url is not None or not self.addresses):
-            raise ValueError("a receiver of the kind `email` has `addresses` and no `url`")
-        if self.kind is not ReceiverKind.EMAIL and (self.url is None or self.addresses):
-            raise ValueError(f"a receiver of the kind `{self.kind}` has a `url` and no `addresses`")
+        by_mail = self.kind.form.by_mail
+        if by_mail == (self.url is not None) or by_mail != bool(self.addresses):
+            has = "`addresses` and no `url`" if by_mail else "a `url` and no `addresses`"
+            raise ValueError(f"a receiver of the kind `{self.kind}` has {has}")
         return self
 
     def subscription(self) -> Subscription:
@@ -95,9 +84,7 @@ class Receiver(Output):
 
     id: str
     kind: ReceiverKind
-    url: str | None = Field(
-        validation_alias="shown_url", description="That of Slack or Teams is masked; null for `email`."
-    )
+    url: str | None = Field(validation_alias="shown_url", description="Masked unless `webhook`; null for `email`.")
     addresses: list[str] = Field(description="Mail addresses; empty unless `email`.")
     types: list[str] = Field(description="Types of alerts; empty: all.")
     account: str | None = Field(

@@ -1,12 +1,12 @@
 """Schemas of events, nested as in dp_accounting."""
 
-from functools import cached_property
-from typing import Annotated, Literal
+from functools import cached_property, reduce
+from operator import or_
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 from pydantic import (
     BeforeValidator,
     ConfigDict,
-    FailFast,
     Field,
     RootModel,
     ValidatorFunctionWrapHandler,
@@ -15,180 +15,21 @@ from pydantic import (
 from pydantic_core import PydanticSerializationError, to_json
 
 from app.accounting.errors import InvalidEventError
-from app.accounting.events import MAX_COUNT, MAX_EVENTS, MAX_GROUP, MAX_NESTING, MIN_SHAPE, DpEvent, event_from_dict
+from app.accounting.events import MAX_COUNT, MAX_EVENTS, MAX_NESTING, DpEvent, event_from_dict
 from app.accounting.pricing_effort import require_affordable_events
-from app.api.schemas.common import Count, Input, example
-from app.api.schemas.mechanisms import (
-    AdaptiveClippingEvent,
-    DiscreteGaussianEvent,
-    DiscreteLaplaceEvent,
-    EpsilonDeltaEvent,
-    EventInput,
-    ExponentialEvent,
-    GaussianEvent,
-    LaplaceEvent,
-    MixtureOfGaussiansEvent,
-    NoOpEvent,
-    PermuteAndFlipEvent,
-    RandomizedResponseEvent,
-    Size,
-    TreeAggregationEvent,
-    ZcdpEvent,
-)
+from app.api.schemas.common import Count, Input
+from app.api.schemas.event_models import EVENT_MODELS, EventInput
 from app.ledger.errors import InvalidInputError, RequestTooLargeError
 from app.ledger.repeated_events import distinct, step_events
 from app.ledger.step_events import StepEvent
 
-
-class PoissonSampledEvent(EventInput):
-    """A mechanism on a sample that includes each privacy unit independently.
-
-    Under `replace_special` and `replace_one` the output of any mechanism but a noisy sum may reveal the sample, which
-    reduces the amplification.
-    """
-
-    model_config = example(
-        {
-            "type": "poisson_sampled",
-            "sampling_probability": 0.01,
-            "event": {"type": "gaussian", "noise_multiplier": 1.1},
-        }
-    )
-
-    type: Literal["poisson_sampled"]
-    sampling_probability: float = Field(ge=0, le=1, description="0: nothing is released, at no cost")
-    event: "Event"
+if TYPE_CHECKING:
+    AnyEvent: TypeAlias = EventInput
+else:
+    AnyEvent = Annotated[reduce(or_, EVENT_MODELS.values()), Field(discriminator="type")]
 
 
-class SampledWithoutReplacementEvent(EventInput):
-    """A mechanism on a uniformly random batch of fixed size; for `replace_one`."""
-
-    type: Literal["sampled_without_replacement"]
-    source_dataset_size: Size
-    sample_size: Size = Field(description="At most the data set's size.")
-    event: "Event"
-
-
-class TruncatedPoissonSampledEvent(EventInput):
-    """A mechanism on a Poisson sample that is cut to a largest size by an even choice."""
-
-    model_config = example(
-        {
-            "type": "truncated_poisson_sampled",
-            "source_dataset_size": 60000,
-            "sampling_probability": 0.004,
-            "truncated_batch_size": 320,
-            "event": {"type": "gaussian", "noise_multiplier": 1.1},
-        }
-    )
-
-    type: Literal["truncated_poisson_sampled"]
-    source_dataset_size: Size
-    sampling_probability: float = Field(ge=0, le=1, description="before the batch is cut")
-    truncated_batch_size: Size = Field(description="The most records that are kept.")
-    event: "Event"
-
-
-class SampledWithReplacementEvent(EventInput):
-    """A mechanism on a batch, each place of which holds any of the records; for `replace_one`."""
-
-    type: Literal["sampled_with_replacement"]
-    source_dataset_size: Size
-    sample_size: Size = Field(description="The places of the batch.")
-    event: "Event"
-
-
-class ComposedEvent(EventInput):
-    """Several mechanisms on the same data."""
-
-    type: Literal["composed"]
-    events: Annotated[list["Event"], FailFast()] = Field(min_length=1, max_length=MAX_EVENTS)
-
-
-class SelfComposedEvent(EventInput):
-    """The same mechanism, repeated on the same data."""
-
-    type: Literal["self_composed"]
-    event: "Event"
-    count: Count
-
-
-class RepeatAndSelectEvent(EventInput):
-    """A hyper-parameter search: the best output of a random number of runs of a mechanism."""
-
-    type: Literal["repeat_and_select"]
-    event: "Event"
-    mean: float = Field(ge=1, le=MAX_COUNT, description="expected number of runs")
-    shape: Annotated[float, Field(ge=MIN_SHAPE, le=1e6)] | None = Field(
-        description="of the truncated negative binomial distribution of their number: 1 geometric, 0 logarithmic; "
-        "null: Poisson"
-    )
-
-
-class GroupPrivacyEvent(EventInput):
-    """A mechanism that protects single records, where a privacy unit owns several."""
-
-    type: Literal["group_privacy"]
-    group_size: int = Field(ge=1, le=MAX_GROUP, description="maximum number of records of one unit")
-    event: "Event"
-
-
-class DecayEvent(EventInput):
-    """A mechanism at each step of a decaying noise schedule."""
-
-    model_config = example(
-        {
-            "type": "decay",
-            "mode": "time",
-            "decay_rate": 6e-4,
-            "steps": 2344,
-            "event": {
-                "type": "poisson_sampled",
-                "sampling_probability": 0.0042667,
-                "event": {"type": "gaussian", "noise_multiplier": 1.5},
-            },
-        }
-    )
-
-    type: Literal["decay"]
-    mode: Literal["time", "step", "exp"] = Field(
-        description="noise at step t: z / (1 + k t), z (1 - k)^t or z exp(-k t), with z of `event` and k `decay_rate`"
-    )
-    decay_rate: float = Field(ge=0, le=1e6, description="below 1 in mode `step`")
-    steps: int = Field(ge=1, le=10_000_000)
-    first_step: int = Field(default=0, ge=0, le=MAX_COUNT)
-    event: "Event"
-
-
-class Event(
-    RootModel[
-        Annotated[
-            AdaptiveClippingEvent
-            | ComposedEvent
-            | DecayEvent
-            | DiscreteGaussianEvent
-            | DiscreteLaplaceEvent
-            | EpsilonDeltaEvent
-            | ExponentialEvent
-            | GaussianEvent
-            | GroupPrivacyEvent
-            | LaplaceEvent
-            | MixtureOfGaussiansEvent
-            | NoOpEvent
-            | PermuteAndFlipEvent
-            | PoissonSampledEvent
-            | RandomizedResponseEvent
-            | RepeatAndSelectEvent
-            | SampledWithoutReplacementEvent
-            | SampledWithReplacementEvent
-            | SelfComposedEvent
-            | TreeAggregationEvent
-            | TruncatedPoissonSampledEvent
-            | ZcdpEvent,
-            Field(discriminator="type"),
-        ]
-    ]
-):
+class Event(RootModel[AnyEvent]):
     """One use of a mechanism on the data; `type` names the mechanism."""
 
     model_config = ConfigDict(frozen=True)

@@ -1,12 +1,12 @@
 """Schemas of policies."""
 
-from typing import Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeAlias
 
 from pydantic import Field
 from typing_extensions import TypeAliasType
 
 from app.api.schemas.common import Body, Delta, Input, Output, Reason, Relation
-from app.ledger.settings.policies import Policy, facts_of, policy_of
+from app.ledger.settings.policies import LEAVES, Policy, facts_of, policy_of
 from app.service.governance.policies import PolicyRecord
 
 _SAID: dict[str, Any] = dict.fromkeys(Policy.__dataclass_fields__) | {
@@ -16,23 +16,10 @@ _SAID: dict[str, Any] = dict.fromkeys(Policy.__dataclass_fields__) | {
 
 
 Epsilon = Annotated[float, Field(gt=0, le=10_000)]
-MechanismName = TypeAliasType(
-    "MechanismName",
-    Literal[
-        "adaptive_clipping",
-        "discrete_gaussian",
-        "discrete_laplace",
-        "epsilon_delta",
-        "exponential",
-        "gaussian",
-        "laplace",
-        "mixture_of_gaussians",
-        "permute_and_flip",
-        "randomized_response",
-        "tree_aggregation",
-        "zcdp",
-    ],
-)
+if TYPE_CHECKING:
+    MechanismName: TypeAlias = str
+else:
+    MechanismName = TypeAliasType("MechanismName", Literal[LEAVES])
 ReportRole = TypeAliasType("ReportRole", Literal["trainer", "admin"])
 RequirePlan = TypeAliasType("RequirePlan", Literal["declare", "stay"])
 DeviationHandling = TypeAliasType("DeviationHandling", Literal["flag", "refuse"])

@@ -6,7 +6,7 @@ from typing import Self
 from pydantic import Field
 
 from app.api.schemas.common import Output, Page
-from app.ledger.audit import Verification as DomainVerification
+from app.ledger.verification import Verification as DomainVerification
 
 
 class Discrepancy(Output):

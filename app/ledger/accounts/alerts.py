@@ -4,12 +4,12 @@ A forecast does not extrapolate epsilon: the first step takes a large part of it
 workload uses an evenly growing share of the filter's threshold at the order that admits longest.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from itertools import pairwise
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import numpy as np
 
@@ -54,19 +54,28 @@ def check_thresholds(thresholds: Sequence[float]) -> None:
 class AlertType(StrEnum):
     """The types of alerts."""
 
-    THRESHOLD = "account.threshold_reached"
-    EXHAUSTED = "account.exhausted"
-    FORECAST = "account.exhaustion_forecast"
-    OVERDRAWN = "run.overdrawn"
-    RESERVATION_EXPIRED = "reservation.expired"
-    RESERVATION_GRANTED = "reservation.granted"
-    RESERVATION_STALE = "reservation.stale"
-    RESERVATION_FORFEITED = "reservation.forfeited"
-    BLOCK_SCHEDULE_FAILED = "block_schedule.failed"
-    RUN_PENDING = "run.pending"
-    PROPOSAL_OPENED = "proposal.opened"
-    PROPOSAL_DECIDED = "proposal.decided"
-    TEST = "receiver.test"
+    label: str
+
+    def __new__(cls, name: str, label: str = "") -> Self:
+        """Keep the label of pages beside the name; it is optional since a type is looked up by its name alone."""
+        kind = str.__new__(cls, name)
+        kind._value_ = name
+        kind.label = label
+        return kind
+
+    THRESHOLD = "account.threshold_reached", "threshold reached"
+    EXHAUSTED = "account.exhausted", "budget exhausted"
+    FORECAST = "account.exhaustion_forecast", "limit expected soon"
+    OVERDRAWN = "run.overdrawn", "run over its limit"
+    RESERVATION_EXPIRED = "reservation.expired", "plan waited in vain"
+    RESERVATION_GRANTED = "reservation.granted", "waiting plan set aside"
+    RESERVATION_STALE = "reservation.stale", "trainer silent"
+    RESERVATION_FORFEITED = "reservation.forfeited", "reservation forfeited"
+    BLOCK_SCHEDULE_FAILED = "block_schedule.failed", "data block not opened"
+    RUN_PENDING = "run.pending", "run waits for an approval"
+    PROPOSAL_OPENED = "proposal.opened", "proposal opened"
+    PROPOSAL_DECIDED = "proposal.decided", "proposal decided"
+    TEST = "receiver.test", "test event"
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,77 +103,6 @@ class AlertFilter:
 
     kind: AlertType | None
     within: str | None
-
-
-SHOWN_CHARACTERS: Final = 4
-"""Last characters of a secret URL, by which people recognise it."""
-
-
-class ReceiverKind(StrEnum):
-    """How a receiver gets alerts."""
-
-    WEBHOOK = "webhook"
-    SLACK = "slack"
-    TEAMS = "teams"
-    EMAIL = "email"
-
-
-@dataclass(frozen=True, slots=True)
-class Receiver:
-    """A receiver of alerts.
-
-    Args:
-        kind: decides what is sent, and where.
-        url: where to; None for mail. That of Slack or Teams is a secret.
-        addresses: of mail.
-        types: of alerts; empty: all.
-        account_id: limits alerts to this account and its descendants, if set.
-        secret: signs alerts to a webhook; shown only at creation.
-        previous_secret: signs, too, until `previous_secret_expires_at` after a rotation.
-        disabled_reason: why nothing is sent, if disabled.
-    """
-
-    id: str
-    kind: ReceiverKind
-    url: str | None
-    addresses: tuple[str, ...]
-    types: tuple[str, ...]
-    account_id: str | None
-    secret: str | None
-    created_at: datetime
-    previous_secret: str | None = None
-    previous_secret_expires_at: datetime | None = None
-    disabled_at: datetime | None = None
-    disabled_reason: str | None = None
-
-    @property
-    def shown_url(self) -> str | None:
-        """The URL, masked if it is a secret that lets anyone post."""
-        if self.url is None or self.kind is ReceiverKind.WEBHOOK:
-            return self.url
-        scheme, _, rest = self.url.partition("://")
-        return f"{scheme}://{rest.partition('/')[0]}/…{self.url[-SHOWN_CHARACTERS:]}"
-
-    @property
-    def destination(self) -> str:
-        """Where alerts go, as people may see it."""
-        return self.shown_url or ", ".join(self.addresses)
-
-    def wants(self, kind: str, above: Collection[str]) -> bool:
-        """Check whether it receives alerts of a kind about an account with these ancestors."""
-        return (not self.types or kind in self.types) and (self.account_id is None or self.account_id in above)
-
-    def secrets(self, now: datetime) -> tuple[str, ...]:
-        """List the current signing secrets, newest first."""
-        if self.secret is None:
-            return ()
-        if (
-            self.previous_secret is None
-            or self.previous_secret_expires_at is None
-            or now >= self.previous_secret_expires_at
-        ):
-            return (self.secret,)
-        return (self.secret, self.previous_secret)
 
 
 class DeliveryStatus(StrEnum):

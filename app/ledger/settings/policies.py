@@ -6,7 +6,8 @@ from enum import StrEnum
 from functools import lru_cache, reduce
 from typing import Any, Final
 
-from app.accounting.events import NeighboringRelation
+from app.accounting.events import NeighboringRelation, NoOp
+from app.accounting.events.base import EVENT_TYPES
 from app.ledger.errors import InvalidInputError
 from app.ledger.permissions import PERMISSIONS, Permission, Role, holders
 
@@ -22,9 +23,8 @@ PERSON_RULES: Final = ("approvers_to_raise_limit", "approvers_to_create_populati
 ORGANISATION: Final = "organisation"
 """The path of the organisation's own policy."""
 
-LEAVES: Final = (
-    *("adaptive_clipping", "discrete_gaussian", "discrete_laplace", "epsilon_delta", "exponential", "gaussian"),
-    *("laplace", "mixture_of_gaussians", "permute_and_flip", "randomized_response", "tree_aggregation", "zcdp"),
+LEAVES: Final = tuple(
+    sorted(declared.name for cls, declared in EVENT_TYPES.items() if declared.is_mechanism and cls is not NoOp)
 )
 """Mechanisms that a policy may allow: event types that contain no other event, and release something."""
 

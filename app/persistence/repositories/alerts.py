@@ -10,7 +10,8 @@ from typing import Any
 from sqlalchemy import Connection, Row, Select, Update, delete, func, insert, select, update
 
 from app.ledger.accounts.account import AccountKind
-from app.ledger.accounts.alerts import Alert, AlertFilter, AlertType, Delivery, DeliveryStatus, Receiver, ReceiverKind
+from app.ledger.accounts.alerts import Alert, AlertFilter, AlertType, Delivery, DeliveryStatus
+from app.ledger.accounts.receivers import Receiver, ReceiverKind
 from app.ledger.ids import TIME_DIGITS
 from app.ledger.pages import Page, PageRequest
 from app.persistence.repositories import account_metadata

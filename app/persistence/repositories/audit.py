@@ -8,8 +8,8 @@ from typing import Any, Final
 
 from sqlalchemy import CompoundSelect, Connection, Row, delete, func, insert, or_, select, true, union_all
 
-from app.ledger.accounts.alerts import ReceiverKind
 from app.ledger.accounts.calendar import CalendarPeriod
+from app.ledger.accounts.receivers import ReceiverKind
 from app.ledger.audit import (
     Actor,
     AuditAction,

@@ -6,8 +6,8 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, Row, delete, insert, select
 
-from app.ledger.audit import Discrepancy, QuarantinedAccount, Verification
 from app.ledger.pages import Page, PageRequest
+from app.ledger.verification import Discrepancy, QuarantinedAccount, Verification
 from app.persistence.repositories import expressions
 from app.persistence.repositories.expressions import owned_by, read_page
 from app.persistence.tables import verifications

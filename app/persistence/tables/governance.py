@@ -2,7 +2,8 @@
 
 from sqlalchemy import BigInteger, Column, Float, Index, Integer, String, Text, UniqueConstraint
 
-from app.ledger.accounts.alerts import DeliveryStatus, ReceiverKind
+from app.ledger.accounts.alerts import DeliveryStatus
+from app.ledger.accounts.receivers import ReceiverKind
 from app.ledger.governance.proposals import ProposalKind, ProposalStatus
 from app.ledger.names import ACTOR_LENGTH, KEY_LENGTH, MAX_URL_LENGTH, REQUEST_ID_LENGTH
 from app.persistence.tables.base import (

@@ -3,9 +3,8 @@
 import asyncio
 from datetime import datetime
 
-from app.ledger.accounts.alerts import ReceiverKind
 from app.persistence.repositories.alerts import ClaimedDelivery
-from app.service.alerts.chat_messages import slack_body, teams_body
+from app.service.alerts.chat_messages import CHAT_BODIES
 from app.service.alerts.http_sender import DeliveryResult, HttpSender
 from app.service.alerts.mail_sender import MailSender, SmtpServer
 from app.service.alerts.messages import message_of
@@ -35,13 +34,12 @@ class AlertSender:
 
     async def _send(self, due: ClaimedDelivery, now: datetime) -> DeliveryResult:
         receiver, alert = due.receiver, due.alert
-        if receiver.kind is ReceiverKind.WEBHOOK:
+        if receiver.kind.form.signed:
             body = message(alert)
             headers = signed_headers(receiver.secrets(now), alert.id, int(now.timestamp()), body)
             return await self._http.post(receiver.url or "", headers, body)
         written = message_of(alert)
         link = None if self._public_url is None else self._public_url + written.path
-        if receiver.kind is ReceiverKind.EMAIL:
+        if receiver.kind.form.by_mail:
             return await self._mail.send(alert, written, receiver.addresses, link)
-        build = slack_body if receiver.kind is ReceiverKind.SLACK else teams_body
-        return await self._http.post(receiver.url or "", {}, build(written, link))
+        return await self._http.post(receiver.url or "", {}, CHAT_BODIES[receiver.kind](written, link))

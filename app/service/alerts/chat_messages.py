@@ -1,11 +1,13 @@
-"""Bodies of messages to Slack and Microsoft Teams.
+"""Bodies of messages to chats.
 
 What people named or wrote is sent as plain text: such text cannot format, link or mention anybody.
 """
 
 import json
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, Final
 
+from app.ledger.accounts.receivers import ReceiverKind
 from app.service.alerts.messages import Message
 
 LINK_TITLE = "Open Epsilon Ledger"
@@ -58,3 +60,10 @@ def _escaped(text: str) -> str:
 def _teams_text(text: str, *, spacing: str = "Default", **style: object) -> dict[str, Any]:
     # A TextBlock would render Markdown, a TextRun does not.
     return {"type": "RichTextBlock", "spacing": spacing, "inlines": [{"type": "TextRun", "text": text, **style}]}
+
+
+CHAT_BODIES: Final[Mapping[ReceiverKind, Callable[[Message, str | None], bytes]]] = {
+    ReceiverKind.SLACK: slack_body,
+    ReceiverKind.TEAMS: teams_body,
+}
+"""Builders of the JSON body of a message, with a link to the page that shows it."""

@@ -12,7 +12,8 @@ from urllib.parse import urlsplit
 
 from sqlalchemy import Connection
 
-from app.ledger.accounts.alerts import AlertType, Delivery, DeliveryStatus, Receiver, ReceiverKind
+from app.ledger.accounts.alerts import AlertType, Delivery, DeliveryStatus
+from app.ledger.accounts.receivers import Receiver, ReceiverKind
 from app.ledger.audit import Actor, AuditAction, AuditEvent, digest
 from app.ledger.errors import InvalidInputError, ReceiverStateConflictError, require_found
 from app.ledger.pages import Page, PageRequest
@@ -89,7 +90,7 @@ def create_receiver(tx: Connection, context: RequestContext, wanted: Subscriptio
         addresses=wanted.addresses,
         types=tuple(map(str, wanted.types)),
         account_id=wanted.account and find_account(tx, context, wanted.account).account.id,
-        secret=new_secret() if wanted.kind is ReceiverKind.WEBHOOK else None,
+        secret=new_secret() if wanted.kind.form.signed else None,
         created_at=context.now,
     )
     alerts.add_receiver(tx, context.organisation_id, made)
@@ -177,7 +178,7 @@ def disable_receiver(context: RequestContext, receiver_id: str) -> Receiver:
 def rotate_secret(tx: Connection, context: RequestContext, receiver_id: str, overlap_seconds: int) -> Receiver:
     """Rotate a receiver's secret; the previous one signs too for `overlap_seconds`."""
     before = _enabled(tx, context, receiver_id)
-    if before.kind is not ReceiverKind.WEBHOOK:
+    if not before.kind.form.signed:
         raise InvalidInputError(
             f"A receiver of the kind {before.kind} has no secret: only messages to webhooks are signed. To replace "
             "a URL that became known, create another receiver and delete this one."

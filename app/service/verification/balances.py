@@ -14,11 +14,11 @@ from app.accounting.events import event_from_canonical
 from app.accounting.rdp import FORMULA_VERSION, event_curve
 from app.ledger.accounts.account import Account, AccountKind, zero_curve
 from app.ledger.admission.composition import counting_plans
-from app.ledger.audit import Discrepancy
 from app.ledger.filter.filters import FilterWeights, filter_weights
 from app.ledger.filter.parallel_exposure import held_of, largest
 from app.ledger.governance.filter_weights import DECLARED_SHARE, DEFAULT_SHARE, planned_weights, rescale_weights
 from app.ledger.plan.plans import is_allowed
+from app.ledger.verification import Discrepancy
 from app.persistence.repositories import dp_events
 from app.persistence.repositories.dp_events import CostTable, StoredCost
 from app.persistence.repositories.raw_rows import Key

@@ -11,8 +11,8 @@ from sqlalchemy import Connection
 from app.accounting.curves import RdpCurve, Usage
 from app.ledger.accounts.account import Account, zero_curve
 from app.ledger.accounts.account_records import Attestation, Block
-from app.ledger.audit import Discrepancy
 from app.ledger.plan.plan_filter import repeated
+from app.ledger.verification import Discrepancy
 from app.persistence.repositories import dp_events
 from app.persistence.repositories.dp_events import CostCache, CostTable
 from app.persistence.repositories.raw_rows import Ancestor, Key, StoredReservation

@@ -14,11 +14,12 @@ from typing import Final
 from sqlalchemy import Connection, func, select
 from sqlalchemy.exc import SQLAlchemyError
 
-from app.ledger.audit import Actor, AuditAction, AuditEvent, QuarantinedAccount, Verification
+from app.ledger.audit import Actor, AuditAction, AuditEvent
 from app.ledger.errors import LedgerUnavailableError, require_found
 from app.ledger.ids import is_id
 from app.ledger.pages import Page, PageRequest
 from app.ledger.permissions import Permission
+from app.ledger.verification import QuarantinedAccount, Verification
 from app.persistence.database import ALL_TENANTS, NO_TENANT, Database
 from app.persistence.repositories import organisations, raw_rows, verification_results
 from app.persistence.repositories.audit import record_event

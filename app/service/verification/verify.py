@@ -10,7 +10,7 @@ from typing import Final
 from sqlalchemy.exc import DatabaseError
 
 from app.ledger.accounts.account import AccountKind
-from app.ledger.audit import Discrepancy
+from app.ledger.verification import Discrepancy
 from app.persistence.database import ALL_TENANTS, Database, error_summary
 from app.persistence.repositories import accounts, partitions, raw_rows
 from app.persistence.repositories.accounts import StoredAccount

@@ -31,6 +31,18 @@ from epsilon_ledger._wire.allocation_models import (
     WaitPreview,
 )
 from epsilon_ledger._wire.audit_models import AuditEvent, Decision, Discrepancy, Quarantine, Verification
+from epsilon_ledger._wire.composite_events import (
+    ComposedEvent,
+    DecayEvent,
+    GroupPrivacyEvent,
+    RepeatAndSelectEvent,
+    SelfComposedEvent,
+    composed,
+    decay,
+    group_privacy,
+    repeat_and_select,
+    self_composed,
+)
 from epsilon_ledger._wire.errors import (
     AmbiguousPathError,
     ApprovalRequiredError,
@@ -57,54 +69,7 @@ from epsilon_ledger._wire.estimates import (
     NoiseMultiplierEstimate,
     SamplingProbabilityEstimate,
 )
-from epsilon_ledger._wire.event_factories import (
-    adaptive_clipping,
-    composed,
-    decay,
-    discrete_gaussian,
-    discrete_laplace,
-    epsilon_delta,
-    exponential,
-    gaussian,
-    group_privacy,
-    laplace,
-    mixture_of_gaussians,
-    no_op,
-    permute_and_flip,
-    randomized_response,
-    repeat_and_select,
-    self_composed,
-    tree_aggregation,
-    zcdp,
-)
-from epsilon_ledger._wire.events import (
-    AdaptiveClippingEvent,
-    ComposedEvent,
-    DecayEvent,
-    DiscreteGaussianEvent,
-    DiscreteLaplaceEvent,
-    EpsilonDeltaEvent,
-    Event,
-    EventCount,
-    ExponentialEvent,
-    GaussianEvent,
-    GroupPrivacyEvent,
-    LaplaceEvent,
-    MixtureOfGaussiansEvent,
-    NoOpEvent,
-    PermuteAndFlipEvent,
-    PlannedEventCount,
-    PlannedEvents,
-    PoissonSampledEvent,
-    RandomizedResponseEvent,
-    RepeatAndSelectEvent,
-    SampledWithoutReplacementEvent,
-    SampledWithReplacementEvent,
-    SelfComposedEvent,
-    TreeAggregationEvent,
-    TruncatedPoissonSampledEvent,
-    ZcdpEvent,
-)
+from epsilon_ledger._wire.events import Event, EventCount, PlannedEventCount, PlannedEvents
 from epsilon_ledger._wire.experiment_models import Experiment
 from epsilon_ledger._wire.governance_models import (
     AccountLimit,
@@ -122,6 +87,20 @@ from epsilon_ledger._wire.histories import (
     LimitChange,
     RunHistory,
     RunHistoryPoint,
+)
+from epsilon_ledger._wire.mechanism_events import (
+    EpsilonDeltaEvent,
+    ExponentialEvent,
+    NoOpEvent,
+    PermuteAndFlipEvent,
+    RandomizedResponseEvent,
+    ZcdpEvent,
+    epsilon_delta,
+    exponential,
+    no_op,
+    permute_and_flip,
+    randomized_response,
+    zcdp,
 )
 from epsilon_ledger._wire.metadata import ArchivedAccount, Link, Metadata, MetadataChanges
 from epsilon_ledger._wire.models import (
@@ -143,6 +122,22 @@ from epsilon_ledger._wire.models import (
     Population,
     RunState,
     StepAuthorization,
+)
+from epsilon_ledger._wire.noise_events import (
+    AdaptiveClippingEvent,
+    DiscreteGaussianEvent,
+    DiscreteLaplaceEvent,
+    GaussianEvent,
+    LaplaceEvent,
+    MixtureOfGaussiansEvent,
+    TreeAggregationEvent,
+    adaptive_clipping,
+    discrete_gaussian,
+    discrete_laplace,
+    gaussian,
+    laplace,
+    mixture_of_gaussians,
+    tree_aggregation,
 )
 from epsilon_ledger._wire.problem_errors import (
     AccountArchivedError,
@@ -183,7 +178,11 @@ from epsilon_ledger._wire.problems import (
     UnavailableAlternative,
 )
 from epsilon_ledger._wire.reservation_models import PlannedEvent, Reservation, Shortage, Waiting
-from epsilon_ledger._wire.sample_factories import (
+from epsilon_ledger._wire.sampled_events import (
+    PoissonSampledEvent,
+    SampledWithoutReplacementEvent,
+    SampledWithReplacementEvent,
+    TruncatedPoissonSampledEvent,
     poisson_sampled,
     sampled_with_replacement,
     sampled_without_replacement,

@@ -16,13 +16,14 @@ from epsilon_ledger._run.method_binding import client_method
 from epsilon_ledger._run.run import Run
 from epsilon_ledger._wire import planning
 from epsilon_ledger._wire.coercion import noise, real, whole
-from epsilon_ledger._wire.event_factories import decay, gaussian
+from epsilon_ledger._wire.composite_events import decay
 from epsilon_ledger._wire.events import Event, EventCount
 from epsilon_ledger._wire.models import StepAuthorization
 from epsilon_ledger._wire.noise_decay import DecayMode, decayed
+from epsilon_ledger._wire.noise_events import gaussian
 from epsilon_ledger._wire.problem_errors import InvalidRequestError
 from epsilon_ledger._wire.problems import BudgetExceededError
-from epsilon_ledger._wire.sample_factories import poisson_sampled
+from epsilon_ledger._wire.sampled_events import poisson_sampled
 
 Policy: TypeAlias = Literal["rdp", "zcdp"]
 

@@ -60,7 +60,7 @@ class Forecast:
 class Receiver:
     """A receiver of alerts; `types` empty and `account` None: of all, `disabled_at` None: active.
 
-    `url` is masked for Slack and Teams, and None for `email`.
+    `url` is masked unless it is a `webhook`, and None for `email`.
     """
 
     id: str

@@ -18,8 +18,8 @@ def create_receiver(
     """Create a receiver, to which alerts are sent.
 
     Args:
-        kind: a webhook, a channel of Slack or Teams, or mail.
-        url: where to, https only; of Slack or Teams the incoming webhook. Required unless `email`.
+        kind: a webhook, a chat, or mail.
+        url: where to, https only; of a chat, its incoming webhook or workflow. Required unless `email`.
         addresses: mail addresses, for `email`.
         types: of alerts; empty: all.
         account: only alerts about this account, an id or a path, and accounts under it; None: all.

@@ -1,13 +1,17 @@
-"""Factories of events on random samples of the data; errors as those of `event_factories`."""
+"""Events on random samples of the data: their types and factories, with errors as in `events`."""
+
+from typing import Literal, TypedDict
 
 from epsilon_ledger._wire.coercion import real, whole
-from epsilon_ledger._wire.events import (
-    Event,
-    PoissonSampledEvent,
-    SampledWithoutReplacementEvent,
-    SampledWithReplacementEvent,
-    TruncatedPoissonSampledEvent,
-)
+from epsilon_ledger._wire.events import Event
+
+
+class PoissonSampledEvent(TypedDict):
+    """An event on a Poisson sample."""
+
+    type: Literal["poisson_sampled"]
+    sampling_probability: float
+    event: Event
 
 
 def poisson_sampled(sampling_probability: float, event: Event) -> PoissonSampledEvent:
@@ -31,6 +35,15 @@ def poisson_sampled(sampling_probability: float, event: Event) -> PoissonSampled
     }
 
 
+class SampledWithoutReplacementEvent(TypedDict):
+    """An event on a batch of fixed size."""
+
+    type: Literal["sampled_without_replacement"]
+    source_dataset_size: int
+    sample_size: int
+    event: Event
+
+
 def sampled_without_replacement(
     source_dataset_size: int, sample_size: int, event: Event
 ) -> SampledWithoutReplacementEvent:
@@ -50,6 +63,16 @@ def sampled_without_replacement(
         "sample_size": whole("sample_size", sample_size),
         "event": event,
     }
+
+
+class TruncatedPoissonSampledEvent(TypedDict):
+    """An event on a Poisson sample that is cut to a largest size."""
+
+    type: Literal["truncated_poisson_sampled"]
+    source_dataset_size: int
+    sampling_probability: float
+    truncated_batch_size: int
+    event: Event
 
 
 def truncated_poisson_sampled(
@@ -73,6 +96,15 @@ def truncated_poisson_sampled(
         "truncated_batch_size": whole("truncated_batch_size", truncated_batch_size),
         "event": event,
     }
+
+
+class SampledWithReplacementEvent(TypedDict):
+    """An event on a batch in which a record may occur several times."""
+
+    type: Literal["sampled_with_replacement"]
+    source_dataset_size: int
+    sample_size: int
+    event: Event
 
 
 def sampled_with_replacement(source_dataset_size: int, sample_size: int, event: Event) -> SampledWithReplacementEvent:

@@ -1,43 +1,17 @@
-"""Factories of events, which describe mechanisms to the ledger.
+"""Events of noisy sums: their types and factories, with errors as in `events`."""
 
-Each raises ValueError for a number out of range, and TypeError for anything but a number.
-"""
-
-import math
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, NotRequired, TypedDict
 
 from epsilon_ledger._wire.coercion import items, noise, real, whole
-from epsilon_ledger._wire.events import (
-    AdaptiveClippingEvent,
-    ComposedEvent,
-    DecayEvent,
-    DiscreteGaussianEvent,
-    DiscreteLaplaceEvent,
-    EpsilonDeltaEvent,
-    Event,
-    ExponentialEvent,
-    GaussianEvent,
-    GroupPrivacyEvent,
-    LaplaceEvent,
-    MixtureOfGaussiansEvent,
-    NoOpEvent,
-    PermuteAndFlipEvent,
-    RandomizedResponseEvent,
-    RepeatAndSelectEvent,
-    SelfComposedEvent,
-    TreeAggregationEvent,
-    ZcdpEvent,
-)
 
 
-def no_op() -> NoOpEvent:
-    """Describe a step that releases nothing, at no cost.
+class GaussianEvent(TypedDict):
+    """Gaussian noise on a sum whose sensitivity is bounded by clipping."""
 
-    Returns:
-        The event for the wire.
-    """
-    return {"type": "no_op"}
+    type: Literal["gaussian"]
+    noise_multiplier: float
+    clipped: NotRequired[Literal["microbatch"]]
 
 
 def gaussian(noise_multiplier: float, *, clipped: Literal["example", "microbatch"] = "example") -> GaussianEvent:
@@ -55,6 +29,14 @@ def gaussian(noise_multiplier: float, *, clipped: Literal["example", "microbatch
     if clipped == "microbatch":
         event["clipped"] = clipped
     return event
+
+
+class LaplaceEvent(TypedDict):
+    """Laplace noise on a sum whose L1 sensitivity is bounded by clipping."""
+
+    type: Literal["laplace"]
+    noise_multiplier: NotRequired[float]
+    epsilon: NotRequired[float]
 
 
 def laplace(noise_multiplier: float | None = None, *, epsilon: float | None = None) -> LaplaceEvent:
@@ -80,6 +62,14 @@ def laplace(noise_multiplier: float | None = None, *, epsilon: float | None = No
     return {"type": "laplace", "epsilon": real("epsilon", epsilon, 1e-6, 1e3)}
 
 
+class DiscreteGaussianEvent(TypedDict):
+    """Discrete Gaussian noise on a sum of integers."""
+
+    type: Literal["discrete_gaussian"]
+    noise_multiplier: float
+    sensitivity: NotRequired[int]
+
+
 def discrete_gaussian(noise_multiplier: float, sensitivity: int | None = None) -> DiscreteGaussianEvent:
     """Describe discrete Gaussian noise on a sum of integers.
 
@@ -95,6 +85,14 @@ def discrete_gaussian(noise_multiplier: float, sensitivity: int | None = None) -
     if sensitivity is not None:
         event["sensitivity"] = whole("sensitivity", sensitivity)
     return event
+
+
+class DiscreteLaplaceEvent(TypedDict):
+    """Discrete Laplace noise on a sum of integers."""
+
+    type: Literal["discrete_laplace"]
+    noise_parameter: float
+    sensitivity: int
 
 
 def discrete_laplace(noise_parameter: float, sensitivity: int) -> DiscreteLaplaceEvent:
@@ -114,77 +112,13 @@ def discrete_laplace(noise_parameter: float, sensitivity: int) -> DiscreteLaplac
     }
 
 
-def randomized_response(noise_parameter: float, num_buckets: int) -> RandomizedResponseEvent:
-    """Describe randomized response.
+class MixtureOfGaussiansEvent(TypedDict):
+    """Gaussian noise on a sum to which a record contributes a vector of random size."""
 
-    Args:
-        noise_parameter: probability of a uniformly random answer, in (0, 1].
-        num_buckets: number of values, at least 2.
-
-    Returns:
-        The event for the wire.
-    """
-    return {
-        "type": "randomized_response",
-        "noise_parameter": real("noise_parameter", noise_parameter, 0.0, 1.0, above=True),
-        "num_buckets": whole("num_buckets", num_buckets, 2),
-    }
-
-
-def exponential(epsilon: float) -> ExponentialEvent:
-    """Describe the exponential mechanism, with weights exp(epsilon score / (2 sensitivity)).
-
-    Args:
-        epsilon: in (0, 1e4], under the population's neighboring relation.
-
-    Returns:
-        The event for the wire.
-    """
-    return {"type": "exponential", "epsilon": real("epsilon", epsilon, 0.0, 1e4, above=True)}
-
-
-def permute_and_flip(epsilon: float) -> PermuteAndFlipEvent:
-    """Describe permute and flip, which is report noisy max with exponential noise of mean 2 sensitivity / epsilon.
-
-    Args:
-        epsilon: in (0, 1e4], under the population's neighboring relation.
-
-    Returns:
-        The event for the wire.
-    """
-    return {"type": "permute_and_flip", "epsilon": real("epsilon", epsilon, 0.0, 1e4, above=True)}
-
-
-def zcdp(rho: float, xi: float = 0.0) -> ZcdpEvent:
-    """Describe a mechanism by its zCDP guarantee under the population's neighboring relation.
-
-    Args:
-        rho: Rényi divergence divided by the order, in (0, 1e6].
-        xi: part of the divergence at every order, in [0, 1e6].
-
-    Returns:
-        The event for the wire.
-    """
-    event: ZcdpEvent = {"type": "zcdp", "rho": real("rho", rho, 0.0, 1e6, above=True)}
-    if xi:
-        event["xi"] = real("xi", xi, 0.0, 1e6)
-    return event
-
-
-def epsilon_delta(epsilon: float, delta: float = 0.0) -> EpsilonDeltaEvent:
-    """Describe a mechanism by its (epsilon, delta) guarantee under the population's neighboring relation.
-
-    Args:
-        epsilon: in [0, 1e4].
-        delta: in [0, 0.5); subtracted from the budget's delta.
-
-    Returns:
-        The event for the wire.
-    """
-    event: EpsilonDeltaEvent = {"type": "epsilon_delta", "epsilon": real("epsilon", epsilon, 0.0, 1e4)}
-    if delta:
-        event["delta"] = real("delta", delta, 0.0, 0.5, below=True)
-    return event
+    type: Literal["mixture_of_gaussians"]
+    standard_deviation: float
+    sensitivities: list[float]
+    sampling_probs: list[float]
 
 
 def mixture_of_gaussians(
@@ -214,6 +148,14 @@ def mixture_of_gaussians(
     }
 
 
+class TreeAggregationEvent(TypedDict):
+    """Running sums from noisy binary trees."""
+
+    type: Literal["tree_aggregation"]
+    noise_multiplier: float
+    step_counts: list[int]
+
+
 def tree_aggregation(
     noise_multiplier: float, step_counts: Sequence[int], *, completed: bool = False
 ) -> TreeAggregationEvent:
@@ -235,6 +177,15 @@ def tree_aggregation(
     if completed:
         counts = [whole("step_counts", 1 << (steps - 1).bit_length()) for steps in counts]
     return {"type": "tree_aggregation", "noise_multiplier": noise(noise_multiplier), "step_counts": counts}
+
+
+class AdaptiveClippingEvent(TypedDict):
+    """A clipped sum and the count that adapts its clipping norm."""
+
+    type: Literal["adaptive_clipping"]
+    noise_multiplier: NotRequired[float]
+    gradient_noise_multiplier: NotRequired[float]
+    count_noise_stddev: NotRequired[float]
 
 
 def adaptive_clipping(
@@ -267,88 +218,3 @@ def adaptive_clipping(
     if count_noise_stddev is not None:
         event["count_noise_stddev"] = noise(count_noise_stddev, "count_noise_stddev")
     return event
-
-
-def composed(events: Sequence[Event]) -> ComposedEvent:
-    """Describe several events on the same data.
-
-    Args:
-        events: 1 to 1,000.
-
-    Returns:
-        The event for the wire.
-    """
-    return {"type": "composed", "events": items("events", events, "[gaussian(1.1), laplace(2.0)]")}
-
-
-def self_composed(event: Event, count: int) -> SelfComposedEvent:
-    """Describe one event repeated on the same data.
-
-    Args:
-        event: of each repetition.
-        count: in 1 ... 1e9.
-
-    Returns:
-        The event for the wire.
-    """
-    return {"type": "self_composed", "event": event, "count": whole("count", count)}
-
-
-def repeat_and_select(event: Event, mean: float, shape: float | None) -> RepeatAndSelectEvent:
-    """Describe a hyper-parameter search that releases the best of a random number of runs.
-
-    Args:
-        event: of one run, for all hyper-parameters.
-        mean: expected number of runs, at least 1.
-        shape: of the truncated negative binomial distribution of their number, at least -0.9999: 1 is geometric, 0
-            logarithmic; None: Poisson.
-
-    Returns:
-        The event for the wire.
-    """
-    return {
-        "type": "repeat_and_select",
-        "event": event,
-        "mean": real("mean", mean, 1.0, math.inf),
-        "shape": None if shape is None else real("shape", shape, -0.9999, math.inf),
-    }
-
-
-def group_privacy(group_size: int, event: Event) -> GroupPrivacyEvent:
-    """Describe an event that protects single records, where a privacy unit owns several.
-
-    Args:
-        group_size: maximum number of records of a unit.
-        event: as if each record were a unit.
-
-    Returns:
-        The event for the wire.
-    """
-    return {"type": "group_privacy", "group_size": whole("group_size", group_size), "event": event}
-
-
-def decay(
-    mode: Literal["time", "step", "exp"], decay_rate: float, event: Event, *, steps: int, first_step: int = 0
-) -> DecayEvent:
-    """Describe steps with a decaying noise multiplier z.
-
-    Args:
-        mode: at step t it is z / (1 + k t), z (1 - k)^t or z exp(-k t).
-        decay_rate: k.
-        event: of a step, with the noise multiplier of step 0.
-        steps: number of steps, in 1 ... 1e7.
-        first_step: number t of the first one.
-
-    Returns:
-        The event for the wire.
-    """
-    wire: DecayEvent = {
-        "type": "decay",
-        "mode": mode,
-        "decay_rate": real("decay_rate", decay_rate, 0.0, math.inf),
-        "steps": whole("steps", steps),
-        "event": event,
-    }
-    if first_step:
-        wire["first_step"] = whole("first_step", first_step, 0)
-    return wire
