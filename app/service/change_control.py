@@ -1,4 +1,4 @@
-"""Preconditions and proposals of changes, in the transaction that would apply them."""
+"""Proposals of changes, in the transaction that would apply them."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
@@ -8,7 +8,7 @@ from sqlalchemy import Connection
 
 from app.ledger.accounts.account import Account
 from app.ledger.audit import AuditAction, canonical
-from app.ledger.errors import InvalidInputError, PreconditionFailedError, PreconditionRequiredError
+from app.ledger.errors import InvalidInputError
 from app.ledger.governance.policy_checks import sources_of
 from app.ledger.governance.proposals import Proposal, ProposalFilter, ProposalKind, ProposalStatus
 from app.ledger.pages import PageRequest
@@ -18,26 +18,6 @@ from app.persistence.repositories import alerts, proposals
 from app.service.auth.request_context import RequestContext
 from app.service.ids import new_id
 from app.service.proposal_alerts import proposal_decided_alert, proposal_opened_alert
-
-
-def require_if_match(what: str, now: str, sent: str | None, **members: object) -> None:
-    """Require that If-Match names the current entity tag.
-
-    Raises:
-        PreconditionRequiredError: If-Match is missing.
-        PreconditionFailedError: the resource has changed; the problem has the `members`.
-    """
-    if sent is None:
-        raise PreconditionRequiredError(
-            f"Send the ETag of the {what} that you have read as If-Match, so that no other change is overwritten."
-        )
-    tags = {each.strip().removeprefix("W/") for each in sent.split(",")}
-    if now not in tags and "*" not in tags:
-        raise PreconditionFailedError(
-            f"The {what} was changed since you have seen it; read it again, and look whether your change is still "
-            "right.",
-            **members,
-        )
 
 
 def one_person_suffices(context: RequestContext, path: Sequence[Account]) -> bool:

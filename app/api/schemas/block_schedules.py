@@ -8,7 +8,7 @@ from pydantic import Field
 from app.api.schemas.account_creation import BlockTemplate
 from app.api.schemas.common import EXAMPLE_BUDGET_ID, Body, Limit, Output, Reason, example
 from app.ledger.accounts.calendar import CalendarPeriod
-from app.service.governance.block_schedules import AccountSchedule
+from app.service.governance.block_schedules import ScheduleRecord
 
 _TEMPLATE: dict[str, Any] = {
     "period": "month",
@@ -71,12 +71,12 @@ class AccountBlockSchedule(Output):
     )
 
     @classmethod
-    def of(cls, found: AccountSchedule) -> Self:
+    def of(cls, found: ScheduleRecord) -> Self:
         """Convert from the domain."""
         return cls(
-            account=found.account_id,
+            account=found.subject,
             path=found.path,
-            schedule=None if found.schedule is None else BlockSchedule.of(found.schedule),
+            schedule=None if found.value is None else BlockSchedule.of(found.value),
             next_opens_at=found.next_opening,
             failure=found.failure,
         )

@@ -1,0 +1,162 @@
+"""Settings of accounts and of the organisation, each declared once; stricter takes one person, looser two (ADR 0028).
+
+`app.service.setting_changes` changes them, and verification replays them, as they are declared here.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Final, Generic, TypeVar
+
+from app.ledger.accounts.account import AccountKind
+from app.ledger.accounts.account_records import AccountRecord
+from app.ledger.accounts.alerts import AlertSettings
+from app.ledger.accounts.calendar import BlockSchedule
+from app.ledger.audit import AuditAction, canonical
+from app.ledger.filter.filters import Limit
+from app.ledger.governance.limit_changes import is_raised
+from app.ledger.governance.proposals import ProposalKind
+from app.ledger.permissions import Permission
+from app.ledger.settings import allocation, policies
+from app.ledger.settings.allocation import Allocation
+from app.ledger.settings.policies import EMPTY_POLICY, Policy
+
+V = TypeVar("V")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Approval(Generic[V]):
+    """When a change of a setting takes two persons, and how it is proposed.
+
+    Args:
+        kind: of the proposals; `permission` is needed to propose.
+        is_looser: whether the second value is looser than the first, or not comparable, at an account or, with True,
+            the organisation.
+        from_json: parses a proposed value.
+        blocked_by: kinds whose open proposals about the account prevent one of this kind.
+        records_before: whether the audit event of a proposal has the value that it would replace.
+    """
+
+    kind: ProposalKind
+    permission: Permission
+    is_looser: Callable[[V | None, V | None, bool], bool]
+    from_json: Callable[[Mapping[str, Any]], V]
+    blocked_by: frozenset[ProposalKind] = frozenset()
+    records_before: bool = True
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Setting(Generic[V]):
+    """A setting that is replaced as a whole; a value of None: it is not set.
+
+    Args:
+        name: of its member in payloads, its column and its field of an account; with `_revision`, of their counters.
+        permission: needed to change it at once.
+        action: records a change; `{kind}` stands for that of the account.
+        to_json: converts a value for audit events, proposals and rows; `Approval.from_json` is the inverse.
+        has_revision: whether its changes are counted.
+        of_runs: whether runs have it, too.
+        approval: None: one person changes it.
+    """
+
+    name: str
+    permission: Permission
+    action: str
+    to_json: Callable[[V], dict[str, Any]]
+    has_revision: bool = True
+    of_runs: bool = False
+    approval: Approval[V] | None = None
+
+    @property
+    def title(self) -> str:
+        """Its name in a sentence."""
+        return self.name.replace("_", " ")
+
+    @property
+    def revision_name(self) -> str:
+        """The name of its counter."""
+        return f"{self.name}_revision"
+
+    def text(self, value: V | None) -> str | None:
+        """Serialize a value as rows have it."""
+        return None if value is None else canonical(self.to_json(value))
+
+    def payload(self, value: V | None, revision: int) -> dict[str, Any] | None:
+        """Build what audit events and proposals have of a value."""
+        written = None if value is None else self.to_json(value)
+        return {self.name: written, "revision": revision} if self.has_revision else written
+
+    def recorded(self, after: Mapping[str, Any]) -> tuple[str | None, int]:
+        """Read the serialized value and the revision from the audit event of a change."""
+        value, revision = (after[self.name], after["revision"]) if self.has_revision else (after, 0)
+        return None if value is None else canonical(value), revision
+
+    def stored(self, record: AccountRecord) -> tuple[str | None, int]:
+        """Serialize the value of an account, with its revision, as `recorded` has it."""
+        holder = record.account if hasattr(record.account, self.name) else record
+        return self.text(getattr(holder, self.name)), getattr(holder, self.revision_name) if self.has_revision else 0
+
+    def action_at(self, kind: AccountKind | None) -> AuditAction:
+        """Name the audit action of a change at an account of a kind; None: at the organisation."""
+        return AuditAction(self.action.format(kind=kind))
+
+
+LIMIT: Final[Setting[Limit]] = Setting(
+    name="limit",
+    permission=Permission.ACCOUNT_MANAGE,
+    action="{kind}.limit_changed",
+    to_json=asdict,
+    of_runs=True,
+    approval=Approval(
+        kind=ProposalKind.LIMIT,
+        permission=Permission.LIMIT_PROPOSE,
+        is_looser=lambda before, after, _: before is not None and after is not None and is_raised(before, after),
+        from_json=lambda facts: Limit(**facts),
+        blocked_by=frozenset({ProposalKind.RUN}),
+    ),
+)
+
+POLICY: Final[Setting[Policy]] = Setting(
+    name="policy",
+    permission=Permission.POLICY_MANAGE,
+    action=AuditAction.POLICY_REPLACED,
+    to_json=policies.facts_of,
+    approval=Approval(
+        kind=ProposalKind.POLICY,
+        permission=Permission.POLICY_MANAGE,
+        is_looser=lambda before, after, of_organisation: bool(
+            policies.loosened(before or EMPTY_POLICY, after or EMPTY_POLICY, of_organisation=of_organisation)
+        ),
+        from_json=policies.policy_of,
+    ),
+)
+
+ALLOCATION: Final[Setting[Allocation]] = Setting(
+    name="allocation",
+    permission=Permission.ACCOUNT_MANAGE,
+    action=AuditAction.ALLOCATION_REPLACED,
+    to_json=allocation.facts_of,
+    approval=Approval(
+        kind=ProposalKind.ALLOCATION,
+        permission=Permission.ACCOUNT_MANAGE,
+        is_looser=lambda before, after, _: allocation.unlocks_earlier(before, after),
+        from_json=allocation.allocation_of,
+        records_before=False,
+    ),
+)
+
+ALERT_SETTINGS: Final[Setting[AlertSettings]] = Setting(
+    name="alert_settings",
+    permission=Permission.ALERT_MANAGE,
+    action=AuditAction.ALERT_SETTINGS_REPLACED,
+    to_json=asdict,
+    has_revision=False,
+    of_runs=True,
+)
+
+BLOCK_SCHEDULE: Final[Setting[BlockSchedule]] = Setting(
+    name="block_schedule",
+    permission=Permission.ACCOUNT_MANAGE,
+    action=AuditAction.BLOCK_SCHEDULE_REPLACED,
+    to_json=BlockSchedule.to_json,
+    has_revision=False,
+)
