@@ -1,22 +1,28 @@
-"""Responses to changes that one person makes, or that are proposed to another one."""
+"""Routes of settings, and responses to changes that are made at once or proposed to another person."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from fastapi import Request, Response
 from pydantic import BaseModel
+from sqlalchemy import Connection
 
 from app.api.idempotency import as_response
 from app.api.problems import WRITE_ERRORS, responses
 from app.api.route import etag_response
 from app.api.schemas import proposals
 from app.ledger.governance.proposals import Proposal
-from app.service.idempotency import StoredResponse
-from app.service.setting_changes import SettingRecord
+from app.service.auth.request_context import RequestContext
+from app.service.idempotency import StoredResponse, run_effect
+from app.service.setting_changes import SettingHandler, SettingRecord, change_setting, read_setting
 
 T = TypeVar("T")
+V = TypeVar("V")
 R = TypeVar("R", bound=SettingRecord[Any])
+
+CHANGE_ERRORS = (*WRITE_ERRORS, "not_found", "precondition_required", "precondition_failed")
 
 
 def proposed(description: str, *problems: str, status: int = 201) -> dict[int | str, dict[str, Any]]:
@@ -24,29 +30,42 @@ def proposed(description: str, *problems: str, status: int = 201) -> dict[int | 
     return {status: {"model": proposals.Proposal, "description": description}, **responses(*problems)}
 
 
-CHANGE_ERRORS = (*WRITE_ERRORS, "not_found", "precondition_required", "precondition_failed")
-
-
 def changed_or_proposed(
-    result: T | Proposal,
-    render: Callable[[T], BaseModel],
-    *,
-    done: HTTPStatus = HTTPStatus.OK,
-    status: HTTPStatus = HTTPStatus.CREATED,
+    result: T | Proposal, render: Callable[[T], BaseModel], done: HTTPStatus = HTTPStatus.OK, status: int = 201
 ) -> StoredResponse:
     """Build the response of a change with status `done`, or that of its proposal."""
     if isinstance(result, Proposal):
-        return as_response(proposals.Proposal.of(result), status)
+        return as_response(proposals.Proposal.of(result), HTTPStatus(status))
     return as_response(render(result), done)
 
 
-def changed_setting(result: R | Proposal, render: Callable[[R], BaseModel]) -> Response:
-    """Respond with a changed setting and its entity tag, or with the proposal of the change."""
-    response = changed_or_proposed(result, render)
-    headers = {} if isinstance(result, Proposal) else {"ETag": result.tag}
-    return Response(response.body, response.status, headers, "application/json")
+@dataclass(frozen=True, slots=True)
+class SettingEndpoint(Generic[V, R]):
+    """The endpoints of a setting, and the schema that renders it."""
 
+    handler: SettingHandler[V, R]
+    render: Callable[[R], BaseModel]
 
-def setting_response(request: Request, record: R, render: Callable[[R], BaseModel]) -> Response:
-    """Respond with a setting and its entity tag, or 304."""
-    return etag_response(request, render(record), record.tag)
+    def get(self, request: Request, context: RequestContext, account: str | None) -> Response:
+        """Respond with the setting of an account or, for None, the organisation, and its entity tag, or with 304."""
+        record = read_setting(context, self.handler, account)
+        return etag_response(request, self.render(record), record.tag)
+
+    def replace(
+        self,
+        context: RequestContext,
+        account: str | None,
+        build: Callable[[Connection, R], V],
+        reason: str,
+        if_match: str | None,
+    ) -> Response:
+        """Replace the setting, and respond with it, or with the proposal to replace it; see `change_setting`."""
+        return self.changed(
+            run_effect(context, change_setting(context, self.handler, account, build, reason, if_match))
+        )
+
+    def changed(self, result: R | Proposal) -> Response:
+        """Respond with the changed setting and its entity tag, or with the proposal to change it."""
+        response = changed_or_proposed(result, self.render)
+        headers = {} if isinstance(result, Proposal) else {"ETag": result.tag}
+        return Response(response.body, response.status, headers, "application/json")

@@ -9,7 +9,7 @@ from sqlalchemy import Connection
 from app.ledger.accounts.account import Account
 from app.ledger.accounts.account_records import AccountRecord
 from app.ledger.errors import PreconditionFailedError, PreconditionRequiredError
-from app.ledger.governance.proposals import Proposal
+from app.ledger.governance.proposals import Proposal, ProposalKind
 from app.ledger.governance.settings import Setting
 from app.ledger.settings.policies import ORGANISATION
 from app.persistence.repositories import account_writes, accounts
@@ -28,7 +28,6 @@ class SettingRecord(Generic[V]):
     Args:
         subject: id of the account or the organisation.
         accounts: the account after those above it; empty: the setting is the organisation's.
-        value: None: it is not set.
         revision: number of changes; 0 if they are not counted.
         tag: entity tag.
         further: other members of the payload of an audit event.
@@ -36,7 +35,7 @@ class SettingRecord(Generic[V]):
 
     subject: str
     accounts: Sequence[AccountRecord]
-    value: V | None
+    value: V
     revision: int
     tag: str
     further: Mapping[str, Any] = field(default_factory=dict)
@@ -78,9 +77,9 @@ class SettingHandler(Generic[V, R]):
 
     setting: Setting[V]
     find: Callable[[Connection, RequestContext, Sequence[AccountRecord]], R]
-    write: Callable[[Connection, RequestContext, R, V | None], R] | None = None
-    check: Callable[[Connection, RequestContext, R, V | None], None] = lambda *_: None
-    alone: Callable[[Connection, RequestContext, R, V | None], bool] = _one_person_raises
+    write: Callable[[Connection, RequestContext, R, V], R] | None = None
+    check: Callable[[Connection, RequestContext, R, V], None] = lambda *_: None
+    alone: Callable[[Connection, RequestContext, R, V], bool] = _one_person_raises
     follow: Callable[[Connection, RequestContext, R, R], None] = lambda *_: None
 
 
@@ -94,7 +93,7 @@ def change_setting(
     context: RequestContext,
     handler: SettingHandler[V, R],
     account: str | None,
-    build: Callable[[Connection, R], V | None],
+    build: Callable[[Connection, R], V],
     reason: str,
     tag: str | None,
 ) -> Effect[R | Proposal]:
@@ -107,9 +106,8 @@ def change_setting(
         InvalidInputError: another proposal about it is open.
         Also those of `find_matching`, `build` and the handler's `check`.
     """
-    setting, approval = handler.setting, handler.setting.approval
-    needed = setting.permission if approval is None else approval.permission
-    context.require_permission(needed, whole_organisation=account is None)
+    setting, is_looser = handler.setting, handler.setting.is_looser
+    context.require_permission(setting.proposing or setting.permission, whole_organisation=account is None)
 
     def change(tx: Connection) -> R | Proposal:
         before = find_matching(tx, context, handler, account, tag)
@@ -117,7 +115,7 @@ def change_setting(
         if value == before.value:
             return before
         handler.check(tx, context, before, value)
-        looser = approval is not None and approval.is_looser(before.value, value, not before.accounts)
+        looser = is_looser is not None and is_looser(before.value, value, not before.accounts)
         if looser and not handler.alone(tx, context, before, value):
             return propose_setting(tx, context, setting, before, value, reason)
         context.require_permission(setting.permission, whole_organisation=account is None)
@@ -158,7 +156,7 @@ def propose_setting(
     context: RequestContext,
     setting: Setting[V],
     before: SettingRecord[V],
-    value: V | None,
+    value: V,
     reason: str,
     **further: object,
 ) -> Proposal:
@@ -167,12 +165,10 @@ def propose_setting(
     Raises:
         InvalidInputError: another proposal about the setting is open.
     """
-    approval = setting.approval
-    assert approval is not None, f"one person changes the {setting.title}"
-    require_none_open(tx, context, before.account_id, approval.blocked_by)
+    require_none_open(tx, context, before.account_id, setting.blocked_by)
     facts = {**(setting.payload(value, before.revision) or {}), **further}
-    replaced = _payload(setting, before) if approval.records_before else None
-    return propose_once(tx, context, approval.kind, before.account_id, facts, reason, before=replaced)
+    replaced = _payload(setting, before) if setting.records_before else None
+    return propose_once(tx, context, ProposalKind(setting.name), before.account_id, facts, reason, before=replaced)
 
 
 def approve_setting(handler: SettingHandler[V, R], tx: Connection, context: RequestContext, proposal: Proposal) -> None:
@@ -183,7 +179,7 @@ def approve_setting(handler: SettingHandler[V, R], tx: Connection, context: Requ
         Also those of the handler's `check`.
     """
     setting, account_id, proposed = handler.setting, proposal.account_id, proposal.proposed
-    assert setting.approval is not None, f"one person changes the {setting.title}"
+    assert setting.from_json is not None, f"one person changes the {setting.title}"
     path = [] if account_id is None else accounts.path_of(tx, context.organisation_id, account_id)
     before, facts = handler.find(tx, context, path), proposed[setting.name]
     if before.revision != proposed["revision"]:
@@ -192,13 +188,13 @@ def approve_setting(handler: SettingHandler[V, R], tx: Connection, context: Requ
             "anew.",
             **_revision(setting, before),
         )
-    value = None if facts is None else setting.approval.from_json(facts)
+    value = setting.from_json(facts)
     handler.check(tx, context, before, value)
     apply_setting(tx, context, handler, before, value, proposal.reason)
 
 
 def apply_setting(
-    tx: Connection, context: RequestContext, handler: SettingHandler[V, R], before: R, value: V | None, reason: str
+    tx: Connection, context: RequestContext, handler: SettingHandler[V, R], before: R, value: V, reason: str
 ) -> R:
     """Write a value and its audit event; the organisation is locked."""
     setting = handler.setting
@@ -213,7 +209,7 @@ def apply_setting(
 
 
 def write_in_account(
-    tx: Connection, context: RequestContext, setting: Setting[V], before: SettingRecord[V], value: V | None
+    tx: Connection, context: RequestContext, setting: Setting[V], before: SettingRecord[V], value: V
 ) -> list[AccountRecord]:
     """Write a setting that its account's row has in columns of its names; return the changed path."""
     changed: dict[str, Any] = {setting.name: value, setting.revision_name: before.revision + 1}

@@ -1,22 +1,26 @@
 """Allocations of accounts, and the plans that wait for them."""
 
+from functools import partial
+
 from fastapi import Request, Response
 
 from app.api.problems import COSTING_ERRORS, READ_ERRORS, WRITE_ERRORS
 from app.api.route import ContextDep, IfMatch, etag_response, router
 from app.api.schemas.allocations import AccountAllocation, ReplaceAllocation
 from app.api.schemas.queues import AccountQueue, PreviewWait, WaitPreview
-from app.api.setting_responses import CHANGE_ERRORS, changed_setting, proposed, setting_response
-from app.service.governance import allocations
+from app.api.setting_responses import CHANGE_ERRORS, SettingEndpoint, proposed
+from app.service.governance.allocations import ALLOCATIONS, build_allocation
 from app.service.scheduling import requests, what_if
 
 routes = router("allocations")
+
+_ALLOCATION = SettingEndpoint(ALLOCATIONS, AccountAllocation.of)
 
 
 @routes.read("/accounts/{account_id}/allocation", "Get the allocation of an account", AccountAllocation, *READ_ERRORS)
 def get_allocation(account_id: str, request: Request, context: ContextDep) -> Response:
     """Get how a population or budget shares out its limit among plans, and what of it is usable now."""
-    return setting_response(request, allocations.read_allocation(context, account_id), AccountAllocation.of)
+    return _ALLOCATION.get(request, context, account_id)
 
 
 @routes.put(
@@ -34,8 +38,8 @@ def replace_allocation(
     proposed instead (201).
     """
     terms = None if body.allocation is None else body.allocation.domain(context.lapsed_by)
-    changed = allocations.replace_allocation(context, account_id, terms, body.reason, if_match)
-    return changed_setting(changed, AccountAllocation.of)
+    build = partial(build_allocation, context, terms)
+    return _ALLOCATION.replace(context, account_id, build, body.reason, if_match)
 
 
 @routes.read("/accounts/{account_id}/queue", "List the plans that wait for an account", AccountQueue, *READ_ERRORS)

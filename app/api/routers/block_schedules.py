@@ -9,11 +9,12 @@ from app.api.problems import READ_ERRORS, responses
 from app.api.route import ContextDep, IfMatch, router
 from app.api.schemas.block_schedules import AccountBlockSchedule, ReplaceBlockSchedule
 from app.api.schemas.common import Reason
-from app.api.setting_responses import CHANGE_ERRORS, changed_setting, setting_response
-from app.service.governance import block_schedules
+from app.api.setting_responses import CHANGE_ERRORS, SettingEndpoint
+from app.service.governance.block_schedules import SCHEDULES, remove_schedule, replace_schedule
 
 routes = router("budgets")
 
+_SCHEDULE = SettingEndpoint(SCHEDULES, AccountBlockSchedule.of)
 _OPENING = ("account_archived", "delta_too_large", "limit_too_small", "name_taken", "policy_violation")
 
 
@@ -22,7 +23,7 @@ _OPENING = ("account_archived", "delta_too_large", "limit_too_small", "name_take
 )
 def get_block_schedule(account_id: str, request: Request, context: ContextDep) -> Response:
     """Get the block schedule of a population or a budget, and why a block was not opened, if one is missing."""
-    return setting_response(request, block_schedules.get_schedule(context, account_id), AccountBlockSchedule.of)
+    return _SCHEDULE.get(request, context, account_id)
 
 
 @routes.put(
@@ -38,8 +39,7 @@ def replace_block_schedule(
 
     Those that have begun are opened with this request, all or none. The account must be composed in parallel.
     """
-    changed = block_schedules.replace_schedule(context, account_id, body.schedule.domain(), body.reason, if_match)
-    return changed_setting(changed, AccountBlockSchedule.of)
+    return _SCHEDULE.changed(replace_schedule(context, account_id, body.schedule.domain(), body.reason, if_match))
 
 
 @routes.delete(
@@ -52,5 +52,5 @@ def remove_block_schedule(
     account_id: str, reason: Annotated[Reason, Query()], context: ContextDep, if_match: IfMatch = None
 ) -> Response:
     """Remove the block schedule of an account. The blocks that it has opened stay."""
-    block_schedules.remove_schedule(context, account_id, reason, if_match)
+    remove_schedule(context, account_id, reason, if_match)
     return Response(status_code=HTTPStatus.NO_CONTENT)

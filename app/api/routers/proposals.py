@@ -10,17 +10,19 @@ from app.api.pagination import NamedAccount, PageRequestDep, page_response
 from app.api.problems import READ_ERRORS, WRITE_ERRORS
 from app.api.route import ContextDep, IfMatch, etag_response, router
 from app.api.schemas.proposals import AccountLimit, ChangeLimit, LiftQuarantine, Proposal, ProposalPage, ProposalReview
-from app.api.setting_responses import CHANGE_ERRORS, changed_or_proposed, proposed, setting_response
+from app.api.setting_responses import CHANGE_ERRORS, SettingEndpoint, changed_or_proposed, proposed
 from app.ledger.governance.proposals import ProposalStatus
 from app.service.governance import limit_changes, proposals, quarantines
 
 routes = router()
 
+_LIMIT = SettingEndpoint(limit_changes.LIMITS, lambda record: AccountLimit.of(record.account))
+
 
 @routes.read("/accounts/{account_id}/limit", "Get the limit of an account", AccountLimit, *READ_ERRORS, tag="limits")
 def get_account_limit(account_id: str, request: Request, context: ContextDep) -> Response:
     """Get the limit and its number of changes; `/v1/audit-events?subject=…` lists their actors and reasons."""
-    return setting_response(request, limit_changes.read_limit(context, account_id), _limit)
+    return _LIMIT.get(request, context, account_id)
 
 
 @routes.post(
@@ -42,15 +44,11 @@ def change_account_limit(
     Earlier refusals stay. All spending counts against the new limit.
     """
     effect = limit_changes.change_limit(context, account_id, body.limit.domain(), body.reason, if_match)
-    response = idempotency.respond(effect, lambda result: changed_or_proposed(result, _limit), body)
+    response = idempotency.respond(effect, lambda result: changed_or_proposed(result, _LIMIT.render), body)
     if response.status_code == HTTPStatus.OK:
         changed = AccountLimit.model_validate_json(bytes(response.body))
         response.headers["ETag"] = limit_changes.limit_etag(changed.account, changed.revision)
     return response
-
-
-def _limit(record: limit_changes.LimitRecord) -> AccountLimit:
-    return AccountLimit.of(record.account)
 
 
 @routes.create(

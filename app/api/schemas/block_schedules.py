@@ -1,14 +1,13 @@
 """Schemas of block schedules."""
 
 from datetime import date, datetime
-from typing import Any, Self
+from typing import Any
 
 from pydantic import Field
 
 from app.api.schemas.account_creation import BlockTemplate
 from app.api.schemas.common import EXAMPLE_BUDGET_ID, Body, Limit, Output, Reason, example
 from app.ledger.accounts.calendar import CalendarPeriod
-from app.service.governance.block_schedules import ScheduleRecord
 
 _TEMPLATE: dict[str, Any] = {
     "period": "month",
@@ -59,24 +58,14 @@ class AccountBlockSchedule(Output):
         }
     )
 
-    account: str
+    account: str = Field(validation_alias="subject")
     path: str
-    schedule: BlockSchedule | None = Field(description="Null: the account has none.")
+    schedule: BlockSchedule | None = Field(validation_alias="value", description="Null: the account has none.")
     next_opens_at: datetime | None = Field(
-        description="When the next period begins, and the service opens its block; null without a schedule."
+        validation_alias="next_opening",
+        description="When the next period begins, and the service opens its block; null without a schedule.",
     )
     failure: str | None = Field(
         description="Why the oldest missing block was not opened. The service tries again every few minutes. Null: no "
         "block is missing."
     )
-
-    @classmethod
-    def of(cls, found: ScheduleRecord) -> Self:
-        """Convert from the domain."""
-        return cls(
-            account=found.subject,
-            path=found.path,
-            schedule=None if found.value is None else BlockSchedule.of(found.value),
-            next_opens_at=found.next_opening,
-            failure=found.failure,
-        )

@@ -18,30 +18,9 @@ from app.ledger.governance.proposals import ProposalKind
 from app.ledger.permissions import Permission
 from app.ledger.settings import allocation, policies
 from app.ledger.settings.allocation import Allocation
-from app.ledger.settings.policies import EMPTY_POLICY, Policy
+from app.ledger.settings.policies import Policy
 
 V = TypeVar("V")
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Approval(Generic[V]):
-    """When a change of a setting takes two persons, and how it is proposed.
-
-    Args:
-        kind: of the proposals; `permission` is needed to propose.
-        is_looser: whether the second value is looser than the first, or not comparable, at an account or, with True,
-            the organisation.
-        from_json: parses a proposed value.
-        blocked_by: kinds whose open proposals about the account prevent one of this kind.
-        records_before: whether the audit event of a proposal has the value that it would replace.
-    """
-
-    kind: ProposalKind
-    permission: Permission
-    is_looser: Callable[[V | None, V | None, bool], bool]
-    from_json: Callable[[Mapping[str, Any]], V]
-    blocked_by: frozenset[ProposalKind] = frozenset()
-    records_before: bool = True
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -49,22 +28,30 @@ class Setting(Generic[V]):
     """A setting that is replaced as a whole; a value of None: it is not set.
 
     Args:
-        name: of its member in payloads, its column and its field of an account; with `_revision`, of their counters.
-        permission: needed to change it at once.
+        name: of its proposals, its member in payloads, its column and its field of an account; with `_revision`, of
+            what counts its changes.
+        permission: needed to change it at once; to propose it, `proposing`, by default the same.
         action: records a change; `{kind}` stands for that of the account.
-        to_json: converts a value for audit events, proposals and rows; `Approval.from_json` is the inverse.
+        to_json: converts a value for audit events, proposals and rows; `from_json` is the inverse, for proposals.
+        is_looser: whether the second value is looser than the first, or not comparable, at an account or, with True,
+            the organisation; None: one person changes it.
+        blocked_by: kinds whose open proposals about the account prevent one of this setting.
+        records_before: whether the audit event of a proposal has the value that it would replace.
         has_revision: whether its changes are counted.
         of_runs: whether runs have it, too.
-        approval: None: one person changes it.
     """
 
     name: str
     permission: Permission
     action: str
-    to_json: Callable[[V], dict[str, Any]]
+    to_json: Callable[[Any], dict[str, Any]]
+    from_json: Callable[[Any], V] | None = None
+    is_looser: Callable[[V, V, bool], bool] | None = None
+    proposing: Permission | None = None
+    blocked_by: frozenset[ProposalKind] = frozenset()
+    records_before: bool = True
     has_revision: bool = True
     of_runs: bool = False
-    approval: Approval[V] | None = None
 
     @property
     def title(self) -> str:
@@ -73,14 +60,14 @@ class Setting(Generic[V]):
 
     @property
     def revision_name(self) -> str:
-        """The name of its counter."""
+        """The name of what counts its changes."""
         return f"{self.name}_revision"
 
     def text(self, value: V | None) -> str | None:
         """Serialize a value as rows have it."""
         return None if value is None else canonical(self.to_json(value))
 
-    def payload(self, value: V | None, revision: int) -> dict[str, Any] | None:
+    def payload(self, value: V, revision: int) -> dict[str, Any] | None:
         """Build what audit events and proposals have of a value."""
         written = None if value is None else self.to_json(value)
         return {self.name: written, "revision": revision} if self.has_revision else written
@@ -103,16 +90,13 @@ class Setting(Generic[V]):
 LIMIT: Final[Setting[Limit]] = Setting(
     name="limit",
     permission=Permission.ACCOUNT_MANAGE,
+    proposing=Permission.LIMIT_PROPOSE,
     action="{kind}.limit_changed",
     to_json=asdict,
+    from_json=lambda facts: Limit(**facts),
+    is_looser=lambda before, after, _: is_raised(before, after),
+    blocked_by=frozenset({ProposalKind.RUN}),
     of_runs=True,
-    approval=Approval(
-        kind=ProposalKind.LIMIT,
-        permission=Permission.LIMIT_PROPOSE,
-        is_looser=lambda before, after, _: before is not None and after is not None and is_raised(before, after),
-        from_json=lambda facts: Limit(**facts),
-        blocked_by=frozenset({ProposalKind.RUN}),
-    ),
 )
 
 POLICY: Final[Setting[Policy]] = Setting(
@@ -120,28 +104,18 @@ POLICY: Final[Setting[Policy]] = Setting(
     permission=Permission.POLICY_MANAGE,
     action=AuditAction.POLICY_REPLACED,
     to_json=policies.facts_of,
-    approval=Approval(
-        kind=ProposalKind.POLICY,
-        permission=Permission.POLICY_MANAGE,
-        is_looser=lambda before, after, of_organisation: bool(
-            policies.loosened(before or EMPTY_POLICY, after or EMPTY_POLICY, of_organisation=of_organisation)
-        ),
-        from_json=policies.policy_of,
-    ),
+    from_json=policies.policy_of,
+    is_looser=lambda before, after, whole: bool(policies.loosened(before, after, of_organisation=whole)),
 )
 
-ALLOCATION: Final[Setting[Allocation]] = Setting(
+ALLOCATION: Final[Setting[Allocation | None]] = Setting(
     name="allocation",
     permission=Permission.ACCOUNT_MANAGE,
     action=AuditAction.ALLOCATION_REPLACED,
     to_json=allocation.facts_of,
-    approval=Approval(
-        kind=ProposalKind.ALLOCATION,
-        permission=Permission.ACCOUNT_MANAGE,
-        is_looser=lambda before, after, _: allocation.unlocks_earlier(before, after),
-        from_json=allocation.allocation_of,
-        records_before=False,
-    ),
+    from_json=lambda facts: facts and allocation.allocation_of(facts),
+    is_looser=lambda before, after, _: allocation.unlocks_earlier(before, after),
+    records_before=False,
 )
 
 ALERT_SETTINGS: Final[Setting[AlertSettings]] = Setting(
@@ -153,7 +127,7 @@ ALERT_SETTINGS: Final[Setting[AlertSettings]] = Setting(
     of_runs=True,
 )
 
-BLOCK_SCHEDULE: Final[Setting[BlockSchedule]] = Setting(
+BLOCK_SCHEDULE: Final[Setting[BlockSchedule | None]] = Setting(
     name="block_schedule",
     permission=Permission.ACCOUNT_MANAGE,
     action=AuditAction.BLOCK_SCHEDULE_REPLACED,

@@ -11,15 +11,13 @@ from sqlalchemy import Connection
 from app.ledger.accounts.account import Account, AccountKind
 from app.ledger.accounts.account_records import AccountRecord
 from app.ledger.errors import InvalidInputError
-from app.ledger.governance.proposals import Proposal
 from app.ledger.governance.settings import ALLOCATION
 from app.ledger.settings.allocation import Allocation, SchedulingRule, Share, Unlock, UnlockOverTime
 from app.persistence.repositories import accounts
 from app.service.accounts.locked_limits import Unlocked, read_unlocked
 from app.service.accounts.lookup import find_parent
 from app.service.auth.request_context import RequestContext
-from app.service.idempotency import run_effect
-from app.service.setting_changes import SettingHandler, SettingRecord, change_setting, read_setting
+from app.service.setting_changes import SettingHandler, SettingRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +35,7 @@ class AllocationTerms:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AllocationRecord(SettingRecord[Allocation]):
+class AllocationRecord(SettingRecord[Allocation | None]):
     """The allocation of an account and its state; without one, steps need no plan.
 
     Args:
@@ -51,11 +49,6 @@ class AllocationRecord(SettingRecord[Allocation]):
     next_unlock_at: datetime | None
     arrivals: int | None
     paths: Mapping[str, str]
-
-
-def read_allocation(context: RequestContext, account: str) -> AllocationRecord:
-    """Get the allocation of a population or budget."""
-    return read_setting(context, ALLOCATIONS, account)
 
 
 def find_allocation(tx: Connection, context: RequestContext, path: Sequence[AccountRecord]) -> AllocationRecord:
@@ -84,31 +77,18 @@ def find_allocation(tx: Connection, context: RequestContext, path: Sequence[Acco
     )
 
 
-def replace_allocation(
-    context: RequestContext, account: str, terms: AllocationTerms | None, reason: str, tag: str | None
-) -> AllocationRecord | Proposal:
-    """Replace the allocation of a population or budget; `terms` None removes it.
-
-    Nothing that is reserved already is taken back. One that unlocks the limit earlier is proposed, unless one person
-    may raise limits.
+def build_allocation(
+    context: RequestContext, terms: AllocationTerms | None, tx: Connection, before: AllocationRecord
+) -> Allocation | None:
+    """Build the allocation that replaces another one; an unlock that does not begin anew goes on.
 
     Raises:
-        InvalidInputError: another proposal is open, a value is out of range, a rule is not a population's, or a share
-            is not of a budget directly under a sequential account.
-        Also those of `change_setting`.
+        InvalidInputError: a value is out of range, a rule is not a population's, or a share is not of a budget directly
+            under a sequential account.
     """
-
-    def build(tx: Connection, before: AllocationRecord) -> Allocation | None:
-        return None if terms is None else _allocation(tx, context, before.account, terms)
-
-    return run_effect(context, change_setting(context, ALLOCATIONS, account, build, reason, tag))
-
-
-ALLOCATIONS: Final = SettingHandler(ALLOCATION, find_allocation)
-
-
-def _allocation(tx: Connection, context: RequestContext, account: Account, terms: AllocationTerms) -> Allocation:
-    """Build the allocation of an account; an unlock that does not begin anew goes on."""
+    if terms is None:
+        return None
+    account = before.account
     is_population = account.kind is AccountKind.POPULATION
     if terms.rule is not None and not is_population:
         raise InvalidInputError(
@@ -145,3 +125,6 @@ def _share_holder(tx: Connection, context: RequestContext, account: Account, nam
             field="shares",
         )
     return found.id
+
+
+ALLOCATIONS: Final = SettingHandler(ALLOCATION, find_allocation)

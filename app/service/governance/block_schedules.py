@@ -25,7 +25,7 @@ from app.service.alerts.alert_factory import schedule_failed_alert
 from app.service.auth.request_context import RequestContext, service_context
 from app.service.idempotency import run_effect
 from app.service.periodic_work import find_due, isolated
-from app.service.setting_changes import SettingHandler, SettingRecord, apply_setting, find_matching, read_setting
+from app.service.setting_changes import SettingHandler, SettingRecord, apply_setting, find_matching
 
 RETRY: Final = timedelta(minutes=5)
 """Interval between attempts to open a block that could not be opened."""
@@ -34,7 +34,7 @@ _logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ScheduleRecord(SettingRecord[BlockSchedule]):
+class ScheduleRecord(SettingRecord[BlockSchedule | None]):
     """The block schedule of the account under which the blocks are opened, if it has one.
 
     Args:
@@ -44,11 +44,6 @@ class ScheduleRecord(SettingRecord[BlockSchedule]):
 
     failure: str | None
     next_opening: datetime | None
-
-
-def get_schedule(context: RequestContext, account: str) -> ScheduleRecord:
-    """Get the block schedule of a population or budget; needs LEDGER_READ."""
-    return read_setting(context, SCHEDULES, account)
 
 
 def find_schedule(tx: Connection, context: RequestContext, path: Sequence[AccountRecord]) -> ScheduleRecord:

@@ -30,15 +30,10 @@ from app.service.costing import PrecomputedCosts
 from app.service.governance.plan_revocation import revoke_plans
 from app.service.governance.run_approvals import find_excess, needs_approval
 from app.service.idempotency import Effect
-from app.service.setting_changes import SettingHandler, SettingRecord, change_setting, read_setting
+from app.service.setting_changes import SettingHandler, SettingRecord, change_setting
 from app.service.worker_pool import Job
 
 LimitRecord = SettingRecord[Limit]
-
-
-def read_limit(context: RequestContext, account: str) -> LimitRecord:
-    """Get the limit of an account with a limit of its own."""
-    return read_setting(context, LIMITS, account)
 
 
 def limit_etag(account_id: str, revision: int) -> str:
@@ -80,7 +75,7 @@ def find_limit(_: Connection, __: RequestContext, path: Sequence[AccountRecord])
     return SettingRecord(account.id, path, account.limit, account.limit_revision, tag, further)
 
 
-def check_limit_change(tx: Connection, context: RequestContext, before: LimitRecord, limit: Limit | None) -> None:
+def check_limit_change(tx: Connection, context: RequestContext, before: LimitRecord, limit: Limit) -> None:
     """Check that an account may get a limit.
 
     Raises:
@@ -89,21 +84,19 @@ def check_limit_change(tx: Connection, context: RequestContext, before: LimitRec
         PlanTooExpensiveError: to compute what the limit allows of the plan would take more than a request may take.
         Also those of `check_account_limit`.
     """
-    present, wanted = _both(before, limit)
-    if is_raised(present, wanted):
+    if is_raised(before.value, limit):
         require_unarchived(tx, context, before.subject)
-    _limited(before.accounts, wanted, context.costs)
-    _require_allowed(before.accounts, wanted)
+    _limited(before.accounts, limit, context.costs)
+    _require_allowed(before.accounts, limit)
 
 
-def _write(tx: Connection, context: RequestContext, before: LimitRecord, limit: Limit | None) -> LimitRecord:
+def _write(tx: Connection, context: RequestContext, before: LimitRecord, limit: Limit) -> LimitRecord:
     """Write a limit and cancel plans over it; the path is locked."""
-    present, wanted = _both(before, limit)
-    after = _limited(before.accounts, wanted, context.costs)
+    after = _limited(before.accounts, limit, context.costs)
     account_writes.set_limit(tx, context.organisation_id, after, context.now)
     changed = replace(before.accounts[-1], account=after, updated_at=context.now)
     record = find_limit(tx, context, [*before.accounts[:-1], changed])
-    revoked = revoke_plans(tx, context, after) if is_lowered(present, wanted) else []
+    revoked = revoke_plans(tx, context, after) if is_lowered(before.value, limit) else []
     return replace(record, further={**record.further, "revoked": revoked}) if revoked else record
 
 
@@ -112,12 +105,6 @@ def _send_alerts(tx: Connection, context: RequestContext, before: LimitRecord, a
     thresholds = after.accounts[-1].alert_settings.thresholds
     crossed = thresholds[reached(before.account, thresholds) : reached(after.account, thresholds)]
     alerts.add(tx, context.organisation_id, threshold_alerts(after.account, crossed, context.now))
-
-
-def _both(before: LimitRecord, limit: Limit | None) -> tuple[Limit, Limit]:
-    assert before.value is not None, "only a limit can be changed"
-    assert limit is not None, "a limit is never removed"
-    return before.value, limit
 
 
 def _limited(path: Sequence[AccountRecord], limit: Limit, costs: PrecomputedCosts) -> Account:
@@ -148,21 +135,20 @@ def _require_allowed(path: Sequence[AccountRecord], limit: Limit) -> None:
         require_run(sources, Size(limit.epsilon, limit.delta), limited=True, planned=True)
 
 
-def single_approver_allowed(tx: Connection, context: RequestContext, before: LimitRecord, limit: Limit | None) -> bool:
+def single_approver_allowed(tx: Connection, context: RequestContext, before: LimitRecord, limit: Limit) -> bool:
     """Check whether the caller may raise a limit alone.
 
     The policy must accept a single approver, and the caller must be allowed to approve. A run must also need no
     approval at registration with the new limit.
     """
-    _, wanted = _both(before, limit)
     *above, own = path = [record.account for record in before.accounts]
     if not one_person_suffices(context, path):
         return False
     if own.kind is not AccountKind.RUN:
         return True
-    if needs_approval(path, Size(wanted.epsilon, wanted.delta)):
+    if needs_approval(path, Size(limit.epsilon, limit.delta)):
         return False
-    return find_excess(tx, context, above, wanted.epsilon, raised=own.id) is None
+    return find_excess(tx, context, above, limit.epsilon, raised=own.id) is None
 
 
 LIMITS: Final = SettingHandler(

@@ -56,7 +56,6 @@ def request_limit(
     path = accounts.path_of(tx, context.organisation_id, found.account.id)
     before = find_limit(tx, context, path)
     present = before.value
-    assert present is not None, "it was looked for"
     if is_lowered(present, limit) or not is_raised(present, limit):
         raise InvalidInputError(
             f"`limit` is epsilon {limit.epsilon:g} (delta {limit.delta:g}), and {before.path} has epsilon "

@@ -8,7 +8,6 @@ from sqlalchemy import Connection
 
 from app.ledger.accounts.account_records import AccountRecord
 from app.ledger.governance.policy_checks import sources_of
-from app.ledger.governance.proposals import Proposal
 from app.ledger.governance.settings import POLICY
 from app.ledger.settings.policies import (
     EMPTY_POLICY,
@@ -22,8 +21,7 @@ from app.ledger.settings.policies import (
 )
 from app.persistence.repositories import account_writes, organisations
 from app.service.auth.request_context import RequestContext
-from app.service.idempotency import run_effect
-from app.service.setting_changes import SettingHandler, SettingRecord, change_setting, read_setting, write_in_account
+from app.service.setting_changes import SettingHandler, SettingRecord, write_in_account
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,28 +35,6 @@ class PolicyRecord(SettingRecord[Policy]):
 
     effective: Policy
     warnings: tuple[RuleWarning, ...]
-
-    @property
-    def policy(self) -> Policy:
-        """Its rules."""
-        return self.value or EMPTY_POLICY
-
-
-def read_policy(context: RequestContext, account: str | None) -> PolicyRecord:
-    """Get the policy of an account or, for None, the organisation."""
-    return read_setting(context, POLICIES, account)
-
-
-def change_policy(
-    context: RequestContext, account: str | None, policy: Policy, reason: str, tag: str | None
-) -> PolicyRecord | Proposal:
-    """Replace the policy of an account or, for None, the organisation, or propose the new one if it loosens a rule.
-
-    Raises:
-        InvalidInputError: another looser policy is proposed already, or a rule is only valid for the organisation.
-        Also those of `change_setting`.
-    """
-    return run_effect(context, change_setting(context, POLICIES, account, lambda *_: policy, reason, tag))
 
 
 def find_policy(tx: Connection, context: RequestContext, path: Sequence[AccountRecord]) -> PolicyRecord:
@@ -79,7 +55,7 @@ def find_policy(tx: Connection, context: RequestContext, path: Sequence[AccountR
     )
 
 
-def _write(tx: Connection, context: RequestContext, before: PolicyRecord, policy: Policy | None) -> PolicyRecord:
+def _write(tx: Connection, context: RequestContext, before: PolicyRecord, policy: Policy) -> PolicyRecord:
     if before.accounts:
         return find_policy(tx, context, write_in_account(tx, context, POLICY, before, policy))
     organisations.set_policy(tx, context.organisation_id, policy, before.revision + 1)
@@ -87,8 +63,8 @@ def _write(tx: Connection, context: RequestContext, before: PolicyRecord, policy
     return find_policy(tx, context, ())
 
 
-def _check(_: Connection, __: RequestContext, before: PolicyRecord, policy: Policy | None) -> None:
-    if before.accounts and policy is not None:
+def _check(_: Connection, __: RequestContext, before: PolicyRecord, policy: Policy) -> None:
+    if before.accounts:
         require_account_policy(policy)
 
 

@@ -20,9 +20,10 @@ from app.service.accounts.lookup import find_path_of
 from app.service.auth.request_context import RequestContext
 from app.service.change_control import open_proposals
 from app.service.governance.limit_changes import find_limit, single_approver_allowed
-from app.service.governance.policies import PolicyRecord, find_policy, read_policy
+from app.service.governance.policies import POLICIES, PolicyRecord, find_policy
 from app.service.governance.proposals import approval_blocker
 from app.service.queries.proposal_effects import AccountEffect, limit_effects, run_effects
+from app.service.setting_changes import read_setting
 
 MOST_OPEN: Final = 100
 """Number of open proposals shown."""
@@ -179,21 +180,18 @@ def read_current_limit(context: RequestContext, account: str) -> CurrentLimit | 
 
 def read_effective_policy(context: RequestContext, account: str | None) -> EffectivePolicy:
     """Get an effective policy with the source of each rule; None: the organisation's."""
-    record = read_policy(context, account)
+    record = read_setting(context, POLICIES, account)
     with context.read() as tx:
-        sources: tuple[PolicySource, ...] = (PolicySource(ORGANISATION, record.policy),)
+        sources: tuple[PolicySource, ...] = (PolicySource(ORGANISATION, record.value),)
         if account is not None:
-            path = accounts.path_of(tx, context.organisation_id, record.subject)
-            sources = sources_of([each.account for each in path])
-        about = None if account is None else record.subject
-        waiting = next(iter(open_proposals(tx, context, about, {ProposalKind.POLICY}, limit=1)), None)
+            sources = sources_of([each.account for each in record.accounts])
+        waiting = next(iter(open_proposals(tx, context, record.account_id, {ProposalKind.POLICY}, limit=1)), None)
     return EffectivePolicy(record, tuple(_rule(field.name, record, sources) for field in fields(Policy)), waiting)
 
 
 def current_limit(tx: Connection, context: RequestContext, path: Sequence[AccountRecord]) -> CurrentLimit:
     """Get the limit of the last account of a path within a transaction."""
     record, found = path[-1], find_limit(tx, context, path)
-    assert found.value is not None, "as said"
     waiting = open_proposals(tx, context, record.account.id, {ProposalKind.LIMIT, ProposalKind.RUN}, limit=1)
     number = account_metadata.numbers_of(tx, context.organisation_id, [record.account.id]).get(record.account.id, 1)
     return CurrentLimit(
@@ -265,7 +263,7 @@ def _rules(tx: Connection, context: RequestContext, proposal: Proposal) -> tuple
         return ()
     owner, account_id = context.organisation_id, proposal.account_id
     path = [] if account_id is None else accounts.path_of(tx, owner, account_id)
-    before, after = find_policy(tx, context, path).policy, policy_of(proposal.proposed["policy"])
+    before, after = find_policy(tx, context, path).value, policy_of(proposal.proposed["policy"])
     looser = loosened(before, after, of_organisation=account_id is None)
     pairs = {name: (getattr(before, name), getattr(after, name)) for name in Policy.__dataclass_fields__}
     return tuple(
@@ -290,7 +288,7 @@ def _rule(name: str, record: PolicyRecord, sources: tuple[PolicySource, ...]) ->
         for path, value in saying
         if value not in (None, False) and (value == holds or isinstance(value, frozenset))
     )
-    return PolicyRule(name, _shown(getattr(record.policy, name)), _shown(holds), by)
+    return PolicyRule(name, _shown(getattr(record.value, name)), _shown(holds), by)
 
 
 def _shown(value: object) -> object:
