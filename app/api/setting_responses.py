@@ -7,7 +7,6 @@ from typing import Any, Generic, TypeVar
 
 from fastapi import Request, Response
 from pydantic import BaseModel
-from sqlalchemy import Connection
 
 from app.api.idempotency import as_response
 from app.api.problems import WRITE_ERRORS, responses
@@ -16,7 +15,7 @@ from app.api.schemas import proposals
 from app.ledger.governance.proposals import Proposal
 from app.service.auth.request_context import RequestContext
 from app.service.idempotency import StoredResponse, run_effect
-from app.service.setting_changes import SettingHandler, SettingRecord, change_setting, read_setting
+from app.service.setting_changes import Build, SettingHandler, SettingRecord
 
 T = TypeVar("T")
 V = TypeVar("V")
@@ -48,21 +47,14 @@ class SettingEndpoint(Generic[V, R]):
 
     def get(self, request: Request, context: RequestContext, account: str | None) -> Response:
         """Respond with the setting of an account or, for None, the organisation, and its entity tag, or with 304."""
-        record = read_setting(context, self.handler, account)
+        record = self.handler.read(context, account)
         return etag_response(request, self.render(record), record.tag)
 
     def replace(
-        self,
-        context: RequestContext,
-        account: str | None,
-        build: Callable[[Connection, R], V],
-        reason: str,
-        if_match: str | None,
+        self, context: RequestContext, account: str | None, build: Build[R, V], reason: str, if_match: str | None
     ) -> Response:
-        """Replace the setting, and respond with it, or with the proposal to replace it; see `change_setting`."""
-        return self.changed(
-            run_effect(context, change_setting(context, self.handler, account, build, reason, if_match))
-        )
+        """Replace the setting, and respond with it, or with the proposal to replace it; see `SettingHandler.change`."""
+        return self.changed(run_effect(context, self.handler.change(context, account, build, reason, if_match)))
 
     def changed(self, result: R | Proposal) -> Response:
         """Respond with the changed setting and its entity tag, or with the proposal to change it."""

@@ -15,7 +15,7 @@ from app.ledger.settings.policies import ORGANISATION
 from app.persistence.repositories import account_writes, accounts
 from app.service.accounts.lookup import find_parent, find_path_of, require_every_budget
 from app.service.auth.request_context import RequestContext
-from app.service.change_control import one_person_suffices, propose_once, require_none_open
+from app.service.change_control import one_person_suffices, propose
 from app.service.idempotency import Effect
 
 V = TypeVar("V")
@@ -58,6 +58,9 @@ class SettingRecord(Generic[V]):
 
 R = TypeVar("R", bound=SettingRecord[Any])
 
+Build = Callable[[Connection, R], V]
+"""Makes the new value of a setting from its present state."""
+
 
 def _one_person_raises(_: Connection, context: RequestContext, before: SettingRecord[Any], __: object) -> bool:
     return one_person_suffices(context, [record.account for record in before.accounts])
@@ -65,7 +68,7 @@ def _one_person_raises(_: Connection, context: RequestContext, before: SettingRe
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SettingHandler(Generic[V, R]):
-    """How a setting is found, checked and written, in a transaction that has locked the organisation.
+    """How a declared setting is found, checked and written; all but `read` is done with the organisation locked.
 
     Args:
         find: describes the setting of the last account of a path or, for an empty one, the organisation.
@@ -82,130 +85,115 @@ class SettingHandler(Generic[V, R]):
     alone: Callable[[Connection, RequestContext, R, V], bool] = _one_person_raises
     follow: Callable[[Connection, RequestContext, R, R], None] = lambda *_: None
 
+    def read(self, context: RequestContext, account: str | None) -> R:
+        """Get the setting of an account, given by id or path, or, for None, the organisation."""
+        with context.read() as tx:
+            return self.find(tx, context, self._path(tx, context, account))
 
-def read_setting(context: RequestContext, handler: SettingHandler[V, R], account: str | None) -> R:
-    """Get a setting of an account, given by id or path, or, for None, the organisation."""
-    with context.read() as tx:
-        return handler.find(tx, context, _path(tx, context, handler.setting, account))
+    def change(
+        self, context: RequestContext, account: str | None, build: Build[R, V], reason: str, tag: str | None
+    ) -> Effect[R | Proposal]:
+        """Replace the setting of an account or, for None, the organisation, or propose the new value if it is looser.
 
+        `build` makes the new value from the present state. An equal one is neither written nor recorded. A repeated
+        request of the caller returns the same proposal.
 
-def change_setting(
-    context: RequestContext,
-    handler: SettingHandler[V, R],
-    account: str | None,
-    build: Callable[[Connection, R], V],
-    reason: str,
-    tag: str | None,
-) -> Effect[R | Proposal]:
-    """Replace a setting of an account or, for None, the organisation, or propose the new value if it is looser.
+        Raises:
+            InvalidInputError: another proposal about it is open.
+            Also those of `find_matching`, `build` and `check`.
+        """
+        setting, whole = self.setting, account is None
+        context.require_permission(setting.proposing or setting.permission, whole_organisation=whole)
 
-    `build` makes the new value from the present state. An equal one is neither written nor recorded. A repeated request
-    of the caller returns the same proposal.
+        def effect(tx: Connection) -> R | Proposal:
+            before = self.find_matching(tx, context, account, tag)
+            value = build(tx, before)
+            if value == before.value:
+                return before
+            self.check(tx, context, before, value)
+            looser = setting.is_looser is not None and setting.is_looser(before.value, value, whole)
+            if looser and not self.alone(tx, context, before, value):
+                return self.propose(tx, context, before, value, reason)
+            context.require_permission(setting.permission, whole_organisation=whole)
+            if looser and not whole:
+                require_every_budget(tx, context, before.subject)
+            return self.apply(tx, context, before, value, reason)
 
-    Raises:
-        InvalidInputError: another proposal about it is open.
-        Also those of `find_matching`, `build` and the handler's `check`.
-    """
-    setting, is_looser = handler.setting, handler.setting.is_looser
-    context.require_permission(setting.proposing or setting.permission, whole_organisation=account is None)
+        return effect
 
-    def change(tx: Connection) -> R | Proposal:
-        before = find_matching(tx, context, handler, account, tag)
-        value = build(tx, before)
-        if value == before.value:
-            return before
-        handler.check(tx, context, before, value)
-        looser = is_looser is not None and is_looser(before.value, value, not before.accounts)
-        if looser and not handler.alone(tx, context, before, value):
-            return propose_setting(tx, context, setting, before, value, reason)
-        context.require_permission(setting.permission, whole_organisation=account is None)
-        if looser and before.accounts:
-            require_every_budget(tx, context, before.subject)
-        return apply_setting(tx, context, handler, before, value, reason)
+    def find_matching(self, tx: Connection, context: RequestContext, account: str | None, tag: str | None) -> R:
+        """Get the setting that the caller has read; `tag` is the value of If-Match.
 
-    return change
+        Raises:
+            PreconditionRequiredError: If-Match is missing.
+            PreconditionFailedError: the setting has changed.
+        """
+        found = self.find(tx, context, self._path(tx, context, account))
+        if tag is None:
+            raise PreconditionRequiredError(
+                f"Send the ETag of the {self.setting.title} that you have read as If-Match, so that no other change is "
+                "overwritten."
+            )
+        tags = {each.strip().removeprefix("W/") for each in tag.split(",")}
+        if found.tag not in tags and "*" not in tags:
+            raise self._changed(found, "you have seen it; read it again, and look whether your change is still right.")
+        return found
 
+    def propose(
+        self, tx: Connection, context: RequestContext, before: R, value: V, reason: str, **further: object
+    ) -> Proposal:
+        """Propose a value that was checked, or return the caller's open proposal of it; `further` adds to its payload.
 
-def find_matching(
-    tx: Connection, context: RequestContext, handler: SettingHandler[V, R], account: str | None, tag: str | None
-) -> R:
-    """Get a setting that the caller has read; `tag` is the value of If-Match.
+        Raises:
+            InvalidInputError: another proposal about the setting is open.
+        """
+        kind = ProposalKind(self.setting.name)
+        facts = {**(self.setting.payload(value, before.revision) or {}), **further}
+        replaced = self._payload(before) if self.setting.records_before else None
+        return propose(tx, context, kind, before.account_id, facts, reason, before=replaced)
 
-    Raises:
-        PreconditionRequiredError: If-Match is missing.
-        PreconditionFailedError: the setting has changed.
-    """
-    title = handler.setting.title
-    found = handler.find(tx, context, _path(tx, context, handler.setting, account))
-    if tag is None:
-        raise PreconditionRequiredError(
-            f"Send the ETag of the {title} that you have read as If-Match, so that no other change is overwritten."
-        )
-    tags = {each.strip().removeprefix("W/") for each in tag.split(",")}
-    if found.tag not in tags and "*" not in tags:
-        raise PreconditionFailedError(
-            f"The {title} was changed since you have seen it; read it again, and look whether your change is still "
-            "right.",
-            **_revision(handler.setting, found),
-        )
-    return found
+    def approve(self, tx: Connection, context: RequestContext, proposal: Proposal) -> None:
+        """Apply a proposed value.
 
+        Raises:
+            PreconditionFailedError: the setting has changed since the proposal.
+            Also those of `check`.
+        """
+        account_id, proposed = proposal.account_id, proposal.proposed
+        path = [] if account_id is None else accounts.path_of(tx, context.organisation_id, account_id)
+        before = self.find(tx, context, path)
+        if before.revision != proposed["revision"]:
+            raise self._changed(before, "this was proposed; reject the proposal, and let it be proposed anew.")
+        assert self.setting.from_json is not None, f"one person changes the {self.setting.title}"
+        value = self.setting.from_json(proposed[self.setting.name])
+        self.check(tx, context, before, value)
+        self.apply(tx, context, before, value, proposal.reason)
 
-def propose_setting(
-    tx: Connection,
-    context: RequestContext,
-    setting: Setting[V],
-    before: SettingRecord[V],
-    value: V,
-    reason: str,
-    **further: object,
-) -> Proposal:
-    """Propose a value that was checked, or return the caller's open proposal of it; `further` adds to its payload.
+    def apply(self, tx: Connection, context: RequestContext, before: R, value: V, reason: str) -> R:
+        """Write a value and its audit event."""
+        if self.write is None:
+            after = self.find(tx, context, write_in_account(tx, context, self.setting, before, value))
+        else:
+            after = self.write(tx, context, before, value)
+        action = self.setting.action_at(before.account.kind if before.accounts else None)
+        context.record(tx, action, before.subject, self._payload(before), self._payload(after), reason)
+        self.follow(tx, context, before, after)
+        return after
 
-    Raises:
-        InvalidInputError: another proposal about the setting is open.
-    """
-    require_none_open(tx, context, before.account_id, setting.blocked_by)
-    facts = {**(setting.payload(value, before.revision) or {}), **further}
-    replaced = _payload(setting, before) if setting.records_before else None
-    return propose_once(tx, context, ProposalKind(setting.name), before.account_id, facts, reason, before=replaced)
+    def _path(self, tx: Connection, context: RequestContext, account: str | None) -> list[AccountRecord]:
+        if account is None:
+            return []
+        if self.setting.of_runs:
+            return find_path_of(tx, context, account)
+        return accounts.path_of(tx, context.organisation_id, find_parent(tx, context, account).account.id)
 
+    def _payload(self, record: R) -> dict[str, Any] | None:
+        written = self.setting.payload(record.value, record.revision)
+        return None if written is None else {**written, **record.further}
 
-def approve_setting(handler: SettingHandler[V, R], tx: Connection, context: RequestContext, proposal: Proposal) -> None:
-    """Apply a proposed value; the transaction has locked the organisation.
-
-    Raises:
-        PreconditionFailedError: the setting has changed since the proposal.
-        Also those of the handler's `check`.
-    """
-    setting, account_id, proposed = handler.setting, proposal.account_id, proposal.proposed
-    assert setting.from_json is not None, f"one person changes the {setting.title}"
-    path = [] if account_id is None else accounts.path_of(tx, context.organisation_id, account_id)
-    before, facts = handler.find(tx, context, path), proposed[setting.name]
-    if before.revision != proposed["revision"]:
-        raise PreconditionFailedError(
-            f"The {setting.title} was changed since this was proposed; reject the proposal, and let it be proposed "
-            "anew.",
-            **_revision(setting, before),
-        )
-    value = setting.from_json(facts)
-    handler.check(tx, context, before, value)
-    apply_setting(tx, context, handler, before, value, proposal.reason)
-
-
-def apply_setting(
-    tx: Connection, context: RequestContext, handler: SettingHandler[V, R], before: R, value: V, reason: str
-) -> R:
-    """Write a value and its audit event; the organisation is locked."""
-    setting = handler.setting
-    if handler.write is not None:
-        after = handler.write(tx, context, before, value)
-    else:
-        after = handler.find(tx, context, write_in_account(tx, context, setting, before, value))
-    action = setting.action_at(before.account.kind if before.accounts else None)
-    context.record(tx, action, before.subject, _payload(setting, before), _payload(setting, after), reason)
-    handler.follow(tx, context, before, after)
-    return after
+    def _changed(self, found: R, since: str) -> PreconditionFailedError:
+        revision = {self.setting.revision_name: found.revision} if self.setting.has_revision else {}
+        return PreconditionFailedError(f"The {self.setting.title} was changed since {since}", **revision)
 
 
 def write_in_account(
@@ -216,20 +204,3 @@ def write_in_account(
     account = replace(before.account, version=before.account.version + 1, **changed)
     account_writes.set_setting(tx, context.organisation_id, setting, account, context.now)
     return [*before.accounts[:-1], replace(before.accounts[-1], account=account, updated_at=context.now)]
-
-
-def _path(tx: Connection, context: RequestContext, setting: Setting[Any], account: str | None) -> list[AccountRecord]:
-    if account is None:
-        return []
-    if setting.of_runs:
-        return find_path_of(tx, context, account)
-    return accounts.path_of(tx, context.organisation_id, find_parent(tx, context, account).account.id)
-
-
-def _payload(setting: Setting[Any], record: SettingRecord[Any]) -> dict[str, Any] | None:
-    written = setting.payload(record.value, record.revision)
-    return None if written is None else {**written, **record.further}
-
-
-def _revision(setting: Setting[Any], record: SettingRecord[Any]) -> dict[str, int]:
-    return {setting.revision_name: record.revision} if setting.has_revision else {}

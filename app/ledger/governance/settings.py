@@ -14,7 +14,6 @@ from app.ledger.accounts.calendar import BlockSchedule
 from app.ledger.audit import AuditAction, canonical
 from app.ledger.filter.filters import Limit
 from app.ledger.governance.limit_changes import is_raised
-from app.ledger.governance.proposals import ProposalKind
 from app.ledger.permissions import Permission
 from app.ledger.settings import allocation, policies
 from app.ledger.settings.allocation import Allocation
@@ -35,7 +34,6 @@ class Setting(Generic[V]):
         to_json: converts a value for audit events, proposals and rows; `from_json` is the inverse, for proposals.
         is_looser: whether the second value is looser than the first, or not comparable, at an account or, with True,
             the organisation; None: one person changes it.
-        blocked_by: kinds whose open proposals about the account prevent one of this setting.
         records_before: whether the audit event of a proposal has the value that it would replace.
         has_revision: whether its changes are counted.
         of_runs: whether runs have it, too.
@@ -48,7 +46,6 @@ class Setting(Generic[V]):
     from_json: Callable[[Any], V] | None = None
     is_looser: Callable[[V, V, bool], bool] | None = None
     proposing: Permission | None = None
-    blocked_by: frozenset[ProposalKind] = frozenset()
     records_before: bool = True
     has_revision: bool = True
     of_runs: bool = False
@@ -95,7 +92,6 @@ LIMIT: Final[Setting[Limit]] = Setting(
     to_json=asdict,
     from_json=lambda facts: Limit(**facts),
     is_looser=lambda before, after, _: is_raised(before, after),
-    blocked_by=frozenset({ProposalKind.RUN}),
     of_runs=True,
 )
 

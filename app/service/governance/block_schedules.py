@@ -25,7 +25,7 @@ from app.service.alerts.alert_factory import schedule_failed_alert
 from app.service.auth.request_context import RequestContext, service_context
 from app.service.idempotency import run_effect
 from app.service.periodic_work import find_due, isolated
-from app.service.setting_changes import SettingHandler, SettingRecord, apply_setting, find_matching
+from app.service.setting_changes import SettingHandler, SettingRecord
 
 RETRY: Final = timedelta(minutes=5)
 """Interval between attempts to open a block that could not be opened."""
@@ -83,10 +83,10 @@ def replace_schedule(
     context.require_permission(BLOCK_SCHEDULE.permission)
 
     def change(tx: Connection) -> ScheduleRecord:
-        before = find_matching(tx, context, SCHEDULES, account, tag)
+        before = SCHEDULES.find_matching(tx, context, account, tag)
         _require_few(schedule, before.path, context.lapsed_by)
         if before.value != schedule:
-            apply_setting(tx, context, SCHEDULES, before, schedule, reason)
+            SCHEDULES.apply(tx, context, before, schedule, reason)
         _open_all(tx, context, before.accounts[-1], schedule)
         return find_schedule(tx, context, before.accounts)
 
@@ -103,7 +103,7 @@ def remove_schedule(context: RequestContext, account: str, reason: str, tag: str
     context.require_permission(BLOCK_SCHEDULE.permission)
 
     def change(tx: Connection) -> None:
-        before = find_matching(tx, context, SCHEDULES, account, tag)
+        before = SCHEDULES.find_matching(tx, context, account, tag)
         if before.value is None:
             raise NotFoundError(f"{before.path} has no block schedule.")
         block_schedules.remove(tx, context.organisation_id, before.subject)

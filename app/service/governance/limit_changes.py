@@ -30,7 +30,7 @@ from app.service.costing import PrecomputedCosts
 from app.service.governance.plan_revocation import revoke_plans
 from app.service.governance.run_approvals import find_excess, needs_approval
 from app.service.idempotency import Effect
-from app.service.setting_changes import SettingHandler, SettingRecord, change_setting
+from app.service.setting_changes import SettingHandler, SettingRecord
 from app.service.worker_pool import Job
 
 LimitRecord = SettingRecord[Limit]
@@ -51,7 +51,7 @@ def change_limit(
     Raises:
         NotFoundError: a run has no limit of its own.
         InvalidInputError: the account has this limit already, or an open proposal.
-        Also those of `change_setting` and `check_limit_change`.
+        Also those of `SettingHandler.change` and `check_limit_change`.
     """
 
     def build(_: Connection, before: LimitRecord) -> Limit:
@@ -59,7 +59,7 @@ def change_limit(
             raise InvalidInputError("The account has this limit already.")
         return limit
 
-    return change_setting(context, LIMITS, account, build, reason, tag)
+    return LIMITS.change(context, account, build, reason, tag)
 
 
 def find_limit(_: Connection, __: RequestContext, path: Sequence[AccountRecord]) -> LimitRecord:

@@ -10,7 +10,6 @@ from app.ledger.errors import InvalidInputError, RunStateConflictError
 from app.ledger.filter.filters import Limit
 from app.ledger.governance.limit_changes import is_lowered, is_raised
 from app.ledger.governance.proposals import Proposal
-from app.ledger.governance.settings import LIMIT
 from app.ledger.pages import PageRequest
 from app.ledger.permissions import Permission
 from app.ledger.runs.decisions import DecisionFilter, DecisionOutcome
@@ -19,9 +18,8 @@ from app.persistence.repositories import accounts, decisions, runs
 from app.service.accounts.lookup import missing_account_error
 from app.service.accounts.metadata import require_unarchived
 from app.service.auth.request_context import RequestContext
-from app.service.governance.limit_changes import check_limit_change, find_limit
+from app.service.governance.limit_changes import LIMITS, check_limit_change, find_limit
 from app.service.idempotency import use_case
-from app.service.setting_changes import propose_setting
 
 
 @use_case(Permission.RUN_MANAGE)
@@ -62,7 +60,7 @@ def request_limit(
             f"{present.epsilon:g} (delta {present.delta:g}). Request a higher one."
         )
     check_limit_change(tx, context, before, limit)
-    return propose_setting(tx, context, LIMIT, before, limit, reason, run=run_id)
+    return LIMITS.propose(tx, context, before, limit, reason, run=run_id)
 
 
 def _charged_account(

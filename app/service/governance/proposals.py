@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
-from functools import partial
 from typing import Final
 
 from sqlalchemy import Connection
@@ -25,18 +24,17 @@ from app.service.governance.quarantines import approve_lift, verify_before_lift
 from app.service.governance.run_approvals import approve_run, reject_run
 from app.service.idempotency import run_effect
 from app.service.keys.api_keys import rotation_lineage
-from app.service.setting_changes import approve_setting
 
 MOST_COUNTED: Final = 100
 """Number of open proposals that are looked at to count those that a person may decide."""
 
 _APPLY: Final[Mapping[ProposalKind, Callable[[Connection, RequestContext, Proposal], None]]] = {
-    ProposalKind.LIMIT: partial(approve_setting, LIMITS),
+    ProposalKind.LIMIT: LIMITS.approve,
     ProposalKind.RUN: approve_run,
-    ProposalKind.POLICY: partial(approve_setting, POLICIES),
+    ProposalKind.POLICY: POLICIES.approve,
     ProposalKind.POPULATION: approve_population,
     ProposalKind.QUARANTINE: approve_lift,
-    ProposalKind.ALLOCATION: partial(approve_setting, ALLOCATIONS),
+    ProposalKind.ALLOCATION: ALLOCATIONS.approve,
     ProposalKind.UNARCHIVAL: approve_unarchival,
 }
 

@@ -11,7 +11,7 @@ from app.ledger.accounts.account_records import AccountRecord
 from app.ledger.accounts.metadata import title_of
 from app.ledger.filter.filters import Limit
 from app.ledger.governance.policy_checks import sources_of
-from app.ledger.governance.proposals import Proposal, ProposalFilter, ProposalKind, ProposalStatus
+from app.ledger.governance.proposals import EXCLUSIVE, Proposal, ProposalFilter, ProposalKind, ProposalStatus
 from app.ledger.pages import Page, PageRequest
 from app.ledger.permissions import PERMISSIONS, Permission
 from app.ledger.settings.policies import ORGANISATION, Policy, PolicySource, loosened, policy_of
@@ -19,11 +19,10 @@ from app.persistence.repositories import account_metadata, accounts, proposals, 
 from app.service.accounts.lookup import find_path_of
 from app.service.auth.request_context import RequestContext
 from app.service.change_control import open_proposals
-from app.service.governance.limit_changes import find_limit, single_approver_allowed
+from app.service.governance.limit_changes import LimitRecord, find_limit, single_approver_allowed
 from app.service.governance.policies import POLICIES, PolicyRecord, find_policy
 from app.service.governance.proposals import approval_blocker
 from app.service.queries.proposal_effects import AccountEffect, limit_effects, run_effects
-from app.service.setting_changes import read_setting
 
 MOST_OPEN: Final = 100
 """Number of open proposals shown."""
@@ -146,9 +145,7 @@ class CurrentLimit:
         archived: path of the archived account that makes it read-only; None: none does.
     """
 
-    record: AccountRecord
-    limit: Limit
-    tag: str
+    record: LimitRecord
     population: tuple[str, Limit]
     waiting: Proposal | None
     alone: bool
@@ -180,7 +177,7 @@ def read_current_limit(context: RequestContext, account: str) -> CurrentLimit | 
 
 def read_effective_policy(context: RequestContext, account: str | None) -> EffectivePolicy:
     """Get an effective policy with the source of each rule; None: the organisation's."""
-    record = read_setting(context, POLICIES, account)
+    record = POLICIES.read(context, account)
     with context.read() as tx:
         sources: tuple[PolicySource, ...] = (PolicySource(ORGANISATION, record.value),)
         if account is not None:
@@ -191,18 +188,16 @@ def read_effective_policy(context: RequestContext, account: str | None) -> Effec
 
 def current_limit(tx: Connection, context: RequestContext, path: Sequence[AccountRecord]) -> CurrentLimit:
     """Get the limit of the last account of a path within a transaction."""
-    record, found = path[-1], find_limit(tx, context, path)
-    waiting = open_proposals(tx, context, record.account.id, {ProposalKind.LIMIT, ProposalKind.RUN}, limit=1)
-    number = account_metadata.numbers_of(tx, context.organisation_id, [record.account.id]).get(record.account.id, 1)
+    found, account = find_limit(tx, context, path), path[-1].account
+    waiting = open_proposals(tx, context, account.id, EXCLUSIVE[ProposalKind.LIMIT], limit=1)
+    number = account_metadata.numbers_of(tx, context.organisation_id, [account.id]).get(account.id, 1)
     return CurrentLimit(
-        record=record,
-        limit=found.value,
-        tag=found.tag,
+        record=found,
         population=_population(path),
         waiting=next(iter(waiting), None),
         alone=single_approver_allowed(tx, context, found, found.value),
-        title=title_of(record.account.path, number),
-        archived=next(iter(account_metadata.archived_above(tx, context.organisation_id, record.account.id)), None),
+        title=title_of(account.path, number),
+        archived=next(iter(account_metadata.archived_above(tx, context.organisation_id, account.id)), None),
     )
 
 
