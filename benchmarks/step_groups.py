@@ -37,13 +37,14 @@ from benchmarks.step_trace import new_ledger, post, register_runs
 GROUP = 64
 WARM_ROUNDS = 20
 STAGES = {
+    "refresh": (groups, "refresh"),
     "charge": (CountedSteps, "charge_all"),
     "write": (CountedSteps, "save"),
     "load": (groups, "load"),
     "decide": (groups, "decide_command"),
     "save": (groups, "save"),
 }
-"""Where `commit_group` calls them: what is counted, and then what the rule decides."""
+"""Where `commit_group` calls them: what is read, counted, and then what the rule decides."""
 
 KINDS = 10
 SHAPES = {

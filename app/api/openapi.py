@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from fastapi import FastAPI
 
+from app.api.examples import examples
 from app.api.problems import HEADERS, PROBLEM_JSON, problem_example
 from app.api.route import BEARER
 from app.api.schemas.common import EVENT_FORMAT, Problem
@@ -50,8 +51,10 @@ def _condense(document: JsonObject) -> JsonObject:
     for name in ("HTTPValidationError", "ValidationError"):
         components["schemas"].pop(name, None)
     components["schemas"]["Problem"] = Problem.model_json_schema()
-    for schema in components["schemas"].values():
+    for name, schema in components["schemas"].items():
         schema.pop("title", None)  # as its properties' titles: the name in other letters
+        if name in examples():
+            schema["examples"] = [examples()[name]]
         for member in schema.get("properties", {}).values():
             member.pop("title", None)
     document["security"] = [{BEARER: []}]

@@ -191,7 +191,9 @@ def certificate_expires(shell: OperatorShell, see: Block, reload: Block) -> None
 
 
 def from_sqlite(shell: OperatorShell, move: Block) -> None:
-    moved = Block(move.page, move.section, move.line, re.sub(r"(UTF8 |db/)ledger\b", r"\1ledger_moved", move.text))
+    created = "EPSILON_LEDGER_DATABASE_URL=sqlite:///epsilon-ledger.db epsilon-ledger org create clinic"
+    text = re.sub(r"(UTF8 |db/)ledger\b", r"\1ledger_moved", move.text)
+    moved = Block(move.page, move.section, move.line, f"mkdir moved; cd moved; {created}\n{text}")
     assert "the copy verified: every curve agrees" in shell.type(moved)
     shell.ran.append(move)
 

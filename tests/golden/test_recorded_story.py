@@ -14,14 +14,18 @@ from typing import Any, Final
 import httpx2
 import pytest
 
+from app.api.examples import EXAMPLES_FILE
 from app.persistence.database import Database
 from app.persistence.schema import upgrade
 from app.persistence.tables import metadata
 from tests.clocks import stand_at
 from tests.conftest import SAMPLED, Ledger, open_ledger
+from tests.golden.further_requests import send_the_rest
+from tests.golden.recorded_examples import Exchange, examples_of
 from tests.persistence.dump import dump
 
 FOLDER = Path(__file__).parent
+FILES = {name: FOLDER / name for name in ("answers.json", "rows.json")} | {"examples.json": EXAMPLES_FILE}
 BEGUN = datetime(2026, 1, 1, 12, tzinfo=UTC)
 LIMIT = {"epsilon": 3.0, "delta": 1e-5}
 PEOPLE = {"privacy_unit": "patient", "neighboring_relation": "add_or_remove_one"}
@@ -50,6 +54,7 @@ class Recorder:
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
         self._known: dict[str, str] = {}
+        self.exchanges: list[Exchange] = []
         self.answers: dict[str, Any] = {}
 
     def ask(
@@ -76,6 +81,7 @@ class Recorder:
         sent = self._ledger.headers(role) | {name.replace("_", "-"): value for name, value in headers.items()}
         reply: httpx2.Response = self._ledger.http.request(method, path, json=body, headers=sent)
         answer = reply.json()
+        self.exchanges.append(Exchange(method, path, body, reply.status_code, answer))
         if name is not None:
             shown = {name: reply.headers[name] for name in _HEADERS if name in reply.headers}
             kept = {"request": request, "status": reply.status_code, "headers": shown, "answer": answer}
@@ -229,11 +235,18 @@ def _recorded(folder: Path) -> Iterator[dict[str, str]]:
             story = Recorder(ledger)
             send(story)
             rows = story.steadied(dump(ledger.database))
-        yield {"answers.json": _text(story.answers), "rows.json": _lines(rows)}
+            send_the_rest(story.ask)
+        examples = examples_of(story.exchanges)
+        yield {"answers.json": _text(story.answers), "rows.json": _lines(rows), "examples.json": _by_name(examples)}
 
 
 def _text(found: object) -> str:
     return json.dumps(found, indent=1, ensure_ascii=False) + "\n"
+
+
+def _by_name(examples: dict[str, Any]) -> str:
+    lines = [f"{json.dumps(name)}: {json.dumps(each, ensure_ascii=False)}" for name, each in examples.items()]
+    return "{\n" + ",\n".join(lines) + "\n}\n"
 
 
 def _lines(rows: dict[str, list[list[Any]]]) -> str:
@@ -249,9 +262,9 @@ def _lines(rows: dict[str, list[list[Any]]]) -> str:
     return "[\n" + ",\n".join(written) + "\n]\n"
 
 
-@pytest.mark.parametrize("name", ["answers.json", "rows.json"])
+@pytest.mark.parametrize("name", FILES)
 def test_story_reads_as_recorded(recorded: dict[str, str], name: str) -> None:
-    assert json.loads(recorded[name]) == json.loads((FOLDER / name).read_text())
+    assert json.loads(recorded[name]) == json.loads(FILES[name].read_text())
 
 
 @pytest.fixture(scope="module")
@@ -263,4 +276,4 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str
 if __name__ == "__main__":
     with TemporaryDirectory() as folder, _recorded(Path(folder)) as texts:
         for name, text in texts.items():
-            (FOLDER / name).write_text(text)
+            FILES[name].write_text(text)

@@ -21,10 +21,10 @@ from app.persistence.database import ALL_TENANTS, Database
 from app.persistence.repositories.audit import all_entries
 from app.persistence.repositories.dp_events import CostTable, StoredCost
 from app.persistence.tables import accounts, audit_entries, decision_events, decisions, runs
-from app.service import verification
 from app.service.audit.checkpoints import sign_due
 from app.service.signing.signatures import signer_of
 from app.service.verification import balances, report
+from app.service.verification import verify as verifying
 from app.service.verification.balances import price_problem
 from app.service.verification.verify import verify
 from tests.api.trainer import HUGE, LOUD, QUIET, Trainer, hired
@@ -86,7 +86,7 @@ def test_verification_counts_its_work_and_changes_nothing(
     counted = {"accounts": 7, "runs": 4, "decisions": 6, "charges": 7, "steps": 19, "reservations": 1}
     assert is_sound(ledger, **counted)
     monkeypatch.setattr(report, "PRICES_AT_ONCE", 1)
-    monkeypatch.setattr(verification, "ROWS_AT_ONCE", 1)
+    monkeypatch.setattr(verifying, "ROWS_AT_ONCE", 1)
     assert is_sound(ledger, **counted)
     assert dump(ledger.database) == before
     with tampering(ledger.database) as tx:

@@ -1,6 +1,6 @@
 """Request schemas that create populations and budgets."""
 
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 from typing_extensions import TypeAliasType
@@ -16,7 +16,6 @@ from app.api.schemas.common import (
     Reference,
     Relation,
     Timestamp,
-    example,
     valid_name,
 )
 from app.api.schemas.events import PlannedEvents, planned_events_of
@@ -28,12 +27,6 @@ from app.ledger.filter.filters import check_delta
 from app.ledger.names import MAX_PREFIX_LENGTH
 from app.ledger.settings.windows import ALWAYS, Window
 from app.service.accounts.spec import AccountSpec, ParallelSpec
-
-BLOCK_EXAMPLE: dict[str, Any] = {
-    "data_from": "2026-11-01T00:00:00Z",
-    "data_to": "2026-12-01T00:00:00Z",
-    "label": "november",
-}
 
 ReplacementAssumption = TypeAliasType("ReplacementAssumption", Literal["stay_in_their_parts", "removal_is_bounded"])
 
@@ -96,16 +89,6 @@ class CreateComposedAccount(CreateAccount):
 class CreatePopulation(CreateComposedAccount):
     """A new population."""
 
-    model_config = example(
-        {
-            "name": "mimic",
-            "privacy_unit": "patient",
-            "neighboring_relation": "add_or_remove_one",
-            "size": 46520,
-            "limit": {"epsilon": 8.0, "delta": 1e-5},
-        }
-    )
-
     privacy_unit: Name = Field(description="The protected unit: one record, one user, one client device.")
     neighboring_relation: Relation
     size: int | None = Field(default=None, ge=1, le=10**12, description="Number of privacy units, if known.")
@@ -132,8 +115,6 @@ class CreatePopulation(CreateComposedAccount):
 
 class DataBlockInput(Input):
     """Data of a time range."""
-
-    model_config = example(BLOCK_EXAMPLE)
 
     data_from: Timestamp = Field(description="Start of the time range.")
     data_to: Timestamp = Field(description="End of the time range, exclusive.")
@@ -172,8 +153,6 @@ class BudgetFields(CreateComposedAccount):
 class CreateBudget(BudgetFields):
     """A new budget under a population or another budget."""
 
-    model_config = example({"name": "icu-team", "parent": "mimic", "limit": {"epsilon": 3.0, "delta": 1e-5}})
-
     parent: Reference
 
 
@@ -202,9 +181,5 @@ class BlockTemplate(Input):
 
 class CreateBlocks(Body, BlockTemplate):
     """Consecutive data blocks by calendar."""
-
-    model_config = example(
-        {"period": "month", "start": "2026-01-01", "count": 12, "limit": {"epsilon": 1.0, "delta": 1e-5}}
-    )
 
     count: int = Field(ge=1, le=MAX_PARTITIONS, description="Number of blocks.")

@@ -7,15 +7,12 @@ from pydantic import Field, field_validator
 
 from app.accounting.events import NeighboringRelation
 from app.api.schemas.common import (
-    EXAMPLE_BUDGET_ID,
-    EXAMPLE_POPULATION_ID,
     AnsweredEvent,
     Composition,
     ExtendedNumber,
     Limit,
     Output,
     Page,
-    example,
 )
 from app.api.schemas.metadata import (
     ABOUT_DISPLAY_NAME,
@@ -34,60 +31,6 @@ from app.ledger.scheduling.availability import Available
 from app.ledger.step_events import MAX_COUNT
 from app.planning.assumptions import about_limit, about_loss
 from app.service.accounts.lookup import AccountView
-
-_ACCOUNT = {
-    "epsilon_including_reserved": 2.3187,
-    "available": {"epsilon": 0.6812, "account": EXAMPLE_BUDGET_ID, "account_path": "mimic/icu-team"},
-    "planned": [],
-    "plan": None,
-    "weights_frozen": True,
-    "epsilon_rdp": 1.2539,
-    "own_delta": 0.0,
-    "warnings": [],
-    "display_name": None,
-    "description": None,
-    "owner": "privacy-office@hospital.example",
-    "labels": {},
-    "links": [],
-    "archived_at": None,
-    "composition": "sequential",
-    "max_partitions_per_unit": None,
-    "attestation": None,
-    "lifetime": {
-        "population": EXAMPLE_POPULATION_ID,
-        "population_path": "mimic",
-        "epsilon": 2.0904,
-        "delta": 1e-5,
-        "epsilon_limit": 8.0,
-    },
-    "created_at": "2026-11-21T09:00:00Z",
-    "updated_at": "2026-11-21T09:30:00Z",
-}
-POPULATION_EXAMPLE: dict[str, Any] = {
-    "id": EXAMPLE_POPULATION_ID,
-    "name": "mimic",
-    "path": "mimic",
-    "privacy_unit": "patient",
-    "neighboring_relation": "add_or_remove_one",
-    "size": 46520,
-    "epsilon": 2.0904,
-    "limit": {"epsilon": 8.0, "delta": 1e-5},
-    **_ACCOUNT,
-    "available": {"epsilon": 5.6813, "account": EXAMPLE_POPULATION_ID, "account_path": "mimic"},
-}
-BUDGET_EXAMPLE: dict[str, Any] = {
-    "id": EXAMPLE_BUDGET_ID,
-    "name": "icu-team",
-    "path": "mimic/icu-team",
-    "parent": EXAMPLE_POPULATION_ID,
-    "population": EXAMPLE_POPULATION_ID,
-    "epsilon": 1.6477,
-    "limit": {"epsilon": 3.0, "delta": 1e-5},
-    "opens_at": None,
-    "closes_at": "2027-01-01T00:00:00Z",
-    "block": None,
-    **_ACCOUNT,
-}
 
 
 class Attestation(Output):
@@ -250,8 +193,6 @@ class ComposedAccount(Account):
 class Population(ComposedAccount):
     """A population and its spending."""
 
-    model_config = example(POPULATION_EXAMPLE)
-
     privacy_unit: str
     neighboring_relation: NeighboringRelation
     size: int | None
@@ -260,8 +201,6 @@ class Population(ComposedAccount):
 
 class Budget(ComposedAccount):
     """A budget and its spending."""
-
-    model_config = example(BUDGET_EXAMPLE)
 
     parent: str
     population: str
@@ -273,8 +212,6 @@ class Budget(ComposedAccount):
 
 class CreatedBlocks(Output):
     """Budgets of consecutive data blocks, the earliest first."""
-
-    model_config = example({"items": [BUDGET_EXAMPLE]})
 
     items: list[Budget]
 

@@ -8,66 +8,16 @@ from typing_extensions import TypeAliasType
 
 from app.api.schemas.accounts import AvailableEpsilon
 from app.api.schemas.common import (
-    EXAMPLE_BUDGET_ID,
-    EXAMPLE_POPULATION_ID,
     Body,
     Output,
     Page,
     Reference,
-    example,
 )
 from app.ledger.accounts.alerts import LARGEST_THRESHOLD, MOST_THRESHOLDS, AlertType, DeliveryStatus, ReceiverKind
 from app.ledger.accounts.alerts import AlertSettings as DomainAlertSettings
 from app.ledger.names import EMAIL_PATTERN, MAX_EMAIL_LENGTH, MAX_URL_LENGTH
 from app.service.alerts.forecasts import PathForecast
 from app.service.alerts.receivers import Subscription
-
-_RECEIVER_ID = "rcv_19aa5b3c4d9d2e1f0a314253647"
-_ALERT_ID = "evt_19aa5b3c4dae3f201b425364758"
-_DELIVERY_ID = "dlv_19aa5b3c4dbf40312c536475869"
-_SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSwMfKQ9r8GKYo="  # noqa: S105 - an example of one
-
-RECEIVER_EXAMPLE: dict[str, Any] = {
-    "id": _RECEIVER_ID,
-    "kind": "webhook",
-    "addresses": [],
-    "url": "https://alerts.hospital.example/privacy",
-    "types": ["account.threshold_reached", "run.overdrawn"],
-    "account": EXAMPLE_BUDGET_ID,
-    "previous_secret_expires_at": "2026-11-22T09:00:00Z",
-    "created_at": "2026-11-21T09:00:00Z",
-    "disabled_at": "2026-11-23T17:45:10Z",
-    "disabled_reason": "The receiver answered 410 Gone.",
-}
-ALERT_EXAMPLE: dict[str, Any] = {
-    "id": _ALERT_ID,
-    "type": "account.threshold_reached",
-    "account": EXAMPLE_BUDGET_ID,
-    "data": {
-        "account": EXAMPLE_BUDGET_ID,
-        "account_path": "mimic/icu-team",
-        "account_kind": "budget",
-        "epsilon": 2.4012,
-        "epsilon_limit": 3.0,
-        "delta": 1e-5,
-        "threshold": 0.8,
-    },
-    "created_at": "2026-11-21T09:30:00Z",
-}
-DELIVERY_EXAMPLE: dict[str, Any] = {
-    "id": _DELIVERY_ID,
-    "receiver": _RECEIVER_ID,
-    "alert": _ALERT_ID,
-    "alert_type": "account.threshold_reached",
-    "status": "pending",
-    "attempts": 2,
-    "next_attempt_at": "2026-11-21T09:30:36Z",
-    "last_attempt_at": "2026-11-21T09:30:06Z",
-    "last_status": 500,
-    "last_error": "The answer was 500.",
-    "delivered_at": "2026-11-21T09:30:01Z",
-    "created_at": "2026-11-21T09:30:00Z",
-}
 
 SubscribedAlertType = TypeAliasType(
     "SubscribedAlertType",
@@ -96,15 +46,6 @@ MailAddress = Annotated[str, Field(pattern=EMAIL_PATTERN, max_length=MAX_EMAIL_L
 
 class CreateReceiver(Body):
     """A new receiver."""
-
-    model_config = example(
-        {"kind": "webhook", "url": "https://alerts.hospital.example/privacy", "account": "mimic/icu-team"},
-        {
-            "kind": "email",
-            "addresses": ["privacy-office@hospital.example"],
-            "types": ["proposal.opened", "run.pending"],
-        },
-    )
 
     kind: Annotated[ReceiverKind, Field(strict=False)] = Field(
         default=ReceiverKind.WEBHOOK,
@@ -144,8 +85,6 @@ class CreateReceiver(Body):
 class RotateReceiverSecret(Body):
     """A rotation of a receiver's secret."""
 
-    model_config = example({"overlap_seconds": 86400})
-
     overlap_seconds: int = Field(
         default=86_400, ge=0, le=7 * 86_400, description="Seconds during which the previous secret signs too."
     )
@@ -153,8 +92,6 @@ class RotateReceiverSecret(Body):
 
 class Receiver(Output):
     """A receiver, without its secret."""
-
-    model_config = example(RECEIVER_EXAMPLE)
 
     id: str
     kind: ReceiverKind
@@ -175,8 +112,6 @@ class Receiver(Output):
 class CreatedReceiver(Receiver):
     """A receiver with its secret, which is shown once."""
 
-    model_config = example(RECEIVER_EXAMPLE | {"secret": _SECRET})
-
     secret: str | None = Field(description="For a Standard Webhooks library at the receiver; null unless `webhook`.")
 
 
@@ -186,8 +121,6 @@ class ReceiverPage(Page[Receiver]):
 
 class Alert(Output):
     """An alert."""
-
-    model_config = example(ALERT_EXAMPLE)
 
     id: str = Field(description="Also the webhook-id header of its deliveries.")
     type: AlertType
@@ -204,8 +137,6 @@ class AlertPage(Page[Alert]):
 
 class Delivery(Output):
     """A delivery of an alert to a receiver."""
-
-    model_config = example(DELIVERY_EXAMPLE)
 
     id: str
     receiver: str = Field(validation_alias="receiver_id")
@@ -228,8 +159,6 @@ class DeliveryPage(Page[Delivery]):
 class ReplaceAlertSettings(Body):
     """New alert settings of an account."""
 
-    model_config = example({"thresholds": [0.5, 0.9], "forecast_days": 14})
-
     thresholds: list[Annotated[float, Field(gt=0, le=LARGEST_THRESHOLD)]] = Field(
         max_length=MOST_THRESHOLDS,
         description="Increasing shares of the limit's epsilon that create alerts; empty: none.",
@@ -249,8 +178,6 @@ class ReplaceAlertSettings(Body):
 class AlertSettings(Output):
     """Alert settings of an account."""
 
-    model_config = example({"thresholds": [0.5, 0.8, 1.0], "forecast_days": 30})
-
     thresholds: list[float]
     forecast_days: int
 
@@ -265,22 +192,6 @@ class LimitReached(Output):
 
 class Forecast(Output):
     """Forecast of when an account's limit is exhausted."""
-
-    model_config = example(
-        {
-            "account": EXAMPLE_BUDGET_ID,
-            "utilisation": 0.61,
-            "utilisation_per_day": 0.0125,
-            "exhaustion_at": "2026-12-22T14:24:00Z",
-            "observed_since": "2026-11-14T09:00:00Z",
-            "available": {"epsilon": 0.6812, "account": EXAMPLE_BUDGET_ID, "account_path": "mimic/icu-team"},
-            "first_limit_reached": {
-                "account": EXAMPLE_POPULATION_ID,
-                "account_path": "mimic",
-                "exhaustion_at": "2026-12-09T10:00:00Z",
-            },
-        }
-    )
 
     account: str
     utilisation: float = Field(

@@ -6,15 +6,12 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, model_validator
 
 from app.api.schemas.common import (
-    EXAMPLE_BUDGET_ID,
-    EXAMPLE_POPULATION_ID,
     Body,
     Input,
     Output,
     Reason,
     Reference,
     Timestamp,
-    example,
 )
 from app.ledger.errors import InvalidInputError
 from app.ledger.settings.allocation import (
@@ -31,21 +28,12 @@ from app.service.governance.allocations import AllocationRecord, AllocationTerms
 
 DAY_SECONDS = 86_400
 
-_UNLOCK: dict[str, Any] = {"type": "over_time", "over_seconds": 2_592_000, "parts": 30}
-_ALLOCATION: dict[str, Any] = {
-    "rule": "dominant_share",
-    "aging_seconds": DEFAULT_AGING_SECONDS,
-    "unlock": _UNLOCK,
-    "shares": [{"account": "mimic/icu-team", "minimum": 0.25, "maximum": 0.6, "weight": 2.0}],
-}
 
 Rule = Annotated[SchedulingRule, Field(strict=False)]
 
 
 class UnlockInput(Input):
     """A limit of which equal parts become usable at regular times, or by each run that asks for a plan."""
-
-    model_config = example(_UNLOCK)
 
     type: Literal["over_time", "by_plans"]
     over_seconds: int | None = Field(
@@ -84,8 +72,6 @@ class UnlockInput(Input):
 class ShareInput(Input):
     """What is promised to a budget directly under the account."""
 
-    model_config = example(_ALLOCATION["shares"][0])
-
     account: Reference
     minimum: float = Field(
         default=0.0, ge=0, le=1, description="Part of each window's budget that is kept for it until the window ends."
@@ -96,8 +82,6 @@ class ShareInput(Input):
 
 class AllocationInput(Input):
     """How an account shares out its budget among plans."""
-
-    model_config = example(_ALLOCATION)
 
     rule: Rule | None = Field(
         default=None, description="Which of the plans that wait is served first; of a population, for all under it."
@@ -129,8 +113,6 @@ class AllocationInput(Input):
 class ReplaceAllocation(Body):
     """A complete new allocation and its reason; null: steps need no plan any more."""
 
-    model_config = example({"allocation": _ALLOCATION, "reason": "Four teams share the cohort from January on."})
-
     allocation: AllocationInput | None
     reason: Reason
 
@@ -147,31 +129,6 @@ class Share(Output):
 
 class AccountAllocation(Output):
     """The allocation of an account, and what of its limit is usable."""
-
-    model_config = example(
-        {
-            "account": EXAMPLE_POPULATION_ID,
-            "path": "mimic",
-            "plans_only": True,
-            "rule": "dominant_share",
-            "aging_seconds": DEFAULT_AGING_SECONDS,
-            "unlock": _UNLOCK | {"since": "2026-11-01T00:00:00Z"},
-            "shares": [
-                {
-                    "account": EXAMPLE_BUDGET_ID,
-                    "account_path": "mimic/icu-team",
-                    "minimum": 0.25,
-                    "maximum": 0.6,
-                    "weight": 2.0,
-                }
-            ],
-            "revision": 1,
-            "unlocked": 0.7,
-            "epsilon_limit": 3.0,
-            "next_unlock_at": "2026-11-22T00:00:00Z",
-            "arrivals": None,
-        }
-    )
 
     account: str
     path: str

@@ -15,7 +15,6 @@ from app.api.schemas.common import (
     Reason,
     Reference,
     Timestamp,
-    example,
 )
 from app.ledger.permissions import Role
 from app.service.keys.api_keys import MOST_OVERLAP_SECONDS, IssuedKey, KeyTerms
@@ -36,8 +35,6 @@ KEY_EXAMPLE: dict[str, Any] = {
 
 class CreateApiKey(Body):
     """A new key."""
-
-    model_config = example({"name": "icu-team trainer", "role": "trainer", "scope": "mimic/icu-team"})
 
     name: Name | None = None
     role: Annotated[Role, Field(strict=False, description="Permissions of the role.")]
@@ -64,8 +61,6 @@ class CreateApiKey(Body):
 class RotateApiKey(Body):
     """A rotation of a key."""
 
-    model_config = example({"overlap_seconds": 3600})
-
     overlap_seconds: int = Field(
         default=86_400, ge=0, le=MOST_OVERLAP_SECONDS, description="Seconds during which the old key remains valid."
     )
@@ -73,8 +68,6 @@ class RotateApiKey(Body):
 
 class RevokeApiKey(Body):
     """A revocation of a key."""
-
-    model_config = example({"reason": "The laptop was lost.", "include_successors": True})
 
     reason: Reason | None = None
     include_successors: bool = Field(
@@ -84,8 +77,6 @@ class RevokeApiKey(Body):
 
 class ApiKey(Output):
     """A key, without its secret, which is not stored."""
-
-    model_config = example(KEY_EXAMPLE)
 
     id: str = Field(description="The part of the key before the dot, which is not secret.")
     name: str | None
@@ -102,7 +93,6 @@ class ApiKey(Output):
 class CreatedApiKey(ApiKey):
     """A new key with its secret, which is shown once."""
 
-    model_config = example(KEY_EXAMPLE | {"key": f"{EXAMPLE_KEY_ID}.…"})
     key: str = Field(description="The key for the header `Authorization: Bearer ...`.")
 
     @classmethod

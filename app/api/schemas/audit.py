@@ -10,13 +10,12 @@ from app.api.schemas.common import (
     EXAMPLE_BUDGET_ID,
     EXAMPLE_KEY_ID,
     EXAMPLE_REQUEST_ID,
-    EXAMPLE_RUN_ID,
     ExtendedNumber,
     Output,
     Page,
     example,
 )
-from app.api.schemas.refusals import REFUSED_EXAMPLE, decision_text, refusal_facts
+from app.api.schemas.refusals import decision_text, refusal_facts
 from app.api.schemas.steps import EndedPlan, ended_plans_of
 from app.ledger.runs.decisions import Decision as DomainDecision
 from app.ledger.runs.decisions import DecisionOutcome, DecisionWithPath
@@ -62,39 +61,8 @@ class AuditEventPage(Page[AuditEvent]):
     """Audit events in the requested order."""
 
 
-_FACTS = (
-    *("detail", "epsilon", "epsilon_including_reserved", "epsilon_requested", "epsilon_limit", "delta", "rdp"),
-    *("delta_requested", "delta_left", "plan", "max_count_that_fits", "limit_change"),
-    *("steps_needed", "exhausted", "alternatives", "unavailable_alternatives"),
-)
-DECISION_EXAMPLE: dict[str, Any] = {
-    "run": EXAMPLE_RUN_ID,
-    "run_path": "mimic/icu-team/mortality",
-    "run_number": 1,
-    "position": 3118,
-    "decision": "refused",
-    "attempt": 1,
-    "first_step": 3118,
-    "count": 1,
-    "requested_count": 1,
-    "epsilon": 2.9996,
-    "delta": 1e-5,
-    "epsilon_limit": 3.0,
-    "binding_account": EXAMPLE_BUDGET_ID,
-    "binding_account_path": "mimic/icu-team",
-    "refusal": {name: REFUSED_EXAMPLE[name] for name in _FACTS},
-    "ended_plans": [],
-    "actor": EXAMPLE_KEY_ID,
-    "request_id": EXAMPLE_REQUEST_ID,
-    "hash": "9f2c" * 16,
-    "created_at": "2026-11-21T09:00:01Z",
-}
-
-
 class Decision(Output):
     """A decision on requested or reported steps."""
-
-    model_config = example(DECISION_EXAMPLE)
 
     run: str
     run_path: str

@@ -1,33 +1,20 @@
 """Schemas of block schedules."""
 
 from datetime import date, datetime
-from typing import Any
 
 from pydantic import Field
 
 from app.api.schemas.account_creation import BlockTemplate
-from app.api.schemas.common import EXAMPLE_BUDGET_ID, Body, Limit, Output, Reason, example
+from app.api.schemas.common import Body, Limit, Output, Reason
 from app.ledger.accounts.calendar import CalendarPeriod
-
-_TEMPLATE: dict[str, Any] = {
-    "period": "month",
-    "start": "2026-11-01",
-    "limit": {"epsilon": 1.0, "delta": 1e-5},
-    "prefix": "visits-",
-}
-_WHY = "The board of 12 November: each month of visits has a budget of its own."
 
 
 class BlockScheduleInput(BlockTemplate):
     """A new block schedule."""
 
-    model_config = example(_TEMPLATE)
-
 
 class ReplaceBlockSchedule(Body):
     """A new block schedule and its reason."""
-
-    model_config = example({"schedule": _TEMPLATE, "reason": _WHY})
 
     schedule: BlockScheduleInput
     reason: Reason
@@ -35,8 +22,6 @@ class ReplaceBlockSchedule(Body):
 
 class BlockSchedule(Output):
     """The template of the data blocks that are opened by themselves."""
-
-    model_config = example(_TEMPLATE)
 
     period: CalendarPeriod
     start: date = Field(description="A day of the first period.")
@@ -46,17 +31,6 @@ class BlockSchedule(Output):
 
 class AccountBlockSchedule(Output):
     """The block schedule of an account, and whether its blocks are open."""
-
-    model_config = example(
-        {
-            "account": EXAMPLE_BUDGET_ID,
-            "path": "mimic/visits",
-            "schedule": _TEMPLATE,
-            "next_opens_at": "2026-12-01T00:00:00Z",
-            "failure": "visits-2026-11 is not open: mimic/visits has 64 parts already, the most that an account may "
-            "have.",
-        }
-    )
 
     account: str = Field(validation_alias="subject")
     path: str

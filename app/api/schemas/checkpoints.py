@@ -4,21 +4,9 @@ from typing import Any, Literal, Self
 
 from pydantic import Field
 
-from app.api.schemas.common import EXAMPLE_ORGANISATION_ID, EXAMPLE_RUN_ID, Output, Page, example
+from app.api.schemas.common import Output, Page
 from app.ledger.audit import Checkpoint as DomainCheckpoint
 from app.service.signing.signatures import Signer
-
-SIGNATURE_EXAMPLE: dict[str, Any] = {"algorithm": "Ed25519", "key_id": "6e1a0b2c3d4e5f60", "value": "oYf0…"}
-CHECKPOINT_EXAMPLE: dict[str, Any] = {
-    "payload": {
-        "type": "checkpoint",
-        "organisation": EXAMPLE_ORGANISATION_ID,
-        "audit_length": 42,
-        "audit_head": "5f0c1d2e" * 8,
-        "created_at": "2026-11-21T09:00:00.000000+00:00",
-    },
-    "signature": SIGNATURE_EXAMPLE,
-}
 
 
 class Signature(Output):
@@ -42,8 +30,6 @@ class CheckpointPayload(Output):
 class Checkpoint(Output):
     """A signed checkpoint; keep copies outside of the ledger."""
 
-    model_config = example(CHECKPOINT_EXAMPLE)
-
     payload: CheckpointPayload
     signature: Signature
 
@@ -60,14 +46,6 @@ class CheckpointPage(Page[Checkpoint]):
 class SigningKey(Output):
     """The public key of checkpoints and statements."""
 
-    model_config = example(
-        {
-            "algorithm": "Ed25519",
-            "key_id": "6e1a0b2c3d4e5f60",
-            "public_key": "-----BEGIN PUBLIC KEY-----\nMCowBQYDK2VwAyEA…\n-----END PUBLIC KEY-----\n",
-        }
-    )
-
     algorithm: Literal["Ed25519"]
     key_id: str
     public_key: str = Field(description="PEM.")
@@ -80,19 +58,6 @@ class SigningKey(Output):
 
 class Statement(Output):
     """The signed cost of a model, or of all models trained on a population."""
-
-    model_config = example(
-        {
-            "payload": {
-                "type": "run_statement",
-                "format": 1,
-                "organisation": EXAMPLE_ORGANISATION_ID,
-                "run": {"id": EXAMPLE_RUN_ID, "path": "mimic/icu-team/resnet", "status": "completed"},
-                "loss": {"limit": {"epsilon": 3.0, "delta": 1e-5}, "epsilon_by_filter": 2.71},
-            },
-            "signature": SIGNATURE_EXAMPLE,
-        }
-    )
 
     payload: dict[str, Any] = Field(description="Described in docs/how-to/issue-statements.md.")
     signature: Signature

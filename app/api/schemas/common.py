@@ -26,20 +26,10 @@ from app.ledger.times import parse_day, parse_time
 from app.service.accounts.spec import ID_PREFIXES
 from app.service.json_values import json_number
 
-EXAMPLE_EVENT: dict[str, Any] = {
-    "type": "poisson_sampled",
-    "sampling_probability": 0.01,
-    "event": {"type": "gaussian", "noise_multiplier": 1.1},
-}
 EXAMPLE_REQUEST_ID = "req_6f1c2d3e4f506172"
 EXAMPLE_RUN_ID = "run_19aa5b3c4d7b0c1"
 EXAMPLE_BUDGET_ID = "bud_19aa5b3c4d6a0b1"
-EXAMPLE_RESERVATION_ID = "res_19aa5b3c4d8c1d0e2f304152637"
-EXAMPLE_POPULATION_ID = "pop_19aa5b3c4d50f1e"
-EXAMPLE_ORGANISATION_ID = "org_19aa5b3c4d00f1e"
-EXAMPLE_PROPOSAL_ID = "prp_19aa5b3c4d9d2e1f30415263748"
 EXAMPLE_KEY_ID = "key_19aa5b3c4d4e5f6071829304152"
-EXAMPLE_EXPERIMENT_ID = "exp_19aa5b3c4dae3f2041526374859"
 EXAMPLE_CURSOR = "cnVuXzE5YWE1YjNjNGQ3YjBjMQ"
 
 
@@ -177,8 +167,6 @@ Composition = TypeAliasType("Composition", Literal["sequential", "parallel"])
 
 class LimitInput(Input):
     """A privacy limit."""
-
-    model_config = example({"epsilon": 3.0, "delta": 1e-5})
 
     epsilon: float = Field(gt=0, le=10_000)
     delta: Delta

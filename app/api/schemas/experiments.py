@@ -1,19 +1,13 @@
 """Schemas of experiments."""
 
 from datetime import datetime
-from typing import Annotated, Any, Self
+from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
 from app.accounting.formulas.repeat_and_select import MAX_MEAN, MAX_SHAPE, MIN_SHAPE
 from app.api.schemas.account_creation import CreateAccount
 from app.api.schemas.common import (
-    EXAMPLE_BUDGET_ID,
-    EXAMPLE_EVENT,
-    EXAMPLE_EXPERIMENT_ID,
-    EXAMPLE_KEY_ID,
-    EXAMPLE_POPULATION_ID,
-    EXAMPLE_RUN_ID,
     AnsweredEvent,
     ExtendedNumber,
     Input,
@@ -23,7 +17,6 @@ from app.api.schemas.common import (
     Page,
     Reference,
     Relation,
-    example,
 )
 from app.api.schemas.events import EventCounts, planned_events_of, step_events_of
 from app.api.schemas.refusals import refusal_facts
@@ -38,36 +31,9 @@ from app.service.experiments import ExperimentRecord
 from app.service.idempotency import StoredResponse
 from app.service.runs.register import RunRegistration
 
-_TRIALS: dict[str, Any] = {"events": [{"event": EXAMPLE_EVENT, "count": 1000}], "mean": 8.0, "shape": 1.0}
-EXPERIMENT_EXAMPLE: dict[str, Any] = {
-    "id": EXAMPLE_EXPERIMENT_ID,
-    "name": "learning-rates",
-    "path": "mimic/icu-team/learning-rates",
-    "charging_mode": "repeat_and_select",
-    "account": EXAMPLE_RUN_ID,
-    "budget": EXAMPLE_BUDGET_ID,
-    "population": EXAMPLE_POPULATION_ID,
-    "run": EXAMPLE_RUN_ID,
-    "status": "active",
-    "event": {
-        "type": "repeat_and_select",
-        "event": {"type": "self_composed", "event": EXAMPLE_EVENT, "count": 1000},
-        "mean": 8.0,
-        "shape": 1.0,
-    },
-    "runs": 1,
-    "epsilon": 2.4142,
-    "delta": 1e-5,
-    "epsilon_limit": 3.0,
-    "created_by": EXAMPLE_KEY_ID,
-    "created_at": "2026-11-21T09:00:00Z",
-}
-
 
 class Trials(Input):
     """The trials of a sweep that is charged as a whole."""
-
-    model_config = example(_TRIALS)
 
     events: EventCounts = Field(min_length=1, description="Events of one trial, for all hyper-parameters.")
     mean: float = Field(ge=1, le=MAX_MEAN, description="Expected number of trials.")
@@ -80,11 +46,6 @@ class Trials(Input):
 
 class CreateExperiment(CreateAccount):
     """A sweep: many trainings of which one is chosen."""
-
-    model_config = example(
-        {"name": "widths", "budget": "mimic/icu-team", "charging_mode": "each_run"},
-        {"name": "learning-rates", "budget": "mimic/icu-team", "charging_mode": "repeat_and_select", "trials": _TRIALS},
-    )
 
     charging_mode: Annotated[ChargingMode, Field(strict=False)] = Field(
         description="`each_run`: runs are registered under the experiment, each is charged, and all may be looked "
@@ -145,8 +106,6 @@ class CreateExperiment(CreateAccount):
 class Experiment(Output):
     """A sweep and its total cost."""
 
-    model_config = example(EXPERIMENT_EXAMPLE)
-
     id: str
     name: str
     path: str
@@ -189,8 +148,6 @@ class Experiment(Output):
 
 class CreatedExperiment(Experiment):
     """A new sweep."""
-
-    model_config = example(EXPERIMENT_EXAMPLE | {"trials": 5})
 
     trials: int | None = Field(
         description="For a sweep that is charged as a whole: the random number of trials to run. It is returned "

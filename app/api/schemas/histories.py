@@ -8,18 +8,10 @@ from pydantic import Field
 from app.api.pagination import encode_cursor
 from app.api.schemas.audit import decision_members
 from app.api.schemas.common import (
-    EXAMPLE_BUDGET_ID,
-    EXAMPLE_EVENT,
-    EXAMPLE_KEY_ID,
-    EXAMPLE_POPULATION_ID,
-    EXAMPLE_REQUEST_ID,
-    EXAMPLE_RESERVATION_ID,
-    EXAMPLE_RUN_ID,
     AnsweredEventCount,
     ExtendedNumber,
     Limit,
     Output,
-    example,
 )
 from app.ledger.accounts.account import AccountKind
 from app.ledger.runs.decisions import DecisionOutcome
@@ -55,36 +47,6 @@ class RunHistoryPoint(Output):
 
 class RunHistory(Output):
     """A run's decisions, evenly thinned out to `max_points`."""
-
-    model_config = example(
-        {
-            "run": EXAMPLE_RUN_ID,
-            "decisions": 2,
-            "next": "MQ",
-            "points": [
-                {
-                    "position": 1,
-                    "decision": "admitted",
-                    "attempt": 1,
-                    "first_step": 419,
-                    "count": 1,
-                    "next_step": 420,
-                    "epsilon": 1.6477,
-                    "delta": 1e-5,
-                    "epsilon_limit": 3.0,
-                    "events": [{"event": EXAMPLE_EVENT, "count": 1}],
-                    "events_truncated": False,
-                    "accounts": [EXAMPLE_POPULATION_ID, EXAMPLE_BUDGET_ID, EXAMPLE_RUN_ID],
-                    "binding_account": EXAMPLE_BUDGET_ID,
-                    "reservation": EXAMPLE_RESERVATION_ID,
-                    "actor": EXAMPLE_KEY_ID,
-                    "request_id": EXAMPLE_REQUEST_ID,
-                    "hash": "9f2c" * 16,
-                    "created_at": "2026-11-21T09:00:01Z",
-                }
-            ],
-        }
-    )
 
     run: str
     points: list[RunHistoryPoint]
@@ -136,25 +98,6 @@ class LimitChange(Output):
 
 class AccountHistory(Output):
     """An account's epsilon over time, evenly thinned out to `max_points`."""
-
-    model_config = example(
-        {
-            "account": EXAMPLE_POPULATION_ID,
-            "limit": {"epsilon": 8.0, "delta": 1e-5},
-            "points": [
-                {"created_at": "2026-11-21T09:00:00Z", "epsilon": 0.0},
-                {"created_at": "2026-11-21T09:30:00Z", "epsilon": 2.0904},
-            ],
-            "order": 9.5,
-            "children": [
-                {"account": EXAMPLE_BUDGET_ID, "path": "mimic/icu-team", "kind": "budget", "shares": [0.0, 0.1312]}
-            ],
-            "limit_changes": [],
-            "decisions": 420,
-            "decisions_sampled": 420,
-            "exact": True,
-        }
-    )
 
     account: str
     limit: Limit

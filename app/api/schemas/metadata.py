@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field
 
-from app.api.schemas.common import EXAMPLE_RUN_ID, Body, Input, Output, Reason, example, readable
+from app.api.schemas.common import Body, Input, Output, Reason, readable
 from app.ledger.accounts.account import Account, AccountKind
 from app.ledger.accounts.metadata import (
     MAX_DESCRIPTION,
@@ -25,13 +25,6 @@ from app.ledger.accounts.metadata import (
 from app.ledger.accounts.metadata import Link as DomainLink
 from app.ledger.names import is_line
 
-METADATA_EXAMPLE: dict[str, Any] = {
-    "display_name": "Mortality model",
-    "description": "Predicts mortality in intensive care.",
-    "owner": "icu-team@hospital.example",
-    "labels": {"git-commit": "4ff0372", "team": "icu"},
-    "links": [{"title": "MLflow", "url": "https://mlflow.hospital.example/runs/1"}],
-}
 _KEY: Final = re.compile(rf"[a-z0-9][a-z0-9_.\-/]{{0,{MAX_LABEL_KEY - 1}}}")
 
 
@@ -114,8 +107,6 @@ class MetadataInput(Body):
 class UpdateMetadata(Body):
     """A JSON merge patch: a missing field stays, null removes it; labels are merged by key, links are replaced."""
 
-    model_config = example({"owner": "icu-team@hospital.example", "labels": {"team": "icu", "obsolete": None}})
-
     display_name: DisplayName | None = Field(default=None, description=ABOUT_DISPLAY_NAME)
     description: Description | None = None
     owner: Owner | None = Field(default=None, description=ABOUT_OWNER)
@@ -142,22 +133,11 @@ class Link(Output):
 class ChangeArchive(Body):
     """Why an account is archived, or no longer."""
 
-    model_config = example({"reason": "The study is over."})
-
     reason: Reason | None = None
 
 
 class ArchivedAccount(Output):
     """An account, and since when it is archived."""
-
-    model_config = example(
-        {
-            "id": EXAMPLE_RUN_ID,
-            "kind": "run",
-            "path": "mimic/icu-team/mortality-model",
-            "archived_at": "2026-11-21T09:00:00Z",
-        }
-    )
 
     id: str
     kind: AccountKind

@@ -1,19 +1,16 @@
 """Request schemas of stateless planning."""
 
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import Field, model_validator
 
 from app.accounting.events import DpEvent, NeighboringRelation
-from app.api.schemas.common import EXAMPLE_EVENT, Body, Count, Delta, Relation, example
+from app.api.schemas.common import Body, Count, Delta, Relation
 from app.api.schemas.events import EventCounts, SentEvent, step_events_of
 from app.ledger.step_events import StepEvent
 from app.planning.assumptions import Batches, PlanAssumptions
 from app.planning.calibration import CalibrationGoal
 from app.planning.costs import LaplaceNoise
-
-EXAMPLE_PLAN: dict[str, Any] = {"events": [{"event": EXAMPLE_EVENT, "count": 5000}]}
-EXAMPLE_TARGET: dict[str, Any] = {"event": EXAMPLE_EVENT, "epsilon": 2.0, "delta": 1e-5}
 
 
 class PlanAssumptionsBody(Body):
@@ -54,23 +51,17 @@ class PlanBody(PlanAssumptionsBody):
 class ComputeEpsilon(PlanBody):
     """A plan and a delta."""
 
-    model_config = example(EXAMPLE_PLAN | {"delta": 1e-5})
-
     delta: Delta
 
 
 class ComputeDelta(PlanBody):
     """A plan and an epsilon."""
 
-    model_config = example(EXAMPLE_PLAN | {"epsilon": 4.0})
-
     epsilon: float = Field(ge=0, le=10_000)
 
 
 class ComputeEpsilonTrajectory(PlanBody):
     """A plan, its delta and a number of points."""
-
-    model_config = example(EXAMPLE_PLAN | {"delta": 1e-5, "max_points": 3})
 
     delta: Delta
     max_points: int = Field(default=200, ge=1, le=2000)
@@ -98,8 +89,6 @@ class CalibrationTarget(PlanAssumptionsBody):
 class RepeatedEventTarget(CalibrationTarget):
     """An event, the number of its repetitions, and its target."""
 
-    model_config = example(EXAMPLE_TARGET | {"count": 10_000})
-
     count: Count
 
     def question(self) -> tuple[DpEvent, int, CalibrationGoal]:
@@ -119,8 +108,6 @@ class FindSamplingProbability(RepeatedEventTarget):
 class FindMaxSteps(CalibrationTarget):
     """An event and its target."""
 
-    model_config = example(EXAMPLE_TARGET | {"steps_per_epoch": 100})
-
     steps_per_epoch: Count | None = None
 
     def question(self) -> tuple[DpEvent, CalibrationGoal, int | None]:
@@ -130,8 +117,6 @@ class FindMaxSteps(CalibrationTarget):
 
 class ComputeLaplaceCost(Body):
     """Laplace noise in every coordinate, by its `scale`, or by a `bound` kept with a `probability`."""
-
-    model_config = example({"bound": 10.0, "probability": 0.9, "l1_sensitivity": 2, "releases": 100, "delta": 1e-5})
 
     scale: float | None = Field(default=None, ge=1e-12, le=1e12, description="b; instead of `bound`")
     bound: float | None = Field(

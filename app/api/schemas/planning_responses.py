@@ -6,7 +6,7 @@ from pydantic import BeforeValidator, Field
 from typing_extensions import TypeAliasType
 
 from app.accounting.curves import PURE
-from app.api.schemas.common import AnsweredEvent, ExtendedNumber, Output, example
+from app.api.schemas.common import AnsweredEvent, ExtendedNumber, Output
 from app.planning.costs import ADVANCED, BASIC, CLASSIC, OPTIMAL, PLAN_FILTER, PLD, RDP, RENYI_FILTER, TEXTBOOK
 
 EPSILON_EXAMPLE: dict[str, Any] = {
@@ -152,8 +152,6 @@ class AccountantDelta(Output):
 class EpsilonEstimate(Output):
     """The epsilon of a plan."""
 
-    model_config = example(EPSILON_EXAMPLE)
-
     epsilon: ExtendedNumber = Field(description=_IN_PROCESS)
     delta: float
     required_epsilon: ExtendedNumber = Field(
@@ -168,8 +166,6 @@ class EpsilonEstimate(Output):
 
 class DeltaEstimate(Output):
     """The delta of a plan."""
-
-    model_config = example(DELTA_EXAMPLE)
 
     delta: float = Field(description=_IN_PROCESS + " 1 without a bound at this epsilon.")
     epsilon: float
@@ -199,8 +195,6 @@ class EpsilonTrajectoryPoint(Output):
 class EpsilonTrajectory(Output):
     """The epsilon of a plan at the first step, the last, and evenly spread ones between them; it never decreases."""
 
-    model_config = example(TRAJECTORY_EXAMPLE)
-
     points: list[EpsilonTrajectoryPoint]
     steps: int = Field(description="Number of steps of the plan.")
     delta: float
@@ -224,8 +218,6 @@ class CalibrationEstimate(Output):
 class NoiseMultiplierEstimate(CalibrationEstimate):
     """The minimum noise with which the plan fits."""
 
-    model_config = example(NOISE_MULTIPLIER_EXAMPLE)
-
     noise_multiplier: float | None = Field(
         validation_alias="value",
         description="Six digits, rounded up: the next smaller number does not fit. Null if none suffices. "
@@ -239,8 +231,6 @@ class NoiseMultiplierEstimate(CalibrationEstimate):
 class SamplingProbabilityEstimate(CalibrationEstimate):
     """The maximum sampling with which the plan fits."""
 
-    model_config = example(SAMPLING_PROBABILITY_EXAMPLE)
-
     sampling_probability: float | None = Field(
         validation_alias="value",
         description="Six digits, rounded down: the next larger number does not fit. Null if none suffices. "
@@ -253,8 +243,6 @@ class SamplingProbabilityEstimate(CalibrationEstimate):
 
 class MaxStepsEstimate(Output):
     """The maximum number of steps."""
-
-    model_config = example(MOST_STEPS_EXAMPLE)
 
     steps: int = Field(
         description="Maximum number that an account admits whose `planned` events are these. " + _UNDECLARED
@@ -274,8 +262,6 @@ class MaxStepsEstimate(Output):
 
 class LaplaceCost(Output):
     """Laplace noise and the cost of its releases."""
-
-    model_config = example(LAPLACE_EXAMPLE)
 
     scale: float = Field(description="b: the noise's density falls like exp(-|x| / b).")
     bound: float = Field(description="Bound of the absolute noise in one coordinate, kept with `probability`.")

@@ -5,35 +5,14 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field
 from typing_extensions import TypeAliasType
 
-from app.api.schemas.common import EXAMPLE_BUDGET_ID, Body, Delta, Input, Output, Reason, Relation, example
+from app.api.schemas.common import Body, Delta, Input, Output, Reason, Relation
 from app.ledger.settings.policies import Policy, facts_of, policy_of
 
-_WHY = "The board of 12 November: DP-SGD only, and a plan for every run."
-_POLICY: dict[str, Any] = {
-    "max_epsilon": 2.0,
-    "require_plan": "declare",
-    "mechanisms": ["gaussian"],
-    "min_noise_multiplier": 0.8,
-    "approval_above_epsilon": 1.0,
-}
 _SAID: dict[str, Any] = dict.fromkeys(Policy.__dataclass_fields__) | {
     "require_delta_below_inverse_size": False,
     "require_limit": False,
 }
 
-_WARNING: dict[str, Any] = {
-    "rule": "approval_above_epsilon",
-    "requires": "require_limit",
-    "detail": "approval_above_epsilon can be bypassed: without `require_limit` a run is measured by what it plans, "
-    "and nothing holds it to that: it may go on as far as its budget allows.",
-}
-
-_DEFAULTS: dict[str, Any] = {
-    "max_delta": 1e-6,
-    "approvers_to_raise_limit": 2,
-    "approvers_to_create_population": 1,
-    "deviations": "flag",
-}
 
 Epsilon = Annotated[float, Field(gt=0, le=10_000)]
 MechanismName = TypeAliasType(
@@ -64,8 +43,6 @@ _EffectiveRules = Annotated[dict[str, Any], BeforeValidator(lambda policy: _SAID
 
 class PolicyRules(Input):
     """Rules for runs; an omitted rule is not restricted by this policy."""
-
-    model_config = example(_POLICY)
 
     max_epsilon: Epsilon | None = Field(
         default=None,
@@ -127,16 +104,12 @@ class PolicyRules(Input):
 class ReplacePolicy(Body):
     """A complete new policy and its reason."""
 
-    model_config = example({"policy": _POLICY, "reason": _WHY})
-
     policy: PolicyRules
     reason: Reason
 
 
 class PolicyWarning(Output):
     """A rule without effect, or with less than it seems."""
-
-    model_config = example(_WARNING)
 
     rule: str = Field(description="The field of the policy.")
     requires: str | None = Field(description="The rule that it needs; null: a stricter one applies above.")
@@ -145,17 +118,6 @@ class PolicyWarning(Output):
 
 class AccountPolicy(Output):
     """A policy; its ETag does not depend on the policies above."""
-
-    model_config = example(
-        {
-            "account": EXAMPLE_BUDGET_ID,
-            "path": "mimic/icu-team",
-            "policy": _POLICY,
-            "effective": _SAID | _POLICY | _DEFAULTS,
-            "revision": 1,
-            "warnings": [_WARNING],
-        }
-    )
 
     account: str | None = Field(validation_alias="account_id", description="Null: the organisation's policy.")
     path: str = Field(description="Of the account, or `organisation`.")

@@ -6,9 +6,6 @@ from typing import Any
 from pydantic import Field
 
 from app.api.schemas.common import (
-    EXAMPLE_BUDGET_ID,
-    EXAMPLE_KEY_ID,
-    EXAMPLE_PROPOSAL_ID,
     Body,
     Limit,
     LimitInput,
@@ -20,26 +17,9 @@ from app.api.schemas.common import (
 )
 from app.ledger.governance.proposals import ProposalKind, ProposalStatus
 
-_WHY = "The study goes on for another year, as its board has approved."
-PROPOSAL_EXAMPLE: dict[str, Any] = {
-    "id": EXAMPLE_PROPOSAL_ID,
-    "kind": "limit",
-    "account": EXAMPLE_BUDGET_ID,
-    "proposed": {"limit": {"epsilon": 3.0, "delta": 1e-5}, "revision": 0},
-    "status": "approved",
-    "reason": _WHY,
-    "proposed_by": EXAMPLE_KEY_ID,
-    "proposed_at": "2026-11-21T09:00:00Z",
-    "decided_by": "oidc:dana@hospital.example",
-    "decided_at": "2026-11-21T10:00:00Z",
-    "decision_reason": "The protocol of the board's meeting is at hand.",
-}
-
 
 class ChangeLimit(Body):
     """A new limit and its reason."""
-
-    model_config = example({"limit": {"epsilon": 3.0, "delta": 1e-5}, "reason": _WHY})
 
     limit: LimitInput
     reason: Reason
@@ -56,8 +36,6 @@ class LiftQuarantine(Body):
 class RequestLimit(Body):
     """A request for a higher limit, so that a run can go on."""
 
-    model_config = example({"limit": {"epsilon": 3.42, "delta": 1e-5}, "reason": "All epochs as planned."})
-
     account: Reference | None = Field(
         default=None, description="An account that the run charges (id or path); by default the one that refused last."
     )
@@ -68,23 +46,11 @@ class RequestLimit(Body):
 class ProposalReview(Body):
     """The reason for approving or rejecting a proposal."""
 
-    model_config = example({"reason": "The board's protocol is at hand."})
-
     reason: Reason | None = None
 
 
 class AccountLimit(Output):
     """The limit of an account; its ETag does not depend on the spending."""
-
-    model_config = example(
-        {
-            "account": EXAMPLE_BUDGET_ID,
-            "path": "mimic/icu-team",
-            "limit": {"epsilon": 3.0, "delta": 1e-5},
-            "revision": 1,
-            "weights_frozen": True,
-        }
-    )
 
     account: str = Field(validation_alias="id")
     path: str
@@ -95,8 +61,6 @@ class AccountLimit(Output):
 
 class Proposal(Output):
     """A proposal by one person, for approval by another."""
-
-    model_config = example(PROPOSAL_EXAMPLE)
 
     id: str
     kind: ProposalKind

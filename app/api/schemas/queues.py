@@ -1,30 +1,16 @@
 """Schemas of the plans that wait for an account."""
 
-from typing import Any, Self
+from typing import Self
 
 from pydantic import Field
 
-from app.api.schemas.common import EXAMPLE_EVENT, EXAMPLE_POPULATION_ID, EXAMPLE_RUN_ID, Body, Output, example
+from app.api.schemas.common import Body, Output
 from app.api.schemas.events import EventCounts, step_events_of
-from app.api.schemas.reservations import RESERVATION_EXAMPLE, Reservation
-from app.api.schemas.waiting import WAITING_EXAMPLE, Waiting
+from app.api.schemas.reservations import Reservation
+from app.api.schemas.waiting import Waiting
 from app.ledger.step_events import StepEvent
 from app.service.scheduling.requests import Queue
 from app.service.scheduling.what_if import WaitPreview as DomainWaitPreview
-
-_ENTRY: dict[str, Any] = {
-    "run": EXAMPLE_RUN_ID,
-    "run_path": "mimic/icu-team/mortality-model",
-    "reservation": RESERVATION_EXAMPLE
-    | {
-        "status": "waiting",
-        "steps_executed": None,
-        "steps_authorized": 0,
-        "plan": [RESERVATION_EXAMPLE["plan"][0] | {"authorized": 0}],
-        "wait_until": "2026-11-28T09:00:00Z",
-        "waiting": WAITING_EXAMPLE,
-    },
-}
 
 
 class QueueEntry(Output):
@@ -37,8 +23,6 @@ class QueueEntry(Output):
 
 class AccountQueue(Output):
     """The plans that wait for an account or for one under it, the next one first."""
-
-    model_config = example({"account": EXAMPLE_POPULATION_ID, "path": "mimic", "plans": 1, "items": [_ENTRY]})
 
     account: str
     path: str
@@ -66,8 +50,6 @@ class AccountQueue(Output):
 class PreviewWait(Body):
     """A plan that a new run would request."""
 
-    model_config = example({"plan": [{"event": EXAMPLE_EVENT, "count": 1000}]})
-
     plan: EventCounts = Field(min_length=1, description="At most 1,000.")
 
     def steps(self) -> tuple[StepEvent, ...]:
@@ -81,8 +63,6 @@ class PreviewWait(Body):
 
 class WaitPreview(Output):
     """What would become of a plan that arrived now."""
-
-    model_config = example({"fits": False, "waiting": WAITING_EXAMPLE})
 
     fits: bool = Field(description="Whether it would be reserved at once.")
     waiting: Waiting | None = Field(

@@ -10,16 +10,11 @@ from pydantic import Field
 from app.api.links import run_url
 from app.api.problems import problem_body
 from app.api.schemas.common import (
-    EXAMPLE_BUDGET_ID,
-    EXAMPLE_EVENT,
-    EXAMPLE_RESERVATION_ID,
-    EXAMPLE_RUN_ID,
     AnsweredEvent,
     Body,
     ExtendedNumber,
     Output,
     Timestamp,
-    example,
 )
 from app.api.schemas.events import EventCount, EventCounts, step_events_of
 from app.api.schemas.refusals import plan_text
@@ -60,45 +55,9 @@ StepsExecuted = Annotated[
     Field(ge=0, le=2**53, description="Number of executed steps of the plan, including individually authorized ones."),
 ]
 
-RESERVATION_EXAMPLE: dict[str, Any] = {
-    "id": EXAMPLE_RESERVATION_ID,
-    "run": EXAMPLE_RUN_ID,
-    "attempt": 1,
-    "status": "committed",
-    "plan": [{"event": EXAMPLE_EVENT, "count": 1000, "authorized": 812, "revoked": 0}],
-    "steps_planned": 1000,
-    "steps_authorized": 812,
-    "steps_revoked": 0,
-    "steps_executed": 812,
-    "lease_seconds": DEFAULT_LEASE_SECONDS,
-    "expires_at": "2026-11-21T10:00:00Z",
-    "created_at": "2026-11-21T09:00:00Z",
-    "wait_until": None,
-    "granted_at": None,
-    "claimed_at": None,
-    "priority": 0,
-    "waiting": None,
-}
-HELD_EXAMPLE: dict[str, Any] = RESERVATION_EXAMPLE | {
-    "status": "active",
-    "plan": [{"event": EXAMPLE_EVENT, "count": 1000, "authorized": 0, "revoked": 0}],
-    "steps_authorized": 0,
-    "steps_executed": None,
-    "next_step": 420,
-    "epsilon": 1.6477,
-    "epsilon_planned": 2.1312,
-    "delta": 1e-5,
-    "epsilon_limit": 3.0,
-    "steps_remaining": 1698,
-    "binding_account": EXAMPLE_BUDGET_ID,
-    "binding_account_path": "mimic/icu-team",
-}
-
 
 class CommitReservation(Body):
     """The trainer's report on the executed steps of a reservation."""
-
-    model_config = example({"steps_executed": 812})
 
     steps_executed: StepsExecuted
 
@@ -106,15 +65,11 @@ class CommitReservation(Body):
 class PrecedingReservation(CommitReservation):
     """The preceding reservation of a plan, with its executed steps."""
 
-    model_config = example({"reservation": EXAMPLE_RESERVATION_ID, "steps_executed": 812})
-
     reservation: str = Field(min_length=1, max_length=100, description="Its id.")
 
 
 class CreateReservation(Body):
     """A plan whose exact cost is reserved or refused."""
-
-    model_config = example({"plan": [{"event": EXAMPLE_EVENT, "count": 1000}]})
 
     plan: EventCounts = Field(min_length=1, description="At most 1,000.")
     lease_seconds: LeaseSeconds = DEFAULT_LEASE_SECONDS
@@ -153,8 +108,6 @@ class CreateReservation(Body):
 class EndRun(Body):
     """The trainer's report at the end of a run."""
 
-    model_config = example({}, {"steps_executed": 812, "attempt": 1})
-
     steps_executed: StepsExecuted | None = Field(
         default=None,
         description="Required to complete a run with an active reservation; aborting forfeits it by default.",
@@ -173,8 +126,6 @@ class EndRun(Body):
 
 class CreateAttempt(Body):
     """A new attempt from a checkpoint."""
-
-    model_config = example({"first_step": 400})
 
     first_step: int | None = Field(
         default=None,
@@ -198,8 +149,6 @@ class PlannedEvent(Output):
 
 class Reservation(Output):
     """A reserved plan, one that waits to be reserved, or its end."""
-
-    model_config = example(RESERVATION_EXAMPLE)
 
     id: str
     run: str = Field(validation_alias="run_id")
@@ -234,8 +183,6 @@ class Reservation(Output):
 
 class CreatedReservation(Reservation):
     """A new reservation and the state of its run."""
-
-    model_config = example(HELD_EXAMPLE)
 
     next_step: int = Field(description="Number of the first step of the plan.")
     epsilon: ExtendedNumber = Field(description="Of the run before the plan.")

@@ -1,7 +1,7 @@
 """Schemas of runs."""
 
 from datetime import datetime
-from typing import Annotated, Any, Self
+from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
@@ -10,11 +10,6 @@ from app.api.links import run_url
 from app.api.schemas.account_creation import CreateAccount
 from app.api.schemas.accounts import Account, account_members
 from app.api.schemas.common import (
-    EXAMPLE_BUDGET_ID,
-    EXAMPLE_EVENT,
-    EXAMPLE_POPULATION_ID,
-    EXAMPLE_RESERVATION_ID,
-    EXAMPLE_RUN_ID,
     AnsweredEvent,
     Limit,
     LimitInput,
@@ -23,10 +18,8 @@ from app.api.schemas.common import (
     Page,
     Reference,
     Relation,
-    example,
 )
 from app.api.schemas.events import EventCounts, SentEvent, planned_events_of, step_events_of
-from app.api.schemas.metadata import METADATA_EXAMPLE
 from app.api.schemas.reservations import DEFAULT_LEASE_SECONDS, LeaseSeconds, WaitUntil
 from app.api.schemas.steps import ExpectedSteps
 from app.ledger.admission.composition import MAX_BUDGETS
@@ -36,54 +29,9 @@ from app.service.accounts.spec import AccountSpec
 from app.service.queries.runs import RunRecord
 from app.service.runs.register import RunRegistration
 
-RUN_EXAMPLE: dict[str, Any] = {
-    "id": EXAMPLE_RUN_ID,
-    "name": "mortality-model",
-    "path": "mimic/icu-team/mortality-model",
-    **METADATA_EXAMPLE,
-    "archived_at": None,
-    "number": 1,
-    "budget": EXAMPLE_BUDGET_ID,
-    "budget_path": "mimic/icu-team",
-    "budgets": [EXAMPLE_BUDGET_ID],
-    "population": EXAMPLE_POPULATION_ID,
-    "privacy_unit": "patient",
-    "neighboring_relation": "add_or_remove_one",
-    "population_size": 46520,
-    "url": f"https://ledger.example.org/runs/{EXAMPLE_RUN_ID}",
-    "status": "active",
-    "attempt": 1,
-    "next_step": 420,
-    "ended_at": None,
-    "end_reason": None,
-    "event": EXAMPLE_EVENT,
-    "reservation": EXAMPLE_RESERVATION_ID,
-    "waiting_reservation": None,
-    "limit": {"epsilon": 3.0, "delta": 1e-5},
-    "epsilon": 1.6477,
-    "delta": 1e-5,
-    "epsilon_limit": 3.0,
-    "epsilon_rdp": 1.2539,
-    "own_delta": 0.0,
-    "warnings": [],
-    "steps_remaining": 2698,
-    "binding_account": EXAMPLE_BUDGET_ID,
-    "binding_account_path": "mimic/icu-team",
-    "planned": [],
-    "plan": None,
-    "weights_frozen": True,
-    "expected_steps": 400,
-    "declared_steps_per_hour": 2000.0,
-    "deviations": [{"kind": "steps", "declared": 400, "observed": 420, "first_step": 400}],
-    "created_at": "2026-11-21T09:00:00Z",
-    "updated_at": "2026-11-21T09:30:00Z",
-}
-
 
 class CreateRun(CreateAccount):
     """A new training run under a budget, or directly under a population."""
-
-    model_config = example({"name": "mortality-model", "budget": "mimic/icu-team", "event": EXAMPLE_EVENT})
 
     budget: Reference | None = Field(default=None, description="A budget or a population: its id or path.")
     budgets: Annotated[list[Reference], Field(min_length=1, max_length=MAX_BUDGETS)] | None = Field(
@@ -154,8 +102,6 @@ class Deviation(Output):
 
 class Run(Account):
     """A run, its spending and its remaining budget."""
-
-    model_config = example(RUN_EXAMPLE)
 
     number: int = Field(description="Tells apart the runs at one path, from 1 in the order of their creation.")
     budget: str = Field(description="The first of `budgets`; a population's id if the run is directly under it.")

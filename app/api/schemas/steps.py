@@ -8,15 +8,10 @@ from typing_extensions import TypeAliasType
 
 from app.accounting.events import DpEvent
 from app.api.schemas.common import (
-    EXAMPLE_BUDGET_ID,
-    EXAMPLE_EVENT,
-    EXAMPLE_RESERVATION_ID,
-    EXAMPLE_RUN_ID,
     Body,
     Count,
     ExtendedNumber,
     Output,
-    example,
 )
 from app.api.schemas.events import EventCounts, SentEvent, step_events_of
 from app.ledger.repeated_events import map_once
@@ -24,25 +19,6 @@ from app.ledger.runs.decisions import Decision, DecisionOutcome
 from app.ledger.step_events import MAX_COUNT
 from app.service.charging.requests import Mode, OnExceed, StepRequest
 
-ADMITTED_EXAMPLE: dict[str, Any] = {
-    "decision": "admitted",
-    "run": EXAMPLE_RUN_ID,
-    "attempt": 1,
-    "first_step": 419,
-    "count": 1,
-    "requested_count": 1,
-    "next_step": 420,
-    "epsilon": 1.6477,
-    "delta": 1e-5,
-    "epsilon_limit": 3.0,
-    "steps_remaining": 2698,
-    "binding_account": EXAMPLE_BUDGET_ID,
-    "binding_account_path": "mimic/icu-team",
-    "overdrawn": False,
-    "reservation": EXAMPLE_RESERVATION_ID,
-    "ended_plans": [],
-    "dry_run": False,
-}
 Attempt = Annotated[
     int, Field(ge=1, le=2**31 - 1, description="Fencing token: only the run's current attempt may charge.")
 ]
@@ -52,11 +28,6 @@ StepMode = TypeAliasType("StepMode", Literal["authorize", "report"])
 
 class AuthorizeSteps(Body):
     """A request for steps: either `count` of one event, or a list of `events`."""
-
-    model_config = example(
-        {"count": 1, "first_step": 419},
-        {"events": [{"event": EXAMPLE_EVENT, "count": 10}, {"event": EXAMPLE_EVENT["event"], "count": 1}]},
-    )
 
     first_step: int | None = Field(
         default=None,
@@ -136,8 +107,6 @@ class EndedPlan(Output):
 
 class StepAuthorization(Output):
     """Charged steps, admitted or reported."""
-
-    model_config = example(ADMITTED_EXAMPLE)
 
     decision: Literal["admitted", "reported"]
     run: str

@@ -1,33 +1,12 @@
 """Response schemas of verifications."""
 
 from datetime import datetime
-from typing import Any, Self
+from typing import Self
 
 from pydantic import Field
 
-from app.api.schemas.common import EXAMPLE_KEY_ID, EXAMPLE_RUN_ID, Output, Page, example
+from app.api.schemas.common import Output, Page
 from app.ledger.audit import Verification as DomainVerification
-
-_DETAIL = (
-    f"mimic/icu-team/resnet ({EXAMPLE_RUN_ID}): decision 1 is not the one that was made: its hash is that of another."
-)
-_EXAMPLE: dict[str, Any] = {
-    "id": "ver_19aa55f8c2e5d0c1f2e3a4b5c6d",
-    "actor": EXAMPLE_KEY_ID,
-    "created_at": "2026-11-21T09:00:00Z",
-    "sound": False,
-    "accounts": 3,
-    "runs": 1,
-    "decisions": 3,
-    "reservations": 0,
-    "charges": 2,
-    "steps": 420,
-    "audit_events": 9,
-    "discrepancy_count": 1,
-    "discrepancies": [{"account": EXAMPLE_RUN_ID, "position": 1, "detail": _DETAIL}],
-    "quarantined_count": 1,
-    "quarantined": [{"account": EXAMPLE_RUN_ID, "detail": _DETAIL, "liftable": False}],
-}
 
 
 class Discrepancy(Output):
@@ -54,8 +33,6 @@ class Quarantine(Output):
 
 class Verification(Output):
     """The result of a verification, as of its time."""
-
-    model_config = example(_EXAMPLE)
 
     id: str
     actor: str

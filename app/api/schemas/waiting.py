@@ -1,34 +1,13 @@
 """Schemas of plans that wait."""
 
 from datetime import datetime
-from typing import Any
 
 from pydantic import Field
 
-from app.api.schemas.common import EXAMPLE_BUDGET_ID, Body, ExtendedNumber, Output, Reason, example
+from app.api.schemas.common import Body, ExtendedNumber, Output, Reason
 from app.ledger.scheduling.waiting import MAX_PRIORITY
 from app.ledger.scheduling.waiting_reasons import WaitingReason
 from app.ledger.settings.allocation import SchedulingRule
-
-WAITING_EXAMPLE: dict[str, Any] = {
-    "rule": "dominant_share",
-    "position": 2,
-    "plans": 5,
-    "aged": False,
-    "score": 0.25,
-    "lacks": [
-        {
-            "account": EXAMPLE_BUDGET_ID,
-            "account_path": "mimic/icu-team",
-            "reason": "reserved",
-            "order": 8.0,
-            "requested": 0.31,
-            "available": 0.12,
-            "opens_at": None,
-        }
-    ],
-    "estimated_at": None,
-}
 
 
 class Shortage(Output):
@@ -51,8 +30,6 @@ class Shortage(Output):
 class Waiting(Output):
     """What a plan waits for, and its place among the plans that want the same accounts."""
 
-    model_config = example(WAITING_EXAMPLE)
-
     rule: SchedulingRule
     position: int = Field(description="From 1.")
     plans: int = Field(validation_alias="waiting", description="Number of plans that wait for one of its accounts.")
@@ -70,15 +47,11 @@ class Waiting(Output):
 class CancelReservation(Body):
     """The reason to cancel a waiting plan."""
 
-    model_config = example({"reason": "The training is not needed any more."})
-
     reason: Reason
 
 
 class PrioritizeReservation(Body):
     """The new priority of a waiting plan."""
-
-    model_config = example({"priority": 10, "reason": "The study ends this week."})
 
     priority: int = Field(ge=-MAX_PRIORITY, le=MAX_PRIORITY, description="Plans with a higher one are served first.")
     reason: Reason

@@ -1,0 +1,84 @@
+"""The examples of the API's schemas: of the story's requests and answers, the one with the most members."""
+
+import hashlib
+import re
+from collections.abc import Iterable
+from typing import Any, Final, NamedTuple
+
+from tests.api.operations import OPERATIONS, resolved
+
+_FLEETING: Final = re.compile(
+    r"(?P<secret>(?<=\.)[-_0-9A-Za-z]{40,}|whsec_[-_+/=0-9A-Za-z]+)|(?P<hash>\b[0-9a-f]{64}\b)"
+    r"|(?P<id>(?<=\b[a-z]{3}_)[0-9a-f]{11}(?=[0-9a-f]{4}(?:[0-9a-f]{12})?\b))|(?P<key_id>\b[0-9a-f]{16}\b)"
+    r"|(?P<pem>-----BEGIN[^-]+-----[^-]+-----END[^-]+-----\n?)"
+    r"|(?P<signature>(?<![-_+/0-9A-Za-z])[-_+/0-9A-Za-z]{86}(?:==|(?![-_+/0-9A-Za-z])))"
+)
+_SAME: Final = {
+    "id": "19b76da8c00",
+    "key_id": "3f1c2d3e4f506172",
+    # the first one of RFC 8032, section 7.1
+    "pem": "-----BEGIN PUBLIC KEY-----\nMCowBQYDK2VwAyEA11qYAYKxCrfVS/7TyWQHOg7hcvPapiMlrwIaaPcHURo=\n"
+    "-----END PUBLIC KEY-----\n",
+}
+_JSON: Final = "application/json"
+_DIGITS: Final = 6
+"""Significant digits of numbers: the last ones are the processor's."""
+_ITEMS: Final = 2
+"""Of each list."""
+
+
+class Exchange(NamedTuple):
+    """A request of the story, and its answer."""
+
+    method: str
+    path: str
+    body: Any
+    status: int
+    answer: Any
+
+
+def examples_of(exchanges: Iterable[Exchange]) -> dict[str, Any]:
+    """Collect an example for each schema of a request body, of a successful answer, and of a page's items."""
+    found: dict[str, Any] = {}
+    for each in exchanges:
+        if each.status >= 300:
+            continue
+        [operation] = [one for one in OPERATIONS if one.takes(each.method, each.path.partition("?")[0])]
+        described = operation.described
+        if each.body:
+            body = described["requestBody"]["content"][_JSON]["schema"]
+            _keep(found, body.get("anyOf", [body])[0], each.body)
+        _keep(found, described["responses"][str(each.status)]["content"][_JSON]["schema"], each.answer)
+    return dict(sorted(found.items()))
+
+
+def _keep(found: dict[str, Any], schema: dict[str, Any], value: Any) -> None:  # noqa: ANN401 - JSON
+    properties = resolved(schema).get("properties", {})
+    if set(properties) == {"items", "next"}:
+        for item in value["items"][:1]:
+            _keep(found, properties["items"]["items"], item)
+        return
+    name, example = schema["$ref"].rpartition("/")[2], _readable(value)
+    if len(example) > len(found.get(name, ())):
+        found[name] = example
+
+
+def _readable(value: Any) -> Any:  # noqa: ANN401 - JSON
+    """Replace what no two runs of the story have in common, and cut lists."""
+    if isinstance(value, dict):
+        return {name: _readable(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [_readable(each) for each in value[:_ITEMS]]
+    if isinstance(value, float):
+        return float(f"{value:.{_DIGITS}g}")
+    return _FLEETING.sub(_same, value) if isinstance(value, str) else value
+
+
+def _same(match: re.Match[str]) -> str:
+    kind = match.lastgroup
+    if kind == "secret":
+        return "whsec_…" if match[0].startswith("whsec_") else "…"
+    if kind in _SAME:
+        return _SAME[kind]
+    text = hashlib.sha256(f"{kind}".encode()).hexdigest()
+    return text if kind == "hash" else (text + text)[:86] + ("==" if match[0].endswith("==") else "")
