@@ -14,13 +14,10 @@ WHY = "The board of the hospital has decided so."
 
 @dataclass(frozen=True)
 class Case:
-    """A setting: a first value, one that is looser, another looser one, and one that is stricter than the first."""
+    """A setting, with a first value, a looser one, another looser one, and one that is stricter than the first."""
 
     name: str
-    first: Any
-    looser: Any
-    other: Any
-    stricter: Any
+    values: tuple[Any, Any, Any, Any]
     proposer: str
     of_organisation: bool = False
 
@@ -47,46 +44,47 @@ def _unlock(days: int, aging_seconds: int = 60) -> dict[str, Any]:
     return {"aging_seconds": aging_seconds, "unlock": unlock}
 
 
-POLICIES = ({"max_epsilon": 1.0}, {}, {"max_epsilon": 2.0}, {"max_epsilon": 0.5})
+POLICIES: tuple[Any, Any, Any, Any] = ({"max_epsilon": 1.0}, {}, {"max_epsilon": 2.0}, {"max_epsilon": 0.5})
 CASES = [
-    Case("limit", *(_limit(epsilon) for epsilon in (0.9, 2.0, 2.5, 0.8)), proposer="planner"),
-    Case("policy", *POLICIES, proposer="privacy_officer"),
-    Case("policy", *POLICIES, proposer="privacy_officer", of_organisation=True),
-    Case("allocation", _unlock(40), _unlock(20), _unlock(10), _unlock(40, 61), proposer="budget_admin"),
+    Case("limit", (_limit(0.9), _limit(2.0), _limit(2.5), _limit(0.8)), "planner"),
+    Case("policy", POLICIES, "privacy_officer"),
+    Case("policy", POLICIES, "privacy_officer", of_organisation=True),
+    Case("allocation", (_unlock(40), _unlock(20), _unlock(10), _unlock(40, 61)), "budget_admin"),
 ]
 
 
 @pytest.mark.parametrize("case", CASES, ids=["limit", "policy", "policy of the organisation", "allocation"])
 def test_setting_takes_one_person_to_tighten_and_two_to_loosen(seeded: SeededLedger, case: Case) -> None:
+    first, looser, other, stricter = case.values
     member, tag = f"{case.name}_revision", case.get(seeded).headers["etag"]
-    is_refused(case.send(seeded, case.first, None), 428, "precondition_required")
-    changed = case.send(seeded, case.first, tag)
+    is_refused(case.send(seeded, first, None), 428, "precondition_required")
+    changed = case.send(seeded, first, tag)
     assert (changed.status_code, changed.json()["revision"]) == (200, 1), changed.text
     assert changed.headers["etag"] == case.get(seeded).headers["etag"] != tag
-    assert is_refused(case.send(seeded, case.stricter, tag), 412, "precondition_failed")[member] == 1
+    assert is_refused(case.send(seeded, stricter, tag), 412, "precondition_failed")[member] == 1
     before = seeded.rows()
     if case.name != "limit":
-        assert case.send(seeded, case.first).json() == changed.json()
+        assert case.send(seeded, first).json() == changed.json()
         assert seeded.rows() == before
 
-    proposed = case.send(seeded, case.looser)
+    proposed = case.send(seeded, looser)
     assert (proposed.status_code, proposed.json()["kind"]) == (201, case.name), proposed.text
     assert proposed.json()["proposed"].keys() == {case.name, "revision"}
     assert case.get(seeded).json() == changed.json()
     before = seeded.rows()
-    again = case.send(seeded, case.looser)
+    again = case.send(seeded, looser)
     assert (again.status_code, again.json()) == (201, proposed.json())
-    for value, role in ((case.other, "admin"), (case.looser, case.proposer)):
+    for value, role in ((other, "admin"), (looser, case.proposer)):
         refused = is_refused(case.send(seeded, value, role=role), 422, "invalid_request")
         assert refused["proposal"] == proposed.json()["id"]
     assert seeded.rows() == before
 
-    assert case.send(seeded, case.stricter).json()["revision"] == 2
+    assert case.send(seeded, stricter).json()["revision"] == 2
     path = f"/v1/proposals/{proposed.json()['id']}"
     stale = is_refused(seeded.ledger.post(f"{path}/approve", {}, "privacy_officer"), 412, "precondition_failed")
     assert (stale[member], f"The {case.name} was changed since this was proposed" in stale["detail"]) == (2, True)
     assert seeded.ledger.post(f"{path}/reject", {}).status_code == 200
-    approve(seeded.ledger, case.send(seeded, case.looser))
+    approve(seeded.ledger, case.send(seeded, looser))
     assert case.get(seeded).json()["revision"] == 3
     action = "budget.limit_changed" if case.name == "limit" else f"{case.name}.replaced"
     events = [each for each in audited(seeded.ledger, f"action={action}") if each["reason"] == WHY]

@@ -30,7 +30,7 @@ class Setting(Generic[V]):
         name: of its proposals, its member in payloads, its column and its field of an account; with `_revision`, of
             what counts its changes.
         permission: needed to change it at once; to propose it, `proposing`, by default the same.
-        action: records a change; `{kind}` stands for that of the account.
+        action: records a change; `{kind}` is replaced by that of the account.
         to_json: converts a value for audit events, proposals and rows; `from_json` is the inverse, for proposals.
         is_looser: whether the second value is looser than the first, or not comparable, at an account or, with True,
             the organisation; None: one person changes it.
