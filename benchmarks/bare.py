@@ -1,8 +1,13 @@
 """Baseline of a step: the same models over HTTP, without storage."""
 
+from typing import Final
+
 from fastapi import FastAPI
 
-from app.api.schemas.steps import ADMITTED_EXAMPLE, AuthorizeSteps, StepAuthorization
+from app.api.examples import examples
+from app.api.schemas.steps import AuthorizeSteps, StepAuthorization
+
+ANSWER: Final = examples()["StepAuthorization"]
 
 app = FastAPI(openapi_url=None)
 
@@ -11,4 +16,4 @@ app = FastAPI(openapi_url=None)
 async def take(body: AuthorizeSteps) -> StepAuthorization:
     """Validate the body, and respond at once."""
     del body
-    return StepAuthorization.model_validate(ADMITTED_EXAMPLE)
+    return StepAuthorization.model_validate(ANSWER)

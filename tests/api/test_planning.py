@@ -15,10 +15,8 @@ from app.accounting.rdp import event_curve
 from app.api import strict_json
 from app.api.planning_jobs import BYTES_PER_MICROSECOND, PLANS, answer_plan
 from app.api.routers.planning import MOST_READ_HERE, routes
-from app.api.schemas import planning_responses
 from app.ledger.errors import InvalidInputError
 from tests.api.conftest import SeededLedger
-from tests.api.operations import DOCUMENT
 from tests.api.test_endpoints import unchanged
 from tests.api.trainer import is_refused
 from tests.conftest import SAMPLED
@@ -77,40 +75,6 @@ def test_warnings_are_part_of_the_answers_about_a_plan(shared: SeededLedger) -> 
         more = {"events": PLAN, "epsilon": 0.1} if what == "delta" else {"delta": 0.01}
         found = "\n".join(ask(shared, what, GOOD[what] | odd | more)["warnings"])
         assert ("one whole record" in found, "shuffled" in found) == (True, True), what
-
-
-EXAMPLES = {
-    "ComputeEpsilon": ("epsilon", planning_responses.EPSILON_EXAMPLE),
-    "ComputeDelta": ("delta", planning_responses.DELTA_EXAMPLE),
-    "ComputeEpsilonTrajectory": ("trajectory", planning_responses.TRAJECTORY_EXAMPLE),
-    "FindNoiseMultiplier": ("noise-multiplier", planning_responses.NOISE_MULTIPLIER_EXAMPLE),
-    "FindSamplingProbability": ("sampling-probability", planning_responses.SAMPLING_PROBABILITY_EXAMPLE),
-    "FindMaxSteps": ("steps", planning_responses.MOST_STEPS_EXAMPLE),
-    "ComputeLaplaceCost": ("laplace", planning_responses.LAPLACE_EXAMPLE),
-}
-
-
-def test_examples_of_the_document_are_answered(shared: SeededLedger) -> None:
-    for schema, (what, expected) in EXAMPLES.items():
-        (question,) = DOCUMENT["components"]["schemas"][schema]["examples"]
-        _same(ask(shared, what, question), expected)
-
-
-def _same(found: object, expected: object) -> None:
-    """Compare an answer with an example: numbers to its digits; a null may be left out."""
-    if isinstance(expected, dict):
-        assert isinstance(found, dict)
-        for name, value in found.items():
-            _same(value, expected.get(name))
-    elif isinstance(expected, list):
-        assert isinstance(found, list)
-        assert len(found) == len(expected)
-        for one, other in zip(found, expected, strict=True):
-            _same(one, other)
-    elif isinstance(expected, float):
-        assert found == pytest.approx(expected, rel=1e-3)
-    else:
-        assert found == expected
 
 
 @pytest.mark.parametrize("what", [name for name in GOOD if name != "laplace"])

@@ -1,4 +1,4 @@
-"""The examples of the API's schemas: of the story's requests and answers, the one with the most members."""
+"""The examples of the API's schemas: of the story's requests with their answers, those with the most members."""
 
 import hashlib
 import re
@@ -40,7 +40,7 @@ class Exchange(NamedTuple):
 def examples_of(exchanges: Iterable[Exchange]) -> dict[str, Any]:
     """Collect an example for each schema of a request body, of a successful answer, and of a page's items."""
     found: dict[str, Any] = {}
-    for each in exchanges:
+    for each in sorted(exchanges, key=lambda each: -len(each.body or ()) - len(each.answer or ())):
         if each.status >= 300:
             continue
         [operation] = [one for one in OPERATIONS if one.takes(each.method, each.path.partition("?")[0])]
@@ -58,9 +58,7 @@ def _keep(found: dict[str, Any], schema: dict[str, Any], value: Any) -> None:  #
         for item in value["items"][:1]:
             _keep(found, properties["items"]["items"], item)
         return
-    name, example = schema["$ref"].rpartition("/")[2], _readable(value)
-    if len(example) > len(found.get(name, ())):
-        found[name] = example
+    found.setdefault(schema["$ref"].rpartition("/")[2], _readable(value))
 
 
 def _readable(value: Any) -> Any:  # noqa: ANN401 - JSON

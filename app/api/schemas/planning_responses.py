@@ -1,105 +1,12 @@
 """Response schemas of stateless planning."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field
 from typing_extensions import TypeAliasType
 
 from app.accounting.curves import PURE
 from app.api.schemas.common import AnsweredEvent, ExtendedNumber, Output
-from app.planning.costs import ADVANCED, BASIC, CLASSIC, OPTIMAL, PLAN_FILTER, PLD, RDP, RENYI_FILTER, TEXTBOOK
-
-EPSILON_EXAMPLE: dict[str, Any] = {
-    "epsilon": 3.847,
-    "delta": 1e-5,
-    "required_epsilon": 3.53254,
-    "optimal_order": 5.9665,
-    "accountants": [
-        {"name": "plan_filter", "epsilon": 3.53254, "optimal_order": None, "note": PLAN_FILTER},
-        {"name": "renyi_filter", "epsilon": 3.85522, "optimal_order": None, "note": RENYI_FILTER},
-        {"name": "rdp", "epsilon": 3.847, "optimal_order": 5.9665, "note": RDP},
-        {"name": "pld", "epsilon": 3.5273, "optimal_order": None, "note": PLD},
-        {"name": "rdp_classic", "epsilon": 4.3762, "optimal_order": 6.3559, "note": CLASSIC},
-        {"name": "optimal_composition", "epsilon": 1521.6, "optimal_order": None, "note": OPTIMAL},
-        {"name": "advanced_composition", "epsilon": 4212.7, "optimal_order": None, "note": ADVANCED},
-        {"name": "basic_composition", "epsilon": 3643.7, "optimal_order": None, "note": BASIC},
-        {"name": "textbook", "epsilon": "Infinity", "optimal_order": None, "note": TEXTBOOK},
-    ],
-    "warnings": [],
-}
-DELTA_EXAMPLE: dict[str, Any] = {
-    "delta": 4.6147e-6,
-    "epsilon": 4.0,
-    "required_delta": 9.16434e-7,
-    "optimal_order": 6.1594,
-    "accountants": [
-        {"name": "plan_filter", "delta": 9.16434e-7, "optimal_order": None, "note": PLAN_FILTER},
-        {"name": "renyi_filter", "delta": 4.80702e-6, "optimal_order": None, "note": RENYI_FILTER},
-        {"name": "rdp", "delta": 4.6147e-6, "optimal_order": 6.1594, "note": RDP},
-        {"name": "pld", "delta": 8.935e-7, "optimal_order": None, "note": PLD},
-        {"name": "rdp_classic", "delta": 6.9402e-5, "optimal_order": 5.9665, "note": CLASSIC},
-    ],
-    "warnings": [],
-}
-TRAJECTORY_EXAMPLE: dict[str, Any] = {
-    "points": [
-        {"step": 1, "epsilon": 0.76828, "required_epsilon": 0.143376},
-        {"step": 2500, "epsilon": 2.6682, "required_epsilon": 2.43258},
-        {"step": 5000, "epsilon": 3.847, "required_epsilon": 3.53254},
-    ],
-    "steps": 5000,
-    "delta": 1e-5,
-    "warnings": [],
-}
-NOISE_MULTIPLIER_EXAMPLE: dict[str, Any] = {
-    "noise_multiplier": 2.13003,
-    "noise_multiplier_without_plan": 2.28222,
-    "reachable": True,
-    "event": {
-        "type": "poisson_sampled",
-        "sampling_probability": 0.01,
-        "event": {"type": "gaussian", "noise_multiplier": 2.13003},
-    },
-    "epsilon": 1.99692,
-    "delta": 1e-5,
-    "optimal_order": 9.4931,
-    "warnings": [],
-}
-SAMPLING_PROBABILITY_EXAMPLE: dict[str, Any] = {
-    "sampling_probability": 0.00430325,
-    "sampling_probability_without_plan": 0.00396814,
-    "reachable": True,
-    "event": {
-        "type": "poisson_sampled",
-        "sampling_probability": 0.00430325,
-        "event": {"type": "gaussian", "noise_multiplier": 1.1},
-    },
-    "epsilon": 1.99686,
-    "delta": 1e-5,
-    "optimal_order": 9.2451,
-    "warnings": [],
-}
-MOST_STEPS_EXAMPLE: dict[str, Any] = {
-    "steps": 1719,
-    "steps_without_plan": 1397,
-    "epochs": 17,
-    "epsilon": 1.99631,
-    "epsilon_after_epochs": 1.98486,
-    "delta": 1e-5,
-    "optimal_order": 8.6018,
-    "warnings": [],
-}
-LAPLACE_EXAMPLE: dict[str, Any] = {
-    "scale": 4.3429,
-    "bound": 10.0,
-    "probability": 0.9,
-    "noise_multiplier": 2.1716,
-    "epsilon": 0.46052,
-    "epsilon_basic": 46.052,
-    "epsilon_rdp": 27.089,
-    "optimal_order": 2.2416,
-    "warnings": ["An epsilon above 20 is vacuous: it gives almost no protection."],
-}
 
 OptimalOrder = Annotated[ExtendedNumber | None, BeforeValidator(lambda order: "Infinity" if order == PURE else order)]
 """A Rényi order; infinity adds up the epsilons of pure mechanisms."""
