@@ -4,7 +4,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from http import HTTPStatus
-from typing import Any
 
 from app.provisioning.changes import ORGANISATION, Change, Operation, Plan, Resource, any_above
 from app.provisioning.document import DesiredAccount, OrganisationDocument, accounts_of
@@ -112,20 +111,20 @@ class Executor:
         self._ids[change.path] = reply["id"]
         return None
 
-    def _change_limit(self, change: Change) -> str | None:
-        body = {"limit": change.after, "reason": self._reason}
-        status, reply = self._api.post(f"accounts/{self._ids[change.path]}/limit", body, etag=change.etag)
-        return _proposal_in(status, reply)
-
-    def _replace_policy(self, change: Change) -> str | None:
-        path = f"accounts/{self._ids[change.path]}/policy" if change.path else "policy"
+    def _replace_setting(self, change: Change) -> str | None:
+        name = str(change.resource)
+        path = f"accounts/{self._ids[change.path]}/{name}" if change.path else name
         etag = change.etag
         if etag is None:  # of an account that did not exist when the plan was made
             present, etag = self._api.get(path)
-            if present["policy"]:
+            if present[name]:
                 raise _changed(change)
-        status, reply = self._api.change("PUT", path, {"policy": change.after, "reason": self._reason}, etag=etag)
-        return _proposal_in(status, reply)
+        body = {name: change.after, "reason": self._reason}
+        if change.resource is Resource.LIMIT:
+            status, reply = self._api.post(path, body, etag=etag)
+        else:
+            status, reply = self._api.change("PUT", path, body, etag=etag)
+        return str(reply["id"]) if status == HTTPStatus.CREATED else None
 
     def _replace_alert_settings(self, change: Change) -> None:
         path = f"accounts/{self._ids[change.path]}/alert-settings"
@@ -160,10 +159,6 @@ class Executor:
             self._keys_file.write(created)
 
 
-def _proposal_in(status: int, reply: Any) -> str | None:  # noqa: ANN401 - JSON is anything
-    return str(reply["id"]) if status == HTTPStatus.CREATED else None
-
-
 def _changed(change: Change) -> StateChangedError:
     return StateChangedError(
         f"The {change.title} was changed on the server since the plan was made. Run the command again and look at the "
@@ -174,8 +169,8 @@ def _changed(change: Change) -> StateChangedError:
 _SEND: dict[Resource, Callable[[Executor, Change], str | None]] = {
     Resource.POPULATION: Executor._create_account,  # noqa: SLF001 - the table of this class
     Resource.BUDGET: Executor._create_account,  # noqa: SLF001 - as above
-    Resource.LIMIT: Executor._change_limit,  # noqa: SLF001 - as above
-    Resource.POLICY: Executor._replace_policy,  # noqa: SLF001 - as above
+    Resource.LIMIT: Executor._replace_setting,  # noqa: SLF001 - as above
+    Resource.POLICY: Executor._replace_setting,  # noqa: SLF001 - as above
     Resource.ALERT_SETTINGS: Executor._replace_alert_settings,  # noqa: SLF001 - as above
     Resource.METADATA: Executor._update_metadata,  # noqa: SLF001 - as above
     Resource.API_KEY: Executor._create_key,  # noqa: SLF001 - as above

@@ -136,7 +136,7 @@ class _Planner:
             if loosens
             else None,
         )
-        yield from self._or_proposed(changed, self._open("limit", present.id) if loosens else [], {"limit": after})
+        yield from self._or_proposed(changed, present.id)
 
     def _policy(
         self, path: str, account: str | None, after: dict[str, Any], present: Versioned
@@ -151,13 +151,12 @@ class _Planner:
             *(Operation.UPDATE, Resource.POLICY, path, after, facts_of(before), loosens, present.etag),
             note="another person has to approve the whole policy" if loosens else None,
         )
-        yield from self._or_proposed(change, self._open("policy", account) if loosens else [], {"policy": after})
+        yield from self._or_proposed(change, account)
 
-    @staticmethod
-    def _or_proposed(change: Change, proposals: list[Proposal], facts: Facts) -> Iterator[Change | Conflict]:
-        """Plan a change, or say that it is proposed already."""
-        for proposal in proposals:
-            if all(proposal.proposed.get(name) == value for name, value in facts.items()):
+    def _or_proposed(self, change: Change, account: str | None) -> Iterator[Change | Conflict]:
+        """Plan a change of a setting, or say that a looser value is proposed already."""
+        for proposal in self._open(change.resource, account) if change.loosens else ():
+            if proposal.proposed.get(change.resource) == change.after:
                 yield Change(
                     *(Operation.WAIT, change.resource, change.path, change.after, change.before, change.loosens),
                     reason=_waits_for(proposal),

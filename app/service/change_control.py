@@ -1,4 +1,4 @@
-"""Preconditions and proposals of changes, in the transaction that would apply them."""
+"""Proposals of changes, in the transaction that would apply them."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
@@ -8,9 +8,9 @@ from sqlalchemy import Connection
 
 from app.ledger.accounts.account import Account
 from app.ledger.audit import AuditAction, canonical
-from app.ledger.errors import InvalidInputError, PreconditionFailedError, PreconditionRequiredError
+from app.ledger.errors import InvalidInputError
 from app.ledger.governance.policy_checks import sources_of
-from app.ledger.governance.proposals import Proposal, ProposalFilter, ProposalKind, ProposalStatus
+from app.ledger.governance.proposals import EXCLUSIVE, Proposal, ProposalFilter, ProposalKind, ProposalStatus
 from app.ledger.pages import PageRequest
 from app.ledger.permissions import PERMISSIONS, Permission
 from app.ledger.settings.policies import ORGANISATION, effective
@@ -20,26 +20,6 @@ from app.service.ids import new_id
 from app.service.proposal_alerts import proposal_decided_alert, proposal_opened_alert
 
 
-def require_if_match(what: str, now: str, sent: str | None, **members: object) -> None:
-    """Require that If-Match names the current entity tag.
-
-    Raises:
-        PreconditionRequiredError: If-Match is missing.
-        PreconditionFailedError: the resource has changed; the problem has the `members`.
-    """
-    if sent is None:
-        raise PreconditionRequiredError(
-            f"Send the ETag of the {what} that you have read as If-Match, so that no other change is overwritten."
-        )
-    tags = {each.strip().removeprefix("W/") for each in sent.split(",")}
-    if now not in tags and "*" not in tags:
-        raise PreconditionFailedError(
-            f"The {what} was changed since you have seen it; read it again, and look whether your change is still "
-            "right.",
-            **members,
-        )
-
-
 def one_person_suffices(context: RequestContext, path: Sequence[Account]) -> bool:
     """Check whether the caller may loosen the last account of a path alone.
 
@@ -47,28 +27,6 @@ def one_person_suffices(context: RequestContext, path: Sequence[Account]) -> boo
     """
     alone = effective(sources_of(path)).approvers_to_raise_limit == 1
     return alone and Permission.PROPOSAL_APPROVE in PERMISSIONS[context.principal.role]
-
-
-def propose_once(
-    tx: Connection,
-    context: RequestContext,
-    kind: ProposalKind,
-    account_id: str | None,
-    facts: Mapping[str, Any],
-    reason: str,
-    *,
-    before: Mapping[str, Any] | None = None,
-) -> Proposal:
-    """Insert a proposal, or return the caller's open one with the same facts; the organisation must be locked.
-
-    Raises:
-        InvalidInputError: another proposal of this kind is open.
-    """
-    for waiting in open_proposals(tx, context, account_id, {kind}, limit=1):
-        if (waiting.payload, waiting.proposed_by) == (canonical(facts), context.principal.actor):
-            return waiting
-    require_none_open(tx, context, account_id, {kind})
-    return propose(tx, context, kind, account_id, facts, reason, before=before)
 
 
 def propose(
@@ -81,10 +39,19 @@ def propose(
     *,
     before: Mapping[str, Any] | None = None,
 ) -> Proposal:
-    """Insert a proposal, its audit event and its alert.
+    """Insert a proposal, its audit event and its alert, or return the caller's open one with the same facts.
 
     The organisation must be locked. `before` is the state that the proposal would replace.
+
+    Raises:
+        InvalidInputError: another proposal is open that excludes it.
     """
+    exclusive = EXCLUSIVE.get(kind)
+    for waiting in open_proposals(tx, context, account_id, exclusive, limit=1) if exclusive else ():
+        same = (kind, canonical(facts), context.principal.actor)
+        if (waiting.kind, waiting.payload, waiting.proposed_by) == same:
+            return waiting
+        raise open_error(waiting)
     proposal = Proposal(
         id=new_id("prp", context.now),
         kind=kind,
@@ -102,6 +69,11 @@ def propose(
     return proposal
 
 
+def open_error(waiting: Proposal) -> InvalidInputError:
+    """Build the error that an open proposal excludes another one."""
+    return InvalidInputError(f"{waiting.id} waits for an approval here already; decide it first.", proposal=waiting.id)
+
+
 def close_proposal(
     tx: Connection, context: RequestContext, proposal: Proposal, reached: ProposalStatus, reason: str | None = None
 ) -> Proposal:
@@ -114,17 +86,6 @@ def close_proposal(
     context.record(tx, AuditAction(f"{proposal.kind}.{reached}"), proposal.id, before, after, reason)
     alerts.add(tx, context.organisation_id, [proposal_decided_alert(tx, context, decided)])
     return decided
-
-
-def require_none_open(
-    tx: Connection, context: RequestContext, account_id: str | None, kinds: Collection[ProposalKind]
-) -> None:
-    """Refuse a second open proposal of some kinds on one subject."""
-    for found in open_proposals(tx, context, account_id, kinds, limit=1):
-        raise InvalidInputError(
-            f"{found.id} waits for an approval here already; decide it first.",
-            proposal=found.id,
-        )
 
 
 def open_proposals(

@@ -76,14 +76,6 @@ def test_one_person_with_two_keys_is_one_person(seeded: SeededLedger, how: str) 
     assert seeded.ledger.post(path, {}, "admin").status_code == 200
 
 
-def test_limit_is_changed_under_the_tag_that_was_read(seeded: SeededLedger) -> None:
-    is_refused(_ask(seeded, 2.0, tag=None), 428, "precondition_required")
-    tag = seeded.ledger.get(f"/v1/accounts/{seeded.budget}/limit").headers["etag"]
-    assert _ask(seeded, 0.9, "budget_admin", tag=tag).status_code == 200
-    stale = is_refused(_ask(seeded, 0.8, "budget_admin", tag=tag), 412, "precondition_failed")
-    assert stale["limit_revision"] == 1
-
-
 def test_proposal_is_about_the_limit_that_it_was_made_for_and_is_decided_once(seeded: SeededLedger) -> None:
     made = _ask(seeded, 2.0).json()
     assert made["id"] in is_refused(_ask(seeded, 2.5), 422, "invalid_request")["detail"]

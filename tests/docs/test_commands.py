@@ -27,9 +27,6 @@ PACKAGES = "the tests run with these packages, from lock files"
 NOT_RUN = {
     "B_j = epsilon - ln(1 - 1/a_j) + ln(delta_j a_j) / (a_j - 1)": FORMULA,
     "R'(a) = ln(1 - q + q e^(b R(a))) / b": FORMULA,
-    "| Case | Register with | In |": FORMULA,
-    "A neighboring relation without a proof raises `UnsupportedEventError`."
-    " `count` does not concern the formula.": FORMULA,
     "export EPSILON_LEDGER_DATABASE_URL=sqlite:////tmp/migration.db": "it would add a migration to the repository",
     "make format            format and mend what can be mended": CI,
     ".venv/bin/python -m pytest tests/ledger/test_admission.py": "the tests run it, without this line",

@@ -1,5 +1,6 @@
 """Populations and budgets."""
 
+from functools import partial
 from http import HTTPStatus
 from typing import Annotated, Final
 
@@ -7,21 +8,19 @@ from anyio import CapacityLimiter, to_thread
 from fastapi import Query, Request, Response
 
 from app.api.filters import MetadataFilterDep
-from app.api.idempotency import IdempotencyDep, as_response
+from app.api.idempotency import IdempotencyDep
 from app.api.pagination import AnyAccount, PageRequestDep, page_response
-from app.api.problems import LIST_ERRORS, OPENING, READ_ERRORS, WRITE_ERRORS, responses
+from app.api.problems import LIST_ERRORS, OPENING, READ_ERRORS, WRITE_ERRORS
 from app.api.route import ContextDep, etag_response, router
 from app.api.schemas.account_creation import CreateBlocks, CreateBudget, CreatePopulation
 from app.api.schemas.accounts import Budget, BudgetPage, CreatedBlocks, Population, PopulationPage
 from app.api.schemas.histories import AccountHistory
 from app.api.schemas.metadata import ArchivedAccount, ChangeArchive, UpdateMetadata
-from app.api.schemas.proposals import Proposal
+from app.api.setting_responses import changed_or_proposed, proposed
 from app.ledger.accounts.account import AccountKind
-from app.ledger.governance.proposals import Proposal as DomainProposal
 from app.ledger.runs.list_filters import AccountFilter
 from app.service.accounts import create, metadata
 from app.service.accounts.lookup import AccountView
-from app.service.idempotency import StoredResponse
 from app.service.queries.account_history import AccountHistoryCache
 
 routes = router()
@@ -36,10 +35,9 @@ HISTORIANS: Final = CapacityLimiter(2)
     tags=["populations"],
     status_code=201,
     response_model=Population,
-    responses={
-        202: {"model": Proposal, "description": "Proposed: it is opened when another person approves it"},
-        **responses(*OPENING, "name_taken"),
-    },
+    responses=proposed(
+        "Proposed: it is opened when another person approves it", *OPENING, "name_taken", status=HTTPStatus.ACCEPTED
+    ),
 )
 def create_population(body: CreatePopulation, context: ContextDep, idempotency: IdempotencyDep) -> Response:
     """Create a population: the root of a tree of budgets, with a limit that is never exceeded (201).
@@ -47,13 +45,8 @@ def create_population(body: CreatePopulation, context: ContextDep, idempotency: 
     With `approvers_to_create_population: 2` in the organisation's policy, it is proposed instead (202).
     """
     effect = create.create_population(context, body.terms(), body.population())
-    return idempotency.respond(effect, _created_or_proposed, body)
-
-
-def _created_or_proposed(result: AccountView | DomainProposal) -> Population | StoredResponse:
-    if isinstance(result, DomainProposal):
-        return as_response(Proposal.of(result), HTTPStatus.ACCEPTED)
-    return Population.of(result)
+    accepted = partial(changed_or_proposed, render=Population.of, done=HTTPStatus.CREATED, status=HTTPStatus.ACCEPTED)
+    return idempotency.respond(effect, accepted, body)
 
 
 @routes.read("/populations", "List populations", PopulationPage, *LIST_ERRORS, tag="populations")
@@ -181,10 +174,11 @@ def archive_account(account_id: str, context: ContextDep, body: ChangeArchive | 
     summary="Unarchive an account",
     tags=["accounts"],
     response_model=ArchivedAccount,
-    responses={
-        202: {"model": Proposal, "description": "Proposed: it is unarchived when another person approves it"},
-        **responses(*WRITE_ERRORS, "not_found"),
-    },
+    responses=proposed(
+        "Proposed: it is unarchived when another person approves it",
+        *(*WRITE_ERRORS, "not_found"),
+        status=HTTPStatus.ACCEPTED,
+    ),
 )
 def unarchive_account(account_id: str, context: ContextDep, body: ChangeArchive | None = None) -> Response:
     """Show an archived account in lists again, and allow what archiving it prevented.
@@ -192,9 +186,8 @@ def unarchive_account(account_id: str, context: ContextDep, body: ChangeArchive 
     Where two persons raise a limit, two unarchive a population or budget: it is proposed (202).
     """
     result = metadata.unarchive_account(context, account_id, body.reason if body else None)
-    if isinstance(result, DomainProposal):
-        return Response(Proposal.of(result).model_dump_json(), HTTPStatus.ACCEPTED, media_type="application/json")
-    return Response(ArchivedAccount.of(result).model_dump_json(), media_type="application/json")
+    response = changed_or_proposed(result, ArchivedAccount.of, status=HTTPStatus.ACCEPTED)
+    return Response(response.body, response.status, media_type="application/json")
 
 
 @routes.read(

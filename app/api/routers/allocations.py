@@ -1,36 +1,33 @@
 """Allocations of accounts, and the plans that wait for them."""
 
-from http import HTTPStatus
+from functools import partial
 
 from fastapi import Request, Response
 
-from app.api.problems import COSTING_ERRORS, READ_ERRORS, WRITE_ERRORS, responses
+from app.api.problems import COSTING_ERRORS, READ_ERRORS, WRITE_ERRORS
 from app.api.route import ContextDep, IfMatch, etag_response, router
 from app.api.schemas.allocations import AccountAllocation, ReplaceAllocation
-from app.api.schemas.proposals import Proposal
 from app.api.schemas.queues import AccountQueue, PreviewWait, WaitPreview
-from app.ledger.governance.proposals import Proposal as DomainProposal
-from app.service.governance import allocations
+from app.api.setting_responses import CHANGE_ERRORS, SettingEndpoint, proposed
+from app.service.governance.allocations import ALLOCATIONS, build_allocation
 from app.service.scheduling import requests, what_if
 
 routes = router("allocations")
+
+_ALLOCATION = SettingEndpoint(ALLOCATIONS, AccountAllocation.of)
 
 
 @routes.read("/accounts/{account_id}/allocation", "Get the allocation of an account", AccountAllocation, *READ_ERRORS)
 def get_allocation(account_id: str, request: Request, context: ContextDep) -> Response:
     """Get how a population or budget shares out its limit among plans, and what of it is usable now."""
-    record = allocations.read_allocation(context, account_id)
-    return etag_response(request, AccountAllocation.of(record), record.tag)
+    return _ALLOCATION.get(request, context, account_id)
 
 
 @routes.put(
     "/accounts/{account_id}/allocation",
     summary="Replace the allocation of an account",
     response_model=AccountAllocation,
-    responses={
-        201: {"model": Proposal, "description": "Proposed: another person approves it."},
-        **responses(*WRITE_ERRORS, "not_found", "precondition_required", "precondition_failed"),
-    },
+    responses=proposed("Proposed: another person approves it.", *CHANGE_ERRORS),
 )
 def replace_allocation(
     account_id: str, body: ReplaceAllocation, context: ContextDep, if_match: IfMatch = None
@@ -41,11 +38,8 @@ def replace_allocation(
     proposed instead (201).
     """
     terms = None if body.allocation is None else body.allocation.domain(context.lapsed_by)
-    record = allocations.replace_allocation(context, account_id, terms, body.reason, if_match)
-    if isinstance(record, DomainProposal):
-        return Response(Proposal.of(record).model_dump_json(), HTTPStatus.CREATED, media_type="application/json")
-    content = AccountAllocation.of(record).model_dump_json()
-    return Response(content, headers={"ETag": record.tag}, media_type="application/json")
+    build = partial(build_allocation, context, terms)
+    return _ALLOCATION.replace(context, account_id, build, body.reason, if_match)
 
 
 @routes.read("/accounts/{account_id}/queue", "List the plans that wait for an account", AccountQueue, *READ_ERRORS)

@@ -5,29 +5,24 @@ from typing import Annotated
 
 from fastapi import Query, Request, Response
 
-from app.api.idempotency import IdempotencyDep, as_response
+from app.api.idempotency import IdempotencyDep
 from app.api.pagination import NamedAccount, PageRequestDep, page_response
-from app.api.problems import READ_ERRORS, WRITE_ERRORS, responses
+from app.api.problems import READ_ERRORS, WRITE_ERRORS
 from app.api.route import ContextDep, IfMatch, etag_response, router
 from app.api.schemas.proposals import AccountLimit, ChangeLimit, LiftQuarantine, Proposal, ProposalPage, ProposalReview
-from app.ledger.accounts.account_records import AccountRecord
-from app.ledger.governance.proposals import Proposal as DomainProposal
+from app.api.setting_responses import CHANGE_ERRORS, SettingEndpoint, changed_or_proposed, proposed
 from app.ledger.governance.proposals import ProposalStatus
 from app.service.governance import limit_changes, proposals, quarantines
-from app.service.idempotency import StoredResponse
 
 routes = router()
+
+_LIMIT = SettingEndpoint(limit_changes.LIMITS, lambda record: AccountLimit.of(record.account))
 
 
 @routes.read("/accounts/{account_id}/limit", "Get the limit of an account", AccountLimit, *READ_ERRORS, tag="limits")
 def get_account_limit(account_id: str, request: Request, context: ContextDep) -> Response:
     """Get the limit and its number of changes; `/v1/audit-events?subject=…` lists their actors and reasons."""
-    record = limit_changes.read_limit(context, account_id)
-    return etag_response(
-        request,
-        AccountLimit.of(record.account),
-        limit_changes.limit_etag(record.account.id, record.account.limit_revision),
-    )
+    return _LIMIT.get(request, context, account_id)
 
 
 @routes.post(
@@ -35,14 +30,11 @@ def get_account_limit(account_id: str, request: Request, context: ContextDep) ->
     summary="Lower a limit or propose to raise it",
     tags=["limits"],
     response_model=AccountLimit,
-    responses={
-        201: {"model": Proposal, "description": "Proposed: it takes effect when another person approves it"},
-        **responses(
-            *WRITE_ERRORS,
-            *("not_found", "account_archived", "delta_too_large", "limit_too_small", "idempotency_key_reused"),
-            *("policy_violation", "precondition_required", "precondition_failed", "computation_limit_exceeded"),
-        ),
-    },
+    responses=proposed(
+        "Proposed: it takes effect when another person approves it",
+        *(*CHANGE_ERRORS, "account_archived", "delta_too_large", "limit_too_small", "idempotency_key_reused"),
+        *("policy_violation", "computation_limit_exceeded"),
+    ),
 )
 def change_account_limit(
     account_id: str, body: ChangeLimit, context: ContextDep, idempotency: IdempotencyDep, if_match: IfMatch = None
@@ -52,17 +44,11 @@ def change_account_limit(
     Earlier refusals stay. All spending counts against the new limit.
     """
     effect = limit_changes.change_limit(context, account_id, body.limit.domain(), body.reason, if_match)
-    response = idempotency.respond(effect, _changed_or_proposed, body)
+    response = idempotency.respond(effect, lambda result: changed_or_proposed(result, _LIMIT.render), body)
     if response.status_code == HTTPStatus.OK:
         changed = AccountLimit.model_validate_json(bytes(response.body))
         response.headers["ETag"] = limit_changes.limit_etag(changed.account, changed.revision)
     return response
-
-
-def _changed_or_proposed(result: AccountRecord | DomainProposal) -> Proposal | StoredResponse:
-    if isinstance(result, DomainProposal):
-        return Proposal.of(result)
-    return as_response(AccountLimit.of(result.account), HTTPStatus.OK)
 
 
 @routes.create(

@@ -146,7 +146,7 @@ class AccountAllocation(Output):
     @classmethod
     def of(cls, record: AllocationRecord) -> Self:
         """Convert from the domain."""
-        account, allocation = record.account, record.allocation
+        account, allocation = record.account, record.value
         assert account.limit is not None, "a population or budget has a limit"
         shares = {} if allocation is None else allocation.shares
         return cls(

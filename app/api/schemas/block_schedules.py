@@ -1,14 +1,12 @@
 """Schemas of block schedules."""
 
 from datetime import date, datetime
-from typing import Self
 
 from pydantic import Field
 
 from app.api.schemas.account_creation import BlockTemplate
 from app.api.schemas.common import Body, Limit, Output, Reason
 from app.ledger.accounts.calendar import CalendarPeriod
-from app.service.governance.block_schedules import AccountSchedule
 
 
 class BlockScheduleInput(BlockTemplate):
@@ -34,24 +32,14 @@ class BlockSchedule(Output):
 class AccountBlockSchedule(Output):
     """The block schedule of an account, and whether its blocks are open."""
 
-    account: str
+    account: str = Field(validation_alias="subject")
     path: str
-    schedule: BlockSchedule | None = Field(description="Null: the account has none.")
+    schedule: BlockSchedule | None = Field(validation_alias="value", description="Null: the account has none.")
     next_opens_at: datetime | None = Field(
-        description="When the next period begins, and the service opens its block; null without a schedule."
+        validation_alias="next_opening",
+        description="When the next period begins, and the service opens its block; null without a schedule.",
     )
     failure: str | None = Field(
         description="Why the oldest missing block was not opened. The service tries again every few minutes. Null: no "
         "block is missing."
     )
-
-    @classmethod
-    def of(cls, found: AccountSchedule) -> Self:
-        """Convert from the domain."""
-        return cls(
-            account=found.account_id,
-            path=found.path,
-            schedule=None if found.schedule is None else BlockSchedule.of(found.schedule),
-            next_opens_at=found.next_opening,
-            failure=found.failure,
-        )

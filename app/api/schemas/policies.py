@@ -1,13 +1,12 @@
 """Schemas of policies."""
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 from typing_extensions import TypeAliasType
 
 from app.api.schemas.common import Body, Delta, Input, Output, Reason, Relation
 from app.ledger.settings.policies import LEAVES, Policy, facts_of, policy_of
-from app.service.governance.policies import PolicyRecord
 
 _SAID: dict[str, Any] = dict.fromkeys(Policy.__dataclass_fields__) | {
     "require_delta_below_inverse_size": False,
@@ -23,6 +22,10 @@ else:
 ReportRole = TypeAliasType("ReportRole", Literal["trainer", "admin"])
 RequirePlan = TypeAliasType("RequirePlan", Literal["declare", "stay"])
 DeviationHandling = TypeAliasType("DeviationHandling", Literal["flag", "refuse"])
+
+
+_Rules = Annotated[dict[str, Any], BeforeValidator(facts_of)]
+_EffectiveRules = Annotated[dict[str, Any], BeforeValidator(lambda policy: _SAID | facts_of(policy))]
 
 
 class PolicyRules(Input):
@@ -103,21 +106,9 @@ class PolicyWarning(Output):
 class AccountPolicy(Output):
     """A policy; its ETag does not depend on the policies above."""
 
-    account: str | None = Field(description="Null: the organisation's policy.")
+    account: str | None = Field(validation_alias="account_id", description="Null: the organisation's policy.")
     path: str = Field(description="Of the account, or `organisation`.")
-    policy: dict[str, Any] = Field(description="The rules of this policy.")
-    effective: dict[str, Any] = Field(description="The strictest rules of this policy and of all above it.")
+    policy: _Rules = Field(validation_alias="value", description="The rules of this policy.")
+    effective: _EffectiveRules = Field(description="The strictest rules of this policy and of all above it.")
     revision: int = Field(description="Number of changes of this policy.")
     warnings: list[PolicyWarning] = Field(description="Rules of this policy with less effect than it seems.")
-
-    @classmethod
-    def of(cls, record: PolicyRecord) -> Self:
-        """Convert from the domain."""
-        return cls(
-            account=record.account_id,
-            path=record.path,
-            policy=facts_of(record.policy),
-            effective=_SAID | facts_of(record.effective),
-            revision=record.revision,
-            warnings=record.warnings,
-        )

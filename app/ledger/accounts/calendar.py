@@ -1,10 +1,10 @@
 """Data blocks of calendar weeks, months and quarters, and their schedules."""
 
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, date, datetime, timedelta
 from enum import StrEnum
-from typing import Final
+from typing import Any, Final
 
 from app.ledger.accounts.account_records import Block
 from app.ledger.errors import InvalidInputError
@@ -33,6 +33,11 @@ class BlockSchedule:
     start: date
     limit: Limit
     prefix: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """Convert it to JSON."""
+        template = {"period": str(self.period), "start": self.start.isoformat(), "prefix": self.prefix}
+        return template | {"limit": asdict(self.limit)}
 
     def name_of(self, block: Block) -> str:
         """Name the budget of a block."""

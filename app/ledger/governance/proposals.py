@@ -1,6 +1,7 @@
 """Proposals and their reviews by another person."""
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -19,6 +20,13 @@ class ProposalKind(StrEnum):
     QUARANTINE = "quarantine"
     ALLOCATION = "allocation"
     UNARCHIVAL = "unarchival"
+
+
+EXCLUSIVE: Final[Mapping[ProposalKind, frozenset[ProposalKind]]] = {
+    ProposalKind.LIMIT: frozenset({ProposalKind.LIMIT, ProposalKind.RUN}),
+    **{kind: frozenset({kind}) for kind in (ProposalKind.POLICY, ProposalKind.ALLOCATION, ProposalKind.UNARCHIVAL)},
+}
+"""Kinds whose open proposals about an account, or the organisation, prevent another one of a kind."""
 
 
 class ProposalStatus(StrEnum):

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from functools import lru_cache, reduce
+from operator import or_
 from typing import Any, Final
 
 from app.accounting.events import NeighboringRelation, NoOp
@@ -122,24 +123,17 @@ def require_account_policy(policy: Policy) -> None:
         )
 
 
-def _either(one: bool, other: bool) -> bool:  # noqa: FBT001 - two values of the same kind
-    return one or other
-
-
-def _stricter_deviations(one: Deviations, other: Deviations) -> Deviations:
-    return Deviations.REFUSE if Deviations.REFUSE in {one, other} else Deviations.FLAG
-
-
-def _stricter_plan(one: PlanRule, other: PlanRule) -> PlanRule:
-    return PlanRule.STAY if PlanRule.STAY in {one, other} else PlanRule.DECLARE
+def _later(one: StrEnum, other: StrEnum) -> StrEnum:
+    """Choose the later of two members of an enum, which is the stricter one."""
+    return max(one, other, key=list(type(one)).index)
 
 
 _STRICTER: Final[Mapping[str, Callable[[Any, Any], Any]]] = {
     "max_epsilon": min,
     "max_delta": min,
-    "require_delta_below_inverse_size": _either,
-    "require_limit": _either,
-    "require_plan": _stricter_plan,
+    "require_delta_below_inverse_size": or_,
+    "require_limit": or_,
+    "require_plan": _later,
     "mechanisms": frozenset.intersection,
     "neighboring_relations": frozenset.intersection,
     "min_noise_multiplier": max,
@@ -148,7 +142,7 @@ _STRICTER: Final[Mapping[str, Callable[[Any, Any], Any]]] = {
     "report_roles": frozenset.intersection,
     "approvers_to_raise_limit": max,
     "approvers_to_create_population": max,
-    "deviations": _stricter_deviations,
+    "deviations": _later,
 }
 
 _DEFAULTS: Final[Mapping[str, Any]] = {

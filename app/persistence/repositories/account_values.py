@@ -9,11 +9,9 @@ from typing import Any, Final
 
 from app.accounting.events import event_from_dict, event_to_dict
 from app.ledger.accounts.alerts import AlertSettings
-from app.ledger.audit import canonical
 from app.ledger.filter.filters import FilterWeights, PlanBound
 from app.ledger.settings.allocation import Allocation, allocation_of
-from app.ledger.settings.allocation import facts_of as allocation_facts
-from app.ledger.settings.policies import Policy, facts_of, policy_of
+from app.ledger.settings.policies import Policy, policy_of
 from app.ledger.step_events import StepEvent
 from app.persistence.tolerant_rows import json_object
 
@@ -67,20 +65,10 @@ def weights_of(facts: Mapping[str, Any]) -> FilterWeights:
     return FilterWeights(tuple(facts["indices"]), tuple(facts["deltas"]), facts["reserve"], bound)
 
 
-def policy_text(policy: Policy | None) -> str | None:
-    """Serialize a policy."""
-    return None if policy is None else canonical(facts_of(policy))
-
-
 @lru_cache(maxsize=1024)
 def read_policy(text: str | None) -> Policy | None:
     """Parse a stored policy."""
     return None if text is None else policy_of(json_object(text))
-
-
-def allocation_text(allocation: Allocation | None) -> str | None:
-    """Serialize an allocation."""
-    return None if allocation is None else canonical(allocation_facts(allocation))
 
 
 @lru_cache(maxsize=1024)

@@ -4,23 +4,20 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
+from typing import Any
 
-from sqlalchemy import Connection, Update, insert, update
+from sqlalchemy import Connection, Update, insert, select, update
 
 from app.ledger.accounts.account import Account, AccountKind
 from app.ledger.accounts.account_records import Population
 from app.ledger.accounts.alerts import AlertSettings
 from app.ledger.accounts.metadata import Metadata
 from app.ledger.admission.composition import budgets_of
+from app.ledger.governance.settings import POLICY, Setting
 from app.ledger.names import name_skeleton
-from app.persistence.repositories import account_metadata, balances
-from app.persistence.repositories.account_values import (
-    SAME_NAMES,
-    allocation_text,
-    planned_text,
-    policy_text,
-    weights_text,
-)
+from app.ledger.settings.policies import Policy
+from app.persistence.repositories import account_metadata, balances, locks
+from app.persistence.repositories.account_values import SAME_NAMES, planned_text, weights_text
 from app.persistence.repositories.expressions import owned_by, values_of
 from app.persistence.tables import account_ancestors, accounts, populations, run_budgets
 
@@ -52,8 +49,8 @@ def add(
             max_partitions_per_unit=account.partitions_per_unit,
             opens_at=account.window.opens_at,
             closes_at=account.window.closes_at,
-            policy=policy_text(account.policy),
-            organisation_policy=policy_text(account.organisation_policy),
+            policy=POLICY.text(account.policy),
+            organisation_policy=POLICY.text(account.organisation_policy),
             created_at=now,
             updated_at=now,
         )
@@ -119,24 +116,21 @@ def add_version(tx: Connection, organisation_id: str, account_ids: Sequence[str]
     )
 
 
-def set_policy(tx: Connection, organisation_id: str, account: Account, now: datetime) -> None:
-    """Write an account's policies and their revision; the caller has locked its path."""
-    tx.execute(
-        _changed(organisation_id, account, now).values(
-            policy=policy_text(account.policy),
-            organisation_policy=policy_text(account.organisation_policy),
-            policy_revision=account.policy_revision,
-        )
-    )
+def set_setting(tx: Connection, organisation_id: str, setting: Setting[Any], account: Account, now: datetime) -> None:
+    """Write a setting that has columns of its names, and its revision; the caller has locked the account's path."""
+    value, revision = getattr(account, setting.name), getattr(account, setting.revision_name)
+    columns = {setting.name: setting.text(value), setting.revision_name: revision}
+    tx.execute(_changed(organisation_id, account, now).values(columns))
 
 
-def set_allocation(tx: Connection, organisation_id: str, account: Account, now: datetime) -> None:
-    """Write an account's allocation and its revision; the caller has locked its path."""
-    tx.execute(
-        _changed(organisation_id, account, now).values(
-            allocation=allocation_text(account.allocation), allocation_revision=account.allocation_revision
-        )
-    )
+def copy_policy(tx: Connection, organisation_id: str, policy: Policy | None, now: datetime) -> None:
+    """Copy the organisation's policy to its populations, which are locked in the global order, for the step path."""
+    found = select(populations.c.account_id).where(populations.c.organisation_id == organisation_id)
+    ids = list(tx.execute(found).scalars())
+    locks.lock(tx, organisation_id, ids)
+    copied = update(accounts).where(accounts.c.organisation_id == organisation_id, accounts.c.id.in_(ids))
+    version = accounts.c.version + 1
+    tx.execute(copied.values(organisation_policy=POLICY.text(policy), version=version, updated_at=now))
 
 
 def set_alert_settings(

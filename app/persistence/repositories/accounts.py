@@ -61,14 +61,6 @@ _MANY = _RECORDS.where(
 )
 
 
-def populations_of(tx: Connection, organisation_id: str) -> list[Account]:
-    """List an organisation's populations, locked in the global order in a write transaction."""
-    ids = tx.execute(select(populations.c.account_id).where(populations.c.organisation_id == organisation_id))
-    found = list(ids.scalars())
-    lock(tx, organisation_id, found)
-    return [record.account for record in find_many(tx, CostCache(), organisation_id, found)]
-
-
 def find(tx: Connection, organisation_id: str, account_id: str) -> AccountRecord | None:
     """Find an account by id."""
     row = tx.execute(_of(organisation_id).where(accounts.c.id == account_id)).one_or_none()

@@ -5,8 +5,9 @@ from datetime import datetime
 
 from sqlalchemy import Connection, insert, select, text, true, update
 
+from app.ledger.governance.settings import POLICY
 from app.ledger.settings.policies import Policy
-from app.persistence.repositories.account_values import policy_text, read_policy
+from app.persistence.repositories.account_values import read_policy
 from app.persistence.tables import organisations
 
 
@@ -58,7 +59,7 @@ def policy(tx: Connection, organisation_id: str) -> tuple[Policy | None, int]:
     return read_policy(row.policy), row.policy_revision
 
 
-def set_policy(tx: Connection, organisation_id: str, changed: Policy, revision: int) -> None:
+def set_policy(tx: Connection, organisation_id: str, changed: Policy | None, revision: int) -> None:
     """Write a locked organisation's policy; the caller copies it to the populations."""
     here = update(organisations).where(organisations.c.id == organisation_id)
-    tx.execute(here.values(policy=policy_text(changed), policy_revision=revision))
+    tx.execute(here.values(policy=POLICY.text(changed), policy_revision=revision))

@@ -20,7 +20,7 @@ from app.persistence.repositories import account_metadata, accounts, overview_qu
 from app.service.accounts.lookup import find_account, find_of_kind, require_every_budget
 from app.service.accounts.names import require_display_name_free
 from app.service.auth.request_context import RequestContext
-from app.service.change_control import one_person_suffices, propose_once
+from app.service.change_control import one_person_suffices, propose
 from app.service.idempotency import run_effect
 
 _NEEDED: Final = {
@@ -110,7 +110,7 @@ def unarchive_account(
             _unarchive(tx, context, own, reason)
             return own, None
         why = reason or f"{own.path} is needed again."
-        return propose_once(tx, context, ProposalKind.UNARCHIVAL, own.id, {"path": own.path}, why)
+        return propose(tx, context, ProposalKind.UNARCHIVAL, own.id, {"path": own.path}, why)
 
     return run_effect(context, effect)
 

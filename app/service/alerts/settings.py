@@ -4,16 +4,13 @@ An account is given by id or path. NotFoundError: it does not exist; Insufficien
 scope.
 """
 
-from dataclasses import asdict
-
 from sqlalchemy import Connection
 
 from app.ledger.accounts.account_records import reached
 from app.ledger.accounts.alerts import Alert, AlertFilter, AlertSettings, AlertType, check_thresholds
-from app.ledger.audit import AuditAction
 from app.ledger.errors import InvalidInputError
+from app.ledger.governance.settings import ALERT_SETTINGS
 from app.ledger.pages import Page, PageRequest
-from app.ledger.permissions import Permission
 from app.persistence.repositories import account_writes, alerts
 from app.service.accounts.lookup import find_account, find_path_of
 from app.service.alerts.alert_factory import threshold_alerts
@@ -48,14 +45,15 @@ def set_alert_settings(context: RequestContext, account: str, after: AlertSettin
     Raises:
         InvalidInputError: the thresholds do not increase, are too many, or out of range.
     """
-    context.require_permission(Permission.ALERT_MANAGE)
+    context.require_permission(ALERT_SETTINGS.permission)
     check_thresholds(after.thresholds)
 
     def replace(tx: Connection) -> AlertSettings:
         record = find_path_of(tx, context, account)[-1]
         changed, before = record.account, record.alert_settings
         account_writes.set_alert_settings(tx, context.organisation_id, changed, after, context.now)
-        context.record(tx, AuditAction.ALERT_SETTINGS_REPLACED, changed.id, asdict(before), asdict(after))
+        payloads = ALERT_SETTINGS.payload(before, 0), ALERT_SETTINGS.payload(after, 0)
+        context.record(tx, ALERT_SETTINGS.action_at(changed.kind), changed.id, *payloads)
         passed = after.thresholds[: reached(changed, after.thresholds)]
         alerts.add(tx, context.organisation_id, threshold_alerts(changed, passed, context.now))
         return after

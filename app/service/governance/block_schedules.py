@@ -2,19 +2,20 @@
 
 import hashlib
 import logging
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from sqlalchemy import Connection
 
 from app.ledger.accounts.account_records import AccountRecord, Block
-from app.ledger.accounts.calendar import BlockSchedule, ScheduleStatus, due_blocks
+from app.ledger.accounts.calendar import BlockSchedule, due_blocks
 from app.ledger.admission.composition import MAX_PARTITIONS
 from app.ledger.audit import AuditAction, canonical, utc_text
 from app.ledger.errors import InvalidInputError, LedgerError, NotFoundError
-from app.ledger.permissions import Permission
+from app.ledger.governance.settings import BLOCK_SCHEDULE
 from app.persistence.clock import Moment
 from app.persistence.database import Database
 from app.persistence.repositories import accounts, alerts, block_schedules, organisations, partitions
@@ -22,9 +23,9 @@ from app.service.accounts.create import block_terms, check_budget, open_budget
 from app.service.accounts.lookup import find_parent
 from app.service.alerts.alert_factory import schedule_failed_alert
 from app.service.auth.request_context import RequestContext, service_context
-from app.service.change_control import require_if_match
 from app.service.idempotency import run_effect
 from app.service.periodic_work import find_due, isolated
+from app.service.setting_changes import SettingHandler, SettingRecord
 
 RETRY: Final = timedelta(minutes=5)
 """Interval between attempts to open a block that could not be opened."""
@@ -32,86 +33,62 @@ RETRY: Final = timedelta(minutes=5)
 _logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class AccountSchedule:
-    """The block schedule of an account, if it has one.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScheduleRecord(SettingRecord[BlockSchedule | None]):
+    """The block schedule of the account under which the blocks are opened, if it has one.
 
     Args:
-        account_id: the population or budget under which the blocks are opened.
-        path: of the account.
-        status: None: it has no schedule.
+        failure: why its oldest missing block was not opened; None: none is missing.
         next_opening: when the next period begins; None: it has no schedule, or the calendar ends before.
     """
 
-    account_id: str
-    path: str
-    status: ScheduleStatus | None
+    failure: str | None
     next_opening: datetime | None
 
-    @property
-    def schedule(self) -> BlockSchedule | None:
-        """The template of its blocks."""
-        return None if self.status is None else self.status.schedule
 
-    @property
-    def failure(self) -> str | None:
-        """Why its oldest missing block was not opened; None: none is missing."""
-        return None if self.status is None else self.status.failure
-
-    @property
-    def tag(self) -> str:
-        """Entity tag of everything that is shown."""
-        opening = None if self.next_opening is None else utc_text(self.next_opening)
-        shown = canonical([self.account_id, schedule_payload(self.schedule), self.failure, opening])
-        return f'"{hashlib.sha256(shown.encode()).hexdigest()[:32]}"'
+def find_schedule(tx: Connection, context: RequestContext, path: Sequence[AccountRecord]) -> ScheduleRecord:
+    """Get the block schedule of the last account of a path; its entity tag covers everything that is shown."""
+    account = path[-1].account
+    status = block_schedules.find(tx, context.organisation_id, account.id)
+    schedule, failure = (None, None) if status is None else (status.schedule, status.failure)
+    opening = None if schedule is None else schedule.next_opening(context.lapsed_by)
+    shown = [account.id, BLOCK_SCHEDULE.payload(schedule, 0), failure, opening and utc_text(opening)]
+    tag = f'"{hashlib.sha256(canonical(shown).encode()).hexdigest()[:32]}"'
+    return ScheduleRecord(account.id, path, schedule, 0, tag, failure=failure, next_opening=opening)
 
 
-def schedule_payload(schedule: BlockSchedule | None) -> dict[str, Any] | None:
-    """Build the audit payload of a schedule."""
-    if schedule is None:
-        return None
-    template = {"period": str(schedule.period), "start": schedule.start.isoformat(), "prefix": schedule.prefix}
-    return template | {"limit": asdict(schedule.limit)}
+def _write(
+    tx: Connection, context: RequestContext, before: ScheduleRecord, schedule: BlockSchedule | None
+) -> ScheduleRecord:
+    assert schedule is not None, "to remove it is another action"
+    block_schedules.put(tx, context.organisation_id, before.subject, schedule)
+    return find_schedule(tx, context, before.accounts)
 
 
-def get_schedule(context: RequestContext, account: str) -> AccountSchedule:
-    """Get the block schedule of a population or budget; needs LEDGER_READ."""
-    with context.read() as tx:
-        return find_schedule(tx, context, find_parent(tx, context, account))
-
-
-def find_schedule(tx: Connection, context: RequestContext, above: AccountRecord) -> AccountSchedule:
-    """Get the block schedule of an account."""
-    status = block_schedules.find(tx, context.organisation_id, above.account.id)
-    opening = None if status is None else status.schedule.next_opening(context.lapsed_by)
-    return AccountSchedule(above.account.id, above.account.path, status, opening)
+SCHEDULES: Final = SettingHandler(BLOCK_SCHEDULE, find_schedule, _write)
 
 
 def replace_schedule(
     context: RequestContext, account: str, schedule: BlockSchedule, reason: str, tag: str | None
-) -> AccountSchedule:
+) -> ScheduleRecord:
     """Replace the block schedule of an account, and open the blocks whose period has begun; needs ACCOUNT_MANAGE.
 
-    `tag` is the value of If-Match. An equal schedule is neither written nor recorded, but its missing blocks are
-    opened.
+    An equal schedule is neither written nor recorded, but its missing blocks are opened.
 
     Raises:
-        PreconditionRequiredError: If-Match is missing.
-        PreconditionFailedError: the schedule has changed.
         InvalidInputError: more periods have begun than an account may have parts.
-        Also those of `create_budget`, for the first block that cannot be created; nothing is changed.
+        Also those of `find_matching`, and of `create_budget`, for the first block that cannot be created; nothing is
+        changed.
     """
-    context.require_permission(Permission.ACCOUNT_MANAGE)
+    context.require_permission(BLOCK_SCHEDULE.permission)
 
-    def change(tx: Connection) -> AccountSchedule:
-        above = find_parent(tx, context, account)
-        before = find_schedule(tx, context, above)
-        require_if_match("block schedule", before.tag, tag)
-        _require_few(schedule, above.account.path, context.lapsed_by)
-        if before.schedule != schedule:
-            _write(tx, context, before, schedule, reason)
-        _open_all(tx, context, above, schedule)
-        return find_schedule(tx, context, above)
+    def change(tx: Connection) -> ScheduleRecord:
+        before = SCHEDULES.find_matching(tx, context, account, tag)
+        _require_few(schedule, before.path, context.lapsed_by)
+        if before.value != schedule:
+            SCHEDULES.apply(tx, context, before, schedule, reason)
+        _open_all(tx, context, before.accounts[-1], schedule)
+        return find_schedule(tx, context, before.accounts)
 
     return run_effect(context, change)
 
@@ -120,21 +97,18 @@ def remove_schedule(context: RequestContext, account: str, reason: str, tag: str
     """Remove the block schedule of an account; its blocks stay. Needs ACCOUNT_MANAGE.
 
     Raises:
-        PreconditionRequiredError: If-Match is missing.
-        PreconditionFailedError: the schedule has changed.
         NotFoundError: the account has none.
+        Also those of `find_matching`.
     """
-    context.require_permission(Permission.ACCOUNT_MANAGE)
+    context.require_permission(BLOCK_SCHEDULE.permission)
 
     def change(tx: Connection) -> None:
-        above = find_parent(tx, context, account)
-        before = find_schedule(tx, context, above)
-        require_if_match("block schedule", before.tag, tag)
-        if before.schedule is None:
+        before = SCHEDULES.find_matching(tx, context, account, tag)
+        if before.value is None:
             raise NotFoundError(f"{before.path} has no block schedule.")
-        block_schedules.remove(tx, context.organisation_id, before.account_id)
-        facts = schedule_payload(before.schedule)
-        context.record(tx, AuditAction.BLOCK_SCHEDULE_REMOVED, before.account_id, facts, None, reason)
+        block_schedules.remove(tx, context.organisation_id, before.subject)
+        facts = BLOCK_SCHEDULE.payload(before.value, 0)
+        context.record(tx, AuditAction.BLOCK_SCHEDULE_REMOVED, before.subject, facts, None, reason)
 
     run_effect(context, change)
 
@@ -160,14 +134,6 @@ def _require_few(schedule: BlockSchedule, path: str, now: datetime) -> None:
             f"have at most {MAX_PARTITIONS} parts. Start on {first} or later.",
             field="schedule.start",
         )
-
-
-def _write(
-    tx: Connection, context: RequestContext, before: AccountSchedule, schedule: BlockSchedule, reason: str
-) -> None:
-    block_schedules.put(tx, context.organisation_id, before.account_id, schedule)
-    facts = schedule_payload(before.schedule), schedule_payload(schedule)
-    context.record(tx, AuditAction.BLOCK_SCHEDULE_REPLACED, before.account_id, *facts, reason)
 
 
 def _missing(tx: Connection, context: RequestContext, above: AccountRecord, schedule: BlockSchedule) -> list[Block]:

@@ -4,44 +4,36 @@ A lowered limit cancels the planned steps beyond it (ADR 0026).
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
+from typing import Final
 
 from sqlalchemy import Connection
 
 from app.accounting.pricing_effort import MAX_PLAN_WORK
 from app.ledger.accounts.account import Account, AccountKind
 from app.ledger.accounts.account_records import AccountRecord, Population, reached
-from app.ledger.audit import AuditAction
-from app.ledger.errors import (
-    InvalidInputError,
-    NotFoundError,
-    PreconditionFailedError,
-)
+from app.ledger.errors import InvalidInputError, NotFoundError
 from app.ledger.filter.filters import Limit
 from app.ledger.governance.filter_weights import Tuning, weights_under
 from app.ledger.governance.limit_changes import is_lowered, is_raised, with_limit
 from app.ledger.governance.policy_checks import Size, require_limit_allowed, require_run, sources_of
-from app.ledger.governance.proposals import Proposal, ProposalKind
-from app.ledger.permissions import Permission
-from app.persistence.repositories import account_writes, accounts, alerts
+from app.ledger.governance.proposals import Proposal
+from app.ledger.governance.settings import LIMIT
+from app.persistence.repositories import account_writes, alerts
 from app.persistence.repositories.account_values import weights_facts
-from app.service.accounts.lookup import find_account, find_path_of, require_every_budget
 from app.service.accounts.metadata import require_unarchived
 from app.service.accounts.spec import check_account_limit
 from app.service.alerts.alert_factory import threshold_alerts
 from app.service.auth.request_context import RequestContext
-from app.service.change_control import one_person_suffices, propose, require_if_match, require_none_open
+from app.service.change_control import one_person_suffices
 from app.service.costing import PrecomputedCosts
 from app.service.governance.plan_revocation import revoke_plans
 from app.service.governance.run_approvals import find_excess, needs_approval
-from app.service.idempotency import use_case
+from app.service.idempotency import Effect
+from app.service.setting_changes import SettingHandler, SettingRecord
 from app.service.worker_pool import Job
 
-
-def read_limit(context: RequestContext, account: str) -> AccountRecord:
-    """Get an account with its own limit."""
-    with context.read() as tx:
-        return require_own_limit(find_account(tx, context, account))
+LimitRecord = SettingRecord[Limit]
 
 
 def limit_etag(account_id: str, revision: int) -> str:
@@ -49,128 +41,70 @@ def limit_etag(account_id: str, revision: int) -> str:
     return f'"{account_id}-{revision}"'
 
 
-@use_case(Permission.LIMIT_PROPOSE)
 def change_limit(
-    tx: Connection, context: RequestContext, account: str, limit: Limit, reason: str, tag: str | None
-) -> AccountRecord | Proposal:
-    """Lower a limit, or propose to raise it; `tag` is the value of If-Match.
+    context: RequestContext, account: str, limit: Limit, reason: str, tag: str | None
+) -> Effect[LimitRecord | Proposal]:
+    """Lower a limit, or propose to raise it.
 
     Needs LIMIT_PROPOSE; to change the limit at once, also ACCOUNT_MANAGE.
 
     Raises:
-        PreconditionRequiredError: If-Match is missing.
-        PreconditionFailedError: the limit has changed.
+        NotFoundError: a run has no limit of its own.
         InvalidInputError: the account has this limit already, or an open proposal.
+        Also those of `SettingHandler.change` and `check_limit_change`.
+    """
+
+    def build(_: Connection, before: LimitRecord) -> Limit:
+        if before.value == limit:
+            raise InvalidInputError("The account has this limit already.")
+        return limit
+
+    return LIMITS.change(context, account, build, reason, tag)
+
+
+def find_limit(_: Connection, __: RequestContext, path: Sequence[AccountRecord]) -> LimitRecord:
+    """Get the limit of the last account of a path; filter weights decide about admission, too.
+
+    Raises:
+        NotFoundError: a run has no limit of its own.
+    """
+    account = path[-1].account
+    if account.limit is None:
+        raise NotFoundError(f"The {AccountKind.RUN} {account.id} has no limit of its own.")
+    tag, further = limit_etag(account.id, account.limit_revision), {"weights": weights_facts(account.weights)}
+    return SettingRecord(account.id, path, account.limit, account.limit_revision, tag, further)
+
+
+def check_limit_change(tx: Connection, context: RequestContext, before: LimitRecord, limit: Limit) -> None:
+    """Check that an account may get a limit.
+
+    Raises:
         AccountArchivedError: the limit of an archived account is raised.
         PolicyViolationError: a policy forbids the limit.
         PlanTooExpensiveError: to compute what the limit allows of the plan would take more than a request may take.
         Also those of `check_account_limit`.
     """
-    path = find_path_of(tx, context, account)
-    record = require_own_limit(path[-1])
-    require_if_match(
-        "limit",
-        limit_etag(record.account.id, record.account.limit_revision),
-        tag,
-        limit_revision=record.account.limit_revision,
-    )
-    present = record.account.limit
-    assert present is not None, "it was looked for"
-    if present == limit:
-        raise InvalidInputError("The account has this limit already.")
-    raised, places = is_raised(present, limit), [each.account for each in path]
-    if raised:
-        require_unarchived(tx, context, record.account.id)
-    check_limit_change(path, limit, context.costs)
-    if raised and not single_approver_allowed(tx, context, places, limit):
-        return propose_limit(tx, context, record, limit, reason)
-    context.require_permission(Permission.ACCOUNT_MANAGE)
-    if raised:
-        require_every_budget(tx, context, record.account.id)
-    return apply_limit(tx, context, path, limit, reason)
+    if is_raised(before.value, limit):
+        require_unarchived(tx, context, before.subject)
+    _limited(before.accounts, limit, context.costs)
+    _require_allowed(before.accounts, limit)
 
 
-def approve_limit(tx: Connection, context: RequestContext, proposal: Proposal) -> None:
-    """Apply a proposed limit; the transaction has locked the organisation.
-
-    Raises:
-        PreconditionFailedError: the limit has changed since the proposal.
-        PolicyViolationError: a policy forbids the limit.
-        AccountArchivedError: the account was archived since.
-    """
-    path = accounts.path_of(tx, context.organisation_id, proposal.subject)
-    account = path[-1].account
-    facts = proposal.proposed
-    if account.limit_revision != facts["revision"]:
-        raise PreconditionFailedError(
-            "The limit was changed since this was proposed; reject the proposal, and let it be proposed anew.",
-            limit_revision=account.limit_revision,
-        )
-    require_unarchived(tx, context, account.id)
-    limit = Limit(**facts["limit"])
-    _require_allowed(path, limit)
-    apply_limit(tx, context, path, limit, proposal.reason)
-
-
-def apply_limit(
-    tx: Connection,
-    context: RequestContext,
-    path: Sequence[AccountRecord],
-    limit: Limit,
-    reason: str,
-) -> AccountRecord:
-    """Write a limit, cancel plans over it, and raise threshold alerts.
-
-    The transaction has locked the organisation, then the path, which ends with the account before the change.
-    """
-    record, after = path[-1], _limited(path, limit, context.costs)
+def _write(tx: Connection, context: RequestContext, before: LimitRecord, limit: Limit) -> LimitRecord:
+    """Write a limit and cancel plans over it; the path is locked."""
+    after = _limited(before.accounts, limit, context.costs)
     account_writes.set_limit(tx, context.organisation_id, after, context.now)
-    now = replace(record, account=after, updated_at=context.now)
-    assert record.account.limit is not None, "only a limit can be changed"
-    revoked = revoke_plans(tx, context, after) if is_lowered(record.account.limit, limit) else []
-    facts = limit_payload(now) | ({"revoked": revoked} if revoked else {})
-    context.record(tx, AuditAction(f"{after.kind}.limit_changed"), after.id, limit_payload(record), facts, reason)
-    thresholds = record.alert_settings.thresholds
-    crossed = thresholds[reached(record.account, thresholds) : reached(after, thresholds)]
-    alerts.add(tx, context.organisation_id, threshold_alerts(after, crossed, context.now))
-    return now
+    changed = replace(before.accounts[-1], account=after, updated_at=context.now)
+    record = find_limit(tx, context, [*before.accounts[:-1], changed])
+    revoked = revoke_plans(tx, context, after) if is_lowered(before.value, limit) else []
+    return replace(record, further={**record.further, "revoked": revoked}) if revoked else record
 
 
-def limit_payload(record: AccountRecord) -> dict[str, object]:
-    """Build the audit payload of a limit: all that decides about admission."""
-    account = record.account
-    assert account.limit is not None, "only a limit can be changed"
-    return {
-        "limit": asdict(account.limit),
-        "revision": account.limit_revision,
-        "weights": weights_facts(account.weights),
-    }
-
-
-def check_limit_change(path: Sequence[AccountRecord], limit: Limit, costs: PrecomputedCosts) -> None:
-    """Check that the last account of a path may get a limit.
-
-    Raises:
-        PolicyViolationError: a policy forbids the limit.
-        PlanTooExpensiveError: to compute what the limit allows of the plan would take more than a request may take.
-        Also those of `check_account_limit`.
-    """
-    _limited(path, limit, costs)
-    _require_allowed(path, limit)
-
-
-def propose_limit(
-    tx: Connection, context: RequestContext, record: AccountRecord, limit: Limit, reason: str
-) -> Proposal:
-    """Propose a limit that was checked, for another person to decide."""
-    require_none_open(tx, context, record.account.id, {ProposalKind.LIMIT, ProposalKind.RUN})
-    facts, before = proposal_facts(record, limit), limit_payload(record)
-    return propose(tx, context, ProposalKind.LIMIT, record.account.id, facts, reason, before=before)
-
-
-def proposal_facts(record: AccountRecord, limit: Limit) -> dict[str, object]:
-    """Build the payload of a proposed limit."""
-    return {"limit": asdict(limit), "revision": record.account.limit_revision}
+def _send_alerts(tx: Connection, context: RequestContext, before: LimitRecord, after: LimitRecord) -> None:
+    """Raise the alerts of thresholds that a changed limit has crossed."""
+    thresholds = after.accounts[-1].alert_settings.thresholds
+    crossed = thresholds[reached(before.account, thresholds) : reached(after.account, thresholds)]
+    alerts.add(tx, context.organisation_id, threshold_alerts(after.account, crossed, context.now))
 
 
 def _limited(path: Sequence[AccountRecord], limit: Limit, costs: PrecomputedCosts) -> Account:
@@ -201,13 +135,13 @@ def _require_allowed(path: Sequence[AccountRecord], limit: Limit) -> None:
         require_run(sources, Size(limit.epsilon, limit.delta), limited=True, planned=True)
 
 
-def single_approver_allowed(tx: Connection, context: RequestContext, path: Sequence[Account], limit: Limit) -> bool:
+def single_approver_allowed(tx: Connection, context: RequestContext, before: LimitRecord, limit: Limit) -> bool:
     """Check whether the caller may raise a limit alone.
 
     The policy must accept a single approver, and the caller must be allowed to approve. A run must also need no
     approval at registration with the new limit.
     """
-    *above, own = path
+    *above, own = path = [record.account for record in before.accounts]
     if not one_person_suffices(context, path):
         return False
     if own.kind is not AccountKind.RUN:
@@ -217,8 +151,6 @@ def single_approver_allowed(tx: Connection, context: RequestContext, path: Seque
     return find_excess(tx, context, above, limit.epsilon, raised=own.id) is None
 
 
-def require_own_limit(record: AccountRecord) -> AccountRecord:
-    """Raise NotFoundError if a run has no limit of its own."""
-    if record.account.limit is None:
-        raise NotFoundError(f"The {AccountKind.RUN} {record.account.id} has no limit of its own.")
-    return record
+LIMITS: Final = SettingHandler(
+    LIMIT, find_limit, _write, check=check_limit_change, alone=single_approver_allowed, follow=_send_alerts
+)

@@ -6,13 +6,10 @@ from sqlalchemy import Connection
 
 from app.ledger.accounts.account import AccountKind
 from app.ledger.accounts.account_records import AccountRecord
-from app.ledger.errors import (
-    InvalidInputError,
-    RunStateConflictError,
-)
+from app.ledger.errors import InvalidInputError, RunStateConflictError
 from app.ledger.filter.filters import Limit
 from app.ledger.governance.limit_changes import is_lowered, is_raised
-from app.ledger.governance.proposals import Proposal, ProposalKind
+from app.ledger.governance.proposals import Proposal
 from app.ledger.pages import PageRequest
 from app.ledger.permissions import Permission
 from app.ledger.runs.decisions import DecisionFilter, DecisionOutcome
@@ -21,13 +18,7 @@ from app.persistence.repositories import accounts, decisions, runs
 from app.service.accounts.lookup import missing_account_error
 from app.service.accounts.metadata import require_unarchived
 from app.service.auth.request_context import RequestContext
-from app.service.change_control import propose_once, require_none_open
-from app.service.governance.limit_changes import (
-    check_limit_change,
-    limit_payload,
-    proposal_facts,
-    require_own_limit,
-)
+from app.service.governance.limit_changes import LIMITS, check_limit_change, find_limit
 from app.service.idempotency import use_case
 
 
@@ -61,19 +52,15 @@ def request_limit(
             run_status=str(run.status),
         )
     path = accounts.path_of(tx, context.organisation_id, found.account.id)
-    record = require_own_limit(path[-1])
-    present = record.account.limit
-    assert present is not None, "it was looked for"
+    before = find_limit(tx, context, path)
+    present = before.value
     if is_lowered(present, limit) or not is_raised(present, limit):
         raise InvalidInputError(
-            f"`limit` is epsilon {limit.epsilon:g} (delta {limit.delta:g}), and {record.account.path} has epsilon "
+            f"`limit` is epsilon {limit.epsilon:g} (delta {limit.delta:g}), and {before.path} has epsilon "
             f"{present.epsilon:g} (delta {present.delta:g}). Request a higher one."
         )
-    check_limit_change(path, limit, context.costs)
-    require_none_open(tx, context, record.account.id, {ProposalKind.RUN})
-    facts = proposal_facts(record, limit) | {"run": run_id}
-    before = limit_payload(record)
-    return propose_once(tx, context, ProposalKind.LIMIT, record.account.id, facts, reason, before=before)
+    check_limit_change(tx, context, before, limit)
+    return LIMITS.propose(tx, context, before, limit, reason, run=run_id)
 
 
 def _charged_account(

@@ -17,9 +17,9 @@ from app.service.accounts.metadata import approve_unarchival
 from app.service.auth.authentication import CLI_ACTOR, WORKLOAD_PREFIX
 from app.service.auth.request_context import RequestContext
 from app.service.change_control import close_proposal
-from app.service.governance.allocations import approve_allocation
-from app.service.governance.limit_changes import approve_limit
-from app.service.governance.policies import approve_policy
+from app.service.governance.allocations import ALLOCATIONS
+from app.service.governance.limit_changes import LIMITS
+from app.service.governance.policies import POLICIES
 from app.service.governance.quarantines import approve_lift, verify_before_lift
 from app.service.governance.run_approvals import approve_run, reject_run
 from app.service.idempotency import run_effect
@@ -29,12 +29,12 @@ MOST_COUNTED: Final = 100
 """Number of open proposals that are looked at to count those that a person may decide."""
 
 _APPLY: Final[Mapping[ProposalKind, Callable[[Connection, RequestContext, Proposal], None]]] = {
-    ProposalKind.LIMIT: approve_limit,
+    ProposalKind.LIMIT: LIMITS.approve,
     ProposalKind.RUN: approve_run,
-    ProposalKind.POLICY: approve_policy,
+    ProposalKind.POLICY: POLICIES.approve,
     ProposalKind.POPULATION: approve_population,
     ProposalKind.QUARANTINE: approve_lift,
-    ProposalKind.ALLOCATION: approve_allocation,
+    ProposalKind.ALLOCATION: ALLOCATIONS.approve,
     ProposalKind.UNARCHIVAL: approve_unarchival,
 }
 

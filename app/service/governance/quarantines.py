@@ -13,7 +13,7 @@ from app.ledger.permissions import Permission
 from app.persistence.repositories import locks, raw_rows
 from app.service.accounts.lookup import find_account
 from app.service.auth.request_context import RequestContext
-from app.service.change_control import open_proposals, propose, require_none_open
+from app.service.change_control import open_error, open_proposals, propose
 from app.service.idempotency import use_case
 from app.service.verification.requests import verification_lock
 from app.service.verification.verify import verify
@@ -46,7 +46,8 @@ def propose_lift(tx: Connection, context: RequestContext, account: str, reason: 
     found = _quarantined(tx, context, record.account.id)
     if not found:
         raise InvalidInputError(f"Neither {record.account.path} nor an account under it is quarantined.")
-    require_none_open(tx, context, record.account.id, {ProposalKind.QUARANTINE})
+    for waiting in open_proposals(tx, context, record.account.id, {ProposalKind.QUARANTINE}, limit=1):
+        raise open_error(waiting)
     facts = {"quarantined": dict(found)}
     return propose(tx, context, ProposalKind.QUARANTINE, record.account.id, facts, reason)
 

@@ -23,7 +23,7 @@ from app.service.accounts.damaged_rows import read_tolerating_damage
 from app.service.accounts.lookup import AccountView, account_views, find_path_of
 from app.service.auth.request_context import RequestContext
 from app.service.costing import cost_steps
-from app.service.governance.block_schedules import AccountSchedule, find_schedule
+from app.service.governance.block_schedules import ScheduleRecord, find_schedule
 from app.service.queries.account_history import AccountHistory, AccountHistoryCache, ChildShare
 from app.service.queries.account_status import (
     AccountStatus,
@@ -134,7 +134,7 @@ class AccountDetail:
     refusals: Sequence[DecisionWithPath]
     limit: CurrentLimit
     archived: str | None
-    schedule: AccountSchedule | None
+    schedule: ScheduleRecord | None
     sharing: BudgetSharing
     children: tuple[AccountStatus, ...]
     answer: WhatIfResult | None
@@ -189,8 +189,8 @@ def get_account_detail(
             refusals=decisions.page(tx, context.organisation_id, refused, PageRequest(REFUSALS)).items,
             limit=current_limit(tx, context, path),
             archived=archived,
-            schedule=None if record.account.partitions_per_unit is None else find_schedule(tx, context, record),
-            sharing=read_sharing(tx, context, record.account),
+            schedule=None if record.account.partitions_per_unit is None else find_schedule(tx, context, path),
+            sharing=read_sharing(tx, context, path),
             children=tuple(children),
             answer=answer,
             preview=preview,

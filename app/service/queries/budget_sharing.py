@@ -1,12 +1,11 @@
 """Read model of how an account shares out its budget: its allocation, and the plans that wait for it."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
 from sqlalchemy import Connection
 
-from app.ledger.accounts.account import Account
 from app.ledger.accounts.account_records import AccountRecord
 from app.ledger.accounts.alerts import share_used
 from app.ledger.accounts.metadata import AccountMetadata, title_of
@@ -61,8 +60,9 @@ class BudgetSharing:
     waiting: int
 
 
-def read_sharing(tx: Connection, context: RequestContext, account: Account) -> BudgetSharing:
-    """Read how a population or budget shares out its budget."""
+def read_sharing(tx: Connection, context: RequestContext, path: Sequence[AccountRecord]) -> BudgetSharing:
+    """Read how the last account of a path, a population or budget, shares out its budget."""
+    account = path[-1].account
     queue = read_queue(tx, context, account, SHOWN)
     homes = {each.run.id: (each.run.id, each.run.parent_id, each.run.population_id) for each in queue.entries}
     named = {account_id for home in homes.values() for account_id in home if account_id is not None}
@@ -78,7 +78,7 @@ def read_sharing(tx: Connection, context: RequestContext, account: Account) -> B
         held = read_withholdings(tx, context.organisation_id, [account], context.lapsed_by)[account.id].taken
         taken = {budget: 0.0 if curve.is_zero else account.epsilon(curve) for budget, curve in held.items()}
     return BudgetSharing(
-        record=find_allocation(tx, context, account),
+        record=find_allocation(tx, context, path),
         used=max(share_used(account), share_used(replace(account, spent=account.spent + account.held))),
         taken=taken,
         queue=tuple(QueuedPlan(each, about[each.run.id], owners[each.run.id]) for each in queue.entries),

@@ -11,16 +11,16 @@ from app.ledger.accounts.account_records import AccountRecord
 from app.ledger.accounts.metadata import title_of
 from app.ledger.filter.filters import Limit
 from app.ledger.governance.policy_checks import sources_of
-from app.ledger.governance.proposals import Proposal, ProposalFilter, ProposalKind, ProposalStatus
+from app.ledger.governance.proposals import EXCLUSIVE, Proposal, ProposalFilter, ProposalKind, ProposalStatus
 from app.ledger.pages import Page, PageRequest
 from app.ledger.permissions import PERMISSIONS, Permission
-from app.ledger.settings.policies import ORGANISATION, Policy, PolicySource, policy_of
+from app.ledger.settings.policies import ORGANISATION, Policy, PolicySource, loosened, policy_of
 from app.persistence.repositories import account_metadata, accounts, proposals, runs
 from app.service.accounts.lookup import find_path_of
 from app.service.auth.request_context import RequestContext
 from app.service.change_control import open_proposals
-from app.service.governance.limit_changes import limit_etag, single_approver_allowed
-from app.service.governance.policies import PolicyRecord, find_policy, read_policy
+from app.service.governance.limit_changes import LimitRecord, find_limit, single_approver_allowed
+from app.service.governance.policies import POLICIES, PolicyRecord, find_policy
 from app.service.governance.proposals import approval_blocker
 from app.service.queries.proposal_effects import AccountEffect, limit_effects, run_effects
 
@@ -145,9 +145,7 @@ class CurrentLimit:
         archived: path of the archived account that makes it read-only; None: none does.
     """
 
-    record: AccountRecord
-    limit: Limit
-    tag: str
+    record: LimitRecord
     population: tuple[str, Limit]
     waiting: Proposal | None
     alone: bool
@@ -179,32 +177,27 @@ def read_current_limit(context: RequestContext, account: str) -> CurrentLimit | 
 
 def read_effective_policy(context: RequestContext, account: str | None) -> EffectivePolicy:
     """Get an effective policy with the source of each rule; None: the organisation's."""
-    record = read_policy(context, account)
+    record = POLICIES.read(context, account)
     with context.read() as tx:
-        sources: tuple[PolicySource, ...] = (PolicySource(ORGANISATION, record.policy),)
+        sources: tuple[PolicySource, ...] = (PolicySource(ORGANISATION, record.value),)
         if account is not None:
-            path = accounts.path_of(tx, context.organisation_id, record.subject)
-            sources = sources_of([each.account for each in path])
-        about = None if account is None else record.subject
-        waiting = next(iter(open_proposals(tx, context, about, {ProposalKind.POLICY}, limit=1)), None)
+            sources = sources_of([each.account for each in record.accounts])
+        waiting = next(iter(open_proposals(tx, context, record.account_id, {ProposalKind.POLICY}, limit=1)), None)
     return EffectivePolicy(record, tuple(_rule(field.name, record, sources) for field in fields(Policy)), waiting)
 
 
 def current_limit(tx: Connection, context: RequestContext, path: Sequence[AccountRecord]) -> CurrentLimit:
     """Get the limit of the last account of a path within a transaction."""
-    record = path[-1]
-    assert record.account.limit is not None, "as said"
-    waiting = open_proposals(tx, context, record.account.id, {ProposalKind.LIMIT, ProposalKind.RUN}, limit=1)
-    number = account_metadata.numbers_of(tx, context.organisation_id, [record.account.id]).get(record.account.id, 1)
+    found, account = find_limit(tx, context, path), path[-1].account
+    waiting = open_proposals(tx, context, account.id, EXCLUSIVE[ProposalKind.LIMIT], limit=1)
+    number = account_metadata.numbers_of(tx, context.organisation_id, [account.id]).get(account.id, 1)
     return CurrentLimit(
-        record=record,
-        limit=record.account.limit,
-        tag=limit_etag(record.account.id, record.account.limit_revision),
+        record=found,
         population=_population(path),
         waiting=next(iter(waiting), None),
-        alone=single_approver_allowed(tx, context, [each.account for each in path], record.account.limit),
-        title=title_of(record.account.path, number),
-        archived=next(iter(account_metadata.archived_above(tx, context.organisation_id, record.account.id)), None),
+        alone=single_approver_allowed(tx, context, found, found.value),
+        title=title_of(account.path, number),
+        archived=next(iter(account_metadata.archived_above(tx, context.organisation_id, account.id)), None),
     )
 
 
@@ -263,9 +256,11 @@ def _rules(tx: Connection, context: RequestContext, proposal: Proposal) -> tuple
     """Compare an open policy proposal with the present policy."""
     if proposal.kind is not ProposalKind.POLICY or proposal.status is not ProposalStatus.OPEN:
         return ()
-    before, after = find_policy(tx, context, proposal.account_id), policy_of(proposal.proposed["policy"])
-    looser = before.loosened(after)
-    pairs = {name: (getattr(before.policy, name), getattr(after, name)) for name in Policy.__dataclass_fields__}
+    owner, account_id = context.organisation_id, proposal.account_id
+    path = [] if account_id is None else accounts.path_of(tx, owner, account_id)
+    before, after = find_policy(tx, context, path).value, policy_of(proposal.proposed["policy"])
+    looser = loosened(before, after, of_organisation=account_id is None)
+    pairs = {name: (getattr(before, name), getattr(after, name)) for name in Policy.__dataclass_fields__}
     return tuple(
         RuleChange(name, _shown(was), _shown(would), name in looser)
         for name, (was, would) in pairs.items()
@@ -288,7 +283,7 @@ def _rule(name: str, record: PolicyRecord, sources: tuple[PolicySource, ...]) ->
         for path, value in saying
         if value not in (None, False) and (value == holds or isinstance(value, frozenset))
     )
-    return PolicyRule(name, _shown(getattr(record.policy, name)), _shown(holds), by)
+    return PolicyRule(name, _shown(getattr(record.value, name)), _shown(holds), by)
 
 
 def _shown(value: object) -> object:

@@ -3,7 +3,7 @@
 import json
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final
 
@@ -12,11 +12,11 @@ from app.ledger.accounts.account_records import AccountRecord
 from app.ledger.accounts.alerts import DEFAULT_ALERT_SETTINGS
 from app.ledger.audit import AuditAction, AuditEntry, audit_entry_hash, audit_genesis, canonical
 from app.ledger.filter.filters import FilterWeights, Limit
+from app.ledger.governance.settings import ALERT_SETTINGS, ALLOCATION, LIMIT, POLICY, Setting
 from app.ledger.names import name_skeleton
 from app.ledger.runs.reservations import ReservationStatus
 from app.ledger.runs.run import RunStatus
-from app.ledger.settings.policies import Policy, facts_of
-from app.persistence.repositories.account_values import allocation_text, weights_of
+from app.persistence.repositories.account_values import weights_of
 from app.persistence.repositories.raw_rows import StoredRun
 from app.persistence.tolerant_rows import DAMAGED
 from app.service.verification import record_replay
@@ -37,6 +37,15 @@ WAIT_ENDS: Final = frozenset(
 )
 MUTABLE_FIELDS: Final = ("limit", "status", "metadata", "number")
 """Fields of an account that later audit events change, or that a row of its own has."""
+
+_UNSET: Final[Mapping[Setting[Any], tuple[str | None, int]]] = {
+    ALERT_SETTINGS: (ALERT_SETTINGS.text(DEFAULT_ALERT_SETTINGS), 0),
+    POLICY: (None, 0),
+    ALLOCATION: (None, 0),
+}
+"""Settings of accounts whose values are compared as text, with what accounts have that never changed them."""
+
+_SETTINGS: Final[Mapping[str, Setting[Any]]] = {setting.action: setting for setting in _UNSET}
 
 _QUARANTINES: Final = {
     (False, True): "its quarantine is gone from its row, and no audit event of its organisation has lifted it.",
@@ -59,11 +68,10 @@ class RecordedAccount:
     """An account by the audit log.
 
     Args:
-        fixed_fields: as canonical JSON; likewise `policy` and `alert_settings`.
+        fixed_fields: as canonical JSON.
         limits: in order; at least one.
         status: of a run, without its reports; `end_reason` and `ended_at` if it has ended.
-        policy_revision: number of policies set.
-        allocation: as canonical JSON; `allocation_revision` is the number of allocations set.
+        settings: as canonical JSON with their revisions, by name; those that were changed.
         quarantine: reason of its quarantine.
     """
 
@@ -71,11 +79,7 @@ class RecordedAccount:
     limits: list[LimitPeriod]
     status: str | None
     created_at: datetime
-    policy: str | None = None
-    policy_revision: int = 0
-    allocation: str | None = None
-    allocation_revision: int = 0
-    alert_settings: str = canonical(asdict(DEFAULT_ALERT_SETTINGS))
+    settings: dict[str, tuple[str | None, int]] = field(default_factory=dict)
     quarantine: str | None = None
     end_reason: str | None = None
     ended_at: datetime | None = None
@@ -158,19 +162,15 @@ def account_discrepancies(
         changed.append("created_at")
     if changed:
         yield f"it is not as it was opened: {', '.join(changed)}."
-    if canonical(asdict(record.alert_settings)) != recorded.alert_settings:
-        yield "its alert settings are not those that its organisation's audit events gave it."
+    wrong = [each for each, unset in _UNSET.items() if each.stored(record) != recorded.settings.get(each.name, unset)]
     inherited = organisation_policy if account.kind is AccountKind.POPULATION else None
-    policy = (_policy_text(account.policy), account.policy_revision, _policy_text(account.organisation_policy))
-    if policy != (recorded.policy, recorded.policy_revision, inherited):
-        yield "its policy is not the one that its organisation's audit events gave it."
-    if (allocation_text(account.allocation), account.allocation_revision) != (
-        recorded.allocation,
-        recorded.allocation_revision,
-    ):
-        yield "its allocation is not the one that its organisation's audit events gave it."
+    if POLICY.text(account.organisation_policy) != inherited and POLICY not in wrong:
+        wrong.append(POLICY)
     if (account.limit, account.limit_revision) != (recorded.limits[-1].limit, len(recorded.limits) - 1):
-        yield "its limit is not the one that its organisation's audit events gave it."
+        wrong.append(LIMIT)
+    for setting in wrong:
+        is_other = "are not those" if setting.title.endswith("s") else "is not the one"
+        yield f"its {setting.title} {is_other} that its organisation's audit events gave it."
     if record.quarantine != recorded.quarantine:
         yield _QUARANTINES[record.quarantine is not None, recorded.quarantine is not None]
 
@@ -261,14 +261,9 @@ def _lift_quarantines(state: AuditState, entry: AuditEntry) -> None:
 
 
 def _apply_to_account(account: RecordedAccount, entry: AuditEntry, after: Mapping[str, Any]) -> None:
-    if entry.action == AuditAction.POLICY_REPLACED:
-        account.policy, account.policy_revision = canonical(after["policy"]), after["revision"]
-    elif entry.action == AuditAction.ALLOCATION_REPLACED:
-        allocation = after["allocation"]
-        account.allocation = None if allocation is None else canonical(allocation)
-        account.allocation_revision = after["revision"]
-    elif entry.action == AuditAction.ALERT_SETTINGS_REPLACED:
-        account.alert_settings = canonical(after)
+    setting = _SETTINGS.get(entry.action)
+    if setting is not None:
+        account.settings[setting.name] = setting.recorded(after)
     elif entry.action == AuditAction.QUARANTINE_PLACED:
         account.quarantine = after["quarantine"]
     elif entry.action.endswith(".limit_changed"):
@@ -283,10 +278,6 @@ def _apply_to_account(account: RecordedAccount, entry: AuditEntry, after: Mappin
 def _fixed_fields(facts: Mapping[str, Any]) -> str:
     """Select the fields of an account that never change, as canonical JSON."""
     return canonical({name: value for name, value in facts.items() if name not in MUTABLE_FIELDS})
-
-
-def _policy_text(policy: Policy | None) -> str | None:
-    return None if policy is None else canonical(facts_of(policy))
 
 
 def _limit(facts: Mapping[str, float] | None) -> Limit | None:
