@@ -51,7 +51,7 @@ def binomial_log_delta(pure: float, count: int, epsilon: float) -> float:
             if loss > epsilon:
                 chance = mpmath.binomial(count, larger) * likely**larger * (1 - likely) ** (count - larger)
                 exact += chance * -mpmath.expm1(epsilon - loss)
-        return float(mpmath.log(exact)) if exact else -inf
+        return float(mpmath.log(min(exact, 1))) if exact else -inf  # it is rounded
 
 
 ALONE = st.tuples(st.floats(log(0.5), log(200)).map(exp), st.floats(0, log(1e5)).map(lambda x: int(exp(x))))
