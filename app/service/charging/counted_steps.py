@@ -49,19 +49,8 @@ class _Counted:
         plan = self.stored.reservation
         return plan if plan is None or not self.taken else used_further(plan, self.taken)
 
-    def left_of(self, event: DpEvent) -> int:
-        """Count the repetitions of an event that the run's plan has left."""
-        place = self._place(event)
-        assert self.stored.reservation is not None, "it is asked for runs with a plan"
-        return 0 if place is None else self.stored.reservation.items[place].left - self.taken.get(place, 0)
-
-    def take(self, step: StepEvent) -> None:
-        """Take repetitions out of the run's plan."""
-        place = self._place(step.event)
-        assert place is not None, "it is planned"
-        self.taken[place] = self.taken.get(place, 0) + step.count
-
-    def _place(self, event: DpEvent) -> int | None:
+    def place_of(self, event: DpEvent) -> int | None:
+        """Find an event in the run's plan."""
         items = () if self.stored.reservation is None else self.stored.reservation.items
         return next((place for place, item in enumerate(items) if item.event is event or item.event == event), None)
 
@@ -161,19 +150,19 @@ class CountedSteps:
         asked, run, now = self._asked(key[0], known, command), known.run, command.context.now
         if asked is None:
             return None
-        step, own = asked.priced.step, known.path[key]
-        outcome, reservation_id = self._admit(known, command, asked.priced)
+        step, own, plan = asked.priced.step, known.path[key], known.stored.reservation
+        outcome, place = self._admit(known, command, asked.priced)
         if outcome is None or outcome.steps_remaining <= 0 or _deviates(run, own.record, step, now):
             return None  # the last step raises an alert, or is the last one of the plan
-        for at, counted in known.path.items() if reservation_id is None else [(key, own)]:
+        for at, counted in known.path.items() if place is None else [(key, own)]:
             if at not in self._charged:
                 self._charged[at] = counted, counted.mark
             counted.charge(step.count, now)
-        if reservation_id is not None:
-            known.take(step)
+        if place is not None:
+            known.taken[place] = known.taken.get(place, 0) + step.count
         version = next(iter(known.path.values())).version
         decision = new_decision(
-            command, run, (step,), asked.fingerprint, outcome, version, reservation_id=reservation_id
+            command, run, (step,), asked.fingerprint, outcome, version, reservation_id=None if plan is None else plan.id
         )
         entry = entry_of(key[0], decision)
         head = entry_hash(run.chain_head, entry)
@@ -183,15 +172,16 @@ class CountedSteps:
         self.decided.append((entry, head))
         return decision
 
-    def _admit(self, known: _Counted, command: StepCommand, priced: PricedStep) -> tuple[Admission | None, str | None]:
-        """Admit repetitions to the accounts of a path, or to the run's reservation, whose id comes with them."""
+    def _admit(self, known: _Counted, command: StepCommand, priced: PricedStep) -> tuple[Admission | None, int | None]:
+        """Admit repetitions to the accounts of a path or, with the place of their event, to the run's plan."""
         path, plan = tuple(known.path.values()), known.stored.reservation
         if plan is None:
             return admit_by_counting(path, priced), None
-        left = known.left_of(priced.step.event) - priced.step.count
-        if left <= 0 or has_lapsed(plan, command.context.lapsed_by):
+        place = known.place_of(priced.step.event)
+        if place is None or has_lapsed(plan, command.context.lapsed_by):
             return None, None
-        return admit_by_counting(path, priced, left), plan.id
+        left = plan.items[place].left - known.taken.get(place, 0) - priced.step.count
+        return (admit_by_counting(path, priced, left) if left > 0 else None), place
 
     def _load(self, key: Key) -> _Counted | None:
         """Get a run and the accounts of its path, if none of them is shared out, parallel or in quarantine."""
