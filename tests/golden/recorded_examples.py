@@ -7,18 +7,30 @@ from typing import Any, Final, NamedTuple
 
 from tests.api.operations import OPERATIONS, resolved
 
-_FLEETING: Final = re.compile(
-    r"(?P<secret>(?<=\.)[-_0-9A-Za-z]{40,}|whsec_[-_+/=0-9A-Za-z]+)|(?P<hash>\b[0-9a-f]{64}\b)"
-    r"|(?P<id>(?<=\b[a-z]{3}_)[0-9a-f]{11}(?=[0-9a-f]{4}(?:[0-9a-f]{12})?\b))|(?P<key_id>\b[0-9a-f]{16}\b)"
-    r"|(?P<pem>-----BEGIN[^-]+-----[^-]+-----END[^-]+-----\n?)"
-    r"|(?P<signature>(?<![-_+/0-9A-Za-z])[-_+/0-9A-Za-z]{86}(?:==|(?![-_+/0-9A-Za-z])))"
+FLEETING: Final = re.compile(
+    r"""
+      (?P<secret>\b(?:key_[0-9a-f]{27}\.|whsec_)[-_+/=0-9A-Za-z]+)
+    | (?P<id>\b(?P<kind>[a-z]{3})_(?:[0-9a-f]{15}|[0-9a-f]{27})\b)
+    | (?P<moment>\b20\d\d-\d\d-\d\d[T ]\d\d:\d\d(?::\d\d(?:\.\d+)?)?(?:Z|\+00:00)?)
+    | (?P<hash>\b[0-9a-f]{64}\b)
+    | (?P<tag>"[0-9a-f]{32}"|\b[0-9a-f]{16}\b)
+    | (?P<request>\breq_[0-9a-f]{16}\b)
+    | (?P<pem>-----BEGIN[^-]+-----[^-]+-----END[^-]+-----\n?)
+    | (?P<signature>(?<![-_+/0-9A-Za-z])[-_+/0-9A-Za-z]{86}(?:==|(?![-_+/0-9A-Za-z])))
+    """,
+    re.VERBOSE,
 )
+"""What differs from one recording to the next."""
+
+_INSTANT: Final = "19b76da8c00"
+"""In ids, the time of their creation."""
 _SAME: Final = {
-    "id": "19b76da8c00",
-    "key_id": "3f1c2d3e4f506172",
+    "tag": "3f1c2d3e4f506172",
+    "hash": hashlib.sha256(b"hash").hexdigest(),
     # the first one of RFC 8032, section 7.1
     "pem": "-----BEGIN PUBLIC KEY-----\nMCowBQYDK2VwAyEA11qYAYKxCrfVS/7TyWQHOg7hcvPapiMlrwIaaPcHURo=\n"
     "-----END PUBLIC KEY-----\n",
+    "signature": (hashlib.sha256(b"signature").hexdigest() * 2)[:86] + "==",
 }
 _JSON: Final = "application/json"
 _DIGITS: Final = 6
@@ -69,14 +81,13 @@ def _readable(value: Any) -> Any:  # noqa: ANN401 - JSON
         return [_readable(each) for each in value[:_ITEMS]]
     if isinstance(value, float):
         return float(f"{value:.{_DIGITS}g}")
-    return _FLEETING.sub(_same, value) if isinstance(value, str) else value
+    return FLEETING.sub(_same, value) if isinstance(value, str) else value
 
 
 def _same(match: re.Match[str]) -> str:
-    kind = match.lastgroup
+    kind, text = str(match.lastgroup), match[0]
     if kind == "secret":
-        return "whsec_…" if match[0].startswith("whsec_") else "…"
-    if kind in _SAME:
-        return _SAME[kind]
-    text = hashlib.sha256(f"{kind}".encode()).hexdigest()
-    return text if kind == "hash" else (text + text)[:86] + ("==" if match[0].endswith("==") else "")
+        return FLEETING.sub(_same, text.partition(".")[0]) + ".…" if text.startswith("key_") else "whsec_…"
+    if kind == "id":
+        return f"{text[:4]}{_INSTANT}{text[4 + len(_INSTANT) :]}"
+    return _SAME.get(kind, text)

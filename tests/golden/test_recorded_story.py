@@ -21,7 +21,7 @@ from app.persistence.tables import metadata
 from tests.clocks import stand_at
 from tests.conftest import SAMPLED, Ledger, open_ledger
 from tests.golden.further_requests import send_the_rest
-from tests.golden.recorded_examples import Exchange, examples_of
+from tests.golden.recorded_examples import FLEETING, Exchange, examples_of
 from tests.persistence.dump import dump
 
 FOLDER = Path(__file__).parent
@@ -31,19 +31,6 @@ LIMIT = {"epsilon": 3.0, "delta": 1e-5}
 PEOPLE = {"privacy_unit": "patient", "neighboring_relation": "add_or_remove_one"}
 QUIET = {"type": "gaussian", "noise_multiplier": 40.0}
 WHY = "The board has met."
-_FLEETING: Final = re.compile(
-    r"""
-      (?P<secret>\b(?:key_[0-9a-f]{27}\.|whsec_)[-_+/=0-9A-Za-z]+)
-    | (?P<id>\b(?P<kind>[a-z]{3})_(?:[0-9a-f]{15}|[0-9a-f]{27})\b)
-    | (?P<moment>\b20\d\d-\d\d-\d\d[T ]\d\d:\d\d(?::\d\d(?:\.\d+)?)?(?:Z|\+00:00)?)
-    | (?P<hash>\b[0-9a-f]{64}\b)
-    | (?P<tag>"[0-9a-f]{32}"|\b[0-9a-f]{16}\b)
-    | (?P<request>\breq_[0-9a-f]{16}\b)
-    | (?P<pem>-----BEGIN[^-]+-----[^-]+-----END[^-]+-----\n?)
-    | (?P<signature>(?<![-_+/0-9A-Za-z])[-_+/0-9A-Za-z]{86}(?:==|(?![-_+/0-9A-Za-z])))
-    """,
-    re.VERBOSE,
-)
 _HASH_BYTES: Final = 32
 _HEADERS: Final = ("cache-control", "content-type", "etag", "idempotent-replayed", "location", "retry-after", "allow")
 
@@ -115,7 +102,7 @@ class Recorder:
             return self._scalar(found.hex()) if len(found) == _HASH_BYTES else f"{len(found)} bytes"
         if isinstance(found, float):
             return float(f"{found:.9g}")  # the last digits are the processor's
-        return _FLEETING.sub(self._steady, found) if isinstance(found, str) else found
+        return FLEETING.sub(self._steady, found) if isinstance(found, str) else found
 
     def _steady(self, match: re.Match[str]) -> str:
         kind = match["kind"] or match.lastgroup or ""
