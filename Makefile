@@ -75,7 +75,7 @@ demo: $(STAMP) ## watch a real DP-SGD training being stopped at its budget
 	@$(BIN)/epsilon-ledger demo
 
 sample: $(STAMP) ## serve a sample organisation with a live run, from a throw-away database
-	@$(BIN)/epsilon-ledger serve --demo
+	@$(BIN)/epsilon-ledger serve --sample
 
 run: $(STAMP) ## serve on 127.0.0.1:8000 with the SQLite file epsilon-ledger.db
 	@$(BIN)/epsilon-ledger serve --host 127.0.0.1 --port 8000

@@ -54,7 +54,7 @@ def pages_of(server: SampleServer) -> dict[str, str]:
 
 
 def main(folder: Path) -> None:
-    """Take them all of `serve --demo`.
+    """Take them all of `serve --sample`.
 
     Args:
         folder: where they are put; those of an earlier time are replaced.

@@ -85,8 +85,8 @@ def main() -> None:
         runs: dict[str, Run | None] = {"no service": None}
         ways: dict[str, dict[str, int | bool]] = {
             "a call per step": {},
-            f"grants of {EVERY}": {"authorize_every": EVERY},
-            f"grants of {EVERY}, background": {"authorize_every": EVERY, "background": True},
+            f"grants of {EVERY}": {"prefetch": EVERY},
+            f"grants of {EVERY}, background": {"prefetch": EVERY, "prefetch_in_background": True},
         }
         for name, how in ways.items():
             runs[name] = client.create_run(name, budget="p/b", event=EVENT, **how)  # type: ignore[arg-type]

@@ -215,7 +215,7 @@ def train_privately(ledger: LedgerClient, path: str, training: Training) -> None
         neighboring_relation="add_or_remove_one",
         limit=LIMIT,
         planned=[(schedule(step), 1) for step in range(STEPS)],
-        authorize_every=STEPS,
+        prefetch=STEPS,
         schedule=schedule,
     ) as run:
         train(training, noise, run, PRIVATE, TEST)

@@ -73,7 +73,7 @@ def train(ledger: LedgerClient, path: str, configuration: Configuration) -> tupl
         parties = []
         for name, share, (planned, limit) in zip(PARTIES, shares, plans, strict=True):
             run = ledger.create_run(
-                f"{label}, {name}", budget=path, limit=limit, planned=planned, authorize_every=50, background=True
+                f"{label}, {name}", budget=path, limit=limit, planned=planned, prefetch=50, prefetch_in_background=True
             )
             parties.append(Party(name, share, model, configuration, runs.enter_context(run)))
         while all(party.is_going for party in parties):

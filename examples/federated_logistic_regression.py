@@ -104,7 +104,7 @@ def run_party(name: str, address: tuple[str, int], key: str | None, budget_path:
             planned=[step],
         )
         # What a step costs is known, so steps are granted ahead: one request for ten of them.
-        with ledger.create_run(f"logistic-regression-{name}", budget=path, authorize_every=10) as run:
+        with ledger.create_run(f"logistic-regression-{name}", budget=path, prefetch=10) as run:
             party = Party(name, patients, model, configuration, run)
             send(line, {"party": name, "records": size})
             while party.is_going and "weights" in (message := receive(line)):

@@ -30,11 +30,11 @@ TYPES: Final = "urn:problem-type:epsilon-ledger:"
 STATUSES: Final[Mapping[str, tuple[int, str]]] = {
     "bad_request": (400, "Bad Request"),
     "unauthenticated": (401, "Unauthorized"),
-    "budget_closed": (403, "Budget closed"),
+    "account_closed": (403, "Account closed"),
     "budget_exceeded": (403, "Budget exceeded"),
     "csrf_failed": (403, "CSRF check failed"),
-    "insufficient_scope": (403, "Insufficient scope"),
-    "plan_required": (403, "Plan required"),
+    "permission_denied": (403, "Permission denied"),
+    "reservation_required": (403, "Reservation required"),
     "policy_violation": (403, "Policy violation"),
     "not_found": (404, "Not Found"),
     "method_not_allowed": (405, "Method Not Allowed"),
@@ -44,7 +44,7 @@ STATUSES: Final[Mapping[str, tuple[int, str]]] = {
     "account_state_conflict": (409, "Account state conflict"),
     "account_quarantined": (409, "Account quarantined"),
     "name_taken": (409, "Name taken"),
-    "plans_waiting": (409, "Plans waiting"),
+    "reservations_waiting": (409, "Reservations waiting"),
     "reservation_state_conflict": (409, "Reservation state conflict"),
     "reservation_closed": (409, "Reservation closed"),
     "signing_not_configured": (409, "Signing not configured"),
@@ -77,10 +77,10 @@ STATUSES: Final[Mapping[str, tuple[int, str]]] = {
 AUTH_ERRORS: Final = ("unauthenticated", "rate_limited", "ledger_unavailable")
 """Problems of every authenticated operation."""
 
-LIST_ERRORS: Final = (*AUTH_ERRORS, "insufficient_scope", "invalid_request")
+LIST_ERRORS: Final = (*AUTH_ERRORS, "permission_denied", "invalid_request")
 READ_ERRORS: Final = (*LIST_ERRORS, "not_found")
 SENDING: Final = (*AUTH_ERRORS, "csrf_failed", "request_too_large", "unsupported_media_type", "invalid_request")
-WRITE_ERRORS: Final = (*SENDING, "insufficient_scope")
+WRITE_ERRORS: Final = (*SENDING, "permission_denied")
 COSTING_ERRORS: Final = ("invalid_event", "computation_limit_exceeded", "unsupported_event")
 OPENING: Final = (
     *WRITE_ERRORS,
@@ -90,7 +90,7 @@ OPENING: Final = (
 """Problems of operations that create an account."""
 
 CHARGING: Final = (
-    *("account_quarantined", "budget_exceeded", "budget_closed", "not_found", "plans_waiting"),
+    *("account_quarantined", "budget_exceeded", "account_closed", "not_found", "reservations_waiting"),
     *("neighboring_relation_mismatch", "privacy_unit_mismatch"),
 )
 """Further problems of operations that declare what is charged to a budget."""
@@ -98,7 +98,7 @@ CHARGING: Final = (
 _BY_STATUS: Final = {
     400: "bad_request",
     401: "unauthenticated",
-    403: "insufficient_scope",
+    403: "permission_denied",
     404: "not_found",
     405: "method_not_allowed",
     413: "request_too_large",

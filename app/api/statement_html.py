@@ -105,7 +105,7 @@ def _epsilon(facts: Mapping[str, Any], name: str) -> str:
 def _plan(plan: Mapping[str, Any] | None) -> str:
     if plan is None:
         return "none"
-    return f"{plan['state']}: {plan['steps_used']} of {plan['steps']} steps used, {plan['steps_left']} left"
+    return f"{plan['state']}: {plan['steps_used']} of {plan['steps']} steps used, {plan['steps_remaining']} left"
 
 
 def _table(facts: Mapping[str, object]) -> str:

@@ -35,7 +35,7 @@ def watch_training(*, as_json: Json = False) -> None:
     raise typer.Exit(run_demo(as_json=as_json))
 
 
-def serve_demo(host: str, port: int, workers: int, *, as_json: bool) -> None:
+def serve_sample(host: str, port: int, workers: int, *, as_json: bool) -> None:
     """Serve a sample organisation from a throw-away database, on which a trainer takes steps meanwhile."""
     from app.demo.hospital import ORGANISATION  # noqa: PLC0415 - as above
     from app.demo.live_trainer import LiveTrainer  # noqa: PLC0415 - as above

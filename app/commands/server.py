@@ -13,7 +13,7 @@ from app.bootstrap import (
     print_result,
 )
 from app.bootstrap import migrate as upgrade_schema
-from app.commands.demo import serve_demo
+from app.commands.demo import serve_sample
 from app.commands.first_admin import browser_origin, greet, http_url, no_organisation_hint
 from app.http.server import PortError, check_port
 from app.http.server import serve as serve_http
@@ -47,7 +47,7 @@ def serve(
         typer.echo(str(error), err=True)
         raise typer.Exit(1) from None
     if demo:
-        serve_demo(host, taken, workers, as_json=as_json)
+        serve_sample(host, taken, workers, as_json=as_json)
         return
     settings = Settings()
     _require_secrets(settings)

@@ -9,7 +9,7 @@ from app.api.pagination import decode_cursor
 from app.dashboard.page_context import PageContext, PageDep, router
 from app.ledger.accounts.alerts import AlertType
 from app.ledger.accounts.receivers import ReceiverKind
-from app.ledger.errors import InsufficientScopeError, NotFoundError
+from app.ledger.errors import NotFoundError, PermissionDeniedError
 from app.ledger.pages import PageRequest
 from app.ledger.permissions import ISSUES, Permission, Role
 from app.ledger.settings.policies import DEFAULT_RULES, LEAVES
@@ -95,7 +95,7 @@ def show_policies(page: PageDep, account: Account = "") -> Response:
     fault, account = "", account.strip()
     try:
         ruled = read_effective_policy(page.context, account or None)
-    except (NotFoundError, InsufficientScopeError) as error:
+    except (NotFoundError, PermissionDeniedError) as error:
         ruled, fault = read_effective_policy(page.context, None), error.detail
     on_account = bool(account) and not fault
     return page.render(
@@ -166,6 +166,6 @@ def _current_limit(page: PageContext, account: str, instead: str) -> tuple[Curre
         return None, ""
     try:
         found = read_current_limit(page.context, account)
-    except (NotFoundError, InsufficientScopeError) as error:
+    except (NotFoundError, PermissionDeniedError) as error:
         return None, error.detail
     return found, "" if found else f"This run has no limit of its own. See {instead}."

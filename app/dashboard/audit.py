@@ -18,7 +18,7 @@ from app.dashboard.form_fields import Fields, Moment, read_fields
 from app.dashboard.formatting import actors_of
 from app.dashboard.page_context import PageContext, PageDep, router
 from app.ledger.audit import AuditEntry, AuditFilter
-from app.ledger.errors import InsufficientScopeError, InvalidInputError, NotFoundError
+from app.ledger.errors import InvalidInputError, NotFoundError, PermissionDeniedError
 from app.ledger.names import ACTOR_LENGTH
 from app.ledger.pages import MAX_DIGITS, Page, PageRequest
 from app.ledger.permissions import Permission
@@ -70,7 +70,7 @@ def show_decisions(page: PageDep) -> Response:
                 fields.run, fields.account, fields.decision, fields.actor, fields.since, fields.until
             )
             found = read_decisions(page.context, wanted, place)
-    except (NotFoundError, InsufficientScopeError) as error:
+    except (NotFoundError, PermissionDeniedError) as error:
         faults = {"run" if fields is not None and fields.run else "account": error.detail}
     except InvalidInputError as error:
         faults = {"until": error.detail}

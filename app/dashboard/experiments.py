@@ -6,7 +6,7 @@ from fastapi import Query, Response
 
 from app.api.pagination import decode_cursor
 from app.dashboard.page_context import PageDep, router
-from app.ledger.errors import InsufficientScopeError, NotFoundError
+from app.ledger.errors import NotFoundError, PermissionDeniedError
 from app.ledger.pages import Page, PageRequest
 from app.ledger.permissions import Permission
 from app.service.experiments import ExperimentRecord, list_experiments
@@ -29,7 +29,7 @@ def show_experiments(
     found: Page[ExperimentRecord] = Page((), None)
     try:
         found = list_experiments(page.context, PageRequest(PAGE, decode_cursor(after)), budget=account or None)
-    except (NotFoundError, InsufficientScopeError) as error:
+    except (NotFoundError, PermissionDeniedError) as error:
         fault = error.detail
     return page.render(
         "experiments.html",

@@ -27,7 +27,7 @@ _EXPONENT: Final = re.compile(r"(\b[\d.]+e-\d+)")
 
 RULES: Final = {
     SchedulingRule.FIRST_COME: "who has waited longest",
-    SchedulingRule.DOMINANT_SHARE: "who asks for the smallest share",
+    SchedulingRule.SMALLEST_SHARE: "who asks for the smallest share",
     SchedulingRule.MOST_PACKED: "who takes least of what is left",
 }
 """Which plan a scheduling rule serves first."""

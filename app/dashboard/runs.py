@@ -12,7 +12,7 @@ from app.dashboard.form_fields import Fields, Moment, read_fields
 from app.dashboard.formatting import END_REASONS
 from app.dashboard.page_context import PageDep, router
 from app.ledger.accounts.metadata import MAX_LABELS, MAX_OWNER
-from app.ledger.errors import InsufficientScopeError, InvalidInputError, NotFoundError
+from app.ledger.errors import InvalidInputError, NotFoundError, PermissionDeniedError
 from app.ledger.pages import Page, PageRequest
 from app.ledger.runs.list_filters import MetadataFilter, RunFilter, RunOrder
 from app.ledger.runs.run import EndReason, RunStatus
@@ -77,7 +77,7 @@ def show_runs(page: PageDep) -> Response:
         try:
             place = PageRequest(PAGE, decode_cursor(page.query.get("after")))
             found = list_run_rows(page.context, wanted.wanted(labels), wanted.sort, place)
-        except (NotFoundError, InsufficientScopeError) as error:
+        except (NotFoundError, PermissionDeniedError) as error:
             faults = {"within": error.detail}
         except InvalidInputError as error:
             faults = {"label" if labels else "sort": error.detail}

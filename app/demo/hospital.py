@@ -1,4 +1,4 @@
-"""A hospital group in the middle of its work: what `serve --demo` and the screenshots show.
+"""A hospital group in the middle of its work: what `serve --sample` and the screenshots show.
 
 Six weeks of history go through the API of an application in this process, whose clock is set by hand: populations,
 budgets and runs in every state, refusals, proposals that wait, policies, reserved plans and sweeps.
@@ -146,7 +146,7 @@ class _Builder:
         """Let a population unlock its limit day by day, and promise parts to its budgets."""
         names = ("account", "minimum", "maximum", "weight")
         shares = [dict(zip(names, (f"{SHARED}/{name}", *share), strict=True)) for name, *share in SHARES]
-        allocation = {"rule": "dominant_share", "unlock": UNLOCK, "shares": shares}
+        allocation = {"rule": "smallest_share", "unlock": UNLOCK, "shares": shares}
         body = {"allocation": allocation, "reason": "Two teams share the archive until the year ends."}
         officer = self.keys[Role.PRIVACY_OFFICER]
         self.api.call("PUT", f"/v1/accounts/{self._account(SHARED)}/allocation", officer, body, If_Match="*")

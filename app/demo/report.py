@@ -93,7 +93,7 @@ class Facts:
     accuracy: float
     accuracy_without_privacy: float
     refused_by: str
-    max_count_that_fits: int
+    max_steps_that_fit: int
     noise_for_the_rest: float | None
     exhausted: bool
     verification: Mapping[str, object]
@@ -128,7 +128,7 @@ def gather(  # noqa: PLR0913 - facts by name
         accuracy=accuracy(trained.weights, patients.test_features, patients.test_labels),
         accuracy_without_privacy=accuracy_without_privacy(patients),
         refused_by=trained.refusal.binding_account_path,
-        max_count_that_fits=trained.refusal.max_count_that_fits,
+        max_steps_that_fit=trained.refusal.max_steps_that_fit,
         noise_for_the_rest=None if more is None else more.noise_multiplier,
         exhausted=trained.refusal.exhausted,
         verification=verification,
@@ -162,7 +162,7 @@ def show(screen: Screen, facts: Facts, refusal: BudgetExceededError) -> None:
             ("epsilon spent", f"{facts.epsilon:.4f} of {facts.epsilon_limit:g}, at delta {facts.delta:g}"),
             ("steps refused", f"{facts.refusals}: nothing of it was computed or released"),
             ("refused by", facts.refused_by),
-            ("such steps that still fit", str(facts.max_count_that_fits)),
+            ("such steps that still fit", str(facts.max_steps_that_fit)),
             ("noise multiplier for the rest", "none" if noise is None else f"{noise:.4g}"),
             ("test accuracy with privacy", f"{facts.accuracy:.1%}"),
             ("test accuracy without", f"{facts.accuracy_without_privacy:.1%}"),

@@ -1,4 +1,4 @@
-"""A throw-away ledger with a sample organisation: what `epsilon-ledger serve --demo` serves."""
+"""A throw-away ledger with a sample organisation: what `epsilon-ledger serve --sample` serves."""
 
 import os
 from collections.abc import Iterator

@@ -121,7 +121,7 @@ class AuditAction(StrEnum):
     RUN_SUPERSEDED = "run.superseded", "superseded the proposal {name} for a run"
     RUN_UNARCHIVED = "run.unarchived", "unarchived {name}"
     RUN_WITHDRAWN = "run.withdrawn", "withdrew the run of the proposal {name}"
-    RUNS_ANCHORED = "runs.anchored", "anchored the chains of {runs} runs in this one"
+    CHAINS_ANCHORED = "chains.anchored", "anchored the chains of {runs} runs in this one"
     SESSION_CREATED = "session.created", "signed in"
     SESSION_ENDED = "session.ended", "signed out"
     SIGN_IN_LINK_CREATED = "sign_in_link.created", "created a link that signs in once"

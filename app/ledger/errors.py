@@ -39,7 +39,7 @@ class AuthenticationError(LedgerError, code="unauthenticated"):
     """The request has no key, or an unknown one."""
 
 
-class InsufficientScopeError(LedgerError, code="insufficient_scope"):
+class PermissionDeniedError(LedgerError, code="permission_denied"):
     """The key lacks permission or scope, or another person must approve."""
 
 
@@ -99,7 +99,7 @@ class RelationMismatchError(LedgerError, code="neighboring_relation_mismatch"):
     """The trainer's mechanism uses another neighboring relation than the population."""
 
 
-class BudgetClosedError(LedgerError, code="budget_closed"):
+class AccountClosedError(LedgerError, code="account_closed"):
     """The account's window has not opened yet, or has closed."""
 
 
@@ -111,11 +111,11 @@ class AccountStateConflictError(LedgerError, code="account_state_conflict"):
     """The state of the account, or of runs under it, does not allow this."""
 
 
-class PlanRequiredError(LedgerError, code="plan_required"):
+class ReservationRequiredError(LedgerError, code="reservation_required"):
     """An account of the path gives its budget to plans only."""
 
 
-class PlansWaitingError(LedgerError, code="plans_waiting"):
+class ReservationsWaitingError(LedgerError, code="reservations_waiting"):
     """The plan fits, but others that wait are served first."""
 
 

@@ -12,7 +12,7 @@ from app.accounting.formulas.repeat_and_select import number_of_runs
 from app.ledger.accounts.account_records import AccountRecord
 from app.ledger.admission.admission import Reading, reading_of
 from app.ledger.audit import AuditAction
-from app.ledger.errors import InsufficientScopeError, InvalidInputError, RunStateConflictError, require_found
+from app.ledger.errors import InvalidInputError, PermissionDeniedError, RunStateConflictError, require_found
 from app.ledger.experiments import ChargingMode, Experiment
 from app.ledger.pages import Page, PageRequest
 from app.ledger.permissions import Permission
@@ -70,7 +70,7 @@ def create_experiment(tx: Connection, context: RequestContext, parent: str, term
     `create_budget`.
     """
     if context.principal.single_use:
-        raise InsufficientScopeError("This key is for one run, and creates no experiment with several.")
+        raise PermissionDeniedError("This key is for one run, and creates no experiment with several.")
     above = find_parent(tx, context, parent)
     if above.account.partitions_per_unit is not None:
         raise InvalidInputError(

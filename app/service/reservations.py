@@ -39,7 +39,7 @@ from app.service.ids import new_id
 from app.service.scheduling.arrivals import hold_in_turn, record_queued
 from app.service.scheduling.endings import waiting_of
 from app.service.scheduling.explanations import WaitingDetail, explain_waiting
-from app.service.scheduling.holding import price_plan
+from app.service.scheduling.holding import price_reservation
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class PrecedingReservation:
 
 
 @dataclass(frozen=True, slots=True)
-class PlanRequest:
+class ReservationRequest:
     """A plan to reserve, and the active reservation to commit first.
 
     Args:
@@ -98,7 +98,7 @@ class CreatedReservation:
 
 @use_case(Permission.STEP_AUTHORIZE)
 def create_reservation(
-    tx: Connection, context: RequestContext, request: PlanRequest
+    tx: Connection, context: RequestContext, request: ReservationRequest
 ) -> CreatedReservation | WaitingReservation | Refusal:
     """Hold a plan's exact cost on every account of a path, let it wait, or refuse.
 
@@ -112,7 +112,7 @@ def create_reservation(
         InvalidInputError: its executed steps are below the authorised or above the planned ones.
         Also those of `reserve`.
     """
-    work = load_plan(tx, context, request)
+    work = load_reservation(tx, context, request)
     run = work.run(request.run_id)
     require_attempt(run, request.attempt)
     require_active(run)
@@ -128,7 +128,7 @@ def create_reservation(
         # Forfeited even if the new plan is refused.
         close_reservation(tx, work, active, forfeit(active), context.actor, context.now)
         save(tx, work)
-        work = load_plan(tx, context, request)
+        work = load_reservation(tx, context, request)
     _end_the_one_before(tx, work, context, request)
     held = reserve(tx, work, context, request)
     if isinstance(held, Refusal):  # nothing was saved: the preceding reservation stays active
@@ -140,12 +140,12 @@ def create_reservation(
     return _as_held(work, held, request.steps[-1])
 
 
-def load_plan(tx: Connection, context: RequestContext, request: PlanRequest) -> UnitOfWork:
+def load_reservation(tx: Connection, context: RequestContext, request: ReservationRequest) -> UnitOfWork:
     """Load a run to hold a plan for, with the costs of the plan."""
     return load_for(tx, context, request.run_id, events=[step.event for step in request.steps])
 
 
-def _end_the_one_before(tx: Connection, work: UnitOfWork, context: RequestContext, request: PlanRequest) -> None:
+def _end_the_one_before(tx: Connection, work: UnitOfWork, context: RequestContext, request: ReservationRequest) -> None:
     """Commit the preceding reservation; refuse any other active one."""
     active = work.reservations.get(request.run_id)
     if request.preceding is not None and (active is None or active.id == request.preceding.id):
@@ -164,22 +164,22 @@ def _end_the_one_before(tx: Connection, work: UnitOfWork, context: RequestContex
 
 
 def reserve(
-    tx: Connection, work: UnitOfWork, context: RequestContext, request: PlanRequest, *, registers: bool = False
+    tx: Connection, work: UnitOfWork, context: RequestContext, request: ReservationRequest, *, registers: bool = False
 ) -> Reservation | Refusal:
-    """Hold a plan of `load_plan`, or let it wait, and save the work unless it is refused.
+    """Hold a plan of `load_reservation`, or let it wait, and save the work unless it is refused.
 
     `registers` is whether the run is registered with this plan; it waits with it.
 
     Raises:
-        BudgetClosedError: an account of the run's path is not open.
+        AccountClosedError: an account of the run's path is not open.
         UnsupportedEventError: an event has no sound bound under the population's relation.
         PolicyViolationError: a policy forbids an event of the plan.
-        PlansWaitingError: the plan fits, but others are served first, and it does not wait.
+        ReservationsWaitingError: the plan fits, but others are served first, and it does not wait.
         InvalidInputError: it cannot wait so long.
     """
     if request.wait_until is not None:
         check_wait(request.wait_until, context.now)
-    plan = price_plan(work, context, request.run_id, plan_of(request.steps))
+    plan = price_reservation(work, context, request.run_id, plan_of(request.steps))
     work.remember_costs(plan.path[0], plan.steps)
     holding = hold_in_turn(tx, work, context, plan, request.expected_steps, waits=request.wait_until is not None)
     if isinstance(holding, Refusal):

@@ -37,7 +37,7 @@ def measure(name: str, url: str, key: str) -> tuple[float, float]:
     module = import_module(f"benchmarks.adapters.{name}")
     with (
         LedgerClient(url, key) as client,
-        client.create_run(name, budget=budget_of(client, name), authorize_every=EVERY, background=True) as run,
+        client.create_run(name, budget=budget_of(client, name), prefetch=EVERY, prefetch_in_background=True) as run,
     ):
         without, charged = module.steps(None), module.steps(run)
         for steps in (without, charged):

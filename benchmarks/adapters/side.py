@@ -29,7 +29,9 @@ def main(name: str, *access: str) -> None:
         if access:
             client = stack.enter_context(LedgerClient(*access))
             budget = budget_of(client, name)
-            run = stack.enter_context(client.create_run(name, budget=budget, authorize_every=EVERY, background=True))
+            run = stack.enter_context(
+                client.create_run(name, budget=budget, prefetch=EVERY, prefetch_in_background=True)
+            )
         steps = import_module(f"benchmarks.adapters.{name}").steps(run)
         for line in sys.stdin:
             print(json.dumps([cost_of(steps) for _ in range(int(line))]), flush=True)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from app.ledger.scheduling.queue import Books, WaitingPlan
+from app.ledger.scheduling.queue import Books, WaitingReservation
 from app.ledger.scheduling.scheduling_rules import Line, Scores
 from app.ledger.settings.allocation import SchedulingRule
 
@@ -13,14 +13,14 @@ class LargestShares(Line):
     """Plans by the share of an account at the order at which it is largest; ours takes that at which it is least."""
 
     def __init__(self) -> None:
-        super().__init__(SchedulingRule.DOMINANT_SHARE)
+        super().__init__(SchedulingRule.SMALLEST_SHARE)
 
-    def scores(self, plans: Sequence[WaitingPlan], books: Books) -> Scores:
+    def scores(self, plans: Sequence[WaitingReservation], books: Books) -> Scores:
         """Compute the scores of plans."""
         return {plan.id: tuple(sorted(_shares(plan, books), reverse=True)) for plan in plans}
 
 
-def _shares(plan: WaitingPlan, books: Books) -> list[float]:
+def _shares(plan: WaitingReservation, books: Books) -> list[float]:
     found = []
     for name in plan.path[:-1]:
         bounds = books.accounts[name].prepared_for(plan.steps, held=True).bounds()

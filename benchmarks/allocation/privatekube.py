@@ -12,7 +12,15 @@ from app.ledger.scheduling.scheduling_rules import Line
 from app.ledger.settings.allocation import SchedulingRule
 from benchmarks.allocation.blocks import BlockFilter
 from benchmarks.allocation.privatekube_workloads import Kind, basic, many_blocks, renyi, single_block
-from benchmarks.allocation.simulation import Outcome, Unlocking, Workload, by_plans, fair_plans, over_time, simulate
+from benchmarks.allocation.simulation import (
+    Outcome,
+    Unlocking,
+    Workload,
+    by_reservations,
+    fair_plans,
+    over_time,
+    simulate,
+)
 
 PARTS: Final = 100
 """In which a limit is unlocked over time; the papers' timer ticks every half of the mean time between plans."""
@@ -64,7 +72,7 @@ class Table:
             yield self._line(chosen, "first come", first, first, self._published(FIRST_COME))
             for number in self.ours if chosen.weights is None else self.numbers:
                 fair = [fair_plans(work, number) for work in works]
-                outcomes = _outcomes(works, by_plans(number), fair)
+                outcomes = _outcomes(works, by_reservations(number), fair)
                 was = [replace(each, fair=own) for each, own in zip(first, fair, strict=True)]
                 yield self._line(chosen, f"DPF-N, {number}", outcomes, was, self._published(number))
             for number in () if chosen.weights is None else self.times:
@@ -97,7 +105,7 @@ class Table:
 
 def _outcomes(works: Iterable[Workload], unlocking: Unlocking, fair: Iterable[frozenset[int]]) -> list[Outcome]:
     return [
-        replace(simulate(work, Line(SchedulingRule.DOMINANT_SHARE), unlocking), fair=own)
+        replace(simulate(work, Line(SchedulingRule.SMALLEST_SHARE), unlocking), fair=own)
         for work, own in zip(works, fair, strict=True)
     ]
 

@@ -11,10 +11,10 @@ import numpy as np
 
 from app.ledger.accounts.account import Account
 from app.ledger.filter.filters import filter_bounds
-from app.ledger.scheduling.queue import Books, WaitingPlan, schedule
+from app.ledger.scheduling.queue import Books, WaitingReservation, schedule
 from app.ledger.scheduling.scheduling_rules import Line
 from app.ledger.scheduling.withholding import Withholding
-from app.ledger.settings.allocation import ALL, Allocation, Unlock, UnlockByPlans, UnlockOverTime
+from app.ledger.settings.allocation import ALL, Allocation, Unlock, UnlockByReservations, UnlockOverTime
 from app.ledger.step_events import PricedStep
 from benchmarks.allocation.blocks import BlockFilter, make_block, make_run, used_part, within_limits
 
@@ -114,7 +114,7 @@ class _State:
             unlock, known = self.unlocks[index], self.books.withholdings.get(self.names[index])
             if unlock is None or known is None or known.unlocked == ALL:
                 continue
-            if isinstance(unlock, UnlockByPlans):
+            if isinstance(unlock, UnlockByReservations):
                 fraction = unlock.fraction(self.arrived.get(index, 0))
             else:
                 fraction = unlock.fraction(now)
@@ -128,9 +128,11 @@ class _State:
         known = self.books.withholdings.get(name)
         return known is None or known.unlocked == ALL
 
-    def decide(self, waiting: Sequence[WaitingPlan], now: datetime, batch: int | None) -> list[WaitingPlan]:
+    def decide(
+        self, waiting: Sequence[WaitingReservation], now: datetime, batch: int | None
+    ) -> list[WaitingReservation]:
         """Grant waiting plans; they are sorted anew after a batch of grants."""
-        granted: list[WaitingPlan] = []
+        granted: list[WaitingReservation] = []
         while waiting:
             order = self.line.order(waiting, self.books, now)
             found = []
@@ -176,7 +178,7 @@ def simulate(workload: Workload, line: Line, unlocking: Unlocking | None = None)
         state.line.add(plan)
         for block in arrival.blocks:
             state.arrived[block] = state.arrived.get(block, 0) + 1
-        only_asked = isinstance(state.unlocks[0], UnlockByPlans)
+        only_asked = isinstance(state.unlocks[0], UnlockByReservations)
         changed = state.unlock(arrival.blocks if only_asked else growing, now)
         growing -= {block for block in growing if state.is_unlocked(state.names[block])}
         tried = state.line.candidates(state.books, changed)
@@ -212,9 +214,9 @@ def simulate_batches(
     return _outcome(workload, state, delays)
 
 
-def by_plans(number: int) -> Unlocking:
+def by_reservations(number: int) -> Unlocking:
     """Unlock a block by its first plans: DPF-N."""
-    return lambda since: UnlockByPlans(since, number)
+    return lambda since: UnlockByReservations(since, number)
 
 
 def over_time(seconds: float, parts: int) -> Unlocking:
@@ -244,11 +246,15 @@ def fair_plans(workload: Workload, number: int) -> frozenset[int]:
     return frozenset(found)
 
 
-def _begin(workload: Workload, line: Line, unlocking: Unlocking | None) -> tuple[_State, tuple[WaitingPlan, ...]]:
+def _begin(
+    workload: Workload, line: Line, unlocking: Unlocking | None
+) -> tuple[_State, tuple[WaitingReservation, ...]]:
     blocks = [make_block(index, workload.blocks) for index in range(len(workload.born))]
     runs = [make_run(index, blocks[arrival.blocks[0]]) for index, arrival in enumerate(workload.arrivals)]
     plans = tuple(
-        WaitingPlan(f"{index:06}", (*(blocks[each].id for each in arrival.blocks), run.id), (arrival.demand,), at)
+        WaitingReservation(
+            f"{index:06}", (*(blocks[each].id for each in arrival.blocks), run.id), (arrival.demand,), at
+        )
         for index, (arrival, run) in enumerate(zip(workload.arrivals, runs, strict=True))
         for at in [_time(arrival.at)]
     )

@@ -11,10 +11,10 @@ from typing import Final
 from app.accounting.events import Gaussian
 from app.ledger.accounts.account import Account
 from app.ledger.filter.filters import Limit, filter_weights
-from app.ledger.scheduling.queue import Books, WaitingPlan, schedule
+from app.ledger.scheduling.queue import Books, WaitingReservation, schedule
 from app.ledger.scheduling.scheduling_rules import Line
 from app.ledger.scheduling.withholding import Withholding
-from app.ledger.settings.allocation import ALL, Allocation, SchedulingRule, UnlockByPlans
+from app.ledger.settings.allocation import ALL, Allocation, SchedulingRule, UnlockByReservations
 from app.ledger.step_events import PricedStep, StepEvent
 from benchmarks.allocation.blocks import BlockFilter, make_block, make_run, priced
 from benchmarks.allocation.simulation import START
@@ -25,7 +25,7 @@ COUNTS: Final = (5, 50, 200)
 LIMIT, RAISED, RAISED_MORE = Limit(10.0, 1e-7), Limit(10.5, 1e-7), Limit(11.0, 1e-7)
 
 
-def waiting_plans(plans: int, blocks: int) -> tuple[list[Account], list[WaitingPlan]]:
+def waiting_reservations(plans: int, blocks: int) -> tuple[list[Account], list[WaitingReservation]]:
     """Make blocks, runs, and their plans for some blocks each."""
     random = Random(1)  # noqa: S311 - a workload, not noise
     weights = filter_weights(LIMIT, priced(Gaussian(20.0)).curve, 1)
@@ -37,18 +37,20 @@ def waiting_plans(plans: int, blocks: int) -> tuple[list[Account], list[WaitingP
         event = priced(Gaussian(random.choice(NOISES)))
         steps = (PricedStep(StepEvent(event.step.event, random.choice(COUNTS)), event.curve),)
         names = (*(block.id for block in path), runs[-1].id)
-        found.append(WaitingPlan(f"res_{index:06}", names, steps, START + timedelta(seconds=index)))
+        found.append(WaitingReservation(f"res_{index:06}", names, steps, START + timedelta(seconds=index)))
     return [*accounts, *runs], found
 
 
 def books_of(accounts: list[Account], *, locked: bool) -> Books:
     """Make the books, with half of the blocks' limits maybe locked."""
-    half = Withholding(Allocation(unlock=UnlockByPlans(START, 100)), ALL / 2)
+    half = Withholding(Allocation(unlock=UnlockByReservations(START, 100)), ALL / 2)
     withheld = {each.id: half for each in accounts if locked and each.limit is not None}
     return Books({each.id: each for each in accounts}, withheld)
 
 
-def measure(rule: SchedulingRule, books: Books, plans: list[WaitingPlan], changes: int) -> Iterator[tuple[float, int]]:
+def measure(
+    rule: SchedulingRule, books: Books, plans: list[WaitingReservation], changes: int
+) -> Iterator[tuple[float, int]]:
     """Yield the first pass, then decisions after the limit of one block was raised: seconds, and plans granted."""
     line = Line(rule)
     for plan in plans:
@@ -76,7 +78,7 @@ def main(*, full: bool = False) -> None:
     print(f"{PLANS:,} plans, {BLOCKS:,} blocks, {BLOCKS_OF_A_PLAN} blocks each; {changes} raised limits")
     print("processor time of a decision, in milliseconds (goal: 100), and of the first pass over all plans")
     print(f"{'':32} {'median':>8} {'95 %':>8} {'largest':>8} {'granted':>8} {'first pass, s':>14} {'granted':>8}")
-    accounts, plans = waiting_plans(PLANS, BLOCKS)
+    accounts, plans = waiting_reservations(PLANS, BLOCKS)
     for locked in (False, True):
         for rule in SchedulingRule:
             (first, granted), *taken = measure(rule, books_of(accounts, locked=locked), plans, changes)

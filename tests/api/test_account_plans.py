@@ -50,12 +50,17 @@ def plan_of(ledger: Ledger, path: str = "mimic/icu-team") -> dict[str, Any]:
 def test_plan_admits_as_many_steps_as_it_says_and_no_more(ledger: Ledger) -> None:
     plan = planned(ledger, {"event": STEP})["plan"]
     most = allowed((STEP, MAX_COUNT))
-    assert (plan["state"], plan["steps"], plan["steps_left"], plan["share"]) == ("active", most, most, DECLARED_SHARE)
+    assert (plan["state"], plan["steps"], plan["steps_remaining"], plan["share"]) == (
+        "active",
+        most,
+        most,
+        DECLARED_SHARE,
+    )
     trainer = Trainer(ledger, ledger.run(event=STEP))
     first = trainer.steps().json()
     assert (first["steps_remaining"], first["ended_plans"]) == (most - 1, [])
     refusal = is_refused(trainer.steps(count=most), 403, "budget_exceeded")
-    assert refusal["max_count_that_fits"] == most - 1
+    assert refusal["max_steps_that_fit"] == most - 1
     last = trainer.steps(count=most - 1).json()
     assert last["steps_remaining"] == 0
     assert first["epsilon"] < last["epsilon"] <= LIMIT["epsilon"]
@@ -74,7 +79,7 @@ def test_a_parameter_that_differs_in_the_last_place_stays_in_the_plan(ledger: Le
         sampled(0.02 * (1 + 2**-24), 1.5),
     ):
         assert trainer.steps(event=event).json()["ended_plans"] == []
-    assert (plan_of(ledger)["state"], plan_of(ledger)["steps_left"]) == ("active", most - 3)
+    assert (plan_of(ledger)["state"], plan_of(ledger)["steps_remaining"]) == ("active", most - 3)
     assert trainer.sound()
 
 
@@ -124,13 +129,13 @@ def test_reservation_sets_planned_steps_aside(ledger: Ledger) -> None:
     most = planned(ledger, {"event": STEP})["plan"]["steps"]
     trainer, other = (Trainer(ledger, ledger.run(name=name, event=STEP)) for name in ("one", "two"))
     held = trainer.reserved((STEP, 40))
-    assert (plan_of(ledger)["steps_reserved"], plan_of(ledger)["steps_left"]) == (40, most - 40)
+    assert (plan_of(ledger)["steps_reserved"], plan_of(ledger)["steps_remaining"]) == (40, most - 40)
     is_refused(other.steps(count=most - 39), 403, "budget_exceeded")
     assert trainer.steps(count=10).status_code == 200
     assert other.steps(count=most - 40).status_code == 200
     assert trainer.sound()
     assert trainer.end(held, "commit", 15).status_code == 200
-    assert (plan_of(ledger)["steps_used"], plan_of(ledger)["steps_left"]) == (most - 25, 25)
+    assert (plan_of(ledger)["steps_used"], plan_of(ledger)["steps_remaining"]) == (most - 25, 25)
     assert other.steps(count=25).json()["steps_remaining"] == 0
     assert trainer.sound()
 
@@ -190,7 +195,7 @@ def test_plan_of_several_events_is_used_in_any_order_and_not_frozen_at_any_cost(
     assert loud.steps(event=LONG_STEP, count=15).status_code == 200
     assert quiet.steps(event=LONG_QUIET, count=30).status_code == 200
     assert quiet.steps(event=sampled(0.005, 3.0), count=2).json()["ended_plans"] == []  # in place of louder steps
-    assert plan_of(ledger)["steps_left"] == 3
+    assert plan_of(ledger)["steps_remaining"] == 3
     assert loud.steps(event=LONG_STEP, count=4, dry_run=True).json()["ended_plans"] != []
     assert loud.steps(event=LONG_STEP, count=3).json()["ended_plans"] == []
     assert plan_of(ledger)["state"] == "exhausted"

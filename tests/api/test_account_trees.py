@@ -47,7 +47,7 @@ def test_parts_share_no_loss(ledger: Ledger) -> None:
     assert most(ledger, south) == room
     assert steps(ledger, north)["code"] == "budget_exceeded"
     answer = steps(ledger, south, room + 1)
-    assert (answer["binding_account_path"], answer["max_count_that_fits"]) == ("mimic", room)
+    assert (answer["binding_account_path"], answer["max_steps_that_fit"]) == ("mimic", room)
     rdp = answer["rdp"]
     assert rdp["spent"] + rdp["held"] + rdp["requested"] > rdp["limit"] >= rdp["spent"]
     assert steps(ledger, south, room)["steps_remaining"] == 0

@@ -8,7 +8,7 @@ import pytest
 from tests.api.trainer import LOUD, Trainer, approve, counted, is_refused, issue, within_limits
 from tests.api.waiting import FITTING, START, Queued, Waiting, furnish_office, office
 from tests.conftest import Ledger
-from tests.waiting_plans import OVER_TEN_DAYS, allocate, ask, later, preview
+from tests.waiting_reservations import OVER_TEN_DAYS, allocate, ask, later, preview
 
 __all__ = ["office"]
 
@@ -37,15 +37,20 @@ def read(office: Waiting, account: str = "mimic") -> dict[str, Any]:
 
 def test_allocation_is_read_replaced_and_removed(office: Waiting) -> None:
     reply = office.ledger.get(f"/v1/accounts/{office.ids['mimic']}/allocation")
-    members = ("plans_only", "rule", "unlock", "shares", "revision", "unlocked", "epsilon_limit")
+    members = ("reservations_only", "rule", "unlock", "shares", "revision", "unlocked", "epsilon_limit")
     assert [reply.json()[name] for name in members] == [False, None, None, [], 0, 1.0, 3.0]
     shares = [share("mimic/icu-team", minimum=0.25, maximum=0.5, weight=2.0)]
-    body = {"rule": "dominant_share", "aging_seconds": 60, "unlock": over_time(4), "shares": shares}
+    body = {"rule": "smallest_share", "aging_seconds": 60, "unlock": over_time(4), "shares": shares}
     tag = reply.headers["etag"]
     replaced = put(office, "mimic", body, tag)
     now = replaced.json()
     assert replaced.headers["etag"] != tag
-    assert (now["plans_only"], now["rule"], now["aging_seconds"], now["revision"]) == (True, "dominant_share", 60, 1)
+    assert (now["reservations_only"], now["rule"], now["aging_seconds"], now["revision"]) == (
+        True,
+        "smallest_share",
+        60,
+        1,
+    )
     assert now["unlock"] == over_time(4) | {"since": "2100-01-01T00:00:00Z"}
     named = {"account": office.ids["icu-team"], "account_path": "mimic/icu-team"}
     assert now["shares"] == [named | {"minimum": 0.25, "maximum": 0.5, "weight": 2.0}]
@@ -58,11 +63,11 @@ def test_allocation_is_read_replaced_and_removed(office: Waiting) -> None:
     assert changed["unlock"]["since"] == "2100-01-02T00:00:00Z"
     proposed = put(office, "mimic", None)
     assert (proposed.status_code, proposed.json()["kind"]) == (201, "allocation"), "it would unlock the limit at once"
-    assert read(office)["plans_only"] is True
+    assert read(office)["reservations_only"] is True
     approval = f"/v1/proposals/{proposed.json()['id']}/approve"
-    is_refused(office.ledger.post(approval, None, "budget_admin"), 403, "insufficient_scope")
+    is_refused(office.ledger.post(approval, None, "budget_admin"), 403, "permission_denied")
     approve(office.ledger, proposed)
-    assert read(office)["plans_only"] is False
+    assert read(office)["reservations_only"] is False
     assert [each["after"]["revision"] for each in office.events("allocation.replaced")] == [1, 2, 3, 4]
     assert office.sound()
 
@@ -109,7 +114,7 @@ def test_allocation_that_contradicts_its_account_is_refused(office: Waiting) -> 
         assert answer in {(422, "invalid_request"), (404, "not_found")}, (allocation, reply.text)
         assert read(office, account)["revision"] == 0
     issue(office.ledger, "narrow", "budget_admin", office.ids["icu-team"])
-    is_refused(put(office, "mimic", {"rule": "first_come"}, role="narrow"), 403, "insufficient_scope")
+    is_refused(put(office, "mimic", {"rule": "first_come"}, role="narrow"), 403, "permission_denied")
     assert put(office, "icu-team", {}, role="narrow").status_code == 200
     is_refused(put(office, office.ledger.run(), {}), 404, "not_found")
 
@@ -118,18 +123,18 @@ def test_account_with_an_allocation_admits_steps_of_plans_only(office: Waiting) 
     before = Trainer(office.ledger, office.ledger.run(name="before", event=LOUD))
     assert before.steps(count=3).status_code == 200
     office.allocate("icu-team")
-    answer = is_refused(before.steps(count=1), 403, "plan_required")
+    answer = is_refused(before.steps(count=1), 403, "reservation_required")
     assert (answer["account"], answer["account_path"]) == (office.ids["icu-team"], "mimic/icu-team")
     for body in ({"dry_run": True}, {"on_exceed": "truncate"}, {"events": counted((LOUD, 1))}):
-        is_refused(before.steps(**body), 403, "plan_required")
+        is_refused(before.steps(**body), 403, "reservation_required")
     plan = before.reserved((LOUD, 10))
     assert before.steps(count=4, dry_run=True).json()["decision"] == "admitted"
     assert before.steps(count=10).json()["reservation"] == plan
-    is_refused(before.steps(count=1), 403, "plan_required")
+    is_refused(before.steps(count=1), 403, "reservation_required")
     assert before.steps(count=2, mode="report").json()["decision"] == "reported"
     sweep = {"name": "s", "budget": "mimic/icu-team", "trials": {"mean": 4.0, "events": counted((LOUD, 5))}}
     reply = office.ledger.post("/v1/experiments", sweep | {"charging_mode": "repeat_and_select"})
-    is_refused(reply, 403, "plan_required")
+    is_refused(reply, 403, "reservation_required")
     before.end(plan, "commit", 10)
     put(office, "icu-team", None)
     assert before.steps(count=1).status_code == 200
@@ -139,7 +144,7 @@ def test_account_with_an_allocation_admits_steps_of_plans_only(office: Waiting) 
 
 def test_limit_is_unlocked_by_the_runs_that_ask(office: Waiting) -> None:
     """By ten of them; a run that asks again, or that is refused, counts no more than once."""
-    office.allocate("icu-team", unlock={"type": "by_plans", "plans": 10})
+    office.allocate("icu-team", unlock={"type": "by_reservations", "plans": 10})
     assert read(office, "icu-team")["arrivals"] == 0
     first = office.queued(60, "first", wait_until=office.until(days=9))
     assert read(office, "icu-team")["arrivals"] == 1
@@ -204,10 +209,10 @@ def test_preview_is_an_arrival_and_obeys_policies_kinds_and_scopes(ledger: Ledge
     assert preview(ledger, population, 1).json()["fits"]
     issue(ledger, "bound", "viewer", budget)
     assert preview(ledger, "mimic/icu-team", 1, "bound").json() == {"fits": True, "waiting": None}
-    is_refused(preview(ledger, "mimic/quarter", 1, "bound"), 403, "insufficient_scope")
+    is_refused(preview(ledger, "mimic/quarter", 1, "bound"), 403, "permission_denied")
     is_refused(preview(ledger, "mimic/wards", 1), 422, "invalid_request")
     is_refused(preview(ledger, "nowhere", 1), 404, "not_found")
-    allocate(ledger, population, unlock={"type": "by_plans", "plans": 2})
+    allocate(ledger, population, unlock={"type": "by_reservations", "plans": 2})
     assert preview(ledger, "mimic/icu-team", 10).json()["fits"]
     assert ledger.get(f"/v1/accounts/{population}/allocation").json()["arrivals"] == 0
     assert ledger.set_policy({"min_noise_multiplier": 2.0}, population).status_code == 200

@@ -36,7 +36,7 @@ def _raise_limits(trainer: Trainer, refusal: dict[str, Any]) -> None:
         made = _request(trainer, limit["epsilon"], account=limit["account"])
         assert (made.status_code, made.json()["kind"], made.json()["account"]) == (201, "limit", limit["account"])
         own = trainer.ledger.post(f"/v1/proposals/{made.json()['id']}/approve", {}, "trainer")
-        is_refused(own, 403, "insufficient_scope")
+        is_refused(own, 403, "permission_denied")
         approve(trainer.ledger, made)
 
 
@@ -82,7 +82,7 @@ def test_key_of_a_budget_or_a_run_asks_for_the_population_and_withdraws(trainer:
     assert ledger.post(f"{path}/reject", {}, "own").json()["status"] == "withdrawn"
     ledger.budget("other-team")
     other = Trainer(ledger, ledger.run("mimic/other-team", event=LOUD))
-    is_refused(_request(other, role="own", account="mimic"), 403, "insufficient_scope")
+    is_refused(_request(other, role="own", account="mimic"), 403, "permission_denied")
 
 
 @pytest.mark.parametrize("rules", [{"max_delta": 1e-6}, {"require_delta_below_inverse_size": True}], ids=str)

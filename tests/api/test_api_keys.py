@@ -55,7 +55,7 @@ def test_role_issues_keys_of_the_roles_that_it_may_lend(shared: SeededLedger) ->
             issued_by = shared.ledger.keys["hospital", issuer].partition(".")[0]
             assert (shown["role"], shown["scope"], shown["created_by"]) == (role, None, issued_by)
         else:
-            is_refused(reply, 403, "insufficient_scope")
+            is_refused(reply, 403, "permission_denied")
             assert shared.rows() == before
     before = shared.rows()  # its answer holds a secret, which would be stored
     is_refused(shared.ledger.post("/v1/api-keys", {"role": "viewer"}, Idempotency_Key="k"), 422, "invalid_request")
@@ -115,13 +115,13 @@ def test_scoped_issuer_lends_within_its_scope(seeded: SeededLedger) -> None:
     _issue(seeded, "trainer", "scoped", scope=seeded.run)
     for scope in (None, "mimic", "other/team"):
         refused = seeded.ledger.post("/v1/api-keys", {"role": "trainer", "scope": scope}, "scoped")
-        is_refused(refused, 403, "insufficient_scope")
+        is_refused(refused, 403, "permission_denied")
     listed = seeded.ledger.get("/v1/api-keys", "scoped").json()["items"]
     assert {key["scope"] for key in listed} == {seeded.budget, seeded.run}
     elsewhere = f"/v1/api-keys/{_issue(seeded, 'viewer', scope='other')['id']}"
-    is_refused(seeded.ledger.get(elsewhere, "scoped"), 403, "insufficient_scope")
+    is_refused(seeded.ledger.get(elsewhere, "scoped"), 403, "permission_denied")
     for action in ("rotate", "revoke"):
-        is_refused(seeded.ledger.post(f"{elsewhere}/{action}", None, "scoped"), 403, "insufficient_scope")
+        is_refused(seeded.ledger.post(f"{elsewhere}/{action}", None, "scoped"), 403, "permission_denied")
 
 
 def test_key_that_ends_issues_none_that_outlives_it(shared: SeededLedger) -> None:
@@ -187,7 +187,7 @@ def test_key_of_one_run_takes_its_steps_and_nothing_else(seeded: SeededLedger) -
         ledger.post("/v1/runs", {"name": "n", "budget": "mimic/icu-team"}, "own"),
         *(ledger.get(f"/v1/{path}", "own") for path in (*gets, f"runs?budget={seeded.budget}")),
     ):
-        is_refused(refused, 403, "insufficient_scope")
+        is_refused(refused, 403, "permission_denied")
     assert seeded.rows() == before
     assert [run["id"] for run in ledger.get("/v1/runs", "own").json()["items"]] == [seeded.run]
     assert [ledger.get(f"/v1/{kind}", "own").json()["items"] for kind in ("budgets", "populations")] == [[], []]
@@ -220,7 +220,7 @@ def test_key_registers_one_run_and_trains_it(seeded: SeededLedger) -> None:
         seeded.steps("own", first_step=1),
         ledger.post(f"/v1/runs/{seeded.run}/abort", None, "own"),
     ):
-        is_refused(refused, 403, "insufficient_scope")
+        is_refused(refused, 403, "permission_denied")
     assert ledger.post(f"/v1/runs/{run}/complete", None, "own").status_code == 200
     assert seeded.sound()
     created, bound = audited(ledger, f"subject={made['id']}")
@@ -239,7 +239,7 @@ def test_before_its_run_a_key_does_nothing_else(shared: SeededLedger) -> None:
         *(shared.ledger.post(path, body, "own") for path, body in posts),
         *(shared.ledger.patch(run, {"description": "Mine."}, "own"), shared.ledger.get(run, "own")),
     ):
-        is_refused(refused, 403, "insufficient_scope")
+        is_refused(refused, 403, "permission_denied")
     assert shared.rows() == before
 
 

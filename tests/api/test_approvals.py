@@ -75,7 +75,7 @@ def test_key_that_reaches_one_of_several_budgets_does_not_approve_a_run(watched:
     path = f"/v1/proposals/{_proposal(watched, made['id'])['id']}/approve"
     for scope in ("donors", made["id"]):
         issue(ledger, "bound", "privacy_officer", scope)
-        is_refused(ledger.post(path, {}, "bound"), 403, "insufficient_scope")
+        is_refused(ledger.post(path, {}, "bound"), 403, "permission_denied")
     assert _status(watched, made["id"]) == "pending"
     assert ledger.post(path, {}, "privacy_officer").status_code == 200
     loosen(watched, {"approvers_to_raise_limit": 1})

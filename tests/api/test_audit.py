@@ -200,7 +200,7 @@ def test_verifications_are_kept_and_listed_newest_first(charged: Ledger, monkeyp
     is_refused(charged.get("/v1/verifications/ver_1", "auditor"), 404, "not_found")
     issue(charged, "bound", "auditor", "mimic")
     for path in ("verifications", f"verifications/{made[0]['id']}"):
-        is_refused(charged.get(f"/v1/{path}", "bound"), 403, "insufficient_scope")
+        is_refused(charged.get(f"/v1/{path}", "bound"), 403, "permission_denied")
     monkeypatch.setattr(verification_results, "KEPT", 2)
     assert charged.http.post("/v1/verifications", headers=charged.headers("admin", "clinic")).status_code == 201
     made.append(charged.post("/v1/verifications", None, role="admin").json())

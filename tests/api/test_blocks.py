@@ -47,7 +47,7 @@ def steps(ledger: Ledger, run: str, **body: object) -> httpx2.Response:
 
 
 def shut(reply: httpx2.Response, days: float | None, word: str) -> None:
-    answer = is_refused(reply, 403, "budget_closed")
+    answer = is_refused(reply, 403, "account_closed")
     assert (word in answer["detail"], answer["account_path"]) == (True, "mimic/quarter")
     assert answer["account"].startswith("bud_")
     closes = answer["closes_at"] and datetime.fromisoformat(answer["closes_at"])
@@ -76,7 +76,9 @@ def test_budget_admits_nothing_before_it_opens(ledger: Ledger, at: Callable[[flo
     assert made["closes_at"] == "2099-01-01T00:00:00Z", "shown in UTC"
     assert ledger.get(f"/v1/budgets/{made['id']}").json() == made
     ledger.budget("team", "mimic/quarter")
-    early = is_refused(ledger.post("/v1/runs", {"name": "early", "budget": "mimic/quarter/team"}), 403, "budget_closed")
+    early = is_refused(
+        ledger.post("/v1/runs", {"name": "early", "budget": "mimic/quarter/team"}), 403, "account_closed"
+    )
     assert "opens at" in early["detail"]
     at(1)
     assert steps(ledger, ledger.run("mimic/quarter/team", event=NOISE)).json()["decision"] == "admitted"

@@ -57,7 +57,7 @@ def test_item_is_the_decision_of_the_history_with_its_run_and_its_refusal(
     assert (item["actor"], item["request_id"]) == (point["actor"], point["request_id"])
     answer = shared.ledger.post(f"/v1/runs/{runs['first']}/steps?dry_run=true", VAST, "trainer").json()
     assert item["refusal"] == {name: answer[name] for name in item["refusal"]}
-    assert item["refusal"]["max_count_that_fits"] > 0
+    assert item["refusal"]["max_steps_that_fit"] > 0
     assert item["binding_account_path"] == answer["binding_account_path"]
     admitted = _list(shared.ledger, "?decision=admitted&limit=1")[0]
     assert (admitted["refusal"], admitted["request_id"]) == (None, "turn")

@@ -98,7 +98,7 @@ def test_sweep_that_does_not_fit_leaves_nothing_but_the_audit_event(seeded: Seed
     before = seeded.rows()
     loud = AT_ONCE | {"trials": TRIALS | {"events": [{"event": gaussian(0.5), "count": 9}]}}
     refused = is_refused(seeded.ledger.post("/v1/experiments", loud), 403, "budget_exceeded")
-    assert refused["max_count_that_fits"] == 0
+    assert refused["max_steps_that_fit"] == 0
     assert changed(before, seeded.rows()) == {"audit_entries"}
     [event] = audited(seeded.ledger, "action=experiment.refused")
     assert (event["subject"], event["after"]["epsilon_requested"]) == (seeded.budget, refused["epsilon_requested"])
@@ -211,7 +211,7 @@ def test_experiments_are_listed_within_reach_and_under_a_budget(seeded: SeededLe
 
 
 def test_role_that_may_not_charge_declares_no_charged_sweep(seeded: SeededLedger) -> None:
-    is_refused(seeded.ledger.post("/v1/experiments", AT_ONCE, "budget_admin"), 403, "insufficient_scope")
+    is_refused(seeded.ledger.post("/v1/experiments", AT_ONCE, "budget_admin"), 403, "permission_denied")
     assert seeded.ledger.post("/v1/experiments", ONE_BY_ONE, "budget_admin").status_code == 201
 
 

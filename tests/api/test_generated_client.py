@@ -80,14 +80,14 @@ def _tell(admin: Any, trainer: Any) -> None:  # noqa: ANN401 - of a package that
     limit, planned = m.LimitInput(epsilon=2.0, delta=1e-5), [m.PlannedEventInput(event=event)]
     body = m.CreateBudget(name="team", parent=population.id, planned=planned, limit=limit)
     plan = _call("budgets.create_budget", client=admin, body=body).plan
-    assert (plan.state, plan.steps_left) == (m.PlanState.ACTIVE, plan.steps)
+    assert (plan.state, plan.steps_remaining) == (m.PlanState.ACTIVE, plan.steps)
     body = m.CreateRun(name="model", budget="mimic/team", event=event)
     run = _call("runs.create_run", client=admin, body=body, idempotency_key="model")
     taken, steps = 0, m.AuthorizeSteps(count=10, mode=m.StepMode.AUTHORIZE, on_exceed=m.OnExceed.TRUNCATE)
     while isinstance(answer := _call("runs.authorize_steps", run.id, client=trainer, body=steps), m.StepAuthorization):
         assert (answer.first_step, answer.requested_count) == (taken, 10)
         taken += answer.count
-    assert (answer.status, answer.code, answer["max_count_that_fits"]) == (403, "budget_exceeded", 0)
+    assert (answer.status, answer.code, answer["max_steps_that_fit"]) == (403, "budget_exceeded", 0)
     refused, *admitted = _call("decisions.list_decisions", client=trainer, run=run.id, limit=200).items
     assert (refused.decision, refused.request_id) == (m.DecisionOutcome.REFUSED, answer.request_id)
     assert sum(each.count for each in admitted) == taken

@@ -49,7 +49,7 @@ def test_same_key_and_body_get_the_first_answer(seeded: SeededLedger, path: str)
 def test_caller_that_may_not_create_does_not_get_the_first_answer(seeded: SeededLedger) -> None:
     seeded.ledger.budget("other")
     issue(seeded.ledger, "bound", "trainer", "mimic/other")
-    first = ("/v1/populations", "trainer", 403, "insufficient_scope")
+    first = ("/v1/populations", "trainer", 403, "permission_denied")
     for path, role, status, code in (first, ("/v1/runs", "bound", 422, "idempotency_key_reused")):
         assert seeded.ledger.post(path, BODIES[path], Idempotency_Key=path[4:]).status_code == 201
         is_refused(seeded.ledger.post(path, BODIES[path], role, Idempotency_Key=path[4:]), status, code)

@@ -47,7 +47,7 @@ def test_limit_is_raised_by_a_second_person(seeded: SeededLedger) -> None:
     assert _limit(seeded) == (1.0, 0)
     path = f"/v1/proposals/{made.json()['id']}"
     for role in ("planner", "budget_admin"):
-        is_refused(seeded.ledger.post(f"{path}/approve", {}, role), 403, "insufficient_scope")
+        is_refused(seeded.ledger.post(f"{path}/approve", {}, role), 403, "permission_denied")
     reply = seeded.ledger.post(f"{path}/approve", {"reason": "The board agrees."}, "privacy_officer")
     assert (reply.status_code, reply.json()["status"], _limit(seeded)) == (200, "approved", (2.0, 1))
     _, changed = audited(seeded.ledger, f"subject={seeded.budget}")
@@ -71,7 +71,7 @@ def test_one_person_with_two_keys_is_one_person(seeded: SeededLedger, how: str) 
     assert made.status_code == 201, made.text
     path = f"/v1/proposals/{made.json()['id']}/approve"
     for role in ("first", "other"):
-        is_refused(seeded.ledger.post(path, {}, role), 403, "insufficient_scope")
+        is_refused(seeded.ledger.post(path, {}, role), 403, "permission_denied")
     assert _limit(seeded) == (1.0, 0)
     assert seeded.ledger.post(path, {}, "admin").status_code == 200
 

@@ -122,9 +122,9 @@ def test_request_for_more_than_is_left_is_told_how_much_that_is(trainer: Trainer
     left = MANY - plan(trainer, held)["steps_revoked"]
     before = trainer.rows()
     answer = is_refused(trainer.steps(count=left + 1, dry_run=True), 403, "budget_exceeded")
-    assert (answer["max_count_that_fits"], answer["dry_run"]) == (left, True)
+    assert (answer["max_steps_that_fit"], answer["dry_run"]) == (left, True)
     assert trainer.rows() == before
-    assert is_refused(trainer.steps(count=left + 1), 403, "budget_exceeded")["max_count_that_fits"] == left
+    assert is_refused(trainer.steps(count=left + 1), 403, "budget_exceeded")["max_steps_that_fit"] == left
     cut = trainer.steps(count=left + 1, on_exceed="truncate").json()
     assert (cut["count"], cut["requested_count"], cut["reservation"]) == (left, left + 1, held)
     ended = is_refused(trainer.end(held, "renew"), 409, "reservation_state_conflict")

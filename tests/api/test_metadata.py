@@ -120,7 +120,7 @@ def _unarchive(seeded: SeededLedger, account: str) -> None:
     proposed = seeded.ledger.post(f"/v1/accounts/{account}/unarchive", {"reason": "It is needed."})
     assert (proposed.status_code, proposed.json()["kind"]) == (202, "unarchival"), proposed.text
     approval = f"/v1/proposals/{proposed.json()['id']}/approve"
-    is_refused(seeded.ledger.post(approval, {"reason": "Agreed."}), 403, "insufficient_scope")
+    is_refused(seeded.ledger.post(approval, {"reason": "Agreed."}), 403, "permission_denied")
     approve(seeded.ledger, proposed)
 
 

@@ -23,7 +23,7 @@ from tests.asgi import AppClient
 from tests.databases import new_database
 from tests.ledgers import Ledger, furnished, open_ledger
 from tests.service.tampering import tampering
-from tests.waiting_plans import OVER_TEN_DAYS, allocate
+from tests.waiting_reservations import OVER_TEN_DAYS, allocate
 
 TOKEN = "only-for-prometheus"
 

@@ -249,7 +249,7 @@ def test_one_person_proposes_and_another_one_approves(shared: SeededLedger, prov
     approval = f"/v1/proposals/{proposed.json()['id']}/approve"
     again = provider.token("ES256", sub="marie", jti="another token of the same person")
     for own in (marie, again):
-        assert (_ask(shared, own, approval, {}).json())["code"] == "insufficient_scope"
+        assert (_ask(shared, own, approval, {}).json())["code"] == "permission_denied"
     key = _ask(shared, marie, "/v1/api-keys", {"role": "privacy_officer"}).json()["key"]
     assert _ask(shared, key, approval, {}).status_code == 403  # her key is her word
     approved = _ask(shared, pierre, approval, {"reason": "Seen."})

@@ -50,7 +50,7 @@ def test_one_person_with_keys_of_their_own_does_not_train_past_an_approval(seede
     for own in (role, "privacy_officer", "trainer"):
         trainer.issue(seeded.ledger, "own", own, by=role)
         approval = seeded.ledger.post(f"/v1/proposals/{asked.json()['id']}/approve", {"reason": "Seen."}, "own")
-        trainer.is_refused(approval, 403, "insufficient_scope")
+        trainer.is_refused(approval, 403, "permission_denied")
     body = {"name": "large", "budget": "mimic/icu-team", "planned": [{"event": SAMPLED, "count": 1}]}
     refused = trainer.is_refused(seeded.ledger.post("/v1/runs", body, "own"), 403, "policy_violation")
     assert refused["rule"] == "require_limit"

@@ -71,7 +71,7 @@ def test_one_person_opens_no_population(guarded: SeededLedger) -> None:
     before = len(_populations(guarded))
     asked = _asked(guarded, TERMS, "admin").json()
     for role in ("admin", "budget_admin"):
-        is_refused(_approve(guarded, asked["id"], role), 403, "insufficient_scope")
+        is_refused(_approve(guarded, asked["id"], role), 403, "permission_denied")
     assert put(guarded, {"approvers_to_create_population": 1}, role="admin").status_code == 201
     assert put(guarded, {}, role="admin").status_code == 422
     reject = guarded.ledger.post(f"/v1/proposals/{asked['id']}/reject", {}, "privacy_officer")
@@ -131,7 +131,7 @@ def _quarantine(seeded: SeededLedger) -> None:
 
 
 def _allocation(seeded: SeededLedger) -> None:
-    unlock = {"type": "by_plans", "plans": 10}
+    unlock = {"type": "by_reservations", "plans": 10}
     for allocation, status in (({"rule": "first_come", "unlock": unlock}, 200), (None, 201)):
         body = {"allocation": allocation, "reason": "For everybody."}
         assert seeded.ledger.put(f"/v1/accounts/{seeded.population}/allocation", body).status_code == status
@@ -165,7 +165,7 @@ def test_refused_approval_writes_nothing(seeded: SeededLedger, kind: ProposalKin
     before = seeded.rows()
     for role in ("admin", "own"):
         refuse = partial(_approve, seeded, proposal["id"], role)
-        asked = statements(seeded, lambda ask=refuse: is_refused(ask(), 403, "insufficient_scope"))  # type: ignore[misc]
+        asked = statements(seeded, lambda ask=refuse: is_refused(ask(), 403, "permission_denied"))  # type: ignore[misc]
         assert not [each for each in asked if each.lstrip().upper().startswith(("INSERT", "UPDATE", "DELETE"))]
     assert seeded.rows() == before
     assert _approve(seeded, proposal["id"]).is_success
@@ -185,4 +185,4 @@ def test_person_who_rotated_the_key_of_another_is_no_second_person(seeded: Seede
     assert proposed.status_code == 201, proposed.text
     for role in roles:
         if {role, proposer} != {"rotator", "rotated"}:  # the admin does not know the secret of the officer's old key
-            is_refused(_approve(seeded, proposed.json()["id"], role), 403, "insufficient_scope")
+            is_refused(_approve(seeded, proposed.json()["id"], role), 403, "permission_denied")

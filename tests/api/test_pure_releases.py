@@ -57,7 +57,7 @@ def test_refusal_and_readings_say_the_sum_as_people_write_it(ledger: Ledger) -> 
     assert (population["epsilon"], population["available"]["epsilon"]) == (0.9, 0.1)
     reply = ledger.post(f"/v1/runs/{run}/steps", {"first_step": 9, "events": counted((TENTH, 2))}, "trainer")
     refusal = is_refused(reply, 403, "budget_exceeded")
-    assert (refusal["epsilon"], refusal["epsilon_requested"], refusal["max_count_that_fits"]) == (0.9, 1.1, 1)
+    assert (refusal["epsilon"], refusal["epsilon_requested"], refusal["max_steps_that_fit"]) == (0.9, 1.1, 1)
     history = ledger.get(f"/v1/accounts/{population['id']}/history").json()
     assert history["points"][-1]["epsilon"] == 0.9
 

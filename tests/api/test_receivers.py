@@ -188,7 +188,7 @@ def test_key_of_a_sub_tree_sees_what_lies_in_it(seeded: SeededLedger) -> None:
     assert {item["data"]["account_path"] for item in seen} == {"mimic/icu-team"}
     assert len(seen) < len(everything)
     for path in ("receivers", f"receivers/{seeded.receiver}", "deliveries"):
-        is_refused(ledger.get(f"/v1/{path}", "bound"), 403, "insufficient_scope")
+        is_refused(ledger.get(f"/v1/{path}", "bound"), 403, "permission_denied")
     for account, status in ((seeded.budget, 200), (seeded.population, 403)):
         for what in ("alert-settings", "forecast"):
             assert ledger.get(f"/v1/accounts/{account}/{what}", "bound").status_code == status

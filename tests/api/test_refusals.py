@@ -22,7 +22,7 @@ REFUSED = {
     *("decision", "run", "first_step", "count", "binding_account", "binding_account_path", "epsilon"),
     *("epsilon_including_reserved", "epsilon_requested", "epsilon_limit", "delta", "rdp"),
     *("delta_requested", "delta_left"),
-    *("max_count_that_fits", "limit_change", "dry_run", "url"),
+    *("max_steps_that_fit", "limit_change", "dry_run", "url"),
     *("steps_needed", "exhausted", "alternatives", "unavailable_alternatives"),
     *("attempt", "plan"),
 }
@@ -70,13 +70,13 @@ def test_refusal_has_every_number_and_they_fit_together(seeded: SeededLedger) ->
     assert set(rdp) == {"order", "spent", "held", "requested", "limit"}
     assert rdp["order"] in orders(GRID_VERSION)
     assert 0 < rdp["spent"] <= rdp["limit"] < rdp["spent"] + rdp["held"] + rdp["requested"]
-    assert rdp["held"] == 0 < response["max_count_that_fits"] < 10_000
+    assert rdp["held"] == 0 < response["max_steps_that_fit"] < 10_000
     assert more_noise(response) is not None
     assert "mimic/icu-team" in response["detail"]
     assert changed(before, seeded.rows()) == {"accounts", "decisions", "runs"}  # of the run, another version
     assert seeded.ledger.get(f"/v1/runs/{seeded.run}").content == read
     infinite = _ask(seeded.ledger, seeded.run, {"event": gaussian(1e-3), "count": 10**9})
-    assert (infinite["epsilon_requested"], infinite["max_count_that_fits"]) == ("Infinity", 0)
+    assert (infinite["epsilon_requested"], infinite["max_steps_that_fit"]) == ("Infinity", 0)
     assert "no finite epsilon" in infinite["detail"]
 
 
@@ -90,12 +90,12 @@ def test_count_that_fits_is_exact_whichever_account_binds(
         if charged:
             assert _ask(ledger, ids["run"], {"count": charged}, dry=False)["decision"] == "admitted"
         response = _ask(ledger, ids["run"], {"count": 10**9})
-        fitting = response["max_count_that_fits"]
+        fitting = response["max_steps_that_fit"]
         assert response["binding_account"] == ids[level]
         assert response["epsilon_limit"] == SMALL["epsilon"]
         assert fitting == ledger.get(f"/v1/runs/{ids['run']}").json()["steps_remaining"] > 0
         more = _ask(ledger, ids["run"], {"count": fitting + 1})
-        assert (more["decision"], more["max_count_that_fits"]) == ("refused", fitting)
+        assert (more["decision"], more["max_steps_that_fit"]) == ("refused", fitting)
     last = _ask(ledger, ids["run"], {"count": fitting}, dry=False)
     assert (last["decision"], last["steps_remaining"], last["binding_account"]) == ("admitted", 0, ids[level])
 
@@ -104,7 +104,7 @@ def test_count_that_fits_is_exact_for_a_list(ledger: Ledger) -> None:
     run = _tree(ledger, "division")["run"]
     cheap, dear = {"event": gaussian(80.0), "count": 50}, {"event": gaussian(4.0), "count": 50}
     response = _ask(ledger, run, {"events": [cheap, dear]})
-    fitting = response["max_count_that_fits"]
+    fitting = response["max_steps_that_fit"]
     assert 50 < fitting < response["count"] == 100
     assert {"type": "more_noise", "reason": "several_events"} in response["unavailable_alternatives"]
     for count, decision in ((fitting, "admitted"), (fitting + 1, "refused")):
@@ -138,11 +138,11 @@ def test_noise_that_fits_is_admitted_and_less_of_it_is_not(ledger: Ledger) -> No
 def test_no_noise_is_offered_where_none_is_enough(seeded: SeededLedger) -> None:
     for noise in (100.0, 1e4):
         event = gaussian(noise)
-        left = _ask(seeded.ledger, seeded.run, {"event": event, "count": 10**9})["max_count_that_fits"]
+        left = _ask(seeded.ledger, seeded.run, {"event": event, "count": 10**9})["max_steps_that_fit"]
         if left:
             assert _ask(seeded.ledger, seeded.run, {"event": event, "count": left}, dry=False)["steps_remaining"] == 0
     response = _ask(seeded.ledger, seeded.run, {"event": gaussian(2.0), "count": 10**9})
-    assert (response["max_count_that_fits"], more_noise(response)) == (0, None)
+    assert (response["max_steps_that_fit"], more_noise(response)) == (0, None)
     assert "With a noise multiplier" not in response["detail"]
 
 
@@ -170,7 +170,7 @@ def _limits(*epsilons: float) -> dict[str, Any]:
 
 
 def _plan(steps: int, used: int, left: int, *differences: dict[str, Any]) -> dict[str, Any]:
-    return {"steps": steps, "steps_used": used, "steps_left": left, "differences": differences}
+    return {"steps": steps, "steps_used": used, "steps_remaining": left, "differences": differences}
 
 
 NOISE = {"type": "more_noise", "noise_multiplier": 1.423}
@@ -189,8 +189,8 @@ WORDED: list[tuple[int, dict[str, Any], str]] = [
         {"plan": _plan(28, 16, 12, LESS_NOISE, OTHER_KIND)},
         "The plan does not cover this event: its noise_multiplier is 1.69, planned 1.7 and its type is laplace",
     ),
-    (2, {"max_count_that_fits": 1}, "Only the first of the 2 requested steps would fit."),
-    (1000, {"max_count_that_fits": 2}, "Only the first 2 of the 1,000 requested steps would fit."),
+    (2, {"max_steps_that_fit": 1}, "Only the first of the 2 requested steps would fit."),
+    (1000, {"max_steps_that_fit": 2}, "Only the first 2 of the 1,000 requested steps would fit."),
     (2, {}, "None of the 2 requested steps fits."),
     (1, {"exhausted": True, "steps_needed": 1}, "not even this step would fit at ten times the noise."),
     (1, {"exhausted": True, "steps_needed": 1000}, "fewer than 1% of the 1,000 remaining steps would fit."),
@@ -288,7 +288,7 @@ def test_truncation_takes_the_last_step_and_no_further(trainer: Trainer) -> None
     answer = trainer.steps(count=left + 1, on_exceed="truncate").json()
     assert (answer["count"], answer["steps_remaining"]) == (left, 0)
     answer = is_refused(trainer.steps(on_exceed="truncate"), 403, "budget_exceeded")
-    assert (answer["count"], answer["max_count_that_fits"]) == (1, 0)
+    assert (answer["count"], answer["max_steps_that_fit"]) == (1, 0)
     assert (more_noise(answer) or 61) > 60
     assert trainer.sound()
 

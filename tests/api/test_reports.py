@@ -81,7 +81,7 @@ def test_run_that_shares_an_overdrawn_account_is_refused(trainer: Trainer) -> No
     assert trainer.steps(mode="report", count=2000).json()["overdrawn"]
     response = is_refused(other.steps(), 403, "budget_exceeded")
     assert response["binding_account_path"] == "mimic"
-    assert (response["max_count_that_fits"], more_noise(response)) == (0, None)
+    assert (response["max_steps_that_fit"], more_noise(response)) == (0, None)
     assert is_refused(other.reserve((QUIET, 1)), 403, "budget_exceeded")["binding_account_path"] == "mimic"
     is_refused(other.steps(event=QUIET, on_exceed="truncate"), 403, "budget_exceeded")
     assert (other.read()["status"], other.read()["steps_remaining"]) == ("active", 0)
@@ -102,6 +102,6 @@ def test_infinite_loss_is_read_and_listed_and_refuses_steps_with_numbers(trainer
     for body in (*bodies, {"on_exceed": "truncate"}):
         for dry_run in (True, False):
             response = is_refused(other.steps(**body, dry_run=dry_run), 403, "budget_exceeded")
-            assert response["max_count_that_fits"] == 0
+            assert response["max_steps_that_fit"] == 0
     is_refused(other.reserve((QUIET, 1)), 403, "budget_exceeded")
     assert trainer.sound()

@@ -55,7 +55,7 @@ def test_reserved_curve_is_that_of_the_plan_on_every_account(trainer: Trainer) -
     assert changed(before, after) == tables | {"idempotent_responses"}
     left = {"authorized": 0, "revoked": 0}
     assert answer["plan"] == [{"event": LOUD, "count": 7} | left, {"event": QUIET, "count": 3} | left]
-    assert (answer["status"], answer["steps_planned"]) == ("active", 10)
+    assert (answer["status"], answer["steps_reserved"]) == ("active", 10)
     assert (answer["steps_authorized"], answer["steps_executed"]) == (0, None)
     assert trainer.ledger.get(f"/v1/reservations/{answer['id']}").json().items() <= answer.items()
     assert trainer.read()["reservation"] == answer["id"]
@@ -122,7 +122,7 @@ def test_plan_that_does_not_fit_is_refused_at_once_with_every_number(trainer: Tr
     [event] = audited(trainer.ledger, f"action={'run' if with_run else 'reservation'}.refused")
     assert (event["after"]["count"], event["after"]["binding_account"]) == (10**6, answer["binding_account"])
     assert [item["id"] for item in trainer.ledger.get("/v1/runs").json()["items"]] == [trainer.run]
-    fitting = answer["max_count_that_fits"]
+    fitting = answer["max_steps_that_fit"]
     for unfit in (ask(fitting + 1), ask(1, event=HUGE)):
         is_refused(unfit, 403, "budget_exceeded")
     is_refused(ask(fitting, "k-1"), 422, "idempotency_key_reused")
@@ -245,7 +245,7 @@ def test_quarantined_account_neither_reserves_nor_gives_back(trainer: Trainer) -
 def test_one_request_ends_a_plan_and_sets_the_next_one_aside(trainer: Trainer) -> None:
     first = trainer.reserved((LOUD, 10))
     made = trainer.reserve((LOUD, 3), (QUIET, 7), preceding=after(first, 8)).json()
-    assert (made["status"], made["steps_planned"], made["next_step"]) == ("active", 10, 10)
+    assert (made["status"], made["steps_reserved"], made["next_step"]) == ("active", 10, 10)
     assert _status(trainer, first) == ("committed", 8)
     _after(trainer, ((LOUD, 10),), ((LOUD, 3), (QUIET, 7)))
     assert [(point["count"], point["next_step"]) for point in trainer.history()[1:]] == [(8, 10)]
@@ -259,7 +259,7 @@ def test_refused_plan_leaves_the_one_before_as_it_is(trainer: Trainer) -> None:
     first = trainer.reserved((LOUD, 10))
     before, balance = trainer.rows(), trainer.balance()
     refused = trainer.reserve((LOUD, 10**6), preceding=after(first, 4), key="k-1")
-    fitting = is_refused(refused, 403, "budget_exceeded")["max_count_that_fits"]  # counted with the plan before ended
+    fitting = is_refused(refused, 403, "budget_exceeded")["max_steps_that_fit"]  # counted with the plan before ended
     assert changed(before, trainer.rows()) == {"idempotent_responses", "audit_entries"}
     assert (trainer.balance(), _status(trainer, first)) == (balance, ("active", None))
     is_refused(trainer.reserve((LOUD, fitting + 1), preceding=after(first, 4)), 403, "budget_exceeded")

@@ -112,7 +112,7 @@ def test_other_role_is_refused_and_changes_nothing(shared: SeededLedger) -> None
         for role in EVERYONE:
             if role not in MAY[operation.id]:
                 reply = _ask(shared, operation, role, ids if "proposal_id" in operation.path else shared.ids())
-                assert (reply.status_code, reply.json()["code"]) == (403, "insufficient_scope"), (operation.id, role)
+                assert (reply.status_code, reply.json()["code"]) == (403, "permission_denied"), (operation.id, role)
                 assert reply.json()["required_roles"] == MAY[operation.id]
     assert shared.rows() == before
 
@@ -185,7 +185,7 @@ def test_role_of_another_organisation_gets_what_the_matrix_says(shared: SeededLe
         for role in {may[place % len(may)], others[place % len(others)]}:
             reply, case = _ask_as_another(shared, operation, role), (operation.id, role)
             if role not in roles and operation.id not in LOOKED_FOR_FIRST:
-                assert (reply.status_code, reply.json()["code"]) == (403, "insufficient_scope"), case
+                assert (reply.status_code, reply.json()["code"]) == (403, "permission_denied"), case
                 assert reply.json()["required_roles"] == roles
             elif elsewhere == HIDDEN:
                 assert (reply.status_code, reply.json()["code"]) == (404, "not_found"), case

@@ -146,7 +146,7 @@ def test_statement_out_of_scope_or_of_a_quarantined_account_is_refused(seeded: S
     seeded.ledger.budget("other")
     issue(seeded.ledger, "bound", "viewer", "mimic/other")
     for path in (f"runs/{seeded.run}/statement", f"populations/{seeded.population}/statement.html"):
-        is_refused(seeded.ledger.get(f"/v1/{path}", "bound"), 403, "insufficient_scope")
+        is_refused(seeded.ledger.get(f"/v1/{path}", "bound"), 403, "permission_denied")
     with tampering(seeded.ledger.database) as tx:
         shift_curve(tx, "mimic", 1)
     found = apply_quarantines(seeded.ledger.database, verify(seeded.ledger.database), CLI_ACTOR, datetime.now(UTC))
@@ -177,7 +177,7 @@ def test_checkpoint_is_signed_with_the_published_key_and_made_again_for_a_new_ev
     assert made["signature"]["key_id"] == answer["key_id"]
     assert is_signed_by(made, answer["public_key"].encode())
     last, signed = audited(seeded.ledger)[-1], made["payload"]
-    named = ("runs.anchored", signed["audit_head"], signed["audit_length"])
+    named = ("chains.anchored", signed["audit_head"], signed["audit_length"])
     assert (last["action"], last["hash"], last["position"] + 1) == named
     assert last["after"]["runs"][seeded.run][0] == 1
     assert seeded.ledger.get("/v1/checkpoints", "auditor").json() == {"items": [made], "next": None}

@@ -120,7 +120,7 @@ def test_list_is_admitted_or_refused_as_a_whole(seeded: SeededLedger) -> None:
     remaining = _read(seeded)["steps_remaining"]
     before = seeded.rows()
     refused = _take(seeded, {"events": [{"event": SAMPLED}, {"event": SAMPLED, "count": remaining}]})
-    assert (refused["decision"], refused["max_count_that_fits"]) == ("refused", remaining)
+    assert (refused["decision"], refused["max_steps_that_fit"]) == ("refused", remaining)
     assert changed(before, seeded.rows()) == {"accounts", "decisions", "decision_events", "runs"}
     admitted = _take(seeded, {"events": [{"event": SAMPLED}, {"event": SAMPLED, "count": remaining - 1}]})
     assert (admitted["decision"], admitted["count"], admitted["steps_remaining"]) == ("admitted", remaining, 0)
@@ -163,7 +163,7 @@ def test_own_deltas_are_counted_to_the_last_step(ledger: Ledger, planned: list[d
     left = ledger.get(f"/v1/runs/{run}").json()["steps_remaining"]
     assert 20 < left < 100
     refused = ledger.post(f"/v1/runs/{run}/steps", {"count": left + 1}, "trainer")
-    assert (refused.status_code, refused.json()["max_count_that_fits"]) == (403, left)
+    assert (refused.status_code, refused.json()["max_steps_that_fit"]) == (403, left)
     admitted = ledger.post(f"/v1/runs/{run}/steps", {"count": left}, "trainer").json()
     assert admitted["steps_remaining"] == 0
     own = ledger.get(f"/v1/populations/{population['id']}").json()["own_delta"]

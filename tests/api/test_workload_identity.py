@@ -108,7 +108,7 @@ def test_key_for_a_run_goes_on_with_it_and_with_no_other(shared: SeededLedger, c
     shared.ledger.budget("other-team")
     other = shared.ledger.run("mimic/other-team")
     before = shared.rows()
-    is_refused(_exchange(shared, workload_token(cluster), run_id=other), 403, "insufficient_scope")
+    is_refused(_exchange(shared, workload_token(cluster), run_id=other), 403, "permission_denied")
     for unknown in ("run_19aa5b3c4d7b0c1", shared.budget, "x"):
         is_refused(_exchange(shared, workload_token(cluster), run_id=unknown), 404, "not_found")
     office = workload_token(cluster, sub="system:serviceaccount:icu:office")
@@ -252,7 +252,7 @@ def test_workload_never_approves(shared: SeededLedger, cluster: IdentityProvider
     issued = _ask(shared, office, "POST", "/v1/api-keys", {"role": "privacy_officer", "expires_at": soon})
     before, path = shared.rows(), f"/v1/proposals/{shared.proposal}/approve"
     for key in (office, issued.json()["key"]):
-        refused = is_refused(_ask(shared, key, "POST", path, {"reason": "Fine."}), 403, "insufficient_scope")
+        refused = is_refused(_ask(shared, key, "POST", path, {"reason": "Fine."}), 403, "permission_denied")
         assert "workload" in refused["detail"]
     assert set(changed(before, shared.rows())) <= {"api_keys"}
 

@@ -17,7 +17,7 @@ from tests.dashboard.conftest import SLOWEST, Enter, server_of, session_cookie
 from tests.dashboard.page_actions import AXE, COLOURS, Colours, hindrances
 from tests.dashboard.sample_hospital import Hospital
 from tests.soak import in_turns, thinned
-from tests.waiting_plans import allocate, ask
+from tests.waiting_reservations import allocate, ask
 
 BY_BATCH = "sampling=batch&batch=64&size=6400&steps=50"
 SLOW = {"type": "over_time", "over_seconds": 86_400_000, "parts": 1000}

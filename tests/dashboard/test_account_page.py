@@ -94,7 +94,7 @@ def test_preview_answers_as_steps_of_a_run_are_answered(
     if answer.is_success:
         assert f"At most {steps + answer.json()['steps_remaining']} such steps fit" in said
     else:
-        fitting, least = answer.json()["max_count_that_fits"], more_noise(answer.json())
+        fitting, least = answer.json()["max_steps_that_fit"], more_noise(answer.json())
         assert (f"At most {fitting} such steps fit" if fitting else "No such step fits") in said
         assert least is not None
         assert f"a noise multiplier of {least:g} or more" in said

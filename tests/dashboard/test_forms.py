@@ -14,7 +14,7 @@ from tests.conftest import Ledger, open_ledger
 from tests.dashboard.page_visitor import fields_of, visitor
 from tests.dashboard.sample_hospital import Hospital
 from tests.ledgers import schedule_blocks
-from tests.waiting_plans import OVER_TEN_DAYS, allocate, ask
+from tests.waiting_reservations import OVER_TEN_DAYS, allocate, ask
 
 DESCRIPTION: dict[str, Any] = json.loads((Path(__file__).parents[2] / "openapi" / "openapi.json").read_text())
 PARTS = {"composition": "parallel", "attestation": "Each visit has one date."}

@@ -24,7 +24,7 @@ def test_plan_card_shows_used_reserved_and_remaining_steps(ledger: Ledger) -> No
     assert ledger.post(f"/v1/runs/{run}/reservations", reserved, "trainer").is_success
     plan = ledger.get(f"/v1/populations/{population}").json()["plan"]
     steps = plan["steps"]
-    assert (plan["steps_used"], plan["steps_reserved"], plan["steps_left"]) == (11, 5, steps - 16)
+    assert (plan["steps_used"], plan["steps_reserved"], plan["steps_remaining"]) == (11, 5, steps - 16)
     card = shown(ledger, f"/accounts/{population}").replace("\N{NARROW NO-BREAK SPACE}", " ")
     assert card.startswith("active admits what it covers")
     for said in (

@@ -14,7 +14,7 @@ from app.service.scheduling.grants import expire_waiting, grant_waiting
 from tests.clocks import stand_at
 from tests.conftest import Ledger
 from tests.dashboard.page_visitor import text_of, visitor
-from tests.waiting_plans import OVER_TEN_DAYS, allocate, ask, later
+from tests.waiting_reservations import OVER_TEN_DAYS, allocate, ask, later
 
 OFFICER = "privacy_officer"
 
@@ -25,7 +25,7 @@ def share_out(ledger: Ledger) -> str:
     for name in ("icu-team", "er-team"):
         ledger.budget(name, limit={"epsilon": 3.0, "delta": 1e-5})
     shares = [{"account": "mimic/icu-team", "minimum": 0.25, "maximum": 0.6, "weight": 2.0}]
-    allocate(ledger, population, rule="dominant_share", unlock=OVER_TEN_DAYS, shares=shares)
+    allocate(ledger, population, rule="smallest_share", unlock=OVER_TEN_DAYS, shares=shares)
     return population
 
 
@@ -172,7 +172,7 @@ def test_run_page_has_the_place_of_its_plan(ledger: Ledger, monkeypatch: pytest.
 
 def test_granted_plan_is_unclaimed_until_it_is_renewed(ledger: Ledger, shared: str) -> None:
     made = ask(ledger, "first", 800).json()
-    allocate(ledger, shared, rule="dominant_share")
+    allocate(ledger, shared, rule="smallest_share")
     assert grant_waiting(ledger.database) == 1
     words = visitor(ledger).open(f"/runs/{made['id']}").words
     assert "that its trainer has not claimed yet" in words
@@ -216,7 +216,7 @@ def test_audit_log_names_events_of_waiting_plans(ledger: Ledger, shared: str) ->
 
 
 def test_form_of_allocation_has_its_terms(ledger: Ledger, shared: str) -> None:
-    unlock = {"type": "by_plans", "plans": 4}
+    unlock = {"type": "by_reservations", "plans": 4}
     allocate(ledger, team(ledger), unlock=unlock)
     officer = visitor(ledger, OFFICER)
     page = officer.open(f"/accounts/{team(ledger)}")
@@ -224,7 +224,7 @@ def test_form_of_allocation_has_its_terms(ledger: Ledger, shared: str) -> None:
     assert page.fields("Replace the allocation")["allocation.unlock.plans"] == "4"
     fields = officer.open(f"/accounts/{shared}").fields("Replace the allocation")
     terms = {name.removeprefix("allocation."): value for name, value in fields.items()}
-    assert (terms["rule"], terms["aging_seconds"]) == ("dominant_share", "7")
+    assert (terms["rule"], terms["aging_seconds"]) == ("smallest_share", "7")
     assert (terms["unlock.over_seconds"], terms["unlock.parts"]) == ("10", "10"), "days, and parts"
     place = next(name for name, value in terms.items() if value == team(ledger)).removesuffix("account")
     assert [terms[place + each] for each in ("minimum", "maximum", "weight")] == ["25", "60", "2"]

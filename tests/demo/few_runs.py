@@ -1,4 +1,4 @@
-"""The sample ledger with some of its runs, of each kind: `python -m tests.demo.few_runs serve --demo`."""
+"""The sample ledger with some of its runs, of each kind: `python -m tests.demo.few_runs serve --sample`."""
 
 from unittest.mock import patch
 

@@ -45,7 +45,7 @@ def test_demo_stops_a_training_at_its_budget(
     output, answer = capsys.readouterr()
     facts = json.loads(output)
     assert 200 * epsilon**2 < facts["steps_admitted"] == facts["steps_released"] < 500 * epsilon**2
-    assert (facts["refusals"], facts["run_status"], facts["max_count_that_fits"]) == (1, "completed", 0)
+    assert (facts["refusals"], facts["run_status"], facts["max_steps_that_fit"]) == (1, "completed", 0)
     assert 0.95 * facts["epsilon_limit"] < facts["epsilon"] <= facts["epsilon_limit"] == epsilon
     assert facts["refused_by"] == "breast-cancer-patients/tumour-model"
     assert (facts["noise_for_the_rest"], facts["exhausted"]) == (None, True), "noise uses up as many steps of the plan"
@@ -140,7 +140,7 @@ def test_broken_promise_fails_the_demo(
 ) -> None:
     honest = SimpleNamespace(id="run_1", status="completed", next_step=10, epsilon=1.9, epsilon_limit=2.0, delta=1e-4)
     vars(honest).update(state)
-    refusal = SimpleNamespace(binding_account_path="a/b", max_count_that_fits=0, more_noise=None, exhausted=True)
+    refusal = SimpleNamespace(binding_account_path="a/b", max_steps_that_fit=0, more_noise=None, exhausted=True)
     point = cast("RunHistoryPoint", SimpleNamespace(decision=last))
     with pytest.raises(DemoError, match=complaint):
         gather(

@@ -1,4 +1,4 @@
-"""`epsilon-ledger serve --demo`: a sample organisation, alive, that leaves nothing behind."""
+"""`epsilon-ledger serve --sample`: a sample organisation, alive, that leaves nothing behind."""
 
 import json
 import os

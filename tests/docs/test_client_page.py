@@ -19,7 +19,7 @@ from epsilon_ledger import (
     gaussian,
     poisson_sampled,
 )
-from epsilon_ledger._run import plan_waits
+from epsilon_ledger._run import reservation_waits
 from tests.conftest import LiveServer
 from tests.docs.markdown import ROOT
 
@@ -61,7 +61,7 @@ def test_examples_of_the_client_run(
 
 
 def test_examples_of_waits_run(live_server: LiveServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plan_waits, "_FIRST_PAUSE", 0.2)
+    monkeypatch.setattr(reservation_waits, "_FIRST_PAUSE", 0.2)
     step = poisson_sampled(0.01, gaussian(1.1))
     plan = [EventCount(event=step, count=900)]
     with LedgerClient(live_server.url, live_server.key("admin", "clinic")) as ledger:

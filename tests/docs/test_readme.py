@@ -164,6 +164,6 @@ def test_sample_of_the_demo_has_the_numbers_of_the_ledger(ledger: Ledger) -> Non
     assert re.search(rf"steps admitted and released +│ {steps} ", sample)
     assert re.search(rf"thanks to the plan +│ {more} ", sample)
     assert re.search(rf"epsilon spent +│ {spent:.4f} of {EPSILON:g}, at delta {DELTA:g} ", sample)
-    assert (refused["plan"]["steps_left"], refused["max_count_that_fits"]) == (0, 0)
+    assert (refused["plan"]["steps_remaining"], refused["max_steps_that_fit"]) == (0, 0)
     why = refused["detail"].partition(run)[2].strip().replace("patients/model", "breast-cancer-patients/tumour-model")
     assert f"Step {steps:,} of run_… {why}" in sample

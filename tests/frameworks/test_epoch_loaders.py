@@ -112,6 +112,6 @@ def test_shuffled_loader_is_charged_once_epoch(admin: LedgerClient) -> None:
                 assert run.next_step == epoch
         with pytest.raises(ValueError, match="OwnSampler is unknown"):
             run.track_epoch(drawn(OwnSampler()), gaussian(1.5))
-        assert len(list(run.track_epoch(drawn(OwnSampler()), gaussian(20.0), disjoint=True))) == 4
+        assert len(list(run.track_epoch(drawn(OwnSampler()), gaussian(20.0), assume_disjoint=True))) == 4
         with pytest.raises(ValueError, match="give their number"):
             run.track_epoch(DataLoader(Stream(), 3), gaussian(1.5))

@@ -66,7 +66,7 @@ def test_refusal_leaves_donated_arguments_and_batch(run: FakeRun) -> None:
 
 def test_training_ends_at_its_budget_with_grants(admin: LedgerClient) -> None:
     training = Private()
-    with admin.create_run("jax", budget=open_budget(admin, 6.0), authorize_every=50) as run:
+    with admin.create_run("jax", budget=open_budget(admin, 6.0), prefetch=50) as run:
         step = training.authorized(run, batches=PROBABILITY)
         with pytest.raises(BudgetExceededError):
             training.train(step, step.batch_iterator(N))

@@ -34,7 +34,7 @@ IMPORTS: dict[str, tuple[str, ...]] = {
     "nvflare_filter": ("epsilon_ledger.nvflare",),
 }
 """Of the process that forks a trainer: what survives a fork."""
-WAYS: dict[str, dict[str, Any]] = {"alone": {}, "grants": {"authorize_every": 6}}
+WAYS: dict[str, dict[str, Any]] = {"alone": {}, "grants": {"prefetch": 6}}
 STEPS = 16
 KILLS = 4 if ROUNDS > 1 else 2
 """Of a trainer or the service, in a round: 200 in the 50 rounds of `make soak`."""

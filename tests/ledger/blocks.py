@@ -13,7 +13,7 @@ from app.accounting.curves import GRID_VERSION, RdpCurve, orders
 from app.accounting.events import Gaussian
 from app.ledger.accounts.account import Account, AccountKind
 from app.ledger.filter.filters import FilterBounds, FilterWeights
-from app.ledger.scheduling.queue import Books, Grant, Standing, WaitingPlan, schedule
+from app.ledger.scheduling.queue import Books, Grant, Standing, WaitingReservation, schedule
 from app.ledger.scheduling.scheduling_rules import Line
 from app.ledger.scheduling.withholding import Withholding
 from app.ledger.settings.allocation import ALL, Allocation, SchedulingRule
@@ -80,14 +80,16 @@ def with_loss(account: Account, spent: Units, held: Units = NOTHING) -> Account:
 
 def waiting(
     name: str, path: Iterable[str], cost: Units, minute: int = 0, priority: int = 0, weight: float = 1.0
-) -> WaitingPlan:
+) -> WaitingReservation:
     """A plan of one step that began to wait at a minute; its run is the last account of its path."""
     steps = (PricedStep(StepEvent(Gaussian(1.0), 1), curve_of(cost)),)
-    return WaitingPlan(name, (*path, f"run_{name}"), steps, NOW + timedelta(minutes=minute), priority, weight)
+    return WaitingReservation(name, (*path, f"run_{name}"), steps, NOW + timedelta(minutes=minute), priority, weight)
 
 
 def open_books(
-    accounts: Iterable[Account], plans: Iterable[WaitingPlan], withholdings: Mapping[str, Withholding] | None = None
+    accounts: Iterable[Account],
+    plans: Iterable[WaitingReservation],
+    withholdings: Mapping[str, Withholding] | None = None,
 ) -> Books:
     """Accounts, and a run for each plan under the last budget of its path."""
     runs = [block(plan.path[-1], None, plan.path[-2] if len(plan.path) > 1 else None) for plan in plans]
@@ -98,7 +100,7 @@ def unlocked(fraction: Fraction) -> Withholding:
     return Withholding(Allocation(), unlocked=fraction)
 
 
-def line_of(rule: SchedulingRule, plans: Iterable[WaitingPlan], aging: timedelta | None = None) -> Line:
+def line_of(rule: SchedulingRule, plans: Iterable[WaitingReservation], aging: timedelta | None = None) -> Line:
     line = Line(rule, aging)
     for plan in plans:
         line.add(plan)

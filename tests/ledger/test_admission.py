@@ -101,7 +101,7 @@ def test_the_numbers_of_a_refusal_add_up() -> None:
     assert refusal.binding.name == "budget"
     assert refusal.epsilon <= 1.0 < refusal.epsilon_requested
     assert refusal.spent <= refusal.limit < refusal.spent + refusal.requested
-    assert refusal.max_count_that_fits == 0
+    assert refusal.max_steps_that_fit == 0
     assert refusal.reading.epsilon == refusal.epsilon
 
 
@@ -117,7 +117,7 @@ def test_of_equally_refusing_accounts_the_one_with_the_least_room_is_named() -> 
 
 def test_a_mechanism_without_noise_worth_the_name_is_refused_with_infinite_epsilon() -> None:
     refusal = refused([make_account(10.0)], dp.Gaussian(1e-3), 10**9)
-    assert (refusal.epsilon_requested, refusal.max_count_that_fits) == (float("inf"), 0)
+    assert (refusal.epsilon_requested, refusal.max_steps_that_fit) == (float("inf"), 0)
 
 
 def test_noise_is_sought_only_where_a_trial_is_little_work() -> None:

@@ -19,7 +19,7 @@ from app.ledger.settings.allocation import (
     SchedulingRule,
     Share,
     Unlock,
-    UnlockByPlans,
+    UnlockByReservations,
     UnlockOverTime,
     allocation_of,
     facts_of,
@@ -40,8 +40,8 @@ def over_time(draw: st.DrawFn) -> UnlockOverTime:
     return UnlockOverTime(draw(moments), draw(st.timedeltas(least, most) | st.sampled_from([least, most])), parts)
 
 
-by_plans = st.builds(UnlockByPlans, moments, st.integers(1, 1_000_000))
-unlocks: st.SearchStrategy[Unlock] = over_time() | by_plans
+by_reservations = st.builds(UnlockByReservations, moments, st.integers(1, 1_000_000))
+unlocks: st.SearchStrategy[Unlock] = over_time() | by_reservations
 
 
 @st.composite
@@ -97,8 +97,10 @@ def test_a_limit_is_unlocked_at_the_beginning_of_its_windows() -> None:
     assert {each: unlock.fraction(SINCE + each * TICK) * 3 for each in after} == after
 
 
-@given(by_plans, st.integers(0, 2_000_000))
-def test_each_run_that_asks_unlocks_a_fair_share_until_all_is_unlocked(unlock: UnlockByPlans, asked: int) -> None:
+@given(by_reservations, st.integers(0, 2_000_000))
+def test_each_run_that_asks_unlocks_a_fair_share_until_all_is_unlocked(
+    unlock: UnlockByReservations, asked: int
+) -> None:
     assert unlock.fraction(asked) == min(Fraction(asked, unlock.plans), Fraction(1))
 
 
@@ -109,7 +111,7 @@ def _over(seconds: float, parts: int = 1) -> UnlockOverTime:
 OUT_OF_RANGE: dict[str, list[Callable[[], object]]] = {
     "parts": [lambda: _over(10, 0), lambda: _over(MAX_SECONDS, MAX_PARTS + 1)],
     "over_seconds": [lambda: _over(2.999999, 3), lambda: _over(MAX_SECONDS + 1)],
-    "plans": [lambda: UnlockByPlans(SINCE, 0), lambda: UnlockByPlans(SINCE, 1_000_001)],
+    "plans": [lambda: UnlockByReservations(SINCE, 0), lambda: UnlockByReservations(SINCE, 1_000_001)],
     "shares": [
         *(partial(Share, least) for least in (-0.1, nan)),
         *(partial(Share, *both) for both in ((0.6, 0.5), (0.0, 1.1), (0.0, 0.0), (0.0, nan))),
@@ -181,13 +183,13 @@ def _days(days: int, parts: int, later: timedelta = timedelta(0)) -> UnlockOverT
     return UnlockOverTime(SINCE + later, timedelta(days=days), parts)
 
 
-TEN, NINE = UnlockByPlans(SINCE, 10), _days(9, 9)
+TEN, NINE = UnlockByReservations(SINCE, 10), _days(9, 9)
 NOT_EARLIER: list[tuple[Unlock | None, Unlock | None]] = [
-    *((None, None), (None, UnlockByPlans(SINCE, 1)), (TEN, TEN), (TEN, UnlockByPlans(SINCE + TICK, 11))),
+    *((None, None), (None, UnlockByReservations(SINCE, 1)), (TEN, TEN), (TEN, UnlockByReservations(SINCE + TICK, 11))),
     *((NINE, NINE), (NINE, _days(9, 18)), (NINE, _days(10, 10)), (NINE, _days(9, 9, TICK))),
 ]
 EARLIER: list[tuple[Unlock | None, Unlock | None]] = [
-    *((TEN, None), (TEN, UnlockByPlans(SINCE, 9)), (TEN, UnlockByPlans(SINCE - TICK, 10)), (TEN, NINE)),
+    *((TEN, None), (TEN, UnlockByReservations(SINCE, 9)), (TEN, UnlockByReservations(SINCE - TICK, 10)), (TEN, NINE)),
     *((NINE, _days(9, 10)), (NINE, _days(9, 8)), (NINE, _days(8, 9)), (NINE, _days(9, 9, -TICK))),
 ]
 

@@ -203,7 +203,7 @@ def test_an_account_that_planned_none_admits_one_hundredth_of_its_delta() -> Non
     assert left == 9  # 1e-7 was set aside; the price of 1e-8 is rounded up
     refused = admission.admit([opened], [own(2e-7)])
     assert isinstance(refused, Refusal)
-    assert (refused.max_count_that_fits, refused.epsilon_requested) == (0, np.inf)
+    assert (refused.max_steps_that_fit, refused.epsilon_requested) == (0, np.inf)
     assert refused.delta_requested == pytest.approx(2e-7)
     assert refused.delta_left == pytest.approx(1e-7)
 

@@ -115,7 +115,7 @@ def _ask(model: LedgerModel, kind: str, entries: list[Entry]) -> None:
     outcome = ASK[kind](path, steps)
     if isinstance(outcome, Refusal):
         assert not fits(*entries)
-        fitting = outcome.max_count_that_fits
+        fitting = outcome.max_steps_that_fit
         assert not fits(*first(fitting + 1))
         assert fitting == 0 or fits(*first(fitting))
         binding = next(each for each in prepared if each.id == outcome.binding.id)

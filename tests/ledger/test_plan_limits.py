@@ -14,7 +14,7 @@ from app.ledger.accounts.account import Account, with_usage
 from app.ledger.admission.admission import Admission, record
 from app.ledger.filter.filters import FilterWeights, Limit
 from app.ledger.governance.filter_weights import DECLARED_SHARE, DEFAULT_SHARE
-from app.ledger.governance.limit_changes import ActivePlan, revoked_plans
+from app.ledger.governance.limit_changes import ActiveReservation, revoked_reservations
 from app.ledger.plan.plans import is_allowed
 from app.ledger.runs import reservations
 from app.ledger.runs.reservations import Reservation, ReservationStatus
@@ -45,9 +45,9 @@ def held(path: tuple[Account, ...], reservations: Sequence[Reservation]) -> tupl
 def revoked(path: tuple[Account, ...], limit: Limit, reservations: Sequence[Reservation]) -> list[Reservation]:
     """Lower the budget's limit."""
     budget, run = path
-    active = [ActivePlan(each, (budget.id, run.id), lapsed=False) for each in reservations]
+    active = [ActiveReservation(each, (budget.id, run.id), lapsed=False) for each in reservations]
     curves = {event: priced(budget, event).curve for event in {i.event for r in reservations for i in r.items}}
-    return revoked_plans(limited_to(budget, limit), [run], active, curves)
+    return revoked_reservations(limited_to(budget, limit), [run], active, curves)
 
 
 def limit_of(account: Account) -> Limit:

@@ -75,7 +75,7 @@ def test_releases_whose_sum_is_the_limit_fit_and_one_more_does_not(
 def test_refusal_says_what_the_sum_would_be() -> None:
     full = charged(make_account(1.0, 1e-30), *[TENTH] * 10)
     refusal = refused([full], TENTH)
-    assert (refusal.epsilon_requested, refusal.max_count_that_fits) == (1.1, 0)
+    assert (refusal.epsilon_requested, refusal.max_steps_that_fit) == (1.1, 0)
     assert (refusal.spent, refusal.requested, refusal.limit) == (1.0, 0.1, 1.0)
 
 
@@ -104,7 +104,7 @@ def test_repetitions_are_counted_exactly() -> None:
     account = charged(make_account(1.0, 1e-30), TENTH)
     assert repetitions_left([account], TENTH)[0] == 9
     assert repetitions_left([account], Laplace(epsilon=0.3))[0] == 3
-    assert refused([account], TENTH, 10).max_count_that_fits == 9
+    assert refused([account], TENTH, 10).max_steps_that_fit == 9
     assert charged(account, *[Laplace(epsilon=0.3)] * 3).epsilon() == 1
 
 

@@ -93,7 +93,7 @@ def test_an_event_that_is_not_planned_is_named() -> None:
 def test_a_committed_plan_is_what_was_executed_and_what_is_returned(
     reservation: Reservation, data: st.DataObject
 ) -> None:
-    executed = data.draw(st.integers(reservation.steps_used, reservation.steps_planned))
+    executed = data.draw(st.integers(reservation.steps_used, reservation.steps_reserved))
     closing = reservations.commit(reservation, executed)
     closed = closing.reservation
     assert (closed.status, closed.steps_executed, closed.steps_used) == ("committed", executed, executed)
@@ -119,7 +119,7 @@ def test_an_attestation_outside_the_plan_is_refused(reservation: Reservation) ->
     with pytest.raises(InvalidInputError, match=f"Send at least {reservation.steps_used}"):
         reservations.commit(reservation, reservation.steps_used - 1)
     with pytest.raises(InvalidInputError, match="report the others"):
-        reservations.commit(reservation, reservation.steps_planned + 1)
+        reservations.commit(reservation, reservation.steps_reserved + 1)
 
 
 @given(_some())

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.ledger.accounts.account import Account
-from app.ledger.scheduling.queue import Books, WaitingPlan, schedule
+from app.ledger.scheduling.queue import Books, WaitingReservation, schedule
 from app.ledger.scheduling.scheduling_rules import Line
 from app.ledger.scheduling.withholding import Withholding
 from app.ledger.settings.allocation import ALL, SchedulingRule
@@ -37,7 +37,7 @@ class World:
     limits: dict[str, blocks.Units]
     accounts: tuple[Account, ...]
     withholdings: dict[str, Withholding]
-    plans: tuple[WaitingPlan, ...]
+    plans: tuple[WaitingReservation, ...]
 
     def books(self) -> Books:
         return open_books(self.accounts, self.plans, self.withholdings)
@@ -49,10 +49,10 @@ class World:
         held = books.withholdings.get(name)
         return blocks.room(self.limits[name], blocks.total_of(books, name), ALL if held is None else held.unlocked)
 
-    def fits(self, books: Books, plan: WaitingPlan) -> bool:
+    def fits(self, books: Books, plan: WaitingReservation) -> bool:
         return all(fits(self.left(books, name), units_of(plan.cost)) for name in plan.path[:-1])
 
-    def is_hopeless(self, books: Books, plan: WaitingPlan) -> bool:
+    def is_hopeless(self, books: Books, plan: WaitingReservation) -> bool:
         spent = {name: units_of(books.accounts[name].spent) for name in plan.path[:-1]}
         return not all(fits(blocks.room(self.limits[name], each), units_of(plan.cost)) for name, each in spent.items())
 
@@ -163,7 +163,7 @@ def test_line_that_has_changed_decides_as_a_new_one(world: World, data: st.DataO
 
 
 class _TryingAll(Books):
-    def may_fit(self, plan: WaitingPlan) -> bool:  # noqa: ARG002 - it does not look
+    def may_fit(self, plan: WaitingReservation) -> bool:  # noqa: ARG002 - it does not look
         return True
 
 

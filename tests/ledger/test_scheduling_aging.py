@@ -7,7 +7,7 @@ import pytest
 
 from app.ledger.accounts.account import Account
 from app.ledger.filter.parallel_exposure import without
-from app.ledger.scheduling.queue import Books, WaitingPlan
+from app.ledger.scheduling.queue import Books, WaitingReservation
 from app.ledger.scheduling.withholding import Withholding
 from app.ledger.settings.allocation import ALL, Allocation, SchedulingRule, Share
 
@@ -41,7 +41,7 @@ def busy(rule: SchedulingRule, aging: timedelta | None, large: int, priority: in
     return granted
 
 
-def give_back(books: Books, name: str, plan: WaitingPlan) -> None:
+def give_back(books: Books, name: str, plan: WaitingReservation) -> None:
     account = books.accounts[name]
     books.accounts[name] = account.settle_hold(blocks.curve_of(NOTHING), without(account.held, plan.cost))
 
@@ -60,14 +60,14 @@ def test_a_higher_priority_overtakes_an_aged_plan() -> None:
     assert "large" not in busy(SHARE, AGING, 100, priority=1)
 
 
-Given = tuple[list[Account], dict[str, Withholding], WaitingPlan, WaitingPlan]
+Given = tuple[list[Account], dict[str, Withholding], WaitingReservation, WaitingReservation]
 
 
-def old(path: str, cost: Units) -> WaitingPlan:
+def old(path: str, cost: Units) -> WaitingReservation:
     return waiting("old", path.split(), cost, LONG)
 
 
-def new(path: str, cost: Units) -> WaitingPlan:
+def new(path: str, cost: Units) -> WaitingReservation:
     return waiting("new", path.split(), cost)
 
 

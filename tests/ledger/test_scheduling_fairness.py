@@ -12,7 +12,7 @@ from fractions import Fraction
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.ledger.scheduling.queue import Books, WaitingPlan
+from app.ledger.scheduling.queue import Books, WaitingReservation
 from app.ledger.scheduling.scheduling_rules import Line
 from app.ledger.settings.allocation import SchedulingRule
 from tests.soak import few
@@ -31,16 +31,16 @@ class Arrivals:
 
     limits: Mapping[str, Units]
     number: int
-    plans: list[WaitingPlan]
+    plans: list[WaitingReservation]
 
     def __post_init__(self) -> None:
         self.arrived: Counter[str] = Counter()
-        self.line: Line = line_of(SchedulingRule.DOMINANT_SHARE, [])
+        self.line: Line = line_of(SchedulingRule.SMALLEST_SHARE, [])
         accounts = [block(name, limit) for name, limit in self.limits.items()]
         locked = dict.fromkeys(self.limits, unlocked(Fraction(0)))
         self.books: Books = open_books(accounts, self.plans, locked)
 
-    def arrive(self, plan: WaitingPlan) -> list[str]:
+    def arrive(self, plan: WaitingReservation) -> list[str]:
         for name in plan.path[:-1]:
             self.arrived[name] += 1
             part = Fraction(min(self.arrived[name], self.number), self.number)
@@ -49,18 +49,18 @@ class Arrivals:
         return names(blocks.run_pass(self.line, self.books, plan.arrived_at, plan.path[:-1]))
 
     @property
-    def waiting(self) -> list[WaitingPlan]:
+    def waiting(self) -> list[WaitingReservation]:
         return list(self.line.plans.values())
 
     def granted(self) -> dict[str, int]:
         """Number of arrivals until each plan was granted."""
         return {name: place for place, plan in enumerate(self.plans) for name in self.arrive(plan)}
 
-    def is_early(self, plan: WaitingPlan) -> bool:
+    def is_early(self, plan: WaitingReservation) -> bool:
         """Whether an arriving plan is among the first of all its blocks."""
         return all(self.arrived[name] < self.number for name in plan.path[:-1])
 
-    def is_fair(self, plan: WaitingPlan) -> bool:
+    def is_fair(self, plan: WaitingReservation) -> bool:
         """Whether a plan asks for no more than a fair share of each of its blocks, at all orders and of own deltas."""
         asked = units_of(plan.cost)
         for name in plan.path[:-1]:

@@ -13,7 +13,7 @@ from math import ceil
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.ledger.scheduling.queue import Books, WaitingPlan
+from app.ledger.scheduling.queue import Books, WaitingReservation
 from app.ledger.scheduling.withholding import Withholding
 from app.ledger.settings.allocation import ALL, Allocation, SchedulingRule, Share
 from tests.soak import few
@@ -42,7 +42,7 @@ class Tree:
     limits: dict[str, Units]
     counting: int
     kept: dict[str, Withholding]
-    granted: list[WaitingPlan] = field(default_factory=list)
+    granted: list[WaitingReservation] = field(default_factory=list)
 
     def loss(self, leaf: str) -> Units:
         return plus(NOTHING, *(units_of(plan.cost) for plan in self.granted if leaf in plan.path))
@@ -57,7 +57,7 @@ class Tree:
         aside, with_it = largest(others, self.counting), plus(largest(others, self.counting - 1), self.loss(leaf))
         return (aside, with_it) if name == TEAM else (plus(aside, self.loss(OTHER)), plus(with_it, self.loss(OTHER)))
 
-    def withheld(self, name: str, plan: WaitingPlan) -> Units:
+    def withheld(self, name: str, plan: WaitingReservation) -> Units:
         limit, kept = self.limits[name], self.kept.get(name)
         if kept is None:
             return NOTHING
@@ -69,7 +69,7 @@ class Tree:
                 found = plus(found, tuple(max(0, each - got) for each, got in pairs))
         return found
 
-    def admits(self, name: str, plan: WaitingPlan) -> bool:
+    def admits(self, name: str, plan: WaitingReservation) -> bool:
         """The definition: no line is past its limit, nor the budget under the account past its maximum."""
         cost, limit, leaf = units_of(plan.cost), self.limits[name], plan.path[-2]
         aside, base = self.lines(name, leaf)
@@ -91,7 +91,7 @@ class Tree:
 
 
 @st.composite
-def worlds(draw: st.DrawFn) -> tuple[Tree, list[WaitingPlan], SchedulingRule]:
+def worlds(draw: st.DrawFn) -> tuple[Tree, list[WaitingReservation], SchedulingRule]:
     names = (POPULATION, TEAM, OTHER, *PARTITIONS)
     part, of_team = draw(fractions), draw(fractions)
     of_population = Allocation(shares={TEAM: draw(shares), OTHER: draw(shares)})
@@ -107,7 +107,7 @@ def worlds(draw: st.DrawFn) -> tuple[Tree, list[WaitingPlan], SchedulingRule]:
     return tree, plans, draw(st.sampled_from(SchedulingRule))
 
 
-def books_of(tree: Tree, plans: Sequence[WaitingPlan]) -> Books:
+def books_of(tree: Tree, plans: Sequence[WaitingReservation]) -> Books:
     accounts = [block(POPULATION, tree.limits[POPULATION]), block(OTHER, tree.limits[OTHER], POPULATION)]
     accounts.append(block(TEAM, tree.limits[TEAM], POPULATION, tree.counting))
     accounts += [block(name, tree.limits[name], TEAM) for name in PARTITIONS]
@@ -115,7 +115,9 @@ def books_of(tree: Tree, plans: Sequence[WaitingPlan]) -> Books:
 
 
 @given(worlds())
-def test_a_plan_is_granted_iff_every_account_admits_it(world: tuple[Tree, list[WaitingPlan], SchedulingRule]) -> None:
+def test_a_plan_is_granted_iff_every_account_admits_it(
+    world: tuple[Tree, list[WaitingReservation], SchedulingRule],
+) -> None:
     tree, plans, rule = world
     books, line = books_of(tree, plans), line_of(rule, plans)
     order = line.order(plans, books, NOW)
@@ -135,7 +137,7 @@ def test_a_plan_is_granted_iff_every_account_admits_it(world: tuple[Tree, list[W
 @few(20)
 @given(worlds(), st.sampled_from([POPULATION, TEAM, OTHER, *PARTITIONS]), fractions)
 def test_a_pass_over_a_changed_account_grants_what_a_pass_over_all_does(
-    world: tuple[Tree, list[WaitingPlan], SchedulingRule], changed: str, part: Fraction
+    world: tuple[Tree, list[WaitingReservation], SchedulingRule], changed: str, part: Fraction
 ) -> None:
     tree, plans, rule = world
     found = []

@@ -9,7 +9,7 @@ import pytest
 
 from app.accounting.events import EpsilonDelta, Gaussian
 from app.ledger.accounts.account import with_usage
-from app.ledger.scheduling.queue import WaitingPlan
+from app.ledger.scheduling.queue import WaitingReservation
 from app.ledger.settings.allocation import SchedulingRule
 from app.ledger.step_events import MAX_COUNT, StepEvent
 
@@ -20,7 +20,7 @@ FIRST, SHARE, PACKED = SchedulingRule
 LIMITS = {"b0": flat(100, 100), "b1": flat(200, 100), "b2": (100, 1000, -1, 0)}
 
 
-def order(rule: SchedulingRule, plans: list[WaitingPlan], aging: timedelta | None = None) -> list[str]:
+def order(rule: SchedulingRule, plans: list[WaitingReservation], aging: timedelta | None = None) -> list[str]:
     books = open_books([block(name, limit) for name, limit in LIMITS.items()], plans)
     return tried(line_of(rule, plans, aging).order(plans, books, NOW))
 

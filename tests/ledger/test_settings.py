@@ -10,7 +10,7 @@ from app.ledger.accounts.account import Account, AccountKind
 from app.ledger.filter.filters import Limit
 from app.ledger.governance.proposals import ProposalKind
 from app.ledger.governance.settings import ALERT_SETTINGS, ALLOCATION, BLOCK_SCHEDULE, LIMIT, POLICY, Setting
-from app.ledger.settings.allocation import Allocation, Share, UnlockByPlans, UnlockOverTime
+from app.ledger.settings.allocation import Allocation, Share, UnlockByReservations, UnlockOverTime
 from app.ledger.settings.policies import EMPTY_POLICY, Policy
 
 START = datetime(2100, 1, 1, tzinfo=UTC)
@@ -20,7 +20,7 @@ VALUES: list[tuple[Setting[Any], Any]] = [
     (POLICY, Policy(max_epsilon=1.0, require_limit=True, mechanisms=frozenset({"gaussian", "laplace"}))),
     (ALLOCATION, None),
     (ALLOCATION, Allocation(unlock=UnlockOverTime(START, timedelta(days=4), 4), shares={"bud_1": Share(0.5)})),
-    (ALLOCATION, Allocation(aging_seconds=None, unlock=UnlockByPlans(START, 10))),
+    (ALLOCATION, Allocation(aging_seconds=None, unlock=UnlockByReservations(START, 10))),
 ]
 
 

@@ -25,7 +25,7 @@ sys.platform = "win32"  # after the imports of the standard library, which looks
 os.environ |= {"EPSILON_LEDGER_URL": "http://127.0.0.1:1", "EPSILON_LEDGER_API_KEY": "a-key"}
 importlib.import_module("app.provisioning.http_api").time.sleep = lambda _: None
 said = {}
-for command in ("serve", "verify", "export-config"):
+for command in ("serve", "verify", "describe"):
     output = io.StringIO()
     with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output), contextlib.suppress(SystemExit):
         sys.argv = ["epsilon-ledger", command]
@@ -42,7 +42,7 @@ def test_modules_that_name_them_are_imported_and_commands_that_open_a_ledger_say
     assert modules >= 3
     assert "on Windows, use WSL or the container image" in said["serve"]
     assert "on Windows, use WSL or the container image" in said["verify"]
-    assert "http://127.0.0.1:1 does not answer" in said["export-config"]
+    assert "http://127.0.0.1:1 does not answer" in said["describe"]
     assert not [text for text in said.values() if "Traceback" in text]
     assert list(tmp_path.iterdir()) == []
 

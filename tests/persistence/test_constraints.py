@@ -17,7 +17,7 @@ from app.persistence.tables.base import NumberedId, Sha256Hex
 from tests.conftest import new_database, open_ledger
 from tests.persistence.dump import dump
 from tests.service.full_ledger import fill
-from tests.waiting_plans import ask, later
+from tests.waiting_reservations import ask, later
 
 pytestmark = pytest.mark.both_databases
 

@@ -1,4 +1,4 @@
-"""`epsilon-ledger apply` and `export-config` against a real application in this process."""
+"""`epsilon-ledger apply` and `describe` against a real application in this process."""
 
 import io
 import json
@@ -44,7 +44,7 @@ class Shell:
         return said.out
 
     def export(self) -> str:
-        said = self.run("export-config")
+        said = self.run("describe")
         assert said.status == 0, said
         return said.out
 
@@ -194,7 +194,7 @@ def test_roles_apply_what_they_may(shell: Shell) -> None:
         shell.use(role)
         said = shell.apply(described, "--yes")
         assert (said.status, "Failed: policy of the organisation: " in said.out) == (2, True)
-        assert "(insufficient_scope)\nSkipped population mimic: policy of the organisation failed.\n" in said.out
+        assert "(permission_denied)\nSkipped population mimic: policy of the organisation failed.\n" in said.out
         # Nothing is created that the failed policy was to hold for.
         assert shell.get("populations")["items"] == []
     shell.use("privacy_officer")
@@ -209,11 +209,11 @@ def test_export_is_complete_and_names_what_it_leaves_out(
     assert shell.apply(text, "--check").status == 0
     exported = yaml.safe_load(text)
     assert [key["name"] for key in exported["api_keys"]] == ["grafana", "icu trainer"]
-    said = shell.run("export-config")
+    said = shell.run("describe")
     assert "is left out: it has no name." in said.err
 
     shell.use("viewer")
-    said = shell.run("export-config")
+    said = shell.run("describe")
     assert "API keys are left out: they need the permission keys:manage.\n" in said.err
     assert "api_keys" not in yaml.safe_load(said.out)
 

@@ -205,8 +205,8 @@ def test_steps_that_fit_are_admitted_when_writers_share_a_budget(service: Servic
 
 WAYS: dict[str, dict[str, Any]] = {
     "alone": {},
-    "grants": {"authorize_every": 6},
-    "background": {"authorize_every": 6, "background": True},
+    "grants": {"prefetch": 6},
+    "background": {"prefetch": 6, "prefetch_in_background": True},
 }
 STEPS = 24 if LONG else 16
 KILLS = 2 if LONG else 1

@@ -185,7 +185,7 @@ class Model:
         spends = sum(cost(sigma) for sigma in asked[:count])
         before = [(account, account.spent) for account in run.account.path]
         if not charged:
-            members |= {"code": "budget_exceeded", "decision": "refused", "max_count_that_fits": fitting}
+            members |= {"code": "budget_exceeded", "decision": "refused", "max_steps_that_fit": fitting}
         else:
             over = not run.account.fits(spends)
             run.account.charge(spends)

@@ -34,7 +34,7 @@ ALTERNATIVES = [
 REFUSAL: dict[str, Any] = ACCOUNT | {"decision": "refused", "run": RUN_ID, "first_step": 0, "count": 4, "rdp": RDP}
 REFUSAL |= {"epsilon": 2.9, "epsilon_including_reserved": 2.9, "epsilon_requested": 3.2}
 REFUSAL |= {"delta_requested": 0.0, "delta_left": 1e-7, "plan": None}
-REFUSAL |= {"max_count_that_fits": 1, "steps_needed": 4, "exhausted": False, "unavailable_alternatives": []}
+REFUSAL |= {"max_steps_that_fit": 1, "steps_needed": 4, "exhausted": False, "unavailable_alternatives": []}
 REFUSAL |= {"alternatives": ALTERNATIVES, "url": "https://ledger.example.org/runs/run_1", "dry_run": False}
 LEAST_NOISE = 1.3
 """Of what a FakeLedger previews."""

@@ -146,7 +146,7 @@ def test_grant_in_background_that_is_cancelled_with_everything_else_is_asked_for
         flight.cancel()
         await waiting
 
-    assert simulation.exact(with_run(simulation, work, authorize_every=5, background=True))
+    assert simulation.exact(with_run(simulation, work, prefetch=5, prefetch_in_background=True))
 
 
 @in_grants

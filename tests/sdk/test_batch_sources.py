@@ -34,5 +34,5 @@ def test_sampler_that_is_not_of_torch_is_refused_for_its_own_reason(
     sampler = type(name, (), {"__module__": "trainer"})()
     loader = torch_data.DataLoader(dataset=[], sampler=sampler, batch_sampler=None)
     with pytest.raises(ValueError, match=reason):
-        epoch_steps(loader, None, 4, disjoint=False)
-    assert epoch_steps(loader, None, 4, disjoint=True) == 4
+        epoch_steps(loader, None, 4, assume_disjoint=False)
+    assert epoch_steps(loader, None, 4, assume_disjoint=True) == 4

@@ -42,7 +42,7 @@ ITEMS = [
     {"event": QUIET, "count": None, "steps": 85, "steps_used": 0},
 ]
 PLAN: dict[str, Any] = {"state": "active", "share": 0.96, "delta": 9.6e-06, "steps": 90, "steps_used": 4}
-PLAN |= {"steps_reserved": 1, "steps_left": 85, "items": ITEMS}
+PLAN |= {"steps_reserved": 1, "steps_remaining": 85, "items": ITEMS}
 PLANNED = [{"event": LOUD, "count": 5, "new": 1}, {"event": QUIET, "count": None}]
 TIMES = {"created_at": "2026-11-21T08:00:00Z", "updated_at": "2026-11-21T08:00:00+00:00"}
 ACCOUNT: dict[str, Any] = {"id": "pop_1", "name": "mimic", "path": "mimic", "limit": SENT_LIMIT, "plan": PLAN}

@@ -84,7 +84,7 @@ def test_old_state_of_a_run_does_not_end_it(wire: LedgerWire, admin: LedgerClien
 @pytest.mark.parametrize("other", [True, False], ids=["another run's", "an earlier one"])
 def test_grant_that_is_not_its_own_releases_nothing(wire: LedgerWire, admin: LedgerClient, *, other: bool) -> None:
     budget = open_budget(admin, 1.0)
-    terms: Any = {"budget": budget, "event": STEP, "authorize_every": 2}
+    terms: Any = {"budget": budget, "event": STEP, "prefetch": 2}
     own, another = (wire.client().create_run(name, **terms) for name in ("own", "other"))
     first = heard(wire, own.authorize)
     for _ in range(3):
@@ -112,7 +112,7 @@ def test_grant_of_other_counts_than_planned_is_returned_unused(
         return httpx2.Response(response.status_code, json=answer)
 
     monkeypatch.setattr(wire, "arrive", divide_otherwise)
-    terms: Any = {"budget": open_budget(admin, 1.0), "authorize_every": 5, "schedule": lambda step: planned[step]}
+    terms: Any = {"budget": open_budget(admin, 1.0), "prefetch": 5, "schedule": lambda step: planned[step]}
     run = wire.client().create_run("own", **terms)
     assert run.authorize().reservation is None
     assert (run.state.reservation, run.next_step) == (None, 1)

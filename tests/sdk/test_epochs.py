@@ -137,7 +137,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"event": decay("exp", 0.1, NOISY, steps=3)}, "give `events`"),
     ({"event": NOISY, "events": counted(NOISY)}, "either event or events"),
     ({"events": []}, "at least one batch"),
-    ({"batches": cycle(BATCHES), "steps": 3}, r"a cycle repeats them.*disjoint=True"),
+    ({"batches": cycle(BATCHES), "steps": 3}, r"a cycle repeats them.*assume_disjoint=True"),
     ({"batches": count()}, "as `steps`"),
 ]
 

@@ -14,9 +14,9 @@ from tests.sdk.fake_ledger import RDP, REFUSAL, RUN_ID, FakeLedger, problem
 
 CASES = [
     (403, "budget_exceeded", REFUSAL, sdk.BudgetExceededError),
-    (403, "budget_closed", {"account_path": "mimic", "opens_at": None, "closes_at": "2027"}, sdk.BudgetClosedError),
-    (403, "plan_required", {"account": "bud_1", "account_path": "mimic"}, sdk.PlanRequiredError),
-    (409, "plans_waiting", {}, sdk.PlansWaitingError),
+    (403, "account_closed", {"account_path": "mimic", "opens_at": None, "closes_at": "2027"}, sdk.AccountClosedError),
+    (403, "reservation_required", {"account": "bud_1", "account_path": "mimic"}, sdk.ReservationRequiredError),
+    (409, "reservations_waiting", {}, sdk.ReservationsWaitingError),
     (409, "sequence_conflict", {}, sdk.SequenceConflictError),
     (409, "sequence_gap", {"expected_step": 7}, sdk.SequenceGapError),
     (409, "run_state_conflict", {"run_status": "paused"}, sdk.RunStateConflictError),
@@ -34,7 +34,7 @@ CASES = [
     (400, "bad_request", {}, sdk.InvalidRequestError),
     (413, "request_too_large", {}, sdk.RequestTooLargeError),
     (401, "unauthenticated", {}, sdk.AuthenticationError),
-    (403, "insufficient_scope", {}, sdk.PermissionDeniedError),
+    (403, "permission_denied", {}, sdk.PermissionDeniedError),
     (403, "policy_violation", {"rule": "mechanisms"}, sdk.PolicyViolationError),
     (403, "a_code_of_tomorrow", {}, sdk.PermissionDeniedError),
     (404, "not_found", {}, sdk.NotFoundError),
@@ -86,7 +86,7 @@ OWN: list[sdk.LedgerError] = [
     sdk.UnexpectedResponseError("m", status=302),
     sdk.RequestInDoubtError("m", first_step=4),
     sdk.StepsAlreadyTakenError("m", run="run_1", first_step=4, next_step=5),
-    sdk.PlanNotGrantedError("m", run="run_1", reservation="res_1", reservation_status="expired"),
+    sdk.ReservationNotGrantedError("m", run="run_1", reservation="res_1", reservation_status="expired"),
 ]
 
 

@@ -20,8 +20,8 @@ from tests.sdk.wire import Fault
 
 AHEAD: dict[str, dict[str, Any]] = {
     "one by one": {},
-    "grants": {"authorize_every": 5},
-    "in the background": {"authorize_every": 5, "background": True},
+    "grants": {"prefetch": 5},
+    "in the background": {"prefetch": 5, "prefetch_in_background": True},
 }
 every_way = pytest.mark.parametrize("ahead", AHEAD.values(), ids=AHEAD)
 in_grants = pytest.mark.parametrize("ahead", list(AHEAD.values())[1:], ids=list(AHEAD)[1:])
@@ -56,7 +56,7 @@ def test_clean_exit_charges_exactly_what_was_released(simulation: Simulation, wa
         assert simulation.asked == ["runs", *["reservations"] * 3, "commit", "complete"]
 
 
-@pytest.mark.parametrize("ahead", [*AHEAD.values(), {"authorize_every": 1000}], ids=[*AHEAD, "all at once"])
+@pytest.mark.parametrize("ahead", [*AHEAD.values(), {"prefetch": 1000}], ids=[*AHEAD, "all at once"])
 def test_budget_admits_as_many_steps_in_grants_as_one_by_one(simulation: Simulation, ahead: dict[str, Any]) -> None:
     other = simulation.run(event=gaussian(20.0))
     simulation.authorize(other, 7)
@@ -69,7 +69,7 @@ def test_budget_admits_as_many_steps_in_grants_as_one_by_one(simulation: Simulat
         assert (taken, type(error)) == (most, BudgetExceededError)
         assert run.refusal is error
         assert run.refusal.first_step == run.next_step
-        assert ahead.get("authorize_every", 1) < 1000 or simulation.asked.count("reservations") <= 3
+        assert ahead.get("prefetch", 1) < 1000 or simulation.asked.count("reservations") <= 3
     assert (run.status, run.state.end_reason) == ("completed", "budget_exhausted")
     assert simulation.exact(run, other)
 
@@ -145,7 +145,7 @@ def test_grant_is_charged_when_run_is_ended_from_outside(
     with pytest.raises(RunStateConflictError):
         simulation.take(run, 5)
     # In the background the conflict is heard as soon as the next grant is answered.
-    assert (3 if ahead.get("background") else 5) <= simulation.released[run.id].total() <= 5
+    assert (3 if ahead.get("prefetch_in_background") else 5) <= simulation.released[run.id].total() <= 5
     assert simulation.covers()
     with pytest.raises(RunStateConflictError):
         simulation.take(run, 6)
@@ -182,7 +182,7 @@ def test_refusal_that_settle_finds_counts(simulation: Simulation) -> None:
     with pytest.raises(LedgerUnavailableError):
         run.authorize(10**6)
     for _ in range(2):
-        assert run.settle() is None
+        assert run.resolve_in_doubt() is None
         assert run.refusal is not None
     run.complete()
     assert run.state.end_reason == "budget_exhausted"
@@ -221,7 +221,7 @@ def test_lowered_limit_ends_steps_after_those_in_hand(simulation: Simulation, ah
     simulation.authorize(run)
     lower(simulation, 0.2)
     taken, error = until_error(simulation, run)
-    assert taken <= 2 * ahead.get("authorize_every", 0)
+    assert taken <= 2 * ahead.get("prefetch", 0)
     assert isinstance(error, BudgetExceededError)
     assert error.limit_change is not None
     assert simulation.charged(run) == simulation.released[run.id]

@@ -94,7 +94,7 @@ def test_ctrl_c_at_any_line_charges_one_step_too_many_at_most(
 
 
 def test_thread_that_breaks_off_is_told_of_once(simulation: Simulation) -> None:
-    run = simulation.run(authorize_every=4, background=True)
+    run = simulation.run(prefetch=4, prefetch_in_background=True)
     broken: list[str] = []
 
     def break_off(request: httpx2.Request) -> None:
@@ -115,7 +115,7 @@ def test_thread_that_breaks_off_is_told_of_once(simulation: Simulation) -> None:
 
 
 def test_signal_in_middle_of_call_cannot_make_another_one(simulation: Simulation) -> None:
-    run = simulation.run(authorize_every=5)
+    run = simulation.run(prefetch=5)
 
     def handler(*_: object) -> None:
         run.complete()

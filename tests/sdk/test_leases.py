@@ -24,7 +24,7 @@ def steps(count: int) -> Counter[bytes]:
 
 @in_grants
 def test_slow_trainer_keeps_its_last_grant(simulation: Simulation, ahead: dict[str, Any]) -> None:
-    other, run = simulation.run(), simulation.run(**ahead | {"authorize_every": 10})
+    other, run = simulation.run(), simulation.run(**ahead | {"prefetch": 10})
     most = other.state.steps_remaining
     assert most is not None
     simulation.authorize(other, most - 10)
@@ -41,7 +41,7 @@ def test_slow_trainer_keeps_its_last_grant(simulation: Simulation, ahead: dict[s
 def test_slow_trainer_goes_on_without_ledger_until_lease_runs_out(
     simulation: Simulation, ahead: dict[str, Any]
 ) -> None:
-    run = simulation.run(**ahead | {"authorize_every": 50})
+    run = simulation.run(**ahead | {"prefetch": 50})
     simulation.authorize(run)
     simulation.fails(*[Fault.LOST] * 1000)
     for _ in range(5):
@@ -111,4 +111,4 @@ def test_lease_that_ledger_sees_ending_first_is_charged_and_trainer_goes_on(
         expire_reservations(simulation.ledger.database, simulation.clock.now() + timedelta(seconds=LONG))
         simulation.take(run, 8)
     # A grant that was fetched meanwhile may end, too, and what it holds is charged as if it had been released.
-    assert simulation.covers() if ahead.get("background") else simulation.exact(run)
+    assert simulation.covers() if ahead.get("prefetch_in_background") else simulation.exact(run)

@@ -64,7 +64,7 @@ def test_pipeline_with_each_record_once_is_accepted() -> None:
     for dataset in ACCEPTED.values():
         assert require_records_once(dataset) is dataset.children[0]
         for batches in (dataset, looks_like("DictIterator", dataset=dataset)):
-            assert epoch_steps(batches, None, 4, disjoint=False) == 4
+            assert epoch_steps(batches, None, 4, assume_disjoint=False) == 4
 
 
 @pytest.mark.parametrize("name", REFUSED)
@@ -74,5 +74,5 @@ def test_any_other_pipeline_is_refused_by_epochs_and_adapters_alike(name: str) -
         require_records_once(dataset)
     for batches in (dataset, looks_like("DictIterator", dataset=dataset)):
         with pytest.raises(ValueError, match=advice):
-            epoch_steps(batches, None, 4, disjoint=False)
-        assert epoch_steps(batches, None, 4, disjoint=True) == 4
+            epoch_steps(batches, None, 4, assume_disjoint=False)
+        assert epoch_steps(batches, None, 4, assume_disjoint=True) == 4

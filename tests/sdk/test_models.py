@@ -21,7 +21,7 @@ from epsilon_ledger import (
     Run,
     RunState,
     Share,
-    UnlockByPlans,
+    UnlockByReservations,
     UnlockOverTime,
     decay,
     epsilon_delta,
@@ -76,10 +76,10 @@ def test_members_of_values_are_those_of_schemas() -> None:
 def test_terms_are_those_of_schemas() -> None:
     for terms, name in ((PolicyRules, "PolicyRules"), (Allocation, "AllocationInput"), (Share, "ShareInput")):
         assert set(typing.get_type_hints(terms)) == set(SCHEMAS[name]["properties"])
-    over_time, by_plans = (typing.get_type_hints(terms) for terms in (UnlockOverTime, UnlockByPlans))
+    over_time, by_reservations = (typing.get_type_hints(terms) for terms in (UnlockOverTime, UnlockByReservations))
     unlock = SCHEMAS["UnlockInput"]["properties"]
-    assert set(over_time) | set(by_plans) == set(unlock)
-    assert [*typing.get_args(over_time["type"]), *typing.get_args(by_plans["type"])] == unlock["type"]["enum"]
+    assert set(over_time) | set(by_reservations) == set(unlock)
+    assert [*typing.get_args(over_time["type"]), *typing.get_args(by_reservations["type"])] == unlock["type"]["enum"]
 
 
 def methods(kind: type) -> dict[str, inspect.Signature]:

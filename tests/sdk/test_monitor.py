@@ -96,7 +96,7 @@ def test_noise_after_restart_decays_from_step_of_training(admin: LedgerClient) -
 
 def test_its_events_are_schedule_to_ask_ahead_by(admin: LedgerClient) -> None:
     monitor = PrivacyMonitor(admin, **DATA, **TARGET, noise_decay_mode="time", noise_decay_rate=0.02)
-    with registered(admin, schedule=monitor.event, authorize_every=10) as run:
+    with registered(admin, schedule=monitor.event, prefetch=10) as run:
         for _ in range(15):
             run.authorize()
     points = admin.get_run_history(run.id).points

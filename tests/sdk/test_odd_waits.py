@@ -13,7 +13,7 @@ from epsilon_ledger import (
     LedgerClient,
     LedgerError,
     NotFoundError,
-    PlanNotGrantedError,
+    ReservationNotGrantedError,
     Run,
     UnexpectedResponseError,
     Waiting,
@@ -28,7 +28,7 @@ LACKS |= {"order": "Infinity", "requested": "Infinity", "available": 0}
 WAITING: dict[str, Any] = {"rule": "a_rule_of_tomorrow", "position": 1, "plans": 1, "aged": False, "score": "Infinity"}
 WAITING |= {"lacks": [LACKS], "estimated_at": "2026-11-28T08:00:00Z", "a_member_of_a_newer_ledger": {"x": 1}}
 RESERVATION: dict[str, Any] = {"id": "res_1", "run": "run_1", "attempt": 1, "status": "waiting", "lease_seconds": 3600}
-RESERVATION |= {"plan": [PLAN[0] | {"authorized": 0, "revoked": 0}], "steps_planned": 5, "steps_authorized": 0}
+RESERVATION |= {"plan": [PLAN[0] | {"authorized": 0, "revoked": 0}], "steps_reserved": 5, "steps_authorized": 0}
 RESERVATION |= {"steps_revoked": 0, "steps_executed": None}
 
 
@@ -84,7 +84,7 @@ def test_each_reason_and_each_end_is_told() -> None:
         "it fits, others are served first",
     ]
     for status in ("voided", "a_status_of_tomorrow"):
-        with pytest.raises(PlanNotGrantedError, match=f"it is {status}") as caught:
+        with pytest.raises(ReservationNotGrantedError, match=f"it is {status}") as caught:
             open_run(WaitingLedger(looks=[{"status": status}]))
         assert (caught.value.reservation_status, caught.value.waiting) == (status, None)
     approval = WaitingLedger(run={"status": "pending", "waiting_reservation": None})
@@ -92,7 +92,7 @@ def test_each_reason_and_each_end_is_told() -> None:
 
 
 BAD: dict[str, tuple[list[Any], dict[str, Any], type[LedgerError]]] = {
-    "type": ([{"steps_planned": "five"}], {}, UnexpectedResponseError),
+    "type": ([{"steps_reserved": "five"}], {}, UnexpectedResponseError),
     "member": ([{"waiting": {"position": 1}}], {}, UnexpectedResponseError),
     "html": ([httpx2.Response(200, text="<html>")], {}, UnexpectedResponseError),
     "gone": ([problem(404, "not_found")], {}, NotFoundError),
@@ -108,5 +108,5 @@ def test_bad_reply_leaves_plan_and_says_how_to_go_on(name: str) -> None:
     with pytest.raises(error) as caught:
         open_run(ledger)
     [note] = caught.value.__notes__
-    assert "get_run('run_1').wait_for_plan() waits on for it" in note
+    assert "get_run('run_1').wait_for_reservation() waits on for it" in note
     assert "cancel" not in ledger.asked

@@ -103,10 +103,10 @@ def test_plan_that_earlier_process_made_is_gone_on_with(simulation: Simulation) 
     simulation.take(run, 3)
     with pytest.raises(StepsAlreadyTakenError):
         simulation.client().get_run(run.id).authorize()
-    with pytest.raises(ValueError, match="authorize_every"):
-        simulation.client().get_run(run.id, with_plan=True, authorize_every=5)
+    with pytest.raises(ValueError, match="prefetch"):
+        simulation.client().get_run(run.id, with_plan=True, prefetch=5)
     with pytest.raises(ValueError, match="makes its own reservations"):
-        simulation.run(authorize_every=5).reserve([EventCount(event=LOUD, count=1)])
+        simulation.run(prefetch=5).reserve([EventCount(event=LOUD, count=1)])
     going_on = simulation.client().get_run(run.id, with_plan=True)
     going_on.renew()
     simulation.take(going_on, 2)

@@ -11,9 +11,9 @@ import pytest
 from epsilon_ledger import (
     AccountAllocation,
     LedgerUnavailableError,
-    PlanNotGrantedError,
-    PlanRequiredError,
-    PlansWaitingError,
+    ReservationNotGrantedError,
+    ReservationRequiredError,
+    ReservationsWaitingError,
     Run,
     RunStateConflictError,
     StepsAlreadyTakenError,
@@ -21,7 +21,7 @@ from epsilon_ledger import (
 )
 from tests.sdk.simulation import BUDGET, HOUR, LOUD, TRIES, Simulation
 from tests.sdk.test_grants import AHEAD, in_grants
-from tests.sdk.test_plan_waits import TERMS, Waits, plan, raising
+from tests.sdk.test_reservation_waits import TERMS, Waits, plan, raising
 from tests.sdk.wire import Fault
 
 DAY = timedelta(days=1)
@@ -40,11 +40,11 @@ def test_trainer_that_restarts_waits_on_for_its_plan(waits: Waits) -> None:
         run.authorize()
     assert caught.value.run_status == "waiting"
     waits.acts = {2: waits.give_back}
-    held = run.wait_for_plan(on_wait=seen.append)
+    held = run.wait_for_reservation(on_wait=seen.append)
     assert (held.status, held.claimed_at is not None, len(seen)) == ("active", True, 1)
     assert (run.status, run.state.reservation) == ("active", held.id)
     assert waits.authorize(run, 3).reservation == held.id
-    assert run.wait_for_plan().id == held.id
+    assert run.wait_for_reservation().id == held.id
     run.complete(3)
     assert waits.exact(run)
 
@@ -53,13 +53,13 @@ def test_plan_that_was_granted_meanwhile_is_claimed_at_once_and_only_once(waits:
     run_id = waits.left_behind()
     # The plan that holds the budget is that of the process that has reserved it.
     with pytest.raises(StepsAlreadyTakenError):
-        waits.waiter().get_run(waits.holder.id).wait_for_plan()
+        waits.waiter().get_run(waits.holder.id).wait_for_reservation()
     waits.give_back()
     waits.look()
     run, other = waits.waiter().get_run(run_id), waits.waiter().get_run(run_id)
-    run.wait_for_plan()
+    run.wait_for_reservation()
     with pytest.raises(StepsAlreadyTakenError, match="release nothing"):
-        other.wait_for_plan()
+        other.wait_for_reservation()
     assert not waits.pauses
     # Its steps are those of the trainer that has claimed it.
     with pytest.raises(StepsAlreadyTakenError):
@@ -81,26 +81,26 @@ def test_plan_that_has_waited_in_vain_meanwhile_says_so(waits: Waits) -> None:
     run_id = waits.left_behind()
     waits.clock.sleep(2 * HOUR.total_seconds())
     waits.look()
-    with pytest.raises(PlanNotGrantedError, match="the run is aborted") as caught:
-        waits.waiter().get_run(run_id).wait_for_plan()
+    with pytest.raises(ReservationNotGrantedError, match="the run is aborted") as caught:
+        waits.waiter().get_run(run_id).wait_for_reservation()
     assert caught.value.run == run_id
 
 
 def test_run_without_plan_has_nothing_to_wait_for(simulation: Simulation) -> None:
     with pytest.raises(ValueError, match="has no plan"):
-        simulation.run().wait_for_plan()
+        simulation.run().wait_for_reservation()
     with pytest.raises(ValueError, match="prefetches grants"):
-        simulation.run(authorize_every=5).wait_for_plan()
+        simulation.run(prefetch=5).wait_for_reservation()
 
 
 def test_interrupt_leaves_plan_that_was_taken_up_and_block_ends_it(waits: Waits) -> None:
     run_id, client = waits.left_behind(), waits.waiter()
     waits.acts = dict.fromkeys((2, 4), raising(KeyboardInterrupt()))
     with pytest.raises(KeyboardInterrupt):
-        client.get_run(run_id).wait_for_plan()
+        client.get_run(run_id).wait_for_reservation()
     assert client.get_run(run_id).status == "waiting"
     with pytest.raises(KeyboardInterrupt), client.get_run(run_id) as run:
-        run.wait_for_plan()
+        run.wait_for_reservation()
     assert (run.status, client.get_run(run_id).status) == ("aborted", "aborted")
     assert not client.get_run(run_id).state.waiting_reservation
 
@@ -205,7 +205,7 @@ def in_order(waits: Waits) -> None:
     office = waits.client("admin")
     allocation = office.replace_allocation("mimic", {"aging_seconds": 0}, reason="In order of arrival.")
     assert isinstance(allocation, AccountAllocation)
-    assert allocation.plans_only
+    assert allocation.reservations_only
 
 
 def requests(simulation: Simulation, act: Callable[[], object]) -> list[str]:
@@ -218,7 +218,7 @@ def requests(simulation: Simulation, act: Callable[[], object]) -> list[str]:
 def test_budget_for_plans_only_says_so(waits: Waits) -> None:
     run = waits.run()
     in_order(waits)
-    with pytest.raises(PlanRequiredError, match="Register the run with a `plan`") as caught:
+    with pytest.raises(ReservationRequiredError, match="Register the run with a `plan`") as caught:
         run.authorize()
     assert caught.value.account_path == "mimic"
     assert waits.asked[-1] == "steps"
@@ -245,7 +245,10 @@ def test_trainer_is_told_of_earlier_plans_where_only_plans_are_admitted(waits: W
     ahead = AHEAD["in the background"]
     in_order(waits)
     first = waits.left_behind()
-    with pytest.raises(PlansWaitingError, match="other plans wait for the same budget"), waits.run(**ahead) as run:
+    with (
+        pytest.raises(ReservationsWaitingError, match="other plans wait for the same budget"),
+        waits.run(**ahead) as run,
+    ):
         run.authorize()
     assert waits.asked[-2:] == ["reservations", "steps"]
     assert run.refresh().status == "active"
@@ -271,19 +274,19 @@ def test_grant_is_used_and_renewed_while_others_wait(waits: Waits, ahead: dict[s
     asked = requests(waits, lambda: waits.take(run, 4))
     assert asked.count("reservations") <= 2
     assert waits.covers()
-    with pytest.raises(PlansWaitingError):
+    with pytest.raises(ReservationsWaitingError):
         run.authorize()
     run.complete()
     assert waits.exact(run)
 
 
 def test_grant_in_doubt_that_is_refused_so_is_given_up(waits: Waits) -> None:
-    run = granted(waits, {"authorize_every": 5})
+    run = granted(waits, {"prefetch": 5})
     waits.take(run, 4)
     waits.fails(*[Fault.LOST] * TRIES)
     with pytest.raises(LedgerUnavailableError):
         run.authorize()
-    with pytest.raises(PlansWaitingError):
+    with pytest.raises(ReservationsWaitingError):
         run.authorize()
     run.complete()
     assert waits.exact(run)

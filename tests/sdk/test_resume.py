@@ -26,7 +26,7 @@ def test_trainer_that_was_killed_goes_on_from_its_checkpoint(simulation: Simulat
         simulation.take(resumed, 6)
         assert simulation.covers()
     wasted = simulation.charged(run) - simulation.released[run.id]
-    assert wasted.total() < ahead.get("authorize_every", 1) * 2
+    assert wasted.total() < ahead.get("prefetch", 1) * 2
     assert simulation.covers()
     assert simulation.sound()
 

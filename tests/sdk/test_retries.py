@@ -172,16 +172,16 @@ def test_settle_charges_steps_in_doubt_that_no_training_released(run: Run, ledge
     in_doubt(run, ledger)
     ledger.fails(*[Fault.UNHEARD] * TRIES)
     with pytest.raises(LedgerUnavailableError):
-        run.settle()
+        run.resolve_in_doubt()
     with pytest.raises(RequestInDoubtError):
         run.authorize(2)
-    settled = run.settle()
+    settled = run.resolve_in_doubt()
     assert settled is not None
     assert (settled.first_step, settled.next_step, keys(ledger)) == (0, 1, 1)
     # It was not released, so it is no step of the training.
     assert (run.next_step, run.step) == (1, None)
     assert run.authorize(2, event=gaussian(9.0)).first_step == 1
-    assert run.settle() is None
+    assert run.resolve_in_doubt() is None
 
 
 def test_settle_of_refused_step_or_of_another_request_charges_nothing(run: Run, ledger: FakeLedger) -> None:
@@ -189,13 +189,13 @@ def test_settle_of_refused_step_or_of_another_request_charges_nothing(run: Run, 
     ledger.answers(*[httpx2.ReadTimeout("no answer")] * TRIES)
     with pytest.raises(LedgerUnavailableError):
         run.authorize(3)
-    assert run.settle() is None
+    assert run.resolve_in_doubt() is None
     in_doubt(run, ledger, 2)
     ledger.answers(httpx2.Response(200, json=authorization(5, 1)))
     with pytest.raises(UnexpectedResponseError, match="release nothing"):
-        run.settle()
+        run.resolve_in_doubt()
     assert run.next_step == 0
-    assert run.settle() is not None
+    assert run.resolve_in_doubt() is not None
 
 
 def test_change_of_state_does_not_renumber_steps_in_doubt(run: Run, ledger: FakeLedger) -> None:

@@ -28,7 +28,7 @@ from epsilon_ledger import (
     poisson_sampled,
 )
 from tests.sdk.fake_ledger import RAISED, REFUSAL, RUN_ID, TRIES, FakeLedger, problem
-from tests.sdk.test_plan_waits import raising
+from tests.sdk.test_reservation_waits import raising
 from tests.sdk.wire import KEY, URL, Fault, Try
 
 ICU: dict[str, Any] = {"name": "icu", "budget": "mimic/icu-team"}

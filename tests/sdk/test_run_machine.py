@@ -52,8 +52,8 @@ class Trainers(RuleBasedStateMachine):
         self.opening = ExitStack()
         folder = Path(self.opening.enter_context(TemporaryDirectory()))
         self.world: Simulation = self.opening.enter_context(simulated(folder, twenty_steps))
-        self.ahead: dict[str, Any] = {"authorize_every": every, "schedule": SCHEDULES[schedule]}
-        self.ahead["background"] = background and every > 1
+        self.ahead: dict[str, Any] = {"prefetch": every, "schedule": SCHEDULES[schedule]}
+        self.ahead["prefetch_in_background"] = background and every > 1
         self.rivals = [self.world.run(), self.world.run()]
         self.run = self.world.run(**self.ahead)
         self.processes: list[Run] = [self.run]

@@ -12,9 +12,9 @@ from tests.forged_documents import forged_documents
 from tests.sdk.fake_ledger import open_budget
 from tests.sdk.simulation import BUDGET, HOUR, LOUD, Simulation
 from tests.sdk.test_operations import operation_of, table
-from tests.sdk.test_plan_waits import Waits, plan
+from tests.sdk.test_reservation_waits import Waits, plan
 
-ELSEWHERE = {"Run.track", "Run.settle", "Run.charge_training", "Run.charge_epoch", "Run.track_epoch"}
+ELSEWHERE = {"Run.track", "Run.resolve_in_doubt", "Run.charge_training", "Run.charge_epoch", "Run.track_epoch"}
 """Methods that call their operations in other tests."""
 
 
@@ -53,10 +53,10 @@ def test_methods_of_runs_call_their_operations(simulation: Simulation) -> None:
         called(act)
     waits.acts = {2: waits.give_back}
     second = called(lambda: client.create_run("second", budget=BUDGET, event=LOUD, plan=plan(20), wait=HOUR))
-    called(second.wait_for_plan)
+    called(second.wait_for_reservation)
     called(lambda: second.complete(0))
     called(client.create_run("third", budget=BUDGET).abort)
-    names = ["create_run", *acts, "create_run", "Run.wait_for_plan", "Run.complete", "Run.abort"]
+    names = ["create_run", *acts, "create_run", "Run.wait_for_reservation", "Run.complete", "Run.abort"]
     documented = table()
     for name, operations in zip(names, seen, strict=True):
         extra = {"Run.void": {"createReservation"}, "resume_run by path": {"completeRun"}}.get(name, set())

@@ -11,10 +11,10 @@ import pandas as pd
 import pytest
 
 from epsilon_ledger import (
+    AccountClosedError,
     AmbiguousPathError,
     ApprovalRequiredError,
     AuthenticationError,
-    BudgetClosedError,
     BudgetExceededError,
     InvalidRequestError,
     LedgerClient,
@@ -56,7 +56,7 @@ def test_run_is_charged_step_by_step_until_its_budget_refuses(
         with pytest.raises(BudgetExceededError) as caught:
             run.authorize(3)
     refusal = caught.value
-    assert (refusal.first_step, refusal.count, refusal.max_count_that_fits) == (expected, 3, 0)
+    assert (refusal.first_step, refusal.count, refusal.max_steps_that_fit) == (expected, 3, 0)
     assert (refusal.binding_account_path, refusal.dry_run, refusal.steps_needed) == (budget, False, 3)
     assert refusal.epsilon <= 1.0 < refusal.epsilon_requested
     rdp = refusal.rdp
@@ -85,9 +85,9 @@ def test_alternatives_of_refusal_fit_and_can_be_requested(trainer: LedgerClient,
     assert refusal.more_noise is not None
     assert refusal.more_noise.noise_multiplier is not None
     assert run.preview(99_999, event=poisson_sampled(0.01, gaussian(refusal.more_noise.noise_multiplier))).dry_run
-    assert run.preview(refusal.max_count_that_fits).dry_run
+    assert run.preview(refusal.max_steps_that_fit).dry_run
     with pytest.raises(BudgetExceededError):
-        run.preview(refusal.max_count_that_fits + 1)
+        run.preview(refusal.max_steps_that_fit + 1)
     assert refusal.higher_limit is not None
     assert refusal.higher_limit.limits
     assert [each.account for each in run.request_limit("All epochs.")] == [
@@ -128,7 +128,7 @@ def test_errors_of_service_have_their_classes(
         stranger.get_run(run.id)
     ends = {"limit": {"epsilon": 1.0, "delta": 1e-5}, "closes_at": "2020-04-01T00:00:00Z"}
     assert wire.ledger.post("/v1/budgets", {"name": "q1", "parent": budget} | ends).status_code == 201
-    with pytest.raises(BudgetClosedError, match="budget_closed") as refused:
+    with pytest.raises(AccountClosedError, match="account_closed") as refused:
         trainer.create_run("late", budget=f"{budget}/q1")
     facts = (refused.value.account_path, refused.value.opens_at, refused.value.closes_at)
     assert facts == (f"{budget}/q1", None, "2020-04-01T00:00:00+00:00")

@@ -65,7 +65,7 @@ def resumed(simulation: Simulation, run: Run) -> Run:
 
 
 def test_training_is_charged_once_and_its_steps_send_nothing(simulation: Simulation) -> None:
-    with simulation.run(authorize_every=5) as run:
+    with simulation.run(prefetch=5) as run:
         simulation.authorize(run)
         training = run.charge_training(QUIET, steps=STEPS)
         simulation.note(run, [QUIET])

@@ -43,7 +43,7 @@ def examples(name: str) -> dict[AlertType, dict[str, Any]]:
     budget: dict[str, Any] = {"account": "bud_1", "account_path": name, "account_kind": "budget"}
     budget |= {"epsilon": 1.5, "epsilon_limit": 2.0, "delta": 1e-5}
     run = {"account": "run_1", "account_path": name, "account_kind": "run"}
-    plan = {"steps_planned": 100, "steps_used": 10}
+    plan = {"steps_reserved": 100, "steps_used": 10}
     proposal = {"proposal": "prp_1", "reason": name, "proposed_by": "key_1", "proposed_by_name": name}
     decision = {"status": "rejected", "decided_by": "key_2", "decided_by_name": name, "decision_reason": name}
     limit = {"kind": "limit", "proposed": {"limit": LIMIT}}

@@ -206,5 +206,5 @@ def test_trainer_silent_for_half_its_lease_is_alerted_once(trainer: Trainer) -> 
     assert [silent(database, made + timedelta(seconds=late)) for late in (290, 310, 320)] == [0, 1, 0]
     [(_, path, facts)] = answer(trainer.ledger, "reservation.stale")
     assert path.startswith("mimic/icu-team/")
-    assert (facts["reservation"], facts["lease_seconds"], facts["steps_planned"]) == (reservation, 600, 5)
+    assert (facts["reservation"], facts["lease_seconds"], facts["steps_reserved"]) == (reservation, 600, 5)
     assert datetime.fromisoformat(facts["silent_since"]) == pytest.approx(made, abs=timedelta(seconds=5))

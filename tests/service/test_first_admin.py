@@ -75,7 +75,7 @@ def test_key_of_one_run_is_bound_once(trainer: Trainer, now: datetime) -> None:
     call = RequestContext(ledger.database, authenticate(ledger.database, f"Bearer {key}", now), now)
     with ledger.database.write(call.organisation_id) as tx:
         bind_to_run(tx, call, trainer.run)
-        with pytest.raises(errors.InsufficientScopeError, match="registers no other one"):
+        with pytest.raises(errors.PermissionDeniedError, match="registers no other one"):
             bind_to_run(tx, call, trainer.run)
 
 

@@ -178,7 +178,7 @@ def test_quarantine_is_lifted_by_two_persons_once_verification_is_sound(stopped:
     assert events(stopped, "lifted") == []
     shift(ledger, 1)
     for role in ("auditor", "planner"):  # who proposed it, and who may not
-        is_refused(approve(stopped, proposal, role), 403, "insufficient_scope")
+        is_refused(approve(stopped, proposal, role), 403, "permission_denied")
     assert approve(stopped, proposal).json()["status"] == "approved"
     assert stopped.steps().status_code == 200
     [event] = events(stopped, "lifted")
@@ -196,7 +196,7 @@ def test_quarantine_is_lifted_in_spite_of_a_discrepancy_elsewhere_and_not_by_its
     proposal = proposed(stopped, "admin")
     shift(ledger, -1, "mimic/other-team")
     shift(ledger, 1)
-    is_refused(approve(stopped, proposal), 403, "insufficient_scope")
+    is_refused(approve(stopped, proposal), 403, "permission_denied")
     assert approve(stopped, proposal, "privacy_officer").status_code == 200
     assert stopped.steps().status_code == 200
     assert not verify(ledger.database).sound

@@ -30,7 +30,7 @@ from tests.api.trainer import LOUD, Trainer, gaussian
 from tests.conftest import Furnish, Ledger
 from tests.service.prepared_ledgers import ATTESTED
 from tests.service.tampering import TEAM, set_account, set_balance, tampering, write_account
-from tests.waiting_plans import OVER_TEN_DAYS, allocate, ask, later, preview
+from tests.waiting_reservations import OVER_TEN_DAYS, allocate, ask, later, preview
 
 NEW_YEAR = datetime(2026, 1, 1, tzinfo=UTC)
 

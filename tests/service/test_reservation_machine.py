@@ -35,7 +35,7 @@ from app.service.costing import CostNotReadyError
 from app.service.governance import limit_changes, proposals
 from app.service.idempotency import run_effect
 from app.service.keys.api_keys import create_key
-from app.service.reservations import PlanRequest, PrecedingReservation
+from app.service.reservations import PrecedingReservation, ReservationRequest
 from app.service.runs import lifecycle
 from app.service.verification.verify import verify
 from tests.conftest import Ledger
@@ -296,7 +296,7 @@ class Reserving(Machine):
             word = max(0, before.used.total() + preceding[1] * before.unused.total() // 3)
         steps = tuple(StepEvent(*item) for item in plan)
         follows = None if before is None else PrecedingReservation(before.id, word)
-        asked = PlanRequest(run.id, steps, lease, run.attempt, follows)
+        asked = ReservationRequest(run.id, steps, lease, run.attempt, follows)
         total: Counter[DpEvent] = Counter()
         for event, count in plan:
             total[event] += count

@@ -20,7 +20,7 @@ from app.persistence.repositories import accounts
 from app.persistence.repositories.audit import all_entries
 from app.service.maintenance import expire_reservations
 from app.service.scheduling.grants import expire_waiting, grant_in_organisation, service_context
-from app.service.scheduling.queue_snapshots import BEGINS, Look, WaitingPlans, grants_in, with_runs
+from app.service.scheduling.queue_snapshots import BEGINS, Look, WaitingReservations, grants_in, with_runs
 from tests.api.trainer import LOUD, QUIET, counted, within_limits
 from tests.clocks import stand_at
 from tests.conftest import Ledger
@@ -30,8 +30,8 @@ ACCOUNTS = ("people", "people/a", "people/b", "people/a/sub")
 
 places = st.integers(0, 7)
 counts = st.sampled_from([5, 20, 60, 120, 200])
-UNLOCKS = [None, {"type": "over_time", "over_seconds": 400, "parts": 4}, {"type": "by_plans", "plans": 6}]
-TERMS: dict[str, list[Any]] = {"rule": ["first_come", "dominant_share", "most_packed"], "aging_seconds": [None, 0, 120]}
+UNLOCKS = [None, {"type": "over_time", "over_seconds": 400, "parts": 4}, {"type": "by_reservations", "plans": 6}]
+TERMS: dict[str, list[Any]] = {"rule": ["first_come", "smallest_share", "most_packed"], "aging_seconds": [None, 0, 120]}
 TERMS |= {"unlock": UNLOCKS, "minimum": [0.0, 0.0, 0.3], "maximum": [1.0, 1.0, 0.5], "weight": [1.0, 3.0]}
 ALLOCATIONS = st.none() | st.fixed_dictionaries({name: st.sampled_from(values) for name, values in TERMS.items()})
 
@@ -90,7 +90,7 @@ class Scheduling(Machine):
             self.asked.append(Asked(run["id"], run["reservation"] or run["waiting_reservation"]))
             self.fits_if_held(run["id"], held=run["status"] == "active")
         else:
-            assert reply.json()["code"] in {"budget_exceeded", "plans_waiting"}, reply.text
+            assert reply.json()["code"] in {"budget_exceeded", "reservations_waiting"}, reply.text
 
     def until(self, waits: int | None) -> dict[str, str]:
         return {} if waits is None else {"wait_until": (self.now + timedelta(seconds=waits)).isoformat()}
@@ -186,7 +186,7 @@ class Scheduling(Machine):
     @contextmanager
     def fresh_look(self) -> Iterator[tuple[Connection, Look]]:
         """What a process sees that has just started."""
-        context, fresh = service_context(self.ledger.database, self.owner), WaitingPlans(self.owner)
+        context, fresh = service_context(self.ledger.database, self.owner), WaitingReservations(self.owner)
         with self.ledger.database.read(self.owner) as tx:
             yield tx, fresh.look(tx, context.now, context.lapsed_by)
 

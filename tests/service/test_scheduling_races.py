@@ -113,7 +113,7 @@ def test_arrival_takes_nothing_from_waiting_plans(raced: Raced) -> None:
             partial(raced.look, raced.other),
             partial(raced.office.register, 10, f"small{turn}", wait_until=None),
         )
-        assert late.json()["code"] in {"plans_waiting", "budget_exceeded"}, late.text
+        assert late.json()["code"] in {"reservations_waiting", "budget_exceeded"}, late.text
         assert (small.status_code, waits.status[0]) == (201, "active"), small.text
         assert raced.within_limits(small.json()["id"])
         waits.end("void")

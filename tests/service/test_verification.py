@@ -16,7 +16,7 @@ from app.accounting.events import Laplace, NeighboringRelation, canonical, finge
 from app.accounting.rdp import FORMULA_VERSION, event_curve
 from app.ledger.accounts.account import zero_curve
 from app.ledger.audit import AuditEntry, audit_entry_hash, audit_genesis
-from app.ledger.runs.reservations import PlannedItem
+from app.ledger.runs.reservations import ReservedItem
 from app.persistence.database import ALL_TENANTS, Database
 from app.persistence.repositories.audit import all_entries
 from app.persistence.repositories.dp_events import CostTable, StoredCost
@@ -151,7 +151,7 @@ def test_forfeited_plan_is_charged_and_not_taken(reserving: Trainer) -> None:
 
 def test_step_that_a_lowered_limit_had_revoked_is_named(lowered: Trainer, monkeypatch: pytest.MonkeyPatch) -> None:
     """As a service would have let it through that takes no notice of it."""
-    monkeypatch.setattr(PlannedItem, "left", PlannedItem.unused)
+    monkeypatch.setattr(ReservedItem, "left", ReservedItem.unused)
     assert lowered.steps(count=160).json()["reservation"] is not None
     [problem] = verify(lowered.ledger.database).problems
     assert problem.endswith("that a lowered limit had revoked.")

@@ -51,7 +51,7 @@ def get_queue(account_id: str, request: Request, context: ContextDep) -> Respons
 @routes.change(
     "/accounts/{account_id}/queue/what-if",
     "Preview the wait of a plan",
-    *(*WRITE_ERRORS, *COSTING_ERRORS, "not_found", "budget_closed", "policy_violation"),
+    *(*WRITE_ERRORS, *COSTING_ERRORS, "not_found", "account_closed", "policy_violation"),
 )
 def preview_wait(account_id: str, body: PreviewWait, context: ContextDep) -> WaitPreview:
     """Preview a plan of a new run under an account: whether it would be reserved at once, or its place and its wait.

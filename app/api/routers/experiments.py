@@ -18,7 +18,7 @@ routes = router("experiments")
 
 
 @routes.create(
-    "/experiments", "Create an experiment", CreatedExperiment, *OPENING, *CHARGING, "name_taken", "plan_required"
+    "/experiments", "Create an experiment", CreatedExperiment, *OPENING, *CHARGING, "name_taken", "reservation_required"
 )
 def create_experiment(body: CreateExperiment, context: ContextDep, idempotency: IdempotencyDep) -> Response:
     """Create a budget for the runs of a sweep, or charge the whole sweep and draw its number of trials."""
@@ -33,8 +33,8 @@ def create_experiment(body: CreateExperiment, context: ContextDep, idempotency: 
     "Charge an approved experiment",
     CreatedExperiment,
     *WRITE_ERRORS,
-    *("account_quarantined", "budget_exceeded", "budget_closed", "idempotency_key_reused", "not_found"),
-    *("plan_required", "policy_violation", "run_state_conflict"),
+    *("account_quarantined", "budget_exceeded", "account_closed", "idempotency_key_reused", "not_found"),
+    *("reservation_required", "policy_violation", "run_state_conflict"),
 )
 def charge_experiment(experiment_id: str, context: ContextDep, idempotency: IdempotencyDep) -> Response:
     """Charge a whole sweep after its approval, and draw its number of trials."""

@@ -50,7 +50,7 @@ def list_receivers(request: Request, context: ContextDep, page: PageRequestDep) 
     return page_response(request, receivers.list_receivers(context, page), ReceiverPage, Receiver.of)
 
 
-@routes.read("/receivers/{receiver_id}", "Get a receiver", Receiver, *READ_ERRORS, "insufficient_scope")
+@routes.read("/receivers/{receiver_id}", "Get a receiver", Receiver, *READ_ERRORS, "permission_denied")
 def get_receiver(receiver_id: str, request: Request, context: ContextDep) -> Response:
     """Get a receiver's kind, destination, alert types and status."""
     return etag_response(request, Receiver.of(receivers.get_receiver(context, receiver_id)))

@@ -15,7 +15,7 @@ from app.api.schemas.reservations import (
     CreateReservation,
     EndRun,
     Reservation,
-    plan_refused,
+    reservation_refused,
 )
 from app.api.schemas.runs import Run
 from app.api.schemas.waiting import CancelReservation, PrioritizeReservation
@@ -87,8 +87,8 @@ def create_attempt(run_id: str, body: CreateAttempt, context: ContextDep, idempo
     responses={
         202: {"model": Reservation, "description": "The plan waits until it fits"},
         **responses(
-            *(*_ENDING, *COSTING_ERRORS, "budget_exceeded", "budget_closed", "attempt_superseded"),
-            *("idempotency_key_reused", "plans_waiting", "policy_violation", "reservation_closed"),
+            *(*_ENDING, *COSTING_ERRORS, "budget_exceeded", "account_closed", "attempt_superseded"),
+            *("idempotency_key_reused", "reservations_waiting", "policy_violation", "reservation_closed"),
         ),
     },
 )
@@ -105,7 +105,7 @@ def create_reservation(
         result: DomainCreatedReservation | WaitingReservation | Refusal,
     ) -> CreatedReservation | StoredResponse:
         if isinstance(result, Refusal):
-            return plan_refused(result, body.plan, run_id)
+            return reservation_refused(result, body.plan, run_id)
         if isinstance(result, WaitingReservation):
             waiting = Reservation.with_detail(result.reservation, result.detail)
             return as_response(waiting, HTTPStatus.ACCEPTED)

@@ -11,7 +11,7 @@ from app.api.problems import CHARGING, OPENING, READ_ERRORS, WRITE_ERRORS
 from app.api.route import ContextDep, etag_response, router
 from app.api.schemas.histories import RunHistory
 from app.api.schemas.metadata import UpdateMetadata
-from app.api.schemas.reservations import plan_refused
+from app.api.schemas.reservations import reservation_refused
 from app.api.schemas.runs import CreateRun, Run, RunPage
 from app.ledger.accounts.account import AccountKind
 from app.ledger.admission.admission import Refusal
@@ -31,7 +31,7 @@ def create_run(body: CreateRun, context: ContextDep, idempotency: IdempotencyDep
     """Register a run; its steps are charged to it, its budgets and all accounts above, or to none."""
 
     def render(result: RunRecord | Refusal) -> Run | StoredResponse:
-        return plan_refused(result, body.plan) if isinstance(result, Refusal) else Run.of(result)
+        return reservation_refused(result, body.plan) if isinstance(result, Refusal) else Run.of(result)
 
     return idempotency.respond(register.register_run(context, body.registration()), render, body)
 

@@ -22,7 +22,7 @@ _STEP_RESPONSES = responses(
     *WRITE_ERRORS,
     *COSTING_ERRORS,
     "budget_exceeded",
-    "budget_closed",
+    "account_closed",
     "not_found",
     "run_state_conflict",
     "sequence_conflict",
@@ -30,7 +30,7 @@ _STEP_RESPONSES = responses(
     "idempotency_key_reused",
     "attempt_superseded",
     "account_quarantined",
-    "plan_required",
+    "reservation_required",
     "policy_violation",
 )
 _STEP_RESPONSES[403]["content"][PROBLEM_JSON]["examples"]["budget_exceeded"] = {"value": REFUSED_EXAMPLE}

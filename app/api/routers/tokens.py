@@ -61,7 +61,7 @@ def _as_json(request: Request, form: bytes) -> StrictJsonRequest:
 routes = LedgerRouter(prefix="/v1", tags=["api-keys"], route_class=TokenRoute, generate_unique_id_function=operation_id)
 
 _PROBLEMS = (
-    *("unauthenticated", "insufficient_scope", "not_found", "invalid_request", "request_too_large"),
+    *("unauthenticated", "permission_denied", "not_found", "invalid_request", "request_too_large"),
     *("unsupported_media_type", "rate_limited", "ledger_unavailable"),
 )
 

@@ -47,7 +47,7 @@ def list_verifications(request: Request, context: ContextDep, page: PageRequestD
     return page_response(request, requests.list_verifications(context, page), VerificationPage, Verification.of)
 
 
-@routes.read("/verifications/{verification_id}", "Get a verification", Verification, *READ_ERRORS, "insufficient_scope")
+@routes.read("/verifications/{verification_id}", "Get a verification", Verification, *READ_ERRORS, "permission_denied")
 def get_verification(verification_id: str, request: Request, context: ContextDep) -> Response:
     """Get the stored result of a verification."""
     return etag_response(request, Verification.of(requests.get_verification(context, verification_id)))

@@ -108,7 +108,7 @@ class Plan(Output):
     steps: int = Field(description="Number of planned steps that the limit allows, from the first.")
     steps_used: int
     steps_reserved: int
-    steps_left: int
+    steps_remaining: int
     items: list[PlanItem]
 
 

@@ -20,7 +20,7 @@ from app.ledger.settings.allocation import (
     MAX_SECONDS,
     SchedulingRule,
     Unlock,
-    UnlockByPlans,
+    UnlockByReservations,
     UnlockOverTime,
 )
 from app.ledger.settings.allocation import Share as DomainShare
@@ -35,7 +35,7 @@ Rule = Annotated[SchedulingRule, Field(strict=False)]
 class UnlockInput(Input):
     """A limit of which equal parts become usable at regular times, or by each run that asks for a plan."""
 
-    type: Literal["over_time", "by_plans"]
+    type: Literal["over_time", "by_reservations"]
     over_seconds: int | None = Field(
         default=None, ge=1, le=MAX_SECONDS, description="Of `over_time`: length of all parts together."
     )
@@ -46,7 +46,7 @@ class UnlockInput(Input):
         description="Of `over_time`; by default one for each day.",
     )
     plans: int | None = Field(
-        default=None, ge=1, le=1_000_000, description="Of `by_plans`: number of runs that unlock all of it."
+        default=None, ge=1, le=1_000_000, description="Of `by_reservations`: number of runs that unlock all of it."
     )
     since: Timestamp | None = Field(default=None, description="When it begins; by default now, or as before.")
 
@@ -54,7 +54,7 @@ class UnlockInput(Input):
     def _is_of_one_type(self) -> Self:
         over_time = self.type == "over_time"
         if (self.over_seconds is None) == over_time or (self.plans is None) != over_time:
-            raise ValueError("send `over_seconds` with `over_time`, and `plans` with `by_plans`")
+            raise ValueError("send `over_seconds` with `over_time`, and `plans` with `by_reservations`")
         if self.parts is not None and not over_time:
             raise ValueError("`parts` belongs to `over_time`")
         return self
@@ -63,7 +63,7 @@ class UnlockInput(Input):
         """Convert to the domain."""
         since = self.since or now
         if self.plans is not None:
-            return UnlockByPlans(since, self.plans)
+            return UnlockByReservations(since, self.plans)
         assert self.over_seconds is not None, "it was validated"
         parts = self.parts or max(1, min(MAX_PARTS, self.over_seconds // DAY_SECONDS))
         return UnlockOverTime(since, timedelta(seconds=self.over_seconds), parts)
@@ -132,7 +132,7 @@ class AccountAllocation(Output):
 
     account: str
     path: str
-    plans_only: bool = Field(description="Whether it has an allocation, and so admits steps of plans only.")
+    reservations_only: bool = Field(description="Whether it has an allocation, and so admits steps of plans only.")
     rule: SchedulingRule | None = None
     aging_seconds: int | None = None
     unlock: dict[str, Any] | None = None
@@ -152,7 +152,7 @@ class AccountAllocation(Output):
         return cls(
             account=account.id,
             path=account.path,
-            plans_only=allocation is not None,
+            reservations_only=allocation is not None,
             rule=allocation and allocation.rule,
             aging_seconds=allocation and allocation.aging_seconds,
             unlock=None if allocation is None or allocation.unlock is None else _unlock(allocation.unlock),
@@ -179,4 +179,4 @@ def _unlock(unlock: Unlock) -> dict[str, Any]:
     if isinstance(unlock, UnlockOverTime):
         seconds = int(unlock.over.total_seconds())
         return {"type": "over_time", "over_seconds": seconds, "parts": unlock.parts, "since": since}
-    return {"type": "by_plans", "plans": unlock.plans, "since": since}
+    return {"type": "by_reservations", "plans": unlock.plans, "since": since}

@@ -36,7 +36,7 @@ REFUSED_EXAMPLE: dict[str, Any] = {
     "delta_requested": 0.0,
     "delta_left": 1e-7,
     "plan": None,
-    "max_count_that_fits": 0,
+    "max_steps_that_fit": 0,
     "steps_needed": 882,
     "exhausted": False,
     "alternatives": [
@@ -107,7 +107,7 @@ def refusal_text(facts: Mapping[str, Any], binding_path: str, count: int) -> str
             f"the account has set aside only {_rounded(facts['delta_left'])}. Declare them in `planned` when you "
             "create the account."
         )
-    fitting = facts["max_count_that_fits"]
+    fitting = facts["max_steps_that_fit"]
     if count > 1:
         first = "the first" if fitting == 1 else f"the first {fitting:,}"
         requested = f"of the {count:,} requested steps"
@@ -126,7 +126,7 @@ def _spent(facts: Mapping[str, Any], count: int) -> str:
     if facts["rdp"]["held"]:
         spent += f", or {reserved} with all that is reserved"
     if plan is not None:
-        left, steps = plan["steps_left"], counted(plan["steps"], "step")
+        left, steps = plan["steps_remaining"], counted(plan["steps"], "step")
         if not left:
             used_up = "used up" if plan["steps_used"] >= plan["steps"] else "used up or reserved"
             return f"{spent}, and its plan of {steps} is {used_up}"

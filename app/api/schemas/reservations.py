@@ -27,8 +27,8 @@ from app.ledger.runs.run import EndReason
 from app.service.charging.requests import refusal_details
 from app.service.idempotency import StoredResponse
 from app.service.reservations import CreatedReservation as DomainCreatedReservation
-from app.service.reservations import PlanRequest
 from app.service.reservations import PrecedingReservation as DomainPrecedingReservation
+from app.service.reservations import ReservationRequest
 from app.service.scheduling.explanations import WaitingDetail
 
 MAX_LEASE_SECONDS = 7 * 24 * 3600
@@ -86,7 +86,7 @@ class CreateReservation(Body):
         description="Number of all steps of the training, for the alternatives of a refusal; by default the run's.",
     )
 
-    def request(self, run_id: str) -> PlanRequest:
+    def request(self, run_id: str) -> ReservationRequest:
         """Convert to the domain.
 
         Raises:
@@ -94,7 +94,7 @@ class CreateReservation(Body):
         """
         sent = self.preceding
         before = None if sent is None else DomainPrecedingReservation(sent.reservation, sent.steps_executed)
-        return PlanRequest(
+        return ReservationRequest(
             run_id,
             step_events_of(self.plan),
             self.lease_seconds,
@@ -138,7 +138,7 @@ class CreateAttempt(Body):
     )
 
 
-class PlannedEvent(Output):
+class ReservedEvent(Output):
     """The planned and authorized repetitions of an event."""
 
     event: AnsweredEvent
@@ -154,8 +154,8 @@ class Reservation(Output):
     run: str = Field(validation_alias="run_id")
     attempt: int
     status: ReservationStatus
-    plan: list[PlannedEvent] = Field(validation_alias="items")
-    steps_planned: int
+    plan: list[ReservedEvent] = Field(validation_alias="items")
+    steps_reserved: int
     steps_authorized: int = Field(
         validation_alias="steps_used", description="Steps authorized individually, or charged at the end."
     )
@@ -186,7 +186,7 @@ class CreatedReservation(Reservation):
 
     next_step: int = Field(description="Number of the first step of the plan.")
     epsilon: ExtendedNumber = Field(description="Of the run before the plan.")
-    epsilon_planned: ExtendedNumber = Field(description="Of the run after its plan.")
+    epsilon_reserved: ExtendedNumber = Field(description="Of the run after its plan.")
     delta: float = Field(description="Of the run's limit: its own, or else its budget's.")
     epsilon_limit: float = Field(description="Of the run's limit: its own, or else its budget's.")
     steps_remaining: int = Field(description="Further steps like the last one that fit in addition to the plan.")
@@ -200,14 +200,14 @@ class CreatedReservation(Reservation):
             **dict(Reservation.of(held.reservation)),
             next_step=held.next_step,
             **held.reading._asdict(),
-            epsilon_planned=held.planned.epsilon,
+            epsilon_reserved=held.planned.epsilon,
             steps_remaining=held.steps_remaining,
             binding_account=held.binding.id,
             binding_account_path=held.binding.path,
         )
 
 
-def plan_refused(refusal: Refusal, plan: Sequence[EventCount], run_id: str | None = None) -> StoredResponse:
+def reservation_refused(refusal: Refusal, plan: Sequence[EventCount], run_id: str | None = None) -> StoredResponse:
     """Build the response to a plan that does not fit; `run_id` is of a run that exists."""
     steps = sum(step.count for step in plan)
     return not_made(refusal_details(refusal), refusal.binding.id, refusal.binding.path, steps, run_id)

@@ -94,7 +94,7 @@ class Refusal:
         delta_left: of the binding account for own deltas.
         plan: of the binding account, which covers all that was charged to it, but not this.
         differences: of the charge from what was planned; none: it is planned, or there is no such plan.
-        max_count_that_fits: number of requested steps, from the first, that would be admitted.
+        max_steps_that_fit: number of requested steps, from the first, that would be admitted.
         alternatives: what would be admitted instead; None if they were not looked for.
         limit_change: the latest change of the binding account's limit; None if it never changed or was not looked up.
     """
@@ -113,7 +113,7 @@ class Refusal:
     delta_left: float
     plan: PlanStatus | None
     differences: tuple[PlanDifference, ...]
-    max_count_that_fits: int
+    max_steps_that_fit: int
     alternatives: Alternatives | None
     limit_change: LimitChange | None = None
 
@@ -214,7 +214,7 @@ def ended_plans(
             continue
         status = account.plan_status
         assert status is not None, "it has a plan"
-        ended.append(EndedPlan(account, status.steps_left, _differences(account, steps)))
+        ended.append(EndedPlan(account, status.steps_remaining, _differences(account, steps)))
     return tuple(ended)
 
 
@@ -332,6 +332,6 @@ def _refused(
         delta_left=max(0, gate.room - binding.own_delta()) * DELTA_UNIT,
         plan=binding.plan_status if binding.is_planned() else None,
         differences=_differences(binding, steps) if binding.is_planned() else (),
-        max_count_that_fits=fitting,
+        max_steps_that_fit=fitting,
         alternatives=search and search(path, steps, fitting),
     )

@@ -252,7 +252,7 @@ def _used_further(used: Usage, cost: RdpCurve, count: int) -> Usage:
 
 
 def admit_by_counting(
-    path: Sequence[CountedAccount], priced: PricedStep, left_of_plan: int | None = None
+    path: Sequence[CountedAccount], priced: PricedStep, left_of_reservation: int | None = None
 ) -> Admission | None:
     """Admit repetitions of one event that fit, as `admission.admit` would; None if the rule must decide.
 
@@ -262,12 +262,12 @@ def admit_by_counting(
     Args:
         path: of a run, root to leaf.
         priced: the event with its cost and number of repetitions.
-        left_of_plan: repetitions that the run's plan has left, if they are taken out of it; then the charge is its
+        left_of_reservation: repetitions that the run's plan has left, if they are taken out of it; then the charge is its
             account's alone.
     """
     key, curve, number = fingerprint(priced.step.event), priced.curve, priced.step.count
-    own, reserved = path[-1], left_of_plan is not None
-    used, remaining, binding = None, left_of_plan, own
+    own, reserved = path[-1], left_of_reservation is not None
+    used, remaining, binding = None, left_of_reservation, own
     for counted in path[-1:] if reserved else path:
         if not counted.is_current(key, curve, from_held=reserved):
             used = usage_of([each.record.account for each in path], priced.step.event) if used is None else used

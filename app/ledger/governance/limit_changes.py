@@ -12,7 +12,7 @@ from app.ledger.accounts.account import Account, AccountKind, usage_of, zero_cur
 from app.ledger.admission.admission import min_repetitions
 from app.ledger.admission.composition import exposed
 from app.ledger.filter.filters import FilterWeights, Limit
-from app.ledger.runs.reservations import PlannedItem, Reservation
+from app.ledger.runs.reservations import Reservation, ReservedItem
 
 
 def is_raised(before: Limit, after: Limit) -> bool:
@@ -32,7 +32,7 @@ def with_limit(account: Account, limit: Limit, weights: FilterWeights | None) ->
 
 
 @dataclass(frozen=True, slots=True)
-class ActivePlan:
+class ActiveReservation:
     """An active reservation under an account whose limit was lowered.
 
     Args:
@@ -45,8 +45,8 @@ class ActivePlan:
     lapsed: bool
 
 
-def revoked_plans(
-    limited: Account, under: Sequence[Account], plans: Sequence[ActivePlan], curves: Mapping[DpEvent, RdpCurve]
+def revoked_reservations(
+    limited: Account, under: Sequence[Account], plans: Sequence[ActiveReservation], curves: Mapping[DpEvent, RdpCurve]
 ) -> list[Reservation]:
     """Revoke the steps of plans that exceed a lowered limit.
 
@@ -85,13 +85,13 @@ class _Tree:
         """Add to the costs of events what they use up of the accounts' plans."""
         return {event: curve.using(usage_of(self._accounts.values(), event)) for event, curve in curves.items()}
 
-    def hold(self, plan: ActivePlan, cost: RdpCurve) -> None:
+    def hold(self, plan: ActiveReservation, cost: RdpCurve) -> None:
         """Hold a plan's cost."""
         if not cost.is_zero:
             for account in self._path(plan):
                 self._accounts[account.id] = replace(account.with_hold(cost), exposure=None)
 
-    def fitting(self, plan: ActivePlan, curves: Mapping[DpEvent, RdpCurve]) -> list[int]:
+    def fitting(self, plan: ActiveReservation, curves: Mapping[DpEvent, RdpCurve]) -> list[int]:
         """Count the repetitions of each item that fit, up to the first incomplete item."""
         limited, pending, kept = self._path(plan)[0], self.zero, []
         full = False
@@ -103,13 +103,13 @@ class _Tree:
                 pending = pending + curves[item.event].times(kept[-1])
         return kept
 
-    def _path(self, plan: ActivePlan) -> tuple[Account, ...]:
+    def _path(self, plan: ActiveReservation) -> tuple[Account, ...]:
         path = [self._accounts[each] for each in plan.path]
         return exposed(path, [self._accounts[each] for each in self._parts])
 
 
 def _cost(
-    items: Sequence[PlannedItem], counts: Sequence[int], curves: Mapping[DpEvent, RdpCurve], zero: RdpCurve
+    items: Sequence[ReservedItem], counts: Sequence[int], curves: Mapping[DpEvent, RdpCurve], zero: RdpCurve
 ) -> RdpCurve:
     total = zero
     for item, count in zip(items, counts, strict=True):

@@ -20,7 +20,7 @@ from app.accounting.events import (
 )
 from app.ledger.accounts.account import Account
 from app.ledger.admission.admission import EndedPlan
-from app.ledger.errors import BudgetClosedError, PlanRequiredError, PolicyViolationError
+from app.ledger.errors import AccountClosedError, PolicyViolationError, ReservationRequiredError
 from app.ledger.filter.filters import Limit
 from app.ledger.permissions import Role
 from app.ledger.runs.deviations import Deviation
@@ -63,7 +63,7 @@ class Size:
 
 
 def require_open(path: Iterable[Account], now: datetime, wait_until: datetime | None = None) -> None:
-    """Raise BudgetClosedError unless all accounts that a new charge touches are open, or a plan may wait for that."""
+    """Raise AccountClosedError unless all accounts that a new charge touches are open, or a plan may wait for that."""
     for account in path:
         window = account.window
         if window is ALWAYS or window.holds(now):
@@ -75,7 +75,7 @@ def require_open(path: Iterable[Account], now: datetime, wait_until: datetime | 
             window.closes_at and window.closes_at.isoformat(),
         )
         late = window.opens_at is None or window.opens_at <= now
-        raise BudgetClosedError(
+        raise AccountClosedError(
             f"{account.path} has been closed since {closes}: nothing more is taken from it. "
             "Ask for a budget that is open."
             if late
@@ -88,10 +88,10 @@ def require_open(path: Iterable[Account], now: datetime, wait_until: datetime | 
 
 
 def require_plan_on(path: Iterable[Account]) -> None:
-    """Raise PlanRequiredError if an account gives its budget to plans only, for steps that belong to none."""
+    """Raise ReservationRequiredError if an account gives its budget to plans only, for steps that belong to none."""
     for account in path:
         if account.allocation is not None:
-            raise PlanRequiredError(
+            raise ReservationRequiredError(
                 f"{account.path} shares out its budget among plans, and these steps belong to none. Register the run "
                 "with a `plan`, or reserve one: POST /v1/runs/{id}/reservations.",
                 account=account.id,

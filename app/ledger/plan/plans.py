@@ -78,7 +78,7 @@ class PlanStatus:
     items: tuple[PlanItem, ...]
 
     @property
-    def steps_left(self) -> int:
+    def steps_remaining(self) -> int:
         """Number of steps that are neither used nor reserved."""
         return self.steps - self.steps_used - self.steps_reserved
 

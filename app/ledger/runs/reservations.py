@@ -21,7 +21,7 @@ from app.ledger.step_events import MAX_COUNT, StepEvent, counts_of
 
 
 @dataclass(frozen=True, slots=True)
-class PlannedItem:
+class ReservedItem:
     """Planned and authorised repetitions of an event, 1 to 1e9.
 
     `revoked` ones are no longer authorised since a limit was lowered; they stay reserved until the trainer reports
@@ -50,7 +50,7 @@ class PlannedItem:
         return self.count - self.used
 
 
-def plan_of(steps: Sequence[StepEvent]) -> tuple[PlannedItem, ...]:
+def plan_of(steps: Sequence[StepEvent]) -> tuple[ReservedItem, ...]:
     """Merge steps into a plan with each event once, in order of first occurrence."""
     if not steps:
         raise InvalidInputError("A plan has at least one step event.")
@@ -60,7 +60,7 @@ def plan_of(steps: Sequence[StepEvent]) -> tuple[PlannedItem, ...]:
         raise InvalidInputError(
             f"The plan holds {most} repetitions of one event; at most {MAX_COUNT} can be set aside for a run at once."
         )
-    return tuple(PlannedItem(event, count) for event, count in counts.items())
+    return tuple(ReservedItem(event, count) for event, count in counts.items())
 
 
 class ReservationStatus(StrEnum):
@@ -98,7 +98,7 @@ class Reservation:
     run_id: str
     attempt: int
     status: ReservationStatus
-    items: tuple[PlannedItem, ...]
+    items: tuple[ReservedItem, ...]
     lease_seconds: int
     expires_at: datetime
     steps_executed: int | None = None
@@ -119,7 +119,7 @@ class Reservation:
         return sum(item.used for item in self.items)
 
     @property
-    def steps_planned(self) -> int:
+    def steps_reserved(self) -> int:
         """Number of planned steps."""
         return sum(item.count for item in self.items)
 
@@ -247,9 +247,9 @@ def commit(reservation: Reservation, steps_executed: int) -> ReservationClose:
             f"{steps_executed} steps cannot have been executed: {reservation.steps_used} were authorised, and "
             f"authorised steps are spent. Send at least {reservation.steps_used}."
         )
-    if steps_executed > reservation.steps_planned:
+    if steps_executed > reservation.steps_reserved:
         raise InvalidInputError(
-            f"{steps_executed} steps are more than the {reservation.steps_planned} of the plan. Commit those of the "
+            f"{steps_executed} steps are more than the {reservation.steps_reserved} of the plan. Commit those of the "
             "plan, and report the others as steps of the run."
         )
     items, charged = _use_next(reservation.items, further, [item.left for item in reservation.items])
@@ -260,8 +260,8 @@ def commit(reservation: Reservation, steps_executed: int) -> ReservationClose:
 
 
 def _use_next(
-    items: Sequence[PlannedItem], count: int, most: Sequence[int]
-) -> tuple[tuple[PlannedItem, ...], tuple[StepEvent, ...]]:
+    items: Sequence[ReservedItem], count: int, most: Sequence[int]
+) -> tuple[tuple[ReservedItem, ...], tuple[StepEvent, ...]]:
     """Use `count` further steps in plan order, at most `most` of each item."""
     used, taken = [], []
     for item, left in zip(items, most, strict=True):

@@ -25,7 +25,7 @@ from app.ledger.step_events import PricedStep, total_cost
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class WaitingPlan:
+class WaitingReservation:
     """A plan that waits to be set aside.
 
     Args:
@@ -59,7 +59,7 @@ class Standing:
         score: by the rule, the least first; empty by `first_come`.
     """
 
-    plan: WaitingPlan
+    plan: WaitingReservation
     aged: bool
     score: tuple[float, ...]
 
@@ -109,7 +109,7 @@ class Books:
             if each.parent_id in self._parts:
                 self._parts[each.parent_id].append(each.id)
 
-    def path(self, plan: WaitingPlan, change: Callable[[Account], Account] | None = None) -> tuple[Account, ...]:
+    def path(self, plan: WaitingReservation, change: Callable[[Account], Account] | None = None) -> tuple[Account, ...]:
         """Get the accounts of a plan, maybe changed, with their exposure to it."""
         path = [self.accounts[each] for each in plan.path]
         parts = [self.accounts[part] for each in path for part in self._parts.get(each.id, ())]
@@ -135,7 +135,7 @@ class Books:
             known = self._rooms[account.id] = account, withholding, unlocked.headroom(account.bounds())
         return known[2]
 
-    def may_fit(self, plan: WaitingPlan) -> bool:
+    def may_fit(self, plan: WaitingReservation) -> bool:
         """Check in little time whether no account surely refuses a plan."""
         if self.is_composed(plan):
             return True
@@ -147,11 +147,11 @@ class Books:
                     return False
         return True
 
-    def is_composed(self, plan: WaitingPlan) -> bool:
+    def is_composed(self, plan: WaitingReservation) -> bool:
         """Check whether a plan reaches a parallel account, so that accounts grow by less or more than its cost."""
         return not self._parts.keys().isdisjoint(plan.path)
 
-    def hold(self, plan: WaitingPlan) -> tuple[Account, ...] | None:
+    def hold(self, plan: WaitingReservation) -> tuple[Account, ...] | None:
         """Hold a plan on all of its accounts, without storing it; None if one of them refuses."""
         if not self.may_fit(plan):
             return None
@@ -160,12 +160,12 @@ class Books:
             return None
         return hold_if_fitting(path, plan.steps, self.views)
 
-    def seen_by(self, plan: WaitingPlan) -> tuple[Sequence[Account], RdpCurve]:
+    def seen_by(self, plan: WaitingReservation) -> tuple[Sequence[Account], RdpCurve]:
         """Get the accounts of a plan with what they withhold from it, and its cost."""
         accounts, cost = prepared_plan(self.path(plan), plan.steps)
         return tuple(self.views(accounts)), cost
 
-    def is_hopeless(self, plan: WaitingPlan) -> bool:
+    def is_hopeless(self, plan: WaitingReservation) -> bool:
         """Check whether a plan would not fit even if all reservations were returned and the whole limits unlocked.
 
         So is a plan with a closed account, until that opens.
@@ -175,7 +175,7 @@ class Books:
             return True
         return hold_if_fitting(path, plan.steps, lambda each: self._views(each, Withholding.lasting)) is None
 
-    def store(self, plan: WaitingPlan, held: Iterable[Account]) -> None:
+    def store(self, plan: WaitingReservation, held: Iterable[Account]) -> None:
         """Store the accounts of a granted plan."""
         path = [replace(account, exposure=None) for account in held]
         self.accounts.update((account.id, account) for account in path)
@@ -251,7 +251,7 @@ def _delays(standing: Standing, aged: Iterable[Standing], books: Books, held: Se
     return False
 
 
-def _takes_from(plan: WaitingPlan, shared: set[str], before: Books, after: Books) -> bool:
+def _takes_from(plan: WaitingReservation, shared: set[str], before: Books, after: Books) -> bool:
     """Check whether one of the shared accounts refuses a plan after a grant, and has less for it than before.
 
     It has no less if the grant was promised, or is in a disjoint partition.

@@ -1,7 +1,7 @@
 """Scheduling rules: the order in which plans that wait are tried.
 
 - `first_come`: by arrival.
-- `dominant_share`: the least dominant share first, which is the largest part that a plan asks for of a limit, over its
+- `smallest_share`: the least dominant share first, which is the largest part that a plan asks for of a limit, over its
   accounts and their own deltas; of equal ones, the next largest decides. Source: DPF of PrivateKube (Luo et al., OSDI
   2021). There an account's share is the largest over its orders. Here it is the least, that of the order at which the
   plan fits most often: one order is enough to admit it, and others may have almost no part of delta.
@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from app.accounting.curves import quotient
 from app.ledger.accounts.account import Account
 from app.ledger.filter.filters import FilterBounds
-from app.ledger.scheduling.queue import Books, Standing, WaitingPlan, has_only_orders
+from app.ledger.scheduling.queue import Books, Standing, WaitingReservation, has_only_orders
 from app.ledger.settings.allocation import SchedulingRule
 
 Scores = dict[str, tuple[float, ...]]
@@ -41,14 +41,14 @@ class _Demands:
         bounded: (n_plans,) whether the plan's pure loss is within the limit.
     """
 
-    def __init__(self, bounds: FilterBounds, plans: Iterable[WaitingPlan]) -> None:
+    def __init__(self, bounds: FilterBounds, plans: Iterable[WaitingReservation]) -> None:
         self.bounds = bounds
         self.plans = sorted(plans, key=_arrival)
         self.matrix = np.array([plan.cost.values[bounds.places] for plan in self.plans])
         self.bounded = np.array([plan.cost.pure <= bounds.pure for plan in self.plans], dtype=bool)
         self.weights = np.array([plan.weight for plan in self.plans])
 
-    def add(self, plan: WaitingPlan) -> None:
+    def add(self, plan: WaitingReservation) -> None:
         """Add the row of a plan."""
         row = bisect(self.plans, _arrival(plan), key=_arrival)
         self.plans.insert(row, plan)
@@ -56,7 +56,7 @@ class _Demands:
         self.bounded = np.insert(self.bounded, row, plan.cost.pure <= self.bounds.pure)
         self.weights = np.insert(self.weights, row, plan.weight)
 
-    def remove(self, plan: WaitingPlan) -> None:
+    def remove(self, plan: WaitingReservation) -> None:
         """Remove the row of a plan."""
         row = self.plans.index(plan)
         del self.plans[row]
@@ -64,7 +64,7 @@ class _Demands:
         self.bounded = np.delete(self.bounded, row)
         self.weights = np.delete(self.weights, row)
 
-    def shares(self, plans: Sequence[WaitingPlan]) -> NDArray[np.float64]:
+    def shares(self, plans: Sequence[WaitingReservation]) -> NDArray[np.float64]:
         """Compute the part of the limit that plans ask for, in the way in which it is least; (n_plans,)."""
         usable = self.bounds.bounds > 0
         least = np.array([self.bounds.pure_share(plan.cost.pure) for plan in plans])
@@ -75,7 +75,7 @@ class _Demands:
         shares: NDArray[np.float64] = np.maximum(least, of_deltas)
         return shares
 
-    def parts(self, plans: Sequence[WaitingPlan], room: NDArray[np.int64]) -> NDArray[np.float64]:
+    def parts(self, plans: Sequence[WaitingReservation], room: NDArray[np.int64]) -> NDArray[np.float64]:
         """Compute the part that some plans ask for of the room at the account's best order; (n_plans,)."""
         usable = np.flatnonzero(room > 0)
         if not usable.size:
@@ -112,11 +112,11 @@ class Line:
     def __init__(self, rule: SchedulingRule, aging: timedelta | None = None) -> None:
         self.rule = rule
         self.aging = aging
-        self.plans: dict[str, WaitingPlan] = {}
-        self._through: dict[str, dict[str, WaitingPlan]] = {}
+        self.plans: dict[str, WaitingReservation] = {}
+        self._through: dict[str, dict[str, WaitingReservation]] = {}
         self._demands: dict[str, _Demands] = {}
 
-    def add(self, plan: WaitingPlan) -> None:
+    def add(self, plan: WaitingReservation) -> None:
         """Let a plan wait."""
         assert plan.id not in self.plans, "a plan waits once"
         self.plans[plan.id] = plan
@@ -142,9 +142,9 @@ class Line:
         """Ids of the accounts that its plans would charge."""
         return self._through.keys()
 
-    def through(self, account_ids: Iterable[str]) -> list[WaitingPlan]:
+    def through(self, account_ids: Iterable[str]) -> list[WaitingReservation]:
         """List the plans that would charge some of the accounts."""
-        found: dict[str, WaitingPlan] = {}
+        found: dict[str, WaitingReservation] = {}
         for account_id in account_ids:
             found |= self._through.get(account_id, {})
         return list(found.values())
@@ -157,7 +157,7 @@ class Line:
         old = [Standing(plan, True, ()) for plan in self.plans.values() if plan.arrived_at <= before]  # noqa: FBT003
         return sorted(old, key=lambda each: each.key)
 
-    def order(self, plans: Sequence[WaitingPlan], books: Books, now: datetime) -> list[Standing]:
+    def order(self, plans: Sequence[WaitingReservation], books: Books, now: datetime) -> list[Standing]:
         """Sort plans of this line in the order in which they are tried."""
         before = None if self.aging is None else now - self.aging
         scores = self.scores(plans, books)
@@ -167,7 +167,9 @@ class Line:
             standings.append(Standing(plan, aged, () if aged else scores[plan.id]))
         return sorted(standings, key=lambda each: each.key)
 
-    def candidates(self, books: Books, account_ids: Iterable[str], aged: Sequence[Standing] = ()) -> list[WaitingPlan]:
+    def candidates(
+        self, books: Books, account_ids: Iterable[str], aged: Sequence[Standing] = ()
+    ) -> list[WaitingReservation]:
         """List the plans through changed accounts, without those that surely do not fit into what these have left.
 
         Args:
@@ -189,11 +191,11 @@ class Line:
             excluded.update(demands.plans[row].id for row in np.flatnonzero(~fitting))
         return [plan for plan in plans if plan.id not in excluded or books.is_composed(plan)]
 
-    def scores(self, plans: Sequence[WaitingPlan], books: Books) -> Scores:
+    def scores(self, plans: Sequence[WaitingReservation], books: Books) -> Scores:
         """Compute the scores of plans; all plans of the line compete for their accounts."""
         if self.rule is SchedulingRule.FIRST_COME:
             return {plan.id: () for plan in plans}
-        if self.rule is SchedulingRule.DOMINANT_SHARE:
+        if self.rule is SchedulingRule.SMALLEST_SHARE:
             shares = self._parts(plans, books, lambda _, demands, asking: demands.shares(asking))
             return {
                 plan.id: tuple(sorted((each / plan.weight for each in shares[plan.id]), reverse=True)) for plan in plans
@@ -203,16 +205,16 @@ class Line:
 
     def _parts(
         self,
-        plans: Sequence[WaitingPlan],
+        plans: Sequence[WaitingReservation],
         books: Books,
-        parts: Callable[[Account, _Demands, Sequence[WaitingPlan]], NDArray[np.float64]],
+        parts: Callable[[Account, _Demands, Sequence[WaitingReservation]], NDArray[np.float64]],
     ) -> dict[str, list[float]]:
         """Compute what plans ask for of each account above their runs, sorted by the accounts' ids.
 
         `parts` computes it for some plans of an account; a filter that is not frozen yet, or a plan of the account,
         makes it a matter of each single plan.
         """
-        asking: dict[str, list[WaitingPlan]] = {}
+        asking: dict[str, list[WaitingReservation]] = {}
         for plan in plans:
             for account_id in plan.path[:-1]:
                 asking.setdefault(account_id, []).append(plan)
@@ -238,11 +240,11 @@ class Line:
         return known
 
 
-def _arrival(plan: WaitingPlan) -> tuple[datetime, str]:
+def _arrival(plan: WaitingReservation) -> tuple[datetime, str]:
     return plan.arrived_at, plan.id
 
 
-def _share(account: Account, plan: WaitingPlan) -> float:
+def _share(account: Account, plan: WaitingReservation) -> float:
     """Compute the part of an account's limit, or of its plan, that a plan asks for in the way in which it is least."""
     own = account.prepared_for(plan.steps, held=True)
     if own.weights is None:
@@ -253,7 +255,7 @@ def _share(account: Account, plan: WaitingPlan) -> float:
     return max(min(share, _usage(own, plan)), quotient(plan.cost.delta, own.bounds().room))
 
 
-def _usage(account: Account, plan: WaitingPlan) -> float:
+def _usage(account: Account, plan: WaitingReservation) -> float:
     """Compute the largest part of the coordinates of an account's plan that a waiting plan uses up."""
     own = account.plan
     assert own is not None, "it was looked for"

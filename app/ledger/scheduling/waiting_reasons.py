@@ -11,7 +11,7 @@ import numpy as np
 from app.accounting.curves import EXHAUSTED, PURE, UNIT, orders
 from app.ledger.accounts.account import Account
 from app.ledger.admission.admission import prepared_plan
-from app.ledger.scheduling.queue import Books, WaitingPlan, schedule, unreserved
+from app.ledger.scheduling.queue import Books, WaitingReservation, schedule, unreserved
 from app.ledger.scheduling.scheduling_rules import Line
 from app.ledger.scheduling.withholding import Withholding
 from app.ledger.settings.allocation import UnlockOverTime
@@ -55,7 +55,7 @@ class Shortage:
     opens_at: datetime | None = None
 
 
-def shortages(plan: WaitingPlan, books: Books, now: datetime) -> list[Shortage]:
+def shortages(plan: WaitingReservation, books: Books, now: datetime) -> list[Shortage]:
     """List what a plan lacks, by account from the root; none: it fits, and waits for its turn."""
     path, cost = prepared_plan(books.path(plan), plan.steps)
     bare, _ = prepared_plan(books.path(plan, unreserved), plan.steps)
@@ -79,7 +79,7 @@ def shortages(plan: WaitingPlan, books: Books, now: datetime) -> list[Shortage]:
     return found
 
 
-def _shortage(view: Account, plan: WaitingPlan, reason: WaitingReason, opens_at: datetime | None) -> Shortage:
+def _shortage(view: Account, plan: WaitingReservation, reason: WaitingReason, opens_at: datetime | None) -> Shortage:
     gate = view.bounds()
     asked = view.grown_by(plan.cost).values[gate.places]
     left = np.maximum(gate.left(view.spent, view.held), 0)
@@ -92,7 +92,7 @@ def _shortage(view: Account, plan: WaitingPlan, reason: WaitingReason, opens_at:
 
 
 def estimates(
-    plans: Iterable[WaitingPlan], line: Line, books: Books, now: datetime, until: datetime
+    plans: Iterable[WaitingReservation], line: Line, books: Books, now: datetime, until: datetime
 ) -> dict[str, datetime]:
     """Estimate when plans of a line will be granted: if nothing changes but what time unlocks and opens.
 
@@ -138,7 +138,7 @@ def _is_open_at(at: datetime, account: Account) -> bool:
     return account.window.holds(at)
 
 
-def _times(plans: Iterable[WaitingPlan], books: Books, now: datetime, until: datetime) -> Sequence[datetime]:
+def _times(plans: Iterable[WaitingReservation], books: Books, now: datetime, until: datetime) -> Sequence[datetime]:
     """List the times at which more of the accounts of plans becomes usable."""
     found: set[datetime] = set()
     for account_id in {each for plan in plans for each in plan.path}:

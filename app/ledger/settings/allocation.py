@@ -29,7 +29,7 @@ class SchedulingRule(StrEnum):
     """Which of the plans that wait is served first; `app.ledger.scheduling.queue` has the definitions."""
 
     FIRST_COME = "first_come"
-    DOMINANT_SHARE = "dominant_share"
+    SMALLEST_SHARE = "smallest_share"
     MOST_PACKED = "most_packed"
 
 
@@ -81,7 +81,7 @@ class UnlockOverTime:
 
 
 @dataclass(frozen=True, slots=True)
-class UnlockByPlans:
+class UnlockByReservations:
     """A limit of which every run that asks for a plan unlocks an equal part.
 
     Args:
@@ -104,7 +104,7 @@ class UnlockByPlans:
         return Fraction(min(arrivals, self.plans), self.plans)
 
 
-Unlock = UnlockOverTime | UnlockByPlans
+Unlock = UnlockOverTime | UnlockByReservations
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +205,7 @@ def allocation_of(facts: Mapping[str, Any]) -> Allocation:
 def _unlock_of(facts: Mapping[str, Any]) -> Unlock:
     since = datetime.fromisoformat(facts["since"])
     if "plans" in facts:
-        return UnlockByPlans(since, facts["plans"])
+        return UnlockByReservations(since, facts["plans"])
     return UnlockOverTime(since, timedelta(seconds=facts["over_seconds"]), facts["parts"])
 
 
@@ -221,7 +221,7 @@ def unlocks_earlier(before: Allocation | None, after: Allocation | None) -> bool
         return False
     if isinstance(was, UnlockOverTime) and isinstance(will, UnlockOverTime):
         return will.since < was.since or not _is_slower(was, will)
-    if isinstance(was, UnlockByPlans) and isinstance(will, UnlockByPlans):
+    if isinstance(was, UnlockByReservations) and isinstance(will, UnlockByReservations):
         return will.since < was.since or will.plans < was.plans
     return True
 

@@ -8,7 +8,7 @@ from sqlalchemy import ColumnElement, Connection, Row, Update, func, insert, sel
 
 from app.accounting.curves import RdpCurve
 from app.accounting.events import DpEvent, fingerprint
-from app.ledger.runs.reservations import PlannedItem, Reservation, ReservationStatus
+from app.ledger.runs.reservations import Reservation, ReservationStatus, ReservedItem
 from app.persistence.bulk import BulkStatement
 from app.persistence.repositories.dp_events import read_event, remember
 from app.persistence.repositories.expressions import ACTIVE, join_on, owned_by, values_of
@@ -96,7 +96,7 @@ def active_under(tx: Connection, organisation_id: str, account_id: str) -> list[
     return [(row.run_id, row.id) for row in tx.execute(found)]
 
 
-def planned_under(tx: Connection, organisation_id: str, account_id: str, but: str) -> list[tuple[DpEvent, int]]:
+def reserved_under(tx: Connection, organisation_id: str, account_id: str, but: str) -> list[tuple[DpEvent, int]]:
     """Sum the planned events that an account's held curve adds up.
 
     Those that reach it through partitions are excluded, since their holds do not add up, and so is the reservation
@@ -193,7 +193,7 @@ def _this(organisation_id: str, reservation: Reservation) -> Update:
     return update(reservations).where(owned_by(reservations, organisation_id, id=reservation.id))
 
 
-def _plans(tx: Connection, organisation_id: str, reservation_ids: Sequence[str]) -> dict[str, tuple[PlannedItem, ...]]:
+def _plans(tx: Connection, organisation_id: str, reservation_ids: Sequence[str]) -> dict[str, tuple[ReservedItem, ...]]:
     if not reservation_ids:
         return {}
     found = (
@@ -212,14 +212,14 @@ def _plans(tx: Connection, organisation_id: str, reservation_ids: Sequence[str])
         )
         .order_by(reservation_items.c.reservation_id, reservation_items.c.item)
     )
-    plans: dict[str, list[PlannedItem]] = {}
+    plans: dict[str, list[ReservedItem]] = {}
     for row in tx.execute(found):
-        item = PlannedItem(
+        item = ReservedItem(
             read_event(row.canonical_json, row.fingerprint), row.planned, row.authorized_count, row.revoked_count
         )
         plans.setdefault(row.reservation_id, []).append(item)
     return {reservation_id: tuple(items) for reservation_id, items in plans.items()}
 
 
-def _reservation(row: Row[Any], items: tuple[PlannedItem, ...]) -> Reservation:
+def _reservation(row: Row[Any], items: tuple[ReservedItem, ...]) -> Reservation:
     return Reservation(**row._asdict() | {"status": ReservationStatus(row.status), "items": items})

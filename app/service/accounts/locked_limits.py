@@ -11,7 +11,7 @@ from sqlalchemy import Connection
 from app.ledger.accounts.account import Account
 from app.ledger.scheduling.availability import room_of, unlocked_room_of
 from app.ledger.scheduling.withholding import Withholding
-from app.ledger.settings.allocation import ALL, Allocation, UnlockByPlans, UnlockOverTime
+from app.ledger.settings.allocation import ALL, Allocation, UnlockByReservations, UnlockOverTime
 from app.persistence.lru_cache import LruCache
 from app.persistence.repositories import waiting
 from app.persistence.repositories.overview_queries import AccountSummary
@@ -79,7 +79,7 @@ def read_unlocked(
         if window < 0:
             return Unlocked(Fraction(0), Fraction(0), unlock.since)
         return Unlocked(unlock.fraction(now), unlock.window_part(now), unlock.begin(window))
-    if isinstance(unlock, UnlockByPlans):
+    if isinstance(unlock, UnlockByReservations):
         arrivals = waiting.count_asking(tx, organisation_id, account_id, unlock.since, but=asking)
         fraction = unlock.fraction(arrivals + (asking is not None))
         return Unlocked(fraction, fraction, unlock.since, arrivals)

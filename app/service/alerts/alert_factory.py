@@ -102,7 +102,7 @@ def _of_plan(reservation: Reservation) -> dict[str, Any]:
     return {
         "reservation": reservation.id,
         "lease_seconds": reservation.lease_seconds,
-        "steps_planned": reservation.steps_planned,
+        "steps_reserved": reservation.steps_reserved,
         "steps_used": reservation.steps_used,
     }
 

@@ -178,7 +178,7 @@ def _forfeited(payload: Mapping[str, Any]) -> Wording:
     why = "its lease expired" if payload["lapsed"] else "it ended without its trainer"
     return Wording(
         f"{payload['account_path']} was charged for {payload['steps_forfeited']} unused steps",
-        f"A reservation of {payload['steps_planned']} steps was closed because {why}. The steps that were not "
+        f"A reservation of {payload['steps_reserved']} steps was closed because {why}. The steps that were not "
         f"reported, {payload['steps_forfeited']} of them, were charged: the trainer may have executed them.",
         "Who operates the trainer should check why it stopped.",
     )
@@ -187,7 +187,7 @@ def _forfeited(payload: Mapping[str, Any]) -> Wording:
 def _granted(payload: Mapping[str, Any]) -> Wording:
     return Wording(
         f"The plan of {payload['account_path']} is set aside",
-        f"The plan of {payload['steps_planned']} steps has waited for {_duration(payload['waited_seconds'])}, and is "
+        f"The plan of {payload['steps_reserved']} steps has waited for {_duration(payload['waited_seconds'])}, and is "
         f"set aside now. Its trainer claims it before {_moment(payload['expires_at'])}; otherwise it is returned.",
         "Who operates the trainer should check that it runs.",
     )
@@ -196,7 +196,7 @@ def _granted(payload: Mapping[str, Any]) -> Wording:
 def _expired(payload: Mapping[str, Any]) -> Wording:
     return Wording(
         f"The plan of {payload['account_path']} has waited in vain",
-        f"The plan of {payload['steps_planned']} steps waited until {_moment(payload['wait_until'])}, and the budget "
+        f"The plan of {payload['steps_reserved']} steps waited until {_moment(payload['wait_until'])}, and the budget "
         "for it did not become free. Nothing was charged.",
         "Who owns the training should make it smaller, or ask for a higher limit.",
     )

@@ -1,6 +1,6 @@
 """Alert settings, alerts and forecasts of accounts.
 
-An account is given by id or path. NotFoundError: it does not exist; InsufficientScopeError: it is out of the caller's
+An account is given by id or path. NotFoundError: it does not exist; PermissionDeniedError: it is out of the caller's
 scope.
 """
 

@@ -53,7 +53,7 @@ def sign(tx: Connection, organisation_id: str, signer: Signer, actor: Actor, now
     organisations.lock(tx, organisation_id)
     while moved := audit.unanchored(tx, organisation_id, RUNS_AN_ACT):
         heads = {run_id: [decisions, head.hex()] for run_id, decisions, head in moved}
-        anchored = AuditEvent(AuditAction.RUNS_ANCHORED, organisation_id, after={"runs": heads})
+        anchored = AuditEvent(AuditAction.CHAINS_ANCHORED, organisation_id, after={"runs": heads})
         record_event(tx, organisation_id, actor, anchored, now)
         audit.anchor(tx, organisation_id, moved)
     count, head = audit.head(tx, organisation_id)

@@ -181,7 +181,7 @@ def _plan(account: Account) -> dict[str, Any] | None:
     status = account.plan_status
     if status is None:
         return None
-    counts = {"steps": status.steps, "steps_used": status.steps_used, "steps_left": status.steps_left}
+    counts = {"steps": status.steps, "steps_used": status.steps_used, "steps_remaining": status.steps_remaining}
     return {"state": str(status.state), "delta": status.delta, **counts}
 
 

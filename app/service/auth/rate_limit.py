@@ -108,7 +108,7 @@ class RequestLimits:
             keys_burst,
             f"Rate limit of this key exceeded: {keys_per_second:g} requests a second, {keys_burst:g} at once, in each "
             "worker process. Nothing was done. Wait as long as Retry-After says, and ask for several steps at once: "
-            "`count`, or `authorize_every` of the client.",
+            "`count`, or `prefetch` of the client.",
         )
         self.anonymous = TokenBuckets(
             failures_per_second,

@@ -9,7 +9,7 @@ from typing import Final, TypeVar
 from sqlalchemy import Connection
 
 from app.ledger.audit import SERVICE, Actor, AuditAction, AuditEvent
-from app.ledger.errors import InsufficientScopeError
+from app.ledger.errors import PermissionDeniedError
 from app.ledger.permissions import PERMISSIONS, RUN_PREFIX, Permission, Role, holders
 from app.persistence.clock import Moment
 from app.persistence.database import Database
@@ -100,23 +100,23 @@ class RequestContext:
         record_event(tx, self.organisation_id, self.actor, event, self.now)
 
     def require_permission(self, needed: Permission, *, whole_organisation: bool = False) -> None:
-        """Raise InsufficientScopeError if the caller's role lacks a permission, maybe in the whole organisation."""
+        """Raise PermissionDeniedError if the caller's role lacks a permission, maybe in the whole organisation."""
         role = self.principal.role
         if needed not in PERMISSIONS[role]:
             allowed = [str(each) for each in holders(needed)]
-            raise InsufficientScopeError(
+            raise PermissionDeniedError(
                 f"This needs one of the roles {', '.join(allowed)}; yours is {role}.",
                 required_permission=str(needed),
                 required_roles=allowed,
             )
         if self.principal.registers_run and needed not in _OF_NEW_RUN:
-            raise InsufficientScopeError(
+            raise PermissionDeniedError(
                 "This key is for one run, and has registered none yet. Register the run first.",
                 required_permission=str(needed),
                 scope=self.principal.scope,
             )
         if whole_organisation and self.principal.scope is not None:
-            raise InsufficientScopeError(
+            raise PermissionDeniedError(
                 f"This concerns the whole organisation; your role is limited to {self.principal.scope} only.",
                 required_permission=str(needed),
                 scope=self.principal.scope,
@@ -129,16 +129,16 @@ class RequestContext:
         return replace(self, principal=replace(self.principal, scope=run_id, registers_run=False))
 
     def require_scope(self, path: Collection[str]) -> None:
-        """Raise InsufficientScopeError if the role's account is not in the path of an object.
+        """Raise PermissionDeniedError if the role's account is not in the path of an object.
 
         A key that is to register a run reaches no other run.
         """
         if self.principal.registers_run and any(each.startswith(RUN_PREFIX) for each in path):
-            raise InsufficientScopeError(
+            raise PermissionDeniedError(
                 "This key is for the run that it registers, and for no other one.", scope=self.principal.scope
             )
         if self.principal.scope is not None and self.principal.scope not in path:
-            raise InsufficientScopeError(
+            raise PermissionDeniedError(
                 f"Your role is limited to {self.principal.scope} only, and this lies elsewhere.",
                 scope=self.principal.scope,
             )

@@ -25,7 +25,7 @@ from app.service.auth.request_context import RequestContext
 from app.service.charging.groups import CommandResult, NotReady, commit_counted, commit_group, preview
 from app.service.charging.ledger_state import LedgerState
 from app.service.charging.requests import (
-    PlanRevokedError,
+    ReservationRevokedError,
     StepCommand,
     StepRequest,
     StepResult,
@@ -86,7 +86,7 @@ class CommitQueue:
         """Decide a run's next steps; call `done` once, with the durable decision or an error of `authorize_steps`.
 
         Raises:
-            InsufficientScopeError: the caller may not authorise steps.
+            PermissionDeniedError: the caller may not authorise steps.
             LedgerUnavailableError: too many commands wait; nothing was changed.
         """
         context.require_permission(Permission.STEP_AUTHORIZE)
@@ -190,7 +190,7 @@ class CommitQueue:
         match missing:
             case CostNotReadyError():
                 await missing.computed(command.context.organisation_id)
-            case PlanRevokedError(reservation_id=ended):
+            case ReservationRevokedError(reservation_id=ended):
                 await asyncio.to_thread(close_revoked, self.db, command.context, command.request.run_id, ended)
 
     async def _committed(self, commands: list[StepCommand]) -> "list[CommandResult | Exception]":

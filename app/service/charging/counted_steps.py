@@ -11,7 +11,7 @@ from app.accounting.events import DpEvent, RepeatAndSelect
 from app.ledger.accounts.account_records import AccountRecord
 from app.ledger.admission.admission import Admission
 from app.ledger.admission.counted_accounts import CountedAccount, CountMark, admit_by_counting
-from app.ledger.errors import InsufficientScopeError
+from app.ledger.errors import PermissionDeniedError
 from app.ledger.runs.decisions import Decision, DecisionEntry, entry_hash, entry_of
 from app.ledger.runs.deviations import merge_deviations
 from app.ledger.runs.reservations import Reservation, has_lapsed, used_further
@@ -92,7 +92,7 @@ class CountedSteps:
 
     def charge_all(
         self, commands: Sequence[StepCommand], used_keys: Collection[str] = ()
-    ) -> dict[int, StepResult | InsufficientScopeError]:
+    ) -> dict[int, StepResult | PermissionDeniedError]:
         """Charge what can be counted.
 
         Args:
@@ -102,7 +102,7 @@ class CountedSteps:
         Returns:
             Results by place in the group, without those of the commands that are left.
         """
-        found: dict[int, StepResult | InsufficientScopeError] = {}
+        found: dict[int, StepResult | PermissionDeniedError] = {}
         taken = set(used_keys)
         for place, command in enumerate(commands):
             run, key = (command.context.organisation_id, command.request.run_id), command.request.idempotency_key
@@ -110,7 +110,7 @@ class CountedSteps:
             if run not in self._left and key not in taken:
                 try:
                     decision = self._charge(run, command)
-                except InsufficientScopeError as error:
+                except PermissionDeniedError as error:
                     found[place] = error
                     continue
             if decision is None:

@@ -62,12 +62,12 @@ def decide(work: UnitOfWork, command: StepCommand) -> StepResult:
         SequenceGapError: the steps do not follow the last admitted one.
         AttemptSupersededError: a newer attempt has begun.
         RunStateConflictError: the run is not active.
-        BudgetClosedError: an account of the path is not open.
+        AccountClosedError: an account of the path is not open.
         AccountQuarantinedError: an account of the path is quarantined.
         PolicyViolationError: a policy of the path forbids it.
         CostNotReadyError: a cost must be computed first.
         NotLoadedError: rows that few decisions need must be loaded first.
-        PlanRevokedError: the run's reservation must be closed first.
+        ReservationRevokedError: the run's reservation must be closed first.
     """
     request = command.request
     run = work.run(request.run_id)
@@ -189,7 +189,7 @@ def _explained(work: UnitOfWork, command: StepCommand, refusal: Refusal, steps: 
     plan = work.reservations.get(command.request.run_id)
     if plan is not None and plan.steps_revoked and not has_lapsed(plan, command.context.lapsed_by):
         covered = count_covered(plan, steps)
-        refusal = replace(refusal, max_count_that_fits=max(covered, refusal.max_count_that_fits))
+        refusal = replace(refusal, max_steps_that_fit=max(covered, refusal.max_steps_that_fit))
     return replace(refusal, limit_change=work.limit_changes.get(binding.id))
 
 

@@ -27,12 +27,12 @@ from app.service.charging.counted_steps import CountedSteps
 from app.service.charging.decision import decide
 from app.service.charging.ledger_state import CurrentRows, LedgerState
 from app.service.charging.loading import LoadRequest, load, load_missing, refresh
-from app.service.charging.requests import NotLoadedError, PlanRevokedError, StepCommand, StepResult
+from app.service.charging.requests import NotLoadedError, ReservationRevokedError, StepCommand, StepResult
 from app.service.charging.saving import remember, save
 from app.service.charging.unit_of_work import UnitOfWork
 from app.service.costing import CostNotReadyError
 
-NotReady = CostNotReadyError | PlanRevokedError
+NotReady = CostNotReadyError | ReservationRevokedError
 """Prerequisite to meet before a command is repeated."""
 
 CommandResult = StepResult | LedgerError | AccountingError | NotReady
@@ -169,5 +169,5 @@ def decide_command(tx: Connection, state: LedgerState, work: UnitOfWork, command
 def _decided(work: UnitOfWork, command: StepCommand) -> CommandResult:
     try:
         return decide(work, command)
-    except (LedgerError, AccountingError, CostNotReadyError, PlanRevokedError) as reason:
+    except (LedgerError, AccountingError, CostNotReadyError, ReservationRevokedError) as reason:
         return reason

@@ -81,7 +81,7 @@ class StepResult:
     replayed: bool
 
 
-class PlanRevokedError(Exception):
+class ReservationRevokedError(Exception):
     """A reservation with cancelled next steps must be closed first."""
 
     def __init__(self, reservation_id: str) -> None:
@@ -172,7 +172,7 @@ def refusal_details(refusal: Refusal) -> dict[str, Any]:
         "delta_requested": refusal.delta_requested,
         "delta_left": refusal.delta_left,
         "plan": None if refusal.plan is None else _plan_facts(refusal.plan, refusal.differences),
-        "max_count_that_fits": refusal.max_count_that_fits,
+        "max_steps_that_fit": refusal.max_steps_that_fit,
         **({} if refusal.alternatives is None else _alternatives_facts(refusal.alternatives)),
         "limit_change": None if refusal.limit_change is None else _change_facts(refusal.limit_change),
     }
@@ -201,7 +201,7 @@ def _alternatives_facts(found: Alternatives) -> dict[str, Any]:
 
 
 def _plan_facts(plan: PlanStatus, differences: Sequence[PlanDifference]) -> dict[str, Any]:
-    counts = {"steps": plan.steps, "steps_used": plan.steps_used, "steps_left": plan.steps_left}
+    counts = {"steps": plan.steps, "steps_used": plan.steps_used, "steps_remaining": plan.steps_remaining}
     return counts | {"differences": [each.facts() for each in differences]}
 
 

@@ -109,7 +109,7 @@ def _load_others(tx: Connection, work: UnitOfWork, path: Sequence[Account], befo
     sequential = [account for account in path[:-1] if account.partitions_per_unit is None]
     parts = partitions.topmost_parallel(tx, owner, [account.id for account in sequential])
     planned = {
-        account.id: reservations.planned_under(tx, owner, account.id, before.id)
+        account.id: reservations.reserved_under(tx, owner, account.id, before.id)
         for account in sequential
         if account.id in parts or not is_exact(account.held, ())
     }

@@ -11,7 +11,7 @@ from app.ledger.runs.decisions import Decision
 from app.ledger.runs.reservations import Reservation, Shortfall, count_covered, is_revoked, remaining_items, take
 from app.ledger.runs.run import Run
 from app.ledger.step_events import StepEvent, first_steps, total_cost
-from app.service.charging.requests import NotLoadedError, OnExceed, PlanRevokedError, StepCommand, new_decision
+from app.service.charging.requests import NotLoadedError, OnExceed, ReservationRevokedError, StepCommand, new_decision
 from app.service.charging.unit_of_work import UnitOfWork
 from app.service.costing import price_steps
 
@@ -22,13 +22,13 @@ def take_reserved(
     """Take the steps, truncated if allowed, out of the run's reservation.
 
     Raises:
-        PlanRevokedError: a lowered limit has cancelled the steps; the reservation must be closed first.
+        ReservationRevokedError: a lowered limit has cancelled the steps; the reservation must be closed first.
     """
     taken = take(plan, steps, command.context.lapsed_by)
     if isinstance(taken, Shortfall) and plan.steps_revoked:
         covered = count_covered(plan, steps)
         if not covered and is_revoked(plan, steps[0]) and command.ends_plan:
-            raise PlanRevokedError(plan.id)
+            raise ReservationRevokedError(plan.id)
         if covered and command.request.on_exceed is OnExceed.TRUNCATE:
             steps = first_steps(steps, covered)
             taken = take(plan, steps, command.context.lapsed_by)

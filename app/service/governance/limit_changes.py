@@ -27,7 +27,7 @@ from app.service.alerts.alert_factory import threshold_alerts
 from app.service.auth.request_context import RequestContext
 from app.service.change_control import one_person_suffices
 from app.service.costing import PrecomputedCosts
-from app.service.governance.plan_revocation import revoke_plans
+from app.service.governance.reservation_revocation import revoke_reservations
 from app.service.governance.run_approvals import find_excess, needs_approval
 from app.service.idempotency import Effect
 from app.service.setting_changes import SettingHandler, SettingRecord
@@ -96,7 +96,7 @@ def _write(tx: Connection, context: RequestContext, before: LimitRecord, limit: 
     account_writes.set_limit(tx, context.organisation_id, after, context.now)
     changed = replace(before.accounts[-1], account=after, updated_at=context.now)
     record = find_limit(tx, context, [*before.accounts[:-1], changed])
-    revoked = revoke_plans(tx, context, after) if is_lowered(before.value, limit) else []
+    revoked = revoke_reservations(tx, context, after) if is_lowered(before.value, limit) else []
     return replace(record, further={**record.further, "revoked": revoked}) if revoked else record
 
 

@@ -6,7 +6,7 @@ from typing import Final
 
 from sqlalchemy import Connection
 
-from app.ledger.errors import InsufficientScopeError, ProposalClosedError, require_found
+from app.ledger.errors import PermissionDeniedError, ProposalClosedError, require_found
 from app.ledger.governance.proposals import Proposal, ProposalFilter, ProposalKind, ProposalStatus
 from app.ledger.pages import Page, PageRequest
 from app.ledger.permissions import PERMISSIONS, Permission
@@ -58,7 +58,7 @@ def approve(context: RequestContext, proposal_id: str, reason: str | None) -> Pr
     """Approve and apply another person's proposal.
 
     Raises:
-        InsufficientScopeError: an account that it affects is outside the caller's scope, or the caller counts as the
+        PermissionDeniedError: an account that it affects is outside the caller's scope, or the caller counts as the
             proposer: see `_require_decidable`.
         ProposalClosedError: it is not open.
         PreconditionFailedError: its subject has changed since.
@@ -134,7 +134,7 @@ def approval_blocker(tx: Connection, context: RequestContext, proposal: Proposal
     """Explain why the caller cannot approve, apart from their role."""
     try:
         _require_decidable(tx, context, proposal)
-    except InsufficientScopeError as error:
+    except PermissionDeniedError as error:
         return error.detail
     return None
 
@@ -164,7 +164,7 @@ def _allows(
 ) -> bool:
     try:
         require(tx, context, about)
-    except InsufficientScopeError:
+    except PermissionDeniedError:
         return False
     return True
 
@@ -185,14 +185,14 @@ def _require_other_person(tx: Connection, context: RequestContext, proposer: str
     approver = context.principal.actor
     ours, theirs = _issuers(tx, approver), _issuers(tx, proposer)
     if any(each.startswith(WORKLOAD_PREFIX) for each in ours):
-        raise InsufficientScopeError(
+        raise PermissionDeniedError(
             "This key belongs to a workload, or was issued by one; it proposes, and persons approve.",
             required_permission=str(Permission.PROPOSAL_APPROVE),
         )
     # The command line has no issuer, but cannot approve its own proposal either.
     alike = approver == proposer or rotation_lineage(tx, context.organisation_id, ours) & theirs
     if alike or rotation_lineage(tx, context.organisation_id, theirs) & ours:
-        raise InsufficientScopeError(
+        raise PermissionDeniedError(
             "The proposer cannot approve their own proposal; another person must."
             if approver == proposer
             else "One of the two keys was issued with the other, or both by one: they count as one person's. Ask "

@@ -11,9 +11,9 @@ from sqlalchemy import Connection
 
 from app.ledger.audit import AuditAction, AuditFilter, digest
 from app.ledger.errors import (
-    InsufficientScopeError,
     InvalidInputError,
     NotFoundError,
+    PermissionDeniedError,
     require_found,
 )
 from app.ledger.names import check_name
@@ -201,13 +201,13 @@ def bind_to_run(tx: Connection, context: RequestContext, run_id: str) -> None:
     """Limit the caller, if it is a single-use key, to the run that it registers; the organisation is locked.
 
     Raises:
-        InsufficientScopeError: the key is for another run.
+        PermissionDeniedError: the key is for another run.
     """
     if not context.principal.single_use:
         return
     key = _found(tx, context, context.principal.actor)
     if not is_for_new_run(key.scope, single_use=key.single_use):
-        raise InsufficientScopeError(f"This key is for the run {key.scope}, and registers no other one.")
+        raise PermissionDeniedError(f"This key is for the run {key.scope}, and registers no other one.")
     api_keys.set_scope(tx, key, run_id)
     after = key_audit_payload(replace(key, scope=run_id))
     context.record(tx, AuditAction.API_KEY_BOUND, key.id, key_audit_payload(key), after)
@@ -297,7 +297,7 @@ def _require_lendable(tx: Connection, context: RequestContext, role: Role, scope
     lendable = ISSUES[context.principal.role]
     if role not in lendable:
         named = ", ".join(sorted(lendable))
-        raise InsufficientScopeError(
+        raise PermissionDeniedError(
             f"The role {context.principal.role} issues and revokes keys of {named}; not of {role}.",
             required_permission=str(Permission.KEY_MANAGE),
         )

@@ -37,7 +37,7 @@ def exchange_token(
         TokenRefusedError: the token was exchanged before, and its issuer's tokens are exchanged once.
         InvalidInputError: the rule gives no role that authorizes the steps of a run.
         NotFoundError: there is no such run.
-        InsufficientScopeError: the run is outside the rule's scope.
+        PermissionDeniedError: the run is outside the rule's scope.
     """
     rule, now = identity.rule, db.clock.now()
     caller = Principal(identity.organisation_id, identity.actor, rule.role, identity.scope)

@@ -170,9 +170,9 @@ _LEDGER_METRICS: Final[Described[LedgerStats]] = (
         "Age of the oldest pending delivery.",
         lambda each, now: _age(each.backlog.oldest, now),
     ),
-    ("waiting_plans", "Plans that wait for budget.", lambda each, _: each.waiting.plans),
+    ("waiting_reservations", "Plans that wait for budget.", lambda each, _: each.waiting.plans),
     (
-        "oldest_waiting_plan_age_seconds",
+        "oldest_waiting_reservation_age_seconds",
         "Time that the oldest of them has waited.",
         lambda each, now: _age(each.waiting.oldest, now),
     ),

@@ -30,7 +30,7 @@ from app.service.queries.account_status import (
     ancestors,
     with_burn_rate,
     with_metadata,
-    with_waiting_plans,
+    with_waiting_reservations,
 )
 from app.service.queries.account_status_cache import AccountStatusCache
 from app.service.queries.budget_sharing import BudgetSharing, preview_or_reason, read_sharing
@@ -166,7 +166,7 @@ def get_account_detail(
         everything = [each for each in statuses.read(tx, context, within=record.account.id) if each.id not in hidden]
         above = statuses.read_above(tx, context, record.account.id)
         shown = with_burn_rate(tx, context, _chosen(everything, record.account.id), above)
-        shown = with_waiting_plans(tx, context, with_metadata(tx, context, shown))
+        shown = with_waiting_reservations(tx, context, with_metadata(tx, context, shown))
         archived = next(iter(account_metadata.archived_above(tx, context.organisation_id, record.account.id)), None)
         [tree] = trees_of([replace(each, archived=archived is not None) for each in shown], everything)
         if tree.status.limit is None:
@@ -234,9 +234,7 @@ def _answer(tx: Connection, context: RequestContext, path: Sequence[Account], pl
         fits=not refused,
         binding=outcome.binding,
         accounts=tuple(_afterwards(account, steps) for account in touched[:-1] if account.id in within),
-        most_steps=outcome.max_count_that_fits
-        if isinstance(outcome, Refusal)
-        else plan.steps + outcome.steps_remaining,
+        most_steps=outcome.max_steps_that_fit if isinstance(outcome, Refusal) else plan.steps + outcome.steps_remaining,
         least_noise=noise_that_fits(touched, [steps[0]._replace(step=_min_noise(plan, refused=refused))]),
     )
 

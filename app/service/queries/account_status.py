@@ -56,8 +56,8 @@ class AccountStatus:
         room: epsilon that its own limit leaves, at its delta.
         available: epsilon that can be taken now, and the account that limits it; None: only its own limit is known.
         locked: what of its own limit is unlocked, if that is unlocked in parts.
-        plans_only: whether it admits steps of plans only.
-        waiting: number of plans that wait for it; 0 until `with_waiting_plans`.
+        reservations_only: whether it admits steps of plans only.
+        waiting: number of plans that wait for it; 0 until `with_waiting_reservations`.
         path_empty_at: when the first limit along its path is reached, and `path_empty_by` the path of that account.
         display_name: what people see instead of its name; None until `with_metadata`, or if nobody gave one.
         owner: likewise.
@@ -85,7 +85,7 @@ class AccountStatus:
     room: float | None = None
     available: Available | None = None
     locked: LockedLimit | None = None
-    plans_only: bool = False
+    reservations_only: bool = False
     waiting: int = 0
     path_empty_at: datetime | None = None
     path_empty_by: str | None = None
@@ -220,7 +220,7 @@ def with_metadata(tx: Connection, context: RequestContext, statuses: Sequence[Ac
     return list(map(described, statuses))
 
 
-def with_waiting_plans(
+def with_waiting_reservations(
     tx: Connection, context: RequestContext, statuses: Sequence[AccountStatus]
 ) -> list[AccountStatus]:
     """Add how many plans wait for each of the accounts that are shown."""

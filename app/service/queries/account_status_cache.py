@@ -118,7 +118,7 @@ def status_of(record: AccountRecord) -> AccountStatus:
         quarantine=record.quarantine,
         parallel=account.partitions_per_unit is not None,
         room=room_of(account),
-        plans_only=account.allocation is not None,
+        reservations_only=account.allocation is not None,
     )
 
 

@@ -9,7 +9,7 @@ from sqlalchemy import Connection
 from app.ledger.accounts.account_records import AccountRecord
 from app.ledger.accounts.alerts import share_used
 from app.ledger.accounts.metadata import AccountMetadata, title_of
-from app.ledger.errors import BudgetClosedError, PolicyViolationError
+from app.ledger.errors import AccountClosedError, PolicyViolationError
 from app.ledger.step_events import StepEvent
 from app.persistence.repositories import account_metadata
 from app.service.auth.request_context import RequestContext
@@ -23,7 +23,7 @@ SHOWN: Final = 25
 
 
 @dataclass(frozen=True, slots=True)
-class QueuedPlan:
+class QueuedReservation:
     """A plan that waits, with what people wrote about its run.
 
     Args:
@@ -56,7 +56,7 @@ class BudgetSharing:
     record: AllocationRecord
     used: float
     taken: Mapping[str, float]
-    queue: tuple[QueuedPlan, ...]
+    queue: tuple[QueuedReservation, ...]
     waiting: int
 
 
@@ -81,7 +81,7 @@ def read_sharing(tx: Connection, context: RequestContext, path: Sequence[Account
         record=find_allocation(tx, context, path),
         used=max(share_used(account), share_used(replace(account, spent=account.spent + account.held))),
         taken=taken,
-        queue=tuple(QueuedPlan(each, about[each.run.id], owners[each.run.id]) for each in queue.entries),
+        queue=tuple(QueuedReservation(each, about[each.run.id], owners[each.run.id]) for each in queue.entries),
         waiting=queue.waiting,
     )
 
@@ -99,5 +99,5 @@ def preview_or_reason(
         return None
     try:
         return preview_in(tx, context, path, [step])
-    except (BudgetClosedError, PolicyViolationError) as refused:
+    except (AccountClosedError, PolicyViolationError) as refused:
         return refused.detail

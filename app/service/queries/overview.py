@@ -18,7 +18,7 @@ from app.service.queries.account_status import (
     ancestors,
     with_burn_rate,
     with_metadata,
-    with_waiting_plans,
+    with_waiting_reservations,
 )
 from app.service.queries.account_status_cache import AccountStatusCache
 
@@ -83,7 +83,7 @@ def read_overview(context: RequestContext, statuses: AccountStatusCache, *, want
         scope = context.principal.scope
         above = [] if scope is None else statuses.read_above(tx, context, scope)
         rated = with_burn_rate(tx, context, _chosen(found), above)
-        chosen = with_waiting_plans(tx, context, with_metadata(tx, context, rated))
+        chosen = with_waiting_reservations(tx, context, with_metadata(tx, context, rated))
         unfinished, numbers = overview_queries.unfinished_runs(tx, context.organisation_id, scope, RUNS)
         quarantined = overview_queries.quarantined_runs(tx, context.organisation_id, scope, RUNS)
         refused = DecisionFilter(outcome=DecisionOutcome.REFUSED, within=scope)

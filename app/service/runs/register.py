@@ -45,7 +45,7 @@ from app.service.governance.run_approvals import (
 from app.service.idempotency import use_case
 from app.service.keys.api_keys import bind_to_run
 from app.service.queries.runs import RunRecord, read_run
-from app.service.reservations import PlanRequest, load_plan, reserve
+from app.service.reservations import ReservationRequest, load_reservation, reserve
 from app.service.scheduling.arrivals import record_queued
 
 
@@ -88,7 +88,7 @@ def register_run(tx: Connection, context: RequestContext, registration: RunRegis
     Raises:
         InvalidInputError: an account cannot be charged by a run, or not together with the others.
         AccountArchivedError: a budget or one of its ancestors is archived.
-        BudgetClosedError: a budget or one of its ancestors is not open.
+        AccountClosedError: a budget or one of its ancestors is not open.
         PrivacyUnitMismatchError: declaration and populations name different privacy units.
         RelationMismatchError: declaration and populations name different relations.
         Also those of `check_account_limit`, `with_plan` and `require_policy_compliance`.
@@ -152,7 +152,7 @@ def insert_run(tx: Connection, context: RequestContext, registration: RunRegistr
     runs.add(tx, context.organisation_id, run, context.now)
     bind_to_run(tx, context, account.id)
     context = context.bound_to(account.id)
-    held = None if status is RunStatus.PENDING else _reserve_plan(tx, context, account.id, registration)
+    held = None if status is RunStatus.PENDING else _reserve_steps(tx, context, account.id, registration)
     if isinstance(held, Refusal):
         return held
     waits = held is not None and held.status is ReservationStatus.WAITING
@@ -165,15 +165,15 @@ def insert_run(tx: Connection, context: RequestContext, registration: RunRegistr
     return account.id
 
 
-def _reserve_plan(
+def _reserve_steps(
     tx: Connection, context: RequestContext, run_id: str, registration: RunRegistration
 ) -> Reservation | Refusal | None:
     """Reserve the plan of a new run, or let it wait; None: it has none."""
     if not registration.plan:
         return None
     wait_until = registration.wait_until
-    plan = PlanRequest(run_id, registration.plan, registration.lease_seconds, attempt=1, wait_until=wait_until)
-    return reserve(tx, load_plan(tx, context, plan), context, plan, registers=True)
+    plan = ReservationRequest(run_id, registration.plan, registration.lease_seconds, attempt=1, wait_until=wait_until)
+    return reserve(tx, load_reservation(tx, context, plan), context, plan, registers=True)
 
 
 def _record_registration(

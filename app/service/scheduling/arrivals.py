@@ -11,19 +11,19 @@ from app.accounting.events import fingerprint
 from app.ledger.accounts.account import Account
 from app.ledger.admission.admission import Refusal, short_accounts
 from app.ledger.audit import AuditAction
-from app.ledger.errors import PlansWaitingError
+from app.ledger.errors import ReservationsWaitingError
 from app.ledger.governance.policy_checks import require_open
 from app.ledger.runs.reservations import Reservation
-from app.ledger.scheduling.queue import Books, WaitingPlan, never_fits
+from app.ledger.scheduling.queue import Books, WaitingReservation, never_fits
 from app.ledger.scheduling.withholding import Withholding
 from app.ledger.step_events import PricedStep
 from app.persistence.repositories import waiting
 from app.service.auth.request_context import RequestContext
 from app.service.charging.unit_of_work import UnitOfWork
 from app.service.scheduling.explanations import WaitingDetail, explain_waiting, queue_payload
-from app.service.scheduling.holding import PricedPlan, hold_priced
-from app.service.scheduling.queue_snapshots import Look, grants_in, waiting_plans
-from app.service.scheduling.waiting_plans import DEFAULT, new_line, weight_of
+from app.service.scheduling.holding import PricedReservation, hold_priced
+from app.service.scheduling.queue_snapshots import Look, grants_in, waiting_reservations
+from app.service.scheduling.waiting_reservations import DEFAULT, new_line, weight_of
 from app.service.scheduling.withholdings import read_withholdings
 
 NEWCOMER = "newcomer"
@@ -34,7 +34,7 @@ def hold_in_turn(
     tx: Connection,
     work: UnitOfWork,
     context: RequestContext,
-    plan: PricedPlan,
+    plan: PricedReservation,
     expected_steps: int | None = None,
     *,
     waits: bool,
@@ -46,7 +46,7 @@ def hold_in_turn(
         or an account of its path opens later.
 
     Raises:
-        PlansWaitingError: other plans are served first, and the plan does not wait.
+        ReservationsWaitingError: other plans are served first, and the plan does not wait.
         Also those of `hold_priced`.
     """
     later = waits and opens_later(plan.path, context.now)
@@ -68,7 +68,7 @@ def hold_in_turn(
         return holding
     if waits:
         return None
-    raise PlansWaitingError(
+    raise ReservationsWaitingError(
         "The plan fits, but other plans wait for the same budget and are served before it. Send `wait_until` to wait "
         "for its turn."
     )
@@ -84,11 +84,11 @@ def _is_next(
     tx: Connection,
     work: UnitOfWork,
     context: RequestContext,
-    plan: PricedPlan,
+    plan: PricedReservation,
     withholdings: Mapping[str, Withholding],
 ) -> bool:
     """Check whether a plan that fits is granted if all plans that wait are tried in their order."""
-    plans = waiting_plans(context.db, context.organisation_id)
+    plans = waiting_reservations(context.db, context.organisation_id)
     with plans.lock:
         look = plans.look(tx, context.now, context.lapsed_by)
         with newcomer_in(look, plan.path, plan.steps, _locked_accounts(work, plan), withholdings) as seen:
@@ -120,7 +120,7 @@ def newcomer_in(
     team = next((each.id for each in path[:-1] if each.parent_id == population), None)
     weight = weight_of(rule, team)
     ids = tuple(account.id for account in path)
-    line.add(WaitingPlan(NEWCOMER, ids, tuple(steps), look.now, weight=weight))
+    line.add(WaitingReservation(NEWCOMER, ids, tuple(steps), look.now, weight=weight))
     try:
         lines, homes = {**look.lines, population: line}, {**look.homes, NEWCOMER: (population, team)}
         yield replace(look, lines=lines, homes=homes, books=books)
@@ -135,7 +135,7 @@ def is_granted(tx: Connection, organisation_id: str, look: Look) -> bool:
     return any(each.standing.plan.id == NEWCOMER for each in grants)
 
 
-def _locked_accounts(work: UnitOfWork, plan: PricedPlan) -> list[Account]:
+def _locked_accounts(work: UnitOfWork, plan: PricedReservation) -> list[Account]:
     """Get the locked accounts of a path, and the parts of its parallel ones, without exposures."""
     parts = [part for account in plan.path for part in work.parts.get(account.id, ())]
     return [work.record(each).account for each in (*(account.id for account in plan.path), *parts)]

@@ -9,12 +9,12 @@ from typing import Any, Final
 from sqlalchemy import Connection
 
 from app.ledger.runs.reservations import Reservation, ReservationStatus
-from app.ledger.scheduling.queue import Grant, Standing, WaitingPlan
+from app.ledger.scheduling.queue import Grant, Standing, WaitingReservation
 from app.ledger.scheduling.waiting_reasons import Shortage, WaitingReason, estimates, shortages
 from app.ledger.settings.allocation import SchedulingRule
 from app.service.auth.request_context import RequestContext
 from app.service.json_values import json_finite
-from app.service.scheduling.queue_snapshots import Look, waiting_plans, with_runs
+from app.service.scheduling.queue_snapshots import Look, waiting_reservations, with_runs
 
 SHOWN: Final = 10
 """Maximum number of overtaken plans that the audit log names."""
@@ -48,11 +48,11 @@ class WaitingDetail:
 
 
 def explain(
-    tx: Connection, organisation_id: str, look: Look, plans: Sequence[WaitingPlan], until: datetime
+    tx: Connection, organisation_id: str, look: Look, plans: Sequence[WaitingReservation], until: datetime
 ) -> list[WaitingDetail]:
     """Explain why plans wait; an estimate looks up to a time."""
     details: list[WaitingDetail] = []
-    timely: dict[str, list[WaitingPlan]] = {}
+    timely: dict[str, list[WaitingReservation]] = {}
     for plan in plans:
         home, line = look.homes[plan.id][0], look.line_of(plan.id)
         few = len(line.plans) <= MOST_ESTIMATED
@@ -76,7 +76,7 @@ def explain_waiting(tx: Connection, context: RequestContext, reservation: Reserv
     """Explain what a reservation waits for; None: it does not wait."""
     if reservation.status is not ReservationStatus.WAITING:
         return None
-    plans = waiting_plans(context.db, context.organisation_id)
+    plans = waiting_reservations(context.db, context.organisation_id)
     with plans.lock:
         look = plans.look(tx, context.now, context.lapsed_by, asked=[reservation.id])
         if reservation.id not in look.rows:

@@ -28,8 +28,8 @@ from app.service.charging.unit_of_work import UnitOfWork
 from app.service.periodic_work import find_due, isolated
 from app.service.scheduling.endings import end_waiting
 from app.service.scheduling.explanations import grant_payload
-from app.service.scheduling.holding import hold_priced, price_plan
-from app.service.scheduling.queue_snapshots import BEGINS, Look, grants_in, waiting_plans
+from app.service.scheduling.holding import hold_priced, price_reservation
+from app.service.scheduling.queue_snapshots import BEGINS, Look, grants_in, waiting_reservations
 
 PAGE: Final = 100
 """Maximum number of plans that one look ends, and that one transaction grants."""
@@ -58,7 +58,7 @@ def grant_waiting(db: Database) -> int:
 
 def grant_in_organisation(db: Database, organisation_id: str) -> int:
     """Grant the plans of an organisation that fit now, in the order of their rule; return their number."""
-    plans, context = waiting_plans(db, organisation_id), service_context(db, organisation_id)
+    plans, context = waiting_reservations(db, organisation_id), service_context(db, organisation_id)
     total = 0
     while True:
         with db.read(organisation_id) as tx, plans.lock:  # who has the lock waits for no connection
@@ -82,7 +82,7 @@ def _grant(tx: Connection, context: RequestContext) -> tuple[int, bool]:
         The number of granted plans, and whether one of them was barred.
     """
     organisation_id = context.organisation_id
-    plans = waiting_plans(context.db, organisation_id)
+    plans = waiting_reservations(context.db, organisation_id)
     organisations.lock(tx, organisation_id)
     with plans.lock:
         look = plans.look(tx, context.now, context.lapsed_by)
@@ -138,7 +138,7 @@ def _grant_one(work: UnitOfWork, context: RequestContext, books: Books, one: Gra
     """
     run = work.run(waited.run_id)
     if run.status not in BEGINS or run.reservation_id is not None:
-        plans = waiting_plans(context.db, context.organisation_id)
+        plans = waiting_reservations(context.db, context.organisation_id)
         with plans.lock:
             plans.doubt(waited.id)
         return False
@@ -146,7 +146,7 @@ def _grant_one(work: UnitOfWork, context: RequestContext, books: Books, one: Gra
         raise ReservationStateConflictError("It has waited in vain, and is ended soon.")
     plan = one.standing.plan
     work.costs_of(work.record(plan.path[0]).account).update({each.step.event: each.curve for each in plan.steps})
-    priced = price_plan(work, context, waited.run_id, waited.items)
+    priced = price_reservation(work, context, waited.run_id, waited.items)
     require_open(priced.path, context.now)
     holding = hold_priced(work, context, priced, views=books.views)
     if isinstance(holding, Refusal):

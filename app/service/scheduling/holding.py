@@ -14,7 +14,7 @@ from app.ledger.governance.policy_checks import (
     require_steps,
     sources_of,
 )
-from app.ledger.runs.reservations import PlannedItem
+from app.ledger.runs.reservations import ReservedItem
 from app.ledger.runs.run import require_no_sweep
 from app.ledger.step_events import PricedStep, StepEvent
 from app.service.auth.request_context import RequestContext
@@ -24,16 +24,18 @@ from app.service.costing import price_steps
 
 
 @dataclass(frozen=True, slots=True)
-class PricedPlan:
+class PricedReservation:
     """A plan that the rules of a run's path allow, with its costs."""
 
     run_id: str
-    items: tuple[PlannedItem, ...]
+    items: tuple[ReservedItem, ...]
     path: tuple[Account, ...]
     steps: list[PricedStep]
 
 
-def price_plan(work: UnitOfWork, context: RequestContext, run_id: str, items: Sequence[PlannedItem]) -> PricedPlan:
+def price_reservation(
+    work: UnitOfWork, context: RequestContext, run_id: str, items: Sequence[ReservedItem]
+) -> PricedReservation:
     """Check a plan by the rules of its run's locked path, and price it.
 
     Raises:
@@ -52,13 +54,13 @@ def price_plan(work: UnitOfWork, context: RequestContext, run_id: str, items: Se
         require_steps(sources, path[0].relation, events)
         require_declared(sources, work.find_deviations(run, steps, context.now))
     priced = price_steps(path[0], steps, work.costs_of(path[0]), context.costs)
-    return PricedPlan(run_id, tuple(items), path, priced)
+    return PricedReservation(run_id, tuple(items), path, priced)
 
 
 def hold_priced(
     work: UnitOfWork,
     context: RequestContext,
-    plan: PricedPlan,
+    plan: PricedReservation,
     expected_steps: int | None = None,
     views: Views = tuple,
 ) -> tuple[Account, ...] | Refusal:

@@ -9,12 +9,12 @@ from weakref import WeakKeyDictionary
 from sqlalchemy import Connection
 
 from app.ledger.runs.run import RunStatus
-from app.ledger.scheduling.queue import Books, Grant, Standing, WaitingPlan, schedule
+from app.ledger.scheduling.queue import Books, Grant, Standing, WaitingReservation, schedule
 from app.ledger.scheduling.scheduling_rules import Line
 from app.persistence.database import Database
 from app.persistence.repositories import accounts as account_rows
 from app.persistence.repositories.waiting import WaitingRow
-from app.service.scheduling.waiting_plans import KnownPlans, refresh
+from app.service.scheduling.waiting_reservations import KnownReservations, refresh
 from app.service.scheduling.withholdings import read_withholdings
 
 BEGINS: frozenset[str] = frozenset(map(str, (RunStatus.ACTIVE, RunStatus.WAITING)))
@@ -29,7 +29,7 @@ class Look:
         now: the time.
         rows: by reservation.
         lines: by population.
-        homes: as in `KnownPlans`.
+        homes: as in `KnownReservations`.
         books: accounts above the runs; `with_runs` adds runs.
         states: what an account's plans depend on, by account.
         barred: plans that are left out for a while.
@@ -48,7 +48,7 @@ class Look:
         return self.lines[self.homes[reservation_id][0]]
 
 
-class WaitingPlans:
+class WaitingReservations:
     """The waiting plans of an organisation in one database; no other organisation waits for them.
 
     A caller holds `lock` while it uses them and a look at them. A transaction that has locked the organisation may wait
@@ -58,7 +58,7 @@ class WaitingPlans:
     def __init__(self, organisation_id: str) -> None:
         self.organisation_id = organisation_id
         self.lock = RLock()
-        self._known = KnownPlans()
+        self._known = KnownReservations()
 
     def look(self, tx: Connection, now: datetime, earliest: datetime, asked: Collection[str] = ()) -> Look:
         """Read the waiting plans and their accounts.
@@ -70,7 +70,7 @@ class WaitingPlans:
         try:
             refresh(tx, self.organisation_id, known, asked)
         except BaseException:
-            self._known = KnownPlans()
+            self._known = KnownReservations()
             raise
         for each in [each for each, until in known.barred.items() if now >= until or each not in known.plans]:
             del known.barred[each]
@@ -109,12 +109,12 @@ class WaitingPlans:
         self._known.barred[reservation_id] = until
 
 
-_PLANS: "WeakKeyDictionary[Database, dict[str, WaitingPlans]]" = WeakKeyDictionary()
+_PLANS: "WeakKeyDictionary[Database, dict[str, WaitingReservations]]" = WeakKeyDictionary()
 
 
-def waiting_plans(db: Database, organisation_id: str) -> WaitingPlans:
+def waiting_reservations(db: Database, organisation_id: str) -> WaitingReservations:
     """Get what this process knows of an organisation's waiting plans in a database."""
-    return _PLANS.setdefault(db, {}).setdefault(organisation_id, WaitingPlans(organisation_id))
+    return _PLANS.setdefault(db, {}).setdefault(organisation_id, WaitingReservations(organisation_id))
 
 
 def grants_in(
@@ -124,7 +124,7 @@ def grants_in(
 
     `newcomer` is the reservation of a plan of a run that the books have already.
     """
-    tried: list[tuple[Line, list[WaitingPlan], list[Standing]]] = []
+    tried: list[tuple[Line, list[WaitingReservation], list[Standing]]] = []
     for population in sorted(look.lines):
         line = look.lines[population]
         named = plans & line.plans.keys()
@@ -144,12 +144,12 @@ def grants_in(
     return granted
 
 
-def _may_begin(look: Look, plan: WaitingPlan) -> bool:
+def _may_begin(look: Look, plan: WaitingReservation) -> bool:
     """Check whether a run's plan may be granted; one that is barred or of a paused run waits, and delays nobody."""
     return look.rows[plan.id].run_status in BEGINS and plan.id not in look.barred
 
 
-def with_runs(tx: Connection, organisation_id: str, books: Books, plans: Iterable[WaitingPlan]) -> None:
+def with_runs(tx: Connection, organisation_id: str, books: Books, plans: Iterable[WaitingReservation]) -> None:
     """Add the accounts of plans' runs to the books."""
     unknown = sorted({plan.path[-1] for plan in plans} - books.accounts.keys())
     if unknown:

@@ -10,7 +10,7 @@ from app.ledger.audit import AuditAction
 from app.ledger.errors import require_found
 from app.ledger.permissions import Permission
 from app.ledger.runs.reservations import Reservation
-from app.ledger.scheduling.queue import WaitingPlan
+from app.ledger.scheduling.queue import WaitingReservation
 from app.ledger.scheduling.waiting import LONGEST_WAIT, cancel, prioritize
 from app.persistence.repositories import accounts, reservations
 from app.service.accounts.lookup import find_parent, require_reach
@@ -18,7 +18,7 @@ from app.service.auth.request_context import RequestContext
 from app.service.idempotency import run_effect
 from app.service.scheduling.endings import end_waiting
 from app.service.scheduling.explanations import WaitingDetail, explain
-from app.service.scheduling.queue_snapshots import waiting_plans
+from app.service.scheduling.queue_snapshots import waiting_reservations
 
 MAX_LISTED: Final = 100
 """Maximum number of waiting plans that one list explains."""
@@ -91,10 +91,10 @@ def list_queue(context: RequestContext, account: str) -> Queue:
 
 def read_queue(tx: Connection, context: RequestContext, account: Account, limit: int) -> Queue:
     """Read the queue of an account, of which `limit` plans are explained."""
-    plans = waiting_plans(context.db, context.organisation_id)
+    plans = waiting_reservations(context.db, context.organisation_id)
     with plans.lock:
         look = plans.look(tx, context.now, context.lapsed_by)
-        found: list[WaitingPlan] = []
+        found: list[WaitingReservation] = []
         for population in sorted(look.lines):
             line = look.lines[population]
             found += [each.plan for each in line.order(line.through([account.id]), look.books, look.now)]

@@ -17,7 +17,7 @@ from app.service.auth.request_context import RequestContext
 from app.service.costing import cost_steps
 from app.service.scheduling.arrivals import NEWCOMER, is_granted, newcomer_in, opens_later
 from app.service.scheduling.explanations import WaitingDetail, explain
-from app.service.scheduling.queue_snapshots import waiting_plans
+from app.service.scheduling.queue_snapshots import waiting_reservations
 from app.service.scheduling.withholdings import read_withholdings
 
 
@@ -38,7 +38,7 @@ def preview_wait(context: RequestContext, account: str, steps: Sequence[StepEven
     """Preview the arrival of a plan of a new run under a population or budget.
 
     Raises:
-        BudgetClosedError: an account of the path is closed, and does not open later.
+        AccountClosedError: an account of the path is closed, and does not open later.
         InvalidInputError: the account is composed in parallel, so runs do not charge it.
         PolicyViolationError: a policy forbids an event of the plan.
         UnsupportedEventError: an event has no sound bound under the population's relation.
@@ -72,7 +72,7 @@ def preview_in(
         return WaitPreview(fits=False, detail=None)
     closed = {each.account.id for each in records if each.quarantine is not None}
     closed |= {each.id for each in above if not each.window.holds(context.now)}
-    plans = waiting_plans(context.db, owner)
+    plans = waiting_reservations(context.db, owner)
     with plans.lock:
         look = plans.look(tx, context.now, context.lapsed_by)
         known, is_known_open = look.books, look.books.is_open

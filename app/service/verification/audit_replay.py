@@ -223,7 +223,7 @@ def _apply_to_organisation(state: AuditState, entry: AuditEntry, after: Mapping[
         status = after.get("status", RunStatus.ACTIVE)
         limits = [LimitPeriod(_limit(after["limit"]))]
         state.accounts[entry.subject] = RecordedAccount(_fixed_fields(after), limits, status, entry.created_at)
-    elif entry.action == AuditAction.RUNS_ANCHORED:
+    elif entry.action == AuditAction.CHAINS_ANCHORED:
         for run_id, (decisions, head) in after["runs"].items():
             state.anchors.setdefault(run_id, {})[int(decisions)] = head
     elif entry.action == AuditAction.QUARANTINE_LIFTED:

@@ -192,7 +192,7 @@ class LedgerHook:
                 self.run.authorize(event=event)
             except RequestInDoubtError:
                 # The previous step had other noise and got no answer: it is charged but was not released.
-                cast("Run", self.run).settle()
+                cast("Run", self.run).resolve_in_doubt()
                 self.run.authorize(event=event)
             _CHARGED_TO_RUN[self._run_id] += 1
         self.event, self.charged = event, True

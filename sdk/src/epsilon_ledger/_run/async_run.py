@@ -93,10 +93,13 @@ class AsyncRun(RunBase[asyncio.Task[Response]]):
         *,
         events: Sequence[EventCount] | None = None,
         steps: int | None = None,
-        disjoint: bool = False,
+        assume_disjoint: bool = False,
     ) -> TrainingCharge:
         """As `Run.charge_epoch`."""
-        epoch = epoch_event(self.state, event, events), epoch_steps(batches, events, steps, disjoint=disjoint)
+        epoch = (
+            epoch_event(self.state, event, events),
+            epoch_steps(batches, events, steps, assume_disjoint=assume_disjoint),
+        )
         return await self.charge_training(epoch[0], steps=epoch[1])
 
     def track_epoch(
@@ -106,12 +109,12 @@ class AsyncRun(RunBase[asyncio.Task[Response]]):
         *,
         events: Sequence[EventCount] | None = None,
         steps: int | None = None,
-        disjoint: bool = False,
+        assume_disjoint: bool = False,
         progress: bool | None = None,
     ) -> AsyncIterator[T]:
         """As `Run.track_epoch`."""
         charged = epoch_event(self.state, event, events)
-        most = epoch_steps(batches, events, steps, disjoint=disjoint)
+        most = epoch_steps(batches, events, steps, assume_disjoint=assume_disjoint)
         return self._track_epoch(batches, charged, most, progress=progress)
 
     async def _track_epoch(
@@ -125,11 +128,11 @@ class AsyncRun(RunBase[asyncio.Task[Response]]):
                 bar.show(self.state, 1)
                 yield batch
 
-    settle = async_run_method(RunProtocol.settle)
+    resolve_in_doubt = async_run_method(RunProtocol.resolve_in_doubt)
     preview = async_run_method(RunProtocol.preview)
     report = async_run_method(RunProtocol.report)
     reserve = async_run_method(RunProtocol.reserve)
-    wait_for_plan = async_run_method(RunProtocol.wait_for_plan)
+    wait_for_reservation = async_run_method(RunProtocol.wait_for_reservation)
     commit = async_run_method(RunProtocol.commit)
     void = async_run_method(RunProtocol.void)
     renew = async_run_method(RunProtocol.renew)

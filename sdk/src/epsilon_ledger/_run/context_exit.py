@@ -9,8 +9,8 @@ from epsilon_ledger._wire.errors import (
 from epsilon_ledger._wire.problem_errors import (
     AccountQuarantinedError,
     AttemptSupersededError,
-    PlansWaitingError,
     ReservationStateConflictError,
+    ReservationsWaitingError,
     RunStateConflictError,
     SequenceConflictError,
     SequenceGapError,
@@ -27,7 +27,7 @@ _RUN_STAYS_OPEN = (
     SequenceConflictError,
     SequenceGapError,
     AttemptSupersededError,
-    PlansWaitingError,
+    ReservationsWaitingError,
     ReservationStateConflictError,
     AccountQuarantinedError,
     RunStateConflictError,

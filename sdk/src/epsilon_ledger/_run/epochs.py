@@ -49,23 +49,25 @@ def epoch_event(state: RunState, event: Event | None, events: Sequence[EventCoun
     return event
 
 
-def epoch_steps(batches: object, events: Sequence[EventCount] | None, steps: int | None, *, disjoint: bool) -> int:
+def epoch_steps(
+    batches: object, events: Sequence[EventCount] | None, steps: int | None, *, assume_disjoint: bool
+) -> int:
     """Return the maximum number of batches of an epoch.
 
     Args:
         batches: of the epoch.
         events: of the batches, with counts.
         steps: maximum number of batches; None: that of `events`, or the length.
-        disjoint: whether the caller vouches for the batches.
+        assume_disjoint: whether the caller vouches for the batches.
 
     Raises:
         ValueError: a record may be in several batches, or the number of batches is unknown.
     """
-    reason = None if disjoint else reason_against(batches)
+    reason = None if assume_disjoint else reason_against(batches)
     if reason is not None:
         raise ValueError(
             f"These batches are not charged as one epoch: {reason}. If you know that no record is in two batches, and "
-            "that no record's content decides about the batch of any record, say `disjoint=True`."
+            "that no record's content decides about the batch of any record, say `assume_disjoint=True`."
         )
     if steps is not None:
         return whole("steps", steps)

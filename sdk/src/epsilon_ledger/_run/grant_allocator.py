@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final
 
-from epsilon_ledger._run.grants import MAX_EVENTS, Grant, PendingGrant, PrefetchConfig, StepPlan, json_copy
+from epsilon_ledger._run.grants import MAX_EVENTS, Grant, PendingGrant, PrefetchConfig, StepQueue, json_copy
 from epsilon_ledger._run.step_requests import StepRequests
 from epsilon_ledger._wire.errors import LedgerError, LedgerUnavailableError, UnexpectedResponseError
 from epsilon_ledger._wire.events import Event, EventCount
@@ -14,10 +14,10 @@ from epsilon_ledger._wire.problem_errors import (
     AttemptSupersededError,
     InvalidRequestError,
     NotFoundError,
-    PlansWaitingError,
     RequestTooLargeError,
     ReservationClosedError,
     ReservationStateConflictError,
+    ReservationsWaitingError,
     RunStateConflictError,
 )
 from epsilon_ledger._wire.problems import BudgetExceededError
@@ -28,7 +28,7 @@ from epsilon_ledger._wire.responses import Response
 # The ledger checks the idempotency key first, so that after these errors no attempt had an effect.
 _DEFINITE_REFUSALS: Final = (
     BudgetExceededError,
-    PlansWaitingError,
+    ReservationsWaitingError,
     RunStateConflictError,
     AttemptSupersededError,
     ReservationStateConflictError,
@@ -117,7 +117,7 @@ class GrantAllocator:
             first_step=next_step - count,
             count=count,
             next_step=next_step,
-            epsilon=reservation.epsilon_planned,
+            epsilon=reservation.epsilon_reserved,
             delta=reservation.delta,
             epsilon_limit=reservation.epsilon_limit,
             steps_remaining=reservation.steps_remaining + grant.steps.remaining,
@@ -169,7 +169,7 @@ class GrantAllocator:
         self._drop(pending, outcome)
         if isinstance(outcome, LedgerUnavailableError):
             self._renew_later()
-        elif isinstance(outcome, PlansWaitingError):
+        elif isinstance(outcome, ReservationsWaitingError):
             self._at_limit = True
             self._renew_later()
         elif isinstance(outcome, (BudgetExceededError, InvalidRequestError, RequestTooLargeError)):
@@ -221,7 +221,7 @@ class GrantAllocator:
             return event
         return self._step_requests.state.event if self.prefetch.schedule is None else None
 
-    def _plan_steps(self, count: int, event: Event | None, needed: int) -> StepPlan:
+    def _plan_steps(self, count: int, event: Event | None, needed: int) -> StepQueue:
         """Plan the next steps: those granted but not allocated, then further ones.
 
         Args:
@@ -237,7 +237,7 @@ class GrantAllocator:
         """
         # The ledger charges the old grant's steps as the first of the new plan.
         going_on = self._grant is not None and not self._grant.closing
-        steps = self._grant.steps.copy() if self._grant is not None and going_on else StepPlan()
+        steps = self._grant.steps.copy() if self._grant is not None and going_on else StepQueue()
         schedule = self.prefetch.schedule
         if event is None and schedule is not None:
             assert self.step is not None, "known where there is a schedule"
@@ -259,7 +259,7 @@ class GrantAllocator:
             steps.add(event, count - steps.remaining)
         return steps
 
-    def _prepare_grant(self, planned: StepPlan) -> PendingGrant:
+    def _prepare_grant(self, planned: StepQueue) -> PendingGrant:
         body: dict[str, object] = {
             "plan": planned.to_wire(),
             "lease_seconds": self.prefetch.lease_seconds,
@@ -287,7 +287,7 @@ class GrantAllocator:
                 planned["count"] for planned in steps.to_wire()
             ]
             is_next = reservation.next_step >= pending.next_step  # else it is an earlier grant's answer
-            as_many = reservation.steps_planned == steps.remaining
+            as_many = reservation.steps_reserved == steps.remaining
             if not is_next or not as_many or (meanwhile and not steps.take(meanwhile, None)):
                 raise UnexpectedResponseError(
                     f"The ledger's answer grants other steps than {self._step_requests.state.id} asked for: release "
@@ -305,7 +305,7 @@ class GrantAllocator:
             self._step_requests.state = replace(
                 self._step_requests.state,
                 next_step=reservation.next_step,
-                epsilon=reservation.epsilon_planned,
+                epsilon=reservation.epsilon_reserved,
                 delta=reservation.delta,
                 epsilon_limit=reservation.epsilon_limit,
                 steps_remaining=reservation.steps_remaining,

@@ -59,13 +59,13 @@ class GrantClient(GrantAllocator):
             except (InvalidRequestError, RequestTooLargeError):
                 # Perhaps a later step does not fit: request the needed ones directly.
                 return None
-            if refusal is not None and refusal.max_count_that_fits < count:
+            if refusal is not None and refusal.max_steps_that_fit < count:
                 if self._grant is not None and self._grant.precedes(refusal.limit_change):
                     yield from self.close_grant()  # this may overdraw the run: the used steps may exceed the new limit
                     raise refusal
                 return None
             if refusal is not None:
-                size = refusal.max_count_that_fits
+                size = refusal.max_steps_that_fit
             elif self._grant is not None:
                 self._remember_event(event)
                 self._at_limit = size < self.prefetch.every

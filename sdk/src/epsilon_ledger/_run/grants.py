@@ -37,23 +37,23 @@ class PrefetchConfig:
     @classmethod
     def of(
         cls,
-        authorize_every: int,
+        prefetch: int,
         background: bool,  # noqa: FBT001 - only handed on
         schedule: Callable[[int], Event] | None,
         lease_seconds: int | None,
     ) -> "PrefetchConfig":
         """Build the configuration from a caller's arguments."""
         options = {} if lease_seconds is None else {"lease_seconds": lease_seconds}
-        return cls(every=authorize_every, background=background, schedule=schedule, **options)
+        return cls(every=prefetch, background=background, schedule=schedule, **options)
 
     def __post_init__(self) -> None:
         """Validate the combination."""
         if self.every < 1:
-            raise ValueError(f"authorize_every must be at least 1, not {self.every}.")
+            raise ValueError(f"prefetch must be at least 1, not {self.every}.")
         if self.background and self.every == 1:
-            raise ValueError("There is nothing to ask for in the background: set authorize_every to 50, for instance.")
+            raise ValueError("There is nothing to ask for in the background: set prefetch to 50, for instance.")
         if self.schedule is not None and self.every > MAX_EVENTS:
-            raise ValueError(f"With a schedule, authorize_every can be {MAX_EVENTS} at most, not {self.every}.")
+            raise ValueError(f"With a schedule, prefetch can be {MAX_EVENTS} at most, not {self.every}.")
         if not 1 <= self.lease_seconds <= 7 * 24 * 3600:
             raise ValueError(f"lease_seconds must be in 1 ... 604,800, not {self.lease_seconds}.")
 
@@ -64,10 +64,10 @@ class PrefetchConfig:
             ValueError: it has a plan, and prefetches grants.
         """
         if has_plan and self.every > 1:
-            raise ValueError("A run that prefetches grants makes its own reservations: leave authorize_every at 1.")
+            raise ValueError("A run that prefetches grants makes its own reservations: leave prefetch at 1.")
 
 
-class StepPlan:
+class StepQueue:
     """Planned steps in order, as the ledger stores a plan: each event once, repeated.
 
     A plan ends before an event would recur, because the ledger would merge both. Events are copied against later
@@ -97,9 +97,9 @@ class StepPlan:
         self.remaining += count
         return True
 
-    def copy(self) -> "StepPlan":
+    def copy(self) -> "StepQueue":
         """Copy the plan of the remaining steps."""
-        copied = StepPlan()
+        copied = StepQueue()
         for event, count in reversed(self._parts):
             copied.add(event, count)
         return copied
@@ -159,7 +159,7 @@ class Grant:
     """
 
     reservation: CreatedReservation
-    steps: StepPlan
+    steps: StepQueue
     renew_at: float
     ends_at: float
     closing: bool = False
@@ -167,7 +167,7 @@ class Grant:
     @property
     def used(self) -> int:
         """Number of allocated steps."""
-        return self.reservation.steps_planned - self.steps.remaining
+        return self.reservation.steps_reserved - self.steps.remaining
 
     @property
     def next_step(self) -> int:
@@ -193,7 +193,7 @@ class PendingGrant:
     """
 
     request: Request
-    steps: StepPlan
+    steps: StepQueue
     used: int
     next_step: int
     requested_at: float

@@ -170,7 +170,7 @@ class Run(RunBase[Future[Response]]):
         *,
         events: Sequence[EventCount] | None = None,
         steps: int | None = None,
-        disjoint: bool = False,
+        assume_disjoint: bool = False,
     ) -> TrainingCharge:
         """Charge an epoch of fixed batches as one event, before its first batch; its batches are then counted locally.
 
@@ -185,7 +185,7 @@ class Run(RunBase[Future[Response]]):
             event: of each batch; by default the run's.
             events: of the batches, with counts, where the noise changes; the one with the least noise is charged.
             steps: maximum number of batches; by default that of `events`, or the length of `batches`.
-            disjoint: the caller vouches for batches that the check does not know.
+            assume_disjoint: the caller vouches for batches that the check does not know.
 
         Returns:
             The charge: call its `authorize` before each batch's release.
@@ -196,7 +196,10 @@ class Run(RunBase[Future[Response]]):
                 is unknown; nothing was charged.
             LedgerError: as `authorize`.
         """
-        epoch = epoch_event(self.state, event, events), epoch_steps(batches, events, steps, disjoint=disjoint)
+        epoch = (
+            epoch_event(self.state, event, events),
+            epoch_steps(batches, events, steps, assume_disjoint=assume_disjoint),
+        )
         return self.charge_training(epoch[0], steps=epoch[1])
 
     def track_epoch(
@@ -206,7 +209,7 @@ class Run(RunBase[Future[Response]]):
         *,
         events: Sequence[EventCount] | None = None,
         steps: int | None = None,
-        disjoint: bool = False,
+        assume_disjoint: bool = False,
         progress: bool | None = None,
     ) -> Iterator[T]:
         """Charge an epoch of fixed batches as one event, and yield its batches; see `charge_epoch`.
@@ -216,7 +219,7 @@ class Run(RunBase[Future[Response]]):
             event: as there.
             events: as there.
             steps: as there.
-            disjoint: as there.
+            assume_disjoint: as there.
             progress: show a bar with the epsilon; None: on a terminal with rich or tqdm.
 
         Yields:
@@ -228,7 +231,7 @@ class Run(RunBase[Future[Response]]):
             LedgerError: as `authorize`.
         """
         charged = epoch_event(self.state, event, events)
-        most = epoch_steps(batches, events, steps, disjoint=disjoint)
+        most = epoch_steps(batches, events, steps, assume_disjoint=assume_disjoint)
         return self._track_epoch(batches, charged, most, progress=progress)
 
     def _track_epoch(self, batches: Iterable[T], event: Event, steps: int, *, progress: bool | None) -> Iterator[T]:
@@ -237,11 +240,11 @@ class Run(RunBase[Future[Response]]):
             charge = self.charge_training(event, steps=steps)
             yield from charge.track(chain([first], source), progress=progress)
 
-    settle = run_method(RunProtocol.settle)
+    resolve_in_doubt = run_method(RunProtocol.resolve_in_doubt)
     preview = run_method(RunProtocol.preview)
     report = run_method(RunProtocol.report)
     reserve = run_method(RunProtocol.reserve)
-    wait_for_plan = run_method(RunProtocol.wait_for_plan)
+    wait_for_reservation = run_method(RunProtocol.wait_for_reservation)
     commit = run_method(RunProtocol.commit)
     void = run_method(RunProtocol.void)
     renew = run_method(RunProtocol.renew)

@@ -6,8 +6,8 @@ from datetime import timedelta
 from typing import Unpack
 
 from epsilon_ledger._run.grants import PrefetchConfig
-from epsilon_ledger._run.plan_waits import OnWait, PlanWait, wait_end
 from epsilon_ledger._run.provenance import provenance
+from epsilon_ledger._run.reservation_waits import OnWait, ReservationWait, wait_end
 from epsilon_ledger._run.run_properties import RunStateDict, parse_state
 from epsilon_ledger._wire.coercion import whole
 from epsilon_ledger._wire.endpoints.runs import get_run as read_run
@@ -51,8 +51,8 @@ def create_run(  # noqa: PLR0913 - the members of the request, by name
     neighboring_relation: NeighboringRelation | None = None,
     plan: Sequence[EventCount] | None = None,
     expected_steps: int | None = None,
-    authorize_every: int = 1,
-    background: bool = False,
+    prefetch: int = 1,
+    prefetch_in_background: bool = False,
     schedule: Callable[[int], Event] | None = None,
     lease_seconds: int | None = None,
     wait: timedelta | None = None,
@@ -76,16 +76,16 @@ def create_run(  # noqa: PLR0913 - the members of the request, by name
         plan: to reserve at once; if it does not fit, no run is created, unless it may `wait`.
         expected_steps: number of all steps of the training: a refusal answers for the rest of them, and more of them
             are flagged as a deviation. None: those of `plan` or `planned`, if they have an end.
-        authorize_every: steps granted by one request. Unused ones are returned when the run is completed, and forfeited
+        prefetch: steps granted by one request. Unused ones are returned when the run is completed, and forfeited
             if it ends otherwise or this process dies.
-        background: request the next grant while the last one is in use.
+        prefetch_in_background: request the next grant while the last one is in use.
         schedule: event of step t, from 0, instead of `event`; for decaying noise, for instance.
         lease_seconds: maximum silence before reserved steps are forfeited; by default 3,600 for a plan and 600 for
             grants.
         wait: how long the plan may wait for budget, up to 366 days, if it does not fit now or others are served first;
             the call returns when it is reserved. Ctrl-C, another exception or a cancelled task meanwhile cancels the
             plan, if the ledger answers, and so aborts the run. If this process dies, the plan goes on waiting: take it
-            up with `get_run` and `Run.wait_for_plan`. None: it is reserved at once or refused.
+            up with `get_run` and `Run.wait_for_reservation`. None: it is reserved at once or refused.
         on_wait: called with what the plan waits for, first and whenever that changes; None: the log has it.
         collect_metadata: label the run with its git commit, its job and its run of MLflow or Weights & Biases, and link
             the latter; None: unless EPSILON_LEDGER_COLLECT_METADATA is 0.
@@ -96,8 +96,8 @@ def create_run(  # noqa: PLR0913 - the members of the request, by name
 
     Raises:
         BudgetExceededError: the plan does not fit; with `wait`, it never would.
-        PlansWaitingError: the plan fits, but others are served first, and it may not wait.
-        PlanNotGrantedError: the plan has waited in vain, or was cancelled; the run is aborted.
+        ReservationsWaitingError: the plan fits, but others are served first, and it may not wait.
+        ReservationNotGrantedError: the plan has waited in vain, or was cancelled; the run is aborted.
         LedgerError: it was not created, or no response arrived.
         TypeError: there is no such argument.
         ValueError: the arguments about grants contradict each other, or there is no plan to wait for.
@@ -120,29 +120,29 @@ def create_run(  # noqa: PLR0913 - the members of the request, by name
         "wait_until": wait_end(wait),
         **described,
     }
-    prefetch = PrefetchConfig.of(authorize_every, background, schedule, None if plan else lease_seconds)
-    prefetch.require_none(has_plan=bool(plan))
+    config = PrefetchConfig.of(prefetch, prefetch_in_background, schedule, None if plan else lease_seconds)
+    config.require_none(has_plan=bool(plan))
     flow = Call(post("v1/runs", body), RunState).flow()
     if wait is not None:
-        flow = _wait_for_plan(flow, on_wait)
-    return RunSetup(flow, prefetch, 0, with_plan=True, begins_attempt=True)
+        flow = _wait_for_reservation(flow, on_wait)
+    return RunSetup(flow, config, 0, with_plan=True, begins_attempt=True)
 
 
-def _wait_for_plan(creation: RequestFlow[RunState], on_wait: OnWait | None) -> RequestFlow[RunState]:
+def _wait_for_reservation(creation: RequestFlow[RunState], on_wait: OnWait | None) -> RequestFlow[RunState]:
     """Create a run, and wait for its plan if that waits."""
     state = yield from creation
     if state.waiting_reservation is None:
         return state
     release = post(f"{path('runs', state.id)}/abort", {"attempt": state.attempt, "steps_executed": 0})
-    state, _ = yield from PlanWait(state.id, state.waiting_reservation, on_wait).claim_or_give_up(release)
+    state, _ = yield from ReservationWait(state.id, state.waiting_reservation, on_wait).claim_or_give_up(release)
     return state
 
 
 def get_run(
     run: str,
     *,
-    authorize_every: int = 1,
-    background: bool = False,
+    prefetch: int = 1,
+    prefetch_in_background: bool = False,
     schedule: Callable[[int], Event] | None = None,
     lease_seconds: int | None = None,
     with_plan: bool = False,
@@ -152,8 +152,8 @@ def get_run(
 
     Args:
         run: its id, or its path if no other run has the same.
-        authorize_every: as in `create_run`.
-        background: as in `create_run`.
+        prefetch: as in `create_run`.
+        prefetch_in_background: as in `create_run`.
         schedule: as in `create_run`.
         lease_seconds: as in `create_run`.
         with_plan: continue the plan reserved by an earlier process of this job. Each of its steps must have been
@@ -168,16 +168,16 @@ def get_run(
         LedgerError: the run does not exist, or no response arrived.
         ValueError: the arguments about grants contradict each other, or a schedule lacks `step`.
     """
-    prefetch = PrefetchConfig.of(authorize_every, background, schedule, lease_seconds)
-    return RunSetup(find_run(run), prefetch, _known_step(step, schedule), with_plan, begins_attempt=False)
+    config = PrefetchConfig.of(prefetch, prefetch_in_background, schedule, lease_seconds)
+    return RunSetup(find_run(run), config, _known_step(step, schedule), with_plan, begins_attempt=False)
 
 
 def resume_run(
     state: RunStateDict | str,
     *,
     steps_executed: int | None = None,
-    authorize_every: int = 1,
-    background: bool = False,
+    prefetch: int = 1,
+    prefetch_in_background: bool = False,
     schedule: Callable[[int], Event] | None = None,
     lease_seconds: int | None = None,
     step: int | None = None,
@@ -191,8 +191,8 @@ def resume_run(
             path, to repeat nothing.
         steps_executed: known number of executed steps of the plan that the earlier process had reserved; None: its
             remainder is forfeited.
-        authorize_every: as in `create_run`.
-        background: as in `create_run`.
+        prefetch: as in `create_run`.
+        prefetch_in_background: as in `create_run`.
         schedule: as in `create_run`.
         lease_seconds: as in `create_run`.
         step: training steps taken before, if `state` is an id; required by a schedule.
@@ -205,12 +205,12 @@ def resume_run(
         LedgerError: the run does not exist, or no response arrived.
         ValueError: `state` is no checkpoint of a run or has another step, or a schedule lacks `step`.
     """
-    prefetch = PrefetchConfig.of(authorize_every, background, schedule, lease_seconds)
+    config = PrefetchConfig.of(prefetch, prefetch_in_background, schedule, lease_seconds)
     run_id, kept = parse_state(state)
     if None not in {kept, step} and kept != step:
         raise ValueError(f"The checkpoint was written after {kept} steps, not {step}: leave `step` out.")
     known = _known_step(step if kept is None else kept, schedule)
-    return RunSetup(_next_attempt(run_id, known, steps_executed), prefetch, known, with_plan=False, begins_attempt=True)
+    return RunSetup(_next_attempt(run_id, known, steps_executed), config, known, with_plan=False, begins_attempt=True)
 
 
 def _known_step(step: int | None, schedule: Callable[[int], Event] | None) -> int | None:

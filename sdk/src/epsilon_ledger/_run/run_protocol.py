@@ -7,13 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final, TypeVar
 
 from epsilon_ledger._run.grants import PrefetchConfig
-from epsilon_ledger._run.plan_protocol import PlanProtocol
+from epsilon_ledger._run.reservation_protocol import ReservationProtocol
 from epsilon_ledger._wire.errors import UnexpectedResponseError
 from epsilon_ledger._wire.events import Event, EventCount
 from epsilon_ledger._wire.governance_models import Proposal
 from epsilon_ledger._wire.members import wire_limit
 from epsilon_ledger._wire.models import Limit, RunState, StepAuthorization
-from epsilon_ledger._wire.problem_errors import PlanRequiredError, PlansWaitingError
+from epsilon_ledger._wire.problem_errors import ReservationRequiredError, ReservationsWaitingError
 from epsilon_ledger._wire.problems import BudgetExceededError
 from epsilon_ledger._wire.requests import RequestFlow, post
 
@@ -23,7 +23,7 @@ _REACHED: Final = {"complete": "completed", "pause": "paused", "resume": "active
 """Status of a run after each action."""
 
 
-class RunProtocol(PlanProtocol):
+class RunProtocol(ReservationProtocol):
     """A run's protocol with the ledger.
 
     Args:
@@ -63,7 +63,7 @@ class RunProtocol(PlanProtocol):
     ) -> RequestFlow[StepAuthorization]:
         step_requests, grants = self.step_requests, self.grants
         single = events is None and not truncate
-        others_first: PlansWaitingError | None = None
+        others_first: ReservationsWaitingError | None = None
         if grants.are_used and not step_requests.in_doubt:
             if single:
                 yield from grants.renew_lease()
@@ -76,7 +76,7 @@ class RunProtocol(PlanProtocol):
                     authorization = grants.allocate(count, event) or (yield from grants.request_grant(count, event))
                     if authorization is not None:
                         return authorization
-            except PlansWaitingError as error:
+            except ReservationsWaitingError as error:
                 others_first = error  # a budget that is not for plans only admits the steps one by one
             yield from grants.close_grant()
         try:
@@ -85,12 +85,12 @@ class RunProtocol(PlanProtocol):
                 authorization = yield from step_requests.authorize(1, None, scheduled, truncate=truncate)
             else:
                 authorization = yield from step_requests.authorize(count, event, events, truncate=truncate)
-        except PlanRequiredError as error:
+        except ReservationRequiredError as error:
             raise others_first or error from None
         grants.record_direct_steps(event if events is None else None, authorization.count)
         return authorization
 
-    def settle(self) -> RequestFlow[StepAuthorization | None]:
+    def resolve_in_doubt(self) -> RequestFlow[StepAuthorization | None]:
         """Settle an unanswered request for steps, so that other steps can be requested.
 
         The request is repeated under its key. Steps that it charges stay charged. Unless they are a report, they are
@@ -100,11 +100,11 @@ class RunProtocol(PlanProtocol):
             The charge; None if nothing was pending, or the steps were refused.
 
         Raises:
-            LedgerUnavailableError: there is still no response; `settle` may be repeated.
+            LedgerUnavailableError: there is still no response; `resolve_in_doubt` may be repeated.
             LedgerError: any other failure.
         """
         try:
-            settled = yield from self._keep_refusal(self.step_requests.settle())
+            settled = yield from self._keep_refusal(self.step_requests.resolve_in_doubt())
         except BudgetExceededError:
             return None
         if settled is None:

@@ -112,7 +112,7 @@ class StepRequests:
             LedgerError: as `Run.authorize`.
         """
         if self._pending is None and self._state.reservation not in {None, self.plan}:
-            yield from self._require_no_foreign_plan()
+            yield from self._require_no_foreign_reservation()
         unusual: dict[str, object] = {"on_exceed": "truncate"} if truncate else {}
         body = steps_body(self._state, count, event, events) | unusual
         pending = self._next_request(body, None if truncate else _requested_count(count, events))
@@ -122,21 +122,21 @@ class StepRequests:
         self._pending = None
         return authorization
 
-    def _require_no_foreign_plan(self) -> RequestFlow[None]:
+    def _require_no_foreign_reservation(self) -> RequestFlow[None]:
         """Require that no other process's reservation is active any more: the ledger would take the steps from it."""
         self.update_state((yield get_run(self.state.id).request).read(RunState))
         if self.state.reservation is not None:
-            raise foreign_plan_error(self.state.id, self.state.reservation, self.state.next_step)
+            raise foreign_reservation_error(self.state.id, self.state.reservation, self.state.next_step)
 
-    def settle(self) -> RequestFlow[tuple[StepAuthorization, bool] | None]:
-        """Repeat the pending request, as `RunProtocol.settle`.
+    def resolve_in_doubt(self) -> RequestFlow[tuple[StepAuthorization, bool] | None]:
+        """Repeat the pending request, as `RunProtocol.resolve_in_doubt`.
 
         Returns:
             The charge and whether it is a report; None if nothing was pending or charged.
 
         Raises:
             BudgetExceededError: the steps were refused.
-            LedgerError: as `RunProtocol.settle`.
+            LedgerError: as `RunProtocol.resolve_in_doubt`.
         """
         pending = self._pending
         if pending is None:
@@ -192,7 +192,7 @@ class StepRequests:
     def _in_doubt_error(self, first_step: int) -> RequestInDoubtError:
         return RequestInDoubtError(
             f"Step {first_step} of {self.state.id} was asked for and is still unanswered, so it may have been charged. "
-            f"Make that call again with its arguments, or call settle(), then ask for others.",
+            f"Make that call again with its arguments, or call resolve_in_doubt(), then ask for others.",
             first_step=first_step,
         )
 
@@ -204,7 +204,7 @@ class StepRequests:
             raise _foreign_steps_error(authorization)
         if authorization.reservation is not None and authorization.reservation != self.plan:
             self._pending = None
-            raise foreign_plan_error(
+            raise foreign_reservation_error(
                 authorization.run, authorization.reservation, authorization.first_step, authorization.next_step
             )
         return authorization
@@ -301,7 +301,7 @@ def _foreign_steps_error(authorization: StepAuthorization) -> StepsAlreadyTakenE
     )
 
 
-def foreign_plan_error(
+def foreign_reservation_error(
     run: str, reservation: str, first_step: int, next_step: int | None = None
 ) -> StepsAlreadyTakenError:
     """Build the error for steps from another process's reservation."""

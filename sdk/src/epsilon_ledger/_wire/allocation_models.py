@@ -7,7 +7,7 @@ from typing import Literal, NotRequired, TypeAlias, TypedDict, cast
 
 from epsilon_ledger._wire.reservation_models import Reservation, Waiting
 
-SchedulingRule: TypeAlias = Literal["first_come", "dominant_share", "most_packed"]
+SchedulingRule: TypeAlias = Literal["first_come", "smallest_share", "most_packed"]
 
 
 class UnlockOverTime(TypedDict):
@@ -22,10 +22,10 @@ class UnlockOverTime(TypedDict):
     since: NotRequired[str]
 
 
-class UnlockByPlans(TypedDict):
+class UnlockByReservations(TypedDict):
     """A limit of which every run that asks for a plan unlocks an equal part; `since` as of `UnlockOverTime`."""
 
-    type: Literal["by_plans"]
+    type: Literal["by_reservations"]
     plans: int
     since: NotRequired[str]
 
@@ -52,7 +52,7 @@ class Allocation(TypedDict, total=False):
 
     rule: SchedulingRule | None
     aging_seconds: int | None
-    unlock: UnlockOverTime | UnlockByPlans | None
+    unlock: UnlockOverTime | UnlockByReservations | None
     shares: list[Share]
 
 
@@ -74,7 +74,7 @@ class AccountAllocation:
     Args:
         account: its id.
         path: its path.
-        plans_only: whether it has an allocation, and so admits steps of plans only.
+        reservations_only: whether it has an allocation, and so admits steps of plans only.
         rule: by which waiting plans are served.
         aging_seconds: of waiting, after which no younger plan delays one; None: any may.
         unlock: how the limit becomes usable; None: it is.
@@ -89,7 +89,7 @@ class AccountAllocation:
 
     account: str
     path: str
-    plans_only: bool
+    reservations_only: bool
     rule: str | None
     aging_seconds: int | None
     unlock: Mapping[str, object] | None
@@ -104,7 +104,7 @@ class AccountAllocation:
     @property
     def allocation(self) -> Allocation | None:
         """The allocation, to change and to give to `replace_allocation`; None: there is none."""
-        if not self.plans_only:
+        if not self.reservations_only:
             return None
         shares: list[Share] = [
             {"account": each.account, "minimum": each.minimum, "maximum": each.maximum, "weight": each.weight}

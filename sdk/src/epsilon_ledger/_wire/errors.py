@@ -7,16 +7,16 @@
   + RequestInDoubtError           an unanswered step is pending and another one was asked for
   + StepsAlreadyTakenError        another process holds these very steps
   + ApprovalRequiredError         a policy has another person approve first; the proposal waits
-  + PlanNotGrantedError           a plan has waited in vain, or was cancelled
+  + ReservationNotGrantedError           a plan has waited in vain, or was cancelled
   + TrialExceededError            a trial wants more than its sweep has declared and paid for
   + ChargeExceededError           a training or an epoch wants more steps than its charge covers
   + AmbiguousPathError            several runs have this path
   + InvalidSignatureError         a document is not signed by this key
   + ProblemError                  the ledger said no; also raised for codes that this version does not know
     · BudgetExceededError         budget_exceeded
-    · BudgetClosedError           budget_closed
-    · PlanRequiredError           plan_required
-    · PlansWaitingError           plans_waiting
+    · AccountClosedError           account_closed
+    · ReservationRequiredError           reservation_required
+    · ReservationsWaitingError           reservations_waiting
     · SequenceConflictError       sequence_conflict
     · SequenceGapError            sequence_gap
     · RunStateConflictError       run_state_conflict
@@ -36,7 +36,7 @@
       - UnsupportedEventError     unsupported_event
     · RequestTooLargeError        request_too_large
     · AuthenticationError         401
-    · PermissionDeniedError       insufficient_scope
+    · PermissionDeniedError       permission_denied
       - PolicyViolationError      policy_violation
     · NotFoundError               404
 
@@ -139,7 +139,7 @@ class ApprovalRequiredError(LedgerError):
         self.proposal = proposal
 
 
-class PlanNotGrantedError(LedgerError):
+class ReservationNotGrantedError(LedgerError):
     """A plan has waited in vain, was cancelled, or its lease ended before this process claimed it: release nothing.
 
     Args:

@@ -118,7 +118,7 @@ class Plan:
         steps: number of planned steps that the limit allows, from the first.
         steps_used: by charges: the fewest of these steps, from the first, that hold all of them.
         steps_reserved: by active reservations.
-        steps_left: neither used nor reserved.
+        steps_remaining: neither used nor reserved.
         items: the planned events, in order.
     """
 
@@ -128,7 +128,7 @@ class Plan:
     steps: int
     steps_used: int
     steps_reserved: int
-    steps_left: int
+    steps_remaining: int
     items: tuple[PlanItem, ...]
 
 

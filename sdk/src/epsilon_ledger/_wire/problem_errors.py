@@ -35,11 +35,11 @@ class _Closed:
 
 
 @dataclass(frozen=True, slots=True)
-class _PlansOnly:
+class _ReservationsOnly:
     account_path: str
 
 
-class BudgetClosedError(ProblemError):
+class AccountClosedError(ProblemError):
     """A budget is not open yet, or no longer: nothing was charged, release nothing.
 
     Args:
@@ -49,7 +49,7 @@ class BudgetClosedError(ProblemError):
         MalformedError: the response lacks the budget or its window.
     """
 
-    codes = ("budget_closed",)
+    codes = ("account_closed",)
 
     def __init__(self, problem: Problem) -> None:
         super().__init__(problem)
@@ -60,7 +60,7 @@ class BudgetClosedError(ProblemError):
         self.closes_at = closed.closes_at
 
 
-class PlanRequiredError(ProblemError):
+class ReservationRequiredError(ProblemError):
     """An account shares out its budget among plans, and these steps belong to none: nothing was charged.
 
     Create the run with a `plan`, or reserve one.
@@ -72,20 +72,20 @@ class PlanRequiredError(ProblemError):
         MalformedError: the response lacks the account.
     """
 
-    codes = ("plan_required",)
+    codes = ("reservation_required",)
 
     def __init__(self, problem: Problem) -> None:
         super().__init__(problem)
-        self.account_path: str = members(_PlansOnly, problem.members)["account_path"]
+        self.account_path: str = members(_ReservationsOnly, problem.members)["account_path"]
 
 
-class PlansWaitingError(ProblemError):
+class ReservationsWaitingError(ProblemError):
     """The plan fits, but others wait for the same budget and are served before it: nothing was reserved.
 
     Ask again later, or give `wait` to wait for its turn.
     """
 
-    codes = ("plans_waiting",)
+    codes = ("reservations_waiting",)
 
 
 class SequenceConflictError(ProblemError):
@@ -263,7 +263,7 @@ class AuthenticationError(ProblemError):
 class PermissionDeniedError(ProblemError):
     """The API key lacks the permission."""
 
-    codes = ("insufficient_scope",)
+    codes = ("permission_denied",)
     statuses = (403,)
 
 
@@ -282,9 +282,9 @@ class NotFoundError(ProblemError):
 
 _KINDS: tuple[type[ProblemError], ...] = (
     BudgetExceededError,
-    BudgetClosedError,
-    PlanRequiredError,
-    PlansWaitingError,
+    AccountClosedError,
+    ReservationRequiredError,
+    ReservationsWaitingError,
     SequenceConflictError,
     SequenceGapError,
     RunStateConflictError,

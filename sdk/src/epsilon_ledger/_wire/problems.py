@@ -83,7 +83,7 @@ class PlanUsage:
 
     steps: int
     steps_used: int
-    steps_left: int
+    steps_remaining: int
     differences: tuple[PlanDifference, ...]
 
 
@@ -134,7 +134,7 @@ class _Refusal:
     delta_requested: float
     delta_left: float
     plan: PlanUsage | None
-    max_count_that_fits: int
+    max_steps_that_fit: int
     steps_needed: int
     exhausted: bool
     alternatives: tuple[Alternative, ...]
@@ -180,7 +180,7 @@ class BudgetExceededError(ProblemError):
         # The binding account's plan, if it covers all charges before.
         self.plan = refusal.plan
         # How many of the requested steps would have been admitted.
-        self.max_count_that_fits = refusal.max_count_that_fits
+        self.max_steps_that_fit = refusal.max_steps_that_fit
         # Steps that the training still needs, and the alternatives for all or some of them; exhausted: fewer than 1 %
         # of them fit even at ten times the noise.
         self.steps_needed = refusal.steps_needed

@@ -8,7 +8,7 @@ from epsilon_ledger._wire.events import Event
 
 
 @dataclass(frozen=True, slots=True)
-class PlannedEvent:
+class ReservedEvent:
     """An event's planned count, and the steps authorized or removed by a lowered limit."""
 
     event: Event
@@ -91,8 +91,8 @@ class Reservation:
     run: str
     attempt: int
     status: str
-    plan: tuple[PlannedEvent, ...]
-    steps_planned: int
+    plan: tuple[ReservedEvent, ...]
+    steps_reserved: int
     steps_authorized: int
     steps_revoked: int
     steps_executed: int | None
@@ -110,17 +110,17 @@ class Reservation:
 class CreatedReservation:
     """Response to a new reservation.
 
-    `epsilon` is the run's so far, `epsilon_planned` after the plan; `steps_remaining` fit in addition.
+    `epsilon` is the run's so far, `epsilon_reserved` after the plan; `steps_remaining` fit in addition.
     """
 
     id: str
-    plan: tuple[PlannedEvent, ...]
-    steps_planned: int
+    plan: tuple[ReservedEvent, ...]
+    steps_reserved: int
     lease_seconds: int
     expires_at: datetime
     next_step: int
     epsilon: float
-    epsilon_planned: float
+    epsilon_reserved: float
     delta: float
     epsilon_limit: float
     steps_remaining: int

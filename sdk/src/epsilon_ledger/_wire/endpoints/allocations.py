@@ -19,7 +19,7 @@ def get_allocation(account: str) -> RequestFlow[AccountAllocation]:
         account: id or path of a population or a budget.
 
     Returns:
-        The allocation; `plans_only` is False if there is none.
+        The allocation; `reservations_only` is False if there is none.
 
     Raises:
         LedgerError: the account does not exist, or no response arrived.
@@ -37,7 +37,7 @@ def replace_allocation(
 
     Args:
         account: id or path of a population or a budget.
-        allocation: all of it, `{**seen.allocation, "rule": "dominant_share"}` for instance; None: steps need no plan.
+        allocation: all of it, `{**seen.allocation, "rule": "smallest_share"}` for instance; None: steps need no plan.
         reason: for the audit log.
         if_match: what was read before, or its `etag`: if the allocation has changed since, nothing happens. None:
             whatever the allocation is now.

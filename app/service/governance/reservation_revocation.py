@@ -7,7 +7,7 @@ from sqlalchemy import Connection
 
 from app.accounting.events import fingerprint
 from app.ledger.accounts.account import Account
-from app.ledger.governance.limit_changes import ActivePlan, revoked_plans
+from app.ledger.governance.limit_changes import ActiveReservation, revoked_reservations
 from app.ledger.runs.reservations import Reservation, has_lapsed
 from app.ledger.step_events import StepEvent
 from app.persistence.repositories import account_writes, accounts, locks, reservations
@@ -15,7 +15,7 @@ from app.service.auth.request_context import RequestContext
 from app.service.costing import cost_steps
 
 
-def revoke_plans(tx: Connection, context: RequestContext, limited: Account) -> list[dict[str, Any]]:
+def revoke_reservations(tx: Connection, context: RequestContext, limited: Account) -> list[dict[str, Any]]:
     """Cancel the steps of active plans that no longer fit a lowered limit.
 
     Their cost stays held: a trainer may have executed them before it learns of the limit (ADR 0026). The account's path
@@ -35,7 +35,7 @@ def revoke_plans(tx: Connection, context: RequestContext, limited: Account) -> l
     events = {item.event for each in found for item in each.items}
     priced = cost_steps(tx, context.organisation_id, limited, [StepEvent(event, 1) for event in events], context.costs)
     curves = {each.step.event: each.curve for each in priced}
-    changed = revoked_plans(limited, _under(tx, context, limited, plans), plans, curves)
+    changed = revoked_reservations(limited, _under(tx, context, limited, plans), plans, curves)
     if changed:
         reservations.save_revoked(tx, context.organisation_id, changed)
         account_writes.add_version(tx, context.organisation_id, [each.run_id for each in changed])
@@ -43,17 +43,23 @@ def revoke_plans(tx: Connection, context: RequestContext, limited: Account) -> l
     return [_facts(before[each.id], each) for each in changed]
 
 
-def _plans(tx: Connection, context: RequestContext, limited: Account, found: Sequence[Reservation]) -> list[ActivePlan]:
+def _plans(
+    tx: Connection, context: RequestContext, limited: Account, found: Sequence[Reservation]
+) -> list[ActiveReservation]:
     """Get each plan with its path from the limited account down."""
     paths = locks.paths(tx, context.organisation_id, [each.run_id for each in found])
     under = {row.account_id for row in tx.execute(locks.descendant_ids(context.organisation_id, limited.id))}
     return [
-        ActivePlan(each, tuple(at for at in paths[each.run_id] if at in under), has_lapsed(each, context.lapsed_by))
+        ActiveReservation(
+            each, tuple(at for at in paths[each.run_id] if at in under), has_lapsed(each, context.lapsed_by)
+        )
         for each in found
     ]
 
 
-def _under(tx: Connection, context: RequestContext, limited: Account, plans: Sequence[ActivePlan]) -> list[Account]:
+def _under(
+    tx: Connection, context: RequestContext, limited: Account, plans: Sequence[ActiveReservation]
+) -> list[Account]:
     """Get the plans' accounts under the limited one, with all parallel siblings."""
     wanted = {at for plan in plans for at in plan.path} - {limited.id}
     found = {each.account.id: each.account for each in accounts.read_many(tx, context.organisation_id, sorted(wanted))}

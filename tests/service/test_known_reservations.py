@@ -13,9 +13,9 @@ from app.persistence.repositories import waiting
 from app.persistence.tables import audit_entries, reservation_items
 from app.persistence.tables import reservations as reservation_rows
 from app.service.scheduling import grants
-from app.service.scheduling import waiting_plans as known_plans
+from app.service.scheduling import waiting_reservations as known_reservations
 from app.service.scheduling.grants import expire_waiting, grant_in_organisation, service_context
-from app.service.scheduling.queue_snapshots import Look, WaitingPlans, grants_in
+from app.service.scheduling.queue_snapshots import Look, WaitingReservations, grants_in
 from tests.api.trainer import LOUD, Trainer, counted, moved
 from tests.api.waiting import FITTING
 from tests.conftest import Ledger
@@ -29,7 +29,7 @@ class Process:
 
     ledger: Ledger
     owner: str
-    plans: WaitingPlans
+    plans: WaitingReservations
     held: dict[str, Any]
 
     def look(self, tx: Connection | None = None, asked: tuple[str, ...] = ()) -> Look:
@@ -41,7 +41,7 @@ class Process:
 
     def is_up_to_date(self) -> bool:
         """Whether it sees what a new process sees, in the same order."""
-        seen, fresh = self.look(), Process(self.ledger, self.owner, WaitingPlans(self.owner), {}).look()
+        seen, fresh = self.look(), Process(self.ledger, self.owner, WaitingReservations(self.owner), {}).look()
         return (seen.rows, seen.homes, ordered(seen)) == (fresh.rows, fresh.homes, ordered(fresh))
 
 
@@ -58,7 +58,7 @@ def process(ledger: Ledger) -> Process:
     ledger.population(**ATTESTED)  # whose other parts are looked at, too
     ledger.budget()
     owner = organisation(ledger)
-    made = Process(ledger, owner, WaitingPlans(owner), register(ledger, "held"))
+    made = Process(ledger, owner, WaitingReservations(owner), register(ledger, "held"))
     register(ledger, "first", waits=True)
     assert len(made.look().rows) == 1
     return made
@@ -126,7 +126,7 @@ def test_unchanged_plan_is_not_read_twice(process: Process, monkeypatch: pytest.
 
 
 def test_all_plans_are_read_after_many_events(process: Process, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(known_plans, "MAX_EVENTS", 1)
+    monkeypatch.setattr(known_reservations, "MAX_EVENTS", 1)
     register(process.ledger, "second", waits=True)
     monkeypatch.setattr(waiting, "list_among", lambda *_: pytest.fail("the plans were read one by one"))
     assert len(process.look().rows) == 2

@@ -1,4 +1,4 @@
-"""Cost of plans that wait: `python -m benchmarks.waiting_plans [--plans 10000] [--blocks 1000] [--postgresql]`.
+"""Cost of plans that wait: `python -m benchmarks.waiting_reservations [--plans 10000] [--blocks 1000] [--postgresql]`.
 
 Fills a ledger with plans that wait for ten blocks each, by copies of one that the service has written. Then the limit
 of one block is raised again and again, and a look decides which plans are granted: what it reads from the database

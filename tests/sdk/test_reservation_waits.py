@@ -18,12 +18,12 @@ from epsilon_ledger import (
     EventCount,
     LedgerClient,
     LedgerUnavailableError,
-    PlanNotGrantedError,
     Reservation,
+    ReservationNotGrantedError,
     Run,
     Waiting,
 )
-from epsilon_ledger._run import plan_waits
+from epsilon_ledger._run import reservation_waits
 from tests.sdk.simulation import BUDGET, HOUR, LOUD, TRIES, Simulation
 from tests.sdk.wire import Fault
 
@@ -203,7 +203,7 @@ def test_each_change_of_place_is_told_once_and_logged(waits: Waits, caplog: pyte
 
 
 def test_plan_that_waits_in_vain_is_error_with_its_facts(waits: Waits) -> None:
-    with pytest.raises(PlanNotGrantedError, match=f"it is expired. At last: place 1 .* {BUDGET}") as caught:
+    with pytest.raises(ReservationNotGrantedError, match=f"it is expired. At last: place 1 .* {BUDGET}") as caught:
         waits.wait_for(wait=timedelta(seconds=30))
     error = caught.value
     found = waits.second("expired")
@@ -224,14 +224,14 @@ def test_ledger_that_is_away_for_long_is_waited_for(waits: Waits, caplog: pytest
 
 
 def test_ledger_that_stays_away_until_end_is_given_up(waits: Waits, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plan_waits, "datetime", waits.clock)
+    monkeypatch.setattr(reservation_waits, "datetime", waits.clock)
     waits.acts = {2: lambda: waits.fails(*[Fault.LOST] * 1000)}
     with pytest.raises(LedgerUnavailableError) as caught:
         waits.wait_for(wait=timedelta(seconds=70))
     waits.faults.clear()
     # Its end has come at the ledger too, which the client cannot know.
     run = waits.second("expired").run
-    assert f"get_run('{run}').wait_for_plan() waits on for it" in "".join(caught.value.__notes__)
+    assert f"get_run('{run}').wait_for_reservation() waits on for it" in "".join(caught.value.__notes__)
 
 
 @pytest.mark.parametrize("seen_first", [False, True], ids=["at the claim", "at a look"])
@@ -247,7 +247,7 @@ def test_plan_whose_lease_ends_before_its_claim_is_not_granted(waits: Waits, *, 
             expire()
 
     waits.acts = {2: asleep}
-    with pytest.raises(PlanNotGrantedError, match="it is voided") as caught:
+    with pytest.raises(ReservationNotGrantedError, match="it is voided") as caught:
         waits.wait_for(wait=10 * HOUR)
     assert caught.value.reservation_status == "voided"
     expire()
@@ -260,7 +260,7 @@ def test_wrong_wait_is_refused_before_anything_is_sent(waits: Waits) -> None:
         ({"wait": 3600}, TypeError, "wait must be"),
         *(({"wait": wait}, ValueError, "wait must be") for wait in (timedelta(0), -HOUR)),
         ({"plan": None}, ValueError, "Only a plan can wait"),
-        *(({"authorize_every": 5, "wait": wait}, ValueError, "leave authorize_every at 1") for wait in (HOUR, None)),
+        *(({"prefetch": 5, "wait": wait}, ValueError, "leave prefetch at 1") for wait in (HOUR, None)),
     ]
     for terms, error, said in wrong:
         with pytest.raises(error, match=said):

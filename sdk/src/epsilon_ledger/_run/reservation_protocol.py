@@ -8,11 +8,11 @@ from typing import Final, TypeVar
 
 from epsilon_ledger._run.grant_client import GrantClient
 from epsilon_ledger._run.grants import PrefetchConfig
-from epsilon_ledger._run.plan_waits import OnWait, PlanWait, wait_end
+from epsilon_ledger._run.reservation_waits import OnWait, ReservationWait, wait_end
 from epsilon_ledger._run.step_requests import StepRequests
 from epsilon_ledger._wire.coercion import whole
 from epsilon_ledger._wire.endpoints.runs import get_run
-from epsilon_ledger._wire.errors import LedgerError, PlanNotGrantedError, UnexpectedResponseError
+from epsilon_ledger._wire.errors import LedgerError, ReservationNotGrantedError, UnexpectedResponseError
 from epsilon_ledger._wire.events import EventCount
 from epsilon_ledger._wire.members import wire_events
 from epsilon_ledger._wire.models import RunState
@@ -26,7 +26,7 @@ _ENDS: Final = {"commit": "committed", "void": "voided"}
 """Status of a plan after each action."""
 
 
-class PlanProtocol:
+class ReservationProtocol:
     """The part of a run's protocol that is about its plan and its state.
 
     Args:
@@ -89,8 +89,8 @@ class PlanProtocol:
 
         Raises:
             BudgetExceededError: the plan does not fit, or never would; nothing is reserved.
-            PlansWaitingError: the plan fits, but others are served first, and it may not wait.
-            PlanNotGrantedError: the plan has waited in vain, or was cancelled.
+            ReservationsWaitingError: the plan fits, but others are served first, and it may not wait.
+            ReservationNotGrantedError: the plan has waited in vain, or was cancelled.
             ReservationStateConflictError: the run has an active reservation, or one that waits.
             ValueError: the run prefetches grants, which are reservations themselves.
             LedgerError: any other failure.
@@ -106,7 +106,7 @@ class PlanProtocol:
         steps = sum(item["count"] for item in plan)
         return (yield from self._keep_refusal(self._reserve(body, steps, on_wait, waits=wait is not None)))
 
-    def wait_for_plan(self, *, on_wait: OnWait | None = None) -> RequestFlow[Reservation]:
+    def wait_for_reservation(self, *, on_wait: OnWait | None = None) -> RequestFlow[Reservation]:
         """Wait until the run's plan is granted, and claim it; the run's steps are then taken from it.
 
         For a trainer that has restarted while its plan waited, or was granted and not claimed by any process. Use the
@@ -119,7 +119,7 @@ class PlanProtocol:
             The reservation.
 
         Raises:
-            PlanNotGrantedError: the plan has waited in vain, or was cancelled.
+            ReservationNotGrantedError: the plan has waited in vain, or was cancelled.
             StepsAlreadyTakenError: another process has claimed it.
             ValueError: the run has no plan, or prefetches grants.
             LedgerError: any other failure; the plan goes on waiting.
@@ -130,9 +130,9 @@ class PlanProtocol:
             return (yield from self.renew())
         wanted = state.waiting_reservation or state.reservation
         if wanted is not None:
-            return (yield from self._claim(PlanWait(state.id, wanted, on_wait).claim()))
+            return (yield from self._claim(ReservationWait(state.id, wanted, on_wait).claim()))
         if state.end_reason == "not_granted":
-            raise PlanNotGrantedError(
+            raise ReservationNotGrantedError(
                 f"The plan of {state.id} has waited in vain, or was cancelled, and the run is {state.status}: create "
                 "another run.",
                 run=state.id,
@@ -152,7 +152,9 @@ class PlanProtocol:
             ReservationClosedError: it was already closed differently.
             LedgerError: any other failure.
         """
-        return (yield from self._end_plan("commit", {"steps_executed": whole("steps_executed", steps_executed, 0)}))
+        return (
+            yield from self._end_reservation("commit", {"steps_executed": whole("steps_executed", steps_executed, 0)})
+        )
 
     def void(self) -> RequestFlow[Reservation]:
         """Void an unused plan.
@@ -165,7 +167,7 @@ class PlanProtocol:
             ReservationStateConflictError: steps were taken from it.
             LedgerError: any other failure.
         """
-        return (yield from self._end_plan("void", {}))
+        return (yield from self._end_reservation("void", {}))
 
     def renew(self) -> RequestFlow[Reservation]:
         """Renew the lease of the run's plan.
@@ -177,7 +179,7 @@ class PlanProtocol:
             ReservationClosedError: it is closed; if its lease expired, its remainder is forfeited.
             LedgerError: any other failure.
         """
-        response = yield post(f"{path('reservations', self._own_plan())}/renew", {})
+        response = yield post(f"{path('reservations', self._own_reservation())}/renew", {})
         return self._require_plan(response.read(Reservation), "active", response.status)
 
     def refresh(self) -> RequestFlow[RunState]:
@@ -214,13 +216,13 @@ class PlanProtocol:
             self.step_requests.state = replace(self.state, reservation=made.id)
             return made
         release = post(f"{path('reservations', made.id)}/void", {})
-        return (yield from self._claim(PlanWait(self.state.id, made.id, on_wait).claim_or_give_up(release)))
+        return (yield from self._claim(ReservationWait(self.state.id, made.id, on_wait).claim_or_give_up(release)))
 
     def _claim(self, claim: RequestFlow[tuple[RunState, Reservation]]) -> RequestFlow[Reservation]:
         """Adopt the plan that a wait claims; if it is not granted, get the state in which it leaves the run."""
         try:
             state, claimed = yield from claim
-        except PlanNotGrantedError as error:
+        except ReservationNotGrantedError as error:
             try:
                 yield from self.refresh()
             except LedgerError as second:
@@ -236,22 +238,22 @@ class PlanProtocol:
         Raises:
             UnexpectedResponseError: it is about another plan, or says something else of it.
         """
-        asked = (self.state.id, reached, said.steps_planned if steps is None else steps)
-        if (said.run, said.status, said.steps_planned) != asked:
+        asked = (self.state.id, reached, said.steps_reserved if steps is None else steps)
+        if (said.run, said.status, said.steps_reserved) != asked:
             raise UnexpectedResponseError(
-                f"The ledger's answer is about {said.steps_planned} steps of {said.run} that are {said.status}, not "
+                f"The ledger's answer is about {said.steps_reserved} steps of {said.run} that are {said.status}, not "
                 f"about the plan of {self.state.id}: release nothing.",
                 status=status,
             )
         return said
 
-    def _own_plan(self) -> str:
+    def _own_reservation(self) -> str:
         if self.step_requests.plan is None:
             raise ValueError("This run has set no plan aside: call reserve first.")
         return self.step_requests.plan
 
-    def _end_plan(self, action: str, body: Mapping[str, object]) -> RequestFlow[Reservation]:
-        response = yield post(f"{path('reservations', self._own_plan())}/{action}", body)
+    def _end_reservation(self, action: str, body: Mapping[str, object]) -> RequestFlow[Reservation]:
+        response = yield post(f"{path('reservations', self._own_reservation())}/{action}", body)
         ended = self._require_plan(response.read(Reservation), _ENDS[action], response.status)
         self.step_requests.update_state((yield get_run(self.state.id).request).read(RunState))
         return ended

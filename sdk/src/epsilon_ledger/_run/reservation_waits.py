@@ -5,13 +5,13 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Final, NoReturn, TypeAlias
 
-from epsilon_ledger._run.step_requests import foreign_plan_error
+from epsilon_ledger._run.step_requests import foreign_reservation_error
 from epsilon_ledger._wire.endpoints.reservations import cancel_reservation, get_reservation
 from epsilon_ledger._wire.endpoints.runs import get_run
 from epsilon_ledger._wire.errors import (
     LedgerError,
     LedgerUnavailableError,
-    PlanNotGrantedError,
+    ReservationNotGrantedError,
     UnexpectedResponseError,
 )
 from epsilon_ledger._wire.members import wire_timestamp
@@ -53,7 +53,7 @@ def wait_end(wait: timedelta | None) -> str | None:
     return wire_timestamp("wait", datetime.now(UTC) + wait)
 
 
-class PlanWait:
+class ReservationWait:
     """The wait of one process for the grant of a plan.
 
     Args:
@@ -79,7 +79,7 @@ class PlanWait:
             The run's state, and the plan.
 
         Raises:
-            PlanNotGrantedError: it has waited in vain, was cancelled, or its lease has ended.
+            ReservationNotGrantedError: it has waited in vain, was cancelled, or its lease has ended.
             StepsAlreadyTakenError: another process has claimed it.
             LedgerError: any other failure; the plan goes on waiting.
         """
@@ -106,9 +106,9 @@ class PlanWait:
         try:
             return (yield from self.claim())
         except LedgerError as error:
-            if not isinstance(error, PlanNotGrantedError):
+            if not isinstance(error, ReservationNotGrantedError):
                 error.add_note(
-                    f"The plan {self._id} may go on waiting: get_run({self._run!r}).wait_for_plan() waits on for it, "
+                    f"The plan {self._id} may go on waiting: get_run({self._run!r}).wait_for_reservation() waits on for it, "
                     f"and cancel_reservation({self._id!r}, reason=...) ends it."
                 )
             raise
@@ -136,7 +136,7 @@ class PlanWait:
         state = yield from get_run(self._run).flow()
         unclaimed = granted.granted_at is not None and granted.claimed_at is None and not granted.steps_authorized
         if not unclaimed and self._claim is None:
-            raise foreign_plan_error(self._run, self._id, state.next_step)
+            raise foreign_reservation_error(self._run, self._id, state.next_step)
         if state.reservation != self._id:
             return None
         # The last request, because a process that does not know whether it has claimed the plan cannot go on with it.
@@ -164,7 +164,7 @@ class PlanWait:
     def _raise_not_granted(self, status: str) -> NoReturn:
         lacked = "" if self._told is None else f" At last: {self._told}."
         until = None if self._seen is None else self._seen.wait_until
-        raise PlanNotGrantedError(
+        raise ReservationNotGrantedError(
             f"The plan {self._id} of {self._run} was not granted to this process: it is {status}.{lacked} "
             "Nothing is set aside for it; create a run with another plan, or with a longer `wait`.",
             run=self._run,

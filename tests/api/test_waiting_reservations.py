@@ -166,7 +166,7 @@ def test_plan_that_has_waited_in_vain_expires(office: Waiting) -> None:
 def test_plan_is_cancelled_once_while_it_waits(office: Waiting) -> None:
     held = office.held(FITTING)
     waits = office.queued(50)
-    is_refused(waits.cancel("viewer"), 403, "insufficient_scope")
+    is_refused(waits.cancel("viewer"), 403, "permission_denied")
     cancelled = waits.cancel("trainer", "a smaller one will do")
     assert (cancelled.status_code, cancelled.json()["status"]) == (200, "cancelled")
     assert waits.status == ("cancelled", "aborted")
@@ -192,7 +192,7 @@ def test_plan_with_a_higher_priority_is_served_first(office: Waiting) -> None:
     assert _queue(office) == _queue(office, "icu-team") == ["c", "b", "a"]
     before = third.trainer.rows()
     assert third.prioritize(5).status_code == 200  # it has it already
-    is_refused(third.prioritize(6, "trainer"), 403, "insufficient_scope")
+    is_refused(third.prioritize(6, "trainer"), 403, "permission_denied")
     assert third.trainer.rows() == before
     held.end("void")
     assert office.granted() == 1
@@ -202,7 +202,7 @@ def test_plan_with_a_higher_priority_is_served_first(office: Waiting) -> None:
 
 
 def test_plan_directly_under_its_population_has_a_place(office: Waiting) -> None:
-    office.allocate("mimic", unlock={"type": "by_plans", "plans": 10})
+    office.allocate("mimic", unlock={"type": "by_reservations", "plans": 10})
     office.queued(200, "direct", budget="mimic")
     office.queued(200, "team")
     assert _queue(office) == ["direct", "team"]
@@ -242,7 +242,7 @@ def test_closed_account_is_waited_for_if_it_opens_later(office: Waiting) -> None
     office.later(hours=1)
     assert office.granted() == 1
     office.later(days=2)
-    is_refused(office.register(1, "late", budget="mimic/quarter/study"), 403, "budget_closed")
+    is_refused(office.register(1, "late", budget="mimic/quarter/study"), 403, "account_closed")
     assert office.sound()
 
 
@@ -263,7 +263,7 @@ def test_key_reaches_plans_of_its_account_only(office: Waiting) -> None:
     here, there = office.queued(50), office.queued(50, "other", budget="mimic/er")
     issue(office.ledger, "narrow", "budget_admin", office.ids["icu-team"])
     for reply in (there.cancel("narrow"), there.prioritize(1, "narrow"), here.prioritize(1, "narrow")):
-        is_refused(reply, 403, "insufficient_scope")  # a priority is one among all plans of the population
+        is_refused(reply, 403, "permission_denied")  # a priority is one among all plans of the population
     paths = [f"/v1/accounts/{office.ids[name]}/queue" for name in ("mimic", "er", "icu-team")]
     queues = [office.ledger.get(path, "narrow") for path in paths]
     assert [reply.status_code for reply in queues] == [403, 403, 200]

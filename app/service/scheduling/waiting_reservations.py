@@ -14,7 +14,7 @@ from sqlalchemy import Connection
 
 from app.ledger.accounts.account_records import AccountRecord, AccountVersion
 from app.ledger.runs.reservations import Reservation
-from app.ledger.scheduling.queue import WaitingPlan
+from app.ledger.scheduling.queue import WaitingReservation
 from app.ledger.scheduling.scheduling_rules import Line
 from app.ledger.settings.allocation import Allocation, SchedulingRule
 from app.ledger.step_events import StepEvent
@@ -32,7 +32,7 @@ MAX_EVENTS: Final = 500
 
 
 @dataclass
-class KnownPlans:
+class KnownReservations:
     """The waiting plans of an organisation, their accounts and their order.
 
     Args:
@@ -54,7 +54,7 @@ class KnownPlans:
     seen: tuple[int, bytes] | None = None
     unsure: set[str] = field(default_factory=set)
     rows: dict[str, WaitingRow] = field(default_factory=dict)
-    plans: dict[str, WaitingPlan] = field(default_factory=dict)
+    plans: dict[str, WaitingReservation] = field(default_factory=dict)
     homes: dict[str, tuple[str, str | None]] = field(default_factory=dict)
     records: dict[str, AccountRecord] = field(default_factory=dict)
     lines: dict[str, Line] = field(default_factory=dict)
@@ -66,7 +66,7 @@ class KnownPlans:
     settled: dict[str, object] = field(default_factory=dict)
 
 
-def refresh(tx: Connection, organisation_id: str, known: KnownPlans, asked: Collection[str] = ()) -> None:
+def refresh(tx: Connection, organisation_id: str, known: KnownReservations, asked: Collection[str] = ()) -> None:
     """Read what has changed.
 
     Reservations that are `asked` for may have been written in this transaction, before they are recorded.
@@ -95,7 +95,7 @@ def refresh(tx: Connection, organisation_id: str, known: KnownPlans, asked: Coll
 
 
 def _read_rows(
-    tx: Connection, organisation_id: str, known: KnownPlans, asked: Collection[str]
+    tx: Connection, organisation_id: str, known: KnownReservations, asked: Collection[str]
 ) -> tuple[dict[str, WaitingRow], set[str], tuple[int, bytes] | None]:
     """Read the rows of waiting plans.
 
@@ -120,7 +120,7 @@ def _read_rows(
     return kept | found, touched | found.keys(), seen
 
 
-def _refresh_accounts(tx: Connection, organisation_id: str, known: KnownPlans) -> None:
+def _refresh_accounts(tx: Connection, organisation_id: str, known: KnownReservations) -> None:
     """Read the accounts above waiting plans that have changed, and the parts of parallel ones."""
     wanted = known.above.keys()
     seen = {each.id: each for each in locks.read_versions(tx, organisation_id, wanted)} if wanted else {}
@@ -134,7 +134,9 @@ def _refresh_accounts(tx: Connection, organisation_id: str, known: KnownPlans) -
         del known.records[gone]
 
 
-def _read_stale(tx: Connection, organisation_id: str, known: KnownPlans, seen: dict[str, AccountVersion]) -> None:
+def _read_stale(
+    tx: Connection, organisation_id: str, known: KnownReservations, seen: dict[str, AccountVersion]
+) -> None:
     stale = []
     for each in seen.values():
         record = known.records.get(each.id)
@@ -153,7 +155,7 @@ def _read_stale(tx: Connection, organisation_id: str, known: KnownPlans, seen: d
 def _add(
     tx: Connection,
     organisation_id: str,
-    known: KnownPlans,
+    known: KnownReservations,
     new: Sequence[Reservation],
     paths: dict[str, tuple[str, ...]],
 ) -> None:
@@ -170,10 +172,10 @@ def _add(
         team = next((above for above in path[:-1] if known.records[above].account.parent_id == population), None)
         known.homes[each.id] = (population, team)
         assert each.created_at is not None, "it was read"
-        known.plans[each.id] = WaitingPlan(each.id, path, priced, each.created_at, each.priority)
+        known.plans[each.id] = WaitingReservation(each.id, path, priced, each.created_at, each.priority)
 
 
-def _refresh_lines(known: KnownPlans, rows: Mapping[str, WaitingRow], changed: set[str]) -> None:
+def _refresh_lines(known: KnownReservations, rows: Mapping[str, WaitingRow], changed: set[str]) -> None:
     """Put each changed plan into the line of its population, with its priority and weight."""
     renewed = set()
     for population in {home for home, _ in known.homes.values()}:
@@ -189,7 +191,7 @@ def _refresh_lines(known: KnownPlans, rows: Mapping[str, WaitingRow], changed: s
         line, plan = known.lines[population], known.plans[each]
         weight = weight_of(known.rules[population], team)
         if (plan.priority, plan.weight) != (rows[each].priority, weight):
-            plan = WaitingPlan(plan.id, plan.path, plan.steps, plan.arrived_at, rows[each].priority, weight)
+            plan = WaitingReservation(plan.id, plan.path, plan.steps, plan.arrived_at, rows[each].priority, weight)
             known.plans[each] = plan
         if line.plans.get(each) is not plan:
             if each in line.plans:
@@ -208,7 +210,7 @@ def new_line(rule: Allocation) -> Line:
     return Line(rule.rule or SchedulingRule.FIRST_COME, aging)
 
 
-def _remove(known: KnownPlans, reservation_id: str) -> None:
+def _remove(known: KnownReservations, reservation_id: str) -> None:
     above = known.plans.pop(reservation_id).path[:-1]
     known.left.update(above)
     known.above -= Counter(above)
