@@ -262,8 +262,8 @@ def admit_by_counting(
     Args:
         path: of a run, root to leaf.
         priced: the event with its cost and number of repetitions.
-        left_of_reservation: repetitions that the run's plan has left, if they are taken out of it; then the charge is its
-            account's alone.
+        left_of_reservation: repetitions that the reservation has left, if they are taken out of it; then the charge is
+            the account's of the run alone.
     """
     key, curve, number = fingerprint(priced.step.event), priced.curve, priced.step.count
     own, reserved = path[-1], left_of_reservation is not None
