@@ -13,8 +13,8 @@ from app.bootstrap import (
     print_result,
 )
 from app.bootstrap import migrate as upgrade_schema
-from app.commands.demo import serve_sample
 from app.commands.first_admin import browser_origin, greet, http_url, no_organisation_hint
+from app.commands.sample import serve_sample
 from app.http.server import PortError, check_port
 from app.http.server import serve as serve_http
 from app.persistence.schema import has_ledger
@@ -31,9 +31,9 @@ def serve(
         bool,
         typer.Option("--no-init", metavar="", help="Create no organisation and no sign-in link on an empty database."),
     ] = False,
-    demo: Annotated[
+    sample: Annotated[
         bool,
-        typer.Option("--demo", metavar="", help="Serve a sample organisation from a throw-away database."),
+        typer.Option("--sample", metavar="", help="Serve a sample organisation from a throw-away database."),
     ] = False,
     as_json: Json = False,
 ) -> None:
@@ -46,7 +46,7 @@ def serve(
     except PortError as error:
         typer.echo(str(error), err=True)
         raise typer.Exit(1) from None
-    if demo:
+    if sample:
         serve_sample(host, taken, workers, as_json=as_json)
         return
     settings = Settings()

@@ -3,8 +3,8 @@
 from unittest.mock import patch
 
 from app import cli
-from app.demo import hospital
-from app.demo.hospital_data import SERIES
+from app.sample import hospital
+from app.sample.hospital_data import SERIES
 
 KEPT = {
     *("cardiology-registry/readmission/research", "stroke-registry/outcome-models", "stroke-registry/statistics"),

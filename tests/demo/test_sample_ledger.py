@@ -16,10 +16,10 @@ from typing import Any
 import httpx2
 import pytest
 
-from app.commands.demo import reachable
 from app.commands.first_admin import LINK_PATH
-from app.demo.hospital import LIVE_BUDGET, WEEKS
+from app.commands.sample import reachable
 from app.persistence.database import Database
+from app.sample.hospital import LIVE_BUDGET, WEEKS
 from app.service.auth.loopback import is_loopback
 from app.service.verification.verify import verify
 from tests.fork_server import ForkedProcess, service_server
@@ -28,7 +28,7 @@ from tests.polling import await_true
 
 @dataclass(frozen=True)
 class SampleServer:
-    """A demo that is being served; `facts` is what the command printed."""
+    """A sample that is being served; `facts` is what the command printed."""
 
     process: ForkedProcess
     folder: Path
@@ -55,18 +55,18 @@ class SampleServer:
 
 @contextmanager
 def sample_server(folder: Path, module: str = "app") -> Iterator[SampleServer]:
-    """Serve the demo, with its temporary files and its log in a folder, until the block ends."""
-    # Settings of a real ledger must not reach the demo.
+    """Serve the sample, with its temporary files and its log in a folder, until the block ends."""
+    # Settings of a real ledger must not reach the sample.
     foreign = {"EPSILON_LEDGER_DATABASE_URL": "postgresql://nobody@nowhere.invalid/real", "TMPDIR": str(folder)}
-    with (folder / "demo.log").open("wb") as log, tempfile.NamedTemporaryFile() as said:
-        command = (module, "serve", "--demo", "--port", "0", "--json")
+    with (folder / "sample.log").open("wb") as log, tempfile.NamedTemporaryFile() as said:
+        command = (module, "serve", "--sample", "--port", "0", "--json")
         process = ForkedProcess(
             service_server(), *command, environment=os.environ | foreign, output=said.file, errors=log, new_session=True
         )
         try:
             facts = Path(said.name)
             await_true(lambda: process.poll() is not None or facts.read_text().endswith("\n"))
-            assert process.poll() is None, (folder / "demo.log").read_text()
+            assert process.poll() is None, (folder / "sample.log").read_text()
             served = SampleServer(process, folder, json.loads(facts.read_text()))
             await_true(served.is_ready)
             yield served
@@ -125,8 +125,8 @@ def test_sample_ledger_is_sound_and_leaves_nothing_behind(served: SampleServer) 
     database.dispose()
     served.process.send_signal(signal.SIGTERM)
     assert served.process.wait(30) == 0
-    assert [path.name for path in served.folder.iterdir()] == ["demo.log"]
-    log = (served.folder / "demo.log").read_text()
+    assert [path.name for path in served.folder.iterdir()] == ["sample.log"]
+    log = (served.folder / "sample.log").read_text()
     assert log.splitlines() == ["Filling a sample ledger, which takes some seconds ..."]
 
 

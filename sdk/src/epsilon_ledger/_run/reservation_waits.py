@@ -109,7 +109,8 @@ class ReservationWait:
             if not isinstance(error, ReservationNotGrantedError):
                 error.add_note(
                     f"The plan {self._id} may go on waiting: "
-                    f"get_run({self._run!r}).wait_for_reservation() waits on for it, and cancel_reservation({self._id!r}, reason=...) ends it."
+                    f"get_run({self._run!r}).wait_for_reservation() waits on for it, "
+                    f"and cancel_reservation({self._id!r}, reason=...) ends it."
                 )
             raise
         except GeneratorExit:  # nothing can be sent any more

@@ -11,7 +11,8 @@ from datetime import datetime, timedelta
 from http import HTTPStatus
 from typing import Any, Final
 
-from app.demo.hospital_data import (
+from app.ledger.permissions import Role
+from app.sample.hospital_data import (
     BLOCKS,
     BUDGETS,
     FRAMEWORKS,
@@ -26,8 +27,7 @@ from app.demo.hospital_data import (
     Plan,
     Series,
 )
-from app.demo.in_process import InProcessApi
-from app.ledger.permissions import Role
+from app.sample.in_process import InProcessApi
 from app.service.alerts.forecasts import record_usage_snapshots
 from app.service.auth.authentication import create_organisation
 from app.service.keys.api_keys import KeyTerms, create_key
@@ -45,12 +45,12 @@ _LIVE_LIMIT: Final = {"epsilon": 0.5, "delta": 1e-7}
 """Of each of them, which ends after some minutes; then the next one begins."""
 
 _SEED: Final = 20
-"""Of the times and shares, so that each demo looks the same. It is no secret: nothing is trained here."""
+"""Of the times and shares, so that each sample looks the same. It is no secret: nothing is trained here."""
 
 
 @dataclass(frozen=True, slots=True)
 class SampleHospital:
-    """What the demo needs of the ledger that it has filled.
+    """What the sample needs of the ledger that it has filled.
 
     Args:
         keys: of one person each, by role.

@@ -11,18 +11,18 @@ from tempfile import TemporaryDirectory
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
-from app.demo.hospital import ORGANISATION, fill
-from app.demo.in_process import in_process
 from app.ledger.permissions import Role
 from app.persistence.database import ALL_TENANTS, Database
 from app.persistence.repositories import organisations
 from app.persistence.schema import upgrade
+from app.sample.hospital import ORGANISATION, fill
+from app.sample.in_process import in_process
 from app.service.auth.request_context import cli_context
 from app.service.auth.sign_in_links import SignInLink, create_link
 from app.settings import PREFIX, Settings
 
 _KEPT = frozenset(f"{PREFIX}{name}" for name in ("LOG_FORMAT", "LOG_LEVEL", "LOG_REQUESTS", "PUBLIC_URL"))
-"""Settings that also apply to the demo; others may name a database or an identity provider that is not the demo's."""
+"""Settings that also apply to the sample; others may name a database or an identity provider that is not its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class SampleLedger:
 def sample_ledger() -> Iterator[SampleLedger]:
     """Fill a SQLite file in a temporary folder, name it in the environment for the block, and delete it."""
     before = {name: value for name, value in os.environ.items() if name.startswith(PREFIX)}
-    with TemporaryDirectory(prefix="epsilon-ledger-demo-") as name:
+    with TemporaryDirectory(prefix="epsilon-ledger-sample-") as name:
         folder = Path(name)
         try:
             for setting in before.keys() - _KEPT:

@@ -197,7 +197,7 @@ class Plan:
     """A plan of a new run under the shared population.
 
     Args:
-        days: before the end of the demo's history at which it arrives.
+        days: before the end of the history at which it arrives.
         executed: part of the plan that is committed a day later; None: it stays reserved, or waits.
         priority: that the privacy office gives it.
     """

@@ -12,7 +12,6 @@ from sqlalchemy import event
 from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.pool import ConnectionPoolEntry
 
-from app.demo import DemoError
 from app.main import create_app
 from app.persistence.clock import Clock, Moment
 from app.persistence.database import Database
@@ -52,7 +51,7 @@ class InProcessApi:
     def call(self, method: str, path: str, key: str, body: object = None, **headers: str) -> tuple[int, dict[str, Any]]:
         """Send a request; return the status and the JSON of the answer."""
         content = b"" if body is None else json.dumps(body).encode()
-        sent = {"authorization": f"Bearer {key}", "content-type": "application/json", "host": "demo"} | headers
+        sent = {"authorization": f"Bearer {key}", "content-type": "application/json", "host": "sample"} | headers
         scope = {
             "type": "http",
             "asgi": {"version": "3.0"},
@@ -65,7 +64,7 @@ class InProcessApi:
             "root_path": "",
             "headers": [(name.replace("_", "-").lower().encode(), value.encode()) for name, value in sent.items()],
             "client": ("127.0.0.1", 0),
-            "server": ("demo", 80),
+            "server": ("sample", 80),
         }
         return self._loop.run_until_complete(self._exchange(scope, content))
 
@@ -87,11 +86,11 @@ class InProcessApi:
         """POST a request that must succeed.
 
         Raises:
-            DemoError: it was refused.
+            RuntimeError: it was refused.
         """
         status, answer = self.call("POST", path, key, body, **headers)
         if status >= HTTPStatus.BAD_REQUEST:
-            raise DemoError(f"POST {path} was answered with {status}: {answer.get('detail')}")
+            raise RuntimeError(f"POST {path} was answered with {status}: {answer.get('detail')}")
         return answer
 
 

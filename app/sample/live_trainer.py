@@ -7,7 +7,7 @@ import time
 from http import HTTPStatus
 from typing import Any, Final
 
-from app.demo.hospital import live_run
+from app.sample.hospital import live_run
 
 PAUSE_SECONDS: Final = 2.0
 """Between two requests; the pages poll every four seconds."""
@@ -29,7 +29,7 @@ class LiveTrainer(threading.Thread):
     """
 
     def __init__(self, port: int, key: str, first_run: str, host: str = "127.0.0.1") -> None:
-        super().__init__(name="demo-trainer", daemon=True)
+        super().__init__(name="sample-trainer", daemon=True)
         self._address = (host, port)
         self._key = key
         self._first_run = first_run

@@ -1,0 +1,1 @@
+"""`epsilon-ledger serve --sample`: a sample organisation in a throw-away ledger, on which a trainer takes steps."""
