@@ -10,6 +10,7 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from app.ledger.names import EMAIL_PATTERN, MAX_EMAIL_LENGTH
 from app.persistence.database import POOL_SIZE
+from app.provisioning.workload_issuers import read_workload_issuers
 from app.service.alerts.mail_sender import DEFAULT_PORTS, SmtpServer, SmtpTls
 from app.service.auth.oidc.authorization_code import OidcClient, secret_in
 from app.service.auth.oidc.config import (
@@ -21,7 +22,6 @@ from app.service.auth.oidc.config import (
     read_roles,
 )
 from app.service.auth.workload.config import WorkloadIssuer
-from app.workload_settings import read_workload_issuers
 
 PREFIX: Final = "EPSILON_LEDGER_"
 FOREIGN_VARIABLES: Final = frozenset(f"{PREFIX}{name}" for name in ("URL", "API_KEY", "TOKEN_FILE", "FAULTS"))

@@ -65,7 +65,7 @@ LOOSER: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"approval_above_epsilon": 0.4}, {"approval_above_epsilon": 0.5}),
     ({"deviations": "refuse"}, {"deviations": "flag"}),
 ]
-"""Which change of each rule is looser is held in full by `tests/ledger/test_policies.py`."""
+"""Which change of each rule is looser is held in full by `tests/ledger/governance/test_policies.py`."""
 
 
 def test_one_person_makes_a_rule_stricter_and_none_looser(shared: SeededLedger) -> None:

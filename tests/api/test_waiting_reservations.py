@@ -1,6 +1,6 @@
 """A plan that does not fit waits until it does; it is granted as a whole, once, or ends without a grant.
 
-The queue's rules are held by `tests/ledger/test_scheduling*.py` and, with money, by the machine and the races of
+The queue's rules are held by `tests/ledger/scheduling/` and, with money, by the machine and the races of
 `tests/service`.
 """
 

@@ -14,9 +14,9 @@ from sqlalchemy import make_url
 
 from app.persistence.database import POOL_SIZE, Database
 from app.persistence.postgresql import STATEMENT_TIMEOUT_SECONDS
+from app.provisioning.workload_issuers import read_workload_issuers
 from app.settings import PREFIX, Settings
 from app.version import VERSION
-from app.workload_settings import read_workload_issuers
 from tests.deploy.manifests import KUBERNETES, Document, documents, unknown_settings
 from tests.docs.markdown import fences
 from tests.packaging.dockerfile import ROOT, only, stages

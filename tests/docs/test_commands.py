@@ -29,7 +29,7 @@ NOT_RUN = {
     "R'(a) = ln(1 - q + q e^(b R(a))) / b": FORMULA,
     "export EPSILON_LEDGER_DATABASE_URL=sqlite:////tmp/migration.db": "it would add a migration to the repository",
     "make format            format and mend what can be mended": CI,
-    ".venv/bin/python -m pytest tests/ledger/test_admission.py": "the tests run it, without this line",
+    ".venv/bin/python -m pytest tests/ledger/admission/test_admission.py": "the tests run it, without this line",
     "pip install './sdk[flower]'": PACKAGES,
     'pip install "epsilon-ledger-client[dp-accounting]" jax-privacy': PACKAGES,
     "pip install './sdk[nvflare]'": PACKAGES,

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from app.ledger.permissions import Role
-from app.workload_settings import IssuerSettings, RuleSettings, read_workload_issuers
+from app.provisioning.workload_issuers import IssuerSettings, RuleSettings, read_workload_issuers
 from epsilon_ledger import LedgerClient, Limit
 from tests.conftest import LiveServer
 from tests.docs.markdown import ROOT, fences

@@ -8,9 +8,9 @@ import pytest
 from pydantic import ValidationError
 
 from app.ledger.permissions import Role
+from app.provisioning.workload_issuers import read_workload_issuers
 from app.service.auth.oidc.config import RoleMapping, granted
 from app.settings import PREFIX, Settings
-from app.workload_settings import read_workload_issuers
 from tests.each import for_each
 from tests.service.cli_runner import commands
 

@@ -12,8 +12,7 @@ from app.ledger.admission.admission import hold, record
 from app.ledger.admission.composition import budgets_of, check_several, topmost_parallel_under
 from app.ledger.errors import InvalidInputError
 from app.ledger.step_events import MAX_COUNT, StepEvent
-
-from .ledger_model import LedgerModel
+from tests.ledger.ledger_model import LedgerModel
 
 ADD, REPLACE, SPECIAL = NeighboringRelation
 UNIT, EDGE = Gaussian(1.0), Gaussian(2.0)

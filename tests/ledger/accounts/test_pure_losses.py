@@ -29,8 +29,7 @@ from app.accounting.rdp import event_curve
 from app.ledger.accounts.account import Account
 from app.ledger.accounts.alerts import share_used
 from app.ledger.step_events import StepEvent
-
-from .conftest import admitted, chained, make_account, planning, refused, repetitions_left
+from tests.ledger.conftest import admitted, chained, make_account, planning, refused, repetitions_left
 
 TENTH = Laplace(epsilon=0.1)
 ADDED, REPLACED = NeighboringRelation.ADD_OR_REMOVE_ONE, NeighboringRelation.REPLACE_ONE

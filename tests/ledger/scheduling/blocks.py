@@ -18,8 +18,7 @@ from app.ledger.scheduling.scheduling_rules import Line
 from app.ledger.scheduling.withholding import Withholding
 from app.ledger.settings.allocation import ALL, Allocation, SchedulingRule
 from app.ledger.step_events import PricedStep, StepEvent
-
-from .conftest import make_account
+from tests.ledger.conftest import make_account
 
 ORDERS = 3
 Units = tuple[int, ...]

@@ -15,10 +15,22 @@ from hypothesis import strategies as st
 from app.ledger.scheduling.queue import Books, WaitingReservation
 from app.ledger.scheduling.scheduling_rules import Line
 from app.ledger.settings.allocation import SchedulingRule
+from tests.ledger.scheduling.blocks import (
+    ORDERS,
+    Units,
+    block,
+    curve_of,
+    line_of,
+    names,
+    open_books,
+    part_of,
+    units_of,
+    unlocked,
+    waiting,
+)
 from tests.soak import few
 
 from . import blocks
-from .blocks import ORDERS, Units, block, curve_of, line_of, names, open_books, part_of, units_of, unlocked, waiting
 
 BLOCKS = ("b0", "b1", "b2")
 

@@ -18,10 +18,9 @@ from app.accounting.curves import GRID_VERSION, RdpCurve
 from app.ledger.accounts.account import zero_curve
 from app.ledger.filter.filters import FilterWeights, Limit
 from app.ledger.filter.parallel_exposure import largest
+from tests.ledger.conftest import thresholds
+from tests.ledger.filter.test_counterexample import GRID, SIXTY_FOUR, TEN, Pair, curve
 from tests.soak import few
-
-from .conftest import thresholds
-from .test_counterexample import GRID, SIXTY_FOUR, TEN, Pair, curve
 
 LIMIT = Limit(1.0, 1e-3)
 WEIGHTS = FilterWeights((TEN, SIXTY_FOUR), (0.5 * LIMIT.delta, 0.5 * LIMIT.delta * (1 - 1e-12)))

@@ -14,9 +14,8 @@ from app.ledger.accounts.account import Account, zero_curve
 from app.ledger.admission.admission import Admission, Refusal, admit, governing_of, hold, record, repetitions_left
 from app.ledger.filter.filters import UNLIMITED, Limit
 from app.ledger.step_events import MAX_COUNT, PricedStep, StepEvent
-
-from .ledger_model import Entry, LedgerModel, limited_to, most_that
-from .plan_models import limits
+from tests.ledger.ledger_model import Entry, LedgerModel, limited_to, most_that
+from tests.ledger.plan.plan_models import limits
 
 PLANS: list[tuple[StepEvent, ...]] = [
     (),

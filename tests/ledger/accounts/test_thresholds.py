@@ -19,12 +19,11 @@ from app.ledger.accounts.alerts import (
 )
 from app.ledger.errors import InvalidInputError
 from app.ledger.filter.filters import Limit
+from tests.ledger.conftest import admitted, make_account, priced
+from tests.ledger.ledger_model import limited_to
+from tests.ledger.plan.plan_models import EVENTS as PLANNED
+from tests.ledger.plan.plan_models import Taken, cost_of, limits, planned_accounts
 from tests.soak import few
-
-from .conftest import admitted, make_account, priced
-from .ledger_model import limited_to
-from .plan_models import EVENTS as PLANNED
-from .plan_models import Taken, cost_of, limits, planned_accounts
 
 EVENTS: list[DpEvent] = [
     *(Gaussian(90.0), Gaussian(20.0), Gaussian(3.0), Laplace(200.0), EpsilonDelta(0.001, 1e-9)),

@@ -20,9 +20,8 @@ from app.accounting.curves import GRID_VERSION, RdpCurve, orders
 from app.accounting.events import EpsilonDelta, NeighboringRelation, PoissonSampled
 from app.accounting.rdp import event_curve
 from app.ledger.filter.filters import FilterWeights, Limit, filter_weights
+from tests.ledger.conftest import thresholds
 from tests.soak import few
-
-from .conftest import thresholds
 
 LIMIT = Limit(1.0, 1e-3)
 ROUND_1 = (0.09136661491597164, 0.08320997377641626)

@@ -19,9 +19,8 @@ from app.ledger.fitting.fitting_limits import raise_limits
 from app.ledger.fitting.fitting_noise import noise_that_fits
 from app.ledger.fitting.trial_admission import Trial
 from app.ledger.step_events import StepEvent
-
-from .conftest import admit, admitted, chained, make_account, planning, priced, refused, repetitions_left
-from .ledger_model import limited_to
+from tests.ledger.conftest import admit, admitted, chained, make_account, planning, priced, refused, repetitions_left
+from tests.ledger.ledger_model import limited_to
 
 EVENTS: list[DpEvent] = [
     *(dp.Gaussian(1.0), dp.Gaussian(8.0), dp.Gaussian(300.0), dp.PoissonSampled(0.004, dp.Gaussian(1.1))),

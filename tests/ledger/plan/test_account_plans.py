@@ -29,10 +29,9 @@ from app.ledger.governance.filter_weights import DECLARED_SHARE, DEFAULT_SHARE, 
 from app.ledger.plan.plan_filter import UNITS
 from app.ledger.plan.plans import PlanState, is_allowed
 from app.ledger.step_events import MAX_COUNT, StepEvent, counts_of, first_steps
+from tests.ledger.conftest import admit, admitted, make_account, plan_of, planning, priced
+from tests.ledger.plan.plan_models import EVENTS, Taken, charges, cost_of, limits, planned_accounts, plans, shares
 from tests.soak import few
-
-from .conftest import admit, admitted, make_account, plan_of, planning, priced
-from .plan_models import EVENTS, Taken, charges, cost_of, limits, planned_accounts, plans, shares
 
 ADD = NeighboringRelation.ADD_OR_REMOVE_ONE
 UNCOVERED = PoissonSampled(0.01, Gaussian(2.0))

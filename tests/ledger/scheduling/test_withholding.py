@@ -15,10 +15,23 @@ from app.ledger.admission.admission import hold_if_fitting
 from app.ledger.scheduling.withholding import Withholding
 from app.ledger.settings.allocation import ALL, Allocation, Share
 from app.ledger.step_events import MAX_COUNT, PricedStep, StepEvent
+from tests.ledger.conftest import chained, make_account, plan_of, planning, priced
+from tests.ledger.scheduling.blocks import (
+    NOTHING,
+    ORDERS,
+    Units,
+    block,
+    fits,
+    flat,
+    open_books,
+    part_of,
+    plus,
+    unlocked,
+    waiting,
+    with_loss,
+)
 
 from . import blocks
-from .blocks import NOTHING, ORDERS, Units, block, fits, flat, open_books, part_of, plus, unlocked, waiting, with_loss
-from .conftest import chained, make_account, plan_of, planning, priced
 
 TEAMS = ("a", "b", "c")
 HALF, THIRD = Fraction(1, 2), Fraction(1, 3)

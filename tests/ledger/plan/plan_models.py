@@ -10,8 +10,7 @@ from app.accounting.events import DpEvent
 from app.ledger.accounts.account import Account, with_usage
 from app.ledger.governance.filter_weights import DECLARED_SHARE, DEFAULT_SHARE
 from app.ledger.step_events import MAX_COUNT, StepEvent, total_cost
-
-from .conftest import make_account, planning, priced
+from tests.ledger.conftest import make_account, planning, priced
 
 Taken = list[tuple[DpEvent, int]]
 PLANS: list[tuple[StepEvent, ...]] = [

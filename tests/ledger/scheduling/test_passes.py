@@ -14,10 +14,23 @@ from app.ledger.scheduling.queue import Books, WaitingReservation, schedule
 from app.ledger.scheduling.scheduling_rules import Line
 from app.ledger.scheduling.withholding import Withholding
 from app.ledger.settings.allocation import ALL, SchedulingRule
+from tests.ledger.scheduling.blocks import (
+    NOW,
+    ORDERS,
+    block,
+    fits,
+    flat,
+    line_of,
+    open_books,
+    run_pass,
+    tried,
+    units_of,
+    waiting,
+    with_loss,
+)
 from tests.soak import few
 
 from . import blocks
-from .blocks import NOW, ORDERS, block, fits, flat, line_of, open_books, run_pass, tried, units_of, waiting, with_loss
 
 BLOCKS = ("b0", "b1", "b2", "b3")
 AGING = timedelta(minutes=10)

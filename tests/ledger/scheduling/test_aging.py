@@ -10,9 +10,21 @@ from app.ledger.filter.parallel_exposure import without
 from app.ledger.scheduling.queue import Books, WaitingReservation
 from app.ledger.scheduling.withholding import Withholding
 from app.ledger.settings.allocation import ALL, Allocation, SchedulingRule, Share
+from tests.ledger.scheduling.blocks import (
+    NOTHING,
+    NOW,
+    Units,
+    block,
+    flat,
+    line_of,
+    names,
+    open_books,
+    run_pass,
+    waiting,
+    with_loss,
+)
 
 from . import blocks
-from .blocks import NOTHING, NOW, Units, block, flat, line_of, names, open_books, run_pass, waiting, with_loss
 
 FIRST, SHARE, PACKED = SchedulingRule
 AGING = timedelta(minutes=10)

@@ -16,10 +16,23 @@ from hypothesis import strategies as st
 from app.ledger.scheduling.queue import Books, WaitingReservation
 from app.ledger.scheduling.withholding import Withholding
 from app.ledger.settings.allocation import ALL, Allocation, SchedulingRule, Share
+from tests.ledger.scheduling.blocks import (
+    NOTHING,
+    NOW,
+    ORDERS,
+    Units,
+    block,
+    line_of,
+    locked,
+    part_of,
+    plus,
+    run_pass,
+    total_of,
+    units_of,
+)
 from tests.soak import few
 
 from . import blocks
-from .blocks import NOTHING, NOW, ORDERS, Units, block, line_of, locked, part_of, plus, run_pass, total_of, units_of
 
 POPULATION, TEAM, OTHER = "population", "team", "other"
 PARTITIONS = ("a", "b", "c")

@@ -18,10 +18,9 @@ from app.ledger.admission.admission import Admission
 from app.ledger.admission.counted_accounts import CountedAccount, admit_by_counting
 from app.ledger.governance.filter_weights import DEFAULT_SHARE
 from app.ledger.step_events import PricedStep, StepEvent
+from tests.ledger.conftest import chained, make_account, planning, priced
+from tests.ledger.plan.plan_models import COVERED_SOMEWHERE, EVENTS, Taken, cost_of, limits, plans, shares
 from tests.soak import few
-
-from .conftest import chained, make_account, planning, priced
-from .plan_models import COVERED_SOMEWHERE, EVENTS, Taken, cost_of, limits, plans, shares
 
 NOW = datetime(2026, 11, 23, 9, 0, tzinfo=UTC)
 POPULATION = Population("patient", NeighboringRelation.ADD_OR_REMOVE_ONE, None)

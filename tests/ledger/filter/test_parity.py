@@ -14,9 +14,8 @@ from app.accounting.curves import GRID_VERSION, HIGHEST, RdpCurve, orders
 from app.accounting.events import DpEvent, Gaussian, NeighboringRelation, PoissonSampled
 from app.accounting.rdp import event_curve
 from app.ledger.accounts.account import Account
+from tests.ledger.conftest import admitted, make_account, refused, repetitions_left
 from tests.soak import thinned
-
-from .conftest import admitted, make_account, refused, repetitions_left
 
 ALL_ORDERS = orders(GRID_VERSION)
 WHOLE = (np.floor(ALL_ORDERS) == ALL_ORDERS) & (ALL_ORDERS <= HIGHEST)

@@ -29,9 +29,8 @@ from app.ledger.filter.filters import (
 )
 from app.ledger.governance.filter_weights import rescale_weights
 from app.ledger.step_events import PricedStep, StepEvent
+from tests.ledger.conftest import make_account, thresholds
 from tests.soak import few
-
-from .conftest import make_account, thresholds
 
 GRID = orders(GRID_VERSION)
 limits = st.builds(Limit, st.floats(0.05, 100.0), st.floats(1e-12, 1e-3))

@@ -21,9 +21,8 @@ from app.ledger.accounts.account import Account
 from app.ledger.admission.admission import hold_if_fitting, record
 from app.ledger.filter.filters import Limit
 from app.ledger.step_events import StepEvent
+from tests.ledger.ledger_model import LedgerModel, limited_to
 from tests.soak import thinned
-
-from .ledger_model import LedgerModel, limited_to
 
 ADD, REPLACE, _ = NeighboringRelation
 Move = tuple[EpsilonDelta | None, int]

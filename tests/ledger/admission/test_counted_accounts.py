@@ -17,11 +17,10 @@ from app.ledger.admission.counted_accounts import CountedAccount, admit_by_count
 from app.ledger.filter.filters import Limit
 from app.ledger.settings.policies import Policy
 from app.ledger.step_events import MAX_COUNT, PricedStep, StepEvent
-
-from .conftest import chained, make_account, plan_of, planning, priced
-from .ledger_model import limited_to
-from .plan_models import cost_of
-from .test_counting import NOW, charged_once, recorded
+from tests.ledger.admission.test_counting import NOW, charged_once, recorded
+from tests.ledger.conftest import chained, make_account, plan_of, planning, priced
+from tests.ledger.ledger_model import limited_to
+from tests.ledger.plan.plan_models import cost_of
 
 
 def begun(path: Sequence[Account], step: PricedStep, reached: tuple[float, ...] = ()) -> list[CountedAccount]:

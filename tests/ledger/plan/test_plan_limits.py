@@ -19,11 +19,10 @@ from app.ledger.plan.plans import is_allowed
 from app.ledger.runs import reservations
 from app.ledger.runs.reservations import Reservation, ReservationStatus
 from app.ledger.step_events import MAX_COUNT, StepEvent, total_cost
+from tests.ledger.conftest import admit, chained, make_account, plan_of, planning, priced
+from tests.ledger.ledger_model import LedgerModel, limited_to, most_that
+from tests.ledger.plan.plan_models import EVENTS, LIMITS, Taken, charges, cost_of, planned_accounts, plans, shares
 from tests.soak import few
-
-from .conftest import admit, chained, make_account, plan_of, planning, priced
-from .ledger_model import LedgerModel, limited_to, most_that
-from .plan_models import EVENTS, LIMITS, Taken, charges, cost_of, planned_accounts, plans, shares
 
 HIGH = Limit(3.0, 1e-6)
 

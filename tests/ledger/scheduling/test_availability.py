@@ -10,10 +10,9 @@ from hypothesis import strategies as st
 from app.accounting.events import Gaussian, NeighboringRelation
 from app.ledger.admission.admission import Admission
 from app.ledger.scheduling.availability import AccountRoom, Available, available_of, least_above_part, room_of
+from tests.ledger.conftest import admit
+from tests.ledger.ledger_model import LedgerModel
 from tests.soak import few
-
-from .conftest import admit
-from .ledger_model import LedgerModel
 
 ADD = NeighboringRelation.ADD_OR_REMOVE_ONE
 ONE = NeighboringRelation.REPLACE_ONE

@@ -12,9 +12,21 @@ from app.ledger.accounts.account import with_usage
 from app.ledger.scheduling.queue import WaitingReservation
 from app.ledger.settings.allocation import SchedulingRule
 from app.ledger.step_events import MAX_COUNT, StepEvent
-
-from .blocks import NOW, Units, block, flat, line_of, names, open_books, run_pass, tried, unlocked, waiting, with_loss
-from .conftest import make_account, plan_of, planning, priced
+from tests.ledger.conftest import make_account, plan_of, planning, priced
+from tests.ledger.scheduling.blocks import (
+    NOW,
+    Units,
+    block,
+    flat,
+    line_of,
+    names,
+    open_books,
+    run_pass,
+    tried,
+    unlocked,
+    waiting,
+    with_loss,
+)
 
 FIRST, SHARE, PACKED = SchedulingRule
 LIMITS = {"b0": flat(100, 100), "b1": flat(200, 100), "b2": (100, 1000, -1, 0)}
