@@ -33,6 +33,7 @@ from app.api.routers import (
     tokens,
     verifications,
 )
+from app.configuration.settings import Settings
 from app.dashboard import accounts as accounts_pages
 from app.dashboard import administration, api_docs, assets, login, planner
 from app.dashboard import audit as audit_pages
@@ -62,7 +63,6 @@ from app.service.queries.account_status_cache import AccountStatusCache
 from app.service.runs.lost import run_lost_check
 from app.service.signing.signatures import signer_of
 from app.service.timekeeping import keep_time
-from app.settings import Settings
 from app.tracing_setup import configure_tracing
 from app.version import VERSION
 

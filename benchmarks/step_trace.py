@@ -20,6 +20,7 @@ from starlette.types import ASGIApp, Message, Scope
 from uvicorn.server import ServerState
 
 import app
+from app.configuration.settings import Settings
 from app.http.connections import BoundedConfig, BoundedConnection, Limits
 from app.http.step_path import StepPath
 from app.ledger.permissions import Role
@@ -28,7 +29,6 @@ from app.persistence.database import Database
 from app.persistence.schema import upgrade
 from app.service.auth.authentication import create_organisation
 from app.service.keys.api_keys import create_key
-from app.settings import Settings
 from benchmarks.load import request
 from benchmarks.servers import EVENT
 

@@ -3,9 +3,9 @@
 from alembic import context
 from sqlalchemy import Connection
 
+from app.configuration.settings import Settings
 from app.persistence.database import Database
 from app.persistence.tables import metadata
-from app.settings import Settings
 
 
 def run(connection: Connection) -> None:

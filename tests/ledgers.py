@@ -18,6 +18,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from fastapi import FastAPI
 
+from app.configuration.settings import Settings
 from app.ledger.permissions import Role
 from app.main import create_app
 from app.persistence.database import ALL_TENANTS, Database
@@ -27,7 +28,6 @@ from app.service.auth import authentication, sessions
 from app.service.auth.request_context import RequestContext
 from app.service.keys.api_keys import create_key
 from app.service.signing.ed25519 import public_pem
-from app.settings import Settings
 from tests import postgres
 from tests.asgi import AppClient
 from tests.open_databases import migrate

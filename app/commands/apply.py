@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from app.bootstrap import Json, print_result, require_reason
+from app.commands.console import Json, print_result, require_reason
 
 if TYPE_CHECKING:
     from app.provisioning.session import Outcome, Session

@@ -14,7 +14,7 @@ from typing import Annotated, Final
 import typer
 from sqlalchemy import inspect, make_url
 
-from app.bootstrap import Json, MetricsFile, open_ledger, print_result
+from app.commands.console import Json, MetricsFile, open_ledger, print_result
 from app.ledger.errors import InvalidInputError
 from app.persistence.database import Database
 from app.service.backups import BackupReport, compare_backup

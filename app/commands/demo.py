@@ -5,7 +5,7 @@ from typing import Final
 
 import typer
 
-from app.bootstrap import Json
+from app.commands.console import Json
 
 _NEEDED: Final = {"sklearn": "scikit-learn", "epsilon_ledger": "epsilon-ledger-client"}
 

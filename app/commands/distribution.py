@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from app.bootstrap import Json, open_ledger, print_result
+from app.commands.console import Json, open_ledger, print_result
 from app.persistence.citus import Distribution, distribute
 
 _DONE: Final = (

@@ -6,7 +6,8 @@ from typing import Annotated, Final
 import typer
 from sqlalchemy.exc import SQLAlchemyError
 
-from app.bootstrap import Json, Organisation, open_ledger, print_result
+from app.commands.console import Json, Organisation, open_ledger, print_result
+from app.configuration.settings import Settings
 from app.ledger.errors import LedgerUnavailableError
 from app.persistence.database import Database
 from app.service.auth.sign_in_links import LIFETIME, SignInLink
@@ -17,7 +18,6 @@ from app.service.keys.first_admin import (
     initialise,
     set_up,
 )
-from app.settings import Settings
 
 LINK_PATH: Final = "/sign-in/link"
 """Path of the page that a sign-in link opens. The token follows `#`, so browsers send it to no server or proxy."""

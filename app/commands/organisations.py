@@ -6,7 +6,15 @@ from typing import Annotated, Final
 
 import typer
 
-from app.bootstrap import Json, Organisation, Reason, open_ledger, open_organisation, print_result, require_reason
+from app.commands.console import (
+    Json,
+    Organisation,
+    Reason,
+    open_ledger,
+    open_organisation,
+    print_result,
+    require_reason,
+)
 from app.ledger.errors import NotFoundError
 from app.ledger.pages import PageRequest
 from app.ledger.permissions import KeyRecord, Role

@@ -5,12 +5,12 @@ from typing import Final
 
 import typer
 
-from app.bootstrap import print_result
+from app.commands.console import print_result
 from app.commands.first_admin import browser_origin, http_url, link_facts, link_url
+from app.configuration.settings import Settings
 from app.http.server import serve as serve_http
 from app.ledger.permissions import Role
 from app.service.auth.loopback import is_loopback
-from app.settings import Settings
 
 _SHOWN: Final = (Role.PRIVACY_OFFICER, Role.TRAINER, Role.VIEWER)
 """Roles whose keys are printed; two persons are needed to approve a proposal."""

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from app.bootstrap import (
+from app.commands.console import (
     Json,
     display_url,
     has_organisations,
@@ -12,14 +12,14 @@ from app.bootstrap import (
     prepare_to_serve,
     print_result,
 )
-from app.bootstrap import migrate as upgrade_schema
+from app.commands.console import migrate as upgrade_schema
 from app.commands.first_admin import browser_origin, greet, http_url, no_organisation_hint
 from app.commands.sample import serve_sample
+from app.configuration.settings import Settings
 from app.http.server import PortError, check_port
 from app.http.server import serve as serve_http
 from app.persistence.schema import has_ledger
 from app.service.signing.signatures import signer_of
-from app.settings import Settings
 
 
 def serve(

@@ -8,7 +8,7 @@ from typing import Annotated, Final
 
 import typer
 
-from app.bootstrap import (
+from app.commands.console import (
     Json,
     MetricsFile,
     Organisation,
@@ -17,6 +17,7 @@ from app.bootstrap import (
     print_result,
     require_database,
 )
+from app.configuration.settings import Settings
 from app.ledger.errors import InvalidInputError
 from app.persistence.database import Database
 from app.service.audit.checkpoints import sign
@@ -30,7 +31,6 @@ from app.service.verification.report import VerificationReport
 from app.service.verification.requests import apply_quarantines
 from app.service.verification.trusted_checkpoints import Evidence, TrustedCheckpoint, trusted_checkpoint_of
 from app.service.verification.verify import verify as verify_ledger
-from app.settings import Settings
 
 MAX_LIFT_COMMANDS: Final = 20
 """Maximum number of `quarantine lift` commands that `verify` prints."""

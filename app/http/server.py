@@ -20,11 +20,11 @@ from uvicorn.config import STARTUP_FAILURE
 from uvicorn.supervisors import multiprocess
 
 from app import gc_frozen
+from app.configuration.settings import Settings
 from app.http.connections import BoundedConfig, BoundedConnection, Limits, connections_within, sweep
 from app.logging_config import log_config
 from app.service.background import STOPPING
 from app.service.monitoring.exposition import SHARED_FOLDER
-from app.settings import Settings
 
 QUIET_SECONDS: Final = 1.0
 """Time without requests after which the remaining connections count as idle."""

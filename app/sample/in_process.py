@@ -12,11 +12,11 @@ from sqlalchemy import event
 from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.pool import ConnectionPoolEntry
 
+from app.configuration.settings import Settings
 from app.main import create_app
 from app.persistence.clock import Clock, Moment
 from app.persistence.database import Database
 from app.service.ledger_store import LedgerStore
-from app.settings import Settings
 
 
 class SetClock(Clock):

@@ -11,6 +11,7 @@ from tempfile import TemporaryDirectory
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
+from app.configuration.settings import PREFIX, Settings
 from app.ledger.permissions import Role
 from app.persistence.database import ALL_TENANTS, Database
 from app.persistence.repositories import organisations
@@ -19,7 +20,6 @@ from app.sample.hospital import ORGANISATION, fill
 from app.sample.in_process import in_process
 from app.service.auth.request_context import cli_context
 from app.service.auth.sign_in_links import SignInLink, create_link
-from app.settings import PREFIX, Settings
 
 _KEPT = frozenset(f"{PREFIX}{name}" for name in ("LOG_FORMAT", "LOG_LEVEL", "LOG_REQUESTS", "PUBLIC_URL"))
 """Settings that also apply to the sample; others may name a database or an identity provider that is not its own."""

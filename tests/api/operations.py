@@ -9,8 +9,8 @@ from typing import Any
 import httpx2
 from jsonschema_rs import Draft202012Validator
 
+from app.configuration.settings import Settings
 from app.main import create_app
-from app.settings import Settings
 from tests.conftest import SAMPLED
 
 APP = create_app(Settings(database_url="sqlite:///never-opened.db"))

@@ -12,9 +12,9 @@ import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from app import tracing_setup
+from app.configuration.settings import Settings
 from app.logging_config import HIDDEN, JsonFormatter, TextFormatter, install_redaction, request_id
 from app.service.metrics import TRACES
-from app.settings import Settings
 from tests.ledgers import SAMPLED
 from tests.polling import await_true
 from tests.reliability.clients import open_budget

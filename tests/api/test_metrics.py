@@ -12,11 +12,11 @@ from prometheus_client.mmap_dict import MmapedDict, mmap_key
 from prometheus_client.parser import text_string_to_metric_families
 from pydantic import ValidationError
 
+from app.configuration.settings import Settings
 from app.persistence.write_probe import Fault, Rehearsal
 from app.service import readiness
 from app.service.monitoring.database_collector import DatabaseCollector
 from app.service.monitoring.exposition import SHARED_FOLDER
-from app.settings import Settings
 from tests.api.conftest import SeededLedger, furnish
 from tests.api.trainer import HUGE
 from tests.asgi import AppClient

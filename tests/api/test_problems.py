@@ -12,13 +12,13 @@ from sqlalchemy.exc import OperationalError
 
 from app.accounting.errors import AccountingError
 from app.api.problems import STATUSES
+from app.configuration.settings import Settings
 from app.ledger.errors import LedgerError
 from app.persistence import database, postgresql
 from app.persistence.database import ALL_TENANTS
 from app.persistence.repositories import api_keys
 from app.persistence.schema import upgrade
 from app.persistence.tables import accounts
-from app.settings import Settings
 from tests.api.conftest import SeededLedger
 from tests.api.operations import GUARDED, valid_body
 from tests.asgi import AppClient

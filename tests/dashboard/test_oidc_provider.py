@@ -7,9 +7,9 @@ import httpx2
 import pytest
 
 from app.api.session_cookies import COOKIE
+from app.configuration.settings import Settings
 from app.ledger.errors import InvalidInputError
 from app.service.auth.oidc import http_json
-from app.settings import Settings
 from tests.conftest import open_ledger
 from tests.dashboard.oidc_flow import CLIENT, HOME, OidcFlow, open_flow, refused
 from tests.identity_provider import IdentityProvider

@@ -4,7 +4,7 @@ from typing import Any
 
 import yaml
 
-from app.settings import FOREIGN_VARIABLES, PREFIX, known_variables
+from app.configuration.settings import FOREIGN_VARIABLES, PREFIX, known_variables
 from tests.packaging.dockerfile import ROOT
 
 KUBERNETES = ROOT / "deploy" / "kubernetes"

@@ -12,8 +12,8 @@ import yaml
 from jsonschema.validators import validator_for
 from sqlalchemy import make_url
 
+from app.configuration.settings import PREFIX, Settings
 from app.service.signing.signatures import signer_of
-from app.settings import PREFIX, Settings
 from app.version import VERSION
 from tests.deploy.manifests import KUBERNETES, unknown_settings
 from tests.packaging.dockerfile import ROOT, only, stages

@@ -12,10 +12,10 @@ import pytest
 import yaml
 from sqlalchemy import make_url
 
+from app.configuration.settings import PREFIX, Settings
+from app.configuration.workload_issuers import read_workload_issuers
 from app.persistence.database import POOL_SIZE, Database
 from app.persistence.postgresql import STATEMENT_TIMEOUT_SECONDS
-from app.provisioning.workload_issuers import read_workload_issuers
-from app.settings import PREFIX, Settings
 from app.version import VERSION
 from tests.deploy.manifests import KUBERNETES, Document, documents, unknown_settings
 from tests.docs.markdown import fences

@@ -7,7 +7,7 @@ import typer
 from typer.main import get_command
 
 from app.cli import cli
-from app.settings import known_variables
+from app.configuration.settings import known_variables
 from tests.deploy.manifests import KUBERNETES, documents
 from tests.deploy.test_compose import SERVICES
 from tests.docs.markdown import ROOT, blocks

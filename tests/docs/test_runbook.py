@@ -12,8 +12,8 @@ from datetime import datetime, timedelta
 import httpx2
 import pytest
 
+from app.configuration.settings import PREFIX, Settings
 from app.ledger.ids import number_of
-from app.settings import PREFIX, Settings
 from tests import postgres
 from tests.certificates import DAY, Authority
 from tests.docs.markdown import ROOT, Block

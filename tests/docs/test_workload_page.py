@@ -10,8 +10,8 @@ import kubernetes_validate
 import pytest
 import yaml
 
+from app.configuration.workload_issuers import IssuerSettings, RuleSettings, read_workload_issuers
 from app.ledger.permissions import Role
-from app.provisioning.workload_issuers import IssuerSettings, RuleSettings, read_workload_issuers
 from epsilon_ledger import LedgerClient, Limit
 from tests.conftest import LiveServer
 from tests.docs.markdown import ROOT, fences

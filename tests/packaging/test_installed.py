@@ -46,7 +46,7 @@ for name in names:
 
 from app.cli import main
 from app.main import create_app
-from app.settings import Settings
+from app.configuration.settings import Settings
 
 def refusal(*arguments):
     sys.argv = ["epsilon-ledger", *arguments]

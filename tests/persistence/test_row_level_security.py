@@ -13,7 +13,7 @@ import pytest
 from sqlalchemy import Connection, Table, delete, func, insert, select, text, update
 from sqlalchemy.exc import ProgrammingError
 
-from app.bootstrap import prepare_to_serve
+from app.commands.console import prepare_to_serve
 from app.ledger.ids import NO_NUMBER, number_of
 from app.ledger.permissions import Role
 from app.persistence.database import ALL_TENANTS, NO_TENANT, Database

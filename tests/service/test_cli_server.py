@@ -14,8 +14,8 @@ import uvicorn
 from sqlalchemy import update
 from uvicorn.supervisors import Multiprocess
 
-from app.bootstrap import display_url
 from app.commands import server, verification
+from app.commands.console import display_url
 from app.commands.first_admin import LINK_PATH
 from app.http import server as http_server
 from app.persistence.database import ALL_TENANTS, Database

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.asymmetric import rsa
 
+from app.configuration.settings import Settings
 from app.ledger.errors import AuthenticationError, LedgerUnavailableError
 from app.service.auth import credential_cache
 from app.service.auth.oidc import jwks as provider_module
@@ -20,7 +21,6 @@ from app.service.auth.oidc.http_json import MOST_BYTES, RETRIED_SECONDS, FetchAc
 from app.service.auth.oidc.jwks import KEPT_SECONDS, PROVOKED_SECONDS, RENEWED_SECONDS, fetch_key_set
 from app.service.auth.oidc.jwks import JwksCache as Keys
 from app.service.auth.workload.config import WorkloadIssuer
-from app.settings import Settings
 from tests.certificates import server_context
 from tests.conftest import Ledger
 from tests.identity_provider import IdentityProvider, identity_provider, key_of, public

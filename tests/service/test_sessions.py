@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from sqlalchemy import select, update
 
+from app.configuration.settings import Settings
 from app.ledger.errors import AuthenticationError
 from app.ledger.permissions import Role
 from app.persistence.database import ALL_TENANTS
@@ -18,7 +19,6 @@ from app.service.auth.authentication import Principal, authenticate
 from app.service.auth.credential_cache import Authenticator
 from app.service.auth.request_context import RequestContext
 from app.service.verification.verify import verify
-from app.settings import Settings
 from tests.api.trainer import audited
 from tests.conftest import Ledger
 from tests.identity_provider import identity_provider, key_of

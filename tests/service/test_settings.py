@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from app.configuration.settings import PREFIX, Settings
+from app.configuration.workload_issuers import read_workload_issuers
 from app.ledger.permissions import Role
-from app.provisioning.workload_issuers import read_workload_issuers
 from app.service.auth.oidc.config import RoleMapping, granted
-from app.settings import PREFIX, Settings
 from tests.each import for_each
 from tests.service.cli_runner import commands
 

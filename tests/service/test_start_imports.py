@@ -7,7 +7,7 @@ PROGRAM = """
 import sys
 import app.cli
 from app.main import create_app
-from app.settings import Settings
+from app.configuration.settings import Settings
 create_app(Settings())
 print(*sys.modules)
 """

@@ -8,9 +8,9 @@ from typing import Annotated, Final, Literal, Self
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
+from app.configuration.workload_issuers import read_workload_issuers
 from app.ledger.names import EMAIL_PATTERN, MAX_EMAIL_LENGTH
 from app.persistence.database import POOL_SIZE
-from app.provisioning.workload_issuers import read_workload_issuers
 from app.service.alerts.mail_sender import DEFAULT_PORTS, SmtpServer, SmtpTls
 from app.service.auth.oidc.authorization_code import OidcClient, secret_in
 from app.service.auth.oidc.config import (

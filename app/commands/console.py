@@ -11,13 +11,13 @@ from typing import Annotated
 import typer
 from sqlalchemy.exc import SQLAlchemyError
 
+from app.configuration.settings import Settings, known_variables, unknown_variables
 from app.ledger.errors import NotFoundError
 from app.ledger.names import is_text
 from app.persistence.database import ALL_TENANTS, URL_SETTING, Database
 from app.persistence.repositories import organisations
 from app.persistence.schema import has_ledger, upgrade
 from app.service.auth.request_context import RequestContext, cli_context
-from app.settings import Settings, known_variables, unknown_variables
 
 Json = Annotated[bool, typer.Option("--json", metavar="", help="Print JSON.")]
 Organisation = Annotated[str, typer.Option("--org", help="The organisation's id or name.")]
