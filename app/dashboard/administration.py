@@ -4,7 +4,6 @@ from typing import Annotated, Final
 
 from fastapi import Query, Response
 
-from app.accounting.events import NeighboringRelation
 from app.api.pagination import decode_cursor
 from app.dashboard.page_context import PageContext, PageDep, router
 from app.ledger.accounts.alerts import AlertType
@@ -12,7 +11,7 @@ from app.ledger.accounts.receivers import ReceiverKind
 from app.ledger.errors import NotFoundError, PermissionDeniedError
 from app.ledger.pages import PageRequest
 from app.ledger.permissions import ISSUES, Permission, Role
-from app.ledger.settings.policies import DEFAULT_RULES, LEAVES
+from app.ledger.settings.policy_rules import DEFAULT_RULES, RULES
 from app.service.alerts.receivers import list_receiver_statuses
 from app.service.alerts.settings import get_alert_settings, list_alerts
 from app.service.keys.api_keys import SHOWN_AFTER_EXPIRY, list_keys
@@ -31,23 +30,6 @@ KEYS: Final = 50
 RECEIVERS: Final = 20
 ALERTS: Final = 15
 """Decided proposals, keys, receivers and alerts of a page."""
-
-RULES: Final = {
-    "max_epsilon": "Largest epsilon of a run",
-    "max_delta": "Largest delta of a run, and of any limit",
-    "require_delta_below_inverse_size": "Population size known, and delta below 1/size",
-    "require_limit": "Every run has its own limit",
-    "require_plan": "The plan of a run",
-    "mechanisms": "Allowed mechanisms",
-    "neighboring_relations": "Allowed neighboring relations",
-    "min_noise_multiplier": "Smallest noise multiplier",
-    "approval_above_epsilon": "Runs above this epsilon need approval",
-    "max_unapproved_epsilon_per_budget": "Largest epsilon of all unapproved runs together, per budget or population",
-    "report_roles": "Roles that may report executed steps",
-    "approvers_to_raise_limit": "People needed to raise a limit",
-    "approvers_to_create_population": "People needed to create a population",
-    "deviations": "Steps that differ from the run's declaration",
-}
 
 PURPOSES: Final = {
     Role.VIEWER: "for dashboards: read",
@@ -83,7 +65,7 @@ def show_approvals(page: PageDep, account: Account = "", after: Cursor = "") -> 
         account=account,
         fault=fault,
         limit=limit,
-        words=RULES,
+        policy_rules=RULES,
         paths=page.account_paths(),
     )
 
@@ -105,11 +87,9 @@ def show_policies(page: PageDep, account: Account = "") -> Response:
         fault=fault,
         ruled=ruled,
         actors=[ruled.waiting.proposed_by if ruled.waiting else None],
-        words=RULES,
+        policy_rules=RULES,
         default_rules=DEFAULT_RULES,
         may=page.has_permission(Permission.POLICY_MANAGE) and (on_account or page.context.principal.scope is None),
-        mechanisms=LEAVES,
-        relations=list(map(str, NeighboringRelation)),
         paths=page.account_paths(),
     )
 

@@ -15,7 +15,8 @@ from app.api.validation_errors import validation_messages
 from app.ledger.accounts.alerts import check_thresholds
 from app.ledger.errors import InvalidInputError, LedgerError
 from app.ledger.permissions import Role
-from app.ledger.settings.policies import PERSON_RULES, Policy, require_account_policy
+from app.ledger.settings.policies import require_account_policy
+from app.ledger.settings.policy_rules import PERSON_RULES, Policy
 from app.provisioning.errors import ProvisioningError
 from app.provisioning.yaml_text import Path, YamlDocument, quotes_hint, read_yaml
 

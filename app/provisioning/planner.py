@@ -6,7 +6,8 @@ from typing import Any, Final
 from app.ledger.accounts.alerts import DEFAULT_ALERT_SETTINGS
 from app.ledger.filter.filters import Limit
 from app.ledger.governance.limit_changes import is_raised
-from app.ledger.settings.policies import EMPTY_POLICY, OPENERS, facts_of, loosened, policy_of
+from app.ledger.settings.policies import EMPTY_POLICY, facts_of, loosened, policy_of
+from app.ledger.settings.policy_rules import OPENERS
 from app.provisioning.changes import ORGANISATION, Change, Conflict, Operation, Plan, Resource
 from app.provisioning.document import DesiredAccount, OrganisationDocument, PopulationDocument, accounts_of
 from app.provisioning.key_planner import plan_api_keys

@@ -9,6 +9,7 @@ from app.accounting.events.base import EVENT_TYPES
 from app.ledger.accounts.alerts import AlertType
 from app.ledger.accounts.receivers import ReceiverKind
 from app.ledger.audit import AuditAction
+from app.ledger.settings.policy_rules import RULES, Policy
 from app.service.alerts.chat_messages import CHAT_BODIES
 from app.service.verification import record_replay
 from epsilon_ledger._wire import alert_models
@@ -44,3 +45,11 @@ def test_events() -> None:
         assert set(get_type_hints(written)) == {"type", *defaults}, declared.name
         assert written.__optional_keys__ == {name for name, optional in defaults.items() if optional}, declared.name
         assert get_args(get_type_hints(written)["type"]) == (declared.name,)
+
+
+def test_policy_rules() -> None:
+    """The client's type is compared with the API's in `tests/sdk/test_models.py`."""
+    names = [field.name for field in fields(Policy)]
+    assert list(RULES) == names
+    table = (ROOT / "docs/reference/policy-rules.md").read_text().partition("## ")[0]
+    assert re.findall(r"`(\w+)`", "".join(re.findall(r"(?m)^\| (`[^|]*) \|", table))) == names

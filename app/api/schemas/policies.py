@@ -1,91 +1,55 @@
-"""Schemas of policies."""
+"""Schemas of policies, whose rules are derived from their declarations."""
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeAlias, get_args, get_origin, get_type_hints
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, create_model
 from typing_extensions import TypeAliasType
 
-from app.api.schemas.common import Body, Delta, Input, Output, Reason, Relation
-from app.ledger.settings.policies import LEAVES, Policy, facts_of, policy_of
+from app.api.schemas.common import Body, Input, Output, Reason
+from app.ledger.settings.policies import facts_of, policy_of
+from app.ledger.settings.policy_rules import RULES, Policy, Rule
 
-_SAID: dict[str, Any] = dict.fromkeys(Policy.__dataclass_fields__) | {
-    "require_delta_below_inverse_size": False,
-    "require_limit": False,
-}
-
-
-Epsilon = Annotated[float, Field(gt=0, le=10_000)]
-if TYPE_CHECKING:
-    MechanismName: TypeAlias = str
-else:
-    MechanismName = TypeAliasType("MechanismName", Literal[LEAVES])
-ReportRole = TypeAliasType("ReportRole", Literal["trainer", "admin"])
-RequirePlan = TypeAliasType("RequirePlan", Literal["declare", "stay"])
-DeviationHandling = TypeAliasType("DeviationHandling", Literal["flag", "refuse"])
-
+_KINDS: Final = get_type_hints(Policy)
+_SAID: Final[dict[str, Any]] = {name: False if kind is bool else None for name, kind in _KINDS.items()}
 
 _Rules = Annotated[dict[str, Any], BeforeValidator(facts_of)]
 _EffectiveRules = Annotated[dict[str, Any], BeforeValidator(lambda policy: _SAID | facts_of(policy))]
 
 
-class PolicyRules(Input):
+class _PolicyRules(Input):
     """Rules for runs; an omitted rule is not restricted by this policy."""
-
-    max_epsilon: Epsilon | None = Field(
-        default=None,
-        description="Maximum epsilon of a run: of its own limit, else of its plan, else of the limit above it.",
-    )
-    max_delta: Delta | None = Field(default=None, description="Maximum delta of runs and limits.")
-    require_delta_below_inverse_size: bool = Field(
-        default=False, description="Require the population's size, and every delta below 1/size."
-    )
-    require_limit: bool = Field(default=False, description="Require a limit for every run.")
-    require_plan: RequirePlan | None = Field(
-        default=None,
-        description="`declare`: every run has a `plan` or `planned` events. `stay`: besides, a step that would end the "
-        "plan of an account that it charges is refused.",
-    )
-    mechanisms: list[MechanismName] | None = Field(
-        default=None,
-        min_length=1,
-        max_length=20,
-        description="Allowed mechanisms, also inside samples, compositions and schedules.",
-    )
-    neighboring_relations: list[Relation] | None = Field(
-        default=None, min_length=1, max_length=3, description="Allowed neighboring relations."
-    )
-    min_noise_multiplier: Annotated[float, Field(ge=1e-3, le=1e6)] | None = Field(
-        default=None, description="Minimum noise multiplier, also of nested mechanisms."
-    )
-    approval_above_epsilon: Epsilon | None = Field(
-        default=None, description="A run with a larger epsilon needs approval before its first step."
-    )
-    max_unapproved_epsilon_per_budget: Epsilon | None = Field(
-        default=None,
-        description="Maximum epsilon of all unapproved runs together, under this account or under each population; "
-        "a run beyond it needs approval before its first step.",
-    )
-    report_roles: list[ReportRole] | None = Field(
-        default=None,
-        min_length=1,
-        max_length=2,
-        description="Roles that may report released steps (mode `report`), besides admins.",
-    )
-    approvers_to_raise_limit: Annotated[int, Field(ge=1, le=2)] | None = Field(
-        default=None,
-        description="Number of persons to raise a limit; 2 by default. The policy of an account can only require 2.",
-    )
-    approvers_to_create_population: Annotated[int, Field(ge=1, le=2)] | None = Field(
-        default=None,
-        description="Number of persons to create a population, 1 by default; in the organisation's policy only.",
-    )
-    deviations: DeviationHandling | None = Field(
-        default=None, description="Handling of steps that deviate from their run's declaration; `flag` by default."
-    )
 
     def domain(self) -> Policy:
         """Convert to the domain."""
         return policy_of(self.model_dump(exclude_none=True))
+
+
+def _member(name: str, rule: Rule) -> tuple[Any, Any]:
+    """Make the member of a rule: a flag, a number in its bounds, a choice, or a list of choices."""
+    kind: Any = next(iter(get_args(_KINDS[name])), _KINDS[name])
+    if kind is bool:
+        return bool, Field(default=False, description=rule.text)
+    if get_origin(kind) is not frozenset:
+        bounds: dict[str, Any] = dict(rule.bounds) or {"strict": False}
+        value: Any = Annotated[kind, Field(**bounds)]
+        return value | None, Field(default=None, description=rule.text)
+    item: Any = Annotated[get_args(kind)[0], Field(strict=False)]
+    if rule.choices_name:
+        item = TypeAliasType(rule.choices_name, Literal[*map(str, rule.choices)])  # type: ignore[misc] # its name is data
+    most = len(rule.choices)
+    return list[item] | None, Field(default=None, min_length=1, max_length=most, description=rule.text)
+
+
+if TYPE_CHECKING:
+    PolicyRules: TypeAlias = _PolicyRules
+else:
+    PolicyRules = create_model(
+        "PolicyRules",
+        __base__=_PolicyRules,
+        __module__=__name__,
+        __doc__=_PolicyRules.__doc__,
+        **{name: _member(name, rule) for name, rule in RULES.items()},
+    )
 
 
 class ReplacePolicy(Body):

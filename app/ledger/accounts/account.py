@@ -28,7 +28,7 @@ from app.ledger.filter.filters import (
 from app.ledger.filter.parallel_exposure import ParallelExposure, held_of, value, without
 from app.ledger.plan.plans import Plan, PlanStatus, plan_of
 from app.ledger.settings.allocation import Allocation
-from app.ledger.settings.policies import Policy
+from app.ledger.settings.policy_rules import Policy
 from app.ledger.settings.windows import ALWAYS, Window
 from app.ledger.step_events import PricedStep, StepEvent
 

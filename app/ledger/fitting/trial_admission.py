@@ -11,7 +11,8 @@ from app.accounting.calibration.monotone_search import smallest_fitting
 from app.ledger.accounts.account import Account
 from app.ledger.admission.admission import ended_plans, first_that_fit, hold_if_fitting, record
 from app.ledger.governance.policy_checks import sources_of
-from app.ledger.settings.policies import Deviations, PlanRule, effective
+from app.ledger.settings.policies import effective
+from app.ledger.settings.policy_rules import DeviationHandling, RequirePlan
 from app.ledger.step_events import PricedStep
 
 
@@ -31,7 +32,7 @@ class Trial:
     def on(cls, path: Sequence[Account], *, declared: bool) -> "Trial":
         """Read the policies of a path."""
         policy = effective(sources_of(path))
-        return cls(policy.require_plan is PlanRule.STAY, declared and policy.deviations is Deviations.REFUSE)
+        return cls(policy.require_plan is RequirePlan.STAY, declared and policy.deviations is DeviationHandling.REFUSE)
 
     def admits(self, path: Sequence[Account], steps: Sequence[PricedStep]) -> bool:
         """Check whether steps are admitted to the last one, however they are divided."""

@@ -24,7 +24,8 @@ from app.ledger.errors import AccountClosedError, PolicyViolationError, Reservat
 from app.ledger.filter.filters import Limit
 from app.ledger.permissions import Role
 from app.ledger.runs.deviations import Deviation
-from app.ledger.settings.policies import ORGANISATION, Deviations, PlanRule, Policy, PolicySource
+from app.ledger.settings.policies import ORGANISATION, PolicySource
+from app.ledger.settings.policy_rules import DeviationHandling, Policy, RequirePlan
 from app.ledger.settings.windows import ALWAYS
 from app.ledger.wording import joined
 
@@ -143,8 +144,10 @@ def require_declared(sources: tuple[PolicySource, ...], found: Sequence[Deviatio
     if found:
         first = found[0]
         mismatch = f"{first.kind} {first.observed} where {first.declared} was declared"
-        refused = (mismatch, str(Deviations.REFUSE))
-        _raise_first(sources, "deviations", lambda policy: refused if policy.deviations is Deviations.REFUSE else None)
+        refused = (mismatch, str(DeviationHandling.REFUSE))
+        _raise_first(
+            sources, "deviations", lambda policy: refused if policy.deviations is DeviationHandling.REFUSE else None
+        )
 
 
 def require_reporter(sources: tuple[PolicySource, ...], role: Role) -> None:
@@ -238,8 +241,10 @@ def require_plans_kept(sources: tuple[PolicySource, ...], ended: Sequence[EndedP
         if first.differences:
             names = [f"{each.parameter} {each.sent}, planned {each.planned}" for each in first.differences]
             what += f" ({joined(names)})"
-        refused = (what, str(PlanRule.STAY))
-        _raise_first(sources, "require_plan", lambda policy: refused if policy.require_plan is PlanRule.STAY else None)
+        refused = (what, str(RequirePlan.STAY))
+        _raise_first(
+            sources, "require_plan", lambda policy: refused if policy.require_plan is RequirePlan.STAY else None
+        )
 
 
 def _missing(given: bool, required: bool) -> Mismatch | None:  # noqa: FBT001 - two values of the same kind

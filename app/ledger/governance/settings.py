@@ -17,7 +17,7 @@ from app.ledger.governance.limit_changes import is_raised
 from app.ledger.permissions import Permission
 from app.ledger.settings import allocation, policies
 from app.ledger.settings.allocation import Allocation
-from app.ledger.settings.policies import Policy
+from app.ledger.settings.policy_rules import Policy
 
 V = TypeVar("V")
 

@@ -11,7 +11,8 @@ from app.accounting.events import event_from_dict, event_to_dict
 from app.ledger.accounts.alerts import AlertSettings
 from app.ledger.filter.filters import FilterWeights, PlanBound
 from app.ledger.settings.allocation import Allocation, allocation_of
-from app.ledger.settings.policies import Policy, policy_of
+from app.ledger.settings.policies import policy_of
+from app.ledger.settings.policy_rules import Policy
 from app.ledger.step_events import StepEvent
 from app.persistence.tolerant_rows import json_object
 

@@ -15,7 +15,7 @@ from app.ledger.accounts.metadata import Metadata
 from app.ledger.admission.composition import budgets_of
 from app.ledger.governance.settings import POLICY, Setting
 from app.ledger.names import name_skeleton
-from app.ledger.settings.policies import Policy
+from app.ledger.settings.policy_rules import Policy
 from app.persistence.repositories import account_metadata, balances, locks
 from app.persistence.repositories.account_values import SAME_NAMES, planned_text, weights_text
 from app.persistence.repositories.expressions import owned_by, values_of

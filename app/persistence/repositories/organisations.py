@@ -6,7 +6,7 @@ from datetime import datetime
 from sqlalchemy import Connection, insert, select, text, true, update
 
 from app.ledger.governance.settings import POLICY
-from app.ledger.settings.policies import Policy
+from app.ledger.settings.policy_rules import Policy
 from app.persistence.repositories.account_values import read_policy
 from app.persistence.tables import organisations
 

@@ -7,7 +7,8 @@ from app.ledger.admission.alternatives import RemainingTraining
 from app.ledger.errors import PolicyViolationError
 from app.ledger.governance.policy_checks import require_limit_allowed, sources_of
 from app.ledger.runs.run import Run, remaining_steps
-from app.ledger.settings.policies import Deviations, effective
+from app.ledger.settings.policies import effective
+from app.ledger.settings.policy_rules import DeviationHandling
 from app.service.charging.unit_of_work import UnitOfWork
 
 
@@ -24,7 +25,7 @@ def remaining_training(
         expected: number of all steps by the request; None: as the run declared.
     """
     own, sources = path[-1], sources_of(path)
-    if effective(sources).deviations is Deviations.REFUSE and None not in {expected, run.expected_steps}:
+    if effective(sources).deviations is DeviationHandling.REFUSE and None not in {expected, run.expected_steps}:
         expected = min(each for each in (expected, run.expected_steps) if each is not None)
     declared = run.event is not None or bool(own.planned)
     fixed = frozenset(_fixed_limits(work, path)) if sources else frozenset()

@@ -12,13 +12,13 @@ from app.ledger.governance.settings import POLICY
 from app.ledger.settings.policies import (
     EMPTY_POLICY,
     ORGANISATION,
-    Policy,
     PolicySource,
     RuleWarning,
     effective,
     require_account_policy,
     warnings_about,
 )
+from app.ledger.settings.policy_rules import Policy
 from app.persistence.repositories import account_writes, organisations
 from app.service.auth.request_context import RequestContext
 from app.service.setting_changes import SettingHandler, SettingRecord, write_in_account

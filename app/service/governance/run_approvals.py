@@ -20,7 +20,8 @@ from app.ledger.errors import PreconditionFailedError
 from app.ledger.governance.policy_checks import Size, require_bounded_on_removal, require_run, require_steps, sources_of
 from app.ledger.governance.proposals import Proposal, ProposalKind, Unapproved
 from app.ledger.runs.run import EndReason, RunStatus, status_payload
-from app.ledger.settings.policies import Policy, effective
+from app.ledger.settings.policies import effective
+from app.ledger.settings.policy_rules import Policy
 from app.ledger.step_events import PricedStep, StepEvent, is_endless, total_cost
 from app.persistence.repositories import accounts
 from app.persistence.repositories.proposals import find_unapproved

@@ -14,7 +14,8 @@ from app.ledger.governance.policy_checks import sources_of
 from app.ledger.governance.proposals import EXCLUSIVE, Proposal, ProposalFilter, ProposalKind, ProposalStatus
 from app.ledger.pages import Page, PageRequest
 from app.ledger.permissions import PERMISSIONS, Permission
-from app.ledger.settings.policies import ORGANISATION, Policy, PolicySource, loosened, policy_of
+from app.ledger.settings.policies import ORGANISATION, PolicySource, loosened, policy_of
+from app.ledger.settings.policy_rules import Policy
 from app.persistence.repositories import account_metadata, accounts, proposals, runs
 from app.service.accounts.lookup import find_path_of
 from app.service.auth.request_context import RequestContext

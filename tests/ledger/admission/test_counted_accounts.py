@@ -15,7 +15,7 @@ from app.ledger.admission import admission
 from app.ledger.admission.admission import Admission
 from app.ledger.admission.counted_accounts import CountedAccount, admit_by_counting
 from app.ledger.filter.filters import Limit
-from app.ledger.settings.policies import Policy
+from app.ledger.settings.policy_rules import Policy
 from app.ledger.step_events import MAX_COUNT, PricedStep, StepEvent
 from tests.ledger.admission.test_counting import NOW, charged_once, recorded
 from tests.ledger.conftest import chained, make_account, plan_of, planning, priced

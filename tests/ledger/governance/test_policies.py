@@ -23,7 +23,8 @@ from app.ledger.governance.policy_checks import (
 )
 from app.ledger.permissions import Role
 from app.ledger.settings import policies
-from app.ledger.settings.policies import ORGANISATION, Deviations, Policy, PolicySource, effective, loosened, stricter
+from app.ledger.settings.policies import ORGANISATION, PolicySource, effective, loosened, stricter
+from app.ledger.settings.policy_rules import LEAVES, PERSONS, DeviationHandling, Policy, RequirePlan
 
 ADD = NeighboringRelation.ADD_OR_REMOVE_ONE
 
@@ -38,8 +39,8 @@ POLICIES = st.builds(
     max_delta=_maybe(st.floats(1e-9, 1e-3)),
     require_delta_below_inverse_size=st.booleans(),
     require_limit=st.booleans(),
-    require_plan=st.none() | st.sampled_from(policies.PlanRule),
-    mechanisms=_maybe(st.frozensets(st.sampled_from(policies.LEAVES))),
+    require_plan=st.none() | st.sampled_from(RequirePlan),
+    mechanisms=_maybe(st.frozensets(st.sampled_from(LEAVES))),
     neighboring_relations=_maybe(st.frozensets(st.sampled_from(NeighboringRelation))),
     min_noise_multiplier=_maybe(st.floats(0.1, 10)),
     approval_above_epsilon=_maybe(st.floats(0.1, 10)),
@@ -47,7 +48,7 @@ POLICIES = st.builds(
     report_roles=_maybe(st.frozensets(st.sampled_from([Role.TRAINER, Role.ADMIN]))),
     approvers_to_raise_limit=_maybe(st.sampled_from([1, 2])),
     approvers_to_create_population=_maybe(st.sampled_from([1, 2])),
-    deviations=_maybe(st.sampled_from(Deviations)),
+    deviations=_maybe(st.sampled_from(DeviationHandling)),
 )
 EVENTS: st.SearchStrategy[DpEvent] = st.sampled_from(
     [
@@ -106,7 +107,7 @@ def test_a_stricter_policy_loosens_nothing_and_the_way_back_loosens_what_it_chan
     defaults = {
         "approvers_to_raise_limit": 2 if where == ORGANISATION else 1,
         "approvers_to_create_population": 1,
-        "deviations": Deviations.FLAG,
+        "deviations": DeviationHandling.FLAG,
     }
     said = {name for name in changed if getattr(before, name) is None and defaults.get(name) == getattr(after, name)}
     assert set(back) == changed - said
@@ -151,7 +152,7 @@ def test_a_policy_is_read_as_it_was_written(policy: Policy) -> None:
 
 def test_one_person_is_enough_only_where_the_organisation_says_so() -> None:
     one = Policy(approvers_to_raise_limit=1)
-    assert effective(()).approvers_to_raise_limit == policies.PERSONS
+    assert effective(()).approvers_to_raise_limit == PERSONS
     assert effective((PolicySource("p", one),)).approvers_to_raise_limit == 2
     assert effective((PolicySource(ORGANISATION, one),)).approvers_to_raise_limit == 1
     assert effective((PolicySource(ORGANISATION, one), PolicySource("p", one))).approvers_to_raise_limit == 1

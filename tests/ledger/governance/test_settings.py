@@ -11,7 +11,8 @@ from app.ledger.filter.filters import Limit
 from app.ledger.governance.proposals import ProposalKind
 from app.ledger.governance.settings import ALERT_SETTINGS, ALLOCATION, BLOCK_SCHEDULE, LIMIT, POLICY, Setting
 from app.ledger.settings.allocation import Allocation, Share, UnlockByReservations, UnlockOverTime
-from app.ledger.settings.policies import EMPTY_POLICY, Policy
+from app.ledger.settings.policies import EMPTY_POLICY
+from app.ledger.settings.policy_rules import Policy
 
 START = datetime(2100, 1, 1, tzinfo=UTC)
 VALUES: list[tuple[Setting[Any], Any]] = [
