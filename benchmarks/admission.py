@@ -150,7 +150,7 @@ def main() -> None:
     """Print both tables."""
     print(f"a decision about {DEPTH} accounts, curves of {orders(GRID_VERSION).size} orders")
     report()
-    names = [f"ledger.{module}.orders" for module in ("accounts", "filters")]
+    names = ["ledger.accounts.account.orders", "ledger.filter.filters.orders"]
     names += ["accounting.conversion.orders_of_grid", "accounting.rdp.orders_of_grid"]
     with ExitStack() as patches:
         forget_orders()
