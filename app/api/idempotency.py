@@ -15,7 +15,8 @@ from app.api.problems import PROBLEM_JSON
 from app.api.route import ContextDep, IdempotencyKey
 from app.ledger.errors import InvalidInputError
 from app.service.auth.request_context import RequestContext
-from app.service.idempotency import Effect, StoredResponse, run_effect, run_idempotent
+from app.service.auth.use_cases import Effect, run_effect
+from app.service.idempotency import StoredResponse, run_idempotent
 
 T = TypeVar("T")
 

@@ -14,8 +14,8 @@ from app.api.route import etag_response
 from app.api.schemas import proposals
 from app.ledger.governance.proposals import Proposal
 from app.service.auth.request_context import RequestContext
-from app.service.idempotency import StoredResponse, run_effect
-from app.service.setting_changes import Build, SettingHandler, SettingRecord
+from app.service.idempotency import StoredResponse
+from app.service.setting_changes import Build, SettingHandler, SettingRecord, change_setting
 
 T = TypeVar("T")
 V = TypeVar("V")
@@ -54,7 +54,7 @@ class SettingEndpoint(Generic[V, R]):
         self, context: RequestContext, account: str | None, build: Build[R, V], reason: str, if_match: str | None
     ) -> Response:
         """Replace the setting, and respond with it, or with the proposal to replace it; see `SettingHandler.change`."""
-        return self.changed(run_effect(context, self.handler.change(context, account, build, reason, if_match)))
+        return self.changed(change_setting(context, self.handler, account, build, reason=reason, tag=if_match))
 
     def changed(self, result: R | Proposal) -> Response:
         """Respond with the changed setting and its entity tag, or with the proposal to change it."""

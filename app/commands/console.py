@@ -17,7 +17,7 @@ from app.ledger.names import is_text
 from app.persistence.database import ALL_TENANTS, URL_SETTING, Database
 from app.persistence.repositories import organisations
 from app.persistence.schema import has_ledger, upgrade
-from app.service.auth.request_context import RequestContext, cli_context
+from app.service.auth.request_context import RequestContext, find_cli_context
 
 Json = Annotated[bool, typer.Option("--json", metavar="", help="Print JSON.")]
 Organisation = Annotated[str, typer.Option("--org", help="The organisation's id or name.")]
@@ -69,11 +69,7 @@ def open_ledger(*, migrated: bool = True, read_only: bool = False) -> Iterator[D
 def open_organisation(organisation: str) -> Iterator[RequestContext]:
     """Open the current ledger; yield the command line's context for an organisation by id or name."""
     with open_ledger(migrated=False) as db:
-        with db.read(ALL_TENANTS) as tx:
-            organisation_id = organisations.find_organisation(tx, organisation)
-        if organisation_id is None:
-            raise NotFoundError(f"There is no organisation {organisation!r}; make it with `epsilon-ledger org create`.")
-        yield cli_context(db, organisation_id, db.clock.now())
+        yield find_cli_context(db, organisation, db.clock.now())
 
 
 def prepare_to_serve(db: Database) -> None:

@@ -24,7 +24,6 @@ from app.persistence.repositories import api_keys as stored
 from app.service.auth import authentication
 from app.service.auth.request_context import RequestContext, cli_context
 from app.service.governance import persons, proposals, quarantines
-from app.service.idempotency import run_effect
 from app.service.keys import api_keys
 from app.service.keys.api_keys import KeyTerms
 
@@ -71,7 +70,7 @@ def lift_quarantine(
     with open_organisation(organisation) as context:
         waiting = quarantines.find_open(context, account)
         if waiting is None:
-            proposal = run_effect(context, quarantines.propose_lift(context, account, reason))
+            proposal = quarantines.propose_lift(context, account, reason)
         else:
             proposal = proposals.approve(context, waiting.id, reason)
     facts = {"proposal": proposal.id, "account": proposal.account_id, "status": str(proposal.status)}

@@ -23,13 +23,13 @@ from app.service.accounts.create import open_budget
 from app.service.accounts.lookup import find_parent, require_reach
 from app.service.accounts.spec import AccountSpec
 from app.service.auth.request_context import RequestContext
+from app.service.auth.use_cases import use_case
 from app.service.charging.groups import decide_command
 from app.service.charging.ledger_state import LedgerState
 from app.service.charging.loading import load_for
 from app.service.charging.requests import StepCommand, StepRequest, StepResult
 from app.service.charging.saving import save
 from app.service.charging.unit_of_work import UnitOfWork
-from app.service.idempotency import use_case
 from app.service.ids import new_id
 from app.service.runs.register import RunRegistration, insert_run
 

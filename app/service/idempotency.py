@@ -1,45 +1,18 @@
-"""Effects of requests: each runs in one transaction, and once for each idempotency key.
+"""Idempotency keys: an effect and its response are stored in one transaction, once for each key.
 
-A use case checks the caller and returns its effect; the API renders the effect's result inside the transaction. So the
-response is stored with the effect or not at all, and only the API knows its form.
+The API renders the effect's result inside the transaction. So the response is stored with the effect or not at all, and
+only the API knows its form.
 """
 
 import hashlib
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import wraps
-from typing import Concatenate, ParamSpec, TypeVar
 
 from sqlalchemy import Connection
 
 from app.ledger.errors import IdempotencyKeyReusedError
-from app.ledger.permissions import Permission
-from app.persistence.repositories import decisions, idempotent_responses, organisations
+from app.persistence.repositories import decisions, idempotent_responses
 from app.service.auth.request_context import RequestContext
-
-P = ParamSpec("P")
-T = TypeVar("T")
-
-Effect = Callable[[Connection], T]
-"""Writes within a transaction that has locked the organisation, and returns the result."""
-
-_Write = Callable[Concatenate[Connection, RequestContext, P], T]
-_UseCase = Callable[Concatenate[RequestContext, P], Effect[T]]
-
-
-def use_case(*needed: Permission, whole_organisation: bool = False) -> Callable[[_Write[P, T]], _UseCase[P, T]]:
-    """Make a function that writes in a transaction check the caller's permissions first, and return its effect."""
-
-    def decorate(write: _Write[P, T]) -> _UseCase[P, T]:
-        @wraps(write)
-        def prepare(context: RequestContext, /, *args: P.args, **kwargs: P.kwargs) -> Effect[T]:
-            for permission in needed:
-                context.require_permission(permission, whole_organisation=whole_organisation)
-            return lambda tx: write(tx, context, *args, **kwargs)
-
-        return prepare
-
-    return decorate
+from app.service.auth.use_cases import Effect, run_effect
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,20 +29,6 @@ def key_reused_error(key: str) -> IdempotencyKeyReusedError:
     return IdempotencyKeyReusedError(
         f"The idempotency key {key!r} was used before, for another request. Use a new key for a new request."
     )
-
-
-def run_effect(context: RequestContext, effect: Effect[T], key: str | None = None) -> T:
-    """Run an effect in one transaction; those of an organisation are serialized.
-
-    `key` is locked before the organisation.
-    """
-
-    def work(tx: Connection) -> T:
-        idempotent_responses.lock_keys(tx, context.organisation_id, () if key is None else (key,))
-        organisations.lock(tx, context.organisation_id)
-        return effect(tx)
-
-    return context.run_with_costs(lambda: context.transact(work))
 
 
 def run_idempotent(
@@ -97,6 +56,7 @@ def run_idempotent(
             fingerprint = hashlib.sha256(f"{fingerprint} {bound}".encode()).hexdigest()
 
     def once(tx: Connection) -> StoredResponse:
+        idempotent_responses.lock_keys(tx, context.organisation_id, (key,))
         if decisions.find_by_key(tx, context.organisation_id, key) is not None:
             raise key_reused_error(key)
         earlier = idempotent_responses.find(tx, context.organisation_id, key)
@@ -109,4 +69,4 @@ def run_idempotent(
             raise key_reused_error(key)
         return StoredResponse(earlier.body, earlier.status, replayed=True)
 
-    return run_effect(context, once, key)
+    return run_effect(context, once)

@@ -3,18 +3,18 @@
 import asyncio
 from collections.abc import Iterator
 from datetime import datetime, timedelta
-from functools import partial
 from typing import Final
 
 from sqlalchemy import Connection
 
-from app.ledger.audit import SERVICE
 from app.ledger.runs.reservations import forfeit, has_lapsed
 from app.persistence.database import Database
 from app.persistence.repositories import periodic_queries
 from app.persistence.repositories.periodic_queries import Lapsed, find_stale
 from app.service.alerts.alert_factory import stale_reservation_alert
 from app.service.alerts.forecasts import record_usage_snapshots
+from app.service.auth.request_context import RequestContext, service_context
+from app.service.auth.use_cases import use_case
 from app.service.background import repeat
 from app.service.charging.loading import load_run
 from app.service.charging.reservation_ends import close_reservation
@@ -71,21 +71,22 @@ def expire_reservations(db: Database, now: datetime) -> int:
 
     Their remaining steps are charged, because the trainer may have released them.
     """
-
-    def lapse(found: Lapsed, tx: Connection) -> bool:
-        work = load_run(tx, found.organisation_id, found.run_id)
-        active = work.reservations.get(found.run_id)
-        if active is None or not has_lapsed(active, now):
-            return False
-        close_reservation(tx, work, active, forfeit(active), SERVICE, now)
-        save(tx, work)
-        return True
-
     ended = 0
     for found in _lapsed(db, now):
         with isolated("Reservation %s has lapsed and is still held", found.id):  # a quarantined account blocks no other
-            ended += db.transact(found.organisation_id, partial(lapse, found))
+            ended += _expire(service_context(db, found.organisation_id, now), found.run_id)
     return ended
+
+
+@use_case(locks_organisation=False)
+def _expire(tx: Connection, context: RequestContext, run_id: str) -> bool:
+    work = load_run(tx, context.organisation_id, run_id)
+    active = work.reservations.get(run_id)
+    if active is None or not has_lapsed(active, context.now):
+        return False
+    close_reservation(tx, work, active, forfeit(active), context.actor, context.now)
+    save(tx, work)
+    return True
 
 
 def _lapsed(db: Database, now: datetime) -> Iterator[Lapsed]:
@@ -102,20 +103,21 @@ def _lapsed(db: Database, now: datetime) -> Iterator[Lapsed]:
 
 def alert_stale_reservations(db: Database, now: datetime) -> int:
     """Create alerts for trainers silent for half their lease; return their number."""
-
-    def alert_if_stale(organisation_id: str, run_id: str, tx: Connection) -> None:
-        work = load_run(tx, organisation_id, run_id)
-        reservation, own = work.reservations.get(run_id), work.record(run_id)
-        if reservation is None or now >= reservation.expires_at:
-            return
-        lease = timedelta(seconds=reservation.lease_seconds)
-        heard = max(reservation.expires_at - lease, own.updated_at)
-        if now - heard > lease * SILENT_SHARE:
-            work.alerts.append(stale_reservation_alert(own.account, reservation, heard, now))
-            save(tx, work)
-
     found = find_due(db, lambda tx, among: find_stale(tx, now, SILENT_SHARE, PAGE, among))
     for organisation_id, run_id in found:
         with isolated("The trainer of %s is silent, and no alert could be raised", run_id):
-            db.transact(organisation_id, partial(alert_if_stale, organisation_id, run_id))
+            _alert_if_stale(service_context(db, organisation_id, now), run_id)
     return len(found)
+
+
+@use_case(locks_organisation=False)
+def _alert_if_stale(tx: Connection, context: RequestContext, run_id: str) -> None:
+    work, now = load_run(tx, context.organisation_id, run_id), context.now
+    reservation, own = work.reservations.get(run_id), work.record(run_id)
+    if reservation is None or now >= reservation.expires_at:
+        return
+    lease = timedelta(seconds=reservation.lease_seconds)
+    heard = max(reservation.expires_at - lease, own.updated_at)
+    if now - heard > lease * SILENT_SHARE:
+        work.alerts.append(stale_reservation_alert(own.account, reservation, heard, now))
+        save(tx, work)

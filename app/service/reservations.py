@@ -28,13 +28,13 @@ from app.ledger.step_events import StepEvent, total_cost
 from app.persistence.repositories import reservations
 from app.service.accounts.lookup import require_reach
 from app.service.auth.request_context import RequestContext
+from app.service.auth.use_cases import use_case
 from app.service.charging.loading import find_limit_change, load_for
 from app.service.charging.requests import refusal_payload
 from app.service.charging.reservation_ends import close_reservation
 from app.service.charging.saving import save
 from app.service.charging.unit_of_work import UnitOfWork
 from app.service.costing import PrecomputedCosts, price_steps
-from app.service.idempotency import use_case
 from app.service.ids import new_id
 from app.service.scheduling.arrivals import hold_in_turn, record_queued
 from app.service.scheduling.endings import waiting_of
@@ -245,42 +245,40 @@ def void_reservation(context: RequestContext, reservation_id: str) -> Reservatio
     return _ended(context, reservation_id, void)
 
 
-def renew_reservation(context: RequestContext, reservation_id: str) -> Reservation:
+@use_case(Permission.STEP_AUTHORIZE, locks_organisation=False)
+def renew_reservation(tx: Connection, context: RequestContext, reservation_id: str) -> Reservation:
     """Restart the lease of a reservation.
 
     Raises:
         ReservationClosedError: it is closed, or its lease has expired.
     """
-    context.require_permission(Permission.STEP_AUTHORIZE)
-
-    def renew(tx: Connection) -> Reservation:
-        found = _found(tx, context.organisation_id, reservation_id)
-        work = load_for(tx, context, found.run_id)
-        renewed = extend(_as_it_stands(tx, work, found), context.now, context.lapsed_by)
-        reservations.save_lease(tx, context.organisation_id, renewed)
-        work.renew(found.run_id)
-        save(tx, work)
-        return renewed
-
-    return context.transact(renew)
+    found = _found(tx, context.organisation_id, reservation_id)
+    work = load_for(tx, context, found.run_id)
+    renewed = extend(_as_it_stands(tx, work, found), context.now, context.lapsed_by)
+    reservations.save_lease(tx, context.organisation_id, renewed)
+    work.renew(found.run_id)
+    save(tx, work)
+    return renewed
 
 
 def _ended(context: RequestContext, reservation_id: str, how: Callable[[Reservation], ReservationClose]) -> Reservation:
-    context.require_permission(Permission.STEP_AUTHORIZE)
-
-    def close(tx: Connection) -> tuple[ReservationClose, bool]:
-        found = _found(tx, context.organisation_id, reservation_id)
-        work = load_for(tx, context, found.run_id)
-        reservation = _as_it_stands(tx, work, found)
-        lapsed = has_lapsed(reservation, context.lapsed_by)
-        closing = forfeit(reservation) if lapsed else how(reservation)
-        if not closing.replayed:
-            close_reservation(tx, work, reservation, closing, context.actor, context.now)
-            save(tx, work)
-        return closing, lapsed
-
-    closing, lapsed = context.transact(close)
+    closing, lapsed = _close(context, reservation_id, how)
     return how(closing.reservation).reservation if lapsed else closing.reservation
+
+
+@use_case(Permission.STEP_AUTHORIZE, locks_organisation=False)
+def _close(
+    tx: Connection, context: RequestContext, reservation_id: str, how: Callable[[Reservation], ReservationClose]
+) -> tuple[ReservationClose, bool]:
+    found = _found(tx, context.organisation_id, reservation_id)
+    work = load_for(tx, context, found.run_id)
+    reservation = _as_it_stands(tx, work, found)
+    lapsed = has_lapsed(reservation, context.lapsed_by)
+    closing = forfeit(reservation) if lapsed else how(reservation)
+    if not closing.replayed:
+        close_reservation(tx, work, reservation, closing, context.actor, context.now)
+        save(tx, work)
+    return closing, lapsed
 
 
 def _found(tx: Connection, organisation_id: str, reservation_id: str) -> Reservation:

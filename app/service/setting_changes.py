@@ -15,8 +15,8 @@ from app.ledger.settings.policies import ORGANISATION
 from app.persistence.repositories import account_writes, accounts
 from app.service.accounts.lookup import find_parent, find_path_of, require_every_budget
 from app.service.auth.request_context import RequestContext
+from app.service.auth.use_cases import use_case
 from app.service.change_control import one_person_suffices, propose
-from app.service.idempotency import Effect
 
 V = TypeVar("V")
 
@@ -90,9 +90,21 @@ class SettingHandler(Generic[V, R]):
         with context.read() as tx:
             return self.find(tx, context, self._path(tx, context, account))
 
+    def permit(self, context: RequestContext, account: str | None) -> None:
+        """Raise PermissionDeniedError unless the caller may at least propose to change the setting."""
+        needed = self.setting.proposing or self.setting.permission
+        context.require_permission(needed, whole_organisation=account is None)
+
     def change(
-        self, context: RequestContext, account: str | None, build: Build[R, V], reason: str, tag: str | None
-    ) -> Effect[R | Proposal]:
+        self,
+        tx: Connection,
+        context: RequestContext,
+        account: str | None,
+        build: Build[R, V],
+        *,
+        reason: str,
+        tag: str | None,
+    ) -> R | Proposal:
         """Replace the setting of an account or, for None, the organisation, or propose the new value if it is looser.
 
         `build` makes the new value from the present state. An equal one is neither written nor recorded. A repeated
@@ -103,23 +115,18 @@ class SettingHandler(Generic[V, R]):
             Also those of `find_matching`, `build` and `check`.
         """
         setting, whole = self.setting, account is None
-        context.require_permission(setting.proposing or setting.permission, whole_organisation=whole)
-
-        def effect(tx: Connection) -> R | Proposal:
-            before = self.find_matching(tx, context, account, tag)
-            value = build(tx, before)
-            if value == before.value:
-                return before
-            self.check(tx, context, before, value)
-            looser = setting.is_looser is not None and setting.is_looser(before.value, value, whole)
-            if looser and not self.alone(tx, context, before, value):
-                return self.propose(tx, context, before, value, reason)
-            context.require_permission(setting.permission, whole_organisation=whole)
-            if looser and not whole:
-                require_every_budget(tx, context, before.subject)
-            return self.apply(tx, context, before, value, reason)
-
-        return effect
+        before = self.find_matching(tx, context, account, tag)
+        value = build(tx, before)
+        if value == before.value:
+            return before
+        self.check(tx, context, before, value)
+        looser = setting.is_looser is not None and setting.is_looser(before.value, value, whole)
+        if looser and not self.alone(tx, context, before, value):
+            return self.propose(tx, context, before, value, reason)
+        context.require_permission(setting.permission, whole_organisation=whole)
+        if looser and not whole:
+            require_every_budget(tx, context, before.subject)
+        return self.apply(tx, context, before, value, reason)
 
     def find_matching(self, tx: Connection, context: RequestContext, account: str | None, tag: str | None) -> R:
         """Get the setting that the caller has read; `tag` is the value of If-Match.
@@ -194,6 +201,21 @@ class SettingHandler(Generic[V, R]):
     def _changed(self, found: R, since: str) -> PreconditionFailedError:
         revision = {self.setting.revision_name: found.revision} if self.setting.has_revision else {}
         return PreconditionFailedError(f"The {self.setting.title} was changed since {since}", **revision)
+
+
+@use_case(permit=lambda context, handler, account, *_, **__: handler.permit(context, account))
+def change_setting(
+    tx: Connection,
+    context: RequestContext,
+    handler: SettingHandler[Any, Any],
+    account: str | None,
+    build: Build[Any, Any],
+    *,
+    reason: str,
+    tag: str | None,
+) -> Any:  # noqa: ANN401 - the handler's record, or a proposal
+    """Replace a setting or propose its new value; see `SettingHandler.change`."""
+    return handler.change(tx, context, account, build, reason=reason, tag=tag)
 
 
 def write_in_account(

@@ -15,7 +15,6 @@ from app.persistence.database import Database
 from app.service.auth import sessions
 from app.service.auth.authentication import Principal, authenticate
 from app.service.auth.request_context import RequestContext
-from app.service.idempotency import run_effect
 from app.service.keys.api_keys import KeyTerms, issue_key, revoke_key
 from app.version import VERSION
 from tests.api.trainer import Trainer, audited
@@ -222,7 +221,7 @@ def _person(ledger: Ledger, actor: str) -> RequestContext:
 
 
 def _issued(context: RequestContext, name: str, role: Role = Role.VIEWER, **terms: Any) -> KeyRecord:  # noqa: ANN401 - of a key
-    return run_effect(context, issue_key(context, KeyTerms(role, name, **terms))).record
+    return issue_key(context, KeyTerms(role, name, **terms)).record
 
 
 def _hospital(ledger: Ledger) -> str:

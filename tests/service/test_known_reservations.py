@@ -12,9 +12,10 @@ from app.persistence.database import ALL_TENANTS
 from app.persistence.repositories import waiting
 from app.persistence.tables import audit_entries, reservation_items
 from app.persistence.tables import reservations as reservation_rows
+from app.service.auth.request_context import service_context
 from app.service.scheduling import grants
 from app.service.scheduling import waiting_reservations as known_reservations
-from app.service.scheduling.grants import expire_waiting, grant_in_organisation, service_context
+from app.service.scheduling.grants import expire_waiting, grant_in_organisation
 from app.service.scheduling.queue_snapshots import Look, WaitingReservations, grants_in
 from tests.api.trainer import LOUD, Trainer, counted, moved
 from tests.api.waiting import FITTING

@@ -12,6 +12,7 @@ import pytest
 from app.ledger.verification import Discrepancy
 from app.persistence.database import ALL_TENANTS, Database
 from app.service.auth.authentication import CLI_ACTOR
+from app.service.auth.request_context import service_context
 from app.service.verification import requests
 from app.service.verification.report import VerificationReport
 from app.service.verification.requests import apply_quarantines, place_quarantines, verification_lock
@@ -202,5 +203,5 @@ def test_account_without_a_row_is_not_quarantined(ledger: Ledger) -> None:
     missing = Discrepancy(owner, "bud_gone", None, "There is no row.")
     before = dump(ledger.database)
     found = replace(verify(ledger.database), discrepancies=(missing,))
-    assert place_quarantines(ledger.database, owner, found, CLI_ACTOR, NOW).quarantined == {}
+    assert place_quarantines(service_context(ledger.database, owner), found).quarantined == {}
     assert dump(ledger.database) == before

@@ -33,7 +33,6 @@ from app.service.charging.requests import StepCommand, StepResult
 from app.service.charging.reservation_ends import close_revoked
 from app.service.costing import CostNotReadyError
 from app.service.governance import limit_changes, proposals
-from app.service.idempotency import run_effect
 from app.service.keys.api_keys import create_key
 from app.service.reservations import PrecedingReservation, ReservationRequest
 from app.service.runs import lifecycle
@@ -176,7 +175,7 @@ class Reserving(Machine):
             if isinstance(outcome, CostNotReadyError):
                 outcome.compute(command.context.organisation_id)
             else:
-                close_revoked(self.ledger.database, command.context, command.request.run_id, outcome.reservation_id)
+                close_revoked(command.context, command.request.run_id, outcome.reservation_id)
             [outcome] = runner.once(command)
         return outcome
 
@@ -259,8 +258,8 @@ class Reserving(Machine):
         own = [run.id] if self.own else []
         subject = ([*self.above, *own])[account % (2 + len(own))]
         call = self.runner.call(self.now, Role.ADMIN)
-        asked = limit_changes.change_limit(call, subject, Limit(epsilon, 1e-5), "as the office wishes", "*")
-        answer = self.attempted(lambda: run_effect(call, asked))
+        limit = Limit(epsilon, 1e-5)
+        answer = self.attempted(lambda: limit_changes.change_limit(call, subject, limit, "as the office wishes", "*"))
         if isinstance(answer, Proposal):
             other = replace(call, principal=replace(call.principal, actor="key_of_another_person"))
             self.attempted(lambda: proposals.approve(other, answer.id, "as well"))
@@ -303,7 +302,7 @@ class Reserving(Machine):
         active, can = run.active, not (run.ended or run.overdrawn)
         lapsed = active is not None and self.now >= active.until
         call = self.runner.call(self.now)
-        answer = self.attempted(lambda: run_effect(call, reservations.create_reservation(call, asked)))
+        answer = self.attempted(lambda: reservations.create_reservation(call, asked))
         expected = self.objection(before, word)
         other = active is not None and not lapsed and active is not before
         if not can or other or expected is not None:
@@ -389,7 +388,7 @@ class Reserving(Machine):
         start = None if back is None else max(0, run.next_step - back)
         may = run.ended_with(self.now, number, needed=False)
         call = self.runner.call(self.now)
-        answer = self.attempted(lambda: run_effect(call, lifecycle.start_attempt(call, run.id, start, number)))
+        answer = self.attempted(lambda: lifecycle.start_attempt(call, run.id, start, number))
         assert isinstance(answer, LedgerError) == (not may)
         if may:
             run.attempt += 1

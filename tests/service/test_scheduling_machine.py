@@ -18,8 +18,9 @@ from app.ledger.runs.run import RunStatus
 from app.persistence.database import ALL_TENANTS, Database
 from app.persistence.repositories import accounts
 from app.persistence.repositories.audit import all_entries
+from app.service.auth.request_context import service_context
 from app.service.maintenance import expire_reservations
-from app.service.scheduling.grants import expire_waiting, grant_in_organisation, service_context
+from app.service.scheduling.grants import expire_waiting, grant_in_organisation
 from app.service.scheduling.queue_snapshots import BEGINS, Look, WaitingReservations, grants_in, with_runs
 from tests.api.trainer import LOUD, QUIET, counted, within_limits
 from tests.clocks import stand_at

@@ -44,7 +44,7 @@ def create_population(body: CreatePopulation, context: ContextDep, idempotency: 
 
     With `approvers_to_create_population: 2` in the organisation's policy, it is proposed instead (202).
     """
-    effect = create.create_population(context, body.terms(), body.population())
+    effect = create.create_population.effect(context, body.terms(), body.population())
     accepted = partial(changed_or_proposed, render=Population.of, done=HTTPStatus.CREATED, status=HTTPStatus.ACCEPTED)
     return idempotency.respond(effect, accepted, body)
 
@@ -92,7 +92,7 @@ def create_budget(body: CreateBudget, context: ContextDep, idempotency: Idempote
     Outside of its window, if any, nothing is charged to it. A block is a population's data from a time range: a
     partition of an account composed in parallel.
     """
-    return idempotency.respond(create.create_budget(context, body.parent, body.terms()), Budget.of, body)
+    return idempotency.respond(create.create_budget.effect(context, body.parent, body.terms()), Budget.of, body)
 
 
 @routes.create(
@@ -109,7 +109,8 @@ def create_blocks(account_id: str, body: CreateBlocks, context: ContextDep, idem
 
     The account must be composed in parallel: one record is in one block, by its date, and the largest loss counts.
     """
-    return idempotency.respond(create.create_blocks(context, account_id, body.domain(), body.count), _blocks, body)
+    effect = create.create_blocks.effect(context, account_id, body.domain(), body.count)
+    return idempotency.respond(effect, _blocks, body)
 
 
 def _blocks(created: list[AccountView]) -> CreatedBlocks:

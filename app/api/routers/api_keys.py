@@ -17,7 +17,7 @@ _IF_LOST = "revoke the lost key and retry"
 @routes.create("/api-keys", "Create an API key", CreatedApiKey, *WRITE_ERRORS, "name_taken", "not_found")
 def create_api_key(body: CreateApiKey, context: ContextDep, idempotency: IdempotencyDep) -> Response:
     """Create a key. Only this response contains its secret; the request therefore takes no Idempotency-Key."""
-    return idempotency.respond_with_secret(api_keys.issue_key(context, body.terms()), CreatedApiKey.of, _IF_LOST)
+    return idempotency.respond_with_secret(api_keys.issue_key.effect(context, body.terms()), CreatedApiKey.of, _IF_LOST)
 
 
 @routes.read("/api-keys", "List API keys", ApiKeyPage, *LIST_ERRORS)
@@ -40,7 +40,7 @@ def rotate_api_key(
 
     The new key expires when the old one would have, or earlier if the caller issues none that lasts so long.
     """
-    effect = api_keys.rotate_key(context, key_id, (body or RotateApiKey()).overlap_seconds)
+    effect = api_keys.rotate_key.effect(context, key_id, (body or RotateApiKey()).overlap_seconds)
     return idempotency.respond_with_secret(effect, CreatedApiKey.of, _IF_LOST)
 
 

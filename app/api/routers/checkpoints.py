@@ -29,7 +29,7 @@ def get_signing_key(request: Request, context: ContextDep, signer: SignerDep) ->
 )
 def create_checkpoint(context: ContextDep, signer: SignerDep, idempotency: IdempotencyDep) -> Response:
     """Anchor every run's chain in the audit log, and sign its head. Without changes, return the latest checkpoint."""
-    effect = checkpoints.make_checkpoint(context, signer)
+    effect = checkpoints.make_checkpoint.effect(context, signer)
     return idempotency.respond(effect, lambda made: StoredResponse(made.document, HTTPStatus.CREATED))
 
 

@@ -23,9 +23,9 @@ routes = router("experiments")
 def create_experiment(body: CreateExperiment, context: ContextDep, idempotency: IdempotencyDep) -> Response:
     """Create a budget for the runs of a sweep, or charge the whole sweep and draw its number of trials."""
     if body.trials is not None:
-        return idempotency.respond(experiments.create_sweep(context, body.sweep()), _created, body, private=True)
+        return idempotency.respond(experiments.create_sweep.effect(context, body.sweep()), _created, body, private=True)
     assert body.budget is not None, "it was checked"
-    return idempotency.respond(experiments.create_experiment(context, body.budget, body.terms()), _created, body)
+    return idempotency.respond(experiments.create_experiment.effect(context, body.budget, body.terms()), _created, body)
 
 
 @routes.create(
@@ -38,7 +38,7 @@ def create_experiment(body: CreateExperiment, context: ContextDep, idempotency: 
 )
 def charge_experiment(experiment_id: str, context: ContextDep, idempotency: IdempotencyDep) -> Response:
     """Charge a whole sweep after its approval, and draw its number of trials."""
-    return idempotency.respond(experiments.charge_sweep(context, experiment_id), _created, private=True)
+    return idempotency.respond(experiments.charge_sweep.effect(context, experiment_id), _created, private=True)
 
 
 @routes.read("/experiments", "List experiments", ExperimentPage, *READ_ERRORS)

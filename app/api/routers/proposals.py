@@ -43,7 +43,7 @@ def change_account_limit(
 
     Earlier refusals stay. All spending counts against the new limit.
     """
-    effect = limit_changes.change_limit(context, account_id, body.limit.domain(), body.reason, if_match)
+    effect = limit_changes.change_limit.effect(context, account_id, body.limit.domain(), body.reason, if_match)
     response = idempotency.respond(effect, lambda result: changed_or_proposed(result, _LIMIT.render), body)
     if response.status_code == HTTPStatus.OK:
         changed = AccountLimit.model_validate_json(bytes(response.body))
@@ -65,7 +65,7 @@ def lift_quarantine(
 
     Approval verifies the organisation again. While a discrepancy remains, it fails: 409 `account_quarantined`.
     """
-    return idempotency.respond(quarantines.propose_lift(context, account_id, body.reason), Proposal.of, body)
+    return idempotency.respond(quarantines.propose_lift.effect(context, account_id, body.reason), Proposal.of, body)
 
 
 @routes.read("/proposals", "List proposals", ProposalPage, *READ_ERRORS, tag="proposals")

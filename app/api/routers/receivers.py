@@ -38,7 +38,7 @@ def create_receiver(
     """
     rules: ReceiverRules = request.app.state.receiver_rules
     return idempotency.respond_with_secret(
-        receivers.create_receiver(context, body.subscription(), rules),
+        receivers.create_receiver.effect(context, body.subscription(), rules),
         CreatedReceiver.of,
         "delete the receiver whose secret is lost and create another one",
     )
@@ -87,14 +87,14 @@ def rotate_receiver_secret(
 
     Only this response contains the secret; the request therefore takes no Idempotency-Key.
     """
-    effect = receivers.rotate_secret(context, receiver_id, (body or RotateReceiverSecret()).overlap_seconds)
+    effect = receivers.rotate_secret.effect(context, receiver_id, (body or RotateReceiverSecret()).overlap_seconds)
     return idempotency.respond_with_secret(effect, CreatedReceiver.of, "ask again, for another one still")
 
 
 @routes.create("/receivers/{receiver_id}/test", "Send a test event", Delivery, *_CONFLICTING, "idempotency_key_reused")
 def send_test_event(receiver_id: str, context: ContextDep, idempotency: IdempotencyDep) -> Response:
     """Send a `receiver.test` alert at once; the list of deliveries has its result."""
-    return idempotency.respond(receivers.send_test_event(context, receiver_id), Delivery.of)
+    return idempotency.respond(receivers.send_test_event.effect(context, receiver_id), Delivery.of)
 
 
 @routes.read("/deliveries", "List deliveries", DeliveryPage, *LIST_ERRORS)

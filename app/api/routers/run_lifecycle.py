@@ -74,7 +74,7 @@ def create_attempt(run_id: str, body: CreateAttempt, context: ContextDep, idempo
 
     Spending is final: steps repeated after the checkpoint are charged again.
     """
-    effect = lifecycle.start_attempt(context, run_id, body.first_step, body.steps_executed)
+    effect = lifecycle.start_attempt.effect(context, run_id, body.first_step, body.steps_executed)
     return idempotency.respond(effect, Run.of, body)
 
 
@@ -112,7 +112,7 @@ def create_reservation(
         return CreatedReservation.of(result)
 
     try:
-        return idempotency.respond(reservations.create_reservation(context, body.request(run_id)), render, body)
+        return idempotency.respond(reservations.create_reservation.effect(context, body.request(run_id)), render, body)
     except AttemptSupersededError as error:
         raise error if "attempt" in body.model_fields_set else error.unnamed() from None
 
@@ -131,7 +131,7 @@ def request_limit(run_id: str, body: RequestLimit, context: ContextDep, idempote
     A refusal names the limits with which all steps would fit (`higher_limit`). The account may lie above the scope of
     the caller's key.
     """
-    effect = limit_requests.request_limit(context, run_id, body.account, body.limit.domain(), body.reason)
+    effect = limit_requests.request_limit.effect(context, run_id, body.account, body.limit.domain(), body.reason)
     return idempotency.respond(effect, Proposal.of, body)
 
 
@@ -186,4 +186,6 @@ def prioritize_reservation(reservation_id: str, body: PrioritizeReservation, con
 
 
 def _ended(context: ContextDep, run_id: str, action: RunAction, body: EndRun) -> RunRecord:
-    return lifecycle.transition_run(context, run_id, action, body.steps_executed, body.attempt, body.reason)
+    return lifecycle.transition_run(
+        context, run_id, action, body.steps_executed, attempt=body.attempt, reason=body.reason
+    )

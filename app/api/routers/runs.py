@@ -33,7 +33,7 @@ def create_run(body: CreateRun, context: ContextDep, idempotency: IdempotencyDep
     def render(result: RunRecord | Refusal) -> Run | StoredResponse:
         return reservation_refused(result, body.plan) if isinstance(result, Refusal) else Run.of(result)
 
-    return idempotency.respond(register.register_run(context, body.registration()), render, body)
+    return idempotency.respond(register.register_run.effect(context, body.registration()), render, body)
 
 
 @routes.read("/runs", "List runs", RunPage, *READ_ERRORS)

@@ -9,7 +9,6 @@ from app.api.problems import LIST_ERRORS, READ_ERRORS, WRITE_ERRORS
 from app.api.route import ContextDep, etag_response, router
 from app.api.schemas.verifications import Verification, VerificationPage
 from app.service.auth.request_context import RequestContext
-from app.service.idempotency import run_effect
 from app.service.verification import requests
 
 routes = router("verifications")
@@ -27,7 +26,8 @@ async def create_verification(context: ContextDep, idempotency: IdempotencyDep) 
     """
 
     def verify() -> Response:
-        return idempotency.respond(requests.make_verification(context), Verification.of)
+        effect = requests.store_verification.effect(context, requests.verify_organisation(context))
+        return idempotency.respond(effect, Verification.of)
 
     return await to_thread.run_sync(verify, limiter=VERIFIERS)
 
@@ -36,7 +36,7 @@ async def verify_now(context: RequestContext) -> None:
     """Verify the caller's organisation, one at a time, and store the result."""
 
     def verify() -> None:
-        run_effect(context, requests.make_verification(context))
+        requests.store_verification(context, requests.verify_organisation(context))
 
     await to_thread.run_sync(verify, limiter=VERIFIERS)
 

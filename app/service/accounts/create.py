@@ -40,8 +40,8 @@ from app.service.accounts.spec import (
     with_plan,
 )
 from app.service.auth.request_context import RequestContext
+from app.service.auth.use_cases import use_case
 from app.service.change_control import open_proposals, propose
-from app.service.idempotency import use_case
 
 MOST_WAITING: Final = 1000
 """Number of open proposals that a new name is compared with."""

@@ -20,8 +20,8 @@ from app.persistence.repositories import account_metadata, accounts, overview_qu
 from app.service.accounts.lookup import find_account, find_of_kind, require_every_budget
 from app.service.accounts.names import require_display_name_free
 from app.service.auth.request_context import RequestContext
+from app.service.auth.use_cases import use_case
 from app.service.change_control import one_person_suffices, propose
-from app.service.idempotency import run_effect
 
 _NEEDED: Final = {
     AccountKind.POPULATION: Permission.ACCOUNT_MANAGE,
@@ -30,7 +30,10 @@ _NEEDED: Final = {
 }
 
 
-def change_metadata(context: RequestContext, kind: AccountKind, account: str, changes: Mapping[str, Any]) -> None:
+@use_case(permit=lambda context, kind, *_: context.require_permission(_NEEDED[kind]))
+def change_metadata(
+    tx: Connection, context: RequestContext, kind: AccountKind, account: str, changes: Mapping[str, Any]
+) -> None:
     """Apply a JSON merge patch to the metadata of an account, given by id, or of a population by its name.
 
     Needs RUN_MANAGE for a run, else ACCOUNT_MANAGE. Without a difference, nothing is recorded.
@@ -39,44 +42,36 @@ def change_metadata(context: RequestContext, kind: AccountKind, account: str, ch
         InvalidInputError: there would be too many labels.
         NameTakenError: a sibling has the display name, or a lookalike.
     """
-    context.require_permission(_NEEDED[kind])
-
-    def change(tx: Connection) -> None:
-        changed = find_of_kind(tx, context, kind, account).account
-        require_every_budget(tx, context, changed.id)
-        before = account_metadata.find_many(tx, context.organisation_id, [changed.id])[changed.id].metadata
-        after = before.patched(changes)
-        if after.display_name is not None and after.display_name != before.display_name:
-            require_display_name_free(tx, context, changed, after.display_name)
-        if after != before:
-            account_metadata.save(tx, context.organisation_id, changed, after)
-            facts = {"path": changed.path, "metadata": after.payload()}
-            context.record(tx, METADATA_CHANGES[kind], changed.id, {"metadata": before.payload()}, facts)
-
-    run_effect(context, change)
+    changed = find_of_kind(tx, context, kind, account).account
+    require_every_budget(tx, context, changed.id)
+    before = account_metadata.find_many(tx, context.organisation_id, [changed.id])[changed.id].metadata
+    after = before.patched(changes)
+    if after.display_name is not None and after.display_name != before.display_name:
+        require_display_name_free(tx, context, changed, after.display_name)
+    if after != before:
+        account_metadata.save(tx, context.organisation_id, changed, after)
+        facts = {"path": changed.path, "metadata": after.payload()}
+        context.record(tx, METADATA_CHANGES[kind], changed.id, {"metadata": before.payload()}, facts)
 
 
+@use_case()
 def archive_account(
-    context: RequestContext, account: str, reason: str | None = None
+    tx: Connection, context: RequestContext, account: str, reason: str | None = None
 ) -> tuple[Account, datetime | None]:
     """Archive an account, given by id or path, and with it everything under it; it frees nothing.
 
     Raises:
         AccountStateConflictError: a run that has not ended is charged to it.
     """
-
-    def effect(tx: Connection) -> tuple[Account, datetime | None]:
-        found, archived_at = _changeable(tx, context, account)
-        own = found.account
-        if archived_at is not None:
-            return own, archived_at
-        _require_ended_runs(tx, context, own)
-        account_metadata.set_archived(tx, context.organisation_id, own.id, context.now)
-        before, after = {"archived": False}, {"path": own.path, "archived": True}
-        context.record(tx, ARCHIVALS[own.kind], own.id, before, after, reason)
-        return own, context.now
-
-    return run_effect(context, effect)
+    found, archived_at = _changeable(tx, context, account)
+    own = found.account
+    if archived_at is not None:
+        return own, archived_at
+    _require_ended_runs(tx, context, own)
+    account_metadata.set_archived(tx, context.organisation_id, own.id, context.now)
+    before, after = {"archived": False}, {"path": own.path, "archived": True}
+    context.record(tx, ARCHIVALS[own.kind], own.id, before, after, reason)
+    return own, context.now
 
 
 def _require_ended_runs(tx: Connection, context: RequestContext, account: Account) -> None:
@@ -91,28 +86,25 @@ def _require_ended_runs(tx: Connection, context: RequestContext, account: Accoun
         )
 
 
+@use_case()
 def unarchive_account(
-    context: RequestContext, account: str, reason: str | None = None
+    tx: Connection, context: RequestContext, account: str, reason: str | None = None
 ) -> tuple[Account, datetime | None] | Proposal:
     """Make an archived account usable again, or propose it; repeated, it changes nothing.
 
     What a population or budget has left may be spent again, so this takes two persons where raising its limit does. A
     run that is archived has ended.
     """
-
-    def effect(tx: Connection) -> tuple[Account, datetime | None] | Proposal:
-        found, archived_at = _changeable(tx, context, account)
-        own = found.account
-        if archived_at is None:
-            return own, None
-        path = [record.account for record in accounts.path_of(tx, context.organisation_id, own.id)]
-        if own.kind is AccountKind.RUN or one_person_suffices(context, path):
-            _unarchive(tx, context, own, reason)
-            return own, None
-        why = reason or f"{own.path} is needed again."
-        return propose(tx, context, ProposalKind.UNARCHIVAL, own.id, {"path": own.path}, why)
-
-    return run_effect(context, effect)
+    found, archived_at = _changeable(tx, context, account)
+    own = found.account
+    if archived_at is None:
+        return own, None
+    path = [record.account for record in accounts.path_of(tx, context.organisation_id, own.id)]
+    if own.kind is AccountKind.RUN or one_person_suffices(context, path):
+        _unarchive(tx, context, own, reason)
+        return own, None
+    why = reason or f"{own.path} is needed again."
+    return propose(tx, context, ProposalKind.UNARCHIVAL, own.id, {"path": own.path}, why)
 
 
 def approve_unarchival(tx: Connection, context: RequestContext, proposal: Proposal) -> None:

@@ -9,13 +9,11 @@ import secrets
 from collections import Counter
 from collections.abc import Sequence
 from datetime import datetime, timedelta
-from functools import partial
 from typing import Final
 
 from sqlalchemy import Connection
 from sqlalchemy.exc import SQLAlchemyError
 
-from app.ledger.audit import SERVICE
 from app.ledger.errors import LedgerError
 from app.persistence.database import Database, error_summary
 from app.persistence.repositories import alerts, organisations
@@ -24,6 +22,8 @@ from app.service import metrics
 from app.service.alerts.alert_sender import AlertSender
 from app.service.alerts.http_sender import DeliveryResult
 from app.service.alerts.receivers import disable
+from app.service.auth.request_context import RequestContext, service_context
+from app.service.auth.use_cases import use_case
 from app.service.background import attempt
 from app.service.periodic_work import find_due, isolated
 
@@ -125,14 +125,15 @@ def claim_due(
         room = min(free, max(1, free // SHARE) - working[owner])
         if room > 0:
             with isolated("The deliveries of %s cannot be claimed, and are claimed later", owner):
-                claimed += db.transact(owner, partial(_claim, owner, now, until, busy, room))
+                claimed += _claim(service_context(db, owner, now), until, busy, room)
     return claimed
 
 
+@use_case(locks_organisation=False)
 def _claim(
-    owner: str, now: datetime, until: datetime, busy: frozenset[str], most: int, tx: Connection
+    tx: Connection, context: RequestContext, until: datetime, busy: frozenset[str], most: int
 ) -> list[ClaimedDelivery]:
-    return alerts.claim(tx, owner, now, until, busy, most)
+    return alerts.claim(tx, context.organisation_id, context.now, until, busy, most)
 
 
 def retry_delay(attempts: int) -> timedelta:
@@ -147,19 +148,16 @@ def record_attempt(db: Database, due: ClaimedDelivery, sent: DeliveryResult, now
     After long failure all pending deliveries of the receiver wait for this one; the first success releases them. New
     alerts are tried at once.
     """
-
-    def record(tx: Connection) -> None:
-        if sent.acknowledged:
-            alerts.note_success(tx, due.organisation_id, due.receiver.id)
-            alerts.save_success(tx, due, sent.status or 0, sent.note, now)
-        else:
-            _failed(tx, due, sent, now)
-
-    db.transact(due.organisation_id, record)
+    _record(service_context(db, due.organisation_id, now), due, sent)
 
 
-def _failed(tx: Connection, due: ClaimedDelivery, sent: DeliveryResult, now: datetime) -> None:
-    organisation_id, receiver_id = due.organisation_id, due.receiver.id
+@use_case(locks_organisation=False)
+def _record(tx: Connection, context: RequestContext, due: ClaimedDelivery, sent: DeliveryResult) -> None:
+    organisation_id, receiver_id, now = due.organisation_id, due.receiver.id, context.now
+    if sent.acknowledged:
+        alerts.note_success(tx, organisation_id, receiver_id)
+        alerts.save_success(tx, due, sent.status or 0, sent.note, now)
+        return
     if sent.gone is not None:  # the audit event requires the organisation's lock first
         organisations.lock(tx, organisation_id)
     failures, since = alerts.note_failure(tx, organisation_id, receiver_id, now)
@@ -168,6 +166,6 @@ def _failed(tx: Connection, due: ClaimedDelivery, sent: DeliveryResult, now: dat
     if sent.gone is not None:
         receiver = alerts.find_receiver(tx, organisation_id, receiver_id)
         if receiver is not None and receiver.disabled_at is None:
-            disable(tx, organisation_id, receiver, SERVICE, sent.gone, now)
+            disable(tx, context, receiver, sent.gone)
     elif failures >= MANY_FAILURES and now - since >= LONG_FAILING:
         alerts.postpone(tx, organisation_id, receiver_id, again_at)

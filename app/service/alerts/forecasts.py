@@ -4,7 +4,6 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from functools import partial
 from itertools import groupby
 from operator import itemgetter
 from typing import Final
@@ -21,6 +20,8 @@ from app.persistence.repositories import accounts, alerts, usage_history
 from app.persistence.repositories.usage_history import Reading
 from app.service.accounts.availability import read_available_along
 from app.service.alerts.alert_factory import forecast_alert
+from app.service.auth.request_context import RequestContext, service_context
+from app.service.auth.use_cases import use_case
 from app.service.periodic_work import find_due, isolated
 
 WINDOW: Final = timedelta(days=7)
@@ -122,11 +123,13 @@ def record_usage_snapshots(db: Database, now: datetime) -> int:
         for start in range(0, len(ids), PAGE):
             page = ids[start : start + PAGE]
             with isolated("The use of %d accounts of %s is not recorded", len(page), organisation_id):
-                db.transact(organisation_id, partial(_record_page, organisation_id=organisation_id, due=page, now=now))
+                _record_page(service_context(db, organisation_id, now), page)
     return len(due)
 
 
-def _record_page(tx: Connection, organisation_id: str, due: Iterable[str], now: datetime) -> None:
+@use_case(locks_organisation=False)
+def _record_page(tx: Connection, context: RequestContext, due: Iterable[str]) -> None:
+    organisation_id, now = context.organisation_id, context.now
     for account_id in due:
         try:
             record = accounts.find(tx, organisation_id, account_id)

@@ -6,7 +6,7 @@ exist; ReceiverStateConflictError: the receiver is disabled.
 
 import json
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -14,19 +14,18 @@ from sqlalchemy import Connection
 
 from app.ledger.accounts.alerts import AlertType, Delivery, DeliveryStatus
 from app.ledger.accounts.receivers import Receiver, ReceiverKind
-from app.ledger.audit import Actor, AuditAction, AuditEvent, digest
+from app.ledger.audit import AuditAction, digest
 from app.ledger.errors import InvalidInputError, ReceiverStateConflictError, require_found
 from app.ledger.pages import Page, PageRequest
 from app.ledger.permissions import Permission
 from app.persistence.repositories import alerts
-from app.persistence.repositories.audit import record_event
 from app.service.accounts.lookup import find_account
 from app.service.actors import name_actor
 from app.service.alerts.alert_factory import make_test_alert
 from app.service.alerts.ssrf_guard import check_url
 from app.service.alerts.webhook_signatures import new_secret
 from app.service.auth.request_context import RequestContext
-from app.service.idempotency import run_effect, use_case
+from app.service.auth.use_cases import use_case
 from app.service.ids import new_id
 
 MOST_RECEIVERS = 20
@@ -123,7 +122,8 @@ def list_receiver_statuses(context: RequestContext, page: PageRequest) -> Page[R
         return found.map(lambda listed: [status(each) for each in listed])
 
 
-def enable_receiver(context: RequestContext, receiver_id: str) -> Receiver:
+@use_case(Permission.ALERT_MANAGE, whole_organisation=True)
+def enable_receiver(tx: Connection, context: RequestContext, receiver_id: str) -> Receiver:
     """Enable a disabled receiver; an active one is returned unchanged.
 
     It begins without failures, and gets the alerts from now on. Deliveries that were given up stay so until they are
@@ -132,46 +132,33 @@ def enable_receiver(context: RequestContext, receiver_id: str) -> Receiver:
     Raises:
         ReceiverStateConflictError: the organisation has the maximum number of receivers.
     """
-    context.require_permission(Permission.ALERT_MANAGE, whole_organisation=True)
-
-    def write(tx: Connection) -> Receiver:
-        before = _found(tx, context, receiver_id)
-        if before.disabled_at is None:
-            return before
-        _require_room(tx, context)
-        alerts.enable_receiver(tx, context.organisation_id, receiver_id)
-        was = {"disabled_reason": before.disabled_reason}
-        context.record(tx, AuditAction.RECEIVER_ENABLED, receiver_id, before=was, after=facts(before))
-        return _found(tx, context, receiver_id)
-
-    return run_effect(context, write)
+    before = _found(tx, context, receiver_id)
+    if before.disabled_at is None:
+        return before
+    _require_room(tx, context)
+    alerts.enable_receiver(tx, context.organisation_id, receiver_id)
+    was = {"disabled_reason": before.disabled_reason}
+    context.record(tx, AuditAction.RECEIVER_ENABLED, receiver_id, before=was, after=facts(before))
+    return _found(tx, context, receiver_id)
 
 
-def delete_receiver(context: RequestContext, receiver_id: str) -> None:
+@use_case(Permission.ALERT_MANAGE, whole_organisation=True)
+def delete_receiver(tx: Connection, context: RequestContext, receiver_id: str) -> None:
     """Delete a receiver, active or disabled, with its deliveries."""
-    context.require_permission(Permission.ALERT_MANAGE, whole_organisation=True)
-
-    def write(tx: Connection) -> None:
-        before = _found(tx, context, receiver_id)
-        alerts.delete_receiver(tx, context.organisation_id, receiver_id)
-        context.record(tx, AuditAction.RECEIVER_DELETED, receiver_id, before=facts(before))
-
-    run_effect(context, write)
+    before = _found(tx, context, receiver_id)
+    alerts.delete_receiver(tx, context.organisation_id, receiver_id)
+    context.record(tx, AuditAction.RECEIVER_DELETED, receiver_id, before=facts(before))
 
 
-def disable_receiver(context: RequestContext, receiver_id: str) -> Receiver:
+@use_case(Permission.ALERT_MANAGE, whole_organisation=True)
+def disable_receiver(tx: Connection, context: RequestContext, receiver_id: str) -> Receiver:
     """Disable a receiver; a disabled one is returned unchanged."""
-    context.require_permission(Permission.ALERT_MANAGE, whole_organisation=True)
-
-    def write(tx: Connection) -> Receiver:
-        before = _found(tx, context, receiver_id)
-        if before.disabled_at is not None:
-            return before
-        why = f"It was disabled by {name_actor(tx, context.organisation_id, context.principal.actor)}."
-        disable(tx, context.organisation_id, before, context.actor, why, context.now)
-        return _found(tx, context, receiver_id)
-
-    return run_effect(context, write)
+    before = _found(tx, context, receiver_id)
+    if before.disabled_at is not None:
+        return before
+    why = f"It was disabled by {name_actor(tx, context.organisation_id, context.principal.actor)}."
+    disable(tx, context, before, why)
+    return _found(tx, context, receiver_id)
 
 
 @use_case(Permission.ALERT_MANAGE, whole_organisation=True)
@@ -216,28 +203,23 @@ def list_deliveries(
         )
 
 
-def retry_delivery(context: RequestContext, delivery_id: str) -> Delivery:
+@use_case(Permission.ALERT_MANAGE, whole_organisation=True, locks_organisation=False)
+def retry_delivery(tx: Connection, context: RequestContext, delivery_id: str) -> Delivery:
     """Retry a delivery at once, whatever its status, and return it as pending."""
-    context.require_permission(Permission.ALERT_MANAGE, whole_organisation=True)
-
-    def write(tx: Connection) -> Delivery:
-        found = _delivery(tx, context, delivery_id)
-        _enabled(tx, context, found.receiver_id)
-        alerts.send_again(tx, context.organisation_id, delivery_id, context.now)
-        return _delivery(tx, context, delivery_id)
-
-    return context.transact(write)
+    found = _delivery(tx, context, delivery_id)
+    _enabled(tx, context, found.receiver_id)
+    alerts.send_again(tx, context.organisation_id, delivery_id, context.now)
+    return _delivery(tx, context, delivery_id)
 
 
-def disable(tx: Connection, organisation_id: str, receiver: Receiver, actor: Actor, why: str, now: datetime) -> None:
+def disable(tx: Connection, context: RequestContext, receiver: Receiver, why: str) -> None:
     """Disable an active receiver, cancel its deliveries and record the audit event.
 
     The transaction holds the organisation's lock.
     """
-    alerts.disable_receiver(tx, organisation_id, receiver.id, why, now)
-    alerts.give_up(tx, organisation_id, receiver.id)
-    event = AuditEvent(AuditAction.RECEIVER_DISABLED, receiver.id, before=facts(receiver), reason=why)
-    record_event(tx, organisation_id, actor, event, now)
+    alerts.disable_receiver(tx, context.organisation_id, receiver.id, why, context.now)
+    alerts.give_up(tx, context.organisation_id, receiver.id)
+    context.record(tx, AuditAction.RECEIVER_DISABLED, receiver.id, before=facts(receiver), reason=why)
 
 
 def facts(receiver: Receiver) -> dict[str, object]:

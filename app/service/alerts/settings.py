@@ -16,7 +16,7 @@ from app.service.accounts.lookup import find_account, find_path_of
 from app.service.alerts.alert_factory import threshold_alerts
 from app.service.alerts.forecasts import PathForecast, forecast_path
 from app.service.auth.request_context import RequestContext
-from app.service.idempotency import run_effect
+from app.service.auth.use_cases import use_case
 
 
 def list_alerts(
@@ -37,7 +37,8 @@ def get_alert_settings(context: RequestContext, account: str) -> AlertSettings:
         return find_account(tx, context, account).alert_settings
 
 
-def set_alert_settings(context: RequestContext, account: str, after: AlertSettings) -> AlertSettings:
+@use_case(ALERT_SETTINGS.permission)
+def set_alert_settings(tx: Connection, context: RequestContext, account: str, after: AlertSettings) -> AlertSettings:
     """Replace the alert settings of an account; needs ALERT_MANAGE.
 
     Thresholds that are already reached create their alerts at once, unless they exist.
@@ -45,20 +46,15 @@ def set_alert_settings(context: RequestContext, account: str, after: AlertSettin
     Raises:
         InvalidInputError: the thresholds do not increase, are too many, or out of range.
     """
-    context.require_permission(ALERT_SETTINGS.permission)
     check_thresholds(after.thresholds)
-
-    def replace(tx: Connection) -> AlertSettings:
-        record = find_path_of(tx, context, account)[-1]
-        changed, before = record.account, record.alert_settings
-        account_writes.set_alert_settings(tx, context.organisation_id, changed, after, context.now)
-        payloads = ALERT_SETTINGS.payload(before, 0), ALERT_SETTINGS.payload(after, 0)
-        context.record(tx, ALERT_SETTINGS.action_at(changed.kind), changed.id, *payloads)
-        passed = after.thresholds[: reached(changed, after.thresholds)]
-        alerts.add(tx, context.organisation_id, threshold_alerts(changed, passed, context.now))
-        return after
-
-    return run_effect(context, replace)
+    record = find_path_of(tx, context, account)[-1]
+    changed, before = record.account, record.alert_settings
+    account_writes.set_alert_settings(tx, context.organisation_id, changed, after, context.now)
+    payloads = ALERT_SETTINGS.payload(before, 0), ALERT_SETTINGS.payload(after, 0)
+    context.record(tx, ALERT_SETTINGS.action_at(changed.kind), changed.id, *payloads)
+    passed = after.thresholds[: reached(changed, after.thresholds)]
+    alerts.add(tx, context.organisation_id, threshold_alerts(changed, passed, context.now))
+    return after
 
 
 def get_forecast(context: RequestContext, account: str) -> PathForecast:

@@ -11,15 +11,14 @@ from typing import Final
 
 from sqlalchemy import Connection
 
-from app.ledger.audit import SERVICE, Actor, AuditAction, AuditEvent, Checkpoint, canonical, utc_text
+from app.ledger.audit import AuditAction, Checkpoint, canonical, utc_text
 from app.ledger.pages import Page, PageRequest
 from app.ledger.permissions import Permission
 from app.persistence.database import Database
 from app.persistence.repositories import audit, organisations
-from app.persistence.repositories.audit import record_event
-from app.service.auth.request_context import RequestContext
+from app.service.auth.request_context import RequestContext, service_context
+from app.service.auth.use_cases import use_case
 from app.service.background import repeat
-from app.service.idempotency import use_case
 from app.service.periodic_work import find_due, isolated
 from app.service.signing.signatures import Signer
 
@@ -34,27 +33,15 @@ _logger = logging.getLogger(__name__)
 
 @use_case(Permission.AUDIT_READ, whole_organisation=True)
 def make_checkpoint(tx: Connection, context: RequestContext, signer: Signer) -> Checkpoint:
-    """Create a checkpoint."""
-    return sign(tx, context.organisation_id, signer, context.actor, context.now)
-
-
-def list_checkpoints(context: RequestContext, page: PageRequest) -> Page[Checkpoint]:
-    """List checkpoints."""
-    with context.read(Permission.AUDIT_READ, whole_organisation=True) as tx:
-        return audit.list_checkpoints(tx, context.organisation_id, page)
-
-
-def sign(tx: Connection, organisation_id: str, signer: Signer, actor: Actor, now: datetime) -> Checkpoint:
     """Anchor the decision chains in the audit log, and sign its head.
 
     Returns:
         A new checkpoint; the latest one if nothing has changed since and the key is the same.
     """
-    organisations.lock(tx, organisation_id)
+    organisation_id = context.organisation_id
     while moved := audit.unanchored(tx, organisation_id, RUNS_AN_ACT):
         heads = {run_id: [decisions, head.hex()] for run_id, decisions, head in moved}
-        anchored = AuditEvent(AuditAction.CHAINS_ANCHORED, organisation_id, after={"runs": heads})
-        record_event(tx, organisation_id, actor, anchored, now)
+        context.record(tx, AuditAction.CHAINS_ANCHORED, organisation_id, after={"runs": heads})
         audit.anchor(tx, organisation_id, moved)
     count, head = audit.head(tx, organisation_id)
     last = audit.latest_checkpoint(tx, organisation_id)
@@ -62,21 +49,25 @@ def sign(tx: Connection, organisation_id: str, signer: Signer, actor: Actor, now
         signed_by = json.loads(last.document)["signature"]["key_id"]
         if signed_by == signer.key_id:
             return last
-        changed = AuditEvent(
-            AuditAction.SIGNING_KEY_CHANGED, organisation_id, {"key_id": signed_by}, {"key_id": signer.key_id}
-        )
-        record_event(tx, organisation_id, actor, changed, now)
+        before, after = {"key_id": signed_by}, {"key_id": signer.key_id}
+        context.record(tx, AuditAction.SIGNING_KEY_CHANGED, organisation_id, before, after)
         count, head = audit.head(tx, organisation_id)
     payload = {
         "type": "checkpoint",
         "organisation": organisation_id,
         "audit_length": count,
         "audit_head": head.hex(),
-        "created_at": utc_text(now),
+        "created_at": utc_text(context.now),
     }
-    checkpoint = Checkpoint(organisation_id, count, head, canonical(signer.signed(payload)), now)
+    checkpoint = Checkpoint(organisation_id, count, head, canonical(signer.signed(payload)), context.now)
     audit.add_checkpoint(tx, checkpoint)
     return checkpoint
+
+
+def list_checkpoints(context: RequestContext, page: PageRequest) -> Page[Checkpoint]:
+    """List checkpoints."""
+    with context.read(Permission.AUDIT_READ, whole_organisation=True) as tx:
+        return audit.list_checkpoints(tx, context.organisation_id, page)
 
 
 async def run_checkpoints(db: Database, signer: Signer, seconds: float) -> None:
@@ -104,7 +95,7 @@ def _sign_if_due(db: Database, owner: str, signer: Signer, seconds: float, now: 
         last = audit.latest_checkpoint(tx, owner)
     if last is not None and now - last.created_at < timedelta(seconds=seconds):
         return False
-    made = db.transact(owner, lambda tx: sign(tx, owner, signer, SERVICE, now))
+    made = make_checkpoint(service_context(db, owner, now), signer)
     if last is not None and made.audit_length == last.audit_length:
         return False
     _logger.info("Checkpoint: %s", json.dumps(json.loads(made.document)))

@@ -9,10 +9,10 @@ from typing import Final, TypeVar
 from sqlalchemy import Connection
 
 from app.ledger.audit import SERVICE, Actor, AuditAction, AuditEvent
-from app.ledger.errors import PermissionDeniedError
+from app.ledger.errors import NotFoundError, PermissionDeniedError
 from app.ledger.permissions import PERMISSIONS, RUN_PREFIX, Permission, Role, holders
-from app.persistence.clock import Moment
-from app.persistence.database import Database
+from app.persistence.database import ALL_TENANTS, Database
+from app.persistence.repositories import organisations
 from app.persistence.repositories.audit import record_event
 from app.service.auth.authentication import CLI_ACTOR, Principal
 from app.service.costing import CostNotReadyError, PrecomputedCosts
@@ -66,10 +66,6 @@ class RequestContext:
         self.require_permission(needed, whole_organisation=whole_organisation)
         with self.db.read(self.organisation_id) as tx:
             yield tx
-
-    def transact(self, work: Callable[[Connection], T]) -> T:
-        """Run a unit of work in a write transaction of the organisation; see `Database.transact`."""
-        return self.db.transact(self.organisation_id, work)
 
     def run_with_costs(self, work: Callable[[], T]) -> T:
         """Run a transaction, and repeat it when costs are missing.
@@ -144,11 +140,34 @@ class RequestContext:
             )
 
 
-def service_context(db: Database, organisation_id: str, moment: Moment) -> RequestContext:
-    """Build the context of the service's own work in an organisation, which has all permissions."""
-    return RequestContext(db, Principal(organisation_id, SERVICE.id, Role.ADMIN), moment.latest, None, moment.earliest)
+def service_context(
+    db: Database, organisation_id: str, now: datetime | None = None, earliest: datetime | None = None
+) -> RequestContext:
+    """Build the context of the service's own work in an organisation, which has all permissions.
+
+    `now` None: the bounds on the database's clock.
+    """
+    if now is None:
+        moment = db.clock.moment()
+        now, earliest = moment.latest, moment.earliest
+    return RequestContext(db, Principal(organisation_id, SERVICE.id, Role.ADMIN), now, earliest=earliest)
 
 
 def cli_context(db: Database, organisation_id: str, now: datetime) -> RequestContext:
     """Build the context of a command, which has all permissions."""
     return RequestContext(db, Principal(organisation_id, CLI_ACTOR.id, Role.ADMIN), now)
+
+
+def find_cli_context(db: Database, organisation: str, now: datetime) -> RequestContext:
+    """Build the context of a command for an organisation, given by id or name.
+
+    Raises:
+        NotFoundError: there is no such organisation.
+    """
+    with db.read(ALL_TENANTS) as tx:
+        organisation_id = organisations.find_organisation(tx, organisation)
+    if organisation_id is None:
+        raise NotFoundError(
+            f"There is no organisation {organisation!r}; make it with `epsilon-ledger init` or `org create`."
+        )
+    return cli_context(db, organisation_id, now)

@@ -24,6 +24,7 @@ from app.persistence.repositories import api_keys, audit, organisations
 from app.persistence.repositories.api_keys import SessionRecord
 from app.service.auth.authentication import Principal, principal_of, secret_hash
 from app.service.auth.request_context import RequestContext
+from app.service.auth.use_cases import use_case
 from app.service.ids import RANDOM_DIGITS, new_id
 
 MOST_SESSIONS: Final = 200
@@ -51,18 +52,8 @@ class SignedInSession:
     caller: Principal
 
 
+@use_case(locks_organisation=False)
 def open_session(
-    context: RequestContext,
-    lasting: timedelta,
-    thumbprint: str | None = None,
-    name: str | None = None,
-    nonce: str | None = None,
-) -> str:
-    """Create a session for an authenticated caller in its own transaction; see `add_session`."""
-    return context.transact(lambda tx: add_session(tx, context, lasting, thumbprint, name, nonce))
-
-
-def add_session(
     tx: Connection,
     context: RequestContext,
     lasting: timedelta,
@@ -105,16 +96,13 @@ def add_session(
     return f"{session.id}.{secret}"
 
 
-def end_sessions(context: RequestContext, cookie: str | None = None) -> None:
+@use_case(locks_organisation=False)
+def end_sessions(tx: Connection, context: RequestContext, cookie: str | None = None) -> None:
     """End the session of a cookie, or all of a key or person; other replicas notice within a second."""
-
-    def write(tx: Connection) -> None:
-        if cookie is None:
-            end_all(tx, context, context.principal.actor)
-        else:
-            _end(tx, context, cookie.partition(".")[0])
-
-    context.transact(write)
+    if cookie is None:
+        end_all(tx, context, context.principal.actor)
+    else:
+        _end(tx, context, cookie.partition(".")[0])
 
 
 def end_all(tx: Connection, context: RequestContext, actor: str, reason: str | None = None) -> int:

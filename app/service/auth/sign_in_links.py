@@ -19,7 +19,8 @@ from app.persistence.repositories import api_keys
 from app.persistence.repositories.api_keys import SignInLinkRecord
 from app.service.auth import sessions
 from app.service.auth.authentication import Principal, principal_of, secret_hash
-from app.service.auth.request_context import RequestContext
+from app.service.auth.request_context import RequestContext, service_context
+from app.service.auth.use_cases import use_case
 from app.service.ids import new_id
 
 LIFETIME: Final = timedelta(minutes=15)
@@ -79,7 +80,8 @@ def redeem(db: Database, token: str, lasting: timedelta, request_id: str | None)
     link = _find(db, token)
     if link is None:
         raise AuthenticationError(VOID)
-    return _open_session(db, link, lasting, request_id)
+    context = service_context(db, link.organisation_id)
+    return _open_session(replace(context, request_id=request_id), link, lasting)
 
 
 def _find(db: Database, token: str) -> SignInLinkRecord | None:
@@ -93,20 +95,16 @@ def _find(db: Database, token: str) -> SignInLinkRecord | None:
     return link if known else None
 
 
-def _open_session(db: Database, link: SignInLinkRecord, lasting: timedelta, request_id: str | None) -> LinkSession:
-    now = db.clock.now()
-
-    def use(tx: Connection) -> LinkSession:
-        # Of several browsers that open the link at once, one deletes the row.
-        if not api_keys.remove_sign_in_link(tx, link) or now >= link.expires_at:
-            raise AuthenticationError(VOID)
-        key = api_keys.find(tx, link.key_id)
-        if key is None or key.organisation_id != link.organisation_id or key.invalid_reason(now) is not None:
-            raise AuthenticationError(VOID)
-        context = RequestContext(db, principal_of(key), now, request_id)
-        return LinkSession(context.principal, sessions.add_session(tx, context, lasting))
-
-    return db.transact(link.organisation_id, use)
+@use_case(locks_organisation=False)
+def _open_session(tx: Connection, context: RequestContext, link: SignInLinkRecord, lasting: timedelta) -> LinkSession:
+    # Of several browsers that open the link at once, one deletes the row.
+    if not api_keys.remove_sign_in_link(tx, link) or context.now >= link.expires_at:
+        raise AuthenticationError(VOID)
+    key = api_keys.find(tx, link.key_id)
+    if key is None or key.organisation_id != link.organisation_id or key.invalid_reason(context.now) is not None:
+        raise AuthenticationError(VOID)
+    caller = principal_of(key)
+    return LinkSession(caller, sessions.open_session.write(tx, replace(context, principal=caller), lasting))
 
 
 def _bound_hash(secret: str, link: SignInLinkRecord) -> bytes:

@@ -191,7 +191,7 @@ class CommitQueue:
             case CostNotReadyError():
                 await missing.computed(command.context.organisation_id)
             case ReservationRevokedError(reservation_id=ended):
-                await asyncio.to_thread(close_revoked, self.db, command.context, command.request.run_id, ended)
+                await asyncio.to_thread(close_revoked, command.context, command.request.run_id, ended)
 
     async def _committed(self, commands: list[StepCommand]) -> "list[CommandResult | Exception]":
         """Commit a group; on PostgreSQL, first what can be counted."""

@@ -23,11 +23,11 @@ from app.ledger.runs.decisions import Decision, DecisionOutcome
 from app.ledger.runs.reservations import Reservation, ReservationClose, commit, has_lapsed
 from app.ledger.runs.run import TERMINAL, Run, RunStatus
 from app.ledger.step_events import PricedStep, StepEvent, total_cost
-from app.persistence.database import Database
 from app.persistence.repositories import accounts, partitions, reservations
 from app.persistence.repositories.dp_events import CostCache, CostTable
 from app.service.alerts.alert_factory import exhausted_alert, forfeited_alert, overdrawn_alert
 from app.service.auth.request_context import RequestContext
+from app.service.auth.use_cases import use_case
 from app.service.charging.loading import load_run
 from app.service.charging.saving import save
 from app.service.charging.unit_of_work import UnitOfWork
@@ -70,22 +70,18 @@ def close_reservation(
     work.close(closing.reservation, now)
 
 
-def close_revoked(db: Database, context: RequestContext, run_id: str, reservation_id: str) -> None:
+@use_case(locks_organisation=False)
+def close_revoked(tx: Connection, context: RequestContext, run_id: str, reservation_id: str) -> None:
     """Commit a cancelled plan with its authorised steps and release the rest.
 
     A request for the plan's next step proves that this step was not executed. A plan that is no longer active is left
     alone.
     """
-
-    def commit_rest(tx: Connection) -> None:
-        work = load_run(tx, context.organisation_id, run_id)
-        active = work.reservations.get(run_id)
-        if active is None or active.id != reservation_id or has_lapsed(active, context.lapsed_by):
-            return
+    work = load_run(tx, context.organisation_id, run_id)
+    active = work.reservations.get(run_id)
+    if active is not None and active.id == reservation_id and not has_lapsed(active, context.lapsed_by):
         close_reservation(tx, work, active, commit(active, active.steps_used), context.actor, context.now)
         save(tx, work)
-
-    db.transact(context.organisation_id, commit_rest)
 
 
 @dataclass(frozen=True, slots=True)

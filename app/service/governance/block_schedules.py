@@ -5,7 +5,6 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from functools import partial
 from typing import Final
 
 from sqlalchemy import Connection
@@ -18,12 +17,12 @@ from app.ledger.errors import InvalidInputError, LedgerError, NotFoundError
 from app.ledger.governance.settings import BLOCK_SCHEDULE
 from app.persistence.clock import Moment
 from app.persistence.database import Database
-from app.persistence.repositories import accounts, alerts, block_schedules, organisations, partitions
+from app.persistence.repositories import accounts, alerts, block_schedules, partitions
 from app.service.accounts.create import block_terms, check_budget, open_budget
 from app.service.accounts.lookup import find_parent
 from app.service.alerts.alert_factory import schedule_failed_alert
 from app.service.auth.request_context import RequestContext, service_context
-from app.service.idempotency import run_effect
+from app.service.auth.use_cases import use_case
 from app.service.periodic_work import find_due, isolated
 from app.service.setting_changes import SettingHandler, SettingRecord
 
@@ -68,8 +67,9 @@ def _write(
 SCHEDULES: Final = SettingHandler(BLOCK_SCHEDULE, find_schedule, _write)
 
 
+@use_case(BLOCK_SCHEDULE.permission)
 def replace_schedule(
-    context: RequestContext, account: str, schedule: BlockSchedule, reason: str, tag: str | None
+    tx: Connection, context: RequestContext, account: str, schedule: BlockSchedule, reason: str, tag: str | None
 ) -> ScheduleRecord:
     """Replace the block schedule of an account, and open the blocks whose period has begun; needs ACCOUNT_MANAGE.
 
@@ -80,37 +80,28 @@ def replace_schedule(
         Also those of `find_matching`, and of `create_budget`, for the first block that cannot be created; nothing is
         changed.
     """
-    context.require_permission(BLOCK_SCHEDULE.permission)
-
-    def change(tx: Connection) -> ScheduleRecord:
-        before = SCHEDULES.find_matching(tx, context, account, tag)
-        _require_few(schedule, before.path, context.lapsed_by)
-        if before.value != schedule:
-            SCHEDULES.apply(tx, context, before, schedule, reason)
-        _open_all(tx, context, before.accounts[-1], schedule)
-        return find_schedule(tx, context, before.accounts)
-
-    return run_effect(context, change)
+    before = SCHEDULES.find_matching(tx, context, account, tag)
+    _require_few(schedule, before.path, context.lapsed_by)
+    if before.value != schedule:
+        SCHEDULES.apply(tx, context, before, schedule, reason)
+    _open_all(tx, context, before.accounts[-1], schedule)
+    return find_schedule(tx, context, before.accounts)
 
 
-def remove_schedule(context: RequestContext, account: str, reason: str, tag: str | None) -> None:
+@use_case(BLOCK_SCHEDULE.permission)
+def remove_schedule(tx: Connection, context: RequestContext, account: str, reason: str, tag: str | None) -> None:
     """Remove the block schedule of an account; its blocks stay. Needs ACCOUNT_MANAGE.
 
     Raises:
         NotFoundError: the account has none.
         Also those of `find_matching`.
     """
-    context.require_permission(BLOCK_SCHEDULE.permission)
-
-    def change(tx: Connection) -> None:
-        before = SCHEDULES.find_matching(tx, context, account, tag)
-        if before.value is None:
-            raise NotFoundError(f"{before.path} has no block schedule.")
-        block_schedules.remove(tx, context.organisation_id, before.subject)
-        facts = BLOCK_SCHEDULE.payload(before.value, 0)
-        context.record(tx, AuditAction.BLOCK_SCHEDULE_REMOVED, before.subject, facts, None, reason)
-
-    run_effect(context, change)
+    before = SCHEDULES.find_matching(tx, context, account, tag)
+    if before.value is None:
+        raise NotFoundError(f"{before.path} has no block schedule.")
+    block_schedules.remove(tx, context.organisation_id, before.subject)
+    facts = BLOCK_SCHEDULE.payload(before.value, 0)
+    context.record(tx, AuditAction.BLOCK_SCHEDULE_REMOVED, before.subject, facts, None, reason)
 
 
 def open_due_blocks(db: Database, moment: Moment) -> int:
@@ -119,9 +110,8 @@ def open_due_blocks(db: Database, moment: Moment) -> int:
     for organisation_id, account_id in find_due(
         db, lambda tx, among: block_schedules.list_due(tx, moment.earliest, among)
     ):
-        context = service_context(db, organisation_id, moment)
         with isolated("The block schedule of %s is not processed", account_id):
-            opened += context.transact(partial(_open_due, context=context, account_id=account_id))
+            opened += _open_due(service_context(db, organisation_id, moment.latest, moment.earliest), account_id)
     return opened
 
 
@@ -159,13 +149,13 @@ def _open_all(tx: Connection, context: RequestContext, above: AccountRecord, sch
     block_schedules.set_outcome(tx, context.organisation_id, above.account.id, following_at, None)
 
 
+@use_case()
 def _open_due(tx: Connection, context: RequestContext, account_id: str) -> int:
     """Open the missing blocks of a schedule, each that can be opened; return their number.
 
     The reason that the oldest other one was not opened is stored, and logged and alerted once.
     """
     whose, now = context.organisation_id, context.lapsed_by
-    organisations.lock(tx, whose)
     status = block_schedules.find(tx, whose, account_id)
     if status is None or status.due_at is None or status.due_at > now:
         return 0  # removed, or opened by another replica

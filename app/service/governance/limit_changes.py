@@ -19,17 +19,18 @@ from app.ledger.governance.limit_changes import is_lowered, is_raised, with_limi
 from app.ledger.governance.policy_checks import Size, require_limit_allowed, require_run, sources_of
 from app.ledger.governance.proposals import Proposal
 from app.ledger.governance.settings import LIMIT
+from app.ledger.permissions import Permission
 from app.persistence.repositories import account_writes, alerts
 from app.persistence.repositories.account_values import weights_facts
 from app.service.accounts.metadata import require_unarchived
 from app.service.accounts.spec import check_account_limit
 from app.service.alerts.alert_factory import threshold_alerts
 from app.service.auth.request_context import RequestContext
+from app.service.auth.use_cases import use_case
 from app.service.change_control import one_person_suffices
 from app.service.costing import PrecomputedCosts
 from app.service.governance.reservation_revocation import revoke_reservations
 from app.service.governance.run_approvals import find_excess, needs_approval
-from app.service.idempotency import Effect
 from app.service.setting_changes import SettingHandler, SettingRecord
 from app.service.worker_pool import Job
 
@@ -41,9 +42,10 @@ def limit_etag(account_id: str, revision: int) -> str:
     return f'"{account_id}-{revision}"'
 
 
+@use_case(Permission.LIMIT_PROPOSE)
 def change_limit(
-    context: RequestContext, account: str, limit: Limit, reason: str, tag: str | None
-) -> Effect[LimitRecord | Proposal]:
+    tx: Connection, context: RequestContext, account: str, limit: Limit, reason: str, tag: str | None
+) -> LimitRecord | Proposal:
     """Lower a limit, or propose to raise it.
 
     Needs LIMIT_PROPOSE; to change the limit at once, also ACCOUNT_MANAGE.
@@ -59,7 +61,7 @@ def change_limit(
             raise InvalidInputError("The account has this limit already.")
         return limit
 
-    return LIMITS.change(context, account, build, reason, tag)
+    return LIMITS.change(tx, context, account, build, reason=reason, tag=tag)
 
 
 def find_limit(_: Connection, __: RequestContext, path: Sequence[AccountRecord]) -> LimitRecord:

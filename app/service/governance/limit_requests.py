@@ -18,8 +18,8 @@ from app.persistence.repositories import accounts, decisions, runs
 from app.service.accounts.lookup import missing_account_error
 from app.service.accounts.metadata import require_unarchived
 from app.service.auth.request_context import RequestContext
+from app.service.auth.use_cases import use_case
 from app.service.governance.limit_changes import LIMITS, check_limit_change, find_limit
-from app.service.idempotency import use_case
 
 
 @use_case(Permission.RUN_MANAGE)

@@ -12,7 +12,7 @@ from app.persistence.repositories import api_keys, audit
 from app.service.auth import sessions
 from app.service.auth.oidc.config import ACTOR_PREFIX
 from app.service.auth.request_context import RequestContext
-from app.service.idempotency import run_effect
+from app.service.auth.use_cases import use_case
 from app.service.keys.api_keys import revoke_in, rotation_lineage
 
 
@@ -24,7 +24,10 @@ class RemovedPerson:
     keys: list[KeyRecord]
 
 
-def remove_person(context: RequestContext, actor: str, reason: str, *, revoke_keys: bool = False) -> RemovedPerson:
+@use_case()
+def remove_person(
+    tx: Connection, context: RequestContext, actor: str, reason: str, *, revoke_keys: bool = False
+) -> RemovedPerson:
     """End a person's sessions, and name or revoke the valid keys that come from the person.
 
     Raises:
@@ -33,17 +36,13 @@ def remove_person(context: RequestContext, actor: str, reason: str, *, revoke_ke
     """
     if not actor.startswith(ACTOR_PREFIX):
         raise InvalidInputError(f"{actor!a} is no person; give one as the audit log does, such as {ACTOR_PREFIX}9f3c.")
-
-    def remove(tx: Connection) -> RemovedPerson:
-        ended = sessions.end_all(tx, context, actor, reason)
-        keys = [key for key in _keys_from(tx, context.organisation_id, actor) if not key.invalid_reason(context.now)]
-        if not ended and not keys and not _is_known(tx, context.organisation_id, actor):
-            raise NotFoundError(f"The audit log of this organisation names no {actor!a}; look the person up in it.")
-        if revoke_keys:
-            keys = [revoke_in(tx, context, key, reason) for key in keys]
-        return RemovedPerson(ended, keys)
-
-    return run_effect(context, remove)
+    ended = sessions.end_all(tx, context, actor, reason)
+    keys = [key for key in _keys_from(tx, context.organisation_id, actor) if not key.invalid_reason(context.now)]
+    if not ended and not keys and not _is_known(tx, context.organisation_id, actor):
+        raise NotFoundError(f"The audit log of this organisation names no {actor!a}; look the person up in it.")
+    if revoke_keys:
+        keys = [revoke_in(tx, context, key, reason) for key in keys]
+    return RemovedPerson(ended, keys)
 
 
 def _keys_from(tx: Connection, organisation_id: str, actor: str) -> list[KeyRecord]:

@@ -16,13 +16,13 @@ from app.service.accounts.lookup import find_account, require_every_budget, requ
 from app.service.accounts.metadata import approve_unarchival
 from app.service.auth.authentication import CLI_ACTOR, WORKLOAD_PREFIX
 from app.service.auth.request_context import RequestContext
+from app.service.auth.use_cases import use_case
 from app.service.change_control import close_proposal
 from app.service.governance.allocations import ALLOCATIONS
 from app.service.governance.limit_changes import LIMITS
 from app.service.governance.policies import POLICIES
 from app.service.governance.quarantines import approve_lift, verify_before_lift
 from app.service.governance.run_approvals import approve_run, reject_run
-from app.service.idempotency import run_effect
 from app.service.keys.api_keys import rotation_lineage
 
 MOST_COUNTED: Final = 100
@@ -65,44 +65,40 @@ def approve(context: RequestContext, proposal_id: str, reason: str | None) -> Pr
         PolicyViolationError: a policy forbids it by now.
         AccountQuarantinedError: verification still finds discrepancies in a quarantined account.
     """
-    context.require_permission(Permission.PROPOSAL_APPROVE)
-
-    def decide(tx: Connection) -> Proposal:
-        proposal = _open(tx, context, proposal_id)
-        _require_decidable(tx, context, proposal)
-        decided = close_proposal(tx, context, proposal, ProposalStatus.APPROVED, reason)
-        _APPLY[proposal.kind](tx, context, proposal)
-        return decided
-
-    with context.db.read(context.organisation_id) as tx:
+    with context.read(Permission.PROPOSAL_APPROVE) as tx:
         proposal = _found(tx, context, proposal_id)
         lifts = proposal.kind is ProposalKind.QUARANTINE and proposal.status is ProposalStatus.OPEN
         if lifts:
             _require_decidable(tx, context, proposal)
     with verify_before_lift(context, proposal) if lifts else nullcontext():
-        return run_effect(context, decide)
+        return _approve(context, proposal_id, reason)
 
 
-def reject(context: RequestContext, proposal_id: str, reason: str | None) -> Proposal:
+@use_case(Permission.PROPOSAL_APPROVE)
+def _approve(tx: Connection, context: RequestContext, proposal_id: str, reason: str | None) -> Proposal:
+    proposal = _open(tx, context, proposal_id)
+    _require_decidable(tx, context, proposal)
+    decided = close_proposal(tx, context, proposal, ProposalStatus.APPROVED, reason)
+    _APPLY[proposal.kind](tx, context, proposal)
+    return decided
+
+
+@use_case(Permission.LEDGER_READ)
+def reject(tx: Connection, context: RequestContext, proposal_id: str, reason: str | None) -> Proposal:
     """Reject a proposal; needs PROPOSAL_APPROVE, or is the proposer.
 
     Raises:
         ProposalClosedError: it is not open.
     """
-    context.require_permission(Permission.LEDGER_READ)
-
-    def decide(tx: Connection) -> Proposal:
-        proposal = _open(tx, context, proposal_id, or_own=True)
-        own = proposal.proposed_by == context.principal.actor
-        if not own:
-            context.require_permission(Permission.PROPOSAL_APPROVE)
-        reached = ProposalStatus.WITHDRAWN if own else ProposalStatus.REJECTED
-        decided = close_proposal(tx, context, proposal, reached, reason)
-        if proposal.kind is ProposalKind.RUN:
-            reject_run(tx, context, proposal)
-        return decided
-
-    return run_effect(context, decide)
+    proposal = _open(tx, context, proposal_id, or_own=True)
+    own = proposal.proposed_by == context.principal.actor
+    if not own:
+        context.require_permission(Permission.PROPOSAL_APPROVE)
+    reached = ProposalStatus.WITHDRAWN if own else ProposalStatus.REJECTED
+    decided = close_proposal(tx, context, proposal, reached, reason)
+    if proposal.kind is ProposalKind.RUN:
+        reject_run(tx, context, proposal)
+    return decided
 
 
 def _open(tx: Connection, context: RequestContext, proposal_id: str, *, or_own: bool = False) -> Proposal:

@@ -13,8 +13,8 @@ from app.ledger.permissions import Permission
 from app.persistence.repositories import locks, raw_rows
 from app.service.accounts.lookup import find_account
 from app.service.auth.request_context import RequestContext
+from app.service.auth.use_cases import use_case
 from app.service.change_control import open_error, open_proposals, propose
-from app.service.idempotency import use_case
 from app.service.verification.requests import verification_lock
 from app.service.verification.verify import verify
 

@@ -12,19 +12,18 @@ from sqlalchemy import Connection
 from app.ledger.audit import AuditAction, AuditFilter, digest
 from app.ledger.errors import (
     InvalidInputError,
-    NotFoundError,
     PermissionDeniedError,
     require_found,
 )
 from app.ledger.names import check_name
 from app.ledger.pages import Page, PageRequest
 from app.ledger.permissions import ISSUES, SINGLE_USE_ROLE, KeyRecord, Permission, Role, is_for_new_run
-from app.persistence.database import ALL_TENANTS, Database
-from app.persistence.repositories import api_keys, audit, organisations
+from app.persistence.database import Database
+from app.persistence.repositories import api_keys, audit
 from app.service.accounts.lookup import find_account, require_every_budget, require_reach
 from app.service.auth.authentication import WORKLOAD_PREFIX, secret_hash
-from app.service.auth.request_context import RequestContext, cli_context
-from app.service.idempotency import run_effect, use_case
+from app.service.auth.request_context import RequestContext, find_cli_context
+from app.service.auth.use_cases import use_case
 from app.service.ids import new_id
 from app.service.keys.key_expiry import bounded_expiry, successor_expiry
 from app.service.keys.key_names import require_key_name_free
@@ -91,31 +90,19 @@ def key_audit_payload(key: KeyRecord) -> dict[str, object]:
 
 
 def create_key(db: Database, organisation: str, asked: Role | KeyTerms, now: datetime) -> IssuedKey:
-    """Create a key from the command line, storing only its secret's hash; `organisation` is an id or a name."""
-    terms = asked if isinstance(asked, KeyTerms) else KeyTerms(asked)
-    _check_terms(terms, now)
-    if terms.name is not None:
-        check_name(terms.name)
-
-    def create(tx: Connection) -> IssuedKey:
-        organisation_id = organisations.find_organisation(tx, organisation)
-        if organisation_id is None:
-            raise NotFoundError(f"There is no organisation {organisation!r}; make it with `epsilon-ledger org create`.")
-        organisations.lock(tx, organisation_id)
-        context = cli_context(db, organisation_id, now)
-        require_key_name_free(tx, context, terms.name)
-        return add_key(tx, context, _with_scope_id(tx, context, terms))
-
-    return db.transact(ALL_TENANTS, create)
+    """Issue a key from the command line; `organisation` is an id or a name."""
+    return issue_key(find_cli_context(db, organisation, now), asked if isinstance(asked, KeyTerms) else KeyTerms(asked))
 
 
 @use_case(Permission.KEY_MANAGE)
 def issue_key(tx: Connection, context: RequestContext, terms: KeyTerms) -> IssuedKey:
-    """Issue a key.
+    """Issue a key, storing only its secret's hash.
 
     The caller's role must be allowed to issue the key's, and its expiry is bounded by `bounded_expiry`.
     """
     _check_terms(terms, context.now)
+    if terms.name is not None:
+        check_name(terms.name)
     terms = _with_scope_id(tx, context, terms)
     _require_lendable(tx, context, terms.role, terms.scope)
     require_key_name_free(tx, context, terms.name)
@@ -148,23 +135,20 @@ def rotate_key(tx: Connection, context: RequestContext, key_id: str, overlap_sec
     return issued
 
 
+@use_case()
 def revoke_key(
-    context: RequestContext, key_id: str, reason: str | None, *, include_successors: bool = False
+    tx: Connection, context: RequestContext, key_id: str, reason: str | None, *, include_successors: bool = False
 ) -> KeyRecord:
     """Revoke a key on every replica within a second.
 
     Needs KEY_MANAGE and a role that may issue the key's, or is the key itself. A revoked key stays as it is.
     `include_successors` also revokes rotated successors, which a thief may have created.
     """
-
-    def revoke(tx: Connection) -> KeyRecord:
-        old = _manageable(tx, context, key_id)
-        if include_successors:
-            for heir in sorted(rotation_lineage(tx, context.organisation_id, {key_id}) - {key_id}):
-                revoke_in(tx, context, _found(tx, context, heir), reason)
-        return revoke_in(tx, context, old, reason)
-
-    return run_effect(context, revoke)
+    old = _manageable(tx, context, key_id)
+    if include_successors:
+        for heir in sorted(rotation_lineage(tx, context.organisation_id, {key_id}) - {key_id}):
+            revoke_in(tx, context, _found(tx, context, heir), reason)
+    return revoke_in(tx, context, old, reason)
 
 
 def add_key(

@@ -8,7 +8,6 @@ from typing import Final
 from sqlalchemy import Connection
 
 from app.ledger.audit import AuditAction, AuditFilter
-from app.ledger.errors import NotFoundError
 from app.ledger.names import check_name
 from app.ledger.pages import PageRequest
 from app.ledger.permissions import KeyRecord, Role
@@ -16,8 +15,9 @@ from app.persistence.database import ALL_TENANTS, Database
 from app.persistence.repositories import api_keys as stored
 from app.persistence.repositories import audit, organisations
 from app.service.auth.authentication import CLI_ACTOR, add_organisation
-from app.service.auth.request_context import RequestContext, cli_context
+from app.service.auth.request_context import RequestContext, cli_context, find_cli_context
 from app.service.auth.sign_in_links import SignInLink, create_link
+from app.service.auth.use_cases import use_case
 from app.service.ids import new_id
 from app.service.keys.api_keys import IssuedKey, KeyTerms, add_key
 
@@ -69,13 +69,13 @@ def set_up(db: Database, now: datetime) -> FirstStart | None:
         ids = organisations.organisation_ids(tx)
         if not ids:
             context = _add_organisation(tx, db, DEFAULT_ORGANISATION, now)
-            return FirstStart(DEFAULT_ORGANISATION, created=True, link=_link(tx, context))
+            return FirstStart(DEFAULT_ORGANISATION, created=True, link=_link.write(tx, context))
         waiting = _unused_organisation(tx, ids)
         if waiting is None:
             return None
         former = stored.sign_in_link_of(tx, waiting)
         recent = former is not None and timedelta() <= now - former.created_at < RECENT
-        link = None if recent else _link(tx, cli_context(db, waiting, now))
+        link = None if recent else _link.write(tx, cli_context(db, waiting, now))
         return FirstStart(organisations.organisation_name(tx, waiting), created=False, link=link)
 
     with db.read(ALL_TENANTS) as look:  # a service in use is not locked at each start
@@ -127,15 +127,7 @@ def create_sign_in_link(db: Database, organisation: str, now: datetime) -> SignI
     Raises:
         NotFoundError: there is no such organisation.
     """
-
-    def work(tx: Connection) -> SignInLink:
-        organisations.lock_names(tx)
-        found = organisations.find_organisation(tx, organisation)
-        if found is None:
-            raise NotFoundError(f"There is no organisation {organisation!r}; make it with `epsilon-ledger init`.")
-        return _link(tx, cli_context(db, found, now))
-
-    return db.transact(ALL_TENANTS, work)
+    return _link(find_cli_context(db, organisation, now))
 
 
 def _add_organisation(tx: Connection, db: Database, name: str, now: datetime) -> RequestContext:
@@ -144,6 +136,7 @@ def _add_organisation(tx: Connection, db: Database, name: str, now: datetime) ->
     return cli_context(db, organisation_id, now)
 
 
+@use_case()
 def _link(tx: Connection, context: RequestContext) -> SignInLink:
     """Create a link for the organisation's first admin, whose key is created if there is no valid one."""
     named = stored.keys_named(tx, context.organisation_id, FIRST_ADMIN)

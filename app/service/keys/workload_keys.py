@@ -15,7 +15,7 @@ from app.service.accounts.lookup import missing_account_error
 from app.service.auth.authentication import Principal
 from app.service.auth.oidc.errors import TokenRefusedError
 from app.service.auth.request_context import RequestContext
-from app.service.idempotency import run_effect
+from app.service.auth.use_cases import use_case
 from app.service.keys.api_keys import IssuedKey, KeyTerms, add_key
 
 if TYPE_CHECKING:  # it loads joserfc, which most services never need
@@ -39,9 +39,9 @@ def exchange_token(
         NotFoundError: there is no such run.
         PermissionDeniedError: the run is outside the rule's scope.
     """
-    rule, now = identity.rule, db.clock.now()
+    rule = identity.rule
     caller = Principal(identity.organisation_id, identity.actor, rule.role, identity.scope)
-    context = RequestContext(db, caller, now, request_id)
+    context = RequestContext(db, caller, db.clock.now(), request_id)
     if run_id is not None and rule.role is not SINGLE_USE_ROLE:
         raise InvalidInputError(
             f"The rule for this token gives the role {rule.role}, and keys for one run have the role "
@@ -49,29 +49,31 @@ def exchange_token(
             field="run_id",
         )
 
-    def issue(tx: Connection) -> IssuedKey:
-        if run_id is not None:
-            _require_run(tx, context, run_id)
-        used = identity.token_hash
-        if used is not None and api_keys.is_token_used(tx, context.organisation_id, used):
-            raise TokenRefusedError("replayed", "The token was exchanged before; get a new one.")
-        terms = KeyTerms(
-            rule.role,
-            _name(identity),
-            run_id or identity.scope,
-            min(identity.expires_at, now + identity.issuer.key_lifetime),
-            single_use=rule.single_use or run_id is not None,
-        )
-        token = {"issuer": identity.issuer.issuer, "claims": dict(identity.claims)}
-        return add_key(tx, context, terms, token_hash=used, facts={"token": token})
-
     try:
-        issued = run_effect(context, issue)
+        issued = _issue(context, identity, run_id)
     except TokenRefusedError as error:
         authenticator.refuse(identity, error, request_id)
         raise
     metrics.count_token_exchange(identity.issuer.name, issued=True)
     return issued
+
+
+@use_case()
+def _issue(tx: Connection, context: RequestContext, identity: "WorkloadIdentity", run_id: str | None) -> IssuedKey:
+    if run_id is not None:
+        _require_run(tx, context, run_id)
+    rule, used = identity.rule, identity.token_hash
+    if used is not None and api_keys.is_token_used(tx, context.organisation_id, used):
+        raise TokenRefusedError("replayed", "The token was exchanged before; get a new one.")
+    terms = KeyTerms(
+        rule.role,
+        _name(identity),
+        run_id or identity.scope,
+        min(identity.expires_at, context.now + identity.issuer.key_lifetime),
+        single_use=rule.single_use or run_id is not None,
+    )
+    token = {"issuer": identity.issuer.issuer, "claims": dict(identity.claims)}
+    return add_key(tx, context, terms, token_hash=used, facts={"token": token})
 
 
 def _require_run(tx: Connection, context: RequestContext, run_id: str) -> None:

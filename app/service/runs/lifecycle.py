@@ -22,12 +22,12 @@ from app.ledger.runs.run import (
 from app.ledger.scheduling.waiting import cancel
 from app.persistence.repositories import reservations, runs
 from app.service.auth.request_context import RequestContext
+from app.service.auth.use_cases import use_case
 from app.service.change_control import close_proposal, open_proposals
 from app.service.charging.loading import load_for
 from app.service.charging.reservation_ends import close_reservation
 from app.service.charging.saving import save_transition
 from app.service.charging.unit_of_work import UnitOfWork
-from app.service.idempotency import run_effect, use_case
 from app.service.queries.runs import RunRecord, read_run
 from app.service.scheduling.endings import end_waiting, waiting_of
 
@@ -39,11 +39,14 @@ _DONE = {
 }
 
 
+@use_case(Permission.RUN_MANAGE)
 def transition_run(
+    tx: Connection,
     context: RequestContext,
     run_id: str,
     action: RunAction,
     steps_executed: int | None = None,
+    *,
     attempt: int | None = None,
     reason: EndReason | None = None,
 ) -> RunRecord:
@@ -60,32 +63,27 @@ def transition_run(
         InvalidInputError: `steps_executed` is below the authorised or above the planned steps, or the action does not
             end a run for this reason.
     """
-    context.require_permission(Permission.RUN_MANAGE)
     end = end_reason_of(action, reason) if action in ENDS else None
-
-    def change(tx: Connection) -> RunRecord:
-        work = load_for(tx, context, run_id)
-        run = work.run(run_id)
-        if attempt is not None:
-            require_attempt(run, attempt)
-        reached = next_status(run.status, action)
-        if reached is not run.status:
-            if run.status in {RunStatus.PENDING, RunStatus.OVERDRAWN}:  # a pending run may overdraw by a report
-                for waiting in open_proposals(tx, context, run_id, {ProposalKind.RUN}, limit=1):
-                    close_proposal(tx, context, waiting, ProposalStatus.SUPERSEDED)
-            if action in ENDS:
-                _cancel_waiting(tx, context, run_id, f"The run has to {action}.")
-                needed = action is RunAction.COMPLETE
-                _end_reservation(tx, work, context, run_id, steps_executed, attested_only=needed)
-            after = work.run(run_id)
-            after = after._replace(status=reached) if end is None else after.ended(reached, end, context.now)
-            save_transition(tx, work, context.now, after)
-            context.record(tx, _DONE[action], run_id, status_payload(run), status_payload(after))
-        elif steps_executed is not None:
-            _require_same_step_count(tx, context, run_id, steps_executed)
-        return read_run(tx, context, run_id)
-
-    return run_effect(context, change)
+    work = load_for(tx, context, run_id)
+    run = work.run(run_id)
+    if attempt is not None:
+        require_attempt(run, attempt)
+    reached = next_status(run.status, action)
+    if reached is not run.status:
+        if run.status in {RunStatus.PENDING, RunStatus.OVERDRAWN}:  # a pending run may overdraw by a report
+            for waiting in open_proposals(tx, context, run_id, {ProposalKind.RUN}, limit=1):
+                close_proposal(tx, context, waiting, ProposalStatus.SUPERSEDED)
+        if action in ENDS:
+            _cancel_waiting(tx, context, run_id, f"The run has to {action}.")
+            needed = action is RunAction.COMPLETE
+            _end_reservation(tx, work, context, run_id, steps_executed, attested_only=needed)
+        after = work.run(run_id)
+        after = after._replace(status=reached) if end is None else after.ended(reached, end, context.now)
+        save_transition(tx, work, context.now, after)
+        context.record(tx, _DONE[action], run_id, status_payload(run), status_payload(after))
+    elif steps_executed is not None:
+        _require_same_step_count(tx, context, run_id, steps_executed)
+    return read_run(tx, context, run_id)
 
 
 @use_case(Permission.STEP_AUTHORIZE)

@@ -33,6 +33,7 @@ from app.service.accounts.spec import (
     with_plan,
 )
 from app.service.auth.request_context import RequestContext
+from app.service.auth.use_cases import use_case
 from app.service.charging.requests import refusal_payload
 from app.service.governance.run_approvals import (
     find_excess,
@@ -42,7 +43,6 @@ from app.service.governance.run_approvals import (
     require_policy_compliance,
     size_of,
 )
-from app.service.idempotency import use_case
 from app.service.keys.api_keys import bind_to_run
 from app.service.queries.runs import RunRecord, read_run
 from app.service.reservations import ReservationRequest, load_reservation, reserve

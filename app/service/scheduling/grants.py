@@ -2,25 +2,23 @@
 
 import logging
 from datetime import timedelta
-from functools import partial
 from typing import Final
 
 from sqlalchemy import Connection
 
 from app.ledger.admission.admission import Refusal
-from app.ledger.audit import SERVICE, AuditAction
+from app.ledger.audit import AuditAction
 from app.ledger.errors import LedgerError, ReservationStateConflictError
 from app.ledger.governance.policy_checks import require_open
-from app.ledger.permissions import Role
 from app.ledger.runs.reservations import Reservation
 from app.ledger.runs.run import RunStatus, status_payload
 from app.ledger.scheduling.queue import Books, Grant
 from app.ledger.scheduling.waiting import expire, grant, has_expired
 from app.persistence.database import Database
-from app.persistence.repositories import alerts, organisations, reservations, waiting
+from app.persistence.repositories import alerts, reservations, waiting
 from app.service.alerts.alert_factory import granted_alert
-from app.service.auth.authentication import Principal
-from app.service.auth.request_context import RequestContext
+from app.service.auth.request_context import RequestContext, service_context
+from app.service.auth.use_cases import use_case
 from app.service.charging.ledger_state import LedgerState
 from app.service.charging.loading import LoadRequest, load
 from app.service.charging.saving import save
@@ -38,13 +36,6 @@ BARRED: Final = timedelta(minutes=1)
 """For so long a plan that fits, and may not be granted, is left out, and keeps no other waiting."""
 
 _logger = logging.getLogger(__name__)
-
-
-def service_context(db: Database, organisation_id: str) -> RequestContext:
-    """Build the context of background work in an organisation."""
-    moment = db.clock.moment()
-    who = Principal(organisation_id, SERVICE.id, Role.ADMIN)
-    return RequestContext(db, who, moment.latest, earliest=moment.earliest)
 
 
 def grant_waiting(db: Database) -> int:
@@ -67,12 +58,13 @@ def grant_in_organisation(db: Database, organisation_id: str) -> int:
             if not grants_in(tx, organisation_id, look, accounts, changed):
                 plans.settle(look)
                 return total
-        granted, barred = context.run_with_costs(lambda: context.transact(lambda tx: _grant(tx, context)))
+        granted, barred = _grant(context)
         total += granted
         if granted < PAGE and not barred:  # what was granted makes no room for others
             return total
 
 
+@use_case()
 def _grant(tx: Connection, context: RequestContext) -> tuple[int, bool]:
     """Grant plans in one transaction: decided again under the locks, so that each is granted once.
 
@@ -83,7 +75,6 @@ def _grant(tx: Connection, context: RequestContext) -> tuple[int, bool]:
     """
     organisation_id = context.organisation_id
     plans = waiting_reservations(context.db, organisation_id)
-    organisations.lock(tx, organisation_id)
     with plans.lock:
         look = plans.look(tx, context.now, context.lapsed_by)
         books = Books({}, look.books.withholdings)  # as they are before the first grant
@@ -162,14 +153,13 @@ def expire_waiting(db: Database) -> int:
     earliest = db.clock.moment().earliest
     ended = 0
     for organisation_id, reservation_id in find_due(db, lambda tx, among: waiting.expired(tx, earliest, PAGE, among)):
-        context = service_context(db, organisation_id)
         with isolated("Plan %s has waited in vain, and cannot be ended", reservation_id):  # such as a quarantined one
-            ended += context.transact(partial(_expire, context, reservation_id))
+            ended += _expire(service_context(db, organisation_id), reservation_id)
     return ended
 
 
-def _expire(context: RequestContext, reservation_id: str, tx: Connection) -> bool:
-    organisations.lock(tx, context.organisation_id)
+@use_case()
+def _expire(tx: Connection, context: RequestContext, reservation_id: str) -> bool:
     found = reservations.find(tx, context.organisation_id, reservation_id)
     if found is None or not has_expired(found, context.lapsed_by):
         return False

@@ -15,7 +15,7 @@ from app.ledger.scheduling.waiting import LONGEST_WAIT, cancel, prioritize
 from app.persistence.repositories import accounts, reservations
 from app.service.accounts.lookup import find_parent, require_reach
 from app.service.auth.request_context import RequestContext
-from app.service.idempotency import run_effect
+from app.service.auth.use_cases import use_case
 from app.service.scheduling.endings import end_waiting
 from app.service.scheduling.explanations import WaitingDetail, explain
 from app.service.scheduling.queue_snapshots import waiting_reservations
@@ -42,45 +42,39 @@ class Queue:
     waiting: int
 
 
-def cancel_waiting(context: RequestContext, reservation_id: str, reason: str) -> Reservation:
+@use_case(Permission.RUN_MANAGE)
+def cancel_waiting(tx: Connection, context: RequestContext, reservation_id: str, reason: str) -> Reservation:
     """Cancel a waiting plan; one that was cancelled before stays so.
 
     Raises:
         ReservationStateConflictError: it does not wait.
     """
-    context.require_permission(Permission.RUN_MANAGE)
-
-    def write(tx: Connection) -> Reservation:
-        found = _found(tx, context, reservation_id)
-        ended = cancel(found)
-        if ended is not found:
-            end_waiting(tx, context, ended, reason)
-        return ended
-
-    return run_effect(context, write)
+    found = _found(tx, context, reservation_id)
+    ended = cancel(found)
+    if ended is not found:
+        end_waiting(tx, context, ended, reason)
+    return ended
 
 
-def prioritize_waiting(context: RequestContext, reservation_id: str, priority: int, reason: str) -> Reservation:
+@use_case(Permission.ACCOUNT_MANAGE)
+def prioritize_waiting(
+    tx: Connection, context: RequestContext, reservation_id: str, priority: int, reason: str
+) -> Reservation:
     """Move a waiting plan before or behind others by its priority.
 
     Raises:
         ReservationStateConflictError: it does not wait.
         InvalidInputError: the priority is out of range.
     """
-    context.require_permission(Permission.ACCOUNT_MANAGE)
-
-    def write(tx: Connection) -> Reservation:
-        found = _found(tx, context, reservation_id)
-        [run] = accounts.read_many(tx, context.organisation_id, [found.run_id])
-        require_reach(tx, context, run.account.population_id)  # others wait in the same line
-        moved = prioritize(found, priority)
-        if moved != found:
-            reservations.save_waiting(tx, context.organisation_id, moved, context.now)
-            before, after = {"priority": found.priority}, {"priority": moved.priority, "run": moved.run_id}
-            context.record(tx, AuditAction.RESERVATION_PRIORITIZED, found.id, before, after, reason)
-        return moved
-
-    return run_effect(context, write)
+    found = _found(tx, context, reservation_id)
+    [run] = accounts.read_many(tx, context.organisation_id, [found.run_id])
+    require_reach(tx, context, run.account.population_id)  # others wait in the same line
+    moved = prioritize(found, priority)
+    if moved != found:
+        reservations.save_waiting(tx, context.organisation_id, moved, context.now)
+        before, after = {"priority": found.priority}, {"priority": moved.priority, "run": moved.run_id}
+        context.record(tx, AuditAction.RESERVATION_PRIORITIZED, found.id, before, after, reason)
+    return moved
 
 
 def list_queue(context: RequestContext, account: str) -> Queue:

@@ -7,26 +7,25 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime
-from functools import partial
 from pathlib import Path
 from typing import Final
 
 from sqlalchemy import Connection, func, select
 from sqlalchemy.exc import SQLAlchemyError
 
-from app.ledger.audit import Actor, AuditAction, AuditEvent
+from app.ledger.audit import Actor, AuditAction
 from app.ledger.errors import LedgerUnavailableError, require_found
 from app.ledger.ids import is_id
 from app.ledger.pages import Page, PageRequest
-from app.ledger.permissions import Permission
+from app.ledger.permissions import Permission, Role
 from app.ledger.verification import QuarantinedAccount, Verification
 from app.persistence.database import ALL_TENANTS, NO_TENANT, Database
-from app.persistence.repositories import organisations, raw_rows, verification_results
-from app.persistence.repositories.audit import record_event
+from app.persistence.repositories import raw_rows, verification_results
 from app.persistence.tolerant_rows import DAMAGED
 from app.service import metrics
+from app.service.auth.authentication import Principal
 from app.service.auth.request_context import RequestContext
-from app.service.idempotency import Effect
+from app.service.auth.use_cases import use_case
 from app.service.ids import new_id
 from app.service.verification.report import VerificationReport
 from app.service.verification.trusted_checkpoints import NO_EVIDENCE, Evidence
@@ -47,13 +46,13 @@ MAX_LISTED: Final = 100
 _logger = logging.getLogger(__name__)
 
 
-def make_verification(context: RequestContext) -> Effect[Verification]:
-    """Verify the caller's organisation and quarantine unproven accounts; the effect stores the result."""
+def verify_organisation(context: RequestContext) -> VerificationReport:
+    """Verify the caller's organisation and quarantine unproven accounts; `store_verification` stores the report."""
     context.require_permission(Permission.LEDGER_VERIFY, whole_organisation=True)
     found = verify(context.db, context.organisation_id)
     found = apply_quarantines(context.db, found, context.actor, context.now)
     metrics.count_verification(sound=found.sound)
-    return lambda tx: _store(tx, context, found)
+    return found
 
 
 def list_verifications(context: RequestContext, page: PageRequest) -> Page[Verification]:
@@ -73,7 +72,9 @@ def get_verification(context: RequestContext, verification_id: str) -> Verificat
     return require_found(found, "verification", verification_id)
 
 
-def _store(tx: Connection, context: RequestContext, found: VerificationReport) -> Verification:
+@use_case(Permission.LEDGER_VERIFY, whole_organisation=True)
+def store_verification(tx: Connection, context: RequestContext, found: VerificationReport) -> Verification:
+    """Store the report of a verification."""
     newest = verification_results.newest_id(tx, context.organisation_id)
     liftable = found.liftable
     quarantined = [QuarantinedAccount(key[1], why, key in liftable) for key, why in sorted(found.quarantined.items())]
@@ -105,10 +106,11 @@ def apply_quarantines(
         with db.read(found.organisation_id or ALL_TENANTS) as tx:
             standing = raw_rows.quarantined(tx, found.organisation_id, lambda _: None)  # already reported
         other = {key[0] for key, why in found.unproven.items() if standing.get(key) != why}
-        again = [
-            place_quarantines(db, organisation_id, verify(db, organisation_id, evidence), actor, now)
-            for organisation_id in sorted(filter(is_id, other))  # no charge uses another one
-        ]
+        again = []
+        for organisation_id in sorted(filter(is_id, other)):  # no charge uses another one
+            principal = Principal(organisation_id, actor.id, Role.ADMIN)
+            context = RequestContext(db, principal, now, actor.request_id)
+            again.append(place_quarantines(context, verify(db, organisation_id, evidence)))
     return replace(found, quarantined=standing).revised(again)
 
 
@@ -135,45 +137,38 @@ def verification_lock(db: Database) -> Iterator[None]:
         os.close(folder)
 
 
-def place_quarantines(
-    db: Database, organisation_id: str, found: VerificationReport, actor: Actor, now: datetime
-) -> VerificationReport:
+def place_quarantines(context: RequestContext, found: VerificationReport) -> VerificationReport:
     """Quarantine the unproven accounts of a report; return it with all quarantines.
 
     The caller holds the verification lock, so that the report is the newest. Existing quarantines stay.
     """
-    quarantined = dict(found.quarantined)
+    owner, quarantined = context.organisation_id, dict(found.quarantined)
     new = {key: why for key, why in found.unproven.items() if quarantined.get(key) != why}
     accounts = sorted(account_id for _, account_id in new)
     for begin in range(0, len(accounts), QUARANTINED_AT_ONCE):
-        reasons = {each: new[organisation_id, each] for each in accounts[begin : begin + QUARANTINED_AT_ONCE]}
-        for account_id in _place(db, organisation_id, reasons, actor, now):
-            quarantined[organisation_id, account_id] = reasons[account_id]
+        reasons = {each: new[owner, each] for each in accounts[begin : begin + QUARANTINED_AT_ONCE]}
+        try:
+            placed = _place(context, reasons)
+        except LedgerUnavailableError:
+            raise  # not damaged: the database is busy or down
+        except (*DAMAGED, SQLAlchemyError) as error:
+            _logger.error(  # noqa: TRY400 - the verification reports the damage
+                "Quarantines of %s cannot be written to its audit log, and are placed without: %s",
+                owner,
+                type(error).__name__,
+            )
+            placed = _place(context, reasons, recorded=False)
+        quarantined |= {(owner, account_id): reasons[account_id] for account_id in placed}
     return replace(found, quarantined=quarantined)
 
 
+@use_case()
 def _place(
-    db: Database, organisation_id: str, reasons: Mapping[str, str], actor: Actor, now: datetime
+    tx: Connection, context: RequestContext, reasons: Mapping[str, str], *, recorded: bool = True
 ) -> Mapping[str, str | None]:
-    """Quarantine accounts, and record it unless the audit log's end is damaged."""
-
-    def write(tx: Connection, *, recorded: bool = True) -> Mapping[str, str | None]:
-        organisations.lock(tx, organisation_id)
-        previous = raw_rows.set_quarantine(tx, organisation_id, reasons, now)
-        for account_id, reason in previous.items() if recorded else ():
-            before = None if reason is None else {"quarantine": reason}
-            event = AuditEvent(AuditAction.QUARANTINE_PLACED, account_id, before, {"quarantine": reasons[account_id]})
-            record_event(tx, organisation_id, actor, event, now)
-        return previous
-
-    try:
-        return db.transact(organisation_id, write)
-    except LedgerUnavailableError:
-        raise  # not damaged: the database is busy or down
-    except (*DAMAGED, SQLAlchemyError) as error:
-        _logger.error(  # noqa: TRY400 - the verification reports the damage
-            "Quarantines of %s cannot be written to its audit log, and are placed without: %s",
-            organisation_id,
-            type(error).__name__,
-        )
-    return db.transact(organisation_id, partial(write, recorded=False))
+    """Quarantine accounts, and record it unless the audit log's end is damaged; return their former reasons."""
+    previous = raw_rows.set_quarantine(tx, context.organisation_id, reasons, context.now)
+    for account_id, reason in previous.items() if recorded else ():
+        before = None if reason is None else {"quarantine": reason}
+        context.record(tx, AuditAction.QUARANTINE_PLACED, account_id, before, {"quarantine": reasons[account_id]})
+    return previous
