@@ -4,7 +4,7 @@ from typing import Final
 
 from fastapi import FastAPI
 
-from app.api.examples import examples
+from app.api.openapi import examples
 from app.api.schemas.steps import AuthorizeSteps, StepAuthorization
 
 ANSWER: Final = examples()["StepAuthorization"]

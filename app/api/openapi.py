@@ -4,14 +4,25 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
 from typing import Any, Final
 
 from fastapi import FastAPI
 
-from app.api.examples import examples
 from app.api.problems import HEADERS, PROBLEM_JSON, problem_example
 from app.api.route import BEARER
 from app.api.schemas.common import EVENT_FORMAT, Problem
+
+EXAMPLES_FILE: Final = Path(__file__).with_name("examples.json")
+
+
+@cache
+def examples() -> dict[str, Any]:
+    """Read the example of each schema, by its name."""
+    found: dict[str, Any] = json.loads(EXAMPLES_FILE.read_text(encoding="utf-8"))
+    return found
+
 
 MAX_SHARED_CODES: Final = 5
 """Maximum number of codes in the name of a shared response."""

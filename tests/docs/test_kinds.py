@@ -10,7 +10,7 @@ from app.ledger.accounts.alerts import AlertType
 from app.ledger.accounts.receivers import ReceiverKind
 from app.ledger.audit import AuditAction
 from app.ledger.settings.policy_rules import RULES, Policy
-from app.service.alerts.chat_messages import CHAT_BODIES
+from app.service.alerts.alert_sender import CHAT_BODIES
 from app.service.verification import record_replay
 from epsilon_ledger._wire import alert_models
 from tests.docs.markdown import ROOT

@@ -14,7 +14,7 @@ from typing import Any, Final
 import httpx2
 import pytest
 
-from app.api.examples import EXAMPLES_FILE
+from app.api.openapi import EXAMPLES_FILE
 from app.persistence.database import Database
 from app.persistence.schema import upgrade
 from app.persistence.tables import metadata

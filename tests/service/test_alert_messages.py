@@ -20,7 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.ledger.accounts.alerts import Alert, AlertType
-from app.service.alerts.chat_messages import slack_body, teams_body
+from app.service.alerts.alert_sender import slack_body, teams_body
 from app.service.alerts.http_sender import DeliveryResult
 from app.service.alerts.mail_sender import NOT_CONFIGURED, SmtpServer, mail_of
 from app.service.alerts.messages import message_of, plain
