@@ -144,7 +144,6 @@ def _check_once(request: Request, *names: str) -> None:
 
 
 def _is_list(annotation: object) -> bool:
-    """Whether an annotation is a list, or one or None."""
     return any(get_origin(part) is list for part in (annotation, *get_args(annotation)))
 
 

@@ -72,7 +72,6 @@ def _facts(report: BackupReport) -> dict[str, object]:
 
 @contextmanager
 def _restored(backup: str, scratch: str | None) -> Iterator[Database]:
-    """Open a backup as a database that may be read."""
     if backup.startswith("postgresql"):
         with _opened(backup, "BACKUP") as database:
             yield database
@@ -132,7 +131,6 @@ def _filled(database: Database, url: str, dump: Path) -> Iterator[None]:
 
 
 def _restore(url: str, dump: Path) -> None:
-    """Run pg_restore."""
     program = shutil.which("pg_restore")
     if program is None:
         raise InvalidInputError("pg_restore is not on the PATH; install PostgreSQL's client programs.")

@@ -180,7 +180,6 @@ def remove_person(
 
 
 def _all_keys(context: RequestContext) -> Iterator[KeyRecord]:
-    """Iterate over all keys, page by page."""
     page = PageRequest(PAGE)
     while True:
         found = api_keys.list_keys(context, page)

@@ -41,10 +41,11 @@ async def attempt(task: str, failure: str, work: Callable[[], T]) -> T | None:
     return result
 
 
-async def repeat(task: str, failure: str, seconds: float, *jobs: Callable[[], object]) -> None:
-    """Attempt jobs one after the other, again and again until cancelled, with a pause before each round."""
+async def repeat(task: str, failure: str, seconds: float, *jobs: Callable[[], object], at_once: bool = False) -> None:
+    """Attempt jobs one after the other, again and again until cancelled; `at_once`: the first time without a pause."""
     while True:
-        await asyncio.sleep(seconds)
+        await asyncio.sleep(0 if at_once else seconds)
+        at_once = False
         for job in jobs:
             await attempt(task, failure, job)
 

@@ -115,7 +115,6 @@ def _heads_of_runs(tx: Connection) -> dict[tuple[str, str], Head]:
 
 
 def _other_logs(old: Connection, new: Connection) -> Iterator[str]:
-    """Compare the audit log of each organisation."""
     columns = audit_entries.c
     lasts = select(columns.organisation_id, func.max(columns.position)).group_by(columns.organisation_id)
     for owner, last in old.execute(lasts).all():

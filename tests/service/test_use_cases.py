@@ -27,7 +27,7 @@ WITHOUT_ORGANISATION = {
 }
 
 
-def test_all_writes_with_a_caller_begin_in_one_module() -> None:
+def test_writes_with_a_caller_begin_in_one_module() -> None:
     beginning = {
         str(path.relative_to(ROOT))
         for path in ROOT.rglob("*.py")
@@ -46,7 +46,7 @@ def _write(tx: Connection, context: RequestContext, said: str) -> tuple[bool, st
     return tx.in_transaction() and context.principal.role is Role.ADMIN, said
 
 
-def test_it_runs_in_a_transaction_of_its_own_or_of_its_response(ledger: Ledger) -> None:
+def test_use_case_runs_in_transaction_of_its_own_or_of_its_response(ledger: Ledger) -> None:
     context = _context(ledger)
     assert _write(context, "hello") == (True, "hello")
     effect = _write.effect(context, "later")
@@ -56,7 +56,7 @@ def test_it_runs_in_a_transaction_of_its_own_or_of_its_response(ledger: Ledger) 
 
 
 @pytest.mark.parametrize("role", [Role.VIEWER, Role.TRAINER])
-def test_a_caller_without_its_permission_gets_no_transaction(
+def test_caller_without_permission_gets_no_transaction(
     ledger: Ledger, role: Role, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     context = _context(ledger)

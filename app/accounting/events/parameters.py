@@ -84,7 +84,6 @@ def _replace(event: DpEvent, name: Parameter, value: float) -> DpEvent:
 
 
 def _is_inside(event: DpEvent, name: Parameter) -> TypeGuard[Wrapper]:
-    """Check whether a parameter is that of the event inside."""
     is_sample = isinstance(event, PoissonSampled | Batch)
     return isinstance(event, Wrapper) and not (is_sample and name == "sampling_probability")
 

@@ -67,7 +67,6 @@ def find_alternatives(
 
 
 def _more_noise(trial: Trial, path: Sequence[Account], steps: Sequence[PricedStep], same: int) -> float:
-    """Find the noise multiplier with which all steps fit."""
     if len(steps) > 1:
         raise _UnavailableError(UnavailableReason.SEVERAL_EVENTS)
     asked = steps[0].step

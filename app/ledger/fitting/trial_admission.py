@@ -56,7 +56,6 @@ class Trial:
 
 
 def _first(steps: Sequence[PricedStep], count: int) -> list[PricedStep]:
-    """Take the first `count` of priced steps."""
     kept = []
     for priced in steps:
         if count <= 0:

@@ -29,38 +29,34 @@ class AvailabilityReader:
         self._known: LruCache[tuple[str, str, bool], tuple[Marks, Available]] = LruCache(CACHED_PARTS)
         self._locked = LockedLimitReader()
 
-    def read_locked(
-        self, tx: Connection, organisation_id: str, summaries: Sequence[AccountSummary], now: datetime
-    ) -> dict[str, LockedLimit]:
-        """Find what is locked of the limits of those accounts that unlock theirs, by id."""
-        return self._locked.read(tx, organisation_id, summaries, now)
-
     def read(
         self,
         tx: Connection,
         organisation_id: str,
         summaries: Sequence[AccountSummary],
         rooms: Sequence[AccountRoom],
-        limits: Mapping[str, LockedLimit],
-    ) -> dict[str, Available]:
-        """Find what accounts can take now, by id.
+        now: datetime,
+    ) -> tuple[dict[str, Available], dict[str, LockedLimit]]:
+        """Find what accounts can take now, and what is locked of the limits of those that unlock theirs, by id.
 
-        `summaries` and `rooms` are about the same accounts, ancestors first; one that is missing limits nothing.
-        `limits` are those of `read_locked`; rooms do not know them.
+        `summaries` and `rooms` are about the same accounts, ancestors first; one that is missing limits nothing. Rooms
+        do not know what is locked.
         """
+        limits = self._locked.read(tx, organisation_id, summaries, now)
         whole = self._least(tx, organisation_id, summaries, rooms, {})
         locked = {account_id: each for account_id, each in limits.items() if each.locked > 0}
         if not locked:
-            return whole
+            return whole, limits
         usable = [
             replace(each, epsilon=max(0.0, each.epsilon - locked[each.id].locked)) if each.id in locked else each
             for each in rooms
         ]
         found = self._least(tx, organisation_id, summaries, usable, locked)
-        return {
+        available = {
             account_id: each if each == whole[account_id] else replace(each, when_unlocked=whole[account_id])
             for account_id, each in found.items()
         }
+        return available, limits
 
     def _least(
         self,
@@ -181,8 +177,7 @@ def read_available(
             if record is None
             else room_of_record(record)
         )
-    reader = AvailabilityReader()
-    return reader.read(tx, organisation_id, summaries, rooms, reader.read_locked(tx, organisation_id, summaries, now))
+    return AvailabilityReader().read(tx, organisation_id, summaries, rooms, now)[0]
 
 
 def read_available_along(

@@ -90,7 +90,6 @@ def _alert(kind: AlertType, account: Account, occasion: str, facts: dict[str, An
 
 
 def _account_payload(account: Account) -> dict[str, Any]:
-    """Build the payload of an account."""
     payload: dict[str, Any] = {"account": account.id, "account_path": account.path, "account_kind": str(account.kind)}
     if account.limit is not None:
         payload |= json_finite(epsilon=account.epsilon())

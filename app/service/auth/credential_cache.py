@@ -222,7 +222,6 @@ class Authenticator:
         return found.caller
 
     def _look_up(self, db: Database, credential: Credential, asked: float) -> _Known:
-        """Authenticate a key or session."""
         text = credential.value if isinstance(credential, SessionCookie) else credential or ""
         if "\0" in text:
             raise AuthenticationError("No key and no session holds the character NUL.")  # PostgreSQL refuses it

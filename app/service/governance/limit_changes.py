@@ -197,7 +197,6 @@ def revoke_reservations(tx: Connection, context: RequestContext, limited: Accoun
 def _plans(
     tx: Connection, context: RequestContext, limited: Account, found: Sequence[Reservation]
 ) -> list[ActiveReservation]:
-    """Get each plan with its path from the limited account down."""
     paths = locks.paths(tx, context.organisation_id, [each.run_id for each in found])
     under = {row.account_id for row in tx.execute(locks.descendant_ids(context.organisation_id, limited.id))}
     return [

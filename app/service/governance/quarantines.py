@@ -109,5 +109,4 @@ def _quarantined(tx: Connection, context: RequestContext, account_id: str | None
 
 
 def _under(tx: Connection, context: RequestContext, account_id: str) -> set[str]:
-    """Get the ids of an account and of all accounts under it."""
     return {row.account_id for row in tx.execute(locks.descendant_ids(context.organisation_id, account_id))}

@@ -1,11 +1,10 @@
 """Periodic readings of when certificates expire."""
 
-import asyncio
 from datetime import datetime
 from typing import Final
 
 from app.persistence.database import Database
-from app.service.background import attempt
+from app.service.background import repeat
 
 CHECK_SECONDS: Final = 300.0
 """Interval of the readings, shorter than the alert on stalled background tasks."""
@@ -28,6 +27,4 @@ class CertificateMonitor:
 
     async def run(self) -> None:
         """Read periodically, until cancelled."""
-        while True:
-            await attempt("certificates", "The certificates could not be read", self.check)
-            await asyncio.sleep(CHECK_SECONDS)
+        await repeat("certificates", "The certificates could not be read", CHECK_SECONDS, self.check, at_once=True)

@@ -26,7 +26,7 @@ from app.persistence.sqlite import DiskSpace
 from app.persistence.write_probe import READABLE, Fault
 from app.service.accounts.availability import AvailabilityReader, room_of_record
 from app.service.accounts.damaged_rows import read_tolerating_damage
-from app.service.background import attempt
+from app.service.background import repeat
 from app.service.ledger_store import LedgerStore
 
 CACHE_SECONDS: Final = 10.0
@@ -205,8 +205,7 @@ class DatabaseCollector:
         now = self._store.database.clock.moment().earliest
         for organisation_id, theirs in of_organisation.items():
             summaries, rooms = [each for each, _ in theirs], [use.room for _, use in theirs]
-            limits = self._available.read_locked(tx, organisation_id, summaries, now)
-            available = self._available.read(tx, organisation_id, summaries, rooms, limits)
+            available, limits = self._available.read(tx, organisation_id, summaries, rooms, now)
             for _, use in theirs:
                 at, limit = available[use.room.id], limits.get(use.room.id)
                 whole = at.when_unlocked or at
@@ -242,9 +241,8 @@ class IntegrityMonitor:
 
     async def run(self) -> None:
         """Check periodically, until cancelled."""
-        while True:
-            await attempt("integrity", "The ends of the chains could not be looked at", self.check)
-            await asyncio.sleep(CHECK_SECONDS)
+        failure = "The ends of the chains could not be looked at"
+        await repeat("integrity", failure, CHECK_SECONDS, self.check, at_once=True)
 
 
 def _utilisation_of(organisation_id: str, record: AccountRecord) -> Utilisation:

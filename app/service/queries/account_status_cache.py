@@ -64,8 +64,7 @@ class AccountStatusCache:
         there = [(each, kept) for each in found if (kept := known[each.id]) is not None]
         rooms = [_room(each, kept) for each, kept in there]
         summaries = [each for each, _ in there]
-        limits = self._available.read_locked(tx, context.organisation_id, summaries, context.lapsed_by)
-        available = self._available.read(tx, context.organisation_id, summaries, rooms, limits)
+        available, limits = self._available.read(tx, context.organisation_id, summaries, rooms, context.lapsed_by)
         return [
             self._with_available(context, each, kept, available[kept.id], limits.get(kept.id)) for each, kept in there
         ]

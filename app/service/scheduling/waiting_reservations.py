@@ -176,7 +176,6 @@ def _add(
 
 
 def _refresh_lines(known: KnownReservations, rows: Mapping[str, WaitingRow], changed: set[str]) -> None:
-    """Put each changed plan into the line of its population, with its priority and weight."""
     renewed = set()
     for population in {home for home, _ in known.homes.values()}:
         rule = known.records[population].account.allocation or DEFAULT

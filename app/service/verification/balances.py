@@ -237,7 +237,6 @@ def _of_parts(audit: VerificationContext, key: Key, most: int) -> _Value | None:
 
 
 def _limit_problems(audit: VerificationContext, key: Key, balance: Balance, admitted: RdpCurve) -> Iterator[str]:
-    """Check the filter of a charged account and the charges that it admitted."""
     account = balance.account
     if not account.weights_frozen:
         yield "it was charged, but its filter weights are not frozen."

@@ -66,6 +66,10 @@ def _row(records: Records, table: str, key: str, **columns: object) -> None:
     records.setdefault(table, {}).setdefault(key, {}).update(columns)
 
 
+def _drop(records: Records, table: str, entry: AuditEntry) -> None:
+    records.get(table, {}).pop(entry.subject, None)
+
+
 def _creation(entry: AuditEntry) -> dict[str, object]:
     return {"created_by": entry.actor, "created_at": entry.created_at}
 
@@ -130,26 +134,10 @@ def _receiver_secret(records: Records, entry: AuditEntry, after: Mapping[str, An
     _row(records, "receivers", entry.subject, **previous, secret=after["secret_sha256"])
 
 
-def _receiver_disabled(records: Records, entry: AuditEntry, _: Mapping[str, Any]) -> None:
-    _row(records, "receivers", entry.subject, disabled_at=entry.created_at, disabled_reason=entry.reason)
-
-
-def _receiver_enabled(records: Records, entry: AuditEntry, _: Mapping[str, Any]) -> None:
-    _row(records, "receivers", entry.subject, disabled_at=None, disabled_reason=None)
-
-
-def _receiver_deleted(records: Records, entry: AuditEntry, _: Mapping[str, Any]) -> None:
-    records.get("receivers", {}).pop(entry.subject, None)
-
-
 def _session(records: Records, entry: AuditEntry, after: Mapping[str, Any]) -> None:
     given = {"role": after["role"], "scope_id": after["scope"], "oidc_key_thumbprint": after["thumbprint"]}
     times = {"created_at": entry.created_at, "expires_at": _moment(after["expires_at"])}
     _row(records, "sessions", entry.subject, actor=entry.actor, secret_hash=after["secret_sha256"], **given, **times)
-
-
-def _session_ended(records: Records, entry: AuditEntry, _: Mapping[str, Any]) -> None:
-    records.get("sessions", {}).pop(entry.subject, None)
 
 
 def _sign_in_link(records: Records, entry: AuditEntry, after: Mapping[str, Any]) -> None:
@@ -190,10 +178,6 @@ def _schedule(records: Records, entry: AuditEntry, after: Mapping[str, Any]) -> 
     _row(records, "block_schedules", entry.subject, **template, **limits)
 
 
-def _schedule_removed(records: Records, entry: AuditEntry, _: Mapping[str, Any]) -> None:
-    records["block_schedules"].pop(entry.subject)
-
-
 def _run(records: Records, entry: AuditEntry, after: Mapping[str, Any]) -> None:
     _account(records, entry, after)
     _row(records, "attempts", f"{entry.subject}/1", first_step=0, created_at=entry.created_at)
@@ -215,18 +199,22 @@ _HANDLERS: Final[Mapping[str, Callable[[Records, AuditEntry, Mapping[str, Any]],
     AuditAction.EXPERIMENT_CREATED: _experiment,
     AuditAction.RECEIVER_CREATED: _receiver,
     AuditAction.RECEIVER_SECRET_ROTATED: _receiver_secret,
-    AuditAction.RECEIVER_DISABLED: _receiver_disabled,
-    AuditAction.RECEIVER_ENABLED: _receiver_enabled,
-    AuditAction.RECEIVER_DELETED: _receiver_deleted,
+    AuditAction.RECEIVER_DISABLED: lambda records, entry, _: _row(
+        records, "receivers", entry.subject, disabled_at=entry.created_at, disabled_reason=entry.reason
+    ),
+    AuditAction.RECEIVER_ENABLED: lambda records, entry, _: _row(
+        records, "receivers", entry.subject, disabled_at=None, disabled_reason=None
+    ),
+    AuditAction.RECEIVER_DELETED: lambda records, entry, _: _drop(records, "receivers", entry),
     AuditAction.SESSION_CREATED: _session,
-    AuditAction.SESSION_ENDED: _session_ended,
+    AuditAction.SESSION_ENDED: lambda records, entry, _: _drop(records, "sessions", entry),
     AuditAction.SIGN_IN_LINK_CREATED: _sign_in_link,
     AuditAction.CHAINS_ANCHORED: _anchors,
     **dict.fromkeys((AuditAction.POPULATION_CREATED, AuditAction.BUDGET_CREATED), _account),
     **dict.fromkeys(METADATA_CHANGES.values(), _metadata),
     **dict.fromkeys((*ARCHIVALS.values(), *UNARCHIVALS.values()), _archive),
     AuditAction.BLOCK_SCHEDULE_REPLACED: _schedule,
-    AuditAction.BLOCK_SCHEDULE_REMOVED: _schedule_removed,
+    AuditAction.BLOCK_SCHEDULE_REMOVED: lambda records, entry, _: _drop(records, "block_schedules", entry),
     AuditAction.RUN_CREATED: _run,
     AuditAction.RUN_ATTEMPT_CREATED: _attempt,
 }

@@ -253,7 +253,6 @@ class VerificationContext:
         return total.using(self._used(organisation_id, account, counts))
 
     def _used(self, organisation_id: str, account: Account, counts: Mapping[str, int]) -> Usage:
-        """Count what repeated events use up of the plans that an account counts."""
         found = {owner: (0,) * len(stored) for owner, stored in account.spent.used.items()}
         above = {owner: self.balances.get((organisation_id, owner)) for owner in found}
         plans = {owner: each.account.plan for owner, each in above.items() if each is not None}

@@ -1,13 +1,13 @@
 """Configuration of an OpenID Connect provider, and the roles of its groups."""
 
 import json
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 from urllib.parse import urlsplit
 
 from app.ledger.permissions import PERMISSIONS, Role
+from app.service.json_values import read_object
 
 RIGHT: Final = 'write {"GROUP": {"role": "privacy_officer"}, "ANOTHER": {"role": "trainer", "scope": "mimic/icu-team"}}'
 
@@ -104,27 +104,15 @@ def read_roles(given: object) -> object:
     """Parse role mappings from JSON text with unique names; other values are returned unchanged."""
     if not isinstance(given, str):
         return given
-    groups = read_setting(given, "groups", RIGHT)
+    try:
+        groups = read_object(given.encode())
+    except json.JSONDecodeError:
+        raise ValueError(f"it is no JSON; {RIGHT}") from None
+    except ValueError as error:
+        raise ValueError(f"{error}; {RIGHT}") from None
     if not groups:
         raise ValueError(f"it is no JSON object of groups; {RIGHT}")
     return {group: _grant(group, terms) for group, terms in groups.items()}
-
-
-def read_setting(given: str, of: str, right: str) -> dict[str, object]:
-    """Parse a JSON object with unique names from a setting; `right` is an example of one.
-
-    Raises:
-        ValueError: the text is no such object.
-    """
-    try:
-        found = json.loads(given, object_pairs_hook=_once)
-    except RecursionError:
-        raise ValueError(f"it is too deep; {right}") from None
-    except json.JSONDecodeError:
-        raise ValueError(f"it is no JSON; {right}") from None
-    if not isinstance(found, dict):
-        raise ValueError(f"it is no JSON object of {of}; {right}")  # noqa: TRY004 - pydantic expects it
-    return found
 
 
 def _grant(group: str, terms: object) -> RoleMapping:
@@ -136,10 +124,3 @@ def _grant(group: str, terms: object) -> RoleMapping:
     if scope is not None and (not isinstance(scope, str) or not scope):
         raise ValueError(f"the scope of the group {group!a} is the id or the path of an account")
     return RoleMapping(Role(terms["role"]), scope)
-
-
-def _once(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    twice = [name for name, times in Counter(name for name, _ in pairs).items() if times > 1]
-    if twice:
-        raise ValueError(f"{twice[0]!a} is given twice")
-    return dict(pairs)

@@ -120,7 +120,6 @@ class OidcAuthenticator:
 
 
 def _groups(terms: OidcConfig, claims: Mapping[str, object]) -> list[str]:
-    """List the groups in a token."""
     listed = claims.get(terms.groups_claim)
     distributed = claims.get("_claim_names")  # OpenID Connect Core, 5.6.2; Entra uses them from 200 groups on
     if listed is None and isinstance(distributed, dict) and terms.groups_claim in distributed:
