@@ -44,11 +44,17 @@ class Plan(Generic[Asked]):
     """An operation of the planner.
 
     Args:
+        path: under /v1/accounting.
+        summary: of the operation.
+        description: of the operation.
         body: class of the request.
         answer: class of the response, which is read from the job's result.
         calculation: makes the request's job; it raises PlanTooExpensiveError.
     """
 
+    path: str
+    summary: str
+    description: str
     body: type[Asked]
     answer: type[Output]
     calculation: Callable[[Asked], Job[Any]]
@@ -60,29 +66,46 @@ class Plan(Generic[Asked]):
 
 PLANS: Final[dict[str, Plan[Any]]] = {
     "computeEpsilon": Plan(
-        ComputeEpsilon,
-        EpsilonEstimate,
+        *("epsilon", "Compute the epsilon of a plan"),
+        "Compute the epsilon of the events together, and of the limit that admits them; nothing is stored.",
+        *(ComputeEpsilon, EpsilonEstimate),
         lambda body: Job(plan_epsilon, (body.steps(), body.delta, body.setting())),
     ),
     "computeDelta": Plan(
-        ComputeDelta,
-        DeltaEstimate,
+        *("delta", "Compute the delta of a plan"),
+        "Compute the smallest delta of the events together at this epsilon, and of the limit that admits them.",
+        *(ComputeDelta, DeltaEstimate),
         lambda body: Job(plan_delta, (body.steps(), body.epsilon, body.setting())),
     ),
     "computeEpsilonTrajectory": Plan(
-        ComputeEpsilonTrajectory,
-        EpsilonTrajectory,
+        *("trajectory", "Compute the epsilon trajectory of a plan"),
+        "Compute the epsilon after the steps of a plan, and of the limit that admits the steps so far, for a plot.",
+        *(ComputeEpsilonTrajectory, EpsilonTrajectory),
         lambda body: Job(plan_trajectory, (body.steps(), body.delta, body.max_points, body.setting())),
     ),
     "findNoiseMultiplier": Plan(
-        FindNoiseMultiplier, NoiseMultiplierEstimate, lambda body: Job(smallest_noise, body.question())
+        *("noise-multiplier", "Find the minimum noise multiplier"),
+        "Find the minimum noise with which a limit admits `count` planned repetitions of an event beside other events.",
+        *(FindNoiseMultiplier, NoiseMultiplierEstimate),
+        lambda body: Job(smallest_noise, body.question()),
     ),
-    "findMaxSteps": Plan(FindMaxSteps, MaxStepsEstimate, lambda body: Job(most_steps, body.question())),
+    "findMaxSteps": Plan(
+        *("steps", "Find the maximum number of steps"),
+        "Find the maximum number of planned repetitions, and of whole epochs, that a limit admits.",
+        *(FindMaxSteps, MaxStepsEstimate),
+        lambda body: Job(most_steps, body.question()),
+    ),
     "findSamplingProbability": Plan(
-        FindSamplingProbability, SamplingProbabilityEstimate, lambda body: Job(largest_sampling, body.question())
+        *("sampling-probability", "Find the maximum sampling probability"),
+        "Find the maximum Poisson sampling with which a limit admits `count` planned repetitions of an event.",
+        *(FindSamplingProbability, SamplingProbabilityEstimate),
+        lambda body: Job(largest_sampling, body.question()),
     ),
     "computeLaplaceCost": Plan(
-        ComputeLaplaceCost, LaplaceCost, lambda body: Job(plan_laplace, (body.noise(), body.releases, body.delta))
+        *("laplace", "Compute the cost of Laplace noise"),
+        "Compute scale and epsilon from a bound that the noise keeps with a probability, or the bound from the scale.",
+        *(ComputeLaplaceCost, LaplaceCost),
+        lambda body: Job(plan_laplace, (body.noise(), body.releases, body.delta)),
     ),
 }
 """By operation id."""
