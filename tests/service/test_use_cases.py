@@ -23,7 +23,7 @@ WITHOUT_ORGANISATION = {
     "service/keys/first_admin.py",  # creates organisations
     "service/auth/authentication.py",  # notes failed attempts, of nobody
     "service/auth/credential_cache.py",  # notes the use of keys of all organisations
-    "demo/sample_ledger.py",
+    "sample/sample_ledger.py",
 }
 
 
