@@ -24,10 +24,7 @@ REFERENCE_TABLES: Final = frozenset({"api_keys", "sessions", "sign_in_links"})
 LOST_CONSTRAINTS: Final = ("uq_organisations_name",)
 """Citus enforces none that leaves the organisation out. Creations lock the table, and look for the name instead."""
 
-SESSION_SETTINGS: Final = {
-    "citus.propagate_set_commands": "local",
-    "citus.multi_shard_modify_mode": "sequential",
-}
+SESSION_SETTINGS: Final = {"citus.propagate_set_commands": "local", "citus.multi_shard_modify_mode": "sequential"}
 """The tenant of a transaction must reach the workers, or row-level security hides its rows. And a transaction that has
 read the rows of all organisations must be able to write keys: it has one connection to each worker."""
 

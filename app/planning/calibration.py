@@ -29,12 +29,7 @@ from app.ledger.filter.filters import Limit
 from app.ledger.step_events import StepEvent
 from app.planning.assumptions import PlanAssumptions, about_epsilon, if_planned, total_of
 from app.planning.costs import pld_reading
-from app.planning.plan_search import (
-    DeclaredTarget,
-    max_planned_sampling,
-    max_planned_steps,
-    min_planned_noise,
-)
+from app.planning.plan_search import DeclaredTarget, max_planned_sampling, max_planned_steps, min_planned_noise
 from app.planning.renyi_limits import RenyiRule, first_curve
 
 

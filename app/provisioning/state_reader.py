@@ -44,11 +44,7 @@ def read_whole_state(api: HttpApi) -> State:
     except RefusalError:
         keys = None
     return State(
-        policy=_read_policy(api, "policy"),
-        accounts=accounts,
-        now=datetime.now(UTC),
-        api_keys=keys,
-        caller=api.caller,
+        policy=_read_policy(api, "policy"), accounts=accounts, now=datetime.now(UTC), api_keys=keys, caller=api.caller
     )
 
 

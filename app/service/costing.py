@@ -85,11 +85,7 @@ class PrecomputedCosts:
         return weights
 
     def alternatives(
-        self,
-        path: Sequence[Account],
-        steps: Sequence[PricedStep],
-        fitting: int,
-        needs: Callable[[], RemainingTraining],
+        self, path: Sequence[Account], steps: Sequence[PricedStep], fitting: int, needs: Callable[[], RemainingTraining]
     ) -> Alternatives:
         """Return the alternatives to a refused request, as `find_alternatives`.
 
@@ -130,12 +126,7 @@ class CostNotReadyError(Exception):
     """
 
     def __init__(
-        self,
-        calculation: Job[Any],
-        keep: Callable[[Any], None] = lambda _: None,
-        work: int = 0,
-        *,
-        needed: bool = True,
+        self, calculation: Job[Any], keep: Callable[[Any], None] = lambda _: None, work: int = 0, *, needed: bool = True
     ) -> None:
         super().__init__("something must be computed first")
         self._calculation = calculation

@@ -153,12 +153,7 @@ class SampledWithoutReplacement(DpEvent):
 
 @wire_type(
     "truncated_poisson_sampled",
-    {
-        "source_dataset_size": 60000,
-        "sampling_probability": 0.004,
-        "truncated_batch_size": 320,
-        "event": STEP_EXAMPLE,
-    },
+    {"source_dataset_size": 60000, "sampling_probability": 0.004, "truncated_batch_size": 320, "event": STEP_EXAMPLE},
 )
 @dataclass(frozen=True, slots=True)
 class TruncatedPoissonSampled(DpEvent):

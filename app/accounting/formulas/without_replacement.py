@@ -29,15 +29,7 @@ import numpy as np
 
 from app.accounting.curves import Floats
 from app.accounting.formulas.mechanisms import gaussian_rdp
-from app.accounting.formulas.numerics import (
-    TINY,
-    f,
-    gauss_legendre,
-    log1p_u,
-    mean_of_moments,
-    rdp_of_excess,
-    root,
-)
+from app.accounting.formulas.numerics import TINY, f, gauss_legendre, log1p_u, mean_of_moments, rdp_of_excess, root
 from app.accounting.formulas.sampled_gaussian import sampled_gaussian_rdp
 
 MIN_INTEGRATED_NOISE: Final = 0.2

@@ -82,9 +82,7 @@ def _pure(events: Mapping[DpEvent, int], relation: NeighboringRelation) -> float
 
 
 def _worst(
-    events: Mapping[DpEvent, int],
-    relation: NeighboringRelation,
-    found: Callable[[Mapping[Pair, int]], float],
+    events: Mapping[DpEvent, int], relation: NeighboringRelation, found: Callable[[Mapping[Pair, int]], float]
 ) -> float:
     """Take the larger of what is found in both directions; 0 where nothing is lost."""
     return max((found(pairs) for pairs in composed(events, relation) if pairs), default=0.0)

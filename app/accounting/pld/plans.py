@@ -10,14 +10,7 @@ import numpy as np
 from app.accounting.calibration.monotone_search import USUAL_SLOPE, root
 from app.accounting.curves import Floats
 from app.accounting.formulas.analytic_gaussian import gaussian_delta, gaussian_epsilon
-from app.accounting.pld.composition import (
-    Tilted,
-    TiltedSum,
-    approximate_log_delta,
-    saddle,
-    saddle_of_delta,
-    tilted_sum,
-)
+from app.accounting.pld.composition import Tilted, TiltedSum, approximate_log_delta, saddle, saddle_of_delta, tilted_sum
 from app.accounting.pld.connect_the_dots import (
     Distributions,
     Lattice,

@@ -4,14 +4,7 @@ from functools import cached_property, reduce
 from operator import or_
 from typing import TYPE_CHECKING, Annotated, TypeAlias
 
-from pydantic import (
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    RootModel,
-    ValidatorFunctionWrapHandler,
-    WrapValidator,
-)
+from pydantic import BeforeValidator, ConfigDict, Field, RootModel, ValidatorFunctionWrapHandler, WrapValidator
 from pydantic_core import PydanticSerializationError, to_json
 
 from app.accounting.errors import InvalidEventError

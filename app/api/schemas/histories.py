@@ -7,12 +7,7 @@ from pydantic import Field
 
 from app.api.pagination import encode_cursor
 from app.api.schemas.audit import decision_members
-from app.api.schemas.common import (
-    AnsweredEventCount,
-    ExtendedNumber,
-    Limit,
-    Output,
-)
+from app.api.schemas.common import AnsweredEventCount, ExtendedNumber, Limit, Output
 from app.ledger.accounts.account import AccountKind
 from app.ledger.runs.decisions import DecisionOutcome
 from app.service.queries.account_history import AccountHistory as DomainAccountHistory

@@ -7,12 +7,7 @@ from pydantic import Field, model_validator
 from typing_extensions import TypeAliasType
 
 from app.accounting.events import DpEvent
-from app.api.schemas.common import (
-    Body,
-    Count,
-    ExtendedNumber,
-    Output,
-)
+from app.api.schemas.common import Body, Count, ExtendedNumber, Output
 from app.api.schemas.events import EventCounts, SentEvent, step_events_of
 from app.ledger.repeated_events import map_once
 from app.ledger.runs.decisions import Decision, DecisionOutcome

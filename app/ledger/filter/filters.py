@@ -12,11 +12,7 @@ from typing import Final, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from app.accounting.conversion import (
-    conversion_prices,
-    epsilon_at_orders,
-    threshold_units,
-)
+from app.accounting.conversion import conversion_prices, epsilon_at_orders, threshold_units
 from app.accounting.curves import (
     DELTA_UNIT,
     EXHAUSTED,

@@ -4,17 +4,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import (
-    ColumnElement,
-    Connection,
-    Subquery,
-    Table,
-    case,
-    exists,
-    func,
-    or_,
-    select,
-)
+from sqlalchemy import ColumnElement, Connection, Subquery, Table, case, exists, func, or_, select
 
 from app.ledger.accounts.alerts import AlertType
 from app.ledger.runs.run import TERMINAL, RunStatus

@@ -20,14 +20,9 @@ _PENDING = gauge(
     "Threads that wait for a database connection because all are in use.",
     "livesum",
 )
-_TIMEOUTS = counter(
-    "epsilon_ledger_database_connection_timeouts",
-    "Requests that got no database connection in time.",
-)
+_TIMEOUTS = counter("epsilon_ledger_database_connection_timeouts", "Requests that got no database connection in time.")
 _CLOCK = gauge(
-    "epsilon_ledger_clock_offset_seconds",
-    "Clock of this machine minus that of the database.",
-    "livemostrecent",
+    "epsilon_ledger_clock_offset_seconds", "Clock of this machine minus that of the database.", "livemostrecent"
 )
 _LAG = gauge("epsilon_ledger_event_loop_lag_seconds", "Largest delay of a worker's event loop.", "livemax")
 _WORKERS = gauge("epsilon_ledger_workers", "Worker processes.", "livesum")
