@@ -40,7 +40,7 @@ def label_of(actor_id: str) -> ActorLabel:
 
 def read_actors(context: RequestContext, actor_ids: Collection[str]) -> Mapping[str, ActorLabel]:
     """Get the labels of actors by id, in a transaction of its own; see `find_actors`."""
-    if not any(_is_stored(each) for each in actor_ids):
+    if not any(each.startswith(("key_", ACTOR_PREFIX)) for each in actor_ids):
         return {each: label_of(each) for each in actor_ids}
     with context.db.read(context.organisation_id) as tx:
         return find_actors(tx, context.organisation_id, actor_ids)
@@ -67,7 +67,3 @@ def find_actors(tx: Connection, organisation_id: str, actor_ids: Collection[str]
 def name_actor(tx: Connection, organisation_id: str, actor_id: str) -> str:
     """Get the name of an actor with its role, for a text that is stored or sent."""
     return str(find_actors(tx, organisation_id, [actor_id])[actor_id])
-
-
-def _is_stored(actor_id: str) -> bool:
-    return actor_id.startswith(("key_", ACTOR_PREFIX))

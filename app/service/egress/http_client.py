@@ -80,13 +80,15 @@ async def exchange(
         ValueError: the request cannot be written.
     """
     parts = urlsplit(request.url)
-    host, port, encrypted = parts.hostname or "", _port(parts), parts.scheme == "https"
+    host, encrypted = parts.hostname or "", parts.scheme == "https"
+    port = parts.port or (443 if encrypted else 80)
     head = _request_head(request, parts, to_proxy=proxy is not None and not encrypted, proxy=proxy)
     async with asyncio.timeout(seconds):
         where = (host, port) if proxy is None else (proxy.host, proxy.port)
         with closing(await connect(*where, most_body + OVERHEAD_BYTES)) as connection:
             if proxy is not None and encrypted:
-                await _open_tunnel(connection, proxy, f"{_bracketed(host)}:{port}")
+                target = f"[{host}]" if ":" in host else host
+                await _open_tunnel(connection, proxy, f"{target}:{port}")
             if encrypted:
                 await connection.start_tls(trust, host)
             await connection.send(head + request.body)
@@ -193,11 +195,3 @@ def _lines(headers: Mapping[str, str]) -> str:
         if not value.isprintable():
             raise ValueError(f"the header {name} has a character that is not printable")
     return "".join(f"{name}: {value}\r\n" for name, value in headers.items())
-
-
-def _port(parts: SplitResult) -> int:
-    return parts.port or (443 if parts.scheme == "https" else 80)
-
-
-def _bracketed(host: str) -> str:
-    return f"[{host}]" if ":" in host else host
