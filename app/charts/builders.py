@@ -178,8 +178,9 @@ def _marks(seen: RunDetail) -> tuple[Mark, ...]:
     if remaining and seen.projected and seen.projected[-1][0] == remaining:
         assert seen.record.binding is not None, "an account leaves the remaining steps"
         marks.append(Mark(float(run.next_step + remaining), f"no room left in {seen.record.binding.path}"))
-    if run.expected_steps is not None and run.next_step:
-        marks.append(Mark(float(run.expected_steps), "expected end"))
+    expected = run.declaration.expected_steps
+    if expected is not None and run.next_step:
+        marks.append(Mark(float(expected), "expected end"))
     return tuple(marks)
 
 

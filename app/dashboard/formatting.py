@@ -4,6 +4,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from datetime import UTC, datetime, time, timedelta
 from typing import Final
 
@@ -16,7 +17,7 @@ from app.charts.model import PERCENT, count
 from app.dashboard.tables import labelled
 from app.ledger.accounts.account_records import Block
 from app.ledger.runs.decisions import Decision, DecisionOutcome
-from app.ledger.runs.run import EndReason
+from app.ledger.runs.run import EndReason, RunDeclaration
 from app.ledger.scheduling.waiting_reasons import Shortage
 from app.ledger.settings.allocation import SchedulingRule
 from app.ledger.wording import format_exact, without_zeros
@@ -101,6 +102,12 @@ def observed(number: float | str | None) -> str:
     if isinstance(number, str):
         return number
     return count(int(number)) if number == int(number) else format_exact(float(f"{number:.9g}"))
+
+
+def declared(declaration: RunDeclaration) -> list[tuple[str, str]]:
+    """List the names and values of what a run has declared."""
+    values = asdict(declaration)
+    return [(label(name).capitalize(), observed(value)) for name, value in values.items() if value is not None]
 
 
 def path(account_path: str) -> Markup:
@@ -227,6 +234,7 @@ _FORMATS: Final = (
     count,
     limit,
     unbroken,
+    declared,
     observed,
     path,
     label,

@@ -17,7 +17,7 @@ from app.ledger.pages import Page, PageRequest
 from app.ledger.runs.list_filters import MetadataFilter, RunFilter, RunOrder
 from app.ledger.runs.run import EndReason, RunStatus
 from app.service.queries.overview import read_change_token
-from app.service.queries.runs import RunRow, list_run_rows
+from app.service.queries.runs import RunRecord, list_run_rows
 
 routes = router()
 
@@ -72,7 +72,7 @@ def show_runs(page: PageDep) -> Response:
     labels = page.repeated("label")
     fields, faults = read_fields(RunFields, page.query)
     wanted = fields or RunFields()
-    found: Page[RunRow] = Page((), None)
+    found: Page[RunRecord] = Page((), None)
     if not faults:
         try:
             place = PageRequest(PAGE, decode_cursor(page.query.get("after")))

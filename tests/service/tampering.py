@@ -122,10 +122,10 @@ def forget(tx: Connection, position: int) -> None:
 
 def reseal(tx: Connection) -> None:
     """Make every hash of the runs' chains fit their decisions."""
-    for run in list_runs(tx):
-        head = genesis(run.organisation_id, run.id)
-        for kept in list(entries(tx, run.organisation_id, run.id)):
+    for organisation_id, run_id in list_runs(tx):
+        head = genesis(organisation_id, run_id)
+        for kept in list(entries(tx, organisation_id, run_id)):
             head = entry_hash(head, kept.entry)
-            where = (decisions.c.run_id == run.id) & (decisions.c.position == kept.entry.position)
+            where = (decisions.c.run_id == run_id) & (decisions.c.position == kept.entry.position)
             tx.execute(update(decisions).where(where).values(entry_hash=head))
-        tx.execute(update(runs).where(runs.c.account_id == run.id).values(chain_head=head))
+        tx.execute(update(runs).where(runs.c.account_id == run_id).values(chain_head=head))

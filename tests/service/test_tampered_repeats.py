@@ -57,6 +57,6 @@ def test_unreadable_items_are_named_with_their_row_and_shown_nowhere(database: D
     [problem] = [each for each in verify(database).problems if "decision_events.repeats of the row" in each]
     assert "position 0, item 1 cannot be read" in problem
     with database.read(ALL_TENANTS) as tx:
-        [owner] = [each.organisation_id for each in list_runs(tx)]
+        [(owner, _)] = list_runs(tx)
         with pytest.raises(LedgerUnavailableError, match=r"decision_events\.repeats"):
             stored_decisions.at_positions(tx, owner, run, [0])

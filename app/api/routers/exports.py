@@ -1,6 +1,7 @@
 """Lists and histories as CSV, with the filters and permissions of their JSON forms."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import astuple
 from typing import Annotated, Final
 
 from anyio import to_thread
@@ -17,17 +18,18 @@ from app.api.schemas.audit import AuditEvent, Decision
 from app.ledger.audit import AuditFilter, AuditOrder
 from app.ledger.runs.decisions import DecisionFilter
 from app.ledger.runs.list_filters import RunOrder
+from app.ledger.runs.run import DECLARED
 from app.service.audit import queries
 from app.service.json_values import json_number
 from app.service.queries import runs
 from app.service.queries.account_history import AccountHistoryCache
-from app.service.queries.runs import RunRow
+from app.service.queries.runs import RunRecord
 
 routes = router()
 
 RUN_COLUMNS: Final = (
     *("id", "name", "number", "display_name", "path", "status", "owner", "labels", "description"),
-    *("epsilon", "delta", "epsilon_limit", "steps", "expected_steps", "attempt", "decisions"),
+    *("epsilon", "delta", "epsilon_limit", "steps", *DECLARED, "attempt", "decisions"),
     *("last_decided_at", "ended_at", "end_reason", "created_at", "updated_at", "archived_at"),
 )
 DECISION_COLUMNS: Final = (
@@ -108,13 +110,13 @@ async def export_account_history(
     return csv_response(f"{found.account.id}-history", columns, [rows()])
 
 
-def _run_cells(row: RunRow) -> Sequence[object]:
+def _run_cells(row: RunRecord) -> Sequence[object]:
     run, own, about = row.run, row.own, row.about
     return (
         *(own.account.id, own.account.name, about.number, about.metadata.display_name, own.account.path),
         *(str(run.status), about.metadata.owner, about.metadata.labels, about.metadata.description),
         *(json_number(row.reading.epsilon), row.reading.delta, row.reading.epsilon_limit),
-        *(run.next_step, run.expected_steps, run.attempt, run.decisions),
+        *(run.next_step, *astuple(run.declaration), run.attempt, run.decisions),
         *(
             run.last_decided_at,
             run.ended_at,

@@ -1,5 +1,6 @@
 """Schemas of runs."""
 
+from dataclasses import asdict
 from datetime import datetime
 from typing import Annotated, Self
 
@@ -24,7 +25,7 @@ from app.api.schemas.reservations import DEFAULT_LEASE_SECONDS, LeaseSeconds, Wa
 from app.api.schemas.steps import ExpectedSteps
 from app.ledger.admission.composition import MAX_BUDGETS
 from app.ledger.runs.deviations import DeviationKind
-from app.ledger.runs.run import EndReason, RunStatus
+from app.ledger.runs.run import EndReason, RunStatus, declaration_of
 from app.service.accounts.spec import AccountSpec
 from app.service.queries.runs import RunRecord
 from app.service.runs.register import RunRegistration
@@ -66,7 +67,7 @@ class CreateRun(CreateAccount):
         description="Number of all steps that the training means to take; by default those of `plan` or `planned`. A "
         "refusal answers for the rest of them, and more steps are a deviation.",
     )
-    steps_per_hour: Annotated[float, Field(gt=0, le=1e12)] | None = Field(
+    declared_steps_per_hour: Annotated[float, Field(gt=0, le=1e12)] | None = Field(
         default=None, description="Maximum declared pace; a faster run is flagged."
     )
 
@@ -85,8 +86,7 @@ class CreateRun(CreateAccount):
             self.lease_seconds,
             self.privacy_unit,
             self.neighboring_relation,
-            self.steps_per_hour,
-            expected_steps=self.expected_steps,
+            declaration_of(self),
             wait_until=self.wait_until,
         )
 
@@ -159,8 +159,7 @@ class Run(Account):
             event=run.event,
             reservation=run.reservation_id,
             waiting_reservation=record.waiting,
-            expected_steps=run.expected_steps,
-            declared_steps_per_hour=run.declared_steps_per_hour,
+            **asdict(run.declaration),
             deviations=run.deviations,
             steps_remaining=record.steps_remaining,
             binding_account=record.binding and record.binding.id,

@@ -1,9 +1,10 @@
 """Runs: their status, attempts and step numbers."""
 
 from collections.abc import Collection, Sequence
+from dataclasses import asdict, dataclass, fields
 from datetime import datetime
 from enum import StrEnum
-from typing import Final, NamedTuple, Self
+from typing import Any, Final, NamedTuple, Self
 
 from app.accounting.events import (
     DpEvent,
@@ -71,6 +72,31 @@ LEAST_HOURS: Final = 1.0
 """A run that has just begun may take an hour's steps immediately."""
 
 
+@dataclass(frozen=True, slots=True)
+class RunDeclaration:
+    """What is declared of a run when it is registered, which never changes; None: nothing.
+
+    Each field is a column of `runs`, and a member of the API's request and answer of the same name. The audit log,
+    verification, the export, the CSV and the run's page derive from the fields.
+
+    Args:
+        expected_steps: number of all its steps.
+        declared_steps_per_hour: its maximum rate.
+    """
+
+    expected_steps: int | None = None
+    declared_steps_per_hour: float | None = None
+
+
+NOTHING_DECLARED: Final = RunDeclaration()
+DECLARED: Final = tuple(field.name for field in fields(RunDeclaration))
+
+
+def declaration_of(source: Any) -> RunDeclaration:  # noqa: ANN401 - a row or a request
+    """Read a declaration from attributes of the same names."""
+    return RunDeclaration(*[getattr(source, name) for name in DECLARED])
+
+
 class Run(NamedTuple):
     """The state of a run besides its account.
 
@@ -80,8 +106,6 @@ class Run(NamedTuple):
         next_step: number of the first step that is not admitted yet.
         chain_head: hash of the last decision, or the genesis.
         attempt_first_step: number of the current attempt's first step.
-        expected_steps: number of all its steps, as declared.
-        declared_steps_per_hour: its maximum rate, if declared.
         deviations: the first deviation of each kind and direction from its declaration.
         last_decided_at: time of the last decision; None before the first one.
         last_actor: its author.
@@ -97,8 +121,7 @@ class Run(NamedTuple):
     chain_head: bytes
     reservation_id: str | None = None
     attempt_first_step: int = 0
-    expected_steps: int | None = None
-    declared_steps_per_hour: float | None = None
+    declaration: RunDeclaration = NOTHING_DECLARED
     deviations: tuple[Deviation, ...] = ()
     last_decided_at: datetime | None = None
     last_actor: str | None = None
@@ -118,8 +141,7 @@ class Run(NamedTuple):
             chain_head,
             self.reservation_id,
             self.attempt_first_step,
-            self.expected_steps,
-            self.declared_steps_per_hour,
+            self.declaration,
             self.deviations,
             decided_at,
             actor,
@@ -136,6 +158,11 @@ def status_payload(run: Run) -> dict[str, str]:
     """Build the audit payload of a run's status, with the reason of an end."""
     reason = {} if run.end_reason is None else {"end_reason": str(run.end_reason)}
     return {"status": str(run.status), **reason}
+
+
+def registration_payload(event: str | None, declaration: RunDeclaration) -> dict[str, object]:
+    """Build the part of the audit payload of a registration that only runs have; `event` is a fingerprint."""
+    return {"event": event, **asdict(declaration)}
 
 
 def next_status(status: RunStatus, action: RunAction) -> RunStatus:
@@ -237,7 +264,7 @@ def remaining_steps(run: Run, requested: int, expected: int | None) -> int:
 
     `expected` is the number of all its steps by the request; None: as the run declared.
     """
-    most = run.expected_steps if expected is None else expected
+    most = run.declaration.expected_steps if expected is None else expected
     return requested if most is None else min(max(requested, most - run.next_step), MAX_COUNT)
 
 
@@ -260,11 +287,11 @@ def find_deviations(
                     deviation = Deviation(kind, expected, seen, at)
                     found.setdefault(deviation.respect, deviation)
         at += step.count
-    if run.expected_steps is not None and at > run.expected_steps:
-        first = max(run.next_step, run.expected_steps)
-        more_steps = Deviation(DeviationKind.STEPS, run.expected_steps, at, first)
+    last = run.declaration.expected_steps
+    if last is not None and at > last:
+        more_steps = Deviation(DeviationKind.STEPS, last, at, max(run.next_step, last))
         found[more_steps.respect] = more_steps
-    most = run.declared_steps_per_hour
+    most = run.declaration.declared_steps_per_hour
     if most is not None and at > most * max(hours, LEAST_HOURS):
         rate = at / max(hours, LEAST_HOURS)
         faster = Deviation(DeviationKind.STEPS_PER_HOUR, most, rate, run.next_step)

@@ -48,30 +48,6 @@ class StoredEntry:
 
 
 @dataclass(frozen=True, slots=True)
-class StoredRun:
-    """A run's row, the first step of each attempt by number, and the actor of each range by its first position.
-
-    `event` is the fingerprint of its default event.
-    """
-
-    organisation_id: str
-    id: str
-    status: str
-    attempt: int
-    next_step: int
-    decision_count: int
-    chain_head: bytes
-    reservation_id: str | None
-    event: str | None
-    expected_steps: int | None
-    declared_steps_per_hour: float | None
-    end_reason: str | None
-    ended_at: datetime | None
-    attempts: dict[int, int] = field(default_factory=dict)
-    ranges: dict[int, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
 class StoredReservation:
     """A reservation's row and plan, without the curve of 11 KB.
 
@@ -111,7 +87,6 @@ _ENTRIES = TolerantQuery(
 )
 
 
-_RUNS = RecordTable(runs, StoredRun, {"id": "account_id", "event": "event_fingerprint"})
 _STORED_RESERVATIONS = RecordTable(reservations, StoredReservation)
 
 # All cells are validated except the curve, which is read with its plan.
@@ -171,20 +146,29 @@ def mentioned_events(tx: Connection, organisation_id: str, run_id: str) -> set[s
     return set(tx.execute(union(*found)).scalars())
 
 
-def list_runs(tx: Connection, organisation_id: str | None = None, report: Report = refuse) -> list[StoredRun]:
-    """List all runs of one or every organisation by key, reporting damage."""
-    found = {
-        (row.organisation_id, row.account_id): _RUNS.read(row) for row in _STORED_RUNS.rows(tx, organisation_id, report)
-    }
+def list_runs(tx: Connection, organisation_id: str | None = None, report: Report = refuse) -> dict[Key, Row[Any]]:
+    """Get the rows of all runs of one or every organisation by key, reporting damage."""
+    return {(row.organisation_id, row.account_id): row for row in _STORED_RUNS.rows(tx, organisation_id, report)}
+
+
+def list_attempts(
+    tx: Connection, organisation_id: str | None = None, report: Report = refuse
+) -> dict[Key, dict[int, int]]:
+    """Read the first step of each attempt of runs by number, reporting damage."""
+    found: dict[Key, dict[int, int]] = {}
     for row in _ATTEMPTS.rows(tx, organisation_id, report):
-        run = found.get((row.organisation_id, row.run_id))
-        if run is not None:
-            run.attempts[row.attempt] = row.first_step
+        found.setdefault((row.organisation_id, row.run_id), {})[row.attempt] = row.first_step
+    return found
+
+
+def list_ranges(
+    tx: Connection, organisation_id: str | None = None, report: Report = refuse
+) -> dict[Key, dict[int, str]]:
+    """Read the actor of each range of decisions of runs by its first position, reporting damage."""
+    found: dict[Key, dict[int, str]] = {}
     for row in _DECISION_RANGES.rows(tx, organisation_id, report):
-        run = found.get((row.organisation_id, row.run_id))
-        if run is not None:
-            run.ranges[row.first_position] = row.actor
-    return list(found.values())
+        found.setdefault((row.organisation_id, row.run_id), {})[row.first_position] = row.actor
+    return found
 
 
 def list_reservations(

@@ -14,7 +14,7 @@ from app.ledger.audit import canonical
 from app.ledger.pages import Page, PageRequest
 from app.ledger.runs.deviations import Deviation, DeviationKind
 from app.ledger.runs.list_filters import RunFilter, RunOrder
-from app.ledger.runs.run import EndReason, Run, RunStatus
+from app.ledger.runs.run import DECLARED, EndReason, Run, RunStatus, declaration_of
 from app.persistence.bulk import BulkStatement
 from app.persistence.repositories.account_metadata import matching
 from app.persistence.repositories.dp_events import read_event, remember
@@ -75,7 +75,8 @@ def add(tx: Connection, organisation_id: str, run: Run, now: datetime) -> None:
     tx.execute(
         insert(runs).values(
             organisation_id=organisation_id,
-            **values_of(run, (*_SAME, "account_id", "expected_steps", "declared_steps_per_hour")),
+            **values_of(run, (*_SAME, "account_id")),
+            **values_of(run.declaration, DECLARED),
             event_fingerprint=run.event and fingerprint(run.event),
             decision_count=run.decisions,
         )
@@ -182,8 +183,7 @@ def _run(row: Row[Any]) -> Run:
         chain_head=row.chain_head,
         reservation_id=row.reservation_id,
         attempt_first_step=row.attempt_first_step,
-        expected_steps=row.expected_steps,
-        declared_steps_per_hour=row.declared_steps_per_hour,
+        declaration=declaration_of(row),
         deviations=read_deviations(row.deviations),
         last_decided_at=row.last_decided_at,
         last_actor=row.last_actor,

@@ -239,11 +239,6 @@ def check_part(tx: Connection, context: RequestContext, parent: Account, block: 
             )
 
 
-def run_audit_payload(event: str | None, steps: int | None, steps_per_hour: float | None) -> dict[str, object]:
-    """Build the part of an audit payload that only runs have."""
-    return {"event": event, "expected_steps": steps, "declared_steps_per_hour": steps_per_hour}
-
-
 def account_audit_payload(account: Account, population: Population | None) -> dict[str, object]:
     """Build the audit payload of a new account; `population` only for a population."""
     facts: dict[str, object] = {

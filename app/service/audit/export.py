@@ -8,18 +8,19 @@ from datetime import datetime
 from operator import itemgetter
 from typing import Any, Final
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, Row
 
 from app.accounting.curves import EXHAUSTED
 from app.ledger.accounts.account import Account, AccountKind
 from app.ledger.audit import canonical_audit_entry
 from app.ledger.errors import InvalidInputError, NotFoundError
 from app.ledger.runs.decisions import canonical_entry
+from app.ledger.runs.run import declaration_of
 from app.persistence.database import ALL_TENANTS, Database
 from app.persistence.repositories import accounts, audit, dp_events, organisations, raw_rows
 from app.persistence.repositories.account_values import planned_text, weights_facts
 from app.persistence.repositories.accounts import StoredAccount
-from app.persistence.repositories.raw_rows import StoredReservation, StoredRun
+from app.persistence.repositories.raw_rows import StoredReservation
 from app.persistence.tolerant_rows import DamagedCell, refuse
 from app.service.verification.audit_replay import AuditState, RecordedAccount, replay_audit_log
 
@@ -102,9 +103,10 @@ def _lines(
     owner = root.organisation_id
     paths = {key: [name for name, _ in path] for key, path in raw_rows.ancestors(tx, owner).items()}
     subtree = {account_id for (_, account_id), path in paths.items() if root.id in path}
-    runs = [run for run in raw_rows.list_runs(tx, owner) if run.id in subtree]
+    runs = {run.account_id: run for run in raw_rows.list_runs(tx, owner).values() if run.account_id in subtree}
+    attempts = raw_rows.list_attempts(tx, owner)
     budgets = raw_rows.charged_budgets(tx, owner)
-    above = {account_id for run in runs for account_id in paths[owner, run.id]} - subtree
+    above = {account_id for run_id in runs for account_id in paths[owner, run_id]} - subtree
     _require_readable(damaged, subtree | above)
     chosen = [one.account for one in kept if one.organisation_id == owner and one.id in subtree | above]
     reservations = [one for one in raw_rows.list_reservations(tx, owner).values() if one.run_id in subtree]
@@ -126,8 +128,8 @@ def _lines(
         limits = _limits(account, state.accounts.get(account.id))
         tree = {"accounts": paths[owner, account.id], "parents": charged}
         yield _account(account, tree, limits, complete=account.id in subtree)
-    for run in runs:
-        yield _run(run)
+    for run_id, run in runs.items():
+        yield _run(run, attempts.get((owner, run_id), {}))
     for reservation in reservations:
         reserved = raw_rows.reserved(tx, owner, reservation.id)
         assert reserved is not None, "one that cannot be read ends the export"
@@ -135,8 +137,8 @@ def _lines(
     if whole:  # the audit log is the organisation's: a run's part of it proves nothing
         for act in audit.all_entries(tx, owner):
             yield f'{{"type":"audit_event","hash":"{act.entry_hash.hex()}","entry":{canonical_audit_entry(act)}}}'
-    for run in runs:
-        for entry in raw_rows.entries(tx, owner, run.id):
+    for run_id in runs:
+        for entry in raw_rows.entries(tx, owner, run_id):
             # Write the hashed text itself, so that no other number format can change it.
             yield f'{{"type":"decision","hash":"{entry.entry_hash.hex()}","entry":{canonical_entry(entry.entry)}}}'
 
@@ -152,7 +154,7 @@ def _events(
     tx: Connection,
     owner: str,
     chosen: Iterable[Account],
-    runs: Iterable[StoredRun],
+    runs: Iterable[str],
     reservations: Iterable[StoredReservation],
 ) -> Iterator[dict[str, Any]]:
     """List the events in use, and their costs under the accounts' relations and grids."""
@@ -174,13 +176,11 @@ def _events(
             }
 
 
-def _mentioned(
-    tx: Connection, owner: str, runs: Iterable[StoredRun], reservations: Iterable[StoredReservation]
-) -> set[str]:
+def _mentioned(tx: Connection, owner: str, runs: Iterable[str], reservations: Iterable[StoredReservation]) -> set[str]:
     """Collect the fingerprints of the events that were charged, refused or reserved."""
     mentioned = {fingerprint for one in reservations for fingerprint in one.items}
-    for run in runs:
-        mentioned |= raw_rows.mentioned_events(tx, owner, run.id)
+    for run_id in runs:
+        mentioned |= raw_rows.mentioned_events(tx, owner, run_id)
     return mentioned
 
 
@@ -231,17 +231,18 @@ def _account(
     }
 
 
-def _run(run: StoredRun) -> dict[str, Any]:
+def _run(run: Row[Any], attempts: Mapping[int, int]) -> dict[str, Any]:
     return {
         "type": "run",
-        "id": run.id,
+        "id": run.account_id,
         "status": run.status,
         "attempt": run.attempt,
-        "attempts": [{"attempt": number, "first_step": run.attempts[number]} for number in sorted(run.attempts)],
+        "attempts": [{"attempt": number, "first_step": attempts[number]} for number in sorted(attempts)],
         "next_step": run.next_step,
         "decisions": run.decision_count,
         "chain_head": run.chain_head.hex(),
         "reservation": run.reservation_id,
+        **asdict(declaration_of(run)),
     }
 
 

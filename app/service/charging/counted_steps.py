@@ -232,7 +232,8 @@ def _follows(context: RequestContext, run: Run) -> bool:
 
 def _deviates(run: Run, own: AccountRecord, step: StepEvent, now: datetime) -> bool:
     """Check whether a step deviates from the run's declaration as none before."""
-    if step.event is run.event and run.expected_steps is None and run.declared_steps_per_hour is None:
+    declared = run.declaration
+    if step.event is run.event and declared.expected_steps is None and declared.declared_steps_per_hour is None:
         return False
     found = find_deviations(run, own.account.planned, (step,), (now - own.created_at).total_seconds() / 3600)
     return bool(found) and merge_deviations(run.deviations, found) is not run.deviations

@@ -25,8 +25,9 @@ def remaining_training(
         expected: number of all steps by the request; None: as the run declared.
     """
     own, sources = path[-1], sources_of(path)
-    if effective(sources).deviations is DeviationHandling.REFUSE and None not in {expected, run.expected_steps}:
-        expected = min(each for each in (expected, run.expected_steps) if each is not None)
+    promised = run.declaration.expected_steps
+    if effective(sources).deviations is DeviationHandling.REFUSE and None not in {expected, promised}:
+        expected = min(each for each in (expected, promised) if each is not None)
     declared = run.event is not None or bool(own.planned)
     fixed = frozenset(_fixed_limits(work, path)) if sources else frozenset()
     return RemainingTraining(remaining_steps(run, requested, expected), declared, fixed)

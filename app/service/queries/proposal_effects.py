@@ -81,9 +81,8 @@ def _planned_steps(account: Account, run: Run) -> Sequence[StepEvent]:
     """Get the steps that a run means to take; empty: not known, or without end."""
     if account.planned and not is_endless(account.planned):
         return account.planned
-    if run.event is None or run.expected_steps is None:
-        return ()
-    return (StepEvent(run.event, run.expected_steps),)
+    expected = run.declaration.expected_steps
+    return () if run.event is None or expected is None else (StepEvent(run.event, expected),)
 
 
 def _charged(account: Account, steps: Sequence[PricedStep]) -> AccountEffect:

@@ -45,8 +45,9 @@ class RunRecord:
     """A run with its accounts by depth and id, its metadata, and its remaining steps.
 
     Args:
+        reading: its epsilon, with the delta and the epsilon of the limit that governs it.
         steps_remaining: how many more of its default event fit, 0 in quarantine; None: it has no default event, has
-            ended, or waits for an approval or for its plan.
+            ended, waits for an approval or for its plan, or is a row of a table.
         binding: the account that leaves the fewest; None likewise.
         waiting: the reservation for which it waits.
     """
@@ -55,8 +56,8 @@ class RunRecord:
     path: Path
     about: AccountMetadata
     reading: Reading
-    steps_remaining: int | None
-    binding: Account | None
+    steps_remaining: int | None = None
+    binding: Account | None = None
     waiting: str | None = None
 
     @property
@@ -68,6 +69,11 @@ class RunRecord:
     def title(self) -> str:
         """What people see: the display name or the name, with the number of a run that is not the first."""
         return title_of(self.own.account.name, self.about.number, self.about.metadata.display_name)
+
+    @property
+    def quarantined(self) -> bool:
+        """Whether it or an account above is quarantined, so that it takes no steps."""
+        return any(record.quarantine is not None for record in self.path)
 
     @property
     def path_title(self) -> str:
@@ -111,37 +117,7 @@ def list_runs(context: RequestContext, wanted: RunFilter, order: RunOrder, page:
         return context.run_with_costs(lambda: Page(_records(tx, context, listed), found.next))
 
 
-@dataclass(frozen=True, slots=True)
-class RunRow:
-    """A run in a list, read without the costs of its further steps.
-
-    Args:
-        path: its accounts by depth and id.
-        reading: its epsilon, with the delta and the epsilon of the limit that governs it.
-    """
-
-    run: Run
-    path: Path
-    about: AccountMetadata
-    reading: Reading
-
-    @property
-    def own(self) -> AccountRecord:
-        """The run's own account."""
-        return self.path[-1]
-
-    @property
-    def title(self) -> str:
-        """What people see: the display name or the name, with the number of a run that is not the first."""
-        return title_of(self.own.account.name, self.about.number, self.about.metadata.display_name)
-
-    @property
-    def quarantined(self) -> bool:
-        """Whether it or an account above is quarantined, so that it takes no steps."""
-        return any(record.quarantine is not None for record in self.path)
-
-
-def list_run_rows(context: RequestContext, wanted: RunFilter, order: RunOrder, page: PageRequest) -> Page[RunRow]:
+def list_run_rows(context: RequestContext, wanted: RunFilter, order: RunOrder, page: PageRequest) -> Page[RunRecord]:
     """List runs as `list_runs`, for tables: in a constant number of statements, without computing steps left."""
     with context.read() as tx:
         found = _page_of(tx, context, wanted, order, page)
@@ -150,7 +126,7 @@ def list_run_rows(context: RequestContext, wanted: RunFilter, order: RunOrder, p
         rows = []
         for run, path in zip(found.items, find_paths(tx, context, ids), strict=True):
             reading = reading_of([record.account for record in path])
-            rows.append(RunRow(run, path, about[run.account_id], reading))
+            rows.append(RunRecord(run, path, about[run.account_id], reading))
     return Page(rows, found.next)
 
 

@@ -1,7 +1,7 @@
 """Registration of runs."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from sqlalchemy import Connection
@@ -17,7 +17,7 @@ from app.ledger.governance.policy_checks import Size, require_open, require_run,
 from app.ledger.permissions import Permission
 from app.ledger.runs.decisions import genesis
 from app.ledger.runs.reservations import Reservation, ReservationStatus
-from app.ledger.runs.run import Run, RunStatus
+from app.ledger.runs.run import NOTHING_DECLARED, Run, RunDeclaration, RunStatus, registration_payload
 from app.ledger.step_events import StepEvent, planned_steps
 from app.persistence.repositories import account_writes, accounts, runs
 from app.service.accounts.lookup import find_parent
@@ -29,7 +29,6 @@ from app.service.accounts.spec import (
     check_account_limit,
     metadata_payload,
     new_account,
-    run_audit_payload,
     with_plan,
 )
 from app.service.auth.request_context import RequestContext
@@ -60,8 +59,7 @@ class RunRegistration:
         wait_until: until when the run waits for its plan if that does not fit; None: then it is refused.
         privacy_unit: None: the population's.
         relation: that its mechanism is calibrated for; None: the population's.
-        steps_per_hour: maximum rate.
-        expected_steps: number of all steps of the training; None: of the plan or planned events.
+        declaration: without a number of steps, the run's is that of the plan or planned events.
         bounded: whether the planned steps cap the spend as a limit would.
     """
 
@@ -72,9 +70,8 @@ class RunRegistration:
     lease_seconds: int = 0
     privacy_unit: str | None = None
     relation: NeighboringRelation | None = None
-    steps_per_hour: float | None = None
+    declaration: RunDeclaration = NOTHING_DECLARED
     bounded: bool = False
-    expected_steps: int | None = None
     wait_until: datetime | None = None
 
 
@@ -146,8 +143,9 @@ def insert_run(tx: Connection, context: RequestContext, registration: RunRegistr
         next_step=0,
         decisions=0,
         chain_head=genesis(context.organisation_id, account.id),
-        expected_steps=registration.expected_steps or planned_steps(planned),
-        declared_steps_per_hour=registration.steps_per_hour,
+        declaration=replace(
+            registration.declaration, expected_steps=registration.declaration.expected_steps or planned_steps(planned)
+        ),
     )
     runs.add(tx, context.organisation_id, run, context.now)
     bind_to_run(tx, context, account.id)
@@ -183,7 +181,7 @@ def _record_registration(
     account = path[-1]
     facts = account_audit_payload(account, None) | budget_payload([budget.id for budget in budgets_of(path)])
     event = None if run.event is None else fingerprint(run.event)
-    facts |= run_audit_payload(event, run.expected_steps, run.declared_steps_per_hour)
+    facts |= registration_payload(event, run.declaration)
     context.record(tx, AuditAction.RUN_CREATED, account.id, after={**facts, **written, "status": str(run.status)})
 
 
@@ -250,7 +248,7 @@ def _check_alike(first: AccountRecord, other: AccountRecord) -> None:
 
 def _check_expected_steps(registration: RunRegistration) -> None:
     """Refuse a training that is shorter than its own plan."""
-    expected = registration.expected_steps
+    expected = registration.declaration.expected_steps
     for name, steps in (("plan", registration.plan), ("planned", registration.terms.planned)):
         count = planned_steps(steps)
         if expected is not None and count is not None and count > expected:

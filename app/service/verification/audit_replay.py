@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final
 
+from sqlalchemy import Row
+
 from app.ledger.accounts.account import Account, AccountKind
 from app.ledger.accounts.account_records import AccountRecord
 from app.ledger.accounts.alerts import DEFAULT_ALERT_SETTINGS
@@ -17,7 +19,6 @@ from app.ledger.names import name_skeleton
 from app.ledger.runs.reservations import ReservationStatus
 from app.ledger.runs.run import RunStatus
 from app.persistence.repositories.account_values import weights_of
-from app.persistence.repositories.raw_rows import StoredRun
 from app.persistence.tolerant_rows import DAMAGED
 from app.service.verification import record_replay
 from app.service.verification.record_replay import Records
@@ -180,7 +181,7 @@ def skeleton_of(account: Account) -> str | None:
     return None if account.kind is AccountKind.RUN else name_skeleton(account.name)
 
 
-def status_discrepancy(run: StoredRun, recorded: RecordedAccount | None, *, overdrawn: bool) -> str | None:
+def status_discrepancy(run: Row[Any], recorded: RecordedAccount | None, *, overdrawn: bool) -> str | None:
     """Compare a run's status and end with the audit log; return the discrepancy, or None."""
     if recorded is None:
         return None  # already reported for the account

@@ -6,12 +6,15 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from math import isclose
+from typing import Any
+
+from sqlalchemy import Row
 
 from app.ledger.runs.decisions import DecisionEntry, entry_hash, genesis
 from app.ledger.runs.reservations import NEVER_HELD, ReservationStatus
 from app.ledger.runs.run import RunStatus
 from app.persistence.repositories import raw_rows
-from app.persistence.repositories.raw_rows import Key, StoredEntry, StoredReservation, StoredRun
+from app.persistence.repositories.raw_rows import Key, StoredEntry, StoredReservation
 from app.persistence.tolerant_rows import DAMAGED
 from app.service.ids import is_of
 from app.service.verification.audit_replay import status_discrepancy
@@ -23,12 +26,14 @@ CHARGED = STEPS_TAKEN | {"forfeited"}
 """Outcomes that have a cost."""
 
 
-def check_run(audit: VerificationContext, run: StoredRun) -> None:
+def check_run(audit: VerificationContext, run: Row[Any]) -> None:
     """Check a run's chain, add its charges to the accounts above, and balance its reservations."""
-    key = (run.organisation_id, run.id)
+    key = (run.organisation_id, run.account_id)
     audit.checked["runs"] += 1
     governing = next((balance for balance in audit.upwards(key) if balance.account.limit is not None), None)
-    _ChainReplay(audit, run, key, genesis(*key), next_step=run.attempts.get(1, 0), governing=governing).check()
+    _ChainReplay(
+        audit, run, key, genesis(*key), next_step=audit.attempts.get(key, {}).get(1, 0), governing=governing
+    ).check()
 
 
 @dataclass
@@ -48,7 +53,7 @@ class _ChainReplay:
     """
 
     audit: VerificationContext
-    run: StoredRun
+    run: Row[Any]
     key: Key
     head: bytes
     decisions: int = 0
@@ -153,7 +158,7 @@ class _ChainReplay:
 
     def _open_attempt(self, attempt: int, position: int | None) -> None:
         """Check that an attempt follows the last one and starts within its steps."""
-        first_step = self.run.attempts.get(attempt)
+        first_step = self.audit.attempts.get(self.key, {}).get(attempt)
         if attempt < self.attempt or first_step is None or first_step > self.next_step:
             self._fail(f"attempt {attempt} does not follow attempt {self.attempt} at step {self.next_step}.", position)
         self.attempt = attempt
@@ -196,10 +201,11 @@ class _ChainReplay:
             self._fail(f"{self.decisions} decisions are kept, but the organisation's chain is tied to {tied} of them.")
         if self.decisions != self.run.decision_count:
             self._fail(f"{self.decisions} decisions are kept, but {self.run.decision_count} were made.")
-        if not self.broken and self.ranges != self.run.ranges:
-            first, _ = min(self.ranges.items() ^ self.run.ranges.items())
+        ranges = self.audit.ranges.get(self.key, {})
+        if not self.broken and self.ranges != ranges:
+            first, _ = min(self.ranges.items() ^ ranges.items())
             self._fail(f"the ranges of its decisions, which lists of them use, are wrong at decision {first}.", first)
-        attempts = sorted(self.run.attempts)
+        attempts = sorted(self.audit.attempts.get(self.key, ()))
         if len(attempts) != self.run.attempt or attempts != list(range(1, len(attempts) + 1)):
             self._fail(f"its attempts are {attempts}, but its current one is {self.run.attempt}.")
         for attempt in [one for one in attempts if one > self.attempt]:

@@ -136,6 +136,8 @@ class VerificationContext:
         paths: accounts that a charge affects, by the charged account.
         states: by the audit log, by organisation.
         charged: budgets that each run charges, in order.
+        attempts: the first step of each attempt by number, by run.
+        ranges: the actor of each range of decisions by its first position, by run.
         children: child budgets, once all are read.
         plans: reservations by run.
         damaged: unreadable cells: table, column and key.
@@ -148,6 +150,8 @@ class VerificationContext:
     paths: dict[Key, list[Ancestor]] = field(default_factory=dict)
     states: dict[str, AuditState] = field(default_factory=dict)
     charged: dict[Key, list[str]] = field(default_factory=dict)
+    attempts: dict[Key, dict[int, int]] = field(default_factory=dict)
+    ranges: dict[Key, dict[int, str]] = field(default_factory=dict)
     attested: dict[Key, Attestation] = field(default_factory=dict)
     blocks: dict[Key, Block] = field(default_factory=dict)
     children: dict[Key, list[Key]] = field(default_factory=dict)

@@ -5,18 +5,19 @@ import re
 import sqlite3
 from collections.abc import Collection, Mapping
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
+from sqlalchemy import Row
 from sqlalchemy.exc import DatabaseError
 
 from app.ledger.accounts.account import AccountKind
+from app.ledger.runs.run import declaration_of, registration_payload
 from app.ledger.verification import Discrepancy
 from app.persistence.database import ALL_TENANTS, Database, error_summary
 from app.persistence.repositories import accounts, partitions, raw_rows
 from app.persistence.repositories.accounts import StoredAccount
 from app.persistence.repositories.audit import all_checkpoints, all_entries, list_records
-from app.persistence.repositories.raw_rows import StoredRun
-from app.service.accounts.spec import account_audit_payload, budget_payload, partition_payload, run_audit_payload
+from app.service.accounts.spec import account_audit_payload, budget_payload, partition_payload
 from app.service.verification.audit_replay import AuditState, account_discrepancies, replay_audit_log, skeleton_of
 from app.service.verification.balances import check_balance, read_prices
 from app.service.verification.decision_chains import check_run
@@ -154,7 +155,9 @@ def _record_discrepancies(audit: VerificationContext, organisation_id: str | Non
 
 def _check_accounts(audit: VerificationContext, organisation_id: str | None) -> None:
     """Check each run as it is read, and the accounts above at the end."""
-    runs = {(run.organisation_id, run.id): run for run in raw_rows.list_runs(audit.tx, organisation_id, audit.report)}
+    runs = raw_rows.list_runs(audit.tx, organisation_id, audit.report)
+    audit.attempts = raw_rows.list_attempts(audit.tx, organisation_id, audit.report)
+    audit.ranges = raw_rows.list_ranges(audit.tx, organisation_id, audit.report)
     unseen = {owner: set(state.accounts) for owner, state in audit.states.items() if state.error is None}
     for stored in accounts.list_all(audit.tx, organisation_id, audit.report):
         key = (stored.organisation_id, stored.id)
@@ -181,11 +184,11 @@ def _check_accounts(audit: VerificationContext, organisation_id: str | None) -> 
     _report_missing(audit, unseen)
 
 
-def _compare(audit: VerificationContext, state: AuditState, stored: StoredAccount, run: StoredRun | None) -> None:
+def _compare(audit: VerificationContext, state: AuditState, stored: StoredAccount, run: Row[Any] | None) -> None:
     """Compare an account with the audit log."""
     key = (stored.organisation_id, stored.id)
     facts = account_audit_payload(stored.account, stored.population)
-    facts |= run_audit_payload(run.event, run.expected_steps, run.declared_steps_per_hour) if run else {}
+    facts |= {} if run is None else registration_payload(run.event_fingerprint, declaration_of(run))
     facts |= partition_payload(audit.attested.get(key), audit.blocks.get(key))
     facts |= budget_payload(audit.charged.get(key, ()))
     for detail in account_discrepancies(stored.record, facts, state.accounts.get(stored.id), state.organisation_policy):

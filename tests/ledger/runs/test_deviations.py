@@ -5,7 +5,7 @@ import pytest
 from app.accounting import events as dp
 from app.accounting.events import DpEvent
 from app.ledger.runs.deviations import Deviation, DeviationKind, merge_deviations
-from app.ledger.runs.run import Run, RunStatus, find_deviations
+from app.ledger.runs.run import Run, RunDeclaration, RunStatus, find_deviations
 from app.ledger.step_events import StepEvent
 from app.persistence.repositories.runs import deviations_text, read_deviations
 
@@ -68,7 +68,7 @@ def test_planned_event_is_declared_and_an_undeclared_run_has_no_deviations() -> 
 
 
 def test_run_with_more_steps_than_planned_has_a_deviation() -> None:
-    run = RUN._replace(expected_steps=10)
+    run = RUN._replace(declaration=RunDeclaration(expected_steps=10))
     assert find_deviations(run._replace(next_step=8), (), [StepEvent(DECLARED, 2)], 0.0) == ()
     assert find_deviations(run._replace(next_step=8), (), [StepEvent(DECLARED, 5)], 0.0) == (
         Deviation(K.STEPS, 10, 13, 10),
@@ -79,7 +79,7 @@ def test_run_with_more_steps_than_planned_has_a_deviation() -> None:
 
 
 def test_run_faster_than_declared_has_a_deviation() -> None:
-    run = RUN._replace(declared_steps_per_hour=10.0)
+    run = RUN._replace(declaration=RunDeclaration(declared_steps_per_hour=10.0))
     for count in (1, 9, 10):
         assert find_deviations(run, (), [StepEvent(DECLARED, count)], 0.01) == ()
     assert find_deviations(run._replace(next_step=10), (), [StepEvent(DECLARED, 1)], 0.01) == (
