@@ -4,7 +4,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from dataclasses import fields
 from datetime import UTC, datetime, time, timedelta
 from typing import Final
 
@@ -16,6 +16,7 @@ from app.api.schemas.refusals import refusal_facts, refusal_text
 from app.charts.model import PERCENT, count
 from app.dashboard.tables import labelled
 from app.ledger.accounts.account_records import Block
+from app.ledger.accounts.metadata import Metadata
 from app.ledger.runs.decisions import Decision, DecisionOutcome
 from app.ledger.runs.run import EndReason, RunDeclaration
 from app.ledger.scheduling.waiting_reasons import Shortage
@@ -104,10 +105,14 @@ def observed(number: float | str | None) -> str:
     return count(int(number)) if number == int(number) else format_exact(float(f"{number:.9g}"))
 
 
-def declared(declaration: RunDeclaration) -> list[tuple[str, str]]:
-    """List the names and values of what a run has declared."""
-    values = asdict(declaration)
-    return [(label(name).capitalize(), observed(value)) for name, value in values.items() if value is not None]
+def facts(source: RunDeclaration | Metadata, *others: str) -> list[tuple[str, str]]:
+    """List the names and values of the texts and numbers that were declared, except those that are shown elsewhere."""
+    values = {each.name: getattr(source, each.name) for each in fields(source) if each.name not in others}
+    return [
+        (label(name).capitalize(), observed(value))
+        for name, value in values.items()
+        if isinstance(value, str | int | float)
+    ]
 
 
 def path(account_path: str) -> Markup:
@@ -234,7 +239,7 @@ _FORMATS: Final = (
     count,
     limit,
     unbroken,
-    declared,
+    facts,
     observed,
     path,
     label,

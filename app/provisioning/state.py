@@ -7,6 +7,7 @@ from typing import Any, Final, TypeAlias
 
 from app.accounting.events import event_to_dict
 from app.api.schemas.events import planned_events_of
+from app.ledger.accounts.metadata import METADATA_FIELDS
 from app.ledger.step_events import MAX_COUNT
 from app.provisioning.document import BudgetDocument, PopulationDocument
 
@@ -19,9 +20,6 @@ TERMS: Final = (
     *("planned", "opens_at", "closes_at", "block"),
 )
 """Fields of an account that are fixed when it is created, in the order of a file."""
-
-METADATA: Final = ("display_name", "description", "owner", "labels", "links")
-"""Fields of an account that nothing charged depends on, in the order of a file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,13 +136,13 @@ def server_terms(account: Facts) -> dict[str, Any]:
 
 def desired_metadata(document: PopulationDocument | BudgetDocument) -> dict[str, Any]:
     """Return the metadata that an entry of a file states, missing values included."""
-    stated = document.model_dump(mode="json", include=set(METADATA), exclude_unset=True)
-    return {name: stated[name] or None for name in METADATA if name in stated}
+    stated = document.model_dump(mode="json", include=set(METADATA_FIELDS), exclude_unset=True)
+    return {name: stated[name] or None for name in METADATA_FIELDS if name in stated}
 
 
 def server_metadata(account: Facts) -> dict[str, Any]:
     """Convert the metadata of an account of the API to comparable form, without missing values."""
-    return {name: account[name] for name in METADATA if account[name]}
+    return {name: account[name] for name in METADATA_FIELDS if account[name]}
 
 
 def format_time(moment: datetime | None) -> str | None:

@@ -1,7 +1,7 @@
 """Lists and histories as CSV, with the filters and permissions of their JSON forms."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import astuple
+from dataclasses import asdict, astuple
 from typing import Annotated, Final
 
 from anyio import to_thread
@@ -15,6 +15,7 @@ from app.api.route import ContextDep, router
 from app.api.routers.accounts import HISTORIANS
 from app.api.routers.audit import AuditOrderParameter, audit_filter, decision_filter
 from app.api.schemas.audit import AuditEvent, Decision
+from app.ledger.accounts.metadata import METADATA_FIELDS
 from app.ledger.audit import AuditFilter, AuditOrder
 from app.ledger.runs.decisions import DecisionFilter
 from app.ledger.runs.list_filters import RunOrder
@@ -28,7 +29,7 @@ from app.service.queries.runs import RunRecord
 routes = router()
 
 RUN_COLUMNS: Final = (
-    *("id", "name", "number", "display_name", "path", "status", "owner", "labels", "description"),
+    *("id", "name", "number", "path", "status", *METADATA_FIELDS),
     *("epsilon", "delta", "epsilon_limit", "steps", *DECLARED, "attempt", "decisions"),
     *("last_decided_at", "ended_at", "end_reason", "created_at", "updated_at", "archived_at"),
 )
@@ -113,8 +114,8 @@ async def export_account_history(
 def _run_cells(row: RunRecord) -> Sequence[object]:
     run, own, about = row.run, row.own, row.about
     return (
-        *(own.account.id, own.account.name, about.number, about.metadata.display_name, own.account.path),
-        *(str(run.status), about.metadata.owner, about.metadata.labels, about.metadata.description),
+        *(own.account.id, own.account.name, about.number, own.account.path),
+        *(str(run.status), *asdict(about.metadata).values()),
         *(json_number(row.reading.epsilon), row.reading.delta, row.reading.epsilon_limit),
         *(run.next_step, *astuple(run.declaration), run.attempt, run.decisions),
         *(

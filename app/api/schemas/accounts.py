@@ -14,14 +14,7 @@ from app.api.schemas.common import (
     Output,
     Page,
 )
-from app.api.schemas.metadata import (
-    ABOUT_DISPLAY_NAME,
-    ABOUT_LABELS,
-    ABOUT_LINKS,
-    ABOUT_OWNER,
-    Link,
-    metadata_members,
-)
+from app.api.schemas.metadata import MetadataMembers, metadata_members
 from app.ledger.accounts.account import Account as DomainAccount
 from app.ledger.accounts.account_records import AccountRecord
 from app.ledger.accounts.metadata import AccountMetadata
@@ -124,20 +117,15 @@ class AnsweredPlannedEvent(Output):
         return None if count == MAX_COUNT else count
 
 
-class Account(Output):
-    """Common fields of accounts."""
-
+class _Named(Output):
     id: str
     name: str
     path: str
-    display_name: str | None = Field(default=None, description=ABOUT_DISPLAY_NAME)
-    description: str | None = None
-    owner: str | None = Field(default=None, description=ABOUT_OWNER)
-    labels: dict[str, str] = Field(default={}, description=ABOUT_LABELS)
-    links: list[Link] = Field(default=[], description=ABOUT_LINKS)
-    archived_at: datetime | None = Field(
-        default=None, description="Since when it is archived: hidden from lists, and read-only. Null: it is not."
-    )
+
+
+class Account(MetadataMembers, _Named):
+    """Common fields of accounts."""
+
     planned: list[AnsweredPlannedEvent]
     plan: Plan | None = Field(
         default=None, description="What the limit allows of the planned events, and how much of it is used."

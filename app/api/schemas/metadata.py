@@ -19,6 +19,7 @@ from app.ledger.accounts.metadata import (
     MAX_LINK_URL,
     MAX_LINKS,
     MAX_OWNER,
+    METADATA_FIELDS,
     AccountMetadata,
     Metadata,
 )
@@ -100,8 +101,8 @@ class MetadataInput(Body):
 
     def metadata(self) -> Metadata:
         """Convert to the domain."""
-        labels = dict(sorted(self.labels.items()))
-        return Metadata(self.display_name, self.description, self.owner, labels, _links(self.links))
+        sent = {name: getattr(self, name) for name in METADATA_FIELDS}
+        return Metadata(**sent | {"labels": dict(sorted(self.labels.items())), "links": _links(self.links)})
 
 
 class UpdateMetadata(Body):
@@ -130,6 +131,19 @@ class Link(Output):
     url: str
 
 
+class MetadataMembers(Output):
+    """Metadata of an account, and since when it is archived."""
+
+    display_name: str | None = Field(default=None, description=ABOUT_DISPLAY_NAME)
+    description: str | None = None
+    owner: str | None = Field(default=None, description=ABOUT_OWNER)
+    labels: dict[str, str] = Field(default={}, description=ABOUT_LABELS)
+    links: list[Link] = Field(default=[], description=ABOUT_LINKS)
+    archived_at: datetime | None = Field(
+        default=None, description="Since when it is archived: hidden from lists, and read-only. Null: it is not."
+    )
+
+
 class ChangeArchive(Body):
     """Why an account is archived, or no longer."""
 
@@ -153,15 +167,7 @@ class ArchivedAccount(Output):
 
 def metadata_members(about: AccountMetadata) -> dict[str, Any]:
     """Convert the metadata of an account."""
-    found = about.metadata
-    return {
-        "display_name": found.display_name,
-        "description": found.description,
-        "owner": found.owner,
-        "labels": found.labels,
-        "links": found.links,
-        "archived_at": about.archived_at,
-    }
+    return {name: getattr(about.metadata, name) for name in METADATA_FIELDS} | {"archived_at": about.archived_at}
 
 
 def _links(sent: list[LinkInput]) -> tuple[DomainLink, ...]:

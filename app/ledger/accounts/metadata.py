@@ -1,7 +1,7 @@
 """Metadata of accounts: what people see, search and filter by. Nothing that is charged or decided depends on it."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import datetime
 from typing import Any, Final
 
@@ -37,6 +37,9 @@ class Link:
 @dataclass(frozen=True, slots=True)
 class Metadata:
     """What people wrote about an account; None: nothing.
+
+    A text is a column of `account_metadata`, and each field a member of the API's requests and answers. The audit log,
+    verification, the CSV, the page and the files of `apply` derive from the fields.
 
     Args:
         owner: a person or a team, as text.
@@ -75,6 +78,8 @@ class Metadata:
 
 
 NO_METADATA: Final = Metadata()
+METADATA_FIELDS: Final = tuple(each.name for each in fields(Metadata))
+METADATA_TEXTS: Final = tuple(each.name for each in fields(Metadata) if each.default is None)
 
 
 @dataclass(frozen=True, slots=True)

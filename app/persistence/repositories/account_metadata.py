@@ -4,7 +4,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import datetime
-from typing import Any, Final
+from typing import Any
 
 from sqlalchemy import (
     Column,
@@ -22,13 +22,11 @@ from sqlalchemy import (
 )
 
 from app.ledger.accounts.account import Account, AccountKind
-from app.ledger.accounts.metadata import AccountMetadata, Link, Metadata, search_text
+from app.ledger.accounts.metadata import METADATA_TEXTS, AccountMetadata, Link, Metadata, search_text
 from app.ledger.ids import is_id
 from app.ledger.runs.list_filters import MetadataFilter
 from app.persistence.repositories.expressions import RUN, join_on, owned_by
 from app.persistence.tables import account_ancestors, account_labels, account_metadata, accounts
-
-_OWN: Final = ("display_name", "description", "owner")
 
 
 def add(tx: Connection, organisation_id: str, account: Account, metadata: Metadata) -> int:
@@ -80,7 +78,7 @@ def find_many(tx: Connection, organisation_id: str, account_ids: Sequence[str]) 
     found = {}
     for row in rows:
         links = tuple(Link(**link) for link in json.loads(row.links))
-        own = {name: getattr(row, name) for name in _OWN}
+        own = {name: getattr(row, name) for name in METADATA_TEXTS}
         metadata = Metadata(**own, labels=labels.get(row.account_id, {}), links=links)
         found[row.account_id] = AccountMetadata(row.number, metadata, row.archived_at)
     return found
@@ -156,7 +154,7 @@ def matching(column: Column[Any], organisation_id: str, wanted: MetadataFilter |
 
 
 def _values(path: str, metadata: Metadata) -> dict[str, Any]:
-    own = {name: getattr(metadata, name) for name in _OWN}
+    own = {name: getattr(metadata, name) for name in METADATA_TEXTS}
     links = json.dumps([asdict(link) for link in metadata.links])
     return {**own, "links": links, "search_text": search_text(path, metadata)}
 

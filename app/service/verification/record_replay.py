@@ -7,7 +7,14 @@ from typing import Any, Final
 
 from sqlalchemy import Row
 
-from app.ledger.accounts.metadata import ARCHIVALS, METADATA_CHANGES, UNARCHIVALS, metadata_of, search_text
+from app.ledger.accounts.metadata import (
+    ARCHIVALS,
+    METADATA_CHANGES,
+    METADATA_TEXTS,
+    UNARCHIVALS,
+    metadata_of,
+    search_text,
+)
 from app.ledger.audit import AuditAction, AuditEntry, canonical, digest
 from app.ledger.governance.proposals import ProposalKind, ProposalStatus
 from app.persistence.repositories.audit import StoredRecord
@@ -162,7 +169,7 @@ def _metadata(records: Records, entry: AuditEntry, after: Mapping[str, Any]) -> 
     facts = after.get("metadata", {})
     for key, value in facts.get("labels", {}).items():
         _row(records, "account_labels", f"{entry.subject}/{key}", value=value)
-    own = {name: facts.get(name) for name in ("display_name", "description", "owner")}
+    own = {name: facts.get(name) for name in METADATA_TEXTS}
     found = search_text(after["path"], metadata_of(facts))
     _row(records, "account_metadata", entry.subject, **own, links=facts.get("links", []), search_text=found)
 

@@ -51,6 +51,7 @@ def create_run(  # noqa: PLR0913 - the members of the request, by name
     neighboring_relation: NeighboringRelation | None = None,
     plan: Sequence[EventCount] | None = None,
     expected_steps: int | None = None,
+    declared_steps_per_hour: float | None = None,
     prefetch: int = 1,
     prefetch_in_background: bool = False,
     schedule: Callable[[int], Event] | None = None,
@@ -76,6 +77,7 @@ def create_run(  # noqa: PLR0913 - the members of the request, by name
         plan: to reserve at once; if it does not fit, no run is created, unless it may `wait`.
         expected_steps: number of all steps of the training: a refusal answers for the rest of them, and more of them
             are flagged as a deviation. None: those of `plan` or `planned`, if they have an end.
+        declared_steps_per_hour: maximum pace; a faster run is flagged. None: any.
         prefetch: steps granted by one request. Unused ones are returned when the run is completed, and forfeited
             if it ends otherwise or this process dies.
         prefetch_in_background: request the next grant while the last one is in use.
@@ -89,7 +91,7 @@ def create_run(  # noqa: PLR0913 - the members of the request, by name
         on_wait: called with what the plan waits for, first and whenever that changes; None: the log has it.
         collect_metadata: label the run with its git commit, its job and its run of MLflow or Weights & Biases, and link
             the latter; None: unless EPSILON_LEDGER_COLLECT_METADATA is 0.
-        metadata: `display_name`, `description`, `owner`, `labels` and `links` for people.
+        metadata: for people, as in `Metadata`.
 
     Returns:
         The run; keep its `state_dict()` to resume it.
@@ -116,6 +118,7 @@ def create_run(  # noqa: PLR0913 - the members of the request, by name
         "neighboring_relation": neighboring_relation,
         "plan": None if plan is None else wire_events(plan, "plan"),
         "expected_steps": None if expected_steps is None else whole("expected_steps", expected_steps),
+        "declared_steps_per_hour": declared_steps_per_hour,
         "lease_seconds": lease_seconds if plan else None,
         "wait_until": wait_end(wait),
         **described,

@@ -44,7 +44,7 @@ def create_budget(  # noqa: PLR0913 - the members of the request, by name
         opens_at: timezone-aware; the budget is closed before.
         closes_at: timezone-aware; the budget is closed from then on.
         block: its data, if its parent has composition.
-        metadata: `display_name`, `description`, `owner`, `labels` and `links` for people.
+        metadata: for people, as in `Metadata`.
 
     Returns:
         The budget.
@@ -124,7 +124,7 @@ def update_budget(budget: str, **changes: Unpack[MetadataChanges]) -> RequestFlo
 
     Args:
         budget: its id or path.
-        changes: `display_name`, `description`, `owner`, `labels` and `links`. What is left out stays, None removes.
+        changes: of its metadata, as in `MetadataChanges`. What is left out stays, None removes.
             Labels are merged by key, links are replaced.
 
     Returns:

@@ -43,7 +43,7 @@ def create_experiment(  # noqa: PLR0913 - the members of the request, by name
         shape: of the distribution of their number, in [-0.5, 1e6]: 1 is geometric, 0 logarithmic; None: Poisson.
         privacy_unit: that the trainer protects, for a sweep that is charged as a whole.
         neighboring_relation: of its mechanisms, for a sweep that is charged as a whole.
-        metadata: `display_name`, `description`, `owner`, `labels` and `links` of its account, for people.
+        metadata: of its account for people, as in `Metadata`.
 
     Returns:
         The experiment. While its charge awaits approval, `status` is "pending" and `trials` None; `charge_experiment`

@@ -34,7 +34,7 @@ def create_population(
         planned: the plan: events in order, each with a count, such as `[(event, 1000)]`. The last one may be a bare
             event: as many as the limit allows. None: the filter is tuned for the first charged event.
         composition: declares its budgets as disjoint; None: their spending adds up.
-        metadata: `display_name`, `description`, `owner`, `labels` and `links` for people.
+        metadata: for people, as in `Metadata`.
 
     Returns:
         The population.
@@ -77,7 +77,7 @@ def update_population(population: str, **changes: Unpack[MetadataChanges]) -> Re
 
     Args:
         population: its id or name.
-        changes: `display_name`, `description`, `owner`, `labels` and `links`. What is left out stays, None removes.
+        changes: of its metadata, as in `MetadataChanges`. What is left out stays, None removes.
             Labels are merged by key, links are replaced.
 
     Returns:

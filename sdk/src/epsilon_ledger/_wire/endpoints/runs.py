@@ -45,7 +45,7 @@ def update_run(run: str, **changes: Unpack[MetadataChanges]) -> RequestFlow[RunS
 
     Args:
         run: its id, or its path if no other run has the same.
-        changes: `display_name`, `description`, `owner`, `labels` and `links`. What is left out stays, None removes.
+        changes: of its metadata, as in `MetadataChanges`. What is left out stays, None removes.
             Labels are merged by key, links are replaced.
 
     Returns:
