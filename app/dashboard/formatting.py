@@ -19,10 +19,10 @@ from app.ledger.accounts.account_records import Block
 from app.ledger.accounts.metadata import Metadata
 from app.ledger.runs.decisions import Decision, DecisionOutcome
 from app.ledger.runs.run import EndReason, RunDeclaration
+from app.ledger.scheduling.account_status import AccountStatus, Severity
 from app.ledger.scheduling.waiting_reasons import Shortage
 from app.ledger.settings.allocation import SchedulingRule
 from app.ledger.wording import format_exact, without_zeros
-from app.service.queries.account_status import AccountStatus, Severity
 
 _MILLE: Final = 1000
 _EXPONENT: Final = re.compile(r"(\b[\d.]+e-\d+)")

@@ -149,5 +149,5 @@ def _payload(tx: Connection, context: RequestContext, proposal: Proposal) -> dic
 
 
 def _account(tx: Connection, context: RequestContext, account_id: str) -> dict[str, str]:
-    name = overview_queries.names_of(tx, context.organisation_id, [account_id])[account_id]
-    return {"account_path": name.path, "account_kind": str(name.kind)}
+    found = overview_queries.statuses_of(tx, context.organisation_id, [account_id])[account_id]
+    return {"account_path": found.path, "account_kind": str(found.kind)}

@@ -1,19 +1,19 @@
 """Plans that wait, on the pages of accounts and runs, and how a budget is shared out."""
 
 import re
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
 import pytest
 
 from app.dashboard.formatting import free
-from app.ledger.accounts.account import AccountKind
 from app.ledger.filter.filters import Limit
+from app.ledger.scheduling.account_status import Severity
 from app.ledger.scheduling.availability import Available
-from app.service.queries.account_status import AccountStatus, Severity
 from app.service.scheduling.grants import expire_waiting, grant_waiting
 from tests.clocks import stand_at
 from tests.conftest import Ledger
 from tests.dashboard.page_visitor import text_of, visitor
+from tests.statuses import status_at
 from tests.waiting_reservations import OVER_TEN_DAYS, allocate, ask, later
 
 OFFICER = "privacy_officer"
@@ -126,13 +126,13 @@ def test_locked_epsilon_is_neither_free_nor_spent(ledger: Ledger, shared: str) -
     ("unlocked", "severity", "locked"), [(3.0, Severity.OK, True), (0.05, Severity.EXHAUSTED, False)]
 )
 def test_locked_account_is_as_urgent_as_its_spending(unlocked: float, severity: Severity, locked: bool) -> None:  # noqa: FBT001
-    status = AccountStatus(
-        *("bud_1", AccountKind.BUDGET, "pop_1", "pop_1", "b", "p/b", 1, datetime.now(UTC), None),
+    status = status_at(
+        "p/b",
         limit=Limit(3.0, 1e-5),
         epsilon=0.0,
         epsilon_including_reserved=0.0,
         share=0.0,
-        available=Available(0.0, "pop_1", "p", Available(unlocked, "pop_1", "p")),
+        available=Available(0.0, "p", "p", Available(unlocked, "p", "p")),
     )
     assert (status.severity, status.is_locked, status.free) == (severity, locked, 0.0)
 

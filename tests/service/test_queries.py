@@ -2,7 +2,6 @@
 
 from bisect import bisect_left
 from collections.abc import Callable
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -13,16 +12,15 @@ from sqlalchemy import Connection, update
 
 from app.accounting.curves import RdpCurve, orders
 from app.dashboard.formatting import severity_label
-from app.ledger.accounts.account import AccountKind
 from app.ledger.accounts.account_records import AccountRecord
 from app.ledger.filter.filters import Limit
+from app.ledger.scheduling.account_status import AccountStatus, Severity
 from app.persistence.repositories import accounts
 from app.persistence.repositories.usage_history import Sample
 from app.persistence.tables import accounts as accounts_table
 from app.service.accounts import availability
 from app.service.auth.authentication import authenticate
 from app.service.auth.request_context import RequestContext
-from app.service.queries.account_status import AccountStatus, Severity
 from app.service.queries.account_status_cache import AccountStatusCache
 from app.service.queries.overview import BUDGETS, POPULATIONS, read_overview
 from app.service.queries.spend_series import SpendSeries, spend_series
@@ -30,6 +28,7 @@ from tests.api.trainer import LOUD, Trainer, gaussian
 from tests.conftest import Furnish, Ledger
 from tests.service.prepared_ledgers import ATTESTED
 from tests.service.tampering import TEAM, set_account, set_balance, tampering, write_account
+from tests.statuses import status_at
 from tests.waiting_reservations import OVER_TEN_DAYS, allocate, ask, later, preview
 
 NEW_YEAR = datetime(2026, 1, 1, tzinfo=UTC)
@@ -146,26 +145,24 @@ def test_damaged_account_comes_first_and_hides_no_other(charged: Ledger, what: s
     assert (seen.severities[Severity.OVER], sum(seen.severities.values())) == (1, 4)
 
 
-def status(path: str, share: float, *, parent: str | None = None) -> AccountStatus:
+def status(path: str, share: float) -> AccountStatus:
     """An account that has used a part of its limit of 2."""
-    root = path.split("/", maxsplit=1)[0]
-    kind = AccountKind.POPULATION if path == root else AccountKind.BUDGET
-    facts = (path, kind, parent, root, path.rpartition("/")[2], path, path.count("/"), datetime.now(UTC), None)
-    return AccountStatus(*facts, Limit(2.0, 1e-6), 2 * share, 2 * share, share=share)
+    spent = 2 * share
+    return status_at(path, limit=Limit(2.0, 1e-6), epsilon=spent, epsilon_including_reserved=spent, share=share)
 
 
 def ending(days: int) -> AccountStatus:
     """An account that is empty in so many days."""
-    return replace(status("p", 0.1), now=NEW_YEAR, empty_at=NEW_YEAR + timedelta(days=days))
+    return status("p", 0.1)._replace(now=NEW_YEAR, empty_at=NEW_YEAR + timedelta(days=days))
 
 
 @pytest.mark.parametrize(
     ("account", "level"),
     [
         (status("p", 1.01), "over"),
-        (replace(status("p", 0.0), quarantine="its balance is not proven"), "over"),
+        (status("p", 0.0)._replace(quarantine="its balance is not proven"), "over"),
         (status("p", 0.99), "exhausted"),
-        (replace(status("p", 0.1), epsilon_including_reserved=1.97, has_reserved=True), "exhausted"),
+        (status("p", 0.1)._replace(epsilon_including_reserved=1.97, has_reserved=True), "exhausted"),
         (status("p", 0.8), "low"),
         (ending(7), "low"),
         (status("p", 0.5), "half"),
@@ -183,7 +180,7 @@ def test_most_urgent_of_many_accounts_are_shown(ledger: Ledger, monkeypatch: pyt
     names = [f"p{number:03}" for number in range(POPULATIONS + 20)]
     many = [status(name, 0.1) for name in names]
     places = [(name, place, team) for place, name in enumerate(names) for team in range(3)]
-    teams = [status(f"{name}/t{team}", (place * 3 + team) / 1000, parent=name) for name, place, team in places]
+    teams = [status(f"{name}/t{team}", (place * 3 + team) / 1000) for name, place, team in places]
     monkeypatch.setattr(AccountStatusCache, "read", lambda *_: [*many, *teams])
     seen = read_overview(call_of(ledger), AccountStatusCache())
     assert (seen.populations, seen.budgets, len(seen.trees)) == (len(many), len(teams), POPULATIONS)

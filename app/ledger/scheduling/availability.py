@@ -5,7 +5,7 @@ locked can not be taken now, and is not used either. Under a parallel account, a
 counts only where it exceeds the other parts, so what its limit leaves differs from part to part.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 
@@ -27,22 +27,6 @@ class Available:
     account_id: str
     account_path: str
     when_unlocked: "Available | None" = None
-
-
-@dataclass(frozen=True, slots=True)
-class AccountRoom:
-    """What an account's own limit leaves.
-
-    Args:
-        parallel: whether its children are disjoint parts.
-        epsilon: 0 also if nothing may be charged, such as to a quarantined account.
-    """
-
-    id: str
-    path: str
-    parent_id: str | None
-    parallel: bool
-    epsilon: float
 
 
 def room_of(account: Account) -> float:
@@ -87,21 +71,3 @@ def least_above_part(
     run = replace(part, id="", kind=AccountKind.RUN, parent_id=part.id, limit=None)
     above = exposed([*path[:-1], part, run], parts)[:-2]
     return min((Available(room(each), each.id, each.path) for each in reversed(above)), key=lambda one: one.epsilon)
-
-
-def available_of(
-    rooms: Iterable[AccountRoom], above_parts: Mapping[str, Available] | None = None
-) -> dict[str, Available]:
-    """Find what each account can still take, by id.
-
-    `rooms` has parents before their children. `above_parts` has the result of `least_above_part` for parts of parallel
-    accounts; for a part without one, the room of the parallel account as a whole counts, which is never more.
-    """
-    found: dict[str, Available] = {}
-    for each in rooms:
-        own = Available(each.epsilon, each.id, each.path)
-        above = found.get(each.parent_id) if each.parent_id is not None else None
-        if above_parts and each.id in above_parts:
-            above = above_parts[each.id]
-        found[each.id] = own if above is None or own.epsilon <= above.epsilon else above
-    return found

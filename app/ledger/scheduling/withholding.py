@@ -99,6 +99,24 @@ class Withholding:
         return [(slope, base + beyond) for slope, base in lines_of(under).items() if slope]
 
 
+@dataclass(frozen=True, slots=True)
+class LockedLimit:
+    """A limit that unlocks.
+
+    Args:
+        withholding: of the account, without its shares' part.
+        locked: epsilon by which unlocking all of it would let the account take more.
+    """
+
+    withholding: Withholding
+    locked: float
+
+    @property
+    def part(self) -> float:
+        """Unlocked part of the limit."""
+        return float(self.withholding.unlocked)
+
+
 def lines_of(account: Account) -> Lines:
     """Get the total loss of an account as a function of a charge, see `ParallelExposure`."""
     return {1: account.spent + account.held} if account.exposure is None else account.exposure.total

@@ -3,15 +3,15 @@
 from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
-from sqlalchemy import Connection, Row, and_, bindparam, func, select
+from sqlalchemy import Connection, Row, Select, and_, bindparam, func, select
 
 from app.ledger.accounts.account import AccountKind
-from app.ledger.accounts.metadata import title_of
 from app.ledger.pages import Page, PageRequest
 from app.ledger.runs.deviations import Deviation
 from app.ledger.runs.run import RunStatus
+from app.ledger.scheduling.account_status import AccountStatus
 from app.persistence.repositories.account_metadata import not_archived
 from app.persistence.repositories.expressions import NO_RUN, columns_of, join_on, owned_by, read_page
 from app.persistence.repositories.locks import within
@@ -27,63 +27,54 @@ from app.persistence.tables import (
     runs,
 )
 
-
-@dataclass(frozen=True, slots=True)
-class AccountSummary:
-    """An account's position in the tree, version, and quarantine reason, if any.
-
-    `max_partitions_per_unit` is set if its children are disjoint parts, `allocation` if it shares out its budget.
-    """
-
-    organisation_id: str
-    id: str
-    parent_id: str | None
-    population_id: str
-    depth: int
-    version: int
-    updated_at: datetime
-    quarantine: str | None
-    max_partitions_per_unit: int | None
-    allocation: str | None
-
-    @property
-    def key(self) -> tuple[str, str]:
-        """The ids of organisation and account."""
-        return self.organisation_id, self.id
-
-    @property
-    def mark(self) -> tuple[object, ...]:
-        """A token of the state; after a restore a version alone may repeat."""
-        return self.version, self.updated_at, self.quarantine
-
-
-_SUMMARIES = (
-    select(*columns_of(accounts, AccountSummary, quarantine="quarantine_reason"))
-    .where(NO_RUN)
-    .order_by(accounts.c.depth, accounts.c.id)
+_COLUMNS: Final = (
+    *(accounts.c.organisation_id, accounts.c.id, accounts.c.kind, accounts.c.parent_id, accounts.c.population_id),
+    *(accounts.c.path, accounts.c.depth, accounts.c.created_at, accounts.c.updated_at, accounts.c.version),
+    *(accounts.c.quarantine_reason, accounts.c.max_partitions_per_unit, accounts.c.allocation),
 )
+"""The first fields of a status, which every readable row has."""
+
+_STATUSES = select(*_COLUMNS).where(NO_RUN).order_by(accounts.c.depth, accounts.c.id)
 
 
-def list_summaries(tx: Connection, organisation_id: str | None, account_id: str | None = None) -> list[AccountSummary]:
-    """List populations and budgets of an organisation or all, or those at or under one, ancestors first."""
+def list_statuses(tx: Connection, organisation_id: str | None, account_id: str | None = None) -> list[AccountStatus]:
+    """List populations and budgets of an organisation or all, or those at or under one, ancestors first.
+
+    No status has numbers: accounts whose rows are damaged are listed, too.
+    """
     under = within(accounts.c.id, organisation_id, account_id)
-    rows = tx.execute(_SUMMARIES.where(owned_by(accounts, organisation_id), under))
-    return [AccountSummary(*row) for row in rows]
+    return _read(tx, _STATUSES.where(owned_by(accounts, organisation_id), under))
 
 
-def list_summaries_along(tx: Connection, organisation_id: str, account_ids: Collection[str]) -> list[AccountSummary]:
-    """List some populations and budgets with all accounts above them, ancestors first."""
+def list_statuses_along(tx: Connection, organisation_id: str, account_ids: Collection[str]) -> list[AccountStatus]:
+    """List some populations and budgets with all accounts above them, ancestors first, without numbers."""
     along = select(account_ancestors.c.ancestor_id).where(
         account_ancestors.c.organisation_id == organisation_id, account_ancestors.c.account_id.in_(list(account_ids))
     )
-    found = _SUMMARIES.where(owned_by(accounts, organisation_id), accounts.c.id.in_(along))
-    return [AccountSummary(*row) for row in tx.execute(found)]
+    return _read(tx, _STATUSES.where(owned_by(accounts, organisation_id), accounts.c.id.in_(along)))
 
 
-def list_part_summaries(tx: Connection, organisation_id: str, parent_ids: Collection[str]) -> list[AccountSummary]:
-    """List the children of parallel accounts."""
-    found = _SUMMARIES.where(owned_by(accounts, organisation_id), accounts.c.parent_id.in_(list(parent_ids)))
-    return [AccountSummary(*row) for row in tx.execute(found)]
+def list_part_statuses(tx: Connection, organisation_id: str, parent_ids: Collection[str]) -> list[AccountStatus]:
+    """List the children of parallel accounts, without numbers."""
+    here = owned_by(accounts, organisation_id)
+    return _read(tx, _STATUSES.where(here, accounts.c.parent_id.in_(list(parent_ids))))
+
+
+def statuses_of(tx: Connection, organisation_id: str, account_ids: Collection[str]) -> dict[str, AccountStatus]:
+    """Get accounts, also of runs, by id, without numbers; ids of other objects are ignored."""
+    found = (
+        select(*_COLUMNS, account_metadata.c.number)
+        .join(account_metadata, join_on(account_metadata, accounts, account_id="id"))
+        .where(accounts.c.organisation_id == organisation_id, accounts.c.id.in_(list(account_ids)))
+    )
+    return {each.id: each for each in _read(tx, found)}
+
+
+def _read(tx: Connection, found: Select[Any]) -> list[AccountStatus]:
+    return [
+        AccountStatus(organisation, account, AccountKind(kind), *others)
+        for organisation, account, kind, *others in tx.execute(found)
+    ]
 
 
 # Executed every few seconds for every open page: built once, and one statement for all.
@@ -153,35 +144,6 @@ def newest_attempts(tx: Connection, organisation_id: str, run_id: str, limit: in
     mine = owned_by(attempts, organisation_id, run_id=run_id)
     found = select(*columns_of(attempts, Attempt)).where(mine)
     return [Attempt(*row) for row in tx.execute(found.order_by(attempts.c.attempt.desc()).limit(limit))]
-
-
-@dataclass(frozen=True, slots=True)
-class AccountName:
-    """The path and kind of an account in a list, and its number among the runs at this path."""
-
-    path: str
-    kind: AccountKind
-    number: int
-
-    @property
-    def title(self) -> str:
-        """The path with the number of a run that is not the first."""
-        return title_of(self.path, self.number)
-
-
-def paths_of(tx: Connection, organisation_id: str, ids: Collection[str]) -> dict[str, str]:
-    """Get the path of names by id; ids of other objects are ignored."""
-    return {account_id: name.path for account_id, name in names_of(tx, organisation_id, ids).items()}
-
-
-def names_of(tx: Connection, organisation_id: str, account_ids: Collection[str]) -> dict[str, AccountName]:
-    """Get accounts by id."""
-    found = (
-        select(accounts.c.id, accounts.c.path, accounts.c.kind, account_metadata.c.number)
-        .join(account_metadata, join_on(account_metadata, accounts, account_id="id"))
-        .where(accounts.c.organisation_id == organisation_id, accounts.c.id.in_(list(account_ids)))
-    )
-    return {row.id: AccountName(row.path, AccountKind(row.kind), row.number) for row in tx.execute(found)}
 
 
 @dataclass(frozen=True, slots=True)

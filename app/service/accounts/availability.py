@@ -1,6 +1,6 @@
 """What accounts can take: the least along their paths, with parts of parallel accounts read where they decide."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Final
@@ -10,12 +10,13 @@ from sqlalchemy import Connection
 from app.ledger.accounts.account import AccountKind
 from app.ledger.accounts.account_records import AccountRecord
 from app.ledger.admission.composition import exposed
-from app.ledger.scheduling.availability import AccountRoom, Available, available_of, least_above_part, room_of
+from app.ledger.scheduling.account_status import AccountStatus, available_of
+from app.ledger.scheduling.availability import Available, least_above_part, room_of
+from app.ledger.scheduling.withholding import LockedLimit
 from app.persistence.lru_cache import LruCache
 from app.persistence.repositories import accounts, overview_queries
-from app.persistence.repositories.overview_queries import AccountSummary
 from app.service.accounts.damaged_rows import read_tolerating_damage
-from app.service.accounts.locked_limits import LockedLimit, LockedLimitReader, read_locked_limits, room_within
+from app.service.accounts.locked_limits import LockedLimitReader, read_locked_limits, room_within
 
 CACHED_PARTS: Final = 10_000
 
@@ -29,30 +30,40 @@ class AvailabilityReader:
         self._known: LruCache[tuple[str, str, bool], tuple[Marks, Available]] = LruCache(CACHED_PARTS)
         self._locked = LockedLimitReader()
 
-    def read(
+    def with_available(
+        self, tx: Connection, organisation_id: str, statuses: Sequence[AccountStatus], now: datetime
+    ) -> list[AccountStatus]:
+        """Add to accounts what they can take now, and what is locked of those limits that unlock.
+
+        `statuses` has ancestors first; an account that is missing limits nothing.
+        """
+        limits = self._locked.read(tx, organisation_id, statuses, now)
+        found = self._read(tx, organisation_id, statuses, limits)
+        return [
+            each
+            if (each.available, each.locked) == (found[each.id], limits.get(each.id))
+            else each._replace(available=found[each.id], locked=limits.get(each.id))
+            for each in statuses
+        ]
+
+    def _read(
         self,
         tx: Connection,
         organisation_id: str,
-        summaries: Sequence[AccountSummary],
-        rooms: Sequence[AccountRoom],
-        now: datetime,
-    ) -> tuple[dict[str, Available], dict[str, LockedLimit]]:
-        """Find what accounts can take now, and what is locked of the limits of those that unlock theirs, by id.
-
-        `summaries` and `rooms` are about the same accounts, ancestors first; one that is missing limits nothing. Rooms
-        do not know what is locked.
-        """
-        limits = self._locked.read(tx, organisation_id, summaries, now)
-        whole = self._least(tx, organisation_id, summaries, rooms, {})
+        statuses: Sequence[AccountStatus],
+        limits: Mapping[str, LockedLimit],
+    ) -> dict[str, Available]:
+        """Find what accounts can take now, by id; what remains of their limits does not know what is locked."""
+        whole = self._least(tx, organisation_id, statuses, {})
         locked = {account_id: each for account_id, each in limits.items() if each.locked > 0}
         if not locked:
-            return whole, limits
-        usable = [
-            replace(each, epsilon=max(0.0, each.epsilon - locked[each.id].locked)) if each.id in locked else each
-            for each in rooms
+            return whole
+        unlocked = [
+            each._replace(remaining=max(0.0, each.usable - locked[each.id].locked)) if each.id in locked else each
+            for each in statuses
         ]
-        found = self._least(tx, organisation_id, summaries, usable, locked)
-        available = {
+        found = self._least(tx, organisation_id, unlocked, locked)
+        return {
             account_id: each if each == whole[account_id] else replace(each, when_unlocked=whole[account_id])
             for account_id, each in found.items()
         }
@@ -62,39 +73,36 @@ class AvailabilityReader:
         self,
         tx: Connection,
         organisation_id: str,
-        summaries: Sequence[AccountSummary],
-        rooms: Sequence[AccountRoom],
+        statuses: Sequence[AccountStatus],
         locked: Mapping[str, LockedLimit],
     ) -> dict[str, Available]:
         """Find the least room along the path of each account, by id."""
-        found = available_of(rooms)
-        parallel = {each.id for each in rooms if each.parallel}
+        found = available_of(statuses)
+        parallel = {each.id for each in statuses if each.parallel}
         # The room of the whole is never more than what is left for a part: it decides only where it is the least.
-        doubtful = {
-            each.id: each.parent_id
-            for each in rooms
-            if each.parent_id is not None
-            and each.parent_id in parallel
-            and each.epsilon > found[each.parent_id].epsilon
-        }
+        doubtful = [
+            each.id
+            for each in statuses
+            if each.parent_id is not None and each.parent_id in parallel and each.usable > found[each.parent_id].epsilon
+        ]
         if not doubtful:
             return found
-        return available_of(rooms, self._above_parts(tx, organisation_id, summaries, doubtful, locked))
+        return available_of(statuses, self._above_parts(tx, organisation_id, statuses, doubtful, locked))
 
     def _above_parts(
         self,
         tx: Connection,
         organisation_id: str,
-        summaries: Sequence[AccountSummary],
-        wanted: Mapping[str, str],
+        statuses: Sequence[AccountStatus],
+        wanted: Collection[str],
         locked: Mapping[str, LockedLimit],
     ) -> dict[str, Available]:
-        """Find what is left above parts, by id; `wanted` has the parallel account of each. Damaged ones have none."""
-        by_id = {each.id: each for each in summaries}
-        siblings: dict[str, list[AccountSummary]] = {}
+        """Find what is left above parts, by id. Damaged ones have none."""
+        by_id = {each.id: each for each in statuses}
+        siblings: dict[str, list[AccountStatus]] = {}
         paths = {part: _path_of(by_id, part) for part in wanted}
-        composed = {at for path in paths.values() for at in path if by_id[at].max_partitions_per_unit is not None}
-        for each in overview_queries.list_part_summaries(tx, organisation_id, sorted(composed)):
+        composed = {at for path in paths.values() for at in path if by_id[at].parallel}
+        for each in overview_queries.list_part_statuses(tx, organisation_id, sorted(composed)):
             siblings.setdefault(str(each.parent_id), []).append(each)
         found: dict[str, Available] = {}
         missing: dict[str, Marks] = {}
@@ -119,7 +127,7 @@ class AvailabilityReader:
         return found
 
 
-def _path_of(by_id: Mapping[str, AccountSummary], account_id: str) -> tuple[str, ...]:
+def _path_of(by_id: Mapping[str, AccountStatus], account_id: str) -> tuple[str, ...]:
     """List the ids of an account and those above it, the root first."""
     path: list[str] = []
     at: str | None = account_id
@@ -132,7 +140,7 @@ def _path_of(by_id: Mapping[str, AccountSummary], account_id: str) -> tuple[str,
 def _left_above(
     records: Mapping[str, AccountRecord],
     path: Sequence[str],
-    siblings: Mapping[str, Sequence[AccountSummary]],
+    siblings: Mapping[str, Sequence[AccountStatus]],
     locked: Mapping[str, LockedLimit],
 ) -> Available | None:
     """Find what is left above a part; None if the row of an account that counts is damaged."""
@@ -146,38 +154,18 @@ def _left_above(
     return least_above_part(accounts_of_path, beside, room_within(locked))
 
 
-def room_of_record(record: AccountRecord) -> AccountRoom:
-    """Get what an account's own limit leaves: nothing in quarantine."""
-    account = record.account
-    return AccountRoom(
-        account.id,
-        account.path,
-        account.parent_id,
-        account.partitions_per_unit is not None,
-        0.0 if record.quarantine is not None else room_of(account),
-    )
-
-
 def read_available(
     tx: Connection, organisation_id: str, records: Sequence[AccountRecord], now: datetime
 ) -> dict[str, Available]:
     """Find what populations and budgets can take now, by id."""
-    summaries = overview_queries.list_summaries_along(tx, organisation_id, [each.account.id for each in records])
+    statuses = overview_queries.list_statuses_along(tx, organisation_id, [each.account.id for each in records])
     read = {each.account.id: each for each in records}
-    above, damaged = read_tolerating_damage(
-        tx, organisation_id, [each.id for each in summaries if each.id not in read], lambda record: record
-    )
-    names = overview_queries.paths_of(tx, organisation_id, damaged) if damaged else {}
-    rooms = []
-    for each in summaries:
-        record = read.get(each.id) or above.get(each.id)
-        parallel = each.max_partitions_per_unit is not None
-        rooms.append(
-            AccountRoom(each.id, names[each.id], each.parent_id, parallel, 0.0)
-            if record is None
-            else room_of_record(record)
-        )
-    return AvailabilityReader().read(tx, organisation_id, summaries, rooms, now)[0]
+    others = [each.id for each in statuses if each.id not in read]
+    above, _ = read_tolerating_damage(tx, organisation_id, others, lambda record: record)
+    read |= above
+    known = [each._replace(remaining=room_of(read[each.id].account)) if each.id in read else each for each in statuses]
+    found = AvailabilityReader().with_available(tx, organisation_id, known, now)
+    return {each.id: each.available for each in found if each.available is not None}
 
 
 def read_available_along(

@@ -9,12 +9,12 @@ from typing import Final
 from sqlalchemy import Connection
 
 from app.ledger.accounts.account import Account
+from app.ledger.scheduling.account_status import AccountStatus
 from app.ledger.scheduling.availability import room_of, unlocked_room_of
-from app.ledger.scheduling.withholding import Withholding
+from app.ledger.scheduling.withholding import LockedLimit, Withholding
 from app.ledger.settings.allocation import ALL, Allocation, UnlockByReservations, UnlockOverTime
 from app.persistence.lru_cache import LruCache
 from app.persistence.repositories import waiting
-from app.persistence.repositories.overview_queries import AccountSummary
 from app.service.accounts.damaged_rows import read_tolerating_damage
 
 CACHED_ACCOUNTS: Final = 1000
@@ -35,24 +35,6 @@ class Unlocked:
     window: Fraction = ALL
     since: datetime | None = None
     arrivals: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class LockedLimit:
-    """A limit that unlocks.
-
-    Args:
-        withholding: of the account, without its shares' part.
-        locked: epsilon by which unlocking all of it would let the account take more.
-    """
-
-    withholding: Withholding
-    locked: float
-
-    @property
-    def part(self) -> float:
-        """Unlocked part of the limit."""
-        return float(self.withholding.unlocked)
 
 
 def read_unlocked(
@@ -118,10 +100,10 @@ class LockedLimitReader:
         self._known: LruCache[tuple[str, str], tuple[tuple[object, ...], Account]] = LruCache(CACHED_ACCOUNTS)
 
     def read(
-        self, tx: Connection, organisation_id: str, summaries: Sequence[AccountSummary], now: datetime
+        self, tx: Connection, organisation_id: str, statuses: Sequence[AccountStatus], now: datetime
     ) -> dict[str, LockedLimit]:
         """Read what is locked of limits, by id of those accounts that unlock theirs; damaged ones are left out."""
-        allocating = [each for each in summaries if each.allocation is not None]
+        allocating = [each for each in statuses if each.allocation is not None]
         if not allocating:
             return {}
         found, missing = [], {}

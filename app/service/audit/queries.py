@@ -107,5 +107,6 @@ def read_health(context: RequestContext) -> ChainHealth:
         stopped = {
             account_id: why for (_, account_id), why in raw_rows.quarantined(tx, context.organisation_id).items()
         }
-        paths = overview_queries.paths_of(tx, context.organisation_id, stopped.keys())
+        found = overview_queries.statuses_of(tx, context.organisation_id, stopped.keys())
+        paths = {account_id: each.path for account_id, each in found.items()}
         return ChainHealth(length, head.hex(), audit.latest_checkpoint(tx, context.organisation_id), stopped, paths)

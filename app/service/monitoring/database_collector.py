@@ -4,7 +4,6 @@ import asyncio
 import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import groupby
 from operator import attrgetter
 from time import monotonic
@@ -13,18 +12,14 @@ from typing import Final
 from sqlalchemy import Connection
 from sqlalchemy.exc import SQLAlchemyError
 
-from app.ledger.accounts.account import AccountKind
-from app.ledger.accounts.account_records import AccountRecord
-from app.ledger.accounts.alerts import share_used
 from app.ledger.errors import LedgerError
-from app.ledger.scheduling.availability import AccountRoom
+from app.ledger.scheduling.account_status import AccountStatus
 from app.persistence.database import ALL_TENANTS, Database, error_summary
 from app.persistence.repositories import overview_queries, periodic_queries
-from app.persistence.repositories.overview_queries import AccountSummary
 from app.persistence.repositories.periodic_queries import Backlog, Heads, Signing, Waiting
 from app.persistence.sqlite import DiskSpace
 from app.persistence.write_probe import READABLE, Fault
-from app.service.accounts.availability import AvailabilityReader, room_of_record
+from app.service.accounts.availability import AvailabilityReader
 from app.service.accounts.damaged_rows import read_tolerating_damage
 from app.service.background import repeat
 from app.service.ledger_store import LedgerStore
@@ -45,39 +40,10 @@ _logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Utilisation:
-    """Used shares of a limit: of its epsilon, and as the filter counts, which admits nothing from 1 on.
-
-    Args:
-        limit: the epsilon of the limit.
-        room: what the limit leaves.
-        available: epsilon that can really be taken now, by this limit and those above.
-        when_unlocked: the same, were nothing locked.
-        unlocked: part of the limit that is unlocked; None: it is not unlocked in parts.
-    """
-
-    organisation_id: str
-    kind: AccountKind
-    path: str
-    epsilon: float
-    share: float
-    limit: float
-    room: AccountRoom
-    available: float
-    when_unlocked: float
-    unlocked: float | None = None
-
-    @property
-    def unavailable_share(self) -> float:
-        """Share of the limit that cannot be taken any more; what is locked can be, later."""
-        return 1 - self.when_unlocked / self.limit
-
-
-@dataclass(frozen=True, slots=True)
 class LedgerStats:
     """Metrics of the ledger; `unread` counts the accounts that changed since they were read."""
 
-    uses: Sequence[Utilisation]
+    uses: Sequence[AccountStatus]
     unread: int
     organisations: int
     runs: dict[str, int]
@@ -133,7 +99,7 @@ class DatabaseCollector:
         self.cache_seconds = cache_seconds
         self._store = store
         self._signs = signs
-        self._uses: dict[tuple[str, str], tuple[object, Utilisation | None]] = {}
+        self._uses: dict[tuple[str, str], AccountStatus] = {}
         self._available = AvailabilityReader()
         self._looked: LedgerSnapshot | None = None
         self._looked_at = 0.0
@@ -170,7 +136,7 @@ class DatabaseCollector:
     def read_stats(self) -> LedgerStats:
         """Collect the metrics in one transaction."""
         with self._store.database.read(ALL_TENANTS) as tx:
-            every = overview_queries.list_summaries(tx, None)
+            every = overview_queries.list_statuses(tx, None)
             unread = self._read(tx, every)
             return LedgerStats(
                 uses=self._with_available(tx, every),
@@ -182,11 +148,11 @@ class DatabaseCollector:
                 signing=periodic_queries.signing(tx) if self._signs else None,
             )
 
-    def _read(self, tx: Connection, every: Sequence[AccountSummary]) -> int:
+    def _read(self, tx: Connection, every: Sequence[AccountStatus]) -> int:
         """Read at most `MOST_READ` changed accounts; return the number left."""
         known = self._uses
         self._uses = {each.key: known[each.key] for each in every if each.key in known}
-        changed = [each for each in every if each.key not in known or known[each.key][0] != each.mark]
+        changed = [each for each in every if each.key not in known or known[each.key].mark != each.mark]
         changed.sort(key=lambda each: (each.key in known, each.organisation_id))
         for organisation_id, group in groupby(changed[:MOST_READ], attrgetter("organisation_id")):
             theirs = list(group)
@@ -194,32 +160,23 @@ class DatabaseCollector:
                 self._read_page(tx, organisation_id, theirs[start : start + PAGE])
         return max(0, len(changed) - MOST_READ)
 
-    def _with_available(self, tx: Connection, every: Sequence[AccountSummary]) -> list[Utilisation]:
+    def _with_available(self, tx: Connection, every: Sequence[AccountStatus]) -> list[AccountStatus]:
         """Add what can really be taken; accounts that are unread or damaged limit nothing."""
-        of_organisation: dict[str, list[tuple[AccountSummary, Utilisation]]] = {}
-        for each in every:
-            use = self._uses.get(each.key, (None, None))[1]
-            if use is not None:
-                of_organisation.setdefault(each.organisation_id, []).append((each, use))
-        found: list[Utilisation] = []
+        known = [use for each in every if (use := self._uses.get(each.key)) is not None and use.limit is not None]
+        known.sort(key=attrgetter("organisation_id"))  # a stable sort: ancestors stay first
         now = self._store.database.clock.moment().earliest
-        for organisation_id, theirs in of_organisation.items():
-            summaries, rooms = [each for each, _ in theirs], [use.room for _, use in theirs]
-            available, limits = self._available.read(tx, organisation_id, summaries, rooms, now)
-            for _, use in theirs:
-                at, limit = available[use.room.id], limits.get(use.room.id)
-                whole = at.when_unlocked or at
-                part = None if limit is None else limit.part
-                found.append(replace(use, available=at.epsilon, when_unlocked=whole.epsilon, unlocked=part))
+        found: list[AccountStatus] = []
+        for organisation_id, theirs in groupby(known, attrgetter("organisation_id")):
+            found += self._available.with_available(tx, organisation_id, list(theirs), now)
         return found
 
-    def _read_page(self, tx: Connection, organisation_id: str, page: Sequence[AccountSummary]) -> None:
-        marks = {each.id: each.mark for each in page}
-        uses, damaged = read_tolerating_damage(
-            tx, organisation_id, list(marks), partial(_utilisation_of, organisation_id)
+    def _read_page(self, tx: Connection, organisation_id: str, page: Sequence[AccountStatus]) -> None:
+        read = {each.id: each for each in page}
+        uses, _ = read_tolerating_damage(
+            tx, organisation_id, list(read), lambda record: read[record.account.id].with_balance(record.account)
         )
-        for account_id, use in (uses | dict.fromkeys(damaged)).items():
-            self._uses[organisation_id, account_id] = (marks[account_id], use)
+        for use in (read | uses).values():
+            self._uses[use.key] = use
 
 
 class IntegrityMonitor:
@@ -243,21 +200,3 @@ class IntegrityMonitor:
         """Check periodically, until cancelled."""
         failure = "The ends of the chains could not be looked at"
         await repeat("integrity", failure, CHECK_SECONDS, self.check, at_once=True)
-
-
-def _utilisation_of(organisation_id: str, record: AccountRecord) -> Utilisation:
-    account = record.account
-    assert account.limit is not None, "populations and budgets have one"
-    epsilon = account.epsilon() / account.limit.epsilon
-    room = room_of_record(record)
-    return Utilisation(
-        organisation_id,
-        account.kind,
-        account.path,
-        epsilon,
-        share_used(account),
-        limit=account.limit.epsilon,
-        room=room,
-        available=room.epsilon,
-        when_unlocked=room.epsilon,
-    )

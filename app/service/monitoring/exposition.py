@@ -14,9 +14,9 @@ from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import Collector
 
 from app.ledger.accounts.account import AccountKind
+from app.ledger.scheduling.account_status import NEARLY_EXHAUSTED, AccountStatus
 from app.service.metrics import REGISTRY
-from app.service.monitoring.database_collector import IntegrityWarnings, LedgerSnapshot, LedgerStats, Utilisation
-from app.service.queries.account_status import NEARLY_EXHAUSTED
+from app.service.monitoring.database_collector import IntegrityWarnings, LedgerSnapshot, LedgerStats
 
 T = TypeVar("T")
 Described = Sequence[tuple[str, str, Callable[[T, datetime], float | None]]]
@@ -204,11 +204,11 @@ def _labelled(stats: LedgerStats | None) -> Iterator[Metric]:
             kinds.add_metric([str(kind)], len(theirs))
             exhausted.add_metric([str(kind)], sum(use.unavailable_share >= NEARLY_EXHAUSTED for use in theirs))
             for threshold in THRESHOLDS:
-                full.add_metric([str(kind), f"{threshold:g}"], sum(use.epsilon >= threshold for use in theirs))
+                full.add_metric([str(kind), f"{threshold:g}"], sum(use.spent_share >= threshold for use in theirs))
     yield from (runs, kinds, full, exhausted)
 
 
-def _named(uses: list[Utilisation], most: int) -> Iterator[Metric]:
+def _named(uses: list[AccountStatus], most: int) -> Iterator[Metric]:
     """Yield the utilisation of the fullest populations and budgets: those of which the least can be taken."""
     labels = ("organisation", "kind", "account")
     epsilon = GaugeMetricFamily(
@@ -231,14 +231,14 @@ def _named(uses: list[Utilisation], most: int) -> Iterator[Metric]:
         "Unlocked part of the limit, of the accounts that unlock theirs in parts, the least first.",
         labels=labels,
     )
-    uses.sort(key=lambda use: (use.unavailable_share, use.epsilon, use.share), reverse=True)
+    uses.sort(key=lambda use: (use.unavailable_share, use.spent_share, use.share), reverse=True)
     for kind in (AccountKind.POPULATION, AccountKind.BUDGET):
         for use in [use for use in uses if use.kind is kind][:most]:
             named = [use.organisation_id, str(kind), use.path]
-            epsilon.add_metric(named, use.epsilon)
+            epsilon.add_metric(named, use.spent_share)
             share.add_metric(named, use.share)
-            available.add_metric(named, use.available)
-        parts = [(use.unlocked, use) for use in uses if use.kind is kind and use.unlocked is not None]
+            available.add_metric(named, use.free)
+        parts = [(use.locked.part, use) for use in uses if use.kind is kind and use.locked is not None]
         for part, use in sorted(parts, key=itemgetter(0))[:most]:
             unlocked.add_metric([use.organisation_id, str(kind), use.path], part)
     yield from (epsilon, share, available, unlocked)

@@ -16,6 +16,7 @@ from app.ledger.errors import LedgerUnavailableError, NotFoundError
 from app.ledger.fitting.fitting_noise import noise_that_fits
 from app.ledger.pages import Page, PageRequest
 from app.ledger.runs.decisions import DecisionFilter, DecisionOutcome, DecisionWithPath
+from app.ledger.scheduling.account_status import AccountStatus
 from app.ledger.step_events import PricedStep, StepEvent
 from app.persistence.repositories import account_metadata, decisions, overview_queries
 from app.persistence.repositories.overview_queries import RunOutline
@@ -26,7 +27,6 @@ from app.service.costing import cost_steps
 from app.service.governance.block_schedules import ScheduleRecord, find_schedule
 from app.service.queries.account_history import AccountHistory, AccountHistoryCache, ChildShare
 from app.service.queries.account_status import (
-    AccountStatus,
     ancestors,
     with_burn_rate,
     with_metadata,
@@ -168,7 +168,7 @@ def get_account_detail(
         shown = with_burn_rate(tx, context, _chosen(everything, record.account.id), above)
         shown = with_waiting_reservations(tx, context, with_metadata(tx, context, shown))
         archived = next(iter(account_metadata.archived_above(tx, context.organisation_id, record.account.id)), None)
-        [tree] = trees_of([replace(each, archived=archived is not None) for each in shown], everything)
+        [tree] = trees_of([each._replace(archived=archived is not None) for each in shown], everything)
         if tree.status.limit is None:
             raise LedgerUnavailableError(
                 f"The row of {record.account.path} is damaged: its numbers mean nothing; run `epsilon-ledger verify`."

@@ -198,9 +198,9 @@ def _shares(
     shares = {child: grown.through(child, place) / bound for child in grown.counts}
     ranked = sorted(shares, key=lambda child: (-float(shares[child][-1]), child))
     named = ranked[:MOST_CHILDREN] if len(ranked) > MOST_CHILDREN + 1 else ranked
-    names = overview_queries.names_of(tx, organisation_id, named)
+    names = overview_queries.statuses_of(tx, organisation_id, named)
     children = [
-        ChildShare(child, names[child].title, names[child].kind, tuple(shares[child].tolist())) for child in named
+        ChildShare(child, names[child].path_title, names[child].kind, tuple(shares[child].tolist())) for child in named
     ]
     others = ranked[len(named) :]
     if others:

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from app.ledger.accounts.account import AccountKind
 from app.ledger.pages import PageRequest
 from app.ledger.permissions import Permission, Role
+from app.ledger.scheduling.account_status import AccountStatus
 from app.persistence.repositories import api_keys, overview_queries
 from app.persistence.repositories.overview_queries import RunOutline
 from app.service.auth.request_context import RequestContext
-from app.service.queries.account_status import AccountStatus
 from app.service.queries.account_status_cache import AccountStatusCache
 
 _KEYS = 50

@@ -9,12 +9,11 @@ from sqlalchemy import Connection
 from app.ledger.accounts.account import AccountKind
 from app.ledger.pages import PageRequest
 from app.ledger.runs.decisions import DecisionFilter, DecisionOutcome, DecisionWithPath
+from app.ledger.scheduling.account_status import AccountStatus, Severity
 from app.persistence.repositories import account_metadata, decisions, overview_queries
 from app.persistence.repositories.overview_queries import RunOutline
 from app.service.auth.request_context import RequestContext
 from app.service.queries.account_status import (
-    AccountStatus,
-    Severity,
     ancestors,
     with_burn_rate,
     with_metadata,
@@ -129,8 +128,8 @@ def account_titles_of(context: RequestContext, account_ids: Iterable[str | None]
     if not wanted:
         return {}
     with context.db.read(context.organisation_id) as tx:
-        names = overview_queries.names_of(tx, context.organisation_id, sorted(wanted))
-    return {account_id: name.title for account_id, name in names.items()}
+        found = overview_queries.statuses_of(tx, context.organisation_id, sorted(wanted))
+    return {account_id: each.path_title for account_id, each in found.items()}
 
 
 def trees_of(shown: Sequence[AccountStatus], everything: Sequence[AccountStatus]) -> tuple[AccountTree, ...]:

@@ -9,10 +9,12 @@ from hypothesis import strategies as st
 
 from app.accounting.events import Gaussian, NeighboringRelation
 from app.ledger.admission.admission import Admission
-from app.ledger.scheduling.availability import AccountRoom, Available, available_of, least_above_part, room_of
+from app.ledger.scheduling.account_status import available_of
+from app.ledger.scheduling.availability import Available, least_above_part, room_of
 from tests.ledger.conftest import admit
 from tests.ledger.ledger_model import LedgerModel
 from tests.soak import few
+from tests.statuses import status_at
 
 ADD = NeighboringRelation.ADD_OR_REMOVE_ONE
 ONE = NeighboringRelation.REPLACE_ONE
@@ -113,11 +115,6 @@ def test_part_that_is_split_again_has_at_most_what_its_own_parts_can_take() -> N
     assert left.epsilon <= min(least_above_part([whole, split, each], [*parts, *under]).epsilon for each in under)
 
 
-def room(name: str, epsilon: float, *, parallel: bool = False) -> AccountRoom:
-    parent = name.rpartition("/")[0] or None
-    return AccountRoom(name, name, parent, parallel, epsilon)
-
-
 @pytest.mark.parametrize(
     ("rooms", "expected"),
     [
@@ -131,11 +128,12 @@ def room(name: str, epsilon: float, *, parallel: bool = False) -> AccountRoom:
 def test_available_budget_is_the_least_along_the_path(
     rooms: list[tuple[str, float]], expected: tuple[str, float]
 ) -> None:
-    found = available_of(room(*each) for each in rooms)
+    found = available_of(status_at(path, remaining=left) for path, left in rooms)
     assert found[rooms[-1][0]] == Available(expected[1], expected[0], expected[0])
 
 
 def test_room_above_a_part_counts_for_all_accounts_under_it() -> None:
-    rooms = [room("p", 1.0, parallel=True), room("p/a", 9.0), room("p/a/b", 8.0), room("p/c", 9.0)]
+    left = {"p": 1.0, "p/a": 9.0, "p/a/b": 8.0, "p/c": 9.0}
+    rooms = [status_at(path, parallel=path == "p", remaining=epsilon) for path, epsilon in left.items()]
     found = available_of(rooms, {"p/a": Available(4.0, "p", "p")})
     assert [found[name].epsilon for name in ("p", "p/a", "p/a/b", "p/c")] == [1.0, 4.0, 4.0, 1.0]

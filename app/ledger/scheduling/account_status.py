@@ -1,0 +1,264 @@
+"""The status of an account: what is spent, reserved and free of its limit, and how urgent that is."""
+
+import math
+from collections.abc import Iterable, Mapping
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Final, NamedTuple, Self
+
+from app.ledger.accounts.account import Account, AccountKind
+from app.ledger.accounts.alerts import share_used
+from app.ledger.accounts.metadata import title_of
+from app.ledger.filter.filters import Limit
+from app.ledger.scheduling.availability import Available, room_of
+from app.ledger.scheduling.withholding import LockedLimit
+
+SOON: Final = timedelta(days=7)
+AHEAD: Final = timedelta(days=30)
+
+NEARLY_EXHAUSTED: Final = 0.98
+LOW: Final = 0.8
+HALF: Final = 0.5
+
+
+class Severity(StrEnum):
+    """How urgent the state of an account is, most urgent first."""
+
+    OVER = "over"
+    EXHAUSTED = "exhausted"
+    LOW = "low"
+    HALF = "half"
+    OK = "ok"
+
+
+class AccountStatus(NamedTuple):
+    """The state of an account without its curves: one of thousands in a list, on a page or among the metrics.
+
+    What is `free` can really be taken now: the least that its limit and those above it leave. Severity and order use
+    it, but for what is locked: that cannot be taken now, and is not used up either. A tuple is made several times as
+    fast as a frozen dataclass.
+
+    Args:
+        quarantine: the reason, if the account is quarantined.
+        max_partitions_per_unit: set if its children are disjoint parts.
+        allocation: the stored text, if it shares out its budget.
+        number: tells apart the runs at one path.
+        limit: None if its numbers were not read, or its row is damaged, so that its spending is unknown.
+        epsilon: spent, by the account's filter at its delta.
+        epsilon_including_reserved: spent and reserved.
+        share: of the limit that is spent, as the filter counts it.
+        remaining: epsilon that its own limit leaves, neither spent nor reserved, at its delta; at least 0.
+        per_day: growth of the share a day; None if there is not enough data.
+        empty_at: when the limit is reached at that rate; None if never or unknown.
+        now: time of reading; None until the burn rate is known.
+        available: epsilon that can be taken now, and the account that limits it; None: only its own limit is known.
+        locked: what of its own limit is unlocked, if that is unlocked in parts.
+        waiting: number of plans that wait for it; 0 until `with_waiting_plans`.
+        path_empty_at: when the first limit along its path is reached, and `path_empty_by` the path of that account.
+        display_name: what people see instead of its name; None until `with_metadata`, or if nobody gave one.
+        owner: likewise.
+        archived: whether it or an account above it is archived, so that nothing can be taken.
+    """
+
+    organisation_id: str
+    id: str
+    kind: AccountKind
+    parent_id: str | None
+    population_id: str
+    path: str
+    depth: int
+    created_at: datetime
+    updated_at: datetime
+    version: int
+    quarantine: str | None
+    max_partitions_per_unit: int | None
+    allocation: str | None
+    number: int = 1
+    limit: Limit | None = None
+    epsilon: float = math.inf
+    epsilon_including_reserved: float = math.inf
+    has_reserved: bool = False
+    share: float = math.inf
+    remaining: float = 0.0
+    per_day: float | None = None
+    empty_at: datetime | None = None
+    now: datetime | None = None
+    available: Available | None = None
+    locked: LockedLimit | None = None
+    waiting: int = 0
+    path_empty_at: datetime | None = None
+    path_empty_by: str | None = None
+    display_name: str | None = None
+    owner: str | None = None
+    archived: bool = False
+
+    def with_balance(self, account: Account) -> Self:
+        """Add what a population or budget has spent and reserved."""
+        assert account.limit is not None, "populations and budgets have limits"
+        has_reserved = not account.held.is_zero
+        epsilon = account.epsilon()
+        return self._replace(
+            limit=account.limit,
+            epsilon=epsilon,
+            epsilon_including_reserved=account.epsilon(account.spent + account.held) if has_reserved else epsilon,
+            has_reserved=has_reserved,
+            share=share_used(account),
+            remaining=room_of(account),
+        )
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """The ids of organisation and account."""
+        return self.organisation_id, self.id
+
+    @property
+    def mark(self) -> tuple[object, ...]:
+        """A token of the state; after a restore a version alone may repeat."""
+        return self.version, self.updated_at, self.quarantine
+
+    @property
+    def name(self) -> str:
+        """The last name of the path."""
+        return self.path.rpartition("/")[2]
+
+    @property
+    def title(self) -> str:
+        """What people see: the display name, or the name."""
+        return self.display_name or self.name
+
+    @property
+    def path_title(self) -> str:
+        """The path, with the number of a run that is not the first."""
+        return title_of(self.path, self.number)
+
+    @property
+    def parallel(self) -> bool:
+        """Whether its children are disjoint parts."""
+        return self.max_partitions_per_unit is not None
+
+    @property
+    def reservations_only(self) -> bool:
+        """Whether it admits steps of plans only."""
+        return self.allocation is not None
+
+    @property
+    def usable(self) -> float:
+        """Epsilon that its own limit leaves to charges: nothing in quarantine."""
+        return 0.0 if self.quarantine is not None else self.remaining
+
+    @property
+    def free(self) -> float:
+        """Epsilon that can really be taken now: the least along the path."""
+        if self.quarantine is not None or self.archived:
+            return 0.0
+        return self.remaining if self.available is None else self.available.epsilon
+
+    @property
+    def locked_by(self) -> Available | None:
+        """What limits it by what is locked, if unlocking leaves more."""
+        found = self.available
+        return None if found is None or found.when_unlocked is None or self.quarantine is not None else found
+
+    @property
+    def blocked_by(self) -> Available | None:
+        """What limits it more than its own limit, if another account does; nothing is locked then."""
+        found = self.available
+        if found is not None and found.when_unlocked is not None:
+            found = found.when_unlocked
+        return None if found is None or found.account_id == self.id else found
+
+    @property
+    def is_locked(self) -> bool:
+        """Whether next to nothing can be taken until more is unlocked."""
+        if self.limit is None or self.locked_by is None or self.utilisation >= NEARLY_EXHAUSTED:
+            return False
+        return self.free <= (1 - NEARLY_EXHAUSTED) * self.limit.epsilon
+
+    @property
+    def reserved(self) -> float:
+        """Epsilon that reservations add; infinite if the loss is unbounded."""
+        together = self.epsilon_including_reserved
+        return math.inf if math.isinf(together) else together - self.epsilon
+
+    @property
+    def spent_share(self) -> float:
+        """Share of the limit that is spent, in epsilon."""
+        return math.inf if self.limit is None else self.epsilon / self.limit.epsilon
+
+    @property
+    def unavailable_share(self) -> float:
+        """Share of the limit that cannot be taken any more; what is locked can be, later."""
+        if self.limit is None or self.available is None:
+            return math.inf
+        return 1 - (self.available.when_unlocked or self.available).epsilon / self.limit.epsilon
+
+    @property
+    def own_utilisation(self) -> float:
+        """Share of the limit that is spent or reserved."""
+        return math.inf if self.limit is None else max(self.share, self.epsilon_including_reserved / self.limit.epsilon)
+
+    @property
+    def is_blocked(self) -> bool:
+        """Whether an account above leaves next to nothing of what its own limit leaves."""
+        return self.own_utilisation < NEARLY_EXHAUSTED <= self.utilisation
+
+    @property
+    def utilisation(self) -> float:
+        """Share of the limit that is spent, reserved, or cannot be taken because of an account above.
+
+        What is locked is not.
+        """
+        if self.limit is None:
+            return math.inf
+        own, blocked_by = self.own_utilisation, self.blocked_by
+        if blocked_by is None:
+            return own
+        left = 0.0 if self.quarantine is not None else blocked_by.epsilon
+        return max(own, 1 - left / self.limit.epsilon)
+
+    @property
+    def time_to_exhaustion(self) -> timedelta | None:
+        """Time until a limit along the path is reached, if the account is in use; None if never or unknown."""
+        ends_at = self.empty_at
+        if self.per_day and self.path_empty_at is not None:
+            ends_at = self.path_empty_at
+        return None if ends_at is None or self.now is None else max(timedelta(0), ends_at - self.now)
+
+    @property
+    def severity(self) -> Severity:
+        """How urgent the account's state is."""
+        ends_in = self.time_to_exhaustion
+        if self.limit is None or self.epsilon > self.limit.epsilon or self.quarantine is not None:
+            return Severity.OVER
+        used = self.utilisation
+        if used >= NEARLY_EXHAUSTED:
+            return Severity.EXHAUSTED
+        if used >= LOW or (ends_in is not None and ends_in <= SOON):
+            return Severity.LOW
+        return Severity.HALF if used >= HALF or (ends_in is not None and ends_in <= AHEAD) else Severity.OK
+
+    @property
+    def sort_key(self) -> tuple[int, float, str]:
+        """Sorts the most urgent account first."""
+        return _SEVERITIES.index(self.severity), -self.utilisation, self.path
+
+
+_SEVERITIES: Final = tuple(Severity)
+
+
+def available_of(
+    statuses: Iterable[AccountStatus], above_parts: Mapping[str, Available] | None = None
+) -> dict[str, Available]:
+    """Find what each account can still take, by id.
+
+    `statuses` has parents before their children. `above_parts` has the result of `least_above_part` for parts of
+    parallel accounts; for a part without one, the room of the parallel account as a whole counts, which is never more.
+    """
+    found: dict[str, Available] = {}
+    for each in statuses:
+        own = Available(each.usable, each.id, each.path)
+        above = found.get(each.parent_id) if each.parent_id is not None else None
+        if above_parts and each.id in above_parts:
+            above = above_parts[each.id]
+        found[each.id] = own if above is None or own.epsilon <= above.epsilon else above
+    return found
