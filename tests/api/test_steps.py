@@ -112,7 +112,7 @@ def test_same_steps_cost_the_same_bytes_however_they_are_spelled(ledger: Ledger)
             last = _take(seeded, body)
         answers.add(tuple(last[key] for key in ("next_step", "epsilon", "steps_remaining")))
     with ledger.database.read(ALL_TENANTS) as tx:
-        curves = {kept.account.spent.to_bytes() for kept in list_all(tx)}
+        curves = {kept.account.spent.to_bytes() for _, kept, _ in list_all(tx)}
     assert (len(answers), len(curves)) == (1, 1)
 
 

@@ -139,4 +139,4 @@ def test_forgotten_steps_are_reported_to_a_restored_ledger(ledger: Ledger, tmp_p
 
 def _spent(database: Database) -> dict[str, bytes]:
     with database.read(ALL_TENANTS) as tx:
-        return {kept.path: kept.account.spent.to_bytes() for kept in list_all(tx)}
+        return {kept.account.path: kept.account.spent.to_bytes() for _, kept, _ in list_all(tx)}

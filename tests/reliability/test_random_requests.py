@@ -193,11 +193,11 @@ def _half(content: bytes) -> Iterator[bytes]:
 def unsound(journal: Journal, url: str, total: Charges) -> list[str]:
     """List accounts whose balance is not what was admitted, or more than the highest limit that they had admits."""
     with open_database(url) as database, database.read(ALL_TENANTS) as tx:
-        kept = list(accounts.list_all(tx))
+        kept = [(owner, record.account) for owner, record, _ in accounts.list_all(tx)]
         # An experiment's answer does not tell the limit that its account begins with; a change of it does.
-        changes = [(each, list_limit_changes(tx, each.organisation_id, each.account)) for each in kept]
-        before = {each.account.id: max((one.before.epsilon for one in found), default=0.0) for each, found in changes}
-        stored = [each.account for each in kept]
+        changes = {each.id: list_limit_changes(tx, owner, each) for owner, each in kept}
+        before = {each: max((one.before.epsilon for one in found), default=0.0) for each, found in changes.items()}
+        stored = [account for _, account in kept]
         budgets = {run: tuple(charged) for (_, run), charged in raw_rows.charged_budgets(tx).items()}
     models = {relation: LedgerModel(relation) for relation in NeighboringRelation}
     for account in stored:

@@ -59,7 +59,7 @@ def write_account(database: Database, path: str, **values: object) -> None:
 
 def balance(tx: Connection, path: str) -> Account:
     """An account as it is read, with all that it has spent and holds."""
-    [found] = [kept.account for kept in list_all(tx) if kept.path == path]
+    [found] = [kept.account for _, kept, _ in list_all(tx) if kept.account.path == path]
     assert found is not None
     return found
 

@@ -153,7 +153,7 @@ def status(path: str, share: float) -> AccountStatus:
 
 def ending(days: int) -> AccountStatus:
     """An account that is empty in so many days."""
-    return status("p", 0.1)._replace(now=NEW_YEAR, empty_at=NEW_YEAR + timedelta(days=days))
+    return status("p", 0.1)._replace(rated_at=NEW_YEAR, empty_at=NEW_YEAR + timedelta(days=days))
 
 
 @pytest.mark.parametrize(

@@ -94,16 +94,6 @@ class ThresholdWatermark:
 
 
 @dataclass(frozen=True, slots=True)
-class AccountVersion:
-    """The columns of an account that show whether a cached copy is current."""
-
-    id: str
-    version: int
-    updated_at: datetime
-    quarantine: str | None
-
-
-@dataclass(frozen=True, slots=True)
 class AccountRecord:
     """An account with its population's fields and its times.
 

@@ -30,7 +30,6 @@ from app.ledger.accounts.account import Account, usage_of
 from app.ledger.accounts.account_records import (
     MOST_EVENTS,
     AccountRecord,
-    AccountVersion,
     UncompactedCharges,
 )
 from app.ledger.admission.admission import Admission, Reading, governing_of
@@ -114,10 +113,9 @@ class CountedAccount:
         """Copy the counts, for a transaction of its own."""
         return copy(self)
 
-    def matches(self, read: AccountVersion) -> bool:
+    def matches(self, version: int, updated_at: datetime, quarantine: str | None) -> bool:
         """Check whether the database has the same version; after a restore a version alone may repeat."""
-        here = (self.version, self.updated_at, self.record.quarantine)
-        return here == (read.version, read.updated_at, read.quarantine)
+        return self.version == version and self.updated_at == updated_at and self.record.quarantine == quarantine
 
     def settled(self) -> AccountRecord:
         """Add the counted charges to the account's curves, and begin to count anew."""

@@ -50,7 +50,7 @@ class AccountStatus(NamedTuple):
         remaining: epsilon that its own limit leaves, neither spent nor reserved, at its delta; at least 0.
         per_day: growth of the share a day; None if there is not enough data.
         empty_at: when the limit is reached at that rate; None if never or unknown.
-        now: time of reading; None until the burn rate is known.
+        rated_at: time of reading; None until the burn rate is known.
         available: epsilon that can be taken now, and the account that limits it; None: only its own limit is known.
         locked: what of its own limit is unlocked, if that is unlocked in parts.
         waiting: number of plans that wait for it; 0 until `with_waiting_plans`.
@@ -82,7 +82,7 @@ class AccountStatus(NamedTuple):
     remaining: float = 0.0
     per_day: float | None = None
     empty_at: datetime | None = None
-    now: datetime | None = None
+    rated_at: datetime | None = None
     available: Available | None = None
     locked: LockedLimit | None = None
     waiting: int = 0
@@ -222,7 +222,7 @@ class AccountStatus(NamedTuple):
         ends_at = self.empty_at
         if self.per_day and self.path_empty_at is not None:
             ends_at = self.path_empty_at
-        return None if ends_at is None or self.now is None else max(timedelta(0), ends_at - self.now)
+        return None if ends_at is None or self.rated_at is None else max(timedelta(0), ends_at - self.rated_at)
 
     @property
     def severity(self) -> Severity:

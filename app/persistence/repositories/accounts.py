@@ -1,7 +1,6 @@
 """Read accounts: populations, budgets and the accounts of runs."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 from sqlalchemy import Connection, Row, Select, bindparam, func, select
@@ -118,44 +117,19 @@ def page(tx: Connection, organisation_id: str, wanted: AccountFilter, request: P
     return read_page(tx, found, accounts.c.id, request, lambda row: _record(tx, book, row))
 
 
-@dataclass(frozen=True, slots=True)
-class StoredAccount:
-    """An account as stored, for verification.
+def list_all(
+    tx: Connection, organisation_id: str | None = None, report: Report = refuse
+) -> Iterator[tuple[str, AccountRecord, str | None]]:
+    """List all accounts of one or every organisation, ancestors first, reporting damage.
 
-    `population` is set for populations only.
+    An account comes behind the id of its organisation, and before the stored skeleton of its name.
     """
-
-    organisation_id: str
-    record: AccountRecord
-    population: Population | None = None
-    name_skeleton: str | None = None
-
-    @property
-    def account(self) -> Account:
-        """The account."""
-        return self.record.account
-
-    @property
-    def id(self) -> str:
-        """The account's id."""
-        return self.record.account.id
-
-    @property
-    def path(self) -> str:
-        """The account's path of names."""
-        return self.record.account.path
-
-
-def list_all(tx: Connection, organisation_id: str | None = None, report: Report = refuse) -> Iterator[StoredAccount]:
-    """List all accounts of one or every organisation, ancestors first, reporting damage."""
     book = CostCache()
 
-    def kept(row: Row[Any]) -> StoredAccount:
-        record = _decoded(tx, book, row)
-        population = record.population if record.account.kind is AccountKind.POPULATION else None
-        return StoredAccount(row.organisation_id, record, population, row.name_skeleton)
+    def read(row: Row[Any]) -> tuple[str, AccountRecord, str | None]:
+        return row.organisation_id, _decoded(tx, book, row), row.name_skeleton
 
-    return _STORED.objects(tx, organisation_id, kept, report)
+    return _STORED.objects(tx, organisation_id, read, report)
 
 
 def find_many(tx: Connection, book: CostCache, organisation_id: str, account_ids: Sequence[str]) -> list[AccountRecord]:

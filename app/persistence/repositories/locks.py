@@ -4,10 +4,9 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Column, ColumnElement, Connection, Select, bindparam, select, true
+from sqlalchemy import Column, ColumnElement, Connection, Row, Select, bindparam, select, true
 
 from app.ledger.accounts.account import AccountKind
-from app.ledger.accounts.account_records import AccountVersion
 from app.persistence import pipeline
 from app.persistence.repositories.expressions import join_on, owned_by
 from app.persistence.tables import account_ancestors, accounts
@@ -27,12 +26,13 @@ _PATHS = (
 
 _OWN = accounts.c.organisation_id == bindparam("of_organisation")
 _NAMED = accounts.c.id.in_(bindparam("of_accounts", expanding=True))
-_VERSIONS = select(
+_VERSIONS: Select[Any] = select(
     accounts.c.id,
     accounts.c.version,
     accounts.c.updated_at,
-    accounts.c.quarantine_reason,
+    accounts.c.quarantine_reason.label("quarantine"),
 )
+"""The columns of an account that show whether a cached copy is current."""
 
 # Ordered by depth and id: the global lock order (ADR 0003).
 _READ = _VERSIONS.where(_OWN, _NAMED).order_by(accounts.c.depth, accounts.c.id)
@@ -68,16 +68,16 @@ def paths(tx: Connection, organisation_id: str, run_ids: Sequence[str]) -> dict[
     return found
 
 
-def lock(tx: Connection, organisation_id: str, account_ids: Iterable[str]) -> list[AccountVersion]:
+def lock(tx: Connection, organisation_id: str, account_ids: Iterable[str]) -> Sequence[Row[Any]]:
     """Lock accounts in the global order in a write transaction; otherwise just read them."""
     asked = {"of_organisation": organisation_id, "of_accounts": list(account_ids)}
-    return [AccountVersion(*row) for row in tx.execute(_LOCKED if writes(tx) else _READ, asked)]
+    return tx.execute(_LOCKED if writes(tx) else _READ, asked).all()
 
 
-def read_versions(tx: Connection, organisation_id: str, account_ids: Iterable[str]) -> list[AccountVersion]:
+def read_versions(tx: Connection, organisation_id: str, account_ids: Iterable[str]) -> Sequence[Row[Any]]:
     """Read which versions accounts have, without locks."""
     asked = {"of_organisation": organisation_id, "of_accounts": list(account_ids)}
-    return [AccountVersion(*row) for row in tx.execute(_READ, asked).all()]
+    return tx.execute(_READ, asked).all()
 
 
 def require(tx: Connection, organisation_id: str, seen: Sequence[tuple[str, int, datetime]]) -> None:
@@ -109,10 +109,10 @@ def require_above(tx: Connection, organisation_id: str, seen: Sequence[tuple[str
     pipeline.execute(tx, _ABOVE, parameters)
 
 
-def read_children(tx: Connection, organisation_id: str, account_ids: Iterable[str]) -> list[AccountVersion]:
+def read_children(tx: Connection, organisation_id: str, account_ids: Iterable[str]) -> Sequence[Row[Any]]:
     """Read the children of locked accounts; charges lock the parents first."""
     asked = {"of_organisation": organisation_id, "of_accounts": list(account_ids)}
-    return [AccountVersion(*row) for row in tx.execute(_CHILDREN, asked)]
+    return tx.execute(_CHILDREN, asked).all()
 
 
 def ancestor_ids(tx: Connection, organisation_id: str, account_id: str) -> list[str]:

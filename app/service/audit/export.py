@@ -19,13 +19,15 @@ from app.ledger.runs.run import declaration_of
 from app.persistence.database import ALL_TENANTS, Database
 from app.persistence.repositories import accounts, audit, dp_events, organisations, raw_rows
 from app.persistence.repositories.account_values import planned_text, weights_facts
-from app.persistence.repositories.accounts import StoredAccount
 from app.persistence.repositories.raw_rows import StoredReservation
 from app.persistence.tolerant_rows import DamagedCell, refuse
 from app.service.verification.audit_replay import AuditState, RecordedAccount, replay_audit_log
 
 Damaged = Mapping[object, DamagedCell]
 """Unreadable cells of accounts, by account id and by path."""
+
+Owned = tuple[str, Account]
+"""The id of an organisation, and an account of it."""
 
 FORMAT: Final = 1
 """Version of the format; see docs/reference/export-format.md."""
@@ -65,7 +67,7 @@ def export(
         def note(cell: DamagedCell) -> None:
             damaged[cell.row["id"]] = damaged[cell.row["path"]] = cell
 
-        kept = list(accounts.list_all(tx, owner, note))
+        kept = [(organisation_id, record.account) for organisation_id, record, _ in accounts.list_all(tx, owner, note)]
         root = _root(kept, damaged, run, population)
         written = 0
         for line in _lines(tx, kept, root, damaged, now):
@@ -81,42 +83,43 @@ def _owner(tx: Connection, organisation: str) -> str:
     return found
 
 
-def _root(kept: Iterable[StoredAccount], damaged: Damaged, run: str | None, population: str | None) -> StoredAccount:
+def _root(kept: Iterable[Owned], damaged: Damaged, run: str | None, population: str | None) -> Owned:
     if run is not None:
-        found = [one for one in kept if one.id == run and one.account.kind is AccountKind.RUN]
+        found = [one for one in kept if one[1].id == run and one[1].kind is AccountKind.RUN]
     else:
-        found = [one for one in kept if population in {one.id, one.path} and one.account.kind is AccountKind.POPULATION]
+        named = [one for one in kept if population in {one[1].id, one[1].path}]
+        found = [one for one in named if one[1].kind is AccountKind.POPULATION]
     if not found:
         _require_readable(damaged, [run or population])
     wanted = f"run {run!r}" if run is not None else f"population {population!r}"
     if not found:
         raise NotFoundError(f"There is no {wanted}; give its id, or a population's name.")
     if len(found) > 1:
-        owners = ", ".join(sorted(one.organisation_id for one in found))
+        owners = ", ".join(sorted(owner for owner, _ in found))
         raise InvalidInputError(f"Several organisations have a {wanted}: {owners}. Name one with --org.")
     return found[0]
 
 
 def _lines(
-    tx: Connection, kept: Iterable[StoredAccount], root: StoredAccount, damaged: Damaged, now: datetime
+    tx: Connection, kept: Iterable[Owned], root: Owned, damaged: Damaged, now: datetime
 ) -> Iterator[dict[str, Any] | str]:
-    owner = root.organisation_id
+    owner, top = root
     paths = {key: [name for name, _ in path] for key, path in raw_rows.ancestors(tx, owner).items()}
-    subtree = {account_id for (_, account_id), path in paths.items() if root.id in path}
+    subtree = {account_id for (_, account_id), path in paths.items() if top.id in path}
     runs = {run.account_id: run for run in raw_rows.list_runs(tx, owner).values() if run.account_id in subtree}
     attempts = raw_rows.list_attempts(tx, owner)
     budgets = raw_rows.charged_budgets(tx, owner)
     above = {account_id for run_id in runs for account_id in paths[owner, run_id]} - subtree
     _require_readable(damaged, subtree | above)
-    chosen = [one.account for one in kept if one.organisation_id == owner and one.id in subtree | above]
+    chosen = [account for of, account in kept if of == owner and account.id in subtree | above]
     reservations = [one for one in raw_rows.list_reservations(tx, owner).values() if one.run_id in subtree]
-    whole = root.account.kind is AccountKind.POPULATION
+    whole = top.kind is AccountKind.POPULATION
     yield {
         "type": "header",
         "format": FORMAT,
         "organisation": owner,
         "scope": "population" if whole else "run",
-        "id": root.id,
+        "id": top.id,
         "exported_at": now.isoformat(timespec="microseconds"),
         "exhausted": EXHAUSTED,
     }

@@ -2,12 +2,12 @@
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, Row
 
 from app.accounting.events import DpEvent, RepeatAndSelect
 from app.ledger.accounts.account import Account
-from app.ledger.accounts.account_records import AccountVersion
 from app.ledger.admission.admission import LimitChange
 from app.ledger.admission.counted_accounts import CountedAccount
 from app.persistence.repositories import accounts as account_rows
@@ -116,7 +116,7 @@ def find_limit_change(tx: Connection, organisation_id: str, account: Account) ->
 
 
 def current_accounts(
-    tx: Connection, state: LedgerState, organisation_id: str, seen: Sequence[AccountVersion]
+    tx: Connection, state: LedgerState, organisation_id: str, seen: Sequence[Row[Any]]
 ) -> tuple[dict[Key, CountedAccount], set[Key]]:
     """Get accounts from the cache if they have the versions that were read, else from the database.
 
@@ -128,7 +128,7 @@ def current_accounts(
     for each in seen:
         key = organisation_id, each.id
         counted = cached.get(key)
-        if counted is not None and counted.matches(each):
+        if counted is not None and counted.matches(each.version, each.updated_at, each.quarantine):
             found[key] = counted
         else:
             stale.append(each.id)

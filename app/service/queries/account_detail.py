@@ -8,7 +8,7 @@ from typing import Final
 from sqlalchemy import Connection
 
 from app.accounting.events import Gaussian, PoissonSampled
-from app.ledger.accounts.account import Account, AccountKind, with_usage
+from app.ledger.accounts.account import Account, AccountKind
 from app.ledger.accounts.account_records import AccountRecord
 from app.ledger.admission.admission import Refusal, admit
 from app.ledger.admission.composition import exposed, trial_account
@@ -17,7 +17,7 @@ from app.ledger.fitting.fitting_noise import noise_that_fits
 from app.ledger.pages import Page, PageRequest
 from app.ledger.runs.decisions import DecisionFilter, DecisionOutcome, DecisionWithPath
 from app.ledger.scheduling.account_status import AccountStatus
-from app.ledger.step_events import PricedStep, StepEvent
+from app.ledger.step_events import StepEvent
 from app.persistence.repositories import account_metadata, decisions, overview_queries
 from app.persistence.repositories.overview_queries import RunOutline
 from app.service.accounts.damaged_rows import read_tolerating_damage
@@ -36,6 +36,7 @@ from app.service.queries.account_status_cache import AccountStatusCache
 from app.service.queries.budget_sharing import BudgetSharing, preview_or_reason, read_sharing
 from app.service.queries.governance import CurrentLimit, current_limit
 from app.service.queries.overview import AccountTree, trees_of
+from app.service.queries.proposal_effects import AccountEffect, charge_effect
 from app.service.queries.runs import partitions_of
 from app.service.scheduling.what_if import WaitPreview
 
@@ -67,21 +68,6 @@ class HypotheticalRun:
 
 
 @dataclass(frozen=True, slots=True)
-class ProjectedAccount:
-    """An account's epsilon by its filter: spent now, and with all reservations and a hypothetical run."""
-
-    account: Account
-    epsilon: float
-    epsilon_with_all: float
-
-    @property
-    def left(self) -> float:
-        """Epsilon that would remain, at least 0."""
-        assert self.account.limit is not None, "populations and budgets have limits"
-        return max(0.0, self.account.limit.epsilon - self.epsilon_with_all)
-
-
-@dataclass(frozen=True, slots=True)
 class WhatIfResult:
     """Whether a hypothetical run fits into every account of its path.
 
@@ -94,7 +80,7 @@ class WhatIfResult:
 
     fits: bool
     binding: Account
-    accounts: tuple[ProjectedAccount, ...]
+    accounts: tuple[AccountEffect, ...]
     most_steps: int
     least_noise: float | None
 
@@ -233,7 +219,7 @@ def _answer(tx: Connection, context: RequestContext, path: Sequence[Account], pl
     return WhatIfResult(
         fits=not refused,
         binding=outcome.binding,
-        accounts=tuple(_afterwards(account, steps) for account in touched[:-1] if account.id in within),
+        accounts=tuple(charge_effect(account, steps) for account in touched[:-1] if account.id in within),
         most_steps=outcome.max_steps_that_fit if isinstance(outcome, Refusal) else plan.steps + outcome.steps_remaining,
         least_noise=noise_that_fits(touched, [steps[0]._replace(step=_min_noise(plan, refused=refused))]),
     )
@@ -256,10 +242,3 @@ def _touched(tx: Connection, context: RequestContext, path: Sequence[Account]) -
     if path[-1].partitions_per_unit is not None:
         path = [*path, trial_account(path, "part", AccountKind.BUDGET)]
     return exposed([*path, trial_account(path, "run")], partitions_of(tx, context, path))
-
-
-def _afterwards(account: Account, steps: list[PricedStep]) -> ProjectedAccount:
-    ready = account.prepared_for(steps)
-    [priced] = with_usage([ready], steps)
-    growth = ready.grown_by(priced.cost)
-    return ProjectedAccount(account, account.epsilon(), ready.epsilon(ready.spent + ready.held + growth))

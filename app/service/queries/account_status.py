@@ -74,4 +74,4 @@ def _with_rate(status: AccountStatus, base: Reading | None, now: datetime) -> Ac
     if status.limit is None:
         return status
     seen = extrapolate(status.share, base, now)
-    return status._replace(per_day=seen.forecast.per_day, empty_at=seen.exhaustion_at, now=now)
+    return status._replace(per_day=seen.forecast.per_day, empty_at=seen.exhaustion_at, rated_at=now)

@@ -1,7 +1,7 @@
 """Spending of the accounts that a proposal is about, now and if it is approved."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from sqlalchemy import Connection
 
@@ -21,30 +21,36 @@ from app.service.queries.runs import partitions_of
 
 @dataclass(frozen=True, slots=True)
 class AccountEffect:
-    """Spending of an account by its filter, now and if a proposal is approved.
+    """An account now, and if a proposal is approved or a run takes all its steps."""
 
-    Args:
-        limit_after: differs from `limit` where the proposal changes it.
-        spent: including reservations; may be infinite.
-        spent_after: with all that a run plans; read at the new delta where the limit changes.
-    """
+    before: Account
+    after: Account
 
-    id: str
-    path: str
-    limit: Limit
-    limit_after: Limit
-    spent: float
-    spent_after: float
+    @property
+    def spent(self) -> float:
+        """Epsilon by its filter, including reservations; may be infinite."""
+        return _spent(self.before)
+
+    @property
+    def spent_after(self) -> float:
+        """Epsilon afterwards, including reservations; at the new delta where the limit changes."""
+        return _spent(self.after)
 
     @property
     def left(self) -> float:
         """Epsilon that its own limit leaves now, at least 0."""
-        return max(0.0, self.limit.epsilon - self.spent)
+        return max(0.0, limit_of(self.before).epsilon - self.spent)
 
     @property
     def left_after(self) -> float:
         """Epsilon that its own limit would leave, at least 0."""
-        return max(0.0, self.limit_after.epsilon - self.spent_after)
+        return max(0.0, limit_of(self.after).epsilon - self.spent_after)
+
+
+def limit_of(account: Account) -> Limit:
+    """Get the limit of an account that has one."""
+    assert account.limit is not None, "the caller leaves out accounts without a limit"
+    return account.limit
 
 
 def limit_effects(context: RequestContext, path: Sequence[AccountRecord], limit: Limit) -> tuple[AccountEffect, ...]:
@@ -53,9 +59,8 @@ def limit_effects(context: RequestContext, path: Sequence[AccountRecord], limit:
     assert own.limit is not None, "only a limit can be changed"
     # What the new limit allows of a plan is computed when it is approved; what was spent of the plan is known now.
     weights = own.weights and rescale_weights(own.weights, own.limit, limit)
-    changed = with_limit(own, limit, weights)
-    effect = AccountEffect(own.id, own.path, own.limit, limit, _spent(own), _spent(changed))
-    return effect, *(_unchanged(each) for each in reversed(_readable(context, above)))
+    changed = AccountEffect(own, with_limit(own, limit, weights))
+    return changed, *(AccountEffect(each, each) for each in reversed(_readable(context, above)))
 
 
 def run_effects(
@@ -74,7 +79,7 @@ def run_effects(
             found = list(exposed(accounts, partitions_of(tx, context, accounts)))
         except UnsupportedEventError:
             steps = ()
-    return tuple(_charged(each, steps) for each in reversed(_readable(context, found)) if each.limit is not None)
+    return tuple(charge_effect(each, steps) for each in reversed(_readable(context, found)) if each.limit is not None)
 
 
 def _planned_steps(account: Account, run: Run) -> Sequence[StepEvent]:
@@ -85,18 +90,12 @@ def _planned_steps(account: Account, run: Run) -> Sequence[StepEvent]:
     return () if run.event is None or expected is None else (StepEvent(run.event, expected),)
 
 
-def _charged(account: Account, steps: Sequence[PricedStep]) -> AccountEffect:
+def charge_effect(account: Account, steps: Sequence[PricedStep]) -> AccountEffect:
+    """Get what steps would change of an account."""
     if not steps:
-        return _unchanged(account)
+        return AccountEffect(account, account)
     ready = account.prepared_for(steps)
-    growth = ready.grown_by(total_cost(with_usage([ready], steps)))
-    return replace(_unchanged(account), spent_after=ready.epsilon(ready.spent + ready.held + growth))
-
-
-def _unchanged(account: Account) -> AccountEffect:
-    assert account.limit is not None, "the caller leaves out accounts without a limit"
-    spent = _spent(account)
-    return AccountEffect(account.id, account.path, account.limit, account.limit, spent, spent)
+    return AccountEffect(account, ready.with_hold(total_cost(with_usage([ready], steps))))
 
 
 def _spent(account: Account) -> float:

@@ -8,11 +8,11 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Any, Final
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, Row
 
-from app.ledger.accounts.account_records import AccountRecord, AccountVersion
+from app.ledger.accounts.account_records import AccountRecord
 from app.ledger.runs.reservations import Reservation
 from app.ledger.scheduling.queue import WaitingReservation
 from app.ledger.scheduling.scheduling_rules import Line
@@ -134,9 +134,7 @@ def _refresh_accounts(tx: Connection, organisation_id: str, known: KnownReservat
         del known.records[gone]
 
 
-def _read_stale(
-    tx: Connection, organisation_id: str, known: KnownReservations, seen: dict[str, AccountVersion]
-) -> None:
+def _read_stale(tx: Connection, organisation_id: str, known: KnownReservations, seen: Mapping[str, Row[Any]]) -> None:
     stale = []
     for each in seen.values():
         record = known.records.get(each.id)

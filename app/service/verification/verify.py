@@ -11,12 +11,13 @@ from sqlalchemy import Row
 from sqlalchemy.exc import DatabaseError
 
 from app.ledger.accounts.account import AccountKind
+from app.ledger.accounts.account_records import AccountRecord
 from app.ledger.runs.run import declaration_of, registration_payload
 from app.ledger.verification import Discrepancy
 from app.persistence.database import ALL_TENANTS, Database, error_summary
 from app.persistence.repositories import accounts, partitions, raw_rows
-from app.persistence.repositories.accounts import StoredAccount
 from app.persistence.repositories.audit import all_checkpoints, all_entries, list_records
+from app.persistence.repositories.raw_rows import Key
 from app.service.accounts.spec import account_audit_payload, budget_payload, partition_payload
 from app.service.verification.audit_replay import AuditState, account_discrepancies, replay_audit_log, skeleton_of
 from app.service.verification.balances import check_balance, read_prices
@@ -159,19 +160,19 @@ def _check_accounts(audit: VerificationContext, organisation_id: str | None) -> 
     audit.attempts = raw_rows.list_attempts(audit.tx, organisation_id, audit.report)
     audit.ranges = raw_rows.list_ranges(audit.tx, organisation_id, audit.report)
     unseen = {owner: set(state.accounts) for owner, state in audit.states.items() if state.error is None}
-    for stored in accounts.list_all(audit.tx, organisation_id, audit.report):
-        key = (stored.organisation_id, stored.id)
+    for owner, record, skeleton in accounts.list_all(audit.tx, organisation_id, audit.report):
+        account, key = record.account, (owner, record.account.id)
         unseen.get(key[0], set()).discard(key[1])
         audit.checked["accounts"] += 1
-        audit.balances[key] = Balance(stored.account)
+        audit.balances[key] = Balance(account)
         run = runs.pop(key, None)
         state = audit.states.get(key[0], AuditState())
         if state.error is None:
             with audit.guarded(key):
-                _compare(audit, state, stored, run)
-        if stored.name_skeleton != skeleton_of(stored.account):
+                _compare(audit, state, key, record, run)
+        if skeleton != skeleton_of(account):
             audit.add(key, "what is kept of its name, to refuse others that look alike, is not of this name.")
-        if stored.account.kind is AccountKind.RUN:
+        if account.kind is AccountKind.RUN:
             with audit.guarded(key):
                 if run is not None:
                     check_run(audit, run)
@@ -184,14 +185,16 @@ def _check_accounts(audit: VerificationContext, organisation_id: str | None) -> 
     _report_missing(audit, unseen)
 
 
-def _compare(audit: VerificationContext, state: AuditState, stored: StoredAccount, run: Row[Any] | None) -> None:
+def _compare(
+    audit: VerificationContext, state: AuditState, key: Key, record: AccountRecord, run: Row[Any] | None
+) -> None:
     """Compare an account with the audit log."""
-    key = (stored.organisation_id, stored.id)
-    facts = account_audit_payload(stored.account, stored.population)
+    account = record.account
+    facts = account_audit_payload(account, record.population if account.kind is AccountKind.POPULATION else None)
     facts |= {} if run is None else registration_payload(run.event_fingerprint, declaration_of(run))
     facts |= partition_payload(audit.attested.get(key), audit.blocks.get(key))
     facts |= budget_payload(audit.charged.get(key, ()))
-    for detail in account_discrepancies(stored.record, facts, state.accounts.get(stored.id), state.organisation_policy):
+    for detail in account_discrepancies(record, facts, state.accounts.get(account.id), state.organisation_policy):
         audit.add(key, detail)
 
 
