@@ -44,7 +44,7 @@ SHAPES: Final = ("64 steps, one run", "64 steps, 64 runs", "a lone step")
 
 PARSE, HEAD, BODY, QUEUE = "parse, deadlines", "head, caller", "body", "queue, answer"
 DECIDE, SQL, COMMIT = "group: load, decide", "group: rows, SQL", "group: begin and commit"
-IN_GROUP: Final = {"charge": DECIDE, "load": DECIDE, "decide": DECIDE, "write": SQL, "save": SQL}
+IN_GROUP: Final = {"charge": DECIDE, "refresh": DECIDE, "load": DECIDE, "decide": DECIDE, "write": SQL, "save": SQL}
 """Stage of the table, by the one inside of a group."""
 
 TABLE: Final = (PARSE, HEAD, BODY, QUEUE, DECIDE, SQL, COMMIT)
