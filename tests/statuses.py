@@ -12,5 +12,5 @@ def status_at(path: str, *, parallel: bool = False, **numbers: Any) -> AccountSt
     above, _, _ = path.rpartition("/")
     kind, now = AccountKind.BUDGET if above else AccountKind.POPULATION, datetime.now(UTC)
     root, parts = path.split("/", maxsplit=1)[0], 1 if parallel else None
-    own = (path, kind, above or None, root, path, path.count("/"), now, now, 0, None, parts, None)
+    own = (path, kind, above or None, root, path, path.count("/"), now, 0, None, parts, None)
     return AccountStatus("org_1", *own)._replace(**numbers)

@@ -6,7 +6,8 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Final, NamedTuple, Self
 
-from app.ledger.accounts.account import Account, AccountKind
+from app.ledger.accounts.account import AccountKind
+from app.ledger.accounts.account_records import AccountRecord
 from app.ledger.accounts.alerts import share_used
 from app.ledger.accounts.metadata import title_of
 from app.ledger.filter.filters import Limit
@@ -43,6 +44,7 @@ class AccountStatus(NamedTuple):
         max_partitions_per_unit: set if its children are disjoint parts.
         allocation: the stored text, if it shares out its budget.
         number: tells apart the runs at one path.
+        created_at: None if its numbers were not read.
         limit: None if its numbers were not read, or its row is damaged, so that its spending is unknown.
         epsilon: spent, by the account's filter at its delta.
         epsilon_including_reserved: spent and reserved.
@@ -67,13 +69,13 @@ class AccountStatus(NamedTuple):
     population_id: str
     path: str
     depth: int
-    created_at: datetime
     updated_at: datetime
     version: int
     quarantine: str | None
     max_partitions_per_unit: int | None
     allocation: str | None
     number: int = 1
+    created_at: datetime | None = None
     limit: Limit | None = None
     epsilon: float = math.inf
     epsilon_including_reserved: float = math.inf
@@ -92,12 +94,14 @@ class AccountStatus(NamedTuple):
     owner: str | None = None
     archived: bool = False
 
-    def with_balance(self, account: Account) -> Self:
+    def with_balance(self, record: AccountRecord) -> Self:
         """Add what a population or budget has spent and reserved."""
+        account = record.account
         assert account.limit is not None, "populations and budgets have limits"
         has_reserved = not account.held.is_zero
         epsilon = account.epsilon()
         return self._replace(
+            created_at=record.created_at,
             limit=account.limit,
             epsilon=epsilon,
             epsilon_including_reserved=account.epsilon(account.spent + account.held) if has_reserved else epsilon,

@@ -29,7 +29,7 @@ from app.persistence.tables import (
 
 _COLUMNS: Final = (
     *(accounts.c.organisation_id, accounts.c.id, accounts.c.kind, accounts.c.parent_id, accounts.c.population_id),
-    *(accounts.c.path, accounts.c.depth, accounts.c.created_at, accounts.c.updated_at, accounts.c.version),
+    *(accounts.c.path, accounts.c.depth, accounts.c.updated_at, accounts.c.version),
     *(accounts.c.quarantine_reason, accounts.c.max_partitions_per_unit, accounts.c.allocation),
 )
 """The first fields of a status, which every readable row has."""

@@ -173,7 +173,7 @@ class DatabaseCollector:
     def _read_page(self, tx: Connection, organisation_id: str, page: Sequence[AccountStatus]) -> None:
         read = {each.id: each for each in page}
         uses, _ = read_tolerating_damage(
-            tx, organisation_id, list(read), lambda record: read[record.account.id].with_balance(record.account)
+            tx, organisation_id, list(read), lambda record: read[record.account.id].with_balance(record)
         )
         for use in (read | uses).values():
             self._uses[use.key] = use

@@ -17,9 +17,8 @@ def with_burn_rate(
 ) -> list[AccountStatus]:
     """Add burn rate and forecast to the accounts that are shown; `above` has those above the first of them."""
     every = {each.id: each for each in (*above, *statuses)}
-    bases = base_readings(
-        tx, context.organisation_id, {key: each.created_at for key, each in every.items()}, context.now
-    )
+    created = {key: each.created_at for key, each in every.items() if each.created_at is not None}
+    bases = base_readings(tx, context.organisation_id, created, context.now)
     rated = {key: _with_rate(each, bases.get(key), context.now) for key, each in every.items()}
     return [_with_path_forecast(rated[each.id], rated) for each in statuses]
 

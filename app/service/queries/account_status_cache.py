@@ -65,7 +65,7 @@ class AccountStatusCache:
     ) -> dict[str, AccountStatus]:
         """Add what undamaged accounts have spent."""
         found, _ = read_tolerating_damage(
-            tx, organisation_id, list(page), lambda each: page[each.account.id].with_balance(each.account)
+            tx, organisation_id, list(page), lambda each: page[each.account.id].with_balance(each)
         )
         return found
 

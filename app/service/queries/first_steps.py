@@ -54,5 +54,7 @@ def read_first_steps(context: RequestContext, statuses: AccountStatusCache) -> F
 
 def _oldest(found: list[AccountStatus], kind: AccountKind) -> AccountStatus | None:
     """Find the oldest undamaged account of a kind."""
-    of_kind = [each for each in found if each.kind is kind and each.limit is not None]
-    return min(of_kind, key=lambda each: (each.created_at, each.path), default=None)
+    of_kind = [
+        (each.created_at, each.path, each) for each in found if each.kind is kind and each.created_at is not None
+    ]
+    return min(of_kind)[-1] if of_kind else None
