@@ -155,7 +155,6 @@ class RunOutline:
     number: int
     status: RunStatus
     next_step: int
-    attempt: int
     deviations: tuple[Deviation, ...]
     quarantined: bool
     updated_at: datetime
@@ -213,7 +212,7 @@ _QUARANTINED = (
     .exists()
 )
 _OUTLINES = select(
-    *(runs.c.account_id, accounts.c.path, account_metadata.c.number, runs.c.status, runs.c.next_step, runs.c.attempt),
+    *(runs.c.account_id, accounts.c.path, account_metadata.c.number, runs.c.status, runs.c.next_step),
     *(runs.c.deviations, _QUARANTINED, accounts.c.updated_at),
 )
 _OUTLINES = _OUTLINES.join(accounts, join_on(accounts, runs, id="account_id")).join(
@@ -222,5 +221,5 @@ _OUTLINES = _OUTLINES.join(accounts, join_on(accounts, runs, id="account_id")).j
 
 
 def _outline(row: Row[Any]) -> RunOutline:
-    run_id, path, number, status, next_step, attempt, deviations, *others = tuple(row)
-    return RunOutline(run_id, path, number, RunStatus(status), next_step, attempt, read_deviations(deviations), *others)
+    run_id, path, number, status, next_step, deviations, *others = tuple(row)
+    return RunOutline(run_id, path, number, RunStatus(status), next_step, read_deviations(deviations), *others)
