@@ -67,7 +67,6 @@ class AvailabilityReader:
             account_id: each if each == whole[account_id] else replace(each, when_unlocked=whole[account_id])
             for account_id, each in found.items()
         }
-        return available, limits
 
     def _least(
         self,
