@@ -11,6 +11,7 @@ from typing import Any, Final, TypeVar
 
 from anyio import CapacityLimiter, to_thread
 from fastapi.responses import StreamingResponse
+from pydantic import BaseModel
 
 from app.api.problems import responses
 from app.api.route import Endpoint, LedgerRouter
@@ -22,6 +23,9 @@ EXPORTERS: Final = CapacityLimiter(2)
 """Limits the pages that are read at once; a slow client waits without one."""
 
 MEDIA_TYPE: Final = "text/csv"
+CSV_RESPONSE: Final[dict[int | str, dict[str, Any]]] = {
+    200: {"content": {MEDIA_TYPE: {"schema": {"type": "string"}}}, "description": "OK"}
+}
 ROWS_AT_ONCE: Final = 200
 _FORMULA: Final = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")
 """How a cell begins that a spreadsheet might run as a formula (OWASP, CSV Injection); also in their full width."""
@@ -33,12 +37,8 @@ def csv_route(
     routes: LedgerRouter, path: str, summary: str, *problems: str, tag: str
 ) -> Callable[[Endpoint], Endpoint]:
     """Add a route that answers with CSV."""
-    described: dict[int | str, dict[str, Any]] = {
-        200: {"content": {MEDIA_TYPE: {"schema": {"type": "string"}}}, "description": "OK"}
-    }
-    return routes.get(
-        path, summary=summary, tags=[tag], response_class=StreamingResponse, responses=described | responses(*problems)
-    )
+    described = CSV_RESPONSE | responses(*problems)
+    return routes.get(path, summary=summary, tags=[tag], response_class=StreamingResponse, responses=described)
 
 
 def csv_response(name: str, columns: Sequence[str], pages: Iterable[Iterable[Sequence[object]]]) -> StreamingResponse:
@@ -94,6 +94,6 @@ def _text(rows: Iterable[Sequence[object]]) -> str:
     return written.getvalue()
 
 
-def members(value: Any, names: Iterable[str]) -> list[object]:  # noqa: ANN401 - of any schema
-    """Get the members of a response's schema, in order."""
-    return [getattr(value, name) for name in names]
+def cells_of(item: BaseModel) -> Sequence[object]:
+    """Get the members of a response's schema as cells."""
+    return list(item.model_dump(mode="json").values())

@@ -123,13 +123,12 @@ def _simplify_parameter(parameter: JsonObject) -> None:
 
 
 def _share_parameters(document: JsonObject, shared: JsonObject) -> None:
-    """Replace parameters shared by operations with references."""
+    """Replace parameters shared by operations with references; of several with one name, the first ones."""
     uses = Counter(json.dumps(each) for operation in _operations(document) for each in operation.get("parameters", ()))
     for operation in _operations(document):
         for index, parameter in enumerate(operation.get("parameters", ())):
-            if uses[json.dumps(parameter)] > 1:
-                name = _pascal(parameter["name"])
-                shared[name] = parameter
+            name = _pascal(parameter["name"])
+            if uses[json.dumps(parameter)] > 1 and shared.setdefault(name, parameter) == parameter:
                 operation["parameters"][index] = {"$ref": f"#/components/parameters/{name}"}
 
 

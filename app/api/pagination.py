@@ -1,34 +1,21 @@
 """Pages of lists, and their opaque cursors."""
 
 import base64
-from collections.abc import Callable
-from typing import Annotated, TypeVar
+from typing import Annotated
 
-from fastapi import Depends, Query, Request, Response
+from fastapi import Depends, Query
 
-from app.api.route import etag_response
-from app.api.schemas.common import Output, Page
 from app.ledger.errors import InvalidInputError
-from app.ledger.pages import Page as DomainPage
 from app.ledger.pages import PageRequest
 
 MAX_PAGE = 200
 MAX_CURSOR = 1000
 """Of a list that is sorted by names."""
 
-T = TypeVar("T")
-S = TypeVar("S", bound=Output)
-
 After = Annotated[
     str | None,
     Query(max_length=MAX_CURSOR, description="The `next` cursor of the previous page; empty: the first page."),
 ]
-
-
-AnyAccount = Annotated[str | None, Query(max_length=2000)]
-"""Id or path of an account that a list is about."""
-
-NamedAccount = Annotated[AnyAccount, Query(min_length=1)]
 
 
 def encode_cursor(place: str | None) -> str | None:
@@ -62,9 +49,3 @@ async def _page(
 
 
 PageRequestDep = Annotated[PageRequest, Depends(_page)]
-
-
-def page_response(request: Request, found: DomainPage[T], schema: type[Page[S]], render: Callable[[T], S]) -> Response:
-    """Build the response of a list: the page with an entity tag, or 304."""
-    items = [render(item) for item in found.items]
-    return etag_response(request, schema(items=items, next=encode_cursor(found.next)))

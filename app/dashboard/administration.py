@@ -6,7 +6,7 @@ from fastapi import Query, Response
 
 from app.api.pagination import decode_cursor
 from app.dashboard.page_context import PageContext, PageDep, router
-from app.ledger.accounts.alerts import AlertType
+from app.ledger.accounts.alerts import AlertFilter, AlertType
 from app.ledger.accounts.receivers import ReceiverKind
 from app.ledger.errors import NotFoundError, PermissionDeniedError
 from app.ledger.pages import PageRequest
@@ -117,7 +117,7 @@ def show_keys(page: PageDep, after: Cursor = "", *, past: bool = False) -> Respo
 def show_alerts(page: PageDep, account: Account = "", after: Cursor = "") -> Response:
     """Show receivers, the latest alerts, and the alert settings of one account."""
     found = list_receiver_statuses(page.context, PageRequest(RECEIVERS, decode_cursor(after)))
-    alerts = list_alerts(page.context, PageRequest(ALERTS)).items
+    alerts = list_alerts(page.context, AlertFilter(), PageRequest(ALERTS)).items
     # Deliveries are no audit entries, so the tag is computed from the content.
     page.check_etag(page.minute, read_change_token(page.context), found, alerts)
     account = account.strip()

@@ -7,6 +7,7 @@ from fastapi import Query, Response
 from app.api.pagination import decode_cursor
 from app.dashboard.page_context import PageDep, router
 from app.ledger.errors import NotFoundError, PermissionDeniedError
+from app.ledger.experiments import ExperimentFilter
 from app.ledger.pages import Page, PageRequest
 from app.ledger.permissions import Permission
 from app.service.experiments import ExperimentRecord, list_experiments
@@ -27,8 +28,9 @@ def show_experiments(
     page.check_etag(read_change_token(page.context))
     account, fault = account.strip(), ""
     found: Page[ExperimentRecord] = Page((), None)
+    wanted = ExperimentFilter(account or None)
     try:
-        found = list_experiments(page.context, PageRequest(PAGE, decode_cursor(after)), budget=account or None)
+        found = list_experiments(page.context, wanted, PageRequest(PAGE, decode_cursor(after)))
     except (NotFoundError, PermissionDeniedError) as error:
         fault = error.detail
     return page.render(

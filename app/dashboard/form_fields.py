@@ -47,10 +47,12 @@ class Fields(BaseModel):
     model_config = ConfigDict(extra="ignore", allow_inf_nan=False, frozen=True, str_strip_whitespace=True)
 
 
-def read_fields(kind: type[T], given: Mapping[str, str]) -> tuple[T | None, dict[str, str]]:
+def read_fields(kind: type[T], given: Mapping[str, Any]) -> tuple[T | None, dict[str, str]]:
     """Parse a form, in which empty fields take their defaults; return it, or None and error messages by field."""
     try:
-        return kind.model_validate({name: text for name, text in given.items() if text.strip()}), {}
+        return kind.model_validate(
+            {name: text for name, text in given.items() if not isinstance(text, str) or text.strip()}
+        ), {}
     except ValidationError as error:
         errors = [each for each in error.errors() if each["loc"]]
         return None, {str(each["loc"][0]): _message(each) for each in reversed(errors)}

@@ -11,9 +11,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
 from functools import lru_cache
-from typing import Final, NamedTuple, Self
+from typing import Annotated, Final, NamedTuple, Self
 
 import rfc8785
+
+from app.ledger.names import ACTOR_LENGTH
+from app.ledger.query_parameters import ActorName, Parameter, Since, Until
 
 
 class AuditOrder(StrEnum):
@@ -155,18 +158,28 @@ class AuditEvent:
 
 @dataclass(frozen=True, slots=True)
 class AuditFilter:
-    """A filter of audit entries; None: any.
+    """A filter and an order of audit entries; None: any.
 
     Args:
-        action: for example "budget.created", or "budget.*" for all of a kind.
         within: entries about this account and its descendants, and about their keys, proposals and experiments.
     """
 
-    action: str | None = None
-    actor: str | None = None
-    subject: str | None = None
-    since: datetime | None = None
-    until: datetime | None = None
+    action: Annotated[
+        str | None,
+        Parameter(
+            "Such as `budget.created`; `budget.*` matches the prefix.",
+            label="Action",
+            hint="run.paused, or run.*",
+            most=ACTOR_LENGTH,
+        ),
+    ] = None
+    actor: ActorName = None
+    subject: Annotated[
+        str | None, Parameter("Id of the affected object.", label="Subject", hint="its id", most=ACTOR_LENGTH)
+    ] = None
+    since: Since = None
+    until: Until = None
+    order: Annotated[AuditOrder, Parameter("`oldest` reads the log forward.")] = AuditOrder.NEWEST
     within: str | None = None
 
 

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
+from typing import Annotated
 
 from app.accounting.events import (
     Composed,
@@ -11,6 +12,7 @@ from app.accounting.events import (
     RepeatAndSelect,
     SelfComposed,
 )
+from app.ledger.query_parameters import Parameter
 from app.ledger.step_events import StepEvent
 
 
@@ -49,3 +51,12 @@ class Experiment:
     def facts(self) -> dict[str, object]:
         """Get the fields recorded in the audit chain."""
         return {"account": self.account_id, "charging_mode": str(self.charging_mode)}
+
+
+@dataclass(frozen=True, slots=True)
+class ExperimentFilter:
+    """A filter of experiments; None: any."""
+
+    budget: Annotated[
+        str | None, Parameter("Only experiments under this population or budget (id or path).", is_reference=True)
+    ] = None

@@ -13,7 +13,7 @@ from app.ledger.accounts.account_records import AccountRecord
 from app.ledger.admission.admission import Reading, reading_of
 from app.ledger.audit import AuditAction
 from app.ledger.errors import InvalidInputError, PermissionDeniedError, RunStateConflictError, require_found
-from app.ledger.experiments import ChargingMode, Experiment
+from app.ledger.experiments import ChargingMode, Experiment, ExperimentFilter
 from app.ledger.pages import Page, PageRequest
 from app.ledger.permissions import Permission
 from app.ledger.runs.decisions import Decision, DecisionOutcome
@@ -144,10 +144,10 @@ def get_experiment(context: RequestContext, experiment_id: str) -> ExperimentRec
         return _read(tx, context, _found(tx, context, experiment_id))
 
 
-def list_experiments(context: RequestContext, page: PageRequest, *, budget: str | None) -> Page[ExperimentRecord]:
-    """List experiments in the caller's scope, or under one account."""
+def list_experiments(context: RequestContext, wanted: ExperimentFilter, page: PageRequest) -> Page[ExperimentRecord]:
+    """List experiments in the caller's scope; `wanted.budget` is an id or a path."""
     with context.read() as tx:
-        under = None if budget is None else find_parent(tx, context, budget).account.id
+        under = None if wanted.budget is None else find_parent(tx, context, wanted.budget).account.id
         found = experiments.page(tx, context.organisation_id, [context.principal.scope, under], page)
         return found.map(lambda records: read_all(tx, context, records))
 

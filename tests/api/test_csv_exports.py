@@ -16,7 +16,7 @@ import pytest
 
 from app.api import csv_responses
 from app.api.csv_responses import ROWS_AT_ONCE, cell_of, csv_response, read_pages
-from app.api.routers.exports import export_runs
+from app.api.routers.runs import RUNS
 from app.ledger.pages import Page
 from app.ledger.runs.list_filters import RunFilter
 from app.persistence.database import ALL_TENANTS, Database
@@ -154,7 +154,7 @@ def test_no_transaction_is_open_between_two_pages(
     context = cli_context(database, organisation, datetime.now(UTC))
 
     async def taken() -> list[int]:
-        response = export_runs(context, RunFilter())
+        response = RUNS.export(context, RunFilter())
         return [open_transactions[0] async for _ in response.body_iterator]
 
     found = anyio.run(taken)

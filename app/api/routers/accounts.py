@@ -7,18 +7,17 @@ from typing import Annotated, Final
 from anyio import CapacityLimiter, to_thread
 from fastapi import Query, Request, Response
 
-from app.api.filters import MetadataFilterDep
 from app.api.idempotency import IdempotencyDep
-from app.api.pagination import AnyAccount, PageRequestDep, page_response
-from app.api.problems import LIST_ERRORS, OPENING, READ_ERRORS, WRITE_ERRORS
+from app.api.lists import ListEndpoint, add_list
+from app.api.problems import OPENING, READ_ERRORS, WRITE_ERRORS
 from app.api.route import ContextDep, etag_response, router
 from app.api.schemas.account_creation import CreateBlocks, CreateBudget, CreatePopulation
-from app.api.schemas.accounts import Budget, BudgetPage, CreatedBlocks, Population, PopulationPage
+from app.api.schemas.accounts import Budget, CreatedBlocks, Population
 from app.api.schemas.histories import AccountHistory
 from app.api.schemas.metadata import ArchivedAccount, ChangeArchive, UpdateMetadata
 from app.api.setting_responses import changed_or_proposed, proposed
 from app.ledger.accounts.account import AccountKind
-from app.ledger.runs.list_filters import AccountFilter
+from app.ledger.runs.list_filters import BudgetFilter, PopulationFilter
 from app.service.accounts import create, metadata
 from app.service.accounts.lookup import AccountView
 from app.service.queries.account_history import AccountHistoryCache
@@ -49,19 +48,7 @@ def create_population(body: CreatePopulation, context: ContextDep, idempotency: 
     return idempotency.respond(effect, accepted, body)
 
 
-@routes.read("/populations", "List populations", PopulationPage, *LIST_ERRORS, tag="populations")
-def list_populations(
-    request: Request,
-    context: ContextDep,
-    about: MetadataFilterDep,
-    page: PageRequestDep,
-    path: Annotated[AnyAccount, Query(description="Only the population at this path, which is its name.")] = None,
-    name: Annotated[AnyAccount, Query(description="Only the population of this name.")] = None,
-) -> Response:
-    """List the organisation's populations, newest first."""
-    wanted = AccountFilter(AccountKind.POPULATION, path=path, name=name, metadata=about)
-    found = create.list_accounts(context, wanted, page)
-    return page_response(request, found, PopulationPage, Population.of)
+add_list(routes, ListEndpoint("populations", PopulationFilter, create.list_accounts, Population))
 
 
 @routes.read("/populations/{population_id}", "Get a population", Population, *READ_ERRORS, tag="populations")
@@ -117,21 +104,10 @@ def _blocks(created: list[AccountView]) -> CreatedBlocks:
     return CreatedBlocks(items=[Budget.of(each) for each in created])
 
 
-@routes.read("/budgets", "List budgets", BudgetPage, *READ_ERRORS, tag="budgets")
-def list_budgets(
-    request: Request,
-    context: ContextDep,
-    about: MetadataFilterDep,
-    page: PageRequestDep,
-    *,
-    parent: Annotated[AnyAccount, Query(description="Only budgets directly under this account (id or path).")] = None,
-    path: Annotated[AnyAccount, Query(description="Only the budget at this path.")] = None,
-    name: Annotated[AnyAccount, Query(description="Only budgets of this name.")] = None,
-) -> Response:
-    """List the organisation's budgets, newest first."""
-    wanted = AccountFilter(AccountKind.BUDGET, parent_id=parent, path=path, name=name, metadata=about)
-    found = create.list_accounts(context, wanted, page)
-    return page_response(request, found, BudgetPage, Budget.of)
+add_list(
+    routes,
+    ListEndpoint("budgets", BudgetFilter, create.list_accounts, Budget),
+)
 
 
 @routes.read("/budgets/{budget_id}", "Get a budget", Budget, *READ_ERRORS, tag="budgets")

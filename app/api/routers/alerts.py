@@ -1,32 +1,21 @@
 """Alerts, alert settings and forecasts."""
 
-from typing import Annotated
+from fastapi import Request, Response
 
-from fastapi import Query, Request, Response
-
-from app.api.pagination import NamedAccount, PageRequestDep, page_response
+from app.api.lists import ListEndpoint, add_list
 from app.api.problems import READ_ERRORS, WRITE_ERRORS, responses
 from app.api.route import ContextDep, etag_response, router
-from app.api.schemas.alerts import Alert, AlertPage, AlertSettings, Forecast, ReplaceAlertSettings
-from app.ledger.accounts.alerts import AlertType
+from app.api.schemas.alerts import Alert, AlertSettings, Forecast, ReplaceAlertSettings
+from app.ledger.accounts.alerts import AlertFilter
 from app.service.alerts import settings
 
 routes = router("alerts")
 
 
-@routes.read("/alerts", "List alerts", AlertPage, *READ_ERRORS)
-def list_alerts(
-    request: Request,
-    context: ContextDep,
-    page: PageRequestDep,
-    account: Annotated[
-        NamedAccount, Query(description="Only alerts about this account (id or path) or accounts under it.")
-    ] = None,
-    type: Annotated[AlertType | None, Query(description="Only alerts of this type.")] = None,  # noqa: A002 - as on the wire
-) -> Response:
-    """List the organisation's alerts, newest first."""
-    found = settings.list_alerts(context, page, account=account, kind=type)
-    return page_response(request, found, AlertPage, Alert.of)
+add_list(
+    routes,
+    ListEndpoint("alerts", AlertFilter, settings.list_alerts, Alert),
+)
 
 
 @routes.read(

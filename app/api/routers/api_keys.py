@@ -3,10 +3,10 @@
 from fastapi import Request, Response
 
 from app.api.idempotency import IdempotencyDep
-from app.api.pagination import PageRequestDep, page_response
-from app.api.problems import LIST_ERRORS, READ_ERRORS, WRITE_ERRORS
+from app.api.lists import ListEndpoint, NoFilter, add_list, unfiltered
+from app.api.problems import READ_ERRORS, WRITE_ERRORS
 from app.api.route import ContextDep, etag_response, router
-from app.api.schemas.api_keys import ApiKey, ApiKeyPage, CreateApiKey, CreatedApiKey, RevokeApiKey, RotateApiKey
+from app.api.schemas.api_keys import ApiKey, CreateApiKey, CreatedApiKey, RevokeApiKey, RotateApiKey
 from app.service.keys import api_keys
 
 routes = router("api-keys")
@@ -20,10 +20,17 @@ def create_api_key(body: CreateApiKey, context: ContextDep, idempotency: Idempot
     return idempotency.respond_with_secret(api_keys.issue_key.effect(context, body.terms()), CreatedApiKey.of, _IF_LOST)
 
 
-@routes.read("/api-keys", "List API keys", ApiKeyPage, *LIST_ERRORS)
-def list_api_keys(request: Request, context: ContextDep, page: PageRequestDep) -> Response:
-    """List the keys in the caller's scope, newest first, ended ones included."""
-    return page_response(request, api_keys.list_keys(context, page), ApiKeyPage, ApiKey.of)
+add_list(
+    routes,
+    ListEndpoint(
+        "api-keys",
+        NoFilter,
+        unfiltered(api_keys.list_keys),
+        ApiKey,
+        "List the keys in the caller's scope, newest first, ended ones included.",
+        items="API keys",
+    ),
+)
 
 
 @routes.read("/api-keys/{key_id}", "Get an API key", ApiKey, *READ_ERRORS)

@@ -5,10 +5,10 @@ from http import HTTPStatus
 from fastapi import Request, Response
 
 from app.api.idempotency import IdempotencyDep
-from app.api.pagination import PageRequestDep, page_response
-from app.api.problems import AUTH_ERRORS, LIST_ERRORS, WRITE_ERRORS
+from app.api.lists import ListEndpoint, NoFilter, add_list, unfiltered
+from app.api.problems import AUTH_ERRORS, WRITE_ERRORS
 from app.api.route import ContextDep, SignerDep, etag_response, router
-from app.api.schemas.checkpoints import Checkpoint, CheckpointPage, SigningKey
+from app.api.schemas.checkpoints import Checkpoint, SigningKey
 from app.service.audit import checkpoints
 from app.service.idempotency import StoredResponse
 
@@ -33,7 +33,13 @@ def create_checkpoint(context: ContextDep, signer: SignerDep, idempotency: Idemp
     return idempotency.respond(effect, lambda made: StoredResponse(made.document, HTTPStatus.CREATED))
 
 
-@routes.read("/checkpoints", "List checkpoints", CheckpointPage, *LIST_ERRORS)
-def list_checkpoints(request: Request, context: ContextDep, page: PageRequestDep) -> Response:
-    """List checkpoints, newest first. Keep copies elsewhere: write access to the ledger includes them."""
-    return page_response(request, checkpoints.list_checkpoints(context, page), CheckpointPage, Checkpoint.of)
+add_list(
+    routes,
+    ListEndpoint(
+        "checkpoints",
+        NoFilter,
+        unfiltered(checkpoints.list_checkpoints),
+        Checkpoint,
+        "List checkpoints, newest first. Keep copies elsewhere: write access to the ledger includes them.",
+    ),
+)

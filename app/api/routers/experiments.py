@@ -1,14 +1,13 @@
 """Experiments: sweeps of runs."""
 
-from typing import Annotated
-
-from fastapi import Query, Request, Response
+from fastapi import Request, Response
 
 from app.api.idempotency import IdempotencyDep
-from app.api.pagination import AnyAccount, PageRequestDep, page_response
+from app.api.lists import ListEndpoint, add_list
 from app.api.problems import CHARGING, OPENING, READ_ERRORS, WRITE_ERRORS
 from app.api.route import ContextDep, etag_response, router
-from app.api.schemas.experiments import CreatedExperiment, CreateExperiment, Experiment, ExperimentPage, sweep_refused
+from app.api.schemas.experiments import CreatedExperiment, CreateExperiment, Experiment, sweep_refused
+from app.ledger.experiments import ExperimentFilter
 from app.ledger.runs.decisions import Decision
 from app.service import experiments
 from app.service.experiments import NewExperiment
@@ -41,18 +40,7 @@ def charge_experiment(experiment_id: str, context: ContextDep, idempotency: Idem
     return idempotency.respond(experiments.charge_sweep.effect(context, experiment_id), _created, private=True)
 
 
-@routes.read("/experiments", "List experiments", ExperimentPage, *READ_ERRORS)
-def list_experiments(
-    request: Request,
-    context: ContextDep,
-    page: PageRequestDep,
-    budget: Annotated[
-        AnyAccount, Query(description="Only experiments under this population or budget (id or path).")
-    ] = None,
-) -> Response:
-    """List the experiments in the caller's scope, newest first."""
-    found = experiments.list_experiments(context, page, budget=budget)
-    return page_response(request, found, ExperimentPage, Experiment.of)
+add_list(routes, ListEndpoint("experiments", ExperimentFilter, experiments.list_experiments, Experiment))
 
 
 @routes.read("/experiments/{experiment_id}", "Get an experiment", Experiment, *READ_ERRORS)

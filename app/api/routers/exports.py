@@ -5,22 +5,16 @@ from dataclasses import asdict, astuple
 from typing import Annotated, Final
 
 from anyio import to_thread
-from fastapi import Depends, Query, Request
+from fastapi import Query, Request
 from fastapi.responses import StreamingResponse
 
-from app.api.csv_responses import csv_response, csv_route, members, read_pages
-from app.api.filters import RunFilterDep, RunOrderParameter
-from app.api.problems import LIST_ERRORS, READ_ERRORS
+from app.api.csv_responses import cells_of, csv_response, csv_route
+from app.api.problems import READ_ERRORS
 from app.api.route import ContextDep, router
 from app.api.routers.accounts import HISTORIANS
-from app.api.routers.audit import AuditOrderParameter, audit_filter, decision_filter
-from app.api.schemas.audit import AuditEvent, Decision
+from app.api.schemas.audit import Decision
 from app.ledger.accounts.metadata import METADATA_FIELDS
-from app.ledger.audit import AuditFilter, AuditOrder
-from app.ledger.runs.decisions import DecisionFilter
-from app.ledger.runs.list_filters import RunOrder
 from app.ledger.runs.run import DECLARED
-from app.service.audit import queries
 from app.service.json_values import json_number
 from app.service.queries import runs
 from app.service.queries.account_history import AccountHistoryCache
@@ -33,54 +27,14 @@ RUN_COLUMNS: Final = (
     *("epsilon", "delta", "epsilon_limit", "steps", *DECLARED, "attempt", "decisions"),
     *("last_decided_at", "ended_at", "end_reason", "created_at", "updated_at", "archived_at"),
 )
-DECISION_COLUMNS: Final = (
-    *("run", "run_path", "run_number", "position", "decision", "attempt", "first_step", "count", "requested_count"),
-    *("epsilon", "delta", "epsilon_limit", "binding_account", "binding_account_path", "refusal", "reservation"),
-    *("actor", "request_id", "hash", "created_at"),
-)
-AUDIT_COLUMNS: Final = (
-    *("position", "created_at", "actor", "action", "subject", "before", "after", "reason", "request_id", "hash"),
-)
-
-
-@csv_route(routes, "/runs.csv", "Export runs as CSV", *READ_ERRORS, tag="runs")
-def export_runs(
-    context: ContextDep, wanted: RunFilterDep, sort: RunOrderParameter = RunOrder.CREATED_AT_DESCENDING
-) -> StreamingResponse:
-    """Export the runs that `GET /v1/runs` lists with these filters, in this order. `labels` is a JSON object."""
-    pages = read_pages(lambda page: runs.list_run_rows(context, wanted, sort, page))
-    return csv_response("runs", RUN_COLUMNS, (map(_run_cells, page) for page in pages))
-
-
-@csv_route(routes, "/decisions.csv", "Export step decisions as CSV", *READ_ERRORS, tag="decisions")
-def export_decisions(
-    context: ContextDep, wanted: Annotated[DecisionFilter, Depends(decision_filter)]
-) -> StreamingResponse:
-    """Export the decisions that `GET /v1/decisions` lists with these filters, newest first. `refusal` is JSON."""
-    pages = read_pages(lambda page: queries.read_decisions(context, wanted, page))
-    rows = ((members(Decision.of(each), DECISION_COLUMNS) for each in page) for page in pages)
-    return csv_response("decisions", DECISION_COLUMNS, rows)
-
-
-@csv_route(routes, "/audit-events.csv", "Export audit events as CSV", *LIST_ERRORS, tag="audit")
-def export_audit_events(
-    context: ContextDep,
-    wanted: Annotated[AuditFilter, Depends(audit_filter)],
-    order: AuditOrderParameter = AuditOrder.NEWEST,
-) -> StreamingResponse:
-    """Export the events that `GET /v1/audit-events` lists with these filters. `before` and `after` are JSON."""
-    oldest = order is AuditOrder.OLDEST
-    pages = read_pages(lambda page: queries.read_audit_entries(context, wanted, page, oldest_first=oldest))
-    rows = ((members(AuditEvent.of(each), AUDIT_COLUMNS) for each in page) for page in pages)
-    return csv_response("audit-events", AUDIT_COLUMNS, rows)
 
 
 @csv_route(routes, "/runs/{run_id}/history.csv", "Export the history of a run as CSV", *READ_ERRORS, tag="runs")
 def export_run_history(run_id: str, context: ContextDep) -> StreamingResponse:
     """Export every decision on a run, oldest first."""
     pages = runs.read_whole_history(context, run_id)
-    rows = ((members(Decision.of(each), DECISION_COLUMNS) for each in page) for page in pages)
-    return csv_response(f"{run_id}-history", DECISION_COLUMNS, rows)
+    rows = ((cells_of(Decision.of(each)) for each in page) for page in pages)
+    return csv_response(f"{run_id}-history", tuple(Decision.model_fields), rows)
 
 
 @csv_route(
@@ -111,7 +65,8 @@ async def export_account_history(
     return csv_response(f"{found.account.id}-history", columns, [rows()])
 
 
-def _run_cells(row: RunRecord) -> Sequence[object]:
+def run_cells(row: RunRecord) -> Sequence[object]:
+    """Get the cells of a run, as `RUN_COLUMNS`."""
     run, own, about = row.run, row.own, row.about
     return (
         *(own.account.id, own.account.name, about.number, own.account.path),

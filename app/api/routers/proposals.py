@@ -1,17 +1,16 @@
 """Limits, and proposals that need approval."""
 
 from http import HTTPStatus
-from typing import Annotated
 
-from fastapi import Query, Request, Response
+from fastapi import Request, Response
 
 from app.api.idempotency import IdempotencyDep
-from app.api.pagination import NamedAccount, PageRequestDep, page_response
+from app.api.lists import ListEndpoint, add_list
 from app.api.problems import READ_ERRORS, WRITE_ERRORS
 from app.api.route import ContextDep, IfMatch, etag_response, router
-from app.api.schemas.proposals import AccountLimit, ChangeLimit, LiftQuarantine, Proposal, ProposalPage, ProposalReview
+from app.api.schemas.proposals import AccountLimit, ChangeLimit, LiftQuarantine, Proposal, ProposalReview
 from app.api.setting_responses import CHANGE_ERRORS, SettingEndpoint, changed_or_proposed, proposed
-from app.ledger.governance.proposals import ProposalStatus
+from app.ledger.governance.proposals import ProposalFilter
 from app.service.governance import limit_changes, proposals, quarantines
 
 routes = router()
@@ -68,19 +67,7 @@ def lift_quarantine(
     return idempotency.respond(quarantines.propose_lift.effect(context, account_id, body.reason), Proposal.of, body)
 
 
-@routes.read("/proposals", "List proposals", ProposalPage, *READ_ERRORS, tag="proposals")
-def list_proposals(
-    request: Request,
-    context: ContextDep,
-    page: PageRequestDep,
-    status: Annotated[ProposalStatus | None, Query(description="Only items with this status.")] = None,
-    account: Annotated[
-        NamedAccount, Query(description="Only proposals about this account (id or path) or accounts under it.")
-    ] = None,
-) -> Response:
-    """List the proposals in the caller's scope, newest first."""
-    found = proposals.list_proposals(context, page, account=account, status=status)
-    return page_response(request, found, ProposalPage, Proposal.of)
+add_list(routes, ListEndpoint("proposals", ProposalFilter, proposals.list_proposals, Proposal))
 
 
 @routes.read("/proposals/{proposal_id}", "Get a proposal", Proposal, *READ_ERRORS, tag="proposals")

@@ -1,24 +1,21 @@
 """Receivers and their deliveries."""
 
 from http import HTTPStatus
-from typing import Annotated
 
-from fastapi import Query, Request, Response
+from fastapi import Request, Response
 
 from app.api.idempotency import IdempotencyDep
-from app.api.pagination import PageRequestDep, page_response
-from app.api.problems import LIST_ERRORS, READ_ERRORS, WRITE_ERRORS, responses
+from app.api.lists import ListEndpoint, NoFilter, add_list, unfiltered
+from app.api.problems import READ_ERRORS, WRITE_ERRORS, responses
 from app.api.route import ContextDep, etag_response, router
 from app.api.schemas.alerts import (
     CreatedReceiver,
     CreateReceiver,
     Delivery,
-    DeliveryPage,
     Receiver,
-    ReceiverPage,
     RotateReceiverSecret,
 )
-from app.ledger.accounts.alerts import DeliveryStatus
+from app.ledger.accounts.alerts import DeliveryFilter
 from app.service.alerts import receivers
 from app.service.alerts.receivers import ReceiverRules
 
@@ -44,10 +41,16 @@ def create_receiver(
     )
 
 
-@routes.read("/receivers", "List receivers", ReceiverPage, *LIST_ERRORS)
-def list_receivers(request: Request, context: ContextDep, page: PageRequestDep) -> Response:
-    """List the organisation's receivers, newest first, disabled ones included."""
-    return page_response(request, receivers.list_receivers(context, page), ReceiverPage, Receiver.of)
+add_list(
+    routes,
+    ListEndpoint(
+        "receivers",
+        NoFilter,
+        unfiltered(receivers.list_receivers),
+        Receiver,
+        "List the organisation's receivers, newest first, disabled ones included.",
+    ),
+)
 
 
 @routes.read("/receivers/{receiver_id}", "Get a receiver", Receiver, *READ_ERRORS, "permission_denied")
@@ -97,19 +100,7 @@ def send_test_event(receiver_id: str, context: ContextDep, idempotency: Idempote
     return idempotency.respond(receivers.send_test_event.effect(context, receiver_id), Delivery.of)
 
 
-@routes.read("/deliveries", "List deliveries", DeliveryPage, *LIST_ERRORS)
-def list_deliveries(
-    request: Request,
-    context: ContextDep,
-    page: PageRequestDep,
-    *,
-    receiver: Annotated[str | None, Query(max_length=100, description="Only deliveries to this receiver (id).")] = None,
-    alert: Annotated[str | None, Query(max_length=100, description="Only deliveries of this alert (id).")] = None,
-    status: Annotated[DeliveryStatus | None, Query(description="Only items with this status.")] = None,
-) -> Response:
-    """List the organisation's deliveries, newest first."""
-    found = receivers.list_deliveries(context, page, receiver=receiver, alert=alert, status=status)
-    return page_response(request, found, DeliveryPage, Delivery.of)
+add_list(routes, ListEndpoint("deliveries", DeliveryFilter, receivers.list_deliveries, Delivery))
 
 
 @routes.change("/deliveries/{delivery_id}/retry", "Retry a delivery", *_CONFLICTING)

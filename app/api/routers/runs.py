@@ -4,19 +4,20 @@ from typing import Annotated
 
 from fastapi import Query, Request, Response
 
-from app.api.filters import RunFilterDep, RunOrderParameter
 from app.api.idempotency import IdempotencyDep
-from app.api.pagination import After, PageRequestDep, decode_cursor, page_response
+from app.api.lists import Csv, ListEndpoint, add_list
+from app.api.pagination import After, decode_cursor
 from app.api.problems import CHARGING, OPENING, READ_ERRORS, WRITE_ERRORS
 from app.api.route import ContextDep, etag_response, router
+from app.api.routers.exports import RUN_COLUMNS, run_cells
 from app.api.schemas.histories import RunHistory
 from app.api.schemas.metadata import UpdateMetadata
 from app.api.schemas.reservations import reservation_refused
-from app.api.schemas.runs import CreateRun, Run, RunPage
+from app.api.schemas.runs import CreateRun, Run
 from app.ledger.accounts.account import AccountKind
 from app.ledger.admission.admission import Refusal
 from app.ledger.errors import InvalidInputError
-from app.ledger.runs.list_filters import RunOrder
+from app.ledger.runs.list_filters import RunFilter
 from app.service.accounts.metadata import change_metadata
 from app.service.idempotency import StoredResponse
 from app.service.queries import runs
@@ -36,16 +37,17 @@ def create_run(body: CreateRun, context: ContextDep, idempotency: IdempotencyDep
     return idempotency.respond(register.register_run.effect(context, body.registration()), render, body)
 
 
-@routes.read("/runs", "List runs", RunPage, *READ_ERRORS)
-def list_runs(
-    request: Request,
-    context: ContextDep,
-    wanted: RunFilterDep,
-    page: PageRequestDep,
-    sort: RunOrderParameter = RunOrder.CREATED_AT_DESCENDING,
-) -> Response:
-    """List the organisation's runs, newest first unless `sort` is given. Filters narrow each other down."""
-    return page_response(request, runs.list_runs(context, wanted, sort, page), RunPage, Run.of)
+RUNS = add_list(
+    routes,
+    ListEndpoint(
+        "runs",
+        RunFilter,
+        runs.list_runs,
+        Run,
+        "List the organisation's runs, newest first unless `sort` is given. Filters narrow each other down.",
+        csv=Csv(RUN_COLUMNS, runs.list_run_rows, run_cells),
+    ),
+)
 
 
 @routes.read("/runs/{run_id}", "Get a run", Run, *READ_ERRORS)

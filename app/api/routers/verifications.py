@@ -4,10 +4,10 @@ from anyio import CapacityLimiter, to_thread
 from fastapi import Request, Response
 
 from app.api.idempotency import IdempotencyDep
-from app.api.pagination import PageRequestDep, page_response
-from app.api.problems import LIST_ERRORS, READ_ERRORS, WRITE_ERRORS
+from app.api.lists import ListEndpoint, NoFilter, add_list, unfiltered
+from app.api.problems import READ_ERRORS, WRITE_ERRORS
 from app.api.route import ContextDep, etag_response, router
-from app.api.schemas.verifications import Verification, VerificationPage
+from app.api.schemas.verifications import Verification
 from app.service.auth.request_context import RequestContext
 from app.service.verification import requests
 
@@ -41,10 +41,16 @@ async def verify_now(context: RequestContext) -> None:
     await to_thread.run_sync(verify, limiter=VERIFIERS)
 
 
-@routes.read("/verifications", "List verifications", VerificationPage, *LIST_ERRORS)
-def list_verifications(request: Request, context: ContextDep, page: PageRequestDep) -> Response:
-    """List the organisation's verifications through this API, newest first; the newest 1,000 are kept."""
-    return page_response(request, requests.list_verifications(context, page), VerificationPage, Verification.of)
+add_list(
+    routes,
+    ListEndpoint(
+        "verifications",
+        NoFilter,
+        unfiltered(requests.list_verifications),
+        Verification,
+        "List the organisation's verifications through this API, newest first; the newest 1,000 are kept.",
+    ),
+)
 
 
 @routes.read("/verifications/{verification_id}", "Get a verification", Verification, *READ_ERRORS, "permission_denied")

@@ -12,7 +12,6 @@ from app.api.schemas.common import (
     ExtendedNumber,
     Limit,
     Output,
-    Page,
 )
 from app.api.schemas.metadata import MetadataMembers, metadata_members
 from app.ledger.accounts.account import Account as DomainAccount
@@ -202,14 +201,6 @@ class CreatedBlocks(Output):
     """Budgets of consecutive data blocks, the earliest first."""
 
     items: list[Budget]
-
-
-class PopulationPage(Page[Population]):
-    """Populations, newest first."""
-
-
-class BudgetPage(Page[Budget]):
-    """Budgets, newest first."""
 
 
 def account_members(record: AccountRecord, reading: Reading, about: AccountMetadata) -> dict[str, Any]:

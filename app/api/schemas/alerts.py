@@ -10,7 +10,6 @@ from app.api.schemas.accounts import AvailableEpsilon
 from app.api.schemas.common import (
     Body,
     Output,
-    Page,
     Reference,
 )
 from app.ledger.accounts.alerts import LARGEST_THRESHOLD, MOST_THRESHOLDS, AlertType, DeliveryStatus
@@ -102,10 +101,6 @@ class CreatedReceiver(Receiver):
     secret: str | None = Field(description="For a Standard Webhooks library at the receiver; null unless `webhook`.")
 
 
-class ReceiverPage(Page[Receiver]):
-    """Receivers, newest first."""
-
-
 class Alert(Output):
     """An alert."""
 
@@ -116,10 +111,6 @@ class Alert(Output):
     )
     data: dict[str, Any] = Field(validation_alias="payload")
     created_at: datetime
-
-
-class AlertPage(Page[Alert]):
-    """Alerts, newest first."""
 
 
 class Delivery(Output):
@@ -137,10 +128,6 @@ class Delivery(Output):
     last_error: str | None = Field(description="Why the last attempt failed, or which mail addresses it left out.")
     delivered_at: datetime | None = Field(description="Last acknowledgement; it may be pending again.")
     created_at: datetime
-
-
-class DeliveryPage(Page[Delivery]):
-    """Deliveries, newest first."""
 
 
 class ReplaceAlertSettings(Body):

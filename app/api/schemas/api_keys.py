@@ -11,7 +11,6 @@ from app.api.schemas.common import (
     Body,
     Name,
     Output,
-    Page,
     Reason,
     Reference,
     Timestamp,
@@ -99,7 +98,3 @@ class CreatedApiKey(ApiKey):
     def of(cls, issued: IssuedKey) -> Self:
         """Convert from the domain."""
         return cls(**dict(ApiKey.of(issued.record)), key=issued.key)
-
-
-class ApiKeyPage(Page[ApiKey]):
-    """Keys, newest first."""

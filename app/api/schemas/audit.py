@@ -12,7 +12,6 @@ from app.api.schemas.common import (
     EXAMPLE_REQUEST_ID,
     ExtendedNumber,
     Output,
-    Page,
     example,
 )
 from app.api.schemas.refusals import decision_text, refusal_facts
@@ -57,10 +56,6 @@ class AuditEvent(Output):
     )
 
 
-class AuditEventPage(Page[AuditEvent]):
-    """Audit events in the requested order."""
-
-
 class Decision(Output):
     """A decision on requested or reported steps."""
 
@@ -92,10 +87,6 @@ class Decision(Output):
         decision = decided.decision
         run = {"run_path": decided.run_path, "run_number": decided.run_number}
         return cls(**decision_members(decision), **run, refusal=_refusal(decision))
-
-
-class DecisionPage(Page[Decision]):
-    """Decisions, newest first."""
 
 
 def decision_members(decision: DomainDecision) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from typing import Any, Literal, Self
 
 from pydantic import Field
 
-from app.api.schemas.common import Output, Page
+from app.api.schemas.common import Output
 from app.ledger.audit import Checkpoint as DomainCheckpoint
 from app.service.signing.signatures import Signer
 
@@ -37,10 +37,6 @@ class Checkpoint(Output):
     def of(cls, checkpoint: DomainCheckpoint) -> Self:
         """Convert from the domain."""
         return cls.model_validate_json(checkpoint.document)
-
-
-class CheckpointPage(Page[Checkpoint]):
-    """Checkpoints, newest first."""
 
 
 class SigningKey(Output):

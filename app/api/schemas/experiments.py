@@ -14,7 +14,6 @@ from app.api.schemas.common import (
     LimitInput,
     Name,
     Output,
-    Page,
     Reference,
     Relation,
 )
@@ -154,10 +153,6 @@ class CreatedExperiment(Experiment):
         "once, with the charge, and must stay as secret as the trials that are not chosen. Null: each run is "
         "charged, or the sweep awaits approval."
     )
-
-
-class ExperimentPage(Page[Experiment]):
-    """Experiments, newest first."""
 
 
 def sweep_refused(decision: Decision) -> StoredResponse:

@@ -10,7 +10,6 @@ from app.api.schemas.common import (
     Limit,
     LimitInput,
     Output,
-    Page,
     Reason,
     Reference,
     example,
@@ -78,7 +77,3 @@ class Proposal(Output):
     decided_by: str | None
     decided_at: datetime | None
     decision_reason: str | None
-
-
-class ProposalPage(Page[Proposal]):
-    """Proposals, newest first."""

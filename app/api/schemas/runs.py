@@ -16,7 +16,6 @@ from app.api.schemas.common import (
     LimitInput,
     Name,
     Output,
-    Page,
     Reference,
     Relation,
 )
@@ -159,7 +158,3 @@ class Run(Account):
             binding_account=record.binding and record.binding.id,
             binding_account_path=record.binding and record.binding.path,
         )
-
-
-class RunPage(Page[Run]):
-    """Runs, newest first."""

@@ -5,7 +5,7 @@ from typing import Self
 
 from pydantic import Field
 
-from app.api.schemas.common import Output, Page
+from app.api.schemas.common import Output
 from app.ledger.verification import Verification as DomainVerification
 
 
@@ -64,7 +64,3 @@ class Verification(Output):
             quarantined_count=verification.quarantined_count,
             quarantined=verification.quarantined,
         )
-
-
-class VerificationPage(Page[Verification]):
-    """Verifications, newest first."""

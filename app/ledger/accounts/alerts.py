@@ -9,13 +9,14 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from itertools import pairwise
-from typing import Any, Final, Self
+from typing import Annotated, Any, Final, Self
 
 import numpy as np
 
 from app.accounting.curves import EXHAUSTED
 from app.ledger.accounts.account import Account
 from app.ledger.errors import InvalidInputError
+from app.ledger.query_parameters import Parameter
 
 DEFAULT_THRESHOLDS: Final = (0.5, 0.8, 1.0)
 """Shares of a limit's epsilon."""
@@ -99,10 +100,15 @@ class Alert:
 
 @dataclass(frozen=True, slots=True)
 class AlertFilter:
-    """A filter of alerts by type, and by an account and its descendants."""
+    """A filter of alerts by type, and by an account and its descendants; None: any."""
 
-    kind: AlertType | None
-    within: str | None
+    within: Annotated[
+        str | None,
+        Parameter(
+            "Only alerts about this account (id or path) or accounts under it.", name="account", is_reference=True
+        ),
+    ] = None
+    kind: Annotated[AlertType | None, Parameter("Only alerts of this type.", name="type")] = None
 
 
 class DeliveryStatus(StrEnum):
@@ -142,6 +148,17 @@ class Delivery:
     def due_at(self) -> datetime | None:
         """When the next attempt is due; None unless it is pending."""
         return self.next_attempt_at if self.status is DeliveryStatus.PENDING else None
+
+
+@dataclass(frozen=True, slots=True)
+class DeliveryFilter:
+    """A filter of deliveries; None: any."""
+
+    receiver_id: Annotated[
+        str | None, Parameter("Only deliveries to this receiver (id).", name="receiver", most=100)
+    ] = None
+    alert_id: Annotated[str | None, Parameter("Only deliveries of this alert (id).", name="alert", most=100)] = None
+    status: Annotated[DeliveryStatus | None, Parameter("Only items with this status.")] = None
 
 
 LARGEST_SHARE: Final = 1e9

@@ -5,8 +5,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
+from app.ledger.query_parameters import Parameter
 from app.ledger.runs.run import RunStatus
 
 
@@ -77,9 +78,14 @@ class Proposal:
 class ProposalFilter:
     """A filter of proposals; None: any. An account_id of `ORGANISATION` is the organisation itself."""
 
-    within: str | None = None
+    status: Annotated[ProposalStatus | None, Parameter("Only items with this status.")] = None
+    within: Annotated[
+        str | None,
+        Parameter(
+            "Only proposals about this account (id or path) or accounts under it.", name="account", is_reference=True
+        ),
+    ] = None
     account_id: str | None = None
-    status: ProposalStatus | None = None
     kinds: frozenset[ProposalKind] | None = None
 
 

@@ -3,67 +3,83 @@
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
+from typing import Annotated, ClassVar
 
 from app.ledger.accounts.account import AccountKind
+from app.ledger.accounts.metadata import MAX_LABELS, MAX_OWNER
+from app.ledger.errors import InvalidInputError
+from app.ledger.query_parameters import Parameter
 from app.ledger.runs.run import EndReason, RunStatus
-
-Label = tuple[str, str | None]
-"""The key of a label and its value; None: any value."""
 
 
 @dataclass(frozen=True, slots=True)
 class MetadataFilter:
-    """A filter by metadata; None: any.
+    """A filter by metadata; None: any."""
 
-    Args:
-        text: a part of the path, the display name or the owner, ignoring case, or an id.
-        labels: all of them must match.
-        archived: whether archived accounts, and those under them, are wanted instead of the others.
+    text: Annotated[
+        str | None,
+        Parameter(
+            "Only accounts with this text in path, display name or owner, ignoring case, or with this id.",
+            name="q",
+            label="Search",
+            hint="name, path, owner or id",
+        ),
+    ] = None
+    path: Annotated[str | None, Parameter("Only accounts at this path, which several runs may have.")] = None
+    owner: Annotated[
+        str | None, Parameter("Only of this owner.", label="Owner", hint="as it was written", most=MAX_OWNER)
+    ] = None
+    labels: Annotated[
+        tuple[str, ...],
+        Parameter(
+            "Only accounts with this label: `key:value`, or `key` with any value. Repeated: with all of them.",
+            name="label",
+            label="Label",
+            hint="team:icu, or team",
+            most=MAX_LABELS,
+        ),
+    ] = ()
+    archived: Annotated[bool, Parameter("True: only what is archived, and what is under it.", label="Archived")] = False
+
+
+def read_label(text: str) -> tuple[str, str | None]:
+    """Read a label of a filter: a key and a value; None: any value.
+
+    Raises:
+        InvalidInputError: it has no key.
     """
-
-    text: str | None = None
-    owner: str | None = None
-    labels: tuple[Label, ...] = ()
-    archived: bool = False
+    key, colon, value = text.partition(":")
+    if not key:
+        raise InvalidInputError(f"`label`: {text!a} has no key; send key:value or key, as team:icu.", field="label")
+    return key, value if colon else None
 
 
 @dataclass(frozen=True, slots=True)
-class AccountFilter:
+class AccountFilter(MetadataFilter):
     """A filter of populations or budgets; None: any."""
 
-    kind: AccountKind
-    within: str | None = None
-    parent_id: str | None = None
-    path: str | None = None
-    name: str | None = None
-    metadata: MetadataFilter | None = None
+    kind: ClassVar[AccountKind]
+
+    parent: str | None = None
+    name: Annotated[str | None, Parameter("Only accounts of this name.")] = None
 
 
 @dataclass(frozen=True, slots=True)
-class RunFilter:
-    """A filter of runs; None: any.
+class PopulationFilter(AccountFilter):
+    """A filter of populations, whose path is their name."""
 
-    Args:
-        statuses: one of them; empty: any.
-        end_reasons: one of them, of runs that have ended; empty: any.
-        budget: charged directly; in a request an id or a path, as `within`.
-        within: accounts that are charged, at any depth; all of them.
-    """
+    kind = AccountKind.POPULATION
 
-    statuses: tuple[RunStatus, ...] = ()
-    end_reasons: tuple[EndReason, ...] = ()
-    path: str | None = None
-    budget: str | None = None
-    within: tuple[str, ...] = ()
-    created_after: datetime | None = None
-    created_before: datetime | None = None
-    updated_after: datetime | None = None
-    metadata: MetadataFilter | None = None
 
-    @property
-    def created(self) -> tuple[datetime | None, datetime | None]:
-        """The half-open period of creation."""
-        return self.created_after, self.created_before
+@dataclass(frozen=True, slots=True)
+class BudgetFilter(AccountFilter):
+    """A filter of budgets; `parent` is an id or a path in a request."""
+
+    kind = AccountKind.BUDGET
+
+    parent: Annotated[
+        str | None, Parameter("Only budgets directly under this account (id or path).", is_reference=True)
+    ] = None
 
 
 class RunOrder(StrEnum):
@@ -85,3 +101,43 @@ class RunOrder(StrEnum):
     def column(self) -> str:
         """The name without the direction."""
         return self.removeprefix("-")
+
+
+@dataclass(frozen=True, slots=True)
+class RunFilter(MetadataFilter):
+    """A filter and an order of runs; None: any. `population`, `budget` and `within` are ids or paths in a request."""
+
+    statuses: Annotated[
+        tuple[RunStatus, ...],
+        Parameter("Only runs with this status. Repeated: with one of them.", name="status", label="Status"),
+    ] = ()
+    end_reasons: Annotated[
+        tuple[EndReason, ...],
+        Parameter("Only runs that ended for this reason. Repeated: for one of them.", name="end_reason", label="Ended"),
+    ] = ()
+    population: Annotated[
+        str | None, Parameter("Only runs that charge this population (id or path).", is_reference=True)
+    ] = None
+    budget: Annotated[
+        str | None, Parameter("Only runs that charge this budget (id or path) directly.", is_reference=True)
+    ] = None
+    within: Annotated[
+        str | None,
+        Parameter(
+            "Only runs that charge this account (id or path), at any depth.",
+            label="Population or budget",
+            hint="path or id",
+            is_reference=True,
+        ),
+    ] = None
+    created_after: Annotated[
+        datetime | None,
+        Parameter("Created from this time on.", label="Registered since (UTC)", hint="2026-11-21T09:00"),
+    ] = None
+    created_before: Annotated[
+        datetime | None, Parameter("Created before this time.", label="Registered before (UTC)", hint="2026-11-22")
+    ] = None
+    updated_after: Annotated[datetime | None, Parameter("Changed from this time on.")] = None
+    sort: Annotated[RunOrder, Parameter("The order; a minus sign begins with the greatest.", label="")] = (
+        RunOrder.CREATED_AT_DESCENDING
+    )

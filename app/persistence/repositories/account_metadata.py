@@ -24,7 +24,7 @@ from sqlalchemy import (
 from app.ledger.accounts.account import Account, AccountKind
 from app.ledger.accounts.metadata import METADATA_TEXTS, AccountMetadata, Link, Metadata, search_text
 from app.ledger.ids import is_id
-from app.ledger.runs.list_filters import MetadataFilter
+from app.ledger.runs.list_filters import MetadataFilter, read_label
 from app.persistence.repositories.expressions import RUN, join_on, owned_by
 from app.persistence.tables import account_ancestors, account_labels, account_metadata, accounts
 
@@ -133,18 +133,16 @@ def archived_ids(tx: Connection, organisation_id: str, beside: str | None = None
     return set(tx.execute(_archived(organisation_id, beside)).scalars())
 
 
-def matching(column: Column[Any], organisation_id: str, wanted: MetadataFilter | None) -> list[ColumnElement[bool]]:
-    """Build the conditions that a column has the ids of accounts that match a filter; None: any.
+def matching(column: Column[Any], organisation_id: str, wanted: MetadataFilter) -> list[ColumnElement[bool]]:
+    """Build the conditions that a column has the ids of accounts that match a filter.
 
     The statement joins `account_metadata`.
     """
-    if wanted is None:
-        return []
     archived = _archived(organisation_id)
     conditions: list[ColumnElement[bool]] = [column.in_(archived) if wanted.archived else column.not_in(archived)]
     if wanted.owner is not None:
         conditions.append(account_metadata.c.owner == wanted.owner)
-    for key, value in wanted.labels:
+    for key, value in map(read_label, wanted.labels):
         labelled = select(account_labels.c.account_id).where(owned_by(account_labels, organisation_id, key=key))
         conditions.append(column.in_(labelled if value is None else labelled.where(account_labels.c.value == value)))
     if wanted.text is not None:

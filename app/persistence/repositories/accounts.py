@@ -100,17 +100,19 @@ def path_of(tx: Connection, organisation_id: str, account_id: str) -> list[Accou
     return [_record(tx, book, row) for row in tx.execute(_PATH, asked).all()]
 
 
-def page(tx: Connection, organisation_id: str, wanted: AccountFilter, request: PageRequest) -> Page[AccountRecord]:
-    """List accounts, newest first."""
+def page(
+    tx: Connection, organisation_id: str, wanted: AccountFilter, request: PageRequest, scope: str | None
+) -> Page[AccountRecord]:
+    """List accounts within a scope, None: all, newest first; `wanted.parent` is an id."""
     about = join_on(account_metadata, accounts, account_id="id")
     found = (
         _of(organisation_id)
         .join(account_metadata, about)
         .where(
             accounts.c.kind == str(wanted.kind),
-            within(accounts.c.id, organisation_id, wanted.within),
-            *matches(accounts, parent_id=wanted.parent_id, path=wanted.path, name=wanted.name),
-            *matching(accounts.c.id, organisation_id, wanted.metadata),
+            within(accounts.c.id, organisation_id, scope),
+            *matches(accounts, parent_id=wanted.parent, path=wanted.path, name=wanted.name),
+            *matching(accounts.c.id, organisation_id, wanted),
         )
     )
     book = CostCache()

@@ -3,14 +3,14 @@
 import json
 import secrets
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from typing import Any
 
 from sqlalchemy import Connection, Row, Select, Update, delete, func, insert, select, update
 
 from app.ledger.accounts.account import AccountKind
-from app.ledger.accounts.alerts import Alert, AlertFilter, AlertType, Delivery, DeliveryStatus
+from app.ledger.accounts.alerts import Alert, AlertFilter, AlertType, Delivery, DeliveryFilter, DeliveryStatus
 from app.ledger.accounts.receivers import Receiver, ReceiverKind
 from app.ledger.ids import TIME_DIGITS
 from app.ledger.pages import Page, PageRequest
@@ -267,17 +267,10 @@ def count_pending(tx: Connection, organisation_id: str) -> dict[str, int]:
 
 
 def list_deliveries(
-    tx: Connection,
-    organisation_id: str,
-    request: PageRequest,
-    *,
-    receiver_id: str | None = None,
-    alert_id: str | None = None,
-    status: DeliveryStatus | None = None,
+    tx: Connection, organisation_id: str, wanted: DeliveryFilter, request: PageRequest
 ) -> Page[Delivery]:
     """List deliveries, newest first."""
-    wanted = matches(deliveries, receiver_id=receiver_id, alert_id=alert_id, status=status)
-    found = _DELIVERIES.where(deliveries.c.organisation_id == organisation_id, *wanted)
+    found = _DELIVERIES.where(deliveries.c.organisation_id == organisation_id, *matches(deliveries, **asdict(wanted)))
     return read_page(tx, found, deliveries.c.id, request, _delivery)
 
 

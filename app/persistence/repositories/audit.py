@@ -16,6 +16,7 @@ from app.ledger.audit import (
     AuditEntry,
     AuditEvent,
     AuditFilter,
+    AuditOrder,
     Checkpoint,
     audit_entry_hash,
     audit_genesis,
@@ -123,10 +124,8 @@ def record_event(tx: Connection, organisation_id: str, actor: Actor, event: Audi
     _ENTRIES.add(tx, organisation_id, replace(entry, entry_hash=audit_entry_hash(previous, entry)))
 
 
-def list_entries(
-    tx: Connection, organisation_id: str, wanted: AuditFilter, request: PageRequest, *, oldest_first: bool = False
-) -> Page[AuditEntry]:
-    """List entries, from the end of the chain unless `oldest_first`."""
+def list_entries(tx: Connection, organisation_id: str, wanted: AuditFilter, request: PageRequest) -> Page[AuditEntry]:
+    """List entries of the chain."""
     if wanted.action is not None and wanted.action.endswith("*"):
         action = [audit_entries.c.action.startswith(wanted.action.removesuffix("*"), autoescape=True)]
     else:
@@ -139,7 +138,7 @@ def list_entries(
         *matches(audit_entries, actor=wanted.actor, subject=wanted.subject),
         *in_period(audit_entries.c.created_at, wanted.since, wanted.until),
         true() if wanted.within is None else audit_entries.c.subject.in_(_subjects(organisation_id, wanted.within)),
-        oldest_first=oldest_first,
+        oldest_first=wanted.order is AuditOrder.OLDEST,
     )
 
 

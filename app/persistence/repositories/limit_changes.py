@@ -9,7 +9,7 @@ from sqlalchemy import Connection
 
 from app.ledger.accounts.account import Account
 from app.ledger.admission.admission import LimitChange
-from app.ledger.audit import AuditAction, AuditFilter
+from app.ledger.audit import AuditAction, AuditFilter, AuditOrder
 from app.ledger.filter.filters import Limit
 from app.ledger.pages import PageRequest
 from app.persistence.repositories import audit
@@ -24,10 +24,12 @@ def list_limit_changes(
 
     Entries without a limit are left out: a damaged log is for verification to report.
     """
-    wanted = AuditFilter(action=AuditAction(f"{account.kind}.limit_changed"), subject=account.id, since=since)
+    order = AuditOrder.OLDEST if oldest_first else AuditOrder.NEWEST
+    action = AuditAction(f"{account.kind}.limit_changed")
+    wanted = AuditFilter(action=action, subject=account.id, since=since, order=order)
     page: PageRequest | None = PageRequest(_PAGE) if account.limit_revision else None
     while page is not None:
-        found = audit.list_entries(tx, organisation_id, wanted, page, oldest_first=oldest_first)
+        found = audit.list_entries(tx, organisation_id, wanted, page)
         for entry in found.items:
             before, after = _limit(entry.before), _limit(entry.after)
             if before is not None and after is not None:

@@ -13,7 +13,7 @@ from app.accounting.events import fingerprint
 from app.ledger.audit import canonical
 from app.ledger.pages import Page, PageRequest
 from app.ledger.runs.deviations import Deviation, DeviationKind
-from app.ledger.runs.list_filters import RunFilter, RunOrder
+from app.ledger.runs.list_filters import RunFilter
 from app.ledger.runs.run import DECLARED, EndReason, Run, RunStatus, declaration_of
 from app.persistence.bulk import BulkStatement
 from app.persistence.repositories.account_metadata import matching
@@ -108,20 +108,20 @@ def get_many(tx: Connection, organisation_id: str, run_ids: Sequence[str]) -> li
     return [_run(row) for row in tx.execute(_MANY, {"of_organisation": organisation_id, "of_runs": run_ids})]
 
 
-def page(
-    tx: Connection, organisation_id: str, wanted: RunFilter, order: RunOrder, request: PageRequest, scope: str | None
-) -> Page[Run]:
-    """List runs; `wanted.budget` and `wanted.within` are ids."""
-    ids = runs.c.account_id
+def page(tx: Connection, organisation_id: str, wanted: RunFilter, request: PageRequest, scope: str | None) -> Page[Run]:
+    """List runs within a scope, None: all; accounts of `wanted` are ids."""
+    ids, order = runs.c.account_id, wanted.sort
+    above = (scope, wanted.population, wanted.within)
     found = (
         select(ids)
         .join(accounts, join_on(accounts, runs, id="account_id"))
         .join(account_metadata, join_on(account_metadata, runs, account_id="account_id"))
         .where(owned_by(runs, organisation_id))
-        .where(*(within(ids, organisation_id, above) for above in (scope, *wanted.within) if above is not None))
-        .where(*matches(accounts, path=wanted.path), *in_period(accounts.c.created_at, *wanted.created))
+        .where(*(within(ids, organisation_id, each) for each in above if each is not None))
+        .where(*matches(accounts, path=wanted.path))
+        .where(*in_period(accounts.c.created_at, wanted.created_after, wanted.created_before))
         .where(*in_period(accounts.c.updated_at, wanted.updated_after, None))
-        .where(*matching(ids, organisation_id, wanted.metadata))
+        .where(*matching(ids, organisation_id, wanted))
     )
     if wanted.path is not None:
         found = found.where(RUN)

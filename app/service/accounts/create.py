@@ -202,12 +202,11 @@ def list_accounts(
     wanted: AccountFilter,
     page: PageRequest,
 ) -> Page[AccountView]:
-    """List populations or budgets in the caller's scope; `wanted.parent_id` may be a path."""
+    """List populations or budgets in the caller's scope; `wanted.parent` may be a path."""
     with context.read() as tx:
-        parent = wanted.parent_id
-        parent_id = None if parent is None else find_parent(tx, context, parent).account.id
-        wanted = replace(wanted, within=context.principal.scope, parent_id=parent_id)
-        found = accounts.page(tx, context.organisation_id, wanted, page)
+        if wanted.parent is not None:
+            wanted = replace(wanted, parent=find_parent(tx, context, wanted.parent).account.id)
+        found = accounts.page(tx, context.organisation_id, wanted, page, context.principal.scope)
         return found.map(lambda records: account_views(tx, context, records))
 
 

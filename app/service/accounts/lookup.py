@@ -79,6 +79,11 @@ def find_account(tx: Connection, context: RequestContext, reference: str) -> Acc
     return found
 
 
+def find_scope(tx: Connection, context: RequestContext, reference: str | None) -> str | None:
+    """Get the id of the account that a list is about: the given one, or else the caller's scope, None: none."""
+    return context.principal.scope if reference is None else find_account(tx, context, reference).account.id
+
+
 def find_path_of(tx: Connection, context: RequestContext, reference: str) -> list[AccountRecord]:
     """Read an account and its ancestors, root first; a writing transaction locks them.
 

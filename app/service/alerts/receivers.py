@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from sqlalchemy import Connection
 
-from app.ledger.accounts.alerts import AlertType, Delivery, DeliveryStatus
+from app.ledger.accounts.alerts import AlertType, Delivery, DeliveryFilter
 from app.ledger.accounts.receivers import Receiver, ReceiverKind
 from app.ledger.audit import AuditAction, digest
 from app.ledger.errors import InvalidInputError, ReceiverStateConflictError, require_found
@@ -115,7 +115,7 @@ def list_receiver_statuses(context: RequestContext, page: PageRequest) -> Page[R
         waiting = alerts.count_pending(tx, context.organisation_id)
 
         def status(receiver: Receiver) -> ReceiverStatus:
-            last = alerts.list_deliveries(tx, context.organisation_id, PageRequest(LAST), receiver_id=receiver.id)
+            last = alerts.list_deliveries(tx, context.organisation_id, DeliveryFilter(receiver.id), PageRequest(LAST))
             return ReceiverStatus(receiver, waiting.get(receiver.id, 0), tuple(last.items))
 
         found = alerts.list_receivers(tx, context.organisation_id, page)
@@ -188,19 +188,10 @@ def send_test_event(tx: Connection, context: RequestContext, receiver_id: str) -
     return made
 
 
-def list_deliveries(
-    context: RequestContext,
-    page: PageRequest,
-    *,
-    receiver: str | None,
-    alert: str | None,
-    status: DeliveryStatus | None,
-) -> Page[Delivery]:
+def list_deliveries(context: RequestContext, wanted: DeliveryFilter, page: PageRequest) -> Page[Delivery]:
     """List deliveries."""
     with context.read(Permission.ALERT_MANAGE, whole_organisation=True) as tx:
-        return alerts.list_deliveries(
-            tx, context.organisation_id, page, receiver_id=receiver, alert_id=alert, status=status
-        )
+        return alerts.list_deliveries(tx, context.organisation_id, wanted, page)
 
 
 @use_case(Permission.ALERT_MANAGE, whole_organisation=True, locks_organisation=False)

@@ -4,31 +4,28 @@ An account is given by id or path. NotFoundError: it does not exist; PermissionD
 scope.
 """
 
+from dataclasses import replace
+
 from sqlalchemy import Connection
 
 from app.ledger.accounts.account_records import reached
-from app.ledger.accounts.alerts import Alert, AlertFilter, AlertSettings, AlertType, check_thresholds
+from app.ledger.accounts.alerts import Alert, AlertFilter, AlertSettings, check_thresholds
 from app.ledger.errors import InvalidInputError
 from app.ledger.governance.settings import ALERT_SETTINGS
 from app.ledger.pages import Page, PageRequest
 from app.persistence.repositories import account_writes, alerts
-from app.service.accounts.lookup import find_account, find_path_of
+from app.service.accounts.lookup import find_account, find_path_of, find_scope
 from app.service.alerts.alert_factory import threshold_alerts
 from app.service.alerts.forecasts import PathForecast, forecast_path
 from app.service.auth.request_context import RequestContext
 from app.service.auth.use_cases import use_case
 
 
-def list_alerts(
-    context: RequestContext, page: PageRequest, *, account: str | None = None, kind: AlertType | None = None
-) -> Page[Alert]:
-    """List alerts in the caller's scope; needs LEDGER_READ.
-
-    `account` selects alerts about it or accounts under it, and `kind` those of one type.
-    """
+def list_alerts(context: RequestContext, wanted: AlertFilter, page: PageRequest) -> Page[Alert]:
+    """List alerts in the caller's scope; needs LEDGER_READ. `wanted.within` is an id or a path."""
     with context.read() as tx:
-        within = context.principal.scope if account is None else find_account(tx, context, account).account.id
-        return alerts.list_alerts(tx, context.organisation_id, AlertFilter(kind, within), page)
+        reachable = replace(wanted, within=find_scope(tx, context, wanted.within))
+        return alerts.list_alerts(tx, context.organisation_id, reachable, page)
 
 
 def get_alert_settings(context: RequestContext, account: str) -> AlertSettings:

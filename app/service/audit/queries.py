@@ -47,9 +47,7 @@ def read_changed_limits(context: RequestContext, decision: Decision) -> tuple[Ch
         return limits_changed_since(tx, context.organisation_id, path, decision)
 
 
-def read_audit_entries(
-    context: RequestContext, wanted: AuditFilter, page: PageRequest, *, oldest_first: bool = False
-) -> Page[AuditEntry]:
+def read_audit_entries(context: RequestContext, wanted: AuditFilter, page: PageRequest) -> Page[AuditEntry]:
     """List the audit events within the caller's scope.
 
     A scope includes the account, its descendants, and their keys, proposals and experiments. It excludes events of the
@@ -61,14 +59,15 @@ def read_audit_entries(
     with context.read(Permission.AUDIT_READ) as tx:
         _check_time(wanted.since, wanted.until)
         reachable = replace(wanted, within=context.principal.scope)
-        return audit.list_entries(tx, context.organisation_id, reachable, page, oldest_first=oldest_first)
+        return audit.list_entries(tx, context.organisation_id, reachable, page)
 
 
 def _check_time(since: datetime | None, until: datetime | None) -> None:
     """Raise InvalidInputError if `until` is before `since`, because the list would always be empty."""
     if since is not None and until is not None and since > until:
         raise InvalidInputError(
-            f"`until` ({until.isoformat()}) lies before `since` ({since.isoformat()}): nothing can lie between them."
+            f"`until` ({until.isoformat()}) lies before `since` ({since.isoformat()}): nothing can lie between them.",
+            field="until",
         )
 
 

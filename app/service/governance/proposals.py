@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import Final
 
 from sqlalchemy import Connection
@@ -12,7 +13,7 @@ from app.ledger.pages import Page, PageRequest
 from app.ledger.permissions import PERMISSIONS, Permission
 from app.persistence.repositories import api_keys, proposals
 from app.service.accounts.create import approve_population
-from app.service.accounts.lookup import find_account, require_every_budget, require_reach
+from app.service.accounts.lookup import find_scope, require_every_budget, require_reach
 from app.service.accounts.metadata import approve_unarchival
 from app.service.auth.authentication import CLI_ACTOR, WORKLOAD_PREFIX
 from app.service.auth.request_context import RequestContext
@@ -45,13 +46,11 @@ def get_proposal(context: RequestContext, proposal_id: str) -> Proposal:
         return _found(tx, context, proposal_id, or_own=True)
 
 
-def list_proposals(
-    context: RequestContext, page: PageRequest, *, account: str | None, status: ProposalStatus | None
-) -> Page[Proposal]:
-    """List proposals in the caller's scope."""
+def list_proposals(context: RequestContext, wanted: ProposalFilter, page: PageRequest) -> Page[Proposal]:
+    """List proposals in the caller's scope; `wanted.within` is an id or a path."""
     with context.read() as tx:
-        within = context.principal.scope if account is None else find_account(tx, context, account).account.id
-        return proposals.page(tx, context.organisation_id, ProposalFilter(within=within, status=status), page)
+        reachable = replace(wanted, within=find_scope(tx, context, wanted.within))
+        return proposals.page(tx, context.organisation_id, reachable, page)
 
 
 def approve(context: RequestContext, proposal_id: str, reason: str | None) -> Proposal:

@@ -15,7 +15,7 @@ from app.ledger.admission.admission import Reading, reading_of, repetitions_left
 from app.ledger.admission.composition import budgets_of, exposed
 from app.ledger.pages import Page, PageRequest
 from app.ledger.runs.decisions import Decision, DecisionWithPath
-from app.ledger.runs.list_filters import RunFilter, RunOrder
+from app.ledger.runs.list_filters import RunFilter
 from app.ledger.runs.run import TAKES_NO_STEPS, Run
 from app.ledger.step_events import PricedStep, StepEvent
 from app.persistence.repositories import (
@@ -108,19 +108,19 @@ def get_run(context: RequestContext, run_id: str) -> RunRecord:
         return context.run_with_costs(lambda: read_run(tx, context, run_id))
 
 
-def list_runs(context: RequestContext, wanted: RunFilter, order: RunOrder, page: PageRequest) -> Page[RunRecord]:
-    """List runs in the caller's scope; `wanted.budget` and `wanted.within` are ids or paths."""
+def list_runs(context: RequestContext, wanted: RunFilter, page: PageRequest) -> Page[RunRecord]:
+    """List runs in the caller's scope; accounts of `wanted` are ids or paths."""
     with context.read() as tx:
-        found = _page_of(tx, context, wanted, order, page)
+        found = _page_of(tx, context, wanted, page)
         paths = find_paths(tx, context, [run.account_id for run in found.items])
         listed = list(zip(found.items, paths, strict=True))
         return context.run_with_costs(lambda: Page(_records(tx, context, listed), found.next))
 
 
-def list_run_rows(context: RequestContext, wanted: RunFilter, order: RunOrder, page: PageRequest) -> Page[RunRecord]:
+def list_run_rows(context: RequestContext, wanted: RunFilter, page: PageRequest) -> Page[RunRecord]:
     """List runs as `list_runs`, for tables: in a constant number of statements, without computing steps left."""
     with context.read() as tx:
-        found = _page_of(tx, context, wanted, order, page)
+        found = _page_of(tx, context, wanted, page)
         ids = [run.account_id for run in found.items]
         about = account_metadata.find_many(tx, context.organisation_id, ids)
         rows = []
@@ -130,14 +130,15 @@ def list_run_rows(context: RequestContext, wanted: RunFilter, order: RunOrder, p
     return Page(rows, found.next)
 
 
-def _page_of(
-    tx: Connection, context: RequestContext, wanted: RunFilter, order: RunOrder, page: PageRequest
-) -> Page[Run]:
+def _page_of(tx: Connection, context: RequestContext, wanted: RunFilter, page: PageRequest) -> Page[Run]:
     """Read a page of runs in the caller's scope."""
-    budget = None if wanted.budget is None else find_parent(tx, context, wanted.budget).account.id
-    within = tuple(find_parent(tx, context, above).account.id for above in wanted.within)
-    resolved = replace(wanted, budget=budget, within=within)
-    return runs.page(tx, context.organisation_id, resolved, order, page, context.principal.scope)
+
+    def find(above: str | None) -> str | None:
+        return None if above is None else find_parent(tx, context, above).account.id
+
+    population, budget, within = map(find, (wanted.population, wanted.budget, wanted.within))
+    wanted = replace(wanted, population=population, budget=budget, within=within)
+    return runs.page(tx, context.organisation_id, wanted, page, context.principal.scope)
 
 
 def read_history(context: RequestContext, run_id: str, *, after: int, max_points: int) -> History:

@@ -1,0 +1,165 @@
+"""Lists of the API: each is declared once, and gets a route for its pages, and one for all of it as CSV."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from enum import Enum
+from functools import cache
+from inspect import Parameter, Signature
+from typing import Annotated, Any, Final, Generic, TypeVar
+
+from fastapi import Depends, Query, Request, Response
+from fastapi.responses import StreamingResponse
+from pydantic import create_model
+
+from app.api.csv_responses import CSV_RESPONSE, cells_of, csv_response, read_pages
+from app.api.pagination import PageRequestDep, encode_cursor
+from app.api.problems import LIST_ERRORS, READ_ERRORS, cacheable_responses, responses
+from app.api.route import ContextDep, LedgerRouter, etag_response
+from app.api.schemas.common import Output, Page, Timestamp
+from app.ledger.pages import Page as DomainPage
+from app.ledger.pages import PageRequest
+from app.ledger.query_parameters import MAX_TEXT, FilterField, fields_of
+from app.service.auth.request_context import RequestContext
+
+F = TypeVar("F")
+T = TypeVar("T")
+
+Read = Callable[[RequestContext, F, PageRequest], DomainPage[T]]
+"""A use case that reads a page of a list."""
+
+
+@dataclass(frozen=True, slots=True)
+class Csv(Generic[F, T]):
+    """A list as CSV: the columns, the use case that reads its rows, and the cells of a row."""
+
+    columns: Sequence[str]
+    read: Read[F, T]
+    cells: Callable[[T], Sequence[object]]
+
+
+@dataclass(frozen=True, slots=True)
+class ListEndpoint(Generic[F, T]):
+    """A list: `GET /v1/<name>`, and `GET /v1/<name>.csv` if it has one.
+
+    Args:
+        name: its path, and the name of its file.
+        filters: a dataclass whose fields with a `Parameter` are its query parameters.
+        read: its use case.
+        schema: of an item.
+        description: in the OpenAPI document, if there is more to say than that it is newest first.
+        items: what it lists, in words; empty: its name.
+        tag: of its operations; empty: its name. A router's own tag comes first.
+        csv: True: a column for each member of an item; False: it has no CSV.
+    """
+
+    name: str
+    filters: type[F]
+    read: Read[F, T]
+    schema: type[Output]
+    description: str = ""
+    items: str = ""
+    tag: str = ""
+    csv: Csv[F, Any] | bool = False
+
+    def respond(self, request: Request, context: RequestContext, wanted: F, page: PageRequest) -> Response:
+        """Build the response of a page, with an entity tag, or 304."""
+        found = self.read(context, wanted, page)
+        items = [self.schema.of(each) for each in found.items]
+        return etag_response(request, page_schema(self.schema)(items=items, next=encode_cursor(found.next)))
+
+    def export(self, context: RequestContext, wanted: F) -> StreamingResponse:
+        """Build the response of all pages as CSV."""
+        table = self.csv
+        if not isinstance(table, Csv):
+            table = Csv(tuple(self.schema.model_fields), self.read, lambda item: cells_of(self.schema.of(item)))
+        pages = read_pages(lambda page: table.read(context, wanted, page))
+        return csv_response(self.name, table.columns, (map(table.cells, page) for page in pages))
+
+
+LISTS: Final[dict[str, ListEndpoint[Any, Any]]] = {}
+"""All lists by name."""
+
+
+@dataclass(frozen=True, slots=True)
+class NoFilter:
+    """The filter of a list that has none."""
+
+
+def unfiltered(read: Callable[[RequestContext, PageRequest], DomainPage[T]]) -> Read[NoFilter, T]:
+    """Make the use case of a list without filters."""
+    return lambda context, _, page: read(context, page)
+
+
+@cache
+def page_schema(schema: type[Output]) -> type[Page[Any]]:
+    """Get the schema of a page of items, named after them."""
+    base = Page[schema]  # type: ignore[valid-type] # known at run time only
+    return create_model(f"{schema.__name__}Page", __base__=base, __doc__=Page.__doc__)
+
+
+def add_list(routes: LedgerRouter, it: ListEndpoint[F, T]) -> ListEndpoint[F, T]:
+    """Add the routes of a list, and return it."""
+    LISTS[it.name] = it
+    reads, items, name = query_reader(it.filters), it.items or it.name.replace("-", " "), it.name.replace("-", "_")
+    tags: list[str | Enum] | None = None if routes.tags else [it.tag or it.name]
+    errors = READ_ERRORS if any(each.about.is_reference for each in fields_of(it.filters)) else LIST_ERRORS
+
+    @routes.get(
+        f"/{it.name}",
+        name=f"list_{name}",
+        summary=f"List {items}",
+        description=it.description or f"List the {items} in the caller's scope, newest first.",
+        tags=tags,
+        response_model=page_schema(it.schema),
+        responses=cacheable_responses(*errors),
+    )
+    def respond(
+        request: Request, context: ContextDep, wanted: Annotated[F, Depends(reads)], page: PageRequestDep
+    ) -> Response:
+        return it.respond(request, context, wanted, page)
+
+    if it.csv:
+
+        @routes.get(
+            f"/{it.name}.csv",
+            name=f"export_{name}",
+            summary=f"Export {items} as CSV",
+            description=f"Export what `GET /v1/{it.name}` lists with these filters, in this order. Objects are JSON.",
+            tags=tags,
+            response_class=StreamingResponse,
+            responses=CSV_RESPONSE | responses(*errors),
+        )
+        def export(context: ContextDep, wanted: Annotated[F, Depends(reads)]) -> StreamingResponse:
+            return it.export(context, wanted)
+
+    return it
+
+
+def query_reader(filters: type[F]) -> Callable[..., Any]:
+    """Make the dependency that reads a filter from the query."""
+    parameters = fields_of(filters)
+
+    # A coroutine although it awaits nothing: FastAPI runs plain functions in threads.
+    async def read(**given: Any) -> F:  # noqa: ANN401 - each parameter has its type
+        values = {each.field: given[each.name] for each in parameters}
+        repeated = {each.field: tuple(dict.fromkeys(given[each.name] or ())) for each in parameters if each.repeated}
+        return filters(**values | repeated)
+
+    read.__signature__ = Signature([_parameter(each) for each in parameters])  # type: ignore[attr-defined]
+    return read
+
+
+def _parameter(each: FilterField) -> Parameter:
+    """Build the query parameter of a field."""
+    kind: Any = each.kind
+    bounds: dict[str, int] = {}
+    if each.repeated:
+        kind, bounds = list[kind] | None, {"max_length": each.about.most or len(kind)}
+    elif kind == str | None:
+        bounds = {"min_length": 1, "max_length": each.about.most or MAX_TEXT}
+    elif kind == datetime | None:
+        kind = Timestamp | None
+    annotation = Annotated[kind, Query(description=each.about.description, **bounds)]
+    default = None if each.repeated else each.default
+    return Parameter(each.name, Parameter.KEYWORD_ONLY, default=default, annotation=annotation)

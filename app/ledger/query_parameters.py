@@ -1,0 +1,69 @@
+"""Query parameters of lists: fields of a list's filter, each declared once for the API, its CSV and the pages."""
+
+from dataclasses import dataclass, fields
+from datetime import datetime
+from typing import Annotated, Any, Final, get_args, get_origin, get_type_hints
+
+from app.ledger.names import ACTOR_LENGTH
+
+MAX_TEXT: Final = 2000
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """Annotates a field of a filter that a caller may set; its type is that of the field.
+
+    Args:
+        description: in the API.
+        name: in the API and on pages; empty: the field's own.
+        label: above the field on a page; empty: the page takes it without a field; None: no page takes it.
+        hint: an example in the empty field.
+        most: maximum length of a text, or number of values; 0: `MAX_TEXT`, or as many as there are.
+        is_reference: whether it names an account or a run, which may not exist.
+    """
+
+    description: str
+    name: str = ""
+    label: str | None = None
+    hint: str = ""
+    most: int = 0
+    is_reference: bool = False
+
+
+ActorName = Annotated[
+    str | None,
+    Parameter("Only what this actor did.", label="Actor", hint="id of a key, oidc:…, cli", most=ACTOR_LENGTH),
+]
+Since = Annotated[datetime | None, Parameter("From this time on.", label="Since (UTC)", hint="2026-11-21T09:00")]
+Until = Annotated[datetime | None, Parameter("Before this time.", label="Before (UTC)", hint="2026-11-22")]
+
+
+@dataclass(frozen=True, slots=True)
+class FilterField:
+    """A field of a filter with its parameter.
+
+    Args:
+        field: its name in the filter; `name` is the parameter's.
+        kind: its type, or of one of several values.
+        repeated: whether it has several values, as a tuple.
+    """
+
+    field: str
+    name: str
+    kind: Any
+    default: Any
+    repeated: bool
+    about: Parameter
+
+
+def fields_of(filters: type) -> tuple[FilterField, ...]:
+    """List the fields of a filter, a dataclass, that callers may set."""
+    hints = get_type_hints(filters, include_extras=True)
+    found = []
+    for each in fields(filters):
+        if get_origin(hints[each.name]) is Annotated:
+            kind, about = get_args(hints[each.name])
+            repeated = get_origin(kind) is tuple
+            single = get_args(kind)[0] if repeated else kind
+            found.append(FilterField(each.name, about.name or each.name, single, each.default, repeated, about))
+    return tuple(found)
