@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from enum import EnumMeta
+from enum import StrEnum
 from typing import Annotated, Any, Final, Generic, TypeVar, get_args
 from urllib.parse import urlencode
 
@@ -146,7 +146,9 @@ def _options(field: FilterField) -> list[str]:
     """List the values of a field; none: it takes any text."""
     if field.kind is bool:
         return ["true"]
-    kinds = [kind for kind in (field.kind, *get_args(field.kind)) if isinstance(kind, EnumMeta)]
+    kinds = [
+        kind for kind in (field.kind, *get_args(field.kind)) if isinstance(kind, type) and issubclass(kind, StrEnum)
+    ]
     return [str(value) for kind in kinds for value in kind]
 
 

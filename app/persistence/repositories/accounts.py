@@ -27,7 +27,8 @@ from app.persistence.repositories.account_values import (
     read_weights,
 )
 from app.persistence.repositories.dp_events import CostCache
-from app.persistence.repositories.expressions import NO_RUN, join_on, matches, read_page
+from app.persistence.repositories.expressions import NO_RUN, join_on, matches
+from app.persistence.repositories.keysets import read_page
 from app.persistence.repositories.locks import ancestor_ids, lock, within, writes
 from app.persistence.tables import account_ancestors, account_metadata, accounts, partition_attestations, populations
 from app.persistence.tables import balances as kept_balances

@@ -22,10 +22,10 @@ from app.persistence.repositories.expressions import (
     matches,
     owned_by,
     owned_by_any,
-    read_page,
     upsert,
     values_of,
 )
+from app.persistence.repositories.keysets import read_page
 from app.persistence.repositories.locks import ancestor_ids, within
 from app.persistence.tables import alerts, deliveries, receivers
 

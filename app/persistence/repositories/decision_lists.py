@@ -18,12 +18,12 @@ from sqlalchemy import (
     and_,
     case,
     func,
-    or_,
     select,
 )
 
 from app.ledger.runs.decisions import DecisionCursor, DecisionFilter, DecisionOutcome
 from app.persistence.repositories.expressions import NOT_ADMITTED, in_period, join_on, matches, owned_by
+from app.persistence.repositories.keysets import lies_behind
 from app.persistence.tables import account_ancestors, decision_ranges, decisions, runs
 
 RECENT: Final = 5_000
@@ -35,7 +35,7 @@ PROBE, _COUNTED, _NEXT = decisions.alias("probe"), decisions.alias("counted"), d
 
 def newest_first(rows: FromClause) -> list[ColumnElement[Any]]:
     """Build the order of lists of decisions."""
-    return [rows.c[name].desc() for name in ("created_at", "run_id", "position")]
+    return [key.desc() for key in _keys(rows)]
 
 
 def searches(
@@ -75,9 +75,11 @@ def _by_time(organisation_id: str, wanted: DecisionFilter, behind: DecisionCurso
 
 
 def _lies_behind(rows: FromClause, place: DecisionCursor) -> ColumnElement[bool]:
-    at, run_id = rows.c.created_at, rows.c.run_id
-    same_run = and_(run_id == place.run_id, rows.c.position < place.position)
-    return or_(at < place.created_at, and_(at == place.created_at, or_(run_id < place.run_id, same_run)))
+    return lies_behind(_keys(rows), (place.created_at, place.run_id, place.position))
+
+
+def _keys(rows: FromClause) -> list[ColumnElement[Any]]:
+    return [rows.c[name] for name in ("created_at", "run_id", "position")]
 
 
 def _recent_since(organisation_id: str, wanted: DecisionFilter, behind: DecisionCursor | None) -> ScalarSelect[Any]:

@@ -35,6 +35,7 @@ from app.persistence.repositories.decision_items import COLUMNS, group_items, re
 from app.persistence.repositories.decision_lists import PROBE, bisected
 from app.persistence.repositories.dp_events import read_event
 from app.persistence.repositories.expressions import ADVANCED, join_on, owned_by
+from app.persistence.repositories.keysets import cut_page
 from app.persistence.tables import (
     account_metadata,
     accounts,
@@ -193,8 +194,7 @@ def page(tx: Connection, organisation_id: str, wanted: DecisionFilter, request: 
         listed = [DecisionWithPath(_decision(row, ()), row.run_path, row.run_number) for row in rows]
         if len(listed) > request.limit:
             break
-    shown = listed[: request.limit]
-    return Page(shown, str(shown[-1].place) if len(listed) > request.limit else None)
+    return cut_page(listed, request.limit, lambda decided: str(decided.place), lambda decided: decided)
 
 
 def _first_events(

@@ -12,7 +12,6 @@ from sqlalchemy import (
     ColumnElement,
     Connection,
     FromClause,
-    Integer,
     Row,
     ScalarSelect,
     Select,
@@ -24,7 +23,6 @@ from sqlalchemy import (
     func,
     insert,
     literal_column,
-    or_,
     select,
     true,
     update,
@@ -36,8 +34,9 @@ from sqlalchemy.sql.functions import FunctionElement
 
 from app.ledger import ids
 from app.ledger.pages import Page, PageRequest
+from app.persistence.repositories.keysets import read_page
 from app.persistence.tables import accounts, decisions, deliveries, proposals, reservations, runs
-from app.persistence.tables.base import NumberedId, UtcDateTime
+from app.persistence.tables.base import UtcDateTime
 
 T = TypeVar("T")
 
@@ -100,79 +99,6 @@ def in_period(column: ColumnElement[Any], since: datetime | None, until: datetim
     """Build the conditions that a time is in a half-open period; None: it has no such end."""
     start = [] if since is None else [column >= since]
     return start if until is None else [*start, column < until]
-
-
-def read_page(
-    tx: Connection,
-    found: Select[Any],
-    place: Column[Any],
-    request: PageRequest,
-    read: Callable[[Row[Any]], T],
-    *,
-    oldest_first: bool = False,
-) -> Page[T]:
-    """Read a page of the selected rows, the newest first.
-
-    Args:
-        tx: the transaction.
-        found: selects all rows of the list.
-        place: column of an id or a number that grows with time; it is selected, and is the cursor.
-        request: which page.
-        read: converts a row.
-        oldest_first: reads the list forward.
-
-    Raises:
-        InvalidInputError: the list is numbered or of accounts, and the cursor is of another list.
-    """
-    after = _place_after(place, request)
-    if after is not None:
-        found = found.where(place > after if oldest_first else place < after)
-    order = place if oldest_first else place.desc()
-    rows = tx.execute(found.order_by(None).order_by(order).limit(request.limit + 1)).all()
-    shown = rows[: request.limit]
-    behind = str(getattr(shown[-1], place.name)) if len(rows) > request.limit else None
-    return Page([read(row) for row in shown], behind)
-
-
-def read_sorted_page(
-    tx: Connection,
-    found: Select[Any],
-    order: tuple[ColumnElement[Any], Column[Any]],
-    request: PageRequest,
-    name: str,
-    *,
-    descending: bool,
-) -> Page[str]:
-    """Read a page of the ids of the selected accounts, sorted by a time or a text and the id.
-
-    The cursor has the name of the order and the last account's values, so that an account that moves meanwhile is
-    neither lost nor repeated.
-
-    Raises:
-        InvalidInputError: the cursor is of another list or order.
-    """
-    value, place = order
-    if request.after is not None:
-        last, last_id = request.sorted_place(name)
-        at = datetime.fromisoformat(last) if isinstance(value.type, UtcDateTime) else last
-        bound = bindparam(None, at, type_=value.type)
-        further = value < bound if descending else value > bound
-        beyond = place < last_id if descending else place > last_id
-        found = found.where(or_(further, and_(value == bound, beyond)))
-    keys = (value.desc(), place.desc()) if descending else (value, place)
-    rows = tx.execute(found.add_columns(value).order_by(None).order_by(*keys).limit(request.limit + 1)).all()
-    shown = rows[: request.limit]
-    if len(rows) <= request.limit:
-        return Page([row[0] for row in shown], None)
-    end = shown[-1]
-    last = end[1].isoformat() if isinstance(end[1], datetime) else end[1]
-    return Page([row[0] for row in shown], json.dumps([name, last, end[0]], ensure_ascii=False))
-
-
-def _place_after(place: Column[Any], request: PageRequest) -> int | str | None:
-    if isinstance(place.type, Integer):
-        return request.position()
-    return request.account_id() if isinstance(place.type, NumberedId) else request.after
 
 
 class as_text(FunctionElement[str]):  # noqa: N801 - a function of SQL

@@ -13,7 +13,8 @@ from app.ledger.runs.deviations import Deviation
 from app.ledger.runs.run import RunStatus
 from app.ledger.scheduling.account_status import AccountStatus
 from app.persistence.repositories.account_metadata import not_archived
-from app.persistence.repositories.expressions import NO_RUN, columns_of, join_on, owned_by, read_page
+from app.persistence.repositories.expressions import NO_RUN, columns_of, join_on, owned_by
+from app.persistence.repositories.keysets import read_page
 from app.persistence.repositories.locks import within
 from app.persistence.repositories.runs import read_deviations
 from app.persistence.tables import (

@@ -25,10 +25,9 @@ from app.persistence.repositories.expressions import (
     matches,
     of_last_decision,
     owned_by,
-    read_page,
-    read_sorted_page,
     values_of,
 )
+from app.persistence.repositories.keysets import read_page, read_sorted_page
 from app.persistence.repositories.locks import within
 from app.persistence.tables import account_metadata, accounts, attempts, decisions, dp_events, run_budgets, runs
 

@@ -9,7 +9,8 @@ from sqlalchemy import Connection, Row, delete, insert, select
 from app.ledger.pages import Page, PageRequest
 from app.ledger.verification import Discrepancy, QuarantinedAccount, Verification
 from app.persistence.repositories import expressions
-from app.persistence.repositories.expressions import owned_by, read_page
+from app.persistence.repositories.expressions import owned_by
+from app.persistence.repositories.keysets import read_page
 from app.persistence.tables import verifications
 
 KEPT: Final = 1000

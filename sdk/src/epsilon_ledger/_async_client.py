@@ -14,7 +14,12 @@ from epsilon_ledger._net.transport import AsyncTransport
 from epsilon_ledger._net.workload import TokenProvider
 from epsilon_ledger._run import run_factory
 from epsilon_ledger._run.async_run import AsyncRun
-from epsilon_ledger._run.method_binding import async_client_method, async_list_method, set_signature
+from epsilon_ledger._run.method_binding import (
+    async_client_method,
+    async_export_method,
+    async_list_method,
+    set_signature,
+)
 from epsilon_ledger._run.run_factory import RunSetup
 from epsilon_ledger._run.run_opening import RunOpening
 from epsilon_ledger._wire import planning
@@ -132,7 +137,7 @@ class AsyncLedgerClient:
 
     update_run = async_client_method(runs.update_run)
     list_runs = async_list_method(runs.list_runs)
-    export_runs = async_client_method(runs.export_runs)
+    export_runs = async_export_method(runs.list_runs)
     get_run_history = async_client_method(runs.get_run_history)
     export_run_history = async_client_method(runs.export_run_history)
     get_run_history_svg = async_client_method(runs.get_run_history_svg)
@@ -183,9 +188,9 @@ class AsyncLedgerClient:
     retry_delivery = async_client_method(receivers.retry_delivery)
 
     list_audit_events = async_list_method(audit.list_audit_events)
-    export_audit_events = async_client_method(audit.export_audit_events)
+    export_audit_events = async_export_method(audit.list_audit_events)
     list_decisions = async_list_method(audit.list_decisions)
-    export_decisions = async_client_method(audit.export_decisions)
+    export_decisions = async_export_method(audit.list_decisions)
     create_verification = async_client_method(audit.create_verification)
     list_verifications = async_list_method(audit.list_verifications)
     get_verification = async_client_method(audit.get_verification)

@@ -13,7 +13,7 @@ from epsilon_ledger._net.http import open_transport
 from epsilon_ledger._net.transport import Transport
 from epsilon_ledger._net.workload import TokenProvider
 from epsilon_ledger._run import run_factory
-from epsilon_ledger._run.method_binding import client_method, list_method, set_signature
+from epsilon_ledger._run.method_binding import client_method, export_method, list_method, set_signature
 from epsilon_ledger._run.run import Run
 from epsilon_ledger._run.run_factory import RunSetup
 from epsilon_ledger._wire import planning
@@ -140,7 +140,7 @@ class LedgerClient:
 
     update_run = client_method(runs.update_run)
     list_runs = list_method(runs.list_runs)
-    export_runs = client_method(runs.export_runs)
+    export_runs = export_method(runs.list_runs)
     get_run_history = client_method(runs.get_run_history)
     export_run_history = client_method(runs.export_run_history)
     get_run_history_svg = client_method(runs.get_run_history_svg)
@@ -191,9 +191,9 @@ class LedgerClient:
     retry_delivery = client_method(receivers.retry_delivery)
 
     list_audit_events = list_method(audit.list_audit_events)
-    export_audit_events = client_method(audit.export_audit_events)
+    export_audit_events = export_method(audit.list_audit_events)
     list_decisions = list_method(audit.list_decisions)
-    export_decisions = client_method(audit.export_decisions)
+    export_decisions = export_method(audit.list_decisions)
     create_verification = client_method(audit.create_verification)
     list_verifications = list_method(audit.list_verifications)
     get_verification = client_method(audit.get_verification)

@@ -11,6 +11,7 @@ from epsilon_ledger._wire.requests import Call, Listing, RequestFlow
 
 P = ParamSpec("P")
 T = TypeVar("T")
+M = TypeVar("M", bound=Callable[..., Any])
 
 
 class RunExecutor(Executor, Protocol):
@@ -73,6 +74,40 @@ def async_list_method(
     return set_signature(method, listing, AsyncItemIterator[_item(listing)])  # type: ignore[misc] # as above
 
 
+def export_method(listing: Callable[P, Listing[T]]) -> Callable[Concatenate[Executor, P], bytes]:
+    """Make a client method that gets all of a list as CSV; it has the list's arguments."""
+
+    def method(self: Executor, /, *args: P.args, **kwargs: P.kwargs) -> bytes:
+        return self._execute(listing(*args, **kwargs).csv())
+
+    return _describe_export(method, listing)
+
+
+def async_export_method(listing: Callable[P, Listing[T]]) -> Callable[Concatenate[AsyncExecutor, P], Awaitable[bytes]]:
+    """As `export_method`, awaitable."""
+
+    def method(self: AsyncExecutor, /, *args: P.args, **kwargs: P.kwargs) -> Awaitable[bytes]:
+        return self._execute(listing(*args, **kwargs).csv())
+
+    return _describe_export(method, listing)
+
+
+def _describe_export(method: M, listing: Callable[..., Any]) -> M:
+    name = listing.__name__
+    method.__name__ = method.__qualname__ = name.replace("list_", "export_", 1)
+    method.__doc__ = f"""Export what `{name}` lists as CSV.
+
+    Its arguments are those of `{name}`, of which `page_size` has no effect.
+
+    Returns:
+        CSV in UTF-8, a row for each item.
+
+    Raises:
+        LedgerError: what the list is about does not exist, or no response arrived.
+    """
+    return set_signature(method, listing, bytes)
+
+
 def _item(listing: Callable[..., Listing[T]]) -> type[T]:
     item: type[T] = get_args(inspect.signature(listing).return_annotation)[0]
     return item
@@ -98,9 +133,6 @@ def async_run_method(
         return self._execute(flow(self._protocol, *args, **kwargs))
 
     return set_signature(method, flow)
-
-
-M = TypeVar("M", bound=Callable[..., Any])
 
 
 def set_signature(method: M, original: Callable[..., Any], result: Any = None) -> M:  # noqa: ANN401 - a type

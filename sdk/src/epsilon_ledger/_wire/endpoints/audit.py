@@ -1,35 +1,13 @@
 """Audit events, decisions, verifications and checkpoints."""
 
 from datetime import datetime
-from typing import Literal, TypedDict, Unpack
+from typing import Literal
 
 from epsilon_ledger._wire.audit_models import AuditEvent, Decision, DecisionOutcome, Verification
 from epsilon_ledger._wire.members import wire_timestamp
 from epsilon_ledger._wire.references import find_run_id
-from epsilon_ledger._wire.requests import Call, Listing, RequestFlow, get, path, post
+from epsilon_ledger._wire.requests import Call, Listing, get, path, post
 from epsilon_ledger._wire.signatures import Checkpoint, SigningKey
-
-
-class AuditEventFilters(TypedDict, total=False):
-    """The filters of `list_audit_events`."""
-
-    action: str | None
-    actor: str | None
-    subject: str | None
-    since: datetime | None
-    until: datetime | None
-    order: Literal["newest", "oldest"]
-
-
-class DecisionFilters(TypedDict, total=False):
-    """The filters of `list_decisions`."""
-
-    run: str | None
-    account: str | None
-    decision: DecisionOutcome | None
-    actor: str | None
-    since: datetime | None
-    until: datetime | None
 
 
 def list_audit_events(
@@ -70,21 +48,6 @@ def list_audit_events(
     return Listing("v1/audit-events", query, AuditEvent, page_size)
 
 
-def export_audit_events(**filters: Unpack[AuditEventFilters]) -> RequestFlow[bytes]:
-    """Export the audit log as CSV.
-
-    Args:
-        filters: as in `list_audit_events`, without `page_size`.
-
-    Returns:
-        CSV in UTF-8, a row for each event.
-
-    Raises:
-        LedgerError: no response arrived.
-    """
-    return (yield from list_audit_events(**filters).csv())
-
-
 def list_decisions(
     *,
     run: str | None = None,
@@ -121,21 +84,6 @@ def list_decisions(
     }
     references = {} if run is None else {"run": lambda: find_run_id(run)}
     return Listing("v1/decisions", query, Decision, page_size, references)
-
-
-def export_decisions(**filters: Unpack[DecisionFilters]) -> RequestFlow[bytes]:
-    """Export the decisions on steps as CSV.
-
-    Args:
-        filters: as in `list_decisions`, without `page_size`.
-
-    Returns:
-        CSV in UTF-8, a row for each decision.
-
-    Raises:
-        LedgerError: the run or the account does not exist, or no response arrived.
-    """
-    return (yield from list_decisions(**filters).csv())
 
 
 def create_verification() -> Call[Verification]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Literal, TypeAlias, TypedDict, Unpack
+from typing import Literal, TypeAlias, Unpack
 
 from epsilon_ledger._wire.endpoints.accounts import Theme
 from epsilon_ledger._wire.histories import RunHistory
@@ -15,24 +15,6 @@ from epsilon_ledger._wire.signatures import Statement
 
 RunStatus: TypeAlias = Literal["pending", "waiting", "active", "paused", "completed", "aborted", "overdrawn"]
 RunOrder: TypeAlias = Literal["created_at", "-created_at", "updated_at", "-updated_at", "name", "-name"]
-
-
-class RunFilters(TypedDict, total=False):
-    """The filters of `list_runs`."""
-
-    budget: str | None
-    population: str | None
-    within: str | None
-    path: str | None
-    status: RunStatus | Sequence[RunStatus] | None
-    q: str | None
-    owner: str | None
-    labels: Mapping[str, str | None] | None
-    archived: bool
-    created_after: datetime | None
-    created_before: datetime | None
-    updated_after: datetime | None
-    sort: RunOrder
 
 
 def get_run(run_id: str) -> Call[RunState]:
@@ -115,21 +97,6 @@ def list_runs(  # noqa: PLR0913 - the filters of the list, by name
         "sort": sort,
     }
     return Listing("v1/runs", query, RunState, page_size)
-
-
-def export_runs(**filters: Unpack[RunFilters]) -> RequestFlow[bytes]:
-    """Export runs as CSV.
-
-    Args:
-        filters: as in `list_runs`, without `page_size`.
-
-    Returns:
-        CSV in UTF-8, a row for each run.
-
-    Raises:
-        LedgerError: the budget does not exist, or no response arrived.
-    """
-    return (yield from list_runs(**filters).csv())
 
 
 def get_run_history(run: str, *, max_points: int = 500, after: str | None = None) -> RequestFlow[RunHistory]:
