@@ -14,8 +14,7 @@ from fastapi.responses import StreamingResponse
 from pydantic import BaseModel
 
 from app.api.problems import responses
-from app.api.route import Endpoint, LedgerRouter
-from app.ledger.pages import Page, PageRequest
+from app.api.route import Endpoint, LedgerRouter, tags_of
 
 T = TypeVar("T")
 
@@ -23,9 +22,6 @@ EXPORTERS: Final = CapacityLimiter(2)
 """Limits the pages that are read at once; a slow client waits without one."""
 
 MEDIA_TYPE: Final = "text/csv"
-CSV_RESPONSE: Final[dict[int | str, dict[str, Any]]] = {
-    200: {"content": {MEDIA_TYPE: {"schema": {"type": "string"}}}, "description": "OK"}
-}
 ROWS_AT_ONCE: Final = 200
 _FORMULA: Final = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")
 """How a cell begins that a spreadsheet might run as a formula (OWASP, CSV Injection); also in their full width."""
@@ -34,11 +30,19 @@ _SPLIT: Final = re.compile(r"(?<=[;\t\r\n])(?=[=+\-@\uff1d\uff0b\uff0d\uff20])")
 
 
 def csv_route(
-    routes: LedgerRouter, path: str, summary: str, *problems: str, tag: str
+    routes: LedgerRouter, path: str, summary: str, *problems: str, tag: str | None
 ) -> Callable[[Endpoint], Endpoint]:
-    """Add a route that answers with CSV."""
-    described = CSV_RESPONSE | responses(*problems)
-    return routes.get(path, summary=summary, tags=[tag], response_class=StreamingResponse, responses=described)
+    """Add a route that answers with CSV; without a tag, the router has one."""
+    described: dict[int | str, dict[str, Any]] = {
+        200: {"content": {MEDIA_TYPE: {"schema": {"type": "string"}}}, "description": "OK"}
+    }
+    return routes.get(
+        path,
+        summary=summary,
+        tags=tags_of(tag),
+        response_class=StreamingResponse,
+        responses=described | responses(*problems),
+    )
 
 
 def csv_response(name: str, columns: Sequence[str], pages: Iterable[Iterable[Sequence[object]]]) -> StreamingResponse:
@@ -60,17 +64,6 @@ async def _in_threads(lines: Iterator[str]) -> AsyncIterator[str]:
     """Read and write few pages at once, so that many exports leave threads and processor time to other requests."""
     while (line := await to_thread.run_sync(next, lines, None, limiter=EXPORTERS)) is not None:
         yield line
-
-
-def read_pages(read: Callable[[PageRequest], Page[T]]) -> Iterator[Sequence[T]]:
-    """Read a list to its end, each page in a transaction of its own."""
-    after: str | None = None
-    while True:
-        page = read(PageRequest(ROWS_AT_ONCE, after))
-        yield page.items
-        if page.next is None:
-            return
-        after = page.next
 
 
 def cell_of(value: object) -> str:

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from enum import Enum
 from functools import cache
 from inspect import Parameter, Signature
 from typing import Annotated, Any, Final, Generic, TypeVar
@@ -12,13 +11,14 @@ from fastapi import Depends, Query, Request, Response
 from fastapi.responses import StreamingResponse
 from pydantic import create_model
 
-from app.api.csv_responses import CSV_RESPONSE, cells_of, csv_response, read_pages
+from app.api import csv_responses
+from app.api.csv_responses import cells_of, csv_response, csv_route
 from app.api.pagination import PageRequestDep, encode_cursor
-from app.api.problems import LIST_ERRORS, READ_ERRORS, cacheable_responses, responses
+from app.api.problems import LIST_ERRORS, READ_ERRORS
 from app.api.route import ContextDep, LedgerRouter, etag_response
 from app.api.schemas.common import Output, Page, Timestamp
 from app.ledger.pages import Page as DomainPage
-from app.ledger.pages import PageRequest
+from app.ledger.pages import PageRequest, read_pages
 from app.ledger.query_parameters import MAX_TEXT, FilterField, fields_of
 from app.service.auth.request_context import RequestContext
 
@@ -73,7 +73,7 @@ class ListEndpoint(Generic[F, T]):
         table = self.csv
         if not isinstance(table, Csv):
             table = Csv(tuple(self.schema.model_fields), self.read, lambda item: cells_of(self.schema.of(item)))
-        pages = read_pages(lambda page: table.read(context, wanted, page))
+        pages = read_pages(lambda page: table.read(context, wanted, page), csv_responses.ROWS_AT_ONCE)
         return csv_response(self.name, table.columns, (map(table.cells, page) for page in pages))
 
 
@@ -102,37 +102,23 @@ def add_list(routes: LedgerRouter, it: ListEndpoint[F, T]) -> ListEndpoint[F, T]
     """Add the routes of a list, and return it."""
     LISTS[it.name] = it
     reads, items, name = query_reader(it.filters), it.items or it.name.replace("-", " "), it.name.replace("-", "_")
-    tags: list[str | Enum] | None = None if routes.tags else [it.tag or it.name]
+    tag = None if routes.tags else it.tag or it.name
     errors = READ_ERRORS if any(each.about.is_reference for each in fields_of(it.filters)) else LIST_ERRORS
 
-    @routes.get(
-        f"/{it.name}",
-        name=f"list_{name}",
-        summary=f"List {items}",
-        description=it.description or f"List the {items} in the caller's scope, newest first.",
-        tags=tags,
-        response_model=page_schema(it.schema),
-        responses=cacheable_responses(*errors),
-    )
     def respond(
         request: Request, context: ContextDep, wanted: Annotated[F, Depends(reads)], page: PageRequestDep
     ) -> Response:
         return it.respond(request, context, wanted, page)
 
+    def export(context: ContextDep, wanted: Annotated[F, Depends(reads)]) -> StreamingResponse:
+        return it.export(context, wanted)
+
+    respond.__name__, export.__name__ = f"list_{name}", f"export_{name}"
+    respond.__doc__ = it.description or f"List the {items} in the caller's scope, newest first."
+    export.__doc__ = f"Export what `GET /v1/{it.name}` lists with these filters, in this order. Objects are JSON."
+    routes.read(f"/{it.name}", f"List {items}", page_schema(it.schema), *errors, tag=tag)(respond)
     if it.csv:
-
-        @routes.get(
-            f"/{it.name}.csv",
-            name=f"export_{name}",
-            summary=f"Export {items} as CSV",
-            description=f"Export what `GET /v1/{it.name}` lists with these filters, in this order. Objects are JSON.",
-            tags=tags,
-            response_class=StreamingResponse,
-            responses=CSV_RESPONSE | responses(*errors),
-        )
-        def export(context: ContextDep, wanted: Annotated[F, Depends(reads)]) -> StreamingResponse:
-            return it.export(context, wanted)
-
+        csv_route(routes, f"/{it.name}.csv", f"Export {items} as CSV", *errors, tag=tag)(export)
     return it
 
 

@@ -193,7 +193,7 @@ class LedgerRouter(APIRouter):
     ) -> Callable[[Endpoint], Endpoint]:
         """Add a GET route with an entity tag."""
         described = cacheable_responses(*problems)
-        return self.get(path, summary=summary, tags=_tags(tag), response_model=schema, responses=described)
+        return self.get(path, summary=summary, tags=tags_of(tag), response_model=schema, responses=described)
 
     def create(
         self, path: str, summary: str, schema: type[BaseModel], *problems: str, tag: str | None = None
@@ -201,7 +201,7 @@ class LedgerRouter(APIRouter):
         """Add a POST route that answers 201."""
         described = responses(*problems)
         return self.post(
-            path, summary=summary, tags=_tags(tag), status_code=201, response_model=schema, responses=described
+            path, summary=summary, tags=tags_of(tag), status_code=201, response_model=schema, responses=described
         )
 
     def change(
@@ -209,10 +209,11 @@ class LedgerRouter(APIRouter):
     ) -> Callable[[Endpoint], Endpoint]:
         """Add a route that changes something; its endpoint's annotation is the response."""
         described = responses(*problems)
-        return self.api_route(path, methods=[method], summary=summary, tags=_tags(tag), responses=described)
+        return self.api_route(path, methods=[method], summary=summary, tags=tags_of(tag), responses=described)
 
 
-def _tags(tag: str | None) -> list[str | Enum] | None:
+def tags_of(tag: str | None) -> list[str | Enum] | None:
+    """Make the tags of a route; None: those of its router."""
     return None if tag is None else [tag]
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from datetime import datetime
+from itertools import chain
 from typing import Annotated, Final
 
 import typer
@@ -16,7 +17,7 @@ from app.commands.console import (
     require_reason,
 )
 from app.ledger.errors import NotFoundError
-from app.ledger.pages import PageRequest
+from app.ledger.pages import read_pages
 from app.ledger.permissions import KeyRecord, Role
 from app.ledger.times import parse_time
 from app.persistence.database import ALL_TENANTS, Database
@@ -180,13 +181,7 @@ def remove_person(
 
 
 def _all_keys(context: RequestContext) -> Iterator[KeyRecord]:
-    page = PageRequest(PAGE)
-    while True:
-        found = api_keys.list_keys(context, page)
-        yield from found.items
-        if found.next is None:
-            return
-        page = PageRequest(PAGE, found.next)
+    return chain.from_iterable(read_pages(lambda page: api_keys.list_keys(context, page), PAGE))
 
 
 def _context_of_key(db: Database, key_id: str) -> RequestContext:

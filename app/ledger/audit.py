@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
 from functools import lru_cache
-from typing import Annotated, Final, NamedTuple, Self
+from typing import Final, NamedTuple, Self
 
 import rfc8785
 
 from app.ledger.names import ACTOR_LENGTH
-from app.ledger.query_parameters import ActorName, Parameter, Since, Until
+from app.ledger.query_parameters import actor_parameter, parameter, since_parameter, until_parameter
 
 
 class AuditOrder(StrEnum):
@@ -164,22 +164,17 @@ class AuditFilter:
         within: entries about this account and its descendants, and about their keys, proposals and experiments.
     """
 
-    action: Annotated[
-        str | None,
-        Parameter(
-            "Such as `budget.created`; `budget.*` matches the prefix.",
-            label="Action",
-            hint="run.paused, or run.*",
-            most=ACTOR_LENGTH,
-        ),
-    ] = None
-    actor: ActorName = None
-    subject: Annotated[
-        str | None, Parameter("Id of the affected object.", label="Subject", hint="its id", most=ACTOR_LENGTH)
-    ] = None
-    since: Since = None
-    until: Until = None
-    order: Annotated[AuditOrder, Parameter("`oldest` reads the log forward.")] = AuditOrder.NEWEST
+    action: str | None = parameter(
+        "Such as `budget.created`; `budget.*` matches the prefix.",
+        label="Action",
+        hint="run.paused, or run.*",
+        most=ACTOR_LENGTH,
+    )
+    actor: str | None = actor_parameter()
+    subject: str | None = parameter("Id of the affected object.", label="Subject", hint="its id", most=ACTOR_LENGTH)
+    since: datetime | None = since_parameter()
+    until: datetime | None = until_parameter()
+    order: AuditOrder = parameter("`oldest` reads the log forward.", default=AuditOrder.NEWEST)
     within: str | None = None
 
 

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import Annotated
 
 from app.accounting.events import (
     Composed,
@@ -12,7 +11,7 @@ from app.accounting.events import (
     RepeatAndSelect,
     SelfComposed,
 )
-from app.ledger.query_parameters import Parameter
+from app.ledger.query_parameters import parameter
 from app.ledger.step_events import StepEvent
 
 
@@ -57,6 +56,9 @@ class Experiment:
 class ExperimentFilter:
     """A filter of experiments; None: any."""
 
-    budget: Annotated[
-        str | None, Parameter("Only experiments under this population or budget (id or path).", is_reference=True)
-    ] = None
+    budget: str | None = parameter(
+        "Only experiments under this population or budget (id or path).",
+        label="Population or budget",
+        hint="mimic/icu-team",
+        is_reference=True,
+    )

@@ -4,7 +4,7 @@ Every list is newest first, so that what is created during a walk through its pa
 """
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final, Generic, TypeVar
@@ -76,6 +76,17 @@ class Page(Generic[T]):
     def map(self, convert: Callable[[Sequence[T]], Sequence[U]]) -> "Page[U]":
         """Convert the items all at once."""
         return Page(convert(self.items), self.next)
+
+
+def read_pages(read: Callable[[PageRequest], Page[T]], limit: int) -> Iterator[Sequence[T]]:
+    """Read a list to its end, `limit` items at once, each page when it is needed."""
+    after: str | None = None
+    while True:
+        page = read(PageRequest(limit, after))
+        yield page.items
+        if page.next is None:
+            return
+        after = page.next
 
 
 def is_moment(text: str) -> bool:

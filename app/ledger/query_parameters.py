@@ -1,8 +1,7 @@
 """Query parameters of lists: fields of a list's filter, each declared once for the API, its CSV and the pages."""
 
-from dataclasses import dataclass, fields
-from datetime import datetime
-from typing import Annotated, Any, Final, get_args, get_origin, get_type_hints
+from dataclasses import dataclass, field, fields
+from typing import Any, Final, get_args, get_origin, get_type_hints
 
 from app.ledger.names import ACTOR_LENGTH
 
@@ -11,7 +10,7 @@ MAX_TEXT: Final = 2000
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """Annotates a field of a filter that a caller may set; its type is that of the field.
+    """Describes a field of a filter that a caller may set.
 
     Args:
         description: in the API.
@@ -30,12 +29,24 @@ class Parameter:
     is_reference: bool = False
 
 
-ActorName = Annotated[
-    str | None,
-    Parameter("Only what this actor did.", label="Actor", hint="id of a key, oidc:…, cli", most=ACTOR_LENGTH),
-]
-Since = Annotated[datetime | None, Parameter("From this time on.", label="Since (UTC)", hint="2026-11-21T09:00")]
-Until = Annotated[datetime | None, Parameter("Before this time.", label="Before (UTC)", hint="2026-11-22")]
+def parameter(description: str, *, default: Any = None, **about: Any) -> Any:  # noqa: ANN401 - as dataclasses.field
+    """Declare a field of a filter that a caller may set; the arguments are those of `Parameter`."""
+    return field(default=default, metadata={"about": Parameter(description, **about)})
+
+
+def actor_parameter() -> Any:  # noqa: ANN401 - as above
+    """Declare the field for an actor."""
+    return parameter("Only what this actor did.", label="Actor", hint="id of a key, oidc:…, cli", most=ACTOR_LENGTH)
+
+
+def since_parameter() -> Any:  # noqa: ANN401 - as above
+    """Declare the field for the begin of a period."""
+    return parameter("From this time on.", label="Since (UTC)", hint="2026-11-21T09:00")
+
+
+def until_parameter() -> Any:  # noqa: ANN401 - as above
+    """Declare the field for the end of a period."""
+    return parameter("Before this time.", label="Before (UTC)", hint="2026-11-22")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,12 +69,10 @@ class FilterField:
 
 def fields_of(filters: type) -> tuple[FilterField, ...]:
     """List the fields of a filter, a dataclass, that callers may set."""
-    hints = get_type_hints(filters, include_extras=True)
-    found = []
+    kinds, found = get_type_hints(filters), []
     for each in fields(filters):
-        if get_origin(hints[each.name]) is Annotated:
-            kind, about = get_args(hints[each.name])
-            repeated = get_origin(kind) is tuple
+        if about := each.metadata.get("about"):
+            kind, repeated = kinds[each.name], get_origin(kinds[each.name]) is tuple
             single = get_args(kind)[0] if repeated else kind
             found.append(FilterField(each.name, about.name or each.name, single, each.default, repeated, about))
     return tuple(found)

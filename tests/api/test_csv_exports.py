@@ -15,9 +15,9 @@ import anyio
 import pytest
 
 from app.api import csv_responses
-from app.api.csv_responses import ROWS_AT_ONCE, cell_of, csv_response, read_pages
+from app.api.csv_responses import ROWS_AT_ONCE, cell_of, csv_response
 from app.api.routers.runs import RUNS
-from app.ledger.pages import Page
+from app.ledger.pages import Page, read_pages
 from app.ledger.runs.list_filters import RunFilter
 from app.persistence.database import ALL_TENANTS, Database
 from app.persistence.repositories import organisations
@@ -117,7 +117,7 @@ def _pages(count: int) -> Iterator[Page[int]]:
 def test_long_list_needs_the_memory_of_a_page() -> None:
     async def peak(count: int) -> int:
         pages = _pages(count)
-        rows = ([(number, "x" * 100) for number in page] for page in read_pages(lambda _: next(pages)))
+        rows = ([(number, "x" * 100) for number in page] for page in read_pages(lambda _: next(pages), ROWS_AT_ONCE))
         response = csv_response("numbers", ("number", "text"), rows)
         tracemalloc.start()
         written = 0

@@ -210,9 +210,9 @@ def test_experiments_are_found_by_account_and_charged_by_trainers_only(ledger: L
     ledger.budget()
     body = {"name": "widths", "budget": "mimic/icu-team", "charging_mode": "each_run"}
     assert ledger.post("/v1/experiments", body, "trainer").status_code == 201
-    found = visitor(ledger, OFFICER).open("/experiments?account=mimic")
+    found = visitor(ledger, OFFICER).open("/experiments?budget=mimic")
     assert "widths mimic/icu-team each run 0" in found.words
     assert "the whole sweep" not in found.reply.text
     assert "the whole sweep" in visitor(ledger, "trainer").open("/experiments").reply.text
-    assert "There is no population or budget" in visitor(ledger).open("/experiments?account=x").words
+    assert "There is no population or budget" in visitor(ledger).open("/experiments?budget=x").words
     assert "Create an experiment" not in visitor(ledger).open("/experiments").words

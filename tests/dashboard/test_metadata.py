@@ -99,7 +99,7 @@ def test_nothing_is_created_under_archived_account(own_sample: Ledger) -> None:
             assert ("Free 0.000 archived : nothing can be taken" in page.words) is archived
             assert page.has("steps") is not archived
             assert len(re.findall('class="notice"', page.reply.text)) == int(archived and account != over)
-    offers = [each.get("value", "") for each in person.open("/experiments").get("accounts").iter("option")]
+    offers = [each.get("value", "") for each in person.open("/experiments").get("budget-suggestions").iter("option")]
     assert not any(each.startswith("over") for each in offers)
     assert "mimic" in offers
 

@@ -20,17 +20,7 @@ def create_api_key(body: CreateApiKey, context: ContextDep, idempotency: Idempot
     return idempotency.respond_with_secret(api_keys.issue_key.effect(context, body.terms()), CreatedApiKey.of, _IF_LOST)
 
 
-add_list(
-    routes,
-    ListEndpoint(
-        "api-keys",
-        NoFilter,
-        unfiltered(api_keys.list_keys),
-        ApiKey,
-        "List the keys in the caller's scope, newest first, ended ones included.",
-        items="API keys",
-    ),
-)
+add_list(routes, ListEndpoint("api-keys", NoFilter, unfiltered(api_keys.list_keys), ApiKey, items="API keys"))
 
 
 @routes.read("/api-keys/{key_id}", "Get an API key", ApiKey, *READ_ERRORS)

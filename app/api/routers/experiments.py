@@ -40,7 +40,7 @@ def charge_experiment(experiment_id: str, context: ContextDep, idempotency: Idem
     return idempotency.respond(experiments.charge_sweep.effect(context, experiment_id), _created, private=True)
 
 
-add_list(routes, ListEndpoint("experiments", ExperimentFilter, experiments.list_experiments, Experiment))
+EXPERIMENTS = add_list(routes, ListEndpoint("experiments", ExperimentFilter, experiments.list_experiments, Experiment))
 
 
 @routes.read("/experiments/{experiment_id}", "Get an experiment", Experiment, *READ_ERRORS)

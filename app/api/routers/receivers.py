@@ -41,16 +41,7 @@ def create_receiver(
     )
 
 
-add_list(
-    routes,
-    ListEndpoint(
-        "receivers",
-        NoFilter,
-        unfiltered(receivers.list_receivers),
-        Receiver,
-        "List the organisation's receivers, newest first, disabled ones included.",
-    ),
-)
+add_list(routes, ListEndpoint("receivers", NoFilter, unfiltered(receivers.list_receivers), Receiver))
 
 
 @routes.read("/receivers/{receiver_id}", "Get a receiver", Receiver, *READ_ERRORS, "permission_denied")

@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from itertools import pairwise
-from typing import Annotated, Any, Final, Self
+from typing import Any, Final, Self
 
 import numpy as np
 
 from app.accounting.curves import EXHAUSTED
 from app.ledger.accounts.account import Account
 from app.ledger.errors import InvalidInputError
-from app.ledger.query_parameters import Parameter
+from app.ledger.query_parameters import parameter
 
 DEFAULT_THRESHOLDS: Final = (0.5, 0.8, 1.0)
 """Shares of a limit's epsilon."""
@@ -102,13 +102,10 @@ class Alert:
 class AlertFilter:
     """A filter of alerts by type, and by an account and its descendants; None: any."""
 
-    within: Annotated[
-        str | None,
-        Parameter(
-            "Only alerts about this account (id or path) or accounts under it.", name="account", is_reference=True
-        ),
-    ] = None
-    kind: Annotated[AlertType | None, Parameter("Only alerts of this type.", name="type")] = None
+    within: str | None = parameter(
+        "Only alerts about this account (id or path) or accounts under it.", name="account", is_reference=True
+    )
+    kind: AlertType | None = parameter("Only alerts of this type.", name="type")
 
 
 class DeliveryStatus(StrEnum):
@@ -154,11 +151,9 @@ class Delivery:
 class DeliveryFilter:
     """A filter of deliveries; None: any."""
 
-    receiver_id: Annotated[
-        str | None, Parameter("Only deliveries to this receiver (id).", name="receiver", most=100)
-    ] = None
-    alert_id: Annotated[str | None, Parameter("Only deliveries of this alert (id).", name="alert", most=100)] = None
-    status: Annotated[DeliveryStatus | None, Parameter("Only items with this status.")] = None
+    receiver_id: str | None = parameter("Only deliveries to this receiver (id).", name="receiver", most=100)
+    alert_id: str | None = parameter("Only deliveries of this alert (id).", name="alert", most=100)
+    status: DeliveryStatus | None = parameter("Only items with this status.")
 
 
 LARGEST_SHARE: Final = 1e9

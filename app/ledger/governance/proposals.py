@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import Annotated, Any, Final
+from typing import Any, Final
 
-from app.ledger.query_parameters import Parameter
+from app.ledger.query_parameters import parameter
 from app.ledger.runs.run import RunStatus
 
 
@@ -78,13 +78,10 @@ class Proposal:
 class ProposalFilter:
     """A filter of proposals; None: any. An account_id of `ORGANISATION` is the organisation itself."""
 
-    status: Annotated[ProposalStatus | None, Parameter("Only items with this status.")] = None
-    within: Annotated[
-        str | None,
-        Parameter(
-            "Only proposals about this account (id or path) or accounts under it.", name="account", is_reference=True
-        ),
-    ] = None
+    status: ProposalStatus | None = parameter("Only items with this status.")
+    within: str | None = parameter(
+        "Only proposals about this account (id or path) or accounts under it.", name="account", is_reference=True
+    )
     account_id: str | None = None
     kinds: frozenset[ProposalKind] | None = None
 

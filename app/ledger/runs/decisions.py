@@ -12,7 +12,7 @@ from enum import StrEnum
 from functools import lru_cache
 from json.encoder import encode_basestring_ascii as _text
 from math import isinf
-from typing import Annotated, Final, NamedTuple, Self
+from typing import Final, NamedTuple, Self
 
 from app.accounting.events import fingerprint
 from app.ledger.accounts.metadata import title_of
@@ -20,7 +20,7 @@ from app.ledger.admission.admission import Reading
 from app.ledger.audit import Actor, utc_text
 from app.ledger.ids import is_id
 from app.ledger.pages import MAX_DIGITS, foreign_cursor_error
-from app.ledger.query_parameters import ActorName, Parameter, Since, Until
+from app.ledger.query_parameters import actor_parameter, parameter, since_parameter, until_parameter
 from app.ledger.repeated_events import map_once
 from app.ledger.step_events import StepEvent
 
@@ -216,26 +216,20 @@ class DecisionFilter:
     `within` is an account that the run charges or is, by id or path in a request.
     """
 
-    within: Annotated[
-        str | None,
-        Parameter(
-            "Only decisions on runs under this account (id or path), at any depth.",
-            name="account",
-            label="Population, budget or run",
-            hint="path or id",
-            is_reference=True,
-        ),
-    ] = None
-    run_id: Annotated[
-        str | None,
-        Parameter("Only decisions on this run (id).", name="run", label="Run", hint="id", most=100, is_reference=True),
-    ] = None
-    outcome: Annotated[
-        DecisionOutcome | None, Parameter("Only decisions with this outcome.", name="decision", label="Outcome")
-    ] = None
-    actor: ActorName = None
-    since: Since = None
-    until: Until = None
+    within: str | None = parameter(
+        "Only decisions on runs under this account (id or path), at any depth.",
+        name="account",
+        label="Population, budget or run",
+        hint="path or id",
+        is_reference=True,
+    )
+    run_id: str | None = parameter(
+        "Only decisions on this run (id).", name="run", label="Run", hint="id", most=100, is_reference=True
+    )
+    outcome: DecisionOutcome | None = parameter("Only decisions with this outcome.", name="decision", label="Outcome")
+    actor: str | None = actor_parameter()
+    since: datetime | None = since_parameter()
+    until: datetime | None = until_parameter()
 
 
 @dataclass(frozen=True, slots=True)

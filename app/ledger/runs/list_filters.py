@@ -3,12 +3,12 @@
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import Annotated, ClassVar
+from typing import ClassVar
 
 from app.ledger.accounts.account import AccountKind
 from app.ledger.accounts.metadata import MAX_LABELS, MAX_OWNER
 from app.ledger.errors import InvalidInputError
-from app.ledger.query_parameters import Parameter
+from app.ledger.query_parameters import parameter
 from app.ledger.runs.run import EndReason, RunStatus
 
 
@@ -16,30 +16,23 @@ from app.ledger.runs.run import EndReason, RunStatus
 class MetadataFilter:
     """A filter by metadata; None: any."""
 
-    text: Annotated[
-        str | None,
-        Parameter(
-            "Only accounts with this text in path, display name or owner, ignoring case, or with this id.",
-            name="q",
-            label="Search",
-            hint="name, path, owner or id",
-        ),
-    ] = None
-    path: Annotated[str | None, Parameter("Only accounts at this path, which several runs may have.")] = None
-    owner: Annotated[
-        str | None, Parameter("Only of this owner.", label="Owner", hint="as it was written", most=MAX_OWNER)
-    ] = None
-    labels: Annotated[
-        tuple[str, ...],
-        Parameter(
-            "Only accounts with this label: `key:value`, or `key` with any value. Repeated: with all of them.",
-            name="label",
-            label="Label",
-            hint="team:icu, or team",
-            most=MAX_LABELS,
-        ),
-    ] = ()
-    archived: Annotated[bool, Parameter("True: only what is archived, and what is under it.", label="Archived")] = False
+    text: str | None = parameter(
+        "Only accounts with this text in path, display name or owner, ignoring case, or with this id.",
+        name="q",
+        label="Search",
+        hint="name, path, owner or id",
+    )
+    path: str | None = parameter("Only accounts at this path, which several runs may have.")
+    owner: str | None = parameter("Only of this owner.", label="Owner", hint="as it was written", most=MAX_OWNER)
+    labels: tuple[str, ...] = parameter(
+        "Only accounts with this label: `key:value`, or `key` with any value. Repeated: with all of them.",
+        name="label",
+        label="Label",
+        hint="team:icu, or team",
+        most=MAX_LABELS,
+        default=(),
+    )
+    archived: bool = parameter("True: only what is archived, and what is under it.", label="Archived", default=False)
 
 
 def read_label(text: str) -> tuple[str, str | None]:
@@ -61,7 +54,7 @@ class AccountFilter(MetadataFilter):
     kind: ClassVar[AccountKind]
 
     parent: str | None = None
-    name: Annotated[str | None, Parameter("Only accounts of this name.")] = None
+    name: str | None = parameter("Only accounts of this name.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,9 +70,7 @@ class BudgetFilter(AccountFilter):
 
     kind = AccountKind.BUDGET
 
-    parent: Annotated[
-        str | None, Parameter("Only budgets directly under this account (id or path).", is_reference=True)
-    ] = None
+    parent: str | None = parameter("Only budgets directly under this account (id or path).", is_reference=True)
 
 
 class RunOrder(StrEnum):
@@ -107,37 +98,27 @@ class RunOrder(StrEnum):
 class RunFilter(MetadataFilter):
     """A filter and an order of runs; None: any. `population`, `budget` and `within` are ids or paths in a request."""
 
-    statuses: Annotated[
-        tuple[RunStatus, ...],
-        Parameter("Only runs with this status. Repeated: with one of them.", name="status", label="Status"),
-    ] = ()
-    end_reasons: Annotated[
-        tuple[EndReason, ...],
-        Parameter("Only runs that ended for this reason. Repeated: for one of them.", name="end_reason", label="Ended"),
-    ] = ()
-    population: Annotated[
-        str | None, Parameter("Only runs that charge this population (id or path).", is_reference=True)
-    ] = None
-    budget: Annotated[
-        str | None, Parameter("Only runs that charge this budget (id or path) directly.", is_reference=True)
-    ] = None
-    within: Annotated[
-        str | None,
-        Parameter(
-            "Only runs that charge this account (id or path), at any depth.",
-            label="Population or budget",
-            hint="path or id",
-            is_reference=True,
-        ),
-    ] = None
-    created_after: Annotated[
-        datetime | None,
-        Parameter("Created from this time on.", label="Registered since (UTC)", hint="2026-11-21T09:00"),
-    ] = None
-    created_before: Annotated[
-        datetime | None, Parameter("Created before this time.", label="Registered before (UTC)", hint="2026-11-22")
-    ] = None
-    updated_after: Annotated[datetime | None, Parameter("Changed from this time on.")] = None
-    sort: Annotated[RunOrder, Parameter("The order; a minus sign begins with the greatest.", label="")] = (
-        RunOrder.CREATED_AT_DESCENDING
+    statuses: tuple[RunStatus, ...] = parameter(
+        "Only runs with this status. Repeated: with one of them.", name="status", label="Status", default=()
+    )
+    end_reasons: tuple[EndReason, ...] = parameter(
+        "Only runs that ended for this reason. Repeated: for one of them.", name="end_reason", label="Ended", default=()
+    )
+    population: str | None = parameter("Only runs that charge this population (id or path).", is_reference=True)
+    budget: str | None = parameter("Only runs that charge this budget (id or path) directly.", is_reference=True)
+    within: str | None = parameter(
+        "Only runs that charge this account (id or path), at any depth.",
+        label="Population or budget",
+        hint="path or id",
+        is_reference=True,
+    )
+    created_after: datetime | None = parameter(
+        "Created from this time on.", label="Registered since (UTC)", hint="2026-11-21T09:00"
+    )
+    created_before: datetime | None = parameter(
+        "Created before this time.", label="Registered before (UTC)", hint="2026-11-22"
+    )
+    updated_after: datetime | None = parameter("Changed from this time on.")
+    sort: RunOrder = parameter(
+        "The order; a minus sign begins with the greatest.", label="", default=RunOrder.CREATED_AT_DESCENDING
     )

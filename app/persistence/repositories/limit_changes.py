@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator
 from datetime import datetime
+from itertools import chain
 from typing import Final
 
 from sqlalchemy import Connection
@@ -11,7 +12,7 @@ from app.ledger.accounts.account import Account
 from app.ledger.admission.admission import LimitChange
 from app.ledger.audit import AuditAction, AuditFilter, AuditOrder
 from app.ledger.filter.filters import Limit
-from app.ledger.pages import PageRequest
+from app.ledger.pages import read_pages
 from app.persistence.repositories import audit
 
 _PAGE: Final = 200
@@ -27,14 +28,11 @@ def list_limit_changes(
     order = AuditOrder.OLDEST if oldest_first else AuditOrder.NEWEST
     action = AuditAction(f"{account.kind}.limit_changed")
     wanted = AuditFilter(action=action, subject=account.id, since=since, order=order)
-    page: PageRequest | None = PageRequest(_PAGE) if account.limit_revision else None
-    while page is not None:
-        found = audit.list_entries(tx, organisation_id, wanted, page)
-        for entry in found.items:
-            before, after = _limit(entry.before), _limit(entry.after)
-            if before is not None and after is not None:
-                yield LimitChange(before, after, entry.created_at, entry.actor)
-        page = None if found.next is None else PageRequest(_PAGE, found.next)
+    found = read_pages(lambda page: audit.list_entries(tx, organisation_id, wanted, page), _PAGE)
+    for entry in chain.from_iterable(found if account.limit_revision else ()):
+        before, after = _limit(entry.before), _limit(entry.after)
+        if before is not None and after is not None:
+            yield LimitChange(before, after, entry.created_at, entry.actor)
 
 
 def _limit(facts: str | None) -> Limit | None:

@@ -14,6 +14,7 @@ from epsilon_ledger._wire.requests import Call, Listing, RequestFlow, get, get_b
 from epsilon_ledger._wire.signatures import Statement
 
 RunStatus: TypeAlias = Literal["pending", "waiting", "active", "paused", "completed", "aborted", "overdrawn"]
+EndReason: TypeAlias = Literal["finished", "budget_exhausted", "aborted", "lost", "not_granted"]
 RunOrder: TypeAlias = Literal["created_at", "-created_at", "updated_at", "-updated_at", "name", "-name"]
 
 
@@ -50,6 +51,7 @@ def list_runs(  # noqa: PLR0913 - the filters of the list, by name
     within: str | None = None,
     path: str | None = None,
     status: RunStatus | Sequence[RunStatus] | None = None,
+    end_reason: EndReason | Sequence[EndReason] | None = None,
     q: str | None = None,
     owner: str | None = None,
     labels: Mapping[str, str | None] | None = None,
@@ -68,6 +70,7 @@ def list_runs(  # noqa: PLR0913 - the filters of the list, by name
         within: only those that charge this account, an id or a path, at any depth.
         path: only those with this path, which several may have.
         status: only those with this status, or with one of several.
+        end_reason: only those that ended for this reason, or for one of several.
         q: only those with this text in path, display name or owner, ignoring case, or with this id.
         owner: only those of this owner.
         labels: only those with all of these labels; a value of None means any value.
@@ -90,6 +93,7 @@ def list_runs(  # noqa: PLR0913 - the filters of the list, by name
         "within": within,
         "path": path,
         "status": status,
+        "end_reason": end_reason,
         **metadata_filters(q, owner, labels, archived=archived),
         "created_after": wire_timestamp("created_after", created_after),
         "created_before": wire_timestamp("created_before", created_before),
