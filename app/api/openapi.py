@@ -123,12 +123,15 @@ def _simplify_parameter(parameter: JsonObject) -> None:
 
 
 def _share_parameters(document: JsonObject, shared: JsonObject) -> None:
-    """Replace parameters shared by operations with references; of several with one name, the first ones."""
+    """Replace parameters shared by operations with references; a second one of a name has also that of its tag."""
     uses = Counter(json.dumps(each) for operation in _operations(document) for each in operation.get("parameters", ()))
     for operation in _operations(document):
         for index, parameter in enumerate(operation.get("parameters", ())):
-            name = _pascal(parameter["name"])
-            if uses[json.dumps(parameter)] > 1 and shared.setdefault(name, parameter) == parameter:
+            if uses[json.dumps(parameter)] > 1:
+                name = _pascal(parameter["name"])
+                if shared.setdefault(name, parameter) != parameter:
+                    name = _pascal(operation["tags"][0]) + name
+                    shared[name] = parameter
                 operation["parameters"][index] = {"$ref": f"#/components/parameters/{name}"}
 
 
