@@ -2,6 +2,7 @@
 
 import inspect
 import json
+import re
 from enum import StrEnum
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
@@ -61,6 +62,17 @@ def test_client_knows_the_values_of_each_parameter(name: str) -> None:
             value for literal in _literals(hints[RENAMED.get(each.name, each.name)]) for value in get_args(literal)
         }
         assert written in ({value for kind in kinds for value in kind}, set()), each.name
+
+
+def test_references_name_the_filters() -> None:
+    runs = fields_of(LISTS["runs"].filters)
+    page = (ROOT / "docs/reference/dashboard.md").read_text().partition("| Filter | Finds |")[2].partition("\n\n")[0]
+    assert re.findall(r"(?m)^\| ([^|-]+) \|", page) == [each.about.label for each in runs if each.about.label]
+    api = (ROOT / "docs/reference/api.md").read_text().partition("### Filters")[2].partition("### CSV")[0]
+    accounts = (*runs, *fields_of(LISTS["budgets"].filters), *fields_of(LISTS["populations"].filters))
+    assert not [each.name for each in accounts if f"`{each.name}`" not in api]
+    csv = (ROOT / "docs/reference/api.md").read_text().partition("### CSV")[2]
+    assert not [it.name for it in LISTS.values() if it.csv and f"`/v1/{it.name}.csv`" not in csv]
 
 
 def _literals(hint: Any) -> list[Any]:  # noqa: ANN401 - a type
