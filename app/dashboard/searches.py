@@ -35,7 +35,8 @@ class Search(Generic[T]):
         fields: of the form.
         found: a page of the list.
         faults: error messages by field.
-        query: what was searched for, and the order.
+        query: what was searched for, and the order unless it is the default.
+        order: of the list; empty: it has one only.
         csv: address of all of it as CSV; None: the list has none.
         newest: address of the first page; None: this is it.
     """
@@ -45,6 +46,7 @@ class Search(Generic[T]):
     found: Page[T]
     faults: Mapping[str, str]
     query: Pairs
+    order: str
     csv: str | None
     newest: str | None
 
@@ -81,15 +83,16 @@ class Search(Generic[T]):
         """Build the address of the page without a parameter."""
         return address(self.path, [pair for pair in self.query if pair != (name, text)])
 
-    def sorting(self, column: str) -> tuple[str, str | None]:
-        """Get the address that sorts by a column, and its present direction for `aria-sort`."""
-        present = dict(self.query).get("sort", "-created_at")
-        other = [pair for pair in self.query if pair[0] != "sort"]
-        if present.removeprefix("-") != column:
-            return address(self.path, [*other, ("sort", column if column == "name" else f"-{column}")]), None
-        descending = present.startswith("-")
-        turned = column if descending else f"-{column}"
-        return address(self.path, [*other, ("sort", turned)]), "descending" if descending else "ascending"
+    def sorting(self, first: str) -> tuple[str, str | None]:
+        """Get the address that sorts by a column, and its present direction for `aria-sort`.
+
+        `first` is the order that it begins with; a minus sign is descending.
+        """
+        column, others = first.removeprefix("-"), [pair for pair in self.query if pair[0] != "sort"]
+        if self.order.removeprefix("-") != column:
+            return address(self.path, [*others, ("sort", first)]), None
+        turned = column if self.order.startswith("-") else f"-{column}"
+        return address(self.path, [*others, ("sort", turned)]), "ascending" if turned != column else "descending"
 
 
 class SearchForm(Generic[F]):
@@ -119,6 +122,8 @@ class SearchForm(Generic[F]):
                 faults = {str(error.members.get("field", "after")): error.detail}
             except (NotFoundError, PermissionDeniedError) as error:
                 named = [each.name for each in self._fields if each.about.is_reference and page.query.get(each.name)]
+                if not named:
+                    raise
                 faults = {named[-1]: error.detail}
         query = _pairs(fields)
         return Search(
@@ -127,6 +132,7 @@ class SearchForm(Generic[F]):
             found,
             faults,
             query,
+            dict(query).get("sort", next((str(each.default) for each in self._fields if each.name == "sort"), "")),
             address(f"/v1/{self._list.name}.csv", query) if self._list.csv else None,
             address(self._path, query) if page.query.get("after") else None,
         )

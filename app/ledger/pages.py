@@ -32,28 +32,7 @@ class PageRequest:
         Raises:
             InvalidInputError: the cursor is of another list.
         """
-        if self.after is None:
-            return None
-        if not self.after.isdecimal() or len(self.after) > MAX_DIGITS:
-            raise foreign_cursor_error()
-        return int(self.after)
-
-    def sorted_place(self, name: str) -> tuple[str, str]:
-        """Return the place in a sorted list of accounts: the value that it is sorted by, and an id.
-
-        Raises:
-            InvalidInputError: the cursor is of another list or order.
-        """
-        try:
-            order, value, account_id = json.loads(self.after or "")
-        except (TypeError, ValueError):
-            raise foreign_cursor_error() from None
-        if order != name or not isinstance(value, str) or not isinstance(account_id, str) or not is_id(account_id):
-            raise foreign_cursor_error()
-        # JSON escapes what a printable cursor cannot have: NUL and halves of surrogate pairs, which no database takes.
-        if not (is_moment(value) if name.endswith("_at") else value.isprintable()):
-            raise foreign_cursor_error()
-        return value, account_id
+        return None if self.after is None else int(_checked(self.after, is_position))
 
     def account_id(self) -> str | None:
         """Return the place in a list of accounts.
@@ -61,9 +40,32 @@ class PageRequest:
         Raises:
             InvalidInputError: the cursor is of another list.
         """
-        if self.after is not None and not is_id(self.after):
+        return None if self.after is None else _checked(self.after, is_id)
+
+    def keyset(self, name: str, *checks: Callable[[str], bool]) -> list[str]:
+        """Return the place in a list that is sorted by several values, as `keyset_text` wrote it.
+
+        Raises:
+            InvalidInputError: the cursor is of another list or order.
+        """
+        try:
+            order, *values = json.loads(self.after or "")
+        except (TypeError, ValueError):
+            raise foreign_cursor_error() from None
+        if order != name or len(values) != len(checks):
             raise foreign_cursor_error()
-        return self.after
+        return [_checked(value, check) for value, check in zip(values, checks, strict=True)]
+
+
+def _checked(value: object, check: Callable[[str], bool]) -> str:
+    if not isinstance(value, str) or not check(value):
+        raise foreign_cursor_error()
+    return value
+
+
+def keyset_text(name: str, *values: str) -> str:
+    """Write the place in a list or an order that is sorted by several values."""
+    return json.dumps([name, *values], ensure_ascii=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +89,11 @@ def read_pages(read: Callable[[PageRequest], Page[T]], limit: int) -> Iterator[S
         if page.next is None:
             return
         after = page.next
+
+
+def is_position(text: str) -> bool:
+    """Check whether a text is a place in a numbered list."""
+    return text.isdecimal() and len(text) <= MAX_DIGITS
 
 
 def is_moment(text: str) -> bool:

@@ -7,7 +7,7 @@ first link depends on the run, so that chains cannot be exchanged (ADR 0014).
 import hashlib
 import json
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from enum import StrEnum
 from functools import lru_cache
 from json.encoder import encode_basestring_ascii as _text
@@ -19,12 +19,13 @@ from app.ledger.accounts.metadata import title_of
 from app.ledger.admission.admission import Reading
 from app.ledger.audit import Actor, utc_text
 from app.ledger.ids import is_id
-from app.ledger.pages import MAX_DIGITS, foreign_cursor_error
+from app.ledger.pages import PageRequest, is_moment, is_position, keyset_text
 from app.ledger.query_parameters import actor_parameter, parameter, since_parameter, until_parameter
 from app.ledger.repeated_events import map_once
 from app.ledger.step_events import StepEvent
 
 _NULL: Final = "null"
+_DECISIONS: Final = "decisions"
 
 
 class DecisionOutcome(StrEnum):
@@ -242,25 +243,19 @@ class DecisionCursor:
 
     def __str__(self) -> str:
         """Write the cursor as a place of a list."""
-        return f"{self.created_at.isoformat()}/{self.run_id}/{self.position}"
+        return keyset_text(_DECISIONS, self.created_at.isoformat(), self.run_id, str(self.position))
 
     @classmethod
-    def parse(cls, place: str) -> Self:
-        """Parse a place of a list.
+    def of(cls, request: PageRequest) -> Self | None:
+        """Read the cursor of a request; None: it is for the first page.
 
         Raises:
             InvalidInputError: the cursor is of another list.
         """
-        at, _, of_run = place.partition("/")
-        run_id, _, position = of_run.partition("/")
-        try:
-            moment = datetime.fromisoformat(at)
-        except ValueError as error:
-            raise foreign_cursor_error() from error
-        is_place = is_id(run_id) and position.isdecimal() and len(position) <= MAX_DIGITS
-        if moment.utcoffset() != timedelta(0) or not is_place:
-            raise foreign_cursor_error()
-        return cls(moment, run_id, int(position))
+        if request.after is None:
+            return None
+        created_at, run_id, position = request.keyset(_DECISIONS, is_moment, is_id, is_position)
+        return cls(datetime.fromisoformat(created_at), run_id, int(position))
 
 
 @dataclass(frozen=True, slots=True)

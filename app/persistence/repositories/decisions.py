@@ -179,7 +179,7 @@ def page(tx: Connection, organisation_id: str, wanted: DecisionFilter, request: 
     Raises:
         InvalidInputError: the cursor is of another list.
     """
-    behind = None if request.after is None else DecisionCursor.parse(request.after)
+    behind = DecisionCursor.of(request)
     listed: list[DecisionWithPath] = []
     for found in decision_lists.searches(organisation_id, wanted, behind, request.limit + 1):
         # Paths are joined after the limit: a join before it may read all decisions.

@@ -1,13 +1,13 @@
 """Pages of lists by keyset: a cursor has the values that the last item is sorted by."""
 
-import json
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any, TypeVar
 
 from sqlalchemy import Column, ColumnElement, Connection, Integer, Row, Select, and_, or_
 
-from app.ledger.pages import Page, PageRequest
+from app.ledger.ids import is_id
+from app.ledger.pages import Page, PageRequest, is_moment, keyset_text
 from app.persistence.tables.base import NumberedId, UtcDateTime
 
 R = TypeVar("R")
@@ -80,17 +80,17 @@ def read_sorted_page(
     """
     value = order[0]
     if request.after is not None:
-        last, last_id = request.sorted_place(name)
-        at = datetime.fromisoformat(last) if isinstance(value.type, UtcDateTime) else last
+        # JSON escapes what a printable cursor cannot have: NUL and halves of surrogates, which no database takes.
+        is_time = isinstance(value.type, UtcDateTime)
+        last, last_id = request.keyset(name, is_moment if is_time else str.isprintable, is_id)
+        at = datetime.fromisoformat(last) if is_time else last
         found = found.where(lies_behind(order, (at, last_id), descending=descending))
     keys = [key.desc() for key in order] if descending else order
     rows = tx.execute(found.add_columns(value).order_by(None).order_by(*keys).limit(request.limit + 1)).all()
 
     def place(row: Row[Any]) -> str:
         account_id, last = tuple(row)
-        return json.dumps(
-            [name, last.isoformat() if isinstance(last, datetime) else last, account_id], ensure_ascii=False
-        )
+        return keyset_text(name, last.isoformat() if isinstance(last, datetime) else last, account_id)
 
     return cut_page(rows, request.limit, place, lambda row: str(row[0]))
 
