@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cached_property
 from typing import Annotated, Any, Final, Generic, TypeVar, get_args
 from urllib.parse import urlencode
 
@@ -107,8 +108,11 @@ class SearchForm(Generic[F]):
         self._path = path
         self._list = it
         self._fields = tuple(each for each in fields_of(it.filters) if each.about.label is not None)
+
+    @cached_property
+    def _model(self) -> type[Fields]:
         members: dict[str, Any] = {each.name: (_type(each), each.default) for each in self._fields}
-        self._model = create_model("SearchFields", __base__=Fields, **members)
+        return create_model("SearchFields", __base__=Fields, **members)
 
     def read(self, page: PageContext, read: Read[F, T]) -> Search[T]:
         """Read the page of a list that a query asks for; errors of the query become those of fields."""
