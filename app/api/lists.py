@@ -1,10 +1,10 @@
 """Lists of the API: each is declared once, and gets a route for its pages, and one for all of it as CSV."""
 
+import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
-from inspect import Parameter, Signature
 from typing import Annotated, Any, Final, Generic, TypeVar
 
 from fastapi import Depends, Query, Request, Response
@@ -19,7 +19,7 @@ from app.api.route import ContextDep, LedgerRouter, etag_response
 from app.api.schemas.common import Output, Page, Timestamp
 from app.ledger.pages import Page as DomainPage
 from app.ledger.pages import PageRequest, read_pages
-from app.ledger.query_parameters import MAX_TEXT, FilterField, fields_of
+from app.ledger.query_parameters import MAX_TEXT, Parameter, parameters_of
 from app.service.auth.request_context import RequestContext
 
 F = TypeVar("F")
@@ -44,7 +44,7 @@ class ListEndpoint(Generic[F, T]):
 
     Args:
         name: its path, and the name of its file.
-        filters: a dataclass whose fields with a `Parameter` are its query parameters.
+        filters: a dataclass whose fields with a `parameter` are its query parameters.
         read: its use case.
         schema: of an item.
         description: in the OpenAPI document, if there is more to say than that it is newest first.
@@ -103,7 +103,7 @@ def add_list(routes: LedgerRouter, it: ListEndpoint[F, T]) -> ListEndpoint[F, T]
     LISTS[it.name] = it
     reads, items, name = query_reader(it.filters), it.items or it.name.replace("-", " "), it.name.replace("-", "_")
     tag = None if routes.tags else it.tag or it.name
-    errors = READ_ERRORS if any(each.about.is_reference for each in fields_of(it.filters)) else LIST_ERRORS
+    errors = READ_ERRORS if any(each.is_reference for each in parameters_of(it.filters)) else LIST_ERRORS
 
     def respond(
         request: Request, context: ContextDep, wanted: Annotated[F, Depends(reads)], page: PageRequestDep
@@ -124,7 +124,7 @@ def add_list(routes: LedgerRouter, it: ListEndpoint[F, T]) -> ListEndpoint[F, T]
 
 def query_reader(filters: type[F]) -> Callable[..., Any]:
     """Make the dependency that reads a filter from the query."""
-    parameters = fields_of(filters)
+    parameters = parameters_of(filters)
 
     # A coroutine although it awaits nothing: FastAPI runs plain functions in threads.
     async def read(**given: Any) -> F:  # noqa: ANN401 - each parameter has its type
@@ -132,20 +132,21 @@ def query_reader(filters: type[F]) -> Callable[..., Any]:
         repeated = {each.field: tuple(dict.fromkeys(given[each.name] or ())) for each in parameters if each.repeated}
         return filters(**values | repeated)
 
-    read.__signature__ = Signature([_parameter(each) for each in parameters])  # type: ignore[attr-defined]
+    read.__signature__ = inspect.Signature([_parameter(each) for each in parameters])  # type: ignore[attr-defined]
     return read
 
 
-def _parameter(each: FilterField) -> Parameter:
-    """Build the query parameter of a field."""
-    kind: Any = each.kind
-    bounds: dict[str, int] = {}
-    if each.repeated:
-        kind, bounds = list[kind] | None, {"max_length": each.about.most or len(kind)}
-    elif kind == str | None:
-        bounds = {"min_length": 1, "max_length": each.about.most or MAX_TEXT}
-    elif kind == datetime | None:
-        kind = Timestamp | None
-    annotation = Annotated[kind, Query(description=each.about.description, **bounds)]
+def _parameter(each: Parameter) -> inspect.Parameter:
+    kind, bounds = bounded_type(each, Timestamp | None)
+    annotation: Any = Annotated[kind, Query(description=each.description, **bounds)]
     default = None if each.repeated else each.default
-    return Parameter(each.name, Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+    return inspect.Parameter(each.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
+def bounded_type(each: Parameter, moment: Any) -> tuple[Any, dict[str, Any]]:  # noqa: ANN401 - types
+    """Get the type of a parameter's values and their bounds; `moment` is that of times."""
+    if each.repeated:
+        return list[each.kind] | None, {"max_length": each.most or len(each.kind)}  # type: ignore[name-defined]
+    if each.kind == str | None:
+        return each.kind, {"min_length": 1, "max_length": each.most or MAX_TEXT}
+    return moment if each.kind == datetime | None else each.kind, {}

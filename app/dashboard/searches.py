@@ -9,13 +9,13 @@ from urllib.parse import urlencode
 
 from pydantic import Field, create_model
 
-from app.api.lists import ListEndpoint, Read
+from app.api.lists import ListEndpoint, Read, bounded_type
 from app.api.pagination import decode_cursor, encode_cursor
 from app.dashboard.form_fields import Fields, Moment, read_fields
 from app.dashboard.page_context import PageContext
 from app.ledger.errors import InvalidInputError, NotFoundError, PermissionDeniedError
 from app.ledger.pages import Page, PageRequest
-from app.ledger.query_parameters import MAX_TEXT, FilterField, fields_of
+from app.ledger.query_parameters import Parameter, parameters_of
 
 F = TypeVar("F")
 T = TypeVar("T")
@@ -43,7 +43,7 @@ class Search(Generic[T]):
     """
 
     path: str
-    fields: tuple[FilterField, ...]
+    fields: tuple[Parameter, ...]
     found: Page[T]
     faults: Mapping[str, str]
     query: Pairs
@@ -67,7 +67,7 @@ class Search(Generic[T]):
         several = {each.name for each in self.fields if each.repeated and not _options(each)}
         return [pair for pair in self.filters if pair[0] in several]
 
-    def options(self, field: FilterField, words: Mapping[str, str]) -> list[tuple[str, str]]:
+    def options(self, field: Parameter, words: Mapping[str, str]) -> list[tuple[str, str]]:
         """List the values of a field, and what each is called; none: it takes any text."""
         return [(value, words.get(value, "yes" if value == "true" else value)) for value in _options(field)]
 
@@ -107,11 +107,14 @@ class SearchForm(Generic[F]):
     def __init__(self, path: str, it: ListEndpoint[F, Any]) -> None:
         self._path = path
         self._list = it
-        self._fields = tuple(each for each in fields_of(it.filters) if each.about.label is not None)
+        self._fields = tuple(each for each in parameters_of(it.filters) if each.label is not None)
 
     @cached_property
     def _model(self) -> type[Fields]:
-        members: dict[str, Any] = {each.name: (_type(each), each.default) for each in self._fields}
+        members: dict[str, Any] = {}
+        for each in self._fields:
+            kind, bounds = bounded_type(each, Moment)
+            members[each.name] = Annotated[kind, Field(**bounds)], each.default
         return create_model("SearchFields", __base__=Fields, **members)
 
     def read(self, page: PageContext, read: Read[F, T]) -> Search[T]:
@@ -125,14 +128,14 @@ class SearchForm(Generic[F]):
             except InvalidInputError as error:
                 faults = {str(error.members.get("field", "after")): error.detail}
             except (NotFoundError, PermissionDeniedError) as error:
-                named = [each.name for each in self._fields if each.about.is_reference and page.query.get(each.name)]
+                named = [each.name for each in self._fields if each.is_reference and page.query.get(each.name)]
                 if not named:
                     raise
                 faults = {named[-1]: error.detail}
         query = _pairs(fields)
         return Search(
             self._path,
-            tuple(each for each in self._fields if each.about.label),
+            tuple(each for each in self._fields if each.label),
             found,
             faults,
             query,
@@ -142,7 +145,7 @@ class SearchForm(Generic[F]):
         )
 
 
-def _given(field: FilterField, page: PageContext) -> str | list[str]:
+def _given(field: Parameter, page: PageContext) -> str | list[str]:
     return page.repeated(field.name) if field.repeated else page.query.get(field.name, "")
 
 
@@ -152,7 +155,7 @@ def address(path: str, query: Iterable[tuple[str, str]]) -> str:
     return f"{path}?{urlencode(kept)}" if kept else path
 
 
-def _options(field: FilterField) -> list[str]:
+def _options(field: Parameter) -> list[str]:
     """List the values of a field; none: it takes any text."""
     if field.kind is bool:
         return ["true"]
@@ -160,16 +163,6 @@ def _options(field: FilterField) -> list[str]:
         kind for kind in (field.kind, *get_args(field.kind)) if isinstance(kind, type) and issubclass(kind, StrEnum)
     ]
     return [str(value) for kind in kinds for value in kind]
-
-
-def _type(field: FilterField) -> Any:  # noqa: ANN401 - a type
-    """Get the type of a field of the form."""
-    if field.repeated:
-        bounds = Field(max_length=field.about.most or len(field.kind))
-        return Annotated[tuple[field.kind, ...], bounds]  # type: ignore[name-defined] # known at run time only
-    if field.kind == str | None:
-        return Annotated[str | None, Field(max_length=field.about.most or MAX_TEXT)]
-    return Moment if get_args(field.kind) and not _options(field) else field.kind
 
 
 def _pairs(fields: Fields | None) -> Pairs:

@@ -1,6 +1,6 @@
 """Query parameters of lists: fields of a list's filter, each declared once for the API, its CSV and the pages."""
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final, get_args, get_origin, get_type_hints
 
 from app.ledger.names import ACTOR_LENGTH
@@ -10,7 +10,7 @@ MAX_TEXT: Final = 2000
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """Describes a field of a filter that a caller may set.
+    """A field of a filter that a caller may set.
 
     Args:
         description: in the API.
@@ -19,6 +19,9 @@ class Parameter:
         hint: an example in the empty field.
         most: maximum length of a text, or number of values; 0: `MAX_TEXT`, or as many as there are.
         is_reference: whether it names an account or a run, which may not exist.
+        field: its name in the filter. This and what follows come from the dataclass.
+        kind: its type, or of one of several values.
+        repeated: whether it has several values, as a tuple.
     """
 
     description: str
@@ -27,11 +30,15 @@ class Parameter:
     hint: str = ""
     most: int = 0
     is_reference: bool = False
+    field: str = ""
+    kind: Any = None
+    default: Any = None
+    repeated: bool = False
 
 
 def parameter(description: str, *, default: Any = None, **about: Any) -> Any:  # noqa: ANN401 - as dataclasses.field
     """Declare a field of a filter that a caller may set; the arguments are those of `Parameter`."""
-    return field(default=default, metadata={"about": Parameter(description, **about)})
+    return field(default=default, metadata={"parameter": Parameter(description, default=default, **about)})
 
 
 def actor_parameter() -> Any:  # noqa: ANN401 - as above
@@ -49,30 +56,12 @@ def until_parameter() -> Any:  # noqa: ANN401 - as above
     return parameter("Before this time.", label="Before (UTC)", hint="2026-11-22")
 
 
-@dataclass(frozen=True, slots=True)
-class FilterField:
-    """A field of a filter with its parameter.
-
-    Args:
-        field: its name in the filter; `name` is the parameter's.
-        kind: its type, or of one of several values.
-        repeated: whether it has several values, as a tuple.
-    """
-
-    field: str
-    name: str
-    kind: Any
-    default: Any
-    repeated: bool
-    about: Parameter
-
-
-def fields_of(filters: type) -> tuple[FilterField, ...]:
+def parameters_of(filters: type) -> tuple[Parameter, ...]:
     """List the fields of a filter, a dataclass, that callers may set."""
     kinds, found = get_type_hints(filters), []
     for each in fields(filters):
-        if about := each.metadata.get("about"):
+        if about := each.metadata.get("parameter"):
             kind, repeated = kinds[each.name], get_origin(kinds[each.name]) is tuple
-            single = get_args(kind)[0] if repeated else kind
-            found.append(FilterField(each.name, about.name or each.name, single, each.default, repeated, about))
+            single, name = get_args(kind)[0] if repeated else kind, about.name or each.name
+            found.append(replace(about, name=name, field=each.name, kind=single, repeated=repeated))
     return tuple(found)

@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 import pytest
 
 from app.api.lists import LISTS
-from app.ledger.query_parameters import fields_of
+from app.ledger.query_parameters import parameters_of
 from epsilon_ledger import AsyncLedgerClient, LedgerClient
 from tests.api.matrix import TABLE
 from tests.docs.markdown import ROOT
@@ -39,7 +39,7 @@ def test_every_page_of_the_document_is_of_a_declared_list() -> None:
 @pytest.mark.parametrize("name", LISTS)
 def test_list(name: str) -> None:
     it, snake = LISTS[name], name.replace("-", "_")
-    filters = {each.name for each in fields_of(it.filters)}
+    filters = {each.name for each in parameters_of(it.filters)}
     forms = {name: filters | {"limit", "after"}} | ({f"{name}.csv": filters} if it.csv else {})
     assert {path: parameters(GETS[path]) for path in GETS if path.partition(".")[0] == name} == forms
     assert {GETS[path]["operationId"] for path in forms} <= TABLE.keys()
@@ -54,7 +54,7 @@ def test_list(name: str) -> None:
 def test_client_knows_the_values_of_each_parameter(name: str) -> None:
     listing = inspect.unwrap(getattr(LedgerClient, f"list_{name.replace('-', '_')}"))
     hints = get_type_hints(listing)
-    for each in fields_of(LISTS[name].filters):
+    for each in parameters_of(LISTS[name].filters):
         kinds = [
             kind for kind in (each.kind, *get_args(each.kind)) if isinstance(kind, type) and issubclass(kind, StrEnum)
         ]
@@ -65,11 +65,11 @@ def test_client_knows_the_values_of_each_parameter(name: str) -> None:
 
 
 def test_references_name_the_filters() -> None:
-    runs = fields_of(LISTS["runs"].filters)
+    runs = parameters_of(LISTS["runs"].filters)
     page = (ROOT / "docs/reference/dashboard.md").read_text().partition("| Filter | Finds |")[2].partition("\n\n")[0]
-    assert re.findall(r"(?m)^\| ([^|-]+) \|", page) == [each.about.label for each in runs if each.about.label]
+    assert re.findall(r"(?m)^\| ([^|-]+) \|", page) == [each.label for each in runs if each.label]
     api = (ROOT / "docs/reference/api.md").read_text().partition("### Filters")[2].partition("### CSV")[0]
-    accounts = (*runs, *fields_of(LISTS["budgets"].filters), *fields_of(LISTS["populations"].filters))
+    accounts = (*runs, *parameters_of(LISTS["budgets"].filters), *parameters_of(LISTS["populations"].filters))
     assert not [each.name for each in accounts if f"`{each.name}`" not in api]
     csv = (ROOT / "docs/reference/api.md").read_text().partition("### CSV")[2]
     assert not [it.name for it in LISTS.values() if it.csv and f"`/v1/{it.name}.csv`" not in csv]
