@@ -130,7 +130,7 @@ def show_alerts(page: PageDep, account: Account = "", after: Cursor = "") -> Res
         places=account_titles_of(
             page.context, [*(each.receiver.account_id for each in found.items), *(each.account_id for each in alerts)]
         ),
-        words={kind.value: kind.label for kind in AlertType},
+        words={kind.value: kind.words for kind in AlertType},
         kinds=list(ReceiverKind),
         sends_mail=page.state.receiver_rules.sends_mail,
         account=account,

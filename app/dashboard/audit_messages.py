@@ -12,7 +12,7 @@ from app.ledger.settings.allocation import SchedulingRule
 from app.ledger.wording import format_exact
 from app.service.actors import ActorLabel, label_of
 
-SENTENCES: Final[Mapping[str, str]] = {action.value: action.sentence for action in AuditAction}
+SENTENCES: Final[Mapping[str, str]] = {action.value: action.words for action in AuditAction}
 """Sentence templates by action."""
 
 

@@ -11,12 +11,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
 from functools import lru_cache
-from typing import Final, NamedTuple, Self
+from typing import Final, NamedTuple
 
 import rfc8785
 
 from app.ledger.names import ACTOR_LENGTH
 from app.ledger.query_parameters import actor_parameter, parameter, since_parameter, until_parameter
+from app.ledger.wording import WordedEnum
 
 
 class AuditOrder(StrEnum):
@@ -26,20 +27,11 @@ class AuditOrder(StrEnum):
     NEWEST = "newest"
 
 
-class AuditAction(StrEnum):
+class AuditAction(WordedEnum):
     """Name what an audit event records; docs/reference/glossary.md explains each.
 
-    Behind the name stands the sentence of the pages, without its subject; `describe_event` fills in the facts.
+    Its words are the sentence of the pages, without its subject; `describe_event` fills in the facts.
     """
-
-    sentence: str
-
-    def __new__(cls, name: str, sentence: str = "") -> Self:
-        """Keep the sentence beside the name; it is optional since an action is looked up by its name alone."""
-        action = str.__new__(cls, name)
-        action._value_ = name
-        action.sentence = sentence
-        return action
 
     ALERT_SETTINGS_REPLACED = "alert_settings.replaced", "changed the alert settings of {name}"
     ALLOCATION_APPROVED = "allocation.approved", "approved the proposed allocation {name}"

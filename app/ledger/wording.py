@@ -2,9 +2,23 @@
 
 import re
 from collections.abc import Iterable
-from typing import Final
+from enum import StrEnum
+from typing import Final, Self
 
 _PADDED: Final = re.compile(r"(?<=\d)(e-)0+(?=\d)")
+
+
+class WordedEnum(StrEnum):
+    """Names, each declared with its words on pages."""
+
+    words: str
+
+    def __new__(cls, name: str, words: str = "") -> Self:
+        """Keep the words beside the name; they are optional since a member is looked up by its name alone."""
+        member = str.__new__(cls, name)
+        member._value_ = name
+        member.words = words
+        return member
 
 
 def counted(number: int, noun: str) -> str:

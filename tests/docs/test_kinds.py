@@ -27,12 +27,12 @@ def test_receivers() -> None:
 
 
 def test_alert_types() -> None:
-    assert all(kind.label for kind in AlertType)
+    assert all(kind.words for kind in AlertType)
     assert sorted(re.findall(r"(?m)^\| `(\w+\.\w+)` \|", ALERTS)) == sorted(AlertType)
 
 
 def test_audit_actions() -> None:
-    assert all(action.sentence for action in AuditAction)
+    assert all(action.words for action in AuditAction)
     assert set(record_replay._HANDLERS) <= set(AuditAction)
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from itertools import pairwise
-from typing import Any, Final, Self
+from typing import Any, Final
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from app.accounting.curves import EXHAUSTED
 from app.ledger.accounts.account import Account
 from app.ledger.errors import InvalidInputError
 from app.ledger.query_parameters import parameter
+from app.ledger.wording import WordedEnum
 
 DEFAULT_THRESHOLDS: Final = (0.5, 0.8, 1.0)
 """Shares of a limit's epsilon."""
@@ -52,17 +53,8 @@ def check_thresholds(thresholds: Sequence[float]) -> None:
         raise InvalidInputError(f"A threshold is a share of the limit's epsilon, in (0, {LARGEST_THRESHOLD:g}].")
 
 
-class AlertType(StrEnum):
-    """The types of alerts."""
-
-    label: str
-
-    def __new__(cls, name: str, label: str = "") -> Self:
-        """Keep the label of pages beside the name; it is optional since a type is looked up by its name alone."""
-        kind = str.__new__(cls, name)
-        kind._value_ = name
-        kind.label = label
-        return kind
+class AlertType(WordedEnum):
+    """The types of alerts, with their words on pages."""
 
     THRESHOLD = "account.threshold_reached", "threshold reached"
     EXHAUSTED = "account.exhausted", "budget exhausted"

@@ -133,8 +133,8 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
-class Population(AccountMetadata):
-    """A population, the root of a budget tree.
+class _LimitedAccount(AccountMetadata):
+    """What populations and budgets have in common.
 
     `epsilon` is spent, at the limit's delta. `epsilon_rdp` is what an in-process RDP accountant would print: a bound
     only if all events were fixed in advance. `plan` is what the limit allows of `planned`.
@@ -143,55 +143,42 @@ class Population(AccountMetadata):
     id: str
     name: str
     path: str
+    limit: Limit
+    planned: tuple[PlannedEventCount, ...]
+    epsilon: float
+    epsilon_rdp: float
+    weights_frozen: bool
+    created_at: datetime
+    updated_at: datetime
+    plan: Plan | None = None
+    composition: str | None = None
+    max_partitions_per_unit: int | None = None
+    lifetime: LifetimeSpend | None = None
+    epsilon_including_reserved: float | None = None
+    available: AvailableEpsilon | None = None
+    own_delta: float | None = None
+    warnings: tuple[str, ...] | None = None
+    attestation: Attestation | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Population(_LimitedAccount):
+    """A population, the root of a budget tree."""
+
     privacy_unit: str
     neighboring_relation: str
     size: int | None
-    limit: Limit
-    planned: tuple[PlannedEventCount, ...]
-    epsilon: float
-    epsilon_rdp: float
-    weights_frozen: bool
-    created_at: datetime
-    updated_at: datetime
-    plan: Plan | None = None
-    composition: str | None = None
-    max_partitions_per_unit: int | None = None
-    lifetime: LifetimeSpend | None = None
-    epsilon_including_reserved: float | None = None
-    available: AvailableEpsilon | None = None
-    own_delta: float | None = None
-    warnings: tuple[str, ...] | None = None
-    attestation: Attestation | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Budget(AccountMetadata):
-    """A budget under a population; `epsilon`, `epsilon_rdp` and `plan` as of a population."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budget(_LimitedAccount):
+    """A budget under a population."""
 
-    id: str
-    name: str
-    path: str
     parent: str
     population: str
-    limit: Limit
-    planned: tuple[PlannedEventCount, ...]
-    epsilon: float
-    epsilon_rdp: float
-    weights_frozen: bool
-    created_at: datetime
-    updated_at: datetime
-    plan: Plan | None = None
-    composition: str | None = None
-    max_partitions_per_unit: int | None = None
     opens_at: datetime | None = None
     closes_at: datetime | None = None
     block: DataBlock | None = None
-    lifetime: LifetimeSpend | None = None
-    epsilon_including_reserved: float | None = None
-    available: AvailableEpsilon | None = None
-    own_delta: float | None = None
-    warnings: tuple[str, ...] | None = None
-    attestation: Attestation | None = None
 
 
 @dataclass(frozen=True, slots=True)
