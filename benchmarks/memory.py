@@ -43,7 +43,7 @@ def use(server: Server, case: str, runs: int, steps: int) -> None:
     def register(place: int) -> str:
         path = steps_path(server, budgets[place // RUNS_OF_A_BUDGET], events[place])
         if case == "reserved":
-            plan = {"plan": [{"event": events[place], "count": 10 * steps}], "lease_seconds": 7200}
+            plan = {"events": [{"event": events[place], "count": 10 * steps}], "lease_seconds": 7200}
             server.client.post(path.replace("/steps", "/reservations"), json=plan).raise_for_status()
         return path
 

@@ -20,7 +20,7 @@ from benchmarks.throughput import STEP
 CONNECTIONS = 32
 """Connections to each replica."""
 
-PLAN = {"plan": [{"event": EVENT, "count": 10_000_000}], "lease_seconds": 7200}
+PLAN = {"events": [{"event": EVENT, "count": 10_000_000}], "lease_seconds": 7200}
 
 
 def requests_of(server: Server, budget_path: str, *, reserved: bool) -> Requests:

@@ -61,7 +61,7 @@ def measure(server: Server, cluster: Cluster, how: tuple[int, int, bool, dict[st
     paths = [steps_path(server) for _ in range(runs)]
     if reserved:
         for path in paths:
-            plan = {"plan": [{"event": EVENT, "count": 100_000}]}
+            plan = {"events": [{"event": EVENT, "count": 100_000}]}
             server.client.post(path.replace("/steps", "/reservations"), json=plan).raise_for_status()
     requests = [[request(paths[index % runs], body, headers)] for index in range(connections)]
     server.client.post(paths[0], json=body).raise_for_status()  # new events are priced once

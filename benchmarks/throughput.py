@@ -98,7 +98,7 @@ def service_requests(server: Server, traffic: Traffic, budget_path: str = "p/b")
     headers = {"Authorization": server.client.headers["authorization"]}
     paths = [steps_path(server, budget_path) for _ in range(traffic.runs)]
     for path in paths if traffic.reserved else ():
-        plan = {"plan": [{"event": EVENT, "count": RESERVED}], "lease_seconds": 3600}
+        plan = {"events": [{"event": EVENT, "count": RESERVED}], "lease_seconds": 3600}
         server.client.post(path.replace("steps", "reservations"), json=plan).raise_for_status()
     return traffic.to(paths, headers)
 

@@ -59,10 +59,10 @@ def template(server: Server) -> tuple[str, str]:
     unit = {"privacy_unit": "user", "neighboring_relation": "add_or_remove_one"}
     block = post("/v1/populations", {"name": "block", "limit": LIMIT} | unit)["id"]
     plan = [{"event": EVENT, "count": FILLED}]
-    post("/v1/runs", {"name": "fill", "budget": "block", "plan": plan, "lease_seconds": 604_800})
+    post("/v1/runs", {"name": "fill", "budget": "block", "reserve": plan, "lease_seconds": 604_800})
     until = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + 20 * 86_400))
     plan = [{"event": EVENT, "count": WANTED[0]}]
-    return block, post("/v1/runs", {"name": "waits", "budget": "block", "plan": plan, "wait_until": until})["id"]
+    return block, post("/v1/runs", {"name": "waits", "budget": "block", "reserve": plan, "wait_until": until})["id"]
 
 
 def copy_blocks(tx: Connection, block: str, now: datetime, number: int) -> list[str]:

@@ -127,7 +127,7 @@ def collect(  # noqa: PLR0917 - what a series needs
             neighboring_relation="replace_one",
             event=noise.event,
             # Half a series is worth nothing: all of it is reserved, or nothing is collected.
-            plan=[{"event": noise.event, "count": steps}],
+            reserve=[{"event": noise.event, "count": steps}],
         ) as run:
             for step in range(steps):
                 run.authorize()

@@ -28,7 +28,7 @@ def later(hours: float = 7200) -> str:
 
 def ask(ledger: Ledger, name: str, steps: int, *, waits: bool = True, **terms: object) -> httpx2.Response:
     """Register a run with a plan, which waits if it does not fit."""
-    body = {"name": name, "budget": "mimic/icu-team", "event": SAMPLED, "plan": [{"event": SAMPLED, "count": steps}]}
+    body = {"name": name, "budget": "mimic/icu-team", "event": SAMPLED, "reserve": [{"event": SAMPLED, "count": steps}]}
     until = {"wait_until": later()} if waits else {}
     return ledger.post("/v1/runs", body | until | terms, "trainer")
 
@@ -37,4 +37,4 @@ def preview(ledger: Ledger, account: str, steps: int, role: str = "viewer") -> h
     """Preview such a plan; the account is named by its id or its path."""
     if "/" in account:
         account = ledger.get(f"/v1/budgets?path={account}").json()["items"][0]["id"]
-    return ledger.post(f"/v1/accounts/{account}/queue/what-if", {"plan": [{"event": SAMPLED, "count": steps}]}, role)
+    return ledger.post(f"/v1/accounts/{account}/queue/what-if", {"events": [{"event": SAMPLED, "count": steps}]}, role)

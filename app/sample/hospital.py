@@ -157,7 +157,7 @@ class _Builder:
         trainer, event = self.keys[Role.TRAINER], dp_sgd(plan.noise, 0.004)
         until = (self.until + timedelta(days=21)).isoformat()
         body = {"name": plan.name, "budget": f"{SHARED}/{plan.budget}", "event": event, "owner": OWNERS[SHARED]}
-        planned = {"plan": [{"event": event, "count": plan.steps}], "lease_seconds": 7 * 86_400, "wait_until": until}
+        planned = {"reserve": [{"event": event, "count": plan.steps}], "lease_seconds": 7 * 86_400, "wait_until": until}
         run = self.api.made("/v1/runs", trainer, body | planned)
         self.runs[f"{SHARED}/{plan.budget}/{plan.name}"] = str(run["id"])
         if plan.priority:
@@ -222,11 +222,11 @@ class _Builder:
         self.api.call("PUT", f"/v1/accounts/{imaging}/policy", officer, policy, If_Match="*")
         large = dp_sgd(1.0, 0.002)
         waiting = {"name": "foundation-model", "budget": "imaging-archive/segmentation", "event": large}
-        self.api.made("/v1/runs", trainer, waiting | {"plan": [{"event": large, "count": 20_000}]})
+        self.api.made("/v1/runs", trainer, waiting | {"reserve": [{"event": large, "count": 20_000}]})
         event = dp_sgd(1.4, 0.004)
         reserving = {"name": "nightly-retraining", "budget": "cardiology-registry/ecg-foundation", "event": event}
         run = self.api.made("/v1/runs", trainer, reserving)["id"]
-        plan = {"plan": [{"event": event, "count": 3000}], "lease_seconds": 86_400}
+        plan = {"events": [{"event": event, "count": 3000}], "lease_seconds": 86_400}
         self.api.made(f"/v1/runs/{run}/reservations", trainer, plan)
         for name, mode in (("learning-rates", "each_run"), ("widths", "each_run")):
             body = {"name": name, "budget": "emergency-visits/sepsis-alert", "charging_mode": mode}

@@ -48,7 +48,7 @@ def furnish(ledger: Ledger) -> SeededLedger:
 
     population, budget, run = str(ledger.population()["id"]), str(ledger.budget()["id"]), ledger.run()
     assert ledger.post(f"/v1/runs/{run}/steps", {"first_step": 0}, "trainer").status_code == 200
-    reservation = made(f"runs/{run}/reservations", {"plan": [{"event": SAMPLED, "count": 1}]}, "trainer")
+    reservation = made(f"runs/{run}/reservations", {"events": [{"event": SAMPLED, "count": 1}]}, "trainer")
     assert ledger.post(f"/v1/reservations/{reservation}/void", {}, "trainer").status_code == 200
     key = made("api-keys", {"role": "viewer"})
     proposal = str(ledger.set_limit(population, 3.5, "planner").json()["id"])

@@ -141,7 +141,7 @@ def valid_body(operation: Operation, name: str = "n") -> dict[str, Any] | None:
         "replaceOrganisationPolicy": {"policy": {"max_delta": 0.25}, "reason": "The board has met."},
         "replaceAccountPolicy": {"policy": {"max_delta": 0.2}, "reason": "The board has met."},
         "createApiKey": {"name": name, "role": "viewer"},
-        **{each: {"plan": [{"event": SAMPLED}]} for each in ("createReservation", "previewWait")},
+        **{each: {"events": [{"event": SAMPLED}]} for each in ("createReservation", "previewWait")},
         "replaceAllocation": {"allocation": {"aging_seconds": 60}, "reason": "Teams share it."},
         "prioritizeReservation": {"priority": 1, "reason": "It is urgent."},
         "commitReservation": {"steps_executed": 0},

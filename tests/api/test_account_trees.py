@@ -196,11 +196,11 @@ TRIALS = {"charging_mode": "repeat_and_select", "trials": {"events": [{"event": 
 PLANNED = [{"event": ANSWERS}]
 ASKED: list[tuple[str, dict[str, Any]]] = [
     ("runs", ALONE | {"event": ANSWERS}),
-    ("runs", ALONE | {"plan": PLANNED}),
+    ("runs", ALONE | {"reserve": PLANNED}),
     ("runs", {"name": "m", "budgets": ["other/lab", "mimic/south"], "event": ANSWERS}),
     ("runs", ALONE | {"limit": {"epsilon": 1, "delta": 1e-6}, "planned": PLANNED}),
     ("budgets", {"name": "b", "parent": "mimic/south", "limit": WIDE, "planned": PLANNED}),
-    ("runs/{run}/reservations", {"plan": [{"event": NOISE}, {"event": ANSWERS}]}),
+    ("runs/{run}/reservations", {"events": [{"event": NOISE}, {"event": ANSWERS}]}),
     ("runs/{run}/steps?dry_run=true", {"count": 1, "event": ANSWERS}),
     ("runs/{run}/steps", {"count": 1, "event": ANSWERS, "mode": "report"}),
     ("experiments", ALONE | TRIALS),

@@ -144,7 +144,7 @@ def test_account_with_an_allocation_admits_steps_of_plans_only(office: Waiting) 
 
 def test_limit_is_unlocked_by_the_runs_that_ask(office: Waiting) -> None:
     """By ten of them; a run that asks again, or that is refused, counts no more than once."""
-    office.allocate("icu-team", unlock={"type": "by_reservations", "plans": 10})
+    office.allocate("icu-team", unlock={"type": "by_reservations", "reservations": 10})
     assert read(office, "icu-team")["arrivals"] == 0
     first = office.queued(60, "first", wait_until=office.until(days=9))
     assert read(office, "icu-team")["arrivals"] == 1
@@ -212,7 +212,7 @@ def test_preview_is_an_arrival_and_obeys_policies_kinds_and_scopes(ledger: Ledge
     is_refused(preview(ledger, "mimic/quarter", 1, "bound"), 403, "permission_denied")
     is_refused(preview(ledger, "mimic/wards", 1), 422, "invalid_request")
     is_refused(preview(ledger, "nowhere", 1), 404, "not_found")
-    allocate(ledger, population, unlock={"type": "by_reservations", "plans": 2})
+    allocate(ledger, population, unlock={"type": "by_reservations", "reservations": 2})
     assert preview(ledger, "mimic/icu-team", 10).json()["fits"]
     assert ledger.get(f"/v1/accounts/{population}/allocation").json()["arrivals"] == 0
     assert ledger.set_policy({"min_noise_multiplier": 2.0}, population).status_code == 200

@@ -16,7 +16,7 @@ from tests.conftest import SAMPLED
 TRAINING = {"viewer", "trainer", "planner"}
 OFFICE = TRAINING | {"budget_admin", "privacy_officer", "auditor"}
 LENT = {"budget_admin": TRAINING, "privacy_officer": OFFICE, "admin": OFFICE | {"admin"}}
-PLAN = {"plan": [{"event": SAMPLED, "count": 1}]}
+PLAN = {"events": [{"event": SAMPLED, "count": 1}]}
 RUN = {"budget": "mimic/icu-team", "event": SAMPLED}
 
 

@@ -52,7 +52,7 @@ def test_run_above_the_threshold_begins_when_another_person_approves_it(watched:
     for refused in (
         watched.steps(run=run),
         watched.steps(run=run, query="?dry_run=true"),
-        watched.ledger.post(f"/v1/runs/{run}/reservations", {"plan": [{"event": SAMPLED}]}, "trainer"),
+        watched.ledger.post(f"/v1/runs/{run}/reservations", {"events": [{"event": SAMPLED}]}, "trainer"),
         watched.ledger.post(f"/v1/runs/{run}/attempts", {}, "trainer"),
         *(watched.ledger.post(f"/v1/runs/{run}/{action}", None, "admin") for action in ("pause", "resume", "complete")),
     ):
@@ -115,7 +115,7 @@ def test_proposal_of_a_run_that_reported_too_much_while_it_waited_comes_to_an_en
 
 def test_rejected_or_withdrawn_run_is_aborted_and_a_plan_is_not_reserved(watched: SeededLedger) -> None:
     for role, status in (("privacy_officer", "rejected"), ("trainer", "withdrawn")):
-        made = _register(watched, limit=None, plan=[{"event": SAMPLED, "count": 1000}])
+        made = _register(watched, limit=None, reserve=[{"event": SAMPLED, "count": 1000}])
         run, proposal = made["id"], _proposal(watched, made["id"])
         assert (made["status"], made["reservation"], proposal["proposed"]["planned"]) == ("pending", None, True)
         reply = _decide(watched, run, "reject", role)
@@ -129,7 +129,7 @@ def test_run_waits_by_its_limit_or_its_plan_or_the_limit_of_its_budget(watched: 
     cases: list[tuple[dict[str, Any], str]] = [
         ({"limit": {"epsilon": 0.4, "delta": 1e-6}}, "active"),
         ({"limit": None}, "pending"),  # nothing but its budget's limit holds it
-        ({"limit": None, "plan": quiet}, "active"),
+        ({"limit": None, "reserve": quiet}, "active"),
         ({"limit": None, "planned": quiet}, "active"),
         ({"limit": None, "planned": loud}, "pending"),
     ]

@@ -62,7 +62,7 @@ def test_closed_budget_admits_nothing(ledger: Ledger, at: Callable[[float], None
     shut(steps(ledger, run), 1, "has been closed since")
     shut(steps(ledger, run, on_exceed="truncate"), 1, "closed")
     shut(ledger.post(f"/v1/runs/{run}/steps?dry_run=true", {"count": 1}), 1, "closed")
-    shut(ledger.post(f"/v1/runs/{run}/reservations", {"plan": [{"event": NOISE, "count": 1}]}), 1, "closed")
+    shut(ledger.post(f"/v1/runs/{run}/reservations", {"events": [{"event": NOISE, "count": 1}]}), 1, "closed")
     shut(ledger.post("/v1/runs", {"name": "late", "budget": "mimic/quarter/team"}), 1, "closed")
     assert len(ledger.get("/v1/runs").json()["items"]) == 1
     again = steps(ledger, run, first_step=0)
@@ -86,7 +86,7 @@ def test_budget_admits_nothing_before_it_opens(ledger: Ledger, at: Callable[[flo
 
 def test_steps_under_a_reservation_end_with_the_window(ledger: Ledger, at: Callable[[float], None]) -> None:
     run = quarter(ledger, closes_at=after(1))
-    plan = {"plan": [{"event": NOISE, "count": 5}], "lease_seconds": 7 * 86400}
+    plan = {"events": [{"event": NOISE, "count": 5}], "lease_seconds": 7 * 86400}
     held = ledger.post(f"/v1/runs/{run}/reservations", plan).json()["id"]
     for _ in range(2):
         assert steps(ledger, run).json()["reservation"] == held

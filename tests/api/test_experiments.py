@@ -146,7 +146,7 @@ def test_run_of_an_approved_sweep_takes_nothing_but_its_charge(seeded: SeededLed
     for path, asked in (
         *((f"{run}/steps", body) for body in bodies),
         *((f"{run}/steps?dry_run=true", body) for body in bodies),
-        (f"{run}/reservations", {"plan": [{"event": LOUD, "count": 1}]}),
+        (f"{run}/reservations", {"events": [{"event": LOUD, "count": 1}]}),
         (f"{run}/attempts", {}),
     ):
         assert "/charge" in is_refused(ledger.post(path, asked, "trainer"), 409, "run_state_conflict")["detail"]

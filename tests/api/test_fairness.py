@@ -56,7 +56,7 @@ def test_step_that_is_too_much_work_is_refused(seeded: SeededLedger, computed_un
     parts = [_sampled(1 + index / 1000) for index in range(1000)]
     too_much = {"type": "composed", "events": [*parts[:999], {**_sampled(1.0), "sampling_probability": 0.5}]}
     items = [{"event": {"type": "composed", "events": parts}}, {"event": too_much}]
-    for path, body in (("steps", {"events": items}), ("reservations", {"plan": items})):
+    for path, body in (("steps", {"events": items}), ("reservations", {"events": items})):
         reply = seeded.ledger.post(f"/v1/runs/{seeded.run}/{path}", body)
         is_refused(reply, 422, "computation_limit_exceeded")
     assert not computed_under_lock

@@ -27,7 +27,7 @@ def _limit(seeded: SeededLedger) -> tuple[float, int]:
 
 
 def test_limit_is_lowered_by_one_person_at_once(seeded: SeededLedger) -> None:
-    plan = {"plan": [{"event": SAMPLED, "count": 10}]}
+    plan = {"events": [{"event": SAMPLED, "count": 10}]}
     assert seeded.ledger.post(f"/v1/runs/{seeded.run}/reservations", plan, "trainer").status_code == 201
     assert seeded.steps().json()["epsilon_limit"] == 1.0
     reply = _ask(seeded, 0.9, "budget_admin")

@@ -112,18 +112,18 @@ def test_policy_that_changes_between_two_steps_holds_for_the_second(seeded: Seed
 
 def test_plan_is_refused_by_a_policy_and_an_earlier_reservation_stays(seeded: SeededLedger) -> None:
     path = f"/v1/runs/{seeded.run}/reservations"
-    assert seeded.ledger.post(path, {"plan": [{"event": LAPLACE, "count": 2}]}, "trainer").status_code == 201
+    assert seeded.ledger.post(path, {"events": [{"event": LAPLACE, "count": 2}]}, "trainer").status_code == 201
     set_policy(seeded, {"mechanisms": ["gaussian"]})
     assert [_steps(seeded, {"event": LAPLACE}).status_code for _ in range(2)] == [200, 200]
     assert violation(_steps(seeded, {"event": LAPLACE}))[1] == "mechanisms"
     other = seeded.ledger.run(name="other")
-    refused = seeded.ledger.post(f"/v1/runs/{other}/reservations", {"plan": [{"event": LAPLACE}]}, "trainer")
+    refused = seeded.ledger.post(f"/v1/runs/{other}/reservations", {"events": [{"event": LAPLACE}]}, "trainer")
     assert violation(refused) == ("organisation", "mechanisms", "laplace", ["gaussian"])
     assert seeded.sound()
 
 
 Row = tuple[dict[str, Any], dict[str, Any], tuple[object, object, object]]
-LIMITED, OTHER = {"limit": LIMIT}, {"plan": [{"event": LAPLACE}]}
+LIMITED, OTHER = {"limit": LIMIT}, {"reserve": [{"event": LAPLACE}]}
 FORBIDDEN: list[Row] = [
     ({"require_limit": True}, {}, ("require_limit", "not given", True)),
     ({"require_plan": "declare"}, {}, ("require_plan", "not given", "declare")),
@@ -132,7 +132,7 @@ FORBIDDEN: list[Row] = [
     ({BELOW: True}, LIMITED, (BELOW, "a population of unknown size", True)),
     ({"neighboring_relations": [REPLACE]}, {}, ("neighboring_relations", "add_or_remove_one", [REPLACE])),
     ({"mechanisms": ["gaussian"]}, OTHER, ("mechanisms", "laplace", ["gaussian"])),
-    ({"mechanisms": ["gaussian"]}, {"planned": OTHER["plan"]}, ("mechanisms", "laplace", ["gaussian"])),
+    ({"mechanisms": ["gaussian"]}, {"planned": OTHER["reserve"]}, ("mechanisms", "laplace", ["gaussian"])),
 ]
 
 
@@ -207,7 +207,7 @@ def test_deviating_steps_are_refused_where_a_policy_says_so(seeded: SeededLedger
     before = seeded.rows()
     answer = "noise_multiplier 5.0 where 1.1 was declared"
     assert violation(_steps(seeded, {"event": QUIET})) == ("mimic/icu-team", "deviations", answer, "refuse")
-    plan = {"plan": [{"event": QUIET, "count": 2}]}
+    plan = {"events": [{"event": QUIET, "count": 2}]}
     assert violation(seeded.ledger.post(f"/v1/runs/{seeded.run}/reservations", plan, "trainer"))[1] == "deviations"
     assert seeded.rows() == before
     assert _steps(seeded, {}).status_code == 200

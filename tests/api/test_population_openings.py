@@ -131,7 +131,7 @@ def _quarantine(seeded: SeededLedger) -> None:
 
 
 def _allocation(seeded: SeededLedger) -> None:
-    unlock = {"type": "by_reservations", "plans": 10}
+    unlock = {"type": "by_reservations", "reservations": 10}
     for allocation, status in (({"rule": "first_come", "unlock": unlock}, 200), (None, 201)):
         body = {"allocation": allocation, "reason": "For everybody."}
         assert seeded.ledger.put(f"/v1/accounts/{seeded.population}/allocation", body).status_code == status

@@ -64,7 +64,7 @@ def test_refusal_and_readings_say_the_sum_as_people_write_it(ledger: Ledger) -> 
 
 def test_plan_of_pure_releases_is_held_exactly(ledger: Ledger) -> None:
     run = opened(ledger, 1.0, 1e-30)
-    body = {"plan": counted((TENTH, 7), (stated(0.3), 1))}
+    body = {"events": counted((TENTH, 7), (stated(0.3), 1))}
     ledger.post(f"/v1/runs/{run}/reservations", body, "trainer").raise_for_status()
     other = ledger.run("survey")
     reply = ledger.post(f"/v1/runs/{other}/steps", {"first_step": 0, "events": counted((stated(1e-9), 1))}, "trainer")

@@ -126,7 +126,7 @@ def test_noise_that_fits_is_admitted_and_less_of_it_is_not(ledger: Ledger) -> No
         return str(_ask(ledger, run, {"event": _sampled(noise), "count": 300})["decision"])
 
     def reserved(noise: float) -> bool:
-        plan = {"plan": [{"event": _sampled(noise), "count": 300}]}
+        plan = {"events": [{"event": _sampled(noise), "count": 300}]}
         reply = ledger.post(f"/v1/runs/{run}/reservations", plan, "trainer")
         return reply.is_success and ledger.post(f"/v1/reservations/{reply.json()['id']}/void", {}, "trainer").is_success
 

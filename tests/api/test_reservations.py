@@ -54,7 +54,7 @@ def test_reserved_curve_is_that_of_the_plan_on_every_account(trainer: Trainer) -
     tables = {"accounts", "balances", "runs", "reservations", "reservation_items", "dp_events", "event_costs"}
     assert changed(before, after) == tables | {"idempotent_responses"}
     left = {"authorized": 0, "revoked": 0}
-    assert answer["plan"] == [{"event": LOUD, "count": 7} | left, {"event": QUIET, "count": 3} | left]
+    assert answer["events"] == [{"event": LOUD, "count": 7} | left, {"event": QUIET, "count": 3} | left]
     assert (answer["status"], answer["steps_reserved"]) == ("active", 10)
     assert (answer["steps_authorized"], answer["steps_executed"]) == (0, None)
     assert trainer.ledger.get(f"/v1/reservations/{answer['id']}").json().items() <= answer.items()
@@ -107,7 +107,7 @@ def test_plan_that_does_not_fit_is_refused_at_once_with_every_number(trainer: Tr
     """Whether it was asked for by a run, or with one: then there is no run afterwards."""
 
     def ask(count: int, key: str | None = None, event: dict[str, Any] = LOUD) -> Any:  # noqa: ANN401 - a reply
-        body = {"name": "other", "budget": "mimic/icu-team", "plan": counted((event, count)), "event": LOUD}
+        body = {"name": "other", "budget": "mimic/icu-team", "reserve": counted((event, count)), "event": LOUD}
         return trainer.post("runs", body, key) if with_run else trainer.reserve((event, count), key=key)
 
     before = trainer.rows()
@@ -232,7 +232,7 @@ def test_quarantined_account_neither_reserves_nor_gives_back(trainer: Trainer) -
     with tampering(trainer.ledger.database) as tx:
         set_account(tx, "mimic", quarantine_reason="its balance is wrong")
     before = trainer.rows()
-    third = {"name": "third", "budget": "mimic/icu-team", "plan": counted((LOUD, 1))}
+    third = {"name": "third", "budget": "mimic/icu-team", "reserve": counted((LOUD, 1))}
     for asked in (
         *(trainer.end(held, "commit", 5), trainer.end(held, "void"), trainer.act("complete", {"steps_executed": 5})),
         *(trainer.act("abort"), trainer.act("attempts", {}), other.reserve((LOUD, 1)), other.steps()),

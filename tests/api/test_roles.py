@@ -27,7 +27,7 @@ def _waiting_reservation(shared: SeededLedger) -> str:
     """A plan that waits until its budget opens."""
     later, until = ((datetime.now(UTC) + timedelta(days=days)).isoformat() for days in (1, 2))
     budget = shared.ledger.budget(f"later-{next(NUMBERS)}", opens_at=later)["path"]
-    body = {"name": "waits", "budget": budget, "plan": [{"event": SAMPLED}], "wait_until": until}
+    body = {"name": "waits", "budget": budget, "reserve": [{"event": SAMPLED}], "wait_until": until}
     return str(shared.ledger.post("/v1/runs", body).json()["waiting_reservation"])
 
 
@@ -97,7 +97,7 @@ def _fresh(shared: SeededLedger, operation: Operation) -> dict[str, str]:
     if "reservation_id" in operation.path:
         waits = operation.id in {"cancelReservation", "prioritizeReservation"}
         path = f"/v1/runs/{shared.ledger.run()}/reservations"
-        plan = {"plan": [{"event": SAMPLED, "count": 1}]}
+        plan = {"events": [{"event": SAMPLED, "count": 1}]}
         ids["reservation_id"] = _waiting_reservation(shared) if waits else shared.ledger.post(path, plan).json()["id"]
     if "receiver_id" in operation.path or "delivery_id" in operation.path:
         ids |= _receiver(shared)

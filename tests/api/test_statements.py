@@ -84,7 +84,7 @@ def _sound(text: str, public: bytes) -> bool:
 
 
 def test_statements_cover_released_steps_of_an_open_plan(seeded: SeededLedger) -> None:
-    plan = {"plan": [{"event": NOISE, "count": 24}]}
+    plan = {"events": [{"event": NOISE, "count": 24}]}
     assert seeded.ledger.post(f"/v1/runs/{seeded.run}/reservations", plan, "trainer").is_success
     assert seeded.steps(event=NOISE, count=24).status_code == 200
     run = _stated(seeded, f"/v1/runs/{seeded.run}/statement")

@@ -98,8 +98,8 @@ def test_missing_body_and_an_event_without_its_wrapper_are_told_once(shared: See
     _is_the_only_fault(reply.json(), "body", "must be a JSON object")
     for event in (GAUSSIAN, SAMPLED, {"type": "self_composed", "event": GAUSSIAN, "count": 2}):
         _is_the_only_fault(_told(shared, {"events": [{"event": GAUSSIAN}, event]}), "body.events.1", ITEM)
-        answer = _told(shared, {"plan": [event, event]}, "/v1/runs/{run}/reservations")
-        assert [error["field"] for error in answer["errors"]] == ["body.plan.0", "body.plan.1"]
+        answer = _told(shared, {"events": [event, event]}, "/v1/runs/{run}/reservations")
+        assert [error["field"] for error in answer["errors"]] == ["body.events.0", "body.events.1"]
 
 
 def test_detail_says_how_many_faults_it_leaves_out(shared: SeededLedger) -> None:

@@ -21,7 +21,7 @@ def _queue(office: Waiting, account: str = "mimic") -> list[str]:
     """The names of the runs that wait, the next one first."""
     answer = office.ledger.get(f"/v1/accounts/{office.ids[account]}/queue").json()
     positions = [each["reservation"]["waiting"]["position"] for each in answer["items"]]
-    assert positions == list(range(1, answer["plans"] + 1))
+    assert positions == list(range(1, answer["reservations"] + 1))
     return [each["run_path"].rpartition("/")[2] for each in answer["items"]]
 
 
@@ -36,7 +36,7 @@ def test_plan_that_waits_is_granted_once_another_is_returned(office: Waiting) ->
     assert (found["status"], found["wait_until"]) == ("waiting", found["expires_at"])
     assert (found["granted_at"], found["claimed_at"], found["priority"]) == (None, None, 0)
     seen = found["waiting"]
-    assert (seen["rule"], seen["position"], seen["plans"], seen["aged"]) == ("first_come", 1, 1, False)
+    assert (seen["rule"], seen["position"], seen["reservations"], seen["aged"]) == ("first_come", 1, 1, False)
     assert [(each["account_path"], each["reason"]) for each in seen["lacks"]] == [("mimic/icu-team", "reserved")]
     is_refused(waits.trainer.steps(), 409, "run_state_conflict")
     assert office.granted() == 0
@@ -202,7 +202,7 @@ def test_plan_with_a_higher_priority_is_served_first(office: Waiting) -> None:
 
 
 def test_plan_directly_under_its_population_has_a_place(office: Waiting) -> None:
-    office.allocate("mimic", unlock={"type": "by_reservations", "plans": 10})
+    office.allocate("mimic", unlock={"type": "by_reservations", "reservations": 10})
     office.queued(200, "direct", budget="mimic")
     office.queued(200, "team")
     assert _queue(office) == ["direct", "team"]
@@ -267,5 +267,5 @@ def test_key_reaches_plans_of_its_account_only(office: Waiting) -> None:
     paths = [f"/v1/accounts/{office.ids[name]}/queue" for name in ("mimic", "er", "icu-team")]
     queues = [office.ledger.get(path, "narrow") for path in paths]
     assert [reply.status_code for reply in queues] == [403, 403, 200]
-    assert queues[2].json()["plans"] == 1
+    assert queues[2].json()["reservations"] == 1
     assert here.cancel("narrow").status_code == 200

@@ -73,7 +73,7 @@ class Trainer(OnLedger):
         return self.post(f"runs/{self.run}/steps{'?dry_run=true' if dry_run else ''}", body, key)
 
     def reserve(self, *items: tuple[dict[str, Any], int], key: str | None = None, **more: Any) -> httpx2.Response:  # noqa: ANN401 - as steps
-        return self.post(f"runs/{self.run}/reservations", {"plan": counted(*items)} | more, key)
+        return self.post(f"runs/{self.run}/reservations", {"events": counted(*items)} | more, key)
 
     def reserved(self, *items: tuple[dict[str, Any], int], **more: Any) -> str:  # noqa: ANN401 - as steps
         return str(self.reserve(*items, **more).raise_for_status().json()["id"])

@@ -42,7 +42,7 @@ class Waiting(OnLedger):
         """Register a run whose plan waits for a day unless it fits; later ones arrive later."""
         self.later(milliseconds=1)
         event = more.pop("event", LOUD)
-        body: dict[str, object] = {"name": name, "budget": budget, "event": event, "plan": counted((event, count))}
+        body: dict[str, object] = {"name": name, "budget": budget, "event": event, "reserve": counted((event, count))}
         headers = {"Idempotency_Key": more.pop("key")} if "key" in more else {}
         body |= {"wait_until": self.until()} | more
         return self.ledger.post("/v1/runs", {k: v for k, v in body.items() if v is not None}, "trainer", **headers)

@@ -109,7 +109,7 @@ def test_reservations_expire_while_a_worker_is_down(
 ) -> None:
     """The upkeep of the other organisations goes on, and that of the worker's is done later."""
     for http, run in runs.values():
-        plan = {"plan": [{"event": EVENT, "count": 3}], "lease_seconds": LEASE_SECONDS}
+        plan = {"events": [{"event": EVENT, "count": 3}], "lease_seconds": LEASE_SECONDS}
         http.post(f"{run}/reservations", json=plan).raise_for_status()
     late = datetime.now(UTC) + timedelta(seconds=2 * LEASE_SECONDS)
     database = Database(distributed.url)

@@ -135,11 +135,11 @@ def _today(ledger: Ledger, hospital: Hospital) -> None:
     post(f"runs/{done}/steps", {"count": 1500}, 200)
     post(f"runs/{done}/complete", {}, 200)
     reserving = _run(ledger, hospital, "mimic/readmission", "gradient-boosting", dp_sgd(1.4, 0.01))
-    plan = {"plan": [{"event": dp_sgd(1.4, 0.01), "count": 5000}], "lease_seconds": 86_400}
+    plan = {"events": [{"event": dp_sgd(1.4, 0.01), "count": 5000}], "lease_seconds": 86_400}
     post(f"runs/{reserving}/reservations", plan, 201)
     assert ledger.set_policy({"approval_above_epsilon": 1.0}, hospital.ids["imaging"]).status_code == 200
     large = {"name": "foundation-model", "budget": "imaging/segmentation", "event": dp_sgd(1.0, 0.01)}
-    post("runs", large | {"plan": [{"event": dp_sgd(1.0, 0.01), "count": 8000}]}, 201)
+    post("runs", large | {"reserve": [{"event": dp_sgd(1.0, 0.01), "count": 8000}]}, 201)
     raised = {"limit": {"epsilon": 3.5, "delta": 1e-6}, "reason": "The ethics board agreed on 12 November."}
     post(f"accounts/{hospital.ids['stroke-registry/outcome-models']}/limit", raised, 201, "planner", If_Match="*")
     post("receivers", {"url": "https://alerts.example/privacy"}, 201, "admin")

@@ -142,7 +142,7 @@ def test_higher_limit_is_shown_with_what_it_would_leave(ledger: Ledger) -> None:
 def test_run_that_needs_approval_is_shown_with_what_its_plan_would_leave(ledger: Ledger, team: tuple[str, str]) -> None:
     assert ledger.set_policy({"approval_above_epsilon": 0.1}).is_success
     plan = [{"event": SAMPLED, "count": 50}]
-    run = {"name": "cnn", "budget": "mimic/icu-team", "event": SAMPLED, "plan": plan}
+    run = {"name": "cnn", "budget": "mimic/icu-team", "event": SAMPLED, "reserve": plan}
     made = ledger.post("/v1/runs", run, "trainer").json()
     assert made["status"] == "pending"
     card = visitor(ledger, "admin").open("/approvals").words

@@ -20,7 +20,7 @@ def test_plan_card_shows_used_reserved_and_remaining_steps(ledger: Ledger) -> No
     ledger.budget(limit=LIMIT)
     run = ledger.run(event=SAMPLED)
     assert ledger.post(f"/v1/runs/{run}/steps", {"count": 11}, "trainer").is_success
-    reserved = {"plan": [{"event": SAMPLED, "count": 5}]}
+    reserved = {"events": [{"event": SAMPLED, "count": 5}]}
     assert ledger.post(f"/v1/runs/{run}/reservations", reserved, "trainer").is_success
     plan = ledger.get(f"/v1/populations/{population}").json()["plan"]
     steps = plan["steps"]

@@ -20,7 +20,7 @@ STATES = {
     "active": (None, None),
     "paused": ("pause", None),
     "overdrawn": ("steps", {"count": 10**6, "mode": "report"}),
-    "reserving": ("reservations", {"plan": [{"event": SAMPLED, "count": 5}]}),
+    "reserving": ("reservations", {"events": [{"event": SAMPLED, "count": 5}]}),
     "completed": ("complete", None),
     "aborted": ("abort", None),
 }

@@ -6,7 +6,7 @@ from tests.conftest import SAMPLED, Ledger
 from tests.dashboard.page_visitor import Page, fields_of, text_of, value_of, visitor
 from tests.dashboard.sample_hospital import Hospital
 
-PLAN = {"plan": [{"event": SAMPLED, "count": 100}], "lease_seconds": 3600}
+PLAN = {"events": [{"event": SAMPLED, "count": 100}], "lease_seconds": 3600}
 
 
 def a_run(ledger: Ledger) -> str:

@@ -216,12 +216,12 @@ def test_audit_log_names_events_of_waiting_plans(ledger: Ledger, shared: str) ->
 
 
 def test_form_of_allocation_has_its_terms(ledger: Ledger, shared: str) -> None:
-    unlock = {"type": "by_reservations", "plans": 4}
+    unlock = {"type": "by_reservations", "reservations": 4}
     allocate(ledger, team(ledger), unlock=unlock)
     officer = visitor(ledger, OFFICER)
     page = officer.open(f"/accounts/{team(ledger)}")
     assert "0 of 4" in page.part("sharing")
-    assert page.fields("Replace the allocation")["allocation.unlock.plans"] == "4"
+    assert page.fields("Replace the allocation")["allocation.unlock.reservations"] == "4"
     fields = officer.open(f"/accounts/{shared}").fields("Replace the allocation")
     terms = {name.removeprefix("allocation."): value for name, value in fields.items()}
     assert (terms["rule"], terms["aging_seconds"]) == ("smallest_share", "7")

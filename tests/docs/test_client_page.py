@@ -66,7 +66,7 @@ def test_examples_of_waits_run(live_server: LiveServer, monkeypatch: pytest.Monk
     plan = [EventCount(event=step, count=900)]
     with LedgerClient(live_server.url, live_server.key("admin", "clinic")) as ledger:
         open_accounts(ledger, Limit(2.0, 1e-5), Limit(2.0, 1e-5))
-        first = ledger.create_run("first", budget="mimic/icu-team", plan=plan)
+        first = ledger.create_run("first", budget="mimic/icu-team", reserve=plan)
         told: list[str] = []
 
         def end(run: Run, waiting: Waiting) -> None:
@@ -81,7 +81,7 @@ def test_examples_of_waits_run(live_server: LiveServer, monkeypatch: pytest.Monk
         assert (second.status, len(told), told[0][:12]) == ("active", 1, "place 1 of 1")
         with live_server.client("admin", "clinic") as office:
             until = (datetime.now(UTC) + timedelta(hours=1)).isoformat()
-            body = {"name": "third", "budget": "mimic/icu-team", "plan": plan, "wait_until": until}
+            body = {"name": "third", "budget": "mimic/icu-team", "reserve": plan, "wait_until": until}
             known["run_id"] = office.post("/v1/runs", json=body).json()["id"]
         second.complete(0)
         exec(take_up, known)  # noqa: S102

@@ -58,7 +58,7 @@ def _train(ask: Ask) -> None:
     body = {"name": "resnet", "budget": "icu/team", "event": SAMPLED, "expected_steps": 500}
     run = ask(None, "trainer", "POST /v1/runs", METADATA | body | {"declared_steps_per_hour": 3600.0})["id"]
     ask(None, "trainer", f"POST /v1/runs/{run}/steps", {"event": SAMPLED, "count": 10, "first_step": 0, "attempt": 1})
-    plan = {"plan": [{"event": SAMPLED, "count": 100}], "lease_seconds": 600, "attempt": 1}
+    plan = {"events": [{"event": SAMPLED, "count": 100}], "lease_seconds": 600, "attempt": 1}
     held = ask(None, "trainer", f"POST /v1/runs/{run}/reservations", plan)["id"]
     following = plan | {"preceding": {"reservation": held, "steps_executed": 40}}
     ask(None, "trainer", f"POST /v1/runs/{run}/reservations", following)
@@ -77,7 +77,7 @@ def _train(ask: Ask) -> None:
 
 
 def _schedule(ask: Ask, icu: str) -> None:
-    large = {"plan": [{"event": GAUSSIAN, "count": 400}], "lease_seconds": 600}
+    large = {"events": [{"event": GAUSSIAN, "count": 400}], "lease_seconds": 600}
     runs = [
         ask(None, "trainer", "POST /v1/runs", {"name": name, "budget": "icu/team", "event": GAUSSIAN})["id"]
         for name in ("large", "larger")
@@ -93,7 +93,7 @@ def _schedule(ask: Ask, icu: str) -> None:
     }
     ask(None, "budget_admin", f"PUT /v1/accounts/{icu}/allocation", {"allocation": shares, "reason": WHY}, If_Match="*")
     ask(None, "viewer", f"GET /v1/accounts/{icu}/queue")
-    ask(None, "viewer", f"POST /v1/accounts/{icu}/queue/what-if", {"plan": large["plan"]})
+    ask(None, "viewer", f"POST /v1/accounts/{icu}/queue/what-if", {"events": large["events"]})
     first = {"priority": 1, "reason": "The deadline is on Friday."}
     ask(None, "budget_admin", f"POST /v1/reservations/{waiting}/prioritize", first)
     ask(None, "trainer", f"POST /v1/reservations/{waiting}/cancel", {"reason": "It is trained elsewhere."})

@@ -146,11 +146,11 @@ def _train(story: Recorder) -> str:
 def _reserve(story: Recorder) -> None:
     story.make(None, "budget_admin", "POST /v1/budgets", {"name": "other", "parent": "mimic", "limit": LIMIT})
     run = story.make(None, "trainer", "POST /v1/runs", {"name": "planned", "budget": "mimic/other", "event": QUIET})
-    plan = {"plan": [{"event": QUIET, "count": 4}], "lease_seconds": 600}
+    plan = {"events": [{"event": QUIET, "count": 4}], "lease_seconds": 600}
     kept = story.make("reservation", "trainer", f"POST /v1/runs/{run}/reservations", plan)
     story.ask("committed", "trainer", f"POST /v1/reservations/{kept}/commit", {"steps_executed": 3})
     story.ask("completed", "trainer", f"POST /v1/runs/{run}/complete", {})
-    large = {"budget": "mimic/other", "event": QUIET, "plan": [{"event": QUIET, "count": 400}]}
+    large = {"budget": "mimic/other", "event": QUIET, "reserve": [{"event": QUIET, "count": 400}]}
     story.make(None, "trainer", "POST /v1/runs", large | {"name": "holds", "lease_seconds": 600})
     story.make("waiting", "trainer", "POST /v1/runs", large | {"name": "waits", "wait_until": "2026-02-01T00:00:00Z"})
     sweep = {"name": "sweep", "budget": "mimic/other", "charging_mode": "each_run"}

@@ -84,7 +84,7 @@ class Requests:
             (4, "runs", {"name": "model", "event": dice.choice(EVENTS), "budgets": budgets} | own),
             (3, "budgets", account | {"parent": self._id(owner, "pop", "bud")}),
             (1, "populations", population),
-            (4, f"runs/{run}/reservations", {"plan": events, "lease_seconds": dice.choice((1, 3600))} | attempt),
+            (4, f"runs/{run}/reservations", {"events": events, "lease_seconds": dice.choice((1, 3600))} | attempt),
             (2, f"reservations/{plan}/commit", {"steps_executed": dice.choice((0, 1, 5, 60))}),
             (2, f"reservations/{plan}/{dice.choice(('void', 'renew'))}", {}),
             (3, f"runs/{run}/{state}", {}),

@@ -93,7 +93,7 @@ def _soon() -> datetime:
 
 def test_lease_window_and_key_go_by_the_database_when_the_clocks_of_replicas_are_wrong(replicas: Replicas) -> None:
     shared, turns = replicas.budget(), cycle(CLOCKS)
-    plan = {"plan": [{"event": FAINT, "count": 8}], "lease_seconds": 3000}
+    plan = {"reserve": [{"event": FAINT, "count": 8}], "lease_seconds": 3000}
     leases = [replicas.run(shared, next(turns), **plan) for _ in range(MANY)]
     replicas.await_upkeep()
     later = datetime.now(UTC) + timedelta(minutes=50)

@@ -145,7 +145,7 @@ def test_steps_and_order_of_runs_are_right_when_the_clock_jumps(
     ledger: Ledger, trainer: Trainer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nor does a lease end: what was lent before goes by what it was lent by."""
-    plan = {"plan": [{"event": SAMPLED, "count": 40}], "lease_seconds": 600}
+    plan = {"events": [{"event": SAMPLED, "count": 40}], "lease_seconds": 600}
     lease = trainer.http.post(f"/v1/runs/{trainer.run}/reservations", json=plan).json()["id"]
     first, runs, jump = trainer.journal.asked[0], [trainer.run], [0]
     set_clock(lambda: jump[0], monkeypatch.setattr)

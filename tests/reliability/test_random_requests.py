@@ -176,7 +176,7 @@ class Client:
         for owner, prefix in list(self.journal.ids):
             for reservation in self.journal.ids[owner, prefix] if prefix == "res" else ():
                 answer = self.send(Request(owner, "GET", f"/v1/reservations/{reservation}")).json()
-                for item in answer["plan"]:
+                for item in answer["events"]:
                     event, authorized = event_from_dict(item["event"]), item["authorized"]
                     assert taken[reservation][event] <= authorized, answer
                     assert taken[reservation][event] == authorized or answer["status"] == "committed", answer

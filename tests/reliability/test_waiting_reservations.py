@@ -53,7 +53,7 @@ class Waiters:
     def _register(self, place: int, name: str, count: int, *, waits: bool) -> dict[str, Any]:
         """Register a run with a plan, once, whatever happens to the replies."""
         until = {"wait_until": (datetime.now(UTC) + timedelta(days=1)).isoformat()} if waits else {}
-        body = {"name": name, "budget": self.budget, "event": SAMPLED, "plan": [{"event": SAMPLED, "count": count}]}
+        body = {"name": name, "budget": self.budget, "event": SAMPLED, "reserve": [{"event": SAMPLED, "count": count}]}
         headers = {"Idempotency-Key": f"{self.budget}/{name}"}
         with self.servers[place % len(self.servers)].client("trainer") as http:
             reply = patiently(lambda: http.post("/v1/runs", json=body | until, headers=headers))

@@ -107,7 +107,7 @@ def test_grant_of_other_counts_than_planned_is_returned_unused(
         if not request.url.path.endswith("/reservations"):
             return response
         answer = json.loads(response.read())
-        first, second = answer["plan"]
+        first, second = answer["events"]
         first["count"], second["count"] = 1, 4
         return httpx2.Response(response.status_code, json=answer)
 

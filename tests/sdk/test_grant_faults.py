@@ -148,7 +148,7 @@ def test_schedule_that_fails_ahead_is_not_called_again_for_that_grant(simulation
 
     with simulation.run(**AHEAD["grants"], schedule=schedule) as run:
         simulation.authorize(run)
-        [planned] = json.loads(simulation.requests[-1].content)["plan"]
+        [planned] = json.loads(simulation.requests[-1].content)["events"]
         assert planned["count"] == 2
         simulation.take(run, 2)
     assert simulation.exact(run)

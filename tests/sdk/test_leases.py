@@ -88,7 +88,7 @@ def test_grant_that_ended_in_another_way_is_not_handed_out_any_more(
     """Somebody gives it back, against every rule; from the moment on that the trainer hears of it, it stops."""
     run = simulation.run(**ahead)
     simulation.authorize(run)
-    thief = simulation.client().get_run(run.id, with_plan=True)
+    thief = simulation.client().get_run(run.id, with_reservation=True)
     thief.void()
     simulation.fails(Fault.NONE, *[Fault.LOST] * TRIES)
     with pytest.raises(LedgerUnavailableError):

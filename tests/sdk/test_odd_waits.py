@@ -25,10 +25,16 @@ from tests.sdk.wire import KEY, URL, Wire, with_policy
 PLAN = [EventCount(event=gaussian(2.0), count=5)]
 LACKS: dict[str, Any] = {"account": "bud_1", "account_path": "mimic/icu-team", "reason": "a_reason_of_tomorrow"}
 LACKS |= {"order": "Infinity", "requested": "Infinity", "available": 0}
-WAITING: dict[str, Any] = {"rule": "a_rule_of_tomorrow", "position": 1, "plans": 1, "aged": False, "score": "Infinity"}
+WAITING: dict[str, Any] = {
+    "rule": "a_rule_of_tomorrow",
+    "position": 1,
+    "reservations": 1,
+    "aged": False,
+    "score": "Infinity",
+}
 WAITING |= {"lacks": [LACKS], "estimated_at": "2026-11-28T08:00:00Z", "a_member_of_a_newer_ledger": {"x": 1}}
 RESERVATION: dict[str, Any] = {"id": "res_1", "run": "run_1", "attempt": 1, "status": "waiting", "lease_seconds": 3600}
-RESERVATION |= {"plan": [PLAN[0] | {"authorized": 0, "revoked": 0}], "steps_reserved": 5, "steps_authorized": 0}
+RESERVATION |= {"events": [PLAN[0] | {"authorized": 0, "revoked": 0}], "steps_reserved": 5, "steps_authorized": 0}
 RESERVATION |= {"steps_revoked": 0, "steps_executed": None}
 
 
@@ -65,7 +71,7 @@ class WaitingLedger(Wire):
 
 def open_run(ledger: WaitingLedger, **terms: Any) -> Run:  # noqa: ANN401 - passed on
     client = with_policy(LedgerClient(URL, KEY, transport=ledger, max_attempts=2), sleep=lambda _: None)
-    return client.create_run("icu", budget="mimic", plan=PLAN, wait=timedelta(hours=1), **terms)
+    return client.create_run("icu", budget="mimic", reserve=PLAN, wait=timedelta(hours=1), **terms)
 
 
 def test_each_reason_and_each_end_is_told() -> None:

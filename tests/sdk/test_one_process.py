@@ -104,10 +104,10 @@ def test_plan_that_earlier_process_made_is_gone_on_with(simulation: Simulation) 
     with pytest.raises(StepsAlreadyTakenError):
         simulation.client().get_run(run.id).authorize()
     with pytest.raises(ValueError, match="prefetch"):
-        simulation.client().get_run(run.id, with_plan=True, prefetch=5)
+        simulation.client().get_run(run.id, with_reservation=True, prefetch=5)
     with pytest.raises(ValueError, match="makes its own reservations"):
         simulation.run(prefetch=5).reserve([EventCount(event=LOUD, count=1)])
-    going_on = simulation.client().get_run(run.id, with_plan=True)
+    going_on = simulation.client().get_run(run.id, with_reservation=True)
     going_on.renew()
     simulation.take(going_on, 2)
     with pytest.raises(ReservationStateConflictError):
@@ -117,7 +117,7 @@ def test_plan_that_earlier_process_made_is_gone_on_with(simulation: Simulation) 
 
 
 def test_new_attempt_commits_plan_by_trainers_word(simulation: Simulation) -> None:
-    run = simulation.run(plan=[EventCount(event=LOUD, count=10)])
+    run = simulation.run(reserve=[EventCount(event=LOUD, count=10)])
     simulation.take(run, 3)
     resumed = simulation.client().resume_run(run.state_dict(), steps_executed=4)
     simulation.note(run, [LOUD])

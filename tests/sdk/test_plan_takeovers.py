@@ -87,7 +87,7 @@ def test_plan_that_has_waited_in_vain_meanwhile_says_so(waits: Waits) -> None:
 
 
 def test_run_without_plan_has_nothing_to_wait_for(simulation: Simulation) -> None:
-    with pytest.raises(ValueError, match="has no plan"):
+    with pytest.raises(ValueError, match="has no reservation"):
         simulation.run().wait_for_reservation()
     with pytest.raises(ValueError, match="prefetches grants"):
         simulation.run(prefetch=5).wait_for_reservation()
@@ -161,7 +161,7 @@ def test_interrupt_is_not_held_up_by_ledger_that_does_not_answer(waits: Waits) -
     with pytest.raises(KeyboardInterrupt) as caught:
         waits.wait_for()
     assert len(waits.requests) == asked[0] + 1
-    assert "did not confirm that the plan" in caught.value.__notes__[0]
+    assert "did not confirm that the reservation" in caught.value.__notes__[0]
     waits.faults.clear()
     waits.second("waiting")
 
@@ -218,7 +218,7 @@ def requests(simulation: Simulation, act: Callable[[], object]) -> list[str]:
 def test_budget_for_plans_only_says_so(waits: Waits) -> None:
     run = waits.run()
     in_order(waits)
-    with pytest.raises(ReservationRequiredError, match="Register the run with a `plan`") as caught:
+    with pytest.raises(ReservationRequiredError, match="Register the run with `reserve`") as caught:
         run.authorize()
     assert caught.value.account_path == "mimic"
     assert waits.asked[-1] == "steps"

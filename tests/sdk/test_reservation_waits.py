@@ -1,4 +1,4 @@
-"""A run that waits for its plan: until it is granted, in vain, or until its trainer has enough."""
+"""A run that waits for its reservation: until it is granted, in vain, or until its trainer has enough."""
 
 import asyncio
 import logging
@@ -47,7 +47,7 @@ class Waits(Simulation):
 
     def __post_init__(self) -> None:
         self.most = self.left()
-        self.holder = self.run(plan=plan(self.most - 10), lease_seconds=LEASE)
+        self.holder = self.run(reserve=plan(self.most - 10), lease_seconds=LEASE)
 
     def give_back(self) -> None:
         """Let the other run end without having used its plan."""
@@ -77,7 +77,7 @@ class Waits(Simulation):
     def left_behind(self, **terms: Any) -> str:  # noqa: ANN401 - passed on
         """A run whose trainer died while its plan waited; returns its id."""
         until = (self.clock.now() + HOUR).isoformat()
-        body = {"name": "second", "budget": BUDGET, "event": LOUD, "plan": plan(20), "wait_until": until} | terms
+        body = {"name": "second", "budget": BUDGET, "event": LOUD, "reserve": plan(20), "wait_until": until} | terms
         made = self.ledger.post("/v1/runs", body).json()
         assert made["status"] == "waiting"
         return str(made["id"])
@@ -105,7 +105,7 @@ class Waits(Simulation):
         self.look()
 
 
-TERMS: dict[str, Any] = {"budget": BUDGET, "event": LOUD, "plan": plan(20), "wait": HOUR}
+TERMS: dict[str, Any] = {"budget": BUDGET, "event": LOUD, "reserve": plan(20), "wait": HOUR}
 
 
 @pytest.fixture
@@ -126,7 +126,7 @@ def test_run_waits_until_its_plan_fits_and_claims_it(waits: Waits) -> None:
     run = waits.wait_for(on_wait=seen.append)
     assert len(waits.pauses) == 3
     [told] = seen
-    assert (told.rule, told.position, told.plans, told.estimated_at) == ("first_come", 1, 1, None)
+    assert (told.rule, told.position, told.reservations, told.estimated_at) == ("first_come", 1, 1, None)
     [lacking] = told.lacks
     assert (lacking.account_path, lacking.reason) == (BUDGET, "reserved")
     assert lacking.available < lacking.requested
@@ -160,7 +160,7 @@ def test_awaited_run_waits_and_reserves_again(waits: Waits) -> None:
 
 def test_plan_that_fits_or_never_fits_does_not_wait(waits: Waits) -> None:
     with pytest.raises(BudgetExceededError):
-        waits.wait_for(plan=plan(1000))
+        waits.wait_for(reserve=plan(1000))
     waits.give_back()
     run = waits.wait_for(on_wait=lambda _: pytest.fail("it waits"))
     assert (run.status, waits.pauses) == ("active", [])
@@ -180,7 +180,7 @@ def test_pauses_grow_up_to_part_of_lease(
 
 
 def test_each_change_of_place_is_told_once_and_logged(waits: Waits, caplog: pytest.LogCaptureFixture) -> None:
-    first = waits.left_behind(name="first", plan=plan(30))
+    first = waits.left_behind(name="first", reserve=plan(30))
     reservation = waits.client().get_run(first).state.waiting_reservation
     assert reservation is not None
     seen: list[Waiting] = []
@@ -188,18 +188,18 @@ def test_each_change_of_place_is_told_once_and_logged(waits: Waits, caplog: pyte
     waits.acts = {2: lambda: office.cancel_reservation(reservation, reason="Not needed."), 5: waits.give_back}
     with caplog.at_level(logging.INFO, "epsilon_ledger"):
         run = waits.wait_for(on_wait=seen.append)
-        assert [(told.position, told.plans) for told in seen] == [(2, 2), (1, 1)]
+        assert [(told.position, told.reservations) for told in seen] == [(2, 2), (1, 1)]
         assert str(seen[1]).startswith(f"place 1 of 1 by first_come; waits for {BUDGET} (reserved: ")
         assert not [record for record in caplog.records if record.name == "epsilon_ledger.waiting"]
         run.complete(0)
-        holder = waits.waiter().create_run("third", budget=BUDGET, plan=plan(waits.most - 10), lease_seconds=3600)
-        other = waits.waiter().create_run("fourth", budget=BUDGET, plan=plan(2))
+        holder = waits.waiter().create_run("third", budget=BUDGET, reserve=plan(waits.most - 10), lease_seconds=3600)
+        other = waits.waiter().create_run("fourth", budget=BUDGET, reserve=plan(2))
         now = len(waits.pauses)
         waits.acts = {now + 2: lambda: other.complete(0), now + 4: lambda: holder.complete(0)}
         run = waits.waiter().create_run("fifth", **TERMS)
     lines = [record for record in caplog.records if record.name == "epsilon_ledger.waiting"]
     assert [record.levelno for record in lines] == [logging.WARNING, logging.INFO]
-    assert lines[0].getMessage().startswith(f"{run.id} waits for its plan {run.state.reservation}: place 1 of 1")
+    assert lines[0].getMessage().startswith(f"{run.id} waits for its reservation {run.state.reservation}: place 1 of 1")
 
 
 def test_plan_that_waits_in_vain_is_error_with_its_facts(waits: Waits) -> None:
@@ -259,7 +259,7 @@ def test_wrong_wait_is_refused_before_anything_is_sent(waits: Waits) -> None:
     wrong: list[tuple[dict[str, Any], type[Exception], str]] = [
         ({"wait": 3600}, TypeError, "wait must be"),
         *(({"wait": wait}, ValueError, "wait must be") for wait in (timedelta(0), -HOUR)),
-        ({"plan": None}, ValueError, "Only a plan can wait"),
+        ({"reserve": None}, ValueError, "Only a reservation can wait"),
         *(({"prefetch": 5, "wait": wait}, ValueError, "leave prefetch at 1") for wait in (HOUR, None)),
     ]
     for terms, error, said in wrong:

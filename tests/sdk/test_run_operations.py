@@ -52,7 +52,7 @@ def test_methods_of_runs_call_their_operations(simulation: Simulation) -> None:
     for act in acts.values():
         called(act)
     waits.acts = {2: waits.give_back}
-    second = called(lambda: client.create_run("second", budget=BUDGET, event=LOUD, plan=plan(20), wait=HOUR))
+    second = called(lambda: client.create_run("second", budget=BUDGET, event=LOUD, reserve=plan(20), wait=HOUR))
     called(second.wait_for_reservation)
     called(lambda: second.complete(0))
     called(client.create_run("third", budget=BUDGET).abort)

@@ -36,7 +36,7 @@ def test_orders_zones_and_integers_are_recorded_as_they_are_stored(ledger: Ledge
     run = ledger.run("mimic/team", event=LOUD)
     plan = [{"event": LOUD, "count": 2}, {"event": SAMPLED, "count": 1}, {"event": LOUD, "count": 1}]
     made: list[tuple[str, dict[str, object]]] = [
-        (f"runs/{run}/reservations", {"plan": plan}),
+        (f"runs/{run}/reservations", {"events": plan}),
         ("api-keys", {"role": "trainer", "name": "\u00e9", "expires_at": "2099-01-01T00:00:00.25+02:00"}),
         ("receivers", {"url": "https://a.example/", "types": ["run.overdrawn", "account.exhausted", "run.overdrawn"]}),
     ]

@@ -59,7 +59,7 @@ class World:
         """Make a plan, unless the run has one."""
         plan = [{"event": event_to_dict(event), "count": each} for event, each in ((LOUD, count), (QUIET, 4))]
         reply = self.ledger.post(
-            f"/v1/runs/{self.runs[run]}/reservations", {"plan": plan, "lease_seconds": 900}, "trainer"
+            f"/v1/runs/{self.runs[run]}/reservations", {"events": plan, "lease_seconds": 900}, "trainer"
         )
         assert reply.status_code in {201, 403, 409}
 

@@ -67,7 +67,7 @@ def process(ledger: Ledger) -> Process:
 
 def register(ledger: Ledger, name: str, *, waits: bool = False) -> dict[str, Any]:
     until = {"wait_until": (datetime.now(UTC) + timedelta(days=1)).isoformat()} if waits else {}
-    plan = {"event": LOUD, "plan": counted((LOUD, FITTING)), "lease_seconds": 3600}
+    plan = {"event": LOUD, "reserve": counted((LOUD, FITTING)), "lease_seconds": 3600}
     reply = ledger.post("/v1/runs", {"name": name, "budget": "mimic/icu-team"} | plan | until)
     assert reply.status_code == 201, reply.text
     registered: dict[str, Any] = reply.json()

@@ -31,7 +31,7 @@ ACCOUNTS = ("people", "people/a", "people/b", "people/a/sub")
 
 places = st.integers(0, 7)
 counts = st.sampled_from([5, 20, 60, 120, 200])
-UNLOCKS = [None, {"type": "over_time", "over_seconds": 400, "parts": 4}, {"type": "by_reservations", "plans": 6}]
+UNLOCKS = [None, {"type": "over_time", "over_seconds": 400, "parts": 4}, {"type": "by_reservations", "reservations": 6}]
 TERMS: dict[str, list[Any]] = {"rule": ["first_come", "smallest_share", "most_packed"], "aging_seconds": [None, 0, 120]}
 TERMS |= {"unlock": UNLOCKS, "minimum": [0.0, 0.0, 0.3], "maximum": [1.0, 1.0, 0.5], "weight": [1.0, 3.0]}
 ALLOCATIONS = st.none() | st.fixed_dictionaries({name: st.sampled_from(values) for name, values in TERMS.items()})
@@ -84,7 +84,7 @@ class Scheduling(Machine):
         self, budgets: tuple[int, ...], count: int, event: dict[str, Any], waits: int | None, lease: int
     ) -> None:
         body: dict[str, Any] = {"name": f"run{len(self.asked)}", "budgets": [ACCOUNTS[each] for each in budgets]}
-        body |= {"plan": counted((event, count)), "lease_seconds": lease}
+        body |= {"reserve": counted((event, count)), "lease_seconds": lease}
         reply = self.sent("runs", body | self.until(waits))
         if reply.status_code == 201:
             run = reply.json()
@@ -109,7 +109,7 @@ class Scheduling(Machine):
     def again(self, place: int, count: int, waits: int | None) -> None:
         if (one := self.picked(place)) is None:
             return
-        body = {"plan": counted((LOUD, count)), "lease_seconds": 9000}
+        body = {"events": counted((LOUD, count)), "lease_seconds": 9000}
         attempt = self.read("runs", one.run)["attempt"]
         reply = self.sent(f"runs/{one.run}/reservations", body | {"attempt": attempt} | self.until(waits))
         if reply.status_code in {201, 202}:

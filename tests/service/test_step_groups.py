@@ -123,7 +123,7 @@ def test_planned_steps_are_taken_from_their_plan_beside_steps_of_others(
     ledger: Ledger, run: str, runner: CommandRunner
 ) -> None:
     """The others' steps lock the whole path, so that counting could charge the budget, too."""
-    planned = another(ledger, plan=[{"event": event_to_dict(LOUD), "count": 5}])
+    planned = another(ledger, reserve=[{"event": event_to_dict(LOUD), "count": 5}])
     for left in (4, 3):
         beside, taken = decisions(runner.group(request(run), request(planned)))
         assert (beside.reservation_id, taken.steps_remaining) == (None, left)

@@ -105,7 +105,7 @@ def create_reservation(
         result: DomainCreatedReservation | WaitingReservation | Refusal,
     ) -> CreatedReservation | StoredResponse:
         if isinstance(result, Refusal):
-            return reservation_refused(result, body.plan, run_id)
+            return reservation_refused(result, body.events, run_id)
         if isinstance(result, WaitingReservation):
             waiting = Reservation.with_detail(result.reservation, result.detail)
             return as_response(waiting, HTTPStatus.ACCEPTED)

@@ -32,7 +32,7 @@ def create_run(body: CreateRun, context: ContextDep, idempotency: IdempotencyDep
     """Register a run; its steps are charged to it, its budgets and all accounts above, or to none."""
 
     def render(result: RunRecord | Refusal) -> Run | StoredResponse:
-        return reservation_refused(result, body.plan) if isinstance(result, Refusal) else Run.of(result)
+        return reservation_refused(result, body.reserve) if isinstance(result, Refusal) else Run.of(result)
 
     return idempotency.respond(register.register_run.effect(context, body.registration()), render, body)
 

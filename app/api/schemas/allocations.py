@@ -45,7 +45,7 @@ class UnlockInput(Input):
         le=MAX_PARTS,
         description="Of `over_time`; by default one for each day.",
     )
-    plans: int | None = Field(
+    reservations: int | None = Field(
         default=None, ge=1, le=1_000_000, description="Of `by_reservations`: number of runs that unlock all of it."
     )
     since: Timestamp | None = Field(default=None, description="When it begins; by default now, or as before.")
@@ -53,8 +53,8 @@ class UnlockInput(Input):
     @model_validator(mode="after")
     def _is_of_one_type(self) -> Self:
         over_time = self.type == "over_time"
-        if (self.over_seconds is None) == over_time or (self.plans is None) != over_time:
-            raise ValueError("send `over_seconds` with `over_time`, and `plans` with `by_reservations`")
+        if (self.over_seconds is None) == over_time or (self.reservations is None) != over_time:
+            raise ValueError("send `over_seconds` with `over_time`, and `reservations` with `by_reservations`")
         if self.parts is not None and not over_time:
             raise ValueError("`parts` belongs to `over_time`")
         return self
@@ -62,8 +62,8 @@ class UnlockInput(Input):
     def domain(self, now: datetime) -> Unlock:
         """Convert to the domain."""
         since = self.since or now
-        if self.plans is not None:
-            return UnlockByReservations(since, self.plans)
+        if self.reservations is not None:
+            return UnlockByReservations(since, self.reservations)
         assert self.over_seconds is not None, "it was validated"
         parts = self.parts or max(1, min(MAX_PARTS, self.over_seconds // DAY_SECONDS))
         return UnlockOverTime(since, timedelta(seconds=self.over_seconds), parts)
@@ -179,4 +179,4 @@ def _unlock(unlock: Unlock) -> dict[str, Any]:
     if isinstance(unlock, UnlockOverTime):
         seconds = int(unlock.over.total_seconds())
         return {"type": "over_time", "over_seconds": seconds, "parts": unlock.parts, "since": since}
-    return {"type": "by_reservations", "plans": unlock.plans, "since": since}
+    return {"type": "by_reservations", "reservations": unlock.reservations, "since": since}

@@ -26,7 +26,7 @@ class AccountQueue(Output):
 
     account: str
     path: str
-    plans: int = Field(description="Number of plans that wait; at most 100 are listed.")
+    reservations: int = Field(description="Number of reservations that wait; at most 100 are listed.")
     items: list[QueueEntry]
 
     @classmethod
@@ -35,7 +35,7 @@ class AccountQueue(Output):
         return cls(
             account=queue.account.id,
             path=queue.account.path,
-            plans=queue.waiting,
+            reservations=queue.waiting,
             items=[
                 QueueEntry(
                     run=each.run.id,
@@ -50,7 +50,7 @@ class AccountQueue(Output):
 class PreviewWait(Body):
     """A plan that a new run would request."""
 
-    plan: EventCounts = Field(min_length=1, description="At most 1,000.")
+    events: EventCounts = Field(min_length=1, description="At most 1,000.")
 
     def steps(self) -> tuple[StepEvent, ...]:
         """Convert to the domain.
@@ -58,7 +58,7 @@ class PreviewWait(Body):
         Raises:
             PlanTooExpensiveError: pricing it exceeds the work limit of a request.
         """
-        return step_events_of(self.plan)
+        return step_events_of(self.events)
 
 
 class WaitPreview(Output):

@@ -71,7 +71,7 @@ class PrecedingReservation(CommitReservation):
 class CreateReservation(Body):
     """A plan whose exact cost is reserved or refused."""
 
-    plan: EventCounts = Field(min_length=1, description="At most 1,000.")
+    events: EventCounts = Field(min_length=1, description="At most 1,000.")
     lease_seconds: LeaseSeconds = DEFAULT_LEASE_SECONDS
     attempt: Attempt = 1
     wait_until: WaitUntil | None = None
@@ -96,7 +96,7 @@ class CreateReservation(Body):
         before = None if sent is None else DomainPrecedingReservation(sent.reservation, sent.steps_executed)
         return ReservationRequest(
             run_id,
-            step_events_of(self.plan),
+            step_events_of(self.events),
             self.lease_seconds,
             self.attempt,
             before,
@@ -154,7 +154,7 @@ class Reservation(Output):
     run: str = Field(validation_alias="run_id")
     attempt: int
     status: ReservationStatus
-    plan: list[ReservedEvent] = Field(validation_alias="items")
+    events: list[ReservedEvent] = Field(validation_alias="items")
     steps_reserved: int
     steps_authorized: int = Field(
         validation_alias="steps_used", description="Steps authorized individually, or charged at the end."

@@ -50,21 +50,21 @@ class CreateRun(CreateAccount):
     def _charges_something(self) -> Self:
         if (self.budget is None) == (self.budgets is None):
             raise ValueError("send either `budget` or `budgets`: what the run's steps are charged to")
-        if self.wait_until is not None and not self.plan:
-            raise ValueError("`wait_until` is how long a plan waits: send a `plan`, or leave it out")
+        if self.wait_until is not None and not self.reserve:
+            raise ValueError("`wait_until` is how long a reservation waits: send `reserve`, or leave it out")
         return self
 
-    plan: EventCounts = Field(
+    reserve: EventCounts = Field(
         default=[],
-        description="Plan to reserve for the run's steps; if it is refused, no run is created. With `wait_until` the "
-        "run is created and waits for it: its status is `waiting`.",
+        description="Steps to reserve for the run; if they are refused, no run is created. With `wait_until` the "
+        "run is created and waits for them: its status is `waiting`.",
     )
     lease_seconds: LeaseSeconds = DEFAULT_LEASE_SECONDS
     wait_until: WaitUntil | None = None
     expected_steps: ExpectedSteps | None = Field(
         default=None,
-        description="Number of all steps that the training means to take; by default those of `plan` or `planned`. A "
-        "refusal answers for the rest of them, and more steps are a deviation.",
+        description="Number of all steps that the training means to take; by default those of `reserve` or `planned`. "
+        "A refusal answers for the rest of them, and more steps are a deviation.",
     )
     declared_steps_per_hour: Annotated[float, Field(gt=0, le=1e12)] | None = Field(
         default=None, description="Maximum declared pace; a faster run is flagged."
@@ -81,7 +81,7 @@ class CreateRun(CreateAccount):
             (self.budget,) if self.budget is not None else tuple(self.budgets or ()),
             AccountSpec(self.name, limit, planned_events_of(self.planned), metadata=self.metadata()),
             None if self.event is None else self.event.domain,
-            step_events_of(self.plan),
+            step_events_of(self.reserve),
             self.lease_seconds,
             self.privacy_unit,
             self.neighboring_relation,

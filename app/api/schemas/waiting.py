@@ -32,7 +32,9 @@ class Waiting(Output):
 
     rule: SchedulingRule
     position: int = Field(description="From 1.")
-    plans: int = Field(validation_alias="waiting", description="Number of plans that wait for one of its accounts.")
+    reservations: int = Field(
+        validation_alias="waiting", description="Number of reservations that wait for one of its accounts."
+    )
     aged: bool = Field(description="Whether it has waited so long that no younger plan may delay it.")
     score: ExtendedNumber | None = Field(default=None, description="By the rule; the least is first. Null: by arrival.")
     lacks: list[Shortage] = Field(

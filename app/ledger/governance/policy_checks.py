@@ -89,12 +89,12 @@ def require_open(path: Iterable[Account], now: datetime, wait_until: datetime | 
 
 
 def require_plan_on(path: Iterable[Account]) -> None:
-    """Raise ReservationRequiredError if an account gives its budget to plans only, for steps that belong to none."""
+    """Raise ReservationRequiredError if an account admits reserved steps only, for steps without a reservation."""
     for account in path:
         if account.allocation is not None:
             raise ReservationRequiredError(
-                f"{account.path} shares out its budget among plans, and these steps belong to none. Register the run "
-                "with a `plan`, or reserve one: POST /v1/runs/{id}/reservations.",
+                f"{account.path} shares out its budget among reservations, and these steps belong to none. Register "
+                "the run with `reserve`, or reserve them: POST /v1/runs/{id}/reservations.",
                 account=account.id,
                 account_path=account.path,
             )

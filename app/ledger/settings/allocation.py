@@ -86,22 +86,25 @@ class UnlockByReservations:
 
     Args:
         since: runs that asked before do not count.
-        plans: number of runs that unlock the whole limit, 1 to 1,000,000. One of them has a fair share of 1 / `plans`.
+        reservations: number of runs that unlock the whole limit, 1 to 1,000,000. The fair share of one of them is the
+            limit divided by this number.
 
     Source: PrivateKube (Luo et al., OSDI 2021), DPF-N.
     """
 
     since: datetime
-    plans: int
+    reservations: int
 
     def __post_init__(self) -> None:
         """Check the range."""
-        if not 1 <= self.plans <= 1_000_000:  # noqa: PLR2004 - documented above
-            raise InvalidInputError(f"1 to 1000000 plans unlock a limit, not {self.plans}.", field="plans")
+        if not 1 <= self.reservations <= 1_000_000:  # noqa: PLR2004 - documented above
+            raise InvalidInputError(
+                f"1 to 1000000 reservations unlock a limit, not {self.reservations}.", field="reservations"
+            )
 
     def fraction(self, arrivals: int) -> Fraction:
         """Compute the usable part of the limit after some runs have asked."""
-        return Fraction(min(arrivals, self.plans), self.plans)
+        return Fraction(min(arrivals, self.reservations), self.reservations)
 
 
 Unlock = UnlockOverTime | UnlockByReservations
@@ -187,7 +190,7 @@ def facts_of(allocation: Allocation) -> dict[str, Any]:
         seconds = unlock.over.total_seconds()
         facts["unlock"] = {"since": unlock.since.isoformat(), "over_seconds": seconds, "parts": unlock.parts}
     elif unlock is not None:
-        facts["unlock"] = {"since": unlock.since.isoformat(), "plans": unlock.plans}
+        facts["unlock"] = {"since": unlock.since.isoformat(), "reservations": unlock.reservations}
     return facts
 
 
@@ -204,8 +207,8 @@ def allocation_of(facts: Mapping[str, Any]) -> Allocation:
 
 def _unlock_of(facts: Mapping[str, Any]) -> Unlock:
     since = datetime.fromisoformat(facts["since"])
-    if "plans" in facts:
-        return UnlockByReservations(since, facts["plans"])
+    if "reservations" in facts:
+        return UnlockByReservations(since, facts["reservations"])
     return UnlockOverTime(since, timedelta(seconds=facts["over_seconds"]), facts["parts"])
 
 
@@ -222,7 +225,7 @@ def unlocks_earlier(before: Allocation | None, after: Allocation | None) -> bool
     if isinstance(was, UnlockOverTime) and isinstance(will, UnlockOverTime):
         return will.since < was.since or not _is_slower(was, will)
     if isinstance(was, UnlockByReservations) and isinstance(will, UnlockByReservations):
-        return will.since < was.since or will.plans < was.plans
+        return will.since < was.since or will.reservations < was.reservations
     return True
 
 

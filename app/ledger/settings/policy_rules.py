@@ -124,8 +124,8 @@ RULES: Final[Mapping[str, Rule]] = {
     "require_limit": Rule("Every run has its own limit", "Require a limit for every run.", or_),
     "require_plan": Rule(
         "The plan of a run",
-        "`declare`: every run has a `plan` or `planned` events. `stay`: besides, a step that would end the plan of an "
-        "account that it charges is refused.",
+        "`declare`: every run reserves its steps or has `planned` events. `stay`: besides, a step that would end the "
+        "plan of an account that it charges is refused.",
         _later,
         choices={RequirePlan.DECLARE: "must be declared", RequirePlan.STAY: "must be declared, and kept to"},
     ),

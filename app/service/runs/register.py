@@ -55,18 +55,18 @@ class RunRegistration:
     Args:
         budgets: ids or paths; the first is the run's parent.
         event: default event of a step.
-        plan: reserved at registration for `lease_seconds`, unless the run needs approval.
-        wait_until: until when the run waits for its plan if that does not fit; None: then it is refused.
+        reserve: steps to reserve at registration for `lease_seconds`, unless the run needs approval.
+        wait_until: until when the run waits for its reservation if that does not fit; None: then it is refused.
         privacy_unit: None: the population's.
         relation: that its mechanism is calibrated for; None: the population's.
-        declaration: without a number of steps, the run's is that of the plan or planned events.
+        declaration: without a number of steps, the run's is that of the reserved or planned events.
         bounded: whether the planned steps cap the spend as a limit would.
     """
 
     budgets: tuple[str, ...]
     terms: AccountSpec
     event: DpEvent | None
-    plan: tuple[StepEvent, ...] = ()
+    reserve: tuple[StepEvent, ...] = ()
     lease_seconds: int = 0
     privacy_unit: str | None = None
     relation: NeighboringRelation | None = None
@@ -95,7 +95,7 @@ def register_run(tx: Connection, context: RequestContext, registration: RunRegis
     if isinstance(opened, Refusal):
         before.rollback()
         budget = find_parent(tx, context, registration.budgets[0]).account.id
-        context.record(tx, AuditAction.RUN_REFUSED, budget, after=refusal_payload(opened, registration.plan))
+        context.record(tx, AuditAction.RUN_REFUSED, budget, after=refusal_payload(opened, registration.reserve))
         return opened
     before.commit()
     return read_run(tx, context.bound_to(opened), opened)
@@ -122,8 +122,8 @@ def insert_run(tx: Connection, context: RequestContext, registration: RunRegistr
     account = with_plan(account, ancestors, context.costs, registration.event)
     path = [*ancestors, account]
     for budget in charged:
-        require_policy_compliance(path, budget.record.population, registration.event, registration.plan)
-    planned = registration.plan or terms.planned
+        require_policy_compliance(path, budget.record.population, registration.event, registration.reserve)
+    planned = registration.reserve or terms.planned
     sizes = [size_of([*budget.path, account], planned, context.costs) for budget in charged]
     limited = account.limit is not None or registration.bounded
     for size in sizes:
@@ -166,12 +166,14 @@ def insert_run(tx: Connection, context: RequestContext, registration: RunRegistr
 def _reserve_steps(
     tx: Connection, context: RequestContext, run_id: str, registration: RunRegistration
 ) -> Reservation | Refusal | None:
-    """Reserve the plan of a new run, or let it wait; None: it has none."""
-    if not registration.plan:
+    """Reserve the steps of a new run, or let them wait; None: it reserves none."""
+    if not registration.reserve:
         return None
     wait_until = registration.wait_until
-    plan = ReservationRequest(run_id, registration.plan, registration.lease_seconds, attempt=1, wait_until=wait_until)
-    return reserve(tx, load_reservation(tx, context, plan), context, plan, registers=True)
+    request = ReservationRequest(
+        run_id, registration.reserve, registration.lease_seconds, attempt=1, wait_until=wait_until
+    )
+    return reserve(tx, load_reservation(tx, context, request), context, request, registers=True)
 
 
 def _record_registration(
@@ -249,7 +251,7 @@ def _check_alike(first: AccountRecord, other: AccountRecord) -> None:
 def _check_expected_steps(registration: RunRegistration) -> None:
     """Refuse a training that is shorter than its own plan."""
     expected = registration.declaration.expected_steps
-    for name, steps in (("plan", registration.plan), ("planned", registration.terms.planned)):
+    for name, steps in (("reserve", registration.reserve), ("planned", registration.terms.planned)):
         count = planned_steps(steps)
         if expected is not None and count is not None and count > expected:
             raise InvalidInputError(

@@ -150,7 +150,7 @@ def record_queued(tx: Connection, context: RequestContext, reservation: Reservat
         "status": str(reservation.status),
         "run": reservation.run_id,
         "wait_until": reservation.wait_until.isoformat(),
-        "plan": [{"event": fingerprint(item.event), "count": item.count} for item in reservation.items],
+        "events": [{"event": fingerprint(item.event), "count": item.count} for item in reservation.items],
         **queue_payload(detail),
     }
     context.record(tx, AuditAction.RESERVATION_QUEUED, reservation.id, after=after)

@@ -217,7 +217,7 @@ class AsyncLedgerClient:
             state,
             setup.prefetch,
             step=setup.step,
-            with_plan=setup.with_plan,
+            with_reservation=setup.with_reservation,
             begins_attempt=setup.begins_attempt,
         )
 

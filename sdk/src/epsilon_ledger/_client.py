@@ -50,7 +50,7 @@ def _factory_method(factory: Callable[P, RunSetup]) -> "Callable[Concatenate[Led
             state,
             setup.prefetch,
             step=setup.step,
-            with_plan=setup.with_plan,
+            with_reservation=setup.with_reservation,
             begins_attempt=setup.begins_attempt,
         )
 

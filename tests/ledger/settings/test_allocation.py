@@ -101,7 +101,7 @@ def test_a_limit_is_unlocked_at_the_beginning_of_its_windows() -> None:
 def test_each_run_that_asks_unlocks_a_fair_share_until_all_is_unlocked(
     unlock: UnlockByReservations, asked: int
 ) -> None:
-    assert unlock.fraction(asked) == min(Fraction(asked, unlock.plans), Fraction(1))
+    assert unlock.fraction(asked) == min(Fraction(asked, unlock.reservations), Fraction(1))
 
 
 def _over(seconds: float, parts: int = 1) -> UnlockOverTime:
@@ -111,7 +111,7 @@ def _over(seconds: float, parts: int = 1) -> UnlockOverTime:
 OUT_OF_RANGE: dict[str, list[Callable[[], object]]] = {
     "parts": [lambda: _over(10, 0), lambda: _over(MAX_SECONDS, MAX_PARTS + 1)],
     "over_seconds": [lambda: _over(2.999999, 3), lambda: _over(MAX_SECONDS + 1)],
-    "plans": [lambda: UnlockByReservations(SINCE, 0), lambda: UnlockByReservations(SINCE, 1_000_001)],
+    "reservations": [lambda: UnlockByReservations(SINCE, 0), lambda: UnlockByReservations(SINCE, 1_000_001)],
     "shares": [
         *(partial(Share, least) for least in (-0.1, nan)),
         *(partial(Share, *both) for both in ((0.6, 0.5), (0.0, 1.1), (0.0, 0.0), (0.0, nan))),

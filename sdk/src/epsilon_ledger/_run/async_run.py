@@ -34,7 +34,7 @@ class AsyncRun(RunBase[asyncio.Task[Response]]):
         state: latest state from the ledger.
         prefetch: prefetching of grants.
         step: training steps taken before, in all attempts; None if unknown.
-        with_plan: whether the run's active reservation belongs to this trainer.
+        with_reservation: whether the run's active reservation belongs to this trainer.
         begins_attempt: whether the run's attempt was begun for this trainer.
     """
 
@@ -45,10 +45,10 @@ class AsyncRun(RunBase[asyncio.Task[Response]]):
         prefetch: PrefetchConfig,
         *,
         step: int | None,
-        with_plan: bool = False,
+        with_reservation: bool = False,
         begins_attempt: bool = False,
     ) -> None:
-        super().__init__(state, prefetch, step=step, with_plan=with_plan, begins_attempt=begins_attempt)
+        super().__init__(state, prefetch, step=step, with_reservation=with_reservation, begins_attempt=begins_attempt)
         self._transport = transport
         self._lock = asyncio.Lock()
 

@@ -230,12 +230,12 @@ class GrantAllocator:
             needed: number of steps needed now.
 
         Returns:
-            The steps; fewer if further ones cannot be predicted or do not fit into the plan.
+            The steps; fewer if further ones cannot be predicted or do not fit into one reservation.
 
         Raises:
             ValueError: their events are unknown.
         """
-        # The ledger charges the old grant's steps as the first of the new plan.
+        # The ledger charges the old grant's steps as the first of the new one.
         going_on = self._grant is not None and not self._grant.closing
         steps = self._grant.steps.copy() if self._grant is not None and going_on else StepQueue()
         schedule = self.prefetch.schedule
@@ -261,7 +261,7 @@ class GrantAllocator:
 
     def _prepare_grant(self, planned: StepQueue) -> PendingGrant:
         body: dict[str, object] = {
-            "plan": planned.to_wire(),
+            "events": planned.to_wire(),
             "lease_seconds": self.prefetch.lease_seconds,
             "attempt": self._step_requests.state.attempt,
             "expected_steps": self._step_requests.expected_steps,
@@ -279,11 +279,11 @@ class GrantAllocator:
             self._pending_grant = None
 
     def _adopt(self, pending: PendingGrant, response: Response) -> None:
-        """Adopt a new grant; steps allocated meanwhile are the first of its plan."""
+        """Adopt a new grant; steps allocated meanwhile are its first."""
         reservation, before = response.read(CreatedReservation), self._grant
         if before is None or before.reservation.id != reservation.id:
             steps, meanwhile = pending.steps.copy(), 0 if before is None else before.used - pending.used
-            as_asked = [planned.count for planned in reservation.plan] == [
+            as_asked = [planned.count for planned in reservation.events] == [
                 planned["count"] for planned in steps.to_wire()
             ]
             is_next = reservation.next_step >= pending.next_step  # else it is an earlier grant's answer

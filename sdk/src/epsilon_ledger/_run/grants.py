@@ -57,20 +57,20 @@ class PrefetchConfig:
         if not 1 <= self.lease_seconds <= 7 * 24 * 3600:
             raise ValueError(f"lease_seconds must be in 1 ... 604,800, not {self.lease_seconds}.")
 
-    def require_none(self, *, has_plan: bool) -> None:
-        """Require that a run with a plan of its own prefetches no grants.
+    def require_none(self, *, has_reservation: bool) -> None:
+        """Require that a run with a reservation of its own prefetches no grants.
 
         Raises:
-            ValueError: it has a plan, and prefetches grants.
+            ValueError: it has a reservation, and prefetches grants.
         """
-        if has_plan and self.every > 1:
+        if has_reservation and self.every > 1:
             raise ValueError("A run that prefetches grants makes its own reservations: leave prefetch at 1.")
 
 
 class StepQueue:
-    """Planned steps in order, as the ledger stores a plan: each event once, repeated.
+    """Steps to reserve in order, as the ledger stores a reservation: each event once, repeated.
 
-    A plan ends before an event would recur, because the ledger would merge both. Events are copied against later
+    A reservation ends before an event would recur, because the ledger would merge both. Events are copied against later
     changes.
     """
 
@@ -85,7 +85,7 @@ class StepQueue:
         return len(self._parts)
 
     def add(self, event: Event, count: int) -> bool:
-        """Append steps; return whether the plan can hold them."""
+        """Append steps; return whether one reservation can hold them."""
         plain = json_copy(event)
         if self._parts and self._parts[0][0] == plain:
             self._parts[0] = (plain, self._parts[0][1] + count)
@@ -98,14 +98,14 @@ class StepQueue:
         return True
 
     def copy(self) -> "StepQueue":
-        """Copy the plan of the remaining steps."""
+        """Copy the remaining steps."""
         copied = StepQueue()
         for event, count in reversed(self._parts):
             copied.add(event, count)
         return copied
 
     def to_wire(self) -> list[EventCount]:
-        """Return the plan as sent."""
+        """Return the steps as sent."""
         return [{"event": event, "count": count} for event, count in reversed(self._parts)]
 
     def take(self, count: int, event: Event | None) -> bool:
@@ -148,7 +148,7 @@ def _hashable(value: Any) -> Hashable:  # noqa: ANN401 - JSON is anything
 
 @dataclass(slots=True)
 class Grant:
-    """A plan reserved for this run and its use.
+    """A reservation of this run and its use.
 
     Args:
         reservation: the ledger's response.
@@ -186,7 +186,7 @@ class PendingGrant:
 
     Args:
         request: with its key; repeated until it is answered.
-        steps: the plan.
+        steps: those reserved.
         used: allocated steps of the previous grant at the time of the request.
         next_step: number of the first step not allocated then.
         requested_at: time of the request.

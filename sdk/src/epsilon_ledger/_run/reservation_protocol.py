@@ -1,4 +1,4 @@
-"""Request flows of a run's plan, without I/O."""
+"""Request flows of a run's reservation, without I/O."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -23,21 +23,21 @@ from epsilon_ledger._wire.reservation_models import Reservation
 T = TypeVar("T")
 
 _ENDS: Final = {"commit": "committed", "void": "voided"}
-"""Status of a plan after each action."""
+"""Status of a reservation after each action."""
 
 
 class ReservationProtocol:
-    """The part of a run's protocol that is about its plan and its state.
+    """The part of a run's protocol that is about its reservation and its state.
 
     Args:
         state: latest state from the ledger.
         prefetch: prefetching of grants.
         clock: monotonic, in seconds.
         step: training steps taken before, in all attempts; None if unknown.
-        with_plan: whether the run's active reservation belongs to this trainer.
+        with_reservation: whether the run's active reservation belongs to this trainer.
 
     Raises:
-        ValueError: the run has its own plan and prefetches grants.
+        ValueError: the run has a reservation of its own and prefetches grants.
     """
 
     def __init__(
@@ -47,12 +47,12 @@ class ReservationProtocol:
         clock: Callable[[], float],
         *,
         step: int | None,
-        with_plan: bool,
+        with_reservation: bool,
     ) -> None:
-        self.step_requests = StepRequests(state, state.reservation if with_plan else None)
+        self.step_requests = StepRequests(state, state.reservation if with_reservation else None)
         self.grants = GrantClient(self.step_requests, prefetch, clock, step)
         self._refused: tuple[int, BudgetExceededError] | None = None
-        prefetch.require_none(has_plan=self.step_requests.plan is not None)
+        prefetch.require_none(has_reservation=self.step_requests.reservation is not None)
 
     @property
     def state(self) -> RunState:
@@ -69,48 +69,48 @@ class ReservationProtocol:
 
     def reserve(
         self,
-        plan: Sequence[EventCount],
+        events: Sequence[EventCount],
         *,
         lease_seconds: int = 3600,
         wait: timedelta | None = None,
         on_wait: OnWait | None = None,
     ) -> RequestFlow[Reservation]:
-        """Reserve the whole cost of a plan or nothing; the run's steps are then taken from it.
+        """Reserve the whole cost of steps or nothing; the run's steps are then taken from the reservation.
 
         Args:
-            plan: events with their counts, at most 1,000.
+            events: in order, each with its count; at most 1,000.
             lease_seconds: maximum silence of the trainer, in 1 ... 604,800; `renew` restarts it.
-            wait: how long the plan may wait for budget, as in `create_run`; Ctrl-C or another exception cancels the
-                plan, not the run. None: it is reserved at once or refused.
+            wait: how long they may wait for budget, as in `create_run`; Ctrl-C or another exception cancels the
+                reservation, not the run. None: they are reserved at once or refused.
             on_wait: as in `create_run`.
 
         Returns:
             The reservation.
 
         Raises:
-            BudgetExceededError: the plan does not fit, or never would; nothing is reserved.
-            ReservationsWaitingError: the plan fits, but others are served first, and it may not wait.
-            ReservationNotGrantedError: the plan has waited in vain, or was cancelled.
+            BudgetExceededError: the events do not fit, or never would; nothing is reserved.
+            ReservationsWaitingError: they fit, but others are served first, and they may not wait.
+            ReservationNotGrantedError: the reservation has waited in vain, or was cancelled.
             ReservationStateConflictError: the run has an active reservation, or one that waits.
             ValueError: the run prefetches grants, which are reservations themselves.
             LedgerError: any other failure.
         """
-        self.grants.prefetch.require_none(has_plan=True)
+        self.grants.prefetch.require_none(has_reservation=True)
         body = {
-            "plan": wire_events(plan, "plan"),
+            "events": wire_events(events, "events"),
             "lease_seconds": lease_seconds,
             "attempt": self.state.attempt,
             "wait_until": wait_end(wait),
             "expected_steps": self.step_requests.expected_steps,
         }
-        steps = sum(item["count"] for item in plan)
+        steps = sum(item["count"] for item in events)
         return (yield from self._keep_refusal(self._reserve(body, steps, on_wait, waits=wait is not None)))
 
     def wait_for_reservation(self, *, on_wait: OnWait | None = None) -> RequestFlow[Reservation]:
-        """Wait until the run's plan is granted, and claim it; the run's steps are then taken from it.
+        """Wait until the run's reservation is granted, and claim it; the run's steps are then taken from it.
 
-        For a trainer that has restarted while its plan waited, or was granted and not claimed by any process. Use the
-        plan in one process. An exception leaves the plan as it is.
+        For a trainer that has restarted while its reservation waited, or was granted and not claimed by any process.
+        Use the reservation in one process. An exception leaves the reservation as it is.
 
         Args:
             on_wait: as in `create_run`.
@@ -119,31 +119,31 @@ class ReservationProtocol:
             The reservation.
 
         Raises:
-            ReservationNotGrantedError: the plan has waited in vain, or was cancelled.
+            ReservationNotGrantedError: the reservation has waited in vain, or was cancelled.
             StepsAlreadyTakenError: another process has claimed it.
-            ValueError: the run has no plan, or prefetches grants.
-            LedgerError: any other failure; the plan goes on waiting.
+            ValueError: the run has no reservation, or prefetches grants.
+            LedgerError: any other failure; the reservation goes on waiting.
         """
-        self.grants.prefetch.require_none(has_plan=True)
+        self.grants.prefetch.require_none(has_reservation=True)
         state = yield from self.refresh()
-        if state.reservation is not None and state.reservation == self.step_requests.plan:
+        if state.reservation is not None and state.reservation == self.step_requests.reservation:
             return (yield from self.renew())
         wanted = state.waiting_reservation or state.reservation
         if wanted is not None:
             return (yield from self._claim(ReservationWait(state.id, wanted, on_wait).claim()))
         if state.end_reason == "not_granted":
             raise ReservationNotGrantedError(
-                f"The plan of {state.id} has waited in vain, or was cancelled, and the run is {state.status}: create "
-                "another run.",
+                f"The reservation of {state.id} has waited in vain, or was cancelled, and the run is {state.status}: "
+                "create another run.",
                 run=state.id,
             )
-        raise ValueError(f"{state.id} is {state.status} and has no plan: call reserve first.")
+        raise ValueError(f"{state.id} is {state.status} and has no reservation: call reserve first.")
 
     def commit(self, steps_executed: int) -> RequestFlow[Reservation]:
-        """Commit the run's plan: executed steps are spent, the rest is returned.
+        """Commit the run's reservation: executed steps are spent, the rest is returned.
 
         Args:
-            steps_executed: of the plan, including individually authorized ones.
+            steps_executed: of the reservation, including individually authorized ones.
 
         Returns:
             The closed reservation.
@@ -157,7 +157,7 @@ class ReservationProtocol:
         )
 
     def void(self) -> RequestFlow[Reservation]:
-        """Void an unused plan.
+        """Void an unused reservation.
 
         Returns:
             The closed reservation.
@@ -170,7 +170,7 @@ class ReservationProtocol:
         return (yield from self._end_reservation("void", {}))
 
     def renew(self) -> RequestFlow[Reservation]:
-        """Renew the lease of the run's plan.
+        """Renew the lease of the run's reservation.
 
         Returns:
             The current reservation.
@@ -180,7 +180,7 @@ class ReservationProtocol:
             LedgerError: any other failure.
         """
         response = yield post(f"{path('reservations', self._own_reservation())}/renew", {})
-        return self._require_plan(response.read(Reservation), "active", response.status)
+        return self._require_reservation(response.read(Reservation), "active", response.status)
 
     def refresh(self) -> RequestFlow[RunState]:
         """Get the run's current state.
@@ -210,16 +210,16 @@ class ReservationProtocol:
         response = yield post(f"{self.step_requests.path}/reservations", body)
         made = response.read(Reservation, waits=waits)
         accepted = response.status == HTTPStatus.ACCEPTED
-        self._require_plan(made, "waiting" if accepted else "active", response.status, steps)
+        self._require_reservation(made, "waiting" if accepted else "active", response.status, steps)
         if not accepted:
-            self.step_requests.plan = made.id
+            self.step_requests.reservation = made.id
             self.step_requests.state = replace(self.state, reservation=made.id)
             return made
         release = post(f"{path('reservations', made.id)}/void", {})
         return (yield from self._claim(ReservationWait(self.state.id, made.id, on_wait).claim_or_give_up(release)))
 
     def _claim(self, claim: RequestFlow[tuple[RunState, Reservation]]) -> RequestFlow[Reservation]:
-        """Adopt the plan that a wait claims; if it is not granted, get the state in which it leaves the run."""
+        """Adopt the reservation that a wait claims; if it is not granted, get the state in which it leaves the run."""
         try:
             state, claimed = yield from claim
         except ReservationNotGrantedError as error:
@@ -228,32 +228,34 @@ class ReservationProtocol:
             except LedgerError as second:
                 error.add_note(f"The ledger did not answer what has become of {self.state.id}: {second}")
             raise
-        self.step_requests.plan = claimed.id
+        self.step_requests.reservation = claimed.id
         self.step_requests.update_state(state)
         return claimed
 
-    def _require_plan(self, said: Reservation, reached: str, status: int, steps: int | None = None) -> Reservation:
-        """Require that a response is about this run's plan, with so many steps, and has set it to a status.
+    def _require_reservation(
+        self, said: Reservation, reached: str, status: int, steps: int | None = None
+    ) -> Reservation:
+        """Require that a response is about this run's reservation, with so many steps, and has set it to a status.
 
         Raises:
-            UnexpectedResponseError: it is about another plan, or says something else of it.
+            UnexpectedResponseError: it is about another reservation, or says something else of it.
         """
         asked = (self.state.id, reached, said.steps_reserved if steps is None else steps)
         if (said.run, said.status, said.steps_reserved) != asked:
             raise UnexpectedResponseError(
                 f"The ledger's answer is about {said.steps_reserved} steps of {said.run} that are {said.status}, not "
-                f"about the plan of {self.state.id}: release nothing.",
+                f"about the reservation of {self.state.id}: release nothing.",
                 status=status,
             )
         return said
 
     def _own_reservation(self) -> str:
-        if self.step_requests.plan is None:
-            raise ValueError("This run has set no plan aside: call reserve first.")
-        return self.step_requests.plan
+        if self.step_requests.reservation is None:
+            raise ValueError("This run has no reservation: call reserve first.")
+        return self.step_requests.reservation
 
     def _end_reservation(self, action: str, body: Mapping[str, object]) -> RequestFlow[Reservation]:
         response = yield post(f"{path('reservations', self._own_reservation())}/{action}", body)
-        ended = self._require_plan(response.read(Reservation), _ENDS[action], response.status)
+        ended = self._require_reservation(response.read(Reservation), _ENDS[action], response.status)
         self.step_requests.update_state((yield get_run(self.state.id).request).read(RunState))
         return ended

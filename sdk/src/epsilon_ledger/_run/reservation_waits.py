@@ -1,4 +1,4 @@
-"""Waiting for a plan until the ledger grants it, without I/O."""
+"""Waiting for a reservation until the ledger grants it, without I/O."""
 
 import logging
 from collections.abc import Callable
@@ -21,24 +21,24 @@ from epsilon_ledger._wire.requests import Pause, Request, RequestFlow, path, pos
 from epsilon_ledger._wire.reservation_models import Reservation, Waiting
 
 OnWait: TypeAlias = Callable[[Waiting], object]
-"""Called with what a plan waits for, first and whenever that changes."""
+"""Called with what a reservation waits for, first and whenever that changes."""
 
 _FIRST_PAUSE: Final = 1.0
 _LONGEST_PAUSE: Final = 15.0
-"""Seconds between two looks whether a plan is granted; each is half as long again as the last one."""
+"""Seconds between two looks whether a reservation is granted; each is half as long again as the last one."""
 
 _GROWTH: Final = 1.5
 _SPREAD: Final = 0.2
 """Random share by which a pause differs, so that trainers do not look at the same time."""
 
 _LOOKS_IN_LEASE: Final = 4
-"""A granted plan is returned if it is not claimed within its lease: there are so many looks in it at least."""
+"""A granted reservation is returned if it is not claimed within its lease: there are so many looks in it at least."""
 
 _LOGGER: Final = logging.getLogger("epsilon_ledger.waiting")
 
 
 def wait_end(wait: timedelta | None) -> str | None:
-    """Compute until when a plan waits, by this machine's clock; None: it does not wait.
+    """Compute until when a reservation waits, by this machine's clock; None: it does not wait.
 
     Raises:
         TypeError: `wait` is no timedelta.
@@ -54,11 +54,11 @@ def wait_end(wait: timedelta | None) -> str | None:
 
 
 class ReservationWait:
-    """The wait of one process for the grant of a plan.
+    """The wait of one process for the grant of a reservation.
 
     Args:
         run: id of the run.
-        reservation: id of the waiting plan.
+        reservation: id of the waiting reservation.
         on_wait: called with what it waits for, first and whenever that changes; None: the log has it.
     """
 
@@ -71,17 +71,17 @@ class ReservationWait:
         self._claim: Request | None = None
 
     def claim(self) -> RequestFlow[tuple[RunState, Reservation]]:
-        """Wait until the plan is granted, and claim it for this process.
+        """Wait until the reservation is granted, and claim it for this process.
 
-        A ledger that does not answer is asked again until the plan would expire.
+        A ledger that does not answer is asked again until the reservation would expire.
 
         Returns:
-            The run's state, and the plan.
+            The run's state, and the reservation.
 
         Raises:
             ReservationNotGrantedError: it has waited in vain, was cancelled, or its lease has ended.
             StepsAlreadyTakenError: another process has claimed it.
-            LedgerError: any other failure; the plan goes on waiting.
+            LedgerError: any other failure; the reservation goes on waiting.
         """
         pause = _FIRST_PAUSE
         while True:
@@ -99,16 +99,16 @@ class ReservationWait:
             pause = min(pause * _GROWTH, longest, _LONGEST_PAUSE)
 
     def claim_or_give_up(self, release: Request) -> RequestFlow[tuple[RunState, Reservation]]:
-        """As `claim`, and give the plan up if anything but the ledger ends the wait, Ctrl-C or `on_wait` for instance.
+        """As `claim`, and give up if anything but the ledger ends the wait, Ctrl-C or `on_wait` for instance.
 
-        The ledger is asked once to cancel the plan, or to `release` it if it is granted meanwhile.
+        The ledger is asked once to cancel the reservation, or to `release` it if it is granted meanwhile.
         """
         try:
             return (yield from self.claim())
         except LedgerError as error:
             if not isinstance(error, ReservationNotGrantedError):
                 error.add_note(
-                    f"The plan {self._id} may go on waiting: "
+                    f"The reservation {self._id} may go on waiting: "
                     f"get_run({self._run!r}).wait_for_reservation() waits on for it, "
                     f"and cancel_reservation({self._id!r}, reason=...) ends it."
                 )
@@ -120,7 +120,7 @@ class ReservationWait:
             raise
 
     def _look(self) -> RequestFlow[tuple[RunState, Reservation] | None]:
-        """Look at the plan, and claim it if it is granted; None: it waits."""
+        """Look at the reservation, and claim it if it is granted; None: it waits."""
         found = yield from get_reservation(self._id).flow()
         before, self._seen = self._seen, found
         if found.status == "active":
@@ -133,14 +133,15 @@ class ReservationWait:
         return None
 
     def _claim_granted(self, granted: Reservation) -> RequestFlow[tuple[RunState, Reservation] | None]:
-        """Claim a granted plan; None: the run does not have it any more."""
+        """Claim a granted reservation; None: the run does not have it any more."""
         state = yield from get_run(self._run).flow()
         unclaimed = granted.granted_at is not None and granted.claimed_at is None and not granted.steps_authorized
         if not unclaimed and self._claim is None:
             raise foreign_reservation_error(self._run, self._id, state.next_step)
         if state.reservation != self._id:
             return None
-        # The last request, because a process that does not know whether it has claimed the plan cannot go on with it.
+        # The last request, because a process that does not know whether it has claimed the reservation cannot go on
+        # with it.
         self._claim = self._claim or post(f"{path('reservations', self._id)}/renew", {})
         try:
             response = yield self._claim
@@ -149,7 +150,7 @@ class ReservationWait:
         claimed = response.read(Reservation)
         if (claimed.id, claimed.status) != (self._id, "active"):
             raise UnexpectedResponseError(
-                f"The ledger's answer does not set the plan {self._id} of {self._run} aside: release nothing.",
+                f"The ledger's answer does not grant the reservation {self._id} of {self._run}: release nothing.",
                 status=response.status,
             )
         return state, claimed
@@ -160,14 +161,14 @@ class ReservationWait:
             return
         # The first line is seen without any configuration of logging: the program seems to stand still.
         level = logging.WARNING if first else logging.INFO
-        _LOGGER.log(level, "%s waits for its plan %s: %s", self._run, self._id, waiting)
+        _LOGGER.log(level, "%s waits for its reservation %s: %s", self._run, self._id, waiting)
 
     def _raise_not_granted(self, status: str) -> NoReturn:
         lacked = "" if self._told is None else f" At last: {self._told}."
         until = None if self._seen is None else self._seen.wait_until
         raise ReservationNotGrantedError(
-            f"The plan {self._id} of {self._run} was not granted to this process: it is {status}.{lacked} "
-            "Nothing is set aside for it; create a run with another plan, or with a longer `wait`.",
+            f"The reservation {self._id} of {self._run} was not granted to this process: it is {status}.{lacked} "
+            "Nothing is reserved for it; create a run that reserves other steps, or with a longer `wait`.",
             run=self._run,
             reservation=self._id,
             reservation_status=status,
@@ -176,7 +177,7 @@ class ReservationWait:
         )
 
     def _give_up(self, reason: BaseException, release: Request) -> RequestFlow[None]:
-        """Cancel the plan, or release it, with one attempt each; a failure is noted."""
+        """Cancel the reservation, or release it, with one attempt each; a failure is noted."""
         cancel = cancel_reservation(self._id, reason=f"The trainer stopped waiting ({type(reason).__name__}).").request
         cancel.max_attempts = release.max_attempts = 1
         try:
@@ -185,4 +186,6 @@ class ReservationWait:
             except ReservationStateConflictError:
                 yield release
         except LedgerError as error:
-            reason.add_note(f"The ledger did not confirm that the plan {self._id} of {self._run} is given up: {error}")
+            reason.add_note(
+                f"The ledger did not confirm that the reservation {self._id} of {self._run} is given up: {error}"
+            )

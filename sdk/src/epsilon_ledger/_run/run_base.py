@@ -30,15 +30,28 @@ class RunBase(RunProperties, ABC, Generic[F]):
         state: latest state from the ledger.
         prefetch: prefetching of grants.
         step: training steps taken before, in all attempts; None if unknown.
-        with_plan: whether the run's active reservation belongs to this trainer.
+        with_reservation: whether the run's active reservation belongs to this trainer.
         begins_attempt: whether the run's attempt was begun for this trainer.
     """
 
     def __init__(
-        self, state: RunState, prefetch: PrefetchConfig, *, step: int | None, with_plan: bool, begins_attempt: bool
+        self,
+        state: RunState,
+        prefetch: PrefetchConfig,
+        *,
+        step: int | None,
+        with_reservation: bool,
+        begins_attempt: bool,
     ) -> None:
         super().__init__(
-            RunProtocol(state, prefetch, time.monotonic, step=step, with_plan=with_plan, begins_attempt=begins_attempt)
+            RunProtocol(
+                state,
+                prefetch,
+                time.monotonic,
+                step=step,
+                with_reservation=with_reservation,
+                begins_attempt=begins_attempt,
+            )
         )
         self._background = prefetch.background
         self._inflight: F | None = None

@@ -28,14 +28,14 @@ class RunSetup:
         flow: flow that gets it from the ledger.
         prefetch: prefetching of grants.
         step: training steps taken before; None if unknown.
-        with_plan: whether its active reservation belongs to this trainer.
+        with_reservation: whether its active reservation belongs to this trainer.
         begins_attempt: whether the flow begins an attempt for this trainer.
     """
 
     flow: RequestFlow[RunState]
     prefetch: PrefetchConfig
     step: int | None
-    with_plan: bool
+    with_reservation: bool
     begins_attempt: bool
 
 
@@ -49,7 +49,7 @@ def create_run(  # noqa: PLR0913 - the members of the request, by name
     planned: PlannedEvents | None = None,
     privacy_unit: str | None = None,
     neighboring_relation: NeighboringRelation | None = None,
-    plan: Sequence[EventCount] | None = None,
+    reserve: Sequence[EventCount] | None = None,
     expected_steps: int | None = None,
     declared_steps_per_hour: float | None = None,
     prefetch: int = 1,
@@ -74,21 +74,22 @@ def create_run(  # noqa: PLR0913 - the members of the request, by name
             last one may be a bare event: as many as the limit allows. None: `event` is the plan, without a count.
         privacy_unit: that the trainer protects; the ledger refuses the run if the population's differs.
         neighboring_relation: of the trainer's noise; checked like `privacy_unit`.
-        plan: to reserve at once; if it does not fit, no run is created, unless it may `wait`.
+        reserve: events with their counts to reserve at once; if they do not fit, no run is created, unless they may
+            `wait`.
         expected_steps: number of all steps of the training: a refusal answers for the rest of them, and more of them
-            are flagged as a deviation. None: those of `plan` or `planned`, if they have an end.
+            are flagged as a deviation. None: those of `reserve` or `planned`, if they have an end.
         declared_steps_per_hour: maximum pace; a faster run is flagged. None: any.
         prefetch: steps granted by one request. Unused ones are returned when the run is completed, and forfeited
             if it ends otherwise or this process dies.
         prefetch_in_background: request the next grant while the last one is in use.
         schedule: event of step t, from 0, instead of `event`; for decaying noise, for instance.
-        lease_seconds: maximum silence before reserved steps are forfeited; by default 3,600 for a plan and 600 for
-            grants.
-        wait: how long the plan may wait for budget, up to 366 days, if it does not fit now or others are served first;
-            the call returns when it is reserved. Ctrl-C, another exception or a cancelled task meanwhile cancels the
-            plan, if the ledger answers, and so aborts the run. If this process dies, the plan goes on waiting: take it
-            up with `get_run` and `Run.wait_for_reservation`. None: it is reserved at once or refused.
-        on_wait: called with what the plan waits for, first and whenever that changes; None: the log has it.
+        lease_seconds: maximum silence before reserved steps are forfeited; by default 3,600 for a reservation and 600
+            for grants.
+        wait: how long `reserve` may wait for budget, up to 366 days, if it does not fit now or others are served first;
+            the call returns when it is granted. Ctrl-C, another exception or a cancelled task meanwhile cancels the
+            reservation, if the ledger answers, and so aborts the run. If this process dies, it goes on waiting: take
+            it up with `get_run` and `Run.wait_for_reservation`. None: it is reserved at once or refused.
+        on_wait: called with what the reservation waits for, first and whenever that changes; None: the log has it.
         collect_metadata: label the run with its git commit, its job and its run of MLflow or Weights & Biases, and link
             the latter; None: unless EPSILON_LEDGER_COLLECT_METADATA is 0.
         metadata: for people, as in `Metadata`.
@@ -97,15 +98,17 @@ def create_run(  # noqa: PLR0913 - the members of the request, by name
         The run; keep its `state_dict()` to resume it.
 
     Raises:
-        BudgetExceededError: the plan does not fit; with `wait`, it never would.
-        ReservationsWaitingError: the plan fits, but others are served first, and it may not wait.
-        ReservationNotGrantedError: the plan has waited in vain, or was cancelled; the run is aborted.
+        BudgetExceededError: `reserve` does not fit; with `wait`, it never would.
+        ReservationsWaitingError: `reserve` fits, but others are served first, and it may not wait.
+        ReservationNotGrantedError: the reservation has waited in vain, or was cancelled; the run is aborted.
         LedgerError: it was not created, or no response arrived.
         TypeError: there is no such argument.
-        ValueError: the arguments about grants contradict each other, or there is no plan to wait for.
+        ValueError: the arguments about grants contradict each other, or there is nothing to reserve and wait for.
     """
-    if wait is not None and not plan:
-        raise ValueError("Only a plan can wait: give `plan`, the events with their counts, or leave `wait` out.")
+    if wait is not None and not reserve:
+        raise ValueError(
+            "Only a reservation can wait: give `reserve`, the events with their counts, or leave `wait` out."
+        )
     described = provenance(collect=collect_metadata).merge(wire_metadata(metadata))
     body = {
         "name": name,
@@ -116,23 +119,23 @@ def create_run(  # noqa: PLR0913 - the members of the request, by name
         "planned": wire_planned(planned),
         "privacy_unit": privacy_unit,
         "neighboring_relation": neighboring_relation,
-        "plan": None if plan is None else wire_events(plan, "plan"),
+        "reserve": None if reserve is None else wire_events(reserve, "reserve"),
         "expected_steps": None if expected_steps is None else whole("expected_steps", expected_steps),
         "declared_steps_per_hour": declared_steps_per_hour,
-        "lease_seconds": lease_seconds if plan else None,
+        "lease_seconds": lease_seconds if reserve else None,
         "wait_until": wait_end(wait),
         **described,
     }
-    config = PrefetchConfig.of(prefetch, prefetch_in_background, schedule, None if plan else lease_seconds)
-    config.require_none(has_plan=bool(plan))
+    config = PrefetchConfig.of(prefetch, prefetch_in_background, schedule, None if reserve else lease_seconds)
+    config.require_none(has_reservation=bool(reserve))
     flow = Call(post("v1/runs", body), RunState).flow()
     if wait is not None:
         flow = _wait_for_reservation(flow, on_wait)
-    return RunSetup(flow, config, 0, with_plan=True, begins_attempt=True)
+    return RunSetup(flow, config, 0, with_reservation=True, begins_attempt=True)
 
 
 def _wait_for_reservation(creation: RequestFlow[RunState], on_wait: OnWait | None) -> RequestFlow[RunState]:
-    """Create a run, and wait for its plan if that waits."""
+    """Create a run, and wait for its reservation if that waits."""
     state = yield from creation
     if state.waiting_reservation is None:
         return state
@@ -148,7 +151,7 @@ def get_run(
     prefetch_in_background: bool = False,
     schedule: Callable[[int], Event] | None = None,
     lease_seconds: int | None = None,
-    with_plan: bool = False,
+    with_reservation: bool = False,
     step: int | None = None,
 ) -> RunSetup:
     """Get a run at its next step in its current attempt; `resume_run` starts a new one.
@@ -159,7 +162,7 @@ def get_run(
         prefetch_in_background: as in `create_run`.
         schedule: as in `create_run`.
         lease_seconds: as in `create_run`.
-        with_plan: continue the plan reserved by an earlier process of this job. Each of its steps must have been
+        with_reservation: continue the reservation of an earlier process of this job. Each of its steps must have been
             authorized individually, or the ledger would not know them.
         step: training steps taken before, in all attempts; required by a schedule.
 
@@ -172,7 +175,7 @@ def get_run(
         ValueError: the arguments about grants contradict each other, or a schedule lacks `step`.
     """
     config = PrefetchConfig.of(prefetch, prefetch_in_background, schedule, lease_seconds)
-    return RunSetup(find_run(run), config, _known_step(step, schedule), with_plan, begins_attempt=False)
+    return RunSetup(find_run(run), config, _known_step(step, schedule), with_reservation, begins_attempt=False)
 
 
 def resume_run(
@@ -192,7 +195,7 @@ def resume_run(
     Args:
         state: from `run.state_dict()` when the checkpoint was written; or a run's id or
             path, to repeat nothing.
-        steps_executed: known number of executed steps of the plan that the earlier process had reserved; None: its
+        steps_executed: known number of executed steps of the earlier process's reservation; None: its
             remainder is forfeited.
         prefetch: as in `create_run`.
         prefetch_in_background: as in `create_run`.
@@ -213,7 +216,9 @@ def resume_run(
     if None not in {kept, step} and kept != step:
         raise ValueError(f"The checkpoint was written after {kept} steps, not {step}: leave `step` out.")
     known = _known_step(step if kept is None else kept, schedule)
-    return RunSetup(_next_attempt(run_id, known, steps_executed), config, known, with_plan=False, begins_attempt=True)
+    return RunSetup(
+        _next_attempt(run_id, known, steps_executed), config, known, with_reservation=False, begins_attempt=True
+    )
 
 
 def _known_step(step: int | None, schedule: Callable[[int], Event] | None) -> int | None:

@@ -31,11 +31,11 @@ class RunProtocol(ReservationProtocol):
         prefetch: prefetching of grants.
         clock: monotonic, in seconds.
         step: training steps taken before, in all attempts; None if unknown.
-        with_plan: whether the run's active reservation belongs to this trainer.
+        with_reservation: whether the run's active reservation belongs to this trainer.
         begins_attempt: whether the run's attempt was begun for this trainer.
 
     Raises:
-        ValueError: the run has its own plan and prefetches grants.
+        ValueError: the run has a reservation of its own and prefetches grants.
     """
 
     def __init__(
@@ -45,10 +45,10 @@ class RunProtocol(ReservationProtocol):
         clock: Callable[[], float],
         *,
         step: int | None,
-        with_plan: bool,
+        with_reservation: bool,
         begins_attempt: bool,
     ) -> None:
-        super().__init__(state, prefetch, clock, step=step, with_plan=with_plan)
+        super().__init__(state, prefetch, clock, step=step, with_reservation=with_reservation)
         self.begins_attempt = begins_attempt
         self.resumed_charges: set[str] = set()
 
@@ -77,7 +77,7 @@ class RunProtocol(ReservationProtocol):
                     if authorization is not None:
                         return authorization
             except ReservationsWaitingError as error:
-                others_first = error  # a budget that is not for plans only admits the steps one by one
+                others_first = error  # a budget that is not for reservations only admits the steps one by one
             yield from grants.close_grant()
         try:
             if events is None and event is None and grants.prefetch.schedule is not None:
@@ -166,13 +166,13 @@ class RunProtocol(ReservationProtocol):
         """Complete the run; unused granted steps are returned.
 
         Args:
-            steps_executed: of a plan from `reserve`, including individually authorized ones.
+            steps_executed: of a reservation from `reserve`, including individually authorized ones.
             reason: "finished" or "budget_exhausted"; by default the latter, if the steps requested last were refused.
 
         Raises:
             RunStateConflictError: the run was aborted.
             AttemptSupersededError: another process has taken over the run.
-            ReservationStateConflictError: the run has a plan, and `steps_executed` is missing.
+            ReservationStateConflictError: the run has a reservation, and `steps_executed` is missing.
             LedgerError: any other failure.
         """
         # A separate request, because the end of a run does not name the grant and may arrive late.

@@ -49,16 +49,16 @@ class StepRequests:
 
     Args:
         state: latest state from the ledger.
-        plan: id of the run's active reservation if it belongs to this trainer; steps of other reservations belong to
-            another process.
+        reservation: id of the run's active reservation if it belongs to this trainer; steps of other reservations
+            belong to another process.
 
     `expected_steps` is the number of all steps of the training, if the program has learned it after the registration.
     """
 
-    def __init__(self, state: RunState, plan: str | None) -> None:
+    def __init__(self, state: RunState, reservation: str | None) -> None:
         self._state = ChargedState(state)
         self.path = path("runs", state.id)  # under the ledger's address
-        self.plan = plan
+        self.reservation = reservation
         self.expected_steps: int | None = None
         self._pending: _Pending | None = None
         self._latest_attempt = state.attempt
@@ -111,7 +111,7 @@ class StepRequests:
         Raises:
             LedgerError: as `Run.authorize`.
         """
-        if self._pending is None and self._state.reservation not in {None, self.plan}:
+        if self._pending is None and self._state.reservation not in {None, self.reservation}:
             yield from self._require_no_foreign_reservation()
         unusual: dict[str, object] = {"on_exceed": "truncate"} if truncate else {}
         body = steps_body(self._state, count, event, events) | unusual
@@ -202,7 +202,7 @@ class StepRequests:
         if not response.is_own:
             self._pending = None
             raise _foreign_steps_error(authorization)
-        if authorization.reservation is not None and authorization.reservation != self.plan:
+        if authorization.reservation is not None and authorization.reservation != self.reservation:
             self._pending = None
             raise foreign_reservation_error(
                 authorization.run, authorization.reservation, authorization.first_step, authorization.next_step
@@ -309,7 +309,7 @@ def foreign_reservation_error(
         f"Steps of {run} from {first_step} on are set aside as the reservation {reservation}, and may have been handed "
         f"out by the process that made it: release nothing. If that process has ended, take the run up with "
         f"resume_run, which charges what is left of its reservation; if each of its steps was asked for on its own, "
-        f"get_run(..., with_plan=True) goes on with it.",
+        f"get_run(..., with_reservation=True) goes on with it.",
         run=run,
         first_step=first_step,
         next_step=first_step if next_step is None else next_step,

@@ -1,4 +1,4 @@
-"""Allocations of accounts, and the plans that wait for them."""
+"""Allocations of accounts, and the reservations that wait for them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -23,18 +23,18 @@ class UnlockOverTime(TypedDict):
 
 
 class UnlockByReservations(TypedDict):
-    """A limit of which every run that asks for a plan unlocks an equal part; `since` as of `UnlockOverTime`."""
+    """A limit of which every run that asks for a reservation unlocks an equal part; `since` as of `UnlockOverTime`."""
 
     type: Literal["by_reservations"]
-    plans: int
+    reservations: int
     since: NotRequired[str]
 
 
 class Share(TypedDict):
     """What is promised to a budget directly under an account, by its id or path.
 
-    `minimum` (default 0) of each window's budget is kept for it until the window ends. Its plans have at most
-    `maximum` (default 1) of the usable limit. `weight` (default 1) counts in the order of the plans that wait.
+    `minimum` (default 0) of each window's budget is kept for it until the window ends. Its reservations have at most
+    `maximum` (default 1) of the usable limit. `weight` (default 1) counts in the order of the reservations that wait.
     """
 
     account: str
@@ -44,10 +44,10 @@ class Share(TypedDict):
 
 
 class Allocation(TypedDict, total=False):
-    """How an account shares out its budget among plans, all optional.
+    """How an account shares out its budget among reservations, all optional.
 
-    `rule` is of a population, for all under it. A plan that has waited for `aging_seconds` (default: a week) is delayed
-    by no younger one; None: by any. `unlock` None: all of the limit is usable.
+    `rule` is of a population, for all under it. A reservation that has waited for `aging_seconds` (default: a week) is
+    delayed by no younger one; None: by any. `unlock` None: all of the limit is usable.
     """
 
     rule: SchedulingRule | None
@@ -74,16 +74,16 @@ class AccountAllocation:
     Args:
         account: its id.
         path: its path.
-        reservations_only: whether it has an allocation, and so admits steps of plans only.
-        rule: by which waiting plans are served.
-        aging_seconds: of waiting, after which no younger plan delays one; None: any may.
+        reservations_only: whether it has an allocation, and so admits steps of reservations only.
+        rule: by which waiting reservations are served.
+        aging_seconds: of waiting, after which no younger reservation delays one; None: any may.
         unlock: how the limit becomes usable; None: it is.
         shares: of the budgets directly under it.
         revision: number of changes.
         unlocked: usable part of the limit, in [0, 1].
         epsilon_limit: of the limit.
         next_unlock_at: when the next part becomes usable; None: never, or by arrivals.
-        arrivals: runs that have asked for a plan, if they unlock the limit.
+        arrivals: runs that have asked for a reservation, if they unlock the limit.
         etag: entity tag.
     """
 
@@ -117,7 +117,7 @@ class AccountAllocation:
 
 @dataclass(frozen=True, slots=True)
 class QueueEntry:
-    """A plan that waits, and its run."""
+    """A reservation that waits, and its run."""
 
     run: str
     run_path: str
@@ -126,20 +126,20 @@ class QueueEntry:
 
 @dataclass(frozen=True, slots=True)
 class AccountQueue:
-    """The plans that wait for an account or for one under it, the next one first; `plans` counts them.
+    """The reservations that wait for an account or for one under it, the next one first; `reservations` counts them.
 
     At most 100 are listed.
     """
 
     account: str
     path: str
-    plans: int
+    reservations: int
     items: tuple[QueueEntry, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class WaitPreview:
-    """What would become of a plan that arrived now.
+    """What would become of a reservation that arrived now.
 
     Attributes:
         fits: whether it would be reserved at once.

@@ -7,7 +7,7 @@
   + RequestInDoubtError           an unanswered step is pending and another one was asked for
   + StepsAlreadyTakenError        another process holds these very steps
   + ApprovalRequiredError         a policy has another person approve first; the proposal waits
-  + ReservationNotGrantedError           a plan has waited in vain, or was cancelled
+  + ReservationNotGrantedError           a reservation has waited in vain, or was cancelled
   + TrialExceededError            a trial wants more than its sweep has declared and paid for
   + ChargeExceededError           a training or an epoch wants more steps than its charge covers
   + AmbiguousPathError            several runs have this path
@@ -140,11 +140,13 @@ class ApprovalRequiredError(LedgerError):
 
 
 class ReservationNotGrantedError(LedgerError):
-    """A plan has waited in vain, was cancelled, or its lease ended before this process claimed it: release nothing.
+    """A reservation was not granted to this process: release nothing.
+
+    It has waited in vain, was cancelled, or its lease ended before this process claimed it.
 
     Args:
         message: for display.
-        run: id of the run. If it has waited for the plan since its registration, it is aborted.
+        run: id of the run. If it has waited for it since its registration, it is aborted.
         reservation: id of the reservation; None: unknown.
         reservation_status: "expired" or "cancelled"; "voided", if it was granted and never claimed; None: unknown.
         wait_until: until when it waited, or would have waited.

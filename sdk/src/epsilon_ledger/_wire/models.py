@@ -227,8 +227,9 @@ class RunState(AccountMetadata):
 
     `plan` is that of the run's own limit; it and `epsilon_rdp` are as of the last request for the state. `url` is its
     page, `number` tells apart the runs at one path, from 1 in the order of their creation. `end_reason` is "finished",
-    "budget_exhausted", "aborted", "lost", or "not_granted": its plan has waited in vain. A run whose `status` is
-    "waiting" waits for its plan, `waiting_reservation`. `population_size` is what the population declares, and public.
+    "budget_exhausted", "aborted", "lost", or "not_granted": its reservation has waited in vain. A run whose `status` is
+    "waiting" waits for its reservation, `waiting_reservation`. `population_size` is what the population declares, and
+    public.
     """
 
     id: str

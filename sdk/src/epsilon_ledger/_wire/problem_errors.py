@@ -61,9 +61,9 @@ class AccountClosedError(ProblemError):
 
 
 class ReservationRequiredError(ProblemError):
-    """An account shares out its budget among plans, and these steps belong to none: nothing was charged.
+    """An account shares out its budget among reservations, and these steps belong to none: nothing was charged.
 
-    Create the run with a `plan`, or reserve one.
+    Create the run with `reserve`, or call `Run.reserve`.
 
     Args:
         problem: the response.
@@ -80,7 +80,7 @@ class ReservationRequiredError(ProblemError):
 
 
 class ReservationsWaitingError(ProblemError):
-    """The plan fits, but others wait for the same budget and are served before it: nothing was reserved.
+    """The reservation fits, but others wait for the same budget and are served before it: nothing was reserved.
 
     Ask again later, or give `wait` to wait for its turn.
     """

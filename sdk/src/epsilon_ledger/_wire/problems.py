@@ -159,7 +159,7 @@ class BudgetExceededError(ProblemError):
     def __init__(self, problem: Problem) -> None:
         super().__init__(problem)
         refusal = _Refusal(**members(_Refusal, problem.members))
-        # None if a plan is refused together with the registration of its run.
+        # None if a reservation is refused together with the registration of its run.
         self.run = refusal.run
         self.first_step = refusal.first_step
         self.count = refusal.count

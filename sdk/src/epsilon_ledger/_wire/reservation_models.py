@@ -1,4 +1,4 @@
-"""Reservations: plans whose cost is set aside, or that wait for it."""
+"""Reservations: steps whose cost is set aside, or that wait for it."""
 
 import math
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from epsilon_ledger._wire.events import Event
 
 @dataclass(frozen=True, slots=True)
 class ReservedEvent:
-    """An event's planned count, and the steps authorized or removed by a lowered limit."""
+    """An event's reserved count, and the steps authorized or removed by a lowered limit."""
 
     event: Event
     count: int
@@ -19,15 +19,15 @@ class ReservedEvent:
 
 @dataclass(frozen=True, slots=True)
 class Shortage:
-    """An account that does not hold a waiting plan now.
+    """An account that does not hold a waiting reservation now.
 
     Args:
         account: its id.
         account_path: its path.
-        reason: "closed": it is not open. "limit": its limit leaves too little. "reserved": active plans have reserved
-            it. "locked": it is unlocked later. "promised": it is kept for other budgets.
-        order: the Rényi order at which the plan comes closest to fitting.
-        requested: by the plan, in nats at this order.
+        reason: "closed": it is not open. "limit": its limit leaves too little. "reserved": active reservations have
+            reserved it. "locked": it is unlocked later. "promised": it is kept for other budgets.
+        order: the Rényi order at which the reservation comes closest to fitting.
+        requested: by the reservation, in nats at this order.
         available: in nats at this order.
         opens_at: of a closed account; None: unknown.
     """
@@ -51,13 +51,13 @@ class Shortage:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """What a plan waits for, and its place; its text is one line.
+    """What a reservation waits for, and its place; its text is one line.
 
     Args:
-        rule: by which waiting plans are served.
-        position: from 1, among the plans that want one of its accounts.
-        plans: number of these plans.
-        aged: whether no younger plan may delay it any more.
+        rule: by which waiting reservations are served.
+        position: from 1, among the reservations that want one of its accounts.
+        reservations: number of these reservations.
+        aged: whether no younger reservation may delay it any more.
         score: by the rule, the least first; None: by arrival.
         lacks: what its accounts lack; empty: it fits, and others are served before it.
         estimated_at: when it is reserved, if nothing changes but what time unlocks and opens; None: unknown.
@@ -65,7 +65,7 @@ class Waiting:
 
     rule: str
     position: int
-    plans: int
+    reservations: int
     aged: bool
     score: float | None
     lacks: tuple[Shortage, ...]
@@ -75,12 +75,12 @@ class Waiting:
         """Format the place, what is lacking, and the estimate."""
         lacks = f"; waits for {', '.join(map(str, self.lacks))}" if self.lacks else "; it fits, others are served first"
         expected = "" if self.estimated_at is None else f"; expected at {self.estimated_at:%Y-%m-%d %H:%M:%S %Z}"
-        return f"place {self.position} of {self.plans} by {self.rule}{lacks}{expected}"
+        return f"place {self.position} of {self.reservations} by {self.rule}{lacks}{expected}"
 
 
 @dataclass(frozen=True, slots=True)
 class Reservation:
-    """A reserved plan, one that waits to be reserved, or its end.
+    """Reserved steps, or ones that wait to be reserved.
 
     `status` is "waiting", "active", "committed", "voided", "forfeited", "expired" or "cancelled". An active one's
     remainder is forfeited at `expires_at`; a waiting one expires then. One that has waited was reserved at
@@ -91,7 +91,7 @@ class Reservation:
     run: str
     attempt: int
     status: str
-    plan: tuple[ReservedEvent, ...]
+    events: tuple[ReservedEvent, ...]
     steps_reserved: int
     steps_authorized: int
     steps_revoked: int
@@ -110,11 +110,11 @@ class Reservation:
 class CreatedReservation:
     """Response to a new reservation.
 
-    `epsilon` is the run's so far, `epsilon_reserved` after the plan; `steps_remaining` fit in addition.
+    `epsilon` is the run's so far, `epsilon_reserved` after the reserved steps; `steps_remaining` fit in addition.
     """
 
     id: str
-    plan: tuple[ReservedEvent, ...]
+    events: tuple[ReservedEvent, ...]
     steps_reserved: int
     lease_seconds: int
     expires_at: datetime

@@ -1,4 +1,4 @@
-"""Allocations of accounts, and the plans that wait for them."""
+"""Allocations of accounts, and the reservations that wait for them."""
 
 from collections.abc import Sequence
 from http import HTTPStatus
@@ -13,7 +13,7 @@ from epsilon_ledger._wire.requests import RequestFlow, get, path, post, put
 
 
 def get_allocation(account: str) -> RequestFlow[AccountAllocation]:
-    """Get how an account shares out its limit among plans, and what of it is usable now.
+    """Get how an account shares out its limit among reservations, and what of it is usable now.
 
     Args:
         account: id or path of a population or a budget.
@@ -31,13 +31,14 @@ def get_allocation(account: str) -> RequestFlow[AccountAllocation]:
 def replace_allocation(
     account: str, allocation: Allocation | None, *, reason: str, if_match: AccountAllocation | str | None = None
 ) -> RequestFlow[AccountAllocation | Proposal]:
-    """Replace how an account shares out its limit among plans; what is reserved stays reserved.
+    """Replace how an account shares out its limit among reservations; what is reserved stays reserved.
 
-    An account with an allocation admits steps of plans only. One that may unlock the limit earlier is proposed.
+    An account with an allocation admits reserved steps only. One that may unlock the limit earlier is proposed.
 
     Args:
         account: id or path of a population or a budget.
-        allocation: all of it, `{**seen.allocation, "rule": "smallest_share"}` for instance; None: steps need no plan.
+        allocation: all of it, `{**seen.allocation, "rule": "smallest_share"}` for instance; None: steps need no
+            reservation.
         reason: for the audit log.
         if_match: what was read before, or its `etag`: if the allocation has changed since, nothing happens. None:
             whatever the allocation is now.
@@ -59,13 +60,13 @@ def replace_allocation(
 
 
 def get_queue(account: str) -> RequestFlow[AccountQueue]:
-    """Get the plans that wait for an account or for one under it, the next one first.
+    """Get the reservations that wait for an account or for one under it, the next one first.
 
     Args:
         account: id or path of a population or a budget.
 
     Returns:
-        The plans, and what each of them waits for; at most 100.
+        The reservations, and what each of them waits for; at most 100.
 
     Raises:
         LedgerError: the account does not exist, or no response arrived.
@@ -74,20 +75,20 @@ def get_queue(account: str) -> RequestFlow[AccountQueue]:
     return (yield get(f"{path('accounts', account_id)}/queue")).read(AccountQueue)
 
 
-def preview_wait(account: str, plan: Sequence[EventCount]) -> RequestFlow[WaitPreview]:
-    """Preview a plan that a new run under an account would request; nothing is recorded or reserved.
+def preview_wait(account: str, events: Sequence[EventCount]) -> RequestFlow[WaitPreview]:
+    """Preview a reservation of a new run under an account; nothing is recorded or reserved.
 
     Args:
         account: id or path of a population or a budget.
-        plan: events with their counts, in order.
+        events: in order, each with its count.
 
     Returns:
         Whether it would be reserved at once, or what it would wait for.
 
     Raises:
-        LedgerError: the account does not exist, a policy forbids the plan, or no response arrived.
+        LedgerError: the account does not exist, a policy forbids an event, or no response arrived.
     """
-    body = {"plan": wire_events(plan, "plan")}
+    body = {"events": wire_events(events, "events")}
     account_id = yield from find_account_id(account)
     answer = yield post(f"{path('accounts', account_id)}/queue/what-if", body)
     return answer.read(WaitPreview)

@@ -11,7 +11,7 @@ def get_reservation(reservation_id: str) -> Call[Reservation]:
         reservation_id: its id.
 
     Returns:
-        The reservation; `waiting` is what a waiting plan waits for.
+        The reservation; `waiting` is what a waiting reservation waits for.
 
     Raises:
         LedgerError: it does not exist, or no response arrived.
@@ -20,7 +20,7 @@ def get_reservation(reservation_id: str) -> Call[Reservation]:
 
 
 def cancel_reservation(reservation_id: str, *, reason: str) -> Call[Reservation]:
-    """Cancel a plan that waits; a run that has waited for it since its registration is aborted.
+    """Cancel a reservation that waits; a run that has waited for it since its registration is aborted.
 
     Args:
         reservation_id: its id.
@@ -37,11 +37,11 @@ def cancel_reservation(reservation_id: str, *, reason: str) -> Call[Reservation]
 
 
 def prioritize_reservation(reservation_id: str, priority: int, *, reason: str) -> Call[Reservation]:
-    """Let a plan that waits be served before all with a lower priority, and after all with a higher one.
+    """Let a reservation that waits be served before all with a lower priority, and after all with a higher one.
 
     Args:
         reservation_id: its id.
-        priority: in -100 ... 100; plans begin with 0.
+        priority: in -100 ... 100; reservations begin with 0.
         reason: for the audit log.
 
     Returns:
