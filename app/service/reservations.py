@@ -15,11 +15,12 @@ from app.ledger.runs.reservations import (
     Reservation,
     ReservationClose,
     ReservationStatus,
+    claim,
     commit,
-    extend,
     forfeit,
     has_lapsed,
     plan_of,
+    renew,
     void,
 )
 from app.ledger.runs.run import RunStatus, require_active, require_attempt
@@ -245,20 +246,40 @@ def void_reservation(context: RequestContext, reservation_id: str) -> Reservatio
     return _ended(context, reservation_id, void)
 
 
-@use_case(Permission.STEP_AUTHORIZE, locks_organisation=False)
-def renew_reservation(tx: Connection, context: RequestContext, reservation_id: str) -> Reservation:
+def claim_reservation(context: RequestContext, reservation_id: str) -> Reservation:
+    """Take up a granted reservation, whose lease starts anew; a repeated claim renews it.
+
+    Raises:
+        ReservationClosedError: it is closed, or its lease has expired.
+        ReservationStateConflictError: it waits, or the rest of its steps was revoked.
+    """
+    return _lease(context, reservation_id, claim)
+
+
+def renew_reservation(context: RequestContext, reservation_id: str) -> Reservation:
     """Restart the lease of a reservation.
 
     Raises:
         ReservationClosedError: it is closed, or its lease has expired.
+        ReservationStateConflictError: it waits, nobody has claimed it, or the rest of its steps was revoked.
     """
+    return _lease(context, reservation_id, renew)
+
+
+@use_case(Permission.STEP_AUTHORIZE, locks_organisation=False)
+def _lease(
+    tx: Connection,
+    context: RequestContext,
+    reservation_id: str,
+    how: Callable[[Reservation, datetime, datetime], Reservation],
+) -> Reservation:
     found = _found(tx, context.organisation_id, reservation_id)
     work = load_for(tx, context, found.run_id)
-    renewed = extend(_as_it_stands(tx, work, found), context.now, context.lapsed_by)
-    reservations.save_lease(tx, context.organisation_id, renewed)
+    leased = how(_as_it_stands(tx, work, found), context.now, context.lapsed_by)
+    reservations.save_lease(tx, context.organisation_id, leased)
     work.renew(found.run_id)
     save(tx, work)
-    return renewed
+    return leased
 
 
 def _ended(context: RequestContext, reservation_id: str, how: Callable[[Reservation], ReservationClose]) -> Reservation:

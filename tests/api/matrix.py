@@ -25,7 +25,7 @@ RULES: list[tuple[list[str], str, str]] = [
     (RUNS, HIDDEN, "createExperiment createRun updateRun completeRun pauseRun resumeRun abortRun"),
     (RUNS, HIDDEN, "cancelReservation requestLimit"),
     (TRAINING, HIDDEN, "chargeExperiment authorizeSteps createAttempt"),
-    (TRAINING, HIDDEN, "createReservation commitReservation voidReservation renewReservation"),
+    (TRAINING, HIDDEN, "createReservation commitReservation voidReservation claimReservation renewReservation"),
     (PLANNING, HIDDEN, "changeAccountLimit"),
     (EVERYONE, OWN, "listPopulations listBudgets listRuns listExperiments listDecisions listProposals listAlerts"),
     (EVERYONE, OWN, "getOrganisationPolicy exportRuns exportDecisions"),

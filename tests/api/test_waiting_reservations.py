@@ -58,12 +58,12 @@ def test_plan_that_waits_is_granted_once_another_is_returned(office: Waiting) ->
 
 def test_plan_that_is_never_claimed_is_returned_and_a_claimed_one_forfeited(office: Waiting) -> None:
     held = office.held(FITTING)
-    plans = [office.queued(40, name, lease_seconds=60) for name in ("idle", "renewed", "stepped", "aborted", "taken")]
+    plans = [office.queued(40, name, lease_seconds=60) for name in ("idle", "claimed", "stepped", "aborted", "taken")]
     held.end("void")
     assert office.granted() == 5
-    assert plans[1].end("renew").json()["claimed_at"] == _shown(office.now)
+    assert plans[1].end("claim").json()["claimed_at"] == _shown(office.now)
     assert plans[2].trainer.steps().status_code == 200
-    plans[4].end("renew")
+    plans[4].end("claim")
     for plan, action in ((plans[3], "abort"), (plans[4], "attempts")):
         assert plan.trainer.act(action, {}).status_code in {200, 201}
     office.later(seconds=61)
@@ -124,11 +124,36 @@ def test_first_answer_is_repeated_whatever_became_of_the_plan(office: Waiting) -
     assert len(office.events("reservation.queued")) == 1
 
 
+def test_granted_reservation_is_renewed_once_it_is_claimed(office: Waiting) -> None:
+    held = office.held(FITTING)
+    waits, steps = (office.queued(40, name, lease_seconds=60) for name in ("claims", "steps"))
+    held.end("void")
+    assert office.granted() == 2
+    before = waits.read()
+    refused = is_refused(waits.end("renew"), 409, "reservation_state_conflict")
+    assert refused["detail"].endswith(
+        "no trainer has claimed it yet. Claim it first: POST /v1/reservations/{id}/claim."
+    )
+    assert waits.read() == before
+    claimed = waits.end("claim").json()
+    assert (claimed["claimed_at"], claimed["expires_at"]) == (
+        _shown(office.now),
+        _shown(office.now + timedelta(seconds=60)),
+    )
+    office.later(seconds=30)
+    again, renewed = waits.end("claim").json(), waits.end("renew").json()
+    assert again == renewed == claimed | {"expires_at": renewed["expires_at"]}
+    assert renewed["expires_at"] > claimed["expires_at"]
+    assert steps.trainer.steps().status_code == 200
+    assert steps.end("renew").json()["claimed_at"] is None
+    assert office.sound()
+
+
 def test_plan_that_waits_is_not_settled_and_its_run_has_not_begun(office: Waiting) -> None:
     office.held(FITTING)
     waits = office.queued(50)
     before = waits.trainer.rows()
-    for how, executed in (("commit", 5), ("void", None), ("renew", None)):
+    for how, executed in (("commit", 5), ("void", None), ("claim", None), ("renew", None)):
         is_refused(waits.end(how, executed), 409, "reservation_state_conflict")
     for action in ("pause", "resume", "complete", "attempts"):
         is_refused(waits.trainer.act(action, {} if action == "attempts" else None), 409, "run_state_conflict")

@@ -170,15 +170,15 @@ def test_run_page_has_the_place_of_its_plan(ledger: Ledger, monkeypatch: pytest.
     assert "of 3" in moved.words.partition("Place")[2], "a poll sees that others have come"
 
 
-def test_granted_plan_is_unclaimed_until_it_is_renewed(ledger: Ledger, shared: str) -> None:
+def test_granted_plan_is_unclaimed_until_it_is_claimed(ledger: Ledger, shared: str) -> None:
     made = ask(ledger, "first", 800).json()
     allocate(ledger, shared, rule="smallest_share")
     assert grant_waiting(ledger.database) == 1
     words = visitor(ledger).open(f"/runs/{made['id']}").words
     assert "that its trainer has not claimed yet" in words
     assert "active unclaimed granted" in words
-    renewed = ledger.post(f"/v1/reservations/{made['waiting_reservation']}/renew", None, "trainer")
-    assert renewed.status_code == 200, renewed.text
+    claimed = ledger.post(f"/v1/reservations/{made['waiting_reservation']}/claim", None, "trainer")
+    assert claimed.status_code == 200, claimed.text
     assert "claimed" not in visitor(ledger).open(f"/runs/{made['id']}").words
     said = visitor(ledger, "auditor").open("/audit?action=reservation.granted").words
     assert "granted the waiting plan of mimic/icu-team/first after " in said

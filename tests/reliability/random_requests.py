@@ -86,7 +86,7 @@ class Requests:
             (1, "populations", population),
             (4, f"runs/{run}/reservations", {"events": events, "lease_seconds": dice.choice((1, 3600))} | attempt),
             (2, f"reservations/{plan}/commit", {"steps_executed": dice.choice((0, 1, 5, 60))}),
-            (2, f"reservations/{plan}/{dice.choice(('void', 'renew'))}", {}),
+            (2, f"reservations/{plan}/{dice.choice(('void', 'claim', 'renew'))}", {}),
             (3, f"runs/{run}/{state}", {}),
             (2, f"accounts/{self._id(owner, 'pop', 'bud', 'run')}/limit", limit),
             (1, f"proposals/{self._id(owner, 'prp')}/approve", {}),

@@ -71,7 +71,7 @@ class Waiters:
             await_true(lambda: status() != "waiting", pause=POLL_SECONDS)
             assert status() == "active"
             for path, body in (
-                (f"reservations/{plan}/renew", None),
+                (f"reservations/{plan}/claim", None),
                 (f"runs/{run}/steps", {"count": 3, "first_step": 0}),
                 (f"reservations/{plan}/commit", {"steps_executed": 3}),
             ):

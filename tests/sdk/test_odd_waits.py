@@ -64,7 +64,7 @@ class WaitingLedger(Wire):
             case "GET", _:
                 look = self.looks.pop(0) if len(self.looks) > 1 else self.looks[0]
                 return look if isinstance(look, httpx2.Response) else httpx2.Response(200, json=reservation(look))
-            case _, [*_, "renew"]:
+            case _, [*_, "claim"]:
                 return httpx2.Response(200, json=reservation(self.claimed))
         return httpx2.Response(200, json=reservation({"status": "cancelled"}))
 

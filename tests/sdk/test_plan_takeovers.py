@@ -13,6 +13,7 @@ from epsilon_ledger import (
     LedgerUnavailableError,
     ReservationNotGrantedError,
     ReservationRequiredError,
+    ReservationStateConflictError,
     ReservationsWaitingError,
     Run,
     RunStateConflictError,
@@ -64,6 +65,20 @@ def test_plan_that_was_granted_meanwhile_is_claimed_at_once_and_only_once(waits:
     # Its steps are those of the trainer that has claimed it.
     with pytest.raises(StepsAlreadyTakenError):
         other.authorize()
+    waits.authorize(run, 20)
+    run.complete(20)
+    assert waits.exact(run)
+
+
+def test_granted_reservation_of_an_earlier_process_is_claimed_before_it_is_renewed(waits: Waits) -> None:
+    run_id = waits.left_behind()
+    waits.give_back()
+    waits.look()
+    run = waits.client().get_run(run_id, with_reservation=True)
+    with pytest.raises(ReservationStateConflictError, match="Claim it first"):
+        run.renew()
+    assert run.wait_for_reservation().claimed_at is not None
+    assert run.renew().claimed_at is not None
     waits.authorize(run, 20)
     run.complete(20)
     assert waits.exact(run)
@@ -127,7 +142,7 @@ def test_interrupt_cancels_plan_of_new_run(waits: Waits, how: str) -> None:
     assert not getattr(caught.value, "__notes__", [])
 
 
-@pytest.mark.parametrize("last", ["look", "renew", "runs"])
+@pytest.mark.parametrize("last", ["look", "claim", "runs"])
 def test_interrupt_after_grant_returns_plan(waits: Waits, last: str) -> None:
     def granted_and_interrupted() -> None:
         waits.give_back()
@@ -136,7 +151,7 @@ def test_interrupt_after_grant_returns_plan(waits: Waits, last: str) -> None:
 
     def stop(request: httpx2.Request) -> None:
         granted = request.method == "GET" and request.url.path.split("/")[2] == "runs"
-        if request.url.path.endswith("/renew") if last == "renew" else granted:
+        if request.url.path.endswith("/claim") if last == "claim" else granted:
             waits.after = lambda _: None
             raise KeyboardInterrupt
 

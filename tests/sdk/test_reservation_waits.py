@@ -164,7 +164,7 @@ def test_plan_that_fits_or_never_fits_does_not_wait(waits: Waits) -> None:
     waits.give_back()
     run = waits.wait_for(on_wait=lambda _: pytest.fail("it waits"))
     assert (run.status, waits.pauses) == ("active", [])
-    assert "renew" not in waits.asked
+    assert "claim" not in waits.asked
 
 
 @pytest.mark.parametrize(

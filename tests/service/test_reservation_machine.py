@@ -60,7 +60,8 @@ def way(weight: int, **strategies: st.SearchStrategy[Any]) -> Way:
 
 MODES = st.sampled_from(["authorize"] * 9 + ["report"])
 PRECEDING = st.none() | st.tuples(st.integers(0, 2), st.integers(-1, 4))
-ENDS = st.sampled_from(["commit", "commit", "void", "renew"])
+LEASES = ("claim", "renew")
+ENDS = st.sampled_from(["commit", "commit", "void", *LEASES])
 EPSILONS = st.sampled_from([0.05, 0.2, 0.4, 0.6, 0.8])
 WAYS: dict[str, Way] = {
     "steps": way(7, place=places, asked=items, share=st.integers(0, 2), mode=MODES, number=sides),
@@ -338,7 +339,7 @@ class Reserving(Machine):
         if lapsed or (plan.status != "active" and not plan.said_before(how, number)):
             expected = ReservationClosedError
         elif (plan.status == "active" and how == "void" and plan.used) or (
-            plan.status == "active" and how == "renew" and plan.revoked and not plan.left
+            plan.status == "active" and how in LEASES and plan.revoked and not plan.left
         ):
             expected = ReservationStateConflictError
         elif plan.status == "active" and how == "commit" and not plan.used.total() <= number <= plan.planned.total():
@@ -346,15 +347,16 @@ class Reserving(Machine):
         ways: dict[str, Callable[[], Reservation]] = {
             "commit": lambda: reservations.commit_reservation(call, plan.id, number),
             "void": lambda: reservations.void_reservation(call, plan.id),
+            "claim": lambda: reservations.claim_reservation(call, plan.id),
             "renew": lambda: reservations.renew_reservation(call, plan.id),
         }
         answer = self.attempted(ways[how])
         assert (type(answer) if isinstance(answer, LedgerError) else None) is expected
-        if lapsed and how != "renew":
+        if lapsed and how not in LEASES:
             plan.forfeit()
         if expected is not None or plan.status != "active":
             return
-        if how == "renew":
+        if how in LEASES:
             plan.until = self.now + timedelta(seconds=plan.lease)
         elif how == "void":
             plan.status = "voided"

@@ -39,7 +39,7 @@ ALLOCATIONS = st.none() | st.fixed_dictionaries({name: st.sampled_from(values) f
 BUDGETS = st.sampled_from([(1,), (1,), (2,), (3,), (3,), (1, 2), (3, 2)])
 EVENTS = st.sampled_from([LOUD, LOUD, QUIET])
 WAITS = st.sampled_from([None, 90, 900, 9000, 9000])
-ENDS = st.sampled_from(["commit", "void", "void", "renew", "steps"])
+ENDS = st.sampled_from(["commit", "void", "void", "claim", "renew", "steps"])
 TURNS = st.sampled_from(["cancel", "cancel", "prioritize", "pause", "resume", "abort", "attempts"])
 WAYS: dict[str, Way] = {
     "arrive": way(8, budgets=BUDGETS, count=counts, event=EVENTS, waits=WAITS, lease=st.sampled_from([60, 9000])),

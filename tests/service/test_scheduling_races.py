@@ -127,7 +127,7 @@ def test_plan_whose_lease_ends_as_it_is_claimed_is_one_or_the_other(raced: Raced
     assert grant_waiting(raced.ledger.database) == 1
     raced.office.later(minutes=30)
     late = raced.office.now.replace(day=2)
-    claimed, ended = at_once(partial(plan.end, "renew"), partial(expire_reservations, raced.other, late))
+    claimed, ended = at_once(partial(plan.end, "claim"), partial(expire_reservations, raced.other, late))
     assert ended == 1
     assert (claimed.status_code, plan.status[0]) in {(200, "forfeited"), (409, "voided")}
 
@@ -143,7 +143,9 @@ class Storm:
 
     def ask(self, chance: Random) -> httpx2.Response:
         ledger = self.raced.ledger
-        what = chance.choice(["register", "register", "steps", "commit", "void", "renew", "cancel", "queue", "limit"])
+        what = chance.choice(
+            ["register", "register", "steps", "commit", "void", "claim", "renew", "cancel", "queue", "limit"]
+        )
         if what == "register" or not self.plans:
             more: dict[str, Any] = {} if chance.random() < 0.8 else {"wait_until": None}
             budget = chance.choice(["mimic/icu-team", "mimic/er"])

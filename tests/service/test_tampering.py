@@ -46,7 +46,7 @@ def wait(ledger: Ledger) -> dict[str, tuple[str, str]]:
         assert office.expired() == 1
         first.end("void")
         assert office.granted() == 2
-        assert plans["claimed"].end("renew").status_code == 200
+        assert plans["claimed"].end("claim").status_code == 200
         return {name: (each.run, each.plan) for name, each in plans.items()}
 
 

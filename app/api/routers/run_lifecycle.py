@@ -153,11 +153,20 @@ def void_reservation(reservation_id: str, context: ContextDep) -> Reservation:
     return Reservation.of(reservations.void_reservation(context, reservation_id))
 
 
+@routes.change("/reservations/{reservation_id}/claim", "Claim a granted reservation", *_SETTLING, tag="reservations")
+def claim_reservation(reservation_id: str, context: ContextDep) -> Reservation:
+    """Claim a reservation that was granted after it had waited: its lease starts, and its steps may be executed.
+
+    A repeated claim renews the lease. One that still waits gets 409 `reservation_state_conflict`.
+    """
+    return Reservation.of(reservations.claim_reservation(context, reservation_id))
+
+
 @routes.change("/reservations/{reservation_id}/renew", "Renew a reservation", *_SETTLING, tag="reservations")
 def renew_reservation(reservation_id: str, context: ContextDep) -> Reservation:
     """Renew the lease of a reservation.
 
-    A plan whose last steps were removed because a limit was lowered cannot be renewed: 409
+    One that was granted and not claimed, or whose last steps were removed by a lowered limit, cannot be renewed: 409
     `reservation_state_conflict`.
     """
     return Reservation.of(reservations.renew_reservation(context, reservation_id))

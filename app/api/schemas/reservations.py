@@ -168,8 +168,8 @@ class Reservation(Output):
     granted_at: datetime | None = Field(default=None, description="When it was reserved after it had waited.")
     claimed_at: datetime | None = Field(
         default=None,
-        description="When its trainer has renewed it since. A plan that was granted and not claimed before its lease "
-        "ends is returned, not charged.",
+        description="When its trainer has claimed it since. One that was granted, and neither claimed nor used before "
+        "its lease ends, is returned, not charged.",
     )
     priority: int = Field(description="Among those that wait; 0 unless the privacy office has changed it.")
     waiting: Waiting | None = Field(default=None, description="What it waits for; null: it does not wait.")

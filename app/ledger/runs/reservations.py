@@ -90,7 +90,7 @@ class Reservation:
         created_at: when it was requested; None: now.
         wait_until: until when it waits, or would have waited; None: it was held at once or refused.
         granted_at: when it was held after it had waited.
-        claimed_at: when its trainer has renewed its lease for the first time since.
+        claimed_at: when its trainer has claimed it since.
         priority: in the order of those that wait, -100 to 100.
     """
 
@@ -205,15 +205,38 @@ def is_revoked(reservation: Reservation, step: StepEvent) -> bool:
     return any(item.event == step.event and item.revoked and not item.left for item in reservation.items)
 
 
-def extend(reservation: Reservation, now: datetime, lapsed_by: datetime) -> Reservation:
-    """Renew a lease; one is never shortened if a clock is set back.
+def claim(reservation: Reservation, now: datetime, lapsed_by: datetime) -> Reservation:
+    """Take up a reservation after its grant, which restarts its lease; a repeated claim renews it.
+
+    Raises:
+        ReservationStateConflictError: it waits, or the rest of its steps was revoked.
+        Also ReservationClosedError, as `renew`.
+    """
+    claimed_at = reservation.claimed_at or (reservation.granted_at and now)
+    return replace(_with_new_lease(reservation, now, lapsed_by), claimed_at=claimed_at)
+
+
+def renew(reservation: Reservation, now: datetime, lapsed_by: datetime) -> Reservation:
+    """Restart a lease; one is never shortened if a clock is set back.
 
     Leases that ended by `lapsed_by` have expired: `now`, except for clock errors.
 
     Raises:
         ReservationClosedError: it has ended, or its lease has expired.
-        ReservationStateConflictError: the rest of its plan was revoked: there is nothing left to renew.
+        ReservationStateConflictError: nobody has claimed it since its grant, it waits, or the rest of its steps was
+            revoked: there is nothing left to renew.
     """
+    renewed = _with_new_lease(reservation, now, lapsed_by)
+    if not reservation.is_claimed:
+        raise ReservationStateConflictError(
+            f"The reservation was granted at {reservation.granted_at:%Y-%m-%dT%H:%M:%S%z}, and no trainer has claimed "
+            "it yet. Claim it first: POST /v1/reservations/{id}/claim.",
+            reservation_status=str(reservation.status),
+        )
+    return renewed
+
+
+def _with_new_lease(reservation: Reservation, now: datetime, lapsed_by: datetime) -> Reservation:
     _require_active(reservation, lapsed_by)
     if reservation.steps_revoked and not any(item.left for item in reservation.items):
         raise ReservationStateConflictError(
@@ -223,8 +246,7 @@ def extend(reservation: Reservation, now: datetime, lapsed_by: datetime) -> Rese
             steps_revoked=reservation.steps_revoked,
         )
     until = now + timedelta(seconds=reservation.lease_seconds)
-    claimed_at = reservation.claimed_at or (reservation.granted_at and now)
-    return replace(reservation, expires_at=max(reservation.expires_at, until), claimed_at=claimed_at)
+    return replace(reservation, expires_at=max(reservation.expires_at, until))
 
 
 def commit(reservation: Reservation, steps_executed: int) -> ReservationClose:

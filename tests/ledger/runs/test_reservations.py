@@ -157,7 +157,8 @@ def test_closed_reservation_stays_closed(first: str, second: str) -> None:
         assert refused.value.members == {"reservation_status": str(closing.reservation.status)}
     laters: list[Callable[[], object]] = [
         lambda: reservations.take(closing.reservation, [StepEvent(EVENTS[0], 1)], NOW),
-        lambda: reservations.extend(closing.reservation, NOW, NOW),
+        lambda: reservations.renew(closing.reservation, NOW, NOW),
+        lambda: reservations.claim(closing.reservation, NOW, NOW),
     ]
     for later in laters:
         with pytest.raises(ReservationClosedError):
@@ -178,7 +179,7 @@ def test_a_lease_runs_out_at_its_moment() -> None:
     assert reservations.has_lapsed(reservation, reservation.expires_at)
     lates: list[Callable[[], object]] = [
         lambda: reservations.take(reservation, [StepEvent(EVENTS[0], 1)], reservation.expires_at),
-        lambda: reservations.extend(reservation, reservation.expires_at, reservation.expires_at),
+        lambda: reservations.renew(reservation, reservation.expires_at, reservation.expires_at),
     ]
     for late in lates:
         with pytest.raises(ReservationClosedError, match="lease ran out"):
@@ -191,9 +192,10 @@ def test_a_lease_runs_out_at_its_moment() -> None:
 )
 def test_renewal_of_a_lapsed_plan_names_its_end(claimed: datetime | None, status: str, fate: str) -> None:
     granted = replace(_reservation([StepEvent(EVENTS[0], 5)]), granted_at=NOW, claimed_at=claimed)
-    with pytest.raises(ReservationClosedError, match=fate) as caught:
-        reservations.extend(granted, granted.expires_at, granted.expires_at)
-    assert caught.value.members["reservation_status"] == status
+    for lease in (reservations.renew, reservations.claim):
+        with pytest.raises(ReservationClosedError, match=fate) as caught:
+            lease(granted, granted.expires_at, granted.expires_at)
+        assert caught.value.members["reservation_status"] == status
     assert str(reservations.forfeit(granted).reservation.status) == status
 
 
@@ -201,9 +203,10 @@ def test_renewal_of_a_lapsed_plan_names_its_end(claimed: datetime | None, status
 def test_a_renewal_gives_a_whole_lease_and_never_takes_one(seconds: int) -> None:
     reservation = _reservation([StepEvent(EVENTS[0], 5)])
     now = NOW + timedelta(seconds=seconds)
-    extended = reservations.extend(reservation, now, now)
-    assert extended.expires_at == max(reservation.expires_at, now + timedelta(seconds=60))
-    assert replace(extended, expires_at=reservation.expires_at) == reservation
+    for lease in (reservations.renew, reservations.claim):
+        extended = lease(reservation, now, now)
+        assert extended.expires_at == max(reservation.expires_at, now + timedelta(seconds=60))
+        assert replace(extended, expires_at=reservation.expires_at) == reservation
 
 
 SOMETIMES_EXHAUSTED = st.builds(

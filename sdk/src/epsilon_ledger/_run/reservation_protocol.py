@@ -127,7 +127,7 @@ class ReservationProtocol:
         self.grants.prefetch.require_none(has_reservation=True)
         state = yield from self.refresh()
         if state.reservation is not None and state.reservation == self.step_requests.reservation:
-            return (yield from self.renew())
+            return (yield from self._lease("claim"))
         wanted = state.waiting_reservation or state.reservation
         if wanted is not None:
             return (yield from self._claim(ReservationWait(state.id, wanted, on_wait).claim()))
@@ -177,9 +177,13 @@ class ReservationProtocol:
 
         Raises:
             ReservationClosedError: it is closed; if its lease expired, its remainder is forfeited.
+            ReservationStateConflictError: nobody has claimed it since its grant: call `wait_for_reservation`.
             LedgerError: any other failure.
         """
-        response = yield post(f"{path('reservations', self._own_reservation())}/renew", {})
+        return (yield from self._lease("renew"))
+
+    def _lease(self, action: str) -> RequestFlow[Reservation]:
+        response = yield post(f"{path('reservations', self._own_reservation())}/{action}", {})
         return self._require_reservation(response.read(Reservation), "active", response.status)
 
     def refresh(self) -> RequestFlow[RunState]:

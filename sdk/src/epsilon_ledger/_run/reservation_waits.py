@@ -142,7 +142,7 @@ class ReservationWait:
             return None
         # The last request, because a process that does not know whether it has claimed the reservation cannot go on
         # with it.
-        self._claim = self._claim or post(f"{path('reservations', self._id)}/renew", {})
+        self._claim = self._claim or post(f"{path('reservations', self._id)}/claim", {})
         try:
             response = yield self._claim
         except ReservationClosedError as error:

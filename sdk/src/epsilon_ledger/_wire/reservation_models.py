@@ -84,7 +84,7 @@ class Reservation:
 
     `status` is "waiting", "active", "committed", "voided", "forfeited", "expired" or "cancelled". An active one's
     remainder is forfeited at `expires_at`; a waiting one expires then. One that has waited was reserved at
-    `granted_at`, and first renewed by its trainer at `claimed_at`. If it is not before the lease ends, it is returned.
+    `granted_at`, and claimed by its trainer at `claimed_at`. If it is not before the lease ends, it is returned.
     """
 
     id: str
