@@ -27,7 +27,7 @@ import httpx2
 
 from app.accounting.errors import AccountingError
 from app.accounting.pricing_effort import bounded
-from app.api.planning_jobs import answer_plan
+from app.api.planning_jobs import run_planner_job
 from app.ledger.errors import LedgerError
 from benchmarks.servers import Server, ledger_of_two, steps_path
 
@@ -172,7 +172,7 @@ def measure(operation: str, body: Json, seconds: float = 60.0) -> Measured:
         own = resource.getrusage(resource.RUSAGE_SELF)
         try:
             with bounded():
-                answer_plan(operation, json.dumps(body).encode())
+                run_planner_job(operation, json.dumps(body).encode())
             outcome = "answered"
         except (AccountingError, LedgerError) as error:
             outcome = error.code

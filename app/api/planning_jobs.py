@@ -40,7 +40,7 @@ BYTES_PER_MICROSECOND: Final = 2
 
 
 @dataclass(frozen=True)
-class Plan(Generic[Asked]):
+class PlannerJob(Generic[Asked]):
     """An operation of the planner.
 
     Args:
@@ -64,44 +64,44 @@ class Plan(Generic[Asked]):
         return self.answer.of(self.calculation(body).result()).model_dump_json()
 
 
-PLANS: Final[dict[str, Plan[Any]]] = {
-    "computeEpsilon": Plan(
+PLANNER_JOBS: Final[dict[str, PlannerJob[Any]]] = {
+    "computeEpsilon": PlannerJob(
         *("epsilon", "Compute the epsilon of a plan"),
         "Compute the epsilon of the events together, and of the limit that admits them; nothing is stored.",
         *(ComputeEpsilon, EpsilonEstimate),
         lambda body: Job(plan_epsilon, (body.steps(), body.delta, body.setting())),
     ),
-    "computeDelta": Plan(
+    "computeDelta": PlannerJob(
         *("delta", "Compute the delta of a plan"),
         "Compute the smallest delta of the events together at this epsilon, and of the limit that admits them.",
         *(ComputeDelta, DeltaEstimate),
         lambda body: Job(plan_delta, (body.steps(), body.epsilon, body.setting())),
     ),
-    "computeEpsilonTrajectory": Plan(
+    "computeEpsilonTrajectory": PlannerJob(
         *("trajectory", "Compute the epsilon trajectory of a plan"),
         "Compute the epsilon after the steps of a plan, and of the limit that admits the steps so far, for a plot.",
         *(ComputeEpsilonTrajectory, EpsilonTrajectory),
         lambda body: Job(plan_trajectory, (body.steps(), body.delta, body.max_points, body.setting())),
     ),
-    "findNoiseMultiplier": Plan(
+    "findNoiseMultiplier": PlannerJob(
         *("noise-multiplier", "Find the minimum noise multiplier"),
         "Find the minimum noise with which a limit admits `count` planned repetitions of an event beside other events.",
         *(FindNoiseMultiplier, NoiseMultiplierEstimate),
         lambda body: Job(smallest_noise, body.question()),
     ),
-    "findMaxSteps": Plan(
+    "findMaxSteps": PlannerJob(
         *("steps", "Find the maximum number of steps"),
         "Find the maximum number of planned repetitions, and of whole epochs, that a limit admits.",
         *(FindMaxSteps, MaxStepsEstimate),
         lambda body: Job(most_steps, body.question()),
     ),
-    "findSamplingProbability": Plan(
+    "findSamplingProbability": PlannerJob(
         *("sampling-probability", "Find the maximum sampling probability"),
         "Find the maximum Poisson sampling with which a limit admits `count` planned repetitions of an event.",
         *(FindSamplingProbability, SamplingProbabilityEstimate),
         lambda body: Job(largest_sampling, body.question()),
     ),
-    "computeLaplaceCost": Plan(
+    "computeLaplaceCost": PlannerJob(
         *("laplace", "Compute the cost of Laplace noise"),
         "Compute scale and epsilon from a bound that the noise keeps with a probability, or the bound from the scale.",
         *(ComputeLaplaceCost, LaplaceCost),
@@ -111,19 +111,19 @@ PLANS: Final[dict[str, Plan[Any]]] = {
 """By operation id."""
 
 
-def answer_plan(operation: str, content: bytes) -> str:
+def run_planner_job(operation: str, content: bytes) -> str:
     """Parse a body, calculate, and return the response as JSON.
 
     Raises:
         InvalidInputError: the body is invalid.
         PlanTooExpensiveError: parsing and calculation exceed the work limit of a request.
     """
-    plan = PLANS[operation]
+    job = PLANNER_JOBS[operation]
     spend(len(content) // BYTES_PER_MICROSECOND)
     given = strict_loads(content)
     try:
-        body = plan.body.model_validate(given, from_attributes=True)
+        body = job.body.model_validate(given, from_attributes=True)
     except ValidationError as error:
         errors = error.errors(include_url=False)
-        raise refusal_of([{**each, "loc": ("body", *each["loc"])} for each in errors], plan.body) from None
-    return plan.result(body)
+        raise refusal_of([{**each, "loc": ("body", *each["loc"])} for each in errors], job.body) from None
+    return job.result(body)

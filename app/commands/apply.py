@@ -21,7 +21,7 @@ def apply(  # noqa: PLR0913 - one for each option
         Path | None, typer.Option("--file", "-f", metavar="FILE", help="The organisation's YAML or JSON; -: stdin.")
     ] = None,
     *,
-    dry_run: Annotated[bool, typer.Option("--dry-run", metavar="", help="Show the plan and change nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", metavar="", help="Show the changes and make none.")] = False,
     check: Annotated[
         bool,
         typer.Option("--check", metavar="", help="Change nothing; exit 1 if the server is not as the file describes."),
@@ -39,7 +39,7 @@ def apply(  # noqa: PLR0913 - one for each option
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Make a running server as a file describes it: show the plan, ask, apply.
+    """Make a running server as a file describes it: show the changes, ask, apply.
 
     The server is EPSILON_LEDGER_URL, the API key EPSILON_LEDGER_API_KEY. Nothing is ever deleted.
     """
@@ -48,20 +48,20 @@ def apply(  # noqa: PLR0913 - one for each option
     if schema:
         typer.echo(json.dumps(provisioning.document_schema(), indent=2))
         return
-    only_plan = dry_run or check
-    file = _require_usable(file, reason, asks=not (only_plan or yes), as_json=as_json)
+    only_shows = dry_run or check
+    file = _require_usable(file, reason, asks=not (only_shows or yes), as_json=as_json)
     name = "stdin" if str(file) == "-" else file.name
     try:
         with provisioning.open_session(_read(file), name) as session:
-            plan = session.plan
+            found = session.changes
             if not as_json:
-                typer.echo(f"Plan for {session.api.url} from {name}:\n\n{provisioning.plan_text(plan)}")
-            if only_plan or plan.conflicts or not plan.pending:
+                typer.echo(f"Changes to {session.api.url} from {name}:\n\n{provisioning.changes_text(found)}")
+            if only_shows or found.conflicts or not found.pending:
                 if as_json:
-                    typer.echo(json.dumps(provisioning.plan_facts(plan)))
+                    typer.echo(json.dumps(provisioning.changes_facts(found)))
                 if check:
-                    raise typer.Exit(1 if plan.changes or plan.conflicts else 0)
-                raise typer.Exit(ERROR if plan.conflicts else 0)
+                    raise typer.Exit(1 if found.changes or found.conflicts else 0)
+                raise typer.Exit(ERROR if found.conflicts else 0)
             session.require_confirmed(confirm=confirm)
             if not yes:
                 typer.confirm("\nApply these changes?", abort=True)
@@ -89,7 +89,7 @@ def export_config() -> None:
 
 
 def _apply(session: "Session", reason: str, keys_out: Path | None, *, as_json: bool) -> None:
-    """Apply a plan and print each outcome; exit 2 if not all went well."""
+    """Apply changes and print each outcome; exit 2 if not all went well."""
     from app.provisioning import session as provisioning  # noqa: PLC0415 - as above
 
     outcomes: list[Outcome] = []
@@ -102,12 +102,14 @@ def _apply(session: "Session", reason: str, keys_out: Path | None, *, as_json: b
     try:
         session.apply(reason, keys_out, report)
     finally:
-        number, done = len(session.plan.pending), {provisioning.Result.DONE, provisioning.Result.PROPOSED}
+        number, done = len(session.changes.pending), {provisioning.Result.DONE, provisioning.Result.PROPOSED}
         applied = sum(outcome.result in done for outcome in outcomes)
         text = f"\nApplied {applied} of {number} changes."
         if applied < number:
             text += " What is done stays done; apply the file again to go on."
-        facts = provisioning.plan_facts(session.plan) | {"outcomes": list(map(provisioning.outcome_facts, outcomes))}
+        facts = provisioning.changes_facts(session.changes) | {
+            "outcomes": list(map(provisioning.outcome_facts, outcomes))
+        }
         print_result(as_json=as_json, text=text, facts=facts)
     if any(outcome.result is provisioning.Result.FAILED for outcome in outcomes):
         raise typer.Exit(ERROR)

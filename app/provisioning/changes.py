@@ -1,4 +1,4 @@
-"""Changes that a plan consists of."""
+"""Changes that make a server as a file describes it."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -36,14 +36,14 @@ class Operation(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One change of a plan.
+    """One change of a set.
 
     Args:
         path: of the account; the name of an API key; ORGANISATION.
         before: members that change; None: a new object.
         after: their new values.
         loosens: why it lowers protection; empty: it does not.
-        etag: of the state that the plan was made for; None: read it when the change is applied.
+        etag: of the state that it was found for; None: read it when the change is applied.
         reason: why it waits.
         revokes: ids of the API keys that it replaces.
         note: for the reader.
@@ -80,7 +80,7 @@ class Conflict:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ChangeSet:
     """The changes that make a server as a file describes it, in order.
 
     Args:

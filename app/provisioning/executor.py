@@ -1,11 +1,11 @@
-"""Send the changes of a plan to a server, one after the other."""
+"""Send changes to a server, one after the other."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from http import HTTPStatus
 
-from app.provisioning.changes import ORGANISATION, Change, Operation, Plan, Resource, any_above
+from app.provisioning.changes import ORGANISATION, Change, ChangeSet, Operation, Resource, any_above
 from app.provisioning.document import DesiredAccount, OrganisationDocument, accounts_of
 from app.provisioning.errors import ProvisioningError
 from app.provisioning.http_api import HttpApi, RefusalError, ServerError
@@ -32,16 +32,16 @@ class Outcome:
 
 
 class StateChangedError(ProvisioningError):
-    """The server was changed since the plan was made."""
+    """The server was changed since it was read."""
 
 
 class Executor:
-    """Applies a plan.
+    """Applies a set of changes.
 
     Args:
         api: of the server.
-        document: that the plan was made for.
-        state: that the plan was made for.
+        document: that the changes were found for.
+        state: that the changes were found for.
         reason: for the audit log.
         keys_file: gets the secrets of new API keys; None: keys are not created.
         report: is called with each outcome at once.
@@ -62,14 +62,14 @@ class Executor:
         self._ids = {path: account.id for path, account in state.accounts.items()}
         self._blocked: dict[str, str] = {}  # paths where a change failed or waits, with the reason
 
-    def apply(self, plan: Plan) -> list[Outcome]:
+    def apply(self, changes: ChangeSet) -> list[Outcome]:
         """Apply all changes; after a refusal, leave out what is under that account and go on.
 
         Raises:
             ProvisioningError: the server fails, or was changed since; what was reported before is done.
         """
         outcomes = []
-        for change in plan.pending:
+        for change in changes.pending:
             outcome = self._outcome(change)
             self._report(outcome)
             outcomes.append(outcome)
@@ -115,7 +115,7 @@ class Executor:
         name = str(change.resource)
         path = f"accounts/{self._ids[change.path]}/{name}" if change.path else name
         etag = change.etag
-        if etag is None:  # of an account that did not exist when the plan was made
+        if etag is None:  # of an account that did not exist when the server was read
             present, etag = self._api.get(path)
             if present[name]:
                 raise _changed(change)
@@ -161,8 +161,8 @@ class Executor:
 
 def _changed(change: Change) -> StateChangedError:
     return StateChangedError(
-        f"The {change.title} was changed on the server since the plan was made. Run the command again and look at the "
-        "new plan."
+        f"The {change.title} was changed on the server since it was read. Run the command again and look at the "
+        "changes."
     )
 
 

@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from app.provisioning.changes import Change, Operation, Plan, Resource
+from app.provisioning.changes import Change, ChangeSet, Operation, Resource
 from app.provisioning.executor import Outcome, Result
 from app.provisioning.state import Facts
 
@@ -23,13 +23,13 @@ _VERBS: Final[Mapping[Operation, str]] = {
 }
 
 
-def plan_text(plan: Plan) -> str:
-    """Format a plan for a terminal."""
-    lines = [line for change in plan.changes for line in _change_lines(change)]
-    if plan.unmanaged:
-        lines += ["  Not managed, left as they are:", *(f"      {_safe(each)}" for each in plan.unmanaged)]
-    lines += [f"  x {_safe(conflict.path)}: {_safe(conflict.message)}" for conflict in plan.conflicts]
-    return "\n".join([*lines, *([""] if lines else []), _summary(plan)])
+def changes_text(found: ChangeSet) -> str:
+    """Format changes for a terminal."""
+    lines = [line for change in found.changes for line in _change_lines(change)]
+    if found.unmanaged:
+        lines += ["  Not managed, left as they are:", *(f"      {_safe(each)}" for each in found.unmanaged)]
+    lines += [f"  x {_safe(conflict.path)}: {_safe(conflict.message)}" for conflict in found.conflicts]
+    return "\n".join([*lines, *([""] if lines else []), _summary(found)])
 
 
 def outcome_text(outcome: Outcome) -> str:
@@ -47,12 +47,12 @@ def outcome_text(outcome: Outcome) -> str:
             return f"Skipped {title}: {detail}."
 
 
-def plan_facts(plan: Plan) -> dict[str, Any]:
-    """Convert a plan to JSON."""
+def changes_facts(found: ChangeSet) -> dict[str, Any]:
+    """Convert changes to JSON."""
     return {
-        "changes": [_change_facts(change) for change in plan.changes],
-        "conflicts": [{"path": each.path, "message": each.message} for each in plan.conflicts],
-        "not_managed": list(plan.unmanaged),
+        "changes": [_change_facts(change) for change in found.changes],
+        "conflicts": [{"path": each.path, "message": each.message} for each in found.conflicts],
+        "not_managed": list(found.unmanaged),
     }
 
 
@@ -120,20 +120,20 @@ def _value(value: object) -> str:
     return text if len(text) <= MAX_VALUE else f"{text[:MAX_VALUE]}..."
 
 
-def _summary(plan: Plan) -> str:
-    if plan.conflicts:
-        number = len(plan.conflicts)
+def _summary(found: ChangeSet) -> str:
+    if found.conflicts:
+        number = len(found.conflicts)
         return f"Nothing can be applied: {number} {'difference' if number == 1 else 'differences'} cannot be resolved."
-    waiting = f"{len(plan.waiting)} waiting for approval" if plan.waiting else ""
-    if not plan.pending:
+    waiting = f"{len(found.waiting)} waiting for approval" if found.waiting else ""
+    if not found.pending:
         return f"No changes to apply; {waiting}." if waiting else "No changes: the server is as the file describes."
     counts = {
         f"{number} to {operation}": number
         for operation in (Operation.CREATE, Operation.UPDATE, Operation.REPLACE)
-        if (number := sum(change.operation is operation for change in plan.pending))
+        if (number := sum(change.operation is operation for change in found.pending))
     }
-    loosening = f"{len(plan.loosening)} of them lowering protection" if plan.loosening else ""
-    return f"Plan: {', '.join(filter(None, [*counts, loosening, waiting]))}."
+    loosening = f"{len(found.loosening)} of them lowering protection" if found.loosening else ""
+    return f"Changes: {', '.join(filter(None, [*counts, loosening, waiting]))}."
 
 
 def _safe(text: str) -> str:

@@ -1,4 +1,4 @@
-"""A file, a server, and the plan between them: what the commands use."""
+"""A file, a server, and the changes between them: what the commands use."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from app.provisioning.changes import Plan
+from app.provisioning.change_finder import find_changes
+from app.provisioning.changes import ChangeSet
 from app.provisioning.document import OrganisationDocument, document_schema, read_document
 from app.provisioning.errors import ProvisioningError
 from app.provisioning.executor import Executor, Outcome, Result
 from app.provisioning.http_api import HttpApi
 from app.provisioning.keys_file import KeysFile
-from app.provisioning.planner import plan
-from app.provisioning.rendering import outcome_facts, outcome_text, plan_facts, plan_text
+from app.provisioning.rendering import changes_facts, changes_text, outcome_facts, outcome_text
 from app.provisioning.state import Account, State, format_time
 from app.provisioning.state_reader import read_state, read_whole_state
 from app.provisioning.yaml_text import write_yaml
@@ -25,24 +25,24 @@ __all__ = [
     "ProvisioningError",
     "Result",
     "Session",
+    "changes_facts",
+    "changes_text",
     "document_schema",
     "export_server",
     "open_session",
     "outcome_facts",
     "outcome_text",
-    "plan_facts",
-    "plan_text",
 ]
 
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """A plan with what it was made for."""
+    """Changes with what they were found for."""
 
     api: HttpApi
     document: OrganisationDocument
     state: State
-    plan: Plan
+    changes: ChangeSet
 
     def require_confirmed(self, *, confirm: bool) -> None:
         """Refuse to lower protection unless that is confirmed.
@@ -50,23 +50,23 @@ class Session:
         Raises:
             ProvisioningError: a change lowers protection; nothing was sent.
         """
-        if self.plan.loosening and not confirm:
+        if self.changes.loosening and not confirm:
             raise ProvisioningError(
                 "These changes lower protection:",
-                *(f"  {change.title}: {', '.join(change.loosens)}" for change in self.plan.loosening),
+                *(f"  {change.title}: {', '.join(change.loosens)}" for change in self.changes.loosening),
                 "Nothing was changed. Give --confirm to accept them, or change the file.",
             )
 
     def apply(self, reason: str, keys_out: Path | None, report: Callable[[Outcome], None]) -> None:
-        """Apply the plan; `report` is called with each outcome.
+        """Apply the changes; `report` is called with each outcome.
 
         Raises:
-            ProvisioningError: the file of keys cannot be written, the server fails, or it was changed since the plan.
+            ProvisioningError: the file of keys cannot be written, the server fails, or it was changed meanwhile.
         """
         keys_file = None if keys_out is None else KeysFile(keys_out)
         try:
             executor = Executor(self.api, self.document, self.state, reason=reason, keys_file=keys_file, report=report)
-            executor.apply(self.plan)
+            executor.apply(self.changes)
         finally:
             if keys_file is not None:
                 keys_file.close()
@@ -74,7 +74,7 @@ class Session:
 
 @contextmanager
 def open_session(content: bytes, name: str) -> Iterator[Session]:
-    """Read a file and the server of the environment, and plan.
+    """Read a file and the server of the environment, and compare them.
 
     Raises:
         ProvisioningError: the file is invalid, or the server cannot be read.
@@ -83,8 +83,8 @@ def open_session(content: bytes, name: str) -> Iterator[Session]:
     with _open_api() as api:
         with _known_form(api):
             state = read_state(api, document)
-            planned = plan(document, state)
-        yield Session(api, document, state, planned)
+            changes = find_changes(document, state)
+        yield Session(api, document, state, changes)
 
 
 def export_server() -> tuple[str, list[str]]:
@@ -115,7 +115,7 @@ def _known_form(api: HttpApi) -> Iterator[None]:
 
 
 def export_document(state: State) -> tuple[str, list[str]]:
-    """Write a file that describes a state, such that its plan is empty.
+    """Write a file that describes a state, such that applying it changes nothing.
 
     Returns:
         The YAML text, and notes about what it leaves out.

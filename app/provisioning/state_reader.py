@@ -19,7 +19,7 @@ from app.provisioning.state import (
 
 
 def read_state(api: HttpApi, document: OrganisationDocument) -> State:
-    """Read what a plan for a file needs: settings only of the accounts whose settings the file states."""
+    """Read what a file is compared with: settings only of the accounts whose settings the file states."""
     described = {account.path: account for account in accounts_of(document)}
     listed = _list_accounts(api, archived="true") | _list_accounts(api)
     accounts = {path: _read_account(api, found, described.get(path)) for path, found in listed.items()}

@@ -1,7 +1,7 @@
 """A hospital group in the middle of its work: what `serve --sample` and the screenshots show.
 
 Six weeks of history go through the API of an application in this process, whose clock is set by hand: populations,
-budgets and runs in every state, refusals, proposals that wait, policies, reserved plans and sweeps.
+budgets and runs in every state, refusals, proposals that wait, policies, reservations and sweeps.
 """
 
 import random
@@ -18,13 +18,13 @@ from app.sample.hospital_data import (
     FRAMEWORKS,
     OWNERS,
     PEOPLE,
-    PLANS,
     POPULATIONS,
+    QUEUED_TRAININGS,
     SERIES,
     SHARED,
     SHARES,
     UNLOCK,
-    Plan,
+    QueuedTraining,
     Series,
 )
 from app.sample.in_process import InProcessApi
@@ -36,7 +36,7 @@ from app.service.scheduling.grants import grant_waiting
 ORGANISATION: Final = "northfield-hospitals"
 WEEKS: Final = 6
 SHARED_DAYS: Final = 14
-"""Since when a population shares out its budget among plans."""
+"""Since when a population shares out its budget among reservations."""
 
 LIVE_BUDGET: Final = "imaging-archive/segmentation"
 """Where the background trainer's runs are registered."""
@@ -120,9 +120,9 @@ class _Builder:
             for number, name in enumerate(series.names):
                 training = self._training(series, number, name)
                 times += [(at, training) for at in self._times(begin, number, len(series.names))]
-        for plan in PLANS:
-            waiting = self._planned(plan)
-            at = self.until - timedelta(days=plan.days)
+        for queued in QUEUED_TRAININGS:
+            waiting = self._queued(queued)
+            at = self.until - timedelta(days=queued.days)
             times += [(at, waiting), (min(at + timedelta(days=1), self.until - timedelta(minutes=20)), waiting)]
         times.append((self.until - timedelta(days=SHARED_DAYS), self._shared()))
         day = begin
@@ -152,23 +152,27 @@ class _Builder:
         self.api.call("PUT", f"/v1/accounts/{self._account(SHARED)}/allocation", officer, body, If_Match="*")
         yield
 
-    def _planned(self, plan: Plan) -> Iterator[None]:
-        """Play a run whose plan waits until it fits; a part of it is executed, or it stays reserved."""
-        trainer, event = self.keys[Role.TRAINER], dp_sgd(plan.noise, 0.004)
+    def _queued(self, queued: QueuedTraining) -> Iterator[None]:
+        """Play a run whose reservation waits until it fits; a part of it is executed, or it stays reserved."""
+        trainer, event = self.keys[Role.TRAINER], dp_sgd(queued.noise, 0.004)
         until = (self.until + timedelta(days=21)).isoformat()
-        body = {"name": plan.name, "budget": f"{SHARED}/{plan.budget}", "event": event, "owner": OWNERS[SHARED]}
-        planned = {"reserve": [{"event": event, "count": plan.steps}], "lease_seconds": 7 * 86_400, "wait_until": until}
-        run = self.api.made("/v1/runs", trainer, body | planned)
-        self.runs[f"{SHARED}/{plan.budget}/{plan.name}"] = str(run["id"])
-        if plan.priority:
-            moved = {"priority": plan.priority, "reason": "The newborn screening cannot wait for the others."}
+        body = {"name": queued.name, "budget": f"{SHARED}/{queued.budget}", "event": event, "owner": OWNERS[SHARED]}
+        reserved = {
+            "reserve": [{"event": event, "count": queued.steps}],
+            "lease_seconds": 7 * 86_400,
+            "wait_until": until,
+        }
+        run = self.api.made("/v1/runs", trainer, body | reserved)
+        self.runs[f"{SHARED}/{queued.budget}/{queued.name}"] = str(run["id"])
+        if queued.priority:
+            moved = {"priority": queued.priority, "reason": "The newborn screening cannot wait for the others."}
             waiting = f"/v1/reservations/{run['waiting_reservation']}/prioritize"
             self.api.made(waiting, self.keys[Role.PRIVACY_OFFICER], moved)
         grant_waiting(self.api.database)
         yield
         grant_waiting(self.api.database)
-        if plan.executed is not None:
-            done = {"steps_executed": int(plan.executed * plan.steps)}
+        if queued.executed is not None:
+            done = {"steps_executed": int(queued.executed * queued.steps)}
             self.api.made(f"/v1/runs/{run['id']}/complete", trainer, done)
         yield
 
@@ -208,7 +212,7 @@ class _Builder:
             self.api.made(f"{path}/steps", trainer, {"count": 400, "event": event, "mode": "report"})
 
     def govern(self) -> None:
-        """Leave open what people have to decide: limits, a run, a policy; and reserve plans and sweeps."""
+        """Leave open what people have to decide: limits, a run, a policy; and steps that stay reserved, and sweeps."""
         self.api.clock.at = self.until - timedelta(minutes=15)
         trainer, planner = self.keys[Role.TRAINER], self.keys[Role.PLANNER]
         raised = {"limit": {"epsilon": 3.5, "delta": 1e-5}, "reason": "The ethics board agreed to the follow-up study."}
@@ -226,8 +230,8 @@ class _Builder:
         event = dp_sgd(1.4, 0.004)
         reserving = {"name": "nightly-retraining", "budget": "cardiology-registry/ecg-foundation", "event": event}
         run = self.api.made("/v1/runs", trainer, reserving)["id"]
-        plan = {"events": [{"event": event, "count": 3000}], "lease_seconds": 86_400}
-        self.api.made(f"/v1/runs/{run}/reservations", trainer, plan)
+        reserved = {"events": [{"event": event, "count": 3000}], "lease_seconds": 86_400}
+        self.api.made(f"/v1/runs/{run}/reservations", trainer, reserved)
         for name, mode in (("learning-rates", "each_run"), ("widths", "each_run")):
             body = {"name": name, "budget": "emergency-visits/sepsis-alert", "charging_mode": mode}
             self.api.made("/v1/experiments", trainer, body)

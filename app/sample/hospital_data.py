@@ -183,7 +183,7 @@ SERIES: Final = (
 )
 
 SHARED: Final = "genome-archive"
-"""The population that shares out its budget among plans, which wait for it."""
+"""The population that shares out its budget among trainings, which wait for it."""
 
 UNLOCK: Final = {"type": "over_time", "over_seconds": 40 * 86_400, "parts": 40}
 """A fortieth of it each day."""
@@ -193,12 +193,12 @@ SHARES: Final = (("rare-diseases", 0.3, 1.0, 2.0), ("risk-scores", 0.2, 0.7, 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """A plan of a new run under the shared population.
+class QueuedTraining:
+    """A training that reserves its steps under the shared population.
 
     Args:
         days: before the end of the history at which it arrives.
-        executed: part of the plan that is committed a day later; None: it stays reserved, or waits.
+        executed: part of its steps that is committed a day later; None: they stay reserved, or wait.
         priority: that the privacy office gives it.
     """
 
@@ -211,13 +211,13 @@ class Plan:
     priority: int = 0
 
 
-PLANS: Final = (
-    Plan("risk-scores", "polygenic-score", 13.0, 1.6, 1500, 0.9),
-    Plan("rare-diseases", "variant-effects", 9.0, 1.4, 4000, 0.8),
-    Plan("risk-scores", "polygenic-score-v2", 6.0, 1.3, 7000),
-    Plan("rare-diseases", "exome-encoder", 2.3, 1.1, 9000),
-    Plan("risk-scores", "ancestry-adjustment", 1.4, 1.4, 8000),
-    Plan("rare-diseases", "carrier-screening", 0.4, 1.1, 4500, priority=5),
+QUEUED_TRAININGS: Final = (
+    QueuedTraining("risk-scores", "polygenic-score", 13.0, 1.6, 1500, 0.9),
+    QueuedTraining("rare-diseases", "variant-effects", 9.0, 1.4, 4000, 0.8),
+    QueuedTraining("risk-scores", "polygenic-score-v2", 6.0, 1.3, 7000),
+    QueuedTraining("rare-diseases", "exome-encoder", 2.3, 1.1, 9000),
+    QueuedTraining("risk-scores", "ancestry-adjustment", 1.4, 1.4, 8000),
+    QueuedTraining("rare-diseases", "carrier-screening", 0.4, 1.1, 4500, priority=5),
 )
 
 BLOCKS: Final = (("2026-08", "2026-08-01", "2026-09-01"), ("2026-09", "2026-09-01", "2026-10-01"))

@@ -13,7 +13,7 @@ from app.accounting.events import NeighboringRelation, event_from_dict
 from app.accounting.pricing_effort import bounded
 from app.accounting.rdp import event_curve
 from app.api import strict_json
-from app.api.planning_jobs import BYTES_PER_MICROSECOND, PLANS, answer_plan
+from app.api.planning_jobs import BYTES_PER_MICROSECOND, PLANNER_JOBS, run_planner_job
 from app.api.routers.planning import MOST_READ_HERE, routes
 from app.ledger.errors import InvalidInputError
 from tests.api.conftest import SeededLedger
@@ -143,12 +143,12 @@ def test_wrong_long_plan_is_refused_as_a_short_one(shared: SeededLedger) -> None
 def test_reading_counts_as_work() -> None:
     content = json.dumps(GOOD["epsilon"]).encode()
     with bounded(50_000):
-        assert json.loads(answer_plan("computeEpsilon", content))["epsilon"] > 0
+        assert json.loads(run_planner_job("computeEpsilon", content))["epsilon"] > 0
         with pytest.raises(PlanTooExpensiveError):
-            answer_plan("computeEpsilon", content + b" " * 50_000 * BYTES_PER_MICROSECOND)
+            run_planner_job("computeEpsilon", content + b" " * 50_000 * BYTES_PER_MICROSECOND)
     with pytest.raises(InvalidInputError):
-        answer_plan("computeEpsilon", b"{}")
+        run_planner_job("computeEpsilon", b"{}")
 
 
 def test_operations_of_the_planner_are_those_of_its_processes() -> None:
-    assert {getattr(each, "unique_id", None) for each in routes.routes} == set(PLANS)
+    assert {getattr(each, "unique_id", None) for each in routes.routes} == set(PLANNER_JOBS)

@@ -30,7 +30,7 @@ def said(tmp_path_factory: pytest.TempPathFactory, live_server: LiveServer) -> l
     kept |= {"PATH": f"{programs}:{os.environ['PATH']}", "KEY": live_server.key("admin", "code")}
     script = "exec 2>&1\n" + script.replace("http://localhost:8000", live_server.url)
     done = run(["bash", "-uc", script], cwd=folder, env=kept)
-    assert (folder / "plan.json").read_text().startswith('{"changes": [')
+    assert (folder / "changes.json").read_text().startswith('{"changes": [')
     return list(zip(typed, done.stdout.split(SEPARATOR), strict=True))
 
 

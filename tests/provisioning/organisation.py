@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from app.ledger.permissions import Role
-from app.provisioning.changes import Plan
+from app.provisioning.change_finder import find_changes
+from app.provisioning.changes import ChangeSet
 from app.provisioning.document import OrganisationDocument
 from app.provisioning.executor import Executor, Outcome
 from app.provisioning.http_api import HttpApi
 from app.provisioning.keys_file import KeysFile
-from app.provisioning.planner import plan
 from app.provisioning.state import State, Versioned
 from app.provisioning.state_reader import read_state
 from app.service.keys.api_keys import create_key
@@ -35,11 +35,11 @@ def budget(name: str, epsilon: float = 3.0, **members: Any) -> dict[str, Any]:  
     return {"name": name, "limit": {"epsilon": epsilon, "delta": 1e-5}} | members
 
 
-def apply_plan(api: HttpApi, described: OrganisationDocument, state: State, keys: Path) -> list[Outcome]:
+def apply_changes(api: HttpApi, described: OrganisationDocument, state: State, keys: Path) -> list[Outcome]:
     """Apply a file to a server in this state, and write the secrets of new keys."""
     with closing(KeysFile(keys)) as keys_file:
         how: dict[str, Any] = {"reason": "A test.", "keys_file": keys_file, "report": lambda _: None}
-        return Executor(api, described, state, **how).apply(plan(described, state))
+        return Executor(api, described, state, **how).apply(find_changes(described, state))
 
 
 @dataclass
@@ -64,12 +64,12 @@ class Organisation:
     def state(self, described: OrganisationDocument) -> State:
         return read_state(self.api(), described)
 
-    def plan(self, described: OrganisationDocument) -> Plan:
-        return plan(described, self.state(described))
+    def changes(self, described: OrganisationDocument) -> ChangeSet:
+        return find_changes(described, self.state(described))
 
     def apply(self, described: OrganisationDocument) -> list[Outcome]:
         """Apply a file; what needs an approval is proposed."""
-        return apply_plan(self.api(), described, self.state(described), self.folder / "keys")
+        return apply_changes(self.api(), described, self.state(described), self.folder / "keys")
 
     def approve_all(self) -> None:
         officer = self.api("privacy_officer")
@@ -81,6 +81,6 @@ class Organisation:
         for _ in range(2):
             self.apply(described)
             self.approve_all()
-        planned = self.plan(described)
-        assert not planned.changes, planned
-        assert not planned.conflicts, planned
+        found = self.changes(described)
+        assert not found.changes, found
+        assert not found.conflicts, found

@@ -73,14 +73,14 @@ def say(monkeypatch: pytest.MonkeyPatch, answer: str) -> None:
     monkeypatch.setattr(sys, "stdin", terminal)
 
 
-def test_example_is_planned_applied_and_then_complete(shell: Shell) -> None:
+def test_example_is_compared_applied_and_then_complete(shell: Shell) -> None:
     empty = shell.export()
-    planned = shell.apply(EXAMPLE, "--dry-run")
-    assert planned.status == 0
+    shown = shell.apply(EXAMPLE, "--dry-run")
+    assert shown.status == 0
     for made in ("population mimic", "budget mimic/icu-team/sepsis", "API key grafana"):
-        assert f"  + {made}\n" in planned.out
-    assert "  ~ policy of the organisation\n" in planned.out
-    assert planned.out.endswith("Plan: 12 to create, 1 to update.\n")
+        assert f"  + {made}\n" in shown.out
+    assert "  ~ policy of the organisation\n" in shown.out
+    assert shown.out.endswith("Changes: 12 to create, 1 to update.\n")
     assert shell.export() == empty
     assert shell.apply(EXAMPLE, "--check").status == 1
 

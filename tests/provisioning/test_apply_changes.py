@@ -85,7 +85,7 @@ CHANGED_MEANWHILE: list[tuple[str, str, dict[str, Any], dict[str, Any]]] = [
 """A change by another person, and the one that was planned."""
 
 
-def test_change_between_plan_and_apply_is_noticed(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_change_between_comparison_and_apply_is_noticed(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     names = [f"mimic{number}" for number in range(len(CHANGED_MEANWHILE))]
     shell.done({"populations": [population(name) for name in names]})
     accounts = {each["path"]: each["id"] for each in shell.get("populations")["items"]}
@@ -101,6 +101,6 @@ def test_change_between_plan_and_apply_is_noticed(shell: Shell, monkeypatch: pyt
         say(monkeypatch, "")
         said = shell.apply({"populations": [population(name, **change), population("later")]})
         assert said.status == 2
-        assert "was changed on the server since the plan was made. Run the command again" in said.err
+        assert "was changed on the server since it was read. Run the command again" in said.err
         assert "Applied 0 of 2 changes." in said.out
     assert {each["path"] for each in shell.get("populations")["items"]} == {*names}

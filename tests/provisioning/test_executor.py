@@ -7,11 +7,11 @@ import httpx2
 import pytest
 
 from app.provisioning import session
-from app.provisioning.changes import Plan
+from app.provisioning.changes import ChangeSet
 from app.provisioning.errors import ProvisioningError
 from app.provisioning.http_api import HttpApi
-from app.provisioning.rendering import plan_text
-from tests.provisioning.organisation import EMPTY, apply_plan, document
+from app.provisioning.rendering import changes_text
+from tests.provisioning.organisation import EMPTY, apply_changes, document
 
 KEY = {"id": "key_1", "name": "a", "key": "key_1.s", "role": "viewer", "scope": None, "expires_at": None}
 
@@ -24,7 +24,7 @@ def _apply(folder: Path, error: Exception | None = None) -> None:
 
     described = document(api_keys=[{"name": "a", "role": "viewer"}, {"name": "b", "role": "viewer"}])
     api = HttpApi("http://ledger.example", "key_0.s", httpx2.MockTransport(answer))
-    apply_plan(api, described, EMPTY, folder / "keys")
+    apply_changes(api, described, EMPTY, folder / "keys")
 
 
 def test_lost_secret_is_reported_and_the_others_are_kept(tmp_path: Path) -> None:
@@ -57,4 +57,4 @@ def test_answer_of_another_version_is_refused(answer: object, monkeypatch: pytes
 
 
 def test_names_of_a_server_cannot_control_the_terminal() -> None:
-    assert plan_text(Plan((), unmanaged=("mimic\x1b[2J",))).count("\x1b") == 0
+    assert changes_text(ChangeSet((), unmanaged=("mimic\x1b[2J",))).count("\x1b") == 0

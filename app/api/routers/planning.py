@@ -9,7 +9,7 @@ from typing import Any, Final, TypeVar
 
 from fastapi import Request, Response
 
-from app.api.planning_jobs import PLANS, Plan, answer_plan
+from app.api.planning_jobs import PLANNER_JOBS, PlannerJob, run_planner_job
 from app.api.problems import COSTING_ERRORS, SENDING, responses
 from app.api.route import AuthenticatedRoute, Handler, router
 from app.api.schemas.common import Body
@@ -34,35 +34,35 @@ class PlanRoute(AuthenticatedRoute):
         content = await request.body()
         if len(content) <= MOST_READ_HERE:
             return await super().answer(request, handle)
-        return _json(await _calculated(request, Job(answer_plan, (self.unique_id, content))))
+        return _json(await _calculated(request, Job(run_planner_job, (self.unique_id, content))))
 
 
 routes = router("accounting", PlanRoute)
 
 
-def _add(operation: str, plan: Plan[Any]) -> None:
+def _add(operation: str, job: PlannerJob[Any]) -> None:
     """Add the route of an operation, which stores nothing."""
     takes_long = operation != LAPLACE
 
     async def compute(request: Request, body: Body) -> Response:
         if not takes_long:
-            return _json(plan.result(body))
-        calculation = await asyncio.to_thread(plan.calculation, body)
-        return _json(plan.answer.of(await _calculated(request, calculation)).model_dump_json())
+            return _json(job.result(body))
+        calculation = await asyncio.to_thread(job.calculation, body)
+        return _json(job.answer.of(await _calculated(request, calculation)).model_dump_json())
 
-    compute.__annotations__["body"] = plan.body
+    compute.__annotations__["body"] = job.body
     routes.post(
-        f"/accounting/{plan.path}",
+        f"/accounting/{job.path}",
         operation_id=operation,
-        summary=plan.summary,
-        description=plan.description,
-        response_model=plan.answer,
+        summary=job.summary,
+        description=job.description,
+        response_model=job.answer,
         responses=responses(*SENDING, *(COSTING_ERRORS if takes_long else ())),
     )(compute)
 
 
-for _operation, _plan in PLANS.items():
-    _add(_operation, _plan)
+for _operation, _job in PLANNER_JOBS.items():
+    _add(_operation, _job)
 
 
 async def _calculated(request: Request, calculation: Job[Found]) -> Found:

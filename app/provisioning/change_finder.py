@@ -8,9 +8,9 @@ from app.ledger.filter.filters import Limit
 from app.ledger.governance.limit_changes import is_raised
 from app.ledger.settings.policies import EMPTY_POLICY, facts_of, loosened, policy_of
 from app.ledger.settings.policy_rules import OPENERS
-from app.provisioning.changes import ORGANISATION, Change, Conflict, Operation, Plan, Resource
+from app.provisioning.changes import ORGANISATION, Change, ChangeSet, Conflict, Operation, Resource
 from app.provisioning.document import DesiredAccount, OrganisationDocument, PopulationDocument, accounts_of
-from app.provisioning.key_planner import plan_api_keys
+from app.provisioning.key_changes import find_key_changes
 from app.provisioning.state import TERMS, Account, Facts, Proposal, State, Versioned, desired_metadata, desired_terms
 
 _DEFAULT_ALERTS: Final = {
@@ -19,15 +19,15 @@ _DEFAULT_ALERTS: Final = {
 }
 
 
-def plan(document: OrganisationDocument, state: State) -> Plan:
-    """Plan the changes that make a server as a file describes it.
+def find_changes(document: OrganisationDocument, state: State) -> ChangeSet:
+    """Find the changes that make a server as a file describes it.
 
     The organisation's policy comes first, so that it holds for what is created; then accounts, parents first, each
     with its limit, policy and alert settings; then API keys, whose scopes exist by then.
     """
-    planner = _Planner(document, state)
-    found = list(planner.all_changes())
-    found += plan_api_keys(document, state, planner.proposed)
+    finder = _ChangeFinder(document, state)
+    found = list(finder.all_changes())
+    found += find_key_changes(document, state, finder.proposed)
     described = {account.path for account in accounts_of(document)}
     names = {key.name for key in document.api_keys or ()}
     unmanaged = [
@@ -35,15 +35,15 @@ def plan(document: OrganisationDocument, state: State) -> Plan:
     ]
     if document.api_keys is not None:
         unmanaged += [f"API key {key.name or key.id}" for key in state.api_keys or () if key.name not in names]
-    return Plan(
+    return ChangeSet(
         tuple(item for item in found if isinstance(item, Change)),
         tuple(item for item in found if isinstance(item, Conflict)),
         tuple(unmanaged),
     )
 
 
-class _Planner:
-    """Plans the changes of an organisation's policy and accounts."""
+class _ChangeFinder:
+    """Finds the changes of an organisation's policy and accounts."""
 
     def __init__(self, document: OrganisationDocument, state: State) -> None:
         self._document, self._state = document, state
@@ -51,7 +51,7 @@ class _Planner:
         """Populations that wait for an approval, each with the reason that is shown."""
 
     def all_changes(self) -> Iterator[Change | Conflict]:
-        """Plan all changes, in order."""
+        """Find all changes, in order."""
         if self._document.policy is not None:
             desired = facts_of(self._document.policy.domain())
             yield from self._policy(ORGANISATION, None, desired, self._state.policy)
@@ -77,7 +77,7 @@ class _Planner:
             yield from _alert_settings(desired, present.alert_settings)
 
     def _new_account(self, desired: DesiredAccount) -> Iterator[Change | Conflict]:
-        """Plan an account that is not there, and its settings."""
+        """Create an account that is not there, and its settings."""
         root = desired.path.split("/", maxsplit=1)[0]
         note = None
         if desired.parent is None:
@@ -97,7 +97,7 @@ class _Planner:
                 yield self._created(Resource.ALERT_SETTINGS, desired.path, change.after)
 
     def _created(self, resource: Resource, path: str, after: Facts, note: str | None = None) -> Change:
-        """Plan a new object, which waits if its population does."""
+        """Create an object, which waits if its population does."""
         waits = self.proposed.get(path.split("/", maxsplit=1)[0])
         return Change(Operation.WAIT if waits else Operation.CREATE, resource, path, after, reason=waits, note=note)
 
@@ -155,7 +155,7 @@ class _Planner:
         yield from self._or_proposed(change, account)
 
     def _or_proposed(self, change: Change, account: str | None) -> Iterator[Change | Conflict]:
-        """Plan a change of a setting, or say that a looser value is proposed already."""
+        """Change a setting, or say that a looser value is proposed already."""
         for proposal in self._open(change.resource, account) if change.loosens else ():
             if proposal.proposed.get(change.resource) == change.after:
                 yield Change(
@@ -189,7 +189,7 @@ def _compare_terms(desired: DesiredAccount, present: Account) -> Iterator[Confli
 
 
 def _metadata(desired: DesiredAccount, present: Account) -> Iterator[Change]:
-    """Plan the metadata that the file states."""
+    """Find the metadata that the file states otherwise."""
     stated = desired_metadata(desired.document)
     after = {name: value for name, value in stated.items() if value != present.metadata.get(name)}
     if after:
@@ -203,7 +203,7 @@ def _shown(value: object) -> str:
 
 
 def _alert_settings(desired: DesiredAccount, before: Facts) -> Iterator[Change]:
-    """Plan alert settings; fewer thresholds and a shorter forecast lower protection."""
+    """Find a change of alert settings; fewer thresholds and a shorter forecast lower protection."""
     settings = desired.document.alert_settings
     assert settings is not None, "the caller looked"
     after: dict[str, Any] = {

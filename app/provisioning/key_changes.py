@@ -13,10 +13,10 @@ from app.provisioning.document import ApiKeyDocument, OrganisationDocument, acco
 from app.provisioning.state import ApiKey, State, format_time
 
 
-def plan_api_keys(
+def find_key_changes(
     document: OrganisationDocument, state: State, proposed: Mapping[str, str]
 ) -> Iterator[Change | Conflict]:
-    """Plan the creation and replacement of API keys; those of `proposed` populations wait for the given reason."""
+    """Find the API keys to create and to replace; those of `proposed` populations wait for the given reason."""
     if document.api_keys is None or state.api_keys is None:
         return
     described = {account.path for account in accounts_of(document)}
@@ -30,14 +30,14 @@ def plan_api_keys(
             )
             continue
         waits = None if scope is None else proposed.get(scope.split("/", maxsplit=1)[0])
-        for change in _plan_key(desired, scope, named, state):
+        for change in _changes_of_key(desired, scope, named, state):
             if waits is not None and isinstance(change, Change):
                 yield replace(change, operation=Operation.WAIT, reason=waits)
             else:
                 yield change
 
 
-def _plan_key(
+def _changes_of_key(
     desired: ApiKeyDocument, scope: str | None, named: list[ApiKey], state: State
 ) -> Iterator[Change | Conflict]:
     after = {"role": str(desired.role), "scope": scope, "expires_at": format_time(desired.expires_at)}
