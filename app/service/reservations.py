@@ -1,4 +1,4 @@
-"""Reservations: a whole plan is held, or refused; later it is committed, voided, renewed or forfeited."""
+"""Reservations: steps are held together, or refused; later they are committed, voided or forfeited."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -19,7 +19,7 @@ from app.ledger.runs.reservations import (
     commit,
     forfeit,
     has_lapsed,
-    plan_of,
+    items_of,
     renew,
     void,
 )
@@ -53,7 +53,7 @@ class PrecedingReservation:
 
 @dataclass(frozen=True, slots=True)
 class ReservationRequest:
-    """A plan to reserve, and the active reservation to commit first.
+    """Steps to reserve, and the active reservation to commit first.
 
     Args:
         expected_steps: number of all steps of the training, for the alternatives of a refusal; None: as the run
@@ -84,15 +84,15 @@ class CreatedReservation:
 
     Args:
         reading: of the run now.
-        planned: of the run once the plan is executed.
-        steps_remaining: repetitions of the plan's last event that would fit after the plan.
+        reserved: of the run once the reserved steps are executed.
+        steps_remaining: repetitions of the last reserved event that would fit in addition.
         binding: the account that allows the fewest of them.
     """
 
     reservation: Reservation
     next_step: int
     reading: Reading
-    planned: Reading
+    reserved: Reading
     steps_remaining: int
     binding: Account
 
@@ -101,7 +101,7 @@ class CreatedReservation:
 def create_reservation(
     tx: Connection, context: RequestContext, request: ReservationRequest
 ) -> CreatedReservation | WaitingReservation | Refusal:
-    """Hold a plan's exact cost on every account of a path, let it wait, or refuse.
+    """Hold the exact cost of steps on every account of a path, let it wait, or refuse.
 
     A preceding reservation is committed in the same transaction; a refusal leaves it active.
 
@@ -110,7 +110,7 @@ def create_reservation(
         RunStateConflictError: the run is not active.
         ReservationStateConflictError: the run has an active reservation, and the request does not name it as preceding.
         ReservationClosedError: the preceding one was closed differently, or its lease has expired.
-        InvalidInputError: its executed steps are below the authorised or above the planned ones.
+        InvalidInputError: its executed steps are below the authorised or above the reserved ones.
         Also those of `reserve`.
     """
     work = load_reservation(tx, context, request)
@@ -121,12 +121,12 @@ def create_reservation(
     waiting = waiting_of(tx, context.organisation_id, request.run_id)
     if waiting is not None:
         raise ReservationStateConflictError(
-            f"The plan {waiting.id} of the run waits until {waiting.expires_at.isoformat()}; wait for it, or cancel "
-            "it before the next one.",
+            f"The reservation {waiting.id} of the run waits until {waiting.expires_at.isoformat()}; wait for it, or "
+            "cancel it before the next one.",
             reservation=waiting.id,
         )
     if active is not None and has_lapsed(active, context.lapsed_by):
-        # Forfeited even if the new plan is refused.
+        # Forfeited even if the new one is refused.
         close_reservation(tx, work, active, forfeit(active), context.actor, context.now)
         save(tx, work)
         work = load_reservation(tx, context, request)
@@ -142,7 +142,7 @@ def create_reservation(
 
 
 def load_reservation(tx: Connection, context: RequestContext, request: ReservationRequest) -> UnitOfWork:
-    """Load a run to hold a plan for, with the costs of the plan."""
+    """Load a run to reserve steps for, with their costs."""
     return load_for(tx, context, request.run_id, events=[step.event for step in request.steps])
 
 
@@ -167,22 +167,22 @@ def _end_the_one_before(tx: Connection, work: UnitOfWork, context: RequestContex
 def reserve(
     tx: Connection, work: UnitOfWork, context: RequestContext, request: ReservationRequest, *, registers: bool = False
 ) -> Reservation | Refusal:
-    """Hold a plan of `load_reservation`, or let it wait, and save the work unless it is refused.
+    """Hold the steps of `load_reservation`, or let them wait, and save the work unless it is refused.
 
-    `registers` is whether the run is registered with this plan; it waits with it.
+    `registers` is whether the run is registered with this reservation; then it waits, too.
 
     Raises:
         AccountClosedError: an account of the run's path is not open.
         UnsupportedEventError: an event has no sound bound under the population's relation.
-        PolicyViolationError: a policy forbids an event of the plan.
-        ReservationsWaitingError: the plan fits, but others are served first, and it does not wait.
+        PolicyViolationError: a policy forbids an event of the reservation.
+        ReservationsWaitingError: the reservation fits, but others are served first, and it does not wait.
         InvalidInputError: it cannot wait so long.
     """
     if request.wait_until is not None:
         check_wait(request.wait_until, context.now)
-    plan = price_reservation(work, context, request.run_id, plan_of(request.steps))
-    work.remember_costs(plan.path[0], plan.steps)
-    holding = hold_in_turn(tx, work, context, plan, request.expected_steps, waits=request.wait_until is not None)
+    priced = price_reservation(work, context, request.run_id, items_of(request.steps))
+    work.remember_costs(priced.path[0], priced.steps)
+    holding = hold_in_turn(tx, work, context, priced, request.expected_steps, waits=request.wait_until is not None)
     if isinstance(holding, Refusal):
         return replace(holding, limit_change=find_limit_change(tx, context.organisation_id, holding.binding))
     reservation = Reservation(
@@ -190,18 +190,18 @@ def reserve(
         run_id=request.run_id,
         attempt=request.attempt,
         status=ReservationStatus.ACTIVE,
-        items=plan.items,
+        items=priced.items,
         lease_seconds=request.lease_seconds,
         expires_at=context.now + timedelta(seconds=request.lease_seconds),
         created_at=context.now,
     )
     if isinstance(holding, tuple):
-        work.open(reservation, total_cost(plan.steps), context.now)
+        work.open(reservation, total_cost(priced.steps), context.now)
         work.change(holding, context.now)
     else:
         assert request.wait_until is not None, "else it is refused"
         reservation = wait(reservation, request.wait_until)
-        work.queue(reservation, total_cost(plan.steps), context.now)
+        work.queue(reservation, total_cost(priced.steps), context.now)
         if registers:
             work.move(work.run(request.run_id)._replace(status=RunStatus.WAITING))
     save(tx, work)
@@ -231,7 +231,7 @@ def commit_reservation(context: RequestContext, reservation_id: str, steps_execu
 
     Raises:
         ReservationClosedError: it was closed differently, or its lease has expired.
-        InvalidInputError: `steps_executed` is below the authorised or above the planned steps.
+        InvalidInputError: `steps_executed` is below the authorised or above the reserved steps.
     """
     return _ended(context, reservation_id, lambda reservation: commit(reservation, steps_executed))
 

@@ -137,7 +137,7 @@ class _State:
             order = self.line.order(waiting, self.books, now)
             found = []
             for grant in schedule(order, (), self.books):
-                found.append(grant.standing.plan)
+                found.append(grant.standing.reservation)
                 if len(found) == batch:
                     break
             for plan in found:
@@ -172,7 +172,7 @@ def simulate(workload: Workload, line: Line, unlocking: Unlocking | None = None)
             growing.add(unborn.popleft()[0])
         while workload.timeout is not None and waiting[0][1].at + workload.timeout <= arrival.at:
             old, _ = waiting.popleft()
-            if plans[old].id in state.line.plans:
+            if plans[old].id in state.line.reservations:
                 state.line.remove(plans[old].id)
         plan = plans[index]
         state.line.add(plan)
@@ -208,7 +208,7 @@ def simulate_batches(
             state.line.add(plans[waiting.popleft()[0]])
         born = [index for index, at in enumerate(workload.born) if at <= time]
         state.unlock(born, _time(time))
-        for plan in state.decide(list(state.line.plans.values()), _time(time), batch):
+        for plan in state.decide(list(state.line.reservations.values()), _time(time), batch):
             of = int(plan.id)
             delays[of] = time - workload.arrivals[of].at
     return _outcome(workload, state, delays)

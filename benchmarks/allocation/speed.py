@@ -68,7 +68,7 @@ def _decide(line: Line, books: Books, changed: list[str]) -> tuple[float, int]:
     now = START + timedelta(days=1)
     grants = list(schedule(line.order(line.candidates(books, changed), books, now), line.aged(now), books))
     for grant in grants:
-        line.remove(grant.standing.plan.id)
+        line.remove(grant.standing.reservation.id)
     return process_time() - start, len(grants)
 
 

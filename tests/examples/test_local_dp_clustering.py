@@ -48,7 +48,7 @@ def test_score_follows_where_nothing_is_protected_and_ledger_refuses_rest(
     noised = [("confidence", 2), ("output", 2), ("output", 64), ("output", 128)]
     assert [*series] == [("output", None), ("confidence", None), *noised]
     assert series["output", 128]["scores"] == []
-    assert "A plan of 4 steps was refused" in series["output", 128]["refusal"]
+    assert "A reservation of 4 steps was refused" in series["output", 128]["refusal"]
     assert series["output", 2]["scale"] == 1
     assert series["output", 64]["scale"] == pytest.approx(2 / 64)
 

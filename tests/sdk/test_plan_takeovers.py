@@ -261,7 +261,7 @@ def test_trainer_is_told_of_earlier_plans_where_only_plans_are_admitted(waits: W
     in_order(waits)
     first = waits.left_behind()
     with (
-        pytest.raises(ReservationsWaitingError, match="other plans wait for the same budget"),
+        pytest.raises(ReservationsWaitingError, match="others wait for the same budget"),
         waits.run(**ahead) as run,
     ):
         run.authorize()

@@ -48,9 +48,9 @@ class Process:
 
 def ordered(look: Look) -> dict[str, list[str]]:
     return {
-        population: [each.plan.id for each in line.order([*line.plans.values()], look.books, look.now)]
+        population: [each.reservation.id for each in line.order([*line.reservations.values()], look.books, look.now)]
         for population, line in look.lines.items()
-        if line.plans
+        if line.reservations
     }
 
 
@@ -162,7 +162,7 @@ def test_plan_that_a_step_leaves_no_room_goes_on_waiting(process: Process, monke
     look = process.look()
     with database.read(process.owner) as tx:
         found = grants_in(tx, process.owner, look, set(), set(look.rows))
-    assert [each.standing.plan.id for each in found] == list(look.rows)
+    assert [each.standing.reservation.id for each in found] == list(look.rows)
     assert trainer.steps(count=5).status_code == 200
     monkeypatch.setattr(grants, "grants_in", lambda *_: found)
     assert grant_in_organisation(database, process.owner) == 0

@@ -195,16 +195,16 @@ class Scheduling(Machine):
         """The plans to grant now, in their order."""
         with self.fresh_look() as (tx, look):
             grants = grants_in(tx, self.owner, look, set(look.states), set(look.rows))
-        return [each.standing.plan.id for each in grants]
+        return [each.standing.reservation.id for each in grants]
 
     def nothing_that_fits_is_left(self) -> None:
         """No plan fits that may be granted, unless one that has waited for long holds it up."""
         with self.fresh_look() as (tx, look):
             for line in look.lines.values():
-                with_runs(tx, self.owner, look.books, line.plans.values())
-                if any(look.rows[each.plan.id].run_status in BEGINS for each in line.aged(look.now)):
+                with_runs(tx, self.owner, look.books, line.reservations.values())
+                if any(look.rows[each.reservation.id].run_status in BEGINS for each in line.aged(look.now)):
                     continue
-                for plan in line.plans.values():
+                for plan in line.reservations.values():
                     row = look.rows[plan.id]
                     assert row.run_status not in BEGINS or look.books.hold(plan) is None
 

@@ -1,4 +1,4 @@
-"""Allocations of accounts, and the plans that wait for them."""
+"""Allocations of accounts, and the reservations that wait for them."""
 
 from functools import partial
 
@@ -19,7 +19,7 @@ _ALLOCATION = SettingEndpoint(ALLOCATIONS, AccountAllocation.of)
 
 @routes.read("/accounts/{account_id}/allocation", "Get the allocation of an account", AccountAllocation, *READ_ERRORS)
 def get_allocation(account_id: str, request: Request, context: ContextDep) -> Response:
-    """Get how a population or budget shares out its limit among plans, and what of it is usable now."""
+    """Get how a population or budget shares out its limit among reservations, and what of it is usable now."""
     return _ALLOCATION.get(request, context, account_id)
 
 
@@ -34,7 +34,7 @@ def replace_allocation(
 ) -> Response:
     """Replace how an account shares out its limit. What is reserved stays reserved; the limit stays as it is.
 
-    An account with an allocation admits steps of plans only. An allocation that may unlock the limit earlier is
+    An account with an allocation admits reserved steps only. An allocation that may unlock the limit earlier is
     proposed instead (201).
     """
     terms = None if body.allocation is None else body.allocation.domain(context.lapsed_by)
@@ -42,20 +42,22 @@ def replace_allocation(
     return _ALLOCATION.replace(context, account_id, build, body.reason, if_match)
 
 
-@routes.read("/accounts/{account_id}/queue", "List the plans that wait for an account", AccountQueue, *READ_ERRORS)
+@routes.read(
+    "/accounts/{account_id}/queue", "List the reservations that wait for an account", AccountQueue, *READ_ERRORS
+)
 def get_queue(account_id: str, request: Request, context: ContextDep) -> Response:
-    """List the plans that wait for an account or for one under it, the next one first, with what each of them lacks."""
+    """List the reservations that wait for an account or for one under it, the next one first, with what they lack."""
     return etag_response(request, AccountQueue.of(requests.list_queue(context, account_id)))
 
 
 @routes.change(
     "/accounts/{account_id}/queue/what-if",
-    "Preview the wait of a plan",
+    "Preview the wait of a reservation",
     *(*WRITE_ERRORS, *COSTING_ERRORS, "not_found", "account_closed", "policy_violation"),
 )
 def preview_wait(account_id: str, body: PreviewWait, context: ContextDep) -> WaitPreview:
-    """Preview a plan of a new run under an account: whether it would be reserved at once, or its place and its wait.
+    """Preview a reservation of a new run: whether it would be granted at once, or its place and its wait.
 
-    It is judged as a plan with `wait_until` that arrives now. Nothing is recorded or reserved.
+    It is judged as a reservation with `wait_until` that arrives now. Nothing is recorded or reserved.
     """
     return WaitPreview.of(what_if.preview_wait(context, account_id, body.steps()))

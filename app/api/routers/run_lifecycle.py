@@ -85,7 +85,7 @@ def create_attempt(run_id: str, body: CreateAttempt, context: ContextDep, idempo
     status_code=201,
     response_model=CreatedReservation,
     responses={
-        202: {"model": Reservation, "description": "The plan waits until it fits"},
+        202: {"model": Reservation, "description": "The reservation waits until it fits"},
         **responses(
             *(*_ENDING, *COSTING_ERRORS, "budget_exceeded", "account_closed", "attempt_superseded"),
             *("idempotency_key_reused", "reservations_waiting", "policy_violation", "reservation_closed"),
@@ -95,10 +95,10 @@ def create_attempt(run_id: str, body: CreateAttempt, context: ContextDep, idempo
 def create_reservation(
     run_id: str, body: CreateReservation, context: ContextDep, idempotency: IdempotencyDep
 ) -> Response:
-    """Reserve a plan on the run and all accounts above; its steps then write only the run's rows.
+    """Reserve steps on the run and all accounts above; they then write only the run's rows.
 
-    A trainer that plans ahead lets each plan continue the previous one: one request for many steps. With `wait_until`
-    a plan that does not fit now waits (202) and is reserved as a whole the moment that it fits.
+    A trainer that reserves ahead lets each reservation continue the previous one: one request for many steps. With
+    `wait_until`, one that does not fit now waits (202) and is granted as a whole the moment that it fits.
     """
 
     def render(
@@ -137,7 +137,7 @@ def request_limit(run_id: str, body: RequestLimit, context: ContextDep, idempote
 
 @routes.read("/reservations/{reservation_id}", "Get a reservation", Reservation, *READ_ERRORS, tag="reservations")
 def get_reservation(reservation_id: str, request: Request, context: ContextDep) -> Response:
-    """Get a reservation: its plan, its use, the end of its lease, and what a plan waits for."""
+    """Get a reservation: its events, their use, the end of its lease, and what it waits for."""
     return etag_response(request, Reservation.with_detail(*reservations.get_reservation(context, reservation_id)))
 
 
@@ -149,7 +149,7 @@ def commit_reservation(reservation_id: str, body: CommitReservation, context: Co
 
 @routes.change("/reservations/{reservation_id}/void", "Void a reservation", *_SETTLING, tag="reservations")
 def void_reservation(reservation_id: str, context: ContextDep) -> Reservation:
-    """Void a reservation: the whole plan is returned."""
+    """Void a reservation: all of it is returned."""
     return Reservation.of(reservations.void_reservation(context, reservation_id))
 
 
@@ -179,7 +179,7 @@ def renew_reservation(reservation_id: str, context: ContextDep) -> Reservation:
     tag="reservations",
 )
 def cancel_reservation(reservation_id: str, body: CancelReservation, context: ContextDep) -> Reservation:
-    """Cancel a plan that waits; a run that has waited for it since its registration is aborted."""
+    """Cancel a reservation that waits; a run that has waited for it since its registration is aborted."""
     return Reservation.of(requests.cancel_waiting(context, reservation_id, body.reason))
 
 
@@ -190,7 +190,7 @@ def cancel_reservation(reservation_id: str, body: CancelReservation, context: Co
     tag="reservations",
 )
 def prioritize_reservation(reservation_id: str, body: PrioritizeReservation, context: ContextDep) -> Reservation:
-    """Let a plan be served before all with a lower priority, or after all with a higher one."""
+    """Let a waiting reservation be served before all with a lower priority, or after all with a higher one."""
     return Reservation.of(requests.prioritize_waiting(context, reservation_id, body.priority, body.reason))
 
 

@@ -33,7 +33,7 @@ Rule = Annotated[SchedulingRule, Field(strict=False)]
 
 
 class UnlockInput(Input):
-    """A limit of which equal parts become usable at regular times, or by each run that asks for a plan."""
+    """A limit of which equal parts become usable at regular times, or by each run that asks for a reservation."""
 
     type: Literal["over_time", "by_reservations"]
     over_seconds: int | None = Field(
@@ -76,22 +76,25 @@ class ShareInput(Input):
     minimum: float = Field(
         default=0.0, ge=0, le=1, description="Part of each window's budget that is kept for it until the window ends."
     )
-    maximum: float = Field(default=1.0, gt=0, le=1, description="Part of the usable limit that its plans may have.")
-    weight: float = Field(default=1.0, ge=0.001, le=1000, description="In the order of plans that wait.")
+    maximum: float = Field(
+        default=1.0, gt=0, le=1, description="Part of the usable limit that its reservations may have."
+    )
+    weight: float = Field(default=1.0, ge=0.001, le=1000, description="In the order of reservations that wait.")
 
 
 class AllocationInput(Input):
-    """How an account shares out its budget among plans."""
+    """How an account shares out its budget among reservations."""
 
     rule: Rule | None = Field(
-        default=None, description="Which of the plans that wait is served first; of a population, for all under it."
+        default=None,
+        description="Which of the reservations that wait is served first; of a population, for all under it.",
     )
     aging_seconds: int | None = Field(
         default=DEFAULT_AGING_SECONDS,
         ge=0,
         le=MAX_SECONDS,
-        description="A plan that has waited for so long is delayed by no younger one. 0: none is ever overtaken; "
-        "null: it may be overtaken for ever.",
+        description="A reservation that has waited for so long is delayed by no younger one. 0: none is ever "
+        "overtaken; null: it may be overtaken for ever.",
     )
     unlock: UnlockInput | None = Field(default=None, description="How the limit becomes usable; null: all of it is.")
     shares: list[ShareInput] = Field(default=[], max_length=64)
@@ -111,7 +114,7 @@ class AllocationInput(Input):
 
 
 class ReplaceAllocation(Body):
-    """A complete new allocation and its reason; null: steps need no plan any more."""
+    """A complete new allocation and its reason; null: steps need not be reserved any more."""
 
     allocation: AllocationInput | None
     reason: Reason
@@ -132,7 +135,7 @@ class AccountAllocation(Output):
 
     account: str
     path: str
-    reservations_only: bool = Field(description="Whether it has an allocation, and so admits steps of plans only.")
+    reservations_only: bool = Field(description="Whether it has an allocation, and so admits reserved steps only.")
     rule: SchedulingRule | None = None
     aging_seconds: int | None = None
     unlock: dict[str, Any] | None = None
@@ -141,7 +144,9 @@ class AccountAllocation(Output):
     unlocked: float = Field(description="Usable part of the limit.")
     epsilon_limit: float
     next_unlock_at: datetime | None = Field(default=None, description="When the next part becomes usable.")
-    arrivals: int | None = Field(default=None, description="Runs that have asked for a plan, if they unlock the limit.")
+    arrivals: int | None = Field(
+        default=None, description="Runs that have asked for a reservation, if they unlock the limit."
+    )
 
     @classmethod
     def of(cls, record: AllocationRecord) -> Self:

@@ -1,4 +1,4 @@
-"""Schemas of the plans that wait for an account."""
+"""Schemas of the reservations that wait for an account."""
 
 from typing import Self
 
@@ -14,7 +14,7 @@ from app.service.scheduling.what_if import WaitPreview as DomainWaitPreview
 
 
 class QueueEntry(Output):
-    """A plan that waits."""
+    """A reservation that waits."""
 
     run: str
     run_path: str
@@ -22,7 +22,7 @@ class QueueEntry(Output):
 
 
 class AccountQueue(Output):
-    """The plans that wait for an account or for one under it, the next one first."""
+    """The reservations that wait for an account or for one under it, the next one first."""
 
     account: str
     path: str
@@ -48,7 +48,7 @@ class AccountQueue(Output):
 
 
 class PreviewWait(Body):
-    """A plan that a new run would request."""
+    """Steps that a new run would reserve."""
 
     events: EventCounts = Field(min_length=1, description="At most 1,000.")
 
@@ -62,7 +62,7 @@ class PreviewWait(Body):
 
 
 class WaitPreview(Output):
-    """What would become of a plan that arrived now."""
+    """What would become of a reservation that arrived now."""
 
     fits: bool = Field(description="Whether it would be reserved at once.")
     waiting: Waiting | None = Field(

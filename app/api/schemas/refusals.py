@@ -1,4 +1,4 @@
-"""Refusals of steps, plans and sweeps: their numbers, their alternatives, and both in words."""
+"""Refusals of steps, reservations and sweeps: their numbers, their alternatives, and both in words."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -91,9 +91,9 @@ def decision_text(decision: Decision) -> str:
     )
 
 
-def plan_text(facts: Mapping[str, Any], binding_path: str, count: int) -> str:
-    """Describe the refusal of a plan."""
-    return f"A plan of {counted(count, 'step')} was refused: {refusal_text(facts, binding_path, count)}"
+def reservation_text(facts: Mapping[str, Any], binding_path: str, count: int) -> str:
+    """Describe the refusal of a reservation."""
+    return f"A reservation of {counted(count, 'step')} was refused: {refusal_text(facts, binding_path, count)}"
 
 
 def refusal_text(facts: Mapping[str, Any], binding_path: str, count: int) -> str:

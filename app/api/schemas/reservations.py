@@ -17,7 +17,7 @@ from app.api.schemas.common import (
     Timestamp,
 )
 from app.api.schemas.events import EventCount, EventCounts, step_events_of
-from app.api.schemas.refusals import plan_text
+from app.api.schemas.refusals import reservation_text
 from app.api.schemas.steps import Attempt, ExpectedSteps
 from app.api.schemas.waiting import Waiting
 from app.ledger.admission.admission import Refusal
@@ -39,20 +39,24 @@ LeaseSeconds = Annotated[
     Field(
         ge=1,
         le=MAX_LEASE_SECONDS,
-        description="Maximum silence of the trainer in seconds, after which the remainder of the plan is forfeited. "
+        description="Maximum silence of the trainer in seconds, after which the rest of the reservation is forfeited. "
         "Renewal restarts the lease.",
     ),
 ]
 WaitUntil = Annotated[
     Timestamp,
     Field(
-        description="Until when a plan waits that does not fit now, at most 366 days. It is reserved as a whole the "
+        description="Until when it waits if it does not fit now, at most 366 days. It is granted as a whole the "
         "moment that it fits; one that could never fit is refused.",
     ),
 ]
 StepsExecuted = Annotated[
     int,
-    Field(ge=0, le=2**53, description="Number of executed steps of the plan, including individually authorized ones."),
+    Field(
+        ge=0,
+        le=2**53,
+        description="Number of executed steps of the reservation, including individually authorized ones.",
+    ),
 ]
 
 
@@ -63,13 +67,13 @@ class CommitReservation(Body):
 
 
 class PrecedingReservation(CommitReservation):
-    """The preceding reservation of a plan, with its executed steps."""
+    """The reservation before a new one, with its executed steps."""
 
     reservation: str = Field(min_length=1, max_length=100, description="Its id.")
 
 
 class CreateReservation(Body):
-    """A plan whose exact cost is reserved or refused."""
+    """Steps whose exact cost is reserved or refused."""
 
     events: EventCounts = Field(min_length=1, description="At most 1,000.")
     lease_seconds: LeaseSeconds = DEFAULT_LEASE_SECONDS
@@ -78,7 +82,7 @@ class CreateReservation(Body):
     preceding: PrecedingReservation | None = Field(
         default=None,
         description="The run's active reservation, which is committed in the same transaction, and unchanged if the "
-        "new plan is refused.",
+        "new one is refused.",
     )
 
     expected_steps: ExpectedSteps | None = Field(
@@ -90,7 +94,7 @@ class CreateReservation(Body):
         """Convert to the domain.
 
         Raises:
-            PlanTooExpensiveError: pricing the plan exceeds the work limit of a request.
+            PlanTooExpensiveError: pricing the events exceeds the work limit of a request.
         """
         sent = self.preceding
         before = None if sent is None else DomainPrecedingReservation(sent.reservation, sent.steps_executed)
@@ -139,7 +143,7 @@ class CreateAttempt(Body):
 
 
 class ReservedEvent(Output):
-    """The planned and authorized repetitions of an event."""
+    """The reserved and authorized repetitions of an event."""
 
     event: AnsweredEvent
     count: int
@@ -148,7 +152,7 @@ class ReservedEvent(Output):
 
 
 class Reservation(Output):
-    """A reserved plan, one that waits to be reserved, or its end."""
+    """Reserved steps, or ones that wait to be reserved."""
 
     id: str
     run: str = Field(validation_alias="run_id")
@@ -159,10 +163,12 @@ class Reservation(Output):
     steps_authorized: int = Field(
         validation_alias="steps_used", description="Steps authorized individually, or charged at the end."
     )
-    steps_revoked: int = Field(description="Steps removed by a lowered limit, which the end of the plan returns.")
+    steps_revoked: int = Field(
+        description="Steps removed by a lowered limit, which the end of the reservation returns."
+    )
     steps_executed: int | None = Field(default=None, description="Reported by the trainer; null unless committed.")
     lease_seconds: int
-    expires_at: datetime = Field(description="When the lease ends, or when a waiting plan expires.")
+    expires_at: datetime = Field(description="When the lease ends, or when a waiting reservation expires.")
     created_at: datetime
     wait_until: datetime | None = Field(default=None, description="Until when it waits, or would have waited.")
     granted_at: datetime | None = Field(default=None, description="When it was reserved after it had waited.")
@@ -184,12 +190,14 @@ class Reservation(Output):
 class CreatedReservation(Reservation):
     """A new reservation and the state of its run."""
 
-    next_step: int = Field(description="Number of the first step of the plan.")
-    epsilon: ExtendedNumber = Field(description="Of the run before the plan.")
-    epsilon_reserved: ExtendedNumber = Field(description="Of the run after its plan.")
+    next_step: int = Field(description="Number of the first step of the reservation.")
+    epsilon: ExtendedNumber = Field(description="Of the run before the reserved steps.")
+    epsilon_reserved: ExtendedNumber = Field(description="Of the run after the reserved steps.")
     delta: float = Field(description="Of the run's limit: its own, or else its budget's.")
     epsilon_limit: float = Field(description="Of the run's limit: its own, or else its budget's.")
-    steps_remaining: int = Field(description="Further steps like the last one that fit in addition to the plan.")
+    steps_remaining: int = Field(
+        description="Further steps like the last one that fit in addition to the reserved ones."
+    )
     binding_account: str = Field(description="The account with the least room.")
     binding_account_path: str
 
@@ -200,16 +208,16 @@ class CreatedReservation(Reservation):
             **dict(Reservation.of(held.reservation)),
             next_step=held.next_step,
             **held.reading._asdict(),
-            epsilon_reserved=held.planned.epsilon,
+            epsilon_reserved=held.reserved.epsilon,
             steps_remaining=held.steps_remaining,
             binding_account=held.binding.id,
             binding_account_path=held.binding.path,
         )
 
 
-def reservation_refused(refusal: Refusal, plan: Sequence[EventCount], run_id: str | None = None) -> StoredResponse:
-    """Build the response to a plan that does not fit; `run_id` is of a run that exists."""
-    steps = sum(step.count for step in plan)
+def reservation_refused(refusal: Refusal, events: Sequence[EventCount], run_id: str | None = None) -> StoredResponse:
+    """Build the response to steps that cannot be reserved; `run_id` is of a run that exists."""
+    steps = sum(step.count for step in events)
     return not_made(refusal_details(refusal), refusal.binding.id, refusal.binding.path, steps, run_id)
 
 
@@ -225,5 +233,5 @@ def not_made(
         **facts,
         **({} if run_id is None else {"url": run_url(run_id)}),
     }
-    body = problem_body("budget_exceeded", plan_text(facts, binding_path, count), members)
+    body = problem_body("budget_exceeded", reservation_text(facts, binding_path, count), members)
     return StoredResponse(body, HTTPStatus.FORBIDDEN)

@@ -74,7 +74,7 @@ class CreateRun(CreateAccount):
         """Convert to the domain.
 
         Raises:
-            PlanTooExpensiveError: pricing the plan exceeds the work limit of a request.
+            PlanTooExpensiveError: pricing the events exceeds the work limit of a request.
         """
         limit = None if self.limit is None else self.limit.domain()
         return RunRegistration(
@@ -118,7 +118,7 @@ class Run(Account):
     end_reason: EndReason | None = Field(
         default=None,
         description="Why it ended: `finished`, `budget_exhausted`, `aborted`, `lost` after a long silence, or "
-        "`not_granted` because its plan has waited in vain.",
+        "`not_granted` because its reservation has waited in vain.",
     )
     event: AnsweredEvent | None
     reservation: str | None = Field(default=None, description="The active reservation of its steps.")
@@ -133,7 +133,7 @@ class Run(Account):
     epsilon_limit: float = Field(description="Of the run's limit: its own, or else its budget's.")
     steps_remaining: int | None = Field(
         description="Number of further default steps that every account admits, 0 in quarantine. Null: it has no "
-        "default event, has ended, or waits for an approval or for its plan."
+        "default event, has ended, or waits for an approval or for its reservation."
     )
     binding_account: str | None = Field(description="The account with the least room, or in quarantine.")
     binding_account_path: str | None

@@ -1,4 +1,4 @@
-"""Schemas of plans that wait."""
+"""Schemas of reservations that wait."""
 
 from datetime import datetime
 
@@ -11,34 +11,34 @@ from app.ledger.settings.allocation import SchedulingRule
 
 
 class Shortage(Output):
-    """An account that does not hold a waiting plan now."""
+    """An account that does not hold a waiting reservation now."""
 
     account: str = Field(validation_alias="account_id")
     account_path: str
     reason: WaitingReason = Field(
-        description="`closed`: it is not open now. `limit`: its limit leaves too little. `reserved`: active plans have "
-        "reserved it. `locked`: it is unlocked later. `promised`: it is kept for other budgets."
+        description="`closed`: it is not open now. `limit`: its limit leaves too little. `reserved`: active "
+        "reservations have it. `locked`: it is unlocked later. `promised`: it is kept for other budgets."
     )
     order: ExtendedNumber = Field(
-        description='The Rényi order at which the plan comes closest to fitting; "Infinity": of pure epsilons.'
+        description='The Rényi order at which the reservation comes closest to fitting; "Infinity": of pure epsilons.'
     )
-    requested: ExtendedNumber = Field(description="By the plan, in nats at this order.")
+    requested: ExtendedNumber = Field(description="By the reservation, in nats at this order.")
     available: float = Field(description="In nats at this order.")
     opens_at: datetime | None = Field(default=None, description="When a closed account opens.")
 
 
 class Waiting(Output):
-    """What a plan waits for, and its place among the plans that want the same accounts."""
+    """What a reservation waits for, and its place among the reservations that want the same accounts."""
 
     rule: SchedulingRule
     position: int = Field(description="From 1.")
     reservations: int = Field(
         validation_alias="waiting", description="Number of reservations that wait for one of its accounts."
     )
-    aged: bool = Field(description="Whether it has waited so long that no younger plan may delay it.")
+    aged: bool = Field(description="Whether it has waited so long that no younger reservation may delay it.")
     score: ExtendedNumber | None = Field(default=None, description="By the rule; the least is first. Null: by arrival.")
     lacks: list[Shortage] = Field(
-        validation_alias="shortages", description="Empty: the plan fits, and others are served before it."
+        validation_alias="shortages", description="Empty: the reservation fits, and others are served before it."
     )
     estimated_at: datetime | None = Field(
         default=None,
@@ -47,13 +47,15 @@ class Waiting(Output):
 
 
 class CancelReservation(Body):
-    """The reason to cancel a waiting plan."""
+    """The reason to cancel a waiting reservation."""
 
     reason: Reason
 
 
 class PrioritizeReservation(Body):
-    """The new priority of a waiting plan."""
+    """The new priority of a waiting reservation."""
 
-    priority: int = Field(ge=-MAX_PRIORITY, le=MAX_PRIORITY, description="Plans with a higher one are served first.")
+    priority: int = Field(
+        ge=-MAX_PRIORITY, le=MAX_PRIORITY, description="Reservations with a higher one are served first."
+    )
     reason: Reason

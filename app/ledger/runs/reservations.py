@@ -1,4 +1,4 @@
-"""Reservations: loss held for a plan until it is used or closed.
+"""Reservations: loss held for steps until they are used or closed.
 
 Everything here is counted in repetitions of events; their cost follows from the cost table. So reserved = committed +
 returned + forfeited holds for the counts, and for every curve multiplied by them.
@@ -22,7 +22,7 @@ from app.ledger.step_events import MAX_COUNT, StepEvent, counts_of
 
 @dataclass(frozen=True, slots=True)
 class ReservedItem:
-    """Planned and authorised repetitions of an event, 1 to 1e9.
+    """Reserved and authorised repetitions of an event, 1 to 1e9.
 
     `revoked` ones are no longer authorised since a limit was lowered; they stay reserved until the trainer reports
     whether they were executed (ADR 0026).
@@ -35,9 +35,9 @@ class ReservedItem:
 
     def __post_init__(self) -> None:
         """Check the invariants of the counts."""
-        assert 1 <= self.count <= MAX_COUNT, "a plan holds at least one repetition of each of its events"
-        assert 0 <= self.used <= self.count, "no more is used than planned"
-        assert 0 <= self.revoked <= self.count, "at most the planned steps are revoked"
+        assert 1 <= self.count <= MAX_COUNT, "a reservation holds at least one repetition of each of its events"
+        assert 0 <= self.used <= self.count, "no more is used than reserved"
+        assert 0 <= self.revoked <= self.count, "at most the reserved steps are revoked"
 
     @property
     def left(self) -> int:
@@ -46,19 +46,19 @@ class ReservedItem:
 
     @property
     def unused(self) -> int:
-        """Number of reserved repetitions: planned, and neither authorised nor charged."""
+        """Number of reserved repetitions that are neither authorised nor charged."""
         return self.count - self.used
 
 
-def plan_of(steps: Sequence[StepEvent]) -> tuple[ReservedItem, ...]:
-    """Merge steps into a plan with each event once, in order of first occurrence."""
+def items_of(steps: Sequence[StepEvent]) -> tuple[ReservedItem, ...]:
+    """Merge steps into items with each event once, in order of first occurrence."""
     if not steps:
-        raise InvalidInputError("A plan has at least one step event.")
+        raise InvalidInputError("A reservation has at least one step event.")
     counts = counts_of(steps)
     most = max(counts.values())
     if most > MAX_COUNT:
         raise InvalidInputError(
-            f"The plan holds {most} repetitions of one event; at most {MAX_COUNT} can be set aside for a run at once."
+            f"{most} repetitions of one event are to be reserved; at most {MAX_COUNT} can be for a run at once."
         )
     return tuple(ReservedItem(event, count) for event, count in counts.items())
 
@@ -81,11 +81,11 @@ NEVER_HELD: Final = frozenset({ReservationStatus.WAITING, ReservationStatus.EXPI
 
 @dataclass(frozen=True, slots=True)
 class Reservation:
-    """A plan, each event once, held on every account of a run's path unless it waits for that.
+    """Steps, each event once, held on every account of a run's path unless they wait for that.
 
     Args:
         attempt: of the run at creation.
-        expires_at: when the rest is forfeited without renewal, or when a waiting plan expires.
+        expires_at: when the rest is forfeited without renewal, or when a waiting reservation expires.
         steps_executed: attested by the trainer; None unless committed.
         created_at: when it was requested; None: now.
         wait_until: until when it waits, or would have waited; None: it was held at once or refused.
@@ -120,12 +120,12 @@ class Reservation:
 
     @property
     def steps_reserved(self) -> int:
-        """Number of planned steps."""
+        """Number of reserved steps."""
         return sum(item.count for item in self.items)
 
     @property
     def steps_revoked(self) -> int:
-        """Number of planned steps revoked by lowered limits."""
+        """Number of reserved steps revoked by lowered limits."""
         return sum(item.revoked for item in self.items)
 
 
@@ -136,12 +136,12 @@ class Shortfall:
     event: DpEvent
     asked: int
     left: int
-    planned: bool
+    is_reserved: bool
 
 
 @dataclass(frozen=True, slots=True)
 class ReservationClose:
-    """The result of closing a reservation, in plan order.
+    """The result of closing a reservation, in the order of its items.
 
     Args:
         reported: executed steps to charge although they had been revoked.
@@ -158,7 +158,7 @@ class ReservationClose:
 
 
 def remaining_items(reservation: Reservation) -> tuple[StepEvent, ...]:
-    """List the planned steps, in plan order, that are neither authorised nor charged."""
+    """List the reserved steps, in the order of items, that are neither authorised nor charged."""
     return tuple(StepEvent(item.event, item.unused) for item in reservation.items if item.unused)
 
 
@@ -168,7 +168,7 @@ def has_lapsed(reservation: Reservation, now: datetime) -> bool:
 
 
 def take(reservation: Reservation, steps: Sequence[StepEvent], now: datetime) -> Reservation | Shortfall:
-    """Take steps from a plan, all or none, unless it has ended or lapsed."""
+    """Take steps from a reservation, all or none, unless it has ended or lapsed."""
     _require_active(reservation, now)
     asked = counts_of(steps)
     left = {item.event: item.left for item in reservation.items}
@@ -180,7 +180,7 @@ def take(reservation: Reservation, steps: Sequence[StepEvent], now: datetime) ->
 
 
 def used_further(reservation: Reservation, taken: Mapping[int, int]) -> Reservation:
-    """Copy a reservation after further repetitions were authorised, by place in its plan."""
+    """Copy a reservation after further repetitions were authorised, by place of its items."""
     items = list(reservation.items)
     for place, count in taken.items():
         items[place] = replace(items[place], used=items[place].used + count)
@@ -188,7 +188,7 @@ def used_further(reservation: Reservation, taken: Mapping[int, int]) -> Reservat
 
 
 def count_covered(reservation: Reservation, steps: Sequence[StepEvent]) -> int:
-    """Count the steps, from the first, that a plan covers."""
+    """Count the steps, from the first, that a reservation covers."""
     left = {item.event: item.left for item in reservation.items}
     covered = 0
     for step in steps:
@@ -241,7 +241,7 @@ def _with_new_lease(reservation: Reservation, now: datetime, lapsed_by: datetime
     if reservation.steps_revoked and not any(item.left for item in reservation.items):
         raise ReservationStateConflictError(
             f"A limit above this run was lowered, and the remaining {reservation.steps_revoked} steps of the "
-            "plan were revoked. Commit the reservation with the number of steps executed; the rest is returned.",
+            "reservation were revoked. Commit it with the number of steps executed; the rest is returned.",
             steps_authorized=reservation.steps_used,
             steps_revoked=reservation.steps_revoked,
         )
@@ -252,12 +252,12 @@ def _with_new_lease(reservation: Reservation, now: datetime, lapsed_by: datetime
 def commit(reservation: Reservation, steps_executed: int) -> ReservationClose:
     """Close an active reservation with the number of executed steps, authorised or not.
 
-    The caller forfeits a lapsed one first. Steps beyond the authorised ones are charged in plan order: first those
-    still left, then those revoked. The rest of the plan is returned.
+    The caller forfeits a lapsed one first. Steps beyond the authorised ones are charged in the order of items: first
+    those still left, then those revoked. The rest of the reservation is returned.
 
     Raises:
         ReservationClosedError: it ended before, in another way.
-        InvalidInputError: fewer steps than were authorised, or more than were planned.
+        InvalidInputError: fewer steps than were authorised, or more than were reserved.
     """
     if reservation.status is not ReservationStatus.ACTIVE:
         if reservation.status is ReservationStatus.COMMITTED and reservation.steps_executed == steps_executed:
@@ -271,8 +271,8 @@ def commit(reservation: Reservation, steps_executed: int) -> ReservationClose:
         )
     if steps_executed > reservation.steps_reserved:
         raise InvalidInputError(
-            f"{steps_executed} steps are more than the {reservation.steps_reserved} of the plan. Commit those of the "
-            "plan, and report the others as steps of the run."
+            f"{steps_executed} steps are more than the {reservation.steps_reserved} reserved ones. Commit those, and "
+            "report the others as steps of the run."
         )
     items, charged = _use_next(reservation.items, further, [item.left for item in reservation.items])
     further -= sum(step.count for step in charged)
@@ -284,7 +284,7 @@ def commit(reservation: Reservation, steps_executed: int) -> ReservationClose:
 def _use_next(
     items: Sequence[ReservedItem], count: int, most: Sequence[int]
 ) -> tuple[tuple[ReservedItem, ...], tuple[StepEvent, ...]]:
-    """Use `count` further steps in plan order, at most `most` of each item."""
+    """Use `count` further steps in the order of items, at most `most` of each item."""
     used, taken = [], []
     for item, left in zip(items, most, strict=True):
         now = min(left, count)
@@ -296,7 +296,7 @@ def _use_next(
 
 
 def void(reservation: Reservation) -> ReservationClose:
-    """Close an active, unused reservation and return its plan.
+    """Close an active, unused reservation and return all of it.
 
     The caller forfeits a lapsed one first.
 
@@ -311,7 +311,7 @@ def void(reservation: Reservation) -> ReservationClose:
     if reservation.steps_used:
         raise ReservationStateConflictError(
             f"{reservation.steps_used} steps were authorised under this reservation, so it cannot be voided. Commit it "
-            "with the number of steps executed; what is left of its plan is returned.",
+            "with the number of steps executed; what is left is returned.",
             steps_authorized=reservation.steps_used,
         )
     return ReservationClose(
@@ -320,9 +320,10 @@ def void(reservation: Reservation) -> ReservationClose:
 
 
 def forfeit(reservation: Reservation) -> ReservationClose:
-    """Close a reservation whose trainer is gone, charging the rest of its plan.
+    """Close a reservation whose trainer is gone, charging the rest of it.
 
-    A plan that was granted to a trainer that never claimed it is returned instead: nobody has executed its steps.
+    A reservation that was granted to a trainer that never claimed it is returned instead: nobody has executed its
+    steps.
     """
     if reservation.status is ReservationStatus.ACTIVE and not reservation.is_claimed:
         return void(reservation)
@@ -342,7 +343,7 @@ def _require_active(reservation: Reservation, now: datetime) -> None:
         closed = forfeit(reservation).reservation
         fate = "is forfeited" if closed.status is ReservationStatus.FORFEITED else "is returned, as nobody claimed it"
         raise ReservationClosedError(
-            f"The reservation's lease ran out at {reservation.expires_at.isoformat()}, and what was left of its plan "
+            f"The reservation's lease ran out at {reservation.expires_at.isoformat()}, and what was left "
             f"{fate}. Make a new reservation to go on.",
             reservation_status=str(closed.status),
         )
@@ -351,8 +352,8 @@ def _require_active(reservation: Reservation, now: datetime) -> None:
 def _closed_error(reservation: Reservation) -> LedgerError:
     if reservation.status is ReservationStatus.WAITING:
         return ReservationStateConflictError(
-            f"The plan waits for budget until {reservation.expires_at.isoformat()}, and nothing is held for it yet. "
-            "Wait until it is granted, or cancel it.",
+            f"The reservation waits for budget until {reservation.expires_at.isoformat()}, and nothing is held for it "
+            "yet. Wait until it is granted, or cancel it.",
             reservation_status=str(reservation.status),
         )
     executed = f" with {reservation.steps_executed} steps executed" if reservation.steps_executed is not None else ""

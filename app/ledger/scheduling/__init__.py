@@ -1,1 +1,1 @@
-"""Scheduling: the order of plans that wait, and what they wait for."""
+"""Scheduling: the order of reservations that wait, and what they wait for."""

@@ -1,12 +1,12 @@
-"""Scheduling: which of the plans that wait gets the budget that is left (ADR 0041).
+"""Scheduling: which of the reservations that wait gets the budget that is left (ADR 0041).
 
-A plan is granted as a whole, by the rule of admission, the moment that every account of its path admits it. A
-scheduling rule only says in which order the waiting plans are tried. It looks at declared plans, limits, balances and
-times, never at data or outputs, so it costs no privacy.
+A reservation is granted as a whole, by the rule of admission, the moment that every account of its path admits it. A
+scheduling rule only says in which order the waiting reservations are tried. It looks at declared plans, limits,
+balances and times, never at data or outputs, so it costs no privacy.
 
-A plan that has waited for longer than an aging time is tried before all younger ones, and no other is granted that
-takes what it lacks, unless its priority is higher. So no rule with an aging time starves a plan that could be granted
-without a higher limit.
+A reservation that has waited for longer than an aging time is tried before all younger ones, and no other is granted
+that takes what it lacks, unless its priority is higher. So no rule with an aging time starves a reservation that could
+be granted without a higher limit.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -26,14 +26,13 @@ from app.ledger.step_events import PricedStep, total_cost
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WaitingReservation:
-    """A plan that waits to be set aside.
+    """A reservation that waits to be set aside.
 
     Args:
-        id: of its reservation.
         path: ids of the run's account and all above it, by depth and id.
         steps: with their costs; at least one.
         arrived_at: when it began to wait.
-        priority: plans with a higher one are tried first; 0 unless the privacy office has set another.
+        priority: reservations with a higher one are tried first; 0 unless the privacy office has set another.
         weight: of its budget, see `Share`.
     """
 
@@ -52,30 +51,30 @@ class WaitingReservation:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """The place of a waiting plan in the order of a rule.
+    """The place of a waiting reservation in the order of a rule.
 
     Args:
-        aged: whether it has waited so long that no younger plan may delay it.
+        aged: whether it has waited so long that no younger reservation may delay it.
         score: by the rule, the least first; empty by `first_come`.
     """
 
-    plan: WaitingReservation
+    reservation: WaitingReservation
     aged: bool
     score: tuple[float, ...]
 
     @property
     def key(self) -> tuple[int, bool, tuple[float, ...], datetime, str]:
         """Sort key: priority, age, score, arrival. The aged are sorted by arrival."""
-        return (-self.plan.priority, not self.aged, self.score, self.plan.arrived_at, self.plan.id)
+        return (-self.reservation.priority, not self.aged, self.score, self.reservation.arrived_at, self.reservation.id)
 
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """A plan that is granted.
+    """A reservation that is granted.
 
     Args:
         held: the accounts of its path with its reservation.
-        overtaken: the plans tried before it that go on waiting.
+        overtaken: the reservations tried before it that go on waiting.
     """
 
     standing: Standing
@@ -84,7 +83,7 @@ class Grant:
 
 
 class Books:
-    """The accounts that waiting plans would charge, as they are and as grants change them.
+    """The accounts that waiting reservations would charge, as they are and as grants change them.
 
     Args:
         accounts: by id, with all children of parallel ones.
@@ -109,16 +108,18 @@ class Books:
             if each.parent_id in self._parts:
                 self._parts[each.parent_id].append(each.id)
 
-    def path(self, plan: WaitingReservation, change: Callable[[Account], Account] | None = None) -> tuple[Account, ...]:
-        """Get the accounts of a plan, maybe changed, with their exposure to it."""
-        path = [self.accounts[each] for each in plan.path]
+    def path(
+        self, reservation: WaitingReservation, change: Callable[[Account], Account] | None = None
+    ) -> tuple[Account, ...]:
+        """Get the accounts of a reservation, maybe changed, with their exposure to it."""
+        path = [self.accounts[each] for each in reservation.path]
         parts = [self.accounts[part] for each in path for part in self._parts.get(each.id, ())]
         if change is not None:
             path, parts = list(map(change, path)), list(map(change, parts))
         return exposed(path, parts) if parts else tuple(path)
 
     def views(self, accounts: Sequence[Account]) -> Iterator[Account]:
-        """Add what the accounts of a path withhold from its plan, one after the other: the first refusal ends it."""
+        """Add what the accounts of a path withhold from it, one after the other: the first refusal ends it."""
         return self._views(accounts, lambda withholding: withholding)
 
     def _views(self, accounts: Sequence[Account], change: Callable[[Withholding], Withholding]) -> Iterator[Account]:
@@ -135,54 +136,54 @@ class Books:
             known = self._rooms[account.id] = account, withholding, unlocked.headroom(account.bounds())
         return known[2]
 
-    def may_fit(self, plan: WaitingReservation) -> bool:
-        """Check in little time whether no account surely refuses a plan."""
-        if self.is_composed(plan):
+    def may_fit(self, reservation: WaitingReservation) -> bool:
+        """Check in little time whether no account surely refuses a reservation."""
+        if self.is_composed(reservation):
             return True
-        for account in map(self.accounts.__getitem__, plan.path):
+        for account in map(self.accounts.__getitem__, reservation.path):
             if has_only_orders(account):
                 gate = account.bounds()
-                by_orders = (plan.cost.values[gate.places] <= self.room(account)).any()
-                if not by_orders and plan.cost.pure > gate.pure:
+                by_orders = (reservation.cost.values[gate.places] <= self.room(account)).any()
+                if not by_orders and reservation.cost.pure > gate.pure:
                     return False
         return True
 
-    def is_composed(self, plan: WaitingReservation) -> bool:
-        """Check whether a plan reaches a parallel account, so that accounts grow by less or more than its cost."""
-        return not self._parts.keys().isdisjoint(plan.path)
+    def is_composed(self, reservation: WaitingReservation) -> bool:
+        """Check whether a reservation reaches a parallel account, so that accounts do not grow by its cost."""
+        return not self._parts.keys().isdisjoint(reservation.path)
 
-    def hold(self, plan: WaitingReservation) -> tuple[Account, ...] | None:
-        """Hold a plan on all of its accounts, without storing it; None if one of them refuses."""
-        if not self.may_fit(plan):
+    def hold(self, reservation: WaitingReservation) -> tuple[Account, ...] | None:
+        """Hold a reservation on all of its accounts, without storing it; None if one of them refuses."""
+        if not self.may_fit(reservation):
             return None
-        path = self.path(plan)
+        path = self.path(reservation)
         if not all(map(self.is_open, path)):
             return None
-        return hold_if_fitting(path, plan.steps, self.views)
+        return hold_if_fitting(path, reservation.steps, self.views)
 
-    def seen_by(self, plan: WaitingReservation) -> tuple[Sequence[Account], RdpCurve]:
-        """Get the accounts of a plan with what they withhold from it, and its cost."""
-        accounts, cost = prepared_plan(self.path(plan), plan.steps)
+    def seen_by(self, reservation: WaitingReservation) -> tuple[Sequence[Account], RdpCurve]:
+        """Get the accounts of a reservation with what they withhold from it, and its cost."""
+        accounts, cost = prepared_plan(self.path(reservation), reservation.steps)
         return tuple(self.views(accounts)), cost
 
-    def is_hopeless(self, plan: WaitingReservation) -> bool:
-        """Check whether a plan would not fit even if all reservations were returned and the whole limits unlocked.
+    def is_hopeless(self, reservation: WaitingReservation) -> bool:
+        """Check whether a reservation would not fit even if all others were returned and the whole limits unlocked.
 
-        So is a plan with a closed account, until that opens.
+        So is a reservation with a closed account, until that opens.
         """
-        path = self.path(plan, unreserved)
+        path = self.path(reservation, unreserved)
         if not all(map(self.is_open, path)):
             return True
-        return hold_if_fitting(path, plan.steps, lambda each: self._views(each, Withholding.lasting)) is None
+        return hold_if_fitting(path, reservation.steps, lambda each: self._views(each, Withholding.lasting)) is None
 
-    def store(self, plan: WaitingReservation, held: Iterable[Account]) -> None:
-        """Store the accounts of a granted plan."""
+    def store(self, reservation: WaitingReservation, held: Iterable[Account]) -> None:
+        """Store the accounts of a granted reservation."""
         path = [replace(account, exposure=None) for account in held]
         self.accounts.update((account.id, account) for account in path)
         for account in path:
             withholding = self.withholdings.get(account.id)
             if withholding is not None and withholding.allocation.shares:
-                cost = total_cost(with_usage(path, plan.steps))
+                cost = total_cost(with_usage(path, reservation.steps))
                 self.withholdings[account.id] = withholding.after(path, cost)
 
 
@@ -194,7 +195,7 @@ def has_only_orders(account: Account) -> bool:
 def never_fits(
     path: Sequence[Account], steps: Sequence[PricedStep], withholdings: Mapping[str, Withholding] | None = None
 ) -> bool:
-    """Check whether a path could not hold a plan even if nothing had ever been charged, and all were unlocked."""
+    """Check whether a path could not hold a reservation even if nothing was charged, and all were unlocked."""
     lasting = {each: withholding.lasting() for each, withholding in (withholdings or {}).items()}
     return bool(short_accounts(list(map(_uncharged, path)), steps, Books({}, lasting).views))
 
@@ -212,52 +213,52 @@ def unreserved(account: Account) -> Account:
 
 
 def schedule(order: Sequence[Standing], aged: Sequence[Standing], books: Books) -> Iterator[Grant]:
-    """Grant the plans that fit, one after the other, in an order; the books are changed.
+    """Grant the reservations that fit, one after the other, in an order; the books are changed.
 
-    A single pass is enough: a grant never makes room for another plan.
+    A single pass is enough: a grant never makes room for another reservation.
 
     Args:
-        order: the plans that may fit now, by `Standing.key`.
-        aged: all plans that no younger one may delay, in the same order; they need not be in the first.
+        order: the reservations that may fit now, by `Standing.key`.
+        aged: all reservations that no younger one may delay, in the same order; they need not be in the first.
         books: the current accounts.
     """
     overtaken: list[Standing] = []
     granted: set[str] = set()
     for standing in order:
-        held = books.hold(standing.plan)
-        waiting = (each for each in aged if each.plan.id not in granted)
+        held = books.hold(standing.reservation)
+        waiting = (each for each in aged if each.reservation.id not in granted)
         if held is None or _delays(standing, waiting, books, held):
             overtaken.append(standing)
             continue
-        books.store(standing.plan, held)
-        granted.add(standing.plan.id)
+        books.store(standing.reservation, held)
+        granted.add(standing.reservation.id)
         yield Grant(standing, held, tuple(overtaken))
 
 
 def _delays(standing: Standing, aged: Iterable[Standing], books: Books, held: Sequence[Account]) -> bool:
-    """Check whether a grant would take what an aged plan before it lacks, or would lack then."""
+    """Check whether a grant would take what an aged reservation before it lacks, or would lack then."""
     after: Books | None = None
     for other in aged:
         if other.key >= standing.key:
             return False
-        shared = set(other.plan.path) & set(standing.plan.path)
+        shared = set(other.reservation.path) & set(standing.reservation.path)
         if not shared:
             continue
         if after is None:
             after = Books(books.accounts, books.withholdings)
-            after.store(standing.plan, held)
-        if _takes_from(other.plan, shared, books, after) and not books.is_hopeless(other.plan):
+            after.store(standing.reservation, held)
+        if _takes_from(other.reservation, shared, books, after) and not books.is_hopeless(other.reservation):
             return True
     return False
 
 
-def _takes_from(plan: WaitingReservation, shared: set[str], before: Books, after: Books) -> bool:
-    """Check whether one of the shared accounts refuses a plan after a grant, and has less for it than before.
+def _takes_from(reservation: WaitingReservation, shared: set[str], before: Books, after: Books) -> bool:
+    """Check whether one of the shared accounts refuses a reservation after a grant, and has less for it than before.
 
     It has no less if the grant was promised, or is in a disjoint partition.
     """
-    were = {each.id: each for each in before.seen_by(plan)[0]}
-    now, cost = after.seen_by(plan)
+    were = {each.id: each for each in before.seen_by(reservation)[0]}
+    now, cost = after.seen_by(reservation)
     return any(each.id in shared and not each.fits(cost) and _has_less(each, were[each.id]) for each in now)
 
 

@@ -1,4 +1,4 @@
-"""What a waiting plan lacks, and when that is known to change."""
+"""What a waiting reservation lacks, and when that is known to change."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -20,11 +20,11 @@ MAX_TIMES = 100
 """Maximum number of future times at which a line is tried."""
 
 MAX_TRIES = 1000
-"""Maximum number of plans that are tried at all those times together; each takes up to some milliseconds."""
+"""Maximum number of reservations that are tried at all those times together; each takes up to some milliseconds."""
 
 
 class WaitingReason(StrEnum):
-    """Why an account does not hold a plan now."""
+    """Why an account does not hold a reservation now."""
 
     CLOSED = "closed"
     LIMIT = "limit"
@@ -35,13 +35,13 @@ class WaitingReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Shortage:
-    """An account that does not hold a plan, and the order at which it comes closest.
+    """An account that does not hold a reservation, and the order at which it comes closest.
 
     Args:
         reason: a closed account opens later or never; a limit must be raised; what is reserved, locked or promised to
             other budgets may become free.
         order: of the filter; infinite: of pure epsilons.
-        requested: by the plan, in nats at this order; infinite if no order can hold it.
+        requested: by the reservation, in nats at this order; infinite if no order can hold it.
         available: in nats, at least 0.
         opens_at: of a closed account that opens later.
     """
@@ -55,10 +55,10 @@ class Shortage:
     opens_at: datetime | None = None
 
 
-def shortages(plan: WaitingReservation, books: Books, now: datetime) -> list[Shortage]:
-    """List what a plan lacks, by account from the root; none: it fits, and waits for its turn."""
-    path, cost = prepared_plan(books.path(plan), plan.steps)
-    bare, _ = prepared_plan(books.path(plan, unreserved), plan.steps)
+def shortages(reservation: WaitingReservation, books: Books, now: datetime) -> list[Shortage]:
+    """List what a reservation lacks, by account from the root; none: it fits, and waits for its turn."""
+    path, cost = prepared_plan(books.path(reservation), reservation.steps)
+    bare, _ = prepared_plan(books.path(reservation, unreserved), reservation.steps)
     found = []
     for account, view, free in zip(path, books.views(path), bare, strict=True):
         closed = not books.is_open(account)
@@ -75,13 +75,15 @@ def shortages(plan: WaitingReservation, books: Books, now: datetime) -> list[Sho
         else:
             reason = WaitingReason.PROMISED
         opens_at = account.window.opens_at
-        found.append(_shortage(view, plan, reason, opens_at if closed and opens_at and opens_at > now else None))
+        found.append(_shortage(view, reservation, reason, opens_at if closed and opens_at and opens_at > now else None))
     return found
 
 
-def _shortage(view: Account, plan: WaitingReservation, reason: WaitingReason, opens_at: datetime | None) -> Shortage:
+def _shortage(
+    view: Account, reservation: WaitingReservation, reason: WaitingReason, opens_at: datetime | None
+) -> Shortage:
     gate = view.bounds()
-    asked = view.grown_by(plan.cost).values[gate.places]
+    asked = view.grown_by(reservation.cost).values[gate.places]
     left = np.maximum(gate.left(view.spent, view.held), 0)
     share = np.where(asked < EXHAUSTED, left / np.maximum(asked, 1), -1.0)
     closest = int(np.argmax(share))
@@ -92,18 +94,19 @@ def _shortage(view: Account, plan: WaitingReservation, reason: WaitingReason, op
 
 
 def estimates(
-    plans: Iterable[WaitingReservation], line: Line, books: Books, now: datetime, until: datetime
+    reservations: Iterable[WaitingReservation], line: Line, books: Books, now: datetime, until: datetime
 ) -> dict[str, datetime]:
-    """Estimate when plans of a line will be granted: if nothing changes but what time unlocks and opens.
+    """Estimate when reservations of a line will be granted: if nothing changes but what time unlocks and opens.
 
-    `books` have the runs of all plans of the line. The result has times by plan; those without one are unknown.
+    `books` have the runs of all reservations of the line. The result has times by reservation; those without one are
+    unknown.
     """
-    wanted = {plan.id: plan for plan in plans}
+    wanted = {reservation.id: reservation for reservation in reservations}
     found: dict[str, datetime] = {}
     if not wanted:
         return found
     waiting = Line(line.rule, line.aging)
-    for each in line.plans.values():
+    for each in line.reservations.values():
         waiting.add(each)
     books = Books(_tuned(waiting, books, now), books.withholdings)
     tries = 0
@@ -114,21 +117,21 @@ def estimates(
         if tries > MAX_TRIES:
             break
         for granted in list(schedule(waiting.order(candidates, books, at), waiting.aged(at), books)):
-            waiting.remove(granted.standing.plan.id)
-            if granted.standing.plan.id in wanted:
-                found[granted.standing.plan.id] = at
+            waiting.remove(granted.standing.reservation.id)
+            if granted.standing.reservation.id in wanted:
+                found[granted.standing.reservation.id] = at
         if len(found) == len(wanted):
             break
     return found
 
 
 def _tuned(line: Line, books: Books, now: datetime) -> dict[str, Account]:
-    """Get the accounts, whose filters are chosen for the first plan of a line where nothing was charged yet.
+    """Get the accounts, whose filters are chosen for the first reservation of a line where nothing was charged yet.
 
-    So they are chosen once, and not again each time that a plan is tried.
+    So they are chosen once, and not again each time that a reservation is tried.
     """
     accounts = dict(books.accounts)
-    first = line.order(list(line.plans.values()), books, now)[0].plan
+    first = line.order(list(line.reservations.values()), books, now)[0].reservation
     for account_id in first.path[:-1]:
         accounts[account_id] = accounts[account_id].prepared_for(first.steps, held=True)
     return accounts
@@ -138,10 +141,12 @@ def _is_open_at(at: datetime, account: Account) -> bool:
     return account.window.holds(at)
 
 
-def _times(plans: Iterable[WaitingReservation], books: Books, now: datetime, until: datetime) -> Sequence[datetime]:
-    """List the times at which more of the accounts of plans becomes usable."""
+def _times(
+    reservations: Iterable[WaitingReservation], books: Books, now: datetime, until: datetime
+) -> Sequence[datetime]:
+    """List the times at which more of the accounts of reservations becomes usable."""
     found: set[datetime] = set()
-    for account_id in {each for plan in plans for each in plan.path}:
+    for account_id in {each for reservation in reservations for each in reservation.path}:
         account = books.accounts[account_id]
         if account.window.opens_at is not None:
             found.add(account.window.opens_at)

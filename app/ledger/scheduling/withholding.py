@@ -1,7 +1,7 @@
-"""What an account withholds from a plan: the locked part of its limit, and what it has promised to others.
+"""What an account withholds from a reservation: the locked part of its limit, and what it has promised to others.
 
-Withheld budget counts like a reservation while a plan is admitted, and is never stored. So the rule of admission stays
-one, and withholding can only refuse what it would have admitted.
+Withheld budget counts like a reservation while another one is admitted, and is never stored. So the rule of admission
+stays one, and withholding can only refuse what it would have admitted.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,7 +25,7 @@ class Withholding:
         allocation: of the account.
         unlocked: usable part of its limit.
         window: part of its limit that the current window has unlocked.
-        taken: loss of the plans that each budget with a share has got in this window, by account id.
+        taken: loss of the reservations that each budget with a share has got in this window, by account id.
     """
 
     allocation: Allocation
@@ -34,9 +34,9 @@ class Withholding:
     taken: Mapping[str, RdpCurve] = field(default_factory=dict)
 
     def view(self, account: Account, path: Sequence[Account]) -> Account:
-        """Copy an account with what it withholds from the plan of a path among its reservations.
+        """Copy an account with what it withholds from the reservation of a path among its reservations.
 
-        The account has its filter, and the path all accounts that the plan reaches.
+        The account has its filter, and the path all accounts that the reservation reaches.
         """
         if account.limit is None or account.weights is None:
             return account
@@ -59,7 +59,7 @@ class Withholding:
         return replace(self, unlocked=ALL, window=self.window if self.unlocked == ALL else Fraction(0))
 
     def after(self, path: Sequence[Account], cost: RdpCurve) -> "Withholding":
-        """Copy what is withheld after a plan of a path was granted."""
+        """Copy what is withheld after a reservation of a path was granted."""
         taken = dict(self.taken)
         for each in path:
             if each.id in self.allocation.shares:

@@ -1,7 +1,7 @@
-"""Allocation: how an account shares out its budget among plans that compete for it (ADR 0041).
+"""Allocation: how an account shares out its budget among reservations that compete for it (ADR 0041).
 
-An account with an allocation admits plans only: a part of its limit may still be locked, parts may be promised to the
-budgets under it, and who waits is served by a rule.
+An account with an allocation admits reservations only: a part of its limit may still be locked, parts may be promised
+to the budgets under it, and who waits is served by a rule.
 """
 
 from collections.abc import Mapping
@@ -26,7 +26,7 @@ ALL: Final = Fraction(1)
 
 
 class SchedulingRule(StrEnum):
-    """Which of the plans that wait is served first; `app.ledger.scheduling.queue` has the definitions."""
+    """Which of the reservations that wait is served first; `app.ledger.scheduling.queue` has the definitions."""
 
     FIRST_COME = "first_come"
     SMALLEST_SHARE = "smallest_share"
@@ -82,7 +82,7 @@ class UnlockOverTime:
 
 @dataclass(frozen=True, slots=True)
 class UnlockByReservations:
-    """A limit of which every run that asks for a plan unlocks an equal part.
+    """A limit of which every run that asks for a reservation unlocks an equal part.
 
     Args:
         since: runs that asked before do not count.
@@ -116,8 +116,8 @@ class Share:
 
     Args:
         minimum: part of every window's budget that is kept for it until the window ends, in [0, 1].
-        maximum: part of the usable limit that its plans may have, in (0, 1].
-        weight: of its plans in the order of those that wait, 0.001 to 1,000.
+        maximum: part of the usable limit that its reservations may have, in (0, 1].
+        weight: of its reservations in the order of those that wait, 0.001 to 1,000.
     """
 
     minimum: float = 0.0
@@ -143,8 +143,8 @@ class Allocation:
     """How an account shares out its budget.
 
     Args:
-        rule: who is next; only a population has one, and it holds for all plans under it.
-        aging_seconds: a plan that has waited for so long is overtaken no more; None: it may be, for ever.
+        rule: who is next; only a population has one, and it holds for all reservations under it.
+        aging_seconds: a reservation that has waited for so long is overtaken no more; None: it may be, for ever.
         unlock: how the limit becomes usable; None: it is.
         shares: of the budgets directly under the account, by id; others have `DEFAULT_SHARE`.
 
@@ -215,8 +215,8 @@ def _unlock_of(facts: Mapping[str, Any]) -> Unlock:
 def unlocks_earlier(before: Allocation | None, after: Allocation | None) -> bool:
     """Check whether an allocation may make a part of the limit usable earlier than the one before it.
 
-    False only where it is plain that no moment, or number of plans, has a larger usable part. Changes that cannot be
-    compared count as earlier.
+    False only where it is plain that no moment, or number of reservations, has a larger usable part. Changes that
+    cannot be compared count as earlier.
     """
     was = None if before is None else before.unlock
     will = None if after is None else after.unlock

@@ -1,4 +1,4 @@
-"""Reservations and the rest of their plans."""
+"""Reservations and their items."""
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime
@@ -14,7 +14,7 @@ from app.persistence.repositories.dp_events import read_event, remember
 from app.persistence.repositories.expressions import ACTIVE, join_on, owned_by, values_of
 from app.persistence.tables import account_ancestors, accounts, dp_events, reservation_items, reservations
 
-# Steps under a reservation read its row often; only verification reads the curve, which follows from the plan.
+# Steps under a reservation read its row often; only verification reads the curve, which follows from the items.
 _PLAIN: Final = (
     *("id", "run_id", "attempt", "lease_seconds", "expires_at", "steps_executed", "created_at"),
     *("wait_until", "granted_at", "claimed_at", "priority"),
@@ -27,7 +27,7 @@ _REVOKED = BulkStatement(reservation_items, ["revoked_count"], _ITEM)
 
 
 def add(tx: Connection, organisation_id: str, reservation: Reservation, reserved: RdpCurve, now: datetime) -> None:
-    """Add an active or waiting reservation with the exact curve of its plan."""
+    """Add an active or waiting reservation with the exact curve of its items."""
     remember(tx, organisation_id, [item.event for item in reservation.items])
     tx.execute(
         insert(reservations).values(
@@ -60,8 +60,8 @@ def get_many(tx: Connection, organisation_id: str, reservation_ids: Sequence[str
     """
     mine = reservations.c.organisation_id == organisation_id
     rows = tx.execute(_RESERVATIONS.where(mine, reservations.c.id.in_(reservation_ids))).all()
-    plans = _plans(tx, organisation_id, [row.id for row in rows])
-    return [_reservation(row, plans[row.id]) for row in rows]
+    items = _items(tx, organisation_id, [row.id for row in rows])
+    return [_reservation(row, items[row.id]) for row in rows]
 
 
 def find(tx: Connection, organisation_id: str, reservation_id: str) -> Reservation | None:
@@ -73,8 +73,8 @@ def newest_of(tx: Connection, organisation_id: str, run_id: str, limit: int) -> 
     """List a run's reservations, newest first."""
     mine = _RESERVATIONS.where(owned_by(reservations, organisation_id, run_id=run_id))
     rows = tx.execute(mine.order_by(reservations.c.created_at.desc(), reservations.c.id.desc()).limit(limit)).all()
-    plans = _plans(tx, organisation_id, [row.id for row in rows])
-    return [_reservation(row, plans[row.id]) for row in rows]
+    items = _items(tx, organisation_id, [row.id for row in rows])
+    return [_reservation(row, items[row.id]) for row in rows]
 
 
 def last_attested(tx: Connection, organisation_id: str, run_id: str) -> int | None:
@@ -86,7 +86,7 @@ def last_attested(tx: Connection, organisation_id: str, run_id: str) -> int | No
 
 
 def active_under(tx: Connection, organisation_id: str, account_id: str) -> list[tuple[str, str]]:
-    """List run and reservation of active plans at or under an account, oldest first."""
+    """List the run and the id of active reservations at or under an account, oldest first."""
     found = (
         select(reservations.c.run_id, reservations.c.id)
         .join(account_ancestors, join_on(account_ancestors, reservations, account_id="run_id"))
@@ -97,14 +97,14 @@ def active_under(tx: Connection, organisation_id: str, account_id: str) -> list[
 
 
 def reserved_under(tx: Connection, organisation_id: str, account_id: str, but: str) -> list[tuple[DpEvent, int]]:
-    """Sum the planned events that an account's held curve adds up.
+    """Sum the reserved events that an account's held curve adds up.
 
     Those that reach it through partitions are excluded, since their holds do not add up, and so is the reservation
     `but`.
     """
     found = (
         select(
-            dp_events.c.canonical_json, dp_events.c.fingerprint, func.sum(reservation_items.c.count).label("planned")
+            dp_events.c.canonical_json, dp_events.c.fingerprint, func.sum(reservation_items.c.count).label("reserved")
         )
         .select_from(reservations)
         .join(account_ancestors, join_on(account_ancestors, reservations, account_id="run_id"))
@@ -119,7 +119,7 @@ def reserved_under(tx: Connection, organisation_id: str, account_id: str, but: s
         )
         .group_by(dp_events.c.canonical_json, dp_events.c.fingerprint)
     )
-    return [(read_event(row.canonical_json, row.fingerprint), int(row.planned)) for row in tx.execute(found)]
+    return [(read_event(row.canonical_json, row.fingerprint), int(row.reserved)) for row in tx.execute(found)]
 
 
 def _through_parts(organisation_id: str, account_id: str) -> ColumnElement[bool]:
@@ -139,7 +139,7 @@ def _through_parts(organisation_id: str, account_id: str) -> ColumnElement[bool]
 
 
 def save_items(tx: Connection, changed: Iterable[tuple[str, Reservation, Iterable[int]]]) -> None:
-    """Write the used counts of changed plan items."""
+    """Write the used counts of changed items."""
     rows = [
         (organisation_id, reservation.id, place, reservation.items[place].used)
         for organisation_id, reservation, places in changed
@@ -150,7 +150,7 @@ def save_items(tx: Connection, changed: Iterable[tuple[str, Reservation, Iterabl
 
 
 def save_revoked(tx: Connection, organisation_id: str, changed: Sequence[Reservation]) -> None:
-    """Write the revoked counts of plans; the caller has locked the runs' accounts."""
+    """Write the revoked counts of reservations; the caller has locked the runs' accounts."""
     _REVOKED.execute(
         tx,
         [
@@ -179,7 +179,7 @@ def save_waiting(tx: Connection, organisation_id: str, reservation: Reservation,
 
 
 def close(tx: Connection, organisation_id: str, closed: Reservation, now: datetime) -> None:
-    """Write the end of a reservation, and the used counts of its plan."""
+    """Write the end of a reservation, and the used counts of its items."""
     assert closed.status is not ReservationStatus.ACTIVE, "an end is written once"
     save_items(tx, [(organisation_id, closed, range(len(closed.items)))])
     tx.execute(
@@ -193,13 +193,13 @@ def _this(organisation_id: str, reservation: Reservation) -> Update:
     return update(reservations).where(owned_by(reservations, organisation_id, id=reservation.id))
 
 
-def _plans(tx: Connection, organisation_id: str, reservation_ids: Sequence[str]) -> dict[str, tuple[ReservedItem, ...]]:
+def _items(tx: Connection, organisation_id: str, reservation_ids: Sequence[str]) -> dict[str, tuple[ReservedItem, ...]]:
     if not reservation_ids:
         return {}
     found = (
         select(
             reservation_items.c.reservation_id,
-            reservation_items.c.count.label("planned"),
+            reservation_items.c.count.label("reserved"),
             reservation_items.c.authorized_count,
             reservation_items.c.revoked_count,
             dp_events.c.canonical_json,
@@ -212,13 +212,13 @@ def _plans(tx: Connection, organisation_id: str, reservation_ids: Sequence[str])
         )
         .order_by(reservation_items.c.reservation_id, reservation_items.c.item)
     )
-    plans: dict[str, list[ReservedItem]] = {}
+    items: dict[str, list[ReservedItem]] = {}
     for row in tx.execute(found):
         item = ReservedItem(
-            read_event(row.canonical_json, row.fingerprint), row.planned, row.authorized_count, row.revoked_count
+            read_event(row.canonical_json, row.fingerprint), row.reserved, row.authorized_count, row.revoked_count
         )
-        plans.setdefault(row.reservation_id, []).append(item)
-    return {reservation_id: tuple(items) for reservation_id, items in plans.items()}
+        items.setdefault(row.reservation_id, []).append(item)
+    return {reservation_id: tuple(found) for reservation_id, found in items.items()}
 
 
 def _reservation(row: Row[Any], items: tuple[ReservedItem, ...]) -> Reservation:

@@ -1,4 +1,4 @@
-"""Plans that wait for budget, and what the shares of budgets have taken."""
+"""Reservations that wait for budget, and what the shares of budgets have taken."""
 
 from collections.abc import Collection, Sequence
 from datetime import datetime
@@ -46,7 +46,7 @@ _THROUGH = (
 
 
 def list_waiting(tx: Connection, organisation_id: str) -> list[WaitingRow]:
-    """List the plans that wait in an organisation, in any order."""
+    """List the reservations that wait in an organisation, in any order."""
     rows = tx.execute(_WAITING, {"of_organisation": organisation_id}).all()  # far faster than one after the other
     return list(map(WaitingRow._make, rows))
 
@@ -54,13 +54,13 @@ def list_waiting(tx: Connection, organisation_id: str) -> list[WaitingRow]:
 def list_among(
     tx: Connection, organisation_id: str, reservation_ids: Collection[str], run_ids: Collection[str]
 ) -> list[WaitingRow]:
-    """List the plans that wait among reservations and those of runs."""
+    """List the reservations that wait, among some and those of some runs."""
     asked = {"of_organisation": organisation_id, "of_reservations": list(reservation_ids), "of_runs": list(run_ids)}
     return [WaitingRow(*row) for row in tx.execute(_AMONG, asked)]
 
 
 def any_through(tx: Connection, organisation_id: str, account_ids: Collection[str]) -> bool:
-    """Check whether a plan waits that would charge one of the accounts."""
+    """Check whether a reservation waits that would charge one of the accounts."""
     asked = {"of_organisation": organisation_id, "of_accounts": list(account_ids)}
     return tx.execute(_THROUGH, asked).first() is not None
 
@@ -75,12 +75,12 @@ _COUNTS = (
 
 
 def counts(tx: Connection, organisation_id: str) -> dict[str, int]:
-    """Count the plans that wait for each account, by id; accounts without any are left out."""
+    """Count the reservations that wait for each account, by id; accounts without any are left out."""
     return {row[0]: int(row[1]) for row in tx.execute(_COUNTS, {"of_organisation": organisation_id})}
 
 
 def organisations(tx: Connection, among: Collection[str] | None = None) -> list[str]:
-    """List the organisations in which plans wait, among some, None: all."""
+    """List the organisations in which reservations wait, among some, None: all."""
     found = select(reservations.c.organisation_id).where(WAITING, owned_by_any(reservations, among))
     return list(tx.execute(found.distinct()).scalars())
 
@@ -94,7 +94,7 @@ def of_runs(tx: Connection, organisation_id: str, run_ids: Collection[str]) -> d
 
 
 def expired(tx: Connection, now: datetime, limit: int, among: Collection[str] | None = None) -> list[tuple[str, str]]:
-    """List organisation and id of plans that have waited in vain, of some organisations, None: of all."""
+    """List organisation and id of reservations that have waited in vain, of some organisations, None: of all."""
     found = (
         select(reservations.c.organisation_id, reservations.c.id)
         .where(WAITING, reservations.c.expires_at <= now, owned_by_any(reservations, among))
@@ -113,7 +113,7 @@ def parents(tx: Connection, organisation_id: str, account_ids: Sequence[str]) ->
 
 
 def count_asking(tx: Connection, organisation_id: str, account_id: str, since: datetime, but: str | None = None) -> int:
-    """Count the runs under an account that have asked for a plan since; not the run `but`."""
+    """Count the runs under an account that have asked for a reservation since; not the run `but`."""
     found = (
         select(func.count(distinct(reservations.c.run_id)))
         .join(account_ancestors, join_on(account_ancestors, reservations, account_id="run_id"))
@@ -130,7 +130,7 @@ def count_asking(tx: Connection, organisation_id: str, account_id: str, since: d
 def held_since(
     tx: Connection, organisation_id: str, account_id: str, since: datetime | None
 ) -> list[tuple[DpEvent, int]]:
-    """Sum the events of plans of runs under an account that were held since, without what was returned of them."""
+    """Sum the reserved events of runs under an account that were held since, without what was returned."""
     whole = ACTIVE | (reservations.c.status == str(ReservationStatus.FORFEITED))
     kept = case((whole, reservation_items.c.count), else_=reservation_items.c.authorized_count)
     begun = func.coalesce(reservations.c.granted_at, reservations.c.created_at)

@@ -1,1 +1,1 @@
-"""Scheduling: plans that wait for budget are granted in the order of a rule (ADR 0041)."""
+"""Scheduling: reservations that wait for budget are granted in the order of a rule (ADR 0041)."""

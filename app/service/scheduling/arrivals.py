@@ -1,4 +1,4 @@
-"""The arrival of a plan: it is held at once, or takes its place among those that wait."""
+"""The arrival of a reservation: it is held at once, or takes its place among those that wait."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -27,50 +27,50 @@ from app.service.scheduling.waiting_reservations import DEFAULT, new_line, weigh
 from app.service.scheduling.withholdings import read_withholdings
 
 NEWCOMER = "newcomer"
-"""The id of the reservation that a plan would get."""
+"""The id of a reservation that has not been created."""
 
 
 def hold_in_turn(
     tx: Connection,
     work: UnitOfWork,
     context: RequestContext,
-    plan: PricedReservation,
+    priced: PricedReservation,
     expected_steps: int | None = None,
     *,
     waits: bool,
 ) -> tuple[Account, ...] | Refusal | None:
-    """Hold a plan on its locked path, if it fits and no other plan is to be served first; nothing is written.
+    """Hold a reservation on its locked path, if it fits and no other is served first; nothing is written.
 
     Returns:
-        The accounts, or a refusal. None, only if the plan `waits`: it does not fit now, other plans are served first,
-        or an account of its path opens later.
+        The accounts, or a refusal. None, only if the reservation `waits`: it does not fit now, other reservations are
+        served first, or an account of its path opens later.
 
     Raises:
-        ReservationsWaitingError: other plans are served first, and the plan does not wait.
+        ReservationsWaitingError: other reservations are served first, and the reservation does not wait.
         Also those of `hold_priced`.
     """
-    later = waits and opens_later(plan.path, context.now)
+    later = waits and opens_later(priced.path, context.now)
     if not later:
-        require_open(plan.path, context.now)
-    owner, above = context.organisation_id, [account.id for account in plan.path[:-1]]
-    withholdings = read_withholdings(tx, owner, plan.path, context.lapsed_by, asking=plan.run_id)
+        require_open(priced.path, context.now)
+    owner, above = context.organisation_id, [account.id for account in priced.path[:-1]]
+    withholdings = read_withholdings(tx, owner, priced.path, context.lapsed_by, asking=priced.run_id)
     views = Books({}, withholdings).views if withholdings else tuple
-    lacks = later or (waits and short_accounts(plan.path, plan.steps, views))
-    if lacks and not never_fits(plan.path, plan.steps, withholdings):
+    lacks = later or (waits and short_accounts(priced.path, priced.steps, views))
+    if lacks and not never_fits(priced.path, priced.steps, withholdings):
         return None  # no alternatives are searched for
-    holding = hold_priced(work, context, plan, expected_steps, views)
+    holding = hold_priced(work, context, priced, expected_steps, views)
     if isinstance(holding, Refusal):
         return holding
     if later:
         return None
     contended = bool(withholdings) or waiting.any_through(tx, owner, above)
-    if not contended or _is_next(tx, work, context, plan, withholdings):
+    if not contended or _is_next(tx, work, context, priced, withholdings):
         return holding
     if waits:
         return None
     raise ReservationsWaitingError(
-        "The plan fits, but other plans wait for the same budget and are served before it. Send `wait_until` to wait "
-        "for its turn."
+        "The reservation fits, but others wait for the same budget and are served before it. Send `wait_until` to "
+        "wait for its turn."
     )
 
 
@@ -84,14 +84,14 @@ def _is_next(
     tx: Connection,
     work: UnitOfWork,
     context: RequestContext,
-    plan: PricedReservation,
+    priced: PricedReservation,
     withholdings: Mapping[str, Withholding],
 ) -> bool:
-    """Check whether a plan that fits is granted if all plans that wait are tried in their order."""
-    plans = waiting_reservations(context.db, context.organisation_id)
-    with plans.lock:
-        look = plans.look(tx, context.now, context.lapsed_by)
-        with newcomer_in(look, plan.path, plan.steps, _locked_accounts(work, plan), withholdings) as seen:
+    """Check whether a reservation that fits is granted if all reservations that wait are tried in their order."""
+    queue = waiting_reservations(context.db, context.organisation_id)
+    with queue.lock:
+        look = queue.look(tx, context.now, context.lapsed_by)
+        with newcomer_in(look, priced.path, priced.steps, _locked_accounts(work, priced), withholdings) as seen:
             return is_granted(tx, context.organisation_id, seen)
 
 
@@ -103,12 +103,12 @@ def newcomer_in(
     accounts: Iterable[Account],
     withholdings: Mapping[str, Withholding],
 ) -> Iterator[Look]:
-    """Let a new plan stand among those that wait, for a while, as `NEWCOMER`; the caller holds their lock.
+    """Let a new reservation stand among those that wait, for a while, as `NEWCOMER`; the caller holds their lock.
 
     Args:
-        look: at the plans that wait.
-        path: of the plan's run.
-        steps: of the plan.
+        look: at the reservations that wait.
+        path: of the reservation's run.
+        steps: of the reservation.
         accounts: those of the path, and the parts of its parallel ones, without exposures.
         withholdings: of the path.
     """
@@ -129,20 +129,20 @@ def newcomer_in(
 
 
 def is_granted(tx: Connection, organisation_id: str, look: Look) -> bool:
-    """Check whether the newcomer in a look is granted if all plans are tried in their order; books are changed."""
-    path = set(look.line_of(NEWCOMER).plans[NEWCOMER].path)
+    """Check whether the newcomer in a look is granted if all are tried in their order; books are changed."""
+    path = set(look.line_of(NEWCOMER).reservations[NEWCOMER].path)
     grants = grants_in(tx, organisation_id, look, path, {NEWCOMER}, newcomer=NEWCOMER)
-    return any(each.standing.plan.id == NEWCOMER for each in grants)
+    return any(each.standing.reservation.id == NEWCOMER for each in grants)
 
 
-def _locked_accounts(work: UnitOfWork, plan: PricedReservation) -> list[Account]:
+def _locked_accounts(work: UnitOfWork, priced: PricedReservation) -> list[Account]:
     """Get the locked accounts of a path, and the parts of its parallel ones, without exposures."""
-    parts = [part for account in plan.path for part in work.parts.get(account.id, ())]
-    return [work.record(each).account for each in (*(account.id for account in plan.path), *parts)]
+    parts = [part for account in priced.path for part in work.parts.get(account.id, ())]
+    return [work.record(each).account for each in (*(account.id for account in priced.path), *parts)]
 
 
 def record_queued(tx: Connection, context: RequestContext, reservation: Reservation) -> WaitingDetail:
-    """Record that a plan waits, and for what; return that."""
+    """Record that a reservation waits, and for what; return that."""
     detail = explain_waiting(tx, context, reservation)
     assert detail is not None, "it waits"
     assert reservation.wait_until is not None, "it waits"

@@ -1,4 +1,4 @@
-"""The end of a plan that waits: it expires, or is cancelled."""
+"""The end of a reservation that waits: it expires, or is cancelled."""
 
 from sqlalchemy import Connection
 
@@ -20,7 +20,7 @@ _ENDS = {
 def end_waiting(
     tx: Connection, context: RequestContext, ended: Reservation, reason: str | None = None, *, ends_run: bool = True
 ) -> None:
-    """Write the end of a waiting plan, in a transaction that has locked the organisation.
+    """Write the end of a waiting reservation, in a transaction that has locked the organisation.
 
     A run that waits for it has not begun, and is aborted as not granted unless the caller ends it.
     """
@@ -39,6 +39,6 @@ def end_waiting(
 
 
 def waiting_of(tx: Connection, organisation_id: str, run_id: str) -> Reservation | None:
-    """Find the plan for which a run waits."""
+    """Find the reservation for which a run waits."""
     found = waiting.of_runs(tx, organisation_id, [run_id]).get(run_id)
     return None if found is None else reservations.find(tx, organisation_id, found)

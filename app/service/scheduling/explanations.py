@@ -1,4 +1,4 @@
-"""Why a plan waits, what is before it, and why it was granted."""
+"""Why a reservation waits, what is before it, and why it was granted."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -17,24 +17,24 @@ from app.service.json_values import json_finite
 from app.service.scheduling.queue_snapshots import Look, waiting_reservations, with_runs
 
 SHOWN: Final = 10
-"""Maximum number of overtaken plans that the audit log names."""
+"""Maximum number of overtaken reservations that the audit log names."""
 
 
 MOST_ESTIMATED: Final = 200
-"""Maximum number of plans in a line for which estimates are computed: each needs all of them."""
+"""Maximum number of reservations in a line for which estimates are computed: each needs all of them."""
 
 
 @dataclass(frozen=True, slots=True)
 class WaitingDetail:
-    """The place of a waiting plan, and what it waits for.
+    """The place of a waiting reservation, and what it waits for.
 
     Args:
-        rule: by which the plans of its population are served.
-        position: from 1, among the plans that would charge one of its accounts.
-        waiting: number of those plans.
-        aged: whether no younger plan may delay it any more.
+        rule: by which the reservations of its population are served.
+        position: from 1, among the reservations that would charge one of its accounts.
+        waiting: number of those reservations.
+        aged: whether no younger reservation may delay it any more.
         score: by the rule, the least first; None: by arrival.
-        shortages: of its accounts; none: it fits, and plans before it are served first.
+        shortages: of its accounts; none: it fits, and reservations before it are served first.
         estimated_at: when it will be granted if nothing changes but what time unlocks and opens; None: unknown.
     """
 
@@ -48,20 +48,20 @@ class WaitingDetail:
 
 
 def explain(
-    tx: Connection, organisation_id: str, look: Look, plans: Sequence[WaitingReservation], until: datetime
+    tx: Connection, organisation_id: str, look: Look, reservations: Sequence[WaitingReservation], until: datetime
 ) -> list[WaitingDetail]:
-    """Explain why plans wait; an estimate looks up to a time."""
+    """Explain why reservations wait; an estimate looks up to a time."""
     details: list[WaitingDetail] = []
     timely: dict[str, list[WaitingReservation]] = {}
-    for plan in plans:
-        home, line = look.homes[plan.id][0], look.line_of(plan.id)
-        few = len(line.plans) <= MOST_ESTIMATED
-        with_runs(tx, organisation_id, look.books, line.plans.values() if few else [plan])
-        rivals = line.order(line.through(each for each in plan.path[:-1]), look.books, look.now)
-        place = next(place for place, each in enumerate(rivals) if each.plan.id == plan.id)
-        lacking = tuple(shortages(plan, look.books, look.now))
+    for reservation in reservations:
+        home, line = look.homes[reservation.id][0], look.line_of(reservation.id)
+        few = len(line.reservations) <= MOST_ESTIMATED
+        with_runs(tx, organisation_id, look.books, line.reservations.values() if few else [reservation])
+        rivals = line.order(line.through(each for each in reservation.path[:-1]), look.books, look.now)
+        place = next(place for place, each in enumerate(rivals) if each.reservation.id == reservation.id)
+        lacking = tuple(shortages(reservation, look.books, look.now))
         if few and _may_change(lacking):
-            timely.setdefault(home, []).append(plan)
+            timely.setdefault(home, []).append(reservation)
         score = next(iter(rivals[place].score), None)
         details.append(
             WaitingDetail(line.rule, place + 1, len(rivals), rivals[place].aged, score, lacking, estimated_at=None)
@@ -69,31 +69,34 @@ def explain(
     expected: dict[str, datetime] = {}
     for home, theirs in timely.items():
         expected |= estimates(theirs, look.lines[home], look.books, look.now, until)
-    return [replace(detail, estimated_at=expected.get(plan.id)) for plan, detail in zip(plans, details, strict=True)]
+    return [
+        replace(detail, estimated_at=expected.get(reservation.id))
+        for reservation, detail in zip(reservations, details, strict=True)
+    ]
 
 
 def explain_waiting(tx: Connection, context: RequestContext, reservation: Reservation) -> WaitingDetail | None:
     """Explain what a reservation waits for; None: it does not wait."""
     if reservation.status is not ReservationStatus.WAITING:
         return None
-    plans = waiting_reservations(context.db, context.organisation_id)
-    with plans.lock:
-        look = plans.look(tx, context.now, context.lapsed_by, asked=[reservation.id])
+    queue = waiting_reservations(context.db, context.organisation_id)
+    with queue.lock:
+        look = queue.look(tx, context.now, context.lapsed_by, asked=[reservation.id])
         if reservation.id not in look.rows:
             return None
-        plan = look.line_of(reservation.id).plans[reservation.id]
-        [detail] = explain(tx, context.organisation_id, look, [plan], reservation.expires_at)
+        waits = look.line_of(reservation.id).reservations[reservation.id]
+        [detail] = explain(tx, context.organisation_id, look, [waits], reservation.expires_at)
     return detail
 
 
 def _may_change(lacking: Sequence[Shortage]) -> bool:
-    """Check whether time alone may give a plan all that it lacks."""
+    """Check whether time alone may give a reservation all that it lacks."""
     timely = {WaitingReason.CLOSED, WaitingReason.LOCKED, WaitingReason.PROMISED}
     return all(each.reason in timely for each in lacking)
 
 
 def queue_payload(detail: WaitingDetail) -> dict[str, Any]:
-    """Build the part of an audit payload about what a plan waits for."""
+    """Build the part of an audit payload about what a reservation waits for."""
     return {
         "rule": str(detail.rule),
         "position": detail.position,
@@ -106,19 +109,19 @@ def queue_payload(detail: WaitingDetail) -> dict[str, Any]:
 
 
 def grant_payload(look: Look, one: Grant) -> dict[str, Any]:
-    """Build the audit payload of a grant: the rule, its score, and the plans before it that go on waiting."""
-    plan = one.standing.plan
-    line = look.line_of(plan.id)
+    """Build the audit payload of a grant: the rule, its score, and the reservations before it that go on waiting."""
+    reservation = one.standing.reservation
+    line = look.line_of(reservation.id)
     unlocked = {
         account_id: str(withholding.unlocked)
         for account_id, withholding in look.books.withholdings.items()
-        if account_id in plan.path and withholding.unlocked != 1
+        if account_id in reservation.path and withholding.unlocked != 1
     }
     return {
         "rule": str(line.rule),
         **_standing_facts(one.standing),
-        "waited_seconds": (look.now - plan.arrived_at).total_seconds(),
-        "overtaken": [{"reservation": each.plan.id, **_standing_facts(each)} for each in one.overtaken[:SHOWN]],
+        "waited_seconds": (look.now - reservation.arrived_at).total_seconds(),
+        "overtaken": [{"reservation": each.reservation.id, **_standing_facts(each)} for each in one.overtaken[:SHOWN]],
         "overtaken_count": len(one.overtaken),
         "unlocked": unlocked,
     }
@@ -126,4 +129,4 @@ def grant_payload(look: Look, one: Grant) -> dict[str, Any]:
 
 def _standing_facts(standing: Standing) -> dict[str, Any]:
     score = [each if isfinite(each) else "Infinity" for each in standing.score[:SHOWN]]
-    return {"priority": standing.plan.priority, "aged": standing.aged, "score": score}
+    return {"priority": standing.reservation.priority, "aged": standing.aged, "score": score}

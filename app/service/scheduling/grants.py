@@ -1,4 +1,4 @@
-"""Grant plans that have waited, the moment that they fit, and end those that have waited in vain."""
+"""Grant reservations that have waited, the moment that they fit, and end those that have waited in vain."""
 
 import logging
 from datetime import timedelta
@@ -30,33 +30,33 @@ from app.service.scheduling.holding import hold_priced, price_reservation
 from app.service.scheduling.queue_snapshots import BEGINS, Look, grants_in, waiting_reservations
 
 PAGE: Final = 100
-"""Maximum number of plans that one look ends, and that one transaction grants."""
+"""Maximum number of reservations that one look ends, and that one transaction grants."""
 
 BARRED: Final = timedelta(minutes=1)
-"""For so long a plan that fits, and may not be granted, is left out, and keeps no other waiting."""
+"""For so long a reservation that fits, and may not be granted, is left out, and keeps no other waiting."""
 
 _logger = logging.getLogger(__name__)
 
 
 def grant_waiting(db: Database) -> int:
-    """Grant the plans that fit now, in all organisations; return their number."""
+    """Grant the reservations that fit now, in all organisations; return their number."""
     granted = 0
     for organisation_id in find_due(db, waiting.organisations):
-        with isolated("Plans of %s wait, and could not be looked at", organisation_id):
+        with isolated("Reservations of %s wait, and could not be looked at", organisation_id):
             granted += grant_in_organisation(db, organisation_id)
     return granted
 
 
 def grant_in_organisation(db: Database, organisation_id: str) -> int:
-    """Grant the plans of an organisation that fit now, in the order of their rule; return their number."""
-    plans, context = waiting_reservations(db, organisation_id), service_context(db, organisation_id)
+    """Grant the reservations of an organisation that fit now, in the order of their rule; return their number."""
+    queue, context = waiting_reservations(db, organisation_id), service_context(db, organisation_id)
     total = 0
     while True:
-        with db.read(organisation_id) as tx, plans.lock:  # who has the lock waits for no connection
-            look = plans.look(tx, context.now, context.lapsed_by)
-            accounts, changed = plans.changed(look)
+        with db.read(organisation_id) as tx, queue.lock:  # who has the lock waits for no connection
+            look = queue.look(tx, context.now, context.lapsed_by)
+            accounts, changed = queue.changed(look)
             if not grants_in(tx, organisation_id, look, accounts, changed):
-                plans.settle(look)
+                queue.settle(look)
                 return total
         granted, barred = _grant(context)
         total += granted
@@ -66,37 +66,37 @@ def grant_in_organisation(db: Database, organisation_id: str) -> int:
 
 @use_case()
 def _grant(tx: Connection, context: RequestContext) -> tuple[int, bool]:
-    """Grant plans in one transaction: decided again under the locks, so that each is granted once.
+    """Grant reservations in one transaction: decided again under the locks, so that each is granted once.
 
     The first one that may not be granted after all is the last: the order of those after it took it for granted.
 
     Returns:
-        The number of granted plans, and whether one of them was barred.
+        The number of granted reservations, and whether one of them was barred.
     """
     organisation_id = context.organisation_id
-    plans = waiting_reservations(context.db, organisation_id)
-    with plans.lock:
-        look = plans.look(tx, context.now, context.lapsed_by)
+    queue = waiting_reservations(context.db, organisation_id)
+    with queue.lock:
+        look = queue.look(tx, context.now, context.lapsed_by)
         books = Books({}, look.books.withholdings)  # as they are before the first grant
-        found = grants_in(tx, organisation_id, look, *plans.changed(look))[:PAGE]
+        found = grants_in(tx, organisation_id, look, *queue.changed(look))[:PAGE]
         if not found:
-            plans.settle(look)
+            queue.settle(look)
             return 0, False
-    wanted = [LoadRequest(each.standing.plan.path[-1]) for each in found]
+    wanted = [LoadRequest(each.standing.reservation.path[-1]) for each in found]
     work = load(tx, LedgerState(), organisation_id, wanted)
-    waited = reservations.get_many(tx, organisation_id, [each.standing.plan.id for each in found])
+    waited = reservations.get_many(tx, organisation_id, [each.standing.reservation.id for each in found])
     by_id = {each.id: each for each in waited}
     granted = []
     barred = False
     for one in found:
-        reservation = by_id[one.standing.plan.id]
+        reservation = by_id[one.standing.reservation.id]
         try:
             if not _grant_one(work, context, books, one, reservation):
                 break
         except LedgerError as reason:
-            _logger.warning("The plan %s fits, and is not granted: %s", reservation.id, reason.detail)
-            with plans.lock:
-                plans.bar(reservation.id, context.now + BARRED)
+            _logger.warning("The reservation %s fits, and is not granted: %s", reservation.id, reason.detail)
+            with queue.lock:
+                queue.bar(reservation.id, context.now + BARRED)
             barred = True
             break
         granted.append((one, reservation))
@@ -122,38 +122,40 @@ def _record(
 
 
 def _grant_one(work: UnitOfWork, context: RequestContext, books: Books, one: Grant, waited: Reservation) -> bool:
-    """Hold a plan on its locked path and activate it, unless it does not fit or wait any more.
+    """Hold a reservation on its locked path and activate it, unless it does not fit or wait any more.
 
     Raises:
         LedgerError: it fits, and its time is over, or a rule of its accounts forbids it.
     """
     run = work.run(waited.run_id)
     if run.status not in BEGINS or run.reservation_id is not None:
-        plans = waiting_reservations(context.db, context.organisation_id)
-        with plans.lock:
-            plans.doubt(waited.id)
+        queue = waiting_reservations(context.db, context.organisation_id)
+        with queue.lock:
+            queue.doubt(waited.id)
         return False
     if has_expired(waited, context.now):
         raise ReservationStateConflictError("It has waited in vain, and is ended soon.")
-    plan = one.standing.plan
-    work.costs_of(work.record(plan.path[0]).account).update({each.step.event: each.curve for each in plan.steps})
+    reservation = one.standing.reservation
+    work.costs_of(work.record(reservation.path[0]).account).update(
+        {each.step.event: each.curve for each in reservation.steps}
+    )
     priced = price_reservation(work, context, waited.run_id, waited.items)
     require_open(priced.path, context.now)
     holding = hold_priced(work, context, priced, views=books.views)
     if isinstance(holding, Refusal):
         return False
-    books.store(plan, holding)
+    books.store(reservation, holding)
     work.grant(grant(waited, context.now), context.now)
     work.change(holding, context.now)
     return True
 
 
 def expire_waiting(db: Database) -> int:
-    """End the plans that have waited in vain, in all organisations; return their number."""
+    """End the reservations that have waited in vain, in all organisations; return their number."""
     earliest = db.clock.moment().earliest
     ended = 0
     for organisation_id, reservation_id in find_due(db, lambda tx, among: waiting.expired(tx, earliest, PAGE, among)):
-        with isolated("Plan %s has waited in vain, and cannot be ended", reservation_id):  # such as a quarantined one
+        with isolated("%s has waited in vain, and cannot be ended", reservation_id):  # such as a quarantined one
             ended += _expire(service_context(db, organisation_id), reservation_id)
     return ended
 

@@ -1,4 +1,4 @@
-"""Hold a run's plan on its locked path, if rules and budgets allow it."""
+"""Hold a run's reservation on its locked path, if rules and budgets allow it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ from app.service.costing import price_steps
 
 @dataclass(frozen=True, slots=True)
 class PricedReservation:
-    """A plan that the rules of a run's path allow, with its costs."""
+    """A reservation that the rules of a run's path allow, with its costs."""
 
     run_id: str
     items: tuple[ReservedItem, ...]
@@ -36,11 +36,11 @@ class PricedReservation:
 def price_reservation(
     work: UnitOfWork, context: RequestContext, run_id: str, items: Sequence[ReservedItem]
 ) -> PricedReservation:
-    """Check a plan by the rules of its run's locked path, and price it.
+    """Check a reservation by the rules of its run's locked path, and price it.
 
     Raises:
         UnsupportedEventError: an event has no sound bound under the population's relation.
-        PolicyViolationError: a policy forbids an event of the plan.
+        PolicyViolationError: a policy forbids an event of the reservation.
         RunStateConflictError: the run belongs to a sweep that is charged at once.
     """
     path = work.path(run_id)
@@ -60,20 +60,20 @@ def price_reservation(
 def hold_priced(
     work: UnitOfWork,
     context: RequestContext,
-    plan: PricedReservation,
+    priced: PricedReservation,
     expected_steps: int | None = None,
     views: Views = tuple,
 ) -> tuple[Account, ...] | Refusal:
-    """Hold a plan on the accounts of its path, which are open, or refuse it; nothing is written.
+    """Hold a reservation on the accounts of its path, which are open, or refuse it; nothing is written.
 
     `expected_steps` is the number of all steps of the training, for the alternatives of a refusal.
 
     Raises:
         PolicyViolationError: a policy forbids to end the plan of an account.
     """
-    requested = sum(item.count for item in plan.items)
-    needs = partial(remaining_training, work, work.run(plan.run_id), plan.path, requested, expected_steps)
-    holding = hold(plan.path, plan.steps, partial(context.costs.alternatives, needs=needs), views)
+    requested = sum(item.count for item in priced.items)
+    needs = partial(remaining_training, work, work.run(priced.run_id), priced.path, requested, expected_steps)
+    holding = hold(priced.path, priced.steps, partial(context.costs.alternatives, needs=needs), views)
     if not isinstance(holding, Refusal):
-        require_plans_kept(sources_of(plan.path), ended_plans(plan.path, holding, plan.steps))
+        require_plans_kept(sources_of(priced.path), ended_plans(priced.path, holding, priced.steps))
     return holding

@@ -1,4 +1,4 @@
-"""Looks at the plans that wait in an organisation, and the grants that changes lead to."""
+"""Looks at the reservations that wait in an organisation, and the grants that changes lead to."""
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
@@ -18,12 +18,12 @@ from app.service.scheduling.waiting_reservations import KnownReservations, refre
 from app.service.scheduling.withholdings import read_withholdings
 
 BEGINS: frozenset[str] = frozenset(map(str, (RunStatus.ACTIVE, RunStatus.WAITING)))
-"""Statuses of runs whose plans may be granted."""
+"""Statuses of runs whose reservations may be granted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """The waiting plans of an organisation, and the books at one time.
+    """The waiting reservations of an organisation, and the books at one time.
 
     Args:
         now: the time.
@@ -32,7 +32,7 @@ class Look:
         homes: as in `KnownReservations`.
         books: accounts above the runs; `with_runs` adds runs.
         states: what an account's plans depend on, by account.
-        barred: plans that are left out for a while.
+        barred: reservations that are left out for a while.
     """
 
     now: datetime
@@ -44,12 +44,12 @@ class Look:
     barred: Collection[str] = ()
 
     def line_of(self, reservation_id: str) -> Line:
-        """Get the line in which a plan waits."""
+        """Get the line in which a reservation waits."""
         return self.lines[self.homes[reservation_id][0]]
 
 
 class WaitingReservations:
-    """The waiting plans of an organisation in one database; no other organisation waits for them.
+    """The waiting reservations of an organisation in one database; no other organisation waits for them.
 
     A caller holds `lock` while it uses them and a look at them. A transaction that has locked the organisation may wait
     for it: who holds the lock waits for no row.
@@ -61,7 +61,7 @@ class WaitingReservations:
         self._known = KnownReservations()
 
     def look(self, tx: Connection, now: datetime, earliest: datetime, asked: Collection[str] = ()) -> Look:
-        """Read the waiting plans and their accounts.
+        """Read the waiting reservations and their accounts.
 
         `now` is for windows, `earliest` for what is unlocked. Reservations that are `asked` for may be written in this
         transaction.
@@ -72,10 +72,10 @@ class WaitingReservations:
         except BaseException:
             self._known = KnownReservations()
             raise
-        for each in [each for each, until in known.barred.items() if now >= until or each not in known.plans]:
+        for each in [each for each, until in known.barred.items() if now >= until or each not in known.reservations]:
             del known.barred[each]
-            if each in known.plans:  # it is tried again
-                known.left.update(known.plans[each].path[:-1])
+            if each in known.reservations:  # it is tried again
+                known.left.update(known.reservations[each].path[:-1])
         found = {each: record.account for each, record in known.records.items()}
         withholdings = read_withholdings(tx, self.organisation_id, found.values(), earliest)
         closed = {each for each, record in known.records.items() if record.quarantine is not None}
@@ -89,54 +89,67 @@ class WaitingReservations:
         return Look(now, known.rows, known.lines, known.homes, books, states, set(known.barred))
 
     def changed(self, look: Look) -> tuple[set[str], set[str]]:
-        """Find the accounts and plans that have changed since no plan fitted."""
+        """Find the accounts and reservations that have changed since no reservation fitted."""
         known = self._known
         accounts = {each for each, state in look.states.items() if known.settled.get(each) != state}
         return accounts | (known.left & look.states.keys()), set(known.changed)
 
     def settle(self, look: Look) -> None:
-        """Note that no plan fits in what a look has seen."""
+        """Note that no reservation fits in what a look has seen."""
         self._known.settled = look.states
         self._known.left.clear()
         self._known.changed.clear()
 
     def doubt(self, reservation_id: str) -> None:
-        """Read a plan again with the next look: its run is not as it was seen."""
+        """Read a reservation again with the next look: its run is not as it was seen."""
         self._known.unsure.add(reservation_id)
 
     def bar(self, reservation_id: str, until: datetime) -> None:
-        """Leave a plan out for a while, so that it keeps no other waiting."""
+        """Leave a reservation out for a while, so that it keeps no other waiting."""
         self._known.barred[reservation_id] = until
 
 
-_PLANS: "WeakKeyDictionary[Database, dict[str, WaitingReservations]]" = WeakKeyDictionary()
+_QUEUES: "WeakKeyDictionary[Database, dict[str, WaitingReservations]]" = WeakKeyDictionary()
 
 
 def waiting_reservations(db: Database, organisation_id: str) -> WaitingReservations:
-    """Get what this process knows of an organisation's waiting plans in a database."""
-    return _PLANS.setdefault(db, {}).setdefault(organisation_id, WaitingReservations(organisation_id))
+    """Get what this process knows of an organisation's waiting reservations in a database."""
+    return _QUEUES.setdefault(db, {}).setdefault(organisation_id, WaitingReservations(organisation_id))
 
 
 def grants_in(
-    tx: Connection, organisation_id: str, look: Look, accounts: set[str], plans: set[str], newcomer: str | None = None
+    tx: Connection,
+    organisation_id: str,
+    look: Look,
+    accounts: set[str],
+    reservations: set[str],
+    newcomer: str | None = None,
 ) -> list[Grant]:
-    """Compute the grants that changed accounts and plans lead to, in order; the books are changed.
+    """Compute the grants that changed accounts and reservations lead to, in order; the books are changed.
 
-    `newcomer` is the reservation of a plan of a run that the books have already.
+    `newcomer` is the reservation of a run that the books have already.
     """
     tried: list[tuple[Line, list[WaitingReservation], list[Standing]]] = []
     for population in sorted(look.lines):
         line = look.lines[population]
-        named = plans & line.plans.keys()
+        named = reservations & line.reservations.keys()
         if not named and line.accounts.isdisjoint(accounts):
             continue
-        aged = [each for each in line.aged(look.now) if each.plan.id == newcomer or _may_begin(look, each.plan)]
-        wanted = {plan.id: plan for plan in line.candidates(look.books, accounts, aged)}
-        wanted |= {each: line.plans[each] for each in named}
-        ready = [plan for plan in wanted.values() if plan.id == newcomer or _may_begin(look, plan)]
+        aged = [
+            each
+            for each in line.aged(look.now)
+            if each.reservation.id == newcomer or _may_begin(look, each.reservation)
+        ]
+        wanted = {reservation.id: reservation for reservation in line.candidates(look.books, accounts, aged)}
+        wanted |= {each: line.reservations[each] for each in named}
+        ready = [
+            reservation
+            for reservation in wanted.values()
+            if reservation.id == newcomer or _may_begin(look, reservation)
+        ]
         if ready:
             tried.append((line, ready, aged))
-    needed = [plan for _, ready, aged in tried for plan in (*ready, *(each.plan for each in aged))]
+    needed = [reservation for _, ready, aged in tried for reservation in (*ready, *(each.reservation for each in aged))]
     with_runs(tx, organisation_id, look.books, needed)
     granted: list[Grant] = []
     for line, ready, aged in tried:
@@ -144,14 +157,14 @@ def grants_in(
     return granted
 
 
-def _may_begin(look: Look, plan: WaitingReservation) -> bool:
-    """Check whether a run's plan may be granted; one that is barred or of a paused run waits, and delays nobody."""
-    return look.rows[plan.id].run_status in BEGINS and plan.id not in look.barred
+def _may_begin(look: Look, reservation: WaitingReservation) -> bool:
+    """Check whether a reservation may be granted; a barred one or one of a paused run waits, and delays nobody."""
+    return look.rows[reservation.id].run_status in BEGINS and reservation.id not in look.barred
 
 
-def with_runs(tx: Connection, organisation_id: str, books: Books, plans: Iterable[WaitingReservation]) -> None:
-    """Add the accounts of plans' runs to the books."""
-    unknown = sorted({plan.path[-1] for plan in plans} - books.accounts.keys())
+def with_runs(tx: Connection, organisation_id: str, books: Books, reservations: Iterable[WaitingReservation]) -> None:
+    """Add the accounts of reservations' runs to the books."""
+    unknown = sorted({reservation.path[-1] for reservation in reservations} - books.accounts.keys())
     if unknown:
         for record in account_rows.read_many(tx, organisation_id, unknown):
             books.accounts[record.account.id] = record.account

@@ -1,4 +1,4 @@
-"""Cancel, prioritize and list plans that wait."""
+"""Cancel, prioritize and list reservations that wait."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -21,12 +21,12 @@ from app.service.scheduling.explanations import WaitingDetail, explain
 from app.service.scheduling.queue_snapshots import waiting_reservations
 
 MAX_LISTED: Final = 100
-"""Maximum number of waiting plans that one list explains."""
+"""Maximum number of waiting reservations that one list explains."""
 
 
 @dataclass(frozen=True, slots=True)
 class QueueEntry:
-    """A plan that waits, with its run, and what it waits for."""
+    """A reservation that waits, with its run, and what it waits for."""
 
     reservation: Reservation
     run: Account
@@ -35,7 +35,7 @@ class QueueEntry:
 
 @dataclass(frozen=True, slots=True)
 class Queue:
-    """The plans that wait for an account, the next one first; `waiting` is their number."""
+    """The reservations that wait for an account, the next one first; `waiting` is their number."""
 
     account: Account
     entries: tuple[QueueEntry, ...]
@@ -44,7 +44,7 @@ class Queue:
 
 @use_case(Permission.RUN_MANAGE)
 def cancel_waiting(tx: Connection, context: RequestContext, reservation_id: str, reason: str) -> Reservation:
-    """Cancel a waiting plan; one that was cancelled before stays so.
+    """Cancel a waiting reservation; one that was cancelled before stays so.
 
     Raises:
         ReservationStateConflictError: it does not wait.
@@ -60,7 +60,7 @@ def cancel_waiting(tx: Connection, context: RequestContext, reservation_id: str,
 def prioritize_waiting(
     tx: Connection, context: RequestContext, reservation_id: str, priority: int, reason: str
 ) -> Reservation:
-    """Move a waiting plan before or behind others by its priority.
+    """Move a waiting reservation before or behind others by its priority.
 
     Raises:
         ReservationStateConflictError: it does not wait.
@@ -78,28 +78,29 @@ def prioritize_waiting(
 
 
 def list_queue(context: RequestContext, account: str) -> Queue:
-    """List the plans that wait for an account or for one under it, the next one first."""
+    """List the reservations that wait for an account or for one under it, the next one first."""
     with context.read() as tx:
         return read_queue(tx, context, find_parent(tx, context, account).account, MAX_LISTED)
 
 
 def read_queue(tx: Connection, context: RequestContext, account: Account, limit: int) -> Queue:
-    """Read the queue of an account, of which `limit` plans are explained."""
-    plans = waiting_reservations(context.db, context.organisation_id)
-    with plans.lock:
-        look = plans.look(tx, context.now, context.lapsed_by)
+    """Read the queue of an account, of which `limit` reservations are explained."""
+    queue = waiting_reservations(context.db, context.organisation_id)
+    with queue.lock:
+        look = queue.look(tx, context.now, context.lapsed_by)
         found: list[WaitingReservation] = []
         for population in sorted(look.lines):
             line = look.lines[population]
-            found += [each.plan for each in line.order(line.through([account.id]), look.books, look.now)]
+            found += [each.reservation for each in line.order(line.through([account.id]), look.books, look.now)]
         shown = found[:limit]
         details = explain(tx, context.organisation_id, look, shown, context.now + LONGEST_WAIT)
-    ids = [plan.id for plan in shown]
+    ids = [reservation.id for reservation in shown]
     kept = {each.id: each for each in reservations.get_many(tx, context.organisation_id, ids)}
-    runs = accounts.read_many(tx, context.organisation_id, [plan.path[-1] for plan in shown])
+    runs = accounts.read_many(tx, context.organisation_id, [reservation.path[-1] for reservation in shown])
     by_id = {record.account.id: record.account for record in runs}
     entries = [
-        QueueEntry(kept[plan.id], by_id[plan.path[-1]], detail) for plan, detail in zip(shown, details, strict=True)
+        QueueEntry(kept[reservation.id], by_id[reservation.path[-1]], detail)
+        for reservation, detail in zip(shown, details, strict=True)
     ]
     return Queue(account, tuple(entries), len(found))
 

@@ -1,7 +1,7 @@
-"""What a process knows of an organisation's waiting plans, brought up to date from the database.
+"""What a process knows of an organisation's waiting reservations, brought up to date from the database.
 
-The audit chain records every change of a waiting plan and of its run. So only the subjects of the events since the last
-look are read again. An account changes with its version.
+The audit chain records every change of a waiting reservation and of its run. So only the subjects of the events since
+the last look are read again. An account changes with its version.
 """
 
 from collections import Counter
@@ -28,33 +28,33 @@ DEFAULT: Final = Allocation(rule=SchedulingRule.FIRST_COME)
 """Of a population without an allocation."""
 
 MAX_EVENTS: Final = 500
-"""If there are more events since the last look, all waiting plans are read."""
+"""If there are more events since the last look, all waiting reservations are read."""
 
 
 @dataclass
 class KnownReservations:
-    """The waiting plans of an organisation, their accounts and their order.
+    """The waiting reservations of an organisation, their accounts and their order.
 
     Args:
         seen: position and hash of the last event of the audit chain that was seen; None: read all.
         unsure: reservations that may be seen in a transaction that is rolled back, and are read again.
         rows: by reservation.
-        plans: by reservation.
+        reservations: by reservation.
         homes: the population in whose line a reservation waits, and the population's child on its path.
         records: accounts above the runs, and all parts of parallel ones.
         lines: by population.
         rules: the allocation of each line's population.
-        above: numbers of plans that would charge each account above their runs.
-        left: accounts of plans that wait no longer, have changed, or are left out no longer. Others may be next.
-        changed: plans that are new or have changed since no plan fitted.
-        barred: until when plans are left out that fitted and might not be granted.
-        settled: states of accounts with which no plan that waits fits.
+        above: numbers of reservations that would charge each account above their runs.
+        left: accounts of reservations that wait no longer, have changed, or are left out no longer. Others may be next.
+        changed: reservations that are new or have changed since no reservation fitted.
+        barred: until when reservations are left out that fitted and might not be granted.
+        settled: states of accounts with which no reservation that waits fits.
     """
 
     seen: tuple[int, bytes] | None = None
     unsure: set[str] = field(default_factory=set)
     rows: dict[str, WaitingRow] = field(default_factory=dict)
-    plans: dict[str, WaitingReservation] = field(default_factory=dict)
+    reservations: dict[str, WaitingReservation] = field(default_factory=dict)
     homes: dict[str, tuple[str, str | None]] = field(default_factory=dict)
     records: dict[str, AccountRecord] = field(default_factory=dict)
     lines: dict[str, Line] = field(default_factory=dict)
@@ -77,8 +77,8 @@ def refresh(tx: Connection, organisation_id: str, known: KnownReservations, aske
         _remove(known, gone)
     changed &= rows.keys()
     for each in changed & known.rows.keys():  # with another place, or paused, it may delay others no longer
-        known.left.update(known.plans[each].path[:-1])
-    new = reservations.get_many(tx, organisation_id, sorted(changed - known.plans.keys()))
+        known.left.update(known.reservations[each].path[:-1])
+    new = reservations.get_many(tx, organisation_id, sorted(changed - known.reservations.keys()))
     paths = locks.paths(tx, organisation_id, [each.run_id for each in new]) if new else {}
     for path in paths.values():
         known.above.update(path[:-1])
@@ -97,7 +97,7 @@ def refresh(tx: Connection, organisation_id: str, known: KnownReservations, aske
 def _read_rows(
     tx: Connection, organisation_id: str, known: KnownReservations, asked: Collection[str]
 ) -> tuple[dict[str, WaitingRow], set[str], tuple[int, bytes] | None]:
-    """Read the rows of waiting plans.
+    """Read the rows of waiting reservations.
 
     Returns:
         The rows, the reservations whose rows may have changed, and position and hash of the last event.
@@ -121,7 +121,7 @@ def _read_rows(
 
 
 def _refresh_accounts(tx: Connection, organisation_id: str, known: KnownReservations) -> None:
-    """Read the accounts above waiting plans that have changed, and the parts of parallel ones."""
+    """Read the accounts above waiting reservations that have changed, and the parts of parallel ones."""
     wanted = known.above.keys()
     seen = {each.id: each for each in locks.read_versions(tx, organisation_id, wanted)} if wanted else {}
     _read_stale(tx, organisation_id, known, seen)
@@ -157,7 +157,7 @@ def _add(
     new: Sequence[Reservation],
     paths: dict[str, tuple[str, ...]],
 ) -> None:
-    """Add plans that have begun to wait."""
+    """Add reservations that have begun to wait."""
     runs = waiting.parents(tx, organisation_id, [each.run_id for each in new])
     prices = CostCache()
     for each in new:
@@ -170,7 +170,7 @@ def _add(
         team = next((above for above in path[:-1] if known.records[above].account.parent_id == population), None)
         known.homes[each.id] = (population, team)
         assert each.created_at is not None, "it was read"
-        known.plans[each.id] = WaitingReservation(each.id, path, priced, each.created_at, each.priority)
+        known.reservations[each.id] = WaitingReservation(each.id, path, priced, each.created_at, each.priority)
 
 
 def _refresh_lines(known: KnownReservations, rows: Mapping[str, WaitingRow], changed: set[str]) -> None:
@@ -185,19 +185,21 @@ def _refresh_lines(known: KnownReservations, rows: Mapping[str, WaitingRow], cha
         changed = changed | {each for each, (home, _) in known.homes.items() if home in renewed}
     for each in changed:
         population, team = known.homes[each]
-        line, plan = known.lines[population], known.plans[each]
+        line, reservation = known.lines[population], known.reservations[each]
         weight = weight_of(known.rules[population], team)
-        if (plan.priority, plan.weight) != (rows[each].priority, weight):
-            plan = WaitingReservation(plan.id, plan.path, plan.steps, plan.arrived_at, rows[each].priority, weight)
-            known.plans[each] = plan
-        if line.plans.get(each) is not plan:
-            if each in line.plans:
+        if (reservation.priority, reservation.weight) != (rows[each].priority, weight):
+            reservation = WaitingReservation(
+                reservation.id, reservation.path, reservation.steps, reservation.arrived_at, rows[each].priority, weight
+            )
+            known.reservations[each] = reservation
+        if line.reservations.get(each) is not reservation:
+            if each in line.reservations:
                 line.remove(each)
-            line.add(plan)
+            line.add(reservation)
 
 
 def weight_of(rule: Allocation, team: str | None) -> float:
-    """Get the weight of a plan by the budget under its population; None: its run is directly under that."""
+    """Get the weight of a reservation by the budget under its population; None: its run is directly under that."""
     return 1.0 if team is None else rule.share_of(team).weight
 
 
@@ -208,10 +210,10 @@ def new_line(rule: Allocation) -> Line:
 
 
 def _remove(known: KnownReservations, reservation_id: str) -> None:
-    above = known.plans.pop(reservation_id).path[:-1]
+    above = known.reservations.pop(reservation_id).path[:-1]
     known.left.update(above)
     known.above -= Counter(above)
     population, _ = known.homes.pop(reservation_id)
     line = known.lines.get(population)
-    if line is not None and reservation_id in line.plans:
+    if line is not None and reservation_id in line.reservations:
         line.remove(reservation_id)

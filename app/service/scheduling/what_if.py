@@ -1,4 +1,4 @@
-"""Preview the arrival of a plan: whether it would be held at once, or what it would wait for. Nothing is written."""
+"""Preview the arrival of a reservation: whether it is held at once, or what it waits for. Nothing is written."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -23,7 +23,7 @@ from app.service.scheduling.withholdings import read_withholdings
 
 @dataclass(frozen=True, slots=True)
 class WaitPreview:
-    """What would become of a plan of a new run.
+    """What would become of a reservation of a new run.
 
     Args:
         fits: whether it would be held at once.
@@ -35,12 +35,12 @@ class WaitPreview:
 
 
 def preview_wait(context: RequestContext, account: str, steps: Sequence[StepEvent]) -> WaitPreview:
-    """Preview the arrival of a plan of a new run under a population or budget.
+    """Preview the arrival of a reservation of a new run under a population or budget.
 
     Raises:
         AccountClosedError: an account of the path is closed, and does not open later.
         InvalidInputError: the account is composed in parallel, so runs do not charge it.
-        PolicyViolationError: a policy forbids an event of the plan.
+        PolicyViolationError: a policy forbids an event of the reservation.
         UnsupportedEventError: an event has no sound bound under the population's relation.
     """
     with context.read() as tx:
@@ -51,7 +51,7 @@ def preview_wait(context: RequestContext, account: str, steps: Sequence[StepEven
 def preview_in(
     tx: Connection, context: RequestContext, records: Sequence[AccountRecord], steps: Sequence[StepEvent]
 ) -> WaitPreview:
-    """Preview a plan under the last account of a path, in a transaction; see `preview_wait`.
+    """Preview a reservation under the last account of a path, in a transaction; see `preview_wait`.
 
     Raises:
         CostNotReadyError: handled by `RequestContext.run_with_costs`.
@@ -72,9 +72,9 @@ def preview_in(
         return WaitPreview(fits=False, detail=None)
     closed = {each.account.id for each in records if each.quarantine is not None}
     closed |= {each.id for each in above if not each.window.holds(context.now)}
-    plans = waiting_reservations(context.db, owner)
-    with plans.lock:
-        look = plans.look(tx, context.now, context.lapsed_by)
+    queue = waiting_reservations(context.db, owner)
+    with queue.lock:
+        look = queue.look(tx, context.now, context.lapsed_by)
         known, is_known_open = look.books, look.books.is_open
         books = Books(known.accounts, known.withholdings, lambda each: each.id not in closed and is_known_open(each))
         look = replace(look, books=books)
@@ -82,6 +82,6 @@ def preview_in(
             if is_granted(tx, owner, seen):
                 return WaitPreview(fits=True, detail=None)
         with newcomer_in(look, path, priced, [*path, *parts], withholdings) as seen:
-            plan = seen.line_of(NEWCOMER).plans[NEWCOMER]
-            [detail] = explain(tx, owner, seen, [plan], context.now + LONGEST_WAIT)
+            reservation = seen.line_of(NEWCOMER).reservations[NEWCOMER]
+            [detail] = explain(tx, owner, seen, [reservation], context.now + LONGEST_WAIT)
     return WaitPreview(fits=False, detail=detail)

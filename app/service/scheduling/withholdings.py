@@ -25,7 +25,7 @@ def read_withholdings(
         organisation_id: of the accounts.
         accounts: by any order.
         now: the earliest time that it may be, so that nothing is unlocked too early.
-        asking: a run that asks for a plan just now, and counts as an arrival.
+        asking: a run that asks for a reservation just now, and counts as an arrival.
     """
     found = {}
     for account in accounts:
@@ -40,7 +40,7 @@ def read_withholdings(
 def _taken(
     tx: Connection, organisation_id: str, account: Account, allocation: Allocation, since: datetime | None
 ) -> dict[str, RdpCurve]:
-    """Sum the loss of the plans that budgets with a minimum have got in the current window."""
+    """Sum the loss of the reservations that budgets with a minimum have got in the current window."""
     taken = {}
     for account_id, share in allocation.shares.items():
         if not share.minimum:
@@ -51,7 +51,7 @@ def _taken(
         for event, count in events.items():
             if event not in curves:
                 raise LedgerUnavailableError(
-                    "The ledger's price of an event of a plan is missing, so shares cannot be computed. "
+                    "The ledger's price of an event of a reservation is missing, so shares cannot be computed. "
                     "Run `epsilon-ledger verify`."
                 )
             total = total + curves[event].using(usage_of([account], event)).times(count)

@@ -28,7 +28,7 @@ HIGH = Limit(3.0, 1e-6)
 
 
 def reserved(number: int, items: Taken, used: int = 0) -> Reservation:
-    planned = reservations.plan_of([StepEvent(event, count) for event, count in items])
+    planned = reservations.items_of([StepEvent(event, count) for event, count in items])
     first = replace(planned[0], used=min(used, planned[0].count))
     expires = datetime(2026, 11, 25, tzinfo=UTC)
     return Reservation(f"res_{number}", "run", 1, ReservationStatus.ACTIVE, (first, *planned[1:]), 60, expires)

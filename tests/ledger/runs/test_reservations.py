@@ -30,7 +30,7 @@ ENDS: dict[str, Callable[[Reservation], ReservationClose]] = {
 
 
 def _reservation(steps: Iterable[StepEvent], *used: int) -> Reservation:
-    items = reservations.plan_of(list(steps))
+    items = reservations.items_of(list(steps))
     items = tuple(replace(item, used=times) for item, times in zip(items, used or (0,) * len(items), strict=True))
     return Reservation("res_1", "run_1", 1, ReservationStatus.ACTIVE, items, 60, NOW + timedelta(seconds=60))
 
@@ -52,7 +52,7 @@ def _some(draw: st.DrawFn) -> Reservation:
 
 @given(STEPS)
 def test_a_plan_has_each_event_once_and_all_repetitions(steps: list[StepEvent]) -> None:
-    items = reservations.plan_of(steps)
+    items = reservations.items_of(steps)
     assert Counter({item.event: item.count for item in items}) == _count(steps)
     assert [item.event for item in items] == list(dict.fromkeys(step.event for step in steps))
     assert not any(item.used for item in items)
@@ -60,9 +60,9 @@ def test_a_plan_has_each_event_once_and_all_repetitions(steps: list[StepEvent]) 
 
 def test_a_plan_that_cannot_be_counted_is_refused() -> None:
     with pytest.raises(InvalidInputError, match="at least one"):
-        reservations.plan_of([])
+        reservations.items_of([])
     with pytest.raises(InvalidInputError, match="1000000001 repetitions"):
-        reservations.plan_of([StepEvent(EVENTS[0], 10**9), StepEvent(EVENTS[0], 1)])
+        reservations.items_of([StepEvent(EVENTS[0], 10**9), StepEvent(EVENTS[0], 1)])
 
 
 @given(_some(), STEPS)
@@ -79,14 +79,14 @@ def test_steps_are_taken_all_or_none(reservation: Reservation, steps: list[StepE
         planned = {item.event for item in reservation.items}
         assert (taken.asked, taken.left) == (asked[taken.event], left[taken.event])
         assert taken.asked > taken.left
-        assert taken.planned == (taken.event in planned)
+        assert taken.is_reserved == (taken.event in planned)
 
 
 def test_an_event_that_is_not_planned_is_named() -> None:
     taken = reservations.take(
         _reservation([StepEvent(EVENTS[0], 5)]), [StepEvent(EVENTS[0], 1), StepEvent(STRANGER, 2)], NOW
     )
-    assert taken == Shortfall(STRANGER, 2, 0, planned=False)
+    assert taken == Shortfall(STRANGER, 2, 0, is_reserved=False)
 
 
 @given(_some(), st.data())

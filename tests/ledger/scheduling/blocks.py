@@ -109,19 +109,19 @@ def line_of(rule: SchedulingRule, plans: Iterable[WaitingReservation], aging: ti
 def run_pass(line: Line, books: Books, now: datetime = NOW, changed: Collection[str] | None = None) -> list[Grant]:
     """Grant what fits, and let it wait no longer; only through some accounts, if these are given."""
     aged = line.aged(now)
-    plans = list(line.plans.values()) if changed is None else line.candidates(books, changed, aged)
+    plans = list(line.reservations.values()) if changed is None else line.candidates(books, changed, aged)
     grants = list(schedule(line.order(plans, books, now), aged, books))
     for each in grants:
-        line.remove(each.standing.plan.id)
+        line.remove(each.standing.reservation.id)
     return grants
 
 
 def names(grants: Iterable[Grant]) -> list[str]:
-    return [each.standing.plan.id for each in grants]
+    return [each.standing.reservation.id for each in grants]
 
 
 def tried(standings: Iterable[Standing]) -> list[str]:
-    return [each.plan.id for each in standings]
+    return [each.reservation.id for each in standings]
 
 
 def room(limits: Units, total: Units, part: Fraction = ALL) -> Units:

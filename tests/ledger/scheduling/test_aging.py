@@ -135,7 +135,7 @@ def test_younger_plan_that_takes_nothing_from_an_aged_one_passes(given: Given, r
     books = open_books(accounts, [older, younger], dict(kept))
     grants = run_pass(line_of(rule, [older, younger], AGING), books)
     assert names(grants) == ["new"]
-    assert [each.plan.id for each in grants[0].overtaken] == ["old"]
+    assert [each.reservation.id for each in grants[0].overtaken] == ["old"]
 
 
 @pytest.mark.parametrize("given", DELAYING.values(), ids=DELAYING)

@@ -62,7 +62,7 @@ class Arrivals:
 
     @property
     def waiting(self) -> list[WaitingReservation]:
-        return list(self.line.plans.values())
+        return list(self.line.reservations.values())
 
     def granted(self) -> dict[str, int]:
         """Number of arrivals until each plan was granted."""

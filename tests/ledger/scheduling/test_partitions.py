@@ -134,9 +134,9 @@ def test_a_plan_is_granted_iff_every_account_admits_it(
     tree, plans, rule = world
     books, line = books_of(tree, plans), line_of(rule, plans)
     order = line.order(plans, books, NOW)
-    granted = {each.standing.plan.id for each in run_pass(line, books, NOW)}
+    granted = {each.standing.reservation.id for each in run_pass(line, books, NOW)}
     for standing in order:
-        plan = standing.plan
+        plan = standing.reservation
         assert all(tree.admits(name, plan) for name in plan.path[:-1]) == (plan.id in granted)
         if plan.id in granted:
             tree.granted.append(plan)
@@ -158,5 +158,5 @@ def test_a_pass_over_a_changed_account_grants_what_a_pass_over_all_does(
         books, line = books_of(tree, plans), line_of(rule, plans, timedelta(minutes=10))
         run_pass(line, books, NOW)
         books.withholdings[changed] = Withholding(Allocation(), part)
-        found.append([each.standing.plan.id for each in run_pass(line, books, NOW, accounts)])
+        found.append([each.standing.reservation.id for each in run_pass(line, books, NOW, accounts)])
     assert found[0] == found[1]

@@ -92,22 +92,28 @@ def test_pass_tries_plans_in_order_and_grants_what_takes_nothing_from_an_older_o
     world: World, random: Random
 ) -> None:
     line, books = world.line(), world.books()
-    order = line.order(list(line.plans.values()), books, NOW)
+    order = line.order(list(line.reservations.values()), books, NOW)
     assert [each.key for each in order] == sorted(each.key for each in order)
     aged = line.aged(NOW)
     grants = run_pass(line, books, NOW)
-    waits = [each for each in aged if each.plan.id in line.plans and not world.is_hopeless(books, each.plan)]
+    waits = [
+        each
+        for each in aged
+        if each.reservation.id in line.reservations and not world.is_hopeless(books, each.reservation)
+    ]
     for grant in grants:
         own = grant.standing
         assert set(tried(grant.overtaken)) <= set(tried(order[: order.index(own)]))
         for each in waits:
-            if each.key < own.key and own.plan.cost.values[:ORDERS].all():
-                shared = {*each.plan.path} & {*own.plan.path}
-                assert all(fits(world.left(books, name), units_of(each.plan.cost)) for name in shared)
-    for plan in line.plans.values():
+            if each.key < own.key and own.reservation.cost.values[:ORDERS].all():
+                shared = {*each.reservation.path} & {*own.reservation.path}
+                assert all(fits(world.left(books, name), units_of(each.reservation.cost)) for name in shared)
+    for plan in line.reservations.values():
         if world.fits(books, plan):
             [own] = line.order([plan], books, NOW)
-            assert any(each.key < own.key and {*each.plan.path} & {*plan.path} for each in waits), f"{plan.id} fits"
+            assert any(each.key < own.key and {*each.reservation.path} & {*plan.path} for each in waits), (
+                f"{plan.id} fits"
+            )
     assert not run_pass(line, books, NOW)
     other = replace(world, plans=tuple(random.sample(world.plans, len(world.plans))))
     again = run_pass(other.line(), other.books(), NOW)
@@ -167,12 +173,12 @@ def test_line_that_has_changed_decides_as_a_new_one(world: World, data: st.DataO
     for plan in world.plans:
         line.add(plan)
         if data.draw(st.sampled_from([False, False, True])):
-            line.remove(data.draw(st.sampled_from(sorted(line.plans))))
-        fresh = line_of(world.rule, data.draw(st.permutations(list(line.plans.values()))))
+            line.remove(data.draw(st.sampled_from(sorted(line.reservations))))
+        fresh = line_of(world.rule, data.draw(st.permutations(list(line.reservations.values()))))
         order, again = (each.order(each.candidates(books, BLOCKS), books, NOW) for each in (line, fresh))
         assert [standing.key for standing in order] == [standing.key for standing in again]
         for grant in list(schedule(order, (), books)):
-            line.remove(grant.standing.plan.id)
+            line.remove(grant.standing.reservation.id)
 
 
 class _TryingAll(Books):
