@@ -100,7 +100,7 @@ def _allocation(facts: Mapping[str, Any]) -> str:
         return ": it has none any more"
     unlock = "is unlocked in parts" if found["unlock"] else "is usable at once"
     rule = f", {_rule(found['rule'])} first" if found["rule"] else ""
-    return f": it admits plans only{rule}, and its limit {unlock}"
+    return f": it admits reservations only{rule}, and its limit {unlock}"
 
 
 def _rule(name: str) -> str:
@@ -108,7 +108,7 @@ def _rule(name: str) -> str:
 
 
 def _place(facts: Mapping[str, Any], paths: Mapping[str, str]) -> str:
-    """Describe the place of a plan that waits, and for what."""
+    """Describe the place of a reservation that waits, and for what."""
     if "position" not in facts:
         return ""
     lacking = [f"{paths.get(each['account'], each['account'])} ({each['reason']})" for each in facts["waits_for"]]
@@ -116,7 +116,7 @@ def _place(facts: Mapping[str, Any], paths: Mapping[str, str]) -> str:
 
 
 def _grant(facts: Mapping[str, Any]) -> str:
-    """Describe why a plan was granted, and not those before it."""
+    """Describe why a reservation was granted, and not those before it."""
     if "waited_seconds" not in facts:
         return ""
     reasons = [f"first is {_rule(facts['rule'])}"]
@@ -134,6 +134,6 @@ def _grant(facts: Mapping[str, Any]) -> str:
 
 def _revoked(facts: Mapping[str, Any]) -> str:
     """Describe the planned steps that a lowered limit revoked."""
-    plans = facts.get("revoked") or ()
-    steps = sum(number for plan in plans for number in plan["steps"].values())
+    reservations = facts.get("revoked") or ()
+    steps = sum(number for each in reservations for number in each["steps"].values())
     return f", which revoked {count(steps)} planned steps" if steps else ""

@@ -32,7 +32,7 @@ RULES: Final = {
     SchedulingRule.SMALLEST_SHARE: "who asks for the smallest share",
     SchedulingRule.MOST_PACKED: "who takes least of what is left",
 }
-"""Which plan a scheduling rule serves first."""
+"""Which reservation a scheduling rule serves first."""
 
 RELATIONS: Final = {
     NeighboringRelation.ADD_OR_REMOVE_ONE: "Add or remove one",
@@ -46,7 +46,7 @@ END_REASONS: Final = {
     EndReason.BUDGET_EXHAUSTED: "budget used up",
     EndReason.ABORTED: "aborted",
     EndReason.LOST: "lost",
-    EndReason.NOT_GRANTED: "plan not granted",
+    EndReason.NOT_GRANTED: "reservation not granted",
 }
 """How a run ended."""
 
@@ -163,7 +163,7 @@ def seconds(number: float) -> str:
 
 
 def available_share(short: Shortage) -> str:
-    """Format the part of what a plan requests that an account has."""
+    """Format the part of what a reservation requests that an account has."""
     return percent(short.available / short.requested if short.requested else 1.0)
 
 

@@ -90,15 +90,15 @@ class AuditAction(WordedEnum):
     QUARANTINE_REJECTED = "quarantine.rejected", "rejected the proposal {name} to lift a quarantine"
     QUARANTINE_SUPERSEDED = "quarantine.superseded", "superseded the proposal {name} to lift a quarantine"
     QUARANTINE_WITHDRAWN = "quarantine.withdrawn", "withdrew the proposal {name} to lift a quarantine"
-    RESERVATION_CANCELLED = "reservation.cancelled", "cancelled the waiting plan of {run}"
-    RESERVATION_EXPIRED = "reservation.expired", "ended the plan of {run}, which waited in vain"
-    RESERVATION_GRANTED = "reservation.granted", "granted the waiting plan of {run}{grant}"
+    RESERVATION_CANCELLED = "reservation.cancelled", "cancelled the waiting reservation of {run}"
+    RESERVATION_EXPIRED = "reservation.expired", "ended the reservation of {run}, which waited in vain"
+    RESERVATION_GRANTED = "reservation.granted", "granted the waiting reservation of {run}{grant}"
     RESERVATION_PRIORITIZED = (
         "reservation.prioritized",
-        "moved the plan of {run} from priority {priority_before} to {priority}",
+        "moved the reservation of {run} from priority {priority_before} to {priority}",
     )
-    RESERVATION_QUEUED = "reservation.queued", "let a plan of {run} wait{place}"
-    RESERVATION_REFUSED = "reservation.refused", "requested a plan of {name} that did not fit"
+    RESERVATION_QUEUED = "reservation.queued", "let a reservation of {run} wait{place}"
+    RESERVATION_REFUSED = "reservation.refused", "requested a reservation of {name} that did not fit"
     RUN_ABORTED = "run.aborted", "aborted the run {name}{ending}"
     RUN_ACTIVATED = "run.activated", "activated the run {name}"
     RUN_APPROVED = "run.approved", "approved the run of the proposal {name}"
@@ -110,7 +110,7 @@ class AuditAction(WordedEnum):
     RUN_METADATA_CHANGED = "run.metadata_changed", "changed the description of {name}"
     RUN_PAUSED = "run.paused", "paused the run {name}"
     RUN_PROPOSED = "run.proposed", "requested approval of the run {account}"
-    RUN_REFUSED = "run.refused", "requested a run under {name} whose plan did not fit"
+    RUN_REFUSED = "run.refused", "requested a run under {name} whose reservation did not fit"
     RUN_REJECTED = "run.rejected", "rejected the run of the proposal {name}"
     RUN_RESUMED = "run.resumed", "resumed the run {name}"
     RUN_SUPERSEDED = "run.superseded", "superseded the proposal {name} for a run"

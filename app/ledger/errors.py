@@ -112,11 +112,11 @@ class AccountStateConflictError(LedgerError, code="account_state_conflict"):
 
 
 class ReservationRequiredError(LedgerError, code="reservation_required"):
-    """An account of the path gives its budget to plans only."""
+    """An account of the path admits reserved steps only."""
 
 
 class ReservationsWaitingError(LedgerError, code="reservations_waiting"):
-    """The plan fits, but others that wait are served first."""
+    """The reservation fits, but others that wait are served first."""
 
 
 class RunStateConflictError(LedgerError, code="run_state_conflict"):

@@ -10,7 +10,7 @@ from app.accounting.events import DpEvent
 from app.ledger.errors import InvalidInputError
 
 MAX_COUNT: Final = 1_000_000_000
-"""Maximum repetitions of one event, in a step event and in a plan."""
+"""Maximum repetitions of one event, in a step event and in a reservation."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Plans and outcomes as text for people and facts for programs."""
+"""Changes and outcomes as text for people and facts for programs."""
 
 import json
 from collections.abc import Iterator, Mapping

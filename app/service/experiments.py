@@ -94,7 +94,7 @@ def create_sweep(tx: Connection, context: RequestContext, sweep: RunRegistration
     assert isinstance(sweep.event, RepeatAndSelect), "its only step is the whole sweep"
     before = tx.begin_nested()
     run_id = insert_run(tx, context, sweep)
-    assert isinstance(run_id, str), "only a plan is refused"
+    assert isinstance(run_id, str), "only a reservation is refused"
     experiment = _add(tx, context, run_id, ChargingMode.REPEAT_AND_SELECT)
     work = load_for(tx, context, run_id, _whole_charge(run_id))
     if work.run(run_id).status is RunStatus.PENDING:

@@ -28,7 +28,7 @@ PAGE = 100
 """Interval between checks for lapsed reservations and due data blocks, and the page size."""
 
 GRANT_SECONDS = 1.0
-"""Interval between looks whether plans that wait fit."""
+"""Interval between looks whether reservations that wait fit."""
 
 WAL_SECONDS = 2.0
 """Interval between checkpoints of a SQLite file's log, which grows by up to 5 MB per second."""

@@ -199,7 +199,7 @@ class Reserving(Machine):
         first = run.next_step if number else None
         command = runner.command(request(run.id, *asked, first=first, attempt=run.attempt, mode=mode))
         command.context = runner.call(self.now)
-        command.ends_plan = True
+        command.ends_reservation = True
         outcome = self.decided(runner, command)
         if frozen:
             assert isinstance(outcome, LedgerError)

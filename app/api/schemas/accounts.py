@@ -150,8 +150,8 @@ class ComposedAccount(Account):
     composition: Composition
     max_partitions_per_unit: int | None = None
     epsilon_including_reserved: ExtendedNumber = Field(
-        description="The same with all steps of open plans. Some of them may have been released already: `epsilon` of "
-        "an account above their run has them once the plan is closed."
+        description="The same with all reserved steps. Some of them may have been released already: `epsilon` of "
+        "an account above their run has them once the reservation is closed."
     )
     available: AvailableEpsilon
     attestation: Attestation | None = None

@@ -57,7 +57,7 @@ class Account:
             filter's weights are chosen for them, and without them for the first event charged.
         weights: frozen weights; None before the first charge, if nothing is planned.
         spent: with usage of its own plan, and of plans above that it is a part of.
-        held: loss reserved by plans.
+        held: loss that is reserved.
         version: number of changes of this account; the revisions count changes of its limit and policy.
         partitions_per_unit: number of its disjoint children that may hold data of one privacy unit; None: the children
             are not disjoint, and their losses add up.
@@ -65,7 +65,7 @@ class Account:
         exposure: its loss as a function of a charge from the path's run; None: the loss grows by the charge.
         policy: the policy of this subtree, if any.
         organisation_policy: the organisation's policy, on populations, if any.
-        allocation: how it shares out its budget among plans; None: it admits steps without a plan, too.
+        allocation: how it shares out its budget among reservations; None: it admits other steps, too.
     """
 
     id: str

@@ -122,7 +122,7 @@ AlternativesSearch = Callable[[Sequence[Account], Sequence[PricedStep], int], Al
 """Finds the alternatives to a refused request for steps, of which a number of the first ones fit."""
 
 Views = Callable[[Sequence[Account]], Iterable[Account]]
-"""Adds to the accounts of a path, with their filters, what they withhold from a plan (`scheduling.withholding`)."""
+"""Adds to the accounts of a path, with their filters, what they withhold (`scheduling.withholding`)."""
 
 
 def admit(
@@ -146,7 +146,7 @@ def _prepared(
 
 
 def first_that_fit(path: Sequence[Account], steps: Sequence[PricedStep], *, held: bool = False) -> int:
-    """Count the steps of a charge or, if they are to be `held`, of a plan, from the first, that would be admitted."""
+    """Count the steps of a charge or, if `held`, of a reservation, from the first, that would be admitted."""
     accounts, prepared = _prepared(path, steps, held=held)
     whole = total_cost(prepared)
     if all(account.fits(whole) for account in accounts):
@@ -161,7 +161,7 @@ def hold(
     search: AlternativesSearch | None = None,
     views: Views = tuple,
 ) -> tuple[Account, ...] | Refusal:
-    """Hold a plan's cost on every account, or refuse it as `admit` would."""
+    """Hold a reservation's cost on every account, or refuse it as `admit` would."""
     held = hold_if_fitting(path, steps, views)
     if held is not None:
         return held
@@ -173,22 +173,22 @@ def hold(
 def hold_if_fitting(
     path: Sequence[Account], steps: Sequence[PricedStep], views: Views = tuple
 ) -> tuple[Account, ...] | None:
-    """Hold a plan's cost on every account; None if one of them refuses it, with what it withholds."""
-    accounts, cost = prepared_plan(path, steps)
+    """Hold a reservation's cost on every account; None if one of them refuses it, with what it withholds."""
+    accounts, cost = prepared_path(path, steps)
     if not all(account.fits(cost) for account in views(accounts)):
         return None
     return tuple(account.with_hold(cost) for account in accounts)
 
 
-def prepared_plan(path: Sequence[Account], steps: Sequence[PricedStep]) -> tuple[list[Account], RdpCurve]:
-    """Prepare the accounts of a path for a plan, and compute its cost for them."""
+def prepared_path(path: Sequence[Account], steps: Sequence[PricedStep]) -> tuple[list[Account], RdpCurve]:
+    """Prepare the accounts of a path for a reservation, and compute its cost for them."""
     accounts, steps = _prepared(path, steps, held=True)
     return accounts, total_cost(steps)
 
 
 def short_accounts(path: Sequence[Account], steps: Sequence[PricedStep], views: Views = tuple) -> list[str]:
-    """List the accounts of a path that refuse to hold a plan."""
-    accounts, cost = prepared_plan(path, steps)
+    """List the accounts of a path that refuse to hold a reservation."""
+    accounts, cost = prepared_path(path, steps)
     return [account.id for account in views(accounts) if not account.fits(cost)]
 
 

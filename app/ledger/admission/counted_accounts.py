@@ -11,8 +11,8 @@ where most is the largest floor(room_j / c_j) with c_j > 0, and endless the larg
 The plan is one more coordinate: while it covers all that was charged, n fits also if n <= planned - k, with the number
 of repetitions that it covers. A charge that would leave the plan is for the rule.
 
-A plan of the run that is held is one more bound: repetitions of it are moved from held to spent on the run's account
-alone, and n fits if n <= left - k, with what is left of the event in the plan.
+A reservation of the run is one more bound: repetitions of it are moved from held to spent on the run's account
+alone, and n fits if n <= left - k, with what is left of the event in the reservation.
 
 All numbers are integers, so this is the admission rule and not an approximation of it. A count can only admit, with
 the same result as the rule in `admission`. The rule decides every other charge, and it alone refuses.

@@ -1,6 +1,6 @@
 """Change the limit of a live account while its filter stays (ADR 0020).
 
-A lowered limit revokes planned steps, newest plans first (ADR 0026).
+A lowered limit revokes reserved steps, newest reservations first (ADR 0026).
 """
 
 from collections.abc import Mapping, Sequence
@@ -46,34 +46,37 @@ class ActiveReservation:
 
 
 def revoked_reservations(
-    limited: Account, under: Sequence[Account], plans: Sequence[ActiveReservation], curves: Mapping[DpEvent, RdpCurve]
+    limited: Account,
+    under: Sequence[Account],
+    reservations: Sequence[ActiveReservation],
+    curves: Mapping[DpEvent, RdpCurve],
 ) -> list[Reservation]:
-    """Revoke the steps of plans that exceed a lowered limit.
+    """Revoke the steps of reservations that exceed a lowered limit.
 
-    From the oldest plan to the newest, each keeps as many of its next steps as fit with the spent loss and the steps
-    kept so far. `under` has every account of the plans' paths under it and all partitions of parallel ones; `plans` all
-    active plans of its runs, oldest first. The result has the changed reservations.
+    From the oldest reservation to the newest, each keeps as many of its next steps as fit with the spent loss and the
+    steps kept so far. `under` has every account of the reservations' paths under it and all partitions of parallel
+    ones; `reservations` all active reservations of its runs, oldest first. The result has the changed reservations.
     """
     tree = _Tree(limited, under)
     curves = tree.with_usage(curves)
     own = limited.kind is AccountKind.RUN  # a run's balance has spent its used steps; its ancestors hold them
-    for plan in plans:
-        items = plan.reservation.items
-        counts = [(0 if own else item.used) + (item.unused if plan.lapsed else 0) for item in items]
-        tree.hold(plan, _cost(items, counts, curves, tree.zero))
+    for active in reservations:
+        items = active.reservation.items
+        counts = [(0 if own else item.used) + (item.unused if active.lapsed else 0) for item in items]
+        tree.hold(active, _cost(items, counts, curves, tree.zero))
     changed = []
-    for plan in plans:
-        items = plan.reservation.items
-        kept = [0] * len(items) if plan.lapsed else tree.fitting(plan, curves)
-        tree.hold(plan, _cost(items, kept, curves, tree.zero))
+    for active in reservations:
+        items = active.reservation.items
+        kept = [0] * len(items) if active.lapsed else tree.fitting(active, curves)
+        tree.hold(active, _cost(items, kept, curves, tree.zero))
         after = tuple(replace(item, revoked=item.unused - keep) for item, keep in zip(items, kept, strict=True))
         if after != items:
-            changed.append(replace(plan.reservation, items=after))
+            changed.append(replace(active.reservation, items=after))
     return changed
 
 
 class _Tree:
-    """The account and its descendants, holding only the plans processed so far."""
+    """The account and its descendants, holding only the reservations processed so far."""
 
     def __init__(self, limited: Account, under: Sequence[Account]) -> None:
         self.zero = zero_curve(limited.grid_version)
@@ -85,17 +88,17 @@ class _Tree:
         """Add to the costs of events what they use up of the accounts' plans."""
         return {event: curve.using(usage_of(self._accounts.values(), event)) for event, curve in curves.items()}
 
-    def hold(self, plan: ActiveReservation, cost: RdpCurve) -> None:
-        """Hold a plan's cost."""
+    def hold(self, active: ActiveReservation, cost: RdpCurve) -> None:
+        """Hold the cost of a reservation."""
         if not cost.is_zero:
-            for account in self._path(plan):
+            for account in self._path(active):
                 self._accounts[account.id] = replace(account.with_hold(cost), exposure=None)
 
-    def fitting(self, plan: ActiveReservation, curves: Mapping[DpEvent, RdpCurve]) -> list[int]:
+    def fitting(self, active: ActiveReservation, curves: Mapping[DpEvent, RdpCurve]) -> list[int]:
         """Count the repetitions of each item that fit, up to the first incomplete item."""
-        limited, pending, kept = self._path(plan)[0], self.zero, []
+        limited, pending, kept = self._path(active)[0], self.zero, []
         full = False
-        for item in plan.reservation.items:
+        for item in active.reservation.items:
             room = 0 if full else min_repetitions((limited,), (pending,), curves[item.event])[0]
             kept.append(min(item.left, max(0, room)))
             full = kept[-1] < item.left
@@ -103,8 +106,8 @@ class _Tree:
                 pending = pending + curves[item.event].times(kept[-1])
         return kept
 
-    def _path(self, plan: ActiveReservation) -> tuple[Account, ...]:
-        path = [self._accounts[each] for each in plan.path]
+    def _path(self, active: ActiveReservation) -> tuple[Account, ...]:
+        path = [self._accounts[each] for each in active.path]
         return exposed(path, [self._accounts[each] for each in self._parts])
 
 

@@ -64,7 +64,7 @@ class Size:
 
 
 def require_open(path: Iterable[Account], now: datetime, wait_until: datetime | None = None) -> None:
-    """Raise AccountClosedError unless all accounts that a new charge touches are open, or a plan may wait for that."""
+    """Raise AccountClosedError unless all accounts that a new charge touches are open, or it may wait for that."""
     for account in path:
         window = account.window
         if window is ALWAYS or window.holds(now):

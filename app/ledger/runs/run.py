@@ -15,7 +15,7 @@ from app.ledger.step_events import MAX_COUNT, StepEvent
 
 
 class RunStatus(StrEnum):
-    """Status of a run; a pending one waits for approval of its registration, a waiting one for budget for its plan."""
+    """Status of a run; a pending one waits for approval of its registration, a waiting one for its reservation."""
 
     PENDING = "pending"
     WAITING = "waiting"
@@ -36,7 +36,7 @@ class RunAction(StrEnum):
 
 
 class EndReason(StrEnum):
-    """Why a run ended; a lost one was silent for too long, the plan of one that was not granted waited in vain."""
+    """Why a run ended; a lost one was silent for too long, one that was not granted has waited in vain."""
 
     FINISHED = "finished"
     BUDGET_EXHAUSTED = "budget_exhausted"
@@ -49,7 +49,7 @@ TERMINAL = frozenset({RunStatus.COMPLETED, RunStatus.ABORTED})
 """Final statuses."""
 
 TAKES_NO_STEPS = TERMINAL | {RunStatus.PENDING, RunStatus.WAITING}
-"""Statuses of runs that have ended, or cannot begin before an approval or before their plan is granted."""
+"""Statuses of runs that have ended, or cannot begin before an approval or before their reservation is granted."""
 
 ENDS = frozenset({RunAction.COMPLETE, RunAction.ABORT})
 """The only actions on an overdrawn run."""
@@ -251,7 +251,7 @@ def _next_action_hint(status: RunStatus) -> str:
     if status is RunStatus.PENDING:
         return "Its registration waits for another person's approval; /v1/proposals has it."
     if status is RunStatus.WAITING:
-        return "Its plan waits for budget: GET /v1/reservations/{id} says for what."
+        return "Its reservation waits for budget: GET /v1/reservations/{id} says for what."
     if status is RunStatus.PAUSED:
         return "Resume it first."
     if status is RunStatus.OVERDRAWN:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from app.accounting.curves import RdpCurve
 from app.ledger.accounts.account import Account, with_usage, zero_curve
-from app.ledger.admission.admission import hold_if_fitting, prepared_plan, short_accounts
+from app.ledger.admission.admission import hold_if_fitting, prepared_path, short_accounts
 from app.ledger.admission.composition import exposed
 from app.ledger.scheduling.withholding import Withholding, lines_of
 from app.ledger.step_events import PricedStep, total_cost
@@ -163,7 +163,7 @@ class Books:
 
     def seen_by(self, reservation: WaitingReservation) -> tuple[Sequence[Account], RdpCurve]:
         """Get the accounts of a reservation with what they withhold from it, and its cost."""
-        accounts, cost = prepared_plan(self.path(reservation), reservation.steps)
+        accounts, cost = prepared_path(self.path(reservation), reservation.steps)
         return tuple(self.views(accounts)), cost
 
     def is_hopeless(self, reservation: WaitingReservation) -> bool:

@@ -10,7 +10,7 @@ import numpy as np
 
 from app.accounting.curves import EXHAUSTED, PURE, UNIT, orders
 from app.ledger.accounts.account import Account
-from app.ledger.admission.admission import prepared_plan
+from app.ledger.admission.admission import prepared_path
 from app.ledger.scheduling.queue import Books, WaitingReservation, schedule, unreserved
 from app.ledger.scheduling.scheduling_rules import Line
 from app.ledger.scheduling.withholding import Withholding
@@ -57,8 +57,8 @@ class Shortage:
 
 def shortages(reservation: WaitingReservation, books: Books, now: datetime) -> list[Shortage]:
     """List what a reservation lacks, by account from the root; none: it fits, and waits for its turn."""
-    path, cost = prepared_plan(books.path(reservation), reservation.steps)
-    bare, _ = prepared_plan(books.path(reservation, unreserved), reservation.steps)
+    path, cost = prepared_path(books.path(reservation), reservation.steps)
+    bare, _ = prepared_path(books.path(reservation, unreserved), reservation.steps)
     found = []
     for account, view, free in zip(path, books.views(path), bare, strict=True):
         closed = not books.is_open(account)

@@ -49,9 +49,9 @@ class Backlog:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """Plans that wait for budget; `oldest` is when the first of them arrived."""
+    """Reservations that wait for budget; `oldest` is when the first of them arrived."""
 
-    plans: int
+    reservations: int
     oldest: datetime | None
 
 
@@ -98,7 +98,7 @@ def backlog(tx: Connection) -> Backlog:
 
 
 def waiting(tx: Connection) -> Waiting:
-    """Count the plans that wait for budget."""
+    """Count the reservations that wait for budget."""
     found = tx.execute(select(func.count(), func.min(reservations.c.created_at)).where(WAITING)).one()
     return Waiting(int(found[0]), found[1])
 
@@ -195,7 +195,7 @@ def silent_runs(
     """Find active runs without a change of their account or a decision since a time.
 
     Only those of some organisations, None: of all. A renewal keeps a reservation active, and a run with one is left to
-    its lease. The trainer of a run whose plan waits has nothing to say. The result has organisation and run ids.
+    its lease. The trainer of a run whose reservation waits has nothing to say. The result has organisation and run ids.
     """
     decided_at = of_last_decision(decisions.c.created_at, owned_by_any(decisions, among))
     waits = exists().where(join_on(reservations, runs, run_id="account_id"), WAITING)

@@ -49,10 +49,10 @@ class StoredEntry:
 
 @dataclass(frozen=True, slots=True)
 class StoredReservation:
-    """A reservation's row and plan, without the curve of 11 KB.
+    """A reservation's row and items, without the curve of 11 KB.
 
     Args:
-        items: (planned, used) of each event, by fingerprint, in plan order.
+        items: (reserved, used) of each event, by fingerprint, in their order.
         revoked: repetitions revoked by a lowered limit, by fingerprint, if any.
     """
 
@@ -89,7 +89,7 @@ _ENTRIES = TolerantQuery(
 
 _STORED_RESERVATIONS = RecordTable(reservations, StoredReservation)
 
-# All cells are validated except the curve, which is read with its plan.
+# All cells are validated except the curve, which is read with its items.
 _RESERVATIONS = TolerantQuery(
     select(*(column for column in reservations.c if column.name not in {"reserved_curve", "reserved_delta"})).order_by(
         *reservations.primary_key

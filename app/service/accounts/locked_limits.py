@@ -28,7 +28,7 @@ class Unlocked:
         part: of the limit.
         window: part of the limit that the current window has unlocked.
         since: when that window began; None: always.
-        arrivals: runs that have asked for a plan, if they unlock the limit.
+        arrivals: runs that have asked for a reservation, if they unlock the limit.
     """
 
     part: Fraction = ALL
@@ -53,7 +53,7 @@ def read_unlocked(
         account_id: of the account.
         allocation: of the account.
         now: the earliest time that it may be, so that nothing is unlocked too early.
-        asking: a run that asks for a plan just now, and counts as an arrival.
+        asking: a run that asks for a reservation just now, and counts as an arrival.
     """
     unlock = allocation.unlock
     if isinstance(unlock, UnlockOverTime):

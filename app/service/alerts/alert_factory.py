@@ -70,7 +70,7 @@ def forfeited_alert(run: Account, reservation: Reservation, steps: int, now: dat
 
 
 def granted_alert(run: Account, reservation: Reservation, now: datetime) -> Alert:
-    """Build the alert that a plan that has waited is set aside."""
+    """Build the alert that a reservation that has waited is set aside."""
     assert reservation.created_at is not None, "it was read"
     facts = _of_plan(reservation) | {
         "waited_seconds": round((now - reservation.created_at).total_seconds()),
@@ -80,7 +80,7 @@ def granted_alert(run: Account, reservation: Reservation, now: datetime) -> Aler
 
 
 def expired_alert(run: Account, reservation: Reservation, now: datetime) -> Alert:
-    """Build the alert that a plan has waited in vain."""
+    """Build the alert that a reservation has waited in vain."""
     facts = _of_plan(reservation) | {"wait_until": reservation.expires_at.isoformat()}
     return _alert(AlertType.RESERVATION_EXPIRED, run, reservation.id, facts, now)
 

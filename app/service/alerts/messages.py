@@ -169,7 +169,7 @@ def _stale(payload: Mapping[str, Any]) -> Wording:
     return Wording(
         f"The trainer of {payload['account_path']} is silent",
         f"Nothing was heard since {_moment(payload['silent_since'])}. At {_moment(payload['expires_at'])} the "
-        "reservation ends, and the rest of its plan is charged.",
+        "reservation ends, and the rest of it is charged.",
         "Who operates the trainer should check that it is alive.",
     )
 
@@ -186,18 +186,18 @@ def _forfeited(payload: Mapping[str, Any]) -> Wording:
 
 def _granted(payload: Mapping[str, Any]) -> Wording:
     return Wording(
-        f"The plan of {payload['account_path']} is set aside",
-        f"The plan of {payload['steps_reserved']} steps has waited for {_duration(payload['waited_seconds'])}, and is "
-        f"set aside now. Its trainer claims it before {_moment(payload['expires_at'])}; otherwise it is returned.",
+        f"The reservation of {payload['account_path']} is granted",
+        f"The reservation of {payload['steps_reserved']} steps has waited for {_duration(payload['waited_seconds'])}. "
+        f"Now it is granted. Its trainer claims it before {_moment(payload['expires_at'])}; otherwise it is returned.",
         "Who operates the trainer should check that it runs.",
     )
 
 
 def _expired(payload: Mapping[str, Any]) -> Wording:
     return Wording(
-        f"The plan of {payload['account_path']} has waited in vain",
-        f"The plan of {payload['steps_reserved']} steps waited until {_moment(payload['wait_until'])}, and the budget "
-        "for it did not become free. Nothing was charged.",
+        f"The reservation of {payload['account_path']} has waited in vain",
+        f"The reservation of {payload['steps_reserved']} steps waited until {_moment(payload['wait_until'])}, and the "
+        "budget for it did not become free. Nothing was charged.",
         "Who owns the training should make it smaller, or ask for a higher limit.",
     )
 

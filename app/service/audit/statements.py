@@ -34,7 +34,7 @@ NOT_CHARGED: Final = (
 COVERED: Final = (
     "Every step that was asked for or reported here, whether or not its result was used.",
     "Steps that were set aside for a trainer that fell silent: they count as released.",
-    "On accounts above runs, all steps of plans that are still open: some of them may have been released already.",
+    "On accounts above runs, all steps of open reservations: some of them may have been released already.",
     "Everything that is computed from the released results afterwards.",
 )
 CHOICES: Final = {
@@ -188,8 +188,8 @@ def _plan(account: Account) -> dict[str, Any] | None:
 def _released(account: Account) -> Account:
     """Copy an account with all that may have been released under it as spent.
 
-    Steps of a plan are charged to their run at once, and to the accounts above it when the plan is closed: until then
-    these only hold them. A run's own account is exact.
+    Steps of a reservation are charged to their run at once, and to the accounts above it when the reservation is
+    closed: until then these only hold them. A run's own account is exact.
     """
     if account.kind is AccountKind.RUN:
         return account

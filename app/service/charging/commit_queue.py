@@ -90,7 +90,7 @@ class CommitQueue:
             LedgerUnavailableError: too many commands wait; nothing was changed.
         """
         context.require_permission(Permission.STEP_AUTHORIZE)
-        self._enqueue(_Waiting(StepCommand(context, request, ends_plan=True), done, span, perf_counter()))
+        self._enqueue(_Waiting(StepCommand(context, request, ends_reservation=True), done, span, perf_counter()))
 
     async def authorize_steps(self, context: RequestContext, request: StepRequest) -> StepResult:
         """Decide a run's next steps; return when the decision is durable.

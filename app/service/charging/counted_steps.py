@@ -33,7 +33,7 @@ class _Counted:
     Args:
         windows: of the accounts that are not always open.
         asked: the request that was counted last.
-        taken: steps that the group has taken out of the run's plan, by place of their event.
+        taken: steps that the group has taken out of the run's reservation, by place of their event.
     """
 
     stored: CachedRun
@@ -44,13 +44,13 @@ class _Counted:
     taken: dict[int, int] = field(default_factory=dict)
 
     @property
-    def plan(self) -> Reservation | None:
+    def reservation(self) -> Reservation | None:
         """The run's reservation now."""
-        plan = self.stored.reservation
-        return plan if plan is None or not self.taken else used_further(plan, self.taken)
+        reservation = self.stored.reservation
+        return reservation if reservation is None or not self.taken else used_further(reservation, self.taken)
 
     def place_of(self, event: DpEvent) -> int | None:
-        """Find an event in the run's plan."""
+        """Find an event in the run's reservation."""
         items = () if self.stored.reservation is None else self.stored.reservation.items
         return next((place for place, item in enumerate(items) if item.event is event or item.event == event), None)
 
@@ -75,7 +75,7 @@ class CountedSteps:
 
     @property
     def above(self) -> list[tuple[str, int]]:
-        """Id and revision of the limit that the accounts above those charged by steps of plans must have."""
+        """Id and revision of the limit that the accounts above those charged by steps of reservations must have."""
         runs = [each for _, each in self._advanced if each.taken]
         accounts = {key: counted for each in runs for key, counted in each.path.items() if key not in self._charged}
         return [(key[1], counted.record.account.limit_revision) for key, counted in accounts.items()]
@@ -125,14 +125,20 @@ class CountedSteps:
         """Write the decisions, and the states and balances that they lead to."""
         decisions.add_all(tx, self.decided)
         runs.advance_all(tx, [(owner, each.stored.run, each.run) for (owner, _), each in self._advanced])
-        taken = [(owner, plan, each.taken) for (owner, _), each in self._advanced if each.taken and (plan := each.plan)]
+        taken = [
+            (owner, reservation, each.taken)
+            for (owner, _), each in self._advanced
+            if each.taken and (reservation := each.reservation)
+        ]
         if taken:
             reservations.save_items(tx, taken)
         balances.save(tx, [(owner, counted) for (owner, _), (counted, _) in self._charged.items()])
 
     def publish(self) -> None:
         """Let the next decisions see the runs as they are now."""
-        advanced = {key: CachedRun(each.stored.path, each.run, each.plan, each.asked) for key, each in self._advanced}
+        advanced = {
+            key: CachedRun(each.stored.path, each.run, each.reservation, each.asked) for key, each in self._advanced
+        }
         self._rows.runs |= advanced
         self._state.runs.put_many(advanced.items())
 
@@ -150,10 +156,10 @@ class CountedSteps:
         asked, run, now = self._asked(key[0], known, command), known.run, command.context.now
         if asked is None:
             return None
-        step, own, plan = asked.priced.step, known.path[key], known.stored.reservation
+        step, own, reservation = asked.priced.step, known.path[key], known.stored.reservation
         outcome, place = self._admit(known, command, asked.priced)
         if outcome is None or outcome.steps_remaining <= 0 or _deviates(run, own.record, step, now):
-            return None  # the last step raises an alert, or is the last one of the plan
+            return None  # the last step raises an alert, or is the last one of the reservation
         for at, counted in known.path.items() if place is None else [(key, own)]:
             if at not in self._charged:
                 self._charged[at] = counted, counted.mark
@@ -162,7 +168,13 @@ class CountedSteps:
             known.taken[place] = known.taken.get(place, 0) + step.count
         version = next(iter(known.path.values())).version
         decision = new_decision(
-            command, run, (step,), asked.fingerprint, outcome, version, reservation_id=None if plan is None else plan.id
+            command,
+            run,
+            (step,),
+            asked.fingerprint,
+            outcome,
+            version,
+            reservation_id=None if reservation is None else reservation.id,
         )
         entry = entry_of(key[0], decision)
         head = entry_hash(run.chain_head, entry)
@@ -173,14 +185,14 @@ class CountedSteps:
         return decision
 
     def _admit(self, known: _Counted, command: StepCommand, priced: PricedStep) -> tuple[Admission | None, int | None]:
-        """Admit repetitions to the accounts of a path or, with the place of their event, to the run's plan."""
-        path, plan = tuple(known.path.values()), known.stored.reservation
-        if plan is None:
+        """Admit repetitions to the accounts of a path or, with the place of their event, to the run's reservation."""
+        path, reservation = tuple(known.path.values()), known.stored.reservation
+        if reservation is None:
             return admit_by_counting(path, priced), None
         place = known.place_of(priced.step.event)
-        if place is None or has_lapsed(plan, command.context.lapsed_by):
+        if place is None or has_lapsed(reservation, command.context.lapsed_by):
             return None, None
-        left = plan.items[place].left - known.taken.get(place, 0) - priced.step.count
+        left = reservation.items[place].left - known.taken.get(place, 0) - priced.step.count
         return (admit_by_counting(path, priced, left) if left > 0 else None), place
 
     def _load(self, key: Key) -> _Counted | None:

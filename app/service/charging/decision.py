@@ -85,10 +85,10 @@ def decide(work: UnitOfWork, command: StepCommand) -> StepResult:
     elif request.first_step is not None:  # a late report is recorded, but not at another attempt's steps
         require_attempt(run, request.attempt)
     require_no_gap(run, request.first_step)
-    plan = work.reservations.get(request.run_id) if request.mode is Mode.AUTHORIZE else None
+    reservation = work.reservations.get(request.run_id) if request.mode is Mode.AUTHORIZE else None
     path = work.path(request.run_id)
-    if plan is not None and not has_lapsed(plan, command.context.lapsed_by):
-        taken, covered = take_reserved(command, plan, steps)
+    if reservation is not None and not has_lapsed(reservation, command.context.lapsed_by):
+        taken, covered = take_reserved(command, reservation, steps)
         if taken is not None:
             return StepResult(charge_reserved(work, command, run, taken, covered, fingerprint), replayed=False)
     return StepResult(_by_the_accounts(work, command, run, path, steps, fingerprint), replayed=False)
@@ -182,13 +182,13 @@ def _require_allowed(
 
 
 def _explained(work: UnitOfWork, command: StepCommand, refusal: Refusal, steps: Sequence[StepEvent]) -> Refusal:
-    """Add the limit change and the plan's remaining steps to a refusal."""
+    """Add the limit change and the reservation's remaining steps to a refusal."""
     binding = refusal.binding
     if binding.limit_revision and binding.id not in work.limit_changes:
         raise NotLoadedError(binding)
-    plan = work.reservations.get(command.request.run_id)
-    if plan is not None and plan.steps_revoked and not has_lapsed(plan, command.context.lapsed_by):
-        covered = count_covered(plan, steps)
+    reservation = work.reservations.get(command.request.run_id)
+    if reservation is not None and reservation.steps_revoked and not has_lapsed(reservation, command.context.lapsed_by):
+        covered = count_covered(reservation, steps)
         refusal = replace(refusal, max_steps_that_fit=max(covered, refusal.max_steps_that_fit))
     return replace(refusal, limit_change=work.limit_changes.get(binding.id))
 

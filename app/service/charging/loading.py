@@ -100,14 +100,14 @@ def load_for(
 
 
 def load_missing(tx: Connection, state: LedgerState, work: UnitOfWork, missing: NotLoadedError) -> None:
-    """Load the rows that a decision lacks: all costs of a plan, or the last change of a limit."""
-    if missing.plan is None:
+    """Load the rows that a decision lacks: all costs of a reservation, or the last change of a limit."""
+    if missing.reservation is None:
         work.limit_changes[missing.account.id] = find_limit_change(tx, work.organisation_id, missing.account)
         return
     table = CostTable.of(work.organisation_id, missing.account)
-    events = {item.event for item in missing.plan.items if item.unused}
+    events = {item.event for item in missing.reservation.items if item.unused}
     work.costs_of(missing.account).update(state.costs.find_events(tx, table, events))
-    work.costed_plans.add(missing.plan.run_id)
+    work.costed_reservations.add(missing.reservation.run_id)
 
 
 def find_limit_change(tx: Connection, organisation_id: str, account: Account) -> LimitChange | None:
@@ -180,11 +180,11 @@ class _Refresh:
         """Read runs with their active reservations."""
         found = runs.get_many(self.tx, self.organisation_id, sorted(paths))
         held = [run.reservation_id for run in found if run.reservation_id is not None]
-        plans = {each.id: each for each in reservations.get_many(self.tx, self.organisation_id, held)} if held else {}
+        by_id = {each.id: each for each in reservations.get_many(self.tx, self.organisation_id, held)} if held else {}
         read = {}
         for run in found:
-            plan = None if run.reservation_id is None else plans[run.reservation_id]
-            read[self.organisation_id, run.account_id] = CachedRun(paths[run.account_id], run, plan)
+            reservation = None if run.reservation_id is None else by_id[run.reservation_id]
+            read[self.organisation_id, run.account_id] = CachedRun(paths[run.account_id], run, reservation)
         self.rows.runs |= read
         self.state.runs.put_many(read.items())
 
@@ -243,18 +243,18 @@ class _Loader:
                     self.work.by_first_step[place] = decision
 
     def load_costs(self, wanted: Iterable[LoadRequest]) -> None:
-        """Load the costs of requested events, and of a plan's last event, which mostly shows that its hold is exact."""
+        """Load the costs of requested events, and of the last one of a reservation: it mostly shows its hold exact."""
         rules: dict[CostRule, set[DpEvent]] = {}
         for each in wanted:
-            own, plan = self.work.accounts[each.run_id].record.account, self.work.reservations.get(each.run_id)
+            own, reservation = self.work.accounts[each.run_id].record.account, self.work.reservations.get(each.run_id)
             events = rules.setdefault((own.relation, own.grid_version), set())
             events.update(each.events)
             if each.steps is None:
                 continue
             default = self.work.runs[each.run_id].event
             events.update(event for sent, _ in each.steps.items if (event := sent or default) is not None)
-            if plan is not None and each.steps.mode is Mode.AUTHORIZE:
-                events.update([item.event for item in plan.items if item.unused][-1:])
+            if reservation is not None and each.steps.mode is Mode.AUTHORIZE:
+                events.update([item.event for item in reservation.items if item.unused][-1:])
         for rule, events in rules.items():
             if events:
                 table = CostTable(self.work.organisation_id, *rule)

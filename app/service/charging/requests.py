@@ -63,13 +63,13 @@ class StepCommand:
     """A request in the commit queue, repeated until its prerequisites are met.
 
     Args:
-        ends_plan: whether to close a reservation whose next steps were cancelled, so that its rest is released.
+        ends_reservation: whether to close a reservation whose next steps were cancelled, so that its rest is released.
         charges_sweep: whether it is the single charge of a sweep.
     """
 
     context: RequestContext
     request: StepRequest
-    ends_plan: bool = False
+    ends_reservation: bool = False
     charges_sweep: bool = False
 
 
@@ -90,12 +90,12 @@ class ReservationRevokedError(Exception):
 
 
 class NotLoadedError(Exception):
-    """A decision needs rows that few decisions need: all costs of a plan, or the last change of a limit."""
+    """A decision needs rows that few decisions need: all costs of a reservation, or the last change of a limit."""
 
-    def __init__(self, account: Account, plan: Reservation | None = None) -> None:
+    def __init__(self, account: Account, reservation: Reservation | None = None) -> None:
         super().__init__("rows must be loaded first")
         self.account = account
-        self.plan = plan
+        self.reservation = reservation
 
 
 def new_decision(
@@ -141,9 +141,9 @@ def new_decision(
     )
 
 
-def refusal_payload(refusal: Refusal, plan: Sequence[StepEvent]) -> dict[str, Any]:
-    """Build the audit payload of a refused plan."""
-    count = sum(step.count for step in plan)
+def refusal_payload(refusal: Refusal, steps: Sequence[StepEvent]) -> dict[str, Any]:
+    """Build the audit payload of a refused reservation."""
+    count = sum(step.count for step in steps)
     return {"count": count, "binding_account": refusal.binding.id, **refusal_details(refusal)}
 
 

@@ -1,6 +1,6 @@
 """Closing of reservations: charge the executed steps, release or forfeit the rest.
 
-A plan is forfeited, that is charged in full, if its unused steps may have been executed.
+A reservation is forfeited, that is charged in full, if its unused steps may have been executed.
 """
 
 import hashlib
@@ -72,10 +72,10 @@ def close_reservation(
 
 @use_case(locks_organisation=False)
 def close_revoked(tx: Connection, context: RequestContext, run_id: str, reservation_id: str) -> None:
-    """Commit a cancelled plan with its authorised steps and release the rest.
+    """Commit a cancelled reservation with its authorised steps and release the rest.
 
-    A request for the plan's next step proves that this step was not executed. A plan that is no longer active is left
-    alone.
+    A request for the reservation's next step proves that this step was not executed. A reservation that is no longer
+    active is left alone.
     """
     work = load_run(tx, context.organisation_id, run_id)
     active = work.reservations.get(run_id)
@@ -91,20 +91,20 @@ class _Others:
     Args:
         parts: topmost parallel accounts under each ancestor that adds them up.
         kept: those of them that the path does not touch.
-        planned: planned events that each ancestor adds up directly; left out if subtraction is exact.
+        reserved: reserved events that each ancestor adds up directly; left out if subtraction is exact.
     """
 
     parts: dict[str, list[str]]
     kept: dict[str, Account]
-    planned: dict[str, list[tuple[DpEvent, int]]]
+    reserved: dict[str, list[tuple[DpEvent, int]]]
 
 
 def _load_others(tx: Connection, work: UnitOfWork, path: Sequence[Account], before: Reservation) -> _Others:
-    """Load what other reservations hold, and the costs of all these plans."""
+    """Load what other reservations hold, and the costs of all these reservations."""
     owner = work.organisation_id
     sequential = [account for account in path[:-1] if account.partitions_per_unit is None]
     parts = partitions.topmost_parallel(tx, owner, [account.id for account in sequential])
-    planned = {
+    reserved = {
         account.id: reservations.reserved_under(tx, owner, account.id, before.id)
         for account in sequential
         if account.id in parts or not is_exact(account.held, ())
@@ -115,10 +115,10 @@ def _load_others(tx: Connection, work: UnitOfWork, path: Sequence[Account], befo
     if unknown:
         found = accounts.find_many(tx, CostCache(), owner, unknown)
         kept |= {record.account.id: record.account for record in found}
-    events = {item.event for item in before.items} | {event for each in planned.values() for event, _ in each}
+    events = {item.event for item in before.items} | {event for each in reserved.values() for event, _ in each}
     table = CostTable.of(owner, path[0])
     work.costs_of(path[0]).update(CostCache().find_events(tx, table, events))
-    return _Others(parts, kept, planned)
+    return _Others(parts, kept, reserved)
 
 
 def _append(work: UnitOfWork, run: Run, ended: _Ended, outcome: DecisionOutcome, steps: Sequence[StepEvent]) -> Run:
@@ -146,11 +146,11 @@ def _priced(work: UnitOfWork, path: Sequence[Account], steps: Sequence[StepEvent
 
 
 def _curve(work: UnitOfWork, account: Account, event: DpEvent) -> RdpCurve:
-    """Get the cost of a planned event as stored when the plan was made."""
+    """Get the cost of a reserved event as stored when the reservation was made."""
     found = work.costs_of(account).get(event)
     if found is None:
         raise LedgerUnavailableError(
-            "The ledger's price of an event of this plan is missing, so the plan cannot be ended. "
+            "The ledger's price of an event of this reservation is missing, so the reservation cannot be ended. "
             "Run `epsilon-ledger verify`."
         )
     return found
@@ -169,11 +169,12 @@ def _above(
         if account.partitions_per_unit is not None:
             children = [after.get(each) or work.record(each).account for each in work.parts[account.id]]
             after[account.id] = recompose(account, children)
-        elif account.id not in others.planned:
+        elif account.id not in others.reserved:
             after[account.id] = account.settle_hold(spent, without(account.held, reserved))
         else:
             held = zero_curve(account.grid_version)
-            for event, count in others.planned[account.id]:  # a sum over plans may pass the limit of a step event
+            # A sum over reservations may pass the limit of a step event.
+            for event, count in others.reserved[account.id]:
                 [one] = _priced(work, path, [StepEvent(event, 1)])
                 held = held + one.curve.times(count)
             for part in others.parts.get(account.id, ()):

@@ -17,21 +17,21 @@ from app.service.costing import price_steps
 
 
 def take_reserved(
-    command: StepCommand, plan: Reservation, steps: tuple[StepEvent, ...]
+    command: StepCommand, reservation: Reservation, steps: tuple[StepEvent, ...]
 ) -> tuple[Reservation | None, tuple[StepEvent, ...]]:
     """Take the steps, truncated if allowed, out of the run's reservation.
 
     Raises:
         ReservationRevokedError: a lowered limit has cancelled the steps; the reservation must be closed first.
     """
-    taken = take(plan, steps, command.context.lapsed_by)
-    if isinstance(taken, Shortfall) and plan.steps_revoked:
-        covered = count_covered(plan, steps)
-        if not covered and is_revoked(plan, steps[0]) and command.ends_plan:
-            raise ReservationRevokedError(plan.id)
+    taken = take(reservation, steps, command.context.lapsed_by)
+    if isinstance(taken, Shortfall) and reservation.steps_revoked:
+        covered = count_covered(reservation, steps)
+        if not covered and is_revoked(reservation, steps[0]) and command.ends_reservation:
+            raise ReservationRevokedError(reservation.id)
         if covered and command.request.on_exceed is OnExceed.TRUNCATE:
             steps = first_steps(steps, covered)
-            taken = take(plan, steps, command.context.lapsed_by)
+            taken = take(reservation, steps, command.context.lapsed_by)
     return (None if isinstance(taken, Shortfall) else taken), steps
 
 
@@ -59,16 +59,16 @@ def charge_reserved(
 
 
 def _is_exact(work: UnitOfWork, own: Account, taken: Reservation) -> bool:
-    """Check whether the loaded costs show that subtraction leaves the exact hold of a plan."""
+    """Check whether the loaded costs show that subtraction leaves the exact hold of a reservation."""
     costs = work.costs_of(own)
     left = (costs[item.event] for item in taken.items if item.unused and item.event in costs)
     return is_exact(own.held, left)
 
 
 def _held_by(work: UnitOfWork, command: StepCommand, path: Sequence[Account], taken: Reservation) -> RdpCurve:
-    """Sum the costs of the rest of a plan of a path's run."""
+    """Sum the costs of the rest of a reservation of a path's run."""
     own = path[-1]
-    if taken.run_id not in work.costed_plans:
+    if taken.run_id not in work.costed_reservations:
         raise NotLoadedError(own, taken)
     priced = price_steps(own, remaining_items(taken), work.costs_of(own), command.context.costs)
     return total_cost(with_usage(path, priced)) if priced else zero_curve(own.grid_version)

@@ -29,7 +29,7 @@ def save(tx: Connection, *works: UnitOfWork) -> None:
     used = [
         (work.organisation_id, work.reservations[run_id], places)
         for work in works
-        for run_id, places in sorted(work.changed_plan_items.items())
+        for run_id, places in sorted(work.changed_items.items())
     ]
     if used:
         reservations.save_items(tx, used)

@@ -43,13 +43,13 @@ class UnitOfWork:
         reused_keys: idempotency keys of requests of other kinds.
         by_first_step: decisions that advanced a run, by run, attempt and first step.
         costs: costs of events.
-        costed_plans: runs whose plans have all their costs loaded.
+        costed_reservations: runs whose reservations have all their costs loaded.
         limit_changes: the last change of an account's limit; None: the log has none.
         decided: entries of decisions to append, with their hashes.
         new_ranges: run, position and actor of the decisions that begin ranges.
-        changed: accounts to write; `changed_runs` and `changed_plan_items` (positions in a run's plan) likewise.
+        changed: accounts to write; `changed_runs` and `changed_items` (positions in a run's reservation) likewise.
         frozen: those of the changed accounts whose filter weights are new.
-        opened: reservations to add, with the curve of their plans; likewise those `queued` to wait.
+        opened: reservations to add, with their curves; likewise those `queued` to wait.
         granted: reservations that have waited.
         stored_costs: costs that are known to be stored.
         mentioned: events of refusals, stored without costs.
@@ -69,14 +69,14 @@ class UnitOfWork:
     reused_keys: set[str] = field(default_factory=set)
     by_first_step: dict[tuple[str, int, int], Decision] = field(default_factory=dict)
     costs: dict[CostRule, dict[DpEvent, RdpCurve]] = field(default_factory=dict)
-    costed_plans: set[str] = field(default_factory=set)
+    costed_reservations: set[str] = field(default_factory=set)
     limit_changes: dict[str, LimitChange | None] = field(default_factory=dict)
     decided: list[tuple[DecisionEntry, bytes]] = field(default_factory=list)
     new_ranges: list[tuple[str, int, str]] = field(default_factory=list)
     changed: set[str] = field(default_factory=set)
     frozen: set[str] = field(default_factory=set)
     changed_runs: set[str] = field(default_factory=set)
-    changed_plan_items: dict[str, set[int]] = field(default_factory=dict)
+    changed_items: dict[str, set[int]] = field(default_factory=dict)
     opened: list[tuple[Reservation, RdpCurve, datetime]] = field(default_factory=list)
     queued: list[tuple[Reservation, RdpCurve, datetime]] = field(default_factory=list)
     granted: list[tuple[Reservation, datetime]] = field(default_factory=list)
@@ -181,20 +181,20 @@ class UnitOfWork:
             self.added_costs.setdefault((account.relation, account.grid_version), {}).update(new)
 
     def take(self, taken: Reservation) -> None:
-        """Replace a run's reservation after steps were taken out of its plan."""
+        """Replace a run's reservation after steps were taken out of it."""
         before = self.reservations[taken.run_id]
         places = {place for place, item in enumerate(taken.items) if item is not before.items[place]}
-        self.changed_plan_items.setdefault(taken.run_id, set()).update(places)
+        self.changed_items.setdefault(taken.run_id, set()).update(places)
         self.reservations[taken.run_id] = taken
 
     def open(self, opened: Reservation, reserved: RdpCurve, now: datetime) -> None:
-        """Add a run's reservation, with the curve of its plan."""
+        """Add a run's reservation, with its curve."""
         self.opened.append((opened, reserved, now))
         self.reservations[opened.run_id] = opened
         self.move(self.run(opened.run_id)._replace(reservation_id=opened.id))
 
     def queue(self, waiting: Reservation, requested: RdpCurve, now: datetime) -> None:
-        """Add a reservation that waits, with the curve of its plan."""
+        """Add a reservation that waits, with its curve."""
         self.queued.append((waiting, requested, now))
 
     def grant(self, granted: Reservation, now: datetime) -> None:
@@ -207,7 +207,7 @@ class UnitOfWork:
         """End a run's reservation."""
         self.closed.append((closed, now))
         self.reservations.pop(closed.run_id)
-        self.changed_plan_items.pop(closed.run_id, None)
+        self.changed_items.pop(closed.run_id, None)
         self.move(self.run(closed.run_id)._replace(reservation_id=None))
 
     def charge(

@@ -1,4 +1,4 @@
-"""Allocations: how populations and budgets share out what they have among plans (ADR 0041)."""
+"""Allocations: how populations and budgets share out what they have among reservations (ADR 0041)."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -36,12 +36,12 @@ class AllocationTerms:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AllocationRecord(SettingRecord[Allocation | None]):
-    """The allocation of an account and its state; without one, steps need no plan.
+    """The allocation of an account and its state; without one, steps need no reservation.
 
     Args:
         unlocked: usable part of its limit.
         next_unlock_at: when the next part becomes usable; None: never, or it depends on arrivals.
-        arrivals: runs that have asked for a plan, if they unlock the limit.
+        arrivals: runs that have asked for a reservation, if they unlock the limit.
         paths: of the accounts with a share, by id.
     """
 
@@ -92,8 +92,8 @@ def build_allocation(
     is_population = account.kind is AccountKind.POPULATION
     if terms.rule is not None and not is_population:
         raise InvalidInputError(
-            f"{account.path} is a {account.kind}: plans are served in the order of their population's rule. Leave "
-            "`rule` out, and set it on the population.",
+            f"{account.path} is a {account.kind}: reservations are served in the order of their population's rule. "
+            "Leave `rule` out, and set it on the population.",
             field="rule",
         )
     rule = terms.rule or (SchedulingRule.FIRST_COME if is_population else None)

@@ -1,6 +1,6 @@
 """Limit changes: lowered at once, raised with a second approver.
 
-A lowered limit cancels the planned steps beyond it (ADR 0026).
+A lowered limit cancels the reserved steps beyond it (ADR 0026).
 """
 
 from collections.abc import Sequence
@@ -101,7 +101,7 @@ def check_limit_change(tx: Connection, context: RequestContext, before: LimitRec
 
 
 def _write(tx: Connection, context: RequestContext, before: LimitRecord, limit: Limit) -> LimitRecord:
-    """Write a limit and cancel plans over it; the path is locked."""
+    """Write a limit and cancel reservations over it; the path is locked."""
     after = _limited(before.accounts, limit, context.costs)
     account_writes.set_limit(tx, context.organisation_id, after, context.now)
     changed = replace(before.accounts[-1], account=after, updated_at=context.now)
@@ -167,10 +167,10 @@ LIMITS: Final = SettingHandler(
 
 
 def revoke_reservations(tx: Connection, context: RequestContext, limited: Account) -> list[dict[str, Any]]:
-    """Cancel the steps of active plans that no longer fit a lowered limit.
+    """Cancel the steps of active reservations that no longer fit a lowered limit.
 
     Their cost stays held: a trainer may have executed them before it learns of the limit (ADR 0026). The account's path
-    must be locked, so that no plan under it is created or closed meanwhile.
+    must be locked, so that no reservation under it is created or closed meanwhile.
 
     Returns:
         Audit payload: reservations with their cancelled steps by event fingerprint.
@@ -179,14 +179,14 @@ def revoke_reservations(tx: Connection, context: RequestContext, limited: Accoun
     if not active:
         return []
     locks.lock(tx, context.organisation_id, [run_id for run_id, _ in active])
-    # Read under the locks: steps may have been taken out of the plans until now.
+    # Read under the locks: steps may have been taken out of the reservations until now.
     order = {reservation_id: place for place, (_, reservation_id) in enumerate(active)}
     found = reservations.get_many(tx, context.organisation_id, list(order))
-    plans = _plans(tx, context, limited, sorted(found, key=lambda each: order[each.id]))
+    loaded = _with_paths(tx, context, limited, sorted(found, key=lambda each: order[each.id]))
     events = {item.event for each in found for item in each.items}
     priced = cost_steps(tx, context.organisation_id, limited, [StepEvent(event, 1) for event in events], context.costs)
     curves = {each.step.event: each.curve for each in priced}
-    changed = revoked_reservations(limited, _under(tx, context, limited, plans), plans, curves)
+    changed = revoked_reservations(limited, _under(tx, context, limited, loaded), loaded, curves)
     if changed:
         reservations.save_revoked(tx, context.organisation_id, changed)
         account_writes.add_version(tx, context.organisation_id, [each.run_id for each in changed])
@@ -194,7 +194,7 @@ def revoke_reservations(tx: Connection, context: RequestContext, limited: Accoun
     return [_facts(before[each.id], each) for each in changed]
 
 
-def _plans(
+def _with_paths(
     tx: Connection, context: RequestContext, limited: Account, found: Sequence[Reservation]
 ) -> list[ActiveReservation]:
     paths = locks.paths(tx, context.organisation_id, [each.run_id for each in found])
@@ -208,10 +208,10 @@ def _plans(
 
 
 def _under(
-    tx: Connection, context: RequestContext, limited: Account, plans: Sequence[ActiveReservation]
+    tx: Connection, context: RequestContext, limited: Account, reserved: Sequence[ActiveReservation]
 ) -> list[Account]:
-    """Get the plans' accounts under the limited one, with all parallel siblings."""
-    wanted = {at for plan in plans for at in plan.path} - {limited.id}
+    """Get the reservations' accounts under the limited one, with all parallel siblings."""
+    wanted = {at for each in reserved for at in each.path} - {limited.id}
     found = {each.account.id: each.account for each in accounts.read_many(tx, context.organisation_id, sorted(wanted))}
     parallel = [each.id for each in (limited, *found.values()) if each.partitions_per_unit is not None]
     for part in accounts.children(tx, context.organisation_id, parallel) if parallel else ():

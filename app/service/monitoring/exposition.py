@@ -170,7 +170,7 @@ _LEDGER_METRICS: Final[Described[LedgerStats]] = (
         "Age of the oldest pending delivery.",
         lambda each, now: _age(each.backlog.oldest, now),
     ),
-    ("waiting_reservations", "Plans that wait for budget.", lambda each, _: each.waiting.plans),
+    ("waiting_reservations", "Reservations that wait for budget.", lambda each, _: each.waiting.reservations),
     (
         "oldest_waiting_reservation_age_seconds",
         "Time that the oldest of them has waited.",

@@ -107,8 +107,8 @@ class AccountDetail:
         sharing: how it shares out its budget, and who waits for it.
         children: budgets directly under it, by path.
         answer: whether a hypothetical run fits; None: no such run was given, or its cost is unknown.
-        preview: what would become of the run's plan, or why it would be refused; None likewise, or runs do not charge
-            the account itself.
+        preview: what would become of the run's reservation, or why it would be refused; None likewise, or runs do not
+            charge the account itself.
     """
 
     view: AccountView

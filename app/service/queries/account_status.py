@@ -39,7 +39,7 @@ def with_metadata(tx: Connection, context: RequestContext, statuses: Sequence[Ac
 def with_waiting_reservations(
     tx: Connection, context: RequestContext, statuses: Sequence[AccountStatus]
 ) -> list[AccountStatus]:
-    """Add how many plans wait for each of the accounts that are shown."""
+    """Add how many reservations wait for each of the accounts that are shown."""
     found = waiting.counts(tx, context.organisation_id)
     return [each._replace(waiting=found[each.id]) if each.id in found else each for each in statuses]
 

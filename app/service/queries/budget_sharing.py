@@ -1,4 +1,4 @@
-"""Read model of how an account shares out its budget: its allocation, and the plans that wait for it."""
+"""Read model of how an account shares out its budget: its allocation, and the reservations that wait for it."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -19,12 +19,12 @@ from app.service.scheduling.what_if import WaitPreview, preview_in
 from app.service.scheduling.withholdings import read_withholdings
 
 SHOWN: Final = 25
-"""Number of waiting plans that a page explains."""
+"""Number of waiting reservations that a page explains."""
 
 
 @dataclass(frozen=True, slots=True)
 class QueuedReservation:
-    """A plan that waits, with what people wrote about its run.
+    """A reservation that waits, with what people wrote about its run.
 
     Args:
         owner: of the run, or else of its budget or population.
@@ -48,9 +48,9 @@ class BudgetSharing:
         record: its allocation.
         used: part of its limit that is spent or reserved, at the order with most room; more is locked beyond the
             unlocked part.
-        taken: epsilon of the plans that budgets with a minimum have got in this window, by id.
-        queue: the next plan first.
-        waiting: number of plans that wait, shown or not.
+        taken: epsilon of the reservations that budgets with a minimum have got in this window, by id.
+        queue: the next reservation first.
+        waiting: number of reservations that wait, shown or not.
     """
 
     record: AllocationRecord
@@ -89,7 +89,7 @@ def read_sharing(tx: Connection, context: RequestContext, path: Sequence[Account
 def preview_or_reason(
     tx: Connection, context: RequestContext, path: list[AccountRecord], step: StepEvent
 ) -> WaitPreview | str | None:
-    """Preview a plan of one event, or say why it would be refused; None: runs do not charge the account itself.
+    """Preview a reservation of one event, or say why it would be refused; None: runs do not charge the account itself.
 
     Raises:
         CostNotReadyError: handled by `RequestContext.run_with_costs`.

@@ -52,7 +52,7 @@ class RunDetail:
         limit_requests: newest proposals of its own limit, and of limits of its path that were requested for it.
         limits_changed: those of its path that were changed after its latest refusal.
         limits_waiting: ids of the accounts of its path whose limit somebody has proposed to change.
-        waiting: the place of its waiting plan, and what that waits for; None: none waits.
+        waiting: the place of its waiting reservation, and what that waits for; None: none waits.
         governing: the account whose limit governs it: its own, or the nearest above.
         projected: further steps of its default event, and the epsilon after them; empty: no such event, or no steps
             left.
@@ -79,7 +79,7 @@ def run_change_token(context: RequestContext, run_id: str) -> tuple[object, ...]
         waits = waiting.of_runs(tx, context.organisation_id, [run_id])
         return (
             waits,
-            # Others' plans change its place.
+            # Others' reservations change its place.
             *(overview_queries.change_token(tx, context.organisation_id) if waits else ()),
             *overview_queries.path_change_token(tx, context.organisation_id, run_id),
             *proposals.path_change_token(tx, context.organisation_id, run_id),

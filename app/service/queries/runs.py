@@ -47,7 +47,7 @@ class RunRecord:
     Args:
         reading: its epsilon, with the delta and the epsilon of the limit that governs it.
         steps_remaining: how many more of its default event fit, 0 in quarantine; None: it has no default event, has
-            ended, waits for an approval or for its plan, or is a row of a table.
+            ended, waits for an approval or for its reservation, or is a row of a table.
         binding: the account that leaves the fewest; None likewise.
         waiting: the reservation for which it waits.
     """

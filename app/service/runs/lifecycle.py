@@ -53,7 +53,8 @@ def transition_run(
     """Pause, resume, complete or abort a run; a repeated action changes nothing.
 
     A run with an active reservation needs `steps_executed` to complete; without it, an abort forfeits the rest of the
-    plan. `attempt` None, for an operator, matches any attempt. `reason` is why the run ends; None: the usual one.
+    reservation. `attempt` None, for an operator, matches any attempt. `reason` is why the run ends; None: the usual
+    one.
 
     Raises:
         AttemptSupersededError: a newer attempt has begun.
@@ -93,7 +94,7 @@ def start_attempt(
     """Start an attempt from a checkpoint, fencing off the last one without refund.
 
     `first_step` None is the run's next step. `steps_executed` commits an active reservation; without it, the rest of
-    the plan is forfeited.
+    the reservation is forfeited.
 
     Raises:
         RunStateConflictError: it has ended, is overdrawn, or belongs to a sweep that is charged as a whole.
@@ -122,7 +123,7 @@ def start_attempt(
 
 
 def _cancel_waiting(tx: Connection, context: RequestContext, run_id: str, reason: str) -> None:
-    """Cancel the plan for which a run waits, if any, before the run ends or goes on."""
+    """Cancel the reservation for which a run waits, if any, before the run ends or goes on."""
     waiting = waiting_of(tx, context.organisation_id, run_id)
     if waiting is not None:
         end_waiting(tx, context, cancel(waiting), reason, ends_run=False)
@@ -139,7 +140,7 @@ def _end_reservation(
 ) -> None:
     """Close a run's active reservation before its end or its next attempt.
 
-    `steps_executed` None forfeits the rest of the plan, unless `attested_only`. The run's path must be locked.
+    `steps_executed` None forfeits the rest of the reservation, unless `attested_only`. The run's path must be locked.
 
     Raises:
         ReservationStateConflictError: `steps_executed` is missing, or given without an active reservation.

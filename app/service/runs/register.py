@@ -80,7 +80,7 @@ def register_run(tx: Connection, context: RequestContext, registration: RunRegis
     """Register a run that charges each step to all its budgets or none.
 
     A run that needs approval is pending and reserves nothing: the lease could expire before the approval and forfeit
-    the plan. A plan that does not fit creates no run.
+    the steps. Steps that do not fit create no run.
 
     Raises:
         InvalidInputError: an account cannot be charged by a run, or not together with the others.
@@ -104,7 +104,7 @@ def register_run(tx: Connection, context: RequestContext, registration: RunRegis
 def insert_run(tx: Connection, context: RequestContext, registration: RunRegistration) -> str | Refusal:
     """Insert a run as `register_run`; the organisation is locked and the caller authorised.
 
-    Returns the run's id, or the refusal of its plan; the caller then rolls back.
+    Returns the run's id, or the refusal of its reservation; the caller then rolls back.
     """
     charged = _charged(tx, context, registration.budgets)
     for budget in charged:
@@ -249,7 +249,7 @@ def _check_alike(first: AccountRecord, other: AccountRecord) -> None:
 
 
 def _check_expected_steps(registration: RunRegistration) -> None:
-    """Refuse a training that is shorter than its own plan."""
+    """Refuse a training that is shorter than what it reserves or plans."""
     expected = registration.declaration.expected_steps
     for name, steps in (("reserve", registration.reserve), ("planned", registration.terms.planned)):
         count = planned_steps(steps)

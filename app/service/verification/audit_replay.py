@@ -88,7 +88,7 @@ class RecordedAccount:
 
 @dataclass
 class RecordedWait:
-    """A plan that has waited, by the audit log; `status` is "active" once it was granted."""
+    """A reservation that has waited, by the audit log; `status` is "active" once it was granted."""
 
     status: str
     wait_until: datetime
@@ -109,7 +109,7 @@ class AuditState:
         organisation_policy: last policy of the organisation as canonical JSON; None: never set.
         complete: whether the log begins with the organisation, so that it covers everything.
         revoked: repetitions that lowered limits have cancelled, by reservation and event.
-        waits: plans that wait or have waited, by reservation; `waits_of` has their reservations by run.
+        waits: reservations that wait or have waited, by reservation; `waits_of` has their reservations by run.
         records: the other rows.
     """
 
@@ -232,8 +232,8 @@ def _apply_to_organisation(state: AuditState, entry: AuditEntry, after: Mapping[
     elif account is not None:
         _apply_to_account(account, entry, after)
         if entry.action.endswith(".limit_changed"):
-            for plan in after.get("revoked", ()):
-                state.revoked.setdefault(plan["reservation"], Counter()).update(plan["steps"])
+            for reservation in after.get("revoked", ()):
+                state.revoked.setdefault(reservation["reservation"], Counter()).update(reservation["steps"])
 
 
 def _apply_to_wait(state: AuditState, entry: AuditEntry, after: Mapping[str, Any]) -> None:
@@ -249,7 +249,7 @@ def _apply_to_wait(state: AuditState, entry: AuditEntry, after: Mapping[str, Any
 
 def _end_wait(wait: RecordedWait, entry: AuditEntry, after: Mapping[str, Any]) -> None:
     if wait.status != ReservationStatus.WAITING:
-        raise ValueError(f"the plan {entry.subject} had ended to wait before")
+        raise ValueError(f"the reservation {entry.subject} had ended to wait before")
     wait.status = after["status"]
     if entry.action == AuditAction.RESERVATION_GRANTED:
         wait.granted_at = entry.created_at

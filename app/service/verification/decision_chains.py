@@ -180,7 +180,7 @@ class _ChainReplay:
                 reservation = None
             else:
                 if reservation.attempt != entry.attempt:
-                    self._fail_at(entry, f"of attempt {entry.attempt} is under a plan of another attempt.")
+                    self._fail_at(entry, f"of attempt {entry.attempt} is under a reservation of another attempt.")
                 taken = self.forfeited if entry.outcome == "forfeited" else self.used
                 _add(taken.setdefault(reservation.id, Counter()), entry.items)
                 if entry.outcome == "reported":
@@ -235,7 +235,7 @@ class _ChainReplay:
         """Check that each reservation balances: reserved = committed + returned + forfeited."""
         active = None
         self._check_none_forgotten()
-        for reservation in self.audit.plans.get(self.key, ()):
+        for reservation in self.audit.reservations_of.get(self.key, ()):
             self._check_plan(reservation)
             own = self.own
             if reservation.status in NEVER_HELD:
@@ -261,36 +261,38 @@ class _ChainReplay:
         name = f"reservation {reservation.id}"
         if not is_of(reservation.id, reservation.created_at):
             self._fail(f"{name} was not made when its id says.")
-        planned = {event: count for event, (count, _) in reservation.items.items()}
-        reserved = self.audit.cost(self.key[0], self.own.account, planned)
+        counts = {event: count for event, (count, _) in reservation.items.items()}
+        reserved = self.audit.cost(self.key[0], self.own.account, counts)
         stored = raw_rows.reserved(self.audit.tx, self.key[0], reservation.id, self.audit.report)
         if reserved is None or (reserved.to_bytes(), reserved.delta) != stored:
-            self._fail(f"the curve of {name} is not that of its plan.")
+            self._fail(f"the curve of {name} is not that of its events.")
         self._check_revoked(reservation)
         self._check_wait(reservation)
         used = {event: used for event, (_, used) in reservation.items.items() if used}
         if used != self.used.get(reservation.id, Counter()):
-            self._fail(f"what {name} says to be used of its plan is not what was charged under it.")
+            self._fail(f"what {name} says to be used of it is not what was charged under it.")
         status, executed = reservation.status, reservation.steps_executed
         left = {event: count - used for event, (count, used) in reservation.items.items() if count != used}
         due = left if status == ReservationStatus.FORFEITED else {}
         if self.forfeited.get(reservation.id, Counter()) != due:
-            self._fail(f"what is left of the plan of {name}, which is {status}, is not what was forfeited.")
+            self._fail(f"what is left of {name}, which is {status}, is not what was forfeited.")
         if status == ReservationStatus.VOIDED and used:
             self._fail(f"{name} is voided, and yet steps were charged under it.")
         if executed != (sum(used.values()) if status == ReservationStatus.COMMITTED else None):
             self._fail(f"{name} attests {executed} steps; {sum(used.values())} were charged under it.")
 
     def _check_none_forgotten(self) -> None:
-        """Look for the plans that have waited by the audit log."""
+        """Look for the reservations that have waited by the audit log."""
         state = self.audit.state(self.key[0])
-        known = {reservation.id for reservation in self.audit.plans.get(self.key, ())}
+        known = {reservation.id for reservation in self.audit.reservations_of.get(self.key, ())}
         for reservation_id in () if state is None else state.waits_of.get(self.key[1], ()):
             if reservation_id not in known:
-                self._fail(f"its plan {reservation_id} has waited by its organisation's audit events, and is missing.")
+                self._fail(
+                    f"its reservation {reservation_id} has waited by its organisation's audit events, and is missing."
+                )
 
     def _check_wait(self, reservation: StoredReservation) -> None:
-        """Compare a plan that waits, or has waited, with the audit log."""
+        """Compare a reservation that waits, or has waited, with the audit log."""
         state = self.audit.state(self.key[0])
         if state is None:
             return
@@ -308,7 +310,7 @@ class _ChainReplay:
         """Compare a reservation's cancelled steps with the audit log and its charges."""
         name, state = f"reservation {reservation.id}", self.audit.state(self.key[0])
         if state is not None and reservation.revoked != state.revoked.get(reservation.id, Counter()):
-            self._fail(f"what {name} records as revoked from its plan differs from the audit log of lowered limits.")
+            self._fail(f"what {name} records as revoked differs from the audit log of lowered limits.")
         admitted = self.used.get(reservation.id, Counter()) - self.reported.get(reservation.id, Counter())
         for event, count in reservation.revoked.items():
             if admitted[event] + count > reservation.items[event][0]:

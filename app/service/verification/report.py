@@ -139,7 +139,7 @@ class VerificationContext:
         attempts: the first step of each attempt by number, by run.
         ranges: the actor of each range of decisions by its first position, by run.
         children: child budgets, once all are read.
-        plans: reservations by run.
+        reservations_of: by run.
         damaged: unreadable cells: table, column and key.
     """
 
@@ -156,7 +156,7 @@ class VerificationContext:
     blocks: dict[Key, Block] = field(default_factory=dict)
     children: dict[Key, list[Key]] = field(default_factory=dict)
     reservations: dict[Key, StoredReservation] = field(default_factory=dict)
-    plans: dict[Key, list[StoredReservation]] = field(default_factory=dict)
+    reservations_of: dict[Key, list[StoredReservation]] = field(default_factory=dict)
     discrepancies: list[Discrepancy] = field(default_factory=list)
     damaged: set[tuple[str, str, str]] = field(default_factory=set)
     checked: dict[str, int] = field(default_factory=lambda: dict.fromkeys(CHECKED, 0))

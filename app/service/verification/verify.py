@@ -107,7 +107,7 @@ def _verify(db: Database, organisation_id: str | None, evidence: Evidence) -> Ve
         audit.attested, audit.blocks = partitions.list_all(tx, organisation_id, audit.report)
         audit.reservations = raw_rows.list_reservations(tx, organisation_id, audit.report)
         for (owner, _), reservation in audit.reservations.items():
-            audit.plans.setdefault((owner, reservation.run_id), []).append(reservation)
+            audit.reservations_of.setdefault((owner, reservation.run_id), []).append(reservation)
         _check_accounts(audit, organisation_id)
         quarantined = raw_rows.quarantined(tx, organisation_id, audit.report)
     audit.checked["reservations"] = len(audit.reservations)
