@@ -1,8 +1,8 @@
-"""Cost of plans that wait: `python -m benchmarks.waiting_reservations [--plans 10000] [--blocks 1000] [--postgresql]`.
+"""Cost of reservations that wait: `python -m benchmarks.waiting_reservations [--postgresql]`.
 
-Fills a ledger with plans that wait for ten blocks each, by copies of one that the service has written. Then the limit
-of one block is raised again and again, and a look decides which plans are granted: what it reads from the database
-included. Meanwhile another organisation takes steps, interleaved with looks and without: do they delay it?
+Fills a ledger with reservations that wait for ten blocks each, by copies of one that the service has written. Then the
+limit of one block is raised again and again, and a look decides which reservations are granted: what it reads from the
+database included. Meanwhile another organisation takes steps, interleaved with looks and without: do they delay it?
 """
 
 import argparse
@@ -28,7 +28,7 @@ BLOCKS_OF_A_PLAN: Final = 10
 EVENT: Final = {"type": "gaussian", "noise_multiplier": 20.0}
 LIMIT: Final = {"epsilon": 1.0, "delta": 1e-6}
 FILLED, WANTED = 18, (5, 8, 12)
-"""Steps that are reserved of each block, of which 19 fit, and that a plan asks for."""
+"""Steps that are reserved of each block, of which 19 fit, and that a reservation asks for."""
 
 TURNS: Final = 40
 
@@ -122,7 +122,7 @@ def copy_runs(tx: Connection, run: str, now: datetime, blocks: Sequence[str], nu
 
 
 def raise_limit(db: Database, organisation_id: str, block: str) -> None:
-    """Raise the limit of a block by as much as one plan needs, as its row shows it."""
+    """Raise the limit of a block by as much as one reservation needs, as its row shows it."""
     accounts = metadata.tables["accounts"]
     with db.write(organisation_id) as tx:
         here = (accounts.c.organisation_id == organisation_id) & (accounts.c.id == block)
@@ -196,8 +196,8 @@ def main(plans: int = 10_000, blocks: int = 1_000, *, on_postgresql: bool = Fals
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--plans", type=int, default=10_000)
+    parser.add_argument("--reservations", type=int, default=10_000)
     parser.add_argument("--blocks", type=int, default=1_000)
     parser.add_argument("--postgresql", action="store_true")
     given = parser.parse_args()
-    main(given.plans, given.blocks, on_postgresql=given.postgresql)
+    main(given.reservations, given.blocks, on_postgresql=given.postgresql)

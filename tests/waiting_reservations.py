@@ -1,4 +1,4 @@
-"""Accounts that share out their budget, and plans that wait for it."""
+"""Accounts that share out their budget, and reservations that wait for it."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -12,7 +12,7 @@ OVER_TEN_DAYS: dict[str, Any] = {"type": "over_time", "over_seconds": 864_000, "
 
 
 def allocate(ledger: Ledger, account: str, **terms: object) -> dict[str, Any]:
-    """Let an account share out its budget among plans; a second person approves that it unlocks earlier."""
+    """Let an account share out its budget among reservations; a second person approves that it unlocks earlier."""
     body = {"allocation": terms or None, "reason": "Several teams share it."}
     reply = ledger.put(f"/v1/accounts/{account}/allocation", body)
     if reply.status_code == 201:
@@ -22,19 +22,19 @@ def allocate(ledger: Ledger, account: str, **terms: object) -> dict[str, Any]:
 
 
 def later(hours: float = 7200) -> str:
-    """Until when a plan waits."""
+    """Until when a reservation waits."""
     return (datetime.now(UTC) + timedelta(hours=hours)).isoformat()
 
 
 def ask(ledger: Ledger, name: str, steps: int, *, waits: bool = True, **terms: object) -> httpx2.Response:
-    """Register a run with a plan, which waits if it does not fit."""
+    """Register a run with a reservation, which waits if it does not fit."""
     body = {"name": name, "budget": "mimic/icu-team", "event": SAMPLED, "reserve": [{"event": SAMPLED, "count": steps}]}
     until = {"wait_until": later()} if waits else {}
     return ledger.post("/v1/runs", body | until | terms, "trainer")
 
 
 def preview(ledger: Ledger, account: str, steps: int, role: str = "viewer") -> httpx2.Response:
-    """Preview such a plan; the account is named by its id or its path."""
+    """Preview such a reservation; the account is named by its id or its path."""
     if "/" in account:
         account = ledger.get(f"/v1/budgets?path={account}").json()["items"][0]["id"]
     return ledger.post(f"/v1/accounts/{account}/queue/what-if", {"events": [{"event": SAMPLED, "count": steps}]}, role)

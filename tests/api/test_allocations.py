@@ -1,4 +1,4 @@
-"""Allocations: which part of a limit is usable, and for whom; and previews of what a plan would wait for."""
+"""Allocations: which part of a limit is usable, and for whom; and previews of what a reservation would wait for."""
 
 from typing import Any
 
@@ -119,7 +119,7 @@ def test_allocation_that_contradicts_its_account_is_refused(office: Waiting) -> 
     is_refused(put(office, office.ledger.run(), {}), 404, "not_found")
 
 
-def test_account_with_an_allocation_admits_steps_of_plans_only(office: Waiting) -> None:
+def test_account_with_an_allocation_admits_steps_of_reservations_only(office: Waiting) -> None:
     before = Trainer(office.ledger, office.ledger.run(name="before", event=LOUD))
     assert before.steps(count=3).status_code == 200
     office.allocate("icu-team")
@@ -175,7 +175,7 @@ def test_minimum_that_its_budget_has_taken_is_promised_no_more(office: Waiting) 
 
 
 @pytest.mark.parametrize("steps", [1, 5000, 100_000])
-def test_plan_gets_the_place_that_its_preview_has(ledger: Ledger, steps: int) -> None:
+def test_reservation_gets_the_place_that_its_preview_has(ledger: Ledger, steps: int) -> None:
     population = str(ledger.population()["id"])
     ledger.budget(limit={"epsilon": 3.0, "delta": 1e-5})
     allocate(ledger, population, unlock=OVER_TEN_DAYS)

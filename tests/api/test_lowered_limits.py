@@ -1,4 +1,4 @@
-"""A limit that is lowered holds at once, also for plans that were set aside before (ADR 0026)."""
+"""A limit that is lowered holds at once, also for reservations that were set aside before (ADR 0026)."""
 
 from datetime import UTC, datetime
 from typing import Any
@@ -9,7 +9,7 @@ from tests.api.trainer import LOUD, Trainer, audited, hired, is_refused, within_
 from tests.conftest import Ledger
 
 MANY = 160
-"""Steps of a plan for which most of the budget is set aside: 199 would fit."""
+"""Steps of a reservation for which most of the budget is set aside: 199 would fit."""
 
 
 def lower(trainer: Trainer, place: int, epsilon: float) -> str:
@@ -37,7 +37,7 @@ def plan(trainer: Trainer, of: str) -> dict[str, Any]:
 
 
 def _revoked(trainer: Trainer) -> list[dict[str, Any]]:
-    """What the chain keeps of the plans that the last change of a limit cut."""
+    """What the chain keeps of the reservations that the last change of a limit cut."""
     changes = [each for each in audited(trainer.ledger) if each["action"].endswith("limit_changed")]
     return list(changes[-1]["after"]["revoked"])
 
@@ -53,7 +53,9 @@ FURNISHED = {"trainer": _hired}
 
 
 @pytest.mark.parametrize("place", [0, 1, 2])
-def test_steps_of_a_plan_are_refused_from_the_moment_they_pass_a_lowered_limit(trainer: Trainer, place: int) -> None:
+def test_steps_of_a_reservation_are_refused_from_the_moment_they_pass_a_lowered_limit(
+    trainer: Trainer, place: int
+) -> None:
     """Whichever account of the path was limited; the refusal names the change, and what was held is returned."""
     held = trainer.reserved((LOUD, MANY))
     assert trainer.steps(count=10).status_code == 200
@@ -83,7 +85,7 @@ def test_steps_of_a_plan_are_refused_from_the_moment_they_pass_a_lowered_limit(t
     assert trainer.sound()
 
 
-def test_newest_plans_give_way_first(trainer: Trainer) -> None:
+def test_newest_reservations_give_way_first(trainer: Trainer) -> None:
     second, third = another(trainer, name="second"), another(trainer, name="third")
     for each in (trainer, second, third):
         each.reserved((LOUD, 40))
@@ -101,7 +103,7 @@ def test_steps_executed_after_a_lowered_limit_are_charged(trainer: Trainer) -> N
     """A trainer that takes its steps without asking one by one hears of the limit with its next call."""
     held = trainer.reserved((LOUD, MANY))
     lower(trainer, 1, 0.5)
-    assert trainer.path()[0].held == trainer.costs((LOUD, MANY))[0]  # also what was revoked, until the plan ends
+    assert trainer.path()[0].held == trainer.costs((LOUD, MANY))[0]  # also what was revoked, until the reservation ends
     kept = MANY - plan(trainer, held)["steps_revoked"]
     answer = trainer.end(held, "commit", MANY - 20).json()
     assert (answer["steps_executed"], answer["steps_authorized"]) == (MANY - 20, MANY - 20)

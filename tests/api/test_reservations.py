@@ -29,7 +29,7 @@ FURNISHED = {"trainer": _hired}
 
 
 def _after(trainer: Trainer, spent: Items, held: Items) -> None:
-    """Every account of the path has spent and holds the same, and the run's plan was used as much."""
+    """Every account of the path has spent and holds the same, and the run's reservation was used as much."""
     assert trainer.balance() == list(zip(trainer.costs(*spent), trainer.costs(*held), strict=True))
     assert trainer.sound()
 
@@ -47,7 +47,7 @@ def _other(trainer: Trainer, **terms: Any) -> Trainer:  # noqa: ANN401 - JSON is
     return Trainer(trainer.ledger, trainer.ledger.run(**({"name": "other", "event": LOUD} | terms)))
 
 
-def test_reserved_curve_is_that_of_the_plan_on_every_account(trainer: Trainer) -> None:
+def test_reserved_curve_is_that_of_the_reservation_on_every_account(trainer: Trainer) -> None:
     before = trainer.rows()
     made = trainer.reserve(*PLAN, lease_seconds=60, key="k-1")
     after, answer = trainer.rows(), made.json()
@@ -67,7 +67,7 @@ def test_reserved_curve_is_that_of_the_plan_on_every_account(trainer: Trainer) -
     assert trainer.rows() == after
 
 
-def test_steps_of_a_plan_touch_the_rows_of_their_run_only(trainer: Trainer) -> None:
+def test_steps_of_a_reservation_touch_the_rows_of_their_run_only(trainer: Trainer) -> None:
     held = trainer.reserved(*PLAN)
     before, above = trainer.rows(), trainer.balance()[:-1]
     answer = [trainer.steps(event=QUIET).json(), trainer.steps(events=counted((LOUD, 4), (QUIET, 2), (LOUD, 1))).json()]
@@ -90,7 +90,7 @@ OUTSIDE: list[dict[str, Any]] = [
 ]
 
 
-def test_steps_outside_the_plan_are_charged_to_the_accounts(trainer: Trainer) -> None:
+def test_steps_outside_the_reservation_are_charged_to_the_accounts(trainer: Trainer) -> None:
     trainer.reserved(*PLAN)
     charged: list[tuple[dict[str, Any], int]] = [(LOUD, 2)]
     for body in OUTSIDE:
@@ -103,7 +103,9 @@ def test_steps_outside_the_plan_are_charged_to_the_accounts(trainer: Trainer) ->
 
 
 @pytest.mark.parametrize("with_run", [False, True])
-def test_plan_that_does_not_fit_is_refused_at_once_with_every_number(trainer: Trainer, *, with_run: bool) -> None:
+def test_reservation_that_does_not_fit_is_refused_at_once_with_every_number(
+    trainer: Trainer, *, with_run: bool
+) -> None:
     """Whether it was asked for by a run, or with one: then there is no run afterwards."""
 
     def ask(count: int, key: str | None = None, event: dict[str, Any] = LOUD) -> Any:  # noqa: ANN401 - a reply
@@ -138,7 +140,7 @@ def test_plan_that_does_not_fit_is_refused_at_once_with_every_number(trainer: Tr
 
 @pytest.mark.parametrize("executed", [3, 6, 10])
 def test_commit_spends_what_was_executed_and_returns_the_rest(trainer: Trainer, executed: int) -> None:
-    """Three steps were authorised: the quiet ones. Further ones are taken in the order of the plan, loud ones first."""
+    """Three steps were authorised: the quiet ones. Further ones are taken in order, loud ones first."""
     held = trainer.reserved(*PLAN)
     trainer.steps(event=QUIET, count=3)
     for wrong in (2, 11):
@@ -242,7 +244,7 @@ def test_quarantined_account_neither_reserves_nor_gives_back(trainer: Trainer) -
     assert trainer.rows() == before
 
 
-def test_one_request_ends_a_plan_and_sets_the_next_one_aside(trainer: Trainer) -> None:
+def test_one_request_ends_a_reservation_and_sets_the_next_one_aside(trainer: Trainer) -> None:
     first = trainer.reserved((LOUD, 10))
     made = trainer.reserve((LOUD, 3), (QUIET, 7), preceding=after(first, 8)).json()
     assert (made["status"], made["steps_reserved"], made["next_step"]) == ("active", 10, 10)
@@ -255,11 +257,13 @@ def test_one_request_ends_a_plan_and_sets_the_next_one_aside(trainer: Trainer) -
     _after(trainer, ((LOUD, 11),), ())
 
 
-def test_refused_plan_leaves_the_one_before_as_it_is(trainer: Trainer) -> None:
+def test_refused_reservation_leaves_the_one_before_as_it_is(trainer: Trainer) -> None:
     first = trainer.reserved((LOUD, 10))
     before, balance = trainer.rows(), trainer.balance()
     refused = trainer.reserve((LOUD, 10**6), preceding=after(first, 4), key="k-1")
-    fitting = is_refused(refused, 403, "budget_exceeded")["max_steps_that_fit"]  # counted with the plan before ended
+    fitting = is_refused(refused, 403, "budget_exceeded")[
+        "max_steps_that_fit"
+    ]  # counted with the reservation before ended
     assert changed(before, trainer.rows()) == {"idempotent_responses", "audit_entries"}
     assert (trainer.balance(), _status(trainer, first)) == (balance, ("active", None))
     is_refused(trainer.reserve((LOUD, fitting + 1), preceding=after(first, 4)), 403, "budget_exceeded")
@@ -269,7 +273,7 @@ def test_refused_plan_leaves_the_one_before_as_it_is(trainer: Trainer) -> None:
     assert trainer.sound()
 
 
-def test_attested_steps_of_the_preceding_plan_are_checked(trainer: Trainer) -> None:
+def test_attested_steps_of_the_preceding_reservation_are_checked(trainer: Trainer) -> None:
     first, other = trainer.reserved((LOUD, 10)), _other(trainer)
     trainer.steps(count=4)
     before = trainer.rows()
@@ -286,7 +290,7 @@ def test_attested_steps_of_the_preceding_plan_are_checked(trainer: Trainer) -> N
     is_refused(trainer.reserve((LOUD, 1), preceding=after(first, 5)), 409, "reservation_closed")
 
 
-def test_plan_follows_on_none_that_was_forfeited(trainer: Trainer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reservation_follows_on_none_that_was_forfeited(trainer: Trainer, monkeypatch: pytest.MonkeyPatch) -> None:
     first = trainer.reserved((LOUD, 10), lease_seconds=60)
     moved(monkeypatch, seconds=60)
     answer = is_refused(trainer.reserve((LOUD, 1), preceding=after(first, 5)), 409, "reservation_closed")

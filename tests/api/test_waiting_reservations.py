@@ -1,4 +1,4 @@
-"""A plan that does not fit waits until it does; it is granted as a whole, once, or ends without a grant.
+"""A reservation that does not fit waits until it does; it is granted as a whole, once, or ends without a grant.
 
 The queue's rules are held by `tests/ledger/scheduling/` and, with money, by the machine and the races of
 `tests/service`.
@@ -29,7 +29,7 @@ def _shown(at: datetime) -> str:
     return at.isoformat().replace("+00:00", "Z")
 
 
-def test_plan_that_waits_is_granted_once_another_is_returned(office: Waiting) -> None:
+def test_reservation_that_waits_is_granted_once_another_is_returned(office: Waiting) -> None:
     held = office.held(150)
     waits = office.queued(100)
     found = waits.read()
@@ -56,7 +56,7 @@ def test_plan_that_waits_is_granted_once_another_is_returned(office: Waiting) ->
     assert office.sound()
 
 
-def test_plan_that_is_never_claimed_is_returned_and_a_claimed_one_forfeited(office: Waiting) -> None:
+def test_reservation_that_is_never_claimed_is_returned_and_a_claimed_one_forfeited(office: Waiting) -> None:
     held = office.held(FITTING)
     plans = [office.queued(40, name, lease_seconds=60) for name in ("idle", "claimed", "stepped", "aborted", "taken")]
     held.end("void")
@@ -76,7 +76,7 @@ def test_plan_that_is_never_claimed_is_returned_and_a_claimed_one_forfeited(offi
     assert office.sound()
 
 
-def test_plan_that_never_fits_is_refused_at_once_and_another_waits_within_a_year(office: Waiting) -> None:
+def test_reservation_that_never_fits_is_refused_at_once_and_another_waits_within_a_year(office: Waiting) -> None:
     office.held(FITTING)
     for count in (FITTING + 1, 10**6):
         assert is_refused(office.register(count), 403, "budget_exceeded")["binding_account_path"] == "mimic/icu-team"
@@ -90,7 +90,7 @@ def test_plan_that_never_fits_is_refused_at_once_and_another_waits_within_a_year
     assert office.register(1, wait_until=until.isoformat()).status_code == 201
 
 
-def test_plan_of_an_active_run_waits(office: Waiting) -> None:
+def test_reservation_of_an_active_run_waits(office: Waiting) -> None:
     held = office.held(180)
     other = office.held(10, "other")
     preceding = {"reservation": other.plan, "steps_executed": 5}
@@ -102,7 +102,7 @@ def test_plan_of_an_active_run_waits(office: Waiting) -> None:
     second = other.trainer.reserve((LOUD, 1), wait_until=office.until())
     assert is_refused(second, 409, "reservation_state_conflict")["reservation"] == waits.plan
     is_refused(other.trainer.reserve((LOUD, 1)), 409, "reservation_state_conflict")
-    assert other.trainer.steps(count=2).json()["reservation"] is None  # it may go on without a plan meanwhile
+    assert other.trainer.steps(count=2).json()["reservation"] is None  # it may go on without a reservation meanwhile
     held.end("void")
     assert office.granted() == 1
     again = other.trainer.reserve((LOUD, 45), wait_until=reply.json()["wait_until"], preceding=preceding, key="again")
@@ -112,7 +112,7 @@ def test_plan_of_an_active_run_waits(office: Waiting) -> None:
     assert office.sound()
 
 
-def test_first_answer_is_repeated_whatever_became_of_the_plan(office: Waiting) -> None:
+def test_first_answer_is_repeated_whatever_became_of_the_reservation(office: Waiting) -> None:
     held, until = office.held(FITTING), office.until()
     first = office.register(50, wait_until=until, key="one")
     plan = Queued(office, first.json()["id"], first.json()["waiting_reservation"])
@@ -149,7 +149,7 @@ def test_granted_reservation_is_renewed_once_it_is_claimed(office: Waiting) -> N
     assert office.sound()
 
 
-def test_plan_that_waits_is_not_settled_and_its_run_has_not_begun(office: Waiting) -> None:
+def test_reservation_that_waits_is_not_settled_and_its_run_has_not_begun(office: Waiting) -> None:
     office.held(FITTING)
     waits = office.queued(50)
     before = waits.trainer.rows()
@@ -161,7 +161,7 @@ def test_plan_that_waits_is_not_settled_and_its_run_has_not_begun(office: Waitin
     assert waits.trainer.rows() == before
 
 
-def test_active_run_takes_its_plan_with_it(office: Waiting) -> None:
+def test_active_run_takes_its_reservation_with_it(office: Waiting) -> None:
     office.held(150)
     for action in ("abort", "complete", "attempts"):
         held = Queued(office, office.ledger.run(name="open", event=LOUD), "")
@@ -171,7 +171,7 @@ def test_active_run_takes_its_plan_with_it(office: Waiting) -> None:
     assert office.sound()
 
 
-def test_plan_that_has_waited_in_vain_expires(office: Waiting) -> None:
+def test_reservation_that_has_waited_in_vain_expires(office: Waiting) -> None:
     held = office.held(FITTING)
     waits = office.queued(50)
     open_run = Queued(office, office.ledger.run(name="open", event=LOUD), "")
@@ -188,7 +188,7 @@ def test_plan_that_has_waited_in_vain_expires(office: Waiting) -> None:
     assert office.sound()
 
 
-def test_plan_is_cancelled_once_while_it_waits(office: Waiting) -> None:
+def test_reservation_is_cancelled_once_while_it_waits(office: Waiting) -> None:
     held = office.held(FITTING)
     waits = office.queued(50)
     is_refused(waits.cancel("viewer"), 403, "permission_denied")
@@ -209,7 +209,7 @@ def test_plan_is_cancelled_once_while_it_waits(office: Waiting) -> None:
     assert office.sound()
 
 
-def test_plan_with_a_higher_priority_is_served_first(office: Waiting) -> None:
+def test_reservation_with_a_higher_priority_is_served_first(office: Waiting) -> None:
     held = office.held(FITTING)
     first, second, third = (office.queued(120, name) for name in ("a", "b", "c"))
     assert _queue(office) == ["a", "b", "c"]
@@ -226,14 +226,14 @@ def test_plan_with_a_higher_priority_is_served_first(office: Waiting) -> None:
     assert office.sound()
 
 
-def test_plan_directly_under_its_population_has_a_place(office: Waiting) -> None:
+def test_reservation_directly_under_its_population_has_a_place(office: Waiting) -> None:
     office.allocate("mimic", unlock={"type": "by_reservations", "reservations": 10})
     office.queued(200, "direct", budget="mimic")
     office.queued(200, "team")
     assert _queue(office) == ["direct", "team"]
 
 
-def test_plan_waits_for_what_other_parts_hold(office: Waiting) -> None:
+def test_reservation_waits_for_what_other_parts_hold(office: Waiting) -> None:
     office.team("wards", composition="parallel", max_partitions_per_unit=2, attestation="at most two wards each")
     for part in ("a", "b"):
         office.team(part, "mimic/wards")
@@ -243,7 +243,7 @@ def test_plan_waits_for_what_other_parts_hold(office: Waiting) -> None:
     assert lacks == [("mimic/wards", "reserved")]
 
 
-def test_barred_plan_under_a_population_is_tried_again(office: Waiting) -> None:
+def test_barred_reservation_under_a_population_is_tried_again(office: Waiting) -> None:
     office.ledger.population("eicu", limit={"epsilon": 1.0, "delta": 1e-5})
     held = office.held(FITTING, budget="eicu")
     office.queued(FITTING, budget="eicu")
@@ -281,14 +281,14 @@ def test_run_that_needs_approval_reserves_nothing_and_does_not_wait(office: Wait
     assert office.sound()
 
 
-def test_key_reaches_plans_of_its_account_only(office: Waiting) -> None:
+def test_key_reaches_reservations_of_its_account_only(office: Waiting) -> None:
     office.team("er")
     office.held(FITTING)
     office.held(FITTING, "there", budget="mimic/er")
     here, there = office.queued(50), office.queued(50, "other", budget="mimic/er")
     issue(office.ledger, "narrow", "budget_admin", office.ids["icu-team"])
     for reply in (there.cancel("narrow"), there.prioritize(1, "narrow"), here.prioritize(1, "narrow")):
-        is_refused(reply, 403, "permission_denied")  # a priority is one among all plans of the population
+        is_refused(reply, 403, "permission_denied")  # a priority is one among all reservations of the population
     paths = [f"/v1/accounts/{office.ids[name]}/queue" for name in ("mimic", "er", "icu-team")]
     queues = [office.ledger.get(path, "narrow") for path in paths]
     assert [reply.status_code for reply in queues] == [403, 403, 200]

@@ -1,4 +1,4 @@
-"""Plans that wait, as who asks for them and who runs the service would have it."""
+"""Reservations that wait, as who asks for them and who runs the service would have it."""
 
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -39,7 +39,7 @@ class Waiting(OnLedger):
         return (self.now + timedelta(**ahead or {"days": 1})).isoformat()
 
     def register(self, count: int, name: str = "waits", budget: str = "mimic/icu-team", **more: Any) -> httpx2.Response:  # noqa: ANN401 - JSON
-        """Register a run whose plan waits for a day unless it fits; later ones arrive later."""
+        """Register a run whose reservation waits for a day unless it fits; later ones arrive later."""
         self.later(milliseconds=1)
         event = more.pop("event", LOUD)
         body: dict[str, object] = {"name": name, "budget": budget, "event": event, "reserve": counted((event, count))}

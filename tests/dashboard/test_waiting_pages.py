@@ -1,4 +1,4 @@
-"""Plans that wait, on the pages of accounts and runs, and how a budget is shared out."""
+"""Reservations that wait, on the pages of accounts and runs, and how a budget is shared out."""
 
 import re
 from datetime import timedelta
@@ -42,7 +42,7 @@ def team(ledger: Ledger) -> str:
 
 
 def queue(ledger: Ledger, account: str) -> str:
-    """The words of the plans that wait, on the page of an account."""
+    """The words of the reservations that wait, on the page of an account."""
     return visitor(ledger).open(f"/accounts/{account}").part("queue")
 
 
@@ -51,7 +51,7 @@ def row_of(ledger: Ledger) -> str:
     return visitor(ledger).open("/").words.partition("mimic")[2].partition("icu-team")[0]
 
 
-def test_queue_names_plans_and_what_they_lack(ledger: Ledger, shared: str) -> None:
+def test_queue_names_reservations_and_what_they_lack(ledger: Ledger, shared: str) -> None:
     first = ask(ledger, "first", 800, owner="Dr. Osei, 4410").json()
     ask(ledger, "second", 900)
     found = queue(ledger, shared)
@@ -78,7 +78,7 @@ def test_queue_names_plans_and_what_they_lack(ledger: Ledger, shared: str) -> No
         assert f"2 second mimic/icu-team {owner} 900" in queue(ledger, shared), "of the account above"
 
 
-def test_prioritized_plan_is_first_and_buttons_depend_on_role(ledger: Ledger, shared: str) -> None:
+def test_prioritized_reservation_is_first_and_buttons_depend_on_role(ledger: Ledger, shared: str) -> None:
     ask(ledger, "first", 800)
     second = ask(ledger, "second", 900).json()["waiting_reservation"]
     moved = {"priority": 7, "reason": "The study ends."}
@@ -138,7 +138,7 @@ def test_locked_account_is_as_urgent_as_its_spending(unlocked: float, severity: 
 
 
 @pytest.mark.usefixtures("shared")
-def test_preview_says_whether_a_plan_would_wait_or_be_refused(ledger: Ledger) -> None:
+def test_preview_says_whether_a_reservation_would_wait_or_be_refused(ledger: Ledger) -> None:
     ask(ledger, "first", 800)
     budget = team(ledger)
     for steps, said in ((10, "It fits"), (800, "It has to wait"), (1_000_000, "It does not fit")):
@@ -151,7 +151,7 @@ def test_preview_says_whether_a_plan_would_wait_or_be_refused(ledger: Ledger) ->
 
 
 @pytest.mark.usefixtures("shared")
-def test_run_page_has_the_place_of_its_plan(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_page_has_the_place_of_its_reservation(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     now = ledger.database.clock.now()
     stand_at(monkeypatch, lambda: now)  # the page says for how long
     ask(ledger, "first", 800)
@@ -170,7 +170,7 @@ def test_run_page_has_the_place_of_its_plan(ledger: Ledger, monkeypatch: pytest.
     assert "of 3" in moved.words.partition("Place")[2], "a poll sees that others have come"
 
 
-def test_granted_plan_is_unclaimed_until_it_is_claimed(ledger: Ledger, shared: str) -> None:
+def test_granted_reservation_is_unclaimed_until_it_is_claimed(ledger: Ledger, shared: str) -> None:
     made = ask(ledger, "first", 800).json()
     allocate(ledger, shared, rule="smallest_share")
     assert grant_waiting(ledger.database) == 1
@@ -187,7 +187,9 @@ def test_granted_plan_is_unclaimed_until_it_is_claimed(ledger: Ledger, shared: s
 
 
 @pytest.mark.usefixtures("shared")
-def test_run_whose_plan_was_not_granted_names_it_as_its_end(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_whose_reservation_was_not_granted_names_it_as_its_end(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
     made = ask(ledger, "first", 1200, wait_until=later(0.01)).json()
     assert made["status"] == "waiting"
     start, auditor = ledger.database.clock.now(), visitor(ledger, "auditor")
@@ -201,7 +203,7 @@ def test_run_whose_plan_was_not_granted_names_it_as_its_end(ledger: Ledger, monk
     assert "let a plan of mimic/icu-team/first wait at place 1, for mimic (locked)" in audit
 
 
-def test_audit_log_names_events_of_waiting_plans(ledger: Ledger, shared: str) -> None:
+def test_audit_log_names_events_of_waiting_reservations(ledger: Ledger, shared: str) -> None:
     first, second = (ask(ledger, name, 800).json()["waiting_reservation"] for name in ("first", "second"))
     moved, ended = {"priority": -3, "reason": "Later."}, {"reason": "Not needed."}
     assert ledger.post(f"/v1/reservations/{second}/prioritize", moved, OFFICER).is_success

@@ -1,4 +1,4 @@
-"""Plans that wait are granted once and in turn, by a service that dies, and by several replicas."""
+"""Reservations that wait are granted once and in turn, by a service that dies, and by several replicas."""
 
 import itertools
 import threading
@@ -20,18 +20,18 @@ from tests.reliability.conftest import LONG, ROUNDS, Service
 
 PLANS, KILLS = (30, 2) if LONG else (4, 1)
 STEPS = 40
-"""Of each plan."""
+"""Of each reservation."""
 
 POLL_SECONDS = 0.3
 _names = (f"people{number}" for number in itertools.count())
 
 
 class Waiters:
-    """Plans of one budget, asked for while another holds all of it, and the trainers that wait for them.
+    """Reservations of one budget, asked for while another holds all of it, and the trainers that wait for them.
 
     Args:
         servers: that are asked in turns.
-        together: how many of the plans fit into the budget at once.
+        together: how many of the reservations fit into the budget at once.
     """
 
     def __init__(self, servers: Sequence[LiveServer], together: int = 3) -> None:
@@ -51,7 +51,7 @@ class Waiters:
             http.post(f"/v1/reservations/{full}/void").raise_for_status()
 
     def _register(self, place: int, name: str, count: int, *, waits: bool) -> dict[str, Any]:
-        """Register a run with a plan, once, whatever happens to the replies."""
+        """Register a run with a reservation, once, whatever happens to the replies."""
         until = {"wait_until": (datetime.now(UTC) + timedelta(days=1)).isoformat()} if waits else {}
         body = {"name": name, "budget": self.budget, "event": SAMPLED, "reserve": [{"event": SAMPLED, "count": count}]}
         headers = {"Idempotency-Key": f"{self.budget}/{name}"}
@@ -61,7 +61,7 @@ class Waiters:
         return made
 
     def _train(self, place: int) -> None:
-        """Wait for a plan, claim it, take a part of its steps, and return the rest."""
+        """Wait for a reservation, claim it, take a part of its steps, and return the rest."""
         plan, run = self.plans[place]
         with self.servers[place % len(self.servers)].client("trainer") as http:
 
@@ -79,7 +79,7 @@ class Waiters:
                 assert reply.status_code == httpx2.codes.OK, reply.text
 
     def train(self, meanwhile: Callable[[], object] = bool) -> None:
-        """Let all trainers wait, do something meanwhile, and prove that plans were granted in the order of arrival."""
+        """Let all trainers wait, do something meanwhile, and prove that grants are in the order of arrival."""
         with ThreadPoolExecutor(PLANS) as pool:
             training = [pool.submit(self._train, place) for place in range(PLANS)]
             meanwhile()
@@ -93,8 +93,10 @@ class Waiters:
 
 
 @pytest.mark.parametrize("round_", range(ROUNDS))
-def test_waiting_plans_are_granted_once_and_in_turn_when_the_server_is_killed(service: Service, round_: int) -> None:
-    """Plans that can be granted when nothing serves are granted by the next process, though nothing changed since."""
+def test_waiting_reservations_are_granted_once_and_in_turn_when_the_server_is_killed(
+    service: Service, round_: int
+) -> None:
+    """Reservations that fit when nothing serves are granted by the next process, though nothing changed since."""
     chance = Random(round_)  # noqa: S311 - repeatable, not secret
     waiters = Waiters([service.server])
     service.restart()
@@ -109,7 +111,7 @@ def test_waiting_plans_are_granted_once_and_in_turn_when_the_server_is_killed(se
 
 @pytest.mark.postgresql
 @pytest.mark.parametrize("round_", range(ROUNDS))
-def test_waiting_plans_are_granted_once_and_in_turn_by_replicas(replicas: list[LiveServer], round_: int) -> None:
+def test_waiting_reservations_are_granted_once_and_in_turn_by_replicas(replicas: list[LiveServer], round_: int) -> None:
     """Another organisation goes on with its steps meanwhile."""
     replicas[0].key("admin", f"other{round_}")
     with replicas[1].client("admin", f"other{round_}") as others, ThreadPoolExecutor(1) as pool:

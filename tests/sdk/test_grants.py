@@ -76,7 +76,7 @@ def test_budget_admits_as_many_steps_in_grants_as_one_by_one(simulation: Simulat
 
 CYCLES: dict[str, list[Event]] = {
     "comes back": [QUIET, LOUD, QUIET, HUSHED],
-    # The ledger plans each event once: what it takes for the first event comes first, whatever stands in between.
+    # The ledger reserves each event once: what it takes for the first event comes first, whatever stands in between.
     "spellings": [QUIET, LOUD, {**QUIET, "noise_multiplier": 60}, HUSHED, {**QUIET, "clipped": "microbatch"}],
     "tuple": [{"type": "composed", "events": (QUIET, HUSHED)}],
     "many steps": [{"type": "self_composed", "event": QUIET, "count": 3}],
@@ -198,7 +198,7 @@ def lower(simulation: Simulation, epsilon: float) -> None:
     assert reply.status_code == 200, reply.text
 
 
-def test_run_with_plan_hears_refusal_that_names_lowered_limit(simulation: Simulation) -> None:
+def test_run_with_reservation_hears_refusal_that_names_lowered_limit(simulation: Simulation) -> None:
     with simulation.run() as run:
         run.reserve([{"event": LOUD, "count": 90}])
         simulation.take(run, 5)

@@ -1,4 +1,4 @@
-"""Replies about waiting plans that no ledger of today sends: nothing is released for them."""
+"""Replies about waiting reservations that no ledger of today sends: nothing is released for them."""
 
 import json
 from dataclasses import dataclass, field
@@ -46,7 +46,7 @@ def reservation(members: dict[str, Any]) -> dict[str, Any]:
 
 @dataclass(eq=False, kw_only=True)
 class WaitingLedger(Wire):
-    """Lets every plan wait; `looks` are the members of its reservation at each look, the last one for ever.
+    """Lets every reservation wait; `looks` are the members of its reservation at each look, the last one for ever.
 
     A look may be a response instead. `claimed` are the members of the answer to the claim.
     """
@@ -108,7 +108,7 @@ BAD: dict[str, tuple[list[Any], dict[str, Any], type[LedgerError]]] = {
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_bad_reply_leaves_plan_and_says_how_to_go_on(name: str) -> None:
+def test_bad_reply_leaves_reservation_and_says_how_to_go_on(name: str) -> None:
     looks, claimed, error = BAD[name]
     ledger = WaitingLedger(looks=looks, claimed=claimed)
     with pytest.raises(error) as caught:

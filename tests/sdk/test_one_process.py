@@ -97,7 +97,7 @@ def test_reports_of_two_processes_are_both_recorded_or_one_of_them_is_told(simul
     assert simulation.exact(first)
 
 
-def test_plan_that_earlier_process_made_is_gone_on_with(simulation: Simulation) -> None:
+def test_reservation_that_earlier_process_made_is_gone_on_with(simulation: Simulation) -> None:
     run = simulation.run()
     run.reserve([EventCount(event=LOUD, count=10)])
     simulation.take(run, 3)
@@ -116,7 +116,7 @@ def test_plan_that_earlier_process_made_is_gone_on_with(simulation: Simulation) 
     assert simulation.exact(run)
 
 
-def test_new_attempt_commits_plan_by_trainers_word(simulation: Simulation) -> None:
+def test_new_attempt_commits_reservation_by_trainers_word(simulation: Simulation) -> None:
     run = simulation.run(reserve=[EventCount(event=LOUD, count=10)])
     simulation.take(run, 3)
     resumed = simulation.client().resume_run(run.state_dict(), steps_executed=4)

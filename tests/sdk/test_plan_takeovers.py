@@ -1,4 +1,4 @@
-"""Plans that are interrupted, of runs that exist, or taken up after a restart; and grants beside plans that wait."""
+"""Reservations that are interrupted, or taken up after a restart; and grants beside reservations that wait."""
 
 import asyncio
 from collections.abc import Callable
@@ -33,7 +33,7 @@ def waits(simulation: Simulation) -> Waits:
     return Waits(ledger=simulation.ledger, clock=simulation.clock)
 
 
-def test_trainer_that_restarts_waits_on_for_its_plan(waits: Waits) -> None:
+def test_trainer_that_restarts_waits_on_for_its_reservation(waits: Waits) -> None:
     seen: list[Waiting] = []
     run = waits.waiter().get_run(waits.left_behind())
     assert (run.status, run.state.waiting_reservation is not None) == ("waiting", True)
@@ -50,9 +50,9 @@ def test_trainer_that_restarts_waits_on_for_its_plan(waits: Waits) -> None:
     assert waits.exact(run)
 
 
-def test_plan_that_was_granted_meanwhile_is_claimed_at_once_and_only_once(waits: Waits) -> None:
+def test_reservation_that_was_granted_meanwhile_is_claimed_at_once_and_only_once(waits: Waits) -> None:
     run_id = waits.left_behind()
-    # The plan that holds the budget is that of the process that has reserved it.
+    # The reservation that holds the budget is that of the process that has reserved it.
     with pytest.raises(StepsAlreadyTakenError):
         waits.waiter().get_run(waits.holder.id).wait_for_reservation()
     waits.give_back()
@@ -84,7 +84,7 @@ def test_granted_reservation_of_an_earlier_process_is_claimed_before_it_is_renew
     assert waits.exact(run)
 
 
-def test_steps_are_admitted_once_plan_of_another_process_has_ended(waits: Waits) -> None:
+def test_steps_are_admitted_once_reservation_of_another_process_has_ended(waits: Waits) -> None:
     other = waits.client().get_run(waits.holder.id)
     waits.holder.void()
     assert waits.authorize(other).reservation is None
@@ -92,7 +92,7 @@ def test_steps_are_admitted_once_plan_of_another_process_has_ended(waits: Waits)
     assert waits.exact(other)
 
 
-def test_plan_that_has_waited_in_vain_meanwhile_says_so(waits: Waits) -> None:
+def test_reservation_that_has_waited_in_vain_meanwhile_says_so(waits: Waits) -> None:
     run_id = waits.left_behind()
     waits.clock.sleep(2 * HOUR.total_seconds())
     waits.look()
@@ -101,14 +101,14 @@ def test_plan_that_has_waited_in_vain_meanwhile_says_so(waits: Waits) -> None:
     assert caught.value.run == run_id
 
 
-def test_run_without_plan_has_nothing_to_wait_for(simulation: Simulation) -> None:
+def test_run_without_reservation_has_nothing_to_wait_for(simulation: Simulation) -> None:
     with pytest.raises(ValueError, match="has no reservation"):
         simulation.run().wait_for_reservation()
     with pytest.raises(ValueError, match="prefetches grants"):
         simulation.run(prefetch=5).wait_for_reservation()
 
 
-def test_interrupt_leaves_plan_that_was_taken_up_and_block_ends_it(waits: Waits) -> None:
+def test_interrupt_leaves_reservation_that_was_taken_up_and_block_ends_it(waits: Waits) -> None:
     run_id, client = waits.left_behind(), waits.waiter()
     waits.acts = dict.fromkeys((2, 4), raising(KeyboardInterrupt()))
     with pytest.raises(KeyboardInterrupt):
@@ -121,7 +121,7 @@ def test_interrupt_leaves_plan_that_was_taken_up_and_block_ends_it(waits: Waits)
 
 
 @pytest.mark.parametrize("how", ["interrupt", "callback", "cancelled task"])
-def test_interrupt_cancels_plan_of_new_run(waits: Waits, how: str) -> None:
+def test_interrupt_cancels_reservation_of_new_run(waits: Waits, how: str) -> None:
     async def main() -> None:
         async with waits.async_waiter() as client:
             task = asyncio.create_task(client.create_run("second", **TERMS))
@@ -143,7 +143,7 @@ def test_interrupt_cancels_plan_of_new_run(waits: Waits, how: str) -> None:
 
 
 @pytest.mark.parametrize("last", ["look", "claim", "runs"])
-def test_interrupt_after_grant_returns_plan(waits: Waits, last: str) -> None:
+def test_interrupt_after_grant_returns_reservation(waits: Waits, last: str) -> None:
     def granted_and_interrupted() -> None:
         waits.give_back()
         waits.look()
@@ -187,7 +187,7 @@ def running(waits: Waits) -> Run:
     return run
 
 
-def test_next_plan_of_run_waits_too(waits: Waits) -> None:
+def test_next_reservation_of_run_waits_too(waits: Waits) -> None:
     run, seen = running(waits), list[Waiting]()
     waits.acts = {2: waits.give_back}
     held = run.reserve(plan(20), wait=HOUR, on_wait=seen.append)
@@ -200,7 +200,7 @@ def test_next_plan_of_run_waits_too(waits: Waits) -> None:
     assert waits.exact(run)
 
 
-def test_interrupt_cancels_plan_and_run_goes_on(waits: Waits) -> None:
+def test_interrupt_cancels_reservation_and_run_goes_on(waits: Waits) -> None:
     run = running(waits)
     waits.acts = {2: raising(KeyboardInterrupt())}
     with pytest.raises(KeyboardInterrupt):
@@ -212,11 +212,11 @@ def test_interrupt_cancels_plan_and_run_goes_on(waits: Waits) -> None:
     assert waits.exact(run)
 
 
-# Grants on budgets for which others wait, or that are for plans only: no step too many, no request without end.
+# Grants on budgets for which others wait, or that are for reservations only: no step too many, no request without end.
 
 
 def in_order(waits: Waits) -> None:
-    """Let no plan be overtaken; the population is then for plans only."""
+    """Let no reservation be overtaken; the population is then for reservations only."""
     office = waits.client("admin")
     allocation = office.replace_allocation("mimic", {"aging_seconds": 0}, reason="In order of arrival.")
     assert isinstance(allocation, AccountAllocation)
@@ -230,7 +230,7 @@ def requests(simulation: Simulation, act: Callable[[], object]) -> list[str]:
     return simulation.asked[before:]
 
 
-def test_budget_for_plans_only_says_so(waits: Waits) -> None:
+def test_budget_for_reservations_only_says_so(waits: Waits) -> None:
     run = waits.run()
     in_order(waits)
     with pytest.raises(ReservationRequiredError, match="Register the run with `reserve`") as caught:
@@ -256,7 +256,7 @@ def test_steps_are_asked_for_one_by_one_while_others_are_first(waits: Waits) -> 
     assert waits.exact(run)
 
 
-def test_trainer_is_told_of_earlier_plans_where_only_plans_are_admitted(waits: Waits) -> None:
+def test_trainer_is_told_of_earlier_reservations_where_only_reservations_are_admitted(waits: Waits) -> None:
     ahead = AHEAD["in the background"]
     in_order(waits)
     first = waits.left_behind()

@@ -28,7 +28,7 @@ from tests.sdk.simulation import BUDGET, HOUR, LOUD, TRIES, Simulation
 from tests.sdk.wire import Fault
 
 LEASE = 7 * 24 * 3600
-"""Of the plan that holds the budget, in seconds."""
+"""Of the reservation that holds the budget, in seconds."""
 
 
 def plan(count: int) -> list[EventCount]:
@@ -37,7 +37,8 @@ def plan(count: int) -> list[EventCount]:
 
 @dataclass(eq=False, kw_only=True)
 class Waits(Simulation):
-    """A simulation whose budget is held but for 10 steps; the pauses of a client are when the ledger looks at plans.
+    """A simulation whose budget is held but for 10 steps; the pauses of a client are when the ledger looks at
+    reservations.
 
     `acts` are called at the pauses of these numbers, from 1, before the ledger looks.
     """
@@ -50,7 +51,7 @@ class Waits(Simulation):
         self.holder = self.run(reserve=plan(self.most - 10), lease_seconds=LEASE)
 
     def give_back(self) -> None:
-        """Let the other run end without having used its plan."""
+        """Let the other run end without having used its reservation."""
         self.holder.complete(0)
 
     def waiter(self) -> LedgerClient:
@@ -64,7 +65,7 @@ class Waits(Simulation):
         return self.async_client(async_sleep=pause, jitter=lambda _low, high: high)
 
     def look(self) -> None:
-        """Let the service's maintenance look at the plans."""
+        """Let the service's maintenance look at the reservations."""
         grant_waiting(self.ledger.database)
         expire_waiting(self.ledger.database)
 
@@ -75,7 +76,7 @@ class Waits(Simulation):
         return left
 
     def left_behind(self, **terms: Any) -> str:  # noqa: ANN401 - passed on
-        """A run whose trainer died while its plan waited; returns its id."""
+        """A run whose trainer died while its reservation waited; returns its id."""
         until = (self.clock.now() + HOUR).isoformat()
         body = {"name": "second", "budget": BUDGET, "event": LOUD, "reserve": plan(20), "wait_until": until} | terms
         made = self.ledger.post("/v1/runs", body).json()
@@ -83,7 +84,7 @@ class Waits(Simulation):
         return str(made["id"])
 
     def wait_for(self, **terms: Any) -> Run:  # noqa: ANN401 - passed on
-        """Wait for a plan of 20 steps."""
+        """Wait for a reservation of 20 steps."""
         return self.waiter().create_run("second", **(TERMS | terms))
 
     def second(self, status: str) -> Reservation:
@@ -93,7 +94,7 @@ class Waits(Simulation):
         [queued] = [event for event in events if event.after is not None and event.after["run"] == run.id]
         found = self.client().get_reservation(queued.subject)
         assert found.status == status
-        # A run whose plan was given up is not trained.
+        # A run whose reservation was given up is not trained.
         assert run.status == ("waiting" if status == "waiting" else "aborted")
         return found
 
@@ -120,7 +121,7 @@ def raising(error: BaseException) -> Callable[..., NoReturn]:
     return act
 
 
-def test_run_waits_until_its_plan_fits_and_claims_it(waits: Waits) -> None:
+def test_run_waits_until_its_reservation_fits_and_claims_it(waits: Waits) -> None:
     seen: list[Waiting] = []
     waits.acts = {3: waits.give_back}
     run = waits.wait_for(on_wait=seen.append)
@@ -158,7 +159,7 @@ def test_awaited_run_waits_and_reserves_again(waits: Waits) -> None:
     assert waits.exact(run)
 
 
-def test_plan_that_fits_or_never_fits_does_not_wait(waits: Waits) -> None:
+def test_reservation_that_fits_or_never_fits_does_not_wait(waits: Waits) -> None:
     with pytest.raises(BudgetExceededError):
         waits.wait_for(reserve=plan(1000))
     waits.give_back()
@@ -202,7 +203,7 @@ def test_each_change_of_place_is_told_once_and_logged(waits: Waits, caplog: pyte
     assert lines[0].getMessage().startswith(f"{run.id} waits for its reservation {run.state.reservation}: place 1 of 1")
 
 
-def test_plan_that_waits_in_vain_is_error_with_its_facts(waits: Waits) -> None:
+def test_reservation_that_waits_in_vain_is_error_with_its_facts(waits: Waits) -> None:
     with pytest.raises(ReservationNotGrantedError, match=f"it is expired. At last: place 1 .* {BUDGET}") as caught:
         waits.wait_for(wait=timedelta(seconds=30))
     error = caught.value
@@ -235,7 +236,7 @@ def test_ledger_that_stays_away_until_end_is_given_up(waits: Waits, monkeypatch:
 
 
 @pytest.mark.parametrize("seen_first", [False, True], ids=["at the claim", "at a look"])
-def test_plan_whose_lease_ends_before_its_claim_is_not_granted(waits: Waits, *, seen_first: bool) -> None:
+def test_reservation_whose_lease_ends_before_its_claim_is_not_granted(waits: Waits, *, seen_first: bool) -> None:
     def expire() -> None:
         expire_reservations(waits.ledger.database, waits.clock.now())
 

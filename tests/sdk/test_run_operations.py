@@ -25,7 +25,7 @@ def test_methods_of_runs_call_their_operations(simulation: Simulation) -> None:
     def called(act: Callable[[], Any]) -> Any:  # noqa: ANN401 - whatever it answers
         waits.requests.clear()
         answer = act()
-        # Without those of the run that gives its plan back meanwhile.
+        # Without those of the run that gives its reservation back meanwhile.
         asked = [request for request in waits.requests if waits.holder.id not in request.url.path]
         seen.append({operation_of(request) for request in asked})
         return answer

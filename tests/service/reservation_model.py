@@ -59,7 +59,7 @@ class Plan:
         return self.planned - self.used
 
     def covers(self, event: DpEvent) -> bool:
-        """Whether a step is let through by the plan, or not revoked from it."""
+        """Whether a step is let through by the reservation, or not revoked from it."""
         return bool(self.left[event]) or not self.revoked[event]
 
     def said_before(self, how: str, number: int) -> bool:
@@ -67,7 +67,7 @@ class Plan:
         return (self.status, how, self.executed) in {("voided", "void", None), ("committed", "commit", number)}
 
     def commit(self, number: int) -> None:
-        """Further steps are taken in the order of the plan, first those that may be, then those that were revoked."""
+        """Further steps are taken in order, first those that may be, then those that were revoked."""
         further = number - self.used.total()
         for left, asked in ((self.left, True), (self.unused, False)):
             for event in self.planned:
@@ -115,7 +115,7 @@ class Trained:
         plan.commit(number)
 
     def ended_with(self, now: datetime, number: int | None, *, needed: bool) -> bool:
-        """What becomes of the active plan at the end of the run or an attempt; whether that end may be."""
+        """What becomes of the active reservation at the end of the run or an attempt; whether that end may be."""
         plan = self.active
         if plan is None:
             last = [plan.executed for plan in self.plans if plan.executed is not None][-1:]
@@ -141,7 +141,7 @@ def fits(path: Sequence[Account], asked: Counter[DpEvent]) -> bool:
 
 
 def said(entries: Sequence[Decision], plan: Plan, outcome: DecisionOutcome) -> Counter[DpEvent]:
-    """What the run's chain says about a plan."""
+    """What the run's chain says about a reservation."""
     total: Counter[DpEvent] = Counter()
     for entry in entries:
         for step in entry.steps:

@@ -37,7 +37,7 @@ Asked = tuple[int, dict[str, Any], str]
 
 
 class World:
-    """A ledger with runs under two budgets: one is small, one run declares what it will do, and two make plans."""
+    """A ledger with runs under two budgets: one is small, one run declares what it will do, and two reserve."""
 
     def __init__(self, ledger: Ledger) -> None:
         self.ledger, self.runner = ledger, CommandRunner(ledger)
@@ -56,7 +56,7 @@ class World:
         ]
 
     def hold(self, run: int, count: int) -> None:
-        """Make a plan, unless the run has one."""
+        """Make a reservation, unless the run has one."""
         plan = [{"event": event_to_dict(event), "count": each} for event, each in ((LOUD, count), (QUIET, 4))]
         reply = self.ledger.post(
             f"/v1/runs/{self.runs[run]}/reservations", {"events": plan, "lease_seconds": 900}, "trainer"

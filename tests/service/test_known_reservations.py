@@ -1,4 +1,4 @@
-"""A process knows as many waiting plans as one that has just started, whatever it has seen before."""
+"""A process knows as many waiting reservations as one that has just started, whatever it has seen before."""
 
 from contextlib import suppress
 from dataclasses import dataclass
@@ -84,7 +84,7 @@ def register(ledger: Ledger, name: str, *, waits: bool = False) -> dict[str, Any
         ("runs/{run}/abort", None, 200),
     ],
 )
-def test_change_of_a_plan_is_seen(process: Process, path: str, body: object, status: int) -> None:
+def test_change_of_a_reservation_is_seen(process: Process, path: str, body: object, status: int) -> None:
     register(process.ledger, "second", waits=True)
     assert process.is_up_to_date()
     asked = register(process.ledger, "third", waits=True)
@@ -94,7 +94,7 @@ def test_change_of_a_plan_is_seen(process: Process, path: str, body: object, sta
     assert process.is_up_to_date()
 
 
-def test_pause_of_an_active_run_is_seen_and_its_plan_keeps_its_place(process: Process) -> None:
+def test_pause_of_an_active_run_is_seen_and_its_reservation_keeps_its_place(process: Process) -> None:
     trainer = Trainer(process.ledger, process.ledger.run(name="open", event=LOUD))
     until = (datetime.now(UTC) + timedelta(days=1)).isoformat()
     assert trainer.reserve((LOUD, FITTING), wait_until=until).status_code == 202
@@ -103,14 +103,14 @@ def test_pause_of_an_active_run_is_seen_and_its_plan_keeps_its_place(process: Pr
     assert process.is_up_to_date()
 
 
-def test_granted_plan_is_seen(process: Process) -> None:
+def test_granted_reservation_is_seen(process: Process) -> None:
     assert process.ledger.post(f"/v1/reservations/{process.held['reservation']}/void", None).status_code == 200
     assert grant_in_organisation(process.ledger.database, process.owner) == 1
     assert process.look().rows == {}
     assert process.is_up_to_date()
 
 
-def test_unchanged_plan_is_not_read_twice(process: Process, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unchanged_reservation_is_not_read_twice(process: Process, monkeypatch: pytest.MonkeyPatch) -> None:
     register(process.ledger, "second", waits=True)
     read: list[str] = []
     among = waiting.list_among
@@ -126,14 +126,14 @@ def test_unchanged_plan_is_not_read_twice(process: Process, monkeypatch: pytest.
     assert len(read) == 1
 
 
-def test_all_plans_are_read_after_many_events(process: Process, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_reservations_are_read_after_many_events(process: Process, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(known_reservations, "MAX_EVENTS", 1)
     register(process.ledger, "second", waits=True)
     monkeypatch.setattr(waiting, "list_among", lambda *_: pytest.fail("the plans were read one by one"))
     assert len(process.look().rows) == 2
 
 
-def test_rolled_back_plan_is_forgotten(process: Process) -> None:
+def test_rolled_back_reservation_is_forgotten(process: Process) -> None:
     [first] = process.look().rows
     copied: list[tuple[Table, str, dict[str, Any]]] = [(reservation_rows, "id", {"run_id": process.held["id"]})]
     with suppress(InterruptedError), process.ledger.database.write(process.owner) as tx:
@@ -146,7 +146,9 @@ def test_rolled_back_plan_is_forgotten(process: Process) -> None:
     assert process.is_up_to_date()
 
 
-def test_plan_that_fits_too_late_is_barred_for_a_while(process: Process, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reservation_that_fits_too_late_is_barred_for_a_while(
+    process: Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
     database = process.ledger.database
     assert process.ledger.post(f"/v1/reservations/{process.held['reservation']}/void", None).status_code == 200
     for later in ({"days": 2}, {"days": 2, "minutes": 2}):
@@ -155,8 +157,10 @@ def test_plan_that_fits_too_late_is_barred_for_a_while(process: Process, monkeyp
     assert (len(process.look().rows), expire_waiting(database), len(process.look().rows)) == (1, 1, 0)
 
 
-def test_plan_that_a_step_leaves_no_room_goes_on_waiting(process: Process, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A step may be charged between the look that finds a plan and the locks under which it is granted."""
+def test_reservation_that_a_step_leaves_no_room_goes_on_waiting(
+    process: Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A step may be charged between the look that finds a reservation and the locks under which it is granted."""
     database, trainer = process.ledger.database, Trainer(process.ledger, process.ledger.run(name="open", event=LOUD))
     assert process.ledger.post(f"/v1/reservations/{process.held['reservation']}/void", None).status_code == 200
     look = process.look()
@@ -169,7 +173,9 @@ def test_plan_that_a_step_leaves_no_room_goes_on_waiting(process: Process, monke
     assert list(process.look().rows) == list(look.rows)
 
 
-def test_plan_that_is_due_in_two_processes_expires_once(process: Process, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reservation_that_is_due_in_two_processes_expires_once(
+    process: Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
     due = [(process.owner, plan) for plan in process.look().rows]
     moved(monkeypatch, days=2)
     monkeypatch.setattr(grants, "find_due", lambda *_: due * 2)
@@ -177,7 +183,7 @@ def test_plan_that_is_due_in_two_processes_expires_once(process: Process, monkey
 
 
 @pytest.mark.both_databases
-def test_all_plans_are_read_after_a_restore(process: Process) -> None:
+def test_all_reservations_are_read_after_a_restore(process: Process) -> None:
     """The log has as many events as before, and others."""
     second = register(process.ledger, "second", waits=True)["waiting_reservation"]
     assert len(process.look().rows) == 2

@@ -134,7 +134,7 @@ def test_changed_row_is_read_again_and_charged_by_counting(ready: Ready, monkeyp
     assert ready.recalled == [False, False, True]  # one more was validated
 
 
-def test_steps_of_plan_are_committed_though_others_charge_the_accounts_above(ready: Ready) -> None:
+def test_steps_of_reservation_are_committed_though_others_charge_the_accounts_above(ready: Ready) -> None:
     plan = {"events": [{"event": event_to_dict(LOUD), "count": 20}], "lease_seconds": 600}
     assert ready.ledger.post(f"/v1/runs/{ready.run}/reservations", plan, "trainer").status_code == 201
     ready.once(ready.request())

@@ -114,7 +114,7 @@ class Machine(RuleBasedStateMachine):
     @rule(data=st.data())
     def something(self, data: st.DataObject) -> None:
         what = data.draw(st.sampled_from([name for name, (weight, _) in self.ways.items() for _ in range(weight)]))
-        self.now += timedelta(milliseconds=1)  # of two plans one is older
+        self.now += timedelta(milliseconds=1)  # of two reservations one is older
         getattr(self, what)(**{name: data.draw(strategy, name) for name, strategy in self.ways[what][1].items()})
         self.has_changed()
 
@@ -221,7 +221,7 @@ class Reserving(Machine):
             run.next_step += total.total()
 
     def expected(self, run: Trained) -> list[Account]:
-        """A run's path as the model has it: a plan that is to be ended first is still active in the ledger."""
+        """A run's path as the model has it: a reservation that is to be ended first is still active in the ledger."""
         above = sum((each.settled for each in self.runs), Counter())
         held = sum((each.active.planned for each in self.runs if each.active is not None), Counter())
         used, unused = (run.active.used, run.active.unused) if run.active else (Counter(), Counter())
@@ -241,7 +241,7 @@ class Reserving(Machine):
         )
 
     def bears_plans(self, account: Account, *more: Counter[DpEvent], but: Sequence[Plan] = ()) -> bool:
-        """Whether what active plans may still take fits, or nothing may; lapsed ones are forfeited as a whole."""
+        """Whether what active reservations may still take fits, or nothing may; lapsed ones are forfeited wholly."""
         plans = [run.active for run in self.runs if run.active is not None and account.id in {run.id, *self.above}]
         own = account.id not in self.above
         going = [plan for plan in plans if self.now < plan.until and plan not in but]
@@ -254,7 +254,7 @@ class Reserving(Machine):
         return fits([replace(account, held=held)], Counter())
 
     def limit(self, place: int, account: int, epsilon: float) -> None:
-        """Lower or raise a limit; what plans may no longer take is read, and judged by itself."""
+        """Lower or raise a limit; what reservations may no longer take is read, and judged by itself."""
         run = self.runs[place % len(self.runs)]
         own = [run.id] if self.own else []
         subject = ([*self.above, *own])[account % (2 + len(own))]
@@ -277,7 +277,7 @@ class Reserving(Machine):
         self.kept_as_much_as_fits(changed)
 
     def kept_as_much_as_fits(self, account: Account) -> None:
-        """The oldest plan that gave way could not have kept one step more, whatever the newer ones give up."""
+        """The oldest reservation that gave way could not have kept one step more, whatever the newer ones give up."""
         reached = [run.active for run in self.runs if run.active is not None and account.id in {run.id, *self.above}]
         plans = sorted((plan for plan in reached if self.now < plan.until), key=lambda plan: plan.id)
         for place, plan in enumerate(plans):
@@ -291,7 +291,7 @@ class Reserving(Machine):
     ) -> None:
         run = self.runs[place % len(self.runs)]
         before, word = None, 0
-        if preceding is not None and run.plans:  # mostly on the last plan, maybe on one that ended long ago
+        if preceding is not None and run.plans:  # mostly on the last reservation, maybe on one that ended long ago
             before = run.plans[-1] if preceding[0] else run.plans[0]
             word = max(0, before.used.total() + preceding[1] * before.unused.total() // 3)
         steps = tuple(StepEvent(*item) for item in plan)
@@ -319,7 +319,7 @@ class Reserving(Machine):
             run.plans.append(Plan(answer.reservation.id, run.id, total, lease, self.now + timedelta(seconds=lease)))
 
     def objection(self, before: Plan | None, word: int) -> type[LedgerError] | None:
-        """Why a plan cannot follow on another with this word."""
+        """Why a reservation cannot follow on another with this word."""
         if before is None:
             return None
         if before.status != "active":
@@ -437,12 +437,14 @@ class Reserving(Machine):
                     assert said(entries, plan, DecisionOutcome.FORFEITED) == plan.forfeited
                     found, _ = reservations.get_reservation(runner.call(), plan.id)
                     assert (str(found.status), found.steps_executed) == (plan.status, plan.executed)
-                    rest = plan.unused - plan.forfeited  # still held while the plan is active, returned afterwards
+                    rest = (
+                        plan.unused - plan.forfeited
+                    )  # still held while the reservation is active, returned afterwards
                     assert cost(plan.planned) == cost(plan.used + plan.forfeited + rest)
 
 
 class Lowering(Reserving):
-    """Plans that fill their budgets, and limits that change all the time."""
+    """Reservations that fill their budgets, and limits that change all the time."""
 
     ways = WAYS | {
         "reserve": (8, WAYS["reserve"][1] | {"plan": large, "lease": st.just(600), "preceding": st.none()}),

@@ -1,4 +1,4 @@
-"""Plans that arrive, wait, are granted and end in any order: the rule decides, once, and never past a limit."""
+"""Reservations that arrive, wait, are granted and end in any order: the rule decides, once, and never past a limit."""
 
 import json
 from collections import Counter
@@ -56,7 +56,7 @@ WAYS: dict[str, Way] = {
 
 @dataclass
 class Asked:
-    """A run, and the plan that it has asked for last."""
+    """A run, and the reservation that it has asked for last."""
 
     run: str
     plan: str
@@ -158,7 +158,7 @@ class Scheduling(Machine):
         expire_waiting(self.ledger.database)
 
     def turn(self, place: int, how: str, priority: int) -> None:
-        """A plan loses its turn or gets another, while all is settled: those behind it may be let in."""
+        """A reservation loses its turn or gets another, while all is settled: those behind it may be let in."""
         waiting = [one for one in self.asked if self.read("reservations", one.plan)["status"] == "waiting"]
         if not waiting:
             return
@@ -192,13 +192,13 @@ class Scheduling(Machine):
             yield tx, fresh.look(tx, context.now, context.lapsed_by)
 
     def expected(self) -> list[str]:
-        """The plans to grant now, in their order."""
+        """The reservations to grant now, in their order."""
         with self.fresh_look() as (tx, look):
             grants = grants_in(tx, self.owner, look, set(look.states), set(look.rows))
         return [each.standing.reservation.id for each in grants]
 
     def nothing_that_fits_is_left(self) -> None:
-        """No plan fits that may be granted, unless one that has waited for long holds it up."""
+        """No reservation fits that may be granted, unless one that has waited for long holds it up."""
         with self.fresh_look() as (tx, look):
             for line in look.lines.values():
                 with_runs(tx, self.owner, look.books, line.reservations.values())
@@ -212,7 +212,7 @@ class Scheduling(Machine):
         return [each for each in self.events() if each["action"] == "reservation.granted"]
 
     def events(self) -> list[dict[str, Any]]:
-        """All that was recorded of plans, oldest first."""
+        """All that was recorded of reservations, oldest first."""
         with self.ledger.database.read(self.owner) as tx:
             rows = list(all_entries(tx, self.owner))
         found = [(str(each.action), each.subject, json.loads(each.after or "null")) for each in rows]
@@ -244,7 +244,7 @@ def _act(action: str) -> str:
 
 
 @pytest.mark.both_databases
-def test_sequence_passes_no_limit_and_leaves_no_plan_that_fits(
+def test_sequence_passes_no_limit_and_leaves_no_reservation_that_fits(
     ledger: Ledger, replica: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Scheduling.patch, Scheduling.replicas = monkeypatch, [ledger.database, replica]

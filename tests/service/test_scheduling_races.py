@@ -1,4 +1,4 @@
-"""Looks of several processes, arrivals, cancellations and ends at the same moment: each plan ends its wait once."""
+"""Looks, arrivals, cancellations and ends at the same moment: each reservation ends its wait once."""
 
 import itertools
 import threading
@@ -49,7 +49,7 @@ class Raced:
         return grant_in_organisation(database, self.owner)
 
     def ends(self) -> Counter[str]:
-        """How often each plan has ended to wait, by the audit log."""
+        """How often each reservation has ended to wait, by the audit log."""
         actions = ("granted", "expired", "cancelled")
         return Counter(each["subject"] for how in actions for each in self.office.events(f"reservation.{how}"))
 
@@ -76,7 +76,7 @@ def at_once(*work: Callable[[], Any]) -> list[Any]:
         return [each.result() for each in [pool.submit(do, one) for one in work]]
 
 
-def test_simultaneous_passes_grant_each_plan_once(raced: Raced) -> None:
+def test_simultaneous_passes_grant_each_reservation_once(raced: Raced) -> None:
     held = raced.office.held(FITTING)
     plans = [raced.office.queued(50, f"run{place}") for place in range(6)]
     assert [raced.look(database) for database in raced.both] == [0, 0]
@@ -87,7 +87,7 @@ def test_simultaneous_passes_grant_each_plan_once(raced: Raced) -> None:
     assert raced.ends() == Counter(each.plan for each in plans[:fitting])
 
 
-def test_plan_is_either_cancelled_or_granted(raced: Raced) -> None:
+def test_reservation_is_either_cancelled_or_granted(raced: Raced) -> None:
     held = raced.office.held(FITTING)
     plans = [raced.office.queued(20, f"run{place}") for place in range(4)]
     held.end("void")
@@ -100,13 +100,13 @@ def test_plan_is_either_cancelled_or_granted(raced: Raced) -> None:
     assert raced.ends() == Counter(each.plan for each in plans)
 
 
-def test_arrival_takes_nothing_from_waiting_plans(raced: Raced) -> None:
+def test_arrival_takes_nothing_from_waiting_reservations(raced: Raced) -> None:
     """At the moment of the look it is refused, unless it fits beside all that wait."""
     for turn in range(ROUNDS):
         held = raced.office.held(FITTING - 10, f"held{turn}")
         waits = raced.office.queued(FITTING - 40, f"waits{turn}")
         held.end("void")
-        behind = raced.office.queued(60, f"behind{turn}")  # it would fit, but another plan is before it
+        behind = raced.office.queued(60, f"behind{turn}")  # it would fit, but another reservation is before it
         assert behind.cancel().status_code == 200
         late, _, small = at_once(
             partial(raced.office.register, 60, f"late{turn}", wait_until=None),
@@ -120,7 +120,7 @@ def test_arrival_takes_nothing_from_waiting_plans(raced: Raced) -> None:
         assert raced.ledger.post(f"/v1/reservations/{small.json()['reservation']}/void", None).status_code == 200
 
 
-def test_plan_whose_lease_ends_as_it_is_claimed_is_one_or_the_other(raced: Raced) -> None:
+def test_reservation_whose_lease_ends_as_it_is_claimed_is_one_or_the_other(raced: Raced) -> None:
     held = raced.office.held(FITTING)
     plan = raced.office.queued(20, lease_seconds=3600)
     held.end("void")

@@ -51,14 +51,14 @@ def _some(draw: st.DrawFn) -> Reservation:
 
 
 @given(STEPS)
-def test_a_plan_has_each_event_once_and_all_repetitions(steps: list[StepEvent]) -> None:
+def test_a_reservation_has_each_event_once_and_all_repetitions(steps: list[StepEvent]) -> None:
     items = reservations.items_of(steps)
     assert Counter({item.event: item.count for item in items}) == _count(steps)
     assert [item.event for item in items] == list(dict.fromkeys(step.event for step in steps))
     assert not any(item.used for item in items)
 
 
-def test_a_plan_that_cannot_be_counted_is_refused() -> None:
+def test_a_reservation_that_cannot_be_counted_is_refused() -> None:
     with pytest.raises(InvalidInputError, match="at least one"):
         reservations.items_of([])
     with pytest.raises(InvalidInputError, match="1000000001 repetitions"):
@@ -90,7 +90,7 @@ def test_an_event_that_is_not_planned_is_named() -> None:
 
 
 @given(_some(), st.data())
-def test_a_committed_plan_is_what_was_executed_and_what_is_returned(
+def test_a_committed_reservation_is_what_was_executed_and_what_is_returned(
     reservation: Reservation, data: st.DataObject
 ) -> None:
     executed = data.draw(st.integers(reservation.steps_used, reservation.steps_reserved))
@@ -107,7 +107,7 @@ def test_a_committed_plan_is_what_was_executed_and_what_is_returned(
     assert again == replace(closing, charged=(), replayed=True)
 
 
-def test_steps_executed_beyond_the_authorised_are_charged_in_plan_order() -> None:
+def test_steps_executed_beyond_the_authorised_are_charged_in_reservation_order() -> None:
     plan = [StepEvent(EVENTS[0], 5), StepEvent(EVENTS[1], 5), StepEvent(EVENTS[2], 5)]
     closing = reservations.commit(_reservation(plan, 4, 5, 0), 12)
     assert closing.charged == (StepEvent(EVENTS[0], 1), StepEvent(EVENTS[2], 2))
@@ -115,7 +115,7 @@ def test_steps_executed_beyond_the_authorised_are_charged_in_plan_order() -> Non
 
 
 @given(_some())
-def test_an_attestation_outside_the_plan_is_refused(reservation: Reservation) -> None:
+def test_an_attestation_outside_the_reservation_is_refused(reservation: Reservation) -> None:
     with pytest.raises(InvalidInputError, match=f"Send at least {reservation.steps_used}"):
         reservations.commit(reservation, reservation.steps_used - 1)
     with pytest.raises(InvalidInputError, match="report the others"):
@@ -123,7 +123,7 @@ def test_an_attestation_outside_the_plan_is_refused(reservation: Reservation) ->
 
 
 @given(_some())
-def test_a_plan_is_voided_only_if_nothing_of_it_was_used(reservation: Reservation) -> None:
+def test_a_reservation_is_voided_only_if_nothing_of_it_was_used(reservation: Reservation) -> None:
     if reservation.steps_used:
         with pytest.raises(ReservationStateConflictError, match="Commit it") as refused:
             reservations.void(reservation)
@@ -136,7 +136,7 @@ def test_a_plan_is_voided_only_if_nothing_of_it_was_used(reservation: Reservatio
 
 
 @given(_some())
-def test_a_forfeited_plan_is_spent_whole(reservation: Reservation) -> None:
+def test_a_forfeited_reservation_is_spent_whole(reservation: Reservation) -> None:
     closing = reservations.forfeit(reservation)
     used = Counter({item.event: item.used for item in closing.reservation.items})
     assert used + _count(closing.forfeited) == Counter({item.event: item.count for item in reservation.items})
@@ -165,7 +165,7 @@ def test_closed_reservation_stays_closed(first: str, second: str) -> None:
             later()
 
 
-def test_another_attestation_of_a_committed_plan_is_refused() -> None:
+def test_another_attestation_of_a_committed_reservation_is_refused() -> None:
     closed = reservations.commit(_reservation([StepEvent(EVENTS[0], 5)]), 3).reservation
     with pytest.raises(ReservationClosedError, match="committed with 3 steps executed"):
         reservations.commit(closed, 4)
@@ -190,7 +190,7 @@ def test_a_lease_runs_out_at_its_moment() -> None:
 @pytest.mark.parametrize(
     ("claimed", "status", "fate"), [(None, "voided", "is returned"), (NOW, "forfeited", "is forfeited")]
 )
-def test_renewal_of_a_lapsed_plan_names_its_end(claimed: datetime | None, status: str, fate: str) -> None:
+def test_renewal_of_a_lapsed_reservation_names_its_end(claimed: datetime | None, status: str, fate: str) -> None:
     granted = replace(_reservation([StepEvent(EVENTS[0], 5)]), granted_at=NOW, claimed_at=claimed)
     for lease in (reservations.renew, reservations.claim):
         with pytest.raises(ReservationClosedError, match=fate) as caught:

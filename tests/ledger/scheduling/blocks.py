@@ -1,4 +1,4 @@
-"""Accounts with a few small limits, plans that wait for them, and what the definitions make of both, in Python ints."""
+"""Accounts with few small limits, reservations that wait, and what the definitions make of both, in Python ints."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -80,7 +80,7 @@ def with_loss(account: Account, spent: Units, held: Units = NOTHING) -> Account:
 def waiting(
     name: str, path: Iterable[str], cost: Units, minute: int = 0, priority: int = 0, weight: float = 1.0
 ) -> WaitingReservation:
-    """A plan of one step that began to wait at a minute; its run is the last account of its path."""
+    """A reservation of one step that began to wait at a minute; its run is the last account of its path."""
     steps = (PricedStep(StepEvent(Gaussian(1.0), 1), curve_of(cost)),)
     return WaitingReservation(name, (*path, f"run_{name}"), steps, NOW + timedelta(minutes=minute), priority, weight)
 
@@ -90,7 +90,7 @@ def open_books(
     plans: Iterable[WaitingReservation],
     withholdings: Mapping[str, Withholding] | None = None,
 ) -> Books:
-    """Accounts, and a run for each plan under the last budget of its path."""
+    """Accounts, and a run for each reservation under the last budget of its path."""
     runs = [block(plan.path[-1], None, plan.path[-2] if len(plan.path) > 1 else None) for plan in plans]
     return Books({each.id: each for each in (*accounts, *runs)}, withholdings)
 

@@ -1,4 +1,4 @@
-"""Aging: no plan that could be granted waits for ever, and none that could not be holds others up."""
+"""Aging: no reservation that could be granted waits for ever, and none that could not be holds others up."""
 
 from datetime import timedelta
 from fractions import Fraction
@@ -29,11 +29,11 @@ from . import blocks
 FIRST, SHARE, PACKED = SchedulingRule
 AGING = timedelta(minutes=10)
 LONG = -60
-"""The minute at which plans arrived that have aged by NOW."""
+"""The minute at which reservations arrived that have aged by NOW."""
 
 
 def busy(rule: SchedulingRule, aging: timedelta | None, large: int, priority: int = 0) -> dict[str, int]:
-    """Minutes after which plans are granted, of an hour in which two small ones a minute return theirs after five."""
+    """Minutes of grants, in an hour in which two small reservations a minute return theirs after five."""
     plans = {"large": waiting("large", ["b0"], flat(large), 0)}
     small = [waiting(f"s{at:02}{each}", ["b0"], flat(10), at, priority) for at in range(60) for each in "ab"]
     books = open_books([block("b0", flat(100, 9))], [*plans.values(), *small])
@@ -59,7 +59,9 @@ def give_back(books: Books, name: str, plan: WaitingReservation) -> None:
 
 
 @pytest.mark.parametrize("rule", SchedulingRule)
-def test_a_large_plan_is_granted_while_small_ones_keep_arriving_and_starves_without_aging(rule: SchedulingRule) -> None:
+def test_a_large_reservation_is_granted_while_small_ones_keep_arriving_and_starves_without_aging(
+    rule: SchedulingRule,
+) -> None:
     granted, without = busy(rule, AGING, 100), busy(rule, None, 100)
     assert granted["large"] <= 16, "ten minutes of waiting, and five until all is returned"
     assert len(granted) > 20
@@ -68,7 +70,7 @@ def test_a_large_plan_is_granted_while_small_ones_keep_arriving_and_starves_with
     assert busy(rule, AGING, 101) == busy(rule, None, 101), "what can never fit delays no other"
 
 
-def test_a_higher_priority_overtakes_an_aged_plan() -> None:
+def test_a_higher_priority_overtakes_an_aged_reservation() -> None:
     assert "large" not in busy(SHARE, AGING, 100, priority=1)
 
 
@@ -130,7 +132,7 @@ DELAYING: dict[str, Given] = {
 
 @pytest.mark.parametrize("given", PASSING.values(), ids=PASSING)
 @pytest.mark.parametrize("rule", SchedulingRule)
-def test_younger_plan_that_takes_nothing_from_an_aged_one_passes(given: Given, rule: SchedulingRule) -> None:
+def test_younger_reservation_that_takes_nothing_from_an_aged_one_passes(given: Given, rule: SchedulingRule) -> None:
     accounts, kept, older, younger = given
     books = open_books(accounts, [older, younger], dict(kept))
     grants = run_pass(line_of(rule, [older, younger], AGING), books)
@@ -140,14 +142,14 @@ def test_younger_plan_that_takes_nothing_from_an_aged_one_passes(given: Given, r
 
 @pytest.mark.parametrize("given", DELAYING.values(), ids=DELAYING)
 @pytest.mark.parametrize("rule", SchedulingRule)
-def test_younger_plan_that_takes_budget_an_aged_one_lacks_waits(given: Given, rule: SchedulingRule) -> None:
+def test_younger_reservation_that_takes_budget_an_aged_one_lacks_waits(given: Given, rule: SchedulingRule) -> None:
     accounts, kept, older, younger = given
     for waits, expected in (([younger], ["new"]), ([older, younger], [])):
         books = open_books(accounts, [older, younger], dict(kept))
         assert names(run_pass(line_of(rule, waits, AGING), books)) == expected
 
 
-def test_aged_plan_that_is_granted_or_on_a_closed_account_delays_no_other() -> None:
+def test_aged_reservation_that_is_granted_or_on_a_closed_account_delays_no_other() -> None:
     plans = [old("b0 b1", flat(50)), new("b0", flat(1))]
     closed = Books(open_books([HELD_60, OTHER], plans).accounts, {}, lambda account: account.id != "b1")
     assert names(run_pass(line_of(FIRST, plans, AGING), closed)) == ["new"]
@@ -155,12 +157,12 @@ def test_aged_plan_that_is_granted_or_on_a_closed_account_delays_no_other() -> N
     assert names(run_pass(line_of(SHARE, plans, AGING), open_books([ROOT], plans))) == ["old", "new"]
 
 
-def test_younger_plan_passes_several_aged_ones_that_need_another_account() -> None:
+def test_younger_reservation_passes_several_aged_ones_that_need_another_account() -> None:
     plans = [old("b0 b1", flat(50)), waiting("older", ["b0", "b1"], flat(50), LONG - 1), new("b1", flat(50))]
     assert names(run_pass(line_of(FIRST, plans, AGING), open_books([HELD_90, OTHER], plans))) == ["new"]
 
 
-def test_delayed_plan_is_a_candidate_once_the_aged_one_is_hopeless() -> None:
+def test_delayed_reservation_is_a_candidate_once_the_aged_one_is_hopeless() -> None:
     plans = [old("b0 b1", flat(50)), new("b0", flat(1))]
     books, line = open_books([HELD_60, OTHER], plans), line_of(SHARE, plans, AGING)
     assert names(run_pass(line, books)) == []
@@ -175,7 +177,7 @@ def test_lasting_promise_is_that_of_the_last_window(part: Fraction, *, is_hopele
     assert open_books([block("b0", flat(100))], [plan], {"b0": kept}).is_hopeless(plan) == is_hopeless
 
 
-def test_candidates_need_no_run_of_an_aged_plan() -> None:
+def test_candidates_need_no_run_of_an_aged_reservation() -> None:
     """The books have the runs of those that are tried only."""
     line, books = line_of(FIRST, [old("b0 b1", flat(1)), new("b1", flat(1))], AGING), open_books([ROOT, OTHER], [])
     assert {each.id for each in line.candidates(books, ["b0"], line.aged(NOW))} == {"old", "new"}

@@ -55,7 +55,7 @@ def test_no_rule_grants_more_than_the_optimum() -> None:
     assert counts[-1] > counts[0]
 
 
-def test_the_optimum_of_two_plans_that_share_a_block() -> None:
+def test_the_optimum_of_two_reservations_that_share_a_block() -> None:
     chosen = pure_filter(Limit(1.0, 1e-7))
     large = priced(EpsilonDelta(0.7, 0.0))
     arrivals = (Arrival(0.0, large, (0, 1)), Arrival(0.0, large, (0,)), Arrival(0.0, large, (1,)))

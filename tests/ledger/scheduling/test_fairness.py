@@ -1,7 +1,7 @@
 """What PrivateKube proves of its rule DPF-N (Luo et al. 2021, Theorems 1, 2 and 4), as far as it is claimed.
 
 Every run that asks for some of a block's budget unlocks a fair share of it, and then a pass is made. Nothing is
-returned: a plan that is small and late on another block may wait, and would be tried before a fair one.
+returned: a reservation that is small and late on another block may wait, and would be tried before a fair one.
 """
 
 from collections import Counter
@@ -39,7 +39,7 @@ limits = st.tuples(*[st.sampled_from([-1, 40, 60, 61])] * ORDERS, st.sampled_fro
 
 @dataclass
 class Arrivals:
-    """Plans that arrive one after another, at blocks of which each unlocks a fair share."""
+    """Reservations that arrive one after another, at blocks of which each unlocks a fair share."""
 
     limits: Mapping[str, Units]
     number: int
@@ -65,15 +65,15 @@ class Arrivals:
         return list(self.line.reservations.values())
 
     def granted(self) -> dict[str, int]:
-        """Number of arrivals until each plan was granted."""
+        """Number of arrivals until each reservation was granted."""
         return {name: place for place, plan in enumerate(self.plans) for name in self.arrive(plan)}
 
     def is_early(self, plan: WaitingReservation) -> bool:
-        """Whether an arriving plan is among the first of all its blocks."""
+        """Whether an arriving reservation is among the first of all its blocks."""
         return all(self.arrived[name] < self.number for name in plan.path[:-1])
 
     def is_fair(self, plan: WaitingReservation) -> bool:
-        """Whether a plan asks for no more than a fair share of each of its blocks, at all orders and of own deltas."""
+        """Whether a reservation asks for at most a fair share of its blocks, at all orders and of own deltas."""
         asked = units_of(plan.cost)
         for name in plan.path[:-1]:
             share = part_of(Fraction(1, self.number), self.limits[name])
@@ -102,10 +102,11 @@ def arrivals(draw: st.DrawFn) -> Arrivals:
 
 
 @given(arrivals())
-def test_a_fair_plan_is_granted_when_it_arrives(world: Arrivals) -> None:
-    """Theorem 1, sharing incentive, while no plan waits that asks for a fair share at one order and more at another.
+def test_a_fair_reservation_is_granted_when_it_arrives(world: Arrivals) -> None:
+    """Theorem 1, sharing incentive, while no reservation waits that asks for a fair share at one order and more at
+    another.
 
-    The paper's share is the largest over the orders; the rule's is the least, and tries such a plan first.
+    The paper's share is the largest over the orders; the rule's is the least, and tries such a reservation first.
     """
     for plan in world.plans:
         scores = world.line.scores(world.waiting, world.books)
@@ -116,7 +117,7 @@ def test_a_fair_plan_is_granted_when_it_arrives(world: Arrivals) -> None:
             assert granted[0] == plan.id, "no other can have waited for its share"
 
 
-def test_a_plan_that_is_small_at_one_order_overtakes_a_fair_one() -> None:
+def test_a_reservation_that_is_small_at_one_order_overtakes_a_fair_one() -> None:
     plans = [waiting("first", ["b0"], (20, 60, 0, 0), 0), waiting("small", ["b0"], (21, 1, 0, 0), 1)]
     world = Arrivals({"b0": (60, 60, -1, 0)}, 3, [*plans, waiting("fair", ["b0"], (20, 20, 0, 0), 2)])
     assert world.granted() == {"first": 0, "small": 2}
@@ -124,8 +125,8 @@ def test_a_plan_that_is_small_at_one_order_overtakes_a_fair_one() -> None:
 
 @few(25)
 @given(arrivals(), st.data())
-def test_asking_for_more_does_not_get_a_plan_granted_earlier(world: Arrivals, data: st.DataObject) -> None:
-    """Theorem 2, strategy-proofness: a plan asks for more than it needs, at some orders or of own deltas."""
+def test_asking_for_more_does_not_get_a_reservation_granted_earlier(world: Arrivals, data: st.DataObject) -> None:
+    """Theorem 2, strategy-proofness: a reservation asks for more than it needs, at some orders or of own deltas."""
     place = data.draw(st.integers(0, len(world.plans) - 1))
     plan = world.plans[place]
     more = data.draw(st.tuples(*[st.integers(0, 9)] * ORDERS, st.integers(0, 3)))
@@ -137,9 +138,9 @@ def test_asking_for_more_does_not_get_a_plan_granted_earlier(world: Arrivals, da
 
 
 def test_example_of_the_paper_is_granted_in_its_order() -> None:
-    """Figure 4: two blocks, of which each plan unlocks 10, and a tie that the second share decides."""
+    """Figure 4: two blocks, of which each reservation unlocks 10, and a tie that the second share decides."""
     demands = {"p1": (5, 15), "p2": (10, 10), "p3": (15, 10)}
-    # A plan has one cost for all of its blocks: each of these counts an order of its own.
+    # A reservation has one cost for all of its blocks: each of these counts an order of its own.
     orders = {"b0": (100, -1, -1, 0), "b1": (-1, 100, -1, 0)}
     plans = [waiting(name, orders, (*each, 0, 0), at) for at, (name, each) in enumerate(demands.items())]
     world = Arrivals(orders, 10, plans)

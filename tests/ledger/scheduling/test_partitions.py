@@ -128,7 +128,7 @@ def books_of(tree: Tree, plans: Sequence[WaitingReservation]) -> Books:
 
 
 @given(worlds())
-def test_a_plan_is_granted_iff_every_account_admits_it(
+def test_a_reservation_is_granted_iff_every_account_admits_it(
     world: tuple[Tree, list[WaitingReservation], SchedulingRule],
 ) -> None:
     tree, plans, rule = world

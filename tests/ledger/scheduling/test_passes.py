@@ -1,4 +1,4 @@
-"""Passes over waiting plans: nothing past a limit, nothing left that fits, the same whatever the order of insertion."""
+"""Passes over waiting reservations: nothing past a limit, nothing left that fits, whatever the order of insertion."""
 
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -43,7 +43,7 @@ parts = st.sampled_from([ALL, ALL, Fraction(1, 2), Fraction(2, 3)])
 
 @dataclass(frozen=True)
 class World:
-    """Blocks, and plans that wait for some of them."""
+    """Blocks, and reservations that wait for some of them."""
 
     rule: SchedulingRule
     aging: timedelta | None
@@ -88,7 +88,7 @@ agings = st.sampled_from([None, AGING, timedelta(0)])
 
 @few(40)
 @given(worlds(agings), st.randoms(use_true_random=False))
-def test_pass_tries_plans_in_order_and_grants_what_takes_nothing_from_an_older_one(
+def test_pass_tries_reservations_in_order_and_grants_what_takes_nothing_from_an_older_one(
     world: World, random: Random
 ) -> None:
     line, books = world.line(), world.books()
@@ -140,7 +140,7 @@ def test_a_closed_account_admits_nothing() -> None:
 
 
 @pytest.mark.parametrize("above", [None, "root"])
-def test_a_plan_in_a_partition_without_loss_is_a_candidate(above: str | None) -> None:
+def test_a_reservation_in_a_partition_without_loss_is_a_candidate(above: str | None) -> None:
     """Neither the parallel account nor those above it grow by its cost."""
     used = flat(80)
     accounts = [with_loss(block("all", flat(100, 9), above, 1), used), with_loss(block("b0", flat(90, 9), "all"), used)]
@@ -188,7 +188,7 @@ class _TryingAll(Books):
 
 @few(25)
 @given(worlds())
-def test_plan_that_is_not_tried_would_have_been_refused(world: World) -> None:
+def test_reservation_that_is_not_tried_would_have_been_refused(world: World) -> None:
     books = world.books()
     everything = _TryingAll(dict(books.accounts), dict(books.withholdings))
     for plan in world.plans:

@@ -1,4 +1,4 @@
-"""The order of plans that wait, on examples made by hand."""
+"""The order of reservations that wait, on examples made by hand."""
 
 from dataclasses import replace
 from datetime import timedelta
@@ -71,7 +71,7 @@ PACKS: list[Case] = [
     [(rule, *case) for rule, cases in ((SHARE, SHARES), (PACKED, PACKS)) for case in cases],
     ids=lambda each: each if isinstance(each, str) else None,
 )
-def test_plan_with_the_better_score_is_tried_first(
+def test_reservation_with_the_better_score_is_tried_first(
     rule: SchedulingRule, what: str, asked: list[tuple[list[str], Units, float]]
 ) -> None:
     """The second arrived first, so that a tie would put it first."""
@@ -84,7 +84,7 @@ def test_plan_with_the_better_score_is_tried_first(
     assert tried(line_of(rule, plans).order(plans, books, NOW)) == ["x0", "x1"], what
 
 
-def test_the_best_order_is_that_at_which_the_most_plans_fit() -> None:
+def test_the_best_order_is_that_at_which_the_most_reservations_fit() -> None:
     """At the first order three of four fit, at the second all but two are too large: the first decides."""
     costs = [(30, 1, 0, 0), (31, 60, 0, 0), (32, 60, 0, 0), (90, 2, 0, 0)]
     plans = [waiting(f"x{place}", ["b0"], cost, -place) for place, cost in enumerate(costs)]
@@ -101,7 +101,7 @@ def test_the_best_order_is_that_at_which_the_most_plans_fit() -> None:
 
 @pytest.mark.parametrize("backwards", [False, True])
 def test_the_best_order_does_not_depend_on_the_order_of_insertion(*, backwards: bool) -> None:
-    """Two plans ask for as much by weight, and only one of them fits."""
+    """Two reservations ask for as much by weight, and only one of them fits."""
     plans = [waiting("x", ["b0"], (2, 1, 0, 0), 0, 0, 2.0), waiting("y", ["b0"], (1, 2, 0, 0), 0, 0, 1.0)]
     books = open_books([block("b0", (2, 1, -1, 0))], plans)
     line = line_of(PACKED, plans[::-1] if backwards else plans)
@@ -126,7 +126,7 @@ def test_priority_is_before_age_and_age_before_the_rule(rule: SchedulingRule) ->
 
 
 @pytest.mark.parametrize("event", [Gaussian(40.0), Gaussian(80.0)])
-def test_a_plan_counts_with_its_part_of_the_accounts_own_plan_if_that_covers_it(event: Gaussian) -> None:
+def test_a_reservation_counts_with_its_part_of_the_accounts_own_plan_if_that_covers_it(event: Gaussian) -> None:
     account = planning(make_account(1.0, 1e-5), StepEvent(Gaussian(40.0), MAX_COUNT))
     step = priced(account, event, 3)
     used = with_usage([account], [step])[0].cost.used[account.id]
@@ -144,7 +144,7 @@ def test_a_plan_counts_with_its_part_of_the_accounts_own_plan_if_that_covers_it(
     assert score == min(0.5, *(each / most for each, most in asked if most > 0))
 
 
-def test_a_filter_that_is_not_tuned_is_tuned_for_each_plan() -> None:
+def test_a_filter_that_is_not_tuned_is_tuned_for_each_reservation() -> None:
     account = make_account(1.0, 1e-5)
     plans = [
         replace(waiting(name, [account.id], flat(0)), steps=(priced(account, Gaussian(30.0), count),))
@@ -164,7 +164,7 @@ def test_an_account_without_orders_or_a_limit() -> None:
     assert line_of(PACKED, plans).scores(plans, books) == {"x": (inf,), "y": (0,), "z": (1 / 9,)}
 
 
-def test_plans_leave_a_line() -> None:
+def test_reservations_leave_a_line() -> None:
     plans = [waiting("x", ["b0", "b1"], flat(1)), waiting("y", ["b1"], flat(1))]
     line = line_of(FIRST, plans)
     assert line.through(["b0", "b1"]) == plans

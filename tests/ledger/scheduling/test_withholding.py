@@ -161,7 +161,7 @@ def test_a_locked_filter_that_is_not_tuned_is_left_alone_and_admits_what_costs_n
     assert holds(account, step, 1, unlocked(Fraction(0)))
 
 
-def test_promised_part_of_a_plan_is_kept_of_each_mechanism() -> None:
+def test_promised_part_of_a_reservation_is_kept_of_each_mechanism() -> None:
     once, many = StepEvent(EpsilonDelta(0.05, 0.0), 4), StepEvent(Gaussian(40.0), MAX_COUNT)
     account = planning(make_account(1.0, 1e-5), once, many)
     query, step = account.price(once), account.price(replace(many, count=1))
