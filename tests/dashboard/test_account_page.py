@@ -150,7 +150,7 @@ def test_numbers_agree_when_run_is_charged_meanwhile(
 def test_infinite_loss_is_shown_beside_reserved(ledger: Ledger, population: str, budget: str) -> None:
     plan = {"events": [{"event": SAMPLED, "count": 50}], "lease_seconds": 3600}
     assert ledger.post(f"/v1/runs/{ledger.run(name='holding')}/reservations", plan, "trainer").status_code == 201
-    assert "by plans, with the steps that they have released;" in open_account(ledger, population).words
+    assert "with the steps that they have released;" in open_account(ledger, population).words
     happened = {"count": 1000, "mode": "report", "event": {"type": "gaussian", "noise_multiplier": 0.001}}
     reported = ledger.post(f"/v1/runs/{ledger.run(name='leaking')}/steps", happened, "trainer")
     assert reported.json()["epsilon"] == "Infinity"

@@ -68,7 +68,7 @@ def test_queue_names_reservations_and_what_they_lack(ledger: Ledger, shared: str
     counted = [each.get("href") for each in page.root.iter("a") if text_of(each) == "2 waiting"]
     assert sorted(map(str, counted)) == sorted(f"/accounts/{each}#queue-title" for each in (shared, team(ledger)))
     assert "2 waiting." in page.words.partition("Unfinished runs")[2]
-    assert "Steps left – its plan waits" in visitor(ledger).open(f"/runs/{first['id']}").words  # noqa: RUF001 - a dash
+    assert "Steps left – its reservation waits" in visitor(ledger).open(f"/runs/{first['id']}").words  # noqa: RUF001 - a dash
     assert (first["steps_remaining"], first["binding_account"]) == (None, None)
     ask(ledger, "small", 5)
     listed = visitor(ledger).open("/runs?status=waiting").part("list")
@@ -95,16 +95,16 @@ def test_prioritized_reservation_is_first_and_buttons_depend_on_role(ledger: Led
 def test_account_without_queue_and_allocation_says_so(ledger: Ledger) -> None:
     for account in (str(ledger.population()["id"]), str(ledger.budget()["id"])):
         words = visitor(ledger).open(f"/accounts/{account}").words
-        assert "Plans that wait No plan waits." in words
-        assert "It has no allocation: all of its limit is usable, and steps need no plan." in words
-        assert "plans only" not in words
+        assert "Reservations that wait No reservation waits." in words
+        assert "It has no allocation: all of its limit is usable, and steps need no reservation." in words
+        assert "reservations only" not in words
     assert "waiting" not in visitor(ledger).open("/").words.partition("Unfinished")[0]
 
 
 def test_allocation_is_shown_with_usable_and_promised_shares(ledger: Ledger, shared: str) -> None:
     assert ask(ledger, "small", 20).json()["status"] == "active"
     found = visitor(ledger).open(f"/accounts/{shared}").part("sharing")
-    assert "plans only steps without a plan are refused" in found
+    assert "reservations only steps without one are refused" in found
     assert "Aging 7 days" in found
     assert "Unlocked 10.0 %" in found
     assert re.search(r"icu-team 25\.0 % 60\.0 % 2 (?!0\.000)\d\.\d{3}", found), found
@@ -144,10 +144,10 @@ def test_preview_says_whether_a_reservation_would_wait_or_be_refused(ledger: Led
     for steps, said in ((10, "It fits"), (800, "It has to wait"), (1_000_000, "It does not fit")):
         words = visitor(ledger).open(f"/accounts/{budget}?steps={steps}&noise=1.1&rate=0.01").words
         assert said in words
-        assert ("As a plan it would wait at place" in words) == (said == "It has to wait")
+        assert ("As a reservation it would wait at place" in words) == (said == "It has to wait")
     assert ledger.set_policy({"min_noise_multiplier": 2.0}, budget, OFFICER).status_code == 200
     words = visitor(ledger).open(f"/accounts/{budget}?steps=10&noise=1.1&rate=0.01").words
-    assert "As a plan of a new run it would be refused now:" in words
+    assert "As a reservation of a new run it would be refused now:" in words
 
 
 @pytest.mark.usefixtures("shared")
@@ -158,7 +158,7 @@ def test_run_page_has_the_place_of_its_reservation(ledger: Ledger, monkeypatch: 
     run = ask(ledger, "second", 900).json()["id"]
     officer = visitor(ledger, OFFICER)
     page = officer.open(f"/runs/{run}")
-    found = page.words.partition("Its plan waits")[2].partition("Spending")[0]
+    found = page.words.partition("Its reservation waits")[2].partition("Spending")[0]
     assert "Place 2 of 2" in found
     assert "mimic : a part of its limit is locked" in found
     assert "Cancel" in found
@@ -181,7 +181,7 @@ def test_granted_reservation_is_unclaimed_until_it_is_claimed(ledger: Ledger, sh
     assert claimed.status_code == 200, claimed.text
     assert "claimed" not in visitor(ledger).open(f"/runs/{made['id']}").words
     said = visitor(ledger, "auditor").open("/audit?action=reservation.granted").words
-    assert "granted the waiting plan of mimic/icu-team/first after " in said
+    assert "granted the waiting reservation of mimic/icu-team/first after " in said
     assert "seconds: first is who asks for the smallest share, its score is " in said
     assert "none was before it" in said
 
@@ -195,12 +195,12 @@ def test_run_whose_reservation_was_not_granted_names_it_as_its_end(
     start, auditor = ledger.database.clock.now(), visitor(ledger, "auditor")
     stand_at(monkeypatch, lambda: start + timedelta(minutes=1))
     assert expire_waiting(ledger.database) == 1
-    assert "aborted plan not granted" in auditor.open(f"/runs/{made['id']}").words
-    assert "plan not granted" in auditor.open("/runs?end_reason=not_granted").words
+    assert "aborted reservation not granted" in auditor.open(f"/runs/{made['id']}").words
+    assert "reservation not granted" in auditor.open("/runs?end_reason=not_granted").words
     audit = auditor.open("/audit").words
-    assert "ended the plan of mimic/icu-team/first, which waited in vain" in audit
-    assert "aborted the run mimic/icu-team/first: plan not granted" in audit
-    assert "let a plan of mimic/icu-team/first wait at place 1, for mimic (locked)" in audit
+    assert "ended the reservation of mimic/icu-team/first, which waited in vain" in audit
+    assert "aborted the run mimic/icu-team/first: reservation not granted" in audit
+    assert "let a reservation of mimic/icu-team/first wait at place 1, for mimic (locked)" in audit
 
 
 def test_audit_log_names_events_of_waiting_reservations(ledger: Ledger, shared: str) -> None:
@@ -209,9 +209,9 @@ def test_audit_log_names_events_of_waiting_reservations(ledger: Ledger, shared: 
     assert ledger.post(f"/v1/reservations/{second}/prioritize", moved, OFFICER).is_success
     assert ledger.post(f"/v1/reservations/{first}/cancel", ended, "trainer").is_success
     said = visitor(ledger, "auditor").open("/audit").words
-    assert "moved the plan of mimic/icu-team/second from priority 0 to -3" in said
-    assert "cancelled the waiting plan of mimic/icu-team/first" in said
-    assert "changed the allocation of mimic: it admits plans only, who asks for the smallest share first" in said
+    assert "moved the reservation of mimic/icu-team/second from priority 0 to -3" in said
+    assert "cancelled the waiting reservation of mimic/icu-team/first" in said
+    assert "changed the allocation of mimic: it admits reservations only, who asks for the smallest share first" in said
     allocate(ledger, shared)
     said = visitor(ledger, "auditor").open("/audit").words
     assert "changed the allocation of mimic: it has none any more" in said

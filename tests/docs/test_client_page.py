@@ -25,7 +25,7 @@ from tests.docs.markdown import ROOT
 
 PAGE: Final = (ROOT / "docs" / "reference" / "client.md").read_text()
 BLOCK: Final = re.compile(r"```python\n(.*?)```", re.DOTALL)
-WAITS: Final = re.compile(r"^## Wait for a plan$.*?^(?=## )", re.DOTALL | re.MULTILINE)
+WAITS: Final = re.compile(r"^## Wait for a reservation$.*?^(?=## )", re.DOTALL | re.MULTILINE)
 
 
 def open_accounts(ledger: LedgerClient, population: Limit, budget: Limit) -> None:

@@ -277,8 +277,8 @@ TAMPERINGS: dict[str, dict[str, tuple[Tamper, str]]] = {
     "reserved": {
         "a population's held curve": (curve(ALL, -1, "held"), HELD),
         "a budget's held curve": (curve(TEAM, 1, "held"), HELD),
-        "a reserved curve": (rows("reservations", reserved_curve=b""), "is not that of its plan"),
-        "a plan made longer": (on_plan(count=6), "is not that of its plan"),
+        "a reserved curve": (rows("reservations", reserved_curve=b""), "is not that of its events"),
+        "a plan made longer": (on_plan(count=6), "is not that of its events"),
         "more used than charged": (on_plan(authorized_count=3), UNDER),
         "less used than charged": (on_plan(authorized_count=0), UNDER),
         "a reservation forgotten": (rows("reservations"), "that the run has not"),
