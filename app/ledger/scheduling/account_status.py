@@ -55,7 +55,7 @@ class AccountStatus(NamedTuple):
         rated_at: time of reading; None until the burn rate is known.
         available: epsilon that can be taken now, and the account that limits it; None: only its own limit is known.
         locked: what of its own limit is unlocked, if that is unlocked in parts.
-        waiting: number of plans that wait for it; 0 until `with_waiting_reservations`.
+        waiting: number of reservations that wait for it; 0 until `with_waiting_reservations`.
         path_empty_at: when the first limit along its path is reached, and `path_empty_by` the path of that account.
         display_name: what people see instead of its name; None until `with_metadata`, or if nobody gave one.
         owner: likewise.
@@ -142,7 +142,7 @@ class AccountStatus(NamedTuple):
 
     @property
     def reservations_only(self) -> bool:
-        """Whether it admits steps of plans only."""
+        """Whether it admits reserved steps only."""
         return self.allocation is not None
 
     @property
