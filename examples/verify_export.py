@@ -198,7 +198,7 @@ class Export:
         return spent
 
     def _held(self) -> dict[str, Counter[str]]:
-        """Sum the active reservations of each account: whole plans, but only the remainder for the run itself."""
+        """Sum the active reservations of each account: with all steps, but only the remainder for the run itself."""
         held: dict[str, Counter[str]] = defaultdict(Counter)
         for reservation in self.reservations.values():
             if reservation["status"] == "active":
@@ -265,8 +265,8 @@ class Export:
             self.opened[entry["subject"]] = after
         elif entry["action"].endswith(".limit_changed"):
             self.limits[entry["subject"]].append(after["limit"])
-            for plan in after.get("revoked", ()):
-                self.revoked[plan["reservation"]].update(plan["steps"])
+            for each in after.get("revoked", ()):
+                self.revoked[each["reservation"]].update(each["steps"])
 
     def _check_acts(self) -> None:
         """Compare the accounts' limits and parents with the audit events."""
@@ -292,7 +292,7 @@ class Export:
         account, chain = self.accounts[reservation["run"]], self.chains[reservation["run"]]
         planned = {item["fingerprint"]: item["count"] for item in reservation["items"]}
         if self._cost(account, planned) != _curve(reservation, "reserved"):
-            raise BadRowError(f"{name}: its curve is not that of its plan")
+            raise BadRowError(f"{name}: its curve is not that of its events")
         used = {item["fingerprint"]: item["used"] for item in reservation["items"]}
         left = {event: planned[event] - used[event] for event in planned}
         if Counter(used) != chain.used[reservation["id"]]:

@@ -107,7 +107,7 @@ def _exact(epsilon: float) -> Decimal:
 
 
 def require_policy_compliance(
-    path: Sequence[Account], population: Population, event: DpEvent | None, plan: Sequence[StepEvent]
+    path: Sequence[Account], population: Population, event: DpEvent | None, reserve: Sequence[StepEvent]
 ) -> None:
     """Require that every policy above a run allows its limit and its events.
 
@@ -116,7 +116,7 @@ def require_policy_compliance(
         UnsupportedEventError: an event has no bound where units may leave their partitions.
     """
     require_dates(path, population)
-    declared = [step.event for step in plan] if event is None else [event, *(step.event for step in plan)]
+    declared = [step.event for step in reserve] if event is None else [event, *(step.event for step in reserve)]
     require_steps(sources_of(path), population.relation, declared)
     require_bounded_on_removal(path, declared)
 

@@ -1,4 +1,4 @@
-"""Burn rates, metadata and waiting plans of the accounts that a page shows."""
+"""Burn rates, metadata and waiting reservations of the accounts that a page shows."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
