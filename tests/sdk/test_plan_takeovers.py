@@ -37,7 +37,7 @@ def test_trainer_that_restarts_waits_on_for_its_reservation(waits: Waits) -> Non
     seen: list[Waiting] = []
     run = waits.waiter().get_run(waits.left_behind())
     assert (run.status, run.state.waiting_reservation is not None) == ("waiting", True)
-    with pytest.raises(RunStateConflictError, match="Its plan waits for budget") as caught:
+    with pytest.raises(RunStateConflictError, match="Its reservation waits for budget") as caught:
         run.authorize()
     assert caught.value.run_status == "waiting"
     waits.acts = {2: waits.give_back}
