@@ -7,7 +7,8 @@ from typing import Final
 
 from sqlalchemy import Connection
 
-from app.ledger.runs.reservations import forfeit, has_lapsed
+from app.ledger.runs.reservation_closing import forfeit
+from app.ledger.runs.reservations import has_lapsed
 from app.persistence.database import Database
 from app.persistence.repositories import periodic_queries
 from app.persistence.repositories.periodic_queries import Lapsed, find_stale

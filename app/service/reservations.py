@@ -11,18 +11,9 @@ from app.ledger.admission.admission import Reading, Refusal, reading_of, repetit
 from app.ledger.audit import AuditAction
 from app.ledger.errors import NotFoundError, ReservationStateConflictError, require_found
 from app.ledger.permissions import Permission
-from app.ledger.runs.reservations import (
-    Reservation,
-    ReservationClose,
-    ReservationStatus,
-    claim,
-    commit,
-    forfeit,
-    has_lapsed,
-    items_of,
-    renew,
-    void,
-)
+from app.ledger.runs.reservation_closing import ReservationClose, commit, forfeit, void
+from app.ledger.runs.reservation_use import claim, renew
+from app.ledger.runs.reservations import Reservation, ReservationStatus, has_lapsed, items_of
 from app.ledger.runs.run import RunStatus, require_active, require_attempt
 from app.ledger.scheduling.waiting import check_wait, wait
 from app.ledger.step_events import StepEvent, total_cost

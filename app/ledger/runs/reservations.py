@@ -4,9 +4,9 @@ Everything here is counted in repetitions of events; their cost follows from the
 returned + forfeited holds for the counts, and for every curve multiplied by them.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
 from enum import StrEnum
 from typing import Final
 
@@ -139,24 +139,6 @@ class Shortfall:
     is_reserved: bool
 
 
-@dataclass(frozen=True, slots=True)
-class ReservationClose:
-    """The result of closing a reservation, in the order of its items.
-
-    Args:
-        reported: executed steps to charge although they had been revoked.
-        forfeited: steps to charge because their release cannot be ruled out.
-        replayed: whether it was already closed in the same way; then `charged` is empty and nothing remains to do.
-    """
-
-    reservation: Reservation
-    charged: tuple[StepEvent, ...] = ()
-    reported: tuple[StepEvent, ...] = ()
-    returned: tuple[StepEvent, ...] = ()
-    forfeited: tuple[StepEvent, ...] = ()
-    replayed: bool = False
-
-
 def remaining_items(reservation: Reservation) -> tuple[StepEvent, ...]:
     """List the reserved steps, in the order of items, that are neither authorised nor charged."""
     return tuple(StepEvent(item.event, item.unused) for item in reservation.items if item.unused)
@@ -167,189 +149,8 @@ def has_lapsed(reservation: Reservation, now: datetime) -> bool:
     return reservation.status is ReservationStatus.ACTIVE and now >= reservation.expires_at
 
 
-def take(reservation: Reservation, steps: Sequence[StepEvent], now: datetime) -> Reservation | Shortfall:
-    """Take steps from a reservation, all or none, unless it has ended or lapsed."""
-    _require_active(reservation, now)
-    asked = counts_of(steps)
-    left = {item.event: item.left for item in reservation.items}
-    for event, count in asked.items():
-        if count > left.get(event, 0):
-            return Shortfall(event, count, left.get(event, 0), event in left)
-    places = {item.event: place for place, item in enumerate(reservation.items) if item.event in asked}
-    return used_further(reservation, {places[event]: count for event, count in asked.items()})
-
-
-def used_further(reservation: Reservation, taken: Mapping[int, int]) -> Reservation:
-    """Copy a reservation after further repetitions were authorised, by place of its items."""
-    items = list(reservation.items)
-    for place, count in taken.items():
-        items[place] = replace(items[place], used=items[place].used + count)
-    return replace(reservation, items=tuple(items))
-
-
-def count_covered(reservation: Reservation, steps: Sequence[StepEvent]) -> int:
-    """Count the steps, from the first, that a reservation covers."""
-    left = {item.event: item.left for item in reservation.items}
-    covered = 0
-    for step in steps:
-        taken = min(step.count, left.get(step.event, 0))
-        covered += taken
-        if taken < step.count:
-            break
-        left[step.event] -= taken
-    return covered
-
-
-def is_revoked(reservation: Reservation, step: StepEvent) -> bool:
-    """Check whether a lowered limit has revoked the rest of a step's event."""
-    return any(item.event == step.event and item.revoked and not item.left for item in reservation.items)
-
-
-def claim(reservation: Reservation, now: datetime, lapsed_by: datetime) -> Reservation:
-    """Take up a reservation after its grant, which restarts its lease; a repeated claim renews it.
-
-    Raises:
-        ReservationStateConflictError: it waits, or the rest of its steps was revoked.
-        Also ReservationClosedError, as `renew`.
-    """
-    claimed_at = reservation.claimed_at or (reservation.granted_at and now)
-    return replace(_with_new_lease(reservation, now, lapsed_by), claimed_at=claimed_at)
-
-
-def renew(reservation: Reservation, now: datetime, lapsed_by: datetime) -> Reservation:
-    """Restart a lease; one is never shortened if a clock is set back.
-
-    Leases that ended by `lapsed_by` have expired: `now`, except for clock errors.
-
-    Raises:
-        ReservationClosedError: it has ended, or its lease has expired.
-        ReservationStateConflictError: nobody has claimed it since its grant, it waits, or the rest of its steps was
-            revoked: there is nothing left to renew.
-    """
-    renewed = _with_new_lease(reservation, now, lapsed_by)
-    if not reservation.is_claimed:
-        raise ReservationStateConflictError(
-            f"The reservation was granted at {reservation.granted_at:%Y-%m-%dT%H:%M:%S%z}, and no trainer has claimed "
-            "it yet. Claim it first: POST /v1/reservations/{id}/claim.",
-            reservation_status=str(reservation.status),
-        )
-    return renewed
-
-
-def _with_new_lease(reservation: Reservation, now: datetime, lapsed_by: datetime) -> Reservation:
-    _require_active(reservation, lapsed_by)
-    if reservation.steps_revoked and not any(item.left for item in reservation.items):
-        raise ReservationStateConflictError(
-            f"A limit above this run was lowered, and the remaining {reservation.steps_revoked} steps of the "
-            "reservation were revoked. Commit it with the number of steps executed; the rest is returned.",
-            steps_authorized=reservation.steps_used,
-            steps_revoked=reservation.steps_revoked,
-        )
-    until = now + timedelta(seconds=reservation.lease_seconds)
-    return replace(reservation, expires_at=max(reservation.expires_at, until))
-
-
-def commit(reservation: Reservation, steps_executed: int) -> ReservationClose:
-    """Close an active reservation with the number of executed steps, authorised or not.
-
-    The caller forfeits a lapsed one first. Steps beyond the authorised ones are charged in the order of items: first
-    those still left, then those revoked. The rest of the reservation is returned.
-
-    Raises:
-        ReservationClosedError: it ended before, in another way.
-        InvalidInputError: fewer steps than were authorised, or more than were reserved.
-    """
-    if reservation.status is not ReservationStatus.ACTIVE:
-        if reservation.status is ReservationStatus.COMMITTED and reservation.steps_executed == steps_executed:
-            return ReservationClose(reservation, returned=remaining_items(reservation), replayed=True)
-        raise _closed_error(reservation)
-    further = steps_executed - reservation.steps_used
-    if further < 0:
-        raise InvalidInputError(
-            f"{steps_executed} steps cannot have been executed: {reservation.steps_used} were authorised, and "
-            f"authorised steps are spent. Send at least {reservation.steps_used}."
-        )
-    if steps_executed > reservation.steps_reserved:
-        raise InvalidInputError(
-            f"{steps_executed} steps are more than the {reservation.steps_reserved} reserved ones. Commit those, and "
-            "report the others as steps of the run."
-        )
-    items, charged = _use_next(reservation.items, further, [item.left for item in reservation.items])
-    further -= sum(step.count for step in charged)
-    items, reported = _use_next(items, further, [item.unused for item in items])
-    closed = replace(reservation, status=ReservationStatus.COMMITTED, items=items, steps_executed=steps_executed)
-    return ReservationClose(closed, charged=charged, reported=reported, returned=remaining_items(closed))
-
-
-def _use_next(
-    items: Sequence[ReservedItem], count: int, most: Sequence[int]
-) -> tuple[tuple[ReservedItem, ...], tuple[StepEvent, ...]]:
-    """Use `count` further steps in the order of items, at most `most` of each item."""
-    used, taken = [], []
-    for item, left in zip(items, most, strict=True):
-        now = min(left, count)
-        count -= now
-        used.append(replace(item, used=item.used + now))
-        if now:
-            taken.append(StepEvent(item.event, now))
-    return tuple(used), tuple(taken)
-
-
-def void(reservation: Reservation) -> ReservationClose:
-    """Close an active, unused reservation and return all of it.
-
-    The caller forfeits a lapsed one first.
-
-    Raises:
-        ReservationClosedError: it ended before, in another way.
-        ReservationStateConflictError: steps were authorised under it.
-    """
-    if reservation.status is ReservationStatus.VOIDED:
-        return ReservationClose(reservation, returned=remaining_items(reservation), replayed=True)
-    if reservation.status is not ReservationStatus.ACTIVE:
-        raise _closed_error(reservation)
-    if reservation.steps_used:
-        raise ReservationStateConflictError(
-            f"{reservation.steps_used} steps were authorised under this reservation, so it cannot be voided. Commit it "
-            "with the number of steps executed; what is left is returned.",
-            steps_authorized=reservation.steps_used,
-        )
-    return ReservationClose(
-        replace(reservation, status=ReservationStatus.VOIDED), returned=remaining_items(reservation)
-    )
-
-
-def forfeit(reservation: Reservation) -> ReservationClose:
-    """Close a reservation whose trainer is gone, charging the rest of it.
-
-    A reservation that was granted to a trainer that never claimed it is returned instead: nobody has executed its
-    steps.
-    """
-    if reservation.status is ReservationStatus.ACTIVE and not reservation.is_claimed:
-        return void(reservation)
-    if reservation.status not in {ReservationStatus.ACTIVE, ReservationStatus.FORFEITED}:
-        raise _closed_error(reservation)
-    return ReservationClose(
-        replace(reservation, status=ReservationStatus.FORFEITED),
-        forfeited=remaining_items(reservation),
-        replayed=reservation.status is ReservationStatus.FORFEITED,
-    )
-
-
-def _require_active(reservation: Reservation, now: datetime) -> None:
-    if reservation.status is not ReservationStatus.ACTIVE:
-        raise _closed_error(reservation)
-    if has_lapsed(reservation, now):
-        closed = forfeit(reservation).reservation
-        fate = "is forfeited" if closed.status is ReservationStatus.FORFEITED else "is returned, as nobody claimed it"
-        raise ReservationClosedError(
-            f"The reservation's lease ran out at {reservation.expires_at.isoformat()}, and what was left "
-            f"{fate}. Make a new reservation to go on.",
-            reservation_status=str(closed.status),
-        )
-
-
-def _closed_error(reservation: Reservation) -> LedgerError:
+def closed_error(reservation: Reservation) -> LedgerError:
+    """Build the error for what an ended or waiting reservation does not take."""
     if reservation.status is ReservationStatus.WAITING:
         return ReservationStateConflictError(
             f"The reservation waits for budget until {reservation.expires_at.isoformat()}, and nothing is held for it "

@@ -14,7 +14,8 @@ from app.ledger.admission.counted_accounts import CountedAccount, CountMark, adm
 from app.ledger.errors import PermissionDeniedError
 from app.ledger.runs.decisions import Decision, DecisionEntry, entry_hash, entry_of
 from app.ledger.runs.deviations import merge_deviations
-from app.ledger.runs.reservations import Reservation, has_lapsed, used_further
+from app.ledger.runs.reservation_use import used_further
+from app.ledger.runs.reservations import Reservation, has_lapsed
 from app.ledger.runs.run import Run, RunStatus, find_deviations
 from app.ledger.settings.windows import ALWAYS, Window
 from app.ledger.step_events import PricedStep, StepEvent

@@ -22,7 +22,8 @@ from app.ledger.governance.policy_checks import (
 )
 from app.ledger.repeated_events import map_once, step_events
 from app.ledger.runs.decisions import Decision, item_of
-from app.ledger.runs.reservations import count_covered, has_lapsed
+from app.ledger.runs.reservation_use import count_covered
+from app.ledger.runs.reservations import has_lapsed
 from app.ledger.runs.run import (
     TERMINAL,
     Run,

@@ -20,7 +20,8 @@ from app.ledger.audit import Actor
 from app.ledger.errors import LedgerUnavailableError
 from app.ledger.filter.parallel_exposure import is_exact, without
 from app.ledger.runs.decisions import Decision, DecisionOutcome
-from app.ledger.runs.reservations import Reservation, ReservationClose, commit, has_lapsed
+from app.ledger.runs.reservation_closing import ReservationClose, commit
+from app.ledger.runs.reservations import Reservation, has_lapsed
 from app.ledger.runs.run import TERMINAL, Run, RunStatus
 from app.ledger.step_events import PricedStep, StepEvent, total_cost
 from app.persistence.repositories import accounts, partitions, reservations

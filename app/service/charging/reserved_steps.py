@@ -8,7 +8,8 @@ from app.ledger.admission.admission import Admission, reading_of
 from app.ledger.filter.parallel_exposure import is_exact, without
 from app.ledger.governance.policy_checks import require_open
 from app.ledger.runs.decisions import Decision
-from app.ledger.runs.reservations import Reservation, Shortfall, count_covered, is_revoked, remaining_items, take
+from app.ledger.runs.reservation_use import count_covered, is_revoked, take
+from app.ledger.runs.reservations import Reservation, Shortfall, remaining_items
 from app.ledger.runs.run import Run
 from app.ledger.step_events import StepEvent, first_steps, total_cost
 from app.service.charging.requests import NotLoadedError, OnExceed, ReservationRevokedError, StepCommand, new_decision

@@ -6,7 +6,8 @@ from app.ledger.audit import AuditAction
 from app.ledger.errors import InvalidInputError, ReservationStateConflictError
 from app.ledger.governance.proposals import ProposalKind, ProposalStatus
 from app.ledger.permissions import Permission
-from app.ledger.runs.reservations import commit, forfeit, has_lapsed
+from app.ledger.runs.reservation_closing import commit, forfeit
+from app.ledger.runs.reservations import has_lapsed
 from app.ledger.runs.run import (
     ENDS,
     EndReason,

@@ -14,8 +14,9 @@ from app.accounting.curves import EXHAUSTED, RdpCurve
 from app.accounting.events import DpEvent, Gaussian
 from app.ledger.errors import InvalidInputError, ReservationClosedError, ReservationStateConflictError
 from app.ledger.filter.parallel_exposure import is_exact, without
-from app.ledger.runs import reservations
-from app.ledger.runs.reservations import Reservation, ReservationClose, ReservationStatus, Shortfall
+from app.ledger.runs import reservation_closing, reservation_use, reservations
+from app.ledger.runs.reservation_closing import ReservationClose
+from app.ledger.runs.reservations import Reservation, ReservationStatus, Shortfall
 from app.ledger.step_events import StepEvent
 
 NOW = datetime(2026, 12, 1, tzinfo=UTC)
@@ -23,9 +24,9 @@ EVENTS = [Gaussian(1.0), Gaussian(2.0), Gaussian(3.0)]
 STRANGER = Gaussian(9.0)
 STEPS = st.lists(st.builds(StepEvent, st.sampled_from(EVENTS), st.integers(1, 50)), min_size=1, max_size=6)
 ENDS: dict[str, Callable[[Reservation], ReservationClose]] = {
-    "commit": lambda reservation: reservations.commit(reservation, reservation.steps_used),
-    "void": reservations.void,
-    "forfeit": reservations.forfeit,
+    "commit": lambda reservation: reservation_closing.commit(reservation, reservation.steps_used),
+    "void": reservation_closing.void,
+    "forfeit": reservation_closing.forfeit,
 }
 
 
@@ -68,7 +69,7 @@ def test_a_reservation_that_cannot_be_counted_is_refused() -> None:
 @given(_some(), STEPS)
 def test_steps_are_taken_all_or_none(reservation: Reservation, steps: list[StepEvent]) -> None:
     asked, left = _count(steps), _count(reservations.remaining_items(reservation))
-    taken = reservations.take(reservation, steps, NOW)
+    taken = reservation_use.take(reservation, steps, NOW)
     if asked <= left:
         assert isinstance(taken, Reservation)
         assert _count(reservations.remaining_items(taken)) == left - asked
@@ -83,7 +84,7 @@ def test_steps_are_taken_all_or_none(reservation: Reservation, steps: list[StepE
 
 
 def test_an_event_that_is_not_planned_is_named() -> None:
-    taken = reservations.take(
+    taken = reservation_use.take(
         _reservation([StepEvent(EVENTS[0], 5)]), [StepEvent(EVENTS[0], 1), StepEvent(STRANGER, 2)], NOW
     )
     assert taken == Shortfall(STRANGER, 2, 0, is_reserved=False)
@@ -94,7 +95,7 @@ def test_a_committed_reservation_is_what_was_executed_and_what_is_returned(
     reservation: Reservation, data: st.DataObject
 ) -> None:
     executed = data.draw(st.integers(reservation.steps_used, reservation.steps_reserved))
-    closing = reservations.commit(reservation, executed)
+    closing = reservation_closing.commit(reservation, executed)
     closed = closing.reservation
     assert (closed.status, closed.steps_executed, closed.steps_used) == ("committed", executed, executed)
     used = Counter({item.event: item.used for item in closed.items})
@@ -103,13 +104,13 @@ def test_a_committed_reservation_is_what_was_executed_and_what_is_returned(
     assert used == before + _count(closing.charged)
     assert planned == used + _count(closing.returned)
     assert (closing.forfeited, closing.replayed) == ((), False)
-    again = reservations.commit(closed, executed)
+    again = reservation_closing.commit(closed, executed)
     assert again == replace(closing, charged=(), replayed=True)
 
 
 def test_steps_executed_beyond_the_authorised_are_charged_in_reservation_order() -> None:
     plan = [StepEvent(EVENTS[0], 5), StepEvent(EVENTS[1], 5), StepEvent(EVENTS[2], 5)]
-    closing = reservations.commit(_reservation(plan, 4, 5, 0), 12)
+    closing = reservation_closing.commit(_reservation(plan, 4, 5, 0), 12)
     assert closing.charged == (StepEvent(EVENTS[0], 1), StepEvent(EVENTS[2], 2))
     assert closing.returned == (StepEvent(EVENTS[2], 3),)
 
@@ -117,19 +118,19 @@ def test_steps_executed_beyond_the_authorised_are_charged_in_reservation_order()
 @given(_some())
 def test_an_attestation_outside_the_reservation_is_refused(reservation: Reservation) -> None:
     with pytest.raises(InvalidInputError, match=f"Send at least {reservation.steps_used}"):
-        reservations.commit(reservation, reservation.steps_used - 1)
+        reservation_closing.commit(reservation, reservation.steps_used - 1)
     with pytest.raises(InvalidInputError, match="report the others"):
-        reservations.commit(reservation, reservation.steps_reserved + 1)
+        reservation_closing.commit(reservation, reservation.steps_reserved + 1)
 
 
 @given(_some())
 def test_a_reservation_is_voided_only_if_nothing_of_it_was_used(reservation: Reservation) -> None:
     if reservation.steps_used:
         with pytest.raises(ReservationStateConflictError, match="Commit it") as refused:
-            reservations.void(reservation)
+            reservation_closing.void(reservation)
         assert refused.value.members == {"steps_authorized": reservation.steps_used}
     else:
-        closing = reservations.void(reservation)
+        closing = reservation_closing.void(reservation)
         assert closing.reservation.status is ReservationStatus.VOIDED
         assert _count(closing.returned) == Counter({item.event: item.count for item in reservation.items})
         assert (closing.charged, closing.forfeited) == ((), ())
@@ -137,7 +138,7 @@ def test_a_reservation_is_voided_only_if_nothing_of_it_was_used(reservation: Res
 
 @given(_some())
 def test_a_forfeited_reservation_is_spent_whole(reservation: Reservation) -> None:
-    closing = reservations.forfeit(reservation)
+    closing = reservation_closing.forfeit(reservation)
     used = Counter({item.event: item.used for item in closing.reservation.items})
     assert used + _count(closing.forfeited) == Counter({item.event: item.count for item in reservation.items})
     assert (closing.charged, closing.returned) == ((), ())
@@ -156,9 +157,9 @@ def test_closed_reservation_stays_closed(first: str, second: str) -> None:
             ENDS[second](closing.reservation)
         assert refused.value.members == {"reservation_status": str(closing.reservation.status)}
     laters: list[Callable[[], object]] = [
-        lambda: reservations.take(closing.reservation, [StepEvent(EVENTS[0], 1)], NOW),
-        lambda: reservations.renew(closing.reservation, NOW, NOW),
-        lambda: reservations.claim(closing.reservation, NOW, NOW),
+        lambda: reservation_use.take(closing.reservation, [StepEvent(EVENTS[0], 1)], NOW),
+        lambda: reservation_use.renew(closing.reservation, NOW, NOW),
+        lambda: reservation_use.claim(closing.reservation, NOW, NOW),
     ]
     for later in laters:
         with pytest.raises(ReservationClosedError):
@@ -166,25 +167,25 @@ def test_closed_reservation_stays_closed(first: str, second: str) -> None:
 
 
 def test_another_attestation_of_a_committed_reservation_is_refused() -> None:
-    closed = reservations.commit(_reservation([StepEvent(EVENTS[0], 5)]), 3).reservation
+    closed = reservation_closing.commit(_reservation([StepEvent(EVENTS[0], 5)]), 3).reservation
     with pytest.raises(ReservationClosedError, match="committed with 3 steps executed"):
-        reservations.commit(closed, 4)
+        reservation_closing.commit(closed, 4)
 
 
 def test_a_lease_runs_out_at_its_moment() -> None:
     reservation = _reservation([StepEvent(EVENTS[0], 5)])
     last = reservation.expires_at - timedelta(microseconds=1)
     assert not reservations.has_lapsed(reservation, last)
-    assert isinstance(reservations.take(reservation, [StepEvent(EVENTS[0], 1)], last), Reservation)
+    assert isinstance(reservation_use.take(reservation, [StepEvent(EVENTS[0], 1)], last), Reservation)
     assert reservations.has_lapsed(reservation, reservation.expires_at)
     lates: list[Callable[[], object]] = [
-        lambda: reservations.take(reservation, [StepEvent(EVENTS[0], 1)], reservation.expires_at),
-        lambda: reservations.renew(reservation, reservation.expires_at, reservation.expires_at),
+        lambda: reservation_use.take(reservation, [StepEvent(EVENTS[0], 1)], reservation.expires_at),
+        lambda: reservation_use.renew(reservation, reservation.expires_at, reservation.expires_at),
     ]
     for late in lates:
         with pytest.raises(ReservationClosedError, match="lease ran out"):
             late()
-    assert not reservations.has_lapsed(reservations.forfeit(reservation).reservation, reservation.expires_at)
+    assert not reservations.has_lapsed(reservation_closing.forfeit(reservation).reservation, reservation.expires_at)
 
 
 @pytest.mark.parametrize(
@@ -192,18 +193,18 @@ def test_a_lease_runs_out_at_its_moment() -> None:
 )
 def test_renewal_of_a_lapsed_reservation_names_its_end(claimed: datetime | None, status: str, fate: str) -> None:
     granted = replace(_reservation([StepEvent(EVENTS[0], 5)]), granted_at=NOW, claimed_at=claimed)
-    for lease in (reservations.renew, reservations.claim):
+    for lease in (reservation_use.renew, reservation_use.claim):
         with pytest.raises(ReservationClosedError, match=fate) as caught:
             lease(granted, granted.expires_at, granted.expires_at)
         assert caught.value.members["reservation_status"] == status
-    assert str(reservations.forfeit(granted).reservation.status) == status
+    assert str(reservation_closing.forfeit(granted).reservation.status) == status
 
 
 @given(st.integers(-(10**6), 59))
 def test_a_renewal_gives_a_whole_lease_and_never_takes_one(seconds: int) -> None:
     reservation = _reservation([StepEvent(EVENTS[0], 5)])
     now = NOW + timedelta(seconds=seconds)
-    for lease in (reservations.renew, reservations.claim):
+    for lease in (reservation_use.renew, reservation_use.claim):
         extended = lease(reservation, now, now)
         assert extended.expires_at == max(reservation.expires_at, now + timedelta(seconds=60))
         assert replace(extended, expires_at=reservation.expires_at) == reservation
