@@ -138,7 +138,7 @@ def bounded_apart() -> Iterator[None]:
         yield
 
 
-def spend(work: float) -> None:
+def use_effort(work: float) -> None:
     """Count work, in microseconds; raise PlanTooExpensiveError beyond the limit of `bounded`."""
     require_affordable(work)
     tally = _tally.get()
@@ -146,12 +146,12 @@ def spend(work: float) -> None:
         tally.spent += int(work)
 
 
-def spend_once(result: Hashable, work: float) -> None:
-    """Count the work of a result that is cached for the request, as `spend`, unless the request has it already."""
+def use_effort_once(result: Hashable, work: float) -> None:
+    """Count the work of a result that is cached for the request, as `use_effort`, unless the request has it already."""
     tally = _tally.get()
     if tally is None or result in tally.known:
         return
-    spend(work)
+    use_effort(work)
     if len(tally.known) >= MOST_KNOWN:
         tally.known.clear()
     tally.known.add(result)
@@ -164,10 +164,10 @@ def require_affordable(work: float) -> None:
         raise PlanTooExpensiveError(_too_expensive_message("What this asks for takes more", tally.most))
 
 
-def spend_curve(event: DpEvent, orders: int, relation: NeighboringRelation) -> None:
-    """Count the work of pricing an event over a number of orders, as `spend`."""
+def use_effort_of_curve(event: DpEvent, orders: int, relation: NeighboringRelation) -> None:
+    """Count the work of pricing an event over a number of orders, as `use_effort`."""
     if _tally.get() is not None:
-        spend(curve_work(event, few=orders <= FEW_ORDERS, relation=relation))
+        use_effort(curve_work(event, few=orders <= FEW_ORDERS, relation=relation))
 
 
 def require_affordable_events(events: Iterable[DpEvent]) -> int:

@@ -49,7 +49,7 @@ from app.accounting.formulas.repeat_and_select import repeat_and_select_rdp
 from app.accounting.formulas.without_replacement import without_replacement_gaussian_rdp
 from app.accounting.group_privacy import for_group, sampled_mixture, strip_group
 from app.accounting.poisson_rdp import is_amplified
-from app.accounting.pricing_effort import spend_curve
+from app.accounting.pricing_effort import use_effort_of_curve
 from app.accounting.pure_losses import pure_loss, worst_loss
 
 __all__ = ["FORMULA_VERSION", "curve_by_type", "curve_over", "event_curve", "rdp"]
@@ -67,7 +67,7 @@ def event_curve(event: DpEvent, relation: NeighboringRelation, grid_version: int
     The last 256 curves are cached. A cache hit still counts as work, so that it cannot decide whether a request is
     too expensive.
     """
-    spend_curve(event, orders_of_grid(grid_version).size, relation)
+    use_effort_of_curve(event, orders_of_grid(grid_version).size, relation)
     return cached_event_curve(event, relation, grid_version)
 
 

@@ -6,7 +6,7 @@ from typing import Any, Final, Generic, TypeVar
 
 from pydantic import ValidationError
 
-from app.accounting.pricing_effort import spend
+from app.accounting.pricing_effort import use_effort
 from app.api.schemas.common import Body, Output
 from app.api.schemas.planning_requests import (
     ComputeDelta,
@@ -119,7 +119,7 @@ def run_planner_job(operation: str, content: bytes) -> str:
         PlanTooExpensiveError: parsing and calculation exceed the work limit of a request.
     """
     job = PLANNER_JOBS[operation]
-    spend(len(content) // BYTES_PER_MICROSECOND)
+    use_effort(len(content) // BYTES_PER_MICROSECOND)
     given = strict_loads(content)
     try:
         body = job.body.model_validate(given, from_attributes=True)

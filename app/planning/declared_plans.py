@@ -16,7 +16,7 @@ from app.accounting.pld.merging import merged
 from app.accounting.pld.pairs import Pair
 from app.accounting.pld.plans import COARSE, Fineness, approximate_plan_log_delta, plan_log_delta
 from app.accounting.pld.prefixes import SPARE, pure_delta
-from app.accounting.pricing_effort import spend
+from app.accounting.pricing_effort import use_effort
 from app.accounting.rdp import event_curve
 from app.ledger.filter.filters import Limit, PlanBound, spread_delta
 from app.ledger.governance.filter_weights import DECLARED_SHARE, planned_weights
@@ -77,9 +77,9 @@ class DeclaredPlan:
         }
         if all(curve.is_exhausted for curve in curves.values()):
             raise UnsupportedEventError("A plan cannot hold only events that lose everything at every order.")
-        spend(WORK_OF_ITEM * len(items) + _work_of_schedules(items))
+        use_effort(WORK_OF_ITEM * len(items) + _work_of_schedules(items))
         workload = Workload.of(items, relation)
-        spend(WORK_OF_DOMINATION * workload.chains.size**2)
+        use_effort(WORK_OF_DOMINATION * workload.chains.size**2)
         return cls(items, relation, total_of(items, curves), workload)
 
     def fits(self, limit: Limit) -> bool:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from app.accounting.conversion import Rule
 from app.accounting.curves import RdpCurve
 from app.accounting.events import DpEvent
-from app.accounting.pricing_effort import spend
+from app.accounting.pricing_effort import use_effort
 from app.ledger.filter.filters import FilterBounds, Limit, filter_bounds, filter_weights
 from app.ledger.step_events import StepEvent
 from app.planning.declared_plans import DELTAS, EPSILONS, smallest_limit
@@ -46,7 +46,7 @@ class RenyiRule(Rule):
         Returns:
             (n_orders,) int64, units of 2^-44 nats; -1 at an unused order.
         """
-        spend(WEIGHING)
+        use_effort(WEIGHING)
         gate = self._gate(total)
         bounds = np.full(total.values.shape, CLOSED, dtype=np.int64)
         if total.delta <= gate.room:

@@ -16,7 +16,7 @@ from app.accounting.curves import RdpCurve
 from app.accounting.errors import PlanTooExpensiveError
 from app.accounting.events import DpEvent
 from app.accounting.pld.plans import FINE
-from app.accounting.pricing_effort import spend
+from app.accounting.pricing_effort import use_effort
 from app.ledger.filter.filters import Limit
 from app.ledger.step_events import StepEvent
 from app.planning.assumptions import PlanAssumptions, if_planned
@@ -80,7 +80,7 @@ def trajectory_at(
     places: Sequence[int], steps: tuple[StepEvent, ...], delta: float, setting: PlanAssumptions
 ) -> Trajectory:
     """Compute the epsilon of a plan after increasing numbers of its steps, the last of which is all; as above."""
-    spend(POINT * len(places))
+    use_effort(POINT * len(places))
     curves = setting.curves(steps)
     parts = [(curves[step.event], step.count) for step in steps]
     points = epsilon_trajectory(parts, delta, places)

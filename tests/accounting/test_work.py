@@ -21,7 +21,14 @@ from app.accounting.pld.frequencies import frequencies
 from app.accounting.pld.gaussian_mixture import ReplacedMixturePair
 from app.accounting.pld.pairs import GaussianPair, SampledPair
 from app.accounting.pld.plans import plan_epsilon, plan_log_delta
-from app.accounting.pricing_effort import MAX_WORK, bounded, bounded_apart, curve_work, require_affordable_events, spend
+from app.accounting.pricing_effort import (
+    MAX_WORK,
+    bounded,
+    bounded_apart,
+    curve_work,
+    require_affordable_events,
+    use_effort,
+)
 from app.accounting.rdp import event_curve
 from tests.accounting.event_strategies import EVENTS
 from tests.each import for_each
@@ -32,27 +39,27 @@ SCHEDULE = dp.Decay("time", 1e-4, 1000, dp.PoissonSampled(0.5, dp.Gaussian(5.0))
 
 
 def test_work_without_a_bound_is_not_counted() -> None:
-    spend(10**12)
+    use_effort(10**12)
     with bounded(10):
-        spend(10)
+        use_effort(10)
         with pytest.raises(PlanTooExpensiveError, match="Send fewer different events"):
-            spend(1)
-    spend(10**12)
+            use_effort(1)
+    use_effort(10**12)
 
 
 def test_work_that_is_counted_apart_has_a_limit_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("app.accounting.pricing_effort.MAX_PLAN_WORK", 5)
     with bounded_apart():
-        spend(10**12)
+        use_effort(10**12)
     with bounded(10):
-        spend(9)
+        use_effort(9)
         with bounded_apart():
-            spend(5)
+            use_effort(5)
             with pytest.raises(PlanTooExpensiveError):
-                spend(1)
-        spend(1)
+                use_effort(1)
+        use_effort(1)
         with pytest.raises(PlanTooExpensiveError):
-            spend(1)
+            use_effort(1)
 
 
 def test_the_work_of_a_loss_distribution_is_about_the_time_it_takes() -> None:

@@ -27,7 +27,7 @@ from app.accounting.events import (
     with_noise_multiplier,
     with_sampling_probability,
 )
-from app.accounting.pricing_effort import curve_work, require_affordable, spend_curve
+from app.accounting.pricing_effort import curve_work, require_affordable, use_effort_of_curve
 from app.accounting.rdp import curve_over
 
 DIGITS: Final = 6
@@ -75,7 +75,7 @@ class Target:
     def total(self, event: DpEvent) -> RdpCurve:
         """Compute the curve of the whole plan over the rule's grid."""
         grid = orders(self.rule.grid_version)
-        spend_curve(event, grid.size, self.relation)
+        use_effort_of_curve(event, grid.size, self.relation)
         return self.other_cost + curve_over(event, grid, self.relation).times(self.count)
 
 
@@ -237,7 +237,7 @@ class _Excess:
         grid = orders(rule.grid_version)[self.places]
         try:
             event = self.event_at(at)
-            spend_curve(event, grid.size, target.relation)
+            use_effort_of_curve(event, grid.size, target.relation)
             curve = curve_over(event, grid, target.relation)
         except OUT_OF_BOUNDS:
             return MAX_LOG_EXCESS

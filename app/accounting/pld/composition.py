@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from app.accounting.curves import Floats
 from app.accounting.pld.connect_the_dots import Distributions, Dots
 from app.accounting.pld.frequencies import NEGLIGIBLE, ROUNDING, Complexes, frequencies
-from app.accounting.pricing_effort import spend
+from app.accounting.pricing_effort import use_effort
 
 DEVIATIONS: Final = 16.0
 """Length of the period in standard deviations of the tilted sum."""
@@ -60,7 +60,7 @@ class Tilted:
 def tilted(distributions: Distributions, counts: Floats, tilt: float) -> Tilted:
     """Compute K, K' and K'' of the sum of (n,) repetitions of each loss."""
     losses = distributions.losses
-    spend(TILT + TILT_MASS * distributions.masses.size)
+    use_effort(TILT + TILT_MASS * distributions.masses.size)
     weights, tops = _tilted_masses(distributions, tilt)
     totals = weights.sum(axis=1)
     first = weights @ losses / totals
@@ -165,7 +165,7 @@ class TiltedSum:
         epsilon = max(0.0, epsilon * (1 - 4 * ROUNDING) - self.loss_error)
         if self.most <= epsilon:
             return self.log_infinite
-        spend(DELTA + DELTA_EACH * self.numbers.size)
+        use_effort(DELTA + DELTA_EACH * self.numbers.size)
         weights, sizes = _weight_frequencies(epsilon, self.spacing, self.tilt, self.size, self.numbers)
         # No frequency of a positive function is above its first.
         with np.errstate(over="ignore", invalid="ignore"):
@@ -182,7 +182,7 @@ def tilted_sum(dots: Dots, counts: Floats, tilt: float) -> TiltedSum | None:
 
     None if there are too many; then a larger spacing is needed.
     """
-    spend(SUM + SUM_EACH * counts.size + SUM_MASS * dots.masses.size)
+    use_effort(SUM + SUM_EACH * counts.size + SUM_MASS * dots.masses.size)
     found = tilted(dots, counts, tilt)
     weights, _ = _tilted_masses(dots, tilt)
     size = max(ceil(min(period(found) / dots.spacing, LARGEST_PERIOD)), 64)
@@ -191,7 +191,7 @@ def tilted_sum(dots: Dots, counts: Floats, tilt: float) -> TiltedSum | None:
     parts = frequencies(weights, counts, dots.places, size, ROUNDING * (64 + reach))
     if parts is None:
         return None
-    spend(SUM_FREQUENCY * parts.numbers.size)
+    use_effort(SUM_FREQUENCY * parts.numbers.size)
     shares = np.where((parts.numbers == 0) | (2 * parts.numbers == parts.size), 1 / parts.size, 2 / parts.size)
     powers = shares * np.exp(parts.logs)
     # |x^n - y^n| <= (|x| + e)^n - |x|^n for |x - y| <= e

@@ -18,7 +18,7 @@ from app.accounting.curves import Floats
 from app.accounting.pld.discrete_gaussian import REACH, SUMMED, DiscreteGaussianPair
 from app.accounting.pld.gaussian_mixture import CasesPair, GaussianMixturePair, ReplacedMixturePair
 from app.accounting.pld.pairs import ROUNDING, Pair, SampledPair, Tails
-from app.accounting.pricing_effort import MOST_KNOWN, spend, spend_once
+from app.accounting.pricing_effort import MOST_KNOWN, use_effort, use_effort_once
 
 ROW, ROW_PLACE = 80, 0.15
 """Microseconds for a row, and for each of its places."""
@@ -190,9 +190,9 @@ def spread(pair: Pair, negligible: float) -> Spread:
     return Spread(deviation, middle, float(ROUGH[first]), float(ROUGH[last]), beyond, infinite, tails.loss_error)
 
 
-def spend_look(pair: Pair) -> None:
+def use_effort_of_look(pair: Pair) -> None:
     """Count the work of looking at a pair, once for a request."""
-    spend_once(pair, row_work(pair, ROUGH.size))
+    use_effort_once(pair, row_work(pair, ROUGH.size))
 
 
 @lru_cache(maxsize=MOST_KNOWN)
@@ -216,15 +216,15 @@ def connect_the_dots(pairs: Sequence[Pair], lattice: Lattice) -> Dots:
     """Move the mass of each cell to its ends; that below the first place to it, that above the last to infinity."""
     places = _places(lattice)
     is_kept = places.size <= KEPT
-    spend_once(lattice, PLACED * places.size)
+    use_effort_once(lattice, PLACED * places.size)
     rows = []
     for pair in pairs:
         work = row_work(pair, places.size)
         if is_kept:
-            spend_once((pair, lattice), work)
+            use_effort_once((pair, lattice), work)
             rows.append(_kept_row(pair, lattice))
         else:
-            spend(work)
+            use_effort(work)
             rows.append(_row(pair, lattice))
     masses = np.stack([row for row, _, _ in rows])
     infinite, errors = (np.array([row[which] for row in rows]) for which in (1, 2))

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from app.accounting.curves import Floats
 from app.accounting.pld.pairs import TINY
-from app.accounting.pricing_effort import spend
+from app.accounting.pricing_effort import use_effort
 
 Complexes: TypeAlias = NDArray[np.complex128]
 
@@ -116,18 +116,18 @@ def frequencies(
     too_many = size > min(MAX_SIZE, MAX_SIZES // counts.size)
     few = first * places.size <= MAX_TURNS and first * counts.size <= MAX_VALUES
     if few and (too_many or _is_cheap(first, masses, size)):
-        spend(first * (places.size * (TURNED + TURNED_EACH * counts.size) + SUMMED * counts.size))
+        use_effort(first * (places.size * (TURNED + TURNED_EACH * counts.size) + SUMMED * counts.size))
         rows: Iterable[tuple[Complexes, float]] = _directly(masses, places, size, first)
     else:
         if too_many:
             return None
         size = scipy.fft.next_fast_len(size, real=True)
-        spend(size * counts.size * TRANSFORMED)
+        use_effort(size * counts.size * TRANSFORMED)
         first, rows = size // 2 + 1, _fast(masses, places, size)
     used = np.arange(first)
     logs, largest, growth = np.zeros(first, dtype=complex), np.zeros(first), np.zeros(first)
     for (values, own_error), count in zip(rows, counts, strict=True):
-        spend(used.size * POWERED)
+        use_effort(used.size * POWERED)
         row = values[used]
         absolute, own = np.maximum(np.abs(row), TINY), own_error + error
         largest += count * np.log(absolute + own)
@@ -153,7 +153,7 @@ def _first_negligible(masses: Floats, counts: Floats, places: NDArray[np.int64],
     """
     if float(counts.sum()) < -2 * NEGLIGIBLE:  # pairs take half of a frequency at most
         return size // 2 + 1
-    spend(PAIRED + PAIRED_PLACE * places.size + PAIRED_MASS * masses.size)
+    use_effort(PAIRED + PAIRED_PLACE * places.size + PAIRED_MASS * masses.size)
     angles = pi * RATIO ** -np.arange(ceil(log2(size / 2) / log2(RATIO)) + 1.0)
     proven = _by_pairs(masses, counts, places, angles, error)
     first = _first_of_proven(proven, angles, size)
@@ -201,7 +201,7 @@ def _by_a_grid(
 
     A mass w at place p turns by at most 2 w, and by |p - c| w for each unit of the angle, where c may be any place.
     """
-    spend(GRID_MASS * masses.size)
+    use_effort(GRID_MASS * masses.size)
     middles = places[np.argmax(masses, axis=1)]
     away = np.abs(places - middles[:, np.newaxis])
     points = GRID
@@ -212,7 +212,7 @@ def _by_a_grid(
         points *= 4
         if points > most:
             return np.zeros(angles.size - 1, dtype=bool)
-    spend(points * counts.size * POWERED / 2)
+    use_effort(points * counts.size * POWERED / 2)
     folded = np.stack([np.bincount(places % points, row, minlength=points) for row in masses])
     change += error + _error_of_transform(points, 1.0)
     largest = counts @ np.log(np.abs(scipy.fft.rfft(folded)) + change[:, np.newaxis])

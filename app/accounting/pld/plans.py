@@ -17,11 +17,11 @@ from app.accounting.pld.connect_the_dots import (
     Spread,
     connect_the_dots,
     rough_distributions,
-    spend_look,
     spread,
+    use_effort_of_look,
 )
 from app.accounting.pld.pairs import LOSS_ERROR, GaussianPair, Pair
-from app.accounting.pricing_effort import spend
+from app.accounting.pricing_effort import use_effort
 
 PLACES_BELOW: Final = 128.0
 """Places of the lattice between 0 and epsilon."""
@@ -152,9 +152,9 @@ class Composition:
     def of(cls, plan: Mapping[Pair, int], delta: float) -> "Composition":
         """Look at a plan, for a delta."""
         pairs, counts = tuple(plan), np.array(list(plan.values()), dtype=np.float64)
-        spend(LOOK + LOOK_EACH * len(pairs))
+        use_effort(LOOK + LOOK_EACH * len(pairs))
         for pair in pairs:
-            spend_look(pair)
+            use_effort_of_look(pair)
         # Rounded to a power of two, so that plans of about equal size share a lattice.
         negligible = OVERFLOWING * delta / 2.0 ** ceil(log2(float(counts.sum())))
         spreads = tuple(spread(pair, negligible) for pair in pairs)

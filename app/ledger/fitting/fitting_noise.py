@@ -11,7 +11,7 @@ from app.accounting.calibration.solvers import smallest_noise_multiplier
 from app.accounting.curves import orders
 from app.accounting.errors import PlanTooExpensiveError, UnsupportedEventError
 from app.accounting.events import MAX_NOISE_MULTIPLIER, DpEvent, noise_multiplier, with_noise_multiplier
-from app.accounting.pricing_effort import curve_work, spend_curve
+from app.accounting.pricing_effort import curve_work, use_effort_of_curve
 from app.accounting.rdp import curve_over
 from app.ledger.accounts.account import Account
 from app.ledger.errors import PolicyViolationError
@@ -78,7 +78,7 @@ def _estimated_noise(path: Sequence[Account], priced: PricedStep) -> float:
     def excess(at: float) -> float:
         """Compute the logarithm of cost over room at the best order of the account with the least room."""
         event = with_noise_multiplier(asked.event, min(max(exp(at), own), MAX_NOISE_MULTIPLIER))
-        spend_curve(event, places.size, path[0].relation)
+        use_effort_of_curve(event, places.size, path[0].relation)
         cost = curve_over(event, grid, path[0].relation).times(asked.count).values
         shares = [float((cost[at] / np.maximum(left, 0.5)).min()) for at, left in free]
         return log(max(*shares, 1e-300))
