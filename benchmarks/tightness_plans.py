@@ -157,7 +157,7 @@ def _kinds_of_dp_sgd() -> list[Plan]:
         Plan(
             "fixed batches, 256 of 60,000, z 2.2, 14,062 steps, replace-one",
             SelfComposed(SampledWithoutReplacement(60_000, 256, Gaussian(2.2)), MNIST_STEPS),
-            # Where the batches without the record look like those with the other one, it is Poisson's pair.
+            # Where the batches without the record snapshot like those with the other one, it is Poisson's pair.
             lambda: _sampled_epsilon(1.1, MNIST, MNIST_STEPS, 4e-6),
             None,
             _times(theirs.SampledWithoutReplacementDpEvent(60_000, 256, theirs.GaussianDpEvent(1.1)), MNIST_STEPS),

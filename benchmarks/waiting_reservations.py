@@ -1,8 +1,8 @@
 """Cost of reservations that wait: `python -m benchmarks.waiting_reservations [--postgresql]`.
 
 Fills a ledger with reservations that wait for ten blocks each, by copies of one that the service has written. Then the
-limit of one block is raised again and again, and a look decides which reservations are granted: what it reads from the
-database included. Meanwhile another organisation takes steps, interleaved with looks and without: do they delay it?
+limit of one block is raised again and again, and a snapshot decides what is granted: what it reads from the
+database included. Meanwhile another organisation takes steps, interleaved with snapshots and without: do they delay it?
 """
 
 import argparse
@@ -176,7 +176,7 @@ def main(plans: int = 10_000, blocks: int = 1_000, *, on_postgresql: bool = Fals
         start = time.perf_counter()
         grant_in_organisation(db, organisation_id)
         print(f"{plans:,} plans wait for {BLOCKS_OF_A_PLAN} of {blocks:,} blocks each, {url.partition(':')[0]}")
-        print(f"first look of a process: {time.perf_counter() - start:.2f} s")
+        print(f"first snapshot of a process: {time.perf_counter() - start:.2f} s")
         taken = sorted(decisions(db, organisation_id, ids[:TURNS]))
         print(f"decision after one change: median {median(taken):.0f} ms, slowest {taken[-1]:.0f} ms")
         changes = iter(ids[TURNS:] * 2)

@@ -11,7 +11,7 @@ import numpy as np
 
 from app.ledger.accounts.account import Account
 from app.ledger.filter.filters import filter_bounds
-from app.ledger.scheduling.queue import Books, WaitingReservation, schedule
+from app.ledger.scheduling.queue import Ledgers, WaitingReservation, schedule
 from app.ledger.scheduling.scheduling_rules import Line
 from app.ledger.scheduling.withholding import Withholding
 from app.ledger.settings.allocation import ALL, Allocation, Unlock, UnlockByReservations, UnlockOverTime
@@ -101,7 +101,7 @@ class Outcome:
 class _State:
     """The blocks of a simulation, and how much of each is unlocked."""
 
-    books: Books
+    ledgers: Ledgers
     line: Line
     unlocks: list[Unlock | None]
     names: list[str]
@@ -111,7 +111,7 @@ class _State:
         """Unlock what is due of some blocks; returns those of which more is usable now."""
         changed = []
         for index in indices:
-            unlock, known = self.unlocks[index], self.books.withholdings.get(self.names[index])
+            unlock, known = self.unlocks[index], self.ledgers.withholdings.get(self.names[index])
             if unlock is None or known is None or known.unlocked == ALL:
                 continue
             if isinstance(unlock, UnlockByReservations):
@@ -119,13 +119,13 @@ class _State:
             else:
                 fraction = unlock.fraction(now)
             if fraction != known.unlocked:
-                self.books.withholdings[self.names[index]] = replace(known, unlocked=fraction)
+                self.ledgers.withholdings[self.names[index]] = replace(known, unlocked=fraction)
                 changed.append(self.names[index])
         return changed
 
     def is_unlocked(self, name: str) -> bool:
         """Check whether all of a block is usable."""
-        known = self.books.withholdings.get(name)
+        known = self.ledgers.withholdings.get(name)
         return known is None or known.unlocked == ALL
 
     def decide(
@@ -134,9 +134,9 @@ class _State:
         """Grant waiting plans; they are sorted anew after a batch of grants."""
         granted: list[WaitingReservation] = []
         while waiting:
-            order = self.line.order(waiting, self.books, now)
+            order = self.line.order(waiting, self.ledgers, now)
             found = []
-            for grant in schedule(order, (), self.books):
+            for grant in schedule(order, (), self.ledgers):
                 found.append(grant.standing.reservation)
                 if len(found) == batch:
                     break
@@ -153,7 +153,7 @@ class _State:
         """Let go of plans that do not fit a block of which all is unlocked: here nothing is ever returned."""
         for name in names:
             if self.is_unlocked(name):
-                fitting = {plan.id for plan in self.line.candidates(self.books, [name])}
+                fitting = {plan.id for plan in self.line.candidates(self.ledgers, [name])}
                 for plan in self.line.through([name]):
                     if plan.id not in fitting:
                         self.line.remove(plan.id)
@@ -181,7 +181,7 @@ def simulate(workload: Workload, line: Line, unlocking: Unlocking | None = None)
         only_asked = isinstance(state.unlocks[0], UnlockByReservations)
         changed = state.unlock(arrival.blocks if only_asked else growing, now)
         growing -= {block for block in growing if state.is_unlocked(state.names[block])}
-        tried = state.line.candidates(state.books, changed)
+        tried = state.line.candidates(state.ledgers, changed)
         if not set(plan.path) & set(changed):
             tried.append(plan)
         granted = state.decide(tried, now, None)
@@ -264,12 +264,12 @@ def _begin(
         for block, unlock in zip(blocks, unlocks, strict=True)
         if unlock is not None
     }
-    books = Books({account.id: account for account in (*blocks, *runs)}, locked)
-    return _State(books, line, unlocks, [block.id for block in blocks]), plans
+    ledgers = Ledgers({account.id: account for account in (*blocks, *runs)}, locked)
+    return _State(ledgers, line, unlocks, [block.id for block in blocks]), plans
 
 
 def _outcome(workload: Workload, state: _State, delays: dict[int, float]) -> Outcome:
-    blocks = tuple(state.books.accounts[name] for name in state.names)
+    blocks = tuple(state.ledgers.accounts[name] for name in state.names)
     assert all(map(within_limits, blocks)), "no block is past its limit"
     return Outcome(delays, blocks, sum(workload.arrivals[each].is_small for each in delays))
 

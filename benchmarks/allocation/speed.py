@@ -11,7 +11,7 @@ from typing import Final
 from app.accounting.events import Gaussian
 from app.ledger.accounts.account import Account
 from app.ledger.filter.filters import Limit, filter_weights
-from app.ledger.scheduling.queue import Books, WaitingReservation, schedule
+from app.ledger.scheduling.queue import Ledgers, WaitingReservation, schedule
 from app.ledger.scheduling.scheduling_rules import Line
 from app.ledger.scheduling.withholding import Withholding
 from app.ledger.settings.allocation import ALL, Allocation, SchedulingRule, UnlockByReservations
@@ -41,32 +41,32 @@ def waiting_reservations(plans: int, blocks: int) -> tuple[list[Account], list[W
     return [*accounts, *runs], found
 
 
-def books_of(accounts: list[Account], *, locked: bool) -> Books:
-    """Make the books, with half of the blocks' limits maybe locked."""
+def ledgers_of(accounts: list[Account], *, locked: bool) -> Ledgers:
+    """Make the ledgers, with half of the blocks' limits maybe locked."""
     half = Withholding(Allocation(unlock=UnlockByReservations(START, 100)), ALL / 2)
     withheld = {each.id: half for each in accounts if locked and each.limit is not None}
-    return Books({each.id: each for each in accounts}, withheld)
+    return Ledgers({each.id: each for each in accounts}, withheld)
 
 
 def measure(
-    rule: SchedulingRule, books: Books, plans: list[WaitingReservation], changes: int
+    rule: SchedulingRule, ledgers: Ledgers, plans: list[WaitingReservation], changes: int
 ) -> Iterator[tuple[float, int]]:
     """Yield the first pass, then decisions after the limit of one block was raised: seconds, and plans granted."""
     line = Line(rule)
     for plan in plans:
         line.add(plan)
-    yield _decide(line, books, list(books.accounts))
-    blocks = [each.id for each in books.accounts.values() if each.limit is not None]
+    yield _decide(line, ledgers, list(ledgers.accounts))
+    blocks = [each.id for each in ledgers.accounts.values() if each.limit is not None]
     for index in range(changes):
-        block = books.accounts[blocks[index % len(blocks)]]
-        books.accounts[block.id] = replace(block, limit=RAISED if block.limit == LIMIT else RAISED_MORE)
-        yield _decide(line, books, [block.id])
+        block = ledgers.accounts[blocks[index % len(blocks)]]
+        ledgers.accounts[block.id] = replace(block, limit=RAISED if block.limit == LIMIT else RAISED_MORE)
+        yield _decide(line, ledgers, [block.id])
 
 
-def _decide(line: Line, books: Books, changed: list[str]) -> tuple[float, int]:
+def _decide(line: Line, ledgers: Ledgers, changed: list[str]) -> tuple[float, int]:
     start = process_time()
     now = START + timedelta(days=1)
-    grants = list(schedule(line.order(line.candidates(books, changed), books, now), line.aged(now), books))
+    grants = list(schedule(line.order(line.candidates(ledgers, changed), ledgers, now), line.aged(now), ledgers))
     for grant in grants:
         line.remove(grant.standing.reservation.id)
     return process_time() - start, len(grants)
@@ -81,7 +81,7 @@ def main(*, full: bool = False) -> None:
     accounts, plans = waiting_reservations(PLANS, BLOCKS)
     for locked in (False, True):
         for rule in SchedulingRule:
-            (first, granted), *taken = measure(rule, books_of(accounts, locked=locked), plans, changes)
+            (first, granted), *taken = measure(rule, ledgers_of(accounts, locked=locked), plans, changes)
             times = [seconds * 1e3 for seconds, _ in taken]
             name = f"{rule}{', half locked' if locked else ''}"
             figures = f"{median(times):8.1f} {quantiles(times, n=20)[-1]:8.1f} {max(times):8.1f}"

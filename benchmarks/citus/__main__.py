@@ -53,11 +53,11 @@ def tested(binaries: Path) -> bool:
     return subprocess.run(command, env=os.environ | {PROGRAMS: str(binaries)}, check=False).returncode == 0
 
 
-def kill_rounds(cluster: CitusCluster, service: LiveServer, homes: dict[str, str], count: int) -> list[Kill]:
+def kill_rounds(cluster: CitusCluster, service: LiveServer, queue_of: dict[str, str], count: int) -> list[Kill]:
     """Kill each server in turn, and print each round and the table."""
     done: list[Kill] = []
     for number, name in enumerate(islice(cycle(reversed(cluster.servers)), count), 1):
-        found = play(cluster, service, homes, name, number)
+        found = play(cluster, service, queue_of, name, number)
         done.append(found)
         others = "" if found.others_pause is None else f", of the others {found.others_pause:.1f} s"
         print(
@@ -83,12 +83,12 @@ def main(binaries: Path, count: int) -> int:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         cluster = stack.enter_context(citus_cluster(binaries))
         service = stack.enter_context(served(cluster.url, folder / "citus", distributed=True))
-        homes = organisations(cluster, service)
-        kills = kill_rounds(cluster, service, homes, count)
+        queue_of = organisations(cluster, service)
+        kills = kill_rounds(cluster, service, queue_of, count)
         single = Cluster.create(programs=binaries)
         stack.callback(single.remove)
         plain = stack.enter_context(served(single.create_database("ledger"), folder / "single", distributed=False))
-        names = list(homes)
+        names = list(queue_of)
         compare({"one PostgreSQL server": (plain, names), "Citus, two workers": (service, names)})
     bad = any(each.lost or each.doubled or each.over_budget or each.problems for each in kills)
     return int(bad or not passed)

@@ -62,16 +62,16 @@ def organisations(cluster: CitusCluster, service: LiveServer) -> dict[str, str]:
     raise AssertionError("unreachable")
 
 
-def play(cluster: CitusCluster, service: LiveServer, homes: dict[str, str], name: str, number: int) -> Kill:
+def play(cluster: CitusCluster, service: LiveServer, queue_of: dict[str, str], name: str, number: int) -> Kill:
     """Kill a server under the load of organisations, given with their workers, and start it again."""
     journal = Journal()
     loads = {
         each: Load(
             service.url, {role: service.key(role, each) for role in ("admin", "trainer")}, f"round{number}", journal
         )
-        for each in homes
+        for each in queue_of
     }
-    others = [load for each, load in loads.items() if name not in ("coordinator", homes[each])]
+    others = [load for each, load in loads.items() if name not in ("coordinator", queue_of[each])]
     with ExitStack() as stack:
         for load in loads.values():
             stack.enter_context(load.at_work())

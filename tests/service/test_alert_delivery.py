@@ -60,7 +60,7 @@ def sent_once(ledger: Ledger, *, allowed: bool = True, at: float = 0, **by: Any)
 
 
 def delivering(done: Callable[[], object], *databases: Database) -> None:
-    """Let deliverers work, that look often and send to this machine, until something is so."""
+    """Let deliverers work, that snapshot often and send to this machine, until something is so."""
 
     async def main() -> None:
         sender = AlertSender(allow_private=True)

@@ -23,7 +23,7 @@ START = datetime(2031, 1, 10, tzinfo=UTC)
 SCHEDULE: dict[str, Any] = {"period": "month", "start": "2031-01-01", "limit": {"epsilon": 1.0, "delta": 1e-5}}
 
 Clock = Callable[[datetime], int]
-"""Sets the clock, lets the service look, and returns the number of blocks that it opened."""
+"""Sets the clock, lets the service snapshot, and returns the number of blocks that it opened."""
 
 
 def scheduled(ledger: Ledger) -> None:
@@ -43,11 +43,11 @@ def at(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> Clock:
     times = [START]
     stand_at(monkeypatch, lambda: times[-1])
 
-    def look(now: datetime) -> int:
+    def snapshot(now: datetime) -> int:
         times.append(now)
         return open_due_blocks(ledger.database, ledger.database.clock.moment())
 
-    return look
+    return snapshot
 
 
 def month(number: int, day: int = 1) -> datetime:
@@ -92,12 +92,12 @@ def test_replicas_open_each_block_once(ledger: Ledger, replica: Database, at: Cl
     at(month(1, 20))
     start = threading.Barrier(2, timeout=30)
 
-    def look(database: Database) -> int:
+    def snapshot(database: Database) -> int:
         start.wait()
         return open_due_blocks(database, Moment(month(9), month(9)))
 
     with ThreadPoolExecutor(2) as pool:
-        assert sorted(pool.map(look, [ledger.database, replica])) == [0, 8]
+        assert sorted(pool.map(snapshot, [ledger.database, replica])) == [0, 8]
     assert names(ledger) == [f"2031-0{number}" for number in range(1, 10)]
     assert failure(ledger) is None
     assert verify(ledger.database).sound

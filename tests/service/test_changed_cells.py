@@ -126,7 +126,7 @@ def _values(file: sqlite3.Connection, table: Table, column: Column[Any], before:
 
 
 def zeroed(file: sqlite3.Connection, path: str) -> tuple[tuple[str, str], list[Change]]:
-    """An account, and what makes it look as if nothing had been charged to it."""
+    """An account, and what makes it snapshot as if nothing had been charged to it."""
     asked = "SELECT organisation_id, id FROM accounts WHERE path = ?"
     owner, account = file.execute(asked, (path,)).fetchone()
     balance = (("organisation_id", owner), ("account_id", account))

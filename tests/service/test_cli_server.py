@@ -184,9 +184,9 @@ def test_verify_shows_how_a_quarantine_is_lifted_and_does_not_lift_it(
     with spent.database.read(ALL_TENANTS) as tx:
         team = account(tx, TEAM)
     line = f"epsilon-ledger quarantine lift {team.id} --org {team.organisation_id} --reason"
-    for look in (("verify",), ("verify", "--read-only")):
+    for snapshot in (("verify",), ("verify", "--read-only")):
         before = dump(spent.database)
-        answer = command(*look)
+        answer = command(*snapshot)
         assert (answer.status, answer.err) == (0, "")
         for words in ("Writes to 1 accounts are stopped.", "until two persons lift its quarantine", line):
             assert words in answer.out

@@ -43,13 +43,13 @@ def test_failed_run_is_logged_and_the_next_one_comes(
 ) -> None:
     looks: list[object] = []
 
-    def look(*asked: object) -> int:
+    def snapshot(*asked: object) -> int:
         looks.append(asked)
         if len(looks) == 1:
             raise error
         return 0
 
-    monkeypatch.setattr(maintenance, "expire_reservations", look)
+    monkeypatch.setattr(maintenance, "expire_reservations", snapshot)
 
     _maintain(ledger, looks, 3)
     [record] = [record for record in caplog.records if "maintenance" in record.message]

@@ -60,12 +60,12 @@ def ready(ledger: Ledger, run: str, runner: CommandRunner, monkeypatch: pytest.M
     made = Ready(ledger, run, runner, [])
     made.runner.charged(made.request())
 
-    def look(database: Database, state: LedgerState, commands: Sequence[StepCommand]) -> dict[int, CommandResult]:
+    def snapshot(database: Database, state: LedgerState, commands: Sequence[StepCommand]) -> dict[int, CommandResult]:
         outcomes = commit_counted(database, state, commands)
         made.recalled.append(len(outcomes) == len(commands))
         return outcomes
 
-    monkeypatch.setattr(step_commands, "commit_counted", look)
+    monkeypatch.setattr(step_commands, "commit_counted", snapshot)
     yield made
     assert not verify(ledger.database).unproven
 

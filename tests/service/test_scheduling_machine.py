@@ -21,7 +21,7 @@ from app.persistence.repositories.audit import all_entries
 from app.service.auth.request_context import service_context
 from app.service.maintenance import expire_reservations
 from app.service.scheduling.grants import expire_waiting, grant_in_organisation
-from app.service.scheduling.queue_snapshots import BEGINS, Look, WaitingReservations, grants_in, with_runs
+from app.service.scheduling.queue_snapshots import BEGINS, QueueSnapshot, WaitingReservations, grants_in, with_runs
 from tests.api.trainer import LOUD, QUIET, counted, within_limits
 from tests.clocks import stand_at
 from tests.conftest import Ledger
@@ -45,7 +45,7 @@ WAYS: dict[str, Way] = {
     "arrive": way(8, budgets=BUDGETS, count=counts, event=EVENTS, waits=WAITS, lease=st.sampled_from([60, 9000])),
     "again": way(2, place=places, count=counts, waits=st.sampled_from([None, 9000])),
     "settle": way(5, place=places, how=ENDS),
-    "look": way(4),
+    "snapshot": way(4),
     "limit": way(2, account=st.integers(0, 3), epsilon=st.sampled_from([0.3, 0.6, 1.0, 1.5])),
     "allocate": way(2, account=st.integers(0, 3), terms=ALLOCATIONS),
     "pass_time": way(3, seconds=st.sampled_from([1, 61, 100, 1000])),
@@ -63,7 +63,7 @@ class Asked:
 
 
 class Scheduling(Machine):
-    """Two processes look in turns."""
+    """Two processes snapshot in turns."""
 
     ways = WAYS
     patch: pytest.MonkeyPatch
@@ -162,16 +162,16 @@ class Scheduling(Machine):
         waiting = [one for one in self.asked if self.read("reservations", one.plan)["status"] == "waiting"]
         if not waiting:
             return
-        self.look()
+        self.snapshot()
         one = waiting[place % len(waiting)]
         bodies = {"cancel": {"reason": "not needed"}, "prioritize": {"priority": priority, "reason": "a deadline"}}
         if how in bodies:
             self.sent(f"reservations/{one.plan}/{how}", bodies[how])
         else:
             self.sent(f"runs/{one.run}/{how}", {} if how in {"abort", "attempts"} else None)
-        self.look()
+        self.snapshot()
 
-    def look(self) -> None:
+    def snapshot(self) -> None:
         """A pass grants what who knows nothing of earlier ones would grant, in this order, and leaves nothing over."""
         expire_waiting(self.ledger.database)
         expected, before = self.expected(), self.granted()
@@ -185,28 +185,28 @@ class Scheduling(Machine):
         self.nothing_that_fits_is_left()
 
     @contextmanager
-    def fresh_look(self) -> Iterator[tuple[Connection, Look]]:
+    def fresh_look(self) -> Iterator[tuple[Connection, QueueSnapshot]]:
         """What a process sees that has just started."""
         context, fresh = service_context(self.ledger.database, self.owner), WaitingReservations(self.owner)
         with self.ledger.database.read(self.owner) as tx:
-            yield tx, fresh.look(tx, context.now, context.lapsed_by)
+            yield tx, fresh.snapshot(tx, context.now, context.lapsed_by)
 
     def expected(self) -> list[str]:
         """The reservations to grant now, in their order."""
-        with self.fresh_look() as (tx, look):
-            grants = grants_in(tx, self.owner, look, set(look.states), set(look.rows))
+        with self.fresh_look() as (tx, snapshot):
+            grants = grants_in(tx, self.owner, snapshot, set(snapshot.states), set(snapshot.rows))
         return [each.standing.reservation.id for each in grants]
 
     def nothing_that_fits_is_left(self) -> None:
         """No reservation fits that may be granted, unless one that has waited for long holds it up."""
-        with self.fresh_look() as (tx, look):
-            for line in look.lines.values():
-                with_runs(tx, self.owner, look.books, line.reservations.values())
-                if any(look.rows[each.reservation.id].run_status in BEGINS for each in line.aged(look.now)):
+        with self.fresh_look() as (tx, snapshot):
+            for line in snapshot.lines.values():
+                with_runs(tx, self.owner, snapshot.ledgers, line.reservations.values())
+                if any(snapshot.rows[each.reservation.id].run_status in BEGINS for each in line.aged(snapshot.now)):
                     continue
                 for plan in line.reservations.values():
-                    row = look.rows[plan.id]
-                    assert row.run_status not in BEGINS or look.books.hold(plan) is None
+                    row = snapshot.rows[plan.id]
+                    assert row.run_status not in BEGINS or snapshot.ledgers.hold(plan) is None
 
     def granted(self) -> list[dict[str, Any]]:
         return [each for each in self.events() if each["action"] == "reservation.granted"]
@@ -221,7 +221,7 @@ class Scheduling(Machine):
 
     def teardown(self) -> None:
         if hasattr(self, "asked"):
-            self.look()
+            self.snapshot()
         super().teardown()
 
     def verified(self) -> None:

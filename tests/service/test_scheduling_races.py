@@ -45,7 +45,7 @@ class Raced:
     def both(self) -> tuple[Database, Database]:
         return self.ledger.database, self.other
 
-    def look(self, database: Database) -> int:
+    def snapshot(self, database: Database) -> int:
         return grant_in_organisation(database, self.owner)
 
     def ends(self) -> Counter[str]:
@@ -79,10 +79,10 @@ def at_once(*work: Callable[[], Any]) -> list[Any]:
 def test_simultaneous_passes_grant_each_reservation_once(raced: Raced) -> None:
     held = raced.office.held(FITTING)
     plans = [raced.office.queued(50, f"run{place}") for place in range(6)]
-    assert [raced.look(database) for database in raced.both] == [0, 0]
+    assert [raced.snapshot(database) for database in raced.both] == [0, 0]
     held.end("void")
     fitting = FITTING // 50
-    assert sum(at_once(*(partial(raced.look, each) for each in (*raced.both, *raced.both)))) == fitting
+    assert sum(at_once(*(partial(raced.snapshot, each) for each in (*raced.both, *raced.both)))) == fitting
     assert [each.status[0] for each in plans] == ["active"] * fitting + ["waiting"] * (6 - fitting)
     assert raced.ends() == Counter(each.plan for each in plans[:fitting])
 
@@ -91,7 +91,7 @@ def test_reservation_is_either_cancelled_or_granted(raced: Raced) -> None:
     held = raced.office.held(FITTING)
     plans = [raced.office.queued(20, f"run{place}") for place in range(4)]
     held.end("void")
-    looks = (partial(raced.look, each) for each in raced.both)
+    looks = (partial(raced.snapshot, each) for each in raced.both)
     answers = at_once(*(each.cancel for each in plans[::2]), *looks)
     for plan, answer in zip(plans[::2], answers, strict=False):
         assert (answer.status_code, plan.status[0]) in {(200, "cancelled"), (409, "active")}
@@ -101,7 +101,7 @@ def test_reservation_is_either_cancelled_or_granted(raced: Raced) -> None:
 
 
 def test_arrival_takes_nothing_from_waiting_reservations(raced: Raced) -> None:
-    """At the moment of the look it is refused, unless it fits beside all that wait."""
+    """At the moment of the snapshot it is refused, unless it fits beside all that wait."""
     for turn in range(ROUNDS):
         held = raced.office.held(FITTING - 10, f"held{turn}")
         waits = raced.office.queued(FITTING - 40, f"waits{turn}")
@@ -110,7 +110,7 @@ def test_arrival_takes_nothing_from_waiting_reservations(raced: Raced) -> None:
         assert behind.cancel().status_code == 200
         late, _, small = at_once(
             partial(raced.office.register, 60, f"late{turn}", wait_until=None),
-            partial(raced.look, raced.other),
+            partial(raced.snapshot, raced.other),
             partial(raced.office.register, 10, f"small{turn}", wait_until=None),
         )
         assert late.json()["code"] in {"reservations_waiting", "budget_exceeded"}, late.text
@@ -170,9 +170,9 @@ class Storm:
         replies = [self.ask(chance) for _ in range(turns)]
         self.strange += [reply.text for reply in replies if reply.status_code >= 500]
 
-    def look(self, database: Database, turns: int) -> None:
+    def snapshot(self, database: Database, turns: int) -> None:
         for _ in range(turns):
-            self.raced.look(database)
+            self.raced.snapshot(database)
             expire_waiting(database)
             expire_reservations(database, self.raced.office.now)
 
@@ -192,7 +192,7 @@ def test_concurrent_requests_never_deadlock(raced: Raced) -> None:
         event.listen(database.engine, "handle_error", failed)
     at_once(
         *(partial(storm.rage, seed, turns) for seed in range(4)),
-        *(partial(storm.look, each, turns) for each in raced.both),
+        *(partial(storm.snapshot, each, turns) for each in raced.both),
     )
     assert (storm.strange, deadlocks) == ([], [])
     grant_waiting(raced.ledger.database)

@@ -82,7 +82,7 @@ class Grant:
     overtaken: tuple[Standing, ...]
 
 
-class Books:
+class Ledgers:
     """The accounts that waiting reservations would charge, as they are and as grants change them.
 
     Args:
@@ -197,7 +197,7 @@ def never_fits(
 ) -> bool:
     """Check whether a path could not hold a reservation even if nothing was charged, and all were unlocked."""
     lasting = {each: withholding.lasting() for each, withholding in (withholdings or {}).items()}
-    return bool(short_accounts(list(map(_uncharged, path)), steps, Books({}, lasting).views))
+    return bool(short_accounts(list(map(_uncharged, path)), steps, Ledgers({}, lasting).views))
 
 
 def _uncharged(account: Account) -> Account:
@@ -212,32 +212,32 @@ def unreserved(account: Account) -> Account:
     return replace(account, held=zero.using({owner: (0,) * len(each) for owner, each in account.held.used.items()}))
 
 
-def schedule(order: Sequence[Standing], aged: Sequence[Standing], books: Books) -> Iterator[Grant]:
-    """Grant the reservations that fit, one after the other, in an order; the books are changed.
+def schedule(order: Sequence[Standing], aged: Sequence[Standing], ledgers: Ledgers) -> Iterator[Grant]:
+    """Grant the reservations that fit, one after the other, in an order; the ledgers are changed.
 
     A single pass is enough: a grant never makes room for another reservation.
 
     Args:
         order: the reservations that may fit now, by `Standing.key`.
         aged: all reservations that no younger one may delay, in the same order; they need not be in the first.
-        books: the current accounts.
+        ledgers: the current accounts.
     """
     overtaken: list[Standing] = []
     granted: set[str] = set()
     for standing in order:
-        held = books.hold(standing.reservation)
+        held = ledgers.hold(standing.reservation)
         waiting = (each for each in aged if each.reservation.id not in granted)
-        if held is None or _delays(standing, waiting, books, held):
+        if held is None or _delays(standing, waiting, ledgers, held):
             overtaken.append(standing)
             continue
-        books.store(standing.reservation, held)
+        ledgers.store(standing.reservation, held)
         granted.add(standing.reservation.id)
         yield Grant(standing, held, tuple(overtaken))
 
 
-def _delays(standing: Standing, aged: Iterable[Standing], books: Books, held: Sequence[Account]) -> bool:
+def _delays(standing: Standing, aged: Iterable[Standing], ledgers: Ledgers, held: Sequence[Account]) -> bool:
     """Check whether a grant would take what an aged reservation before it lacks, or would lack then."""
-    after: Books | None = None
+    after: Ledgers | None = None
     for other in aged:
         if other.key >= standing.key:
             return False
@@ -245,14 +245,14 @@ def _delays(standing: Standing, aged: Iterable[Standing], books: Books, held: Se
         if not shared:
             continue
         if after is None:
-            after = Books(books.accounts, books.withholdings)
+            after = Ledgers(ledgers.accounts, ledgers.withholdings)
             after.store(standing.reservation, held)
-        if _takes_from(other.reservation, shared, books, after) and not books.is_hopeless(other.reservation):
+        if _takes_from(other.reservation, shared, ledgers, after) and not ledgers.is_hopeless(other.reservation):
             return True
     return False
 
 
-def _takes_from(reservation: WaitingReservation, shared: set[str], before: Books, after: Books) -> bool:
+def _takes_from(reservation: WaitingReservation, shared: set[str], before: Ledgers, after: Ledgers) -> bool:
     """Check whether one of the shared accounts refuses a reservation after a grant, and has less for it than before.
 
     It has no less if the grant was promised, or is in a disjoint partition.

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from app.accounting.curves import quotient
 from app.ledger.accounts.account import Account
 from app.ledger.filter.filters import FilterBounds
-from app.ledger.scheduling.queue import Books, Standing, WaitingReservation, has_only_orders
+from app.ledger.scheduling.queue import Ledgers, Standing, WaitingReservation, has_only_orders
 from app.ledger.settings.allocation import SchedulingRule
 
 Scores = dict[str, tuple[float, ...]]
@@ -161,10 +161,10 @@ class Line:
         ]
         return sorted(old, key=lambda each: each.key)
 
-    def order(self, reservations: Sequence[WaitingReservation], books: Books, now: datetime) -> list[Standing]:
+    def order(self, reservations: Sequence[WaitingReservation], ledgers: Ledgers, now: datetime) -> list[Standing]:
         """Sort reservations of this line in the order in which they are tried."""
         before = None if self.aging is None else now - self.aging
-        scores = self.scores(reservations, books)
+        scores = self.scores(reservations, ledgers)
         standings = []
         for reservation in reservations:
             aged = before is not None and reservation.arrived_at <= before
@@ -172,12 +172,12 @@ class Line:
         return sorted(standings, key=lambda each: each.key)
 
     def candidates(
-        self, books: Books, account_ids: Iterable[str], aged: Sequence[Standing] = ()
+        self, ledgers: Ledgers, account_ids: Iterable[str], aged: Sequence[Standing] = ()
     ) -> list[WaitingReservation]:
         """List the reservations through changed accounts, without those that surely do not fit into them.
 
         Args:
-            books: the current accounts.
+            ledgers: the current accounts.
             account_ids: of accounts that have changed, and of those of reservations that wait no longer.
             aged: as `aged` lists them. One through a changed account may be hopeless now, and delay nobody any more;
                 so the reservations through its other accounts above its run are listed, too.
@@ -189,24 +189,24 @@ class Line:
         reservations = self.through(sorted(reached))
         excluded: set[str] = set()
         for account_id in reached & self._through.keys():
-            account = books.accounts[account_id]
+            account = ledgers.accounts[account_id]
             demands = self._demands_at(account)
             if demands is None or not has_only_orders(account):
                 continue
-            fitting = demands.may_fit(books.room(account))
+            fitting = demands.may_fit(ledgers.room(account))
             excluded.update(demands.reservations[row].id for row in np.flatnonzero(~fitting))
         return [
             reservation
             for reservation in reservations
-            if reservation.id not in excluded or books.is_composed(reservation)
+            if reservation.id not in excluded or ledgers.is_composed(reservation)
         ]
 
-    def scores(self, reservations: Sequence[WaitingReservation], books: Books) -> Scores:
+    def scores(self, reservations: Sequence[WaitingReservation], ledgers: Ledgers) -> Scores:
         """Compute the scores of reservations; all reservations of the line compete for their accounts."""
         if self.rule is SchedulingRule.FIRST_COME:
             return {reservation.id: () for reservation in reservations}
         if self.rule is SchedulingRule.SMALLEST_SHARE:
-            shares = self._parts(reservations, books, lambda _, demands, asking: demands.shares(asking))
+            shares = self._parts(reservations, ledgers, lambda _, demands, asking: demands.shares(asking))
             return {
                 reservation.id: tuple(
                     sorted((each / reservation.weight for each in shares[reservation.id]), reverse=True)
@@ -214,14 +214,14 @@ class Line:
                 for reservation in reservations
             }
         parts = self._parts(
-            reservations, books, lambda account, demands, asking: demands.parts(asking, books.room(account))
+            reservations, ledgers, lambda account, demands, asking: demands.parts(asking, ledgers.room(account))
         )
         return {reservation.id: (sum(parts[reservation.id]) / reservation.weight,) for reservation in reservations}
 
     def _parts(
         self,
         reservations: Sequence[WaitingReservation],
-        books: Books,
+        ledgers: Ledgers,
         parts: Callable[[Account, _Demands, Sequence[WaitingReservation]], NDArray[np.float64]],
     ) -> dict[str, list[float]]:
         """Compute what reservations ask for of each account above their runs, sorted by the accounts' ids.
@@ -235,7 +235,7 @@ class Line:
                 asking.setdefault(account_id, []).append(reservation)
         found: dict[str, list[float]] = {reservation.id: [] for reservation in reservations}
         for account_id in sorted(asking):
-            account, some = books.accounts[account_id], asking[account_id]
+            account, some = ledgers.accounts[account_id], asking[account_id]
             demands = self._demands_at(account)
             if demands is None or account.plan is not None:
                 asked = [_share(account, reservation) for reservation in some]

@@ -11,7 +11,7 @@ import numpy as np
 from app.accounting.curves import EXHAUSTED, PURE, UNIT, orders
 from app.ledger.accounts.account import Account
 from app.ledger.admission.admission import prepared_path
-from app.ledger.scheduling.queue import Books, WaitingReservation, schedule, unreserved
+from app.ledger.scheduling.queue import Ledgers, WaitingReservation, schedule, unreserved
 from app.ledger.scheduling.scheduling_rules import Line
 from app.ledger.scheduling.withholding import Withholding
 from app.ledger.settings.allocation import UnlockOverTime
@@ -55,13 +55,13 @@ class Shortage:
     opens_at: datetime | None = None
 
 
-def shortages(reservation: WaitingReservation, books: Books, now: datetime) -> list[Shortage]:
+def shortages(reservation: WaitingReservation, ledgers: Ledgers, now: datetime) -> list[Shortage]:
     """List what a reservation lacks, by account from the root; none: it fits, and waits for its turn."""
-    path, cost = prepared_path(books.path(reservation), reservation.steps)
-    bare, _ = prepared_path(books.path(reservation, unreserved), reservation.steps)
+    path, cost = prepared_path(ledgers.path(reservation), reservation.steps)
+    bare, _ = prepared_path(ledgers.path(reservation, unreserved), reservation.steps)
     found = []
-    for account, view, free in zip(path, books.views(path), bare, strict=True):
-        closed = not books.is_open(account)
+    for account, view, free in zip(path, ledgers.views(path), bare, strict=True):
+        closed = not ledgers.is_open(account)
         if not closed and view.fits(cost):
             continue
         if closed:
@@ -70,7 +70,7 @@ def shortages(reservation: WaitingReservation, books: Books, now: datetime) -> l
             reason = WaitingReason.LIMIT
         elif not account.fits(cost):
             reason = WaitingReason.RESERVED
-        elif not books.withholdings[account.id].unlocked_view(account).fits(cost):
+        elif not ledgers.withholdings[account.id].unlocked_view(account).fits(cost):
             reason = WaitingReason.LOCKED
         else:
             reason = WaitingReason.PROMISED
@@ -94,11 +94,11 @@ def _shortage(
 
 
 def estimates(
-    reservations: Iterable[WaitingReservation], line: Line, books: Books, now: datetime, until: datetime
+    reservations: Iterable[WaitingReservation], line: Line, ledgers: Ledgers, now: datetime, until: datetime
 ) -> dict[str, datetime]:
     """Estimate when reservations of a line will be granted: if nothing changes but what time unlocks and opens.
 
-    `books` have the runs of all reservations of the line. The result has times by reservation; those without one are
+    `ledgers` have the runs of all reservations of the line. The result has times by reservation; those without one are
     unknown.
     """
     wanted = {reservation.id: reservation for reservation in reservations}
@@ -108,15 +108,15 @@ def estimates(
     waiting = Line(line.rule, line.aging)
     for each in line.reservations.values():
         waiting.add(each)
-    books = Books(_tuned(waiting, books, now), books.withholdings)
+    ledgers = Ledgers(_tuned(waiting, ledgers, now), ledgers.withholdings)
     tries = 0
-    for at in _times(wanted.values(), books, now, until):
-        books = Books(books.accounts, _withholdings(books, at), partial(_is_open_at, at))
-        candidates = waiting.candidates(books, list(books.accounts))
+    for at in _times(wanted.values(), ledgers, now, until):
+        ledgers = Ledgers(ledgers.accounts, _withholdings(ledgers, at), partial(_is_open_at, at))
+        candidates = waiting.candidates(ledgers, list(ledgers.accounts))
         tries += len(candidates)
         if tries > MAX_TRIES:
             break
-        for granted in list(schedule(waiting.order(candidates, books, at), waiting.aged(at), books)):
+        for granted in list(schedule(waiting.order(candidates, ledgers, at), waiting.aged(at), ledgers)):
             waiting.remove(granted.standing.reservation.id)
             if granted.standing.reservation.id in wanted:
                 found[granted.standing.reservation.id] = at
@@ -125,13 +125,13 @@ def estimates(
     return found
 
 
-def _tuned(line: Line, books: Books, now: datetime) -> dict[str, Account]:
+def _tuned(line: Line, ledgers: Ledgers, now: datetime) -> dict[str, Account]:
     """Get the accounts, whose filters are chosen for the first reservation of a line where nothing was charged yet.
 
     So they are chosen once, and not again each time that a reservation is tried.
     """
-    accounts = dict(books.accounts)
-    first = line.order(list(line.reservations.values()), books, now)[0].reservation
+    accounts = dict(ledgers.accounts)
+    first = line.order(list(line.reservations.values()), ledgers, now)[0].reservation
     for account_id in first.path[:-1]:
         accounts[account_id] = accounts[account_id].prepared_for(first.steps, held=True)
     return accounts
@@ -142,12 +142,12 @@ def _is_open_at(at: datetime, account: Account) -> bool:
 
 
 def _times(
-    reservations: Iterable[WaitingReservation], books: Books, now: datetime, until: datetime
+    reservations: Iterable[WaitingReservation], ledgers: Ledgers, now: datetime, until: datetime
 ) -> Sequence[datetime]:
     """List the times at which more of the accounts of reservations becomes usable."""
     found: set[datetime] = set()
     for account_id in {each for reservation in reservations for each in reservation.path}:
-        account = books.accounts[account_id]
+        account = ledgers.accounts[account_id]
         if account.window.opens_at is not None:
             found.add(account.window.opens_at)
         if account.allocation is not None and isinstance(account.allocation.unlock, UnlockOverTime):
@@ -161,10 +161,10 @@ def _begins(unlock: UnlockOverTime, now: datetime) -> Iterator[datetime]:
         yield unlock.begin(window)
 
 
-def _withholdings(books: Books, at: datetime) -> dict[str, Withholding]:
+def _withholdings(ledgers: Ledgers, at: datetime) -> dict[str, Withholding]:
     """Compute what accounts withhold at a later time; a new window has given nothing yet."""
     found = {}
-    for account_id, withholding in books.withholdings.items():
+    for account_id, withholding in ledgers.withholdings.items():
         unlock = withholding.allocation.unlock
         part = (unlock.fraction(at), unlock.window_part(at)) if isinstance(unlock, UnlockOverTime) else None
         if part is not None and part != (withholding.unlocked, withholding.window):

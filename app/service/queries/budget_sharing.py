@@ -64,14 +64,14 @@ def read_sharing(tx: Connection, context: RequestContext, path: Sequence[Account
     """Read how the last account of a path, a population or budget, shares out its budget."""
     account = path[-1].account
     queue = read_queue(tx, context, account, SHOWN)
-    homes = {each.run.id: (each.run.id, each.run.parent_id, each.run.population_id) for each in queue.entries}
-    named = {account_id for home in homes.values() for account_id in home if account_id is not None}
+    queue_of = {each.run.id: (each.run.id, each.run.parent_id, each.run.population_id) for each in queue.entries}
+    named = {account_id for home in queue_of.values() for account_id in home if account_id is not None}
     about = account_metadata.find_many(tx, context.organisation_id, sorted(named))
     owners = {
         run_id: next(
             (about[each].metadata.owner for each in home if each in about and about[each].metadata.owner), None
         )
-        for run_id, home in homes.items()
+        for run_id, home in queue_of.items()
     }
     taken: dict[str, float] = {}
     if account.allocation is not None and account.allocation.shares:

@@ -14,7 +14,7 @@ from app.ledger.audit import AuditAction
 from app.ledger.errors import ReservationsWaitingError
 from app.ledger.governance.policy_checks import require_open
 from app.ledger.runs.reservations import Reservation
-from app.ledger.scheduling.queue import Books, WaitingReservation, never_fits
+from app.ledger.scheduling.queue import Ledgers, WaitingReservation, never_fits
 from app.ledger.scheduling.withholding import Withholding
 from app.ledger.step_events import PricedStep
 from app.persistence.repositories import waiting
@@ -22,7 +22,7 @@ from app.service.auth.request_context import RequestContext
 from app.service.charging.unit_of_work import UnitOfWork
 from app.service.scheduling.explanations import WaitingDetail, explain_waiting, queue_payload
 from app.service.scheduling.holding import PricedReservation, hold_priced
-from app.service.scheduling.queue_snapshots import Look, grants_in, waiting_reservations
+from app.service.scheduling.queue_snapshots import QueueSnapshot, grants_in, waiting_reservations
 from app.service.scheduling.waiting_reservations import DEFAULT, new_line, weight_of
 from app.service.scheduling.withholdings import read_withholdings
 
@@ -54,7 +54,7 @@ def hold_in_turn(
         require_open(priced.path, context.now)
     owner, above = context.organisation_id, [account.id for account in priced.path[:-1]]
     withholdings = read_withholdings(tx, owner, priced.path, context.lapsed_by, asking=priced.run_id)
-    views = Books({}, withholdings).views if withholdings else tuple
+    views = Ledgers({}, withholdings).views if withholdings else tuple
     lacks = later or (waits and short_accounts(priced.path, priced.steps, views))
     if lacks and not never_fits(priced.path, priced.steps, withholdings):
         return None  # no alternatives are searched for
@@ -90,48 +90,48 @@ def _is_next(
     """Check whether a reservation that fits is granted if all reservations that wait are tried in their order."""
     queue = waiting_reservations(context.db, context.organisation_id)
     with queue.lock:
-        look = queue.look(tx, context.now, context.lapsed_by)
-        with newcomer_in(look, priced.path, priced.steps, _locked_accounts(work, priced), withholdings) as seen:
+        snapshot = queue.snapshot(tx, context.now, context.lapsed_by)
+        with newcomer_in(snapshot, priced.path, priced.steps, _locked_accounts(work, priced), withholdings) as seen:
             return is_granted(tx, context.organisation_id, seen)
 
 
 @contextmanager
 def newcomer_in(
-    look: Look,
+    snapshot: QueueSnapshot,
     path: Sequence[Account],
     steps: Sequence[PricedStep],
     accounts: Iterable[Account],
     withholdings: Mapping[str, Withholding],
-) -> Iterator[Look]:
+) -> Iterator[QueueSnapshot]:
     """Let a new reservation stand among those that wait, for a while, as `NEWCOMER`; the caller holds their lock.
 
     Args:
-        look: at the reservations that wait.
+        snapshot: of the reservations that wait.
         path: of the reservation's run.
         steps: of the reservation.
         accounts: those of the path, and the parts of its parallel ones, without exposures.
         withholdings: of the path.
     """
-    known = look.books.accounts | {each.id: each for each in accounts}
-    books = Books(known, look.books.withholdings | dict(withholdings), look.books.is_open)
+    known = snapshot.ledgers.accounts | {each.id: each for each in accounts}
+    ledgers = Ledgers(known, snapshot.ledgers.withholdings | dict(withholdings), snapshot.ledgers.is_open)
     population = path[-1].population_id
     rule = known[population].allocation or DEFAULT
-    line = look.lines.get(population) or new_line(rule)
+    line = snapshot.lines.get(population) or new_line(rule)
     team = next((each.id for each in path[:-1] if each.parent_id == population), None)
     weight = weight_of(rule, team)
     ids = tuple(account.id for account in path)
-    line.add(WaitingReservation(NEWCOMER, ids, tuple(steps), look.now, weight=weight))
+    line.add(WaitingReservation(NEWCOMER, ids, tuple(steps), snapshot.now, weight=weight))
     try:
-        lines, homes = {**look.lines, population: line}, {**look.homes, NEWCOMER: (population, team)}
-        yield replace(look, lines=lines, homes=homes, books=books)
+        lines, queue_of = {**snapshot.lines, population: line}, {**snapshot.queue_of, NEWCOMER: (population, team)}
+        yield replace(snapshot, lines=lines, queue_of=queue_of, ledgers=ledgers)
     finally:
         line.remove(NEWCOMER)
 
 
-def is_granted(tx: Connection, organisation_id: str, look: Look) -> bool:
-    """Check whether the newcomer in a look is granted if all are tried in their order; books are changed."""
-    path = set(look.line_of(NEWCOMER).reservations[NEWCOMER].path)
-    grants = grants_in(tx, organisation_id, look, path, {NEWCOMER}, newcomer=NEWCOMER)
+def is_granted(tx: Connection, organisation_id: str, snapshot: QueueSnapshot) -> bool:
+    """Check whether the newcomer in a snapshot is granted if all are tried in their order; ledgers are changed."""
+    path = set(snapshot.line_of(NEWCOMER).reservations[NEWCOMER].path)
+    grants = grants_in(tx, organisation_id, snapshot, path, {NEWCOMER}, newcomer=NEWCOMER)
     return any(each.standing.reservation.id == NEWCOMER for each in grants)
 
 

@@ -14,7 +14,7 @@ from app.ledger.scheduling.waiting_reasons import Shortage, WaitingReason, estim
 from app.ledger.settings.allocation import SchedulingRule
 from app.service.auth.request_context import RequestContext
 from app.service.json_values import json_finite
-from app.service.scheduling.queue_snapshots import Look, waiting_reservations, with_runs
+from app.service.scheduling.queue_snapshots import QueueSnapshot, waiting_reservations, with_runs
 
 SHOWN: Final = 10
 """Maximum number of overtaken reservations that the audit log names."""
@@ -48,18 +48,22 @@ class WaitingDetail:
 
 
 def explain(
-    tx: Connection, organisation_id: str, look: Look, reservations: Sequence[WaitingReservation], until: datetime
+    tx: Connection,
+    organisation_id: str,
+    snapshot: QueueSnapshot,
+    reservations: Sequence[WaitingReservation],
+    until: datetime,
 ) -> list[WaitingDetail]:
     """Explain why reservations wait; an estimate looks up to a time."""
     details: list[WaitingDetail] = []
     timely: dict[str, list[WaitingReservation]] = {}
     for reservation in reservations:
-        home, line = look.homes[reservation.id][0], look.line_of(reservation.id)
+        home, line = snapshot.queue_of[reservation.id][0], snapshot.line_of(reservation.id)
         few = len(line.reservations) <= MOST_ESTIMATED
-        with_runs(tx, organisation_id, look.books, line.reservations.values() if few else [reservation])
-        rivals = line.order(line.through(each for each in reservation.path[:-1]), look.books, look.now)
+        with_runs(tx, organisation_id, snapshot.ledgers, line.reservations.values() if few else [reservation])
+        rivals = line.order(line.through(each for each in reservation.path[:-1]), snapshot.ledgers, snapshot.now)
         place = next(place for place, each in enumerate(rivals) if each.reservation.id == reservation.id)
-        lacking = tuple(shortages(reservation, look.books, look.now))
+        lacking = tuple(shortages(reservation, snapshot.ledgers, snapshot.now))
         if few and _may_change(lacking):
             timely.setdefault(home, []).append(reservation)
         score = next(iter(rivals[place].score), None)
@@ -68,7 +72,7 @@ def explain(
         )
     expected: dict[str, datetime] = {}
     for home, theirs in timely.items():
-        expected |= estimates(theirs, look.lines[home], look.books, look.now, until)
+        expected |= estimates(theirs, snapshot.lines[home], snapshot.ledgers, snapshot.now, until)
     return [
         replace(detail, estimated_at=expected.get(reservation.id))
         for reservation, detail in zip(reservations, details, strict=True)
@@ -81,11 +85,11 @@ def explain_waiting(tx: Connection, context: RequestContext, reservation: Reserv
         return None
     queue = waiting_reservations(context.db, context.organisation_id)
     with queue.lock:
-        look = queue.look(tx, context.now, context.lapsed_by, asked=[reservation.id])
-        if reservation.id not in look.rows:
+        snapshot = queue.snapshot(tx, context.now, context.lapsed_by, asked=[reservation.id])
+        if reservation.id not in snapshot.rows:
             return None
-        waits = look.line_of(reservation.id).reservations[reservation.id]
-        [detail] = explain(tx, context.organisation_id, look, [waits], reservation.expires_at)
+        waits = snapshot.line_of(reservation.id).reservations[reservation.id]
+        [detail] = explain(tx, context.organisation_id, snapshot, [waits], reservation.expires_at)
     return detail
 
 
@@ -108,19 +112,19 @@ def queue_payload(detail: WaitingDetail) -> dict[str, Any]:
     }
 
 
-def grant_payload(look: Look, one: Grant) -> dict[str, Any]:
+def grant_payload(snapshot: QueueSnapshot, one: Grant) -> dict[str, Any]:
     """Build the audit payload of a grant: the rule, its score, and the reservations before it that go on waiting."""
     reservation = one.standing.reservation
-    line = look.line_of(reservation.id)
+    line = snapshot.line_of(reservation.id)
     unlocked = {
         account_id: str(withholding.unlocked)
-        for account_id, withholding in look.books.withholdings.items()
+        for account_id, withholding in snapshot.ledgers.withholdings.items()
         if account_id in reservation.path and withholding.unlocked != 1
     }
     return {
         "rule": str(line.rule),
         **_standing_facts(one.standing),
-        "waited_seconds": (look.now - reservation.arrived_at).total_seconds(),
+        "waited_seconds": (snapshot.now - reservation.arrived_at).total_seconds(),
         "overtaken": [{"reservation": each.reservation.id, **_standing_facts(each)} for each in one.overtaken[:SHOWN]],
         "overtaken_count": len(one.overtaken),
         "unlocked": unlocked,

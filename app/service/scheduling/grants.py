@@ -12,7 +12,7 @@ from app.ledger.errors import LedgerError, ReservationStateConflictError
 from app.ledger.governance.policy_checks import require_open
 from app.ledger.runs.reservations import Reservation
 from app.ledger.runs.run import RunStatus, status_payload
-from app.ledger.scheduling.queue import Books, Grant
+from app.ledger.scheduling.queue import Grant, Ledgers
 from app.ledger.scheduling.waiting import expire, grant, has_expired
 from app.persistence.database import Database
 from app.persistence.repositories import alerts, reservations, waiting
@@ -27,10 +27,10 @@ from app.service.periodic_work import find_due, isolated
 from app.service.scheduling.endings import end_waiting
 from app.service.scheduling.explanations import grant_payload
 from app.service.scheduling.holding import hold_priced, price_reservation
-from app.service.scheduling.queue_snapshots import BEGINS, Look, grants_in, waiting_reservations
+from app.service.scheduling.queue_snapshots import BEGINS, QueueSnapshot, grants_in, waiting_reservations
 
 PAGE: Final = 100
-"""Maximum number of reservations that one look ends, and that one transaction grants."""
+"""Maximum number of reservations that one snapshot ends, and that one transaction grants."""
 
 BARRED: Final = timedelta(minutes=1)
 """For so long a reservation that fits, and may not be granted, is left out, and keeps no other waiting."""
@@ -53,14 +53,14 @@ def grant_in_organisation(db: Database, organisation_id: str) -> int:
     total = 0
     while True:
         with db.read(organisation_id) as tx, queue.lock:  # who has the lock waits for no connection
-            look = queue.look(tx, context.now, context.lapsed_by)
-            accounts, changed = queue.changed(look)
-            if not grants_in(tx, organisation_id, look, accounts, changed):
-                queue.settle(look)
+            snapshot = queue.snapshot(tx, context.now, context.lapsed_by)
+            accounts, changed = queue.changed(snapshot)
+            if not grants_in(tx, organisation_id, snapshot, accounts, changed):
+                queue.settle(snapshot)
                 return total
-        granted, barred = _grant(context)
+        granted, skipped = _grant(context)
         total += granted
-        if granted < PAGE and not barred:  # what was granted makes no room for others
+        if granted < PAGE and not skipped:  # what was granted makes no room for others
             return total
 
 
@@ -71,49 +71,49 @@ def _grant(tx: Connection, context: RequestContext) -> tuple[int, bool]:
     The first one that may not be granted after all is the last: the order of those after it took it for granted.
 
     Returns:
-        The number of granted reservations, and whether one of them was barred.
+        The number of granted reservations, and whether one of them was skipped.
     """
     organisation_id = context.organisation_id
     queue = waiting_reservations(context.db, organisation_id)
     with queue.lock:
-        look = queue.look(tx, context.now, context.lapsed_by)
-        books = Books({}, look.books.withholdings)  # as they are before the first grant
-        found = grants_in(tx, organisation_id, look, *queue.changed(look))[:PAGE]
+        snapshot = queue.snapshot(tx, context.now, context.lapsed_by)
+        ledgers = Ledgers({}, snapshot.ledgers.withholdings)  # as they are before the first grant
+        found = grants_in(tx, organisation_id, snapshot, *queue.changed(snapshot))[:PAGE]
         if not found:
-            queue.settle(look)
+            queue.settle(snapshot)
             return 0, False
     wanted = [LoadRequest(each.standing.reservation.path[-1]) for each in found]
     work = load(tx, LedgerState(), organisation_id, wanted)
     waited = reservations.get_many(tx, organisation_id, [each.standing.reservation.id for each in found])
     by_id = {each.id: each for each in waited}
     granted = []
-    barred = False
+    skipped = False
     for one in found:
         reservation = by_id[one.standing.reservation.id]
         try:
-            if not _grant_one(work, context, books, one, reservation):
+            if not _grant_one(work, context, ledgers, one, reservation):
                 break
         except LedgerError as reason:
             _logger.warning("The reservation %s fits, and is not granted: %s", reservation.id, reason.detail)
             with queue.lock:
-                queue.bar(reservation.id, context.now + BARRED)
-            barred = True
+                queue.skip(reservation.id, context.now + BARRED)
+            skipped = True
             break
         granted.append((one, reservation))
     save(tx, work)
     for one, reservation in granted:
-        _record(tx, context, work, look, one, reservation)
-    return len(granted), barred
+        _record(tx, context, work, snapshot, one, reservation)
+    return len(granted), skipped
 
 
 def _record(
-    tx: Connection, context: RequestContext, work: UnitOfWork, look: Look, one: Grant, waited: Reservation
+    tx: Connection, context: RequestContext, work: UnitOfWork, snapshot: QueueSnapshot, one: Grant, waited: Reservation
 ) -> None:
     """Record a grant with its reasons, and the activation of a run that has waited for it."""
     run, own = work.stored_runs[waited.run_id], work.record(waited.run_id).account
     now = work.reservations[waited.run_id]
     before = {"status": str(waited.status)}
-    after = {"status": str(now.status), "run": waited.run_id, **grant_payload(look, one)}
+    after = {"status": str(now.status), "run": waited.run_id, **grant_payload(snapshot, one)}
     context.record(tx, AuditAction.RESERVATION_GRANTED, waited.id, before, after)
     if run.status is RunStatus.WAITING:
         active = work.run(waited.run_id)
@@ -121,7 +121,7 @@ def _record(
     alerts.add(tx, context.organisation_id, [granted_alert(own, now, context.now)])
 
 
-def _grant_one(work: UnitOfWork, context: RequestContext, books: Books, one: Grant, waited: Reservation) -> bool:
+def _grant_one(work: UnitOfWork, context: RequestContext, ledgers: Ledgers, one: Grant, waited: Reservation) -> bool:
     """Hold a reservation on its locked path and activate it, unless it does not fit or wait any more.
 
     Raises:
@@ -131,7 +131,7 @@ def _grant_one(work: UnitOfWork, context: RequestContext, books: Books, one: Gra
     if run.status not in BEGINS or run.reservation_id is not None:
         queue = waiting_reservations(context.db, context.organisation_id)
         with queue.lock:
-            queue.doubt(waited.id)
+            queue.defer(waited.id)
         return False
     if has_expired(waited, context.now):
         raise ReservationStateConflictError("It has waited in vain, and is ended soon.")
@@ -141,10 +141,10 @@ def _grant_one(work: UnitOfWork, context: RequestContext, books: Books, one: Gra
     )
     priced = price_reservation(work, context, waited.run_id, waited.items)
     require_open(priced.path, context.now)
-    holding = hold_priced(work, context, priced, views=books.views)
+    holding = hold_priced(work, context, priced, views=ledgers.views)
     if isinstance(holding, Refusal):
         return False
-    books.store(reservation, holding)
+    ledgers.store(reservation, holding)
     work.grant(grant(waited, context.now), context.now)
     work.change(holding, context.now)
     return True

@@ -9,7 +9,7 @@ from weakref import WeakKeyDictionary
 from sqlalchemy import Connection
 
 from app.ledger.runs.run import RunStatus
-from app.ledger.scheduling.queue import Books, Grant, Standing, WaitingReservation, schedule
+from app.ledger.scheduling.queue import Grant, Ledgers, Standing, WaitingReservation, schedule
 from app.ledger.scheduling.scheduling_rules import Line
 from app.persistence.database import Database
 from app.persistence.repositories import accounts as account_rows
@@ -22,30 +22,30 @@ BEGINS: frozenset[str] = frozenset(map(str, (RunStatus.ACTIVE, RunStatus.WAITING
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
-    """The waiting reservations of an organisation, and the books at one time.
+class QueueSnapshot:
+    """The waiting reservations of an organisation, and the ledgers at one time.
 
     Args:
         now: the time.
         rows: by reservation.
         lines: by population.
-        homes: as in `KnownReservations`.
-        books: accounts above the runs; `with_runs` adds runs.
+        queue_of: as in `KnownReservations`.
+        ledgers: accounts above the runs; `with_runs` adds runs.
         states: what an account's plans depend on, by account.
-        barred: reservations that are left out for a while.
+        skipped: reservations that are left out for a while.
     """
 
     now: datetime
     rows: dict[str, WaitingRow]
     lines: dict[str, Line]
-    homes: dict[str, tuple[str, str | None]]
-    books: Books
+    queue_of: dict[str, tuple[str, str | None]]
+    ledgers: Ledgers
     states: dict[str, object]
-    barred: Collection[str] = ()
+    skipped: Collection[str] = ()
 
     def line_of(self, reservation_id: str) -> Line:
         """Get the line in which a reservation waits."""
-        return self.lines[self.homes[reservation_id][0]]
+        return self.lines[self.queue_of[reservation_id][0]]
 
 
 class WaitingReservations:
@@ -60,7 +60,7 @@ class WaitingReservations:
         self.lock = RLock()
         self._known = KnownReservations()
 
-    def look(self, tx: Connection, now: datetime, earliest: datetime, asked: Collection[str] = ()) -> Look:
+    def snapshot(self, tx: Connection, now: datetime, earliest: datetime, asked: Collection[str] = ()) -> QueueSnapshot:
         """Read the waiting reservations and their accounts.
 
         `now` is for windows, `earliest` for what is unlocked. Reservations that are `asked` for may be written in this
@@ -72,8 +72,8 @@ class WaitingReservations:
         except BaseException:
             self._known = KnownReservations()
             raise
-        for each in [each for each, until in known.barred.items() if now >= until or each not in known.reservations]:
-            del known.barred[each]
+        for each in [each for each, until in known.skipped.items() if now >= until or each not in known.reservations]:
+            del known.skipped[each]
             if each in known.reservations:  # it is tried again
                 known.left.update(known.reservations[each].path[:-1])
         found = {each: record.account for each, record in known.records.items()}
@@ -85,28 +85,28 @@ class WaitingReservations:
             withholding = withholdings.get(each)
             part = None if withholding is None else (withholding.unlocked, withholding.window)
             states[each] = (record.account.version, record.updated_at, part, each in closed)
-        books = Books(found, withholdings, lambda account: account.id not in closed)
-        return Look(now, known.rows, known.lines, known.homes, books, states, set(known.barred))
+        ledgers = Ledgers(found, withholdings, lambda account: account.id not in closed)
+        return QueueSnapshot(now, known.rows, known.lines, known.queue_of, ledgers, states, set(known.skipped))
 
-    def changed(self, look: Look) -> tuple[set[str], set[str]]:
+    def changed(self, snapshot: QueueSnapshot) -> tuple[set[str], set[str]]:
         """Find the accounts and reservations that have changed since no reservation fitted."""
         known = self._known
-        accounts = {each for each, state in look.states.items() if known.settled.get(each) != state}
-        return accounts | (known.left & look.states.keys()), set(known.changed)
+        accounts = {each for each, state in snapshot.states.items() if known.settled.get(each) != state}
+        return accounts | (known.left & snapshot.states.keys()), set(known.changed)
 
-    def settle(self, look: Look) -> None:
-        """Note that no reservation fits in what a look has seen."""
-        self._known.settled = look.states
+    def settle(self, snapshot: QueueSnapshot) -> None:
+        """Note that no reservation fits in what a snapshot has seen."""
+        self._known.settled = snapshot.states
         self._known.left.clear()
         self._known.changed.clear()
 
-    def doubt(self, reservation_id: str) -> None:
-        """Read a reservation again with the next look: its run is not as it was seen."""
+    def defer(self, reservation_id: str) -> None:
+        """Read a reservation again with the next snapshot: its run is not as it was seen."""
         self._known.unsure.add(reservation_id)
 
-    def bar(self, reservation_id: str, until: datetime) -> None:
+    def skip(self, reservation_id: str, until: datetime) -> None:
         """Leave a reservation out for a while, so that it keeps no other waiting."""
-        self._known.barred[reservation_id] = until
+        self._known.skipped[reservation_id] = until
 
 
 _QUEUES: "WeakKeyDictionary[Database, dict[str, WaitingReservations]]" = WeakKeyDictionary()
@@ -120,51 +120,53 @@ def waiting_reservations(db: Database, organisation_id: str) -> WaitingReservati
 def grants_in(
     tx: Connection,
     organisation_id: str,
-    look: Look,
+    snapshot: QueueSnapshot,
     accounts: set[str],
     reservations: set[str],
     newcomer: str | None = None,
 ) -> list[Grant]:
-    """Compute the grants that changed accounts and reservations lead to, in order; the books are changed.
+    """Compute the grants that changed accounts and reservations lead to, in order; the ledgers are changed.
 
-    `newcomer` is the reservation of a run that the books have already.
+    `newcomer` is the reservation of a run that the ledgers have already.
     """
     tried: list[tuple[Line, list[WaitingReservation], list[Standing]]] = []
-    for population in sorted(look.lines):
-        line = look.lines[population]
+    for population in sorted(snapshot.lines):
+        line = snapshot.lines[population]
         named = reservations & line.reservations.keys()
         if not named and line.accounts.isdisjoint(accounts):
             continue
         aged = [
             each
-            for each in line.aged(look.now)
-            if each.reservation.id == newcomer or _may_begin(look, each.reservation)
+            for each in line.aged(snapshot.now)
+            if each.reservation.id == newcomer or _may_begin(snapshot, each.reservation)
         ]
-        wanted = {reservation.id: reservation for reservation in line.candidates(look.books, accounts, aged)}
+        wanted = {reservation.id: reservation for reservation in line.candidates(snapshot.ledgers, accounts, aged)}
         wanted |= {each: line.reservations[each] for each in named}
         ready = [
             reservation
             for reservation in wanted.values()
-            if reservation.id == newcomer or _may_begin(look, reservation)
+            if reservation.id == newcomer or _may_begin(snapshot, reservation)
         ]
         if ready:
             tried.append((line, ready, aged))
     needed = [reservation for _, ready, aged in tried for reservation in (*ready, *(each.reservation for each in aged))]
-    with_runs(tx, organisation_id, look.books, needed)
+    with_runs(tx, organisation_id, snapshot.ledgers, needed)
     granted: list[Grant] = []
     for line, ready, aged in tried:
-        granted += schedule(line.order(ready, look.books, look.now), aged, look.books)
+        granted += schedule(line.order(ready, snapshot.ledgers, snapshot.now), aged, snapshot.ledgers)
     return granted
 
 
-def _may_begin(look: Look, reservation: WaitingReservation) -> bool:
-    """Check whether a reservation may be granted; a barred one or one of a paused run waits, and delays nobody."""
-    return look.rows[reservation.id].run_status in BEGINS and reservation.id not in look.barred
+def _may_begin(snapshot: QueueSnapshot, reservation: WaitingReservation) -> bool:
+    """Check whether a reservation may be granted; a skipped one or one of a paused run waits, and delays nobody."""
+    return snapshot.rows[reservation.id].run_status in BEGINS and reservation.id not in snapshot.skipped
 
 
-def with_runs(tx: Connection, organisation_id: str, books: Books, reservations: Iterable[WaitingReservation]) -> None:
-    """Add the accounts of reservations' runs to the books."""
-    unknown = sorted({reservation.path[-1] for reservation in reservations} - books.accounts.keys())
+def with_runs(
+    tx: Connection, organisation_id: str, ledgers: Ledgers, reservations: Iterable[WaitingReservation]
+) -> None:
+    """Add the accounts of reservations' runs to the ledgers."""
+    unknown = sorted({reservation.path[-1] for reservation in reservations} - ledgers.accounts.keys())
     if unknown:
         for record in account_rows.read_many(tx, organisation_id, unknown):
-            books.accounts[record.account.id] = record.account
+            ledgers.accounts[record.account.id] = record.account

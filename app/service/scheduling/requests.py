@@ -87,13 +87,15 @@ def read_queue(tx: Connection, context: RequestContext, account: Account, limit:
     """Read the queue of an account, of which `limit` reservations are explained."""
     queue = waiting_reservations(context.db, context.organisation_id)
     with queue.lock:
-        look = queue.look(tx, context.now, context.lapsed_by)
+        snapshot = queue.snapshot(tx, context.now, context.lapsed_by)
         found: list[WaitingReservation] = []
-        for population in sorted(look.lines):
-            line = look.lines[population]
-            found += [each.reservation for each in line.order(line.through([account.id]), look.books, look.now)]
+        for population in sorted(snapshot.lines):
+            line = snapshot.lines[population]
+            found += [
+                each.reservation for each in line.order(line.through([account.id]), snapshot.ledgers, snapshot.now)
+            ]
         shown = found[:limit]
-        details = explain(tx, context.organisation_id, look, shown, context.now + LONGEST_WAIT)
+        details = explain(tx, context.organisation_id, snapshot, shown, context.now + LONGEST_WAIT)
     ids = [reservation.id for reservation in shown]
     kept = {each.id: each for each in reservations.get_many(tx, context.organisation_id, ids)}
     runs = accounts.read_many(tx, context.organisation_id, [reservation.path[-1] for reservation in shown])

@@ -1,7 +1,7 @@
 """What a process knows of an organisation's waiting reservations, brought up to date from the database.
 
 The audit chain records every change of a waiting reservation and of its run. So only the subjects of the events since
-the last look are read again. An account changes with its version.
+the last snapshot are read again. An account changes with its version.
 """
 
 from collections import Counter
@@ -28,7 +28,7 @@ DEFAULT: Final = Allocation(rule=SchedulingRule.FIRST_COME)
 """Of a population without an allocation."""
 
 MAX_EVENTS: Final = 500
-"""If there are more events since the last look, all waiting reservations are read."""
+"""If there are more events since the last snapshot, all waiting reservations are read."""
 
 
 @dataclass
@@ -40,14 +40,14 @@ class KnownReservations:
         unsure: reservations that may be seen in a transaction that is rolled back, and are read again.
         rows: by reservation.
         reservations: by reservation.
-        homes: the population in whose line a reservation waits, and the population's child on its path.
+        queue_of: the population in whose line a reservation waits, and the population's child on its path.
         records: accounts above the runs, and all parts of parallel ones.
         lines: by population.
         rules: the allocation of each line's population.
         above: numbers of reservations that would charge each account above their runs.
         left: accounts of reservations that wait no longer, have changed, or are left out no longer. Others may be next.
         changed: reservations that are new or have changed since no reservation fitted.
-        barred: until when reservations are left out that fitted and might not be granted.
+        skipped: until when reservations are left out that fitted and might not be granted.
         settled: states of accounts with which no reservation that waits fits.
     """
 
@@ -55,14 +55,14 @@ class KnownReservations:
     unsure: set[str] = field(default_factory=set)
     rows: dict[str, WaitingRow] = field(default_factory=dict)
     reservations: dict[str, WaitingReservation] = field(default_factory=dict)
-    homes: dict[str, tuple[str, str | None]] = field(default_factory=dict)
+    queue_of: dict[str, tuple[str, str | None]] = field(default_factory=dict)
     records: dict[str, AccountRecord] = field(default_factory=dict)
     lines: dict[str, Line] = field(default_factory=dict)
     rules: dict[str, Allocation] = field(default_factory=dict)
     above: Counter[str] = field(default_factory=Counter)
     left: set[str] = field(default_factory=set)
     changed: set[str] = field(default_factory=set)
-    barred: dict[str, datetime] = field(default_factory=dict)
+    skipped: dict[str, datetime] = field(default_factory=dict)
     settled: dict[str, object] = field(default_factory=dict)
 
 
@@ -168,23 +168,23 @@ def _add(
         priced = tuple(price_steps(root, steps, stored, PrecomputedCosts()))
         population = runs[each.run_id][1]
         team = next((above for above in path[:-1] if known.records[above].account.parent_id == population), None)
-        known.homes[each.id] = (population, team)
+        known.queue_of[each.id] = (population, team)
         assert each.created_at is not None, "it was read"
         known.reservations[each.id] = WaitingReservation(each.id, path, priced, each.created_at, each.priority)
 
 
 def _refresh_lines(known: KnownReservations, rows: Mapping[str, WaitingRow], changed: set[str]) -> None:
     renewed = set()
-    for population in {home for home, _ in known.homes.values()}:
+    for population in {home for home, _ in known.queue_of.values()}:
         rule = known.records[population].account.allocation or DEFAULT
         if known.rules.get(population) != rule:
             known.rules[population] = rule
             known.lines[population] = new_line(rule)
             renewed.add(population)
     if renewed:
-        changed = changed | {each for each, (home, _) in known.homes.items() if home in renewed}
+        changed = changed | {each for each, (home, _) in known.queue_of.items() if home in renewed}
     for each in changed:
-        population, team = known.homes[each]
+        population, team = known.queue_of[each]
         line, reservation = known.lines[population], known.reservations[each]
         weight = weight_of(known.rules[population], team)
         if (reservation.priority, reservation.weight) != (rows[each].priority, weight):
@@ -213,7 +213,7 @@ def _remove(known: KnownReservations, reservation_id: str) -> None:
     above = known.reservations.pop(reservation_id).path[:-1]
     known.left.update(above)
     known.above -= Counter(above)
-    population, _ = known.homes.pop(reservation_id)
+    population, _ = known.queue_of.pop(reservation_id)
     line = known.lines.get(population)
     if line is not None and reservation_id in line.reservations:
         line.remove(reservation_id)

@@ -8,7 +8,7 @@ from sqlalchemy import Connection
 from app.ledger.accounts.account_records import AccountRecord
 from app.ledger.admission.composition import exposed, require_charged_directly, trial_account
 from app.ledger.governance.policy_checks import require_bounded_on_removal, require_open, require_steps, sources_of
-from app.ledger.scheduling.queue import Books, never_fits
+from app.ledger.scheduling.queue import Ledgers, never_fits
 from app.ledger.scheduling.waiting import LONGEST_WAIT
 from app.ledger.step_events import StepEvent
 from app.persistence.repositories import accounts
@@ -74,14 +74,16 @@ def preview_in(
     closed |= {each.id for each in above if not each.window.holds(context.now)}
     queue = waiting_reservations(context.db, owner)
     with queue.lock:
-        look = queue.look(tx, context.now, context.lapsed_by)
-        known, is_known_open = look.books, look.books.is_open
-        books = Books(known.accounts, known.withholdings, lambda each: each.id not in closed and is_known_open(each))
-        look = replace(look, books=books)
-        with newcomer_in(look, path, priced, [*path, *parts], withholdings) as seen:
+        snapshot = queue.snapshot(tx, context.now, context.lapsed_by)
+        known, is_known_open = snapshot.ledgers, snapshot.ledgers.is_open
+        ledgers = Ledgers(
+            known.accounts, known.withholdings, lambda each: each.id not in closed and is_known_open(each)
+        )
+        snapshot = replace(snapshot, ledgers=ledgers)
+        with newcomer_in(snapshot, path, priced, [*path, *parts], withholdings) as seen:
             if is_granted(tx, owner, seen):
                 return WaitPreview(fits=True, detail=None)
-        with newcomer_in(look, path, priced, [*path, *parts], withholdings) as seen:
+        with newcomer_in(snapshot, path, priced, [*path, *parts], withholdings) as seen:
             reservation = seen.line_of(NEWCOMER).reservations[NEWCOMER]
             [detail] = explain(tx, owner, seen, [reservation], context.now + LONGEST_WAIT)
     return WaitPreview(fits=False, detail=detail)

@@ -13,7 +13,7 @@ from app.accounting.curves import GRID_VERSION, RdpCurve, orders
 from app.accounting.events import Gaussian
 from app.ledger.accounts.account import Account, AccountKind
 from app.ledger.filter.filters import FilterBounds, FilterWeights
-from app.ledger.scheduling.queue import Books, Grant, Standing, WaitingReservation, schedule
+from app.ledger.scheduling.queue import Grant, Ledgers, Standing, WaitingReservation, schedule
 from app.ledger.scheduling.scheduling_rules import Line
 from app.ledger.scheduling.withholding import Withholding
 from app.ledger.settings.allocation import ALL, Allocation, SchedulingRule
@@ -85,14 +85,14 @@ def waiting(
     return WaitingReservation(name, (*path, f"run_{name}"), steps, NOW + timedelta(minutes=minute), priority, weight)
 
 
-def open_books(
+def open_ledgers(
     accounts: Iterable[Account],
     plans: Iterable[WaitingReservation],
     withholdings: Mapping[str, Withholding] | None = None,
-) -> Books:
+) -> Ledgers:
     """Accounts, and a run for each reservation under the last budget of its path."""
     runs = [block(plan.path[-1], None, plan.path[-2] if len(plan.path) > 1 else None) for plan in plans]
-    return Books({each.id: each for each in (*accounts, *runs)}, withholdings)
+    return Ledgers({each.id: each for each in (*accounts, *runs)}, withholdings)
 
 
 def unlocked(fraction: Fraction) -> Withholding:
@@ -106,11 +106,11 @@ def line_of(rule: SchedulingRule, plans: Iterable[WaitingReservation], aging: ti
     return line
 
 
-def run_pass(line: Line, books: Books, now: datetime = NOW, changed: Collection[str] | None = None) -> list[Grant]:
+def run_pass(line: Line, ledgers: Ledgers, now: datetime = NOW, changed: Collection[str] | None = None) -> list[Grant]:
     """Grant what fits, and let it wait no longer; only through some accounts, if these are given."""
     aged = line.aged(now)
-    plans = list(line.reservations.values()) if changed is None else line.candidates(books, changed, aged)
-    grants = list(schedule(line.order(plans, books, now), aged, books))
+    plans = list(line.reservations.values()) if changed is None else line.candidates(ledgers, changed, aged)
+    grants = list(schedule(line.order(plans, ledgers, now), aged, ledgers))
     for each in grants:
         line.remove(each.standing.reservation.id)
     return grants
@@ -148,5 +148,5 @@ def locked(part: Fraction, limits: Units) -> Units:
     return tuple(map(int.__sub__, part_of(ALL, limits), part_of(part, limits)))
 
 
-def total_of(books: Books, name: str) -> Units:
-    return units_of(books.accounts[name].spent + books.accounts[name].held)
+def total_of(ledgers: Ledgers, name: str) -> Units:
+    return units_of(ledgers.accounts[name].spent + ledgers.accounts[name].held)

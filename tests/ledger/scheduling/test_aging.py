@@ -7,7 +7,7 @@ import pytest
 
 from app.ledger.accounts.account import Account
 from app.ledger.filter.parallel_exposure import without
-from app.ledger.scheduling.queue import Books, WaitingReservation
+from app.ledger.scheduling.queue import Ledgers, WaitingReservation
 from app.ledger.scheduling.withholding import Withholding
 from app.ledger.settings.allocation import ALL, Allocation, SchedulingRule, Share
 from tests.ledger.scheduling.blocks import (
@@ -18,7 +18,7 @@ from tests.ledger.scheduling.blocks import (
     flat,
     line_of,
     names,
-    open_books,
+    open_ledgers,
     run_pass,
     waiting,
     with_loss,
@@ -36,26 +36,26 @@ def busy(rule: SchedulingRule, aging: timedelta | None, large: int, priority: in
     """Minutes of grants, in an hour in which two small reservations a minute return theirs after five."""
     plans = {"large": waiting("large", ["b0"], flat(large), 0)}
     small = [waiting(f"s{at:02}{each}", ["b0"], flat(10), at, priority) for at in range(60) for each in "ab"]
-    books = open_books([block("b0", flat(100, 9))], [*plans.values(), *small])
+    ledgers = open_ledgers([block("b0", flat(100, 9))], [*plans.values(), *small])
     line = line_of(rule, [], aging)
     granted: dict[str, int] = {}
     for minute in range(60):
         for each, at in granted.items():
             if at == minute - 5 and each != "large":
-                give_back(books, "b0", plans[each])
+                give_back(ledgers, "b0", plans[each])
         for plan in [each for each in small if each.arrived_at == NOW + timedelta(minutes=minute)]:
             plans[plan.id] = plan
             line.add(plan)
         if minute == 3:
             line.add(plans["large"])
-        for each in names(run_pass(line, books, NOW + timedelta(minutes=minute))):
+        for each in names(run_pass(line, ledgers, NOW + timedelta(minutes=minute))):
             granted[each] = minute
     return granted
 
 
-def give_back(books: Books, name: str, plan: WaitingReservation) -> None:
-    account = books.accounts[name]
-    books.accounts[name] = account.settle_hold(blocks.curve_of(NOTHING), without(account.held, plan.cost))
+def give_back(ledgers: Ledgers, name: str, plan: WaitingReservation) -> None:
+    account = ledgers.accounts[name]
+    ledgers.accounts[name] = account.settle_hold(blocks.curve_of(NOTHING), without(account.held, plan.cost))
 
 
 @pytest.mark.parametrize("rule", SchedulingRule)
@@ -134,8 +134,8 @@ DELAYING: dict[str, Given] = {
 @pytest.mark.parametrize("rule", SchedulingRule)
 def test_younger_reservation_that_takes_nothing_from_an_aged_one_passes(given: Given, rule: SchedulingRule) -> None:
     accounts, kept, older, younger = given
-    books = open_books(accounts, [older, younger], dict(kept))
-    grants = run_pass(line_of(rule, [older, younger], AGING), books)
+    ledgers = open_ledgers(accounts, [older, younger], dict(kept))
+    grants = run_pass(line_of(rule, [older, younger], AGING), ledgers)
     assert names(grants) == ["new"]
     assert [each.reservation.id for each in grants[0].overtaken] == ["old"]
 
@@ -145,39 +145,39 @@ def test_younger_reservation_that_takes_nothing_from_an_aged_one_passes(given: G
 def test_younger_reservation_that_takes_budget_an_aged_one_lacks_waits(given: Given, rule: SchedulingRule) -> None:
     accounts, kept, older, younger = given
     for waits, expected in (([younger], ["new"]), ([older, younger], [])):
-        books = open_books(accounts, [older, younger], dict(kept))
-        assert names(run_pass(line_of(rule, waits, AGING), books)) == expected
+        ledgers = open_ledgers(accounts, [older, younger], dict(kept))
+        assert names(run_pass(line_of(rule, waits, AGING), ledgers)) == expected
 
 
 def test_aged_reservation_that_is_granted_or_on_a_closed_account_delays_no_other() -> None:
     plans = [old("b0 b1", flat(50)), new("b0", flat(1))]
-    closed = Books(open_books([HELD_60, OTHER], plans).accounts, {}, lambda account: account.id != "b1")
+    closed = Ledgers(open_ledgers([HELD_60, OTHER], plans).accounts, {}, lambda account: account.id != "b1")
     assert names(run_pass(line_of(FIRST, plans, AGING), closed)) == ["new"]
     plans = [old("b0", flat(60)), new("b0", flat(40))]
-    assert names(run_pass(line_of(SHARE, plans, AGING), open_books([ROOT], plans))) == ["old", "new"]
+    assert names(run_pass(line_of(SHARE, plans, AGING), open_ledgers([ROOT], plans))) == ["old", "new"]
 
 
 def test_younger_reservation_passes_several_aged_ones_that_need_another_account() -> None:
     plans = [old("b0 b1", flat(50)), waiting("older", ["b0", "b1"], flat(50), LONG - 1), new("b1", flat(50))]
-    assert names(run_pass(line_of(FIRST, plans, AGING), open_books([HELD_90, OTHER], plans))) == ["new"]
+    assert names(run_pass(line_of(FIRST, plans, AGING), open_ledgers([HELD_90, OTHER], plans))) == ["new"]
 
 
 def test_delayed_reservation_is_a_candidate_once_the_aged_one_is_hopeless() -> None:
     plans = [old("b0 b1", flat(50)), new("b0", flat(1))]
-    books, line = open_books([HELD_60, OTHER], plans), line_of(SHARE, plans, AGING)
-    assert names(run_pass(line, books)) == []
-    books.accounts["b1"] = with_loss(books.accounts["b1"], flat(60))
-    assert names(run_pass(line, books, changed=["b1"])) == ["new"]
+    ledgers, line = open_ledgers([HELD_60, OTHER], plans), line_of(SHARE, plans, AGING)
+    assert names(run_pass(line, ledgers)) == []
+    ledgers.accounts["b1"] = with_loss(ledgers.accounts["b1"], flat(60))
+    assert names(run_pass(line, ledgers, changed=["b1"])) == ["new"]
 
 
 @pytest.mark.parametrize(("part", "is_hopeless"), [(Fraction(1, 2), False), (ALL, True)])
 def test_lasting_promise_is_that_of_the_last_window(part: Fraction, *, is_hopeless: bool) -> None:
     plan = waiting("x", ["b0"], flat(91))
     kept = Withholding(Allocation(shares={"c": Share(0.2)}), part, Fraction(1, 2))
-    assert open_books([block("b0", flat(100))], [plan], {"b0": kept}).is_hopeless(plan) == is_hopeless
+    assert open_ledgers([block("b0", flat(100))], [plan], {"b0": kept}).is_hopeless(plan) == is_hopeless
 
 
 def test_candidates_need_no_run_of_an_aged_reservation() -> None:
-    """The books have the runs of those that are tried only."""
-    line, books = line_of(FIRST, [old("b0 b1", flat(1)), new("b1", flat(1))], AGING), open_books([ROOT, OTHER], [])
-    assert {each.id for each in line.candidates(books, ["b0"], line.aged(NOW))} == {"old", "new"}
+    """The ledgers have the runs of those that are tried only."""
+    line, ledgers = line_of(FIRST, [old("b0 b1", flat(1)), new("b1", flat(1))], AGING), open_ledgers([ROOT, OTHER], [])
+    assert {each.id for each in line.candidates(ledgers, ["b0"], line.aged(NOW))} == {"old", "new"}

@@ -12,7 +12,7 @@ from fractions import Fraction
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.ledger.scheduling.queue import Books, WaitingReservation
+from app.ledger.scheduling.queue import Ledgers, WaitingReservation
 from app.ledger.scheduling.scheduling_rules import Line
 from app.ledger.settings.allocation import SchedulingRule
 from tests.ledger.scheduling.blocks import (
@@ -22,7 +22,7 @@ from tests.ledger.scheduling.blocks import (
     curve_of,
     line_of,
     names,
-    open_books,
+    open_ledgers,
     part_of,
     units_of,
     unlocked,
@@ -50,15 +50,15 @@ class Arrivals:
         self.line: Line = line_of(SchedulingRule.SMALLEST_SHARE, [])
         accounts = [block(name, limit) for name, limit in self.limits.items()]
         locked = dict.fromkeys(self.limits, unlocked(Fraction(0)))
-        self.books: Books = open_books(accounts, self.plans, locked)
+        self.ledgers: Ledgers = open_ledgers(accounts, self.plans, locked)
 
     def arrive(self, plan: WaitingReservation) -> list[str]:
         for name in plan.path[:-1]:
             self.arrived[name] += 1
             part = Fraction(min(self.arrived[name], self.number), self.number)
-            self.books.withholdings[name] = unlocked(part)
+            self.ledgers.withholdings[name] = unlocked(part)
         self.line.add(plan)
-        return names(blocks.run_pass(self.line, self.books, plan.arrived_at, plan.path[:-1]))
+        return names(blocks.run_pass(self.line, self.ledgers, plan.arrived_at, plan.path[:-1]))
 
     @property
     def waiting(self) -> list[WaitingReservation]:
@@ -109,7 +109,7 @@ def test_a_fair_reservation_is_granted_when_it_arrives(world: Arrivals) -> None:
     The paper's share is the largest over the orders; the rule's is the least, and tries such a reservation first.
     """
     for plan in world.plans:
-        scores = world.line.scores(world.waiting, world.books)
+        scores = world.line.scores(world.waiting, world.ledgers)
         may_overtake = any(scores[each.id][0] <= 1 / world.number and not world.is_fair(each) for each in world.waiting)
         fair = world.is_early(plan) and world.is_fair(plan)
         granted = world.arrive(plan)
@@ -145,4 +145,4 @@ def test_example_of_the_paper_is_granted_in_its_order() -> None:
     plans = [waiting(name, orders, (*each, 0, 0), at) for at, (name, each) in enumerate(demands.items())]
     world = Arrivals(orders, 10, plans)
     assert world.granted() == {"p2": 1, "p1": 2}
-    assert world.line.scores(world.waiting, world.books) == {"p3": (0.15, 0.1)}
+    assert world.line.scores(world.waiting, world.ledgers) == {"p3": (0.15, 0.1)}

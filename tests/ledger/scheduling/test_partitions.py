@@ -13,7 +13,7 @@ from math import ceil
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.ledger.scheduling.queue import Books, WaitingReservation
+from app.ledger.scheduling.queue import Ledgers, WaitingReservation
 from app.ledger.scheduling.withholding import Withholding
 from app.ledger.settings.allocation import ALL, Allocation, SchedulingRule, Share
 from tests.ledger.scheduling.blocks import (
@@ -120,11 +120,11 @@ def worlds(draw: st.DrawFn) -> tuple[Tree, list[WaitingReservation], SchedulingR
     return tree, plans, draw(st.sampled_from(SchedulingRule))
 
 
-def books_of(tree: Tree, plans: Sequence[WaitingReservation]) -> Books:
+def ledgers_of(tree: Tree, plans: Sequence[WaitingReservation]) -> Ledgers:
     accounts = [block(POPULATION, tree.limits[POPULATION]), block(OTHER, tree.limits[OTHER], POPULATION)]
     accounts.append(block(TEAM, tree.limits[TEAM], POPULATION, tree.counting))
     accounts += [block(name, tree.limits[name], TEAM) for name in PARTITIONS]
-    return blocks.open_books(accounts, plans, tree.kept)
+    return blocks.open_ledgers(accounts, plans, tree.kept)
 
 
 @given(worlds())
@@ -132,19 +132,19 @@ def test_a_reservation_is_granted_iff_every_account_admits_it(
     world: tuple[Tree, list[WaitingReservation], SchedulingRule],
 ) -> None:
     tree, plans, rule = world
-    books, line = books_of(tree, plans), line_of(rule, plans)
-    order = line.order(plans, books, NOW)
-    granted = {each.standing.reservation.id for each in run_pass(line, books, NOW)}
+    ledgers, line = ledgers_of(tree, plans), line_of(rule, plans)
+    order = line.order(plans, ledgers, NOW)
+    granted = {each.standing.reservation.id for each in run_pass(line, ledgers, NOW)}
     for standing in order:
         plan = standing.reservation
         assert all(tree.admits(name, plan) for name in plan.path[:-1]) == (plan.id in granted)
         if plan.id in granted:
             tree.granted.append(plan)
     for leaf in (OTHER, *PARTITIONS):
-        assert total_of(books, leaf) == tree.loss(leaf)
+        assert total_of(ledgers, leaf) == tree.loss(leaf)
     team = largest([tree.loss(each) for each in PARTITIONS], tree.counting)
-    assert total_of(books, TEAM) == team
-    assert total_of(books, POPULATION) == plus(team, tree.loss(OTHER))
+    assert total_of(ledgers, TEAM) == team
+    assert total_of(ledgers, POPULATION) == plus(team, tree.loss(OTHER))
 
 
 @few(20)
@@ -155,8 +155,8 @@ def test_a_pass_over_a_changed_account_grants_what_a_pass_over_all_does(
     tree, plans, rule = world
     found = []
     for accounts in (None, [changed]):
-        books, line = books_of(tree, plans), line_of(rule, plans, timedelta(minutes=10))
-        run_pass(line, books, NOW)
-        books.withholdings[changed] = Withholding(Allocation(), part)
-        found.append([each.standing.reservation.id for each in run_pass(line, books, NOW, accounts)])
+        ledgers, line = ledgers_of(tree, plans), line_of(rule, plans, timedelta(minutes=10))
+        run_pass(line, ledgers, NOW)
+        ledgers.withholdings[changed] = Withholding(Allocation(), part)
+        found.append([each.standing.reservation.id for each in run_pass(line, ledgers, NOW, accounts)])
     assert found[0] == found[1]

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.ledger.accounts.account import Account
-from app.ledger.scheduling.queue import Books, WaitingReservation, schedule
+from app.ledger.scheduling.queue import Ledgers, WaitingReservation, schedule
 from app.ledger.scheduling.scheduling_rules import Line
 from app.ledger.scheduling.withholding import Withholding
 from app.ledger.settings.allocation import ALL, SchedulingRule
@@ -21,7 +21,7 @@ from tests.ledger.scheduling.blocks import (
     fits,
     flat,
     line_of,
-    open_books,
+    open_ledgers,
     run_pass,
     tried,
     units_of,
@@ -52,21 +52,21 @@ class World:
     withholdings: dict[str, Withholding]
     plans: tuple[WaitingReservation, ...]
 
-    def books(self) -> Books:
-        return open_books(self.accounts, self.plans, self.withholdings)
+    def ledgers(self) -> Ledgers:
+        return open_ledgers(self.accounts, self.plans, self.withholdings)
 
     def line(self) -> Line:
         return line_of(self.rule, self.plans, self.aging)
 
-    def left(self, books: Books, name: str) -> blocks.Units:
-        held = books.withholdings.get(name)
-        return blocks.room(self.limits[name], blocks.total_of(books, name), ALL if held is None else held.unlocked)
+    def left(self, ledgers: Ledgers, name: str) -> blocks.Units:
+        held = ledgers.withholdings.get(name)
+        return blocks.room(self.limits[name], blocks.total_of(ledgers, name), ALL if held is None else held.unlocked)
 
-    def fits(self, books: Books, plan: WaitingReservation) -> bool:
-        return all(fits(self.left(books, name), units_of(plan.cost)) for name in plan.path[:-1])
+    def fits(self, ledgers: Ledgers, plan: WaitingReservation) -> bool:
+        return all(fits(self.left(ledgers, name), units_of(plan.cost)) for name in plan.path[:-1])
 
-    def is_hopeless(self, books: Books, plan: WaitingReservation) -> bool:
-        spent = {name: units_of(books.accounts[name].spent) for name in plan.path[:-1]}
+    def is_hopeless(self, ledgers: Ledgers, plan: WaitingReservation) -> bool:
+        spent = {name: units_of(ledgers.accounts[name].spent) for name in plan.path[:-1]}
         return not all(fits(blocks.room(self.limits[name], each), units_of(plan.cost)) for name, each in spent.items())
 
 
@@ -91,15 +91,15 @@ agings = st.sampled_from([None, AGING, timedelta(0)])
 def test_pass_tries_reservations_in_order_and_grants_what_takes_nothing_from_an_older_one(
     world: World, random: Random
 ) -> None:
-    line, books = world.line(), world.books()
-    order = line.order(list(line.reservations.values()), books, NOW)
+    line, ledgers = world.line(), world.ledgers()
+    order = line.order(list(line.reservations.values()), ledgers, NOW)
     assert [each.key for each in order] == sorted(each.key for each in order)
     aged = line.aged(NOW)
-    grants = run_pass(line, books, NOW)
+    grants = run_pass(line, ledgers, NOW)
     waits = [
         each
         for each in aged
-        if each.reservation.id in line.reservations and not world.is_hopeless(books, each.reservation)
+        if each.reservation.id in line.reservations and not world.is_hopeless(ledgers, each.reservation)
     ]
     for grant in grants:
         own = grant.standing
@@ -107,16 +107,16 @@ def test_pass_tries_reservations_in_order_and_grants_what_takes_nothing_from_an_
         for each in waits:
             if each.key < own.key and own.reservation.cost.values[:ORDERS].all():
                 shared = {*each.reservation.path} & {*own.reservation.path}
-                assert all(fits(world.left(books, name), units_of(each.reservation.cost)) for name in shared)
+                assert all(fits(world.left(ledgers, name), units_of(each.reservation.cost)) for name in shared)
     for plan in line.reservations.values():
-        if world.fits(books, plan):
-            [own] = line.order([plan], books, NOW)
+        if world.fits(ledgers, plan):
+            [own] = line.order([plan], ledgers, NOW)
             assert any(each.key < own.key and {*each.reservation.path} & {*plan.path} for each in waits), (
                 f"{plan.id} fits"
             )
-    assert not run_pass(line, books, NOW)
+    assert not run_pass(line, ledgers, NOW)
     other = replace(world, plans=tuple(random.sample(world.plans, len(world.plans))))
-    again = run_pass(other.line(), other.books(), NOW)
+    again = run_pass(other.line(), other.ledgers(), NOW)
     assert [(each.standing.key, tried(each.overtaken)) for each in grants] == [
         (each.standing.key, tried(each.overtaken)) for each in again
     ]
@@ -128,15 +128,15 @@ def test_different_accounts_may_admit_at_different_orders(place: int) -> None:
     limit[place] = 5
     accounts = [block("b0", tuple(limit)), block("b1", (5, 0, 0, 0))]
     plans = [waiting("x", ["b0", "b1"], flat(5)), waiting("y", ["b0", "b1"], flat(1))]
-    books = open_books(accounts, plans)
-    assert blocks.names(run_pass(line_of(SchedulingRule.FIRST_COME, plans), books)) == ["x"]
+    ledgers = open_ledgers(accounts, plans)
+    assert blocks.names(run_pass(line_of(SchedulingRule.FIRST_COME, plans), ledgers)) == ["x"]
 
 
 def test_a_closed_account_admits_nothing() -> None:
     plans = [waiting("x", ["b0"], flat(1)), waiting("y", ["b1"], flat(1))]
-    open_ = open_books([block("b0", flat(9)), block("b1", flat(9))], plans)
-    books = Books(open_.accounts, {}, lambda account: account.id != "b0")
-    assert blocks.names(run_pass(line_of(SchedulingRule.FIRST_COME, plans), books)) == ["y"]
+    open_ = open_ledgers([block("b0", flat(9)), block("b1", flat(9))], plans)
+    ledgers = Ledgers(open_.accounts, {}, lambda account: account.id != "b0")
+    assert blocks.names(run_pass(line_of(SchedulingRule.FIRST_COME, plans), ledgers)) == ["y"]
 
 
 @pytest.mark.parametrize("above", [None, "root"])
@@ -149,51 +149,51 @@ def test_a_reservation_in_a_partition_without_loss_is_a_candidate(above: str | N
         accounts += [with_loss(block(above, flat(100, 9)), used)]
     path = [each for each in (above, "all", "b1") if each is not None]
     plan = waiting("x", path, flat(50))
-    books, line = open_books(accounts, [plan]), line_of(SchedulingRule.MOST_PACKED, [plan])
-    assert line.candidates(books, path[:-1]) == [plan]
-    assert blocks.names(run_pass(line, books, NOW, path[:-1])) == ["x"]
+    ledgers, line = open_ledgers(accounts, [plan]), line_of(SchedulingRule.MOST_PACKED, [plan])
+    assert line.candidates(ledgers, path[:-1]) == [plan]
+    assert blocks.names(run_pass(line, ledgers, NOW, path[:-1])) == ["x"]
 
 
 def test_candidates_leave_out_what_surely_does_not_fit() -> None:
     plans = [waiting("x", ["b0"], (5, 9, 9, 0)), waiting("y", ["b0"], (6, 9, 9, 0)), waiting("z", ["b1"], flat(1))]
     accounts = [block("b0", (10, 10, 10, 0)), block("b1", flat(9))]
-    books = open_books(accounts, plans, {"b0": blocks.unlocked(Fraction(1, 2))})
+    ledgers = open_ledgers(accounts, plans, {"b0": blocks.unlocked(Fraction(1, 2))})
     line = line_of(SchedulingRule.FIRST_COME, plans)
-    assert [each.id for each in line.candidates(books, ["b0", "nowhere"])] == ["x"]
+    assert [each.id for each in line.candidates(ledgers, ["b0", "nowhere"])] == ["x"]
     line.remove("x")
-    assert line.candidates(books, ["b0"]) == []
-    books.accounts["b1"] = replace(books.accounts["b1"], spent=blocks.curve_of(flat(9)))
-    assert line.candidates(books, ["b1"]) == []
+    assert line.candidates(ledgers, ["b0"]) == []
+    ledgers.accounts["b1"] = replace(ledgers.accounts["b1"], spent=blocks.curve_of(flat(9)))
+    assert line.candidates(ledgers, ["b1"]) == []
 
 
 @few(25)
 @given(worlds(), st.data())
 def test_line_that_has_changed_decides_as_a_new_one(world: World, data: st.DataObject) -> None:
-    line, books = line_of(world.rule, []), world.books()
+    line, ledgers = line_of(world.rule, []), world.ledgers()
     for plan in world.plans:
         line.add(plan)
         if data.draw(st.sampled_from([False, False, True])):
             line.remove(data.draw(st.sampled_from(sorted(line.reservations))))
         fresh = line_of(world.rule, data.draw(st.permutations(list(line.reservations.values()))))
-        order, again = (each.order(each.candidates(books, BLOCKS), books, NOW) for each in (line, fresh))
+        order, again = (each.order(each.candidates(ledgers, BLOCKS), ledgers, NOW) for each in (line, fresh))
         assert [standing.key for standing in order] == [standing.key for standing in again]
-        for grant in list(schedule(order, (), books)):
+        for grant in list(schedule(order, (), ledgers)):
             line.remove(grant.standing.reservation.id)
 
 
-class _TryingAll(Books):
-    def may_fit(self, plan: WaitingReservation) -> bool:  # noqa: ARG002 - it does not look
+class _TryingAll(Ledgers):
+    def may_fit(self, plan: WaitingReservation) -> bool:  # noqa: ARG002 - it does not snapshot
         return True
 
 
 @few(25)
 @given(worlds())
 def test_reservation_that_is_not_tried_would_have_been_refused(world: World) -> None:
-    books = world.books()
-    everything = _TryingAll(dict(books.accounts), dict(books.withholdings))
+    ledgers = world.ledgers()
+    everything = _TryingAll(dict(ledgers.accounts), dict(ledgers.withholdings))
     for plan in world.plans:
         held = everything.hold(plan)
-        assert held is None or books.may_fit(plan)
+        assert held is None or ledgers.may_fit(plan)
         if held is not None:
-            books.store(plan, held)
+            ledgers.store(plan, held)
             everything.store(plan, held)

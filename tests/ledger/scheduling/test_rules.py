@@ -20,7 +20,7 @@ from tests.ledger.scheduling.blocks import (
     flat,
     line_of,
     names,
-    open_books,
+    open_ledgers,
     run_pass,
     tried,
     unlocked,
@@ -33,8 +33,8 @@ LIMITS = {"b0": flat(100, 100), "b1": flat(200, 100), "b2": (100, 1000, -1, 0)}
 
 
 def order(rule: SchedulingRule, plans: list[WaitingReservation], aging: timedelta | None = None) -> list[str]:
-    books = open_books([block(name, limit) for name, limit in LIMITS.items()], plans)
-    return tried(line_of(rule, plans, aging).order(plans, books, NOW))
+    ledgers = open_ledgers([block(name, limit) for name, limit in LIMITS.items()], plans)
+    return tried(line_of(rule, plans, aging).order(plans, ledgers, NOW))
 
 
 def test_first_come_is_by_arrival_and_then_by_id() -> None:
@@ -80,32 +80,32 @@ def test_reservation_with_the_better_score_is_tried_first(
     accounts["b4"] = with_loss(accounts["b4"], flat(110), flat(30))
     accounts["b6"] = with_loss(accounts["b6"], flat(100))
     plans = [waiting(f"x{place}", path, cost, -place, 0, weight) for place, (path, cost, weight) in enumerate(asked)]
-    books = open_books(accounts.values(), plans, {"b5": unlocked(Fraction(3, 10))})
-    assert tried(line_of(rule, plans).order(plans, books, NOW)) == ["x0", "x1"], what
+    ledgers = open_ledgers(accounts.values(), plans, {"b5": unlocked(Fraction(3, 10))})
+    assert tried(line_of(rule, plans).order(plans, ledgers, NOW)) == ["x0", "x1"], what
 
 
 def test_the_best_order_is_that_at_which_the_most_reservations_fit() -> None:
     """At the first order three of four fit, at the second all but two are too large: the first decides."""
     costs = [(30, 1, 0, 0), (31, 60, 0, 0), (32, 60, 0, 0), (90, 2, 0, 0)]
     plans = [waiting(f"x{place}", ["b0"], cost, -place) for place, cost in enumerate(costs)]
-    books = open_books([block("b0", (100, 100, -1, 0))], plans)
+    ledgers = open_ledgers([block("b0", (100, 100, -1, 0))], plans)
     line = line_of(PACKED, plans)
-    assert line.scores(plans, books) == {"x0": (0.3,), "x1": (0.31,), "x2": (0.32,), "x3": (0.9,)}
+    assert line.scores(plans, ledgers) == {"x0": (0.3,), "x1": (0.31,), "x2": (0.32,), "x3": (0.9,)}
     line.remove("x1")
     rest = [plan for plan in plans if plan.id != "x1"]
-    assert line.scores(rest, books) == {"x0": (0.01,), "x2": (0.6,), "x3": (0.02,)}, "two of three, and all three"
+    assert line.scores(rest, ledgers) == {"x0": (0.01,), "x2": (0.6,), "x3": (0.02,)}, "two of three, and all three"
     heavy = replace(plans[0], id="x9", weight=9.0)
     line.add(heavy)
-    assert line.scores([heavy], books)["x9"] == (0.01 / 9,)
+    assert line.scores([heavy], ledgers)["x9"] == (0.01 / 9,)
 
 
 @pytest.mark.parametrize("backwards", [False, True])
 def test_the_best_order_does_not_depend_on_the_order_of_insertion(*, backwards: bool) -> None:
     """Two reservations ask for as much by weight, and only one of them fits."""
     plans = [waiting("x", ["b0"], (2, 1, 0, 0), 0, 0, 2.0), waiting("y", ["b0"], (1, 2, 0, 0), 0, 0, 1.0)]
-    books = open_books([block("b0", (2, 1, -1, 0))], plans)
+    ledgers = open_ledgers([block("b0", (2, 1, -1, 0))], plans)
     line = line_of(PACKED, plans[::-1] if backwards else plans)
-    assert line.scores(plans, books) == {"x": (0.5,), "y": (0.5,)}
+    assert line.scores(plans, ledgers) == {"x": (0.5,), "y": (0.5,)}
 
 
 @pytest.mark.parametrize("rule", SchedulingRule)
@@ -131,14 +131,14 @@ def test_a_reservation_counts_with_its_part_of_the_accounts_own_plan_if_that_cov
     step = priced(account, event, 3)
     used = with_usage([account], [step])[0].cost.used[account.id]
     plan = replace(waiting("x", [account.id], flat(0)), steps=(step,))
-    books = open_books([account], [plan])
+    ledgers = open_ledgers([account], [plan])
     columns = zip(used, plan_of(account).capacity, strict=True)
     share = max(each / most for each, most in columns if each)
     for rule in (SHARE, PACKED):
-        assert line_of(rule, [plan]).scores([plan], books) == {"x": (share,)}
+        assert line_of(rule, [plan]).scores([plan], ledgers) == {"x": (share,)}
     step = priced(account, EpsilonDelta(0.5, 0.0))
     other = replace(waiting("y", [account.id], flat(0)), steps=(step,))
-    [score] = line_of(SHARE, [other]).scores([other], open_books([account], [other]))["y"]
+    [score] = line_of(SHARE, [other]).scores([other], open_ledgers([account], [other]))["y"]
     bounds = account.bounds()
     asked = zip(map(int, step.curve.values[bounds.places]), map(int, bounds.bounds), strict=True)
     assert score == min(0.5, *(each / most for each, most in asked if most > 0))
@@ -150,18 +150,18 @@ def test_a_filter_that_is_not_tuned_is_tuned_for_each_reservation() -> None:
         replace(waiting(name, [account.id], flat(0)), steps=(priced(account, Gaussian(30.0), count),))
         for name, count in (("x", 2), ("y", 1))
     ]
-    line, books = line_of(SHARE, plans), open_books([account], plans)
-    assert tried(line.order(plans, books, NOW)) == ["y", "x"]
-    assert line.candidates(books, [account.id]) == plans
-    assert names(run_pass(line, books, NOW, [account.id])) == ["y", "x"]
-    assert books.accounts[account.id].weights == account.prepared_for(plans[1].steps).weights
+    line, ledgers = line_of(SHARE, plans), open_ledgers([account], plans)
+    assert tried(line.order(plans, ledgers, NOW)) == ["y", "x"]
+    assert line.candidates(ledgers, [account.id]) == plans
+    assert names(run_pass(line, ledgers, NOW, [account.id])) == ["y", "x"]
+    assert ledgers.accounts[account.id].weights == account.prepared_for(plans[1].steps).weights
 
 
 def test_an_account_without_orders_or_a_limit() -> None:
     plans = [waiting("x", ["b0"], flat(1)), waiting("y", ["b1"], flat(1)), waiting("z", ["b2"], flat(1, 1))]
-    books = open_books([block("b0", (-1, 0, -1, 9)), block("b1", None), block("b2", flat(9))], plans)
-    assert line_of(SHARE, plans).scores(plans, books) == {"x": (inf,), "y": (0,), "z": (inf,)}
-    assert line_of(PACKED, plans).scores(plans, books) == {"x": (inf,), "y": (0,), "z": (1 / 9,)}
+    ledgers = open_ledgers([block("b0", (-1, 0, -1, 9)), block("b1", None), block("b2", flat(9))], plans)
+    assert line_of(SHARE, plans).scores(plans, ledgers) == {"x": (inf,), "y": (0,), "z": (inf,)}
+    assert line_of(PACKED, plans).scores(plans, ledgers) == {"x": (inf,), "y": (0,), "z": (1 / 9,)}
 
 
 def test_reservations_leave_a_line() -> None:

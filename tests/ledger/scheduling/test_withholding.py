@@ -23,7 +23,7 @@ from tests.ledger.scheduling.blocks import (
     block,
     fits,
     flat,
-    open_books,
+    open_ledgers,
     part_of,
     plus,
     unlocked,
@@ -57,22 +57,24 @@ def test_team_gets_its_minimum_beside_any_requests_of_others(
     plans = [waiting(f"x{place}", ["root", team], cost) for place, (team, cost) in enumerate(asked)]
     rest = {team: part_of(Fraction(repr(share.minimum)) * part, limit) for team, share in shares.items()}
     last = {team: waiting(f"last_{team}", ["root", team], flat(0)) for team in TEAMS}
-    books = open_books(accounts, [*plans, *last.values()], {"root": Withholding(Allocation(shares=shares), part, part)})
+    ledgers = open_ledgers(
+        accounts, [*plans, *last.values()], {"root": Withholding(Allocation(shares=shares), part, part)}
+    )
     got = dict.fromkeys(TEAMS, flat(0))
     for plan in plans:
-        held = books.hold(plan)
+        held = ledgers.hold(plan)
         if held is not None:
-            books.store(plan, held)
+            ledgers.store(plan, held)
             got[plan.path[1]] = plus(got[plan.path[1]], blocks.units_of(plan.cost))
     for team in TEAMS:
         left = tuple(max(0, least - each - len(TEAMS)) for least, each in zip(rest[team], got[team], strict=True))
         if left == NOTHING:
             continue
         mine = waiting(last[team].id, ["root", team], left)
-        held = books.hold(mine)
+        held = ledgers.hold(mine)
         assert held is not None, "up to a unit of rounding for each team"
-        books.store(mine, held)
-    assert fits(blocks.room(limit, blocks.total_of(books, "root"), part), NOTHING)
+        ledgers.store(mine, held)
+    assert fits(blocks.room(limit, blocks.total_of(ledgers, "root"), part), NOTHING)
 
 
 def parallel(counting: int, losses: Mapping[str, Units]) -> list[Account]:
@@ -95,8 +97,8 @@ def test_a_partition_without_loss_has_its_maximum_or_all_that_is_unlocked(
 ) -> None:
     """Another has lost more than its maximum, or all that is unlocked, while a third is promised a part."""
     plan = waiting("x", ["root", "b"], flat(asked))
-    books = open_books(parallel(1, {"a": flat(lost)}), [plan], {"root": kept})
-    assert (books.hold(plan) is not None) == granted
+    ledgers = open_ledgers(parallel(1, {"a": flat(lost)}), [plan], {"root": kept})
+    assert (ledgers.hold(plan) is not None) == granted
 
 
 def test_no_more_own_delta_is_locked_than_is_left() -> None:
@@ -109,14 +111,14 @@ def test_a_promise_that_is_taken_is_kept_no_longer() -> None:
     kept = Withholding(Allocation(shares={"a": Share(0.5)}))
     asked = (("x", "b", 51), ("y", "a", 30), ("z", "b", 50))
     plans = [waiting(name, ["root", team], flat(cost)) for name, team, cost in asked]
-    books = open_books([block("root", flat(100, 10)), block("a", None, "root"), block("b", None, "root")], plans)
-    books.withholdings["root"] = kept
-    assert books.hold(plans[0]) is None
-    held = books.hold(plans[1])
+    ledgers = open_ledgers([block("root", flat(100, 10)), block("a", None, "root"), block("b", None, "root")], plans)
+    ledgers.withholdings["root"] = kept
+    assert ledgers.hold(plans[0]) is None
+    held = ledgers.hold(plans[1])
     assert held is not None
-    books.store(plans[1], held)
-    assert books.hold(plans[2]) is not None, "30 of 50 are taken, 20 are kept"
-    assert books.withholdings["root"].taken["a"] == plans[1].cost
+    ledgers.store(plans[1], held)
+    assert ledgers.hold(plans[2]) is not None, "30 of 50 are taken, 20 are kept"
+    assert ledgers.withholdings["root"].taken["a"] == plans[1].cost
     assert kept.taken == {}
 
 
