@@ -82,7 +82,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "database_kind" in metafunc.fixturenames:
         marks = {mark.name for mark in metafunc.definition.iter_markers()}
         kinds: list[object] = [] if "postgresql" in marks else ["sqlite"]
-        if marks & {"postgresql", "both_databases"} or "TEST_BOTH_DATABASES" in os.environ:
+        both = "TEST_BOTH_DATABASES" in os.environ and "sqlite" not in marks
+        if both or marks & {"postgresql", "both_databases"}:
             kinds.append(pytest.param("postgresql", marks=pytest.mark.postgresql))
         metafunc.parametrize("database_kind", kinds, indirect=True, scope="module")
 

@@ -149,6 +149,7 @@ def test_service_stops_in_time_when_a_request_never_ends(served: Served) -> None
             assert not slow.rest().startswith(b"HTTP/1.1 2")
 
 
+@pytest.mark.sqlite
 def test_queued_steps_are_answered_when_the_service_stops(served: Served, tmp_path: Path) -> None:
     """Another process writes, so steps wait; meanwhile the service is told to stop, and one client leaves."""
     served.start()

@@ -41,7 +41,7 @@ KNOWN_BY = {
     **{name: rf"\b{name}\b" for name in ("account_labels", "account_metadata", "account_usage_snapshots", "alerts")},
     **{name: rf"\b{name}\b" for name in ("api_keys", "block_schedules", "deliveries", "experiments", "proposals")},
     **{name: rf"\b{name}\b" for name in ("idempotent_responses", "receivers", "sessions", "sign_in_links")},
-    "checkpoints": "the checkpoint after",
+    "checkpoints": r"the checkpoint after|\bcheckpoints\.",
     "data_blocks": "as it was opened: block",
     "partition_attestations": "no attestation|opened: (attest|replacement)",
     "populations": "berall",
