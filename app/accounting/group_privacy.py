@@ -184,6 +184,11 @@ def _(event: Exponential | PermuteAndFlip, size: int) -> DpEvent:
 
 @_in_group.register
 def _(event: Zcdp, size: int) -> DpEvent:
+    if event.delta:
+        raise UnsupportedEventError(
+            "group_privacy is not supported for a zcdp event with a delta: what a group loses outside of the event of "
+            "probability delta is not known. State the guarantee for the group itself."
+        )
     # Bun, Steinke 2016 (arXiv 1605.02065), on group privacy: rho k^2 and xi k (1 + 1/2 + ... + 1/k).
     harmonic = float(scipy.special.digamma(size + 1)) + np.euler_gamma
     return Zcdp(rho=event.rho * size * size, xi=event.xi * size * harmonic)

@@ -29,6 +29,7 @@ from app.accounting.events import (
     SampledWithReplacement,
     SelfComposed,
     TruncatedPoissonSampled,
+    Zcdp,
     scheduled_events,
     type_name,
     without_no_ops,
@@ -95,7 +96,8 @@ def curve_over(event: DpEvent, orders: Floats, relation: NeighboringRelation) ->
 @singledispatch
 def curve_by_type(event: DpEvent, orders: Floats, relation: NeighboringRelation) -> RdpCurve:
     """Compute what `curve_over` does, of an event of which each part releases something."""
-    delta = event.delta if isinstance(event, EpsilonDelta) else 0.0
+    # Bun, Steinke 2016, Definition 8.1: but for an event of probability delta, the divergence is bounded.
+    delta = event.delta if isinstance(event, EpsilonDelta | Zcdp) else 0.0
     return _rounded(lambda at: rdp(event, at, relation), orders, worst_loss(event, relation), delta)
 
 

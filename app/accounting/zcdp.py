@@ -148,7 +148,7 @@ def _(event: Exponential, relation: NeighboringRelation) -> ZcdpBound | None:
 @zcdp_bound.register
 def _(event: Zcdp, relation: NeighboringRelation) -> ZcdpBound | None:
     del relation  # stated by the caller for it
-    return ZcdpBound(event.rho, event.xi)
+    return None if event.delta else ZcdpBound(event.rho, event.xi)
 
 
 @zcdp_bound.register

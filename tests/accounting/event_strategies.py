@@ -22,7 +22,7 @@ LEAVES = st.one_of(
     ),
     st.builds(dp.RandomizedResponse, PROBABILITY, st.integers(2, 10**9)),
     st.builds(dp.Exponential, EPSILON),
-    st.builds(dp.Zcdp, st.floats(0, 1e6, exclude_min=True), st.floats(0, 1e6)),
+    st.builds(dp.Zcdp, st.floats(0, 1e6, exclude_min=True), st.floats(0, 1e6), st.floats(0, 0.5, exclude_max=True)),
     st.builds(dp.EpsilonDelta, EPSILON, st.floats(0, 0.5, exclude_max=True)),
     st.builds(dp.TreeAggregation, NOISE, st.lists(COUNT, min_size=1, max_size=3)),
     st.builds(dp.AdaptiveClipping, NOISE),

@@ -67,6 +67,7 @@ LEAVES = (
     ),
     Case(dp.Zcdp(0.5), "1bdce789b7dab8fd", ALL, {"rho": 0.51}, {"xi": 0.01}, dp.Gaussian(1.0)),
     Case(dp.Zcdp(0.5, 0.25), "ace9e90f9014186a"),
+    Case(dp.Zcdp(0.5, delta=1e-6), "ca425b5df9df9954", ALL, {"rho": 0.51}, {"delta": 1.1e-6}),
     Case(dp.NoOp(), "b81b922ba7d1b941"),
     Case(dp.EpsilonDelta(0, 1e-6), "99d6a1983da4541f", ALL, {"delta": 1.1e-6}, {"epsilon": 0.1}),
     Case(dp.EpsilonDelta(0.5), "c59f822b02f1f30d", ALL, {"epsilon": 0.51}, {"delta": 1e-300}),
@@ -193,7 +194,11 @@ REFUSED: dict[type[DpEvent], Mapping[str, Values]] = {
     dp.RandomizedResponse: {"noise_parameter": PROBABILITIES, "num_buckets": (1, *COUNTS)},
     dp.Exponential: {"epsilon": EPSILONS},
     dp.PermuteAndFlip: {"epsilon": EPSILONS},
-    dp.Zcdp: {"rho": (0, -1, 1.1e6, "1", None, True), "xi": (-1e-9, 1.1e6, "1", None, True)},
+    dp.Zcdp: {
+        "rho": (0, -1, 1.1e6, "1", None, True),
+        "xi": (-1e-9, 1.1e6, "1", None, True),
+        "delta": (-1e-9, 0.5, "0", None, True),
+    },
     dp.EpsilonDelta: {"epsilon": EPSILONS[1:], "delta": (-1e-9, 0.5, "0", None, True)},
     dp.MixtureOfGaussians: {
         "standard_deviation": (0, -1.0, 1e-10, 1.1e9, 1e-3, "1", None, True, [1.0]),

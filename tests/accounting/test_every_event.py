@@ -172,7 +172,7 @@ def test_price_of_a_larger_group_is_no_lower(priced: Priced) -> None:
         try:
             dearer = _price(dp.GroupPrivacy(size, event), relation)
         except UnsupportedEventError:
-            assert batch_in(event) is not None
+            assert batch_in(event) is not None or isinstance(event, dp.Zcdp)  # with a delta
             return
         assert dearer.covers(curve)
         curve = dearer

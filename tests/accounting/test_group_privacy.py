@@ -138,6 +138,7 @@ def test_a_group_is_sampled_if_one_of_its_records_is(q: float, size: int) -> Non
         (dp.EpsilonDelta(1, 1e-6), 20, "delta is"),
         (dp.EpsilonDelta(100, 1e-300), 50, "delta is"),
         (dp.Zcdp(1), 1001, "rho is"),
+        (dp.Zcdp(1, delta=1e-6), 2, "zcdp event with a delta"),
         (dp.RandomizedResponse(0.5, 3), 10**10, "count is"),
         (dp.Decay("step", 0.5, 10, dp.Gaussian(1)), 2, "noise"),
     ],

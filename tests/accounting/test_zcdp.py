@@ -57,6 +57,7 @@ UNKNOWN: list[tuple[DpEvent, NeighboringRelation]] = [
     (dp.PoissonSampled(0.5, dp.Laplace(2.0)), ADD),
     (dp.SampledWithoutReplacement(10, 9, dp.Gaussian(2.0)), REPLACE),
     (dp.EpsilonDelta(0.4, 1e-6), ADD),
+    (dp.Zcdp(0.4, delta=1e-6), ADD),
     (dp.RepeatAndSelect(dp.Gaussian(2.0), 10.0, 1.0), ADD),
     (dp.Composed((dp.Gaussian(2.0), dp.PoissonSampled(0.5, dp.Gaussian(2.0)))), ADD),
     (dp.SelfComposed(dp.PoissonSampled(0.5, dp.Gaussian(2.0)), 4), ADD),

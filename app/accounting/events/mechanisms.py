@@ -287,10 +287,15 @@ class PermuteAndFlip(DpEvent):
 @wire_type("zcdp")
 @dataclass(frozen=True, slots=True)
 class Zcdp(DpEvent):
-    """A mechanism known to be (xi, rho)-zCDP under the population's neighboring relation."""
+    """A mechanism known to be (xi, rho)-zCDP under the population's neighboring relation, or delta-approximately so."""
 
     rho: Annotated[float, Real(0, 1e6, "the divergence at an order divided by the order", above=True)]
     xi: Annotated[float, Real(0, 1e6, "the part of the divergence that every order has, in nats")] = 0.0
+    delta: Annotated[
+        float,
+        Real(0, 0.5, "the probability with which the divergence need not be bounded", below=True),
+        "subtracted from the account's delta",
+    ] = 0.0
 
 
 @wire_type("epsilon_delta")

@@ -89,14 +89,16 @@ class ZcdpEvent(TypedDict):
     type: Literal["zcdp"]
     rho: float
     xi: NotRequired[float]
+    delta: NotRequired[float]
 
 
-def zcdp(rho: float, xi: float = 0.0) -> ZcdpEvent:
+def zcdp(rho: float, xi: float = 0.0, delta: float = 0.0) -> ZcdpEvent:
     """Describe a mechanism by its zCDP guarantee under the population's neighboring relation.
 
     Args:
         rho: Rényi divergence divided by the order, in (0, 1e6].
         xi: part of the divergence at every order, in [0, 1e6].
+        delta: probability with which the divergence need not be bounded, in [0, 0.5); subtracted from the budget's.
 
     Returns:
         The event for the wire.
@@ -104,6 +106,8 @@ def zcdp(rho: float, xi: float = 0.0) -> ZcdpEvent:
     event: ZcdpEvent = {"type": "zcdp", "rho": real("rho", rho, 0.0, 1e6, above=True)}
     if xi:
         event["xi"] = real("xi", xi, 0.0, 1e6)
+    if delta:
+        event["delta"] = real("delta", delta, 0.0, 0.5, below=True)
     return event
 
 
