@@ -39,7 +39,7 @@ class RequirePlan(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """Rules for runs; None: no rule. `RULES` says what each is.
+    """Rules for runs; None: no rule. `RULES` describes each.
 
     Raises:
         InvalidInputError: a mechanism is unknown, or a role never reports.
@@ -78,7 +78,7 @@ def _later(one: StrEnum, other: StrEnum) -> StrEnum:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What is said of a field of a policy; its type is the field's.
+    """The description of a field of a policy; its type is the field's.
 
     Args:
         label: on pages.
@@ -99,6 +99,11 @@ class Rule:
     choices: Mapping[Any, str] = field(default_factory=dict)
     choices_name: str = ""
     organisation_only: tuple[Any, ...] = ()
+
+    @property
+    def is_list(self) -> bool:
+        """Whether several values may be chosen; fewer are stricter."""
+        return self.stricter is frozenset.intersection
 
 
 _EPSILONS: Final = {"gt": 0, "le": 10_000}
