@@ -98,28 +98,32 @@ def page_schema(schema: type[Output]) -> type[Page[Any]]:
     return create_model(f"{schema.__name__}Page", __base__=base, __doc__=Page.__doc__)
 
 
-def add_list(routes: LedgerRouter, it: ListEndpoint[F, T]) -> ListEndpoint[F, T]:
+def add_list(routes: LedgerRouter, listing: ListEndpoint[F, T]) -> ListEndpoint[F, T]:
     """Add the routes of a list, and return it."""
-    LISTS[it.name] = it
-    reads, items, name = query_reader(it.filters), it.items or it.name.replace("-", " "), it.name.replace("-", "_")
-    tag = None if routes.tags else it.tag or it.name
-    errors = READ_ERRORS if any(each.is_reference for each in parameters_of(it.filters)) else LIST_ERRORS
+    LISTS[listing.name] = listing
+    reads, items, name = (
+        query_reader(listing.filters),
+        listing.items or listing.name.replace("-", " "),
+        listing.name.replace("-", "_"),
+    )
+    tag = None if routes.tags else listing.tag or listing.name
+    errors = READ_ERRORS if any(each.is_reference for each in parameters_of(listing.filters)) else LIST_ERRORS
 
     def respond(
         request: Request, context: ContextDep, wanted: Annotated[F, Depends(reads)], page: PageRequestDep
     ) -> Response:
-        return it.respond(request, context, wanted, page)
+        return listing.respond(request, context, wanted, page)
 
     def export(context: ContextDep, wanted: Annotated[F, Depends(reads)]) -> StreamingResponse:
-        return it.export(context, wanted)
+        return listing.export(context, wanted)
 
     respond.__name__, export.__name__ = f"list_{name}", f"export_{name}"
-    respond.__doc__ = it.description or f"List the {items} in the caller's scope, newest first."
-    export.__doc__ = f"Export what `GET /v1/{it.name}` lists with these filters, in this order. Objects are JSON."
-    routes.read(f"/{it.name}", f"List {items}", page_schema(it.schema), *errors, tag=tag)(respond)
-    if it.csv:
-        csv_route(routes, f"/{it.name}.csv", f"Export {items} as CSV", *errors, tag=tag)(export)
-    return it
+    respond.__doc__ = listing.description or f"List the {items} in the caller's scope, newest first."
+    export.__doc__ = f"Export what `GET /v1/{listing.name}` lists with these filters, in this order. Objects are JSON."
+    routes.read(f"/{listing.name}", f"List {items}", page_schema(listing.schema), *errors, tag=tag)(respond)
+    if listing.csv:
+        csv_route(routes, f"/{listing.name}.csv", f"Export {items} as CSV", *errors, tag=tag)(export)
+    return listing
 
 
 def query_reader(filters: type[F]) -> Callable[..., Any]:

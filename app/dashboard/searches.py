@@ -101,13 +101,13 @@ class SearchForm(Generic[F]):
 
     Args:
         path: of the page.
-        it: the list.
+        listing: the list.
     """
 
-    def __init__(self, path: str, it: ListEndpoint[F, Any]) -> None:
+    def __init__(self, path: str, listing: ListEndpoint[F, Any]) -> None:
         self._path = path
-        self._list = it
-        self._fields = tuple(each for each in parameters_of(it.filters) if each.label is not None)
+        self._list = listing
+        self._fields = tuple(each for each in parameters_of(listing.filters) if each.label is not None)
 
     @cached_property
     def _model(self) -> type[Fields]:

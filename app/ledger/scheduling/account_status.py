@@ -57,7 +57,7 @@ class AccountStatus(NamedTuple):
         locked: what of its own limit is unlocked, if that is unlocked in parts.
         waiting: number of reservations that wait for it; 0 until `with_waiting_reservations`.
         path_empty_at: when the first limit along its path is reached, and `path_empty_by` the path of that account.
-        display_name: what people see instead of its name; None until `with_metadata`, or if nobody gave one.
+        display_name: what people see instead of its name; None until `with_metadata`, or without one.
         owner: likewise.
         archived: whether it or an account above it is archived, so that nothing can be taken.
     """
@@ -210,7 +210,7 @@ class AccountStatus(NamedTuple):
     def utilisation(self) -> float:
         """Share of the limit that is spent, reserved, or cannot be taken because of an account above.
 
-        What is locked is not.
+        A locked part of the limit does not count.
         """
         if self.limit is None:
             return math.inf

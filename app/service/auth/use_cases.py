@@ -18,11 +18,11 @@ Effect = Callable[[Connection], T]
 
 
 class UseCase(Generic[P, T]):
-    """A use case, called with the context and its arguments; `use_case` makes it from what it does in a transaction.
+    """A use case, called with the context and its arguments; `use_case` makes it of a function.
 
     Args:
         write: the decorated function; another use case calls it within its own transaction.
-        permit: raises PermissionDeniedError, given what the use case is called with.
+        permit: raises PermissionDeniedError, given the arguments of the call.
         locks_organisation: whether the transaction locks the organisation first, so that its writes are serialized.
     """
 
